@@ -1,0 +1,45 @@
+# Overspill's commands. Everything is cargo and Python 3 underneath; `make help` lists them.
+
+CARGO ?= cargo
+PYTHON ?= python3
+
+.PHONY: help demo test bench lint soak need-cargo need-python build
+
+help:
+	@echo 'make demo    sort a 330 MB file in half of the memory that sort needs, and show what the pager did'
+	@echo 'make test    all tests: the crates, then real programs under Overspill with small inputs'
+	@echo 'make bench   all measurements beside the kernel'"'"'s own swap (root, an hour); writes bench/RESULTS.md'
+	@echo 'make lint    formatting, clippy and the documentation, warnings being errors'
+	@echo 'make soak    memory testers in a quarter of their memory, SOAK_SECONDS (600) for each of two'
+
+demo: need-python build
+	@$(PYTHON) scripts/demo.py
+
+test: need-python build
+	$(CARGO) build --workspace
+	$(CARGO) test --workspace
+	$(PYTHON) scripts/programs.py --profile quick
+
+bench: need-python build
+	$(PYTHON) bench/run.py
+
+lint: need-cargo
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets -- -D warnings
+	RUSTDOCFLAGS=-Dwarnings $(CARGO) doc --workspace --no-deps
+
+soak: need-python build
+	$(PYTHON) scripts/soak.py
+
+build: need-cargo
+	$(CARGO) build --release --workspace
+
+need-cargo:
+	@command -v $(CARGO) >/dev/null || { \
+		echo 'Overspill is built with cargo, which is not installed: get Rust from https://rustup.rs and try again.'; \
+		exit 1; }
+
+need-python:
+	@command -v $(PYTHON) >/dev/null || { \
+		echo 'The scripts need Python 3.10 or newer as python3: install it with your package manager and try again.'; \
+		exit 1; }

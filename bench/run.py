@@ -1,0 +1,545 @@
+#!/usr/bin/env python3
+"""All measurements of Overspill beside the kernel's own swap: `make bench`, which writes bench/RESULTS.md.
+
+Ratios count, not seconds: they are taken side by side in one run, on one disk, with the same memory. So every
+repeat runs each contender once, in turn, and medians are compared.
+
+    access     one program, the same accesses, 1 GiB over 256 MiB: kernel swap, `overspill run`, a Region
+    programs   sort and python at half of their memory: kernel swap in a cgroup, `overspill run`
+    fits       the programs under Overspill with more than enough memory: what does it cost to be there
+    startup    `overspill run -- true` against `true`
+    faults     the fault-costs program, when it has been built
+
+The kernel's side needs root: a swap file of its own is made on the same disk, used only by a memory cgroup, and
+swapped off and removed at the end, also after an error or a signal. What SIGKILL leaves behind, the next start
+removes. Overspill runs in a cgroup of its budget + 48 MiB, so that it cannot profit from the page cache.
+
+With --only a part is measured and printed, and RESULTS.md stays as it is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import datetime
+import json
+import mmap
+import os
+import platform
+import random
+import shlex
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(REPOSITORY / "scripts"))
+
+import common  # noqa: E402  (found through the path above)
+import programs  # noqa: E402
+from common import ALLOWANCE_BYTES, MIB, Cgroup, Failure, Hierarchy, Launcher, mib  # noqa: E402
+
+RESULTS = REPOSITORY / "bench" / "RESULTS.md"
+
+KERNEL_SWAP_BYTES = 3 << 30
+"""Room for the largest program here several times over: the kernel must not fail for want of swap."""
+
+KERNEL_TIMEOUT_SECONDS = 300.0
+"""After which a program under the kernel's swap counts as not ending (issue 2 says five minutes)."""
+
+RUN_TIMEOUT_SECONDS = 900.0
+
+FITS_BYTES = 2 << 30
+"""A budget that none of the programs reaches."""
+
+MARKS = {
+    ("run", "sequential"): 3.0,
+    ("run", "random"): 0.9,
+    ("run", "hot-scan"): 1.5,
+    ("region", "sequential"): 3.0,
+    ("region", "random"): 1.1,
+    ("region", "hot-scan"): 1.5,
+}
+"""Least speed as a multiple of the kernel's (issue 2)."""
+
+PROGRAM_MARK = 1.5
+FITS_MARK_PERCENT = 3.0
+STARTUP_MARK_MS = 30.0
+METADATA_MARK_PERCENT = 1.0
+
+
+# ---- the kernel's swap ----------------------------------------------------------------------------------------
+
+
+class KernelSwap:
+    """A swap file of the kernel's, on while in use, gone afterwards."""
+
+    def __init__(self, directory: Path) -> None:
+        self._file = directory / "kernel.swap"
+
+    def __enter__(self) -> KernelSwap:
+        self._remove()
+        try:
+            with self._file.open("wb") as file:
+                os.fchmod(file.fileno(), 0o600)
+                os.posix_fallocate(file.fileno(), 0, KERNEL_SWAP_BYTES)
+            for command in ("mkswap", "swapon"):
+                done = subprocess.run([command, self._file], capture_output=True, text=True)
+                if done.returncode:
+                    raise Failure(f"the kernel's swap cannot be used here: {done.stderr.strip()}")
+        except BaseException:
+            self._remove()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._remove()
+
+    def _remove(self) -> None:
+        if str(self._file) in Path("/proc/swaps").read_text():
+            subprocess.run(["swapoff", self._file], check=True)
+        self._file.unlink(missing_ok=True)
+
+
+def no_kernel_swap(directory: Path, hierarchy: Hierarchy | str) -> str | None:
+    """Why the kernel's swap cannot be measured here, if it cannot."""
+    if isinstance(hierarchy, str):
+        return hierarchy
+    try:
+        with KernelSwap(directory):
+            return None
+    except Failure as failure:
+        return str(failure)
+
+
+# ---- the bench ------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Bench:
+    """What all parts need."""
+
+    work: Path
+    hierarchy: Hierarchy | str
+    no_kernel: str | None
+    """Why the kernel's side cannot be measured, if it cannot."""
+    repeats: int
+    size: int
+    memory: int
+    lines: list[str] = field(default_factory=list)
+    """The Markdown so far."""
+
+    def say(self, text: str) -> None:
+        """Progress, for the one who waits."""
+        print(f"[{datetime.datetime.now():%H:%M:%S}] {text}", flush=True)
+
+    def write(self, *lines: str) -> None:
+        """Add to the result and show it."""
+        self.lines += lines
+        print("\n".join(lines), flush=True)
+
+    def table(self, head: list[str], rows: list[list[str]]) -> None:
+        """Add a Markdown table."""
+        self.write("", *("| " + " | ".join(row) + " |" for row in [head, ["---"] * len(head), *rows]), "")
+
+    @contextlib.contextmanager
+    def under_kernel(self, limit: int) -> Iterator[Launcher]:
+        """Memory limited by a cgroup, the rest in the kernel's swap."""
+        assert isinstance(self.hierarchy, Hierarchy)
+        with KernelSwap(self.work), Cgroup(self.hierarchy, limit, kernel_swap=True) as cgroup:
+            yield Launcher(self.work / "swap", cgroup=cgroup)
+
+    @contextlib.contextmanager
+    def under_overspill(self, budget: int) -> Iterator[Launcher]:
+        """Memory limited by Overspill, in a cgroup that keeps it from using more (where there are cgroups)."""
+        with contextlib.ExitStack() as stack:
+            cgroup = None
+            if isinstance(self.hierarchy, Hierarchy):
+                cgroup = stack.enter_context(Cgroup(self.hierarchy, budget + ALLOWANCE_BYTES))
+            yield Launcher(self.work / "swap", budget, cgroup)
+
+
+def verdict(ratio: float | None, mark: float | None) -> str:
+    """A speed ratio and how it stands to its mark."""
+    if ratio is None:
+        return ""
+    if mark is None:
+        return f"{ratio:.2f}x"
+    return f"{ratio:.2f}x ({'met' if ratio >= mark else 'missed'}: {mark:g}x)"
+
+
+# ---- access ---------------------------------------------------------------------------------------------------
+
+Samples = dict[str, list[dict[str, float]]]
+"""By pattern, what each repeat printed."""
+
+
+def access_once(bench: Bench, launcher: Launcher, command: list[str | Path], samples: Samples) -> None:
+    """One run of the patterns; adds to `samples`."""
+    output = bench.work / "access.jsonl"
+    finished = common.run(launcher.wrap(command), bench.work, RUN_TIMEOUT_SECONDS, stdout=output)
+    if why := finished.complaint():
+        raise Failure(why, finished)
+    for line in output.read_text().splitlines():
+        sample = json.loads(line)
+        # bench-region adds a line of its counters.
+        if "pattern" in sample:
+            samples.setdefault(sample["pattern"], []).append(sample)
+
+
+def median(samples: Samples | None, pattern: str, key: str = "ns_per_access") -> float | None:
+    """Over the repeats, or nothing where there are none."""
+    values = [sample[key] for sample in (samples or {}).get(pattern, []) if key in sample]
+    return statistics.median(values) if values else None
+
+
+def speed(kernel: Samples | None, own: Samples | None, pattern: str) -> float | None:
+    """How many times as fast as the kernel, where both were measured."""
+    before, after = median(kernel, pattern), median(own, pattern)
+    return before / after if before and after else None
+
+
+def cell(samples: Samples | None, pattern: str) -> str:
+    """Median microseconds per access and the spread; for the mixed patterns also each of the two streams."""
+    middle = median(samples, pattern)
+    if samples is None or middle is None:
+        return "not measured"
+    values = [sample["ns_per_access"] / 1000 for sample in samples[pattern]]
+    text = f"{middle / 1000:.2f} ({min(values):.2f} to {max(values):.2f})"
+    hot, scan = median(samples, pattern, "ns_per_hot_access"), median(samples, pattern, "ns_per_scan_access")
+    return text if hot is None or scan is None else f"{text}; hot {hot / 1000:.2f}, scan {scan / 1000:.2f}"
+
+
+def measure_access(bench: Bench) -> None:
+    """The same accesses under the kernel, under `overspill run` and on a Region."""
+    access, region = (common.release_directory() / name for name in ("access", "bench-region"))
+    size = ["--size", f"{bench.size // MIB}M"]
+    region_options = ["--memory", f"{bench.memory // MIB}M", "--swap", str(bench.work)]
+    kernel: Samples | None = None if bench.no_kernel else {}
+    run: Samples = {}
+    in_thread: Samples | None = {} if region.exists() else None
+    metadata = []
+    for repeat in range(bench.repeats):
+        bench.say(f"access, repeat {repeat + 1} of {bench.repeats}")
+        if kernel is not None:
+            with bench.under_kernel(bench.memory) as launcher:
+                access_once(bench, launcher, [access, *size], kernel)
+        with bench.under_overspill(bench.memory) as launcher:
+            access_once(bench, launcher, [access, *size], run)
+            stats = launcher.stats()
+            metadata.append(float(stats["metadata_bytes"]))
+        if in_thread is not None:
+            with bench.under_overspill(bench.memory) as launcher:
+                # The budget is the program's own business: only the cgroup is wanted here.
+                plain = Launcher(launcher.swap, cgroup=launcher.cgroup)
+                access_once(bench, plain, [region, *size, *region_options], in_thread)
+
+    bench.write(
+        f"## The same accesses, {mib(bench.size)} over {mib(bench.memory)}",
+        "",
+        f"Microseconds per access of one thread, median of {bench.repeats} (least to most); one access touches one "
+        "page. Ratios are speed, as a multiple of the kernel's.",
+    )
+    rows = []
+    for pattern in run:
+        rows.append(
+            [
+                pattern,
+                cell(kernel, pattern),
+                cell(run, pattern),
+                verdict(speed(kernel, run, pattern), MARKS.get(("run", pattern))),
+                cell(in_thread, pattern),
+                verdict(speed(kernel, in_thread, pattern), MARKS.get(("region", pattern))),
+            ]
+        )
+    bench.table(["pattern", "kernel swap", "`overspill run`", "ratio", "Region, in-thread", "ratio"], rows)
+    share = 100 * statistics.median(metadata) / bench.size
+    bench.write(
+        f"The pager's metadata under `overspill run`: {share:.2f} % of the memory it manages "
+        f"({'met' if share <= METADATA_MARK_PERCENT else 'missed'}: {METADATA_MARK_PERCENT:g} %).",
+        "",
+    )
+    if kernel is None:
+        bench.write(f"The kernel's side was not measured: {bench.no_kernel}.", "")
+
+
+# ---- programs -------------------------------------------------------------------------------------------------
+
+
+def timed(bench: Bench, program: programs.Program, launcher: Launcher, timeout: float) -> tuple[float | None, str]:
+    """Seconds of one run, and how to say them; no seconds when it did not end well."""
+    output = bench.work / "output"
+    try:
+        finished = program.execute(launcher, bench.work, program.sizes[0], output, timeout)
+    except Failure as failure:
+        return None, str(failure).splitlines()[0]
+    if launcher.cgroup and launcher.cgroup.oom_kills():
+        return None, f"OOM-killed after {finished.seconds:.0f} s"
+    if why := finished.complaint():
+        return None, why
+    return finished.seconds, f"{finished.seconds:.1f} s"
+
+
+def wanted(profile: str, names: list[str]) -> list[programs.Program]:
+    """Programs by name that can run here."""
+    return [program for program in programs.programs(profile) if program.name in names and not program.missing()]
+
+
+def measure_programs(bench: Bench) -> None:
+    """Sort and python at half of what they need."""
+    rows = []
+    for program in wanted("full", ["sort", "python"]):
+        program.prepare(bench.work, program.sizes[0])
+        plain = program.execute(
+            Launcher(bench.work / "swap"), bench.work, program.sizes[0], bench.work / "expected", RUN_TIMEOUT_SECONDS
+        )
+        if why := plain.complaint():
+            raise Failure(why, plain)
+        budget = plain.peak_bytes // 2 // MIB * MIB
+        kernel: list[float | None] = []
+        paged: list[float | None] = []
+        words: dict[str, str] = {"kernel": "not measured"}
+        for repeat in range(bench.repeats):
+            bench.say(f"{program.name} at half, repeat {repeat + 1} of {bench.repeats}")
+            # A program that does not end under the kernel takes minutes to show it: once is enough.
+            if not bench.no_kernel and None not in kernel:
+                with bench.under_kernel(budget) as launcher:
+                    seconds, words["kernel"] = timed(bench, program, launcher, KERNEL_TIMEOUT_SECONDS)
+                kernel.append(seconds)
+            with bench.under_overspill(budget) as launcher:
+                seconds, words["paged"] = timed(bench, program, launcher, RUN_TIMEOUT_SECONDS)
+                if seconds and common.first_difference(bench.work / "expected", bench.work / "output") is not None:
+                    seconds, words["paged"] = None, "WRONG OUTPUT"
+            paged.append(seconds)
+        middles = {}
+        for name, values in (("kernel", kernel), ("paged", paged)):
+            ended = [value for value in values if value is not None]
+            if values and len(ended) == len(values):
+                middles[name] = statistics.median(ended)
+                words[name] = f"{middles[name]:.1f} s"
+        if len(middles) == 2:
+            ratio = verdict(middles["kernel"] / middles["paged"], PROGRAM_MARK)
+        else:
+            ratio = "the kernel does not end" if "paged" in middles and kernel else ""
+        needs = f"{plain.seconds:.1f} s, {mib(plain.peak_bytes)}"
+        rows.append([program.name, needs, mib(budget), words["kernel"], words["paged"], ratio])
+    bench.write(
+        "## Real programs at half of the memory they need",
+        "",
+        f"Median of {bench.repeats}; for the kernel a memory cgroup of the same size with a swap file, and "
+        f"{KERNEL_TIMEOUT_SECONDS:.0f} s before it counts as not ending.",
+    )
+    bench.table(["program", "enough memory", "half", "kernel swap", "`overspill run`", "ratio"], rows)
+
+
+def measure_fits(bench: Bench) -> None:
+    """What Overspill costs a program that does not need it."""
+    # The compressors' sizes of the quick profile: minutes of computing show no overhead any better.
+    chosen = wanted("full", ["sort", "python", "sqlite3", "gcc"]) + wanted("quick", ["zstd", "xz", "redis"])
+    rows = []
+    for program in chosen:
+        program.prepare(bench.work, program.sizes[0])
+        without: list[float] = []
+        under: list[float] = []
+        for repeat in range(bench.repeats + 1):
+            bench.say(f"{program.name} with enough memory, repeat {repeat + 1} of {bench.repeats + 1}")
+            for samples, memory in ((without, None), (under, FITS_BYTES)):
+                launcher = Launcher(bench.work / "swap", memory)
+                seconds, words = timed(bench, program, launcher, RUN_TIMEOUT_SECONDS)
+                if seconds is None:
+                    raise Failure(f"{program.name}: {words}")
+                samples.append(seconds)
+        # The first pair warms the page cache for the others.
+        before, after = statistics.median(without[1:]), statistics.median(under[1:])
+        percent = 100 * (after / before - 1)
+        met = "met" if percent <= FITS_MARK_PERCENT else "missed"
+        rows.append(
+            [
+                program.name,
+                f"{before:.2f} s ({min(without[1:]):.2f} to {max(without[1:]):.2f})",
+                f"{after:.2f} s ({min(under[1:]):.2f} to {max(under[1:]):.2f})",
+                f"{percent:+.1f} % ({met}: {FITS_MARK_PERCENT:g} %)",
+            ]
+        )
+    bench.write(
+        "## Overhead when everything fits",
+        "",
+        f"`overspill run --memory {mib(FITS_BYTES)}`, which none of the programs reaches; median of {bench.repeats} "
+        "(least to most).",
+    )
+    bench.table(["program", "without", "`overspill run`", "overhead"], rows)
+
+
+def measure_startup(bench: Bench) -> None:
+    """The shortest program there is."""
+    commands: dict[str, list[str | Path]] = {
+        "true": ["true"],
+        "run": [common.overspill_binary(), "run", "--memory", "64M", "--swap", bench.work, "--", "true"],
+    }
+    samples: dict[str, list[float]] = {name: [] for name in commands}
+    for _ in range(20):
+        for name, command in commands.items():
+            begun = time.perf_counter()
+            subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+            samples[name].append(1000 * (time.perf_counter() - begun))
+    plain, paged = statistics.median(samples["true"]), statistics.median(samples["run"])
+    cost = paged - plain
+    bench.write(
+        "## Start-up",
+        "",
+        f"`true` takes {plain:.1f} ms, `overspill run --memory 64M -- true` {paged:.1f} ms (medians of 20): "
+        f"{cost:.1f} ms more ({'met' if cost <= STARTUP_MARK_MS else 'missed'}: {STARTUP_MARK_MS:g} ms).",
+        "",
+    )
+
+
+def measure_faults(bench: Bench) -> None:
+    """The costs of single faults: the program for them prints a table of its own."""
+    program = common.release_directory() / "fault-costs"
+    bench.write("## Single faults", "")
+    if not program.exists():
+        bench.write(f"Not measured: {program.name} has not been built.", "")
+        return
+    bench.say("fault costs")
+    output = bench.work / "faults.md"
+    finished = common.run([program], bench.work, RUN_TIMEOUT_SECONDS, stdout=output)
+    if why := finished.complaint():
+        raise Failure(why, finished)
+    bench.write(*output.read_text().splitlines(), "")
+
+
+# ---- head -----------------------------------------------------------------------------------------------------
+
+
+def disk_speed(directory: Path) -> str:
+    """Latency of single 4 KiB reads and of 128 KiB reads in order, past the page cache."""
+    path = directory / "disk-speed"
+    size, block, large = 512 * MIB, 4096, 128 << 10
+    noise = os.urandom(MIB)
+    with path.open("wb") as file:
+        for _ in range(size // MIB):
+            file.write(noise)
+        os.fsync(file.fileno())
+    handle = os.open(path, os.O_RDONLY | os.O_DIRECT)
+    try:
+        buffer = mmap.mmap(-1, large)
+        rng = random.Random(1)
+        singles = []
+        for _ in range(4000):
+            offset = rng.randrange(size // block) * block
+            begun = time.perf_counter()
+            os.preadv(handle, [memoryview(buffer)[:block]], offset)
+            singles.append(time.perf_counter() - begun)
+        begun = time.perf_counter()
+        for offset in range(0, size, large):
+            os.preadv(handle, [buffer], offset)
+        in_order = (time.perf_counter() - begun) / (size // block)
+    finally:
+        os.close(handle)
+        path.unlink()
+    return (
+        f"{1e6 * statistics.median(singles):.0f} us for a random 4 KiB read at depth 1, "
+        f"{1e6 * in_order:.1f} us per page at 128 KiB in order (O_DIRECT)"
+    )
+
+
+def file_system(directory: Path) -> str:
+    """Type of the file system that holds `directory`."""
+    return subprocess.run(
+        ["stat", "--file-system", "--format=%T", directory], capture_output=True, text=True, check=True
+    ).stdout.strip()
+
+
+def setting(path: str) -> str:
+    """A kernel setting as it stands."""
+    try:
+        return Path(path).read_text().strip()
+    except OSError:
+        return "unknown"
+
+
+def write_head(bench: Bench, parts: list[str]) -> None:
+    """Where, when and with what."""
+    version = subprocess.run([common.overspill_binary(), "--version"], capture_output=True, text=True).stdout.strip()
+    bench.say("measuring the disk")
+    bench.write(
+        "# Measurements",
+        "",
+        "Made by `make bench` (bench/run.py), all in one run; do not edit. Ratios count, seconds are this machine's.",
+        "",
+        f"- date: {datetime.datetime.now(datetime.timezone.utc):%Y-%m-%d %H:%M} UTC",
+        f"- command: `bench/{shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])}`, parts: {', '.join(parts)}",
+        f"- Overspill: {version}",
+        f"- processor: {common.cpu_model()}",
+        f"- kernel: {platform.release()}; "
+        f"transparent huge pages {setting('/sys/kernel/mm/transparent_hugepage/enabled')}, off for the memory touched; "
+        f"vm.swappiness {setting('/proc/sys/vm/swappiness')}, "
+        f"vm.page-cluster {setting('/proc/sys/vm/page-cluster')}",
+        f"- disk: {file_system(bench.work)}; {disk_speed(bench.work)}",
+        f"- load when started: {os.getloadavg()[0]:.2f} (1 minute)",
+        "",
+    )
+
+
+PARTS: dict[str, Callable[[Bench], None]] = {
+    "access": measure_access,
+    "programs": measure_programs,
+    "fits": measure_fits,
+    "startup": measure_startup,
+    "faults": measure_faults,
+}
+
+
+def main() -> int:
+    """Read the command line; clean up afterwards."""
+    parser = argparse.ArgumentParser(description="Measure Overspill beside the kernel's swap.")
+    parser.add_argument("--only", action="append", choices=PARTS, help="this part (may be repeated); only printed")
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--size", type=common.parse_size, default=1 << 30, help="memory touched by access [1G]")
+    parser.add_argument("--memory", type=common.parse_size, default=256 * MIB, help="memory to do it in [256M]")
+    arguments = parser.parse_args()
+
+    common.end_on_signals()
+    if why := common.cannot_page():
+        sys.exit(why)
+    work = REPOSITORY / "bench" / "work"
+    work.mkdir(exist_ok=True)
+    try:
+        return measure(arguments, work)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def measure(arguments: argparse.Namespace, work: Path) -> int:
+    """Measure what is asked for, with `work` for files; write RESULTS.md when that is everything."""
+    hierarchy = common.memory_hierarchy()
+    no_kernel = no_kernel_swap(work, hierarchy)
+    bench = Bench(work, hierarchy, no_kernel, arguments.repeats, arguments.size, arguments.memory)
+    if no_kernel:
+        bench.say(f"the kernel's side is left out: {no_kernel}")
+    parts = arguments.only or list(PARTS)
+    failed = False
+    write_head(bench, parts)
+    for part in parts:
+        try:
+            PARTS[part](bench)
+        except Failure as failure:
+            failed = True
+            quoted = [f"    {line}" for line in str(failure).splitlines()]
+            bench.write(f"## {part}", "", "This part failed:", "", *quoted, "")
+    if not arguments.only:
+        RESULTS.write_text("\n".join(bench.lines))
+        bench.say(f"written: {RESULTS.relative_to(REPOSITORY)}")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(130)

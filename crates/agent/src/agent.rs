@@ -1,0 +1,851 @@
+//! The agent: machine, pager threads, the clerk, and forks.
+//!
+//! Threads: one handler per CPU, the page daemon, and the *clerk*, who does for the program's threads what needs the pager's
+//! descriptors (they are in a table of their own) and watches for the end of forked children and of `overspill run`.
+//!
+//! **Fork.** The forking thread stops the pager at a point where no page is busy and no write is in flight, with both locks held; the
+//! kernel then copies the pager's whole state with the process. The child opens userfaultfds of its own, registers the same ranges,
+//! starts its own threads, and reads what its parent had paged out from its parent's file, which neither writes over: the parent
+//! puts slots that were in use at the fork aside until the child's end of a pipe is closed, which exec and every kind of death do.
+//! Parent and child share the budget: each gets half until the child ends or execs.
+
+use crate::hooks::{self, HookStacks};
+use core::cell::UnsafeCell;
+use core::ffi::c_void;
+use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicUsize, Ordering::*};
+use overspill_linux::io::Engine;
+use overspill_linux::lock::Mutex;
+use overspill_linux::machine::{Delivery, Machine};
+use overspill_linux::ranges::Kind;
+use overspill_linux::setup::{self, Options};
+use overspill_linux::status_file::StatusFile;
+use overspill_linux::swap_file::SwapFile;
+use overspill_linux::sys::{self, Errno, Fd, futex_wait, futex_wake};
+use overspill_linux::threads;
+use overspill_vm::MEMORY_BYTES_MIN;
+use overspill_vm::status::{Outcome, Status};
+use overspill_vm::types::{ObjectId, PAGE_SHIFT};
+use std::os::fd::AsRawFd;
+
+static AGENT: AtomicPtr<Agent> = AtomicPtr::new(core::ptr::null_mut());
+
+/// The agent, once it serves.
+pub fn get() -> Option<&'static Agent> {
+    // SAFETY: set once to a leaked agent. Acquire pairs with the Release in `start`.
+    unsafe { AGENT.load(Acquire).as_ref() }
+}
+
+/// What the clerk is asked for.
+#[derive(Clone, Copy)]
+pub enum Request {
+    /// A new anonymous private range.
+    Add { start: usize, end: usize },
+    /// A managed range was moved or resized.
+    Resized { old_len: usize, new: usize, new_len: usize },
+    /// Get below half the budget: a fork is about to happen.
+    Shrink,
+    /// A child was forked: keep the read end of its pipe (a descriptor of this thread's), and what it was given of the budget.
+    Child { pipe: i32, tid: u32, pages: u32 },
+}
+
+/// A forked child that may still read what was paged out at its fork.
+struct Child {
+    pipe: Fd,
+    pages: u32,
+}
+
+const CHILDREN_MAX: usize = 256;
+/// Pipes to ancestors that a process keeps open, and files it reads from: one each per generation.
+const GENERATIONS_MAX: usize = 15;
+/// Thread starts that have not begun yet.
+const STARTS: usize = 1024;
+/// How long a fork waits for the page daemon to make room, in nanoseconds.
+const SHRINK_NS: u64 = 30_000_000_000;
+
+/// Only the clerk touches it (and a fork's child, alone).
+struct Clerks {
+    children: [Option<Child>; CHILDREN_MAX],
+    supervisor: Option<Fd>,
+}
+
+/// See the module.
+pub struct Agent {
+    machine: &'static Machine,
+    engine: Engine,
+    cluster_pages: usize,
+    stacks: HookStacks,
+    /// The program's break.
+    pub heap_end: AtomicUsize,
+    swap_place: Vec<u8>,
+    swap_bytes: u64,
+    // the clerk's desk: one request at a time
+    desk: Mutex<()>,
+    state: AtomicU32,
+    request: UnsafeCell<Request>,
+    clerks: UnsafeCell<Clerks>,
+    outstanding: AtomicU32,
+    // the pager's threads
+    daemon_tid: AtomicU32,
+    threads_ready: AtomicU32,
+    threads_failed: AtomicI32,
+    // descriptors in the pager's table that a forked child needs: write ends of the pipes to our ancestors
+    ancestors: [AtomicI32; GENERATIONS_MAX],
+    starts: Mutex<Starts>,
+    status: &'static Status,
+    /// The status block's descriptor, in the pager's table; -1 if `overspill run` holds it.
+    status_fd: AtomicI32,
+    /// Process id of `overspill run`; 0 if there is none.
+    supervisor: u32,
+}
+
+struct Starts {
+    packs: Vec<[usize; 2]>,
+    free: Vec<u32>,
+}
+
+// SAFETY: `request` is written by the holder of `desk` before `state` says so and read by the clerk after; `clerks` is the clerk's.
+unsafe impl Sync for Agent {}
+
+const IDLE: u32 = 0;
+const ASKED: u32 = 1;
+const ANSWERED: u32 = 2;
+
+fn variable(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|v| !v.is_empty())
+}
+
+/// Last words of an agent that cannot start.
+fn refuse(status: Option<&Status>, supervised: bool, message: &str) -> ! {
+    if let Some(status) = status {
+        status.message.set(message.as_bytes());
+        status.outcome.store(Outcome::StartFailed as u32, Release);
+    }
+    if !supervised {
+        for part in ["overspill: ", message, "\n"] {
+            let _ = sys::write(2, part.as_bytes());
+        }
+    }
+    sys::exit_group(125)
+}
+
+/// The constructor: nothing without `OVERSPILL_MEMORY`.
+pub fn start() {
+    let Some(memory) = variable("OVERSPILL_MEMORY") else { return };
+    std::panic::set_hook(Box::new(|info| {
+        let place = info.location().map(|l| (l.file(), l.line()));
+        for part in ["overspill: internal error at ", place.map_or("?", |p| p.0)] {
+            let _ = sys::write(2, part.as_bytes());
+        }
+        let mut digits = *b":00000 (please report it)\n";
+        let mut n = place.map_or(0, |p| p.1);
+        for d in digits[1..6].iter_mut().rev() {
+            *d = b'0' + (n % 10) as u8;
+            n /= 10;
+        }
+        let _ = sys::write(2, &digits);
+        if let Some(text) = info.payload().downcast_ref::<&str>() {
+            let _ = sys::write(2, text.as_bytes());
+            let _ = sys::write(2, b"\n");
+        }
+        sys::kill_self()
+    }));
+    let pid = sys::getpid();
+    let supervisor = variable("OVERSPILL_SUPERVISOR").and_then(|v| v.parse().ok()).unwrap_or(0);
+    let given = variable("OVERSPILL_STATUS").and_then(|path| StatusFile::open(path.as_ref()).ok());
+    let given = given.filter(|f| f.status().is_valid() && f.status().pid.load(Relaxed) == pid);
+    let supervised = given.is_some();
+    let own = || {
+        let file = StatusFile::create().ok()?;
+        file.status().init(pid);
+        Some(file)
+    };
+    let Some(file) = given.or_else(own) else { refuse(None, false, "no memory file could be made for the pager's counters") };
+    let status_fd = file.as_raw_fd();
+    let status = file.leak();
+    if supervised {
+        let _ = sys::close(status_fd); // `overspill run` holds it, and the program's table stays as it would be
+    }
+    // a second view of the supervisor's block, which outlives a change of our own after a fork
+    if let Some(block) =
+        variable("OVERSPILL_STATUS").and_then(|path| StatusFile::open(path.as_ref()).ok()).filter(|f| f.status().is_valid())
+    {
+        let fd = block.as_raw_fd();
+        SUPERVISOR_BLOCK.store(block.leak() as *const Status as usize, Release);
+        let _ = sys::close(fd);
+    }
+    let fail = |message: &str| -> ! { refuse(Some(status), supervised, message) };
+    let Ok(memory_bytes) = memory.parse::<u64>() else { fail("OVERSPILL_MEMORY is not a number of bytes") };
+    let name = variable("OVERSPILL_POLICY");
+    let name = name.as_deref().unwrap_or(overspill_vm::policy::DEFAULT);
+    let Some(policy) = overspill_vm::policy::NAMES.iter().find(|n| **n == name) else {
+        fail("OVERSPILL_POLICY names no replacement policy")
+    };
+    let engine = variable("OVERSPILL_ENGINE");
+    let Some(engine) = Engine::from_name(engine.as_deref().unwrap_or("auto")) else {
+        fail("OVERSPILL_ENGINE is none of auto, io_uring, psync")
+    };
+    let engine = match engine.resolve() {
+        Ok(engine) => engine,
+        Err(e) => fail(&setup::SetupError::Engine(e).to_string()),
+    };
+    let swap_place = variable("OVERSPILL_SWAP").unwrap_or_else(|| "/tmp".into()).into_bytes();
+    let swap_bytes = variable("OVERSPILL_SWAP_SIZE").and_then(|v| v.parse().ok()).unwrap_or(0);
+    let cpus = allowed_cpus();
+    let options = Options {
+        memory_bytes,
+        swap_place: &swap_place,
+        swap_bytes,
+        policy,
+        engine,
+        delivery: Delivery::Threads,
+        pages_max: pages_max(),
+        objects_max: 1,
+        readers: cpus.len(),
+        ahead_pages_max: None,
+        decisions_max: 0,
+    };
+    let heap = heap_range();
+    let machine = match setup::machine(&options, status) {
+        Ok(machine) => Box::leak(Box::new(machine)),
+        Err(e) => fail(&e.to_string()),
+    };
+    machine.supervised.store(supervised, Relaxed);
+    let stacks = HookStacks::new().unwrap_or_else(|_| fail("no memory for the pager's stacks"));
+    let agent: &'static Agent = Box::leak(Box::new(Agent {
+        machine,
+        engine,
+        cluster_pages: setup::cluster_pages((memory_bytes >> PAGE_SHIFT) as u32),
+        stacks,
+        heap_end: AtomicUsize::new(heap.1),
+        swap_place,
+        swap_bytes,
+        desk: Mutex::new(()),
+        state: AtomicU32::new(IDLE),
+        request: UnsafeCell::new(Request::Shrink),
+        clerks: UnsafeCell::new(Clerks {
+            children: [const { None }; CHILDREN_MAX],
+            supervisor: if supervised { None } else { sys::pidfd_open(supervisor).ok() },
+        }),
+        outstanding: AtomicU32::new(0),
+        daemon_tid: AtomicU32::new(0),
+        threads_ready: AtomicU32::new(0),
+        threads_failed: AtomicI32::new(0),
+        ancestors: [const { AtomicI32::new(-1) }; GENERATIONS_MAX],
+        starts: Mutex::new(Starts { packs: vec![[0; 2]; STARTS], free: (0..STARTS as u32).collect() }),
+        status,
+        status_fd: AtomicI32::new(if supervised { -1 } else { status_fd }),
+        supervisor,
+    }));
+    if heap.1 > heap.0 {
+        machine.add_range(heap.0, heap.1.next_multiple_of(4096));
+    }
+    if let Err(e) = agent.start_threads() {
+        fail(&setup::SetupError::Memory(e).to_string());
+    }
+    if let Err(function) = hooks::install() {
+        fail(&format!(
+            "this libc's {} is not recognised, so growth of the program's memory could not be followed: Overspill needs glibc 2.36 or alike on x86-64",
+            function.to_string_lossy()
+        ));
+    }
+    status.outcome.store(Outcome::Running as u32, Release);
+    AGENT.store(core::ptr::from_ref(agent).cast_mut(), Release);
+}
+
+/// Where the program's heap is, and its break. Read before the agent maps anything.
+fn heap_range() -> (usize, usize) {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
+    let line = maps.lines().find(|l| l.ends_with("[heap]"));
+    let parse = |s: &str| usize::from_str_radix(s, 16).unwrap_or(0);
+    // SAFETY: brk(0) only asks.
+    let brk = unsafe { sys::syscall6(libc::SYS_brk, 0, 0, 0, 0, 0, 0) }.unwrap_or(0);
+    match line.and_then(|l| l.split_whitespace().next()).and_then(|r| r.split_once('-')) {
+        Some((start, end)) => (parse(start), parse(end)),
+        None => (brk, brk),
+    }
+}
+
+/// How many pages may be managed: the tables' address space is bounded by RLIMIT_AS.
+fn pages_max() -> u64 {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: writes the structure.
+    unsafe { libc::getrlimit(libc::RLIMIT_AS, &mut limit) };
+    let most = 1 << 25;
+    // about 128 bytes of tables' address space per page; a quarter of the limit may go to them
+    if limit.rlim_cur == libc::RLIM_INFINITY { most } else { (limit.rlim_cur / 512).clamp(1 << 14, most) }
+}
+
+fn allowed_cpus() -> Vec<usize> {
+    let set = sys::allowed_cpus();
+    let mut cpus: Vec<usize> = (0..1024).filter(|c| set[c / 64] >> (c % 64) & 1 == 1).collect();
+    cpus.truncate(16);
+    if cpus.is_empty() {
+        cpus.push(0);
+    }
+    cpus
+}
+
+/// What a bare thread is to do.
+#[derive(Clone, Copy)]
+enum Role {
+    /// The first: takes the descriptors along, starts the others, becomes the page daemon.
+    Daemon,
+    Clerk,
+    Handler(usize, bool),
+}
+
+struct Job {
+    agent: &'static Agent,
+    role: Role,
+}
+
+extern "C" fn thread_main(arg: *mut c_void) -> ! {
+    // SAFETY: a leaked job.
+    let Job { agent, role } = unsafe { &*(arg as *const Job) };
+    let machine = agent.machine;
+    let ready = || {
+        agent.threads_ready.fetch_add(1, Release);
+        futex_wake(&agent.threads_ready, 1);
+    };
+    let result = match role {
+        Role::Daemon => {
+            agent.keep_only_ours();
+            let cpus = allowed_cpus();
+            let one = cpus.len() > 1;
+            let mut failed = agent.spawn(Role::Clerk, true).err();
+            for cpu in cpus {
+                failed = failed.or(agent.spawn(Role::Handler(cpu, one), true).err());
+            }
+            match failed {
+                Some(e) => Err(e),
+                None => threads::daemon(machine, agent.engine, ready),
+            }
+        }
+        Role::Clerk => {
+            ready();
+            agent.clerk()
+        }
+        Role::Handler(cpu, pin) => threads::handler(machine, agent.engine, agent.cluster_pages, pin.then_some(*cpu), ready),
+    };
+    if let Err(e) = result {
+        agent.threads_failed.store(e, Release);
+        ready();
+    }
+    loop {
+        // SAFETY: ends this thread only.
+        let _ = unsafe { sys::syscall6(libc::SYS_exit, 0, 0, 0, 0, 0, 0) };
+    }
+}
+
+impl Agent {
+    fn spawn(&'static self, role: Role, share_files: bool) -> Result<u32, Errno> {
+        let job = Box::leak(Box::new(Job { agent: self, role }));
+        // SAFETY: `thread_main` and all it calls use no thread-local storage; the job is leaked.
+        unsafe { threads::spawn_bare(thread_main, (job as *mut Job).cast(), share_files) }
+    }
+
+    /// Starts the pager's threads with a copy of the caller's descriptors, then closes the pager's in the caller's table.
+    fn start_threads(&'static self) -> Result<(), Errno> {
+        self.threads_ready.store(0, Relaxed);
+        self.threads_failed.store(0, Relaxed);
+        let want = 2 + allowed_cpus().len() as u32;
+        let tid = self.spawn(Role::Daemon, false)?;
+        self.daemon_tid.store(tid, Relaxed);
+        loop {
+            let ready = self.threads_ready.load(Acquire);
+            match self.threads_failed.load(Acquire) {
+                0 if ready >= want => break,
+                0 => futex_wait(&self.threads_ready, ready, 1_000_000_000),
+                e => return Err(e),
+            }
+        }
+        let mut ours = [0i32; 64];
+        let n = self.descriptors(&mut ours);
+        for fd in &ours[..n] {
+            let _ = sys::close(*fd);
+        }
+        Ok(())
+    }
+
+    /// The descriptors of the pager's table.
+    fn descriptors(&self, out: &mut [i32; 64]) -> usize {
+        let map = self.machine.map.read();
+        let mut n = 0;
+        let mut add = |fd: i32| {
+            if fd >= 0 && n < out.len() {
+                out[n] = fd;
+                n += 1;
+            }
+        };
+        add(map.program.raw());
+        add(map.parking.raw());
+        map.files.iter().flatten().for_each(|f| add(f.raw()));
+        map.pidfd.iter().for_each(|f| add(f.raw()));
+        add(self.status_fd.load(Relaxed));
+        self.ancestors.iter().for_each(|f| add(f.load(Relaxed)));
+        // SAFETY: nobody else looks at the clerk's things while threads are started.
+        unsafe { &*self.clerks.get() }.supervisor.iter().for_each(|f| add(f.raw()));
+        n
+    }
+
+    /// Closes, in the pager's fresh table, everything that is the program's: a pipe must end when the program closes it.
+    fn keep_only_ours(&self) {
+        let mut ours = [0i32; 64];
+        let n = self.descriptors(&mut ours);
+        let ours = &mut ours[..n];
+        ours.sort_unstable();
+        let mut from = 0u32;
+        for fd in ours.iter().map(|fd| *fd as u32).chain([u32::MAX]) {
+            if fd > from {
+                // SAFETY: this thread's table is its own; none of these are the pager's.
+                let _ = unsafe {
+                    sys::syscall6(libc::SYS_close_range, from as usize, fd as usize - (fd != u32::MAX) as usize, 0, 0, 0, 0)
+                };
+            }
+            from = fd.wrapping_add(1);
+        }
+    }
+
+    // ---- what hooks do ----
+
+    /// A new anonymous private range of the program's.
+    pub fn new_range(&self, start: usize, end: usize) {
+        if start < end && !self.stacks.run(|| self.machine.try_native(start, end)) {
+            self.ask(Request::Add { start, end });
+        }
+    }
+
+    /// The range is about to be unmapped or replaced. Returns whether it was left to the kernel (there is no event then).
+    pub fn forget_native(&self, start: usize, end: usize) -> bool {
+        self.stacks.run(|| {
+            if self.machine.map.read().ranges.overlap(start, end, Kind::Native).is_none() {
+                return false;
+            }
+            self.machine.removed_range(start, end);
+            true
+        })
+    }
+
+    /// The most that one mlock may lock, in bytes: a quarter of the budget.
+    pub fn lockable_bytes(&self) -> usize {
+        self.status.counters.memory_limit_bytes.get() as usize / 4
+    }
+
+    /// A discard has returned: its pages may be parked again.
+    pub fn discarded(&self, start: usize, end: usize) {
+        self.stacks.run(|| {
+            if self.machine.map.read().discards.count.load(Relaxed) != 0 {
+                self.machine.discard_done(start, end);
+            }
+        });
+    }
+
+    /// Pages of a thread's descriptor.
+    pub fn wire_descriptor(&self, at: usize, len: usize) {
+        self.stacks.run(|| self.machine.wire_addresses(ObjectId(0), 0, at, at + len));
+    }
+
+    /// A place to keep a new thread's start routine and argument.
+    pub fn starts_take(&self, start: [usize; 2]) -> Option<*mut [usize; 2]> {
+        self.stacks.run(|| {
+            let mut starts = self.starts.lock();
+            let at = starts.free.pop()? as usize;
+            starts.packs[at] = start;
+            Some(&raw mut starts.packs[at])
+        })
+    }
+
+    /// The inverse.
+    pub fn starts_free(&self, pack: *mut [usize; 2]) {
+        self.stacks.run(|| {
+            let mut starts = self.starts.lock();
+            let at = (pack as usize - starts.packs.as_ptr() as usize) / size_of::<[usize; 2]>();
+            starts.free.push(at as u32);
+        });
+    }
+
+    /// Has the clerk do something and waits for it.
+    pub fn ask(&self, request: Request) {
+        self.stacks.run(|| self.ask_here(request));
+    }
+
+    /// => on a hook stack
+    fn ask_here(&self, request: Request) {
+        let _desk = self.desk.lock();
+        // SAFETY: the desk is ours and the clerk is idle.
+        unsafe { *self.request.get() = request };
+        self.state.store(ASKED, Release);
+        futex_wake(&self.state, i32::MAX as u32);
+        while self.state.load(Acquire) != ANSWERED {
+            futex_wait(&self.state, ASKED, u64::MAX);
+        }
+        self.state.store(IDLE, Relaxed);
+    }
+
+    // ---- the clerk ----
+
+    fn clerk(&self) -> ! {
+        loop {
+            let busy = self.outstanding.load(Relaxed) != 0;
+            let state = self.state.load(Acquire);
+            if state != ASKED {
+                futex_wait(&self.state, state, if busy { 5_000_000 } else { 500_000_000 });
+            }
+            // SAFETY: this thread is the clerk.
+            let clerks = unsafe { &mut *self.clerks.get() };
+            self.watch(clerks);
+            if self.state.load(Acquire) != ASKED {
+                continue;
+            }
+            // SAFETY: the asker has written it before it said so, and waits.
+            match unsafe { *self.request.get() } {
+                Request::Add { start, end } => self.machine.add_range(start, end),
+                Request::Resized { old_len, new, new_len } => self.machine.resized_range(old_len, new, new_len),
+                Request::Shrink => self.shrink(),
+                Request::Child { pipe, tid, pages } => self.child_born(clerks, pipe, tid, pages),
+            }
+            self.state.store(ANSWERED, Release);
+            futex_wake(&self.state, i32::MAX as u32);
+        }
+    }
+
+    /// The end of children, and of `overspill run`.
+    fn watch(&self, clerks: &mut Clerks) {
+        let readable = |fd: &Fd| {
+            let mut p = libc::pollfd { fd: fd.raw(), events: libc::POLLIN, revents: 0 };
+            let zero = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+            // SAFETY: both structures live over the call.
+            let _ = unsafe { sys::syscall6(libc::SYS_ppoll, &raw mut p as usize, 1, &raw const zero as usize, 0, 8, 0) };
+            p.revents != 0
+        };
+        if self.outstanding.load(Relaxed) != 0 {
+            let mut back = 0;
+            for child in &mut clerks.children {
+                if child.as_ref().is_some_and(|c| readable(&c.pipe)) {
+                    back += child.take().map_or(0, |c| c.pages);
+                    self.outstanding.fetch_sub(1, Relaxed);
+                }
+            }
+            if back > 0 {
+                let mut core = self.machine.core.lock();
+                let limit = core.vm.limit() + back;
+                core.vm.set_limit(limit);
+                if self.outstanding.load(Relaxed) == 0 {
+                    core.vm.pager_mut().children_gone();
+                }
+            }
+        }
+        if let Some(supervisor) = &clerks.supervisor
+            && readable(supervisor)
+        {
+            // `overspill run` has ended: if it did so of its own accord, its last act was to say so in the block that it shares with
+            // the program it started; a descendant like this one outlives it then. If it was killed, nothing may be left behind.
+            if !supervisor_done() {
+                sys::kill_self();
+            }
+            clerks.supervisor = None;
+        }
+    }
+
+    /// Before a fork: at most half of what this process may have is in use afterwards.
+    fn shrink(&self) {
+        let machine = self.machine;
+        let half = machine.core.lock().vm.limit() / 2;
+        let within = |n: u64| n <= half as u64;
+        if within(machine.core.lock().vm.charge_total()) {
+            return;
+        }
+        if machine.core.lock().vm.reserved() > 0 {
+            machine.adopt_native(&mut machine.map.write());
+        }
+        let whole = machine.core.lock().vm.limit();
+        let start = sys::now_ns();
+        loop {
+            {
+                let mut core = machine.core.lock();
+                // the daemon frees more than it must, so that the aim is below half
+                let aim = half.saturating_sub(core.vm.free_high());
+                core.vm.set_limit(aim.max(half / 2));
+                if within(core.vm.charge_total())
+                    || sys::now_ns() - start > SHRINK_NS
+                    || core.vm.nothing_to_evict() && machine.starved.load(Relaxed)
+                {
+                    core.vm.set_limit(whole);
+                    return;
+                }
+            }
+            machine.ring_daemon();
+            let seen = machine.arrivals.load(Relaxed);
+            machine.await_arrival(seen);
+        }
+    }
+
+    fn child_born(&self, clerks: &mut Clerks, pipe: i32, tid: u32, pages: u32) {
+        let mut path = [0u8; 64];
+        task_fd(&mut path, tid, pipe);
+        let pipe = sys::open(&path, libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NONBLOCK, 0);
+        if let (Ok(pipe), Some(free)) = (pipe, clerks.children.iter_mut().find(|c| c.is_none())) {
+            *free = Some(Child { pipe, pages });
+            self.outstanding.fetch_add(1, Relaxed);
+        }
+        // Without a pipe or a place the child's end would not be seen: its slots and its share stay put for good, and nothing is lost.
+    }
+
+    // ---- fork ----
+
+    /// The program forks: `clone` without CLONE_VM, from `_Fork`.
+    pub fn fork(&'static self, nr: i32, a: &[usize; 6]) -> isize {
+        self.stacks.run(|| self.fork_here(nr, a))
+    }
+
+    fn fork_here(&'static self, nr: i32, a: &[usize; 6]) -> isize {
+        self.ask_here(Request::Shrink);
+        let machine = self.machine;
+        // What the child needs of the pager's descriptors, in this thread's table, which it will inherit.
+        let mut pipe = [0i32; 2];
+        // SAFETY: writes two numbers.
+        let piped = unsafe { sys::syscall6(libc::SYS_pipe2, pipe.as_mut_ptr() as usize, libc::O_CLOEXEC as usize, 0, 0, 0, 0) };
+        if let Err(e) = piped {
+            return -(e as isize);
+        }
+        let tid = self.daemon_tid.load(Relaxed);
+        let borrow = |fd: i32, flags: i32| {
+            let mut path = [0u8; 64];
+            task_fd(&mut path, tid, fd);
+            sys::open(&path, flags | libc::O_CLOEXEC, 0)
+        };
+        let mut files: [Option<Fd>; 16] = [const { None }; 16];
+        let mut ancestors: [Option<Fd>; GENERATIONS_MAX] = [const { None }; GENERATIONS_MAX];
+        let mut failed = None;
+        for (i, out) in files.iter_mut().enumerate() {
+            let fd = machine.map.read().files[i].as_ref().map(|f| f.raw());
+            if let Some(fd) = fd {
+                match borrow(fd, libc::O_RDWR) {
+                    Ok(fd) => *out = Some(fd),
+                    Err(e) => failed = Some(e),
+                }
+            }
+        }
+        for (held, out) in self.ancestors.iter().zip(&mut ancestors) {
+            let fd = held.load(Relaxed);
+            if fd >= 0 {
+                match borrow(fd, libc::O_WRONLY) {
+                    Ok(fd) => *out = Some(fd),
+                    Err(e) => failed = Some(e),
+                }
+            }
+        }
+        let (read, write) = (Fd::new(pipe[0] as usize), Fd::new(pipe[1] as usize));
+        if let Some(e) = failed {
+            return -(e as isize); // all are closed again
+        }
+
+        // The freeze: both locks held, no page busy, no write in flight.
+        machine.frozen.store(1, SeqCst);
+        let (mut map, mut core) = loop {
+            let map = machine.map.write();
+            let core = machine.core.lock();
+            if core.vm.is_quiescent() {
+                break (map, core);
+            }
+            drop(core);
+            drop(map);
+            machine.ring_daemon();
+            futex_wait(&AtomicU32::new(0), 0, 50_000);
+        };
+        let whole = core.vm.limit();
+        let least = (MEMORY_BYTES_MIN >> PAGE_SHIFT) as u32;
+        let given = (whole / 2).max(least.min(whole));
+        core.vm.pager_mut().fork_parent();
+        core.vm.counters().forks.add(1);
+        // SAFETY: the program's own fork; in the child this thread goes on alone with copies of everything, both locks held.
+        let r = unsafe { sys::syscall6(nr as libc::c_long, a[0], a[1], a[2], a[3], a[4], a[5]) };
+        match r {
+            Ok(0) => {
+                core.vm.set_limit(given);
+                let share = Inherited { files, ancestors, pipe: write };
+                drop(read);
+                let result = self.become_child(&mut map, &mut core, share);
+                if result.is_ok() {
+                    drop(core);
+                    drop(map);
+                }
+                if let Err(e) = result.and_then(|()| self.start_threads()) {
+                    let _ = e;
+                    let text = b"overspill: the pager could not be set up in a forked child (no userfaultfd, swap space or memory for it), so the child was ended\n";
+                    let _ = sys::write(2, text);
+                    sys::exit_group(125);
+                }
+                0
+            }
+            _ => {
+                if r.is_ok() {
+                    core.vm.set_limit((whole - given.min(whole)).max(least.min(whole)));
+                } else if self.outstanding.load(Relaxed) == 0 {
+                    core.vm.pager_mut().children_gone();
+                }
+                let kept = core.vm.limit();
+                drop(core);
+                drop(map);
+                machine.frozen.store(0, SeqCst);
+                futex_wake(&machine.frozen, i32::MAX as u32);
+                drop(write);
+                if r.is_ok() {
+                    self.ask_here(Request::Child { pipe: read.raw(), tid: sys::gettid(), pages: whole - kept });
+                }
+                match r {
+                    Ok(pid) => pid as isize,
+                    Err(e) => -(e as isize),
+                }
+            }
+        }
+    }
+
+    /// In the child: everything that belongs to the parent's process is replaced.
+    fn become_child(
+        &'static self,
+        map: &mut overspill_linux::machine::Space,
+        core: &mut overspill_linux::machine::Core,
+        share: Inherited,
+    ) -> Result<(), Errno> {
+        let machine = self.machine;
+        machine.frozen.store(0, Relaxed);
+        machine.daemon_sleeps.store(false, Relaxed);
+        machine.waiters.store(0, Relaxed);
+        machine.starved.store(false, Relaxed);
+        self.stacks.only_mine();
+        self.state.store(IDLE, Relaxed);
+        self.outstanding.store(0, Relaxed);
+        // SAFETY: this is the process's only thread; the old descriptors are numbers of the parent's pager and are not ours to close.
+        let clerks = unsafe { &mut *self.clerks.get() };
+        for child in &mut clerks.children {
+            core::mem::forget(child.take());
+        }
+        core::mem::forget(clerks.supervisor.take());
+        clerks.supervisor = if self.supervisor != 0 { sys::pidfd_open(self.supervisor).ok() } else { None };
+        core::mem::forget(map.pidfd.take());
+        map.pidfd = sys::pidfd_open(sys::getpid()).ok();
+        self.own_status(core.vm.limit())?;
+
+        let (program, parking) = setup::open_uffds(Delivery::Threads)?;
+        core::mem::forget(core::mem::replace(&mut map.program, program));
+        core::mem::forget(core::mem::replace(&mut map.parking, parking));
+        map.parking.register(machine.parking.0, (machine.parking.1 as usize) << PAGE_SHIFT)?;
+        for range in map.ranges.iter().filter(|r| r.kind == Kind::Managed) {
+            // a range that the child did not inherit (MADV_DONTFORK) cannot be registered, nor touched
+            let _ = map.program.register(range.start, range.end - range.start);
+        }
+
+        for (slot, fd) in map.files.iter_mut().zip(share.files) {
+            core::mem::forget(slot.take());
+            *slot = fd.map(|fd| SwapFile::from_fd(fd, 0));
+        }
+        for (slot, fd) in self.ancestors.iter().zip(share.ancestors) {
+            slot.store(fd.map_or(-1, Fd::into_raw), Relaxed);
+        }
+        let free = self.ancestors.iter().find(|f| f.load(Relaxed) < 0).ok_or(libc::EMFILE)?;
+        free.store(share.pipe.into_raw(), Relaxed);
+        let slots = core.vm.pager().slots_max();
+        let device = core.vm.pager_mut().fork_child(slots).ok_or(libc::EMFILE)?;
+        map.discards = overspill_linux::space::Discards::new();
+        map.files[device.0 as usize] = Some(self.new_swap_file()?);
+        Ok(())
+    }
+
+    /// Another file in the same place. A place that is a file's name may be in use for a moment by a sibling that does the same.
+    fn new_swap_file(&self) -> Result<SwapFile, Errno> {
+        for _ in 0..1000 {
+            match SwapFile::create(&self.swap_place, self.swap_bytes) {
+                Err(libc::EEXIST) => futex_wait(&AtomicU32::new(0), 0, 1_000_000),
+                result => return result,
+            }
+        }
+        Err(libc::EEXIST)
+    }
+
+    /// A status block of its own, at the address of the parent's.
+    fn own_status(&self, limit_pages: u32) -> Result<(), Errno> {
+        let old = self.status;
+        let (policy, engine, limit) = (copy(&old.policy), copy(&old.engine), limit_pages as u64 * 4096);
+        let at = old as *const Status as usize;
+        let len = size_of::<Status>().next_multiple_of(4096);
+        // SAFETY: a memory file of our own replaces the shared block in this process; same length, same layout, zeroed.
+        unsafe {
+            let fd = Fd::new(sys::syscall6(
+                libc::SYS_memfd_create,
+                c"overspill-status".as_ptr() as usize,
+                libc::MFD_CLOEXEC as usize,
+                0,
+                0,
+                0,
+                0,
+            )?);
+            sys::syscall6(libc::SYS_ftruncate, fd.raw() as usize, len, 0, 0, 0, 0)?;
+            let prot = (libc::PROT_READ | libc::PROT_WRITE) as usize;
+            sys::syscall6(libc::SYS_mmap, at, len, prot, (libc::MAP_SHARED | libc::MAP_FIXED) as usize, fd.raw() as usize, 0)?;
+            self.status_fd.store(fd.into_raw(), Relaxed);
+        }
+        self.status.init(sys::getpid());
+        self.status.policy.set(&policy);
+        self.status.engine.set(&engine);
+        self.status.swap.set(&self.swap_place);
+        self.status.start_ns.store(sys::now_ns(), Relaxed);
+        self.status.outcome.store(Outcome::Running as u32, Release);
+        self.status.counters.memory_limit_bytes.set(limit);
+        self.machine.supervised.store(false, Relaxed);
+        Ok(())
+    }
+}
+
+/// What a child is given through its parent's descriptor table.
+struct Inherited {
+    files: [Option<Fd>; 16],
+    ancestors: [Option<Fd>; GENERATIONS_MAX],
+    pipe: Fd,
+}
+
+fn copy<const N: usize>(text: &overspill_vm::status::Text<N>) -> [u8; 64] {
+    let mut out = [0; 64];
+    text.copy_to(&mut out);
+    out
+}
+
+/// Writes `/proc/self/task/TID/fd/FD` and a zero byte.
+fn task_fd(path: &mut [u8; 64], tid: u32, fd: i32) {
+    let mut n = 0;
+    let mut put = |bytes: &[u8]| {
+        path[n..n + bytes.len()].copy_from_slice(bytes);
+        n += bytes.len();
+    };
+    put(b"/proc/self/task/");
+    put_number(&mut put, tid);
+    put(b"/fd/");
+    put_number(&mut put, fd as u32);
+    put(b"\0");
+}
+
+fn put_number(put: &mut impl FnMut(&[u8]), mut n: u32) {
+    let mut digits = [0u8; 10];
+    let mut at = digits.len();
+    loop {
+        at -= 1;
+        digits[at] = b'0' + (n % 10) as u8;
+        n /= 10;
+        if n == 0 {
+            break;
+        }
+    }
+    put(&digits[at..]);
+}
+
+fn supervisor_done() -> bool {
+    // The supervisor's block is shared with the program it started only; a descendant maps it at its own start.
+    SUPERVISOR_BLOCK.load(Acquire) != 0 && {
+        // SAFETY: set once to a leaked mapping.
+        let status = unsafe { &*(SUPERVISOR_BLOCK.load(Acquire) as *const Status) };
+        status.supervisor_done.load(Acquire) != 0
+    }
+}
+
+/// The block of `overspill run`, mapped by descendants that have a block of their own; zero if it could not be had.
+static SUPERVISOR_BLOCK: AtomicUsize = AtomicUsize::new(0);

@@ -1,0 +1,26 @@
+//! The library that `overspill run` preloads into a program: it adopts the program's anonymous memory before `main`.
+//!
+//! ```text
+//!   lib.rs     constructor: reads the environment, starts the agent or leaves a sentence and exits with 125
+//!   agent.rs   the agent: machine, pager threads, the clerk, and forks
+//!   hooks.rs   following the program's mmap, munmap, mremap, brk, fork and pthread_create from inside libc
+//!   arena.rs   the agent's own allocator
+//! ```
+//!
+//! Rules in here: the program's heap and stacks may be paged out at any moment, so pager threads never touch them; pager threads are
+//! not libc threads, so they use no thread-local storage; nothing is allocated after set-up.
+
+mod agent;
+mod arena;
+mod hooks;
+
+#[global_allocator]
+static ARENA: arena::Arena = arena::Arena::new();
+
+#[used]
+#[unsafe(link_section = ".init_array")]
+static CONSTRUCTOR: extern "C" fn() = constructor;
+
+extern "C" fn constructor() {
+    agent::start();
+}

@@ -1,0 +1,79 @@
+//! The command `overspill`.
+//!
+//! ```text
+//! args        what can be asked for, and the help texts
+//! preflight   everything that can go wrong, found before the program starts: one sentence each
+//! run         puts the parts of `overspill run` together
+//! supervise   starts the program, passes signals on, waits for its end (the only unsafe code here)
+//! report      counters for people and as JSON
+//! stat        `overspill stat`: reads the status block of a running program
+//! check       `overspill check`: what this machine offers
+//! ```
+
+#![deny(unsafe_code)]
+
+mod args;
+mod check;
+mod preflight;
+mod report;
+mod run;
+mod stat;
+#[allow(unsafe_code)]
+mod supervise;
+
+use clap::Parser;
+use std::fmt;
+use std::process::ExitCode;
+
+/// Overspill itself failed, as with `env` and `timeout`.
+const FAILED: u8 = 125;
+/// The program was found and cannot be started.
+const NOT_EXECUTABLE: u8 = 126;
+/// The program was not found.
+const NOT_FOUND: u8 = 127;
+
+/// Why the command ends without having done its work.
+#[derive(Debug)]
+struct Failure {
+    /// Exit status.
+    status: u8,
+    /// One sentence: what happened, where, what to try. Without a full stop.
+    message: String,
+}
+
+impl Failure {
+    fn new(message: impl Into<String>) -> Self {
+        Failure { status: FAILED, message: message.into() }
+    }
+    fn with_status(status: u8, message: impl Into<String>) -> Self {
+        Failure { status, message: message.into() }
+    }
+}
+
+/// A line on standard error. A closed standard error is no reason to fail.
+fn say(line: impl fmt::Display) {
+    use std::io::Write;
+    let _ = writeln!(std::io::stderr(), "overspill: {line}");
+}
+
+fn main() -> ExitCode {
+    let cli = match args::Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            let _ = error.print();
+            return ExitCode::from(if error.use_stderr() { FAILED } else { 0 });
+        }
+    };
+    let result = match cli.command {
+        args::Command::Run(args) => run::run(&args),
+        args::Command::Stat(args) => stat::stat(&args),
+        args::Command::Check(args) => check::check(&args),
+    };
+    match result {
+        Ok(status) => ExitCode::from(status),
+        Err(failure) => {
+            say(&failure.message);
+            ExitCode::from(failure.status)
+        }
+    }
+}

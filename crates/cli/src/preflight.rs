@@ -1,0 +1,406 @@
+//! Everything that can be found out before the program starts. Each check fails with one sentence: what happened, where, what to try.
+
+use crate::{FAILED, Failure, NOT_EXECUTABLE, NOT_FOUND};
+use overspill_linux::elf::{self, NotFound, Unfit};
+use overspill_linux::size::{self, Size};
+use overspill_linux::{cgroup, probe};
+use overspill_vm::policy;
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use std::env;
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+
+/// The least memory that can be promised: the pager's buffers and a working set for a few threads. Guessed.
+pub const MEMORY_MIN: u64 = 8 << 20;
+
+/// The ways to issue I/O.
+const ENGINES: [&str; 3] = ["auto", "io_uring", "psync"];
+
+/// The budget in bytes, a whole number of pages.
+pub fn memory(text: &str) -> Result<u64, Failure> {
+    let size = size::parse(text).map_err(|error| Failure::new(format!("--memory {text:?} {error}")))?;
+    let bytes = match size {
+        Size::Bytes(bytes) => bytes,
+        Size::Share(_) => {
+            let limit = cgroup::memory_limit().map(|limit| limit.bytes);
+            let Some(total) = limit.or_else(cgroup::total_memory) else {
+                return Err(Failure::new(format!(
+                    "--memory {text}: the machine's memory cannot be read from /proc/meminfo; write a size such as 2G"
+                )));
+            };
+            size.of(total)
+        }
+    };
+    if bytes < MEMORY_MIN {
+        let meaning = match size {
+            Size::Share(_) => format!(" ({})", size::human(bytes)),
+            Size::Bytes(_) => String::new(),
+        };
+        return Err(Failure::new(format!("--memory {text}{meaning} is too little; the minimum is {}", size::exact(MEMORY_MIN))));
+    }
+    Ok(bytes & !4095)
+}
+
+/// A warning if the kernel would end the program before its budget is used up.
+pub fn memory_warning(bytes: u64) -> Option<String> {
+    if let Some(limit) = cgroup::memory_limit().filter(|limit| limit.bytes < bytes) {
+        return Some(format!(
+            "--memory {} is more than the memory limit of this control group, {} ({}); \
+             the kernel may kill the program before Overspill pages",
+            size::human(bytes),
+            size::human(limit.bytes),
+            limit.file.display()
+        ));
+    }
+    let total = cgroup::total_memory().filter(|total| *total < bytes)?;
+    Some(format!(
+        "--memory {} is more than this machine has ({}); the kernel may kill the program before Overspill pages",
+        size::human(bytes),
+        size::human(total)
+    ))
+}
+
+/// The policy's name.
+pub fn policy(name: Option<&str>) -> Result<&str, Failure> {
+    let name = name.unwrap_or(policy::DEFAULT);
+    if policy::NAMES.contains(&name) {
+        return Ok(name);
+    }
+    Err(Failure::new(format!("there is no policy {name:?}; there are {}", policy::NAMES.join(", "))))
+}
+
+/// The engine's name, tried out if it was asked for.
+pub fn engine(name: &str) -> Result<&str, Failure> {
+    if !ENGINES.contains(&name) {
+        return Err(Failure::new(format!("there is no engine {name:?}; there are {}", ENGINES.join(", "))));
+    }
+    if name == "io_uring"
+        && let Err(error) = probe::io_uring()
+    {
+        return Err(Failure::new(format!(
+            "--engine io_uring does not work here ({error}); \
+             use --engine psync, or allow it: sysctl kernel.io_uring_disabled=0 and the container's seccomp profile"
+        )));
+    }
+    Ok(name)
+}
+
+/// A swap place that was tried out.
+#[derive(Debug)]
+pub struct Swap {
+    /// Absolute: a directory, or a file that does not exist.
+    pub path: PathBuf,
+    /// In bytes; 0 is no limit.
+    pub size: u64,
+    /// Free space on the file system, in bytes.
+    pub free: u64,
+    /// Something that works and is hardly what the user wants.
+    pub warning: Option<String>,
+}
+
+/// Reads `--swap DIR|FILE[:SIZE]` and tries the place out.
+pub fn swap(argument: Option<&OsStr>) -> Result<Swap, Failure> {
+    let (place, size, origin) = match argument {
+        Some(text) => {
+            let (place, size) = split_swap(text)?;
+            let origin = format!("--swap {}", place.display());
+            (place, size, origin)
+        }
+        None => match env::var_os("TMPDIR").filter(|dir| !dir.is_empty()) {
+            Some(dir) => {
+                let origin = format!("swap place {} (from TMPDIR)", dir.display());
+                (dir.into(), 0, origin)
+            }
+            None => ("/tmp".into(), 0, "swap place /tmp (the default)".into()),
+        },
+    };
+    let fail = |why: &str| Failure::new(format!("{origin}: {why}"));
+    let (path, directory) = resolve(&place, argument.is_some()).map_err(|why| fail(&why))?;
+
+    let file = try_file_in(&directory).map_err(|error| {
+        fail(&match error {
+            Errno::ROFS => "the file system is mounted read-only; name a directory on a writable disk".into(),
+            Errno::ACCESS | Errno::PERM => {
+                format!("you may not create files in {}; name a directory of yours", directory.display())
+            }
+            Errno::NOSPC | Errno::DQUOT => {
+                "there is no space left (or your quota is used up); name a directory on another disk".into()
+            }
+            error => format!("no file can be created in {}: {error}", directory.display()),
+        })
+    })?;
+    let free = probe::free_bytes(file.as_fd()).unwrap_or(u64::MAX);
+    let warning = if probe::is_memory_file_system(file.as_fd()).unwrap_or(false) {
+        Some(format!("{origin} is a tmpfs, so what is swapped there still takes memory; name a directory on a disk with --swap"))
+    } else if size > free {
+        Some(format!("{origin}: {} of swap are allowed and only {} are free", size::human(size), size::human(free)))
+    } else {
+        None
+    };
+    Ok(Swap { path, size, free, warning })
+}
+
+/// Splits `DIR|FILE[:SIZE]`. A colon may belong to the name, so an existing file of the whole name comes first, and what follows
+/// the last colon must at least begin like a number.
+fn split_swap(text: &OsStr) -> Result<(PathBuf, u64), Failure> {
+    let whole = Path::new(text);
+    if text.is_empty() {
+        return Err(Failure::new("--swap is empty; name a directory, or a file that does not exist yet"));
+    }
+    let bytes = text.as_bytes();
+    let colon = bytes.iter().rposition(|b| *b == b':');
+    let Some(colon) = colon.filter(|_| fs::symlink_metadata(whole).is_err()) else {
+        return Ok((whole.into(), 0));
+    };
+    let (place, size) = (&bytes[..colon], &bytes[colon + 1..]);
+    if !size.first().is_none_or(|b| b.is_ascii_digit() || *b == b'.') || size.contains(&b'/') {
+        return Ok((whole.into(), 0));
+    }
+    let size = String::from_utf8_lossy(size);
+    let fail = |why: String| Err(Failure::new(format!("--swap {}: the size {size:?} {why}", text.display())));
+    match size::parse(&size) {
+        Ok(Size::Bytes(n)) if n >= 1 << 20 => Ok((OsStr::from_bytes(place).into(), n & !4095)),
+        Ok(Size::Bytes(_)) => fail("is too little; the minimum is 1M".into()),
+        Ok(Size::Share(_)) => fail("is a share, and of what is not clear; write a size such as 50G".into()),
+        Err(error) => fail(error.to_string()),
+    }
+}
+
+/// Makes the place absolute and names the directory the swap file is to be in. `file_allowed`: whether it may be a file at all.
+fn resolve(place: &Path, file_allowed: bool) -> Result<(PathBuf, PathBuf), String> {
+    match fs::metadata(place) {
+        Ok(data) if data.is_dir() => {
+            let path = fs::canonicalize(place).map_err(|error| error.to_string())?;
+            return Ok((path.clone(), path));
+        }
+        Ok(data) if data.file_type().is_block_device() => {
+            return Err("block devices cannot be used yet; make a file system on it, and name a directory there".into());
+        }
+        Ok(_) => {
+            return Err("a file of this name exists already, and Overspill overwrites nothing; \
+                 name a file that does not exist yet, or a directory"
+                .into());
+        }
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+        Err(error) => return Err(format!("{error}; name another directory")),
+    }
+    if fs::symlink_metadata(place).is_ok() {
+        return Err("this is a symbolic link to nowhere; name a directory, or a file that does not exist yet".into());
+    }
+    let missing = || "this directory does not exist; create it, or name another one".to_owned();
+    let is_directory_name = place.as_os_str().as_bytes().ends_with(b"/");
+    let Some(name) = place.file_name().filter(|_| file_allowed && !is_directory_name) else {
+        return Err(missing());
+    };
+    let parent = match place.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    match fs::canonicalize(parent) {
+        Ok(parent) if parent.is_dir() => Ok((parent.join(name), parent)),
+        Ok(parent) => Err(format!("{} is not a directory", parent.display())),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            Err(format!("the directory {} does not exist; create it, or name another one", parent.display()))
+        }
+        Err(error) => Err(format!("the directory {}: {error}", parent.display())),
+    }
+}
+
+/// Creates a file without a name, or one whose name is removed at once.
+fn try_file_in(directory: &Path) -> Result<std::os::fd::OwnedFd, Errno> {
+    let mode = Mode::RUSR | Mode::WUSR;
+    let flags = OFlags::RDWR | OFlags::CLOEXEC;
+    match rustix::fs::open(directory, flags | OFlags::TMPFILE, mode) {
+        // The file system knows no files without names (or the kernel, which then takes this for opening a directory).
+        Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL | Errno::NOENT) => {}
+        other => return other,
+    }
+    let path = directory.join(format!(".overspill-probe-{}", std::process::id()));
+    let file = rustix::fs::open(&path, flags | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW, mode)?;
+    rustix::fs::unlink(&path)?;
+    Ok(file)
+}
+
+/// A program that is there.
+#[derive(Debug)]
+pub struct Program {
+    /// The file to execute.
+    pub file: PathBuf,
+    /// Why it cannot be paged, as one sentence.
+    pub unfit: Option<String>,
+}
+
+/// Finds the program and looks whether the agent can be loaded into it.
+pub fn program(name: &OsStr) -> Result<Program, Failure> {
+    let path = env::var_os("PATH");
+    let file = elf::find(name, path.as_deref()).map_err(|error| match error {
+        NotFound::Missing if name.as_bytes().contains(&b'/') => {
+            Failure::with_status(NOT_FOUND, format!("{}: there is no such program", name.display()))
+        }
+        NotFound::Missing => {
+            Failure::with_status(NOT_FOUND, format!("{}: there is no such program in the directories of PATH", name.display()))
+        }
+        NotFound::NotExecutable(file) => Failure::with_status(
+            NOT_EXECUTABLE,
+            if file.is_dir() {
+                format!("{} is a directory, not a program", file.display())
+            } else {
+                format!("{} may not be executed; try `chmod +x` on it", file.display())
+            },
+        ),
+    })?;
+    let Err((culprit, why)) = elf::examine(&file, path.as_deref()) else {
+        return Ok(Program { file, unfit: None });
+    };
+    let subject = if culprit == file {
+        file.display().to_string()
+    } else {
+        format!("{}, which runs the script {},", culprit.display(), file.display())
+    };
+    if why.is_broken() {
+        return Err(Failure::with_status(NOT_FOUND, format!("{subject} {why}")));
+    }
+    if why == Unfit::Damaged {
+        return Err(Failure::with_status(NOT_EXECUTABLE, format!("{subject} {why}")));
+    }
+    Ok(Program { file, unfit: Some(format!("{subject} {why}")) })
+}
+
+/// The agent's file name.
+const AGENT: &str = "liboverspill_agent.so";
+
+/// Finds the agent library.
+pub fn agent() -> Result<PathBuf, Failure> {
+    let candidates = match env::var_os("OVERSPILL_AGENT").filter(|path| !path.is_empty()) {
+        Some(path) => vec![PathBuf::from(path)],
+        None => agent_places(&env::current_exe().unwrap_or_default()),
+    };
+    let Some(agent) = candidates.iter().find(|path| path.is_file()) else {
+        let places: Vec<_> = candidates.iter().map(|path| path.display().to_string()).collect();
+        return Err(Failure::new(format!(
+            "the agent library was not found (looked for {}); install it there, or set OVERSPILL_AGENT to its path",
+            places.join(", ")
+        )));
+    };
+    let agent = fs::canonicalize(agent).map_err(|error| Failure::new(format!("the agent library {}: {error}", agent.display())))?;
+    if let Err(error) = fs::File::open(&agent) {
+        return Err(Failure::new(format!("the agent library {} cannot be read: {error}", agent.display())));
+    }
+    if agent.as_os_str().as_bytes().iter().any(|b| b" :\t\n$".contains(b)) {
+        return Err(Failure::new(format!(
+            "the path of the agent library, {:?}, contains a space, a colon or a dollar sign, which LD_PRELOAD cannot express; \
+             install Overspill elsewhere",
+            agent
+        )));
+    }
+    Ok(agent)
+}
+
+fn agent_places(executable: &Path) -> Vec<PathBuf> {
+    let here = executable.parent().unwrap_or(Path::new("/"));
+    let mut places = vec![here.join(AGENT)];
+    if let Some(up) = here.parent() {
+        places.push(up.join("lib").join(AGENT));
+        places.push(up.join("lib/overspill").join(AGENT));
+    }
+    places
+}
+
+/// `LD_PRELOAD` with the agent first, then what was there.
+pub fn preload(agent: &Path, before: Option<&OsStr>) -> OsString {
+    let mut value = agent.as_os_str().to_owned();
+    let separators = |b: &u8| *b == b':' || *b == b' ';
+    for library in before.unwrap_or_default().as_bytes().split(separators) {
+        if !library.is_empty() && library != agent.as_os_str().as_bytes() {
+            value.push(":");
+            value.push(OsStr::from_bytes(library));
+        }
+    }
+    value
+}
+
+/// Tries userfaultfd out.
+pub fn userfaultfd() -> Result<(), Failure> {
+    match probe::full_mode() {
+        Ok(_) => Ok(()),
+        Err(refusal) => Err(Failure { status: FAILED, message: refusal.to_string() }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn split(text: &str) -> Result<(PathBuf, u64), String> {
+        split_swap(OsStr::new(text)).map_err(|failure| failure.message)
+    }
+
+    #[test]
+    fn swap_places_and_sizes() {
+        for (text, place, size) in [
+            ("/mnt/a", "/mnt/a", 0),
+            ("/mnt/a:50G", "/mnt/a", 50 << 30),
+            ("/mnt/a:1.5G", "/mnt/a", 3 << 29),
+            ("/mnt/a:b", "/mnt/a:b", 0),
+            ("/mnt/a:b:64M", "/mnt/a:b", 64 << 20),
+            ("/mnt/1:2/a", "/mnt/1:2/a", 0),
+            ("/", "/", 0),
+        ] {
+            assert_eq!(split(text), Ok((place.into(), size)), "{text}");
+        }
+        for text in ["", "/mnt/a:", "/mnt/a:5x", "/mnt/a:10%", "/mnt/a:1K", "/mnt/a:99999999P"] {
+            assert!(split(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn an_existing_name_with_a_colon_is_taken_whole() {
+        let dir = env::temp_dir().join(format!("overspill-colon-{}:64M", std::process::id()));
+        fs::create_dir(&dir).unwrap();
+        let result = split_swap(dir.as_os_str());
+        fs::remove_dir(&dir).unwrap();
+        assert_eq!(result.unwrap(), (dir, 0));
+    }
+
+    #[test]
+    fn preloads_are_kept() {
+        let agent = Path::new("/lib/agent.so");
+        let value = |before: &str| preload(agent, Some(OsStr::new(before)));
+        assert_eq!(preload(agent, None), "/lib/agent.so");
+        assert_eq!(value(""), "/lib/agent.so");
+        assert_eq!(value("a.so b.so:/c.so"), "/lib/agent.so:a.so:b.so:/c.so");
+        assert_eq!(value("a.so:/lib/agent.so"), "/lib/agent.so:a.so", "nested runs load it once");
+    }
+
+    #[test]
+    fn the_agent_is_looked_for_around_the_executable() {
+        let places = agent_places(Path::new("/usr/bin/overspill"));
+        let places: Vec<_> = places.iter().map(|p| p.to_str().unwrap()).collect();
+        assert_eq!(
+            places,
+            ["/usr/bin/liboverspill_agent.so", "/usr/lib/liboverspill_agent.so", "/usr/lib/overspill/liboverspill_agent.so"]
+        );
+    }
+
+    #[test]
+    fn budgets() {
+        assert_eq!(memory("64M").unwrap(), 64 << 20);
+        assert_eq!(memory("8388609").unwrap(), 8 << 20);
+        assert!(memory("100%").unwrap() > MEMORY_MIN);
+        assert!(memory("8388607").unwrap_err().message.contains("minimum is 8M"));
+        assert!(memory("x").unwrap_err().message.contains("--memory \"x\" is not a size"));
+    }
+
+    #[test]
+    fn probes_leave_nothing_behind() {
+        let dir = env::temp_dir().join(format!("overspill-probe-test-{}", std::process::id()));
+        fs::create_dir(&dir).unwrap();
+        try_file_in(&dir).unwrap();
+        fs::remove_dir(&dir).expect("still empty");
+    }
+}

@@ -1,0 +1,326 @@
+//! Counters for people and as JSON.
+
+use crate::supervise::End;
+use overspill_linux::size::human;
+use overspill_linux::status_file::Snapshot;
+use overspill_vm::status::Outcome;
+use serde_json::{Map, Value};
+use std::ffi::OsString;
+use std::fmt::Write;
+use std::path::Path;
+use std::time::Duration;
+
+/// A run that has ended, as its supervisor knows it.
+pub struct Run<'a> {
+    /// Program and arguments.
+    pub command: &'a [OsString],
+    /// How it ended.
+    pub end: End,
+    /// What `overspill run` exits with.
+    pub exit_status: u8,
+    /// How long it ran.
+    pub wall: Duration,
+    /// Whether a pager was in it.
+    pub paged: bool,
+    /// The budget that was asked for, in bytes.
+    pub memory: u64,
+    /// The policy that was asked for.
+    pub policy: &'a str,
+    /// The engine that was asked for.
+    pub engine: &'a str,
+    /// The swap place that was asked for.
+    pub swap: &'a Path,
+}
+
+/// The report of `overspill run --stats`.
+pub fn of_run(run: &Run, seen: &Snapshot) -> String {
+    let words: Vec<_> = run.command.iter().map(|word| word.to_string_lossy()).collect();
+    let end = match run.end {
+        End::Exit(status) => format!("exit status {status}"),
+        End::Signal(signal) => format!("ended by signal {signal}"),
+    };
+    let mut text = format!("overspill: {} ({end}, {})\n", shorten(&words.join(" "), 60), duration(run.wall));
+    if run.paged {
+        text += &rows(seen);
+    } else {
+        text += "  it ran without paging\n";
+    }
+    text
+}
+
+/// What `overspill stat` prints.
+pub fn of_process(seen: &Snapshot, age: Option<Duration>) -> String {
+    let state = match seen.outcome {
+        Some(Outcome::Running) if seen.supervisor_done => "has ended",
+        Some(Outcome::Running) => "running",
+        Some(Outcome::NotStarted) => "no pager has come up in it",
+        Some(Outcome::StartFailed) => "its pager could not start",
+        Some(Outcome::Stopped) => "stopped by its pager",
+        None => "in a state this version does not know",
+    };
+    let mut text = format!("process {}: {state}", seen.pid);
+    if let Some(age) = age {
+        let _ = write!(text, ", paged for {}", duration(age));
+    }
+    text.push('\n');
+    if !seen.message.is_empty() {
+        let _ = writeln!(text, "  {:<10} {}", "message", seen.message);
+    }
+    text + &rows(seen)
+}
+
+/// The rows that both have.
+fn rows(seen: &Snapshot) -> String {
+    let n = |name: &str| seen.counter(name);
+    let pages = |count: u64, what: &str| format!("{} {what}", grouped(count));
+    let mut text = String::new();
+    let mut row = |name: &str, parts: &[String]| {
+        let _ = writeln!(text, "  {name:<10} {}", parts.join(", "));
+    };
+
+    row("policy", std::slice::from_ref(&seen.policy));
+    row(
+        "memory",
+        &[
+            format!("{} used", human(n("memory_used_bytes"))),
+            format!("peak {}", human(n("memory_peak_bytes"))),
+            format!("limit {}", human(n("memory_limit_bytes"))),
+            format!("pager's tables {}", human(n("metadata_bytes"))),
+        ],
+    );
+    let capacity = match n("swap_capacity_bytes") {
+        0 => String::from("no limit"),
+        bytes => format!("limit {}", human(bytes)),
+    };
+    row(
+        "swap",
+        &[
+            format!("{} used", human(n("swap_used_bytes"))),
+            format!("peak {}", human(n("swap_peak_bytes"))),
+            capacity,
+            format!("{} ({})", seen.swap, seen.engine),
+        ],
+    );
+    row(
+        "faults",
+        &[
+            pages(n("zero_fills"), "first touches"),
+            pages(n("soft_faults"), "soft"),
+            pages(n("hard_faults"), "hard"),
+            pages(n("throttled_faults"), "throttled"),
+        ],
+    );
+    row(
+        "page in",
+        &[
+            pages(n("pages_in"), "pages"),
+            pages(n("page_in_ops"), "reads"),
+            ratio(n("pages_in"), n("page_in_ops"), "pages per read"),
+            format!("readahead {} used", share(n("readahead_used"), n("readahead_pages"))),
+        ],
+    );
+    row(
+        "page out",
+        &[
+            pages(n("pages_out"), "pages"),
+            pages(n("page_out_ops"), "writes"),
+            ratio(n("pages_out"), n("page_out_ops"), "pages per write"),
+        ],
+    );
+    let reclaimed = n("pages_reclaimed");
+    row(
+        "reclaimed",
+        &[
+            pages(reclaimed, "pages"),
+            format!("{} clean", share(n("pages_reclaimed_clean"), reclaimed)),
+            format!("{} zero", share(n("pages_reclaimed_zero"), reclaimed)),
+        ],
+    );
+    let trouble: Vec<_> = [
+        ("over_budget", "times over budget"),
+        ("read_errors", "read errors"),
+        ("write_errors", "write errors"),
+        ("corrupt_pages", "corrupt pages"),
+    ]
+    .into_iter()
+    .filter(|(name, _)| n(name) != 0)
+    .map(|(name, what)| pages(n(name), what))
+    .collect();
+    if !trouble.is_empty() {
+        row("trouble", &trouble);
+    }
+    text
+}
+
+/// Every counter with its unit and meaning.
+pub fn all(seen: &Snapshot) -> String {
+    let mut text = String::new();
+    for (info, value) in &seen.counters {
+        let _ = writeln!(text, "{:<24}{:>18} {:<11}{}", info.name, grouped(*value), info.unit, info.help);
+    }
+    text
+}
+
+/// What a snapshot says as JSON.
+pub fn json(seen: &Snapshot) -> Map<String, Value> {
+    let mut map = Map::new();
+    map.insert("pid".into(), seen.pid.into());
+    let outcome = match seen.outcome {
+        Some(Outcome::NotStarted) => "not-started",
+        Some(Outcome::Running) => "running",
+        Some(Outcome::StartFailed) => "start-failed",
+        Some(Outcome::Stopped) => "stopped",
+        None => "unknown",
+    };
+    map.insert("outcome".into(), outcome.into());
+    map.insert("policy".into(), seen.policy.as_str().into());
+    map.insert("engine".into(), seen.engine.as_str().into());
+    map.insert("swap".into(), seen.swap.as_str().into());
+    map.insert("message".into(), seen.message.as_str().into());
+    for (info, value) in &seen.counters {
+        map.insert(info.name.into(), (*value).into());
+    }
+    map
+}
+
+/// What `overspill run --stats-file` writes. A program that ran without a pager has `paged: false` and zero counters, and names
+/// the policy, engine and swap place that were asked for.
+pub fn json_of_run(run: &Run, seen: &Snapshot) -> Value {
+    let mut map = json(seen);
+    for (key, asked) in
+        [("policy", run.policy.to_owned()), ("engine", run.engine.to_owned()), ("swap", run.swap.display().to_string())]
+    {
+        let value = map.get_mut(key).expect("json() has set it");
+        if *value == "" {
+            *value = asked.into();
+        }
+    }
+    let command: Vec<_> = run.command.iter().map(|word| word.to_string_lossy().into_owned()).collect();
+    map.insert("command".into(), command.into());
+    map.insert("paged".into(), run.paged.into());
+    map.insert("memory_asked_bytes".into(), run.memory.into());
+    map.insert("wall_seconds".into(), run.wall.as_secs_f64().into());
+    map.insert("exit_status".into(), run.exit_status.into());
+    let signal = match run.end {
+        End::Exit(_) => Value::Null,
+        End::Signal(signal) => signal.into(),
+    };
+    map.insert("signal".into(), signal);
+    Value::Object(map)
+}
+
+/// Digits in groups of three: `1,234,567`.
+pub fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// `a / b` with a unit; a dash if there is nothing to divide by.
+fn ratio(a: u64, b: u64, unit: &str) -> String {
+    if b == 0 { format!("- {unit}") } else { format!("{:.1} {unit}", a as f64 / b as f64) }
+}
+
+/// `part` of `whole` in per cent.
+fn share(part: u64, whole: u64) -> String {
+    if whole == 0 { "-%".into() } else { format!("{:.0}%", part as f64 * 100.0 / whole as f64) }
+}
+
+/// `0.123 s`, `12.3 s`, `4 min 05 s`, `3 h 04 min`.
+pub fn duration(time: Duration) -> String {
+    let seconds = time.as_secs();
+    match seconds {
+        0..10 => format!("{:.3} s", time.as_secs_f64()),
+        10..120 => format!("{:.1} s", time.as_secs_f64()),
+        120..7200 => format!("{} min {:02} s", seconds / 60, seconds % 60),
+        _ => format!("{} h {:02} min", seconds / 3600, seconds / 60 % 60),
+    }
+}
+
+/// At most `length` characters, the end cut off visibly, no control characters.
+fn shorten(text: &str, length: usize) -> String {
+    let clean = text.chars().map(|c| if c.is_control() { ' ' } else { c });
+    let mut short: String = clean.take(length + 1).collect();
+    if short.chars().count() > length {
+        short.pop();
+        short.push_str("...");
+    }
+    short
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use overspill_vm::counters::TABLE;
+    use overspill_vm::status::Status;
+
+    fn seen() -> Snapshot {
+        let status = Status::default();
+        status.init(7);
+        status.policy.set(b"fifo");
+        status.counters.pages_in.set(320);
+        status.counters.page_in_ops.set(10);
+        status.counters.pages_reclaimed.set(200);
+        status.counters.pages_reclaimed_clean.set(50);
+        status.counters.memory_limit_bytes.set(64 << 20);
+        Snapshot::of(&status)
+    }
+
+    fn run(command: &[OsString]) -> Run<'_> {
+        Run {
+            command,
+            end: End::Signal(9),
+            exit_status: 137,
+            wall: Duration::from_millis(1500),
+            paged: true,
+            memory: 64 << 20,
+            policy: "use-once",
+            engine: "auto",
+            swap: Path::new("/tmp"),
+        }
+    }
+
+    #[test]
+    fn the_report_has_derived_figures() {
+        let command = ["job".into(), "x\ny".into()];
+        let text = of_run(&run(&command), &seen());
+        assert!(text.starts_with("overspill: job x y (ended by signal 9, 1.500 s)\n"), "{text}");
+        for words in ["32.0 pages per read", "- pages per write", "25% clean", "limit 64.0 MiB", "readahead -% used"] {
+            assert!(text.contains(words), "{words} in {text}");
+        }
+        assert!(!text.contains("trouble"));
+    }
+
+    #[test]
+    fn json_has_every_counter_and_the_run() {
+        let command = ["job".into()];
+        let json = json_of_run(&run(&command), &seen());
+        for info in TABLE {
+            assert!(json[info.name].is_u64(), "{}", info.name);
+        }
+        assert_eq!(json["policy"], "fifo", "what the pager says goes before what was asked for");
+        assert_eq!(json["swap"], "/tmp");
+        assert_eq!(json["exit_status"], 137);
+        assert_eq!(json["signal"], 9);
+        assert_eq!(json["wall_seconds"], 1.5);
+        assert_eq!(json["paged"], true);
+    }
+
+    #[test]
+    fn texts() {
+        assert_eq!(grouped(0), "0");
+        assert_eq!(grouped(123), "123");
+        assert_eq!(grouped(1234567), "1,234,567");
+        assert_eq!(duration(Duration::from_millis(1234)), "1.234 s");
+        assert_eq!(duration(Duration::from_secs(245)), "4 min 05 s");
+        assert_eq!(duration(Duration::from_secs(3 * 3600 + 240)), "3 h 04 min");
+        assert_eq!(shorten("abcdef", 3), "abc...");
+        assert_eq!(shorten("abc", 3), "abc");
+    }
+}

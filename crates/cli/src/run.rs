@@ -1,0 +1,139 @@
+//! `overspill run`.
+
+use crate::args::RunArgs;
+use crate::supervise::{self, End};
+use crate::{FAILED, Failure, NOT_EXECUTABLE, NOT_FOUND, preflight, report, say};
+use overspill_linux::status_file::StatusFile;
+use overspill_vm::status::Outcome;
+use std::env;
+use std::fs::File;
+use std::io::{ErrorKind, Write};
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+use std::sync::atomic::Ordering::Release;
+
+/// Runs the program; gives the exit status.
+pub fn run(args: &RunArgs) -> Result<u8, Failure> {
+    // The options first, then the program, then the machine: mistakes before circumstances.
+    let memory = preflight::memory(&args.memory)?;
+    let policy = preflight::policy(args.policy.as_deref())?;
+    let engine = preflight::engine(&args.engine)?;
+    let swap = preflight::swap(args.swap.as_deref())?;
+    let name = args.command.first().expect("clap asks for at least one");
+    let program = preflight::program(name)?;
+
+    let pageable = match &program.unfit {
+        Some(unfit) => Err(Failure::new(unfit)),
+        None => preflight::agent().and_then(|agent| preflight::userfaultfd().map(|()| agent)),
+    };
+    let agent = match pageable {
+        Ok(agent) => Some(agent),
+        Err(why) if args.best_effort => {
+            say(format_args!("warning: running without paging: {}", why.message));
+            None
+        }
+        Err(why) if program.unfit.is_some() => {
+            return Err(Failure::new(format!("{}; with --best-effort it runs without paging", why.message)));
+        }
+        Err(why) => return Err(why),
+    };
+    if agent.is_some() {
+        let warnings = [preflight::memory_warning(memory), swap.warning];
+        warnings.into_iter().flatten().for_each(|line| say(format_args!("warning: {line}")));
+    }
+
+    let mut stats_file = match &args.stats_file {
+        None => None,
+        Some(path) => Some(
+            File::create(path)
+                .map_err(|error| Failure::new(format!("--stats-file {}: cannot be written: {error}", path.display())))?,
+        ),
+    };
+    let block: &'static StatusFile = Box::leak(Box::new(
+        StatusFile::create()
+            .map_err(|error| Failure::new(format!("the shared memory for the counters cannot be made: {error}")))?,
+    ));
+
+    let mut command = Command::new(&program.file);
+    command.arg0(name).args(&args.command[1..]);
+    if let Some(agent) = &agent {
+        let preload = preflight::preload(agent, env::var_os("LD_PRELOAD").as_deref());
+        command
+            .env("LD_PRELOAD", preload)
+            .env("OVERSPILL_MEMORY", memory.to_string())
+            .env("OVERSPILL_SWAP", &swap.path)
+            .env("OVERSPILL_SWAP_SIZE", swap.size.to_string())
+            .env("OVERSPILL_POLICY", policy)
+            .env("OVERSPILL_ENGINE", engine)
+            .env("OVERSPILL_STATUS", block.path())
+            .env("OVERSPILL_SUPERVISOR", std::process::id().to_string());
+    }
+    let ended = supervise::supervise(command, block).map_err(|error| {
+        let status = if error.kind() == ErrorKind::NotFound { NOT_FOUND } else { NOT_EXECUTABLE };
+        Failure::with_status(status, format!("{} cannot be started: {error}", program.file.display()))
+    })?;
+    // Release: nothing of the run comes after it, for a pager that reads it with Acquire.
+    block.status().supervisor_done.store(1, Release);
+
+    let seen = block.snapshot();
+    let (status, trouble) = verdict(ended.end, seen.outcome, &seen.message);
+    if let Some(trouble) = trouble {
+        say(trouble);
+    } else if agent.is_some() && seen.outcome == Some(Outcome::NotStarted) {
+        say(format_args!("warning: no pager came up in {}, so it ran without paging", program.file.display()));
+    }
+
+    let run = report::Run {
+        command: &args.command,
+        end: ended.end,
+        exit_status: status,
+        wall: ended.wall,
+        paged: agent.is_some() && seen.outcome != Some(Outcome::NotStarted),
+        memory,
+        policy,
+        engine,
+        swap: &swap.path,
+    };
+    if args.stats {
+        let _ = std::io::stderr().write_all(report::of_run(&run, &seen).as_bytes());
+    }
+    if let (Some(file), Some(path)) = (&mut stats_file, &args.stats_file) {
+        let json = report::json_of_run(&run, &seen);
+        if let Err(error) = writeln!(file, "{json:#}").and_then(|()| file.flush()) {
+            // The program's result is worth more than the counters: its exit status stays.
+            say(format_args!("warning: --stats-file {}: {error}", path.display()));
+        }
+    }
+    Ok(status)
+}
+
+/// The exit status, and what went wrong in Overspill itself.
+fn verdict(end: End, outcome: Option<Outcome>, message: &str) -> (u8, Option<String>) {
+    let own = match end {
+        End::Exit(status) => status,
+        End::Signal(signal) => u8::try_from(128 + signal).unwrap_or(u8::MAX),
+    };
+    let or = |text: &str| Some(if message.is_empty() { text.to_owned() } else { message.to_owned() });
+    match outcome {
+        Some(Outcome::StartFailed) => (FAILED, or("the pager could not start, and does not say why")),
+        Some(Outcome::Stopped) => (FAILED, or("the pager had to stop the program, and does not say why")),
+        Some(Outcome::NotStarted | Outcome::Running) | None => (own, None),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn exit_statuses() {
+        let running = Some(Outcome::Running);
+        assert_eq!(verdict(End::Exit(3), running, ""), (3, None));
+        assert_eq!(verdict(End::Signal(15), running, ""), (143, None));
+        assert_eq!(verdict(End::Signal(9), Some(Outcome::NotStarted), "x"), (137, None));
+        let full = "swap is full";
+        assert_eq!(verdict(End::Signal(9), Some(Outcome::Stopped), full), (125, Some(full.into())));
+        assert_eq!(verdict(End::Exit(125), Some(Outcome::StartFailed), full), (125, Some(full.into())));
+        assert!(verdict(End::Exit(0), Some(Outcome::Stopped), "").1.is_some());
+    }
+}

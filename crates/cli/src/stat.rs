@@ -1,0 +1,129 @@
+//! `overspill stat`: reads the status block of a running program. The program does not notice.
+
+use crate::Failure;
+use crate::args::StatArgs;
+use crate::report;
+use overspill_linux::size::human;
+use overspill_linux::status_file::{Snapshot, StatusView, find};
+use serde_json::Value;
+use std::fs;
+use std::io::{self, ErrorKind, Write};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+/// Exit status when there is nothing to show.
+const NOTHING: u8 = 1;
+
+/// Prints once, or at intervals until the program ends.
+pub fn stat(args: &StatArgs) -> Result<u8, Failure> {
+    let view = find(args.pid).map_err(|error| Failure::with_status(NOTHING, error.to_string()))?;
+    match print(args, &view) {
+        // `overspill stat ... | head`: the reader has seen enough.
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(0),
+        Err(error) => Err(Failure::with_status(NOTHING, format!("standard output: {error}"))),
+        Ok(()) => Ok(0),
+    }
+}
+
+fn print(args: &StatArgs, view: &StatusView) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    let Some(interval) = args.interval.map(Duration::from_secs_f64) else {
+        let seen = view.snapshot();
+        return if args.json {
+            writeln!(out, "{:#}", Value::Object(report::json(&seen)))
+        } else if args.all {
+            out.write_all(report::all(&seen).as_bytes())
+        } else {
+            out.write_all(report::of_process(&seen, age(&seen)).as_bytes())
+        };
+    };
+    let mut before: Option<Snapshot> = None;
+    let mut due = Instant::now();
+    for line in 0..args.count.unwrap_or(u64::MAX) {
+        if line > 0 {
+            due += interval;
+            sleep(due.saturating_duration_since(Instant::now()));
+            due = due.max(Instant::now() - interval); // After a long stop: no burst of lines.
+            if has_ended(args.pid) {
+                break;
+            }
+        }
+        let seen = view.snapshot();
+        if args.json {
+            writeln!(out, "{}", Value::Object(report::json(&seen)))?;
+        } else {
+            if line % 20 == 0 {
+                writeln!(out, "{}", heading())?;
+            }
+            writeln!(out, "{}", columns(&seen, before.as_ref()))?;
+        }
+        out.flush()?;
+        before = Some(seen);
+    }
+    Ok(())
+}
+
+fn heading() -> String {
+    format!(
+        "{:>9} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9}",
+        "memory", "swap", "first", "soft", "hard", "in", "out", "reclaimed", "throttled"
+    )
+}
+
+/// Levels as they are, everything else since `before`.
+fn columns(seen: &Snapshot, before: Option<&Snapshot>) -> String {
+    let since = |name: &str| seen.counter(name).saturating_sub(before.map_or(0, |b| b.counter(name)));
+    format!(
+        "{:>9} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9}",
+        human(seen.counter("memory_used_bytes")),
+        human(seen.counter("swap_used_bytes")),
+        since("zero_fills"),
+        since("soft_faults"),
+        since("hard_faults"),
+        since("pages_in"),
+        since("pages_out"),
+        since("pages_reclaimed"),
+        since("throttled_faults"),
+    )
+}
+
+/// How long the pager has been up.
+fn age(seen: &Snapshot) -> Option<Duration> {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    let now = Duration::new(now.tv_sec.try_into().ok()?, now.tv_nsec.try_into().ok()?);
+    (seen.start_ns != 0).then(|| now.saturating_sub(Duration::from_nanos(seen.start_ns)))
+}
+
+/// Whether the process is gone, or a zombie.
+fn has_ended(pid: u32) -> bool {
+    match fs::read_to_string(format!("/proc/{pid}/stat")) {
+        Err(_) => true,
+        // After the name, which may contain anything and ends with the last parenthesis: " S ...".
+        Ok(text) => text.rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with(['Z', 'X'])),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use overspill_vm::status::Status;
+
+    #[test]
+    fn lines_fit_their_heading() {
+        let status = Status::default();
+        status.counters.memory_used_bytes.set(1023 << 20);
+        status.counters.hard_faults.set(10);
+        let first = Snapshot::of(&status);
+        status.counters.hard_faults.add(5);
+        let second = Snapshot::of(&status);
+        assert_eq!(columns(&first, None).len(), heading().len());
+        let hard = columns(&second, Some(&first));
+        assert_eq!(hard.split_whitespace().nth(6), Some("5"), "{hard}");
+    }
+
+    #[test]
+    fn this_process_has_not_ended() {
+        assert!(!has_ended(std::process::id()));
+        assert!(has_ended(u32::MAX));
+    }
+}

@@ -1,0 +1,238 @@
+//! Starts the program, passes signals on to it, and waits for its end. All of the command's unsafe code is here.
+//!
+//! ```text
+//! signal sent to the supervisor by a process     -> sent on to the program
+//! signal from the terminal (SI_KERNEL)           -> nothing: the program is in the same foreground group and has it already
+//! signal from the program itself                 -> nothing: programs signal their parent to say "ready"
+//! program stopped by job control (Ctrl-Z)        -> the supervisor stops too, so that the shell gets its prompt back
+//! program ended                                  -> done
+//! supervisor killed                              -> the kernel kills the program (PR_SET_PDEATHSIG)
+//! ```
+//!
+//! The signals are blocked and fetched with sigwaitinfo, so there is no handler, no race and nothing that could interrupt a
+//! system call. The program gets the mask and the dispositions that the supervisor was started with, SIGPIPE and SIGCHLD too.
+//!
+//! Limit: a signal that a process sends to the whole process group reaches the program twice, once by itself and once passed on;
+//! the two cannot be told apart. `timeout` has the same limit.
+
+use overspill_linux::status_file::StatusFile;
+use rustix::process::{Pid, Signal, WaitOptions, WaitStatus};
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+/// How a program ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum End {
+    /// By itself, with this status.
+    Exit(u8),
+    /// By this signal.
+    Signal(i32),
+}
+
+/// The program's end and how long it ran.
+#[derive(Clone, Copy, Debug)]
+pub struct Ended {
+    /// How it ended.
+    pub end: End,
+    /// From its start to its end.
+    pub wall: Duration,
+}
+
+/// SIGPIPE's disposition when this process was started. Rust's runtime ignores the signal before `main`.
+static SIGPIPE_AT_START: AtomicUsize = AtomicUsize::new(libc::SIG_DFL);
+
+extern "C" fn note_sigpipe() {
+    SIGPIPE_AT_START.store(disposition(libc::SIGPIPE), Relaxed);
+}
+
+// SAFETY: `.init_array` holds pointers to functions that the loader calls once, on the only thread, before Rust's runtime
+// starts; extern "C" functions without parameters may stand there (the arguments it passes are ignored by the C ABI). The
+// function uses no std facility that needs the runtime: a system call wrapper of libc and an atomic.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static NOTE_SIGPIPE: extern "C" fn() = note_sigpipe;
+
+/// SIG_DFL, SIG_IGN or a handler.
+fn disposition(signal: libc::c_int) -> usize {
+    let mut action = MaybeUninit::<libc::sigaction>::zeroed();
+    // SAFETY: with a null new action sigaction only writes the old one, to a place that is large enough; all-zero bytes are a
+    // valid sigaction, so it is initialised even if the call fails (it cannot, for a valid signal).
+    unsafe {
+        libc::sigaction(signal, std::ptr::null(), action.as_mut_ptr());
+        action.assume_init().sa_sigaction
+    }
+}
+
+/// Sets SIG_DFL or SIG_IGN. Async-signal-safe.
+fn set_disposition(signal: libc::c_int, disposition: libc::sighandler_t) {
+    debug_assert!(disposition == libc::SIG_DFL || disposition == libc::SIG_IGN);
+    // SAFETY: neither SIG_DFL nor SIG_IGN runs code of this process, and those are the only values that this module passes
+    // (a process starts with no others, because exec resets handlers).
+    unsafe { libc::signal(signal, disposition) };
+}
+
+/// A set of signals.
+#[derive(Clone, Copy)]
+struct Signals(libc::sigset_t);
+
+impl Signals {
+    /// Everything that is waited for: SIGCHLD, and what can be passed on. Not the signals that a fault of the supervisor itself
+    /// raises, nor those that its own output to a terminal may (SIGTTOU), nor SIGPIPE, which is ignored.
+    fn to_wait_for() -> Self {
+        use libc::*;
+        let few = [
+            SIGHUP, SIGINT, SIGQUIT, SIGUSR1, SIGUSR2, SIGALRM, SIGTERM, SIGSTKFLT, SIGCHLD, SIGCONT, SIGTSTP, SIGURG, SIGVTALRM,
+            SIGPROF, SIGWINCH, SIGIO, SIGPWR,
+        ];
+        let mut set = MaybeUninit::<sigset_t>::zeroed();
+        // SAFETY: sigemptyset initialises the set that it is given, and sigaddset then adds to it; the numbers are valid signals.
+        unsafe {
+            sigemptyset(set.as_mut_ptr());
+            for signal in few.into_iter().chain(SIGRTMIN()..=SIGRTMAX()) {
+                sigaddset(set.as_mut_ptr(), signal);
+            }
+            Signals(set.assume_init())
+        }
+    }
+
+    /// Blocks these signals besides those that are blocked, and gives what was blocked before.
+    fn block(&self) -> io::Result<Self> {
+        let mut before = MaybeUninit::<libc::sigset_t>::zeroed();
+        // SAFETY: both pointers are to sigset_t, the first initialised; the second is written.
+        let error = unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &raw const self.0, before.as_mut_ptr()) };
+        if error != 0 {
+            return Err(io::Error::from_raw_os_error(error));
+        }
+        // SAFETY: the call succeeded, so it has written the set (and zeroed bytes are a valid, empty set anyway).
+        Ok(Signals(unsafe { before.assume_init() }))
+    }
+
+    /// Makes these the blocked signals. Async-signal-safe.
+    fn set_as_mask(&self) -> io::Result<()> {
+        // SAFETY: the first pointer is to an initialised sigset_t; null asks for no old mask.
+        match unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.0, std::ptr::null_mut()) } {
+            0 => Ok(()),
+            error => Err(io::Error::from_raw_os_error(error)),
+        }
+    }
+
+    /// Waits for one of these signals, which are blocked.
+    fn wait(&self) -> Received {
+        let mut info = MaybeUninit::<libc::siginfo_t>::zeroed();
+        loop {
+            // SAFETY: the set is initialised, and `info` has room for the siginfo_t that is written.
+            let signal = unsafe { libc::sigwaitinfo(&raw const self.0, info.as_mut_ptr()) };
+            if signal < 0 {
+                continue; // EINTR, after a stop and SIGCONT; there is no other error for a valid set.
+            }
+            // SAFETY: the call succeeded, so `info` is written; zeroed bytes were valid before. si_pid is read for every code,
+            // which is in bounds of the union; it means something only for the codes that `sent` names.
+            let (code, sender) = unsafe {
+                let info = info.assume_init_ref();
+                (info.si_code, info.si_pid())
+            };
+            let sent = matches!(code, libc::SI_USER | libc::SI_QUEUE | libc::SI_TKILL);
+            return Received { signal, sender: sent.then_some(sender) };
+        }
+    }
+}
+
+/// A signal that has arrived.
+struct Received {
+    signal: libc::c_int,
+    /// The process that sent it; `None` if it came from the kernel.
+    sender: Option<libc::pid_t>,
+}
+
+/// Starts `command` with the status block addressed to it, and stays with it to its end.
+///
+/// # Errors
+/// The program cannot be started. Nothing runs then.
+pub fn supervise(mut command: Command, block: &'static StatusFile) -> io::Result<Ended> {
+    let signals = Signals::to_wait_for();
+    // If SIGCHLD were ignored, the kernel would reap the program and its status would be lost.
+    let sigchld = disposition(libc::SIGCHLD);
+    set_disposition(libc::SIGCHLD, libc::SIG_DFL);
+    let mask = signals.block()?;
+    let supervisor = rustix::process::getpid();
+
+    let prepare = move || -> io::Result<()> {
+        rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
+        if rustix::process::getppid() != Some(supervisor) {
+            // It died before the line above could take effect.
+            return Err(io::Error::from_raw_os_error(libc::ESRCH));
+        }
+        block.status().init(std::process::id());
+        set_disposition(libc::SIGCHLD, sigchld);
+        set_disposition(libc::SIGPIPE, SIGPIPE_AT_START.load(Relaxed));
+        mask.set_as_mask()
+    };
+    // SAFETY: between fork and exec only async-signal-safe things may happen. `prepare` makes system calls (prctl, getppid,
+    // getpid, sigaction, pthread_sigmask), stores to atomics in a shared mapping that lives for good, and builds errors from
+    // numbers, which allocates nothing. It takes no lock.
+    unsafe { command.pre_exec(prepare) };
+    let start = Instant::now();
+    let child = command.spawn()?;
+    let pid = Pid::from_child(&child);
+
+    loop {
+        let received = signals.wait();
+        if received.signal != libc::SIGCHLD {
+            pass_on(&received, pid);
+            continue;
+        }
+        // One SIGCHLD may stand for several changes. As process 1 of a container, or started by `exec` from a shell with jobs,
+        // this process has other children too: they are reaped and forgotten.
+        while let Some((who, status)) = changed() {
+            if who != pid {
+                continue;
+            }
+            if let Some(code) = status.exit_status() {
+                return Ok(Ended { end: End::Exit(code as u8), wall: start.elapsed() });
+            }
+            if let Some(signal) = status.terminating_signal() {
+                return Ok(Ended { end: End::Signal(signal), wall: start.elapsed() });
+            }
+            if let Some(signal) = status.stopping_signal() {
+                stop_too(signal, pid);
+            }
+        }
+    }
+}
+
+/// A child whose state has changed.
+fn changed() -> Option<(Pid, WaitStatus)> {
+    loop {
+        match rustix::process::waitpid(None, WaitOptions::NOHANG | WaitOptions::UNTRACED) {
+            Ok(state) => return state,
+            Err(rustix::io::Errno::INTR) => {}
+            // The program is not reaped yet and SIGCHLD is not ignored, so ECHILD cannot be.
+            Err(error) => panic!("waitpid: {error}"),
+        }
+    }
+}
+
+fn pass_on(received: &Received, program: Pid) {
+    match received.sender {
+        // The program is not reaped yet, so the id is still its own; it may have ended, and then there is nobody to tell.
+        Some(sender) if sender != program.as_raw_nonzero().get() => {
+            // SAFETY: kill touches no memory.
+            unsafe { libc::kill(program.as_raw_nonzero().get(), received.signal) };
+        }
+        _ => {}
+    }
+}
+
+/// Follows a program that job control has stopped, so that the shell sees the job stopped; the shell continues both. Not after
+/// SIGSTOP: whoever sent it to the program alone will continue the program alone.
+fn stop_too(signal: i32, program: Pid) {
+    let by_job_control = matches!(signal, libc::SIGTSTP | libc::SIGTTIN | libc::SIGTTOU);
+    let together = rustix::process::getpgid(Some(program)).is_ok_and(|g| g == rustix::process::getpgrp());
+    if by_job_control && together {
+        let _ = rustix::process::kill_process(rustix::process::getpid(), Signal::STOP);
+    }
+}

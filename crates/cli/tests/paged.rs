@@ -1,0 +1,204 @@
+//! Real programs under `overspill run`, with the agent: what they see, what the pager promises, and what happens when devices fail.
+//!
+//! The programs are C sources in `tests/programs`, built here with cc. Without userfaultfd in full mode or cc these tests say so and
+//! count as run only outside CI; with CI set they fail.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+/// Exit status of a program that died of SIGBUS.
+const SIGBUS_STATUS: i32 = 128 + 7;
+
+fn overspill() -> PathBuf {
+    PathBuf::from(env!("CARGO_BIN_EXE_overspill"))
+}
+
+/// Whether the machine can run these tests; prints why not.
+fn able() -> bool {
+    let agent = overspill().with_file_name("liboverspill_agent.so");
+    assert!(agent.exists(), "{} is missing: run `cargo build --workspace` first, as `make test` does", agent.display());
+    let check = Command::new(overspill()).arg("check").output().expect("overspill check runs");
+    let cc = Command::new("cc").arg("--version").output().is_ok_and(|o| o.status.success());
+    if check.status.success() && cc {
+        return true;
+    }
+    let why = String::from_utf8_lossy(&check.stdout).into_owned();
+    assert!(std::env::var_os("CI").is_none(), "CI must be able to page programs (cc: {cc}):\n{why}");
+    println!("not run: cc {cc}, or this machine cannot page programs:\n{why}");
+    false
+}
+
+/// A directory of this test's own.
+fn place(name: &str) -> PathBuf {
+    let dir = std::env::temp_dir().join(format!("overspill-paged-{}-{name}", std::process::id()));
+    std::fs::create_dir_all(&dir).expect("temp dir");
+    dir
+}
+
+fn build(dir: &Path, source: &str) -> PathBuf {
+    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/programs");
+    let out = dir.join(source.trim_end_matches(".c"));
+    let status = Command::new("cc").args(["-O1", "-pthread", "-o"]).arg(&out).arg(sources.join(source)).status().expect("cc runs");
+    assert!(status.success(), "{source} builds");
+    out
+}
+
+struct Run {
+    output: Output,
+    stats: serde_json::Value,
+}
+
+impl Run {
+    fn stderr(&self) -> String {
+        String::from_utf8_lossy(&self.output.stderr).into_owned()
+    }
+    fn stat(&self, name: &str) -> u64 {
+        self.stats[name].as_u64().unwrap_or_else(|| panic!("no {name} in {}", self.stats))
+    }
+}
+
+/// Runs `program args` under Overspill; kills it after two minutes.
+fn run(dir: &Path, options: &[&str], inject: Option<&str>, program: &Path, args: &[&str]) -> Run {
+    let stats = dir.join("stats.json");
+    let mut command = Command::new("timeout");
+    command.args(["-s", "KILL", "120"]).arg(overspill()).arg("run").args(options).arg("--stats-file").arg(&stats);
+    command.arg("--").arg(program).args(args);
+    match inject {
+        Some(text) => command.env("OVERSPILL_INJECT", text),
+        None => command.env_remove("OVERSPILL_INJECT"),
+    };
+    let output = command.output().expect("timeout runs");
+    let text = std::fs::read_to_string(&stats).unwrap_or_default();
+    let stats = serde_json::from_str(&text).unwrap_or_else(|e| panic!("stats {e}: {text:?}; {output:?}"));
+    Run { output, stats }
+}
+
+fn swap_option(dir: &Path, suffix: &str) -> String {
+    let swap = dir.join("swap");
+    std::fs::create_dir_all(&swap).expect("swap dir");
+    format!("{}{suffix}", swap.display())
+}
+
+fn no_swap_file_left(dir: &Path) {
+    assert_eq!(std::fs::read_dir(dir.join("swap")).expect("swap dir").count(), 0, "a swap file is left");
+}
+
+#[test]
+fn threads_moves_discards_and_forks() {
+    if !able() {
+        return;
+    }
+    let dir = place("churn");
+    let program = build(&dir, "churn.c");
+    let swap = swap_option(&dir, "");
+    for engine in ["io_uring", "psync"] {
+        let r = run(&dir, &["--memory", "32M", "--swap", &swap, "--engine", engine], None, &program, &["24"]);
+        assert_eq!(r.output.status.code(), Some(0), "{engine}: {:?}", r.output);
+        assert_eq!(String::from_utf8_lossy(&r.output.stdout), "all bytes right\n");
+        assert!(r.stat("hard_faults") > 1000 && r.stat("forks") == 3, "{}", r.stats);
+        assert!(r.stat("memory_peak_bytes") <= (32 << 20) + (2 << 20), "the budget: {}", r.stats);
+        assert_eq!(r.stats["engine"], engine);
+        no_swap_file_left(&dir);
+    }
+    std::fs::remove_dir_all(&dir).expect("cleanup");
+}
+
+#[test]
+fn address_space_calls_behave() {
+    if !able() {
+        return;
+    }
+    let dir = place("calls");
+    let program = build(&dir, "calls.c");
+    let swap = swap_option(&dir, "");
+    let alone = Command::new(&program).output().expect("runs alone");
+    assert_eq!(alone.status.code(), Some(0), "{alone:?}");
+    for policy in ["use-once", "fifo"] {
+        let r = run(&dir, &["--memory", "16M", "--swap", &swap, "--policy", policy], None, &program, &[]);
+        assert_eq!(r.output.stdout, alone.stdout, "{policy}: {:?}", r.output);
+        assert_eq!(r.output.status.code(), Some(0));
+        assert!(r.stat("pages_out") > 1000, "{}", r.stats);
+    }
+    std::fs::remove_dir_all(&dir).expect("cleanup");
+}
+
+#[test]
+fn full_swap_is_one_sentence() {
+    if !able() {
+        return;
+    }
+    let dir = place("full");
+    let program = build(&dir, "churn.c");
+    let r = run(&dir, &["--memory", "16M", "--swap", &swap_option(&dir, ":16M")], None, &program, &["32"]);
+    assert_eq!(r.output.status.code(), Some(125), "{:?}", r.output);
+    assert!(r.stderr().contains("memory and swap are both full"), "{}", r.stderr());
+    assert!(!String::from_utf8_lossy(&r.output.stdout).contains("WRONG"));
+    no_swap_file_left(&dir);
+    std::fs::remove_dir_all(&dir).expect("cleanup");
+}
+
+#[test]
+fn failing_devices_never_give_a_wrong_byte() {
+    if !able() {
+        return;
+    }
+    let dir = place("faults");
+    let program = build(&dir, "churn.c");
+    let swap = swap_option(&dir, "");
+    let memory = ["--memory", "16M", "--swap", &swap];
+    let read = run(&dir, &memory, Some("read=500"), &program, &["24"]);
+    assert_eq!(read.output.status.code(), Some(SIGBUS_STATUS), "EIO on read: {:?}", read.output);
+    assert!(read.stat("read_errors") > 0);
+    let flip = run(&dir, &memory, Some("flip=500"), &program, &["24"]);
+    assert_eq!(flip.output.status.code(), Some(SIGBUS_STATUS), "a flipped bit: {:?}", flip.output);
+    assert!(flip.stat("corrupt_pages") > 0);
+    let write = run(&dir, &memory, Some("write=20"), &program, &["24"]);
+    assert_eq!(write.output.status.code(), Some(125), "EIO on write: {:?}", write.output);
+    assert!(write.stderr().contains("writing to the swap place failed"), "{}", write.stderr());
+    for r in [read, flip, write] {
+        assert!(!String::from_utf8_lossy(&r.output.stdout).contains("WRONG"), "{:?}", r.output);
+    }
+    no_swap_file_left(&dir);
+    std::fs::remove_dir_all(&dir).expect("cleanup");
+}
+
+#[test]
+fn a_killed_supervisor_leaves_nothing() {
+    if !able() {
+        return;
+    }
+    let dir = place("kill");
+    let mark = format!("overspill-paged-mark-{}", std::process::id());
+    let script = format!("sh -c 'sleep 60; : {mark}' & wait");
+    for signal in ["TERM", "INT", "KILL"] {
+        let mut child = Command::new(overspill())
+            .args(["run", "--memory", "16M", "--swap", &swap_option(&dir, ""), "--", "sh", "-c", &script])
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("overspill runs");
+        let alive = || {
+            let out = Command::new("pgrep").args(["-f", &mark]).output().expect("pgrep runs");
+            !out.stdout.is_empty()
+        };
+        let start = Instant::now();
+        while !alive() && start.elapsed() < Duration::from_secs(10) {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        let killed = Command::new("kill").args([&format!("-{signal}"), &child.id().to_string()]).status().expect("kill runs");
+        assert!(killed.success());
+        child.wait().expect("ends");
+        if signal == "KILL" {
+            // whatever ran under it ends too, within the second in which it notices
+            let start = Instant::now();
+            while alive() {
+                assert!(start.elapsed() < Duration::from_secs(10), "processes are left after {signal}");
+                std::thread::sleep(Duration::from_millis(50));
+            }
+        }
+        let _ = Command::new("pkill").args(["-KILL", "-f", &mark]).status();
+        no_swap_file_left(&dir);
+    }
+    std::fs::remove_dir_all(&dir).expect("cleanup");
+}

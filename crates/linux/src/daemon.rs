@@ -1,0 +1,552 @@
+//! The page daemon: keeps frames free by parking, laundering and reclaiming in batches.
+//!
+//! ```text
+//!   park      take victims from the policy; MOVE runs of neighbouring pages out of sight            map shared, one batch
+//!   launder   hash parked pages; unchanged -> clean, zero -> dropped, else write in clusters        no lock while hashing, writing
+//!   reclaim   discard the parked content of clean pages, many with one TLB flush                    map shared, one batch
+//! ```
+//!
+//! Each step takes the locks anew and works on one batch, so a fault never waits longer for the daemon than for one batch's ioctl.
+
+use crate::content::{self, PageBytes};
+use crate::io::{Done, Engine, Io};
+use crate::machine::{Machine, Space};
+use crate::park::ParkPlace;
+use crate::reader::TOKEN_OTHER;
+use crate::sys::{self, Errno, IoVec, futex_wait};
+use core::sync::atomic::Ordering::*;
+use overspill_vm::pager::{IoResult, Pager};
+use overspill_vm::types::{ContentHash, PAGE_SHIFT, PAGE_SIZE, PageId, Slot};
+use overspill_vm::{Look, Member, Parked};
+
+/// Pages per step.
+pub const BATCH: usize = 128;
+/// Pages per write.
+const WRITE_PAGES: usize = 64;
+/// Writes in flight.
+const WRITES_MAX: usize = 12;
+/// How long both memory and swap may be full before the program is stopped, in nanoseconds.
+const FULL_GRACE_NS: u64 = 3_000_000_000;
+
+#[derive(Clone, Copy)]
+struct Dirty {
+    page: PageId,
+    place: ParkPlace,
+    hash: ContentHash,
+    write: bool,
+}
+
+struct Write {
+    pages: [Dirty; WRITE_PAGES],
+    iov: [IoVec; WRITE_PAGES],
+    count: usize,
+    slot: Slot,
+    busy: bool,
+}
+
+/// One page daemon.
+pub struct Daemon {
+    io: Io,
+    batch: Vec<Member>,
+    places: Vec<ParkPlace>,
+    dirty: Vec<Dirty>,
+    shared: Vec<PageId>,
+    writes: Vec<Write>,
+    in_flight: usize,
+    stuck_since: u64,
+    freed_before: u64,
+    write_errno: Errno,
+}
+
+/// What a step came to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Step {
+    /// Something was done; there may be more.
+    Worked,
+    /// Nothing is wanted.
+    Idle,
+    /// Something is wanted, but all that can be done is to wait for writes.
+    Waiting,
+    /// Something is wanted and nothing can be done.
+    Stuck,
+}
+
+impl Daemon {
+    /// With I/O of its own.
+    ///
+    /// # Errors
+    /// As [`Io::new`].
+    pub fn new(engine: Engine) -> Result<Daemon, Errno> {
+        let none = Dirty { page: PageId::from_raw(0), place: ParkPlace(0), hash: ContentHash(0), write: false };
+        let write = || Write {
+            pages: [none; WRITE_PAGES],
+            iov: [IoVec { base: 0, len: 0 }; WRITE_PAGES],
+            count: 0,
+            slot: Slot(0),
+            busy: false,
+        };
+        Ok(Daemon {
+            io: Io::new(engine, 32)?,
+            batch: Vec::with_capacity(BATCH),
+            places: Vec::with_capacity(BATCH),
+            dirty: Vec::with_capacity(BATCH),
+            shared: Vec::with_capacity(BATCH),
+            writes: (0..WRITES_MAX).map(|_| write()).collect(),
+            in_flight: 0,
+            stuck_since: 0,
+            freed_before: 0,
+            write_errno: libc::ENOSPC,
+        })
+    }
+
+    /// Runs until the machine quits: sleeps while nothing is wanted.
+    pub fn run(&mut self, machine: &Machine) {
+        while !machine.quit.load(Acquire) {
+            if machine.is_frozen() {
+                self.settle(machine);
+                futex_wait(&machine.frozen, 1, 10_000_000);
+                continue;
+            }
+            let bell = machine.daemon_bell.load(SeqCst);
+            let step = self.step(machine);
+            self.watch_progress(machine);
+            match step {
+                Step::Worked => {}
+                Step::Waiting => {
+                    self.io.wait(Some(1_000_000));
+                    self.reap(machine);
+                }
+                Step::Idle => {
+                    machine.starved.store(false, Relaxed);
+                    if self.in_flight > 0 {
+                        self.io.wait(Some(10_000_000));
+                        self.reap(machine);
+                        continue;
+                    }
+                    self.before_sleep(machine);
+                    machine.daemon_sleeps.store(true, SeqCst);
+                    // a ring between the look above and this store is seen as a changed bell, or finds daemon_sleeps set
+                    if !machine.core.lock().vm.wants_daemon() && !machine.quit.load(Acquire) && !machine.is_frozen() {
+                        futex_wait(&machine.daemon_bell, bell, 500_000_000);
+                    }
+                    machine.daemon_sleeps.store(false, SeqCst);
+                }
+                Step::Stuck => self.stuck(machine),
+            }
+        }
+        self.settle(machine);
+    }
+
+    /// Rarely needed work: counters that cost a walk, second copies that never made a batch.
+    fn before_sleep(&mut self, machine: &Machine) {
+        machine.core.lock().vm.metadata_bytes();
+        let map = machine.map.read();
+        machine.drop_places(&map, true);
+    }
+
+    /// Waits for every write in flight.
+    pub fn settle(&mut self, machine: &Machine) {
+        while self.in_flight > 0 {
+            self.io.wait(Some(10_000_000));
+            self.reap(machine);
+        }
+        let map = machine.map.read();
+        machine.drop_places(&map, true);
+    }
+
+    /// One batch of whatever is most wanted.
+    pub fn step(&mut self, machine: &Machine) -> Step {
+        self.step_of(machine, BATCH as u32)
+    }
+
+    /// As [`Daemon::step`], with at most `most` pages.
+    pub fn step_of(&mut self, machine: &Machine, most: u32) -> Step {
+        self.reap(machine);
+        {
+            let map = machine.map.read();
+            machine.drop_places(&map, true);
+        }
+        let (demand, native, available) = {
+            let core = machine.core.lock();
+            (core.vm.demand(), core.vm.reserved(), core.vm.available())
+        };
+        if demand.is_none() {
+            return match (available > 0, self.in_flight > 0) {
+                (true, _) => Step::Idle,
+                (false, true) => Step::Waiting,
+                // nothing free and nothing to ask for: everything is wired
+                (false, false) => Step::Stuck,
+            };
+        }
+        if native > 0 {
+            machine.adopt_native(&mut machine.map.write());
+            return Step::Worked;
+        }
+        if demand.reclaim > 0 {
+            self.reclaim(machine, demand.reclaim.min(most));
+            return Step::Worked;
+        }
+        if demand.launder > 0 && self.in_flight + 2 <= WRITES_MAX && self.launder(machine, demand.launder.min(most)) {
+            return Step::Worked;
+        }
+        if demand.park > 0 && self.park(machine, demand.park.min(most)) {
+            return Step::Worked;
+        }
+        if self.in_flight > 0 { Step::Waiting } else { Step::Stuck }
+    }
+
+    // ---- park ----
+
+    /// Returns whether any page was parked.
+    fn park(&mut self, machine: &Machine, most: u32) -> bool {
+        let map = machine.map.read();
+        let mut core = machine.core.lock();
+        core.vm.park_batch(most, &mut self.batch);
+        drop(core);
+        if self.batch.is_empty() {
+            return false;
+        }
+        self.batch.sort_unstable();
+        self.shared.clear();
+        let mut any = self.park_batch(machine, &map);
+        drop(map);
+        if !self.shared.is_empty() {
+            any |= self.unshare(machine);
+        }
+        any
+    }
+
+    /// Moves the batch out of sight. Pages shared with another process since a fork are collected.
+    fn park_batch(&mut self, machine: &Machine, map: &Space) -> bool {
+        let mut any = false;
+        let mut at = 0;
+        if map.discards.count.load(Relaxed) != 0 {
+            self.batch.retain(|&(page, _)| {
+                let keep = !map.discards.covers(map.addr(page));
+                if !keep && machine.core.lock().vm.park_done(page, Parked::Refused) {
+                    machine.wake(map, map.addr(page), PAGE_SIZE);
+                }
+                keep
+            });
+        }
+        while at < self.batch.len() {
+            let mut n = 1;
+            while at + n < self.batch.len() && self.batch[at + n].0.raw() == self.batch[at].0.raw() + n as u64 {
+                n += 1;
+            }
+            let Some((place, n)) = machine.core.lock().park.take(n as u32) else {
+                let mut core = machine.core.lock();
+                for &(page, _) in &self.batch[at..] {
+                    core.vm.park_done(page, Parked::Refused);
+                }
+                break;
+            };
+            any |= self.park_run(machine, map, at, n as usize, place);
+            at += n as usize;
+        }
+        any
+    }
+
+    /// Moves `batch[at..at + n]`, neighbouring pages, to the places from `place` on.
+    fn park_run(&mut self, machine: &Machine, map: &Space, at: usize, n: usize, place: ParkPlace) -> bool {
+        let addr = map.addr(self.batch[at].0);
+        let to = machine.parking.0 + ((place.0 as usize) << PAGE_SHIFT);
+        let mut results = [Parked::Yes; BATCH];
+        let mut done = 0;
+        let mut one = false; // a run that crosses mappings is refused whole: then page by page
+        while done < n {
+            let len = if one { PAGE_SIZE } else { (n - done) << PAGE_SHIFT };
+            let off = done << PAGE_SHIFT;
+            // SAFETY: the pages are busy: from here on they are the pager's, and a touch brings them back.
+            let moved = unsafe { map.parking.take(to + off, addr + off, len, false) };
+            done += moved.bytes >> PAGE_SHIFT;
+            match moved.error {
+                None => {}
+                Some(libc::EINVAL) if !one && n - done > 1 => one = true,
+                Some(e) => {
+                    results[done] = match e {
+                        libc::ENOENT => Parked::Absent,
+                        libc::EAGAIN => continue,
+                        _ => Parked::Refused,
+                    };
+                    if e == libc::EBUSY {
+                        self.shared.push(self.batch[at + done].0);
+                    }
+                    done += 1;
+                }
+            }
+        }
+        let mut any = false;
+        let mut wake = false;
+        let mut core = machine.core.lock();
+        for (i, &result) in results[..n].iter().enumerate() {
+            let (page, frame) = self.batch[at + i];
+            let its = ParkPlace(place.0 + i as u32);
+            match result {
+                Parked::Yes => {
+                    core.park.own(frame, its);
+                    any = true;
+                }
+                Parked::Refused | Parked::Absent => core.park.give(its),
+            }
+            any |= result == Parked::Absent;
+            wake |= core.vm.park_done(page, result);
+        }
+        drop(core);
+        if wake || machine.delivery == crate::machine::Delivery::InThread {
+            machine.wake(map, addr, n << PAGE_SHIFT);
+        }
+        any
+    }
+
+    /// Pages that the kernel would not move because a fork's other side still has them: a write fault gives us our own copy, which
+    /// moves. Without locks held, because a page that has gone meanwhile is faulted in through the handlers.
+    fn unshare(&mut self, machine: &Machine) -> bool {
+        for &page in &self.shared {
+            let addr = machine.map.read().addr(page);
+            // SAFETY: populating changes no content; on an unmapped or read-only range it fails.
+            let _ = unsafe { sys::madvise(addr, PAGE_SIZE, libc::MADV_POPULATE_WRITE) };
+        }
+        machine.status.counters.pages_unshared.add(self.shared.len() as u64);
+        let map = machine.map.read();
+        let mut core = machine.core.lock();
+        core.vm.park_these(&self.shared, &mut self.batch);
+        drop(core);
+        self.batch.sort_unstable();
+        self.shared.clear();
+        self.park_batch(machine, &map)
+    }
+
+    // ---- launder ----
+
+    /// Returns whether anything was settled or issued.
+    fn launder(&mut self, machine: &Machine, most: u32) -> bool {
+        let mut core = machine.core.lock();
+        core.vm.launder_batch(most.min(WRITE_PAGES as u32 * 2), &mut self.batch);
+        self.dirty.clear();
+        for &(page, frame) in &self.batch {
+            let place = core.park.place(frame);
+            core.park.hold(place);
+            self.dirty.push(Dirty { page, place, hash: ContentHash(0), write: false });
+        }
+        drop(core);
+        if self.dirty.is_empty() {
+            return false;
+        }
+        self.dirty.sort_unstable_by_key(|d| d.page); // neighbours are written side by side
+        let mut zero = [false; BATCH];
+        for (d, zero) in self.dirty.iter_mut().zip(&mut zero) {
+            // SAFETY: the place is held: its content stays, and nobody writes parked pages.
+            let bytes = unsafe { &*((machine.parking.0 + ((d.place.0 as usize) << PAGE_SHIFT)) as *const PageBytes) };
+            *zero = content::is_zero(bytes);
+            if !*zero {
+                d.hash = content::hash(bytes);
+            }
+        }
+        let mut writes = 0;
+        let map = machine.map.read();
+        let mut core = machine.core.lock();
+        for (d, zero) in self.dirty.iter_mut().zip(&zero) {
+            match core.vm.launder_look(d.page, *zero, d.hash) {
+                Look::Write => {
+                    d.write = true;
+                    writes += 1;
+                    continue;
+                }
+                Look::Drop(frame) => {
+                    assert!(core.park.disown(frame).is_none(), "it is held");
+                    core.vm.frames_dropped(core::iter::once(frame));
+                    core.vm.charge(1);
+                }
+                Look::Settled => {}
+            }
+            if core.park.release(d.place) {
+                core.drops.push(d.place);
+            }
+        }
+        self.dirty.retain(|d| d.write);
+        drop(core);
+        machine.drop_places(&map, true);
+        drop(map);
+        let settled = self.batch.len() - writes; // dropped ones too
+        let issued = self.write_dirty(machine);
+        settled + issued > 0
+    }
+
+    /// Writes `dirty` in clusters of neighbouring slots; returns how many pages were issued. The rest goes back on trial.
+    fn write_dirty(&mut self, machine: &Machine) -> usize {
+        let mut at = 0;
+        while at < self.dirty.len() {
+            let mut free = self.writes.iter().position(|w| !w.busy);
+            if free.is_none() {
+                self.reap(machine); // with plain I/O all have ended already
+                free = self.writes.iter().position(|w| !w.busy);
+            }
+            let Some(slot) = free else { break };
+            let want = (self.dirty.len() - at).min(WRITE_PAGES) as u32;
+            let Some(run) = machine.core.lock().vm.launder_slots(want) else { break };
+            if let Err(errno) = ensure_file(machine, run.first, run.count) {
+                let mut core = machine.core.lock();
+                for i in 0..run.count {
+                    core.vm.pager_mut().free_slot(Slot(run.first.0 + i));
+                }
+                self.write_errno = errno;
+                break;
+            }
+            let n = run.count as usize;
+            let w = &mut self.writes[slot];
+            w.pages[..n].copy_from_slice(&self.dirty[at..at + n]);
+            w.count = n;
+            w.slot = run.first;
+            w.busy = true;
+            let mut vectors = 0;
+            for d in &w.pages[..n] {
+                let base = machine.parking.0 + ((d.place.0 as usize) << PAGE_SHIFT);
+                if vectors > 0 && w.iov[vectors - 1].base + w.iov[vectors - 1].len == base {
+                    w.iov[vectors - 1].len += PAGE_SIZE;
+                } else {
+                    w.iov[vectors] = IoVec { base, len: PAGE_SIZE };
+                    vectors += 1;
+                }
+            }
+            let (fd, offset) = {
+                let map = machine.map.read();
+                let mut core = machine.core.lock();
+                core.vm.launder_issued(n as u32);
+                machine.locate(&map, &core, run.first)
+            };
+            let fd = if machine.inject.write() { -1 } else { fd };
+            self.in_flight += 1;
+            // SAFETY: the vectors lie in `self.writes`, which never moves its elements; the places are held until the completion.
+            unsafe { self.io.write(fd, &w.iov[..vectors], offset, TOKEN_OTHER + slot as u64) };
+            at += n;
+        }
+        self.io.submit();
+        let rest = self.dirty.len() - at;
+        if rest > 0 {
+            let mut core = machine.core.lock();
+            for d in &self.dirty[at..] {
+                core.vm.launder_done(d.page, None, d.hash, IoResult::NoSpace);
+                if core.park.release(d.place) {
+                    core.drops.push(d.place);
+                }
+            }
+        }
+        at
+    }
+
+    /// Takes completions.
+    fn reap(&mut self, machine: &Machine) {
+        while let Some(done) = self.io.completion() {
+            self.written(machine, done);
+        }
+    }
+
+    fn written(&mut self, machine: &Machine, done: Done) {
+        let w = &mut self.writes[(done.token - TOKEN_OTHER) as usize];
+        let whole = done.result.map_or(0, |n| n >> PAGE_SHIFT);
+        let failed = match done.result {
+            Err(libc::ENOSPC) => IoResult::NoSpace,
+            Err(e) => IoResult::Io(e),
+            Ok(_) => IoResult::Io(libc::EIO), // cut short: the pages behind the cut were not written
+        };
+        if let Err(e) = done.result {
+            self.write_errno = e;
+        }
+        let mut core = machine.core.lock();
+        for (i, d) in w.pages[..w.count].iter().enumerate() {
+            let result = if i < whole { IoResult::Ok } else { failed };
+            core.vm.launder_done(d.page, Some(Slot(w.slot.0 + i as u32)), d.hash, result);
+            if core.park.release(d.place) {
+                core.drops.push(d.place);
+            }
+        }
+        drop(core);
+        w.busy = false;
+        self.in_flight -= 1;
+    }
+
+    // ---- reclaim ----
+
+    fn reclaim(&mut self, machine: &Machine, most: u32) {
+        let map = machine.map.read();
+        let mut core = machine.core.lock();
+        core.vm.reclaim_batch(most, &mut self.batch);
+        self.places.clear();
+        for &(_, frame) in &self.batch {
+            if let Some(place) = core.park.disown(frame) {
+                self.places.push(place);
+            } else {
+                core.vm.charge(1); // an orphan: its write's end drops it
+            }
+        }
+        drop(core);
+        machine.discard_places(&map, &mut self.places);
+        let mut core = machine.core.lock();
+        for &place in &self.places {
+            core.park.give(place);
+        }
+        core.vm.frames_dropped(self.batch.iter().map(|m| m.1));
+        drop(core);
+        drop(map);
+        machine.arrived();
+    }
+
+    // ---- nothing can be done ----
+
+    /// Something is wanted and nothing can be evicted. If every page is wired or refused, faults go over the budget, and that is
+    /// counted; else swap is full or broken, and [`Daemon::watch_progress`] counts the time.
+    fn stuck(&mut self, machine: &Machine) {
+        let nothing_to_write = {
+            let (trial, laundry, _) = machine.core.lock().vm.queue_lengths();
+            trial + laundry == 0
+        };
+        if nothing_to_write {
+            machine.starved.store(true, Relaxed);
+            machine.arrived();
+        }
+        let bell = machine.daemon_bell.load(SeqCst);
+        futex_wait(&machine.daemon_bell, bell, 2_000_000);
+    }
+
+    /// Memory is full and no frame has been freed for a while although pages wait to be written: swap is full or broken, and the
+    /// program is stopped. That pages can still be parked is no progress: soft faults of other threads undo it for ever.
+    fn watch_progress(&mut self, machine: &Machine) {
+        let freed = machine.status.counters.pages_reclaimed.get() + machine.status.counters.released_pages.get();
+        let full = {
+            let core = machine.core.lock();
+            let (trial, laundry, _) = core.vm.queue_lengths();
+            core.vm.available() == 0 && trial + laundry > 0
+        };
+        if !full || freed != self.freed_before {
+            self.freed_before = freed;
+            self.stuck_since = 0;
+            return;
+        }
+        let now = sys::now_ns();
+        if self.stuck_since == 0 {
+            self.stuck_since = now;
+        } else if now - self.stuck_since > FULL_GRACE_NS {
+            machine.stop_program(if self.write_errno == libc::ENOSPC {
+                b"memory and swap are both full, so the program was stopped: give it more --memory, or a --swap place with more room"
+            } else {
+                b"writing to the swap place failed and memory is full, so the program was stopped: see the system log for the device's errors, or use another --swap place"
+            });
+        }
+    }
+}
+
+/// Makes sure that the run's slots have blocks in their file.
+fn ensure_file(machine: &Machine, first: Slot, count: u32) -> Result<(), Errno> {
+    let (device, offset) = machine.core.lock().vm.pager().device_of(first);
+    let need = (offset + count) as u64;
+    if machine.map.read().files[device.0 as usize].as_ref().is_some_and(|f| f.has(need)) {
+        return Ok(());
+    }
+    let mut map = machine.map.write();
+    let result = map.files[device.0 as usize].as_mut().ok_or(libc::EBADF)?.ensure(need);
+    if result.is_err() {
+        machine.core.lock().vm.pager_mut().set_full(device, true);
+    }
+    result
+}

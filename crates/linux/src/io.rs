@@ -1,0 +1,226 @@
+//! How I/O is issued: io_uring, or pread and pwritev where io_uring is refused. One [`Io`] belongs to one thread.
+//!
+//! Both engines look the same from above: issue, [`Io::wait`], then take completions with [`Io::completion`]. The plain engine does the
+//! transfer when it is issued. Neither allocates after construction.
+
+use crate::sys::{self, Errno, IoVec, sys};
+use io_uring::{IoUring, cqueue, opcode, types};
+use std::collections::VecDeque;
+
+/// Which engine to use.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Engine {
+    /// io_uring if the kernel lets us, else psync.
+    #[default]
+    Auto,
+    /// io_uring or an error.
+    Uring,
+    /// pread and pwritev.
+    Psync,
+}
+
+impl Engine {
+    /// From the name that `--engine` takes.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Some(match name {
+            "auto" => Engine::Auto,
+            "io_uring" => Engine::Uring,
+            "psync" => Engine::Psync,
+            _ => return None,
+        })
+    }
+    /// `Auto` becomes what this machine offers.
+    ///
+    /// # Errors
+    /// The errno of io_uring_setup if io_uring was asked for by name and is refused.
+    pub fn resolve(self) -> Result<Engine, Errno> {
+        if self == Engine::Psync {
+            return Ok(Engine::Psync);
+        }
+        match (IoUring::new(2), self) {
+            (Ok(_), _) => Ok(Engine::Uring),
+            (Err(_), Engine::Auto) => Ok(Engine::Psync),
+            (Err(e), _) => Err(e.raw_os_error().unwrap_or(libc::EIO)),
+        }
+    }
+    /// The name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Engine::Auto => "auto",
+            Engine::Uring => "io_uring",
+            Engine::Psync => "psync",
+        }
+    }
+}
+
+/// Something has ended.
+#[derive(Clone, Copy, Debug)]
+pub struct Done {
+    /// As given when it was issued.
+    pub token: u64,
+    /// Bytes, or what went wrong.
+    pub result: Result<usize, Errno>,
+}
+
+const WATCHES: usize = 4;
+
+enum Kind {
+    Uring(Box<IoUring>),
+    Psync,
+}
+
+/// One thread's I/O.
+pub struct Io {
+    kind: Kind,
+    watches: [Option<(i32, u64)>; WATCHES],
+    done: VecDeque<Done>,
+}
+
+impl Io {
+    /// For up to `depth` transfers at a time. `engine` has been resolved.
+    ///
+    /// # Errors
+    /// The errno of io_uring_setup.
+    pub fn new(engine: Engine, depth: u32) -> Result<Io, Errno> {
+        let kind = match engine {
+            Engine::Psync => Kind::Psync,
+            _ => {
+                // completions are reaped by this thread only, when it asks: the kernel need not interrupt it
+                let tight = IoUring::builder().setup_single_issuer().setup_defer_taskrun().build(depth * 2);
+                let ring = tight.or_else(|_| IoUring::new(depth * 2)).map_err(|e| e.raw_os_error().unwrap_or(libc::EIO))?;
+                Kind::Uring(Box::new(ring))
+            }
+        };
+        Ok(Io { kind, watches: [None; WATCHES], done: VecDeque::with_capacity(depth as usize * 2 + WATCHES) })
+    }
+
+    /// Completes with `token` whenever `fd` becomes readable.
+    pub fn watch(&mut self, fd: i32, token: u64) {
+        let slot = self.watches.iter_mut().find(|w| w.is_none()).expect("few watches");
+        *slot = Some((fd, token));
+        self.arm(fd, token);
+    }
+
+    fn arm(&mut self, fd: i32, token: u64) {
+        if let Kind::Uring(_) = self.kind {
+            let entry = opcode::PollAdd::new(types::Fd(fd), libc::POLLIN as u32).multi(true).build().user_data(token);
+            // SAFETY: a poll refers to no memory.
+            unsafe { self.push(&entry) };
+        }
+    }
+
+    /// No longer.
+    pub fn unwatch(&mut self, token: u64) {
+        for w in &mut self.watches {
+            if w.is_some_and(|(_, t)| t == token) {
+                *w = None;
+            }
+        }
+    }
+
+    /// # Safety
+    /// What the entry refers to lives until it has completed.
+    unsafe fn push(&mut self, entry: &io_uring::squeue::Entry) {
+        let Kind::Uring(ring) = &mut self.kind else { unreachable!("psync has no queue") };
+        // SAFETY: the caller's promise.
+        while unsafe { ring.submission().push(entry) }.is_err() {
+            let _ = ring.submit(); // the queue was full
+        }
+    }
+
+    /// Reads `len` bytes at `offset`.
+    ///
+    /// # Safety
+    /// `buf..buf + len` is writable and left alone until the completion.
+    pub unsafe fn read(&mut self, fd: i32, buf: *mut u8, len: usize, offset: u64, token: u64) {
+        if let Kind::Psync = self.kind {
+            // SAFETY: the caller's promise.
+            let result = unsafe { sys::pread_full(fd, buf, len, offset) };
+            self.done.push_back(Done { token, result });
+            return;
+        }
+        let entry = opcode::Read::new(types::Fd(fd), buf, len as u32).offset(offset).build().user_data(token);
+        // SAFETY: the caller's promise.
+        unsafe { self.push(&entry) };
+    }
+
+    /// Writes the vectors at `offset`.
+    ///
+    /// # Safety
+    /// The vectors and what they point at live until the completion.
+    pub unsafe fn write(&mut self, fd: i32, iov: &[IoVec], offset: u64, token: u64) {
+        if let Kind::Psync = self.kind {
+            // SAFETY: the caller's promise.
+            let result = unsafe { sys::pwritev(fd, iov, offset) };
+            self.done.push_back(Done { token, result });
+            return;
+        }
+        let entry =
+            opcode::Writev::new(types::Fd(fd), iov.as_ptr().cast(), iov.len() as u32).offset(offset).build().user_data(token);
+        // SAFETY: the caller's promise.
+        unsafe { self.push(&entry) };
+    }
+
+    /// Hands over what was issued without waiting.
+    pub fn submit(&mut self) {
+        if let Kind::Uring(ring) = &mut self.kind {
+            let _ = ring.submit();
+        }
+    }
+
+    /// Issues, then waits until something has completed, a watched descriptor is readable, or `timeout_ns` has passed.
+    pub fn wait(&mut self, timeout_ns: Option<u64>) {
+        if !self.done.is_empty() {
+            self.submit();
+            return;
+        }
+        match &mut self.kind {
+            Kind::Uring(ring) => {
+                let _ = match timeout_ns {
+                    None => ring.submit_and_wait(1),
+                    Some(ns) => {
+                        let t = types::Timespec::new().sec(ns / 1_000_000_000).nsec((ns % 1_000_000_000) as u32);
+                        ring.submitter().submit_with_args(1, &types::SubmitArgs::new().timespec(&t))
+                    }
+                };
+            }
+            Kind::Psync => {
+                let mut fds = [libc::pollfd { fd: -1, events: libc::POLLIN, revents: 0 }; WATCHES];
+                for (p, w) in fds.iter_mut().zip(&self.watches) {
+                    p.fd = w.map_or(-1, |w| w.0);
+                }
+                let t = timeout_ns
+                    .map(|ns| libc::timespec { tv_sec: (ns / 1_000_000_000) as i64, tv_nsec: (ns % 1_000_000_000) as i64 });
+                let tp = t.as_ref().map_or(core::ptr::null(), |t| t as *const _);
+                // SAFETY: the array and the timeout live over the call.
+                let _ = unsafe { sys!(libc::SYS_ppoll, fds.as_mut_ptr(), WATCHES, tp, 0, 8) };
+                for (p, w) in fds.iter().zip(&self.watches) {
+                    if let (true, Some((_, token))) = (p.revents != 0, w) {
+                        self.done.push_back(Done { token: *token, result: Ok(0) });
+                    }
+                }
+            }
+        }
+    }
+
+    /// A completion that its taker could not use now.
+    pub fn put_back(&mut self, done: Done) {
+        self.done.push_back(done);
+    }
+
+    /// The next completion, if there is one.
+    pub fn completion(&mut self) -> Option<Done> {
+        if let Some(done) = self.done.pop_front() {
+            return Some(done);
+        }
+        let Kind::Uring(ring) = &mut self.kind else { return None };
+        let cqe = ring.completion().next()?;
+        let (token, result) = (cqe.user_data(), cqe.result());
+        if let Some((fd, _)) = self.watches.iter().flatten().copied().find(|w| w.1 == token)
+            && !cqueue::more(cqe.flags())
+        {
+            self.arm(fd, token);
+        }
+        Some(Done { token, result: if result < 0 { Err(-result) } else { Ok(result as usize) } })
+    }
+}

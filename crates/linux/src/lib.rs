@@ -1,0 +1,27 @@
+//! Overspill's machine on Linux: it performs on real memory what `overspill-vm` decides.
+//!
+//! The unsafe code of the system lives here (and in the agent): raw system calls (`sys`), userfaultfd (`uffd`), locks (`lock`),
+//! I/O (`io`), and the machine that joins them (`machine`, `space`, `reader`, `daemon`).
+//!
+//! Code that a fault or the daemon can reach does not allocate, log, format, or take a lock of libc's: in the agent the heap that
+//! libc hands out is the very memory that is paged.
+
+pub mod cgroup;
+pub mod content;
+pub mod daemon;
+pub mod elf;
+pub mod io;
+pub mod lock;
+pub mod machine;
+pub mod park;
+pub mod probe;
+pub mod ranges;
+pub mod reader;
+pub mod setup;
+pub mod size;
+pub mod space;
+pub mod status_file;
+pub mod swap_file;
+pub mod sys;
+pub mod threads;
+pub mod uffd;

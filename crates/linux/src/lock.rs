@@ -1,0 +1,243 @@
+//! Futex locks for the pager: no thread-local storage, no poisoning, no allocation, const.
+//!
+//! std's locks would do but for their poisoning, which asks thread-local storage whether the thread is panicking: pager threads of
+//! the agent have none. `parking_lot` allocates when a thread first blocks.
+//!
+//! Lock order, outer to inner: [`RwLock`] `map` -> [`Mutex`] `core`. Nothing else is taken under `core`. No lock is held over
+//! device I/O, but `map` (exclusive) over the allocation of more blocks for a swap file, once per 64 MiB. `map` is held (shared) over
+//! the userfaultfd calls that fill or take pages, which sleep only for the kernel's own memory locks.
+
+use crate::sys::{futex_wait, futex_wake};
+use core::cell::UnsafeCell;
+use core::ops::{Deref, DerefMut};
+use core::sync::atomic::{AtomicU32, Ordering::*};
+
+const SPINS: u32 = 100;
+
+/// Mutual exclusion. 0 free, 1 held, 2 held and waited for (Drepper, "Futexes are tricky", 2011, section 5).
+#[derive(Debug)]
+pub struct Mutex<T> {
+    state: AtomicU32,
+    value: UnsafeCell<T>,
+}
+
+// SAFETY: the lock gives out one reference at a time, so sending T suffices.
+unsafe impl<T: Send> Sync for Mutex<T> {}
+// SAFETY: as for T.
+unsafe impl<T: Send> Send for Mutex<T> {}
+
+impl<T> Mutex<T> {
+    /// A free lock around `value`.
+    pub const fn new(value: T) -> Self {
+        Mutex { state: AtomicU32::new(0), value: UnsafeCell::new(value) }
+    }
+    /// Takes the lock; waits for it.
+    #[inline]
+    pub fn lock(&self) -> MutexGuard<'_, T> {
+        if self.state.compare_exchange(0, 1, Acquire, Relaxed).is_err() {
+            self.lock_slow();
+        }
+        MutexGuard(self)
+    }
+    #[cold]
+    fn lock_slow(&self) {
+        for _ in 0..SPINS {
+            if self.state.load(Relaxed) == 0 && self.state.compare_exchange(0, 1, Acquire, Relaxed).is_ok() {
+                return;
+            }
+            core::hint::spin_loop();
+        }
+        while self.state.swap(2, Acquire) != 0 {
+            futex_wait(&self.state, 2, u64::MAX);
+        }
+    }
+    fn unlock(&self) {
+        // Release pairs with the Acquire of the next holder.
+        if self.state.swap(0, Release) == 2 {
+            futex_wake(&self.state, 1);
+        }
+    }
+}
+
+/// Unlocks when dropped.
+#[derive(Debug)]
+pub struct MutexGuard<'a, T>(&'a Mutex<T>);
+
+impl<T> Deref for MutexGuard<'_, T> {
+    type Target = T;
+    fn deref(&self) -> &T {
+        // SAFETY: the guard exists, so this thread holds the lock.
+        unsafe { &*self.0.value.get() }
+    }
+}
+impl<T> DerefMut for MutexGuard<'_, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        // SAFETY: as above, and the guard is borrowed exclusively.
+        unsafe { &mut *self.0.value.get() }
+    }
+}
+impl<T> Drop for MutexGuard<'_, T> {
+    fn drop(&mut self) {
+        self.0.unlock();
+    }
+}
+
+/// Shared or exclusive. A waiting writer keeps new readers out, so that events are never starved by faults.
+///
+/// `state`: number of readers, or `WRITER`. `writers`: how many wait or hold. `turn`: bumped at every release, for sleepers.
+#[derive(Debug)]
+pub struct RwLock<T> {
+    state: AtomicU32,
+    writers: AtomicU32,
+    turn: AtomicU32,
+    sleepers: AtomicU32,
+    value: UnsafeCell<T>,
+}
+
+const WRITER: u32 = u32::MAX;
+
+// SAFETY: readers share T, one writer has it alone.
+unsafe impl<T: Send + Sync> Sync for RwLock<T> {}
+// SAFETY: as for T.
+unsafe impl<T: Send> Send for RwLock<T> {}
+
+impl<T> RwLock<T> {
+    /// A free lock around `value`.
+    pub const fn new(value: T) -> Self {
+        RwLock {
+            state: AtomicU32::new(0),
+            writers: AtomicU32::new(0),
+            turn: AtomicU32::new(0),
+            sleepers: AtomicU32::new(0),
+            value: UnsafeCell::new(value),
+        }
+    }
+    fn try_read(&self) -> bool {
+        if self.writers.load(Relaxed) != 0 {
+            return false;
+        }
+        let n = self.state.load(Relaxed);
+        n != WRITER && self.state.compare_exchange(n, n + 1, Acquire, Relaxed).is_ok()
+    }
+    fn wait(&self, mut ready: impl FnMut() -> bool) {
+        for _ in 0..SPINS {
+            if ready() {
+                return;
+            }
+            core::hint::spin_loop();
+        }
+        loop {
+            // SeqCst orders this count before the look at `turn`, against release()'s bump of `turn` before its look at the count:
+            // one of the two sees the other, so no wake is lost.
+            self.sleepers.fetch_add(1, SeqCst);
+            let turn = self.turn.load(SeqCst);
+            if ready() {
+                self.sleepers.fetch_sub(1, Relaxed);
+                return;
+            }
+            futex_wait(&self.turn, turn, u64::MAX);
+            self.sleepers.fetch_sub(1, Relaxed);
+        }
+    }
+    fn released(&self) {
+        self.turn.fetch_add(1, SeqCst);
+        if self.sleepers.load(SeqCst) != 0 {
+            futex_wake(&self.turn, i32::MAX as u32);
+        }
+    }
+    /// Takes the lock shared; waits for it.
+    pub fn read(&self) -> ReadGuard<'_, T> {
+        if !self.try_read() {
+            self.wait(|| self.try_read());
+        }
+        ReadGuard(self)
+    }
+    /// Takes the lock exclusively; waits for it.
+    pub fn write(&self) -> WriteGuard<'_, T> {
+        self.writers.fetch_add(1, Relaxed);
+        let take = || self.state.compare_exchange(0, WRITER, Acquire, Relaxed).is_ok();
+        if !take() {
+            self.wait(take);
+        }
+        WriteGuard(self)
+    }
+}
+
+/// Releases when dropped.
+#[derive(Debug)]
+pub struct ReadGuard<'a, T>(&'a RwLock<T>);
+/// Releases when dropped.
+#[derive(Debug)]
+pub struct WriteGuard<'a, T>(&'a RwLock<T>);
+
+impl<T> Deref for ReadGuard<'_, T> {
+    type Target = T;
+    fn deref(&self) -> &T {
+        // SAFETY: the guard exists, so no writer does.
+        unsafe { &*self.0.value.get() }
+    }
+}
+impl<T> Deref for WriteGuard<'_, T> {
+    type Target = T;
+    fn deref(&self) -> &T {
+        // SAFETY: the guard exists, so this thread is the only holder.
+        unsafe { &*self.0.value.get() }
+    }
+}
+impl<T> DerefMut for WriteGuard<'_, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        // SAFETY: as above.
+        unsafe { &mut *self.0.value.get() }
+    }
+}
+impl<T> Drop for ReadGuard<'_, T> {
+    fn drop(&mut self) {
+        // Release pairs with the Acquire of the writer that comes next.
+        if self.0.state.fetch_sub(1, Release) == 1 {
+            self.0.released();
+        }
+    }
+}
+impl<T> Drop for WriteGuard<'_, T> {
+    fn drop(&mut self) {
+        self.0.writers.fetch_sub(1, Relaxed);
+        // Release pairs with the Acquire of whoever comes next.
+        self.0.state.store(0, Release);
+        self.0.released();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+
+    #[test]
+    fn counts_come_out_right() {
+        let m = Arc::new(Mutex::new(0u64));
+        let rw = Arc::new(RwLock::new([0u64; 2]));
+        let threads: Vec<_> = (0..4)
+            .map(|t| {
+                let (m, rw) = (m.clone(), rw.clone());
+                std::thread::spawn(move || {
+                    for i in 0..20_000 {
+                        *m.lock() += 1;
+                        if (i + t) % 8 == 0 {
+                            let mut w = rw.write();
+                            w[0] += 1;
+                            w[1] += 1;
+                        } else {
+                            let r = rw.read();
+                            assert_eq!(r[0], r[1]);
+                        }
+                    }
+                })
+            })
+            .collect();
+        for t in threads {
+            t.join().expect("no panic");
+        }
+        assert_eq!(*m.lock(), 80_000);
+        assert_eq!(rw.read()[0], 10_000);
+    }
+}

@@ -1,0 +1,412 @@
+//! The machine: performs what the core decides, on Linux memory.
+//!
+//! ```text
+//!   handler threads (messages)    faulting threads (SIGBUS)      page daemon        hooks, region calls
+//!            |                            |                          |                     |
+//!            +---------- serve -----------+                          |                     |
+//!            |        map.read: decide (core lock), fill by COPY     |                     |
+//!            v                                                       v                     v
+//!      reads: buffer -> check -> COPY                     park by MOVE, hash,      map.write: ranges, events,
+//!      (reader.rs)                                        write, drop (daemon.rs)  release, rename, adopt
+//! ```
+//!
+//! Lock order: `map` (shared for whatever fills or takes pages, exclusive for reading events and changing ranges) -> `core`.
+//!
+//! Why events are read under the exclusive lock: the kernel refuses to fill pages (EAGAIN) from the moment an unmap, discard or move
+//! begins until its event is *read*. If fills could run between the reading and the processing of an event, old content could land in
+//! a range that is new. With the lock, a fill comes wholly before the reading (then the kernel guards it) or after the processing.
+
+use crate::lock::{Mutex, RwLock};
+use crate::park::{Park, ParkPlace};
+use crate::ranges::{Kind, RangeMap};
+use crate::swap_file::SwapFile;
+use crate::sys::{self, Fd, IoVec, futex_wait, futex_wake};
+use crate::uffd::{Moved, Uffd};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering::*};
+use overspill_swap::SwapPager;
+use overspill_vm::status::{Outcome, Status};
+use overspill_vm::types::{FrameId, PAGE_SHIFT, PAGE_SIZE, PageId, Slot};
+use overspill_vm::{Fault, Filled, PageIn, Vm};
+
+/// How a thread that touches a missing page gets it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Delivery {
+    /// Handler threads read messages; every system call works on every page; needs the full userfaultfd.
+    Threads,
+    /// The faulting thread serves itself in a SIGBUS handler; system calls on absent pages return EFAULT; needs no privileges.
+    #[default]
+    InThread,
+}
+
+/// What is changed by core calls.
+pub struct Core {
+    /// The core.
+    pub vm: Vm<SwapPager>,
+    /// Who owns which parking place.
+    pub park: Park,
+    /// Parking places whose content nobody needs any more: charged to the budget until they are dropped.
+    pub drops: Vec<ParkPlace>,
+}
+
+impl Core {
+    /// The frame's parked original is a second copy from now on (its page is mapped again, or was given up). It is charged until it
+    /// is dropped, by [`Machine::drop_places`] or at the end of the write that holds it.
+    pub fn retire(&mut self, frame: FrameId) {
+        self.vm.charge(1);
+        if let Some(place) = self.park.disown(frame) {
+            self.drops.push(place); // within its capacity: as many as there are places
+        }
+    }
+}
+
+/// What is changed only when address ranges, descriptors or files change.
+pub struct Space {
+    /// Who serves which address.
+    pub ranges: RangeMap,
+    /// Discards that may be under way.
+    pub discards: crate::space::Discards,
+    /// The address of page 0 of each object.
+    pub origins: Vec<usize>,
+    /// The program's ranges are registered here.
+    pub program: Uffd,
+    /// The parking area is registered here.
+    pub parking: Uffd,
+    /// The swap files by device.
+    pub files: [Option<SwapFile>; 16],
+    /// Ourselves, for discards of scattered ranges; -1 if not to be had.
+    pub pidfd: Option<Fd>,
+}
+
+impl Space {
+    /// The address of a page.
+    pub fn addr(&self, page: PageId) -> usize {
+        self.origins[page.object().0 as usize] + ((page.index() as usize) << PAGE_SHIFT)
+    }
+}
+
+/// Faults that are to fail, for tests (`OVERSPILL_INJECT`).
+#[derive(Debug, Default)]
+pub struct Inject {
+    /// Fail reads after this many, with EIO; 0: never.
+    pub read_after: u64,
+    /// Fail writes after this many, with EIO; 0: never.
+    pub write_after: u64,
+    /// Flip a bit in pages read after this many; 0: never.
+    pub flip_after: u64,
+    /// So many were done.
+    pub reads: core::sync::atomic::AtomicU64,
+    /// So many were done.
+    pub writes: core::sync::atomic::AtomicU64,
+}
+
+impl Inject {
+    /// From `read=N,write=N,flip=N`.
+    pub fn parse(text: &str) -> Inject {
+        let mut inject = Inject::default();
+        for part in text.split(',') {
+            let (key, n) = part.split_once('=').unwrap_or((part, "1"));
+            let n = n.parse().unwrap_or(1);
+            match key {
+                "read" => inject.read_after = n,
+                "write" => inject.write_after = n,
+                "flip" => inject.flip_after = n,
+                _ => {}
+            }
+        }
+        inject
+    }
+    fn due(after: u64, count: &core::sync::atomic::AtomicU64) -> bool {
+        after != 0 && count.fetch_add(1, Relaxed) >= after
+    }
+    /// Whether this read is to fail.
+    pub fn read(&self) -> bool {
+        Self::due(self.read_after, &self.reads)
+    }
+    /// Whether this write is to fail.
+    pub fn write(&self) -> bool {
+        Self::due(self.write_after, &self.writes)
+    }
+    /// Whether this page is to come back damaged.
+    pub fn flip(&self) -> bool {
+        Self::due(self.flip_after, &self.reads)
+    }
+}
+
+/// One pager of one process.
+pub struct Machine {
+    /// Ranges and descriptors. Outer lock.
+    pub map: RwLock<Space>,
+    /// The core. Inner lock.
+    pub core: Mutex<Core>,
+    /// How faults come.
+    pub delivery: Delivery,
+    /// What `overspill run` and `stat` see.
+    pub status: &'static Status,
+    /// `overspill run` stands by and will print what is to be said.
+    pub supervised: AtomicBool,
+    /// Faults on order.
+    pub inject: Inject,
+    /// Bumped to wake the page daemon.
+    pub daemon_bell: AtomicU32,
+    /// The daemon sleeps (or is about to).
+    pub daemon_sleeps: AtomicBool,
+    /// Bumped when frames became free or pages arrived, for threads that wait in the fault handler.
+    pub arrivals: AtomicU32,
+    /// How many wait for that.
+    pub waiters: AtomicU32,
+    /// Nothing can be evicted: give out frames above the budget.
+    pub starved: AtomicBool,
+    /// A fork is about to happen: nobody starts I/O.
+    pub frozen: AtomicU32,
+    /// The pager is shutting down (library).
+    pub quit: AtomicBool,
+    /// Readable once `quit` is set, for threads that wait for I/O; -1 if there is none.
+    pub quit_event: AtomicI32,
+    /// A page of zeroes to fill from, [`ZEROES_PAGES`] long.
+    pub zeroes: usize,
+    /// The parking area's address and its length in pages.
+    pub parking: (usize, u32),
+}
+
+/// Length of the zero source, in pages.
+pub const ZEROES_PAGES: u32 = 64;
+
+/// What serving a fault came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Served {
+    /// The page is there (or its thread was told to look again).
+    Done,
+    /// It is there; and read this as well, since its reader will want it.
+    DoneReadAhead(PageIn),
+    /// Something else is under way with it; its end wakes whoever waits.
+    Busy,
+    /// Read this; its end wakes whoever waits.
+    Read(PageIn),
+    /// No frame is free.
+    NoMemory,
+    /// It cannot be had: an error at the access.
+    Lost,
+    /// Not an address of the pager's.
+    NotOurs,
+}
+
+impl Machine {
+    /// Serves a touch of `addr`, all but I/O and waiting.
+    pub fn serve(&self, addr: usize) -> Served {
+        let addr = addr & !(PAGE_SIZE - 1);
+        let map = self.map.read();
+        let Some(range) = map.ranges.find(addr).copied() else { return Served::NotOurs };
+        if range.kind == Kind::Native {
+            return Served::NotOurs;
+        }
+        let page = range.page(addr);
+        let mut core = self.core.lock();
+        let fault = core.vm.fault(page, range.bounds(), self.starved.load(Relaxed));
+        let wants_daemon = core.vm.wants_daemon();
+        let served = match fault {
+            Fault::Busy => Served::Busy,
+            Fault::NoMemory => Served::NoMemory,
+            Fault::PageIn(op) => Served::Read(op),
+            Fault::Lost => {
+                drop(core);
+                let _ = map.program.poison(addr, PAGE_SIZE);
+                self.wake(&map, addr, PAGE_SIZE);
+                Served::Lost
+            }
+            Fault::Mapped => {
+                drop(core);
+                self.fill_zero(&map, addr, 1);
+                self.wake(&map, addr, PAGE_SIZE);
+                Served::Done
+            }
+            Fault::ZeroFill { count } => {
+                drop(core);
+                let done = self.fill_zero(&map, addr, count);
+                let mut core = self.core.lock();
+                let mut wake = false;
+                for i in 0..count {
+                    let filled = if i < done { Filled::Mapped } else { Filled::No };
+                    wake |= core.vm.fill_done(page.offset(i as u64), filled);
+                }
+                drop(core);
+                if wake {
+                    self.wake(&map, addr, (count as usize) << PAGE_SHIFT);
+                }
+                Served::Done
+            }
+            Fault::Restore { frame, ahead } => {
+                let from = core.park.addr(core.park.place(frame));
+                drop(core);
+                // SAFETY: the page is busy, so its parked content stays where it is; it is what the program must find.
+                let filled = unsafe { self.fill_from(&map, addr, from as *const u8, 1) } == 1;
+                let mut core = self.core.lock();
+                let wake = core.vm.restore_done(page, if filled { Filled::Mapped } else { Filled::No });
+                if filled {
+                    core.retire(frame);
+                }
+                let batch = core.drops.len() >= DROPS_BATCH;
+                drop(core);
+                if wake {
+                    self.wake(&map, addr, PAGE_SIZE);
+                }
+                if batch {
+                    self.drop_places(&map, false);
+                }
+                ahead.map_or(Served::Done, Served::DoneReadAhead)
+            }
+        };
+        drop(map);
+        if wants_daemon {
+            self.ring_daemon();
+        }
+        served
+    }
+
+    /// Copies zeroes into `count` missing pages; returns how many are there now (arrived here or found).
+    pub fn fill_zero(&self, map: &Space, addr: usize, count: u32) -> u32 {
+        let mut done = 0;
+        while done < count {
+            let n = (count - done).min(ZEROES_PAGES);
+            // SAFETY: the source is `ZEROES_PAGES` pages of zeroes, never written; these pages are untouched, so zeroes are right.
+            let m = unsafe { self.fill_from(map, addr + ((done as usize) << PAGE_SHIFT), self.zeroes as *const u8, n) };
+            done += m;
+            if m < n {
+                break;
+            }
+        }
+        done
+    }
+
+    /// Copies `count` pages from `src` into missing pages; a page that is there already is left alone. Returns how many from the
+    /// first on are there now.
+    ///
+    /// # Safety
+    /// `src` is readable for `count` pages and holds what the program must find.
+    pub unsafe fn fill_from(&self, map: &Space, addr: usize, src: *const u8, count: u32) -> u32 {
+        let len = (count as usize) << PAGE_SHIFT;
+        let mut done = 0;
+        while done < len {
+            // SAFETY: within the caller's source.
+            let Moved { bytes, error } = unsafe { map.program.copy(addr + done, src.add(done), len - done) };
+            done += bytes;
+            match error {
+                None => {}
+                Some(libc::EEXIST) => done += PAGE_SIZE,
+                // EAGAIN: an event waits to be read, the page is faulted again after it. ENOENT, EFAULT, ESRCH: the mapping is gone.
+                Some(_) => break,
+            }
+        }
+        (done >> PAGE_SHIFT) as u32
+    }
+
+    /// Tells threads that wait for pages of the range to look again.
+    pub fn wake(&self, map: &Space, addr: usize, len: usize) {
+        match self.delivery {
+            Delivery::Threads => map.program.wake(addr, len),
+            Delivery::InThread => self.arrived(),
+        }
+    }
+
+    /// Something that threads in the fault handler may wait for has happened.
+    pub fn arrived(&self) {
+        self.arrivals.fetch_add(1, Release);
+        if self.waiters.load(SeqCst) != 0 {
+            futex_wake(&self.arrivals, i32::MAX as u32);
+        }
+    }
+
+    /// Waits in the fault handler until something has arrived since `seen`, or a while has passed.
+    pub fn await_arrival(&self, seen: u32) {
+        self.waiters.fetch_add(1, SeqCst);
+        futex_wait(&self.arrivals, seen, 2_000_000);
+        self.waiters.fetch_sub(1, SeqCst);
+    }
+
+    /// Wakes the page daemon if it sleeps.
+    pub fn ring_daemon(&self) {
+        if self.daemon_sleeps.swap(false, SeqCst) {
+            self.daemon_bell.fetch_add(1, SeqCst);
+            futex_wake(&self.daemon_bell, 1);
+        }
+    }
+
+    /// Drops what waits to be dropped, if that is a batch's worth (or `all`).
+    pub fn drop_places(&self, map: &Space, all: bool) {
+        let mut batch = [ParkPlace(0); DROPS_BATCH];
+        loop {
+            let mut core = self.core.lock();
+            let n = core.drops.len().min(DROPS_BATCH);
+            if n == 0 || (n < DROPS_BATCH && !all) {
+                return;
+            }
+            let rest = core.drops.len() - n;
+            batch[..n].copy_from_slice(&core.drops[rest..]);
+            core.drops.truncate(rest);
+            drop(core);
+            let batch = &mut batch[..n];
+            self.discard_places(map, batch);
+            let mut core = self.core.lock();
+            for &place in batch.iter() {
+                core.park.give(place);
+            }
+            core.vm.uncharge(n as u32);
+            drop(core);
+            self.arrived();
+        }
+    }
+
+    /// Discards the content of parking places (which nobody owns or holds). Sorts them.
+    pub fn discard_places(&self, map: &Space, places: &mut [ParkPlace]) {
+        places.sort_unstable();
+        let mut iov = [IoVec { base: 0, len: 0 }; 64];
+        let mut n = 0;
+        for place in places.iter() {
+            let at = self.parking.0 + ((place.0 as usize) << PAGE_SHIFT);
+            if n > 0 && iov[n - 1].base + iov[n - 1].len == at {
+                iov[n - 1].len += PAGE_SIZE;
+                continue;
+            }
+            if n == iov.len() {
+                // SAFETY: nobody owns or holds these places.
+                unsafe { sys::discard_ranges(map.pidfd.as_ref().map_or(-1, Fd::raw), &iov[..n]) };
+                n = 0;
+            }
+            iov[n] = IoVec { base: at, len: PAGE_SIZE };
+            n += 1;
+        }
+        // SAFETY: as above.
+        unsafe { sys::discard_ranges(map.pidfd.as_ref().map_or(-1, Fd::raw), &iov[..n]) };
+    }
+
+    /// The file and byte offset of a slot.
+    pub fn locate(&self, map: &Space, core: &Core, slot: Slot) -> (i32, u64) {
+        let (device, offset) = core.vm.pager().device_of(slot);
+        let file = map.files[device.0 as usize].as_ref().expect("a device has a file");
+        (file.raw(), (offset as u64) << PAGE_SHIFT)
+    }
+
+    /// Stops the program: the message is left for `overspill run`, and written to standard error if nobody supervises.
+    pub fn stop_program(&self, message: &[u8]) -> ! {
+        self.status.message.set(message);
+        self.status.outcome.store(Outcome::Stopped as u32, Release);
+        if !self.supervised.load(Relaxed) {
+            for part in [&b"overspill: "[..], message, b"\n"] {
+                let _ = sys::write(2, part);
+            }
+        }
+        sys::kill_self()
+    }
+}
+
+/// Parked originals are dropped so many at a time, with one TLB flush.
+pub const DROPS_BATCH: usize = 32;
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        // SAFETY: both are mappings that set-up made for this machine; nobody else has it any more, so nobody uses them.
+        unsafe {
+            sys::unmap(self.parking.0 as *mut u8, (self.parking.1 as usize) << PAGE_SHIFT);
+            sys::unmap(self.zeroes as *mut u8, (ZEROES_PAGES as usize) << PAGE_SHIFT);
+        }
+    }
+}

@@ -1,0 +1,253 @@
+//! Page-in: buffers, reads in flight, and what becomes of the pages that arrive.
+//!
+//! A [`Reader`] belongs to one thread. It reads a cluster into a private buffer, compares each page with what was stored, and copies
+//! it into the program (`UFFDIO_COPY`, which never flushes a TLB).
+
+use crate::content::{self, PageBytes};
+use crate::io::{Done, Engine, Io};
+use crate::machine::Machine;
+use crate::sys::{self, Errno};
+use overspill_vm::pager::IoResult;
+use overspill_vm::types::{ContentHash, PAGE_SHIFT, PAGE_SIZE};
+use overspill_vm::{CLUSTER_PAGES_MAX, Filled, PageIn, Place};
+
+/// Single-page buffers, for random faults.
+const SINGLES: usize = 16;
+/// Cluster buffers.
+const CLUSTERS: usize = 3;
+/// Reads in flight.
+pub const READS_MAX: usize = SINGLES + CLUSTERS;
+/// Tokens below this are reads.
+pub const TOKEN_OTHER: u64 = 1 << 32;
+
+#[derive(Clone, Copy)]
+struct InFlight {
+    op: PageIn,
+    buffer: *mut u8,
+}
+
+/// One thread's page-in.
+pub struct Reader {
+    /// Its I/O.
+    pub io: Io,
+    buffers: *mut u8,
+    cluster_pages: usize,
+    flights: [Option<InFlight>; READS_MAX],
+    in_flight: usize,
+}
+
+/// How many pages of buffer a reader takes, for clusters of `cluster_pages`.
+pub const fn buffer_pages(cluster_pages: usize) -> usize {
+    SINGLES + CLUSTERS * cluster_pages
+}
+
+/// Compares, places and maps what has been read into `buffer`. Returns the next window if its reader waits already.
+///
+/// # Safety
+/// `buffer` has room for the cluster, page-aligned; the read into it has ended and nobody else uses it.
+pub unsafe fn arrived(machine: &Machine, op: &PageIn, buffer: *mut u8, result: Result<usize, Errno>) -> Option<PageIn> {
+    let mut places = [Place::Discard; CLUSTER_PAGES_MAX];
+    let mut hashes = [ContentHash(0); CLUSTER_PAGES_MAX];
+    let result = complete(machine, op, buffer, result);
+    let whole = result.map_or(0, |n| n >> PAGE_SHIFT) as u32;
+    if machine.inject.flip() {
+        // SAFETY: the buffer is this thread's, at least a page long.
+        unsafe { *buffer ^= 1 };
+    }
+    for i in (0..op.count.min(whole)).filter(|i| op.wants(*i)) {
+        // SAFETY: the buffer has `op.count` pages, aligned, and the read into it has ended.
+        let bytes = unsafe { &*(buffer.add((i as usize) << PAGE_SHIFT) as *const PageBytes) };
+        hashes[i as usize] = content::hash(bytes);
+    }
+    let map = machine.map.read();
+    let addr_of = |i: u32| map.addr(op.page(i));
+    // the range may have been cut since the read began; what was cut off is doomed and is not placed
+    let range = map.ranges.find(addr_of(0)).or_else(|| map.ranges.find(addr_of(op.count - 1)));
+    let bounds = range.map_or(0..0, |r| r.bounds());
+    let mut core = machine.core.lock();
+    let check = |i: u32, expected: ContentHash| match result {
+        Err(e) => IoResult::Io(e),
+        Ok(_) if i >= whole => IoResult::Io(libc::EIO),
+        Ok(_) if hashes[i as usize] != expected => IoResult::Corrupt,
+        Ok(_) => IoResult::Ok,
+    };
+    let next = core.vm.page_in_arrived(op, bounds, check, &mut places);
+    // a page left parked needs a place; without one it is mapped
+    let mut parked = None;
+    for (i, place) in places[..op.count as usize].iter_mut().enumerate() {
+        if let Place::Park(frame) = *place {
+            match core.park.take(1) {
+                Some((at, _)) => parked = Some((i as u32, frame, at)),
+                None => *place = Place::Map,
+            }
+        }
+    }
+    drop(core);
+    let mut wake = false;
+    let mut i = 0;
+    while i < op.count {
+        let addr = addr_of(i);
+        match places[i as usize] {
+            Place::Discard => {
+                wake = true;
+                i += 1;
+            }
+            Place::Lost => {
+                let _ = map.program.poison(addr, PAGE_SIZE);
+                wake = true;
+                i += 1;
+            }
+            Place::Park(_) => {
+                let (_, frame, at) = parked.expect("one page is left parked");
+                let to = machine.parking.0 + ((at.0 as usize) << PAGE_SHIFT);
+                // SAFETY: the place is ours and absent; the buffer page holds what was read and checked.
+                let moved = unsafe { map.parking.copy(to, buffer.add((i as usize) << PAGE_SHIFT), PAGE_SIZE) };
+                let mut core = machine.core.lock();
+                if moved.bytes == PAGE_SIZE {
+                    core.park.own(frame, at);
+                    wake |= core.vm.page_in_done(op.page(i), Filled::Parked);
+                } else {
+                    core.park.give(at);
+                    wake |= core.vm.page_in_done(op.page(i), Filled::No);
+                }
+                i += 1;
+            }
+            Place::Map => {
+                let mut n = 1;
+                while i + n < op.count && places[(i + n) as usize] == Place::Map {
+                    n += 1;
+                }
+                // SAFETY: these pages are busy and missing; the buffer holds what was read and checked for them.
+                let done = unsafe { machine.fill_from(&map, addr, buffer.add((i as usize) << PAGE_SHIFT), n) };
+                let mut core = machine.core.lock();
+                for k in 0..n {
+                    let filled = if k < done { Filled::Mapped } else { Filled::No };
+                    wake |= core.vm.page_in_done(op.page(i + k), filled);
+                }
+                i += n;
+            }
+        }
+    }
+    if wake || machine.delivery == crate::machine::Delivery::InThread {
+        machine.wake(&map, addr_of(0), (op.count as usize) << PAGE_SHIFT);
+    }
+    next
+}
+
+/// The next part of the window that `op` was part of: to be read beside it.
+pub fn read_more(machine: &Machine, op: &PageIn) -> Option<PageIn> {
+    let map = machine.map.read();
+    let range = map.ranges.find(map.addr(op.first))?;
+    machine.core.lock().vm.read_more(op, range.bounds())
+}
+
+/// A read that was cut short goes on behind the cut, and one that failed is tried once more: a lost page is lost for good.
+fn complete(machine: &Machine, op: &PageIn, buffer: *mut u8, result: Result<usize, Errno>) -> Result<usize, Errno> {
+    let len = (op.count as usize) << PAGE_SHIFT;
+    let done = result.unwrap_or(0);
+    if done == len {
+        return result;
+    }
+    let (fd, offset) = {
+        let map = machine.map.read();
+        let core = machine.core.lock();
+        machine.locate(&map, &core, op.slot)
+    };
+    let fd = if machine.inject.read() { -1 } else { fd };
+    // SAFETY: the rest of this thread's buffer, which has room for the whole cluster.
+    unsafe { sys::pread_full(fd, buffer.add(done), len - done, offset + done as u64) }.map(|n| done + n)
+}
+
+impl Reader {
+    /// With I/O of its own.
+    ///
+    /// # Errors
+    /// As [`Io::new`]; ENOMEM.
+    pub fn new(engine: Engine, cluster_pages: usize) -> Result<Reader, Errno> {
+        let len = buffer_pages(cluster_pages) << PAGE_SHIFT;
+        let buffers = sys::map_anonymous(len)?;
+        // Present from the start: a fault here would have to be served by somebody else.
+        // SAFETY: our own fresh mapping.
+        unsafe { buffers.write_bytes(0, len) };
+        Ok(Reader { io: Io::new(engine, 64)?, buffers, cluster_pages, flights: [None; READS_MAX], in_flight: 0 })
+    }
+
+    fn buffer(&self, flight: usize) -> *mut u8 {
+        let page = if flight < SINGLES { flight } else { SINGLES + (flight - SINGLES) * self.cluster_pages };
+        // SAFETY: within the mapping of `buffer_pages` pages.
+        unsafe { self.buffers.add(page << PAGE_SHIFT) }
+    }
+
+    /// Reads in flight.
+    pub fn in_flight(&self) -> usize {
+        self.in_flight
+    }
+
+    /// Starts a read. When every buffer is in use, finishes others first.
+    pub fn start(&mut self, machine: &Machine, op: PageIn) {
+        assert!(op.count as usize <= self.cluster_pages, "a read of {} pages", op.count);
+        let range = if op.count == 1 { 0..SINGLES } else { SINGLES..READS_MAX };
+        // Completions of other kinds go back only when a buffer is found: while any lies there, `wait` would not wait.
+        let mut others = [None; 8];
+        let mut n = 0;
+        let flight = loop {
+            if let Some(free) = range.clone().find(|i| self.flights[*i].is_none()) {
+                break free;
+            }
+            self.io.wait(None);
+            while let Some(done) = self.io.completion() {
+                if done.token < TOKEN_OTHER {
+                    self.finish(machine, done);
+                } else if n < others.len() {
+                    others[n] = Some(done); // of more than these, one would be a repetition: they only say "look again"
+                    n += 1;
+                }
+            }
+        };
+        for done in others.iter().flatten() {
+            self.io.put_back(*done);
+        }
+        let (fd, offset) = {
+            let map = machine.map.read();
+            let core = machine.core.lock();
+            machine.locate(&map, &core, op.slot)
+        };
+        let buffer = self.buffer(flight);
+        self.flights[flight] = Some(InFlight { op, buffer });
+        self.in_flight += 1;
+        let fd = if machine.inject.read() { -1 } else { fd };
+        // SAFETY: the buffer belongs to this flight until its completion.
+        unsafe { self.io.read(fd, buffer, (op.count as usize) << PAGE_SHIFT, offset, flight as u64) };
+        if self.in_flight < READS_MAX - CLUSTERS
+            && let Some(more) = read_more(machine, &op)
+        {
+            self.start(machine, more);
+        }
+    }
+
+    /// A read has ended.
+    pub fn finish(&mut self, machine: &Machine, done: Done) {
+        let flight = self.flights[done.token as usize].take().expect("a read in flight");
+        self.in_flight -= 1;
+        // SAFETY: the flight's own buffer, and its read has ended.
+        if let Some(next) = unsafe { arrived(machine, &flight.op, flight.buffer, done.result) } {
+            self.start(machine, next);
+        }
+    }
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        // the kernel may still write to the buffers
+        while self.in_flight > 0 {
+            self.io.wait(None);
+            while let Some(done) = self.io.completion() {
+                if done.token < TOKEN_OTHER && self.flights[done.token as usize].take().is_some() {
+                    self.in_flight -= 1;
+                }
+            }
+        }
+        // SAFETY: the mapping that `new` made; no read into it is in flight, and only this reader hands its buffers out.
+        unsafe { sys::unmap(self.buffers, buffer_pages(self.cluster_pages) << PAGE_SHIFT) };
+    }
+}

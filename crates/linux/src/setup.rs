@@ -1,0 +1,195 @@
+//! Setting a machine up, and what can go wrong with it, in sentences.
+
+use crate::io::Engine;
+use crate::lock::{Mutex, RwLock};
+use crate::machine::{Core, Delivery, Inject, Machine, Space, ZEROES_PAGES};
+use crate::park::Park;
+use crate::ranges::RangeMap;
+use crate::reader;
+use crate::swap_file::SwapFile;
+use crate::sys::{self, Errno};
+use crate::uffd::{self, Uffd};
+use core::fmt;
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32};
+use overspill_swap::SwapPager;
+use overspill_vm::status::Status;
+use overspill_vm::types::{PAGE_SHIFT, PAGE_SIZE};
+use overspill_vm::{Config, ConfigError, Vm};
+
+/// How a machine is set up.
+#[derive(Debug)]
+pub struct Options<'a> {
+    /// The budget in bytes.
+    pub memory_bytes: u64,
+    /// Directory of the swap file, or its name.
+    pub swap_place: &'a [u8],
+    /// Its greatest size in bytes; 0: as far as the file system goes.
+    pub swap_bytes: u64,
+    /// One of [`overspill_vm::policy::NAMES`].
+    pub policy: &'static str,
+    /// How I/O is issued; resolved.
+    pub engine: Engine,
+    /// How faults come.
+    pub delivery: Delivery,
+    /// How many pages may be managed.
+    pub pages_max: u64,
+    /// How many objects there may be.
+    pub objects_max: u16,
+    /// Threads that will own a [`reader::Reader`] each.
+    pub readers: usize,
+    /// Readahead and zero-ahead windows are this at the most, in pages; `None`: by the budget.
+    pub ahead_pages_max: Option<u32>,
+    /// Decisions to remember, for tests.
+    pub decisions_max: usize,
+}
+
+/// Why a machine could not be set up. Displays as one sentence: what happened, where, what to try.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum SetupError {
+    /// The core refused.
+    Config(ConfigError),
+    /// userfaultfd(2) failed.
+    Userfaultfd(Errno, Delivery),
+    /// The swap file could not be made.
+    Swap(Errno, String),
+    /// io_uring was asked for and is refused.
+    Engine(Errno),
+    /// mmap(2) or clone(2) failed.
+    Memory(Errno),
+}
+
+impl fmt::Display for SetupError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let os = |e: Errno| std::io::Error::from_raw_os_error(e);
+        match self {
+            SetupError::Config(e) => write!(f, "{e}"),
+            SetupError::Userfaultfd(libc::EPERM | libc::EACCES, Delivery::Threads) => write!(
+                f,
+                "userfaultfd is not permitted here: run as root or with CAP_SYS_PTRACE, or set the sysctl vm.unprivileged_userfaultfd=1, \
+                 or give this user access to /dev/userfaultfd; in a container its seccomp profile must allow userfaultfd too"
+            ),
+            SetupError::Userfaultfd(libc::EPERM, Delivery::InThread) => {
+                write!(
+                    f,
+                    "userfaultfd is not permitted here: the container's seccomp profile must allow the system call userfaultfd"
+                )
+            }
+            SetupError::Userfaultfd(libc::EINVAL, _) => {
+                write!(f, "this kernel's userfaultfd cannot move pages (UFFDIO_MOVE): Overspill needs Linux 6.8 or later")
+            }
+            SetupError::Userfaultfd(libc::ENOSYS, _) => {
+                write!(f, "this kernel has no userfaultfd: it was built without CONFIG_USERFAULTFD")
+            }
+            SetupError::Userfaultfd(e, _) => write!(f, "userfaultfd could not be opened: {}", os(*e)),
+            SetupError::Swap(libc::EEXIST, place) => {
+                write!(f, "the swap file {place} exists already: name a new file or a directory with --swap")
+            }
+            SetupError::Swap(e, place) => {
+                write!(f, "no swap file could be made at {place}: {}: choose another place with --swap", os(*e))
+            }
+            SetupError::Engine(e) => write!(f, "io_uring is refused here ({}): use --engine auto or --engine psync", os(*e)),
+            SetupError::Memory(e) => write!(f, "the pager could not get memory or threads for itself: {}", os(*e)),
+        }
+    }
+}
+
+impl std::error::Error for SetupError {}
+
+/// The longest cluster for a budget of `memory_pages` pages, in pages.
+pub fn cluster_pages(memory_pages: u32) -> usize {
+    Config::new(memory_pages, 1).readahead_pages_max as usize
+}
+
+/// Opens the two userfaultfds: for the program's ranges and for the parking area.
+///
+/// # Errors
+/// As [`Uffd::open`].
+pub fn open_uffds(delivery: Delivery) -> Result<(Uffd, Uffd), Errno> {
+    let full = delivery == Delivery::Threads;
+    let features = uffd::FEATURE_MOVE | if full { uffd::FEATURES_EVENTS } else { uffd::FEATURE_SIGBUS };
+    let program = Uffd::open(full, features | uffd::FEATURE_POISON).or_else(|_| Uffd::open(full, features))?;
+    let parking = Uffd::open(false, uffd::FEATURE_MOVE)?;
+    Ok((program, parking))
+}
+
+/// Sets a machine up. No thread is started.
+///
+/// # Errors
+/// [`SetupError`].
+pub fn machine(options: &Options<'_>, status: &'static Status) -> Result<Machine, SetupError> {
+    let memory_pages = (options.memory_bytes >> PAGE_SHIFT).min(1 << 28) as u32;
+    let mut config = Config::new(memory_pages, options.pages_max);
+    config.policy = options.policy;
+    config.objects_max = options.objects_max;
+    config.decisions_max = options.decisions_max;
+    if let Some(most) = options.ahead_pages_max {
+        config.readahead_pages_max = config.readahead_pages_max.min(most).max(1);
+        config.zero_ahead_pages_max = config.zero_ahead_pages_max.min(most).max(1);
+    }
+    if options.memory_bytes < overspill_vm::MEMORY_BYTES_MIN {
+        return Err(SetupError::Config(ConfigError::BudgetTooSmall));
+    }
+    let (program, parking) = open_uffds(options.delivery).map_err(|e| SetupError::Userfaultfd(e, options.delivery))?;
+    let place = || String::from_utf8_lossy(options.swap_place).into_owned();
+    let file = SwapFile::create(options.swap_place, options.swap_bytes).map_err(|e| SetupError::Swap(e, place()))?;
+
+    // One slot number space for up to 16 devices: 2^28 slots each is a tebibyte.
+    let slots_max = if options.swap_bytes == 0 { 1 << 26 } else { (options.swap_bytes >> PAGE_SHIFT).clamp(1, 1 << 27) as u32 };
+    let pager = SwapPager::new(overspill_swap::Config {
+        pages_max: options.pages_max.min(slots_max as u64 * 2),
+        slots_max,
+        devices_max: 16,
+    });
+    let frames = memory_pages as usize + 8192;
+    let places = (memory_pages + 8192).next_multiple_of(64);
+    let area = sys::map_anonymous((places as usize) << PAGE_SHIFT).map_err(SetupError::Memory)?;
+    // SAFETY: our own fresh mapping; huge pages would make moves split them, a core dump need not hold it.
+    unsafe {
+        let _ = sys::madvise(area as usize, (places as usize) << PAGE_SHIFT, libc::MADV_NOHUGEPAGE);
+        let _ = sys::madvise(area as usize, (places as usize) << PAGE_SHIFT, libc::MADV_DONTDUMP);
+    }
+    parking.register(area as usize, (places as usize) << PAGE_SHIFT).map_err(|e| SetupError::Userfaultfd(e, options.delivery))?;
+    let zeroes = sys::map_anonymous((ZEROES_PAGES as usize) << PAGE_SHIFT).map_err(SetupError::Memory)?;
+    for i in 0..ZEROES_PAGES as usize {
+        // SAFETY: within the mapping; reading maps the kernel's zero page, so the source costs no memory.
+        unsafe { core::ptr::read_volatile(zeroes.add(i << PAGE_SHIFT)) };
+    }
+    let mut vm = Vm::new(config, pager, &status.counters).map_err(SetupError::Config)?;
+    vm.charge((options.readers * reader::buffer_pages(cluster_pages(memory_pages))) as u32);
+    status.counters.swap_capacity_bytes.set(slots_max as u64 * PAGE_SIZE as u64);
+    status.policy.set(options.policy.as_bytes());
+    status.engine.set(options.engine.name().as_bytes());
+    status.swap.set(options.swap_place);
+    status.start_ns.store(sys::now_ns(), core::sync::atomic::Ordering::Relaxed);
+    let core = Core { vm, park: Park::new(area as usize, places, frames), drops: Vec::with_capacity(places as usize) };
+    let mut files = [const { None }; 16];
+    files[0] = Some(file);
+    let space = Space {
+        ranges: RangeMap::new(),
+        discards: crate::space::Discards::new(),
+        origins: vec![0; options.objects_max as usize],
+        program,
+        parking,
+        files,
+        pidfd: sys::pidfd_open(sys::getpid()).ok(),
+    };
+    Ok(Machine {
+        map: RwLock::new(space),
+        core: Mutex::new(core),
+        delivery: options.delivery,
+        status,
+        supervised: AtomicBool::new(false),
+        inject: std::env::var("OVERSPILL_INJECT").map(|text| Inject::parse(&text)).unwrap_or_default(),
+        daemon_bell: AtomicU32::new(0),
+        daemon_sleeps: AtomicBool::new(false),
+        arrivals: AtomicU32::new(0),
+        waiters: AtomicU32::new(0),
+        starved: AtomicBool::new(false),
+        frozen: AtomicU32::new(0),
+        quit: AtomicBool::new(false),
+        quit_event: AtomicI32::new(-1),
+        zeroes: zeroes as usize,
+        parking: (area as usize, places),
+    })
+}

@@ -1,0 +1,377 @@
+//! What happens to address ranges: new ones, events, adoption, wiring. All under the exclusive map lock.
+//!
+//! **Native until it matters.** A new range that fits the budget as a whole is left to the kernel and charged in full: while
+//! everything fits, the program runs at the kernel's speed and the promise still holds. When frames get short, all native ranges are
+//! adopted: registered, and their present pages taken over one by one.
+
+use crate::machine::{Machine, Space};
+use crate::ranges::{Kind, Range};
+use crate::sys::{self, sys};
+use crate::uffd::{Event, Message};
+use core::sync::atomic::{AtomicU32, Ordering::*};
+use overspill_vm::page::State;
+use overspill_vm::types::{ObjectId, PAGE_SHIFT, PAGE_SIZE, PageId};
+
+/// Messages are read so many at a time.
+const MESSAGES: usize = 16;
+
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct PageRegion {
+    start: u64,
+    end: u64,
+    categories: u64,
+}
+
+#[repr(C)]
+#[derive(Default)]
+struct ScanArg {
+    size: u64,
+    flags: u64,
+    start: u64,
+    end: u64,
+    walk_end: u64,
+    vec: u64,
+    vec_len: u64,
+    max_pages: u64,
+    category_inverted: u64,
+    category_mask: u64,
+    category_anyof_mask: u64,
+    return_mask: u64,
+}
+
+const PAGEMAP_SCAN: u64 = 3 << 30 | (size_of::<ScanArg>() as u64) << 16 | (b'f' as u64) << 8 | 16;
+const PAGE_IS_PRESENT: u64 = 1 << 3;
+
+/// Calls `f(start, end)` for each run of present pages in the range, in bytes.
+fn scan_present(start: usize, end: usize, mut f: impl FnMut(usize, usize)) -> Result<(), i32> {
+    let pagemap = sys::open(b"/proc/self/pagemap\0", libc::O_RDONLY | libc::O_CLOEXEC, 0)?;
+    let mut regions = [PageRegion::default(); 64];
+    let mut at = start;
+    while at < end {
+        let mut arg = ScanArg {
+            size: size_of::<ScanArg>() as u64,
+            start: at as u64,
+            end: end as u64,
+            vec: regions.as_mut_ptr() as u64,
+            vec_len: regions.len() as u64,
+            category_mask: PAGE_IS_PRESENT,
+            return_mask: PAGE_IS_PRESENT,
+            ..ScanArg::default()
+        };
+        // SAFETY: the kernel reads and writes the structure and at most `vec_len` regions, both live.
+        let n = unsafe { sys!(libc::SYS_ioctl, pagemap.raw(), PAGEMAP_SCAN, &mut arg as *mut _) }?;
+        for r in &regions[..n] {
+            f(r.start as usize, r.end as usize);
+        }
+        if arg.walk_end as usize <= at {
+            break;
+        }
+        at = arg.walk_end as usize;
+    }
+    Ok(())
+}
+
+/// Ranges whose discard the kernel has announced and may not have done yet. Reading the announcement lets the discard go on, and
+/// nothing tells of its end: a page parked in between would come back with content that the program has thrown away. So pages of
+/// these ranges are not parked until the wrapped call has returned, or, if the call was not a wrapped one, for a while.
+///
+/// (Taking the mapped pages away instead, as long as the announcement is being read, is wrong: after MADV_FREE they stay mapped, and
+/// the program may have written to them by then. It lost a page once in twelve runs of `tests/programs/calls.c`.)
+#[derive(Debug)]
+pub struct Discards {
+    ranges: [(usize, usize, u64); DISCARDS_MAX],
+    /// How many there are; looked at without the lock.
+    pub count: AtomicU32,
+}
+
+/// Discards that may be under way at a time: one a thread.
+const DISCARDS_MAX: usize = 256;
+/// How long a discard that was not a wrapped call is taken to be under way, in nanoseconds.
+const DISCARD_NS: u64 = 2_000_000_000;
+
+impl Discards {
+    /// None.
+    pub fn new() -> Self {
+        Discards { ranges: [(0, 0, 0); DISCARDS_MAX], count: AtomicU32::new(0) }
+    }
+    fn add(&mut self, start: usize, end: usize) {
+        let now = sys::now_ns();
+        let at = (0..DISCARDS_MAX).min_by_key(|i| self.ranges[*i].2).unwrap_or(0);
+        self.ranges[at] = (start, end, now + DISCARD_NS);
+        self.recount(now);
+    }
+    fn done(&mut self, start: usize, end: usize) {
+        if let Some(r) = self.ranges.iter_mut().find(|r| r.2 != 0 && r.0 >= start && r.1 <= end) {
+            *r = (0, 0, 0);
+        }
+        self.recount(sys::now_ns());
+    }
+    fn recount(&mut self, now: u64) {
+        let mut n = 0;
+        for r in &mut self.ranges {
+            if r.2 <= now {
+                *r = (0, 0, 0);
+            }
+            n += (r.2 != 0) as u32;
+        }
+        self.count.store(n, Relaxed);
+    }
+    /// Whether the page at `addr` may be about to be discarded.
+    pub fn covers(&self, addr: usize) -> bool {
+        self.count.load(Relaxed) != 0 && {
+            let now = sys::now_ns();
+            self.ranges.iter().any(|r| r.2 > now && r.0 <= addr && addr < r.1)
+        }
+    }
+}
+
+impl Default for Discards {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Machine {
+    /// A wrapped discard has returned.
+    pub fn discard_done(&self, start: usize, end: usize) {
+        self.map.write().discards.done(start, end);
+    }
+
+    /// Reads waiting messages. Events are followed at once; addresses of faults are given to `fault`, after the lock is free.
+    /// Returns whether there may be more.
+    pub fn read_messages(&self, mut fault: impl FnMut(usize)) -> bool {
+        let mut messages = [Message::default(); MESSAGES];
+        let mut map = self.map.write();
+        let n = map.program.read(&mut messages);
+        for message in &messages[..n] {
+            match message.decode() {
+                Event::Fault(_) | Event::Other => {}
+                event => self.follow(&mut map, event),
+            }
+        }
+        drop(map);
+        for message in &messages[..n] {
+            if let Event::Fault(addr) = message.decode() {
+                fault(addr);
+            }
+        }
+        n == MESSAGES
+    }
+
+    /// An unmap, discard or move of managed memory that the kernel has reported.
+    fn follow(&self, map: &mut Space, event: Event) {
+        self.status.counters.events.add(1);
+        match event {
+            Event::Unmap(start, end) => {
+                let mut pieces = [None; 32];
+                loop {
+                    let mut n = 0;
+                    let mut stop = end;
+                    map.ranges.remove(start, end, |r| {
+                        if n < pieces.len() {
+                            pieces[n] = Some(r);
+                            n += 1;
+                        } else {
+                            stop = stop.min(r.start);
+                        }
+                    });
+                    for r in pieces[..n].iter().flatten() {
+                        match r.kind {
+                            Kind::Managed => self.give_up(*r, false),
+                            Kind::Native => self.unreserve(r.pages()),
+                        }
+                    }
+                    if n < pieces.len() || stop == end {
+                        break;
+                    }
+                }
+            }
+            Event::Remove(start, end) => {
+                let mut at = start;
+                while let Some(r) = map.ranges.overlap(at, end, Kind::Managed) {
+                    let piece = Range { start: r.start.max(at), end: r.end.min(end), ..r };
+                    self.give_up(piece, true);
+                    at = piece.end;
+                }
+                map.discards.add(start, end);
+            }
+            Event::Remap(from, to, len) => {
+                let Some(r) = map.ranges.find(from).copied() else { return };
+                if r.kind != Kind::Managed {
+                    return;
+                }
+                let moved = Range { start: to, end: to + len, ..r };
+                map.ranges.remove(to, to + len, |_| {});
+                let _ = map.ranges.insert(moved);
+                self.core.lock().vm.rename_range(r.page(from), moved.page(to), (len >> PAGE_SHIFT) as u64);
+            }
+            Event::Fault(_) | Event::Other => {}
+        }
+        self.drop_places(map, false);
+    }
+
+    /// A region of the library's is gone, or its content is: no event tells of it with in-thread delivery. The caller has the kernel
+    /// drop the pages under the same lock. `unmapped`: the range itself is gone too.
+    pub fn forget_range(&self, map: &mut Space, start: usize, end: usize, unmapped: bool) {
+        let mut at = start;
+        while let Some(r) = map.ranges.overlap(at, end, Kind::Managed) {
+            let piece = Range { start: r.start.max(at), end: r.end.min(end), ..r };
+            if unmapped {
+                map.ranges.remove(piece.start, piece.end, |_| {});
+            }
+            self.give_up(piece, false);
+            at = piece.end;
+        }
+        self.drop_places(map, true);
+    }
+
+    /// The pages of a piece are given up: their content is forgotten. `keep_mapped`: but for those that are mapped.
+    fn give_up(&self, piece: Range, keep_mapped: bool) {
+        let mut core = self.core.lock();
+        let core = &mut *core;
+        let (vm, park, drops) = (&mut core.vm, &mut core.park, &mut core.drops);
+        let mut parked = 0;
+        let forget = |frame| {
+            parked += 1;
+            if let Some(place) = park.disown(frame) {
+                drops.push(place);
+            }
+        };
+        if keep_mapped {
+            vm.discard_range(piece.page(piece.start), piece.pages(), forget);
+        } else {
+            vm.release_range(piece.page(piece.start), piece.pages(), forget);
+        }
+        vm.charge(parked);
+    }
+
+    fn unreserve(&self, pages: u64) {
+        let mut core = self.core.lock();
+        let left = core.vm.reserved().saturating_sub(pages);
+        core.vm.set_reserved(left);
+    }
+
+    /// The program has a new anonymous private range: if it fits the budget whole it is left to the kernel, and nothing needs to be
+    /// asked of it. Returns `false` if that is not so; then [`Machine::add_range`] is due.
+    pub fn try_native(&self, start: usize, end: usize) -> bool {
+        let mut map = self.map.write();
+        // over a range whose unmapping has yet to be read: the event must be followed first
+        map.ranges.overlap(start, end, Kind::Managed).is_none() && self.insert_native(&mut map, start, end)
+    }
+
+    fn insert_native(&self, map: &mut Space, start: usize, end: usize) -> bool {
+        self.drop_native(map, start, end);
+        let pages = ((end - start) >> PAGE_SHIFT) as u64;
+        let mut core = self.core.lock();
+        let margin = core.vm.free_high() as u64 * 2;
+        let fits = core.vm.charge_total() + pages + margin <= core.vm.limit() as u64;
+        let range = Range { start, end, kind: Kind::Native, object: ObjectId(0), origin: 0 };
+        if !fits || !map.ranges.insert(range) {
+            return false;
+        }
+        let total = core.vm.reserved() + pages;
+        core.vm.set_reserved(total);
+        true
+    }
+
+    /// The program has a new anonymous private range.
+    pub fn add_range(&self, start: usize, end: usize) {
+        // what was there before is gone; its event (if it was managed) is read first
+        while self.read_messages(|addr| self.wake_any(addr)) {}
+        let mut map = self.map.write();
+        if map.ranges.overlap(start, end, Kind::Managed).is_none() && self.insert_native(&mut map, start, end) {
+            return;
+        }
+        self.adopt_native(&mut map);
+        self.manage(&mut map, Range { start, end, kind: Kind::Managed, object: ObjectId(0), origin: 0 });
+    }
+
+    /// A fault message read by somebody who does not serve faults: its thread looks again, and a handler gets the next message.
+    fn wake_any(&self, addr: usize) {
+        let map = self.map.read();
+        map.program.wake(addr & !(PAGE_SIZE - 1), PAGE_SIZE);
+    }
+
+    /// Registers a range and takes over the pages that are there.
+    pub fn manage(&self, map: &mut Space, range: Range) {
+        let range = Range { kind: Kind::Managed, ..range };
+        map.ranges.remove(range.start, range.end, |_| {}); // known already in part: pages that are known stay as they are
+        if map.program.register(range.start, range.end - range.start).is_err() || !map.ranges.insert(range) {
+            return; // the kernel will not have it (a special mapping): it stays the kernel's
+        }
+        let mut core = self.core.lock();
+        let _ = scan_present(range.start, range.end, |start, end| {
+            for addr in (start..end).step_by(PAGE_SIZE) {
+                core.vm.adopt(range.page(addr));
+            }
+        });
+    }
+
+    /// Takes over every native range. The charge falls from their size to what is in memory.
+    pub fn adopt_native(&self, map: &mut Space) {
+        while let Some(range) = map.ranges.overlap(0, usize::MAX, Kind::Native) {
+            map.ranges.remove(range.start, range.end, |_| {});
+            self.unreserve(range.pages());
+            self.manage(map, range);
+        }
+        self.core.lock().vm.set_reserved(0);
+    }
+
+    /// Native ranges in `start..end` are gone (no event tells of them).
+    pub fn drop_native(&self, map: &mut Space, start: usize, end: usize) {
+        let mut at = start;
+        while let Some(r) = map.ranges.overlap(at, end, Kind::Native) {
+            let (from, to) = (r.start.max(at), r.end.min(end));
+            map.ranges.remove(from, to, |_| {});
+            self.unreserve(((to - from) >> PAGE_SHIFT) as u64);
+            at = to;
+        }
+    }
+
+    /// A range was unmapped by a wrapped call: native parts have no event, managed parts do.
+    pub fn removed_range(&self, start: usize, end: usize) {
+        let mut map = self.map.write();
+        self.drop_native(&mut map, start, end);
+    }
+
+    /// A managed range was moved or resized by a followed mremap: it is at `new` now. A move was reported as an event; growth is not.
+    pub fn resized_range(&self, old_len: usize, new: usize, new_len: usize) {
+        while self.read_messages(|addr| self.wake_any(addr)) {}
+        if new_len <= old_len {
+            return;
+        }
+        let mut map = self.map.write();
+        if map.ranges.find(new).is_some_and(|r| r.kind == Kind::Managed) {
+            let (start, end) = (new + old_len, new + new_len);
+            self.drop_native(&mut map, start, end);
+            self.manage(&mut map, Range { start, end, kind: Kind::Managed, object: ObjectId(0), origin: 0 });
+        }
+    }
+
+    /// Pages that must never leave memory (a thread's descriptor), by address. They need not be managed yet.
+    pub fn wire_addresses(&self, object: ObjectId, origin: usize, start: usize, end: usize) {
+        let first = (start - origin) >> PAGE_SHIFT;
+        let last = (end - 1 - origin) >> PAGE_SHIFT;
+        for index in first..=last {
+            let page = PageId::new(object, index as u64);
+            loop {
+                let mut core = self.core.lock();
+                let word = core.vm.page(page);
+                if matches!(word.state(), State::Inactive | State::Clean | State::PagedOut) || word.busy() {
+                    drop(core);
+                    // SAFETY: the caller's memory, mapped readable; a read brings the page in through the ordinary fault path.
+                    unsafe { core::ptr::read_volatile((origin + (index << PAGE_SHIFT)) as *const u8) };
+                    continue;
+                }
+                core.vm.wire(page, true);
+                break;
+            }
+        }
+    }
+
+    /// Whether faults of the whole process have to wait for a fork that is being made.
+    pub fn is_frozen(&self) -> bool {
+        self.frozen.load(Acquire) != 0
+    }
+}

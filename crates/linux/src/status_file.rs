@@ -1,0 +1,388 @@
+//! The shared memory file that holds a [`Status`] block: made by `overspill run` or by a pager, read by `overspill stat`.
+//!
+//! ```text
+//! overspill run              agent in the program                 overspill stat PID
+//! StatusFile::create   --->  StatusFile::open(OVERSPILL_STATUS)   find(PID)
+//!    init(pid)               counters, outcome, message   ------> StatusView::snapshot
+//! ```
+//!
+//! Invariant: a block is mapped only from a memory file that is sealed against shrinking and at least as long as a [`Status`], so
+//! a mapped block never raises SIGBUS, whatever its other owners do. Every field is an atomic, so any bytes are a valid `Status`.
+
+use overspill_vm::counters::{Info, TABLE};
+use overspill_vm::status::{Outcome, STATUS_NAME, Status, Text};
+use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::mm::{MapFlags, ProtFlags};
+use std::fmt;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, ErrorKind};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::ptr::NonNull;
+use std::sync::atomic::Ordering::{Acquire, Relaxed};
+
+const LENGTH: usize = size_of::<Status>();
+
+/// A shared mapping of a block.
+#[derive(Debug)]
+struct Mapping(NonNull<Status>);
+
+// SAFETY: the mapping is process-wide memory that only Drop removes, and all access goes through `&Status`, whose fields are all
+// atomics; neither depends on the thread.
+unsafe impl Send for Mapping {}
+// SAFETY: as for Send: `Status` is a block of atomics, which may be shared.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Maps the block at the start of `file`.
+    fn new(file: BorrowedFd<'_>, protection: ProtFlags) -> io::Result<Self> {
+        let other = |why: &str| io::Error::new(ErrorKind::InvalidData, why.to_owned());
+        let seals = rustix::fs::fcntl_get_seals(file).map_err(|_| other("it is not a memory file"))?;
+        if !seals.contains(SealFlags::SHRINK) {
+            return Err(other("it is a memory file that may shrink"));
+        }
+        // After the seals: the length can only have grown since.
+        if rustix::fs::fstat(file)?.st_size < LENGTH as i64 {
+            return Err(other("it is shorter than a status block of this version"));
+        }
+        // SAFETY: a fresh mapping at an address of the kernel's choice touches no memory that anything else uses. The file is at
+        // least LENGTH bytes long and sealed against shrinking (both checked above), so every byte of the mapping is backed.
+        let address = unsafe { rustix::mm::mmap(std::ptr::null_mut(), LENGTH, protection, MapFlags::SHARED, file, 0)? };
+        Ok(Mapping(NonNull::new(address.cast()).expect("mmap without MAP_FIXED never gives page 0")))
+    }
+
+    fn status(&self) -> &Status {
+        // SAFETY: `new` mapped LENGTH bytes, page-aligned, readable and backed for good; any bytes are a valid `Status`, because
+        // its fields are atomic integers; only Drop unmaps, and the borrow keeps it from running. Users of a read-only mapping
+        // only load (StatusView gives no `&Status` away), which on this platform is allowed on read-only memory for 64 bits.
+        unsafe { self.0.as_ref() }
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: exactly the range that `new` mapped; nobody else unmaps it, and `status` borrows from self, so no reference
+        // into it is left.
+        let _ = unsafe { rustix::mm::munmap(self.0.as_ptr().cast(), LENGTH) };
+    }
+}
+
+/// A status block to write to.
+#[derive(Debug)]
+pub struct StatusFile {
+    map: Mapping,
+    file: OwnedFd,
+}
+
+impl StatusFile {
+    /// Makes a new memory file, close-on-exec, with a zeroed block. The caller marks it valid with [`Status::init`].
+    ///
+    /// # Errors
+    /// What the kernel says: no memory, or no descriptor left.
+    pub fn create() -> io::Result<Self> {
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let file = match rustix::fs::memfd_create(STATUS_NAME, flags | MemfdFlags::NOEXEC_SEAL) {
+            // Before Linux 6.3 there is no NOEXEC_SEAL.
+            Err(rustix::io::Errno::INVAL) => rustix::fs::memfd_create(STATUS_NAME, flags)?,
+            other => other?,
+        };
+        rustix::fs::ftruncate(&file, LENGTH as u64)?;
+        rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+        Self::map(file)
+    }
+
+    /// Opens another process's block to write to: `path` is `/proc/PID/fd/N`, as in `OVERSPILL_STATUS`. The caller checks
+    /// [`Status::is_valid`] and whom the block is meant for.
+    ///
+    /// # Errors
+    /// The path cannot be opened, or what stands there is not a sealed memory file of the right length.
+    pub fn open(path: &Path) -> io::Result<Self> {
+        Self::map(OpenOptions::new().read(true).write(true).open(path)?.into())
+    }
+
+    fn map(file: OwnedFd) -> io::Result<Self> {
+        Ok(StatusFile { map: Mapping::new(file.as_fd(), ProtFlags::READ | ProtFlags::WRITE)?, file })
+    }
+
+    /// The block.
+    pub fn status(&self) -> &Status {
+        self.map.status()
+    }
+
+    /// The path by which this process's children can [`open`](Self::open) the block.
+    pub fn path(&self) -> PathBuf {
+        format!("/proc/{}/fd/{}", std::process::id(), self.file.as_raw_fd()).into()
+    }
+
+    /// A copy of what the block says now.
+    pub fn snapshot(&self) -> Snapshot {
+        Snapshot::of(self.status())
+    }
+
+    /// Keeps block and descriptor for the rest of the process's life, so that `overspill stat` finds them.
+    pub fn leak(self) -> &'static Status {
+        let this = Box::leak(Box::new(self));
+        this.status()
+    }
+}
+
+impl AsRawFd for StatusFile {
+    fn as_raw_fd(&self) -> RawFd {
+        self.file.as_raw_fd()
+    }
+}
+
+/// A status block to read from, and only that.
+#[derive(Debug)]
+pub struct StatusView {
+    map: Mapping,
+}
+
+impl StatusView {
+    /// Opens a block read-only.
+    ///
+    /// # Errors
+    /// The path cannot be opened, or what stands there is not a valid block of this version (`InvalidData`).
+    pub fn open(path: &Path) -> io::Result<Self> {
+        let file = File::open(path)?;
+        let view = StatusView { map: Mapping::new(file.as_fd(), ProtFlags::READ)? };
+        if !view.map.status().is_valid() {
+            let why = "its status block is of another version of Overspill";
+            return Err(io::Error::new(ErrorKind::InvalidData, why));
+        }
+        Ok(view)
+    }
+
+    /// A copy of what the block says now.
+    pub fn snapshot(&self) -> Snapshot {
+        Snapshot::of(self.map.status())
+    }
+}
+
+/// What a status block said at one moment. Counters that belong together may differ by the events of a microsecond.
+#[derive(Clone, Debug)]
+pub struct Snapshot {
+    /// The program's process id.
+    pub pid: u32,
+    /// `None`: a value that this version does not know.
+    pub outcome: Option<Outcome>,
+    /// Whether `overspill run` has seen the program end.
+    pub supervisor_done: bool,
+    /// CLOCK_MONOTONIC at the pager's start, in nanoseconds; 0 before.
+    pub start_ns: u64,
+    /// Replacement policy.
+    pub policy: String,
+    /// I/O engine.
+    pub engine: String,
+    /// Swap place.
+    pub swap: String,
+    /// Why the pager did not start, or stopped the program.
+    pub message: String,
+    /// The counters in table order.
+    pub counters: Vec<(&'static Info, u64)>,
+}
+
+impl Snapshot {
+    /// Copies a block.
+    pub fn of(status: &Status) -> Self {
+        // Acquire: a writer that stores the outcome with Release has its message seen.
+        let outcome = Outcome::from_u32(status.outcome.load(Acquire));
+        let mut counters = Vec::with_capacity(TABLE.len());
+        status.counters.for_each(|info, value| counters.push((info, value)));
+        Snapshot {
+            pid: status.pid.load(Relaxed),
+            outcome,
+            supervisor_done: status.supervisor_done.load(Relaxed) != 0,
+            start_ns: status.start_ns.load(Relaxed),
+            policy: string(&status.policy),
+            engine: string(&status.engine),
+            swap: string(&status.swap),
+            message: string(&status.message),
+            counters,
+        }
+    }
+
+    /// The counter of this name.
+    ///
+    /// # Panics
+    /// If the table has no such counter: that is a slip of the caller's.
+    pub fn counter(&self, name: &str) -> u64 {
+        match self.counters.iter().find(|(info, _)| info.name == name) {
+            Some((_, value)) => *value,
+            None => panic!("no counter {name}"),
+        }
+    }
+}
+
+/// A text of the block, as UTF-8 without control characters: it goes to a terminal, and another process wrote it.
+fn string<const N: usize>(text: &Text<N>) -> String {
+    let mut bytes = [0; N];
+    let length = text.copy_to(&mut bytes);
+    let text = String::from_utf8_lossy(&bytes[..length]);
+    text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
+}
+
+/// Why [`find`] found no block. `Display` gives one sentence.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum FindError {
+    /// There is no process of this id.
+    NoSuchProcess(u32),
+    /// The process belongs to somebody else.
+    NotPermitted(u32),
+    /// The process has no status block.
+    NotPaged(u32),
+    /// There is a block, and it cannot be read.
+    Unreadable(u32, io::Error),
+}
+
+impl fmt::Display for FindError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            FindError::NoSuchProcess(pid) => write!(f, "there is no process {pid}"),
+            FindError::NotPermitted(pid) => write!(f, "you may not look into process {pid}; try as its owner or as root"),
+            FindError::NotPaged(pid) => write!(
+                f,
+                "process {pid} does not run under Overspill; \
+                 name the process of `overspill run` or of the program it started"
+            ),
+            FindError::Unreadable(pid, error) => {
+                write!(f, "the status of process {pid} cannot be read: {error}")
+            }
+        }
+    }
+}
+
+impl std::error::Error for FindError {}
+
+/// Finds the status block of a running program, or of the `overspill run` above it.
+///
+/// The pager's threads may have a descriptor table of their own, so those of all threads are searched; then, because a program
+/// may have closed descriptors that are not its own, those of the parent process, for a block meant for `pid`.
+///
+/// # Errors
+/// [`FindError`] says why there is none.
+pub fn find(pid: u32) -> Result<StatusView, FindError> {
+    let process = PathBuf::from(format!("/proc/{pid}"));
+    if !process.exists() {
+        return Err(FindError::NoSuchProcess(pid));
+    }
+    let mut tables = vec![process.join("fd")];
+    if let Ok(tasks) = fs::read_dir(process.join("task")) {
+        tables.extend(tasks.flatten().map(|task| task.path().join("fd")));
+    }
+    let own = tables.len();
+    if let Some(parent) = parent_of(&process) {
+        tables.push(format!("/proc/{parent}/fd").into());
+    }
+
+    let mut fallback = None;
+    let mut failure = None;
+    for (i, table) in tables.iter().enumerate() {
+        let entries = match fs::read_dir(table) {
+            Ok(entries) => entries,
+            Err(error) if i == 0 && error.kind() == ErrorKind::PermissionDenied => {
+                return Err(FindError::NotPermitted(pid));
+            }
+            Err(_) => continue,
+        };
+        for entry in entries.flatten() {
+            let path = entry.path();
+            if !fs::read_link(&path).is_ok_and(|target| is_status_link(&target)) {
+                continue;
+            }
+            match StatusView::open(&path) {
+                Ok(view) if view.map.status().pid.load(Relaxed) == pid => return Ok(view),
+                Ok(view) if i < own => {
+                    fallback.get_or_insert(view);
+                }
+                Err(error) if i < own => {
+                    failure.get_or_insert(error);
+                }
+                Ok(_) | Err(_) => {}
+            }
+        }
+    }
+    match (fallback, failure) {
+        (Some(view), _) => Ok(view),
+        (None, Some(error)) if error.kind() == ErrorKind::PermissionDenied => Err(FindError::NotPermitted(pid)),
+        (None, Some(error)) => Err(FindError::Unreadable(pid, error)),
+        (None, None) if !process.exists() => Err(FindError::NoSuchProcess(pid)),
+        (None, None) => Err(FindError::NotPaged(pid)),
+    }
+}
+
+/// `/memfd:overspill-status (deleted)` is how the kernel shows a descriptor of the block.
+fn is_status_link(target: &Path) -> bool {
+    let rest = target.as_os_str().as_bytes().strip_prefix(b"/memfd:");
+    rest.and_then(|rest| rest.strip_prefix(STATUS_NAME.as_bytes())).is_some_and(|end| end.is_empty() || end == b" (deleted)")
+}
+
+fn parent_of(process: &Path) -> Option<u32> {
+    let text = fs::read_to_string(process.join("status")).ok()?;
+    let parent = text.lines().find_map(|line| line.strip_prefix("PPid:"))?.trim().parse().ok()?;
+    (parent != 0).then_some(parent)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_one_side_writes_the_other_reads() {
+        let file = StatusFile::create().unwrap();
+        let path = file.path();
+        assert_eq!(StatusView::open(&path).unwrap_err().kind(), ErrorKind::InvalidData);
+        file.status().init(std::process::id());
+
+        let agent = StatusFile::open(&path).unwrap();
+        assert!(agent.status().is_valid());
+        agent.status().policy.set(b"use-once");
+        agent.status().message.set(b"swap is full\x1b[31m");
+        agent.status().outcome.store(Outcome::Stopped as u32, Relaxed);
+        agent.status().counters.hard_faults.add(3);
+
+        let seen = StatusView::open(&path).unwrap().snapshot();
+        assert_eq!(seen.pid, std::process::id());
+        assert_eq!(seen.outcome, Some(Outcome::Stopped));
+        assert_eq!(seen.policy, "use-once");
+        assert_eq!(seen.message, "swap is full\u{fffd}[31m", "no escape sequence reaches a terminal");
+        assert_eq!(seen.counter("hard_faults"), 3);
+        assert_eq!(find(std::process::id()).unwrap().snapshot().counter("hard_faults"), 3);
+    }
+
+    #[test]
+    fn the_block_cannot_be_cut_off() {
+        let file = StatusFile::create().unwrap();
+        let other = OpenOptions::new().write(true).open(file.path()).unwrap();
+        assert!(other.set_len(0).is_err());
+    }
+
+    #[test]
+    fn other_files_are_not_mapped() {
+        assert!(StatusView::open(Path::new("/proc/self/exe")).is_err());
+        assert!(StatusFile::open(Path::new("/dev/null")).is_err());
+        // Long enough, and not sealed.
+        let loose = rustix::fs::memfd_create("loose", MemfdFlags::ALLOW_SEALING).unwrap();
+        rustix::fs::ftruncate(&loose, 1 << 20).unwrap();
+        let path = PathBuf::from(format!("/proc/self/fd/{}", loose.as_raw_fd()));
+        assert!(StatusView::open(&path).unwrap_err().to_string().contains("may shrink"));
+        rustix::fs::ftruncate(&loose, 8).unwrap();
+        rustix::fs::fcntl_add_seals(&loose, SealFlags::SHRINK).unwrap();
+        assert!(StatusView::open(&path).unwrap_err().to_string().contains("shorter"));
+    }
+
+    #[test]
+    fn links() {
+        assert!(is_status_link(Path::new("/memfd:overspill-status (deleted)")));
+        assert!(!is_status_link(Path::new("/memfd:overspill-status-2 (deleted)")));
+        assert!(!is_status_link(Path::new("/tmp/memfd:overspill-status")));
+    }
+
+    #[test]
+    fn no_such_process() {
+        // Above the greatest process id that Linux can give (2^22).
+        assert!(matches!(find(u32::MAX), Err(FindError::NoSuchProcess(_))));
+    }
+}

@@ -1,0 +1,282 @@
+//! Raw system calls: no errno, no libc, no thread-local storage.
+//!
+//! Pager threads of the agent are not libc threads, and hooks run inside libc itself, so nothing here may touch libc's state.
+//! Every call answers `Result<usize, i32>` with a positive errno.
+
+use core::arch::asm;
+use core::ptr;
+
+/// A positive errno.
+pub type Errno = i32;
+
+/// The raw call with six arguments.
+///
+/// # Safety
+/// As the system call itself: the kernel reads and writes whatever the arguments point at.
+#[inline]
+pub unsafe fn syscall6(nr: libc::c_long, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> Result<usize, Errno> {
+    let ret: isize;
+    // SAFETY: the x86-64 system call convention; the kernel clobbers rcx and r11 only. What the call does is the caller's promise.
+    unsafe {
+        asm!(
+            "syscall",
+            inlateout("rax") nr as isize => ret,
+            in("rdi") a, in("rsi") b, in("rdx") c, in("r10") d, in("r8") e, in("r9") f,
+            lateout("rcx") _, lateout("r11") _,
+            options(nostack)
+        );
+    }
+    if (-4095..0).contains(&ret) { Err(-ret as Errno) } else { Ok(ret as usize) }
+}
+
+macro_rules! sys {
+    ($nr:expr $(,$a:expr)*) => { sys!(@ $nr; $($a as usize,)* ; 0usize, 0usize, 0usize, 0usize, 0usize, 0usize) };
+    (@ $nr:expr; $a:expr, $b:expr, $c:expr, $d:expr, $e:expr, $f:expr, ; $($z:expr),*) => { $crate::sys::syscall6($nr, $a, $b, $c, $d, $e, $f) };
+    (@ $nr:expr; $a:expr, $b:expr, $c:expr, $d:expr, $e:expr, ; $($z:expr),*) => { $crate::sys::syscall6($nr, $a, $b, $c, $d, $e, 0) };
+    (@ $nr:expr; $a:expr, $b:expr, $c:expr, $d:expr, ; $($z:expr),*) => { $crate::sys::syscall6($nr, $a, $b, $c, $d, 0, 0) };
+    (@ $nr:expr; $a:expr, $b:expr, $c:expr, ; $($z:expr),*) => { $crate::sys::syscall6($nr, $a, $b, $c, 0, 0, 0) };
+    (@ $nr:expr; $a:expr, $b:expr, ; $($z:expr),*) => { $crate::sys::syscall6($nr, $a, $b, 0, 0, 0, 0) };
+    (@ $nr:expr; $a:expr, ; $($z:expr),*) => { $crate::sys::syscall6($nr, $a, 0, 0, 0, 0, 0) };
+    (@ $nr:expr; ; $($z:expr),*) => { $crate::sys::syscall6($nr, 0, 0, 0, 0, 0, 0) };
+}
+pub(crate) use sys;
+
+/// A file descriptor owned by the pager; closed when dropped.
+#[derive(Debug)]
+pub struct Fd(i32);
+
+impl Fd {
+    /// Takes ownership of an open descriptor.
+    pub fn new(fd: usize) -> Self {
+        Fd(fd as i32)
+    }
+    /// The number.
+    pub fn raw(&self) -> i32 {
+        self.0
+    }
+    /// Gives the number away without closing it.
+    pub fn into_raw(self) -> i32 {
+        let fd = self.0;
+        core::mem::forget(self);
+        fd
+    }
+}
+
+impl Drop for Fd {
+    fn drop(&mut self) {
+        let _ = close(self.0);
+    }
+}
+
+/// close(2). Closing a descriptor that somebody else relies on is a logic error, not a memory error.
+pub fn close(fd: i32) -> Result<(), Errno> {
+    // SAFETY: close touches no memory of ours.
+    unsafe { sys!(libc::SYS_close, fd) }.map(drop)
+}
+
+/// Maps fresh private anonymous memory, `len` bytes, without reserving swap for it.
+pub fn map_anonymous(len: usize) -> Result<*mut u8, Errno> {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    // SAFETY: a new mapping at a place of the kernel's choice overlaps nothing.
+    let at = unsafe { sys!(libc::SYS_mmap, 0, len, libc::PROT_READ | libc::PROT_WRITE, flags, -1isize, 0) }?;
+    Ok(at as *mut u8)
+}
+
+/// Unmaps.
+///
+/// # Safety
+/// Nothing may use the range any more.
+pub unsafe fn unmap(at: *mut u8, len: usize) {
+    // SAFETY: the caller's promise.
+    let _ = unsafe { sys!(libc::SYS_munmap, at, len) };
+}
+
+/// madvise(2) with an advice that does not change what the program reads, or on memory that is the pager's own.
+///
+/// # Safety
+/// For a discarding advice: nobody needs the content of the range.
+pub unsafe fn madvise(at: usize, len: usize, advice: i32) -> Result<(), Errno> {
+    // SAFETY: the caller's promise.
+    unsafe { sys!(libc::SYS_madvise, at, len, advice) }.map(drop)
+}
+
+/// One range of [`discard_ranges`].
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct IoVec {
+    /// Address.
+    pub base: usize,
+    /// Bytes.
+    pub len: usize,
+}
+
+/// Discards scattered ranges with one TLB flush (process_madvise on oneself, Linux 6.13 and later), else one by one.
+///
+/// # Safety
+/// Nobody needs the content of the ranges.
+pub unsafe fn discard_ranges(pidfd: i32, ranges: &[IoVec]) {
+    if ranges.len() > 1 && pidfd >= 0 {
+        let total: usize = ranges.iter().map(|r| r.len).sum();
+        // SAFETY: the vector lives over the call; discarding is the caller's promise.
+        let done = unsafe { sys!(libc::SYS_process_madvise, pidfd, ranges.as_ptr(), ranges.len(), libc::MADV_DONTNEED, 0) };
+        if done == Ok(total) {
+            return;
+        }
+    }
+    for r in ranges {
+        // SAFETY: the caller's promise.
+        let _ = unsafe { madvise(r.base, r.len, libc::MADV_DONTNEED) };
+    }
+}
+
+/// pread(2) until `len` bytes or the end of the file.
+///
+/// # Safety
+/// `buf..buf + len` is writable and not read by others meanwhile.
+pub unsafe fn pread_full(fd: i32, buf: *mut u8, len: usize, offset: u64) -> Result<usize, Errno> {
+    let mut done = 0;
+    while done < len {
+        // SAFETY: within the caller's buffer.
+        match unsafe { sys!(libc::SYS_pread64, fd, buf.add(done), len - done, offset + done as u64) } {
+            Ok(0) => break,
+            Ok(n) => done += n,
+            Err(libc::EINTR) => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(done)
+}
+
+/// pwritev(2), once.
+///
+/// # Safety
+/// The vectors point at readable memory.
+pub unsafe fn pwritev(fd: i32, iov: &[IoVec], offset: u64) -> Result<usize, Errno> {
+    loop {
+        // SAFETY: the caller's promise.
+        match unsafe { sys!(libc::SYS_pwritev, fd, iov.as_ptr(), iov.len(), offset, 0) } {
+            Err(libc::EINTR) => {}
+            r => return r,
+        }
+    }
+}
+
+/// read(2), once.
+pub fn read(fd: i32, buf: &mut [u8]) -> Result<usize, Errno> {
+    // SAFETY: the kernel writes within the slice only.
+    unsafe { sys!(libc::SYS_read, fd, buf.as_mut_ptr(), buf.len()) }
+}
+
+/// write(2), once. For last words.
+pub fn write(fd: i32, buf: &[u8]) -> Result<usize, Errno> {
+    // SAFETY: the kernel reads within the slice only.
+    unsafe { sys!(libc::SYS_write, fd, buf.as_ptr(), buf.len()) }
+}
+
+/// openat(AT_FDCWD), with a path that ends in a zero byte.
+///
+/// # Panics
+/// If the path does not end in a zero byte.
+pub fn open(path: &[u8], flags: i32, mode: u32) -> Result<Fd, Errno> {
+    assert_eq!(path.last(), Some(&0));
+    // SAFETY: the path is a terminated string in a live slice.
+    unsafe { sys!(libc::SYS_openat, libc::AT_FDCWD, path.as_ptr(), flags, mode) }.map(Fd::new)
+}
+
+/// unlink(2), likewise.
+///
+/// # Panics
+/// If the path does not end in a zero byte.
+pub fn unlink(path: &[u8]) -> Result<(), Errno> {
+    assert_eq!(path.last(), Some(&0));
+    // SAFETY: the path is a terminated string in a live slice.
+    unsafe { sys!(libc::SYS_unlink, path.as_ptr()) }.map(drop)
+}
+
+/// Process id.
+pub fn getpid() -> u32 {
+    // SAFETY: no arguments.
+    unsafe { sys!(libc::SYS_getpid) }.unwrap_or(0) as u32
+}
+
+/// Thread id.
+pub fn gettid() -> u32 {
+    // SAFETY: no arguments.
+    unsafe { sys!(libc::SYS_gettid) }.unwrap_or(0) as u32
+}
+
+/// pidfd_open(2).
+pub fn pidfd_open(pid: u32) -> Result<Fd, Errno> {
+    // SAFETY: touches no memory.
+    unsafe { sys!(libc::SYS_pidfd_open, pid, 0) }.map(Fd::new)
+}
+
+/// CLOCK_MONOTONIC in nanoseconds.
+pub fn now_ns() -> u64 {
+    let mut t = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `t` is writable.
+    let _ = unsafe { sys!(libc::SYS_clock_gettime, libc::CLOCK_MONOTONIC, &mut t as *mut _) };
+    t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
+}
+
+/// Sleeps while `*word == expected`, until woken or `timeout_ns` has passed (`u64::MAX`: for ever).
+pub fn futex_wait(word: &core::sync::atomic::AtomicU32, expected: u32, timeout_ns: u64) {
+    let t = libc::timespec { tv_sec: (timeout_ns / 1_000_000_000) as i64, tv_nsec: (timeout_ns % 1_000_000_000) as i64 };
+    let tp = if timeout_ns == u64::MAX { ptr::null() } else { &t as *const _ };
+    // SAFETY: the word and the timeout live over the call.
+    let _ = unsafe { sys!(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG, expected, tp, 0, 0) };
+}
+
+/// Wakes up to `count` sleepers on `word`.
+pub fn futex_wake(word: &core::sync::atomic::AtomicU32, count: u32) {
+    // SAFETY: only the address is used.
+    let _ = unsafe { sys!(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG, count) };
+}
+
+/// Blocks every signal for the calling thread; returns the mask to restore.
+pub fn block_signals() -> u64 {
+    let (all, mut old) = (u64::MAX, 0u64);
+    // SAFETY: both masks are live 8-byte words, the kernel's sigset size.
+    let _ = unsafe { sys!(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &all as *const u64, &mut old as *mut u64, 8) };
+    old
+}
+
+/// Restores a mask from [`block_signals`].
+pub fn restore_signals(old: u64) {
+    // SAFETY: as above.
+    let _ = unsafe { sys!(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &old as *const u64, 0, 8) };
+}
+
+/// Binds the calling thread to one CPU. A refusal costs speed only.
+pub fn pin_to_cpu(cpu: usize) {
+    let mut set = [0u64; 16];
+    if cpu < 1024 {
+        set[cpu / 64] = 1 << (cpu % 64);
+        // SAFETY: the set is live.
+        let _ = unsafe { sys!(libc::SYS_sched_setaffinity, 0, 128, set.as_ptr()) };
+    }
+}
+
+/// The CPUs that the process may run on, as a bit set of 1024.
+pub fn allowed_cpus() -> [u64; 16] {
+    let mut set = [0u64; 16];
+    // SAFETY: the set is writable, 128 bytes.
+    let _ = unsafe { sys!(libc::SYS_sched_getaffinity, 0, 128, set.as_mut_ptr()) };
+    set
+}
+
+/// Ends the process at once, all threads.
+pub fn exit_group(status: i32) -> ! {
+    loop {
+        // SAFETY: does not return.
+        let _ = unsafe { sys!(libc::SYS_exit_group, status) };
+    }
+}
+
+/// Kills the own process with a signal that cannot be caught.
+pub fn kill_self() -> ! {
+    loop {
+        // SAFETY: touches no memory.
+        let _ = unsafe { sys!(libc::SYS_kill, getpid(), libc::SIGKILL) };
+    }
+}

@@ -1,0 +1,174 @@
+//! The pager's threads: handlers that serve messages, the page daemon, and how a thread is made that libc does not know of.
+//!
+//! The agent's threads are made by a bare clone: libc would allocate from the heap that is paged, end its single-threaded fast paths,
+//! and expect the thread to answer its broadcasts. They share everything with the program but the descriptor table, so that a
+//! program that closes every descriptor it does not know cannot close the pager's, and sees the numbers it would see without.
+
+use crate::daemon::Daemon;
+use crate::io::Engine;
+use crate::machine::{Machine, Served};
+use crate::reader::{Reader, TOKEN_OTHER};
+use crate::sys::{self, Errno, futex_wait};
+use core::arch::asm;
+use core::ffi::c_void;
+use core::sync::atomic::Ordering::*;
+
+const TOKEN_MESSAGES: u64 = TOKEN_OTHER;
+const TOKEN_QUIT: u64 = TOKEN_OTHER + 1;
+/// Faults that wait for a frame, per handler. A handler with that many reads no more messages until some are served.
+const DEFERRED_MAX: usize = 64;
+
+/// Serves messages until the machine quits. One per CPU, bound to it: a handler on the faulting thread's CPU answers in 8 us, one that
+/// is woken across CPUs in 45 us and more on a virtual machine.
+///
+/// `ready` is called once the handler can serve.
+///
+/// # Errors
+/// If its I/O cannot be set up.
+pub fn handler(
+    machine: &Machine,
+    engine: Engine,
+    cluster_pages: usize,
+    cpu: Option<usize>,
+    ready: impl FnOnce(),
+) -> Result<(), Errno> {
+    let mut reader = Reader::new(engine, cluster_pages)?;
+    let messages = machine.map.read().program.raw();
+    reader.io.watch(messages, TOKEN_MESSAGES);
+    match machine.quit_event.load(Acquire) {
+        -1 => {}
+        event => reader.io.watch(event, TOKEN_QUIT),
+    }
+    if let Some(cpu) = cpu {
+        sys::pin_to_cpu(cpu);
+    }
+    ready();
+    let mut deferred = [0usize; DEFERRED_MAX];
+    let mut waiting = 0;
+    let mut readable = true;
+    while !machine.quit.load(Acquire) {
+        if machine.is_frozen() && reader.in_flight() == 0 {
+            futex_wait(&machine.frozen, 1, 10_000_000);
+            readable = true;
+            continue;
+        }
+        if !(readable && reader.in_flight() == 0) {
+            reader.io.wait(if waiting > 0 { Some(200_000) } else { Some(1_000_000_000) });
+        }
+        while let Some(done) = reader.io.completion() {
+            match done.token {
+                TOKEN_MESSAGES => readable = true,
+                TOKEN_QUIT => {}
+                _ => reader.finish(machine, done),
+            }
+        }
+        if machine.is_frozen() {
+            continue; // no new reads; what is in flight is finished above
+        }
+        let retry = waiting;
+        waiting = 0;
+        for i in 0..retry {
+            serve(machine, &mut reader, deferred[i], &mut deferred, &mut waiting);
+        }
+        while readable && waiting + 16 <= DEFERRED_MAX {
+            readable = machine.read_messages(|addr| serve(machine, &mut reader, addr, &mut deferred, &mut waiting));
+        }
+    }
+    Ok(())
+}
+
+fn serve(machine: &Machine, reader: &mut Reader, addr: usize, deferred: &mut [usize; DEFERRED_MAX], waiting: &mut usize) {
+    match machine.serve(addr) {
+        Served::Done | Served::Busy | Served::Lost => {}
+        Served::Read(op) | Served::DoneReadAhead(op) => reader.start(machine, op),
+        Served::NoMemory => {
+            machine.status.counters.throttled_faults.add(1);
+            machine.ring_daemon();
+            deferred[*waiting] = addr;
+            *waiting += 1;
+        }
+        Served::NotOurs => {
+            // registered, but not in the map (there was no room for the range): the kernel's ordinary answer, unmanaged
+            let map = machine.map.read();
+            let addr = addr & !4095;
+            machine.fill_zero(&map, addr, 1);
+            machine.wake(&map, addr, 4096);
+        }
+    }
+}
+
+/// Runs the page daemon until the machine quits.
+///
+/// # Errors
+/// If its I/O cannot be set up.
+pub fn daemon(machine: &Machine, engine: Engine, ready: impl FnOnce()) -> Result<(), Errno> {
+    let mut daemon = Daemon::new(engine)?;
+    ready();
+    daemon.run(machine);
+    Ok(())
+}
+
+/// Bytes of a bare thread's stack.
+const STACK: usize = 256 << 10;
+/// Bytes of its thread-local block: room below for libc's static thread-locals (errno), above for the thread descriptor's head.
+const TLS_BELOW: usize = 48 << 10;
+const TLS_ABOVE: usize = 16 << 10;
+
+/// Starts `entry(arg)` in a thread that libc does not know. All signals are blocked in it. It never returns.
+///
+/// `share_files`: use the caller's descriptor table; else a copy of it.
+///
+/// # Errors
+/// As clone(2), mmap(2).
+///
+/// # Safety
+/// `entry` must not use Rust's or libc's thread-local storage beyond errno, must not unwind, and `arg` must stay valid for it.
+pub unsafe fn spawn_bare(entry: extern "C" fn(*mut c_void) -> !, arg: *mut c_void, share_files: bool) -> Result<u32, Errno> {
+    let stack = sys::map_anonymous(STACK)?;
+    let tls = sys::map_anonymous(TLS_BELOW + TLS_ABOVE)?;
+    // SAFETY: both are our own fresh mappings. The block's head holds what code compiled for x86-64 ELF reads relative to fs: the self
+    // pointers (0, 16), the dynamic thread vector (8, the caller's: only a dying thread's panic looks at it), the stack protector's
+    // canary (40) and the pointer guard (48), copied from the calling thread.
+    unsafe {
+        let head = tls.add(TLS_BELOW) as *mut usize;
+        let (dtv, canary, guard): (usize, usize, usize);
+        asm!("mov {}, fs:[8]", "mov {}, fs:[40]", "mov {}, fs:[48]", out(reg) dtv, out(reg) canary, out(reg) guard,
+             options(nostack, readonly, preserves_flags));
+        head.write(head as usize);
+        head.add(1).write(dtv);
+        head.add(2).write(head as usize);
+        head.add(5).write(canary);
+        head.add(6).write(guard);
+        let top = stack.add(STACK) as *mut usize;
+        top.sub(1).write(entry as usize);
+        top.sub(2).write(arg as usize);
+    }
+    let flags =
+        libc::CLONE_VM | libc::CLONE_FS | libc::CLONE_SIGHAND | libc::CLONE_THREAD | libc::CLONE_SYSVSEM | libc::CLONE_SETTLS;
+    let flags = flags | if share_files { libc::CLONE_FILES } else { 0 };
+    let mask = sys::block_signals();
+    let ret: isize;
+    // SAFETY: the child starts on its own stack with `arg` and `entry` on top of it and never returns into this frame.
+    unsafe {
+        asm!(
+            "syscall",
+            "test rax, rax",
+            "jnz 2f",
+            "xor ebp, ebp",
+            "pop rdi",
+            "pop rax",
+            "call rax",
+            "ud2",
+            "2:",
+            inlateout("rax") libc::SYS_clone as isize => ret,
+            in("rdi") flags as usize,
+            in("rsi") stack as usize + STACK - 16,
+            in("rdx") 0usize,
+            in("r10") 0usize,
+            in("r8") tls as usize + TLS_BELOW,
+            lateout("rcx") _, lateout("r11") _,
+        );
+    }
+    sys::restore_signals(mask);
+    if ret < 0 { Err(-ret as Errno) } else { Ok(ret as u32) }
+}

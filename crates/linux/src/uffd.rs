@@ -1,0 +1,222 @@
+//! userfaultfd: the ioctls that Overspill needs, with their errors as they are.
+//!
+//! Numbers and structures from the kernel's ABI (`include/uapi/linux/userfaultfd.h`, Linux 6.18). The crates there are stop before
+//! MOVE and POISON.
+
+use crate::sys::{self, Errno, Fd, sys};
+use core::mem::size_of;
+
+/// UFFD_FEATURE_EVENT_REMAP, _REMOVE, _UNMAP.
+pub const FEATURES_EVENTS: u64 = 1 << 2 | 1 << 3 | 1 << 6;
+/// UFFD_FEATURE_SIGBUS.
+pub const FEATURE_SIGBUS: u64 = 1 << 7;
+/// UFFD_FEATURE_POISON.
+pub const FEATURE_POISON: u64 = 1 << 14;
+/// UFFD_FEATURE_MOVE.
+pub const FEATURE_MOVE: u64 = 1 << 16;
+
+const API: u64 = 0xAA;
+const USER_MODE_ONLY: i32 = 1;
+const REGISTER_MODE_MISSING: u64 = 1;
+const MOVE_ALLOW_SRC_HOLES: u64 = 2;
+
+const fn ioc(dir: u64, nr: u64, size: usize) -> u64 {
+    dir << 30 | (size as u64) << 16 | 0xAA << 8 | nr
+}
+const RW: u64 = 3;
+const R: u64 = 2;
+
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct ApiArg {
+    api: u64,
+    features: u64,
+    ioctls: u64,
+}
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct Range {
+    start: u64,
+    len: u64,
+}
+#[repr(C)]
+#[derive(Default)]
+struct RegisterArg {
+    range: Range,
+    mode: u64,
+    ioctls: u64,
+}
+#[repr(C)]
+#[derive(Default)]
+struct CopyArg {
+    dst: u64,
+    src: u64,
+    len: u64,
+    mode: u64,
+    done: i64,
+}
+#[repr(C)]
+#[derive(Default)]
+struct PoisonArg {
+    range: Range,
+    mode: u64,
+    updated: i64,
+}
+
+/// One message, 32 bytes.
+#[repr(C)]
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Message {
+    event: u8,
+    reserved: [u8; 7],
+    args: [u64; 3],
+}
+
+/// What a message says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A thread touched a missing page at this address.
+    Fault(usize),
+    /// The range moved: from, to, bytes.
+    Remap(usize, usize, usize),
+    /// The range is about to be discarded: start, end.
+    Remove(usize, usize),
+    /// The range has been unmapped: start, end.
+    Unmap(usize, usize),
+    /// Something this pager did not ask for.
+    Other,
+}
+
+impl Message {
+    /// Decodes.
+    pub fn decode(&self) -> Event {
+        let [a, b, c] = self.args.map(|x| x as usize);
+        match self.event {
+            0x12 => Event::Fault(b),
+            0x14 => Event::Remap(a, b, c),
+            0x15 => Event::Remove(a, b),
+            0x16 => Event::Unmap(a, b),
+            _ => Event::Other,
+        }
+    }
+}
+
+/// How a transfer ended: bytes done, and why it stopped there if it did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Moved {
+    /// Bytes done.
+    pub bytes: usize,
+    /// What stopped it.
+    pub error: Option<Errno>,
+}
+
+/// An open userfaultfd.
+#[derive(Debug)]
+pub struct Uffd {
+    fd: Fd,
+    features: u64,
+}
+
+impl Uffd {
+    /// Opens one. `full`: it must also serve faults that the kernel takes on the program's behalf (system calls); that needs
+    /// CAP_SYS_PTRACE, `vm.unprivileged_userfaultfd=1`, or access to `/dev/userfaultfd`, which is tried second.
+    ///
+    /// # Errors
+    /// EPERM, ENOSYS as from the kernel; EINVAL if a feature is missing.
+    pub fn open(full: bool, features: u64) -> Result<Self, Errno> {
+        let flags = libc::O_CLOEXEC | libc::O_NONBLOCK | if full { 0 } else { USER_MODE_ONLY };
+        // SAFETY: touches no memory.
+        let fd = match unsafe { sys!(libc::SYS_userfaultfd, flags) } {
+            Ok(fd) => Fd::new(fd),
+            Err(e) if full && e == libc::EPERM => {
+                let dev = sys::open(b"/dev/userfaultfd\0", libc::O_RDWR | libc::O_CLOEXEC, 0).map_err(|_| e)?;
+                // SAFETY: USERFAULTFD_IOC_NEW takes flags by value.
+                Fd::new(unsafe { sys!(libc::SYS_ioctl, dev.raw(), 0xAA00, libc::O_CLOEXEC | libc::O_NONBLOCK) }?)
+            }
+            Err(e) => return Err(e),
+        };
+        let mut api = ApiArg { api: API, features, ioctls: 0 };
+        // SAFETY: UFFDIO_API reads and writes the structure, which lives over the call.
+        unsafe { sys!(libc::SYS_ioctl, fd.raw(), ioc(RW, 0x3F, size_of::<ApiArg>()), &mut api as *mut _) }?;
+        Ok(Uffd { fd, features })
+    }
+
+    /// The descriptor's number.
+    pub fn raw(&self) -> i32 {
+        self.fd.raw()
+    }
+
+    /// Has missing pages of the range reported here. Pages that are there stay.
+    pub fn register(&self, at: usize, len: usize) -> Result<(), Errno> {
+        let mut r = RegisterArg { range: Range { start: at as u64, len: len as u64 }, mode: REGISTER_MODE_MISSING, ioctls: 0 };
+        // SAFETY: the structure lives over the call. Registering changes no content; who registers serves the faults.
+        unsafe { sys!(libc::SYS_ioctl, self.raw(), ioc(RW, 0x00, size_of::<RegisterArg>()), &mut r as *mut _) }.map(drop)
+    }
+
+    /// The inverse. Missing pages read as zeroes afterwards.
+    ///
+    /// # Safety
+    /// No page of the range is held by the pager.
+    pub unsafe fn unregister(&self, at: usize, len: usize) -> Result<(), Errno> {
+        let mut r = Range { start: at as u64, len: len as u64 };
+        // SAFETY: the structure lives over the call; content is the caller's promise.
+        unsafe { sys!(libc::SYS_ioctl, self.raw(), ioc(R, 0x01, size_of::<Range>()), &mut r as *mut _) }.map(drop)
+    }
+
+    /// Lets threads that wait for pages of the range look again.
+    pub fn wake(&self, at: usize, len: usize) {
+        let mut r = Range { start: at as u64, len: len as u64 };
+        // SAFETY: the structure lives over the call; waking changes no content.
+        let _ = unsafe { sys!(libc::SYS_ioctl, self.raw(), ioc(R, 0x02, size_of::<Range>()), &mut r as *mut _) };
+    }
+
+    /// Fills missing pages with a copy of `src` and wakes who waits. Stops at the first page that it cannot fill.
+    ///
+    /// # Safety
+    /// `src..src + len` is readable, and is what the program must find at `dst`.
+    pub unsafe fn copy(&self, dst: usize, src: *const u8, len: usize) -> Moved {
+        let mut c = CopyArg { dst: dst as u64, src: src as u64, len: len as u64, mode: 0, done: 0 };
+        // SAFETY: the structure lives over the call; content is the caller's promise.
+        let r = unsafe { sys!(libc::SYS_ioctl, self.raw(), ioc(RW, 0x03, size_of::<CopyArg>()), &mut c as *mut _) };
+        transferred(r, c.done, len)
+    }
+
+    /// Moves pages out of the range at `src` into missing pages at `dst` (which is registered here) without copying.
+    /// Stops at the first page that it cannot move: ENOENT absent, EBUSY pinned or shared, EINVAL the mapping does not allow it.
+    ///
+    /// # Safety
+    /// The pager takes the pages over: it must give them back at a touch.
+    pub unsafe fn take(&self, dst: usize, src: usize, len: usize, holes: bool) -> Moved {
+        let mode = if holes { MOVE_ALLOW_SRC_HOLES } else { 0 };
+        let mut c = CopyArg { dst: dst as u64, src: src as u64, len: len as u64, mode, done: 0 };
+        // SAFETY: the structure lives over the call; keeping the pages is the caller's promise.
+        let r = unsafe { sys!(libc::SYS_ioctl, self.raw(), ioc(RW, 0x05, size_of::<CopyArg>()), &mut c as *mut _) };
+        transferred(r, c.done, len)
+    }
+
+    /// Makes every touch of a missing page an error (SIGBUS; EFAULT in system calls) and wakes who waits for it.
+    pub fn poison(&self, at: usize, len: usize) -> Result<(), Errno> {
+        if self.features & FEATURE_POISON == 0 {
+            return Err(libc::EOPNOTSUPP);
+        }
+        let mut p = PoisonArg { range: Range { start: at as u64, len: len as u64 }, mode: 0, updated: 0 };
+        // SAFETY: the structure lives over the call; a poisoned page holds no content that could be lost.
+        unsafe { sys!(libc::SYS_ioctl, self.raw(), ioc(RW, 0x08, size_of::<PoisonArg>()), &mut p as *mut _) }.map(drop)
+    }
+
+    /// Reads waiting messages; zero if there are none.
+    pub fn read(&self, out: &mut [Message]) -> usize {
+        // SAFETY: the kernel writes whole messages within the slice; every bit pattern is a Message.
+        let n = unsafe { sys!(libc::SYS_read, self.raw(), out.as_mut_ptr(), size_of_val(out)) };
+        n.unwrap_or(0) / size_of::<Message>()
+    }
+}
+
+fn transferred(r: Result<usize, Errno>, done: i64, len: usize) -> Moved {
+    match r {
+        Ok(_) => Moved { bytes: len, error: None },
+        // a partial transfer answers EAGAIN and the bytes done; else `done` is the negative errno (or untouched)
+        Err(_) if done > 0 => Moved { bytes: done as usize, error: None },
+        Err(e) => Moved { bytes: 0, error: Some(if done < 0 { -done as Errno } else { e }) },
+    }
+}

@@ -1,0 +1,114 @@
+//! What can go wrong, in sentences.
+
+use overspill_linux::setup::SetupError;
+use std::path::PathBuf;
+use std::{fmt, io};
+
+/// Why something could not be done. Displays as one sentence.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Error {
+    /// [`Builder::memory`](crate::Builder::memory) was not called.
+    NoBudget,
+    /// The budget is under [`MEMORY_BYTES_MIN`](crate::MEMORY_BYTES_MIN).
+    BudgetTooSmall,
+    /// There is no replacement policy of that name.
+    UnknownPolicy(String),
+    /// userfaultfd cannot be had here; the source says why and what to do.
+    Userfaultfd(SetupError),
+    /// The swap file could not be made.
+    Swap {
+        /// Where.
+        place: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// io_uring was asked for by name and is refused.
+    Engine(io::Error),
+    /// The pager could not get memory, threads or descriptors for itself.
+    Resources(io::Error),
+    /// The handler for SIGBUS could not be installed.
+    Handler(io::Error),
+    /// Somebody has replaced the handler for SIGBUS since the first pager installed it.
+    HandlerReplaced,
+    /// There are as many pagers in this process as there can be.
+    TooManyPagers,
+    /// There are as many regions as [`Builder::regions_max`](crate::Builder::regions_max) says.
+    TooManyRegions,
+    /// A region of no bytes, or of more than the pager can still manage.
+    RegionSize {
+        /// What was asked for, in bytes.
+        bytes: usize,
+        /// What could be had, in bytes.
+        available: u64,
+    },
+    /// The address space for a region could not be had.
+    Map(io::Error),
+    /// Wiring so much would leave too little of the budget for everything else.
+    WiredTooMuch {
+        /// What was asked for, in bytes.
+        bytes: u64,
+        /// What could still be wired, in bytes.
+        available: u64,
+    },
+    /// The range has pages that stay wired.
+    IsWired,
+    /// A page of the range could not be read back from swap.
+    Lost,
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Error::NoBudget => write!(f, "the pager was given no memory budget"),
+            Error::BudgetTooSmall => {
+                write!(f, "the memory budget is below the minimum of {} MiB", crate::MEMORY_BYTES_MIN >> 20)
+            }
+            Error::UnknownPolicy(name) => {
+                write!(f, "there is no replacement policy {name:?}, only {}", crate::POLICIES.join(", "))
+            }
+            Error::Userfaultfd(e) => write!(f, "{e}"),
+            Error::Swap { place, source } => write!(f, "no swap file could be made at {}: {source}", place.display()),
+            Error::Engine(e) => write!(f, "io_uring is refused here: {e}"),
+            Error::Resources(e) => write!(f, "the pager could not get memory, threads or descriptors for itself: {e}"),
+            Error::Handler(e) => write!(f, "the handler for SIGBUS could not be installed: {e}"),
+            Error::HandlerReplaced => {
+                write!(f, "the pager's handler for SIGBUS was replaced: install the other one before the first pager is built")
+            }
+            Error::TooManyPagers => {
+                write!(f, "there are {} pagers in this process, and there can be no more", crate::fault::PAGERS_MAX)
+            }
+            Error::TooManyRegions => write!(f, "the pager has as many regions as its builder allowed"),
+            Error::RegionSize { bytes: 0, .. } => write!(f, "a region needs at least one byte"),
+            Error::RegionSize { bytes, available } => {
+                write!(f, "a region of {bytes} bytes is more than the {available} that the pager can still manage")
+            }
+            Error::Map(e) => write!(f, "the address space for a region could not be had: {e}"),
+            Error::WiredTooMuch { bytes, available } => {
+                write!(f, "{bytes} bytes cannot be wired: the budget allows {available} more")
+            }
+            Error::IsWired => write!(f, "the range has pages that are wired"),
+            Error::Lost => write!(f, "a page could not be read back from swap"),
+        }
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Error::Userfaultfd(e) => Some(e),
+            Error::Swap { source: e, .. } | Error::Engine(e) | Error::Resources(e) | Error::Handler(e) | Error::Map(e) => Some(e),
+            _ => None,
+        }
+    }
+}
+
+impl From<Error> for io::Error {
+    fn from(e: Error) -> io::Error {
+        match e {
+            Error::Lost => io::Error::from_raw_os_error(libc::EIO),
+            Error::WiredTooMuch { .. } => io::Error::new(io::ErrorKind::OutOfMemory, e),
+            e => io::Error::other(e),
+        }
+    }
+}

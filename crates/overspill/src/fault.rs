@@ -1,0 +1,319 @@
+//! Faults served by the thread that takes them, in its SIGBUS handler.
+//!
+//! ```text
+//!   si_code          address            serve()           then
+//!   ------------------------------------------------------------------------------------------------------
+//!   BUS_MCEERR_AR    any                -                 previous handler (a page of ours is lost, or a real hardware error)
+//!   BUS_ADRERR       in nobody's region NotOurs           previous handler
+//!                    in a region        Done              return: the access is repeated
+//!                                       DoneReadAhead     to the reader thread; return
+//!                                       Read              read, check, map; return
+//!                                       Busy              wait for any arrival; return
+//!                                       NoMemory          wait for the page daemon; serve again
+//!                                       Lost              previous handler, told BUS_MCEERR_AR
+//! ```
+//!
+//! The handler runs with all signals blocked, so what it holds is not held by anything that it could itself interrupt. It does not
+//! allocate, format, or take a lock of libc's, and it leaves errno alone: the system calls below it are raw.
+//!
+//! The table of pagers lies on a page of its own that a forked child finds wiped: a child that touches its parent's regions must not
+//! fill its parent's memory through descriptors that it has inherited. (The regions themselves are not inherited at all.)
+
+use crate::pager::Shared;
+use crate::quiet::Quiet;
+use crate::reads;
+use overspill_linux::daemon::Step;
+use overspill_linux::machine::{Delivery, Served};
+use overspill_linux::reader;
+use overspill_linux::sys::{self, futex_wait};
+use overspill_vm::PageIn;
+use overspill_vm::types::PAGE_SIZE;
+use std::cell::UnsafeCell;
+use std::io;
+use std::mem::MaybeUninit;
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering::*};
+use std::sync::{Mutex, PoisonError};
+
+/// The most pagers in a process.
+pub const PAGERS_MAX: usize = 64;
+/// `si_code` of an access to content that is gone.
+const BUS_MCEERR_AR: i32 = 4;
+
+#[repr(C)]
+struct Entry {
+    pager: AtomicPtr<Shared>,
+    /// Threads that are looking at `pager`, or serve a fault with it.
+    users: AtomicU32,
+}
+
+#[repr(C)]
+struct Table {
+    entries: [Entry; PAGERS_MAX],
+}
+const _: () = assert!(size_of::<Table>() <= PAGE_SIZE);
+
+/// Null until the first pager is built; then a page that is never unmapped. All zeroes is an empty table.
+static TABLE: AtomicPtr<Table> = AtomicPtr::new(ptr::null_mut());
+
+struct Previous(UnsafeCell<MaybeUninit<libc::sigaction>>);
+// SAFETY: written once, under `INSTALLED`, before the handler that reads it is there.
+unsafe impl Sync for Previous {}
+static PREVIOUS: Previous = Previous(UnsafeCell::new(MaybeUninit::uninit()));
+
+/// Whether the handler is there. Also guards the making of the table.
+static INSTALLED: Mutex<bool> = Mutex::new(false);
+
+fn table() -> Option<&'static Table> {
+    // SAFETY: null, or a mapping that lives for ever, is big enough and aligned, and in which zeroes (fresh, or wiped by a fork) are valid.
+    unsafe { TABLE.load(Acquire).as_ref() }
+}
+
+/// Makes the table; installs the handler if `handler` says so and it is not there.
+///
+/// # Errors
+/// [`crate::Error::Handler`], [`crate::Error::HandlerReplaced`], [`crate::Error::Resources`].
+pub fn prepare(handler: bool) -> Result<(), crate::Error> {
+    let mut installed = INSTALLED.lock().unwrap_or_else(PoisonError::into_inner);
+    if table().is_none() {
+        let os = |e| crate::Error::Resources(io::Error::from_raw_os_error(e));
+        let page = sys::map_anonymous(PAGE_SIZE).map_err(os)?;
+        // SAFETY: our own fresh page; the advice is about children.
+        unsafe { sys::madvise(page as usize, PAGE_SIZE, libc::MADV_WIPEONFORK) }.map_err(os)?;
+        TABLE.store(page.cast(), Release);
+    }
+    if !handler {
+        return Ok(());
+    }
+    if !*installed {
+        // SAFETY: an all-zero sigaction is valid; the fields are set below.
+        let mut action: libc::sigaction = unsafe { MaybeUninit::zeroed().assume_init() };
+        action.sa_sigaction = on_sigbus as *const () as usize;
+        action.sa_flags = libc::SA_SIGINFO | libc::SA_RESTART;
+        // SAFETY: a signal set is plain bits; all ones is every signal, libc's own included.
+        unsafe { ptr::write_bytes(&raw mut action.sa_mask, 0xff, 1) };
+        // SAFETY: the handler is not there yet, so nobody reads PREVIOUS; it is valid from this call on. Both structures are live.
+        let (asked, set) = unsafe {
+            let previous = PREVIOUS.0.get();
+            let asked = libc::sigaction(libc::SIGBUS, ptr::null(), (*previous).as_mut_ptr());
+            (asked, if asked == 0 { libc::sigaction(libc::SIGBUS, &action, ptr::null_mut()) } else { -1 })
+        };
+        if asked != 0 || set != 0 {
+            return Err(crate::Error::Handler(io::Error::last_os_error()));
+        }
+        *installed = true;
+        return Ok(());
+    }
+    let mut now = MaybeUninit::<libc::sigaction>::uninit();
+    // SAFETY: asks only, and writes the structure.
+    let now = unsafe {
+        if libc::sigaction(libc::SIGBUS, ptr::null(), now.as_mut_ptr()) != 0 {
+            return Err(crate::Error::Handler(io::Error::last_os_error()));
+        }
+        now.assume_init()
+    };
+    if now.sa_sigaction != on_sigbus as *const () as usize {
+        return Err(crate::Error::HandlerReplaced);
+    }
+    Ok(())
+}
+
+/// Enters a pager into the table. Answers its place, or `None` if the table is full.
+///
+/// # Safety
+/// `shared` stays where it is until [`leave`] has returned.
+pub unsafe fn enter(shared: *const Shared) -> Option<usize> {
+    let entries = &table()?.entries;
+    entries.iter().position(|e| e.pager.compare_exchange(ptr::null_mut(), shared.cast_mut(), SeqCst, SeqCst).is_ok())
+}
+
+/// Whether the pager is (still) at that place: not so in a forked child.
+pub fn is_here(place: usize, shared: *const Shared) -> bool {
+    table().is_some_and(|t| ptr::eq(t.entries[place].pager.load(Acquire), shared))
+}
+
+/// Takes a pager out of the table; waits until no handler looks at it.
+pub fn leave(place: usize) {
+    let Some(table) = table() else { return };
+    let entry = &table.entries[place];
+    entry.pager.store(ptr::null_mut(), SeqCst);
+    // SeqCst on both sides: a handler that counts itself after this look finds null, one that did before is seen here.
+    while entry.users.load(SeqCst) != 0 {
+        futex_wait(&AtomicU32::new(0), 0, 50_000);
+    }
+}
+
+/// How a fault ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Ended {
+    /// The access can be repeated.
+    Repeat,
+    /// The page cannot be had.
+    Lost,
+    /// It is no address of this pager's.
+    NotOurs,
+}
+
+/// Serves a touch of `addr` in the calling thread. Does not allocate. => the caller has all signals blocked and holds no lock
+pub fn serve(shared: &Shared, addr: usize) -> Ended {
+    let machine = &shared.machine;
+    loop {
+        let seen = machine.arrivals.load(Acquire); // before the look: what arrives after it ends the waits below
+        let served = machine.serve(addr);
+        match served {
+            Served::Done => {}
+            Served::NotOurs => return Ended::NotOurs,
+            Served::Lost => return Ended::Lost,
+            Served::Busy => machine.await_arrival(seen),
+            Served::Read(op) => read(shared, op),
+            Served::DoneReadAhead(op) => hand_over(shared, op),
+            Served::NoMemory => {
+                machine.status.counters.throttled_faults.add(1);
+                if shared.manual.is_none() {
+                    machine.ring_daemon();
+                    machine.await_arrival(seen);
+                }
+            }
+        }
+        if shared.manual.is_some() {
+            step_daemon(shared, served == Served::NoMemory);
+        }
+        if served != Served::NoMemory {
+            return Ended::Repeat;
+        }
+    }
+}
+
+/// Reads what was touched here and now, and the rest of its window, and what comes after it, elsewhere.
+fn read(shared: &Shared, op: PageIn) {
+    let machine = &shared.machine;
+    let beside = if shared.manual.is_none() { reader::read_more(machine, &op) } else { None };
+    let late = beside.and_then(|op| shared.queue.push(op).err());
+    let next = reads::read_here(machine, shared.pool(), &op);
+    for op in [late, next].into_iter().flatten() {
+        hand_over(shared, op);
+    }
+}
+
+/// Readahead: to the reader thread, or done here when that has enough to do already (or must not be there).
+fn hand_over(shared: &Shared, op: PageIn) {
+    let mut next = Some(op);
+    while let Some(op) = next {
+        next = match shared.manual {
+            Some(_) => Some(op),
+            None => shared.queue.push(op).err(),
+        }
+        .and_then(|op| reads::read_here(&shared.machine, shared.pool(), &op));
+    }
+}
+
+/// Pages per step, as in `overspill_sim::replay`.
+const MANUAL_STEP: u32 = 64;
+
+/// Tests: what the page daemon would do, at once.
+fn step_daemon(shared: &Shared, no_memory: bool) {
+    let Some(daemon) = &shared.manual else { return };
+    let machine = &shared.machine;
+    machine.drop_places(&machine.map.read(), true);
+    if machine.core.lock().vm.wants_daemon() {
+        let mut daemon = daemon.lock();
+        while daemon.step_of(machine, MANUAL_STEP) == Step::Worked {}
+    }
+    machine.starved.store(no_memory && machine.core.lock().vm.available() == 0, Relaxed);
+}
+
+extern "C" fn on_sigbus(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
+    // SAFETY: the kernel gives a handler with SA_SIGINFO a valid structure; SIGBUS by a fault has an address in it.
+    let (code, addr) = unsafe { ((*info).si_code, (*info).si_addr() as usize) };
+    let mut lost = false;
+    if code > 0 && code != BUS_MCEERR_AR {
+        for entry in table().map_or(&[][..], |t| &t.entries) {
+            if entry.pager.load(Relaxed).is_null() {
+                continue;
+            }
+            entry.users.fetch_add(1, SeqCst);
+            // SAFETY: null, or a pager that `leave` keeps alive while `users` counts us (see there).
+            let shared = unsafe { entry.pager.load(SeqCst).as_ref() };
+            let ended = match shared {
+                Some(s) if s.machine.delivery == Delivery::InThread => serve(s, addr),
+                _ => Ended::NotOurs,
+            };
+            entry.users.fetch_sub(1, SeqCst);
+            match ended {
+                Ended::Repeat => return,
+                Ended::Lost => {
+                    lost = true;
+                    break;
+                }
+                Ended::NotOurs => {}
+            }
+        }
+    }
+    let mut copy: libc::siginfo_t;
+    let info = if lost {
+        // SAFETY: a copy of a valid structure; a lost page is told like one with broken hardware, since both are content that is gone.
+        copy = unsafe { *info };
+        copy.si_code = BUS_MCEERR_AR;
+        &raw mut copy
+    } else {
+        info
+    };
+    // SAFETY: what the kernel gave us, or a copy.
+    unsafe { chain(signal, info, context) };
+}
+
+/// Does what would have been done without us.
+///
+/// # Safety
+/// As for a signal handler: `info` and `context` are what the kernel gave.
+unsafe fn chain(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
+    // SAFETY: written before this handler was installed.
+    let previous = unsafe { (*PREVIOUS.0.get()).assume_init_ref() };
+    // SAFETY: as the caller says.
+    let sent = unsafe { (*info).si_code } <= 0;
+    match previous.sa_sigaction {
+        libc::SIG_IGN if sent => {}
+        libc::SIG_IGN | libc::SIG_DFL => {
+            // The end of the process. A fault comes again when we return and finds nobody; a signal that was sent must be sent again.
+            // SAFETY: the default action; the structures are live. tgkill touches no memory.
+            unsafe {
+                let mut action: libc::sigaction = MaybeUninit::zeroed().assume_init();
+                action.sa_sigaction = libc::SIG_DFL;
+                libc::sigaction(signal, &action, ptr::null_mut());
+                if sent {
+                    let _ =
+                        sys::syscall6(libc::SYS_tgkill, sys::getpid() as usize, sys::gettid() as usize, signal as usize, 0, 0, 0);
+                }
+            }
+        }
+        handler => {
+            // The mask that it would have been called with: it may well leave by a jump.
+            // SAFETY: the kernel's context; the head of a signal set is the kernel's 64-bit set.
+            unsafe {
+                let context = context.cast::<libc::ucontext_t>();
+                let mut mask = (&raw const (*context).uc_sigmask).cast::<u64>().read();
+                mask |= (&raw const previous.sa_mask).cast::<u64>().read();
+                if previous.sa_flags & libc::SA_NODEFER == 0 {
+                    mask |= 1 << (signal - 1);
+                }
+                sys::restore_signals(mask);
+            }
+            // SAFETY: a handler that the program installed for this signal, called as its flags say.
+            unsafe {
+                if previous.sa_flags & libc::SA_SIGINFO != 0 {
+                    let handler: extern "C" fn(i32, *mut libc::siginfo_t, *mut libc::c_void) = std::mem::transmute(handler);
+                    handler(signal, info, context);
+                } else {
+                    let handler: extern "C" fn(i32) = std::mem::transmute(handler);
+                    handler(signal);
+                }
+            }
+        }
+    }
+}
+
+/// Brings the page at `addr` in, without a signal. Answers whether that was possible.
+pub fn bring_in(shared: &Shared, addr: usize) -> bool {
+    let _quiet = Quiet::new();
+    serve(shared, addr) == Ended::Repeat
+}

@@ -1,0 +1,83 @@
+//! Memory regions that may be larger than the memory they are given: what does not fit lies in a swap file, page by page.
+//!
+//! ```
+//! use overspill::Pager;
+//!
+//! # fn main() -> Result<(), overspill::Error> {
+//! let pager = Pager::builder().memory(16 << 20).swap(std::env::temp_dir()).build()?;
+//! let mut table = pager.region_of::<u64>(6 << 20)?; // 48 MiB, of which at most 16 are in memory
+//! for (i, cell) in table.iter_mut().enumerate() {
+//!     *cell = i as u64 * 3;
+//! }
+//! assert_eq!(table[5_000_000], 15_000_000);
+//! assert!(pager.counters().memory_peak_bytes.get() <= 17 << 20);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! A [`Pager`] has a budget, a swap file and a replacement policy; a [`Region`] is plain memory (`Deref<Target = [u8]>`), paged by it.
+//!
+//! # How faults are delivered
+//!
+//! ```text
+//!                   InThread (default)                           Threads
+//!   privileges      none                                         root, CAP_SYS_PTRACE, sysctl or /dev/userfaultfd
+//!   a fault costs   a signal in the thread that touches          a message to a handler thread, 2 to 10 times as long
+//!   system calls    EFAULT on pages that are out                 work on every page
+//! ```
+//!
+//! With [`Delivery::InThread`] the first pager installs a handler for SIGBUS, for good. What is not its business goes to the handler
+//! that was there before. So: install another SIGBUS handler *before* the first pager, do not block SIGBUS in threads that use
+//! regions, and leave such threads 24 KiB of stack to be interrupted on. (In a Rust program the handler before is Rust's own. It answers
+//! a SIGBUS that is not its business, such as one that was sent, by restoring the default action: the next fault would end the program.)
+//!
+//! # System calls on region memory
+//!
+//! With in-thread delivery the kernel cannot wait for a page, so `read(2)` into a region fails with EFAULT where pages are out. Bring
+//! the pages in and hold them there: [`Region::read_at`] and [`Region::write_at`] do it for files, and [`Region::wire`] and
+//! [`Region::wire_mut`] for everything else:
+//!
+//! ```
+//! use std::io::Read;
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let pager = overspill::Pager::builder().memory(8 << 20).build()?;
+//! # let mut input = std::fs::File::open("/dev/zero")?;
+//! let mut region = pager.region(32 << 20)?;
+//! let mut buffer = region.wire_mut(4096..3 * 4096)?; // in memory until `buffer` is dropped
+//! input.read_exact(&mut buffer)?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # What goes wrong, and how it shows
+//!
+//! - A page that cannot be read back, or comes back other than it was written, raises SIGBUS (`si_code` BUS_MCEERR_AR) at the access;
+//!   wiring and file transfers answer [`Error::Lost`] or EIO instead. It is never handed out.
+//! - When memory and swap are both full for three seconds, the process is stopped with a message: there is no page to go on with.
+//! - A forked child does not have the regions (its access is a SIGSEGV); pagers and regions that it inherits are dead values, which it
+//!   may drop.
+//!
+//! What is not known here is how fast a medium is: see `examples/hash_table.rs` for what it costs on yours.
+
+mod error;
+mod fault;
+mod pager;
+mod quiet;
+mod reads;
+mod region;
+
+pub use error::Error;
+pub use overspill_linux::io::Engine;
+pub use overspill_linux::machine::Delivery;
+pub use overspill_vm::MEMORY_BYTES_MIN;
+pub use overspill_vm::counters::{Counter, Counters, Info as CounterInfo};
+#[doc(hidden)]
+pub use overspill_vm::{Decision, types as vm_types};
+pub use pager::{Builder, Pager};
+pub use region::{Advice, Pod, Region, RegionOf, Wired, WiredMut};
+
+/// Bytes in a page: what is moved, wired and advised in one piece.
+pub const PAGE_SIZE: usize = overspill_vm::types::PAGE_SIZE;
+
+/// The names that [`Builder::policy`] takes.
+pub const POLICIES: &[&str] = overspill_vm::policy::NAMES;

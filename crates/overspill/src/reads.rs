@@ -1,0 +1,242 @@
+//! Reads that faulting threads do themselves, and those they hand to the reader thread.
+//!
+//! [`Pool`]: buffers for the former, made at set-up and charged to the budget. A thread that finds none free waits for one; who has one
+//! waits for nothing but the device, so that ends.
+//!
+//! [`Queue`]: readahead on its way to the reader thread. Bounded: when it is full, whoever has more reads it himself (or waits).
+
+use overspill_linux::io::Engine;
+use overspill_linux::lock::Mutex;
+use overspill_linux::machine::Machine;
+use overspill_linux::reader::{self, Reader, TOKEN_OTHER};
+use overspill_linux::sys::{self, Errno, Fd, futex_wait, futex_wake};
+use overspill_vm::PageIn;
+use overspill_vm::types::{PAGE_SHIFT, PAGE_SIZE};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::*};
+
+/// Buffers of one page, of [`reader::buffer_pages`]; the others are of a cluster.
+const SINGLES: usize = 16;
+/// Buffers for whole clusters.
+const CLUSTERS: usize = 3;
+
+const SINGLES_MASK: u32 = (1 << SINGLES) - 1;
+const CLUSTERS_MASK: u32 = ((1 << CLUSTERS) - 1) << SINGLES;
+
+/// Buffers.
+pub struct Pool {
+    start: usize,
+    cluster_pages: usize,
+    /// A bit for each buffer that is free. Also the word that waiters sleep on.
+    free: AtomicU32,
+    waiters: AtomicU32,
+}
+
+impl Pool {
+    /// With [`reader::buffer_pages`] pages, all present.
+    ///
+    /// # Errors
+    /// ENOMEM.
+    pub fn new(cluster_pages: usize) -> Result<Pool, Errno> {
+        assert_eq!(reader::buffer_pages(cluster_pages), SINGLES + CLUSTERS * cluster_pages);
+        let len = reader::buffer_pages(cluster_pages) << PAGE_SHIFT;
+        let start = sys::map_anonymous(len)?;
+        // Present from the start: so that the kernel has no reason to fail a read.
+        // SAFETY: our own fresh mapping of that length.
+        unsafe { start.write_bytes(0, len) };
+        let free = AtomicU32::new(SINGLES_MASK | CLUSTERS_MASK);
+        Ok(Pool { start: start as usize, cluster_pages, free, waiters: AtomicU32::new(0) })
+    }
+
+    /// A buffer for `pages` pages, for this thread alone until it is dropped. Waits until one is free; does not allocate.
+    fn take(&self, pages: u32) -> Buffer<'_> {
+        let mask = if pages == 1 { SINGLES_MASK } else { CLUSTERS_MASK };
+        assert!(pages as usize <= self.cluster_pages.max(1));
+        loop {
+            let free = self.free.load(Relaxed);
+            if free & mask == 0 {
+                self.waiters.fetch_add(1, SeqCst);
+                futex_wait(&self.free, free, 2_000_000);
+                self.waiters.fetch_sub(1, SeqCst);
+                continue;
+            }
+            let index = (free & mask).trailing_zeros();
+            // Acquire pairs with the Release of whoever had the buffer before.
+            if self.free.compare_exchange_weak(free, free & !(1 << index), Acquire, Relaxed).is_ok() {
+                let index = index as usize;
+                let page = if index < SINGLES { index } else { SINGLES + (index - SINGLES) * self.cluster_pages };
+                return Buffer { pool: self, index, start: (self.start + (page << PAGE_SHIFT)) as *mut u8 };
+            }
+        }
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        // SAFETY: the mapping that `new` made; buffers borrow the pool, so none is left.
+        unsafe { sys::unmap(self.start as *mut u8, reader::buffer_pages(self.cluster_pages) << PAGE_SHIFT) };
+    }
+}
+
+struct Buffer<'a> {
+    pool: &'a Pool,
+    index: usize,
+    start: *mut u8,
+}
+
+impl Drop for Buffer<'_> {
+    fn drop(&mut self) {
+        self.pool.free.fetch_or(1 << self.index, Release);
+        if self.pool.waiters.load(SeqCst) != 0 {
+            futex_wake(&self.pool.free, i32::MAX as u32);
+        }
+    }
+}
+
+/// Reads `op` in the calling thread. Answers the next window if its reader waits already. Does not allocate.
+/// => the caller holds no lock of the pager's
+pub fn read_here(machine: &Machine, pool: &Pool, op: &PageIn) -> Option<PageIn> {
+    let buffer = pool.take(op.count);
+    let (fd, offset) = {
+        let map = machine.map.read();
+        let core = machine.core.lock();
+        machine.locate(&map, &core, op.slot)
+    };
+    let fd = if machine.inject.read() { -1 } else { fd };
+    // SAFETY: the buffer is this thread's until it is dropped, page-aligned, and long enough for a cluster of `count` pages.
+    let result = unsafe { sys::pread_full(fd, buffer.start, op.count as usize * PAGE_SIZE, offset) };
+    // SAFETY: the pool gave this buffer to this thread alone, and the read into it has ended.
+    unsafe { reader::arrived(machine, op, buffer.start, result) }
+}
+
+/// Reads waiting for the reader thread.
+const QUEUE: usize = 64;
+
+struct Ring {
+    ops: [Option<PageIn>; QUEUE],
+    first: usize,
+    count: usize,
+}
+
+/// Readahead on its way to the reader thread.
+pub struct Queue {
+    ring: Mutex<Ring>,
+    /// An event descriptor: the reader thread waits for it and for the device at once.
+    event: Fd,
+    asleep: AtomicBool,
+    /// Bumped when there is room again, for those that wait for it.
+    room: AtomicU32,
+}
+
+/// A new event descriptor that is not readable yet.
+///
+/// # Errors
+/// EMFILE and the like.
+pub fn event() -> Result<Fd, Errno> {
+    // SAFETY: makes a descriptor and touches no memory; nobody else has the number it answers.
+    let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
+    if fd < 0 { Err(std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EMFILE)) } else { Ok(Fd::new(fd as usize)) }
+}
+
+/// Makes an event descriptor readable.
+pub fn ring(event: &Fd) {
+    let _ = sys::write(event.raw(), &1u64.to_ne_bytes());
+}
+
+impl Queue {
+    /// An empty one.
+    ///
+    /// # Errors
+    /// EMFILE and the like.
+    pub fn new() -> Result<Queue, Errno> {
+        let ring = Ring { ops: [None; QUEUE], first: 0, count: 0 };
+        Ok(Queue { ring: Mutex::new(ring), event: event()?, asleep: AtomicBool::new(false), room: AtomicU32::new(0) })
+    }
+
+    /// Hands `op` over, or gives it back if there is no room. Does not wait, does not allocate.
+    pub fn push(&self, op: PageIn) -> Result<(), PageIn> {
+        let mut ring_ = self.ring.lock();
+        if ring_.count == QUEUE {
+            return Err(op);
+        }
+        let at = (ring_.first + ring_.count) % QUEUE;
+        ring_.ops[at] = Some(op);
+        ring_.count += 1;
+        drop(ring_);
+        if self.asleep.swap(false, SeqCst) {
+            ring(&self.event);
+        }
+        Ok(())
+    }
+
+    fn pop(&self) -> Option<PageIn> {
+        let mut ring_ = self.ring.lock();
+        if ring_.count == 0 {
+            return None;
+        }
+        let at = ring_.first;
+        let op = ring_.ops[at].take();
+        ring_.first = (at + 1) % QUEUE;
+        ring_.count -= 1;
+        let was_full = ring_.count + 1 == QUEUE;
+        drop(ring_);
+        if was_full {
+            self.room.fetch_add(1, Release);
+            futex_wake(&self.room, i32::MAX as u32);
+        }
+        op
+    }
+
+    /// Hands `op` over; waits while there is no room. Not for fault handlers.
+    pub fn push_patiently(&self, mut op: PageIn) {
+        loop {
+            let seen = self.room.load(Acquire);
+            match self.push(op) {
+                Ok(()) => return,
+                Err(back) => op = back,
+            }
+            futex_wait(&self.room, seen, 2_000_000);
+        }
+    }
+
+    /// Has the reader thread look at `quit`.
+    pub fn wake(&self) {
+        ring(&self.event);
+    }
+}
+
+const TOKEN_QUEUE: u64 = TOKEN_OTHER;
+
+/// The reader thread. Returns when the machine quits and nothing is in flight.
+///
+/// # Errors
+/// If its I/O cannot be set up; `ready` was not called then.
+pub fn run(machine: &Machine, queue: &Queue, engine: Engine, cluster_pages: usize, ready: impl FnOnce()) -> Result<(), Errno> {
+    let mut reader = Reader::new(engine, cluster_pages)?;
+    reader.io.watch(queue.event.raw(), TOKEN_QUEUE);
+    ready();
+    while !machine.quit.load(Acquire) {
+        let mut any = false;
+        while let Some(op) = queue.pop() {
+            reader.start(machine, op);
+            any = true;
+        }
+        while let Some(done) = reader.io.completion() {
+            any = true;
+            if done.token == TOKEN_QUEUE {
+                let _ = sys::read(queue.event.raw(), &mut [0; 8]);
+            } else {
+                reader.finish(machine, done);
+            }
+        }
+        if any {
+            continue;
+        }
+        queue.asleep.store(true, SeqCst);
+        // What was pushed before this look is seen by it; whoever pushes after it finds `asleep` set, and rings.
+        if queue.ring.lock().count == 0 {
+            reader.io.wait(Some(1_000_000_000));
+        }
+        queue.asleep.store(false, SeqCst);
+    }
+    Ok(())
+}

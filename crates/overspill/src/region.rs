@@ -1,0 +1,693 @@
+//! Regions: ranges of addresses whose pages come and go.
+
+use crate::error::Error;
+use crate::fault;
+use crate::pager::Pager;
+use crate::quiet::Quiet;
+use overspill_linux::machine::Delivery;
+use overspill_linux::ranges::{Kind, Range as AddressRange};
+use overspill_linux::sys;
+use overspill_vm::counters::Counters;
+use overspill_vm::page::State;
+use overspill_vm::types::{ObjectId, PAGE_SHIFT, PAGE_SIZE, PageId};
+use std::fmt;
+use std::io;
+use std::marker::PhantomData;
+use std::ops::{Bound, Deref, DerefMut, Range, RangeBounds};
+use std::os::fd::{AsFd, AsRawFd};
+use std::sync::atomic::{AtomicU64, Ordering::Acquire};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Plain old data: every pattern of bits is a value, there is no padding, and nothing can be changed through a shared reference.
+///
+/// # Safety
+/// All of that must be so, and the alignment must be at most [`PAGE_SIZE`](crate::PAGE_SIZE).
+pub unsafe trait Pod: Copy + 'static {}
+
+macro_rules! pod {
+    ($($t:ty)*) => { $(
+        // SAFETY: a number without padding, of which every pattern of bits is a value.
+        unsafe impl Pod for $t {}
+    )* };
+}
+pod!(u8 u16 u32 u64 u128 usize i8 i16 i32 i64 i128 isize f32 f64);
+// SAFETY: an array is its elements, one after another, with nothing between.
+unsafe impl<T: Pod, const N: usize> Pod for [T; N] {}
+
+/// What the program says about a range; see [`Region::advise`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Advice {
+    /// It will be wanted soon: as [`Region::prefetch`].
+    WillNeed,
+    /// Its content is not needed any more: as [`Region::discard`].
+    DontNeed,
+}
+
+/// File transfers wire so many pages at a time.
+const TRANSFER_PAGES: usize = 64;
+
+/// A prefetch waits so often, 2 ms each at most, for frames to become free.
+const PATIENCE: u32 = 8;
+
+struct Wire {
+    id: u64,
+    pages: Range<usize>,
+    kept: bool,
+}
+
+#[derive(Default)]
+struct Wires {
+    live: Vec<Wire>,
+    last: u64,
+}
+
+impl Wires {
+    fn covers(&self, page: usize) -> bool {
+        self.live.iter().any(|w| w.pages.contains(&page))
+    }
+}
+
+/// A range of paged memory. All zero at first; plain memory in every way but for system calls (see the crate's head).
+pub struct Region {
+    pager: Pager,
+    start: *mut u8,
+    len: usize,
+    object: ObjectId,
+    wires: Mutex<Wires>,
+}
+
+// SAFETY: the range belongs to this value alone and is not tied to a thread: any thread's touch is served.
+unsafe impl Send for Region {}
+// SAFETY: shared references give shared access to bytes only; what the pager does to pages does not change what they hold. The rest is
+// behind locks.
+unsafe impl Sync for Region {}
+
+impl Region {
+    pub(crate) fn new(pager: Pager, bytes: usize) -> Result<Region, Error> {
+        let owner = &pager.0;
+        let pages = bytes.div_ceil(PAGE_SIZE);
+        let object = {
+            let mut regions = owner.regions();
+            if pages == 0 || pages as u64 > regions.pages_left {
+                return Err(Error::RegionSize { bytes, available: regions.pages_left << PAGE_SHIFT });
+            }
+            let object = regions.free.pop().ok_or(Error::TooManyRegions)?;
+            regions.pages_left -= pages as u64;
+            ObjectId(object)
+        };
+        let give_back = |e: i32| {
+            let mut regions = owner.regions();
+            regions.free.push(object.0);
+            regions.pages_left += pages as u64;
+            Error::Map(io::Error::from_raw_os_error(e))
+        };
+        let len = pages << PAGE_SHIFT;
+        let start = sys::map_anonymous(len).map_err(give_back)?;
+        let base = start as usize;
+        let machine = &owner.shared.machine;
+        // SAFETY: our own fresh mapping; none of the three changes what it holds. Huge pages would have to be split. A forked child must
+        // not have the range: it would find zeroes where pages are out. (A kernel without huge pages refuses the first.)
+        let advised = unsafe {
+            let _ = sys::madvise(base, len, libc::MADV_NOHUGEPAGE);
+            sys::madvise(base, len, libc::MADV_DONTFORK)
+        };
+        let managed = advised.is_ok() && {
+            let _quiet = Quiet::new();
+            let mut map = machine.map.write();
+            map.origins[object.0 as usize] = base;
+            let range = AddressRange { start: base, end: base + len, kind: Kind::Managed, object, origin: base };
+            machine.manage(&mut map, range);
+            map.ranges.find(base).is_some()
+        };
+        if !managed {
+            // SAFETY: our own mapping, which nobody has seen yet.
+            unsafe { sys::unmap(start, len) };
+            return Err(give_back(libc::ENOMEM));
+        }
+        Ok(Region { pager, start, len: bytes, object, wires: Mutex::default() })
+    }
+
+    /// Its length in bytes, as it was asked for.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Never: a region has at least one byte.
+    pub fn is_empty(&self) -> bool {
+        false
+    }
+
+    /// Where it begins. Aligned to a page.
+    pub fn as_ptr(&self) -> *const u8 {
+        self.start
+    }
+
+    /// Where it begins, to write to.
+    pub fn as_mut_ptr(&mut self) -> *mut u8 {
+        self.start
+    }
+
+    /// The pager it belongs to.
+    pub fn pager(&self) -> &Pager {
+        &self.pager
+    }
+
+    /// What its pager has done so far, for all of its regions.
+    pub fn counters(&self) -> &Counters {
+        self.pager.counters()
+    }
+
+    /// As numbers; a rest too short for one is left out.
+    ///
+    /// # Panics
+    /// If `T` has no size.
+    pub fn as_slice_of<T: Pod>(&self) -> &[T] {
+        assert!(size_of::<T>() > 0);
+        // SAFETY: readable memory of `len` bytes at the start of a page, initialised (zero pages, or what was written), any bits are a
+        // `T`, and none can be changed through the references that `&self` allows.
+        unsafe { std::slice::from_raw_parts(self.start.cast(), self.len / size_of::<T>()) }
+    }
+
+    /// As numbers to change; a rest too short for one is left out.
+    ///
+    /// # Panics
+    /// If `T` has no size.
+    pub fn as_mut_slice_of<T: Pod>(&mut self) -> &mut [T] {
+        assert!(size_of::<T>() > 0);
+        // SAFETY: as above, and the region is borrowed exclusively; any `T` leaves bytes that are plain data again.
+        unsafe { std::slice::from_raw_parts_mut(self.start.cast(), self.len / size_of::<T>()) }
+    }
+
+    /// As numbers that several threads may change. Exclusive, because bytes and atomics cannot be had at the same time.
+    pub fn as_atomics(&mut self) -> &[AtomicU64] {
+        // SAFETY: as above; an `AtomicU64` has the size and the bits of a `u64`, and no other reference to the memory lives beside it.
+        unsafe { std::slice::from_raw_parts(self.start.cast(), self.len / size_of::<AtomicU64>()) }
+    }
+
+    fn bounds(&self, range: impl RangeBounds<usize>) -> Range<usize> {
+        let start = match range.start_bound() {
+            Bound::Included(&n) => n,
+            Bound::Excluded(&n) => n + 1,
+            Bound::Unbounded => 0,
+        };
+        let end = match range.end_bound() {
+            Bound::Included(&n) => n + 1,
+            Bound::Excluded(&n) => n,
+            Bound::Unbounded => self.len,
+        };
+        assert!(start <= end && end <= self.len, "range {start}..{end} of a region of {} bytes", self.len);
+        start..end
+    }
+
+    fn page(&self, index: usize) -> PageId {
+        PageId::new(self.object, index as u64)
+    }
+
+    fn pages(&self) -> usize {
+        self.len.div_ceil(PAGE_SIZE)
+    }
+
+    fn addr(&self, index: usize) -> usize {
+        self.start as usize + (index << PAGE_SHIFT)
+    }
+
+    // ---- advice ----
+
+    /// [`Region::prefetch`] or [`Region::discard`].
+    ///
+    /// # Errors
+    /// As those.
+    ///
+    /// # Panics
+    /// If the range is not within the region.
+    pub fn advise(&mut self, range: impl RangeBounds<usize>, advice: Advice) -> Result<(), Error> {
+        match advice {
+            Advice::WillNeed => self.prefetch(range),
+            Advice::DontNeed => return self.discard(range),
+        }
+        Ok(())
+    }
+
+    /// Has pages of the range that are out read in the background: of half the budget at most, and as far as others can be evicted for
+    /// them soon. Waits for that and for reads to begin, not for their end.
+    ///
+    /// # Panics
+    /// If the range is not within the region.
+    pub fn prefetch(&self, range: impl RangeBounds<usize>) {
+        let range = self.bounds(range);
+        if !range.is_empty() {
+            let (first, end) = (range.start / PAGE_SIZE, range.end.div_ceil(PAGE_SIZE));
+            let most = (self.pager.counters().memory_limit_bytes.get() / 2) as usize >> PAGE_SHIFT;
+            self.prefetch_pages(first..end.min(first + most));
+        }
+    }
+
+    fn prefetch_pages(&self, pages: Range<usize>) {
+        let shared = &self.pager.0.shared;
+        if shared.manual.is_some() {
+            return;
+        }
+        let mut at = pages.start;
+        let mut patience = PATIENCE;
+        while at < pages.end {
+            let _quiet = Quiet::new();
+            let seen = shared.machine.arrivals.load(Acquire);
+            let mut core = shared.machine.core.lock();
+            let Some(page) = core.vm.next_present(self.page(at), pages.end as u64) else { return };
+            at = page.index() as usize;
+            let word = core.vm.page(page);
+            if word.busy() || word.state() != State::PagedOut {
+                at += 1;
+                continue;
+            }
+            let most = (pages.end - at).min(shared.cluster_pages) as u32; // no more than the reader's buffers hold
+            let op = core.vm.prefetch(page, most, 0..pages.end as u64);
+            let short = core.vm.wants_daemon() || op.is_none();
+            drop(core);
+            let Some(op) = op else {
+                // All frames but the reserve are in use. The daemon makes more; it is asked a few times, since this is only advice.
+                if patience == 0 || !short {
+                    return;
+                }
+                patience -= 1;
+                shared.machine.ring_daemon();
+                shared.machine.await_arrival(seen);
+                continue;
+            };
+            patience = PATIENCE;
+            if short {
+                shared.machine.ring_daemon();
+            }
+            at += op.count as usize;
+            shared.queue.push_patiently(op);
+        }
+    }
+
+    /// Gives the content of the range up: it reads as zero afterwards, and takes neither memory nor swap space.
+    ///
+    /// # Errors
+    /// [`Error::IsWired`] if pages of it were left wired.
+    ///
+    /// # Panics
+    /// If the range is not within the region.
+    pub fn discard(&mut self, range: impl RangeBounds<usize>) -> Result<(), Error> {
+        let range = self.bounds(range);
+        let (first, end) = (range.start.div_ceil(PAGE_SIZE), range.end / PAGE_SIZE);
+        // the last page of the region may be discarded whole although the region ends within it
+        let end = if range.end == self.len { self.pages() } else { end };
+        if first >= end {
+            self[range].fill(0);
+            return Ok(());
+        }
+        if self.wires().live.iter().any(|w| w.pages.start < end && first < w.pages.end) {
+            return Err(Error::IsWired);
+        }
+        self[range.start..first * PAGE_SIZE].fill(0);
+        if range.end > end * PAGE_SIZE {
+            self[end * PAGE_SIZE..range.end].fill(0);
+        }
+        let (start, len) = (self.addr(first), (end - first) << PAGE_SHIFT);
+        let machine = &self.pager.0.shared.machine;
+        match machine.delivery {
+            Delivery::Threads => {
+                // SAFETY: whole pages of this region, borrowed exclusively; the caller gives them up. Without a lock: it waits until a
+                // handler has followed.
+                let _ = unsafe { sys::madvise(start, len, libc::MADV_DONTNEED) };
+                let _quiet = Quiet::new();
+                machine.discard_done(start, start + len);
+                // the region is borrowed exclusively, so no page of the range has come back since
+                machine.forget_range(&mut machine.map.write(), start, start + len, false);
+            }
+            Delivery::InThread => {
+                let _quiet = Quiet::new();
+                let mut map = machine.map.write();
+                // SAFETY: as above. Under the lock no page of the range is being moved or filled.
+                let _ = unsafe { sys::madvise(start, len, libc::MADV_DONTNEED) };
+                machine.forget_range(&mut map, start, start + len, false);
+            }
+        }
+        Ok(())
+    }
+
+    // ---- wiring ----
+
+    fn wires(&self) -> MutexGuard<'_, Wires> {
+        self.wires.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Brings the range's pages in and holds them there until the guard is dropped. What is wired several times stays until the last.
+    ///
+    /// # Errors
+    /// [`Error::WiredTooMuch`]: at most half of the budget can be wired. [`Error::Lost`].
+    ///
+    /// # Panics
+    /// If the range is not within the region.
+    pub fn wire(&self, range: impl RangeBounds<usize>) -> Result<Wired<'_>, Error> {
+        let range = self.bounds(range);
+        let id = self.wire_range(&range)?;
+        Ok(Wired { region: self, range, id })
+    }
+
+    /// As [`Region::wire`], to write to.
+    ///
+    /// # Errors
+    /// As [`Region::wire`].
+    ///
+    /// # Panics
+    /// If the range is not within the region.
+    pub fn wire_mut(&mut self, range: impl RangeBounds<usize>) -> Result<WiredMut<'_>, Error> {
+        let range = self.bounds(range);
+        let id = self.wire_range(&range)?;
+        Ok(WiredMut { region: self, range, id })
+    }
+
+    fn wire_range(&self, range: &Range<usize>) -> Result<u64, Error> {
+        let pages = if range.is_empty() { 0..0 } else { range.start / PAGE_SIZE..range.end.div_ceil(PAGE_SIZE) };
+        {
+            let mut regions = self.pager.0.regions();
+            let left = regions.wired_left.checked_sub(pages.len() as u64);
+            let available = regions.wired_left << PAGE_SHIFT;
+            regions.wired_left = left.ok_or(Error::WiredTooMuch { bytes: (pages.len() << PAGE_SHIFT) as u64, available })?;
+        }
+        let id = {
+            // Before the first page is wired: from now on nobody unwires a page of it.
+            let mut wires = self.wires();
+            wires.last += 1;
+            let id = wires.last;
+            wires.live.push(Wire { id, pages: pages.clone(), kept: false });
+            id
+        };
+        if pages.len() > 1 {
+            self.prefetch_pages(pages.clone());
+        }
+        for index in pages {
+            if let Err(e) = self.wire_page(index) {
+                self.unwire_id(id);
+                return Err(e);
+            }
+        }
+        Ok(id)
+    }
+
+    fn wire_page(&self, index: usize) -> Result<(), Error> {
+        let shared = &self.pager.0.shared;
+        let page = self.page(index);
+        loop {
+            {
+                let _quiet = Quiet::new();
+                let mut core = shared.machine.core.lock();
+                let word = core.vm.page(page);
+                if word.state() == State::Lost {
+                    return Err(Error::Lost);
+                }
+                // Wherever it is: once it arrives it stays, so the next look, or the one after it, finds it.
+                if !core.vm.wire(page, true) {
+                    return Err(Error::Resources(io::Error::from_raw_os_error(libc::ENOMEM)));
+                }
+                if word.state() == State::Active && !word.busy() {
+                    return Ok(());
+                }
+            }
+            let there = match shared.machine.delivery {
+                Delivery::InThread => fault::bring_in(shared, self.addr(index)),
+                Delivery::Threads => {
+                    // SAFETY: a page of this region; populating changes no content. It waits for a handler, which takes no lock of ours.
+                    match unsafe { sys::madvise(self.addr(index), PAGE_SIZE, libc::MADV_POPULATE_READ) } {
+                        Ok(()) | Err(libc::EAGAIN | libc::EINTR) => true,
+                        Err(_) => false,
+                    }
+                }
+            };
+            if !there {
+                return Err(Error::Lost);
+            }
+        }
+    }
+
+    fn unwire_id(&self, id: u64) {
+        let mut wires = self.wires();
+        let Some(at) = wires.live.iter().position(|w| w.id == id) else { return };
+        let pages = wires.live.swap_remove(at).pages;
+        self.unwire_pages(&wires, pages);
+    }
+
+    /// Unwires pages that no live wire covers. => they are no longer of a live wire
+    fn unwire_pages(&self, wires: &Wires, pages: Range<usize>) {
+        self.pager.0.regions().wired_left += pages.len() as u64;
+        let _quiet = Quiet::new();
+        for index in pages.filter(|p| !wires.covers(*p)) {
+            let mut core = self.pager.0.shared.machine.core.lock();
+            if core.vm.page(self.page(index)).wired() {
+                core.vm.wire(self.page(index), false);
+            }
+        }
+    }
+
+    /// Lets go of pages that [`Wired::keep`] left wired: all that lie wholly within the range.
+    ///
+    /// # Panics
+    /// If the range is not within the region.
+    pub fn unwire(&self, range: impl RangeBounds<usize>) {
+        let range = self.bounds(range);
+        let end = if range.end == self.len { self.pages() } else { range.end / PAGE_SIZE };
+        let out = range.start.div_ceil(PAGE_SIZE)..end;
+        let mut wires = self.wires();
+        let mut at = 0;
+        while at < wires.live.len() {
+            let (had, kept, id) = (wires.live[at].pages.clone(), wires.live[at].kept, wires.live[at].id);
+            let cut = had.start.max(out.start)..had.end.min(out.end);
+            if !kept || cut.is_empty() {
+                at += 1;
+                continue;
+            }
+            let rests = [had.start..cut.start, cut.end..had.end];
+            wires.live.swap_remove(at);
+            for pages in rests.into_iter().filter(|r| !r.is_empty()) {
+                wires.live.push(Wire { id, pages, kept });
+            }
+            self.unwire_pages(&wires, cut);
+        }
+    }
+
+    fn keep(&self, id: u64) {
+        if let Some(wire) = self.wires().live.iter_mut().find(|w| w.id == id) {
+            wire.kept = true;
+        }
+    }
+
+    // ---- files ----
+
+    /// Reads from a file at `offset` into the range, until it is full or the file ends; answers how many bytes. Works with both
+    /// deliveries: the pages are wired, a piece at a time.
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> {
+    /// # let pager = overspill::Pager::builder().memory(8 << 20).build()?;
+    /// let mut region = pager.region(1 << 20)?;
+    /// let file = std::fs::File::open("/proc/self/exe")?;
+    /// let n = region.read_at(&file, 0..4096, 0)?;
+    /// assert_eq!(&region[1..4], b"ELF");
+    /// # assert_eq!(n, 4096);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As pread(2); EIO if a page is lost; `OutOfMemory` if too much is wired already.
+    ///
+    /// # Panics
+    /// If the range is not within the region.
+    pub fn read_at(&mut self, file: impl AsFd, range: impl RangeBounds<usize>, offset: u64) -> io::Result<usize> {
+        let range = self.bounds(range);
+        let fd = file.as_fd().as_raw_fd();
+        self.transfer(range, |piece, done| {
+            // SAFETY: the piece lies in the region, which is borrowed exclusively here.
+            unsafe { sys::pread_full(fd, self.start.add(piece.start), piece.len(), offset + done) }
+        })
+    }
+
+    /// Writes the range to a file at `offset`; answers how many bytes.
+    ///
+    /// # Errors
+    /// As pwrite(2); EIO if a page is lost; `OutOfMemory` if too much is wired already.
+    ///
+    /// # Panics
+    /// If the range is not within the region.
+    pub fn write_at(&self, file: impl AsFd, range: impl RangeBounds<usize>, offset: u64) -> io::Result<usize> {
+        let range = self.bounds(range);
+        let fd = file.as_fd().as_raw_fd();
+        self.transfer(range, |piece, done| {
+            let iov = [sys::IoVec { base: self.start as usize + piece.start, len: piece.len() }];
+            // SAFETY: the piece lies in the region, which nobody else can change while `&self` is borrowed.
+            unsafe { sys::pwritev(fd, &iov, offset + done) }
+        })
+    }
+
+    /// Calls `go` for one wired piece of the range after another, until all is done, or it does nothing.
+    fn transfer(&self, range: Range<usize>, mut go: impl FnMut(Range<usize>, u64) -> Result<usize, i32>) -> io::Result<usize> {
+        let mut at = range.start;
+        while at < range.end {
+            let end = ((at / PAGE_SIZE + TRANSFER_PAGES) * PAGE_SIZE).min(range.end);
+            let wired = self.wire(at..end)?;
+            let n = go(at..end, (at - range.start) as u64);
+            drop(wired);
+            match n {
+                Ok(0) => break,
+                Ok(n) => at += n,
+                Err(e) if at == range.start => return Err(io::Error::from_raw_os_error(e)),
+                Err(_) => break,
+            }
+        }
+        Ok(at - range.start)
+    }
+}
+
+impl Deref for Region {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        self.as_slice_of()
+    }
+}
+
+impl DerefMut for Region {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        self.as_mut_slice_of()
+    }
+}
+
+impl fmt::Debug for Region {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Region({:p}, {} bytes)", self.start, self.len)
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        let owner = &self.pager.0;
+        if !owner.is_alive() {
+            return; // a forked child never had the range
+        }
+        let live: Vec<u64> = self.wires().live.iter().map(|w| w.id).collect();
+        live.into_iter().for_each(|id| self.unwire_id(id));
+        let (start, len) = (self.start as usize, self.pages() << PAGE_SHIFT);
+        let machine = &owner.shared.machine;
+        match machine.delivery {
+            Delivery::Threads => {
+                // SAFETY: the region's own mapping, and nothing borrows it any more. Without a lock: munmap waits until a handler has
+                // read the event, and it follows it under the map lock.
+                unsafe { sys::unmap(self.start, len) };
+                let _quiet = Quiet::new();
+                let mut map = machine.map.write();
+                machine.forget_range(&mut map, start, start + len, true); // nothing is left, unless the range was split beyond the map's room
+            }
+            Delivery::InThread => {
+                let _quiet = Quiet::new();
+                let mut map = machine.map.write();
+                // SAFETY: as above; under the lock nobody moves or fills its pages. What is being read for it is thrown away on arrival.
+                unsafe { sys::unmap(self.start, len) };
+                machine.forget_range(&mut map, start, start + len, true);
+            }
+        }
+        let mut regions = owner.regions();
+        regions.free.push(self.object.0);
+        regions.pages_left += self.pages() as u64;
+    }
+}
+
+/// A range that is in memory and stays there while this lives: fit for system calls. From [`Region::wire`].
+#[derive(Debug)]
+pub struct Wired<'a> {
+    region: &'a Region,
+    range: Range<usize>,
+    id: u64,
+}
+
+impl Wired<'_> {
+    /// Leaves the pages wired until [`Region::unwire`], or the end of the region.
+    pub fn keep(self) {
+        self.region.keep(self.id);
+        std::mem::forget(self);
+    }
+}
+
+impl Deref for Wired<'_> {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        &self.region[self.range.clone()]
+    }
+}
+
+impl Drop for Wired<'_> {
+    fn drop(&mut self) {
+        self.region.unwire_id(self.id);
+    }
+}
+
+/// A [`Wired`] range to write to. From [`Region::wire_mut`].
+#[derive(Debug)]
+pub struct WiredMut<'a> {
+    region: &'a mut Region,
+    range: Range<usize>,
+    id: u64,
+}
+
+impl WiredMut<'_> {
+    /// Leaves the pages wired until [`Region::unwire`], or the end of the region.
+    pub fn keep(self) {
+        self.region.keep(self.id);
+        std::mem::forget(self);
+    }
+}
+
+impl Deref for WiredMut<'_> {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        &self.region[self.range.clone()]
+    }
+}
+
+impl DerefMut for WiredMut<'_> {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        &mut self.region[self.range.clone()]
+    }
+}
+
+impl Drop for WiredMut<'_> {
+    fn drop(&mut self) {
+        self.region.unwire_id(self.id);
+    }
+}
+
+/// A region of numbers; dereferences to a slice of them. From [`Pager::region_of`].
+#[derive(Debug)]
+pub struct RegionOf<T: Pod> {
+    region: Region,
+    of: PhantomData<T>,
+}
+
+impl<T: Pod> RegionOf<T> {
+    pub(crate) fn new(region: Region) -> Self {
+        RegionOf { region, of: PhantomData }
+    }
+    /// The bytes, to wire or advise.
+    pub fn region(&self) -> &Region {
+        &self.region
+    }
+    /// The bytes, to change.
+    pub fn region_mut(&mut self) -> &mut Region {
+        &mut self.region
+    }
+}
+
+impl<T: Pod> Deref for RegionOf<T> {
+    type Target = [T];
+    fn deref(&self) -> &[T] {
+        self.region.as_slice_of()
+    }
+}
+
+impl<T: Pod> DerefMut for RegionOf<T> {
+    fn deref_mut(&mut self) -> &mut [T] {
+        self.region.as_mut_slice_of()
+    }
+}

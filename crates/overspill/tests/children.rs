@@ -1,0 +1,256 @@
+//! Ends of processes: each case is a child of its own, started from this binary with the case's name.
+
+mod common;
+
+use common::*;
+use overspill::{Delivery, Error, Pager, Region};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Command, Output};
+use std::sync::atomic::{AtomicUsize, Ordering::*};
+
+fn pager(name: &str) -> Pager {
+    let delivery = if name.ends_with("threads") { Delivery::Threads } else { Delivery::InThread };
+    let limit = if name.starts_with("full") { 4 << 20 } else { 0 };
+    match Pager::builder().memory(BUDGET).delivery(delivery).swap_limit(limit).build() {
+        Ok(pager) => pager,
+        Err(e @ Error::Userfaultfd(_)) => {
+            println!("CANNOT: {e}");
+            std::process::exit(0)
+        }
+        Err(e) => panic!("{e}"),
+    }
+}
+
+fn fill(region: &mut Region) {
+    for (i, word) in region.as_mut_slice_of::<u64>().iter_mut().enumerate() {
+        *word = i as u64 + 1;
+    }
+}
+
+fn sum(region: &Region) {
+    for (i, word) in region.as_slice_of::<u64>().iter().enumerate().step_by(512) {
+        assert_eq!(*word, i as u64 + 1, "a wrong page was handed out");
+    }
+}
+
+static BUS_CODE: AtomicUsize = AtomicUsize::new(usize::MAX);
+static BUS_ADDR: AtomicUsize = AtomicUsize::new(0);
+static mut BACK: [u64; 64] = [0; 64];
+unsafe extern "C" {
+    fn __sigsetjmp(env: *mut u64, save_mask: i32) -> i32;
+    fn siglongjmp(env: *mut u64, value: i32) -> !;
+}
+extern "C" fn embedder(_: i32, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
+    // SAFETY: the kernel's structure, or the pager's copy of it.
+    let (code, addr) = unsafe { ((*info).si_code, (*info).si_addr()) };
+    BUS_CODE.store(code as usize, SeqCst);
+    BUS_ADDR.store(addr as usize, SeqCst);
+    // SAFETY: the frame that was marked is still there: it is `case`, which waits for us.
+    unsafe { siglongjmp(&raw mut BACK as *mut u64, 1) }
+}
+
+/// What the child does. The parent knows how it has to end.
+fn case(name: &str) {
+    if name.starts_with("embedder") {
+        // SAFETY: a handler installed before the pager's; it leaves by a jump.
+        unsafe {
+            let mut action: libc::sigaction = std::mem::zeroed();
+            action.sa_sigaction = embedder as *const () as usize;
+            action.sa_flags = libc::SA_SIGINFO;
+            assert_eq!(libc::sigaction(libc::SIGBUS, &action, std::ptr::null_mut()), 0);
+        }
+    }
+    if name.starts_with("sent") {
+        // SAFETY: the default action. (Rust's own handler forgives one SIGBUS that was sent.)
+        unsafe { libc::signal(libc::SIGBUS, libc::SIG_DFL) };
+    }
+    let pager = pager(name);
+    let mut region = pager.region(24 * MIB).expect("24 MiB");
+    match name.split('-').next() {
+        Some("eio" | "corrupt") => {
+            fill(&mut region);
+            sum(&region);
+            println!("all pages were handed out");
+        }
+        Some("embedder") => {
+            fill(&mut region);
+            for round in 0..2 {
+                BUS_CODE.store(0, SeqCst);
+                // SAFETY: the buffer is larger than a jump buffer; nothing with a destructor lives between the mark and the jump.
+                if unsafe { __sigsetjmp(&raw mut BACK as *mut u64, 1) } == 0 {
+                    sum(&region);
+                    panic!("all pages were handed out");
+                }
+                assert_eq!(BUS_CODE.load(SeqCst), 4, "round {round}: BUS_MCEERR_AR");
+            }
+            let at = BUS_ADDR.load(SeqCst) - region.as_ptr() as usize;
+            assert!(matches!(region.wire(at..=at), Err(Error::Lost)));
+            let null = std::fs::File::create("/dev/null").expect("/dev/null");
+            let e = region.write_at(&null, at..at + 1, 0).expect_err("it is lost");
+            assert_eq!(e.raw_os_error(), Some(libc::EIO));
+            region.discard(at / PAGE * PAGE..(at / PAGE + 1) * PAGE).expect("nothing is wired");
+            assert_eq!(region[at], 0, "a discarded page is new");
+            assert!(pager.counters().read_errors.get() > 0);
+            pager.check();
+            println!("the embedder saw it");
+        }
+        Some("elsewhere") => {
+            // a mapped file that was cut short: an error that is none of the pager's
+            fill(&mut region);
+            let path = std::env::temp_dir().join(format!("overspill-cut-{}", std::process::id()));
+            let file = std::fs::OpenOptions::new().create_new(true).read(true).write(true).open(&path).expect("a file");
+            std::fs::remove_file(&path).expect("its name");
+            // SAFETY: a new shared mapping of an empty file; a touch of it is the error that is wanted.
+            unsafe {
+                use std::os::fd::AsRawFd;
+                let at = libc::mmap(std::ptr::null_mut(), PAGE, libc::PROT_READ, libc::MAP_SHARED, file.as_raw_fd(), 0);
+                assert_ne!(at, libc::MAP_FAILED);
+                println!("{}", at.cast::<u8>().read_volatile());
+            }
+        }
+        Some("sent") => {
+            fill(&mut region);
+            // SAFETY: a signal to ourselves.
+            unsafe { libc::raise(libc::SIGBUS) };
+            println!("still here");
+        }
+        Some("full") => {
+            fill(&mut region);
+            println!("memory and swap had room for all");
+        }
+        Some("fork") => {
+            fill(&mut region);
+            // SAFETY: the child only drops values, touches memory and ends.
+            match unsafe { libc::fork() } {
+                0 => {
+                    let at = region.as_ptr();
+                    drop(region);
+                    drop(pager);
+                    // SAFETY: not valid in this process, which is what is to be seen: SIGSEGV.
+                    println!("{}", unsafe { at.read_volatile() });
+                    std::process::exit(0);
+                }
+                pid => {
+                    let mut status = 0;
+                    // SAFETY: our child; writes a number.
+                    assert_eq!(unsafe { libc::waitpid(pid, &mut status, 0) }, pid);
+                    assert!(libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == libc::SIGSEGV, "status {status:#x}");
+                }
+            }
+            sum(&region);
+            drop(region);
+            pager.check();
+            println!("all is well");
+        }
+        Some("plain") => {
+            fill(&mut region);
+            sum(&region);
+            region.prefetch(..);
+            let wired = region.wire(0..MIB).expect("wired");
+            drop(wired);
+            let file = std::fs::File::open("/proc/self/exe").expect("this program");
+            region.read_at(&file, 0..MIB, 0).expect("read");
+            assert_eq!(&region[1..4], b"ELF");
+            assert_budget(&pager, 1);
+            println!("all is well as user {}", {
+                // SAFETY: only asks.
+                unsafe { libc::geteuid() }
+            });
+        }
+        Some("many") => {
+            let build = || Pager::builder().memory(BUDGET).managed_max(BUDGET).build();
+            let many: Vec<Pager> = (0..70).map_while(|_| build().ok()).collect();
+            assert!(matches!(build(), Err(Error::TooManyPagers)));
+            println!("{} pagers beside the first", many.len());
+            drop(many);
+            drop(build().expect("there is room again"));
+        }
+        _ => panic!("no case {name}"),
+    }
+}
+
+fn child(name: &str, inject: &str, user: Option<u32>) -> Option<Output> {
+    let mut command = Command::new(std::env::current_exe().expect("this program"));
+    if user.is_some() {
+        command = Command::new("/proc/self/exe"); // reachable whatever the modes of the directories above it
+        command.current_dir("/");
+    }
+    command.env("OVERSPILL_CASE", name).env("OVERSPILL_INJECT", inject);
+    if let Some(id) = user {
+        // SAFETY: a few system calls between fork and exec.
+        unsafe {
+            command.pre_exec(move || {
+                let zero = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+                libc::setrlimit(libc::RLIMIT_CORE, &zero);
+                if libc::setgroups(0, std::ptr::null()) != 0 || libc::setgid(id) != 0 || libc::setuid(id) != 0 {
+                    return Err(std::io::Error::last_os_error());
+                }
+                Ok(())
+            });
+        }
+    } else {
+        // SAFETY: one system call between fork and exec.
+        unsafe {
+            command.pre_exec(|| {
+                let zero = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+                libc::setrlimit(libc::RLIMIT_CORE, &zero);
+                Ok(())
+            });
+        }
+    }
+    let output = command.output().expect("a child");
+    let said = String::from_utf8_lossy(&output.stdout);
+    if let Some(why) = said.lines().find(|l| l.starts_with("CANNOT")) {
+        assert!(std::env::var_os("CI").is_none(), "{name} cannot be tested here: {why}");
+        eprintln!("SKIPPED {name}: {why}");
+        return None;
+    }
+    Some(output)
+}
+
+fn main() {
+    if let Ok(name) = std::env::var("OVERSPILL_CASE") {
+        return case(&name);
+    }
+    let ends_by = |name: &str, inject: &str, signal: i32| {
+        let Some(output) = child(name, inject, None) else { return };
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.signal(), Some(signal), "{name}: {output:?}");
+        assert!(output.stdout.is_empty() && !said.contains("panicked"), "{name}: {output:?}");
+        if name.starts_with("full") {
+            assert!(said.contains("memory and swap are both full"), "{name}: {said}");
+        }
+        println!("{name}: ended by signal {signal}, as it must");
+    };
+    let says = |name: &str, inject: &str, user: Option<u32>, word: &str| {
+        let Some(output) = child(name, inject, user) else { return };
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success() && said.contains(word), "{name}: {output:?}");
+        println!("{name}: {}", said.trim());
+    };
+    for delivery in ["inthread", "threads"] {
+        ends_by(&format!("eio-{delivery}"), "read=100", libc::SIGBUS);
+        ends_by(&format!("corrupt-{delivery}"), "flip=100", libc::SIGBUS);
+        ends_by(&format!("full-{delivery}"), "", libc::SIGKILL);
+        says(&format!("plain-{delivery}"), "", None, "all is well as user");
+        says(&format!("fork-{delivery}"), "", None, "all is well");
+    }
+    says("many-inthread", "", None, "63 pagers beside the first");
+    says("embedder-inthread", "read=100", None, "the embedder saw it");
+    ends_by("elsewhere-inthread", "", libc::SIGBUS);
+    ends_by("sent-inthread", "", libc::SIGBUS);
+    // SAFETY: only asks.
+    if unsafe { libc::geteuid() } == 0 {
+        says("plain-inthread", "", Some(65534), "all is well as user 65534");
+        if std::fs::read_to_string("/proc/sys/vm/unprivileged_userfaultfd").is_ok_and(|s| s.trim() == "0") {
+            let refused = Command::new("/proc/self/exe").env("OVERSPILL_CASE", "plain-threads").uid(65534).gid(65534).output();
+            let said = refused.expect("a child").stdout;
+            assert!(
+                String::from_utf8_lossy(&said).contains("CANNOT: userfaultfd is not permitted"),
+                "handler threads need privileges"
+            );
+        }
+    } else {
+        println!("SKIPPED: only root can become another user");
+    }
+}

@@ -1,0 +1,65 @@
+//! What the tests share.
+#![allow(dead_code)] // each test uses some of it
+
+use overspill::{Builder, Delivery, Error, Pager};
+
+pub const PAGE: usize = overspill::PAGE_SIZE;
+pub const MIB: usize = 1 << 20;
+pub const BUDGET: u64 = 8 << 20;
+
+/// A random number generator: splitmix64.
+pub struct Rng(pub u64);
+
+impl Rng {
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ z >> 31
+    }
+    pub fn below(&mut self, n: usize) -> usize {
+        (self.next() % n as u64) as usize
+    }
+}
+
+/// A pager, or `None` if this kernel or user cannot have one: said aloud, and a failure under CI.
+pub fn build(builder: Builder) -> Option<Pager> {
+    match builder.build() {
+        Ok(pager) => Some(pager),
+        Err(e @ (Error::Userfaultfd(_) | Error::Engine(_))) => {
+            assert!(std::env::var_os("CI").is_none(), "cannot be tested here: {e}");
+            eprintln!("SKIPPED: {e}");
+            None
+        }
+        Err(e) => panic!("{e}"),
+    }
+}
+
+/// Pagers of both deliveries with the least budget.
+pub fn both() -> Vec<Pager> {
+    [Delivery::InThread, Delivery::Threads]
+        .into_iter()
+        .filter_map(|delivery| build(Pager::builder().memory(BUDGET).delivery(delivery)))
+        .collect()
+}
+
+/// Clusters above the budget beside those of faulting threads: originals that are still being written while their copy is back.
+const WRITING: u64 = 4;
+
+/// The budget was kept: at its peak, at most a cluster per faulting thread above it (and [`WRITING`]), and nothing was given out for want
+/// of victims.
+pub fn assert_budget(pager: &Pager, threads: u64) {
+    let c = pager.counters();
+    let limit = c.memory_limit_bytes.get();
+    let cluster = (limit / 64).clamp(PAGE as u64, 64 * PAGE as u64);
+    let peak = c.memory_peak_bytes.get();
+    eprintln!(
+        "{:?}, {threads} threads: at most {} pages above the budget",
+        pager.delivery(),
+        peak.saturating_sub(limit) / PAGE as u64
+    );
+    assert!(peak <= limit + (threads + WRITING) * cluster, "peak {peak} of {limit}, {threads} threads");
+    assert_eq!(c.over_budget.get(), 0);
+    pager.check();
+}

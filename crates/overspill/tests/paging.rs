@@ -1,0 +1,352 @@
+//! Regions behave like memory: contents survive paging, whoever touches what at what time.
+
+mod common;
+
+use common::*;
+use overspill::{Advice, Delivery, Engine, Error, Pager, Region};
+use std::io::Write;
+use std::sync::atomic::{AtomicBool, Ordering::*};
+use std::thread;
+
+/// Random accesses against a model, in one thread.
+fn against_model(region: &mut [u64], seed: u64, accesses: usize) {
+    let mut rng = Rng(seed);
+    let mut model = vec![0u64; region.len()];
+    for _ in 0..accesses {
+        let at = rng.below(region.len());
+        match rng.below(3) {
+            0 => assert_eq!(region[at], model[at], "word {at}"),
+            1 => {
+                let value = rng.next();
+                region[at] = value;
+                model[at] = value;
+            }
+            _ => {
+                // a run, as a sequential reader
+                let n = 4096.min(region.len() - at);
+                assert!(region[at..at + n] == model[at..at + n], "words {at} and {n} on");
+            }
+        }
+    }
+    assert!(region == model.as_slice());
+}
+
+#[test]
+fn contents_survive() {
+    for pager in both() {
+        for engine in [Engine::Uring, Engine::Psync] {
+            let Some(pager) = build(Pager::builder().memory(BUDGET).delivery(pager.delivery()).engine(engine)) else { continue };
+            let mut region = pager.region_of::<u64>(4 * MIB).expect("32 MiB");
+            against_model(&mut region, 1, 5_000);
+            let c = pager.counters();
+            assert!(c.hard_faults.get() > 100 && c.pages_out.get() > 1000 && c.soft_faults.get() > 10, "{pager:?}");
+            assert_budget(&pager, 1);
+        }
+    }
+}
+
+#[test]
+fn several_threads_share_a_region() {
+    for pager in both() {
+        let mut region = pager.region_of::<u64>(4 * MIB).expect("32 MiB");
+        thread::scope(|s| {
+            for (t, part) in region.chunks_mut(MIB).enumerate() {
+                s.spawn(move || against_model(part, t as u64, 1_500));
+            }
+        });
+        assert_budget(&pager, 4);
+    }
+}
+
+/// Threads that want the same pages at the same time: each counts on its own word of every page.
+#[test]
+fn several_threads_share_pages() {
+    for pager in both() {
+        let mut region = pager.region(24 * MIB).expect("24 MiB");
+        let words = region.as_atomics();
+        let pages = 24 * MIB / PAGE;
+        thread::scope(|s| {
+            for t in 0..4 {
+                s.spawn(move || {
+                    for round in 0..3 {
+                        for page in 0..pages {
+                            let before = words[page * 512 + t].fetch_add(1, Relaxed);
+                            assert_eq!(before, round, "page {page}, thread {t}");
+                        }
+                    }
+                });
+            }
+        });
+        assert_budget(&pager, 4);
+    }
+}
+
+#[test]
+fn two_pagers_and_many_regions() {
+    let pagers: Vec<Pager> = both().into_iter().chain(both()).collect();
+    thread::scope(|s| {
+        for (n, pager) in pagers.iter().enumerate() {
+            s.spawn(move || {
+                let mut regions: Vec<_> = (0..4).map(|_| pager.region_of::<u64>(MIB / 2).expect("4 MiB")).collect();
+                for round in 0..4 {
+                    for (i, region) in regions.iter_mut().enumerate() {
+                        for (at, word) in region.iter_mut().enumerate().step_by(512) {
+                            assert_eq!(*word, if round == 0 { 0 } else { (n * 10 + i + at) as u64 + round - 1 });
+                            *word = (n * 10 + i + at) as u64 + round;
+                        }
+                    }
+                }
+            });
+        }
+    });
+    pagers.iter().for_each(|pager| assert_budget(pager, 1));
+}
+
+/// A region that comes and goes while another is in use; object numbers and address ranges are used again, and nothing is left behind.
+#[test]
+fn regions_go_while_others_are_used() {
+    for pager in both() {
+        let before = pager.check();
+        let stop = AtomicBool::new(false);
+        thread::scope(|s| {
+            s.spawn(|| {
+                let mut rounds = 0;
+                while !stop.load(Relaxed) || rounds == 0 {
+                    let mut region = pager.region_of::<u64>(2 * MIB).expect("16 MiB");
+                    against_model(&mut region, rounds, 300);
+                    rounds += 1;
+                }
+            });
+            for round in 0..30u64 {
+                let mut region = pager.region((1 + round as usize % 12) * MIB).expect("some MiB");
+                for (i, page) in region.chunks_mut(PAGE).enumerate() {
+                    assert!(page.iter().all(|b| *b == 0), "round {round}, page {i} is not new");
+                    page[i % PAGE] = 1;
+                }
+                region.prefetch(..); // dropped with reads in flight
+            }
+            stop.store(true, Relaxed);
+        });
+        assert_budget(&pager, 2);
+        // the daemon may still write pages whose region is gone
+        for _ in 0..2000 {
+            if pager.check() == before {
+                break;
+            }
+            thread::sleep(std::time::Duration::from_millis(1)); // polling, with a limit
+        }
+        assert_eq!(pager.check(), before, "frames or slots were not given back");
+    }
+}
+
+fn fill(region: &mut Region) {
+    for (i, word) in region.as_mut_slice_of::<u64>().iter_mut().enumerate() {
+        *word = i as u64 + 1;
+    }
+}
+
+#[test]
+fn prefetch_brings_pages_in() {
+    for pager in both() {
+        let mut region = pager.region(24 * MIB).expect("24 MiB");
+        fill(&mut region);
+        let c = pager.counters();
+        let (ops, read) = (c.page_in_ops.get(), c.pages_in.get());
+        region.prefetch(0..MIB);
+        let (ops, read) = (c.page_in_ops.get() - ops, c.pages_in.get() - read);
+        assert!(read >= 100 && ops <= read / 8, "{read} pages in {ops} reads");
+        let hard = c.hard_faults.get();
+        assert!(region.as_slice_of::<u64>()[..read as usize / 2 * 512].iter().enumerate().all(|(i, w)| *w == i as u64 + 1));
+        let hard = c.hard_faults.get() - hard;
+        assert!(hard <= read / 8, "{hard} hard faults on {read} pages that were read ahead");
+        assert_budget(&pager, 2);
+    }
+}
+
+#[test]
+fn wired_pages_stay() {
+    for pager in both() {
+        let mut region = pager.region(32 * MIB).expect("32 MiB");
+        fill(&mut region);
+        let wired = region.wire(5 * PAGE + 7..MIB).expect("wired");
+        let inner = region.wire(10 * PAGE..11 * PAGE).expect("wired twice");
+        drop(wired);
+        inner.keep();
+        let wired = region.wire(MIB..2 * MIB).expect("wired");
+        let sum: u64 = region.as_slice_of::<u64>().iter().step_by(512).sum(); // pushes everything else out
+        assert!(sum > 0);
+        // the kernel may write to it and read from it now, and finds it without a fault
+        let (faults, hard) = (pager.counters().soft_faults.get(), pager.counters().hard_faults.get());
+        assert_eq!(wired[..8], (MIB as u64 / 8 + 1).to_ne_bytes());
+        assert!(wired.chunks(8).enumerate().all(|(i, w)| w == ((MIB / 8 + i) as u64 + 1).to_ne_bytes()));
+        assert_eq!(region[10 * PAGE..10 * PAGE + 8], (10 * 512u64 + 1).to_ne_bytes());
+        assert_eq!((pager.counters().soft_faults.get(), pager.counters().hard_faults.get()), (faults, hard));
+        let mut out = std::fs::File::create("/dev/null").expect("/dev/null");
+        out.write_all(&wired).expect("a system call on wired memory");
+        drop(wired);
+        assert!(matches!(region.discard(9 * PAGE..12 * PAGE), Err(Error::IsWired)));
+        region.unwire(..);
+        region.discard(9 * PAGE..12 * PAGE).expect("nothing is wired");
+        assert!(matches!(region.wire(..), Err(Error::WiredTooMuch { .. })));
+        let all = region.wire(0..4 * MIB - 64 * PAGE).expect("all but half of the budget");
+        drop(all);
+        assert_budget(&pager, 1);
+        drop(region);
+        pager.check();
+    }
+}
+
+#[test]
+fn discarded_content_is_gone_and_the_rest_is_not() {
+    for pager in both() {
+        let mut region = pager.region(24 * MIB + 100).expect("24 MiB");
+        let (first, last) = (3 * MIB + 10, 20 * MIB + 4000);
+        region.iter_mut().for_each(|b| *b = 7);
+        region.advise(first..last, Advice::DontNeed).expect("nothing is wired");
+        region.advise(24 * MIB - 5.., Advice::DontNeed).expect("nothing is wired");
+        region.advise(5..9, Advice::DontNeed).expect("nothing is wired");
+        let used = pager.counters().swap_used_bytes.get() + pager.counters().memory_used_bytes.get();
+        assert!(used < 12 << 20, "{used} bytes are still used");
+        region.advise(.., Advice::WillNeed).expect("it is only advice");
+        for (i, b) in region.iter().enumerate() {
+            let gone = (first..last).contains(&i) || i >= 24 * MIB - 5 || (5..9).contains(&i);
+            assert_eq!(*b, if gone { 0 } else { 7 }, "byte {i}");
+        }
+        assert_budget(&pager, 1);
+    }
+}
+
+#[test]
+fn files_are_read_and_written() {
+    let path = std::env::temp_dir().join(format!("overspill-file-{}", std::process::id()));
+    let file = std::fs::OpenOptions::new().create_new(true).read(true).write(true).open(&path).expect("a file");
+    std::fs::remove_file(&path).expect("its name");
+    for pager in both() {
+        let mut from = pager.region(24 * MIB).expect("24 MiB");
+        fill(&mut from);
+        assert_eq!(from.write_at(&file, 100..20 * MIB, 5).expect("written"), 20 * MIB - 100);
+        let mut to = pager.region(24 * MIB).expect("24 MiB");
+        assert_eq!(to.read_at(&file, 1000..24 * MIB, 5).expect("read"), 20 * MIB - 100); // to the end of the file
+        assert!(to[1000..1000 + 20 * MIB - 100] == from[100..20 * MIB]);
+        assert!(from.read_at(std::fs::File::open("/").expect("a directory"), .., 0).is_err());
+        assert_budget(&pager, 1);
+    }
+}
+
+/// In-thread delivery cannot have the kernel wait; the other can.
+#[test]
+fn system_calls_on_pages_that_are_out() {
+    for pager in both() {
+        let mut region = pager.region(24 * MIB).expect("24 MiB");
+        fill(&mut region);
+        let mut pipe = [0; 2];
+        // SAFETY: writes two numbers.
+        assert_eq!(unsafe { libc::pipe(pipe.as_mut_ptr()) }, 0);
+        // SAFETY: the range is the region's; the kernel reads from it or answers EFAULT.
+        let n = unsafe { libc::write(pipe[1], region.as_ptr().cast(), PAGE) };
+        let errno = std::io::Error::last_os_error().raw_os_error();
+        match pager.delivery() {
+            Delivery::InThread => assert_eq!((n, errno), (-1, Some(libc::EFAULT))),
+            Delivery::Threads => assert_eq!(n, PAGE as isize),
+        }
+        for fd in pipe {
+            // SAFETY: ours.
+            unsafe { libc::close(fd) };
+        }
+    }
+}
+
+#[test]
+fn errno_is_left_alone() {
+    let Some(pager) = build(Pager::builder().memory(BUDGET)) else { return };
+    let mut region = pager.region(24 * MIB).expect("24 MiB");
+    fill(&mut region);
+    for page in (0..24 * MIB / PAGE).rev() {
+        // SAFETY: this thread's errno.
+        unsafe { *libc::__errno_location() = 4711 };
+        let value = region.as_slice_of::<u64>()[page * 512];
+        // SAFETY: as above.
+        assert_eq!(unsafe { *libc::__errno_location() }, 4711);
+        assert_eq!(value, page as u64 * 512 + 1);
+    }
+    assert!(pager.counters().hard_faults.get() > 0);
+}
+
+/// The program's own signal handlers may touch regions, whatever the interrupted thread was doing in the pager.
+#[test]
+fn signal_handlers_may_touch_regions() {
+    use std::sync::atomic::{AtomicPtr, AtomicUsize};
+    static WORDS: AtomicPtr<u64> = AtomicPtr::new(std::ptr::null_mut());
+    static TICKS: AtomicUsize = AtomicUsize::new(0);
+    extern "C" fn tick(_: i32) {
+        let n = TICKS.fetch_add(1, Relaxed);
+        let words = WORDS.load(Relaxed);
+        let page = Rng(n as u64).below(24 * MIB / PAGE);
+        // SAFETY: the region lives until the ticking has ended; these words are only read.
+        assert_eq!(unsafe { words.add(page * 512).read_volatile() }, page as u64 * 512 + 1);
+    }
+    for pager in both() {
+        let mut region = pager.region(24 * MIB).expect("24 MiB");
+        fill(&mut region);
+        WORDS.store(region.as_mut_slice_of::<u64>().as_mut_ptr(), Relaxed);
+        // SAFETY: a handler that only reads atomics and memory of the region. It goes to this thread, by its id.
+        unsafe { libc::signal(libc::SIGUSR1, tick as *const () as usize) };
+        let stop = AtomicBool::new(false);
+        // SAFETY: asks for the thread's id.
+        let me = unsafe { libc::pthread_self() };
+        thread::scope(|s| {
+            s.spawn(|| {
+                while !stop.load(Relaxed) {
+                    let before = TICKS.load(Relaxed);
+                    // SAFETY: this thread outlives the scope, in which it is.
+                    unsafe { libc::pthread_kill(me, libc::SIGUSR1) };
+                    while TICKS.load(Relaxed) == before && !stop.load(Relaxed) {
+                        thread::yield_now();
+                    }
+                    // not a synchronisation: the thread must get somewhere between two ticks, or it would only tick
+                    thread::sleep(std::time::Duration::from_millis(1));
+                }
+            });
+            let mut other = pager.region(16 * MIB).expect("16 MiB");
+            for round in 0..30 {
+                other.prefetch(..);
+                drop(other.wire(0..MIB).expect("wired"));
+                other.discard(MIB..2 * MIB).expect("nothing is wired");
+                other.iter_mut().step_by(PAGE * 3).for_each(|b| *b = round);
+            }
+            stop.store(true, Relaxed);
+        });
+        assert!(TICKS.swap(0, Relaxed) > 10);
+        assert_budget(&pager, 2);
+    }
+}
+
+#[test]
+fn what_cannot_be_had_is_said() {
+    let say = |e: Error| e.to_string();
+    assert!(say(Pager::builder().build().expect_err("no budget")).contains("no memory budget"));
+    assert!(say(Pager::builder().memory(1 << 20).build().expect_err("small")).contains("8 MiB"));
+    assert!(say(Pager::builder().memory(BUDGET).policy("best").build().expect_err("policy")).contains("use-once"));
+    let e = Pager::builder().memory(BUDGET).swap("/no/such/place").build().expect_err("swap");
+    assert!(std::error::Error::source(&e).is_some() && say(e).contains("/no/such/place"));
+    let Some(pager) = build(Pager::builder().memory(BUDGET).regions_max(2).managed_max(64 << 20)) else { return };
+    assert!(matches!(pager.region(0), Err(Error::RegionSize { .. })));
+    assert!(matches!(pager.region(65 << 20), Err(Error::RegionSize { .. })));
+    let one = pager.region(32 << 20).expect("half");
+    assert!(matches!(pager.region(33 << 20), Err(Error::RegionSize { .. })));
+    let _two = pager.region(1).expect("a byte");
+    assert!(matches!(pager.region(1), Err(Error::TooManyRegions)));
+    drop(one);
+    pager.region(33 << 20).expect("there is room again");
+}
+
+/// The tables are small beside what they manage.
+#[test]
+fn metadata_is_small() {
+    let Some(pager) = build(Pager::builder().memory(16 << 20)) else { return };
+    let mut region = pager.region(256 * MIB).expect("256 MiB");
+    region.iter_mut().step_by(PAGE).enumerate().for_each(|(i, b)| *b = i as u8 | 1);
+    let bytes = pager.metadata_bytes();
+    assert!(bytes < 256 * MIB as u64 / 100, "{bytes} bytes of tables for 256 MiB");
+    assert_budget(&pager, 1);
+}

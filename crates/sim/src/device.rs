@@ -1,0 +1,183 @@
+//! The simulated swap device: files of slots, operations in flight, and faults.
+//!
+//! **Fault model.** What must be survived, without any page lost or wrong:
+//!
+//! | fault | what is asked |
+//! | --- | --- |
+//! | operations end in any order, after any time | nothing changes |
+//! | a slot holds garbage from the beginning of its write to the end (torn) | nobody reads it meanwhile |
+//! | short reads and writes | the machine does the rest |
+//! | a write fails (EIO), leaving garbage | the page stays in memory, the slot comes back, it is written again elsewhere |
+//! | a write finds no room (ENOSPC), or no slot is free, or no metadata | the page stays in memory; when nothing can be evicted any more, the budget gives way, counted |
+//!
+//! What cannot be survived, but must be noticed: the access gets an error (`Fault::Lost`), never wrong content:
+//!
+//! | fault | what is asked |
+//! | --- | --- |
+//! | a read fails (EIO) | exactly the pages concerned are lost |
+//! | content comes back different: flipped on the way, flipped on the device, or the write was acknowledged and never done | the same |
+//!
+//! Not modelled: a device that never answers (the program waits, as with the kernel's swap), memory errors, a crash of the pager.
+//!
+//! Content is one word per page; zero is a page of zeroes.
+
+use crate::rng::{Rng, mix};
+use crate::scenario::Faults;
+use crate::store::Place;
+use overspill_vm::PageIn;
+use overspill_vm::pager::IoResult;
+use overspill_vm::types::{ContentHash, FrameId, PageId, Slot};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A page of a write.
+#[derive(Clone, Copy, Debug)]
+pub struct Item {
+    /// Which page was looked at.
+    pub page: PageId,
+    /// Which frame it was in then.
+    pub frame: FrameId,
+    /// What is written.
+    pub value: u64,
+    /// What was found when it was looked at: the same, unless that is the bug.
+    pub seen: u64,
+    /// Where it goes.
+    pub slot: Slot,
+    /// The same on the store.
+    pub place: Place,
+    /// The page took its frame's content back meanwhile: the writer's copy is charged by itself.
+    pub charged: bool,
+}
+
+/// A page of a read that has come in.
+#[derive(Clone, Copy, Debug)]
+pub struct Got {
+    /// `Err`: errno.
+    pub value: Result<u64, i32>,
+    /// A fault was injected: losing the page is right.
+    pub damaged: bool,
+}
+
+/// A read in flight.
+#[derive(Clone, Debug)]
+pub struct Read {
+    /// What the core asked for.
+    pub op: PageIn,
+    /// Where the first page lies.
+    pub place: Place,
+    /// The pages that are in.
+    pub got: Vec<Got>,
+    due: u64,
+}
+
+/// A write in flight.
+#[derive(Clone, Debug)]
+pub struct Write {
+    /// What is left of it.
+    pub items: Vec<Item>,
+    due: u64,
+}
+
+/// The device and its files. Operations in flight are kept by the process that issued them.
+#[derive(Clone, Debug)]
+pub struct Device {
+    content: BTreeMap<Place, u64>,
+    damaged: BTreeSet<Place>,
+    faults: Faults,
+    latency: u64,
+}
+
+impl Device {
+    /// An empty device whose operations take up to `latency` steps.
+    pub fn new(faults: Faults, latency: u64) -> Self {
+        Device { content: BTreeMap::new(), damaged: BTreeSet::new(), faults, latency }
+    }
+    /// What a place holds (checkers).
+    pub fn peek(&self, place: Place) -> Option<u64> {
+        self.content.get(&place).copied()
+    }
+    /// Whether what it holds is not what was written, by an injected fault (checkers).
+    pub fn is_damaged(&self, place: Place) -> bool {
+        self.damaged.contains(&place)
+    }
+
+    /// Starts a read.
+    pub fn read(&mut self, now: u64, op: PageIn, place: Place, rng: &mut Rng) -> Read {
+        Read { op, place, got: Vec::with_capacity(op.count as usize), due: now + rng.below(self.latency) }
+    }
+
+    /// Starts a write: from now on its places hold garbage.
+    pub fn write(&mut self, now: u64, items: Vec<Item>, rng: &mut Rng) -> Write {
+        for item in &items {
+            self.content.insert(item.place, mix(rng.bits()) | 1 << 63);
+            self.damaged.remove(&item.place);
+        }
+        Write { items, due: now + rng.below(self.latency) }
+    }
+
+    /// Goes on with a read. Returns whether it has ended.
+    pub fn read_step(&mut self, now: u64, read: &mut Read, rng: &mut Rng) -> bool {
+        if read.due > now {
+            return false;
+        }
+        let left = read.op.count as usize - read.got.len();
+        let failed = rng.chance(self.faults.read_error);
+        let part = if left > 1 && rng.chance(self.faults.short) { 1 + rng.index(left - 1) } else { left };
+        for _ in 0..part {
+            let place = (read.place.0, read.place.1 + read.got.len() as u32);
+            let mut got = Got { value: self.content.get(&place).copied().ok_or(5), damaged: self.damaged.contains(&place) };
+            if failed {
+                got = Got { value: Err(5), damaged: true };
+            } else if rng.chance(self.faults.corrupt)
+                && let Ok(value) = &mut got.value
+            {
+                *value ^= 1 << rng.below(63);
+                got.damaged = true;
+                if rng.chance(500) {
+                    self.content.insert(place, *value);
+                    self.damaged.insert(place);
+                }
+            }
+            read.got.push(got);
+        }
+        read.due = now + rng.below(self.latency);
+        part == left
+    }
+
+    /// Goes on with a write. The items that have ended, each with its result; empty if none has.
+    pub fn write_step(&mut self, now: u64, write: &mut Write, rng: &mut Rng) -> Vec<(Item, IoResult)> {
+        if write.due > now {
+            return Vec::new();
+        }
+        let left = write.items.len();
+        let result = if rng.chance(self.faults.write_error) {
+            IoResult::Io(5)
+        } else if rng.chance(self.faults.no_space) {
+            IoResult::NoSpace
+        } else {
+            IoResult::Ok
+        };
+        let part = if left > 1 && rng.chance(self.faults.short) { 1 + rng.index(left - 1) } else { left };
+        let mut ended: Vec<_> = write.items.drain(..part).map(|item| (item, result)).collect();
+        write.due = now + rng.below(self.latency);
+        for (item, result) in &ended {
+            if *result != IoResult::Ok {
+                continue;
+            }
+            if rng.chance(self.faults.corrupt) {
+                self.damaged.insert(item.place); // acknowledged and never done
+            } else {
+                self.content.insert(item.place, item.value);
+            }
+        }
+        if ended.len() > 1 {
+            let turn = rng.index(ended.len());
+            ended.rotate_left(turn);
+        }
+        ended
+    }
+}
+
+/// The hash that stands for a page's content: a bijection, so different contents never agree.
+pub fn hash(value: u64) -> ContentHash {
+    ContentHash(mix(value))
+}

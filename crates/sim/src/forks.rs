@@ -1,0 +1,109 @@
+//! Forks, ends of children, and changes of the budget.
+//!
+//! A fork waits until nothing is under way in the process, as the real machine does; then the whole core is copied. From there on parent
+//! and child are independent and share only the store. A process whose children (and theirs) have all ended is told so.
+
+use crate::process::{Daemon, Process, Thread};
+use crate::store::Store;
+use crate::world::{World, counters};
+
+/// Processes there may be in one run, ended ones included: each is a whole core.
+const PROCESSES_EVER_MAX: usize = 8;
+
+impl<S: Store> World<S> {
+    /// Now and then begins or completes something.
+    pub fn control_step(&mut self, p: usize) {
+        if self.procs[p].freezing {
+            if self.procs[p].quiet() {
+                assert_eq!(self.procs[p].vm.laundering(), 0, "nothing is written, but pages are marked as laundering");
+                self.procs[p].freezing = false;
+                if std::mem::take(&mut self.procs[p].ending) { self.exit(p) } else { self.fork(p) }
+            }
+            return;
+        }
+        if self.sc.limits && self.rng.chance(50) {
+            let least = (self.sc.memory_pages / 2).max(140);
+            let pages = least + self.rng.below((self.sc.memory_pages - least + 1) as u64) as u32;
+            let process = &mut self.procs[p];
+            process.ceiling = process.ceiling.max(process.vm.limit() as u64).max(process.vm.charge_total());
+            process.vm.set_limit(pages);
+            self.note(p, "limit", pages as usize, 0);
+        }
+        if self.sc.faults.no_space > 0 && self.rng.chance(300) {
+            self.procs[p].vm.pager_mut().inner.set_full(None);
+        }
+        if self.sc.processes_max > 1 && self.rng.chance(200) {
+            let alive = self.procs.iter().filter(|p| p.alive).count();
+            if p > 0 && self.rng.chance(300) {
+                self.procs[p].ending = true;
+                self.procs[p].freezing = true;
+            } else if alive < self.sc.processes_max && self.procs.len() < PROCESSES_EVER_MAX {
+                self.procs[p].freezing = true;
+            }
+        }
+    }
+
+    fn fork(&mut self, p: usize) {
+        let id = self.procs.len() as u32;
+        let file = self.files;
+        self.files += 1;
+        let parent = &mut self.procs[p];
+        parent.vm.pager_mut().fork_parent();
+        let mut vm = parent.vm.fork(counters());
+        vm.pager_mut().fork_child(id, file, self.sc.slots);
+        let child = Process {
+            id,
+            parent: Some(p),
+            alive: true,
+            per_object: parent.per_object,
+            mapped: parent.mapped.clone(),
+            parked: parent.parked.clone(),
+            expected: parent.expected.clone(),
+            may_be_lost: parent.may_be_lost.clone(),
+            wired: parent.wired.clone(),
+            threads: vec![Thread::Idle; self.sc.threads],
+            daemons: vec![Daemon::Idle; self.sc.daemons],
+            event: None,
+            sections: 0,
+            reads: Vec::new(),
+            arriving: Vec::new(),
+            writes: Vec::new(),
+            freezing: false,
+            ending: false,
+            fruitless: 0,
+            ceiling: parent.ceiling,
+            asked_over: parent.asked_over,
+            held_copies: 0,
+            vm,
+        };
+        self.procs.push(child);
+        self.report.forks += 1;
+        self.note(p, "forked", id as usize, 0);
+        self.check_all();
+    }
+
+    /// Process `p` ends; whoever has no descendants any more is told.
+    pub fn exit(&mut self, p: usize) {
+        self.procs[p].alive = false;
+        self.procs[p].vm.pager_mut().exit();
+        self.note(p, "ended", p, 0);
+        for other in 0..self.procs.len() {
+            if self.procs[other].alive && !self.has_descendants(other) {
+                self.procs[other].vm.pager_mut().inner.children_gone();
+            }
+        }
+    }
+
+    fn has_descendants(&self, ancestor: usize) -> bool {
+        self.procs.iter().filter(|p| p.alive).any(|p| {
+            let mut at = p.parent;
+            while let Some(parent) = at {
+                if parent == ancestor {
+                    return true;
+                }
+                at = self.procs[parent].parent;
+            }
+            false
+        })
+    }
+}

@@ -1,0 +1,314 @@
+//! A recorded reference string on the simulated machine: one thread, every action done at once, so that the decisions are a function of
+//! string, configuration and core alone. The Linux machine in stepped mode must come to the same ones.
+//!
+//! The order, which both machines keep:
+//!
+//! 1. For each reference: if the page is not mapped, fault; perform the action; if it is still not mapped, fault again.
+//! 2. Zero fill: all its pages are mapped, in order. Restore: the page is mapped, then `ahead`, if any, is read.
+//! 3. A read ends at once: all pages to their places in order (mapped, or parked where the core says so), then the next window that the
+//!    core has answered with, if any, is read in the same way.
+//! 4. After each fault, if `wants_daemon()`: daemon steps until `demand().is_none()`, or until a step achieves nothing. A step is
+//!    `reclaim_batch(min(reclaim, 64))`; else `launder_batch(min(launder, 64))`, looked at and written in the order of page ids, the
+//!    writes ending at once in that order; else `park_batch(min(park, 64))`, all parked, reported in the order of page ids.
+//!    `NoMemory` runs the same steps; if the fault then says so again, it is repeated above the budget.
+//!
+//! A write gives a page new content each time; a page only read keeps its content (zero, if it was never written).
+
+use crate::device::hash;
+use crate::world::counters;
+use overspill_swap::SwapPager;
+use overspill_vm::pager::IoResult;
+use overspill_vm::types::{FrameId, ObjectId, PAGE_SHIFT, PageId, Slot};
+use overspill_vm::{CLUSTER_PAGES_MAX, Config, Decision, Fault, Filled, Look, MEMORY_BYTES_MIN, Member, PageIn, Parked, Place, Vm};
+use std::collections::HashMap;
+
+/// The most pages of a daemon step.
+const STEP_PAGES_MAX: u32 = 64;
+
+/// How a string is replayed.
+#[derive(Clone, Debug)]
+pub struct ReplayConfig {
+    /// The budget in pages; below the core's minimum it is set afterwards, as after a fork.
+    pub memory_pages: u32,
+    /// Pages are `0..pages` of one object, in one mapping.
+    pub pages: u64,
+    /// Replacement policy.
+    pub policy: &'static str,
+    /// The most pages read by one fault; `None`: the core's default for `memory_pages`.
+    pub readahead_pages_max: Option<u32>,
+    /// The most pages filled by one first touch; `None`: the core's default for `memory_pages`.
+    pub zero_ahead_pages_max: Option<u32>,
+    /// Slots of the swap device.
+    pub slots: u32,
+    /// The most decisions that are remembered.
+    pub decisions_max: usize,
+}
+
+impl ReplayConfig {
+    /// The defaults: swap for everything, all decisions of a string of some ten million references.
+    pub fn new(memory_pages: u32, pages: u64) -> Self {
+        ReplayConfig {
+            memory_pages,
+            pages,
+            policy: overspill_vm::policy::DEFAULT,
+            readahead_pages_max: None,
+            zero_ahead_pages_max: None,
+            slots: u32::try_from(pages).unwrap_or(u32::MAX).saturating_add(1024),
+            decisions_max: 1 << 20,
+        }
+    }
+}
+
+/// Replays `references` (page, whether it is written) and returns what the core decided.
+///
+/// # Panics
+/// If the configuration is no good, a page lies outside it, or a page reads wrong.
+///
+/// ```
+/// use overspill_sim::{ReplayConfig, replay};
+/// use overspill_vm::Decision;
+///
+/// let string: Vec<(u64, bool)> = (0..6000).map(|page| (page, true)).collect();
+/// let decisions = replay(&string, &ReplayConfig::new(2048, 6000));
+/// assert!(decisions.iter().any(|d| matches!(d, Decision::Write(_))));
+/// ```
+pub fn replay(references: &[(u64, bool)], config: &ReplayConfig) -> Vec<Decision> {
+    run(references, config).vm.decisions().to_vec()
+}
+
+fn run(references: &[(u64, bool)], config: &ReplayConfig) -> Stepped {
+    let least = (MEMORY_BYTES_MIN >> PAGE_SHIFT) as u32;
+    let mut core = Config {
+        policy: config.policy,
+        decisions_max: config.decisions_max,
+        ..Config::new(config.memory_pages.max(least), config.pages)
+    };
+    core.readahead_pages_max = config.readahead_pages_max.unwrap_or(core.readahead_pages_max);
+    core.zero_ahead_pages_max = config.zero_ahead_pages_max.unwrap_or(core.zero_ahead_pages_max);
+    let pager = SwapPager::new(overspill_swap::Config { pages_max: config.pages, slots_max: config.slots, devices_max: 1 });
+    let mut vm = Vm::new(core, pager, counters()).expect("a good configuration");
+    vm.set_limit(config.memory_pages);
+    let mut machine = Stepped {
+        pages: config.pages,
+        mapped: vec![None; config.pages as usize],
+        expected: vec![0; config.pages as usize],
+        parked: HashMap::new(),
+        stored: HashMap::new(),
+        batch: Vec::with_capacity(STEP_PAGES_MAX as usize),
+        vm,
+    };
+    for (n, &(page, write)) in references.iter().enumerate() {
+        machine.reference(page, write.then_some(n as u64 + 1));
+    }
+    machine
+}
+
+struct Stepped {
+    pages: u64,
+    vm: Vm<SwapPager>,
+    mapped: Vec<Option<u64>>,
+    expected: Vec<u64>,
+    parked: HashMap<FrameId, u64>,
+    stored: HashMap<Slot, u64>,
+    batch: Vec<Member>,
+}
+
+impl Stepped {
+    fn reference(&mut self, page: u64, write: Option<u64>) {
+        let mut over_budget = false;
+        while self.mapped[page as usize].is_none() {
+            let again = self.fault(page, over_budget);
+            if self.vm.wants_daemon() {
+                self.run_daemon();
+            }
+            assert!(!(again && over_budget), "no frame for page {page}, not even above the budget");
+            over_budget = again && self.vm.available() == 0;
+        }
+        let found = self.mapped[page as usize].expect("it is mapped");
+        assert_eq!(found, self.expected[page as usize], "page {page} reads wrong");
+        if let Some(new) = write {
+            self.mapped[page as usize] = Some(new);
+            self.expected[page as usize] = new;
+        }
+    }
+
+    /// Returns whether there was no memory.
+    fn fault(&mut self, at: u64, over_budget: bool) -> bool {
+        let page = PageId::new(ObjectId(0), at);
+        match self.vm.fault(page, 0..self.pages, over_budget) {
+            Fault::Mapped => self.map(page, 0),
+            Fault::Restore { frame, ahead } => {
+                let value = self.parked.remove(&frame).expect("it is parked");
+                self.map(page, value);
+                self.vm.restore_done(page, Filled::Mapped);
+                self.read(ahead);
+            }
+            Fault::ZeroFill { count } => {
+                for i in 0..count as u64 {
+                    self.map(page.offset(i), 0);
+                    self.vm.fill_done(page.offset(i), Filled::Mapped);
+                }
+            }
+            Fault::PageIn(op) => self.read(Some(op)),
+            Fault::NoMemory => return true,
+            Fault::Busy | Fault::Lost => unreachable!("everything is done at once, and nothing fails"),
+        }
+        false
+    }
+
+    fn map(&mut self, page: PageId, value: u64) {
+        let old = self.mapped[page.index() as usize].replace(value);
+        assert!(old.is_none(), "{page:?} is mapped already");
+    }
+
+    fn read(&mut self, mut next: Option<PageIn>) {
+        while let Some(op) = next {
+            let mut places = [Place::Discard; CLUSTER_PAGES_MAX];
+            let stored = &self.stored;
+            let value = |i: u32| stored[&Slot(op.slot.0 + i)];
+            let check = |i, expected| if hash(value(i)) == expected { IoResult::Ok } else { IoResult::Corrupt };
+            next = self.vm.page_in_arrived(&op, 0..self.pages, check, &mut places);
+            for i in 0..op.count {
+                let (page, value) = (op.page(i), self.stored[&Slot(op.slot.0 + i)]);
+                let filled = match places[i as usize] {
+                    Place::Map => {
+                        self.map(page, value);
+                        Filled::Mapped
+                    }
+                    Place::Park(frame) => {
+                        self.parked.insert(frame, value);
+                        Filled::Parked
+                    }
+                    Place::Discard if !op.wants(i) => continue,
+                    Place::Discard | Place::Lost => unreachable!("nothing is released, and nothing fails"),
+                };
+                self.vm.page_in_done(page, filled);
+            }
+        }
+    }
+
+    fn run_daemon(&mut self) {
+        loop {
+            let demand = self.vm.demand();
+            let worked = if demand.reclaim > 0 {
+                self.reclaim(demand.reclaim.min(STEP_PAGES_MAX))
+            } else if demand.launder > 0 {
+                self.launder(demand.launder.min(STEP_PAGES_MAX))
+            } else if demand.park > 0 {
+                self.park(demand.park.min(STEP_PAGES_MAX))
+            } else {
+                return;
+            };
+            if !worked {
+                return;
+            }
+        }
+    }
+
+    fn reclaim(&mut self, most: u32) -> bool {
+        self.vm.reclaim_batch(most, &mut self.batch);
+        for (_, frame) in &self.batch {
+            self.parked.remove(frame).expect("it is parked");
+        }
+        self.vm.frames_dropped(self.batch.iter().map(|m| m.1));
+        !self.batch.is_empty()
+    }
+
+    fn launder(&mut self, most: u32) -> bool {
+        self.vm.launder_batch(most, &mut self.batch);
+        self.batch.sort_unstable();
+        let mut worked = false;
+        let mut writes = Vec::new();
+        for &(page, frame) in &self.batch {
+            let value = self.parked[&frame];
+            match self.vm.launder_look(page, value == 0, hash(value)) {
+                Look::Drop(frame) => {
+                    self.parked.remove(&frame);
+                    self.vm.frames_dropped(std::iter::once(frame));
+                    worked = true;
+                }
+                Look::Settled => worked = true,
+                Look::Write => writes.push((page, value)),
+            }
+        }
+        let mut at = 0;
+        while at < writes.len() {
+            let Some(run) = self.vm.launder_slots((writes.len() - at) as u32) else { break };
+            self.vm.launder_issued(run.count);
+            for i in 0..run.count {
+                let (slot, (page, value)) = (Slot(run.first.0 + i), writes[at]);
+                self.stored.insert(slot, value);
+                self.vm.launder_done(page, Some(slot), hash(value), IoResult::Ok);
+                at += 1;
+            }
+            worked = true;
+        }
+        for &(page, value) in &writes[at..] {
+            self.vm.launder_done(page, None, hash(value), IoResult::NoSpace);
+        }
+        worked
+    }
+
+    fn park(&mut self, most: u32) -> bool {
+        self.vm.park_batch(most, &mut self.batch);
+        self.batch.sort_unstable();
+        for i in 0..self.batch.len() {
+            let (page, frame) = self.batch[i];
+            let value = self.mapped[page.index() as usize].take().expect("it is mapped");
+            self.parked.insert(frame, value);
+            self.vm.park_done(page, Parked::Yes);
+        }
+        !self.batch.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rng::Rng;
+
+    /// The same string gives the same decisions, under every policy, and something of every kind.
+    #[test]
+    fn decisions_are_a_function_of_the_string() {
+        let mut rng = Rng::new(1);
+        let mut string: Vec<(u64, bool)> = (0..3000).map(|p| (p, p % 3 != 0)).collect();
+        string.extend((0..10_000).map(|_| (rng.below(rng.clone().below(3000) + 1), rng.chance(300))));
+        string.extend((0..3000).map(|p| (p, false)));
+        for policy in overspill_vm::policy::NAMES {
+            let config = ReplayConfig { policy, ..ReplayConfig::new(600, 3000) };
+            let decisions = replay(&string, &config);
+            assert_eq!(decisions, replay(&string, &config));
+            let kinds = [
+                ("zero fill", decisions.iter().any(|d| matches!(d, Decision::ZeroFill(..)))),
+                ("page in", decisions.iter().any(|d| matches!(d, Decision::PageIn(..)))),
+                ("park", decisions.iter().any(|d| matches!(d, Decision::Park(_)))),
+                ("restore", decisions.iter().any(|d| matches!(d, Decision::Restore(_)))),
+                ("clean", decisions.iter().any(|d| matches!(d, Decision::Clean(_)))),
+                ("drop zero", decisions.iter().any(|d| matches!(d, Decision::DropZero(_)))),
+                ("write", decisions.iter().any(|d| matches!(d, Decision::Write(_)))),
+                ("reclaim", decisions.iter().any(|d| matches!(d, Decision::Reclaim(_)))),
+            ];
+            for (name, seen) in kinds {
+                // under fifo a trial is no longer than a batch, so nothing is touched on trial here
+                assert!(seen || (policy, name) == (&"fifo", "restore"), "{policy}: no {name}");
+            }
+        }
+    }
+
+    /// Pages that are in memory and have changed need no slot. When a page was read, changed and parked, the slot of its old content was
+    /// kept until the new content had another; with all slots taken there was no other, and the budget gave way although half of the
+    /// slots held nothing that anyone could want.
+    #[test]
+    fn stale_copies_do_not_fill_the_device() {
+        let string: Vec<(u64, bool)> = (0..4500).map(|n| (n % 900, true)).collect();
+        let machine = run(&string, &ReplayConfig { slots: 460, readahead_pages_max: Some(1), ..ReplayConfig::new(600, 900) });
+        assert_eq!(machine.vm.counters().over_budget.get(), 0);
+    }
+
+    /// Swap that is too small: the budget gives way, and nothing is lost.
+    #[test]
+    fn a_full_device_ends() {
+        let string: Vec<(u64, bool)> = (0..2000).map(|n| (n % 900, true)).collect();
+        replay(&string, &ReplayConfig { slots: 100, ..ReplayConfig::new(600, 900) });
+    }
+}

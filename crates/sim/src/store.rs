@@ -1,0 +1,225 @@
+//! What the simulated machine needs of a pager beside the core's trait, for both pagers, and the wrapper that watches them.
+//!
+//! [`Watched`] stands between core and pager, passes every call on and keeps the [`SlotBook`] (a checker) beside it. It is also the
+//! place where a pager's own failures are injected (no metadata left) and where deliberate bugs sit (see [`Bug`]).
+
+use crate::check::slots::SlotBook;
+use crate::model_pager::ModelPager;
+use crate::rng::Rng;
+use crate::scenario::Bug;
+use overspill_swap::SwapPager;
+use overspill_vm::pager::{HasPage, Pager, SlotRun};
+use overspill_vm::types::{ContentHash, PageId, PageIndex, Slot};
+use std::cell::RefCell;
+use std::rc::Rc;
+
+/// A pager that the simulated machine can run: it can fork and it can say where a slot lies.
+pub trait Store: Pager + Clone {
+    /// Device number of `slot`, and the offset there, in slots.
+    fn place(&self, slot: Slot) -> (usize, u32);
+    /// This process forks; before its memory is copied.
+    fn fork_parent(&mut self);
+    /// This is the child's copy. Returns whether it has got a device of its own, the last one.
+    fn fork_child(&mut self, slots: u32) -> bool;
+    /// Nobody can read this process's slots any more but itself.
+    fn children_gone(&mut self);
+    /// This process ends.
+    fn exit(&mut self);
+    /// The machine saw ENOSPC on the device of `slot`, or (`None`) sees room again everywhere.
+    fn set_full(&mut self, slot: Option<Slot>);
+    /// Walks over everything, if the pager can.
+    fn check(&self);
+}
+
+impl Store for ModelPager {
+    fn place(&self, slot: Slot) -> (usize, u32) {
+        (0, slot.0)
+    }
+    fn fork_parent(&mut self) {}
+    fn fork_child(&mut self, _: u32) -> bool {
+        ModelPager::fork_child(self);
+        false
+    }
+    fn children_gone(&mut self) {}
+    fn exit(&mut self) {
+        ModelPager::exit(self);
+    }
+    fn set_full(&mut self, _: Option<Slot>) {}
+    fn check(&self) {}
+}
+
+impl Store for SwapPager {
+    fn place(&self, slot: Slot) -> (usize, u32) {
+        let (device, at) = self.device_of(slot);
+        (device.0 as usize, at)
+    }
+    fn fork_parent(&mut self) {
+        SwapPager::fork_parent(self);
+    }
+    fn fork_child(&mut self, slots: u32) -> bool {
+        SwapPager::fork_child(self, slots).is_some()
+    }
+    fn children_gone(&mut self) {
+        SwapPager::children_gone(self);
+    }
+    fn exit(&mut self) {}
+    fn set_full(&mut self, slot: Option<Slot>) {
+        match slot {
+            Some(slot) => SwapPager::set_full(self, self.device_of(slot).0, true),
+            None => {
+                for device in 0..self.devices() {
+                    SwapPager::set_full(self, overspill_swap::DeviceId(device), false);
+                }
+            }
+        }
+    }
+    fn check(&self) {
+        SwapPager::check(self);
+    }
+}
+
+/// A place on the simulated store: file, offset in slots.
+pub type Place = (u32, u32);
+
+/// The wrapper. See the module.
+#[derive(Clone, Debug)]
+pub struct Watched<S> {
+    /// The pager.
+    pub inner: S,
+    /// The files behind its devices, in device order.
+    pub files: Vec<u32>,
+    process: u32,
+    book: Rc<RefCell<SlotBook>>,
+    bug: Bug,
+    rng: Rng,
+    no_metadata_permille: u32,
+    last: Option<Slot>,
+}
+
+impl<S: Store> Watched<S> {
+    /// Watches `inner`, the pager of the first process, whose device is file 0.
+    pub fn new(inner: S, book: Rc<RefCell<SlotBook>>, bug: Bug, seed: u64, no_metadata_permille: u32) -> Self {
+        Watched { inner, files: vec![0], process: 0, book, bug, rng: Rng::new(seed), no_metadata_permille, last: None }
+    }
+    /// Where `slot` lies.
+    pub fn place(&self, slot: Slot) -> Place {
+        let (device, at) = self.inner.place(slot);
+        (self.files[device], at)
+    }
+    /// Before the memory is copied.
+    pub fn fork_parent(&mut self) {
+        if self.bug != Bug::ForkNotFrozen {
+            self.inner.fork_parent();
+        }
+    }
+    /// On the copy; `process` is the child, `file` a fresh file for it.
+    pub fn fork_child(&mut self, process: u32, file: u32, slots: u32) {
+        if self.inner.fork_child(slots) {
+            self.files.push(file);
+        }
+        self.book.borrow_mut().fork(self.process, process);
+        self.process = process;
+        self.rng = Rng::new(self.rng.bits() ^ process as u64);
+        self.last = None;
+    }
+    /// The process ends.
+    pub fn exit(&mut self) {
+        self.inner.exit();
+        self.book.borrow_mut().exit(self.process);
+    }
+    fn stored_place(&self, page: PageId) -> Option<Place> {
+        self.inner.has_page(page, 0, 0).map(|h| self.place(h.slot))
+    }
+}
+
+impl<S: Store> Pager for Watched<S> {
+    fn has_page(&self, page: PageId, before_max: u32, after_max: u32) -> Option<HasPage> {
+        let has = self.inner.has_page(page, before_max, after_max)?;
+        assert!(has.before <= before_max && has.after <= after_max, "{page:?}: {has:?} is more than was asked for");
+        let (file, at) = self.place(has.slot);
+        for k in 1..=has.after {
+            let next = self.stored_place(page.offset(k as u64));
+            assert_eq!(next, Some((file, at + k)), "{page:?}: {has:?}: page {k} after it lies elsewhere");
+        }
+        Some(has)
+    }
+    fn content(&self, page: PageId) -> Option<ContentHash> {
+        self.inner.content(page)
+    }
+    fn alloc_run(&mut self, want: u32) -> Option<SlotRun> {
+        if self.bug == Bug::SlotTwice
+            && let Some(slot) = self.last
+            && self.rng.chance(100)
+        {
+            let place = self.place(slot);
+            self.book.borrow_mut().take(self.process, place);
+            return Some(SlotRun { first: slot, count: 1 });
+        }
+        let run = self.inner.alloc_run(want)?;
+        assert!(run.count >= 1 && run.count <= want, "{run:?} for {want}");
+        for k in 0..run.count {
+            let place = self.place(Slot(run.first.0 + k));
+            self.book.borrow_mut().take(self.process, place);
+        }
+        Some(run)
+    }
+    fn assign(&mut self, page: PageId, slot: Slot, content: ContentHash) -> bool {
+        let (place, old) = (self.place(slot), self.stored_place(page));
+        if self.bug == Bug::SlotTwice && self.last == Some(slot) && old != Some(place) {
+            self.book.borrow_mut().free(self.process, place);
+            return false;
+        }
+        if self.rng.chance(self.no_metadata_permille) {
+            self.free_slot(slot);
+            return false;
+        }
+        if !self.inner.assign(page, slot, content) {
+            self.book.borrow_mut().free(self.process, place);
+            return false;
+        }
+        self.last = Some(slot);
+        self.book.borrow_mut().assign(self.process, page, place, old);
+        true
+    }
+    fn free_slot(&mut self, slot: Slot) {
+        if self.bug == Bug::LeakSlot {
+            return;
+        }
+        let place = self.place(slot);
+        self.book.borrow_mut().free(self.process, place);
+        self.inner.free_slot(slot);
+    }
+    fn release(&mut self, page: PageId) -> bool {
+        self.release_range(page, 1) > 0
+    }
+    fn release_range(&mut self, first: PageId, count: PageIndex) -> u64 {
+        let mut stored = 0;
+        for k in 0..count {
+            let page = first.offset(k);
+            if let Some(place) = self.stored_place(page) {
+                self.book.borrow_mut().release(self.process, page, place);
+                stored += 1;
+            }
+        }
+        let released = self.inner.release_range(first, count);
+        assert_eq!(released, stored, "release_range({first:?}, {count})");
+        released
+    }
+    fn rename(&mut self, from: PageId, to: PageId) -> bool {
+        let place = self.stored_place(from);
+        let renamed = self.inner.rename(from, to);
+        assert_eq!(renamed, place.is_some(), "rename({from:?}, {to:?})");
+        if let Some(place) = place {
+            assert_eq!(self.stored_place(to), Some(place), "rename({from:?}, {to:?}) moved the slot");
+            self.book.borrow_mut().release(self.process, from, place);
+            self.book.borrow_mut().hold(self.process, to, place);
+        }
+        renamed
+    }
+    fn used(&self) -> u64 {
+        self.inner.used()
+    }
+    fn metadata_bytes(&self) -> u64 {
+        self.inner.metadata_bytes()
+    }
+}

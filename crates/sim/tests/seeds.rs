@@ -1,0 +1,177 @@
+//! Seeds: many short runs of each scenario, over the real swap pager and over the model.
+//!
+//! `OVERSPILL_SEEDS=N` runs N seeds of each (default 60, 6 without optimisation); `OVERSPILL_SEED=n` replays one; `OVERSPILL_SCENARIO=name` runs one scenario only.
+
+use overspill_sim::rng::Rng;
+use overspill_sim::{Faults, Report, Scenario, run};
+
+const SEEDS: u64 = if cfg!(debug_assertions) { 6 } else { 60 };
+
+fn number(name: &str) -> Option<u64> {
+    std::env::var(name).ok().map(|n| n.parse().unwrap_or_else(|_| panic!("{name} is not a number: {n}")))
+}
+
+/// Runs `make(seed)` for all seeds asked for and prints the sum of what was done.
+fn seeds(name: &str, make: impl Fn(u64) -> Scenario) -> Report {
+    let mut sum = Report::default();
+    if std::env::var("OVERSPILL_SCENARIO").is_ok_and(|only| only != name) {
+        return sum;
+    }
+    let range = match number("OVERSPILL_SEED") {
+        Some(seed) => seed..seed + 1,
+        None => 1..1 + number("OVERSPILL_SEEDS").unwrap_or(SEEDS),
+    };
+    for seed in range {
+        match run(&make(seed)) {
+            Ok(report) => sum.add(&report),
+            Err(failure) => panic!("scenario {name}\n{failure}"),
+        }
+    }
+    println!("{name}: {sum:?}");
+    sum
+}
+
+/// Whether the sums mean anything: only one or a few seeds may miss a rare event.
+fn whole() -> bool {
+    number("OVERSPILL_SEED").is_none()
+        && number("OVERSPILL_SEEDS").unwrap_or(SEEDS) >= 60
+        && std::env::var("OVERSPILL_SCENARIO").is_err()
+}
+
+/// Nothing goes wrong: and then nothing may be lost, nor the budget exceeded.
+#[test]
+fn fair_weather() {
+    let sum = seeds("fair-weather", Scenario::new);
+    if whole() {
+        assert!(
+            sum.hard_faults > 1000
+                && sum.soft_faults > 1000
+                && sum.readahead > 100
+                && sum.reclaimed_clean > 100
+                && sum.reclaimed_zero > 10
+        );
+    }
+    assert_eq!((sum.over_budget, sum.lost_pages, sum.write_errors), (0, 0, 0));
+}
+
+/// The address space changes all the time.
+#[test]
+fn address_space_changes() {
+    let sum = seeds("address-space", |seed| Scenario { events: 60, refuse: 20, ..Scenario::new(seed) });
+    if whole() {
+        assert!(sum.discards > 100 && sum.unmaps > 100 && sum.remaps > 100 && sum.adopted > 100 && sum.doomed_reads > 20);
+    }
+    assert_eq!(sum.lost_pages, 0);
+}
+
+/// The device fails in all ways there are.
+#[test]
+fn bad_device() {
+    let sum = seeds("bad-device", |seed| Scenario { faults: Faults::ALL, events: 10, ..Scenario::new(seed) });
+    if whole() {
+        assert!(sum.lost_pages > 10 && sum.write_errors > 100);
+    }
+}
+
+/// Faults that must be survived without a page lost.
+#[test]
+fn device_that_can_be_survived() {
+    let faults = Faults { read_error: 0, corrupt: 0, ..Faults::ALL };
+    let sum = seeds("survivable", |seed| Scenario { faults, events: 10, ..Scenario::new(seed) });
+    assert_eq!(sum.lost_pages, 0);
+}
+
+/// Swap is too small for what is written.
+#[test]
+fn full_swap() {
+    let sum =
+        seeds("full-swap", |seed| Scenario { slots: 40 + (seed % 5) as u32 * 60, events: 15, writes: 900, ..Scenario::new(seed) });
+    assert_eq!(sum.lost_pages, 0);
+    if whole() {
+        assert!(sum.over_budget > 0);
+    }
+}
+
+/// No write ever succeeds.
+#[test]
+fn dead_device() {
+    let faults = Faults { write_error: 1000, ..Faults::NONE };
+    let sum = seeds("dead-device", |seed| Scenario { faults, pages: 300, steps: 6000, writes: 1000, ..Scenario::new(seed) });
+    assert_eq!((sum.lost_pages, sum.hard_faults), (0, 0));
+    if whole() {
+        assert!(sum.over_budget > 0);
+    }
+}
+
+/// Much is wired, much is refused.
+#[test]
+fn wired_and_refused() {
+    let sum = seeds("wired", |seed| Scenario { wires: 80, refuse: 150, events: 50, threads: 8, ..Scenario::new(seed) });
+    assert_eq!(sum.lost_pages, 0);
+}
+
+/// Pages that are touched, changed and parked again while they are still being written, or released while they are still being read.
+#[test]
+fn slow_device() {
+    let sum = seeds("slow-device", |seed| Scenario {
+        pages: 240,
+        memory_pages: 150,
+        latency_steps: 2500,
+        policy: ["fifo", "use-once"][seed as usize % 2],
+        threads: 12,
+        writes: 900,
+        refuse: [0, 250][seed as usize / 2 % 2],
+        events: [0, 40][seed as usize / 4 % 2],
+        ..Scenario::new(seed)
+    });
+    assert_eq!(sum.lost_pages, 0);
+}
+
+/// Parents, children, grandchildren on one store.
+#[test]
+fn forks() {
+    let sum = seeds("forks", |seed| Scenario { processes_max: 4, events: 15, limits: true, steps: 16_000, ..Scenario::new(seed) });
+    if whole() {
+        assert!(sum.forks > 50);
+    }
+    assert_eq!(sum.lost_pages, 0);
+}
+
+/// Runs long enough for an access that is never served to be noticed.
+#[test]
+fn patience() {
+    let dead = Faults { write_error: 1000, ..Faults::NONE };
+    let sum = seeds("patience", |seed| match seed % 6 {
+        0 => Scenario { steps: 150_000, faults: dead, pages: 300, writes: 1000, threads: 8, ..Scenario::new(seed) },
+        1 => Scenario { steps: 150_000, slots: 50, writes: 900, threads: 8, events: 5, ..Scenario::new(seed) },
+        _ => Scenario { steps: 2_000, wires: 100, refuse: 500, threads: 8, ..Scenario::new(seed) },
+    });
+    assert_eq!(sum.lost_pages, 0);
+}
+
+/// Everything at once, and all sizes.
+#[test]
+fn storm() {
+    seeds("storm", |seed| {
+        let mut rng = Rng::new(seed);
+        let policies = overspill_vm::policy::NAMES;
+        let mut pick = |from: u64, to: u64| from + rng.below(to - from + 1);
+        Scenario {
+            memory_pages: pick(140, 300) as u32,
+            pages: pick(200, 900) as usize,
+            slots: pick(20, 2000) as u32,
+            policy: policies[pick(0, policies.len() as u64 - 1) as usize],
+            threads: pick(1, 12) as usize,
+            daemons: pick(1, 3) as usize,
+            ahead_pages_max: 1 << pick(0, 6),
+            faults: if pick(0, 2) > 0 { Faults::ALL } else { Faults::NONE },
+            refuse: pick(0, 100) as u32,
+            events: pick(0, 60) as u32,
+            wires: pick(0, 30) as u32,
+            processes_max: pick(1, 4) as usize,
+            writes: pick(0, 1000) as u32,
+            limits: pick(0, 1) == 1,
+            ..Scenario::new(seed)
+        }
+    });
+}

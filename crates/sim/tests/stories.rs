@@ -1,0 +1,239 @@
+//! Bugs that the simulation, or the reading that it led to, has found in the core: each as the shortest order of calls that shows it.
+//!
+//! The simulation finds them again by itself when a fix is taken out; these say what it was.
+
+use overspill_sim::ModelPager;
+use overspill_vm::counters::Counters;
+use overspill_vm::page::State;
+use overspill_vm::pager::{IoResult, Pager};
+use overspill_vm::types::{ContentHash, FrameId, ObjectId, PageId, Slot};
+use overspill_vm::{CLUSTER_PAGES_MAX, Config, Fault, Filled, Look, Member, PageIn, Parked, Place, Vm};
+
+type Core = Vm<ModelPager>;
+
+const END: u64 = 1 << 20;
+
+fn core(pages_max: u64) -> Core {
+    let config = Config { readahead_pages_max: 1, zero_ahead_pages_max: 1, ..Config::new(2048, pages_max) };
+    Vm::new(config, ModelPager::new(1000), Box::leak(Box::<Counters>::default())).expect("a good configuration")
+}
+
+fn page(index: u64) -> PageId {
+    PageId::new(ObjectId(0), index)
+}
+
+fn state(vm: &Core, index: u64) -> State {
+    vm.page(page(index)).state()
+}
+
+/// The first touch.
+fn touch(vm: &mut Core, index: u64) {
+    assert_eq!(vm.fault(page(index), 0..END, false), Fault::ZeroFill { count: 1 });
+    vm.fill_done(page(index), Filled::Mapped);
+}
+
+/// Unmaps the next victim; `outcome` is called while it is busy.
+fn park(vm: &mut Core, outcome: impl FnOnce(&mut Core, PageId) -> Parked) {
+    let mut batch: Vec<Member> = Vec::with_capacity(1);
+    vm.park_batch(1, &mut batch);
+    let parked = outcome(vm, batch[0].0);
+    vm.park_done(batch[0].0, parked);
+}
+
+/// Begins to write the oldest page on trial, which holds `content`.
+fn begin_write(vm: &mut Core, content: u64) -> (PageId, Slot) {
+    let mut batch: Vec<Member> = Vec::with_capacity(1);
+    vm.launder_batch(1, &mut batch);
+    assert_eq!(vm.launder_look(batch[0].0, false, ContentHash(content)), Look::Write);
+    (batch[0].0, vm.launder_slots(1).expect("there is room").first)
+}
+
+fn end_write(vm: &mut Core, (page, slot): (PageId, Slot), content: u64) {
+    vm.launder_done(page, Some(slot), ContentHash(content), IoResult::Ok);
+}
+
+/// Takes the frames of all clean pages.
+fn reclaim(vm: &mut Core) {
+    let mut batch: Vec<Member> = Vec::with_capacity(64);
+    vm.reclaim_batch(64, &mut batch);
+    vm.frames_dropped(batch.iter().map(|m| m.1));
+}
+
+/// Brings a page with `content` to the device.
+fn page_out(vm: &mut Core, index: u64, content: u64) {
+    touch(vm, index);
+    park(vm, |_, _| Parked::Yes);
+    let write = begin_write(vm, content);
+    end_write(vm, write, content);
+    reclaim(vm);
+    assert_eq!(state(vm, index), State::PagedOut);
+}
+
+fn begin_read(vm: &mut Core, index: u64) -> PageIn {
+    match vm.fault(page(index), 0..END, false) {
+        Fault::PageIn(op) => op,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// A read of one page has ended with `content`; where it goes.
+fn end_read(vm: &mut Core, op: &PageIn, content: u64) -> Place {
+    let mut places = [Place::Discard; CLUSTER_PAGES_MAX];
+    let compare = |_, expected| if ContentHash(content) == expected { IoResult::Ok } else { IoResult::Corrupt };
+    vm.page_in_arrived(op, 0..END, compare, &mut places);
+    places[0]
+}
+
+/// A page was being written, was touched (a soft fault), changed, and parked again. Its next soft fault was refused by the kernel (an
+/// event waited to be read), so it stayed parked, and the core put it back on the *laundry*, since a write of it was under way. But
+/// that write was of the older content. When it ended, the page was clean with a stored copy that it did not have; its frame was
+/// taken, and the change was lost.
+#[test]
+fn a_refused_restore_does_not_join_an_older_write() {
+    let mut vm = core(1000);
+    touch(&mut vm, 1);
+    park(&mut vm, |_, _| Parked::Yes);
+    let write = begin_write(&mut vm, 10);
+    assert!(matches!(vm.fault(page(1), 0..END, false), Fault::Restore { .. }));
+    vm.restore_done(page(1), Filled::Mapped);
+    // ... the program writes 11 ...
+    park(&mut vm, |_, _| Parked::Yes);
+    assert!(matches!(vm.fault(page(1), 0..END, false), Fault::Restore { .. }));
+    vm.restore_done(page(1), Filled::No);
+    end_write(&mut vm, write, 10);
+    assert_eq!(state(&vm, 1), State::Inactive, "what it holds has not been written");
+    vm.check(1);
+}
+
+/// A page was being read when it was unmapped: busy and doomed, so that what arrived would be thrown away. Before it arrived another
+/// page was moved to that address. It inherited *busy* and *doomed*: faults on it waited, and when the read arrived, the core threw
+/// the page that had moved there away instead, and its frame was lost.
+#[test]
+fn a_page_may_move_to_where_a_read_is_under_way() {
+    let mut vm = core(1000);
+    page_out(&mut vm, 1, 10);
+    let op = begin_read(&mut vm, 1);
+    touch(&mut vm, 2);
+    vm.release_range(page(1), 1, |_: FrameId| panic!("it has no parked content"));
+    vm.rename_range(page(2), page(1), 1);
+    assert!(state(&vm, 1) == State::Active && !vm.page(page(1)).busy());
+    assert_eq!(end_read(&mut vm, &op, 10), Place::Discard);
+    assert_eq!((state(&vm, 1), vm.used()), (State::Active, 1));
+    vm.check(1);
+}
+
+/// The same, one step further: what has moved there is paged out and is being read itself. The older read is not taken for it.
+#[test]
+fn two_reads_for_one_address_are_told_apart() {
+    let mut vm = core(1000);
+    page_out(&mut vm, 1, 10);
+    page_out(&mut vm, 2, 20);
+    let old = begin_read(&mut vm, 1);
+    vm.release_range(page(1), 1, |_: FrameId| panic!("it has no parked content"));
+    vm.rename_range(page(2), page(1), 1);
+    let new = begin_read(&mut vm, 1);
+    assert_eq!(end_read(&mut vm, &old, 10), Place::Discard);
+    assert_eq!(end_read(&mut vm, &new, 20), Place::Map);
+    vm.page_in_done(page(1), Filled::Mapped);
+    vm.check(1);
+}
+
+/// A page was wired just while it was being unmapped, and the kernel refused to unmap it. The core gave it back to the policy; wired
+/// pages are on no list, and the next batch stumbled over it.
+#[test]
+fn a_page_wired_while_it_is_being_parked() {
+    let mut vm = core(1000);
+    touch(&mut vm, 1);
+    park(&mut vm, |vm, page| {
+        assert!(vm.wire(page, true));
+        Parked::Refused
+    });
+    vm.check(1);
+    let mut batch: Vec<Member> = Vec::with_capacity(8);
+    vm.park_batch(8, &mut batch);
+    assert!(batch.is_empty());
+    // ... and if it turns out that the program had discarded it, it is wired still
+    assert!(vm.wire(page(1), false));
+    park(&mut vm, |vm, page| {
+        assert!(vm.wire(page, true));
+        Parked::Absent
+    });
+    assert!(vm.page(page(1)).wired() && state(&vm, 1) == State::Untouched);
+    vm.check(1);
+}
+
+/// Wiring moves along with a page that was never touched, and does not stay where another page moves to.
+#[test]
+fn wiring_moves_along() {
+    let mut vm = core(1000);
+    assert!(vm.wire(page(1), true));
+    vm.rename_range(page(1), page(2), 1);
+    assert!(vm.page(page(2)).wired() && !vm.page(page(1)).wired());
+    touch(&mut vm, 3);
+    vm.rename_range(page(3), page(2), 1);
+    assert!(!vm.page(page(2)).wired() && state(&vm, 2) == State::Active);
+    vm.check(1);
+}
+
+/// The daemon was asked to park pages although all were wired: `demand` never became nothing, and `nothing_to_evict` was true although
+/// mapped pages could have been parked, so that the budget gave way without need.
+#[test]
+fn demand_asks_only_for_what_there_is() {
+    let mut vm = core(4000);
+    (0..200).for_each(|i| touch(&mut vm, i));
+    vm.set_limit(200);
+    assert!(!vm.nothing_to_evict());
+    assert!(vm.demand().park > 0);
+    (0..200).for_each(|i| assert!(vm.wire(page(i), true)));
+    assert!(vm.nothing_to_evict());
+    assert!(vm.demand().is_none());
+}
+
+/// The page table was full when a page moved. The core meant to go on without managing it, and then stored its word all the same.
+#[test]
+fn a_page_moves_to_where_there_is_no_room() {
+    let mut vm = core(1);
+    touch(&mut vm, 0);
+    touch(&mut vm, 1);
+    touch(&mut vm, 600);
+    vm.rename_range(page(0), page(5000), 1);
+    assert_eq!((state(&vm, 0), state(&vm, 5000), vm.used()), (State::Untouched, State::Untouched, 2));
+    vm.check(1);
+}
+
+/// A page that had changed kept the slot of its older content until the new content had one. With all slots taken there was none, ever.
+#[test]
+fn a_stale_copy_makes_room_for_the_new_one() {
+    let mut vm = core(1000);
+    for index in 0..1000 {
+        page_out(&mut vm, index, 10 + index);
+    }
+    assert_eq!(vm.pager().used(), 1000);
+    let op = begin_read(&mut vm, 7);
+    assert_eq!(end_read(&mut vm, &op, 17), Place::Map);
+    vm.page_in_done(page(7), Filled::Mapped);
+    park(&mut vm, |_, _| Parked::Yes);
+    let write = begin_write(&mut vm, 99);
+    end_write(&mut vm, write, 99);
+    assert_eq!((state(&vm, 7), vm.pager().used()), (State::Clean, 1000));
+    vm.check(1);
+}
+
+/// ... and pages that are mapped again held slots that others needed: memory and swap did not add up.
+#[test]
+fn copies_of_mapped_pages_make_room() {
+    let mut vm = core(1000);
+    for index in 0..1000 {
+        page_out(&mut vm, index, 10 + index);
+    }
+    let op = begin_read(&mut vm, 7);
+    assert_eq!(end_read(&mut vm, &op, 17), Place::Map);
+    vm.page_in_done(page(7), Filled::Mapped);
+    assert!(vm.wire(page(7), true)); // so that the other one is the victim
+    touch(&mut vm, 2000);
+    park(&mut vm, |_, _| Parked::Yes);
+    let write = begin_write(&mut vm, 99);
+    end_write(&mut vm, write, 99);
+    assert_eq!((state(&vm, 2000), state(&vm, 7), vm.pager().used()), (State::Clean, State::Active, 1000));
+    vm.check(1);
+}

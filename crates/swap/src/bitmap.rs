@@ -1,0 +1,59 @@
+//! A plain fixed-size set of slots: one bit each, no summary. The blist answers "where is room", this only "is it so".
+
+/// Bits in a word.
+pub(crate) const WORD_BITS: u32 = u64::BITS;
+
+/// A fixed set of numbers below its capacity. Starts empty and, until touched, without physical memory.
+#[derive(Clone)]
+pub(crate) struct Bitmap(Vec<u64>);
+
+impl Bitmap {
+    /// The empty set over `0..capacity`.
+    pub(crate) fn new(capacity: u32) -> Self {
+        Bitmap(vec![0; capacity.div_ceil(WORD_BITS) as usize])
+    }
+
+    /// Whether `at` is in it.
+    #[inline]
+    pub(crate) fn get(&self, at: u32) -> bool {
+        self.0[(at / WORD_BITS) as usize] >> (at % WORD_BITS) & 1 != 0
+    }
+
+    /// Adds `at`.
+    ///
+    /// # Panics
+    /// If it is in the set.
+    #[inline]
+    pub(crate) fn insert(&mut self, at: u32) {
+        let word = &mut self.0[(at / WORD_BITS) as usize];
+        let bit = 1 << (at % WORD_BITS);
+        assert!(*word & bit == 0, "slot {at} is in the set already");
+        *word |= bit;
+    }
+
+    /// Takes `at` out.
+    ///
+    /// # Panics
+    /// If it is not in the set.
+    #[inline]
+    pub(crate) fn remove(&mut self, at: u32) {
+        let word = &mut self.0[(at / WORD_BITS) as usize];
+        let bit = 1 << (at % WORD_BITS);
+        assert!(*word & bit != 0, "slot {at} is not in the set");
+        *word &= !bit;
+    }
+
+    /// Word `index`, which holds the numbers from `index * 64` on.
+    #[inline]
+    pub(crate) fn word(&self, index: usize) -> u64 {
+        self.0[index]
+    }
+
+    /// Replaces word `index`. A zero is not written over a zero, which would only cost memory.
+    #[inline]
+    pub(crate) fn set_word(&mut self, index: usize, bits: u64) {
+        if self.0[index] != bits {
+            self.0[index] = bits;
+        }
+    }
+}

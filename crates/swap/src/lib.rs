@@ -1,0 +1,23 @@
+//! Where pages lie when they have no frame: Overspill's swap pager.
+//!
+//! ```text
+//!                 trait Pager (overspill-vm)
+//!                          |
+//!    swap_pager     SwapPager: devices in one slot number space, forks, results of writes
+//!                    /                                  \
+//!    swap_block   object, page -> slot, hash       blist   which slots of a device are free
+//!                 (radix trie per object)                  (radix bitmap per device)    bitmap
+//! ```
+//!
+//! Metadata only. Invariants of absence: no system call, no I/O, no clock, no thread, no lock, no unsafe code, and **no allocation
+//! after construction** (`tests/no_alloc.rs` proves it). The tables have their full size from the start, but they are created zeroed
+//! and used from the low end, so the part that was never needed has no physical memory behind it.
+
+#![forbid(unsafe_code)]
+
+mod bitmap;
+pub mod blist;
+pub mod swap_block;
+pub mod swap_pager;
+
+pub use swap_pager::{Config, DeviceId, SwapPager};

@@ -1,0 +1,746 @@
+//! Swap blocks: for every object a map from page index to slot and content hash, as a radix trie.
+//!
+//! ```text
+//!   object 7: root, height 2                      page index, 40 bits
+//!          |                                      ... | digit 2 | digit 1 | digit 0 |     7 bits each
+//!     [ . . x . . . ]        node, level 2                 |         |         |
+//!           |                                              +---------|---------|--> child of the root
+//!     [ x . . . . x ]        node, level 1                           +---------|--> leaf
+//!       |         |                                                            +--> entry of the leaf
+//!     [ssss..ss] [s...]      leaves, level 0: 128 pages each; s = slot + 1, 0 = not stored
+//!     [hhhh..hh] [h...]      and, for leaves only, 128 content hashes in an array apart
+//! ```
+//!
+//! The root is as high as the object's greatest index demands: an object of up to 128 pages is one leaf, one of 8 GiB has height 2,
+//! and height 4 is exactly the 47 bits of an address space. All nodes come from one pool, since an inner node and the slots of a
+//! leaf have the same shape. Node 0 is never given out and stays zero: a lookup that meets "no child" goes on through
+//! node 0 and ends with "no slot", without a branch.
+//!
+//! Slots and hashes lie apart because the question asked most often, "how far is this page contiguous on the device", wants slots
+//! only: it finds the leaf once, compares neighbouring entries, and looks up once more for each border of leaves that it crosses.
+//!
+//! Invariants:
+//!
+//! - `count[node]` = its entries that are not 0; a node in a trie has at least one, an emptied one goes back to the pool at once
+//! - a node in the pool is all zero, except that entry 0 links it to the next (LIFO, so that touched memory is used again first)
+//! - `in use + in pool == touched <= capacity`
+//! - `stored` = sum of the counts of all leaves
+//!
+//! Memory: 512 bytes of entries, 1 KiB of hashes and 1 byte of count per node, that is 12.01 bytes per page plus 12/127 for the inner
+//! nodes: 12.1 bytes per page (0.30 %) where pages are dense. In the worst case, one stored page per leaf, it is 1.5 KiB
+//! for that page; that is why a leaf has 128 pages and not 512. Untouched capacity is address space only. The hash part of an inner
+//! node is not used; sharing a pool is worth that 1 per cent.
+//!
+//! What it cannot do: it does not find the page of a slot (that needs a walk, see [`SwapBlocks::next`]), it does not get lower when the
+//! far end of an object goes (only when all of it goes), and memory once touched stays touched.
+//!
+//! Source: FreeBSD `swap_pager.c` (`struct swblk` in a trie per object) and its review D22409 (one lookup for the slot and its
+//! contiguous neighbours); Linux `radix-tree.c` (height grows at the root). Read, not copied.
+
+use overspill_vm::pager::HasPage;
+use overspill_vm::types::{ContentHash, ObjectId, PageId, PageIndex, Slot};
+
+/// log2 of the entries of a node.
+const NODE_SHIFT: u32 = 7;
+/// Entries of a node: children, or pages of a leaf.
+const NODE_ENTRIES: usize = 1 << NODE_SHIFT;
+/// Pages that a leaf covers.
+pub const LEAF_PAGES: u64 = NODE_ENTRIES as u64;
+/// Inner levels that the greatest page index needs.
+const HEIGHT_MAX: usize = 5;
+const _: () = assert!(PageId::INDEX_LIMIT <= 1 << (NODE_SHIFT as usize * (HEIGHT_MAX + 1)));
+/// Nodes that one insertion can need: new levels above the old root, and a new path down from the top.
+const INSERT_NODES_MAX: u32 = 2 * HEIGHT_MAX as u32 + 1;
+/// Nodes that are kept for [`SwapBlocks::rename`], which comes from an mremap that cannot be refused; see there. Guessed.
+const RENAME_RESERVE: u32 = 128;
+/// Objects: all that an [`ObjectId`] can name.
+const OBJECTS: usize = 1 << 16;
+/// Bytes per node: entries, hashes, count.
+const NODE_BYTES: u64 = (NODE_ENTRIES * (size_of::<u32>() + size_of::<ContentHash>()) + 1) as u64;
+
+/// There is no node left to remember one more page.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct NoMetadata;
+
+impl core::fmt::Display for NoMetadata {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str("no swap metadata left to remember another page; raise pages_max")
+    }
+}
+
+impl core::error::Error for NoMetadata {}
+
+/// The swap blocks of all objects.
+#[derive(Clone)]
+pub struct SwapBlocks {
+    /// `NODE_ENTRIES` per node: child (inner) or slot + 1 (leaf); 0 is none.
+    entries: Vec<u32>,
+    /// `NODE_ENTRIES` per node, used by leaves.
+    hashes: Vec<u64>,
+    /// Per node: entries that are not 0.
+    counts: Vec<u8>,
+    /// Per object: the root node, 0 for none.
+    roots: Vec<u32>,
+    /// Per object: the root's level.
+    heights: Vec<u8>,
+    /// Objects from here on were never used.
+    objects_touched: usize,
+    /// The first node of the pool, 0 for none.
+    pool: u32,
+    /// Nodes in the pool.
+    pool_count: u32,
+    /// Nodes that were ever given out; the numbers above were never touched.
+    touched: u32,
+    nodes_max: u32,
+    stored: u64,
+}
+
+/// Digit of `index` that chooses the entry of a node of `level`.
+#[inline]
+const fn digit(index: PageIndex, level: usize) -> usize {
+    (index >> (NODE_SHIFT as usize * level)) as usize & (NODE_ENTRIES - 1)
+}
+
+/// Whether a root of `height` reaches `index`.
+#[inline]
+const fn covers(height: usize, index: PageIndex) -> bool {
+    index >> (NODE_SHIFT as usize * (height + 1)) == 0
+}
+
+/// The nodes from the root (at the object's height) down to the leaf (at 0).
+type Path = [u32; HEIGHT_MAX + 1];
+
+impl SwapBlocks {
+    /// Tables for as many pages as fit `nodes_max` nodes of [`LEAF_PAGES`] pages or children each, for all objects together.
+    ///
+    /// A few nodes more are made and kept in reserve for renaming. Allocates everything it will ever need, zeroed.
+    ///
+    /// # Panics
+    /// If `nodes_max` is 2^31 or more.
+    pub fn new(nodes_max: u32) -> Self {
+        assert!(nodes_max < 1 << 31);
+        let nodes_max = nodes_max + RENAME_RESERVE + INSERT_NODES_MAX;
+        let nodes = nodes_max as usize + 1; // and node 0
+        SwapBlocks {
+            entries: vec![0; nodes * NODE_ENTRIES],
+            hashes: vec![0; nodes * NODE_ENTRIES],
+            counts: vec![0; nodes],
+            roots: vec![0; OBJECTS],
+            heights: vec![0; OBJECTS],
+            objects_touched: 0,
+            pool: 0,
+            pool_count: 0,
+            touched: 0,
+            nodes_max,
+            stored: 0,
+        }
+    }
+
+    /// Pages stored, in all objects.
+    pub fn stored(&self) -> u64 {
+        self.stored
+    }
+
+    /// Nodes in use, of all objects.
+    pub fn nodes(&self) -> u32 {
+        self.touched - self.pool_count
+    }
+
+    /// Bytes of the tables that have been touched: a high-water mark, since touched memory stays.
+    pub fn metadata_bytes(&self) -> u64 {
+        u64::from(self.touched) * NODE_BYTES + self.objects_touched as u64 * (size_of::<u32>() as u64 + 1)
+    }
+
+    /// The leaf of `index`, or node 0.
+    #[inline]
+    fn leaf(&self, object: ObjectId, index: PageIndex) -> u32 {
+        let height = self.heights[object.0 as usize] as usize;
+        if !covers(height, index) {
+            return 0;
+        }
+        let mut node = self.roots[object.0 as usize];
+        for level in (1..=height).rev() {
+            node = self.entry(node, digit(index, level));
+        }
+        node
+    }
+
+    /// The entries of a node.
+    #[inline]
+    fn node(&self, node: u32) -> &[u32] {
+        &self.entries[node as usize * NODE_ENTRIES..][..NODE_ENTRIES]
+    }
+
+    #[inline]
+    fn entry(&self, node: u32, digit: usize) -> u32 {
+        self.entries[node as usize * NODE_ENTRIES + digit]
+    }
+
+    /// Where `page` is stored, and the hash of its content. Does not allocate.
+    #[inline]
+    pub fn get(&self, page: PageId) -> Option<(Slot, ContentHash)> {
+        let at = self.leaf(page.object(), page.index()) as usize * NODE_ENTRIES + digit(page.index(), 0);
+        let slot = self.entries[at].checked_sub(1)?;
+        Some((Slot(slot), ContentHash(self.hashes[at])))
+    }
+
+    /// Where `page` is stored and how far its neighbours are contiguous with it: page `p + k` in slot `s + k`.
+    ///
+    /// `border` answers for a slot which slots are on the same device (or extent), first and last; nothing beyond is counted. At most
+    /// `before_max` and `after_max` pages are. One lookup, and one more per border of leaves that the answer crosses; does not allocate.
+    pub fn has_page(
+        &self,
+        page: PageId,
+        before_max: u32,
+        after_max: u32,
+        border: impl FnOnce(Slot) -> (Slot, Slot),
+    ) -> Option<HasPage> {
+        let (object, index) = (page.object(), page.index());
+        let leaf = self.leaf(object, index);
+        let entry = self.entry(leaf, digit(index, 0));
+        let slot = entry.checked_sub(1)?;
+        let (first, last) = border(Slot(slot));
+        assert!(first.0 <= slot && slot <= last.0);
+
+        // In each leaf the neighbours are compared as one slice, and only a border that is reached costs another lookup.
+        let before_max = u64::from(before_max.min(slot - first.0)).min(index) as u32;
+        let (mut node, mut at, mut before) = (leaf, digit(index, 0), 0);
+        loop {
+            let count = at.min((before_max - before) as usize);
+            let run = self.node(node)[at - count..at].iter().rev().zip(1..);
+            let same = run.take_while(|&(&e, k)| e == entry - before - k).count();
+            before += same as u32;
+            if same < count || before == before_max {
+                break;
+            }
+            node = self.leaf(object, index - u64::from(before) - 1);
+            at = NODE_ENTRIES;
+        }
+
+        let after_max = u64::from(after_max.min(last.0 - slot)).min(PageId::INDEX_LIMIT - 1 - index) as u32;
+        let (mut node, mut at, mut after) = (leaf, digit(index, 0) + 1, 0);
+        loop {
+            let count = (NODE_ENTRIES - at).min((after_max - after) as usize);
+            let run = self.node(node)[at..at + count].iter().zip(1..);
+            let same = run.take_while(|&(&e, k)| e == entry + after + k).count();
+            after += same as u32;
+            if same < count || after == after_max {
+                break;
+            }
+            node = self.leaf(object, index + u64::from(after) + 1);
+            at = 0;
+        }
+        Some(HasPage { slot: Slot(slot), before, after })
+    }
+
+    /// Remembers `slot` and `content` for `page`; returns the slot that it had before. Does not allocate.
+    ///
+    /// # Errors
+    /// If there is no metadata left for it; nothing is changed then. A page that is stored already is always accepted.
+    pub fn insert(&mut self, page: PageId, slot: Slot, content: ContentHash) -> Result<Option<Slot>, NoMetadata> {
+        self.insert_keeping(RENAME_RESERVE, page, slot, content)
+    }
+
+    fn insert_keeping(&mut self, reserve: u32, page: PageId, slot: Slot, content: ContentHash) -> Result<Option<Slot>, NoMetadata> {
+        assert!(slot.0 < u32::MAX, "slot + 1 must fit");
+        let (object, index) = (page.object(), page.index());
+        let mut leaf = self.leaf(object, index);
+        if leaf == 0 {
+            if self.nodes_max - self.nodes() < reserve + INSERT_NODES_MAX {
+                return Err(NoMetadata);
+            }
+            leaf = self.leaf_insert(object, index);
+        }
+        let at = leaf as usize * NODE_ENTRIES + digit(index, 0);
+        let old = self.entries[at].checked_sub(1).map(Slot);
+        self.entries[at] = slot.0 + 1;
+        self.hashes[at] = content.0;
+        if old.is_none() {
+            self.counts[leaf as usize] += 1;
+            self.stored += 1;
+        }
+        Ok(old)
+    }
+
+    /// Makes the path to the leaf of `index`. => at least `INSERT_NODES_MAX` nodes are left
+    fn leaf_insert(&mut self, object: ObjectId, index: PageIndex) -> u32 {
+        let o = object.0 as usize;
+        self.objects_touched = self.objects_touched.max(o + 1);
+        if self.roots[o] == 0 {
+            let height = (0..=HEIGHT_MAX).find(|&h| covers(h, index)).expect("an index has 40 bits");
+            self.heights[o] = height as u8;
+            self.roots[o] = self.node_alloc();
+        }
+        while !covers(self.heights[o] as usize, index) {
+            let root = self.node_alloc();
+            self.child_set(root, 0, self.roots[o]);
+            self.roots[o] = root;
+            self.heights[o] += 1;
+        }
+        let mut node = self.roots[o];
+        for level in (1..=self.heights[o] as usize).rev() {
+            let mut child = self.entry(node, digit(index, level));
+            if child == 0 {
+                child = self.node_alloc();
+                self.child_set(node, digit(index, level), child);
+            }
+            node = child;
+        }
+        node
+    }
+
+    fn child_set(&mut self, node: u32, digit: usize, child: u32) {
+        let entry = &mut self.entries[node as usize * NODE_ENTRIES + digit];
+        assert!(*entry == 0 && child != 0);
+        *entry = child;
+        self.counts[node as usize] += 1;
+    }
+
+    /// An all-zero node. => one is left
+    fn node_alloc(&mut self) -> u32 {
+        let node = self.pool;
+        if node == 0 {
+            assert!(self.touched < self.nodes_max);
+            self.touched += 1;
+            return self.touched;
+        }
+        self.pool = std::mem::take(&mut self.entries[node as usize * NODE_ENTRIES]);
+        self.pool_count -= 1;
+        assert!(self.counts[node as usize] == 0);
+        node
+    }
+
+    /// Gives back a node that has become all zero.
+    fn node_free(&mut self, node: u32) {
+        assert!(self.counts[node as usize] == 0 && node != 0);
+        self.entries[node as usize * NODE_ENTRIES] = self.pool;
+        self.pool = node;
+        self.pool_count += 1;
+    }
+
+    /// Gives back the emptied leaf of `index`, and every node above it that becomes empty.
+    fn prune(&mut self, object: ObjectId, index: PageIndex, path: &Path) {
+        let o = object.0 as usize;
+        let height = self.heights[o] as usize;
+        for level in 0..=height {
+            self.node_free(path[level]);
+            if level == height {
+                self.roots[o] = 0;
+                self.heights[o] = 0;
+                return;
+            }
+            let parent = path[level + 1] as usize;
+            self.entries[parent * NODE_ENTRIES + digit(index, level + 1)] = 0;
+            self.counts[parent] -= 1;
+            if self.counts[parent] > 0 {
+                return;
+            }
+        }
+    }
+
+    /// Forgets `page`; returns where it was. Does not allocate.
+    pub fn remove(&mut self, page: PageId) -> Option<(Slot, ContentHash)> {
+        let found = self.get(page)?;
+        self.remove_range(page, 1, |_| ());
+        Some(found)
+    }
+
+    /// Forgets the pages of `first..first + count` in the object of `first`, telling each slot. Returns how many there were.
+    ///
+    /// A range that ends beyond the last possible index ends there. Absent parts are stepped over at the level where they are
+    /// absent, so that empty terabytes cost a few nodes. Does not allocate.
+    pub fn remove_range(&mut self, first: PageId, count: PageIndex, mut forget: impl FnMut(Slot)) -> u64 {
+        let object = first.object();
+        let end = first.index().saturating_add(count).min(PageId::INDEX_LIMIT);
+        let mut removed = 0;
+        let mut index = first.index();
+        while index < end {
+            let Some((at, path)) = self.leaf_at_or_after(object, index) else { break };
+            index = at;
+            if index >= end {
+                break;
+            }
+            let leaf = path[0] as usize;
+            let leaf_end = (index | (LEAF_PAGES - 1)) + 1;
+            let pages = digit(index, 0)..digit(index, 0) + (leaf_end.min(end) - index) as usize;
+            let mut gone = 0;
+            for entry in &mut self.entries[leaf * NODE_ENTRIES..][pages] {
+                if let Some(slot) = entry.checked_sub(1) {
+                    *entry = 0;
+                    gone += 1;
+                    forget(Slot(slot));
+                }
+            }
+            self.counts[leaf] -= gone;
+            removed += u64::from(gone);
+            if self.counts[leaf] == 0 {
+                self.prune(object, index, &path);
+            }
+            index = leaf_end;
+        }
+        self.stored -= removed;
+        removed
+    }
+
+    /// The first stored page at or after `page` in the same object. Absent parts are stepped over as in [`SwapBlocks::remove_range`].
+    ///
+    /// Reading on from the answer + 1 visits an object in order, and needs no lock between two steps.
+    pub fn next(&self, page: PageId) -> Option<(PageId, Slot, ContentHash)> {
+        let object = page.object();
+        let mut index = page.index();
+        loop {
+            let (at, path) = self.leaf_at_or_after(object, index)?;
+            let leaf = path[0] as usize * NODE_ENTRIES;
+            let from = digit(at, 0);
+            if let Some(k) = self.entries[leaf + from..leaf + NODE_ENTRIES].iter().position(|&e| e != 0) {
+                let found = leaf + from + k;
+                let slot = Slot(self.entries[found] - 1);
+                return Some((PageId::new(object, at + k as u64), slot, ContentHash(self.hashes[found])));
+            }
+            index = (at | (LEAF_PAGES - 1)) + 1;
+        }
+    }
+
+    /// The leaf of `index`, or the next one that exists: the path to it and the first index in it that is not below `index`.
+    fn leaf_at_or_after(&self, object: ObjectId, index: PageIndex) -> Option<(PageIndex, Path)> {
+        let height = self.heights[object.0 as usize] as usize;
+        let mut path: Path = [0; HEIGHT_MAX + 1];
+        path[height] = self.roots[object.0 as usize];
+        if path[height] == 0 || !covers(height, index) {
+            return None;
+        }
+        let mut at = index;
+        let mut level = height;
+        while level > 0 {
+            let shift = NODE_SHIFT as usize * level;
+            let node = path[level] as usize * NODE_ENTRIES;
+            let from = digit(at, level);
+            match self.entries[node + from..node + NODE_ENTRIES].iter().position(|&child| child != 0) {
+                Some(k) => {
+                    if k > 0 {
+                        at = ((at >> shift) + k as u64) << shift;
+                    }
+                    level -= 1;
+                    path[level] = self.entries[node + from + k];
+                }
+                // Nothing more in this node: go on behind it, in the lowest node above where that is not beyond the end too.
+                None => {
+                    at = ((at >> (shift + NODE_SHIFT as usize)) + 1) << (shift + NODE_SHIFT as usize);
+                    loop {
+                        if level == height {
+                            return None;
+                        }
+                        level += 1;
+                        if digit(at, level) != 0 {
+                            break;
+                        }
+                    }
+                }
+            }
+        }
+        Some((at, path))
+    }
+
+    /// What is stored for `from` is now stored for `to`. Returns whether `from` was. Does not allocate.
+    ///
+    /// # Errors
+    /// If there is no metadata left for `to`; nothing is changed then. That is rare: pages are moved in ranges, whose old leaves
+    /// become free as the new ones are filled, and a reserve is kept for the rest.
+    ///
+    /// # Panics
+    /// If `to` is stored.
+    pub fn rename(&mut self, from: PageId, to: PageId) -> Result<bool, NoMetadata> {
+        assert!(self.get(to).is_none(), "rename onto a page that is stored");
+        let Some((slot, content)) = self.get(from) else { return Ok(false) };
+        self.insert_keeping(0, to, slot, content)?;
+        self.remove(from);
+        Ok(true)
+    }
+
+    /// Walks over everything and asserts the invariants in the head. For tests; costs in proportion to what was touched.
+    ///
+    /// # Panics
+    /// If one does not hold.
+    pub fn check(&self) {
+        let (mut nodes, mut stored) = (0, 0);
+        assert!(self.roots[self.objects_touched..].iter().all(|&root| root == 0));
+        for object in 0..self.objects_touched {
+            if self.roots[object] != 0 {
+                self.check_node(self.roots[object], self.heights[object] as usize, &mut nodes, &mut stored);
+            }
+        }
+        assert_eq!(stored, self.stored);
+        assert_eq!(nodes, self.nodes());
+        let (mut node, mut pool) = (self.pool, 0);
+        while node != 0 {
+            let at = node as usize * NODE_ENTRIES;
+            assert!(self.entries[at + 1..at + NODE_ENTRIES].iter().all(|&e| e == 0) && self.counts[node as usize] == 0);
+            node = self.entries[at];
+            pool += 1;
+        }
+        assert_eq!(pool, self.pool_count);
+        assert!(self.touched <= self.nodes_max);
+        let fresh = (self.touched as usize + 1) * NODE_ENTRIES;
+        assert!(self.entries[..NODE_ENTRIES].iter().chain(&self.entries[fresh..]).all(|&e| e == 0));
+    }
+
+    fn check_node(&self, node: u32, level: usize, nodes: &mut u32, stored: &mut u64) {
+        *nodes += 1;
+        assert!(node != 0 && node <= self.touched);
+        let mut count = 0;
+        for at in 0..NODE_ENTRIES {
+            let entry = self.entry(node, at);
+            count += u8::from(entry != 0);
+            if entry != 0 && level > 0 {
+                self.check_node(entry, level - 1, nodes, stored);
+            }
+        }
+        assert!(count > 0 && count == self.counts[node as usize]);
+        if level == 0 {
+            *stored += u64::from(count);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeMap;
+
+    const LAST: PageIndex = PageId::INDEX_LIMIT - 1;
+
+    fn page(object: u16, index: PageIndex) -> PageId {
+        PageId::new(ObjectId(object), index)
+    }
+
+    fn anywhere(_: Slot) -> (Slot, Slot) {
+        (Slot(0), Slot(u32::MAX - 1))
+    }
+
+    #[test]
+    fn both_ends_of_an_object() {
+        let mut blocks = SwapBlocks::new(100);
+        for k in 0..300 {
+            blocks.insert(page(3, k), Slot(1000 + k as u32), ContentHash(k)).unwrap();
+            blocks.insert(page(3, LAST - k), Slot(5000 - k as u32), ContentHash(k)).unwrap();
+        }
+        let has = |index, before, after| blocks.has_page(page(3, index), before, after, anywhere).unwrap();
+        assert_eq!(has(0, u32::MAX, u32::MAX), HasPage { slot: Slot(1000), before: 0, after: 299 });
+        assert_eq!(has(299, u32::MAX, u32::MAX), HasPage { slot: Slot(1299), before: 299, after: 0 });
+        assert_eq!(has(130, 10, 5), HasPage { slot: Slot(1130), before: 10, after: 5 });
+        assert_eq!(has(LAST, u32::MAX, u32::MAX), HasPage { slot: Slot(5000), before: 299, after: 0 });
+        assert_eq!(has(LAST - 299, u32::MAX, u32::MAX).after, 299);
+        assert_eq!(blocks.has_page(page(3, 300), 9, 9, anywhere), None);
+        assert_eq!(blocks.has_page(page(2, 0), 9, 9, anywhere), None);
+        blocks.check();
+    }
+
+    #[test]
+    fn the_lowest_and_the_highest_slot() {
+        let mut blocks = SwapBlocks::new(100);
+        // Page 9 has slot 0: before it, "slot - 1" must not be taken for "not stored".
+        blocks.insert(page(0, 9), Slot(0), ContentHash(1)).unwrap();
+        blocks.insert(page(0, 20), Slot(u32::MAX - 1), ContentHash(1)).unwrap();
+        let alone = |slot| Some(HasPage { slot: Slot(slot), before: 0, after: 0 });
+        assert_eq!(blocks.has_page(page(0, 9), 99, 99, anywhere), alone(0));
+        assert_eq!(blocks.has_page(page(0, 20), 99, 99, anywhere), alone(u32::MAX - 1));
+    }
+
+    #[test]
+    fn a_device_border_ends_a_run() {
+        let mut blocks = SwapBlocks::new(100);
+        for k in 0..100 {
+            blocks.insert(page(0, k), Slot(k as u32), ContentHash(k)).unwrap();
+        }
+        let border = |slot: Slot| if slot.0 < 40 { (Slot(0), Slot(39)) } else { (Slot(40), Slot(1000)) };
+        assert_eq!(blocks.has_page(page(0, 39), 99, 99, border).unwrap().after, 0);
+        assert_eq!(blocks.has_page(page(0, 40), 99, 99, border).unwrap().before, 0);
+        assert_eq!(blocks.has_page(page(0, 38), 99, 99, border).unwrap().after, 1);
+    }
+
+    #[test]
+    fn nodes_come_back() {
+        let mut blocks = SwapBlocks::new(1000);
+        for round in 0..3 {
+            for k in 0..200 {
+                let at = page(k as u16 % 5, k * 7_777_777 * (round + 1));
+                blocks.insert(at, Slot(k as u32), ContentHash(0)).unwrap();
+            }
+            blocks.check();
+            let mut slots = 0;
+            for object in 0..5 {
+                blocks.remove_range(page(object, 0), PageId::INDEX_LIMIT, |_| slots += 1);
+            }
+            assert_eq!((slots, blocks.stored(), blocks.nodes()), (200, 0, 0));
+            blocks.check();
+        }
+        assert!(blocks.metadata_bytes() < 900 * NODE_BYTES);
+    }
+
+    #[test]
+    fn an_empty_terabyte_is_cheap() {
+        let mut blocks = SwapBlocks::new(100);
+        let far = [0, 1 << 20, 1 << 28, (1 << 35) - 1, LAST];
+        for (k, &at) in far.iter().enumerate() {
+            blocks.insert(page(0, at), Slot(k as u32), ContentHash(7)).unwrap();
+        }
+        let mut seen = Vec::new();
+        let mut at = page(0, 0);
+        while let Some((found, slot, _)) = blocks.next(at) {
+            seen.push((found.index(), slot.0));
+            if found.index() == LAST {
+                break;
+            }
+            at = found.offset(1);
+        }
+        assert_eq!(seen, far.iter().enumerate().map(|(k, &at)| (at, k as u32)).collect::<Vec<_>>());
+        // Done in a loop, since one at a time would hide a walk over every absent leaf.
+        for _ in 0..100_000 {
+            assert_eq!(blocks.remove_range(page(0, 2), 1 << 19, |_| ()), 0);
+            assert_eq!(blocks.remove_range(page(0, 1 << 29), 1 << 34, |_| ()), 0);
+        }
+        assert_eq!(blocks.remove_range(page(0, 1), u64::MAX, |_| ()), 4);
+        blocks.check();
+    }
+
+    #[test]
+    fn without_metadata_nothing_changes_and_renames_still_work() {
+        let mut blocks = SwapBlocks::new(50);
+        let mut count = 0;
+        while blocks.insert(page(0, count * 1_000_000), Slot(count as u32), ContentHash(count)).is_ok() {
+            count += 1;
+        }
+        assert!(count >= 10, "{count}");
+        assert_eq!(blocks.stored(), count);
+        assert_eq!(blocks.insert(page(1, 0), Slot(77), ContentHash(0)), Err(NoMetadata));
+        assert_eq!(blocks.insert(page(0, 0), Slot(77), ContentHash(0)), Ok(Some(Slot(0))));
+        for k in 0..count {
+            assert_eq!(blocks.rename(page(0, k * 1_000_000), page(9, k * 3_000_000 + 5)), Ok(true));
+        }
+        assert_eq!(blocks.stored(), count);
+        blocks.check();
+    }
+
+    /// Found by the property test: stepping out of several full levels at once carried twice and went round to the first child.
+    #[test]
+    fn the_walk_ends_behind_the_last_child_of_every_level() {
+        for height in 1..=HEIGHT_MAX as u32 {
+            let end = (1u64 << (NODE_SHIFT * (height + 1))).min(PageId::INDEX_LIMIT);
+            let mut blocks = SwapBlocks::new(100);
+            blocks.insert(page(0, end - 2 * LEAF_PAGES), Slot(0), ContentHash(0)).unwrap();
+            assert!(blocks.next(page(0, 0)).is_some());
+            assert_eq!(blocks.next(page(0, end - 2 * LEAF_PAGES + 1)), None);
+            assert_eq!(blocks.next(page(0, end - LEAF_PAGES)), None);
+        }
+    }
+
+    /// Indices around everything where something may go wrong: leaf borders, level borders, both ends.
+    fn index() -> impl Strategy<Value = PageIndex> {
+        let corner = prop::sample::select(vec![0, 128, 128 * 128, 1 << 21, 1 << 28, 1 << 35, LAST]);
+        prop_oneof![
+            4 => 0..400u64,
+            4 => (corner, -200i64..200).prop_map(|(at, by)| at.saturating_add_signed(by).min(LAST)),
+            1 => 0..=LAST,
+        ]
+    }
+
+    #[derive(Clone, Debug)]
+    enum Op {
+        Insert { object: u16, index: PageIndex, slot: u32, pages: u64 },
+        Remove { object: u16, index: PageIndex },
+        RemoveRange { object: u16, index: PageIndex, count: u64 },
+        Rename { from: (u16, PageIndex), to: (u16, PageIndex), pages: u64 },
+    }
+
+    fn op() -> impl Strategy<Value = Op> {
+        let object = || prop::sample::select(vec![0u16, 1, 65535]);
+        let count = prop_oneof![0..300u64, Just(1 << 21), Just(1 << 36), Just(u64::MAX)];
+        prop_oneof![
+            6 => (object(), index(), 0..2000u32, 1..200u64)
+                .prop_map(|(object, index, slot, pages)| Op::Insert { object, index, slot, pages }),
+            1 => (object(), index()).prop_map(|(object, index)| Op::Remove { object, index }),
+            2 => (object(), index(), count).prop_map(|(object, index, count)| Op::RemoveRange { object, index, count }),
+            2 => ((object(), index()), (object(), index()), 1..200u64)
+                .prop_map(|(from, to, pages)| Op::Rename { from, to, pages }),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn behaves_like_a_map(ops in prop::collection::vec(op(), 1..60), nodes in prop_oneof![Just(1000u32), 0..60u32]) {
+            let mut blocks = SwapBlocks::new(nodes);
+            let mut model: BTreeMap<PageId, (Slot, ContentHash)> = BTreeMap::new();
+            for (step, op) in ops.into_iter().enumerate() {
+                match op {
+                    Op::Insert { object, index, slot, pages } => {
+                        for k in 0..pages.min(LAST - index + 1) {
+                            let (at, value) = (page(object, index + k), (Slot(slot + k as u32), ContentHash(step as u64 + k)));
+                            match blocks.insert(at, value.0, value.1) {
+                                Ok(old) => prop_assert_eq!(old, model.insert(at, value).map(|v| v.0)),
+                                Err(NoMetadata) => prop_assert!(!model.contains_key(&at) && nodes < 1000),
+                            }
+                        }
+                    }
+                    Op::Remove { object, index } => {
+                        prop_assert_eq!(blocks.remove(page(object, index)), model.remove(&page(object, index)));
+                    }
+                    Op::RemoveRange { object, index, count } => {
+                        let end = page(object, index.saturating_add(count.saturating_sub(1)).min(LAST));
+                        let range = if count == 0 { vec![] } else {
+                            model.range(page(object, index)..=end).map(|(&p, v)| (p, v.0)).collect()
+                        };
+                        let mut slots = Vec::new();
+                        let removed = blocks.remove_range(page(object, index), count, |slot| slots.push(slot));
+                        prop_assert_eq!(removed as usize, range.len());
+                        prop_assert_eq!(slots, range.iter().map(|r| r.1).collect::<Vec<_>>());
+                        for (p, _) in range { model.remove(&p); }
+                    }
+                    Op::Rename { from, to, pages } => {
+                        for k in 0..pages.min(LAST - from.1.max(to.1) + 1) {
+                            let (from, to) = (page(from.0, from.1 + k), page(to.0, to.1 + k));
+                            if model.contains_key(&to) { continue }
+                            match blocks.rename(from, to) {
+                                Ok(was) => {
+                                    let value = model.remove(&from);
+                                    prop_assert_eq!(was, value.is_some());
+                                    if let Some(value) = value { model.insert(to, value); }
+                                }
+                                Err(NoMetadata) => prop_assert!(model.contains_key(&from)),
+                            }
+                        }
+                    }
+                }
+                prop_assert_eq!(blocks.stored() as usize, model.len());
+            }
+            blocks.check();
+
+            // Every stored page, its neighbours, and the walk in order.
+            let border = |slot: Slot| if slot.0 < 1000 { (Slot(0), Slot(999)) } else { (Slot(1000), Slot(9999)) };
+            for (k, (&at, &value)) in model.iter().enumerate() {
+                prop_assert_eq!(blocks.get(at), Some(value));
+                let (before_max, after_max) = ([0, 7, 200, u32::MAX][k % 4], [u32::MAX, 0, 150, 31][k / 4 % 4]);
+                let (first, last) = border(value.0);
+                let follows = |by: i64| {
+                    let index = at.index().checked_add_signed(by).filter(|&i| i <= LAST)?;
+                    let slot = value.0.0.checked_add_signed(by as i32).filter(|s| (first.0..=last.0).contains(s))?;
+                    model.get(&page(at.object().0, index)).filter(|v| v.0.0 == slot)
+                };
+                let before = (1..).take_while(|&k| k <= i64::from(before_max) && follows(-k).is_some()).count();
+                let after = (1..).take_while(|&k| k <= i64::from(after_max) && follows(k).is_some()).count();
+                let has = HasPage { slot: value.0, before: before as u32, after: after as u32 };
+                prop_assert_eq!(blocks.has_page(at, before_max, after_max, border), Some(has));
+            }
+            for object in [0, 1, 65535] {
+                let mut walked = Vec::new();
+                let mut from = Some(0);
+                while let Some((at, slot, content)) = from.and_then(|index| blocks.next(page(object, index))) {
+                    walked.push((at, (slot, content)));
+                    from = Some(at.index() + 1).filter(|&i| i <= LAST);
+                }
+                let range = model.range(page(object, 0)..=page(object, LAST)).map(|(&p, &v)| (p, v));
+                prop_assert_eq!(walked, range.collect::<Vec<_>>());
+            }
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! No operation of the swap pager allocates after construction, and what construction allocates is zeroed memory, which the operating
+//! system backs only as it is touched. Counted by a global allocator, so this is the file's only test.
+
+use overspill_swap::{Config, SwapPager};
+use overspill_vm::pager::Pager;
+use overspill_vm::types::{ContentHash, ObjectId, PageId, Slot};
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// The system's allocator, with a count of calls that give or take memory.
+struct Counting;
+
+static CALLS: AtomicU64 = AtomicU64::new(0);
+/// Bytes asked for without asking for zeroes.
+static BYTES_DIRTY: AtomicU64 = AtomicU64::new(0);
+
+// SAFETY: every call is passed on unchanged to the system's allocator, which keeps the contract; counting touches no memory of it.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        CALLS.fetch_add(1, Relaxed);
+        BYTES_DIRTY.fetch_add(layout.size() as u64, Relaxed);
+        // SAFETY: the caller keeps `alloc`'s contract, which is the same.
+        unsafe { System.alloc(layout) }
+    }
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        CALLS.fetch_add(1, Relaxed);
+        // SAFETY: the caller keeps `alloc_zeroed`'s contract, which is the same.
+        unsafe { System.alloc_zeroed(layout) }
+    }
+    unsafe fn realloc(&self, at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        CALLS.fetch_add(1, Relaxed);
+        BYTES_DIRTY.fetch_add(size as u64, Relaxed);
+        // SAFETY: the caller keeps `realloc`'s contract, which is the same.
+        unsafe { System.realloc(at, layout, size) }
+    }
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        CALLS.fetch_add(1, Relaxed);
+        // SAFETY: the caller keeps `dealloc`'s contract, which is the same.
+        unsafe { System.dealloc(at, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// Runs `f` and expects no call of the allocator.
+fn none<R>(what: &str, f: impl FnOnce() -> R) -> R {
+    let before = CALLS.load(Relaxed);
+    let result = f();
+    assert_eq!(CALLS.load(Relaxed) - before, 0, "{what} allocates");
+    result
+}
+
+fn page(object: u16, index: u64) -> PageId {
+    PageId::new(ObjectId(object), index)
+}
+
+/// Stores `count` pages; `false` when the metadata or the slots are used up.
+fn store(pager: &mut SwapPager, first: PageId, count: u32) -> bool {
+    let mut done = 0;
+    while done < count {
+        let Some(run) = pager.alloc_run(count - done) else { return false };
+        let mut remembered = true;
+        for k in 0..run.count {
+            let slot = Slot(run.first.0 + k);
+            if remembered {
+                remembered = pager.assign(first.offset((done + k).into()), slot, ContentHash(k.into()));
+            } else {
+                pager.free_slot(slot);
+            }
+        }
+        if !remembered {
+            return false;
+        }
+        done += run.count;
+    }
+    true
+}
+
+#[test]
+fn nothing_allocates_after_construction() {
+    let dirty = BYTES_DIRTY.load(Relaxed);
+    let config = Config { pages_max: 200_000, slots_max: 100_000, devices_max: 16 };
+    let mut pager = SwapPager::new(config);
+    let dirty = BYTES_DIRTY.load(Relaxed) - dirty;
+    assert!(dirty < 16 * 1024, "{dirty} bytes of tables are written when they are made");
+    assert!(pager.metadata_bytes() < 4096);
+
+    none("storing densely", || assert!(store(&mut pager, page(1, 0), 60_000)));
+    none("looking up", || {
+        for index in 0..70_000 {
+            let has = pager.has_page(page(1, index), 64, 64);
+            assert_eq!(has.is_some(), index < 60_000);
+            assert_eq!(pager.content(page(1, index)).is_some(), index < 60_000);
+        }
+    });
+    none("storing again", || assert!(store(&mut pager, page(1, 10_000), 5_000)));
+    none("renaming", || {
+        for k in 0..1000 {
+            assert!(pager.rename(page(1, k), page(2, (1 << 35) - 1 - k)));
+            assert_eq!(pager.try_rename(page(1, 20_000 + k), page(3, k * 50_000)), Ok(true));
+        }
+    });
+    none("releasing", || {
+        assert!(pager.release(page(1, 59_999)));
+        assert_eq!(pager.release_range(page(1, 2_000), 100), 100);
+        assert_eq!(pager.release_range(page(3, 0), u64::MAX), 1000);
+        assert!(pager.next_stored(page(2, 0)).is_some());
+    });
+    none("swapping on a device", || pager.add_device(5_000).unwrap());
+    none("filling all slots", || {
+        let mut at = 0;
+        while store(&mut pager, page(7, at), 100) {
+            at += 100;
+        }
+        assert_eq!(pager.used(), pager.capacity());
+        for k in (0..50_000).step_by(3) {
+            pager.release(page(1, k));
+        }
+        assert!(store(&mut pager, page(9, 0), 1_000)); // in pieces of one slot
+    });
+    none("running out of metadata", || {
+        pager.release_range(page(1, 0), u64::MAX);
+        let mut stored = 0;
+        while store(&mut pager, page(10, stored * 12_345), 1) {
+            stored += 1;
+        }
+        assert!(stored > 1_000);
+        pager.release_range(page(10, 0), u64::MAX);
+    });
+    none("forking", || {
+        pager.fork_parent();
+        pager.release_range(page(7, 0), u64::MAX);
+        assert!(pager.deferred() > 0);
+        pager.children_gone();
+        for generation in 0..14 {
+            assert!(pager.fork_child(100_000).is_some(), "generation {generation}");
+            assert!(store(&mut pager, page(20, generation * 1000), 1000));
+        }
+        assert!(pager.fork_child(100_000).is_none());
+        assert_eq!(pager.release_range(page(20, 0), 500), 500);
+    });
+    none("asking", || (pager.used(), pager.metadata_bytes(), pager.capacity(), pager.stored(), pager.devices()));
+    pager.check();
+}

@@ -1,0 +1,133 @@
+//! Every counter once: name, unit, help. The report, `overspill stat`, the JSON file and the documentation are made from this table.
+//!
+//! Counters are plain relaxed atomics in one `repr(C)` block, so that a machine may place the block in memory that another
+//! process maps read-only and `overspill stat PID` costs the program nothing. (Model: Firecracker's `metrics.rs`.)
+
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// One counter or gauge.
+#[derive(Debug, Default)]
+#[repr(transparent)]
+pub struct Counter(AtomicU64);
+
+impl Counter {
+    /// Adds `n`.
+    #[inline]
+    pub fn add(&self, n: u64) {
+        self.0.fetch_add(n, Relaxed);
+    }
+    /// Sets a gauge.
+    #[inline]
+    pub fn set(&self, value: u64) {
+        self.0.store(value, Relaxed);
+    }
+    /// Raises a peak.
+    #[inline]
+    pub fn raise(&self, value: u64) {
+        if value > self.0.load(Relaxed) {
+            self.0.store(value, Relaxed);
+        }
+    }
+    /// The value.
+    #[inline]
+    pub fn get(&self) -> u64 {
+        self.0.load(Relaxed)
+    }
+}
+
+/// A row of the table.
+#[derive(Clone, Copy, Debug)]
+pub struct Info {
+    /// The name in JSON and in `overspill stat`; units come last.
+    pub name: &'static str,
+    /// What one unit is.
+    pub unit: &'static str,
+    /// One sentence.
+    pub help: &'static str,
+}
+
+macro_rules! counters {
+    ($($name:ident, $unit:literal, $help:literal;)*) => {
+        /// All counters of one pager.
+        #[derive(Debug, Default)]
+        #[repr(C)]
+        pub struct Counters {
+            $(#[doc = $help] #[doc = concat!(" Unit: ", $unit, ".")] pub $name: Counter,)*
+        }
+
+        /// The table, in the order of the fields of [`Counters`].
+        pub const TABLE: &[Info] = &[$(Info { name: stringify!($name), unit: $unit, help: $help },)*];
+
+        impl Counters {
+            /// Calls `f` with each row and its value, in table order.
+            pub fn for_each(&self, mut f: impl FnMut(&'static Info, u64)) {
+                let mut rows = TABLE.iter();
+                $(f(rows.next().expect("one row per field"), self.$name.get());)*
+            }
+        }
+    };
+}
+
+counters! {
+    memory_limit_bytes, "bytes", "The budget: mapped, parked and buffered pages together stay under it.";
+    memory_used_bytes, "bytes", "Memory charged to the budget now.";
+    memory_peak_bytes, "bytes", "The most memory that was ever charged to the budget.";
+    memory_native_bytes, "bytes", "Address space left to the kernel because it fits the budget as a whole, charged in full.";
+    metadata_bytes, "bytes", "The pager's own tables.";
+    zero_fills, "pages", "Pages given out empty at their first touch.";
+    zero_ahead_pages, "pages", "Of these, pages filled beside the touched one.";
+    soft_faults, "faults", "Touches of a page on trial: it was unmapped, still in memory, and came back without I/O.";
+    hard_faults, "faults", "Touches of a page that had to be read.";
+    busy_faults, "faults", "Touches of a page that was being moved, read or filled at that moment.";
+    spurious_faults, "faults", "Touches of a page that had arrived in the meantime.";
+    throttled_faults, "faults", "Faults that had to wait for the page daemon to free a frame.";
+    pages_in, "pages", "Pages read from swap.";
+    page_in_ops, "operations", "Reads issued.";
+    pages_out, "pages", "Pages written to swap.";
+    page_out_ops, "operations", "Writes issued.";
+    pages_reclaimed, "pages", "Frames taken from pages.";
+    pages_reclaimed_clean, "pages", "Of these, pages whose stored copy was still good, so nothing was written.";
+    pages_reclaimed_zero, "pages", "Of these, pages that held only zeroes, dropped without a slot.";
+    pages_parked, "pages", "Pages unmapped on trial.";
+    pages_unmovable, "pages", "Pages the kernel would not let go (pinned, locked or shared at that moment).";
+    pages_unshared, "pages", "Pages copied so that they are no longer shared with another process after a fork.";
+    readahead_pages, "pages", "Pages read beside the touched one.";
+    readahead_used, "pages", "Of these, pages the program then went on to use, as far as the pager can see.";
+    swap_used_bytes, "bytes", "Swap space in use now.";
+    swap_peak_bytes, "bytes", "The most swap space that was ever in use.";
+    swap_capacity_bytes, "bytes", "Swap space there may be.";
+    read_errors, "errors", "Reads that failed; the page is lost and its touch raises SIGBUS.";
+    write_errors, "errors", "Writes that failed; the page stayed in memory.";
+    corrupt_pages, "pages", "Pages that came back from swap other than they were written; never handed on.";
+    released_pages, "pages", "Pages given back by the program (unmapped, discarded).";
+    adopted_pages, "pages", "Pages taken over from the kernel when the budget first became tight.";
+    forks, "events", "Forks of the program.";
+    events, "events", "Unmaps, remaps and discards followed.";
+    over_budget, "events", "Times a page was given out above the budget because nothing could be evicted.";
+    daemon_scans, "scans", "Batches the page daemon looked at.";
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_block_is_as_long_as_the_table() {
+        assert_eq!(size_of::<Counters>(), 8 * TABLE.len());
+        let c = Counters::default();
+        c.hard_faults.add(3);
+        c.memory_peak_bytes.raise(10);
+        c.memory_peak_bytes.raise(4);
+        let mut seen = 0;
+        c.for_each(|i, v| {
+            if i.name == "hard_faults" {
+                assert_eq!(v, 3);
+            }
+            if i.name == "memory_peak_bytes" {
+                assert_eq!(v, 10);
+            }
+            seen += 1;
+        });
+        assert_eq!(seen, TABLE.len());
+    }
+}

@@ -1,0 +1,32 @@
+//! The machine-independent core of Overspill.
+//!
+//! ```text
+//!      fault                     page daemon                    unmap, discard, remap
+//!        |                            |                                  |
+//!        v                            v                                  v
+//!   +---------------------------------------------------------------------------+
+//!   |  Vm:  page table (state words) - frames - trial queue - policy - streams  |
+//!   +---------------------------------------------------------------------------+
+//!        |  actions: zero fill, restore, read these pages, park these,          |
+//!        v           hash and write these, drop these                           v
+//!     a machine (Linux memory or the simulator) performs them      trait Pager (slots)
+//! ```
+//!
+//! The core decides, the machine acts: no system calls, no clock, no threads, no unsafe code, and no allocation after set-up.
+//! It never waits. What cannot be done at once is answered with an action; while the action runs the page is *busy*, which stands
+//! in for a lock, and the machine reports the outcome page by page.
+
+#![forbid(unsafe_code)]
+
+pub mod counters;
+pub mod page;
+pub mod page_queue;
+mod page_table;
+pub mod pager;
+pub mod policy;
+pub mod status;
+mod stream;
+pub mod types;
+mod vm;
+
+pub use vm::*;

@@ -1,0 +1,312 @@
+//! The state of a page: one word, changed only by the named transitions below.
+//!
+//! ```text
+//!                    begin_fill          mapped
+//!   Untouched ----------------> busy ------------> Active <---------------------------+
+//!                                                    |  begin_park                    |
+//!                                                    v                                | begin_restore, mapped
+//!                                                   busy --parked--> Inactive --------+  (a soft fault)
+//!                                                                      |  begin_launder        |
+//!                                                                      v                       |
+//!                                                            Inactive + laundering             |
+//!                                                                      |  laundered            |
+//!                    begin_fill           mapped                       v                       |
+//!   PagedOut ----------------> busy ------------> Active             Clean --------------------+
+//!      ^                         |                                     |  ^
+//!      |                         +--- arrived_parked (readahead) ------|--+
+//!      +------------------------------ reclaimed ----------------------+
+//!
+//!   Lost: its only copy could not be read back; a touch is an error for ever (until the range is released)
+//! ```
+//!
+//! - **busy**: identity and content are held over an action of the machine; faults wait. If a page is released while it is being read
+//!   it is Untouched at once; what arrives is thrown away (the core knows it by the number of the read).
+//! - **laundering**: the content that was parked is being written. The page may be restored (and used) meanwhile, because the
+//!   writer has a copy of its own; it may not be laundered again before that write has ended.
+//! - **wired**: never leaves memory once it is there.
+//!
+//! Layout: bits 0-2 state, 3-15 flags, 32-63 frame (in the states that own one, and when busy).
+
+use crate::types::FrameId;
+
+/// Where a page's content is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum State {
+    /// Nowhere: reads as zeroes.
+    Untouched = 0,
+    /// Mapped; the program uses it unseen.
+    Active = 1,
+    /// On trial: unmapped, in memory, not known to be stored.
+    Inactive = 2,
+    /// Unmapped, in memory, and stored: its frame may be taken at once.
+    Clean = 3,
+    /// Stored only.
+    PagedOut = 4,
+    /// Could not be read back.
+    Lost = 5,
+}
+
+/// A page's state word.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct PageWord(u64);
+
+const STATE: u64 = 7;
+const BUSY: u64 = 1 << 3;
+const LAUNDERING: u64 = 1 << 5;
+const LAUNDERING_DOOMED: u64 = 1 << 6;
+const WIRED: u64 = 1 << 7;
+const READAHEAD: u64 = 1 << 8;
+const MARKER: u64 = 1 << 9;
+const WANTED: u64 = 1 << 10;
+const FRAME_SHIFT: u32 = 32;
+const FLAGS_OF_PLACE: u64 = WIRED | LAUNDERING | LAUNDERING_DOOMED;
+
+macro_rules! flag {
+    ($get:ident, $bit:expr, $help:literal) => {
+        #[doc = $help]
+        #[inline]
+        pub const fn $get(self) -> bool {
+            self.0 & $bit != 0
+        }
+    };
+}
+
+impl PageWord {
+    /// A page that was never seen. All bits zero, so that a fresh table is a table of untouched pages.
+    pub const UNTOUCHED: PageWord = PageWord(0);
+
+    /// From the table.
+    #[inline]
+    pub const fn from_raw(raw: u64) -> Self {
+        PageWord(raw)
+    }
+    /// For the table.
+    #[inline]
+    pub const fn raw(self) -> u64 {
+        self.0
+    }
+    /// The state.
+    #[inline]
+    pub const fn state(self) -> State {
+        match self.0 & STATE {
+            0 => State::Untouched,
+            1 => State::Active,
+            2 => State::Inactive,
+            3 => State::Clean,
+            4 => State::PagedOut,
+            5 => State::Lost,
+            _ => unreachable!(),
+        }
+    }
+    flag!(busy, BUSY, "Held over an action of the machine.");
+    flag!(laundering, LAUNDERING, "A write of what was parked is under way.");
+    flag!(laundering_doomed, LAUNDERING_DOOMED, "Released while that write was under way: its slot is freed at the end.");
+    flag!(wired, WIRED, "Never leaves memory.");
+    flag!(readahead, READAHEAD, "Came in beside a fault and is not known to have been used.");
+    flag!(marker, MARKER, "Its first touch asks for the next readahead.");
+    flag!(wanted, WANTED, "A fault waits for the busy page.");
+
+    /// The frame, where the state owns one.
+    #[inline]
+    pub const fn frame(self) -> FrameId {
+        FrameId((self.0 >> FRAME_SHIFT) as u32)
+    }
+    /// Whether a frame is charged to this page.
+    #[inline]
+    pub const fn has_frame(self) -> bool {
+        matches!(self.state(), State::Active | State::Inactive | State::Clean) || self.busy()
+    }
+    #[inline]
+    const fn with(self, state: State, flags: u64, frame: u32) -> Self {
+        PageWord(state as u64 | flags | (frame as u64) << FRAME_SHIFT)
+    }
+    #[inline]
+    const fn keep(self, flags: u64) -> u64 {
+        self.0 & flags
+    }
+    /// Sets the wired flag. Only for a page that is Active or Untouched (it is wired when it arrives).
+    pub const fn wire(self, wired: bool) -> Self {
+        PageWord(if wired { self.0 | WIRED } else { self.0 & !WIRED })
+    }
+    /// A fault waits for it. => busy
+    #[inline]
+    pub fn want(self) -> Self {
+        assert!(self.busy());
+        PageWord(self.0 | WANTED)
+    }
+    /// It is known to have been used.
+    #[inline]
+    pub const fn used(self) -> Self {
+        PageWord(self.0 & !(READAHEAD | MARKER))
+    }
+
+    /// Untouched or PagedOut: a frame is taken and content is on its way.
+    #[inline]
+    pub fn begin_fill(self, frame: FrameId, readahead: bool) -> Self {
+        assert!(!self.busy() && matches!(self.state(), State::Untouched | State::PagedOut), "begin_fill: {self:?}");
+        self.with(self.state(), self.keep(FLAGS_OF_PLACE) | BUSY | if readahead { READAHEAD } else { 0 }, frame.0)
+    }
+    /// Busy: it is mapped now.
+    #[inline]
+    pub fn mapped(self) -> Self {
+        assert!(self.busy(), "mapped: {self:?}");
+        self.with(State::Active, self.keep(FLAGS_OF_PLACE | READAHEAD), self.frame().0)
+    }
+    /// Busy page-in: it arrived but was left parked; it is stored, so it is clean.
+    #[inline]
+    pub fn arrived_parked(self, marker: bool) -> Self {
+        assert!(self.busy() && self.state() == State::PagedOut, "arrived_parked: {self:?}");
+        let flags = self.keep(FLAGS_OF_PLACE | READAHEAD) | if marker { MARKER } else { 0 };
+        self.with(State::Clean, flags, self.frame().0)
+    }
+    /// Busy fill that did not happen: as before. The frame goes back.
+    #[inline]
+    pub fn not_filled(self) -> Self {
+        assert!(self.busy(), "not_filled: {self:?}");
+        self.with(self.state(), self.keep(FLAGS_OF_PLACE), 0)
+    }
+    /// Busy page-in that failed for good.
+    #[inline]
+    pub fn lost(self) -> Self {
+        assert!(self.busy() && self.state() == State::PagedOut, "lost: {self:?}");
+        self.with(State::Lost, self.keep(FLAGS_OF_PLACE), 0)
+    }
+    /// Parked: it is on its way back to the program.
+    #[inline]
+    pub fn begin_restore(self) -> Self {
+        assert!(!self.busy() && matches!(self.state(), State::Inactive | State::Clean), "begin_restore: {self:?}");
+        PageWord((self.0 | BUSY) & !(READAHEAD | MARKER))
+    }
+    /// Restore that did not happen: as before.
+    #[inline]
+    pub fn not_restored(self) -> Self {
+        assert!(self.busy() && matches!(self.state(), State::Inactive | State::Clean), "not_restored: {self:?}");
+        PageWord(self.0 & !(BUSY | WANTED))
+    }
+    /// Active: it is being unmapped.
+    #[inline]
+    pub fn begin_park(self) -> Self {
+        assert!(!self.busy() && self.state() == State::Active && !self.wired(), "begin_park: {self:?}");
+        PageWord(self.0 | BUSY)
+    }
+    /// It is parked now.
+    #[inline]
+    pub fn parked(self) -> Self {
+        assert!(self.busy() && self.state() == State::Active, "parked: {self:?}");
+        self.with(State::Inactive, self.keep(FLAGS_OF_PLACE | READAHEAD), self.frame().0)
+    }
+    /// It could not be parked: mapped as before.
+    #[inline]
+    pub fn not_parked(self) -> Self {
+        assert!(self.busy() && self.state() == State::Active, "not_parked: {self:?}");
+        PageWord(self.0 & !(BUSY | WANTED))
+    }
+    /// Inactive: its content is being looked at and perhaps written.
+    #[inline]
+    pub fn begin_launder(self) -> Self {
+        assert!(!self.busy() && !self.laundering() && self.state() == State::Inactive, "begin_launder: {self:?}");
+        PageWord(self.0 | LAUNDERING)
+    }
+    /// The write has ended. If the page is still parked and `stored`, it is clean.
+    #[inline]
+    pub fn laundered(self, stored: bool) -> Self {
+        assert!(self.laundering(), "laundered: {self:?}");
+        let w = PageWord(self.0 & !(LAUNDERING | LAUNDERING_DOOMED));
+        if stored && !self.laundering_doomed() && !self.busy() && self.state() == State::Inactive {
+            PageWord(w.0 & !STATE | State::Clean as u64)
+        } else {
+            w
+        }
+    }
+    /// Clean: the frame is taken away.
+    #[inline]
+    pub fn reclaimed(self) -> Self {
+        assert!(!self.busy() && self.state() == State::Clean, "reclaimed: {self:?}");
+        self.with(State::PagedOut, self.keep(FLAGS_OF_PLACE), 0)
+    }
+    /// The program gave the page up. A write under way is doomed, and stays in the word until it has ended.
+    #[inline]
+    pub fn released(self) -> Self {
+        self.with(State::Untouched, if self.laundering() { LAUNDERING | LAUNDERING_DOOMED } else { 0 }, 0)
+    }
+    /// What moves along when the page changes its address (mremap): state and frame, not what is under way.
+    #[inline]
+    pub fn renamed(self) -> Self {
+        assert!(!self.busy());
+        self.with(self.state(), self.keep(WIRED | READAHEAD), if self.has_frame() { self.frame().0 } else { 0 })
+    }
+}
+
+impl core::fmt::Debug for PageWord {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "{:?}", self.state())?;
+        for (bit, name) in [
+            (BUSY, "busy"),
+            (LAUNDERING, "laundering"),
+            (LAUNDERING_DOOMED, "laundering-doomed"),
+            (WIRED, "wired"),
+            (READAHEAD, "readahead"),
+            (MARKER, "marker"),
+            (WANTED, "wanted"),
+        ] {
+            if self.0 & bit != 0 {
+                write!(f, "+{name}")?;
+            }
+        }
+        if self.has_frame() { write!(f, " frame {}", self.frame().0) } else { Ok(()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    const F: FrameId = FrameId(77);
+
+    #[test]
+    fn a_life() {
+        let w = PageWord::UNTOUCHED.begin_fill(F, false);
+        assert!(w.busy() && w.has_frame() && w.frame() == F);
+        let w = w.mapped();
+        assert_eq!(w.state(), State::Active);
+        let w = w.begin_park().parked();
+        assert_eq!(w.state(), State::Inactive);
+        let w = w.begin_launder().laundered(true);
+        assert_eq!(w.state(), State::Clean);
+        let w = w.reclaimed();
+        assert_eq!(w.state(), State::PagedOut);
+        assert!(!w.has_frame());
+        let w = w.begin_fill(F, true).arrived_parked(true);
+        assert!(w.readahead() && w.marker() && w.state() == State::Clean);
+        let w = w.begin_restore().mapped();
+        assert!(!w.readahead() && w.state() == State::Active);
+    }
+
+    #[test]
+    fn rescued_while_being_written_is_not_clean() {
+        let w = PageWord::UNTOUCHED.begin_fill(F, false).mapped().begin_park().parked().begin_launder();
+        let w = w.begin_restore().mapped();
+        assert!(w.laundering());
+        assert_eq!(w.laundered(true).state(), State::Active);
+        // ... and parked again before that write has ended: still not known to be stored
+        let again = w.begin_park().parked();
+        assert!(again.laundering());
+        assert_eq!(again.laundered(false).state(), State::Inactive);
+    }
+
+    #[test]
+    fn released_while_busy_is_untouched_at_once() {
+        let w = PageWord::UNTOUCHED.begin_fill(F, false).want().released();
+        assert!(!w.busy() && !w.has_frame());
+        assert_eq!(w, PageWord::UNTOUCHED);
+    }
+
+    #[test]
+    fn released_while_laundering_remembers_the_write() {
+        let w = PageWord::UNTOUCHED.begin_fill(F, false).mapped().begin_park().parked().begin_launder().released();
+        assert!(w.laundering() && w.laundering_doomed() && w.state() == State::Untouched);
+        // the page may be used anew meanwhile
+        let w = w.begin_fill(F, false).mapped();
+        assert_eq!(w.laundered(true), PageWord::UNTOUCHED.begin_fill(F, false).mapped());
+    }
+}

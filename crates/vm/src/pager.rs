@@ -1,0 +1,80 @@
+//! The pager: what stands below the core and knows where a page's content lies when it has no frame.
+//!
+//! The contract is FreeBSD's (`vm_pager.h`: haspage, getpages, putpages; read, not copied), turned inside out: the core does
+//! no I/O, so a pager here is *metadata only*. It hands out slots and answers where a page is; the machine moves the bytes and
+//! reports one result per page from the closed list [`IoResult`].
+
+use crate::types::{ContentHash, PageId, PageIndex, Slot};
+
+/// The answer to [`Pager::has_page`]: where the page is and how far it is contiguous on its device.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct HasPage {
+    /// The page's slot.
+    pub slot: Slot,
+    /// How many pages directly before it lie directly before it on the device, in pages.
+    pub before: u32,
+    /// How many pages directly after it lie directly after it on the device, in pages.
+    pub after: u32,
+}
+
+/// A run of contiguous free slots, given by [`Pager::alloc_run`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SlotRun {
+    /// The first slot.
+    pub first: Slot,
+    /// Length in slots, at least 1.
+    pub count: u32,
+}
+
+/// What became of one page of an I/O. Closed list; each has another consequence for the page.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum IoResult {
+    /// Done; the content is where it should be.
+    Ok,
+    /// The device has no room (ENOSPC). The page stays in memory.
+    NoSpace,
+    /// The device failed (errno). On write the page stays in memory; on read the page is lost.
+    Io(i32),
+    /// The content that was read is not the content that was written. The page is lost, never handed on.
+    Corrupt,
+}
+
+/// Where pages lie when they have no frame. Metadata only: no I/O, no waiting, no allocation after set-up.
+pub trait Pager {
+    /// Is `page` stored, and how far around it are pages contiguous *on the device*, at most `before_max` and `after_max` pages.
+    ///
+    /// One lookup, no under- or overflow at an object's ends, never across a device (or an extent).
+    fn has_page(&self, page: PageId, before_max: u32, after_max: u32) -> Option<HasPage>;
+
+    /// The hash of the stored content of `page`, if it is stored.
+    fn content(&self, page: PageId) -> Option<ContentHash>;
+
+    /// Takes up to `want` contiguous free slots; shorter runs as space gets scarce; `None` when there is none at all.
+    ///
+    /// The caller must give each slot to [`Pager::assign`] or to [`Pager::free_slot`].
+    fn alloc_run(&mut self, want: u32) -> Option<SlotRun>;
+
+    /// Says that `page` is stored in `slot` with that content. A slot that it had before is freed.
+    ///
+    /// Returns `false` if there is no metadata left to remember it (the slot is freed).
+    #[must_use]
+    fn assign(&mut self, page: PageId, slot: Slot, content: ContentHash) -> bool;
+
+    /// Gives back a slot that was taken but not assigned.
+    fn free_slot(&mut self, slot: Slot);
+
+    /// Forgets where `page` is stored and frees its slot. Returns whether it was stored.
+    fn release(&mut self, page: PageId) -> bool;
+
+    /// Forgets every stored page of `first..first + count` in the object of `first`. Returns how many there were.
+    fn release_range(&mut self, first: PageId, count: PageIndex) -> u64;
+
+    /// The content stored for `from` is now that of `to` (mremap). `to` must not be stored. Returns whether `from` was.
+    fn rename(&mut self, from: PageId, to: PageId) -> bool;
+
+    /// Slots in use, in pages.
+    fn used(&self) -> u64;
+
+    /// Bytes of metadata in use.
+    fn metadata_bytes(&self) -> u64;
+}

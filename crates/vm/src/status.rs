@@ -1,0 +1,141 @@
+//! The status block: what a running pager shows to `overspill run` and `overspill stat`.
+//!
+//! One `repr(C)` block that the agent (or the library) places in a shared memory file named [`STATUS_NAME`]. The reader is
+//! another process, so every field is an atomic or an array of atomic bytes, and a reader must check [`Status::is_valid`].
+
+use crate::counters::Counters;
+use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
+
+/// Name of the memory file; `/proc/PID/task/TID/fd` shows it as `/memfd:overspill-status`.
+pub const STATUS_NAME: &str = "overspill-status";
+/// Marks a valid block and its layout version.
+pub const STATUS_MAGIC: u64 = u64::from_le_bytes(*b"ovspst01");
+
+/// A text of at most `N` bytes, written once by its owner.
+#[derive(Debug)]
+#[repr(transparent)]
+pub struct Text<const N: usize>([AtomicU8; N]);
+
+impl<const N: usize> Default for Text<N> {
+    fn default() -> Self {
+        Text([const { AtomicU8::new(0) }; N])
+    }
+}
+
+impl<const N: usize> Text<N> {
+    /// Stores as much of `text` as fits.
+    pub fn set(&self, text: &[u8]) {
+        for (i, cell) in self.0.iter().enumerate() {
+            cell.store(text.get(i).copied().unwrap_or(0), Relaxed);
+        }
+    }
+    /// Copies the text into `out` and returns its length in bytes.
+    pub fn copy_to(&self, out: &mut [u8]) -> usize {
+        let mut n = 0;
+        while n < N && n < out.len() {
+            let b = self.0[n].load(Relaxed);
+            if b == 0 {
+                break;
+            }
+            out[n] = b;
+            n += 1;
+        }
+        n
+    }
+}
+
+/// Why a pager stopped its program. Stored in [`Status::outcome`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u32)]
+pub enum Outcome {
+    /// No pager has come up in the program yet (or it could not).
+    NotStarted = 0,
+    /// The pager serves.
+    Running = 1,
+    /// The pager could not start; `message` says why. The program did not run.
+    StartFailed = 2,
+    /// The pager had to stop the program; `message` says why.
+    Stopped = 3,
+}
+
+impl Outcome {
+    /// The inverse of `as u32`.
+    pub fn from_u32(n: u32) -> Option<Self> {
+        Some(match n {
+            0 => Outcome::NotStarted,
+            1 => Outcome::Running,
+            2 => Outcome::StartFailed,
+            3 => Outcome::Stopped,
+            _ => return None,
+        })
+    }
+}
+
+/// The block.
+#[derive(Debug, Default)]
+#[repr(C)]
+pub struct Status {
+    /// [`STATUS_MAGIC`].
+    pub magic: AtomicU64,
+    /// `size_of::<Status>()` of the writer, in bytes.
+    pub size: AtomicU64,
+    /// Process id of the program the block is meant for. `overspill run` sets it before the program starts; an agent with
+    /// another id makes a block of its own.
+    pub pid: AtomicU32,
+    /// An [`Outcome`].
+    pub outcome: AtomicU32,
+    /// Set by `overspill run` when the program has ended and the supervisor is about to exit of its own accord.
+    pub supervisor_done: AtomicU32,
+    /// Keeps the next field aligned.
+    pub reserved: AtomicU32,
+    /// CLOCK_MONOTONIC at the pager's start, in nanoseconds.
+    pub start_ns: AtomicU64,
+    /// Replacement policy.
+    pub policy: Text<64>,
+    /// `io_uring` or `psync`.
+    pub engine: Text<32>,
+    /// Swap place, for people.
+    pub swap: Text<256>,
+    /// One sentence, for [`Outcome::StartFailed`] and [`Outcome::Stopped`].
+    pub message: Text<512>,
+    /// The counters.
+    pub counters: Counters,
+}
+
+impl Status {
+    /// Whether a block of this layout stands here.
+    pub fn is_valid(&self) -> bool {
+        self.magic.load(Relaxed) == STATUS_MAGIC && self.size.load(Relaxed) == size_of::<Status>() as u64
+    }
+    /// Marks a zeroed block as valid and addressed to process `pid`.
+    pub fn init(&self, pid: u32) {
+        self.size.store(size_of::<Status>() as u64, Relaxed);
+        self.pid.store(pid, Relaxed);
+        self.magic.store(STATUS_MAGIC, Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_is_cut_not_overrun() {
+        let t = Text::<4>::default();
+        t.set(b"abcdef");
+        let mut out = [0; 8];
+        assert_eq!(t.copy_to(&mut out), 4);
+        assert_eq!(&out[..4], b"abcd");
+        t.set(b"x");
+        assert_eq!(t.copy_to(&mut out), 1);
+    }
+
+    #[test]
+    fn a_zeroed_block_is_not_valid() {
+        let s = Status::default();
+        assert!(!s.is_valid());
+        s.init(7);
+        assert!(s.is_valid());
+        assert_eq!(Outcome::from_u32(s.outcome.load(Relaxed)), Some(Outcome::NotStarted));
+    }
+}

@@ -1,0 +1,190 @@
+//! Streams: who reads pages in order, and how far ahead of it to go.
+//!
+//! A small table of recent runs. A fault that continues a run doubles its window; any other fault starts a new run of one page in
+//! the place of the least recently used one. So random faults cost no extra page, and a scan is at full window after a few faults.
+//! A run that has shown itself is not pushed out by random faults beside it: they replace each other ([`FRESH_MIN`] places at least).
+//! The table, not the neighbours' residency, decides: with a quarter of the pages in memory every second random fault has a
+//! resident neighbour.
+
+use crate::types::{PageId, PageIndex};
+
+const STREAMS: usize = 32;
+/// New runs have at least so many places; runs of two faults and more have the others for as long as no other needs them.
+const FRESH_MIN: usize = 12;
+/// A run that has not gone on for so many faults is over. (Without this, random faults now and then fell just ahead of runs of long
+/// ago, and each time a whole window was read for nothing: half of all pages read in bench `random`.)
+const STALE_AFTER: u64 = 4096;
+/// A fault so many pages ahead of where a run was expected still continues it, in pages.
+const NEAR: u64 = 4;
+
+#[derive(Clone, Copy, Debug)]
+struct Stream {
+    /// The first page that has not been asked for.
+    next: PageId,
+    window: u32,
+    /// How much of the window has not been asked for, in pages.
+    rest: u32,
+    stamp: u64,
+}
+
+/// A handle to a stream, good as long as the stream has not moved on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct StreamRef {
+    at: u8,
+    next: PageId,
+}
+
+/// The table.
+#[derive(Clone, Debug)]
+pub struct Streams {
+    table: [Stream; STREAMS],
+    stamp: u64,
+    window_first: u32,
+    window_max: u32,
+}
+
+impl Streams {
+    /// A run's second fault asks for `window_first` pages, later ones for up to `window_max`.
+    pub fn new(window_first: u32, window_max: u32) -> Self {
+        let none = Stream { next: PageId::from_raw(u64::MAX), window: 1, rest: 0, stamp: 0 };
+        Streams { table: [none; STREAMS], stamp: 0, window_first: window_first.min(window_max), window_max }
+    }
+
+    /// A fault at `page`: which stream, and how many pages from `page` on it wants. The caller says with [`Streams::advance`] how
+    /// many it takes.
+    pub fn fault(&mut self, page: PageId) -> (usize, u32) {
+        self.stamp += 1;
+        let (mut fresh, mut oldest_fresh, mut oldest) = (0, 0, 0);
+        for i in 0..STREAMS {
+            let s = &self.table[i];
+            let ahead = page.raw().wrapping_sub(s.next.raw());
+            let current = s.stamp + STALE_AFTER > self.stamp;
+            if ahead <= NEAR.min(s.window as u64 / 2) && current {
+                // a small jump may be a reader that skips, or chance: it is followed, but more carefully
+                let window = if ahead == 0 { s.window * 2 } else { s.window / 4 };
+                let window = window.max(self.window_first).min(self.window_max);
+                self.table[i].stamp = self.stamp;
+                self.table[i].window = window;
+                return (i, window);
+            }
+            if s.window == 1 || !current {
+                fresh += 1;
+                if fresh == 1 || s.stamp < self.table[oldest_fresh].stamp {
+                    oldest_fresh = i;
+                }
+            }
+            if s.stamp < self.table[oldest].stamp {
+                oldest = i;
+            }
+        }
+        let oldest = if fresh >= FRESH_MIN { oldest_fresh } else { oldest };
+        self.table[oldest] = Stream { next: page, window: 1, rest: 0, stamp: self.stamp };
+        (oldest, 1)
+    }
+
+    /// The stream has been given pages up to (not including) `next`.
+    pub fn advance(&mut self, at: usize, next: PageId) -> StreamRef {
+        self.table[at].next = next;
+        StreamRef { at: at as u8, next }
+    }
+
+    /// What is left of the window: stream, first page, pages. `None` if the stream has moved on.
+    pub fn rest(&self, stream: StreamRef) -> Option<(usize, PageId, u32)> {
+        let s = &self.table[stream.at as usize];
+        (s.next == stream.next && s.rest > 0).then_some((stream.at as usize, s.next, s.rest))
+    }
+
+    /// So much of the window is left, in pages.
+    pub fn set_rest(&mut self, at: usize, pages: u32) {
+        self.table[at].rest = pages;
+    }
+
+    /// The reader has reached what was last given to it: where to go on and how far. `None` if the stream has moved on or is gone.
+    pub fn follow(&mut self, stream: StreamRef) -> Option<(usize, PageId, u32)> {
+        let at = stream.at as usize;
+        if self.table[at].next != stream.next {
+            return None;
+        }
+        self.stamp += 1;
+        let s = &mut self.table[at];
+        s.stamp = self.stamp;
+        s.window = (s.window * 2).max(self.window_first).min(self.window_max);
+        Some((at, s.next, s.window))
+    }
+
+    /// The stream whose last given pages include `page`, for a reader that has touched a marker there.
+    pub fn find(&self, page: PageId) -> Option<StreamRef> {
+        self.table.iter().enumerate().find_map(|(i, s)| {
+            let behind = s.next.raw().wrapping_sub(page.raw());
+            (behind >= 1 && behind <= 2 * s.window as u64).then_some(StreamRef { at: i as u8, next: s.next })
+        })
+    }
+
+    /// What lies within an object's end, in pages.
+    pub fn clip(first: PageId, count: u32, end: PageIndex) -> u32 {
+        end.saturating_sub(first.index()).min(count as u64) as u32
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::types::ObjectId;
+
+    fn p(i: u64) -> PageId {
+        PageId::new(ObjectId(0), i)
+    }
+
+    #[test]
+    fn a_run_doubles_and_random_faults_do_not() {
+        let mut s = Streams::new(8, 64);
+        let mut at = 1000;
+        let mut windows = vec![];
+        for _ in 0..6 {
+            let (i, w) = s.fault(p(at));
+            windows.push(w);
+            at += w as u64;
+            s.advance(i, p(at));
+        }
+        assert_eq!(windows, [1, 8, 16, 32, 64, 64]);
+        for k in 0..100u64 {
+            let (i, w) = s.fault(p(k * 7919 + 50_000));
+            assert_eq!(w, 1);
+            s.advance(i, p(k * 7919 + 50_001));
+        }
+    }
+
+    /// A scan beside random faults read page by page: a few dozen random faults between two of its own pushed it out of the table.
+    #[test]
+    fn a_scan_survives_random_faults() {
+        let mut s = Streams::new(8, 64);
+        let mut at = 1_000_000;
+        let mut windows = vec![];
+        for round in 0..5u64 {
+            let (i, w) = s.fault(p(at));
+            windows.push(w);
+            at += w as u64;
+            s.advance(i, p(at));
+            for k in 0..if round == 0 { 5 } else { 200 } {
+                let page = p((k * 7919 + round * 104_729) % 900_000);
+                let (i, _) = s.fault(page);
+                s.advance(i, page.offset(1));
+            }
+        }
+        assert_eq!(windows, [1, 8, 16, 32, 64]);
+    }
+
+    #[test]
+    fn many_readers_at_once() {
+        let mut s = Streams::new(8, 64);
+        let mut at: Vec<u64> = (0..16).map(|i| i * 1_000_000).collect();
+        for round in 0..5 {
+            for a in &mut at {
+                let (i, w) = s.fault(p(*a));
+                assert_eq!(w, [1, 8, 16, 32, 64][round]);
+                *a += w as u64;
+                s.advance(i, p(*a));
+            }
+        }
+    }
+}

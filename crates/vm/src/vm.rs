@@ -1,0 +1,1341 @@
+//! The core: fault decisions, the page daemon's scan, and what becomes of each page.
+//!
+//! ```text
+//!  fault(page)            page is                  answer                       then the machine calls
+//!  ------------------------------------------------------------------------------------------------------
+//!                         Active                   Mapped                       -
+//!                         busy                     Busy (a wake will come)      -
+//!                         Inactive, Clean          Restore                      restore_done
+//!                         Untouched                ZeroFill run                 fill_done, each page
+//!                         PagedOut                 PageIn cluster               page_in_arrived, page_in_done
+//!                         Lost                     Lost                         -
+//!                         no frame is free         NoMemory                     reclaim, then fault again
+//!
+//!  the page daemon, while frames are short (see `demand`)
+//!     park_batch      Active  -> busy       machine unmaps      park_done      -> Inactive, on the trial queue
+//!     launder_batch   Inactive + laundering machine hashes      launder_look   -> dropped | Clean | to be written
+//!                                           machine writes      launder_done   -> Clean, on the clean queue
+//!     reclaim_batch   Clean -> PagedOut     machine drops       frames_dropped -> free
+//! ```
+//!
+//! Invariants: `used` = frames of pages that have one + frames on their way to being dropped; a frame is on one queue at most;
+//! `laundering` = pages whose word has the flag; a page is on the policy's lists exactly if it is Active, not busy and not wired.
+//!
+//! Locks: none in here. The machine holds one lock around each call; no call waits, allocates, or costs more than its batch.
+
+use crate::counters::Counters;
+use crate::page::{PageWord, State};
+use crate::page_queue::{Links, Queue};
+use crate::page_table::PageTable;
+use crate::pager::{IoResult, Pager, SlotRun};
+use crate::policy::{self, Admit, Policy};
+use crate::stream::{StreamRef, Streams};
+use crate::types::{ContentHash, FrameId, ObjectId, PAGE_SIZE, PageId, PageIndex, Slot};
+use core::ops::Range;
+
+pub use crate::page_table::OBJECT_PAGES_MAX;
+
+/// The longest cluster, in pages.
+pub const CLUSTER_PAGES_MAX: usize = 128;
+/// A read goes on over so many pages that are in memory already, in pages. (At a quarter in memory, at random, a scan would
+/// otherwise read four pages at a time.)
+const HOLE_PAGES_MAX: u32 = 8;
+/// The least budget: below it the clusters of two faulting threads and the daemon's batch would be most of the memory.
+pub const MEMORY_BYTES_MIN: u64 = 8 << 20;
+/// Frames above the budget that there are entries for: one cluster per faulting thread, and pages adopted all at once.
+const FRAMES_SLACK: usize = 8192;
+
+/// Frames looked at for a stored copy to be given up when swap is full, in frames: a few microseconds.
+const COPIES_SCAN_MAX: u32 = 1024;
+
+/// How a pager is set up.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The budget in pages.
+    pub memory_pages: u32,
+    /// Page-table capacity: how many pages may be managed, in pages of touched 2 MiB ranges.
+    pub pages_max: u64,
+    /// How many objects there may be.
+    pub objects_max: u16,
+    /// Replacement policy, one of [`policy::NAMES`].
+    pub policy: &'static str,
+    /// The most pages read by one fault, in pages; 1 turns readahead off.
+    pub readahead_pages_max: u32,
+    /// The most pages filled by one first touch, in pages; 1 turns it off.
+    pub zero_ahead_pages_max: u32,
+    /// Decisions to be remembered for a comparison of machines; 0 in production.
+    pub decisions_max: usize,
+}
+
+impl Config {
+    /// The defaults for a budget of `memory_pages` pages over at most `pages_max` pages.
+    ///
+    /// Windows shrink with the budget: a cluster is at most a sixty-fourth of it.
+    pub fn new(memory_pages: u32, pages_max: u64) -> Self {
+        let ahead = (memory_pages / 64).clamp(1, 64);
+        Config {
+            memory_pages,
+            pages_max,
+            objects_max: 1,
+            policy: policy::DEFAULT,
+            readahead_pages_max: ahead,
+            zero_ahead_pages_max: ahead.min(32),
+            decisions_max: 0,
+        }
+    }
+}
+
+/// Why a [`Vm`] could not be made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum ConfigError {
+    /// There is no policy of that name.
+    UnknownPolicy,
+    /// The budget is under [`MEMORY_BYTES_MIN`].
+    BudgetTooSmall,
+}
+
+impl core::fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            ConfigError::UnknownPolicy => write!(f, "there is no replacement policy of that name"),
+            ConfigError::BudgetTooSmall => write!(f, "the memory budget is below the minimum of {} MiB", MEMORY_BYTES_MIN >> 20),
+        }
+    }
+}
+
+impl core::error::Error for ConfigError {}
+
+/// The answer to a fault.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Fault {
+    /// The core believes it is mapped. The machine must try to fill it with zeroes and take "it exists" for good: if the kernel
+    /// has dropped the page behind the pager's back (it may, after a discard), this is what brings it back.
+    Mapped,
+    /// Something is under way; the page is woken when it ends.
+    Busy,
+    /// Map the parked page back. `ahead`: it was a marker, so read on.
+    Restore {
+        /// Its frame.
+        frame: FrameId,
+        /// The next window of the reader's stream.
+        ahead: Option<PageIn>,
+    },
+    /// Map empty pages, `count` of them from the faulted page on. All are busy now.
+    ZeroFill {
+        /// In pages, at least 1.
+        count: u32,
+    },
+    /// Read these pages. All are busy now.
+    PageIn(PageIn),
+    /// No frame is free. Help the page daemon or wait for it, then fault again.
+    NoMemory,
+    /// The page could not be read back earlier.
+    Lost,
+}
+
+/// A cluster to be read: pages contiguous in the object and on the device.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PageIn {
+    /// The first page.
+    pub first: PageId,
+    /// Its slot; page `first + i` is in slot `slot + i`.
+    pub slot: Slot,
+    /// In pages, 1 to [`CLUSTER_PAGES_MAX`].
+    pub count: u32,
+    /// Bit `i`: page `i` is wanted. The others lie between, are in memory already, and are read only because one read over them is
+    /// cheaper than two around them. Bit 0 and bit `count - 1` are set.
+    pub wanted: u128,
+    /// The first page was touched (else the whole cluster is readahead).
+    pub touched: bool,
+    /// A page of it may be left parked as the marker of its window.
+    marks: bool,
+    /// Tells it from all others in flight.
+    read: u32,
+    stream: Option<StreamRef>,
+}
+
+impl PageIn {
+    /// Page `i` of the cluster.
+    #[inline]
+    pub fn page(&self, i: u32) -> PageId {
+        self.first.offset(i as u64)
+    }
+    /// Whether page `i` is wanted.
+    #[inline]
+    pub fn wants(&self, i: u32) -> bool {
+        self.wanted >> i & 1 == 1
+    }
+}
+
+/// Where a page that has been read goes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Place {
+    /// Map it.
+    Map,
+    /// Leave it parked in this frame: its touch asks for the next readahead.
+    Park(FrameId),
+    /// It was released meanwhile, or is not wanted: throw it away. (Already accounted for; no `page_in_done`.)
+    Discard,
+    /// It could not be read: poison it. (Already accounted for; no `page_in_done`.)
+    Lost,
+}
+
+/// What became of a page on its way into memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Filled {
+    /// It is mapped (or was found mapped).
+    Mapped,
+    /// It is parked, as asked.
+    Parked,
+    /// It was not possible now; the page is as before and will be faulted again.
+    No,
+}
+
+/// What became of a page that was to be unmapped.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Parked {
+    /// It is parked.
+    Yes,
+    /// The kernel holds it (pinned, locked, not writable): it stays mapped.
+    Refused,
+    /// There was no page: the program had discarded it.
+    Absent,
+}
+
+/// What to do with a page whose parked content was looked at.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Look {
+    /// All zeroes: the page is untouched again; drop the parked copy, then [`Vm::frames_dropped`].
+    Drop(FrameId),
+    /// Nothing to do: unchanged since it was stored, or no longer parked.
+    Settled,
+    /// Write it, then [`Vm::launder_done`].
+    Write,
+}
+
+/// A page and the frame it has.
+pub type Member = (PageId, FrameId);
+
+/// What the page daemon should do now, in pages. All zero: nothing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Demand {
+    /// Clean pages to be reclaimed.
+    pub reclaim: u32,
+    /// Parked pages to be looked at and written.
+    pub launder: u32,
+    /// Mapped pages to be put on trial.
+    pub park: u32,
+}
+
+impl Demand {
+    /// Whether there is nothing to do.
+    pub fn is_none(&self) -> bool {
+        *self == Demand::default()
+    }
+}
+
+/// One remembered decision, for tests that run two machines side by side.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(missing_docs)]
+pub enum Decision {
+    Mapped(PageId),
+    Restore(PageId),
+    ZeroFill(PageId, u32),
+    PageIn(PageId, u32),
+    Park(PageId),
+    Clean(PageId),
+    DropZero(PageId),
+    Write(PageId),
+    Reclaim(PageId),
+    Release(PageId),
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+enum On {
+    Nothing = 0,
+    Trial,
+    Laundry,
+    Clean,
+}
+
+#[derive(Clone)]
+struct Frames {
+    page: Vec<PageId>,
+    on: Vec<On>,
+    /// Which read the frame was last taken for: tells a page that is being read from one that was released, and perhaps reused, since.
+    read: Vec<u32>,
+    /// Next free frame plus one.
+    next_free: Vec<u32>,
+    free: u32,
+    fresh: u32,
+}
+
+impl Frames {
+    fn take(&mut self, page: PageId) -> Option<FrameId> {
+        let n = match self.free.checked_sub(1) {
+            Some(n) => {
+                self.free = self.next_free[n as usize];
+                n
+            }
+            None if (self.fresh as usize) < self.page.len() => {
+                self.fresh += 1;
+                self.fresh - 1
+            }
+            None => return None,
+        };
+        self.page[n as usize] = page;
+        Some(FrameId(n))
+    }
+    fn give(&mut self, frame: FrameId) {
+        assert_eq!(self.on[frame.at()], On::Nothing);
+        self.next_free[frame.at()] = self.free;
+        self.free = frame.0 + 1;
+    }
+}
+
+/// The core. See the module.
+pub struct Vm<P: Pager> {
+    config: Config,
+    counters: &'static Counters,
+    table: PageTable,
+    frames: Frames,
+    links: Links,
+    trial: Queue,
+    laundry: Queue,
+    clean: Queue,
+    policy: Box<dyn Policy>,
+    pager: P,
+    reads: Streams,
+    zeroes: Streams,
+    limit: u32,
+    used: u32,
+    charged: u32,
+    reserved: u64,
+    laundering: u32,
+    reading: u32,
+    /// Number of the last read.
+    read: u32,
+    /// Pages on the policy's lists.
+    listed: u32,
+    space_short: bool,
+    /// Where the search for copies to be given up goes on.
+    copies_at: u32,
+    decisions: Vec<Decision>,
+}
+
+impl<P: Pager> Vm<P> {
+    /// Sets up. All allocation happens here; tables are zeroed, so what is not used is not resident.
+    ///
+    /// # Errors
+    /// [`ConfigError`].
+    pub fn new(config: Config, pager: P, counters: &'static Counters) -> Result<Self, ConfigError> {
+        if (config.memory_pages as u64) * (PAGE_SIZE as u64) < MEMORY_BYTES_MIN {
+            return Err(ConfigError::BudgetTooSmall);
+        }
+        let frames = config.memory_pages as usize + FRAMES_SLACK;
+        let policy = policy::make(config.policy, frames).ok_or(ConfigError::UnknownPolicy)?;
+        let vm = Vm {
+            counters,
+            table: PageTable::new(config.objects_max, config.pages_max),
+            frames: Frames {
+                page: vec![PageId::from_raw(0); frames],
+                on: vec![On::Nothing; frames],
+                read: vec![0; frames],
+                next_free: vec![0; frames],
+                free: 0,
+                fresh: 0,
+            },
+            links: Links::new(frames),
+            trial: Queue::new(),
+            laundry: Queue::new(),
+            clean: Queue::new(),
+            policy,
+            pager,
+            reads: Streams::new(8, config.readahead_pages_max.min(CLUSTER_PAGES_MAX as u32)),
+            zeroes: Streams::new(4, config.zero_ahead_pages_max),
+            limit: config.memory_pages,
+            used: 0,
+            charged: 0,
+            reserved: 0,
+            laundering: 0,
+            reading: 0,
+            read: 0,
+            listed: 0,
+            space_short: false,
+            copies_at: 0,
+            decisions: Vec::with_capacity(config.decisions_max),
+            config,
+        };
+        vm.counters.memory_limit_bytes.set(vm.limit as u64 * PAGE_SIZE as u64);
+        vm.note_usage();
+        Ok(vm)
+    }
+
+    /// A copy of everything, as a fork makes one of a process's memory; it counts in `counters` from now on. Allocates: for simulated
+    /// machines and tests. => no page is busy, none is being laundered
+    pub fn fork(&self, counters: &'static Counters) -> Self
+    where
+        P: Clone,
+    {
+        assert_eq!(self.laundering, 0, "forked while pages are being laundered");
+        Vm {
+            config: self.config.clone(),
+            counters,
+            table: self.table.clone(),
+            frames: self.frames.clone(),
+            links: self.links.clone(),
+            trial: self.trial.clone(),
+            laundry: self.laundry.clone(),
+            clean: self.clean.clone(),
+            policy: self.policy.clone_box(),
+            pager: self.pager.clone(),
+            reads: self.reads.clone(),
+            zeroes: self.zeroes.clone(),
+            limit: self.limit,
+            used: self.used,
+            charged: self.charged,
+            reserved: self.reserved,
+            laundering: self.laundering,
+            reading: self.reading,
+            read: self.read,
+            listed: self.listed,
+            space_short: self.space_short,
+            copies_at: self.copies_at,
+            decisions: Vec::new(),
+        }
+    }
+
+    // ---- budget ----
+
+    /// The budget, in pages.
+    pub fn limit(&self) -> u32 {
+        self.limit
+    }
+    /// Changes the budget (a fork shares it out, a child's end gives it back). In pages.
+    pub fn set_limit(&mut self, pages: u32) {
+        self.limit = pages.min(self.config.memory_pages);
+        self.counters.memory_limit_bytes.set(self.limit as u64 * PAGE_SIZE as u64);
+    }
+    /// Pages charged to the budget: frames, copies held by I/O, address space left to the kernel.
+    pub fn charge_total(&self) -> u64 {
+        self.used as u64 + self.charged as u64 + self.reserved
+    }
+    /// Frames in use, in pages.
+    pub fn used(&self) -> u32 {
+        self.used
+    }
+    /// How many pages may still be charged.
+    pub fn available(&self) -> u32 {
+        (self.limit as u64).saturating_sub(self.charge_total()) as u32
+    }
+    /// Charges `pages` of the machine's own (buffers, parked copies that outlive their page).
+    pub fn charge(&mut self, pages: u32) {
+        self.charged += pages;
+        self.note_usage();
+    }
+    /// The inverse of [`Vm::charge`].
+    pub fn uncharge(&mut self, pages: u32) {
+        self.charged = self.charged.checked_sub(pages).expect("uncharged more than was charged");
+        self.note_usage();
+    }
+    /// Pages of address space that are left to the kernel and charged in full.
+    pub fn reserved(&self) -> u64 {
+        self.reserved
+    }
+    /// Sets [`Vm::reserved`].
+    pub fn set_reserved(&mut self, pages: u64) {
+        self.reserved = pages;
+        self.counters.memory_native_bytes.set(pages * PAGE_SIZE as u64);
+        self.note_usage();
+    }
+    /// Below this many available pages the daemon starts.
+    pub fn free_low(&self) -> u32 {
+        (self.limit / 64).clamp(64, 2048)
+    }
+    /// Up to this many it works.
+    pub fn free_high(&self) -> u32 {
+        self.free_low() * 2
+    }
+    fn note_usage(&self) {
+        let bytes = self.charge_total() * PAGE_SIZE as u64;
+        self.counters.memory_used_bytes.set(bytes);
+        self.counters.memory_peak_bytes.raise(bytes);
+    }
+    /// Bytes of the core's and the pager's tables; also sets the counter.
+    pub fn metadata_bytes(&self) -> u64 {
+        let per_frame = 8 + 1 + 4 + 4 + 8 + 9;
+        let bytes = self.table.bytes() + self.frames.fresh as u64 * per_frame + self.pager.metadata_bytes();
+        self.counters.metadata_bytes.set(bytes);
+        bytes
+    }
+
+    // ---- looking ----
+
+    /// The state word of a page.
+    pub fn page(&self, page: PageId) -> PageWord {
+        self.table.get(page)
+    }
+    /// The first page at or after `page` and before `end` that is not untouched.
+    pub fn next_present(&self, page: PageId, end: PageIndex) -> Option<PageId> {
+        self.table.next_present(page, end)
+    }
+    /// The pager.
+    pub fn pager(&self) -> &P {
+        &self.pager
+    }
+    /// The pager, for the machine's own affairs (devices, forks).
+    pub fn pager_mut(&mut self) -> &mut P {
+        &mut self.pager
+    }
+    /// The counters.
+    pub fn counters(&self) -> &'static Counters {
+        self.counters
+    }
+    /// The policy's name.
+    pub fn policy_name(&self) -> &'static str {
+        self.policy.name()
+    }
+    /// The remembered decisions.
+    pub fn decisions(&self) -> &[Decision] {
+        &self.decisions
+    }
+    /// Pages on trial, being laundered, and clean.
+    pub fn queue_lengths(&self) -> (u32, u32, u32) {
+        (self.trial.len(), self.laundry.len(), self.clean.len())
+    }
+    #[inline]
+    fn decide(&mut self, d: Decision) {
+        if self.decisions.len() < self.decisions.capacity() {
+            self.decisions.push(d);
+        }
+    }
+
+    // ---- frames and queues ----
+
+    fn take_frame(&mut self, page: PageId) -> Option<FrameId> {
+        let frame = self.frames.take(page)?;
+        self.used += 1;
+        Some(frame)
+    }
+    fn give_frame(&mut self, frame: FrameId) {
+        self.frames.give(frame);
+        self.used -= 1;
+    }
+    fn enqueue(&mut self, frame: FrameId, on: On) {
+        assert_eq!(self.frames.on[frame.at()], On::Nothing);
+        self.frames.on[frame.at()] = on;
+        match on {
+            On::Nothing => {}
+            On::Trial => self.trial.push_back(&mut self.links, frame),
+            On::Laundry => self.laundry.push_back(&mut self.links, frame),
+            On::Clean => self.clean.push_back(&mut self.links, frame),
+        }
+    }
+    fn dequeue(&mut self, frame: FrameId) {
+        match core::mem::replace(&mut self.frames.on[frame.at()], On::Nothing) {
+            On::Nothing => {}
+            On::Trial => self.trial.remove(&mut self.links, frame),
+            On::Laundry => self.laundry.remove(&mut self.links, frame),
+            On::Clean => self.clean.remove(&mut self.links, frame),
+        }
+    }
+
+    // ---- the policy's lists ----
+
+    fn list(&mut self, frame: FrameId, page: PageId, why: Admit) {
+        self.policy.admit(frame, page, why);
+        self.listed += 1;
+    }
+    fn unlist(&mut self, frame: FrameId) {
+        self.policy.remove(frame);
+        self.listed -= 1;
+    }
+
+    // ---- faults ----
+
+    /// A touch of `page`, which lies in the managed range `bounds` (page indices of its object).
+    ///
+    /// `over_budget`: take a frame although none is free (nothing could be evicted; counted).
+    pub fn fault(&mut self, page: PageId, bounds: Range<PageIndex>, over_budget: bool) -> Fault {
+        debug_assert!(bounds.contains(&page.index()));
+        let word = self.table.get(page);
+        if word.busy() {
+            self.table.set(page, word.want());
+            self.counters.busy_faults.add(1);
+            return Fault::Busy;
+        }
+        match word.state() {
+            State::Active => {
+                self.counters.spurious_faults.add(1);
+                self.decide(Decision::Mapped(page));
+                Fault::Mapped
+            }
+            // a write holds what is parked, so for a while there would be two copies
+            State::Inactive if word.laundering() && self.available() == 0 && !over_budget => Fault::NoMemory,
+            State::Inactive | State::Clean => self.fault_soft(page, word, bounds),
+            State::Untouched => self.fault_first(page, bounds, over_budget),
+            State::PagedOut => self.fault_hard(page, bounds, over_budget),
+            State::Lost => Fault::Lost,
+        }
+    }
+
+    fn fault_soft(&mut self, page: PageId, word: PageWord, bounds: Range<PageIndex>) -> Fault {
+        let frame = word.frame();
+        self.dequeue(frame);
+        self.table.set(page, word.begin_restore());
+        self.counters.soft_faults.add(1);
+        self.decide(Decision::Restore(page));
+        if word.readahead() {
+            self.counters.readahead_used.add(1);
+        }
+        let ahead = if word.marker() { self.reads.find(page).and_then(|s| self.read_on(s, bounds)) } else { None };
+        Fault::Restore { frame, ahead }
+    }
+
+    /// How many frames a decision may take: `want`, but beyond the first only what leaves the daemon its reserve.
+    fn frames_for(&self, want: u32, over_budget: bool) -> u32 {
+        let available = self.available();
+        if available == 0 {
+            return if over_budget { 1 } else { 0 };
+        }
+        want.min(available.saturating_sub(self.free_low() / 2)).max(1)
+    }
+
+    fn fault_first(&mut self, page: PageId, bounds: Range<PageIndex>, over_budget: bool) -> Fault {
+        if self.available() == 0 && !over_budget {
+            return Fault::NoMemory;
+        }
+        let (stream, window) = self.zeroes.fault(page);
+        let most = self.frames_for(Streams::clip(page, window, bounds.end), over_budget);
+        if self.available() == 0 {
+            self.counters.over_budget.add(1);
+        }
+        let mut count = 0;
+        while count < most {
+            let p = page.offset(count as u64);
+            let word = self.table.get(p);
+            if count > 0 && (word.busy() || word.state() != State::Untouched) {
+                break;
+            }
+            if !self.table.reserve(p) {
+                break;
+            }
+            let Some(frame) = self.take_frame(p) else { break };
+            self.table.set(p, word.begin_fill(frame, count > 0));
+            count += 1;
+        }
+        if count == 0 {
+            return Fault::NoMemory;
+        }
+        self.zeroes.advance(stream, page.offset(count as u64));
+        self.counters.zero_fills.add(count as u64);
+        self.counters.zero_ahead_pages.add(count as u64 - 1);
+        self.decide(Decision::ZeroFill(page, count));
+        self.note_usage();
+        Fault::ZeroFill { count }
+    }
+
+    fn fault_hard(&mut self, page: PageId, bounds: Range<PageIndex>, over_budget: bool) -> Fault {
+        if self.available() == 0 && !over_budget {
+            return Fault::NoMemory;
+        }
+        let (stream, window) = self.reads.fault(page);
+        if self.available() == 0 {
+            self.counters.over_budget.add(1);
+        }
+        self.counters.hard_faults.add(1);
+        match self.read_cluster(stream, page, window, bounds, true, over_budget) {
+            Some(cluster) => Fault::PageIn(cluster),
+            None => Fault::NoMemory,
+        }
+    }
+
+    /// Marks a cluster from `page` on as being read. `None` if the first page cannot be read (now).
+    fn read_cluster(
+        &mut self,
+        stream: usize,
+        page: PageId,
+        window: u32,
+        bounds: Range<PageIndex>,
+        touched: bool,
+        over_budget: bool,
+    ) -> Option<PageIn> {
+        let want = Streams::clip(page, window, bounds.end).min(CLUSTER_PAGES_MAX as u32);
+        let want = if touched {
+            self.frames_for(want, over_budget)
+        } else {
+            want.min(self.available().saturating_sub(self.free_low() / 2))
+        };
+        let stored = self.pager.has_page(page, 0, want.max(1) - 1)?;
+        let most = want.min(stored.after + 1);
+        let (mut count, mut taken, mut wanted) = (0, 0, 0u128);
+        self.read = self.read.wrapping_add(1);
+        for i in 0..most {
+            let p = page.offset(i as u64);
+            let word = self.table.get(p);
+            if word.busy() || word.state() != State::PagedOut {
+                if i == 0 || i - count >= HOLE_PAGES_MAX {
+                    break;
+                }
+                continue;
+            }
+            let Some(frame) = self.take_frame(p) else { break };
+            self.frames.read[frame.at()] = self.read;
+            self.table.set(p, word.begin_fill(frame, !(touched && i == 0)));
+            wanted |= 1 << i;
+            taken += 1;
+            count = i + 1;
+        }
+        if taken == 0 {
+            return None;
+        }
+        self.reading += 1;
+        self.reads.set_rest(stream, window.saturating_sub(count));
+        let stream = self.reads.advance(stream, page.offset(count as u64));
+        self.counters.readahead_pages.add(taken - touched as u64);
+        self.counters.page_in_ops.add(1);
+        self.counters.pages_in.add(taken);
+        self.decide(Decision::PageIn(page, count));
+        self.note_usage();
+        Some(PageIn {
+            first: page,
+            slot: stored.slot,
+            count,
+            wanted,
+            touched,
+            marks: true,
+            read: self.read,
+            stream: (window > 1).then_some(stream),
+        })
+    }
+
+    /// The reader of this stream has come as far as was read for it: the next window, if its pages are out and frames are free.
+    fn read_on(&mut self, stream: StreamRef, bounds: Range<PageIndex>) -> Option<PageIn> {
+        let (at, next, window) = self.reads.follow(stream)?;
+        if !bounds.contains(&next.index()) {
+            return None;
+        }
+        self.read_cluster(at, next, window, bounds, false, false)
+    }
+
+    /// More of the window that `op` was part of: it ended where the device's contiguous run did. To be issued beside `op`, so that a
+    /// reader of pages that lie scattered on the device has many reads in flight.
+    pub fn read_more(&mut self, op: &PageIn, bounds: Range<PageIndex>) -> Option<PageIn> {
+        let (at, mut next, mut left) = self.reads.rest(op.stream?)?;
+        while left > 0 && bounds.contains(&next.index()) {
+            let word = self.table.get(next);
+            if word.state() == State::PagedOut && !word.busy() {
+                let more = self.read_cluster(at, next, left, bounds, false, false);
+                if let Some(more) = &more {
+                    self.reads.set_rest(at, left.saturating_sub(more.count));
+                }
+                // one marker a window is enough
+                return more.map(|m| PageIn { marks: op.touched && op.count == 1, ..m });
+            }
+            next = next.offset(1);
+            left -= 1;
+        }
+        None
+    }
+
+    /// The program says that it will want `page`: what to read now, if it is out.
+    pub fn prefetch(&mut self, page: PageId, count: u32, bounds: Range<PageIndex>) -> Option<PageIn> {
+        let word = self.table.get(page);
+        if word.busy() || word.state() != State::PagedOut {
+            return None;
+        }
+        let (stream, _) = self.reads.fault(page);
+        self.read_cluster(stream, page, count.max(2), bounds, false, false)
+    }
+
+    /// A parked page is mapped again (`No`: it could not be, it stays parked). Returns whether waiting faults must be woken.
+    pub fn restore_done(&mut self, page: PageId, filled: Filled) -> bool {
+        let word = self.table.get(page);
+        let frame = word.frame();
+        match filled {
+            Filled::Mapped => {
+                self.table.set(page, word.mapped());
+                if !word.wired() {
+                    self.policy.referenced(frame, page);
+                    self.listed += 1;
+                }
+            }
+            Filled::Parked | Filled::No => {
+                // Not back on the laundry: the write under way may be of what it held before it was last mapped.
+                let on = if word.state() == State::Clean { On::Clean } else { On::Trial };
+                self.table.set(page, word.not_restored());
+                self.enqueue(frame, on);
+            }
+        }
+        word.wanted() || filled != Filled::Mapped
+    }
+
+    /// One page of a zero fill. Returns whether waiting faults must be woken.
+    pub fn fill_done(&mut self, page: PageId, filled: Filled) -> bool {
+        let word = self.table.get(page);
+        let frame = word.frame();
+        if filled == Filled::Mapped {
+            self.table.set(page, word.mapped().used());
+            if !word.wired() {
+                self.list(frame, page, if word.readahead() { Admit::ZeroAhead } else { Admit::FirstTouch });
+            }
+        } else {
+            self.table.set(page, word.not_filled());
+            self.give_frame(frame);
+            self.note_usage();
+        }
+        word.wanted() || filled != Filled::Mapped
+    }
+
+    /// A cluster has been read; `result(i, expected)` gives each page's outcome, having compared its content with `expected`.
+    /// `places[..count]` says where each goes. Returns the next window, if the reader already waits for this one.
+    pub fn page_in_arrived(
+        &mut self,
+        op: &PageIn,
+        bounds: Range<PageIndex>,
+        mut result: impl FnMut(u32, ContentHash) -> IoResult,
+        places: &mut [Place; CLUSTER_PAGES_MAX],
+    ) -> Option<PageIn> {
+        self.reading -= 1;
+        let mut wanted = false;
+        let mut marker = None;
+        for i in 0..op.count {
+            let page = op.page(i);
+            let word = self.table.get(page);
+            let still_wanted = word.busy() && word.state() == State::PagedOut && self.frames.read[word.frame().at()] == op.read;
+            if !still_wanted {
+                places[i as usize] = Place::Discard;
+                continue;
+            }
+            let outcome = match self.pager.content(page) {
+                Some(expected) => result(i, expected),
+                None => IoResult::Corrupt,
+            };
+            places[i as usize] = match outcome {
+                IoResult::Ok => Place::Map,
+                IoResult::Io(_) | IoResult::Corrupt | IoResult::NoSpace => {
+                    if outcome == IoResult::Corrupt {
+                        self.counters.corrupt_pages.add(1);
+                    }
+                    self.counters.read_errors.add(1);
+                    let frame = word.frame();
+                    self.table.set(page, word.lost());
+                    self.give_frame(frame);
+                    Place::Lost
+                }
+            };
+            wanted |= word.wanted();
+        }
+        let stream = op.stream?;
+        if wanted || (op.touched && op.count == 1) {
+            // the reader is already here: everything it waits for is mapped, and the next window is due at once
+            return if wanted { self.read_on(stream, bounds) } else { None };
+        }
+        let at = op.touched as u32;
+        if op.marks && at < op.count && places[at as usize] == Place::Map && !self.table.get(op.page(at)).wired() {
+            marker = Some(at);
+        }
+        if let Some(at) = marker {
+            places[at as usize] = Place::Park(self.table.get(op.page(at)).frame());
+        }
+        None
+    }
+
+    /// One page that was to be mapped or parked. Returns whether waiting faults must be woken.
+    pub fn page_in_done(&mut self, page: PageId, filled: Filled) -> bool {
+        let word = self.table.get(page);
+        let frame = word.frame();
+        match filled {
+            Filled::Mapped => {
+                let used = if word.wanted() && word.readahead() {
+                    self.counters.readahead_used.add(1);
+                    true
+                } else {
+                    false
+                };
+                let why = if word.readahead() { Admit::Readahead } else { Admit::HardFault };
+                self.table.set(page, if used { word.mapped().used() } else { word.mapped() });
+                if !word.wired() {
+                    self.list(frame, page, why);
+                }
+            }
+            Filled::Parked => {
+                self.table.set(page, word.arrived_parked(true));
+                self.enqueue(frame, On::Clean);
+            }
+            Filled::No => {
+                self.table.set(page, word.not_filled());
+                self.give_frame(frame);
+                self.note_usage();
+            }
+        }
+        word.wanted() || filled == Filled::No
+    }
+
+    /// A page that is there already comes under management. Returns `false` if there is no room to remember it.
+    pub fn adopt(&mut self, page: PageId) -> bool {
+        let word = self.table.get(page);
+        if word.busy() || word.state() != State::Untouched {
+            return true;
+        }
+        if !self.table.reserve(page) {
+            return false;
+        }
+        let Some(frame) = self.take_frame(page) else { return false };
+        self.table.set(page, word.begin_fill(frame, false).mapped());
+        if !word.wired() {
+            self.list(frame, page, Admit::Adopted);
+        }
+        self.counters.adopted_pages.add(1);
+        true
+    }
+
+    /// The page never leaves memory once it is there (`wired`), or may again. Returns `false` if there is no room to remember it.
+    pub fn wire(&mut self, page: PageId, wired: bool) -> bool {
+        if !self.table.reserve(page) {
+            return false;
+        }
+        let word = self.table.get(page);
+        if word.wired() != wired {
+            self.table.set(page, word.wire(wired));
+            if word.state() == State::Active && !word.busy() {
+                if wired {
+                    self.unlist(word.frame());
+                } else {
+                    self.list(word.frame(), page, Admit::FirstTouch);
+                }
+            }
+        }
+        true
+    }
+
+    // ---- the page daemon ----
+
+    /// What to do now. Looks at levels only; costs nothing.
+    pub fn demand(&self) -> Demand {
+        let available = self.available();
+        let trial_target = (self.limit as u64 * self.policy.trial_permille() as u64 / 1000) as u32;
+        let short = if available < self.free_high() { self.free_high() - available } else { 0 };
+        let over = (self.charge_total().saturating_sub(self.limit as u64)) as u32;
+        let short = short + over;
+        if short == 0 {
+            return Demand::default();
+        }
+        let reclaim = short.min(self.clean.len());
+        let mut launder = (short - reclaim).saturating_sub(self.laundering).min(self.trial.len());
+        if self.space_short && self.laundering > 0 {
+            launder = 0;
+        }
+        if self.trial.len() + self.laundering < trial_target && available > self.free_low() / 2 && self.listed > 0 {
+            launder = 0; // first let the trial have its length, or it would be none
+        }
+        let after = self.trial.len() - launder;
+        let park = (trial_target.max(short - reclaim)).saturating_sub(after + self.laundering).min(self.listed);
+        Demand { reclaim, launder, park }
+    }
+
+    /// Whether the daemon should be woken.
+    pub fn wants_daemon(&self) -> bool {
+        self.available() < self.free_low()
+    }
+
+    /// Pages to be unmapped, by the policy's order, as many as `out` has room for. They are busy until [`Vm::park_done`].
+    pub fn park_batch(&mut self, most: u32, out: &mut Vec<Member>) {
+        out.clear();
+        self.counters.daemon_scans.add(1);
+        let mut victims = [FrameId(0); 256];
+        let most = (most as usize).min(out.capacity()).min(victims.len());
+        let n = self.policy.victims(&mut victims[..most]);
+        self.listed -= n as u32;
+        for &frame in &victims[..n] {
+            let page = self.frames.page[frame.at()];
+            let word = self.table.get(page);
+            assert!(word.frame() == frame && word.state() == State::Active && !word.busy(), "victim {page:?}: {word:?}");
+            self.table.set(page, word.begin_park());
+            self.decide(Decision::Park(page));
+            out.push((page, frame));
+        }
+    }
+
+    /// As [`Vm::park_batch`], but for these pages, as far as they are mapped and listed.
+    pub fn park_these(&mut self, pages: &[PageId], out: &mut Vec<Member>) {
+        out.clear();
+        for &page in pages.iter().take(out.capacity()) {
+            let word = self.table.get(page);
+            if word.state() == State::Active && !word.busy() && !word.wired() {
+                self.unlist(word.frame());
+                self.table.set(page, word.begin_park());
+                self.decide(Decision::Park(page));
+                out.push((page, word.frame()));
+            }
+        }
+    }
+
+    /// Returns whether waiting faults must be woken.
+    pub fn park_done(&mut self, page: PageId, parked: Parked) -> bool {
+        let word = self.table.get(page);
+        let frame = word.frame();
+        match parked {
+            Parked::Yes => {
+                self.table.set(page, word.parked());
+                self.counters.pages_parked.add(1);
+                self.enqueue(frame, On::Trial);
+            }
+            Parked::Refused => {
+                self.table.set(page, word.not_parked());
+                self.counters.pages_unmovable.add(1);
+                if !word.wired() {
+                    // else it was wired while it was being unmapped: wired pages are on no list
+                    self.policy.refused(frame, page);
+                    self.listed += 1;
+                }
+            }
+            Parked::Absent => {
+                // dropped behind the pager's back: it reads as zeroes from now on
+                self.table.set(page, word.released().wire(word.wired()));
+                self.pager.release(page);
+                self.give_frame(frame);
+                self.note_usage();
+            }
+        }
+        word.wanted()
+    }
+
+    /// Parked pages to be looked at, oldest first. Each must be answered with [`Vm::launder_look`].
+    pub fn launder_batch(&mut self, most: u32, out: &mut Vec<Member>) {
+        out.clear();
+        let most = (most as usize).min(out.capacity());
+        let mut turns = self.trial.len();
+        while out.len() < most && turns > 0 {
+            turns -= 1;
+            let Some(frame) = self.trial.front() else { break };
+            self.dequeue(frame);
+            let page = self.frames.page[frame.at()];
+            let word = self.table.get(page);
+            if word.laundering() {
+                self.enqueue(frame, On::Trial); // rescued and parked again before its write has ended
+                continue;
+            }
+            self.table.set(page, word.begin_launder());
+            self.laundering += 1;
+            self.enqueue(frame, On::Laundry);
+            out.push((page, frame));
+        }
+    }
+
+    /// The content of a page of the batch: all zeroes, or with this hash.
+    pub fn launder_look(&mut self, page: PageId, zero: bool, hash: ContentHash) -> Look {
+        let word = self.table.get(page);
+        let Some(frame) = self.in_laundry(word) else {
+            self.launder_end(page, word, false);
+            return Look::Settled;
+        };
+        if zero {
+            self.dequeue(frame);
+            self.launder_end(page, word, false);
+            let word = self.table.get(page);
+            let wired = word.wired();
+            self.table.set(page, word.released().wire(wired));
+            self.pager.release(page);
+            self.policy.evicted(frame, page);
+            self.counters.pages_reclaimed.add(1);
+            self.counters.pages_reclaimed_zero.add(1);
+            self.decide(Decision::DropZero(page));
+            return Look::Drop(frame);
+        }
+        if self.pager.content(page) == Some(hash) {
+            self.dequeue(frame);
+            self.launder_end(page, word, true);
+            self.enqueue(frame, On::Clean);
+            self.counters.pages_reclaimed_clean.add(1);
+            self.decide(Decision::Clean(page));
+            return Look::Settled;
+        }
+        // A stored copy is of older content. Its slot goes back at once, so that full swap can take the new one.
+        self.pager.release(page);
+        self.decide(Decision::Write(page));
+        Look::Write
+    }
+
+    /// The frame, if the page is still parked with the content that its laundering began with. (A page that was restored, changed
+    /// and parked again before its write has ended is on the trial queue, not on the laundry.)
+    fn in_laundry(&self, word: PageWord) -> Option<FrameId> {
+        let parked = !word.laundering_doomed() && !word.busy() && word.state() == State::Inactive;
+        (parked && self.frames.on[word.frame().at()] == On::Laundry).then(|| word.frame())
+    }
+
+    fn launder_end(&mut self, page: PageId, word: PageWord, stored: bool) {
+        self.laundering -= 1;
+        self.table.set(page, word.laundered(stored));
+    }
+
+    /// Slots for a cluster of up to `want` pages.
+    pub fn launder_slots(&mut self, want: u32) -> Option<SlotRun> {
+        let mut run = self.pager.alloc_run(want);
+        if run.is_none() && self.free_copies(want) {
+            run = self.pager.alloc_run(want);
+        }
+        self.space_short = run.is_none();
+        run
+    }
+
+    /// Swap is full: gives up to `want` slots back whose pages are mapped, so that memory and swap add up. (Such a copy only saves
+    /// writing the page again if it has not changed by then.) Looks at [`COPIES_SCAN_MAX`] frames, and goes on there next time.
+    fn free_copies(&mut self, want: u32) -> bool {
+        let mut freed = 0;
+        for _ in 0..COPIES_SCAN_MAX.min(self.frames.fresh) {
+            self.copies_at = if self.copies_at + 1 < self.frames.fresh { self.copies_at + 1 } else { 0 };
+            let frame = FrameId(self.copies_at);
+            let page = self.frames.page[frame.at()];
+            let word = self.table.get(page);
+            if word.state() != State::Active || word.busy() || word.frame() != frame {
+                continue;
+            }
+            let before = self.pager.used();
+            if self.pager.release(page) {
+                if self.pager.used() == before {
+                    break; // a fork's other side still needs the slot: giving up our view of it gains nothing
+                }
+                freed += 1;
+                if freed == want {
+                    break;
+                }
+            }
+        }
+        freed > 0
+    }
+
+    /// A write was issued (for the counters).
+    pub fn launder_issued(&mut self, pages: u32) {
+        self.counters.page_out_ops.add(1);
+        self.counters.pages_out.add(pages as u64);
+    }
+
+    /// A page's write has ended, or (`slot` is `None`) there was no slot for it.
+    pub fn launder_done(&mut self, page: PageId, slot: Option<Slot>, hash: ContentHash, result: IoResult) {
+        let word = self.table.get(page);
+        let mut stored = false;
+        match (slot, result) {
+            (Some(slot), IoResult::Ok) if !word.laundering_doomed() => {
+                stored = self.pager.assign(page, slot, hash);
+                let bytes = self.pager.used() * PAGE_SIZE as u64;
+                self.counters.swap_used_bytes.set(bytes);
+                self.counters.swap_peak_bytes.raise(bytes);
+            }
+            (Some(slot), result) => {
+                self.pager.free_slot(slot);
+                self.counters.swap_used_bytes.set(self.pager.used() * PAGE_SIZE as u64);
+                if !matches!(result, IoResult::Ok) {
+                    self.counters.write_errors.add(1);
+                }
+            }
+            (None, _) => {}
+        }
+        let parked = self.in_laundry(word);
+        self.launder_end(page, word, stored && parked.is_some());
+        // If it was rescued meanwhile, the slot holds an older, perhaps still equal copy: the hash will tell.
+        if let Some(frame) = parked {
+            self.dequeue(frame);
+            self.enqueue(frame, if stored { On::Clean } else { On::Trial });
+        }
+    }
+
+    /// Clean pages whose frames are taken, oldest first. The machine drops their content, then calls [`Vm::frames_dropped`].
+    pub fn reclaim_batch(&mut self, most: u32, out: &mut Vec<Member>) {
+        out.clear();
+        let most = (most as usize).min(out.capacity());
+        while out.len() < most {
+            let Some(frame) = self.clean.front() else { break };
+            self.dequeue(frame);
+            let page = self.frames.page[frame.at()];
+            let word = self.table.get(page);
+            self.table.set(page, word.reclaimed());
+            self.policy.evicted(frame, page);
+            self.counters.pages_reclaimed.add(1);
+            self.decide(Decision::Reclaim(page));
+            out.push((page, frame));
+        }
+    }
+
+    /// The parked content of these frames is gone.
+    pub fn frames_dropped(&mut self, frames: impl Iterator<Item = FrameId>) {
+        for frame in frames {
+            self.give_frame(frame);
+        }
+        self.note_usage();
+    }
+
+    /// Whether nothing can be evicted however long one waits: no page listed, on trial, clean or being written.
+    pub fn nothing_to_evict(&self) -> bool {
+        self.listed == 0 && self.trial.is_empty() && self.laundry.is_empty() && self.clean.is_empty() && self.laundering == 0
+    }
+    /// Whether no read and no write is under way: what a fork waits for. (The machine's locks see to the rest.)
+    pub fn is_quiescent(&self) -> bool {
+        self.reading == 0 && self.laundering == 0
+    }
+    /// Pages being laundered now.
+    pub fn laundering(&self) -> u32 {
+        self.laundering
+    }
+
+    // ---- the program gives memory up or moves it ----
+
+    /// The pages of `first..first + count` are given up: their content is forgotten, here and on the device.
+    ///
+    /// `parked(frame)` is called for each frame with parked content before the frame is free again; mapped pages need no call.
+    /// => no park or restore of these pages is under way (the machine excludes them); page-ins may be: what arrives is thrown away ([`Place::Discard`]).
+    pub fn release_range(&mut self, first: PageId, count: u64, parked: impl FnMut(FrameId)) -> u64 {
+        self.give_up(first, count, false, parked)
+    }
+
+    /// As [`Vm::release_range`], but mapped pages stay as they are: the program is about to discard them itself, or (MADV_FREE) may
+    /// go on using them. One that it does discard is found absent at its next fault or when it is to be parked.
+    pub fn discard_range(&mut self, first: PageId, count: u64, parked: impl FnMut(FrameId)) -> u64 {
+        self.give_up(first, count, true, parked)
+    }
+
+    fn give_up(&mut self, first: PageId, count: u64, keep_mapped: bool, mut parked: impl FnMut(FrameId)) -> u64 {
+        let end = first.index() + count;
+        let mut at = first;
+        let mut released = 0;
+        while let Some(page) = self.table.next_present(at, end) {
+            let word = self.table.get(page);
+            if keep_mapped && word.state() == State::Active {
+                // nothing: not even a write under way of what it held once matters, since contents are compared
+            } else if self.release_one(page, word, &mut parked) {
+                released += 1;
+            }
+            if page.index() + 1 >= end {
+                break;
+            }
+            at = page.offset(1);
+        }
+        self.pager.release_range(first, count);
+        self.counters.released_pages.add(released);
+        self.counters.swap_used_bytes.set(self.pager.used() * PAGE_SIZE as u64);
+        self.note_usage();
+        released
+    }
+
+    fn release_one(&mut self, page: PageId, word: PageWord, parked: &mut impl FnMut(FrameId)) -> bool {
+        if word.has_frame() {
+            let frame = word.frame();
+            if word.busy() {
+                assert!(matches!(word.state(), State::Untouched | State::PagedOut), "released under way: {page:?} {word:?}");
+            } else if word.state() == State::Active {
+                if !word.wired() {
+                    self.unlist(frame);
+                }
+            } else {
+                self.dequeue(frame);
+                parked(frame);
+            }
+            self.give_frame(frame);
+        }
+        self.table.set(page, word.released());
+        self.decide(Decision::Release(page));
+        word.state() != State::Untouched || word.busy()
+    }
+
+    /// The pages of `from..from + count` are now found at `to` (mremap). `to` must be untouched.
+    pub fn rename_range(&mut self, from: PageId, to: PageId, count: u64) {
+        let end = from.index() + count;
+        let mut at = from;
+        while let Some(page) = self.table.next_present(at, end) {
+            let word = self.table.get(page);
+            let new = to.offset(page.index() - from.index());
+            if !self.table.reserve(new) {
+                self.rename_unmanaged(page, word);
+            } else {
+                self.rename_one(page, word, new);
+            }
+            if page.index() + 1 >= end {
+                break;
+            }
+            at = page.offset(1);
+        }
+    }
+
+    /// There is no room to remember a page that moves: the kernel goes on without the pager.
+    ///
+    /// # Panics
+    /// If its content is not mapped, since it would be lost.
+    fn rename_unmanaged(&mut self, page: PageId, word: PageWord) {
+        if word.state() != State::Untouched {
+            assert!(word.state() == State::Active && !word.busy(), "page table full while {page:?} moves: {word:?}");
+            if !word.wired() {
+                self.unlist(word.frame());
+            }
+            self.give_frame(word.frame());
+            self.pager.release(page);
+        }
+        self.table.set(page, word.released());
+    }
+
+    fn rename_one(&mut self, page: PageId, word: PageWord, new: PageId) {
+        let there = self.table.get(new);
+        assert!(there.state() == State::Untouched && !there.busy(), "moved onto a page: {new:?} {there:?}");
+        let mut moved = word;
+        if word.busy() {
+            // a read is under way; its content is still in the slot, and what arrives will be thrown away
+            assert!(word.state() == State::PagedOut, "moved under way: {page:?} {word:?}");
+            self.give_frame(word.frame());
+            moved = word.not_filled();
+        }
+        if moved.state() != State::Untouched {
+            self.pager.rename(page, new);
+        }
+        if moved.has_frame() {
+            let frame = moved.frame();
+            if self.frames.on[frame.at()] == On::Laundry {
+                self.dequeue(frame);
+                self.enqueue(frame, On::Trial);
+            }
+            self.frames.page[frame.at()] = new;
+        }
+        // What is being written of either address stays there, doomed. Wiring moves along, even of an untouched page.
+        self.table.set(new, PageWord::from_raw(there.released().raw() | moved.renamed().raw()));
+        self.table.set(page, word.released());
+    }
+
+    /// Every frame, page and queue adds up. For tests; walks everything.
+    ///
+    /// # Panics
+    /// If something does not.
+    pub fn check(&self, objects: u16) {
+        let (mut with_frame, mut laundering, mut listed) = (0, 0, 0);
+        for o in 0..objects {
+            let mut at = PageId::new(ObjectId(o), 0);
+            while let Some(page) = self.table.next_present(at, OBJECT_PAGES_MAX) {
+                let word = self.table.get(page);
+                laundering += word.laundering() as u32;
+                if word.has_frame() {
+                    with_frame += 1;
+                    listed += (word.state() == State::Active && !word.busy() && !word.wired()) as u32;
+                    let frame = word.frame();
+                    assert_eq!(self.frames.page[frame.at()], page, "{word:?}");
+                    let on = self.frames.on[frame.at()];
+                    match word.state() {
+                        _ if word.busy() => assert_eq!(on, On::Nothing),
+                        State::Active => assert_eq!(on, On::Nothing),
+                        State::Inactive if on == On::Laundry => {
+                            assert!(word.laundering() && !word.laundering_doomed(), "{page:?} {word:?}")
+                        }
+                        State::Inactive => assert_eq!(on, On::Trial, "{page:?} {word:?}"),
+                        State::Clean => assert_eq!(on, On::Clean),
+                        _ => unreachable!("{word:?} has a frame"),
+                    }
+                }
+                if word.state() == State::PagedOut || word.state() == State::Clean {
+                    assert!(self.pager.content(page).is_some(), "{page:?} {word:?} is not stored");
+                }
+                at = page.offset(1);
+            }
+        }
+        assert!(self.used >= with_frame, "used {} < {with_frame}", self.used);
+        assert_eq!(self.laundering, laundering);
+        assert_eq!(self.listed, listed);
+    }
+}

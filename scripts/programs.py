@@ -1,0 +1,321 @@
+#!/usr/bin/env python3
+"""Real programs under Overspill: the same bytes out, in half and in a quarter of the memory they need.
+
+Each program runs first without Overspill, which gives its output and its peak. The cases are then
+
+    half            half of that peak
+    quarter         a quarter of the peak of a smaller input
+    cgroup-half     as half, inside a memory cgroup whose hard limit is the budget + 48 MiB, without kernel swap
+    cgroup-quarter  as quarter, inside such a cgroup
+
+and a case passes when the program ends well, its output is the same byte for byte, no process and no swap file
+is left, its resident size stays within budget + 48 MiB, and, in a cgroup, nobody was killed.
+
+    scripts/programs.py --profile quick     small inputs, a few minutes: part of `make test`
+    scripts/programs.py --profile full      the sizes of issue 2
+    scripts/programs.py --only sort --case half --keep
+
+A program that is not installed is a counted skip, and with --strict or CI=true a failure. Cases in a cgroup need
+root and a mounted memory controller; without them they are skipped with the reason (and fail with --strict).
+The exit status is 1 when anything failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import common
+import gen
+import redis_job
+from common import ALLOWANCE_BYTES, MIB, Cgroup, Failure, Finished, Hierarchy, Launcher, mib
+
+CASES = ("half", "quarter", "cgroup-half", "cgroup-quarter")
+
+QUICK_CASES = ("half", "quarter", "cgroup-half")
+"""A quarter of a small input's peak is less than the allowance: such a cgroup could not tell paging from none."""
+
+TIMEOUT_SECONDS = {"quick": 120.0, "full": 1500.0}
+"""Per run. Unpaged, the longest takes 4 s (quick) and 150 s (full) on two quiet cores, measured November 2026."""
+
+TEST_PROGRAMS = common.REPOSITORY / "tests" / "programs"
+
+
+@dataclass(frozen=True)
+class Program:
+    """One program of the issue, at the sizes of one profile."""
+
+    name: str
+    needs: tuple[str, ...]
+    """Executables that must be installed."""
+    sizes: tuple[int, int]
+    """For the cases with half, and for those with a quarter of the memory."""
+    prepare: Callable[[Path, int], object]
+    """(work, size): write the input."""
+    execute: Callable[[Launcher, Path, int, Path, float], Finished]
+    """(launcher, work, size, output, timeout): run once; what is to be compared goes to `output`."""
+
+    def missing(self) -> str | None:
+        """Why this program cannot run here, if it cannot."""
+        absent = [name for name in self.needs if not shutil.which(name)]
+        return f"not installed: {', '.join(absent)}" if absent else None
+
+
+def batch(
+    name: str,
+    sizes: tuple[int, int],
+    command: list[str | Path],
+    *,
+    kind: str | None = None,
+    file: str = "input",
+    feed: bool = False,
+) -> Program:
+    """A program that runs once from an input to an output.
+
+    `kind` is the generator of its input, written to `file` and with `feed` given on standard input. In `command`
+    the word SIZE stands for the size, and OUTPUT for the output's path; without OUTPUT that is standard output.
+    """
+
+    def prepare(work: Path, size: int) -> None:
+        if kind:
+            gen.write(kind, size, work / file)
+
+    def execute(launcher: Launcher, work: Path, size: int, output: Path, timeout: float) -> Finished:
+        stands_for: dict[str | Path, str | Path] = {"SIZE": str(size), "OUTPUT": output}
+        words = [stands_for.get(word, word) for word in command]
+        stdin = work / file if feed else None
+        stdout = None if "OUTPUT" in command else output
+        return common.run(launcher.wrap(words), work, timeout, stdin=stdin, stdout=stdout)
+
+    return Program(name, (str(command[0]),), sizes, prepare, execute)
+
+
+def programs(profile: str) -> list[Program]:
+    """All programs of issue 2.
+
+    The quick profile keeps every command but for the compressors' levels: at the levels of the issue they spend
+    minutes of computing on the few megabytes of memory that are to be paged.
+    """
+    quick = profile == "quick"
+    return [
+        batch(
+            "sort",
+            (60_000_000, 40_000_000) if quick else (330_000_000, 120_000_000),
+            ["sort", "-S", "1G", "--parallel=2", "input"],
+            kind="lines",
+        ),
+        batch(
+            "python",
+            (600, 300) if quick else (2000, 1000),
+            [sys.executable, TEST_PROGRAMS / "dict_list.py", "SIZE"],
+        ),
+        batch(
+            "sqlite3",
+            (250_000, 150_000) if quick else (700_000, 300_000),
+            ["sqlite3", "-batch", ":memory:"],
+            kind="sql",
+            feed=True,
+        ),
+        batch(
+            "zstd",
+            (128_000_000, 100_000_000) if quick else (300_000_000, 40_000_000),
+            ["zstd", "-q", "-c", "-T2", *(["-6"] if quick else ["--ultra", "-20"]), "--long=27", "input"],
+            kind="text",
+        ),
+        batch(
+            "xz",
+            (64_000_000, 32_000_000) if quick else (300_000_000, 64_000_000),
+            ["xz", "-c", "-T2", *(["--lzma2=preset=0,dict=8MiB"] if quick else []), "input"],
+            kind="text",
+        ),
+        batch(
+            "gcc",
+            (350, 250) if quick else (1500, 600),
+            ["gcc", "-O2", "-c", "input.c", "-o", "OUTPUT"],
+            kind="c",
+            file="input.c",
+        ),
+        Program(
+            "redis",
+            ("redis-server", "redis-benchmark"),
+            (100_000, 60_000) if quick else (320_000, 120_000),
+            lambda _work, _size: None,
+            redis_job.scenario,
+        ),
+    ]
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """What a program gives and needs without Overspill."""
+
+    output: Path
+    peak_bytes: int
+    seconds: float
+
+
+class Tester:
+    """Runs the cases of one program after the other and keeps count."""
+
+    def __init__(self, arguments: argparse.Namespace, work: Path, hierarchy: Hierarchy | str) -> None:
+        self.passed = self.failed = self.skipped = 0
+        self._work = work
+        self._hierarchy = hierarchy
+        self._timeout = arguments.timeout or TIMEOUT_SECONDS[arguments.profile]
+        self._missing_fails = arguments.strict or os.environ.get("CI") == "true"
+        self._no_cgroup_fails = arguments.strict
+        self._options = tuple(arguments.option)
+        self._keep = arguments.keep
+        self._again = f"scripts/programs.py --profile {arguments.profile} --keep"
+
+    def test(self, program: Program, cases: Iterable[str]) -> None:
+        """All of `cases` of one program; the two cases of one size share its input and its baseline."""
+        if why := program.missing():
+            for case in cases:
+                self._skip(program, case, why, fails=self._missing_fails)
+            return
+        for share, size in zip(("half", "quarter"), program.sizes, strict=True):
+            wanted = [case for case in cases if case.endswith(share)]
+            if not wanted:
+                continue
+            directory = self._work / f"{program.name}-{share}"
+            directory.mkdir()
+            try:
+                program.prepare(directory, size)
+                baseline = self._baseline(program, directory, size)
+            except Failure as failure:
+                for case in wanted:
+                    self._fail(program, case, f"without Overspill: {failure}")
+                continue
+            for case in wanted:
+                self._case(program, case, directory, size, baseline)
+            if not self._keep:
+                shutil.rmtree(directory)
+
+    def _baseline(self, program: Program, directory: Path, size: int) -> Baseline:
+        output = directory / "expected"
+        finished = program.execute(Launcher(directory / "swap"), directory, size, output, self._timeout)
+        if why := finished.complaint():
+            raise Failure(why, finished)
+        say("     ", program, "alone", f"needs {mib(finished.peak_bytes)}, {finished.seconds:.1f} s")
+        return Baseline(output, finished.peak_bytes, finished.seconds)
+
+    def _case(self, program: Program, case: str, directory: Path, size: int, baseline: Baseline) -> None:
+        in_cgroup = case.startswith("cgroup")
+        if in_cgroup and isinstance(self._hierarchy, str):
+            self._skip(program, case, self._hierarchy, fails=self._no_cgroup_fails)
+            return
+        divisor = 2 if case.endswith("half") else 4
+        budget = baseline.peak_bytes // divisor // MIB * MIB
+        output = directory / "output"
+        with contextlib.ExitStack() as stack:
+            cgroup = None
+            if in_cgroup:
+                assert isinstance(self._hierarchy, Hierarchy)
+                cgroup = stack.enter_context(Cgroup(self._hierarchy, budget + ALLOWANCE_BYTES))
+            launcher = Launcher(directory / "swap", budget, cgroup, self._options)
+            try:
+                finished = program.execute(launcher, directory, size, output, self._timeout)
+                self._judge(finished, launcher, output, baseline)
+            except Failure as failure:
+                killed = f"\nout-of-memory kills in the cgroup: {cgroup.oom_kills()}" if cgroup else ""
+                self._fail(program, case, f"{failure}{killed}")
+                return
+            self.passed += 1
+            say("ok   ", program, case, describe(finished, launcher, baseline))
+
+    def _judge(self, finished: Finished, launcher: Launcher, output: Path, baseline: Baseline) -> None:
+        """Raise a Failure unless the run did all that a case asks for."""
+        assert launcher.memory is not None
+        if why := finished.complaint():
+            raise Failure(why, finished)
+        if (offset := common.first_difference(baseline.output, output)) is not None:
+            raise Failure(f"the output differs at byte {offset} ({baseline.output} against {output})", finished)
+        launcher.stats()
+        if finished.peak_bytes > launcher.memory + ALLOWANCE_BYTES:
+            raise Failure(f"resident size reached {mib(finished.peak_bytes)}, budget {mib(launcher.memory)}", finished)
+        if launcher.cgroup and launcher.cgroup.oom_kills():
+            raise Failure(f"the kernel killed {launcher.cgroup.oom_kills()} processes of the cgroup", finished)
+
+    def _fail(self, program: Program, case: str, why: str) -> None:
+        self.failed += 1
+        first, *rest = why.splitlines()
+        say("FAIL ", program, case, first)
+        for line in [*rest, f"again: {self._again} --only {program.name} --case {case.split('-')[0]}"]:
+            print(f"      {line}", flush=True)
+
+    def _skip(self, program: Program, case: str, why: str, *, fails: bool) -> None:
+        if fails:
+            self._fail(program, case, why)
+        else:
+            self.skipped += 1
+            say("skip ", program, case, why)
+
+
+def describe(finished: Finished, launcher: Launcher, baseline: Baseline) -> str:
+    """What a passed case says of itself."""
+    stats = launcher.stats()
+    text = (
+        f"{mib(launcher.memory or 0)} of {mib(baseline.peak_bytes)}, {finished.seconds:.1f} s "
+        f"({finished.seconds / baseline.seconds:.1f}x), resident peak {mib(finished.peak_bytes)}, "
+        f"hard faults {stats['hard_faults']}, pages in {stats['pages_in']}, out {stats['pages_out']}"
+    )
+    if cgroup := launcher.cgroup:
+        text += (
+            f"; cgroup limit {mib(cgroup.limit)}, peak {mib(cgroup.peak())}, "
+            f"anonymous {mib(cgroup.anonymous_peak)}, limit hits {cgroup.limit_hits()}, kills {cgroup.oom_kills()}"
+        )
+        if cgroup.limit >= baseline.peak_bytes:
+            text += " (the limit is above what the program needs: proves little)"
+    return text
+
+
+def say(mark: str, program: Program, case: str, text: str) -> None:
+    """One progress line, at once."""
+    print(f"{mark} {program.name:<8} {case:<14} {text}", flush=True)
+
+
+def main() -> int:
+    """Run what the command line asks for and sum up."""
+    names = [program.name for program in programs("full")]
+    parser = argparse.ArgumentParser(description="Try real programs under Overspill.")
+    parser.add_argument("--profile", choices=TIMEOUT_SECONDS, default="quick")
+    parser.add_argument("--only", action="append", choices=names, help="this program (may be repeated)")
+    parser.add_argument("--case", choices=["half", "quarter", "cgroup"], help="only cases of this kind")
+    parser.add_argument("--timeout", type=float, help="seconds for each run, instead of the profile's")
+    parser.add_argument("--strict", action="store_true", help="a skip is a failure")
+    parser.add_argument("--keep", action="store_true", help="keep the work directory")
+    parser.add_argument(
+        "--option", action="append", default=[], help="passed on to `overspill run`, e.g. --option=--engine=psync"
+    )
+    arguments = parser.parse_args()
+
+    common.end_on_signals()
+    cases: tuple[str, ...] = CASES if arguments.profile == "full" or arguments.case == "cgroup" else QUICK_CASES
+    if arguments.case == "cgroup":
+        cases = tuple(case for case in cases if case.startswith("cgroup"))
+    elif arguments.case:
+        cases = (arguments.case,)
+    print(f"overspill: {common.overspill_binary()}; profile {arguments.profile}")
+    if why := common.cannot_page():
+        sys.exit(why)
+    with common.work_directory(arguments.keep) as work:
+        tester = Tester(arguments, work, common.memory_hierarchy())
+        for program in programs(arguments.profile):
+            if not arguments.only or program.name in arguments.only:
+                tester.test(program, cases)
+    print(f"programs: {tester.passed} passed, {tester.failed} failed, {tester.skipped} skipped")
+    return 1 if tester.failed else 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(130)
