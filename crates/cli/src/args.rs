@@ -43,6 +43,12 @@ pub enum Command {
     /// Tries everything that `overspill run` needs, and undoes it at once. Exit status 0: programs can be paged here. 1: they
     /// cannot; the last line says what to change.
     Check(CheckArgs),
+    /// For `overspill run` itself
+    #[command(name = crate::keeper::COMMAND, hide = true)]
+    Keep {
+        /// Of the run to be kept an eye on.
+        mark: String,
+    },
 }
 
 const RUN_HELP: &str = "\
@@ -71,7 +77,8 @@ What cannot be paged:
 
 Signals:
   Signals that another process sends to `overspill run` are passed on to the program; those from
-  the terminal reach both anyway. If `overspill run` is killed, the program is killed too.
+  the terminal reach both anyway. If `overspill run` is killed, the program and all its
+  descendants are killed too.
 
 Exit status:
   the program's own   if it ended by itself

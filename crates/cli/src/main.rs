@@ -5,6 +5,7 @@
 //! preflight   everything that can go wrong, found before the program starts: one sentence each
 //! run         puts the parts of `overspill run` together
 //! supervise   starts the program, passes signals on, waits for its end (the only unsafe code here)
+//! keeper      a second process, which leaves nothing behind when `overspill run` is killed
 //! report      counters for people and as JSON
 //! stat        `overspill stat`: reads the status block of a running program
 //! check       `overspill check`: what this machine offers
@@ -14,6 +15,7 @@
 
 mod args;
 mod check;
+mod keeper;
 mod preflight;
 mod report;
 mod run;
@@ -68,6 +70,7 @@ fn main() -> ExitCode {
         args::Command::Run(args) => run::run(&args),
         args::Command::Stat(args) => stat::stat(&args),
         args::Command::Check(args) => check::check(&args),
+        args::Command::Keep { mark } => Ok(keeper::keep(&mark)),
     };
     match result {
         Ok(status) => ExitCode::from(status),

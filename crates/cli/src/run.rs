@@ -1,6 +1,7 @@
 //! `overspill run`.
 
 use crate::args::RunArgs;
+use crate::keeper::Keeper;
 use crate::supervise::{self, End};
 use crate::{FAILED, Failure, NOT_EXECUTABLE, NOT_FOUND, preflight, report, say};
 use overspill_linux::status_file::StatusFile;
@@ -65,10 +66,12 @@ pub fn run(args: &RunArgs) -> Result<u8, Failure> {
             .env("OVERSPILL_SWAP_SIZE", swap.size.to_string())
             .env("OVERSPILL_POLICY", policy)
             .env("OVERSPILL_ENGINE", engine)
-            .env("OVERSPILL_STATUS", block.path())
-            .env("OVERSPILL_SUPERVISOR", std::process::id().to_string());
+            .env("OVERSPILL_STATUS", block.path());
     }
-    let ended = supervise::supervise(command, block).map_err(|error| {
+    let keeper = Keeper::start(&mut command)?;
+    let ended = supervise::supervise(command, block);
+    keeper.dismiss();
+    let ended = ended.map_err(|error| {
         let status = if error.kind() == ErrorKind::NotFound { NOT_FOUND } else { NOT_EXECUTABLE };
         Failure::with_status(status, format!("{} cannot be started: {error}", program.file.display()))
     })?;

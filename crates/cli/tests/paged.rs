@@ -163,6 +163,7 @@ fn failing_devices_never_give_a_wrong_byte() {
     std::fs::remove_dir_all(&dir).expect("cleanup");
 }
 
+/// Killed at any moment, also while a descendant is in the middle of an exec and has no agent that could notice: such ones stayed.
 #[test]
 fn a_killed_supervisor_leaves_nothing() {
     if !able() {
@@ -190,7 +191,7 @@ fn a_killed_supervisor_leaves_nothing() {
         assert!(killed.success());
         child.wait().expect("ends");
         if signal == "KILL" {
-            // whatever ran under it ends too, within the second in which it notices
+            // whatever ran under it ends too, and the keeper after it
             let start = Instant::now();
             while alive() {
                 assert!(start.elapsed() < Duration::from_secs(10), "processes are left after {signal}");
