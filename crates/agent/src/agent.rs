@@ -685,6 +685,7 @@ impl Agent {
         machine.daemon_sleeps.store(false, Relaxed);
         machine.waiters.store(0, Relaxed);
         machine.starved.store(false, Relaxed);
+        machine.duty.reset();
         self.stacks.only_mine();
         self.state.store(IDLE, Relaxed);
         self.outstanding.store(0, Relaxed);

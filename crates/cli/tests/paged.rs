@@ -138,6 +138,21 @@ fn full_swap_is_one_sentence() {
     std::fs::remove_dir_all(&dir).expect("cleanup");
 }
 
+/// A disk that others keep busy for seconds was taken for a full one, and the program was stopped.
+#[test]
+fn a_slow_device_is_not_a_full_one() {
+    if !able() {
+        return;
+    }
+    let dir = place("slow");
+    let program = build(&dir, "churn.c");
+    let r = run(&dir, &["--memory", "16M", "--swap", &swap_option(&dir, "")], Some("stall=10"), &program, &["24"]);
+    assert_eq!(r.output.status.code(), Some(0), "{:?}", r.output);
+    assert_eq!(String::from_utf8_lossy(&r.output.stdout), "all bytes right\n");
+    assert!(r.stats["wall_seconds"].as_f64().expect("a number") > 5.0, "it did not stall: {}", r.stats);
+    std::fs::remove_dir_all(&dir).expect("cleanup");
+}
+
 #[test]
 fn failing_devices_never_give_a_wrong_byte() {
     if !able() {

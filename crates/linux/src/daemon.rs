@@ -55,7 +55,8 @@ pub struct Daemon {
     in_flight: usize,
     stuck_since: u64,
     freed_before: u64,
-    write_errno: Errno,
+    /// Why writing failed, the last time since a frame came free.
+    trouble: Option<Errno>,
 }
 
 /// What a step came to.
@@ -95,7 +96,7 @@ impl Daemon {
             in_flight: 0,
             stuck_since: 0,
             freed_before: 0,
-            write_errno: libc::ENOSPC,
+            trouble: None,
         })
     }
 
@@ -384,13 +385,16 @@ impl Daemon {
             }
             let Some(slot) = free else { break };
             let want = (self.dirty.len() - at).min(WRITE_PAGES) as u32;
-            let Some(run) = machine.core.lock().vm.launder_slots(want) else { break };
+            let Some(run) = machine.core.lock().vm.launder_slots(want) else {
+                self.trouble = Some(libc::ENOSPC);
+                break;
+            };
             if let Err(errno) = ensure_file(machine, run.first, run.count) {
                 let mut core = machine.core.lock();
                 for i in 0..run.count {
                     core.vm.pager_mut().free_slot(Slot(run.first.0 + i));
                 }
-                self.write_errno = errno;
+                self.trouble = Some(errno);
                 break;
             }
             let n = run.count as usize;
@@ -437,6 +441,9 @@ impl Daemon {
 
     /// Takes completions.
     fn reap(&mut self, machine: &Machine) {
+        if machine.inject.stalled() {
+            return;
+        }
         while let Some(done) = self.io.completion() {
             self.written(machine, done);
         }
@@ -450,8 +457,8 @@ impl Daemon {
             Err(e) => IoResult::Io(e),
             Ok(_) => IoResult::Io(libc::EIO), // cut short: the pages behind the cut were not written
         };
-        if let Err(e) = done.result {
-            self.write_errno = e;
+        if whole < w.count {
+            self.trouble = Some(done.result.err().unwrap_or(libc::EIO));
         }
         let mut core = machine.core.lock();
         for (i, d) in w.pages[..w.count].iter().enumerate() {
@@ -509,7 +516,7 @@ impl Daemon {
         futex_wait(&machine.daemon_bell, bell, 2_000_000);
     }
 
-    /// Memory is full and no frame has been freed for a while although pages wait to be written: swap is full or broken, and the
+    /// Memory is full, writes fail, and no frame has been freed for a while: swap is full or broken, and the
     /// program is stopped. That pages can still be parked is no progress: soft faults of other threads undo it for ever.
     fn watch_progress(&mut self, machine: &Machine) {
         let freed = machine.status.counters.pages_reclaimed.get() + machine.status.counters.released_pages.get();
@@ -520,14 +527,18 @@ impl Daemon {
         };
         if !full || freed != self.freed_before {
             self.freed_before = freed;
+            self.trouble = None;
+        }
+        // a device that is only slow is waited for, as long as it takes
+        let Some(errno) = self.trouble else {
             self.stuck_since = 0;
             return;
-        }
+        };
         let now = sys::now_ns();
         if self.stuck_since == 0 {
             self.stuck_since = now;
         } else if now - self.stuck_since > FULL_GRACE_NS {
-            machine.stop_program(if self.write_errno == libc::ENOSPC {
+            machine.stop_program(if errno == libc::ENOSPC {
                 b"memory and swap are both full, so the program was stopped: give it more --memory, or a --swap place with more room"
             } else {
                 b"writing to the swap place failed and memory is full, so the program was stopped: see the system log for the device's errors, or use another --swap place"

@@ -9,6 +9,7 @@
 pub mod cgroup;
 pub mod content;
 pub mod daemon;
+pub mod duty;
 pub mod elf;
 pub mod io;
 pub mod lock;

@@ -16,6 +16,7 @@
 //! begins until its event is *read*. If fills could run between the reading and the processing of an event, old content could land in
 //! a range that is new. With the lock, a fill comes wholly before the reading (then the kernel guards it) or after the processing.
 
+use crate::duty::Duty;
 use crate::lock::{Mutex, RwLock};
 use crate::park::{Park, ParkPlace};
 use crate::ranges::{Kind, RangeMap};
@@ -84,6 +85,9 @@ impl Space {
     }
 }
 
+/// How long a device that stalls on order stalls, in nanoseconds.
+pub const STALL_NS: u64 = 5_000_000_000;
+
 /// Faults that are to fail, for tests (`OVERSPILL_INJECT`).
 #[derive(Debug, Default)]
 pub struct Inject {
@@ -93,6 +97,10 @@ pub struct Inject {
     pub write_after: u64,
     /// Flip a bit in pages read after this many; 0: never.
     pub flip_after: u64,
+    /// Hold the ends of writes back for [`STALL_NS`] once, after this many; 0: never.
+    pub stall_after: u64,
+    /// When that began, on the monotonic clock.
+    pub stalled_since: core::sync::atomic::AtomicU64,
     /// So many were done.
     pub reads: core::sync::atomic::AtomicU64,
     /// So many were done.
@@ -100,7 +108,7 @@ pub struct Inject {
 }
 
 impl Inject {
-    /// From `read=N,write=N,flip=N`.
+    /// From `read=N,write=N,flip=N,stall=N`.
     pub fn parse(text: &str) -> Inject {
         let mut inject = Inject::default();
         for part in text.split(',') {
@@ -110,6 +118,7 @@ impl Inject {
                 "read" => inject.read_after = n,
                 "write" => inject.write_after = n,
                 "flip" => inject.flip_after = n,
+                "stall" => inject.stall_after = n,
                 _ => {}
             }
         }
@@ -124,7 +133,19 @@ impl Inject {
     }
     /// Whether this write is to fail.
     pub fn write(&self) -> bool {
-        Self::due(self.write_after, &self.writes)
+        let done = self.writes.fetch_add(1, Relaxed);
+        self.write_after != 0 && done >= self.write_after
+    }
+    /// Whether the device is to look as if it were busy with something else.
+    pub fn stalled(&self) -> bool {
+        if self.stall_after == 0 || self.writes.load(Relaxed) < self.stall_after {
+            return false;
+        }
+        let now = sys::now_ns();
+        match self.stalled_since.compare_exchange(0, now, Relaxed, Relaxed) {
+            Ok(_) => true,
+            Err(since) => now.saturating_sub(since) < STALL_NS,
+        }
     }
     /// Whether this page is to come back damaged.
     pub fn flip(&self) -> bool {
@@ -158,6 +179,8 @@ pub struct Machine {
     pub starved: AtomicBool,
     /// A fork is about to happen: nobody starts I/O.
     pub frozen: AtomicU32,
+    /// Which handler reads messages.
+    pub duty: Duty,
     /// The pager is shutting down (library).
     pub quit: AtomicBool,
     /// Readable once `quit` is set, for threads that wait for I/O; -1 if there is none.

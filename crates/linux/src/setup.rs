@@ -1,5 +1,6 @@
 //! Setting a machine up, and what can go wrong with it, in sentences.
 
+use crate::duty::Duty;
 use crate::io::Engine;
 use crate::lock::{Mutex, RwLock};
 use crate::machine::{Core, Delivery, Inject, Machine, Space, ZEROES_PAGES};
@@ -107,7 +108,7 @@ pub fn cluster_pages(memory_pages: u32) -> usize {
 /// As [`Uffd::open`].
 pub fn open_uffds(delivery: Delivery) -> Result<(Uffd, Uffd), Errno> {
     let full = delivery == Delivery::Threads;
-    let features = uffd::FEATURE_MOVE | if full { uffd::FEATURES_EVENTS } else { uffd::FEATURE_SIGBUS };
+    let features = uffd::FEATURE_MOVE | if full { uffd::FEATURES_EVENTS | uffd::FEATURE_THREAD_ID } else { uffd::FEATURE_SIGBUS };
     let program = Uffd::open(full, features | uffd::FEATURE_POISON).or_else(|_| Uffd::open(full, features))?;
     let parking = Uffd::open(false, uffd::FEATURE_MOVE)?;
     Ok((program, parking))
@@ -187,6 +188,7 @@ pub fn machine(options: &Options<'_>, status: &'static Status) -> Result<Machine
         waiters: AtomicU32::new(0),
         starved: AtomicBool::new(false),
         frozen: AtomicU32::new(0),
+        duty: Duty::default(),
         quit: AtomicBool::new(false),
         quit_event: AtomicI32::new(-1),
         zeroes: zeroes as usize,

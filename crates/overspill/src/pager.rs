@@ -298,6 +298,7 @@ impl Drop for Owner {
         }
         let machine = &self.shared.machine;
         machine.quit.store(true, SeqCst);
+        machine.duty.call_everyone();
         machine.daemon_bell.fetch_add(1, SeqCst);
         futex_wake(&machine.daemon_bell, 1);
         self.shared.queue.wake();
