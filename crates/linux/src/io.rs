@@ -96,6 +96,11 @@ impl Io {
         Ok(Io { kind, watches: [None; WATCHES], done: VecDeque::with_capacity(depth as usize * 2 + WATCHES) })
     }
 
+    /// Whether transfers go on after they were issued.
+    pub fn is_asynchronous(&self) -> bool {
+        matches!(self.kind, Kind::Uring(_))
+    }
+
     /// Completes with `token` whenever `fd` becomes readable.
     pub fn watch(&mut self, fd: i32, token: u64) {
         let slot = self.watches.iter_mut().find(|w| w.is_none()).expect("few watches");
