@@ -229,6 +229,12 @@ impl Machine {
         let served = match fault {
             Fault::Busy => Served::Busy,
             Fault::NoMemory => Served::NoMemory,
+            Fault::TableFull => {
+                drop(core);
+                self.stop_program(
+                    b"the program was stopped: it has touched more pages, or pages that lie further apart, than Overspill's tables have room for (128 GiB in all, less under a limit of address space: see ulimit -v)",
+                )
+            }
             Fault::PageIn(op) => Served::Read(op),
             Fault::Lost => {
                 drop(core);

@@ -151,7 +151,7 @@ impl Stepped {
             }
             Fault::PageIn(op) => self.read(Some(op)),
             Fault::NoMemory => return true,
-            Fault::Busy | Fault::Lost => unreachable!("everything is done at once, and nothing fails"),
+            Fault::Busy | Fault::Lost | Fault::TableFull => unreachable!("everything is done at once, and nothing fails"),
         }
         false
     }

@@ -302,6 +302,7 @@ impl<S: Store> World<S> {
                 assert!(!over, "progress: no frame above the budget either, page {at}");
                 process.threads[t] = Thread::Touch(access);
             }
+            Fault::TableFull => panic!("scenarios are made within the table"),
             Fault::Lost => {
                 check::reads::check_lost(process, at);
                 process.threads[t] = Thread::Idle;
@@ -325,6 +326,7 @@ fn name(fault: &Fault) -> &'static str {
         Fault::PageIn(_) => "fault page in",
         Fault::NoMemory => "fault no memory",
         Fault::Lost => "fault lost",
+        Fault::TableFull => "fault table full",
     }
 }
 

@@ -237,3 +237,23 @@ fn copies_of_mapped_pages_make_room() {
     assert_eq!((state(&vm, 2000), state(&vm, 7), vm.pager().used()), (State::Clean, State::Active, 1000));
     vm.check(1);
 }
+
+/// A fault beyond the page table was "no memory", and was tried again for ever.
+#[test]
+fn a_full_page_table_is_said() {
+    let leaf_pages = 512;
+    let mut vm = core(8 * leaf_pages);
+    let mut touched = 0;
+    let full = loop {
+        match vm.fault(page(touched * leaf_pages), 0..END, false) {
+            Fault::ZeroFill { count: 1 } => _ = vm.fill_done(page(touched * leaf_pages), Filled::Mapped),
+            other => break other,
+        }
+        touched += 1;
+    };
+    assert_eq!(full, Fault::TableFull);
+    assert!(touched >= 8);
+    // what is released makes room again
+    vm.release_range(page(0), leaf_pages, |_| {});
+    touch(&mut vm, touched * leaf_pages);
+}
