@@ -385,7 +385,7 @@ impl Daemon {
             }
             let Some(slot) = free else { break };
             let want = (self.dirty.len() - at).min(WRITE_PAGES) as u32;
-            let Some(run) = machine.core.lock().vm.launder_slots(want) else {
+            let Some(run) = machine.core.lock().vm.launder_slots(want, self.dirty[at].page) else {
                 self.trouble = Some(libc::ENOSPC);
                 break;
             };
