@@ -6,7 +6,9 @@
 //! run         puts the parts of `overspill run` together
 //! supervise   starts the program, passes signals on, waits for its end (the only unsafe code here)
 //! report      counters for people and as JSON
+//! config      the file of `overspill run --config`
 //! stat        `overspill stat`: reads the status block of a running program
+//! swaps       `overspill swaps`: the swap devices of a running program, over its control socket
 //! check       `overspill check`: what this machine offers
 //! ```
 
@@ -14,12 +16,14 @@
 
 mod args;
 mod check;
+mod config;
 mod preflight;
 mod report;
 mod run;
 mod stat;
 #[allow(unsafe_code)]
 mod supervise;
+mod swaps;
 
 use clap::Parser;
 use std::fmt;
@@ -67,6 +71,7 @@ fn main() -> ExitCode {
     let result = match cli.command {
         args::Command::Run(args) => run::run(&args),
         args::Command::Stat(args) => stat::stat(&args),
+        args::Command::Swaps(args) => swaps::swaps(&args),
         args::Command::Check(args) => check::check(&args),
     };
     match result {
