@@ -384,7 +384,7 @@ impl Daemon {
             }
             let Some(slot) = free else { break };
             let want = (self.dirty.len() - at).min(WRITE_PAGES) as u32;
-            let Some(run) = machine.core.lock().vm.launder_slots(want) else { break };
+            let Some(run) = machine.core.lock().vm.launder_slots(want, self.dirty[at].page) else { break };
             if let Err(errno) = ensure_file(machine, run.first, run.count) {
                 let mut core = machine.core.lock();
                 for i in 0..run.count {

@@ -151,7 +151,7 @@ impl<S: Store> World<S> {
     fn issue(&mut self, p: usize, mut items: Vec<Item>) -> Daemon {
         let want = items.len().min(1 + self.rng.index(32));
         let process = &mut self.procs[p];
-        let Some(run) = process.vm.launder_slots(want as u32) else {
+        let Some(run) = process.vm.launder_slots(want as u32, items[0].page) else {
             process.fruitless += items.len() as u32;
             for item in items {
                 process.vm.launder_done(item.page, None, hash(item.seen), IoResult::NoSpace);

@@ -75,7 +75,7 @@ impl Pager for ModelPager {
         self.map.get(&page).map(|(_, content)| *content)
     }
     /// First fit; the longest run if there is no full one.
-    fn alloc_run(&mut self, want: u32) -> Option<SlotRun> {
+    fn alloc_run(&mut self, want: u32, _: PageId) -> Option<SlotRun> {
         let mut store = self.store.borrow_mut();
         let (mut best, mut at) = ((0, 0), 0);
         let ends: Vec<u32> = store.refs.keys().copied().chain([store.slots]).collect();

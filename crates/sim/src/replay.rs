@@ -233,7 +233,7 @@ impl Stepped {
         }
         let mut at = 0;
         while at < writes.len() {
-            let Some(run) = self.vm.launder_slots((writes.len() - at) as u32) else { break };
+            let Some(run) = self.vm.launder_slots((writes.len() - at) as u32, writes[at].0) else { break };
             self.vm.launder_issued(run.count);
             for i in 0..run.count {
                 let (slot, (page, value)) = (Slot(run.first.0 + i), writes[at]);

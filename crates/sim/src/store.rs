@@ -67,8 +67,8 @@ impl Store for SwapPager {
         match slot {
             Some(slot) => SwapPager::set_full(self, self.device_of(slot).0, true),
             None => {
-                for device in 0..self.devices() {
-                    SwapPager::set_full(self, overspill_swap::DeviceId(device), false);
+                for device in self.devices().collect::<Vec<_>>() {
+                    SwapPager::set_full(self, device, false);
                 }
             }
         }
@@ -146,7 +146,7 @@ impl<S: Store> Pager for Watched<S> {
     fn content(&self, page: PageId) -> Option<ContentHash> {
         self.inner.content(page)
     }
-    fn alloc_run(&mut self, want: u32) -> Option<SlotRun> {
+    fn alloc_run(&mut self, want: u32, near: PageId) -> Option<SlotRun> {
         if self.bug == Bug::SlotTwice
             && let Some(slot) = self.last
             && self.rng.chance(100)
@@ -155,7 +155,7 @@ impl<S: Store> Pager for Watched<S> {
             self.book.borrow_mut().take(self.process, place);
             return Some(SlotRun { first: slot, count: 1 });
         }
-        let run = self.inner.alloc_run(want)?;
+        let run = self.inner.alloc_run(want, near)?;
         assert!(run.count >= 1 && run.count <= want, "{run:?} for {want}");
         for k in 0..run.count {
             let place = self.place(Slot(run.first.0 + k));

@@ -45,7 +45,7 @@ fn begin_write(vm: &mut Core, content: u64) -> (PageId, Slot) {
     let mut batch: Vec<Member> = Vec::with_capacity(1);
     vm.launder_batch(1, &mut batch);
     assert_eq!(vm.launder_look(batch[0].0, false, ContentHash(content)), Look::Write);
-    (batch[0].0, vm.launder_slots(1).expect("there is room").first)
+    (batch[0].0, vm.launder_slots(1, batch[0].0).expect("there is room").first)
 }
 
 fn end_write(vm: &mut Core, (page, slot): (PageId, Slot), content: u64) {

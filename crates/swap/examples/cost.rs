@@ -38,7 +38,7 @@ fn best(operations: u64, mut round: impl FnMut()) -> f64 {
 fn store(pager: &mut SwapPager, cluster: u32, at: impl Fn(u64) -> u64) {
     let mut done = 0;
     while done < STORED {
-        let run = pager.alloc_run(cluster).unwrap();
+        let run = pager.alloc_run(cluster, PageId::new(ObjectId(0), 0)).unwrap();
         for k in 0..run.count {
             assert!(pager.assign(page(at(done)), Slot(run.first.0 + k), ContentHash(done)));
             done += 1;

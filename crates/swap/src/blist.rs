@@ -33,8 +33,8 @@
 //! Memory: 1 bit per slot, and 4 bytes per node: 32/512 * 8/7 = 0.07 bits; 1.07 bits per slot, 34 KiB per GiB of swap. All of
 //! it is set up at creation, zeroed, and costs address space only until [`Blist::set_len`] comes near.
 //!
-//! What it cannot do: give more than `RUN_MAX` slots (2 MiB) at once, shrink, or know anything of alignment; and it has one cursor
-//! (one stream of writers).
+//! What it cannot do: give more than `RUN_MAX` slots (2 MiB) at once, shrink, or know anything of alignment. It has one cursor; who
+//! keeps several streams of writers apart has cursors of his own (see `swap_pager`).
 //!
 //! Rejected: Dillon's one-sided hint ("may be too high, never too low", one number per node). It needs less memory, but finds runs
 //! across borders only with special care, and a stale hint costs a fruitless descent just when the device is nearly full. Three exact
@@ -245,6 +245,17 @@ impl Blist {
     /// # Panics
     /// If `want` is 0 or more than [`RUN_MAX`].
     pub fn alloc_exact(&mut self, want: u32, end: u32) -> Option<u32> {
+        let first = self.find_from(self.cursor, want, end)?;
+        self.take(first, want);
+        self.cursor = first + want;
+        Some(first)
+    }
+
+    /// Where `want` contiguous free slots below `end` are: the first such from `cursor` on, then from the beginning.
+    ///
+    /// # Panics
+    /// If `want` is 0 or more than [`RUN_MAX`].
+    pub(crate) fn find_from(&self, cursor: u32, want: u32, end: u32) -> Option<u32> {
         assert!(0 < want && want <= RUN_MAX);
         let end = end.min(self.len);
         if want > self.free || want > end {
@@ -254,10 +265,30 @@ impl Blist {
             return None; // one look at the root
         }
         // A run across the cursor is found by the second search; it looks at all, which costs no more than a part.
-        let first = self.find(self.cursor, end, want).or_else(|| self.find(0, end, want))?;
-        self.take(first, want);
-        self.cursor = first + want;
-        Some(first)
+        self.find(cursor, end, want).or_else(|| self.find(0, end, want))
+    }
+
+    /// Where `want` contiguous free slots within `start..end` are: the first such. => `want` is 1 to [`RUN_MAX`]
+    pub(crate) fn find_within(&self, start: u32, end: u32, want: u32) -> Option<u32> {
+        let end = end.min(self.len);
+        if start >= end || want > end - start { None } else { self.find(start, end, want) }
+    }
+
+    /// Free slots in whole blocks of [`RUN_MAX`]: what is not fragmented, in slots. Costs a look at each block.
+    pub fn free_in_blocks(&self) -> u32 {
+        let blocks = u64::from(self.len) / span(1);
+        (0..blocks as usize).map(|block| if self.runs(1, block).pre == RUN_MAX { RUN_MAX } else { 0 }).sum()
+    }
+
+    /// Back to no slots at all. Costs in proportion to the length.
+    pub fn clear(&mut self) {
+        let touched = |level: u32, len: u32| u64::from(len).div_ceil(span(level)) as usize;
+        self.words[..touched(0, self.len)].fill(0);
+        for level in 1..=self.levels {
+            let start = self.level_start[level as usize];
+            self.nodes[start..start + touched(level, self.len)].fill(0);
+        }
+        (self.len, self.free, self.cursor) = (0, 0, 0);
     }
 
     /// The longest run of free slots below `end`, in slots; [`RUN_MAX`] also if it is longer.
@@ -379,7 +410,7 @@ impl Blist {
     }
 
     /// Free slots become used.
-    fn take(&mut self, first: u32, count: u32) {
+    pub(crate) fn take(&mut self, first: u32, count: u32) {
         self.for_words(first, count, |word, bits| {
             assert!(*word & bits == bits, "taking a slot that is used");
             *word &= !bits;

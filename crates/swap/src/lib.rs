@@ -17,7 +17,10 @@
 
 mod bitmap;
 pub mod blist;
+pub mod device_stats;
 pub mod swap_block;
 pub mod swap_pager;
 
-pub use swap_pager::{Config, DeviceId, SwapPager};
+pub use device_stats::{DeviceStats, Io, Latency};
+pub use overspill_vm::types::DeviceId;
+pub use swap_pager::{AddDeviceError, Config, DeviceState, DeviceStatus, SwapPager};

@@ -37,7 +37,7 @@
 //! Source: FreeBSD `swap_pager.c` (`struct swblk` in a trie per object) and its review D22409 (one lookup for the slot and its
 //! contiguous neighbours); Linux `radix-tree.c` (height grows at the root). Read, not copied.
 
-use overspill_vm::pager::HasPage;
+use overspill_vm::pager::{HasPage, Scan, StoredRun};
 use overspill_vm::types::{ContentHash, ObjectId, PageId, PageIndex, Slot};
 
 /// log2 of the entries of a node.
@@ -399,6 +399,35 @@ impl SwapBlocks {
             }
             index = (at | (LEAF_PAGES - 1)) + 1;
         }
+    }
+
+    /// The next pages at or after `from`, in any object, whose slots are in `first..=last`: a run of neighbouring pages in neighbouring slots
+    /// that lies in one leaf. Looks at `leaves_max` leaves (or objects) at most; [`Scan::next`] is where to go on.
+    pub fn next_in(&self, from: PageId, first: Slot, last: Slot, leaves_max: u32) -> Scan {
+        let (mut object, mut index) = (from.object(), from.index());
+        for _ in 0..leaves_max {
+            let Some((at, path)) = self.leaf_at_or_after(object, index) else {
+                let used = |o: &usize| self.roots[*o] != 0;
+                let Some(next) = (object.0 as usize + 1..self.objects_touched).find(used) else {
+                    return Scan { run: None, next: None };
+                };
+                (object, index) = (ObjectId(next as u16), 0);
+                continue;
+            };
+            let entries = &self.node(path[0])[digit(at, 0)..];
+            let there = |&e: &u32| e > first.0 && e - 1 <= last.0;
+            let after = |k: u64| PageId::from_raw(PageId::new(object, at).raw() + k);
+            if let Some(k) = entries.iter().position(there) {
+                let mut count = 1;
+                while entries.get(k + count).is_some_and(|&e| there(&e) && e == entries[k] + count as u32) {
+                    count += 1;
+                }
+                let run = StoredRun { first: after(k as u64), slot: Slot(entries[k] - 1), count: count as u32 };
+                return Scan { run: Some(run), next: Some(after((k + count) as u64)) };
+            }
+            index = at + entries.len() as u64;
+        }
+        Scan { run: None, next: Some(PageId::from_raw(PageId::new(object, 0).raw() + index)) }
     }
 
     /// The leaf of `index`, or the next one that exists: the path to it and the first index in it that is not below `index`.

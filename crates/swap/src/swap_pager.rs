@@ -1,10 +1,11 @@
-//! The swap pager: swap blocks over the slots of several devices, and what a fork does to them.
+//! The swap pager: swap blocks over the slots of several devices, that come and go while pages are stored on them, and what a fork
+//! does to all that.
 //!
 //! ```text
-//!   slot number space   0 .............. | ................... | ............. u32::MAX
-//!                       device 0         | device 1            | device 2
-//!                       inherited        | inherited           | own
-//!                       (read only: grandparent's file, parent's file)   this process writes here, and only here
+//!   slot number space   entry 0           | entry 1           | entry 2          | ...
+//!                       inherited         | own               | (gone)           |      `slots_max`, rounded up to 2^k, slots each
+//!                       (read only:       | this process writes here
+//!                        a parent's file)
 //!
 //!   a slot of an own device:
 //!
@@ -12,7 +13,37 @@
 //!     free ------------> taken ------------> owned ------------> free
 //!                          |                   |
 //!                          +--- free_slot      +--- release of a frozen slot ---> deferred --- children_gone ---> free
+//!
+//!   a device:
+//!
+//!            add_device        leave (swapoff)                remove: nothing stored, no write, no read
+//!     gone -------------> on <-----------------> leaving ----------------------------------------> gone
+//!                        ^  |       stay              ^
+//!          set_full ---- |  | io_ended: repeated      | leave
+//!                       full| errors                  |
+//!                           +----------------> retired+
 //! ```
+//!
+//! # For the machine: how devices are used
+//!
+//! - **swapon**: [`SwapPager::add_device`]`(slots, priority)` answers an entry ([`DeviceId`], below `devices_max`); keep the file (or
+//!   whatever) under that number. Entries of devices that are gone are used again, so a machine may swap on and off for ever.
+//!   Optional: [`SwapPager::map_extents`], for a device of several pieces; then [`SwapPager::locate`] says where a slot's bytes are.
+//! - **Reads and writes**: unchanged; [`SwapPager::device_of`] / [`SwapPager::locate`] name the device of a slot. After each operation call
+//!   [`SwapPager::io_ended`] (counters, percentiles); if it answers `true` the device has just been retired after repeated errors, and
+//!   the machine should begin a swapoff of it as if someone had asked for one. ENOSPC: [`SwapPager::set_full`], as before.
+//! - **swapoff**: `Vm::swapoff_begin`, then `Vm::swapoff_next` until `Done`; see there (`overspill_vm`, `vm/swapoff.rs`). A device whose
+//!   entry is gone has no read or write under way, so its file can be closed. `Vm::swapoff_cancel` at any moment.
+//! - **swaps**: [`SwapPager::devices`] and [`SwapPager::status`]; [`SwapPager::stats`] for counters and percentiles.
+//! - **Fork**: as before ([`SwapPager::fork_parent`], [`SwapPager::fork_child`], [`SwapPager::children_gone`]). `Vm::is_quiescent` also
+//!   waits for runs of a swapoff. The child does not go on with a swapoff of its parent's.
+//!
+//! # How it works
+//!
+//! **Choice.** Devices of the highest priority first; among equals a run each in turn. A run that is much shorter than wanted
+//! is taken only when no lower priority has a longer one either. Within a device, each of eight *writers* (an address range of a
+//! GiB hashes to one) has a window of [`RUN_MAX`] free slots to itself as long as there are such, so that pages that lie near each other
+//! in memory lie near each other on the device even if they are written in turns; then next-fit from where the writer was.
 //!
 //! **Fork.** A child reads its parent's files by the slots that it has inherited. In the parent, [`SwapPager::fork_parent`] freezes
 //! all slots that are in use: a frozen slot that is given back is remembered, not handed out, so nobody writes over what a child
@@ -20,16 +51,27 @@
 //! devices there are read-only and adds one of its own; what it forgets on an inherited device it just forgets. A grandchild
 //! inherits both.
 //!
+//! **swapoff and forks.** Frozen slots do not keep a device: once no page of *this* process is stored there it is gone for this process, and
+//! its file is closed here. A child that may still read it has it open itself, and the file lives as long as anyone has. (A block
+//! device must not be given to others before the children are gone; the machine counts them anyway.) In the child the
+//! device is inherited; it leaves by the same steps, when it is asked to.
+//!
 //! **Growth.** A device's usable length grows in steps of [`GROW_SLOTS`] when no free run of the wanted length is left, so a file, and
 //! the tables, get no longer than they must; only at the greatest length do writes get shorter. A device that is out of space
 //! ([`SwapPager::set_full`]) gives slots only below the highest that was ever written, where the file has its blocks already.
 //!
+//! **Integrity.** The hash of what was written is kept here, in memory, per page, not on the device; and a page's slot is found by its object
+//! and index. So whatever is read from a slot is accepted only if it is, byte for byte (but for a chance of 2^-64), what was last
+//! written *for that page*: content of another page's slot, of an older version of the same page, or of a write that was lost
+//! has another hash, or is the same content. Object, page and generation need not be written beside the content.
+//!
 //! Invariants, per device, asserted at each change:
 //!
-//! - `taken + owned + deferred == used`, `used + free == len <= slots`
+//! - `taken + owned + deferred == used`, `used + free == len <= slots` (own devices)
 //! - no slot has two pages: `assign` needs a slot that is taken, and taken it is no longer then
 //! - `deferred <= frozen`: (as sets) only frozen slots wait, and a frozen slot is never free
 //! - all slots in use are below `len`; all written ones below `written_end <= len`
+//! - `owned` = pages stored there, on inherited devices too; a device that is gone has none
 //!
 //! Memory, per slot below `len`: 1.07 bits free list, 1 bit owned, after a fork 2 bits frozen and deferred: at most 4.1 bits, which is
 //! 0.013 per cent. Per page: see `swap_block`. All devices' tables are made at set-up for the largest device, as address
@@ -37,22 +79,34 @@
 //!
 //! Locks: none; `&mut` is the lock. No I/O, no waiting, no allocation after [`SwapPager::new`].
 //!
-//! What it cannot do yet: shrink or remove a device, choose among devices other than in the order of their making, free the parent's
-//! slots child by child (the last one out frees all), or share an inherited slot's space once both have forgotten it before
-//! that. The first two are made here: a device's whole state is one `Device`, and `alloc_run` is the one place that chooses.
+//! What it cannot do: free the parent's slots child by child (the last one out frees all), or share an inherited slot's space
+//! once both have forgotten it before that.
 //!
-//! Source: FreeBSD `swap_pager.c` (devices as ranges of one `daddr` space, next device when one is full); read, not copied. The fork
-//! scheme is our own, since the kernel has a reference count per slot, which two processes cannot share without shared memory.
+//! Source: FreeBSD `swap_pager.c` (devices as ranges of one `daddr` space, next device when one is full); Linux `swapfile.c` (priorities,
+//! clusters per CPU); read, not copied. The fork scheme is our own, since the kernel has a reference count per slot, which two
+//! processes cannot share without shared memory.
 
 use crate::bitmap::{Bitmap, WORD_BITS};
 use crate::blist::{Blist, RUN_MAX};
+use crate::device_stats::{DeviceStats, Io};
 use crate::swap_block::{LEAF_PAGES, NoMetadata, SwapBlocks};
-use overspill_vm::pager::{HasPage, Pager, SlotRun};
-use overspill_vm::types::{ContentHash, PageId, PageIndex, Slot};
+use overspill_vm::pager::{DeviceUse, HasPage, Pager, Scan, SlotRun};
+use overspill_vm::types::{ContentHash, DeviceId, PageId, PageIndex, Slot};
+use std::cmp::Reverse;
 
 /// A device's usable length grows by this many slots: 64 MiB. Guessed: long next to any cluster, short next to any disk.
 pub const GROW_SLOTS: u32 = 16 * 1024;
 const _: () = assert!(GROW_SLOTS >= RUN_MAX, "one step of growth must do for any run");
+/// A device is retired after so many failed operations in a row, if there is another.
+pub const ERRORS_MAX: u32 = 8;
+/// As long as a lower priority has a run of so many slots, no shorter ones are taken on a higher.
+const SHORT_RUN: u32 = 16;
+/// Streams of writes that are kept apart on a device.
+const WRITERS: usize = 8;
+/// log2 of the pages that surely belong to one writer: 1 GiB.
+const WRITER_SHIFT: u32 = 18;
+/// Swap blocks that one step of a walk looks at, at most: a few microseconds.
+const SCAN_LEAVES_MAX: u32 = 32;
 
 /// Nodes are made for pages that lie so thin. See [`Config::pages_max`].
 const LEAF_PAGES_STORED_MIN: u64 = LEAF_PAGES / 8;
@@ -65,24 +119,102 @@ pub struct Config {
     pub pages_max: u64,
     /// The length of the first device, and the most that a later one can have, in slots (pages).
     pub slots_max: u32,
-    /// How many devices there can be, inherited ones included. One fork deeper takes one more.
+    /// How many devices there can be at a time, inherited ones included. One fork deeper takes one more. `devices_max` times
+    /// `slots_max` (rounded up to a power of two) is at most 2^32.
     pub devices_max: u16,
 }
 
-/// A swap device, by the order in which they were added.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct DeviceId(pub u16);
+/// Why a device could not be added.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum AddDeviceError {
+    /// There are as many as there can be.
+    TooMany {
+        /// How many that is.
+        devices_max: u16,
+    },
+    /// It has no slots.
+    Empty,
+    /// It has more slots than a device can have.
+    TooLong {
+        /// How many that is, in slots (pages).
+        slots_max: u32,
+    },
+}
 
-/// One device: its place in the slot number space and the state of its slots.
+impl core::fmt::Display for AddDeviceError {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match *self {
+            AddDeviceError::TooMany { devices_max } => {
+                write!(f, "there are {devices_max} swap devices, and no more are possible: swap one off first")
+            }
+            AddDeviceError::Empty => write!(f, "the swap device has no room for a single page"),
+            AddDeviceError::TooLong { slots_max } => {
+                write!(f, "the swap device is longer than the {} MiB that were allowed for at the start", slots_max >> 8)
+            }
+        }
+    }
+}
+
+impl core::error::Error for AddDeviceError {}
+
+/// What a device is there for at the moment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum DeviceState {
+    /// Pages are written there.
+    On,
+    /// Out of space: pages are written only where the file has blocks already.
+    Full,
+    /// A parent's: only read.
+    Inherited,
+    /// A swapoff is under way.
+    Leaving,
+    /// It failed too often: nothing is written there any more. A swapoff should take it off.
+    Retired,
+}
+
+/// How a device stands.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct DeviceStatus {
+    /// What it is there for.
+    pub state: DeviceState,
+    /// Higher ones are written first.
+    pub priority: i16,
+    /// Its greatest length, in slots (pages).
+    pub slots: u32,
+    /// Its length so far, in slots.
+    pub len: u32,
+    /// Slots in use, those that wait for children included (0 on an inherited device), in slots.
+    pub used: u32,
+    /// Of these, slots that wait for [`SwapPager::children_gone`], in slots.
+    pub deferred: u32,
+    /// Pages of this process that are stored there, in pages.
+    pub stored: u32,
+    /// Of the free slots below `len`, how many lie in holes shorter than a whole block of [`RUN_MAX`] slots, in thousandths.
+    pub fragmented_permille: u32,
+}
+
+/// Where a writer goes on: the window `at..end` was all free when it was chosen.
+#[derive(Clone, Copy, Default)]
+struct Window {
+    at: u32,
+    end: u32,
+}
+
+/// One device: the state of its slots.
 #[derive(Clone)]
 struct Device {
-    /// Its slots are `base..base + slots`. Both constant once it is added; `slots` is 0 before.
-    base: u32,
+    /// Its greatest length; 0: there is no device in this entry.
     slots: u32,
-    /// This process writes it. Otherwise it is inherited: nothing below is used any more.
+    /// This process writes it. Otherwise it is inherited: of what is below, only the counts and `reading` are kept.
     own: bool,
     /// The machine saw ENOSPC.
     full: bool,
+    /// It failed too often.
+    retired: bool,
+    /// The number of the swapoff that is under way.
+    leaving: Option<u32>,
+    priority: i16,
     /// Slots that were in use at a fork whose child may still read them.
     frozen: Bitmap,
     /// Frozen slots that have been given back.
@@ -93,21 +225,30 @@ struct Device {
     taken_count: u32,
     owned_count: u32,
     deferred_count: u32,
+    /// Reads under way.
+    reading: u32,
     /// `frozen` was ever touched.
     forked: bool,
     /// `frozen` is not empty, maybe.
     frozen_any: bool,
     /// One more than the highest slot that was ever written.
     written_end: u32,
+    windows: [Window; WRITERS],
+    /// Where the next window is looked for.
+    window_next: u32,
+    stats: DeviceStats,
 }
 
 impl Device {
+    /// An empty entry with tables.
     fn new(slots_max: u32) -> Self {
         Device {
-            base: 0,
             slots: 0,
             own: false,
             full: false,
+            retired: false,
+            leaving: None,
+            priority: 0,
             frozen: Bitmap::new(slots_max),
             deferred: Bitmap::new(slots_max),
             owned: Bitmap::new(slots_max),
@@ -115,10 +256,31 @@ impl Device {
             taken_count: 0,
             owned_count: 0,
             deferred_count: 0,
+            reading: 0,
             forked: false,
             frozen_any: false,
             written_end: 0,
+            windows: [Window::default(); WRITERS],
+            window_next: 0,
+            stats: DeviceStats::default(),
         }
+    }
+
+    /// The entry is free again. => nothing is stored, taken or read there
+    fn clear(&mut self) {
+        assert!(self.use_of() == DeviceUse::default(), "a device is removed while something needs it");
+        for index in 0..self.words() {
+            // what children wait for is theirs; the owned bits of an inherited device are the parent's
+            for set in [&mut self.frozen, &mut self.deferred, &mut self.owned] {
+                set.set_word(index, 0);
+            }
+        }
+        self.blist.clear();
+        self.slots = 0;
+        (self.own, self.full, self.retired, self.leaving) = (false, false, false, None);
+        (self.deferred_count, self.forked, self.frozen_any, self.written_end) = (0, false, false, 0);
+        (self.windows, self.window_next) = ([Window::default(); WRITERS], 0);
+        self.stats = DeviceStats::default();
     }
 
     #[inline]
@@ -127,22 +289,60 @@ impl Device {
         assert!(counts == u64::from(self.blist.used()), "taken + owned + deferred == used");
     }
 
+    fn use_of(&self) -> DeviceUse {
+        DeviceUse { stored: self.owned_count.into(), taken: self.taken_count.into(), reading: self.reading.into() }
+    }
+
+    /// New pages may go there.
+    fn gives(&self) -> bool {
+        self.own && !self.retired && self.leaving.is_none()
+    }
+
     /// Slots from here on must not be handed out.
     fn end(&self) -> u32 {
         if self.full { self.written_end } else { self.slots }
     }
 
+    /// Slots that it could still give; a few less if it is full.
+    fn room(&self) -> u32 {
+        if self.gives() { self.end().saturating_sub(self.blist.used()) } else { 0 }
+    }
+
     /// Takes exactly `want` slots, growing if need be.
-    fn alloc_exact(&mut self, want: u32) -> Option<u32> {
-        let mut first = self.blist.alloc_exact(want, self.end());
+    fn alloc_exact(&mut self, want: u32, writer: usize) -> Option<u32> {
+        let mut first = self.find(want, writer);
         let len = self.blist.len();
         if first.is_none() && !self.full && len < self.slots {
             self.blist.set_len(len.saturating_add(GROW_SLOTS).min(self.slots));
-            first = self.blist.alloc_exact(want, self.end());
+            first = self.find(want, writer);
         }
-        self.taken_count += if first.is_some() { want } else { 0 };
+        let first = first?;
+        self.blist.take(first, want);
+        let window = &mut self.windows[writer];
+        window.at = first + want;
+        window.end = window.end.max(window.at);
+        self.taken_count += want;
         self.assert_counts();
-        first
+        Some(first)
+    }
+
+    /// `want` free slots: in the writer's window, in a new one, or anywhere.
+    fn find(&mut self, want: u32, writer: usize) -> Option<u32> {
+        let end = self.end();
+        let window = self.windows[writer];
+        if let Some(first) = self.blist.find_within(window.at, window.end.min(end), want) {
+            return Some(first);
+        }
+        if let Some(fresh) = self.blist.find_from(self.window_next, RUN_MAX, end) {
+            self.window_next = fresh + RUN_MAX;
+            // a lone writer goes on where it was, across the border
+            let at = if fresh == window.end { window.at } else { fresh };
+            self.windows[writer] = Window { at, end: fresh + RUN_MAX };
+            return self.blist.find_within(at, fresh + RUN_MAX, want);
+        }
+        let first = self.blist.find_from(window.at, want, end)?;
+        self.windows[writer].end = first + want;
+        Some(first)
     }
 
     /// A taken slot gets a page.
@@ -166,9 +366,9 @@ impl Device {
 
     /// An owned slot loses its page.
     fn release(&mut self, at: u32) {
+        self.owned_count -= 1;
         if self.own {
             self.owned.remove(at);
-            self.owned_count -= 1;
             self.give_back(at);
         }
     }
@@ -225,6 +425,34 @@ impl Device {
         self.assert_counts();
     }
 
+    /// This process is a child: it may only read what is there.
+    fn inherit(&mut self) {
+        self.own = false;
+        self.leaving = None;
+        (self.taken_count, self.reading) = (0, 0);
+    }
+
+    fn status(&self) -> DeviceStatus {
+        let free = u64::from(self.blist.free_count());
+        let broken = free - u64::from(self.blist.free_in_blocks());
+        DeviceStatus {
+            state: match self {
+                _ if self.leaving.is_some() => DeviceState::Leaving,
+                _ if self.retired => DeviceState::Retired,
+                _ if !self.own => DeviceState::Inherited,
+                _ if self.full => DeviceState::Full,
+                _ => DeviceState::On,
+            },
+            priority: self.priority,
+            slots: self.slots,
+            len: self.blist.len(),
+            used: if self.own { self.blist.used() } else { 0 },
+            deferred: if self.own { self.deferred_count } else { 0 },
+            stored: self.owned_count,
+            fragmented_permille: (broken * 1000).checked_div(free).unwrap_or(0) as u32,
+        }
+    }
+
     fn metadata_bytes(&self) -> u64 {
         let bitmaps = if self.forked { 3 } else { 1 };
         self.blist.metadata_bytes() + self.words() as u64 * u64::from(WORD_BITS / 8) * bitmaps
@@ -234,46 +462,110 @@ impl Device {
 /// All devices, and which has which slots.
 #[derive(Clone)]
 struct Devices {
-    /// `devices_max` of them, with tables; the first `count` are in use, in the order of their slots.
+    /// The table. Entry `i` has the slots from `i << shift` on.
     all: Vec<Device>,
-    count: usize,
+    shift: u32,
+    /// The entries that are in use, by priority, then by number. Has room for all.
+    order: Vec<u16>,
+    /// Whose turn it is among equals.
+    turn: usize,
+    /// Number of the last swapoff.
+    leaves: u32,
+    /// Devices that nothing new goes to, own or inherited, though it could.
+    unwelcome: u32,
 }
 
 impl Devices {
-    /// The device of `slot`. Few devices: a walk from the newest, which is the one that is written.
+    /// The entry of `slot`, and where on it.
     #[inline]
-    fn index_of(&self, slot: Slot) -> usize {
-        self.all[..self.count]
-            .iter()
-            .rposition(|d| d.base <= slot.0)
-            .filter(|&i| slot.0 - self.all[i].base < self.all[i].slots)
-            .expect("the slot is on a device")
+    fn split(&self, slot: Slot) -> (usize, u32) {
+        ((slot.0 >> self.shift) as usize, slot.0 & ((1 << self.shift) - 1))
+    }
+
+    #[inline]
+    fn join(&self, index: usize, at: u32) -> Slot {
+        Slot((index as u32) << self.shift | at)
     }
 
     /// The device of `slot`, and where on it.
     #[inline]
     fn of(&mut self, slot: Slot) -> (&mut Device, u32) {
-        let index = self.index_of(slot);
+        let (index, at) = self.split(slot);
         let device = &mut self.all[index];
-        let at = slot.0 - device.base;
+        assert!(at < device.slots, "the slot is on no device");
         (device, at)
     }
 
-    fn in_use(&self) -> &[Device] {
-        &self.all[..self.count]
+    fn get(&self, device: DeviceId) -> Option<&Device> {
+        self.all.get(device.0 as usize).filter(|d| d.slots > 0)
+    }
+
+    fn get_mut(&mut self, device: DeviceId) -> Option<&mut Device> {
+        self.all.get_mut(device.0 as usize).filter(|d| d.slots > 0)
+    }
+
+    fn in_use(&self) -> impl Iterator<Item = &Device> {
+        self.all.iter().filter(|d| d.slots > 0)
     }
 
     fn own(&self) -> impl Iterator<Item = &Device> {
-        self.in_use().iter().filter(|d| d.own)
+        self.in_use().filter(|d| d.own)
     }
 
     fn own_mut(&mut self) -> impl Iterator<Item = &mut Device> {
-        self.all[..self.count].iter_mut().filter(|d| d.own)
+        self.all.iter_mut().filter(|d| d.slots > 0 && d.own)
     }
 
     fn release(&mut self, slot: Slot) {
         let (device, at) = self.of(slot);
         device.release(at);
+    }
+
+    /// To be called when a device comes, goes, or changes what it is there for. Does not allocate.
+    fn changed(&mut self) {
+        self.order.clear();
+        self.order.extend((0..self.all.len() as u16).filter(|&i| self.all[i as usize].slots > 0));
+        self.order.sort_unstable_by_key(|&i| (Reverse(self.all[i as usize].priority), i));
+        self.unwelcome = self.in_use().filter(|d| d.leaving.is_some() || d.retired).count() as u32;
+    }
+
+    /// The longest run up to `want` among the devices `order[from..to]`, if it is at least `least` long.
+    fn alloc_longest(&mut self, from: usize, to: usize, want: u32, least: u32, writer: usize) -> Option<(usize, u32, u32)> {
+        let longest = |&i: &u16| {
+            let device = &self.all[i as usize];
+            if device.gives() { device.blist.longest_below(device.end()).min(want) } else { 0 }
+        };
+        let best = self.order[from..to].iter().max_by_key(|i| longest(i))?;
+        let (index, count) = (*best as usize, longest(best));
+        if count < least {
+            return None;
+        }
+        let first = self.all[index].alloc_exact(count, writer)?;
+        Some((index, first, count))
+    }
+
+    /// See [`SwapPager::alloc_run`].
+    fn alloc(&mut self, want: u32, writer: usize) -> Option<(usize, u32, u32)> {
+        let mut from = 0;
+        while from < self.order.len() {
+            let priority = self.all[self.order[from] as usize].priority;
+            let equals = self.order[from..].iter().take_while(|&&i| self.all[i as usize].priority == priority).count();
+            for k in 0..equals {
+                let index = self.order[from + (self.turn + k) % equals] as usize;
+                if self.all[index].gives()
+                    && let Some(first) = self.all[index].alloc_exact(want, writer)
+                {
+                    self.turn = self.turn.wrapping_add(k + 1);
+                    return Some((index, first, want));
+                }
+            }
+            let short = self.alloc_longest(from, from + equals, want, want.min(SHORT_RUN), writer);
+            if short.is_some() {
+                return short;
+            }
+            from += equals;
+        }
+        self.alloc_longest(0, self.order.len(), want, 1, writer)
     }
 }
 
@@ -287,13 +579,13 @@ impl Devices {
 /// use overspill_vm::types::{ContentHash, ObjectId, PageId, Slot};
 ///
 /// let mut swap = SwapPager::new(Config { pages_max: 1000, slots_max: 1000, devices_max: 2 });
-/// let run = swap.alloc_run(8).unwrap();
+/// let first = PageId::new(ObjectId(0), 100);
+/// let run = swap.alloc_run(8, first).unwrap();
 /// for k in 0..run.count {
-///     let page = PageId::new(ObjectId(0), 100 + u64::from(k));
 ///     // ... the machine writes the page ...
-///     assert!(swap.assign(page, Slot(run.first.0 + k), ContentHash(7)));
+///     assert!(swap.assign(first.offset(k.into()), Slot(run.first.0 + k), ContentHash(7)));
 /// }
-/// let has = swap.has_page(PageId::new(ObjectId(0), 102), 64, 64).unwrap();
+/// let has = swap.has_page(first.offset(2), 64, 64).unwrap();
 /// assert_eq!((has.before, has.after), (2, 5));
 /// ```
 #[derive(Clone)]
@@ -303,36 +595,63 @@ pub struct SwapPager {
 }
 
 impl SwapPager {
-    /// A swap pager with one device of its own, of `slots_max` slots. Allocates everything it will ever need.
+    /// A swap pager with one device of its own, of `slots_max` slots and priority 0. Allocates everything it will ever need.
     ///
     /// # Panics
-    /// If a limit is 0, or the first device does not fit the slot number space, or `pages_max` is beyond 2^34.
+    /// If a limit is 0, or all devices together do not fit the slot number space, or `pages_max` is beyond 2^34.
     pub fn new(config: Config) -> Self {
-        assert!(config.pages_max > 0 && config.slots_max > 0 && config.devices_max > 0);
-        let nodes_max = config.pages_max.div_ceil(LEAF_PAGES_STORED_MIN);
-        let device = || Device::new(config.slots_max);
-        let mut pager = SwapPager {
-            blocks: SwapBlocks::new(u32::try_from(nodes_max).expect("pages_max <= 2^34")),
-            devices: Devices { all: std::iter::repeat_with(device).take(config.devices_max.into()).collect(), count: 0 },
-        };
-        pager.add_device(config.slots_max).expect("the first device fits");
+        let mut pager = Self::without_device(config);
+        pager.add_device(config.slots_max, 0).expect("the first device fits");
         pager
     }
 
-    /// Adds a device of `slots` slots, which this process writes. `None` if there are `devices_max` already, if `slots` is 0 or beyond
-    /// `slots_max`, or if the slot number space is used up. Does not allocate.
-    pub fn add_device(&mut self, slots: u32) -> Option<DeviceId> {
-        let Devices { all, count } = &mut self.devices;
-        let base = all[..*count].last().map_or(0, |d| d.base + d.slots);
-        let device = all.get_mut(*count)?;
-        if slots == 0 || slots > device.blist.capacity() || base.checked_add(slots).is_none() {
-            return None;
+    /// A swap pager without any device.
+    ///
+    /// # Panics
+    /// As [`SwapPager::new`].
+    pub fn without_device(config: Config) -> Self {
+        assert!(config.pages_max > 0 && config.slots_max > 0 && config.devices_max > 0);
+        assert!(config.slots_max <= 1 << 31, "a device has at most 2^31 slots");
+        let shift = config.slots_max.next_power_of_two().trailing_zeros();
+        assert!(u64::from(config.devices_max) << shift <= 1 << 32, "all devices must fit the slot number space");
+        let nodes_max = config.pages_max.div_ceil(LEAF_PAGES_STORED_MIN);
+        let device = || Device::new(config.slots_max);
+        SwapPager {
+            blocks: SwapBlocks::new(u32::try_from(nodes_max).expect("pages_max <= 2^34")),
+            devices: Devices {
+                all: std::iter::repeat_with(device).take(config.devices_max.into()).collect(),
+                shift,
+                order: Vec::with_capacity(config.devices_max.into()),
+                turn: 0,
+                leaves: 0,
+                unwelcome: 0,
+            },
         }
-        device.base = base;
-        device.slots = slots;
-        device.own = true;
-        *count += 1;
-        Some(DeviceId(*count as u16 - 1))
+    }
+
+    /// Adds a device of `slots` slots, which this process writes. Devices of higher priority are written first, those of equal
+    /// priority in turns. Does not allocate.
+    ///
+    /// # Errors
+    /// [`AddDeviceError`]; nothing is changed then.
+    pub fn add_device(&mut self, slots: u32, priority: i16) -> Result<DeviceId, AddDeviceError> {
+        let slots_max = self.slots_max();
+        if slots == 0 {
+            return Err(AddDeviceError::Empty);
+        }
+        if slots > slots_max {
+            return Err(AddDeviceError::TooLong { slots_max });
+        }
+        let devices_max = self.devices.all.len() as u16;
+        let free = self.devices.all.iter().position(|d| d.slots == 0);
+        let index = free.ok_or(AddDeviceError::TooMany { devices_max })?;
+        let device = &mut self.devices.all[index];
+        (device.slots, device.own, device.priority) = (slots, true, priority);
+        if (index as u64) << self.devices.shift | u64::from(slots) == 1 << 32 {
+            device.slots = slots - 1; // the swap blocks cannot remember slot u32::MAX
+        }
+        self.devices.changed();
+        Ok(DeviceId(index as u16))
     }
 
     /// The most slots that a device can have.
@@ -340,9 +659,36 @@ impl SwapPager {
         self.devices.all[0].blist.capacity()
     }
 
-    /// How many devices there are, inherited ones included.
-    pub fn devices(&self) -> u16 {
-        self.devices.count as u16
+    /// The devices that there are, those to be written first first.
+    pub fn devices(&self) -> impl Iterator<Item = DeviceId> + '_ {
+        self.devices.order.iter().map(|&i| DeviceId(i))
+    }
+
+    /// How a device stands; `None` if there is none of that number. Costs a pass over a bit per 64 slots.
+    pub fn status(&self, device: DeviceId) -> Option<DeviceStatus> {
+        self.devices.get(device).map(Device::status)
+    }
+
+    /// What it has done, by [`SwapPager::io_ended`].
+    pub fn stats(&self, device: DeviceId) -> Option<&DeviceStats> {
+        self.devices.get(device).map(|d| &d.stats)
+    }
+
+    /// Counts an operation. Returns `true` if its failure was one too many ([`ERRORS_MAX`] in a row): the device is retired and should be
+    /// swapped off. The last device that is written is never retired, since nothing would be better.
+    ///
+    /// # Panics
+    /// If there is no such device.
+    pub fn io_ended(&mut self, device: DeviceId, io: Io) -> bool {
+        let others = self.devices.in_use().filter(|d| d.gives()).count();
+        let it = self.devices.get_mut(device).expect("there is such a device");
+        it.stats.count(io);
+        let retire = it.stats.errors_in_a_row >= ERRORS_MAX && !it.retired && others > u32::from(it.gives()) as usize;
+        if retire {
+            it.retired = true;
+            self.devices.changed();
+        }
+        retire
     }
 
     /// The device that `slot` is on, and its offset there, in slots (pages).
@@ -351,8 +697,9 @@ impl SwapPager {
     /// If it is on none.
     #[inline]
     pub fn device_of(&self, slot: Slot) -> (DeviceId, u32) {
-        let index = self.devices.index_of(slot);
-        (DeviceId(index as u16), slot.0 - self.devices.all[index].base)
+        let (index, at) = self.devices.split(slot);
+        assert!(at < self.devices.all[index].slots, "the slot is on no device");
+        (DeviceId(index as u16), at)
     }
 
     /// Whether this process may not write `device`, because it is a parent's.
@@ -360,7 +707,7 @@ impl SwapPager {
     /// # Panics
     /// If there is no such device.
     pub fn is_inherited(&self, device: DeviceId) -> bool {
-        !self.devices.in_use()[device.0 as usize].own
+        !self.devices.get(device).expect("there is such a device").own
     }
 
     /// The machine saw ENOSPC on `device` (or sees room again). While full, only slots below the highest one ever written are given,
@@ -370,8 +717,7 @@ impl SwapPager {
     /// # Panics
     /// If there is no such device.
     pub fn set_full(&mut self, device: DeviceId, full: bool) {
-        let count = self.devices.count;
-        self.devices.all[..count][device.0 as usize].full = full;
+        self.devices.get_mut(device).expect("there is such a device").full = full;
     }
 
     /// The length of all own devices, in slots (pages): the most that [`Pager::used`] can become.
@@ -407,13 +753,15 @@ impl SwapPager {
         self.devices.own_mut().for_each(Device::thaw);
     }
 
-    /// This process is the child of a fork: all devices become read-only, and one of its own is added, of `slots` slots.
+    /// This process is the child of a fork: all devices become read-only, a swapoff of the parent's is none here, and a device of
+    /// its own is added, of `slots` slots.
     ///
     /// `None` if it could not be added ([`SwapPager::add_device`]). The others are read-only even so; the child can read back what is
     /// stored, but store nothing. Does not allocate.
     pub fn fork_child(&mut self, slots: u32) -> Option<DeviceId> {
-        self.devices.own_mut().for_each(|d| d.own = false);
-        self.add_device(slots)
+        self.devices.all.iter_mut().for_each(Device::inherit);
+        self.devices.changed();
+        self.add_device(slots, 0).ok()
     }
 
     /// [`Pager::rename`] for a caller that can go on when there is no metadata for `to`.
@@ -433,14 +781,18 @@ impl SwapPager {
     /// If one does not hold.
     pub fn check(&self) {
         self.blocks.check();
-        let mut end = 0;
-        for device in self.devices.in_use() {
-            assert!(device.base == end && device.slots > 0);
-            end += device.slots;
+        let stored: u64 = self.devices.in_use().map(|d| u64::from(d.owned_count)).sum();
+        assert_eq!(stored, self.stored(), "pages stored, by device and in all");
+        for device in &self.devices.all {
             device.blist.check();
-            device.assert_counts();
+            if device.slots == 0 {
+                assert!(device.use_of() == DeviceUse::default() && device.blist.is_empty());
+                assert!(!device.own && device.leaving.is_none());
+                continue;
+            }
             assert!(device.written_end <= device.blist.len() && device.blist.len() <= device.slots);
             if device.own {
+                device.assert_counts();
                 let (mut owned, mut deferred) = (0, 0);
                 for index in 0..device.words() {
                     let used = device.blist.used_word(index);
@@ -455,13 +807,19 @@ impl SwapPager {
     }
 }
 
+/// Which of a device's streams of writes the pages around `near` belong to.
+fn writer_of(near: PageId) -> usize {
+    let area = near.raw() >> WRITER_SHIFT;
+    (area.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (u64::BITS - WRITERS.ilog2())) as usize
+}
+
 /// Nothing here waits or allocates.
 impl Pager for SwapPager {
     #[inline]
     fn has_page(&self, page: PageId, before_max: u32, after_max: u32) -> Option<HasPage> {
         self.blocks.has_page(page, before_max, after_max, |slot| {
-            let device = &self.devices.all[self.devices.index_of(slot)];
-            (Slot(device.base), Slot(device.base + (device.slots - 1)))
+            let (index, _) = self.devices.split(slot);
+            (self.devices.join(index, 0), self.devices.join(index, self.devices.all[index].slots - 1))
         })
     }
 
@@ -470,22 +828,14 @@ impl Pager for SwapPager {
         self.blocks.get(page).map(|(_, content)| content)
     }
 
-    /// A full run from the first own device that has (or can grow) one; else the longest that there is on any. Never more than
-    /// [`RUN_MAX`].
+    /// A full run from the devices of the highest priority, in turns; a shorter one there if it is not too short; then the same with the
+    /// next priority; at last the longest that there is on any. Never more than [`RUN_MAX`].
     ///
     /// # Panics
     /// If `want` is 0.
-    fn alloc_run(&mut self, want: u32) -> Option<SlotRun> {
-        let want = want.min(RUN_MAX);
-        for device in self.devices.own_mut() {
-            if let Some(first) = device.alloc_exact(want) {
-                return Some(SlotRun { first: Slot(device.base + first), count: want });
-            }
-        }
-        let device = self.devices.own_mut().max_by_key(|d| d.blist.longest_below(d.end()))?;
-        let count = device.blist.longest_below(device.end());
-        let first = if count > 0 { device.alloc_exact(count)? } else { return None };
-        Some(SlotRun { first: Slot(device.base + first), count })
+    fn alloc_run(&mut self, want: u32, near: PageId) -> Option<SlotRun> {
+        let (index, first, count) = self.devices.alloc(want.min(RUN_MAX), writer_of(near))?;
+        Some(SlotRun { first: self.devices.join(index, first), count })
     }
 
     /// # Panics
@@ -535,7 +885,71 @@ impl Pager for SwapPager {
     }
 
     fn metadata_bytes(&self) -> u64 {
-        self.blocks.metadata_bytes() + self.devices.in_use().iter().map(Device::metadata_bytes).sum::<u64>()
+        self.blocks.metadata_bytes() + self.devices.in_use().map(Device::metadata_bytes).sum::<u64>()
+    }
+
+    fn read_begun(&mut self, slot: Slot) {
+        self.devices.of(slot).0.reading += 1;
+    }
+
+    fn read_ended(&mut self, slot: Slot) {
+        self.devices.of(slot).0.reading -= 1;
+    }
+
+    fn device_of(&self, slot: Slot) -> DeviceId {
+        SwapPager::device_of(self, slot).0
+    }
+
+    fn room(&self) -> u64 {
+        self.devices.in_use().map(|d| u64::from(d.room())).sum()
+    }
+
+    fn device_use(&self, device: DeviceId) -> Option<DeviceUse> {
+        self.devices.get(device).map(Device::use_of)
+    }
+
+    fn leave(&mut self, device: DeviceId) -> Option<u32> {
+        let leaves = self.devices.leaves.wrapping_add(1);
+        let it = self.devices.get_mut(device).filter(|d| d.leaving.is_none())?;
+        it.leaving = Some(leaves);
+        self.devices.leaves = leaves;
+        self.devices.changed();
+        Some(leaves)
+    }
+
+    fn stay(&mut self, device: DeviceId) {
+        if let Some(it) = self.devices.get_mut(device) {
+            it.leaving = None;
+            self.devices.changed();
+        }
+    }
+
+    fn leaving(&self, device: DeviceId) -> Option<u32> {
+        self.devices.get(device)?.leaving
+    }
+
+    fn is_unwelcome(&self, page: PageId) -> bool {
+        if self.devices.unwelcome == 0 {
+            return false;
+        }
+        let Some((slot, _)) = self.blocks.get(page) else { return false };
+        let device = &self.devices.all[self.devices.split(slot).0];
+        device.leaving.is_some() || device.retired
+    }
+
+    fn next_on(&self, device: DeviceId, from: PageId) -> Scan {
+        let (first, last) =
+            (self.devices.join(device.0.into(), 0), self.devices.join(device.0.into(), (1 << self.devices.shift) - 1));
+        self.blocks.next_in(from, first, last, SCAN_LEAVES_MAX)
+    }
+
+    /// # Panics
+    /// If something is stored there, or a read or write is under way.
+    fn remove(&mut self, device: DeviceId) {
+        if let Some(it) = self.devices.get_mut(device) {
+            it.clear();
+            self.devices.changed();
+        }
     }
 }
 
@@ -554,8 +968,13 @@ mod tests {
         SwapPager::new(Config { pages_max: 4000, slots_max, devices_max: 4 })
     }
 
+    /// Takes slots for nobody in particular.
+    fn alloc(pager: &mut SwapPager, want: u32) -> Option<SlotRun> {
+        pager.alloc_run(want, page(0, 0))
+    }
+
     fn store(pager: &mut SwapPager, first: PageId, count: u32) -> Slot {
-        let run = pager.alloc_run(count).unwrap();
+        let run = pager.alloc_run(count, first).unwrap();
         assert_eq!(run.count, count);
         for k in 0..count {
             assert!(pager.assign(first.offset(k.into()), Slot(run.first.0 + k), ContentHash(k.into())));
@@ -563,37 +982,192 @@ mod tests {
         run.first
     }
 
+    /// Device and offset of a slot.
+    fn at(pager: &SwapPager, slot: Slot) -> (u16, u32) {
+        let (device, at) = pager.device_of(slot);
+        (device.0, at)
+    }
+
     #[test]
-    fn a_second_device_takes_over_and_runs_end_at_the_border() {
-        let mut pager = small(100);
-        let second = pager.add_device(50).unwrap();
-        assert_eq!(pager.capacity(), 150);
+    fn a_lower_priority_takes_over_and_runs_end_at_the_border() {
+        let mut pager = small(128);
+        let second = pager.add_device(50, -1).unwrap();
+        assert_eq!(pager.capacity(), 178);
         store(&mut pager, page(0, 0), 90);
-        store(&mut pager, page(0, 90), 10);
-        let slot = store(&mut pager, page(0, 100), 50);
-        assert_eq!(slot, Slot(100)); // contiguous as a number, but on another device
+        store(&mut pager, page(0, 90), 38);
+        let slot = store(&mut pager, page(0, 128), 50);
+        assert_eq!(slot, Slot(128)); // contiguous as a number, but on another device
         assert_eq!(pager.device_of(slot), (second, 0));
-        assert_eq!(pager.device_of(Slot(99)), (DeviceId(0), 99));
-        assert_eq!(pager.has_page(page(0, 99), 200, 200).unwrap(), HasPage { slot: Slot(99), before: 99, after: 0 });
-        assert_eq!(pager.has_page(page(0, 100), 200, 200).unwrap(), HasPage { slot, before: 0, after: 49 });
-        assert_eq!(pager.alloc_run(1), None);
+        assert_eq!(at(&pager, Slot(127)), (0, 127));
+        assert_eq!(pager.has_page(page(0, 127), u32::MAX, u32::MAX).unwrap(), HasPage { slot: Slot(127), before: 127, after: 0 });
+        assert_eq!(pager.has_page(page(0, 128), 200, 200).unwrap(), HasPage { slot, before: 0, after: 49 });
+        assert_eq!(alloc(&mut pager, 1), None);
         pager.check();
+    }
+
+    #[test]
+    fn equal_priorities_take_turns() {
+        let mut pager = small(1000);
+        let fast = [pager.add_device(1000, 5).unwrap(), pager.add_device(300, 5).unwrap()];
+        let mut order = Vec::new();
+        for k in 0..40 {
+            let slot = store(&mut pager, page(0, k * 50), 50);
+            order.push(pager.device_of(slot).0);
+        }
+        assert_eq!(order[..4], [fast[0], fast[1], fast[0], fast[1]]);
+        assert_eq!(order.iter().filter(|&&d| d == fast[0]).count(), 20);
+        assert_eq!(order.iter().filter(|&&d| d == fast[1]).count(), 6, "until the short one is full");
+        assert_eq!(order[26..], [DeviceId(0); 14], "then the lower priority");
+        pager.release_range(page(0, 0), 200);
+        assert_eq!(pager.devices().map(|d| d.0).collect::<Vec<_>>(), [1, 2, 0]);
+        pager.check();
+    }
+
+    /// A device that is nearly full gives no crumbs while a lower priority has room, but in the end all of it is used.
+    #[test]
+    fn crumbs_are_taken_last() {
+        let mut pager = small(256);
+        pager.add_device(256, -1).unwrap();
+        store(&mut pager, page(0, 0), 256);
+        (0..256).step_by(2).for_each(|k| assert!(pager.release(page(0, k))));
+        let slot = store(&mut pager, page(1, 0), 32);
+        assert_eq!(at(&pager, slot), (1, 0));
+        let mut given = 32 + 128;
+        while let Some(run) = alloc(&mut pager, 32) {
+            given += run.count;
+        }
+        assert_eq!((given, pager.used()), (512, 512));
+        assert_eq!(pager.room(), 0);
+    }
+
+    /// Two writers that take turns: the pages of each lie in one run, not in stripes.
+    #[test]
+    fn writers_are_kept_apart() {
+        let mut pager = small(1 << 16);
+        let far = (0..64).map(|k| k << WRITER_SHIFT).find(|&k| writer_of(page(0, k)) != writer_of(page(0, 0))).unwrap();
+        for k in 0..16 {
+            store(&mut pager, page(0, k * 32), 32);
+            store(&mut pager, page(0, far + k * 32), 32);
+        }
+        for first in [0, far] {
+            assert_eq!(pager.has_page(page(0, first), 0, u32::MAX).unwrap().after, 511);
+        }
+    }
+
+    /// All pages on `device`, by the walk.
+    fn walk(pager: &SwapPager, device: DeviceId) -> Vec<(PageId, Slot)> {
+        let (mut found, mut from) = (Vec::new(), Some(page(0, 0)));
+        while let Some(at) = from {
+            let scan = pager.next_on(device, at);
+            if let Some(run) = scan.run {
+                found.extend((0..run.count).map(|k| (run.first.offset(k.into()), Slot(run.slot.0 + k))));
+            }
+            assert!(scan.next.is_none_or(|next| next > at));
+            from = scan.next;
+        }
+        found
+    }
+
+    #[test]
+    fn a_leaving_device_gives_nothing_and_is_found_in_runs() {
+        let mut pager = small(1000);
+        let other = pager.add_device(1000, 5).unwrap();
+        for k in 0..10 {
+            store(&mut pager, page(k % 3, u64::from(k) * 1000), 50);
+        }
+        pager.stay(other);
+        let leave = pager.leave(other).unwrap();
+        assert_eq!((pager.leave(other), pager.leaving(other)), (None, Some(leave)));
+        let slot = store(&mut pager, page(9, 0), 100);
+        assert_eq!(at(&pager, slot), (0, 0));
+        assert_eq!(walk(&pager, other).len(), 500);
+        assert_eq!(walk(&pager, DeviceId(0)), (0..100).map(|k| (page(9, k.into()), Slot(k))).collect::<Vec<_>>());
+        assert!(pager.is_unwelcome(page(1, 1000)) && !pager.is_unwelcome(page(9, 0)));
+        for (p, _) in walk(&pager, other) {
+            let run = pager.alloc_run(1, p).unwrap();
+            assert!(pager.assign(p, run.first, ContentHash(0)));
+        }
+        assert_eq!(pager.device_use(other), Some(DeviceUse::default()));
+        pager.remove(other);
+        assert_eq!(pager.device_use(other), None);
+        pager.check();
+    }
+
+    #[test]
+    fn slot_numbers_do_not_run_out() {
+        let mut pager = small(64);
+        for k in 0..10_000 {
+            let device = pager.add_device(1 + k % 64, 1).unwrap();
+            let slot = store(&mut pager, page(0, 7), 1);
+            assert_eq!(pager.device_of(slot), (device, 0));
+            pager.fork_parent(); // a child that lives on, with the file open
+            pager.leave(device).unwrap();
+            assert!(pager.release(page(0, 7)));
+            assert_eq!(pager.deferred(), 1);
+            pager.remove(device);
+        }
+        assert_eq!(pager.add_device(0, 0), Err(AddDeviceError::Empty));
+        assert_eq!(pager.add_device(65, 0), Err(AddDeviceError::TooLong { slots_max: 64 }));
+        (1..4).for_each(|_| assert!(pager.add_device(1, 0).is_ok()));
+        assert_eq!(pager.add_device(1, 0), Err(AddDeviceError::TooMany { devices_max: 4 }));
+        pager.check();
+    }
+
+    #[test]
+    fn errors_in_a_row_retire_a_device_but_not_the_last() {
+        let mut pager = small(100);
+        let second = pager.add_device(100, 3).unwrap();
+        let io = |ok| Io { write: true, pages: 1, bytes: 4096, ns: 1000, ok };
+        for _ in 0..5 {
+            (0..ERRORS_MAX - 1).for_each(|_| assert!(!pager.io_ended(second, io(false))));
+            assert!(!pager.io_ended(second, io(true)));
+        }
+        (0..ERRORS_MAX - 1).for_each(|_| assert!(!pager.io_ended(second, io(false))));
+        assert!(pager.io_ended(second, io(false)));
+        assert_eq!(pager.status(second).unwrap().state, DeviceState::Retired);
+        let slot = store(&mut pager, page(0, 0), 1);
+        assert_eq!(at(&pager, slot), (0, 0));
+        (0..100).for_each(|_| assert!(!pager.io_ended(DeviceId(0), io(false))));
+        assert_eq!(pager.status(DeviceId(0)).unwrap().state, DeviceState::On);
+        assert_eq!(pager.stats(DeviceId(0)).unwrap().writes.errors, 100);
+    }
+
+    #[test]
+    fn a_child_takes_an_inherited_device_off() {
+        let mut pager = small(100);
+        store(&mut pager, page(0, 0), 60);
+        let leave = pager.leave(DeviceId(0));
+        assert!(leave.is_some());
+        let mut child = pager.clone();
+        let own = child.fork_child(100).unwrap();
+        assert_eq!(child.leaving(DeviceId(0)), None, "a swapoff is not inherited");
+        assert_eq!(child.device_use(DeviceId(0)).unwrap().stored, 60);
+        child.leave(DeviceId(0)).unwrap();
+        for k in 0..60 {
+            let run = alloc(&mut child, 1).unwrap();
+            assert_eq!(child.device_of(run.first).0, own);
+            assert!(child.assign(page(0, k), run.first, ContentHash(0)));
+        }
+        child.remove(DeviceId(0));
+        child.check();
+        assert_eq!(child.add_device(100, 0), Ok(DeviceId(0)));
+        child.check();
     }
 
     #[test]
     fn a_device_grows_before_it_hands_out_less() {
         let mut pager = small(GROW_SLOTS * 2 + 5);
         for k in 0..GROW_SLOTS / 32 - 1 {
-            assert_eq!(pager.alloc_run(32).unwrap(), SlotRun { first: Slot(k * 32), count: 32 });
+            assert_eq!(alloc(&mut pager, 32).unwrap(), SlotRun { first: Slot(k * 32), count: 32 });
         }
         assert!(pager.metadata_bytes() < 10_000);
-        assert_eq!(pager.alloc_run(33).unwrap(), SlotRun { first: Slot(GROW_SLOTS - 32), count: 33 });
-        assert_eq!(pager.alloc_run(u32::MAX).unwrap(), SlotRun { first: Slot(GROW_SLOTS + 1), count: RUN_MAX });
+        assert_eq!(alloc(&mut pager, 33).unwrap(), SlotRun { first: Slot(GROW_SLOTS - 32), count: 33 });
+        assert_eq!(alloc(&mut pager, u32::MAX).unwrap(), SlotRun { first: Slot(GROW_SLOTS + 1), count: RUN_MAX });
         while pager.used() + u64::from(RUN_MAX) <= pager.capacity() {
-            assert_eq!(pager.alloc_run(RUN_MAX).unwrap().count, RUN_MAX);
+            assert_eq!(alloc(&mut pager, RUN_MAX).unwrap().count, RUN_MAX);
         }
-        assert!(pager.alloc_run(RUN_MAX).unwrap().count < RUN_MAX);
-        assert_eq!(pager.alloc_run(1), None);
+        assert!(alloc(&mut pager, RUN_MAX).unwrap().count < RUN_MAX);
+        assert_eq!(alloc(&mut pager, 1), None);
         assert_eq!(pager.used(), pager.capacity());
     }
 
@@ -601,19 +1175,19 @@ mod tests {
     fn a_full_device_reuses_what_its_file_has() {
         let mut pager = small(10_000);
         store(&mut pager, page(0, 0), 64);
-        let run = pager.alloc_run(32).unwrap(); // this write fails: ENOSPC
+        let run = alloc(&mut pager, 32).unwrap(); // this write fails: ENOSPC
         for k in 0..32 {
             pager.free_slot(Slot(run.first.0 + k));
         }
         pager.set_full(DeviceId(0), true);
-        assert_eq!(pager.alloc_run(32), None);
+        assert_eq!(alloc(&mut pager, 32), None);
         pager.release_range(page(0, 10), 20);
         pager.release_range(page(0, 60), 4);
-        assert_eq!(pager.alloc_run(32), Some(SlotRun { first: Slot(10), count: 20 }));
-        assert_eq!(pager.alloc_run(32), Some(SlotRun { first: Slot(60), count: 4 }));
-        assert_eq!(pager.alloc_run(32), None);
+        assert_eq!(alloc(&mut pager, 32), Some(SlotRun { first: Slot(10), count: 20 }));
+        assert_eq!(alloc(&mut pager, 32), Some(SlotRun { first: Slot(60), count: 4 }));
+        assert_eq!(alloc(&mut pager, 32), None);
         pager.set_full(DeviceId(0), false);
-        assert_eq!(pager.alloc_run(32).unwrap().count, 32);
+        assert_eq!(alloc(&mut pager, 32).unwrap().count, 32);
         pager.check();
     }
 
@@ -625,12 +1199,12 @@ mod tests {
         store(&mut pager, page(0, 60), 40);
         assert_eq!(pager.release_range(page(0, 0), 100), 100);
         assert_eq!((pager.used(), pager.deferred(), pager.stored()), (60, 60, 0));
-        assert_eq!(pager.alloc_run(100).unwrap(), SlotRun { first: Slot(60), count: 40 }); // not frozen: taken after the fork
-        assert_eq!(pager.alloc_run(1), None);
+        assert_eq!(alloc(&mut pager, 100).unwrap(), SlotRun { first: Slot(60), count: 40 }); // not frozen: taken after the fork
+        assert_eq!(alloc(&mut pager, 1), None);
         pager.check();
         pager.children_gone();
         assert_eq!((pager.used(), pager.deferred()), (40, 0));
-        assert_eq!(pager.alloc_run(100).unwrap().count, 60);
+        assert_eq!(alloc(&mut pager, 100).unwrap().count, 60);
         pager.check();
     }
 
@@ -639,10 +1213,11 @@ mod tests {
         let mut pager = SwapPager::new(Config { pages_max: 100, slots_max: 100, devices_max: 2 });
         store(&mut pager, page(0, 0), 10);
         assert_eq!(pager.fork_child(100), Some(DeviceId(1)));
-        assert_eq!(store(&mut pager, page(0, 10), 10), Slot(100));
+        let slot = store(&mut pager, page(0, 10), 10);
+        assert_eq!(at(&pager, slot), (1, 0));
         assert!(pager.is_inherited(DeviceId(0)) && !pager.is_inherited(DeviceId(1)));
         assert_eq!(pager.fork_child(100), None);
-        assert_eq!(pager.alloc_run(1), None);
+        assert_eq!(alloc(&mut pager, 1), None);
         assert_eq!((pager.used(), pager.capacity(), pager.stored()), (0, 0, 20));
         assert_eq!(pager.has_page(page(0, 5), 9, 9).unwrap(), HasPage { slot: Slot(5), before: 5, after: 4 });
         assert_eq!(pager.release_range(page(0, 0), 100), 20);
@@ -655,7 +1230,7 @@ mod tests {
         let panics = |f: fn(&mut SwapPager)| {
             let mut pager = small(100);
             store(&mut pager, page(0, 0), 3);
-            pager.alloc_run(1).unwrap(); // slot 3 is taken, 4 is free
+            alloc(&mut pager, 1).unwrap(); // slot 3 is taken, 4 is free
             std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| f(&mut pager))).is_err()
         };
         assert!(panics(|pager| _ = pager.assign(page(0, 9), Slot(2), ContentHash(0)))); // owned
@@ -735,7 +1310,7 @@ mod tests {
             let file = *process.files.last().unwrap();
             let mut done = 0;
             while done < count {
-                let Some(run) = process.pager.alloc_run(count - done) else {
+                let Some(run) = alloc(&mut process.pager, count - done) else {
                     let end = if process.full { process.written_end } else { SLOTS };
                     assert_eq!(process.used.range(..end).count() as u32, end, "there was room");
                     return;

@@ -59,7 +59,7 @@ fn page(object: u16, index: u64) -> PageId {
 fn store(pager: &mut SwapPager, first: PageId, count: u32) -> bool {
     let mut done = 0;
     while done < count {
-        let Some(run) = pager.alloc_run(count - done) else { return false };
+        let Some(run) = pager.alloc_run(count - done, first) else { return false };
         let mut remembered = true;
         for k in 0..run.count {
             let slot = Slot(run.first.0 + k);
@@ -83,7 +83,7 @@ fn nothing_allocates_after_construction() {
     let config = Config { pages_max: 200_000, slots_max: 100_000, devices_max: 16 };
     let mut pager = SwapPager::new(config);
     let dirty = BYTES_DIRTY.load(Relaxed) - dirty;
-    assert!(dirty < 16 * 1024, "{dirty} bytes of tables are written when they are made");
+    assert!(dirty < 64 * 1024, "{dirty} bytes of tables are written when they are made");
     assert!(pager.metadata_bytes() < 4096);
 
     none("storing densely", || assert!(store(&mut pager, page(1, 0), 60_000)));
@@ -107,7 +107,7 @@ fn nothing_allocates_after_construction() {
         assert_eq!(pager.release_range(page(3, 0), u64::MAX), 1000);
         assert!(pager.next_stored(page(2, 0)).is_some());
     });
-    none("swapping on a device", || pager.add_device(5_000).unwrap());
+    none("swapping on a device", || pager.add_device(5_000, 0).unwrap());
     none("filling all slots", || {
         let mut at = 0;
         while store(&mut pager, page(7, at), 100) {
@@ -140,6 +140,6 @@ fn nothing_allocates_after_construction() {
         assert!(pager.fork_child(100_000).is_none());
         assert_eq!(pager.release_range(page(20, 0), 500), 500);
     });
-    none("asking", || (pager.used(), pager.metadata_bytes(), pager.capacity(), pager.stored(), pager.devices()));
+    none("asking", || (pager.used(), pager.metadata_bytes(), pager.capacity(), pager.stored(), pager.devices().count()));
     pager.check();
 }

@@ -13,7 +13,8 @@
 //!                    begin_fill           mapped                       v                       |
 //!   PagedOut ----------------> busy ------------> Active             Clean --------------------+
 //!      ^                         |                                     |  ^
-//!      |                         +--- arrived_parked (readahead) ------|--+
+//!      |                         +--- arrived_parked (readahead) ------|--+     unstored: Clean -> Inactive, its slot was given up
+//!      |                         +--- arrived_unstored (swapoff) ---> Inactive
 //!      +------------------------------ reclaimed ----------------------+
 //!
 //!   Lost: its only copy could not be read back; a touch is an error for ever (until the range is released)
@@ -160,16 +161,28 @@ impl PageWord {
         let flags = self.keep(FLAGS_OF_PLACE | READAHEAD) | if marker { MARKER } else { 0 };
         self.with(State::Clean, flags, self.frame().0)
     }
+    /// Busy page-in: it arrived, was left parked, and what is stored of it is given up: it is not known to be stored.
+    #[inline]
+    pub fn arrived_unstored(self) -> Self {
+        assert!(self.busy() && self.state() == State::PagedOut, "arrived_unstored: {self:?}");
+        self.with(State::Inactive, self.keep(FLAGS_OF_PLACE | READAHEAD), self.frame().0)
+    }
+    /// Clean, busy or not: what is stored of it is given up.
+    #[inline]
+    pub fn unstored(self) -> Self {
+        assert!(self.state() == State::Clean, "unstored: {self:?}");
+        PageWord(self.0 & !STATE | State::Inactive as u64)
+    }
     /// Busy fill that did not happen: as before. The frame goes back.
     #[inline]
     pub fn not_filled(self) -> Self {
         assert!(self.busy(), "not_filled: {self:?}");
         self.with(self.state(), self.keep(FLAGS_OF_PLACE), 0)
     }
-    /// Busy page-in that failed for good.
+    /// Its only copy could not be read, neither for a fault (busy) nor to be stored elsewhere (not busy).
     #[inline]
     pub fn lost(self) -> Self {
-        assert!(self.busy() && self.state() == State::PagedOut, "lost: {self:?}");
+        assert!(self.state() == State::PagedOut, "lost: {self:?}");
         self.with(State::Lost, self.keep(FLAGS_OF_PLACE), 0)
     }
     /// Parked: it is on its way back to the program.

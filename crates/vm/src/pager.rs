@@ -4,7 +4,7 @@
 //! no I/O, so a pager here is *metadata only*. It hands out slots and answers where a page is; the machine moves the bytes and
 //! reports one result per page from the closed list [`IoResult`].
 
-use crate::types::{ContentHash, PageId, PageIndex, Slot};
+use crate::types::{ContentHash, DeviceId, PageId, PageIndex, Slot};
 
 /// The answer to [`Pager::has_page`]: where the page is and how far it is contiguous on its device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -39,9 +39,44 @@ pub enum IoResult {
     Corrupt,
 }
 
+/// Neighbouring pages of one object in neighbouring slots.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct StoredRun {
+    /// The first page.
+    pub first: PageId,
+    /// Its slot.
+    pub slot: Slot,
+    /// Length in pages, at least 1.
+    pub count: u32,
+}
+
+/// The answer to [`Pager::next_on`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Scan {
+    /// The next pages that are stored on the device; `None` if none were found in what was looked at.
+    pub run: Option<StoredRun>,
+    /// Where to go on; `None` at the end of the last object.
+    pub next: Option<PageId>,
+}
+
+/// What keeps a device from being removed. All zero: nothing.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct DeviceUse {
+    /// Pages stored there, in pages; copies of resident pages included.
+    pub stored: u64,
+    /// Slots that were given and not yet assigned or freed: writes under way, in slots.
+    pub taken: u64,
+    /// Reads under way, in operations.
+    pub reading: u64,
+}
+
 /// Where pages lie when they have no frame. Metadata only: no I/O, no waiting, no allocation after set-up.
+///
+/// The functions from [`Pager::read_begun`] on are about devices that come and go. The defaults are those of a pager that has one device
+/// for good.
 pub trait Pager {
-    /// Is `page` stored, and how far around it are pages contiguous *on the device*, at most `before_max` and `after_max` pages.
+    /// Is `page` stored, and how far around it are pages contiguous *on the device*, at most `before_max` and `after_max` pages
+    /// (`u32::MAX`: no limit).
     ///
     /// One lookup, no under- or overflow at an object's ends, never across a device (or an extent).
     fn has_page(&self, page: PageId, before_max: u32, after_max: u32) -> Option<HasPage>;
@@ -51,8 +86,9 @@ pub trait Pager {
 
     /// Takes up to `want` contiguous free slots; shorter runs as space gets scarce; `None` when there is none at all.
     ///
-    /// The caller must give each slot to [`Pager::assign`] or to [`Pager::free_slot`].
-    fn alloc_run(&mut self, want: u32) -> Option<SlotRun>;
+    /// `near` is the first page that they are for: runs for pages that lie near each other are laid near each other, and apart from
+    /// those of others. The caller must give each slot to [`Pager::assign`] or to [`Pager::free_slot`].
+    fn alloc_run(&mut self, want: u32, near: PageId) -> Option<SlotRun>;
 
     /// Says that `page` is stored in `slot` with that content. A slot that it had before is freed.
     ///
@@ -77,4 +113,69 @@ pub trait Pager {
 
     /// Bytes of metadata in use.
     fn metadata_bytes(&self) -> u64;
+
+    // ---- devices that come and go ----
+
+    /// A read from the device of `slot` begins: the device must not be removed before it has ended.
+    fn read_begun(&mut self, slot: Slot) {
+        _ = slot;
+    }
+
+    /// That read has ended.
+    fn read_ended(&mut self, slot: Slot) {
+        _ = slot;
+    }
+
+    /// The device of `slot`.
+    fn device_of(&self, slot: Slot) -> DeviceId {
+        _ = slot;
+        DeviceId(0)
+    }
+
+    /// Slots that [`Pager::alloc_run`] could still give, in slots.
+    fn room(&self) -> u64 {
+        0
+    }
+
+    /// What is on `device`, or `None` if there is no such device.
+    fn device_use(&self, device: DeviceId) -> Option<DeviceUse> {
+        _ = device;
+        None
+    }
+
+    /// From now on nothing new goes to `device`. Returns the number of this leave, or `None` if there is no such device or it leaves
+    /// already.
+    fn leave(&mut self, device: DeviceId) -> Option<u32> {
+        _ = device;
+        None
+    }
+
+    /// The inverse of [`Pager::leave`].
+    fn stay(&mut self, device: DeviceId) {
+        _ = device;
+    }
+
+    /// The number of the leave of `device` that is under way, if one is.
+    fn leaving(&self, device: DeviceId) -> Option<u32> {
+        _ = device;
+        None
+    }
+
+    /// Whether `page` is stored on a device that nothing new goes to, so that its copy there had better be forgotten.
+    fn is_unwelcome(&self, page: PageId) -> bool {
+        _ = page;
+        false
+    }
+
+    /// The next run of pages stored on `device`, from `from` on through all later pages and objects; looks at a bounded number of
+    /// swap blocks, and at no page twice if one goes on from [`Scan::next`].
+    fn next_on(&self, device: DeviceId, from: PageId) -> Scan {
+        _ = (device, from);
+        Scan { run: None, next: None }
+    }
+
+    /// `device` is gone, and its entry may be used for another. => [`Pager::device_use`] is all zero
+    fn remove(&mut self, device: DeviceId) {
+        _ = device;
+    }
 }

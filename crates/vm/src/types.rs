@@ -83,6 +83,10 @@ impl FrameId {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Slot(pub u32);
 
+/// A swap device: its entry in the pager's table. The entry of a device that is gone is used again.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct DeviceId(pub u16);
+
 /// 64-bit hash of a page's content: says whether a page changed since it was written, and whether it came back right.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct ContentHash(pub u64);

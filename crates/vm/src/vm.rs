@@ -33,7 +33,10 @@ use crate::stream::{StreamRef, Streams};
 use crate::types::{ContentHash, FrameId, ObjectId, PAGE_SIZE, PageId, PageIndex, Slot};
 use core::ops::Range;
 
+mod swapoff;
+
 pub use crate::page_table::OBJECT_PAGES_MAX;
+pub use swapoff::{MoveRun, Swapoff, SwapoffRefusal, SwapoffStep};
 
 /// The longest cluster, in pages.
 pub const CLUSTER_PAGES_MAX: usize = 128;
@@ -150,6 +153,8 @@ pub struct PageIn {
     pub touched: bool,
     /// A page of it may be left parked as the marker of its window.
     marks: bool,
+    /// Nobody asked for its pages: they come in because their device leaves, and are left parked.
+    parks: bool,
     /// Tells it from all others in flight.
     read: u32,
     stream: Option<StreamRef>,
@@ -315,6 +320,8 @@ pub struct Vm<P: Pager> {
     reserved: u64,
     laundering: u32,
     reading: u32,
+    /// Runs that are on their way from one device to another.
+    moving: u32,
     /// Number of the last read.
     read: u32,
     /// Pages on the policy's lists.
@@ -361,6 +368,7 @@ impl<P: Pager> Vm<P> {
             reserved: 0,
             laundering: 0,
             reading: 0,
+            moving: 0,
             read: 0,
             listed: 0,
             space_short: false,
@@ -399,6 +407,7 @@ impl<P: Pager> Vm<P> {
             reserved: self.reserved,
             laundering: self.laundering,
             reading: self.reading,
+            moving: self.moving,
             read: self.read,
             listed: self.listed,
             space_short: self.space_short,
@@ -692,6 +701,7 @@ impl<P: Pager> Vm<P> {
             return None;
         }
         self.reading += 1;
+        self.pager.read_begun(stored.slot);
         self.reads.set_rest(stream, window.saturating_sub(count));
         let stream = self.reads.advance(stream, page.offset(count as u64));
         self.counters.readahead_pages.add(taken - touched as u64);
@@ -706,6 +716,7 @@ impl<P: Pager> Vm<P> {
             wanted,
             touched,
             marks: true,
+            parks: false,
             read: self.read,
             stream: (window > 1).then_some(stream),
         })
@@ -799,6 +810,7 @@ impl<P: Pager> Vm<P> {
         places: &mut [Place; CLUSTER_PAGES_MAX],
     ) -> Option<PageIn> {
         self.reading -= 1;
+        self.pager.read_ended(op.slot);
         let mut wanted = false;
         let mut marker = None;
         for i in 0..op.count {
@@ -814,6 +826,7 @@ impl<P: Pager> Vm<P> {
                 None => IoResult::Corrupt,
             };
             places[i as usize] = match outcome {
+                IoResult::Ok if op.parks && !word.wanted() && !word.wired() => Place::Park(word.frame()),
                 IoResult::Ok => Place::Map,
                 IoResult::Io(_) | IoResult::Corrupt | IoResult::NoSpace => {
                     if outcome == IoResult::Corrupt {
@@ -857,9 +870,17 @@ impl<P: Pager> Vm<P> {
                 };
                 let why = if word.readahead() { Admit::Readahead } else { Admit::HardFault };
                 self.table.set(page, if used { word.mapped().used() } else { word.mapped() });
+                if self.pager.is_unwelcome(page) {
+                    self.pager.release(page);
+                }
                 if !word.wired() {
                     self.list(frame, page, why);
                 }
+            }
+            Filled::Parked if self.pager.is_unwelcome(page) => {
+                self.pager.release(page);
+                self.table.set(page, word.arrived_unstored());
+                self.enqueue(frame, On::Trial);
             }
             Filled::Parked => {
                 self.table.set(page, word.arrived_parked(true));
@@ -1071,11 +1092,11 @@ impl<P: Pager> Vm<P> {
         self.table.set(page, word.laundered(stored));
     }
 
-    /// Slots for a cluster of up to `want` pages.
-    pub fn launder_slots(&mut self, want: u32) -> Option<SlotRun> {
-        let mut run = self.pager.alloc_run(want);
+    /// Slots for a cluster of up to `want` pages, the first of which is `near`.
+    pub fn launder_slots(&mut self, want: u32, near: PageId) -> Option<SlotRun> {
+        let mut run = self.pager.alloc_run(want, near);
         if run.is_none() && self.free_copies(want) {
-            run = self.pager.alloc_run(want);
+            run = self.pager.alloc_run(want, near);
         }
         self.space_short = run.is_none();
         run
@@ -1173,7 +1194,7 @@ impl<P: Pager> Vm<P> {
     }
     /// Whether no read and no write is under way: what a fork waits for. (The machine's locks see to the rest.)
     pub fn is_quiescent(&self) -> bool {
-        self.reading == 0 && self.laundering == 0
+        self.reading == 0 && self.laundering == 0 && self.moving == 0
     }
     /// Pages being laundered now.
     pub fn laundering(&self) -> u32 {

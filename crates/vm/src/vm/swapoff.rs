@@ -1,0 +1,394 @@
+//! swapoff: every page leaves a device while programs use it.
+//!
+//! ```text
+//!   swapoff_begin -> Swapoff                                  nothing new goes to the device from here on
+//!   loop swapoff_next:
+//!      Move(run)    read it;            swapoff_arrived       which pages are good and still there
+//!                   repeat: slots on another device (launder_slots), write; swapoff_written for each page
+//!                   swapoff_moved
+//!      PageIn(op)   as any page-in (no other device has room): its pages are left parked
+//!      Again        nothing to do, but many pages were looked at: the lock may be dropped here
+//!      Wait         what is left is under way: go on when a read or write has ended
+//!      NoRoom       nothing is under way and nothing fits: let the page daemon work, or cancel
+//!      Done         the device is gone; its file can be closed
+//! ```
+//!
+//! The page's states decide: a resident page gives its slot up on the spot (a clean one is inactive again, so it is written elsewhere before
+//! its frame is taken); a page that is out is moved, or read in; one that is being read gives its slot up when it arrives.
+//!
+//! **Nothing is held over I/O.** A page of a run is not busy: it may be faulted in (from the old slot, whose content stays, since a
+//! leaving device gives no slots), released or renamed meanwhile. So it is looked up again after the read and again after the write, by
+//! *page, slot and content*: only a page that is still stored in that slot with that content is moved. (The content's hash serves as the
+//! generation: if it is the same, so is what was copied.) What was read is void if the swapoff was cancelled meanwhile, since then the
+//! slots can have been given again: [`MoveRun`] has the number of its leave.
+//!
+//! **It ends.** The walk goes over all objects again and again, until nothing is stored on the device, no write to it is under way and no
+//! read from it. After the first pass only those writes, failed moves and pages that were renamed behind the walk are left; a pass
+//! that finds nothing to do answers `Wait`, and what it waits for is I/O, which ends.
+//!
+//! **Fork.** The parent's slots that children may still read are frozen; giving them up only defers them, and they do not keep the device:
+//! the child has the file open itself, so the file lives as long as somebody reads it. In the child the device is an
+//! inherited one, and a swapoff of its own takes it off in the same way. A swapoff is not inherited.
+//!
+//! A page that cannot be read is lost, here as in a fault, and counted. (The machine tries again first, if that makes sense.)
+//!
+//! Source: FreeBSD `swap_pager_swapoff_object` and its review D13545 (runs instead of single pages); Linux `try_to_unuse` (page
+//! by page, counts to zero); read, not copied. Device to device without memory in between is our own.
+
+use super::{CLUSTER_PAGES_MAX, FrameId, HOLE_PAGES_MAX, On, PageIn, Vm};
+use crate::page::{PageWord, State};
+use crate::pager::{IoResult, Pager, StoredRun};
+use crate::types::{ContentHash, DeviceId, ObjectId, PageId, Slot};
+
+/// A swapoff under way: where the walk is. The machine holds it, and may drop it after [`Vm::swapoff_cancel`] or `Done`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Swapoff {
+    device: DeviceId,
+    leave: u32,
+    at: PageId,
+    /// Something was found in this pass.
+    found: bool,
+    pages: u64,
+}
+
+impl Swapoff {
+    /// The device.
+    pub fn device(&self) -> DeviceId {
+        self.device
+    }
+    /// Pages that were stored there at the beginning, in pages. How many are left: [`Pager::device_use`].
+    pub fn pages(&self) -> u64 {
+        self.pages
+    }
+}
+
+/// Why a swapoff does not begin, with the figures.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum SwapoffRefusal {
+    /// There is no such device.
+    NotThere,
+    /// It is being emptied already.
+    Leaving,
+    /// What is on it fits nowhere.
+    NoRoom {
+        /// Pages that are only there, in pages.
+        pages: u64,
+        /// Free slots on other devices, in pages.
+        swap_pages: u64,
+        /// Frames that are free or whose content is stored elsewhere, in pages.
+        memory_pages: u64,
+    },
+}
+
+impl core::fmt::Display for SwapoffRefusal {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match *self {
+            SwapoffRefusal::NotThere => write!(f, "there is no such swap device"),
+            SwapoffRefusal::Leaving => write!(f, "a swapoff of this device is under way already"),
+            SwapoffRefusal::NoRoom { pages, swap_pages, memory_pages } => write!(
+                f,
+                "{} MiB are on this device, but only {} MiB are free on other swap devices and {} MiB in memory: add a device first",
+                (pages + 255) >> 8,
+                swap_pages >> 8,
+                memory_pages >> 8
+            ),
+        }
+    }
+}
+
+impl core::error::Error for SwapoffRefusal {}
+
+/// Pages to be moved to another device: contiguous in the object and on the device that leaves.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct MoveRun {
+    /// The first page.
+    pub first: PageId,
+    /// Its slot; page `first + i` is in slot `slot + i`.
+    pub slot: Slot,
+    /// In pages, 1 to [`CLUSTER_PAGES_MAX`].
+    pub count: u32,
+    /// Bit `i`: page `i` is to be moved; the others are only read over. Bit 0 and bit `count - 1` are set.
+    pub wanted: u128,
+    device: DeviceId,
+    leave: u32,
+}
+
+impl MoveRun {
+    /// Page `i` of the run.
+    #[inline]
+    pub fn page(&self, i: u32) -> PageId {
+        self.first.offset(i as u64)
+    }
+    /// Its slot.
+    #[inline]
+    pub fn slot_of(&self, i: u32) -> Slot {
+        Slot(self.slot.0 + i)
+    }
+}
+
+/// What to do next for a swapoff. See the module.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SwapoffStep {
+    /// Read this run, then [`Vm::swapoff_arrived`]. Several may be under way.
+    Move(MoveRun),
+    /// Read these pages as for a fault.
+    PageIn(PageIn),
+    /// Call again; the lock may be dropped in between.
+    Again,
+    /// All that is left is under way. Call again when a read or write has ended.
+    Wait,
+    /// Nothing is under way that would help, and nothing fits: neither a slot elsewhere nor a frame.
+    NoRoom,
+    /// Nothing needs the device any more; it is gone, and its number may be given to another.
+    Done,
+    /// The swapoff was cancelled.
+    Cancelled,
+}
+
+impl<P: Pager> Vm<P> {
+    /// Begins to take all pages off `device`.
+    ///
+    /// # Errors
+    /// [`SwapoffRefusal`]; nothing is changed then. (Only if the pages seem not to fit are all frames looked at, to find
+    /// which of the stored pages are in memory too.)
+    pub fn swapoff_begin(&mut self, device: DeviceId) -> Result<Swapoff, SwapoffRefusal> {
+        let stored = self.pager.device_use(device).ok_or(SwapoffRefusal::NotThere)?.stored;
+        let leave = self.pager.leave(device).ok_or(SwapoffRefusal::Leaving)?;
+        let mut pages = stored;
+        let swap_pages = self.pager.room();
+        let mut memory_pages = self.available().saturating_sub(self.free_low() / 2) as u64;
+        if pages > swap_pages + memory_pages {
+            let (copies, droppable) = self.copies_on(device);
+            pages -= copies.min(pages);
+            memory_pages += droppable;
+        }
+        if pages > swap_pages + memory_pages {
+            self.pager.stay(device);
+            return Err(SwapoffRefusal::NoRoom { pages, swap_pages, memory_pages });
+        }
+        Ok(Swapoff { device, leave, at: PageId::new(ObjectId(0), 0), found: false, pages: stored })
+    }
+
+    /// Resident pages with a copy on a device that leaves, and clean pages whose copy is on another.
+    fn copies_on(&self, device: DeviceId) -> (u64, u64) {
+        let (mut copies, mut droppable) = (0, 0);
+        for n in 0..self.frames.fresh {
+            let page = self.frames.page[n as usize];
+            let word = self.table.get(page);
+            let resident = matches!(word.state(), State::Active | State::Inactive | State::Clean);
+            if !resident || word.frame() != FrameId(n) {
+                continue;
+            }
+            if let Some(has) = self.pager.has_page(page, 0, 0) {
+                let there = self.pager.device_of(has.slot) == device;
+                copies += there as u64;
+                droppable += (!there && word.state() == State::Clean) as u64;
+            }
+        }
+        (copies, droppable)
+    }
+
+    /// The swapoff of `device` ends here; what is still there stays, and it is used as before.
+    pub fn swapoff_cancel(&mut self, device: DeviceId) {
+        self.pager.stay(device);
+    }
+
+    /// The next step: of at most `most` pages (the machine's buffer), and of at most [`CLUSTER_PAGES_MAX`].
+    pub fn swapoff_next(&mut self, off: &mut Swapoff, most: u32) -> SwapoffStep {
+        if self.pager.leaving(off.device) != Some(off.leave) {
+            return SwapoffStep::Cancelled;
+        }
+        let scan = self.pager.next_on(off.device, off.at);
+        let Some(run) = scan.run else {
+            return match scan.next {
+                Some(next) => {
+                    off.at = next;
+                    SwapoffStep::Again
+                }
+                None => self.swapoff_pass(off),
+            };
+        };
+        let most = most.clamp(1, CLUSTER_PAGES_MAX as u32);
+        let Some((skip, count, wanted)) = self.movable(off, &run, most) else {
+            // all of it has been dealt with, or is being read
+            return match scan.next {
+                Some(next) => {
+                    off.at = next;
+                    SwapoffStep::Again
+                }
+                None => self.swapoff_pass(off),
+            };
+        };
+        let (first, slot) = (run.first.offset(skip as u64), Slot(run.slot.0 + skip));
+        if self.pager.room() > 0 {
+            off.found = true;
+            off.at = PageId::from_raw(first.raw() + count as u64);
+            self.moving += 1;
+            self.pager.read_begun(slot);
+            return SwapoffStep::Move(MoveRun { first, slot, count, wanted, device: off.device, leave: off.leave });
+        }
+        match self.bring_in(first, slot, count, wanted) {
+            Some(op) => {
+                off.found = true;
+                off.at = PageId::from_raw(first.raw() + op.count as u64);
+                SwapoffStep::PageIn(op)
+            }
+            None if !self.is_quiescent() => SwapoffStep::Wait,
+            None => SwapoffStep::NoRoom,
+        }
+    }
+
+    /// The walk has come to the end of the last object.
+    fn swapoff_pass(&mut self, off: &mut Swapoff) -> SwapoffStep {
+        let used = self.pager.device_use(off.device).expect("it leaves, so it is there");
+        if used == crate::pager::DeviceUse::default() {
+            self.pager.remove(off.device);
+            return SwapoffStep::Done;
+        }
+        if self.moving > 0 {
+            return SwapoffStep::Wait; // or the same pages would be moved twice
+        }
+        off.at = PageId::new(ObjectId(0), 0);
+        if used.stored > 0 && core::mem::take(&mut off.found) { SwapoffStep::Again } else { SwapoffStep::Wait }
+    }
+
+    /// Resident pages of the run give their slots up. The others, up to `most` pages: where they begin in the run, how
+    /// many pages they span, and which they are. `None` if there are none, or all are being read.
+    fn movable(&mut self, off: &mut Swapoff, run: &StoredRun, most: u32) -> Option<(u32, u32, u128)> {
+        let (mut first, mut count, mut wanted) = (0, 0, 0u128);
+        for i in 0..run.count {
+            if count > 0 && (i - first >= most || i - first - count >= HOLE_PAGES_MAX) {
+                break;
+            }
+            let page = run.first.offset(i as u64);
+            let word = self.table.get(page);
+            if word.state() != State::PagedOut {
+                self.give_slot_up(page, word);
+                off.found = true;
+            } else if !word.busy() {
+                if count == 0 {
+                    first = i;
+                }
+                count = i - first + 1;
+                wanted |= 1 << (i - first);
+            }
+        }
+        (count > 0).then_some((first, count, wanted))
+    }
+
+    /// A page that is not only stored is no longer stored.
+    fn give_slot_up(&mut self, page: PageId, word: PageWord) {
+        self.pager.release(page);
+        if word.state() == State::Clean {
+            self.table.set(page, word.unstored());
+            if !word.busy() {
+                self.dequeue(word.frame());
+                self.enqueue(word.frame(), On::Trial);
+            }
+        }
+    }
+
+    /// Pages of a run are read into frames, as many as leave the page daemon its reserve.
+    fn bring_in(&mut self, first: PageId, slot: Slot, count: u32, wanted: u128) -> Option<PageIn> {
+        let mut left = self.available().saturating_sub(self.free_low() / 2);
+        let (mut span, mut taken, mut wants) = (0, 0, 0u128);
+        self.read = self.read.wrapping_add(1);
+        for i in (0..count).filter(|i| wanted >> i & 1 == 1) {
+            let page = first.offset(i as u64);
+            if left == 0 {
+                break;
+            }
+            let Some(frame) = self.take_frame(page) else { break };
+            left -= 1;
+            self.frames.read[frame.at()] = self.read;
+            self.table.set(page, self.table.get(page).begin_fill(frame, false));
+            wants |= 1 << i;
+            taken += 1;
+            span = i + 1;
+        }
+        if taken == 0 {
+            return None;
+        }
+        self.reading += 1;
+        self.pager.read_begun(slot);
+        self.counters.page_in_ops.add(1);
+        self.counters.pages_in.add(taken);
+        self.note_usage();
+        Some(PageIn {
+            first,
+            slot,
+            count: span,
+            wanted: wants,
+            touched: false,
+            marks: false,
+            parks: true,
+            read: self.read,
+            stream: None,
+        })
+    }
+
+    /// A run has been read; `result(i, expected)` gives the outcome of each page that is still there, having compared its content with
+    /// `expected`. Returns the pages to be written elsewhere, as in [`MoveRun::wanted`]; the contents of the others are of no use.
+    ///
+    /// Then [`Vm::launder_slots`] and [`Vm::swapoff_written`] until all are written or there are no slots, and [`Vm::swapoff_moved`].
+    pub fn swapoff_arrived(&mut self, run: &MoveRun, mut result: impl FnMut(u32, ContentHash) -> IoResult) -> u128 {
+        self.pager.read_ended(run.slot);
+        if self.pager.leaving(run.device) != Some(run.leave) {
+            return 0;
+        }
+        let mut good = 0;
+        for i in (0..run.count).filter(|i| run.wanted >> i & 1 == 1) {
+            let page = run.page(i);
+            if self.pager.has_page(page, 0, 0).is_none_or(|has| has.slot != run.slot_of(i)) {
+                continue;
+            }
+            let word = self.table.get(page);
+            if word.state() != State::PagedOut {
+                self.give_slot_up(page, word); // it came in meanwhile
+                continue;
+            }
+            if word.busy() {
+                continue; // it is coming in
+            }
+            let expected = self.pager.content(page).expect("it is stored");
+            match result(i, expected) {
+                IoResult::Ok => good |= 1 << i,
+                outcome => {
+                    if outcome == IoResult::Corrupt {
+                        self.counters.corrupt_pages.add(1);
+                    }
+                    self.counters.read_errors.add(1);
+                    self.table.set(page, word.lost());
+                    self.pager.release(page);
+                }
+            }
+        }
+        good
+    }
+
+    /// Page `i` of a run has been written to `to`, with this content and result. Returns whether it is stored there now.
+    pub fn swapoff_written(&mut self, run: &MoveRun, i: u32, to: Slot, content: ContentHash, result: IoResult) -> bool {
+        let page = run.page(i);
+        let word = self.table.get(page);
+        // One that is being read from its old slot keeps it until it has arrived.
+        let read = word.busy() && word.state() == State::PagedOut;
+        let there = self.pager.has_page(page, 0, 0).is_some_and(|has| has.slot == run.slot_of(i));
+        let same = there && self.pager.content(page) == Some(content);
+        if result == IoResult::Ok && same && !read {
+            return self.pager.assign(page, to, content);
+        }
+        if result != IoResult::Ok {
+            self.counters.write_errors.add(1);
+        }
+        self.pager.free_slot(to);
+        false
+    }
+
+    /// All is done with a run.
+    pub fn swapoff_moved(&mut self, run: MoveRun) {
+        _ = run;
+        self.moving -= 1;
+        self.counters.swap_used_bytes.set(self.pager.used() * crate::types::PAGE_SIZE as u64);
+    }
+}
