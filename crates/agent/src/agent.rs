@@ -12,7 +12,11 @@
 use crate::hooks::{self, HookStacks};
 use core::cell::UnsafeCell;
 use core::ffi::c_void;
+use core::fmt::Write;
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicUsize, Ordering::*};
+use overspill_linux::control::Packet;
+use overspill_linux::control_server;
+use overspill_linux::device_spec::{self, DeviceSpec, Place};
 use overspill_linux::io::Engine;
 use overspill_linux::lock::Mutex;
 use overspill_linux::machine::{Delivery, Machine};
@@ -59,6 +63,8 @@ const CHILDREN_MAX: usize = 256;
 const GENERATIONS_MAX: usize = 15;
 /// Thread starts that have not begun yet.
 const STARTS: usize = 1024;
+/// How old a descendant must be to get a control socket, in nanoseconds.
+const SOCKET_AFTER_NS: u64 = 200_000_000;
 /// How long a fork waits for the page daemon to make room, in nanoseconds.
 const SHRINK_NS: u64 = 30_000_000_000;
 
@@ -75,8 +81,10 @@ pub struct Agent {
     stacks: HookStacks,
     /// The program's break.
     pub heap_end: AtomicUsize,
-    swap_place: Vec<u8>,
-    swap_bytes: u64,
+    /// What a forked child's own device is made from.
+    child_device: DeviceSpec,
+    /// The directory of control sockets and the name of this process's; empty: it has none.
+    control: ControlPlace,
     // the clerk's desk: one request at a time
     desk: Mutex<()>,
     state: AtomicU32,
@@ -93,6 +101,25 @@ pub struct Agent {
     status: &'static Status,
     /// The status block's descriptor, in the pager's table; -1 if `overspill run` holds it.
     status_fd: AtomicI32,
+}
+
+/// Where the control socket is to be.
+struct ControlPlace {
+    /// Empty: there is none.
+    directory: Vec<u8>,
+    /// Of the process that `overspill run` started, and of no other.
+    name: String,
+}
+
+impl ControlPlace {
+    fn new(supervised: bool) -> Self {
+        let directory = std::env::var_os("OVERSPILL_CONTROL").unwrap_or_default().into_encoded_bytes();
+        let name = if supervised { variable("OVERSPILL_NAME").unwrap_or_default() } else { String::new() };
+        ControlPlace { directory, name }
+    }
+    fn is_some(&self) -> bool {
+        !self.directory.is_empty()
+    }
 }
 
 struct Starts {
@@ -176,13 +203,26 @@ pub fn start() {
         Ok(engine) => engine,
         Err(e) => fail(&setup::SetupError::Engine(e).to_string()),
     };
-    let swap_place = variable("OVERSPILL_SWAP").unwrap_or_else(|| "/tmp".into()).into_bytes();
-    let swap_bytes = variable("OVERSPILL_SWAP_SIZE").and_then(|v| v.parse().ok()).unwrap_or(0);
+    let swap = std::env::var_os("OVERSPILL_SWAP").filter(|v| !v.is_empty()).unwrap_or_else(|| "file:/tmp".into());
+    let mut swap = match device_spec::parse_list(&swap) {
+        Ok(devices) => devices,
+        Err(e) => fail(&format!("OVERSPILL_SWAP {e}")),
+    };
+    device_spec::settle_priorities(&mut swap);
+    let file = swap.iter().find(|d| matches!(d.place, Place::File(_)));
+    let child_device = file.cloned().unwrap_or_else(|| DeviceSpec::file(std::env::temp_dir()));
+    if !supervised {
+        // One process has a block device; its descendants use the others, or a file of their own.
+        swap.retain(|d| !matches!(d.place, Place::Block { .. }) || SwapFile::open(d).is_ok());
+        if swap.is_empty() {
+            swap.push(child_device.clone());
+        }
+    }
+    let control = ControlPlace::new(supervised);
     let cpus = allowed_cpus();
     let options = Options {
         memory_bytes,
-        swap_place: &swap_place,
-        swap_bytes,
+        swap: &swap,
         policy,
         engine,
         delivery: Delivery::Threads,
@@ -205,8 +245,8 @@ pub fn start() {
         cluster_pages: setup::cluster_pages((memory_bytes >> PAGE_SHIFT) as u32),
         stacks,
         heap_end: AtomicUsize::new(heap.1),
-        swap_place,
-        swap_bytes,
+        child_device,
+        control,
         desk: Mutex::new(()),
         state: AtomicU32::new(IDLE),
         request: UnsafeCell::new(Request::Shrink),
@@ -275,6 +315,7 @@ enum Role {
     /// The first: takes the descriptors along, starts the others, becomes the page daemon.
     Daemon,
     Clerk,
+    Control,
     Handler(usize, bool),
 }
 
@@ -297,6 +338,9 @@ extern "C" fn thread_main(arg: *mut c_void) -> ! {
             let cpus = allowed_cpus();
             let one = cpus.len() > 1;
             let mut failed = agent.spawn(Role::Clerk, true).err();
+            if agent.control.is_some() {
+                failed = failed.or(agent.spawn(Role::Control, true).err());
+            }
             for cpu in cpus {
                 failed = failed.or(agent.spawn(Role::Handler(cpu, one), true).err());
             }
@@ -308,6 +352,10 @@ extern "C" fn thread_main(arg: *mut c_void) -> ! {
         Role::Clerk => {
             ready();
             agent.clerk()
+        }
+        Role::Control => {
+            agent.control();
+            Ok(())
         }
         Role::Handler(cpu, pin) => threads::handler(machine, agent.engine, agent.cluster_pages, pin.then_some(*cpu), ready),
     };
@@ -488,6 +536,26 @@ impl Agent {
             }
             self.state.store(ANSWERED, Release);
             futex_wake(&self.state, i32::MAX as u32);
+        }
+    }
+
+    // ---- the control socket ----
+
+    /// Whoever has no socket goes on without: nobody can ask it anything.
+    fn control(&self) {
+        let first = self.machine.supervised.load(Relaxed);
+        if !first {
+            // Most forks and many programs are over in no time: they leave no socket behind for others to tidy up.
+            futex_wait(&AtomicU32::new(0), 0, SOCKET_AFTER_NS);
+        }
+        let mut file = Packet::new();
+        let _ = write!(file, "{}", sys::getpid());
+        if first && !self.control.name.is_empty() {
+            let _ = write!(file, ".{}", self.control.name);
+        }
+        let _ = write!(file, ".sock");
+        if let Ok(listener) = control_server::listen(&self.control.directory, file.bytes()) {
+            control_server::serve(self.machine, &listener);
         }
     }
 
@@ -708,8 +776,10 @@ impl Agent {
         }
 
         for (slot, fd) in map.files.iter_mut().zip(share.files) {
-            core::mem::forget(slot.take());
-            *slot = fd.map(|fd| SwapFile::from_fd(fd, 0));
+            let Some(theirs) = slot.take() else { continue };
+            let (limit, kind, name) = (theirs.limit(), theirs.kind(), *theirs.name());
+            core::mem::forget(theirs);
+            *slot = fd.map(|fd| SwapFile::from_fd(fd, limit, kind, name));
         }
         for (slot, fd) in self.ancestors.iter().zip(share.ancestors) {
             slot.store(fd.map_or(-1, Fd::into_raw), Relaxed);
@@ -726,7 +796,7 @@ impl Agent {
     /// Another file in the same place. A place that is a file's name may be in use for a moment by a sibling that does the same.
     fn new_swap_file(&self) -> Result<SwapFile, Errno> {
         for _ in 0..1000 {
-            match SwapFile::create(&self.swap_place, self.swap_bytes) {
+            match SwapFile::open(&self.child_device) {
                 Err(libc::EEXIST) => futex_wait(&AtomicU32::new(0), 0, 1_000_000),
                 result => return result,
             }
@@ -759,7 +829,7 @@ impl Agent {
         self.status.init(sys::getpid());
         self.status.policy.set(&policy);
         self.status.engine.set(&engine);
-        self.status.swap.set(&self.swap_place);
+        self.status.swap.set(self.child_device.name().as_encoded_bytes());
         self.status.start_ns.store(sys::now_ns(), Relaxed);
         self.status.outcome.store(Outcome::Running as u32, Release);
         self.status.counters.memory_limit_bytes.set(limit);

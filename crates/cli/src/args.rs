@@ -15,6 +15,7 @@ Examples:
   overspill check                                  can programs be paged on this machine?
   overspill run --memory 2G -- python3 job.py      at most 2 GiB of memory, the rest in swap
   overspill stat 4711                              look at a program that runs under Overspill
+  overspill swaps nightly                          look at the swap devices of one that was named so
 
 `overspill help COMMAND` tells more about a command.
 
@@ -38,6 +39,9 @@ pub enum Command {
     /// Show the counters of a program that runs under Overspill
     #[command(after_long_help = STAT_HELP)]
     Stat(StatArgs),
+    /// Show the swap devices of a program that runs under Overspill
+    #[command(after_long_help = SWAPS_HELP)]
+    Swaps(SwapsArgs),
     /// Tell what this machine offers, and what to change so that programs can be paged
     ///
     /// Tries everything that `overspill run` needs, and undoes it at once. Exit status 0: programs can be paged here. 1: they
@@ -57,12 +61,33 @@ Sizes:
   A share: 25% of the lowest memory limit of this process's control groups (the container's limit),
   or of the machine's memory if there is none.
 
+Swap devices:
+  file:PATH[,size=SIZE][,prio=N]           the same as PATH:SIZE, with a priority
+  block:PATH[,size=SIZE][,prio=N][,force]  a block device; what is on it is lost
+  Pages go to the device of the highest priority (-32768 to 32767) that has room, in turn to those
+  of equal priority. Devices without one come after, in the order given. A backslash takes the
+  character behind it as it is, a comma say. A block device that is in use is refused, and one that
+  carries a file system too unless `force` stands there. It serves one process: children of the
+  program use the other devices, or a file in $TMPDIR or /tmp. A child that is forked starts with
+  one file, in the place of the first file device.
+
+Configuration file:
+  memory = \"2G\"          # keys are the long options: memory, policy, engine, name, stats,
+  policy = \"use-once\"    # stats-file, best-effort
+  [[swap]]               # once for each device
+  kind = \"file\"          # or \"block\", with path, size, prio and force as above
+  path = \"/mnt/nvme\"
+  size = \"50G\"
+
 Examples:
   overspill run --memory 2G -- python3 job.py
       Two gibibytes of memory; the rest goes to $TMPDIR or /tmp.
 
   overspill run --memory 75% --swap /mnt/nvme:50G -- ./build-index big.csv
       In a container: three quarters of its limit, and never more than 50 GiB of swap.
+
+  overspill run --memory 2G --swap file:/ssd,size=8G,prio=2 --swap file:/hdd,prio=1 -- ./simulate
+      Eight gibibytes on the fast disk first, then the slow one.
 
   overspill run --memory 512M --stats -- sort -S 4G huge.txt
       Report at the end what the paging cost.
@@ -94,16 +119,27 @@ pub struct RunArgs {
     ///
     /// The program's pages and the pager's buffers stay within it. The pager's own tables come on top: about one per cent of the
     /// data. See "Sizes" below.
-    #[arg(short, long, value_name = "SIZE")]
-    pub memory: String,
+    #[arg(short, long, value_name = "SIZE", required_unless_present = "config")]
+    pub memory: Option<String>,
 
-    /// Where the rest goes: a directory, or a file to be made, and its size limit [default: $TMPDIR or /tmp]
+    /// Where the rest goes: a directory, a file to be made, or a device; may be given several times [default: $TMPDIR or /tmp]
     ///
     /// DIR: an existing directory; the swap file in it has no name. FILE: a file that does not exist yet; it is removed as soon as
     /// it is open. Either way nothing is left behind, however the program ends. With :SIZE the swap never grows beyond SIZE;
-    /// when it is full, the program is stopped with a message. Choose a disk: a tmpfs is memory.
-    #[arg(short, long, value_name = "DIR|FILE[:SIZE]")]
-    pub swap: Option<OsString>,
+    /// when all swap is full, the program is stopped with a message. Choose a disk: a tmpfs is memory. See "Swap devices" below
+    /// for more ways to write it.
+    #[arg(short, long, value_name = "DIR|FILE[:SIZE]|DEVICE")]
+    pub swap: Vec<OsString>,
+
+    /// A name by which `overspill swaps`, `stat` and others find the program
+    #[arg(short, long)]
+    pub name: Option<String>,
+
+    /// Take options from a TOML file; those on the command line go before
+    ///
+    /// See "Configuration file" below. Unknown keys are errors.
+    #[arg(short, long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
 
     /// How to choose the pages that go [default: use-once]
     ///
@@ -114,8 +150,9 @@ pub struct RunArgs {
     /// How to read and write swap: auto, io_uring or psync
     ///
     /// auto takes io_uring where it works, else psync (pread and pwrite).
-    #[arg(short, long, value_name = "ENGINE", default_value = "auto")]
-    pub engine: String,
+    /// The default is auto.
+    #[arg(short, long, value_name = "ENGINE")]
+    pub engine: Option<String>,
 
     /// Print a short report to standard error at the end
     #[arg(long)]
@@ -154,11 +191,37 @@ Examples:
 
 Exit status: 0; 1 if there is no such process, it is not under Overspill, or it is somebody else's.";
 
+const SWAPS_HELP: &str = "\
+Columns:
+  DEVICE      its path
+  KIND        file or block
+  PRIO        higher ones are used first
+  SIZE USED   the most it may hold, and what it holds
+  IN OUT      pages read from it and written to it, with the number of reads and writes
+  ERRORS      reads and writes that failed
+  STATE       on; full; leaving (a swapoff is under way); failing (no longer written to after errors);
+              inherited (the parent's, of a forked child, which only reads it)
+
+Exit status: 0; 1 if there is no such process, it is not under Overspill, or it is somebody else's.";
+
+/// Arguments of `overspill swaps`.
+#[derive(Args, Debug)]
+pub struct SwapsArgs {
+    /// Process id or name (see `overspill run --name`) of the program
+    #[arg(value_name = "PID|NAME")]
+    pub program: String,
+
+    /// Print JSON, one object per device and line
+    #[arg(long)]
+    pub json: bool,
+}
+
 /// Arguments of `overspill stat`.
 #[derive(Args, Debug)]
 pub struct StatArgs {
-    /// Process id of the program, or of the `overspill run` that started it
-    pub pid: u32,
+    /// Process id of the program, or of the `overspill run` that started it, or its name (see `overspill run --name`)
+    #[arg(value_name = "PID|NAME")]
+    pub program: String,
 
     /// Print JSON
     #[arg(long)]
@@ -183,7 +246,7 @@ pub struct StatArgs {
 #[derive(Args, Debug)]
 pub struct CheckArgs {
     /// The swap place to look at, as for `overspill run` [default: $TMPDIR or /tmp]
-    #[arg(short, long, value_name = "DIR|FILE[:SIZE]")]
+    #[arg(short, long, value_name = "DIR|FILE[:SIZE]|DEVICE")]
     pub swap: Option<OsString>,
 }
 
@@ -209,7 +272,7 @@ mod tests {
         for line in ["overspill run --memory 1G ls --memory 2G -- -l", "overspill run --memory 1G -- ls --memory 2G -- -l"] {
             let cli = Cli::try_parse_from(line.split(' ')).unwrap();
             let Command::Run(args) = cli.command else { panic!() };
-            assert_eq!(args.memory, "1G");
+            assert_eq!(args.memory.as_deref(), Some("1G"));
             assert_eq!(args.command, ["ls", "--memory", "2G", "--", "-l"]);
         }
     }

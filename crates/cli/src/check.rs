@@ -49,10 +49,10 @@ pub fn check(args: &CheckArgs) -> Result<u8, Failure> {
             None => format!("{total}, no control-group limit"),
         },
     );
-    match preflight::swap(args.swap.as_deref()) {
+    match preflight::swap(&preflight::swap_options(args.swap.as_slice())) {
         Ok(swap) => {
-            line("swap place", format!("{}, {} free", swap.path.display(), human(swap.free)));
-            if let Some(warning) = swap.warning {
+            line("swap place", format!("{}, {} free", swap.names(), human(swap.free)));
+            for warning in swap.warnings {
                 line("", format!("warning: {warning}"));
             }
         }

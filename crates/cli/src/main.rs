@@ -7,7 +7,9 @@
 //! supervise   starts the program, passes signals on, waits for its end (the only unsafe code here)
 //! keeper      a second process, which leaves nothing behind when `overspill run` is killed
 //! report      counters for people and as JSON
+//! config      the file of `overspill run --config`
 //! stat        `overspill stat`: reads the status block of a running program
+//! swaps       `overspill swaps`: the swap devices of a running program, over its control socket
 //! check       `overspill check`: what this machine offers
 //! ```
 
@@ -15,6 +17,7 @@
 
 mod args;
 mod check;
+mod config;
 mod keeper;
 mod preflight;
 mod report;
@@ -22,6 +25,7 @@ mod run;
 mod stat;
 #[allow(unsafe_code)]
 mod supervise;
+mod swaps;
 
 use clap::Parser;
 use std::fmt;
@@ -69,6 +73,7 @@ fn main() -> ExitCode {
     let result = match cli.command {
         args::Command::Run(args) => run::run(&args),
         args::Command::Stat(args) => stat::stat(&args),
+        args::Command::Swaps(args) => swaps::swaps(&args),
         args::Command::Check(args) => check::check(&args),
         args::Command::Keep { mark } => Ok(keeper::keep(&mark)),
     };

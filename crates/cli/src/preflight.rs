@@ -1,9 +1,12 @@
 //! Everything that can be found out before the program starts. Each check fails with one sentence: what happened, where, what to try.
 
 use crate::{FAILED, Failure, NOT_EXECUTABLE, NOT_FOUND};
+use overspill_linux::control;
+use overspill_linux::control_client::{self, ControlError};
+use overspill_linux::device_spec::{self, DeviceSpec, Place, SpecError};
 use overspill_linux::elf::{self, NotFound, Unfit};
 use overspill_linux::size::{self, Size};
-use overspill_linux::{cgroup, probe};
+use overspill_linux::{cgroup, probe, signature};
 use overspill_vm::policy;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -90,39 +93,95 @@ pub fn engine(name: &str) -> Result<&str, Failure> {
     Ok(name)
 }
 
-/// A swap place that was tried out.
-#[derive(Debug)]
-pub struct Swap {
-    /// Absolute: a directory, or a file that does not exist.
-    pub path: PathBuf,
-    /// In bytes; 0 is no limit.
-    pub size: u64,
-    /// Free space on the file system, in bytes.
-    pub free: u64,
-    /// Something that works and is hardly what the user wants.
-    pub warning: Option<String>,
+/// The program's name, empty without one; no other that runs has it.
+pub fn program_name(name: Option<&str>) -> Result<&str, Failure> {
+    let Some(name) = name else { return Ok("") };
+    if let Some(why) = control::program_name_trouble(name) {
+        return Err(Failure::new(format!("--name {name:?} {why}")));
+    }
+    match control_client::find_name(name) {
+        Err(ControlError::NoSuchName(_) | ControlError::Directory(..)) => Ok(name),
+        _ => Err(Failure::new(format!("--name {name}: a program of yours with this name runs already; choose another"))),
+    }
 }
 
-/// Reads `--swap DIR|FILE[:SIZE]` and tries the place out.
-pub fn swap(argument: Option<&OsStr>) -> Result<Swap, Failure> {
-    let (place, size, origin) = match argument {
-        Some(text) => {
-            let (place, size) = split_swap(text)?;
-            let origin = format!("--swap {}", place.display());
-            (place, size, origin)
-        }
-        None => match env::var_os("TMPDIR").filter(|dir| !dir.is_empty()) {
-            Some(dir) => {
-                let origin = format!("swap place {} (from TMPDIR)", dir.display());
-                (dir.into(), 0, origin)
-            }
-            None => ("/tmp".into(), 0, "swap place /tmp (the default)".into()),
-        },
-    };
-    let fail = |why: &str| Failure::new(format!("{origin}: {why}"));
-    let (path, directory) = resolve(&place, argument.is_some()).map_err(|why| fail(&why))?;
+/// Swap devices that were tried out.
+#[derive(Debug)]
+pub struct Swap {
+    /// With absolute paths: directories, files that do not exist, block devices.
+    pub devices: Vec<DeviceSpec>,
+    /// Free space on their file systems, in bytes.
+    pub free: u64,
+    /// What works and is hardly what the user wants.
+    pub warnings: Vec<String>,
+}
 
-    let file = try_file_in(&directory).map_err(|error| {
+impl Swap {
+    /// Their names, for people.
+    pub fn names(&self) -> String {
+        overspill_linux::setup::names(&self.devices)
+    }
+}
+
+/// Reads the swap devices that were asked for, each with where that was (`--swap`, say), and tries them out. Without any it is the
+/// directory for temporary files.
+pub fn swap(asked: &[(String, Result<DeviceSpec, SpecError>)]) -> Result<Swap, Failure> {
+    let mut swap = Swap { devices: Vec::new(), free: 0, warnings: Vec::new() };
+    for (origin, device) in asked {
+        let device = device.clone().map_err(|error| Failure::new(format!("{origin} {error}")))?;
+        try_device(&mut swap, origin, device)?;
+    }
+    if asked.is_empty() {
+        let (place, origin) = match env::var_os("TMPDIR").filter(|dir| !dir.is_empty()) {
+            Some(dir) => (PathBuf::from(&dir), format!("swap place {} (from TMPDIR)", dir.display())),
+            None => ("/tmp".into(), "swap place /tmp (the default)".into()),
+        };
+        if !place.is_dir() {
+            return Err(Failure::new(format!("{origin}: this directory does not exist; create it, or name another one")));
+        }
+        try_device(&mut swap, &origin, DeviceSpec::file(place))?;
+    }
+    if let Some(double) = device_spec::twice(&swap.devices) {
+        return Err(Failure::new(format!("the swap device {} is named twice; name each once", double.name().display())));
+    }
+    device_spec::settle_priorities(&mut swap.devices);
+    Ok(swap)
+}
+
+/// The devices of `--swap` options.
+pub fn swap_options(options: &[OsString]) -> Vec<(String, Result<DeviceSpec, SpecError>)> {
+    let origin = |text: &OsString| if text.is_empty() { "--swap".into() } else { format!("--swap {}", text.display()) };
+    options.iter().map(|text| (origin(text), device_spec::parse(text))).collect()
+}
+
+/// Makes the device's path absolute, tries it out, and adds it.
+pub fn try_device(swap: &mut Swap, origin: &str, mut device: DeviceSpec) -> Result<(), Failure> {
+    let fail = |why: &str| Failure::new(format!("{origin}: {why}"));
+    match &mut device.place {
+        Place::File(path) => {
+            let (place, directory) = resolve(path).map_err(|why| fail(&why))?;
+            *path = place;
+            try_file_place(swap, origin, &directory, device.size.unwrap_or(0))?;
+        }
+        Place::Block { path, force } => {
+            *path = fs::canonicalize(&*path).map_err(|error| fail(&format!("{error}; name a block device such as /dev/sdb")))?;
+            swap.free += try_block_device(path, *force).map_err(|why| fail(&why))?;
+        }
+        Place::Compressed(_) => {
+            return Err(fail("this version of Overspill has no compressed devices; use a file or a block device"));
+        }
+    }
+    if device.name().len() > device_spec::NAME_MAX {
+        return Err(fail("the absolute path of this place is too long; name one that is shorter"));
+    }
+    swap.devices.push(device);
+    Ok(())
+}
+
+/// A file in `directory`.
+fn try_file_place(swap: &mut Swap, origin: &str, directory: &Path, size: u64) -> Result<(), Failure> {
+    let fail = |why: &str| Failure::new(format!("{origin}: {why}"));
+    let file = try_file_in(directory).map_err(|error| {
         fail(&match error {
             Errno::ROFS => "the file system is mounted read-only; name a directory on a writable disk".into(),
             Errno::ACCESS | Errno::PERM => {
@@ -135,51 +194,59 @@ pub fn swap(argument: Option<&OsStr>) -> Result<Swap, Failure> {
         })
     })?;
     let free = probe::free_bytes(file.as_fd()).unwrap_or(u64::MAX);
-    let warning = if probe::is_memory_file_system(file.as_fd()).unwrap_or(false) {
-        Some(format!("{origin} is a tmpfs, so what is swapped there still takes memory; name a directory on a disk with --swap"))
+    swap.free = swap.free.saturating_add(free);
+    if probe::is_memory_file_system(file.as_fd()).unwrap_or(false) {
+        swap.warnings.push(format!(
+            "{origin} is a tmpfs, so what is swapped there still takes memory; name a directory on a disk with --swap"
+        ));
     } else if size > free {
-        Some(format!("{origin}: {} of swap are allowed and only {} are free", size::human(size), size::human(free)))
-    } else {
-        None
-    };
-    Ok(Swap { path, size, free, warning })
+        swap.warnings.push(format!("{origin}: {} of swap are allowed and only {} are free", size::human(size), size::human(free)));
+    }
+    Ok(())
 }
 
-/// Splits `DIR|FILE[:SIZE]`. A colon may belong to the name, so an existing file of the whole name comes first, and what follows
-/// the last colon must at least begin like a number.
-fn split_swap(text: &OsStr) -> Result<(PathBuf, u64), Failure> {
-    let whole = Path::new(text);
-    if text.is_empty() {
-        return Err(Failure::new("--swap is empty; name a directory, or a file that does not exist yet"));
+/// Looks whether a block device may be written over. Gives its length in bytes.
+fn try_block_device(path: &Path, force: bool) -> Result<u64, String> {
+    if !fs::metadata(path).is_ok_and(|data| data.file_type().is_block_device()) {
+        return Err("this is not a block device; for a file or a directory write file:PATH".into());
     }
-    let bytes = text.as_bytes();
-    let colon = bytes.iter().rposition(|b| *b == b':');
-    let Some(colon) = colon.filter(|_| fs::symlink_metadata(whole).is_err()) else {
-        return Ok((whole.into(), 0));
+    // O_EXCL without O_CREAT: refused if the kernel, or another program, uses the device.
+    let flags = OFlags::RDWR | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NONBLOCK;
+    let device = match rustix::fs::open(path, flags, Mode::empty()) {
+        Ok(device) => fs::File::from(device),
+        Err(Errno::BUSY) => {
+            return Err(
+                "this block device is in use, as a mounted file system or by another program; unmount it, or name another".into()
+            );
+        }
+        Err(Errno::ACCESS | Errno::PERM) => {
+            return Err("you may not write to this block device; run as root, or as a user who may".into());
+        }
+        Err(error) => return Err(format!("this block device cannot be opened: {error}; name another")),
     };
-    let (place, size) = (&bytes[..colon], &bytes[colon + 1..]);
-    if !size.first().is_none_or(|b| b.is_ascii_digit() || *b == b'.') || size.contains(&b'/') {
-        return Ok((whole.into(), 0));
+    match signature::find(&device) {
+        Ok(Some(what)) if !force => {
+            return Err(format!(
+                "there seems to be {what} on this block device, and swap would destroy it; if it may go, write block:{},force",
+                path.display()
+            ));
+        }
+        Ok(_) => {}
+        Err(error) => return Err(format!("this block device cannot be read: {error}; name another")),
     }
-    let size = String::from_utf8_lossy(size);
-    let fail = |why: String| Err(Failure::new(format!("--swap {}: the size {size:?} {why}", text.display())));
-    match size::parse(&size) {
-        Ok(Size::Bytes(n)) if n >= 1 << 20 => Ok((OsStr::from_bytes(place).into(), n & !4095)),
-        Ok(Size::Bytes(_)) => fail("is too little; the minimum is 1M".into()),
-        Ok(Size::Share(_)) => fail("is a share, and of what is not clear; write a size such as 50G".into()),
-        Err(error) => fail(error.to_string()),
-    }
+    rustix::fs::seek(&device, rustix::fs::SeekFrom::End(0))
+        .map_err(|error| format!("its length cannot be had: {error}; name another"))
 }
 
-/// Makes the place absolute and names the directory the swap file is to be in. `file_allowed`: whether it may be a file at all.
-fn resolve(place: &Path, file_allowed: bool) -> Result<(PathBuf, PathBuf), String> {
+/// Makes the place absolute and names the directory the swap file is to be in.
+fn resolve(place: &Path) -> Result<(PathBuf, PathBuf), String> {
     match fs::metadata(place) {
         Ok(data) if data.is_dir() => {
             let path = fs::canonicalize(place).map_err(|error| error.to_string())?;
             return Ok((path.clone(), path));
         }
         Ok(data) if data.file_type().is_block_device() => {
-            return Err("block devices cannot be used yet; make a file system on it, and name a directory there".into());
+            return Err(format!("this is a block device; to use it as such write block:{}", place.display()));
         }
         Ok(_) => {
             return Err("a file of this name exists already, and Overspill overwrites nothing; \
@@ -194,7 +261,7 @@ fn resolve(place: &Path, file_allowed: bool) -> Result<(PathBuf, PathBuf), Strin
     }
     let missing = || "this directory does not exist; create it, or name another one".to_owned();
     let is_directory_name = place.as_os_str().as_bytes().ends_with(b"/");
-    let Some(name) = place.file_name().filter(|_| file_allowed && !is_directory_name) else {
+    let Some(name) = place.file_name().filter(|_| !is_directory_name) else {
         return Err(missing());
     };
     let parent = match place.parent() {
@@ -335,37 +402,6 @@ pub fn userfaultfd() -> Result<(), Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn split(text: &str) -> Result<(PathBuf, u64), String> {
-        split_swap(OsStr::new(text)).map_err(|failure| failure.message)
-    }
-
-    #[test]
-    fn swap_places_and_sizes() {
-        for (text, place, size) in [
-            ("/mnt/a", "/mnt/a", 0),
-            ("/mnt/a:50G", "/mnt/a", 50 << 30),
-            ("/mnt/a:1.5G", "/mnt/a", 3 << 29),
-            ("/mnt/a:b", "/mnt/a:b", 0),
-            ("/mnt/a:b:64M", "/mnt/a:b", 64 << 20),
-            ("/mnt/1:2/a", "/mnt/1:2/a", 0),
-            ("/", "/", 0),
-        ] {
-            assert_eq!(split(text), Ok((place.into(), size)), "{text}");
-        }
-        for text in ["", "/mnt/a:", "/mnt/a:5x", "/mnt/a:10%", "/mnt/a:1K", "/mnt/a:99999999P"] {
-            assert!(split(text).is_err(), "{text}");
-        }
-    }
-
-    #[test]
-    fn an_existing_name_with_a_colon_is_taken_whole() {
-        let dir = env::temp_dir().join(format!("overspill-colon-{}:64M", std::process::id()));
-        fs::create_dir(&dir).unwrap();
-        let result = split_swap(dir.as_os_str());
-        fs::remove_dir(&dir).unwrap();
-        assert_eq!(result.unwrap(), (dir, 0));
-    }
 
     #[test]
     fn preloads_are_kept() {

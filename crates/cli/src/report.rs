@@ -7,7 +7,6 @@ use overspill_vm::status::Outcome;
 use serde_json::{Map, Value};
 use std::ffi::OsString;
 use std::fmt::Write;
-use std::path::Path;
 use std::time::Duration;
 
 /// A run that has ended, as its supervisor knows it.
@@ -29,7 +28,7 @@ pub struct Run<'a> {
     /// The engine that was asked for.
     pub engine: &'a str,
     /// The swap place that was asked for.
-    pub swap: &'a Path,
+    pub swap: &'a str,
 }
 
 /// The report of `overspill run --stats`.
@@ -187,9 +186,7 @@ pub fn json(seen: &Snapshot) -> Map<String, Value> {
 /// the policy, engine and swap place that were asked for.
 pub fn json_of_run(run: &Run, seen: &Snapshot) -> Value {
     let mut map = json(seen);
-    for (key, asked) in
-        [("policy", run.policy.to_owned()), ("engine", run.engine.to_owned()), ("swap", run.swap.display().to_string())]
-    {
+    for (key, asked) in [("policy", run.policy.to_owned()), ("engine", run.engine.to_owned()), ("swap", run.swap.to_owned())] {
         let value = map.get_mut(key).expect("json() has set it");
         if *value == "" {
             *value = asked.into();
@@ -282,7 +279,7 @@ mod tests {
             memory: 64 << 20,
             policy: "use-once",
             engine: "auto",
-            swap: Path::new("/tmp"),
+            swap: "/tmp",
         }
     }
 

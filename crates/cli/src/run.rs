@@ -1,25 +1,42 @@
 //! `overspill run`.
 
 use crate::args::RunArgs;
+use crate::config::{self, Config};
 use crate::keeper::Keeper;
 use crate::supervise::{self, End};
 use crate::{FAILED, Failure, NOT_EXECUTABLE, NOT_FOUND, preflight, report, say};
+use overspill_linux::control_client::{self, ControlError};
+use overspill_linux::device_spec;
 use overspill_linux::status_file::StatusFile;
 use overspill_vm::status::Outcome;
 use std::env;
 use std::fs::File;
 use std::io::{ErrorKind, Write};
 use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
 use std::process::Command;
 use std::sync::atomic::Ordering::Release;
 
 /// Runs the program; gives the exit status.
 pub fn run(args: &RunArgs) -> Result<u8, Failure> {
     // The options first, then the program, then the machine: mistakes before circumstances.
-    let memory = preflight::memory(&args.memory)?;
-    let policy = preflight::policy(args.policy.as_deref())?;
-    let engine = preflight::engine(&args.engine)?;
-    let swap = preflight::swap(args.swap.as_deref())?;
+    let config = configuration(args)?;
+    let Some(memory) = args.memory.as_ref().or(config.memory.as_ref()) else {
+        return Err(Failure::new(
+            "no memory budget was given; write --memory SIZE, or `memory = \"SIZE\"` in the configuration file",
+        ));
+    };
+    let memory = preflight::memory(memory)?;
+    let policy = preflight::policy(args.policy.as_deref().or(config.policy.as_deref()))?;
+    let engine = preflight::engine(args.engine.as_deref().or(config.engine.as_deref()).unwrap_or("auto"))?;
+    let program_name = preflight::program_name(args.name.as_deref().or(config.name.as_deref()))?;
+    let devices = match &args.swap[..] {
+        [] => config.swap.iter().map(|d| (format!("the configuration's swap device {}", d.label()), d.device())).collect(),
+        options => preflight::swap_options(options),
+    };
+    let swap = preflight::swap(&devices)?;
+    let (best_effort, stats) = (args.best_effort || config.best_effort, args.stats || config.stats);
+    let stats_path = args.stats_file.as_ref().or(config.stats_file.as_ref());
     let name = args.command.first().expect("clap asks for at least one");
     let program = preflight::program(name)?;
 
@@ -29,7 +46,7 @@ pub fn run(args: &RunArgs) -> Result<u8, Failure> {
     };
     let agent = match pageable {
         Ok(agent) => Some(agent),
-        Err(why) if args.best_effort => {
+        Err(why) if best_effort => {
             say(format_args!("warning: running without paging: {}", why.message));
             None
         }
@@ -39,11 +56,11 @@ pub fn run(args: &RunArgs) -> Result<u8, Failure> {
         Err(why) => return Err(why),
     };
     if agent.is_some() {
-        let warnings = [preflight::memory_warning(memory), swap.warning];
-        warnings.into_iter().flatten().for_each(|line| say(format_args!("warning: {line}")));
+        let warnings = preflight::memory_warning(memory).into_iter().chain(swap.warnings.iter().cloned());
+        warnings.for_each(|line| say(format_args!("warning: {line}")));
     }
 
-    let mut stats_file = match &args.stats_file {
+    let mut stats_file = match stats_path {
         None => None,
         Some(path) => Some(
             File::create(path)
@@ -55,6 +72,11 @@ pub fn run(args: &RunArgs) -> Result<u8, Failure> {
             .map_err(|error| Failure::new(format!("the shared memory for the counters cannot be made: {error}")))?,
     ));
 
+    let sockets = control_directory();
+    if let (Err(error), true) = (&sockets, agent.is_some()) {
+        say(format_args!("warning: the program can be looked at, but not changed while it runs: {error}"));
+    }
+
     let mut command = Command::new(&program.file);
     command.arg0(name).args(&args.command[1..]);
     if let Some(agent) = &agent {
@@ -62,11 +84,14 @@ pub fn run(args: &RunArgs) -> Result<u8, Failure> {
         command
             .env("LD_PRELOAD", preload)
             .env("OVERSPILL_MEMORY", memory.to_string())
-            .env("OVERSPILL_SWAP", &swap.path)
-            .env("OVERSPILL_SWAP_SIZE", swap.size.to_string())
+            .env("OVERSPILL_SWAP", device_spec::encode_list(&swap.devices))
             .env("OVERSPILL_POLICY", policy)
             .env("OVERSPILL_ENGINE", engine)
             .env("OVERSPILL_STATUS", block.path());
+        match &sockets {
+            Ok(directory) => command.env("OVERSPILL_CONTROL", directory).env("OVERSPILL_NAME", program_name),
+            Err(_) => command.env_remove("OVERSPILL_CONTROL").env_remove("OVERSPILL_NAME"),
+        };
     }
     let keeper = Keeper::start(&mut command)?;
     let ended = supervise::supervise(command, block);
@@ -75,6 +100,9 @@ pub fn run(args: &RunArgs) -> Result<u8, Failure> {
         let status = if error.kind() == ErrorKind::NotFound { NOT_FOUND } else { NOT_EXECUTABLE };
         Failure::with_status(status, format!("{} cannot be started: {error}", program.file.display()))
     })?;
+    if let Ok(directory) = &sockets {
+        control_client::remove_stale(directory);
+    }
     // Release: nothing of the run comes after it, for a pager that reads it with Acquire.
     block.status().supervisor_done.store(1, Release);
 
@@ -95,12 +123,12 @@ pub fn run(args: &RunArgs) -> Result<u8, Failure> {
         memory,
         policy,
         engine,
-        swap: &swap.path,
+        swap: &swap.names(),
     };
-    if args.stats {
+    if stats {
         let _ = std::io::stderr().write_all(report::of_run(&run, &seen).as_bytes());
     }
-    if let (Some(file), Some(path)) = (&mut stats_file, &args.stats_file) {
+    if let (Some(file), Some(path)) = (&mut stats_file, stats_path) {
         let json = report::json_of_run(&run, &seen);
         if let Err(error) = writeln!(file, "{json:#}").and_then(|()| file.flush()) {
             // The program's result is worth more than the counters: its exit status stays.
@@ -108,6 +136,22 @@ pub fn run(args: &RunArgs) -> Result<u8, Failure> {
         }
     }
     Ok(status)
+}
+
+/// What the configuration file says, if there is one.
+fn configuration(args: &RunArgs) -> Result<Config, Failure> {
+    let Some(path) = &args.config else { return Ok(Config::default()) };
+    let fail = |why: String| Failure::new(format!("--config {}: {why}", path.display()));
+    let text = std::fs::read_to_string(path).map_err(|error| fail(format!("cannot be read: {error}")))?;
+    config::parse(&text).map_err(fail)
+}
+
+/// The directory of the control sockets, made if need be.
+fn control_directory() -> Result<PathBuf, ControlError> {
+    let path = control_client::default_directory();
+    control_client::make_directory(&path)?;
+    control_client::remove_stale(&path);
+    Ok(path)
 }
 
 /// The exit status, and what went wrong in Overspill itself.

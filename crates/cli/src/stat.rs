@@ -2,7 +2,7 @@
 
 use crate::Failure;
 use crate::args::StatArgs;
-use crate::report;
+use crate::{report, swaps};
 use overspill_linux::size::human;
 use overspill_linux::status_file::{Snapshot, StatusView, find};
 use serde_json::Value;
@@ -12,12 +12,13 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 /// Exit status when there is nothing to show.
-const NOTHING: u8 = 1;
+pub const NOTHING: u8 = 1;
 
 /// Prints once, or at intervals until the program ends.
 pub fn stat(args: &StatArgs) -> Result<u8, Failure> {
-    let view = find(args.pid).map_err(|error| Failure::with_status(NOTHING, error.to_string()))?;
-    match print(args, &view) {
+    let pid = swaps::process(&args.program)?;
+    let view = find(pid).map_err(|error| Failure::with_status(NOTHING, error.to_string()))?;
+    match print(args, pid, &view) {
         // `overspill stat ... | head`: the reader has seen enough.
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(0),
         Err(error) => Err(Failure::with_status(NOTHING, format!("standard output: {error}"))),
@@ -25,7 +26,7 @@ pub fn stat(args: &StatArgs) -> Result<u8, Failure> {
     }
 }
 
-fn print(args: &StatArgs, view: &StatusView) -> io::Result<()> {
+fn print(args: &StatArgs, pid: u32, view: &StatusView) -> io::Result<()> {
     let mut out = io::stdout().lock();
     let Some(interval) = args.interval.map(Duration::from_secs_f64) else {
         let seen = view.snapshot();
@@ -44,7 +45,7 @@ fn print(args: &StatArgs, view: &StatusView) -> io::Result<()> {
             due += interval;
             sleep(due.saturating_duration_since(Instant::now()));
             due = due.max(Instant::now() - interval); // After a long stop: no burst of lines.
-            if has_ended(args.pid) {
+            if has_ended(pid) {
                 break;
             }
         }

@@ -103,7 +103,7 @@ fn a_budget_below_the_minimum() {
 
 #[test]
 fn wrong_usage_is_125() {
-    for arguments in [&["run"][..], &["run", "--memory", "1G"], &["run", "true"], &["frob"], &[], &["stat", "me"]] {
+    for arguments in [&["run"][..], &["run", "--memory", "1G"], &["run", "true"], &["frob"], &[], &["stat"]] {
         let output = overspill(arguments).output().unwrap();
         assert_eq!(output.status.code(), Some(125), "{arguments:?}");
         let text = stderr(&output);
@@ -148,6 +148,86 @@ fn swap_places_that_cannot_be_used() {
     // Linux lets nobody create files there.
     refused(&mut run(Path::new("/proc/self")), 125, &["--swap /proc/self"]);
     assert_eq!(fs::read_dir(&dir.0).unwrap().count(), 2, "nothing is left behind");
+}
+
+#[test]
+fn swap_devices_that_cannot_be_used() {
+    let dir = Dir::new("devices");
+    let here = dir.0.to_str().unwrap();
+    let run = |devices: &[String]| {
+        let mut command = overspill(&["run", "--memory", "64M"]);
+        for device in devices {
+            command.args(["--swap", device]);
+        }
+        command.args(["--", "true"]);
+        command
+    };
+    for (device, words) in [
+        ("zram:size=1G", "there are file, block, compressed"),
+        ("file:/,sze=1G", "file devices have size, prio"),
+        ("file:/,size=big", "not a size"),
+        ("file:/,prio=first", "whole number"),
+        ("block:/dev/null", "not a block device"),
+        ("block:/dev/no-such-device", "name a block device"),
+        ("compressed:algo=lz4", "needs a size"),
+    ] {
+        refused(&mut run(&[device.into()]), 125, &[&format!("--swap {device}"), words]);
+    }
+    refused(
+        &mut run(&[here.into(), format!("file:{here}/../{},prio=3", dir.0.file_name().unwrap().display())]),
+        125,
+        &["named twice", here],
+    );
+    let config = dir.file("config.toml", 0o600, b"memory = \"64M\"\n[[swap]]\nkind = \"file\"\npth = \"/\"\n");
+    let mut with_config = overspill(&["run", "--config"]);
+    refused(with_config.arg(&config).args(["--", "true"]), 125, &["--config", "line 4", "pth"]);
+    let config = dir.file("config.toml", 0o600, b"policy = \"fifo\"\n");
+    let mut with_config = overspill(&["run", "--config"]);
+    refused(with_config.arg(&config).args(["--", "true"]), 125, &["no memory budget", "--memory"]);
+    let config = dir.file("config.toml", 0o600, b"memory = \"64M\"\n[[swap]]\nkind = \"file\"\npath = \"/nonexistent/x\"\n");
+    let mut with_config = overspill(&["run", "--config"]);
+    refused(
+        with_config.arg(&config).args(["--", "true"]),
+        125,
+        &["the configuration's swap device /nonexistent/x", "does not exist"],
+    );
+    refused(
+        overspill(&["run", "--config", "/nonexistent.toml", "true"]).arg("x"),
+        125,
+        &["--config /nonexistent.toml", "cannot be read"],
+    );
+}
+
+#[test]
+fn names_and_programs_that_are_not_there() {
+    let dir = Dir::new("names");
+    fs::set_permissions(&dir.0, fs::Permissions::from_mode(0o700)).unwrap();
+    let command = |arguments: &[&str]| {
+        let mut command = overspill(arguments);
+        command.env("XDG_RUNTIME_DIR", &dir.0);
+        command
+    };
+    for name in ["", "4711", "a b", "a/b"] {
+        refused(&mut command(&["run", "--memory", "64M", "--name", name, "true"]), 125, &["--name"]);
+    }
+    for verb in ["swaps", "stat"] {
+        refused(&mut command(&[verb, "nobody"]), 1, &["nobody", "--name"]);
+        refused(&mut command(&[verb, &std::process::id().to_string()]), 1, &["does not run under Overspill"]);
+        refused(&mut command(&[verb, "4294967295"]), 1, &["there is no process"]);
+        refused(&mut command(&[verb, "99999999999"]), 1, &["there is no process"]);
+    }
+    // somebody else made the directory that would be ours, or left it open
+    let sockets = dir.0.join("overspill");
+    fs::create_dir(&sockets).unwrap();
+    fs::set_permissions(&sockets, fs::Permissions::from_mode(0o777)).unwrap();
+    refused(&mut command(&["swaps", "nobody"]), 1, &["can be entered by others", "XDG_RUNTIME_DIR"]);
+    fs::set_permissions(&sockets, fs::Permissions::from_mode(0o700)).unwrap();
+    if rustix::process::getuid().is_root() {
+        std::os::unix::fs::chown(&sockets, Some(65534), Some(65534)).unwrap();
+        refused(&mut command(&["swaps", "nobody"]), 1, &["belongs to another user", "XDG_RUNTIME_DIR"]);
+        let mut run = command(&["run", "--memory", "64M", "--best-effort", "--name", "x", "echo", "ran"]);
+        assert!(run.output().unwrap().status.success());
+    }
 }
 
 #[test]
@@ -460,8 +540,8 @@ __attribute__((constructor)) static void start(void) {
     struct block *b = mmap(0, st.st_size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (b == MAP_FAILED || memcmp(&b->magic, "ovspst01", 8) || b->size != (uint64_t)st.st_size) abort();
     if (b->pid != (uint32_t)getpid()) return;
-    if (strcmp(getenv("OVERSPILL_MEMORY"), "67108864") || strcmp(getenv("OVERSPILL_SWAP_SIZE"), "1073741824")) abort();
-    if (getenv("OVERSPILL_SWAP")[0] != '/' || !getenv("OVERSPILL_RUN")) abort();
+    if (strcmp(getenv("OVERSPILL_MEMORY"), "67108864") || !strstr(getenv("OVERSPILL_SWAP"), ",size=1073741824,prio=-1")) abort();
+    if (strncmp(getenv("OVERSPILL_SWAP"), "file:/", 6) || !getenv("OVERSPILL_RUN")) abort();
     strcpy(b->policy, getenv("OVERSPILL_POLICY"));
     strcpy(b->engine, getenv("OVERSPILL_ENGINE"));
     b->counters[0] = 67108864;
@@ -561,6 +641,6 @@ __attribute__((constructor)) static void start(void) { puts(getenv("OVERSPILL_SW
     let mut command = Command::new(OVERSPILL);
     command.current_dir(&dir.0).env("OVERSPILL_AGENT", agent.unwrap());
     let output = command.args(["run", "--memory", "64M", "--swap", "swap-file", "true"]).output().unwrap();
-    assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), named.to_str().unwrap());
+    assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), format!("file:{},prio=-1", named.display()));
     assert!(fs::symlink_metadata(&named).is_err(), "the probe has gone");
 }

@@ -8,7 +8,12 @@
 
 pub mod cgroup;
 pub mod content;
+pub mod control;
+pub mod control_client;
+pub mod control_server;
 pub mod daemon;
+pub mod device_spec;
+pub mod devices;
 pub mod duty;
 pub mod elf;
 pub mod io;
@@ -19,6 +24,7 @@ pub mod probe;
 pub mod ranges;
 pub mod reader;
 pub mod setup;
+pub mod signature;
 pub mod size;
 pub mod space;
 pub mod status_file;

@@ -73,7 +73,7 @@ pub struct Space {
     /// The parking area is registered here.
     pub parking: Uffd,
     /// The swap files by device.
-    pub files: [Option<SwapFile>; 16],
+    pub files: [Option<SwapFile>; crate::setup::DEVICES_MAX],
     /// Ourselves, for discards of scattered ranges; -1 if not to be had.
     pub pidfd: Option<Fd>,
 }

@@ -1,5 +1,6 @@
 //! Setting a machine up, and what can go wrong with it, in sentences.
 
+use crate::device_spec::DeviceSpec;
 use crate::duty::Duty;
 use crate::io::Engine;
 use crate::lock::{Mutex, RwLock};
@@ -22,10 +23,8 @@ use overspill_vm::{Config, ConfigError, Vm};
 pub struct Options<'a> {
     /// The budget in bytes.
     pub memory_bytes: u64,
-    /// Directory of the swap file, or its name.
-    pub swap_place: &'a [u8],
-    /// Its greatest size in bytes; 0: as far as the file system goes.
-    pub swap_bytes: u64,
+    /// The swap devices, at least one, no two alike.
+    pub swap: &'a [DeviceSpec],
     /// One of [`overspill_vm::policy::NAMES`].
     pub policy: &'static str,
     /// How I/O is issued; resolved.
@@ -86,6 +85,18 @@ impl fmt::Display for SetupError {
             SetupError::Swap(libc::EEXIST, place) => {
                 write!(f, "the swap file {place} exists already: name a new file or a directory with --swap")
             }
+            SetupError::Swap(libc::EBUSY, place) => {
+                write!(
+                    f,
+                    "the block device {place} is in use, as a mounted file system or by another program: name another with --swap"
+                )
+            }
+            SetupError::Swap(libc::ENOTBLK, place) => {
+                write!(f, "{place} is not a block device: name one with --swap, or write file: for a file or directory")
+            }
+            SetupError::Swap(libc::E2BIG, place) => {
+                write!(f, "{place} is one swap device too many: there may be {DEVICES_AT_START}")
+            }
             SetupError::Swap(e, place) => {
                 write!(f, "no swap file could be made at {place}: {}: choose another place with --swap", os(*e))
             }
@@ -114,6 +125,21 @@ pub fn open_uffds(delivery: Delivery) -> Result<(Uffd, Uffd), Errno> {
     Ok((program, parking))
 }
 
+/// How many devices there can be, inherited ones included.
+pub const DEVICES_MAX: usize = 16;
+/// How many a process may start with: forked children inherit them, and add one of their own each generation.
+const DEVICES_AT_START: usize = 8;
+
+/// A device's length in slots. Without a limit it is 256 GiB; one slot number space has room for 16 of those.
+pub fn device_slots(file: &SwapFile) -> u32 {
+    if file.limit() == 0 { 1 << 26 } else { (file.limit() >> PAGE_SHIFT).clamp(1, 1 << 27) as u32 }
+}
+
+/// The devices' names, for people.
+pub fn names(devices: &[DeviceSpec]) -> String {
+    devices.iter().map(|d| d.name().to_string_lossy()).collect::<Vec<_>>().join(", ")
+}
+
 /// Sets a machine up. No thread is started.
 ///
 /// # Errors
@@ -132,16 +158,28 @@ pub fn machine(options: &Options<'_>, status: &'static Status) -> Result<Machine
         return Err(SetupError::Config(ConfigError::BudgetTooSmall));
     }
     let (program, parking) = open_uffds(options.delivery).map_err(|e| SetupError::Userfaultfd(e, options.delivery))?;
-    let place = || String::from_utf8_lossy(options.swap_place).into_owned();
-    let file = SwapFile::create(options.swap_place, options.swap_bytes).map_err(|e| SetupError::Swap(e, place()))?;
-
-    // One slot number space for up to 16 devices: 2^28 slots each is a tebibyte.
-    let slots_max = if options.swap_bytes == 0 { 1 << 26 } else { (options.swap_bytes >> PAGE_SHIFT).clamp(1, 1 << 27) as u32 };
-    let pager = SwapPager::new(overspill_swap::Config {
-        pages_max: options.pages_max.min(slots_max as u64 * 2),
-        slots_max,
-        devices_max: 16,
+    let mut devices: Vec<_> = options.swap.iter().collect();
+    devices.sort_by_key(|d| core::cmp::Reverse(d.priority));
+    let mut files = [const { None }; DEVICES_MAX];
+    let mut slots = Vec::new();
+    for (i, device) in devices.iter().enumerate() {
+        let fail = |e| SetupError::Swap(e, device.name().to_string_lossy().into_owned());
+        if i == DEVICES_AT_START {
+            return Err(fail(libc::E2BIG));
+        }
+        let file = SwapFile::open(device).map_err(fail)?;
+        slots.push(device_slots(&file));
+        files[i] = Some(file);
+    }
+    let mut pager = SwapPager::new(overspill_swap::Config {
+        pages_max: options.pages_max.min(slots.iter().map(|n| *n as u64).sum::<u64>() * 2),
+        slots_max: *slots.iter().max().expect("at least one device"),
+        devices_max: DEVICES_MAX as u16,
     });
+    for slots in &slots[1..] {
+        pager.add_device(*slots);
+    }
+    let capacity = pager.capacity();
     let frames = memory_pages as usize + 8192;
     let places = (memory_pages + 8192).next_multiple_of(64);
     let area = sys::map_anonymous((places as usize) << PAGE_SHIFT).map_err(SetupError::Memory)?;
@@ -158,14 +196,12 @@ pub fn machine(options: &Options<'_>, status: &'static Status) -> Result<Machine
     }
     let mut vm = Vm::new(config, pager, &status.counters).map_err(SetupError::Config)?;
     vm.charge((options.readers * reader::buffer_pages(cluster_pages(memory_pages))) as u32);
-    status.counters.swap_capacity_bytes.set(slots_max as u64 * PAGE_SIZE as u64);
+    status.counters.swap_capacity_bytes.set(capacity * PAGE_SIZE as u64);
     status.policy.set(options.policy.as_bytes());
     status.engine.set(options.engine.name().as_bytes());
-    status.swap.set(options.swap_place);
+    status.swap.set(names(options.swap).as_bytes());
     status.start_ns.store(sys::now_ns(), core::sync::atomic::Ordering::Relaxed);
     let core = Core { vm, park: Park::new(area as usize, places, frames), drops: Vec::with_capacity(places as usize) };
-    let mut files = [const { None }; 16];
-    files[0] = Some(file);
     let space = Space {
         ranges: RangeMap::new(),
         discards: crate::space::Discards::new(),

@@ -1,22 +1,94 @@
-//! The swap file: anonymous (never has a name, or loses it at once), mode 0600, O_DIRECT where the file system can, grown in chunks.
+//! A swap device's file: anonymous (never has a name, or loses it at once), mode 0600, grown in chunks; or a block device, claimed with
+//! O_EXCL. O_DIRECT where it can be had.
 
+use crate::control::Kind;
+use crate::device_spec::{DeviceSpec, NAME_MAX, Place};
 use crate::sys::{self, Errno, Fd, sys};
 use overspill_vm::types::PAGE_SIZE;
+use std::os::unix::ffi::OsStrExt;
 
 /// The file grows by this many bytes at a time. A power of two that makes one extent on most file systems.
 const CHUNK: u64 = 64 << 20;
+
+/// What a device is called. Any bytes, in place: a device that comes later must not allocate.
+#[derive(Clone, Copy)]
+pub struct DeviceName {
+    bytes: [u8; NAME_MAX],
+    len: usize,
+}
+
+impl DeviceName {
+    /// As much of `name` as there is room for.
+    pub fn new(name: &[u8]) -> Self {
+        let mut this = DeviceName { bytes: [0; NAME_MAX], len: name.len().min(NAME_MAX) };
+        this.bytes[..this.len].copy_from_slice(&name[..this.len]);
+        this
+    }
+    /// The name.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+}
+
+impl core::fmt::Debug for DeviceName {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "{}", self.bytes().escape_ascii())
+    }
+}
 
 /// An open swap file.
 #[derive(Debug)]
 pub struct SwapFile {
     fd: Fd,
+    /// So many bytes from the start on have blocks.
     allocated: u64,
     limit: u64,
     direct: bool,
+    kind: Kind,
+    name: DeviceName,
 }
 
 impl SwapFile {
-    /// Makes one in the directory `place`, or as the new file `place`. `limit` bytes at most.
+    /// Opens what `device` describes, and gives it its name.
+    ///
+    /// # Errors
+    /// For a file as [`SwapFile::create`]. For a block device: EBUSY if it is mounted or somebody else's, ENOTBLK if it is none,
+    /// and as from open(2). ENOTSUP for devices that are no files.
+    pub fn open(device: &DeviceSpec) -> Result<SwapFile, Errno> {
+        let (name, limit) = (device.name().as_bytes(), device.size.unwrap_or(0));
+        match &device.place {
+            Place::File(_) => Self::create(name, limit),
+            Place::Block { .. } => {
+                let mut path = [0u8; NAME_MAX + 1];
+                path.get_mut(..name.len()).ok_or(libc::ENAMETOOLONG)?.copy_from_slice(name);
+                // O_EXCL without O_CREAT claims a block device: the kernel refuses it if a file system, another claim or its swap has it.
+                let flags = libc::O_RDWR | libc::O_CLOEXEC | libc::O_EXCL | libc::O_NONBLOCK;
+                Self::from_block(sys::open(&path[..name.len() + 1], flags, 0)?, limit, name)
+            }
+            Place::Compressed(_) => Err(libc::ENOTSUP),
+        }
+    }
+
+    /// Over a block device that is open and claimed. `limit` bytes at most; 0: all of it.
+    ///
+    /// # Errors
+    /// ENOTBLK if it is none, ENOSPC if it is shorter than a page.
+    pub fn from_block(fd: Fd, limit: u64, name: &[u8]) -> Result<SwapFile, Errno> {
+        if kind_of(&fd) != Some(Kind::Block) {
+            return Err(libc::ENOTBLK);
+        }
+        // SAFETY: touches no memory.
+        let end = unsafe { sys!(libc::SYS_lseek, fd.raw(), 0, libc::SEEK_END) }? as u64;
+        let bytes = if limit == 0 { end } else { end.min(limit) } / PAGE_SIZE as u64 * PAGE_SIZE as u64;
+        if bytes == 0 {
+            return Err(libc::ENOSPC);
+        }
+        let mut file = Self::from_fd(fd, bytes, Kind::Block, DeviceName::new(name));
+        file.allocated = bytes;
+        Ok(file)
+    }
+
+    /// Makes a file in the directory `place`, or as the new file `place`. `limit` bytes at most; 0: no limit.
     ///
     /// # Errors
     /// ENOENT, EACCES, EROFS, EEXIST, ... as from open(2).
@@ -48,7 +120,7 @@ impl SwapFile {
             }
             Err(e) => return Err(e),
         };
-        Ok(Self::from_fd(fd, limit))
+        Ok(Self::from_fd(fd, limit, Kind::File, DeviceName::new(place)))
     }
 
     fn named(path: &[u8]) -> Result<Fd, Errno> {
@@ -59,10 +131,25 @@ impl SwapFile {
     }
 
     /// Over a file that is open already.
-    pub fn from_fd(fd: Fd, limit: u64) -> SwapFile {
+    pub fn from_fd(fd: Fd, limit: u64, kind: Kind, name: DeviceName) -> SwapFile {
         // SAFETY: sets a flag of our own descriptor; refused where the file system has no direct I/O.
         let direct = unsafe { sys!(libc::SYS_fcntl, fd.raw(), libc::F_SETFL, libc::O_DIRECT) }.is_ok();
-        SwapFile { fd, allocated: 0, limit, direct }
+        SwapFile { fd, allocated: 0, limit, direct, kind, name }
+    }
+
+    /// What it is.
+    pub fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    /// What it is called.
+    pub fn name(&self) -> &DeviceName {
+        &self.name
+    }
+
+    /// The most it may hold, in bytes; 0: no limit.
+    pub fn limit(&self) -> u64 {
+        self.limit
     }
 
     /// The descriptor's number.
@@ -113,6 +200,21 @@ impl SwapFile {
     }
 }
 
+/// The kind of device that a descriptor can be; `None` if it can be none.
+pub fn kind_of(fd: &Fd) -> Option<Kind> {
+    let mut stat = core::mem::MaybeUninit::<libc::stat>::zeroed();
+    // SAFETY: the structure has room for what fstat writes, and all-zero bytes are a valid one.
+    let stat = unsafe {
+        sys!(libc::SYS_fstat, fd.raw(), stat.as_mut_ptr()).ok()?;
+        stat.assume_init()
+    };
+    match stat.st_mode & libc::S_IFMT {
+        libc::S_IFREG => Some(Kind::File),
+        libc::S_IFBLK => Some(Kind::Block),
+        _ => None,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -130,6 +232,9 @@ mod tests {
         std::fs::write(dir.join("taken"), b"x").expect("write");
         assert_eq!(SwapFile::create(dir.join("taken").as_os_str().as_encoded_bytes(), 0).err(), Some(libc::EEXIST));
         assert_eq!(SwapFile::create(dir.join("no/such").as_os_str().as_encoded_bytes(), 0).err(), Some(libc::ENOENT));
+        assert_eq!(named.name().bytes(), dir.join("swap").as_os_str().as_encoded_bytes());
+        let no_device = crate::device_spec::parse("block:/dev/null".as_ref()).expect("a device");
+        assert_eq!(SwapFile::open(&no_device).err(), Some(libc::ENOTBLK));
         std::fs::remove_dir_all(&dir).expect("cleanup");
     }
 }

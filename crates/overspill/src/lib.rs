@@ -67,6 +67,7 @@ mod reads;
 mod region;
 
 pub use error::Error;
+pub use overspill_linux::device_spec::{self, DeviceSpec};
 pub use overspill_linux::io::Engine;
 pub use overspill_linux::machine::Delivery;
 pub use overspill_vm::MEMORY_BYTES_MIN;

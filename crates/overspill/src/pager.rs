@@ -5,6 +5,7 @@ use crate::fault;
 use crate::reads::{self, Pool, Queue};
 use crate::region::{Pod, Region, RegionOf};
 use overspill_linux::daemon::Daemon;
+use overspill_linux::device_spec::{self, DeviceSpec};
 use overspill_linux::io::Engine;
 use overspill_linux::lock;
 use overspill_linux::machine::{Delivery, Machine};
@@ -19,7 +20,6 @@ use overspill_vm::types::PAGE_SHIFT;
 use overspill_vm::{Decision, MEMORY_BYTES_MIN};
 use std::fmt;
 use std::io;
-use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering::*;
 use std::sync::mpsc::{self, Sender};
@@ -32,6 +32,7 @@ pub struct Builder {
     memory: Option<u64>,
     swap: PathBuf,
     swap_limit: u64,
+    more: Vec<DeviceSpec>,
     policy: String,
     delivery: Delivery,
     engine: Engine,
@@ -57,6 +58,11 @@ impl Builder {
     /// The most swap space, in bytes. The default, 0, is what the file system has, up to 256 GiB.
     pub fn swap_limit(mut self, bytes: u64) -> Self {
         self.swap_limit = bytes;
+        self
+    }
+    /// A swap device beside others; may be called several times. [`Builder::swap`] and [`Builder::swap_limit`] count for nothing then.
+    pub fn swap_device(mut self, device: DeviceSpec) -> Self {
+        self.more.push(device);
         self
     }
     /// Which pages go first: one of [`POLICIES`](crate::POLICIES). The default is `use-once`.
@@ -104,6 +110,15 @@ impl Builder {
         self
     }
 
+    fn devices(&self) -> Vec<DeviceSpec> {
+        let mut devices = self.more.clone();
+        if devices.is_empty() {
+            devices.push(DeviceSpec { size: (self.swap_limit != 0).then_some(self.swap_limit), ..DeviceSpec::file(&self.swap) });
+        }
+        device_spec::settle_priorities(&mut devices);
+        devices
+    }
+
     /// Sets the pager up and starts its threads. All that it will ever allocate on behalf of faults is allocated here.
     ///
     /// # Errors
@@ -116,6 +131,10 @@ impl Builder {
         }
         let policy = overspill_vm::policy::NAMES.iter().find(|name| **name == self.policy);
         let policy = policy.ok_or_else(|| Error::UnknownPolicy(self.policy.clone()))?;
+        let swap = self.devices();
+        if let Some(double) = device_spec::twice(&swap) {
+            return Err(Error::Swap { place: double.name().into(), source: os(libc::EBUSY) });
+        }
         let engine = if self.manual_daemon { Engine::Psync } else { self.engine };
         let engine = engine.resolve().map_err(|e| Error::Engine(os(e)))?;
         let delivery = if self.manual_daemon { Delivery::InThread } else { self.delivery };
@@ -130,8 +149,7 @@ impl Builder {
         let status: &'static Status = unsafe { &*std::ptr::from_ref(block.status()) };
         let options = Options {
             memory_bytes: memory,
-            swap_place: self.swap.as_os_str().as_bytes(),
-            swap_bytes: self.swap_limit,
+            swap: &swap,
             policy,
             engine,
             delivery,
@@ -146,7 +164,7 @@ impl Builder {
             decisions_max: self.decisions_max,
         };
         let machine = setup::machine(&options, status).map_err(|e| match e {
-            SetupError::Swap(e, _) => Error::Swap { place: self.swap.clone(), source: os(e) },
+            SetupError::Swap(e, place) => Error::Swap { place: place.into(), source: os(e) },
             SetupError::Engine(e) => Error::Engine(os(e)),
             SetupError::Memory(e) => Error::Resources(os(e)),
             e => Error::Userfaultfd(e),
@@ -323,6 +341,7 @@ impl Pager {
             memory: None,
             swap: std::env::temp_dir(),
             swap_limit: 0,
+            more: Vec::new(),
             policy: overspill_vm::policy::DEFAULT.into(),
             delivery: Delivery::default(),
             engine: Engine::default(),

@@ -1,0 +1,158 @@
+//! The configuration file of `overspill run --config`: TOML, the same options under the same names. Unknown keys and wrong values are
+//! errors with the line.
+
+use overspill_linux::device_spec::{self, DeviceSpec, Place, SpecError};
+use serde::Deserialize;
+use std::path::PathBuf;
+
+/// What stands in a file. Values are as on the command line, and checked where those are.
+#[derive(Deserialize, Clone, PartialEq, Eq, Debug, Default)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Config {
+    /// `--memory`.
+    pub memory: Option<String>,
+    /// `--policy`.
+    pub policy: Option<String>,
+    /// `--engine`.
+    pub engine: Option<String>,
+    /// `--name`.
+    pub name: Option<String>,
+    /// `--stats`.
+    #[serde(default)]
+    pub stats: bool,
+    /// `--stats-file`.
+    pub stats_file: Option<PathBuf>,
+    /// `--best-effort`.
+    #[serde(default)]
+    pub best_effort: bool,
+    /// `--swap`.
+    #[serde(default)]
+    pub swap: Vec<Swap>,
+}
+
+/// A `[[swap]]` table.
+#[derive(Deserialize, Clone, PartialEq, Eq, Debug)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Swap {
+    kind: Kind,
+    path: Option<PathBuf>,
+    size: Option<String>,
+    prio: Option<i16>,
+    force: Option<bool>,
+    algo: Option<String>,
+}
+
+#[derive(Deserialize, Clone, Copy, PartialEq, Eq, Debug)]
+#[serde(rename_all = "kebab-case")]
+enum Kind {
+    File,
+    Block,
+    Compressed,
+}
+
+/// Reads a file's text.
+///
+/// # Errors
+/// One line: what is wrong, and where.
+pub fn parse(text: &str) -> Result<Config, String> {
+    toml::from_str(text).map_err(|error| {
+        let line =
+            error.span().map_or(0, |span| text.as_bytes()[..span.start.min(text.len())].iter().filter(|b| **b == b'\n').count())
+                + 1;
+        let message = error.message().replace('\n', "; ");
+        format!("line {line}: {message}")
+    })
+}
+
+impl Swap {
+    /// What it is called in an error.
+    pub fn label(&self) -> String {
+        self.path.as_ref().map_or_else(|| "without a path".into(), |path| path.display().to_string())
+    }
+
+    /// The device.
+    ///
+    /// # Errors
+    /// As [`device_spec::parse`].
+    pub fn device(&self) -> Result<DeviceSpec, SpecError> {
+        let fail = |why: &str| Err(SpecError::new(why));
+        let place = match (self.kind, self.path.clone()) {
+            (Kind::File, Some(path)) => Place::File(path),
+            (Kind::Block, Some(path)) => Place::Block { path, force: self.force == Some(true) },
+            (Kind::Compressed, None) => Place::Compressed(match &self.algo {
+                Some(name) => device_spec::algorithm(name)?,
+                None => device_spec::Algorithm::default(),
+            }),
+            (Kind::File | Kind::Block, None) => return fail("names no path"),
+            (Kind::Compressed, Some(_)) => return fail("has a path, and compressed devices have none"),
+        };
+        if self.force.is_some() && self.kind != Kind::Block {
+            return fail("has force, and only block devices have it");
+        }
+        if self.algo.is_some() && self.kind != Kind::Compressed {
+            return fail("has algo, and only compressed devices have it");
+        }
+        let size = self.size.as_deref().map(device_spec::size).transpose()?;
+        DeviceSpec { place, size, priority: self.prio }.checked()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const EXAMPLE: &str = "memory = \"2G\"\nstats-file = \"/x\"\n[[swap]]\nkind = \"file\"\npath = \"/a,b\"\nsize = \"50G\"\nprio = 3\n\
+                           [[swap]]\nkind = \"block\"\npath = \"/dev/x\"\nforce = true\n";
+
+    #[test]
+    fn an_example() {
+        let config = parse(EXAMPLE).unwrap();
+        assert_eq!((config.memory.as_deref(), config.stats), (Some("2G"), false));
+        let devices: Vec<_> = config.swap.iter().map(|d| d.device().unwrap().encode()).collect();
+        assert_eq!(devices, ["file:/a\\,b,size=53687091200,prio=3", "block:/dev/x,force"]);
+        assert_eq!(parse(""), Ok(Config::default()));
+    }
+
+    #[test]
+    fn mistakes_have_their_line() {
+        for (text, words) in [
+            ("\nmemry = \"2G\"", ["line 2: ", "memry"]),
+            ("memory = 2", ["line 1: ", "string"]),
+            ("memory = \"2G\"\n[[swap]]\nkind = \"file\"\npth = \"/a\"", ["line 4: ", "pth"]),
+            ("[[swap]]\nkind = \"tape\"", ["line 2: ", "tape"]),
+            ("[[swap]]\npath = \"/a\"", ["line 1: ", "kind"]),
+            ("[[swap]]\nkind = \"file\"\nprio = 99999", ["line 3: ", "99999"]),
+            ("memory = ", ["line 1: ", ""]),
+        ] {
+            let error = parse(text).expect_err(text);
+            assert!(words.iter().all(|w| error.contains(w)) && !error.contains('\n'), "{text:?}: {error}");
+        }
+        for (text, word) in [
+            ("kind = \"file\"", "no path"),
+            ("kind = \"compressed\"\npath = \"/a\"", "has a path"),
+            ("kind = \"compressed\"", "needs a size"),
+            ("kind = \"file\"\npath = \"/a\"\nforce = true", "only block"),
+            ("kind = \"file\"\npath = \"/a\"\nalgo = \"lz4\"", "only compressed"),
+            ("kind = \"file\"\npath = \"/a\"\nsize = \"1G,prio=3\"", "1G,prio=3"),
+            ("kind = \"file\"\npath = \"\"", "no place"),
+        ] {
+            let config = parse(&format!("[[swap]]\n{text}")).unwrap();
+            let error = config.swap[0].device().expect_err(text).to_string();
+            assert!(error.contains(word), "{text:?}: {error}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_makes_it_panic(at in 0..EXAMPLE.len(), bytes in prop::collection::vec(any::<u8>(), 0..8), cut in 0..6usize) {
+            let mut text = EXAMPLE.as_bytes().to_vec();
+            text.splice(at..(at + cut).min(EXAMPLE.len()), bytes);
+            let text = String::from_utf8_lossy(&text);
+            match parse(&text) {
+                Ok(config) => config.swap.iter().for_each(|d| _ = d.device()),
+                Err(error) => prop_assert!(error.starts_with("line ") && !error.contains('\n'), "{}", error),
+            }
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! `overspill swaps`: the swap devices of a running program, asked over its control socket.
+
+use crate::Failure;
+use crate::args::SwapsArgs;
+use crate::report::grouped;
+use crate::stat::NOTHING;
+use overspill_linux::control::{Device, Reply, Request};
+use overspill_linux::control_client::{self, Connection};
+use overspill_linux::size::human;
+use overspill_linux::status_file;
+use serde_json::{Map, Value};
+use std::io::{self, ErrorKind, Write};
+
+/// The process that is meant by an id or a name: that of the program, or of the `overspill run` above it.
+pub fn process(program: &str) -> Result<u32, Failure> {
+    let number = !program.is_empty() && program.bytes().all(|b| b.is_ascii_digit());
+    if number {
+        return program.parse().map_err(|_| Failure::with_status(NOTHING, format!("there is no process {program}")));
+    }
+    control_client::find_name(program).map_err(|error| Failure::with_status(NOTHING, error.to_string()))
+}
+
+/// Connects to the pager of that process.
+pub fn connect(program: &str) -> Result<Connection, Failure> {
+    let pid = process(program)?;
+    // the status block knows which process a supervisor's program is, and says it well if there is none
+    let seen = status_file::find(pid).map_err(|error| Failure::with_status(NOTHING, error.to_string()))?;
+    Connection::open(seen.snapshot().pid).map_err(failed)
+}
+
+/// As what went wrong with a connection counts.
+pub fn failed(error: control_client::ControlError) -> Failure {
+    Failure::with_status(NOTHING, error.to_string())
+}
+
+/// Prints the devices.
+pub fn swaps(args: &SwapsArgs) -> Result<u8, Failure> {
+    let devices = devices(&connect(&args.program)?)?;
+    let text = if args.json { devices.iter().map(|d| format!("{}\n", json(d))).collect() } else { table(&devices) };
+    match io::stdout().write_all(text.as_bytes()) {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => {
+            Err(Failure::with_status(NOTHING, format!("standard output: {error}")))
+        }
+        _ => Ok(0),
+    }
+}
+
+/// Asks for the devices.
+pub fn devices(connection: &Connection) -> Result<Vec<Device>, Failure> {
+    let mut devices = Vec::new();
+    connection.send(&Request::Swaps, None).map_err(failed)?;
+    while let Reply::Device(device) = connection.receive().map_err(failed)? {
+        devices.push(device);
+    }
+    devices.sort_by_key(|d| std::cmp::Reverse(d.priority));
+    Ok(devices)
+}
+
+/// A device's name for a terminal: another program chose it.
+pub fn name(device: &Device) -> String {
+    let text = String::from_utf8_lossy(&device.name);
+    text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
+}
+
+fn json(device: &Device) -> Value {
+    let mut map = Map::new();
+    map.insert("device".into(), String::from_utf8_lossy(&device.name).into());
+    map.insert("kind".into(), device.kind.as_str().into());
+    map.insert("state".into(), device.state.as_str().into());
+    map.insert("priority".into(), device.priority.into());
+    for (key, value) in device.figures.each() {
+        map.insert(key.into(), value.into());
+    }
+    Value::Object(map)
+}
+
+fn table(devices: &[Device]) -> String {
+    let head = ["DEVICE", "KIND", "PRIO", "SIZE", "USED", "IN", "OUT", "ERRORS", "STATE"].map(String::from);
+    let rows: Vec<_> = devices
+        .iter()
+        .map(|d| {
+            let f = &d.figures;
+            [
+                name(d),
+                d.kind.clone(),
+                d.priority.to_string(),
+                if f.size_bytes == 0 { "-".into() } else { human(f.size_bytes) },
+                human(f.used_bytes),
+                format!("{} ({})", grouped(f.pages_in), grouped(f.reads)),
+                format!("{} ({})", grouped(f.pages_out), grouped(f.writes)),
+                grouped(f.read_errors + f.write_errors),
+                d.state.clone(),
+            ]
+        })
+        .collect();
+    let all = || std::iter::once(&head).chain(&rows);
+    let widths: Vec<_> = (0..head.len()).map(|i| all().map(|row| row[i].chars().count()).max().unwrap_or(0)).collect();
+    let mut text = String::new();
+    for row in all() {
+        for (i, (cell, width)) in row.iter().zip(&widths).enumerate() {
+            // words to the left, numbers to the right
+            let left = matches!(i, 0 | 1 | 8);
+            let cell = if left { format!("{cell:<width$}") } else { format!("{cell:>width$}") };
+            text += &if i == 0 { cell } else { format!("  {cell}") };
+        }
+        text.truncate(text.trim_end().len());
+        text.push('\n');
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use overspill_linux::control::Figures;
+
+    #[test]
+    fn a_table_is_aligned_and_harmless() {
+        let figures = Figures { size_bytes: 4 << 30, used_bytes: 1 << 20, pages_in: 1234, reads: 12, ..Figures::default() };
+        let device = Device { kind: "file".into(), state: "on".into(), priority: -1, figures, name: b"/a\x1b[2J".to_vec() };
+        let text = table(&[device.clone()]);
+        let lines: Vec<_> = text.lines().collect();
+        assert_eq!(lines.len(), 2);
+        assert_eq!(
+            lines[0].find("STATE"),
+            lines[1].char_indices().nth(lines[1].chars().count() - 2).map(|(_, _)| lines[1].chars().count() - 2)
+        );
+        assert!(lines[1].contains("1,234 (12)") && !text.contains('\x1b'), "{text}");
+        assert_eq!(json(&device)["used_bytes"], 1 << 20);
+    }
+}

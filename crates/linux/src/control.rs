@@ -1,0 +1,454 @@
+//! The control socket's protocol, and where the sockets are.
+//!
+//! Each process that is paged has a Unix socket (SOCK_SEQPACKET: packets keep their bounds), mode 0600, in a directory that only its
+//! owner can enter. Its name has the process id, and the name that `overspill run --name` gave:
+//!
+//! ```text
+//!   $XDG_RUNTIME_DIR/overspill/        else  $TMPDIR/overspill-UID/ , else /tmp/overspill-UID/      0700, owned by the user
+//!       4711.sock      4712.nightly.sock                                                            0600
+//! ```
+//!
+//! A request is one packet of text, at most [`PACKET_MAX`] bytes: the protocol's version, a verb, and its words, a space between them.
+//! A name goes to the end of the packet, so it may have spaces. Answers are packets too: any number of `device` or `progress`, then
+//! one `ok` or `error`. A client that goes away gives up what it asked for.
+//!
+//! ```text
+//!   request                                            answers
+//!   overspill/1 swaps                                  device KEY=VALUE ... name=NAME    for each, then ok
+//!   overspill/1 swapon KIND BYTES PRIORITY NAME        ok                (BYTES 0: no limit; one descriptor comes along, SCM_RIGHTS)
+//!   overspill/1 swapoff NAME                           progress KEY=VALUE ...   ten a second, then ok KEY=VALUE ...
+//!   overspill/1 cancel                                 (while a swapoff of this client's runs) it ends with an error
+//!   anything else, or what cannot be done              error SENTENCE
+//! ```
+//!
+//! Who may ask: the process's owner, and root (SO_PEERCRED, beside the modes). What the process is asked to use is opened by the
+//! *client*, with its own rights and flags, and passed as a descriptor: so `swapon` works in a program that has changed its root or
+//! its user, and a process never opens what somebody else names.
+//!
+//! Nothing here allocates on the server's side, and no packet makes either side panic (tests and `fuzz/` throw random ones).
+
+use crate::device_spec::NAME_MAX;
+use core::fmt::{self, Write};
+
+/// The longest packet, in bytes, either way.
+pub const PACKET_MAX: usize = 2048;
+/// What every request begins with.
+const VERSION: &[u8] = b"overspill/1 ";
+/// The longest name of a program, in bytes.
+pub const PROGRAM_NAME_MAX: usize = 32;
+
+/// What can be asked for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Request<'a> {
+    /// Which devices there are.
+    Swaps,
+    /// A further device. The descriptor comes beside it.
+    Swapon {
+        /// `file` or `block`.
+        kind: Kind,
+        /// The most it may hold, in bytes; 0: no limit.
+        bytes: u64,
+        /// Higher ones are used first.
+        priority: i16,
+        /// What it is to be called.
+        name: &'a [u8],
+    },
+    /// Move everything off the device of this name, and give it up.
+    Swapoff(&'a [u8]),
+    /// No further with the swapoff.
+    Cancel,
+}
+
+/// Kinds of devices, as the machine tells them apart.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    /// A file that grows.
+    File,
+    /// A block device.
+    Block,
+}
+
+impl Kind {
+    /// The word for it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::File => "file",
+            Kind::Block => "block",
+        }
+    }
+    fn parse(word: &[u8]) -> Option<Kind> {
+        [Kind::File, Kind::Block].into_iter().find(|k| k.name().as_bytes() == word)
+    }
+}
+
+/// Why a packet is no request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum RequestError {
+    /// It is not of this protocol, or of another version.
+    Version,
+    /// The verb is not known.
+    Verb,
+    /// Its words are not what the verb takes.
+    Words,
+}
+
+impl fmt::Display for RequestError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            RequestError::Version => "this process speaks version 1 of the control protocol; use the `overspill` that started it",
+            RequestError::Verb => "this process does not know that request; use the `overspill` that started it",
+            RequestError::Words => "the request is malformed",
+        })
+    }
+}
+
+/// Reads a request.
+///
+/// # Errors
+/// [`RequestError`].
+pub fn parse_request(packet: &[u8]) -> Result<Request<'_>, RequestError> {
+    let text = packet.strip_prefix(VERSION).ok_or(RequestError::Version)?;
+    let (verb, rest) = word(text);
+    let bare = |request| if rest.is_empty() { Ok(request) } else { Err(RequestError::Words) };
+    match verb {
+        b"swaps" => bare(Request::Swaps),
+        b"cancel" => bare(Request::Cancel),
+        b"swapoff" => Ok(Request::Swapoff(device_name(rest)?)),
+        b"swapon" => {
+            let (kind, rest) = word(rest);
+            let (bytes, rest) = word(rest);
+            let (priority, name) = word(rest);
+            Ok(Request::Swapon {
+                kind: Kind::parse(kind).ok_or(RequestError::Words)?,
+                bytes: number(bytes).ok_or(RequestError::Words)?,
+                priority: number(priority).ok_or(RequestError::Words)?,
+                name: device_name(name)?,
+            })
+        }
+        _ => Err(RequestError::Verb),
+    }
+}
+
+fn word(text: &[u8]) -> (&[u8], &[u8]) {
+    match text.iter().position(|b| *b == b' ') {
+        Some(at) => (&text[..at], &text[at + 1..]),
+        None => (text, &[]),
+    }
+}
+
+fn number<T: core::str::FromStr>(word: &[u8]) -> Option<T> {
+    core::str::from_utf8(word).ok()?.parse().ok()
+}
+
+fn device_name(rest: &[u8]) -> Result<&[u8], RequestError> {
+    let good = !rest.is_empty() && rest.len() <= NAME_MAX && !rest.contains(&0);
+    if good { Ok(rest) } else { Err(RequestError::Words) }
+}
+
+/// A packet that is being written. What does not fit is cut off.
+#[derive(Clone, Copy)]
+pub struct Packet {
+    bytes: [u8; PACKET_MAX],
+    len: usize,
+}
+
+impl Packet {
+    /// Empty.
+    pub const fn new() -> Self {
+        Packet { bytes: [0; PACKET_MAX], len: 0 }
+    }
+    /// What was written.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+    /// Writes bytes, which need not be text.
+    pub fn put(&mut self, bytes: &[u8]) -> &mut Self {
+        let n = bytes.len().min(PACKET_MAX - self.len);
+        self.bytes[self.len..self.len + n].copy_from_slice(&bytes[..n]);
+        self.len += n;
+        self
+    }
+}
+
+impl Default for Packet {
+    fn default() -> Self {
+        Packet::new()
+    }
+}
+
+impl fmt::Debug for Packet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.bytes().escape_ascii())
+    }
+}
+
+impl Write for Packet {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        self.put(text.as_bytes());
+        Ok(())
+    }
+}
+
+impl Request<'_> {
+    /// The packet that [`parse_request`] reads back.
+    pub fn encode(&self) -> Packet {
+        let mut packet = Packet::new();
+        packet.put(VERSION);
+        match self {
+            Request::Swaps => packet.put(b"swaps"),
+            Request::Cancel => packet.put(b"cancel"),
+            Request::Swapoff(name) => packet.put(b"swapoff ").put(name),
+            Request::Swapon { kind, bytes, priority, name } => {
+                let _ = write!(packet, "swapon {} {bytes} {priority} ", kind.name());
+                packet.put(name)
+            }
+        };
+        packet
+    }
+}
+
+/// A table of numbers that travel as `KEY=VALUE`: their names, in order, with units last.
+macro_rules! figures {
+    ($(#[$doc:meta])* $type:ident { $($(#[$field_doc:meta])* $field:ident,)* }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+        pub struct $type {
+            $($(#[$field_doc])* pub $field: u64,)*
+        }
+
+        impl $type {
+            /// Each name and its value.
+            pub fn each(&self) -> impl Iterator<Item = (&'static str, u64)> {
+                [$((stringify!($field), self.$field),)*].into_iter()
+            }
+            fn set(&mut self, key: &[u8], value: u64) {
+                $(if key == stringify!($field).as_bytes() {
+                    self.$field = value;
+                })*
+            }
+        }
+
+        impl fmt::Display for $type {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                $(write!(f, " {}={}", stringify!($field), self.$field)?;)*
+                Ok(())
+            }
+        }
+    };
+}
+
+figures! {
+    /// What a device has done.
+    Figures {
+        /// Its number in this process.
+        number,
+        /// The most it may hold, in bytes.
+        size_bytes,
+        /// What it holds, in bytes.
+        used_bytes,
+        /// Pages read from it.
+        pages_in,
+        /// Pages written to it.
+        pages_out,
+        /// Reads issued.
+        reads,
+        /// Writes issued.
+        writes,
+        /// Reads that failed.
+        read_errors,
+        /// Writes that failed.
+        write_errors,
+    }
+}
+
+figures! {
+    /// How far a swapoff is.
+    Progress {
+        /// Pages that are still on the device.
+        left_pages,
+        /// Pages that went to other devices.
+        moved_pages,
+        /// Pages that came into memory.
+        memory_pages,
+        /// Reads issued.
+        reads,
+        /// Writes issued.
+        writes,
+        /// Since it began, in nanoseconds.
+        nanoseconds,
+    }
+}
+
+/// One device of a process.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Device {
+    /// Kind.
+    pub kind: String,
+    /// `on`, `full`, `leaving`, `failing`, or `inherited`.
+    pub state: String,
+    /// Higher ones are used first.
+    pub priority: i16,
+    /// Its numbers.
+    pub figures: Figures,
+    /// What it is called: any bytes.
+    pub name: Vec<u8>,
+}
+
+/// Writes a `device` packet.
+pub fn device_packet(kind: &str, state: &str, priority: i16, figures: &Figures, name: &[u8]) -> Packet {
+    let mut packet = Packet::new();
+    let _ = write!(packet, "device kind={kind} state={state} priority={priority}{figures} name=");
+    packet.put(name);
+    packet
+}
+
+/// An answer.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Reply {
+    /// One of the devices.
+    Device(Device),
+    /// How far it is.
+    Progress(Progress),
+    /// Done; for a swapoff with its figures.
+    Ok(Progress),
+    /// Not done: a sentence that says why.
+    Error(String),
+}
+
+/// Reads an answer; `None` if it is none. Keys that are not known are passed over: they are of a later version.
+pub fn parse_reply(packet: &[u8]) -> Option<Reply> {
+    let (verb, mut rest) = word(packet);
+    if verb == b"error" {
+        return Some(Reply::Error(String::from_utf8_lossy(rest).into_owned()));
+    }
+    let mut progress = Progress::default();
+    let mut device =
+        Device { kind: String::new(), state: String::new(), priority: 0, figures: Figures::default(), name: Vec::new() };
+    while !rest.is_empty() {
+        if let Some(name) = rest.strip_prefix(b"name=") {
+            device.name = name.to_vec();
+            break;
+        }
+        let (pair, next) = word(rest);
+        rest = next;
+        let at = pair.iter().position(|b| *b == b'=')?;
+        let (key, value) = (&pair[..at], &pair[at + 1..]);
+        match key {
+            b"kind" => device.kind = String::from_utf8_lossy(value).into_owned(),
+            b"state" => device.state = String::from_utf8_lossy(value).into_owned(),
+            b"priority" => device.priority = number(value)?,
+            _ => {
+                let value = number(value)?;
+                device.figures.set(key, value);
+                progress.set(key, value);
+            }
+        }
+    }
+    match verb {
+        b"device" if !device.name.is_empty() => Some(Reply::Device(device)),
+        b"progress" => Some(Reply::Progress(progress)),
+        b"ok" => Some(Reply::Ok(progress)),
+        _ => None,
+    }
+}
+
+/// What is wrong with the name of a program, as the rest of a sentence; `None` if nothing is.
+pub fn program_name_trouble(name: &str) -> Option<&'static str> {
+    let good = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-' | b'.');
+    if name.is_empty() || name.len() > PROGRAM_NAME_MAX || !name.bytes().all(good) || name.starts_with(['.', '-']) {
+        return Some(
+            "is not a name; write up to 32 letters, digits, dots, dashes or underscores, none of the first two signs in front",
+        );
+    }
+    name.bytes().all(|b| b.is_ascii_digit()).then_some("is a number, which would be taken for a process id; write a letter too")
+}
+
+/// The file name of a process's socket.
+pub fn socket_name(pid: u32, name: &str) -> String {
+    if name.is_empty() { format!("{pid}.sock") } else { format!("{pid}.{name}.sock") }
+}
+
+/// The inverse of [`socket_name`].
+pub fn parse_socket_name(file: &str) -> Option<(u32, &str)> {
+    let stem = file.strip_suffix(".sock")?;
+    let (pid, name) = stem.split_once('.').unwrap_or((stem, ""));
+    let plain = !pid.is_empty() && pid.bytes().all(|b| b.is_ascii_digit());
+    Some((pid.parse().ok().filter(|_| plain)?, name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn requests() {
+        for (text, request) in [
+            (&b"overspill/1 swaps"[..], Ok(Request::Swaps)),
+            (b"overspill/1 swapoff /a b", Ok(Request::Swapoff(b"/a b"))),
+            (
+                b"overspill/1 swapon block 4096 -7 /dev/x y",
+                Ok(Request::Swapon { kind: Kind::Block, bytes: 4096, priority: -7, name: b"/dev/x y" }),
+            ),
+            (b"overspill/2 swaps", Err(RequestError::Version)),
+            (b"", Err(RequestError::Version)),
+            (b"overspill/1 ", Err(RequestError::Verb)),
+            (b"overspill/1 swaps now", Err(RequestError::Words)),
+            (b"overspill/1 swapoff ", Err(RequestError::Words)),
+            (b"overspill/1 swapoff a\0b", Err(RequestError::Words)),
+            (b"overspill/1 swapon file 1x 0 /a", Err(RequestError::Words)),
+            (b"overspill/1 swapon file 1 99999 /a", Err(RequestError::Words)),
+            (b"overspill/1 swapon tape 1 0 /a", Err(RequestError::Words)),
+            (b"overspill/1 swapon file 1 0", Err(RequestError::Words)),
+        ] {
+            assert_eq!(parse_request(text), request, "{}", text.escape_ascii());
+        }
+    }
+
+    #[test]
+    fn names_of_programs_and_sockets() {
+        assert!(program_name_trouble("nightly-2.b_1").is_none());
+        for bad in ["", "4711", "a/b", ".a", "-a", "a b", "\u{e4}", "abcdefghijklmnopqrstuvwxyz1234567"] {
+            assert!(program_name_trouble(bad).is_some(), "{bad}");
+        }
+        for (pid, name) in [(1, ""), (4711, "a"), (7, "a.b"), (u32::MAX, "x.sock")] {
+            assert_eq!(parse_socket_name(&socket_name(pid, name)), Some((pid, name)));
+        }
+        for bad in ["", "sock", ".sock", "x.sock", "+1.sock", "1.sock.tmp", "99999999999.sock"] {
+            assert_eq!(parse_socket_name(bad), None, "{bad}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_asked_is_understood(name in prop::collection::vec(1..255u8, 1..NAME_MAX + 1), bytes: u64, priority: i16, kind: bool) {
+            let kind = if kind { Kind::File } else { Kind::Block };
+            for request in [Request::Swapoff(&name), Request::Swapon { kind, bytes, priority, name: &name }] {
+                let packet = request.encode();
+                prop_assert_eq!(parse_request(packet.bytes()), Ok(request));
+            }
+        }
+
+        #[test]
+        fn what_is_answered_is_understood(name in prop::collection::vec(1..255u8, 1..NAME_MAX + 1), numbers: [u64; 9], priority: i16) {
+            let [number, size_bytes, used_bytes, pages_in, pages_out, reads, writes, read_errors, write_errors] = numbers;
+            let figures = Figures { number, size_bytes, used_bytes, pages_in, pages_out, reads, writes, read_errors, write_errors };
+            let packet = device_packet("file", "on", priority, &figures, &name);
+            let device = Device { kind: "file".into(), state: "on".into(), priority, figures, name };
+            prop_assert_eq!(parse_reply(packet.bytes()), Some(Reply::Device(device)));
+        }
+
+        #[test]
+        fn no_packet_makes_it_panic(bytes in prop::collection::vec(any::<u8>(), 0..100), verb in 0..8usize) {
+            let verbs = ["", "overspill/1 ", "overspill/1 swapon ", "overspill/1 swapoff ", "device ", "progress ", "ok ", "error "];
+            let mut packet = verbs[verb].as_bytes().to_vec();
+            packet.extend(bytes);
+            if let Ok(request) = parse_request(&packet) {
+                // numbers may be written in other ways ("+1"), but mean the same
+                let packet = request.encode();
+                prop_assert_eq!(parse_request(packet.bytes()), Ok(request));
+            }
+            let _ = parse_reply(&packet);
+        }
+    }
+}

@@ -1,0 +1,278 @@
+//! The control socket's other end: finding the socket of a process, asking it, and its answers. See [`crate::control`].
+
+use crate::control::{self, PACKET_MAX, Packet, Reply, Request};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
+use std::ffi::OsStr;
+use std::fmt;
+use std::io::{self, IoSlice};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// How long a process may take to answer. It answers at once unless it is stopped.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Why nothing could be asked. `Display` gives one sentence.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum ControlError {
+    /// The directory of the sockets belongs to somebody else, or others can enter it.
+    Directory(PathBuf, String),
+    /// Nothing of that name runs.
+    NoSuchName(String),
+    /// Several programs of that name run.
+    Ambiguous(String, Vec<u32>),
+    /// The process has no socket.
+    NoSocket(u32),
+    /// The socket is somebody else's.
+    NotPermitted(u32),
+    /// Something else the kernel says.
+    Io(u32, io::Error),
+    /// No answer came, or none that can be read.
+    NoAnswer(u32),
+    /// The process refused.
+    Refused(String),
+}
+
+impl fmt::Display for ControlError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ControlError::Directory(path, why) => {
+                write!(
+                    f,
+                    "the directory of control sockets {} {why}; set XDG_RUNTIME_DIR to a directory of your own",
+                    path.display()
+                )
+            }
+            ControlError::NoSuchName(name) => {
+                write!(
+                    f,
+                    "no program of yours with the name {name:?} runs under Overspill; give it one with `overspill run --name`"
+                )
+            }
+            ControlError::Ambiguous(name, pids) => {
+                let pids: Vec<_> = pids.iter().map(u32::to_string).collect();
+                write!(f, "several programs have the name {name:?}; use one of the process ids {}", pids.join(", "))
+            }
+            ControlError::NoSocket(pid) => {
+                write!(f, "process {pid} has no control socket, so it cannot be asked to change anything")
+            }
+            ControlError::NotPermitted(pid) => write!(f, "process {pid} belongs to another user; try as its owner or as root"),
+            ControlError::Io(pid, error) => write!(f, "the control socket of process {pid}: {error}"),
+            ControlError::NoAnswer(pid) => {
+                write!(f, "process {pid} does not answer; it may be stopped, or of another version of Overspill")
+            }
+            ControlError::Refused(why) => f.write_str(why),
+        }
+    }
+}
+
+impl std::error::Error for ControlError {}
+
+/// Where this user's sockets are, as told by the environment.
+pub fn default_directory() -> PathBuf {
+    let set = |name| std::env::var_os(name).map(PathBuf::from).filter(|dir| dir.is_absolute());
+    match set("XDG_RUNTIME_DIR") {
+        Some(dir) => dir.join("overspill"),
+        None => {
+            let uid = rustix::process::geteuid().as_raw();
+            set("TMPDIR").unwrap_or_else(|| "/tmp".into()).join(format!("overspill-{uid}"))
+        }
+    }
+}
+
+/// Makes the directory if need be.
+///
+/// # Errors
+/// [`ControlError::Directory`] if it is not this user's alone, or cannot be made.
+pub fn make_directory(path: &Path) -> Result<OwnedFd, ControlError> {
+    let fail = |error: Errno| ControlError::Directory(path.into(), format!("cannot be made: {error}"));
+    match rustix::fs::mkdir(path, Mode::RWXU) {
+        Ok(()) | Err(Errno::EXIST) => {}
+        Err(error) => return Err(fail(error)),
+    }
+    open_directory(path).map_err(|error| match error {
+        OpenError::Kernel(error) => fail(error),
+        OpenError::NotPrivate(why) => ControlError::Directory(path.into(), why.into()),
+    })
+}
+
+enum OpenError {
+    Kernel(Errno),
+    NotPrivate(&'static str),
+}
+
+/// Opens the directory and looks whether it is private.
+fn open_directory(path: &Path) -> Result<OwnedFd, OpenError> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let directory = rustix::fs::open(path, flags, Mode::empty()).map_err(OpenError::Kernel)?;
+    let stat = rustix::fs::fstat(&directory).map_err(OpenError::Kernel)?;
+    if stat.st_uid != rustix::process::geteuid().as_raw() {
+        return Err(OpenError::NotPrivate("belongs to another user"));
+    }
+    if stat.st_mode & 0o077 != 0 {
+        return Err(OpenError::NotPrivate("can be entered by others"));
+    }
+    Ok(directory)
+}
+
+/// The sockets in a directory, with their process ids and names.
+fn sockets(directory: &OwnedFd) -> io::Result<Vec<(u32, String)>> {
+    let mut all = Vec::new();
+    for entry in rustix::fs::Dir::read_from(directory)? {
+        let entry = entry?;
+        if matches!(entry.file_type(), FileType::Socket | FileType::Unknown)
+            && let Some((pid, name)) = entry.file_name().to_str().ok().and_then(control::parse_socket_name)
+        {
+            all.push((pid, name.to_owned()));
+        }
+    }
+    all.sort();
+    Ok(all)
+}
+
+/// Removes the sockets of processes that have ended: those that nobody listens on.
+pub fn remove_stale(path: &Path) {
+    let Ok(directory) = open_directory(path) else { return };
+    for (pid, name) in sockets(&directory).unwrap_or_default() {
+        let file = control::socket_name(pid, &name);
+        // a process that is there may be about to bind anew: that is its own business
+        if !Path::new(&format!("/proc/{pid}")).exists() {
+            let _ = rustix::fs::unlinkat(&directory, file.as_str(), AtFlags::empty());
+        }
+    }
+}
+
+/// The process of this name.
+///
+/// # Errors
+/// [`ControlError`] if there is none, or more than one.
+pub fn find_name(name: &str) -> Result<u32, ControlError> {
+    let path = default_directory();
+    let directory = match open_directory(&path) {
+        Ok(directory) => directory,
+        Err(OpenError::Kernel(_)) => return Err(ControlError::NoSuchName(name.into())),
+        Err(OpenError::NotPrivate(why)) => return Err(ControlError::Directory(path, why.into())),
+    };
+    remove_stale(&path);
+    let mut pids: Vec<_> = sockets(&directory).unwrap_or_default().into_iter().filter(|s| s.1 == name).map(|s| s.0).collect();
+    pids.retain(|pid| connect_in(&directory, *pid, name).is_ok());
+    match pids[..] {
+        [] => Err(ControlError::NoSuchName(name.into())),
+        [pid] => Ok(pid),
+        _ => Err(ControlError::Ambiguous(name.into(), pids)),
+    }
+}
+
+fn connect_in(directory: &OwnedFd, pid: u32, name: &str) -> Result<OwnedFd, Errno> {
+    let address = format!("/proc/self/fd/{}/{}", directory.as_raw_fd(), control::socket_name(pid, name));
+    let address = SocketAddrUnix::new(address.as_str())?;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+    rustix::net::connect(&socket, &address)?;
+    Ok(socket)
+}
+
+/// A connection to a process.
+#[derive(Debug)]
+pub struct Connection {
+    socket: OwnedFd,
+    pid: u32,
+}
+
+impl Connection {
+    /// Connects to the process: in the directory that this environment names, else in the one that the process was started with.
+    ///
+    /// # Errors
+    /// [`ControlError`].
+    pub fn open(pid: u32) -> Result<Connection, ControlError> {
+        let mut directories = vec![default_directory()];
+        directories.extend(directory_of(pid));
+        let mut failure = ControlError::NoSocket(pid);
+        for path in directories {
+            let Ok(directory) = open_as_owner(&path) else { continue };
+            for (_, name) in sockets(&directory).unwrap_or_default().into_iter().filter(|s| s.0 == pid) {
+                match connect_in(&directory, pid, &name) {
+                    Ok(socket) => {
+                        let io = |error: Errno| ControlError::Io(pid, error.into());
+                        rustix::net::sockopt::set_socket_timeout(&socket, rustix::net::sockopt::Timeout::Recv, Some(PATIENCE))
+                            .map_err(io)?;
+                        return Ok(Connection { socket, pid });
+                    }
+                    Err(Errno::CONNREFUSED | Errno::NOENT) => {}
+                    Err(Errno::ACCESS | Errno::PERM) => failure = ControlError::NotPermitted(pid),
+                    Err(error) => failure = ControlError::Io(pid, error.into()),
+                }
+            }
+        }
+        Err(failure)
+    }
+
+    /// Sends a request, with a descriptor if it takes one.
+    ///
+    /// # Errors
+    /// [`ControlError::Io`].
+    pub fn send(&self, request: &Request<'_>, file: Option<BorrowedFd<'_>>) -> Result<(), ControlError> {
+        let packet: Packet = request.encode();
+        let files = file.as_slice();
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut ancillary = SendAncillaryBuffer::new(&mut space);
+        if !files.is_empty() {
+            ancillary.push(SendAncillaryMessage::ScmRights(files));
+        }
+        let result = rustix::net::sendmsg(&self.socket, &[IoSlice::new(packet.bytes())], &mut ancillary, SendFlags::NOSIGNAL);
+        match result {
+            Ok(_) => Ok(()),
+            // it has said why before it hung up: that is read next
+            Err(Errno::PIPE | Errno::CONNRESET) => Ok(()),
+            Err(error) => Err(ControlError::Io(self.pid, error.into())),
+        }
+    }
+
+    /// The next answer; waits for it.
+    ///
+    /// # Errors
+    /// [`ControlError::NoAnswer`]; [`ControlError::Refused`] if that is the answer.
+    pub fn receive(&self) -> Result<Reply, ControlError> {
+        let mut packet = [0u8; PACKET_MAX];
+        let n = loop {
+            match rustix::net::recv(&self.socket, &mut packet, rustix::net::RecvFlags::empty()) {
+                Err(Errno::INTR) => {}
+                Ok((_, n)) if n > 0 => break n,
+                _ => return Err(ControlError::NoAnswer(self.pid)),
+            }
+        };
+        match control::parse_reply(&packet[..n]) {
+            Some(Reply::Error(why)) => Err(ControlError::Refused(why)),
+            Some(reply) => Ok(reply),
+            None => Err(ControlError::NoAnswer(self.pid)),
+        }
+    }
+}
+
+impl AsFd for Connection {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+/// A directory to look into. Root may look into other users'.
+fn open_as_owner(path: &Path) -> Result<OwnedFd, OpenError> {
+    match open_directory(path) {
+        Err(OpenError::NotPrivate(_)) if rustix::process::geteuid().is_root() => {
+            let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            rustix::fs::open(path, flags, Mode::empty()).map_err(OpenError::Kernel)
+        }
+        result => result,
+    }
+}
+
+/// The directory that a process was told by the `overspill run` that started it.
+fn directory_of(pid: u32) -> Option<PathBuf> {
+    let environment = std::fs::read(format!("/proc/{pid}/environ")).ok()?;
+    let value = environment.split(|b| *b == 0).find_map(|v| v.strip_prefix(b"OVERSPILL_CONTROL="))?;
+    Some(PathBuf::from(OsStr::from_bytes(value)))
+}

@@ -1,0 +1,222 @@
+//! The control socket's server: one thread per process, which waits in ppoll until somebody asks.
+//!
+//! It is a thread of its own beside the clerk, because the clerk waits on a futex that the program's threads ring, and they have
+//! another descriptor table; and because a swapoff may take long, while a fork may not wait. In the agent it is a bare thread with the
+//! pager's descriptor table: the socket is invisible to the program, and gone at exec.
+//!
+//! Holds no lock but for one call into the machine. Allocates nothing. A client that does not read its answers is hung up on.
+
+use crate::control::{self, PACKET_MAX, Packet, Request};
+use crate::devices;
+use crate::machine::Machine;
+use crate::sys::{self, Errno, Fd, sys};
+use core::fmt::Write;
+use core::mem::size_of;
+use core::sync::atomic::Ordering::Acquire;
+
+/// Clients at a time.
+const CLIENTS_MAX: usize = 8;
+/// A client that has not asked anything for so long is hung up on, in nanoseconds.
+const IDLE_NS: u64 = 10_000_000_000;
+
+/// A control socket that is bound and listens.
+#[derive(Debug)]
+pub struct Listener {
+    socket: Fd,
+    owner: u32,
+}
+
+/// Binds `file` in `directory`, which must be private to this user. What is left there of an earlier process of this id is replaced.
+///
+/// # Errors
+/// EPERM if the directory is not the user's own with mode 0700; as open(2), socket(2), bind(2).
+pub fn listen(directory: &[u8], file: &[u8]) -> Result<Listener, Errno> {
+    let owner = effective_uid();
+    let mut path = [0u8; 4200];
+    path.get_mut(..directory.len()).ok_or(libc::ENAMETOOLONG)?.copy_from_slice(directory);
+    let flags = libc::O_PATH | libc::O_DIRECTORY | libc::O_NOFOLLOW | libc::O_CLOEXEC;
+    let directory = sys::open(&path[..directory.len() + 1], flags, 0)?;
+    let mut stat = core::mem::MaybeUninit::<libc::stat>::zeroed();
+    // SAFETY: the structure has room for what fstat writes, and all-zero bytes are a valid one.
+    let stat = unsafe {
+        sys!(libc::SYS_fstat, directory.raw(), stat.as_mut_ptr())?;
+        stat.assume_init()
+    };
+    if stat.st_uid != owner || stat.st_mode & 0o077 != 0 {
+        return Err(libc::EPERM);
+    }
+    // Through the directory's descriptor: an address may be 107 bytes long, and the directory is the one that was looked at.
+    let mut address = Packet::new();
+    let _ = write!(address, "/proc/thread-self/fd/{}/", directory.raw());
+    address.put(file);
+    let mut name = [0u8; 256];
+    name.get_mut(..file.len()).ok_or(libc::ENAMETOOLONG)?.copy_from_slice(file);
+    let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+    // SAFETY: the calls read the name and the address, which live over them, and no other memory.
+    unsafe {
+        let socket = Fd::new(sys!(libc::SYS_socket, libc::AF_UNIX, kind, 0)?);
+        // The kernel gives the file the mode of the socket: there is no moment at which others could connect.
+        sys!(libc::SYS_fchmod, socket.raw(), 0o600)?;
+        let _ = sys!(libc::SYS_unlinkat, directory.raw(), name.as_ptr(), 0);
+        let mut unix = libc::sockaddr_un { sun_family: libc::AF_UNIX as u16, sun_path: [0; 108] };
+        let text = address.bytes();
+        if text.len() >= unix.sun_path.len() {
+            return Err(libc::ENAMETOOLONG);
+        }
+        for (to, from) in unix.sun_path.iter_mut().zip(text) {
+            *to = *from as libc::c_char;
+        }
+        sys!(libc::SYS_bind, socket.raw(), &raw const unix, size_of::<libc::sockaddr_un>())?;
+        sys!(libc::SYS_listen, socket.raw(), CLIENTS_MAX)?;
+        Ok(Listener { socket, owner })
+    }
+}
+
+fn effective_uid() -> u32 {
+    // SAFETY: no arguments.
+    unsafe { sys!(libc::SYS_geteuid) }.unwrap_or(0) as u32
+}
+
+struct Client {
+    socket: Fd,
+    since: u64,
+}
+
+/// What has arrived from a client.
+enum Received {
+    Nothing,
+    End,
+    /// A packet of so many bytes.
+    Packet(usize),
+    TooLong,
+}
+
+/// Serves until the machine quits.
+pub fn serve(machine: &Machine, listener: &Listener) {
+    let mut clients = [const { None::<Client> }; CLIENTS_MAX];
+    while !machine.quit.load(Acquire) {
+        let mut polls = [libc::pollfd { fd: -1, events: libc::POLLIN, revents: 0 }; CLIENTS_MAX + 2];
+        polls[CLIENTS_MAX].fd = listener.socket.raw();
+        polls[CLIENTS_MAX + 1].fd = machine.quit_event.load(Acquire);
+        for (poll, client) in polls.iter_mut().zip(&clients) {
+            poll.fd = client.as_ref().map_or(-1, |c| c.socket.raw());
+        }
+        let any = clients.iter().any(Option::is_some);
+        let timeout = libc::timespec { tv_sec: 1, tv_nsec: 0 };
+        let timeout = if any { &raw const timeout } else { core::ptr::null() };
+        // SAFETY: the array and the timeout live over the call.
+        let _ = unsafe { sys!(libc::SYS_ppoll, polls.as_mut_ptr(), polls.len(), timeout, 0, 8) };
+        let now = sys::now_ns();
+        for (slot, poll) in clients.iter_mut().zip(&polls) {
+            let Some(client) = slot else { continue };
+            let keep = if poll.revents != 0 { answer(machine, client, now) } else { now - client.since < IDLE_NS };
+            if !keep {
+                *slot = None;
+            }
+        }
+        if polls[CLIENTS_MAX].revents != 0 {
+            accept(listener, &mut clients, now);
+        }
+    }
+}
+
+fn accept(listener: &Listener, clients: &mut [Option<Client>; CLIENTS_MAX], now: u64) {
+    let flags = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+    // SAFETY: no address is asked for.
+    let Ok(socket) = (unsafe { sys!(libc::SYS_accept4, listener.socket.raw(), 0, 0, flags) }) else { return };
+    let client = Client { socket: Fd::new(socket), since: now };
+    let mut peer = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
+    let mut len = size_of::<libc::ucred>() as libc::socklen_t;
+    // SAFETY: writes the structure and its length, which live over the call.
+    let known = unsafe {
+        sys!(libc::SYS_getsockopt, client.socket.raw(), libc::SOL_SOCKET, libc::SO_PEERCRED, &raw mut peer, &raw mut len)
+    };
+    if known.is_err() || (peer.uid != listener.owner && peer.uid != 0) {
+        refuse(&client, format_args!("this process belongs to user {}; ask as that user or as root", listener.owner));
+        return;
+    }
+    match clients.iter_mut().find(|c| c.is_none()) {
+        Some(free) => *free = Some(client),
+        None => _ = refuse(&client, format_args!("{CLIENTS_MAX} others are asking this process already; try again")),
+    }
+}
+
+/// Reads one packet and does what it says. Returns whether the client stays.
+fn answer(machine: &Machine, client: &mut Client, now: u64) -> bool {
+    client.since = now;
+    let mut packet = [0u8; PACKET_MAX];
+    let (received, _file) = receive(client, &mut packet);
+    let len = match received {
+        Received::Nothing => return true,
+        Received::End => return false,
+        Received::TooLong => return refuse(client, format_args!("the request is longer than {PACKET_MAX} bytes")),
+        Received::Packet(len) => len,
+    };
+    match control::parse_request(&packet[..len]) {
+        Err(error) => refuse(client, format_args!("{error}")),
+        Ok(Request::Swaps) => devices::each(machine, |packet| send(client, packet)) && send(client, &ok()),
+        Ok(Request::Swapon { .. } | Request::Swapoff(_) | Request::Cancel) => {
+            refuse(client, format_args!("{}", control::RequestError::Verb))
+        }
+    }
+}
+
+fn ok() -> Packet {
+    let mut packet = Packet::new();
+    packet.put(b"ok");
+    packet
+}
+
+fn refuse(client: &Client, why: core::fmt::Arguments<'_>) -> bool {
+    let mut packet = Packet::new();
+    let _ = write!(packet, "error {why}");
+    send(client, &packet)
+}
+
+/// Returns whether it went: a client that does not read is not worth waiting for.
+fn send(client: &Client, packet: &Packet) -> bool {
+    let bytes = packet.bytes();
+    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+    // SAFETY: reads the packet only.
+    unsafe { sys!(libc::SYS_sendto, client.socket.raw(), bytes.as_ptr(), bytes.len(), flags, 0, 0) }.is_ok()
+}
+
+/// One packet, and the first descriptor that came with it; others are closed.
+fn receive(client: &Client, packet: &mut [u8; PACKET_MAX]) -> (Received, Option<Fd>) {
+    const FILES: usize = 4;
+    #[repr(C, align(8))]
+    struct Ancillary {
+        head: libc::cmsghdr,
+        files: [i32; FILES],
+    }
+    let mut iov = libc::iovec { iov_base: packet.as_mut_ptr().cast(), iov_len: packet.len() };
+    // SAFETY: all-zero bytes are valid for both structures: integers and null pointers.
+    let (mut ancillary, mut message) = unsafe { (core::mem::zeroed::<Ancillary>(), core::mem::zeroed::<libc::msghdr>()) };
+    message.msg_iov = &raw mut iov;
+    message.msg_iovlen = 1;
+    message.msg_control = (&raw mut ancillary).cast();
+    message.msg_controllen = size_of::<Ancillary>();
+    let flags = libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC;
+    // SAFETY: the kernel writes within the packet and the ancillary structure, which live over the call.
+    let result = unsafe { sys!(libc::SYS_recvmsg, client.socket.raw(), &raw mut message, flags) };
+    let mut file = None;
+    let head = &ancillary.head;
+    if result.is_ok()
+        && message.msg_controllen >= size_of::<libc::cmsghdr>()
+        && (head.cmsg_level, head.cmsg_type) == (libc::SOL_SOCKET, libc::SCM_RIGHTS)
+    {
+        let count = (head.cmsg_len - size_of::<libc::cmsghdr>()) / size_of::<i32>();
+        for &fd in ancillary.files.iter().take(count) {
+            let fd = Fd::new(fd as usize);
+            file = file.or(Some(fd));
+        }
+    }
+    let received = match result {
+        Ok(0) => Received::End,
+        Ok(_) if message.msg_flags & libc::MSG_TRUNC != 0 => Received::TooLong,
+        Ok(n) => Received::Packet(n),
+        Err(libc::EAGAIN | libc::EINTR) => Received::Nothing,
+        Err(_) => Received::End,
+    };
+    (received, file)
+}

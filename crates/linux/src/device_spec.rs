@@ -1,0 +1,502 @@
+//! Swap devices as people write them, on the command line, in a file, in the builder, and over the control socket.
+//!
+//! ```text
+//!   file:PATH[,size=SIZE][,prio=N]             a file in the directory PATH, or the new file PATH; grows up to SIZE
+//!   block:PATH[,size=SIZE][,prio=N][,force]    a block device; its first SIZE bytes
+//!   compressed:size=SIZE[,algo=lz4|zstd][,prio=N]   memory that holds compressed pages
+//!   DIR|FILE[:SIZE]                            short for file:
+//! ```
+//!
+//! A backslash takes the character behind it as it is, so a name may have commas: `file:/mnt/a\,b`. Sizes are read by [`crate::size`].
+//! Priorities go from -32768 to 32767; pages go to the device of the highest that has room. Devices without one get -1, -2, ... in the
+//! order in which they are named ([`settle_priorities`]), as with swapon(8).
+//!
+//! Invariant: [`parse`] of [`DeviceSpec::encode`] gives the same device (a test has random ones), and no text makes it panic.
+
+use crate::size::{self, Size};
+use std::ffi::{OsStr, OsString};
+use std::fmt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+/// The least device, in bytes: a few clusters.
+pub const SIZE_MIN: u64 = 1 << 20;
+/// The longest name of a device, in bytes: it travels over the control socket in one packet.
+pub const NAME_MAX: usize = 1023;
+
+/// Compressors of a `compressed` device.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Algorithm {
+    /// Fast enough for the fault path.
+    #[default]
+    Lz4,
+    /// Denser, and slower.
+    Zstd,
+}
+
+/// What a device is made of.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Place {
+    /// A directory, or a file that does not exist yet.
+    File(PathBuf),
+    /// A block device.
+    Block {
+        /// Its node.
+        path: PathBuf,
+        /// Use it although a file system seems to be on it. (Never although it is in use.)
+        force: bool,
+    },
+    /// Memory.
+    Compressed(Algorithm),
+}
+
+/// A swap device that is asked for.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct DeviceSpec {
+    /// What it is made of.
+    pub place: Place,
+    /// The most it may hold, in bytes, a multiple of 4096; `None`: as far as its place goes.
+    pub size: Option<u64>,
+    /// Higher ones are used first.
+    pub priority: Option<i16>,
+}
+
+/// What is wrong with a device. `Display` gives a sentence without its subject: "has no ...".
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct SpecError(String);
+
+impl SpecError {
+    /// With a sentence without its subject.
+    pub fn new(why: impl Into<String>) -> Self {
+        SpecError(why.into())
+    }
+}
+
+impl fmt::Display for SpecError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for SpecError {}
+
+fn fail<T>(why: impl Into<String>) -> Result<T, SpecError> {
+    Err(SpecError(why.into()))
+}
+
+const KINDS: &str = "file, block, compressed";
+
+impl Place {
+    /// The word before the colon.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Place::File(_) => "file",
+            Place::Block { .. } => "block",
+            Place::Compressed(_) => "compressed",
+        }
+    }
+    /// Its path, if it has one.
+    pub fn path(&self) -> Option<&Path> {
+        match self {
+            Place::File(path) | Place::Block { path, .. } => Some(path),
+            Place::Compressed(_) => None,
+        }
+    }
+}
+
+impl DeviceSpec {
+    /// A file in the directory `place`, or the new file `place`, without a limit.
+    pub fn file(place: impl Into<PathBuf>) -> Self {
+        DeviceSpec { place: Place::File(place.into()), size: None, priority: None }
+    }
+
+    /// What the device is called by `swaps` and `swapoff`: its path, or its kind if it has none.
+    pub fn name(&self) -> &OsStr {
+        self.place.path().map_or(OsStr::new(self.place.kind()), Path::as_os_str)
+    }
+
+    /// The device, if what is said of it goes together.
+    ///
+    /// # Errors
+    /// No name, one that is too long or has a zero byte, or memory without a size.
+    pub fn checked(self) -> Result<Self, SpecError> {
+        let name = self.name().as_bytes();
+        if name.is_empty() {
+            return fail(format!("names no place; write {}:PATH", self.place.kind()));
+        }
+        if name.len() > NAME_MAX {
+            return fail(format!("has a name of more than {NAME_MAX} bytes"));
+        }
+        if name.contains(&0) {
+            return fail("has a zero byte in its name, which no file can have");
+        }
+        if self.size.is_none() && matches!(self.place, Place::Compressed(_)) {
+            return fail("needs a size, since it is memory, such as 512M");
+        }
+        Ok(self)
+    }
+
+    /// The text that [`parse`] reads back.
+    pub fn encode(&self) -> OsString {
+        let mut text = Vec::from(self.place.kind());
+        text.push(b':');
+        if let Some(path) = self.place.path() {
+            for &b in path.as_os_str().as_bytes() {
+                if matches!(b, b'\\' | b',' | b';') {
+                    text.push(b'\\');
+                }
+                text.push(b);
+            }
+        }
+        let mut options = Vec::new();
+        if let Some(size) = self.size {
+            options.push(format!("size={size}"));
+        }
+        if let Some(priority) = self.priority {
+            options.push(format!("prio={priority}"));
+        }
+        match &self.place {
+            Place::Block { force: true, .. } => options.push("force".into()),
+            Place::Compressed(Algorithm::Zstd) => options.push("algo=zstd".into()),
+            _ => {}
+        }
+        let has_path = self.place.path().is_some();
+        for (i, option) in options.iter().enumerate() {
+            if has_path || i > 0 {
+                text.push(b',');
+            }
+            text.extend_from_slice(option.as_bytes());
+        }
+        OsString::from_vec(text)
+    }
+}
+
+/// Reads one device.
+///
+/// ```
+/// use overspill_linux::device_spec::{Place, parse};
+/// let device = parse("block:/dev/sdb,prio=5".as_ref()).unwrap();
+/// assert_eq!((device.place.kind(), device.priority, device.size), ("block", Some(5), None));
+/// assert!(parse("floppy:/dev/fd0".as_ref()).is_err());
+/// ```
+///
+/// # Errors
+/// [`SpecError`] says what is wrong. Whether the place exists is not looked at, except that a name that does exist is taken whole where
+/// a colon in it could mean something else.
+pub fn parse(text: &OsStr) -> Result<DeviceSpec, SpecError> {
+    let bytes = text.as_bytes();
+    if bytes.is_empty() {
+        return fail("is empty; name a directory, a file that does not exist yet, or a device such as file:/mnt/nvme,size=50G");
+    }
+    match kind_of(text) {
+        Some((kind, rest)) => parse_kind(kind, rest)?,
+        None => parse_plain(text)?,
+    }
+    .checked()
+}
+
+/// Splits a word and a colon off that stand for a kind: known or not, but not the name of a directory with a size.
+fn kind_of(text: &OsStr) -> Option<(&str, &[u8])> {
+    let bytes = text.as_bytes();
+    let colon = bytes.iter().position(|b| *b == b':')?;
+    let (kind, rest) = (&bytes[..colon], &bytes[colon + 1..]);
+    let kind = std::str::from_utf8(kind).ok().filter(|k| !k.is_empty() && k.bytes().all(|b| b.is_ascii_lowercase()))?;
+    if matches!(kind, "file" | "block" | "compressed") {
+        return Some((kind, rest));
+    }
+    let like_a_size = rest.first().is_none_or(|b| b.is_ascii_digit() || *b == b'.');
+    (!like_a_size && std::fs::symlink_metadata(Path::new(text)).is_err()).then_some((kind, rest))
+}
+
+fn parse_kind(kind: &str, rest: &[u8]) -> Result<DeviceSpec, SpecError> {
+    let mut fields = fields(rest, b',')?.into_iter();
+    let mut path = || PathBuf::from(OsString::from_vec(fields.next().unwrap_or_default()));
+    let place = match kind {
+        "file" => Place::File(path()),
+        "block" => Place::Block { path: path(), force: false },
+        "compressed" => Place::Compressed(Algorithm::default()),
+        _ => return fail(format!("is of the kind {kind:?}, and there are {KINDS}; a file of this name would be ./{kind}:...")),
+    };
+    let mut device = DeviceSpec { place, size: None, priority: None };
+    let mut seen: Vec<Vec<u8>> = Vec::new();
+    for field in fields {
+        let (key, value) = match field.iter().position(|b| *b == b'=') {
+            Some(at) => (&field[..at], Some(String::from_utf8_lossy(&field[at + 1..]))),
+            None => (&field[..], None),
+        };
+        if seen.iter().any(|k| k == key) {
+            return fail(format!("has {} twice", key.escape_ascii()));
+        }
+        seen.push(key.to_vec());
+        set(&mut device, key, value.as_deref())?;
+    }
+    Ok(device)
+}
+
+/// One option.
+fn set(device: &mut DeviceSpec, key: &[u8], value: Option<&str>) -> Result<(), SpecError> {
+    match (key, value, &mut device.place) {
+        (b"size", Some(text), _) => device.size = Some(size(text)?),
+        (b"prio", Some(text), _) => device.priority = Some(priority(text)?),
+        (b"force", None, Place::Block { force, .. }) => *force = true,
+        (b"algo", Some(text), Place::Compressed(algorithm)) => *algorithm = self::algorithm(text)?,
+        (b"size" | b"prio", None, _) | (b"algo", None, Place::Compressed(_)) => {
+            return fail(format!("has {} without a value", key.escape_ascii()));
+        }
+        (b"force", Some(_), Place::Block { .. }) => return fail("has force with a value; write just force"),
+        (_, _, place) => {
+            let keys = match place {
+                Place::File(_) => "size, prio",
+                Place::Block { .. } => "size, prio, force",
+                Place::Compressed(_) => "size, algo, prio",
+            };
+            let key =
+                if key.is_empty() { "an option without a name".into() } else { format!("{:?}", key.escape_ascii().to_string()) };
+            return fail(format!("has {key}, and {} devices have {keys}", place.kind()));
+        }
+    }
+    Ok(())
+}
+
+/// A size of a device, as `size=` takes it.
+///
+/// # Errors
+/// Too little, a share, or no size at all.
+pub fn size(text: &str) -> Result<u64, SpecError> {
+    match size::parse(text) {
+        Ok(Size::Bytes(n)) if n >= SIZE_MIN => Ok(n & !4095),
+        Ok(Size::Bytes(_)) => fail(format!("has the size {text:?}, which is too little; the minimum is {}", size::exact(SIZE_MIN))),
+        Ok(Size::Share(_)) => fail(format!("has the size {text:?}, a share, and of what is not clear; write one such as 50G")),
+        Err(error) => fail(format!("has the size {text:?}, which {error}")),
+    }
+}
+
+/// A priority, as `prio=` takes it.
+///
+/// # Errors
+/// No number, or out of range.
+pub fn priority(text: &str) -> Result<i16, SpecError> {
+    match text.parse() {
+        Ok(n) => Ok(n),
+        Err(_) => fail(format!("has the priority {text:?}; write a whole number from -32768 to 32767")),
+    }
+}
+
+/// A compressor, as `algo=` takes it.
+///
+/// # Errors
+/// An unknown name.
+pub fn algorithm(text: &str) -> Result<Algorithm, SpecError> {
+    match text {
+        "lz4" => Ok(Algorithm::Lz4),
+        "zstd" => Ok(Algorithm::Zstd),
+        _ => fail(format!("has the compressor {text:?}, and there are lz4, zstd")),
+    }
+}
+
+/// Reads `DIR|FILE[:SIZE]`. A colon may belong to the name, so an existing file of the whole name comes first, and what follows the
+/// last colon must at least begin like a number.
+fn parse_plain(text: &OsStr) -> Result<DeviceSpec, SpecError> {
+    let bytes = text.as_bytes();
+    let whole = DeviceSpec::file(text);
+    let Some(colon) = bytes.iter().rposition(|b| *b == b':').filter(|_| std::fs::symlink_metadata(Path::new(text)).is_err()) else {
+        return Ok(whole);
+    };
+    let (place, limit) = (&bytes[..colon], &bytes[colon + 1..]);
+    if !limit.first().is_none_or(|b| b.is_ascii_digit() || *b == b'.') || limit.contains(&b'/') {
+        return Ok(whole);
+    }
+    if place.is_empty() {
+        return fail("names no place before the colon");
+    }
+    let limit = size(&String::from_utf8_lossy(limit))?;
+    Ok(DeviceSpec { size: Some(limit), ..DeviceSpec::file(OsStr::from_bytes(place)) })
+}
+
+/// Splits at `separator` and takes backslashes off.
+fn fields(text: &[u8], separator: u8) -> Result<Vec<Vec<u8>>, SpecError> {
+    let mut fields = vec![Vec::new()];
+    let mut rest = text.iter();
+    while let Some(&b) = rest.next() {
+        let field = fields.last_mut().expect("never empty");
+        match b {
+            b'\\' => match rest.next() {
+                Some(&b) => field.push(b),
+                None => return fail("ends in a backslash with nothing behind it"),
+            },
+            b if b == separator => fields.push(Vec::new()),
+            b => field.push(b),
+        }
+    }
+    Ok(fields)
+}
+
+/// Several devices in one text, for the agent's environment.
+pub fn encode_list(devices: &[DeviceSpec]) -> OsString {
+    let texts: Vec<_> = devices.iter().map(DeviceSpec::encode).collect();
+    texts.join(OsStr::new(";"))
+}
+
+/// The inverse of [`encode_list`].
+///
+/// # Errors
+/// As [`parse`], for the first that is wrong.
+pub fn parse_list(text: &OsStr) -> Result<Vec<DeviceSpec>, SpecError> {
+    let mut devices = Vec::new();
+    let (bytes, mut start, mut at) = (text.as_bytes(), 0, 0);
+    while at <= bytes.len() {
+        match bytes.get(at) {
+            Some(b'\\') => at += 1,
+            Some(b';') | None => {
+                devices.push(parse(OsStr::from_bytes(&bytes[start..at]))?);
+                start = at + 1;
+            }
+            Some(_) => {}
+        }
+        at += 1;
+    }
+    Ok(devices)
+}
+
+/// Gives those without a priority one: -1, -2, ... in their order.
+pub fn settle_priorities(devices: &mut [DeviceSpec]) {
+    let mut next = -1i16;
+    for device in devices {
+        if device.priority.is_none() {
+            device.priority = Some(next);
+            next = next.saturating_sub(1);
+        }
+    }
+}
+
+/// The first device that is named twice.
+pub fn twice(devices: &[DeviceSpec]) -> Option<&DeviceSpec> {
+    devices.iter().enumerate().find(|(i, d)| devices[..*i].iter().any(|other| other.name() == d.name())).map(|(_, d)| d)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn read(text: &str) -> Result<DeviceSpec, String> {
+        parse(text.as_ref()).map_err(|e| e.to_string())
+    }
+
+    fn file(path: &str, size: Option<u64>, priority: Option<i16>) -> Result<DeviceSpec, String> {
+        Ok(DeviceSpec { place: Place::File(path.into()), size, priority })
+    }
+
+    #[test]
+    fn devices_people_write() {
+        assert_eq!(read("file:/path,size=4G,prio=10"), file("/path", Some(4 << 30), Some(10)));
+        assert_eq!(read("file:/a\\,b\\\\c,prio=-3"), file("/a,b\\c", None, Some(-3)));
+        // a path that ends in a colon once lost the comma behind it
+        assert_eq!(parse(&read("block::,prio=0").unwrap().encode()).map_err(|e| e.to_string()), read("block::,prio=0"));
+        assert_eq!(
+            read("compressed:size=512M,algo=lz4"),
+            Ok(DeviceSpec { place: Place::Compressed(Algorithm::Lz4), size: Some(512 << 20), priority: None })
+        );
+        assert_eq!(
+            read("block:/dev/x,prio=5,force"),
+            Ok(DeviceSpec { place: Place::Block { path: "/dev/x".into(), force: true }, size: None, priority: Some(5) })
+        );
+        for (text, place, size) in [
+            ("/mnt/a", "/mnt/a", None),
+            ("/mnt/a:50G", "/mnt/a", Some(50 << 30)),
+            ("/mnt/a:1.5G", "/mnt/a", Some(3 << 29)),
+            ("/mnt/a:b", "/mnt/a:b", None),
+            ("/mnt/a:b:64M", "/mnt/a:b", Some(64 << 20)),
+            ("/mnt/1:2/a", "/mnt/1:2/a", None),
+            ("swap:64M", "swap", Some(64 << 20)),
+            ("/", "/", None),
+        ] {
+            assert_eq!(read(text), file(place, size, None), "{text}");
+        }
+    }
+
+    #[test]
+    fn mistakes_are_one_sentence_each() {
+        for (text, word) in [
+            ("", "empty"),
+            ("/mnt/a:", "size"),
+            ("/mnt/a:5x", "unit"),
+            ("/mnt/a:10%", "share"),
+            ("/mnt/a:1K", "minimum is 1M"),
+            ("/mnt/a:99999999P", "larger"),
+            (":64M", "no place"),
+            ("zram:size=1G", "there are file, block, compressed"),
+            ("file:", "names no place"),
+            ("file:,size=1G", "names no place"),
+            ("file:/x,size=lots", "not a size"),
+            ("file:/x,size", "without a value"),
+            ("file:/x,prio=high", "whole number"),
+            ("file:/x,prio=40000", "whole number"),
+            ("file:/x,size=1G,size=2G", "size twice"),
+            ("file:/x,force", "file devices have size, prio"),
+            ("file:/x,", "an option without a name"),
+            ("file:/x\\", "backslash"),
+            ("block:/x,force=yes", "just force"),
+            ("block:/x,algo=lz4", "block devices have size, prio, force"),
+            ("compressed:", "an option without a name"),
+            ("compressed:algo=lz4", "needs a size"),
+            ("compressed:size=1G,algo=zip", "there are lz4, zstd"),
+            ("compressed:/path", "compressed devices have size"),
+        ] {
+            let error = read(text).expect_err(text);
+            assert!(error.contains(word) && !error.contains('\n'), "{text:?}: {error}");
+        }
+    }
+
+    #[test]
+    fn an_existing_name_with_a_colon_is_taken_whole() {
+        let dir = std::env::temp_dir().join(format!("overspill-colon-{}:64M", std::process::id()));
+        std::fs::create_dir(&dir).unwrap();
+        let result = parse(dir.as_os_str());
+        std::fs::remove_dir(&dir).unwrap();
+        assert_eq!(result, Ok(DeviceSpec::file(dir)));
+    }
+
+    #[test]
+    fn priorities_and_doubles() {
+        let mut list = ["/a", "file:/b,prio=4", "/c"].map(|t| parse(t.as_ref()).unwrap());
+        settle_priorities(&mut list);
+        assert_eq!(list.each_ref().map(|d| d.priority), [Some(-1), Some(4), Some(-2)]);
+        assert_eq!(twice(&list), None);
+        list[2] = parse("block:/a".as_ref()).unwrap();
+        assert_eq!(twice(&list), Some(&list[2]));
+    }
+
+    fn device() -> impl Strategy<Value = DeviceSpec> {
+        let path = || prop::collection::vec(prop::sample::select(&b"/ab,;\\=: \xff\n"[..]), 1..20);
+        let path = move || path().prop_map(|bytes| PathBuf::from(OsString::from_vec(bytes)));
+        let place = prop_oneof![
+            path().prop_map(Place::File),
+            (path(), any::<bool>()).prop_map(|(path, force)| Place::Block { path, force }),
+            prop_oneof![Just(Algorithm::Lz4), Just(Algorithm::Zstd)].prop_map(Place::Compressed),
+        ];
+        let size = prop::option::of((SIZE_MIN >> 12..1 << 40).prop_map(|pages| pages << 12));
+        (place, size, any::<Option<i16>>()).prop_map(|(place, size, priority)| {
+            let size = if matches!(place, Place::Compressed(_)) { size.or(Some(SIZE_MIN)) } else { size };
+            DeviceSpec { place, size, priority }
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_read(devices in prop::collection::vec(device(), 1..5)) {
+            prop_assert_eq!(parse(&devices[0].encode()), Ok(devices[0].clone()));
+            prop_assert_eq!(parse_list(&encode_list(&devices)), Ok(devices));
+        }
+
+        #[test]
+        fn no_text_makes_it_panic(bytes in prop::collection::vec(any::<u8>(), 0..80), kind in 0..4usize) {
+            let mut text = [&b"file:"[..], b"block:", b"compressed:", b""][kind].to_vec();
+            text.extend(bytes);
+            let text = OsString::from_vec(text);
+            for error in [parse(&text).err(), parse_list(&text).err()].into_iter().flatten() {
+                prop_assert!(!error.to_string().is_empty());
+            }
+        }
+    }
+}
