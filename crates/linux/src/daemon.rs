@@ -8,13 +8,13 @@
 //!
 //! Each step takes the locks anew and works on one batch, so a fault never waits longer for the daemon than for one batch's ioctl.
 
-use crate::content::{self, PageBytes};
 use crate::io::{Done, Engine, Io};
 use crate::machine::{Machine, Space};
 use crate::park::ParkPlace;
 use crate::reader::TOKEN_OTHER;
 use crate::sys::{self, Errno, IoVec, futex_wait};
 use core::sync::atomic::Ordering::*;
+use overspill_store::{PageBytes, checksum};
 use overspill_vm::pager::{IoResult, Pager};
 use overspill_vm::types::{ContentHash, PAGE_SHIFT, PAGE_SIZE, PageId, Slot};
 use overspill_vm::{Look, Member, Parked};
@@ -77,7 +77,7 @@ impl Daemon {
     /// # Errors
     /// As [`Io::new`].
     pub fn new(engine: Engine) -> Result<Daemon, Errno> {
-        let none = Dirty { page: PageId::from_raw(0), place: ParkPlace(0), hash: ContentHash(0), write: false };
+        let none = Dirty { page: PageId::from_raw(0), place: ParkPlace(0), hash: ContentHash::UNKNOWN, write: false };
         let write = || Write {
             pages: [none; WRITE_PAGES],
             iov: [IoVec { base: 0, len: 0 }; WRITE_PAGES],
@@ -327,7 +327,7 @@ impl Daemon {
         for &(page, frame) in &self.batch {
             let place = core.park.place(frame);
             core.park.hold(place);
-            self.dirty.push(Dirty { page, place, hash: ContentHash(0), write: false });
+            self.dirty.push(Dirty { page, place, hash: ContentHash::UNKNOWN, write: false });
         }
         drop(core);
         if self.dirty.is_empty() {
@@ -338,9 +338,9 @@ impl Daemon {
         for (d, zero) in self.dirty.iter_mut().zip(&mut zero) {
             // SAFETY: the place is held: its content stays, and nobody writes parked pages.
             let bytes = unsafe { &*((machine.parking.0 + ((d.place.0 as usize) << PAGE_SHIFT)) as *const PageBytes) };
-            *zero = content::is_zero(bytes);
+            *zero = checksum::is_zero(bytes);
             if !*zero {
-                d.hash = content::hash(bytes);
+                d.hash = checksum::of(d.page, bytes);
             }
         }
         let mut writes = 0;

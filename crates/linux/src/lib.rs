@@ -7,7 +7,6 @@
 //! libc hands out is the very memory that is paged.
 
 pub mod cgroup;
-pub mod content;
 pub mod daemon;
 pub mod elf;
 pub mod io;

@@ -3,10 +3,10 @@
 //! A [`Reader`] belongs to one thread. It reads a cluster into a private buffer, compares each page with what was stored, and copies
 //! it into the program (`UFFDIO_COPY`, which never flushes a TLB).
 
-use crate::content::{self, PageBytes};
 use crate::io::{Done, Engine, Io};
 use crate::machine::Machine;
 use crate::sys::{self, Errno};
+use overspill_store::{PageBytes, checksum};
 use overspill_vm::pager::IoResult;
 use overspill_vm::types::{ContentHash, PAGE_SHIFT, PAGE_SIZE};
 use overspill_vm::{CLUSTER_PAGES_MAX, Filled, PageIn, Place};
@@ -47,7 +47,7 @@ pub const fn buffer_pages(cluster_pages: usize) -> usize {
 /// `buffer` has room for the cluster, page-aligned; the read into it has ended and nobody else uses it.
 pub unsafe fn arrived(machine: &Machine, op: &PageIn, buffer: *mut u8, result: Result<usize, Errno>) -> Option<PageIn> {
     let mut places = [Place::Discard; CLUSTER_PAGES_MAX];
-    let mut hashes = [ContentHash(0); CLUSTER_PAGES_MAX];
+    let mut hashes = [ContentHash::UNKNOWN; CLUSTER_PAGES_MAX];
     let result = complete(machine, op, buffer, result);
     let whole = result.map_or(0, |n| n >> PAGE_SHIFT) as u32;
     if machine.inject.flip() {
@@ -57,7 +57,7 @@ pub unsafe fn arrived(machine: &Machine, op: &PageIn, buffer: *mut u8, result: R
     for i in (0..op.count.min(whole)).filter(|i| op.wants(*i)) {
         // SAFETY: the buffer has `op.count` pages, aligned, and the read into it has ended.
         let bytes = unsafe { &*(buffer.add((i as usize) << PAGE_SHIFT) as *const PageBytes) };
-        hashes[i as usize] = content::hash(bytes);
+        hashes[i as usize] = checksum::of(op.page(i), bytes);
     }
     let map = machine.map.read();
     let addr_of = |i: u32| map.addr(op.page(i));
