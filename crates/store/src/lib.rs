@@ -15,6 +15,7 @@
 #![forbid(unsafe_code)]
 
 pub mod checksum;
+pub mod pool;
 pub mod seal;
 
 use overspill_vm::types::PAGE_SIZE;
