@@ -51,7 +51,7 @@ pub const PACKED_BYTES_MAX: usize = class_size(CLASSES - 1) - HEAD;
 
 /// Bytes of an object, head included.
 const fn class_size(class: usize) -> usize {
-    BLOCK / CLASS_OBJECTS[class] & !3
+    (BLOCK / CLASS_OBJECTS[class]) & !3
 }
 
 const CLASS_SIZES: [u16; CLASSES] = {
