@@ -65,6 +65,7 @@ pub fn run(args: &RunArgs) -> Result<u8, Failure> {
             .env("OVERSPILL_SWAP_SIZE", swap.size.to_string())
             .env("OVERSPILL_POLICY", policy)
             .env("OVERSPILL_ENGINE", engine)
+            .env("OVERSPILL_ENCRYPT", if args.no_encrypt { "no" } else { "yes" })
             .env("OVERSPILL_STATUS", block.path())
             .env("OVERSPILL_SUPERVISOR", std::process::id().to_string());
     }

@@ -7,6 +7,7 @@
 //! libc hands out is the very memory that is paged.
 
 pub mod cgroup;
+pub mod content;
 pub mod daemon;
 pub mod elf;
 pub mod io;

@@ -6,8 +6,8 @@
 use crate::io::{Done, Engine, Io};
 use crate::machine::Machine;
 use crate::sys::{self, Errno};
-use overspill_store::{PageBytes, checksum};
-use overspill_vm::pager::IoResult;
+use overspill_store::PageBytes;
+use overspill_vm::pager::{IoResult, Pager as _};
 use overspill_vm::types::{ContentHash, PAGE_SHIFT, PAGE_SIZE};
 use overspill_vm::{CLUSTER_PAGES_MAX, Filled, PageIn, Place};
 
@@ -47,17 +47,26 @@ pub const fn buffer_pages(cluster_pages: usize) -> usize {
 /// `buffer` has room for the cluster, page-aligned; the read into it has ended and nobody else uses it.
 pub unsafe fn arrived(machine: &Machine, op: &PageIn, buffer: *mut u8, result: Result<usize, Errno>) -> Option<PageIn> {
     let mut places = [Place::Discard; CLUSTER_PAGES_MAX];
-    let mut hashes = [ContentHash::UNKNOWN; CLUSTER_PAGES_MAX];
+    let mut stored = [ContentHash::UNKNOWN; CLUSTER_PAGES_MAX];
+    let mut right = [false; CLUSTER_PAGES_MAX];
     let result = complete(machine, op, buffer, result);
     let whole = result.map_or(0, |n| n >> PAGE_SHIFT) as u32;
     if machine.inject.flip() {
         // SAFETY: the buffer is this thread's, at least a page long.
         unsafe { *buffer ^= 1 };
     }
-    for i in (0..op.count.min(whole)).filter(|i| op.wants(*i)) {
+    let arrived = || (0..op.count.min(whole)).filter(|i| op.wants(*i));
+    {
+        let core = machine.core.lock();
+        for i in arrived() {
+            // a page that is no longer stored is no longer wanted
+            stored[i as usize] = core.vm.pager().content(op.page(i)).unwrap_or(ContentHash::UNKNOWN);
+        }
+    }
+    for i in arrived() {
         // SAFETY: the buffer has `op.count` pages, aligned, and the read into it has ended.
-        let bytes = unsafe { &*(buffer.add((i as usize) << PAGE_SHIFT) as *const PageBytes) };
-        hashes[i as usize] = checksum::of(op.page(i), bytes);
+        let bytes = unsafe { &mut *(buffer.add((i as usize) << PAGE_SHIFT) as *mut PageBytes) };
+        right[i as usize] = machine.content.open(op.page(i), stored[i as usize], bytes);
     }
     let map = machine.map.read();
     let addr_of = |i: u32| map.addr(op.page(i));
@@ -68,7 +77,7 @@ pub unsafe fn arrived(machine: &Machine, op: &PageIn, buffer: *mut u8, result: R
     let check = |i: u32, expected: ContentHash| match result {
         Err(e) => IoResult::Io(e),
         Ok(_) if i >= whole => IoResult::Io(libc::EIO),
-        Ok(_) if hashes[i as usize] != expected => IoResult::Corrupt,
+        Ok(_) if !right[i as usize] || stored[i as usize] != expected => IoResult::Corrupt,
         Ok(_) => IoResult::Ok,
     };
     let next = core.vm.page_in_arrived(op, bounds, check, &mut places);
