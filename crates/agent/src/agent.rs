@@ -226,6 +226,7 @@ pub fn start() {
         policy,
         engine,
         delivery: Delivery::Threads,
+        encrypt: variable("OVERSPILL_ENCRYPT").as_deref() != Some("no"),
         pages_max: pages_max(),
         objects_max: 1,
         readers: cpus.len(),
@@ -786,6 +787,7 @@ impl Agent {
         }
         let free = self.ancestors.iter().find(|f| f.load(Relaxed) < 0).ok_or(libc::EMFILE)?;
         free.store(share.pipe.into_raw(), Relaxed);
+        machine.content.forked()?;
         let slots = core.vm.pager().slots_max();
         let device = core.vm.pager_mut().fork_child(slots).ok_or(libc::EMFILE)?;
         map.discards = overspill_linux::space::Discards::new();

@@ -87,6 +87,7 @@ pub fn run(args: &RunArgs) -> Result<u8, Failure> {
             .env("OVERSPILL_SWAP", device_spec::encode_list(&swap.devices))
             .env("OVERSPILL_POLICY", policy)
             .env("OVERSPILL_ENGINE", engine)
+            .env("OVERSPILL_ENCRYPT", if args.no_encrypt { "no" } else { "yes" })
             .env("OVERSPILL_STATUS", block.path());
         match &sockets {
             Ok(directory) => command.env("OVERSPILL_CONTROL", directory).env("OVERSPILL_NAME", program_name),

@@ -3,18 +3,20 @@
 //! ```text
 //!   park      take victims from the policy; MOVE runs of neighbouring pages out of sight            map shared, one batch
 //!   launder   hash parked pages; unchanged -> clean, zero -> dropped, else write in clusters        no lock while hashing, writing
+//!             (encrypted: each write's pages are sealed into its buffer)
 //!   reclaim   discard the parked content of clean pages, many with one TLB flush                    map shared, one batch
 //! ```
 //!
 //! Each step takes the locks anew and works on one batch, so a fault never waits longer for the daemon than for one batch's ioctl.
 
-use crate::content::{self, PageBytes};
+use crate::content::Content;
 use crate::io::{Done, Engine, Io};
 use crate::machine::{Machine, Space};
 use crate::park::ParkPlace;
 use crate::reader::TOKEN_OTHER;
 use crate::sys::{self, Errno, IoVec, futex_wait};
 use core::sync::atomic::Ordering::*;
+use overspill_store::{PageBytes, checksum};
 use overspill_vm::pager::{IoResult, Pager};
 use overspill_vm::types::{ContentHash, PAGE_SHIFT, PAGE_SIZE, PageId, Slot};
 use overspill_vm::{Look, Member, Parked};
@@ -25,6 +27,8 @@ pub const BATCH: usize = 128;
 const WRITE_PAGES: usize = 64;
 /// Writes in flight.
 const WRITES_MAX: usize = 12;
+/// The fewest. A batch is launched only while two are free.
+const WRITES_MIN: usize = 4;
 /// How long both memory and swap may be full before the program is stopped, in nanoseconds.
 const FULL_GRACE_NS: u64 = 3_000_000_000;
 
@@ -44,6 +48,21 @@ struct Write {
     busy: bool,
 }
 
+/// How many writes may be in flight, of how many pages each, for a budget of `memory_pages` pages. Encrypted ones need buffers, which
+/// are charged to it: under 7 per cent, from 96 MiB on 3 MiB.
+pub fn writes(memory_pages: u32, sealed: bool) -> (usize, usize) {
+    if !sealed {
+        return (WRITES_MAX, WRITE_PAGES);
+    }
+    let pages = (memory_pages as usize / 64).clamp(1, WRITE_PAGES);
+    ((memory_pages as usize / 32 / pages).clamp(WRITES_MIN, WRITES_MAX), pages)
+}
+
+/// Pages of buffers for that.
+pub fn buffer_pages((count, pages): (usize, usize), sealed: bool) -> usize {
+    if sealed { count * pages } else { 0 }
+}
+
 /// One page daemon.
 pub struct Daemon {
     io: Io,
@@ -52,6 +71,10 @@ pub struct Daemon {
     dirty: Vec<Dirty>,
     shared: Vec<PageId>,
     writes: Vec<Write>,
+    write_pages: usize,
+    /// For each write its pages, if they are encrypted; and a page to look at pages with.
+    buffers: usize,
+    buffers_len: usize,
     in_flight: usize,
     stuck_since: u64,
     freed_before: u64,
@@ -76,9 +99,14 @@ impl Daemon {
     /// With I/O of its own.
     ///
     /// # Errors
-    /// As [`Io::new`].
-    pub fn new(engine: Engine) -> Result<Daemon, Errno> {
-        let none = Dirty { page: PageId::from_raw(0), place: ParkPlace(0), hash: ContentHash(0), write: false };
+    /// As [`Io::new`]; ENOMEM.
+    pub fn new(machine: &Machine, engine: Engine) -> Result<Daemon, Errno> {
+        let (count, write_pages) = machine.writes;
+        let buffers_len = (buffer_pages(machine.writes, machine.content.is_sealed()) + 1) << PAGE_SHIFT;
+        let buffers = sys::map_anonymous(buffers_len)? as usize;
+        // SAFETY: our own fresh mapping; a fork's child makes its own.
+        let _ = unsafe { sys::madvise(buffers, buffers_len, libc::MADV_DONTFORK) };
+        let none = Dirty { page: PageId::from_raw(0), place: ParkPlace(0), hash: ContentHash::UNKNOWN, write: false };
         let write = || Write {
             pages: [none; WRITE_PAGES],
             iov: [IoVec { base: 0, len: 0 }; WRITE_PAGES],
@@ -92,7 +120,10 @@ impl Daemon {
             places: Vec::with_capacity(BATCH),
             dirty: Vec::with_capacity(BATCH),
             shared: Vec::with_capacity(BATCH),
-            writes: (0..WRITES_MAX).map(|_| write()).collect(),
+            writes: (0..count).map(|_| write()).collect(),
+            write_pages,
+            buffers,
+            buffers_len,
             in_flight: 0,
             stuck_since: 0,
             freed_before: 0,
@@ -187,7 +218,7 @@ impl Daemon {
             self.reclaim(machine, demand.reclaim.min(most));
             return Step::Worked;
         }
-        if demand.launder > 0 && self.in_flight + 2 <= WRITES_MAX && self.launder(machine, demand.launder.min(most)) {
+        if demand.launder > 0 && self.in_flight + 2 <= self.writes.len() && self.launder(machine, demand.launder.min(most)) {
             return Step::Worked;
         }
         if demand.park > 0 && self.park(machine, demand.park.min(most)) {
@@ -323,12 +354,13 @@ impl Daemon {
     /// Returns whether anything was settled or issued.
     fn launder(&mut self, machine: &Machine, most: u32) -> bool {
         let mut core = machine.core.lock();
-        core.vm.launder_batch(most.min(WRITE_PAGES as u32 * 2), &mut self.batch);
+        core.vm.launder_batch(most.min(self.write_pages as u32 * 2), &mut self.batch);
         self.dirty.clear();
         for &(page, frame) in &self.batch {
             let place = core.park.place(frame);
             core.park.hold(place);
-            self.dirty.push(Dirty { page, place, hash: ContentHash(0), write: false });
+            let hash = core.vm.pager().content(page).unwrap_or(ContentHash::UNKNOWN);
+            self.dirty.push(Dirty { page, place, hash, write: false });
         }
         drop(core);
         if self.dirty.is_empty() {
@@ -336,12 +368,15 @@ impl Daemon {
         }
         self.dirty.sort_unstable_by_key(|d| d.page); // neighbours are written side by side
         let mut zero = [false; BATCH];
+        // SAFETY: the last page of our buffers, which no write uses.
+        let scratch = unsafe { &mut *((self.buffers + self.buffers_len - PAGE_SIZE) as *mut PageBytes) };
         for (d, zero) in self.dirty.iter_mut().zip(&mut zero) {
             // SAFETY: the place is held: its content stays, and nobody writes parked pages.
             let bytes = unsafe { &*((machine.parking.0 + ((d.place.0 as usize) << PAGE_SHIFT)) as *const PageBytes) };
-            *zero = content::is_zero(bytes);
+            *zero = checksum::is_zero(bytes);
             if !*zero {
-                d.hash = content::hash(bytes);
+                let stored = (d.hash != ContentHash::UNKNOWN).then_some(d.hash);
+                d.hash = machine.content.look(d.page, stored, bytes, scratch);
             }
         }
         let mut writes = 0;
@@ -384,7 +419,7 @@ impl Daemon {
                 free = self.writes.iter().position(|w| !w.busy);
             }
             let Some(slot) = free else { break };
-            let want = (self.dirty.len() - at).min(WRITE_PAGES) as u32;
+            let want = (self.dirty.len() - at).min(self.write_pages) as u32;
             let Some(run) = machine.core.lock().vm.launder_slots(want, self.dirty[at].page) else {
                 self.trouble = Some(libc::ENOSPC);
                 break;
@@ -403,14 +438,30 @@ impl Daemon {
             w.count = n;
             w.slot = run.first;
             w.busy = true;
+            let base = machine.parking.0;
+            let parked = |place: ParkPlace| base + ((place.0 as usize) << PAGE_SHIFT);
             let mut vectors = 0;
-            for d in &w.pages[..n] {
-                let base = machine.parking.0 + ((d.place.0 as usize) << PAGE_SHIFT);
-                if vectors > 0 && w.iov[vectors - 1].base + w.iov[vectors - 1].len == base {
-                    w.iov[vectors - 1].len += PAGE_SIZE;
-                } else {
-                    w.iov[vectors] = IoVec { base, len: PAGE_SIZE };
-                    vectors += 1;
+            if let Content::Sealed(keys) = &machine.content {
+                let buffer = self.buffers + ((slot * self.write_pages) << PAGE_SHIFT);
+                for (i, d) in w.pages[..n].iter_mut().enumerate() {
+                    // SAFETY: the place is held: its content stays, and nobody writes parked pages. The buffer is this write's, which is
+                    // not in flight.
+                    let (plain, sealed) = unsafe {
+                        (&*(parked(d.place) as *const PageBytes), &mut *((buffer + (i << PAGE_SHIFT)) as *mut PageBytes))
+                    };
+                    d.hash = keys.seal(d.page, plain, sealed);
+                }
+                w.iov[0] = IoVec { base: buffer, len: n << PAGE_SHIFT };
+                vectors = 1;
+            } else {
+                for d in &w.pages[..n] {
+                    let base = parked(d.place);
+                    if vectors > 0 && w.iov[vectors - 1].base + w.iov[vectors - 1].len == base {
+                        w.iov[vectors - 1].len += PAGE_SIZE;
+                    } else {
+                        w.iov[vectors] = IoVec { base, len: PAGE_SIZE };
+                        vectors += 1;
+                    }
                 }
             }
             let (fd, offset) = {
@@ -544,6 +595,20 @@ impl Daemon {
                 b"writing to the swap place failed and memory is full, so the program was stopped: see the system log for the device's errors, or use another --swap place"
             });
         }
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        // the kernel may still read the buffers
+        while self.in_flight > 0 {
+            self.io.wait(None);
+            while let Some(done) = self.io.completion() {
+                self.in_flight -= usize::from(done.token >= TOKEN_OTHER);
+            }
+        }
+        // SAFETY: the mapping that `new` made; no write from it is in flight.
+        unsafe { sys::unmap(self.buffers as *mut u8, self.buffers_len) };
     }
 }
 

@@ -16,6 +16,7 @@
 //! begins until its event is *read*. If fills could run between the reading and the processing of an event, old content could land in
 //! a range that is new. With the lock, a fill comes wholly before the reading (then the kernel guards it) or after the processing.
 
+use crate::content::Content;
 use crate::duty::Duty;
 use crate::lock::{Mutex, RwLock};
 use crate::park::{Park, ParkPlace};
@@ -161,6 +162,10 @@ pub struct Machine {
     pub core: Mutex<Core>,
     /// How faults come.
     pub delivery: Delivery,
+    /// How pages are stored.
+    pub content: Content,
+    /// Writes that may be in flight, and pages of each.
+    pub writes: (usize, usize),
     /// What `overspill run` and `stat` see.
     pub status: &'static Status,
     /// `overspill run` stands by and will print what is to be said.

@@ -3,11 +3,11 @@
 //! A [`Reader`] belongs to one thread. It reads a cluster into a private buffer, compares each page with what was stored, and copies
 //! it into the program (`UFFDIO_COPY`, which never flushes a TLB).
 
-use crate::content::{self, PageBytes};
 use crate::io::{Done, Engine, Io};
 use crate::machine::{Core, Machine, Space};
 use crate::sys::{self, Errno};
-use overspill_vm::pager::IoResult;
+use overspill_store::PageBytes;
+use overspill_vm::pager::{IoResult, Pager as _};
 use overspill_vm::types::{ContentHash, PAGE_SHIFT, PAGE_SIZE};
 use overspill_vm::{CLUSTER_PAGES_MAX, Filled, PageIn, Place};
 
@@ -55,17 +55,26 @@ pub unsafe fn arrived(
     issue: impl FnOnce(&Space, &Core, PageIn) -> Option<PageIn>,
 ) -> Option<PageIn> {
     let mut places = [Place::Discard; CLUSTER_PAGES_MAX];
-    let mut hashes = [ContentHash(0); CLUSTER_PAGES_MAX];
+    let mut stored = [ContentHash::UNKNOWN; CLUSTER_PAGES_MAX];
+    let mut right = [false; CLUSTER_PAGES_MAX];
     let result = complete(machine, op, buffer, result);
     let whole = result.map_or(0, |n| n >> PAGE_SHIFT) as u32;
     if machine.inject.flip() {
         // SAFETY: the buffer is this thread's, at least a page long.
         unsafe { *buffer ^= 1 };
     }
-    for i in (0..op.count.min(whole)).filter(|i| op.wants(*i)) {
+    let arrived = || (0..op.count.min(whole)).filter(|i| op.wants(*i));
+    {
+        let core = machine.core.lock();
+        for i in arrived() {
+            // a page that is no longer stored is no longer wanted
+            stored[i as usize] = core.vm.pager().content(op.page(i)).unwrap_or(ContentHash::UNKNOWN);
+        }
+    }
+    for i in arrived() {
         // SAFETY: the buffer has `op.count` pages, aligned, and the read into it has ended.
-        let bytes = unsafe { &*(buffer.add((i as usize) << PAGE_SHIFT) as *const PageBytes) };
-        hashes[i as usize] = content::hash(bytes);
+        let bytes = unsafe { &mut *(buffer.add((i as usize) << PAGE_SHIFT) as *mut PageBytes) };
+        right[i as usize] = machine.content.open(op.page(i), stored[i as usize], bytes);
     }
     let map = machine.map.read();
     let addr_of = |i: u32| map.addr(op.page(i));
@@ -76,7 +85,7 @@ pub unsafe fn arrived(
     let check = |i: u32, expected: ContentHash| match result {
         Err(e) => IoResult::Io(e),
         Ok(_) if i >= whole => IoResult::Io(libc::EIO),
-        Ok(_) if hashes[i as usize] != expected => IoResult::Corrupt,
+        Ok(_) if !right[i as usize] || stored[i as usize] != expected => IoResult::Corrupt,
         Ok(_) => IoResult::Ok,
     };
     let next = core.vm.page_in_arrived(op, bounds, check, &mut places).and_then(|next| issue(&map, &core, next));

@@ -1,5 +1,7 @@
 //! Setting a machine up, and what can go wrong with it, in sentences.
 
+use crate::content::Content;
+use crate::daemon;
 use crate::device_spec::DeviceSpec;
 use crate::duty::Duty;
 use crate::io::Engine;
@@ -31,6 +33,8 @@ pub struct Options<'a> {
     pub engine: Engine,
     /// How faults come.
     pub delivery: Delivery,
+    /// Whether what is written is encrypted.
+    pub encrypt: bool,
     /// How many pages may be managed.
     pub pages_max: u64,
     /// How many objects there may be.
@@ -55,6 +59,8 @@ pub enum SetupError {
     Swap(Errno, String),
     /// io_uring was asked for and is refused.
     Engine(Errno),
+    /// There is no locked memory or no randomness for a key.
+    Key(Errno),
     /// mmap(2) or clone(2) failed.
     Memory(Errno),
 }
@@ -101,6 +107,15 @@ impl fmt::Display for SetupError {
                 write!(f, "no swap file could be made at {place}: {}: choose another place with --swap", os(*e))
             }
             SetupError::Engine(e) => write!(f, "io_uring is refused here ({}): use --engine auto or --engine psync", os(*e)),
+            SetupError::Key(e @ (libc::ENOMEM | libc::EPERM | libc::EAGAIN)) => write!(
+                f,
+                "no page of memory could be locked for the key that encrypts swap ({}): raise the limit (ulimit -l), or do without \
+                 encryption (--no-encrypt)",
+                os(*e)
+            ),
+            SetupError::Key(e) => {
+                write!(f, "no key could be made to encrypt swap with ({}): do without encryption (--no-encrypt)", os(*e))
+            }
             SetupError::Memory(e) => write!(f, "the pager could not get memory or threads for itself: {}", os(*e)),
         }
     }
@@ -157,6 +172,8 @@ pub fn machine(options: &Options<'_>, status: &'static Status) -> Result<Machine
     if options.memory_bytes < overspill_vm::MEMORY_BYTES_MIN {
         return Err(SetupError::Config(ConfigError::BudgetTooSmall));
     }
+    let content = if options.encrypt { Content::sealed().map_err(SetupError::Key)? } else { Content::Checked };
+    let writes = daemon::writes(memory_pages, content.is_sealed());
     let (program, parking) = open_uffds(options.delivery).map_err(|e| SetupError::Userfaultfd(e, options.delivery))?;
     let mut devices: Vec<_> = options.swap.iter().collect();
     devices.sort_by_key(|d| core::cmp::Reverse(d.priority));
@@ -197,6 +214,7 @@ pub fn machine(options: &Options<'_>, status: &'static Status) -> Result<Machine
     let mut vm = Vm::new(config, pager, &status.counters).map_err(SetupError::Config)?;
     vm.charge((options.readers * reader::buffer_pages(cluster_pages(memory_pages))) as u32);
     status.counters.swap_capacity_bytes.set(capacity * PAGE_SIZE as u64);
+    vm.charge(daemon::buffer_pages(writes, content.is_sealed()) as u32);
     status.policy.set(options.policy.as_bytes());
     status.engine.set(options.engine.name().as_bytes());
     status.swap.set(names(options.swap).as_bytes());
@@ -215,6 +233,8 @@ pub fn machine(options: &Options<'_>, status: &'static Status) -> Result<Machine
         map: RwLock::new(space),
         core: Mutex::new(core),
         delivery: options.delivery,
+        content,
+        writes,
         status,
         supervised: AtomicBool::new(false),
         inject: std::env::var("OVERSPILL_INJECT").map(|text| Inject::parse(&text)).unwrap_or_default(),

@@ -120,7 +120,7 @@ fn serve(machine: &Machine, reader: &mut Reader, addr: usize, deferred: &mut [us
 /// # Errors
 /// If its I/O cannot be set up.
 pub fn daemon(machine: &Machine, engine: Engine, ready: impl FnOnce()) -> Result<(), Errno> {
-    let mut daemon = Daemon::new(engine)?;
+    let mut daemon = Daemon::new(machine, engine)?;
     ready();
     daemon.run(machine);
     Ok(())

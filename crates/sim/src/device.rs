@@ -209,7 +209,7 @@ impl Device {
     }
 }
 
-/// The hash that stands for a page's content: a bijection, so different contents never agree.
-pub fn hash(value: u64) -> ContentHash {
-    ContentHash(mix(value))
+/// The hash that stands for a page's content: a bijection, so different contents never agree, nor do different pages.
+pub fn hash(page: PageId, value: u64) -> ContentHash {
+    ContentHash::new(page, mix(value) as u128, 0)
 }

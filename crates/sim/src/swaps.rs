@@ -177,7 +177,7 @@ impl<S: Store> World<S> {
             let (got, at) = (read.got[i as usize], first + i as usize);
             let result = match got.value {
                 Err(e) => IoResult::Io(e),
-                Ok(value) if hash(value) != expected && !trusting => IoResult::Corrupt,
+                Ok(value) if hash(run.page(i), value) != expected && !trusting => IoResult::Corrupt,
                 Ok(_) => return IoResult::Ok,
             };
             assert!(got.damaged, "slots: page {at} comes back as {:x?} for a move, which is not what was written", got.value);
@@ -222,9 +222,9 @@ impl<S: Store> World<S> {
         }
         let answer = if self.sc.bug == Bug::MoveWriteError { IoResult::Ok } else { result };
         let content = if matches!(self.sc.bug, Bug::MoveShifted | Bug::MoveUnchecked) {
-            process.vm.pager().content(run.page(i)).unwrap_or(hash(item.value))
+            process.vm.pager().content(run.page(i)).unwrap_or(hash(item.page, item.value))
         } else {
-            hash(item.value)
+            hash(item.page, item.value)
         };
         let stored = process.vm.swapoff_written(run, i, item.slot, content, answer);
         self.report.moved += stored as u64;

@@ -62,7 +62,7 @@ impl<S: Store> World<S> {
                     may_be_lost[at] = true;
                     IoResult::Io(e)
                 }
-                Ok(value) if hash(value) != expected && !trusting => {
+                Ok(value) if hash(op.page(i), value) != expected && !trusting => {
                     assert!(damaged, "slots: page {at} comes back as {value:#x}, which is not what was written");
                     may_be_lost[at] = true;
                     IoResult::Corrupt
@@ -140,7 +140,7 @@ impl<S: Store> World<S> {
                 item.value = process.parked[item.frame.at()].unwrap_or(0);
             }
         }
-        let hashes: Vec<_> = process.writes[nth].items.iter().map(|i| (i.page, hash(i.seen))).collect();
+        let hashes: Vec<_> = process.writes[nth].items.iter().map(|i| (i.page, hash(i.page, i.seen))).collect();
         let ended = self.device.write_step(self.now, &mut process.writes[nth], &mut self.rng);
         if let Some((item, result)) = ended.first() {
             let ok = !matches!(result, IoResult::Io(_));

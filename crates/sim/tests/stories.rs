@@ -40,16 +40,20 @@ fn park(vm: &mut Core, outcome: impl FnOnce(&mut Core, PageId) -> Parked) {
     vm.park_done(batch[0].0, parked);
 }
 
+fn hash(page: PageId, content: u64) -> ContentHash {
+    ContentHash::new(page, content.into(), 0)
+}
+
 /// Begins to write the oldest page on trial, which holds `content`.
 fn begin_write(vm: &mut Core, content: u64) -> (PageId, Slot) {
     let mut batch: Vec<Member> = Vec::with_capacity(1);
     vm.launder_batch(1, &mut batch);
-    assert_eq!(vm.launder_look(batch[0].0, false, ContentHash(content)), Look::Write);
+    assert_eq!(vm.launder_look(batch[0].0, false, hash(batch[0].0, content)), Look::Write);
     (batch[0].0, vm.launder_slots(1, batch[0].0).expect("there is room").first)
 }
 
 fn end_write(vm: &mut Core, (page, slot): (PageId, Slot), content: u64) {
-    vm.launder_done(page, Some(slot), ContentHash(content), IoResult::Ok);
+    vm.launder_done(page, Some(slot), hash(page, content), IoResult::Ok);
 }
 
 /// Takes the frames of all clean pages.
@@ -79,7 +83,7 @@ fn begin_read(vm: &mut Core, index: u64) -> PageIn {
 /// A read of one page has ended with `content`; where it goes.
 fn end_read(vm: &mut Core, op: &PageIn, content: u64) -> Place {
     let mut places = [Place::Discard; CLUSTER_PAGES_MAX];
-    let compare = |_, expected| if ContentHash(content) == expected { IoResult::Ok } else { IoResult::Corrupt };
+    let compare = |i, expected| if hash(op.page(i), content) == expected { IoResult::Ok } else { IoResult::Corrupt };
     vm.page_in_arrived(op, 0..END, compare, &mut places);
     places[0]
 }
