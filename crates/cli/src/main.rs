@@ -9,6 +9,7 @@
 //! config      the file of `overspill run --config`
 //! stat        `overspill stat`: reads the status block of a running program
 //! swaps       `overspill swaps`: the swap devices of a running program, over its control socket
+//! swapon      `overspill swapon` and `swapoff`
 //! check       `overspill check`: what this machine offers
 //! ```
 
@@ -23,6 +24,7 @@ mod run;
 mod stat;
 #[allow(unsafe_code)]
 mod supervise;
+mod swapon;
 mod swaps;
 
 use clap::Parser;
@@ -72,6 +74,8 @@ fn main() -> ExitCode {
         args::Command::Run(args) => run::run(&args),
         args::Command::Stat(args) => stat::stat(&args),
         args::Command::Swaps(args) => swaps::swaps(&args),
+        args::Command::Swapon(args) => swapon::swapon(&args),
+        args::Command::Swapoff(args) => swapon::swapoff(&args),
         args::Command::Check(args) => check::check(&args),
     };
     match result {

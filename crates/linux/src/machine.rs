@@ -93,6 +93,8 @@ pub struct Inject {
     pub write_after: u64,
     /// Flip a bit in pages read after this many; 0: never.
     pub flip_after: u64,
+    /// No more than so many pages per operation, and one at a time, in a swapoff; 0: as many as go.
+    pub swapoff_pages: u64,
     /// So many were done.
     pub reads: core::sync::atomic::AtomicU64,
     /// So many were done.
@@ -100,7 +102,7 @@ pub struct Inject {
 }
 
 impl Inject {
-    /// From `read=N,write=N,flip=N`.
+    /// From `read=N,write=N,flip=N,swapoff_pages=N`.
     pub fn parse(text: &str) -> Inject {
         let mut inject = Inject::default();
         for part in text.split(',') {
@@ -110,6 +112,7 @@ impl Inject {
                 "read" => inject.read_after = n,
                 "write" => inject.write_after = n,
                 "flip" => inject.flip_after = n,
+                "swapoff_pages" => inject.swapoff_pages = n,
                 _ => {}
             }
         }
@@ -136,6 +139,9 @@ impl Inject {
 pub struct Machine {
     /// Ranges and descriptors. Outer lock.
     pub map: RwLock<Space>,
+    /// Held by whoever adds or removes a device, outside of `map`; a fork holds it while it takes the files along. Nobody else waits for
+    /// it: a swapoff's worker that did could not finish the I/O that the fork waits for.
+    pub swapping: Mutex<()>,
     /// The core. Inner lock.
     pub core: Mutex<Core>,
     /// How faults come.
@@ -158,6 +164,8 @@ pub struct Machine {
     pub starved: AtomicBool,
     /// A fork is about to happen: nobody starts I/O.
     pub frozen: AtomicU32,
+    /// Devices that failed too often, by number: what is on them should go elsewhere.
+    pub retired: AtomicU32,
     /// The pager is shutting down (library).
     pub quit: AtomicBool,
     /// Readable once `quit` is set, for threads that wait for I/O; -1 if there is none.
