@@ -556,7 +556,7 @@ impl Agent {
         }
         let _ = write!(file, ".sock");
         if let Ok(listener) = control_server::listen(&self.control.directory, file.bytes()) {
-            control_server::serve(self.machine, &listener);
+            control_server::serve(self.machine, self.engine, &listener);
         }
     }
 
@@ -649,6 +649,8 @@ impl Agent {
         if let Err(e) = piped {
             return -(e as isize);
         }
+        // No device comes or goes from here on. Parent and child both give it back when this function ends.
+        let _swapping = machine.swapping.lock();
         let tid = self.daemon_tid.load(Relaxed);
         let borrow = |fd: i32, flags: i32| {
             let mut path = [0u8; 64];
@@ -755,6 +757,7 @@ impl Agent {
         machine.waiters.store(0, Relaxed);
         machine.starved.store(false, Relaxed);
         machine.duty.reset();
+        machine.retired.store(0, Relaxed);
         self.stacks.only_mine();
         self.state.store(IDLE, Relaxed);
         self.outstanding.store(0, Relaxed);

@@ -42,6 +42,12 @@ pub enum Command {
     /// Show the swap devices of a program that runs under Overspill
     #[command(after_long_help = SWAPS_HELP)]
     Swaps(SwapsArgs),
+    /// Give a running program more swap devices
+    #[command(after_long_help = SWAPON_HELP)]
+    Swapon(SwaponArgs),
+    /// Empty a swap device of a running program, and take it away
+    #[command(after_long_help = SWAPOFF_HELP)]
+    Swapoff(SwapoffArgs),
     /// Tell what this machine offers, and what to change so that programs can be paged
     ///
     /// Tries everything that `overspill run` needs, and undoes it at once. Exit status 0: programs can be paged here. 1: they
@@ -210,6 +216,45 @@ Columns:
               inherited (the parent's, of a forked child, which only reads it)
 
 Exit status: 0; 1 if there is no such process, it is not under Overspill, or it is somebody else's.";
+
+const SWAPON_HELP: &str = "\
+Devices are written as for --swap of `overspill run`. Those without a priority come after all that
+are there. The files are made by this command, with your rights, and handed to the program.
+
+Exit status: 0; 1 if the program cannot be asked, has such a device, or has as many as it can have;
+125 if a device is written wrongly or cannot be used. Devices before that one have been added.";
+
+const SWAPOFF_HELP: &str = "\
+What is on the device goes straight to other devices where they have room, else into memory within
+the budget. If it fits nowhere the command refuses at once, with the figures. On a terminal it shows
+how far it is. Ctrl-C interrupts it: the device goes on being used, with what is still on it.
+
+Exit status: 0 when the device is empty and closed; 1 if it was refused or failed, and the device is
+in use as before; 128 + N if signal N interrupted it.";
+
+/// Arguments of `overspill swapon`.
+#[derive(Args, Debug)]
+pub struct SwaponArgs {
+    /// Process id or name (see `overspill run --name`) of the program
+    #[arg(value_name = "PID|NAME")]
+    pub program: String,
+
+    /// The devices
+    #[arg(value_name = "DEVICE", required = true)]
+    pub devices: Vec<OsString>,
+}
+
+/// Arguments of `overspill swapoff`.
+#[derive(Args, Debug)]
+pub struct SwapoffArgs {
+    /// Process id or name (see `overspill run --name`) of the program
+    #[arg(value_name = "PID|NAME")]
+    pub program: String,
+
+    /// The device, as `overspill swaps` calls it, or a path to it
+    #[arg(value_name = "DEVICE")]
+    pub device: OsString,
+}
 
 /// Arguments of `overspill swaps`.
 #[derive(Args, Debug)]

@@ -10,6 +10,7 @@
 //! config      the file of `overspill run --config`
 //! stat        `overspill stat`: reads the status block of a running program
 //! swaps       `overspill swaps`: the swap devices of a running program, over its control socket
+//! swapon      `overspill swapon` and `swapoff`
 //! check       `overspill check`: what this machine offers
 //! ```
 
@@ -25,6 +26,7 @@ mod run;
 mod stat;
 #[allow(unsafe_code)]
 mod supervise;
+mod swapon;
 mod swaps;
 
 use clap::Parser;
@@ -74,6 +76,8 @@ fn main() -> ExitCode {
         args::Command::Run(args) => run::run(&args),
         args::Command::Stat(args) => stat::stat(&args),
         args::Command::Swaps(args) => swaps::swaps(&args),
+        args::Command::Swapon(args) => swapon::swapon(&args),
+        args::Command::Swapoff(args) => swapon::swapoff(&args),
         args::Command::Check(args) => check::check(&args),
         args::Command::Keep { mark } => Ok(keeper::keep(&mark)),
     };

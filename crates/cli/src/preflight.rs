@@ -106,7 +106,7 @@ pub fn program_name(name: Option<&str>) -> Result<&str, Failure> {
 }
 
 /// Swap devices that were tried out.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Swap {
     /// With absolute paths: directories, files that do not exist, block devices.
     pub devices: Vec<DeviceSpec>,
@@ -126,7 +126,7 @@ impl Swap {
 /// Reads the swap devices that were asked for, each with where that was (`--swap`, say), and tries them out. Without any it is the
 /// directory for temporary files.
 pub fn swap(asked: &[(String, Result<DeviceSpec, SpecError>)]) -> Result<Swap, Failure> {
-    let mut swap = Swap { devices: Vec::new(), free: 0, warnings: Vec::new() };
+    let mut swap = Swap::default();
     for (origin, device) in asked {
         let device = device.clone().map_err(|error| Failure::new(format!("{origin} {error}")))?;
         try_device(&mut swap, origin, device)?;

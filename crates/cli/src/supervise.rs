@@ -12,6 +12,8 @@
 //! The signals are blocked and fetched with sigwaitinfo, so there is no handler, no race and nothing that could interrupt a
 //! system call. The program gets the mask and the dispositions that the supervisor was started with, SIGPIPE and SIGCHLD too.
 //!
+//! The other commands have only [`on_interrupt`] from here.
+//!
 //! Limit: a signal that a process sends to the whole process group reaches the program twice, once by itself and once passed on;
 //! the two cannot be told apart. `timeout` has the same limit.
 
@@ -88,12 +90,17 @@ impl Signals {
             SIGHUP, SIGINT, SIGQUIT, SIGUSR1, SIGUSR2, SIGALRM, SIGTERM, SIGSTKFLT, SIGCHLD, SIGCONT, SIGTSTP, SIGURG, SIGVTALRM,
             SIGPROF, SIGWINCH, SIGIO, SIGPWR,
         ];
-        let mut set = MaybeUninit::<sigset_t>::zeroed();
+        Self::of(few.into_iter().chain(SIGRTMIN()..=SIGRTMAX()))
+    }
+
+    /// These signals, which must be valid numbers.
+    fn of(signals: impl IntoIterator<Item = libc::c_int>) -> Self {
+        let mut set = MaybeUninit::<libc::sigset_t>::zeroed();
         // SAFETY: sigemptyset initialises the set that it is given, and sigaddset then adds to it; the numbers are valid signals.
         unsafe {
-            sigemptyset(set.as_mut_ptr());
-            for signal in few.into_iter().chain(SIGRTMIN()..=SIGRTMAX()) {
-                sigaddset(set.as_mut_ptr(), signal);
+            libc::sigemptyset(set.as_mut_ptr());
+            for signal in signals {
+                libc::sigaddset(set.as_mut_ptr(), signal);
             }
             Signals(set.assume_init())
         }
@@ -202,6 +209,20 @@ pub fn supervise(mut command: Command, block: &'static StatusFile) -> io::Result
             }
         }
     }
+}
+
+/// From here on, Ctrl-C and its like do not end this process but have `then` called, with the signal's number, once; a second ends it.
+///
+/// # Errors
+/// No thread can be had for it.
+pub fn on_interrupt(then: impl FnOnce(i32) + Send + 'static) -> io::Result<()> {
+    let signals = Signals::of([libc::SIGINT, libc::SIGTERM, libc::SIGHUP]);
+    signals.block()?;
+    std::thread::Builder::new().spawn(move || {
+        then(signals.wait().signal);
+        std::process::exit(128 + signals.wait().signal);
+    })?;
+    Ok(())
 }
 
 /// A child whose state has changed.

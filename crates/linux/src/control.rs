@@ -258,6 +258,16 @@ figures! {
         read_errors,
         /// Writes that failed.
         write_errors,
+        /// Half of the reads were faster, in nanoseconds.
+        read_p50_ns,
+        /// 99 of 100 reads were faster, in nanoseconds.
+        read_p99_ns,
+        /// Half of the writes were faster, in nanoseconds.
+        write_p50_ns,
+        /// 99 of 100 writes were faster, in nanoseconds.
+        write_p99_ns,
+        /// How many of its free slots lie in holes too short for a whole cluster, in thousandths.
+        fragmented_permille,
     }
 }
 
@@ -430,9 +440,13 @@ mod tests {
         }
 
         #[test]
-        fn what_is_answered_is_understood(name in prop::collection::vec(1..255u8, 1..NAME_MAX + 1), numbers: [u64; 9], priority: i16) {
+        fn what_is_answered_is_understood(name in prop::collection::vec(1..255u8, 1..NAME_MAX + 1), numbers: [u64; 9], p: [u64; 5], priority: i16) {
             let [number, size_bytes, used_bytes, pages_in, pages_out, reads, writes, read_errors, write_errors] = numbers;
-            let figures = Figures { number, size_bytes, used_bytes, pages_in, pages_out, reads, writes, read_errors, write_errors };
+            let [read_p50_ns, read_p99_ns, write_p50_ns, write_p99_ns, fragmented_permille] = p;
+            let figures = Figures {
+                number, size_bytes, used_bytes, pages_in, pages_out, reads, writes, read_errors, write_errors,
+                read_p50_ns, read_p99_ns, write_p50_ns, write_p99_ns, fragmented_permille,
+            };
             let packet = device_packet("file", "on", priority, &figures, &name);
             let device = Device { kind: "file".into(), state: "on".into(), priority, figures, name };
             prop_assert_eq!(parse_reply(packet.bytes()), Some(Reply::Device(device)));

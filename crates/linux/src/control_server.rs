@@ -6,18 +6,24 @@
 //!
 //! Holds no lock but for one call into the machine. Allocates nothing. A client that does not read its answers is hung up on.
 
-use crate::control::{self, PACKET_MAX, Packet, Request};
+use crate::control::{self, Kind, PACKET_MAX, Packet, Request};
 use crate::devices;
+use crate::io::Engine;
 use crate::machine::Machine;
-use crate::sys::{self, Errno, Fd, sys};
+use crate::swap_file::{DeviceName, SwapFile, kind_of};
+use crate::swapoff::{self, State, Worker};
+use crate::sys::{self, Errno, Fd, futex_wait, sys};
 use core::fmt::Write;
 use core::mem::size_of;
-use core::sync::atomic::Ordering::Acquire;
+use core::sync::atomic::{AtomicU32, Ordering::*};
+use overspill_vm::types::DeviceId;
 
 /// Clients at a time.
 const CLIENTS_MAX: usize = 8;
 /// A client that has not asked anything for so long is hung up on, in nanoseconds.
 const IDLE_NS: u64 = 10_000_000_000;
+/// So often a client hears how far its swapoff is, in nanoseconds.
+const PROGRESS_NS: u64 = 100_000_000;
 
 /// A control socket that is bound and listens.
 #[derive(Debug)]
@@ -91,9 +97,17 @@ enum Received {
     TooLong,
 }
 
+/// A swapoff under way, and who asked for it. Nobody did if the device has failed too often.
+struct Job {
+    client: Option<usize>,
+    worker: Worker,
+    told: u64,
+}
+
 /// Serves until the machine quits.
-pub fn serve(machine: &Machine, listener: &Listener) {
+pub fn serve(machine: &Machine, engine: Engine, listener: &Listener) {
     let mut clients = [const { None::<Client> }; CLIENTS_MAX];
+    let mut job = None;
     while !machine.quit.load(Acquire) {
         let mut polls = [libc::pollfd { fd: -1, events: libc::POLLIN, revents: 0 }; CLIENTS_MAX + 2];
         polls[CLIENTS_MAX].fd = listener.socket.raw();
@@ -101,23 +115,70 @@ pub fn serve(machine: &Machine, listener: &Listener) {
         for (poll, client) in polls.iter_mut().zip(&clients) {
             poll.fd = client.as_ref().map_or(-1, |c| c.socket.raw());
         }
-        let any = clients.iter().any(Option::is_some);
-        let timeout = libc::timespec { tv_sec: 1, tv_nsec: 0 };
-        let timeout = if any { &raw const timeout } else { core::ptr::null() };
+        // a job's step waits by itself; and once a second is soon enough for a device that has failed
+        let timeout = libc::timespec { tv_sec: job.is_none() as i64, tv_nsec: 0 };
         // SAFETY: the array and the timeout live over the call.
-        let _ = unsafe { sys!(libc::SYS_ppoll, polls.as_mut_ptr(), polls.len(), timeout, 0, 8) };
+        let _ = unsafe { sys!(libc::SYS_ppoll, polls.as_mut_ptr(), polls.len(), &raw const timeout, 0, 8) };
         let now = sys::now_ns();
-        for (slot, poll) in clients.iter_mut().zip(&polls) {
-            let Some(client) = slot else { continue };
-            let keep = if poll.revents != 0 { answer(machine, client, now) } else { now - client.since < IDLE_NS };
+        for (i, poll) in polls[..CLIENTS_MAX].iter().enumerate() {
+            let Some(client) = &mut clients[i] else { continue };
+            let works = job.as_ref().is_some_and(|j: &Job| j.client == Some(i));
+            let keep = match poll.revents {
+                0 => works || now - client.since < IDLE_NS,
+                _ => answer(machine, engine, client, i, &mut job, now),
+            };
             if !keep {
-                *slot = None;
+                if works && let Some(job) = job.take() {
+                    job.worker.end(machine);
+                }
+                clients[i] = None;
             }
         }
         if polls[CLIENTS_MAX].revents != 0 {
             accept(listener, &mut clients, now);
         }
+        if job.is_none() {
+            job = failed_device(machine, engine);
+        }
+        if let Some(running) = &mut job
+            && !work(machine, running, &clients, now)
+            && let Some(job) = job.take()
+        {
+            job.worker.end(machine);
+        }
     }
+    if let Some(job) = job {
+        job.worker.end(machine);
+    }
+}
+
+/// A swapoff of a device that has failed too often, as if somebody had asked for it. If there is no room for its pages they stay.
+fn failed_device(machine: &Machine, engine: Engine) -> Option<Job> {
+    let retired = machine.retired.load(Relaxed);
+    if retired == 0 {
+        return None;
+    }
+    let device = retired.trailing_zeros();
+    machine.retired.fetch_and(!(1 << device), Relaxed);
+    let worker = Worker::new(machine, engine, DeviceId(device as u16)).ok()?;
+    Some(Job { client: None, worker, told: 0 })
+}
+
+/// A bit of the swapoff, and a word about it. Returns whether it goes on.
+fn work(machine: &Machine, job: &mut Job, clients: &[Option<Client>; CLIENTS_MAX], now: u64) -> bool {
+    let state = job.worker.step(machine);
+    let client = job.client.and_then(|i| clients[i].as_ref());
+    let mut packet = Packet::new();
+    let _ = match state {
+        State::Busy if now - job.told < PROGRESS_NS => return true,
+        State::Busy => write!(packet, "progress{}", job.worker.progress()),
+        State::Done => write!(packet, "ok{}", job.worker.progress()),
+        State::Failed(why) => write!(packet, "error {why}"),
+    };
+    job.told = now;
+    let heard = client.is_none_or(|client| send(client, &packet));
+    // whoever does not listen to how far it is has gone, or soon will
+    state == State::Busy && heard
 }
 
 fn accept(listener: &Listener, clients: &mut [Option<Client>; CLIENTS_MAX], now: u64) {
@@ -142,10 +203,10 @@ fn accept(listener: &Listener, clients: &mut [Option<Client>; CLIENTS_MAX], now:
 }
 
 /// Reads one packet and does what it says. Returns whether the client stays.
-fn answer(machine: &Machine, client: &mut Client, now: u64) -> bool {
+fn answer(machine: &Machine, engine: Engine, client: &mut Client, index: usize, job: &mut Option<Job>, now: u64) -> bool {
     client.since = now;
     let mut packet = [0u8; PACKET_MAX];
-    let (received, _file) = receive(client, &mut packet);
+    let (received, file) = receive(client, &mut packet);
     let len = match received {
         Received::Nothing => return true,
         Received::End => return false,
@@ -155,9 +216,45 @@ fn answer(machine: &Machine, client: &mut Client, now: u64) -> bool {
     match control::parse_request(&packet[..len]) {
         Err(error) => refuse(client, format_args!("{error}")),
         Ok(Request::Swaps) => devices::each(machine, |packet| send(client, packet)) && send(client, &ok()),
-        Ok(Request::Swapon { .. } | Request::Swapoff(_) | Request::Cancel) => {
-            refuse(client, format_args!("{}", control::RequestError::Verb))
+        Ok(Request::Swapon { kind, bytes, priority, name }) => {
+            let Some(file) = file else { return refuse(client, format_args!("no descriptor came with the request")) };
+            let file = match kind {
+                _ if kind_of(&file) != Some(kind) => Err(libc::EINVAL),
+                Kind::File => Ok(SwapFile::from_fd(file, bytes, kind, DeviceName::new(name))),
+                Kind::Block => SwapFile::from_block(file, bytes, name),
+            };
+            let Ok(file) = file else { return refuse(client, format_args!("what came with the request is not a {}", kind.name())) };
+            let added = devices::add(machine, file, priority, || match job {
+                Some(job) => _ = job.worker.step(machine),
+                None => futex_wait(&AtomicU32::new(0), 0, 1_000_000),
+            });
+            match added {
+                Ok(_) => send(client, &ok()),
+                Err(why) => refuse(client, format_args!("{why}")),
+            }
         }
+        Ok(Request::Swapoff(name)) => {
+            if job.is_some() {
+                return refuse(client, format_args!("another swapoff is under way in this process; try again when it has ended"));
+            }
+            let Some(device) = devices::find(machine, name) else {
+                return refuse(client, format_args!("this process has no such swap device; `overspill swaps` shows those it has"));
+            };
+            match Worker::new(machine, engine, device) {
+                Ok(worker) => {
+                    *job = Some(Job { client: Some(index), worker, told: now });
+                    true
+                }
+                Err(why) => refuse(client, format_args!("{why}")),
+            }
+        }
+        Ok(Request::Cancel) => match job.take_if(|j| j.client == Some(index)) {
+            Some(job) => {
+                job.worker.end(machine);
+                refuse(client, format_args!("{}", swapoff::Failure::Cancelled))
+            }
+            None => refuse(client, format_args!("no swapoff of yours is under way in this process")),
+        },
     }
 }
 

@@ -13,7 +13,7 @@ use crate::content::Content;
 use crate::io::{Done, Engine, Io};
 use crate::machine::{Machine, Space};
 use crate::park::ParkPlace;
-use crate::reader::TOKEN_OTHER;
+use crate::reader::{self, TOKEN_OTHER};
 use crate::sys::{self, Errno, IoVec, futex_wait};
 use core::sync::atomic::Ordering::*;
 use overspill_store::{PageBytes, checksum};
@@ -45,6 +45,8 @@ struct Write {
     iov: [IoVec; WRITE_PAGES],
     count: usize,
     slot: Slot,
+    /// When it was issued.
+    since: u64,
     busy: bool,
 }
 
@@ -112,6 +114,7 @@ impl Daemon {
             iov: [IoVec { base: 0, len: 0 }; WRITE_PAGES],
             count: 0,
             slot: Slot(0),
+            since: 0,
             busy: false,
         };
         Ok(Daemon {
@@ -437,6 +440,7 @@ impl Daemon {
             w.pages[..n].copy_from_slice(&self.dirty[at..at + n]);
             w.count = n;
             w.slot = run.first;
+            w.since = sys::now_ns();
             w.busy = true;
             let base = machine.parking.0;
             let parked = |place: ParkPlace| base + ((place.0 as usize) << PAGE_SHIFT);
@@ -512,6 +516,7 @@ impl Daemon {
             self.trouble = Some(done.result.err().unwrap_or(libc::EIO));
         }
         let mut core = machine.core.lock();
+        reader::count_io(machine, &mut core, w.slot, true, w.count as u32, w.since, done.result);
         for (i, d) in w.pages[..w.count].iter().enumerate() {
             let result = if i < whole { IoResult::Ok } else { failed };
             core.vm.launder_done(d.page, Some(Slot(w.slot.0 + i as u32)), d.hash, result);
@@ -613,7 +618,7 @@ impl Drop for Daemon {
 }
 
 /// Makes sure that the run's slots have blocks in their file.
-fn ensure_file(machine: &Machine, first: Slot, count: u32) -> Result<(), Errno> {
+pub(crate) fn ensure_file(machine: &Machine, first: Slot, count: u32) -> Result<(), Errno> {
     let (device, offset) = machine.core.lock().vm.pager().device_of(first);
     let need = (offset + count) as u64;
     if machine.map.read().files[device.0 as usize].as_ref().is_some_and(|f| f.has(need)) {

@@ -1,31 +1,119 @@
-//! The swap devices of a running machine: what each has done.
+//! The swap devices of a running machine: what each has done, and further ones.
 
 use crate::control::{Figures, Packet, device_packet};
 use crate::machine::Machine;
-use overspill_swap::DeviceId;
-use overspill_vm::pager::Pager;
-use overspill_vm::types::PAGE_SIZE;
+use crate::setup::{DEVICES_MAX, device_slots};
+use crate::swap_file::SwapFile;
+use core::fmt;
+use overspill_swap::swap_pager::{AddDeviceError, DeviceState};
+use overspill_vm::types::{DeviceId, PAGE_SIZE};
 
 /// Calls `with` with a `device` packet for each device, until it returns `false`. Returns whether it never did.
 pub fn each(machine: &Machine, mut with: impl FnMut(&Packet) -> bool) -> bool {
-    for number in 0..crate::setup::DEVICES_MAX {
-        let packet = {
-            let map = machine.map.read();
-            let core = machine.core.lock();
-            let pager = core.vm.pager();
-            let Some(file) = map.files[number].as_ref().filter(|_| number < pager.devices() as usize) else { continue };
-            let inherited = pager.is_inherited(DeviceId(number as u16));
-            let figures = Figures {
-                number: number as u64,
-                size_bytes: file.limit(),
-                used_bytes: if inherited { 0 } else { pager.used() * PAGE_SIZE as u64 },
-                ..Figures::default()
-            };
-            device_packet(file.kind().name(), if inherited { "inherited" } else { "on" }, 0, &figures, file.name().bytes())
-        };
-        if !with(&packet) {
-            return false;
+    (0..DEVICES_MAX as u16).filter_map(|number| describe(machine, DeviceId(number))).all(|packet| with(&packet))
+}
+
+fn describe(machine: &Machine, device: DeviceId) -> Option<Packet> {
+    let map = machine.map.read();
+    let core = machine.core.lock();
+    let pager = core.vm.pager();
+    let file = map.files[device.0 as usize].as_ref()?;
+    let status = pager.status(device)?;
+    let stats = pager.stats(device)?;
+    let bytes = |slots: u32| slots as u64 * PAGE_SIZE as u64;
+    let inherited = status.state == DeviceState::Inherited;
+    let figures = Figures {
+        number: device.0 as u64,
+        size_bytes: file.limit(),
+        // of a parent's device, what this process can still read there
+        used_bytes: bytes(if inherited { status.stored } else { status.used }),
+        pages_in: stats.reads.pages,
+        pages_out: stats.writes.pages,
+        reads: stats.reads.ops,
+        writes: stats.writes.ops,
+        read_errors: stats.reads.errors,
+        write_errors: stats.writes.errors,
+        read_p50_ns: stats.reads.latency.percentile_ns(500),
+        read_p99_ns: stats.reads.latency.percentile_ns(990),
+        write_p50_ns: stats.writes.latency.percentile_ns(500),
+        write_p99_ns: stats.writes.latency.percentile_ns(990),
+        fragmented_permille: status.fragmented_permille as u64,
+    };
+    let state = match status.state {
+        DeviceState::On => "on",
+        DeviceState::Full => "full",
+        DeviceState::Inherited => "inherited",
+        DeviceState::Leaving => "leaving",
+        DeviceState::Retired => "failing",
+    };
+    Some(device_packet(file.kind().name(), state, status.priority, &figures, file.name().bytes()))
+}
+
+/// Why a device could not be added. Displays as one sentence.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum AddError {
+    /// One of that name is there.
+    There,
+    /// The core refuses.
+    Refused(AddDeviceError),
+}
+
+impl fmt::Display for AddError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            AddError::There => f.write_str("this process has that swap device already"),
+            AddError::Refused(why) => write!(f, "{why}"),
         }
     }
-    true
+}
+
+/// Adds a device. What it is longer than a device can be is not used. Calls `wait` again and again while a fork is under way.
+///
+/// # Errors
+/// [`AddError`]; nothing is changed then.
+pub fn add(machine: &Machine, file: SwapFile, priority: i16, mut wait: impl FnMut()) -> Result<DeviceId, AddError> {
+    let _swapping = loop {
+        match machine.swapping.try_lock() {
+            Some(guard) => break guard,
+            None => wait(),
+        }
+    };
+    let mut map = machine.map.write();
+    let mut core = machine.core.lock();
+    let pager = core.vm.pager_mut();
+    let own = |device: usize| !pager.is_inherited(DeviceId(device as u16));
+    let there = |(i, f): (usize, &Option<SwapFile>)| f.as_ref().is_some_and(|f| f.name().bytes() == file.name().bytes()) && own(i);
+    if map.files.iter().enumerate().any(there) {
+        return Err(AddError::There);
+    }
+    let slots = device_slots(&file).min(pager.slots_max());
+    let device = pager.add_device(slots, priority).map_err(AddError::Refused)?;
+    note_capacity(machine, pager.capacity());
+    map.files[device.0 as usize] = Some(file);
+    drop(core);
+    drop(map);
+    machine.ring_daemon();
+    Ok(device)
+}
+
+/// Closes the file of a device that is gone. => `swapping` is held
+pub fn remove(machine: &Machine, device: DeviceId) {
+    let mut map = machine.map.write();
+    let file = map.files[device.0 as usize].take();
+    note_capacity(machine, machine.core.lock().vm.pager().capacity());
+    drop(map);
+    drop(file); // the end of a long file takes its time, and needs no lock
+}
+
+/// The device of that name, own ones first.
+pub fn find(machine: &Machine, name: &[u8]) -> Option<DeviceId> {
+    let map = machine.map.read();
+    let core = machine.core.lock();
+    let named = |i: &usize| map.files[*i].as_ref().is_some_and(|f| f.name().bytes() == name);
+    let inherited = |i: &usize| core.vm.pager().is_inherited(DeviceId(*i as u16));
+    (0..DEVICES_MAX).filter(named).min_by_key(inherited).map(|i| DeviceId(i as u16))
+}
+
+fn note_capacity(machine: &Machine, slots: u64) {
+    machine.status.counters.swap_capacity_bytes.set(slots * PAGE_SIZE as u64);
 }

@@ -29,6 +29,7 @@ pub mod size;
 pub mod space;
 pub mod status_file;
 pub mod swap_file;
+pub mod swapoff;
 pub mod sys;
 pub mod threads;
 pub mod uffd;

@@ -3,7 +3,7 @@
 //! std's locks would do but for their poisoning, which asks thread-local storage whether the thread is panicking: pager threads of
 //! the agent have none. `parking_lot` allocates when a thread first blocks.
 //!
-//! Lock order, outer to inner: [`RwLock`] `map` -> [`Mutex`] `core`. Nothing else is taken under `core`. No lock is held over
+//! Lock order, outer to inner: [`Mutex`] `swapping` (never waited for but by a fork) -> [`RwLock`] `map` -> [`Mutex`] `core`. Nothing else is taken under `core`. No lock is held over
 //! device I/O, but `map` (exclusive) over the allocation of more blocks for a swap file, once per 64 MiB. `map` is held (shared) over
 //! the userfaultfd calls that fill or take pages, which sleep only for the kernel's own memory locks.
 
@@ -38,6 +38,10 @@ impl<T> Mutex<T> {
             self.lock_slow();
         }
         MutexGuard(self)
+    }
+    /// Takes the lock if it is free.
+    pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
+        self.state.compare_exchange(0, 1, Acquire, Relaxed).is_ok().then_some(MutexGuard(self))
     }
     #[cold]
     fn lock_slow(&self) {
@@ -221,7 +225,10 @@ mod tests {
                 let (m, rw) = (m.clone(), rw.clone());
                 std::thread::spawn(move || {
                     for i in 0..20_000 {
-                        *m.lock() += 1;
+                        match m.try_lock() {
+                            Some(mut n) => *n += 1,
+                            None => *m.lock() += 1,
+                        }
                         if (i + t) % 8 == 0 {
                             let mut w = rw.write();
                             w[0] += 1;

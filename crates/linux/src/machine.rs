@@ -102,6 +102,8 @@ pub struct Inject {
     pub stall_after: u64,
     /// When that began, on the monotonic clock.
     pub stalled_since: core::sync::atomic::AtomicU64,
+    /// No more than so many pages per operation, and one at a time, in a swapoff; 0: as many as go.
+    pub swapoff_pages: u64,
     /// So many were done.
     pub reads: core::sync::atomic::AtomicU64,
     /// So many were done.
@@ -109,7 +111,7 @@ pub struct Inject {
 }
 
 impl Inject {
-    /// From `read=N,write=N,flip=N,stall=N`.
+    /// From `read=N,write=N,flip=N,stall=N,swapoff_pages=N`.
     pub fn parse(text: &str) -> Inject {
         let mut inject = Inject::default();
         for part in text.split(',') {
@@ -120,6 +122,7 @@ impl Inject {
                 "write" => inject.write_after = n,
                 "flip" => inject.flip_after = n,
                 "stall" => inject.stall_after = n,
+                "swapoff_pages" => inject.swapoff_pages = n,
                 _ => {}
             }
         }
@@ -158,6 +161,9 @@ impl Inject {
 pub struct Machine {
     /// Ranges and descriptors. Outer lock.
     pub map: RwLock<Space>,
+    /// Held by whoever adds or removes a device, outside of `map`; a fork holds it while it takes the files along. Nobody else waits for
+    /// it: a swapoff's worker that did could not finish the I/O that the fork waits for.
+    pub swapping: Mutex<()>,
     /// The core. Inner lock.
     pub core: Mutex<Core>,
     /// How faults come.
@@ -186,6 +192,8 @@ pub struct Machine {
     pub frozen: AtomicU32,
     /// Which handler reads messages.
     pub duty: Duty,
+    /// Devices that failed too often, by number: what is on them should go elsewhere.
+    pub retired: AtomicU32,
     /// The pager is shutting down (library).
     pub quit: AtomicBool,
     /// Readable once `quit` is set, for threads that wait for I/O; -1 if there is none.

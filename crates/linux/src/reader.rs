@@ -6,9 +6,11 @@
 use crate::io::{Done, Engine, Io};
 use crate::machine::{Core, Machine, Space};
 use crate::sys::{self, Errno};
+use core::sync::atomic::Ordering::Relaxed;
 use overspill_store::PageBytes;
+use overspill_swap::device_stats;
 use overspill_vm::pager::{IoResult, Pager as _};
-use overspill_vm::types::{ContentHash, PAGE_SHIFT, PAGE_SIZE};
+use overspill_vm::types::{ContentHash, PAGE_SHIFT, PAGE_SIZE, Slot};
 use overspill_vm::{CLUSTER_PAGES_MAX, Filled, PageIn, Place};
 
 /// Single-page buffers, for random faults.
@@ -24,6 +26,8 @@ pub const TOKEN_OTHER: u64 = 1 << 32;
 struct InFlight {
     op: PageIn,
     buffer: *mut u8,
+    /// When it was issued.
+    since: u64,
 }
 
 /// One thread's page-in.
@@ -41,7 +45,7 @@ pub const fn buffer_pages(cluster_pages: usize) -> usize {
     SINGLES + CLUSTERS * cluster_pages
 }
 
-/// Compares, places and maps what has been read into `buffer`. If the reader of these pages waits already, the next window is due:
+/// Compares, places and maps what has been read into `buffer` from `since` (CLOCK_MONOTONIC, in nanoseconds) on. If the reader of these pages waits already, the next window is due:
 /// `issue` is given it before the copying, so that the device works meanwhile (it must not wait: locks are held), and what it gives
 /// back is returned.
 ///
@@ -51,13 +55,15 @@ pub unsafe fn arrived(
     machine: &Machine,
     op: &PageIn,
     buffer: *mut u8,
+    since: u64,
     result: Result<usize, Errno>,
     issue: impl FnOnce(&Space, &Core, PageIn) -> Option<PageIn>,
 ) -> Option<PageIn> {
     let mut places = [Place::Discard; CLUSTER_PAGES_MAX];
     let mut stored = [ContentHash::UNKNOWN; CLUSTER_PAGES_MAX];
     let mut right = [false; CLUSTER_PAGES_MAX];
-    let result = complete(machine, op, buffer, result);
+    // SAFETY: the caller's buffer, and nobody else uses it.
+    let result = unsafe { complete(machine, op.slot, op.count, buffer, result) };
     let whole = result.map_or(0, |n| n >> PAGE_SHIFT) as u32;
     if machine.inject.flip() {
         // SAFETY: the buffer is this thread's, at least a page long.
@@ -88,6 +94,7 @@ pub unsafe fn arrived(
         Ok(_) if !right[i as usize] || stored[i as usize] != expected => IoResult::Corrupt,
         Ok(_) => IoResult::Ok,
     };
+    count_io(machine, &mut core, op.slot, false, op.count, since, result);
     let next = core.vm.page_in_arrived(op, bounds, check, &mut places).and_then(|next| issue(&map, &core, next));
     // a page left parked needs a place; without one it is mapped
     let mut parked = None;
@@ -159,8 +166,17 @@ pub fn read_more(machine: &Machine, op: &PageIn) -> Option<PageIn> {
 }
 
 /// A read that was cut short goes on behind the cut, and one that failed is tried once more: a lost page is lost for good.
-fn complete(machine: &Machine, op: &PageIn, buffer: *mut u8, result: Result<usize, Errno>) -> Result<usize, Errno> {
-    let len = (op.count as usize) << PAGE_SHIFT;
+///
+/// # Safety
+/// `buffer` has room for `count` pages; the read into it has ended and nobody else uses it.
+pub(crate) unsafe fn complete(
+    machine: &Machine,
+    slot: Slot,
+    count: u32,
+    buffer: *mut u8,
+    result: Result<usize, Errno>,
+) -> Result<usize, Errno> {
+    let len = (count as usize) << PAGE_SHIFT;
     let done = result.unwrap_or(0);
     if done == len {
         return result;
@@ -168,11 +184,28 @@ fn complete(machine: &Machine, op: &PageIn, buffer: *mut u8, result: Result<usiz
     let (fd, offset) = {
         let map = machine.map.read();
         let core = machine.core.lock();
-        machine.locate(&map, &core, op.slot)
+        machine.locate(&map, &core, slot)
     };
     let fd = if machine.inject.read() { -1 } else { fd };
-    // SAFETY: the rest of this thread's buffer, which has room for the whole cluster.
+    // SAFETY: the rest of the caller's buffer.
     unsafe { sys::pread_full(fd, buffer.add(done), len - done, offset + done as u64) }.map(|n| done + n)
+}
+
+/// Counts an operation of `pages` pages from `slot` on, issued at `since`, for its device. => the device is still there
+pub fn count_io(machine: &Machine, core: &mut Core, slot: Slot, write: bool, pages: u32, since: u64, result: Result<usize, Errno>) {
+    let device = core.vm.pager().device_of(slot).0;
+    let bytes = result.unwrap_or(0) as u64;
+    let no_space = write && result == Err(libc::ENOSPC);
+    let io = device_stats::Io {
+        write,
+        pages: if no_space { 0 } else { pages },
+        bytes,
+        ns: sys::now_ns().saturating_sub(since),
+        ok: no_space || bytes == (pages as u64) << PAGE_SHIFT,
+    };
+    if core.vm.pager_mut().io_ended(device, io) {
+        machine.retired.fetch_or(1 << device.0, Relaxed);
+    }
 }
 
 impl Reader {
@@ -239,7 +272,7 @@ impl Reader {
     fn issue(&mut self, machine: &Machine, map: &Space, core: &Core, flight: usize, op: PageIn) {
         let (fd, offset) = machine.locate(map, core, op.slot);
         let buffer = self.buffer(flight);
-        self.flights[flight] = Some(InFlight { op, buffer });
+        self.flights[flight] = Some(InFlight { op, buffer, since: sys::now_ns() });
         self.in_flight += 1;
         let fd = if machine.inject.read() { -1 } else { fd };
         // SAFETY: the buffer belongs to this flight until its completion.
@@ -271,7 +304,7 @@ impl Reader {
             _ => Some(next),
         };
         // SAFETY: the flight's own buffer, which stays taken until below, and its read has ended.
-        let next = unsafe { arrived(machine, &flight.op, flight.buffer, done.result, issue) };
+        let next = unsafe { arrived(machine, &flight.op, flight.buffer, flight.since, done.result, issue) };
         self.flights[at] = None;
         self.in_flight -= 1;
         if let Some(next) = next {

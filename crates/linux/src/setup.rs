@@ -145,9 +145,14 @@ pub const DEVICES_MAX: usize = 16;
 /// How many a process may start with: forked children inherit them, and add one of their own each generation.
 const DEVICES_AT_START: usize = 8;
 
-/// A device's length in slots. Without a limit it is 256 GiB; one slot number space has room for 16 of those.
+/// The length of a device without a limit, in slots: 256 GiB.
+const SLOTS_UNLIMITED: u32 = 1 << 26;
+/// The most that a device can have: 1 TiB. One slot number space has room for [`DEVICES_MAX`] of those.
+const SLOTS_MAX: u64 = 1 << 28;
+
+/// A device's length in slots.
 pub fn device_slots(file: &SwapFile) -> u32 {
-    if file.limit() == 0 { 1 << 26 } else { (file.limit() >> PAGE_SHIFT).clamp(1, 1 << 27) as u32 }
+    if file.limit() == 0 { SLOTS_UNLIMITED } else { (file.limit() >> PAGE_SHIFT).clamp(1, SLOTS_MAX) as u32 }
 }
 
 /// The devices' names, for people.
@@ -178,23 +183,25 @@ pub fn machine(options: &Options<'_>, status: &'static Status) -> Result<Machine
     let mut devices: Vec<_> = options.swap.iter().collect();
     devices.sort_by_key(|d| core::cmp::Reverse(d.priority));
     let mut files = [const { None }; DEVICES_MAX];
-    let mut slots = Vec::new();
+    let mut lengths = [0; DEVICES_AT_START];
     for (i, device) in devices.iter().enumerate() {
         let fail = |e| SetupError::Swap(e, device.name().to_string_lossy().into_owned());
         if i == DEVICES_AT_START {
             return Err(fail(libc::E2BIG));
         }
         let file = SwapFile::open(device).map_err(fail)?;
-        slots.push(device_slots(&file));
+        lengths[i] = device_slots(&file);
         files[i] = Some(file);
     }
-    let mut pager = SwapPager::new(overspill_swap::Config {
-        pages_max: options.pages_max.min(slots.iter().map(|n| *n as u64).sum::<u64>() * 2),
-        slots_max: *slots.iter().max().expect("at least one device"),
+    // Tables for a device of 256 GiB that may come later, unless address space is so short that nothing near it can be managed.
+    let usual = SLOTS_UNLIMITED.min(options.pages_max.saturating_mul(2).next_power_of_two() as u32);
+    let mut pager = SwapPager::without_device(overspill_swap::Config {
+        pages_max: options.pages_max,
+        slots_max: lengths.iter().copied().max().unwrap_or(0).max(usual),
         devices_max: DEVICES_MAX as u16,
     });
-    for slots in &slots[1..] {
-        pager.add_device(*slots);
+    for (device, slots) in devices.iter().zip(lengths) {
+        pager.add_device(slots, device.priority.unwrap_or(0)).expect("an empty table has entries, in order");
     }
     let capacity = pager.capacity();
     let frames = memory_pages as usize + 8192;
@@ -231,6 +238,7 @@ pub fn machine(options: &Options<'_>, status: &'static Status) -> Result<Machine
     };
     Ok(Machine {
         map: RwLock::new(space),
+        swapping: Mutex::new(()),
         core: Mutex::new(core),
         delivery: options.delivery,
         content,
@@ -245,6 +253,7 @@ pub fn machine(options: &Options<'_>, status: &'static Status) -> Result<Machine
         starved: AtomicBool::new(false),
         frozen: AtomicU32::new(0),
         duty: Duty::default(),
+        retired: AtomicU32::new(0),
         quit: AtomicBool::new(false),
         quit_event: AtomicI32::new(-1),
         zeroes: zeroes as usize,

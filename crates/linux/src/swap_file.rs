@@ -5,6 +5,7 @@ use crate::control::Kind;
 use crate::device_spec::{DeviceSpec, NAME_MAX, Place};
 use crate::sys::{self, Errno, Fd, sys};
 use overspill_vm::types::PAGE_SIZE;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
 
 /// The file grows by this many bytes at a time. A power of two that makes one extent on most file systems.
@@ -197,6 +198,12 @@ impl SwapFile {
             }
         }
         result
+    }
+}
+
+impl AsFd for SwapFile {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
     }
 }
 

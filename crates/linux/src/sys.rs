@@ -5,6 +5,7 @@
 
 use core::arch::asm;
 use core::ptr;
+use std::os::fd::{AsFd, BorrowedFd};
 
 /// A positive errno.
 pub type Errno = i32;
@@ -59,6 +60,13 @@ impl Fd {
         let fd = self.0;
         core::mem::forget(self);
         fd
+    }
+}
+
+impl AsFd for Fd {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: the descriptor is open as long as its owner lives, which is borrowed.
+        unsafe { BorrowedFd::borrow_raw(self.0) }
     }
 }
 

@@ -102,10 +102,11 @@ pub fn read_here(machine: &Machine, pool: &Pool, op: &PageIn, issue: impl FnOnce
         machine.locate(&map, &core, op.slot)
     };
     let fd = if machine.inject.read() { -1 } else { fd };
+    let since = sys::now_ns();
     // SAFETY: the buffer is this thread's until it is dropped, page-aligned, and long enough for a cluster of `count` pages.
     let result = unsafe { sys::pread_full(fd, buffer.start, op.count as usize * PAGE_SIZE, offset) };
     // SAFETY: the pool gave this buffer to this thread alone, and the read into it has ended.
-    unsafe { reader::arrived(machine, op, buffer.start, result, |_, _, next| issue(next)) }
+    unsafe { reader::arrived(machine, op, buffer.start, since, result, |_, _, next| issue(next)) }
 }
 
 /// Reads waiting for the reader thread.

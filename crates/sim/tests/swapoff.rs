@@ -48,7 +48,7 @@ fn put(vm: &mut Core, pages: std::ops::Range<u64>, version: u64, reclaim: bool) 
         vm.park_done(page(index), Parked::Yes);
         vm.launder_batch(1, &mut batch);
         assert_eq!(batch[0].0, page(index));
-        let content = ContentHash(index + version);
+        let content = ContentHash::of(index + version);
         assert_eq!(vm.launder_look(page(index), false, content), Look::Write);
         let slot = vm.launder_slots(1, page(index)).expect("there is room").first;
         vm.launder_done(page(index), Some(slot), content, IoResult::Ok);
@@ -69,7 +69,7 @@ fn begin_read(vm: &mut Core, index: u64) -> PageIn {
 fn end_read(vm: &mut Core, op: &PageIn, version: u64, filled: Filled) {
     let mut places = [Place::Discard; CLUSTER_PAGES_MAX];
     let good =
-        |i: u32, expected| if expected == ContentHash(op.page(i).index() + version) { IoResult::Ok } else { IoResult::Corrupt };
+        |i: u32, expected| if expected == ContentHash::of(op.page(i).index() + version) { IoResult::Ok } else { IoResult::Corrupt };
     vm.page_in_arrived(op, 0..END, good, &mut places);
     for i in 0..op.count {
         assert!(matches!(places[i as usize], Place::Map | Place::Park(_)), "{places:?}");
@@ -85,7 +85,7 @@ fn next_move(vm: &mut Core, off: &mut Swapoff) -> MoveRun {
 }
 
 fn arrived(vm: &mut Core, run: &MoveRun, version: u64) -> u128 {
-    let content = |i| ContentHash(run.page(i).index() + version);
+    let content = |i| ContentHash::of(run.page(i).index() + version);
     vm.swapoff_arrived(run, |i, expected| if expected == content(i) { IoResult::Ok } else { IoResult::Corrupt })
 }
 
@@ -94,7 +94,7 @@ fn place(vm: &mut Core, run: MoveRun, good: u128, version: u64) -> u32 {
     let mut moved = 0;
     for i in (0..run.count).filter(|i| good >> i & 1 == 1) {
         let to = vm.launder_slots(1, run.page(i)).expect("there is room").first;
-        moved += vm.swapoff_written(&run, i, to, ContentHash(run.page(i).index() + version), IoResult::Ok) as u32;
+        moved += vm.swapoff_written(&run, i, to, ContentHash::of(run.page(i).index() + version), IoResult::Ok) as u32;
     }
     vm.swapoff_moved(run);
     moved

@@ -1085,7 +1085,7 @@ mod tests {
         assert!(pager.is_unwelcome(page(1, 1000)) && !pager.is_unwelcome(page(9, 0)));
         for (p, _) in walk(&pager, other) {
             let run = pager.alloc_run(1, p).unwrap();
-            assert!(pager.assign(p, run.first, ContentHash(0)));
+            assert!(pager.assign(p, run.first, ContentHash::of(0)));
         }
         assert_eq!(pager.device_use(other), Some(DeviceUse::default()));
         pager.remove(other);
@@ -1146,7 +1146,7 @@ mod tests {
         for k in 0..60 {
             let run = alloc(&mut child, 1).unwrap();
             assert_eq!(child.device_of(run.first).0, own);
-            assert!(child.assign(page(0, k), run.first, ContentHash(0)));
+            assert!(child.assign(page(0, k), run.first, ContentHash::of(0)));
         }
         child.remove(DeviceId(0));
         child.check();

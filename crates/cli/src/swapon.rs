@@ -1,0 +1,171 @@
+//! `overspill swapon` and `overspill swapoff`: devices come and go while a program runs.
+//!
+//! The files are opened here, with this user's rights, and handed over: see `overspill_linux::control`.
+
+use crate::args::{SwapoffArgs, SwaponArgs};
+use crate::report::{duration, grouped};
+use crate::stat::NOTHING;
+use crate::swaps::{connect, devices, failed};
+use crate::{Failure, preflight, say, supervise};
+use overspill_linux::control::{Progress, Reply, Request};
+use overspill_linux::control_client::{Connection, ControlError};
+use overspill_linux::device_spec::{self, DeviceSpec};
+use overspill_linux::size::human;
+use overspill_linux::swap_file::SwapFile;
+use std::ffi::OsStr;
+use std::fs;
+use std::io::{IsTerminal, Write};
+use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI32, Ordering::SeqCst};
+use std::time::Duration;
+
+/// Adds devices.
+pub fn swapon(args: &SwaponArgs) -> Result<u8, Failure> {
+    let mut asked = preflight::Swap::default();
+    for text in &args.devices {
+        let origin = text.display().to_string();
+        let device = device_spec::parse(text).map_err(|error| Failure::new(format!("{origin} {error}")))?;
+        preflight::try_device(&mut asked, &origin, device)?;
+    }
+    if let Some(double) = device_spec::twice(&asked.devices) {
+        return Err(Failure::new(format!("the swap device {} is named twice; name each once", double.name().display())));
+    }
+    let connection = connect(&args.program)?;
+    let there = devices(&connection)?;
+    let own = || there.iter().filter(|d| d.state != "inherited");
+    // All or nothing, as far as can be told before.
+    if let Some(double) = asked.devices.iter().find(|d| own().any(|o| o.name == d.name().as_bytes())) {
+        return Err(Failure::with_status(
+            NOTHING,
+            format!("{}: this process has that swap device already", double.name().display()),
+        ));
+    }
+    asked.warnings.iter().for_each(|line| say(format_args!("warning: {line}")));
+    let mut priority = own().map(|d| d.priority).min().unwrap_or(0).min(0);
+    for device in &asked.devices {
+        priority = priority.saturating_sub(device.priority.is_none() as i16);
+        add(&connection, device, device.priority.unwrap_or(priority))?;
+    }
+    Ok(0)
+}
+
+fn add(connection: &Connection, device: &DeviceSpec, priority: i16) -> Result<(), Failure> {
+    let name = device.name();
+    let fail = |why: String| Failure::with_status(NOTHING, format!("{}: {why}", name.display()));
+    let file = SwapFile::open(device).map_err(|e| fail(std::io::Error::from_raw_os_error(e).to_string()))?;
+    let request = Request::Swapon { kind: file.kind(), bytes: device.size.unwrap_or(0), priority, name: name.as_bytes() };
+    connection.send(&request, Some(file.as_fd())).map_err(failed)?;
+    match connection.receive() {
+        Ok(Reply::Ok(_)) => Ok(()),
+        Ok(_) => Err(fail("the process gave an answer that makes no sense; is it of another version?".into())),
+        Err(error @ ControlError::Refused(_)) => Err(fail(error.to_string())),
+        Err(error) => Err(failed(error)),
+    }
+}
+
+/// Empties a device, and gives it up.
+pub fn swapoff(args: &SwapoffArgs) -> Result<u8, Failure> {
+    let connection = Arc::new(connect(&args.program)?);
+    let name = device_name(&connection, &args.device)?;
+    let interrupted = Arc::new(AtomicI32::new(0));
+    let (their, signal) = (connection.clone(), interrupted.clone());
+    supervise::on_interrupt(move |number| {
+        signal.store(number, SeqCst);
+        let _ = their.send(&Request::Cancel, None);
+    })
+    .map_err(|error| Failure::new(format!("the signals cannot be waited for: {error}")))?;
+
+    connection.send(&Request::Swapoff(&name), None).map_err(failed)?;
+    let mut line = Line { shown: 0, on: std::io::stderr().is_terminal() };
+    let result = loop {
+        match connection.receive() {
+            Ok(Reply::Progress(progress)) => line.show(&format!(
+                "{} left, {} moved, {} brought into memory",
+                pages(progress.left_pages),
+                pages(progress.moved_pages),
+                pages(progress.memory_pages)
+            )),
+            other => break other,
+        }
+    };
+    line.show("");
+    let why = match result {
+        Ok(Reply::Ok(progress)) => {
+            // A closed standard output is no reason to fail: it is done.
+            let _ = writeln!(std::io::stdout(), "{}", summary(&String::from_utf8_lossy(&name), &progress));
+            return Ok(0);
+        }
+        Ok(_) => {
+            return Err(Failure::with_status(NOTHING, "the process gave an answer that makes no sense; is it of another version?"));
+        }
+        Err(ControlError::Refused(why)) => why,
+        Err(ControlError::NoAnswer(_)) => "the process has ended, or does not answer any more".into(),
+        Err(error) => return Err(failed(error)),
+    };
+    let status = match interrupted.load(SeqCst) {
+        0 => NOTHING,
+        signal => u8::try_from(128 + signal).unwrap_or(NOTHING),
+    };
+    Err(Failure::with_status(status, format!("{}: {why}", String::from_utf8_lossy(&name))))
+}
+
+/// What the process calls the device that is meant: as it is shown by `overspill swaps`, or a path to it, or the text it was asked for by.
+fn device_name(connection: &Connection, device: &OsStr) -> Result<Vec<u8>, Failure> {
+    let there = devices(connection)?;
+    let mut candidates = vec![device.to_owned()];
+    let spec = device_spec::parse(device).ok();
+    let paths = spec.iter().filter_map(|d| d.place.path()).chain([Path::new(device)]);
+    for path in paths {
+        candidates.push(path.into());
+        candidates.extend(fs::canonicalize(path).ok().map(Into::into));
+        // a swap file has no name any more, but its directory has
+        let parent = path.parent().map(|p| if p.as_os_str().is_empty() { Path::new(".") } else { p });
+        if let (Some(Ok(parent)), Some(name)) = (parent.map(fs::canonicalize), path.file_name()) {
+            candidates.push(parent.join(name).into());
+        }
+    }
+    let found = candidates.iter().find(|c| there.iter().any(|d| d.name == c.as_bytes()));
+    found.map(|name| name.as_bytes().to_vec()).ok_or_else(|| {
+        let names: Vec<_> = there.iter().map(crate::swaps::name).collect();
+        let names = if names.is_empty() { "none".into() } else { names.join(", ") };
+        Failure::with_status(NOTHING, format!("{}: this process has no such swap device; it has {names}", device.display()))
+    })
+}
+
+fn pages(count: u64) -> String {
+    human(count << 12)
+}
+
+fn summary(name: &str, progress: &Progress) -> String {
+    let done = progress.moved_pages + progress.memory_pages;
+    let per_read = if progress.reads == 0 { 0.0 } else { done as f64 / progress.reads as f64 };
+    format!(
+        "{name}: {} in {}; {} to other devices, {} into memory; {} reads of {per_read:.1} pages, {} writes",
+        pages(done),
+        duration(Duration::from_nanos(progress.nanoseconds)),
+        pages(progress.moved_pages),
+        pages(progress.memory_pages),
+        grouped(progress.reads),
+        grouped(progress.writes)
+    )
+}
+
+/// A line on a terminal that is written over.
+struct Line {
+    shown: usize,
+    on: bool,
+}
+
+impl Line {
+    fn show(&mut self, text: &str) {
+        if self.on {
+            let mut out = std::io::stderr();
+            let _ = write!(out, "\r{text:<width$}{}", if text.is_empty() { "\r" } else { "" }, width = self.shown);
+            let _ = out.flush();
+            self.shown = text.chars().count();
+        }
+    }
+}

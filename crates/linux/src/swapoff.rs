@@ -1,0 +1,478 @@
+//! swapoff on Linux: the I/O for what the core decides (`overspill_vm`, `vm/swapoff.rs`).
+//!
+//! ```text
+//!   a flight:   buffer of a run  --- read, one operation --->  hash, look up again (core)
+//!                                                                |  pages that are still wanted
+//!                                      +-------------------------+
+//!                                      v
+//!               slots elsewhere  --- write, one operation --->  look up again (core)      again while pages are left
+//!
+//!   no room elsewhere: the run is a page-in like any other, and its pages are left parked
+//! ```
+//!
+//! Whoever has a [`Worker`] calls [`Worker::step`] until it ends: the control socket's thread, or a caller of the library. A few flights are
+//! in the air at a time, so that the one device reads while the other writes. No lock is held over I/O. While a fork waits, nothing new
+//! begins, and what has been read is dropped, not written: it is found again by the next pass.
+//!
+//! Memory: the flights' buffers and tables, charged to the budget before they are touched. With [`Inject::swapoff_pages`](crate::machine::Inject) a run
+//! has that many pages at most, and there is one flight: the yardstick of page by page.
+
+use crate::control::Progress;
+use crate::daemon;
+use crate::devices;
+use crate::io::{Done, Engine, Io};
+use crate::machine::Machine;
+use crate::reader;
+use crate::sys::{self, Errno, IoVec, futex_wait};
+use core::sync::atomic::AtomicU32;
+use overspill_store::PageBytes;
+use overspill_vm::pager::{IoResult, Pager};
+use overspill_vm::types::{ContentHash, DeviceId, PAGE_SHIFT, PAGE_SIZE, Slot};
+use overspill_vm::{CLUSTER_PAGES_MAX, MoveRun, PageIn, Swapoff, SwapoffRefusal, SwapoffStep};
+
+/// Runs on their way at a time.
+const FLIGHTS: usize = 4;
+/// Steps of the walk that find nothing, per [`Worker::step`].
+const SCANS: u32 = 64;
+/// How long no page may have left the device before the swapoff gives up, in nanoseconds.
+const PATIENCE_NS: u64 = 10_000_000_000;
+/// How long the daemon may take to make room for the buffers, in nanoseconds.
+const BUFFERS_NS: u64 = 1_000_000_000;
+
+#[derive(Clone, Copy)]
+enum Flight {
+    Free,
+    /// Pages on their way into memory.
+    PageIn {
+        op: PageIn,
+        since: u64,
+    },
+    /// A run that is being read.
+    Read {
+        run: MoveRun,
+        since: u64,
+    },
+    /// Some of its pages are being written, `left` are still to be.
+    Write {
+        run: MoveRun,
+        since: u64,
+        left: u128,
+        slot: Slot,
+        pages: u128,
+    },
+}
+
+/// What a flight knows of its pages. It lies behind the buffers in their mapping: a bare thread's stack is too short for it.
+struct Table {
+    /// What was stored when the read had ended, if what was read is that.
+    right: [Option<ContentHash>; CLUSTER_PAGES_MAX],
+    scratch: PageBytes,
+    iov: [IoVec; CLUSTER_PAGES_MAX],
+}
+
+/// Pages for a flight's table.
+const TABLE_PAGES: u32 = size_of::<Table>().div_ceil(PAGE_SIZE) as u32;
+
+/// How a swapoff stands.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum State {
+    /// There is more to do.
+    Busy,
+    /// The device is gone, its file closed.
+    Done,
+    /// It was cancelled, or failed for this reason; the device is in use as before.
+    Failed(Failure),
+}
+
+/// Why a swapoff ends without success.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Failure {
+    /// Somebody wanted it.
+    Cancelled,
+    /// Memory and the other devices have filled up meanwhile.
+    NoRoom,
+    /// Reads or writes went on failing.
+    NoProgress,
+}
+
+impl core::fmt::Display for Failure {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(match self {
+            Failure::Cancelled => "the swapoff was interrupted; the device is in use as before",
+            Failure::NoRoom => {
+                "memory and the other swap devices have filled up meanwhile, so the device is in use as before: add a device first"
+            }
+            Failure::NoProgress => {
+                "no page could be moved for ten seconds, so the device is in use as before: see its errors in `overspill swaps`"
+            }
+        })
+    }
+}
+
+/// One swapoff.
+pub struct Worker {
+    io: Io,
+    off: Swapoff,
+    buffers: *mut u8,
+    run_pages: u32,
+    flights_max: usize,
+    flights: [Flight; FLIGHTS],
+    in_flight: usize,
+    progress: Progress,
+    start: u64,
+    /// When pages last left the device, and how many were there then.
+    moved_at: u64,
+    left_then: u64,
+    no_room: bool,
+    /// The core knows of no swapoff any more.
+    over: bool,
+}
+
+// SAFETY: the buffers are the worker's own mapping, which it alone hands out.
+unsafe impl Send for Worker {}
+
+/// Why a swapoff does not begin.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum BeginError {
+    /// The core refuses.
+    Refused(SwapoffRefusal),
+    /// No I/O or memory for it.
+    Resources(Errno),
+}
+
+impl core::fmt::Display for BeginError {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            BeginError::Refused(why) => write!(f, "{why}"),
+            BeginError::Resources(e) => write!(f, "there is no memory or I/O for a swapoff (error {e})"),
+        }
+    }
+}
+
+impl Worker {
+    /// Begins to take everything off `device`.
+    ///
+    /// # Errors
+    /// [`BeginError`]; nothing is changed then.
+    pub fn new(machine: &Machine, engine: Engine, device: DeviceId) -> Result<Worker, BeginError> {
+        let resources = BeginError::Resources;
+        let limit = machine.core.lock().vm.limit();
+        let (run_pages, flights_max) = match machine.inject.swapoff_pages {
+            0 => ((limit / 64).clamp(1, CLUSTER_PAGES_MAX as u32), FLIGHTS),
+            n => (n.min(CLUSTER_PAGES_MAX as u64) as u32, 1),
+        };
+        let pages = (run_pages + TABLE_PAGES) * flights_max as u32;
+        let io = Io::new(engine, FLIGHTS as u32 * 2).map_err(resources)?;
+        let buffers = sys::map_anonymous((pages as usize) << PAGE_SHIFT).map_err(resources)?;
+        let begun = {
+            let mut core = machine.core.lock();
+            let begun = core.vm.swapoff_begin(device);
+            if begun.is_ok() {
+                core.vm.charge(pages);
+            }
+            begun
+        };
+        let unmap = || {
+            // SAFETY: the mapping made above, which nobody has seen.
+            unsafe { sys::unmap(buffers, (pages as usize) << PAGE_SHIFT) };
+        };
+        let off = begun.map_err(|refusal| {
+            unmap();
+            BeginError::Refused(refusal)
+        })?;
+        let start = sys::now_ns();
+        let progress = Progress { left_pages: off.pages(), ..Progress::default() };
+        let worker = Worker {
+            io,
+            off,
+            buffers,
+            run_pages,
+            flights_max,
+            flights: [Flight::Free; FLIGHTS],
+            in_flight: 0,
+            progress,
+            start,
+            moved_at: start,
+            left_then: off.pages(),
+            no_room: false,
+            over: false,
+        };
+        while sys::now_ns() - start < BUFFERS_NS {
+            let core = machine.core.lock();
+            if core.vm.charge_total() <= core.vm.limit() as u64 || machine.is_frozen() {
+                break;
+            }
+            drop(core);
+            machine.ring_daemon();
+            nap();
+        }
+        Ok(worker)
+    }
+
+    /// The device.
+    pub fn device(&self) -> DeviceId {
+        self.off.device()
+    }
+
+    /// How far it is.
+    pub fn progress(&self) -> Progress {
+        Progress { nanoseconds: sys::now_ns() - self.start, ..self.progress }
+    }
+
+    /// Does a bit, and waits a millisecond at the most if there is nothing to do but wait. After [`State::Done`] or [`State::Failed`] the
+    /// worker is to be ended by [`Worker::end`].
+    pub fn step(&mut self, machine: &Machine) -> State {
+        self.reap(machine);
+        if machine.is_frozen() {
+            match self.in_flight {
+                0 => futex_wait(&machine.frozen, 1, 1_000_000),
+                _ => self.io.wait(Some(1_000_000)),
+            }
+            return State::Busy;
+        }
+        let mut scans = 0;
+        while let Some(free) = self.flights[..self.flights_max].iter().position(|f| matches!(f, Flight::Free)) {
+            let Some(_swapping) = machine.swapping.try_lock() else {
+                self.pause(); // a fork
+                break;
+            };
+            let step = machine.core.lock().vm.swapoff_next(&mut self.off, self.run_pages);
+            match step {
+                SwapoffStep::Move(run) => self.read(machine, free, run.slot, run.count, |since| Flight::Read { run, since }),
+                SwapoffStep::PageIn(op) => self.read(machine, free, op.slot, op.count, |since| Flight::PageIn { op, since }),
+                SwapoffStep::Again if scans < SCANS => scans += 1,
+                SwapoffStep::Again => break,
+                SwapoffStep::Wait | SwapoffStep::NoRoom => {
+                    self.no_room = step == SwapoffStep::NoRoom;
+                    if self.no_room {
+                        machine.ring_daemon();
+                    }
+                    self.pause();
+                    break;
+                }
+                SwapoffStep::Done => {
+                    self.progress.left_pages = 0;
+                    self.over = true;
+                    devices::remove(machine, self.device());
+                    return State::Done;
+                }
+                SwapoffStep::Cancelled => {
+                    self.over = true;
+                    return State::Failed(Failure::Cancelled);
+                }
+            }
+        }
+        if self.in_flight == self.flights_max {
+            self.pause();
+        }
+        self.watch(machine)
+    }
+
+    fn pause(&mut self) {
+        if self.in_flight > 0 { self.io.wait(Some(1_000_000)) } else { nap() }
+    }
+
+    /// Gives up if nothing has moved for long.
+    fn watch(&mut self, machine: &Machine) -> State {
+        let left = {
+            let core = machine.core.lock();
+            core.vm.pager().device_use(self.device()).map_or(0, |u| u.stored)
+        };
+        self.progress.left_pages = left;
+        let now = sys::now_ns();
+        if left < self.left_then {
+            (self.left_then, self.moved_at) = (left, now);
+        }
+        match now - self.moved_at > PATIENCE_NS {
+            false => State::Busy,
+            true if self.no_room => State::Failed(Failure::NoRoom),
+            true => State::Failed(Failure::NoProgress),
+        }
+    }
+
+    /// Ends it: cancels what is not done, waits for what is in flight, and gives the buffers back.
+    pub fn end(mut self, machine: &Machine) {
+        if !self.over {
+            machine.core.lock().vm.swapoff_cancel(self.device());
+        }
+        while self.in_flight > 0 {
+            self.io.wait(None);
+            self.reap(machine);
+        }
+        let pages = (self.run_pages + TABLE_PAGES) * self.flights_max as u32;
+        // SAFETY: the worker's own mapping; no I/O is in flight.
+        unsafe { sys::unmap(self.buffers, (pages as usize) << PAGE_SHIFT) };
+        machine.core.lock().vm.uncharge(pages);
+    }
+
+    fn buffer(&self, flight: usize, page: u32) -> *mut u8 {
+        let page = flight * self.run_pages as usize + page as usize;
+        // SAFETY: within the mapping of `run_pages` pages per flight.
+        unsafe { self.buffers.add(page << PAGE_SHIFT) }
+    }
+
+    fn table(&mut self, flight: usize) -> &mut Table {
+        let page = self.flights_max * self.run_pages as usize + flight * TABLE_PAGES as usize;
+        // SAFETY: the tables lie behind the buffers in the worker's mapping, page-aligned and one beside the other; zeroed bytes are
+        // valid (nothing is right); the worker is borrowed exclusively.
+        unsafe { &mut *self.buffers.add(page << PAGE_SHIFT).cast() }
+    }
+
+    fn read(&mut self, machine: &Machine, flight: usize, slot: Slot, count: u32, new: impl Fn(u64) -> Flight) {
+        let (fd, offset) = {
+            let map = machine.map.read();
+            let core = machine.core.lock();
+            machine.locate(&map, &core, slot)
+        };
+        let fd = if machine.inject.read() { -1 } else { fd };
+        self.flights[flight] = new(sys::now_ns());
+        self.in_flight += 1;
+        self.progress.reads += 1;
+        // SAFETY: the flight's own buffer, until its completion.
+        unsafe { self.io.read(fd, self.buffer(flight, 0), (count as usize) << PAGE_SHIFT, offset, flight as u64) };
+        self.io.submit();
+    }
+
+    fn reap(&mut self, machine: &Machine) {
+        while let Some(done) = self.io.completion() {
+            self.in_flight -= 1;
+            let at = done.token as usize;
+            match core::mem::replace(&mut self.flights[at], Flight::Free) {
+                Flight::Free => unreachable!("a completion without a flight"),
+                Flight::PageIn { op, since } => {
+                    // SAFETY: the flight's own buffer, and its read has ended.
+                    let next =
+                        unsafe { reader::arrived(machine, &op, self.buffer(at, 0), since, done.result, |_, _, next| Some(next)) };
+                    assert!(next.is_none(), "such a read belongs to no stream");
+                    self.progress.memory_pages += op.wanted.count_ones() as u64;
+                }
+                Flight::Read { run, since } => self.arrived(machine, at, run, since, done),
+                Flight::Write { run, since, left, slot, pages } => {
+                    self.written(machine, at, &run, since, (slot, pages), done.result);
+                    self.write(machine, at, run, left);
+                }
+            }
+        }
+    }
+
+    fn arrived(&mut self, machine: &Machine, flight: usize, run: MoveRun, since: u64, done: Done) {
+        let buffer = self.buffer(flight, 0);
+        // SAFETY: the flight's own buffer, and the read into it has ended.
+        let result = unsafe { reader::complete(machine, run.slot, run.count, buffer, done.result) };
+        let whole = result.map_or(0, |n| n >> PAGE_SHIFT) as u32;
+        if machine.inject.flip() {
+            // SAFETY: as above, at least a page long.
+            unsafe { *buffer ^= 1 };
+        }
+        let read = || (0..whole.min(run.count)).filter(|i| run.wanted >> i & 1 == 1);
+        {
+            let core = machine.core.lock();
+            for i in read() {
+                self.table(flight).right[i as usize] = core.vm.pager().content(run.page(i));
+            }
+        }
+        for i in read() {
+            // SAFETY: as above: the page lies within what was read.
+            let bytes = unsafe { &*(self.buffer(flight, i) as *const PageBytes) };
+            let Table { right, scratch, .. } = self.table(flight);
+            right[i as usize] = right[i as usize].filter(|stored| {
+                scratch.copy_from_slice(bytes); // what goes on to the other device is what was read, sealed as it is
+                machine.content.open(run.page(i), *stored, scratch)
+            });
+        }
+        let right = &self.table(flight).right;
+        let good = {
+            let mut core = machine.core.lock();
+            reader::count_io(machine, &mut core, run.slot, false, run.count, since, result);
+            core.vm.swapoff_arrived(&run, |i, expected| match result {
+                Err(e) => IoResult::Io(e),
+                Ok(_) if i >= whole => IoResult::Io(libc::EIO),
+                Ok(_) if right[i as usize] != Some(expected) => IoResult::Corrupt,
+                Ok(_) => IoResult::Ok,
+            })
+        };
+        self.write(machine, flight, run, good);
+    }
+
+    /// Writes pages of a run that was read, as many as there are neighbouring slots for.
+    fn write(&mut self, machine: &Machine, flight: usize, run: MoveRun, left: u128) {
+        let slots = match left {
+            0 => None,
+            _ if machine.is_frozen() => None,
+            _ => machine.core.lock().vm.launder_slots(left.count_ones(), run.page(left.trailing_zeros())),
+        };
+        let Some(slots) = slots.filter(|slots| self.has_blocks(machine, slots.first, slots.count)) else {
+            machine.core.lock().vm.swapoff_moved(run);
+            return;
+        };
+        let (mut rest, mut pages, mut vectors) = (left, 0u128, 0);
+        for _ in 0..slots.count {
+            let i = rest.trailing_zeros();
+            (rest, pages) = (rest & !(1 << i), pages | 1 << i);
+            let base = self.buffer(flight, i) as usize;
+            let iov = &mut self.table(flight).iov;
+            if vectors > 0 && iov[vectors - 1].base + iov[vectors - 1].len == base {
+                iov[vectors - 1].len += PAGE_SIZE;
+            } else {
+                iov[vectors] = IoVec { base, len: PAGE_SIZE };
+                vectors += 1;
+            }
+        }
+        let (fd, offset) = {
+            let map = machine.map.read();
+            let mut core = machine.core.lock();
+            core.vm.launder_issued(slots.count);
+            machine.locate(&map, &core, slots.first)
+        };
+        let fd = if machine.inject.write() { -1 } else { fd };
+        self.flights[flight] = Flight::Write { run, since: sys::now_ns(), left: rest, slot: slots.first, pages };
+        self.in_flight += 1;
+        self.progress.writes += 1;
+        let iov = self.table(flight).iov;
+        // SAFETY: the vectors point into the flight's buffer; they themselves are of use until `submit` only, since the kernel takes a copy
+        // then (IORING_FEAT_SUBMIT_STABLE, Linux 5.5).
+        unsafe { self.io.write(fd, &iov[..vectors], offset, flight as u64) };
+        self.io.submit();
+    }
+
+    /// Whether the slots have blocks in their file; otherwise they are given back.
+    fn has_blocks(&self, machine: &Machine, first: Slot, count: u32) -> bool {
+        let has = daemon::ensure_file(machine, first, count).is_ok();
+        if !has {
+            let mut core = machine.core.lock();
+            for i in 0..count {
+                core.vm.pager_mut().free_slot(Slot(first.0 + i));
+            }
+        }
+        has
+    }
+
+    fn written(
+        &mut self,
+        machine: &Machine,
+        flight: usize,
+        run: &MoveRun,
+        since: u64,
+        (slot, pages): (Slot, u128),
+        result: Result<usize, Errno>,
+    ) {
+        let whole = result.map_or(0, |n| n >> PAGE_SHIFT) as u32;
+        let failed = match result {
+            Err(libc::ENOSPC) => IoResult::NoSpace,
+            Err(e) => IoResult::Io(e),
+            Ok(_) => IoResult::Io(libc::EIO),
+        };
+        let mut core = machine.core.lock();
+        reader::count_io(machine, &mut core, slot, true, pages.count_ones(), since, result);
+        let each = (0..CLUSTER_PAGES_MAX as u32).filter(|i| pages >> i & 1 == 1);
+        for (k, i) in each.enumerate() {
+            let result = if (k as u32) < whole { IoResult::Ok } else { failed };
+            let hash = self.table(flight).right[i as usize].unwrap_or(ContentHash::UNKNOWN);
+            self.progress.moved_pages += core.vm.swapoff_written(run, i, Slot(slot.0 + k as u32), hash, result) as u64;
+        }
+    }
+}
+
+fn nap() {
+    futex_wait(&AtomicU32::new(0), 0, 1_000_000);
+}
