@@ -1,5 +1,7 @@
 //! What can be asked for. The doc comments and texts here are the help that users read.
 
+pub mod lab;
+
 use clap::{Args, Parser, Subcommand};
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -15,6 +17,7 @@ Examples:
   overspill check                                  can programs be paged on this machine?
   overspill run --memory 2G -- python3 job.py      at most 2 GiB of memory, the rest in swap
   overspill stat 4711                              look at a program that runs under Overspill
+  overspill trace info accesses.lis.zst            what is in a recorded reference string?
 
 `overspill help COMMAND` tells more about a command.
 
@@ -43,6 +46,8 @@ pub enum Command {
     /// Tries everything that `overspill run` needs, and undoes it at once. Exit status 0: programs can be paged here. 1: they
     /// cannot; the last line says what to change.
     Check(CheckArgs),
+    /// Look at recorded reference strings, and convert them
+    Trace(lab::TraceArgs),
 }
 
 const RUN_HELP: &str = "\

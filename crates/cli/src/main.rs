@@ -8,6 +8,8 @@
 //! report      counters for people and as JSON
 //! stat        `overspill stat`: reads the status block of a running program
 //! check       `overspill check`: what this machine offers
+//! trace       `overspill trace`: what is in a trace, conversion; loads traces for the lab's other commands
+//! progress    how far long work has come
 //! ```
 
 #![deny(unsafe_code)]
@@ -15,11 +17,13 @@
 mod args;
 mod check;
 mod preflight;
+mod progress;
 mod report;
 mod run;
 mod stat;
 #[allow(unsafe_code)]
 mod supervise;
+mod trace;
 
 use clap::Parser;
 use std::fmt;
@@ -68,6 +72,7 @@ fn main() -> ExitCode {
         args::Command::Run(args) => run::run(&args),
         args::Command::Stat(args) => stat::stat(&args),
         args::Command::Check(args) => check::check(&args),
+        args::Command::Trace(args) => trace::trace(&args),
     };
     match result {
         Ok(status) => ExitCode::from(status),

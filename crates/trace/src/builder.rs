@@ -223,6 +223,11 @@ impl Builder {
         }
     }
 
+    /// References so far, with those that sampling left out.
+    pub fn references_total(&self) -> u64 {
+        self.references_total
+    }
+
     /// Whether there was a reference.
     pub fn any(&self) -> bool {
         self.references_total > 0

@@ -21,7 +21,8 @@ const HEAD_BYTES: usize = 64 << 10;
 
 /// Text formats, in the order of preference where several can read the content equally far: those that say most about themselves
 /// first. What two of them can read means the same in both.
-const TEXT: &[Format] = &[Format::Lackey, Format::Msr, Format::Addr, Format::Pages, Format::Arc, Format::Lines, Format::Lirs];
+const TEXT: &[Format] =
+    &[Format::Strace, Format::Lackey, Format::Msr, Format::Addr, Format::Pages, Format::Arc, Format::Lines, Format::Lirs];
 
 /// Finds the format of `input`, of which nothing has been taken.
 ///

@@ -20,6 +20,7 @@
 //! | `oracle` | a record of libCacheSim's oracleGeneral; the page is the object |
 //! | `u32le`, `u32be` | a page number of 4 bytes, little or big endian |
 //! | `msr` | each page of a request of the MSR Cambridge CSV files |
+//! | `strace` | each page of a file that a system call of an `strace -f` read, wrote or mapped |
 //! | `pages` | a line `r HEX` or `w HEX`, a page number |
 //! | `overspill` | an event of our own compact format ([`compact`]) |
 
@@ -31,12 +32,15 @@ mod error;
 mod format;
 mod guess;
 mod input;
+mod output;
 
-pub use builder::{Bits, Trace};
+pub use builder::{Bits, OBJECT_SHIFT, Trace};
+pub use compact::Kind;
 pub use error::{Error, Position};
 pub use format::Format;
 pub use guess::Guess;
 pub use input::Packing;
+pub use output::{Packer, write_compact, write_lines};
 
 use builder::Builder;
 use input::Input;

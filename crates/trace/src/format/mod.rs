@@ -10,6 +10,7 @@ mod msr;
 mod oracle;
 mod pages;
 mod raw;
+mod strace;
 mod vscsi;
 
 use crate::builder::Builder;
@@ -23,6 +24,11 @@ use std::str::FromStr;
 pub(crate) trait TextParser {
     /// Takes one line, without its end. The error is a sentence about that line.
     fn line(&mut self, line: &[u8], out: &mut Builder) -> Result<(), String>;
+
+    /// There are no more lines.
+    fn end(&mut self, _out: &mut Builder) -> Result<(), String> {
+        Ok(())
+    }
 }
 
 /// A parser of records of one length.
@@ -73,6 +79,8 @@ formats! {
     U32be = "u32be",
     /// The CSV files of MSR Cambridge.
     Msr = "msr",
+    /// `strace -f` of file reads and writes.
+    Strace = "strace",
     /// Lines `r|w HEX`: page numbers.
     Pages = "pages",
     /// Overspill's own compact format.
@@ -106,6 +114,7 @@ pub(crate) fn text_parser(format: Format) -> Option<Box<dyn TextParser>> {
         Format::Lackey => Box::new(lackey::Lackey),
         Format::Addr => Box::new(addr::Addr),
         Format::Msr => Box::new(msr::Msr::default()),
+        Format::Strace => Box::new(strace::Strace::default()),
         Format::Pages => Box::new(pages::Pages),
         Format::Vscsi | Format::Oracle | Format::U32le | Format::U32be | Format::Overspill => return None,
     })
@@ -150,7 +159,7 @@ fn read_lines(parser: &mut dyn TextParser, input: &mut Input<'_>, out: &mut Buil
         blank = line.is_empty();
         result.and_then(|()| out.check()).map_err(|message| input.complain_line(message))?;
     }
-    Ok(())
+    parser.end(out).map_err(|message| input.complain_line(message))
 }
 
 fn read_records(parser: &mut dyn RecordParser, input: &mut Input<'_>, out: &mut Builder) -> Result<(), Complaint> {
