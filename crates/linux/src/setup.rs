@@ -12,6 +12,7 @@ use crate::uffd::{self, Uffd};
 use core::fmt;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32};
 use overspill_swap::SwapPager;
+use overspill_vm::policy::Spec;
 use overspill_vm::status::Status;
 use overspill_vm::types::{PAGE_SHIFT, PAGE_SIZE};
 use overspill_vm::{Config, ConfigError, Vm};
@@ -25,8 +26,8 @@ pub struct Options<'a> {
     pub swap_place: &'a [u8],
     /// Its greatest size in bytes; 0: as far as the file system goes.
     pub swap_bytes: u64,
-    /// One of [`overspill_vm::policy::NAMES`].
-    pub policy: &'static str,
+    /// Replacement policy.
+    pub policy: Spec,
     /// How I/O is issued; resolved.
     pub engine: Engine,
     /// How faults come.
@@ -158,7 +159,7 @@ pub fn machine(options: &Options<'_>, status: &'static Status) -> Result<Machine
     let mut vm = Vm::new(config, pager, &status.counters).map_err(SetupError::Config)?;
     vm.charge((options.readers * reader::buffer_pages(cluster_pages(memory_pages))) as u32);
     status.counters.swap_capacity_bytes.set(slots_max as u64 * PAGE_SIZE as u64);
-    status.policy.set(options.policy.as_bytes());
+    status.policy.set(options.policy.to_string().as_bytes());
     status.engine.set(options.engine.name().as_bytes());
     status.swap.set(options.swap_place);
     status.start_ns.store(sys::now_ns(), core::sync::atomic::Ordering::Relaxed);

@@ -18,6 +18,7 @@ use crate::device::hash;
 use crate::world::counters;
 use overspill_swap::SwapPager;
 use overspill_vm::pager::IoResult;
+use overspill_vm::policy::Spec;
 use overspill_vm::types::{FrameId, ObjectId, PAGE_SHIFT, PageId, Slot};
 use overspill_vm::{CLUSTER_PAGES_MAX, Config, Decision, Fault, Filled, Look, MEMORY_BYTES_MIN, Member, PageIn, Parked, Place, Vm};
 use std::collections::HashMap;
@@ -33,7 +34,7 @@ pub struct ReplayConfig {
     /// Pages are `0..pages` of one object, in one mapping.
     pub pages: u64,
     /// Replacement policy.
-    pub policy: &'static str,
+    pub policy: Spec,
     /// The most pages read by one fault; `None`: the core's default for `memory_pages`.
     pub readahead_pages_max: Option<u32>,
     /// The most pages filled by one first touch; `None`: the core's default for `memory_pages`.
@@ -50,7 +51,7 @@ impl ReplayConfig {
         ReplayConfig {
             memory_pages,
             pages,
-            policy: overspill_vm::policy::DEFAULT,
+            policy: Spec::default(),
             readahead_pages_max: None,
             zero_ahead_pages_max: None,
             slots: u32::try_from(pages).unwrap_or(u32::MAX).saturating_add(1024),
@@ -275,7 +276,7 @@ mod tests {
         string.extend((0..10_000).map(|_| (rng.below(rng.clone().below(3000) + 1), rng.chance(300))));
         string.extend((0..3000).map(|p| (p, false)));
         for policy in overspill_vm::policy::NAMES {
-            let config = ReplayConfig { policy, ..ReplayConfig::new(600, 3000) };
+            let config = ReplayConfig { policy: Spec::named(policy).expect("known"), ..ReplayConfig::new(600, 3000) };
             let decisions = replay(&string, &config);
             assert_eq!(decisions, replay(&string, &config));
             let kinds = [

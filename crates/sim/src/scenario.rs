@@ -1,5 +1,6 @@
 //! What a run is made of, and what comes out of it.
 
+use overspill_vm::policy::Spec;
 use std::fmt;
 
 /// Which pager stands below the core.
@@ -81,7 +82,7 @@ pub struct Scenario {
     /// Slots of each device.
     pub slots: u32,
     /// Replacement policy.
-    pub policy: &'static str,
+    pub policy: Spec,
     /// Program threads per process.
     pub threads: usize,
     /// Page daemons per process.
@@ -119,7 +120,7 @@ impl Scenario {
             memory_pages: 160,
             pages: 500,
             slots: 2_000,
-            policy: overspill_vm::policy::DEFAULT,
+            policy: Spec::default(),
             threads: 4,
             daemons: 1,
             ahead_pages_max: 32,

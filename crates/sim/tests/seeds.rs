@@ -4,6 +4,7 @@
 
 use overspill_sim::rng::Rng;
 use overspill_sim::{Faults, Report, Scenario, run};
+use overspill_vm::policy::Spec;
 
 const SEEDS: u64 = if cfg!(debug_assertions) { 6 } else { 60 };
 
@@ -117,7 +118,7 @@ fn slow_device() {
         pages: 240,
         memory_pages: 150,
         latency_steps: 2500,
-        policy: ["fifo", "use-once"][seed as usize % 2],
+        policy: Spec::named(["fifo", "use-once"][seed as usize % 2]).expect("known"),
         threads: 12,
         writes: 900,
         refuse: [0, 250][seed as usize / 2 % 2],
@@ -160,7 +161,7 @@ fn storm() {
             memory_pages: pick(140, 300) as u32,
             pages: pick(200, 900) as usize,
             slots: pick(20, 2000) as u32,
-            policy: policies[pick(0, policies.len() as u64 - 1) as usize],
+            policy: Spec::named(policies[pick(0, policies.len() as u64 - 1) as usize]).expect("known"),
             threads: pick(1, 12) as usize,
             daemons: pick(1, 3) as usize,
             ahead_pages_max: 1 << pick(0, 6),
