@@ -46,6 +46,11 @@ pub enum Command {
     /// Tries everything that `overspill run` needs, and undoes it at once. Exit status 0: programs can be paged here. 1: they
     /// cannot; the last line says what to change.
     Check(CheckArgs),
+    /// Replay recorded reference strings under policies and sizes of memory: the lab
+    ///
+    /// The policies are those that `overspill run` uses, and opt, which knows the future.
+    #[command(after_long_help = lab::SIM_HELP)]
+    Sim(lab::SimArgs),
     /// Look at recorded reference strings, and convert them
     Trace(lab::TraceArgs),
 }

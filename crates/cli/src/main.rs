@@ -8,6 +8,10 @@
 //! report      counters for people and as JSON
 //! stat        `overspill stat`: reads the status block of a running program
 //! check       `overspill check`: what this machine offers
+//! sim         `overspill sim`: policies and sizes on recorded reference strings
+//! cost        from counts to a predicted run time
+//! sizes       sizes of memory for the lab
+//! plot        miss-ratio curves as a picture
 //! trace       `overspill trace`: what is in a trace, conversion; loads traces for the lab's other commands
 //! progress    how far long work has come
 //! ```
@@ -16,10 +20,14 @@
 
 mod args;
 mod check;
+mod cost;
+mod plot;
 mod preflight;
 mod progress;
 mod report;
 mod run;
+mod sim;
+mod sizes;
 mod stat;
 #[allow(unsafe_code)]
 mod supervise;
@@ -72,6 +80,7 @@ fn main() -> ExitCode {
         args::Command::Run(args) => run::run(&args),
         args::Command::Stat(args) => stat::stat(&args),
         args::Command::Check(args) => check::check(&args),
+        args::Command::Sim(args) => sim::sim(&args),
         args::Command::Trace(args) => trace::trace(&args),
     };
     match result {

@@ -87,10 +87,41 @@ impl Trace {
         self.numbers.len() as u32
     }
 
+    /// The string cut into `parts` by page: a hash of the page number says which part a page, with all its references, belongs to.
+    /// Independent of the hash that [`crate::Options::sample`] keeps pages by.
+    pub fn split(&self, parts: u32) -> Vec<Part> {
+        const UNUSED: u32 = u32::MAX;
+        let mut out: Vec<Part> = (0..parts).map(|_| Part::default()).collect();
+        let part_of: Vec<u32> = self.numbers.iter().map(|number| (mix(mix(*number)) % u64::from(parts)) as u32).collect();
+        let mut ids = vec![UNUSED; self.numbers.len()];
+        for (index, &page) in self.pages.iter().enumerate() {
+            let part = &mut out[part_of[page as usize] as usize];
+            let id = &mut ids[page as usize];
+            if *id == UNUSED {
+                *id = part.unique;
+                part.unique += 1;
+            }
+            part.pages.push(*id);
+            part.writes.push(self.writes.get(index));
+        }
+        out
+    }
+
     /// The format it was read as.
     pub fn format(&self) -> Format {
         self.guess.format
     }
+}
+
+/// The references to some of a trace's pages.
+#[derive(Clone, Default, Debug)]
+pub struct Part {
+    /// Dense ids, as in [`Trace::pages`].
+    pub pages: Vec<u32>,
+    /// Number of unique pages.
+    pub unique: u32,
+    /// Which references write.
+    pub writes: Bits,
 }
 
 /// Where the object's index starts in a page number of a trace with several objects.

@@ -34,7 +34,7 @@ mod guess;
 mod input;
 mod output;
 
-pub use builder::{Bits, OBJECT_SHIFT, Trace};
+pub use builder::{Bits, OBJECT_SHIFT, Part, Trace};
 pub use compact::Kind;
 pub use error::{Error, Position};
 pub use format::Format;

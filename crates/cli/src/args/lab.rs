@@ -1,6 +1,8 @@
-//! The lab's commands: `overspill trace`.
+//! The lab's commands: `overspill sim`, `overspill trace` and `overspill advise`.
 
-use clap::{Args, Subcommand};
+use crate::cost::CostModel;
+use crate::sizes::Sizes;
+use clap::{Args, Subcommand, ValueEnum};
 use std::path::PathBuf;
 
 pub const TRACE_HELP: &str = "\
@@ -21,6 +23,90 @@ Formats (--trace-format), each also packed with gzip, zstd or xz:
 Without --trace-format it is guessed from name and content, and told.
 
 Exit status: 0; 1 if a trace cannot be read or a file not written; 125 if called wrongly.";
+
+pub const SIM_HELP: &str = "\
+Memory:
+  1000,2000,8000      pages
+  64M,1G              bytes, cut into pages (--page-size)
+  10%                 a share of the trace's unique pages
+  LOW:HIGH:STEPS      STEPS sizes from LOW to HIGH, each larger than the one before by the same factor
+
+Counting:
+  Cold start, demand paging, one page at a time, every reference counted. `faults` are the misses, the
+  `cold_faults` (first references) among them; `pages_written` are evictions of pages that were written
+  since they came in. All counts are exact, unless --sample is given.
+
+Cost model:
+  NAME[:KEY=VALUE,...], times in microseconds. NAME: ssd or disk.
+    fault    each hard fault and first touch: telling us, and copying the page in   ssd 10   disk 10
+    soft     each soft fault                                                        10       10
+    latency  each read, beyond the transfer of its pages                            22       8000
+    page     transfer of one page, in or out                                        2.8      27
+    cluster  pages that one read brings in                                          1        1
+    trial    share of the memory that is on trial, where a reference is soft        0.12     0.12
+    cold     a first reference: read (of a file) or zero (of fresh memory)          read     read
+    run      seconds that the program takes with everything in memory               0        0
+  docs/LAB.md has the formula and where the figures come from.
+
+Examples:
+  overspill sim --trace OLTP.lis.zst --policy lru --policy 2q:kin=0.25 --memory 1000,5000,15000
+  overspill sim --trace a.lirs b.lirs --policy all --memory 1%:100%:8 --plot curves.svg
+  overspill sim --trace cc.lackey.zst --policy lru s3-fifo opt --memory 2M:16M:4 --format json
+
+`overspill help trace info` lists the trace formats.
+
+Exit status: 0; 1 if a trace cannot be read or the picture not written; 125 if called wrongly.";
+
+/// How results are printed.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Output {
+    /// Aligned, for people
+    Table,
+    /// One object per line
+    Json,
+    /// Comma-separated, with a line of names first
+    Csv,
+}
+
+/// Arguments of `overspill sim`.
+#[derive(Args, Debug)]
+pub struct SimArgs {
+    /// A recorded reference string; may be given several times
+    #[arg(short, long, value_name = "FILE", required = true, num_args = 1..)]
+    pub trace: Vec<PathBuf>,
+
+    /// A policy, NAME[:KEY=VALUE,...], or all; may be given several times
+    #[arg(short, long, value_name = "SPEC", required = true, num_args = 1..)]
+    pub policy: Vec<String>,
+
+    /// Sizes of memory: pages, bytes with a unit, or a share: LIST or LOW:HIGH:STEPS
+    #[arg(short, long, value_name = "LIST|LOW:HIGH:STEPS")]
+    pub memory: Sizes,
+
+    /// How to print the results
+    #[arg(long, value_enum, default_value = "table")]
+    pub format: Output,
+
+    /// Draw the miss-ratio curves into FILE.svg or FILE.png
+    ///
+    /// An existing file is replaced.
+    #[arg(long, value_name = "FILE", value_parser = picture)]
+    pub plot: Option<PathBuf>,
+
+    /// Predict run times, by NAME[:KEY=VALUE,...]; see \"Cost model\" below
+    #[arg(long, value_name = "MODEL")]
+    pub cost_model: Option<CostModel>,
+
+    /// Look at this share of the pages only, above 0 and below 1, and estimate (SHARDS)
+    ///
+    /// Time and memory fall with the share. Each estimate has a margin that the exact count lies in with 95 % confidence, taken from
+    /// the differences between ten parts of the sample.
+    #[arg(long, value_name = "RATE", value_parser = rate)]
+    pub sample: Option<f64>,
+
+    #[command(flatten)]
+    pub options: TraceOptions,
+}
 
 /// How to read traces.
 #[derive(Args, Debug)]
@@ -93,6 +179,21 @@ pub struct TraceConvertArgs {
     pub options: TraceOptions,
 }
 
+fn picture(text: &str) -> Result<PathBuf, String> {
+    let path = PathBuf::from(text);
+    match crate::plot::Kind::of_name(&path) {
+        Some(_) => Ok(path),
+        None => Err("the name must end in .svg or .png".into()),
+    }
+}
+
+fn rate(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(rate) if rate > 0.0 && rate < 1.0 => Ok(rate),
+        _ => Err("write a share above 0 and below 1, as in 0.01".into()),
+    }
+}
+
 fn page_bytes(text: &str) -> Result<u32, String> {
     match overspill_linux::size::parse(text) {
         Ok(overspill_linux::size::Size::Bytes(n)) if n.is_power_of_two() && (1..=1 << 30).contains(&n) => Ok(n as u32),
@@ -111,6 +212,16 @@ mod tests {
         for text in ["0", "3000", "2G", "10%", "", "x"] {
             assert!(page_bytes(text).is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn rates_and_pictures() {
+        assert_eq!(rate("0.01"), Ok(0.01));
+        for text in ["0", "1", "-0.1", "NaN", "1%", ""] {
+            assert!(rate(text).is_err(), "{text}");
+        }
+        assert!(picture("a.b.SVG").is_ok() && picture("x.png").is_ok());
+        assert!(picture("svg").is_err() && picture("x.pdf").is_err());
     }
 
     #[test]

@@ -12,8 +12,9 @@
 //! - read, pread, readv, write, pwrite, writev and their variants, sendfile and copy_file_range refer to each page of the bytes they
 //!   moved, which is their return value. At the end of a file that is none.
 //! - mmap of a file refers to each page of the mapping within the file (which ends where the last fstat or write said): as a
-//!   read, or as a write if it is shared and writable. What a program then really touches cannot be seen here; nor can the pages
-//!   of the programs themselves, which execve maps, and what io_uring does.
+//!   read, or as a write if it is shared and writable. MAP_FIXED counts nothing: so the dynamic loader maps the parts of what it
+//!   has just mapped as a whole. What a program then really touches cannot be seen here; nor can the pages of the programs
+//!   themselves, which execve maps, and what io_uring does.
 //! - `<unfinished ...>` and `resumed` lines are put together; the call counts where it is resumed.
 //!
 //! A file is its path, as strace prints it, made absolute where the working directory is known (`..` is resolved as text). Pipes,
@@ -62,6 +63,8 @@ pub(super) struct Strace {
     /// The process of lines without a number: strace gives none as long as there is only one.
     first: Option<u64>,
     announced: FxHashSet<u64>,
+    /// The beginning of a line that strace interrupted to say that a process was attached.
+    torn: Vec<u8>,
 }
 
 /// Stands for the first process until its number is known. No process has it.
@@ -70,7 +73,15 @@ const UNNUMBERED: u64 = 0;
 impl TextParser for Strace {
     fn line(&mut self, line: &[u8], out: &mut Builder) -> Result<(), String> {
         let before = out.references_total();
-        self.take(line, out)?;
+        let whole = [&self.torn[..], line].concat();
+        self.torn.clear();
+        match find(&whole, b"strace: Process ") {
+            Some(at) if at > 0 && whole.ends_with(b" attached") => {
+                self.take(&whole[at..], out)?;
+                self.torn = whole[..at].to_vec();
+            }
+            _ => self.take(&whole, out)?,
+        }
         if out.references_total() == before {
             out.marks += 1;
         }
@@ -426,7 +437,7 @@ impl Strace {
     /// `mmap(address, length, protection, flags, descriptor, offset)`; `mmap2` counts its offset in 4096 bytes.
     fn map(&mut self, pid: u64, arguments: &[&[u8]], offset_in_pages: bool, out: &mut Builder) -> Result<(), String> {
         let &[_, length, protection, flags, descriptor, offset] = arguments else { return Ok(()) };
-        if protection == b"PROT_NONE" || has_flag(flags, b"MAP_ANONYMOUS") {
+        if protection == b"PROT_NONE" || has_flag(flags, b"MAP_ANONYMOUS") || has_flag(flags, b"MAP_FIXED") {
             return Ok(());
         }
         let Some(file) = self.file(pid, descriptor)? else { return Ok(()) };
