@@ -51,6 +51,9 @@ pub enum Command {
     /// The policies are those that `overspill run` uses, and opt, which knows the future.
     #[command(after_long_help = lab::SIM_HELP)]
     Sim(lab::SimArgs),
+    /// Say in plain words which policy and how much memory a recorded program wants
+    #[command(after_long_help = lab::ADVISE_HELP)]
+    Advise(lab::AdviseArgs),
     /// Look at recorded reference strings, and convert them
     Trace(lab::TraceArgs),
 }

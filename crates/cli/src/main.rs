@@ -9,6 +9,7 @@
 //! stat        `overspill stat`: reads the status block of a running program
 //! check       `overspill check`: what this machine offers
 //! sim         `overspill sim`: policies and sizes on recorded reference strings
+//! advise      `overspill advise`: which policy, how much memory
 //! cost        from counts to a predicted run time
 //! sizes       sizes of memory for the lab
 //! plot        miss-ratio curves as a picture
@@ -18,6 +19,7 @@
 
 #![deny(unsafe_code)]
 
+mod advise;
 mod args;
 mod check;
 mod cost;
@@ -80,6 +82,7 @@ fn main() -> ExitCode {
         args::Command::Run(args) => run::run(&args),
         args::Command::Stat(args) => stat::stat(&args),
         args::Command::Check(args) => check::check(&args),
+        args::Command::Advise(args) => advise::advise(&args),
         args::Command::Sim(args) => sim::sim(&args),
         args::Command::Trace(args) => trace::trace(&args),
     };

@@ -108,6 +108,35 @@ pub struct SimArgs {
     pub options: TraceOptions,
 }
 
+pub const ADVISE_HELP: &str = "\
+How it is found:
+  All policies are replayed at a dozen sizes from half a per cent of the trace's pages up to all of
+  them. The policy advised has the fewest page-ins in proportion to opt's (which knows the future),
+  on average over the sizes. The memory advised is the elbow of its curve; a knee is a size before
+  which a step brought at least twice as much as the step after it brings. `overspill help sim`
+  explains cost models.
+
+Exit status: 0; 1 if a trace cannot be read; 125 if called wrongly.";
+
+/// Arguments of `overspill advise`.
+#[derive(Args, Debug)]
+pub struct AdviseArgs {
+    /// A recorded reference string; may be given several times
+    #[arg(short, long, value_name = "FILE", required = true, num_args = 1..)]
+    pub trace: Vec<PathBuf>,
+
+    /// The policies to choose from, NAME[:KEY=VALUE,...] [default: all]
+    #[arg(short, long, value_name = "SPEC", num_args = 1..)]
+    pub policy: Vec<String>,
+
+    /// How times are predicted, NAME[:KEY=VALUE,...]
+    #[arg(long, value_name = "MODEL", default_value = "ssd")]
+    pub cost_model: CostModel,
+
+    #[command(flatten)]
+    pub options: TraceOptions,
+}
+
 /// How to read traces.
 #[derive(Args, Debug)]
 pub struct TraceOptions {
