@@ -105,6 +105,8 @@ pub struct Scenario {
     pub writes: u32,
     /// Change the budget now and then.
     pub limits: bool,
+    /// Change the replacement policy now and then, to any there is.
+    pub switches: bool,
     /// A deliberate mistake.
     pub bug: Bug,
     /// Switch the slot account off (see [`Bug`]).
@@ -132,6 +134,7 @@ impl Scenario {
             processes_max: 1,
             writes: 400,
             limits: false,
+            switches: false,
             bug: Bug::None,
             slot_book_silent: false,
         }
@@ -161,6 +164,7 @@ pub struct Report {
     pub adopted: u64,
     pub doomed_reads: u64,
     pub forks: u64,
+    pub switches: u64,
     pub checks: u64,
 }
 
@@ -169,7 +173,7 @@ impl Report {
     pub fn add(&mut self, other: &Report) {
         macro_rules! sum { ($($f:ident)*) => { $(self.$f += other.$f;)* } }
         sum!(steps accesses soft_faults hard_faults busy_faults page_outs reclaimed_clean reclaimed_zero readahead over_budget
-            lost_pages write_errors refused discards unmaps remaps adopted doomed_reads forks checks);
+            lost_pages write_errors refused discards unmaps remaps adopted doomed_reads forks switches checks);
     }
 }
 

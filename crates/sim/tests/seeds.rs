@@ -138,6 +138,23 @@ fn forks() {
     assert_eq!(sum.lost_pages, 0);
 }
 
+/// The policy is changed at any moment, under load, with everything else going on.
+#[test]
+fn switches() {
+    let sum = seeds("switches", |seed| Scenario {
+        switches: true,
+        events: 20,
+        wires: 20,
+        refuse: 50,
+        limits: true,
+        processes_max: 3,
+        steps: 16_000,
+        ..Scenario::new(seed)
+    });
+    assert_eq!(sum.lost_pages, 0);
+    assert!(std::env::var("OVERSPILL_SEED").is_ok() || std::env::var("OVERSPILL_SCENARIO").is_ok() || sum.switches > 50);
+}
+
 /// Runs long enough for an access that is never served to be noticed.
 #[test]
 fn patience() {
@@ -172,6 +189,7 @@ fn storm() {
             processes_max: pick(1, 4) as usize,
             writes: pick(0, 1000) as u32,
             limits: pick(0, 1) == 1,
+            switches: pick(0, 1) == 1,
             ..Scenario::new(seed)
         }
     });

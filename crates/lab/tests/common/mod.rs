@@ -46,7 +46,7 @@ pub fn load(path: &Path) -> Trace {
         let next = ids.len() as u32;
         let id = *ids.entry(page).or_insert(next);
         let n = trace.pages.len();
-        if n % 64 == 0 {
+        if n.is_multiple_of(64) {
             trace.writes.push(0);
         }
         trace.writes[n / 64] |= (write as u64) << (n % 64);
