@@ -138,6 +138,23 @@ fn forks() {
     assert_eq!(sum.lost_pages, 0);
 }
 
+/// The policy is changed at any moment, under load, with everything else going on.
+#[test]
+fn switches() {
+    let sum = seeds("switches", |seed| Scenario {
+        switches: true,
+        events: 20,
+        wires: 20,
+        refuse: 50,
+        limits: true,
+        processes_max: 3,
+        steps: 16_000,
+        ..Scenario::new(seed)
+    });
+    assert_eq!(sum.lost_pages, 0);
+    assert!(std::env::var("OVERSPILL_SEED").is_ok() || std::env::var("OVERSPILL_SCENARIO").is_ok() || sum.switches > 50);
+}
+
 /// Devices are swapped on and off all the time.
 #[test]
 fn swapoff() {
