@@ -140,6 +140,7 @@ pub fn machine(options: &Options<'_>, status: &'static Status) -> Result<Machine
         pages_max: options.pages_max.min(slots_max as u64 * 2),
         slots_max,
         devices_max: 16,
+        extents_max: 1 << 17,
     });
     let frames = memory_pages as usize + 8192;
     let places = (memory_pages + 8192).next_multiple_of(64);

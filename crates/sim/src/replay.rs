@@ -85,7 +85,8 @@ fn run(references: &[(u64, bool)], config: &ReplayConfig) -> Stepped {
     };
     core.readahead_pages_max = config.readahead_pages_max.unwrap_or(core.readahead_pages_max);
     core.zero_ahead_pages_max = config.zero_ahead_pages_max.unwrap_or(core.zero_ahead_pages_max);
-    let pager = SwapPager::new(overspill_swap::Config { pages_max: config.pages, slots_max: config.slots, devices_max: 1 });
+    let pager =
+        SwapPager::new(overspill_swap::Config { pages_max: config.pages, slots_max: config.slots, devices_max: 1, extents_max: 0 });
     let mut vm = Vm::new(core, pager, counters()).expect("a good configuration");
     vm.set_limit(config.memory_pages);
     let mut machine = Stepped {
