@@ -306,6 +306,22 @@ mod tests {
         assert_eq!(machine.vm.counters().over_budget.get(), 0);
     }
 
+    /// Memory and swap add up: every page holds a content of its own, and they are nearly as many as frames and slots together. What
+    /// is missing is the page daemon's reserve, [`Vm::free_high`], and the cluster that it has under way.
+    #[test]
+    fn memory_and_swap_add_up() {
+        let (memory, slots) = (2048, 3000);
+        let change = (memory / 64) * 2 + STEP_PAGES_MAX;
+        let fits = u64::from(memory + slots - change);
+        let mut rng = Rng::new(3);
+        for (pages, enough) in [(fits, true), (fits + u64::from(2 * change), false)] {
+            let mut string: Vec<(u64, bool)> = (0..pages).map(|page| (page, true)).collect();
+            string.extend((0..30_000).map(|_| (rng.below(pages), rng.chance(500))));
+            let machine = run(&string, &ReplayConfig { slots, ..ReplayConfig::new(memory, pages) });
+            assert_eq!(machine.vm.counters().over_budget.get() == 0, enough, "{pages} pages");
+        }
+    }
+
     /// Swap that is too small: the budget gives way, and nothing is lost.
     #[test]
     fn a_full_device_ends() {

@@ -92,7 +92,8 @@ fn full_swap() {
     }
 }
 
-/// Memory and swap add up: a program may use nearly their sum, all of it changed, before the budget gives way. What is missing is the
+/// Memory and swap add up, with everything at once (`replay.rs` has the exact sum; here a tenth of the contents are zeroes and need no
+/// slot): a program may use nearly their sum before the budget gives way. What is missing is the
 /// page daemon's reserve, which is a matter of the core's targets (here 128 of 640 pages of memory), and a batch in flight.
 #[test]
 fn memory_and_swap_add_up() {
