@@ -200,6 +200,7 @@ pub fn machine(options: &Options<'_>, status: &'static Status) -> Result<Machine
         pages_max: options.pages_max,
         slots_max: lengths.iter().copied().max().unwrap_or(0).max(usual),
         devices_max: DEVICES_MAX as u16,
+        extents_max: 1 << 17,
     });
     for (device, slots) in devices.iter().zip(lengths) {
         pager.add_device(slots, device.priority.unwrap_or(0)).expect("an empty table has entries, in order");

@@ -86,7 +86,8 @@ fn run(references: &[(u64, bool)], config: &ReplayConfig) -> Stepped {
     };
     core.readahead_pages_max = config.readahead_pages_max.unwrap_or(core.readahead_pages_max);
     core.zero_ahead_pages_max = config.zero_ahead_pages_max.unwrap_or(core.zero_ahead_pages_max);
-    let pager = SwapPager::new(overspill_swap::Config { pages_max: config.pages, slots_max: config.slots, devices_max: 1 });
+    let pager =
+        SwapPager::new(overspill_swap::Config { pages_max: config.pages, slots_max: config.slots, devices_max: 1, extents_max: 0 });
     let mut vm = Vm::new(core, pager, counters()).expect("a good configuration");
     vm.set_limit(config.memory_pages);
     let mut machine = Stepped {
@@ -304,6 +305,22 @@ mod tests {
         let string: Vec<(u64, bool)> = (0..4500).map(|n| (n % 900, true)).collect();
         let machine = run(&string, &ReplayConfig { slots: 460, readahead_pages_max: Some(1), ..ReplayConfig::new(600, 900) });
         assert_eq!(machine.vm.counters().over_budget.get(), 0);
+    }
+
+    /// Memory and swap add up: every page holds a content of its own, and they are nearly as many as frames and slots together. What
+    /// is missing is the page daemon's reserve, [`Vm::free_high`], and the cluster that it has under way.
+    #[test]
+    fn memory_and_swap_add_up() {
+        let (memory, slots) = (2048, 3000);
+        let change = (memory / 64) * 2 + STEP_PAGES_MAX;
+        let fits = u64::from(memory + slots - change);
+        let mut rng = Rng::new(3);
+        for (pages, enough) in [(fits, true), (fits + u64::from(2 * change), false)] {
+            let mut string: Vec<(u64, bool)> = (0..pages).map(|page| (page, true)).collect();
+            string.extend((0..30_000).map(|_| (rng.below(pages), rng.chance(500))));
+            let machine = run(&string, &ReplayConfig { slots, ..ReplayConfig::new(memory, pages) });
+            assert_eq!(machine.vm.counters().over_budget.get() == 0, enough, "{pages} pages");
+        }
     }
 
     /// Swap that is too small: the budget gives way, and nothing is lost.

@@ -93,6 +93,26 @@ fn full_swap() {
     }
 }
 
+/// Memory and swap add up, with everything at once (`replay.rs` has the exact sum; here a tenth of the contents are zeroes and need no
+/// slot): a program may use nearly their sum before the budget gives way. What is missing is the
+/// page daemon's reserve, which is a matter of the core's targets (here 128 of 640 pages of memory), and a batch in flight.
+#[test]
+fn memory_and_swap_add_up() {
+    let sum = seeds("add-up", |seed| {
+        let (memory, slots) = (640, 1000 + (seed % 3) as u32 * 300);
+        Scenario {
+            memory_pages: memory,
+            pages: (memory + slots - 200) as usize,
+            slots,
+            writes: 950,
+            steps: 40_000,
+            ..Scenario::new(seed)
+        }
+    });
+    assert_eq!((sum.over_budget, sum.lost_pages), (0, 0));
+    assert!(sum.hard_faults > 1000 || !whole());
+}
+
 /// No write ever succeeds.
 #[test]
 fn dead_device() {
