@@ -194,12 +194,15 @@ fn accept(listener: &Listener, clients: &mut [Option<Client>; CLIENTS_MAX], now:
     };
     if known.is_err() || (peer.uid != listener.owner && peer.uid != 0) {
         refuse(&client, format_args!("this process belongs to user {}; ask as that user or as root", listener.owner));
+    } else if let Some(free) = clients.iter_mut().find(|c| c.is_none()) {
+        *free = Some(client);
         return;
+    } else {
+        refuse(&client, format_args!("{CLIENTS_MAX} others are asking this process already; try again"));
     }
-    match clients.iter_mut().find(|c| c.is_none()) {
-        Some(free) => *free = Some(client),
-        None => _ = refuse(&client, format_args!("{CLIENTS_MAX} others are asking this process already; try again")),
-    }
+    // What it has sent already is read, not looked at: a socket that is closed with something unread takes the answer back.
+    let mut packet = [0u8; PACKET_MAX];
+    while let (Received::Packet(_) | Received::TooLong, _) = receive(&client, &mut packet) {}
 }
 
 /// Reads one packet and does what it says. Returns whether the client stays.
