@@ -118,7 +118,7 @@ mod tests {
     fn a_table_is_aligned_and_harmless() {
         let figures = Figures { size_bytes: 4 << 30, used_bytes: 1 << 20, pages_in: 1234, reads: 12, ..Figures::default() };
         let device = Device { kind: "file".into(), state: "on".into(), priority: -1, figures, name: b"/a\x1b[2J".to_vec() };
-        let text = table(&[device.clone()]);
+        let text = table(std::slice::from_ref(&device));
         let lines: Vec<_> = text.lines().collect();
         assert_eq!(lines.len(), 2);
         assert_eq!(

@@ -252,8 +252,8 @@ fn an_interrupted_swapoff_leaves_a_working_device() {
         assert!(killed.success());
         let output = off.wait_with_output().expect("it ends");
         assert_eq!(output.status.code(), status, "{output:?}");
-        if status.is_some() {
-            refused(&output, status.unwrap(), &[here, "interrupted", "in use as before"]);
+        if let Some(status) = status {
+            refused(&output, status, &[here, "interrupted", "in use as before"]);
         }
         running.wait_until("a device as before", |r| r.device(&places[0]).is_some_and(|d| d["state"] == "on"));
     }
