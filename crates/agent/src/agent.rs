@@ -1,7 +1,7 @@
 //! The agent: machine, pager threads, the clerk, and forks.
 //!
 //! Threads: one handler per CPU, the page daemon, and the *clerk*, who does for the program's threads what needs the pager's
-//! descriptors (they are in a table of their own) and watches for the end of forked children and of `overspill run`.
+//! descriptors (they are in a table of their own) and watches for the end of forked children.
 //!
 //! **Fork.** The forking thread stops the pager at a point where no page is busy and no write is in flight, with both locks held; the
 //! kernel then copies the pager's whole state with the process. The child opens userfaultfds of its own, registers the same ranges,
@@ -71,7 +71,6 @@ const SHRINK_NS: u64 = 30_000_000_000;
 /// Only the clerk touches it (and a fork's child, alone).
 struct Clerks {
     children: [Option<Child>; CHILDREN_MAX],
-    supervisor: Option<Fd>,
 }
 
 /// See the module.
@@ -102,8 +101,6 @@ pub struct Agent {
     status: &'static Status,
     /// The status block's descriptor, in the pager's table; -1 if `overspill run` holds it.
     status_fd: AtomicI32,
-    /// Process id of `overspill run`; 0 if there is none.
-    supervisor: u32,
 }
 
 /// Where the control socket is to be.
@@ -177,7 +174,6 @@ pub fn start() {
         sys::kill_self()
     }));
     let pid = sys::getpid();
-    let supervisor = variable("OVERSPILL_SUPERVISOR").and_then(|v| v.parse().ok()).unwrap_or(0);
     let given = variable("OVERSPILL_STATUS").and_then(|path| StatusFile::open(path.as_ref()).ok());
     let given = given.filter(|f| f.status().is_valid() && f.status().pid.load(Relaxed) == pid);
     let supervised = given.is_some();
@@ -191,14 +187,6 @@ pub fn start() {
     let status = file.leak();
     if supervised {
         let _ = sys::close(status_fd); // `overspill run` holds it, and the program's table stays as it would be
-    }
-    // a second view of the supervisor's block, which outlives a change of our own after a fork
-    if let Some(block) =
-        variable("OVERSPILL_STATUS").and_then(|path| StatusFile::open(path.as_ref()).ok()).filter(|f| f.status().is_valid())
-    {
-        let fd = block.as_raw_fd();
-        SUPERVISOR_BLOCK.store(block.leak() as *const Status as usize, Release);
-        let _ = sys::close(fd);
     }
     let fail = |message: &str| -> ! { refuse(Some(status), supervised, message) };
     let Ok(memory_bytes) = memory.parse::<u64>() else { fail("OVERSPILL_MEMORY is not a number of bytes") };
@@ -238,6 +226,7 @@ pub fn start() {
         policy,
         engine,
         delivery: Delivery::Threads,
+        encrypt: variable("OVERSPILL_ENCRYPT").as_deref() != Some("no"),
         pages_max: pages_max(),
         objects_max: 1,
         readers: cpus.len(),
@@ -262,10 +251,7 @@ pub fn start() {
         desk: Mutex::new(()),
         state: AtomicU32::new(IDLE),
         request: UnsafeCell::new(Request::Shrink),
-        clerks: UnsafeCell::new(Clerks {
-            children: [const { None }; CHILDREN_MAX],
-            supervisor: if supervised { None } else { sys::pidfd_open(supervisor).ok() },
-        }),
+        clerks: UnsafeCell::new(Clerks { children: [const { None }; CHILDREN_MAX] }),
         outstanding: AtomicU32::new(0),
         daemon_tid: AtomicU32::new(0),
         threads_ready: AtomicU32::new(0),
@@ -274,7 +260,6 @@ pub fn start() {
         starts: Mutex::new(Starts { packs: vec![[0; 2]; STARTS], free: (0..STARTS as u32).collect() }),
         status,
         status_fd: AtomicI32::new(if supervised { -1 } else { status_fd }),
-        supervisor,
     }));
     if heap.1 > heap.0 {
         machine.add_range(heap.0, heap.1.next_multiple_of(4096));
@@ -431,8 +416,6 @@ impl Agent {
         map.pidfd.iter().for_each(|f| add(f.raw()));
         add(self.status_fd.load(Relaxed));
         self.ancestors.iter().for_each(|f| add(f.load(Relaxed)));
-        // SAFETY: nobody else looks at the clerk's things while threads are started.
-        unsafe { &*self.clerks.get() }.supervisor.iter().for_each(|f| add(f.raw()));
         n
     }
 
@@ -537,7 +520,7 @@ impl Agent {
             let busy = self.outstanding.load(Relaxed) != 0;
             let state = self.state.load(Acquire);
             if state != ASKED {
-                futex_wait(&self.state, state, if busy { 5_000_000 } else { 500_000_000 });
+                futex_wait(&self.state, state, if busy { 5_000_000 } else { u64::MAX });
             }
             // SAFETY: this thread is the clerk.
             let clerks = unsafe { &mut *self.clerks.get() };
@@ -577,7 +560,7 @@ impl Agent {
         }
     }
 
-    /// The end of children, and of `overspill run`.
+    /// The end of children.
     fn watch(&self, clerks: &mut Clerks) {
         let readable = |fd: &Fd| {
             let mut p = libc::pollfd { fd: fd.raw(), events: libc::POLLIN, revents: 0 };
@@ -602,16 +585,6 @@ impl Agent {
                     core.vm.pager_mut().children_gone();
                 }
             }
-        }
-        if let Some(supervisor) = &clerks.supervisor
-            && readable(supervisor)
-        {
-            // `overspill run` has ended: if it did so of its own accord, its last act was to say so in the block that it shares with
-            // the program it started; a descendant like this one outlives it then. If it was killed, nothing may be left behind.
-            if !supervisor_done() {
-                sys::kill_self();
-            }
-            clerks.supervisor = None;
         }
     }
 
@@ -783,6 +756,7 @@ impl Agent {
         machine.daemon_sleeps.store(false, Relaxed);
         machine.waiters.store(0, Relaxed);
         machine.starved.store(false, Relaxed);
+        machine.duty.reset();
         machine.retired.store(0, Relaxed);
         self.stacks.only_mine();
         self.state.store(IDLE, Relaxed);
@@ -792,8 +766,6 @@ impl Agent {
         for child in &mut clerks.children {
             core::mem::forget(child.take());
         }
-        core::mem::forget(clerks.supervisor.take());
-        clerks.supervisor = if self.supervisor != 0 { sys::pidfd_open(self.supervisor).ok() } else { None };
         core::mem::forget(map.pidfd.take());
         map.pidfd = sys::pidfd_open(sys::getpid()).ok();
         self.own_status(core.vm.limit())?;
@@ -818,6 +790,7 @@ impl Agent {
         }
         let free = self.ancestors.iter().find(|f| f.load(Relaxed) < 0).ok_or(libc::EMFILE)?;
         free.store(share.pipe.into_raw(), Relaxed);
+        machine.content.forked()?;
         let slots = core.vm.pager().slots_max();
         let device = core.vm.pager_mut().fork_child(slots).ok_or(libc::EMFILE)?;
         map.discards = overspill_linux::space::Discards::new();
@@ -910,15 +883,3 @@ fn put_number(put: &mut impl FnMut(&[u8]), mut n: u32) {
     }
     put(&digits[at..]);
 }
-
-fn supervisor_done() -> bool {
-    // The supervisor's block is shared with the program it started only; a descendant maps it at its own start.
-    SUPERVISOR_BLOCK.load(Acquire) != 0 && {
-        // SAFETY: set once to a leaked mapping.
-        let status = unsafe { &*(SUPERVISOR_BLOCK.load(Acquire) as *const Status) };
-        status.supervisor_done.load(Acquire) != 0
-    }
-}
-
-/// The block of `overspill run`, mapped by descendants that have a block of their own; zero if it could not be had.
-static SUPERVISOR_BLOCK: AtomicUsize = AtomicUsize::new(0);

@@ -53,6 +53,12 @@ pub enum Command {
     /// Tries everything that `overspill run` needs, and undoes it at once. Exit status 0: programs can be paged here. 1: they
     /// cannot; the last line says what to change.
     Check(CheckArgs),
+    /// For `overspill run` itself
+    #[command(name = crate::keeper::COMMAND, hide = true)]
+    Keep {
+        /// Of the run to be kept an eye on.
+        mark: String,
+    },
 }
 
 const RUN_HELP: &str = "\
@@ -102,7 +108,8 @@ What cannot be paged:
 
 Signals:
   Signals that another process sends to `overspill run` are passed on to the program; those from
-  the terminal reach both anyway. If `overspill run` is killed, the program is killed too.
+  the terminal reach both anyway. If `overspill run` is killed, the program and all its
+  descendants are killed too.
 
 Exit status:
   the program's own   if it ended by itself
@@ -152,6 +159,13 @@ pub struct RunArgs {
     /// The default is auto.
     #[arg(short, long, value_name = "ENGINE")]
     pub engine: Option<String>,
+
+    /// Do not encrypt what goes to swap
+    ///
+    /// By default it is encrypted (AEGIS-128L), with a key that is made for this run and never leaves the program's memory. That costs
+    /// less than half a microsecond per page each way. Pages are checked when they come back in either case.
+    #[arg(long)]
+    pub no_encrypt: bool,
 
     /// Print a short report to standard error at the end
     #[arg(long)]

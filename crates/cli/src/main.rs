@@ -5,6 +5,7 @@
 //! preflight   everything that can go wrong, found before the program starts: one sentence each
 //! run         puts the parts of `overspill run` together
 //! supervise   starts the program, passes signals on, waits for its end (the only unsafe code here)
+//! keeper      a second process, which leaves nothing behind when `overspill run` is killed
 //! report      counters for people and as JSON
 //! config      the file of `overspill run --config`
 //! stat        `overspill stat`: reads the status block of a running program
@@ -18,6 +19,7 @@
 mod args;
 mod check;
 mod config;
+mod keeper;
 mod preflight;
 mod report;
 mod run;
@@ -77,6 +79,7 @@ fn main() -> ExitCode {
         args::Command::Swapon(args) => swapon::swapon(&args),
         args::Command::Swapoff(args) => swapon::swapoff(&args),
         args::Command::Check(args) => check::check(&args),
+        args::Command::Keep { mark } => Ok(keeper::keep(&mark)),
     };
     match result {
         Ok(status) => ExitCode::from(status),

@@ -2,6 +2,7 @@
 
 use crate::args::RunArgs;
 use crate::config::{self, Config};
+use crate::keeper::Keeper;
 use crate::supervise::{self, End};
 use crate::{FAILED, Failure, NOT_EXECUTABLE, NOT_FOUND, preflight, report, say};
 use overspill_linux::control_client::{self, ControlError};
@@ -86,14 +87,17 @@ pub fn run(args: &RunArgs) -> Result<u8, Failure> {
             .env("OVERSPILL_SWAP", device_spec::encode_list(&swap.devices))
             .env("OVERSPILL_POLICY", policy)
             .env("OVERSPILL_ENGINE", engine)
-            .env("OVERSPILL_STATUS", block.path())
-            .env("OVERSPILL_SUPERVISOR", std::process::id().to_string());
+            .env("OVERSPILL_ENCRYPT", if args.no_encrypt { "no" } else { "yes" })
+            .env("OVERSPILL_STATUS", block.path());
         match &sockets {
             Ok(directory) => command.env("OVERSPILL_CONTROL", directory).env("OVERSPILL_NAME", program_name),
             Err(_) => command.env_remove("OVERSPILL_CONTROL").env_remove("OVERSPILL_NAME"),
         };
     }
-    let ended = supervise::supervise(command, block).map_err(|error| {
+    let keeper = Keeper::start(&mut command)?;
+    let ended = supervise::supervise(command, block);
+    keeper.dismiss();
+    let ended = ended.map_err(|error| {
         let status = if error.kind() == ErrorKind::NotFound { NOT_FOUND } else { NOT_EXECUTABLE };
         Failure::with_status(status, format!("{} cannot be started: {error}", program.file.display()))
     })?;

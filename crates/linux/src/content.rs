@@ -1,20 +1,131 @@
-//! What a page holds, in one number: tells "unchanged since it was stored", "came back right", and "all zeroes".
+//! A page's bytes between memory and device, on Linux: checked only, or sealed with keys that lie in a page of memory which is locked,
+//! left out of core dumps, and wiped at the end. The argument for the scheme is in [`overspill_store::seal`].
 
-use overspill_vm::types::{ContentHash, PAGE_SIZE};
+use crate::sys::{self, Errno, sys};
+use core::ops::Deref;
+use core::ptr::NonNull;
+use overspill_store::seal::{KEY_BYTES, Keys};
+use overspill_store::{PageBytes, checksum};
+use overspill_vm::types::{ContentHash, PAGE_SIZE, PageId};
 
-/// A page's bytes.
-pub type PageBytes = [u8; PAGE_SIZE];
-
-/// 64-bit XXH3. Not cryptographic: it guards against accident (a changed page, a damaged device), not against an attacker.
-#[inline]
-pub fn hash(page: &PageBytes) -> ContentHash {
-    ContentHash(xxhash_rust::xxh3::xxh3_64(page))
+/// How pages are stored.
+#[derive(Debug)]
+pub enum Content {
+    /// As they are.
+    Checked,
+    /// Encrypted.
+    Sealed(LockedKeys),
 }
 
-/// Whether every byte is zero. Leaves at the first block that is not.
-#[inline]
-pub fn is_zero(page: &PageBytes) -> bool {
-    page.as_chunks::<64>().0.iter().all(|block| block.iter().fold(0, |a, b| a | b) == 0)
+impl Content {
+    /// Encrypted, with a fresh key.
+    ///
+    /// # Errors
+    /// ENOMEM, EPERM or EAGAIN if no page may be locked in memory (RLIMIT_MEMLOCK); as getrandom(2).
+    pub fn sealed() -> Result<Content, Errno> {
+        let keys = LockedKeys::new()?;
+        keys.add(&random_key()?).expect("room for the first key");
+        Ok(Content::Sealed(keys))
+    }
+
+    /// Whether what is written differs from what is in memory, so that a write needs a buffer.
+    pub fn is_sealed(&self) -> bool {
+        matches!(self, Content::Sealed(_))
+    }
+
+    /// In a forked child that goes on paging: a key of its own for what it writes. It keeps those that it inherited for what it reads.
+    /// => no other thread uses `self` meanwhile; does not allocate
+    ///
+    /// # Errors
+    /// As [`Content::sealed`]; EMFILE if the child has too many ancestors.
+    pub fn forked(&self) -> Result<(), Errno> {
+        let Content::Sealed(keys) = self else { return Ok(()) };
+        keys.lock()?; // locks are not inherited
+        keys.add(&random_key()?).map_err(|_| libc::EMFILE)
+    }
+
+    /// Forked children will find the keys wiped. For a pager that has no life in them.
+    pub fn keep_from_children(&self) {
+        if let Content::Sealed(keys) = self {
+            // SAFETY: our own mapping; a child that has it wiped has no pager that would use it. (No keys are a valid value.)
+            let _ = unsafe { sys::madvise(keys.0.as_ptr() as usize, PAGE_SIZE, libc::MADV_WIPEONFORK) };
+        }
+    }
+
+    /// What the core is to compare with `stored`, which it has of `page`, to see whether `bytes` are the same. `scratch` holds rubbish
+    /// afterwards.
+    pub fn look(&self, page: PageId, stored: Option<ContentHash>, bytes: &PageBytes, scratch: &mut PageBytes) -> ContentHash {
+        match (self, stored) {
+            (Content::Checked, _) => checksum::of(page, bytes),
+            (Content::Sealed(keys), Some(stored)) if keys.is_unchanged(page, stored, bytes, scratch) => stored,
+            (Content::Sealed(_), _) => ContentHash::UNKNOWN,
+        }
+    }
+
+    /// Whether `bytes`, which were read from where `page` is stored, are what was written there: `stored`. If so they are what the
+    /// program must find.
+    #[must_use]
+    pub fn open(&self, page: PageId, stored: ContentHash, bytes: &mut PageBytes) -> bool {
+        match self {
+            Content::Checked => checksum::of(page, bytes) == stored,
+            Content::Sealed(keys) => keys.open(page, stored, bytes),
+        }
+    }
+}
+
+fn random_key() -> Result<[u8; KEY_BYTES], Errno> {
+    let mut key = [0u8; KEY_BYTES];
+    // SAFETY: the kernel writes within the array. So few bytes come whole, once the kernel has any randomness, for which it waits.
+    match unsafe { sys!(libc::SYS_getrandom, key.as_mut_ptr(), KEY_BYTES, 0) } {
+        Ok(KEY_BYTES) => Ok(key),
+        Ok(_) => Err(libc::EIO),
+        Err(e) => Err(e),
+    }
+}
+
+/// [`Keys`] in a page of their own.
+#[derive(Debug)]
+pub struct LockedKeys(NonNull<Keys>);
+
+// SAFETY: it owns the mapping, and `Keys` is all atomics.
+unsafe impl Send for LockedKeys {}
+// SAFETY: as above.
+unsafe impl Sync for LockedKeys {}
+
+impl LockedKeys {
+    fn new() -> Result<LockedKeys, Errno> {
+        let at = sys::map_anonymous(PAGE_SIZE)?;
+        // SAFETY: a fresh mapping, aligned, a page long, and `Keys` is no longer. From here on it is unmapped by the drop.
+        let keys = unsafe {
+            at.cast::<Keys>().write(Keys::new());
+            LockedKeys(NonNull::new_unchecked(at.cast()))
+        };
+        // SAFETY: our own mapping; the advice does not change what it holds.
+        unsafe { sys::madvise(at as usize, PAGE_SIZE, libc::MADV_DONTDUMP) }?;
+        keys.lock()?;
+        Ok(keys)
+    }
+
+    fn lock(&self) -> Result<(), Errno> {
+        // SAFETY: changes no content.
+        unsafe { sys!(libc::SYS_mlock, self.0.as_ptr(), PAGE_SIZE) }.map(drop)
+    }
+}
+
+impl Deref for LockedKeys {
+    type Target = Keys;
+    fn deref(&self) -> &Keys {
+        // SAFETY: valid from `new` to the drop.
+        unsafe { self.0.as_ref() }
+    }
+}
+
+impl Drop for LockedKeys {
+    fn drop(&mut self) {
+        self.wipe();
+        // SAFETY: the mapping of `new`, which nobody borrows any more. (`Keys` has nothing to drop but what was wiped.)
+        unsafe { sys::unmap(self.0.as_ptr().cast(), PAGE_SIZE) };
+    }
 }
 
 #[cfg(test)]
@@ -22,15 +133,33 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_bit_anywhere_is_seen() {
-        let mut page = [0u8; PAGE_SIZE];
-        assert!(is_zero(&page));
-        let h = hash(&page);
-        for at in [0, 1, 63, 64, 2048, 4095] {
-            page[at] = 0x80;
-            assert!(!is_zero(&page));
-            assert_ne!(hash(&page), h);
-            page[at] = 0;
+    fn keys_are_locked_and_left_out_of_dumps() {
+        let Content::Sealed(keys) = Content::sealed().expect("a page may be locked") else { unreachable!() };
+        let at = format!("{:x}-", keys.0.as_ptr() as usize);
+        let maps = std::fs::read_to_string("/proc/self/smaps").expect("smaps");
+        let flags = maps.split_once(&at).expect("a mapping of its own").1.split_once("VmFlags:").expect("flags").1;
+        let flags: Vec<&str> = flags.lines().next().expect("a line").split_whitespace().collect();
+        assert!(flags.contains(&"lo") && flags.contains(&"dd"), "{flags:?}");
+    }
+
+    #[test]
+    fn both_kinds_know_their_pages() {
+        let page = PageId::new(Default::default(), 5);
+        for content in [Content::Checked, Content::sealed().expect("keys")] {
+            let plain = [7u8; PAGE_SIZE];
+            let mut bytes = plain;
+            let stored = match &content {
+                Content::Checked => content.look(page, None, &plain, &mut [0; PAGE_SIZE]),
+                Content::Sealed(keys) => keys.seal(page, &plain, &mut bytes),
+            };
+            assert_eq!(content.look(page, Some(stored), &plain, &mut [0; PAGE_SIZE]), stored);
+            assert_ne!(content.look(page, Some(stored), &[8; PAGE_SIZE], &mut [0; PAGE_SIZE]), stored);
+            content.forked().expect("another key");
+            assert_eq!(content.is_sealed(), bytes != plain);
+            let mut damaged = bytes;
+            damaged[4000] ^= 1;
+            assert!(!content.open(page, stored, &mut damaged));
+            assert!(content.open(page, stored, &mut bytes) && bytes == plain);
         }
     }
 }

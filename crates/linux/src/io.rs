@@ -63,6 +63,8 @@ pub struct Done {
 }
 
 const WATCHES: usize = 4;
+/// The end of a watch; not reported.
+const TOKEN_REMOVED: u64 = u64::MAX;
 
 enum Kind {
     Uring(Box<IoUring>),
@@ -94,6 +96,11 @@ impl Io {
         Ok(Io { kind, watches: [None; WATCHES], done: VecDeque::with_capacity(depth as usize * 2 + WATCHES) })
     }
 
+    /// Whether transfers go on after they were issued.
+    pub fn is_asynchronous(&self) -> bool {
+        matches!(self.kind, Kind::Uring(_))
+    }
+
     /// Completes with `token` whenever `fd` becomes readable.
     pub fn watch(&mut self, fd: i32, token: u64) {
         let slot = self.watches.iter_mut().find(|w| w.is_none()).expect("few watches");
@@ -109,12 +116,14 @@ impl Io {
         }
     }
 
-    /// No longer.
+    /// No longer. One completion with `token` may still come.
     pub fn unwatch(&mut self, token: u64) {
-        for w in &mut self.watches {
-            if w.is_some_and(|(_, t)| t == token) {
-                *w = None;
-            }
+        let Some(slot) = self.watches.iter_mut().find(|w| w.is_some_and(|(_, t)| t == token)) else { return };
+        *slot = None;
+        if let Kind::Uring(_) = self.kind {
+            let entry = opcode::PollRemove::new(token).build().user_data(TOKEN_REMOVED);
+            // SAFETY: it refers to no memory.
+            unsafe { self.push(&entry) };
         }
     }
 
@@ -214,10 +223,12 @@ impl Io {
             return Some(done);
         }
         let Kind::Uring(ring) = &mut self.kind else { return None };
-        let cqe = ring.completion().next()?;
+        let cqe = ring.completion().find(|cqe| cqe.user_data() != TOKEN_REMOVED)?;
         let (token, result) = (cqe.user_data(), cqe.result());
         if let Some((fd, _)) = self.watches.iter().flatten().copied().find(|w| w.1 == token)
             && !cqueue::more(cqe.flags())
+            && result != -libc::ECANCELED
+        // a watch that was given up and is wanted again: it has been armed anew
         {
             self.arm(fd, token);
         }

@@ -14,6 +14,7 @@ pub mod control_server;
 pub mod daemon;
 pub mod device_spec;
 pub mod devices;
+pub mod duty;
 pub mod elf;
 pub mod io;
 pub mod lock;

@@ -16,6 +16,8 @@
 //! begins until its event is *read*. If fills could run between the reading and the processing of an event, old content could land in
 //! a range that is new. With the lock, a fill comes wholly before the reading (then the kernel guards it) or after the processing.
 
+use crate::content::Content;
+use crate::duty::Duty;
 use crate::lock::{Mutex, RwLock};
 use crate::park::{Park, ParkPlace};
 use crate::ranges::{Kind, RangeMap};
@@ -84,6 +86,9 @@ impl Space {
     }
 }
 
+/// How long a device that stalls on order stalls, in nanoseconds.
+pub const STALL_NS: u64 = 5_000_000_000;
+
 /// Faults that are to fail, for tests (`OVERSPILL_INJECT`).
 #[derive(Debug, Default)]
 pub struct Inject {
@@ -93,6 +98,10 @@ pub struct Inject {
     pub write_after: u64,
     /// Flip a bit in pages read after this many; 0: never.
     pub flip_after: u64,
+    /// Hold the ends of writes back for [`STALL_NS`] once, after this many; 0: never.
+    pub stall_after: u64,
+    /// When that began, on the monotonic clock.
+    pub stalled_since: core::sync::atomic::AtomicU64,
     /// No more than so many pages per operation, and one at a time, in a swapoff; 0: as many as go.
     pub swapoff_pages: u64,
     /// So many were done.
@@ -102,7 +111,7 @@ pub struct Inject {
 }
 
 impl Inject {
-    /// From `read=N,write=N,flip=N,swapoff_pages=N`.
+    /// From `read=N,write=N,flip=N,stall=N,swapoff_pages=N`.
     pub fn parse(text: &str) -> Inject {
         let mut inject = Inject::default();
         for part in text.split(',') {
@@ -112,6 +121,7 @@ impl Inject {
                 "read" => inject.read_after = n,
                 "write" => inject.write_after = n,
                 "flip" => inject.flip_after = n,
+                "stall" => inject.stall_after = n,
                 "swapoff_pages" => inject.swapoff_pages = n,
                 _ => {}
             }
@@ -127,7 +137,19 @@ impl Inject {
     }
     /// Whether this write is to fail.
     pub fn write(&self) -> bool {
-        Self::due(self.write_after, &self.writes)
+        let done = self.writes.fetch_add(1, Relaxed);
+        self.write_after != 0 && done >= self.write_after
+    }
+    /// Whether the device is to look as if it were busy with something else.
+    pub fn stalled(&self) -> bool {
+        if self.stall_after == 0 || self.writes.load(Relaxed) < self.stall_after {
+            return false;
+        }
+        let now = sys::now_ns();
+        match self.stalled_since.compare_exchange(0, now, Relaxed, Relaxed) {
+            Ok(_) => true,
+            Err(since) => now.saturating_sub(since) < STALL_NS,
+        }
     }
     /// Whether this page is to come back damaged.
     pub fn flip(&self) -> bool {
@@ -146,6 +168,10 @@ pub struct Machine {
     pub core: Mutex<Core>,
     /// How faults come.
     pub delivery: Delivery,
+    /// How pages are stored.
+    pub content: Content,
+    /// Writes that may be in flight, and pages of each.
+    pub writes: (usize, usize),
     /// What `overspill run` and `stat` see.
     pub status: &'static Status,
     /// `overspill run` stands by and will print what is to be said.
@@ -164,6 +190,8 @@ pub struct Machine {
     pub starved: AtomicBool,
     /// A fork is about to happen: nobody starts I/O.
     pub frozen: AtomicU32,
+    /// Which handler reads messages.
+    pub duty: Duty,
     /// Devices that failed too often, by number: what is on them should go elsewhere.
     pub retired: AtomicU32,
     /// The pager is shutting down (library).
@@ -214,6 +242,12 @@ impl Machine {
         let served = match fault {
             Fault::Busy => Served::Busy,
             Fault::NoMemory => Served::NoMemory,
+            Fault::TableFull => {
+                drop(core);
+                self.stop_program(
+                    b"the program was stopped: it has touched more pages, or pages that lie further apart, than Overspill's tables have room for (128 GiB in all, less under a limit of address space: see ulimit -v)",
+                )
+            }
             Fault::PageIn(op) => Served::Read(op),
             Fault::Lost => {
                 drop(core);

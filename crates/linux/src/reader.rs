@@ -3,13 +3,13 @@
 //! A [`Reader`] belongs to one thread. It reads a cluster into a private buffer, compares each page with what was stored, and copies
 //! it into the program (`UFFDIO_COPY`, which never flushes a TLB).
 
-use crate::content::{self, PageBytes};
 use crate::io::{Done, Engine, Io};
-use crate::machine::{Core, Machine};
+use crate::machine::{Core, Machine, Space};
 use crate::sys::{self, Errno};
 use core::sync::atomic::Ordering::Relaxed;
+use overspill_store::PageBytes;
 use overspill_swap::device_stats;
-use overspill_vm::pager::IoResult;
+use overspill_vm::pager::{IoResult, Pager as _};
 use overspill_vm::types::{ContentHash, PAGE_SHIFT, PAGE_SIZE, Slot};
 use overspill_vm::{CLUSTER_PAGES_MAX, Filled, PageIn, Place};
 
@@ -45,13 +45,23 @@ pub const fn buffer_pages(cluster_pages: usize) -> usize {
     SINGLES + CLUSTERS * cluster_pages
 }
 
-/// Compares, places and maps what has been read into `buffer` from `since` (CLOCK_MONOTONIC, in nanoseconds) on. Returns the next window if its reader waits already.
+/// Compares, places and maps what has been read into `buffer` from `since` (CLOCK_MONOTONIC, in nanoseconds) on. If the reader of these pages waits already, the next window is due:
+/// `issue` is given it before the copying, so that the device works meanwhile (it must not wait: locks are held), and what it gives
+/// back is returned.
 ///
 /// # Safety
 /// `buffer` has room for the cluster, page-aligned; the read into it has ended and nobody else uses it.
-pub unsafe fn arrived(machine: &Machine, op: &PageIn, buffer: *mut u8, since: u64, result: Result<usize, Errno>) -> Option<PageIn> {
+pub unsafe fn arrived(
+    machine: &Machine,
+    op: &PageIn,
+    buffer: *mut u8,
+    since: u64,
+    result: Result<usize, Errno>,
+    issue: impl FnOnce(&Space, &Core, PageIn) -> Option<PageIn>,
+) -> Option<PageIn> {
     let mut places = [Place::Discard; CLUSTER_PAGES_MAX];
-    let mut hashes = [ContentHash(0); CLUSTER_PAGES_MAX];
+    let mut stored = [ContentHash::UNKNOWN; CLUSTER_PAGES_MAX];
+    let mut right = [false; CLUSTER_PAGES_MAX];
     // SAFETY: the caller's buffer, and nobody else uses it.
     let result = unsafe { complete(machine, op.slot, op.count, buffer, result) };
     let whole = result.map_or(0, |n| n >> PAGE_SHIFT) as u32;
@@ -59,10 +69,18 @@ pub unsafe fn arrived(machine: &Machine, op: &PageIn, buffer: *mut u8, since: u6
         // SAFETY: the buffer is this thread's, at least a page long.
         unsafe { *buffer ^= 1 };
     }
-    for i in (0..op.count.min(whole)).filter(|i| op.wants(*i)) {
+    let arrived = || (0..op.count.min(whole)).filter(|i| op.wants(*i));
+    {
+        let core = machine.core.lock();
+        for i in arrived() {
+            // a page that is no longer stored is no longer wanted
+            stored[i as usize] = core.vm.pager().content(op.page(i)).unwrap_or(ContentHash::UNKNOWN);
+        }
+    }
+    for i in arrived() {
         // SAFETY: the buffer has `op.count` pages, aligned, and the read into it has ended.
-        let bytes = unsafe { &*(buffer.add((i as usize) << PAGE_SHIFT) as *const PageBytes) };
-        hashes[i as usize] = content::hash(bytes);
+        let bytes = unsafe { &mut *(buffer.add((i as usize) << PAGE_SHIFT) as *mut PageBytes) };
+        right[i as usize] = machine.content.open(op.page(i), stored[i as usize], bytes);
     }
     let map = machine.map.read();
     let addr_of = |i: u32| map.addr(op.page(i));
@@ -73,11 +91,11 @@ pub unsafe fn arrived(machine: &Machine, op: &PageIn, buffer: *mut u8, since: u6
     let check = |i: u32, expected: ContentHash| match result {
         Err(e) => IoResult::Io(e),
         Ok(_) if i >= whole => IoResult::Io(libc::EIO),
-        Ok(_) if hashes[i as usize] != expected => IoResult::Corrupt,
+        Ok(_) if !right[i as usize] || stored[i as usize] != expected => IoResult::Corrupt,
         Ok(_) => IoResult::Ok,
     };
     count_io(machine, &mut core, op.slot, false, op.count, since, result);
-    let next = core.vm.page_in_arrived(op, bounds, check, &mut places);
+    let next = core.vm.page_in_arrived(op, bounds, check, &mut places).and_then(|next| issue(&map, &core, next));
     // a page left parked needs a place; without one it is mapped
     let mut parked = None;
     for (i, place) in places[..op.count as usize].iter_mut().enumerate() {
@@ -218,12 +236,11 @@ impl Reader {
     /// Starts a read. When every buffer is in use, finishes others first.
     pub fn start(&mut self, machine: &Machine, op: PageIn) {
         assert!(op.count as usize <= self.cluster_pages, "a read of {} pages", op.count);
-        let range = if op.count == 1 { 0..SINGLES } else { SINGLES..READS_MAX };
         // Completions of other kinds go back only when a buffer is found: while any lies there, `wait` would not wait.
         let mut others = [None; 8];
         let mut n = 0;
         let flight = loop {
-            if let Some(free) = range.clone().find(|i| self.flights[*i].is_none()) {
+            if let Some(free) = self.free_buffer(op.count) {
                 break free;
             }
             self.io.wait(None);
@@ -239,19 +256,33 @@ impl Reader {
         for done in others.iter().flatten() {
             self.io.put_back(*done);
         }
-        let (fd, offset) = {
+        {
             let map = machine.map.read();
             let core = machine.core.lock();
-            machine.locate(&map, &core, op.slot)
-        };
+            self.issue(machine, &map, &core, flight, op);
+        }
+        self.start_more(machine, &op);
+    }
+
+    fn free_buffer(&self, pages: u32) -> Option<usize> {
+        let mut range = if pages == 1 { 0..SINGLES } else { SINGLES..READS_MAX };
+        range.find(|i| self.flights[*i].is_none())
+    }
+
+    fn issue(&mut self, machine: &Machine, map: &Space, core: &Core, flight: usize, op: PageIn) {
+        let (fd, offset) = machine.locate(map, core, op.slot);
         let buffer = self.buffer(flight);
         self.flights[flight] = Some(InFlight { op, buffer, since: sys::now_ns() });
         self.in_flight += 1;
         let fd = if machine.inject.read() { -1 } else { fd };
         // SAFETY: the buffer belongs to this flight until its completion.
         unsafe { self.io.read(fd, buffer, (op.count as usize) << PAGE_SHIFT, offset, flight as u64) };
+    }
+
+    /// The rest of the window that begins with `op`.
+    fn start_more(&mut self, machine: &Machine, op: &PageIn) {
         if self.in_flight < READS_MAX - CLUSTERS
-            && let Some(more) = read_more(machine, &op)
+            && let Some(more) = read_more(machine, op)
         {
             self.start(machine, more);
         }
@@ -259,11 +290,28 @@ impl Reader {
 
     /// A read has ended.
     pub fn finish(&mut self, machine: &Machine, done: Done) {
-        let flight = self.flights[done.token as usize].take().expect("a read in flight");
+        let at = done.token as usize;
+        let flight = self.flights[at].expect("a read in flight");
+        let mut issued = None;
+        let issue = |map: &Space, core: &Core, next: PageIn| match self.free_buffer(next.count) {
+            // with plain I/O it would be read here and now, under locks
+            Some(free) if self.io.is_asynchronous() => {
+                self.issue(machine, map, core, free, next);
+                self.io.submit();
+                issued = Some(next);
+                None
+            }
+            _ => Some(next),
+        };
+        // SAFETY: the flight's own buffer, which stays taken until below, and its read has ended.
+        let next = unsafe { arrived(machine, &flight.op, flight.buffer, flight.since, done.result, issue) };
+        self.flights[at] = None;
         self.in_flight -= 1;
-        // SAFETY: the flight's own buffer, and its read has ended.
-        if let Some(next) = unsafe { arrived(machine, &flight.op, flight.buffer, flight.since, done.result) } {
+        if let Some(next) = next {
             self.start(machine, next);
+        }
+        if let Some(op) = issued {
+            self.start_more(machine, &op);
         }
     }
 }

@@ -1,6 +1,9 @@
 //! Setting a machine up, and what can go wrong with it, in sentences.
 
+use crate::content::Content;
+use crate::daemon;
 use crate::device_spec::DeviceSpec;
+use crate::duty::Duty;
 use crate::io::Engine;
 use crate::lock::{Mutex, RwLock};
 use crate::machine::{Core, Delivery, Inject, Machine, Space, ZEROES_PAGES};
@@ -30,6 +33,8 @@ pub struct Options<'a> {
     pub engine: Engine,
     /// How faults come.
     pub delivery: Delivery,
+    /// Whether what is written is encrypted.
+    pub encrypt: bool,
     /// How many pages may be managed.
     pub pages_max: u64,
     /// How many objects there may be.
@@ -54,6 +59,8 @@ pub enum SetupError {
     Swap(Errno, String),
     /// io_uring was asked for and is refused.
     Engine(Errno),
+    /// There is no locked memory or no randomness for a key.
+    Key(Errno),
     /// mmap(2) or clone(2) failed.
     Memory(Errno),
 }
@@ -100,6 +107,15 @@ impl fmt::Display for SetupError {
                 write!(f, "no swap file could be made at {place}: {}: choose another place with --swap", os(*e))
             }
             SetupError::Engine(e) => write!(f, "io_uring is refused here ({}): use --engine auto or --engine psync", os(*e)),
+            SetupError::Key(e @ (libc::ENOMEM | libc::EPERM | libc::EAGAIN)) => write!(
+                f,
+                "no page of memory could be locked for the key that encrypts swap ({}): raise the limit (ulimit -l), or do without \
+                 encryption (--no-encrypt)",
+                os(*e)
+            ),
+            SetupError::Key(e) => {
+                write!(f, "no key could be made to encrypt swap with ({}): do without encryption (--no-encrypt)", os(*e))
+            }
             SetupError::Memory(e) => write!(f, "the pager could not get memory or threads for itself: {}", os(*e)),
         }
     }
@@ -118,7 +134,7 @@ pub fn cluster_pages(memory_pages: u32) -> usize {
 /// As [`Uffd::open`].
 pub fn open_uffds(delivery: Delivery) -> Result<(Uffd, Uffd), Errno> {
     let full = delivery == Delivery::Threads;
-    let features = uffd::FEATURE_MOVE | if full { uffd::FEATURES_EVENTS } else { uffd::FEATURE_SIGBUS };
+    let features = uffd::FEATURE_MOVE | if full { uffd::FEATURES_EVENTS | uffd::FEATURE_THREAD_ID } else { uffd::FEATURE_SIGBUS };
     let program = Uffd::open(full, features | uffd::FEATURE_POISON).or_else(|_| Uffd::open(full, features))?;
     let parking = Uffd::open(false, uffd::FEATURE_MOVE)?;
     Ok((program, parking))
@@ -161,6 +177,8 @@ pub fn machine(options: &Options<'_>, status: &'static Status) -> Result<Machine
     if options.memory_bytes < overspill_vm::MEMORY_BYTES_MIN {
         return Err(SetupError::Config(ConfigError::BudgetTooSmall));
     }
+    let content = if options.encrypt { Content::sealed().map_err(SetupError::Key)? } else { Content::Checked };
+    let writes = daemon::writes(memory_pages, content.is_sealed());
     let (program, parking) = open_uffds(options.delivery).map_err(|e| SetupError::Userfaultfd(e, options.delivery))?;
     let mut devices: Vec<_> = options.swap.iter().collect();
     devices.sort_by_key(|d| core::cmp::Reverse(d.priority));
@@ -203,6 +221,7 @@ pub fn machine(options: &Options<'_>, status: &'static Status) -> Result<Machine
     let mut vm = Vm::new(config, pager, &status.counters).map_err(SetupError::Config)?;
     vm.charge((options.readers * reader::buffer_pages(cluster_pages(memory_pages))) as u32);
     status.counters.swap_capacity_bytes.set(capacity * PAGE_SIZE as u64);
+    vm.charge(daemon::buffer_pages(writes, content.is_sealed()) as u32);
     status.policy.set(options.policy.as_bytes());
     status.engine.set(options.engine.name().as_bytes());
     status.swap.set(names(options.swap).as_bytes());
@@ -222,6 +241,8 @@ pub fn machine(options: &Options<'_>, status: &'static Status) -> Result<Machine
         swapping: Mutex::new(()),
         core: Mutex::new(core),
         delivery: options.delivery,
+        content,
+        writes,
         status,
         supervised: AtomicBool::new(false),
         inject: std::env::var("OVERSPILL_INJECT").map(|text| Inject::parse(&text)).unwrap_or_default(),
@@ -231,6 +252,7 @@ pub fn machine(options: &Options<'_>, status: &'static Status) -> Result<Machine
         waiters: AtomicU32::new(0),
         starved: AtomicBool::new(false),
         frozen: AtomicU32::new(0),
+        duty: Duty::default(),
         retired: AtomicU32::new(0),
         quit: AtomicBool::new(false),
         quit_event: AtomicI32::new(-1),

@@ -140,20 +140,20 @@ impl Machine {
 
     /// Reads waiting messages. Events are followed at once; addresses of faults are given to `fault`, after the lock is free.
     /// Returns whether there may be more.
-    pub fn read_messages(&self, mut fault: impl FnMut(usize)) -> bool {
+    pub fn read_messages(&self, mut fault: impl FnMut(usize, u32)) -> bool {
         let mut messages = [Message::default(); MESSAGES];
         let mut map = self.map.write();
         let n = map.program.read(&mut messages);
         for message in &messages[..n] {
             match message.decode() {
-                Event::Fault(_) | Event::Other => {}
+                Event::Fault(..) | Event::Other => {}
                 event => self.follow(&mut map, event),
             }
         }
         drop(map);
         for message in &messages[..n] {
-            if let Event::Fault(addr) = message.decode() {
-                fault(addr);
+            if let Event::Fault(addr, tid) = message.decode() {
+                fault(addr, tid);
             }
         }
         n == MESSAGES
@@ -206,7 +206,7 @@ impl Machine {
                 let _ = map.ranges.insert(moved);
                 self.core.lock().vm.rename_range(r.page(from), moved.page(to), (len >> PAGE_SHIFT) as u64);
             }
-            Event::Fault(_) | Event::Other => {}
+            Event::Fault(..) | Event::Other => {}
         }
         self.drop_places(map, false);
     }
@@ -278,7 +278,7 @@ impl Machine {
     /// The program has a new anonymous private range.
     pub fn add_range(&self, start: usize, end: usize) {
         // what was there before is gone; its event (if it was managed) is read first
-        while self.read_messages(|addr| self.wake_any(addr)) {}
+        while self.read_messages(|addr, _| self.wake_any(addr)) {}
         let mut map = self.map.write();
         if map.ranges.overlap(start, end, Kind::Managed).is_none() && self.insert_native(&mut map, start, end) {
             return;
@@ -337,7 +337,7 @@ impl Machine {
 
     /// A managed range was moved or resized by a followed mremap: it is at `new` now. A move was reported as an event; growth is not.
     pub fn resized_range(&self, old_len: usize, new: usize, new_len: usize) {
-        while self.read_messages(|addr| self.wake_any(addr)) {}
+        while self.read_messages(|addr, _| self.wake_any(addr)) {}
         if new_len <= old_len {
             return;
         }

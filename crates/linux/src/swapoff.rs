@@ -17,7 +17,6 @@
 //! Memory: the flights' buffers and tables, charged to the budget before they are touched. With [`Inject::swapoff_pages`](crate::machine::Inject) a run
 //! has that many pages at most, and there is one flight: the yardstick of page by page.
 
-use crate::content::{self, PageBytes};
 use crate::control::Progress;
 use crate::daemon;
 use crate::devices;
@@ -26,6 +25,7 @@ use crate::machine::Machine;
 use crate::reader;
 use crate::sys::{self, Errno, IoVec, futex_wait};
 use core::sync::atomic::AtomicU32;
+use overspill_store::PageBytes;
 use overspill_vm::pager::{IoResult, Pager};
 use overspill_vm::types::{ContentHash, DeviceId, PAGE_SHIFT, PAGE_SIZE, Slot};
 use overspill_vm::{CLUSTER_PAGES_MAX, MoveRun, PageIn, Swapoff, SwapoffRefusal, SwapoffStep};
@@ -64,7 +64,9 @@ enum Flight {
 
 /// What a flight knows of its pages. It lies behind the buffers in their mapping: a bare thread's stack is too short for it.
 struct Table {
-    hashes: [ContentHash; CLUSTER_PAGES_MAX],
+    /// What was stored when the read had ended, if what was read is that.
+    right: [Option<ContentHash>; CLUSTER_PAGES_MAX],
+    scratch: PageBytes,
     iov: [IoVec; CLUSTER_PAGES_MAX],
 }
 
@@ -311,8 +313,8 @@ impl Worker {
 
     fn table(&mut self, flight: usize) -> &mut Table {
         let page = self.flights_max * self.run_pages as usize + flight * TABLE_PAGES as usize;
-        // SAFETY: the tables lie behind the buffers in the worker's mapping, page-aligned and one beside the other; zeroed bytes are valid
-        // numbers; the worker is borrowed exclusively.
+        // SAFETY: the tables lie behind the buffers in the worker's mapping, page-aligned and one beside the other; zeroed bytes are
+        // valid (nothing is right); the worker is borrowed exclusively.
         unsafe { &mut *self.buffers.add(page << PAGE_SHIFT).cast() }
     }
 
@@ -339,7 +341,9 @@ impl Worker {
                 Flight::Free => unreachable!("a completion without a flight"),
                 Flight::PageIn { op, since } => {
                     // SAFETY: the flight's own buffer, and its read has ended.
-                    let _ = unsafe { reader::arrived(machine, &op, self.buffer(at, 0), since, done.result) };
+                    let next =
+                        unsafe { reader::arrived(machine, &op, self.buffer(at, 0), since, done.result, |_, _, next| Some(next)) };
+                    assert!(next.is_none(), "such a read belongs to no stream");
                     self.progress.memory_pages += op.wanted.count_ones() as u64;
                 }
                 Flight::Read { run, since } => self.arrived(machine, at, run, since, done),
@@ -360,19 +364,30 @@ impl Worker {
             // SAFETY: as above, at least a page long.
             unsafe { *buffer ^= 1 };
         }
-        for i in (0..whole.min(run.count)).filter(|i| run.wanted >> i & 1 == 1) {
+        let read = || (0..whole.min(run.count)).filter(|i| run.wanted >> i & 1 == 1);
+        {
+            let core = machine.core.lock();
+            for i in read() {
+                self.table(flight).right[i as usize] = core.vm.pager().content(run.page(i));
+            }
+        }
+        for i in read() {
             // SAFETY: as above: the page lies within what was read.
             let bytes = unsafe { &*(self.buffer(flight, i) as *const PageBytes) };
-            self.table(flight).hashes[i as usize] = content::hash(bytes);
+            let Table { right, scratch, .. } = self.table(flight);
+            right[i as usize] = right[i as usize].filter(|stored| {
+                scratch.copy_from_slice(bytes); // what goes on to the other device is what was read, sealed as it is
+                machine.content.open(run.page(i), *stored, scratch)
+            });
         }
-        let hashes = &self.table(flight).hashes;
+        let right = &self.table(flight).right;
         let good = {
             let mut core = machine.core.lock();
             reader::count_io(machine, &mut core, run.slot, false, run.count, since, result);
             core.vm.swapoff_arrived(&run, |i, expected| match result {
                 Err(e) => IoResult::Io(e),
                 Ok(_) if i >= whole => IoResult::Io(libc::EIO),
-                Ok(_) if hashes[i as usize] != expected => IoResult::Corrupt,
+                Ok(_) if right[i as usize] != Some(expected) => IoResult::Corrupt,
                 Ok(_) => IoResult::Ok,
             })
         };
@@ -452,7 +467,7 @@ impl Worker {
         let each = (0..CLUSTER_PAGES_MAX as u32).filter(|i| pages >> i & 1 == 1);
         for (k, i) in each.enumerate() {
             let result = if (k as u32) < whole { IoResult::Ok } else { failed };
-            let hash = self.table(flight).hashes[i as usize];
+            let hash = self.table(flight).right[i as usize].unwrap_or(ContentHash::UNKNOWN);
             self.progress.moved_pages += core.vm.swapoff_written(run, i, Slot(slot.0 + k as u32), hash, result) as u64;
         }
     }

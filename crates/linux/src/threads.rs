@@ -5,6 +5,7 @@
 //! program that closes every descriptor it does not know cannot close the pager's, and sees the numbers it would see without.
 
 use crate::daemon::Daemon;
+use crate::duty::Duty;
 use crate::io::Engine;
 use crate::machine::{Machine, Served};
 use crate::reader::{Reader, TOKEN_OTHER};
@@ -19,7 +20,7 @@ const TOKEN_QUIT: u64 = TOKEN_OTHER + 1;
 const DEFERRED_MAX: usize = 64;
 
 /// Serves messages until the machine quits. One per CPU, bound to it: a handler on the faulting thread's CPU answers in 8 us, one that
-/// is woken across CPUs in 45 us and more on a virtual machine.
+/// is woken across CPUs in 45 us and more on a virtual machine. Which of them poll: see [`crate::duty`].
 ///
 /// `ready` is called once the handler can serve.
 ///
@@ -34,22 +35,36 @@ pub fn handler(
 ) -> Result<(), Errno> {
     let mut reader = Reader::new(engine, cluster_pages)?;
     let messages = machine.map.read().program.raw();
-    reader.io.watch(messages, TOKEN_MESSAGES);
     match machine.quit_event.load(Acquire) {
         -1 => {}
         event => reader.io.watch(event, TOKEN_QUIT),
     }
     if let Some(cpu) = cpu {
         sys::pin_to_cpu(cpu);
+        machine.duty.join(cpu);
     }
     ready();
     let mut deferred = [0usize; DEFERRED_MAX];
     let mut waiting = 0;
     let mut readable = true;
+    let mut polls = false;
     while !machine.quit.load(Acquire) {
         if machine.is_frozen() && reader.in_flight() == 0 {
             futex_wait(&machine.frozen, 1, 10_000_000);
             readable = true;
+            continue;
+        }
+        let poller = machine.duty.poller();
+        if polls != Duty::polls(poller, cpu) {
+            polls = !polls;
+            if polls {
+                reader.io.watch(messages, TOKEN_MESSAGES);
+            } else {
+                reader.io.unwatch(TOKEN_MESSAGES);
+            }
+        }
+        if !polls && reader.in_flight() == 0 && waiting == 0 {
+            machine.duty.wait(poller);
             continue;
         }
         if !(readable && reader.in_flight() == 0) {
@@ -71,7 +86,10 @@ pub fn handler(
             serve(machine, &mut reader, deferred[i], &mut deferred, &mut waiting);
         }
         while readable && waiting + 16 <= DEFERRED_MAX {
-            readable = machine.read_messages(|addr| serve(machine, &mut reader, addr, &mut deferred, &mut waiting));
+            readable = machine.read_messages(|addr, tid| {
+                machine.duty.note(tid, cpu);
+                serve(machine, &mut reader, addr, &mut deferred, &mut waiting);
+            });
         }
     }
     Ok(())
@@ -102,7 +120,7 @@ fn serve(machine: &Machine, reader: &mut Reader, addr: usize, deferred: &mut [us
 /// # Errors
 /// If its I/O cannot be set up.
 pub fn daemon(machine: &Machine, engine: Engine, ready: impl FnOnce()) -> Result<(), Errno> {
-    let mut daemon = Daemon::new(engine)?;
+    let mut daemon = Daemon::new(machine, engine)?;
     ready();
     daemon.run(machine);
     Ok(())

@@ -8,6 +8,8 @@ use core::mem::size_of;
 
 /// UFFD_FEATURE_EVENT_REMAP, _REMOVE, _UNMAP.
 pub const FEATURES_EVENTS: u64 = 1 << 2 | 1 << 3 | 1 << 6;
+/// UFFD_FEATURE_THREAD_ID.
+pub const FEATURE_THREAD_ID: u64 = 1 << 8;
 /// UFFD_FEATURE_SIGBUS.
 pub const FEATURE_SIGBUS: u64 = 1 << 7;
 /// UFFD_FEATURE_POISON.
@@ -75,8 +77,8 @@ pub struct Message {
 /// What a message says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// A thread touched a missing page at this address.
-    Fault(usize),
+    /// A thread touched a missing page: address, thread id (0 if it was not asked for).
+    Fault(usize, u32),
     /// The range moved: from, to, bytes.
     Remap(usize, usize, usize),
     /// The range is about to be discarded: start, end.
@@ -92,7 +94,7 @@ impl Message {
     pub fn decode(&self) -> Event {
         let [a, b, c] = self.args.map(|x| x as usize);
         match self.event {
-            0x12 => Event::Fault(b),
+            0x12 => Event::Fault(b, c as u32),
             0x14 => Event::Remap(a, b, c),
             0x15 => Event::Remove(a, b),
             0x16 => Event::Unmap(a, b),

@@ -25,6 +25,8 @@ pub enum Error {
     },
     /// io_uring was asked for by name and is refused.
     Engine(io::Error),
+    /// No key could be made, or locked in memory, to encrypt swap with.
+    Key(io::Error),
     /// The pager could not get memory, threads or descriptors for itself.
     Resources(io::Error),
     /// The handler for SIGBUS could not be installed.
@@ -70,6 +72,11 @@ impl fmt::Display for Error {
             Error::Userfaultfd(e) => write!(f, "{e}"),
             Error::Swap { place, source } => write!(f, "no swap file could be made at {}: {source}", place.display()),
             Error::Engine(e) => write!(f, "io_uring is refused here: {e}"),
+            Error::Key(e) => write!(
+                f,
+                "no key could be made and locked in memory to encrypt swap with: {e}: raise the limit on locked memory, or build the pager \
+                 with encrypt(false)"
+            ),
             Error::Resources(e) => write!(f, "the pager could not get memory, threads or descriptors for itself: {e}"),
             Error::Handler(e) => write!(f, "the handler for SIGBUS could not be installed: {e}"),
             Error::HandlerReplaced => {
@@ -97,7 +104,12 @@ impl std::error::Error for Error {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             Error::Userfaultfd(e) => Some(e),
-            Error::Swap { source: e, .. } | Error::Engine(e) | Error::Resources(e) | Error::Handler(e) | Error::Map(e) => Some(e),
+            Error::Swap { source: e, .. }
+            | Error::Engine(e)
+            | Error::Key(e)
+            | Error::Resources(e)
+            | Error::Handler(e)
+            | Error::Map(e) => Some(e),
             _ => None,
         }
     }

@@ -189,7 +189,7 @@ fn read(shared: &Shared, op: PageIn) {
     let machine = &shared.machine;
     let beside = if shared.manual.is_none() { reader::read_more(machine, &op) } else { None };
     let late = beside.and_then(|op| shared.queue.push(op).err());
-    let next = reads::read_here(machine, shared.pool(), &op);
+    let next = reads::read_here(machine, shared.pool(), &op, |next| queue_up(shared, next));
     for op in [late, next].into_iter().flatten() {
         hand_over(shared, op);
     }
@@ -199,11 +199,16 @@ fn read(shared: &Shared, op: PageIn) {
 fn hand_over(shared: &Shared, op: PageIn) {
     let mut next = Some(op);
     while let Some(op) = next {
-        next = match shared.manual {
-            Some(_) => Some(op),
-            None => shared.queue.push(op).err(),
-        }
-        .and_then(|op| reads::read_here(&shared.machine, shared.pool(), &op));
+        next = queue_up(shared, op)
+            .and_then(|op| reads::read_here(&shared.machine, shared.pool(), &op, |next| queue_up(shared, next)));
+    }
+}
+
+/// Hands `op` to the reader thread, or gives it back.
+fn queue_up(shared: &Shared, op: PageIn) -> Option<PageIn> {
+    match shared.manual {
+        Some(_) => Some(op),
+        None => shared.queue.push(op).err(),
     }
 }
 

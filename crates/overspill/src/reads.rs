@@ -92,9 +92,9 @@ impl Drop for Buffer<'_> {
     }
 }
 
-/// Reads `op` in the calling thread. Answers the next window if its reader waits already. Does not allocate.
-/// => the caller holds no lock of the pager's
-pub fn read_here(machine: &Machine, pool: &Pool, op: &PageIn) -> Option<PageIn> {
+/// Reads `op` in the calling thread. If its reader waits already, `issue` is given the next window; what it gives back is returned.
+/// Does not allocate. => the caller holds no lock of the pager's
+pub fn read_here(machine: &Machine, pool: &Pool, op: &PageIn, issue: impl FnOnce(PageIn) -> Option<PageIn>) -> Option<PageIn> {
     let buffer = pool.take(op.count);
     let (fd, offset) = {
         let map = machine.map.read();
@@ -106,7 +106,7 @@ pub fn read_here(machine: &Machine, pool: &Pool, op: &PageIn) -> Option<PageIn> 
     // SAFETY: the buffer is this thread's until it is dropped, page-aligned, and long enough for a cluster of `count` pages.
     let result = unsafe { sys::pread_full(fd, buffer.start, op.count as usize * PAGE_SIZE, offset) };
     // SAFETY: the pool gave this buffer to this thread alone, and the read into it has ended.
-    unsafe { reader::arrived(machine, op, buffer.start, since, result) }
+    unsafe { reader::arrived(machine, op, buffer.start, since, result, |_, _, next| issue(next)) }
 }
 
 /// Reads waiting for the reader thread.

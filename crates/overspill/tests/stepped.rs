@@ -10,7 +10,8 @@ fn compare(what: &str, policy: &'static str, pages: usize, references: &[(u64, b
     let memory_pages = (BUDGET as usize / PAGE) as u32;
     let config = ReplayConfig { policy, ..ReplayConfig::new(memory_pages, pages as u64) };
     let slots = config.slots as u64 * PAGE as u64;
-    let builder = Pager::builder().memory(BUDGET).swap_limit(slots).policy(policy);
+    // without encryption, whose buffers are charged to the budget; the simulator has none
+    let builder = Pager::builder().encrypt(false).memory(BUDGET).swap_limit(slots).policy(policy);
     let Some(pager) = build(builder.manual_daemon(true).decisions_max(config.decisions_max)) else { return };
     let mut region = pager.region(pages * PAGE).expect("a region");
     let words = region.as_mut_slice_of::<u64>();

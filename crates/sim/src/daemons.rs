@@ -119,7 +119,7 @@ impl<S: Store> World<S> {
         let seen = process.parked[frame.at()];
         let value = seen.unwrap_or(garbage);
         let at = process.at(page);
-        let look = process.vm.launder_look(page, value == 0, hash(value));
+        let look = process.vm.launder_look(page, value == 0, hash(page, value));
         let name = match look {
             Look::Drop(_) => "look: zero",
             Look::Settled => "look: settled",
@@ -154,7 +154,7 @@ impl<S: Store> World<S> {
         let Some(run) = process.vm.launder_slots(want as u32, items[0].page) else {
             process.fruitless += items.len() as u32;
             for item in items {
-                process.vm.launder_done(item.page, None, hash(item.seen), IoResult::NoSpace);
+                process.vm.launder_done(item.page, None, hash(item.page, item.seen), IoResult::NoSpace);
                 if item.charged {
                     process.vm.uncharge(1);
                     process.held_copies -= 1;

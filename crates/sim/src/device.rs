@@ -8,6 +8,7 @@
 //! | a slot holds garbage from the beginning of its write to the end (torn) | nobody reads it meanwhile |
 //! | short reads and writes | the machine does the rest |
 //! | a write fails (EIO), leaving garbage | the page stays in memory, the slot comes back, it is written again elsewhere |
+//! | all writes to one of several devices fail from some moment on | it is retired, and its pages go elsewhere |
 //! | a write finds no room (ENOSPC), or no slot is free, or no metadata | the page stays in memory; when nothing can be evicted any more, the budget gives way, counted |
 //!
 //! What cannot be survived, but must be noticed: the access gets an error (`Fault::Lost`), never wrong content:
@@ -15,7 +16,9 @@
 //! | fault | what is asked |
 //! | --- | --- |
 //! | a read fails (EIO) | exactly the pages concerned are lost |
-//! | content comes back different: flipped on the way, flipped on the device, or the write was acknowledged and never done | the same |
+//! | content comes back different: flipped on the way or on the device | the same |
+//! | a write was acknowledged and never done: the place holds what it held before, perhaps an older version of the same page | the same |
+//! | a write went to another place of the file: there lies another page's content, and here what was here before | the same |
 //!
 //! Not modelled: a device that never answers (the program waits, as with the kernel's swap), memory errors, a crash of the pager.
 //!
@@ -59,9 +62,11 @@ pub struct Got {
 
 /// A read in flight.
 #[derive(Clone, Debug)]
-pub struct Read {
+pub struct Read<Op = PageIn> {
     /// What the core asked for.
-    pub op: PageIn,
+    pub op: Op,
+    /// How many pages.
+    pub count: u32,
     /// Where the first page lies.
     pub place: Place,
     /// The pages that are in.
@@ -74,6 +79,8 @@ pub struct Read {
 pub struct Write {
     /// What is left of it.
     pub items: Vec<Item>,
+    /// What its places held before.
+    before: BTreeMap<Place, u64>,
     due: u64,
 }
 
@@ -82,6 +89,8 @@ pub struct Write {
 pub struct Device {
     content: BTreeMap<Place, u64>,
     damaged: BTreeSet<Place>,
+    /// Files whose writes all fail.
+    dead: BTreeSet<u32>,
     faults: Faults,
     latency: u64,
 }
@@ -89,7 +98,7 @@ pub struct Device {
 impl Device {
     /// An empty device whose operations take up to `latency` steps.
     pub fn new(faults: Faults, latency: u64) -> Self {
-        Device { content: BTreeMap::new(), damaged: BTreeSet::new(), faults, latency }
+        Device { content: BTreeMap::new(), damaged: BTreeSet::new(), dead: BTreeSet::new(), faults, latency }
     }
     /// What a place holds (checkers).
     pub fn peek(&self, place: Place) -> Option<u64> {
@@ -100,26 +109,37 @@ impl Device {
         self.damaged.contains(&place)
     }
 
-    /// Starts a read.
-    pub fn read(&mut self, now: u64, op: PageIn, place: Place, rng: &mut Rng) -> Read {
-        Read { op, place, got: Vec::with_capacity(op.count as usize), due: now + rng.below(self.latency) }
+    /// From now on no write to `file` succeeds.
+    pub fn kill(&mut self, file: u32) {
+        self.dead.insert(file);
+    }
+    /// Only these files are open anywhere: the others are gone, with what they hold.
+    pub fn keep_files(&mut self, open: &BTreeSet<u32>) {
+        self.content.retain(|place, _| open.contains(&place.0));
+        self.damaged.retain(|place| open.contains(&place.0));
+    }
+
+    /// Starts a read of `count` pages.
+    pub fn read<Op>(&mut self, now: u64, op: Op, count: u32, place: Place, rng: &mut Rng) -> Read<Op> {
+        Read { op, count, place, got: Vec::with_capacity(count as usize), due: now + rng.below(self.latency) }
     }
 
     /// Starts a write: from now on its places hold garbage.
     pub fn write(&mut self, now: u64, items: Vec<Item>, rng: &mut Rng) -> Write {
+        let mut before = BTreeMap::new();
         for item in &items {
-            self.content.insert(item.place, mix(rng.bits()) | 1 << 63);
+            before.extend(self.content.insert(item.place, mix(rng.bits()) | 1 << 63).map(|old| (item.place, old)));
             self.damaged.remove(&item.place);
         }
-        Write { items, due: now + rng.below(self.latency) }
+        Write { items, before, due: now + rng.below(self.latency) }
     }
 
     /// Goes on with a read. Returns whether it has ended.
-    pub fn read_step(&mut self, now: u64, read: &mut Read, rng: &mut Rng) -> bool {
+    pub fn read_step<Op>(&mut self, now: u64, read: &mut Read<Op>, rng: &mut Rng) -> bool {
         if read.due > now {
             return false;
         }
-        let left = read.op.count as usize - read.got.len();
+        let left = read.count as usize - read.got.len();
         let failed = rng.chance(self.faults.read_error);
         let part = if left > 1 && rng.chance(self.faults.short) { 1 + rng.index(left - 1) } else { left };
         for _ in 0..part {
@@ -149,7 +169,7 @@ impl Device {
             return Vec::new();
         }
         let left = write.items.len();
-        let result = if rng.chance(self.faults.write_error) {
+        let result = if rng.chance(self.faults.write_error) || self.dead.contains(&write.items[0].place.0) {
             IoResult::Io(5)
         } else if rng.chance(self.faults.no_space) {
             IoResult::NoSpace
@@ -163,10 +183,22 @@ impl Device {
             if *result != IoResult::Ok {
                 continue;
             }
-            if rng.chance(self.faults.corrupt) {
-                self.damaged.insert(item.place); // acknowledged and never done
-            } else {
+            if !rng.chance(self.faults.corrupt) {
                 self.content.insert(item.place, item.value);
+                continue;
+            }
+            // acknowledged and never done, or done elsewhere
+            self.damaged.insert(item.place);
+            match write.before.get(&item.place) {
+                Some(old) => self.content.insert(item.place, *old),
+                None => self.content.remove(&item.place),
+            };
+            if rng.chance(500) {
+                let other = (item.place.0, rng.below(u64::from(item.place.1) + 1) as u32);
+                if let Some(value) = self.content.get_mut(&other) {
+                    *value = item.value;
+                    self.damaged.insert(other);
+                }
             }
         }
         if ended.len() > 1 {
@@ -177,7 +209,7 @@ impl Device {
     }
 }
 
-/// The hash that stands for a page's content: a bijection, so different contents never agree.
-pub fn hash(value: u64) -> ContentHash {
-    ContentHash(mix(value))
+/// The hash that stands for a page's content: a bijection, so different contents never agree, nor do different pages.
+pub fn hash(page: PageId, value: u64) -> ContentHash {
+    ContentHash::new(page, mix(value) as u128, 0)
 }

@@ -32,6 +32,9 @@ impl<S: Store> World<S> {
         if self.sc.faults.no_space > 0 && self.rng.chance(300) {
             self.procs[p].vm.pager_mut().inner.set_full(None);
         }
+        if self.rng.chance(self.sc.swaps) {
+            self.change_swap(p);
+        }
         if self.sc.processes_max > 1 && self.rng.chance(200) {
             let alive = self.procs.iter().filter(|p| p.alive).count();
             if p > 0 && self.rng.chance(300) {
@@ -68,6 +71,8 @@ impl<S: Store> World<S> {
             reads: Vec::new(),
             arriving: Vec::new(),
             writes: Vec::new(),
+            swapoffs: Vec::new(),
+            moves: Vec::new(),
             freezing: false,
             ending: false,
             fruitless: 0,
@@ -86,6 +91,8 @@ impl<S: Store> World<S> {
     pub fn exit(&mut self, p: usize) {
         self.procs[p].alive = false;
         self.procs[p].vm.pager_mut().exit();
+        self.procs[p].swapoffs.clear();
+        self.close_files();
         self.note(p, "ended", p, 0);
         for other in 0..self.procs.len() {
             if self.procs[other].alive && !self.has_descendants(other) {

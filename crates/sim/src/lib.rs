@@ -37,6 +37,7 @@ mod replay;
 pub mod rng;
 mod scenario;
 mod store;
+mod swaps;
 mod threads;
 mod transfers;
 mod world;
@@ -68,7 +69,8 @@ pub fn run_with(scenario: &Scenario, pager: PagerKind) -> Result<Report, Failure
     match pager {
         PagerKind::Model => run_over(scenario, ModelPager::new(scenario.slots)),
         PagerKind::Swap => {
-            let config = overspill_swap::Config { pages_max: 2 * scenario.pages as u64, slots_max: scenario.slots, devices_max: 8 };
+            let config =
+                overspill_swap::Config { pages_max: 2 * scenario.pages as u64, slots_max: scenario.slots, devices_max: 12 };
             run_over(scenario, SwapPager::new(config))
         }
     }

@@ -117,8 +117,8 @@ impl Pager for ModelPager {
     }
     fn rename(&mut self, from: PageId, to: PageId) -> bool {
         assert!(!self.map.contains_key(&to), "{to:?} is stored");
-        let Some(entry) = self.map.remove(&from) else { return false };
-        self.map.insert(to, entry);
+        let Some((slot, content)) = self.map.remove(&from) else { return false };
+        self.map.insert(to, (slot, content.renamed(from, to)));
         true
     }
     fn used(&self) -> u64 {

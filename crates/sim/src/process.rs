@@ -6,7 +6,7 @@
 use crate::device::{Item, Read, Write};
 use crate::store::{Place, Store, Watched};
 use overspill_vm::types::{FrameId, ObjectId, PageId, PageIndex};
-use overspill_vm::{CLUSTER_PAGES_MAX, Member, PageIn, Place as Goes, Vm};
+use overspill_vm::{CLUSTER_PAGES_MAX, Member, MoveRun, PageIn, Place as Goes, Swapoff, Vm};
 use std::ops::Range;
 
 /// Where page numbers start in an object.
@@ -72,6 +72,28 @@ pub struct Arriving {
     pub done: u32,
     /// The next window.
     pub next: Option<PageIn>,
+}
+
+/// A run of a swapoff.
+#[derive(Clone, Debug)]
+pub enum Move {
+    /// Being read.
+    Reading(Read<MoveRun>),
+    /// Read; these have no slot yet.
+    Placing(MoveRun, Vec<Item>),
+    /// These have no slot yet, the others are being written.
+    Writing(MoveRun, Vec<Item>, Write),
+}
+
+/// A swapoff under way.
+#[derive(Clone, Copy, Debug)]
+pub struct Leaving {
+    /// Where the core is.
+    pub off: Swapoff,
+    /// Pages left when there last were fewer than before.
+    pub left: u64,
+    /// Answers since then that there is no room.
+    pub no_room: u32,
 }
 
 /// How a system call changes the address space.
@@ -149,6 +171,10 @@ pub struct Process<S: Store> {
     pub arriving: Vec<Arriving>,
     /// Writes in flight.
     pub writes: Vec<Write>,
+    /// Swapoffs under way.
+    pub swapoffs: Vec<Leaving>,
+    /// Runs of theirs.
+    pub moves: Vec<Move>,
     /// About to fork or end: nothing new is begun.
     pub freezing: bool,
     /// Ends when frozen, rather than forks.
@@ -216,6 +242,7 @@ impl<S: Store> Process<S> {
             && self.reads.is_empty()
             && self.arriving.is_empty()
             && self.writes.is_empty()
+            && self.moves.is_empty()
             && self.daemons.iter().all(|d| matches!(d, Daemon::Idle))
     }
     /// Frames whose content is still to be dropped, and are counted as used until then.

@@ -151,7 +151,7 @@ impl Stepped {
             }
             Fault::PageIn(op) => self.read(Some(op)),
             Fault::NoMemory => return true,
-            Fault::Busy | Fault::Lost => unreachable!("everything is done at once, and nothing fails"),
+            Fault::Busy | Fault::Lost | Fault::TableFull => unreachable!("everything is done at once, and nothing fails"),
         }
         false
     }
@@ -166,7 +166,7 @@ impl Stepped {
             let mut places = [Place::Discard; CLUSTER_PAGES_MAX];
             let stored = &self.stored;
             let value = |i: u32| stored[&Slot(op.slot.0 + i)];
-            let check = |i, expected| if hash(value(i)) == expected { IoResult::Ok } else { IoResult::Corrupt };
+            let check = |i, expected| if hash(op.page(i), value(i)) == expected { IoResult::Ok } else { IoResult::Corrupt };
             next = self.vm.page_in_arrived(&op, 0..self.pages, check, &mut places);
             for i in 0..op.count {
                 let (page, value) = (op.page(i), self.stored[&Slot(op.slot.0 + i)]);
@@ -221,7 +221,7 @@ impl Stepped {
         let mut writes = Vec::new();
         for &(page, frame) in &self.batch {
             let value = self.parked[&frame];
-            match self.vm.launder_look(page, value == 0, hash(value)) {
+            match self.vm.launder_look(page, value == 0, hash(page, value)) {
                 Look::Drop(frame) => {
                     self.parked.remove(&frame);
                     self.vm.frames_dropped(std::iter::once(frame));
@@ -238,13 +238,13 @@ impl Stepped {
             for i in 0..run.count {
                 let (slot, (page, value)) = (Slot(run.first.0 + i), writes[at]);
                 self.stored.insert(slot, value);
-                self.vm.launder_done(page, Some(slot), hash(value), IoResult::Ok);
+                self.vm.launder_done(page, Some(slot), hash(page, value), IoResult::Ok);
                 at += 1;
             }
             worked = true;
         }
         for &(page, value) in &writes[at..] {
-            self.vm.launder_done(page, None, hash(value), IoResult::NoSpace);
+            self.vm.launder_done(page, None, hash(page, value), IoResult::NoSpace);
         }
         worked
     }

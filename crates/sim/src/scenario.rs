@@ -65,6 +65,14 @@ pub enum Bug {
     ForkNotFrozen,
     /// The machine answers "done" for a write that failed.
     IgnoreWriteError,
+    /// The pager lets a device go while reads from it or writes to it are under way.
+    CloseEarly,
+    /// The machine does not compare what it has read for a swapoff with what was written.
+    MoveUnchecked,
+    /// The machine answers "done" for a failed write of a swapoff.
+    MoveWriteError,
+    /// The machine leaves out the pages that need not be moved when it reports which slot a page went to.
+    MoveShifted,
 }
 
 /// One run.
@@ -102,6 +110,10 @@ pub struct Scenario {
     pub processes_max: usize,
     /// Thousandths of accesses that write.
     pub writes: u32,
+    /// Swapons and swapoffs, in thousandths of the steps of control; those under way go on by themselves.
+    pub swaps: u32,
+    /// Devices die now and then: from then on no write to them succeeds.
+    pub deaths: bool,
     /// Change the budget now and then.
     pub limits: bool,
     /// A deliberate mistake.
@@ -130,6 +142,8 @@ impl Scenario {
             wires: 0,
             processes_max: 1,
             writes: 400,
+            swaps: 0,
+            deaths: false,
             limits: false,
             bug: Bug::None,
             slot_book_silent: false,
@@ -161,6 +175,14 @@ pub struct Report {
     pub doomed_reads: u64,
     pub forks: u64,
     pub checks: u64,
+    pub swapons: u64,
+    pub swapoffs: u64,
+    pub swapoffs_refused: u64,
+    pub swapoffs_cancelled: u64,
+    pub moved: u64,
+    pub moves_void: u64,
+    pub brought_in: u64,
+    pub retired: u64,
 }
 
 impl Report {
@@ -168,7 +190,8 @@ impl Report {
     pub fn add(&mut self, other: &Report) {
         macro_rules! sum { ($($f:ident)*) => { $(self.$f += other.$f;)* } }
         sum!(steps accesses soft_faults hard_faults busy_faults page_outs reclaimed_clean reclaimed_zero readahead over_budget
-            lost_pages write_errors refused discards unmaps remaps adopted doomed_reads forks checks);
+            lost_pages write_errors refused discards unmaps remaps adopted doomed_reads forks checks
+            swapons swapoffs swapoffs_refused swapoffs_cancelled moved moves_void brought_in retired);
     }
 }
 

@@ -7,10 +7,11 @@ use crate::check::slots::SlotBook;
 use crate::model_pager::ModelPager;
 use crate::rng::Rng;
 use crate::scenario::Bug;
-use overspill_swap::SwapPager;
-use overspill_vm::pager::{HasPage, Pager, SlotRun};
-use overspill_vm::types::{ContentHash, PageId, PageIndex, Slot};
+use overspill_swap::{Io, SwapPager};
+use overspill_vm::pager::{DeviceUse, HasPage, Pager, Scan, SlotRun};
+use overspill_vm::types::{ContentHash, DeviceId, PageId, PageIndex, Slot};
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 /// A pager that the simulated machine can run: it can fork and it can say where a slot lies.
@@ -19,14 +20,24 @@ pub trait Store: Pager + Clone {
     fn place(&self, slot: Slot) -> (usize, u32);
     /// This process forks; before its memory is copied.
     fn fork_parent(&mut self);
-    /// This is the child's copy. Returns whether it has got a device of its own, the last one.
-    fn fork_child(&mut self, slots: u32) -> bool;
+    /// This is the child's copy. Returns the device of its own that it has got.
+    fn fork_child(&mut self, slots: u32) -> Option<DeviceId>;
     /// Nobody can read this process's slots any more but itself.
     fn children_gone(&mut self);
     /// This process ends.
     fn exit(&mut self);
     /// The machine saw ENOSPC on the device of `slot`, or (`None`) sees room again everywhere.
     fn set_full(&mut self, slot: Option<Slot>);
+    /// Another device; `None` if there cannot be more.
+    fn add_device(&mut self, slots: u32, priority: i16) -> Option<DeviceId> {
+        _ = (slots, priority);
+        None
+    }
+    /// An operation on the device of `slot` has ended. Returns the device if it should be swapped off for its errors.
+    fn io_ended(&mut self, slot: Slot, write: bool, ok: bool) -> Option<DeviceId> {
+        _ = (slot, write, ok);
+        None
+    }
     /// Walks over everything, if the pager can.
     fn check(&self);
 }
@@ -36,9 +47,9 @@ impl Store for ModelPager {
         (0, slot.0)
     }
     fn fork_parent(&mut self) {}
-    fn fork_child(&mut self, _: u32) -> bool {
+    fn fork_child(&mut self, _: u32) -> Option<DeviceId> {
         ModelPager::fork_child(self);
-        false
+        None
     }
     fn children_gone(&mut self) {}
     fn exit(&mut self) {
@@ -50,14 +61,14 @@ impl Store for ModelPager {
 
 impl Store for SwapPager {
     fn place(&self, slot: Slot) -> (usize, u32) {
-        let (device, at) = self.device_of(slot);
+        let (device, at) = SwapPager::device_of(self, slot);
         (device.0 as usize, at)
     }
     fn fork_parent(&mut self) {
         SwapPager::fork_parent(self);
     }
-    fn fork_child(&mut self, slots: u32) -> bool {
-        SwapPager::fork_child(self, slots).is_some()
+    fn fork_child(&mut self, slots: u32) -> Option<DeviceId> {
+        SwapPager::fork_child(self, slots)
     }
     fn children_gone(&mut self) {
         SwapPager::children_gone(self);
@@ -65,13 +76,20 @@ impl Store for SwapPager {
     fn exit(&mut self) {}
     fn set_full(&mut self, slot: Option<Slot>) {
         match slot {
-            Some(slot) => SwapPager::set_full(self, self.device_of(slot).0, true),
+            Some(slot) => SwapPager::set_full(self, SwapPager::device_of(self, slot).0, true),
             None => {
                 for device in self.devices().collect::<Vec<_>>() {
                     SwapPager::set_full(self, device, false);
                 }
             }
         }
+    }
+    fn add_device(&mut self, slots: u32, priority: i16) -> Option<DeviceId> {
+        SwapPager::add_device(self, slots, priority).ok()
+    }
+    fn io_ended(&mut self, slot: Slot, write: bool, ok: bool) -> Option<DeviceId> {
+        let device = SwapPager::device_of(self, slot).0;
+        SwapPager::io_ended(self, device, Io { write, pages: 1, bytes: 4096, ns: 1000, ok }).then_some(device)
     }
     fn check(&self) {
         SwapPager::check(self);
@@ -86,8 +104,8 @@ pub type Place = (u32, u32);
 pub struct Watched<S> {
     /// The pager.
     pub inner: S,
-    /// The files behind its devices, in device order.
-    pub files: Vec<u32>,
+    /// The open files behind its devices, by device.
+    pub files: BTreeMap<usize, u32>,
     process: u32,
     book: Rc<RefCell<SlotBook>>,
     bug: Bug,
@@ -99,12 +117,21 @@ pub struct Watched<S> {
 impl<S: Store> Watched<S> {
     /// Watches `inner`, the pager of the first process, whose device is file 0.
     pub fn new(inner: S, book: Rc<RefCell<SlotBook>>, bug: Bug, seed: u64, no_metadata_permille: u32) -> Self {
-        Watched { inner, files: vec![0], process: 0, book, bug, rng: Rng::new(seed), no_metadata_permille, last: None }
+        Watched {
+            inner,
+            files: BTreeMap::from([(0, 0)]),
+            process: 0,
+            book,
+            bug,
+            rng: Rng::new(seed),
+            no_metadata_permille,
+            last: None,
+        }
     }
     /// Where `slot` lies.
     pub fn place(&self, slot: Slot) -> Place {
         let (device, at) = self.inner.place(slot);
-        (self.files[device], at)
+        (*self.files.get(&device).expect("slots: the device's file is closed"), at)
     }
     /// Before the memory is copied.
     pub fn fork_parent(&mut self) {
@@ -114,16 +141,23 @@ impl<S: Store> Watched<S> {
     }
     /// On the copy; `process` is the child, `file` a fresh file for it.
     pub fn fork_child(&mut self, process: u32, file: u32, slots: u32) {
-        if self.inner.fork_child(slots) {
-            self.files.push(file);
+        if let Some(device) = self.inner.fork_child(slots) {
+            self.files.insert(device.0.into(), file);
         }
         self.book.borrow_mut().fork(self.process, process);
         self.process = process;
         self.rng = Rng::new(self.rng.bits() ^ process as u64);
         self.last = None;
     }
+    /// Another device, with a fresh file.
+    pub fn swapon(&mut self, file: u32, slots: u32, priority: i16) -> Option<DeviceId> {
+        let device = self.inner.add_device(slots, priority)?;
+        assert_eq!(self.files.insert(device.0.into(), file), None, "slots: {device:?} was given twice");
+        Some(device)
+    }
     /// The process ends.
     pub fn exit(&mut self) {
+        self.files.clear();
         self.inner.exit();
         self.book.borrow_mut().exit(self.process);
     }
@@ -221,5 +255,44 @@ impl<S: Store> Pager for Watched<S> {
     }
     fn metadata_bytes(&self) -> u64 {
         self.inner.metadata_bytes()
+    }
+    fn read_begun(&mut self, slot: Slot) {
+        self.inner.read_begun(slot);
+    }
+    fn read_ended(&mut self, slot: Slot) {
+        self.inner.read_ended(slot);
+    }
+    fn device_of(&self, slot: Slot) -> DeviceId {
+        Pager::device_of(&self.inner, slot)
+    }
+    fn room(&self) -> u64 {
+        self.inner.room()
+    }
+    fn device_use(&self, device: DeviceId) -> Option<DeviceUse> {
+        let mut used = self.inner.device_use(device)?;
+        if self.bug == Bug::CloseEarly {
+            (used.taken, used.reading) = (0, 0);
+        }
+        Some(used)
+    }
+    fn leave(&mut self, device: DeviceId) -> Option<u32> {
+        self.inner.leave(device)
+    }
+    fn stay(&mut self, device: DeviceId) {
+        self.inner.stay(device);
+    }
+    fn leaving(&self, device: DeviceId) -> Option<u32> {
+        self.inner.leaving(device)
+    }
+    fn is_unwelcome(&self, page: PageId) -> bool {
+        self.inner.is_unwelcome(page)
+    }
+    fn next_on(&self, device: DeviceId, from: PageId) -> Scan {
+        self.inner.next_on(device, from)
+    }
+    fn remove(&mut self, device: DeviceId) {
+        self.inner.remove(device);
+        self.files.remove(&device.0.into());
+        self.last = None;
     }
 }

@@ -1,8 +1,8 @@
 //! Program threads and the fault handler that serves them.
 
 use crate::check;
-use crate::device::hash;
 use crate::process::{Access, Change, Daemon, Event, Process, Thread};
+use crate::rng::mix;
 use crate::scenario::Bug;
 use crate::store::Store;
 use crate::world::World;
@@ -302,6 +302,7 @@ impl<S: Store> World<S> {
                 assert!(!over, "progress: no frame above the budget either, page {at}");
                 process.threads[t] = Thread::Touch(access);
             }
+            Fault::TableFull => panic!("scenarios are made within the table"),
             Fault::Lost => {
                 check::reads::check_lost(process, at);
                 process.threads[t] = Thread::Idle;
@@ -309,7 +310,7 @@ impl<S: Store> World<S> {
                 self.report.lost_pages += 1;
             }
         }
-        self.note(p, name(&fault), at, hash(0).0 & over as u64);
+        self.note(p, name(&fault), at, mix(0) & over as u64);
         if access.faults > check::progress::FAULTS_MAX {
             panic!("progress: page {at} was faulted {} times by one access", access.faults);
         }
@@ -325,6 +326,7 @@ fn name(fault: &Fault) -> &'static str {
         Fault::PageIn(_) => "fault page in",
         Fault::NoMemory => "fault no memory",
         Fault::Lost => "fault lost",
+        Fault::TableFull => "fault table full",
     }
 }
 

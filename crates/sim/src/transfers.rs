@@ -15,7 +15,7 @@ impl<S: Store> World<S> {
         let place = process.vm.pager().place(op.slot);
         let last = process.vm.pager().place(overspill_vm::types::Slot(op.slot.0 + op.count - 1));
         assert_eq!(last, (place.0, place.1 + op.count - 1), "a cluster goes across devices");
-        let read = self.device.read(self.now, op, place, &mut self.rng);
+        let read = self.device.read(self.now, op, op.count, place, &mut self.rng);
         self.procs[p].reads.push(read);
         let at = self.procs[p].at(op.first);
         self.note(p, "read begins", at, op.count as u64);
@@ -25,10 +25,11 @@ impl<S: Store> World<S> {
     pub fn transfer_step(&mut self, p: usize) {
         let process = &mut self.procs[p];
         let (arriving, reads, writes) = (process.arriving.len(), process.reads.len(), process.writes.len());
-        if arriving + reads + writes == 0 {
+        let moves = process.moves.len();
+        if arriving + reads + writes + moves == 0 {
             return;
         }
-        let nth = self.rng.index(arriving + reads + writes);
+        let nth = self.rng.index(arriving + reads + writes + moves);
         if nth < arriving {
             self.settle(p, nth);
         } else if nth < arriving + reads {
@@ -36,8 +37,10 @@ impl<S: Store> World<S> {
             if self.device.read_step(self.now, &mut process.reads[nth], &mut self.rng) {
                 self.arrive(p, nth);
             }
-        } else {
+        } else if nth < arriving + reads + writes {
             self.write_step(p, nth - arriving - reads);
+        } else {
+            self.move_step(p, nth - arriving - reads - writes);
         }
     }
 
@@ -59,7 +62,7 @@ impl<S: Store> World<S> {
                     may_be_lost[at] = true;
                     IoResult::Io(e)
                 }
-                Ok(value) if hash(value) != expected && !trusting => {
+                Ok(value) if hash(op.page(i), value) != expected && !trusting => {
                     assert!(damaged, "slots: page {at} comes back as {value:#x}, which is not what was written");
                     may_be_lost[at] = true;
                     IoResult::Corrupt
@@ -67,10 +70,13 @@ impl<S: Store> World<S> {
                 Ok(_) => IoResult::Ok,
             }
         };
+        let ok = read.got.iter().all(|got| got.value.is_ok());
+        let retired = process.vm.pager_mut().inner.io_ended(op.slot, false, ok);
         let next = process.vm.page_in_arrived(&op, bounds, result, &mut places);
         process.sections += 1;
         process.arriving.push(Arriving { read, places, done: 0, next });
         self.note(p, "read arrived", first, op.count as u64);
+        self.retire(p, retired);
     }
 
     /// Some pages of an arrived cluster go to their places.
@@ -134,8 +140,13 @@ impl<S: Store> World<S> {
                 item.value = process.parked[item.frame.at()].unwrap_or(0);
             }
         }
-        let hashes: Vec<_> = process.writes[nth].items.iter().map(|i| (i.page, hash(i.seen))).collect();
+        let hashes: Vec<_> = process.writes[nth].items.iter().map(|i| (i.page, hash(i.page, i.seen))).collect();
         let ended = self.device.write_step(self.now, &mut process.writes[nth], &mut self.rng);
+        if let Some((item, result)) = ended.first() {
+            let ok = !matches!(result, IoResult::Io(_));
+            let retired = process.vm.pager_mut().inner.io_ended(item.slot, true, ok);
+            self.retire(p, retired);
+        }
         for (item, result) in ended {
             let process = &mut self.procs[p];
             let hash = hashes.iter().find(|h| h.0 == item.page).expect("it was in the write").1;

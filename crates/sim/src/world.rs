@@ -6,6 +6,7 @@
 //!     page daemon      one look, one drop, one park, one issue further                             (daemons.rs)
 //!     device           one operation ends, in any order; its pages go to their places              (transfers.rs)
 //!     system call      discard, unmap, remap one stage further                                     (events.rs)
+//!     swaps            swapon, swapoff, one step of a swapoff                                      (swaps.rs)
 //!     control          fork, end of a child, another budget                                        (forks.rs)
 //! ```
 //!
@@ -94,6 +95,8 @@ impl<S: Store> World<S> {
             reads: Vec::new(),
             arriving: Vec::new(),
             writes: Vec::new(),
+            swapoffs: Vec::new(),
+            moves: Vec::new(),
             freezing: false,
             ending: false,
             fruitless: 0,
@@ -160,7 +163,9 @@ impl<S: Store> World<S> {
                 let t = self.rng.index(self.procs[p].threads.len());
                 self.thread_step(p, t);
             }
-            600..930 => self.transfer_step(p),
+            600..900 => self.transfer_step(p),
+            900..930 if self.sc.swaps > 0 => self.swap_step(p),
+            900..930 => self.transfer_step(p),
             930..990 => self.event_step(p),
             990..1000 => self.control_step(p),
             _ => {
@@ -195,7 +200,7 @@ impl<S: Store> World<S> {
             self.procs[p].ending = false;
         }
         let end = self.now + 400_000;
-        while !self.procs.iter().all(|p| !p.alive || p.quiet()) {
+        while !self.procs.iter().all(|p| !p.alive || (p.quiet() && p.swapoffs.is_empty())) {
             self.now += 1;
             assert!(self.now < end, "progress: what is under way does not end");
             for p in 0..self.procs.len() {
@@ -204,6 +209,7 @@ impl<S: Store> World<S> {
                     (0..self.procs[p].daemons.len()).for_each(|d| self.daemon_step(p, d));
                     self.transfer_step(p);
                     self.event_step(p);
+                    self.swapoff_step(p);
                 }
             }
         }

@@ -118,6 +118,32 @@ fn a_failed_write_taken_for_good() {
     is_found(Bug::IgnoreWriteError, PagerKind::Swap, &["contents:", "slots:"], |seed| Scenario { faults, ..Scenario::new(seed) });
 }
 
+fn swapping(seed: u64) -> Scenario {
+    Scenario { swaps: 400, slots: 300, latency_steps: 200, events: 20, writes: 700, ..Scenario::new(seed) }
+}
+
+#[test]
+fn a_device_that_goes_too_early() {
+    is_found(Bug::CloseEarly, PagerKind::Swap, &["removed while something needs it"], swapping);
+}
+
+#[test]
+fn a_move_that_is_not_compared() {
+    let faults = Faults { corrupt: 50, ..Faults::NONE };
+    is_found(Bug::MoveUnchecked, PagerKind::Swap, &["contents:", "reads:"], |seed| Scenario { faults, ..swapping(seed) });
+}
+
+#[test]
+fn a_failed_move_taken_for_good() {
+    let faults = Faults { write_error: 50, ..Faults::NONE };
+    is_found(Bug::MoveWriteError, PagerKind::Swap, &["contents:", "slots:"], |seed| Scenario { faults, ..swapping(seed) });
+}
+
+#[test]
+fn a_move_reported_for_another_page() {
+    is_found(Bug::MoveShifted, PagerKind::Swap, &["contents:", "slots:"], |seed| Scenario { latency_steps: 20, ..swapping(seed) });
+}
+
 /// A failure is a seed: the same seed fails at the same step in the same way.
 #[test]
 fn a_failure_happens_again() {

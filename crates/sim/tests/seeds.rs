@@ -137,6 +137,55 @@ fn forks() {
     assert_eq!(sum.lost_pages, 0);
 }
 
+/// Devices are swapped on and off all the time.
+#[test]
+fn swapoff() {
+    let sum = seeds("swapoff", |seed| Scenario {
+        swaps: 300,
+        slots: 60 + (seed % 4) as u32 * 200,
+        events: [0, 60][seed as usize % 2],
+        refuse: 20,
+        latency_steps: [0, 400][seed as usize / 2 % 2],
+        ..Scenario::new(seed)
+    });
+    assert_eq!((sum.lost_pages, sum.write_errors), (0, 0));
+    if whole() {
+        assert!(sum.swapoffs > 200 && sum.moved > 1000 && sum.brought_in > 50 && sum.moves_void > 50);
+        assert!(sum.swapons > 200 && sum.swapoffs_refused > 10 && sum.swapoffs_cancelled > 10);
+    }
+}
+
+/// ... by parents, children and grandchildren.
+#[test]
+fn swapoff_and_forks() {
+    let sum = seeds("swapoff-forks", |seed| Scenario {
+        swaps: 300,
+        slots: 300,
+        processes_max: 4,
+        events: 15,
+        limits: true,
+        steps: 16_000,
+        ..Scenario::new(seed)
+    });
+    assert_eq!(sum.lost_pages, 0);
+    if whole() {
+        assert!(sum.swapoffs > 100 && sum.forks > 50);
+    }
+}
+
+/// ... while they fail, fill up and die. What can be survived is survived.
+#[test]
+fn swapoff_of_failing_devices() {
+    let survivable = Faults { read_error: 0, corrupt: 0, ..Faults::ALL };
+    let base = |seed| Scenario { swaps: 300, deaths: true, slots: 400, events: 15, processes_max: 2, ..Scenario::new(seed) };
+    let sum = seeds("swapoff-survivable", |seed| Scenario { faults: survivable, ..base(seed) });
+    assert_eq!(sum.lost_pages, 0);
+    let sum = seeds("swapoff-bad", |seed| Scenario { faults: Faults { corrupt: 20, ..Faults::ALL }, ..base(seed) });
+    if whole() {
+        assert!(sum.retired > 20 && sum.swapoffs > 50 && sum.lost_pages > 10);
+    }
+}
+
 /// Runs long enough for an access that is never served to be noticed.
 #[test]
 fn patience() {
@@ -171,6 +220,8 @@ fn storm() {
             processes_max: pick(1, 4) as usize,
             writes: pick(0, 1000) as u32,
             limits: pick(0, 1) == 1,
+            swaps: pick(0, 2) as u32 * 150,
+            deaths: pick(0, 1) == 1,
             ..Scenario::new(seed)
         }
     });

@@ -40,16 +40,20 @@ fn park(vm: &mut Core, outcome: impl FnOnce(&mut Core, PageId) -> Parked) {
     vm.park_done(batch[0].0, parked);
 }
 
+fn hash(page: PageId, content: u64) -> ContentHash {
+    ContentHash::new(page, content.into(), 0)
+}
+
 /// Begins to write the oldest page on trial, which holds `content`.
 fn begin_write(vm: &mut Core, content: u64) -> (PageId, Slot) {
     let mut batch: Vec<Member> = Vec::with_capacity(1);
     vm.launder_batch(1, &mut batch);
-    assert_eq!(vm.launder_look(batch[0].0, false, ContentHash(content)), Look::Write);
+    assert_eq!(vm.launder_look(batch[0].0, false, hash(batch[0].0, content)), Look::Write);
     (batch[0].0, vm.launder_slots(1, batch[0].0).expect("there is room").first)
 }
 
 fn end_write(vm: &mut Core, (page, slot): (PageId, Slot), content: u64) {
-    vm.launder_done(page, Some(slot), ContentHash(content), IoResult::Ok);
+    vm.launder_done(page, Some(slot), hash(page, content), IoResult::Ok);
 }
 
 /// Takes the frames of all clean pages.
@@ -79,7 +83,7 @@ fn begin_read(vm: &mut Core, index: u64) -> PageIn {
 /// A read of one page has ended with `content`; where it goes.
 fn end_read(vm: &mut Core, op: &PageIn, content: u64) -> Place {
     let mut places = [Place::Discard; CLUSTER_PAGES_MAX];
-    let compare = |_, expected| if ContentHash(content) == expected { IoResult::Ok } else { IoResult::Corrupt };
+    let compare = |i, expected| if hash(op.page(i), content) == expected { IoResult::Ok } else { IoResult::Corrupt };
     vm.page_in_arrived(op, 0..END, compare, &mut places);
     places[0]
 }
@@ -236,4 +240,24 @@ fn copies_of_mapped_pages_make_room() {
     end_write(&mut vm, write, 99);
     assert_eq!((state(&vm, 2000), state(&vm, 7), vm.pager().used()), (State::Clean, State::Active, 1000));
     vm.check(1);
+}
+
+/// A fault beyond the page table was "no memory", and was tried again for ever.
+#[test]
+fn a_full_page_table_is_said() {
+    let leaf_pages = 512;
+    let mut vm = core(8 * leaf_pages);
+    let mut touched = 0;
+    let full = loop {
+        match vm.fault(page(touched * leaf_pages), 0..END, false) {
+            Fault::ZeroFill { count: 1 } => _ = vm.fill_done(page(touched * leaf_pages), Filled::Mapped),
+            other => break other,
+        }
+        touched += 1;
+    };
+    assert_eq!(full, Fault::TableFull);
+    assert!(touched >= 8);
+    // what is released makes room again
+    vm.release_range(page(0), leaf_pages, |_| {});
+    touch(&mut vm, touched * leaf_pages);
 }

@@ -40,7 +40,7 @@ fn store(pager: &mut SwapPager, cluster: u32, at: impl Fn(u64) -> u64) {
     while done < STORED {
         let run = pager.alloc_run(cluster, PageId::new(ObjectId(0), 0)).unwrap();
         for k in 0..run.count {
-            assert!(pager.assign(page(at(done)), Slot(run.first.0 + k), ContentHash(done)));
+            assert!(pager.assign(page(at(done)), Slot(run.first.0 + k), ContentHash::of(done)));
             done += 1;
         }
     }

@@ -26,8 +26,8 @@
 //! - `in use + in pool == touched <= capacity`
 //! - `stored` = sum of the counts of all leaves
 //!
-//! Memory: 512 bytes of entries, 1 KiB of hashes and 1 byte of count per node, that is 12.01 bytes per page plus 12/127 for the inner
-//! nodes: 12.1 bytes per page (0.30 %) where pages are dense. In the worst case, one stored page per leaf, it is 1.5 KiB
+//! Memory: 512 bytes of entries, 2.5 KiB of hashes and 1 byte of count per node, that is 24.01 bytes per page plus 24/127 for the inner
+//! nodes: 24.2 bytes per page (0.59 %) where pages are dense. In the worst case, one stored page per leaf, it is 3 KiB
 //! for that page; that is why a leaf has 128 pages and not 512. Untouched capacity is address space only. The hash part of an inner
 //! node is not used; sharing a pool is worth that 1 per cent.
 //!
@@ -76,7 +76,7 @@ pub struct SwapBlocks {
     /// `NODE_ENTRIES` per node: child (inner) or slot + 1 (leaf); 0 is none.
     entries: Vec<u32>,
     /// `NODE_ENTRIES` per node, used by leaves.
-    hashes: Vec<u64>,
+    hashes: Vec<[u32; 5]>,
     /// Per node: entries that are not 0.
     counts: Vec<u8>,
     /// Per object: the root node, 0 for none.
@@ -123,7 +123,7 @@ impl SwapBlocks {
         let nodes = nodes_max as usize + 1; // and node 0
         SwapBlocks {
             entries: vec![0; nodes * NODE_ENTRIES],
-            hashes: vec![0; nodes * NODE_ENTRIES],
+            hashes: vec![[0; 5]; nodes * NODE_ENTRIES],
             counts: vec![0; nodes],
             roots: vec![0; OBJECTS],
             heights: vec![0; OBJECTS],
@@ -181,7 +181,7 @@ impl SwapBlocks {
     pub fn get(&self, page: PageId) -> Option<(Slot, ContentHash)> {
         let at = self.leaf(page.object(), page.index()) as usize * NODE_ENTRIES + digit(page.index(), 0);
         let slot = self.entries[at].checked_sub(1)?;
-        Some((Slot(slot), ContentHash(self.hashes[at])))
+        Some((Slot(slot), ContentHash::from_words(self.hashes[at])))
     }
 
     /// Where `page` is stored and how far its neighbours are contiguous with it: page `p + k` in slot `s + k`.
@@ -254,7 +254,7 @@ impl SwapBlocks {
         let at = leaf as usize * NODE_ENTRIES + digit(index, 0);
         let old = self.entries[at].checked_sub(1).map(Slot);
         self.entries[at] = slot.0 + 1;
-        self.hashes[at] = content.0;
+        self.hashes[at] = content.to_words();
         if old.is_none() {
             self.counts[leaf as usize] += 1;
             self.stored += 1;
@@ -395,7 +395,7 @@ impl SwapBlocks {
             if let Some(k) = self.entries[leaf + from..leaf + NODE_ENTRIES].iter().position(|&e| e != 0) {
                 let found = leaf + from + k;
                 let slot = Slot(self.entries[found] - 1);
-                return Some((PageId::new(object, at + k as u64), slot, ContentHash(self.hashes[found])));
+                return Some((PageId::new(object, at + k as u64), slot, ContentHash::from_words(self.hashes[found])));
             }
             index = (at | (LEAF_PAGES - 1)) + 1;
         }
@@ -481,7 +481,7 @@ impl SwapBlocks {
     pub fn rename(&mut self, from: PageId, to: PageId) -> Result<bool, NoMetadata> {
         assert!(self.get(to).is_none(), "rename onto a page that is stored");
         let Some((slot, content)) = self.get(from) else { return Ok(false) };
-        self.insert_keeping(0, to, slot, content)?;
+        self.insert_keeping(0, to, slot, content.renamed(from, to))?;
         self.remove(from);
         Ok(true)
     }
@@ -551,8 +551,8 @@ mod tests {
     fn both_ends_of_an_object() {
         let mut blocks = SwapBlocks::new(100);
         for k in 0..300 {
-            blocks.insert(page(3, k), Slot(1000 + k as u32), ContentHash(k)).unwrap();
-            blocks.insert(page(3, LAST - k), Slot(5000 - k as u32), ContentHash(k)).unwrap();
+            blocks.insert(page(3, k), Slot(1000 + k as u32), ContentHash::of(k)).unwrap();
+            blocks.insert(page(3, LAST - k), Slot(5000 - k as u32), ContentHash::of(k)).unwrap();
         }
         let has = |index, before, after| blocks.has_page(page(3, index), before, after, anywhere).unwrap();
         assert_eq!(has(0, u32::MAX, u32::MAX), HasPage { slot: Slot(1000), before: 0, after: 299 });
@@ -569,8 +569,8 @@ mod tests {
     fn the_lowest_and_the_highest_slot() {
         let mut blocks = SwapBlocks::new(100);
         // Page 9 has slot 0: before it, "slot - 1" must not be taken for "not stored".
-        blocks.insert(page(0, 9), Slot(0), ContentHash(1)).unwrap();
-        blocks.insert(page(0, 20), Slot(u32::MAX - 1), ContentHash(1)).unwrap();
+        blocks.insert(page(0, 9), Slot(0), ContentHash::of(1)).unwrap();
+        blocks.insert(page(0, 20), Slot(u32::MAX - 1), ContentHash::of(1)).unwrap();
         let alone = |slot| Some(HasPage { slot: Slot(slot), before: 0, after: 0 });
         assert_eq!(blocks.has_page(page(0, 9), 99, 99, anywhere), alone(0));
         assert_eq!(blocks.has_page(page(0, 20), 99, 99, anywhere), alone(u32::MAX - 1));
@@ -580,7 +580,7 @@ mod tests {
     fn a_device_border_ends_a_run() {
         let mut blocks = SwapBlocks::new(100);
         for k in 0..100 {
-            blocks.insert(page(0, k), Slot(k as u32), ContentHash(k)).unwrap();
+            blocks.insert(page(0, k), Slot(k as u32), ContentHash::of(k)).unwrap();
         }
         let border = |slot: Slot| if slot.0 < 40 { (Slot(0), Slot(39)) } else { (Slot(40), Slot(1000)) };
         assert_eq!(blocks.has_page(page(0, 39), 99, 99, border).unwrap().after, 0);
@@ -594,7 +594,7 @@ mod tests {
         for round in 0..3 {
             for k in 0..200 {
                 let at = page(k as u16 % 5, k * 7_777_777 * (round + 1));
-                blocks.insert(at, Slot(k as u32), ContentHash(0)).unwrap();
+                blocks.insert(at, Slot(k as u32), ContentHash::of(0)).unwrap();
             }
             blocks.check();
             let mut slots = 0;
@@ -612,7 +612,7 @@ mod tests {
         let mut blocks = SwapBlocks::new(100);
         let far = [0, 1 << 20, 1 << 28, (1 << 35) - 1, LAST];
         for (k, &at) in far.iter().enumerate() {
-            blocks.insert(page(0, at), Slot(k as u32), ContentHash(7)).unwrap();
+            blocks.insert(page(0, at), Slot(k as u32), ContentHash::of(7)).unwrap();
         }
         let mut seen = Vec::new();
         let mut at = page(0, 0);
@@ -637,13 +637,13 @@ mod tests {
     fn without_metadata_nothing_changes_and_renames_still_work() {
         let mut blocks = SwapBlocks::new(50);
         let mut count = 0;
-        while blocks.insert(page(0, count * 1_000_000), Slot(count as u32), ContentHash(count)).is_ok() {
+        while blocks.insert(page(0, count * 1_000_000), Slot(count as u32), ContentHash::of(count)).is_ok() {
             count += 1;
         }
         assert!(count >= 10, "{count}");
         assert_eq!(blocks.stored(), count);
-        assert_eq!(blocks.insert(page(1, 0), Slot(77), ContentHash(0)), Err(NoMetadata));
-        assert_eq!(blocks.insert(page(0, 0), Slot(77), ContentHash(0)), Ok(Some(Slot(0))));
+        assert_eq!(blocks.insert(page(1, 0), Slot(77), ContentHash::of(0)), Err(NoMetadata));
+        assert_eq!(blocks.insert(page(0, 0), Slot(77), ContentHash::of(0)), Ok(Some(Slot(0))));
         for k in 0..count {
             assert_eq!(blocks.rename(page(0, k * 1_000_000), page(9, k * 3_000_000 + 5)), Ok(true));
         }
@@ -657,7 +657,7 @@ mod tests {
         for height in 1..=HEIGHT_MAX as u32 {
             let end = (1u64 << (NODE_SHIFT * (height + 1))).min(PageId::INDEX_LIMIT);
             let mut blocks = SwapBlocks::new(100);
-            blocks.insert(page(0, end - 2 * LEAF_PAGES), Slot(0), ContentHash(0)).unwrap();
+            blocks.insert(page(0, end - 2 * LEAF_PAGES), Slot(0), ContentHash::of(0)).unwrap();
             assert!(blocks.next(page(0, 0)).is_some());
             assert_eq!(blocks.next(page(0, end - 2 * LEAF_PAGES + 1)), None);
             assert_eq!(blocks.next(page(0, end - LEAF_PAGES)), None);
@@ -704,7 +704,7 @@ mod tests {
                 match op {
                     Op::Insert { object, index, slot, pages } => {
                         for k in 0..pages.min(LAST - index + 1) {
-                            let (at, value) = (page(object, index + k), (Slot(slot + k as u32), ContentHash(step as u64 + k)));
+                            let (at, value) = (page(object, index + k), (Slot(slot + k as u32), ContentHash::of(step as u64 + k)));
                             match blocks.insert(at, value.0, value.1) {
                                 Ok(old) => prop_assert_eq!(old, model.insert(at, value).map(|v| v.0)),
                                 Err(NoMetadata) => prop_assert!(!model.contains_key(&at) && nodes < 1000),
@@ -733,7 +733,7 @@ mod tests {
                                 Ok(was) => {
                                     let value = model.remove(&from);
                                     prop_assert_eq!(was, value.is_some());
-                                    if let Some(value) = value { model.insert(to, value); }
+                                    if let Some((slot, content)) = value { model.insert(to, (slot, content.renamed(from, to))); }
                                 }
                                 Err(NoMetadata) => prop_assert!(model.contains_key(&from)),
                             }

@@ -583,7 +583,7 @@ impl Devices {
 /// let run = swap.alloc_run(8, first).unwrap();
 /// for k in 0..run.count {
 ///     // ... the machine writes the page ...
-///     assert!(swap.assign(first.offset(k.into()), Slot(run.first.0 + k), ContentHash(7)));
+///     assert!(swap.assign(first.offset(k.into()), Slot(run.first.0 + k), ContentHash::of(7)));
 /// }
 /// let has = swap.has_page(first.offset(2), 64, 64).unwrap();
 /// assert_eq!((has.before, has.after), (2, 5));
@@ -977,7 +977,7 @@ mod tests {
         let run = pager.alloc_run(count, first).unwrap();
         assert_eq!(run.count, count);
         for k in 0..count {
-            assert!(pager.assign(first.offset(k.into()), Slot(run.first.0 + k), ContentHash(k.into())));
+            assert!(pager.assign(first.offset(k.into()), Slot(run.first.0 + k), ContentHash::of(k.into())));
         }
         run.first
     }
@@ -1085,7 +1085,7 @@ mod tests {
         assert!(pager.is_unwelcome(page(1, 1000)) && !pager.is_unwelcome(page(9, 0)));
         for (p, _) in walk(&pager, other) {
             let run = pager.alloc_run(1, p).unwrap();
-            assert!(pager.assign(p, run.first, ContentHash(0)));
+            assert!(pager.assign(p, run.first, ContentHash::of(0)));
         }
         assert_eq!(pager.device_use(other), Some(DeviceUse::default()));
         pager.remove(other);
@@ -1146,7 +1146,7 @@ mod tests {
         for k in 0..60 {
             let run = alloc(&mut child, 1).unwrap();
             assert_eq!(child.device_of(run.first).0, own);
-            assert!(child.assign(page(0, k), run.first, ContentHash(0)));
+            assert!(child.assign(page(0, k), run.first, ContentHash::of(0)));
         }
         child.remove(DeviceId(0));
         child.check();
@@ -1233,16 +1233,16 @@ mod tests {
             alloc(&mut pager, 1).unwrap(); // slot 3 is taken, 4 is free
             std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| f(&mut pager))).is_err()
         };
-        assert!(panics(|pager| _ = pager.assign(page(0, 9), Slot(2), ContentHash(0)))); // owned
-        assert!(panics(|pager| _ = pager.assign(page(0, 9), Slot(4), ContentHash(0)))); // free
-        assert!(panics(|pager| _ = pager.assign(page(0, 9), Slot(100), ContentHash(0)))); // on no device
+        assert!(panics(|pager| _ = pager.assign(page(0, 9), Slot(2), ContentHash::of(0)))); // owned
+        assert!(panics(|pager| _ = pager.assign(page(0, 9), Slot(4), ContentHash::of(0)))); // free
+        assert!(panics(|pager| _ = pager.assign(page(0, 9), Slot(100), ContentHash::of(0)))); // on no device
         assert!(panics(|pager| pager.free_slot(Slot(2))));
         assert!(panics(|pager| pager.free_slot(Slot(4))));
         assert!(panics(|pager| {
             pager.fork_child(10);
-            _ = pager.assign(page(0, 9), Slot(3), ContentHash(0)); // taken, but the parent's
+            _ = pager.assign(page(0, 9), Slot(3), ContentHash::of(0)); // taken, but the parent's
         }));
-        assert!(!panics(|pager| assert!(pager.assign(page(0, 9), Slot(3), ContentHash(0)))));
+        assert!(!panics(|pager| assert!(pager.assign(page(0, 9), Slot(3), ContentHash::of(0)))));
     }
 
     /// A process of the model: what each page must contain, and which file each device is.
@@ -1331,7 +1331,7 @@ mod tests {
                     self.contents += 1;
                     self.disk.insert((file, at), self.contents);
                     process.written_end = process.written_end.max(at + 1);
-                    assert!(process.pager.assign(page, slot, ContentHash(self.contents)));
+                    assert!(process.pager.assign(page, slot, ContentHash::new(page, self.contents.into(), 0)));
                     if let Some((old, _)) = process.pages.insert(page, (slot, self.contents)) {
                         process.forget(old);
                     }
@@ -1405,7 +1405,7 @@ mod tests {
                     let (device, at) = process.pager.device_of(slot);
                     let file = process.files[device.0 as usize];
                     assert_eq!(self.disk[&(file, at)], content, "{page:?} of a process was overwritten");
-                    assert_eq!(process.pager.content(page), Some(ContentHash(content)));
+                    assert_eq!(process.pager.content(page), Some(ContentHash::new(page, content.into(), 0)));
                     if k % 7 != step % 7 {
                         continue;
                     }

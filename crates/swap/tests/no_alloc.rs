@@ -64,7 +64,7 @@ fn store(pager: &mut SwapPager, first: PageId, count: u32) -> bool {
         for k in 0..run.count {
             let slot = Slot(run.first.0 + k);
             if remembered {
-                remembered = pager.assign(first.offset((done + k).into()), slot, ContentHash(k.into()));
+                remembered = pager.assign(first.offset((done + k).into()), slot, ContentHash::of(k.into()));
             } else {
                 pager.free_slot(slot);
             }

@@ -10,6 +10,7 @@
 //!                         PagedOut                 PageIn cluster               page_in_arrived, page_in_done
 //!                         Lost                     Lost                         -
 //!                         no frame is free         NoMemory                     reclaim, then fault again
+//!                         no table for the page    TableFull                    -
 //!
 //!  the page daemon, while frames are short (see `demand`)
 //!     park_batch      Active  -> busy       machine unmaps      park_done      -> Inactive, on the trial queue
@@ -135,6 +136,8 @@ pub enum Fault {
     NoMemory,
     /// The page could not be read back earlier.
     Lost,
+    /// The page table has no room for it, and will have none before much is released.
+    TableFull,
 }
 
 /// A cluster to be read: pages contiguous in the object and on the device.
@@ -629,6 +632,9 @@ impl<P: Pager> Vm<P> {
                 break;
             }
             if !self.table.reserve(p) {
+                if count == 0 {
+                    return Fault::TableFull;
+                }
                 break;
             }
             let Some(frame) = self.take_frame(p) else { break };

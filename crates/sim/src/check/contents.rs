@@ -22,7 +22,7 @@ pub fn check<S: Store>(process: &Process<S>, device: &Device) {
         }
         if matches!(word.state(), State::Clean) && !word.busy() {
             let stored = process.vm.pager().content(process.page(at));
-            assert_eq!(stored, Some(hash(expected)), "contents: page {at} is clean, but stored as another");
+            assert_eq!(stored, Some(hash(process.page(at), expected)), "contents: page {at} is clean, but stored as another");
         }
         let held = match word.state() {
             _ if word.busy() && mapped.is_some() => mapped,
@@ -41,7 +41,7 @@ pub fn check<S: Store>(process: &Process<S>, device: &Device) {
                 let place = process.stored(at).unwrap_or_else(|| panic!("contents: page {at} is paged out to nowhere"));
                 assert_eq!(
                     process.vm.pager().content(process.page(at)),
-                    Some(hash(expected)),
+                    Some(hash(process.page(at), expected)),
                     "contents: page {at} is stored as another"
                 );
                 if device.is_damaged(place) { Some(expected) } else { device.peek(place) }

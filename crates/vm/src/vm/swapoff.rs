@@ -24,7 +24,9 @@
 //!
 //! **It ends.** The walk goes over all objects again and again, until nothing is stored on the device, no write to it is under way and no
 //! read from it. After the first pass only those writes, failed moves and pages that were renamed behind the walk are left; a pass
-//! that finds nothing to do answers `Wait`, and what it waits for is I/O, which ends.
+//! that finds nothing to do answers `Wait`, and what it waits for is I/O, which ends. If the other devices fail, so that a whole pass
+//! moved nothing, the next one goes to memory; if that is full too it is `NoRoom`, and the machine gives up when it has heard that
+//! often enough without [`Pager::device_use`] getting less.
 //!
 //! **Fork.** The parent's slots that children may still read are frozen; giving them up only defers them, and they do not keep the device:
 //! the child has the file open itself, so the file lives as long as somebody reads it. In the child the device is an
@@ -48,6 +50,11 @@ pub struct Swapoff {
     at: PageId,
     /// Something was found in this pass.
     found: bool,
+    /// The last pass moved nothing, because the other devices failed: memory has to do.
+    to_memory: bool,
+    /// Pages stored on the device, and writes that had failed, when this pass began.
+    left: u64,
+    errors: u64,
     pages: u64,
 }
 
@@ -167,7 +174,16 @@ impl<P: Pager> Vm<P> {
             self.pager.stay(device);
             return Err(SwapoffRefusal::NoRoom { pages, swap_pages, memory_pages });
         }
-        Ok(Swapoff { device, leave, at: PageId::new(ObjectId(0), 0), found: false, pages: stored })
+        Ok(Swapoff {
+            device,
+            leave,
+            at: PageId::new(ObjectId(0), 0),
+            found: false,
+            to_memory: false,
+            left: u64::MAX,
+            errors: 0,
+            pages: stored,
+        })
     }
 
     /// Resident pages with a copy on a device that leaves, and clean pages whose copy is on another.
@@ -221,7 +237,7 @@ impl<P: Pager> Vm<P> {
             };
         };
         let (first, slot) = (run.first.offset(skip as u64), Slot(run.slot.0 + skip));
-        if self.pager.room() > 0 {
+        if self.pager.room() > 0 && !off.to_memory {
             off.found = true;
             off.at = PageId::from_raw(first.raw() + count as u64);
             self.moving += 1;
@@ -235,7 +251,10 @@ impl<P: Pager> Vm<P> {
                 SwapoffStep::PageIn(op)
             }
             None if !self.is_quiescent() => SwapoffStep::Wait,
-            None => SwapoffStep::NoRoom,
+            None => {
+                off.to_memory = false; // perhaps they have recovered
+                SwapoffStep::NoRoom
+            }
         }
     }
 
@@ -250,6 +269,9 @@ impl<P: Pager> Vm<P> {
             return SwapoffStep::Wait; // or the same pages would be moved twice
         }
         off.at = PageId::new(ObjectId(0), 0);
+        let errors = self.counters.write_errors.get();
+        off.to_memory = off.found && off.left == used.stored && off.errors != errors;
+        (off.left, off.errors) = (used.stored, errors);
         if used.stored > 0 && core::mem::take(&mut off.found) { SwapoffStep::Again } else { SwapoffStep::Wait }
     }
 

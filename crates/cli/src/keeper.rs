@@ -1,0 +1,96 @@
+//! Leaves nothing behind when `overspill run` is killed.
+//!
+//! The kernel kills the program that `overspill run` started (PR_SET_PDEATHSIG), but not that program's children, and a process
+//! that is just executing something new has no agent in it that could notice. So a small second process, the keeper, waits at a
+//! pipe for the end of `overspill run`. If it was announced, the keeper ends: what goes on in the background was meant to. If not,
+//! it kills all processes that carry this run's mark in their environment, until there have been none for a while: one that is in
+//! the middle of an exec shows no environment for a moment.
+//!
+//! Limits: it does not find a process that was started with an empty environment (and so without Overspill), nor one whose
+//! environment it may not read (set-uid). It cannot help if it is killed as well.
+
+use crate::Failure;
+use rustix::process::{Pid, Signal, kill_process};
+use std::fs;
+use std::io::{self, Read, Write};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// The mark's name in the environment of the program and all its descendants.
+const MARK: &str = "OVERSPILL_RUN";
+/// What `overspill` is called with to be the keeper.
+pub const COMMAND: &str = "keep";
+/// What `overspill run` sends before it ends of its own accord.
+const DONE: u8 = b'.';
+/// No process with the mark for this long: there are none.
+const QUIET: Duration = Duration::from_millis(300);
+
+/// The keeper, as `overspill run` sees it.
+pub struct Keeper(Child);
+
+impl Keeper {
+    /// Starts it and marks `program`, which is to be started next.
+    ///
+    /// # Errors
+    /// This executable cannot be started a second time.
+    pub fn start(program: &mut Command) -> Result<Keeper, Failure> {
+        // Process ids come round again, and an older run's descendants may live: the time makes the mark this run's.
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let mark = format!("{}.{}", std::process::id(), now.as_nanos());
+        let process = Command::new("/proc/self/exe")
+            .arg0("overspill")
+            .args([COMMAND, &mark])
+            .env_clear() // no agent in it, and not the mark of a run around this one
+            .current_dir("/")
+            .process_group(0) // Ctrl-C is not for it
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .map_err(|error| Failure::new(format!("the process that cleans up after a kill cannot be started: {error}")))?;
+        program.env(MARK, &mark);
+        Ok(Keeper(process))
+    }
+
+    /// The run has ended as it should: the keeper ends too.
+    pub fn dismiss(mut self) {
+        if let Some(pipe) = &mut self.0.stdin {
+            let _ = pipe.write_all(&[DONE]);
+        }
+        // if it has been reaped already, with children that were not ours, there is nothing to wait for
+        let _ = self.0.wait();
+    }
+}
+
+/// The keeper itself.
+pub fn keep(mark: &str) -> u8 {
+    let mut last = Vec::new();
+    let _ = io::stdin().read_to_end(&mut last);
+    if last != [DONE] {
+        let entry = format!("{MARK}={mark}");
+        let mut quiet_since = Instant::now();
+        while quiet_since.elapsed() < QUIET {
+            if kill_marked(entry.as_bytes()) {
+                quiet_since = Instant::now();
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+    0
+}
+
+/// Kills all processes that have `entry` in their environment. Returns whether there was one.
+fn kill_marked(entry: &[u8]) -> bool {
+    let Ok(processes) = fs::read_dir("/proc") else { return false };
+    let mut found = false;
+    for process in processes.flatten() {
+        let Some(pid) = process.file_name().to_str().and_then(|name| name.parse().ok()).and_then(Pid::from_raw) else { continue };
+        let Ok(environment) = fs::read(process.path().join("environ")) else { continue };
+        if environment.split(|b| *b == 0).any(|e| e == entry) {
+            found = true;
+            let _ = kill_process(pid, Signal::KILL);
+        }
+    }
+    found
+}

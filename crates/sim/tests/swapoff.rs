@@ -1,0 +1,233 @@
+//! What a swapoff owes to pages in rare orders, each as the shortest order of calls, over the real swap pager.
+//!
+//! The simulation (`seeds.rs`) mixes all of them with everything else; these say what they are.
+
+use overspill_swap::{Config as SwapConfig, DeviceId, SwapPager};
+use overspill_vm::counters::Counters;
+use overspill_vm::page::State;
+use overspill_vm::pager::{IoResult, Pager};
+use overspill_vm::types::{ContentHash, ObjectId, PageId, Slot};
+use overspill_vm::{
+    CLUSTER_PAGES_MAX, Config, Fault, Filled, Look, Member, MoveRun, PageIn, Parked, Place, Swapoff, SwapoffRefusal, SwapoffStep,
+    Vm,
+};
+
+type Core = Vm<SwapPager>;
+
+const END: u64 = 1 << 20;
+/// The device that leaves.
+const OLD: DeviceId = DeviceId(0);
+
+fn core(slots: u32) -> Core {
+    let config = Config { readahead_pages_max: 1, zero_ahead_pages_max: 1, ..Config::new(2048, 10_000) };
+    let swap = SwapPager::new(SwapConfig { pages_max: 10_000, slots_max: slots, devices_max: 4 });
+    Vm::new(config, swap, Box::leak(Box::<Counters>::default())).expect("a good configuration")
+}
+
+fn page(index: u64) -> PageId {
+    PageId::new(ObjectId(0), index)
+}
+
+fn state(vm: &Core, index: u64) -> State {
+    vm.page(page(index)).state()
+}
+
+fn stored(vm: &Core, device: DeviceId) -> u64 {
+    vm.pager().device_use(device).expect("it is there").stored
+}
+
+/// Brings pages to the trial queue, the clean queue (`write`), and the device (`reclaim`). A page's content is its index plus `version`.
+fn put(vm: &mut Core, pages: std::ops::Range<u64>, version: u64, reclaim: bool) {
+    let mut batch: Vec<Member> = Vec::with_capacity(1);
+    for index in pages {
+        if state(vm, index) == State::Untouched {
+            assert_eq!(vm.fault(page(index), 0..END, false), Fault::ZeroFill { count: 1 });
+            vm.fill_done(page(index), Filled::Mapped);
+        }
+        vm.park_these(&[page(index)], &mut batch);
+        vm.park_done(page(index), Parked::Yes);
+        vm.launder_batch(1, &mut batch);
+        assert_eq!(batch[0].0, page(index));
+        let content = ContentHash::of(index + version);
+        assert_eq!(vm.launder_look(page(index), false, content), Look::Write);
+        let slot = vm.launder_slots(1, page(index)).expect("there is room").first;
+        vm.launder_done(page(index), Some(slot), content, IoResult::Ok);
+        if reclaim {
+            vm.reclaim_batch(1, &mut batch);
+            vm.frames_dropped(batch.iter().map(|m| m.1));
+        }
+    }
+}
+
+fn begin_read(vm: &mut Core, index: u64) -> PageIn {
+    match vm.fault(page(index), 0..END, false) {
+        Fault::PageIn(op) => op,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn end_read(vm: &mut Core, op: &PageIn, version: u64, filled: Filled) {
+    let mut places = [Place::Discard; CLUSTER_PAGES_MAX];
+    let good =
+        |i: u32, expected| if expected == ContentHash::of(op.page(i).index() + version) { IoResult::Ok } else { IoResult::Corrupt };
+    vm.page_in_arrived(op, 0..END, good, &mut places);
+    for i in 0..op.count {
+        assert!(matches!(places[i as usize], Place::Map | Place::Park(_)), "{places:?}");
+        vm.page_in_done(op.page(i), filled);
+    }
+}
+
+fn next_move(vm: &mut Core, off: &mut Swapoff) -> MoveRun {
+    match next(vm, off) {
+        SwapoffStep::Move(run) => run,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn arrived(vm: &mut Core, run: &MoveRun, version: u64) -> u128 {
+    let content = |i| ContentHash::of(run.page(i).index() + version);
+    vm.swapoff_arrived(run, |i, expected| if expected == content(i) { IoResult::Ok } else { IoResult::Corrupt })
+}
+
+/// Writes the pages of a run to their new slots.
+fn place(vm: &mut Core, run: MoveRun, good: u128, version: u64) -> u32 {
+    let mut moved = 0;
+    for i in (0..run.count).filter(|i| good >> i & 1 == 1) {
+        let to = vm.launder_slots(1, run.page(i)).expect("there is room").first;
+        moved += vm.swapoff_written(&run, i, to, ContentHash::of(run.page(i).index() + version), IoResult::Ok) as u32;
+    }
+    vm.swapoff_moved(run);
+    moved
+}
+
+/// The next step that is more than a look.
+fn next(vm: &mut Core, off: &mut Swapoff) -> SwapoffStep {
+    (0..10).map(|_| vm.swapoff_next(off, 128)).find(|step| *step != SwapoffStep::Again).expect("it does not look for ever")
+}
+
+fn end(vm: &mut Core, off: &mut Swapoff) {
+    assert_eq!(next(vm, off), SwapoffStep::Done);
+    vm.check(1);
+}
+
+/// From device to device: one run, no frame, and the old device is gone.
+#[test]
+fn a_run_goes_to_another_device() {
+    let mut vm = core(1000);
+    put(&mut vm, 0..128, 0, true);
+    let new = vm.pager_mut().add_device(500, 0).expect("there is an entry");
+    let mut off = vm.swapoff_begin(OLD).expect("there is room");
+    let used = vm.used();
+    let run = next_move(&mut vm, &mut off);
+    assert_eq!((run.first, run.count, run.wanted), (page(0), 128, u128::MAX));
+    assert_eq!(next(&mut vm, &mut off), SwapoffStep::Wait, "all that is left is on its way");
+    let good = arrived(&mut vm, &run, 0);
+    assert_eq!(place(&mut vm, run, good, 0), 128);
+    assert_eq!((vm.used(), stored(&vm, new)), (used, 128));
+    end(&mut vm, &mut off);
+    assert_eq!(vm.pager().device_use(OLD), None);
+    let op = begin_read(&mut vm, 77);
+    end_read(&mut vm, &op, 0, Filled::Mapped);
+}
+
+/// A clean page was in memory and on the device only: it must be written again before its frame is taken.
+#[test]
+fn a_clean_page_is_written_again() {
+    let mut vm = core(1000);
+    put(&mut vm, 0..10, 0, false);
+    assert_eq!(state(&vm, 3), State::Clean);
+    assert!(matches!(vm.fault(page(4), 0..END, false), Fault::Restore { .. })); // clean and busy
+    let mut off = vm.swapoff_begin(OLD).expect("all of it is in memory");
+    end(&mut vm, &mut off);
+    vm.restore_done(page(4), Filled::No);
+    for index in 0..10 {
+        assert_eq!(state(&vm, index), State::Inactive);
+    }
+    let mut batch: Vec<Member> = Vec::with_capacity(100);
+    vm.reclaim_batch(100, &mut batch);
+    assert!(batch.is_empty());
+    vm.check(1);
+}
+
+/// A page that a fault reads while its run is moved keeps its old slot until it has arrived, since the read is of that slot; then it
+/// gives it up. The swapoff waits for the read, even if the page is released meanwhile.
+#[test]
+fn a_page_that_is_faulted_in_meanwhile() {
+    let mut vm = core(1000);
+    put(&mut vm, 0..8, 0, true);
+    vm.pager_mut().add_device(500, 0).expect("there is an entry");
+    let mut off = vm.swapoff_begin(OLD).expect("there is room");
+    let run = next_move(&mut vm, &mut off);
+    let good = arrived(&mut vm, &run, 0);
+    let (read, doomed) = (begin_read(&mut vm, 2), begin_read(&mut vm, 5));
+    vm.release_range(page(5), 1, |_| panic!("it has no parked content"));
+    assert_eq!(place(&mut vm, run, good, 0), 6);
+    assert_eq!(stored(&vm, OLD), 1);
+    assert_eq!(next(&mut vm, &mut off), SwapoffStep::Wait);
+    end_read(&mut vm, &read, 0, Filled::Mapped);
+    assert_eq!((stored(&vm, OLD), state(&vm, 2)), (0, State::Active));
+    assert_eq!(next(&mut vm, &mut off), SwapoffStep::Wait, "a read of what was released is under way");
+    let mut places = [Place::Map; CLUSTER_PAGES_MAX];
+    vm.page_in_arrived(&doomed, 0..END, |_, _| panic!("nobody wants it"), &mut places);
+    assert_eq!(places[0], Place::Discard);
+    end(&mut vm, &mut off);
+}
+
+/// Without another device the pages go into memory, parked and no longer stored; a read that could not be parked is tried again.
+#[test]
+fn pages_go_into_memory() {
+    let mut vm = core(1000);
+    put(&mut vm, 0..8, 0, true);
+    let mut off = vm.swapoff_begin(OLD).expect("there is memory");
+    for filled in [Filled::No, Filled::Parked] {
+        let SwapoffStep::PageIn(op) = next(&mut vm, &mut off) else { panic!("it is to be read") };
+        assert_eq!(op.count, 8);
+        end_read(&mut vm, &op, 0, filled);
+    }
+    assert_eq!(next(&mut vm, &mut off), SwapoffStep::Done);
+    assert_eq!(state(&vm, 7), State::Inactive);
+    vm.check(1);
+}
+
+/// A swapoff was cancelled while a run was being read, and its slot was given again, to the same page with a new content, before
+/// another swapoff began. What the first one had read was compared with the new content and the page was taken for lost. (Found by
+/// thinking, before there was a number on each leave.)
+#[test]
+fn a_run_of_a_cancelled_swapoff_is_void() {
+    let mut vm = core(1);
+    put(&mut vm, 0..1, 0, true);
+    let new = vm.pager_mut().add_device(1, -1).expect("there is an entry");
+    let mut off = vm.swapoff_begin(OLD).expect("there is room");
+    let run = next_move(&mut vm, &mut off);
+    vm.swapoff_cancel(OLD);
+    assert_eq!(vm.swapoff_next(&mut off, 128), SwapoffStep::Cancelled);
+    vm.release_range(page(0), 1, |_| panic!("it has no parked content"));
+    put(&mut vm, 0..1, 100, true);
+    assert_eq!(vm.pager().has_page(page(0), 0, 0).map(|has| has.slot), Some(Slot(0)), "the same slot");
+    let mut again = vm.swapoff_begin(OLD).expect("there is room");
+    assert_eq!(arrived(&mut vm, &run, 0), 0);
+    vm.swapoff_moved(run);
+    assert_eq!((state(&vm, 0), vm.counters().corrupt_pages.get()), (State::PagedOut, 0));
+    let run = next_move(&mut vm, &mut again);
+    let good = arrived(&mut vm, &run, 100);
+    assert_eq!(place(&mut vm, run, good, 100), 1);
+    end(&mut vm, &mut again);
+    assert_eq!(stored(&vm, new), 1);
+}
+
+/// Pages that fit nowhere: a refusal with the figures, and nothing has changed.
+#[test]
+fn a_swapoff_is_refused_with_the_figures() {
+    let mut vm = core(4000);
+    assert_eq!(vm.swapoff_begin(DeviceId(3)), Err(SwapoffRefusal::NotThere));
+    put(&mut vm, 0..2500, 0, true);
+    vm.pager_mut().add_device(100, 0).expect("there is an entry");
+    let refusal = vm.swapoff_begin(OLD).expect_err("it fits nowhere");
+    let memory_pages = (vm.available() - vm.free_low() / 2) as u64;
+    assert_eq!(refusal, SwapoffRefusal::NoRoom { pages: 2500, swap_pages: 100, memory_pages });
+    assert!(refusal.to_string().contains("10 MiB are on this device, but only 0 MiB are free on other swap devices"), "{refusal}");
+    assert_eq!(vm.pager().leaving(OLD), None);
+    vm.release_range(page(0), 1000, |_| panic!("it has no parked content"));
+    vm.swapoff_begin(OLD).expect("now it fits");
+    assert_eq!(vm.swapoff_begin(OLD), Err(SwapoffRefusal::Leaving));
+}

@@ -1,0 +1,620 @@
+//! The pool of a compressed memory device: pages by slot, LZ4-compressed, in one arena of fixed size.
+//!
+//! ```text
+//!   page --> Packer::pack --+--> Same(word)     eight bytes, repeated: kept in the slot's entry, no arena
+//!                           +--> Bytes(lz4)     up to 3272 bytes: an object of the smallest class that it fits
+//!                           +--> Incompressible the caller sends it straight to the next device
+//!
+//!   arena    [ block | block | block | ... ]    32 KiB each
+//!   class    a stack of blocks, each cut into n objects of one size; all full but the top one
+//!              objects   [o o o o o o o] [o o o o o o o] [o o o . . . .]   <- top: 3 filled
+//!   object   [ slot, 4 bytes | compressed bytes | rounding ]
+//!   entries  by slot: where its object is (or its word), and the order of storing
+//! ```
+//!
+//! **Always compact.** When an object is freed, the last object of its class (the top block's last) moves into the hole, and its slot's
+//! entry follows. So there is no compaction to run and no block that is kept alive by one object: space that holds nothing is at most
+//! one partly filled block per class (32 of them: 1 MiB, whatever the pool's size), and beside that the rounding up to a
+//! class, and what a block is longer than its objects: 5 % in the middle, 10 % at worst for pages that compress to more than 1 KiB.
+//! The price is copying one object per free.
+//!
+//! Invariants: `blocks_used + blocks free == blocks touched <= blocks`; each class has `filled <= objects per block` in its top block;
+//! an object's slot number leads to the entry that leads to the object; the order list has each stored slot once.
+//!
+//! Packing is apart from the pool, so that it needs no lock on it. Nothing allocates after set-up. Whether a page came out right is for
+//! its checksum to say, which the caller has: damaged bytes give an error or wrong content, never more.
+//!
+//! What it cannot do: give memory back when it has got emptier (free blocks are used again, last in first out). Zstandard, which packs
+//! tighter, is C code that takes its memory from malloc, which in a paged process is the paged heap: not here.
+//!
+//! Source: the kernel's zsmalloc (size classes over chains of pages) and zram (same-filled pages, refusing what does not compress).
+//! Read, not copied. Ziv, Lempel 1977; Collet, LZ4.
+
+use crate::PageBytes;
+use lz4_flex::block::{CompressTable, compress_into_with_table, decompress_into, get_maximum_output_size};
+use overspill_vm::types::PAGE_SIZE;
+
+/// Bytes of a block.
+const BLOCK: usize = 32 << 10;
+/// Bytes before an object's content: the slot whose it is.
+const HEAD: usize = 4;
+/// Objects per block, by class: as finely as blocks of this size allow down to 1 KiB, then by an eighth and more.
+const CLASS_OBJECTS: [usize; CLASSES] = [
+    256, 128, 96, 80, 64, 56, 48, 40, 36, 32, 31, 30, 29, 28, 27, 26, 25, 24, 23, 22, 21, 20, 19, 18, 17, 16, 15, 14, 13, 12, 11,
+    10,
+];
+/// Classes.
+const CLASSES: usize = 32;
+
+/// The longest content of an object, in bytes: what takes more than four fifths of a page is not worth keeping.
+pub const PACKED_BYTES_MAX: usize = class_size(CLASSES - 1) - HEAD;
+
+/// Bytes of an object, head included.
+const fn class_size(class: usize) -> usize {
+    (BLOCK / CLASS_OBJECTS[class]) & !3
+}
+
+const CLASS_SIZES: [u16; CLASSES] = {
+    let mut sizes = [0; CLASSES];
+    let mut class = 0;
+    while class < CLASSES {
+        sizes[class] = class_size(class) as u16;
+        class += 1;
+    }
+    sizes
+};
+
+/// What became of a page's bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Packed<'a> {
+    /// This word, over and over.
+    Same(u64),
+    /// These bytes, at most [`PACKED_BYTES_MAX`].
+    Bytes(&'a [u8]),
+    /// It does not get small enough.
+    Incompressible,
+}
+
+/// Packs pages. One per thread.
+pub struct Packer {
+    table: CompressTable,
+    out: Vec<u8>,
+}
+
+impl Default for Packer {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Packer {
+    /// Allocates all that it will need: 13 KiB.
+    pub fn new() -> Packer {
+        Packer { table: CompressTable::small(), out: vec![0; get_maximum_output_size(PAGE_SIZE)] }
+    }
+
+    /// Packs a page. Does not allocate.
+    pub fn pack(&mut self, page: &PageBytes) -> Packed<'_> {
+        let words = page.as_chunks::<8>().0;
+        if words.iter().all(|w| *w == words[0]) {
+            return Packed::Same(u64::from_ne_bytes(words[0]));
+        }
+        let len = compress_into_with_table(page, &mut self.out, &mut self.table).expect("room for the worst case");
+        if len <= PACKED_BYTES_MAX { Packed::Bytes(&self.out[..len]) } else { Packed::Incompressible }
+    }
+}
+
+/// Unpacks [`Packed::Bytes`]. Does not allocate.
+///
+/// # Errors
+/// [`Damaged`] if these are not the bytes of a page; `page` has any content then.
+pub fn unpack(bytes: &[u8], page: &mut PageBytes) -> Result<(), Damaged> {
+    match decompress_into(bytes, page) {
+        Ok(PAGE_SIZE) => Ok(()),
+        _ => Err(Damaged),
+    }
+}
+
+/// The bytes are not those of a packed page.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Damaged;
+
+/// Why a page was not taken.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Refused {
+    /// It does not compress: send it straight to the next device.
+    Incompressible,
+    /// The arena is full: write the coldest pages back first, or send this one to the next device.
+    Full,
+}
+
+/// What the pool holds and has refused.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct PoolCounters {
+    /// Pages stored now, same-filled ones too.
+    pub stored_pages: u64,
+    /// Those of them that are a word.
+    pub same_filled_pages: u64,
+    /// Compressed content of the others, in bytes.
+    pub packed_bytes: u64,
+    /// Blocks in use, in bytes of arena.
+    pub arena_used_bytes: u64,
+    /// Pages refused since the start because they do not compress.
+    pub incompressible: u64,
+    /// Pages refused since the start because the arena was full.
+    pub full: u64,
+}
+
+impl PoolCounters {
+    /// Bytes of pages stored per byte of arena; 0 if there is none.
+    pub fn ratio(&self) -> f64 {
+        let arena = self.arena_used_bytes;
+        if arena == 0 { 0.0 } else { (self.stored_pages * PAGE_SIZE as u64) as f64 / arena as f64 }
+    }
+    /// Arena in use that is not content: heads, rounding, holes. In bytes.
+    pub fn arena_overhead_bytes(&self) -> u64 {
+        self.arena_used_bytes - self.packed_bytes
+    }
+}
+
+/// A slot's entry is four words, so that a table of them costs memory only where it is touched.
+///
+/// 0, 1: the word of a same-filled page, or the object's offset in the arena in units of four bytes. 2, 3: the slots stored just
+/// before and after, plus one.
+type Entry = [u32; 4];
+const AT: usize = 0;
+const AT_HIGH: usize = 1;
+const OLDER: usize = 2;
+const NEWER: usize = 3;
+
+/// In `lens`: nothing is stored.
+const ABSENT: u16 = 0;
+/// In `lens`: a word.
+const SAME: u16 = u16::MAX;
+
+#[derive(Clone, Copy, Default)]
+struct Class {
+    /// The top block plus one.
+    top: u32,
+    /// Objects in it.
+    filled: u32,
+}
+
+/// The pool.
+pub struct Pool {
+    arena: Vec<u8>,
+    /// By block: the one below it in its class, or the next free one, plus one.
+    below: Vec<u32>,
+    classes: [Class; CLASSES],
+    free: u32,
+    touched: u32,
+    entries: Vec<Entry>,
+    /// Bytes of content by slot, or [`ABSENT`] or [`SAME`].
+    lens: Vec<u16>,
+    /// Ends of the order list, plus one.
+    oldest: u32,
+    newest: u32,
+    counters: PoolCounters,
+}
+
+impl Pool {
+    /// For `slots` slots and `arena_bytes` of compressed pages, in whole blocks of 32 KiB. Allocates all that it will ever need, zeroed;
+    /// memory is used as it is touched.
+    ///
+    /// # Panics
+    /// If `slots` is 2^32 - 1, or the arena is 16 GiB or more.
+    pub fn new(slots: u32, arena_bytes: usize) -> Pool {
+        assert!(slots < u32::MAX, "slot + 1 must fit");
+        assert!(arena_bytes < 4 << 32, "offsets in units of four bytes must fit");
+        let blocks = arena_bytes / BLOCK;
+        Pool {
+            arena: vec![0; blocks * BLOCK],
+            below: vec![0; blocks],
+            classes: [Class::default(); CLASSES],
+            free: 0,
+            touched: 0,
+            entries: vec![[0; 4]; slots as usize],
+            lens: vec![ABSENT; slots as usize],
+            oldest: 0,
+            newest: 0,
+            counters: PoolCounters::default(),
+        }
+    }
+
+    /// What it holds and has refused.
+    pub fn counters(&self) -> PoolCounters {
+        self.counters
+    }
+
+    /// Bytes of the tables beside the arena, if every slot is touched: 18 per slot, 4 per block.
+    pub fn metadata_bytes(&self) -> u64 {
+        (self.entries.len() * (size_of::<Entry>() + size_of::<u16>()) + self.below.len() * size_of::<u32>()) as u64
+    }
+
+    /// Whether `slot` is stored.
+    pub fn contains(&self, slot: u32) -> bool {
+        self.lens[slot as usize] != ABSENT
+    }
+
+    /// Stores a page in `slot`, as the newest; what the slot had is dropped in any case. Does not allocate.
+    ///
+    /// # Errors
+    /// [`Refused`]; the slot is empty then.
+    ///
+    /// # Panics
+    /// If there is no such slot, or the bytes are none or more than [`PACKED_BYTES_MAX`].
+    pub fn store(&mut self, slot: u32, packed: Packed<'_>) -> Result<(), Refused> {
+        self.remove(slot);
+        let len = match packed {
+            Packed::Same(word) => {
+                self.entries[slot as usize] = [word as u32, (word >> 32) as u32, 0, 0];
+                self.counters.same_filled_pages += 1;
+                SAME
+            }
+            Packed::Bytes(bytes) => {
+                assert!(!bytes.is_empty() && bytes.len() <= PACKED_BYTES_MAX);
+                let Some(at) = self.take(class_of(bytes.len())) else {
+                    self.counters.full += 1;
+                    return Err(Refused::Full);
+                };
+                self.arena[at..at + HEAD].copy_from_slice(&slot.to_ne_bytes());
+                self.arena[at + HEAD..at + HEAD + bytes.len()].copy_from_slice(bytes);
+                self.entries[slot as usize] = [(at / 4) as u32, 0, 0, 0];
+                self.counters.packed_bytes += bytes.len() as u64;
+                bytes.len() as u16
+            }
+            Packed::Incompressible => {
+                self.counters.incompressible += 1;
+                return Err(Refused::Incompressible);
+            }
+        };
+        self.lens[slot as usize] = len;
+        self.counters.stored_pages += 1;
+        self.link(slot);
+        Ok(())
+    }
+
+    /// Puts the page in `slot` into `page`. Answers whether there is one. Does not allocate.
+    ///
+    /// # Errors
+    /// [`Damaged`] if its bytes are no longer those of a packed page.
+    ///
+    /// # Panics
+    /// If there is no such slot.
+    pub fn load(&self, slot: u32, page: &mut PageBytes) -> Result<bool, Damaged> {
+        let entry = &self.entries[slot as usize];
+        match self.lens[slot as usize] {
+            ABSENT => return Ok(false),
+            SAME => {
+                let word = u64::from(entry[AT]) | u64::from(entry[AT_HIGH]) << 32;
+                page.as_chunks_mut::<8>().0.fill(word.to_ne_bytes());
+            }
+            len => {
+                let at = entry[AT] as usize * 4 + HEAD;
+                unpack(&self.arena[at..at + len as usize], page)?;
+            }
+        }
+        Ok(true)
+    }
+
+    /// Empties `slot`. Answers whether a page was stored there. Copies at most one object; does not allocate.
+    ///
+    /// # Panics
+    /// If there is no such slot.
+    pub fn remove(&mut self, slot: u32) -> bool {
+        let len = self.lens[slot as usize];
+        match len {
+            ABSENT => return false,
+            SAME => self.counters.same_filled_pages -= 1,
+            len => {
+                self.counters.packed_bytes -= u64::from(len);
+                self.give(class_of(len as usize), self.entries[slot as usize][AT] as usize * 4);
+            }
+        }
+        self.unlink(slot);
+        self.lens[slot as usize] = ABSENT;
+        self.counters.stored_pages -= 1;
+        true
+    }
+
+    /// The slot that was stored longest ago: the one to be written back to the next device.
+    pub fn coldest(&self) -> Option<u32> {
+        self.oldest.checked_sub(1)
+    }
+
+    /// The slot stored just after `slot`, which is stored.
+    pub fn next_coldest(&self, slot: u32) -> Option<u32> {
+        debug_assert!(self.contains(slot));
+        self.entries[slot as usize][NEWER].checked_sub(1)
+    }
+
+    // ---- the arena ----
+
+    /// Room for an object, in bytes from the arena's start.
+    fn take(&mut self, class: usize) -> Option<usize> {
+        let Class { top, filled } = self.classes[class];
+        if top == 0 || filled as usize == CLASS_OBJECTS[class] {
+            let block = if self.free != 0 {
+                let block = self.free;
+                self.free = self.below[block as usize - 1];
+                block
+            } else if (self.touched as usize) < self.below.len() {
+                self.touched += 1;
+                self.touched
+            } else {
+                return None;
+            };
+            self.below[block as usize - 1] = top;
+            self.classes[class] = Class { top: block, filled: 0 };
+            self.counters.arena_used_bytes += BLOCK as u64;
+        }
+        let class_ = &mut self.classes[class];
+        class_.filled += 1;
+        Some((class_.top as usize - 1) * BLOCK + (class_.filled as usize - 1) * class_size(class))
+    }
+
+    /// Gives an object back: the last one of its class takes its place.
+    fn give(&mut self, class: usize, hole: usize) {
+        let size = class_size(class);
+        let Class { top, filled } = self.classes[class];
+        let last = (top as usize - 1) * BLOCK + (filled as usize - 1) * size;
+        if last != hole {
+            let slot = u32::from_ne_bytes(self.arena[last..last + HEAD].try_into().expect("four bytes"));
+            let len = HEAD + self.lens[slot as usize] as usize;
+            self.arena.copy_within(last..last + len, hole);
+            self.entries[slot as usize][AT] = (hole / 4) as u32;
+        }
+        if filled > 1 {
+            self.classes[class].filled -= 1;
+            return;
+        }
+        let below = self.below[top as usize - 1];
+        self.classes[class] = Class { top: below, filled: if below == 0 { 0 } else { CLASS_OBJECTS[class] as u32 } };
+        self.below[top as usize - 1] = self.free;
+        self.free = top;
+        self.counters.arena_used_bytes -= BLOCK as u64;
+    }
+
+    // ---- the order of storing ----
+
+    fn link(&mut self, slot: u32) {
+        self.entries[slot as usize][OLDER] = self.newest;
+        self.entries[slot as usize][NEWER] = 0;
+        match self.newest {
+            0 => self.oldest = slot + 1,
+            newest => self.entries[newest as usize - 1][NEWER] = slot + 1,
+        }
+        self.newest = slot + 1;
+    }
+
+    fn unlink(&mut self, slot: u32) {
+        let [.., older, newer] = self.entries[slot as usize];
+        match older {
+            0 => self.oldest = newer,
+            older => self.entries[older as usize - 1][NEWER] = newer,
+        }
+        match newer {
+            0 => self.newest = older,
+            newer => self.entries[newer as usize - 1][OLDER] = older,
+        }
+    }
+
+    /// Walks over everything and asserts the invariants in the head. For tests.
+    ///
+    /// # Panics
+    /// If one does not hold.
+    pub fn check(&self) {
+        let mut counters =
+            PoolCounters { incompressible: self.counters.incompressible, full: self.counters.full, ..Default::default() };
+        let (mut objects, mut blocks) = (0, 0);
+        for (class, &Class { top, filled }) in self.classes.iter().enumerate() {
+            assert!(filled as usize <= CLASS_OBJECTS[class] && (filled == 0) == (top == 0));
+            let (mut block, mut filled) = (top, filled);
+            while block != 0 {
+                blocks += 1;
+                for k in 0..filled as usize {
+                    let at = (block as usize - 1) * BLOCK + k * class_size(class);
+                    let slot = u32::from_ne_bytes(self.arena[at..at + HEAD].try_into().unwrap()) as usize;
+                    assert!(self.entries[slot][AT] as usize * 4 == at, "slot {slot} does not lead back to its object");
+                    assert!(![ABSENT, SAME].contains(&self.lens[slot]) && class_of(self.lens[slot] as usize) == class);
+                    objects += 1;
+                }
+                block = self.below[block as usize - 1];
+                filled = CLASS_OBJECTS[class] as u32;
+            }
+        }
+        counters.arena_used_bytes = (blocks * BLOCK) as u64;
+        let mut free = self.free;
+        while free != 0 {
+            blocks += 1;
+            free = self.below[free as usize - 1];
+        }
+        assert_eq!(blocks, self.touched as usize);
+        for &len in &self.lens {
+            counters.stored_pages += u64::from(len != ABSENT);
+            counters.same_filled_pages += u64::from(len == SAME);
+            counters.packed_bytes += if len == SAME { 0 } else { u64::from(len) };
+        }
+        assert_eq!(counters, self.counters);
+        assert_eq!(objects, counters.stored_pages - counters.same_filled_pages);
+        let (mut at, mut before, mut listed) = (self.oldest, 0, 0);
+        while at != 0 {
+            assert!(self.entries[at as usize - 1][OLDER] == before && self.lens[at as usize - 1] != ABSENT);
+            listed += 1;
+            (before, at) = (at, self.entries[at as usize - 1][NEWER]);
+        }
+        assert!(before == self.newest && listed == counters.stored_pages);
+    }
+}
+
+/// The smallest class for `len` bytes of content.
+fn class_of(len: usize) -> usize {
+    CLASS_SIZES.partition_point(|&size| usize::from(size) < len + HEAD)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::HashMap;
+
+    /// A page of which about `noise` bytes in 4096 do not compress.
+    fn page(seed: u64, noise: usize) -> PageBytes {
+        let mut x = seed | 1;
+        core::array::from_fn(|i| {
+            x = x.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
+            if i < noise { (x >> 56) as u8 } else { seed as u8 }
+        })
+    }
+
+    #[test]
+    fn classes_rise_and_waste_little() {
+        assert!(CLASS_SIZES.is_sorted() && PACKED_BYTES_MAX == 3272);
+        for len in 1..=PACKED_BYTES_MAX {
+            let class = class_of(len);
+            assert!(class_size(class) >= len + HEAD && (class == 0 || class_size(class - 1) < len + HEAD));
+            let each = BLOCK / CLASS_OBJECTS[class];
+            assert!(len <= 1020 || each * 100 <= (len + HEAD) * 111, "{len} bytes take {each}");
+        }
+    }
+
+    #[test]
+    fn pages_are_packed_by_what_they_hold() {
+        let mut packer = Packer::new();
+        assert_eq!(packer.pack(&[0xa5; PAGE_SIZE]), Packed::Same(0xa5a5_a5a5_a5a5_a5a5));
+        assert_eq!(packer.pack(&page(3, PAGE_SIZE)), Packed::Incompressible);
+        let text = page(3, 1000);
+        let Packed::Bytes(bytes) = packer.pack(&text) else { panic!("it compresses") };
+        assert!((1000..1100).contains(&bytes.len()));
+        let mut back = [0; PAGE_SIZE];
+        unpack(bytes, &mut back).unwrap();
+        assert_eq!(back, text);
+    }
+
+    /// Pages of all sizes come and go at random for long; what is left takes the room that it would take in a new pool.
+    #[test]
+    fn it_does_not_fragment() {
+        let (mut packer, mut pool) = (Packer::new(), Pool::new(4000, 16 << 20));
+        let (mut x, rounds) = (1u64, if cfg!(miri) { 50 } else { 40_000 });
+        for _ in 0..rounds {
+            x = x.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
+            let slot = (x >> 33) as u32 % 4000;
+            if x >> 63 == 0 {
+                let _ = pool.store(slot, packer.pack(&page(x, (x >> 40) as usize % 3000)));
+            } else {
+                pool.remove(slot);
+            }
+        }
+        pool.check();
+        let c = pool.counters();
+        let content = c.packed_bytes + (c.stored_pages - c.same_filled_pages) * HEAD as u64;
+        assert!(c.arena_used_bytes <= content * 111 / 100 + (CLASSES * BLOCK) as u64, "{c:?}");
+        for slot in 0..4000 {
+            pool.remove(slot);
+        }
+        assert_eq!(pool.counters().arena_used_bytes, 0);
+    }
+
+    #[test]
+    fn a_full_pool_refuses_and_keeps_what_it_has() {
+        let (mut packer, mut pool) = (Packer::new(), Pool::new(1000, 4 * BLOCK));
+        let stored = (0..1000).take_while(|&s| pool.store(s, packer.pack(&page(s.into(), 3000))).is_ok()).count() as u32;
+        assert_eq!(stored as usize, 4 * (BLOCK / class_size(class_of(3020))));
+        assert_eq!(pool.store(999, packer.pack(&page(7, 100))), Err(Refused::Full), "no block for another class");
+        assert_eq!(pool.store(998, packer.pack(&[1; PAGE_SIZE])), Ok(()), "a word takes no room");
+        assert_eq!(pool.coldest(), Some(0));
+        assert!(pool.remove(0));
+        assert_eq!(pool.store(999, packer.pack(&page(7, 3000))), Ok(()));
+        assert_eq!((pool.coldest(), pool.next_coldest(998), pool.counters().full), (Some(1), Some(999), 2));
+        pool.check();
+        let mut back = [0; PAGE_SIZE];
+        for slot in 1..stored {
+            assert_eq!(pool.load(slot, &mut back), Ok(true));
+            assert_eq!(back, page(slot.into(), 3000));
+        }
+    }
+
+    #[derive(Clone, Debug)]
+    enum Op {
+        Store { slot: u32, seed: u64, noise: usize },
+        Remove(u32),
+        WriteBack,
+    }
+
+    fn op() -> impl Strategy<Value = Op> {
+        prop_oneof![
+            4 => (0..60u32, any::<u64>(), prop_oneof![Just(0), 1..4096usize]).prop_map(|(slot, seed, noise)| Op::Store { slot, seed, noise }),
+            2 => (0..60u32).prop_map(Op::Remove),
+            1 => Just(Op::WriteBack),
+        ]
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 2 } else { 256 }))]
+        #[test]
+        fn behaves_like_a_map(ops in prop::collection::vec(op(), 1..if cfg!(miri) { 20 } else { 200 }), blocks in 1..12usize) {
+            let (mut packer, mut pool) = (Packer::new(), Pool::new(60, blocks * BLOCK));
+            let mut model: HashMap<u32, PageBytes> = HashMap::new();
+            let mut order: Vec<u32> = vec![];
+            for op in ops {
+                match op {
+                    Op::Store { slot, seed, noise } => {
+                        let bytes = page(seed, noise);
+                        let packed = packer.pack(&bytes);
+                        model.remove(&slot);
+                        order.retain(|s| *s != slot);
+                        match pool.store(slot, packed) {
+                            Ok(()) => {
+                                model.insert(slot, bytes);
+                                order.push(slot);
+                            }
+                            Err(Refused::Incompressible) => prop_assert_eq!(packed, Packed::Incompressible),
+                            Err(Refused::Full) => prop_assert!(matches!(packed, Packed::Bytes(_)) && blocks < 12),
+                        }
+                    }
+                    Op::Remove(slot) => {
+                        prop_assert_eq!(pool.remove(slot), model.remove(&slot).is_some());
+                        order.retain(|s| *s != slot);
+                    }
+                    Op::WriteBack => {
+                        prop_assert_eq!(pool.coldest(), order.first().copied());
+                        if let Some(slot) = pool.coldest() {
+                            pool.remove(slot);
+                            model.remove(&slot);
+                            order.remove(0);
+                        }
+                    }
+                }
+                pool.check();
+            }
+            let walk: Vec<u32> = core::iter::successors(pool.coldest(), |&slot| pool.next_coldest(slot)).collect();
+            prop_assert_eq!(walk, order);
+            for slot in 0..60 {
+                let mut back = [0; PAGE_SIZE];
+                prop_assert_eq!(pool.load(slot, &mut back), Ok(model.contains_key(&slot)));
+                prop_assert_eq!(pool.contains(slot), model.contains_key(&slot));
+                if let Some(bytes) = model.get(&slot) { prop_assert_eq!(&back, bytes); }
+            }
+        }
+
+        /// Whatever the bytes: an error, or content that the page's checksum does not take. (Nothing worse: no panic.)
+        #[test]
+        fn damage_is_an_error_or_does_not_pass_the_checksum(
+            seed: u64, noise in 1..3000usize, at: prop::sample::Index, bit in 0..8u32, cut: Option<prop::sample::Index>, junk: Vec<u8>,
+        ) {
+            let id = overspill_vm::types::PageId::from_raw(seed >> 16);
+            let good = page(seed, noise);
+            let stored = crate::checksum::of(id, &good);
+            let mut packer = Packer::new();
+            let Packed::Bytes(bytes) = packer.pack(&good) else { return Ok(()) };
+            let mut damaged = bytes.to_vec();
+            match cut {
+                Some(cut) => damaged.truncate(cut.index(bytes.len())),
+                None => damaged[at.index(bytes.len())] ^= 1 << bit,
+            }
+            let mut back = [0; PAGE_SIZE];
+            prop_assert!(unpack(&damaged, &mut back).is_err() || back == good || crate::checksum::of(id, &back) != stored);
+            let _ = unpack(&junk, &mut back);
+        }
+    }
+}

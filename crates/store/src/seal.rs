@@ -1,0 +1,367 @@
+//! Encryption: a page is sealed on its way out and opened on its way in, by an AEAD, under keys that exist in this process only.
+//!
+//! ```text
+//!   page ----+                                                 +--> ciphertext, 4096 bytes: to the device
+//!            +--> AEGIS-128L (key, nonce = number of the write) +
+//!   key -----+                                                 +--> tag, 16 bytes } remembered in memory:
+//!                                 number, its low 4 bytes ------------------------} a ContentHash
+//! ```
+//!
+//! **What is promised.** Somebody who reads the device at any time, also many times, learns which slots were written when, and nothing
+//! else. Somebody who writes to it can make a page unreadable, but not have another content accepted: not a changed one, not another
+//! page's, not an older one of the same page (2^-128 per try, and a failed try is the end of the page). Not in scope: who can read this
+//! process's memory. The program's pages are there in the clear, and copies of the key pass through registers and stacks of the
+//! threads that seal.
+//!
+//! **Numbers and nonces.** Every sealing takes the next number of a 64-bit counter, and the number is the nonce: there is no way to
+//! seal that does not take one, so no nonce of a key is used for two writes; a page whose write failed is sealed anew under a new
+//! number. A *fork* copies key and counter. So the child adds a key of its own ([`Keys::add`]) before it writes anything, and goes
+//! on counting from where the parent stood: each key serves the numbers from its first one to the next key's, and a number alone tells
+//! which key opens a page. What the child inherited it opens by the inherited keys, which it never seals with again.
+//!
+//! Whether a page still is what was stored is decided by sealing it once more under the *stored* number and comparing tags
+//! ([`Keys::is_unchanged`]). Two contents may then have been encrypted with one nonce, but ciphertext and tag of the second never leave
+//! the caller's scratch page, which lies beside the page itself. A hash beside the tag would be 8 bytes more per page and as slow.
+//!
+//! **What is remembered.** Of the number only the low half, so that 20 bytes per page do. The high half is that of the counter unless
+//! more than 2^32 pages (16 TiB) were written since; then candidates are tried, newest first, and the tag tells. The tag is whole: 16
+//! bytes. It is masked with the page's identity (see [`ContentHash`]) instead of having object and index authenticated as associated
+//! data, because mremap renames pages and must not have to read them. The write's number is associated already, being the nonce.
+//!
+//! **Why AEGIS-128L.** Measured (bench/RESULTS-store.md): it seals at less than half of the cost of AES-128-GCM in ring, and a quarter of
+//! the same in pure Rust. It is one of the winners of CAESAR, and an IRTF draft. The crate `aegis` brings its authors' C code, which
+//! finds AES-NI at run time and has a constant-time fallback; it calls no malloc, takes no lock once a key was added, and of
+//! thread-local storage it touches `errno` only, for lengths that are never passed here. aws-lc keeps its error queue in thread-local
+//! storage that it allocates. The pure Rust version of AEGIS has AES-NI only if it is chosen at compile time.
+//!
+//! Source: Wu, Preneel 2013, "AEGIS: a fast authenticated encryption algorithm"; draft-irtf-cfrg-aegis-aead. Read, not copied.
+
+use crate::PageBytes;
+use aegis::aegis128l::Aegis128L;
+use core::fmt;
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
+use overspill_vm::types::{ContentHash, PAGE_SIZE, PageId};
+
+/// Bytes of a key.
+pub const KEY_BYTES: usize = 16;
+/// Keys that one process can have: its own and one for each ancestor since the first.
+pub const KEYS_MAX: usize = 16;
+/// Numbers that share their high half.
+const EPOCH: u64 = 1 << 32;
+
+/// A process's keys. Less than a page, in one piece: the caller puts it into memory that is locked and not dumped.
+///
+/// All fields are atomic so that a wipe and a fork's child can change what threads share; nothing here waits.
+pub struct Keys {
+    /// The number of the next write.
+    next: AtomicU64,
+    count: AtomicU32,
+    keys: [Key; KEYS_MAX],
+}
+
+struct Key {
+    words: [AtomicU64; 2],
+    /// Serves numbers from this one on.
+    first: AtomicU64,
+}
+
+const _: () = assert!(size_of::<Keys>() <= PAGE_SIZE);
+
+/// There are [`KEYS_MAX`] keys already.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TooManyKeys;
+
+impl Default for Keys {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Keys {
+    /// None yet.
+    pub const fn new() -> Keys {
+        let keys = [const { Key { words: [const { AtomicU64::new(0) }; 2], first: AtomicU64::new(0) } }; KEYS_MAX];
+        Keys { next: AtomicU64::new(0), count: AtomicU32::new(0), keys }
+    }
+
+    /// From here on pages are sealed with `key`: 16 bytes of the kernel's randomness that nothing else is done with.
+    ///
+    /// => no other thread seals meanwhile (at the start, or in a fork's child while it is alone); does not allocate
+    ///
+    /// # Errors
+    /// [`TooManyKeys`]; nothing is changed then.
+    pub fn add(&self, key: &[u8; KEY_BYTES]) -> Result<(), TooManyKeys> {
+        let at = self.count.load(Relaxed) as usize;
+        let slot = self.keys.get(at).ok_or(TooManyKeys)?;
+        let [low, high] = key.as_chunks::<8>().0 else { unreachable!("16 bytes") };
+        slot.words[0].store(u64::from_le_bytes(*low), Relaxed);
+        slot.words[1].store(u64::from_le_bytes(*high), Relaxed);
+        slot.first.store(self.next.load(Relaxed), Relaxed);
+        let _ = Aegis128L::<16>::new(key, &[0; 16]); // chooses the implementation for this CPU, once
+        self.count.store(at as u32 + 1, Release); // pairs with the Acquire in `cipher`
+        Ok(())
+    }
+
+    /// Encrypts `page` with the content `plain` into `sealed`, under a number of its own. What is answered opens it again.
+    ///
+    /// => does not wait; does not allocate
+    ///
+    /// # Panics
+    /// If there is no key.
+    pub fn seal(&self, page: PageId, plain: &PageBytes, sealed: &mut PageBytes) -> ContentHash {
+        let number = self.next.fetch_add(1, Relaxed);
+        ContentHash::new(page, self.encrypt(number, plain, sealed), number as u32)
+    }
+
+    /// Decrypts `bytes` in place, which came from where `page` is stored with `content`. Answers whether they are what was sealed; if
+    /// not, they are erased.
+    ///
+    /// => does not wait; does not allocate
+    #[must_use]
+    pub fn open(&self, page: PageId, content: ContentHash, bytes: &mut PageBytes) -> bool {
+        let tag = content.tag(page).to_le_bytes();
+        let mut candidates = self.candidates(content);
+        let Some(mut number) = candidates.next() else {
+            bytes.fill(0); // no write had such a number yet
+            return false;
+        };
+        for older in candidates {
+            let mut copy = *bytes; // a failure erases
+            if self.cipher(number).decrypt_in_place(&mut copy, &tag, &[]).is_ok() {
+                *bytes = copy;
+                return true;
+            }
+            number = older;
+        }
+        self.cipher(number).decrypt_in_place(bytes, &tag, &[]).is_ok()
+    }
+
+    /// Whether `page`, with the content `plain`, is what was sealed as `content`. Leaves rubbish in `scratch`, which is not to be kept.
+    ///
+    /// => does not wait; does not allocate
+    #[must_use]
+    pub fn is_unchanged(&self, page: PageId, content: ContentHash, plain: &PageBytes, scratch: &mut PageBytes) -> bool {
+        let tag = content.tag(page);
+        self.candidates(content).any(|number| self.encrypt(number, plain, scratch) == tag)
+    }
+
+    /// Forgets all keys: what they have sealed stays so for ever.
+    pub fn wipe(&self) {
+        self.count.store(0, SeqCst);
+        for key in &self.keys {
+            for word in &key.words {
+                word.store(0, SeqCst);
+            }
+        }
+        core::hint::black_box(self);
+    }
+
+    /// The numbers that a write may have had, newest first. More than one only after 2^32 writes.
+    fn candidates(&self, content: ContentHash) -> impl Iterator<Item = u64> + use<> {
+        let next = self.next.load(Relaxed);
+        let same_epoch = next & !(EPOCH - 1) | u64::from(content.number());
+        let newest = if same_epoch < next { Some(same_epoch) } else { same_epoch.checked_sub(EPOCH) };
+        core::iter::successors(newest, |number| number.checked_sub(EPOCH))
+    }
+
+    /// The cipher for one write.
+    fn cipher(&self, number: u64) -> Aegis128L<16> {
+        let count = self.count.load(Acquire) as usize;
+        let key = self.keys[..count].iter().rev().find(|key| key.first.load(Relaxed) <= number).expect("a key for the number");
+        let mut bytes = [0; KEY_BYTES];
+        let [low, high] = bytes.as_chunks_mut::<8>().0 else { unreachable!("16 bytes") };
+        *low = key.words[0].load(Relaxed).to_le_bytes();
+        *high = key.words[1].load(Relaxed).to_le_bytes();
+        let mut nonce = [0; 16];
+        nonce[..8].copy_from_slice(&number.to_le_bytes());
+        Aegis128L::new(&bytes, &nonce)
+    }
+
+    fn encrypt(&self, number: u64, plain: &PageBytes, sealed: &mut PageBytes) -> u128 {
+        let mut encryptor = self.cipher(number).encryptor(&[]);
+        encryptor.update(plain, sealed);
+        u128::from_le_bytes(encryptor.finalize())
+    }
+}
+
+impl Drop for Keys {
+    fn drop(&mut self) {
+        self.wipe();
+    }
+}
+
+impl fmt::Debug for Keys {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Keys").field("count", &self.count).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use overspill_vm::types::ObjectId;
+    use proptest::prelude::*;
+    use std::collections::HashSet;
+
+    fn page(index: u64) -> PageId {
+        PageId::new(ObjectId(1), index)
+    }
+
+    fn keys(fill: u8) -> Keys {
+        let keys = Keys::new();
+        keys.add(&[fill; KEY_BYTES]).unwrap();
+        keys
+    }
+
+    fn pattern(seed: u8) -> PageBytes {
+        core::array::from_fn(|i| (i as u8).wrapping_mul(31) ^ (i >> 4) as u8 ^ seed)
+    }
+
+    /// Of a fork: the same keys and counter.
+    fn copy_of(keys: &Keys) -> Keys {
+        let copy = Keys::new();
+        copy.next.store(keys.next.load(Relaxed), Relaxed);
+        copy.count.store(keys.count.load(Relaxed), Relaxed);
+        for (to, from) in copy.keys.iter().zip(&keys.keys) {
+            to.first.store(from.first.load(Relaxed), Relaxed);
+            to.words[0].store(from.words[0].load(Relaxed), Relaxed);
+            to.words[1].store(from.words[1].load(Relaxed), Relaxed);
+        }
+        copy
+    }
+
+    /// 32,768 flips in what the device keeps, and all 160 in what memory keeps.
+    #[test]
+    fn every_flipped_bit_is_detected() {
+        let keys = keys(5);
+        let plain = pattern(1);
+        let mut sealed = [0; PAGE_SIZE];
+        let content = keys.seal(page(9), &plain, &mut sealed);
+        for bit in 0..PAGE_SIZE * 8 {
+            let mut bytes = sealed;
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            assert!(!keys.open(page(9), content, &mut bytes), "bit {bit}");
+            assert!(bytes.iter().all(|b| *b == 0), "nothing is left of a page that is not to be used");
+        }
+        for bit in 0..160 {
+            let mut words = content.to_words();
+            words[bit / 32] ^= 1 << (bit % 32);
+            assert!(!keys.open(page(9), ContentHash::from_words(words), &mut sealed.clone()), "bit {bit} of the record");
+        }
+        assert!(keys.open(page(9), content, &mut sealed));
+        assert_eq!(sealed, plain);
+    }
+
+    /// A slot with another page's, or an older, perfectly sealed content: a write that was lost or went astray.
+    #[test]
+    fn only_the_last_write_of_the_page_itself_opens() {
+        let keys = keys(5);
+        let (mut old, mut new, mut other) = ([0; PAGE_SIZE], [0; PAGE_SIZE], [0; PAGE_SIZE]);
+        let was = keys.seal(page(1), &pattern(1), &mut old);
+        let is = keys.seal(page(1), &pattern(1), &mut new);
+        let others = keys.seal(page(2), &pattern(1), &mut other);
+        assert!(old != new && new != other, "the same content is never the same ciphertext");
+        assert!(!keys.open(page(1), is, &mut old.clone()));
+        assert!(!keys.open(page(1), was, &mut new.clone()));
+        assert!(!keys.open(page(1), is, &mut other.clone()));
+        assert!(!keys.open(page(1), others, &mut other.clone()), "a record that belongs to another page");
+        assert!(keys.open(page(3), others.renamed(page(2), page(3)), &mut other), "a page that has moved");
+        assert_eq!(other, pattern(1));
+        assert!(keys.open(page(1), is, &mut new));
+    }
+
+    #[test]
+    fn no_16_bytes_of_the_page_are_left() {
+        let keys = keys(5);
+        let mut plain = pattern(7);
+        plain[2048..].fill(0);
+        let known: HashSet<&[u8]> = plain.windows(16).collect();
+        for _ in 0..100 {
+            let mut sealed = [0; PAGE_SIZE];
+            keys.seal(page(1), &plain, &mut sealed);
+            assert!(sealed.windows(16).all(|w| !known.contains(w)));
+        }
+    }
+
+    #[test]
+    fn unchanged_pages_are_known() {
+        let keys = keys(5);
+        let mut scratch = [0; PAGE_SIZE];
+        let mut plain = pattern(3);
+        let content = keys.seal(page(1), &plain, &mut [0; PAGE_SIZE]);
+        assert!(keys.is_unchanged(page(1), content, &plain, &mut scratch));
+        assert!(!keys.is_unchanged(page(2), content, &plain, &mut scratch));
+        for at in [0, 1, 63, 64, 2048, 4095] {
+            plain[at] ^= 0x80;
+            assert!(!keys.is_unchanged(page(1), content, &plain, &mut scratch));
+            plain[at] ^= 0x80;
+        }
+        assert!(keys.is_unchanged(page(1), content, &plain, &mut scratch));
+    }
+
+    /// Parent and child go on from the same counter; a generation each, down to the greatest depth.
+    #[test]
+    fn forks_read_what_they_inherited_and_share_no_key_and_number() {
+        let mut family = vec![keys(0)];
+        let mut stored = vec![]; // by generation: what it could read at its fork
+        let mut sealed_with = HashSet::new();
+        for generation in 0..KEYS_MAX as u8 {
+            let mine = family.last().unwrap();
+            let mut readable: Vec<(PageId, ContentHash, PageBytes, u8)> = stored.last().cloned().unwrap_or_default();
+            for n in 0..3 {
+                // all living generations write: each must find numbers that nobody has used with its key
+                for (g, keys) in family.iter().enumerate() {
+                    let mut sealed = [0; PAGE_SIZE];
+                    let content = keys.seal(page(n), &pattern(generation), &mut sealed);
+                    assert!(sealed_with.insert((g, content.number())), "a nonce is used twice");
+                    if g == generation as usize {
+                        readable.push((page(n), content, sealed, generation));
+                    }
+                }
+            }
+            for (page, content, sealed, written_by) in &readable {
+                let mut bytes = *sealed;
+                assert!(mine.open(*page, *content, &mut bytes), "generation {generation} reads what {written_by} wrote");
+                assert_eq!(bytes, pattern(*written_by));
+            }
+            stored.push(readable);
+            let child = copy_of(mine);
+            let added = child.add(&[generation + 1; KEY_BYTES]);
+            assert_eq!(added.is_ok(), (generation as usize) < KEYS_MAX - 1);
+            family.push(child);
+            if added.is_err() {
+                break;
+            }
+        }
+        let (_, content, sealed, _) = &stored[2][8];
+        assert!(!family[1].open(page(2), *content, &mut sealed.clone()), "a parent has not its child's key");
+    }
+
+    #[test]
+    fn forgotten_keys_are_gone() {
+        let keys = keys(5);
+        keys.wipe();
+        assert!(keys.keys.iter().all(|k| k.words.iter().all(|w| w.load(Relaxed) == 0)));
+        assert_eq!(format!("{keys:?}"), "Keys { count: 0, .. }");
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+        /// However far the counter has gone since: by up to 64 TiB.
+        #[test]
+        fn pages_of_any_age_open(start in prop_oneof![Just(0), Just(EPOCH - 3), 0..4 * EPOCH], since in 0..4 * EPOCH, seed: u8) {
+            let keys = keys(1);
+            keys.next.store(start, Relaxed);
+            let mut sealed = [0; PAGE_SIZE];
+            let content = keys.seal(page(1), &pattern(seed), &mut sealed);
+            keys.next.fetch_add(since, Relaxed);
+            prop_assert!(keys.is_unchanged(page(1), content, &pattern(seed), &mut [0; PAGE_SIZE]));
+            prop_assert!(!keys.is_unchanged(page(1), content, &pattern(seed ^ 1), &mut [0; PAGE_SIZE]));
+            let mut damaged = sealed;
+            damaged[17] ^= 4;
+            prop_assert!(!keys.open(page(1), content, &mut damaged));
+            prop_assert!(keys.open(page(1), content, &mut sealed));
+            prop_assert_eq!(sealed, pattern(seed));
+        }
+    }
+}
