@@ -10,7 +10,7 @@ use crate::control::{self, Kind, PACKET_MAX, Packet, Request};
 use crate::devices;
 use crate::io::Engine;
 use crate::machine::Machine;
-use crate::swap_file::{DeviceName, SwapFile, kind_of};
+use crate::swap_file::{SwapFile, kind_of};
 use crate::swapoff::{self, State, Worker};
 use crate::sys::{self, Errno, Fd, futex_wait, sys};
 use core::fmt::Write;
@@ -223,11 +223,11 @@ fn answer(machine: &Machine, engine: Engine, client: &mut Client, index: usize, 
             let Some(file) = file else { return refuse(client, format_args!("no descriptor came with the request")) };
             let file = match kind {
                 _ if kind_of(&file) != Some(kind) => Err(libc::EINVAL),
-                Kind::File => Ok(SwapFile::from_fd(file, bytes, kind, DeviceName::new(name))),
-                Kind::Block => SwapFile::from_block(file, bytes, name),
+                Kind::File => Ok(SwapFile::from_fd(file, bytes, kind)),
+                Kind::Block => SwapFile::from_block(file, bytes),
             };
             let Ok(file) = file else { return refuse(client, format_args!("what came with the request is not a {}", kind.name())) };
-            let added = devices::add(machine, file, priority, || match job {
+            let added = devices::add(machine, file, name, priority, || match job {
                 Some(job) => _ = job.worker.step(machine),
                 None => futex_wait(&AtomicU32::new(0), 0, 1_000_000),
             });
