@@ -1,5 +1,6 @@
 /* Threads, malloc that moves by mremap, discards and forks over several times the memory there is. Every byte read is checked.
-   Prints one line and exits 0; a wrong byte is exit status 3. usage: churn [MiB per thread] */
+   Prints one line and exits 0; a wrong byte is exit status 3. usage: churn [MiB per thread [FILE]]
+   With FILE it goes on until a file of that name is there. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <stdio.h>
@@ -63,8 +64,7 @@ static int child(unsigned char *p, int generation) {
     _exit(0);
 }
 
-int main(int argc, char **argv) {
-    pages = (argc > 1 ? atol(argv[1]) : 32) * 256;
+static int round_of_work(void) {
     pthread_t t[THREADS];
     for (long i = 0; i < THREADS; i++) pthread_create(&t[i], 0, work, (void *)i);
     for (int i = 0; i < THREADS; i++) pthread_join(t[i], 0);
@@ -83,6 +83,16 @@ int main(int argc, char **argv) {
         }
         check(p, pages, 7, "parent");
     }
+    munmap(p, pages * PAGE);
+    return 0;
+}
+
+int main(int argc, char **argv) {
+    pages = (argc > 1 ? atol(argv[1]) : 32) * 256;
+    do {
+        int status = round_of_work();
+        if (status) return status;
+    } while (argc > 2 && access(argv[2], F_OK));
     puts("all bytes right");
     return 0;
 }

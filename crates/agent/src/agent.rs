@@ -781,9 +781,9 @@ impl Agent {
 
         for (slot, fd) in map.files.iter_mut().zip(share.files) {
             let Some(theirs) = slot.take() else { continue };
-            let (limit, kind, name) = (theirs.limit(), theirs.kind(), *theirs.name());
+            let (limit, kind) = (theirs.limit(), theirs.kind());
             core::mem::forget(theirs);
-            *slot = fd.map(|fd| SwapFile::from_fd(fd, limit, kind, name));
+            *slot = fd.map(|fd| SwapFile::from_fd(fd, limit, kind));
         }
         for (slot, fd) in self.ancestors.iter().zip(share.ancestors) {
             slot.store(fd.map_or(-1, Fd::into_raw), Relaxed);
@@ -795,6 +795,7 @@ impl Agent {
         let device = core.vm.pager_mut().fork_child(slots).ok_or(libc::EMFILE)?;
         map.discards = overspill_linux::space::Discards::new();
         map.files[device.0 as usize] = Some(self.new_swap_file()?);
+        map.names[device.0 as usize].set(self.child_device.name().as_encoded_bytes());
         Ok(())
     }
 

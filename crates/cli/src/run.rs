@@ -149,8 +149,7 @@ fn configuration(args: &RunArgs) -> Result<Config, Failure> {
 
 /// The directory of the control sockets, made if need be.
 fn control_directory() -> Result<PathBuf, ControlError> {
-    let path = control_client::default_directory();
-    control_client::make_directory(&path)?;
+    let path = control_client::make_directory()?;
     control_client::remove_stale(&path);
     Ok(path)
 }

@@ -4,9 +4,12 @@
 //! owner can enter. Its name has the process id, and the name that `overspill run --name` gave:
 //!
 //! ```text
-//!   $XDG_RUNTIME_DIR/overspill/        else  $TMPDIR/overspill-UID/ , else /tmp/overspill-UID/      0700, owned by the user
-//!       4711.sock      4712.nightly.sock                                                            0600
+//!   $XDG_RUNTIME_DIR/overspill/    else /run/user/UID/overspill/, /tmp/overspill-UID/, $TMPDIR/overspill-UID/
+//!       4711.sock      4712.nightly.sock                                            directory 0700, sockets 0600, the user's
 //! ```
+//!
+//! The first of these that can be had is used, and all are searched. A descendant of the program gets its socket when it is 0.2 s old,
+//! so that short ones leave none behind; what is left behind is removed by the next `overspill` that comes along.
 //!
 //! A request is one packet of text, at most [`PACKET_MAX`] bytes: the protocol's version, a verb, and its words, a space between them.
 //! A name goes to the end of the packet, so it may have spaces. Answers are packets too: any number of `device` or `progress`, then

@@ -73,32 +73,33 @@ impl fmt::Display for ControlError {
 
 impl std::error::Error for ControlError {}
 
-/// Where this user's sockets are, as told by the environment.
-pub fn default_directory() -> PathBuf {
+/// Where this user's sockets may be. A program and whoever looks for it may have been given different environments.
+pub fn directories() -> Vec<PathBuf> {
+    let uid = rustix::process::geteuid().as_raw();
     let set = |name| std::env::var_os(name).map(PathBuf::from).filter(|dir| dir.is_absolute());
-    match set("XDG_RUNTIME_DIR") {
-        Some(dir) => dir.join("overspill"),
-        None => {
-            let uid = rustix::process::geteuid().as_raw();
-            set("TMPDIR").unwrap_or_else(|| "/tmp".into()).join(format!("overspill-{uid}"))
-        }
-    }
+    let runtime = set("XDG_RUNTIME_DIR").into_iter().chain([format!("/run/user/{uid}").into()]).map(|dir| dir.join("overspill"));
+    let temporary = ["/tmp".into()].into_iter().chain(set("TMPDIR")).map(|dir: PathBuf| dir.join(format!("overspill-{uid}")));
+    runtime.chain(temporary).collect()
 }
 
-/// Makes the directory if need be.
+/// The first of [`directories`] that is there or can be made, and that is this user's alone.
 ///
 /// # Errors
-/// [`ControlError::Directory`] if it is not this user's alone, or cannot be made.
-pub fn make_directory(path: &Path) -> Result<OwnedFd, ControlError> {
-    let fail = |error: Errno| ControlError::Directory(path.into(), format!("cannot be made: {error}"));
-    match rustix::fs::mkdir(path, Mode::RWXU) {
-        Ok(()) | Err(Errno::EXIST) => {}
-        Err(error) => return Err(fail(error)),
+/// [`ControlError::Directory`] if none is; about the last.
+pub fn make_directory() -> Result<PathBuf, ControlError> {
+    let mut failure = None;
+    for path in directories() {
+        let made = match rustix::fs::mkdir(&path, Mode::RWXU) {
+            Ok(()) | Err(Errno::EXIST) => open_directory(&path),
+            Err(error) => Err(OpenError::Kernel(error)),
+        };
+        match made {
+            Ok(_) => return Ok(path),
+            Err(OpenError::Kernel(error)) => failure = Some(ControlError::Directory(path, format!("cannot be made: {error}"))),
+            Err(OpenError::NotPrivate(why)) => failure = Some(ControlError::Directory(path, why.into())),
+        }
     }
-    open_directory(path).map_err(|error| match error {
-        OpenError::Kernel(error) => fail(error),
-        OpenError::NotPrivate(why) => ControlError::Directory(path.into(), why.into()),
-    })
+    Err(failure.expect("there are several"))
 }
 
 enum OpenError {
@@ -152,17 +153,25 @@ pub fn remove_stale(path: &Path) {
 /// # Errors
 /// [`ControlError`] if there is none, or more than one.
 pub fn find_name(name: &str) -> Result<u32, ControlError> {
-    let path = default_directory();
-    let directory = match open_directory(&path) {
-        Ok(directory) => directory,
-        Err(OpenError::Kernel(_)) => return Err(ControlError::NoSuchName(name.into())),
-        Err(OpenError::NotPrivate(why)) => return Err(ControlError::Directory(path, why.into())),
-    };
-    remove_stale(&path);
-    let mut pids: Vec<_> = sockets(&directory).unwrap_or_default().into_iter().filter(|s| s.1 == name).map(|s| s.0).collect();
-    pids.retain(|pid| connect_in(&directory, *pid, name).is_ok());
+    let mut pids = Vec::new();
+    let mut failure = ControlError::NoSuchName(name.into());
+    for path in directories() {
+        let directory = match open_directory(&path) {
+            Ok(directory) => directory,
+            Err(OpenError::Kernel(_)) => continue,
+            Err(OpenError::NotPrivate(why)) => {
+                failure = ControlError::Directory(path, why.into());
+                continue;
+            }
+        };
+        remove_stale(&path);
+        let named = sockets(&directory).unwrap_or_default().into_iter().filter(|s| s.1 == name);
+        pids.extend(named.map(|s| s.0).filter(|pid| connect_in(&directory, *pid, name).is_ok()));
+    }
+    pids.sort_unstable();
+    pids.dedup(); // a directory may be among them twice
     match pids[..] {
-        [] => Err(ControlError::NoSuchName(name.into())),
+        [] => Err(failure),
         [pid] => Ok(pid),
         _ => Err(ControlError::Ambiguous(name.into(), pids)),
     }
@@ -184,12 +193,12 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// Connects to the process: in the directory that this environment names, else in the one that the process was started with.
+    /// Connects to the process: in the directories of this user, else in the one that the process was started with.
     ///
     /// # Errors
     /// [`ControlError`].
     pub fn open(pid: u32) -> Result<Connection, ControlError> {
-        let mut directories = vec![default_directory()];
+        let mut directories = directories();
         directories.extend(directory_of(pid));
         let mut failure = ControlError::NoSocket(pid);
         for path in directories {

@@ -10,7 +10,7 @@ use crate::control::{self, Kind, PACKET_MAX, Packet, Request};
 use crate::devices;
 use crate::io::Engine;
 use crate::machine::Machine;
-use crate::swap_file::{DeviceName, SwapFile, kind_of};
+use crate::swap_file::{SwapFile, kind_of};
 use crate::swapoff::{self, State, Worker};
 use crate::sys::{self, Errno, Fd, futex_wait, sys};
 use core::fmt::Write;
@@ -194,12 +194,15 @@ fn accept(listener: &Listener, clients: &mut [Option<Client>; CLIENTS_MAX], now:
     };
     if known.is_err() || (peer.uid != listener.owner && peer.uid != 0) {
         refuse(&client, format_args!("this process belongs to user {}; ask as that user or as root", listener.owner));
+    } else if let Some(free) = clients.iter_mut().find(|c| c.is_none()) {
+        *free = Some(client);
         return;
+    } else {
+        refuse(&client, format_args!("{CLIENTS_MAX} others are asking this process already; try again"));
     }
-    match clients.iter_mut().find(|c| c.is_none()) {
-        Some(free) => *free = Some(client),
-        None => _ = refuse(&client, format_args!("{CLIENTS_MAX} others are asking this process already; try again")),
-    }
+    // What it has sent already is read, not looked at: a socket that is closed with something unread takes the answer back.
+    let mut packet = [0u8; PACKET_MAX];
+    while let (Received::Packet(_) | Received::TooLong, _) = receive(&client, &mut packet) {}
 }
 
 /// Reads one packet and does what it says. Returns whether the client stays.
@@ -220,11 +223,11 @@ fn answer(machine: &Machine, engine: Engine, client: &mut Client, index: usize, 
             let Some(file) = file else { return refuse(client, format_args!("no descriptor came with the request")) };
             let file = match kind {
                 _ if kind_of(&file) != Some(kind) => Err(libc::EINVAL),
-                Kind::File => Ok(SwapFile::from_fd(file, bytes, kind, DeviceName::new(name))),
-                Kind::Block => SwapFile::from_block(file, bytes, name),
+                Kind::File => Ok(SwapFile::from_fd(file, bytes, kind)),
+                Kind::Block => SwapFile::from_block(file, bytes),
             };
             let Ok(file) = file else { return refuse(client, format_args!("what came with the request is not a {}", kind.name())) };
-            let added = devices::add(machine, file, priority, || match job {
+            let added = devices::add(machine, file, name, priority, || match job {
                 Some(job) => _ = job.worker.step(machine),
                 None => futex_wait(&AtomicU32::new(0), 0, 1_000_000),
             });

@@ -46,7 +46,7 @@ fn describe(machine: &Machine, device: DeviceId) -> Option<Packet> {
         DeviceState::Leaving => "leaving",
         DeviceState::Retired => "failing",
     };
-    Some(device_packet(file.kind().name(), state, status.priority, &figures, file.name().bytes()))
+    Some(device_packet(file.kind().name(), state, status.priority, &figures, map.names[device.0 as usize].bytes()))
 }
 
 /// Why a device could not be added. Displays as one sentence.
@@ -71,7 +71,7 @@ impl fmt::Display for AddError {
 ///
 /// # Errors
 /// [`AddError`]; nothing is changed then.
-pub fn add(machine: &Machine, file: SwapFile, priority: i16, mut wait: impl FnMut()) -> Result<DeviceId, AddError> {
+pub fn add(machine: &Machine, file: SwapFile, name: &[u8], priority: i16, mut wait: impl FnMut()) -> Result<DeviceId, AddError> {
     let _swapping = loop {
         match machine.swapping.try_lock() {
             Some(guard) => break guard,
@@ -81,15 +81,15 @@ pub fn add(machine: &Machine, file: SwapFile, priority: i16, mut wait: impl FnMu
     let mut map = machine.map.write();
     let mut core = machine.core.lock();
     let pager = core.vm.pager_mut();
-    let own = |device: usize| !pager.is_inherited(DeviceId(device as u16));
-    let there = |(i, f): (usize, &Option<SwapFile>)| f.as_ref().is_some_and(|f| f.name().bytes() == file.name().bytes()) && own(i);
-    if map.files.iter().enumerate().any(there) {
+    let own = |i: &usize| map.files[*i].is_some() && !pager.is_inherited(DeviceId(*i as u16));
+    if (0..DEVICES_MAX).filter(own).any(|i| map.names[i].bytes() == name) {
         return Err(AddError::There);
     }
     let slots = device_slots(&file).min(pager.slots_max());
     let device = pager.add_device(slots, priority).map_err(AddError::Refused)?;
     note_capacity(machine, pager.capacity());
     map.files[device.0 as usize] = Some(file);
+    map.names[device.0 as usize].set(name);
     drop(core);
     drop(map);
     machine.ring_daemon();
@@ -109,7 +109,7 @@ pub fn remove(machine: &Machine, device: DeviceId) {
 pub fn find(machine: &Machine, name: &[u8]) -> Option<DeviceId> {
     let map = machine.map.read();
     let core = machine.core.lock();
-    let named = |i: &usize| map.files[*i].as_ref().is_some_and(|f| f.name().bytes() == name);
+    let named = |i: &usize| map.files[*i].is_some() && map.names[*i].bytes() == name;
     let inherited = |i: &usize| core.vm.pager().is_inherited(DeviceId(*i as u16));
     (0..DEVICES_MAX).filter(named).min_by_key(inherited).map(|i| DeviceId(i as u16))
 }

@@ -21,7 +21,8 @@ use crate::duty::Duty;
 use crate::lock::{Mutex, RwLock};
 use crate::park::{Park, ParkPlace};
 use crate::ranges::{Kind, RangeMap};
-use crate::swap_file::SwapFile;
+use crate::setup::DEVICES_MAX;
+use crate::swap_file::{DeviceName, SwapFile};
 use crate::sys::{self, Fd, IoVec, futex_wait, futex_wake};
 use crate::uffd::{Moved, Uffd};
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering::*};
@@ -74,7 +75,9 @@ pub struct Space {
     /// The parking area is registered here.
     pub parking: Uffd,
     /// The swap files by device.
-    pub files: [Option<SwapFile>; crate::setup::DEVICES_MAX],
+    pub files: [Option<SwapFile>; DEVICES_MAX],
+    /// Their names.
+    pub names: Box<[DeviceName; DEVICES_MAX]>,
     /// Ourselves, for discards of scattered ranges; -1 if not to be had.
     pub pidfd: Option<Fd>,
 }

@@ -10,7 +10,7 @@ use crate::machine::{Core, Delivery, Inject, Machine, Space, ZEROES_PAGES};
 use crate::park::Park;
 use crate::ranges::RangeMap;
 use crate::reader;
-use crate::swap_file::SwapFile;
+use crate::swap_file::{DeviceName, SwapFile};
 use crate::sys::{self, Errno};
 use crate::uffd::{self, Uffd};
 use core::fmt;
@@ -184,6 +184,7 @@ pub fn machine(options: &Options<'_>, status: &'static Status) -> Result<Machine
     let mut devices: Vec<_> = options.swap.iter().collect();
     devices.sort_by_key(|d| core::cmp::Reverse(d.priority));
     let mut files = [const { None }; DEVICES_MAX];
+    let mut names = Box::new([const { DeviceName::new() }; DEVICES_MAX]);
     let mut lengths = [0; DEVICES_AT_START];
     for (i, device) in devices.iter().enumerate() {
         let fail = |e| SetupError::Swap(e, device.name().to_string_lossy().into_owned());
@@ -193,6 +194,7 @@ pub fn machine(options: &Options<'_>, status: &'static Status) -> Result<Machine
         let file = SwapFile::open(device).map_err(fail)?;
         lengths[i] = device_slots(&file);
         files[i] = Some(file);
+        names[i].set(device.name().as_encoded_bytes());
     }
     // Tables for a device of 256 GiB that may come later, unless address space is so short that nothing near it can be managed.
     let usual = SLOTS_UNLIMITED.min(options.pages_max.saturating_mul(2).next_power_of_two() as u32);
@@ -226,7 +228,7 @@ pub fn machine(options: &Options<'_>, status: &'static Status) -> Result<Machine
     vm.charge(daemon::buffer_pages(writes, content.is_sealed()) as u32);
     status.policy.set(options.policy.to_string().as_bytes());
     status.engine.set(options.engine.name().as_bytes());
-    status.swap.set(names(options.swap).as_bytes());
+    status.swap.set(self::names(options.swap).as_bytes());
     status.start_ns.store(sys::now_ns(), core::sync::atomic::Ordering::Relaxed);
     let core = Core { vm, park: Park::new(area as usize, places, frames), drops: Vec::with_capacity(places as usize) };
     let space = Space {
@@ -236,6 +238,7 @@ pub fn machine(options: &Options<'_>, status: &'static Status) -> Result<Machine
         program,
         parking,
         files,
+        names,
         pidfd: sys::pidfd_open(sys::getpid()).ok(),
     };
     Ok(Machine {

@@ -11,23 +11,32 @@ use std::os::unix::ffi::OsStrExt;
 /// The file grows by this many bytes at a time. A power of two that makes one extent on most file systems.
 const CHUNK: u64 = 64 << 20;
 
-/// What a device is called. Any bytes, in place: a device that comes later must not allocate.
-#[derive(Clone, Copy)]
+/// What a device is called. Any bytes, in place: a device that comes later must not allocate. Too long for a hook's stack: it is
+/// written where it is to be.
 pub struct DeviceName {
     bytes: [u8; NAME_MAX],
     len: usize,
 }
 
 impl DeviceName {
-    /// As much of `name` as there is room for.
-    pub fn new(name: &[u8]) -> Self {
-        let mut this = DeviceName { bytes: [0; NAME_MAX], len: name.len().min(NAME_MAX) };
-        this.bytes[..this.len].copy_from_slice(&name[..this.len]);
-        this
+    /// Empty.
+    pub const fn new() -> Self {
+        DeviceName { bytes: [0; NAME_MAX], len: 0 }
+    }
+    /// Becomes as much of `name` as there is room for.
+    pub fn set(&mut self, name: &[u8]) {
+        self.len = name.len().min(NAME_MAX);
+        self.bytes[..self.len].copy_from_slice(&name[..self.len]);
     }
     /// The name.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes[..self.len]
+    }
+}
+
+impl Default for DeviceName {
+    fn default() -> Self {
+        DeviceName::new()
     }
 }
 
@@ -46,11 +55,10 @@ pub struct SwapFile {
     limit: u64,
     direct: bool,
     kind: Kind,
-    name: DeviceName,
 }
 
 impl SwapFile {
-    /// Opens what `device` describes, and gives it its name.
+    /// Opens what `device` describes.
     ///
     /// # Errors
     /// For a file as [`SwapFile::create`]. For a block device: EBUSY if it is mounted or somebody else's, ENOTBLK if it is none,
@@ -64,7 +72,7 @@ impl SwapFile {
                 path.get_mut(..name.len()).ok_or(libc::ENAMETOOLONG)?.copy_from_slice(name);
                 // O_EXCL without O_CREAT claims a block device: the kernel refuses it if a file system, another claim or its swap has it.
                 let flags = libc::O_RDWR | libc::O_CLOEXEC | libc::O_EXCL | libc::O_NONBLOCK;
-                Self::from_block(sys::open(&path[..name.len() + 1], flags, 0)?, limit, name)
+                Self::from_block(sys::open(&path[..name.len() + 1], flags, 0)?, limit)
             }
             Place::Compressed(_) => Err(libc::ENOTSUP),
         }
@@ -74,7 +82,7 @@ impl SwapFile {
     ///
     /// # Errors
     /// ENOTBLK if it is none, ENOSPC if it is shorter than a page.
-    pub fn from_block(fd: Fd, limit: u64, name: &[u8]) -> Result<SwapFile, Errno> {
+    pub fn from_block(fd: Fd, limit: u64) -> Result<SwapFile, Errno> {
         if kind_of(&fd) != Some(Kind::Block) {
             return Err(libc::ENOTBLK);
         }
@@ -84,7 +92,7 @@ impl SwapFile {
         if bytes == 0 {
             return Err(libc::ENOSPC);
         }
-        let mut file = Self::from_fd(fd, bytes, Kind::Block, DeviceName::new(name));
+        let mut file = Self::from_fd(fd, bytes, Kind::Block);
         file.allocated = bytes;
         Ok(file)
     }
@@ -121,7 +129,7 @@ impl SwapFile {
             }
             Err(e) => return Err(e),
         };
-        Ok(Self::from_fd(fd, limit, Kind::File, DeviceName::new(place)))
+        Ok(Self::from_fd(fd, limit, Kind::File))
     }
 
     fn named(path: &[u8]) -> Result<Fd, Errno> {
@@ -132,20 +140,15 @@ impl SwapFile {
     }
 
     /// Over a file that is open already.
-    pub fn from_fd(fd: Fd, limit: u64, kind: Kind, name: DeviceName) -> SwapFile {
+    pub fn from_fd(fd: Fd, limit: u64, kind: Kind) -> SwapFile {
         // SAFETY: sets a flag of our own descriptor; refused where the file system has no direct I/O.
         let direct = unsafe { sys!(libc::SYS_fcntl, fd.raw(), libc::F_SETFL, libc::O_DIRECT) }.is_ok();
-        SwapFile { fd, allocated: 0, limit, direct, kind, name }
+        SwapFile { fd, allocated: 0, limit, direct, kind }
     }
 
     /// What it is.
     pub fn kind(&self) -> Kind {
         self.kind
-    }
-
-    /// What it is called.
-    pub fn name(&self) -> &DeviceName {
-        &self.name
     }
 
     /// The most it may hold, in bytes; 0: no limit.
@@ -239,7 +242,6 @@ mod tests {
         std::fs::write(dir.join("taken"), b"x").expect("write");
         assert_eq!(SwapFile::create(dir.join("taken").as_os_str().as_encoded_bytes(), 0).err(), Some(libc::EEXIST));
         assert_eq!(SwapFile::create(dir.join("no/such").as_os_str().as_encoded_bytes(), 0).err(), Some(libc::ENOENT));
-        assert_eq!(named.name().bytes(), dir.join("swap").as_os_str().as_encoded_bytes());
         let no_device = crate::device_spec::parse("block:/dev/null".as_ref()).expect("a device");
         assert_eq!(SwapFile::open(&no_device).err(), Some(libc::ENOTBLK));
         std::fs::remove_dir_all(&dir).expect("cleanup");

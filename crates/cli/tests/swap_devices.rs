@@ -1,0 +1,422 @@
+//! Swap devices that come and go under real programs, with the agent: `swaps`, `swapon`, `swapoff`, and what they refuse.
+//!
+//! `OVERSPILL_SWAPOFFS` is how many swapoffs the long test makes (16 without it; `make soak` makes 200 and more).
+
+mod common;
+
+use common::{able, build, overspill, place};
+use std::fs;
+use std::io::Read;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+const MIB: u64 = 1 << 20;
+
+/// A program under Overspill that goes on until it is told to end. Killed when dropped.
+struct Running {
+    child: Child,
+    name: String,
+    dir: PathBuf,
+}
+
+impl Running {
+    /// churn with `mib` MiB per thread.
+    fn churn(dir: &Path, test: &str, mib: &str, options: &[&str], environment: &[(&str, &str)]) -> Running {
+        let program = build(dir, "churn.c");
+        let name = format!("{test}-{}", std::process::id());
+        let mut command = Command::new(overspill());
+        command.args(["run", "--name", &name]).args(options).arg("--").arg(program).arg(mib).arg(dir.join("stop"));
+        command.env_remove("OVERSPILL_INJECT").envs(environment.iter().copied());
+        let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("overspill runs");
+        let running = Running { child, name, dir: dir.into() };
+        let start = Instant::now();
+        while running.swaps().is_empty() {
+            assert!(start.elapsed() < Duration::from_secs(20), "no control socket comes up");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        running
+    }
+
+    /// The devices, as JSON; none if it cannot be asked.
+    fn swaps(&self) -> Vec<serde_json::Value> {
+        let output = self.ask("swaps", &["--json"]);
+        String::from_utf8_lossy(&output.stdout).lines().map(|l| serde_json::from_str(l).expect("JSON")).collect()
+    }
+
+    fn device(&self, path: &Path) -> Option<serde_json::Value> {
+        self.swaps().into_iter().find(|d| d["device"] == path.to_str().unwrap())
+    }
+
+    /// `overspill VERB NAME ARGUMENTS`, killed after a minute.
+    fn ask(&self, verb: &str, arguments: &[&str]) -> Output {
+        let mut command = Command::new("timeout");
+        command.args(["-s", "KILL", "60"]).arg(overspill()).args([verb, &self.name]).args(arguments);
+        command.output().expect("overspill runs")
+    }
+
+    fn wait_until(&self, what: &str, mut is: impl FnMut(&Running) -> bool) {
+        let start = Instant::now();
+        while !is(self) {
+            assert!(start.elapsed() < Duration::from_secs(60), "{what} does not come to be: {:?}", self.swaps());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Tells it to end, and looks whether everything was right.
+    fn end(mut self) {
+        fs::write(self.dir.join("stop"), b"").expect("write");
+        let start = Instant::now();
+        let status = loop {
+            match self.child.try_wait().expect("wait") {
+                Some(status) => break status,
+                None if start.elapsed() > Duration::from_secs(100) => panic!("it does not end: {:?}", self.swaps()),
+                None => std::thread::sleep(Duration::from_millis(50)),
+            }
+        };
+        let (mut out, mut err) = (String::new(), String::new());
+        self.child.stdout.take().unwrap().read_to_string(&mut out).expect("read");
+        self.child.stderr.take().unwrap().read_to_string(&mut err).expect("read");
+        assert_eq!((status.code(), out.as_str()), (Some(0), "all bytes right\n"), "{err}");
+        fs::remove_file(self.dir.join("stop")).expect("cleanup");
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn directories<const N: usize>(dir: &Path) -> [PathBuf; N] {
+    std::array::from_fn(|i| {
+        let path = dir.join(format!("swap-{i}"));
+        fs::create_dir_all(&path).expect("temp dir");
+        path.canonicalize().expect("it is there")
+    })
+}
+
+/// One line on standard error with these words, and this exit status.
+#[track_caller]
+fn refused(output: &Output, status: i32, words: &[&str]) {
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(status), "{output:?}");
+    assert_eq!(text.lines().count(), 1, "{text}");
+    for word in words {
+        assert!(text.contains(word), "{word:?} in {text}");
+    }
+}
+
+struct Rng(u64);
+
+impl Rng {
+    fn below(&mut self, n: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (self.0 >> 33) % n
+    }
+}
+
+#[test]
+fn devices_come_and_go_at_random_moments() {
+    if !able() {
+        return;
+    }
+    let wanted = std::env::var("OVERSPILL_SWAPOFFS").ok().and_then(|n| n.parse().ok()).unwrap_or(16u32);
+    let dir = place("devices");
+    for engine in ["io_uring", "psync"] {
+        let places: [PathBuf; 3] = directories(&dir);
+        let options = ["--memory", "48M", "--engine", engine, "--swap", places[0].to_str().unwrap()];
+        let running = Running::churn(&dir, &format!("random-{engine}"), "20", &options, &[]);
+        let mut rng = Rng(u64::from(wanted) * 7 + options[3].len() as u64);
+        let (mut offs, mut busy, mut moved) = (0, 0, 0u64);
+        let start = Instant::now();
+        while offs < wanted.div_ceil(2) {
+            assert!(
+                start.elapsed() < Duration::from_secs(60 + 10 * u64::from(wanted)),
+                "{offs} swapoffs so far: {:?}",
+                running.swaps()
+            );
+            std::thread::sleep(Duration::from_millis(rng.below(150)));
+            let at = &places[rng.below(3) as usize];
+            let there = running.swaps();
+            assert!(!there.is_empty(), "it cannot be asked any more");
+            if there.iter().all(|d| d["device"] != at.to_str().unwrap()) {
+                let priority = ["", ",prio=5", ",prio=-7"][rng.below(3) as usize];
+                let output = running.ask("swapon", &[&format!("file:{}{priority}", at.display())]);
+                assert!(output.status.success(), "{output:?}");
+            } else if there.len() > 1 {
+                // pages that fit nowhere, or not while they are there in such numbers, are no mistake
+                let output = running.ask("swapoff", &[at.to_str().unwrap()]);
+                match output.status.code() {
+                    Some(0) => {
+                        offs += 1;
+                        moved += !String::from_utf8_lossy(&output.stdout).contains(": 0 B in") as u64;
+                    }
+                    Some(1) => busy += 1,
+                    _ => panic!("{output:?}"),
+                }
+            }
+        }
+        println!("{engine}: {offs} swapoffs, {moved} of them with pages, {busy} refused, {:.0?}", start.elapsed());
+        assert!(moved * 4 >= u64::from(offs), "most of them had nothing to do: {moved} of {offs}");
+        running.end();
+        for place in places {
+            assert_eq!(fs::read_dir(place).expect("dir").count(), 0, "a swap file is left");
+        }
+    }
+    fs::remove_dir_all(&dir).expect("cleanup");
+}
+
+#[test]
+fn priorities_count_and_a_full_device_hands_on() {
+    if !able() {
+        return;
+    }
+    let dir = place("priorities");
+    let places: [PathBuf; 2] = directories(&dir);
+    let first = format!("file:{},size=8M,prio=9", places[1].display());
+    let running = Running::churn(
+        &dir,
+        "priorities",
+        "16",
+        &["--memory", "16M", "--swap", places[0].to_str().unwrap(), "--swap", &first],
+        &[],
+    );
+    running.wait_until("a full first device", |r| r.device(&places[0]).is_some_and(|d| d["pages_out"].as_u64() > Some(1000)));
+    let devices = running.swaps();
+    assert_eq!(devices[0]["device"], places[1].to_str().unwrap(), "the highest priority comes first");
+    assert_eq!((&devices[0]["priority"], &devices[1]["priority"]), (&9.into(), &(-1).into()));
+    assert!(devices[0]["used_bytes"].as_u64() <= Some(8 * MIB));
+    for device in &devices {
+        assert!(device["write_errors"] == 0 && device["read_errors"] == 0 && device["state"] == "on", "{device}");
+        assert!(device["writes"].as_u64() <= device["pages_out"].as_u64() && device["write_p50_ns"].as_u64() > Some(0));
+    }
+    let table = running.ask("swaps", &[]);
+    assert_eq!(String::from_utf8_lossy(&table.stdout).lines().count(), 3, "{table:?}");
+    running.end();
+    fs::remove_dir_all(&dir).expect("cleanup");
+}
+
+#[test]
+fn what_cannot_be_is_refused_and_nothing_changes() {
+    if !able() {
+        return;
+    }
+    let dir = place("refused");
+    let places: [PathBuf; 2] = directories(&dir);
+    let here = places[0].to_str().unwrap();
+    let running = Running::churn(&dir, "refused", "16", &["--memory", "16M", "--swap", here], &[]);
+    running.wait_until("much in swap", |r| r.device(&places[0]).is_some_and(|d| d["used_bytes"].as_u64() > Some(20 * MIB)));
+    refused(&running.ask("swapon", &[here]), 1, &[here, "has that swap device already"]);
+    refused(&running.ask("swapon", &[here, here]), 125, &[here, "named twice"]);
+    refused(&running.ask("swapon", &["floppy:/dev/fd0"]), 125, &["floppy", "there are file, block, compressed"]);
+    refused(&running.ask("swapon", &["/nonexistent/dir/file"]), 125, &["/nonexistent/dir", "does not exist"]);
+    refused(&running.ask("swapoff", &[places[1].to_str().unwrap()]), 1, &["no such swap device", here]);
+    refused(&running.ask("swapoff", &[here]), 1, &[here, "MiB are on this device", "MiB in memory", "add a device first"]);
+    assert_eq!(running.device(&places[0]).expect("it is still there")["state"], "on");
+
+    // a second program of that name
+    let mut second = Command::new(overspill());
+    second.args(["run", "--memory", "16M", "--name", &running.name, "true"]);
+    refused(&second.output().expect("overspill runs"), 125, &["--name", "runs already"]);
+    running.end();
+    fs::remove_dir_all(&dir).expect("cleanup");
+}
+
+#[test]
+fn an_interrupted_swapoff_leaves_a_working_device() {
+    if !able() {
+        return;
+    }
+    let dir = place("interrupted");
+    let places: [PathBuf; 2] = directories(&dir);
+    let here = places[0].to_str().unwrap();
+    // page by page, so that there is time
+    let environment = [("OVERSPILL_INJECT", "swapoff_pages=1")];
+    let running = Running::churn(&dir, "interrupted", "16", &["--memory", "24M", "--swap", here], &environment);
+    running.wait_until("much in swap", |r| r.device(&places[0]).is_some_and(|d| d["used_bytes"].as_u64() > Some(20 * MIB)));
+    assert!(running.ask("swapon", &[places[1].to_str().unwrap()]).status.success());
+    for (signal, status) in [("INT", Some(130)), ("TERM", Some(143)), ("KILL", None)] {
+        let off = Command::new(overspill())
+            .args(["swapoff", &running.name, here])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("overspill runs");
+        running.wait_until("a swapoff", |r| r.device(&places[0]).is_some_and(|d| d["state"] == "leaving"));
+        refused(&running.ask("swapoff", &[places[1].to_str().unwrap()]), 1, &["another swapoff is under way"]);
+        let killed = Command::new("kill").args([&format!("-{signal}"), &off.id().to_string()]).status().expect("kill runs");
+        assert!(killed.success());
+        let output = off.wait_with_output().expect("it ends");
+        assert_eq!(output.status.code(), status, "{output:?}");
+        if let Some(status) = status {
+            refused(&output, status, &[here, "interrupted", "in use as before"]);
+        }
+        running.wait_until("a device as before", |r| r.device(&places[0]).is_some_and(|d| d["state"] == "on"));
+    }
+    running.end();
+    fs::remove_dir_all(&dir).expect("cleanup");
+}
+
+#[test]
+fn nobody_else_may_ask() {
+    if !able() {
+        return;
+    }
+    if !rustix::process::getuid().is_root() {
+        return println!("not run: only root can be somebody else");
+    }
+    let dir = place("others");
+    let places: [PathBuf; 1] = directories(&dir);
+    let running = Running::churn(&dir, "others", "4", &["--memory", "16M", "--swap", places[0].to_str().unwrap()], &[]);
+    let pid = running.child.id().to_string();
+    let command = dir.join("overspill");
+    fs::copy(overspill(), &command).expect("a copy that others can reach");
+    let ask = |arguments: &[&str]| {
+        let mut command = Command::new(&command);
+        command.args(arguments).uid(65534).gid(65534).env_remove("XDG_RUNTIME_DIR").env("TMPDIR", "/tmp");
+        command.output().expect("overspill runs")
+    };
+    refused(&ask(&["swaps", &pid]), 1, &["may not look into process"]);
+    refused(&ask(&["swapoff", &pid, "/x"]), 1, &["may not look into process"]);
+    refused(&ask(&["swaps", &running.name]), 1, &["no program of yours"]);
+
+    // Even if somebody opens the directory and the socket to all, the process looks at who asks.
+    let sockets = overspill_linux::control_client::make_directory().expect("it is there");
+    let modes = |file: &Path, mode| fs::set_permissions(file, fs::Permissions::from_mode(mode)).expect("chmod");
+    let socket = fs::read_dir(&sockets).expect("dir").flatten().map(|e| e.path());
+    let socket = socket.into_iter().find(|p| p.to_str().unwrap().ends_with(&format!(".{}.sock", running.name))).expect("a socket");
+    assert_eq!(fs::metadata(&socket).expect("stat").permissions().mode() & 0o777, 0o600);
+    assert_eq!(fs::metadata(&sockets).expect("stat").permissions().mode() & 0o777, 0o700);
+    modes(&socket, 0o666);
+    modes(&sockets, 0o711);
+    let script = format!(
+        "import socket\ns = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)\ns.connect({:?})\n\
+         try: s.send(b'overspill/1 swaps')\nexcept OSError: pass\nprint(s.recv(2048).decode())",
+        socket.to_str().unwrap()
+    );
+    let python = Command::new("python3").args(["-c", &script]).uid(65534).gid(65534).output();
+    modes(&sockets, 0o700);
+    match python {
+        Ok(output) if output.status.success() => {
+            let text = String::from_utf8_lossy(&output.stdout);
+            assert!(text.starts_with("error ") && text.contains("belongs to user 0"), "{text}");
+        }
+        other => println!("not run, without a python3 that others can use: {other:?}"),
+    }
+    running.end();
+    assert!(fs::symlink_metadata(&socket).is_err(), "the socket is left");
+    fs::remove_dir_all(&dir).expect("cleanup");
+}
+
+#[test]
+fn requests_that_make_no_sense_are_answered() {
+    if !able() {
+        return;
+    }
+    let dir = place("nonsense");
+    let places: [PathBuf; 1] = directories(&dir);
+    let running = Running::churn(&dir, "nonsense", "4", &["--memory", "16M", "--swap", places[0].to_str().unwrap()], &[]);
+    let sockets = overspill_linux::control_client::make_directory().expect("it is there");
+    let socket = fs::read_dir(&sockets).expect("dir").flatten().map(|e| e.path());
+    let socket = socket.into_iter().find(|p| p.to_str().unwrap().ends_with(&format!(".{}.sock", running.name))).expect("a socket");
+    let talk = |packet: &[u8]| {
+        let address = rustix::net::SocketAddrUnix::new(&socket).expect("an address");
+        let kind = rustix::net::SocketType::SEQPACKET;
+        let s = rustix::net::socket(rustix::net::AddressFamily::UNIX, kind, None).expect("a socket");
+        rustix::net::connect(&s, &address).expect("it listens");
+        rustix::net::send(&s, packet, rustix::net::SendFlags::NOSIGNAL).expect("it takes packets");
+        let mut answer = [0u8; 4096];
+        let (_, n) = rustix::net::recv(&s, &mut answer, rustix::net::RecvFlags::empty()).expect("it answers");
+        String::from_utf8_lossy(&answer[..n]).into_owned()
+    };
+    for (packet, word) in [
+        (&b"overspill/9 swaps"[..], "speaks version 1"),
+        (b"overspill/1 frobnicate", "does not know"),
+        (b"overspill/1 swaps please", "malformed"),
+        (b"overspill/1 swapon file 0 0 /x", "no descriptor came"),
+        (b"overspill/1 swapoff /x", "no such swap device"),
+        (b"overspill/1 cancel", "no swapoff of yours"),
+        (b"\0\0\0", "speaks version 1"),
+        (&[b'x'; 3000], "longer than 2048 bytes"),
+    ] {
+        let answer = talk(packet);
+        assert!(answer.starts_with("error ") && answer.contains(word), "{}: {answer}", packet.escape_ascii());
+    }
+    let mut rng = Rng(1);
+    for _ in 0..300 {
+        let mut packet = b"overspill/1 swapon file 1 2 /x".to_vec();
+        for _ in 0..rng.below(6) {
+            let at = rng.below(packet.len() as u64) as usize;
+            packet[at] = rng.below(256) as u8;
+        }
+        assert!(talk(&packet).starts_with("error "), "{}", packet.escape_ascii());
+    }
+    assert_eq!(running.swaps().len(), 1);
+    running.end();
+    fs::remove_dir_all(&dir).expect("cleanup");
+}
+
+/// A loop device over a new file; taken away when dropped.
+struct Loop(String);
+
+impl Loop {
+    fn new(file: &Path) -> Option<Loop> {
+        fs::File::create(file).and_then(|f| f.set_len(96 * MIB)).expect("a file");
+        let output = Command::new("losetup").args(["--find", "--show"]).arg(file).output().ok()?;
+        output.status.success().then(|| Loop(String::from_utf8_lossy(&output.stdout).trim().to_owned()))
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        let _ = Command::new("losetup").args(["--detach", &self.0]).status();
+    }
+}
+
+#[test]
+fn block_devices_are_used_and_guarded() {
+    if !able() {
+        return;
+    }
+    let dir = place("block");
+    let places: [PathBuf; 1] = directories(&dir);
+    let Some(device) = Loop::new(&dir.join("disk")) else {
+        return println!("not run: no loop device can be had here");
+    };
+    let spec = format!("block:{}", device.0);
+    let run = |device: &str| {
+        let mut command = Command::new(overspill());
+        command.args(["run", "--memory", "16M", "--swap", device, "--", "true"]);
+        command.output().expect("overspill runs")
+    };
+    {
+        use std::os::unix::fs::FileExt;
+        let disk = fs::File::options().write(true).open(&device.0).expect("the device");
+        disk.write_all_at(&[0x53, 0xef], 0x438).expect("write");
+        disk.sync_all().expect("sync");
+    }
+    refused(&run(&spec), 125, &[&device.0, "ext4", "force"]);
+    let forced = format!("{spec},force");
+    let output = run(&forced);
+    assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+    // its forked children have a file in the default place
+    let running =
+        Running::churn(&dir, "block", "16", &["--memory", "16M", "--swap", &forced], &[("TMPDIR", places[0].to_str().unwrap())]);
+    refused(&run(&forced), 125, &[&device.0, "in use"]);
+    let path = Path::new(&device.0);
+    running.wait_until("pages on the device", |r| r.device(path).is_some_and(|d| d["used_bytes"].as_u64() > Some(10 * MIB)));
+    assert_eq!(running.device(path).expect("a device")["kind"], "block");
+    assert!(running.ask("swapon", &[places[0].to_str().unwrap()]).status.success());
+    let output = running.ask("swapoff", &[&device.0]);
+    assert!(output.status.success(), "{output:?}");
+    assert!(running.device(path).is_none());
+    // swap has written over what was there
+    let output = running.ask("swapon", &[&spec]);
+    assert!(output.status.success() && running.device(path).is_some_and(|d| d["state"] == "on"), "{output:?}");
+    running.end();
+    fs::remove_dir_all(&dir).expect("cleanup");
+}
