@@ -24,14 +24,23 @@
 mod ages;
 mod aging;
 mod arc;
+mod car;
 mod clock;
+mod clock_pro;
+mod cost;
+mod drop_behind;
 mod fifo;
+mod lirs;
 pub mod live;
 mod lru;
+mod lru_2;
+mod mglru;
+mod s3_fifo;
 mod sieve;
 mod spec;
 mod two_queues;
 mod use_once;
+mod use_once_window;
 
 use crate::types::{FrameId, PageId};
 pub use live::LivePolicy;
@@ -230,13 +239,22 @@ macro_rules! policies {
 
 policies! {
     use_once::UseOnce,
+    use_once_window::UseOnceWindow,
     fifo::Fifo,
     lru::Lru,
     clock::Clock,
     aging::Aging,
+    drop_behind::DropBehind,
+    lru_2::LruTwo,
     two_queues::TwoQueues,
     arc::Arc,
+    car::Car,
+    clock_pro::ClockPro,
+    lirs::Lirs,
+    s3_fifo::S3Fifo,
     sieve::Sieve,
+    mglru::MgLru,
+    cost::Cost,
 }
 
 /// The default.

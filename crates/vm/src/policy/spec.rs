@@ -240,7 +240,7 @@ mod tests {
 
     #[test]
     fn what_is_wrong_is_said() {
-        assert!(say("best").contains("\"best\", only use-once, fifo"));
+        assert!(say("best").contains("\"best\", only use-once, use-once-window, fifo"));
         assert_eq!(say("2q:in=3"), "policy 2q has no parameter \"in\", only kin, kout");
         assert_eq!(say("2q:kin=2"), "parameter kin of policy 2q cannot be \"2\": it is a number from 0.01 to 0.99");
         assert_eq!(say("2q:kin=.2,kin=.3"), "parameter kin of policy 2q is given twice: leave one out");
