@@ -8,7 +8,7 @@ second file is compiled; so each of its reads is delayed (strace's fault injecti
 large files, 250 small files a second. Recording ends with the build, like the thread's timing of make.
 
     scripts/record_build_grep.py --source redis-7.2.6 --tree /usr/share --out bench/traces/build_grep.ovt.zst \\
-        -- make -j1 MALLOC=libc OPTIMIZATION=-O2
+        -- make -j1 MALLOC=libc OPTIMIZATION=-O2 AR=gcc-ar RANLIB=gcc-ranlib
 """
 
 import argparse

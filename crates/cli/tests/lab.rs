@@ -282,6 +282,23 @@ fn advice() {
     refused(&["advise", "--trace", &trace, "--policy", "best"], 125, &["no replacement policy"]);
 }
 
+/// The marks of the use-once thread, as far as docs/LAB.md says they are reached.
+#[test]
+fn a_build_beside_a_grep() {
+    let trace = concat!(env!("CARGO_MANIFEST_DIR"), "/../../bench/traces/build_grep.ovt.zst");
+    let (stdout, _) =
+        succeeds(&["sim", "-t", trace, "-p", "aging", "use-once", "fifo", "-m", "1000,1500,4000", "--format", "json"]);
+    let rows = json_lines(&stdout);
+    assert!(rows.iter().all(|row| row["references"] == 1_161_310 && row["unique_pages"] == 177_082));
+    let faults: Vec<f64> = rows.iter().map(|row| row["faults"].as_f64().unwrap()).collect();
+    for size in 0..3 {
+        let (aging, use_once, fifo) = (faults[size], faults[3 + size], faults[6 + size]);
+        assert!(use_once <= 0.87 * aging, "at least 13 % fewer page reads: {faults:?}");
+        assert!(fifo >= 1.25 * use_once, "much worse: {faults:?}");
+    }
+    assert!(faults[8] >= 1.55 * faults[5], "the source's 60 %, at 4000 pages: {faults:?}");
+}
+
 #[test]
 fn a_reader_that_closes_the_pipe() {
     let dir = Dir::new("pipe");
