@@ -6,8 +6,8 @@
 //! through that list, first in, first out, and from its old end to the inactive queue, unreferenced; from there on it is `use-once`.
 //! The lists are in `ages.rs`.
 //!
-//! The window is a few per cent of memory; 0.03 is a guess in that range, and `docs/POLICIES.md` shows that 0.01 to 0.1 differ little
-//! where the uses of a page are far apart. Bad where a page's second real use falls into the window, and where `use-once` is bad.
+//! The window must be longer than one use of a page takes, and what it holds is lost to the rest; it is "a few per cent" of memory in
+//! the thread, and 0.03 is a guess in that range (`docs/POLICIES.md` has 0.01, 0.03 and 0.1 on the thread's examples). Bad where a page's second real use falls into the window, and where `use-once` is bad.
 
 use super::ages::{Aged, INACTIVE, Rule, Start};
 use super::{Arrival, Param, Values};
