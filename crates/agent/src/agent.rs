@@ -190,10 +190,10 @@ pub fn start() {
     }
     let fail = |message: &str| -> ! { refuse(Some(status), supervised, message) };
     let Ok(memory_bytes) = memory.parse::<u64>() else { fail("OVERSPILL_MEMORY is not a number of bytes") };
-    let name = variable("OVERSPILL_POLICY");
-    let name = name.as_deref().unwrap_or(overspill_vm::policy::DEFAULT);
-    let Some(policy) = overspill_vm::policy::NAMES.iter().find(|n| **n == name) else {
-        fail("OVERSPILL_POLICY names no replacement policy")
+    let policy = variable("OVERSPILL_POLICY");
+    let policy = match policy.as_deref().unwrap_or(overspill_vm::policy::DEFAULT).parse() {
+        Ok(policy) => policy,
+        Err(e) => fail(&format!("OVERSPILL_POLICY: {e}")),
     };
     let engine = variable("OVERSPILL_ENGINE");
     let Some(engine) = Engine::from_name(engine.as_deref().unwrap_or("auto")) else {

@@ -1,5 +1,7 @@
 //! What can be asked for. The doc comments and texts here are the help that users read.
 
+pub mod lab;
+
 use clap::{Args, Parser, Subcommand};
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -16,6 +18,7 @@ Examples:
   overspill run --memory 2G -- python3 job.py      at most 2 GiB of memory, the rest in swap
   overspill stat 4711                              look at a program that runs under Overspill
   overspill swaps nightly                          look at the swap devices of one that was named so
+  overspill trace info accesses.lis.zst            what is in a recorded reference string?
 
 `overspill help COMMAND` tells more about a command.
 
@@ -59,6 +62,16 @@ pub enum Command {
         /// Of the run to be kept an eye on.
         mark: String,
     },
+    /// Replay recorded reference strings under policies and sizes of memory: the lab
+    ///
+    /// The policies are those that `overspill run` uses, and opt, which knows the future.
+    #[command(after_long_help = lab::SIM_HELP)]
+    Sim(lab::SimArgs),
+    /// Say in plain words which policy and how much memory a recorded program wants
+    #[command(after_long_help = lab::ADVISE_HELP)]
+    Advise(lab::AdviseArgs),
+    /// Look at recorded reference strings, and convert them
+    Trace(lab::TraceArgs),
 }
 
 const RUN_HELP: &str = "\

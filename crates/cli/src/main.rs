@@ -12,22 +12,36 @@
 //! swaps       `overspill swaps`: the swap devices of a running program, over its control socket
 //! swapon      `overspill swapon` and `swapoff`
 //! check       `overspill check`: what this machine offers
+//! sim         `overspill sim`: policies and sizes on recorded reference strings
+//! advise      `overspill advise`: which policy, how much memory
+//! cost        from counts to a predicted run time
+//! sizes       sizes of memory for the lab
+//! plot        miss-ratio curves as a picture
+//! trace       `overspill trace`: what is in a trace, conversion; loads traces for the lab's other commands
+//! progress    how far long work has come
 //! ```
 
 #![deny(unsafe_code)]
 
+mod advise;
 mod args;
 mod check;
 mod config;
+mod cost;
 mod keeper;
+mod plot;
 mod preflight;
+mod progress;
 mod report;
 mod run;
+mod sim;
+mod sizes;
 mod stat;
 #[allow(unsafe_code)]
 mod supervise;
 mod swapon;
 mod swaps;
+mod trace;
 
 use clap::Parser;
 use std::fmt;
@@ -80,6 +94,9 @@ fn main() -> ExitCode {
         args::Command::Swapoff(args) => swapon::swapoff(&args),
         args::Command::Check(args) => check::check(&args),
         args::Command::Keep { mark } => Ok(keeper::keep(&mark)),
+        args::Command::Advise(args) => advise::advise(&args),
+        args::Command::Sim(args) => sim::sim(&args),
+        args::Command::Trace(args) => trace::trace(&args),
     };
     match result {
         Ok(status) => ExitCode::from(status),

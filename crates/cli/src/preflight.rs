@@ -68,13 +68,13 @@ pub fn memory_warning(bytes: u64) -> Option<String> {
     ))
 }
 
-/// The policy's name.
-pub fn policy(name: Option<&str>) -> Result<&str, Failure> {
-    let name = name.unwrap_or(policy::DEFAULT);
-    if policy::NAMES.contains(&name) {
-        return Ok(name);
+/// The policy, as `NAME[:KEY=VALUE,...]`.
+pub fn policy(spec: Option<&str>) -> Result<&str, Failure> {
+    let spec = spec.unwrap_or(policy::DEFAULT);
+    match spec.parse::<policy::Spec>() {
+        Ok(_) => Ok(spec),
+        Err(e) => Err(Failure::new(e.to_string())),
     }
-    Err(Failure::new(format!("there is no policy {name:?}; there are {}", policy::NAMES.join(", "))))
 }
 
 /// The engine's name, tried out if it was asked for.

@@ -16,6 +16,7 @@ use crate::uffd::{self, Uffd};
 use core::fmt;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32};
 use overspill_swap::SwapPager;
+use overspill_vm::policy::Spec;
 use overspill_vm::status::Status;
 use overspill_vm::types::{PAGE_SHIFT, PAGE_SIZE};
 use overspill_vm::{Config, ConfigError, Vm};
@@ -27,8 +28,8 @@ pub struct Options<'a> {
     pub memory_bytes: u64,
     /// The swap devices, at least one, no two alike.
     pub swap: &'a [DeviceSpec],
-    /// One of [`overspill_vm::policy::NAMES`].
-    pub policy: &'static str,
+    /// Replacement policy.
+    pub policy: Spec,
     /// How I/O is issued; resolved.
     pub engine: Engine,
     /// How faults come.
@@ -201,6 +202,7 @@ pub fn machine(options: &Options<'_>, status: &'static Status) -> Result<Machine
         pages_max: options.pages_max,
         slots_max: lengths.iter().copied().max().unwrap_or(0).max(usual),
         devices_max: DEVICES_MAX as u16,
+        extents_max: 1 << 17,
     });
     for (device, slots) in devices.iter().zip(lengths) {
         pager.add_device(slots, device.priority.unwrap_or(0)).expect("an empty table has entries, in order");
@@ -224,7 +226,7 @@ pub fn machine(options: &Options<'_>, status: &'static Status) -> Result<Machine
     vm.charge((options.readers * reader::buffer_pages(cluster_pages(memory_pages))) as u32);
     status.counters.swap_capacity_bytes.set(capacity * PAGE_SIZE as u64);
     vm.charge(daemon::buffer_pages(writes, content.is_sealed()) as u32);
-    status.policy.set(options.policy.as_bytes());
+    status.policy.set(options.policy.to_string().as_bytes());
     status.engine.set(options.engine.name().as_bytes());
     status.swap.set(self::names(options.swap).as_bytes());
     status.start_ns.store(sys::now_ns(), core::sync::atomic::Ordering::Relaxed);

@@ -12,8 +12,8 @@ pub enum Error {
     NoBudget,
     /// The budget is under [`MEMORY_BYTES_MIN`](crate::MEMORY_BYTES_MIN).
     BudgetTooSmall,
-    /// There is no replacement policy of that name.
-    UnknownPolicy(String),
+    /// There is no such replacement policy, or not with those parameters.
+    Policy(overspill_vm::policy::SpecError),
     /// userfaultfd cannot be had here; the source says why and what to do.
     Userfaultfd(SetupError),
     /// The swap file could not be made.
@@ -66,9 +66,7 @@ impl fmt::Display for Error {
             Error::BudgetTooSmall => {
                 write!(f, "the memory budget is below the minimum of {} MiB", crate::MEMORY_BYTES_MIN >> 20)
             }
-            Error::UnknownPolicy(name) => {
-                write!(f, "there is no replacement policy {name:?}, only {}", crate::POLICIES.join(", "))
-            }
+            Error::Policy(e) => write!(f, "{e}"),
             Error::Userfaultfd(e) => write!(f, "{e}"),
             Error::Swap { place, source } => write!(f, "no swap file could be made at {}: {source}", place.display()),
             Error::Engine(e) => write!(f, "io_uring is refused here: {e}"),

@@ -66,9 +66,10 @@ impl Builder {
         self.more.push(device);
         self
     }
-    /// Which pages go first: one of [`POLICIES`](crate::POLICIES). The default is `use-once`.
-    pub fn policy(mut self, name: impl Into<String>) -> Self {
-        self.policy = name.into();
+    /// Which pages go first: one of [`POLICIES`](crate::POLICIES), with parameters if need be, as `2q:kin=0.25`. The default is
+    /// `use-once`.
+    pub fn policy(mut self, spec: impl Into<String>) -> Self {
+        self.policy = spec.into();
         self
     }
     /// How faults are delivered. The default is [`Delivery::InThread`].
@@ -129,19 +130,18 @@ impl Builder {
     /// Sets the pager up and starts its threads. All that it will ever allocate on behalf of faults is allocated here.
     ///
     /// # Errors
-    /// [`Error::NoBudget`], [`Error::BudgetTooSmall`], [`Error::UnknownPolicy`], [`Error::Userfaultfd`], [`Error::Swap`],
+    /// [`Error::NoBudget`], [`Error::BudgetTooSmall`], [`Error::Policy`], [`Error::Userfaultfd`], [`Error::Swap`],
     /// [`Error::Engine`], [`Error::Key`], [`Error::Resources`], [`Error::Handler`], [`Error::HandlerReplaced`], [`Error::TooManyPagers`].
     pub fn build(self) -> Result<Pager, Error> {
         let memory = self.memory.ok_or(Error::NoBudget)?;
         if memory < MEMORY_BYTES_MIN {
             return Err(Error::BudgetTooSmall);
         }
-        let policy = overspill_vm::policy::NAMES.iter().find(|name| **name == self.policy);
-        let policy = policy.ok_or_else(|| Error::UnknownPolicy(self.policy.clone()))?;
         let swap = self.devices();
         if let Some(double) = device_spec::twice(&swap) {
             return Err(Error::Swap { place: double.name().into(), source: os(libc::EBUSY) });
         }
+        let policy = self.policy.parse().map_err(Error::Policy)?;
         let engine = if self.manual_daemon { Engine::Psync } else { self.engine };
         let engine = engine.resolve().map_err(|e| Error::Engine(os(e)))?;
         let delivery = if self.manual_daemon { Delivery::InThread } else { self.delivery };

@@ -8,7 +8,7 @@ use overspill_sim::{ReplayConfig, replay};
 
 fn compare(what: &str, policy: &'static str, pages: usize, references: &[(u64, bool)]) {
     let memory_pages = (BUDGET as usize / PAGE) as u32;
-    let config = ReplayConfig { policy, ..ReplayConfig::new(memory_pages, pages as u64) };
+    let config = ReplayConfig { policy: policy.parse().expect("known"), ..ReplayConfig::new(memory_pages, pages as u64) };
     let slots = config.slots as u64 * PAGE as u64;
     // without encryption, whose buffers are charged to the budget; the simulator has none
     let builder = Pager::builder().encrypt(false).memory(BUDGET).swap_limit(slots).policy(policy);

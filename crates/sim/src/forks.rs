@@ -1,4 +1,4 @@
-//! Forks, ends of children, and changes of the budget.
+//! Forks, ends of children, and changes of the budget and of the replacement policy.
 //!
 //! A fork waits until nothing is under way in the process, as the real machine does; then the whole core is copied. From there on parent
 //! and child are independent and share only the store. A process whose children (and theirs) have all ended is told so.
@@ -6,6 +6,7 @@
 use crate::process::{Daemon, Process, Thread};
 use crate::store::Store;
 use crate::world::{World, counters};
+use overspill_vm::policy::{NAMES, Spec};
 
 /// Processes there may be in one run, ended ones included: each is a whole core.
 const PROCESSES_EVER_MAX: usize = 8;
@@ -28,6 +29,15 @@ impl<S: Store> World<S> {
             process.ceiling = process.ceiling.max(process.vm.limit() as u64).max(process.vm.charge_total());
             process.vm.set_limit(pages);
             self.note(p, "limit", pages as usize, 0);
+        }
+        if self.sc.switches && self.rng.chance(500) {
+            let name = NAMES[self.rng.index(NAMES.len())];
+            let vm = &mut self.procs[p].vm;
+            let policy = vm.make_policy(&Spec::named(name).expect("it is in the table"));
+            vm.set_policy(policy);
+            vm.check(2);
+            self.report.switches += 1;
+            self.note(p, name, 0, 0);
         }
         if self.sc.faults.no_space > 0 && self.rng.chance(300) {
             self.procs[p].vm.pager_mut().inner.set_full(None);

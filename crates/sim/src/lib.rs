@@ -69,8 +69,12 @@ pub fn run_with(scenario: &Scenario, pager: PagerKind) -> Result<Report, Failure
     match pager {
         PagerKind::Model => run_over(scenario, ModelPager::new(scenario.slots)),
         PagerKind::Swap => {
-            let config =
-                overspill_swap::Config { pages_max: 2 * scenario.pages as u64, slots_max: scenario.slots, devices_max: 12 };
+            let config = overspill_swap::Config {
+                pages_max: 2 * scenario.pages as u64,
+                slots_max: scenario.slots,
+                devices_max: 12,
+                extents_max: 500,
+            };
             run_over(scenario, SwapPager::new(config))
         }
     }

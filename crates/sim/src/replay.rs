@@ -18,6 +18,7 @@ use crate::device::hash;
 use crate::world::counters;
 use overspill_swap::SwapPager;
 use overspill_vm::pager::IoResult;
+use overspill_vm::policy::Spec;
 use overspill_vm::types::{FrameId, ObjectId, PAGE_SHIFT, PageId, Slot};
 use overspill_vm::{CLUSTER_PAGES_MAX, Config, Decision, Fault, Filled, Look, MEMORY_BYTES_MIN, Member, PageIn, Parked, Place, Vm};
 use std::collections::HashMap;
@@ -33,7 +34,7 @@ pub struct ReplayConfig {
     /// Pages are `0..pages` of one object, in one mapping.
     pub pages: u64,
     /// Replacement policy.
-    pub policy: &'static str,
+    pub policy: Spec,
     /// The most pages read by one fault; `None`: the core's default for `memory_pages`.
     pub readahead_pages_max: Option<u32>,
     /// The most pages filled by one first touch; `None`: the core's default for `memory_pages`.
@@ -50,7 +51,7 @@ impl ReplayConfig {
         ReplayConfig {
             memory_pages,
             pages,
-            policy: overspill_vm::policy::DEFAULT,
+            policy: Spec::default(),
             readahead_pages_max: None,
             zero_ahead_pages_max: None,
             slots: u32::try_from(pages).unwrap_or(u32::MAX).saturating_add(1024),
@@ -85,7 +86,8 @@ fn run(references: &[(u64, bool)], config: &ReplayConfig) -> Stepped {
     };
     core.readahead_pages_max = config.readahead_pages_max.unwrap_or(core.readahead_pages_max);
     core.zero_ahead_pages_max = config.zero_ahead_pages_max.unwrap_or(core.zero_ahead_pages_max);
-    let pager = SwapPager::new(overspill_swap::Config { pages_max: config.pages, slots_max: config.slots, devices_max: 1 });
+    let pager =
+        SwapPager::new(overspill_swap::Config { pages_max: config.pages, slots_max: config.slots, devices_max: 1, extents_max: 0 });
     let mut vm = Vm::new(core, pager, counters()).expect("a good configuration");
     vm.set_limit(config.memory_pages);
     let mut machine = Stepped {
@@ -275,7 +277,7 @@ mod tests {
         string.extend((0..10_000).map(|_| (rng.below(rng.clone().below(3000) + 1), rng.chance(300))));
         string.extend((0..3000).map(|p| (p, false)));
         for policy in overspill_vm::policy::NAMES {
-            let config = ReplayConfig { policy, ..ReplayConfig::new(600, 3000) };
+            let config = ReplayConfig { policy: Spec::named(policy).expect("known"), ..ReplayConfig::new(600, 3000) };
             let decisions = replay(&string, &config);
             assert_eq!(decisions, replay(&string, &config));
             let kinds = [
@@ -303,6 +305,22 @@ mod tests {
         let string: Vec<(u64, bool)> = (0..4500).map(|n| (n % 900, true)).collect();
         let machine = run(&string, &ReplayConfig { slots: 460, readahead_pages_max: Some(1), ..ReplayConfig::new(600, 900) });
         assert_eq!(machine.vm.counters().over_budget.get(), 0);
+    }
+
+    /// Memory and swap add up: every page holds a content of its own, and they are nearly as many as frames and slots together. What
+    /// is missing is the page daemon's reserve, [`Vm::free_high`], and the cluster that it has under way.
+    #[test]
+    fn memory_and_swap_add_up() {
+        let (memory, slots) = (2048, 3000);
+        let change = (memory / 64) * 2 + STEP_PAGES_MAX;
+        let fits = u64::from(memory + slots - change);
+        let mut rng = Rng::new(3);
+        for (pages, enough) in [(fits, true), (fits + u64::from(2 * change), false)] {
+            let mut string: Vec<(u64, bool)> = (0..pages).map(|page| (page, true)).collect();
+            string.extend((0..30_000).map(|_| (rng.below(pages), rng.chance(500))));
+            let machine = run(&string, &ReplayConfig { slots, ..ReplayConfig::new(memory, pages) });
+            assert_eq!(machine.vm.counters().over_budget.get() == 0, enough, "{pages} pages");
+        }
     }
 
     /// Swap that is too small: the budget gives way, and nothing is lost.

@@ -1,5 +1,6 @@
 //! What a run is made of, and what comes out of it.
 
+use overspill_vm::policy::Spec;
 use std::fmt;
 
 /// Which pager stands below the core.
@@ -89,7 +90,7 @@ pub struct Scenario {
     /// Slots of each device.
     pub slots: u32,
     /// Replacement policy.
-    pub policy: &'static str,
+    pub policy: Spec,
     /// Program threads per process.
     pub threads: usize,
     /// Page daemons per process.
@@ -116,6 +117,8 @@ pub struct Scenario {
     pub deaths: bool,
     /// Change the budget now and then.
     pub limits: bool,
+    /// Change the replacement policy now and then, to any there is.
+    pub switches: bool,
     /// A deliberate mistake.
     pub bug: Bug,
     /// Switch the slot account off (see [`Bug`]).
@@ -131,7 +134,7 @@ impl Scenario {
             memory_pages: 160,
             pages: 500,
             slots: 2_000,
-            policy: overspill_vm::policy::DEFAULT,
+            policy: Spec::default(),
             threads: 4,
             daemons: 1,
             ahead_pages_max: 32,
@@ -145,6 +148,7 @@ impl Scenario {
             swaps: 0,
             deaths: false,
             limits: false,
+            switches: false,
             bug: Bug::None,
             slot_book_silent: false,
         }
@@ -174,6 +178,7 @@ pub struct Report {
     pub adopted: u64,
     pub doomed_reads: u64,
     pub forks: u64,
+    pub switches: u64,
     pub checks: u64,
     pub swapons: u64,
     pub swapoffs: u64,
@@ -190,7 +195,7 @@ impl Report {
     pub fn add(&mut self, other: &Report) {
         macro_rules! sum { ($($f:ident)*) => { $(self.$f += other.$f;)* } }
         sum!(steps accesses soft_faults hard_faults busy_faults page_outs reclaimed_clean reclaimed_zero readahead over_budget
-            lost_pages write_errors refused discards unmaps remaps adopted doomed_reads forks checks
+            lost_pages write_errors refused discards unmaps remaps adopted doomed_reads forks switches checks
             swapons swapoffs swapoffs_refused swapoffs_cancelled moved moves_void brought_in retired);
     }
 }

@@ -33,6 +33,11 @@ pub trait Store: Pager + Clone {
         _ = (slots, priority);
         None
     }
+    /// Whether these neighbouring slots lie in one piece of one file.
+    fn is_one_piece(&self, first: Slot, count: u32) -> bool {
+        _ = (first, count);
+        true
+    }
     /// An operation on the device of `slot` has ended. Returns the device if it should be swapped off for its errors.
     fn io_ended(&mut self, slot: Slot, write: bool, ok: bool) -> Option<DeviceId> {
         _ = (slot, write, ok);
@@ -85,7 +90,24 @@ impl Store for SwapPager {
         }
     }
     fn add_device(&mut self, slots: u32, priority: i16) -> Option<DeviceId> {
-        SwapPager::add_device(self, slots, priority).ok()
+        if slots.is_multiple_of(2) {
+            return SwapPager::add_device(self, slots, priority).ok();
+        }
+        // one of many small pieces
+        let device = self.add_mapped_device(priority).ok()?;
+        let mut left = slots;
+        while left > 0 {
+            let count = left.min(1 + left % 29);
+            left -= count;
+            if self.add_extent(device, left as u16, u64::from(left) << 20, count).is_err() {
+                break;
+            }
+        }
+        Some(device)
+    }
+    fn is_one_piece(&self, first: Slot, count: u32) -> bool {
+        let [a, b] = [first, Slot(first.0 + count - 1)].map(|slot| self.locate(slot));
+        (a.device, a.file, a.offset + (u64::from(count) - 1) * 4096) == (b.device, b.file, b.offset)
     }
     fn io_ended(&mut self, slot: Slot, write: bool, ok: bool) -> Option<DeviceId> {
         let device = SwapPager::device_of(self, slot).0;
@@ -175,6 +197,8 @@ impl<S: Store> Pager for Watched<S> {
             let next = self.stored_place(page.offset(k as u64));
             assert_eq!(next, Some((file, at + k)), "{page:?}: {has:?}: page {k} after it lies elsewhere");
         }
+        let first = Slot(has.slot.0 - has.before);
+        assert!(self.inner.is_one_piece(first, has.before + 1 + has.after), "slots: {page:?}: {has:?} crosses an extent");
         Some(has)
     }
     fn content(&self, page: PageId) -> Option<ContentHash> {
@@ -191,6 +215,7 @@ impl<S: Store> Pager for Watched<S> {
         }
         let run = self.inner.alloc_run(want, near)?;
         assert!(run.count >= 1 && run.count <= want, "{run:?} for {want}");
+        assert!(self.inner.is_one_piece(run.first, run.count), "slots: {run:?} crosses an extent");
         for k in 0..run.count {
             let place = self.place(Slot(run.first.0 + k));
             self.book.borrow_mut().take(self.process, place);

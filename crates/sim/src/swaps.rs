@@ -89,7 +89,8 @@ impl<S: Store> World<S> {
     /// One step of a swapoff of process `p`, if there is one.
     pub fn swapoff_step(&mut self, p: usize) {
         let process = &mut self.procs[p];
-        if process.swapoffs.is_empty() {
+        // The kernel answers EAGAIN until its message has been read: to go on meanwhile would keep the reader of messages from it.
+        if process.swapoffs.is_empty() || process.changing() {
             return;
         }
         let nth = self.rng.index(process.swapoffs.len());

@@ -20,7 +20,7 @@ const OLD: DeviceId = DeviceId(0);
 
 fn core(slots: u32) -> Core {
     let config = Config { readahead_pages_max: 1, zero_ahead_pages_max: 1, ..Config::new(2048, 10_000) };
-    let swap = SwapPager::new(SwapConfig { pages_max: 10_000, slots_max: slots, devices_max: 4 });
+    let swap = SwapPager::new(SwapConfig { pages_max: 10_000, slots_max: slots, devices_max: 4, extents_max: 0 });
     Vm::new(config, swap, Box::leak(Box::<Counters>::default())).expect("a good configuration")
 }
 

@@ -47,7 +47,7 @@ fn store(pager: &mut SwapPager, cluster: u32, at: impl Fn(u64) -> u64) {
 }
 
 fn main() {
-    let config = Config { pages_max: 16 << 20, slots_max: SLOTS, devices_max: 16 };
+    let config = Config { pages_max: 16 << 20, slots_max: SLOTS, devices_max: 16, extents_max: 0 };
     let start = Instant::now();
     let mut pager = SwapPager::new(config);
     println!("construction                               {:8.1} us", start.elapsed().as_nanos() as f64 / 1000.0);

@@ -220,6 +220,19 @@ impl Blist {
         slot < self.len && self.words[(slot >> WORD_SHIFT) as usize] >> (slot % WORD_BITS) & 1 != 0
     }
 
+    /// Whether all slots of `first..first + count` are free. => within the length, `count` is not 0
+    pub(crate) fn is_all_free(&self, first: u32, count: u32) -> bool {
+        let (mut at, end) = (first, first + count);
+        while at < end {
+            let width = (WORD_BITS - at % WORD_BITS).min(end - at);
+            if self.bits(u64::from(at), width) != mask(0, width) {
+                return false;
+            }
+            at += width;
+        }
+        true
+    }
+
     /// The used slots of `index * 64 ..`, as bits. => within the length
     pub(crate) fn used_word(&self, index: usize) -> u64 {
         let start = index as u32 * WORD_BITS;

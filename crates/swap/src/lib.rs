@@ -7,6 +7,8 @@
 //!                    /                                  \
 //!    swap_block   object, page -> slot, hash       blist   which slots of a device are free
 //!                 (radix trie per object)                  (radix bitmap per device)    bitmap
+//!                                                  extent  slot -> file, offset
+//!                                                          (search tree)                device_stats
 //! ```
 //!
 //! Metadata only. Invariants of absence: no system call, no I/O, no clock, no thread, no lock, no unsafe code, and **no allocation
@@ -18,9 +20,11 @@
 mod bitmap;
 pub mod blist;
 pub mod device_stats;
+pub mod extent;
 pub mod swap_block;
 pub mod swap_pager;
 
 pub use device_stats::{DeviceStats, Io, Latency};
+pub use extent::{Extent, ExtentMap};
 pub use overspill_vm::types::DeviceId;
-pub use swap_pager::{AddDeviceError, Config, DeviceState, DeviceStatus, SwapPager};
+pub use swap_pager::{AddDeviceError, AddExtentError, Config, DeviceState, DeviceStatus, Location, SwapPager};

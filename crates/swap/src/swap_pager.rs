@@ -28,7 +28,9 @@
 //!
 //! - **swapon**: [`SwapPager::add_device`]`(slots, priority)` answers an entry ([`DeviceId`], below `devices_max`); keep the file (or
 //!   whatever) under that number. Entries of devices that are gone are used again, so a machine may swap on and off for ever.
-//!   Optional: [`SwapPager::map_extents`], for a device of several pieces; then [`SwapPager::locate`] says where a slot's bytes are.
+//!   A device of several pieces (a file that grows in chunks, several files, physical extents): [`SwapPager::add_mapped_device`], then
+//!   [`SwapPager::add_extent`] for each piece, whenever [`SwapPager::wants_extent`] asks for more; [`SwapPager::locate`] says where a slot's
+//!   bytes are; [`SwapPager::punch_begin`] names pieces that can be given back to the file system.
 //! - **Reads and writes**: unchanged; [`SwapPager::device_of`] / [`SwapPager::locate`] name the device of a slot. After each operation call
 //!   [`SwapPager::io_ended`] (counters, percentiles); if it answers `true` the device has just been retired after repeated errors, and
 //!   the machine should begin a swapoff of it as if someone had asked for one. ENOSPC: [`SwapPager::set_full`], as before.
@@ -89,9 +91,10 @@
 use crate::bitmap::{Bitmap, WORD_BITS};
 use crate::blist::{Blist, RUN_MAX};
 use crate::device_stats::{DeviceStats, Io};
+use crate::extent::{Extent, ExtentMap, NoExtents};
 use crate::swap_block::{LEAF_PAGES, NoMetadata, SwapBlocks};
 use overspill_vm::pager::{DeviceUse, HasPage, Pager, Scan, SlotRun};
-use overspill_vm::types::{ContentHash, DeviceId, PageId, PageIndex, Slot};
+use overspill_vm::types::{ContentHash, DeviceId, PAGE_SIZE, PageId, PageIndex, Slot};
 use std::cmp::Reverse;
 
 /// A device's usable length grows by this many slots: 64 MiB. Guessed: long next to any cluster, short next to any disk.
@@ -122,6 +125,8 @@ pub struct Config {
     /// How many devices there can be at a time, inherited ones included. One fork deeper takes one more. `devices_max` times
     /// `slots_max` (rounded up to a power of two) is at most 2^32.
     pub devices_max: u16,
+    /// How many extents there can be, of all devices together ([`SwapPager::add_mapped_device`]); 0 if none will be used.
+    pub extents_max: u32,
 }
 
 /// Why a device could not be added.
@@ -157,6 +162,51 @@ impl core::fmt::Display for AddDeviceError {
 }
 
 impl core::error::Error for AddDeviceError {}
+
+/// Why an extent could not be added.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum AddExtentError {
+    /// There is no such device, or it has no extents.
+    NotMapped,
+    /// There are as many extents as there can be.
+    TooMany {
+        /// How many that is.
+        extents_max: u32,
+    },
+    /// The device would be longer than a device can be.
+    TooLong {
+        /// How many slots it can still get, in slots (pages).
+        slots_left: u32,
+    },
+}
+
+impl core::fmt::Display for AddExtentError {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match *self {
+            AddExtentError::NotMapped => write!(f, "the swap device is not one that is made of extents"),
+            AddExtentError::TooMany { extents_max } => {
+                write!(f, "the swap devices have {extents_max} extents, and no more are possible: use files in fewer pieces")
+            }
+            AddExtentError::TooLong { slots_left } => {
+                write!(f, "the swap device can grow by {} MiB only: add another device", slots_left >> 8)
+            }
+        }
+    }
+}
+
+impl core::error::Error for AddExtentError {}
+
+/// Where the bytes of a slot are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Location {
+    /// The device.
+    pub device: DeviceId,
+    /// Which of its files, as the machine has numbered them; 0 if it has no extents.
+    pub file: u16,
+    /// Where in the file, in bytes.
+    pub offset: u64,
+}
 
 /// What a device is there for at the moment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -215,6 +265,10 @@ struct Device {
     /// The number of the swapoff that is under way.
     leaving: Option<u32>,
     priority: i16,
+    /// It is made of extents, and is as long as they are.
+    mapped: bool,
+    /// Where the next extent to be punched is looked for, from its base.
+    punch_next: u32,
     /// Slots that were in use at a fork whose child may still read them.
     frozen: Bitmap,
     /// Frozen slots that have been given back.
@@ -249,6 +303,8 @@ impl Device {
             retired: false,
             leaving: None,
             priority: 0,
+            mapped: false,
+            punch_next: 0,
             frozen: Bitmap::new(slots_max),
             deferred: Bitmap::new(slots_max),
             owned: Bitmap::new(slots_max),
@@ -279,7 +335,7 @@ impl Device {
         self.slots = 0;
         (self.own, self.full, self.retired, self.leaving) = (false, false, false, None);
         (self.deferred_count, self.forked, self.frozen_any, self.written_end) = (0, false, false, 0);
-        (self.windows, self.window_next) = ([Window::default(); WRITERS], 0);
+        (self.windows, self.window_next, self.mapped, self.punch_next) = ([Window::default(); WRITERS], 0, false, 0);
         self.stats = DeviceStats::default();
     }
 
@@ -300,7 +356,18 @@ impl Device {
 
     /// Slots from here on must not be handed out.
     fn end(&self) -> u32 {
-        if self.full { self.written_end } else { self.slots }
+        match self {
+            _ if self.full => self.written_end,
+            _ if self.mapped => self.blist.len(),
+            _ => self.slots,
+        }
+    }
+
+    /// Gives a taken slot range back that will not be written.
+    fn untake(&mut self, first: u32, count: u32) {
+        self.blist.free_run(first, count);
+        self.taken_count -= count;
+        self.assert_counts();
     }
 
     /// Slots that it could still give; a few less if it is full.
@@ -312,7 +379,7 @@ impl Device {
     fn alloc_exact(&mut self, want: u32, writer: usize) -> Option<u32> {
         let mut first = self.find(want, writer);
         let len = self.blist.len();
-        if first.is_none() && !self.full && len < self.slots {
+        if first.is_none() && !self.full && len < self.end() {
             self.blist.set_len(len.saturating_add(GROW_SLOTS).min(self.slots));
             first = self.find(want, writer);
         }
@@ -464,6 +531,8 @@ impl Device {
 struct Devices {
     /// The table. Entry `i` has the slots from `i << shift` on.
     all: Vec<Device>,
+    /// The extents of all of them.
+    extents: ExtentMap,
     shift: u32,
     /// The entries that are in use, by priority, then by number. Has room for all.
     order: Vec<u16>,
@@ -529,6 +598,42 @@ impl Devices {
         self.unwelcome = self.in_use().filter(|d| d.leaving.is_some() || d.retired).count() as u32;
     }
 
+    /// The slots that lie together with `slot`: first and last.
+    #[inline]
+    fn border(&self, slot: Slot) -> (Slot, Slot) {
+        let (index, _) = self.split(slot);
+        let device = &self.all[index];
+        if device.mapped {
+            let extent = self.extents.find(slot).expect("a slot of a mapped device is in an extent");
+            return (extent.first, extent.last());
+        }
+        (self.join(index, 0), self.join(index, device.slots - 1))
+    }
+
+    /// Cuts a run that was just taken to what lies in one extent: its longest piece, the first of such. The rest goes back.
+    fn cut(&mut self, (index, first, count): (usize, u32, u32), writer: usize) -> (usize, u32, u32) {
+        let (mut best, mut at) = ((first, 0), first);
+        while at < first + count {
+            let last = self.border(self.join(index, at)).1;
+            let end = (self.split(last).1 + 1).min(first + count);
+            if end - at > best.1 {
+                best = (at, end - at);
+            }
+            at = end;
+        }
+        let (from, to) = (best.0, best.0 + best.1);
+        self.extents.set_written(self.join(index, from), true);
+        let device = &mut self.all[index];
+        if from > first {
+            device.untake(first, from - first);
+        }
+        if to < first + count {
+            device.untake(to, first + count - to);
+            device.windows[writer].at = to;
+        }
+        (index, from, best.1)
+    }
+
     /// The longest run up to `want` among the devices `order[from..to]`, if it is at least `least` long.
     fn alloc_longest(&mut self, from: usize, to: usize, want: u32, least: u32, writer: usize) -> Option<(usize, u32, u32)> {
         let longest = |&i: &u16| {
@@ -546,6 +651,11 @@ impl Devices {
 
     /// See [`SwapPager::alloc_run`].
     fn alloc(&mut self, want: u32, writer: usize) -> Option<(usize, u32, u32)> {
+        let run = self.alloc_uncut(want, writer)?;
+        Some(if self.all[run.0].mapped { self.cut(run, writer) } else { run })
+    }
+
+    fn alloc_uncut(&mut self, want: u32, writer: usize) -> Option<(usize, u32, u32)> {
         let mut from = 0;
         while from < self.order.len() {
             let priority = self.all[self.order[from] as usize].priority;
@@ -578,7 +688,7 @@ impl Devices {
 /// use overspill_vm::pager::Pager;
 /// use overspill_vm::types::{ContentHash, ObjectId, PageId, Slot};
 ///
-/// let mut swap = SwapPager::new(Config { pages_max: 1000, slots_max: 1000, devices_max: 2 });
+/// let mut swap = SwapPager::new(Config { pages_max: 1000, slots_max: 1000, devices_max: 2, extents_max: 0 });
 /// let first = PageId::new(ObjectId(0), 100);
 /// let run = swap.alloc_run(8, first).unwrap();
 /// for k in 0..run.count {
@@ -620,6 +730,7 @@ impl SwapPager {
             blocks: SwapBlocks::new(u32::try_from(nodes_max).expect("pages_max <= 2^34")),
             devices: Devices {
                 all: std::iter::repeat_with(device).take(config.devices_max.into()).collect(),
+                extents: ExtentMap::new(config.extents_max),
                 shift,
                 order: Vec::with_capacity(config.devices_max.into()),
                 turn: 0,
@@ -642,9 +753,7 @@ impl SwapPager {
         if slots > slots_max {
             return Err(AddDeviceError::TooLong { slots_max });
         }
-        let devices_max = self.devices.all.len() as u16;
-        let free = self.devices.all.iter().position(|d| d.slots == 0);
-        let index = free.ok_or(AddDeviceError::TooMany { devices_max })?;
+        let index = self.free_entry()?;
         let device = &mut self.devices.all[index];
         (device.slots, device.own, device.priority) = (slots, true, priority);
         if (index as u64) << self.devices.shift | u64::from(slots) == 1 << 32 {
@@ -652,6 +761,100 @@ impl SwapPager {
         }
         self.devices.changed();
         Ok(DeviceId(index as u16))
+    }
+
+    fn free_entry(&self) -> Result<usize, AddDeviceError> {
+        let devices_max = self.devices.all.len() as u16;
+        let free = self.devices.all.iter().position(|d| d.slots == 0);
+        free.ok_or(AddDeviceError::TooMany { devices_max })
+    }
+
+    /// Adds a device that is made of extents ([`SwapPager::add_extent`]); at first it has none, and no slot. Does not allocate.
+    ///
+    /// Its runs end where an extent does, so an operation is on one piece of one file. To have its clusters aligned with the physical
+    /// extents of a file, add those (FIEMAP) as extents.
+    ///
+    /// # Errors
+    /// [`AddDeviceError`]; nothing is changed then.
+    pub fn add_mapped_device(&mut self, priority: i16) -> Result<DeviceId, AddDeviceError> {
+        let device = self.add_device(self.slots_max(), priority)?;
+        self.devices.all[device.0 as usize].mapped = true;
+        Ok(device)
+    }
+
+    /// A mapped device gets longer by `count` slots, which lie in its file number `file` from byte `offset` on. Does not allocate.
+    ///
+    /// # Errors
+    /// [`AddExtentError`]; nothing is changed then.
+    ///
+    /// # Panics
+    /// If `count` is 0.
+    pub fn add_extent(&mut self, device: DeviceId, file: u16, offset: u64, count: u32) -> Result<(), AddExtentError> {
+        let extents_max = self.devices.extents.len(); // if that is what is wrong
+        let index = device.0 as usize;
+        let base = self.devices.join(index, 0).0;
+        let it = self.devices.get_mut(device).filter(|d| d.mapped && d.own).ok_or(AddExtentError::NotMapped)?;
+        let len = it.blist.len();
+        if count > it.slots - len {
+            return Err(AddExtentError::TooLong { slots_left: it.slots - len });
+        }
+        let extent = Extent { first: Slot(base + len), count, file, offset };
+        self.devices.extents.insert(extent).map_err(|NoExtents| AddExtentError::TooMany { extents_max })?;
+        self.devices.all[index].blist.set_len(len + count);
+        Ok(())
+    }
+
+    /// A mapped device that is written and should get another extent, since less than [`GROW_SLOTS`] slots are left on it.
+    pub fn wants_extent(&self) -> Option<DeviceId> {
+        let wants = |d: &Device| d.gives() && d.mapped && !d.full && d.blist.len() < d.slots && d.blist.free_count() < GROW_SLOTS;
+        self.devices().find(|&device| self.devices.get(device).is_some_and(wants))
+    }
+
+    /// The next extent of a mapped device of which all slots are free, though something was written there since it was made or punched:
+    /// its bytes can be given back to the file system. Its slots are held meanwhile, until [`SwapPager::punched`].
+    ///
+    /// Looks at `look_max` extents at most and goes on there next time. Does not allocate.
+    pub fn punch_begin(&mut self, device: DeviceId, look_max: u32) -> Option<Extent> {
+        let Devices { all, extents, shift, .. } = &mut self.devices;
+        let it = all.get_mut(device.0 as usize).filter(|d| d.mapped && d.own)?;
+        let base = u32::from(device.0) << *shift;
+        for _ in 0..look_max {
+            let next = extents.next(Slot(base + it.punch_next)).filter(|e| e.first.0 - base < it.blist.len());
+            let Some(extent) = next else {
+                it.punch_next = 0;
+                return None;
+            };
+            let first = extent.first.0 - base;
+            it.punch_next = first + extent.count;
+            if extents.is_written(extent.first) && it.blist.is_all_free(first, extent.count) {
+                extents.set_written(extent.first, false);
+                it.blist.take(first, extent.count);
+                it.taken_count += extent.count;
+                it.assert_counts();
+                return Some(extent);
+            }
+        }
+        None
+    }
+
+    /// The bytes of the extent have been given back, or could not be (it will not be tried again before something is written there).
+    pub fn punched(&mut self, extent: Extent) {
+        let (device, at) = self.devices.of(extent.first);
+        device.untake(at, extent.count);
+    }
+
+    /// Where the bytes of `slot` are. A run of slots from [`Pager::alloc_run`] or [`Pager::has_page`] lies in one piece.
+    ///
+    /// # Panics
+    /// If it is on no device.
+    #[inline]
+    pub fn locate(&self, slot: Slot) -> Location {
+        let (device, at) = self.device_of(slot);
+        if self.devices.all[device.0 as usize].mapped {
+            let extent = self.devices.extents.find(slot).expect("a slot of a mapped device is in an extent");
+            return Location { device, file: extent.file, offset: extent.offset_of(slot) };
+        }
+        Location { device, file: 0, offset: u64::from(at) * PAGE_SIZE as u64 }
     }
 
     /// The most slots that a device can have.
@@ -722,7 +925,7 @@ impl SwapPager {
 
     /// The length of all own devices, in slots (pages): the most that [`Pager::used`] can become.
     pub fn capacity(&self) -> u64 {
-        self.devices.own().map(|d| u64::from(d.slots)).sum()
+        self.devices.own().map(|d| u64::from(if d.mapped { d.blist.len() } else { d.slots })).sum()
     }
 
     /// Slots that were given back but wait for [`SwapPager::children_gone`]; they are part of [`Pager::used`].
@@ -817,10 +1020,7 @@ fn writer_of(near: PageId) -> usize {
 impl Pager for SwapPager {
     #[inline]
     fn has_page(&self, page: PageId, before_max: u32, after_max: u32) -> Option<HasPage> {
-        self.blocks.has_page(page, before_max, after_max, |slot| {
-            let (index, _) = self.devices.split(slot);
-            (self.devices.join(index, 0), self.devices.join(index, self.devices.all[index].slots - 1))
-        })
+        self.blocks.has_page(page, before_max, after_max, |slot| self.devices.border(slot))
     }
 
     #[inline]
@@ -885,7 +1085,8 @@ impl Pager for SwapPager {
     }
 
     fn metadata_bytes(&self) -> u64 {
-        self.blocks.metadata_bytes() + self.devices.in_use().map(Device::metadata_bytes).sum::<u64>()
+        let tables = self.blocks.metadata_bytes() + self.devices.extents.metadata_bytes();
+        tables + self.devices.in_use().map(Device::metadata_bytes).sum::<u64>()
     }
 
     fn read_begun(&mut self, slot: Slot) {
@@ -946,10 +1147,14 @@ impl Pager for SwapPager {
     /// # Panics
     /// If something is stored there, or a read or write is under way.
     fn remove(&mut self, device: DeviceId) {
-        if let Some(it) = self.devices.get_mut(device) {
-            it.clear();
-            self.devices.changed();
+        let base = self.devices.join(device.0.into(), 0);
+        let Some(it) = self.devices.get_mut(device) else { return };
+        let len = if it.mapped { it.blist.len() } else { 0 };
+        it.clear();
+        while let Some(extent) = self.devices.extents.next(base).filter(|e| e.first.0 - base.0 < len) {
+            self.devices.extents.remove(extent.first);
         }
+        self.devices.changed();
     }
 }
 
@@ -965,7 +1170,7 @@ mod tests {
     }
 
     fn small(slots_max: u32) -> SwapPager {
-        SwapPager::new(Config { pages_max: 4000, slots_max, devices_max: 4 })
+        SwapPager::new(Config { pages_max: 4000, slots_max, devices_max: 4, extents_max: 200 })
     }
 
     /// Takes slots for nobody in particular.
@@ -1210,7 +1415,7 @@ mod tests {
 
     #[test]
     fn a_child_without_a_device_can_only_read() {
-        let mut pager = SwapPager::new(Config { pages_max: 100, slots_max: 100, devices_max: 2 });
+        let mut pager = SwapPager::new(Config { pages_max: 100, slots_max: 100, devices_max: 2, extents_max: 200 });
         store(&mut pager, page(0, 0), 10);
         assert_eq!(pager.fork_child(100), Some(DeviceId(1)));
         let slot = store(&mut pager, page(0, 10), 10);
@@ -1243,6 +1448,72 @@ mod tests {
             _ = pager.assign(page(0, 9), Slot(3), ContentHash::of(0)); // taken, but the parent's
         }));
         assert!(!panics(|pager| assert!(pager.assign(page(0, 9), Slot(3), ContentHash::of(0)))));
+    }
+
+    /// A device of many small pieces: no run crosses a border, all of it is used, and each slot is where its piece says.
+    #[test]
+    fn runs_end_where_extents_do() {
+        let mut pager = SwapPager::without_device(Config { pages_max: 9000, slots_max: 5000, devices_max: 2, extents_max: 200 });
+        let device = pager.add_mapped_device(0).unwrap();
+        assert_eq!(pager.add_extent(DeviceId(1), 0, 0, 1), Err(AddExtentError::NotMapped));
+        assert_eq!((alloc(&mut pager, 1), pager.capacity(), pager.wants_extent()), (None, 0, Some(device)));
+        let lens: Vec<u32> = (0..200).map(|k| 1 + k * 7 % 41).collect();
+        for (k, &len) in lens.iter().enumerate() {
+            pager.add_extent(device, k as u16, 1 << 20, len).unwrap();
+        }
+        assert_eq!(pager.add_extent(device, 0, 0, 1), Err(AddExtentError::TooMany { extents_max: 200 }));
+        assert_eq!(pager.capacity(), u64::from(lens.iter().sum::<u32>()));
+        assert_eq!(
+            pager.add_extent(device, 0, 0, 1000),
+            Err(AddExtentError::TooLong { slots_left: 5000 - pager.capacity() as u32 })
+        );
+        let mut at = 0;
+        while let Some(run) = pager.alloc_run(24, page(0, at)) {
+            let [first, last] = [run.first, Slot(run.first.0 + run.count - 1)].map(|slot| pager.locate(slot));
+            assert!(first.file == last.file && last.offset - first.offset == u64::from(run.count - 1) * 4096);
+            assert!(last.offset < (1 << 20) + u64::from(lens[last.file as usize]) * 4096);
+            for k in 0..run.count {
+                assert!(pager.assign(page(0, at), Slot(run.first.0 + k), ContentHash(0)));
+                at += 1;
+            }
+        }
+        assert_eq!(at, pager.capacity());
+        for index in 0..at {
+            let has = pager.has_page(page(0, index), u32::MAX, u32::MAX).unwrap();
+            let piece = |slot: u32| pager.locate(Slot(slot)).file;
+            assert_eq!(piece(has.slot.0 - has.before), piece(has.slot.0 + has.after));
+        }
+        pager.check();
+
+        // Pieces that are free are given back once, and their slots are held meanwhile.
+        assert_eq!(pager.punch_begin(device, 1000), None);
+        pager.release_range(page(0, 0), at);
+        let mut punched = 0;
+        while let Some(extent) = pager.punch_begin(device, 1000) {
+            punched += extent.count;
+            assert_eq!(pager.device_use(device).unwrap().taken, u64::from(extent.count));
+            pager.punched(extent);
+        }
+        assert_eq!(u64::from(punched), pager.capacity());
+        assert_eq!(pager.punch_begin(device, 1000), None);
+        store(&mut pager, page(0, 0), 1);
+        pager.release(page(0, 0));
+        assert!(pager.punch_begin(device, 1000).is_some_and(|extent| extent.count < 42));
+    }
+
+    #[test]
+    fn a_device_of_extents_goes_and_its_extents_can_be_had_again() {
+        let mut pager = SwapPager::new(Config { pages_max: 900, slots_max: 1000, devices_max: 3, extents_max: 200 });
+        for round in 0..3 {
+            let device = pager.add_mapped_device(1).unwrap();
+            (0..200).for_each(|k| pager.add_extent(device, 0, k << 16, 1 + round).unwrap());
+            let slot = store(&mut pager, page(0, 0), 1);
+            assert_eq!(pager.device_of(slot).0, device);
+            pager.leave(device).unwrap();
+            pager.release(page(0, 0));
+            pager.remove(device);
+            pager.check();
+        }
     }
 
     /// A process of the model: what each page must contain, and which file each device is.
@@ -1288,7 +1559,7 @@ mod tests {
 
     impl World {
         fn new() -> Self {
-            let pager = SwapPager::new(Config { pages_max: 1600, slots_max: SLOTS, devices_max: 4 });
+            let pager = SwapPager::new(Config { pages_max: 1600, slots_max: SLOTS, devices_max: 4, extents_max: 200 });
             let process = Process {
                 pager,
                 pages: BTreeMap::new(),

@@ -80,7 +80,7 @@ fn store(pager: &mut SwapPager, first: PageId, count: u32) -> bool {
 #[test]
 fn nothing_allocates_after_construction() {
     let dirty = BYTES_DIRTY.load(Relaxed);
-    let config = Config { pages_max: 200_000, slots_max: 100_000, devices_max: 16 };
+    let config = Config { pages_max: 200_000, slots_max: 100_000, devices_max: 16, extents_max: 1000 };
     let mut pager = SwapPager::new(config);
     let dirty = BYTES_DIRTY.load(Relaxed) - dirty;
     assert!(dirty < 64 * 1024, "{dirty} bytes of tables are written when they are made");

@@ -93,6 +93,13 @@ counters! {
     pages_unshared, "pages", "Pages copied so that they are no longer shared with another process after a fork.";
     readahead_pages, "pages", "Pages read beside the touched one.";
     readahead_used, "pages", "Of these, pages the program then went on to use, as far as the pager can see.";
+    readahead_rescued, "pages", "Of these, pages that were on trial by then, and would have been lost soon.";
+    readahead_lost, "pages", "Pages read beside a touched one whose frames were taken before any use that the pager could see.";
+    refaults_within_half, "pages", "Pages read back after fewer evictions than half of the budget has pages.";
+    refaults_within_one, "pages", "The same, half to one budget.";
+    refaults_within_two, "pages", "The same, one to two budgets: more memory would have kept them.";
+    refaults_beyond, "pages", "The same, two budgets and more.";
+    policy_changes, "events", "Changes of the replacement policy.";
     swap_used_bytes, "bytes", "Swap space in use now.";
     swap_peak_bytes, "bytes", "The most swap space that was ever in use.";
     swap_capacity_bytes, "bytes", "Swap space there may be.";

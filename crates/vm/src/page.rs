@@ -26,7 +26,8 @@
 //!   writer has a copy of its own; it may not be laundered again before that write has ended.
 //! - **wired**: never leaves memory once it is there.
 //!
-//! Layout: bits 0-2 state, 3-15 flags, 32-63 frame (in the states that own one, and when busy).
+//! Layout: bits 0-2 state, 3-15 flags, 32-63 frame (in the states that own one, and when busy); of a page that is out, when it was
+//! evicted, by the count of evictions (as Linux does in `mm/workingset.c`: the distance of a refault costs no memory).
 
 use crate::types::FrameId;
 
@@ -232,11 +233,17 @@ impl PageWord {
             w
         }
     }
-    /// Clean: the frame is taken away.
+    /// Clean: the frame is taken away, `evicted_at` is kept in its place.
     #[inline]
-    pub fn reclaimed(self) -> Self {
+    pub fn reclaimed(self, evicted_at: u32) -> Self {
         assert!(!self.busy() && self.state() == State::Clean, "reclaimed: {self:?}");
-        self.with(State::PagedOut, self.keep(FLAGS_OF_PLACE), 0)
+        self.with(State::PagedOut, self.keep(FLAGS_OF_PLACE), evicted_at)
+    }
+    /// PagedOut: the number of its eviction, 0 if that is not known.
+    #[inline]
+    pub fn evicted_at(self) -> u32 {
+        assert!(!self.has_frame() && self.state() == State::PagedOut, "evicted_at: {self:?}");
+        (self.0 >> FRAME_SHIFT) as u32
     }
     /// The program gave the page up. A write under way is doomed, and stays in the word until it has ended.
     #[inline]
@@ -247,7 +254,7 @@ impl PageWord {
     #[inline]
     pub fn renamed(self) -> Self {
         assert!(!self.busy());
-        self.with(self.state(), self.keep(WIRED | READAHEAD), if self.has_frame() { self.frame().0 } else { 0 })
+        self.with(self.state(), self.keep(WIRED | READAHEAD), self.frame().0)
     }
 }
 
@@ -286,7 +293,8 @@ mod tests {
         assert_eq!(w.state(), State::Inactive);
         let w = w.begin_launder().laundered(true);
         assert_eq!(w.state(), State::Clean);
-        let w = w.reclaimed();
+        let w = w.reclaimed(9);
+        assert_eq!(w.evicted_at(), 9);
         assert_eq!(w.state(), State::PagedOut);
         assert!(!w.has_frame());
         let w = w.begin_fill(F, true).arrived_parked(true);

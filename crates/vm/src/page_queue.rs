@@ -1,94 +1,170 @@
-//! Queues of frames: doubly linked lists over arrays, so that membership costs no allocation.
+//! Queues of frames (or whatever is numbered from zero): doubly linked rings over one array, so that membership costs no allocation.
 //!
-//! A frame is on at most one list of a [`Links`] set at a time. The core has one set (trial queue, clean queue), a policy another.
-//! Links are stored as `frame + 1`, zero meaning none, so that a fresh zeroed array is a set of frames on no list.
+//! ```text
+//!   entry:   0        1 .. K           K + 1 + node
+//!            unused   heads of the     [previous, next, words of the user's own ...]
+//!                     K lists
+//! ```
+//!
+//! A node is on at most one list of a set at a time. A list is a ring through its head, so that no operation has a special case for
+//! an end. A node on no list has zero links, so a zeroed array is a set of nodes on no list: what is never used is never resident.
+//! An entry has `W` words of 32 bits: two links, then what the user keeps beside them, so that a reference touches one cache line.
 
-use crate::types::FrameId;
+/// A list of a set: 0 to `K - 1`.
+pub type ListId = usize;
 
-/// The links of all frames: `[previous, next]`, each as frame + 1.
+/// `K` lists over one set of nodes, with `W - 2` words of the user's beside the links of each node.
 #[derive(Clone, Debug)]
-pub struct Links(Vec<[u32; 2]>);
-
-impl Links {
-    /// Links for `frames` frames, all on no list.
-    pub fn new(frames: usize) -> Self {
-        Links(vec![[0; 2]; frames])
-    }
+pub struct Lists<const K: usize, const W: usize = 2> {
+    entries: Vec<[u32; W]>,
+    len: [u32; K],
 }
 
-/// One list. Head is the oldest, tail the newest.
-#[derive(Clone, Debug, Default)]
-pub struct Queue {
-    head: u32,
-    tail: u32,
-    len: u32,
-}
+const PREVIOUS: usize = 0;
+const NEXT: usize = 1;
 
-impl Queue {
-    /// An empty list.
-    pub const fn new() -> Self {
-        Queue { head: 0, tail: 0, len: 0 }
+impl<const K: usize, const W: usize> Lists<K, W> {
+    /// For the nodes `0..nodes`, all on no list, all words zero.
+    pub fn new(nodes: usize) -> Self {
+        let mut entries = vec![[0; W]; nodes + K + 1];
+        for (head, entry) in entries.iter_mut().enumerate().take(K + 1).skip(1) {
+            entry[PREVIOUS] = head as u32;
+            entry[NEXT] = head as u32;
+        }
+        Lists { entries, len: [0; K] }
     }
-    /// How many frames are on it.
-    pub const fn len(&self) -> u32 {
-        self.len
+    #[inline]
+    const fn at(node: u32) -> usize {
+        node as usize + K + 1
+    }
+    #[inline]
+    fn node(at: u32) -> Option<u32> {
+        at.checked_sub(K as u32 + 1)
+    }
+    /// How many nodes there are.
+    pub fn nodes(&self) -> u32 {
+        (self.entries.len() - K - 1) as u32
+    }
+    /// How many nodes are on `list`.
+    #[inline]
+    pub fn len(&self, list: ListId) -> u32 {
+        self.len[list]
     }
     /// Whether none is.
-    pub const fn is_empty(&self) -> bool {
-        self.len == 0
+    #[inline]
+    pub fn is_empty(&self, list: ListId) -> bool {
+        self.len[list] == 0
     }
-    /// The oldest.
-    pub fn front(&self) -> Option<FrameId> {
-        self.head.checked_sub(1).map(FrameId)
+    /// Whether the node is on a list.
+    #[inline]
+    pub fn listed(&self, node: u32) -> bool {
+        self.entries[Self::at(node)][NEXT] != 0
     }
-    /// The one after `frame`, towards the newest.
-    pub fn next(&self, links: &Links, frame: FrameId) -> Option<FrameId> {
-        links.0[frame.at()][1].checked_sub(1).map(FrameId)
+    /// The user's word `i` of a node, `0..W - 2`.
+    #[inline]
+    pub fn word(&self, node: u32, i: usize) -> u32 {
+        self.entries[Self::at(node)][2 + i]
     }
+    /// The same, to be changed.
+    #[inline]
+    pub fn word_mut(&mut self, node: u32, i: usize) -> &mut u32 {
+        &mut self.entries[Self::at(node)][2 + i]
+    }
+    /// Reads the node's entry and says nothing of it: brings it into the cache.
+    #[inline]
+    pub fn touch(&self, node: u32) -> u32 {
+        self.entries[Self::at(node)][NEXT]
+    }
+
+    /// The oldest of `list`.
+    #[inline]
+    pub fn front(&self, list: ListId) -> Option<u32> {
+        Self::node(self.entries[list + 1][NEXT])
+    }
+    /// The newest of `list`.
+    #[inline]
+    pub fn back(&self, list: ListId) -> Option<u32> {
+        Self::node(self.entries[list + 1][PREVIOUS])
+    }
+    /// The one after `node`, towards the newest. => on a list
+    #[inline]
+    pub fn next(&self, node: u32) -> Option<u32> {
+        Self::node(self.entries[Self::at(node)][NEXT])
+    }
+    /// The one before `node`, towards the oldest. => on a list
+    #[inline]
+    pub fn previous(&self, node: u32) -> Option<u32> {
+        Self::node(self.entries[Self::at(node)][PREVIOUS])
+    }
+
+    #[inline]
+    fn link(&mut self, node: u32, previous: u32, next: u32) {
+        let at = Self::at(node);
+        debug_assert!(self.entries[at][NEXT] == 0, "node {node} is on a list already");
+        self.entries[at][PREVIOUS] = previous;
+        self.entries[at][NEXT] = next;
+        self.entries[previous as usize][NEXT] = at as u32;
+        self.entries[next as usize][PREVIOUS] = at as u32;
+    }
+    #[inline]
+    fn unlink(&mut self, node: u32) {
+        let entry = &mut self.entries[Self::at(node)];
+        let (previous, next) = (entry[PREVIOUS], entry[NEXT]);
+        debug_assert!(next != 0, "node {node} is on no list");
+        entry[PREVIOUS] = 0;
+        entry[NEXT] = 0;
+        self.entries[previous as usize][NEXT] = next;
+        self.entries[next as usize][PREVIOUS] = previous;
+    }
+
     /// Adds the newest. => on no list of this set
-    pub fn push_back(&mut self, links: &mut Links, frame: FrameId) {
-        links.0[frame.at()] = [self.tail, 0];
-        match self.tail.checked_sub(1) {
-            Some(t) => links.0[t as usize][1] = frame.0 + 1,
-            None => self.head = frame.0 + 1,
-        }
-        self.tail = frame.0 + 1;
-        self.len += 1;
+    #[inline]
+    pub fn push_back(&mut self, list: ListId, node: u32) {
+        let last = self.entries[list + 1][PREVIOUS];
+        self.link(node, last, list as u32 + 1);
+        self.len[list] += 1;
     }
     /// Adds the oldest. => on no list of this set
-    pub fn push_front(&mut self, links: &mut Links, frame: FrameId) {
-        links.0[frame.at()] = [0, self.head];
-        match self.head.checked_sub(1) {
-            Some(h) => links.0[h as usize][0] = frame.0 + 1,
-            None => self.tail = frame.0 + 1,
-        }
-        self.head = frame.0 + 1;
-        self.len += 1;
+    #[inline]
+    pub fn push_front(&mut self, list: ListId, node: u32) {
+        let first = self.entries[list + 1][NEXT];
+        self.link(node, list as u32 + 1, first);
+        self.len[list] += 1;
     }
-    /// Takes `frame` out. => on this list
-    pub fn remove(&mut self, links: &mut Links, frame: FrameId) {
-        let [prev, next] = core::mem::take(&mut links.0[frame.at()]);
-        match prev.checked_sub(1) {
-            Some(p) => links.0[p as usize][1] = next,
-            None => {
-                assert_eq!(self.head, frame.0 + 1, "frame on another list");
-                self.head = next;
-            }
+    /// Adds `node` just before `other`, on its older side. => `node` on no list of this set, `other` on `list`
+    #[inline]
+    pub fn insert_before(&mut self, list: ListId, node: u32, other: u32) {
+        let previous = self.entries[Self::at(other)][PREVIOUS];
+        self.link(node, previous, Self::at(other) as u32);
+        self.len[list] += 1;
+    }
+    /// Takes `node` out. => on this list
+    #[inline]
+    pub fn remove(&mut self, list: ListId, node: u32) {
+        assert!(self.len[list] > 0, "node {node} is not on list {list}");
+        self.unlink(node);
+        self.len[list] -= 1;
+    }
+    /// Makes `node` the newest of its list. => on this list
+    #[inline]
+    pub fn move_to_back(&mut self, list: ListId, node: u32) {
+        let at = Self::at(node);
+        if self.entries[at][NEXT] as usize != list + 1 {
+            self.unlink(node);
+            let last = self.entries[list + 1][PREVIOUS];
+            self.link(node, last, list as u32 + 1);
         }
-        match next.checked_sub(1) {
-            Some(n) => links.0[n as usize][0] = prev,
-            None => {
-                assert_eq!(self.tail, frame.0 + 1, "frame on another list");
-                self.tail = prev;
-            }
-        }
-        self.len -= 1;
     }
     /// Takes the oldest out.
-    pub fn pop_front(&mut self, links: &mut Links) -> Option<FrameId> {
-        let frame = self.front()?;
-        self.remove(links, frame);
-        Some(frame)
+    #[inline]
+    pub fn pop_front(&mut self, list: ListId) -> Option<u32> {
+        let node = self.front(list)?;
+        self.remove(list, node);
+        Some(node)
+    }
+    /// The nodes of `list`, the oldest first.
+    pub fn iter(&self, list: ListId) -> impl Iterator<Item = u32> + '_ {
+        core::iter::successors(self.front(list), |node| self.next(*node))
     }
 }
 
@@ -100,24 +176,36 @@ mod tests {
 
     proptest! {
         #[test]
-        fn as_a_deque(ops in proptest::collection::vec((0u8..4, 0u32..16), 0..200)) {
-            let mut links = Links::new(16);
-            let mut q = Queue::new();
-            let mut model: VecDeque<u32> = VecDeque::new();
-            for (op, f) in ops {
-                let on = model.contains(&f);
-                match op {
-                    0 if !on => { q.push_back(&mut links, FrameId(f)); model.push_back(f); }
-                    1 if !on => { q.push_front(&mut links, FrameId(f)); model.push_front(f); }
-                    2 if on => { q.remove(&mut links, FrameId(f)); model.retain(|x| *x != f); }
-                    3 => prop_assert_eq!(q.pop_front(&mut links).map(|x| x.0), model.pop_front()),
+        fn as_deques(ops in proptest::collection::vec((0u8..7, 0usize..2, 0u32..24, 0u32..24), 0..300)) {
+            let mut lists: Lists<2, 3> = Lists::new(24);
+            let mut model = [VecDeque::new(), VecDeque::new()];
+            for (op, list, node, other) in ops {
+                let on = model.iter().position(|q| q.contains(&node));
+                match (op, on) {
+                    (0, None) => { lists.push_back(list, node); model[list].push_back(node); }
+                    (1, None) => { lists.push_front(list, node); model[list].push_front(node); }
+                    (2, Some(on)) => { lists.remove(on, node); model[on].retain(|n| *n != node); }
+                    (3, _) => prop_assert_eq!(lists.pop_front(list), model[list].pop_front()),
+                    (4, Some(on)) => {
+                        lists.move_to_back(on, node);
+                        model[on].retain(|n| *n != node);
+                        model[on].push_back(node);
+                    }
+                    (5, None) if model[list].contains(&other) => {
+                        lists.insert_before(list, node, other);
+                        let at = model[list].iter().position(|n| *n == other).expect("it is there");
+                        model[list].insert(at, node);
+                    }
+                    (6, _) => *lists.word_mut(node, 0) = other,
                     _ => {}
                 }
-                prop_assert_eq!(q.len() as usize, model.len());
-                let mut walk = vec![];
-                let mut at = q.front();
-                while let Some(x) = at { walk.push(x.0); at = q.next(&links, x); }
-                prop_assert_eq!(walk, model.iter().copied().collect::<Vec<_>>());
+                for (list, model) in model.iter().enumerate() {
+                    prop_assert_eq!(lists.len(list) as usize, model.len());
+                    prop_assert!(lists.iter(list).eq(model.iter().copied()));
+                    prop_assert_eq!(lists.front(list), model.front().copied());
+                    prop_assert_eq!(lists.back(list), model.back().copied());
+                }
+                prop_assert_eq!(lists.listed(node), model.iter().any(|q| q.contains(&node)));
             }
         }
     }

@@ -26,10 +26,10 @@
 
 use crate::counters::Counters;
 use crate::page::{PageWord, State};
-use crate::page_queue::{Links, Queue};
+use crate::page_queue::{ListId, Lists};
 use crate::page_table::PageTable;
 use crate::pager::{IoResult, Pager, SlotRun};
-use crate::policy::{self, Admit, Policy};
+use crate::policy::{self, Admit, LivePolicy, Spec};
 use crate::stream::{StreamRef, Streams};
 use crate::types::{ContentHash, FrameId, ObjectId, PAGE_SIZE, PageId, PageIndex, Slot};
 use core::ops::Range;
@@ -61,8 +61,8 @@ pub struct Config {
     pub pages_max: u64,
     /// How many objects there may be.
     pub objects_max: u16,
-    /// Replacement policy, one of [`policy::NAMES`].
-    pub policy: &'static str,
+    /// Replacement policy.
+    pub policy: Spec,
     /// The most pages read by one fault, in pages; 1 turns readahead off.
     pub readahead_pages_max: u32,
     /// The most pages filled by one first touch, in pages; 1 turns it off.
@@ -81,7 +81,7 @@ impl Config {
             memory_pages,
             pages_max,
             objects_max: 1,
-            policy: policy::DEFAULT,
+            policy: Spec::default(),
             readahead_pages_max: ahead,
             zero_ahead_pages_max: ahead.min(32),
             decisions_max: 0,
@@ -93,8 +93,6 @@ impl Config {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum ConfigError {
-    /// There is no policy of that name.
-    UnknownPolicy,
     /// The budget is under [`MEMORY_BYTES_MIN`].
     BudgetTooSmall,
 }
@@ -102,7 +100,6 @@ pub enum ConfigError {
 impl core::fmt::Display for ConfigError {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         match self {
-            ConfigError::UnknownPolicy => write!(f, "there is no replacement policy of that name"),
             ConfigError::BudgetTooSmall => write!(f, "the memory budget is below the minimum of {} MiB", MEMORY_BYTES_MIN >> 20),
         }
     }
@@ -268,12 +265,29 @@ enum On {
     Clean,
 }
 
+const TRIAL: ListId = 0;
+const LAUNDRY: ListId = 1;
+const CLEAN: ListId = 2;
+
+impl On {
+    const fn queue(self) -> Option<ListId> {
+        match self {
+            On::Nothing => None,
+            On::Trial => Some(TRIAL),
+            On::Laundry => Some(LAUNDRY),
+            On::Clean => Some(CLEAN),
+        }
+    }
+}
+
 #[derive(Clone)]
 struct Frames {
     page: Vec<PageId>,
     on: Vec<On>,
     /// Which read the frame was last taken for: tells a page that is being read from one that was released, and perhaps reused, since.
     read: Vec<u32>,
+    /// When its page was evicted, by the count of evictions; 0: not known. From the beginning of its read to its end.
+    evicted: Vec<u32>,
     /// Next free frame plus one.
     next_free: Vec<u32>,
     free: u32,
@@ -309,11 +323,8 @@ pub struct Vm<P: Pager> {
     counters: &'static Counters,
     table: PageTable,
     frames: Frames,
-    links: Links,
-    trial: Queue,
-    laundry: Queue,
-    clean: Queue,
-    policy: Box<dyn Policy>,
+    queues: Lists<3>,
+    policy: Box<dyn LivePolicy>,
     pager: P,
     reads: Streams,
     zeroes: Streams,
@@ -329,6 +340,8 @@ pub struct Vm<P: Pager> {
     read: u32,
     /// Pages on the policy's lists.
     listed: u32,
+    /// Evictions so far, wrapping; never 0 after the first, which stands for "not known" in a page's word.
+    evictions: u32,
     space_short: bool,
     /// Where the search for copies to be given up goes on.
     copies_at: u32,
@@ -345,7 +358,7 @@ impl<P: Pager> Vm<P> {
             return Err(ConfigError::BudgetTooSmall);
         }
         let frames = config.memory_pages as usize + FRAMES_SLACK;
-        let policy = policy::make(config.policy, frames).ok_or(ConfigError::UnknownPolicy)?;
+        let policy = policy::live::make(&config.policy, config.memory_pages, frames);
         let vm = Vm {
             counters,
             table: PageTable::new(config.objects_max, config.pages_max),
@@ -353,14 +366,12 @@ impl<P: Pager> Vm<P> {
                 page: vec![PageId::from_raw(0); frames],
                 on: vec![On::Nothing; frames],
                 read: vec![0; frames],
+                evicted: vec![0; frames],
                 next_free: vec![0; frames],
                 free: 0,
                 fresh: 0,
             },
-            links: Links::new(frames),
-            trial: Queue::new(),
-            laundry: Queue::new(),
-            clean: Queue::new(),
+            queues: Lists::new(frames),
             policy,
             pager,
             reads: Streams::new(8, config.readahead_pages_max.min(CLUSTER_PAGES_MAX as u32)),
@@ -374,6 +385,7 @@ impl<P: Pager> Vm<P> {
             moving: 0,
             read: 0,
             listed: 0,
+            evictions: 0,
             space_short: false,
             copies_at: 0,
             decisions: Vec::with_capacity(config.decisions_max),
@@ -396,10 +408,7 @@ impl<P: Pager> Vm<P> {
             counters,
             table: self.table.clone(),
             frames: self.frames.clone(),
-            links: self.links.clone(),
-            trial: self.trial.clone(),
-            laundry: self.laundry.clone(),
-            clean: self.clean.clone(),
+            queues: self.queues.clone(),
             policy: self.policy.clone_box(),
             pager: self.pager.clone(),
             reads: self.reads.clone(),
@@ -413,6 +422,7 @@ impl<P: Pager> Vm<P> {
             moving: self.moving,
             read: self.read,
             listed: self.listed,
+            evictions: self.evictions,
             space_short: self.space_short,
             copies_at: self.copies_at,
             decisions: Vec::new(),
@@ -428,6 +438,7 @@ impl<P: Pager> Vm<P> {
     /// Changes the budget (a fork shares it out, a child's end gives it back). In pages.
     pub fn set_limit(&mut self, pages: u32) {
         self.limit = pages.min(self.config.memory_pages);
+        self.policy.resize(self.limit);
         self.counters.memory_limit_bytes.set(self.limit as u64 * PAGE_SIZE as u64);
     }
     /// Pages charged to the budget: frames, copies held by I/O, address space left to the kernel.
@@ -477,7 +488,7 @@ impl<P: Pager> Vm<P> {
     }
     /// Bytes of the core's and the pager's tables; also sets the counter.
     pub fn metadata_bytes(&self) -> u64 {
-        let per_frame = 8 + 1 + 4 + 4 + 8 + 9;
+        let per_frame = 8 + 1 + 4 + 4 + 4 + 8 + self.policy.frame_bytes();
         let bytes = self.table.bytes() + self.frames.fresh as u64 * per_frame + self.pager.metadata_bytes();
         self.counters.metadata_bytes.set(bytes);
         bytes
@@ -505,9 +516,13 @@ impl<P: Pager> Vm<P> {
     pub fn counters(&self) -> &'static Counters {
         self.counters
     }
-    /// The policy's name.
-    pub fn policy_name(&self) -> &'static str {
-        self.policy.name()
+    /// The policy and its parameters.
+    pub fn policy(&self) -> Spec {
+        self.policy.spec()
+    }
+    /// Calls `each` with the name of each transition between the policy's queues and how often it has happened.
+    pub fn policy_transitions(&self, each: &mut dyn FnMut(&'static str, u64)) {
+        self.policy.transitions(each);
     }
     /// The remembered decisions.
     pub fn decisions(&self) -> &[Decision] {
@@ -515,7 +530,7 @@ impl<P: Pager> Vm<P> {
     }
     /// Pages on trial, being laundered, and clean.
     pub fn queue_lengths(&self) -> (u32, u32, u32) {
-        (self.trial.len(), self.laundry.len(), self.clean.len())
+        (self.queues.len(TRIAL), self.queues.len(LAUNDRY), self.queues.len(CLEAN))
     }
     #[inline]
     fn decide(&mut self, d: Decision) {
@@ -538,26 +553,81 @@ impl<P: Pager> Vm<P> {
     fn enqueue(&mut self, frame: FrameId, on: On) {
         assert_eq!(self.frames.on[frame.at()], On::Nothing);
         self.frames.on[frame.at()] = on;
-        match on {
-            On::Nothing => {}
-            On::Trial => self.trial.push_back(&mut self.links, frame),
-            On::Laundry => self.laundry.push_back(&mut self.links, frame),
-            On::Clean => self.clean.push_back(&mut self.links, frame),
+        if let Some(queue) = on.queue() {
+            self.queues.push_back(queue, frame.0);
         }
     }
     fn dequeue(&mut self, frame: FrameId) {
-        match core::mem::replace(&mut self.frames.on[frame.at()], On::Nothing) {
-            On::Nothing => {}
-            On::Trial => self.trial.remove(&mut self.links, frame),
-            On::Laundry => self.laundry.remove(&mut self.links, frame),
-            On::Clean => self.clean.remove(&mut self.links, frame),
+        if let Some(queue) = core::mem::replace(&mut self.frames.on[frame.at()], On::Nothing).queue() {
+            self.queues.remove(queue, frame.0);
         }
+    }
+
+    // ---- the policy ----
+
+    /// Makes another policy for this pager, empty, to be given to [`Vm::set_policy`]. Allocates.
+    pub fn make_policy(&self, spec: &Spec) -> Box<dyn LivePolicy> {
+        let mut policy = policy::live::make(spec, self.config.memory_pages, self.frames.page.len());
+        policy.resize(self.limit);
+        policy
+    }
+
+    /// Changes the policy; returns the old one, to be dropped where that does no harm. Every page stays where it is: mapped pages are
+    /// handed over in the old policy's order, the worst first, those in frequent use as such; pages on trial go on with theirs.
+    /// What the old policy remembers of evicted pages is lost. Costs two passes over the frames. => made by [`Vm::make_policy`]
+    pub fn set_policy(&mut self, mut new: Box<dyn LivePolicy>) -> Box<dyn LivePolicy> {
+        let mut handed_over = 0;
+        self.policy.worst_first(&mut |frame, hot| {
+            new.inherit(frame, hot);
+            handed_over += 1;
+        });
+        assert_eq!(handed_over, self.listed, "the policy {} has lost pages, or found some", self.policy.spec());
+        for n in 0..self.frames.fresh {
+            let frame = FrameId(n);
+            let page = self.frames.page[frame.at()];
+            let word = self.table.get(page);
+            let on_trial = match word.state() {
+                State::Active => word.busy(),
+                State::Inactive | State::Clean => true,
+                State::Untouched | State::PagedOut | State::Lost => false,
+            };
+            if on_trial && word.frame() == frame {
+                new.arrived_parked(frame, page);
+            }
+        }
+        self.counters.policy_changes.add(1);
+        core::mem::replace(&mut self.policy, new)
     }
 
     // ---- the policy's lists ----
 
+    /// How many evictions ago the page was evicted that was read into `frame`. Counts it.
+    fn refault_distance(&mut self, frame: FrameId) -> Option<u32> {
+        let evicted = core::mem::take(&mut self.frames.evicted[frame.at()]);
+        if evicted == 0 {
+            return None;
+        }
+        let distance = self.evictions.wrapping_sub(evicted);
+        let counter = match distance as u64 * 2 / self.limit.max(1) as u64 {
+            0 => &self.counters.refaults_within_half,
+            1 => &self.counters.refaults_within_one,
+            2 | 3 => &self.counters.refaults_within_two,
+            _ => &self.counters.refaults_beyond,
+        };
+        counter.add(1);
+        Some(distance)
+    }
+    fn note_lost_readahead(&self, word: PageWord) {
+        if word.readahead() {
+            self.counters.readahead_lost.add(1);
+        }
+    }
+
     fn list(&mut self, frame: FrameId, page: PageId, why: Admit) {
-        self.policy.admit(frame, page, why);
+        self.list_after(frame, page, why, None);
+    }
+    fn list_after(&mut self, frame: FrameId, page: PageId, why: Admit, distance: Option<u32>) {
+        self.policy.admit(frame, page, why, distance);
         self.listed += 1;
     }
     fn unlist(&mut self, frame: FrameId) {
@@ -601,6 +671,7 @@ impl<P: Pager> Vm<P> {
         self.decide(Decision::Restore(page));
         if word.readahead() {
             self.counters.readahead_used.add(1);
+            self.counters.readahead_rescued.add(!word.marker() as u64);
         }
         let ahead = if word.marker() { self.reads.find(page).and_then(|s| self.read_on(s, bounds)) } else { None };
         Fault::Restore { frame, ahead }
@@ -698,6 +769,7 @@ impl<P: Pager> Vm<P> {
             }
             let Some(frame) = self.take_frame(p) else { break };
             self.frames.read[frame.at()] = self.read;
+            self.frames.evicted[frame.at()] = word.evicted_at();
             self.table.set(p, word.begin_fill(frame, !(touched && i == 0)));
             wanted |= 1 << i;
             taken += 1;
@@ -774,8 +846,10 @@ impl<P: Pager> Vm<P> {
         match filled {
             Filled::Mapped => {
                 self.table.set(page, word.mapped());
-                if !word.wired() {
-                    self.policy.referenced(frame, page);
+                if word.wired() {
+                    self.policy.remove(frame);
+                } else {
+                    self.policy.referenced(frame);
                     self.listed += 1;
                 }
             }
@@ -879,17 +953,20 @@ impl<P: Pager> Vm<P> {
                 if self.pager.is_unwelcome(page) {
                     self.pager.release(page);
                 }
+                let distance = self.refault_distance(frame);
                 if !word.wired() {
-                    self.list(frame, page, why);
+                    self.list_after(frame, page, why, distance);
                 }
             }
             Filled::Parked if self.pager.is_unwelcome(page) => {
                 self.pager.release(page);
                 self.table.set(page, word.arrived_unstored());
+                self.policy.arrived_parked(frame, page);
                 self.enqueue(frame, On::Trial);
             }
             Filled::Parked => {
                 self.table.set(page, word.arrived_parked(true));
+                self.policy.arrived_parked(frame, page);
                 self.enqueue(frame, On::Clean);
             }
             Filled::No => {
@@ -950,15 +1027,15 @@ impl<P: Pager> Vm<P> {
         if short == 0 {
             return Demand::default();
         }
-        let reclaim = short.min(self.clean.len());
-        let mut launder = (short - reclaim).saturating_sub(self.laundering).min(self.trial.len());
+        let reclaim = short.min(self.queues.len(CLEAN));
+        let mut launder = (short - reclaim).saturating_sub(self.laundering).min(self.queues.len(TRIAL));
         if self.space_short && self.laundering > 0 {
             launder = 0;
         }
-        if self.trial.len() + self.laundering < trial_target && available > self.free_low() / 2 && self.listed > 0 {
+        if self.queues.len(TRIAL) + self.laundering < trial_target && available > self.free_low() / 2 && self.listed > 0 {
             launder = 0; // first let the trial have its length, or it would be none
         }
-        let after = self.trial.len() - launder;
+        let after = self.queues.len(TRIAL) - launder;
         let park = (trial_target.max(short - reclaim)).saturating_sub(after + self.laundering).min(self.listed);
         Demand { reclaim, launder, park }
     }
@@ -992,7 +1069,8 @@ impl<P: Pager> Vm<P> {
         for &page in pages.iter().take(out.capacity()) {
             let word = self.table.get(page);
             if word.state() == State::Active && !word.busy() && !word.wired() {
-                self.unlist(word.frame());
+                self.policy.take(word.frame());
+                self.listed -= 1;
                 self.table.set(page, word.begin_park());
                 self.decide(Decision::Park(page));
                 out.push((page, word.frame()));
@@ -1013,14 +1091,17 @@ impl<P: Pager> Vm<P> {
             Parked::Refused => {
                 self.table.set(page, word.not_parked());
                 self.counters.pages_unmovable.add(1);
-                if !word.wired() {
-                    // else it was wired while it was being unmapped: wired pages are on no list
-                    self.policy.refused(frame, page);
+                if word.wired() {
+                    // it was wired while it was being unmapped: wired pages are on no list
+                    self.policy.remove(frame);
+                } else {
+                    self.policy.refused(frame);
                     self.listed += 1;
                 }
             }
             Parked::Absent => {
                 // dropped behind the pager's back: it reads as zeroes from now on
+                self.policy.remove(frame);
                 self.table.set(page, word.released().wire(word.wired()));
                 self.pager.release(page);
                 self.give_frame(frame);
@@ -1034,10 +1115,10 @@ impl<P: Pager> Vm<P> {
     pub fn launder_batch(&mut self, most: u32, out: &mut Vec<Member>) {
         out.clear();
         let most = (most as usize).min(out.capacity());
-        let mut turns = self.trial.len();
+        let mut turns = self.queues.len(TRIAL);
         while out.len() < most && turns > 0 {
             turns -= 1;
-            let Some(frame) = self.trial.front() else { break };
+            let Some(frame) = self.queues.front(TRIAL).map(FrameId) else { break };
             self.dequeue(frame);
             let page = self.frames.page[frame.at()];
             let word = self.table.get(page);
@@ -1066,7 +1147,8 @@ impl<P: Pager> Vm<P> {
             let wired = word.wired();
             self.table.set(page, word.released().wire(wired));
             self.pager.release(page);
-            self.policy.evicted(frame, page);
+            self.policy.remove(frame); // not remembered: its next touch will be a first one
+            self.note_lost_readahead(word);
             self.counters.pages_reclaimed.add(1);
             self.counters.pages_reclaimed_zero.add(1);
             self.decide(Decision::DropZero(page));
@@ -1080,6 +1162,7 @@ impl<P: Pager> Vm<P> {
             self.decide(Decision::Clean(page));
             return Look::Settled;
         }
+        self.policy.dirtied(frame);
         // A stored copy is of older content. Its slot goes back at once, so that full swap can take the new one.
         self.pager.release(page);
         self.decide(Decision::Write(page));
@@ -1174,12 +1257,14 @@ impl<P: Pager> Vm<P> {
         out.clear();
         let most = (most as usize).min(out.capacity());
         while out.len() < most {
-            let Some(frame) = self.clean.front() else { break };
+            let Some(frame) = self.queues.front(CLEAN).map(FrameId) else { break };
             self.dequeue(frame);
             let page = self.frames.page[frame.at()];
             let word = self.table.get(page);
-            self.table.set(page, word.reclaimed());
+            self.evictions = self.evictions.wrapping_add(1).max(1);
+            self.table.set(page, word.reclaimed(self.evictions));
             self.policy.evicted(frame, page);
+            self.note_lost_readahead(word);
             self.counters.pages_reclaimed.add(1);
             self.decide(Decision::Reclaim(page));
             out.push((page, frame));
@@ -1196,7 +1281,11 @@ impl<P: Pager> Vm<P> {
 
     /// Whether nothing can be evicted however long one waits: no page listed, on trial, clean or being written.
     pub fn nothing_to_evict(&self) -> bool {
-        self.listed == 0 && self.trial.is_empty() && self.laundry.is_empty() && self.clean.is_empty() && self.laundering == 0
+        self.listed == 0
+            && self.queues.is_empty(TRIAL)
+            && self.queues.is_empty(LAUNDRY)
+            && self.queues.is_empty(CLEAN)
+            && self.laundering == 0
     }
     /// Whether no read and no write is under way: what a fork waits for. (The machine's locks see to the rest.)
     pub fn is_quiescent(&self) -> bool {
@@ -1257,9 +1346,12 @@ impl<P: Pager> Vm<P> {
                 }
             } else {
                 self.dequeue(frame);
+                self.policy.remove(frame);
                 parked(frame);
             }
             self.give_frame(frame);
+        } else if word.state() == State::PagedOut {
+            self.policy.forget(page);
         }
         self.table.set(page, word.released());
         self.decide(Decision::Release(page));
@@ -1313,6 +1405,9 @@ impl<P: Pager> Vm<P> {
         }
         if moved.state() != State::Untouched {
             self.pager.rename(page, new);
+        }
+        if moved.state() == State::PagedOut {
+            self.policy.forget(page); // a policy knows an evicted page by its address
         }
         if moved.has_frame() {
             let frame = moved.frame();

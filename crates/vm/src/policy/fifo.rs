@@ -4,54 +4,76 @@
 //! whatever has a working set, and the only policy here that can get worse with more memory (Belady's anomaly); good where nothing
 //! is used twice, because it costs nothing. A touch on trial is served but changes nothing: the page keeps its place at the old end.
 
-use super::{Admit, Policy};
-use crate::page_queue::{Links, Queue};
-use crate::types::{FrameId, PageId};
+use super::{Args, Arrival, Ghosts, Node, Policy, Setup};
+use crate::page_queue::Lists;
 
 /// See the module.
 #[derive(Clone, Debug)]
 pub struct Fifo {
-    links: Links,
-    queue: Queue,
+    queue: Lists<1>,
+    counts: [u64; 3],
 }
 
-impl Fifo {
-    /// For `frames` frames: 8 bytes each.
-    pub fn new(frames: usize) -> Self {
-        Fifo { links: Links::new(frames), queue: Queue::new() }
-    }
-}
+const ADMITTED: usize = 0;
+const TAKEN: usize = 1;
+const RESCUED: usize = 2;
 
 impl Policy for Fifo {
-    fn name(&self) -> &'static str {
-        "fifo"
+    const NAME: &'static str = "fifo";
+    const ABOUT: &'static str = "the oldest page goes, used or not (Belady 1966)";
+    const TRANSITIONS: &'static [&'static str] = &["new_to_queue", "queue_to_trial", "trial_to_queue"];
+    const NODE_BYTES: usize = 8;
+
+    fn new(_: &Args, setup: &Setup) -> Self {
+        Fifo { queue: Lists::new(setup.nodes as usize), counts: [0; 3] }
     }
-    fn admit(&mut self, frame: FrameId, _: PageId, _: Admit) {
-        self.queue.push_back(&mut self.links, frame);
+    #[inline]
+    fn reference(&mut self, node: Node) -> bool {
+        self.queue.listed(node)
     }
-    fn referenced(&mut self, frame: FrameId, _: PageId) {
-        self.queue.push_front(&mut self.links, frame);
+    #[inline]
+    fn touch(&self, node: Node) -> u32 {
+        self.queue.touch(node)
     }
-    fn victims(&mut self, out: &mut [FrameId]) -> usize {
-        let mut n = 0;
-        while n < out.len() {
-            let Some(frame) = self.queue.pop_front(&mut self.links) else { break };
-            out[n] = frame;
-            n += 1;
+    #[inline]
+    fn admit<G: Ghosts>(&mut self, _: &mut G, node: Node, _: Arrival) {
+        self.counts[ADMITTED] += 1;
+        self.queue.push_back(0, node);
+    }
+    #[inline]
+    fn victim(&mut self) -> Option<Node> {
+        let node = self.queue.pop_front(0)?;
+        self.counts[TAKEN] += 1;
+        Some(node)
+    }
+    fn take(&mut self, node: Node) {
+        self.counts[TAKEN] += 1;
+        self.queue.remove(0, node);
+    }
+    fn rescued(&mut self, node: Node) {
+        self.counts[RESCUED] += 1;
+        self.queue.push_front(0, node);
+    }
+    fn refused(&mut self, node: Node) {
+        self.counts[RESCUED] += 1;
+        self.queue.push_back(0, node);
+    }
+    fn remove(&mut self, node: Node) {
+        if self.queue.listed(node) {
+            self.queue.remove(0, node);
         }
-        n
     }
-    fn refused(&mut self, frame: FrameId, _: PageId) {
-        self.queue.push_back(&mut self.links, frame);
+    fn worst_first(&self, each: &mut dyn FnMut(Node, bool)) {
+        self.queue.iter(0).for_each(|node| each(node, false));
     }
-    fn remove(&mut self, frame: FrameId) {
-        self.queue.remove(&mut self.links, frame);
+    fn inherit<G: Ghosts>(&mut self, _: &mut G, node: Node, _: bool) {
+        self.queue.push_back(0, node);
     }
-    fn evicted(&mut self, _: FrameId, _: PageId) {}
+    /// It learns nothing from a trial.
     fn trial_permille(&self) -> u32 {
         0
     }
-    fn clone_box(&self) -> Box<dyn Policy> {
-        Box::new(self.clone())
+    fn transitions(&self) -> &[u64] {
+        &self.counts
     }
 }

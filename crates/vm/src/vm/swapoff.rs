@@ -6,7 +6,8 @@
 //!      Move(run)    read it;            swapoff_arrived       which pages are good and still there
 //!                   repeat: slots on another device (launder_slots), write; swapoff_written for each page
 //!                   swapoff_moved
-//!      PageIn(op)   as any page-in (no other device has room): its pages are left parked
+//!      PageIn(op)   as any page-in (no other device has room): its pages are left parked. Those that cannot be now (EAGAIN) are tried
+//!                   again; the machine lets its reader of events in between
 //!      Again        nothing to do, but many pages were looked at: the lock may be dropped here
 //!      Wait         what is left is under way: go on when a read or write has ended
 //!      NoRoom       nothing is under way and nothing fits: let the page daemon work, or cancel

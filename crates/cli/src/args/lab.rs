@@ -1,0 +1,262 @@
+//! The lab's commands: `overspill sim`, `overspill trace` and `overspill advise`.
+
+use crate::cost::CostModel;
+use crate::sizes::Sizes;
+use clap::{Args, Subcommand, ValueEnum};
+use std::path::PathBuf;
+
+pub const TRACE_HELP: &str = "\
+Formats (--trace-format), each also packed with gzip, zstd or xz:
+  lines      a page number per line, decimal or hexadecimal with 0x, then r or w if known; # comments
+  lirs       a decimal block number per line; a line \"*\" is a mark
+  arc        lines \"start n 0 sequence\": n blocks from start on (.lis, SPC)
+  lackey     valgrind --tool=lackey --trace-mem=yes
+  addr       lines \"s|l ADDRESS gap\": stores and loads, byte addresses
+  vscsi      VMware's records, version 1 or 2; the page is the logical block number
+  oracle     libCacheSim's oracleGeneral; the page is the object
+  u32le      page numbers of 4 bytes, little endian
+  u32be      page numbers of 4 bytes, big endian
+  msr        the CSV files of MSR Cambridge
+  strace     strace -f -y -o FILE PROGRAM: pages of the files it read, wrote and mapped
+  pages      lines \"r HEX\" and \"w HEX\": page numbers
+  overspill  our own compact format
+Without --trace-format it is guessed from name and content, and told.
+
+Exit status: 0; 1 if a trace cannot be read or a file not written; 125 if called wrongly.";
+
+pub const SIM_HELP: &str = "\
+Memory:
+  1000,2000,8000      pages
+  64M,1G              bytes, cut into pages (--page-size)
+  10%                 a share of the trace's unique pages
+  LOW:HIGH:STEPS      STEPS sizes from LOW to HIGH, each larger than the one before by the same factor
+
+Counting:
+  Cold start, demand paging, one page at a time, every reference counted. `faults` are the misses, the
+  `cold_faults` (first references) among them; `pages_written` are evictions of pages that were written
+  since they came in. All counts are exact, unless --sample is given.
+
+Cost model:
+  NAME[:KEY=VALUE,...], times in microseconds. NAME: ssd or disk.
+    fault    each hard fault and first touch: telling us, and copying the page in   ssd 10   disk 10
+    soft     each soft fault                                                        10       10
+    latency  each read, beyond the transfer of its pages                            22       8000
+    page     transfer of one page, in or out                                        2.8      27
+    cluster  pages that one read brings in                                          1        1
+    trial    share of the memory that is on trial, where a reference is soft        0.12     0.12
+    cold     a first reference: read (of a file) or zero (of fresh memory)          read     read
+    run      seconds that the program takes with everything in memory               0        0
+  docs/LAB.md has the formula and where the figures come from.
+
+Examples:
+  overspill sim --trace OLTP.lis.zst --policy lru --policy 2q:kin=0.25 --memory 1000,5000,15000
+  overspill sim --trace a.lirs b.lirs --policy all --memory 1%:100%:8 --plot curves.svg
+  overspill sim --trace cc.lackey.zst --policy lru s3-fifo opt --memory 2M:16M:4 --format json
+
+`overspill help trace info` lists the trace formats.
+
+Exit status: 0; 1 if a trace cannot be read or the picture not written; 125 if called wrongly.";
+
+/// How results are printed.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Output {
+    /// Aligned, for people
+    Table,
+    /// One object per line
+    Json,
+    /// Comma-separated, with a line of names first
+    Csv,
+}
+
+/// Arguments of `overspill sim`.
+#[derive(Args, Debug)]
+pub struct SimArgs {
+    /// A recorded reference string; may be given several times
+    #[arg(short, long, value_name = "FILE", required = true, num_args = 1..)]
+    pub trace: Vec<PathBuf>,
+
+    /// A policy, NAME[:KEY=VALUE,...], or all; may be given several times
+    #[arg(short, long, value_name = "SPEC", required = true, num_args = 1..)]
+    pub policy: Vec<String>,
+
+    /// Sizes of memory: pages, bytes with a unit, or a share: LIST or LOW:HIGH:STEPS
+    #[arg(short, long, value_name = "LIST|LOW:HIGH:STEPS")]
+    pub memory: Sizes,
+
+    /// How to print the results
+    #[arg(long, value_enum, default_value = "table")]
+    pub format: Output,
+
+    /// Draw the miss-ratio curves into FILE.svg or FILE.png
+    ///
+    /// An existing file is replaced.
+    #[arg(long, value_name = "FILE", value_parser = picture)]
+    pub plot: Option<PathBuf>,
+
+    /// Predict run times, by NAME[:KEY=VALUE,...]; see \"Cost model\" below
+    #[arg(long, value_name = "MODEL")]
+    pub cost_model: Option<CostModel>,
+
+    /// Look at this share of the pages only, above 0 and below 1, and estimate (SHARDS)
+    ///
+    /// Time and memory fall with the share. Each estimate has a margin that the exact count lies in with 95 % confidence, taken from
+    /// the differences between ten parts of the sample.
+    #[arg(long, value_name = "RATE", value_parser = rate)]
+    pub sample: Option<f64>,
+
+    #[command(flatten)]
+    pub options: TraceOptions,
+}
+
+pub const ADVISE_HELP: &str = "\
+How it is found:
+  All policies are replayed at a dozen sizes from half a per cent of the trace's pages up to all of
+  them. The policy advised has the fewest page-ins in proportion to opt's (which knows the future),
+  on average over the sizes. The memory advised is the elbow of its curve; a knee is a size before
+  which a step brought at least twice as much as the step after it brings. `overspill help sim`
+  explains cost models.
+
+Exit status: 0; 1 if a trace cannot be read; 125 if called wrongly.";
+
+/// Arguments of `overspill advise`.
+#[derive(Args, Debug)]
+pub struct AdviseArgs {
+    /// A recorded reference string; may be given several times
+    #[arg(short, long, value_name = "FILE", required = true, num_args = 1..)]
+    pub trace: Vec<PathBuf>,
+
+    /// The policies to choose from, NAME[:KEY=VALUE,...] [default: all]
+    #[arg(short, long, value_name = "SPEC", num_args = 1..)]
+    pub policy: Vec<String>,
+
+    /// How times are predicted, NAME[:KEY=VALUE,...]
+    #[arg(long, value_name = "MODEL", default_value = "ssd")]
+    pub cost_model: CostModel,
+
+    #[command(flatten)]
+    pub options: TraceOptions,
+}
+
+/// How to read traces.
+#[derive(Args, Debug)]
+pub struct TraceOptions {
+    /// The format of the traces [default: guessed from name and content]
+    #[arg(long, value_name = "NAME")]
+    pub trace_format: Option<overspill_trace::Format>,
+
+    /// Bytes of a page, a power of two [default: what the trace says, or 4096]
+    ///
+    /// Traces of byte addresses are cut into pages of this size. For those of page numbers it says what a page is, where sizes are
+    /// given or shown in bytes.
+    #[arg(long, value_name = "BYTES", value_parser = page_bytes)]
+    pub page_size: Option<u32>,
+}
+
+/// Arguments of `overspill trace`.
+#[derive(Args, Debug)]
+pub struct TraceArgs {
+    /// What to do with traces.
+    #[command(subcommand)]
+    pub command: TraceCommand,
+}
+
+/// The subcommands of `overspill trace`.
+#[derive(Subcommand, Debug)]
+pub enum TraceCommand {
+    /// Tell what is in a trace: references, unique pages, writes
+    #[command(after_long_help = TRACE_HELP)]
+    Info(TraceInfoArgs),
+    /// Write a trace in Overspill's compact format, or as lines
+    #[command(after_long_help = TRACE_HELP)]
+    Convert(TraceConvertArgs),
+}
+
+/// Arguments of `overspill trace info`.
+#[derive(Args, Debug)]
+pub struct TraceInfoArgs {
+    /// The trace files
+    #[arg(value_name = "FILE", required = true)]
+    pub files: Vec<PathBuf>,
+
+    /// Print JSON, one object per line
+    #[arg(long)]
+    pub json: bool,
+
+    #[command(flatten)]
+    pub options: TraceOptions,
+}
+
+/// Arguments of `overspill trace convert`.
+#[derive(Args, Debug)]
+pub struct TraceConvertArgs {
+    /// The trace to read
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+
+    /// The file to write; it must not exist
+    ///
+    /// NAME.txt and NAME.lines are written as lines, every other name in the compact format; .gz, .zst or .xz after that packs
+    /// it.
+    #[arg(value_name = "OUT")]
+    pub out: PathBuf,
+
+    /// The format to write: overspill or lines [default: by the name]
+    #[arg(long, value_name = "NAME", value_parser = ["overspill", "lines"])]
+    pub to: Option<String>,
+
+    #[command(flatten)]
+    pub options: TraceOptions,
+}
+
+fn picture(text: &str) -> Result<PathBuf, String> {
+    let path = PathBuf::from(text);
+    match crate::plot::Kind::of_name(&path) {
+        Some(_) => Ok(path),
+        None => Err("the name must end in .svg or .png".into()),
+    }
+}
+
+fn rate(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(rate) if rate > 0.0 && rate < 1.0 => Ok(rate),
+        _ => Err("write a share above 0 and below 1, as in 0.01".into()),
+    }
+}
+
+fn page_bytes(text: &str) -> Result<u32, String> {
+    match overspill_linux::size::parse(text) {
+        Ok(overspill_linux::size::Size::Bytes(n)) if n.is_power_of_two() && (1..=1 << 30).contains(&n) => Ok(n as u32),
+        _ => Err("write a power of two from 1 to 1G, in bytes or with a unit: 4096, 4K".into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn page_sizes() {
+        assert_eq!(page_bytes("4K"), Ok(4096));
+        assert_eq!(page_bytes("512"), Ok(512));
+        for text in ["0", "3000", "2G", "10%", "", "x"] {
+            assert!(page_bytes(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn rates_and_pictures() {
+        assert_eq!(rate("0.01"), Ok(0.01));
+        for text in ["0", "1", "-0.1", "NaN", "1%", ""] {
+            assert!(rate(text).is_err(), "{text}");
+        }
+        assert!(picture("a.b.SVG").is_ok() && picture("x.png").is_ok());
+        assert!(picture("svg").is_err() && picture("x.pdf").is_err());
+    }
+
+    #[test]
+    fn the_help_names_all_formats() {
+        for format in overspill_trace::Format::ALL {
+            assert!(TRACE_HELP.contains(&format!("\n  {format} ")), "{format}");
+        }
+    }
+}

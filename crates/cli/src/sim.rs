@@ -1,0 +1,343 @@
+//! `overspill sim`: reference strings replayed under policies and sizes.
+
+use crate::args::lab::{Output, SimArgs};
+use crate::cost::CostModel;
+use crate::plot::{self, Panel, Series};
+use crate::progress::Meter;
+use crate::{Failure, trace};
+use overspill_lab::{Counts, Job, LabPolicy, Outcome, References, lru_curve, matrix};
+use overspill_linux::size::human;
+use overspill_trace::{Bits, Trace};
+use std::io::{self, Write};
+use std::path::Path;
+use std::sync::Mutex;
+
+/// A policy and the SPEC that asked for it.
+pub struct Asked {
+    pub given: String,
+    pub policy: LabPolicy,
+}
+
+/// The policies of `--policy`: SPECs, or `all`.
+pub fn policies(specs: &[String]) -> Result<Vec<Asked>, Failure> {
+    let mut asked: Vec<Asked> = Vec::new();
+    for spec in specs {
+        if spec == "all" {
+            asked.extend(LabPolicy::all().map(|policy| Asked { given: policy.to_string(), policy }));
+        } else {
+            let policy = spec.parse().map_err(|error| Failure::new(format!("--policy {spec}: {error}; or all")))?;
+            asked.push(Asked { given: spec.clone(), policy });
+        }
+    }
+    // The same SPEC twice is asked once.
+    let mut seen = std::collections::HashSet::new();
+    asked.retain(|asked| seen.insert(asked.given.clone()));
+    Ok(asked)
+}
+
+/// One line of the results.
+pub struct Row {
+    pub policy: String,
+    /// Pages.
+    pub memory: u32,
+    pub counts: Counts,
+    pub seconds: f64,
+    /// Of the faults, if they are an estimate.
+    pub margin: Option<u64>,
+    pub predicted_seconds: Option<f64>,
+}
+
+impl Row {
+    pub fn miss_ratio(&self) -> f64 {
+        self.counts.faults as f64 / self.counts.references as f64
+    }
+}
+
+/// What is needed of a trace, or of a part of one, to replay it.
+pub fn references<'a>(name: &Path, pages: &'a [u32], unique: u32, writes: &'a Bits) -> Result<References<'a>, Failure> {
+    if pages.len() >= u32::MAX as usize {
+        let message =
+            format!("trace {}: more than {} references; take a sample of its pages (--sample 0.1)", name.display(), u32::MAX);
+        return Err(Failure::with_status(1, message));
+    }
+    Ok(References::new(pages, unique, Some(writes.words())))
+}
+
+/// Runs the command; exit status 0.
+pub fn sim(args: &SimArgs) -> Result<u8, Failure> {
+    let asked = policies(&args.policy)?;
+    let mut out = io::stdout().lock();
+    let mut panels = Vec::new();
+    for (index, file) in args.trace.iter().enumerate() {
+        let trace = trace::load(file, &args.options, args.sample)?;
+        let rows = run(args, file, &trace, &asked)?;
+        let text = match args.format {
+            Output::Json => json(file, &rows, args.sample),
+            Output::Csv => csv(file, &rows, index == 0),
+            Output::Table => table(file, &trace, &rows, args.sample),
+        };
+        // A closed pipe is the reader's business; the picture is still drawn.
+        let _ = out.write_all(text.as_bytes());
+        if args.plot.is_some() {
+            panels.push(panel(file, &trace, &rows));
+        }
+    }
+    if let Some(file) = &args.plot {
+        let kind = plot::Kind::of_name(file).expect("checked when the arguments were read");
+        let drawn = plot::draw(&panels, kind).map_err(|_| io::Error::other("the picture would be too large"));
+        drawn
+            .and_then(|bytes| std::fs::write(file, bytes))
+            .map_err(|error| Failure::with_status(1, format!("--plot {} cannot be written: {error}", file.display())))?;
+    }
+    Ok(0)
+}
+
+fn run(args: &SimArgs, file: &Path, trace: &Trace, asked: &[Asked]) -> Result<Vec<Row>, Failure> {
+    let rate = args.sample.unwrap_or(1.0);
+    let unique = (f64::from(trace.unique()) / rate).round() as u64;
+    let sizes = args.memory.pages(unique, trace.page_bytes).map_err(Failure::new)?;
+    let jobs: Vec<(&Asked, u32)> = asked.iter().flat_map(|asked| sizes.iter().map(move |&memory| (asked, memory))).collect();
+    let string = references(file, &trace.pages, trace.unique(), &trace.writes)?;
+    let scaled = |share: f64| -> Vec<Job> {
+        let memory = |memory: u32| ((f64::from(memory) * share).round() as u32).max(1);
+        jobs.iter().map(|&(asked, size)| Job { policy: asked.policy, memory: memory(size) }).collect()
+    };
+    let outcomes = replay(&string, &scaled(rate), &format!("replaying {}", file.display()));
+    let margins = match args.sample {
+        None => vec![None; jobs.len()],
+        Some(rate) => {
+            sampling_margins(file, trace, rate, &sizes, &outcomes, scaled(rate / f64::from(PARTS)))?.into_iter().map(Some).collect()
+        }
+    };
+    let lru = args.cost_model.map(|_| lru_curve(&string));
+    let rows = jobs.iter().zip(outcomes).zip(margins).map(|((&(asked, memory), outcome), margin)| {
+        let counts = scale_up(&outcome.counts, trace.references_total, rate);
+        let predicted = |model: &CostModel| {
+            let scaled = ((f64::from(memory) * rate).round() as u32).max(1);
+            let soft = lru.as_ref().map_or(0, |lru| model.soft_faults(lru, scaled));
+            model.seconds(&counts, (soft as f64 / rate) as u64)
+        };
+        let predicted_seconds = args.cost_model.as_ref().map(predicted);
+        Row { policy: asked.given.clone(), memory, counts, seconds: outcome.time.as_secs_f64(), margin, predicted_seconds }
+    });
+    Ok(rows.collect())
+}
+
+/// All jobs on all processors, with progress.
+pub fn replay(string: &References<'_>, jobs: &[Job], what: &str) -> Vec<Outcome> {
+    let threads = std::thread::available_parallelism().map_or(1, |n| n.get());
+    let meter = Mutex::new(Meter::new(what));
+    matrix(string, jobs, threads, |done| {
+        if let Ok(mut meter) = meter.lock() {
+            meter.show(done as u64, jobs.len() as u64);
+        }
+    })
+}
+
+/// Counts of a sample of pages, times one over its rate. With a rate of 1, the counts.
+fn scale_up(counts: &Counts, references_total: u64, rate: f64) -> Counts {
+    if rate == 1.0 {
+        return *counts;
+    }
+    // The number of references is known exactly, so a fault is one of them (the adjustment of SHARDS, section 5.2 of the paper).
+    let up = |count: u64| ((count as f64 / rate).round() as u64).min(references_total);
+    Counts {
+        references: references_total,
+        unique_pages: up(counts.unique_pages),
+        faults: up(counts.faults),
+        cold_faults: up(counts.cold_faults),
+        pages_written: up(counts.pages_written),
+    }
+}
+
+/// Parts of a sample whose differences tell how far it can be trusted.
+const PARTS: u32 = 10;
+/// Student's t for 9 degrees of freedom: 95 % of the cases are within.
+const T_95: f64 = 2.262;
+/// A smaller memory, in pages, tells nothing about a large one.
+const PART_PAGES_MIN: f64 = 8.0;
+
+/// 95 % margins of the faults that `outcomes` (of the whole sample) stand for.
+///
+/// Each of ten parts of the sample, split by page, is a sample of a tenth of the rate; its estimates differ from those of the others
+/// as those of different samples do. From their spread comes the error of their mean; the whole sample's is no greater. The
+/// difference of that mean to the whole sample's estimate, which the ten times smaller memories cause, is added.
+fn sampling_margins(
+    file: &Path,
+    trace: &Trace,
+    rate: f64,
+    sizes: &[u32],
+    outcomes: &[Outcome],
+    jobs: Vec<Job>,
+) -> Result<Vec<u64>, Failure> {
+    let smallest = f64::from(*sizes.first().expect("there is a size")) * rate / f64::from(PARTS);
+    if smallest < PART_PAGES_MIN {
+        let needed = f64::from(sizes[0]) / smallest * PART_PAGES_MIN;
+        let message = format!(
+            "--sample {rate}: a memory of {} pages is too small for it; take larger memories (from {needed:.0} pages) or a larger share",
+            sizes[0]
+        );
+        return Err(Failure::new(message));
+    }
+    let mut estimates = vec![Vec::new(); jobs.len()];
+    for (n, part) in trace.split(PARTS).iter().enumerate() {
+        let string = references(file, &part.pages, part.unique, &part.writes)?;
+        let parts = replay(&string, &jobs, &format!("replaying part {} of {PARTS} of the sample", n + 1));
+        for (estimates, outcome) in estimates.iter_mut().zip(parts) {
+            estimates.push(outcome.counts.faults as f64 * f64::from(PARTS) / rate);
+        }
+    }
+    let margin = |(estimates, outcome): (&Vec<f64>, &Outcome)| {
+        let n = f64::from(PARTS);
+        let mean = estimates.iter().sum::<f64>() / n;
+        let variance = estimates.iter().map(|estimate| (estimate - mean).powi(2)).sum::<f64>() / (n - 1.0);
+        let bias = (mean - outcome.counts.faults as f64 / rate).abs();
+        (T_95 * (variance / n).sqrt() + bias).ceil() as u64
+    };
+    Ok(estimates.iter().zip(outcomes).map(margin).collect())
+}
+
+fn json(file: &Path, rows: &[Row], sample: Option<f64>) -> String {
+    let line = |row: &Row| {
+        let mut json = serde_json::json!({
+            "trace": file.display().to_string(),
+            "policy": row.policy,
+            "memory_pages": row.memory,
+            "references": row.counts.references,
+            "unique_pages": row.counts.unique_pages,
+            "faults": row.counts.faults,
+            "cold_faults": row.counts.cold_faults,
+            "pages_written": row.counts.pages_written,
+            "seconds": row.seconds,
+        });
+        if let Some(seconds) = row.predicted_seconds {
+            json["predicted_seconds"] = seconds.into();
+        }
+        if let (Some(margin), Some(rate)) = (row.margin, sample) {
+            json["sample"] = rate.into();
+            json["faults_margin_95"] = margin.into();
+        }
+        format!("{json}\n")
+    };
+    rows.iter().map(line).collect()
+}
+
+fn csv(file: &Path, rows: &[Row], with_names: bool) -> String {
+    let quote = |text: &str| match text.contains([',', '"', '\n']) {
+        true => format!("\"{}\"", text.replace('"', "\"\"")),
+        false => text.to_owned(),
+    };
+    let mut text = String::new();
+    if with_names {
+        let names = "trace,policy,memory_pages,references,unique_pages,faults,cold_faults,pages_written,seconds";
+        text.push_str(names);
+        text.push_str(if rows[0].predicted_seconds.is_some() { ",predicted_seconds" } else { "" });
+        text.push_str(if rows[0].margin.is_some() { ",faults_margin_95" } else { "" });
+        text.push('\n');
+    }
+    for row in rows {
+        let counts = &row.counts;
+        let mut fields = vec![quote(&file.display().to_string()), quote(&row.policy)];
+        fields.extend([u64::from(row.memory), counts.references, counts.unique_pages].map(|number| number.to_string()));
+        fields.extend([counts.faults, counts.cold_faults, counts.pages_written].map(|number| number.to_string()));
+        fields.push(format!("{:.6}", row.seconds));
+        fields.extend(row.predicted_seconds.map(|seconds| format!("{seconds:.6}")));
+        fields.extend(row.margin.map(|margin| margin.to_string()));
+        text.push_str(&fields.join(","));
+        text.push('\n');
+    }
+    text
+}
+
+/// More sizes than this go down the page instead of across.
+const COLUMNS_MAX: usize = 7;
+
+fn table(file: &Path, trace: &Trace, rows: &[Row], sample: Option<f64>) -> String {
+    let counts = &rows[0].counts;
+    let (references, unique, cold) = (counts.references, counts.unique_pages, counts.cold_faults);
+    let mut text = format!(
+        "{}: {references} references to {unique} pages of {} ({cold} faults are first references)\n",
+        file.display(),
+        human(u64::from(trace.page_bytes))
+    );
+    let faults = |row: &Row| {
+        let margin = row.margin.map_or(String::new(), |margin| format!(" +-{margin}"));
+        format!("{}{margin} {:5.2}%", row.counts.faults, row.miss_ratio() * 100.0)
+    };
+    text.push_str(match sample {
+        None => "faults and miss ratio, by memory in pages\n",
+        Some(_) => "faults, estimated with a margin of 95 % confidence, and miss ratio, by memory in pages\n",
+    });
+    text.push_str(&grid(rows, faults));
+    if rows.iter().any(|row| row.counts.pages_written > 0) {
+        text.push_str("pages written\n");
+        text.push_str(&grid(rows, |row| row.counts.pages_written.to_string()));
+    }
+    if rows[0].predicted_seconds.is_some() {
+        text.push_str("predicted run time in seconds\n");
+        text.push_str(&grid(rows, |row| row.predicted_seconds.map_or(String::new(), |seconds| format!("{seconds:.3}"))));
+    }
+    text.push('\n');
+    text
+}
+
+/// Policies down and sizes across, or the other way round if there are many sizes and fewer policies.
+fn grid(rows: &[Row], cell: impl Fn(&Row) -> String) -> String {
+    let mut policies: Vec<&str> = Vec::new();
+    let mut sizes: Vec<u32> = Vec::new();
+    for row in rows {
+        if !policies.contains(&row.policy.as_str()) {
+            policies.push(&row.policy);
+        }
+        if !sizes.contains(&row.memory) {
+            sizes.push(row.memory);
+        }
+    }
+    // Rows come policy by policy, each with all sizes.
+    let at = |policy: usize, size: usize| cell(&rows[policy * sizes.len() + size]);
+    let size_names: Vec<String> = sizes.iter().map(u32::to_string).collect();
+    let policy_names: Vec<String> = policies.iter().map(|&name| name.to_owned()).collect();
+    if sizes.len() > COLUMNS_MAX && policies.len() < sizes.len() {
+        aligned("memory", &policy_names, &size_names, |row, column| at(column, row))
+    } else {
+        aligned("policy", &size_names, &policy_names, at)
+    }
+}
+
+fn aligned(corner: &str, across: &[String], down: &[String], cell: impl Fn(usize, usize) -> String) -> String {
+    let lines: Vec<Vec<String>> =
+        std::iter::once([&[corner.to_owned()][..], across].concat())
+            .chain(down.iter().enumerate().map(|(row, name)| {
+                std::iter::once(name.clone()).chain((0..across.len()).map(|column| cell(row, column))).collect()
+            }))
+            .collect();
+    let width = |column: usize| lines.iter().map(|line| line[column].chars().count()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..=across.len()).map(width).collect();
+    let mut text = String::new();
+    for line in &lines {
+        for (column, (word, width)) in line.iter().zip(&widths).enumerate() {
+            // Names to the left, numbers to the right.
+            text.push_str(&if column == 0 { format!("  {word:<width$}") } else { format!("  {word:>width$}") });
+        }
+        text.push('\n');
+    }
+    text
+}
+
+fn panel(file: &Path, trace: &Trace, rows: &[Row]) -> Panel {
+    let mut series: Vec<Series> = Vec::new();
+    for row in rows {
+        let point = (f64::from(row.memory), row.miss_ratio());
+        match series.iter_mut().find(|series| series.name == row.policy) {
+            Some(series) => series.points.push(point),
+            None => series.push(Series { name: row.policy.clone(), points: vec![point] }),
+        }
+    }
+    let name = file.file_name().unwrap_or(file.as_os_str()).to_string_lossy();
+    let counts = &rows[0].counts;
+    Panel {
+        title: format!("{name}: {} references to {} pages", counts.references, counts.unique_pages),
+        page: human(u64::from(trace.page_bytes)),
+        series,
+    }
+}

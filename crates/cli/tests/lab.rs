@@ -1,0 +1,302 @@
+//! The lab's commands as users call them: results on a string that can be counted by hand, and every mistake they can make.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+const OVERSPILL: &str = env!("CARGO_BIN_EXE_overspill");
+
+/// A directory of its own, removed at the end.
+struct Dir(PathBuf);
+
+impl Dir {
+    fn new(name: &str) -> Self {
+        let dir = std::env::temp_dir().join(format!("overspill-lab-{}-{name}", std::process::id()));
+        fs::create_dir_all(&dir).unwrap();
+        Dir(dir)
+    }
+    fn file(&self, name: &str, content: impl AsRef<[u8]>) -> String {
+        let path = self.0.join(name);
+        fs::write(&path, content).unwrap();
+        path.to_str().unwrap().to_owned()
+    }
+    fn path(&self, name: &str) -> String {
+        self.0.join(name).to_str().unwrap().to_owned()
+    }
+}
+
+impl Drop for Dir {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn overspill(arguments: &[&str]) -> Output {
+    Command::new(OVERSPILL).args(arguments).output().unwrap()
+}
+
+fn texts(output: &Output) -> (String, String) {
+    (String::from_utf8_lossy(&output.stdout).into_owned(), String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
+#[track_caller]
+fn succeeds(arguments: &[&str]) -> (String, String) {
+    let output = overspill(arguments);
+    let (stdout, stderr) = texts(&output);
+    assert_eq!(output.status.code(), Some(0), "{stderr}");
+    (stdout, stderr)
+}
+
+/// This exit status, nothing on standard output, and an error with all these words.
+#[track_caller]
+fn refused(arguments: &[&str], status: i32, words: &[&str]) {
+    let output = overspill(arguments);
+    let (stdout, stderr) = texts(&output);
+    assert_eq!(output.status.code(), Some(status), "{stderr}");
+    assert!(stdout.is_empty(), "{stdout}");
+    let error = stderr.lines().filter(|line| !line.contains("guessed")).collect::<Vec<_>>().join("\n");
+    for word in words {
+        assert!(error.contains(word), "{word:?} in {error}");
+    }
+    // Our own errors are one line; usage errors come from the option parser, with a hint.
+    assert!(status == 125 || (error.lines().count() == 1 && error.starts_with("overspill: ")), "{error}");
+}
+
+/// A loop over three pages, five times; the third page is written.
+fn loop_of_three() -> String {
+    "1 r\n2 r\n3 w\n".repeat(5)
+}
+
+fn json_lines(text: &str) -> Vec<serde_json::Value> {
+    text.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"))).collect()
+}
+
+#[test]
+fn json_has_the_fields_of_the_reference_counts() {
+    let dir = Dir::new("json");
+    let trace = dir.file("loop.txt", loop_of_three());
+    let (stdout, stderr) =
+        succeeds(&["sim", "--trace", &trace, "--policy", "lru", "--policy", "opt", "--memory", "2,3", "--format", "json"]);
+    assert!(stderr.contains("format lines, guessed by its content"), "{stderr}");
+    let rows = json_lines(&stdout);
+    assert_eq!(rows.len(), 4);
+    // LRU misses always in a loop that is one page too large; MIN hits every second time, but for the first
+    // round. Of the five times that page 3 is written, the last stays in memory.
+    for (row, (policy, memory, faults, written)) in
+        rows.iter().zip([("lru", 2, 15, Some(4)), ("lru", 3, 3, Some(0)), ("opt", 2, 9, None), ("opt", 3, 3, Some(0))])
+    {
+        assert_eq!(row["trace"], trace.as_str());
+        assert_eq!((&row["policy"], &row["memory_pages"]), (&policy.into(), &memory.into()));
+        assert_eq!((&row["references"], &row["unique_pages"], &row["cold_faults"]), (&15.into(), &3.into(), &3.into()));
+        assert_eq!(row["faults"], faults, "{row}");
+        if let Some(written) = written {
+            assert_eq!(row["pages_written"], written, "{row}");
+        }
+        assert!(row["seconds"].as_f64().unwrap() >= 0.0);
+    }
+}
+
+#[test]
+fn csv_and_tables_say_the_same() {
+    let dir = Dir::new("csv");
+    let trace = dir.file("loop.txt", loop_of_three());
+    let (csv, _) =
+        succeeds(&["sim", "-t", &trace, &trace, "-p", "lru", "fifo", "-m", "2,3", "--format", "csv", "--trace-format", "lines"]);
+    let lines: Vec<Vec<&str>> = csv.lines().map(|line| line.split(',').collect()).collect();
+    assert_eq!(lines[0][..6], ["trace", "policy", "memory_pages", "references", "unique_pages", "faults"]);
+    assert_eq!(lines.len(), 1 + 2 * 4, "one line of names");
+    assert!(lines.iter().all(|line| line.len() == lines[0].len()));
+    assert_eq!(lines[1][1..7], ["lru", "2", "15", "3", "15", "3"]);
+    let (table, stderr) = succeeds(&["sim", "-t", &trace, "-p", "lru", "-m", "2,3", "--trace-format", "lines"]);
+    assert!(table.contains("15 100.00%") && table.contains("3 20.00%"), "{table}");
+    assert!(stderr.is_empty(), "a format that was named is not told: {stderr}");
+    // Many sizes go down the page.
+    let (table, _) = succeeds(&["sim", "-t", &trace, "-p", "lru", "-m", "1,2,3,4,5,6,7,8"]);
+    assert!(table.lines().any(|line| line.trim_start().starts_with("memory")), "{table}");
+}
+
+#[test]
+fn all_policies_and_sizes_in_bytes() {
+    let dir = Dir::new("all");
+    let trace = dir.file("loop.txt", loop_of_three());
+    let (stdout, _) = succeeds(&["sim", "-t", &trace, "-p", "all", "-m", "8K:12K:2", "--format", "json"]);
+    let rows = json_lines(&stdout);
+    assert!(rows.len() >= 2 * 8 && rows.iter().any(|row| row["policy"] == "opt"));
+    assert!(rows.iter().all(|row| row["memory_pages"] == 2 || row["faults"] == 3), "{stdout}");
+    let (stdout, _) = succeeds(&["sim", "-t", &trace, "-p", "lru", "-m", "8K", "--page-size", "8K", "--format", "json"]);
+    assert_eq!(json_lines(&stdout)[0]["memory_pages"], 1);
+}
+
+#[test]
+fn pictures() {
+    let dir = Dir::new("plot");
+    let trace = dir.file("loop.txt", loop_of_three());
+    for (name, magic) in [("curves.svg", &b"<svg "[..]), ("curves.png", b"\x89PNG")] {
+        let file = dir.path(name);
+        succeeds(&["sim", "-t", &trace, "-p", "lru", "opt", "-m", "1:3:3", "--plot", &file]);
+        assert!(fs::read(&file).unwrap().starts_with(magic), "{name}");
+    }
+    refused(&["sim", "-t", &trace, "-p", "lru", "-m", "1", "--plot", "x.pdf"], 125, &[".svg or .png"]);
+    let output = overspill(&["sim", "-t", &trace, "-p", "lru", "-m", "1", "--plot", "/nonexistent/x.svg"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(texts(&output).1.contains("/nonexistent/x.svg cannot be written"), "{output:?}");
+}
+
+#[test]
+fn predicted_times() {
+    let dir = Dir::new("cost");
+    let trace = dir.file("loop.txt", loop_of_three());
+    let model = "ssd:fault=0,soft=0,latency=1000000,page=0,cluster=1,run=2";
+    let (stdout, _) = succeeds(&["sim", "-t", &trace, "-p", "lru", "-m", "2,3", "--format", "json", "--cost-model", model]);
+    let seconds: Vec<f64> = json_lines(&stdout).iter().map(|row| row["predicted_seconds"].as_f64().unwrap()).collect();
+    assert_eq!(seconds, [17.0, 5.0], "15 and 3 reads of a second, and 2 s of its own");
+    let (table, _) = succeeds(&["sim", "-t", &trace, "-p", "lru", "-m", "2,3", "--cost-model", model]);
+    assert!(table.contains("predicted run time") && table.contains("17.000"), "{table}");
+    refused(&["sim", "-t", &trace, "-p", "lru", "-m", "1", "--cost-model", "tape"], 125, &["only ssd and disk"]);
+    refused(&["sim", "-t", &trace, "-p", "lru", "-m", "1", "--cost-model", "ssd:warp=9"], 125, &["no \"warp\"", "latency"]);
+}
+
+/// Pages 0 to 49999, small numbers much more often than large ones, from a generator with a fixed seed.
+fn skewed() -> String {
+    let mut state = 12345u64;
+    let mut next = || {
+        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (state >> 33) as f64 / f64::from(1u32 << 31)
+    };
+    (0..300_000).map(|_| format!("{}\n", (next().powi(3) * 50_000.0) as u64)).collect()
+}
+
+#[test]
+fn a_sample_is_within_its_margin() {
+    let dir = Dir::new("sample");
+    let trace = dir.file("skewed.txt", skewed());
+    let faults = |more: &[&str]| {
+        let arguments = [&["sim", "-t", &trace, "-p", "lru", "arc", "-m", "2000,5000,10000", "--format", "json"], more].concat();
+        json_lines(&succeeds(&arguments).0)
+    };
+    let (exact, sampled) = (faults(&[]), faults(&["--sample", "0.1"]));
+    for (exact, sampled) in exact.iter().zip(&sampled) {
+        let (truth, estimate) = (exact["faults"].as_f64().unwrap(), sampled["faults"].as_f64().unwrap());
+        let margin = sampled["faults_margin_95"].as_f64().unwrap();
+        assert!((truth - estimate).abs() <= margin, "{exact} {sampled}");
+        assert!(margin < 0.2 * truth, "a margin that says something: {sampled}");
+        assert_eq!((&sampled["references"], &sampled["sample"]), (&exact["references"], &0.1.into()));
+    }
+    refused(&["sim", "-t", &trace, "-p", "lru", "-m", "100", "--sample", "0.1"], 125, &["too small", "from 800 pages"]);
+    for rate in ["0", "1", "2", "x"] {
+        refused(&["sim", "-t", &trace, "-p", "lru", "-m", "100", "--sample", rate], 125, &["above 0 and below 1"]);
+    }
+}
+
+#[test]
+fn policies_and_sizes_that_are_not_there() {
+    let dir = Dir::new("names");
+    let trace = dir.file("loop.txt", loop_of_three());
+    let sim = |policy: &str, memory: &str, words: &[&str]| refused(&["sim", "-t", &trace, "-p", policy, "-m", memory], 125, words);
+    sim("best", "2", &["--policy best", "no replacement policy \"best\"", "use-once", "all"]);
+    sim("lru:depth=3", "2", &["depth"]);
+    sim("2q:kin=7", "2", &["kin"]);
+    sim("lru", "0", &["no pages"]);
+    sim("lru", "many", &["--memory", "is not a size"]);
+    sim("lru", "5:3:4", &["lower end comes first"]);
+    sim("lru", "3:5", &["LOW:HIGH:STEPS"]);
+    sim("lru", "1K", &["less than a page of 4096 bytes"]);
+    refused(&["sim", "-t", &trace, "-m", "2"], 125, &["--policy"]);
+    refused(&["sim", "-p", "lru", "-m", "2"], 125, &["--trace"]);
+    refused(&["sim", "-t", &trace, "-p", "lru", "-m", "2", "--trace-format", "tape"], 125, &["not a trace format", "lackey"]);
+    refused(&["sim", "-t", &trace, "-p", "lru", "-m", "2", "--page-size", "3000"], 125, &["power of two"]);
+}
+
+#[test]
+fn traces_that_cannot_be_read() {
+    let dir = Dir::new("broken");
+    let sim = |file: &str, words: &[&str]| {
+        refused(&["sim", "-t", file, "-p", "lru", "-m", "2"], 1, words);
+        refused(&["advise", "-t", file], 1, words);
+        refused(&["trace", "info", file], 1, words);
+    };
+    sim(&dir.path("missing"), &["missing", "there is no such file"]);
+    sim(dir.0.to_str().unwrap(), &["is a directory"]);
+    sim(&dir.file("empty", ""), &["the file is empty"]);
+    sim(&dir.file("comment.lines", "# nothing\n"), &["comment.lines"]);
+    sim(&dir.file("letter", "Dear Sir or Madam,\n"), &["no format that is known", "--trace-format"]);
+    sim(&dir.file("wrong", "1\n2\nthree\n"), &["line 3 (read as lines)", "\"three\" is not a page number"]);
+    sim(&dir.file("binary", [1, 0, 0, 0, 7, 0, 0, 0]), &["binary", "u32le", "--trace-format"]);
+    let gzip: [u8; 12] = [0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 3, 1, 2];
+    sim(&dir.file("cut.gz", gzip), &["gzip", "byte 0"]);
+    let broken = dir.file("u32", [1, 0, 0, 0, 7]);
+    refused(&["trace", "info", &broken, "--trace-format", "u32le"], 1, &["byte 4 (read as u32le)", "cut short"]);
+}
+
+#[test]
+fn what_is_in_a_trace() {
+    let dir = Dir::new("info");
+    let trace = dir.file("loop.txt", loop_of_three());
+    let (stdout, stderr) = succeeds(&["trace", "info", &trace]);
+    for words in ["lines, not packed", "references        15", "3, 12.0 KiB", "writes            5 (33.3%)"] {
+        assert!(stdout.contains(words), "{words:?} in {stdout}");
+    }
+    assert!(stderr.contains("guessed"), "{stderr}");
+    let (stdout, _) = succeeds(&["trace", "info", "--json", &trace, &trace]);
+    let about = json_lines(&stdout);
+    assert_eq!(about.len(), 2);
+    assert_eq!((&about[0]["references"], &about[0]["unique_pages"], &about[0]["writes"]), (&15.into(), &3.into(), &5.into()));
+}
+
+#[test]
+fn conversion_there_and_back() {
+    let dir = Dir::new("convert");
+    let trace = dir.file("loop.txt", loop_of_three());
+    let mut last = trace.clone();
+    for name in ["a.ovt", "b.ovt.zst", "c.lines.gz", "d.ovt.xz", "e.txt"] {
+        let next = dir.path(name);
+        succeeds(&["trace", "convert", &last, &next]);
+        last = next;
+    }
+    assert_eq!(fs::read_to_string(&last).unwrap(), loop_of_three());
+    let forced = dir.path("forced.dat");
+    succeeds(&["trace", "convert", "--to", "lines", &trace, &forced]);
+    assert_eq!(fs::read_to_string(&forced).unwrap(), loop_of_three());
+
+    refused(&["trace", "convert", &trace, &last], 1, &["exists already", "overwrites nothing"]);
+    assert_eq!(fs::read_to_string(&last).unwrap(), loop_of_three());
+    refused(&["trace", "convert", &trace, "/nonexistent/x.ovt"], 1, &["/nonexistent/x.ovt cannot be written"]);
+    refused(&["trace", "convert", "--to", "arc", &trace, "x"], 125, &["overspill", "lines"]);
+    let broken = dir.file("broken", "1\nx\n");
+    let never = dir.path("never.ovt");
+    refused(&["trace", "convert", &broken, &never], 1, &["line 2"]);
+    assert!(!Path::new(&never).exists(), "nothing half done is left behind");
+}
+
+#[test]
+fn advice() {
+    let dir = Dir::new("advise");
+    // 1000 pages again and again, among pages that are used once: at 1000 pages and a few the page-ins fall away.
+    let text: String = (0..200_000u64).map(|n| format!("{}\n", if n % 4 == 0 { 10_000 + n } else { n * 7 % 1000 })).collect();
+    let trace = dir.file("scan.txt", text);
+    let (stdout, _) = succeeds(&["advise", "--trace", &trace, "--policy", "lru", "fifo"]);
+    for words in ["Policy: lru", "Memory: ", "One step less", "page-ins more", "Knees of the curve", "<- advised", "opt"] {
+        assert!(stdout.contains(words), "{words:?} in {stdout}");
+    }
+    refused(&["advise", "--trace", &trace, "--policy", "opt"], 125, &["knows the future"]);
+    refused(&["advise", "--trace", &trace, "--policy", "best"], 125, &["no replacement policy"]);
+}
+
+#[test]
+fn a_reader_that_closes_the_pipe() {
+    let dir = Dir::new("pipe");
+    let trace = dir.file("loop.txt", loop_of_three());
+    for command in [&["trace", "info", &trace][..], &["sim", "-t", &trace, "-p", "lru", "-m", "2"], &["advise", "-t", &trace]] {
+        let mut child = Command::new(OVERSPILL).args(command).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        drop(child.stdout.take());
+        assert_eq!(child.wait().unwrap().code(), Some(0), "{command:?}");
+    }
+}
+
+#[test]
+fn help_fits_the_terminal() {
+    for command in [&["sim"][..], &["trace"], &["trace", "info"], &["trace", "convert"], &["advise"]] {
+        let (stdout, _) = succeeds(&[command, &["--help"]].concat());
+        assert!(stdout.lines().all(|line| line.chars().count() <= 110), "{stdout}");
+    }
+}

@@ -1,0 +1,196 @@
+//! `strace -f`: who has which file open where, told line by line, and once by the real strace if there is one.
+
+use overspill_trace::{Format, OBJECT_SHIFT, Options, Trace, read, read_from};
+use std::path::Path;
+use std::process::Command;
+
+fn decode(text: &str) -> Trace {
+    let options = Options { format: Some(Format::Strace), ..Options::default() };
+    read_from(text.as_bytes(), Path::new("t"), 0, &options, &mut |_| {}).unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// References as `path:page`, with `!` if they write.
+fn told(text: &str) -> Vec<String> {
+    let trace = decode(text);
+    let one = |(index, &page): (usize, &u32)| {
+        let number = trace.numbers[page as usize];
+        let name = &trace.objects[(number >> OBJECT_SHIFT) as usize];
+        format!("{name}:{}{}", number & ((1 << OBJECT_SHIFT) - 1), if trace.writes.get(index) { "!" } else { "" })
+    };
+    trace.pages.iter().enumerate().map(one).collect()
+}
+
+#[test]
+fn offsets_of_reads_and_writes() {
+    let text = "\
+openat(AT_FDCWD, \"/a\", O_RDONLY|O_CLOEXEC) = 3
+read(3, \"\\177ELF\\2\"..., 832) = 832
+read(3, \"x\"..., 8192) = 8000
+pread64(3, \"x\", 10, 4090) = 10
+lseek(3, 40960, SEEK_SET) = 40960
+read(3, \"\", 4096) = 0
+open(\"/b\", O_WRONLY|O_CREAT|O_TRUNC, 0644) = 4
+write(4, \"x\", 4097) = 4097
+write(4, \"x\", 1) = -1 ENOSPC (No space left on device)
+writev(4, [{iov_base=\"a)\\\", b\", iov_len=6}], 1) = 6
+open(\"/b\", O_WRONLY|O_APPEND) = 5
+write(5, \"x\", 5000) = 5000
+";
+    let expected = ["/a:0", "/a:0", "/a:1", "/a:2", "/a:0", "/a:1", "/b:0!", "/b:1!", "/b:1!", "/b:1!", "/b:2!"];
+    assert_eq!(told(text), expected);
+    assert_eq!(decode(text).marks, 6, "three opens, a seek, the end of a file, an error");
+}
+
+#[test]
+fn processes_have_tables_and_threads_share_them() {
+    let text = "\
+10 chdir(\"/src\") = 0
+10 openat(AT_FDCWD, \"./x/../in\", O_RDONLY) = 3
+10 clone(child_stack=NULL, flags=CLONE_CHILD_CLEARTID|SIGCHLD) = 11
+11 read(3, \"\", 4096) = 4096
+10 read(3, \"\", 4096) = 4096
+11 close(3) = 0
+11 openat(AT_FDCWD, \"out\", O_WRONLY|O_CREAT, 0666) = 3
+11 write(3, \"\", 1) = 1
+10 read(3, \"\", 4096) = 4096
+10 clone3({flags=CLONE_VM|CLONE_FS|CLONE_FILES|CLONE_THREAD, exit_signal=0} => {parent_tid=[12]}, 88) = 12
+12 close(3) = 0
+12 openat(AT_FDCWD, \"/t\", O_RDONLY) = 3
+10 read(3, \"\", 1) = 1
+12 +++ exited with 0 +++
+10 +++ killed by SIGTERM +++
+";
+    // Parent and child share the offset of what was open at the fork; the child's own file does not concern the parent.
+    assert_eq!(told(text), ["/src/in:0", "/src/in:1", "/src/out:0!", "/src/in:2", "/t:0"]);
+}
+
+#[test]
+fn a_child_that_is_heard_of_before_its_birth() {
+    // strace prints the child's first calls before the parent's vfork returns.
+    let text = "\
+10 openat(AT_FDCWD, \"/a\", O_RDONLY) = 3
+10 openat(AT_FDCWD, \"/c\", O_RDONLY|O_CLOEXEC) = 4
+10 vfork( <unfinished ...>
+11 dup2(3, 0) = 0
+11 execve(\"/bin/x\", [\"x\"], 0x7ffd /* 9 vars */ <unfinished ...>
+10 <... vfork resumed>) = 11
+11 <... execve resumed>) = 0
+11 read(0, \"\", 4096) = 4096
+11 read(4, \"\", 4096) = 4096
+10 read(4, \"\", 4096) = 4096
+";
+    assert_eq!(told(text), ["/a:0", "/c:0"], "4 was closed in the child by execve");
+}
+
+#[test]
+fn calls_that_are_printed_in_two_parts() {
+    let text = "\
+1 openat(AT_FDCWD, \"/a\", O_RDONLY) = 3
+1 openat(AT_FDCWD, \"/b\", O_RDONLY <unfinished ...>
+2 +++ exited with 0 +++
+1 <... openat resumed>) = 4
+1 read(4,  <unfinished ...>
+1 <... read resumed>\"\"..., 4096) = 100
+1 read(3, <unfinished ...>
+1 <... read resumed> \"\"..., 4096) = 100
+1 read(3, \"\", 4096) = ? ERESTARTSYS (To be restarted if SA_RESTART is set)
+1 exit_group(0) = ?
+";
+    assert_eq!(told(text), ["/b:0", "/a:0"]);
+}
+
+#[test]
+fn times_numbers_and_no_numbers() {
+    for (prefix, child) in
+        [("", "[pid 71] "), ("12:00:00 ", "[pid 71] 12:00:01 "), ("1700000000.123456 ", "[pid    71] 1700000000.2 ")]
+    {
+        let main = child.replace("71", "70");
+        let text = format!(
+            "{prefix}open(\"/a\", O_RDONLY) = 3\n{prefix}clone(flags=SIGCHLDstrace: Process 71 attached\n <unfinished ...>\n\
+             {child}read(3, \"\", 1) = 1\n{main}<... clone resumed>, child_tidptr=0x7f) = 71\n{main}read(3, \"\", 4096) = 4096\n\
+             {child}+++ exited with 0 +++\n{prefix}--- SIGCHLD {{si_signo=SIGCHLD}} ---\n{prefix}read(3, \"\", 1) = 1\n"
+        );
+        // The child's read waits for its parent's clone.
+        assert_eq!(told(&text), ["/a:0", "/a:0", "/a:1", "/a:1"], "{text}");
+    }
+}
+
+#[test]
+fn paths_beside_descriptors() {
+    let text = "\
+openat(AT_FDCWD</home/me>, \"x\", O_RDONLY) = 3</home/me/real, (x)>
+read(3</home/me/real, (x)>, \"\", 10) = 10
+read(0</home/me/stdin\\76>, \"\", 10) = 10
+read(7<pipe:[1234]>, \"\", 10) = 10
+write(1</dev/pts/0<char 136:0>>, \"\", 10) = 10
+openat(5</home/me>, \"y\", O_RDONLY) = 6
+read(6, \"\", 10) = 10
+write(2</tmp/gone (deleted)>, \"\", 10) = 10
+";
+    assert_eq!(told(text), ["/home/me/real, (x):0", "/home/me/stdin>:0", "/home/me/y:0", "/tmp/gone:0!"]);
+}
+
+#[test]
+fn mappings_end_with_the_file() {
+    let text = "\
+openat(AT_FDCWD, \"/lib.so\", O_RDONLY) = 3
+fstat(3, {st_mode=S_IFREG|0644, st_size=9000, ...}) = 0
+mmap(NULL, 40960, PROT_READ, MAP_PRIVATE|MAP_DENYWRITE, 3, 0) = 0x7f8
+mmap(0x7f8, 8192, PROT_READ|PROT_EXEC, MAP_PRIVATE|MAP_FIXED|MAP_DENYWRITE, 3, 0x1000) = 0x7f8
+mmap(NULL, 4096, PROT_READ|PROT_WRITE, MAP_PRIVATE|MAP_ANONYMOUS, -1, 0) = 0x7f9
+mmap(NULL, 4096, PROT_NONE, MAP_PRIVATE, 3, 0) = 0x7fa
+mmap(NULL, 4096, PROT_READ|PROT_WRITE, MAP_SHARED, 3, 0x2000) = 0x7fb
+mmap(NULL, 4096, PROT_READ, MAP_SHARED, 3, 0x3000) = 0x7fc
+";
+    assert_eq!(told(text), ["/lib.so:0", "/lib.so:1", "/lib.so:2", "/lib.so:2!"]);
+}
+
+#[test]
+fn copies_inside_the_kernel() {
+    let text = "\
+open(\"/a\", O_RDONLY) = 3
+open(\"/b\", O_WRONLY) = 4
+copy_file_range(3, NULL, 4, [4096] => [4106], 10, 0) = 10
+sendfile(4, 3, [8192] => [8202], 10) = 10
+sendfile(4, 3, NULL, 10) = 10
+";
+    assert_eq!(told(text), ["/a:0", "/b:1!", "/a:2", "/b:0!", "/a:0", "/b:0!"]);
+}
+
+#[test]
+fn a_programs_output_in_between_is_an_error() {
+    let options = Options { format: Some(Format::Strace), ..Options::default() };
+    let error = read_from(&b"open(\"/a\", 0) = 3\nhello world\n"[..], Path::new("t"), 0, &options, &mut |_| {}).unwrap_err();
+    let text = error.to_string();
+    assert!(text.contains("line 2 (read as strace)") && text.contains("strace -o FILE"), "{text}");
+}
+
+/// Against the truth: a real strace of real programs, whose reads are known.
+#[test]
+fn the_real_strace() {
+    let directory = std::env::temp_dir().join(format!("overspill-strace-{}", std::process::id()));
+    std::fs::create_dir_all(&directory).unwrap();
+    let input = directory.join("input");
+    std::fs::write(&input, vec![b'x'; 5 * 4096]).unwrap();
+    let log = directory.join("log.strace");
+    let script = "cat input | cat > copy; (cat copy >/dev/null) & wait; dd if=input of=dd bs=4096 count=2 2>/dev/null";
+    let ran = Command::new("strace").args(["-f", "-o"]).arg(&log).args(["sh", "-c", script]).current_dir(&directory).status();
+    if !ran.is_ok_and(|status| status.success()) {
+        use std::io::Write;
+        let _ = writeln!(std::io::stderr(), "NOT RUN: strace cannot be run here");
+        let _ = std::fs::remove_dir_all(&directory);
+        return;
+    }
+    let trace = read(&log, &Options::default(), &mut |_| {}).unwrap_or_else(|error| panic!("{error}"));
+    let _ = std::fs::remove_dir_all(&directory);
+    let pages = |name: &str, write: bool| {
+        let of = |index: usize| {
+            let number = trace.numbers[trace.pages[index] as usize];
+            trace.objects[(number >> OBJECT_SHIFT) as usize] == name && trace.writes.get(index) == write
+        };
+        (0..trace.pages.len()).filter(|&index| of(index)).count()
+    };
+    assert_eq!((pages("input", false), pages("input", true)), (7, 0), "five by cat, two by dd");
+    assert_eq!((pages("copy", true), pages("copy", false)), (5, 5));
+    assert_eq!(pages("dd", true), 2);
+}

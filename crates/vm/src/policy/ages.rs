@@ -1,0 +1,287 @@
+//! The page lists of Linux 2.4, which four policies share: an active ring of pages with ages, and an inactive queue.
+//!
+//! ```text
+//!                     aged down to zero                        old end, not touched
+//!   active ring  ------------------------->  inactive queue  ------------------------> victim
+//!      ^    |                                  |        ^
+//!      +----+ touched: older by 3, else halved |        | use-once-window: the old end of a small window of new pages
+//!      ^                                       |
+//!      +---------------------------------------+ touched there (a dirty page that was not touched is written and goes round once)
+//! ```
+//!
+//! Source: the use-once thread (linux-kernel, July 2001) and its patch against 2.4.5. Numbers of 2.4: a page starts with age 2, a touch
+//! found by the scan adds 3, up to 64, a scan without one halves the age. The thread calls the inactive-dirty and inactive-clean lists
+//! "a single, two-stage queue", and so it is one here. The active ring is scanned when the inactive queue is short, not by a timer.
+//! A page's scans between two touches are bounded by the binary logarithm of its age, so a victim costs O(1) amortised.
+//!
+//! Live a touch is seen only on trial, so an age says nothing that the place in the ring does not say, and a rule may do without.
+
+use super::{Args, Arrival, Ghosts, Node, Param, Policy, See, Setup, Values};
+use crate::page_queue::{ListId, Lists};
+use core::marker::PhantomData;
+
+/// Age of a page that begins its life on the active ring, or comes to it (PAGE_AGE_START).
+const AGE_START: u32 = 2;
+/// What a touch adds (PAGE_AGE_ADV).
+const AGE_ADVANCE: u32 = 3;
+/// The oldest (PAGE_AGE_MAX).
+const AGE_MAX: u32 = 64;
+
+/// Where a page begins.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Start {
+    /// At the new end of the active ring, with the starting age.
+    Active,
+    /// At the new end of the inactive queue, with age zero: its first touch is its first use.
+    Inactive,
+    /// The same, after the touch that brought it in.
+    InactiveUsedOnce,
+    /// In the window of new pages.
+    Window,
+}
+
+/// What the four policies differ in.
+pub trait Rule: Clone + Send + 'static {
+    /// See [`Policy`].
+    const NAME: &'static str;
+    /// See [`Policy`].
+    const ABOUT: &'static str;
+    /// See [`Policy`].
+    const PARAMS: &'static [Param];
+    /// Whether a touch of an active page puts it on the inactive queue (drop-behind).
+    const TOUCH_DEACTIVATES: bool = false;
+    /// Whether live the ages are kept too.
+    const AGES_LIVE: bool = false;
+    /// Where a page begins.
+    fn start(arrival: Arrival) -> Start;
+}
+
+/// The parameter that all four have.
+pub const INACTIVE: Param = Param {
+    key: "inactive",
+    default: "0.333",
+    values: Values::Number(0.01, 0.99),
+    help: "share of the pages that the inactive queue is filled up to; a guess: a third, as 2.4 aimed at",
+};
+
+/// A policy over these lists.
+#[derive(Clone, Debug)]
+pub struct Aged<R> {
+    /// The word: [`WHERE`], flags, age.
+    lists: Lists<3, 3>,
+    inactive_permille: u32,
+    /// Share and length of the window, in pages.
+    window: (f64, u32),
+    /// Whether pages have ages.
+    ages: bool,
+    counts: [u64; 10],
+    rule: PhantomData<R>,
+}
+
+const ACTIVE: ListId = 0;
+const IDLE: ListId = 1;
+const WINDOW: ListId = 2;
+
+/// Bits 0 and 1: zero, or the list plus one.
+const WHERE: u32 = 3;
+const USED: u32 = 4;
+/// Age zero: its next touch is its first.
+const FRESH: u32 = 8;
+const DIRTY: u32 = 16;
+const AGE_SHIFT: u32 = 8;
+
+const NEW_TO_ACTIVE: usize = 0;
+const NEW_TO_INACTIVE: usize = 1;
+const NEW_TO_WINDOW: usize = 2;
+const WINDOW_TO_INACTIVE: usize = 3;
+const ACTIVE_TO_ACTIVE: usize = 4;
+const ACTIVE_TO_INACTIVE: usize = 5;
+const INACTIVE_TO_ACTIVE: usize = 6;
+const INACTIVE_TO_INACTIVE: usize = 7;
+const TO_TRIAL: usize = 8;
+const TRIAL_TO_ACTIVE: usize = 9;
+
+impl<R: Rule> Aged<R> {
+    #[inline]
+    fn put(&mut self, node: Node, list: ListId, flags_and_age: u32) {
+        *self.lists.word_mut(node, 0) = (list as u32 + 1) | flags_and_age;
+        self.lists.push_back(list, node);
+    }
+    fn listed(&self) -> u32 {
+        self.lists.len(ACTIVE) + self.lists.len(IDLE) + self.lists.len(WINDOW)
+    }
+
+    /// One active page goes to the inactive queue. Returns whether there was one.
+    fn deactivate(&mut self) -> bool {
+        while let Some(node) = self.lists.pop_front(ACTIVE) {
+            let word = self.lists.word(node, 0);
+            let mut age = word >> AGE_SHIFT;
+            if self.ages {
+                age = if word & USED != 0 { (age + AGE_ADVANCE).min(AGE_MAX) } else { age / 2 };
+            } else {
+                age = 0;
+            }
+            if age == 0 {
+                self.counts[ACTIVE_TO_INACTIVE] += 1;
+                self.put(node, IDLE, word & DIRTY);
+                return true;
+            }
+            self.counts[ACTIVE_TO_ACTIVE] += 1;
+            self.put(node, ACTIVE, word & DIRTY | age << AGE_SHIFT);
+        }
+        false
+    }
+    fn shorten_window(&mut self, most: u32) -> bool {
+        let long = self.lists.len(WINDOW) > most;
+        if long && let Some(node) = self.lists.pop_front(WINDOW) {
+            self.counts[WINDOW_TO_INACTIVE] += 1;
+            let word = self.lists.word(node, 0);
+            self.put(node, IDLE, word & DIRTY);
+        }
+        long
+    }
+}
+
+impl<R: Rule> Policy for Aged<R> {
+    const NAME: &'static str = R::NAME;
+    const ABOUT: &'static str = R::ABOUT;
+    const PARAMS: &'static [Param] = R::PARAMS;
+    const TRANSITIONS: &'static [&'static str] = &[
+        "new_to_active",
+        "new_to_inactive",
+        "new_to_window",
+        "window_to_inactive",
+        "active_to_active",
+        "active_to_inactive",
+        "inactive_to_active",
+        "inactive_to_inactive",
+        "inactive_to_trial",
+        "trial_to_active",
+    ];
+    const NODE_BYTES: usize = 12;
+
+    fn new(args: &Args, setup: &Setup) -> Self {
+        let window = if R::PARAMS.len() > 1 { args.number("window") } else { 0.0 };
+        let mut this = Aged {
+            lists: Lists::new(setup.nodes as usize),
+            inactive_permille: (args.number("inactive") * 1000.0).round() as u32,
+            window: (window, 0),
+            ages: setup.see == See::All || R::AGES_LIVE,
+            counts: [0; 10],
+            rule: PhantomData,
+        };
+        this.resize(setup.memory);
+        this
+    }
+    fn resize(&mut self, memory: u32) {
+        self.window.1 = ((self.window.0 * memory as f64) as u32).max(1);
+    }
+    #[inline]
+    fn reference(&mut self, node: Node) -> bool {
+        let word = self.lists.word_mut(node, 0);
+        match *word & WHERE {
+            0 => return false,
+            1 if R::TOUCH_DEACTIVATES => {
+                let flags = *word & DIRTY;
+                self.counts[ACTIVE_TO_INACTIVE] += 1;
+                self.lists.remove(ACTIVE, node);
+                self.put(node, IDLE, flags);
+            }
+            1 => *word |= USED,
+            2 if *word & FRESH != 0 => *word &= !FRESH,
+            2 => *word |= USED,
+            _ => {} // in the window: the same use still
+        }
+        true
+    }
+    #[inline]
+    fn touch(&self, node: Node) -> u32 {
+        self.lists.touch(node)
+    }
+    #[inline]
+    fn admit<G: Ghosts>(&mut self, _: &mut G, node: Node, arrival: Arrival) {
+        match R::start(arrival) {
+            Start::Active => {
+                self.counts[NEW_TO_ACTIVE] += 1;
+                self.put(node, ACTIVE, AGE_START << AGE_SHIFT);
+            }
+            Start::Inactive => {
+                self.counts[NEW_TO_INACTIVE] += 1;
+                self.put(node, IDLE, FRESH);
+            }
+            Start::InactiveUsedOnce => {
+                self.counts[NEW_TO_INACTIVE] += 1;
+                self.put(node, IDLE, 0);
+            }
+            Start::Window => {
+                self.counts[NEW_TO_WINDOW] += 1;
+                self.put(node, WINDOW, 0);
+                self.shorten_window(self.window.1);
+            }
+        }
+    }
+    fn victim(&mut self) -> Option<Node> {
+        loop {
+            if self.lists.len(IDLE) < self.listed().div_ceil(1000) * self.inactive_permille && !self.lists.is_empty(ACTIVE) {
+                // two for one until the share is right again: amortised O(1), and no batch is spent on balancing alone
+                self.deactivate();
+                self.deactivate();
+            }
+            let Some(node) = self.lists.front(IDLE) else {
+                if self.shorten_window(0) || self.deactivate() {
+                    continue;
+                }
+                return None;
+            };
+            let word = self.lists.word(node, 0);
+            if word & USED != 0 {
+                // as in 2.4, the mark stays: the next scan of the ring finds it
+                self.counts[INACTIVE_TO_ACTIVE] += 1;
+                self.lists.remove(IDLE, node);
+                self.put(node, ACTIVE, word & (DIRTY | USED) | AGE_START << AGE_SHIFT);
+            } else if word & DIRTY != 0 {
+                self.counts[INACTIVE_TO_INACTIVE] += 1;
+                self.lists.remove(IDLE, node);
+                self.put(node, IDLE, word & FRESH);
+            } else {
+                self.take(node);
+                return Some(node);
+            }
+        }
+    }
+    fn take(&mut self, node: Node) {
+        self.counts[TO_TRIAL] += 1;
+        self.remove(node);
+    }
+    fn rescued(&mut self, node: Node) {
+        self.counts[TRIAL_TO_ACTIVE] += 1;
+        self.put(node, ACTIVE, AGE_START << AGE_SHIFT);
+    }
+    fn remove(&mut self, node: Node) {
+        let word = core::mem::take(self.lists.word_mut(node, 0));
+        if let Some(list) = (word & WHERE).checked_sub(1) {
+            self.lists.remove(list as ListId, node);
+        }
+    }
+    fn dirtied(&mut self, node: Node) {
+        let word = self.lists.word_mut(node, 0);
+        if *word & WHERE != 0 {
+            *word |= DIRTY;
+        }
+    }
+    fn worst_first(&self, each: &mut dyn FnMut(Node, bool)) {
+        self.lists.iter(IDLE).for_each(|node| each(node, false));
+        self.lists.iter(WINDOW).for_each(|node| each(node, false));
+        self.lists.iter(ACTIVE).for_each(|node| each(node, true));
+    }
+    fn inherit<G: Ghosts>(&mut self, _: &mut G, node: Node, hot: bool) {
+        if hot {
+            self.put(node, ACTIVE, AGE_START << AGE_SHIFT);
+        } else {
+            self.put(node, IDLE, 0);
+        }
+    }
+    fn transitions(&self) -> &[u64] {
+        &self.counts
+    }
+}

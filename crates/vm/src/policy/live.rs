@@ -1,0 +1,317 @@
+//! A policy as the live core uses it: by frames and page identities.
+//!
+//! A policy that keeps no ghosts uses frame numbers as its nodes. For one that does, a node outlives the frame: it goes from a page's
+//! frame to its ghost and back, and the ghosts are found by page in an open-addressing table (linear probing, no tombstones: what
+//! follows is moved back) that is at most half full. Everything is allocated when the policy is made.
+
+use super::{Admit, Arrival, FrameId, Ghosts, Node, PageId, Policy, See, Setup, Spec, Visitor};
+
+/// A policy in the core. No allocation after construction; each call O(1) amortised.
+pub trait LivePolicy: Send {
+    /// What it was made from.
+    fn spec(&self) -> Spec;
+    /// `page` is in memory in `frame` and mapped. `distance`: see [`Arrival`]. => frame unknown to the policy
+    fn admit(&mut self, frame: FrameId, page: PageId, why: Admit, distance: Option<u32>);
+    /// `page` is in memory in `frame`, and on trial from the start. => frame unknown to the policy
+    fn arrived_parked(&mut self, frame: FrameId, page: PageId);
+    /// A page on trial was touched and is mapped again.
+    fn referenced(&mut self, frame: FrameId);
+    /// Takes the next victims, the worst first, for their trial. Returns how many; fewer than asked only if there are no more.
+    fn victims(&mut self, out: &mut [FrameId]) -> usize;
+    /// As if it had been a victim. => frame is on a list of the policy
+    fn take(&mut self, frame: FrameId);
+    /// A victim could not be unmapped (pinned, locked): look elsewhere for a while.
+    fn refused(&mut self, frame: FrameId);
+    /// The page was given up or wired. => frame is on a list of the policy, or on trial
+    fn remove(&mut self, frame: FrameId);
+    /// The page on trial in `frame` was not touched; it has left memory. Ghosts are made here.
+    fn evicted(&mut self, frame: FrameId, page: PageId);
+    /// The page, which is not in memory, was given up: it need not be remembered.
+    fn forget(&mut self, page: PageId);
+    /// The page in `frame` was found written. => listed or on trial
+    fn dirtied(&mut self, frame: FrameId);
+    /// The budget is now `memory` pages.
+    fn resize(&mut self, memory: u32);
+    /// How long a trial is, in thousandths of the budget that may be on trial at a time. 0: the trial is no longer than a batch.
+    fn trial_permille(&self) -> u32;
+    /// Calls `each` with all listed frames, the worst first, and whether they are held to be in frequent use.
+    fn worst_first(&self, each: &mut dyn FnMut(FrameId, bool));
+    /// As [`LivePolicy::admit`], from another policy.
+    fn inherit(&mut self, frame: FrameId, hot: bool);
+    /// Bytes of its tables for each frame, ghosts included.
+    fn frame_bytes(&self) -> u64;
+    /// Calls `each` with the name of each transition between queues and how often it has happened.
+    fn transitions(&self, each: &mut dyn FnMut(&'static str, u64));
+    /// A copy of it, lists and all, as a fork makes one. Allocates.
+    fn clone_box(&self) -> Box<dyn LivePolicy>;
+}
+
+/// Which node a frame has, and which nodes remember which pages.
+#[derive(Clone, Debug)]
+struct Directory {
+    /// Node of a frame, plus one; 0: the policy does not know the frame.
+    node_of: Vec<u32>,
+    /// Frame of a node; of a free one, the next free node plus one.
+    frame_of: Vec<u32>,
+    /// Page of a ghost.
+    page_of: Vec<u64>,
+    /// Ghosts by hash, as node plus one.
+    table: Vec<u32>,
+    free: u32,
+    fresh: u32,
+}
+
+impl Directory {
+    fn new(frames: usize, ghosts: usize) -> Self {
+        let nodes = frames + ghosts;
+        Directory {
+            node_of: vec![0; frames],
+            frame_of: vec![0; nodes],
+            page_of: vec![0; nodes],
+            table: vec![0; (2 * ghosts).next_power_of_two().max(2)],
+            free: 0,
+            fresh: 0,
+        }
+    }
+    fn slot(&self, page: u64) -> usize {
+        // the upper half of a product with 2^64 / golden ratio (Knuth, vol. 3, 6.4)
+        (page.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize & (self.table.len() - 1)
+    }
+    fn find(&self, page: PageId) -> Option<usize> {
+        let mut at = self.slot(page.raw());
+        while let Some(node) = self.table[at].checked_sub(1) {
+            if self.page_of[node as usize] == page.raw() {
+                return Some(at);
+            }
+            at = (at + 1) & (self.table.len() - 1);
+        }
+        None
+    }
+    /// Takes the entry at `hole` out of the table and closes the gap.
+    fn unname(&mut self, mut hole: usize) -> Node {
+        let mask = self.table.len() - 1;
+        let node = self.table[hole] - 1;
+        let mut at = hole;
+        loop {
+            at = (at + 1) & mask;
+            let Some(next) = self.table[at].checked_sub(1) else { break };
+            let home = self.slot(self.page_of[next as usize]);
+            if (at.wrapping_sub(home) & mask) >= (at.wrapping_sub(hole) & mask) {
+                self.table[hole] = self.table[at];
+                hole = at;
+            }
+        }
+        self.table[hole] = 0;
+        node
+    }
+    fn remember(&mut self, node: Node, page: PageId) {
+        self.page_of[node as usize] = page.raw();
+        let mut at = self.slot(page.raw());
+        while self.table[at] != 0 {
+            at = (at + 1) & (self.table.len() - 1);
+        }
+        self.table[at] = node + 1;
+    }
+    fn bind(&mut self, frame: FrameId, node: Node) -> Node {
+        assert_eq!(self.node_of[frame.at()], 0, "the policy knows {frame:?} already");
+        self.node_of[frame.at()] = node + 1;
+        self.frame_of[node as usize] = frame.0;
+        node
+    }
+    fn take(&mut self) -> Node {
+        match self.free.checked_sub(1) {
+            Some(node) => {
+                self.free = self.frame_of[node as usize];
+                node
+            }
+            None => {
+                assert!((self.fresh as usize) < self.frame_of.len(), "the policy keeps more ghosts than it may");
+                self.fresh += 1;
+                self.fresh - 1
+            }
+        }
+    }
+    fn give(&mut self, node: Node) {
+        self.frame_of[node as usize] = self.free;
+        self.free = node + 1;
+    }
+    fn node(&self, frame: FrameId) -> Node {
+        self.node_of[frame.at()].checked_sub(1).expect("a frame that the policy knows")
+    }
+    fn unbind(&mut self, frame: FrameId) -> Node {
+        let node = self.node(frame);
+        self.node_of[frame.at()] = 0;
+        node
+    }
+}
+
+impl Ghosts for Directory {
+    fn forget(&mut self, node: Node) {
+        let at = self.find(PageId::from_raw(self.page_of[node as usize])).expect("a ghost is in the table");
+        self.unname(at);
+        self.give(node);
+    }
+}
+
+/// Nobody is remembered.
+struct NoGhosts;
+
+impl Ghosts for NoGhosts {
+    fn forget(&mut self, _: Node) {}
+}
+
+/// A policy with its nodes.
+#[derive(Clone)]
+pub struct Live<P> {
+    policy: P,
+    spec: Spec,
+    /// None if frames are nodes.
+    directory: Option<Directory>,
+}
+
+impl<P: Policy> Live<P> {
+    #[inline]
+    fn node(&self, frame: FrameId) -> Node {
+        self.directory.as_ref().map_or(frame.0, |d| d.node(frame))
+    }
+    #[inline]
+    fn frame(&self, node: Node) -> FrameId {
+        FrameId(self.directory.as_ref().map_or(node, |d| d.frame_of[node as usize]))
+    }
+}
+
+impl<P: Policy> LivePolicy for Live<P> {
+    fn spec(&self) -> Spec {
+        self.spec
+    }
+    fn admit(&mut self, frame: FrameId, page: PageId, why: Admit, distance: Option<u32>) {
+        let arrival = Arrival { why, distance };
+        let Some(directory) = &mut self.directory else {
+            self.policy.expect(frame.0);
+            self.policy.admit(&mut NoGhosts, frame.0, arrival);
+            return;
+        };
+        let node = match directory.find(page) {
+            Some(at) => {
+                let node = directory.unname(at);
+                if !why.is_refault() {
+                    self.policy.forget_ghost(node); // another page lives at that address now
+                }
+                node
+            }
+            None => directory.take(),
+        };
+        directory.bind(frame, node);
+        self.policy.expect(node);
+        self.policy.admit(directory, node, arrival);
+    }
+    fn arrived_parked(&mut self, frame: FrameId, page: PageId) {
+        self.forget(page);
+        let node = match &mut self.directory {
+            Some(directory) => {
+                let node = directory.take();
+                directory.bind(frame, node)
+            }
+            None => frame.0,
+        };
+        self.policy.arrived_taken(node);
+    }
+    fn referenced(&mut self, frame: FrameId) {
+        self.policy.rescued(self.node(frame));
+    }
+    fn victims(&mut self, out: &mut [FrameId]) -> usize {
+        let mut n = 0;
+        while n < out.len() {
+            let Some(node) = self.policy.victim() else { break };
+            out[n] = self.frame(node);
+            n += 1;
+        }
+        n
+    }
+    fn take(&mut self, frame: FrameId) {
+        self.policy.take(self.node(frame));
+    }
+    fn refused(&mut self, frame: FrameId) {
+        self.policy.refused(self.node(frame));
+    }
+    fn remove(&mut self, frame: FrameId) {
+        self.policy.remove(self.node(frame));
+        if let Some(directory) = &mut self.directory {
+            let node = directory.unbind(frame);
+            directory.give(node);
+        }
+    }
+    fn evicted(&mut self, frame: FrameId, page: PageId) {
+        match &mut self.directory {
+            Some(directory) => {
+                let node = directory.unbind(frame);
+                if let Some(at) = directory.find(page) {
+                    // it was renamed to where another page is remembered
+                    let old = directory.unname(at);
+                    self.policy.forget_ghost(old);
+                    directory.give(old);
+                }
+                directory.remember(node, page);
+                self.policy.evicted(directory, node);
+            }
+            None => self.policy.evicted(&mut NoGhosts, frame.0),
+        }
+    }
+    fn forget(&mut self, page: PageId) {
+        let Some(directory) = &mut self.directory else { return };
+        let Some(at) = directory.find(page) else { return };
+        let node = directory.unname(at);
+        self.policy.forget_ghost(node);
+        directory.give(node);
+    }
+    fn dirtied(&mut self, frame: FrameId) {
+        self.policy.dirtied(self.node(frame));
+    }
+    fn resize(&mut self, memory: u32) {
+        self.policy.resize(memory);
+    }
+    fn trial_permille(&self) -> u32 {
+        self.policy.trial_permille()
+    }
+    fn worst_first(&self, each: &mut dyn FnMut(FrameId, bool)) {
+        self.policy.worst_first(&mut |node, hot| each(self.frame(node), hot));
+    }
+    fn inherit(&mut self, frame: FrameId, hot: bool) {
+        match &mut self.directory {
+            Some(directory) => {
+                let node = directory.take();
+                directory.bind(frame, node);
+                self.policy.inherit(directory, node, hot);
+            }
+            None => self.policy.inherit(&mut NoGhosts, frame.0, hot),
+        }
+    }
+    fn frame_bytes(&self) -> u64 {
+        let ghost = P::NODE_BYTES as u64 + 4 + 8 + 4 * 4;
+        let directory = if self.directory.is_some() { 4 + 4 + 8 } else { 0 };
+        P::NODE_BYTES as u64 + directory + ghost * P::GHOSTS_PERMILLE as u64 / 1000
+    }
+    fn transitions(&self, each: &mut dyn FnMut(&'static str, u64)) {
+        P::TRANSITIONS.iter().zip(self.policy.transitions()).for_each(|(name, count)| each(name, *count));
+    }
+    fn clone_box(&self) -> Box<dyn LivePolicy> {
+        Box::new(self.clone())
+    }
+}
+
+/// Makes the policy of `spec` for a budget of `memory` pages in at most `frames` frames. Allocates.
+pub fn make(spec: &Spec, memory: u32, frames: usize) -> Box<dyn LivePolicy> {
+    struct Boxing(Spec, usize, u32);
+    impl Visitor for Boxing {
+        type Out = Box<dyn LivePolicy>;
+        fn visit<P: Policy>(self, policy: P) -> Box<dyn LivePolicy> {
+            let Boxing(spec, frames, ghosts) = self;
+            let directory = (P::GHOSTS_PERMILLE > 0).then(|| Directory::new(frames, ghosts as usize + 1));
+            Box::new(Live { policy, spec, directory })
+        }
+    }
+    let ghosts = spec.ghosts(memory);
+    // one node more than it may keep: a ghost is there before the oldest is forgotten for it
+    let nodes = if ghosts > 0 { frames as u32 + ghosts + 1 } else { frames as u32 };
+    spec.visit(&Setup { memory, nodes, ghosts, see: See::Trials }, Boxing(*spec, frames, ghosts))
+}
