@@ -78,7 +78,7 @@ fn pager(run: u64) -> SwapPager {
         let first = PageId::new(ObjectId(0), BASE + (first / run * 7919 % (STORED / run)) * run);
         let slots = pager.alloc_run(run as u32, first).expect("there is room");
         for k in 0..u64::from(slots.count) {
-            assert!(pager.assign(first.offset(k), Slot(slots.first.0 + k as u32), ContentHash(k)));
+            assert!(pager.assign(first.offset(k), Slot(slots.first.0 + k as u32), ContentHash::of(k)));
         }
     }
     pager

@@ -179,7 +179,7 @@ pub struct RunArgs {
     /// Do not encrypt what goes to swap
     ///
     /// By default it is encrypted (AEGIS-128L), with a key that is made for this run and never leaves the program's memory. That costs
-    /// less than half a microsecond per page each way. Pages are checked when they come back in either case.
+    /// about half a microsecond per page each way. Pages are checked when they come back in either case.
     #[arg(long)]
     pub no_encrypt: bool,
 

@@ -83,7 +83,7 @@ impl Builder {
         self
     }
     /// Whether what is written to swap is encrypted, with a key that is made here and never leaves this process. The default is `true`;
-    /// it costs less than half a microsecond per page each way. Without it, pages are still checked when they come back.
+    /// it costs about half a microsecond per page each way. Without it, pages are still checked when they come back.
     pub fn encrypt(mut self, on: bool) -> Self {
         self.encrypt = on;
         self

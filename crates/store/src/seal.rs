@@ -28,7 +28,7 @@
 //! bytes. It is masked with the page's identity (see [`ContentHash`]) instead of having object and index authenticated as associated
 //! data, because mremap renames pages and must not have to read them. The write's number is associated already, being the nonce.
 //!
-//! **Why AEGIS-128L.** Measured (bench/RESULTS-store.md): it seals at less than half of the cost of AES-128-GCM in ring, and a quarter of
+//! **Why AEGIS-128L.** Measured (bench/RESULTS-store.md): it seals at about half of the cost of AES-128-GCM in ring, and a quarter of
 //! the same in pure Rust. It is one of the winners of CAESAR, and an IRTF draft. The crate `aegis` brings its authors' C code, which
 //! finds AES-NI at run time and has a constant-time fallback; it calls no malloc, takes no lock once a key was added, and of
 //! thread-local storage it touches `errno` only, for lengths that are never passed here. aws-lc keeps its error queue in thread-local

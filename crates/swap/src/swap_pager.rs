@@ -1473,7 +1473,7 @@ mod tests {
             assert!(first.file == last.file && last.offset - first.offset == u64::from(run.count - 1) * 4096);
             assert!(last.offset < (1 << 20) + u64::from(lens[last.file as usize]) * 4096);
             for k in 0..run.count {
-                assert!(pager.assign(page(0, at), Slot(run.first.0 + k), ContentHash(0)));
+                assert!(pager.assign(page(0, at), Slot(run.first.0 + k), ContentHash::of(0)));
                 at += 1;
             }
         }
