@@ -48,6 +48,9 @@ pub enum Command {
     /// Give a running program more swap devices
     #[command(after_long_help = SWAPON_HELP)]
     Swapon(SwaponArgs),
+    /// Change how a running program's pages are chosen that go
+    #[command(after_long_help = POLICY_HELP)]
+    Policy(PolicyArgs),
     /// Empty a swap device of a running program, and take it away
     #[command(after_long_help = SWAPOFF_HELP)]
     Swapoff(SwapoffArgs),
@@ -229,6 +232,24 @@ Columns:
               inherited (the parent's, of a forked child, which only reads it)
 
 Exit status: 0; 1 if there is no such process, it is not under Overspill, or it is somebody else's.";
+
+const POLICY_HELP: &str = "\
+The policy takes over with the pages as they are, in the old one's order: none is lost or read again
+for it. What the old one remembered of pages that are out is forgotten.
+
+Exit status: 0; 1 if the program cannot be asked; 125 if there is no such policy.";
+
+/// Arguments of `overspill policy`.
+#[derive(Args, Debug)]
+pub struct PolicyArgs {
+    /// Process id or name (see `overspill run --name`) of the program
+    #[arg(value_name = "PID|NAME")]
+    pub program: String,
+
+    /// The policy, as for --policy of `overspill run`
+    #[arg(value_name = "POLICY")]
+    pub policy: String,
+}
 
 const SWAPON_HELP: &str = "\
 Devices are written as for --swap of `overspill run`. Those without a priority come after all that

@@ -9,7 +9,7 @@
 //! report      counters for people and as JSON
 //! config      the file of `overspill run --config`
 //! stat        `overspill stat`: reads the status block of a running program
-//! swaps       `overspill swaps`: the swap devices of a running program, over its control socket
+//! swaps       `overspill swaps` and `policy`: a running program is asked over its control socket
 //! swapon      `overspill swapon` and `swapoff`
 //! check       `overspill check`: what this machine offers
 //! sim         `overspill sim`: policies and sizes on recorded reference strings
@@ -90,6 +90,7 @@ fn main() -> ExitCode {
         args::Command::Run(args) => run::run(&args),
         args::Command::Stat(args) => stat::stat(&args),
         args::Command::Swaps(args) => swaps::swaps(&args),
+        args::Command::Policy(args) => swaps::policy(&args),
         args::Command::Swapon(args) => swapon::swapon(&args),
         args::Command::Swapoff(args) => swapon::swapoff(&args),
         args::Command::Check(args) => check::check(&args),

@@ -1,9 +1,9 @@
-//! `overspill swaps`: the swap devices of a running program, asked over its control socket.
+//! `overspill swaps`, the swap devices of a running program, and `overspill policy`: both over its control socket.
 
-use crate::Failure;
-use crate::args::SwapsArgs;
+use crate::args::{PolicyArgs, SwapsArgs};
 use crate::report::grouped;
 use crate::stat::NOTHING;
+use crate::{Failure, preflight};
 use overspill_linux::control::{Device, Reply, Request};
 use overspill_linux::control_client::{self, Connection};
 use overspill_linux::size::human;
@@ -43,6 +43,14 @@ pub fn swaps(args: &SwapsArgs) -> Result<u8, Failure> {
         }
         _ => Ok(0),
     }
+}
+
+/// Changes the policy.
+pub fn policy(args: &PolicyArgs) -> Result<u8, Failure> {
+    let policy = preflight::policy(Some(&args.policy))?;
+    let connection = connect(&args.program)?;
+    connection.send(&Request::Policy(policy), None).map_err(failed)?;
+    connection.receive().map(|_| 0).map_err(failed)
 }
 
 /// Asks for the devices.

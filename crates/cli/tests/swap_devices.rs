@@ -20,6 +20,7 @@ struct Running {
     child: Child,
     name: String,
     dir: PathBuf,
+    environment: Vec<(String, String)>,
 }
 
 impl Running {
@@ -31,7 +32,8 @@ impl Running {
         command.args(["run", "--name", &name]).args(options).arg("--").arg(program).arg(mib).arg(dir.join("stop"));
         command.env_remove("OVERSPILL_INJECT").envs(environment.iter().copied());
         let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("overspill runs");
-        let running = Running { child, name, dir: dir.into() };
+        let environment = environment.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
+        let running = Running { child, name, dir: dir.into(), environment };
         let start = Instant::now();
         while running.swaps().is_empty() {
             assert!(start.elapsed() < Duration::from_secs(20), "no control socket comes up");
@@ -54,6 +56,7 @@ impl Running {
     fn ask(&self, verb: &str, arguments: &[&str]) -> Output {
         let mut command = Command::new("timeout");
         command.args(["-s", "KILL", "60"]).arg(overspill()).args([verb, &self.name]).args(arguments);
+        command.envs(self.environment.iter().cloned());
         command.output().expect("overspill runs")
     }
 
@@ -271,9 +274,11 @@ fn nobody_else_may_ask() {
     }
     let dir = place("others");
     let places: [PathBuf; 1] = directories(&dir);
-    let running = Running::churn(&dir, "others", "4", &["--memory", "16M", "--swap", places[0].to_str().unwrap()], &[]);
+    // not the directory that other tests use at the same time
+    let own = [("XDG_RUNTIME_DIR", dir.to_str().unwrap())];
+    let running = Running::churn(&dir, "others", "4", &["--memory", "16M", "--swap", places[0].to_str().unwrap()], &own);
     let pid = running.child.id().to_string();
-    let command = dir.join("overspill");
+    let command = dir.join("command");
     fs::copy(overspill(), &command).expect("a copy that others can reach");
     let ask = |arguments: &[&str]| {
         let mut command = Command::new(&command);
@@ -285,7 +290,7 @@ fn nobody_else_may_ask() {
     refused(&ask(&["swaps", &running.name]), 1, &["no program of yours"]);
 
     // Even if somebody opens the directory and the socket to all, the process looks at who asks.
-    let sockets = overspill_linux::control_client::make_directory().expect("it is there");
+    let sockets = dir.join("overspill");
     let modes = |file: &Path, mode| fs::set_permissions(file, fs::Permissions::from_mode(mode)).expect("chmod");
     let socket = fs::read_dir(&sockets).expect("dir").flatten().map(|e| e.path());
     let socket = socket.into_iter().find(|p| p.to_str().unwrap().ends_with(&format!(".{}.sock", running.name))).expect("a socket");
@@ -340,6 +345,7 @@ fn requests_that_make_no_sense_are_answered() {
         (b"overspill/1 swapon file 0 0 /x", "no descriptor came"),
         (b"overspill/1 swapoff /x", "no such swap device"),
         (b"overspill/1 cancel", "no swapoff of yours"),
+        (b"overspill/1 policy best", "best"),
         (b"\0\0\0", "speaks version 1"),
         (&[b'x'; 3000], "longer than 2048 bytes"),
     ] {
@@ -356,6 +362,31 @@ fn requests_that_make_no_sense_are_answered() {
         assert!(talk(&packet).starts_with("error "), "{}", packet.escape_ascii());
     }
     assert_eq!(running.swaps().len(), 1);
+    running.end();
+    fs::remove_dir_all(&dir).expect("cleanup");
+}
+
+#[test]
+fn the_policy_changes_while_the_program_runs() {
+    if !able() {
+        return;
+    }
+    let dir = place("policy");
+    let places: [PathBuf; 1] = directories(&dir);
+    let running = Running::churn(&dir, "policy", "8", &["--memory", "16M", "--swap", places[0].to_str().unwrap()], &[]);
+    running.wait_until("pages in swap", |r| r.device(&places[0]).is_some_and(|d| d["used_bytes"].as_u64() > Some(4 * MIB)));
+    for round in 0..5 {
+        for policy in ["fifo", "2q:kin=0.3", "lirs", "use-once", "s3-fifo", "arc"] {
+            let output = running.ask("policy", &[policy]);
+            assert!(output.status.success() && output.stderr.is_empty(), "{round}: {output:?}");
+            let stat = running.ask("stat", &["--json"]);
+            let stat: serde_json::Value = serde_json::from_slice(&stat.stdout).expect("JSON");
+            let name = policy.split(':').next().unwrap();
+            assert!(stat["policy"].as_str().unwrap().starts_with(name), "{stat}");
+        }
+    }
+    refused(&running.ask("policy", &["best"]), 125, &["best", "fifo", "lirs"]);
+    refused(&running.ask("policy", &["fifo:size=3"]), 125, &["size"]);
     running.end();
     fs::remove_dir_all(&dir).expect("cleanup");
 }

@@ -20,6 +20,7 @@
 //!   overspill/1 swaps                                  device KEY=VALUE ... name=NAME    for each, then ok
 //!   overspill/1 swapon KIND BYTES PRIORITY NAME        ok                (BYTES 0: no limit; one descriptor comes along, SCM_RIGHTS)
 //!   overspill/1 swapoff NAME                           progress KEY=VALUE ...   ten a second, then ok KEY=VALUE ...
+//!   overspill/1 policy SPEC                            ok                (as for --policy)
 //!   overspill/1 cancel                                 (while a swapoff of this client's runs) it ends with an error
 //!   anything else, or what cannot be done              error SENTENCE
 //! ```
@@ -58,6 +59,8 @@ pub enum Request<'a> {
     },
     /// Move everything off the device of this name, and give it up.
     Swapoff(&'a [u8]),
+    /// Replace pages by this policy from now on.
+    Policy(&'a str),
     /// No further with the swapoff.
     Cancel,
 }
@@ -117,6 +120,8 @@ pub fn parse_request(packet: &[u8]) -> Result<Request<'_>, RequestError> {
         b"swaps" => bare(Request::Swaps),
         b"cancel" => bare(Request::Cancel),
         b"swapoff" => Ok(Request::Swapoff(device_name(rest)?)),
+        b"policy" if !rest.is_empty() => Ok(Request::Policy(core::str::from_utf8(rest).map_err(|_| RequestError::Words)?)),
+        b"policy" => Err(RequestError::Words),
         b"swapon" => {
             let (kind, rest) = word(rest);
             let (bytes, rest) = word(rest);
@@ -201,6 +206,7 @@ impl Request<'_> {
             Request::Swaps => packet.put(b"swaps"),
             Request::Cancel => packet.put(b"cancel"),
             Request::Swapoff(name) => packet.put(b"swapoff ").put(name),
+            Request::Policy(spec) => packet.put(b"policy ").put(spec.as_bytes()),
             Request::Swapon { kind, bytes, priority, name } => {
                 let _ = write!(packet, "swapon {} {bytes} {priority} ", kind.name());
                 packet.put(name)
@@ -399,6 +405,9 @@ mod tests {
         for (text, request) in [
             (&b"overspill/1 swaps"[..], Ok(Request::Swaps)),
             (b"overspill/1 swapoff /a b", Ok(Request::Swapoff(b"/a b"))),
+            (b"overspill/1 policy 2q:kin=0.2", Ok(Request::Policy("2q:kin=0.2"))),
+            (b"overspill/1 policy ", Err(RequestError::Words)),
+            (b"overspill/1 policy \xff", Err(RequestError::Words)),
             (
                 b"overspill/1 swapon block 4096 -7 /dev/x y",
                 Ok(Request::Swapon { kind: Kind::Block, bytes: 4096, priority: -7, name: b"/dev/x y" }),

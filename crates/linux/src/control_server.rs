@@ -16,6 +16,7 @@ use crate::sys::{self, Errno, Fd, futex_wait, sys};
 use core::fmt::Write;
 use core::mem::size_of;
 use core::sync::atomic::{AtomicU32, Ordering::*};
+use overspill_vm::policy::SpecError;
 use overspill_vm::types::DeviceId;
 
 /// Clients at a time.
@@ -251,6 +252,21 @@ fn answer(machine: &Machine, engine: Engine, client: &mut Client, index: usize, 
                 Err(why) => refuse(client, format_args!("{why}")),
             }
         }
+        Ok(Request::Policy(text)) => match text.parse() {
+            Ok(spec) => {
+                let new = machine.core.lock().vm.make_policy(&spec);
+                let old = machine.core.lock().vm.set_policy(new);
+                let mut name = Packet::new();
+                let _ = write!(name, "{spec}");
+                machine.status.policy.set(name.bytes());
+                drop(old); // outside of the lock
+                send(client, &ok())
+            }
+            Err(why) => {
+                let why: SpecError = why;
+                refuse(client, format_args!("{why}"))
+            }
+        },
         Ok(Request::Cancel) => match job.take_if(|j| j.client == Some(index)) {
             Some(job) => {
                 job.worker.end(machine);

@@ -116,6 +116,8 @@ pub struct Worker {
     buffers: *mut u8,
     run_pages: u32,
     flights_max: usize,
+    /// Flights whose buffers are charged.
+    ready: usize,
     flights: [Flight; FLIGHTS],
     in_flight: usize,
     progress: Progress,
@@ -164,14 +166,7 @@ impl Worker {
         let pages = (run_pages + TABLE_PAGES) * flights_max as u32;
         let io = Io::new(engine, FLIGHTS as u32 * 2).map_err(resources)?;
         let buffers = sys::map_anonymous((pages as usize) << PAGE_SHIFT).map_err(resources)?;
-        let begun = {
-            let mut core = machine.core.lock();
-            let begun = core.vm.swapoff_begin(device);
-            if begun.is_ok() {
-                core.vm.charge(pages);
-            }
-            begun
-        };
+        let begun = machine.core.lock().vm.swapoff_begin(device);
         let unmap = || {
             // SAFETY: the mapping made above, which nobody has seen.
             unsafe { sys::unmap(buffers, (pages as usize) << PAGE_SHIFT) };
@@ -182,12 +177,13 @@ impl Worker {
         })?;
         let start = sys::now_ns();
         let progress = Progress { left_pages: off.pages(), ..Progress::default() };
-        let worker = Worker {
+        Ok(Worker {
             io,
             off,
             buffers,
             run_pages,
             flights_max,
+            ready: 0,
             flights: [Flight::Free; FLIGHTS],
             in_flight: 0,
             progress,
@@ -196,17 +192,23 @@ impl Worker {
             left_then: off.pages(),
             no_room: false,
             over: false,
-        };
-        while sys::now_ns() - start < BUFFERS_NS {
-            let core = machine.core.lock();
-            if core.vm.charge_total() <= core.vm.limit() as u64 || machine.is_frozen() {
-                break;
-            }
+        })
+    }
+
+    /// Charges a further flight's buffer to the budget, if there is room for it; for the first one the page daemon makes room, and if it
+    /// cannot in a while the swapoff, which will help it, goes before.
+    fn make_ready(&mut self, machine: &Machine) {
+        let pages = self.run_pages + TABLE_PAGES;
+        let mut core = machine.core.lock();
+        let late = self.ready == 0 && sys::now_ns() - self.start > BUFFERS_NS;
+        if self.ready < self.flights_max && (core.vm.available() > pages || late) {
+            core.vm.charge(pages);
+            self.ready += 1;
+        } else if self.ready == 0 {
             drop(core);
             machine.ring_daemon();
             nap();
         }
-        Ok(worker)
     }
 
     /// The device.
@@ -230,8 +232,9 @@ impl Worker {
             }
             return State::Busy;
         }
+        self.make_ready(machine);
         let mut scans = 0;
-        while let Some(free) = self.flights[..self.flights_max].iter().position(|f| matches!(f, Flight::Free)) {
+        while let Some(free) = self.flights[..self.ready].iter().position(|f| matches!(f, Flight::Free)) {
             let Some(_swapping) = machine.swapping.try_lock() else {
                 self.pause(); // a fork
                 break;
@@ -262,7 +265,7 @@ impl Worker {
                 }
             }
         }
-        if self.in_flight == self.flights_max {
+        if self.ready > 0 && self.in_flight == self.ready {
             self.pause();
         }
         self.watch(machine)
@@ -302,7 +305,7 @@ impl Worker {
         let pages = (self.run_pages + TABLE_PAGES) * self.flights_max as u32;
         // SAFETY: the worker's own mapping; no I/O is in flight.
         unsafe { sys::unmap(self.buffers, (pages as usize) << PAGE_SHIFT) };
-        machine.core.lock().vm.uncharge(pages);
+        machine.core.lock().vm.uncharge((self.run_pages + TABLE_PAGES) * self.ready as u32);
     }
 
     fn buffer(&self, flight: usize, page: u32) -> *mut u8 {

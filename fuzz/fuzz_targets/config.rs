@@ -1,0 +1,15 @@
+//! The configuration file: no text panics, and every error is one line that begins with where.
+#![no_main]
+
+#[path = "../../crates/cli/src/config.rs"]
+#[allow(dead_code)]
+mod config;
+
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|text: &str| {
+    match config::parse(text) {
+        Ok(config) => config.swap.iter().for_each(|device| _ = device.device()),
+        Err(error) => assert!(error.starts_with("line ") && !error.contains('\n'), "{error:?}"),
+    }
+});
