@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""swapoff of a device full of pages, in runs and page by page: prints bench/RESULTS-swapoff.md.
+"""swapoff of a device full of pages, in runs and page by page: prints the table of bench/RESULTS-swapoff.md.
 
 A program under `overspill run` fills memory with random bytes, several times its budget, and waits. Then a second
 swap device comes, and the first goes, device to device. The same again with operations of one page, one at a time
