@@ -1,16 +1,20 @@
 //! `overspill sim`: reference strings replayed under policies and sizes.
 
-use crate::args::lab::{Output, SimArgs};
+use crate::args::lab::{Output, See, SimArgs, Switch};
 use crate::cost::CostModel;
 use crate::plot::{self, Panel, Series};
 use crate::progress::Meter;
 use crate::{Failure, trace};
-use overspill_lab::{Counts, Job, LabPolicy, Outcome, References, lru_curve, matrix};
+use overspill_lab::{
+    Counts, FAULTS_MEMORY_MIN, Job, LabPolicy, Layout, Live, Outcome, References, in_parallel, lru_curve, matrix, replay_faults,
+};
+use overspill_linux::setup;
 use overspill_linux::size::human;
 use overspill_trace::{Bits, Trace};
 use std::io::{self, Write};
 use std::path::Path;
 use std::sync::Mutex;
+use std::time::Instant;
 
 /// A policy and the SPEC that asked for it.
 pub struct Asked {
@@ -41,6 +45,8 @@ pub struct Row {
     /// Pages.
     pub memory: u32,
     pub counts: Counts,
+    /// With `--see faults`.
+    pub soft_faults: Option<u64>,
     pub seconds: f64,
     /// Of the faults, if they are an estimate.
     pub margin: Option<u64>,
@@ -65,12 +71,18 @@ pub fn references<'a>(name: &Path, pages: &'a [u32], unique: u32, writes: &'a Bi
 
 /// Runs the command; exit status 0.
 pub fn sim(args: &SimArgs) -> Result<u8, Failure> {
-    let asked = policies(&args.policy)?;
+    let mut asked = policies(&args.policy)?;
+    if args.see == See::Faults {
+        asked.retain(|asked| asked.policy != LabPolicy::Opt || args.policy.contains(&asked.given));
+    }
     let mut out = io::stdout().lock();
     let mut panels = Vec::new();
     for (index, file) in args.trace.iter().enumerate() {
         let trace = trace::load(file, &args.options, args.sample)?;
-        let rows = run(args, file, &trace, &asked)?;
+        let rows = match args.see {
+            See::All => run(args, file, &trace, &asked)?,
+            See::Faults => run_faults(args, file, &trace, &asked)?,
+        };
         let text = match args.format {
             Output::Json => json(file, &rows, args.sample),
             Output::Csv => csv(file, &rows, index == 0),
@@ -118,16 +130,74 @@ fn run(args: &SimArgs, file: &Path, trace: &Trace, asked: &[Asked]) -> Result<Ve
             model.seconds(&counts, (soft as f64 / rate) as u64)
         };
         let predicted_seconds = args.cost_model.as_ref().map(predicted);
-        Row { policy: asked.given.clone(), memory, counts, seconds: outcome.time.as_secs_f64(), margin, predicted_seconds }
+        Row {
+            policy: asked.given.clone(),
+            memory,
+            counts,
+            soft_faults: None,
+            seconds: outcome.time.as_secs_f64(),
+            margin,
+            predicted_seconds,
+        }
     });
     Ok(rows.collect())
 }
 
+/// Threads of the pager that read, at most.
+const READERS_MAX: usize = 16;
+
+/// `--see faults`: through the live core.
+fn run_faults(args: &SimArgs, file: &Path, trace: &Trace, asked: &[Asked]) -> Result<Vec<Row>, Failure> {
+    if args.sample.is_some() {
+        return Err(Failure::new("--see faults cannot be sampled, since the core works on whole memories; leave --sample out"));
+    }
+    let sizes = args.memory.pages(trace.unique().into(), trace.page_bytes).map_err(Failure::new)?;
+    if let Some(small) = sizes.iter().find(|&&size| size < FAULTS_MEMORY_MIN) {
+        return Err(Failure::new(format!(
+            "--see faults: a memory of {small} pages is too small for the live pager; take at least {FAULTS_MEMORY_MIN} pages, or --see all"
+        )));
+    }
+    let mut jobs = Vec::new();
+    for asked in asked {
+        let LabPolicy::Live(spec) = asked.policy else {
+            return Err(Failure::new("--see faults: opt knows the future and cannot run live; leave it out, or take --see all"));
+        };
+        jobs.extend(sizes.iter().map(|&memory| (asked, spec, memory)));
+    }
+    let string = references(file, &trace.pages, trace.unique(), &trace.writes)?;
+    let layout = Layout::new(&trace.numbers);
+    let readers = processors().min(READERS_MAX);
+    let meter = Mutex::new(Meter::new(format!("replaying {}", file.display())));
+    let progress = |done| {
+        if let Ok(mut meter) = meter.lock() {
+            meter.show(done as u64, jobs.len() as u64);
+        }
+    };
+    Ok(in_parallel(&jobs, processors(), progress, |&(asked, spec, memory)| {
+        let start = Instant::now();
+        let charged = setup::charged_pages(memory, readers, true);
+        let live = Live { memory, charged, readahead: args.readahead == Switch::On };
+        let (counts, soft_faults) = replay_faults(&spec, &string, &layout, &live);
+        Row {
+            policy: asked.given.clone(),
+            memory,
+            counts,
+            soft_faults: Some(soft_faults),
+            seconds: start.elapsed().as_secs_f64(),
+            margin: None,
+            predicted_seconds: args.cost_model.as_ref().map(|model| model.seconds(&counts, soft_faults)),
+        }
+    }))
+}
+
+fn processors() -> usize {
+    std::thread::available_parallelism().map_or(1, |n| n.get())
+}
+
 /// All jobs on all processors, with progress.
 pub fn replay(string: &References<'_>, jobs: &[Job], what: &str) -> Vec<Outcome> {
-    let threads = std::thread::available_parallelism().map_or(1, |n| n.get());
     let meter = Mutex::new(Meter::new(what));
-    matrix(string, jobs, threads, |done| {
+    matrix(string, jobs, processors(), |done| {
         if let Ok(mut meter) = meter.lock() {
             meter.show(done as u64, jobs.len() as u64);
         }
@@ -210,6 +280,9 @@ fn json(file: &Path, rows: &[Row], sample: Option<f64>) -> String {
             "pages_written": row.counts.pages_written,
             "seconds": row.seconds,
         });
+        if let Some(soft_faults) = row.soft_faults {
+            json["soft_faults"] = soft_faults.into();
+        }
         if let Some(seconds) = row.predicted_seconds {
             json["predicted_seconds"] = seconds.into();
         }
@@ -231,6 +304,7 @@ fn csv(file: &Path, rows: &[Row], with_names: bool) -> String {
     if with_names {
         let names = "trace,policy,memory_pages,references,unique_pages,faults,cold_faults,pages_written,seconds";
         text.push_str(names);
+        text.push_str(if rows[0].soft_faults.is_some() { ",soft_faults" } else { "" });
         text.push_str(if rows[0].predicted_seconds.is_some() { ",predicted_seconds" } else { "" });
         text.push_str(if rows[0].margin.is_some() { ",faults_margin_95" } else { "" });
         text.push('\n');
@@ -241,6 +315,7 @@ fn csv(file: &Path, rows: &[Row], with_names: bool) -> String {
         fields.extend([u64::from(row.memory), counts.references, counts.unique_pages].map(|number| number.to_string()));
         fields.extend([counts.faults, counts.cold_faults, counts.pages_written].map(|number| number.to_string()));
         fields.push(format!("{:.6}", row.seconds));
+        fields.extend(row.soft_faults.map(|soft_faults| soft_faults.to_string()));
         fields.extend(row.predicted_seconds.map(|seconds| format!("{seconds:.6}")));
         fields.extend(row.margin.map(|margin| margin.to_string()));
         text.push_str(&fields.join(","));
@@ -255,8 +330,9 @@ const COLUMNS_MAX: usize = 7;
 fn table(file: &Path, trace: &Trace, rows: &[Row], sample: Option<f64>) -> String {
     let counts = &rows[0].counts;
     let (references, unique, cold) = (counts.references, counts.unique_pages, counts.cold_faults);
+    let first = if rows[0].soft_faults.is_some() { "first touches" } else { "first references" };
     let mut text = format!(
-        "{}: {references} references to {unique} pages of {} ({cold} faults are first references)\n",
+        "{}: {references} references to {unique} pages of {} ({cold} faults are {first})\n",
         file.display(),
         human(u64::from(trace.page_bytes))
     );
@@ -269,6 +345,10 @@ fn table(file: &Path, trace: &Trace, rows: &[Row], sample: Option<f64>) -> Strin
         Some(_) => "faults, estimated with a margin of 95 % confidence, and miss ratio, by memory in pages\n",
     });
     text.push_str(&grid(rows, faults));
+    if rows[0].soft_faults.is_some() {
+        text.push_str("soft faults\n");
+        text.push_str(&grid(rows, |row| row.soft_faults.map_or(String::new(), |soft_faults| soft_faults.to_string())));
+    }
     if rows.iter().any(|row| row.counts.pages_written > 0) {
         text.push_str("pages written\n");
         text.push_str(&grid(rows, |row| row.counts.pages_written.to_string()));

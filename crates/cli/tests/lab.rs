@@ -317,3 +317,39 @@ fn help_fits_the_terminal() {
         assert!(stdout.lines().all(|line| line.chars().count() <= 110), "{stdout}");
     }
 }
+
+/// What the live pager would see of a small program: a first touch of each page, and nothing of what stays mapped.
+#[test]
+fn see_faults_counts_what_the_live_pager_sees() {
+    let dir = Dir::new("faults");
+    let string = |pages: u32| (0..pages).map(|page| format!("{page} w\n")).collect::<String>().repeat(2);
+    let small = dir.file("small.txt", string(1000));
+    let large = dir.file("large.txt", string(4000));
+    let sim = |trace: &str, more: &[&str]| {
+        let arguments = ["sim", "--trace", trace, "--policy", "fifo", "--memory", "3000", "--format", "json"];
+        json_lines(&succeeds(&[&arguments, more].concat()).0).remove(0)
+    };
+    let fits = sim(&small, &["--see", "faults", "--readahead", "off"]);
+    assert_eq!((&fits["faults"], &fits["cold_faults"], &fits["soft_faults"]), (&1000.into(), &1000.into(), &0.into()));
+    let not = sim(&large, &["--see", "faults", "--readahead", "off"]);
+    assert_eq!(not["cold_faults"], 4000);
+    assert_eq!(not["faults"].as_u64().unwrap() + not["soft_faults"].as_u64().unwrap(), 8000, "a loop that is too large: {not}");
+    assert!(not["pages_written"].as_u64().unwrap() > 4000, "{not}");
+    let ahead = sim(&large, &["--see", "faults"]);
+    assert!(ahead["faults"].as_u64() < Some(2000), "windows of many pages: {ahead}");
+    let all = sim(&large, &["--see", "all"]);
+    assert_eq!((&all["faults"], &all["cold_faults"]), (&8000.into(), &4000.into()));
+    assert!(all.get("soft_faults").is_none(), "{all}");
+}
+
+#[test]
+fn see_faults_refuses_what_the_core_cannot_do() {
+    let dir = Dir::new("faults-refused");
+    let trace = dir.file("loop.txt", loop_of_three());
+    let sim = ["sim", "--trace", &trace, "--see", "faults", "--memory"];
+    refused(&[&sim[..], &["2000", "--policy", "lru"]].concat(), 125, &["2000 pages", "at least 2048"]);
+    refused(&[&sim[..], &["3000", "--policy", "lru", "opt"]].concat(), 125, &["opt", "--see all"]);
+    refused(&[&sim[..], &["3000", "--policy", "lru", "--sample", "0.5"]].concat(), 125, &["--sample"]);
+    let (stdout, _) = succeeds(&[&sim[..], &["3000", "--policy", "all", "--format", "json"]].concat());
+    assert_eq!(json_lines(&stdout).len(), overspill_vm::policy::NAMES.len());
+}

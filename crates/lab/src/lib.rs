@@ -4,21 +4,25 @@
 //!   reference string  ──  replay   one policy at one size, page-exact: cold start, demand paging, every reference told
 //!   (dense page ids)      curve    LRU at all sizes in one pass (stack distances)
 //!                         opt      Belady's MIN
+//!                         faults   what the live machine would see and count: the core itself, fault by fault
 //!                         matrix   many of these over threads, with progress
 //! ```
 //!
-//! The policies are the ones that run live ([`overspill_vm::policy`]), with every reference told and one eviction at a time. All
+//! The policies are the ones that run live ([`overspill_vm::policy`]), with every reference told and one eviction at a time (or, in `faults`, as
+//! they are told live). All
 //! counts are integers, nothing is sampled.
 
 #![forbid(unsafe_code)]
 
 mod curve;
+mod faults;
 mod matrix;
 mod opt;
 mod replay;
 mod string;
 
 pub use curve::{Curve, lru_curve};
-pub use matrix::{Job, Outcome, matrix};
+pub use faults::{FAULTS_MEMORY_MIN, Layout, Live, replay_faults};
+pub use matrix::{Job, Outcome, in_parallel, matrix};
 pub use replay::{Counts, LabPolicy, replay};
 pub use string::References;

@@ -31,12 +31,9 @@ pub struct Outcome {
 /// # Panics
 /// If `threads` or a job's memory is zero.
 pub fn matrix(string: &References<'_>, jobs: &[Job], threads: usize, progress: impl Fn(usize) + Sync) -> Vec<Outcome> {
-    assert!(threads > 0, "no thread to work");
     let lru: LabPolicy = "lru".parse().expect("it is in the table");
     let of_lru = jobs.iter().filter(|job| job.policy == lru).count();
     let curve: OnceLock<(Curve, Duration)> = OnceLock::new();
-    let outcomes = Mutex::new(vec![None; jobs.len()]);
-    let (next, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
     let one = |job: &Job| {
         let start = Instant::now();
         if job.policy == lru && of_lru > LRU_JOBS_ONE_BY_ONE {
@@ -46,6 +43,22 @@ pub fn matrix(string: &References<'_>, jobs: &[Job], threads: usize, progress: i
         let counts = replay(&job.policy, string, job.memory);
         Outcome { counts, time: start.elapsed() }
     };
+    in_parallel(jobs, threads, progress, one)
+}
+
+/// What `one` makes of each of `jobs`, in their order, on `threads` threads. `progress` as in [`matrix`].
+///
+/// # Panics
+/// If `threads` is zero, or `one` panics.
+pub fn in_parallel<J: Sync, T: Send>(
+    jobs: &[J],
+    threads: usize,
+    progress: impl Fn(usize) + Sync,
+    one: impl Fn(&J) -> T + Sync,
+) -> Vec<T> {
+    assert!(threads > 0, "no thread to work");
+    let outcomes = Mutex::new(jobs.iter().map(|_| None).collect::<Vec<_>>());
+    let (next, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
     let work = || {
         while let Some((n, job)) = Some(next.fetch_add(1, Relaxed)).and_then(|n| Some((n, jobs.get(n)?))) {
             let outcome = one(job);
@@ -59,7 +72,7 @@ pub fn matrix(string: &References<'_>, jobs: &[Job], threads: usize, progress: i
         });
         work();
     });
-    outcomes.into_inner().expect("no job has panicked").into_iter().map(|o| o.expect("each job was done")).collect()
+    outcomes.into_inner().expect("no job has panicked").into_iter().map(|o: Option<T>| o.expect("each job was done")).collect()
 }
 
 /// So many sizes of LRU are replayed one by one; with more, one pass over the string with a tree is less work.

@@ -129,6 +129,13 @@ pub fn cluster_pages(memory_pages: u32) -> usize {
     Config::new(memory_pages, 1).readahead_pages_max as usize
 }
 
+/// Pages of a budget of `memory_pages` that go to the machine's own buffers: those of `readers` readers, and those that writes are
+/// sealed in if swap is encrypted.
+pub fn charged_pages(memory_pages: u32, readers: usize, sealed: bool) -> u32 {
+    let writes = daemon::writes(memory_pages, sealed);
+    (readers * reader::buffer_pages(cluster_pages(memory_pages)) + daemon::buffer_pages(writes, sealed)) as u32
+}
+
 /// Opens the two userfaultfds: for the program's ranges and for the parking area.
 ///
 /// # Errors
@@ -223,9 +230,8 @@ pub fn machine(options: &Options<'_>, status: &'static Status) -> Result<Machine
         unsafe { core::ptr::read_volatile(zeroes.add(i << PAGE_SHIFT)) };
     }
     let mut vm = Vm::new(config, pager, &status.counters).map_err(SetupError::Config)?;
-    vm.charge((options.readers * reader::buffer_pages(cluster_pages(memory_pages))) as u32);
+    vm.charge(charged_pages(memory_pages, options.readers, content.is_sealed()));
     status.counters.swap_capacity_bytes.set(capacity * PAGE_SIZE as u64);
-    vm.charge(daemon::buffer_pages(writes, content.is_sealed()) as u32);
     status.policy.set(options.policy.to_string().as_bytes());
     status.engine.set(options.engine.name().as_bytes());
     status.swap.set(self::names(options.swap).as_bytes());

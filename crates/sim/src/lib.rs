@@ -43,7 +43,7 @@ mod transfers;
 mod world;
 
 pub use model_pager::ModelPager;
-pub use replay::{ReplayConfig, replay};
+pub use replay::{ReplayConfig, ReplayCounts, replay, replay_counts};
 pub use scenario::{Bug, Failure, Faults, PagerKind, Report, Scenario};
 
 use overspill_swap::SwapPager;

@@ -41,6 +41,8 @@ pub struct ReplayConfig {
     pub zero_ahead_pages_max: Option<u32>,
     /// Slots of the swap device.
     pub slots: u32,
+    /// Pages of the budget that the machine keeps for its own buffers.
+    pub charged_pages: u32,
     /// The most decisions that are remembered.
     pub decisions_max: usize,
 }
@@ -55,6 +57,7 @@ impl ReplayConfig {
             readahead_pages_max: None,
             zero_ahead_pages_max: None,
             slots: u32::try_from(pages).unwrap_or(u32::MAX).saturating_add(1024),
+            charged_pages: 0,
             decisions_max: 1 << 20,
         }
     }
@@ -74,10 +77,38 @@ impl ReplayConfig {
 /// assert!(decisions.iter().any(|d| matches!(d, Decision::Write(_))));
 /// ```
 pub fn replay(references: &[(u64, bool)], config: &ReplayConfig) -> Vec<Decision> {
-    run(references, config).vm.decisions().to_vec()
+    run(references.iter().copied(), config).vm.decisions().to_vec()
 }
 
-fn run(references: &[(u64, bool)], config: &ReplayConfig) -> Stepped {
+/// What the core counted in a replay.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct ReplayCounts {
+    /// Faults that were answered with fresh pages.
+    pub first_touches: u64,
+    /// Faults on pages on trial.
+    pub soft_faults: u64,
+    /// Faults that had to read.
+    pub hard_faults: u64,
+    /// Pages written to the device.
+    pub pages_out: u64,
+}
+
+/// As [`replay`], for strings of any length: nothing is remembered of them but what the core counted.
+///
+/// # Panics
+/// As [`replay`].
+pub fn replay_counts(references: impl IntoIterator<Item = (u64, bool)>, config: &ReplayConfig) -> ReplayCounts {
+    let machine = run(references, &ReplayConfig { decisions_max: 0, ..config.clone() });
+    let counters = machine.vm.counters();
+    ReplayCounts {
+        first_touches: counters.zero_fills.get() - counters.zero_ahead_pages.get(),
+        soft_faults: counters.soft_faults.get(),
+        hard_faults: counters.hard_faults.get(),
+        pages_out: counters.pages_out.get(),
+    }
+}
+
+fn run(references: impl IntoIterator<Item = (u64, bool)>, config: &ReplayConfig) -> Stepped {
     let least = (MEMORY_BYTES_MIN >> PAGE_SHIFT) as u32;
     let mut core = Config {
         policy: config.policy,
@@ -90,6 +121,7 @@ fn run(references: &[(u64, bool)], config: &ReplayConfig) -> Stepped {
         SwapPager::new(overspill_swap::Config { pages_max: config.pages, slots_max: config.slots, devices_max: 1, extents_max: 0 });
     let mut vm = Vm::new(core, pager, counters()).expect("a good configuration");
     vm.set_limit(config.memory_pages);
+    vm.charge(config.charged_pages);
     let mut machine = Stepped {
         pages: config.pages,
         mapped: vec![None; config.pages as usize],
@@ -99,7 +131,7 @@ fn run(references: &[(u64, bool)], config: &ReplayConfig) -> Stepped {
         batch: Vec::with_capacity(STEP_PAGES_MAX as usize),
         vm,
     };
-    for (n, &(page, write)) in references.iter().enumerate() {
+    for (n, (page, write)) in references.into_iter().enumerate() {
         machine.reference(page, write.then_some(n as u64 + 1));
     }
     machine
@@ -303,7 +335,8 @@ mod tests {
     #[test]
     fn stale_copies_do_not_fill_the_device() {
         let string: Vec<(u64, bool)> = (0..4500).map(|n| (n % 900, true)).collect();
-        let machine = run(&string, &ReplayConfig { slots: 460, readahead_pages_max: Some(1), ..ReplayConfig::new(600, 900) });
+        let machine =
+            run(string.iter().copied(), &ReplayConfig { slots: 460, readahead_pages_max: Some(1), ..ReplayConfig::new(600, 900) });
         assert_eq!(machine.vm.counters().over_budget.get(), 0);
     }
 
@@ -318,7 +351,7 @@ mod tests {
         for (pages, enough) in [(fits, true), (fits + u64::from(2 * change), false)] {
             let mut string: Vec<(u64, bool)> = (0..pages).map(|page| (page, true)).collect();
             string.extend((0..30_000).map(|_| (rng.below(pages), rng.chance(500))));
-            let machine = run(&string, &ReplayConfig { slots, ..ReplayConfig::new(memory, pages) });
+            let machine = run(string.iter().copied(), &ReplayConfig { slots, ..ReplayConfig::new(memory, pages) });
             assert_eq!(machine.vm.counters().over_budget.get() == 0, enough, "{pages} pages");
         }
     }

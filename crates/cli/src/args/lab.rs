@@ -36,6 +36,12 @@ Counting:
   `cold_faults` (first references) among them; `pages_written` are evictions of pages that were written
   since they came in. All counts are exact, unless --sample is given.
 
+  With --see faults the string goes through the live core instead, page daemon and all: the policy is told
+  what it would be told live, the faults. `faults` are first touches and hard faults, `cold_faults` the
+  first touches, `soft_faults` the touches of pages on trial. The pager's buffers are taken off the memory
+  as `overspill run` does it on this machine. What is not known is when things happen: here everything is
+  done at once. docs/LAB.md compares it with live runs.
+
 Cost model:
   NAME[:KEY=VALUE,...], times in microseconds. NAME: ssd or disk.
     fault    each hard fault and first touch: telling us, and copying the page in   ssd 10   disk 10
@@ -68,6 +74,24 @@ pub enum Output {
     Csv,
 }
 
+/// What policies are told.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub enum See {
+    /// Every reference, as papers count
+    All,
+    /// First touches, soft faults and hard faults, as live
+    Faults,
+}
+
+/// On or off.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Switch {
+    /// As live
+    On,
+    /// One page per fault
+    Off,
+}
+
 /// Arguments of `overspill sim`.
 #[derive(Args, Debug)]
 pub struct SimArgs {
@@ -82,6 +106,14 @@ pub struct SimArgs {
     /// Sizes of memory: pages, bytes with a unit, or a share: LIST or LOW:HIGH:STEPS
     #[arg(short, long, value_name = "LIST|LOW:HIGH:STEPS")]
     pub memory: Sizes,
+
+    /// What policies are told: every reference, or what the live pager sees
+    #[arg(long, value_enum, default_value = "all", value_name = "WHAT")]
+    pub see: See,
+
+    /// With --see faults: read ahead and fill ahead as `overspill run` does, or page by page
+    #[arg(long, value_enum, default_value = "on", value_name = "SWITCH")]
+    pub readahead: Switch,
 
     /// How to print the results
     #[arg(long, value_enum, default_value = "table")]
