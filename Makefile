@@ -3,7 +3,7 @@
 CARGO ?= cargo
 PYTHON ?= python3
 
-.PHONY: help demo test bench lint soak need-cargo need-python build
+.PHONY: help demo test bench lint soak need-cargo need-cc need-python build
 
 help:
 	@echo 'make demo    sort a 330 MB file in half of the memory that sort needs, and show what the pager did'
@@ -23,7 +23,7 @@ test: need-python build
 bench: need-python build
 	$(PYTHON) bench/run.py
 
-lint: need-cargo
+lint: need-cargo need-cc
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS=-Dwarnings $(CARGO) doc --workspace --no-deps
@@ -32,12 +32,17 @@ soak: need-python build
 	$(PYTHON) scripts/soak.py
 	OVERSPILL_SWAPOFFS=240 $(CARGO) test --release -p overspill-cli --test swap_devices random_moments -- --nocapture
 
-build: need-cargo
+build: need-cargo need-cc
 	$(CARGO) build --release --workspace
 
 need-cargo:
 	@command -v $(CARGO) >/dev/null || { \
 		echo 'Overspill is built with cargo, which is not installed: get Rust from https://rustup.rs and try again.'; \
+		exit 1; }
+
+need-cc:
+	@command -v $${CC:-cc} >/dev/null || { \
+		echo 'Parts of Overspill (encryption, zstd, xz) are built with a C compiler, and there is no cc: install gcc or clang and try again.'; \
 		exit 1; }
 
 need-python:
