@@ -1,6 +1,6 @@
 //! Swap devices that come and go under real programs, with the agent: `swaps`, `swapon`, `swapoff`, and what they refuse.
 //!
-//! `OVERSPILL_SWAPOFFS` is how many swapoffs the long test makes (16 without it; `make soak` makes 200 and more).
+//! `OVERSPILL_SWAPOFFS` is how many swapoffs the long test makes, half of them with each engine (16 without it; 400 in `make soak`).
 
 mod common;
 
