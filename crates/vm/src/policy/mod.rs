@@ -19,7 +19,7 @@
 //! no addresses, no clock. Live, [`live::Live`] gives out the nodes (a page that a policy remembers after its eviction, a *ghost*,
 //! is found by a table of fixed size); in the lab a page's node is its dense number. A policy allocates in `new` only.
 //!
-//! Adding a policy: one file here, its `mod` line, and one line in the table at [`policies!`].
+//! Adding a policy: one file here, its `mod` line, and one line in the table in `policies!`.
 
 mod ages;
 mod aging;
