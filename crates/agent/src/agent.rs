@@ -752,12 +752,16 @@ impl Agent {
         share: Inherited,
     ) -> Result<(), Errno> {
         let machine = self.machine;
+        machine.map.forked();
+        // SAFETY: this is the process's only thread and holds no desk; the desk's lock guards no value of its own.
+        unsafe { self.desk.forked() };
         machine.frozen.store(0, Relaxed);
         machine.daemon_sleeps.store(false, Relaxed);
         machine.waiters.store(0, Relaxed);
         machine.starved.store(false, Relaxed);
         machine.duty.reset();
         machine.retired.store(0, Relaxed);
+        core.vm.uncharge(machine.swapoff_charge.swap(0, Relaxed));
         self.stacks.only_mine();
         self.state.store(IDLE, Relaxed);
         self.outstanding.store(0, Relaxed);
