@@ -202,6 +202,10 @@ impl Policy for Lirs {
         self.stack.touch(node)
     }
     #[inline]
+    fn touch_beside(&self, node: Node) -> u32 {
+        self.stack.touch_beside(node)
+    }
+    #[inline]
     fn admit<G: Ghosts>(&mut self, ghosts: &mut G, node: Node, _: Arrival) {
         self.bury(ghosts);
         self.last = Some(node);
