@@ -265,6 +265,7 @@ pub fn machine(options: &Options<'_>, status: &'static Status) -> Result<Machine
         frozen: AtomicU32::new(0),
         duty: Duty::default(),
         retired: AtomicU32::new(0),
+        record: None,
         quit: AtomicBool::new(false),
         quit_event: AtomicI32::new(-1),
         zeroes: zeroes as usize,
