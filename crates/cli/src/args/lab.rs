@@ -42,7 +42,7 @@ Counting:
   first touches, `soft_faults` the touches of pages on trial. The pager's buffers are taken off the memory
   as `overspill run` does it on this machine. What is not known is when things happen: here everything is
   done at once. docs/LAB-FAULTS.md compares it with live
-  runs: so far it predicts a third to two fifths too few hard faults, but the right order of policies.
+  runs: so far it predicts a quarter to two fifths too few hard faults.
 
 Cost model:
   NAME[:KEY=VALUE,...], times in microseconds. NAME: ssd or disk.
