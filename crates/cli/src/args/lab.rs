@@ -41,7 +41,8 @@ Counting:
   what it would be told live, the faults. `faults` are first touches and hard faults, `cold_faults` the
   first touches, `soft_faults` the touches of pages on trial. The pager's buffers are taken off the memory
   as `overspill run` does it on this machine. What is not known is when things happen: here everything is
-  done at once. docs/LAB.md compares it with live runs.
+  done at once. docs/LAB-FAULTS.md compares it with live
+  runs: so far it predicts a quarter to two fifths too few hard faults.
 
 Cost model:
   NAME[:KEY=VALUE,...], times in microseconds. NAME: ssd or disk.
