@@ -775,6 +775,7 @@ impl Agent {
             record.stop();
             core.vm.set_mapped_max(u32::MAX);
         }
+        core.vm.uncharge(machine.swapoff_charge.swap(0, Relaxed));
         self.stacks.only_mine();
         self.state.store(IDLE, Relaxed);
         self.outstanding.store(0, Relaxed);

@@ -6,7 +6,7 @@ mod common;
 
 use common::{able, build, overspill, place};
 use std::fs;
-use std::io::Read;
+use std::io::{BufRead, Read};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -226,6 +226,50 @@ fn what_cannot_be_is_refused_and_nothing_changes() {
     second.args(["run", "--memory", "16M", "--name", &running.name, "true"]);
     refused(&second.output().expect("overspill runs"), 125, &["--name", "runs already"]);
     running.end();
+    fs::remove_dir_all(&dir).expect("cleanup");
+}
+
+/// Several pages of one read are parked then: the reader once had a place for one only, since nothing else had parked more.
+#[test]
+fn the_only_device_is_emptied_into_memory() {
+    if !able() {
+        return;
+    }
+    let dir = place("memory");
+    let places: [PathBuf; 1] = directories(&dir);
+    let here = places[0].to_str().unwrap();
+    let program = build(&dir, "shrink.c");
+    for engine in ["io_uring", "psync"] {
+        let name = format!("memory-{engine}-{}", std::process::id());
+        let child = Command::new(overspill())
+            .args(["run", "--name", &name, "--memory", "48M", "--engine", engine, "--swap", here, "--"])
+            .arg(&program)
+            .args(["160", "32"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("overspill runs");
+        let mut running = Running { child, name, dir: dir.clone(), environment: Vec::new() };
+        let mut out = std::io::BufReader::new(running.child.stdout.take().unwrap());
+        let mut line = String::new();
+        out.read_line(&mut line).expect("it says so");
+        assert_eq!(line, "ready\n");
+        assert!(running.device(&places[0]).is_some_and(|d| d["used_bytes"].as_u64() > Some(16 * MIB)), "{:?}", running.swaps());
+        let output = running.ask("swapoff", &[here]);
+        assert!(output.status.success(), "{output:?}");
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(text.contains(" 0 B to other devices") && !text.contains(" 0 B into memory"), "{text}");
+        assert!(running.swaps().is_empty());
+        let stat = running.ask("stat", &["--json"]);
+        let stat: serde_json::Value = serde_json::from_slice(&stat.stdout).expect("JSON");
+        assert_eq!((&stat["swap_used_bytes"], &stat["swap_capacity_bytes"]), (&0.into(), &0.into()));
+        assert!(stat["memory_peak_bytes"].as_u64() <= Some(50 * MIB), "{stat}");
+        drop(running.child.stdin.take());
+        line.clear();
+        out.read_line(&mut line).expect("its result");
+        assert_eq!(line, "all bytes right\n");
+        assert!(running.child.wait().expect("it ends").success());
+    }
     fs::remove_dir_all(&dir).expect("cleanup");
 }
 

@@ -6,6 +6,7 @@ use crate::setup::{DEVICES_MAX, device_slots};
 use crate::swap_file::SwapFile;
 use core::fmt;
 use overspill_swap::swap_pager::{AddDeviceError, DeviceState};
+use overspill_vm::pager::Pager;
 use overspill_vm::types::{DeviceId, PAGE_SIZE};
 
 /// Calls `with` with a `device` packet for each device, until it returns `false`. Returns whether it never did.
@@ -100,7 +101,12 @@ pub fn add(machine: &Machine, file: SwapFile, name: &[u8], priority: i16, mut wa
 pub fn remove(machine: &Machine, device: DeviceId) {
     let mut map = machine.map.write();
     let file = map.files[device.0 as usize].take();
-    note_capacity(machine, machine.core.lock().vm.pager().capacity());
+    let (capacity, used) = {
+        let core = machine.core.lock();
+        (core.vm.pager().capacity(), core.vm.pager().used())
+    };
+    note_capacity(machine, capacity);
+    machine.status.counters.swap_used_bytes.set(used * PAGE_SIZE as u64);
     drop(map);
     drop(file); // the end of a long file takes its time, and needs no lock
 }

@@ -196,6 +196,8 @@ pub struct Machine {
     pub frozen: AtomicU32,
     /// Which handler reads messages.
     pub duty: Duty,
+    /// Pages of buffers that a swapoff has charged to the budget. A forked child has no swapoff.
+    pub swapoff_charge: AtomicU32,
     /// Devices that failed too often, by number: what is on them should go elsewhere.
     pub retired: AtomicU32,
     /// Where page references are recorded, if they are.

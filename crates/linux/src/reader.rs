@@ -5,6 +5,7 @@
 
 use crate::io::{Done, Engine, Io};
 use crate::machine::{Core, Machine, Space};
+use crate::park::ParkPlace;
 use crate::sys::{self, Errno};
 use core::sync::atomic::Ordering::Relaxed;
 use overspill_store::PageBytes;
@@ -97,11 +98,11 @@ pub unsafe fn arrived(
     count_io(machine, &mut core, op.slot, false, op.count, since, result);
     let next = core.vm.page_in_arrived(op, bounds, check, &mut places).and_then(|next| issue(&map, &core, next));
     // a page left parked needs a place; without one it is mapped
-    let mut parked = None;
+    let mut parking = [ParkPlace(0); CLUSTER_PAGES_MAX];
     for (i, place) in places[..op.count as usize].iter_mut().enumerate() {
-        if let Place::Park(frame) = *place {
+        if let Place::Park(_) = *place {
             match core.park.take(1) {
-                Some((at, _)) => parked = Some((i as u32, frame, at)),
+                Some((at, _)) => parking[i] = at,
                 None => *place = Place::Map,
             }
         }
@@ -121,8 +122,8 @@ pub unsafe fn arrived(
                 wake = true;
                 i += 1;
             }
-            Place::Park(_) => {
-                let (_, frame, at) = parked.expect("one page is left parked");
+            Place::Park(frame) => {
+                let at = parking[i as usize];
                 let to = machine.parking.0 + ((at.0 as usize) << PAGE_SHIFT);
                 // SAFETY: the place is ours and absent; the buffer page holds what was read and checked.
                 let moved = unsafe { map.parking.copy(to, buffer.add((i as usize) << PAGE_SHIFT), PAGE_SIZE) };

@@ -264,6 +264,7 @@ pub fn machine(options: &Options<'_>, status: &'static Status) -> Result<Machine
         starved: AtomicBool::new(false),
         frozen: AtomicU32::new(0),
         duty: Duty::default(),
+        swapoff_charge: AtomicU32::new(0),
         retired: AtomicU32::new(0),
         record: None,
         quit: AtomicBool::new(false),

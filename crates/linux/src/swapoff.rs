@@ -24,7 +24,7 @@ use crate::io::{Done, Engine, Io};
 use crate::machine::Machine;
 use crate::reader;
 use crate::sys::{self, Errno, IoVec, futex_wait};
-use core::sync::atomic::AtomicU32;
+use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use overspill_store::PageBytes;
 use overspill_vm::pager::{IoResult, Pager};
 use overspill_vm::types::{ContentHash, DeviceId, PAGE_SHIFT, PAGE_SIZE, Slot};
@@ -166,6 +166,8 @@ impl Worker {
         let pages = (run_pages + TABLE_PAGES) * flights_max as u32;
         let io = Io::new(engine, FLIGHTS as u32 * 2).map_err(resources)?;
         let buffers = sys::map_anonymous((pages as usize) << PAGE_SHIFT).map_err(resources)?;
+        // SAFETY: our own fresh mapping; a forked child has no swapoff.
+        let _ = unsafe { sys::madvise(buffers as usize, (pages as usize) << PAGE_SHIFT, libc::MADV_DONTFORK) };
         let begun = machine.core.lock().vm.swapoff_begin(device);
         let unmap = || {
             // SAFETY: the mapping made above, which nobody has seen.
@@ -203,6 +205,7 @@ impl Worker {
         let late = self.ready == 0 && sys::now_ns() - self.start > BUFFERS_NS;
         if self.ready < self.flights_max && (core.vm.available() > pages || late) {
             core.vm.charge(pages);
+            machine.swapoff_charge.fetch_add(pages, Relaxed); // under the lock: a fork sees both or none
             self.ready += 1;
         } else if self.ready == 0 {
             drop(core);
@@ -305,7 +308,10 @@ impl Worker {
         let pages = (self.run_pages + TABLE_PAGES) * self.flights_max as u32;
         // SAFETY: the worker's own mapping; no I/O is in flight.
         unsafe { sys::unmap(self.buffers, (pages as usize) << PAGE_SHIFT) };
-        machine.core.lock().vm.uncharge((self.run_pages + TABLE_PAGES) * self.ready as u32);
+        let charged = (self.run_pages + TABLE_PAGES) * self.ready as u32;
+        let mut core = machine.core.lock();
+        core.vm.uncharge(charged);
+        machine.swapoff_charge.fetch_sub(charged, Relaxed);
     }
 
     fn buffer(&self, flight: usize, page: u32) -> *mut u8 {
