@@ -21,6 +21,7 @@ use overspill_linux::io::Engine;
 use overspill_linux::lock::Mutex;
 use overspill_linux::machine::{Delivery, Machine};
 use overspill_linux::ranges::Kind;
+use overspill_linux::record::Recorder;
 use overspill_linux::setup::{self, Options};
 use overspill_linux::status_file::StatusFile;
 use overspill_linux::swap_file::SwapFile;
@@ -218,6 +219,11 @@ pub fn start() {
             swap.push(child_device.clone());
         }
     }
+    // Only the process that `overspill trace record` started, and none of its descendants.
+    let record = match variable("OVERSPILL_RECORD").filter(|_| supervised).map(|path| Recorder::open(path.as_ref())) {
+        Some(Err(e)) => fail(&format!("the recording could not be begun: {e}")),
+        opened => opened.and_then(Result::ok),
+    };
     let control = ControlPlace::new(supervised);
     let cpus = allowed_cpus();
     let options = Options {
@@ -230,15 +236,22 @@ pub fn start() {
         pages_max: pages_max(),
         objects_max: 1,
         readers: cpus.len(),
-        ahead_pages_max: None,
+        // Readahead would hide references.
+        ahead_pages_max: record.is_some().then_some(1),
         decisions_max: 0,
     };
     let heap = heap_range();
     let machine = match setup::machine(&options, status) {
-        Ok(machine) => Box::leak(Box::new(machine)),
+        Ok(mut machine) => {
+            machine.record = record;
+            Box::leak(Box::new(machine))
+        }
         Err(e) => fail(&e.to_string()),
     };
     machine.supervised.store(supervised, Relaxed);
+    if let Some(record) = &machine.record {
+        machine.core.lock().vm.set_mapped_max(record.mapped_pages_max());
+    }
     let stacks = HookStacks::new().unwrap_or_else(|_| fail("no memory for the pager's stacks"));
     let agent: &'static Agent = Box::leak(Box::new(Agent {
         machine,
@@ -761,6 +774,10 @@ impl Agent {
         machine.starved.store(false, Relaxed);
         machine.duty.reset();
         machine.retired.store(0, Relaxed);
+        if let Some(record) = &machine.record {
+            record.stop();
+            core.vm.set_mapped_max(u32::MAX);
+        }
         core.vm.uncharge(machine.swapoff_charge.swap(0, Relaxed));
         self.stacks.only_mine();
         self.state.store(IDLE, Relaxed);

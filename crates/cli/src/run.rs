@@ -7,6 +7,7 @@ use crate::supervise::{self, End};
 use crate::{FAILED, Failure, NOT_EXECUTABLE, NOT_FOUND, preflight, report, say};
 use overspill_linux::control_client::{self, ControlError};
 use overspill_linux::device_spec;
+use overspill_linux::record::Recording;
 use overspill_linux::status_file::StatusFile;
 use overspill_vm::status::Outcome;
 use std::env;
@@ -19,6 +20,11 @@ use std::sync::atomic::Ordering::Release;
 
 /// Runs the program; gives the exit status.
 pub fn run(args: &RunArgs) -> Result<u8, Failure> {
+    run_with(args, None)
+}
+
+/// As [`run`]; the program's page references go to `recording`.
+pub fn run_with(args: &RunArgs, recording: Option<&Recording>) -> Result<u8, Failure> {
     // The options first, then the program, then the machine: mistakes before circumstances.
     let config = configuration(args)?;
     let Some(memory) = args.memory.as_ref().or(config.memory.as_ref()) else {
@@ -89,6 +95,10 @@ pub fn run(args: &RunArgs) -> Result<u8, Failure> {
             .env("OVERSPILL_ENGINE", engine)
             .env("OVERSPILL_ENCRYPT", if args.no_encrypt { "no" } else { "yes" })
             .env("OVERSPILL_STATUS", block.path());
+        match recording {
+            Some(recording) => command.env("OVERSPILL_RECORD", recording.path()),
+            None => command.env_remove("OVERSPILL_RECORD"),
+        };
         match &sockets {
             Ok(directory) => command.env("OVERSPILL_CONTROL", directory).env("OVERSPILL_NAME", program_name),
             Err(_) => command.env_remove("OVERSPILL_CONTROL").env_remove("OVERSPILL_NAME"),

@@ -1,14 +1,21 @@
 //! `overspill trace`: what is in a trace, and conversion; and the loading of traces for the lab's other commands.
 
-use crate::args::lab::{TraceArgs, TraceCommand, TraceConvertArgs, TraceInfoArgs, TraceOptions};
+use crate::args::RunArgs;
+use crate::args::lab::{TraceArgs, TraceCommand, TraceConvertArgs, TraceInfoArgs, TraceOptions, TraceRecordArgs};
 use crate::progress::Meter;
-use crate::{Failure, say};
+use crate::{Failure, preflight, run, say};
+use overspill_linux::record::Recording;
 use overspill_linux::size::human;
-use overspill_trace::{Kind, OBJECT_SHIFT, Options, Packer, Packing, Trace, write_compact, write_lines};
+use overspill_linux::sys;
+use overspill_trace::{Kind, OBJECT_SHIFT, Options, Packer, Packing, Trace, Writer, write_compact, write_lines};
+use overspill_vm::types::PAGE_SIZE;
 use std::ffi::OsStr;
-use std::fs::{self, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering::*};
+use std::thread;
+use std::time::Duration;
 
 /// Objects that `trace info` lists: those with the most references.
 const OBJECTS_SHOWN: usize = 10;
@@ -19,6 +26,7 @@ const NOT_DONE: u8 = 1;
 /// Runs the subcommand; exit status 0.
 pub fn trace(args: &TraceArgs) -> Result<u8, Failure> {
     match &args.command {
+        TraceCommand::Record(args) => record(args),
         TraceCommand::Info(args) => info(args),
         TraceCommand::Convert(args) => convert(args),
     }
@@ -145,17 +153,9 @@ fn convert(args: &TraceConvertArgs) -> Result<u8, Failure> {
         Some(name) => name == "lines",
         None => named_lines(&args.out),
     };
-    let not_done = |error: io::Error| {
-        let message = match error.kind() {
-            io::ErrorKind::AlreadyExists => {
-                format!("{} exists already, and Overspill overwrites nothing; name another file", args.out.display())
-            }
-            _ => format!("{} cannot be written: {error}", args.out.display()),
-        };
-        Failure::with_status(NOT_DONE, message)
-    };
+    let not_done = |error| unwritable(&args.out, &error);
     // Before the reading, which may take long. No file is left behind if it fails.
-    let file = OpenOptions::new().write(true).create_new(true).open(&args.out).map_err(not_done)?;
+    let file = create(&args.out)?;
     let result = load(&args.file, &args.options, None).and_then(|trace| {
         let write = || {
             let out = Packer::new(BufWriter::new(file), Packing::of_name(&args.out))?;
@@ -172,6 +172,101 @@ fn convert(args: &TraceConvertArgs) -> Result<u8, Failure> {
         let _ = fs::remove_file(&args.out);
     }
     result
+}
+
+fn create(out: &Path) -> Result<File, Failure> {
+    OpenOptions::new().write(true).create_new(true).open(out).map_err(|error| unwritable(out, &error))
+}
+
+fn unwritable(out: &Path, error: &io::Error) -> Failure {
+    let message = match error.kind() {
+        io::ErrorKind::AlreadyExists => {
+            format!("{} exists already, and Overspill overwrites nothing; name another file", out.display())
+        }
+        _ => format!("{} cannot be written: {error}", out.display()),
+    };
+    Failure::with_status(NOT_DONE, message)
+}
+
+/// Fewer mapped pages than this, and an instruction that needs several at once might never have them all.
+const MAPPED_PAGES_MIN: u64 = 64;
+/// How often the ring is looked at while it is empty.
+const LOOK: Duration = Duration::from_millis(2);
+
+/// Runs a program and writes what its pager sees.
+fn record(args: &TraceRecordArgs) -> Result<u8, Failure> {
+    let memory_pages = preflight::memory(&args.memory)? / PAGE_SIZE as u64;
+    let mapped = (memory_pages * u64::from(100 - args.fine) / 100).max(MAPPED_PAGES_MIN);
+    let recording = Recording::create(u32::try_from(mapped).unwrap_or(u32::MAX))
+        .map_err(|error| Failure::new(format!("the shared memory for the recording cannot be made: {error}")))?;
+    let run = RunArgs {
+        memory: Some(args.memory.clone()),
+        swap: args.swap.clone(),
+        name: None,
+        config: None,
+        policy: Some(args.policy.clone()),
+        engine: None,
+        no_encrypt: false,
+        stats: false,
+        stats_file: None,
+        best_effort: false,
+        command: args.command.clone(),
+    };
+    let file = create(&args.out)?;
+    let ended = AtomicBool::new(false);
+    let (status, written) = thread::scope(|scope| {
+        // Signals are for the thread that waits for the program.
+        let mask = sys::block_signals();
+        let writer = scope.spawn(|| {
+            let written = write_recording(&recording, file, &args.out, &ended);
+            if let Err(error) = &written {
+                recording.close();
+                say(format_args!("the recording ends here, the program goes on: {error}"));
+            }
+            written
+        });
+        sys::restore_signals(mask);
+        let status = run::run_with(&run, Some(&recording));
+        ended.store(true, Release);
+        (status, writer.join().expect("the writer does not panic"))
+    });
+    let result = match (status, written) {
+        (Err(failure), _) => Err(failure),
+        (Ok(_), Err(error)) => Err(unwritable(&args.out, &error)),
+        (Ok(_), Ok(0)) => {
+            let program = Path::new(&args.command[0]).display();
+            Err(Failure::with_status(NOT_DONE, format!("nothing was recorded: {program} ended before its pager saw a page")))
+        }
+        (Ok(status), Ok(references)) => {
+            let bytes = fs::metadata(&args.out).map_or(0, |meta| meta.len());
+            say(format_args!("{}: format overspill, {references} references, {}", args.out.display(), human(bytes)));
+            Ok(status)
+        }
+    };
+    if result.is_err() {
+        let _ = fs::remove_file(&args.out);
+    }
+    result
+}
+
+/// Writes until the program has ended and the ring is empty; returns the number of references.
+fn write_recording(recording: &Recording, file: File, out: &Path, ended: &AtomicBool) -> io::Result<u64> {
+    let packer = Packer::new(BufWriter::new(file), Packing::of_name(out))?;
+    let mut writer = Writer::new(packer, PAGE_SIZE as u32, true)?;
+    let mut references = 0;
+    loop {
+        // Before the look: what the program did last is there by then.
+        let last = ended.load(Acquire);
+        let count = recording.drain(|page, write, touch| writer.event(page, write, Kind::ALL[usize::from(touch)]))?;
+        references += count;
+        match (count, last) {
+            (0, true) => break,
+            (0, false) => thread::sleep(LOOK),
+            _ => {}
+        }
+    }
+    writer.finish()?.finish()?;
+    Ok(references)
 }
 
 /// Whether a name asks for lines.

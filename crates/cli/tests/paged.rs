@@ -187,3 +187,38 @@ fn a_killed_supervisor_leaves_nothing() {
     }
     std::fs::remove_dir_all(&dir).expect("cleanup");
 }
+
+/// What a program touches is in the recording of it: every page once as a first touch, and hard faults after memory is full; the
+/// program runs as ever, its exit status is handed on, and a forked child is not recorded.
+#[test]
+fn recordings_hold_what_the_program_touched() {
+    if !able() {
+        return;
+    }
+    let dir = place("record");
+    let program = build(&dir, "touches.c");
+    let trace = dir.join("touches.ovt.zst");
+    let record = |options: &[&str]| {
+        let mut command = Command::new("timeout");
+        command.args(["-s", "KILL", "120"]).arg(overspill()).args(["trace", "record", "--memory", "8M"]).args(options);
+        command.arg("--swap").arg(swap_option(&dir, "")).arg("--").arg(&program).output().expect("timeout runs")
+    };
+    let out = trace.to_str().expect("a plain name");
+    let output = record(&["--out", out, "--fine", "95"]);
+    assert_eq!(output.status.code(), Some(7), "{output:?}");
+    let info = Command::new(overspill()).args(["trace", "info", "--json", out]).output().expect("overspill runs");
+    let info: serde_json::Value = serde_json::from_slice(&info.stdout).expect("JSON");
+    let pages = |name: &str| info["kinds"][name].as_u64().expect("a number");
+    // 4000 pages written in order, then read in order; those of the libraries are few
+    assert!((4000..4400).contains(&pages("first_touch")), "{info}");
+    assert!((3000..5000).contains(&pages("hard_fault")), "{info}");
+    assert!(info["writes"].as_u64().expect("a number") >= 4000, "{info}");
+    assert!(info["unique_pages"].as_u64().expect("a number") < 4400, "the child's pages are not in it: {info}");
+
+    let again = record(&["--out", out]);
+    assert_eq!(again.status.code(), Some(1), "{again:?}");
+    assert!(String::from_utf8_lossy(&again.stderr).contains("exists already"), "{again:?}");
+    let full = record(&["--out", "/dev/full/x"]);
+    assert_eq!(full.status.code(), Some(1), "{full:?}");
+    std::fs::remove_dir_all(&dir).expect("the directory is removed");
+}

@@ -165,7 +165,7 @@ impl Writes for Dirty {
 }
 
 /// References looked up together before they are told one by one, so that the cache misses of their records overlap.
-const BATCH: usize = 32;
+const BATCH: usize = 16;
 
 struct Machine<P> {
     policy: P,
@@ -186,8 +186,9 @@ impl<P: Policy> Machine<P> {
         let mut cold = 0;
         for (n, batch) in pages.chunks(BATCH).enumerate() {
             let first = n * BATCH;
-            let ahead = &pages[(first + BATCH).min(pages.len())..(first + 2 * BATCH).min(pages.len())];
-            core::hint::black_box(ahead.iter().fold(0, |sum, page| sum ^ self.policy.touch(*page)));
+            let ahead = |by: usize| &pages[(first + by * BATCH).min(pages.len())..(first + (by + 1) * BATCH).min(pages.len())];
+            core::hint::black_box(ahead(2).iter().fold(0, |sum, page| sum ^ self.policy.touch(*page)));
+            core::hint::black_box(ahead(1).iter().fold(0, |sum, page| sum ^ self.policy.touch_beside(*page)));
             for (i, &page) in batch.iter().enumerate() {
                 if !self.policy.reference(page) {
                     let why = if core::mem::replace(&mut seen[page as usize], true) {

@@ -23,6 +23,7 @@ pub mod park;
 pub mod probe;
 pub mod ranges;
 pub mod reader;
+pub mod record;
 pub mod setup;
 pub mod signature;
 pub mod size;

@@ -21,6 +21,7 @@ use crate::duty::Duty;
 use crate::lock::{Mutex, RwLock};
 use crate::park::{Park, ParkPlace};
 use crate::ranges::{Kind, RangeMap};
+use crate::record::{Recorder, Touch};
 use crate::setup::DEVICES_MAX;
 use crate::swap_file::{DeviceName, SwapFile};
 use crate::sys::{self, Fd, IoVec, futex_wait, futex_wake};
@@ -199,6 +200,8 @@ pub struct Machine {
     pub swapoff_charge: AtomicU32,
     /// Devices that failed too often, by number: what is on them should go elsewhere.
     pub retired: AtomicU32,
+    /// Where page references are recorded, if they are.
+    pub record: Option<Recorder>,
     /// The pager is shutting down (library).
     pub quit: AtomicBool,
     /// Readable once `quit` is set, for threads that wait for I/O; -1 if there is none.
@@ -232,8 +235,9 @@ pub enum Served {
 }
 
 impl Machine {
-    /// Serves a touch of `addr`, all but I/O and waiting.
+    /// Serves a touch of `addr`, all but I/O and waiting. For a recording, the lowest bit of `addr` says that it is a write.
     pub fn serve(&self, addr: usize) -> Served {
+        let write = addr & 1 == 1;
         let addr = addr & !(PAGE_SIZE - 1);
         let map = self.map.read();
         let Some(range) = map.ranges.find(addr).copied() else { return Served::NotOurs };
@@ -242,7 +246,18 @@ impl Machine {
         }
         let page = range.page(addr);
         let mut core = self.core.lock();
+        if self.record.as_ref().is_some_and(Recorder::is_full) {
+            return Served::NoMemory; // to be tried again in a moment
+        }
         let fault = core.vm.fault(page, range.bounds(), self.starved.load(Relaxed));
+        if let Some(record) = &self.record {
+            match fault {
+                Fault::ZeroFill { .. } => record.push((addr >> PAGE_SHIFT) as u64, write, Touch::First),
+                Fault::Restore { .. } => record.push((addr >> PAGE_SHIFT) as u64, write, Touch::Soft),
+                Fault::PageIn(_) => record.push((addr >> PAGE_SHIFT) as u64, write, Touch::Hard),
+                Fault::Mapped | Fault::Busy | Fault::NoMemory | Fault::Lost | Fault::TableFull => {}
+            }
+        }
         let wants_daemon = core.vm.wants_daemon();
         let served = match fault {
             Fault::Busy => Served::Busy,

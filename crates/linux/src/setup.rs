@@ -266,6 +266,7 @@ pub fn machine(options: &Options<'_>, status: &'static Status) -> Result<Machine
         duty: Duty::default(),
         swapoff_charge: AtomicU32::new(0),
         retired: AtomicU32::new(0),
+        record: None,
         quit: AtomicBool::new(false),
         quit_event: AtomicI32::new(-1),
         zeroes: zeroes as usize,

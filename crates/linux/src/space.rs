@@ -267,7 +267,8 @@ impl Machine {
         let margin = core.vm.free_high() as u64 * 2;
         let fits = core.vm.charge_total() + pages + margin <= core.vm.limit() as u64;
         let range = Range { start, end, kind: Kind::Native, object: ObjectId(0), origin: 0 };
-        if !fits || !map.ranges.insert(range) {
+        // what is left to the kernel cannot be recorded
+        if !fits || self.record.is_some() || !map.ranges.insert(range) {
             return false;
         }
         let total = core.vm.reserved() + pages;

@@ -22,19 +22,47 @@ use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 
-const LENGTH: usize = size_of::<Status>();
+/// What processes may share.
+///
+/// # Safety
+/// All fields are atomics, so any bytes are a valid value, and others may write to it at any time.
+pub(crate) unsafe trait Shared {}
+
+// SAFETY: a `Status` is a block of atomics.
+unsafe impl Shared for Status {}
 
 /// A shared mapping of a block.
 #[derive(Debug)]
-struct Mapping(NonNull<Status>);
+pub(crate) struct Mapping<T: Shared>(NonNull<T>);
 
-// SAFETY: the mapping is process-wide memory that only Drop removes, and all access goes through `&Status`, whose fields are all
+// SAFETY: the mapping is process-wide memory that only Drop removes, and all access goes through `&T`, whose fields are all
 // atomics; neither depends on the thread.
-unsafe impl Send for Mapping {}
-// SAFETY: as for Send: `Status` is a block of atomics, which may be shared.
-unsafe impl Sync for Mapping {}
+unsafe impl<T: Shared> Send for Mapping<T> {}
+// SAFETY: as for Send: `T` is a block of atomics, which may be shared.
+unsafe impl<T: Shared> Sync for Mapping<T> {}
 
-impl Mapping {
+impl<T: Shared> Mapping<T> {
+    const LENGTH: usize = size_of::<T>();
+
+    /// Makes a new memory file, close-on-exec, with a zeroed block, and maps it.
+    pub(crate) fn create(name: &str) -> io::Result<(Self, OwnedFd)> {
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let file = match rustix::fs::memfd_create(name, flags | MemfdFlags::NOEXEC_SEAL) {
+            // Before Linux 6.3 there is no NOEXEC_SEAL.
+            Err(rustix::io::Errno::INVAL) => rustix::fs::memfd_create(name, flags)?,
+            other => other?,
+        };
+        rustix::fs::ftruncate(&file, Self::LENGTH as u64)?;
+        rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+        Ok((Self::new(file.as_fd(), ProtFlags::READ | ProtFlags::WRITE)?, file))
+    }
+
+    /// Maps another process's block to write to.
+    pub(crate) fn open(path: &Path) -> io::Result<(Self, OwnedFd)> {
+        let file: OwnedFd = OpenOptions::new().read(true).write(true).open(path)?.into();
+        Ok((Self::new(file.as_fd(), ProtFlags::READ | ProtFlags::WRITE)?, file))
+    }
+
     /// Maps the block at the start of `file`.
     fn new(file: BorrowedFd<'_>, protection: ProtFlags) -> io::Result<Self> {
         let other = |why: &str| io::Error::new(ErrorKind::InvalidData, why.to_owned());
@@ -43,35 +71,35 @@ impl Mapping {
             return Err(other("it is a memory file that may shrink"));
         }
         // After the seals: the length can only have grown since.
-        if rustix::fs::fstat(file)?.st_size < LENGTH as i64 {
-            return Err(other("it is shorter than a status block of this version"));
+        if rustix::fs::fstat(file)?.st_size < Self::LENGTH as i64 {
+            return Err(other("it is shorter than a block of this version"));
         }
         // SAFETY: a fresh mapping at an address of the kernel's choice touches no memory that anything else uses. The file is at
         // least LENGTH bytes long and sealed against shrinking (both checked above), so every byte of the mapping is backed.
-        let address = unsafe { rustix::mm::mmap(std::ptr::null_mut(), LENGTH, protection, MapFlags::SHARED, file, 0)? };
+        let address = unsafe { rustix::mm::mmap(std::ptr::null_mut(), Self::LENGTH, protection, MapFlags::SHARED, file, 0)? };
         Ok(Mapping(NonNull::new(address.cast()).expect("mmap without MAP_FIXED never gives page 0")))
     }
 
-    fn status(&self) -> &Status {
-        // SAFETY: `new` mapped LENGTH bytes, page-aligned, readable and backed for good; any bytes are a valid `Status`, because
+    pub(crate) fn block(&self) -> &T {
+        // SAFETY: `new` mapped LENGTH bytes, page-aligned, readable and backed for good; any bytes are a valid `T`, because
         // its fields are atomic integers; only Drop unmaps, and the borrow keeps it from running. Users of a read-only mapping
-        // only load (StatusView gives no `&Status` away), which on this platform is allowed on read-only memory for 64 bits.
+        // only load (StatusView gives no `&T` away), which on this platform is allowed on read-only memory for 64 bits.
         unsafe { self.0.as_ref() }
     }
 }
 
-impl Drop for Mapping {
+impl<T: Shared> Drop for Mapping<T> {
     fn drop(&mut self) {
-        // SAFETY: exactly the range that `new` mapped; nobody else unmaps it, and `status` borrows from self, so no reference
+        // SAFETY: exactly the range that `new` mapped; nobody else unmaps it, and `block` borrows from self, so no reference
         // into it is left.
-        let _ = unsafe { rustix::mm::munmap(self.0.as_ptr().cast(), LENGTH) };
+        let _ = unsafe { rustix::mm::munmap(self.0.as_ptr().cast(), Self::LENGTH) };
     }
 }
 
 /// A status block to write to.
 #[derive(Debug)]
 pub struct StatusFile {
-    map: Mapping,
+    map: Mapping<Status>,
     file: OwnedFd,
 }
 
@@ -81,15 +109,8 @@ impl StatusFile {
     /// # Errors
     /// What the kernel says: no memory, or no descriptor left.
     pub fn create() -> io::Result<Self> {
-        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-        let file = match rustix::fs::memfd_create(STATUS_NAME, flags | MemfdFlags::NOEXEC_SEAL) {
-            // Before Linux 6.3 there is no NOEXEC_SEAL.
-            Err(rustix::io::Errno::INVAL) => rustix::fs::memfd_create(STATUS_NAME, flags)?,
-            other => other?,
-        };
-        rustix::fs::ftruncate(&file, LENGTH as u64)?;
-        rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
-        Self::map(file)
+        let (map, file) = Mapping::create(STATUS_NAME)?;
+        Ok(StatusFile { map, file })
     }
 
     /// Opens another process's block to write to: `path` is `/proc/PID/fd/N`, as in `OVERSPILL_STATUS`. The caller checks
@@ -98,16 +119,13 @@ impl StatusFile {
     /// # Errors
     /// The path cannot be opened, or what stands there is not a sealed memory file of the right length.
     pub fn open(path: &Path) -> io::Result<Self> {
-        Self::map(OpenOptions::new().read(true).write(true).open(path)?.into())
-    }
-
-    fn map(file: OwnedFd) -> io::Result<Self> {
-        Ok(StatusFile { map: Mapping::new(file.as_fd(), ProtFlags::READ | ProtFlags::WRITE)?, file })
+        let (map, file) = Mapping::open(path)?;
+        Ok(StatusFile { map, file })
     }
 
     /// The block.
     pub fn status(&self) -> &Status {
-        self.map.status()
+        self.map.block()
     }
 
     /// The path by which this process's children can [`open`](Self::open) the block.
@@ -136,7 +154,7 @@ impl AsRawFd for StatusFile {
 /// A status block to read from, and only that.
 #[derive(Debug)]
 pub struct StatusView {
-    map: Mapping,
+    map: Mapping<Status>,
 }
 
 impl StatusView {
@@ -147,7 +165,7 @@ impl StatusView {
     pub fn open(path: &Path) -> io::Result<Self> {
         let file = File::open(path)?;
         let view = StatusView { map: Mapping::new(file.as_fd(), ProtFlags::READ)? };
-        if !view.map.status().is_valid() {
+        if !view.map.block().is_valid() {
             let why = "its status block is of another version of Overspill";
             return Err(io::Error::new(ErrorKind::InvalidData, why));
         }
@@ -156,7 +174,7 @@ impl StatusView {
 
     /// A copy of what the block says now.
     pub fn snapshot(&self) -> Snapshot {
-        Snapshot::of(self.map.status())
+        Snapshot::of(self.map.block())
     }
 }
 
@@ -293,7 +311,7 @@ pub fn find(pid: u32) -> Result<StatusView, FindError> {
                 continue;
             }
             match StatusView::open(&path) {
-                Ok(view) if view.map.status().pid.load(Relaxed) == pid => return Ok(view),
+                Ok(view) if view.map.block().pid.load(Relaxed) == pid => return Ok(view),
                 Ok(view) if i < own => {
                     fallback.get_or_insert(view);
                 }

@@ -5,6 +5,7 @@
 
 use crate::sys::{self, Errno, Fd, sys};
 use core::mem::size_of;
+use overspill_vm::types::PAGE_SIZE;
 
 /// UFFD_FEATURE_EVENT_REMAP, _REMOVE, _UNMAP.
 pub const FEATURES_EVENTS: u64 = 1 << 2 | 1 << 3 | 1 << 6;
@@ -19,6 +20,7 @@ pub const FEATURE_MOVE: u64 = 1 << 16;
 
 const API: u64 = 0xAA;
 const USER_MODE_ONLY: i32 = 1;
+const PAGEFAULT_FLAG_WRITE: usize = 1;
 const REGISTER_MODE_MISSING: u64 = 1;
 const MOVE_ALLOW_SRC_HOLES: u64 = 2;
 
@@ -77,7 +79,7 @@ pub struct Message {
 /// What a message says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// A thread touched a missing page: address, thread id (0 if it was not asked for).
+    /// A thread touched a missing page: its address, with the lowest bit set if it was a write; thread id (0 if it was not asked for).
     Fault(usize, u32),
     /// The range moved: from, to, bytes.
     Remap(usize, usize, usize),
@@ -94,7 +96,7 @@ impl Message {
     pub fn decode(&self) -> Event {
         let [a, b, c] = self.args.map(|x| x as usize);
         match self.event {
-            0x12 => Event::Fault(b, c as u32),
+            0x12 => Event::Fault(b & !(PAGE_SIZE - 1) | a & PAGEFAULT_FLAG_WRITE, c as u32),
             0x14 => Event::Remap(a, b, c),
             0x15 => Event::Remove(a, b),
             0x16 => Event::Unmap(a, b),

@@ -35,7 +35,7 @@ mod input;
 mod output;
 
 pub use builder::{Bits, OBJECT_SHIFT, Part, Trace};
-pub use compact::Kind;
+pub use compact::{Kind, Writer};
 pub use error::{Error, Position};
 pub use format::Format;
 pub use guess::Guess;

@@ -76,6 +76,13 @@ impl<const K: usize, const W: usize> Lists<K, W> {
         self.entries[Self::at(node)][NEXT]
     }
 
+    /// The same for the entries that it is linked with.
+    #[inline]
+    pub fn touch_beside(&self, node: u32) -> u32 {
+        let [previous, next] = [PREVIOUS, NEXT].map(|way| self.entries[Self::at(node)][way] as usize);
+        self.entries[previous][NEXT] ^ self.entries[next][PREVIOUS]
+    }
+
     /// The oldest of `list`.
     #[inline]
     pub fn front(&self, list: ListId) -> Option<u32> {

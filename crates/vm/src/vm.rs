@@ -329,6 +329,8 @@ pub struct Vm<P: Pager> {
     reads: Streams,
     zeroes: Streams,
     limit: u32,
+    /// More listed pages than this are parked even if frames are free.
+    mapped_max: u32,
     used: u32,
     charged: u32,
     reserved: u64,
@@ -377,6 +379,7 @@ impl<P: Pager> Vm<P> {
             reads: Streams::new(8, config.readahead_pages_max.min(CLUSTER_PAGES_MAX as u32)),
             zeroes: Streams::new(4, config.zero_ahead_pages_max),
             limit: config.memory_pages,
+            mapped_max: u32::MAX,
             used: 0,
             charged: 0,
             reserved: 0,
@@ -414,6 +417,7 @@ impl<P: Pager> Vm<P> {
             reads: self.reads.clone(),
             zeroes: self.zeroes.clone(),
             limit: self.limit,
+            mapped_max: self.mapped_max,
             used: self.used,
             charged: self.charged,
             reserved: self.reserved,
@@ -440,6 +444,11 @@ impl<P: Pager> Vm<P> {
         self.limit = pages.min(self.config.memory_pages);
         self.policy.resize(self.limit);
         self.counters.memory_limit_bytes.set(self.limit as u64 * PAGE_SIZE as u64);
+    }
+    /// At most so many pages stay mapped, but for the moment that the page daemon needs (`u32::MAX`: as many as there are): what is
+    /// mapped is not seen, so this says how fine a recording is. In pages.
+    pub fn set_mapped_max(&mut self, pages: u32) {
+        self.mapped_max = pages;
     }
     /// Pages charged to the budget: frames, copies held by I/O, address space left to the kernel.
     pub fn charge_total(&self) -> u64 {
@@ -1024,8 +1033,10 @@ impl<P: Pager> Vm<P> {
         let short = if available < self.free_high() { self.free_high() - available } else { 0 };
         let over = (self.charge_total().saturating_sub(self.limit as u64)) as u32;
         let short = short + over;
+        // by a quarter at a time, so that the daemon is not woken for each page
+        let beyond = if self.listed > self.mapped_max { self.listed - (self.mapped_max - self.mapped_max / 4) } else { 0 };
         if short == 0 {
-            return Demand::default();
+            return Demand { park: beyond, ..Demand::default() };
         }
         let reclaim = short.min(self.queues.len(CLEAN));
         let mut launder = (short - reclaim).saturating_sub(self.laundering).min(self.queues.len(TRIAL));
@@ -1036,13 +1047,13 @@ impl<P: Pager> Vm<P> {
             launder = 0; // first let the trial have its length, or it would be none
         }
         let after = self.queues.len(TRIAL) - launder;
-        let park = (trial_target.max(short - reclaim)).saturating_sub(after + self.laundering).min(self.listed);
+        let park = (trial_target.max(short - reclaim)).saturating_sub(after + self.laundering).max(beyond).min(self.listed);
         Demand { reclaim, launder, park }
     }
 
     /// Whether the daemon should be woken.
     pub fn wants_daemon(&self) -> bool {
-        self.available() < self.free_low()
+        self.available() < self.free_low() || self.listed > self.mapped_max
     }
 
     /// Pages to be unmapped, by the policy's order, as many as `out` has room for. They are busy until [`Vm::park_done`].

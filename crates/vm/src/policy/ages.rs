@@ -199,6 +199,10 @@ impl<R: Rule> Policy for Aged<R> {
         self.lists.touch(node)
     }
     #[inline]
+    fn touch_beside(&self, node: Node) -> u32 {
+        self.lists.touch_beside(node)
+    }
+    #[inline]
     fn admit<G: Ghosts>(&mut self, _: &mut G, node: Node, arrival: Arrival) {
         match R::start(arrival) {
             Start::Active => {

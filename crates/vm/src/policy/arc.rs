@@ -137,6 +137,10 @@ impl Policy for Arc {
         self.lists.touch(node)
     }
     #[inline]
+    fn touch_beside(&self, node: Node) -> u32 {
+        self.lists.touch_beside(node)
+    }
+    #[inline]
     fn expect(&mut self, node: Node) {
         let state = self.lists.word(node, 0);
         self.coming_from_b2 = state == IN_B2;

@@ -98,9 +98,7 @@ impl Policy for Car {
     fn reference(&mut self, node: Node) -> bool {
         let state = &mut self.state[node as usize];
         let listed = matches!(*state & !USED, IN_T1 | IN_T2);
-        if listed {
-            *state |= USED;
-        }
+        *state |= USED * listed as u8;
         listed
     }
     #[inline]

@@ -202,7 +202,14 @@ impl Policy for Lirs {
         self.stack.touch(node)
     }
     #[inline]
+    fn touch_beside(&self, node: Node) -> u32 {
+        self.stack.touch_beside(node)
+    }
+    #[inline]
     fn admit<G: Ghosts>(&mut self, ghosts: &mut G, node: Node, _: Arrival) {
+        if self.queues.listed(node) && !self.stack.listed(node) {
+            self.queues.remove(DEAD, node); // it has left the stack and comes back before it was forgotten: as new
+        }
         self.bury(ghosts);
         self.last = Some(node);
         let promoted = if self.queues.listed(node) {
@@ -311,5 +318,46 @@ impl Policy for Lirs {
     }
     fn transitions(&self) -> &[u64] {
         &self.counts
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Admit, See, Spec, Visitor};
+    use super::*;
+
+    /// Who was forgotten.
+    struct Forgotten(Vec<Node>);
+
+    impl Ghosts for Forgotten {
+        fn forget(&mut self, node: Node) {
+            self.0.push(node);
+        }
+    }
+
+    struct Story;
+
+    impl Visitor for Story {
+        type Out = Vec<Node>;
+
+        fn visit<P: Policy>(self, mut policy: P) -> Vec<Node> {
+            let mut ghosts = Forgotten(Vec::new());
+            let new = Arrival { why: Admit::FirstTouch, distance: None };
+            (0..3).for_each(|node| policy.admit(&mut ghosts, node, new));
+            assert_eq!(policy.victim(), Some(2));
+            policy.evicted(&mut ghosts, 2);
+            // both LIR pages go above the ghost, which leaves the stack
+            assert!(policy.reference(0) && policy.reference(1));
+            policy.admit(&mut ghosts, 2, Arrival { why: Admit::HardFault, distance: Some(1) });
+            ghosts.0
+        }
+    }
+
+    /// A page whose ghost had left the stack came back before the ghosts were next forgotten. It was forgotten while it arrived, and
+    /// live, where its name had just been taken from the directory, that ended the program.
+    #[test]
+    fn a_page_is_not_forgotten_while_it_arrives() {
+        let setup = Setup { memory: 4, nodes: 8, ghosts: 8, see: See::All };
+        assert_eq!(Spec::named("lirs").expect("it is in the table").visit(&setup, Story), [] as [Node; 0]);
     }
 }

@@ -42,6 +42,10 @@ impl Policy for Lru {
         self.queue.touch(node)
     }
     #[inline]
+    fn touch_beside(&self, node: Node) -> u32 {
+        self.queue.touch_beside(node)
+    }
+    #[inline]
     fn admit<G: Ghosts>(&mut self, _: &mut G, node: Node, _: Arrival) {
         self.counts[ADMITTED] += 1;
         self.queue.push_back(0, node);

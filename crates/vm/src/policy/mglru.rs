@@ -90,9 +90,7 @@ impl Policy for MgLru {
     fn reference(&mut self, node: Node) -> bool {
         let state = &mut self.state[node as usize];
         let listed = *state != 0;
-        if listed {
-            *state |= USED;
-        }
+        *state |= USED * listed as u8;
         listed
     }
     #[inline]

@@ -19,7 +19,7 @@
 //! no addresses, no clock. Live, [`live::Live`] gives out the nodes (a page that a policy remembers after its eviction, a *ghost*,
 //! is found by a table of fixed size); in the lab a page's node is its dense number. A policy allocates in `new` only.
 //!
-//! Adding a policy: one file here, its `mod` line, and one line in the table in `policies!`.
+//! Adding a policy: one file here, its `mod` line, and one line in the table at `policies!` below.
 
 mod ages;
 mod aging;
@@ -141,6 +141,10 @@ pub trait Policy: Clone + Send + Sized + 'static {
     fn reference(&mut self, node: Node) -> bool;
     /// Lab: reads what a reference to `node` will need, so that it is in the cache by then. The result means nothing.
     fn touch(&self, node: Node) -> u32;
+    /// Lab: the same for the neighbours of `node`, whose own record has been read by now.
+    fn touch_beside(&self, _node: Node) -> u32 {
+        0
+    }
     /// A remembered or unknown `node` will be admitted next; victims may be asked for before that. => not listed, not taken
     fn expect(&mut self, _node: Node) {}
     /// The page of `node` is in memory from now on. => expected

@@ -133,9 +133,7 @@ impl Policy for S3Fifo {
     fn reference(&mut self, node: Node) -> bool {
         let state = &mut self.state[node as usize];
         let listed = matches!(*state & !COUNT, IN_S | IN_M);
-        if listed && *state & COUNT < COUNT {
-            *state += 1;
-        }
+        *state += (listed && *state & COUNT < COUNT) as u8;
         listed
     }
     #[inline]

@@ -21,7 +21,8 @@ pub struct Sieve {
 
 const OUT: u8 = 0;
 const IN: u8 = 1;
-const USED: u8 = 2;
+/// [`IN`] and a bit: to set it takes no branch, which would be hard to predict.
+const USED: u8 = 3;
 
 const ADMITTED: usize = 0;
 const SPARED: usize = 1;
@@ -41,9 +42,7 @@ impl Policy for Sieve {
     #[inline]
     fn reference(&mut self, node: Node) -> bool {
         let state = &mut self.state[node as usize];
-        if *state == IN {
-            *state = USED;
-        }
+        *state |= (*state & IN) << 1;
         *state != OUT
     }
     #[inline]
@@ -66,6 +65,10 @@ impl Policy for Sieve {
         }
         self.hand = Some(node);
         self.take(node);
+        if let Some(next) = self.hand {
+            // the next victim will be looked for here: its entry is on its way into the cache until then
+            core::hint::black_box(self.queue.touch(next));
+        }
         Some(node)
     }
     #[inline]

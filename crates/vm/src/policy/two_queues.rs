@@ -120,6 +120,10 @@ impl Policy for TwoQueues {
         self.lists.touch(node)
     }
     #[inline]
+    fn touch_beside(&self, node: Node) -> u32 {
+        self.lists.touch_beside(node)
+    }
+    #[inline]
     fn expect(&mut self, node: Node) {
         if self.lists.word(node, 0) == IN_A1_OUT {
             self.lists.remove(A1_OUT, node);
