@@ -765,6 +765,9 @@ impl Agent {
         share: Inherited,
     ) -> Result<(), Errno> {
         let machine = self.machine;
+        machine.map.forked();
+        // SAFETY: this is the process's only thread and holds no desk; the desk's lock guards no value of its own.
+        unsafe { self.desk.forked() };
         machine.frozen.store(0, Relaxed);
         machine.daemon_sleeps.store(false, Relaxed);
         machine.waiters.store(0, Relaxed);

@@ -41,7 +41,8 @@ impl<T> Mutex<T> {
     }
     /// Takes the lock if it is free.
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
-        self.state.compare_exchange(0, 1, Acquire, Relaxed).is_ok().then_some(MutexGuard(self))
+        // Only then: a guard that is made and dropped again would give somebody else's lock back.
+        self.state.compare_exchange(0, 1, Acquire, Relaxed).is_ok().then(|| MutexGuard(self))
     }
     #[cold]
     fn lock_slow(&self) {
@@ -54,6 +55,13 @@ impl<T> Mutex<T> {
         while self.state.swap(2, Acquire) != 0 {
             futex_wait(&self.state, 2, u64::MAX);
         }
+    }
+    /// In the child of a fork, whose only thread does not hold the lock: whoever held it in the parent is not here.
+    ///
+    /// # Safety
+    /// So it is, and the value is as good as one that nobody was changing.
+    pub unsafe fn forked(&self) {
+        self.state.store(0, Relaxed);
     }
     fn unlock(&self) {
         // Release pairs with the Acquire of the next holder.
@@ -149,6 +157,13 @@ impl<T> RwLock<T> {
             futex_wake(&self.turn, i32::MAX as u32);
         }
     }
+    /// In the child of a fork, whose only thread holds the lock exclusively: whoever waited for it in the parent is not here, and must
+    /// not keep readers out.
+    pub fn forked(&self) {
+        assert_eq!(self.state.load(Relaxed), WRITER);
+        self.writers.store(1, Relaxed);
+        self.sleepers.store(0, Relaxed);
+    }
     /// Takes the lock shared; waits for it.
     pub fn read(&self) -> ReadGuard<'_, T> {
         if !self.try_read() {
@@ -215,6 +230,47 @@ impl<T> Drop for WriteGuard<'_, T> {
 mod tests {
     use super::*;
     use std::sync::Arc;
+
+    /// A child once inherited the count of a writer that waited in its parent: nobody could read any more.
+    #[test]
+    fn a_forked_child_does_not_wait_for_its_parents_writers() {
+        let lock = Arc::new(RwLock::new(0));
+        let guard = lock.write();
+        let waiting = std::thread::spawn({
+            let lock = lock.clone();
+            move || *lock.write() += 1
+        });
+        while lock.writers.load(Relaxed) < 2 {
+            std::thread::yield_now();
+        }
+        // SAFETY: the child only looks at the lock, which no other thread of its has, and ends without running anything else.
+        match unsafe { libc::fork() } {
+            0 => {
+                lock.forked();
+                drop(guard);
+                // SAFETY: ends the child.
+                unsafe { libc::_exit(!lock.try_read() as i32) }
+            }
+            child => {
+                let mut status = 0;
+                // SAFETY: writes the status.
+                assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+                assert_eq!(status, 0, "the child can read");
+            }
+        }
+        drop(guard);
+        waiting.join().expect("no panic");
+        assert_eq!(*lock.read(), 1);
+    }
+
+    #[test]
+    fn a_lock_that_was_not_had_is_not_given_back() {
+        let lock = Mutex::new(());
+        let guard = lock.lock();
+        assert!(lock.try_lock().is_none() && lock.try_lock().is_none());
+        drop(guard);
+        assert!(lock.try_lock().is_some());
+    }
 
     #[test]
     fn counts_come_out_right() {
