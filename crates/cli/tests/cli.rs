@@ -388,7 +388,11 @@ fn no_descriptor_is_left_open_in_the_program() {
 /// Starts a shell that says "ready" and then does what `script` says; gives the supervisor and the shell's further output.
 fn ready(script: &str) -> (std::process::Child, BufReader<std::process::ChildStdout>) {
     let script = format!("{script}\necho ready; while :; do sleep 0.02; done");
-    let mut child = unpaged(&["sh", "-c", &script]).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    // A test run in the background of a shell has SIGINT and SIGQUIT ignored, and no shell can trap what it was started with ignored.
+    let run = unpaged(&["sh", "-c", &script]);
+    let mut command = Command::new("env");
+    command.arg("--default-signal=HUP,INT,QUIT").arg(run.get_program()).args(run.get_args());
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
     let mut out = BufReader::new(child.stdout.take().unwrap());
     let mut line = String::new();
     out.read_line(&mut line).unwrap();
