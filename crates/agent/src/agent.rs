@@ -453,15 +453,15 @@ impl Agent {
     // ---- what hooks do ----
 
     /// A new anonymous private range of the program's.
-    pub fn new_range(&self, start: usize, end: usize) {
-        if start < end && !self.stacks.run(|| self.machine.try_native(start, end)) {
+    pub fn new_range(&'static self, start: usize, end: usize) {
+        if start < end && !self.stacks.run(move || self.machine.try_native(start, end)) {
             self.ask(Request::Add { start, end });
         }
     }
 
     /// The range is about to be unmapped or replaced. Returns whether it was left to the kernel (there is no event then).
-    pub fn forget_native(&self, start: usize, end: usize) -> bool {
-        self.stacks.run(|| {
+    pub fn forget_native(&'static self, start: usize, end: usize) -> bool {
+        self.stacks.run(move || {
             if self.machine.map.read().ranges.overlap(start, end, Kind::Native).is_none() {
                 return false;
             }
@@ -476,8 +476,8 @@ impl Agent {
     }
 
     /// A discard has returned: its pages may be parked again.
-    pub fn discarded(&self, start: usize, end: usize) {
-        self.stacks.run(|| {
+    pub fn discarded(&'static self, start: usize, end: usize) {
+        self.stacks.run(move || {
             if self.machine.map.read().discards.count.load(Relaxed) != 0 {
                 self.machine.discard_done(start, end);
             }
@@ -485,13 +485,13 @@ impl Agent {
     }
 
     /// Pages of a thread's descriptor.
-    pub fn wire_descriptor(&self, at: usize, len: usize) {
-        self.stacks.run(|| self.machine.wire_addresses(ObjectId(0), 0, at, at + len));
+    pub fn wire_descriptor(&'static self, at: usize, len: usize) {
+        self.stacks.run(move || self.machine.wire_addresses(ObjectId(0), 0, at, at + len));
     }
 
     /// A place to keep a new thread's start routine and argument.
-    pub fn starts_take(&self, start: [usize; 2]) -> Option<*mut [usize; 2]> {
-        self.stacks.run(|| {
+    pub fn starts_take(&'static self, start: [usize; 2]) -> Option<*mut [usize; 2]> {
+        self.stacks.run(move || {
             let mut starts = self.starts.lock();
             let at = starts.free.pop()? as usize;
             starts.packs[at] = start;
@@ -500,8 +500,8 @@ impl Agent {
     }
 
     /// The inverse.
-    pub fn starts_free(&self, pack: *mut [usize; 2]) {
-        self.stacks.run(|| {
+    pub fn starts_free(&'static self, pack: *mut [usize; 2]) {
+        self.stacks.run(move || {
             let mut starts = self.starts.lock();
             let at = (pack as usize - starts.packs.as_ptr() as usize) / size_of::<[usize; 2]>();
             starts.free.push(at as u32);
@@ -509,8 +509,8 @@ impl Agent {
     }
 
     /// Has the clerk do something and waits for it.
-    pub fn ask(&self, request: Request) {
-        self.stacks.run(|| self.ask_here(request));
+    pub fn ask(&'static self, request: Request) {
+        self.stacks.run(move || self.ask_here(request));
     }
 
     /// => on a hook stack
@@ -649,7 +649,8 @@ impl Agent {
 
     /// The program forks: `clone` without CLONE_VM, from `_Fork`.
     pub fn fork(&'static self, nr: i32, a: &[usize; 6]) -> isize {
-        self.stacks.run(|| self.fork_here(nr, a))
+        let a = *a;
+        self.stacks.run(move || self.fork_here(nr, &a))
     }
 
     fn fork_here(&'static self, nr: i32, a: &[usize; 6]) -> isize {

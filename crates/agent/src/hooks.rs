@@ -312,8 +312,11 @@ impl HookStacks {
         self.taken.store(1 << ((sp - self.base) / HOOK_STACK), Relaxed);
     }
 
-    /// Runs `f` on a hook stack with all signals blocked.
-    pub fn run<R>(&self, f: impl FnOnce() -> R) -> R {
+    /// Runs `f` on a hook stack with all signals blocked. What `f` has captured is copied there, and it can capture nothing of the
+    /// caller's by reference (`'static`): that would be a reference to the program's stack, and a page of that must not be missed while
+    /// a lock is held. (One was: a thread that unmapped held `map` shared over the miss, and the handler that was to read its message
+    /// waited for `map`, exclusive, for ever.)
+    pub fn run<R>(&self, f: impl FnOnce() -> R + 'static) -> R {
         let mask = sys::block_signals();
         let index = self.take();
         let top = self.base + (index + 1) * HOOK_STACK;
