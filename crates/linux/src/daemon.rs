@@ -19,7 +19,7 @@ use core::sync::atomic::Ordering::*;
 use overspill_store::{PageBytes, checksum};
 use overspill_vm::pager::{IoResult, Pager};
 use overspill_vm::types::{ContentHash, PAGE_SHIFT, PAGE_SIZE, PageId, Slot};
-use overspill_vm::{Look, Member, Parked};
+use overspill_vm::{Config, Look, Member, Parked};
 
 /// Pages per step.
 pub const BATCH: usize = 128;
@@ -51,13 +51,13 @@ struct Write {
 }
 
 /// How many writes may be in flight, of how many pages each, for a budget of `memory_pages` pages. Encrypted ones need buffers, which
-/// are charged to it: under 7 per cent, from 96 MiB on 3 MiB.
+/// are charged to it: a 128th of it or four clusters, at most 3 MiB.
 pub fn writes(memory_pages: u32, sealed: bool) -> (usize, usize) {
     if !sealed {
         return (WRITES_MAX, WRITE_PAGES);
     }
-    let pages = (memory_pages as usize / 64).clamp(1, WRITE_PAGES);
-    ((memory_pages as usize / 32 / pages).clamp(WRITES_MIN, WRITES_MAX), pages)
+    let pages = (Config::cluster_pages(memory_pages) as usize).min(WRITE_PAGES);
+    ((memory_pages as usize / 128 / pages).clamp(WRITES_MIN, WRITES_MAX), pages)
 }
 
 /// Pages of buffers for that.

@@ -126,7 +126,7 @@ impl std::error::Error for SetupError {}
 
 /// The longest cluster for a budget of `memory_pages` pages, in pages.
 pub fn cluster_pages(memory_pages: u32) -> usize {
-    Config::new(memory_pages, 1).readahead_pages_max as usize
+    Config::cluster_pages(memory_pages) as usize
 }
 
 /// Pages of a budget of `memory_pages` that go to the machine's own buffers: those of `readers` readers, and those that writes are
