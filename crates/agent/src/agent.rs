@@ -30,6 +30,7 @@ use overspill_linux::threads;
 use overspill_vm::MEMORY_BYTES_MIN;
 use overspill_vm::status::{Outcome, Status};
 use overspill_vm::types::{ObjectId, PAGE_SHIFT};
+use std::io::Write as _;
 use std::os::fd::AsRawFd;
 
 static AGENT: AtomicPtr<Agent> = AtomicPtr::new(core::ptr::null_mut());
@@ -153,27 +154,33 @@ fn refuse(status: Option<&Status>, supervised: bool, message: &str) -> ! {
     sys::exit_group(125)
 }
 
+/// A panic is a bug of Overspill's: says where, and ends the program. A pager thread has no standard error of its own (see `Machine`'s
+/// threads), so the text goes where `overspill run` finds it. Nothing here allocates: whoever panicked may hold any lock.
+fn last_words(info: &std::panic::PanicHookInfo<'_>) {
+    let mut line = [0u8; 400];
+    let mut rest = &mut line[..];
+    let place = info.location();
+    let text = info.payload();
+    let text = text.downcast_ref::<&str>().copied().or_else(|| text.downcast_ref::<String>().map(String::as_str)).unwrap_or("");
+    let (file, number) = place.map_or(("?", 0), |p| (p.file(), p.line()));
+    let _ = write!(rest, "the program was stopped: internal error of the pager at {file}:{number}, please report it: {text}");
+    let left = rest.len();
+    let line = &line[..line.len() - left];
+    match get() {
+        Some(agent) => agent.machine.stop_program(line),
+        None => {
+            for part in [b"overspill: ", line, b"\n"] {
+                let _ = sys::write(2, part);
+            }
+            sys::kill_self()
+        }
+    }
+}
+
 /// The constructor: nothing without `OVERSPILL_MEMORY`.
 pub fn start() {
     let Some(memory) = variable("OVERSPILL_MEMORY") else { return };
-    std::panic::set_hook(Box::new(|info| {
-        let place = info.location().map(|l| (l.file(), l.line()));
-        for part in ["overspill: internal error at ", place.map_or("?", |p| p.0)] {
-            let _ = sys::write(2, part.as_bytes());
-        }
-        let mut digits = *b":00000 (please report it)\n";
-        let mut n = place.map_or(0, |p| p.1);
-        for d in digits[1..6].iter_mut().rev() {
-            *d = b'0' + (n % 10) as u8;
-            n /= 10;
-        }
-        let _ = sys::write(2, &digits);
-        if let Some(text) = info.payload().downcast_ref::<&str>() {
-            let _ = sys::write(2, text.as_bytes());
-            let _ = sys::write(2, b"\n");
-        }
-        sys::kill_self()
-    }));
+    std::panic::set_hook(Box::new(last_words));
     let pid = sys::getpid();
     let given = variable("OVERSPILL_STATUS").and_then(|path| StatusFile::open(path.as_ref()).ok());
     let given = given.filter(|f| f.status().is_valid() && f.status().pid.load(Relaxed) == pid);

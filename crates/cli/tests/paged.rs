@@ -107,6 +107,22 @@ fn full_swap_is_one_sentence() {
     std::fs::remove_dir_all(&dir).expect("cleanup");
 }
 
+/// A panic in a pager thread ended in status 137 and silence: such a thread has no standard error to write to.
+#[test]
+fn a_bug_in_the_pager_is_one_sentence() {
+    if !able() {
+        return;
+    }
+    let dir = place("panic");
+    let program = build(&dir, "churn.c");
+    let r = run(&dir, &["--memory", "16M", "--swap", &swap_option(&dir, "")], Some("panic=50"), &program, &["32"]);
+    assert_eq!(r.output.status.code(), Some(125), "{:?}", r.output);
+    assert!(r.stderr().contains("internal error of the pager at crates/linux/src/machine.rs:"), "{}", r.stderr());
+    assert!(r.stderr().contains("please report it: a panic on order"), "{}", r.stderr());
+    no_swap_file_left(&dir);
+    std::fs::remove_dir_all(&dir).expect("cleanup");
+}
+
 /// A disk that others keep busy for seconds was taken for a full one, and the program was stopped.
 #[test]
 fn a_slow_device_is_not_a_full_one() {

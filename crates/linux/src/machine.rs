@@ -104,7 +104,9 @@ pub struct Inject {
     pub flip_after: u64,
     /// Hold the ends of writes back for [`STALL_NS`] once, after this many; 0: never.
     pub stall_after: u64,
-    /// When that began, on the monotonic clock.
+    /// Panic at a read after this many; 0: never.
+    pub panic_after: u64,
+    /// When the stall began, on the monotonic clock.
     pub stalled_since: core::sync::atomic::AtomicU64,
     /// No more than so many pages per operation, and one at a time, in a swapoff; 0: as many as go.
     pub swapoff_pages: u64,
@@ -115,7 +117,7 @@ pub struct Inject {
 }
 
 impl Inject {
-    /// From `read=N,write=N,flip=N,stall=N,swapoff_pages=N`.
+    /// From `read=N,write=N,flip=N,stall=N,panic=N,swapoff_pages=N`.
     pub fn parse(text: &str) -> Inject {
         let mut inject = Inject::default();
         for part in text.split(',') {
@@ -126,6 +128,7 @@ impl Inject {
                 "write" => inject.write_after = n,
                 "flip" => inject.flip_after = n,
                 "stall" => inject.stall_after = n,
+                "panic" => inject.panic_after = n,
                 "swapoff_pages" => inject.swapoff_pages = n,
                 _ => {}
             }
@@ -136,7 +139,11 @@ impl Inject {
         after != 0 && count.fetch_add(1, Relaxed) >= after
     }
     /// Whether this read is to fail.
+    ///
+    /// # Panics
+    /// If that is on order.
     pub fn read(&self) -> bool {
+        assert!(!Self::due(self.panic_after, &self.reads), "a panic on order");
         Self::due(self.read_after, &self.reads)
     }
     /// Whether this write is to fail.
