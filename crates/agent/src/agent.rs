@@ -17,6 +17,7 @@ use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicUsize, Ordering:
 use overspill_linux::control::Packet;
 use overspill_linux::control_server;
 use overspill_linux::device_spec::{self, DeviceSpec, Place};
+use overspill_linux::devices;
 use overspill_linux::io::Engine;
 use overspill_linux::lock::Mutex;
 use overspill_linux::machine::{Delivery, Machine};
@@ -813,10 +814,12 @@ impl Agent {
         let free = self.ancestors.iter().find(|f| f.load(Relaxed) < 0).ok_or(libc::EMFILE)?;
         free.store(share.pipe.into_raw(), Relaxed);
         machine.content.forked()?;
-        let slots = core.vm.pager().slots_max();
-        let device = core.vm.pager_mut().fork_child(slots).ok_or(libc::EMFILE)?;
         map.discards = overspill_linux::space::Discards::new();
-        map.files[device.0 as usize] = Some(self.new_swap_file()?);
+        let pager = core.vm.pager_mut();
+        pager.inherit();
+        let file = self.new_swap_file()?;
+        let device = devices::add_file(pager, &file, 0).map_err(|_| libc::EMFILE)?;
+        map.files[device.0 as usize] = Some(file);
         map.names[device.0 as usize].set(self.child_device.name().as_encoded_bytes());
         Ok(())
     }
