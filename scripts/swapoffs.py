@@ -49,7 +49,7 @@ RUNS_MAX = 40
 INTERRUPTED = 8
 """One swapoff in so many is interrupted, if it is still under way then."""
 
-STRESS_SECONDS = 40
+STRESS_SECONDS = 30
 STRESS_BUDGET = 160 * MIB
 
 DONE = re.compile(r"; (\S+ \w+) to other devices, (\S+ \w+) into memory; [\d,]+ reads of ([\d.]+) pages")
@@ -85,18 +85,18 @@ class Agitator(threading.Thread):
     def __init__(self, name: str, places: list[Path], rng: random.Random, tally: Tally) -> None:
         super().__init__(daemon=True)
         self._name, self._places, self._rng, self._tally = name, places, rng, tally
-        self._stop = threading.Event()
+        self._over = threading.Event()
         self.trouble: str | None = None
 
     def stop(self) -> None:
         """No more of it; waits for the last one to end."""
-        self._stop.set()
+        self._over.set()
         self.join(150)
 
     def run(self) -> None:
         """One thing after the other."""
         try:
-            while not self._stop.wait(self._rng.random() * 0.12):
+            while not self._over.wait(self._rng.random() * 0.12):
                 if processes := self._processes():
                     self._once(self._rng.choice(processes), processes[0])
         except Exception as error:  # a thread's exception would only be printed

@@ -3,6 +3,7 @@
  *   free    gives everything back but the first 4 MiB
  *   fill    takes it again, and fills it
  *   check   looks whether everything that is there is right
+ *   fork    goes on in a child
  *
  * and answers each with a line: the command, or what is wrong. Begins with a fill. Argument: how many MiB. */
 #include <stdint.h>
@@ -10,6 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 enum { WORDS = 512, KEPT = 4 << 20 };
 
@@ -42,6 +45,12 @@ int main(int argc, char **argv)
             if (munmap((char *)memory + KEPT, size - KEPT))
                 return puts("munmap"), 1;
             have = KEPT;
+        }
+        if (!strcmp(line, "fork\n")) {
+            int status;
+            pid_t child = fork();
+            if (child)
+                return child < 0 || waitpid(child, &status, 0) != child || status;
         }
         for (size_t i = 0; !strcmp(line, "check\n") && i < have / 8; i++)
             if (memory[i] != mix(i))

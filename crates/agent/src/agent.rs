@@ -846,13 +846,16 @@ impl Agent {
             let fd = Fd::new(sys::syscall6(
                 libc::SYS_memfd_create,
                 c"overspill-status".as_ptr() as usize,
-                libc::MFD_CLOEXEC as usize,
+                (libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING) as usize,
                 0,
                 0,
                 0,
                 0,
             )?);
             sys::syscall6(libc::SYS_ftruncate, fd.raw() as usize, len, 0, 0, 0, 0)?;
+            // who reads it looks whether it can shrink under him: without the seals a descendant could not be asked anything
+            let seals = (libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL) as usize;
+            sys::syscall6(libc::SYS_fcntl, fd.raw() as usize, libc::F_ADD_SEALS as usize, seals, 0, 0, 0)?;
             let prot = (libc::PROT_READ | libc::PROT_WRITE) as usize;
             sys::syscall6(libc::SYS_mmap, at, len, prot, (libc::MAP_SHARED | libc::MAP_FIXED) as usize, fd.raw() as usize, 0)?;
             self.status_fd.store(fd.into_raw(), Relaxed);

@@ -243,3 +243,40 @@ fn a_swapoff_loses_only_what_cannot_be_read() {
     }
     fs::remove_dir_all(&dir).expect("cleanup");
 }
+
+/// Forked children could not be asked for anything: their status block was not sealed, and who reads it insists on that.
+#[test]
+fn a_forked_child_has_devices_of_its_own() {
+    if !able() {
+        return;
+    }
+    let dir = place("forked");
+    let (swap, other) = (swap(&dir), dir.join("other"));
+    fs::create_dir_all(&other).expect("temp dir");
+    let mut pages = Pages::start(&dir, "forked", 64, &["--memory", "16M", "--swap", &swap], "");
+    let parent = pages.json("stat")["pid"].as_u64().expect("a process id");
+    pages.ask("fork");
+    let children = fs::read_to_string(format!("/proc/{parent}/task/{parent}/children")).expect("it runs");
+    let child = children.trim();
+    let ask = |words: &[&str]| Command::new(overspill()).args(words).output().expect("overspill runs");
+    let start = Instant::now();
+    let swaps = loop {
+        let output = ask(&["swaps", child, "--json"]);
+        if output.status.success() {
+            break String::from_utf8(output.stdout).expect("UTF-8");
+        }
+        assert!(start.elapsed() < Duration::from_secs(20), "{output:?}");
+        std::thread::sleep(Duration::from_millis(50));
+    };
+    let states: Vec<_> =
+        swaps.lines().map(|l| serde_json::from_str::<serde_json::Value>(l).expect("JSON")["state"].clone()).collect();
+    assert!(states.contains(&"inherited".into()) && states.contains(&"on".into()), "{swaps}");
+    // what it inherited, too, can be moved off the parent's device, and its own device can go
+    let other = other.to_str().expect("UTF-8");
+    for words in [["swapon", child, other], ["swapoff", child, &swap], ["swapoff", child, &swap]] {
+        let output = ask(&words);
+        assert!(output.status.success(), "{words:?}: {output:?}");
+    }
+    pages.end();
+    fs::remove_dir_all(&dir).expect("cleanup");
+}

@@ -98,7 +98,7 @@ pub const STALL_NS: u64 = 5_000_000_000;
 pub struct Inject {
     /// Fail reads after this many, with EIO; 0: never.
     pub read_after: u64,
-    /// Fail each read whose number is a multiple of this, with EIO; 0: none.
+    /// Fail each first attempt of a read whose number is a multiple of this, with EIO; 0: none.
     pub read_every: u64,
     /// Fail reads that touch this page of a file, counted from 1, with EIO; 0: none.
     pub bad_page: u64,
@@ -141,13 +141,18 @@ impl Inject {
     fn due(after: u64, count: &core::sync::atomic::AtomicU64) -> bool {
         after != 0 && count.fetch_add(1, Relaxed) >= after
     }
-    /// The descriptor to read `bytes` bytes at `offset` of `fd` with: `fd`, or none if this read is to fail.
+    /// The descriptor to read `bytes` bytes at `offset` of `fd` with, for the first time: `fd`, or none if this read is to fail.
     pub fn read(&self, fd: i32, offset: u64, bytes: usize) -> i32 {
+        let once = self.read_every != 0 && (self.reads.load(Relaxed) + 1).is_multiple_of(self.read_every);
+        let fd = self.read_again(fd, offset, bytes);
+        if once { -1 } else { fd }
+    }
+    /// The same for a further attempt.
+    pub fn read_again(&self, fd: i32, offset: u64, bytes: usize) -> i32 {
         let pages = (offset >> PAGE_SHIFT) + 1..=(offset + bytes as u64) >> PAGE_SHIFT;
-        let due = match self.read_every {
-            0 => Self::due(self.read_after, &self.reads),
-            every => (self.reads.fetch_add(1, Relaxed) + 1).is_multiple_of(every),
-        };
+        let counted = self.read_after != 0 || self.read_every != 0; // otherwise pages that come back damaged are
+        let done = if counted { self.reads.fetch_add(1, Relaxed) } else { 0 };
+        let due = self.read_after != 0 && done >= self.read_after;
         if due || self.bad_page != 0 && pages.contains(&self.bad_page) { -1 } else { fd }
     }
     /// Whether this write is to fail.

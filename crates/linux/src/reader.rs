@@ -201,7 +201,7 @@ pub(crate) unsafe fn complete(machine: &Machine, slot: Slot, count: u32, buffer:
     };
     let again = |from: usize, pages: usize| {
         let (from, len) = (from << PAGE_SHIFT, pages << PAGE_SHIFT);
-        let fd = machine.inject.read(fd, offset + from as u64, len);
+        let fd = machine.inject.read_again(fd, offset + from as u64, len);
         // SAFETY: a part of the caller's buffer.
         unsafe { sys::pread_full(fd, buffer.add(from), len, offset + from as u64) }
     };

@@ -940,6 +940,7 @@ impl SwapPager {
         let usable = |d: &&mut Device| d.mapped && d.own && d.leaving.is_none() && !d.unpunchable;
         let Some(it) = self.devices.get_mut(device).filter(usable) else { return Punch::End };
         let whole = it.blist.len() / BLOCK_SLOTS;
+        let mut spare = None;
         for _ in 0..look_max {
             let block = it.punch_next;
             if block >= whole {
@@ -953,7 +954,10 @@ impl SwapPager {
                 _ if !free => it.blocks[block as usize] = OTHER,
                 OTHER => it.blocks[block as usize] = SEEN_FREE,
                 _ => {
-                    let spare = it.blist.free_count().saturating_sub(WRITERS as u32 * BLOCK_SLOTS).min(most) / BLOCK_SLOTS;
+                    // costs a look at each block, so once
+                    let spare = *spare.get_or_insert_with(|| {
+                        it.blist.free_in_blocks().saturating_sub(WRITERS as u32 * BLOCK_SLOTS).min(most) / BLOCK_SLOTS
+                    });
                     let next = |b: &u32| *b < whole && it.blocks[*b as usize] == SEEN_FREE && it.is_block_free(*b);
                     let count = (block..block + spare).take_while(next).count() as u32;
                     if count > 0 {
