@@ -146,7 +146,8 @@ fn clusters_end_where_physical_extents_do() {
     assert_eq!(figure("aligned") + figure("align_refused"), 1, "{device}");
     let filefrag = Command::new("filefrag").arg(pages.swap_file()).output();
     match filefrag.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()) {
-        Ok(text) if figure("aligned") == 1 => {
+        // a hole, where something was given back already, is one border more for filefrag and none for clusters
+        Ok(text) if figure("aligned") == 1 && pages.json("swaps")["given_back_bytes"] == 0 => {
             // "NAME: 3 extents found"; the borders of chunks are some more
             let found = text.rsplit(": ").next().and_then(|t| t.split(' ').next()).and_then(|n| n.parse::<u64>().ok());
             let found = found.unwrap_or_else(|| panic!("{text}"));
