@@ -83,7 +83,7 @@ fn nothing_allocates_after_construction() {
     let config = Config { pages_max: 200_000, slots_max: 100_000, devices_max: 16, extents_max: 1000 };
     let mut pager = SwapPager::new(config);
     let dirty = BYTES_DIRTY.load(Relaxed) - dirty;
-    let mapped = SwapPager::without_device(config);
+    let mut mapped = SwapPager::without_device(config);
     assert!(dirty < 64 * 1024, "{dirty} bytes of tables are written when they are made");
     assert!(pager.metadata_bytes() < 4096);
 
@@ -142,7 +142,7 @@ fn nothing_allocates_after_construction() {
         assert_eq!(pager.release_range(page(20, 0), 500), 500);
     });
     none("growing and giving back", || {
-        let mut pager = mapped;
+        let pager = &mut mapped;
         let device = pager.add_mapped_device(100_000, 0).unwrap();
         while pager.wants_extent().is_some() {
             for k in 0..10 {
