@@ -17,6 +17,7 @@ use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicUsize, Ordering:
 use overspill_linux::control::Packet;
 use overspill_linux::control_server;
 use overspill_linux::device_spec::{self, DeviceSpec, Place};
+use overspill_linux::devices;
 use overspill_linux::io::Engine;
 use overspill_linux::lock::Mutex;
 use overspill_linux::machine::{Delivery, Machine};
@@ -820,10 +821,12 @@ impl Agent {
         let free = self.ancestors.iter().find(|f| f.load(Relaxed) < 0).ok_or(libc::EMFILE)?;
         free.store(share.pipe.into_raw(), Relaxed);
         machine.content.forked()?;
-        let slots = core.vm.pager().slots_max();
-        let device = core.vm.pager_mut().fork_child(slots).ok_or(libc::EMFILE)?;
         map.discards = overspill_linux::space::Discards::new();
-        map.files[device.0 as usize] = Some(self.new_swap_file()?);
+        let pager = core.vm.pager_mut();
+        pager.inherit();
+        let file = self.new_swap_file()?;
+        let device = devices::add_file(pager, &file, 0).map_err(|_| libc::EMFILE)?;
+        map.files[device.0 as usize] = Some(file);
         map.names[device.0 as usize].set(self.child_device.name().as_encoded_bytes());
         Ok(())
     }
@@ -850,13 +853,16 @@ impl Agent {
             let fd = Fd::new(sys::syscall6(
                 libc::SYS_memfd_create,
                 c"overspill-status".as_ptr() as usize,
-                libc::MFD_CLOEXEC as usize,
+                (libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING) as usize,
                 0,
                 0,
                 0,
                 0,
             )?);
             sys::syscall6(libc::SYS_ftruncate, fd.raw() as usize, len, 0, 0, 0, 0)?;
+            // who reads it looks whether it can shrink under him: without the seals a descendant could not be asked anything
+            let seals = (libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL) as usize;
+            sys::syscall6(libc::SYS_fcntl, fd.raw() as usize, libc::F_ADD_SEALS as usize, seals, 0, 0, 0)?;
             let prot = (libc::PROT_READ | libc::PROT_WRITE) as usize;
             sys::syscall6(libc::SYS_mmap, at, len, prot, (libc::MAP_SHARED | libc::MAP_FIXED) as usize, fd.raw() as usize, 0)?;
             self.status_fd.store(fd.into_raw(), Relaxed);

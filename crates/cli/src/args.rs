@@ -84,7 +84,8 @@ Sizes:
   or of the machine's memory if there is none.
 
 Swap devices:
-  file:PATH[,size=SIZE][,prio=N]           the same as PATH:SIZE, with a priority
+  file:PATH[,size=SIZE][,prio=N][,align=extents]  the same as PATH:SIZE, with a priority; and with
+                                           no cluster across the border of two physical extents
   block:PATH[,size=SIZE][,prio=N][,force]  a block device; what is on it is lost
   Pages go to the device of the highest priority (-32768 to 32767) that has room, in turn to those
   of equal priority. Devices without one come after, in the order given. A backslash takes the
@@ -97,7 +98,7 @@ Configuration file:
   memory = \"2G\"          # keys are the long options: memory, policy, engine, name, stats,
   policy = \"use-once\"    # stats-file, best-effort
   [[swap]]               # once for each device
-  kind = \"file\"          # or \"block\", with path, size, prio and force as above
+  kind = \"file\"          # or \"block\", with path, size, prio, align and force as above
   path = \"/mnt/nvme\"
   size = \"50G\"
 

@@ -40,6 +40,7 @@ pub struct Swap {
     prio: Option<i16>,
     force: Option<bool>,
     algo: Option<String>,
+    align: Option<String>,
 }
 
 #[derive(Deserialize, Clone, Copy, PartialEq, Eq, Debug)]
@@ -92,8 +93,12 @@ impl Swap {
         if self.algo.is_some() && self.kind != Kind::Compressed {
             return fail("has algo, and only compressed devices have it");
         }
+        if self.align.is_some() && self.kind != Kind::File {
+            return fail("has align, and only files have it");
+        }
+        let align = self.align.as_deref().map_or(Ok(false), device_spec::align)?;
         let size = self.size.as_deref().map(device_spec::size).transpose()?;
-        DeviceSpec { place, size, priority: self.prio }.checked()
+        DeviceSpec { place, size, priority: self.prio, align }.checked()
     }
 }
 
@@ -102,7 +107,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const EXAMPLE: &str = "memory = \"2G\"\nstats-file = \"/x\"\n[[swap]]\nkind = \"file\"\npath = \"/a,b\"\nsize = \"50G\"\nprio = 3\n\
+    const EXAMPLE: &str = "memory = \"2G\"\nstats-file = \"/x\"\n[[swap]]\nkind = \"file\"\npath = \"/a,b\"\nsize = \"50G\"\nprio = 3\nalign = \"extents\"\n\
                            [[swap]]\nkind = \"block\"\npath = \"/dev/x\"\nforce = true\n";
 
     #[test]
@@ -110,7 +115,7 @@ mod tests {
         let config = parse(EXAMPLE).unwrap();
         assert_eq!((config.memory.as_deref(), config.stats), (Some("2G"), false));
         let devices: Vec<_> = config.swap.iter().map(|d| d.device().unwrap().encode()).collect();
-        assert_eq!(devices, ["file:/a\\,b,size=53687091200,prio=3", "block:/dev/x,force"]);
+        assert_eq!(devices, ["file:/a\\,b,size=53687091200,prio=3,align=extents", "block:/dev/x,force"]);
         assert_eq!(parse(""), Ok(Config::default()));
     }
 
@@ -134,6 +139,8 @@ mod tests {
             ("kind = \"compressed\"", "needs a size"),
             ("kind = \"file\"\npath = \"/a\"\nforce = true", "only block"),
             ("kind = \"file\"\npath = \"/a\"\nalgo = \"lz4\"", "only compressed"),
+            ("kind = \"block\"\npath = \"/a\"\nalign = \"extents\"", "only files"),
+            ("kind = \"file\"\npath = \"/a\"\nalign = \"pages\"", "there is extents"),
             ("kind = \"file\"\npath = \"/a\"\nsize = \"1G,prio=3\"", "1G,prio=3"),
             ("kind = \"file\"\npath = \"\"", "no place"),
         ] {

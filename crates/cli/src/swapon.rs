@@ -56,7 +56,13 @@ fn add(connection: &Connection, device: &DeviceSpec, priority: i16) -> Result<()
     let name = device.name();
     let fail = |why: String| Failure::with_status(NOTHING, format!("{}: {why}", name.display()));
     let file = SwapFile::open(device).map_err(|e| fail(std::io::Error::from_raw_os_error(e).to_string()))?;
-    let request = Request::Swapon { kind: file.kind(), bytes: device.size.unwrap_or(0), priority, name: name.as_bytes() };
+    let request = Request::Swapon {
+        kind: file.kind(),
+        bytes: device.size.unwrap_or(0),
+        priority,
+        align: device.align,
+        name: name.as_bytes(),
+    };
     connection.send(&request, Some(file.as_fd())).map_err(failed)?;
     match connection.receive() {
         Ok(Reply::Ok(_)) => Ok(()),

@@ -70,6 +70,12 @@ pub fn name(device: &Device) -> String {
     text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }
 
+/// The state, and what does not show in a number.
+fn state(device: &Device) -> String {
+    let unaligned = if device.figures.align_refused != 0 { ", cannot be aligned here" } else { "" };
+    format!("{}{unaligned}", device.state)
+}
+
 fn json(device: &Device) -> Value {
     let mut map = Map::new();
     map.insert("device".into(), String::from_utf8_lossy(&device.name).into());
@@ -97,7 +103,7 @@ fn table(devices: &[Device]) -> String {
                 format!("{} ({})", grouped(f.pages_in), grouped(f.reads)),
                 format!("{} ({})", grouped(f.pages_out), grouped(f.writes)),
                 grouped(f.read_errors + f.write_errors),
-                d.state.clone(),
+                state(d),
             ]
         })
         .collect();

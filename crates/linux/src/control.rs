@@ -18,7 +18,8 @@
 //! ```text
 //!   request                                            answers
 //!   overspill/1 swaps                                  device KEY=VALUE ... name=NAME    for each, then ok
-//!   overspill/1 swapon KIND BYTES PRIORITY NAME        ok                (BYTES 0: no limit; one descriptor comes along, SCM_RIGHTS)
+//!   overspill/1 swapon KIND BYTES PRIORITY NAME        ok                (BYTES 0: no limit; one descriptor comes along, SCM_RIGHTS;
+//!                                                                         KIND block, file, or file,align=extents)
 //!   overspill/1 swapoff NAME                           progress KEY=VALUE ...   ten a second, then ok KEY=VALUE ...
 //!   overspill/1 policy SPEC                            ok                (as for --policy)
 //!   overspill/1 cancel                                 (while a swapoff of this client's runs) it ends with an error
@@ -38,6 +39,8 @@ use core::fmt::{self, Write};
 pub const PACKET_MAX: usize = 2048;
 /// What every request begins with.
 const VERSION: &[u8] = b"overspill/1 ";
+/// The kind of a file whose clusters end where its physical extents do.
+const ALIGNED: &[u8] = b"file,align=extents";
 /// The longest name of a program, in bytes.
 pub const PROGRAM_NAME_MAX: usize = 32;
 
@@ -54,6 +57,8 @@ pub enum Request<'a> {
         bytes: u64,
         /// Higher ones are used first.
         priority: i16,
+        /// Of a file: whether clusters end where its physical extents do.
+        align: bool,
         /// What it is to be called.
         name: &'a [u8],
     },
@@ -126,8 +131,10 @@ pub fn parse_request(packet: &[u8]) -> Result<Request<'_>, RequestError> {
             let (kind, rest) = word(rest);
             let (bytes, rest) = word(rest);
             let (priority, name) = word(rest);
+            let align = kind == ALIGNED;
             Ok(Request::Swapon {
-                kind: Kind::parse(kind).ok_or(RequestError::Words)?,
+                kind: if align { Kind::File } else { Kind::parse(kind).ok_or(RequestError::Words)? },
+                align,
                 bytes: number(bytes).ok_or(RequestError::Words)?,
                 priority: number(priority).ok_or(RequestError::Words)?,
                 name: device_name(name)?,
@@ -207,8 +214,10 @@ impl Request<'_> {
             Request::Cancel => packet.put(b"cancel"),
             Request::Swapoff(name) => packet.put(b"swapoff ").put(name),
             Request::Policy(spec) => packet.put(b"policy ").put(spec.as_bytes()),
-            Request::Swapon { kind, bytes, priority, name } => {
-                let _ = write!(packet, "swapon {} {bytes} {priority} ", kind.name());
+            Request::Swapon { kind, bytes, priority, align, name } => {
+                let kind = if *align { ALIGNED } else { kind.name().as_bytes() };
+                packet.put(b"swapon ").put(kind);
+                let _ = write!(packet, " {bytes} {priority} ");
                 packet.put(name)
             }
         };
@@ -277,6 +286,14 @@ figures! {
         write_p99_ns,
         /// How many of its free slots lie in holes too short for a whole cluster, in thousandths.
         fragmented_permille,
+        /// Pieces that it is made of, none of which an operation crosses; 0 if it is one whole.
+        extents,
+        /// What was given back to the file system over time, in bytes.
+        given_back_bytes,
+        /// 1 if its pieces are the file's physical extents.
+        aligned,
+        /// 1 if they were to be, and the file system does not say where those lie.
+        align_refused,
     }
 }
 
@@ -410,8 +427,13 @@ mod tests {
             (b"overspill/1 policy \xff", Err(RequestError::Words)),
             (
                 b"overspill/1 swapon block 4096 -7 /dev/x y",
-                Ok(Request::Swapon { kind: Kind::Block, bytes: 4096, priority: -7, name: b"/dev/x y" }),
+                Ok(Request::Swapon { kind: Kind::Block, bytes: 4096, priority: -7, align: false, name: b"/dev/x y" }),
             ),
+            (
+                b"overspill/1 swapon file,align=extents 0 1 /x",
+                Ok(Request::Swapon { kind: Kind::File, bytes: 0, priority: 1, align: true, name: b"/x" }),
+            ),
+            (b"overspill/1 swapon block,align=extents 0 1 /x", Err(RequestError::Words)),
             (b"overspill/2 swaps", Err(RequestError::Version)),
             (b"", Err(RequestError::Version)),
             (b"overspill/1 ", Err(RequestError::Verb)),
@@ -443,21 +465,24 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_asked_is_understood(name in prop::collection::vec(1..255u8, 1..NAME_MAX + 1), bytes: u64, priority: i16, kind: bool) {
+        fn what_is_asked_is_understood(name in prop::collection::vec(1..255u8, 1..NAME_MAX + 1), bytes: u64, priority: i16, kind: bool, align: bool) {
             let kind = if kind { Kind::File } else { Kind::Block };
-            for request in [Request::Swapoff(&name), Request::Swapon { kind, bytes, priority, name: &name }] {
+            let align = align && kind == Kind::File;
+            for request in [Request::Swapoff(&name), Request::Swapon { kind, bytes, priority, align, name: &name }] {
                 let packet = request.encode();
                 prop_assert_eq!(parse_request(packet.bytes()), Ok(request));
             }
         }
 
         #[test]
-        fn what_is_answered_is_understood(name in prop::collection::vec(1..255u8, 1..NAME_MAX + 1), numbers: [u64; 9], p: [u64; 5], priority: i16) {
+        fn what_is_answered_is_understood(name in prop::collection::vec(1..255u8, 1..NAME_MAX + 1), numbers: [u64; 9], p: [u64; 5], more: [u64; 4], priority: i16) {
             let [number, size_bytes, used_bytes, pages_in, pages_out, reads, writes, read_errors, write_errors] = numbers;
             let [read_p50_ns, read_p99_ns, write_p50_ns, write_p99_ns, fragmented_permille] = p;
+            let [extents, given_back_bytes, aligned, align_refused] = more;
             let figures = Figures {
                 number, size_bytes, used_bytes, pages_in, pages_out, reads, writes, read_errors, write_errors,
                 read_p50_ns, read_p99_ns, write_p50_ns, write_p99_ns, fragmented_permille,
+                extents, given_back_bytes, aligned, align_refused,
             };
             let packet = device_packet("file", "on", priority, &figures, &name);
             let device = Device { kind: "file".into(), state: "on".into(), priority, figures, name };

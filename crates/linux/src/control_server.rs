@@ -220,11 +220,11 @@ fn answer(machine: &Machine, engine: Engine, client: &mut Client, index: usize, 
     match control::parse_request(&packet[..len]) {
         Err(error) => refuse(client, format_args!("{error}")),
         Ok(Request::Swaps) => devices::each(machine, |packet| send(client, packet)) && send(client, &ok()),
-        Ok(Request::Swapon { kind, bytes, priority, name }) => {
+        Ok(Request::Swapon { kind, bytes, priority, align, name }) => {
             let Some(file) = file else { return refuse(client, format_args!("no descriptor came with the request")) };
             let file = match kind {
                 _ if kind_of(&file) != Some(kind) => Err(libc::EINVAL),
-                Kind::File => Ok(SwapFile::from_fd(file, bytes, kind)),
+                Kind::File => Ok(SwapFile::from_fd(file, bytes, kind).aligned(align)),
                 Kind::Block => SwapFile::from_block(file, bytes),
             };
             let Ok(file) = file else { return refuse(client, format_args!("what came with the request is not a {}", kind.name())) };

@@ -5,11 +5,14 @@
 //!   launder   hash parked pages; unchanged -> clean, zero -> dropped, else write in clusters        no lock while hashing, writing
 //!             (encrypted: each write's pages are sealed into its buffer)
 //!   reclaim   discard the parked content of clean pages, many with one TLB flush                    map shared, one batch
+//!
+//!   at rest   swap space that stays free goes back to the file system (growth.rs)                   no lock in the system call
 //! ```
 //!
 //! Each step takes the locks anew and works on one batch, so a fault never waits longer for the daemon than for one batch's ioctl.
 
 use crate::content::Content;
+use crate::growth::{self, GiveBack};
 use crate::io::{Done, Engine, Io};
 use crate::machine::{Machine, Space};
 use crate::park::ParkPlace;
@@ -29,6 +32,8 @@ const WRITE_PAGES: usize = 64;
 const WRITES_MAX: usize = 12;
 /// The fewest. A batch is launched only while two are free.
 const WRITES_MIN: usize = 4;
+/// How long it sleeps when nobody rings, in nanoseconds.
+const SLEEP_NS: u64 = 500_000_000;
 /// How long both memory and swap may be full before the program is stopped, in nanoseconds.
 const FULL_GRACE_NS: u64 = 3_000_000_000;
 
@@ -82,6 +87,7 @@ pub struct Daemon {
     freed_before: u64,
     /// Why writing failed, the last time since a frame came free.
     trouble: Option<Errno>,
+    give_back: GiveBack,
 }
 
 /// What a step came to.
@@ -131,6 +137,7 @@ impl Daemon {
             stuck_since: 0,
             freed_before: 0,
             trouble: None,
+            give_back: GiveBack::default(),
         })
     }
 
@@ -158,11 +165,11 @@ impl Daemon {
                         self.reap(machine);
                         continue;
                     }
-                    self.before_sleep(machine);
+                    let sleep = self.before_sleep(machine).unwrap_or(SLEEP_NS);
                     machine.daemon_sleeps.store(true, SeqCst);
                     // a ring between the look above and this store is seen as a changed bell, or finds daemon_sleeps set
                     if !machine.core.lock().vm.wants_daemon() && !machine.quit.load(Acquire) && !machine.is_frozen() {
-                        futex_wait(&machine.daemon_bell, bell, 500_000_000);
+                        futex_wait(&machine.daemon_bell, bell, sleep);
                     }
                     machine.daemon_sleeps.store(false, SeqCst);
                 }
@@ -172,11 +179,12 @@ impl Daemon {
         self.settle(machine);
     }
 
-    /// Rarely needed work: counters that cost a walk, second copies that never made a batch.
-    fn before_sleep(&mut self, machine: &Machine) {
+    /// Rarely needed work: counters that cost a walk, second copies that never made a batch, space that the file system may have. Returns
+    /// how long to sleep if there is more of it, in nanoseconds.
+    fn before_sleep(&mut self, machine: &Machine) -> Option<u64> {
         machine.core.lock().vm.metadata_bytes();
-        let map = machine.map.read();
-        machine.drop_places(&map, true);
+        machine.drop_places(&machine.map.read(), true);
+        self.give_back.step(machine)
     }
 
     /// Waits for every write in flight.
@@ -423,18 +431,11 @@ impl Daemon {
             }
             let Some(slot) = free else { break };
             let want = (self.dirty.len() - at).min(self.write_pages) as u32;
+            let room = growth::make_room(machine);
             let Some(run) = machine.core.lock().vm.launder_slots(want, self.dirty[at].page) else {
-                self.trouble = Some(libc::ENOSPC);
+                self.trouble = Some(room.err().unwrap_or(libc::ENOSPC));
                 break;
             };
-            if let Err(errno) = ensure_file(machine, run.first, run.count) {
-                let mut core = machine.core.lock();
-                for i in 0..run.count {
-                    core.vm.pager_mut().free_slot(Slot(run.first.0 + i));
-                }
-                self.trouble = Some(errno);
-                break;
-            }
             let n = run.count as usize;
             let w = &mut self.writes[slot];
             w.pages[..n].copy_from_slice(&self.dirty[at..at + n]);
@@ -615,19 +616,4 @@ impl Drop for Daemon {
         // SAFETY: the mapping that `new` made; no write from it is in flight.
         unsafe { sys::unmap(self.buffers as *mut u8, self.buffers_len) };
     }
-}
-
-/// Makes sure that the run's slots have blocks in their file.
-pub(crate) fn ensure_file(machine: &Machine, first: Slot, count: u32) -> Result<(), Errno> {
-    let (device, offset) = machine.core.lock().vm.pager().device_of(first);
-    let need = (offset + count) as u64;
-    if machine.map.read().files[device.0 as usize].as_ref().is_some_and(|f| f.has(need)) {
-        return Ok(());
-    }
-    let mut map = machine.map.write();
-    let result = map.files[device.0 as usize].as_mut().ok_or(libc::EBADF)?.ensure(need);
-    if result.is_err() {
-        machine.core.lock().vm.pager_mut().set_full(device, true);
-    }
-    result
 }

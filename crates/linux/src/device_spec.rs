@@ -1,7 +1,7 @@
 //! Swap devices as people write them, on the command line, in a file, in the builder, and over the control socket.
 //!
 //! ```text
-//!   file:PATH[,size=SIZE][,prio=N]             a file in the directory PATH, or the new file PATH; grows up to SIZE
+//!   file:PATH[,size=SIZE][,prio=N][,align=extents]   a file in the directory PATH, or the new file PATH; grows up to SIZE
 //!   block:PATH[,size=SIZE][,prio=N][,force]    a block device; its first SIZE bytes
 //!   compressed:size=SIZE[,algo=lz4|zstd][,prio=N]   memory that holds compressed pages
 //!   DIR|FILE[:SIZE]                            short for file:
@@ -59,6 +59,8 @@ pub struct DeviceSpec {
     pub size: Option<u64>,
     /// Higher ones are used first.
     pub priority: Option<i16>,
+    /// Of a file: whether clusters end where its physical extents do.
+    pub align: bool,
 }
 
 /// What is wrong with a device. `Display` gives a sentence without its subject: "has no ...".
@@ -107,7 +109,7 @@ impl Place {
 impl DeviceSpec {
     /// A file in the directory `place`, or the new file `place`, without a limit.
     pub fn file(place: impl Into<PathBuf>) -> Self {
-        DeviceSpec { place: Place::File(place.into()), size: None, priority: None }
+        DeviceSpec { place: Place::File(place.into()), size: None, priority: None, align: false }
     }
 
     /// What the device is called by `swaps` and `swapoff`: its path, or its kind if it has none.
@@ -156,6 +158,7 @@ impl DeviceSpec {
             options.push(format!("prio={priority}"));
         }
         match &self.place {
+            Place::File(_) if self.align => options.push("align=extents".into()),
             Place::Block { force: true, .. } => options.push("force".into()),
             Place::Compressed(Algorithm::Zstd) => options.push("algo=zstd".into()),
             _ => {}
@@ -217,7 +220,7 @@ fn parse_kind(kind: &str, rest: &[u8]) -> Result<DeviceSpec, SpecError> {
         "compressed" => Place::Compressed(Algorithm::default()),
         _ => return fail(format!("is of the kind {kind:?}, and there are {KINDS}; a file of this name would be ./{kind}:...")),
     };
-    let mut device = DeviceSpec { place, size: None, priority: None };
+    let mut device = DeviceSpec { place, size: None, priority: None, align: false };
     let mut seen: Vec<Vec<u8>> = Vec::new();
     for field in fields {
         let (key, value) = match field.iter().position(|b| *b == b'=') {
@@ -238,15 +241,16 @@ fn set(device: &mut DeviceSpec, key: &[u8], value: Option<&str>) -> Result<(), S
     match (key, value, &mut device.place) {
         (b"size", Some(text), _) => device.size = Some(size(text)?),
         (b"prio", Some(text), _) => device.priority = Some(priority(text)?),
+        (b"align", Some(text), Place::File(_)) => device.align = align(text)?,
         (b"force", None, Place::Block { force, .. }) => *force = true,
         (b"algo", Some(text), Place::Compressed(algorithm)) => *algorithm = self::algorithm(text)?,
-        (b"size" | b"prio", None, _) | (b"algo", None, Place::Compressed(_)) => {
+        (b"size" | b"prio", None, _) | (b"align", None, Place::File(_)) | (b"algo", None, Place::Compressed(_)) => {
             return fail(format!("has {} without a value", key.escape_ascii()));
         }
         (b"force", Some(_), Place::Block { .. }) => return fail("has force with a value; write just force"),
         (_, _, place) => {
             let keys = match place {
-                Place::File(_) => "size, prio",
+                Place::File(_) => "size, prio, align",
                 Place::Block { .. } => "size, prio, force",
                 Place::Compressed(_) => "size, algo, prio",
             };
@@ -280,6 +284,14 @@ pub fn priority(text: &str) -> Result<i16, SpecError> {
         Ok(n) => Ok(n),
         Err(_) => fail(format!("has the priority {text:?}; write a whole number from -32768 to 32767")),
     }
+}
+
+/// An alignment, as `align=` takes it.
+///
+/// # Errors
+/// Anything but `extents`.
+pub fn align(text: &str) -> Result<bool, SpecError> {
+    if text == "extents" { Ok(true) } else { fail(format!("has the alignment {text:?}, and there is extents")) }
 }
 
 /// A compressor, as `algo=` takes it.
@@ -384,7 +396,7 @@ mod tests {
     }
 
     fn file(path: &str, size: Option<u64>, priority: Option<i16>) -> Result<DeviceSpec, String> {
-        Ok(DeviceSpec { place: Place::File(path.into()), size, priority })
+        Ok(DeviceSpec { place: Place::File(path.into()), size, priority, align: false })
     }
 
     #[test]
@@ -395,11 +407,20 @@ mod tests {
         assert_eq!(parse(&read("block::,prio=0").unwrap().encode()).map_err(|e| e.to_string()), read("block::,prio=0"));
         assert_eq!(
             read("compressed:size=512M,algo=lz4"),
-            Ok(DeviceSpec { place: Place::Compressed(Algorithm::Lz4), size: Some(512 << 20), priority: None })
+            Ok(DeviceSpec { place: Place::Compressed(Algorithm::Lz4), size: Some(512 << 20), priority: None, align: false })
         );
         assert_eq!(
             read("block:/dev/x,prio=5,force"),
-            Ok(DeviceSpec { place: Place::Block { path: "/dev/x".into(), force: true }, size: None, priority: Some(5) })
+            Ok(DeviceSpec {
+                place: Place::Block { path: "/dev/x".into(), force: true },
+                size: None,
+                priority: Some(5),
+                align: false
+            })
+        );
+        assert_eq!(
+            read("file:/a,align=extents,prio=1"),
+            Ok(DeviceSpec { priority: Some(1), align: true, ..DeviceSpec::file("/a") })
         );
         for (text, place, size) in [
             ("/mnt/a", "/mnt/a", None),
@@ -433,7 +454,10 @@ mod tests {
             ("file:/x,prio=high", "whole number"),
             ("file:/x,prio=40000", "whole number"),
             ("file:/x,size=1G,size=2G", "size twice"),
-            ("file:/x,force", "file devices have size, prio"),
+            ("file:/x,force", "file devices have size, prio, align"),
+            ("file:/x,align=pages", "there is extents"),
+            ("file:/x,align", "without a value"),
+            ("block:/x,align=extents", "block devices have size, prio, force"),
             ("file:/x,", "an option without a name"),
             ("file:/x\\", "backslash"),
             ("block:/x,force=yes", "just force"),
@@ -476,9 +500,10 @@ mod tests {
             prop_oneof![Just(Algorithm::Lz4), Just(Algorithm::Zstd)].prop_map(Place::Compressed),
         ];
         let size = prop::option::of((SIZE_MIN >> 12..1 << 40).prop_map(|pages| pages << 12));
-        (place, size, any::<Option<i16>>()).prop_map(|(place, size, priority)| {
+        (place, size, any::<Option<i16>>(), any::<bool>()).prop_map(|(place, size, priority, align)| {
             let size = if matches!(place, Place::Compressed(_)) { size.or(Some(SIZE_MIN)) } else { size };
-            DeviceSpec { place, size, priority }
+            let align = align && matches!(place, Place::File(_));
+            DeviceSpec { place, size, priority, align }
         })
     }
 

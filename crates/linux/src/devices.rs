@@ -1,10 +1,11 @@
 //! The swap devices of a running machine: what each has done, and further ones.
 
-use crate::control::{Figures, Packet, device_packet};
+use crate::control::{Figures, Kind, Packet, device_packet};
 use crate::machine::Machine;
 use crate::setup::{DEVICES_MAX, device_slots};
-use crate::swap_file::SwapFile;
+use crate::swap_file::{Align, SwapFile};
 use core::fmt;
+use overspill_swap::SwapPager;
 use overspill_swap::swap_pager::{AddDeviceError, DeviceState};
 use overspill_vm::pager::Pager;
 use overspill_vm::types::{DeviceId, PAGE_SIZE};
@@ -39,6 +40,10 @@ fn describe(machine: &Machine, device: DeviceId) -> Option<Packet> {
         write_p50_ns: stats.writes.latency.percentile_ns(500),
         write_p99_ns: stats.writes.latency.percentile_ns(990),
         fragmented_permille: status.fragmented_permille as u64,
+        extents: status.extents as u64,
+        given_back_bytes: status.given_back * PAGE_SIZE as u64,
+        aligned: (file.align() == Align::Extents) as u64,
+        align_refused: (file.align() == Align::Refused) as u64,
     };
     let state = match status.state {
         DeviceState::On => "on",
@@ -86,8 +91,7 @@ pub fn add(machine: &Machine, file: SwapFile, name: &[u8], priority: i16, mut wa
     if (0..DEVICES_MAX).filter(own).any(|i| map.names[i].bytes() == name) {
         return Err(AddError::There);
     }
-    let slots = device_slots(&file).min(pager.slots_max());
-    let device = pager.add_device(slots, priority).map_err(AddError::Refused)?;
+    let device = add_file(pager, &file, priority).map_err(AddError::Refused)?;
     note_capacity(machine, pager.capacity());
     map.files[device.0 as usize] = Some(file);
     map.names[device.0 as usize].set(name);
@@ -95,6 +99,19 @@ pub fn add(machine: &Machine, file: SwapFile, name: &[u8], priority: i16, mut wa
     drop(map);
     machine.ring_daemon();
     Ok(device)
+}
+
+/// Adds the device that an open file is: one that gets its slots as the file grows, or a block device, which has them all. What it is
+/// longer than a device can be is not used. The file is to be kept under the device's number.
+///
+/// # Errors
+/// [`AddDeviceError`]; nothing is changed then.
+pub fn add_file(pager: &mut SwapPager, file: &SwapFile, priority: i16) -> Result<DeviceId, AddDeviceError> {
+    let slots = device_slots(file).min(pager.slots_max());
+    match file.kind() {
+        Kind::File => pager.add_mapped_device(slots, priority),
+        Kind::Block => pager.add_device(slots, priority),
+    }
 }
 
 /// Closes the file of a device that is gone. => `swapping` is held

@@ -16,6 +16,7 @@ pub mod device_spec;
 pub mod devices;
 pub mod duty;
 pub mod elf;
+pub mod growth;
 pub mod io;
 pub mod lock;
 pub mod machine;

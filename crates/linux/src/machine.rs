@@ -98,6 +98,10 @@ pub const STALL_NS: u64 = 5_000_000_000;
 pub struct Inject {
     /// Fail reads after this many, with EIO; 0: never.
     pub read_after: u64,
+    /// Fail each first attempt of a read whose number is a multiple of this, with EIO; 0: none.
+    pub read_every: u64,
+    /// Fail reads that touch this page of a file, counted from 1, with EIO; 0: none.
+    pub bad_page: u64,
     /// Fail writes after this many, with EIO; 0: never.
     pub write_after: u64,
     /// Flip a bit in pages read after this many; 0: never.
@@ -117,7 +121,7 @@ pub struct Inject {
 }
 
 impl Inject {
-    /// From `read=N,write=N,flip=N,stall=N,panic=N,swapoff_pages=N`.
+    /// From `read=N,read_every=N,bad_page=N,write=N,flip=N,stall=N,panic=N,swapoff_pages=N`.
     pub fn parse(text: &str) -> Inject {
         let mut inject = Inject::default();
         for part in text.split(',') {
@@ -125,6 +129,8 @@ impl Inject {
             let n = n.parse().unwrap_or(1);
             match key {
                 "read" => inject.read_after = n,
+                "read_every" => inject.read_every = n,
+                "bad_page" => inject.bad_page = n,
                 "write" => inject.write_after = n,
                 "flip" => inject.flip_after = n,
                 "stall" => inject.stall_after = n,
@@ -138,13 +144,23 @@ impl Inject {
     fn due(after: u64, count: &core::sync::atomic::AtomicU64) -> bool {
         after != 0 && count.fetch_add(1, Relaxed) >= after
     }
-    /// Whether this read is to fail.
+    /// The descriptor to read `bytes` bytes at `offset` of `fd` with, for the first time: `fd`, or none if this read is to fail.
     ///
     /// # Panics
     /// If that is on order.
-    pub fn read(&self) -> bool {
+    pub fn read(&self, fd: i32, offset: u64, bytes: usize) -> i32 {
         assert!(!Self::due(self.panic_after, &self.reads), "a panic on order");
-        Self::due(self.read_after, &self.reads)
+        let once = self.read_every != 0 && (self.reads.load(Relaxed) + 1).is_multiple_of(self.read_every);
+        let fd = self.read_again(fd, offset, bytes);
+        if once { -1 } else { fd }
+    }
+    /// The same for a further attempt.
+    pub fn read_again(&self, fd: i32, offset: u64, bytes: usize) -> i32 {
+        let pages = (offset >> PAGE_SHIFT) + 1..=(offset + bytes as u64) >> PAGE_SHIFT;
+        let counted = self.read_after != 0 || self.read_every != 0; // otherwise pages that come back damaged are
+        let done = if counted { self.reads.fetch_add(1, Relaxed) } else { 0 };
+        let due = self.read_after != 0 && done >= self.read_after;
+        if due || self.bad_page != 0 && pages.contains(&self.bad_page) { -1 } else { fd }
     }
     /// Whether this write is to fail.
     pub fn write(&self) -> bool {
@@ -447,11 +463,11 @@ impl Machine {
         unsafe { sys::discard_ranges(map.pidfd.as_ref().map_or(-1, Fd::raw), &iov[..n]) };
     }
 
-    /// The file and byte offset of a slot.
+    /// The file and byte offset of a slot, by the extents of its device. A run of slots lies in one piece.
     pub fn locate(&self, map: &Space, core: &Core, slot: Slot) -> (i32, u64) {
-        let (device, offset) = core.vm.pager().device_of(slot);
-        let file = map.files[device.0 as usize].as_ref().expect("a device has a file");
-        (file.raw(), (offset as u64) << PAGE_SHIFT)
+        let location = core.vm.pager().locate(slot);
+        let file = map.files[location.device.0 as usize].as_ref().expect("a device has a file");
+        (file.raw(), location.offset)
     }
 
     /// Stops the program: the message is left for `overspill run`, and written to standard error if nobody supervises.

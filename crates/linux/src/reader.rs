@@ -64,13 +64,12 @@ pub unsafe fn arrived(
     let mut stored = [ContentHash::UNKNOWN; CLUSTER_PAGES_MAX];
     let mut right = [false; CLUSTER_PAGES_MAX];
     // SAFETY: the caller's buffer, and nobody else uses it.
-    let result = unsafe { complete(machine, op.slot, op.count, buffer, result) };
-    let whole = result.map_or(0, |n| n >> PAGE_SHIFT) as u32;
+    let read = unsafe { complete(machine, op.slot, op.count, buffer, result) };
     if machine.inject.flip() {
         // SAFETY: the buffer is this thread's, at least a page long.
         unsafe { *buffer ^= 1 };
     }
-    let arrived = || (0..op.count.min(whole)).filter(|i| op.wants(*i));
+    let arrived = || (0..op.count).filter(|i| read.good >> i & 1 == 1 && op.wants(*i));
     {
         let core = machine.core.lock();
         for i in arrived() {
@@ -89,13 +88,11 @@ pub unsafe fn arrived(
     let range = map.ranges.find(addr_of(0)).or_else(|| map.ranges.find(addr_of(op.count - 1)));
     let bounds = range.map_or(0..0, |r| r.bounds());
     let mut core = machine.core.lock();
-    let check = |i: u32, expected: ContentHash| match result {
-        Err(e) => IoResult::Io(e),
-        Ok(_) if i >= whole => IoResult::Io(libc::EIO),
-        Ok(_) if !right[i as usize] || stored[i as usize] != expected => IoResult::Corrupt,
-        Ok(_) => IoResult::Ok,
+    let check = |i: u32, expected: ContentHash| match read.of(i) {
+        IoResult::Ok if !right[i as usize] || stored[i as usize] != expected => IoResult::Corrupt,
+        outcome => outcome,
     };
-    count_io(machine, &mut core, op.slot, false, op.count, since, result);
+    count_io(machine, &mut core, op.slot, false, op.count, since, read.result);
     let next = core.vm.page_in_arrived(op, bounds, check, &mut places).and_then(|next| issue(&map, &core, next));
     // a page left parked needs a place; without one it is mapped
     let mut parking = [ParkPlace(0); CLUSTER_PAGES_MAX];
@@ -166,30 +163,58 @@ pub fn read_more(machine: &Machine, op: &PageIn) -> Option<PageIn> {
     machine.core.lock().vm.read_more(op, range.bounds())
 }
 
-/// A read that was cut short goes on behind the cut, and one that failed is tried once more: a lost page is lost for good.
+/// What a read came to, in the end.
+pub(crate) struct Arrived {
+    /// A bit for each page that was read.
+    pub good: u128,
+    /// Of the read as a whole: all of its bytes, or what went wrong with the last page that did.
+    pub result: Result<usize, Errno>,
+}
+
+impl Arrived {
+    /// What became of page `i`.
+    pub fn of(&self, i: u32) -> IoResult {
+        match self.result {
+            _ if self.good >> i & 1 == 1 => IoResult::Ok,
+            Err(e) => IoResult::Io(e),
+            Ok(_) => IoResult::Io(libc::EIO),
+        }
+    }
+}
+
+/// A read that was cut short goes on behind the cut, and one that failed is tried once more; if that fails too, page by page: a lost page
+/// is lost for good, and its neighbours need not be.
 ///
 /// # Safety
 /// `buffer` has room for `count` pages; the read into it has ended and nobody else uses it.
-pub(crate) unsafe fn complete(
-    machine: &Machine,
-    slot: Slot,
-    count: u32,
-    buffer: *mut u8,
-    result: Result<usize, Errno>,
-) -> Result<usize, Errno> {
-    let len = (count as usize) << PAGE_SHIFT;
-    let done = result.unwrap_or(0);
-    if done == len {
-        return result;
+pub(crate) unsafe fn complete(machine: &Machine, slot: Slot, count: u32, buffer: *mut u8, result: Result<usize, Errno>) -> Arrived {
+    let first = |pages: usize| if pages == 0 { 0 } else { u128::MAX >> (u128::BITS - pages as u32) };
+    let pages = count as usize;
+    let mut done = result.unwrap_or(0) >> PAGE_SHIFT;
+    if done == pages {
+        return Arrived { good: first(pages), result };
     }
     let (fd, offset) = {
         let map = machine.map.read();
         let core = machine.core.lock();
         machine.locate(&map, &core, slot)
     };
-    let fd = if machine.inject.read() { -1 } else { fd };
-    // SAFETY: the rest of the caller's buffer.
-    unsafe { sys::pread_full(fd, buffer.add(done), len - done, offset + done as u64) }.map(|n| done + n)
+    let again = |from: usize, pages: usize| {
+        let (from, len) = (from << PAGE_SHIFT, pages << PAGE_SHIFT);
+        let fd = machine.inject.read_again(fd, offset + from as u64, len);
+        // SAFETY: a part of the caller's buffer.
+        unsafe { sys::pread_full(fd, buffer.add(from), len, offset + from as u64) }
+    };
+    done += again(done, pages - done).unwrap_or(0) >> PAGE_SHIFT;
+    let (mut good, mut failed) = (first(done), None);
+    for page in done..pages {
+        match again(page, 1) {
+            Ok(PAGE_SIZE) => good |= 1 << page,
+            Ok(_) => failed = Some(libc::EIO),
+            Err(e) => failed = Some(e),
+        }
+    }
+    Arrived { good, result: failed.map_or(Ok(pages << PAGE_SHIFT), Err) }
 }
 
 /// Counts an operation of `pages` pages from `slot` on, issued at `since`, for its device. => the device is still there
@@ -275,7 +300,7 @@ impl Reader {
         let buffer = self.buffer(flight);
         self.flights[flight] = Some(InFlight { op, buffer, since: sys::now_ns() });
         self.in_flight += 1;
-        let fd = if machine.inject.read() { -1 } else { fd };
+        let fd = machine.inject.read(fd, offset, (op.count as usize) << PAGE_SHIFT);
         // SAFETY: the buffer belongs to this flight until its completion.
         unsafe { self.io.read(fd, buffer, (op.count as usize) << PAGE_SHIFT, offset, flight as u64) };
     }

@@ -3,6 +3,7 @@
 use crate::content::Content;
 use crate::daemon;
 use crate::device_spec::DeviceSpec;
+use crate::devices;
 use crate::duty::Duty;
 use crate::io::Engine;
 use crate::lock::{Mutex, RwLock};
@@ -211,8 +212,8 @@ pub fn machine(options: &Options<'_>, status: &'static Status) -> Result<Machine
         devices_max: DEVICES_MAX as u16,
         extents_max: 1 << 17,
     });
-    for (device, slots) in devices.iter().zip(lengths) {
-        pager.add_device(slots, device.priority.unwrap_or(0)).expect("an empty table has entries, in order");
+    for (device, file) in devices.iter().zip(files.iter().flatten()) {
+        devices::add_file(&mut pager, file, device.priority.unwrap_or(0)).expect("an empty table has entries, in order");
     }
     let capacity = pager.capacity();
     let frames = memory_pages as usize + 8192;

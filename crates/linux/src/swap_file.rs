@@ -1,15 +1,19 @@
-//! A swap device's file: anonymous (never has a name, or loses it at once), mode 0600, grown in chunks; or a block device, claimed with
-//! O_EXCL. O_DIRECT where it can be had.
+//! A swap device's file: anonymous (never has a name, or loses it at once), mode 0600, grown in chunks, which can be given back in
+//! parts; or a block device, claimed with O_EXCL. O_DIRECT where it can be had.
 
 use crate::control::Kind;
 use crate::device_spec::{DeviceSpec, NAME_MAX, Place};
 use crate::sys::{self, Errno, Fd, sys};
-use overspill_vm::types::PAGE_SIZE;
+use overspill_vm::types::{PAGE_SHIFT, PAGE_SIZE};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
 
-/// The file grows by this many bytes at a time. A power of two that makes one extent on most file systems.
-const CHUNK: u64 = 64 << 20;
+/// The file grows by this many bytes at a time. A power of two that makes one physical extent on most file systems.
+pub const CHUNK: u64 = 64 << 20;
+/// What it tries when there is not so much left. The last of a file system, less than the least of these, is not used.
+const CHUNKS: [u64; 3] = [CHUNK, CHUNK / 16, CHUNK / 256];
+/// Physical extents that are told apart in what is asked about at a time.
+pub const PIECES_MAX: usize = 64;
 
 /// What a device is called. Any bytes, in place: a device that comes later must not allocate. Too long for a hook's stack: it is
 /// written where it is to be.
@@ -50,11 +54,54 @@ impl core::fmt::Debug for DeviceName {
 #[derive(Debug)]
 pub struct SwapFile {
     fd: Fd,
-    /// So many bytes from the start on have blocks.
-    allocated: u64,
+    /// So many bytes it has grown to.
+    len: u64,
     limit: u64,
     direct: bool,
     kind: Kind,
+    align: Align,
+}
+
+/// Whether clusters end where the file's physical extents do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Align {
+    /// Nobody asked for it.
+    No,
+    /// They do.
+    Extents,
+    /// They do not, since the file system does not say where its extents lie.
+    Refused,
+}
+
+/// Lengths of pieces of a file, in pages, one behind the other.
+#[derive(Clone, Copy, Debug)]
+pub struct Pieces {
+    lens: [u32; PIECES_MAX],
+    count: usize,
+}
+
+impl Pieces {
+    /// One piece of `pages` pages.
+    pub fn one(pages: u32) -> Self {
+        let mut lens = [0; PIECES_MAX];
+        lens[0] = pages;
+        Pieces { lens, count: 1 }
+    }
+    /// The lengths.
+    pub fn lens(&self) -> &[u32] {
+        &self.lens[..self.count]
+    }
+    /// The last piece ends `pages` pages from the first one's beginning, and another begins there. => it is longer
+    fn cut_at(&mut self, pages: u32) {
+        let whole: u32 = self.lens().iter().sum();
+        let last = self.lens[self.count - 1];
+        let before = whole - last;
+        if self.count < PIECES_MAX && before < pages && pages < whole {
+            self.lens[self.count - 1] = pages - before;
+            self.lens[self.count] = whole - pages;
+            self.count += 1;
+        }
+    }
 }
 
 impl SwapFile {
@@ -66,7 +113,7 @@ impl SwapFile {
     pub fn open(device: &DeviceSpec) -> Result<SwapFile, Errno> {
         let (name, limit) = (device.name().as_bytes(), device.size.unwrap_or(0));
         match &device.place {
-            Place::File(_) => Self::create(name, limit),
+            Place::File(_) => Ok(Self::create(name, limit)?.aligned(device.align)),
             Place::Block { .. } => {
                 let mut path = [0u8; NAME_MAX + 1];
                 path.get_mut(..name.len()).ok_or(libc::ENAMETOOLONG)?.copy_from_slice(name);
@@ -92,9 +139,7 @@ impl SwapFile {
         if bytes == 0 {
             return Err(libc::ENOSPC);
         }
-        let mut file = Self::from_fd(fd, bytes, Kind::Block);
-        file.allocated = bytes;
-        Ok(file)
+        Ok(Self::from_fd(fd, bytes, Kind::Block))
     }
 
     /// Makes a file in the directory `place`, or as the new file `place`. `limit` bytes at most; 0: no limit.
@@ -143,7 +188,17 @@ impl SwapFile {
     pub fn from_fd(fd: Fd, limit: u64, kind: Kind) -> SwapFile {
         // SAFETY: sets a flag of our own descriptor; refused where the file system has no direct I/O.
         let direct = unsafe { sys!(libc::SYS_fcntl, fd.raw(), libc::F_SETFL, libc::O_DIRECT) }.is_ok();
-        SwapFile { fd, allocated: 0, limit, direct, kind }
+        SwapFile { fd, len: 0, limit, direct, kind, align: Align::No }
+    }
+
+    /// The same file, whose clusters are to end where its physical extents do if `align` says so.
+    pub fn aligned(self, align: bool) -> SwapFile {
+        SwapFile { align: if align { Align::Extents } else { Align::No }, ..self }
+    }
+
+    /// Whether they do.
+    pub fn align(&self) -> Align {
+        self.align
     }
 
     /// What it is.
@@ -166,42 +221,121 @@ impl SwapFile {
         self.direct
     }
 
-    /// Whether the first `slots` pages of the file have blocks.
-    pub fn has(&self, slots: u64) -> bool {
-        slots * PAGE_SIZE as u64 <= self.allocated
-    }
-
-    /// Makes sure that the first `slots` pages of the file have blocks.
+    /// Gets blocks for what comes next in the file, at most `bytes_max` bytes of it. Returns where that begins and how long it is, in
+    /// bytes, whole pages. Where nothing can be allocated in advance the file grows as it is written.
     ///
     /// # Errors
     /// ENOSPC if the limit or the file system's room is reached; EIO and the like.
-    pub fn ensure(&mut self, slots: u64) -> Result<(), Errno> {
-        if self.has(slots) {
-            return Ok(());
-        }
-        let need = slots * PAGE_SIZE as u64;
+    pub fn grow(&mut self, bytes_max: u64) -> Result<(u64, u64), Errno> {
         let limit = if self.limit == 0 { u64::MAX } else { self.limit };
-        if need > limit {
+        let max = self.len.saturating_add(bytes_max).min(limit) & !(PAGE_SIZE as u64 - 1);
+        if max <= self.len {
             return Err(libc::ENOSPC);
         }
         let mut result = Err(libc::ENOSPC);
-        for chunk in [CHUNK, CHUNK / 16, PAGE_SIZE as u64] {
-            let end = need.next_multiple_of(chunk).min(limit);
-            // SAFETY: touches no memory.
-            let r = unsafe { sys!(libc::SYS_fallocate, self.fd.raw(), 0, self.allocated, end - self.allocated) };
-            result = match r {
-                Ok(_) => Ok(()),
-                // no preallocation here: the file grows as it is written
-                Err(libc::EOPNOTSUPP | libc::ENOSYS) => Ok(()),
-                Err(e) => Err(e),
-            };
+        for chunk in CHUNKS {
+            let end = (self.len + 1).next_multiple_of(chunk).min(max);
+            result = allocate(self.fd.raw(), self.len, end - self.len).map(|()| (self.len, end - self.len));
             if result.is_ok() {
-                self.allocated = end;
+                self.len = end;
                 break;
             }
         }
         result
     }
+
+    /// The pieces that `pages` pages from byte `offset` on are to be used in: of a file that is aligned its physical extents, if the file
+    /// system says where they lie; else one. What is beyond [`PIECES_MAX`] pieces is the last one's.
+    pub fn pieces(&mut self, offset: u64, pages: u32) -> Pieces {
+        let mut pieces = Pieces::one(pages);
+        if self.align != Align::Extents {
+            return pieces;
+        }
+        let end = offset + (u64::from(pages) << PAGE_SHIFT);
+        // where the physical extent before this place ends, in the file and on the disk
+        let (mut at, mut disk) = (offset, None);
+        while at < end {
+            let mut ask = FiemapAsk { start: at, length: end - at, count: ASKED as u32, ..FiemapAsk::default() };
+            // SAFETY: FS_IOC_FIEMAP reads the head and writes it and at most `count` extents behind it, for which there is room.
+            if unsafe { sys!(libc::SYS_ioctl, self.fd.raw(), FS_IOC_FIEMAP, &raw mut ask) }.is_err() {
+                self.align = Align::Refused;
+                return Pieces::one(pages);
+            }
+            let got = (ask.mapped as usize).min(ASKED);
+            for extent in &ask.extents[..got] {
+                if extent.flags & FIEMAP_NOWHERE != 0 {
+                    self.align = Align::Refused;
+                    return Pieces::one(pages);
+                }
+                if disk != Some(extent.physical.wrapping_sub(extent.logical)) && extent.logical > offset && extent.logical < end {
+                    // a page that two extents share is the earlier one's
+                    pieces.cut_at((extent.logical - offset).div_ceil(PAGE_SIZE as u64) as u32);
+                }
+                disk = Some(extent.physical.wrapping_sub(extent.logical));
+                at = extent.logical + extent.length;
+            }
+            if got < ASKED || ask.extents[got - 1].flags & FIEMAP_LAST != 0 {
+                break;
+            }
+        }
+        pieces
+    }
+}
+
+/// Gets blocks for a part of a file.
+///
+/// # Errors
+/// As fallocate(2), but not for file systems that cannot allocate in advance.
+pub fn allocate(fd: i32, offset: u64, bytes: u64) -> Result<(), Errno> {
+    // SAFETY: touches no memory.
+    match unsafe { sys!(libc::SYS_fallocate, fd, 0, offset, bytes) } {
+        Ok(_) | Err(libc::EOPNOTSUPP | libc::ENOSYS) => Ok(()),
+        Err(e) => Err(e),
+    }
+}
+
+/// Gives the blocks of a part of a file back to the file system; the file's length stays.
+///
+/// # Errors
+/// As fallocate(2): EOPNOTSUPP where it cannot be done.
+pub fn punch(fd: i32, offset: u64, bytes: u64) -> Result<(), Errno> {
+    let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+    // SAFETY: touches no memory. What was written there is lost, and that the caller wants.
+    unsafe { sys!(libc::SYS_fallocate, fd, mode, offset, bytes) }.map(drop)
+}
+
+/// `_IOWR('f', 11, struct fiemap)` of linux/fs.h.
+const FS_IOC_FIEMAP: usize = 0xc020_660b;
+/// FIEMAP_EXTENT_LAST.
+const FIEMAP_LAST: u32 = 0x1;
+/// FIEMAP_EXTENT_UNKNOWN, _DELALLOC, _ENCODED, _NOT_ALIGNED, _DATA_INLINE, _DATA_TAIL: there is no place on a disk to tell.
+const FIEMAP_NOWHERE: u32 = 0x2 | 0x4 | 0x8 | 0x100 | 0x200 | 0x400;
+/// Extents that are asked for at a time: 2 KiB, on a bare thread's stack.
+const ASKED: usize = 32;
+
+/// `struct fiemap_extent` of linux/fiemap.h.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct FiemapExtent {
+    logical: u64,
+    physical: u64,
+    length: u64,
+    reserved: [u64; 2],
+    flags: u32,
+    more: [u32; 3],
+}
+
+/// `struct fiemap`, and room behind it.
+#[repr(C)]
+#[derive(Default)]
+struct FiemapAsk {
+    start: u64,
+    length: u64,
+    flags: u32,
+    mapped: u32,
+    count: u32,
+    reserved: u32,
+    extents: [FiemapExtent; ASKED],
 }
 
 impl AsFd for SwapFile {
@@ -229,6 +363,49 @@ pub fn kind_of(fd: &Fd) -> Option<Kind> {
 mod tests {
     use super::*;
 
+    /// A file whose extents lie apart on the disk, since another grew by turns with it, is cut where they end.
+    #[test]
+    fn pieces_are_the_physical_extents() {
+        let dir = std::env::temp_dir().join(format!("overspill-pieces-{}", std::process::id()));
+        std::fs::create_dir(&dir).expect("temp dir");
+        let place = dir.as_os_str().as_encoded_bytes();
+        let mut file = SwapFile::create(place, 0).expect("swap file").aligned(true);
+        let other = SwapFile::create(place, 0).expect("swap file");
+        for k in 0..20 {
+            for f in [&file, &other] {
+                allocate(f.raw(), k << 18, 1 << 18).expect("room");
+            }
+        }
+        let pieces = file.pieces(0, 20 << 6);
+        assert_eq!(pieces.lens().iter().sum::<u32>(), 20 << 6);
+        assert!(pieces.lens().iter().all(|n| *n > 0));
+        match file.align() {
+            Align::Refused => println!("not run: this file system does not say where its extents lie"),
+            // all of them in one piece would be a file system that knows better
+            _ => println!("{:?}", pieces.lens()),
+        }
+        let part = file.pieces(1 << 18, 64);
+        assert_eq!(part.lens().iter().sum::<u32>(), 64);
+        let st_blocks = |f: &SwapFile| std::fs::File::from(f.as_fd().try_clone_to_owned().expect("dup")).metadata().expect("stat");
+        use std::os::unix::fs::MetadataExt;
+        let before = st_blocks(&file).blocks();
+        match punch(file.raw(), 1 << 20, 1 << 20) {
+            Ok(()) => assert_eq!(before - st_blocks(&file).blocks(), 2048),
+            Err(e) => println!("not run: this file system takes nothing back ({e})"),
+        }
+        assert_eq!(st_blocks(&file).len(), 20 << 18);
+        std::fs::remove_dir_all(&dir).expect("cleanup");
+    }
+
+    #[test]
+    fn pieces_are_cut_in_order() {
+        let mut pieces = Pieces::one(100);
+        [0, 10, 10, 5, 40, 100, 200].into_iter().for_each(|at| pieces.cut_at(at));
+        assert_eq!(pieces.lens(), [10, 30, 60]);
+        (41..100).for_each(|at| pieces.cut_at(at));
+        assert_eq!((pieces.lens().len(), pieces.lens().iter().sum::<u32>()), (62, 100));
+    }
+
     #[test]
     fn has_no_name_and_honours_its_limit() {
         let dir = std::env::temp_dir().join(format!("overspill-swapfile-{}", std::process::id()));
@@ -236,9 +413,10 @@ mod tests {
         let mut f = SwapFile::create(dir.as_os_str().as_encoded_bytes(), 1 << 20).expect("swap file");
         let mut named = SwapFile::create(dir.join("swap").as_os_str().as_encoded_bytes(), 0).expect("named swap file");
         assert_eq!(std::fs::read_dir(&dir).expect("dir").count(), 0);
-        assert_eq!(f.ensure(256), Ok(()));
-        assert_eq!(f.ensure(257), Err(libc::ENOSPC));
-        assert_eq!(named.ensure(257), Ok(()));
+        assert_eq!(f.grow(u64::MAX), Ok((0, 1 << 20)));
+        assert_eq!(f.grow(u64::MAX), Err(libc::ENOSPC));
+        assert_eq!(named.grow(257 << 12), Ok((0, 257 << 12)));
+        assert_eq!(named.grow(u64::MAX), Ok((257 << 12, CHUNK - (257 << 12))));
         std::fs::write(dir.join("taken"), b"x").expect("write");
         assert_eq!(SwapFile::create(dir.join("taken").as_os_str().as_encoded_bytes(), 0).err(), Some(libc::EEXIST));
         assert_eq!(SwapFile::create(dir.join("no/such").as_os_str().as_encoded_bytes(), 0).err(), Some(libc::ENOENT));

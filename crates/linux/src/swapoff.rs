@@ -18,8 +18,8 @@
 //! has that many pages at most, and there is one flight: the yardstick of page by page.
 
 use crate::control::Progress;
-use crate::daemon;
 use crate::devices;
+use crate::growth;
 use crate::io::{Done, Engine, Io};
 use crate::machine::Machine;
 use crate::reader;
@@ -333,7 +333,7 @@ impl Worker {
             let core = machine.core.lock();
             machine.locate(&map, &core, slot)
         };
-        let fd = if machine.inject.read() { -1 } else { fd };
+        let fd = machine.inject.read(fd, offset, (count as usize) << PAGE_SHIFT);
         self.flights[flight] = new(sys::now_ns());
         self.in_flight += 1;
         self.progress.reads += 1;
@@ -367,13 +367,12 @@ impl Worker {
     fn arrived(&mut self, machine: &Machine, flight: usize, run: MoveRun, since: u64, done: Done) {
         let buffer = self.buffer(flight, 0);
         // SAFETY: the flight's own buffer, and the read into it has ended.
-        let result = unsafe { reader::complete(machine, run.slot, run.count, buffer, done.result) };
-        let whole = result.map_or(0, |n| n >> PAGE_SHIFT) as u32;
+        let arrived = unsafe { reader::complete(machine, run.slot, run.count, buffer, done.result) };
         if machine.inject.flip() {
             // SAFETY: as above, at least a page long.
             unsafe { *buffer ^= 1 };
         }
-        let read = || (0..whole.min(run.count)).filter(|i| run.wanted >> i & 1 == 1);
+        let read = || (0..run.count).filter(|i| (run.wanted & arrived.good) >> i & 1 == 1);
         {
             let core = machine.core.lock();
             for i in read() {
@@ -392,12 +391,10 @@ impl Worker {
         let right = &self.table(flight).right;
         let good = {
             let mut core = machine.core.lock();
-            reader::count_io(machine, &mut core, run.slot, false, run.count, since, result);
-            core.vm.swapoff_arrived(&run, |i, expected| match result {
-                Err(e) => IoResult::Io(e),
-                Ok(_) if i >= whole => IoResult::Io(libc::EIO),
-                Ok(_) if right[i as usize] != Some(expected) => IoResult::Corrupt,
-                Ok(_) => IoResult::Ok,
+            reader::count_io(machine, &mut core, run.slot, false, run.count, since, arrived.result);
+            core.vm.swapoff_arrived(&run, |i, expected| match arrived.of(i) {
+                IoResult::Ok if right[i as usize] != Some(expected) => IoResult::Corrupt,
+                outcome => outcome,
             })
         };
         self.write(machine, flight, run, good);
@@ -408,9 +405,12 @@ impl Worker {
         let slots = match left {
             0 => None,
             _ if machine.is_frozen() => None,
-            _ => machine.core.lock().vm.launder_slots(left.count_ones(), run.page(left.trailing_zeros())),
+            _ => {
+                let _ = growth::make_room(machine); // without any there are no slots, or fewer
+                machine.core.lock().vm.launder_slots(left.count_ones(), run.page(left.trailing_zeros()))
+            }
         };
-        let Some(slots) = slots.filter(|slots| self.has_blocks(machine, slots.first, slots.count)) else {
+        let Some(slots) = slots else {
             machine.core.lock().vm.swapoff_moved(run);
             return;
         };
@@ -442,18 +442,6 @@ impl Worker {
         // then (IORING_FEAT_SUBMIT_STABLE, Linux 5.5).
         unsafe { self.io.write(fd, &iov[..vectors], offset, flight as u64) };
         self.io.submit();
-    }
-
-    /// Whether the slots have blocks in their file; otherwise they are given back.
-    fn has_blocks(&self, machine: &Machine, first: Slot, count: u32) -> bool {
-        let has = daemon::ensure_file(machine, first, count).is_ok();
-        if !has {
-            let mut core = machine.core.lock();
-            for i in 0..count {
-                core.vm.pager_mut().free_slot(Slot(first.0 + i));
-            }
-        }
-        has
     }
 
     fn written(

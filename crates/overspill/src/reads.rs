@@ -101,7 +101,7 @@ pub fn read_here(machine: &Machine, pool: &Pool, op: &PageIn, issue: impl FnOnce
         let core = machine.core.lock();
         machine.locate(&map, &core, op.slot)
     };
-    let fd = if machine.inject.read() { -1 } else { fd };
+    let fd = machine.inject.read(fd, offset, op.count as usize * PAGE_SIZE);
     let since = sys::now_ns();
     // SAFETY: the buffer is this thread's until it is dropped, page-aligned, and long enough for a cluster of `count` pages.
     let result = unsafe { sys::pread_full(fd, buffer.start, op.count as usize * PAGE_SIZE, offset) };

@@ -94,7 +94,7 @@ impl Store for SwapPager {
             return SwapPager::add_device(self, slots, priority).ok();
         }
         // one of many small pieces
-        let device = self.add_mapped_device(priority).ok()?;
+        let device = self.add_mapped_device(slots, priority).ok()?;
         let mut left = slots;
         while left > 0 {
             let count = left.min(1 + left % 29);
@@ -103,6 +103,7 @@ impl Store for SwapPager {
                 break;
             }
         }
+        self.refuse_growth(device);
         Some(device)
     }
     fn is_one_piece(&self, first: Slot, count: u32) -> bool {

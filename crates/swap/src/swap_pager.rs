@@ -29,8 +29,8 @@
 //! - **swapon**: [`SwapPager::add_device`]`(slots, priority)` answers an entry ([`DeviceId`], below `devices_max`); keep the file (or
 //!   whatever) under that number. Entries of devices that are gone are used again, so a machine may swap on and off for ever.
 //!   A device of several pieces (a file that grows in chunks, several files, physical extents): [`SwapPager::add_mapped_device`], then
-//!   [`SwapPager::add_extent`] for each piece, whenever [`SwapPager::wants_extent`] asks for more; [`SwapPager::locate`] says where a slot's
-//!   bytes are; [`SwapPager::punch_begin`] names pieces that can be given back to the file system.
+//!   whenever [`SwapPager::wants_extent`] names one, [`SwapPager::refill_begin`] or [`SwapPager::add_extent`]; [`SwapPager::locate`] says
+//!   where a slot's bytes are; [`SwapPager::punch_begin`] names slots whose bytes can be given back to the file system.
 //! - **Reads and writes**: unchanged; [`SwapPager::device_of`] / [`SwapPager::locate`] name the device of a slot. After each operation call
 //!   [`SwapPager::io_ended`] (counters, percentiles); if it answers `true` the device has just been retired after repeated errors, and
 //!   the machine should begin a swapoff of it as if someone had asked for one. ENOSPC: [`SwapPager::set_full`], as before.
@@ -58,7 +58,10 @@
 //! device must not be given to others before the children are gone; the machine counts them anyway.) In the child the
 //! device is inherited; it leaves by the same steps, when it is asked to.
 //!
-//! **Growth.** A device's usable length grows in steps of [`GROW_SLOTS`] when no free run of the wanted length is left, so a file, and
+//! **Growth.** A device of extents gets them from the machine, before it has no window left for a writer. Blocks of 2 MiB
+//! ([`BLOCK_SLOTS`]) that stay free are given back to the file system, all but one for each writer. From then on such a block is
+//! *absent*: used, as far as the free list knows, and nobody's. It is got back before the file grows further, so whatever is free
+//! has room on the disk. Another device's usable length grows in steps of [`GROW_SLOTS`] when no free run of the wanted length is left, so a file, and
 //! the tables, get no longer than they must; only at the greatest length do writes get shorter. A device that is out of space
 //! ([`SwapPager::set_full`]) gives slots only below the highest that was ever written, where the file has its blocks already.
 //!
@@ -69,7 +72,7 @@
 //!
 //! Invariants, per device, asserted at each change:
 //!
-//! - `taken + owned + deferred == used`, `used + free == len <= slots` (own devices)
+//! - `taken + owned + deferred + absent == used`, `used + free == len <= slots` (own devices)
 //! - no slot has two pages: `assign` needs a slot that is taken, and taken it is no longer then
 //! - `deferred <= frozen`: (as sets) only frozen slots wait, and a frozen slot is never free
 //! - all slots in use are below `len`; all written ones below `written_end <= len`
@@ -100,6 +103,11 @@ use std::cmp::Reverse;
 /// A device's usable length grows by this many slots: 64 MiB. Guessed: long next to any cluster, short next to any disk.
 pub const GROW_SLOTS: u32 = 16 * 1024;
 const _: () = assert!(GROW_SLOTS >= RUN_MAX, "one step of growth must do for any run");
+/// Slots whose bytes are given back to the file system together, and got back: 2 MiB, what a writer's window is. Less would scatter the
+/// file over the disk; more is seldom free as a whole.
+pub const BLOCK_SLOTS: u32 = RUN_MAX;
+/// A run that is asked for is no longer: the longest cluster.
+const WANT_MAX: u32 = 128;
 /// A device is retired after so many failed operations in a row, if there is another.
 pub const ERRORS_MAX: u32 = 8;
 /// As long as a lower priority has a run of so many slots, no shorter ones are taken on a higher.
@@ -242,7 +250,31 @@ pub struct DeviceStatus {
     pub stored: u32,
     /// Of the free slots below `len`, how many lie in holes shorter than a whole block of [`RUN_MAX`] slots, in thousandths.
     pub fragmented_permille: u32,
+    /// Pieces that it is made of; 0 if it is one whole.
+    pub extents: u32,
+    /// Slots whose bytes the file system has, and may give to others, in slots.
+    pub absent: u32,
+    /// Slots whose bytes were ever given back, in slots.
+    pub given_back: u64,
 }
+
+/// What [`SwapPager::punch_begin`] came to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Punch {
+    /// These slots have stayed free; they are held until [`SwapPager::punched`].
+    Run(SlotRun),
+    /// Nothing so far; there is more of the device to look at.
+    More,
+    /// The end of the device, or there is nothing to be had on it.
+    End,
+}
+
+/// How a block of [`BLOCK_SLOTS`] slots stands: nothing is known. Numbers, because zeroed tables cost no memory.
+const OTHER: u8 = 0;
+/// It was all free the last time.
+const SEEN_FREE: u8 = 1;
+/// Its bytes were given back.
+const ABSENT: u8 = 2;
 
 /// Where a writer goes on: the window `at..end` was all free when it was chosen.
 #[derive(Clone, Copy, Default)]
@@ -267,8 +299,19 @@ struct Device {
     priority: i16,
     /// It is made of extents, and is as long as they are.
     mapped: bool,
-    /// Where the next extent to be punched is looked for, from its base.
+    /// There is no more to be had for it at the moment.
+    refused: bool,
+    /// Its bytes cannot be given back.
+    unpunchable: bool,
+    /// How its blocks stand: [`OTHER`], [`SEEN_FREE`], [`ABSENT`].
+    blocks: Vec<u8>,
+    /// The block that is looked at next.
     punch_next: u32,
+    /// Slots in absent blocks.
+    absent_count: u32,
+    given_back: u64,
+    /// The extents that it has.
+    extents: u32,
     /// Slots that were in use at a fork whose child may still read them.
     frozen: Bitmap,
     /// Frozen slots that have been given back.
@@ -304,7 +347,13 @@ impl Device {
             leaving: None,
             priority: 0,
             mapped: false,
+            refused: false,
+            unpunchable: false,
+            blocks: vec![OTHER; slots_max.div_ceil(BLOCK_SLOTS) as usize],
             punch_next: 0,
+            absent_count: 0,
+            given_back: 0,
+            extents: 0,
             frozen: Bitmap::new(slots_max),
             deferred: Bitmap::new(slots_max),
             owned: Bitmap::new(slots_max),
@@ -331,18 +380,21 @@ impl Device {
                 set.set_word(index, 0);
             }
         }
+        self.blocks[..self.blist.len().div_ceil(BLOCK_SLOTS) as usize].fill(OTHER);
         self.blist.clear();
         self.slots = 0;
         (self.own, self.full, self.retired, self.leaving) = (false, false, false, None);
         (self.deferred_count, self.forked, self.frozen_any, self.written_end) = (0, false, false, 0);
         (self.windows, self.window_next, self.mapped, self.punch_next) = ([Window::default(); WRITERS], 0, false, 0);
+        (self.refused, self.unpunchable, self.absent_count, self.given_back, self.extents) = (false, false, 0, 0, 0);
         self.stats = DeviceStats::default();
     }
 
     #[inline]
     fn assert_counts(&self) {
-        let counts = u64::from(self.taken_count) + u64::from(self.owned_count) + u64::from(self.deferred_count);
-        assert!(counts == u64::from(self.blist.used()), "taken + owned + deferred == used");
+        let counts = [self.taken_count, self.owned_count, self.deferred_count, self.absent_count];
+        let sum: u64 = counts.into_iter().map(u64::from).sum();
+        assert!(sum == u64::from(self.blist.used()), "taken + owned + deferred + absent == used");
     }
 
     fn use_of(&self) -> DeviceUse {
@@ -370,9 +422,41 @@ impl Device {
         self.assert_counts();
     }
 
+    /// A device of extents that may get more, or back what was given back.
+    fn can_grow(&self) -> bool {
+        self.mapped && !self.full && !self.refused && (self.blist.len() < self.slots || self.absent_count > 0)
+    }
+
     /// Slots that it could still give; a few less if it is full.
     fn room(&self) -> u32 {
-        if self.gives() { self.end().saturating_sub(self.blist.used()) } else { 0 }
+        match self.gives() {
+            true if self.can_grow() => self.slots - self.in_use(),
+            true => self.end().saturating_sub(self.blist.used()),
+            false => 0,
+        }
+    }
+
+    /// Slots in use, which absent ones are not.
+    fn in_use(&self) -> u32 {
+        self.blist.used() - self.absent_count
+    }
+
+    /// Whether the slots of block `block` are all free. => it is whole
+    fn is_block_free(&self, block: u32) -> bool {
+        self.blist.is_all_free(block * BLOCK_SLOTS, BLOCK_SLOTS)
+    }
+
+    /// Sets how the blocks of a run stand. => they are whole
+    fn set_blocks(&mut self, first: u32, count: u32, block: u8) {
+        self.blocks[(first / BLOCK_SLOTS) as usize..][..(count / BLOCK_SLOTS) as usize].fill(block);
+    }
+
+    /// Gives held blocks back, to be written. A fork meanwhile took them for slots in use that its child may read; it does not.
+    fn free_blocks(&mut self, first: u32, count: u32) {
+        if self.frozen_any {
+            (first / WORD_BITS..(first + count) / WORD_BITS).for_each(|index| self.frozen.set_word(index as usize, 0));
+        }
+        self.untake(first, count);
     }
 
     /// Takes exactly `want` slots, growing if need be.
@@ -507,22 +591,26 @@ impl Device {
                 _ if self.leaving.is_some() => DeviceState::Leaving,
                 _ if self.retired => DeviceState::Retired,
                 _ if !self.own => DeviceState::Inherited,
-                _ if self.full => DeviceState::Full,
+                _ if self.full || self.refused => DeviceState::Full,
                 _ => DeviceState::On,
             },
             priority: self.priority,
             slots: self.slots,
             len: self.blist.len(),
-            used: if self.own { self.blist.used() } else { 0 },
+            used: if self.own { self.in_use() } else { 0 },
             deferred: if self.own { self.deferred_count } else { 0 },
             stored: self.owned_count,
             fragmented_permille: (broken * 1000).checked_div(free).unwrap_or(0) as u32,
+            extents: self.extents,
+            absent: if self.own { self.absent_count } else { 0 },
+            given_back: self.given_back,
         }
     }
 
     fn metadata_bytes(&self) -> u64 {
         let bitmaps = if self.forked { 3 } else { 1 };
-        self.blist.metadata_bytes() + self.words() as u64 * u64::from(WORD_BITS / 8) * bitmaps
+        let blocks = if self.mapped { u64::from(self.blist.len() / BLOCK_SLOTS) } else { 0 };
+        self.blist.metadata_bytes() + self.words() as u64 * u64::from(WORD_BITS / 8) * bitmaps + blocks
     }
 }
 
@@ -622,7 +710,6 @@ impl Devices {
             at = end;
         }
         let (from, to) = (best.0, best.0 + best.1);
-        self.extents.set_written(self.join(index, from), true);
         let device = &mut self.all[index];
         if from > first {
             device.untake(first, from - first);
@@ -769,15 +856,15 @@ impl SwapPager {
         free.ok_or(AddDeviceError::TooMany { devices_max })
     }
 
-    /// Adds a device that is made of extents ([`SwapPager::add_extent`]); at first it has none, and no slot. Does not allocate.
+    /// Adds a device that is made of extents, of up to `slots` slots; at first it has none. Does not allocate.
     ///
     /// Its runs end where an extent does, so an operation is on one piece of one file. To have its clusters aligned with the physical
     /// extents of a file, add those (FIEMAP) as extents.
     ///
     /// # Errors
     /// [`AddDeviceError`]; nothing is changed then.
-    pub fn add_mapped_device(&mut self, priority: i16) -> Result<DeviceId, AddDeviceError> {
-        let device = self.add_device(self.slots_max(), priority)?;
+    pub fn add_mapped_device(&mut self, slots: u32, priority: i16) -> Result<DeviceId, AddDeviceError> {
+        let device = self.add_device(slots, priority)?;
         self.devices.all[device.0 as usize].mapped = true;
         Ok(device)
     }
@@ -800,47 +887,182 @@ impl SwapPager {
         }
         let extent = Extent { first: Slot(base + len), count, file, offset };
         self.devices.extents.insert(extent).map_err(|NoExtents| AddExtentError::TooMany { extents_max })?;
-        self.devices.all[index].blist.set_len(len + count);
+        let it = &mut self.devices.all[index];
+        it.blist.set_len(len + count);
+        it.extents += 1;
         Ok(())
     }
 
-    /// A mapped device that is written and should get another extent, since less than [`GROW_SLOTS`] slots are left on it.
+    /// The device of extents that should get more, or back what it gave back, before the next run is asked for: one that would be
+    /// written, and has no free window any more. `None` also if nothing can be done about it ([`SwapPager::refuse_growth`]).
     pub fn wants_extent(&self) -> Option<DeviceId> {
-        let wants = |d: &Device| d.gives() && d.mapped && !d.full && d.blist.len() < d.slots && d.blist.free_count() < GROW_SLOTS;
-        self.devices().find(|&device| self.devices.get(device).is_some_and(wants))
-    }
-
-    /// The next extent of a mapped device of which all slots are free, though something was written there since it was made or punched:
-    /// its bytes can be given back to the file system. Its slots are held meanwhile, until [`SwapPager::punched`].
-    ///
-    /// Looks at `look_max` extents at most and goes on there next time. Does not allocate.
-    pub fn punch_begin(&mut self, device: DeviceId, look_max: u32) -> Option<Extent> {
-        let Devices { all, extents, shift, .. } = &mut self.devices;
-        let it = all.get_mut(device.0 as usize).filter(|d| d.mapped && d.own)?;
-        let base = u32::from(device.0) << *shift;
-        for _ in 0..look_max {
-            let next = extents.next(Slot(base + it.punch_next)).filter(|e| e.first.0 - base < it.blist.len());
-            let Some(extent) = next else {
-                it.punch_next = 0;
-                return None;
-            };
-            let first = extent.first.0 - base;
-            it.punch_next = first + extent.count;
-            if extents.is_written(extent.first) && it.blist.is_all_free(first, extent.count) {
-                extents.set_written(extent.first, false);
-                it.blist.take(first, extent.count);
-                it.taken_count += extent.count;
-                it.assert_counts();
-                return Some(extent);
+        let Devices { all, order, .. } = &self.devices;
+        let mut from = 0;
+        while from < order.len() {
+            let priority = all[order[from] as usize].priority;
+            let equals = order[from..].iter().take_while(|&&i| all[i as usize].priority == priority).count();
+            let mut room = false;
+            for &index in &order[from..from + equals] {
+                let device = &all[index as usize];
+                let longest = if device.gives() { device.blist.longest_below(device.end()) } else { 0 };
+                if longest < RUN_MAX && device.gives() && device.can_grow() {
+                    return Some(DeviceId(index));
+                }
+                room |= longest >= WANT_MAX || device.gives() && !device.mapped && device.blist.len() < device.end();
             }
+            if room {
+                return None;
+            }
+            from += equals;
         }
         None
     }
 
-    /// The bytes of the extent have been given back, or could not be (it will not be tried again before something is written there).
-    pub fn punched(&mut self, extent: Extent) {
-        let (device, at) = self.devices.of(extent.first);
-        device.untake(at, extent.count);
+    /// How many slots the device may still get by [`SwapPager::add_extent`], in slots (pages).
+    pub fn slots_left(&self, device: DeviceId) -> u32 {
+        self.devices.get(device).filter(|d| d.mapped && d.own).map_or(0, |d| d.slots - d.blist.len())
+    }
+
+    /// The machine found no more room for the device: it is not asked for any until some was given back.
+    pub fn refuse_growth(&mut self, device: DeviceId) {
+        if let Some(it) = self.devices.get_mut(device).filter(|d| d.mapped) {
+            it.refused = true;
+        }
+    }
+
+    /// Slots that have stayed free since the last pass over the device, in whole blocks of [`BLOCK_SLOTS`] and at most `most` of them: their
+    /// bytes can be given back to the file system. They are held, so that nothing is written there meanwhile, until
+    /// [`SwapPager::punched`]. A window for each writer stays.
+    ///
+    /// Looks at `look_max` blocks at most and goes on there next time; [`Punch::End`] ends a pass. Does not allocate.
+    pub fn punch_begin(&mut self, device: DeviceId, look_max: u32, most: u32) -> Punch {
+        let base = self.devices.join(device.0.into(), 0).0;
+        let usable = |d: &&mut Device| d.mapped && d.own && d.leaving.is_none() && !d.unpunchable;
+        let Some(it) = self.devices.get_mut(device).filter(usable) else { return Punch::End };
+        let whole = it.blist.len() / BLOCK_SLOTS;
+        let mut spare = None;
+        for _ in 0..look_max {
+            let block = it.punch_next;
+            if block >= whole {
+                it.punch_next = 0;
+                return Punch::End;
+            }
+            it.punch_next += 1;
+            let free = it.blocks[block as usize] != ABSENT && it.is_block_free(block);
+            match it.blocks[block as usize] {
+                ABSENT => {}
+                _ if !free => it.blocks[block as usize] = OTHER,
+                OTHER => it.blocks[block as usize] = SEEN_FREE,
+                _ => {
+                    // costs a look at each block, so once
+                    let spare = *spare.get_or_insert_with(|| {
+                        it.blist.free_in_blocks().saturating_sub(WRITERS as u32 * BLOCK_SLOTS).min(most) / BLOCK_SLOTS
+                    });
+                    let next = |b: &u32| *b < whole && it.blocks[*b as usize] == SEEN_FREE && it.is_block_free(*b);
+                    let count = (block..block + spare).take_while(next).count() as u32;
+                    if count > 0 {
+                        it.punch_next = block + count;
+                        let (first, count) = (block * BLOCK_SLOTS, count * BLOCK_SLOTS);
+                        it.set_blocks(first, count, OTHER);
+                        it.blist.take(first, count);
+                        it.taken_count += count;
+                        it.assert_counts();
+                        return Punch::Run(SlotRun { first: Slot(base + first), count });
+                    }
+                }
+            }
+        }
+        Punch::More
+    }
+
+    /// The bytes of the run have been given back; or they could not be, and no more of its device's are asked for.
+    ///
+    /// # Panics
+    /// If it is no run of [`SwapPager::punch_begin`].
+    pub fn punched(&mut self, run: SlotRun, given: bool) {
+        let (device, at) = self.devices.of(run.first);
+        if given {
+            device.set_blocks(at, run.count, ABSENT);
+            device.taken_count -= run.count;
+            device.absent_count += run.count;
+            device.given_back += u64::from(run.count);
+            device.refused = false;
+            device.assert_counts();
+        } else {
+            device.unpunchable = true;
+            device.free_blocks(at, run.count);
+        }
+    }
+
+    /// Slots, at most `most` of them, whose bytes were given back and are wanted again: to be got from the file system. They are
+    /// held until [`SwapPager::refilled`]. Does not allocate.
+    pub fn refill_begin(&mut self, device: DeviceId, most: u32) -> Option<SlotRun> {
+        let base = self.devices.join(device.0.into(), 0).0;
+        let it = self.devices.get_mut(device).filter(|d| d.own && d.absent_count > 0)?;
+        let absent = |block: &u8| *block == ABSENT;
+        let block = it.blocks.iter().position(absent).expect("as many as are counted");
+        let count = it.blocks[block..].iter().take((most / BLOCK_SLOTS).max(1) as usize).take_while(|b| absent(b)).count() as u32;
+        let (first, count) = (block as u32 * BLOCK_SLOTS, count * BLOCK_SLOTS);
+        it.set_blocks(first, count, OTHER);
+        it.absent_count -= count;
+        it.taken_count += count;
+        it.assert_counts();
+        Some(SlotRun { first: Slot(base + first), count })
+    }
+
+    /// The bytes of the run are the device's again; or they could not be had.
+    ///
+    /// # Panics
+    /// If it is no run of [`SwapPager::refill_begin`].
+    pub fn refilled(&mut self, run: SlotRun, got: bool) {
+        let (device, at) = self.devices.of(run.first);
+        if got {
+            device.free_blocks(at, run.count);
+        } else {
+            device.set_blocks(at, run.count, ABSENT);
+            device.taken_count -= run.count;
+            device.absent_count += run.count;
+            device.assert_counts();
+        }
+    }
+
+    /// The bytes of a run that is held lie in pieces of these lengths, in slots (pages), from now on. They are where they were in the file:
+    /// only where its physical extents end is new. Does not allocate.
+    ///
+    /// # Errors
+    /// If there is no room for so many extents; nothing is changed then.
+    ///
+    /// # Panics
+    /// If the run crosses an extent, or the pieces are not as long as it together.
+    pub fn set_extents(&mut self, run: SlotRun, pieces: &[u32]) -> Result<(), NoExtents> {
+        assert!(pieces.iter().sum::<u32>() == run.count, "the pieces are the run");
+        let Devices { all, extents, shift, .. } = &mut self.devices;
+        let (first, end) = (run.first, Slot(run.first.0 + run.count));
+        let old = extents.find(first).filter(|e| e.last().0 >= end.0 - 1).expect("the run lies in one extent");
+        if extents.room() < pieces.len() as u32 + 1 {
+            return Err(NoExtents);
+        }
+        let before = extents.len();
+        extents.cut(first).and_then(|()| extents.cut(end)).expect("there is room");
+        extents.remove(first).expect("it begins here");
+        let mut at = first;
+        for &count in pieces {
+            extents.insert(Extent { first: at, count, offset: old.offset_of(at), ..old }).expect("there is room");
+            at.0 += count;
+        }
+        let it = &mut all[(first.0 >> *shift) as usize];
+        it.extents = it.extents + extents.len() - before;
+        Ok(())
+    }
+
+    /// How many more extents there can be, of all devices together.
+    pub fn extents_left(&self) -> u32 {
+        self.devices.extents.room()
+    }
+
+    /// The extent that `slot` is in; `None` if its device has none.
+    pub fn extent(&self, slot: Slot) -> Option<Extent> {
+        self.devices.extents.find(slot)
     }
 
     /// Where the bytes of `slot` are. A run of slots from [`Pager::alloc_run`] or [`Pager::has_page`] lies in one piece.
@@ -925,7 +1147,7 @@ impl SwapPager {
 
     /// The length of all own devices, in slots (pages): the most that [`Pager::used`] can become.
     pub fn capacity(&self) -> u64 {
-        self.devices.own().map(|d| u64::from(if d.mapped { d.blist.len() } else { d.slots })).sum()
+        self.devices.own().map(|d| u64::from(if d.refused { d.blist.len() } else { d.slots })).sum()
     }
 
     /// Slots that were given back but wait for [`SwapPager::children_gone`]; they are part of [`Pager::used`].
@@ -956,14 +1178,16 @@ impl SwapPager {
         self.devices.own_mut().for_each(Device::thaw);
     }
 
-    /// This process is the child of a fork: all devices become read-only, a swapoff of the parent's is none here, and a device of
-    /// its own is added, of `slots` slots.
-    ///
-    /// `None` if it could not be added ([`SwapPager::add_device`]). The others are read-only even so; the child can read back what is
-    /// stored, but store nothing. Does not allocate.
-    pub fn fork_child(&mut self, slots: u32) -> Option<DeviceId> {
+    /// This process is the child of a fork: all devices become read-only, and a swapoff of the parent's is none here. A device of its own is
+    /// to be added. Until then the child can read back what is stored, but store nothing. Does not allocate.
+    pub fn inherit(&mut self) {
         self.devices.all.iter_mut().for_each(Device::inherit);
         self.devices.changed();
+    }
+
+    /// [`SwapPager::inherit`], and a device of its own, of `slots` slots. `None` if it could not be added ([`SwapPager::add_device`]).
+    pub fn fork_child(&mut self, slots: u32) -> Option<DeviceId> {
+        self.inherit();
         self.add_device(slots, 0).ok()
     }
 
@@ -993,6 +1217,8 @@ impl SwapPager {
                 assert!(!device.own && device.leaving.is_none());
                 continue;
             }
+            let absent = device.blocks.iter().filter(|b| **b == ABSENT).count() as u32;
+            assert_eq!(absent * BLOCK_SLOTS, device.absent_count);
             assert!(device.written_end <= device.blist.len() && device.blist.len() <= device.slots);
             if device.own {
                 device.assert_counts();
@@ -1081,7 +1307,7 @@ impl Pager for SwapPager {
     }
 
     fn used(&self) -> u64 {
-        self.devices.own().map(|d| u64::from(d.blist.used())).sum()
+        self.devices.own().map(|d| u64::from(d.in_use())).sum()
     }
 
     fn metadata_bytes(&self) -> u64 {
@@ -1454,14 +1680,15 @@ mod tests {
     #[test]
     fn runs_end_where_extents_do() {
         let mut pager = SwapPager::without_device(Config { pages_max: 9000, slots_max: 5000, devices_max: 2, extents_max: 200 });
-        let device = pager.add_mapped_device(0).unwrap();
+        let device = pager.add_mapped_device(5000, 0).unwrap();
         assert_eq!(pager.add_extent(DeviceId(1), 0, 0, 1), Err(AddExtentError::NotMapped));
-        assert_eq!((alloc(&mut pager, 1), pager.capacity(), pager.wants_extent()), (None, 0, Some(device)));
+        assert_eq!((alloc(&mut pager, 1), pager.capacity(), pager.wants_extent()), (None, 5000, Some(device)));
         let lens: Vec<u32> = (0..200).map(|k| 1 + k * 7 % 41).collect();
         for (k, &len) in lens.iter().enumerate() {
             pager.add_extent(device, k as u16, 1 << 20, len).unwrap();
         }
         assert_eq!(pager.add_extent(device, 0, 0, 1), Err(AddExtentError::TooMany { extents_max: 200 }));
+        pager.refuse_growth(device);
         assert_eq!(pager.capacity(), u64::from(lens.iter().sum::<u32>()));
         assert_eq!(
             pager.add_extent(device, 0, 0, 1000),
@@ -1484,28 +1711,110 @@ mod tests {
             assert_eq!(piece(has.slot.0 - has.before), piece(has.slot.0 + has.after));
         }
         pager.check();
+    }
 
-        // Pieces that are free are given back once, and their slots are held meanwhile.
-        assert_eq!(pager.punch_begin(device, 1000), None);
-        pager.release_range(page(0, 0), at);
-        let mut punched = 0;
-        while let Some(extent) = pager.punch_begin(device, 1000) {
-            punched += extent.count;
-            assert_eq!(pager.device_use(device).unwrap().taken, u64::from(extent.count));
-            pager.punched(extent);
+    /// A device that grows by 16 blocks in pieces of 8.
+    fn growing(slots: u32) -> (SwapPager, DeviceId) {
+        let mut pager = SwapPager::without_device(Config { pages_max: 99_000, slots_max: slots, devices_max: 2, extents_max: 200 });
+        let device = pager.add_mapped_device(slots, 0).unwrap();
+        (0..16).for_each(|k| pager.add_extent(device, 0, k << 21, BLOCK_SLOTS).unwrap());
+        (pager, device)
+    }
+
+    /// One pass: what can be given back, in slots from the beginning, each run with its length.
+    fn pass(pager: &mut SwapPager, device: DeviceId, given: bool) -> Vec<(u32, u32)> {
+        let mut runs = Vec::new();
+        loop {
+            match pager.punch_begin(device, 3, 4 * BLOCK_SLOTS) {
+                Punch::Run(run) => {
+                    assert_eq!(pager.device_use(device).unwrap().taken, u64::from(run.count));
+                    runs.push((pager.device_of(run.first).1, run.count));
+                    pager.punched(run, given);
+                }
+                Punch::More => {}
+                Punch::End => return runs,
+            }
         }
-        assert_eq!(u64::from(punched), pager.capacity());
-        assert_eq!(pager.punch_begin(device, 1000), None);
-        store(&mut pager, page(0, 0), 1);
-        pager.release(page(0, 0));
-        assert!(pager.punch_begin(device, 1000).is_some_and(|extent| extent.count < 42));
+    }
+
+    #[test]
+    fn what_stays_free_is_given_back_and_got_back_before_the_device_grows() {
+        let (mut pager, device) = growing(1 << 15);
+        let blocks = |n: u32| n * BLOCK_SLOTS;
+        (0..16).for_each(|k| _ = store(&mut pager, page(0, k * 512), 512));
+        assert_eq!(pager.wants_extent(), Some(device));
+        assert_eq!(pass(&mut pager, device, true), []);
+        pager.release_range(page(0, 0), 9000);
+        // only what is still free at the next look, and a window for each writer stays
+        assert_eq!((pass(&mut pager, device, true), pager.wants_extent()), (vec![], None));
+        let kept = store(&mut pager, page(1, 0), 1);
+        assert_eq!(kept.0, 0);
+        assert_eq!(pass(&mut pager, device, true), [(blocks(1), blocks(4)), (blocks(5), blocks(3))]);
+        let status = pager.status(device).unwrap();
+        assert_eq!((status.absent, status.given_back, status.used, status.extents), (blocks(7), u64::from(blocks(7)), 1, 16));
+        assert_eq!((pager.used(), pager.room(), pager.capacity()), (1, (1 << 15) - 1, 1 << 15));
+        pager.check();
+
+        // absent slots are not handed out
+        let mut at = 512;
+        while pager.wants_extent().is_none() {
+            let run = pager.alloc_run(128, page(1, at)).unwrap();
+            assert!((run.first.0 + run.count <= blocks(1)) || run.first.0 >= blocks(8), "{run:?}");
+            (0..run.count)
+                .for_each(|k| assert!(pager.assign(page(1, at + u64::from(k)), Slot(run.first.0 + k), ContentHash::of(0))));
+            at += u64::from(run.count);
+        }
+        // a fork freezes what is in use, and that is not what is absent
+        pager.fork_parent();
+        let run = pager.refill_begin(device, blocks(2)).unwrap();
+        assert_eq!((run.first, run.count), (Slot(blocks(1)), blocks(2)));
+        pager.refilled(run, false);
+        pager.check();
+        let run = pager.refill_begin(device, blocks(99)).unwrap();
+        assert_eq!(run.count, blocks(7));
+        pager.refilled(run, true);
+        assert_eq!((pager.refill_begin(device, 1), pager.wants_extent()), (None, None));
+        for at in (0..3000).step_by(100) {
+            let run = pager.alloc_run(100, page(3, at)).unwrap();
+            (0..run.count)
+                .for_each(|k| assert!(pager.assign(page(3, at + u64::from(k)), Slot(run.first.0 + k), ContentHash::of(0))));
+        }
+        pager.release_range(page(3, 0), 3000);
+        assert_eq!(pager.deferred(), 0);
+        pager.children_gone();
+        pager.check();
+    }
+
+    #[test]
+    fn a_file_system_that_takes_nothing_back_is_asked_once() {
+        let (mut pager, device) = growing(1 << 15);
+        assert_eq!(pass(&mut pager, device, false), []);
+        assert_eq!(pass(&mut pager, device, false), [(0, 4 * BLOCK_SLOTS)]);
+        assert_eq!(pass(&mut pager, device, false), []);
+        pager.check();
+    }
+
+    #[test]
+    fn physical_extents_are_borders_after_a_refill_too() {
+        let (mut pager, device) = growing(1 << 15);
+        pass(&mut pager, device, true);
+        assert_eq!(pass(&mut pager, device, true).len(), 2);
+        let run = pager.refill_begin(device, BLOCK_SLOTS).unwrap();
+        assert_eq!(pager.set_extents(run, &[2; 256]), Err(NoExtents));
+        pager.set_extents(run, &[12, 300, 200]).unwrap();
+        pager.refilled(run, true);
+        let piece = |at: u32| pager.extent(Slot(at)).map(|e| (e.first.0, e.count, e.offset));
+        assert_eq!([11, 12, 511].map(piece), [Some((0, 12, 0)), Some((12, 300, 12 << 12)), Some((312, 200, 312 << 12))]);
+        assert_eq!(piece(512), Some((512, 512, 1 << 21)));
+        assert_eq!(pager.status(device).unwrap().extents, 18);
+        pager.check();
     }
 
     #[test]
     fn a_device_of_extents_goes_and_its_extents_can_be_had_again() {
         let mut pager = SwapPager::new(Config { pages_max: 900, slots_max: 1000, devices_max: 3, extents_max: 200 });
         for round in 0..3 {
-            let device = pager.add_mapped_device(1).unwrap();
+            let device = pager.add_mapped_device(1000, 1).unwrap();
             (0..200).for_each(|k| pager.add_extent(device, 0, k << 16, 1 + round).unwrap());
             let slot = store(&mut pager, page(0, 0), 1);
             assert_eq!(pager.device_of(slot).0, device);

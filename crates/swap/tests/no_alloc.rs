@@ -1,7 +1,7 @@
 //! No operation of the swap pager allocates after construction, and what construction allocates is zeroed memory, which the operating
 //! system backs only as it is touched. Counted by a global allocator, so this is the file's only test.
 
-use overspill_swap::{Config, SwapPager};
+use overspill_swap::{Config, Punch, SwapPager};
 use overspill_vm::pager::Pager;
 use overspill_vm::types::{ContentHash, ObjectId, PageId, Slot};
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -83,6 +83,7 @@ fn nothing_allocates_after_construction() {
     let config = Config { pages_max: 200_000, slots_max: 100_000, devices_max: 16, extents_max: 1000 };
     let mut pager = SwapPager::new(config);
     let dirty = BYTES_DIRTY.load(Relaxed) - dirty;
+    let mut mapped = SwapPager::without_device(config);
     assert!(dirty < 64 * 1024, "{dirty} bytes of tables are written when they are made");
     assert!(pager.metadata_bytes() < 4096);
 
@@ -139,6 +140,32 @@ fn nothing_allocates_after_construction() {
         }
         assert!(pager.fork_child(100_000).is_none());
         assert_eq!(pager.release_range(page(20, 0), 500), 500);
+    });
+    none("growing and giving back", || {
+        let pager = &mut mapped;
+        let device = pager.add_mapped_device(100_000, 0).unwrap();
+        while pager.wants_extent().is_some() {
+            for k in 0..10 {
+                pager.add_extent(device, 0, k << 30, 1000).unwrap();
+            }
+        }
+        let mut punched = 0;
+        for _ in 0..3 {
+            loop {
+                match pager.punch_begin(device, 4, 1024) {
+                    Punch::Run(run) => {
+                        punched += run.count;
+                        pager.punched(run, true);
+                    }
+                    Punch::More => {}
+                    Punch::End => break,
+                }
+            }
+        }
+        assert!(punched > 1000);
+        let run = pager.refill_begin(device, 512).unwrap();
+        assert_eq!(pager.set_extents(run, &[100, 400, 12]), Ok(()));
+        pager.refilled(run, true);
     });
     none("asking", || (pager.used(), pager.metadata_bytes(), pager.capacity(), pager.stored(), pager.devices().count()));
     pager.check();

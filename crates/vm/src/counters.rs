@@ -103,6 +103,7 @@ counters! {
     swap_used_bytes, "bytes", "Swap space in use now.";
     swap_peak_bytes, "bytes", "The most swap space that was ever in use.";
     swap_capacity_bytes, "bytes", "Swap space there may be.";
+    swap_given_back_bytes, "bytes", "Swap space that was given back to the file system, since nothing was stored there for a while.";
     read_errors, "errors", "Reads that failed; the page is lost and its touch raises SIGBUS.";
     write_errors, "errors", "Writes that failed; the page stayed in memory.";
     corrupt_pages, "pages", "Pages that came back from swap other than they were written; never handed on.";

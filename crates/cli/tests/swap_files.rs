@@ -1,0 +1,283 @@
+//! Swap files from outside, under real programs: what the disk has of them, and what can be found in them.
+
+mod common;
+
+use common::{able, build, overspill, place};
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
+
+const MIB: u64 = 1 << 20;
+
+/// pages.c under Overspill. Killed when dropped.
+struct Pages {
+    child: Child,
+    stdin: Option<ChildStdin>,
+    stdout: BufReader<ChildStdout>,
+    name: String,
+    dir: PathBuf,
+}
+
+impl Pages {
+    fn start(dir: &Path, test: &str, mib: u64, options: &[&str], inject: &str) -> Pages {
+        let program = build(dir, "pages.c");
+        let name = format!("{test}-{}", std::process::id());
+        let mut command = Command::new("timeout");
+        command.args(["-s", "KILL", "240"]).arg(overspill()).args(["run", "--name", &name]).args(options);
+        command.arg("--").arg(program).arg(mib.to_string()).env("OVERSPILL_INJECT", inject);
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("overspill runs");
+        let (stdin, stdout) = (child.stdin.take(), BufReader::new(child.stdout.take().expect("a pipe")));
+        let mut pages = Pages { child, stdin, stdout, name, dir: dir.into() };
+        pages.answer("fill");
+        pages
+    }
+
+    fn answer(&mut self, expected: &str) {
+        let mut line = String::new();
+        self.stdout.read_line(&mut line).expect("read");
+        assert_eq!(line.trim(), expected);
+    }
+
+    fn ask(&mut self, command: &str) {
+        writeln!(self.stdin.as_mut().expect("it runs"), "{command}").expect("it reads");
+        self.answer(command);
+    }
+
+    fn json(&self, verb: &str) -> serde_json::Value {
+        let output = Command::new(overspill()).args([verb, &self.name, "--json"]).output().expect("overspill runs");
+        assert!(output.status.success(), "{output:?}");
+        serde_json::from_slice(&output.stdout).expect("JSON")
+    }
+
+    /// The swap file, as its pager's threads have it: in no other descriptor table, and without a name.
+    fn swap_file(&self) -> PathBuf {
+        let pid = self.json("stat")["pid"].as_u64().expect("a process id");
+        let dir = self.dir.join("swap").canonicalize().expect("it is there");
+        let tasks = fs::read_dir(format!("/proc/{pid}/task")).expect("it runs").flatten();
+        let files = tasks.flat_map(|task| fs::read_dir(task.path().join("fd")).into_iter().flatten().flatten());
+        let ours = |path: &PathBuf| fs::read_link(path).is_ok_and(|to| to.starts_with(&dir));
+        files.map(|file| file.path()).find(ours).expect("the pager has its swap file open")
+    }
+
+    fn end(mut self) {
+        self.ask("check");
+        drop(self.stdin.take());
+        assert!(self.child.wait().expect("wait").success());
+    }
+}
+
+impl Drop for Pages {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn swap(dir: &Path) -> String {
+    let swap = dir.join("swap");
+    fs::create_dir_all(&swap).expect("temp dir");
+    swap.to_str().expect("UTF-8").to_owned()
+}
+
+fn is_root() -> bool {
+    let root = rustix::process::getuid().is_root();
+    if !root {
+        println!("not run: only root can look at the pager's files");
+    }
+    root
+}
+
+/// A program that needed much memory for a while does not keep the disk full: blocks in which nothing is stored any more
+/// go back to the file system, and the program can have them again.
+#[test]
+fn freed_memory_is_freed_on_disk() {
+    if !able() || !is_root() {
+        return;
+    }
+    let dir = place("give-back");
+    for options in [&[][..], &["--no-encrypt", "--engine", "psync"]] {
+        let mut all = vec!["--memory", "16M", "--swap"];
+        let (swap, mut most) = (swap(&dir), 0);
+        all.push(&swap);
+        all.extend(options);
+        let mut pages = Pages::start(&dir, "give-back", 180, &all, "");
+        let file = pages.swap_file();
+        let on_disk = || fs::metadata(&file).expect("it is open").blocks() * 512;
+        for round in 0..3 {
+            most = most.max(on_disk());
+            assert!(most >= 150 * MIB, "{most} bytes on disk");
+            pages.ask("free");
+            let start = Instant::now();
+            // a window for each of the eight writers stays, and what is still stored
+            while on_disk() > 40 * MIB {
+                assert!(start.elapsed() < Duration::from_secs(30), "round {round}: {} bytes stay on disk", on_disk());
+                std::thread::sleep(Duration::from_millis(50));
+            }
+            let (stat, device) = (pages.json("stat"), pages.json("swaps"));
+            let given = stat["swap_given_back_bytes"].as_u64().expect("a counter");
+            assert!(given >= (round + 1) * 110 * MIB, "{given} bytes in {} rounds", round + 1);
+            assert_eq!(device["given_back_bytes"], given);
+            pages.ask("check");
+            pages.ask("fill");
+            pages.ask("check");
+        }
+        assert!(on_disk() <= most + 64 * MIB, "what was given back is used again before the file grows");
+        pages.end();
+    }
+    assert_eq!(fs::read_dir(dir.join("swap")).expect("dir").count(), 0, "a swap file is left");
+    fs::remove_dir_all(&dir).expect("cleanup");
+}
+
+/// The same when clusters are to end where the physical extents do. Where the file system does not say where those lie, it is used all the
+/// same, and `swaps` says so.
+#[test]
+fn clusters_end_where_physical_extents_do() {
+    if !able() || !is_root() {
+        return;
+    }
+    let dir = place("aligned");
+    let spec = format!("file:{},align=extents", swap(&dir));
+    let mut pages = Pages::start(&dir, "aligned", 100, &["--memory", "16M", "--swap", &spec], "");
+    let device = pages.json("swaps");
+    let figure = |name: &str| device[name].as_u64().expect("a figure");
+    assert_eq!(figure("aligned") + figure("align_refused"), 1, "{device}");
+    let filefrag = Command::new("filefrag").arg(pages.swap_file()).output();
+    match filefrag.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()) {
+        // a hole, where something was given back already, is one border more for filefrag and none for clusters
+        Ok(text) if figure("aligned") == 1 && pages.json("swaps")["given_back_bytes"] == 0 => {
+            // "NAME: 3 extents found"; the borders of chunks are some more
+            let found = text.rsplit(": ").next().and_then(|t| t.split(' ').next()).and_then(|n| n.parse::<u64>().ok());
+            let found = found.unwrap_or_else(|| panic!("{text}"));
+            assert!((found..found + 3).contains(&figure("extents")), "{found} physical extents: {device}");
+        }
+        other => println!("not compared with filefrag: {other:?}"),
+    }
+    pages.ask("check");
+    pages.ask("free");
+    let start = Instant::now();
+    while pages.json("stat")["swap_given_back_bytes"].as_u64() < Some(30 * MIB) {
+        assert!(start.elapsed() < Duration::from_secs(30), "nothing is given back: {}", pages.json("swaps"));
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    pages.ask("fill");
+    pages.end();
+    fs::remove_dir_all(&dir).expect("cleanup");
+}
+
+/// Word `i` of pages.c.
+fn word(i: u64) -> u64 {
+    let x = i.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^ (x >> 31)
+}
+
+/// How many of 100 pages have a piece of 16 bytes anywhere in the file.
+fn found(file: &Path) -> usize {
+    let mut bytes = Vec::new();
+    File::open(file).and_then(|mut file| file.read_to_end(&mut bytes)).expect("root may read it");
+    assert!(bytes.len() as u64 >= 16 * MIB);
+    // of each page another piece; its first half finds candidates
+    let pieces: std::collections::HashMap<u64, u64> =
+        (0..100).map(|page| page * 512 + page * 5).map(|at| (word(at), word(at + 1))).collect();
+    let mut seen = std::collections::HashSet::new();
+    for at in 0..bytes.len() - 16 {
+        let half = |at: usize| u64::from_ne_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
+        if pieces.get(&half(at)) == Some(&half(at + 8)) {
+            seen.insert(half(at));
+        }
+    }
+    seen.len()
+}
+
+/// Somebody who takes the disk away, or reads it later, finds nothing of what the program had in memory.
+#[test]
+fn nothing_of_memory_is_found_in_the_file() {
+    if !able() || !is_root() {
+        return;
+    }
+    let dir = place("search");
+    let swap = swap(&dir);
+    for (option, plain) in [(&["--no-encrypt"][..], true), (&[], false)] {
+        let options: Vec<_> = ["--memory", "16M", "--swap", &swap].into_iter().chain(option.iter().copied()).collect();
+        let pages = Pages::start(&dir, "search", 64, &options, "");
+        let found = found(&pages.swap_file());
+        // unencrypted all of them lie there: so it is the right file, and the search finds what is there
+        assert_eq!(found, if plain { 100 } else { 0 }, "pages found, {option:?}");
+        pages.end();
+    }
+    fs::remove_dir_all(&dir).expect("cleanup");
+}
+
+/// Reads that fail once are tried again, in a swapoff too, and then page by page: a run with one bad page once lost all of its pages.
+#[test]
+fn a_swapoff_loses_only_what_cannot_be_read() {
+    if !able() {
+        return;
+    }
+    let dir = place("bad-page");
+    let (swap, other) = (swap(&dir), dir.join("other"));
+    fs::create_dir_all(&other).expect("temp dir");
+    for engine in ["io_uring", "psync"] {
+        for (inject, lost) in [("read_every=2", 0), ("bad_page=1000", 1)] {
+            let options = ["--memory", "16M", "--engine", engine, "--swap", &swap];
+            let mut pages = Pages::start(&dir, "bad-page", 64, &options, inject);
+            let ask = |verb: &str, place: &str| {
+                let output = Command::new(overspill()).args([verb, &pages.name, place]).output().expect("overspill runs");
+                assert!(output.status.success(), "{engine}, {inject}: {output:?}");
+            };
+            ask("swapon", &format!("file:{},prio=-9", other.display()));
+            ask("swapoff", &swap);
+            let stat = pages.json("stat");
+            assert_eq!((&stat["read_errors"], &stat["corrupt_pages"]), (&lost.into(), &0.into()), "{engine}, {inject}: {stat}");
+            if lost == 0 {
+                pages.end();
+            } else {
+                // the touch of the lost page is SIGBUS
+                writeln!(pages.stdin.as_mut().expect("it runs"), "check").expect("it reads");
+                assert_eq!(pages.child.wait().expect("wait").code(), Some(128 + 7));
+            }
+        }
+    }
+    fs::remove_dir_all(&dir).expect("cleanup");
+}
+
+/// Forked children could not be asked for anything: their status block was not sealed, and who reads it insists on that.
+#[test]
+fn a_forked_child_has_devices_of_its_own() {
+    if !able() {
+        return;
+    }
+    let dir = place("forked");
+    let (swap, other) = (swap(&dir), dir.join("other"));
+    fs::create_dir_all(&other).expect("temp dir");
+    let mut pages = Pages::start(&dir, "forked", 64, &["--memory", "16M", "--swap", &swap], "");
+    let parent = pages.json("stat")["pid"].as_u64().expect("a process id");
+    pages.ask("fork");
+    let children = fs::read_to_string(format!("/proc/{parent}/task/{parent}/children")).expect("it runs");
+    let child = children.trim();
+    let ask = |words: &[&str]| Command::new(overspill()).args(words).output().expect("overspill runs");
+    let start = Instant::now();
+    let swaps = loop {
+        let output = ask(&["swaps", child, "--json"]);
+        if output.status.success() {
+            break String::from_utf8(output.stdout).expect("UTF-8");
+        }
+        assert!(start.elapsed() < Duration::from_secs(20), "{output:?}");
+        std::thread::sleep(Duration::from_millis(50));
+    };
+    let states: Vec<_> =
+        swaps.lines().map(|l| serde_json::from_str::<serde_json::Value>(l).expect("JSON")["state"].clone()).collect();
+    assert!(states.contains(&"inherited".into()) && states.contains(&"on".into()), "{swaps}");
+    // what it inherited, too, can be moved off the parent's device, and its own device can go
+    let other = other.to_str().expect("UTF-8");
+    for words in [["swapon", child, other], ["swapoff", child, &swap], ["swapoff", child, &swap]] {
+        let output = ask(&words);
+        assert!(output.status.success(), "{words:?}: {output:?}");
+    }
+    pages.end();
+    fs::remove_dir_all(&dir).expect("cleanup");
+}

@@ -1,0 +1,160 @@
+//! How swap files get longer, and give space back. The slots of a file lie in it as its device's extents say (`overspill_swap`,
+//! `extent.rs`); here is what the file system is asked for.
+//!
+//! ```text
+//!   before slots are asked for:   wants_extent? ---> blocks that were given back: fallocate, refilled
+//!                                              `---> else the next chunk: fallocate, FIEMAP if aligned, add_extent
+//!
+//!   while the page daemon rests:  punch_begin ---> punch a hole ---> punched
+//!                                 (slots that stayed free since the last pass, at least [`PASS_NS`] ago, are held meanwhile)
+//! ```
+//!
+//! Who writes makes room before it asks for slots ([`make_room`]): the page daemon and a swapoff. It is done under the exclusive map
+//! lock, so one at a time. Holes are punched by the page daemon alone, holding no lock: its slots are held in the allocator, so nothing is
+//! written there; and a device does not go while slots of it are held. A fork may happen meanwhile: the child has no use for those.
+
+use crate::machine::Machine;
+use crate::setup::DEVICES_MAX;
+use crate::swap_file::{self, CHUNK, Pieces};
+use crate::sys::{self, Errno};
+use overspill_swap::Punch;
+use overspill_swap::swap_pager::BLOCK_SLOTS;
+use overspill_vm::pager::SlotRun;
+use overspill_vm::types::{DeviceId, PAGE_SHIFT, Slot};
+
+/// Slots that are given or got back at a time: what a chunk has.
+const RUN_SLOTS: u32 = (CHUNK >> PAGE_SHIFT) as u32;
+/// Blocks looked at per step, for each device: 2 GiB of it, a few microseconds under the core's lock.
+const LOOK_BLOCKS: u32 = 1024;
+/// The shortest time between two passes over the devices, and so the time that slots stay free before they are given back, in
+/// nanoseconds. Guessed: much longer than a burst of releases and writes, much shorter than anybody waits for disk space.
+const PASS_NS: u64 = 1_000_000_000;
+/// The shortest time between two holes, in nanoseconds: at most 640 MiB are given back in a second.
+const HOLE_NS: u64 = 100_000_000;
+
+/// Makes sure that the device which is written next has room, as far as it can be had. => no lock is held; takes the map lock
+/// exclusively if there is something to do
+///
+/// # Errors
+/// Why the last device that could not grow did not.
+pub fn make_room(machine: &Machine) -> Result<(), Errno> {
+    let mut result = Ok(());
+    // each turn gives a device room, or ends with none for it
+    for _ in 0..DEVICES_MAX {
+        if machine.core.lock().vm.pager().wants_extent().is_none() {
+            break;
+        }
+        let mut map = machine.map.write();
+        // another thread may have been here first
+        let Some(device) = machine.core.lock().vm.pager().wants_extent() else { break };
+        let Some(file) = map.files[device.0 as usize].as_mut() else { break };
+        let grown = refill(machine, file, device).unwrap_or_else(|| grow(machine, file, device));
+        if let Err(errno) = grown {
+            machine.core.lock().vm.pager_mut().refuse_growth(device);
+            result = Err(errno);
+        }
+    }
+    result
+}
+
+/// Gets blocks back that were given back. `None` if there are none.
+fn refill(machine: &Machine, file: &mut swap_file::SwapFile, device: DeviceId) -> Option<Result<(), Errno>> {
+    let mut result = None;
+    for most in [RUN_SLOTS, BLOCK_SLOTS] {
+        let run = machine.core.lock().vm.pager_mut().refill_begin(device, most)?;
+        let got = each_piece(machine, run, |offset, bytes, _| swap_file::allocate(file.raw(), offset, bytes));
+        if got.is_ok() {
+            // the blocks are others than before
+            let _ = each_piece(machine, run, |offset, bytes, piece| {
+                let pieces = file.pieces(offset, (bytes >> PAGE_SHIFT) as u32);
+                if pieces.lens().len() > 1 {
+                    // without room for so many extents it is as without alignment
+                    let _ = machine.core.lock().vm.pager_mut().set_extents(piece, pieces.lens());
+                }
+                Ok(())
+            });
+        }
+        machine.core.lock().vm.pager_mut().refilled(run, got.is_ok());
+        result = Some(got);
+        if got.is_ok() {
+            break;
+        }
+    }
+    result
+}
+
+/// The next chunk.
+fn grow(machine: &Machine, file: &mut swap_file::SwapFile, device: DeviceId) -> Result<(), Errno> {
+    let left = machine.core.lock().vm.pager().slots_left(device);
+    let (offset, bytes) = file.grow(u64::from(left) << PAGE_SHIFT)?;
+    let pages = (bytes >> PAGE_SHIFT) as u32;
+    let pieces = file.pieces(offset, pages);
+    let mut core = machine.core.lock();
+    let pager = core.vm.pager_mut();
+    let pieces = if pager.extents_left() < pieces.lens().len() as u32 { Pieces::one(pages) } else { pieces };
+    let mut at = offset;
+    for &count in pieces.lens() {
+        // there can be no more extents: what this chunk has stays unused
+        pager.add_extent(device, 0, at, count).map_err(|_| libc::ENOSPC)?;
+        at += u64::from(count) << PAGE_SHIFT;
+    }
+    Ok(())
+}
+
+/// Calls `with` with offset and length in bytes, and the slots, of each piece of one extent that the run has, until one fails.
+fn each_piece(machine: &Machine, run: SlotRun, mut with: impl FnMut(u64, u64, SlotRun) -> Result<(), Errno>) -> Result<(), Errno> {
+    let (mut at, end) = (run.first.0, run.first.0 + run.count);
+    while at < end {
+        let extent = machine.core.lock().vm.pager().extent(Slot(at)).expect("a held slot is in an extent");
+        let count = (extent.last().0 + 1).min(end) - at;
+        with(extent.offset_of(Slot(at)), u64::from(count) << PAGE_SHIFT, SlotRun { first: Slot(at), count })?;
+        at += count;
+    }
+    Ok(())
+}
+
+/// What gives space back.
+#[derive(Debug, Default)]
+pub struct GiveBack {
+    /// Not before this time.
+    next_ns: u64,
+    /// The device that is looked at.
+    device: u16,
+}
+
+impl GiveBack {
+    /// Punches one hole, if there is one to be punched and it is time. Returns when there may be more to do, in nanoseconds from now, if a
+    /// hole was punched. => no lock is held; may take as long as the file system takes
+    pub fn step(&mut self, machine: &Machine) -> Option<u64> {
+        let now = sys::now_ns();
+        if now < self.next_ns {
+            return None;
+        }
+        while (self.device as usize) < DEVICES_MAX {
+            let device = DeviceId(self.device);
+            let punch = machine.core.lock().vm.pager_mut().punch_begin(device, LOOK_BLOCKS, RUN_SLOTS);
+            match punch {
+                Punch::Run(run) => {
+                    self.give(machine, device, run);
+                    self.next_ns = now + HOLE_NS;
+                    return Some(HOLE_NS);
+                }
+                Punch::More => {}
+                Punch::End => self.device += 1,
+            }
+        }
+        self.device = 0;
+        self.next_ns = now + PASS_NS;
+        None
+    }
+
+    fn give(&self, machine: &Machine, device: DeviceId, run: SlotRun) {
+        // the device stays, and its descriptor with it, as long as slots of it are held
+        let fd = machine.map.read().files[device.0 as usize].as_ref().map_or(-1, |file| file.raw());
+        let given = each_piece(machine, run, |offset, bytes, _| swap_file::punch(fd, offset, bytes));
+        machine.core.lock().vm.pager_mut().punched(run, given.is_ok());
+        if given.is_ok() {
+            machine.status.counters.swap_given_back_bytes.add(u64::from(run.count) << PAGE_SHIFT);
+        }
+    }
+}
