@@ -18,7 +18,8 @@
 //! ```text
 //!   request                                            answers
 //!   overspill/1 swaps                                  device KEY=VALUE ... name=NAME    for each, then ok
-//!   overspill/1 swapon KIND BYTES PRIORITY NAME        ok                (BYTES 0: no limit; one descriptor comes along, SCM_RIGHTS)
+//!   overspill/1 swapon KIND BYTES PRIORITY NAME        ok                (BYTES 0: no limit; one descriptor comes along, SCM_RIGHTS,
+//!                                                                         but not with the kind "compressed", which is memory)
 //!   overspill/1 swapoff NAME                           progress KEY=VALUE ...   ten a second, then ok KEY=VALUE ...
 //!   overspill/1 policy SPEC                            ok                (as for --policy)
 //!   overspill/1 cancel                                 (while a swapoff of this client's runs) it ends with an error
@@ -48,7 +49,7 @@ pub enum Request<'a> {
     Swaps,
     /// A further device. The descriptor comes beside it.
     Swapon {
-        /// `file` or `block`.
+        /// `file`, `block` or `compressed`.
         kind: Kind,
         /// The most it may hold, in bytes; 0: no limit.
         bytes: u64,
@@ -72,6 +73,8 @@ pub enum Kind {
     File,
     /// A block device.
     Block,
+    /// Compressed memory.
+    Compressed,
 }
 
 impl Kind {
@@ -80,10 +83,11 @@ impl Kind {
         match self {
             Kind::File => "file",
             Kind::Block => "block",
+            Kind::Compressed => "compressed",
         }
     }
     fn parse(word: &[u8]) -> Option<Kind> {
-        [Kind::File, Kind::Block].into_iter().find(|k| k.name().as_bytes() == word)
+        [Kind::File, Kind::Block, Kind::Compressed].into_iter().find(|k| k.name().as_bytes() == word)
     }
 }
 
@@ -277,6 +281,20 @@ figures! {
         write_p99_ns,
         /// How many of its free slots lie in holes too short for a whole cluster, in thousandths.
         fragmented_permille,
+        /// On a compressed device: pages stored. On others this and what follows is 0.
+        stored_pages,
+        /// What they take, without overhead, in bytes.
+        packed_bytes,
+        /// Pages among them that are one word repeated, and take no room.
+        same_filled_pages,
+        /// Pages that did not compress and went to another device.
+        refused_pages,
+        /// Pages that went on to another device to make room.
+        written_back_pages,
+        /// Pages stored per page of memory that holds them, in thousandths.
+        ratio_permille,
+        /// Memory that holds no compressed page, in bytes.
+        overhead_bytes,
     }
 }
 
@@ -444,7 +462,7 @@ mod tests {
     proptest! {
         #[test]
         fn what_is_asked_is_understood(name in prop::collection::vec(1..255u8, 1..NAME_MAX + 1), bytes: u64, priority: i16, kind: bool) {
-            let kind = if kind { Kind::File } else { Kind::Block };
+            let kind = if kind { Kind::File } else { Kind::Compressed };
             for request in [Request::Swapoff(&name), Request::Swapon { kind, bytes, priority, name: &name }] {
                 let packet = request.encode();
                 prop_assert_eq!(parse_request(packet.bytes()), Ok(request));
