@@ -617,12 +617,12 @@ impl Agent {
     /// Before a fork: at most half of what this process may have is in use afterwards.
     fn shrink(&self) {
         let machine = self.machine;
-        let half = || {
+        {
             let map = machine.map.read();
-            Self::half(&map, &machine.core.lock())
-        };
-        if machine.core.lock().vm.charge_total() <= half() as u64 {
-            return;
+            let core = machine.core.lock();
+            if core.vm.charge_total() <= Self::half(&map, &core) as u64 {
+                return;
+            }
         }
         if machine.core.lock().vm.reserved() > 0 {
             machine.adopt_native(&mut machine.map.write());

@@ -35,6 +35,7 @@ use overspill_store::pool::{self, PACKED_BYTES_MAX, Packed, Pool, PoolCounters, 
 use overspill_swap::SwapPager;
 use overspill_swap::swap_pager::Memory;
 use overspill_vm::Vm;
+use overspill_vm::pager::Pager as _;
 use overspill_vm::types::{DeviceId, PAGE_SHIFT, PAGE_SIZE, PageId, Slot};
 use std::sync::Arc;
 
@@ -213,6 +214,9 @@ impl Compressed {
     /// Takes frames for what will be stored, as far as there are any, and looks whether there is room (again). To be called when
     /// frames have come free, before the lock on the core is given back.
     pub fn refill(&self, vm: &mut Vm<SwapPager>) {
+        if vm.pager().device_use(self.device()).is_none() {
+            return; // a swapoff has ended, and `leave` is about to come
+        }
         let mut pool = self.pool.lock();
         let budget = self.budget.load(Relaxed);
         let most = self.size_pages.min(budget as u64 * 3 / 4);

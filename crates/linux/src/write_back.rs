@@ -91,7 +91,8 @@ impl WriteBack {
     pub fn issue(&mut self, machine: &Machine, io: &mut Io) -> usize {
         let mut issued = 0;
         while let Some(free) = self.flights.iter().position(|f| !f.busy) {
-            if !machine.map.read().pool.as_ref().is_some_and(|pool| pool.wants_write_back()) || !self.fill(machine, free, io) {
+            let wanted = machine.map.read().pool.as_ref().is_some_and(|pool| pool.wants_write_back());
+            if !wanted || !self.fill(machine, free, io) {
                 break;
             }
             issued += 1;

@@ -1379,6 +1379,64 @@ mod tests {
         }
     }
 
+    /// What a memory was told: page by slot.
+    #[derive(Default)]
+    struct Told(std::sync::Mutex<BTreeMap<u32, PageId>>);
+
+    impl Memory for Told {
+        fn assigned(&self, at: u32, page: PageId) {
+            self.0.lock().unwrap().insert(at, page);
+        }
+        fn freed(&self, at: u32) {
+            self.0.lock().unwrap().remove(&at);
+        }
+    }
+
+    #[test]
+    fn memory_is_told_of_its_slots_and_is_the_childs_own() {
+        let mut pager = small(1000);
+        let told = Arc::new(Told::default());
+        let device = pager.add_memory_device(100, 9, 26, told.clone()).unwrap();
+        let first = store(&mut pager, page(0, 0), 4);
+        assert!(pager.is_memory(first) && pager.slot(device, 0) == first);
+        let there = || told.0.lock().unwrap().values().copied().collect::<Vec<_>>();
+        assert_eq!(there(), (0..4).map(|k| page(0, k)).collect::<Vec<_>>());
+        assert!(pager.rename(page(0, 1), page(0, 70)));
+        pager.release(page(0, 0));
+        assert_eq!(there(), [page(0, 70), page(0, 2), page(0, 3)]);
+
+        // past it, and when it is full
+        let past = pager.alloc_run_past_memory(2, page(0, 9)).unwrap();
+        assert!(!pager.is_memory(past.first) && pager.is_memory(alloc(&mut pager, 1).unwrap().first));
+        assert!(pager.assign(page(0, 2), past.first, ContentHash::of(2)));
+        assert_eq!(there(), [page(0, 70), page(0, 3)], "it has moved on");
+        pager.set_full(device, true);
+        assert!(!pager.is_memory(alloc(&mut pager, 1).unwrap().first));
+        pager.set_full(device, false);
+        pager.set_room(device, 7);
+        assert_eq!(pager.room() - pager.room_past_memory(), 7);
+        assert!(!pager.is_unwelcome(page(0, 3)));
+        pager.set_drops_copies(device, true);
+        assert!(pager.is_unwelcome(page(0, 3)) && !pager.is_unwelcome(page(0, 2)));
+
+        // after a fork both sides write it, and what the parent gives up is free at once
+        let mut pager = small(1000);
+        pager.add_memory_device(100, 9, 26, told.clone()).unwrap();
+        store(&mut pager, page(0, 0), 4);
+        let mut child = pager.clone();
+        pager.fork_parent();
+        child.fork_inherit();
+        assert!(pager.release(page(0, 1)) && pager.deferred() == 0 && pager.used() == 3);
+        assert!(!child.is_inherited(device) && child.is_inherited(DeviceId(0)));
+        let slot = store(&mut child, page(0, 10), 2);
+        assert_eq!((child.device_of(slot).0, child.stored()), (device, 6));
+        (pager.check(), child.check());
+        child.release_range(page(0, 0), 100);
+        child.remove(device);
+        assert_eq!(child.add_device(10, 0), Ok(device));
+        assert!(!child.is_memory(child.slot(device, 0)));
+    }
+
     /// All pages on `device`, by the walk.
     fn walk(pager: &SwapPager, device: DeviceId) -> Vec<(PageId, Slot)> {
         let (mut found, mut from) = (Vec::new(), Some(page(0, 0)));
