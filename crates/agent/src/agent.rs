@@ -789,12 +789,7 @@ impl Agent {
     }
 
     /// In the child: everything that belongs to the parent's process is replaced.
-    fn become_child(
-        &'static self,
-        map: &mut Space,
-        core: &mut Core,
-        share: Inherited,
-    ) -> Result<(), Errno> {
+    fn become_child(&'static self, map: &mut Space, core: &mut Core, share: Inherited) -> Result<(), Errno> {
         let machine = self.machine;
         machine.map.forked();
         // SAFETY: this is the process's only thread and holds no desk; the desk's lock guards no value of its own.

@@ -233,7 +233,8 @@ fn it_is_shown_and_comes_and_goes() {
         let options = [&["--memory", "24M", "--swap", "compressed:size=12M", "--swap", &test.swap], encrypt].concat();
         let running = Running::start(&test, &format!("comes{}", encrypt.len()), &options, &["48", "stnr"]);
         let devices = running.wait_until("pages of all kinds", |d| {
-            holds(pool(d), 1000) && pool(d).is_some_and(|p| number(p, "same_filled_pages") > 100 && number(p, "refused_pages") > 100)
+            holds(pool(d), 1000)
+                && pool(d).is_some_and(|p| number(p, "same_filled_pages") > 100 && number(p, "refused_pages") > 100)
         });
         assert_eq!((&devices[0]["device"], &devices[0]["priority"]), (&"compressed".into(), &(-1).into()));
         let p = &devices[0];
@@ -300,4 +301,3 @@ fn a_configuration_file_may_have_one() {
     assert!(stat(&stats, "pages_out") > 1000, "{stats}");
     test.end();
 }
-

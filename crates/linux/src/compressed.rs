@@ -241,6 +241,8 @@ impl Compressed {
         }
         let each = (counters.stored_pages.max(1)).checked_div(in_use).unwrap_or(2).clamp(1, SLOTS_PER_PAGE);
         vm.pager_mut().set_drops_copies(device, in_use > most - most / 4);
+        // what is on other devices may be there because it does not compress: then there is no room for it here
+        let each = if counters.incompressible * 16 > counters.taken { 0 } else { each };
         vm.pager_mut().set_room(device, (most.saturating_sub(in_use) * each).min(self.slots as u64) as u32);
         let gauges = vm.counters();
         gauges.pool_pages.set(counters.stored_pages);

@@ -127,7 +127,8 @@ impl Daemon {
         let buffers = sys::map_anonymous(buffers_len)? as usize;
         // SAFETY: our own fresh mapping; a fork's child makes its own.
         let _ = unsafe { sys::madvise(buffers, buffers_len, libc::MADV_DONTFORK) };
-        let none = Dirty { page: PageId::from_raw(0), place: ParkPlace(0), hash: ContentHash::UNKNOWN, write: false, packed: false };
+        let none =
+            Dirty { page: PageId::from_raw(0), place: ParkPlace(0), hash: ContentHash::UNKNOWN, write: false, packed: false };
         let write = || Write {
             pages: [none; WRITE_PAGES],
             iov: [IoVec { base: 0, len: 0 }; WRITE_PAGES],
@@ -249,7 +250,10 @@ impl Daemon {
             self.reclaim(machine, demand.reclaim.min(most));
             return Step::Worked;
         }
-        if demand.launder > 0 && self.in_flight - self.write_back.in_flight() + 2 <= self.writes.len() && self.launder(machine, demand.launder.min(most)) {
+        if demand.launder > 0
+            && self.in_flight - self.write_back.in_flight() + 2 <= self.writes.len()
+            && self.launder(machine, demand.launder.min(most))
+        {
             return Step::Worked;
         }
         if demand.park > 0 && self.park(machine, demand.park.min(most)) {
@@ -702,7 +706,7 @@ impl Daemon {
     }
 
     /// Memory is full, writes fail, and no frame has been freed for a while: swap is full or broken, and the
-    /// program is stopped. That pages can still be parked is no progress: soft faults of other threads undo it for ever.
+    /// program is stopped, but for a swapoff that is under way: then that ends. That pages can still be parked is no progress: soft faults of other threads undo it for ever.
     fn watch_progress(&mut self, machine: &Machine) {
         let freed = machine.status.counters.pages_reclaimed.get() + machine.status.counters.released_pages.get();
         let full = {
@@ -723,6 +727,10 @@ impl Daemon {
         if self.stuck_since == 0 {
             self.stuck_since = now;
         } else if now - self.stuck_since > FULL_GRACE_NS {
+            if machine.core.lock().vm.pager_mut().stay_all() {
+                self.stuck_since = 0; // a swapoff took the room: better without it than without the program
+                return;
+            }
             machine.stop_program(if errno == libc::ENOSPC {
                 b"memory and swap are both full, so the program was stopped: give it more --memory, or a --swap place with more room"
             } else {

@@ -102,13 +102,7 @@ pub enum Backing {
 ///
 /// # Errors
 /// [`AddError`]; nothing is changed then.
-pub fn add(
-    machine: &Machine,
-    backing: Backing,
-    name: &[u8],
-    priority: i16,
-    mut wait: impl FnMut(),
-) -> Result<DeviceId, AddError> {
+pub fn add(machine: &Machine, backing: Backing, name: &[u8], priority: i16, mut wait: impl FnMut()) -> Result<DeviceId, AddError> {
     let _swapping = loop {
         match machine.swapping.try_lock() {
             Some(guard) => break guard,

@@ -230,9 +230,10 @@ pub fn machine(options: &Options<'_>, status: &'static Status) -> Result<Machine
         let slots = if matches!(device.place, Place::Compressed(_)) { 1 } else { slots };
         let entry = pager.add_device(slots, device.priority.unwrap_or(0)).expect("an empty table has entries, in order");
         if let Place::Compressed(_) = device.place {
-            let bytes = device.size.filter(|&bytes| bytes >= SIZE_MIN).ok_or_else(|| {
-                SetupError::Swap(libc::EINVAL, device.name().to_string_lossy().into_owned())
-            })?;
+            let bytes = device
+                .size
+                .filter(|&bytes| bytes >= SIZE_MIN)
+                .ok_or_else(|| SetupError::Swap(libc::EINVAL, device.name().to_string_lossy().into_owned()))?;
             *pool = Some((entry, Compressed::new(bytes, memory_pages, pager.slots_max()).map_err(SetupError::Memory)?));
         }
     }

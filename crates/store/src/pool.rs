@@ -160,6 +160,8 @@ pub struct PoolCounters {
     pub packed_bytes: u64,
     /// Blocks in use, in bytes of arena.
     pub arena_used_bytes: u64,
+    /// Pages taken since the start.
+    pub taken: u64,
     /// Pages refused since the start because they do not compress.
     pub incompressible: u64,
     /// Pages refused since the start because the arena was full.
@@ -366,6 +368,7 @@ impl<A: AsRef<[u8]> + AsMut<[u8]>> Pool<A> {
         };
         self.lens[slot as usize] = len;
         self.counters.stored_pages += 1;
+        self.counters.taken += 1;
         self.link(slot);
         Ok(())
     }
@@ -582,8 +585,8 @@ impl<A: AsRef<[u8]> + AsMut<[u8]>> Pool<A> {
     /// # Panics
     /// If one does not hold.
     pub fn check(&self) {
-        let mut counters =
-            PoolCounters { incompressible: self.counters.incompressible, full: self.counters.full, ..Default::default() };
+        let PoolCounters { taken, incompressible, full, .. } = self.counters;
+        let mut counters = PoolCounters { taken, incompressible, full, ..Default::default() };
         let (mut objects, mut blocks) = (0, 0);
         for (class, &Class { top, filled }) in self.classes.iter().enumerate() {
             assert!(filled as usize <= CLASS_OBJECTS[class] && (filled == 0) == (top == 0));

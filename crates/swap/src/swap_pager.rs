@@ -849,6 +849,16 @@ impl SwapPager {
         self.devices.in_use().filter(|d| d.memory.is_none()).map(|d| u64::from(d.room())).sum()
     }
 
+    /// Ends all swapoffs, as [`Pager::stay`]. Returns whether there was one.
+    pub fn stay_all(&mut self) -> bool {
+        let mut any = false;
+        for device in &mut self.devices.all {
+            any |= device.leaving.take().is_some();
+        }
+        self.devices.changed();
+        any
+    }
+
     /// Whether pages that come in leave the slots that they have on this device: it is memory, and short of it.
     ///
     /// # Panics
