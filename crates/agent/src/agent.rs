@@ -646,12 +646,16 @@ impl Agent {
                 // the daemon frees more than it must, so that the aim is below half
                 let aim = half.saturating_sub(core.vm.free_high());
                 core.vm.set_limit(aim.max(half / 2));
+                if core.vm.pager().room_past_memory() > 0 {
+                    map.pool.iter().for_each(|pool| pool.set_budget(aim)); // what is above three quarters of it goes on
+                }
                 if charge <= half as u64
                     || hopeless
                     || now - start > SHRINK_NS
                     || core.vm.nothing_to_evict() && machine.starved.load(Relaxed)
                 {
                     core.vm.set_limit(whole);
+                    map.pool.iter().for_each(|pool| pool.set_budget(whole));
                     machine.shrinking.store(false, Relaxed);
                     return;
                 }
