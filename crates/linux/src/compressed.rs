@@ -421,7 +421,7 @@ mod tests {
         };
         assert_eq!(resident(), 0);
         let mut packer = Packer::new();
-        let page = |n: u32| -> PageBytes { core::array::from_fn(|i| if i < 2000 { (i as u32 * n >> 3) as u8 } else { n as u8 }) };
+        let page = |n: u32| -> PageBytes { core::array::from_fn(|i| if i < 2000 { ((i as u32 * n) >> 3) as u8 } else { n as u8 }) };
         for n in 1..1000 {
             compressed.store(n, packer.pack(&page(n))).expect("room");
         }

@@ -470,12 +470,14 @@ mod tests {
         }
 
         #[test]
-        fn what_is_answered_is_understood(name in prop::collection::vec(1..255u8, 1..NAME_MAX + 1), numbers: [u64; 9], p: [u64; 5], priority: i16) {
+        fn what_is_answered_is_understood(name in prop::collection::vec(1..255u8, 1..NAME_MAX + 1), numbers: [u64; 9], p: [u64; 5], pool: [u64; 7], priority: i16) {
             let [number, size_bytes, used_bytes, pages_in, pages_out, reads, writes, read_errors, write_errors] = numbers;
             let [read_p50_ns, read_p99_ns, write_p50_ns, write_p99_ns, fragmented_permille] = p;
+            let [stored_pages, packed_bytes, same_filled_pages, refused_pages, written_back_pages, ratio_permille, overhead_bytes] = pool;
             let figures = Figures {
                 number, size_bytes, used_bytes, pages_in, pages_out, reads, writes, read_errors, write_errors,
                 read_p50_ns, read_p99_ns, write_p50_ns, write_p99_ns, fragmented_permille,
+                stored_pages, packed_bytes, same_filled_pages, refused_pages, written_back_pages, ratio_permille, overhead_bytes,
             };
             let packet = device_packet("file", "on", priority, &figures, &name);
             let device = Device { kind: "file".into(), state: "on".into(), priority, figures, name };
