@@ -20,7 +20,7 @@ use overspill_linux::device_spec::{self, DeviceSpec, Place};
 use overspill_linux::devices;
 use overspill_linux::io::Engine;
 use overspill_linux::lock::Mutex;
-use overspill_linux::machine::{Delivery, Machine};
+use overspill_linux::machine::{Core, Delivery, Machine, Space};
 use overspill_linux::ranges::Kind;
 use overspill_linux::record::Recorder;
 use overspill_linux::setup::{self, Options};
@@ -70,6 +70,8 @@ const STARTS: usize = 1024;
 const SOCKET_AFTER_NS: u64 = 200_000_000;
 /// How long a fork waits for the page daemon to make room, in nanoseconds.
 const SHRINK_NS: u64 = 30_000_000_000;
+/// The same if there is only compressed memory, and it has not made any for so long.
+const SHRINK_MEMORY_NS: u64 = 500_000_000;
 
 /// Only the clerk touches it (and a fork's child, alone).
 struct Clerks {
@@ -84,8 +86,8 @@ pub struct Agent {
     stacks: HookStacks,
     /// The program's break.
     pub heap_end: AtomicUsize,
-    /// What a forked child's own device is made from.
-    child_device: DeviceSpec,
+    /// What a forked child's own device is made from; nothing if all is compressed memory, of which it has a copy.
+    child_device: Option<DeviceSpec>,
     /// The directory of control sockets and the name of this process's; empty: it has none.
     control: ControlPlace,
     // the clerk's desk: one request at a time
@@ -219,12 +221,14 @@ pub fn start() {
     };
     device_spec::settle_priorities(&mut swap);
     let file = swap.iter().find(|d| matches!(d.place, Place::File(_)));
-    let child_device = file.cloned().unwrap_or_else(|| DeviceSpec::file(std::env::temp_dir()));
+    let only_memory = swap.iter().all(|d| matches!(d.place, Place::Compressed(_)));
+    let default = || (!only_memory).then(|| DeviceSpec::file(std::env::temp_dir()));
+    let child_device = file.cloned().or_else(default);
     if !supervised {
         // One process has a block device; its descendants use the others, or a file of their own.
         swap.retain(|d| !matches!(d.place, Place::Block { .. }) || SwapFile::open(d).is_ok());
         if swap.is_empty() {
-            swap.push(child_device.clone());
+            swap.extend(child_device.clone());
         }
     }
     // Only the process that `overspill trace record` started, and none of its descendants.
@@ -599,9 +603,11 @@ impl Agent {
                 }
             }
             if back > 0 {
+                let map = self.machine.map.read();
                 let mut core = self.machine.core.lock();
                 let limit = core.vm.limit() + back;
                 core.vm.set_limit(limit);
+                map.pool.iter().for_each(|pool| pool.set_budget(limit));
                 if self.outstanding.load(Relaxed) == 0 {
                     core.vm.pager_mut().children_gone();
                 }
@@ -609,30 +615,56 @@ impl Agent {
         }
     }
 
+    /// What either side of a fork may have: half of the budget; of compressed memory that cannot go anywhere else each has all.
+    fn half(map: &Space, core: &Core) -> u32 {
+        let whole = core.vm.limit();
+        let fixed = map.pool.as_ref().map_or(0, |pool| pool.fixed_pages(core.vm.pager())).min(whole);
+        fixed + (whole - fixed) / 2
+    }
+
     /// Before a fork: at most half of what this process may have is in use afterwards.
     fn shrink(&self) {
         let machine = self.machine;
-        let half = machine.core.lock().vm.limit() / 2;
-        let within = |n: u64| n <= half as u64;
-        if within(machine.core.lock().vm.charge_total()) {
-            return;
+        {
+            let map = machine.map.read();
+            let core = machine.core.lock();
+            if core.vm.charge_total() <= Self::half(&map, &core) as u64 {
+                return;
+            }
         }
         if machine.core.lock().vm.reserved() > 0 {
             machine.adopt_native(&mut machine.map.write());
         }
         let whole = machine.core.lock().vm.limit();
         let start = sys::now_ns();
+        let (mut least, mut since) = (u64::MAX, start);
+        machine.shrinking.store(true, Relaxed);
         loop {
             {
+                let map = machine.map.read();
                 let mut core = machine.core.lock();
+                core.vm.set_limit(whole);
+                let half = Self::half(&map, &core);
+                let (charge, now) = (core.vm.charge_total(), sys::now_ns());
+                if charge < least {
+                    (least, since) = (charge, now);
+                }
+                // devices may be slow, memory is not
+                let hopeless = map.pool.is_some() && core.vm.pager().room_past_memory() == 0 && now - since > SHRINK_MEMORY_NS;
                 // the daemon frees more than it must, so that the aim is below half
                 let aim = half.saturating_sub(core.vm.free_high());
                 core.vm.set_limit(aim.max(half / 2));
-                if within(core.vm.charge_total())
-                    || sys::now_ns() - start > SHRINK_NS
+                if core.vm.pager().room_past_memory() > 0 {
+                    map.pool.iter().for_each(|pool| pool.set_budget(aim)); // what is above three quarters of it goes on
+                }
+                if charge <= half as u64
+                    || hopeless
+                    || now - start > SHRINK_NS
                     || core.vm.nothing_to_evict() && machine.starved.load(Relaxed)
                 {
                     core.vm.set_limit(whole);
+                    map.pool.iter().for_each(|pool| pool.set_budget(whole));
+                    machine.shrinking.store(false, Relaxed);
                     return;
                 }
             }
@@ -720,7 +752,8 @@ impl Agent {
         };
         let whole = core.vm.limit();
         let least = (MEMORY_BYTES_MIN >> PAGE_SHIFT) as u32;
-        let given = (whole / 2).max(least.min(whole));
+        let given = Self::half(&map, &core).max(least.min(whole));
+        let kept = Self::half(&map, &core).max(whole - given.min(whole)).max(least.min(whole));
         core.vm.pager_mut().fork_parent();
         core.vm.counters().forks.add(1);
         // SAFETY: the program's own fork; in the child this thread goes on alone with copies of everything, both locks held.
@@ -745,7 +778,8 @@ impl Agent {
             }
             _ => {
                 if r.is_ok() {
-                    core.vm.set_limit((whole - given.min(whole)).max(least.min(whole)));
+                    core.vm.set_limit(kept);
+                    map.pool.iter().for_each(|pool| pool.set_budget(kept));
                 } else if self.outstanding.load(Relaxed) == 0 {
                     core.vm.pager_mut().children_gone();
                 }
@@ -767,12 +801,7 @@ impl Agent {
     }
 
     /// In the child: everything that belongs to the parent's process is replaced.
-    fn become_child(
-        &'static self,
-        map: &mut overspill_linux::machine::Space,
-        core: &mut overspill_linux::machine::Core,
-        share: Inherited,
-    ) -> Result<(), Errno> {
+    fn become_child(&'static self, map: &mut Space, core: &mut Core, share: Inherited) -> Result<(), Errno> {
         let machine = self.machine;
         machine.map.forked();
         // SAFETY: this is the process's only thread and holds no desk; the desk's lock guards no value of its own.
@@ -824,17 +853,25 @@ impl Agent {
         map.discards = overspill_linux::space::Discards::new();
         let pager = core.vm.pager_mut();
         pager.inherit();
-        let file = self.new_swap_file()?;
-        let device = devices::add_file(pager, &file, 0).map_err(|_| libc::EMFILE)?;
-        map.files[device.0 as usize] = Some(file);
-        map.names[device.0 as usize].set(self.child_device.name().as_encoded_bytes());
+        if let Some(spec) = &self.child_device {
+            // behind its copy of the compressed device, if its parent's files were
+            let priority = if map.pool.is_some() { spec.priority.unwrap_or(0) } else { 0 };
+            let file = Self::new_swap_file(spec)?;
+            let device = devices::add_file(pager, &file, priority).map_err(|_| libc::EMFILE)?;
+            map.files[device.0 as usize] = Some(file);
+            map.names[device.0 as usize].set(spec.name().as_encoded_bytes());
+        }
+        if let Some(pool) = &map.pool {
+            pool.set_budget(core.vm.limit());
+            pool.refill(&mut core.vm);
+        }
         Ok(())
     }
 
     /// Another file in the same place. A place that is a file's name may be in use for a moment by a sibling that does the same.
-    fn new_swap_file(&self) -> Result<SwapFile, Errno> {
+    fn new_swap_file(spec: &DeviceSpec) -> Result<SwapFile, Errno> {
         for _ in 0..1000 {
-            match SwapFile::open(&self.child_device) {
+            match SwapFile::open(spec) {
                 Err(libc::EEXIST) => futex_wait(&AtomicU32::new(0), 0, 1_000_000),
                 result => return result,
             }
@@ -870,7 +907,7 @@ impl Agent {
         self.status.init(sys::getpid());
         self.status.policy.set(&policy);
         self.status.engine.set(&engine);
-        self.status.swap.set(self.child_device.name().as_encoded_bytes());
+        self.status.swap.set(self.child_device.as_ref().map_or(&b"compressed"[..], |d| d.name().as_encoded_bytes()));
         self.status.start_ns.store(sys::now_ns(), Relaxed);
         self.status.outcome.store(Outcome::Running as u32, Release);
         self.status.counters.memory_limit_bytes.set(limit);

@@ -126,6 +126,19 @@ fn rows(seen: &Snapshot) -> String {
             ratio(n("pages_out"), n("page_out_ops"), "pages per write"),
         ],
     );
+    if n("pool_memory_bytes") + n("pool_refused") + n("pool_written_back") != 0 {
+        row(
+            "compressed",
+            &[
+                pages(n("pool_pages"), "pages"),
+                format!("{} of memory", human(n("pool_memory_bytes"))),
+                ratio(n("pool_pages") << 12, n("pool_memory_bytes"), "to one"),
+                pages(n("pool_same_pages"), "same-filled"),
+                pages(n("pool_refused"), "did not compress"),
+                pages(n("pool_written_back"), "written back"),
+            ],
+        );
+    }
     let reclaimed = n("pages_reclaimed");
     row(
         "reclaimed",

@@ -7,9 +7,9 @@ use crate::report::{duration, grouped};
 use crate::stat::NOTHING;
 use crate::swaps::{connect, devices, failed};
 use crate::{Failure, preflight, say, supervise};
-use overspill_linux::control::{Progress, Reply, Request};
+use overspill_linux::control::{Kind, Progress, Reply, Request};
 use overspill_linux::control_client::{Connection, ControlError};
-use overspill_linux::device_spec::{self, DeviceSpec};
+use overspill_linux::device_spec::{self, DeviceSpec, Place};
 use overspill_linux::size::human;
 use overspill_linux::swap_file::SwapFile;
 use std::ffi::OsStr;
@@ -55,15 +55,13 @@ pub fn swapon(args: &SwaponArgs) -> Result<u8, Failure> {
 fn add(connection: &Connection, device: &DeviceSpec, priority: i16) -> Result<(), Failure> {
     let name = device.name();
     let fail = |why: String| Failure::with_status(NOTHING, format!("{}: {why}", name.display()));
-    let file = SwapFile::open(device).map_err(|e| fail(std::io::Error::from_raw_os_error(e).to_string()))?;
-    let request = Request::Swapon {
-        kind: file.kind(),
-        bytes: device.size.unwrap_or(0),
-        priority,
-        align: device.align,
-        name: name.as_bytes(),
+    let file = match device.place {
+        Place::Compressed(_) => None,
+        _ => Some(SwapFile::open(device).map_err(|e| fail(std::io::Error::from_raw_os_error(e).to_string()))?),
     };
-    connection.send(&request, Some(file.as_fd())).map_err(failed)?;
+    let kind = file.as_ref().map_or(Kind::Compressed, SwapFile::kind);
+    let request = Request::Swapon { kind, bytes: device.size.unwrap_or(0), priority, align: device.align, name: name.as_bytes() };
+    connection.send(&request, file.as_ref().map(AsFd::as_fd)).map_err(failed)?;
     match connection.receive() {
         Ok(Reply::Ok(_)) => Ok(()),
         Ok(_) => Err(fail("the process gave an answer that makes no sense; is it of another version?".into())),

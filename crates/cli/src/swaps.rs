@@ -120,7 +120,25 @@ fn table(devices: &[Device]) -> String {
         text.truncate(text.trim_end().len());
         text.push('\n');
     }
+    devices.iter().filter(|d| d.kind == "compressed").for_each(|d| text += &compressed(d));
     text
+}
+
+/// What a compressed device holds, as a line under the table.
+fn compressed(device: &Device) -> String {
+    let f = &device.figures;
+    let overhead = (f.overhead_bytes * 100).checked_div(f.used_bytes).unwrap_or(0);
+    format!(
+        "{}: {} pages ({}) in {} of memory, ratio {:.1}, {overhead}% of it overhead; {} same-filled; {} did not compress, {} written back\n",
+        name(device),
+        grouped(f.stored_pages),
+        human(f.stored_pages << 12),
+        human(f.used_bytes),
+        f.ratio_permille as f64 / 1000.0,
+        grouped(f.same_filled_pages),
+        grouped(f.refused_pages),
+        grouped(f.written_back_pages)
+    )
 }
 
 #[cfg(test)]

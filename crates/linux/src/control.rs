@@ -18,8 +18,9 @@
 //! ```text
 //!   request                                            answers
 //!   overspill/1 swaps                                  device KEY=VALUE ... name=NAME    for each, then ok
-//!   overspill/1 swapon KIND BYTES PRIORITY NAME        ok                (BYTES 0: no limit; one descriptor comes along, SCM_RIGHTS;
-//!                                                                         KIND block, file, or file,align=extents)
+//!   overspill/1 swapon KIND BYTES PRIORITY NAME        ok                (BYTES 0: no limit; one descriptor comes along, SCM_RIGHTS,
+//!                                                                         but not with the kind "compressed", which is memory;
+//!                                                                         KIND block, compressed, file, or file,align=extents)
 //!   overspill/1 swapoff NAME                           progress KEY=VALUE ...   ten a second, then ok KEY=VALUE ...
 //!   overspill/1 policy SPEC                            ok                (as for --policy)
 //!   overspill/1 cancel                                 (while a swapoff of this client's runs) it ends with an error
@@ -51,7 +52,7 @@ pub enum Request<'a> {
     Swaps,
     /// A further device. The descriptor comes beside it.
     Swapon {
-        /// `file` or `block`.
+        /// `file`, `block` or `compressed`.
         kind: Kind,
         /// The most it may hold, in bytes; 0: no limit.
         bytes: u64,
@@ -77,6 +78,8 @@ pub enum Kind {
     File,
     /// A block device.
     Block,
+    /// Compressed memory.
+    Compressed,
 }
 
 impl Kind {
@@ -85,10 +88,11 @@ impl Kind {
         match self {
             Kind::File => "file",
             Kind::Block => "block",
+            Kind::Compressed => "compressed",
         }
     }
     fn parse(word: &[u8]) -> Option<Kind> {
-        [Kind::File, Kind::Block].into_iter().find(|k| k.name().as_bytes() == word)
+        [Kind::File, Kind::Block, Kind::Compressed].into_iter().find(|k| k.name().as_bytes() == word)
     }
 }
 
@@ -294,6 +298,20 @@ figures! {
         aligned,
         /// 1 if they were to be, and the file system does not say where those lie.
         align_refused,
+        /// On a compressed device: pages stored. On others this and what follows is 0.
+        stored_pages,
+        /// What they take, without overhead, in bytes.
+        packed_bytes,
+        /// Pages among them that are one word repeated, and take no room.
+        same_filled_pages,
+        /// Pages that did not compress and went to another device.
+        refused_pages,
+        /// Pages that went on to another device to make room.
+        written_back_pages,
+        /// Pages stored per page of memory that holds them, in thousandths.
+        ratio_permille,
+        /// Memory that holds no compressed page, in bytes.
+        overhead_bytes,
     }
 }
 
@@ -465,8 +483,8 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_asked_is_understood(name in prop::collection::vec(1..255u8, 1..NAME_MAX + 1), bytes: u64, priority: i16, kind: bool, align: bool) {
-            let kind = if kind { Kind::File } else { Kind::Block };
+        fn what_is_asked_is_understood(name in prop::collection::vec(1..255u8, 1..NAME_MAX + 1), bytes: u64, priority: i16, kind in 0..3usize, align: bool) {
+            let kind = [Kind::File, Kind::Block, Kind::Compressed][kind];
             let align = align && kind == Kind::File;
             for request in [Request::Swapoff(&name), Request::Swapon { kind, bytes, priority, align, name: &name }] {
                 let packet = request.encode();
@@ -475,14 +493,16 @@ mod tests {
         }
 
         #[test]
-        fn what_is_answered_is_understood(name in prop::collection::vec(1..255u8, 1..NAME_MAX + 1), numbers: [u64; 9], p: [u64; 5], more: [u64; 4], priority: i16) {
+        fn what_is_answered_is_understood(name in prop::collection::vec(1..255u8, 1..NAME_MAX + 1), numbers: [u64; 9], p: [u64; 5], more: [u64; 4], pool: [u64; 7], priority: i16) {
             let [number, size_bytes, used_bytes, pages_in, pages_out, reads, writes, read_errors, write_errors] = numbers;
             let [read_p50_ns, read_p99_ns, write_p50_ns, write_p99_ns, fragmented_permille] = p;
             let [extents, given_back_bytes, aligned, align_refused] = more;
+            let [stored_pages, packed_bytes, same_filled_pages, refused_pages, written_back_pages, ratio_permille, overhead_bytes] = pool;
             let figures = Figures {
                 number, size_bytes, used_bytes, pages_in, pages_out, reads, writes, read_errors, write_errors,
                 read_p50_ns, read_p99_ns, write_p50_ns, write_p99_ns, fragmented_permille,
                 extents, given_back_bytes, aligned, align_refused,
+                stored_pages, packed_bytes, same_filled_pages, refused_pages, written_back_pages, ratio_permille, overhead_bytes,
             };
             let packet = device_packet("file", "on", priority, &figures, &name);
             let device = Device { kind: "file".into(), state: "on".into(), priority, figures, name };

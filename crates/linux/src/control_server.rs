@@ -6,8 +6,9 @@
 //!
 //! Holds no lock but for one call into the machine. Allocates nothing. A client that does not read its answers is hung up on.
 
+use crate::compressed::Compressed;
 use crate::control::{self, Kind, PACKET_MAX, Packet, Request};
-use crate::devices;
+use crate::devices::{self, Backing};
 use crate::io::Engine;
 use crate::machine::Machine;
 use crate::swap_file::{SwapFile, kind_of};
@@ -221,14 +222,37 @@ fn answer(machine: &Machine, engine: Engine, client: &mut Client, index: usize, 
         Err(error) => refuse(client, format_args!("{error}")),
         Ok(Request::Swaps) => devices::each(machine, |packet| send(client, packet)) && send(client, &ok()),
         Ok(Request::Swapon { kind, bytes, priority, align, name }) => {
-            let Some(file) = file else { return refuse(client, format_args!("no descriptor came with the request")) };
-            let file = match kind {
-                _ if kind_of(&file) != Some(kind) => Err(libc::EINVAL),
-                Kind::File => Ok(SwapFile::from_fd(file, bytes, kind).aligned(align)),
-                Kind::Block => SwapFile::from_block(file, bytes),
+            let backing = match (kind, file) {
+                (Kind::Compressed, _) => {
+                    let (limit, slots_max) = {
+                        let core = machine.core.lock();
+                        (core.vm.limit(), core.vm.pager().slots_max())
+                    };
+                    let bytes = bytes & !4095;
+                    if bytes == 0 {
+                        return refuse(client, format_args!("compressed memory needs a size"));
+                    }
+                    match Compressed::new(bytes, limit, slots_max) {
+                        Ok(pool) => Backing::Memory(pool),
+                        Err(e) => return refuse(client, format_args!("there is no address space for so much (error {e})")),
+                    }
+                }
+                (_, None) => return refuse(client, format_args!("no descriptor came with the request")),
+                (_, Some(file)) => {
+                    let file = match kind {
+                        _ if kind_of(&file) != Some(kind) => Err(libc::EINVAL),
+                        Kind::Block => SwapFile::from_block(file, bytes),
+                        Kind::File | Kind::Compressed => Ok(SwapFile::from_fd(file, bytes, kind).aligned(align)),
+                    };
+                    match file {
+                        Ok(file) => Backing::File(file),
+                        Err(_) => {
+                            return refuse(client, format_args!("what came with the request is not a {}", kind.name()));
+                        }
+                    }
+                }
             };
-            let Ok(file) = file else { return refuse(client, format_args!("what came with the request is not a {}", kind.name())) };
-            let added = devices::add(machine, file, name, priority, || match job {
+            let added = devices::add(machine, backing, name, priority, || match job {
                 Some(job) => _ = job.worker.step(machine),
                 None => futex_wait(&AtomicU32::new(0), 0, 1_000_000),
             });

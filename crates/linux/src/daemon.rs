@@ -9,6 +9,8 @@
 //!   at rest   swap space that stays free goes back to the file system (growth.rs)                   no lock in the system call
 //! ```
 //!
+//! What goes to a compressed device is packed and stored here and now; what that refuses is written to the next one.
+//!
 //! Each step takes the locks anew and works on one batch, so a fault never waits longer for the daemon than for one batch's ioctl.
 
 use crate::content::Content;
@@ -18,9 +20,12 @@ use crate::machine::{Machine, Space};
 use crate::park::ParkPlace;
 use crate::reader::{self, TOKEN_OTHER};
 use crate::sys::{self, Errno, IoVec, futex_wait};
+use crate::write_back::WriteBack;
 use core::sync::atomic::Ordering::*;
+use overspill_store::pool::{Packer, Refused};
 use overspill_store::{PageBytes, checksum};
-use overspill_vm::pager::{IoResult, Pager};
+use overspill_swap::device_stats;
+use overspill_vm::pager::{IoResult, Pager, SlotRun};
 use overspill_vm::types::{ContentHash, PAGE_SHIFT, PAGE_SIZE, PageId, Slot};
 use overspill_vm::{Config, Look, Member, Parked};
 
@@ -43,6 +48,8 @@ struct Dirty {
     place: ParkPlace,
     hash: ContentHash,
     write: bool,
+    /// The compressed device has had it: it was stored there or refused.
+    packed: bool,
 }
 
 struct Write {
@@ -83,11 +90,23 @@ pub struct Daemon {
     buffers: usize,
     buffers_len: usize,
     in_flight: usize,
+    packer: Packer,
+    write_back: WriteBack,
     stuck_since: u64,
     freed_before: u64,
     /// Why writing failed, the last time since a frame came free.
     trouble: Option<Errno>,
     give_back: GiveBack,
+}
+
+/// How storing pages in a compressed device has ended, and how many it took.
+enum Packing {
+    /// All that there were slots for were stored or refused.
+    Done { stored: usize },
+    /// It has no room.
+    Full { stored: usize },
+    /// The budget has no frame for it at the moment.
+    NoCredit { stored: usize },
 }
 
 /// What a step came to.
@@ -114,7 +133,8 @@ impl Daemon {
         let buffers = sys::map_anonymous(buffers_len)? as usize;
         // SAFETY: our own fresh mapping; a fork's child makes its own.
         let _ = unsafe { sys::madvise(buffers, buffers_len, libc::MADV_DONTFORK) };
-        let none = Dirty { page: PageId::from_raw(0), place: ParkPlace(0), hash: ContentHash::UNKNOWN, write: false };
+        let none =
+            Dirty { page: PageId::from_raw(0), place: ParkPlace(0), hash: ContentHash::UNKNOWN, write: false, packed: false };
         let write = || Write {
             pages: [none; WRITE_PAGES],
             iov: [IoVec { base: 0, len: 0 }; WRITE_PAGES],
@@ -134,6 +154,8 @@ impl Daemon {
             buffers,
             buffers_len,
             in_flight: 0,
+            packer: Packer::new(),
+            write_back: WriteBack::new(machine, TOKEN_OTHER + WRITES_MAX as u64)?,
             stuck_since: 0,
             freed_before: 0,
             trouble: None,
@@ -208,6 +230,13 @@ impl Daemon {
         {
             let map = machine.map.read();
             machine.drop_places(&map, true);
+            if let Some(pool) = &map.pool {
+                pool.refill(&mut machine.core.lock().vm);
+                pool.trim(machine, &map);
+            }
+        }
+        if machine.has_pool.load(Relaxed) && !machine.is_frozen() {
+            self.in_flight += self.write_back.issue(machine, &mut self.io);
         }
         let (demand, native, available) = {
             let core = machine.core.lock();
@@ -229,7 +258,10 @@ impl Daemon {
             self.reclaim(machine, demand.reclaim.min(most));
             return Step::Worked;
         }
-        if demand.launder > 0 && self.in_flight + 2 <= self.writes.len() && self.launder(machine, demand.launder.min(most)) {
+        if demand.launder > 0
+            && self.in_flight - self.write_back.in_flight() + 2 <= self.writes.len()
+            && self.launder(machine, demand.launder.min(most))
+        {
             return Step::Worked;
         }
         if demand.park > 0 && self.park(machine, demand.park.min(most)) {
@@ -370,8 +402,9 @@ impl Daemon {
         for &(page, frame) in &self.batch {
             let place = core.park.place(frame);
             core.park.hold(place);
-            let hash = core.vm.pager().content(page).unwrap_or(ContentHash::UNKNOWN);
-            self.dirty.push(Dirty { page, place, hash, write: false });
+            let stored = core.vm.pager().stored_content(page);
+            let hash = stored.map_or(ContentHash::UNKNOWN, |s| s.0);
+            self.dirty.push(Dirty { page, place, hash, write: false, packed: stored.is_some_and(|s| s.1) });
         }
         drop(core);
         if self.dirty.is_empty() {
@@ -387,7 +420,10 @@ impl Daemon {
             *zero = checksum::is_zero(bytes);
             if !*zero {
                 let stored = (d.hash != ContentHash::UNKNOWN).then_some(d.hash);
-                d.hash = machine.content.look(d.page, stored, bytes, scratch);
+                d.hash = match d.packed {
+                    true => checksum::of(d.page, bytes), // a compressed device has it, not encrypted
+                    false => machine.content.look(d.page, stored, bytes, scratch),
+                };
             }
         }
         let mut writes = 0;
@@ -397,6 +433,7 @@ impl Daemon {
             match core.vm.launder_look(d.page, *zero, d.hash) {
                 Look::Write => {
                     d.write = true;
+                    d.packed = false;
                     writes += 1;
                     continue;
                 }
@@ -423,7 +460,11 @@ impl Daemon {
     /// Writes `dirty` in clusters of neighbouring slots; returns how many pages were issued. The rest goes back on trial.
     fn write_dirty(&mut self, machine: &Machine) -> usize {
         let mut at = 0;
+        let mut past_memory = false;
         while at < self.dirty.len() {
+            if self.dirty[at].packed && !past_memory {
+                past_memory = true; // only what was refused is left, see `pack`
+            }
             let mut free = self.writes.iter().position(|w| !w.busy);
             if free.is_none() {
                 self.reap(machine); // with plain I/O all have ended already
@@ -432,10 +473,31 @@ impl Daemon {
             let Some(slot) = free else { break };
             let want = (self.dirty.len() - at).min(self.write_pages) as u32;
             let room = growth::make_room(machine);
-            let Some(run) = machine.core.lock().vm.launder_slots(want, self.dirty[at].page) else {
+            let near = self.dirty[at].page;
+            let run = match past_memory {
+                false => machine.core.lock().vm.launder_slots(want, near),
+                true => machine.core.lock().vm.launder_slots_past_memory(want, near),
+            };
+            let Some(run) = run else {
                 self.trouble = Some(room.err().unwrap_or(libc::ENOSPC));
                 break;
             };
+            if !past_memory && machine.is_in_pool(run.first) {
+                match self.pack(machine, run, at) {
+                    Packing::Done { stored } => at += stored,
+                    Packing::Full { stored } => {
+                        at += stored;
+                        past_memory = true;
+                    }
+                    // what has been stored so far makes room for it
+                    Packing::NoCredit { stored } if at + stored > 0 => {
+                        at += stored;
+                        break;
+                    }
+                    Packing::NoCredit { .. } => past_memory = true,
+                }
+                continue;
+            }
             let n = run.count as usize;
             let w = &mut self.writes[slot];
             w.pages[..n].copy_from_slice(&self.dirty[at..at + n]);
@@ -495,13 +557,81 @@ impl Daemon {
         at
     }
 
+    /// Stores pages of `dirty`, from `at` on, in slots of the compressed device. Those that it has taken come to stand first; those that
+    /// do not compress go to the end of `dirty`, marked, since they belong past memory.
+    fn pack(&mut self, machine: &Machine, run: SlotRun, at: usize) -> Packing {
+        let since = sys::now_ns();
+        let map = machine.map.read();
+        let (_, first) = machine.core.lock().vm.pager().device_of(run.first);
+        let pool = map.pool.as_ref().expect("slots of it were given");
+        // Of `dirty[at..]`: stored ones, then refused ones, then those that were not looked at.
+        let (mut stored, mut refused, mut bytes) = (0, 0, 0);
+        let mut end = None;
+        while stored + refused < run.count as usize && !self.dirty[at + stored + refused].packed {
+            let d = &mut self.dirty[at + stored + refused];
+            // SAFETY: the place is held: its content stays, and nobody writes parked pages.
+            let plain = unsafe { &*((machine.parking.0 + ((d.place.0 as usize) << PAGE_SHIFT)) as *const PageBytes) };
+            d.hash = checksum::of(d.page, plain);
+            let packed = self.packer.pack(plain);
+            let result = pool.store(first + stored as u32, packed);
+            match result {
+                Ok(()) => {
+                    bytes += packed.bytes();
+                    self.dirty.swap(at + stored, at + stored + refused);
+                    stored += 1;
+                }
+                Err(Refused::Incompressible) => {
+                    d.packed = true;
+                    refused += 1;
+                }
+                Err(why) => {
+                    end = Some(why);
+                    break;
+                }
+            }
+        }
+        let mut core = machine.core.lock();
+        core.vm.counters().pool_refused.add(refused as u64);
+        if stored > 0 {
+            core.vm.launder_issued(stored as u32);
+            let ns = sys::now_ns().saturating_sub(since);
+            let io = device_stats::Io { write: true, pages: stored as u32, bytes, ns, ok: true };
+            core.vm.pager_mut().io_ended(pool.device(), io);
+        }
+        for (i, d) in self.dirty[at..at + stored].iter().enumerate() {
+            core.vm.launder_done(d.page, Some(Slot(run.first.0 + i as u32)), d.hash, IoResult::Ok);
+            if core.park.release(d.place) {
+                core.drops.push(d.place);
+            }
+        }
+        for i in stored as u32..run.count {
+            core.vm.pager_mut().free_slot(Slot(run.first.0 + i));
+        }
+        if end == Some(Refused::Full) {
+            core.vm.pager_mut().set_full(pool.device(), true);
+        }
+        pool.refill(&mut core.vm);
+        drop(core);
+        self.dirty[at + stored..].rotate_left(refused);
+        match end {
+            Some(Refused::Full) => Packing::Full { stored },
+            Some(Refused::NoCredit) => Packing::NoCredit { stored },
+            Some(Refused::Incompressible) | None => Packing::Done { stored },
+        }
+    }
+
     /// Takes completions.
     fn reap(&mut self, machine: &Machine) {
         if machine.inject.stalled() {
             return;
         }
         while let Some(done) = self.io.completion() {
-            self.written(machine, done);
+            if self.write_back.is_its(done.token) {
+                self.write_back.written(machine, done);
+                self.in_flight -= 1;
+            } else {
+                self.written(machine, done);
+            }
         }
     }
 
@@ -551,6 +681,9 @@ impl Daemon {
             core.park.give(place);
         }
         core.vm.frames_dropped(self.batch.iter().map(|m| m.1));
+        if let Some(pool) = &map.pool {
+            pool.refill(&mut core.vm);
+        }
         drop(core);
         drop(map);
         machine.arrived();
@@ -574,7 +707,7 @@ impl Daemon {
     }
 
     /// Memory is full, writes fail, and no frame has been freed for a while: swap is full or broken, and the
-    /// program is stopped. That pages can still be parked is no progress: soft faults of other threads undo it for ever.
+    /// program is stopped, but for a swapoff that is under way: then that ends. That pages can still be parked is no progress: soft faults of other threads undo it for ever.
     fn watch_progress(&mut self, machine: &Machine) {
         let freed = machine.status.counters.pages_reclaimed.get() + machine.status.counters.released_pages.get();
         let full = {
@@ -582,7 +715,7 @@ impl Daemon {
             let (trial, laundry, _) = core.vm.queue_lengths();
             core.vm.available() == 0 && trial + laundry > 0
         };
-        if !full || freed != self.freed_before {
+        if !full || freed != self.freed_before || machine.shrinking.load(Relaxed) {
             self.freed_before = freed;
             self.trouble = None;
         }
@@ -595,6 +728,10 @@ impl Daemon {
         if self.stuck_since == 0 {
             self.stuck_since = now;
         } else if now - self.stuck_since > FULL_GRACE_NS {
+            if machine.core.lock().vm.pager_mut().stay_all() {
+                self.stuck_since = 0; // a swapoff took the room: better without it than without the program
+                return;
+            }
             machine.stop_program(if errno == libc::ENOSPC {
                 b"memory and swap are both full, so the program was stopped: give it more --memory, or a --swap place with more room"
             } else {

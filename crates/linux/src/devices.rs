@@ -1,5 +1,6 @@
 //! The swap devices of a running machine: what each has done, and further ones.
 
+use crate::compressed::Compressed;
 use crate::control::{Figures, Kind, Packet, device_packet};
 use crate::machine::Machine;
 use crate::setup::{DEVICES_MAX, device_slots};
@@ -9,6 +10,8 @@ use overspill_swap::SwapPager;
 use overspill_swap::swap_pager::{AddDeviceError, DeviceState};
 use overspill_vm::pager::Pager;
 use overspill_vm::types::{DeviceId, PAGE_SIZE};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
 /// Calls `with` with a `device` packet for each device, until it returns `false`. Returns whether it never did.
 pub fn each(machine: &Machine, mut with: impl FnMut(&Packet) -> bool) -> bool {
@@ -19,14 +22,18 @@ fn describe(machine: &Machine, device: DeviceId) -> Option<Packet> {
     let map = machine.map.read();
     let core = machine.core.lock();
     let pager = core.vm.pager();
-    let file = map.files[device.0 as usize].as_ref()?;
+    if !map.has_device(device.0 as usize) {
+        return None;
+    }
+    let file = map.files[device.0 as usize].as_ref();
+    let holding = map.pool.as_ref().filter(|_| file.is_none()).map(|pool| pool.holding());
     let status = pager.status(device)?;
     let stats = pager.stats(device)?;
     let bytes = |slots: u32| slots as u64 * PAGE_SIZE as u64;
     let inherited = status.state == DeviceState::Inherited;
-    let figures = Figures {
+    let mut figures = Figures {
         number: device.0 as u64,
-        size_bytes: file.limit(),
+        size_bytes: file.map_or(0, SwapFile::limit),
         // of a parent's device, what this process can still read there
         used_bytes: bytes(if inherited { status.stored } else { status.used }),
         pages_in: stats.reads.pages,
@@ -42,9 +49,23 @@ fn describe(machine: &Machine, device: DeviceId) -> Option<Packet> {
         fragmented_permille: status.fragmented_permille as u64,
         extents: status.extents as u64,
         given_back_bytes: status.given_back * PAGE_SIZE as u64,
-        aligned: (file.align() == Align::Extents) as u64,
-        align_refused: (file.align() == Align::Refused) as u64,
+        aligned: file.is_some_and(|f| f.align() == Align::Extents) as u64,
+        align_refused: file.is_some_and(|f| f.align() == Align::Refused) as u64,
+        ..Figures::default()
     };
+    if let Some(holding) = holding {
+        figures.size_bytes = holding.size_bytes;
+        figures.used_bytes = holding.memory_bytes;
+        figures.fragmented_permille = 0; // of slots; the pool has no holes
+        figures.stored_pages = holding.pool.stored_pages;
+        figures.packed_bytes = holding.pool.packed_bytes;
+        figures.same_filled_pages = holding.pool.same_filled_pages;
+        figures.refused_pages = core.vm.counters().pool_refused.get();
+        figures.written_back_pages = holding.written_back;
+        figures.ratio_permille = holding.ratio_permille();
+        figures.overhead_bytes = holding.overhead_bytes();
+    }
+    let kind = file.map_or(Kind::Compressed, SwapFile::kind);
     let state = match status.state {
         DeviceState::On => "on",
         DeviceState::Full => "full",
@@ -52,7 +73,7 @@ fn describe(machine: &Machine, device: DeviceId) -> Option<Packet> {
         DeviceState::Leaving => "leaving",
         DeviceState::Retired => "failing",
     };
-    Some(device_packet(file.kind().name(), state, status.priority, &figures, map.names[device.0 as usize].bytes()))
+    Some(device_packet(kind.name(), state, status.priority, &figures, map.names[device.0 as usize].bytes()))
 }
 
 /// Why a device could not be added. Displays as one sentence.
@@ -73,11 +94,20 @@ impl fmt::Display for AddError {
     }
 }
 
+/// What a further device is made of.
+#[derive(Debug)]
+pub enum Backing {
+    /// A file or a block device.
+    File(SwapFile),
+    /// Memory.
+    Memory(Arc<Compressed>),
+}
+
 /// Adds a device. What it is longer than a device can be is not used. Calls `wait` again and again while a fork is under way.
 ///
 /// # Errors
 /// [`AddError`]; nothing is changed then.
-pub fn add(machine: &Machine, file: SwapFile, name: &[u8], priority: i16, mut wait: impl FnMut()) -> Result<DeviceId, AddError> {
+pub fn add(machine: &Machine, backing: Backing, name: &[u8], priority: i16, mut wait: impl FnMut()) -> Result<DeviceId, AddError> {
     let _swapping = loop {
         match machine.swapping.try_lock() {
             Some(guard) => break guard,
@@ -87,13 +117,25 @@ pub fn add(machine: &Machine, file: SwapFile, name: &[u8], priority: i16, mut wa
     let mut map = machine.map.write();
     let mut core = machine.core.lock();
     let pager = core.vm.pager_mut();
-    let own = |i: &usize| map.files[*i].is_some() && !pager.is_inherited(DeviceId(*i as u16));
+    let own = |i: &usize| map.has_device(*i) && !pager.is_inherited(DeviceId(*i as u16));
     if (0..DEVICES_MAX).filter(own).any(|i| map.names[i].bytes() == name) {
         return Err(AddError::There);
     }
-    let device = add_file(pager, &file, priority).map_err(AddError::Refused)?;
-    note_capacity(machine, pager.capacity());
-    map.files[device.0 as usize] = Some(file);
+    let device = match backing {
+        Backing::File(file) => {
+            let device = add_file(pager, &file, priority).map_err(AddError::Refused)?;
+            map.files[device.0 as usize] = Some(file);
+            device
+        }
+        Backing::Memory(_) if map.pool.is_some() => return Err(AddError::There),
+        Backing::Memory(pool) => {
+            let device = pool.enter(&mut core.vm, priority).map_err(AddError::Refused)?;
+            map.pool = Some(pool);
+            machine.has_pool.store(true, Relaxed);
+            device
+        }
+    };
+    note_capacity(machine, core.vm.pager().capacity());
     map.names[device.0 as usize].set(name);
     drop(core);
     drop(map);
@@ -110,7 +152,7 @@ pub fn add_file(pager: &mut SwapPager, file: &SwapFile, priority: i16) -> Result
     let slots = device_slots(file).min(pager.slots_max());
     match file.kind() {
         Kind::File => pager.add_mapped_device(slots, priority),
-        Kind::Block => pager.add_device(slots, priority),
+        Kind::Block | Kind::Compressed => pager.add_device(slots, priority),
     }
 }
 
@@ -118,21 +160,27 @@ pub fn add_file(pager: &mut SwapPager, file: &SwapFile, priority: i16) -> Result
 pub fn remove(machine: &Machine, device: DeviceId) {
     let mut map = machine.map.write();
     let file = map.files[device.0 as usize].take();
+    let pool = map.pool.take_if(|pool| pool.device() == device);
     let (capacity, used) = {
-        let core = machine.core.lock();
+        let mut core = machine.core.lock();
+        if let Some(pool) = &pool {
+            pool.leave(&mut core.vm);
+            machine.has_pool.store(false, Relaxed);
+        }
         (core.vm.pager().capacity(), core.vm.pager().used())
     };
     note_capacity(machine, capacity);
     machine.status.counters.swap_used_bytes.set(used * PAGE_SIZE as u64);
     drop(map);
-    drop(file); // the end of a long file takes its time, and needs no lock
+    drop((file, pool)); // the end of a long file takes its time, and needs no lock
+    machine.arrived();
 }
 
 /// The device of that name, own ones first.
 pub fn find(machine: &Machine, name: &[u8]) -> Option<DeviceId> {
     let map = machine.map.read();
     let core = machine.core.lock();
-    let named = |i: &usize| map.files[*i].is_some() && map.names[*i].bytes() == name;
+    let named = |i: &usize| map.has_device(*i) && map.names[*i].bytes() == name;
     let inherited = |i: &usize| core.vm.pager().is_inherited(DeviceId(*i as u16));
     (0..DEVICES_MAX).filter(named).min_by_key(inherited).map(|i| DeviceId(i as u16))
 }

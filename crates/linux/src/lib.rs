@@ -7,6 +7,7 @@
 //! libc hands out is the very memory that is paged.
 
 pub mod cgroup;
+pub mod compressed;
 pub mod content;
 pub mod control;
 pub mod control_client;
@@ -35,3 +36,4 @@ pub mod swapoff;
 pub mod sys;
 pub mod threads;
 pub mod uffd;
+mod write_back;

@@ -16,6 +16,7 @@
 //! begins until its event is *read*. If fills could run between the reading and the processing of an event, old content could land in
 //! a range that is new. With the lock, a fill comes wholly before the reading (then the kernel guards it) or after the processing.
 
+use crate::compressed::Compressed;
 use crate::content::Content;
 use crate::duty::Duty;
 use crate::lock::{Mutex, RwLock};
@@ -31,6 +32,7 @@ use overspill_swap::SwapPager;
 use overspill_vm::status::{Outcome, Status};
 use overspill_vm::types::{FrameId, PAGE_SHIFT, PAGE_SIZE, PageId, Slot};
 use overspill_vm::{Fault, Filled, PageIn, Vm};
+use std::sync::Arc;
 
 /// How a thread that touches a missing page gets it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -77,6 +79,8 @@ pub struct Space {
     pub parking: Uffd,
     /// The swap files by device.
     pub files: [Option<SwapFile>; DEVICES_MAX],
+    /// The compressed device, which has no file.
+    pub pool: Option<Arc<Compressed>>,
     /// Their names.
     pub names: Box<[DeviceName; DEVICES_MAX]>,
     /// Ourselves, for discards of scattered ranges; -1 if not to be had.
@@ -84,6 +88,10 @@ pub struct Space {
 }
 
 impl Space {
+    /// Whether there is a device of that number.
+    pub fn has_device(&self, device: usize) -> bool {
+        self.files[device].is_some() || self.pool.as_ref().is_some_and(|pool| pool.device().0 as usize == device)
+    }
     /// The address of a page.
     pub fn addr(&self, page: PageId) -> usize {
         self.origins[page.object().0 as usize] + ((page.index() as usize) << PAGE_SHIFT)
@@ -199,6 +207,8 @@ pub struct Machine {
     pub content: Content,
     /// Writes that may be in flight, and pages of each.
     pub writes: (usize, usize),
+    /// There is a compressed device: a look before locks are taken.
+    pub has_pool: AtomicBool,
     /// What `overspill run` and `stat` see.
     pub status: &'static Status,
     /// `overspill run` stands by and will print what is to be said.
@@ -213,6 +223,8 @@ pub struct Machine {
     pub arrivals: AtomicU32,
     /// How many wait for that.
     pub waiters: AtomicU32,
+    /// A fork makes the process smaller: that nothing more can go is no reason to stop it.
+    pub shrinking: AtomicBool,
     /// Nothing can be evicted: give out frames above the budget.
     pub starved: AtomicBool,
     /// A fork is about to happen: nobody starts I/O.
@@ -463,7 +475,7 @@ impl Machine {
         unsafe { sys::discard_ranges(map.pidfd.as_ref().map_or(-1, Fd::raw), &iov[..n]) };
     }
 
-    /// The file and byte offset of a slot, by the extents of its device. A run of slots lies in one piece.
+    /// The file and byte offset of a slot, by the extents of its device. A run of slots lies in one piece. => it is on no compressed device
     pub fn locate(&self, map: &Space, core: &Core, slot: Slot) -> (i32, u64) {
         let location = core.vm.pager().locate(slot);
         let file = map.files[location.device.0 as usize].as_ref().expect("a device has a file");

@@ -8,7 +8,7 @@ use crate::machine::{Core, Machine, Space};
 use crate::park::ParkPlace;
 use crate::sys::{self, Errno};
 use core::sync::atomic::Ordering::Relaxed;
-use overspill_store::PageBytes;
+use overspill_store::{PageBytes, checksum};
 use overspill_swap::device_stats;
 use overspill_vm::pager::{IoResult, Pager as _};
 use overspill_vm::types::{ContentHash, PAGE_SHIFT, PAGE_SIZE, Slot};
@@ -70,8 +70,10 @@ pub unsafe fn arrived(
         unsafe { *buffer ^= 1 };
     }
     let arrived = || (0..op.count).filter(|i| read.good >> i & 1 == 1 && op.wants(*i));
+    let memory;
     {
         let core = machine.core.lock();
+        memory = core.vm.pager().is_memory(op.slot);
         for i in arrived() {
             // a page that is no longer stored is no longer wanted
             stored[i as usize] = core.vm.pager().content(op.page(i)).unwrap_or(ContentHash::UNKNOWN);
@@ -80,7 +82,10 @@ pub unsafe fn arrived(
     for i in arrived() {
         // SAFETY: the buffer has `op.count` pages, aligned, and the read into it has ended.
         let bytes = unsafe { &mut *(buffer.add((i as usize) << PAGE_SHIFT) as *mut PageBytes) };
-        right[i as usize] = machine.content.open(op.page(i), stored[i as usize], bytes);
+        right[i as usize] = match memory {
+            true => checksum::of(op.page(i), bytes) == stored[i as usize], // not encrypted
+            false => machine.content.open(op.page(i), stored[i as usize], bytes),
+        };
     }
     let map = machine.map.read();
     let addr_of = |i: u32| map.addr(op.page(i));
@@ -259,8 +264,16 @@ impl Reader {
         self.in_flight
     }
 
-    /// Starts a read. When every buffer is in use, finishes others first.
+    /// Starts a read. When every buffer is in use, finishes others first. What is on a compressed device is read here and now.
     pub fn start(&mut self, machine: &Machine, op: PageIn) {
+        let mut next = Some(op);
+        while let Some(op) = next {
+            next = self.start_one(machine, op);
+        }
+    }
+
+    /// Returns what is to be read next, if `op` has been read and its reader waits already.
+    fn start_one(&mut self, machine: &Machine, op: PageIn) -> Option<PageIn> {
         assert!(op.count as usize <= self.cluster_pages, "a read of {} pages", op.count);
         // Completions of other kinds go back only when a buffer is found: while any lies there, `wait` would not wait.
         let mut others = [None; 8];
@@ -282,12 +295,23 @@ impl Reader {
         for done in others.iter().flatten() {
             self.io.put_back(*done);
         }
+        if machine.is_in_pool(op.slot) {
+            let since = sys::now_ns();
+            let buffer = self.buffer(flight);
+            // SAFETY: a free flight's buffer, which nobody else hands out; it has room for the cluster.
+            let next = unsafe {
+                machine.load(op.slot, op.count, op.wanted, buffer);
+                arrived(machine, &op, buffer, since, Ok((op.count as usize) << PAGE_SHIFT), |_, _, next| Some(next))
+            };
+            return next.or_else(|| read_more(machine, &op));
+        }
         {
             let map = machine.map.read();
             let core = machine.core.lock();
             self.issue(machine, &map, &core, flight, op);
         }
         self.start_more(machine, &op);
+        None
     }
 
     fn free_buffer(&self, pages: u32) -> Option<usize> {
@@ -321,7 +345,7 @@ impl Reader {
         let mut issued = None;
         let issue = |map: &Space, core: &Core, next: PageIn| match self.free_buffer(next.count) {
             // with plain I/O it would be read here and now, under locks
-            Some(free) if self.io.is_asynchronous() => {
+            Some(free) if self.io.is_asynchronous() && !core.vm.pager().is_memory(next.slot) => {
                 self.issue(machine, map, core, free, next);
                 self.io.submit();
                 issued = Some(next);

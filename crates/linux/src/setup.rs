@@ -1,8 +1,9 @@
 //! Setting a machine up, and what can go wrong with it, in sentences.
 
+use crate::compressed::Compressed;
 use crate::content::Content;
 use crate::daemon;
-use crate::device_spec::DeviceSpec;
+use crate::device_spec::{Algorithm, DeviceSpec, Place, SIZE_MIN};
 use crate::devices;
 use crate::duty::Duty;
 use crate::io::Engine;
@@ -17,6 +18,7 @@ use crate::uffd::{self, Uffd};
 use core::fmt;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32};
 use overspill_swap::SwapPager;
+use overspill_vm::pager::Pager as _;
 use overspill_vm::policy::Spec;
 use overspill_vm::status::Status;
 use overspill_vm::types::{PAGE_SHIFT, PAGE_SIZE};
@@ -105,6 +107,7 @@ impl fmt::Display for SetupError {
             SetupError::Swap(libc::E2BIG, place) => {
                 write!(f, "{place} is one swap device too many: there may be {DEVICES_AT_START}")
             }
+            SetupError::Swap(libc::ENOTSUP, _) => f.write_str(ZSTD_TROUBLE),
             SetupError::Swap(e, place) => {
                 write!(f, "no swap file could be made at {place}: {}: choose another place with --swap", os(*e))
             }
@@ -124,6 +127,10 @@ impl fmt::Display for SetupError {
 }
 
 impl std::error::Error for SetupError {}
+
+/// Why `algo=zstd` is refused.
+pub const ZSTD_TROUBLE: &str =
+    "the compressor zstd cannot be used: its library takes memory from malloc, which is what is paged here; use algo=lz4";
 
 /// The longest cluster for a budget of `memory_pages` pages, in pages.
 pub fn cluster_pages(memory_pages: u32) -> usize {
@@ -199,9 +206,15 @@ pub fn machine(options: &Options<'_>, status: &'static Status) -> Result<Machine
         if i == DEVICES_AT_START {
             return Err(fail(libc::E2BIG));
         }
-        let file = SwapFile::open(device).map_err(fail)?;
-        lengths[i] = device_slots(&file);
-        files[i] = Some(file);
+        match device.place {
+            Place::Compressed(Algorithm::Zstd) => return Err(fail(libc::ENOTSUP)),
+            Place::Compressed(Algorithm::Lz4) => {}
+            Place::File(_) | Place::Block { .. } => {
+                let file = SwapFile::open(device).map_err(fail)?;
+                lengths[i] = device_slots(&file);
+                files[i] = Some(file);
+            }
+        }
         names[i].set(device.name().as_encoded_bytes());
     }
     // Tables for a device of 256 GiB that may come later, unless address space is so short that nothing near it can be managed.
@@ -212,10 +225,23 @@ pub fn machine(options: &Options<'_>, status: &'static Status) -> Result<Machine
         devices_max: DEVICES_MAX as u16,
         extents_max: 1 << 17,
     });
-    for (device, file) in devices.iter().zip(files.iter().flatten()) {
-        devices::add_file(&mut pager, file, device.priority.unwrap_or(0)).expect("an empty table has entries, in order");
+    let mut pools = [const { None }; DEVICES_AT_START];
+    for ((device, file), pool) in devices.iter().zip(&files).zip(&mut pools) {
+        let priority = device.priority.unwrap_or(0);
+        let entry = match file {
+            Some(file) => devices::add_file(&mut pager, file, priority),
+            // a compressed device enters once there is a budget, in its place; until then the entry is taken
+            None => pager.add_device(1, priority),
+        };
+        let entry = entry.expect("an empty table has entries, in order");
+        if let Place::Compressed(_) = device.place {
+            let bytes = device
+                .size
+                .filter(|&bytes| bytes >= SIZE_MIN)
+                .ok_or_else(|| SetupError::Swap(libc::EINVAL, device.name().to_string_lossy().into_owned()))?;
+            *pool = Some((entry, Compressed::new(bytes, memory_pages, pager.slots_max()).map_err(SetupError::Memory)?));
+        }
     }
-    let capacity = pager.capacity();
     let frames = memory_pages as usize + 8192;
     let places = (memory_pages + 8192).next_multiple_of(64);
     let area = sys::map_anonymous((places as usize) << PAGE_SHIFT).map_err(SetupError::Memory)?;
@@ -232,11 +258,20 @@ pub fn machine(options: &Options<'_>, status: &'static Status) -> Result<Machine
     }
     let mut vm = Vm::new(config, pager, &status.counters).map_err(SetupError::Config)?;
     vm.charge(charged_pages(memory_pages, options.readers, content.is_sealed()));
+    let mut pool = None;
+    for (device, (entry, compressed)) in devices.iter().zip(pools).filter_map(|(d, p)| Some((d, p?))) {
+        vm.pager_mut().remove(entry);
+        let again = compressed.enter(&mut vm, device.priority.unwrap_or(0)).expect("its entry is free again");
+        assert!(again == entry && pool.is_none(), "the lowest free entry, and no two devices are alike");
+        pool = Some(compressed);
+    }
+    let capacity = vm.pager().capacity();
     status.counters.swap_capacity_bytes.set(capacity * PAGE_SIZE as u64);
     status.policy.set(options.policy.to_string().as_bytes());
     status.engine.set(options.engine.name().as_bytes());
     status.swap.set(self::names(options.swap).as_bytes());
     status.start_ns.store(sys::now_ns(), core::sync::atomic::Ordering::Relaxed);
+    let has_pool = AtomicBool::new(pool.is_some());
     let core = Core { vm, park: Park::new(area as usize, places, frames), drops: Vec::with_capacity(places as usize) };
     let space = Space {
         ranges: RangeMap::new(),
@@ -245,6 +280,7 @@ pub fn machine(options: &Options<'_>, status: &'static Status) -> Result<Machine
         program,
         parking,
         files,
+        pool,
         names,
         pidfd: sys::pidfd_open(sys::getpid()).ok(),
     };
@@ -255,6 +291,7 @@ pub fn machine(options: &Options<'_>, status: &'static Status) -> Result<Machine
         delivery: options.delivery,
         content,
         writes,
+        has_pool,
         status,
         supervised: AtomicBool::new(false),
         inject: std::env::var("OVERSPILL_INJECT").map(|text| Inject::parse(&text)).unwrap_or_default(),
@@ -262,6 +299,7 @@ pub fn machine(options: &Options<'_>, status: &'static Status) -> Result<Machine
         daemon_sleeps: AtomicBool::new(false),
         arrivals: AtomicU32::new(0),
         waiters: AtomicU32::new(0),
+        shrinking: AtomicBool::new(false),
         starved: AtomicBool::new(false),
         frozen: AtomicU32::new(0),
         duty: Duty::default(),

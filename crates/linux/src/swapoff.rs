@@ -7,6 +7,9 @@
 //!                                      v
 //!               slots elsewhere  --- write, one operation --->  look up again (core)      again while pages are left
 //!
+//!   from a compressed device a run is unpacked instead of read, and sealed, if swap is, as it is written; to one, if no other has room, it
+//!   is opened, packed and stored
+//!
 //!   no room elsewhere: the run is a page-in like any other, and its pages are left parked
 //! ```
 //!
@@ -17,6 +20,7 @@
 //! Memory: the flights' buffers and tables, charged to the budget before they are touched. With [`Inject::swapoff_pages`](crate::machine::Inject) a run
 //! has that many pages at most, and there is one flight: the yardstick of page by page.
 
+use crate::content::Content;
 use crate::control::Progress;
 use crate::devices;
 use crate::growth;
@@ -25,15 +29,18 @@ use crate::machine::Machine;
 use crate::reader;
 use crate::sys::{self, Errno, IoVec, futex_wait};
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
-use overspill_store::PageBytes;
-use overspill_vm::pager::{IoResult, Pager};
-use overspill_vm::types::{ContentHash, DeviceId, PAGE_SHIFT, PAGE_SIZE, Slot};
+use overspill_store::pool::Packer;
+use overspill_store::{PageBytes, checksum};
+use overspill_vm::pager::{IoResult, Pager, SlotRun};
+use overspill_vm::types::{ContentHash, DeviceId, PAGE_SHIFT, PAGE_SIZE, PageId, Slot};
 use overspill_vm::{CLUSTER_PAGES_MAX, MoveRun, PageIn, Swapoff, SwapoffRefusal, SwapoffStep};
 
 /// Runs on their way at a time.
 const FLIGHTS: usize = 4;
 /// Steps of the walk that find nothing, per [`Worker::step`].
 const SCANS: u32 = 64;
+/// Runs begun per [`Worker::step`].
+const RUNS: u64 = 16;
 /// How long no page may have left the device before the swapoff gives up, in nanoseconds.
 const PATIENCE_NS: u64 = 10_000_000_000;
 /// How long the daemon may take to make room for the buffers, in nanoseconds.
@@ -66,6 +73,10 @@ enum Flight {
 struct Table {
     /// What was stored when the read had ended, if what was read is that.
     right: [Option<ContentHash>; CLUSTER_PAGES_MAX],
+    /// Bit `i`: page `i` of the buffer is not encrypted.
+    plain: u128,
+    /// What is stored of each page when its write has ended.
+    fresh: [ContentHash; CLUSTER_PAGES_MAX],
     scratch: PageBytes,
     iov: [IoVec; CLUSTER_PAGES_MAX],
 }
@@ -126,6 +137,7 @@ pub struct Worker {
     moved_at: u64,
     left_then: u64,
     no_room: bool,
+    packer: Packer,
     /// The core knows of no swapoff any more.
     over: bool,
 }
@@ -193,6 +205,7 @@ impl Worker {
             moved_at: start,
             left_then: off.pages(),
             no_room: false,
+            packer: Packer::new(),
             over: false,
         })
     }
@@ -236,8 +249,11 @@ impl Worker {
             return State::Busy;
         }
         self.make_ready(machine);
-        let mut scans = 0;
+        let (mut scans, begun) = (0, self.progress.reads);
         while let Some(free) = self.flights[..self.ready].iter().position(|f| matches!(f, Flight::Free)) {
+            if self.progress.reads - begun >= RUNS {
+                break; // from memory they end as they begin, and others want an answer
+            }
             let Some(_swapping) = machine.swapping.try_lock() else {
                 self.pause(); // a fork
                 break;
@@ -328,6 +344,14 @@ impl Worker {
     }
 
     fn read(&mut self, machine: &Machine, flight: usize, slot: Slot, count: u32, new: impl Fn(u64) -> Flight) {
+        // SAFETY: the flight's own buffer; it is free. All pages are wanted, or passed over later.
+        if unsafe { machine.load(slot, count, u128::MAX, self.buffer(flight, 0)) } {
+            self.flights[flight] = new(sys::now_ns());
+            self.in_flight += 1;
+            self.progress.reads += 1;
+            self.ended(machine, Done { token: flight as u64, result: Ok((count as usize) << PAGE_SHIFT) });
+            return;
+        }
         let (fd, offset) = {
             let map = machine.map.read();
             let core = machine.core.lock();
@@ -344,22 +368,26 @@ impl Worker {
 
     fn reap(&mut self, machine: &Machine) {
         while let Some(done) = self.io.completion() {
-            self.in_flight -= 1;
-            let at = done.token as usize;
-            match core::mem::replace(&mut self.flights[at], Flight::Free) {
-                Flight::Free => unreachable!("a completion without a flight"),
-                Flight::PageIn { op, since } => {
-                    // SAFETY: the flight's own buffer, and its read has ended.
-                    let next =
-                        unsafe { reader::arrived(machine, &op, self.buffer(at, 0), since, done.result, |_, _, next| Some(next)) };
-                    assert!(next.is_none(), "such a read belongs to no stream");
-                    self.progress.memory_pages += op.wanted.count_ones() as u64;
-                }
-                Flight::Read { run, since } => self.arrived(machine, at, run, since, done),
-                Flight::Write { run, since, left, slot, pages } => {
-                    self.written(machine, at, &run, since, (slot, pages), done.result);
-                    self.write(machine, at, run, left);
-                }
+            self.ended(machine, done);
+        }
+    }
+
+    fn ended(&mut self, machine: &Machine, done: Done) {
+        self.in_flight -= 1;
+        let at = done.token as usize;
+        match core::mem::replace(&mut self.flights[at], Flight::Free) {
+            Flight::Free => unreachable!("a completion without a flight"),
+            Flight::PageIn { op, since } => {
+                // SAFETY: the flight's own buffer, and its read has ended.
+                let next =
+                    unsafe { reader::arrived(machine, &op, self.buffer(at, 0), since, done.result, |_, _, next| Some(next)) };
+                assert!(next.is_none(), "such a read belongs to no stream");
+                self.progress.memory_pages += op.wanted.count_ones() as u64;
+            }
+            Flight::Read { run, since } => self.arrived(machine, at, run, since, done),
+            Flight::Write { run, since, left, slot, pages } => {
+                self.written(machine, at, &run, since, (slot, pages), done.result);
+                self.write(machine, at, run, left);
             }
         }
     }
@@ -373,8 +401,11 @@ impl Worker {
             unsafe { *buffer ^= 1 };
         }
         let read = || (0..run.count).filter(|i| (run.wanted & arrived.good) >> i & 1 == 1);
+        let memory;
         {
             let core = machine.core.lock();
+            memory = core.vm.pager().is_memory(run.slot);
+            self.table(flight).plain = if memory || !machine.content.is_sealed() { u128::MAX } else { 0 };
             for i in read() {
                 self.table(flight).right[i as usize] = core.vm.pager().content(run.page(i));
             }
@@ -384,6 +415,9 @@ impl Worker {
             let bytes = unsafe { &*(self.buffer(flight, i) as *const PageBytes) };
             let Table { right, scratch, .. } = self.table(flight);
             right[i as usize] = right[i as usize].filter(|stored| {
+                if memory {
+                    return checksum::of(run.page(i), bytes) == *stored;
+                }
                 scratch.copy_from_slice(bytes); // what goes on to the other device is what was read, sealed as it is
                 machine.content.open(run.page(i), *stored, scratch)
             });
@@ -401,13 +435,20 @@ impl Worker {
     }
 
     /// Writes pages of a run that was read, as many as there are neighbouring slots for.
-    fn write(&mut self, machine: &Machine, flight: usize, run: MoveRun, left: u128) {
-        let slots = match left {
-            0 => None,
-            _ if machine.is_frozen() => None,
-            _ => {
-                let _ = growth::make_room(machine); // without any there are no slots, or fewer
-                machine.core.lock().vm.launder_slots(left.count_ones(), run.page(left.trailing_zeros()))
+    fn write(&mut self, machine: &Machine, flight: usize, run: MoveRun, mut left: u128) {
+        let slots = loop {
+            if left == 0 || machine.is_frozen() {
+                break None;
+            }
+            let (want, near) = (left.count_ones(), run.page(left.trailing_zeros()));
+            let _ = growth::make_room(machine); // without any there are no slots, or fewer
+            let mut core = machine.core.lock();
+            // pages that are out are cold: memory takes them only if nothing else does
+            let slots = core.vm.launder_slots_past_memory(want, near).or_else(|| core.vm.launder_slots(want, near));
+            drop(core);
+            match slots {
+                Some(slots) if machine.is_in_pool(slots.first) => left = self.store(machine, flight, &run, left, slots),
+                slots => break slots,
             }
         };
         let Some(slots) = slots else {
@@ -418,6 +459,7 @@ impl Worker {
         for _ in 0..slots.count {
             let i = rest.trailing_zeros();
             (rest, pages) = (rest & !(1 << i), pages | 1 << i);
+            self.seal(machine, flight, run.page(i), i);
             let base = self.buffer(flight, i) as usize;
             let iov = &mut self.table(flight).iov;
             if vectors > 0 && iov[vectors - 1].base + iov[vectors - 1].len == base {
@@ -444,6 +486,55 @@ impl Worker {
         self.io.submit();
     }
 
+    /// Page `i` of the flight's buffer becomes what a device gets.
+    fn seal(&mut self, machine: &Machine, flight: usize, page: PageId, i: u32) {
+        // SAFETY: the flight's own buffer, of which nothing is read or written at the moment.
+        let bytes = unsafe { &mut *(self.buffer(flight, i) as *mut PageBytes) };
+        let table = self.table(flight);
+        table.fresh[i as usize] = table.right[i as usize].unwrap_or(ContentHash::UNKNOWN);
+        if let Content::Sealed(keys) = &machine.content
+            && table.plain >> i & 1 == 1
+        {
+            table.scratch.copy_from_slice(bytes);
+            table.fresh[i as usize] = keys.seal(page, &table.scratch, bytes);
+            table.plain &= !(1 << i);
+        }
+    }
+
+    /// Stores pages of a run that was read in slots of the compressed device. Returns those that are still to be written: none of those
+    /// that it refused, since they have had their chance.
+    fn store(&mut self, machine: &Machine, flight: usize, run: &MoveRun, left: u128, slots: SlotRun) -> u128 {
+        let map = machine.map.read();
+        let first = machine.core.lock().vm.pager().device_of(slots.first).1;
+        let mut rest = left;
+        self.progress.writes += 1;
+        for k in 0..slots.count {
+            let i = rest.trailing_zeros();
+            rest &= !(1 << i);
+            let page = run.page(i);
+            // SAFETY: the flight's own buffer, of which nothing is read or written at the moment.
+            let bytes = unsafe { &mut *(self.buffer(flight, i) as *mut PageBytes) };
+            let table = self.table(flight);
+            let old = table.right[i as usize].unwrap_or(ContentHash::UNKNOWN);
+            // it was right when it was looked at, so it is now
+            let opened = table.plain >> i & 1 == 1 || machine.content.open(page, old, bytes);
+            table.plain |= 1 << i;
+            let stored = match &map.pool {
+                Some(pool) if opened => pool.store(first + k, self.packer.pack(bytes)).is_ok(),
+                _ => false,
+            };
+            let result = if stored { IoResult::Ok } else { IoResult::NoSpace };
+            let mut core = machine.core.lock();
+            let slot = Slot(slots.first.0 + k);
+            let moved = core.vm.swapoff_written(run, i, slot, (old, checksum::of(page, bytes)), result);
+            self.progress.moved_pages += moved as u64;
+            if let Some(pool) = &map.pool {
+                pool.refill(&mut core.vm);
+            }
+        }
+        rest
+    }
+
     fn written(
         &mut self,
         machine: &Machine,
@@ -464,8 +555,9 @@ impl Worker {
         let each = (0..CLUSTER_PAGES_MAX as u32).filter(|i| pages >> i & 1 == 1);
         for (k, i) in each.enumerate() {
             let result = if (k as u32) < whole { IoResult::Ok } else { failed };
-            let hash = self.table(flight).right[i as usize].unwrap_or(ContentHash::UNKNOWN);
-            self.progress.moved_pages += core.vm.swapoff_written(run, i, Slot(slot.0 + k as u32), hash, result) as u64;
+            let table = self.table(flight);
+            let hashes = (table.right[i as usize].unwrap_or(ContentHash::UNKNOWN), table.fresh[i as usize]);
+            self.progress.moved_pages += core.vm.swapoff_written(run, i, Slot(slot.0 + k as u32), hashes, result) as u64;
         }
     }
 }

@@ -23,6 +23,8 @@ pub enum Error {
         /// Why.
         source: io::Error,
     },
+    /// A swap device cannot be as it was asked for; the text says why and what to do.
+    Device(String),
     /// io_uring was asked for by name and is refused.
     Engine(io::Error),
     /// No key could be made, or locked in memory, to encrypt swap with.
@@ -69,6 +71,7 @@ impl fmt::Display for Error {
             Error::Policy(e) => write!(f, "{e}"),
             Error::Userfaultfd(e) => write!(f, "{e}"),
             Error::Swap { place, source } => write!(f, "no swap file could be made at {}: {source}", place.display()),
+            Error::Device(why) => f.write_str(why),
             Error::Engine(e) => write!(f, "io_uring is refused here: {e}"),
             Error::Key(e) => write!(
                 f,

@@ -5,7 +5,7 @@ use crate::fault;
 use crate::reads::{self, Pool, Queue};
 use crate::region::{Pod, Region, RegionOf};
 use overspill_linux::daemon::Daemon;
-use overspill_linux::device_spec::{self, DeviceSpec};
+use overspill_linux::device_spec::{self, Algorithm, DeviceSpec, Place};
 use overspill_linux::io::Engine;
 use overspill_linux::lock;
 use overspill_linux::machine::{Delivery, Machine};
@@ -131,7 +131,7 @@ impl Builder {
     ///
     /// # Errors
     /// [`Error::NoBudget`], [`Error::BudgetTooSmall`], [`Error::Policy`], [`Error::Userfaultfd`], [`Error::Swap`],
-    /// [`Error::Engine`], [`Error::Key`], [`Error::Resources`], [`Error::Handler`], [`Error::HandlerReplaced`], [`Error::TooManyPagers`].
+    /// [`Error::Device`], [`Error::Engine`], [`Error::Key`], [`Error::Resources`], [`Error::Handler`], [`Error::HandlerReplaced`], [`Error::TooManyPagers`].
     pub fn build(self) -> Result<Pager, Error> {
         let memory = self.memory.ok_or(Error::NoBudget)?;
         if memory < MEMORY_BYTES_MIN {
@@ -140,6 +140,13 @@ impl Builder {
         let swap = self.devices();
         if let Some(double) = device_spec::twice(&swap) {
             return Err(Error::Swap { place: double.name().into(), source: os(libc::EBUSY) });
+        }
+        for device in &swap {
+            let checked = device.clone().checked();
+            checked.map_err(|why| Error::Device(format!("the swap device {} {why}", device.name().display())))?;
+            if matches!(device.place, Place::Compressed(Algorithm::Zstd)) {
+                return Err(Error::Device(setup::ZSTD_TROUBLE.into()));
+            }
         }
         let policy = self.policy.parse().map_err(Error::Policy)?;
         let engine = if self.manual_daemon { Engine::Psync } else { self.engine };

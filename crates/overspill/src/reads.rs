@@ -96,15 +96,20 @@ impl Drop for Buffer<'_> {
 /// Does not allocate. => the caller holds no lock of the pager's
 pub fn read_here(machine: &Machine, pool: &Pool, op: &PageIn, issue: impl FnOnce(PageIn) -> Option<PageIn>) -> Option<PageIn> {
     let buffer = pool.take(op.count);
-    let (fd, offset) = {
-        let map = machine.map.read();
-        let core = machine.core.lock();
-        machine.locate(&map, &core, op.slot)
-    };
-    let fd = machine.inject.read(fd, offset, op.count as usize * PAGE_SIZE);
     let since = sys::now_ns();
     // SAFETY: the buffer is this thread's until it is dropped, page-aligned, and long enough for a cluster of `count` pages.
-    let result = unsafe { sys::pread_full(fd, buffer.start, op.count as usize * PAGE_SIZE, offset) };
+    let result = if unsafe { machine.load(op.slot, op.count, op.wanted, buffer.start) } {
+        Ok(op.count as usize * PAGE_SIZE)
+    } else {
+        let (fd, offset) = {
+            let map = machine.map.read();
+            let core = machine.core.lock();
+            machine.locate(&map, &core, op.slot)
+        };
+        let fd = machine.inject.read(fd, offset, op.count as usize * PAGE_SIZE);
+        // SAFETY: as above.
+        unsafe { sys::pread_full(fd, buffer.start, op.count as usize * PAGE_SIZE, offset) }
+    };
     // SAFETY: the pool gave this buffer to this thread alone, and the read into it has ended.
     unsafe { reader::arrived(machine, op, buffer.start, since, result, |_, _, next| issue(next)) }
 }

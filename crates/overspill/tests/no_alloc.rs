@@ -3,7 +3,7 @@
 mod common;
 
 use common::*;
-use overspill::{Delivery, Engine, Pager};
+use overspill::{Delivery, Engine, Pager, device_spec};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicU64, Ordering::*};
 
@@ -28,6 +28,7 @@ unsafe impl GlobalAlloc for Counting {
 static COUNTING: Counting = Counting;
 
 fn main() {
+    compressed();
     for delivery in [Delivery::InThread, Delivery::Threads] {
         for engine in [Engine::Uring, Engine::Psync] {
             let Some(pager) = build(Pager::builder().memory(BUDGET).delivery(delivery).engine(engine)) else { continue };
@@ -66,5 +67,33 @@ fn main() {
             assert_budget(&pager, 1);
             println!("{delivery:?}, {engine:?}: {} hard faults, no allocation", c.hard_faults.get());
         }
+    }
+}
+
+/// The same with compressed memory in front of a file: packing, unpacking, refusing, writing back, memory that comes and goes.
+fn compressed() {
+    for delivery in [Delivery::InThread, Delivery::Threads] {
+        let pool = device_spec::parse("compressed:size=2M".as_ref()).expect("a device");
+        let builder = Pager::builder().memory(BUDGET).delivery(delivery).swap_device(pool);
+        let Some(pager) = build(builder.swap_device(device_spec::DeviceSpec::file(std::env::temp_dir()))) else { continue };
+        let mut region = pager.region_of::<u64>(4 * MIB).expect("32 MiB");
+        let (mut rng, mut before) = (Rng(3), 0);
+        for round in 0..4u64 {
+            if round == 1 {
+                before = ALLOCATIONS.load(SeqCst);
+            }
+            for (number, page) in region.chunks_mut(512).enumerate() {
+                let noise = (number % 4 == 0) as u64 * u64::MAX;
+                for (i, word) in page.iter_mut().enumerate() {
+                    *word = (rng.next() & (noise | 0xfff)) + round + i as u64;
+                }
+            }
+        }
+        let allocations = ALLOCATIONS.load(SeqCst) - before;
+        let c = pager.counters();
+        let done = [&c.pool_pages, &c.pool_refused, &c.pool_written_back, &c.pages_in].map(|n| n.get());
+        assert!(done.iter().all(|n| *n > 50), "{done:?}");
+        assert_eq!(allocations, 0, "{delivery:?}");
+        println!("{delivery:?}, compressed: {done:?}, no allocation");
     }
 }

@@ -227,7 +227,7 @@ impl<S: Store> World<S> {
         } else {
             hash(item.page, item.value)
         };
-        let stored = process.vm.swapoff_written(run, i, item.slot, content, answer);
+        let stored = process.vm.swapoff_written(run, i, item.slot, (content, content), answer);
         self.report.moved += stored as u64;
         self.report.moves_void += !stored as u64;
         let at = self.procs[p].at(item.page);

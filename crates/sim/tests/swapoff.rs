@@ -94,7 +94,8 @@ fn place(vm: &mut Core, run: MoveRun, good: u128, version: u64) -> u32 {
     let mut moved = 0;
     for i in (0..run.count).filter(|i| good >> i & 1 == 1) {
         let to = vm.launder_slots(1, run.page(i)).expect("there is room").first;
-        moved += vm.swapoff_written(&run, i, to, ContentHash::of(run.page(i).index() + version), IoResult::Ok) as u32;
+        let content = ContentHash::of(run.page(i).index() + version);
+        moved += vm.swapoff_written(&run, i, to, (content, content), IoResult::Ok) as u32;
     }
     vm.swapoff_moved(run);
     moved

@@ -18,24 +18,32 @@
 //! class, and what a block is longer than its objects: 5 % in the middle, 10 % at worst for pages that compress to more than 1 KiB.
 //! The price is copying one object per free.
 //!
+//! **Memory.** A block is filled from its start, so what is *resident* of it is its first pages, as many as its objects have ever reached
+//! (the caller's arena may be a mapping of which nothing is there before it is touched). [`Pool::store`] makes pages resident only as far as
+//! the limit and the *credit* go, which is what the owner has charged for it in advance. A block that has become free stays resident and
+//! is used again first; the owner gives it back to the kernel between [`Pool::trim_begin`] and [`Pool::trim_end`].
+//!
 //! Invariants: `blocks_used + blocks free == blocks touched <= blocks`; each class has `filled <= objects per block` in its top block;
 //! an object's slot number leads to the entry that leads to the object; the order list has each stored slot once.
 //!
 //! Packing is apart from the pool, so that it needs no lock on it. Nothing allocates after set-up. Whether a page came out right is for
 //! its checksum to say, which the caller has: damaged bytes give an error or wrong content, never more.
 //!
-//! What it cannot do: give memory back when it has got emptier (free blocks are used again, last in first out). Zstandard, which packs
-//! tighter, is C code that takes its memory from malloc, which in a paged process is the paged heap: not here.
+//! What it cannot do: give single pages of partly filled blocks back (one such block per class, so 31 times 28 KiB at the most).
+//! Zstandard, which packs tighter, is C code that takes its memory from malloc, which in a paged process is the paged heap: not here.
 //!
 //! Source: the kernel's zsmalloc (size classes over chains of pages) and zram (same-filled pages, refusing what does not compress).
 //! Read, not copied. Ziv, Lempel 1977; Collet, LZ4.
 
 use crate::PageBytes;
+use core::ops::Range;
 use lz4_flex::block::{CompressTable, compress_into_with_table, decompress_into, get_maximum_output_size};
-use overspill_vm::types::PAGE_SIZE;
+use overspill_vm::types::{PAGE_SIZE, PageId};
 
 /// Bytes of a block.
 const BLOCK: usize = 32 << 10;
+/// Bytes of the tables for each slot that was ever used.
+pub const SLOT_BYTES: usize = size_of::<Entry>() + size_of::<u16>() + size_of::<PageId>();
 /// Bytes before an object's content: the slot whose it is.
 const HEAD: usize = 4;
 /// Objects per block, by class: as finely as blocks of this size allow down to 1 KiB, then by an eighth and more.
@@ -73,6 +81,17 @@ pub enum Packed<'a> {
     Bytes(&'a [u8]),
     /// It does not get small enough.
     Incompressible,
+}
+
+impl Packed<'_> {
+    /// What is to be kept, in bytes.
+    pub fn bytes(&self) -> u64 {
+        match self {
+            Packed::Same(_) => 8,
+            Packed::Bytes(bytes) => bytes.len() as u64,
+            Packed::Incompressible => 0,
+        }
+    }
 }
 
 /// Packs pages. One per thread.
@@ -124,8 +143,10 @@ pub struct Damaged;
 pub enum Refused {
     /// It does not compress: send it straight to the next device.
     Incompressible,
-    /// The arena is full: write the coldest pages back first, or send this one to the next device.
+    /// The arena or the limit is reached: write the coldest pages back first, or send this one to the next device.
     Full,
+    /// More memory would have to become resident than there is credit for.
+    NoCredit,
 }
 
 /// What the pool holds and has refused.
@@ -139,10 +160,16 @@ pub struct PoolCounters {
     pub packed_bytes: u64,
     /// Blocks in use, in bytes of arena.
     pub arena_used_bytes: u64,
+    /// Pages taken since the start.
+    pub taken: u64,
     /// Pages refused since the start because they do not compress.
     pub incompressible: u64,
     /// Pages refused since the start because the arena was full.
     pub full: u64,
+    /// Arena that is resident, in pages: that of the blocks in use and of those free blocks that were not given back.
+    pub resident_pages: u64,
+    /// Of these, those of free blocks.
+    pub spare_pages: u64,
 }
 
 impl PoolCounters {
@@ -159,8 +186,8 @@ impl PoolCounters {
 
 /// A slot's entry is four words, so that a table of them costs memory only where it is touched.
 ///
-/// 0, 1: the word of a same-filled page, or the object's offset in the arena in units of four bytes. 2, 3: the slots stored just
-/// before and after, plus one.
+/// 0, 1: the word of a same-filled page, or the object's offset in the arena in bytes. 2, 3: the slots stored just before and after,
+/// plus one.
 type Entry = [u32; 4];
 const AT: usize = 0;
 const AT_HIGH: usize = 1;
@@ -180,15 +207,33 @@ struct Class {
     filled: u32,
 }
 
-/// The pool.
-pub struct Pool {
-    arena: Vec<u8>,
+/// What is where in a slot, from [`Pool::copy_out`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Stored {
+    /// A page of this word.
+    Same(u64),
+    /// So many bytes of packed content were copied.
+    Bytes(usize),
+}
+
+/// The pool, over an arena that belongs to it.
+pub struct Pool<A = Vec<u8>> {
+    arena: A,
     /// By block: the one below it in its class, or the next free one, plus one.
     below: Vec<u32>,
+    /// By block: how many of its pages, from its start, are resident.
+    resident: Vec<u8>,
     classes: [Class; CLASSES],
+    /// Free blocks: those that are resident, and those that are not (any more).
     free: u32,
+    empty: u32,
     touched: u32,
+    /// Pages that may still become resident, and that may be in all.
+    credit: u64,
+    limit: u64,
     entries: Vec<Entry>,
+    /// By slot: the page that the owner says is stored there.
+    pages: Vec<u64>,
     /// Bytes of content by slot, or [`ABSENT`] or [`SAME`].
     lens: Vec<u16>,
     /// Ends of the order list, plus one.
@@ -198,22 +243,39 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// For `slots` slots and `arena_bytes` of compressed pages, in whole blocks of 32 KiB. Allocates all that it will ever need, zeroed;
-    /// memory is used as it is touched.
+    /// For `slots` slots and `arena_bytes` of compressed pages, in whole blocks of 32 KiB, all of which it may use. Allocates all that it
+    /// will ever need, zeroed; memory is used as it is touched.
     ///
     /// # Panics
-    /// If `slots` is 2^32 - 1, or the arena is 16 GiB or more.
+    /// If `slots` is 2^32 - 1.
     pub fn new(slots: u32, arena_bytes: usize) -> Pool {
+        let mut pool = Pool::over(slots, vec![0; arena_bytes / BLOCK * BLOCK]);
+        (pool.credit, pool.limit) = (u64::MAX / 2, u64::MAX);
+        pool
+    }
+}
+
+impl<A: AsRef<[u8]> + AsMut<[u8]>> Pool<A> {
+    /// For `slots` slots, over an arena of which whole blocks of 32 KiB are used. It has neither credit nor a limit above 0 yet. Allocates its
+    /// tables, zeroed, so that they take memory only as they are touched.
+    ///
+    /// # Panics
+    /// If `slots` is 2^32 - 1.
+    pub fn over(slots: u32, arena: A) -> Pool<A> {
         assert!(slots < u32::MAX, "slot + 1 must fit");
-        assert!(arena_bytes < 4 << 32, "offsets in units of four bytes must fit");
-        let blocks = arena_bytes / BLOCK;
+        let blocks = arena.as_ref().len() / BLOCK;
         Pool {
-            arena: vec![0; blocks * BLOCK],
+            arena,
             below: vec![0; blocks],
+            resident: vec![0; blocks],
             classes: [Class::default(); CLASSES],
             free: 0,
+            empty: 0,
             touched: 0,
+            credit: 0,
+            limit: 0,
             entries: vec![[0; 4]; slots as usize],
+            pages: vec![0; slots as usize],
             lens: vec![ABSENT; slots as usize],
             oldest: 0,
             newest: 0,
@@ -221,14 +283,46 @@ impl Pool {
         }
     }
 
+    /// How many more pages may become resident.
+    pub fn credit(&self) -> u64 {
+        self.credit
+    }
+
+    /// Adds to [`Pool::credit`], in pages.
+    pub fn add_credit(&mut self, pages: u64) {
+        self.credit += pages;
+    }
+
+    /// Takes up to `pages` pages of the credit away; says how many.
+    pub fn take_credit(&mut self, pages: u64) -> u64 {
+        let taken = pages.min(self.credit);
+        self.credit -= taken;
+        taken
+    }
+
+    /// No more than so many pages may be resident. What is resident already stays.
+    pub fn set_limit(&mut self, pages: u64) {
+        self.limit = pages;
+    }
+
+    /// The limit, in pages.
+    pub fn limit(&self) -> u64 {
+        self.limit
+    }
+
     /// What it holds and has refused.
     pub fn counters(&self) -> PoolCounters {
         self.counters
     }
 
-    /// Bytes of the tables beside the arena, if every slot is touched: 18 per slot, 4 per block.
+    /// Bytes of the tables beside the arena, if every slot is touched: [`SLOT_BYTES`] per slot, 5 per block.
     pub fn metadata_bytes(&self) -> u64 {
-        (self.entries.len() * (size_of::<Entry>() + size_of::<u16>()) + self.below.len() * size_of::<u32>()) as u64
+        (self.entries.len() * SLOT_BYTES + self.below.len() * (size_of::<u32>() + size_of::<u8>())) as u64
+    }
+
+    /// Slots.
+    pub fn slots(&self) -> u32 {
+        self.lens.len() as u32
     }
 
     /// Whether `slot` is stored.
@@ -253,13 +347,17 @@ impl Pool {
             }
             Packed::Bytes(bytes) => {
                 assert!(!bytes.is_empty() && bytes.len() <= PACKED_BYTES_MAX);
-                let Some(at) = self.take(class_of(bytes.len())) else {
-                    self.counters.full += 1;
-                    return Err(Refused::Full);
+                let at = match self.take(class_of(bytes.len())) {
+                    Ok(at) => at,
+                    Err(why) => {
+                        self.counters.full += u64::from(why == Refused::Full);
+                        return Err(why);
+                    }
                 };
-                self.arena[at..at + HEAD].copy_from_slice(&slot.to_ne_bytes());
-                self.arena[at + HEAD..at + HEAD + bytes.len()].copy_from_slice(bytes);
-                self.entries[slot as usize] = [(at / 4) as u32, 0, 0, 0];
+                let arena = self.arena.as_mut();
+                arena[at..at + HEAD].copy_from_slice(&slot.to_ne_bytes());
+                arena[at + HEAD..at + HEAD + bytes.len()].copy_from_slice(bytes);
+                self.entries[slot as usize] = place(at);
                 self.counters.packed_bytes += bytes.len() as u64;
                 bytes.len() as u16
             }
@@ -270,8 +368,43 @@ impl Pool {
         };
         self.lens[slot as usize] = len;
         self.counters.stored_pages += 1;
+        self.counters.taken += 1;
         self.link(slot);
         Ok(())
+    }
+
+    /// Says which page is stored in `slot`: the pool only remembers it, for [`Pool::page`].
+    ///
+    /// # Panics
+    /// If there is no such slot.
+    pub fn set_page(&mut self, slot: u32, page: PageId) {
+        self.pages[slot as usize] = page.raw();
+    }
+
+    /// The page in `slot`, as [`Pool::set_page`] was told last.
+    ///
+    /// # Panics
+    /// If there is no such slot.
+    pub fn page(&self, slot: u32) -> PageId {
+        PageId::from_raw(self.pages[slot as usize])
+    }
+
+    /// Copies what is stored in `slot`, still packed, so that it can be unpacked ([`unpack`], [`fill`]) without the pool; `None` if nothing
+    /// is. Does not allocate.
+    ///
+    /// # Panics
+    /// If there is no such slot.
+    pub fn copy_out(&self, slot: u32, out: &mut [u8; PACKED_BYTES_MAX]) -> Option<Stored> {
+        let entry = &self.entries[slot as usize];
+        match self.lens[slot as usize] {
+            ABSENT => None,
+            SAME => Some(Stored::Same(word(entry))),
+            len => {
+                let at = offset(entry) + HEAD;
+                out[..len as usize].copy_from_slice(&self.arena.as_ref()[at..at + len as usize]);
+                Some(Stored::Bytes(len as usize))
+            }
+        }
     }
 
     /// Puts the page in `slot` into `page`. Answers whether there is one. Does not allocate.
@@ -285,13 +418,10 @@ impl Pool {
         let entry = &self.entries[slot as usize];
         match self.lens[slot as usize] {
             ABSENT => return Ok(false),
-            SAME => {
-                let word = u64::from(entry[AT]) | u64::from(entry[AT_HIGH]) << 32;
-                page.as_chunks_mut::<8>().0.fill(word.to_ne_bytes());
-            }
+            SAME => fill(word(entry), page),
             len => {
-                let at = entry[AT] as usize * 4 + HEAD;
-                unpack(&self.arena[at..at + len as usize], page)?;
+                let at = offset(entry) + HEAD;
+                unpack(&self.arena.as_ref()[at..at + len as usize], page)?;
             }
         }
         Ok(true)
@@ -308,7 +438,7 @@ impl Pool {
             SAME => self.counters.same_filled_pages -= 1,
             len => {
                 self.counters.packed_bytes -= u64::from(len);
-                self.give(class_of(len as usize), self.entries[slot as usize][AT] as usize * 4);
+                self.give(class_of(len as usize), offset(&self.entries[slot as usize]));
             }
         }
         self.unlink(slot);
@@ -328,29 +458,76 @@ impl Pool {
         self.entries[slot as usize][NEWER].checked_sub(1)
     }
 
+    /// Whether the page in `slot` is one word, which takes no room.
+    pub fn is_same(&self, slot: u32) -> bool {
+        self.lens[slot as usize] == SAME
+    }
+
+    /// `slot`, which is stored, counts as just stored.
+    pub fn touch(&mut self, slot: u32) {
+        debug_assert!(self.contains(slot));
+        self.unlink(slot);
+        self.link(slot);
+    }
+
     // ---- the arena ----
 
+    /// A free block that is resident: its number, and where its resident part is in the arena, to be given back to the kernel. It is neither
+    /// free nor in use until [`Pool::trim_end`].
+    pub fn trim_begin(&mut self) -> Option<(u32, Range<usize>)> {
+        let block = self.free.checked_sub(1)?;
+        self.free = self.below[block as usize];
+        let at = block as usize * BLOCK;
+        self.counters.spare_pages -= u64::from(self.resident[block as usize]);
+        Some((block, at..at + self.resident[block as usize] as usize * PAGE_SIZE))
+    }
+
+    /// The block from [`Pool::trim_begin`] has no memory any more. Says how many pages that were.
+    pub fn trim_end(&mut self, block: u32) -> u32 {
+        let pages = core::mem::take(&mut self.resident[block as usize]);
+        self.below[block as usize] = self.empty;
+        self.empty = block + 1;
+        self.counters.resident_pages -= u64::from(pages);
+        pages.into()
+    }
+
     /// Room for an object, in bytes from the arena's start.
-    fn take(&mut self, class: usize) -> Option<usize> {
+    fn take(&mut self, class: usize) -> Result<usize, Refused> {
         let Class { top, filled } = self.classes[class];
-        if top == 0 || filled as usize == CLASS_OBJECTS[class] {
-            let block = if self.free != 0 {
-                let block = self.free;
-                self.free = self.below[block as usize - 1];
-                block
-            } else if (self.touched as usize) < self.below.len() {
-                self.touched += 1;
-                self.touched
-            } else {
-                return None;
-            };
+        let fresh = top == 0 || filled as usize == CLASS_OBJECTS[class];
+        let (block, filled) = match fresh {
+            false => (top, filled + 1),
+            true if self.free != 0 => (self.free, 1),
+            true if self.empty != 0 => (self.empty, 1),
+            true if (self.touched as usize) < self.below.len() => (self.touched + 1, 1),
+            true => return Err(Refused::Full),
+        };
+        let need = (filled as usize * class_size(class)).div_ceil(PAGE_SIZE) as u8;
+        let resident = &mut self.resident[block as usize - 1];
+        let more = u64::from(need.saturating_sub(*resident));
+        if more > 0 {
+            if self.counters.resident_pages + more > self.limit {
+                return Err(Refused::Full);
+            }
+            self.credit = self.credit.checked_sub(more).ok_or(Refused::NoCredit)?;
+            self.counters.resident_pages += more;
+            *resident = need;
+        }
+        if fresh {
+            match block {
+                block if block == self.free => {
+                    self.free = self.below[block as usize - 1];
+                    // what it had before `need`, which is all that it had if that was more
+                    self.counters.spare_pages -= u64::from(self.resident[block as usize - 1]) - more;
+                }
+                block if block == self.empty => self.empty = self.below[block as usize - 1],
+                _ => self.touched += 1,
+            }
             self.below[block as usize - 1] = top;
-            self.classes[class] = Class { top: block, filled: 0 };
             self.counters.arena_used_bytes += BLOCK as u64;
         }
-        let class_ = &mut self.classes[class];
-        class_.filled += 1;
-        Some((class_.top as usize - 1) * BLOCK + (class_.filled as usize - 1) * class_size(class))
+        self.classes[class] = Class { top: block, filled };
+        Ok((block as usize - 1) * BLOCK + (filled as usize - 1) * class_size(class))
     }
 
     /// Gives an object back: the last one of its class takes its place.
@@ -359,10 +536,13 @@ impl Pool {
         let Class { top, filled } = self.classes[class];
         let last = (top as usize - 1) * BLOCK + (filled as usize - 1) * size;
         if last != hole {
-            let slot = u32::from_ne_bytes(self.arena[last..last + HEAD].try_into().expect("four bytes"));
+            let arena = self.arena.as_mut();
+            let slot = u32::from_ne_bytes(arena[last..last + HEAD].try_into().expect("four bytes"));
             let len = HEAD + self.lens[slot as usize] as usize;
-            self.arena.copy_within(last..last + len, hole);
-            self.entries[slot as usize][AT] = (hole / 4) as u32;
+            arena.copy_within(last..last + len, hole);
+            let [.., older, newer] = self.entries[slot as usize];
+            let [low, high, ..] = place(hole);
+            self.entries[slot as usize] = [low, high, older, newer];
         }
         if filled > 1 {
             self.classes[class].filled -= 1;
@@ -372,6 +552,7 @@ impl Pool {
         self.classes[class] = Class { top: below, filled: if below == 0 { 0 } else { CLASS_OBJECTS[class] as u32 } };
         self.below[top as usize - 1] = self.free;
         self.free = top;
+        self.counters.spare_pages += u64::from(self.resident[top as usize - 1]);
         self.counters.arena_used_bytes -= BLOCK as u64;
     }
 
@@ -404,8 +585,8 @@ impl Pool {
     /// # Panics
     /// If one does not hold.
     pub fn check(&self) {
-        let mut counters =
-            PoolCounters { incompressible: self.counters.incompressible, full: self.counters.full, ..Default::default() };
+        let PoolCounters { taken, incompressible, full, .. } = self.counters;
+        let mut counters = PoolCounters { taken, incompressible, full, ..Default::default() };
         let (mut objects, mut blocks) = (0, 0);
         for (class, &Class { top, filled }) in self.classes.iter().enumerate() {
             assert!(filled as usize <= CLASS_OBJECTS[class] && (filled == 0) == (top == 0));
@@ -414,8 +595,8 @@ impl Pool {
                 blocks += 1;
                 for k in 0..filled as usize {
                     let at = (block as usize - 1) * BLOCK + k * class_size(class);
-                    let slot = u32::from_ne_bytes(self.arena[at..at + HEAD].try_into().unwrap()) as usize;
-                    assert!(self.entries[slot][AT] as usize * 4 == at, "slot {slot} does not lead back to its object");
+                    let slot = u32::from_ne_bytes(self.arena.as_ref()[at..at + HEAD].try_into().unwrap()) as usize;
+                    assert!(offset(&self.entries[slot]) == at, "slot {slot} does not lead back to its object");
                     assert!(![ABSENT, SAME].contains(&self.lens[slot]) && class_of(self.lens[slot] as usize) == class);
                     objects += 1;
                 }
@@ -424,12 +605,18 @@ impl Pool {
             }
         }
         counters.arena_used_bytes = (blocks * BLOCK) as u64;
-        let mut free = self.free;
-        while free != 0 {
-            blocks += 1;
-            free = self.below[free as usize - 1];
+        for (list, is_empty) in [(self.free, false), (self.empty, true)] {
+            let mut free = list;
+            while free != 0 {
+                blocks += 1;
+                counters.spare_pages += u64::from(self.resident[free as usize - 1]);
+                assert!(self.resident[free as usize - 1] == 0 || !is_empty);
+                free = self.below[free as usize - 1];
+            }
         }
         assert_eq!(blocks, self.touched as usize);
+        counters.resident_pages = self.resident.iter().map(|&pages| u64::from(pages)).sum();
+        assert!(counters.resident_pages * PAGE_SIZE as u64 <= (blocks * BLOCK) as u64);
         for &len in &self.lens {
             counters.stored_pages += u64::from(len != ABSENT);
             counters.same_filled_pages += u64::from(len == SAME);
@@ -445,6 +632,23 @@ impl Pool {
         }
         assert!(before == self.newest && listed == counters.stored_pages);
     }
+}
+
+/// A page of one word.
+pub fn fill(word: u64, page: &mut PageBytes) {
+    page.as_chunks_mut::<8>().0.fill(word.to_ne_bytes());
+}
+
+fn word(entry: &Entry) -> u64 {
+    u64::from(entry[AT]) | u64::from(entry[AT_HIGH]) << 32
+}
+
+fn offset(entry: &Entry) -> usize {
+    word(entry) as usize
+}
+
+fn place(at: usize) -> Entry {
+    [at as u32, (at as u64 >> 32) as u32, 0, 0]
 }
 
 /// The smallest class for `len` bytes of content.
@@ -535,11 +739,38 @@ mod tests {
         }
     }
 
+    /// Not a page becomes resident without credit, none above the limit, and what is given back can be charged elsewhere.
+    #[test]
+    fn memory_is_taken_by_credit_and_up_to_the_limit() {
+        let (mut packer, mut pool) = (Packer::new(), Pool::over(200, vec![0; 8 * BLOCK]));
+        pool.set_limit(20);
+        assert_eq!(pool.store(0, packer.pack(&page(1, 3000))), Err(Refused::NoCredit));
+        assert_eq!(pool.store(0, packer.pack(&[5; PAGE_SIZE])), Ok(()), "a word takes nothing");
+        pool.add_credit(10);
+        let stored = (1..200).take_while(|&s| pool.store(s, packer.pack(&page(s.into(), 3000))).is_ok()).count();
+        assert!((11..=13).contains(&stored), "{stored} pages of 3 KiB in 10 of 4");
+        assert_eq!((pool.credit(), pool.counters().resident_pages), (0, 10));
+        pool.add_credit(100);
+        assert_eq!((20..200).find_map(|s| pool.store(s, packer.pack(&page(s.into(), 3000))).err()), Some(Refused::Full));
+        assert_eq!(pool.counters().resident_pages, 20);
+        pool.check();
+        (0..200).for_each(|s| _ = pool.remove(s));
+        assert_eq!(pool.counters().resident_pages, 20, "it keeps what it has");
+        let mut back = 0;
+        while let Some((block, _)) = pool.trim_begin() {
+            back += pool.trim_end(block);
+        }
+        assert_eq!((back, pool.counters().resident_pages, pool.credit()), (20, 0, 90));
+        assert_eq!(pool.take_credit(1000), 90);
+        pool.check();
+    }
+
     #[derive(Clone, Debug)]
     enum Op {
         Store { slot: u32, seed: u64, noise: usize },
         Remove(u32),
         WriteBack,
+        Trim,
     }
 
     fn op() -> impl Strategy<Value = Op> {
@@ -547,6 +778,7 @@ mod tests {
             4 => (0..60u32, any::<u64>(), prop_oneof![Just(0), 1..4096usize]).prop_map(|(slot, seed, noise)| Op::Store { slot, seed, noise }),
             2 => (0..60u32).prop_map(Op::Remove),
             1 => Just(Op::WriteBack),
+            1 => Just(Op::Trim),
         ]
     }
 
@@ -571,11 +803,18 @@ mod tests {
                             }
                             Err(Refused::Incompressible) => prop_assert_eq!(packed, Packed::Incompressible),
                             Err(Refused::Full) => prop_assert!(matches!(packed, Packed::Bytes(_)) && blocks < 12),
+                            Err(Refused::NoCredit) => prop_assert!(false, "it has credit without end"),
                         }
                     }
                     Op::Remove(slot) => {
                         prop_assert_eq!(pool.remove(slot), model.remove(&slot).is_some());
                         order.retain(|s| *s != slot);
+                    }
+                    Op::Trim => {
+                        if let Some((block, range)) = pool.trim_begin() {
+                            pool.arena[range.clone()].fill(0xee);
+                            prop_assert_eq!(pool.trim_end(block) as usize * PAGE_SIZE, range.len());
+                        }
                     }
                     Op::WriteBack => {
                         prop_assert_eq!(pool.coldest(), order.first().copied());

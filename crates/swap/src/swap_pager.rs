@@ -37,6 +37,8 @@
 //! - **swapoff**: `Vm::swapoff_begin`, then `Vm::swapoff_next` until `Done`; see there (`overspill_vm`, `vm/swapoff.rs`). A device whose
 //!   entry is gone has no read or write under way, so its file can be closed. `Vm::swapoff_cancel` at any moment.
 //! - **swaps**: [`SwapPager::devices`] and [`SwapPager::status`]; [`SwapPager::stats`] for counters and percentiles.
+//! - **Compressed memory**: [`SwapPager::add_memory_device`]; what could not be kept goes to slots of
+//!   [`Pager::alloc_run_past_memory`](overspill_vm::pager::Pager::alloc_run_past_memory).
 //! - **Fork**: as before ([`SwapPager::fork_parent`], [`SwapPager::fork_child`], [`SwapPager::children_gone`]). `Vm::is_quiescent` also
 //!   waits for runs of a swapoff. The child does not go on with a swapoff of its parent's.
 //!
@@ -99,6 +101,7 @@ use crate::swap_block::{LEAF_PAGES, NoMetadata, SwapBlocks};
 use overspill_vm::pager::{DeviceUse, HasPage, Pager, Scan, SlotRun};
 use overspill_vm::types::{ContentHash, DeviceId, PAGE_SIZE, PageId, PageIndex, Slot};
 use std::cmp::Reverse;
+use std::sync::Arc;
 
 /// A device's usable length grows by this many slots: 64 MiB. Guessed: long next to any cluster, short next to any disk.
 pub const GROW_SLOTS: u32 = 16 * 1024;
@@ -231,6 +234,16 @@ pub enum DeviceState {
     Retired,
 }
 
+/// What keeps the pages of a device that is memory of this process: it is told of its slots, so that it can give memory back at once.
+///
+/// Called from within the pager's functions, under whatever lock guards the pager: must not wait for long, nor allocate.
+pub trait Memory: Send + Sync {
+    /// `page` is what is stored in slot `at` from now on (it was written, or has got another name).
+    fn assigned(&self, at: u32, page: PageId);
+    /// Nobody needs what is in slot `at` any more. (There may be nothing.)
+    fn freed(&self, at: u32);
+}
+
 /// How a device stands.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DeviceStatus {
@@ -299,6 +312,14 @@ struct Device {
     priority: i16,
     /// It is made of extents, and is as long as they are.
     mapped: bool,
+    /// It is memory of this process.
+    memory: Option<Arc<dyn Memory>>,
+    /// A copy there of a page that is in a frame is worth less than the memory that it takes.
+    drops_copies: bool,
+    /// It is thought to have room for so many slots more.
+    room_max: u32,
+    /// Bytes of the memory's own tables per slot.
+    slot_bytes: u32,
     /// There is no more to be had for it at the moment.
     refused: bool,
     /// Its bytes cannot be given back.
@@ -350,6 +371,10 @@ impl Device {
             refused: false,
             unpunchable: false,
             blocks: vec![OTHER; slots_max.div_ceil(BLOCK_SLOTS) as usize],
+            memory: None,
+            drops_copies: false,
+            room_max: u32::MAX,
+            slot_bytes: 0,
             punch_next: 0,
             absent_count: 0,
             given_back: 0,
@@ -388,6 +413,7 @@ impl Device {
         (self.windows, self.window_next, self.mapped, self.punch_next) = ([Window::default(); WRITERS], 0, false, 0);
         (self.refused, self.unpunchable, self.absent_count, self.given_back, self.extents) = (false, false, 0, 0, 0);
         self.stats = DeviceStats::default();
+        (self.memory, self.drops_copies, self.room_max, self.slot_bytes) = (None, false, u32::MAX, 0);
     }
 
     #[inline]
@@ -403,7 +429,8 @@ impl Device {
 
     /// New pages may go there.
     fn gives(&self) -> bool {
-        self.own && !self.retired && self.leaving.is_none()
+        // memory that is full has no blocks that it could write again
+        self.own && !self.retired && self.leaving.is_none() && !(self.full && self.memory.is_some())
     }
 
     /// Slots from here on must not be handed out.
@@ -431,7 +458,7 @@ impl Device {
     fn room(&self) -> u32 {
         match self.gives() {
             true if self.can_grow() => self.slots - self.in_use(),
-            true => self.end().saturating_sub(self.blist.used()),
+            true => self.end().saturating_sub(self.blist.used()).min(self.room_max),
             false => 0,
         }
     }
@@ -512,6 +539,7 @@ impl Device {
             self.assert_taken(at);
             self.taken_count -= 1;
             self.give_back(at);
+            self.memory.iter().for_each(|memory| memory.freed(at));
         }
     }
 
@@ -521,6 +549,7 @@ impl Device {
         if self.own {
             self.owned.remove(at);
             self.give_back(at);
+            self.memory.iter().for_each(|memory| memory.freed(at));
         }
     }
 
@@ -576,9 +605,9 @@ impl Device {
         self.assert_counts();
     }
 
-    /// This process is a child: it may only read what is there.
+    /// This process is a child: it may only read what is there. Memory it has a copy of.
     fn inherit(&mut self) {
-        self.own = false;
+        self.own = self.memory.is_some() && self.own;
         self.leaving = None;
         (self.taken_count, self.reading) = (0, 0);
     }
@@ -610,7 +639,8 @@ impl Device {
     fn metadata_bytes(&self) -> u64 {
         let bitmaps = if self.forked { 3 } else { 1 };
         let blocks = if self.mapped { u64::from(self.blist.len() / BLOCK_SLOTS) } else { 0 };
-        self.blist.metadata_bytes() + self.words() as u64 * u64::from(WORD_BITS / 8) * bitmaps + blocks
+        let memory = u64::from(self.blist.len()) * u64::from(self.slot_bytes);
+        self.blist.metadata_bytes() + self.words() as u64 * u64::from(WORD_BITS / 8) * bitmaps + blocks + memory
     }
 }
 
@@ -628,8 +658,10 @@ struct Devices {
     turn: usize,
     /// Number of the last swapoff.
     leaves: u32,
-    /// Devices that nothing new goes to, own or inherited, though it could.
+    /// Devices on which copies of pages in memory are not worth keeping: nothing new goes there though it could, or they are memory.
     unwelcome: u32,
+    /// No slots of devices that are memory are given at the moment.
+    past_memory: bool,
 }
 
 impl Devices {
@@ -683,7 +715,7 @@ impl Devices {
         self.order.clear();
         self.order.extend((0..self.all.len() as u16).filter(|&i| self.all[i as usize].slots > 0));
         self.order.sort_unstable_by_key(|&i| (Reverse(self.all[i as usize].priority), i));
-        self.unwelcome = self.in_use().filter(|d| d.leaving.is_some() || d.retired).count() as u32;
+        self.unwelcome = self.in_use().filter(|d| d.leaving.is_some() || d.retired || d.memory.is_some()).count() as u32;
     }
 
     /// The slots that lie together with `slot`: first and last.
@@ -721,11 +753,17 @@ impl Devices {
         (index, from, best.1)
     }
 
+    /// New pages may go to device `index` now.
+    fn gives(&self, index: u16) -> bool {
+        let device = &self.all[index as usize];
+        device.gives() && !(self.past_memory && device.memory.is_some())
+    }
+
     /// The longest run up to `want` among the devices `order[from..to]`, if it is at least `least` long.
     fn alloc_longest(&mut self, from: usize, to: usize, want: u32, least: u32, writer: usize) -> Option<(usize, u32, u32)> {
         let longest = |&i: &u16| {
             let device = &self.all[i as usize];
-            if device.gives() { device.blist.longest_below(device.end()).min(want) } else { 0 }
+            if self.gives(i) { device.blist.longest_below(device.end()).min(want) } else { 0 }
         };
         let best = self.order[from..to].iter().max_by_key(|i| longest(i))?;
         let (index, count) = (*best as usize, longest(best));
@@ -749,7 +787,7 @@ impl Devices {
             let equals = self.order[from..].iter().take_while(|&&i| self.all[i as usize].priority == priority).count();
             for k in 0..equals {
                 let index = self.order[from + (self.turn + k) % equals] as usize;
-                if self.all[index].gives()
+                if self.gives(index as u16)
                     && let Some(first) = self.all[index].alloc_exact(want, writer)
                 {
                     self.turn = self.turn.wrapping_add(k + 1);
@@ -823,6 +861,7 @@ impl SwapPager {
                 turn: 0,
                 leaves: 0,
                 unwelcome: 0,
+                past_memory: false,
             },
         }
     }
@@ -848,6 +887,79 @@ impl SwapPager {
         }
         self.devices.changed();
         Ok(DeviceId(index as u16))
+    }
+
+    /// Adds a device of `slots` slots that is memory of this process, with `slot_bytes` bytes of tables per slot. What differs from others:
+    /// the memory is told of its slots; full ([`SwapPager::set_full`]) it gives none; a page that comes in may have to leave its slot at
+    /// once ([`SwapPager::set_drops_copies`]); and a forked child goes on writing its own copy of it, so
+    /// nothing of it is ever frozen. Does not allocate.
+    ///
+    /// # Errors
+    /// [`AddDeviceError`]; nothing is changed then.
+    pub fn add_memory_device(
+        &mut self,
+        slots: u32,
+        priority: i16,
+        slot_bytes: u32,
+        memory: Arc<dyn Memory>,
+    ) -> Result<DeviceId, AddDeviceError> {
+        let device = self.add_device(slots, priority)?;
+        let it = &mut self.devices.all[device.0 as usize];
+        (it.memory, it.slot_bytes) = (Some(memory), slot_bytes);
+        self.devices.changed();
+        Ok(device)
+    }
+
+    /// Whether `slot` is on a device that is memory.
+    ///
+    /// # Panics
+    /// If it is on none.
+    #[inline]
+    pub fn is_memory(&self, slot: Slot) -> bool {
+        self.devices.all[self.device_of(slot).0.0 as usize].memory.is_some()
+    }
+
+    /// Slot `at` of `device`.
+    #[inline]
+    pub fn slot(&self, device: DeviceId, at: u32) -> Slot {
+        self.devices.join(device.0.into(), at)
+    }
+
+    /// The stored content of `page`, as [`Pager::content`], and whether it is on a device that is memory.
+    #[inline]
+    pub fn stored_content(&self, page: PageId) -> Option<(ContentHash, bool)> {
+        self.blocks.get(page).map(|(slot, content)| (content, self.is_memory(slot)))
+    }
+
+    /// Slots that devices which are not memory could still give, in slots.
+    pub fn room_past_memory(&self) -> u64 {
+        self.devices.in_use().filter(|d| d.memory.is_none()).map(|d| u64::from(d.room())).sum()
+    }
+
+    /// Ends all swapoffs, as [`Pager::stay`]. Returns whether there was one.
+    pub fn stay_all(&mut self) -> bool {
+        let mut any = false;
+        for device in &mut self.devices.all {
+            any |= device.leaving.take().is_some();
+        }
+        self.devices.changed();
+        any
+    }
+
+    /// Whether pages that come in leave the slots that they have on this device: it is memory, and short of it.
+    ///
+    /// # Panics
+    /// If there is no such device.
+    pub fn set_drops_copies(&mut self, device: DeviceId, drops: bool) {
+        self.devices.get_mut(device).expect("there is such a device").drops_copies = drops;
+    }
+
+    /// The device's memory is thought to have room for so many pages more, in slots: for [`Pager::room`] only.
+    ///
+    /// # Panics
+    /// If there is no such device.
+    pub fn set_room(&mut self, device: DeviceId, slots: u32) {
+        self.devices.get_mut(device).expect("there is such a device").room_max = slots;
     }
 
     fn free_entry(&self) -> Result<usize, AddDeviceError> {
@@ -894,7 +1006,8 @@ impl SwapPager {
     }
 
     /// The device of extents that should get more, or back what it gave back, before the next run is asked for: one that would be
-    /// written, and has no free window any more. `None` also if nothing can be done about it ([`SwapPager::refuse_growth`]).
+    /// written, and has no free window any more. `None` also if nothing can be done about it ([`SwapPager::refuse_growth`]). Devices that
+    /// are memory do not count: what they refuse must find room behind them.
     pub fn wants_extent(&self) -> Option<DeviceId> {
         let Devices { all, order, .. } = &self.devices;
         let mut from = 0;
@@ -904,6 +1017,9 @@ impl SwapPager {
             let mut room = false;
             for &index in &order[from..from + equals] {
                 let device = &all[index as usize];
+                if device.memory.is_some() {
+                    continue;
+                }
                 let longest = if device.gives() { device.blist.longest_below(device.end()) } else { 0 };
                 if longest < RUN_MAX && device.gives() && device.can_grow() {
                     return Some(DeviceId(index));
@@ -1169,7 +1285,7 @@ impl SwapPager {
     ///
     /// To be called before the fork, and again at each further one. Costs a pass over 2 bits per slot; does not allocate.
     pub fn fork_parent(&mut self) {
-        self.devices.own_mut().for_each(Device::freeze);
+        self.devices.own_mut().filter(|d| d.memory.is_none()).for_each(Device::freeze);
     }
 
     /// No process that has inherited slots from this one can read them any more, nor can its children: all have ended or exec'd, or the
@@ -1199,7 +1315,12 @@ impl SwapPager {
     /// # Panics
     /// If `to` is stored.
     pub fn try_rename(&mut self, from: PageId, to: PageId) -> Result<bool, NoMetadata> {
-        self.blocks.rename(from, to)
+        let moved = self.blocks.rename(from, to)?;
+        if moved && let Some((slot, _)) = self.blocks.get(to) {
+            let (device, at) = self.devices.of(slot);
+            device.memory.iter().for_each(|memory| memory.assigned(at, to));
+        }
+        Ok(moved)
     }
 
     /// Walks over everything and asserts the invariants in the head. For tests; costs in proportion to the capacity.
@@ -1264,6 +1385,13 @@ impl Pager for SwapPager {
         Some(SlotRun { first: self.devices.join(index, first), count })
     }
 
+    fn alloc_run_past_memory(&mut self, want: u32, near: PageId) -> Option<SlotRun> {
+        self.devices.past_memory = true;
+        let run = self.alloc_run(want, near);
+        self.devices.past_memory = false;
+        run
+    }
+
     /// # Panics
     /// If `slot` is not taken, or not on an own device.
     fn assign(&mut self, page: PageId, slot: Slot, content: ContentHash) -> bool {
@@ -1271,6 +1399,7 @@ impl Pager for SwapPager {
         match self.blocks.insert(page, slot, content) {
             Ok(old) => {
                 device.assign(at);
+                device.memory.iter().for_each(|memory| memory.assigned(at, page));
                 if let Some(old) = old {
                     self.devices.release(old);
                 }
@@ -1361,7 +1490,7 @@ impl Pager for SwapPager {
         }
         let Some((slot, _)) = self.blocks.get(page) else { return false };
         let device = &self.devices.all[self.devices.split(slot).0];
-        device.leaving.is_some() || device.retired
+        device.leaving.is_some() || device.retired || device.drops_copies
     }
 
     fn next_on(&self, device: DeviceId, from: PageId) -> Scan {
@@ -1483,6 +1612,67 @@ mod tests {
         for first in [0, far] {
             assert_eq!(pager.has_page(page(0, first), 0, u32::MAX).unwrap().after, 511);
         }
+    }
+
+    /// What a memory was told: page by slot.
+    #[derive(Default)]
+    struct Told(std::sync::Mutex<BTreeMap<u32, PageId>>);
+
+    impl Memory for Told {
+        fn assigned(&self, at: u32, page: PageId) {
+            self.0.lock().unwrap().insert(at, page);
+        }
+        fn freed(&self, at: u32) {
+            self.0.lock().unwrap().remove(&at);
+        }
+    }
+
+    #[test]
+    fn memory_is_told_of_its_slots_and_is_the_childs_own() {
+        let mut pager = small(1000);
+        let told = Arc::new(Told::default());
+        let device = pager.add_memory_device(100, 9, 26, told.clone()).unwrap();
+        let first = store(&mut pager, page(0, 0), 4);
+        assert!(pager.is_memory(first) && pager.slot(device, 0) == first);
+        let there = || told.0.lock().unwrap().values().copied().collect::<Vec<_>>();
+        assert_eq!(there(), (0..4).map(|k| page(0, k)).collect::<Vec<_>>());
+        assert!(pager.rename(page(0, 1), page(0, 70)));
+        pager.release(page(0, 0));
+        assert_eq!(there(), [page(0, 70), page(0, 2), page(0, 3)]);
+
+        // past it, and when it is full
+        let past = pager.alloc_run_past_memory(2, page(0, 9)).unwrap();
+        let within = alloc(&mut pager, 1).unwrap();
+        assert!(!pager.is_memory(past.first) && pager.is_memory(within.first));
+        assert!(pager.assign(page(0, 2), past.first, ContentHash::of(2)));
+        assert_eq!(there(), [page(0, 70), page(0, 3)], "it has moved on");
+        pager.set_full(device, true);
+        let past = alloc(&mut pager, 1).unwrap();
+        assert!(!pager.is_memory(past.first));
+        pager.set_full(device, false);
+        pager.set_room(device, 7);
+        assert_eq!(pager.room() - pager.room_past_memory(), 7);
+        assert!(!pager.is_unwelcome(page(0, 3)));
+        pager.set_drops_copies(device, true);
+        assert!(pager.is_unwelcome(page(0, 3)) && !pager.is_unwelcome(page(0, 2)));
+
+        // after a fork both sides write it, and what the parent gives up is free at once
+        let mut pager = small(1000);
+        pager.add_memory_device(100, 9, 26, told.clone()).unwrap();
+        store(&mut pager, page(0, 0), 4);
+        let mut child = pager.clone();
+        pager.fork_parent();
+        child.inherit();
+        assert!(pager.release(page(0, 1)) && pager.deferred() == 0 && pager.used() == 3);
+        assert!(!child.is_inherited(device) && child.is_inherited(DeviceId(0)));
+        let slot = store(&mut child, page(0, 10), 2);
+        assert_eq!((child.device_of(slot).0, child.stored()), (device, 6));
+        pager.check();
+        child.check();
+        child.release_range(page(0, 0), 100);
+        child.remove(device);
+        assert_eq!(child.add_device(10, 0), Ok(device));
+        assert!(!child.is_memory(child.slot(device, 0)));
     }
 
     /// All pages on `device`, by the walk.

@@ -104,6 +104,12 @@ counters! {
     swap_peak_bytes, "bytes", "The most swap space that was ever in use.";
     swap_capacity_bytes, "bytes", "Swap space there may be.";
     swap_given_back_bytes, "bytes", "Swap space that was given back to the file system, since nothing was stored there for a while.";
+    pool_pages, "pages", "Pages in compressed memory now.";
+    pool_memory_bytes, "bytes", "Memory that compressed pages take now, charged to the budget.";
+    pool_packed_bytes, "bytes", "Of that, the compressed pages themselves; the rest is overhead.";
+    pool_same_pages, "pages", "Pages in compressed memory that are one word repeated, and take none.";
+    pool_refused, "pages", "Pages that did not compress and went past compressed memory.";
+    pool_written_back, "pages", "Pages that went on from compressed memory to the next device, to make room.";
     read_errors, "errors", "Reads that failed; the page is lost and its touch raises SIGBUS.";
     write_errors, "errors", "Writes that failed; the page stayed in memory.";
     corrupt_pages, "pages", "Pages that came back from swap other than they were written; never handed on.";

@@ -90,6 +90,11 @@ pub trait Pager {
     /// those of others. The caller must give each slot to [`Pager::assign`] or to [`Pager::free_slot`].
     fn alloc_run(&mut self, want: u32, near: PageId) -> Option<SlotRun>;
 
+    /// As [`Pager::alloc_run`], on devices that are not memory themselves: for pages that those would not take, or that they give up.
+    fn alloc_run_past_memory(&mut self, want: u32, near: PageId) -> Option<SlotRun> {
+        self.alloc_run(want, near)
+    }
+
     /// Says that `page` is stored in `slot` with that content. A slot that it had before is freed.
     ///
     /// Returns `false` if there is no metadata left to remember it (the slot is freed).
@@ -161,7 +166,8 @@ pub trait Pager {
         None
     }
 
-    /// Whether `page` is stored on a device that nothing new goes to, so that its copy there had better be forgotten.
+    /// Whether `page` is stored on a device that nothing new goes to, or that is memory itself, so that its copy there had better be
+    /// forgotten once it is in memory.
     fn is_unwelcome(&self, page: PageId) -> bool {
         _ = page;
         false

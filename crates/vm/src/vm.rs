@@ -35,6 +35,7 @@ use crate::types::{ContentHash, FrameId, ObjectId, PAGE_SIZE, PageId, PageIndex,
 use core::ops::Range;
 
 mod swapoff;
+mod write_back;
 
 pub use crate::page_table::OBJECT_PAGES_MAX;
 pub use swapoff::{MoveRun, Swapoff, SwapoffRefusal, SwapoffStep};
@@ -1207,6 +1208,16 @@ impl<P: Pager> Vm<P> {
         let mut run = self.pager.alloc_run(want, near);
         if run.is_none() && self.free_copies(want) {
             run = self.pager.alloc_run(want, near);
+        }
+        self.space_short = run.is_none();
+        run
+    }
+
+    /// As [`Vm::launder_slots`], on devices that are not memory: for pages that those have refused.
+    pub fn launder_slots_past_memory(&mut self, want: u32, near: PageId) -> Option<SlotRun> {
+        let mut run = self.pager.alloc_run_past_memory(want, near);
+        if run.is_none() && self.free_copies(want) {
+            run = self.pager.alloc_run_past_memory(want, near);
         }
         self.space_short = run.is_none();
         run

@@ -301,7 +301,7 @@ impl<P: Pager> Vm<P> {
     }
 
     /// A page that is not only stored is no longer stored.
-    fn give_slot_up(&mut self, page: PageId, word: PageWord) {
+    pub(super) fn give_slot_up(&mut self, page: PageId, word: PageWord) {
         self.pager.release(page);
         if word.state() == State::Clean {
             self.table.set(page, word.unstored());
@@ -390,16 +390,24 @@ impl<P: Pager> Vm<P> {
         good
     }
 
-    /// Page `i` of a run has been written to `to`, with this content and result. Returns whether it is stored there now.
-    pub fn swapoff_written(&mut self, run: &MoveRun, i: u32, to: Slot, content: ContentHash, result: IoResult) -> bool {
+    /// Page `i` of a run, which had the content `old`, has been written to `to` as `new` (the same, unless it was sealed or opened on the way),
+    /// with this result. Returns whether it is stored there now.
+    pub fn swapoff_written(
+        &mut self,
+        run: &MoveRun,
+        i: u32,
+        to: Slot,
+        (old, new): (ContentHash, ContentHash),
+        result: IoResult,
+    ) -> bool {
         let page = run.page(i);
         let word = self.table.get(page);
         // One that is being read from its old slot keeps it until it has arrived.
         let read = word.busy() && word.state() == State::PagedOut;
         let there = self.pager.has_page(page, 0, 0).is_some_and(|has| has.slot == run.slot_of(i));
-        let same = there && self.pager.content(page) == Some(content);
+        let same = there && self.pager.content(page) == Some(old);
         if result == IoResult::Ok && same && !read {
-            return self.pager.assign(page, to, content);
+            return self.pager.assign(page, to, new);
         }
         if result != IoResult::Ok {
             self.counters.write_errors.add(1);

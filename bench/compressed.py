@@ -1,0 +1,153 @@
+#!/usr/bin/env python3
+"""Random touches of pages in compressed memory: a Region in-thread, `overspill run`, and the kernel's zram with lz4 in a memory cgroup.
+
+    sudo bench/compressed.py [--size 256] [--memory 96] [--touches 100000] [--repeats 3] [--binaries target/release] [--out FILE]
+
+All get the same memory for mapped and compressed pages together. The kernel does not charge zram's own memory to a cgroup, so its cgroup's
+limit is the budget less what zram takes of these pages, which a first run finds out. Each repeat runs every contender once, in turn. Needs root
+for the kernel's side; zram and its swap are gone at the end, also after an error. Prints a Markdown table.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(REPOSITORY / "scripts"))
+
+import common  # noqa: E402  (found through the path above)
+from common import MIB, Cgroup, Failure, Hierarchy  # noqa: E402
+
+CONTROL = Path("/sys/class/zram-control")
+TIMEOUT_SECONDS = 300
+
+
+class Zram:
+    """A zram device of our own with lz4, used as the kernel's swap."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._number = ""
+
+    def __enter__(self) -> Zram:
+        if not CONTROL.exists():
+            subprocess.run(["modprobe", "zram"], capture_output=True, check=False)
+        if not CONTROL.exists():
+            raise Failure("this kernel has no zram (no /sys/class/zram-control)")
+        self._number = (CONTROL / "hot_add").read_text().strip()
+        try:
+            self._file("comp_algorithm").write_text("lz4")
+            self._file("disksize").write_text(str(self._size))
+            for command in (["mkswap", self._device], ["swapon", "-p", "100", self._device]):
+                done = subprocess.run(command, capture_output=True, text=True, check=False)
+                if done.returncode:
+                    raise Failure(f"zram cannot be used as swap: {done.stderr.strip()}")
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._device in Path("/proc/swaps").read_text():
+            subprocess.run(["swapoff", self._device], check=True)
+        self._file("reset").write_text("1")
+        (CONTROL / "hot_remove").write_text(self._number)
+
+    @property
+    def _device(self) -> str:
+        return f"/dev/zram{self._number}"
+
+    def _file(self, name: str) -> Path:
+        return Path(f"/sys/block/zram{self._number}/{name}")
+
+    def memory_peak(self) -> int:
+        """The most memory that it has taken, in bytes."""
+        return int(self._file("mm_stat").read_text().split()[4])
+
+
+def run(command: list[str | Path]) -> dict[str, float]:
+    """One run: nanoseconds per touch by pattern."""
+    done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_SECONDS, check=False)
+    if done.returncode:
+        raise Failure(f"{command}: exit status {done.returncode}: {done.stderr.strip()}")
+    return {line["pattern"]: line["ns_per_access"] for line in map(json.loads, done.stdout.splitlines())}
+
+
+@contextlib.contextmanager
+def kernel(hierarchy: Hierarchy | str, limit: int, size: int) -> Iterator[tuple[Zram, Cgroup]]:
+    """Swap on zram for a cgroup of this limit."""
+    if isinstance(hierarchy, str):
+        raise Failure(hierarchy)
+    with Zram(size * 2) as zram, Cgroup(hierarchy, limit, kernel_swap=True) as cgroup:
+        yield zram, cgroup
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--size", type=int, default=256, help="MiB that are touched")
+    parser.add_argument("--memory", type=int, default=160, help="MiB for mapped and compressed pages together")
+    parser.add_argument("--touches", type=int, default=100_000)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--binaries", type=Path, default=REPOSITORY / "target" / "release")
+    parser.add_argument("--out", type=Path, help="the table goes there too")
+    options = parser.parse_args()
+    access, overspill = options.binaries / "compressed-access", options.binaries / "overspill"
+    arguments = ["--size", str(options.size), "--touches", str(options.touches)]
+    hierarchy = common.memory_hierarchy()
+    samples: dict[str, list[dict[str, float]]] = {}
+    why_not, taken = "", 0
+    with tempfile.TemporaryDirectory(prefix="overspill-compressed-") as swap:
+        pool = f"compressed:size={options.size}M"
+        own = [*arguments, "--memory", str(options.memory), "--pool", str(options.size), "--swap", swap]
+        try:
+            with kernel(hierarchy, options.memory * MIB // 2, options.size * MIB) as (zram, cgroup):
+                run(cgroup.wrap([access, "plain", "--size", str(options.size), "--touches", "1"]))
+                taken = zram.memory_peak()
+        except Failure as failure:
+            why_not = str(failure)
+        for repeat in range(options.repeats):
+            print(f"repeat {repeat + 1} of {options.repeats}", file=sys.stderr)
+            samples.setdefault("Region, in-thread", []).append(run([access, "region", *own]))
+            under = [overspill, "run", "--memory", f"{options.memory}M", "--swap", pool, "--swap", swap, "--"]
+            samples.setdefault("`overspill run`", []).append(run([*under, access, "plain", *arguments]))
+            if not why_not:
+                limit = options.memory * MIB - taken
+                with kernel(hierarchy, limit, options.size * MIB) as (_, cgroup):
+                    samples.setdefault("kernel, zram", []).append(run(cgroup.wrap([access, "plain", *arguments])))
+    patterns = ["fill", "random", "update"]
+    lines = [
+        f"{options.size} MiB over {options.memory} MiB, {options.touches} touches, median of {options.repeats}; "
+        f"zram took {taken / MIB:.0f} MiB, which its cgroup had less.",
+        "",
+        "| microseconds per touch | " + " | ".join(patterns) + " |",
+        "| --- |" + " --- |" * len(patterns),
+    ]
+    middle = {
+        name: {p: statistics.median(sample[p] for sample in all_) / 1000 for p in patterns} for name, all_ in samples.items()
+    }
+    base = middle.get("kernel, zram")
+    for name, times in middle.items():
+        cells = [f"{times[p]:.2f}" + (f" ({base[p] / times[p]:.2f}x)" if base and base is not times else "") for p in patterns]
+        lines.append(f"| {name} | " + " | ".join(cells) + " |")
+    if why_not:
+        lines += ["", f"The kernel's side was not measured: {why_not}."]
+    text = "\n".join(lines) + "\n"
+    print(text, end="")
+    if options.out:
+        options.out.write_text(text)
+    return 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except Failure as failure:
+        sys.exit(f"compressed.py: {failure}")

@@ -1,0 +1,439 @@
+//! Compressed memory as a swap device: a pool of packed pages ([`overspill_store::pool`]) in memory of our own, charged to the budget.
+//!
+//! ```text
+//!   page daemon, swapoff    pack (no lock) --> store (the pool's lock) --> the page is stored; its frame comes free
+//!                                 |  incompressible, full, or no budget
+//!                                 +--> slots past memory: the next device, as if this one had no space
+//!   whoever serves a fault  copy the packed bytes out (the pool's lock) --> unpack into the read's buffer --> as any page that arrived
+//!   core                    a slot that is given up is told to the pool at once (`Memory::freed`), and its bytes are free
+//!   page daemon             credit for what will be stored; free blocks back to the kernel; the coldest pages on to the next device
+//! ```
+//!
+//! **The budget.** What is resident of the arena is charged, and beside it a *credit* that the next pages may make resident: without it
+//! the pool could grow only when frames are free, and it is needed exactly when none are. The credit is filled up whenever frames come
+//! free, before anybody else gets them. The pool takes three quarters of the budget at the most, whatever its size.
+//!
+//! **Locks.** The pool's lock is innermost: under `map` and `core`, or with neither. No packing or unpacking happens under it, only copying
+//! of at most 3.3 KiB. Whoever takes it holds `map` or `core`, or has a read or a write under way for which a fork waits: so at a fork, which
+//! holds both and waits for those, nobody has it, and the child's copy is whole.
+//!
+//! **Fork.** The pool is ordinary memory, and the child gets its copy of it as of all tables. From then on each has its own: what the one
+//! frees or stores the other does not see, and nothing needs to be frozen. Each is charged for all of it, so that the promise
+//! holds when the copies come apart: a fork first makes the process smaller than half of its budget, and pages of the pool are written
+//! back for that. If they have nowhere to go, the two sides share out what the pool leaves of the budget, and the pool's pages, which are one
+//! until either side changes them, are above it as far as they have come apart ([`Compressed::fixed_pages`]).
+//!
+//! **Content.** Pages here are not encrypted, since nobody sees them who does not see the program's memory as well; what proves that a page came
+//! back right is its checksum under its identity, with encryption as without. On the way to a device it is sealed like any other.
+
+use crate::lock::Mutex;
+use crate::machine::{Machine, Space};
+use crate::sys::{self, Errno, IoVec};
+use core::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, Ordering::Relaxed};
+use overspill_store::PageBytes;
+use overspill_store::pool::{self, PACKED_BYTES_MAX, Packed, Pool, PoolCounters, Refused, SLOT_BYTES, Stored};
+use overspill_swap::SwapPager;
+use overspill_swap::swap_pager::Memory;
+use overspill_vm::Vm;
+use overspill_vm::pager::Pager as _;
+use overspill_vm::types::{DeviceId, PAGE_SHIFT, PAGE_SIZE, PageId, Slot};
+use std::sync::Arc;
+
+/// Slots per page of the pool's size: pages that compress better than that do not gain more.
+const SLOTS_PER_PAGE: u64 = 8;
+/// Free blocks are given back to the kernel when they have so many pages.
+const SPARE_PAGES: u64 = 64;
+/// Blocks given back with one TLB flush.
+const TRIM_BLOCKS: usize = 32;
+/// Writes of pages that go on to the next device, at a time.
+pub const WRITE_BACKS: usize = 2;
+
+/// The pool's arena.
+struct Arena {
+    at: *mut u8,
+    len: usize,
+}
+
+// SAFETY: it owns the mapping.
+unsafe impl Send for Arena {}
+
+impl AsRef<[u8]> for Arena {
+    fn as_ref(&self) -> &[u8] {
+        // SAFETY: the mapping that `Compressed::new` made, which lives as long as this and is reached through this only. (The kernel takes
+        // pages away whose bytes are in no object, see `Compressed::trim`; the pool does not read those.)
+        unsafe { core::slice::from_raw_parts(self.at, self.len) }
+    }
+}
+
+impl AsMut<[u8]> for Arena {
+    fn as_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as above, borrowed exclusively.
+        unsafe { core::slice::from_raw_parts_mut(self.at, self.len) }
+    }
+}
+
+impl Drop for Arena {
+    fn drop(&mut self) {
+        // SAFETY: the mapping of `Compressed::new`; nobody borrows it any more.
+        unsafe { sys::unmap(self.at, self.len) };
+    }
+}
+
+/// A compressed memory device.
+pub struct Compressed {
+    pool: Mutex<Pool<Arena>>,
+    arena: usize,
+    slots: u32,
+    size_pages: u64,
+    device: AtomicU16,
+    /// The process's share of the budget, in pages. (That of the core is lower while it makes ready for a fork.)
+    budget: AtomicU32,
+    /// Pages are being written back, until enough room is made.
+    draining: AtomicBool,
+    written_back: AtomicU64,
+    /// Pages of buffers for that, charged as long as the device is there.
+    buffer_pages: u32,
+}
+
+impl core::fmt::Debug for Compressed {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "Compressed({} pages of memory)", self.size_pages)
+    }
+}
+
+impl Memory for Compressed {
+    fn assigned(&self, at: u32, page: PageId) {
+        self.pool.lock().set_page(at, page);
+    }
+    fn freed(&self, at: u32) {
+        self.pool.lock().remove(at);
+    }
+}
+
+/// What the pool holds, for people.
+#[derive(Clone, Copy, Debug)]
+pub struct Holding {
+    /// The pool's own counters.
+    pub pool: PoolCounters,
+    /// Pages that went on to the next device since the start.
+    pub written_back: u64,
+    /// The most memory it may take, in bytes.
+    pub size_bytes: u64,
+    /// Memory that is charged for it, in bytes: what is resident, and credit.
+    pub memory_bytes: u64,
+}
+
+impl Holding {
+    /// Bytes of pages stored per byte of memory that holds them, in thousandths; 0 if there are none.
+    pub fn ratio_permille(&self) -> u64 {
+        (self.pool.stored_pages * 1000).checked_div(self.pool.resident_pages).unwrap_or(0)
+    }
+    /// Memory of the pool that is not packed content, in bytes: heads, rounding, free blocks, credit.
+    pub fn overhead_bytes(&self) -> u64 {
+        self.memory_bytes.saturating_sub(self.pool.packed_bytes)
+    }
+}
+
+impl Compressed {
+    /// With an arena of `bytes` bytes, of which nothing is resident yet, for a budget of `memory_pages` pages. At most `slots_max` pages.
+    /// Allocates its tables, which take memory as they are used.
+    ///
+    /// # Errors
+    /// ENOMEM.
+    pub fn new(bytes: u64, memory_pages: u32, slots_max: u32) -> Result<Arc<Compressed>, Errno> {
+        let len = usize::try_from(bytes).map_err(|_| libc::ENOMEM)?.next_multiple_of(1 << 15);
+        let at = sys::map_anonymous(len)?;
+        let arena = Arena { at, len };
+        // SAFETY: our own fresh mapping. A huge page would make more resident than was charged; a core dump need not hold it.
+        unsafe {
+            let _ = sys::madvise(at as usize, len, libc::MADV_NOHUGEPAGE);
+            let _ = sys::madvise(at as usize, len, libc::MADV_DONTDUMP);
+        }
+        let size_pages = bytes >> PAGE_SHIFT;
+        let slots = (size_pages * SLOTS_PER_PAGE).min(slots_max as u64) as u32;
+        Ok(Arc::new(Compressed {
+            pool: Mutex::new(Pool::over(slots, arena)),
+            arena: at as usize,
+            slots,
+            size_pages,
+            device: AtomicU16::new(u16::MAX),
+            budget: AtomicU32::new(memory_pages),
+            draining: AtomicBool::new(false),
+            written_back: AtomicU64::new(0),
+            buffer_pages: WRITE_BACKS as u32 * write_back_pages(memory_pages) as u32,
+        }))
+    }
+
+    /// Adds it to the pager, and charges what it needs from the beginning. => the caller puts it into `Space::pool`
+    ///
+    /// # Errors
+    /// As [`SwapPager::add_memory_device`].
+    pub fn enter(
+        self: &Arc<Self>,
+        vm: &mut Vm<SwapPager>,
+        priority: i16,
+    ) -> Result<DeviceId, overspill_swap::swap_pager::AddDeviceError> {
+        let device = vm.pager_mut().add_memory_device(self.slots, priority, SLOT_BYTES as u32, self.clone())?;
+        self.device.store(device.0, Relaxed);
+        vm.charge(self.buffer_pages);
+        self.set_budget(vm.limit());
+        self.refill(vm);
+        Ok(device)
+    }
+
+    /// Gives back what is charged. => the device is gone from the pager
+    pub fn leave(&self, vm: &mut Vm<SwapPager>) {
+        let mut pool = self.pool.lock();
+        let credit = pool.credit();
+        pool.take_credit(credit);
+        vm.uncharge(self.buffer_pages + (credit + pool.counters().resident_pages) as u32);
+        pool.set_limit(0);
+        let counters = vm.counters();
+        for gauge in [&counters.pool_pages, &counters.pool_memory_bytes, &counters.pool_packed_bytes, &counters.pool_same_pages] {
+            gauge.set(0);
+        }
+    }
+
+    /// Its device.
+    pub fn device(&self) -> DeviceId {
+        DeviceId(self.device.load(Relaxed))
+    }
+
+    /// What it holds.
+    pub fn holding(&self) -> Holding {
+        let pool = self.pool.lock();
+        let counters = pool.counters();
+        Holding {
+            pool: counters,
+            written_back: self.written_back.load(Relaxed),
+            size_bytes: self.size_pages << PAGE_SHIFT,
+            memory_bytes: (counters.resident_pages + pool.credit()) << PAGE_SHIFT,
+        }
+    }
+
+    /// Takes frames for what will be stored, as far as there are any, and looks whether there is room (again). To be called when
+    /// frames have come free, before the lock on the core is given back.
+    pub fn refill(&self, vm: &mut Vm<SwapPager>) {
+        if vm.pager().device_use(self.device()).is_none() {
+            return; // a swapoff has ended, and `leave` is about to come
+        }
+        let mut pool = self.pool.lock();
+        let budget = self.budget.load(Relaxed);
+        let most = self.size_pages.min(budget as u64 * 3 / 4);
+        pool.set_limit(most);
+        let counters = pool.counters();
+        let want = reserve_pages(budget).min(most.saturating_sub(counters.resident_pages) + counters.spare_pages);
+        let credit = pool.credit();
+        if credit < want {
+            let more = (want - credit).min(vm.available() as u64);
+            vm.charge(more as u32);
+            pool.add_credit(more);
+        } else {
+            let less = pool.take_credit(credit - want);
+            vm.uncharge(less as u32);
+        }
+        let in_use = counters.resident_pages - counters.spare_pages;
+        let credit = pool.credit();
+        drop(pool);
+        let device = self.device();
+        if in_use + most / 32 < most {
+            vm.pager_mut().set_full(device, false);
+        }
+        let each = (counters.stored_pages.max(1)).checked_div(in_use).unwrap_or(2).clamp(1, SLOTS_PER_PAGE);
+        vm.pager_mut().set_drops_copies(device, in_use > most - most / 4);
+        // what is on other devices may be there because it does not compress: then there is no room for it here
+        let each = if counters.incompressible * 16 > counters.taken { 0 } else { each };
+        vm.pager_mut().set_room(device, (most.saturating_sub(in_use) * each).min(self.slots as u64) as u32);
+        let gauges = vm.counters();
+        gauges.pool_pages.set(counters.stored_pages);
+        gauges.pool_memory_bytes.set((counters.resident_pages + credit) << PAGE_SHIFT);
+        gauges.pool_packed_bytes.set(counters.packed_bytes);
+        gauges.pool_same_pages.set(counters.same_filled_pages);
+    }
+
+    /// The process's share of the budget is `pages` from now on.
+    pub fn set_budget(&self, pages: u32) {
+        self.budget.store(pages, Relaxed);
+    }
+
+    /// Pages of the pool that cannot go anywhere else, in pages of memory: all if no other device has room, else none. What a fork cannot
+    /// make smaller.
+    pub fn fixed_pages(&self, pager: &SwapPager) -> u32 {
+        if pager.room_past_memory() > 0 { 0 } else { self.pool.lock().counters().resident_pages as u32 }
+    }
+
+    /// Stores a packed page in slot `at` of the device. Does not allocate.
+    ///
+    /// # Errors
+    /// [`Refused`]; nothing is in the slot then.
+    pub fn store(&self, at: u32, packed: Packed<'_>) -> Result<(), Refused> {
+        self.pool.lock().store(at, packed)
+    }
+
+    /// Unpacks the page in slot `at` of the device. If there is none, or its bytes are damaged, `page` holds what no checksum will take for
+    /// it. Does not allocate.
+    #[inline(never)] // a frame of 3.3 KiB, that is not to be part of that of a fault
+    pub fn load(&self, at: u32, page: &mut PageBytes) {
+        let mut packed = [0; PACKED_BYTES_MAX];
+        let stored = self.pool.lock().copy_out(at, &mut packed);
+        let good = match stored {
+            Some(Stored::Same(word)) => {
+                pool::fill(word, page);
+                true
+            }
+            Some(Stored::Bytes(len)) => pool::unpack(&packed[..len], page).is_ok(),
+            None => false,
+        };
+        if !good {
+            page.fill(0); // a page of zeroes is never stored
+        }
+    }
+
+    /// Whether pages should go on to the next device: from fifteen sixteenths of the most that it may hold on, down to seven eighths.
+    pub fn wants_write_back(&self) -> bool {
+        let pool = self.pool.lock();
+        let (counters, most) = (pool.counters(), pool.limit());
+        let in_use = counters.resident_pages - counters.spare_pages;
+        let draining = in_use > most - most / 16 || (self.draining.load(Relaxed) && in_use > most - most / 8);
+        self.draining.store(draining, Relaxed);
+        draining && counters.stored_pages > counters.same_filled_pages
+    }
+
+    /// The coldest pages that take room, with their slots, as many as `out` has room for beyond what it has. They count as the newest from
+    /// now on, so that they are not found again while they are being written.
+    pub fn coldest(&self, most: usize, mut each: impl FnMut(PageId, u32)) {
+        let mut pool = self.pool.lock();
+        let mut found = 0;
+        for _ in 0..most * 4 {
+            let Some(at) = pool.coldest() else { break };
+            pool.touch(at);
+            if !pool.is_same(at) {
+                each(pool.page(at), at);
+                found += 1;
+                if found == most {
+                    break;
+                }
+            }
+        }
+    }
+
+    /// Counts pages that have gone on.
+    pub fn note_written_back(&self, pages: u64, vm: &Vm<SwapPager>) {
+        self.written_back.fetch_add(pages, Relaxed);
+        vm.counters().pool_written_back.add(pages);
+    }
+
+    /// Gives free blocks back to the kernel, and what they were charged to the budget, if there are many of them. => `map` is held: a fork
+    /// does not come in between
+    pub fn trim(&self, machine: &Machine, map: &Space) {
+        let mut blocks = [0; TRIM_BLOCKS];
+        let mut ranges = [IoVec { base: 0, len: 0 }; TRIM_BLOCKS];
+        loop {
+            let mut n = 0;
+            {
+                let mut pool = self.pool.lock();
+                while n < TRIM_BLOCKS
+                    && pool.counters().spare_pages > SPARE_PAGES
+                    && let Some((block, range)) = pool.trim_begin()
+                {
+                    blocks[n] = block;
+                    ranges[n] = IoVec { base: self.arena + range.start, len: range.len() };
+                    n += 1;
+                }
+            }
+            if n == 0 {
+                return;
+            }
+            // SAFETY: parts of our own arena that are neither free nor in use until `trim_end`: nobody reads or writes them.
+            unsafe { sys::discard_ranges(map.pidfd.as_ref().map_or(-1, sys::Fd::raw), &ranges[..n]) };
+            let mut core = machine.core.lock();
+            let mut pool = self.pool.lock();
+            let pages: u32 = blocks[..n].iter().map(|&block| pool.trim_end(block)).sum();
+            drop(pool);
+            core.vm.uncharge(pages);
+            self.refill(&mut core.vm);
+            drop(core);
+            machine.arrived();
+        }
+    }
+}
+
+/// What the pool may make resident before frames have come free again, in pages, for a budget of `limit`. A batch of the page daemon's at its
+/// worst takes 102; each class of sizes may begin a block.
+fn reserve_pages(limit: u32) -> u64 {
+    (limit as u64 / 64).clamp(48, 160)
+}
+
+/// Pages of a write to the next device, for a budget of `memory_pages` pages.
+pub fn write_back_pages(memory_pages: u32) -> usize {
+    (memory_pages as usize / 128).clamp(8, 64)
+}
+
+impl Machine {
+    /// If `slot` is on the compressed device: brings the pages `wanted` of the `count` pages from there on into `buffer`, unpacked, and answers
+    /// `true`. What could not be had fails its check later. Does not allocate.
+    ///
+    /// # Safety
+    /// `buffer` has room for `count` pages, page-aligned, and nobody else uses it.
+    pub unsafe fn load(&self, slot: Slot, count: u32, wanted: u128, buffer: *mut u8) -> bool {
+        if !self.has_pool.load(Relaxed) {
+            return false;
+        }
+        let map = self.map.read();
+        let Some(pool) = &map.pool else { return false };
+        let (device, at) = self.core.lock().vm.pager().device_of(slot);
+        if device != pool.device() {
+            return false;
+        }
+        for i in (0..count).filter(|i| wanted >> i & 1 == 1) {
+            // SAFETY: within the caller's buffer, aligned.
+            let page = unsafe { &mut *(buffer.add((i as usize) << PAGE_SHIFT) as *mut PageBytes) };
+            pool.load(at + i, page);
+        }
+        true
+    }
+
+    /// Whether `slot` is on the compressed device. => the device is still there
+    pub fn is_in_pool(&self, slot: Slot) -> bool {
+        self.has_pool.load(Relaxed) && self.core.lock().vm.pager().is_memory(slot)
+    }
+}
+
+const _: () = assert!(PACKED_BYTES_MAX < PAGE_SIZE, "a page is worth storing");
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use overspill_store::pool::Packer;
+
+    #[test]
+    fn memory_is_taken_as_it_is_used() {
+        let compressed = Compressed::new(8 << 20, 1 << 16, 1 << 20).expect("memory");
+        assert_eq!((compressed.slots, compressed.buffer_pages), (8 * 2048, 128));
+        compressed.pool.lock().set_limit(2048);
+        compressed.pool.lock().add_credit(2048);
+        let resident = || {
+            let mut seen = vec![0u8; 2048];
+            // SAFETY: the vector has a byte for each page of the arena.
+            let asked = unsafe { libc::mincore(compressed.arena as *mut _, 8 << 20, seen.as_mut_ptr()) };
+            assert_eq!(asked, 0);
+            seen.iter().filter(|s| **s & 1 == 1).count() as u64
+        };
+        assert_eq!(resident(), 0);
+        let mut packer = Packer::new();
+        let page = |n: u32| -> PageBytes { core::array::from_fn(|i| if i < 2000 { ((i as u32 * n) >> 3) as u8 } else { n as u8 }) };
+        for n in 1..1000 {
+            compressed.store(n, packer.pack(&page(n))).expect("room");
+        }
+        let counters = compressed.holding().pool;
+        assert_eq!(resident(), counters.resident_pages);
+        assert!(counters.resident_pages > 20 && counters.stored_pages == 999, "{counters:?}");
+        let mut back = [1; PAGE_SIZE];
+        for n in 1..1000 {
+            compressed.load(n, &mut back);
+            assert_eq!(back, page(n));
+        }
+        compressed.load(1000, &mut back);
+        assert_eq!(back, [0; PAGE_SIZE], "there is none");
+    }
+}

@@ -1,0 +1,222 @@
+//! The coldest pages of the compressed device go on to the next one, a cluster at a time, before it is full.
+//!
+//! ```text
+//!   slots past memory --> coldest pages, unpacked into a buffer, checked --> sealed, if swap is --> write
+//!                                                                                       |
+//!                              still stored in that slot with that content? then here --+   (core, vm/write_back.rs)
+//! ```
+//!
+//! The page daemon does it: [`WriteBack::issue`] before each of its steps, [`WriteBack::written`] for each completion. The buffers are charged
+//! to the budget as long as there is such a device. No lock is held over I/O, and no page is busy: one that is touched meanwhile comes in from
+//! the pool, and the write was for nothing.
+
+use crate::compressed::{WRITE_BACKS, write_back_pages};
+use crate::content::Content;
+use crate::growth;
+use crate::io::{Done, Io};
+use crate::machine::Machine;
+use crate::reader;
+use crate::sys::{self, Errno, IoVec};
+use overspill_store::{PageBytes, checksum};
+use overspill_vm::pager::{IoResult, Pager};
+use overspill_vm::types::{ContentHash, PAGE_SHIFT, PAGE_SIZE, PageId, Slot};
+
+/// Pages of a write, at most.
+const PAGES_MAX: usize = 64;
+
+#[derive(Clone, Copy)]
+struct Moving {
+    page: PageId,
+    from: Slot,
+    old: ContentHash,
+    new: ContentHash,
+}
+
+struct Flight {
+    pages: [Moving; PAGES_MAX],
+    count: usize,
+    slot: Slot,
+    since: u64,
+    iov: IoVec,
+    busy: bool,
+}
+
+/// The page daemon's write-back.
+pub struct WriteBack {
+    flights: Vec<Flight>,
+    found: Vec<(PageId, u32)>,
+    pages: usize,
+    /// A cluster for each flight, and a page to seal from.
+    buffers: usize,
+    tokens: u64,
+    in_flight: usize,
+}
+
+impl WriteBack {
+    /// Its completions have tokens from `tokens` on.
+    ///
+    /// # Errors
+    /// ENOMEM.
+    pub fn new(machine: &Machine, tokens: u64) -> Result<WriteBack, Errno> {
+        let pages = write_back_pages(machine.core.lock().vm.limit()).min(PAGES_MAX);
+        let len = buffers_len(pages);
+        let buffers = sys::map_anonymous(len)? as usize;
+        // SAFETY: our own fresh mapping; a fork's child makes its own.
+        let _ = unsafe { sys::madvise(buffers, len, libc::MADV_DONTFORK) };
+        let none = Moving { page: PageId::from_raw(0), from: Slot(0), old: ContentHash::UNKNOWN, new: ContentHash::UNKNOWN };
+        let iov = IoVec { base: 0, len: 0 };
+        let flight = || Flight { pages: [none; PAGES_MAX], count: 0, slot: Slot(0), since: 0, iov, busy: false };
+        Ok(WriteBack {
+            flights: (0..WRITE_BACKS).map(|_| flight()).collect(),
+            found: Vec::with_capacity(PAGES_MAX),
+            pages,
+            buffers,
+            tokens,
+            in_flight: 0,
+        })
+    }
+
+    /// Writes under way.
+    pub fn in_flight(&self) -> usize {
+        self.in_flight
+    }
+
+    /// Whether a completion with this token is for [`WriteBack::written`].
+    pub fn is_its(&self, token: u64) -> bool {
+        (self.tokens..self.tokens + WRITE_BACKS as u64).contains(&token)
+    }
+
+    /// Issues writes if the compressed device is getting full and there is another that takes pages. Returns how many.
+    pub fn issue(&mut self, machine: &Machine, io: &mut Io) -> usize {
+        let mut issued = 0;
+        while let Some(free) = self.flights.iter().position(|f| !f.busy) {
+            let wanted = machine.map.read().pool.as_ref().is_some_and(|pool| pool.wants_write_back());
+            if !wanted || !self.fill(machine, free, io) {
+                break;
+            }
+            issued += 1;
+        }
+        self.in_flight += issued;
+        issued
+    }
+
+    fn fill(&mut self, machine: &Machine, free: usize, io: &mut Io) -> bool {
+        let _ = growth::make_room(machine); // without any there are no slots, or fewer
+        let Some(run) = machine.core.lock().vm.write_back_slots(self.pages as u32, PageId::from_raw(0)) else {
+            self.drop_copies(machine);
+            return false;
+        };
+        let buffer = self.buffers + ((free * self.pages) << PAGE_SHIFT);
+        let flight = &mut self.flights[free];
+        flight.count = 0;
+        let map = machine.map.read();
+        if let Some(pool) = &map.pool {
+            self.found.clear();
+            let mut core = machine.core.lock();
+            pool.coldest(run.count as usize, |page, at| self.found.push((page, at)));
+            self.found.sort_unstable(); // neighbours are written side by side
+            for &(page, at) in &self.found {
+                let from = core.vm.pager().slot(pool.device(), at);
+                if let Some(old) = core.vm.write_back_look(page, from) {
+                    flight.pages[flight.count] = Moving { page, from, old, new: old };
+                    flight.count += 1;
+                }
+            }
+            let base = core.vm.pager().slot(pool.device(), 0);
+            drop(core);
+            let mut good = 0;
+            for i in 0..flight.count {
+                let moving = flight.pages[i];
+                // SAFETY: within this flight's buffer, which is not in flight, and the page behind all of them, which nobody else has.
+                let (page, scratch) = unsafe {
+                    (
+                        &mut *((buffer + (good << PAGE_SHIFT)) as *mut PageBytes),
+                        &mut *((self.buffers + buffers_len(self.pages) - PAGE_SIZE) as *mut PageBytes),
+                    )
+                };
+                pool.load(moving.from.0 - base.0, scratch);
+                if checksum::of(moving.page, scratch) != moving.old {
+                    continue; // it has changed; or it is damaged, which whoever touches it will find
+                }
+                flight.pages[good] = moving;
+                match &machine.content {
+                    Content::Sealed(keys) => flight.pages[good].new = keys.seal(moving.page, scratch, page),
+                    Content::Checked => page.copy_from_slice(scratch),
+                }
+                good += 1;
+            }
+            flight.count = good;
+        }
+        let mut core = machine.core.lock();
+        for i in flight.count as u32..run.count {
+            core.vm.pager_mut().free_slot(Slot(run.first.0 + i));
+        }
+        if flight.count == 0 {
+            core.vm.write_back_end();
+            return false;
+        }
+        core.vm.launder_issued(flight.count as u32);
+        let (fd, offset) = machine.locate(&map, &core, run.first);
+        drop(core);
+        drop(map);
+        let fd = if machine.inject.write() { -1 } else { fd };
+        (flight.slot, flight.since, flight.busy) = (run.first, sys::now_ns(), true);
+        flight.iov = IoVec { base: buffer, len: flight.count << PAGE_SHIFT };
+        // SAFETY: the vector lies in `self.flights`, which never moves its elements; the buffer is this flight's until the completion.
+        unsafe { io.write(fd, core::slice::from_ref(&flight.iov), offset, self.tokens + free as u64) };
+        io.submit();
+        true
+    }
+
+    /// There is nowhere to go: of the coldest pages, those that are in a frame too give their slots up.
+    fn drop_copies(&mut self, machine: &Machine) {
+        let map = machine.map.read();
+        let Some(pool) = &map.pool else { return };
+        let mut core = machine.core.lock();
+        self.found.clear();
+        pool.coldest(self.pages, |page, at| self.found.push((page, at)));
+        for &(page, at) in &self.found {
+            let slot = core.vm.pager().slot(pool.device(), at);
+            let _ = core.vm.write_back_look(page, slot);
+        }
+    }
+
+    /// A write has ended.
+    pub fn written(&mut self, machine: &Machine, done: Done) {
+        let flight = &mut self.flights[(done.token - self.tokens) as usize];
+        let whole = done.result.map_or(0, |n| n >> PAGE_SHIFT);
+        let failed = match done.result {
+            Err(libc::ENOSPC) => IoResult::NoSpace,
+            Err(e) => IoResult::Io(e),
+            Ok(_) => IoResult::Io(libc::EIO),
+        };
+        let map = machine.map.read();
+        let mut core = machine.core.lock();
+        reader::count_io(machine, &mut core, flight.slot, true, flight.count as u32, flight.since, done.result);
+        let mut moved = 0;
+        for (i, m) in flight.pages[..flight.count].iter().enumerate() {
+            let result = if i < whole { IoResult::Ok } else { failed };
+            let to = Slot(flight.slot.0 + i as u32);
+            moved += core.vm.write_back_written(m.page, (m.from, m.old), (to, m.new), result) as u64;
+        }
+        core.vm.write_back_end();
+        if let Some(pool) = &map.pool {
+            pool.note_written_back(moved, &core.vm);
+            pool.refill(&mut core.vm);
+        }
+        drop(core);
+        flight.busy = false;
+        self.in_flight -= 1;
+    }
+}
+
+fn buffers_len(pages: usize) -> usize {
+    (WRITE_BACKS * pages + 1) << PAGE_SHIFT
+}
+
+impl Drop for WriteBack {
+    fn drop(&mut self) {
+        // SAFETY: the mapping that `new` made; the daemon, whose field this is, has waited for the writes from it.
+        unsafe { sys::unmap(self.buffers as *mut u8, buffers_len(self.pages)) };
+    }
+}

@@ -1,0 +1,110 @@
+//! Regions over compressed memory: contents, what is charged, what is counted.
+
+mod common;
+
+use common::*;
+use overspill::{Delivery, Engine, Pager, device_spec};
+
+const WORDS: usize = PAGE / 8;
+
+/// Page `n` of `version`: by turns one word, numbers that compress, noise.
+fn fill(page: &mut [u64], n: usize, version: u64) {
+    let mut rng = Rng((n as u64) << 20 | version);
+    match n % 3 {
+        0 => page.fill(rng.next()),
+        1 => page.iter_mut().enumerate().for_each(|(i, w)| *w = (n * WORDS + i) as u64 + (rng.next() & 0xffff)),
+        _ => page.iter_mut().for_each(|w| *w = rng.next()),
+    }
+}
+
+fn pagers(memory: u64, devices: &[&str]) -> Vec<Pager> {
+    let mut pagers = Vec::new();
+    for delivery in [Delivery::InThread, Delivery::Threads] {
+        for (engine, encrypt) in [(Engine::Uring, true), (Engine::Psync, false)] {
+            let mut builder = Pager::builder().memory(memory).delivery(delivery).engine(engine).encrypt(encrypt);
+            for device in devices {
+                builder = builder.swap_device(device_spec::parse(device.as_ref()).expect("a device"));
+            }
+            pagers.extend(build(builder));
+        }
+    }
+    pagers
+}
+
+/// Pages come and go at random and change, against a model of their versions.
+fn churn(pager: &Pager, pages: usize, touches: usize, kinds: usize) {
+    let mut region = pager.region_of::<u64>(pages * WORDS).expect("a region");
+    let mut versions = vec![0u64; pages];
+    let kind = |n: usize| n * 3 + n % kinds; // its remainder by 3 is below `kinds`
+    for (n, page) in region.chunks_mut(WORDS).enumerate() {
+        fill(page, kind(n), 0);
+    }
+    let mut rng = Rng(5);
+    let mut right = [0u64; WORDS];
+    for _ in 0..touches {
+        let n = rng.below(pages);
+        fill(&mut right, kind(n), versions[n]);
+        let page = &mut region[n * WORDS..][..WORDS];
+        assert!(*page == right, "page {n}, version {}", versions[n]);
+        if rng.below(3) == 0 {
+            versions[n] += 1;
+            fill(page, kind(n), versions[n]);
+        }
+    }
+    for (n, page) in region.chunks(WORDS).enumerate() {
+        fill(&mut right, kind(n), versions[n]);
+        assert!(*page == right, "page {n} in the end");
+    }
+}
+
+#[test]
+fn contents_survive_in_front_of_a_file() {
+    let file = format!("file:{}", std::env::temp_dir().display());
+    for pager in pagers(BUDGET, &["compressed:size=3M", &file]) {
+        churn(&pager, 6000, 20_000, 3);
+        let c = pager.counters();
+        assert!(c.pool_refused.get() > 1000 && c.pool_written_back.get() > 500, "{pager:?} {:?}", c.pool_written_back);
+        assert_eq!((c.corrupt_pages.get(), c.read_errors.get(), c.write_errors.get()), (0, 0, 0));
+        assert_budget(&pager, 1);
+    }
+}
+
+/// What is charged for the pool is given back as its pages go.
+#[test]
+fn memory_comes_back() {
+    for pager in pagers(32 << 20, &["compressed:size=24M"]) {
+        let fresh = pager.check().0;
+        churn(&pager, 12_000, 10_000, 2);
+        assert_eq!(pager.counters().pool_refused.get(), 0);
+        assert_budget(&pager, 1);
+        // the region is gone, and with it what was stored of it; free blocks go as the daemon comes along
+        let region = pager.region(MIB).expect("a region");
+        drop(region);
+        let (charged, slots) = pager.check();
+        assert_eq!(slots, 0);
+        assert!(charged <= fresh + 6144, "{charged} pages are charged, {fresh} at the start");
+    }
+}
+
+#[test]
+fn several_threads_fault_at_once() {
+    for pager in pagers(16 << 20, &["compressed:size=12M"]) {
+        std::thread::scope(|s| {
+            for _ in 0..3 {
+                s.spawn(|| churn(&pager, 2000, 8_000, 2));
+            }
+        });
+        assert!(pager.counters().pages_in.get() > 1000);
+        assert_budget(&pager, 3);
+    }
+}
+
+#[test]
+fn zstd_is_refused_in_a_sentence() {
+    let device = device_spec::parse("compressed:size=8M,algo=zstd".as_ref()).expect("a device");
+    let error = Pager::builder().memory(BUDGET).swap_device(device).build().expect_err("it is not to be had");
+    assert!(matches!(error, overspill::Error::Device(_)) && error.to_string().contains("algo=lz4"), "{error}");
+    let no_size = overspill::DeviceSpec { size: None, ..device_spec::parse("compressed:size=8M".as_ref()).expect("a device") };
+    let error = Pager::builder().memory(BUDGET).swap_device(no_size).build().expect_err("no size");
+    assert!(error.to_string().contains("needs a size"), "{error}");
+}

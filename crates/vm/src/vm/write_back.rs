@@ -1,0 +1,70 @@
+//! Write-back: pages of a device that is memory itself go on to the next device, the coldest first.
+//!
+//! ```text
+//!   write_back_slots      a run of slots on devices that are not memory
+//!   write_back_look       each page: is it still there, and worth moving; a resident one gives its slot up instead
+//!   write_back_written    each page, when its write has ended: it is stored there now, or nothing has changed
+//!   write_back_end        all is done with the run; a fork may come
+//! ```
+//!
+//! As in a swapoff nothing is held over I/O: a page is looked up again when its write has ended, by page, slot and content. A slot that was
+//! given up and taken again meanwhile holds other content, or the same, and then so does what was written.
+
+use super::Vm;
+use crate::page::State;
+use crate::pager::{IoResult, Pager, SlotRun};
+use crate::types::{ContentHash, PageId, Slot};
+
+impl<P: Pager> Vm<P> {
+    /// Slots for up to `want` pages. Each is to go to [`Vm::write_back_written`], or back by [`Pager::free_slot`]; then
+    /// [`Vm::write_back_end`].
+    pub fn write_back_slots(&mut self, want: u32, near: PageId) -> Option<SlotRun> {
+        let run = self.pager.alloc_run_past_memory(want, near)?;
+        self.moving += 1;
+        Some(run)
+    }
+
+    /// The content of `page` if it is stored in `slot`, and only there, and nothing is under way with it. If it is in a frame too it gives the
+    /// slot up here and now.
+    pub fn write_back_look(&mut self, page: PageId, slot: Slot) -> Option<ContentHash> {
+        if self.pager.has_page(page, 0, 0)?.slot != slot {
+            return None;
+        }
+        let word = self.table.get(page);
+        if word.state() != State::PagedOut {
+            self.give_slot_up(page, word);
+            return None;
+        }
+        if word.busy() { None } else { self.pager.content(page) }
+    }
+
+    /// `page`, which had `old` content in the slot `from`, has been written to `to`, as `new`, with this result. Returns whether it is
+    /// stored there now.
+    pub fn write_back_written(
+        &mut self,
+        page: PageId,
+        (from, old): (Slot, ContentHash),
+        (to, new): (Slot, ContentHash),
+        result: IoResult,
+    ) -> bool {
+        let word = self.table.get(page);
+        // One that is being read from its old slot keeps it until it has arrived.
+        let read = word.busy() && word.state() == State::PagedOut;
+        let there = self.pager.has_page(page, 0, 0).is_some_and(|has| has.slot == from);
+        let same = there && self.pager.content(page) == Some(old);
+        if result == IoResult::Ok && same && !read {
+            return self.pager.assign(page, to, new);
+        }
+        if !matches!(result, IoResult::Ok | IoResult::NoSpace) {
+            self.counters.write_errors.add(1);
+        }
+        self.pager.free_slot(to);
+        false
+    }
+
+    /// All is done with a run.
+    pub fn write_back_end(&mut self) {
+        self.moving -= 1;
+        self.counters.swap_used_bytes.set(self.pager.used() * crate::types::PAGE_SIZE as u64);
+    }
+}
