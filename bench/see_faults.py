@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Does `overspill sim --see faults` predict a live run? Prints the table of docs/LAB.md.
+"""Does `overspill sim --see faults` predict a live run? Prints the table of docs/LAB-FAULTS.md.
 
 The program is `access` of this directory: fill, then a hot set with a scan beside it. It is recorded once by
 `overspill trace record`, then run under each policy; the hard faults that the pager counts (the median of the

@@ -63,7 +63,7 @@ struct Advice {
 
 impl Advice {
     fn find(file: &Path, trace: &Trace, asked: &[Asked]) -> Result<Advice, Failure> {
-        let string = sim::references(file, &trace.pages, trace.unique(), &trace.writes)?;
+        let string = sim::references(file, &trace.pages, trace.unique(), &trace.writes, trace.is_of_files())?;
         let mut sizes = spread(((f64::from(trace.unique()) * SMALLEST) as u32).max(1), trace.unique(), SIZES);
         sizes.dedup();
         let policies: Vec<LabPolicy> = asked.iter().map(|asked| asked.policy).chain([LabPolicy::Opt]).collect();

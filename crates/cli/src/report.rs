@@ -115,9 +115,32 @@ fn rows(seen: &Snapshot) -> String {
             pages(n("pages_in"), "pages"),
             pages(n("page_in_ops"), "reads"),
             ratio(n("pages_in"), n("page_in_ops"), "pages per read"),
-            format!("readahead {} used", share(n("readahead_used"), n("readahead_pages"))),
         ],
     );
+    if n("readahead_pages") != 0 {
+        row(
+            "readahead",
+            &[
+                pages(n("readahead_pages"), "pages"),
+                format!("{} seen used", share(n("readahead_used"), n("readahead_pages"))),
+                pages(n("readahead_rescued"), "rescued on trial"),
+                pages(n("readahead_lost"), "lost before any use seen"),
+            ],
+        );
+    }
+    let distances = [
+        ("refaults_within_half", "within half of the budget"),
+        ("refaults_within_one", "within one"),
+        ("refaults_within_two", "within two"),
+        ("refaults_beyond", "beyond"),
+    ];
+    if distances.iter().any(|(name, _)| n(name) != 0) {
+        row("refaults", &distances.map(|(name, what)| pages(n(name), what)));
+    }
+    let moved: Vec<_> = seen.transitions.iter().filter(|(_, count)| *count != 0).map(|(name, count)| pages(*count, name)).collect();
+    if !moved.is_empty() {
+        row("queues", &moved);
+    }
     row(
         "page out",
         &[
@@ -170,6 +193,10 @@ pub fn all(seen: &Snapshot) -> String {
     for (info, value) in &seen.counters {
         let _ = writeln!(text, "{:<24}{:>18} {:<11}{}", info.name, grouped(*value), info.unit, info.help);
     }
+    for (name, count) in &seen.transitions {
+        let _ =
+            writeln!(text, "{name:<24}{:>18} {:<11}Between queues of the policy, since it took over.", grouped(*count), "pages");
+    }
     text
 }
 
@@ -192,6 +219,8 @@ pub fn json(seen: &Snapshot) -> Map<String, Value> {
     for (info, value) in &seen.counters {
         map.insert(info.name.into(), (*value).into());
     }
+    let transitions: Map<_, _> = seen.transitions.iter().map(|(name, count)| ((*name).to_owned(), (*count).into())).collect();
+    map.insert("policy_transitions".into(), transitions.into());
     map
 }
 
@@ -279,6 +308,10 @@ mod tests {
         status.counters.pages_reclaimed.set(200);
         status.counters.pages_reclaimed_clean.set(50);
         status.counters.memory_limit_bytes.set(64 << 20);
+        status.counters.readahead_pages.set(300);
+        status.counters.readahead_used.set(120);
+        status.counters.refaults_within_one.set(7);
+        status.transitions.show(&"fifo".parse().expect("a policy"), [0, 3, 0].into_iter());
         Snapshot::of(&status)
     }
 
@@ -301,10 +334,18 @@ mod tests {
         let command = ["job".into(), "x\ny".into()];
         let text = of_run(&run(&command), &seen());
         assert!(text.starts_with("overspill: job x y (ended by signal 9, 1.500 s)\n"), "{text}");
-        for words in ["32.0 pages per read", "- pages per write", "25% clean", "limit 64.0 MiB", "readahead -% used"] {
+        for words in [
+            "32.0 pages per read",
+            "- pages per write",
+            "25% clean",
+            "limit 64.0 MiB",
+            "300 pages, 40% seen used",
+            "7 within one",
+            "3 queue_to_trial",
+        ] {
             assert!(text.contains(words), "{words} in {text}");
         }
-        assert!(!text.contains("trouble"));
+        assert!(!text.contains("trouble") && !text.contains("new_to_queue"), "{text}");
     }
 
     #[test]
@@ -314,6 +355,7 @@ mod tests {
         for info in TABLE {
             assert!(json[info.name].is_u64(), "{}", info.name);
         }
+        assert_eq!(json["policy_transitions"]["queue_to_trial"], 3);
         assert_eq!(json["policy"], "fifo", "what the pager says goes before what was asked for");
         assert_eq!(json["swap"], "/tmp");
         assert_eq!(json["exit_status"], 137);

@@ -60,13 +60,19 @@ impl Row {
 }
 
 /// What is needed of a trace, or of a part of one, to replay it.
-pub fn references<'a>(name: &Path, pages: &'a [u32], unique: u32, writes: &'a Bits) -> Result<References<'a>, Failure> {
+pub fn references<'a>(
+    name: &Path,
+    pages: &'a [u32],
+    unique: u32,
+    writes: &'a Bits,
+    of_files: bool,
+) -> Result<References<'a>, Failure> {
     if pages.len() >= u32::MAX as usize {
         let message =
             format!("trace {}: more than {} references; take a sample of its pages (--sample 0.1)", name.display(), u32::MAX);
         return Err(Failure::with_status(1, message));
     }
-    Ok(References::new(pages, unique, Some(writes.words())))
+    Ok(References::new(pages, unique, Some(writes.words())).of_files(of_files))
 }
 
 /// Runs the command; exit status 0.
@@ -109,7 +115,7 @@ fn run(args: &SimArgs, file: &Path, trace: &Trace, asked: &[Asked]) -> Result<Ve
     let unique = (f64::from(trace.unique()) / rate).round() as u64;
     let sizes = args.memory.pages(unique, trace.page_bytes).map_err(Failure::new)?;
     let jobs: Vec<(&Asked, u32)> = asked.iter().flat_map(|asked| sizes.iter().map(move |&memory| (asked, memory))).collect();
-    let string = references(file, &trace.pages, trace.unique(), &trace.writes)?;
+    let string = references(file, &trace.pages, trace.unique(), &trace.writes, trace.is_of_files())?;
     let scaled = |share: f64| -> Vec<Job> {
         let memory = |memory: u32| ((f64::from(memory) * share).round() as u32).max(1);
         jobs.iter().map(|&(asked, size)| Job { policy: asked.policy, memory: memory(size) }).collect()
@@ -164,7 +170,7 @@ fn run_faults(args: &SimArgs, file: &Path, trace: &Trace, asked: &[Asked]) -> Re
         };
         jobs.extend(sizes.iter().map(|&memory| (asked, spec, memory)));
     }
-    let string = references(file, &trace.pages, trace.unique(), &trace.writes)?;
+    let string = references(file, &trace.pages, trace.unique(), &trace.writes, trace.is_of_files())?;
     let layout = Layout::new(&trace.numbers);
     let readers = processors().min(READERS_MAX);
     let meter = Mutex::new(Meter::new(format!("replaying {}", file.display())));
@@ -251,7 +257,7 @@ fn sampling_margins(
     }
     let mut estimates = vec![Vec::new(); jobs.len()];
     for (n, part) in trace.split(PARTS).iter().enumerate() {
-        let string = references(file, &part.pages, part.unique, &part.writes)?;
+        let string = references(file, &part.pages, part.unique, &part.writes, trace.is_of_files())?;
         let parts = replay(&string, &jobs, &format!("replaying part {} of {PARTS} of the sample", n + 1));
         for (estimates, outcome) in estimates.iter_mut().zip(parts) {
             estimates.push(outcome.counts.faults as f64 * f64::from(PARTS) / rate);

@@ -191,13 +191,14 @@ impl<P: Policy> Machine<P> {
             core::hint::black_box(ahead(1).iter().fold(0, |sum, page| sum ^ self.policy.touch_beside(*page)));
             for (i, &page) in batch.iter().enumerate() {
                 if !self.policy.reference(page) {
-                    let why = if core::mem::replace(&mut seen[page as usize], true) {
-                        Admit::HardFault
-                    } else {
-                        cold += 1;
-                        Admit::FirstTouch
+                    let again = core::mem::replace(&mut seen[page as usize], true);
+                    cold += !again as u64;
+                    let why = match (string.is_of_files(), again) {
+                        (true, _) => Admit::FileRead,
+                        (false, true) => Admit::HardFault,
+                        (false, false) => Admit::FirstTouch,
                     };
-                    self.fault(page, why, &mut evicted_at, &mut writes);
+                    self.fault(page, why, again, &mut evicted_at, &mut writes);
                 }
                 writes.referenced(string, first + i, page, &mut self.policy);
             }
@@ -206,7 +207,7 @@ impl<P: Policy> Machine<P> {
     }
 
     #[inline]
-    fn fault<W: Writes>(&mut self, page: u32, why: Admit, evicted_at: &mut [u32], writes: &mut W) {
+    fn fault<W: Writes>(&mut self, page: u32, why: Admit, again: bool, evicted_at: &mut [u32], writes: &mut W) {
         self.faults += 1;
         self.policy.expect(page);
         if self.resident == self.memory {
@@ -220,7 +221,7 @@ impl<P: Policy> Machine<P> {
         } else {
             self.resident += 1;
         }
-        let distance = (P::WANTS_DISTANCE && why == Admit::HardFault).then(|| self.evictions - evicted_at[page as usize]);
+        let distance = (P::WANTS_DISTANCE && again).then(|| self.evictions - evicted_at[page as usize]);
         self.policy.admit(&mut Dense, page, Arrival { why, distance });
     }
 }

@@ -6,6 +6,7 @@ pub struct References<'a> {
     pages: &'a [u32],
     unique: u32,
     writes: Option<&'a [u64]>,
+    of_files: bool,
 }
 
 impl<'a> References<'a> {
@@ -17,7 +18,16 @@ impl<'a> References<'a> {
         assert!(pages.iter().all(|page| *page < unique), "a page id is not below the number of pages, {unique}");
         assert!(writes.is_none_or(|words| words.len() * 64 >= pages.len()), "there are fewer write bits than references");
         assert!(pages.len() < u32::MAX as usize, "a string of {} references is too long", pages.len());
-        References { pages, unique, writes: writes.filter(|words| words.iter().any(|word| *word != 0)) }
+        References { pages, unique, writes: writes.filter(|words| words.iter().any(|word| *word != 0)), of_files: false }
+    }
+    /// The same string; `yes`: its pages are of files or disks, not of a program's memory. What is not in memory is read then, the first
+    /// time too ([`Admit::FileRead`](overspill_vm::policy::Admit::FileRead)).
+    pub fn of_files(self, yes: bool) -> Self {
+        References { of_files: yes, ..self }
+    }
+    /// Whether its pages are of files or disks.
+    pub fn is_of_files(&self) -> bool {
+        self.of_files
     }
     /// The pages, in order.
     pub fn pages(&self) -> &'a [u32] {

@@ -18,7 +18,7 @@ fn compare(csv: &str, directory: &Path, only: impl Fn(&Row) -> bool) -> BTreeMap
     let (mut sums, mut wrong) = (BTreeMap::new(), Vec::new());
     for name in traces {
         let trace = load(&directory.join(name));
-        let string = trace.references();
+        let string = references(&trace);
         let rows: Vec<&Row> = rows.iter().filter(|row| row.trace == name).collect();
         let jobs: Vec<Job> =
             rows.iter().map(|row| Job { policy: row.policy.parse().expect("it was parsed before"), memory: row.memory }).collect();
@@ -96,7 +96,7 @@ fn the_arc_papers_table_iv() {
     for (column, (policy, most)) in columns.iter().enumerate() {
         let Ok(policy) = policy.parse::<LabPolicy>() else { continue };
         let jobs: Vec<Job> = table.iter().map(|(memory, _)| Job { policy, memory: *memory }).collect();
-        for ((memory, paper), outcome) in table.iter().zip(matrix(&trace.references(), &jobs, 2, |_| {})) {
+        for ((memory, paper), outcome) in table.iter().zip(matrix(&references(&trace), &jobs, 2, |_| {})) {
             let counts = outcome.counts;
             let ratio = 100.0 * (1.0 - counts.faults as f64 / counts.references as f64);
             let off = ratio - paper[column];

@@ -240,6 +240,7 @@ impl Daemon {
         }
         let (demand, native, available) = {
             let core = machine.core.lock();
+            core.vm.show_transitions(&machine.status.transitions);
             (core.vm.demand(), core.vm.reserved(), core.vm.available())
         };
         if demand.is_none() {

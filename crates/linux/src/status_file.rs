@@ -199,6 +199,8 @@ pub struct Snapshot {
     pub message: String,
     /// The counters in table order.
     pub counters: Vec<(&'static Info, u64)>,
+    /// How often pages went from one queue of the policy to another: the names of both, and the count.
+    pub transitions: Vec<(&'static str, u64)>,
 }
 
 impl Snapshot {
@@ -208,6 +210,8 @@ impl Snapshot {
         let outcome = Outcome::from_u32(status.outcome.load(Acquire));
         let mut counters = Vec::with_capacity(TABLE.len());
         status.counters.for_each(|info, value| counters.push((info, value)));
+        let mut transitions = Vec::new();
+        status.transitions.for_each(|name, count| transitions.push((name, count)));
         Snapshot {
             pid: status.pid.load(Relaxed),
             outcome,
@@ -218,6 +222,7 @@ impl Snapshot {
             swap: string(&status.swap),
             message: string(&status.message),
             counters,
+            transitions,
         }
     }
 

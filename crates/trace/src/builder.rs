@@ -87,6 +87,11 @@ impl Trace {
         self.numbers.len() as u32
     }
 
+    /// Whether its pages are known to be of files or disks, not of a program's memory. The compact format does not keep that.
+    pub fn is_of_files(&self) -> bool {
+        matches!(self.guess.format, Format::Arc | Format::Vscsi | Format::Msr | Format::Strace)
+    }
+
     /// The string cut into `parts` by page: a hash of the page number says which part a page, with all its references, belongs to.
     /// Independent of the hash that [`crate::Options::sample`] keeps pages by.
     pub fn split(&self, parts: u32) -> Vec<Part> {

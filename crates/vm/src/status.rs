@@ -3,13 +3,14 @@
 //! One `repr(C)` block that the agent (or the library) places in a shared memory file named [`STATUS_NAME`]. The reader is
 //! another process, so every field is an atomic or an array of atomic bytes, and a reader must check [`Status::is_valid`].
 
-use crate::counters::Counters;
+use crate::counters::{Counter, Counters};
+use crate::policy::{Spec, TABLE};
 use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 /// Name of the memory file; `/proc/PID/task/TID/fd` shows it as `/memfd:overspill-status`.
 pub const STATUS_NAME: &str = "overspill-status";
 /// Marks a valid block and its layout version.
-pub const STATUS_MAGIC: u64 = u64::from_le_bytes(*b"ovspst01");
+pub const STATUS_MAGIC: u64 = u64::from_le_bytes(*b"ovspst02");
 
 /// A text of at most `N` bytes, written once by its owner.
 #[derive(Debug)]
@@ -41,6 +42,33 @@ impl<const N: usize> Text<N> {
             n += 1;
         }
         n
+    }
+}
+
+/// Kinds of transitions that a policy may have at most.
+pub const TRANSITIONS_MAX: usize = 16;
+
+/// How often pages went from queue to queue of the policy, since it took over. Brought up to date by the page daemon, a batch at a
+/// time.
+#[derive(Debug, Default)]
+#[repr(C)]
+pub struct Transitions {
+    /// Which policy, by its place in the table of policies plus one; 0: none yet.
+    of: AtomicU64,
+    counts: [Counter; TRANSITIONS_MAX],
+}
+
+impl Transitions {
+    /// These are the counts of `policy`, in the order of its names. Between two policies a reader may see some of each.
+    pub fn show(&self, policy: &Spec, counts: impl Iterator<Item = u64>) {
+        self.of.store(policy.row() as u64 + 1, Relaxed);
+        self.counts.iter().zip(counts).for_each(|(cell, count)| cell.set(count));
+    }
+    /// Calls `each` with the name of each transition and its count.
+    pub fn for_each(&self, mut each: impl FnMut(&'static str, u64)) {
+        let row = (self.of.load(Relaxed) as usize).checked_sub(1).and_then(|row| TABLE.get(row));
+        let names = row.map_or(&[][..], |info| info.transitions);
+        names.iter().zip(&self.counts).for_each(|(name, count)| each(name, count.get()));
     }
 }
 
@@ -100,6 +128,8 @@ pub struct Status {
     pub message: Text<512>,
     /// The counters.
     pub counters: Counters,
+    /// What the policy did.
+    pub transitions: Transitions,
 }
 
 impl Status {
@@ -128,6 +158,18 @@ mod tests {
         assert_eq!(&out[..4], b"abcd");
         t.set(b"x");
         assert_eq!(t.copy_to(&mut out), 1);
+    }
+
+    #[test]
+    fn transitions_have_the_names_of_their_policy() {
+        let shown = Transitions::default();
+        shown.for_each(|name, _| panic!("{name}, and there is no policy yet"));
+        for info in TABLE {
+            let mut seen = Vec::new();
+            shown.show(&Spec::named(info.name).expect("it is in the table"), 7..);
+            shown.for_each(|name, count| seen.push((name, count)));
+            assert!(seen.iter().copied().eq(info.transitions.iter().copied().zip(7..)), "{}: {seen:?}", info.name);
+        }
     }
 
     #[test]

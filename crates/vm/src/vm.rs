@@ -30,6 +30,7 @@ use crate::page_queue::{ListId, Lists};
 use crate::page_table::PageTable;
 use crate::pager::{IoResult, Pager, SlotRun};
 use crate::policy::{self, Admit, LivePolicy, Spec};
+use crate::status::Transitions;
 use crate::stream::{StreamRef, Streams};
 use crate::types::{ContentHash, FrameId, ObjectId, PAGE_SIZE, PageId, PageIndex, Slot};
 use core::ops::Range;
@@ -543,6 +544,10 @@ impl<P: Pager> Vm<P> {
     /// Calls `each` with the name of each transition between the policy's queues and how often it has happened.
     pub fn policy_transitions(&self, each: &mut dyn FnMut(&'static str, u64)) {
         self.policy.transitions(each);
+    }
+    /// Copies that to where others see it. Costs a dozen stores.
+    pub fn show_transitions(&self, to: &Transitions) {
+        to.show(&self.policy.spec(), self.policy.transition_counts().iter().copied());
     }
     /// The remembered decisions.
     pub fn decisions(&self) -> &[Decision] {

@@ -52,6 +52,9 @@ pub trait Rule: Clone + Send + 'static {
     const TOUCH_DEACTIVATES: bool = false;
     /// Whether live the ages are kept too.
     const AGES_LIVE: bool = false;
+    /// The age with which a page comes from the inactive queue to the ring. Its mark comes along, so the next scan adds to that. 2.4.5
+    /// left the age alone, which is zero there; the use-once patch adds "page->age = PAGE_AGE_START" in both places.
+    const RESCUED_AGE: u32 = AGE_START;
     /// Where a page begins.
     fn start(arrival: Arrival) -> Start;
 }
@@ -64,6 +67,14 @@ pub const INACTIVE: Param = Param {
     help: "share of the pages that the inactive queue is filled up to; a guess: a third, as 2.4 aimed at",
 };
 
+/// The parameter of those that count a quick return as a second use, live.
+pub const REFAULT: Param = Param {
+    key: "refault",
+    default: "1",
+    values: Values::Number(0.0, 100.0),
+    help: "live: a page that comes back after fewer evictions than so many times the memory starts on the active ring; 0: none does",
+};
+
 /// A policy over these lists.
 #[derive(Clone, Debug)]
 pub struct Aged<R> {
@@ -72,6 +83,8 @@ pub struct Aged<R> {
     inactive_permille: u32,
     /// Share and length of the window, in pages.
     window: (f64, u32),
+    /// Share and number of evictions within which a page's return is its second use, in pages.
+    refault: (f64, u32),
     /// Whether pages have ages.
     ages: bool,
     counts: [u64; 10],
@@ -161,11 +174,12 @@ impl<R: Rule> Policy for Aged<R> {
     const NODE_BYTES: usize = 12;
 
     fn new(args: &Args, setup: &Setup) -> Self {
-        let window = if R::PARAMS.len() > 1 { args.number("window") } else { 0.0 };
+        let optional = |key| if R::PARAMS.iter().any(|param| param.key == key) { args.number(key) } else { 0.0 };
         let mut this = Aged {
             lists: Lists::new(setup.nodes as usize),
             inactive_permille: (args.number("inactive") * 1000.0).round() as u32,
-            window: (window, 0),
+            window: (optional("window"), 0),
+            refault: (if setup.see == See::Trials { optional("refault") } else { 0.0 }, 0),
             ages: setup.see == See::All || R::AGES_LIVE,
             counts: [0; 10],
             rule: PhantomData,
@@ -175,6 +189,7 @@ impl<R: Rule> Policy for Aged<R> {
     }
     fn resize(&mut self, memory: u32) {
         self.window.1 = ((self.window.0 * memory as f64) as u32).max(1);
+        self.refault.1 = (self.refault.0 * memory as f64) as u32;
     }
     #[inline]
     fn reference(&mut self, node: Node) -> bool {
@@ -204,7 +219,8 @@ impl<R: Rule> Policy for Aged<R> {
     }
     #[inline]
     fn admit<G: Ghosts>(&mut self, _: &mut G, node: Node, arrival: Arrival) {
-        match R::start(arrival) {
+        let back_soon = !arrival.why.is_ahead() && arrival.distance.is_some_and(|distance| distance < self.refault.1);
+        match if back_soon { Start::Active } else { R::start(arrival) } {
             Start::Active => {
                 self.counts[NEW_TO_ACTIVE] += 1;
                 self.put(node, ACTIVE, AGE_START << AGE_SHIFT);
@@ -242,7 +258,7 @@ impl<R: Rule> Policy for Aged<R> {
                 // as in 2.4, the mark stays: the next scan of the ring finds it
                 self.counts[INACTIVE_TO_ACTIVE] += 1;
                 self.lists.remove(IDLE, node);
-                self.put(node, ACTIVE, word & (DIRTY | USED) | AGE_START << AGE_SHIFT);
+                self.put(node, ACTIVE, word & (DIRTY | USED) | R::RESCUED_AGE << AGE_SHIFT);
             } else if word & DIRTY != 0 {
                 self.counts[INACTIVE_TO_INACTIVE] += 1;
                 self.lists.remove(IDLE, node);

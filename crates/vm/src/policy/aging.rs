@@ -20,6 +20,7 @@ impl Rule for AgingRule {
     const NAME: &'static str = "aging";
     const ABOUT: &'static str = "the page ages of Linux 2.4: an active ring, then an inactive queue";
     const PARAMS: &'static [Param] = &[INACTIVE];
+    const RESCUED_AGE: u32 = 0;
     const AGES_LIVE: bool = true;
 
     fn start(_: Arrival) -> Start {

@@ -142,7 +142,7 @@ impl Policy for Cost {
     }
     #[inline]
     fn touch(&self, node: Node) -> u32 {
-        self.pages[node as usize].referenced
+        self.pages[node as usize].referenced ^ self.lists.touch(node)
     }
     fn admit<G: Ghosts>(&mut self, _: &mut G, node: Node, _: Arrival) {
         self.counts[NEW_TO_BUCKET] += 1;

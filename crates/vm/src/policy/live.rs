@@ -42,6 +42,8 @@ pub trait LivePolicy: Send {
     fn frame_bytes(&self) -> u64;
     /// Calls `each` with the name of each transition between queues and how often it has happened.
     fn transitions(&self, each: &mut dyn FnMut(&'static str, u64));
+    /// The same counts, in the order of the names in [`super::Info::transitions`].
+    fn transition_counts(&self) -> &[u64];
     /// A copy of it, lists and all, as a fork makes one. Allocates.
     fn clone_box(&self) -> Box<dyn LivePolicy>;
 }
@@ -293,6 +295,9 @@ impl<P: Policy> LivePolicy for Live<P> {
     }
     fn transitions(&self, each: &mut dyn FnMut(&'static str, u64)) {
         P::TRANSITIONS.iter().zip(self.policy.transitions()).for_each(|(name, count)| each(name, *count));
+    }
+    fn transition_counts(&self) -> &[u64] {
+        self.policy.transitions()
     }
     fn clone_box(&self) -> Box<dyn LivePolicy> {
         Box::new(self.clone())

@@ -60,14 +60,17 @@ pub enum Admit {
     HardFault,
     /// It was read beside such a touch.
     Readahead,
+    /// The program read it from a file, or wrote it there, and it was not in memory: for the first time, or again after its eviction.
+    /// The lab says so of traces of files and disks; live it does not occur, since there are no pages of files.
+    FileRead,
     /// It was there before the pager was, or before the policy.
     Adopted,
 }
 
 impl Admit {
-    /// Whether it had been evicted before.
+    /// Whether it may have been evicted before; a page of a file need not have been.
     pub const fn is_refault(self) -> bool {
-        matches!(self, Admit::HardFault | Admit::Readahead)
+        matches!(self, Admit::HardFault | Admit::Readahead | Admit::FileRead)
     }
     /// Whether nobody is known to have touched it yet.
     pub const fn is_ahead(self) -> bool {
@@ -212,6 +215,8 @@ pub struct Info {
     pub node_bytes: usize,
     /// Ghosts kept live, at most, in thousandths of the memory.
     pub ghosts_permille: u32,
+    /// Names of the counters of transitions between its queues.
+    pub transitions: &'static [&'static str],
 }
 
 macro_rules! policies {
@@ -225,6 +230,7 @@ macro_rules! policies {
             params: $name::PARAMS,
             node_bytes: $name::NODE_BYTES,
             ghosts_permille: $name::GHOSTS_PERMILLE,
+            transitions: $name::TRANSITIONS,
         },)*];
         /// Their names, as `--policy` takes them.
         pub const NAMES: &[&str] = &[$($name::NAME,)*];
@@ -298,7 +304,8 @@ mod tests {
         let known = model.page_of.contains_key(&frame);
         match op {
             0 | 1 if !known && !model.is_in_memory(n) => {
-                let why = [Admit::HardFault, Admit::FirstTouch, Admit::Readahead, Admit::ZeroAhead, Admit::Adopted][n as usize % 5];
+                use Admit::*;
+                let why = [HardFault, FirstTouch, Readahead, ZeroAhead, Adopted, FileRead][n as usize % 6];
                 p.admit(frame, page(n), why, why.is_refault().then_some(n));
                 model.listed.insert(frame);
                 model.page_of.insert(frame, n);
@@ -409,6 +416,7 @@ mod tests {
             let mut names = BTreeSet::new();
             p.transitions(&mut |name, count| assert!(names.insert(name) && count == 0, "{}: {name}", info.name));
             assert!(!names.is_empty());
+            assert!(info.transitions.len() <= crate::status::TRANSITIONS_MAX, "{}: they have no room in a status block", info.name);
             assert!(info.node_bytes <= 60, "{}: the bound is 64 bytes per page, with what the lab keeps", info.name);
         }
         assert!(Spec::named("best").is_none());

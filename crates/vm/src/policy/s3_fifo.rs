@@ -138,7 +138,7 @@ impl Policy for S3Fifo {
     }
     #[inline]
     fn touch(&self, node: Node) -> u32 {
-        self.state[node as usize] as u32
+        self.state[node as usize] as u32 ^ self.lists.touch(node)
     }
     #[inline]
     fn admit<H: Ghosts>(&mut self, _: &mut H, node: Node, _: Arrival) {

@@ -116,6 +116,10 @@ impl Spec {
     pub fn name(&self) -> &'static str {
         NAMES[self.row as usize]
     }
+    /// Its place in [`TABLE`].
+    pub fn row(&self) -> usize {
+        self.row as usize
+    }
     /// Its parameters.
     pub fn args(&self) -> Args {
         Args { params: TABLE[self.row as usize].params, values: self.values }

@@ -7,10 +7,17 @@
 //!
 //! Live, the queue position is what the age was: a page leaves the inactive queue's old end for its trial, a touch there makes it
 //! active, and active pages go back to the inactive queue, oldest first, whenever the inactive queue falls below its share of the
-//! pages. Bad where a page's second use comes just after its trial has ended (loops a little larger than memory), and where one *use*
+//! pages. References to mapped pages are not seen, so a page of a hot set may well be evicted. What is seen is that it comes back: a hard
+//! fault less than `refault` times the memory's number of evictions after the page left is taken for a second use, and the page begins
+//! on the active ring (after Weiner 2014, the head of Linux's `mm/workingset.c`: with so much more memory it would have stayed). With
+//! `refault=0` it begins again at age zero, as in the patch. The default, once the memory, was chosen on bench `hot-scan`, where 0.5 to
+//! 2 differ little, and costs a sort and a Python program under 1.6 % more faults or spares them some. In the lab, which is told every
+//! reference, it has no effect.
+//!
+//! Bad where a page's second use comes just after its trial has ended (loops a little larger than memory), and where one *use*
 //! makes several references in quick succession: a scan in small records looks like a working set. `use-once-window` is the answer.
 
-use super::ages::{Aged, INACTIVE, Rule, Start};
+use super::ages::{Aged, INACTIVE, REFAULT, Rule, Start};
 use super::{Arrival, Param};
 
 /// See the module.
@@ -23,7 +30,7 @@ pub struct UseOnceRule;
 impl Rule for UseOnceRule {
     const NAME: &'static str = "use-once";
     const ABOUT: &'static str = "new pages start on the inactive queue and must be used again (Linux, July 2001)";
-    const PARAMS: &'static [Param] = &[INACTIVE];
+    const PARAMS: &'static [Param] = &[INACTIVE, REFAULT];
 
     fn start(arrival: Arrival) -> Start {
         if arrival.why.is_ahead() { Start::Inactive } else { Start::InactiveUsedOnce }
@@ -34,6 +41,22 @@ impl Rule for UseOnceRule {
 mod tests {
     use crate::policy::{Admit, Spec, live};
     use crate::types::{FrameId, ObjectId, PageId};
+
+    /// A hot page that was evicted because its uses were not seen came back to the inactive queue, at age zero, and was evicted again.
+    #[test]
+    fn a_page_that_is_soon_back_was_used_twice() {
+        let page = |n: u32| PageId::new(ObjectId(0), n as u64);
+        for (spec, distance, spared) in
+            [("use-once", 63, true), ("use-once", 64, false), ("use-once:refault=2", 64, true), ("use-once:refault=0", 0, false)]
+        {
+            let mut p = live::make(&spec.parse().expect("known"), 64, 64);
+            p.admit(FrameId(0), page(0), Admit::HardFault, Some(distance));
+            (1..30).for_each(|f| p.admit(FrameId(f), page(f), Admit::HardFault, None));
+            let mut out = [FrameId(0); 10];
+            assert_eq!(p.victims(&mut out), 10);
+            assert_eq!(!out.contains(&FrameId(0)), spared, "{spec}, {distance} evictions");
+        }
+    }
 
     /// The thread's point: a scan must not push out what is used again.
     #[test]
