@@ -358,6 +358,7 @@ pub fn device_packet(kind: &str, state: &str, priority: i16, figures: &Figures, 
 
 /// An answer.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[expect(clippy::large_enum_variant, reason = "one is alive at a time, and nothing here allocates")]
 pub enum Reply {
     /// One of the devices.
     Device(Device),
