@@ -154,7 +154,7 @@ fn prefetch_brings_pages_in() {
         let (ops, read) = (c.page_in_ops.get(), c.pages_in.get());
         region.prefetch(0..MIB);
         let (ops, read) = (c.page_in_ops.get() - ops, c.pages_in.get() - read);
-        assert!(read >= 100 && ops <= read / 8, "{read} pages in {ops} reads");
+        assert!(read >= 100 && ops <= read / 4, "{read} pages in {ops} reads");
         let hard = c.hard_faults.get();
         assert!(region.as_slice_of::<u64>()[..read as usize / 2 * 512].iter().enumerate().all(|(i, w)| *w == i as u64 + 1));
         let hard = c.hard_faults.get() - hard;
@@ -308,11 +308,13 @@ fn signal_handlers_may_touch_regions() {
                 }
             });
             let mut other = pager.region(16 * MIB).expect("16 MiB");
-            for round in 0..30 {
+            let mut round = 0;
+            while round < 30 || TICKS.load(Relaxed) <= 10 {
+                round += 1;
                 other.prefetch(..);
                 drop(other.wire(0..MIB).expect("wired"));
                 other.discard(MIB..2 * MIB).expect("nothing is wired");
-                other.iter_mut().step_by(PAGE * 3).for_each(|b| *b = round);
+                other.iter_mut().step_by(PAGE * 3).for_each(|b| *b = round as u8);
             }
             stop.store(true, Relaxed);
         });
