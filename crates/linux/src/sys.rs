@@ -255,17 +255,20 @@ pub fn restore_signals(old: u64) {
     let _ = unsafe { sys!(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &old as *const u64, 0, 8) };
 }
 
-/// Binds the calling thread to one CPU. A refusal costs speed only.
-pub fn pin_to_cpu(cpu: usize) {
-    let mut set = [0u64; 16];
-    if cpu < 1024 {
-        set[cpu / 64] = 1 << (cpu % 64);
-        // SAFETY: the set is live.
-        let _ = unsafe { sys!(libc::SYS_sched_setaffinity, 0, 128, set.as_ptr()) };
-    }
+/// Binds the calling thread to these CPUs, a bit set of 1024. A refusal costs speed only.
+pub fn set_affinity(set: &[u64; 16]) {
+    // SAFETY: the set is live, 128 bytes.
+    let _ = unsafe { sys!(libc::SYS_sched_setaffinity, 0, 128, set.as_ptr()) };
 }
 
-/// The CPUs that the process may run on, as a bit set of 1024.
+/// A bit set of one CPU. => `cpu` is below 1024
+pub fn only_cpu(cpu: usize) -> [u64; 16] {
+    let mut set = [0u64; 16];
+    set[cpu / 64] = 1 << (cpu % 64);
+    set
+}
+
+/// The CPUs that the calling thread may run on, as a bit set of 1024.
 pub fn allowed_cpus() -> [u64; 16] {
     let mut set = [0u64; 16];
     // SAFETY: the set is writable, 128 bytes.

@@ -19,8 +19,7 @@ const TOKEN_QUIT: u64 = TOKEN_OTHER + 1;
 /// Faults that wait for a frame, per handler. A handler with that many reads no more messages until some are served.
 const DEFERRED_MAX: usize = 64;
 
-/// Serves messages until the machine quits. One per CPU, bound to it: a handler on the faulting thread's CPU answers in 8 us, one that
-/// is woken across CPUs in 45 us and more on a virtual machine. Which of them poll: see [`crate::duty`].
+/// Serves messages until the machine quits. One per CPU; which of them poll, and which are bound to their CPU: see [`crate::duty`].
 ///
 /// `ready` is called once the handler can serve.
 ///
@@ -39,10 +38,8 @@ pub fn handler(
         -1 => {}
         event => reader.io.watch(event, TOKEN_QUIT),
     }
-    if let Some(cpu) = cpu {
-        sys::pin_to_cpu(cpu);
-        machine.duty.join(cpu);
-    }
+    let anywhere = sys::allowed_cpus();
+    let mut bound = false;
     ready();
     let mut deferred = [0usize; DEFERRED_MAX];
     let mut waiting = 0;
@@ -62,6 +59,12 @@ pub fn handler(
             } else {
                 reader.io.unwatch(TOKEN_MESSAGES);
             }
+        }
+        if let Some(cpu) = cpu
+            && bound != Duty::binds(poller)
+        {
+            bound = !bound;
+            sys::set_affinity(&if bound { sys::only_cpu(cpu) } else { anywhere });
         }
         if !polls && reader.in_flight() == 0 && waiting == 0 {
             machine.duty.wait(poller);
