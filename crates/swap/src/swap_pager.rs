@@ -38,7 +38,7 @@
 //!   entry is gone has no read or write under way, so its file can be closed. `Vm::swapoff_cancel` at any moment.
 //! - **swaps**: [`SwapPager::devices`] and [`SwapPager::status`]; [`SwapPager::stats`] for counters and percentiles.
 //! - **Compressed memory**: [`SwapPager::add_memory_device`]; what could not be kept goes to slots of
-//!   [`Pager::alloc_run_past_memory`](overspill_vm::pager::Pager::alloc_run_past_memory).
+//!   [`Pager::alloc_run_past_memory`].
 //! - **Fork**: as before ([`SwapPager::fork_parent`], [`SwapPager::fork_child`], [`SwapPager::children_gone`]). `Vm::is_quiescent` also
 //!   waits for runs of a swapoff. The child does not go on with a swapoff of its parent's.
 //!
