@@ -192,7 +192,8 @@ mod tests {
             }
             let least = curve.footprint();
             prop_assert_eq!(curve.counts(least).faults, curve.counts(least).cold_faults);
-            prop_assert!(curve.counts(least - 1).faults > curve.counts(least).faults);
+            // a string that comes back to no page needs no memory at all
+            prop_assert!(least == 0 || curve.counts(least - 1).faults > curve.counts(least).faults);
         }
     }
 }
