@@ -1,14 +1,15 @@
 //! Compressed memory as a swap device, under real programs with the agent: in front of a file and alone, full, forked, added and taken off.
 
 mod common;
+#[path = "common/running.rs"]
+mod running;
 
 use common::{able, build, overspill, place};
+use running::Running;
 use serde_json::Value;
 use std::fs;
-use std::io::Read;
 use std::path::PathBuf;
-use std::process::{Child, Command, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::process::{Command, Output};
 
 const MIB: u64 = 1 << 20;
 
@@ -158,71 +159,21 @@ fn what_cannot_be_is_refused() {
     test.end();
 }
 
-/// A program that goes on until it is told to end. Killed when dropped.
-struct Running {
-    child: Child,
-    name: String,
-    stop: PathBuf,
-}
-
-impl Running {
-    fn start(test: &Test, name: &str, options: &[&str], arguments: &[&str]) -> Running {
-        let name = format!("{name}-{}", std::process::id());
-        let stop = test.dir.join("stop");
-        let mut command = Command::new(overspill());
-        command.args(["run", "--name", &name]).args(options).arg("--").arg(&test.program).args(arguments).arg(&stop);
-        let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("overspill runs");
-        let running = Running { child, name, stop };
-        running.wait_until("a control socket", |devices| !devices.is_empty());
-        running
-    }
-
-    fn ask(&self, verb: &str, arguments: &[&str]) -> Output {
-        let mut command = Command::new("timeout");
-        command.args(["-s", "KILL", "60"]).arg(overspill()).args([verb, &self.name]).args(arguments);
-        command.output().expect("overspill runs")
-    }
-
-    fn devices(&self) -> Vec<Value> {
-        let output = self.ask("swaps", &["--json"]);
-        String::from_utf8_lossy(&output.stdout).lines().map(|l| serde_json::from_str(l).expect("JSON")).collect()
-    }
-
-    fn wait_until(&self, what: &str, is: impl Fn(&[Value]) -> bool) -> Vec<Value> {
-        let start = Instant::now();
-        loop {
-            let devices = self.devices();
-            if is(&devices) {
-                return devices;
-            }
-            assert!(start.elapsed() < Duration::from_secs(60), "{what} does not come to be: {devices:?}");
-            std::thread::sleep(Duration::from_millis(20));
-        }
-    }
-
-    fn end(mut self) {
-        fs::write(&self.stop, b"").expect("write");
-        let start = Instant::now();
-        let status = loop {
-            match self.child.try_wait().expect("wait") {
-                Some(status) => break status,
-                None if start.elapsed() > Duration::from_secs(100) => panic!("it does not end: {:?}", self.devices()),
-                None => std::thread::sleep(Duration::from_millis(50)),
-            }
-        };
-        let (mut out, mut err) = (String::new(), String::new());
-        self.child.stdout.take().unwrap().read_to_string(&mut out).expect("read");
-        self.child.stderr.take().unwrap().read_to_string(&mut err).expect("read");
-        assert_eq!((status.code(), out.as_str()), (Some(0), "all bytes right\n"), "{err}");
-        fs::remove_file(&self.stop).expect("cleanup");
+impl Test {
+    /// The program, until it is told to end.
+    fn start(&self, name: &str, options: &[&str], arguments: &[&str]) -> Running {
+        Running::start(&self.dir, name, options, &self.program, arguments, &[])
     }
 }
 
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+/// Waits until the devices are so, and returns them.
+fn wait_for(running: &Running, what: &str, is: impl Fn(&[Value]) -> bool) -> Vec<Value> {
+    let mut devices = Vec::new();
+    running.wait_until(what, |running| {
+        devices = running.swaps();
+        is(&devices)
+    });
+    devices
 }
 
 fn number(device: &Value, name: &str) -> u64 {
@@ -242,8 +193,8 @@ fn it_is_shown_and_comes_and_goes() {
     let Some(test) = Test::new("comes") else { return };
     for encrypt in [&[][..], &["--no-encrypt"]] {
         let options = [&["--memory", "24M", "--swap", "compressed:size=12M", "--swap", &test.swap], encrypt].concat();
-        let running = Running::start(&test, &format!("comes{}", encrypt.len()), &options, &["48", "stnr"]);
-        let devices = running.wait_until("pages of all kinds", |d| {
+        let running = test.start(&format!("comes{}", encrypt.len()), &options, &["48", "stnr"]);
+        let devices = wait_for(&running, "pages of all kinds", |d| {
             holds(pool(d), 1000)
                 && pool(d).is_some_and(|p| number(p, "same_filled_pages") > 100 && number(p, "refused_pages") > 100)
         });
@@ -251,7 +202,7 @@ fn it_is_shown_and_comes_and_goes() {
         let p = &devices[0];
         assert!(number(p, "ratio_permille") > 1500 && number(p, "packed_bytes") < number(p, "stored_pages") * 4096, "{p}");
         assert!(number(p, "used_bytes") <= 13 * MIB && number(p, "size_bytes") == 12 * MIB, "{p}");
-        assert!(number(p, "pages_in") > 0 || running.wait_until("page-in", |d| number(&d[0], "pages_in") > 0).len() == 2);
+        assert!(number(p, "pages_in") > 0 || wait_for(&running, "page-in", |d| number(&d[0], "pages_in") > 0).len() == 2);
         let table = running.ask("swaps", &[]);
         let table = String::from_utf8_lossy(&table.stdout).into_owned();
         assert!(table.contains("same-filled") && table.contains("written back"), "{table}");
@@ -259,11 +210,11 @@ fn it_is_shown_and_comes_and_goes() {
         // to the file; nothing of it is left in the budget
         for round in 0..3 {
             let output = running.ask("swapoff", &["compressed"]);
-            assert!(output.status.success(), "round {round}: {output:?} {:?}", running.devices());
-            assert!(pool(&running.devices()).is_none());
+            assert!(output.status.success(), "round {round}: {output:?} {:?}", running.swaps());
+            assert!(pool(&running.swaps()).is_none());
             let output = running.ask("swapon", &["compressed:size=8M,prio=5"]);
             assert!(output.status.success(), "round {round}: {output:?}");
-            running.wait_until("pages in it again", |d| holds(pool(d), 500));
+            wait_for(&running, "pages in it again", |d| holds(pool(d), 500));
         }
         let output = running.ask("swapon", &["compressed:size=8M"]);
         assert!(output.status.code() == Some(1), "{output:?}");
@@ -285,14 +236,14 @@ fn a_file_is_swapped_off_into_it() {
     let Some(test) = Test::new("into") else { return };
     for encrypt in [&[][..], &["--no-encrypt"]] {
         let options = [&["--memory", "48M", "--swap", &test.swap], encrypt].concat();
-        let running = Running::start(&test, &format!("into{}", encrypt.len()), &options, &["56", "st"]);
-        running.wait_until("pages in the file", |d| number(&d[0], "used_bytes") > 4 * MIB);
+        let running = test.start(&format!("into{}", encrypt.len()), &options, &["56", "st"]);
+        wait_for(&running, "pages in the file", |d| number(&d[0], "used_bytes") > 4 * MIB);
         let output = running.ask("swapon", &["compressed:size=32M"]);
         assert!(output.status.success(), "{output:?}");
         let file = test.dir.join("swap");
         let output = running.ask("swapoff", &[file.to_str().unwrap()]);
-        assert!(output.status.success(), "{output:?} {:?}", running.devices());
-        running.wait_until("the pool alone", |d| d.len() == 1 && holds(pool(d), 500));
+        assert!(output.status.success(), "{output:?} {:?}", running.swaps());
+        wait_for(&running, "the pool alone", |d| d.len() == 1 && holds(pool(d), 500));
         running.end();
     }
     test.end();

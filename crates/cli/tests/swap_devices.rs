@@ -3,94 +3,29 @@
 //! `OVERSPILL_SWAPOFFS` is how many swapoffs the long test makes, half of them with each engine (16 without it; 400 in `make soak`).
 
 mod common;
+#[path = "common/running.rs"]
+mod running;
 
 use common::{able, build, overspill, place};
+use running::Running;
 use std::fs;
-use std::io::{BufRead, Read};
+use std::io::BufRead;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 const MIB: u64 = 1 << 20;
 
-/// A program under Overspill that goes on until it is told to end. Killed when dropped.
-struct Running {
-    child: Child,
-    name: String,
-    dir: PathBuf,
-    environment: Vec<(String, String)>,
+/// churn with `mib` MiB per thread, until it is told to end.
+fn churn(dir: &Path, test: &str, mib: &str, options: &[&str], environment: &[(&str, &str)]) -> Running {
+    Running::start(dir, test, options, &build(dir, "churn.c"), &[mib], environment)
 }
 
 impl Running {
-    /// churn with `mib` MiB per thread.
-    fn churn(dir: &Path, test: &str, mib: &str, options: &[&str], environment: &[(&str, &str)]) -> Running {
-        let program = build(dir, "churn.c");
-        let name = format!("{test}-{}", std::process::id());
-        let mut command = Command::new(overspill());
-        command.args(["run", "--name", &name]).args(options).arg("--").arg(program).arg(mib).arg(dir.join("stop"));
-        command.env_remove("OVERSPILL_INJECT").envs(environment.iter().copied());
-        let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("overspill runs");
-        let environment = environment.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
-        let running = Running { child, name, dir: dir.into(), environment };
-        let start = Instant::now();
-        while running.swaps().is_empty() {
-            assert!(start.elapsed() < Duration::from_secs(20), "no control socket comes up");
-            std::thread::sleep(Duration::from_millis(20));
-        }
-        running
-    }
-
-    /// The devices, as JSON; none if it cannot be asked.
-    fn swaps(&self) -> Vec<serde_json::Value> {
-        let output = self.ask("swaps", &["--json"]);
-        String::from_utf8_lossy(&output.stdout).lines().map(|l| serde_json::from_str(l).expect("JSON")).collect()
-    }
-
     fn device(&self, path: &Path) -> Option<serde_json::Value> {
         self.swaps().into_iter().find(|d| d["device"] == path.to_str().unwrap())
-    }
-
-    /// `overspill VERB NAME ARGUMENTS`, killed after a minute.
-    fn ask(&self, verb: &str, arguments: &[&str]) -> Output {
-        let mut command = Command::new("timeout");
-        command.args(["-s", "KILL", "60"]).arg(overspill()).args([verb, &self.name]).args(arguments);
-        command.envs(self.environment.iter().cloned());
-        command.output().expect("overspill runs")
-    }
-
-    fn wait_until(&self, what: &str, mut is: impl FnMut(&Running) -> bool) {
-        let start = Instant::now();
-        while !is(self) {
-            assert!(start.elapsed() < Duration::from_secs(60), "{what} does not come to be: {:?}", self.swaps());
-            std::thread::sleep(Duration::from_millis(20));
-        }
-    }
-
-    /// Tells it to end, and looks whether everything was right.
-    fn end(mut self) {
-        fs::write(self.dir.join("stop"), b"").expect("write");
-        let start = Instant::now();
-        let status = loop {
-            match self.child.try_wait().expect("wait") {
-                Some(status) => break status,
-                None if start.elapsed() > Duration::from_secs(100) => panic!("it does not end: {:?}", self.swaps()),
-                None => std::thread::sleep(Duration::from_millis(50)),
-            }
-        };
-        let (mut out, mut err) = (String::new(), String::new());
-        self.child.stdout.take().unwrap().read_to_string(&mut out).expect("read");
-        self.child.stderr.take().unwrap().read_to_string(&mut err).expect("read");
-        assert_eq!((status.code(), out.as_str()), (Some(0), "all bytes right\n"), "{err}");
-        fs::remove_file(self.dir.join("stop")).expect("cleanup");
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 
@@ -132,7 +67,7 @@ fn devices_come_and_go_at_random_moments() {
     for engine in ["io_uring", "psync"] {
         let places: [PathBuf; 3] = directories(&dir);
         let options = ["--memory", "48M", "--engine", engine, "--swap", places[0].to_str().unwrap()];
-        let running = Running::churn(&dir, &format!("random-{engine}"), "20", &options, &[]);
+        let running = churn(&dir, &format!("random-{engine}"), "20", &options, &[]);
         let mut rng = Rng(u64::from(wanted) * 7 + options[3].len() as u64);
         let (mut offs, mut busy, mut moved) = (0, 0, 0u64);
         let start = Instant::now();
@@ -181,13 +116,8 @@ fn priorities_count_and_a_full_device_hands_on() {
     let dir = place("priorities");
     let places: [PathBuf; 2] = directories(&dir);
     let first = format!("file:{},size=8M,prio=9", places[1].display());
-    let running = Running::churn(
-        &dir,
-        "priorities",
-        "16",
-        &["--memory", "16M", "--swap", places[0].to_str().unwrap(), "--swap", &first],
-        &[],
-    );
+    let running =
+        churn(&dir, "priorities", "16", &["--memory", "16M", "--swap", places[0].to_str().unwrap(), "--swap", &first], &[]);
     running.wait_until("a full first device", |r| r.device(&places[0]).is_some_and(|d| d["pages_out"].as_u64() > Some(1000)));
     let devices = running.swaps();
     assert_eq!(devices[0]["device"], places[1].to_str().unwrap(), "the highest priority comes first");
@@ -211,7 +141,7 @@ fn what_cannot_be_is_refused_and_nothing_changes() {
     let dir = place("refused");
     let places: [PathBuf; 2] = directories(&dir);
     let here = places[0].to_str().unwrap();
-    let running = Running::churn(&dir, "refused", "16", &["--memory", "16M", "--swap", here], &[]);
+    let running = churn(&dir, "refused", "16", &["--memory", "16M", "--swap", here], &[]);
     running.wait_until("much in swap", |r| r.device(&places[0]).is_some_and(|d| d["used_bytes"].as_u64() > Some(20 * MIB)));
     refused(&running.ask("swapon", &[here]), 1, &[here, "has that swap device already"]);
     refused(&running.ask("swapon", &[here, here]), 125, &[here, "named twice"]);
@@ -283,7 +213,7 @@ fn an_interrupted_swapoff_leaves_a_working_device() {
     let here = places[0].to_str().unwrap();
     // page by page, so that there is time
     let environment = [("OVERSPILL_INJECT", "swapoff_pages=1")];
-    let running = Running::churn(&dir, "interrupted", "16", &["--memory", "24M", "--swap", here], &environment);
+    let running = churn(&dir, "interrupted", "16", &["--memory", "24M", "--swap", here], &environment);
     running.wait_until("much in swap", |r| r.device(&places[0]).is_some_and(|d| d["used_bytes"].as_u64() > Some(20 * MIB)));
     assert!(running.ask("swapon", &[places[1].to_str().unwrap()]).status.success());
     for (signal, status) in [("INT", Some(130)), ("TERM", Some(143)), ("KILL", None)] {
@@ -320,7 +250,7 @@ fn nobody_else_may_ask() {
     let places: [PathBuf; 1] = directories(&dir);
     // not the directory that other tests use at the same time
     let own = [("XDG_RUNTIME_DIR", dir.to_str().unwrap())];
-    let running = Running::churn(&dir, "others", "4", &["--memory", "16M", "--swap", places[0].to_str().unwrap()], &own);
+    let running = churn(&dir, "others", "4", &["--memory", "16M", "--swap", places[0].to_str().unwrap()], &own);
     let pid = running.child.id().to_string();
     let command = dir.join("command");
     fs::copy(overspill(), &command).expect("a copy that others can reach");
@@ -368,7 +298,7 @@ fn requests_that_make_no_sense_are_answered() {
     }
     let dir = place("nonsense");
     let places: [PathBuf; 1] = directories(&dir);
-    let running = Running::churn(&dir, "nonsense", "4", &["--memory", "16M", "--swap", places[0].to_str().unwrap()], &[]);
+    let running = churn(&dir, "nonsense", "4", &["--memory", "16M", "--swap", places[0].to_str().unwrap()], &[]);
     let sockets = overspill_linux::control_client::make_directory().expect("it is there");
     let socket = fs::read_dir(&sockets).expect("dir").flatten().map(|e| e.path());
     let socket = socket.into_iter().find(|p| p.to_str().unwrap().ends_with(&format!(".{}.sock", running.name))).expect("a socket");
@@ -417,7 +347,7 @@ fn the_policy_changes_while_the_program_runs() {
     }
     let dir = place("policy");
     let places: [PathBuf; 1] = directories(&dir);
-    let running = Running::churn(&dir, "policy", "8", &["--memory", "16M", "--swap", places[0].to_str().unwrap()], &[]);
+    let running = churn(&dir, "policy", "8", &["--memory", "16M", "--swap", places[0].to_str().unwrap()], &[]);
     running.wait_until("pages in swap", |r| r.device(&places[0]).is_some_and(|d| d["used_bytes"].as_u64() > Some(4 * MIB)));
     for round in 0..5 {
         for policy in ["fifo", "2q:kin=0.3", "lirs", "use-once", "s3-fifo", "arc"] {
@@ -479,8 +409,7 @@ fn block_devices_are_used_and_guarded() {
     let output = run(&forced);
     assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
     // its forked children have a file in the default place
-    let running =
-        Running::churn(&dir, "block", "16", &["--memory", "16M", "--swap", &forced], &[("TMPDIR", places[0].to_str().unwrap())]);
+    let running = churn(&dir, "block", "16", &["--memory", "16M", "--swap", &forced], &[("TMPDIR", places[0].to_str().unwrap())]);
     refused(&run(&forced), 125, &[&device.0, "in use"]);
     let path = Path::new(&device.0);
     running.wait_until("pages on the device", |r| r.device(path).is_some_and(|d| d["used_bytes"].as_u64() > Some(10 * MIB)));
