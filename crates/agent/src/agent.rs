@@ -150,9 +150,7 @@ fn refuse(status: Option<&Status>, supervised: bool, message: &str) -> ! {
         status.outcome.store(Outcome::StartFailed as u32, Release);
     }
     if !supervised {
-        for part in ["overspill: ", message, "\n"] {
-            let _ = sys::write(2, part.as_bytes());
-        }
+        sys::complain(message.as_bytes());
     }
     sys::exit_group(125)
 }
@@ -172,9 +170,7 @@ fn last_words(info: &std::panic::PanicHookInfo<'_>) {
     match get() {
         Some(agent) => agent.machine.stop_program(line),
         None => {
-            for part in [b"overspill: ", line, b"\n"] {
-                let _ = sys::write(2, part);
-            }
+            sys::complain(line);
             sys::kill_self()
         }
     }

@@ -487,9 +487,7 @@ impl Machine {
         self.status.message.set(message);
         self.status.outcome.store(Outcome::Stopped as u32, Release);
         if !self.supervised.load(Relaxed) {
-            for part in [&b"overspill: "[..], message, b"\n"] {
-                let _ = sys::write(2, part);
-            }
+            sys::complain(message);
         }
         sys::kill_self()
     }

@@ -284,6 +284,13 @@ pub fn exit_group(status: i32) -> ! {
     }
 }
 
+/// Writes a sentence about Overspill to standard error, in a line of its own. Does not allocate.
+pub fn complain(message: &[u8]) {
+    for part in [b"overspill: ", message, b"\n"] {
+        let _ = write(2, part);
+    }
+}
+
 /// Kills the own process with a signal that cannot be caught.
 pub fn kill_self() -> ! {
     loop {
