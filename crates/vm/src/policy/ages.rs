@@ -125,6 +125,7 @@ impl<R: Rule> Aged<R> {
     }
 
     /// One active page goes to the inactive queue. Returns whether there was one.
+    #[inline]
     fn deactivate(&mut self) -> bool {
         while let Some(node) = self.lists.pop_front(ACTIVE) {
             let word = self.lists.word(node, 0);
@@ -144,6 +145,7 @@ impl<R: Rule> Aged<R> {
         }
         false
     }
+    #[inline]
     fn shorten_window(&mut self, most: u32) -> bool {
         let long = self.lists.len(WINDOW) > most;
         if long && let Some(node) = self.lists.pop_front(WINDOW) {
@@ -210,12 +212,12 @@ impl<R: Rule> Policy for Aged<R> {
         true
     }
     #[inline]
-    fn touch(&self, node: Node) -> u32 {
-        self.lists.touch(node)
+    fn prefetch(&self, node: Node) {
+        self.lists.prefetch(node);
     }
     #[inline]
-    fn touch_beside(&self, node: Node) -> u32 {
-        self.lists.touch_beside(node)
+    fn prefetch_beside(&self, node: Node) {
+        self.lists.prefetch_beside(node);
     }
     #[inline]
     fn admit<G: Ghosts>(&mut self, _: &mut G, node: Node, arrival: Arrival) {
@@ -240,6 +242,7 @@ impl<R: Rule> Policy for Aged<R> {
             }
         }
     }
+    #[inline]
     fn victim(&mut self) -> Option<Node> {
         loop {
             if self.lists.len(IDLE) < self.listed().div_ceil(1000) * self.inactive_permille && !self.lists.is_empty(ACTIVE) {
@@ -269,6 +272,7 @@ impl<R: Rule> Policy for Aged<R> {
             }
         }
     }
+    #[inline]
     fn take(&mut self, node: Node) {
         self.counts[TO_TRIAL] += 1;
         self.remove(node);
@@ -277,6 +281,7 @@ impl<R: Rule> Policy for Aged<R> {
         self.counts[TRIAL_TO_ACTIVE] += 1;
         self.put(node, ACTIVE, AGE_START << AGE_SHIFT);
     }
+    #[inline]
     fn remove(&mut self, node: Node) {
         let word = core::mem::take(self.lists.word_mut(node, 0));
         if let Some(list) = (word & WHERE).checked_sub(1) {
