@@ -174,6 +174,7 @@ fn note_written(change: &mut [i64], m: u32, depth: u32) {
 mod tests {
     use super::*;
     use crate::replay::{LabPolicy, replay};
+    use crate::string::number_by_appearance;
     use proptest::prelude::*;
 
     proptest! {
@@ -181,10 +182,11 @@ mod tests {
         /// One pass says of every size what a replay at that size says.
         #[test]
         fn the_curve_is_lru(refs in proptest::collection::vec((0u32..40, proptest::bool::weighted(0.2)), 1..3000)) {
-            let pages: Vec<u32> = refs.iter().map(|r| r.0).collect();
+            let mut pages: Vec<u32> = refs.iter().map(|r| r.0).collect();
+            let unique = number_by_appearance(&mut pages);
             let mut bits = vec![0u64; pages.len().div_ceil(64)];
             refs.iter().enumerate().for_each(|(i, r)| bits[i / 64] |= (r.1 as u64) << (i % 64));
-            let string = References::new(&pages, 40, Some(&bits));
+            let string = References::new(&pages, unique, Some(&bits));
             let curve = lru_curve(&string);
             let lru: LabPolicy = "lru".parse().expect("known");
             for memory in 1..=42 {

@@ -102,6 +102,7 @@ pub fn replay_faults(policy: &Spec, string: &References<'_>, layout: &Layout, li
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::string::number_by_appearance;
     use overspill_sim::replay;
     use overspill_vm::Decision;
 
@@ -124,6 +125,9 @@ mod tests {
                 pages.push(4000 + n / 60 % 100);
             }
         }
+        let places: Vec<u64> = pages.iter().map(|page| numbers[*page as usize]).collect();
+        let mut numbers = vec![0; number_by_appearance(&mut pages) as usize];
+        pages.iter().zip(&places).for_each(|(page, place)| numbers[*page as usize] = *place);
         let words = vec![0x1111_1111_1111_1111u64; pages.len() / 64 + 1];
         let string = References::new(&pages, numbers.len() as u32, Some(&words));
         let layout = Layout::new(&numbers);

@@ -25,4 +25,4 @@ pub use curve::{Curve, lru_curve};
 pub use faults::{FAULTS_MEMORY_MIN, Layout, Live, replay_faults};
 pub use matrix::{Job, Outcome, in_parallel, matrix};
 pub use replay::{Counts, LabPolicy, replay};
-pub use string::References;
+pub use string::{References, number_by_appearance};

@@ -110,7 +110,7 @@ impl Visitor for Run<'_> {
     type Out = Counts;
 
     fn visit<P: Policy>(self, policy: P) -> Counts {
-        let machine = Machine { policy, memory: self.memory, resident: 0, evictions: 0, faults: 0 };
+        let machine = Machine { policy, memory: self.memory, faults: 0 };
         let (faults, cold, written) = if self.string.has_writes() {
             machine.run(self.string, Dirty(vec![false; self.string.unique() as usize], 0))
         } else {
@@ -164,35 +164,33 @@ impl Writes for Dirty {
     }
 }
 
-/// References looked up together before they are told one by one, so that the cache misses of their records overlap.
+/// References whose records are prefetched together, two batches ahead, and those of their neighbours one batch ahead. Without that
+/// most references would wait for the memory; a read in place of a prefetch makes the processor wait for it in the end.
 const BATCH: usize = 16;
 
 struct Machine<P> {
     policy: P,
     memory: u32,
-    resident: u32,
-    evictions: u32,
-    faults: u64,
+    faults: u32,
 }
 
 impl<P: Policy> Machine<P> {
     /// Returns faults, cold faults, pages written.
     fn run<W: Writes>(mut self, string: &References<'_>, mut writes: W) -> (u64, u64, u64) {
         let pages = string.pages();
-        let unique = string.unique() as usize;
         // When a page was evicted, by the count of evictions; 0: it never was.
-        let mut evicted_at = vec![0u32; if P::WANTS_DISTANCE { unique } else { 0 }];
-        let mut seen = vec![false; unique];
+        let mut evicted_at = vec![0u32; if P::WANTS_DISTANCE { string.unique() as usize } else { 0 }];
+        // So many different pages have been referenced; the next new one has this number.
         let mut cold = 0;
         for (n, batch) in pages.chunks(BATCH).enumerate() {
             let first = n * BATCH;
             let ahead = |by: usize| &pages[(first + by * BATCH).min(pages.len())..(first + (by + 1) * BATCH).min(pages.len())];
-            core::hint::black_box(ahead(2).iter().fold(0, |sum, page| sum ^ self.policy.touch(*page)));
-            core::hint::black_box(ahead(1).iter().fold(0, |sum, page| sum ^ self.policy.touch_beside(*page)));
+            ahead(2).iter().for_each(|page| self.policy.prefetch(*page));
+            ahead(1).iter().for_each(|page| self.policy.prefetch_beside(*page));
             for (i, &page) in batch.iter().enumerate() {
                 if !self.policy.reference(page) {
-                    let again = core::mem::replace(&mut seen[page as usize], true);
-                    cold += !again as u64;
+                    let again = page < cold;
+                    cold += !again as u32;
                     let why = match (string.is_of_files(), again) {
                         (true, _) => Admit::FileRead,
                         (false, true) => Admit::HardFault,
@@ -203,25 +201,24 @@ impl<P: Policy> Machine<P> {
                 writes.referenced(string, first + i, page, &mut self.policy);
             }
         }
-        (self.faults, cold, writes.written())
+        (self.faults as u64, cold as u64, writes.written())
     }
 
     #[inline]
     fn fault<W: Writes>(&mut self, page: u32, why: Admit, again: bool, evicted_at: &mut [u32], writes: &mut W) {
         self.faults += 1;
         self.policy.expect(page);
-        if self.resident == self.memory {
+        // each fault fills a page until memory is full, and evicts one from then on
+        let evictions = self.faults.saturating_sub(self.memory);
+        if evictions > 0 {
             let victim = self.policy.victim().expect("a full memory has a victim");
             self.policy.evicted(&mut Dense, victim);
             writes.evicted(victim);
-            self.evictions += 1;
             if P::WANTS_DISTANCE {
-                evicted_at[victim as usize] = self.evictions;
+                evicted_at[victim as usize] = evictions;
             }
-        } else {
-            self.resident += 1;
         }
-        let distance = (P::WANTS_DISTANCE && again).then(|| self.evictions - evicted_at[page as usize]);
+        let distance = (P::WANTS_DISTANCE && again).then(|| evictions - evicted_at[page as usize]);
         self.policy.admit(&mut Dense, page, Arrival { why, distance });
     }
 }

@@ -1,6 +1,9 @@
 //! Reference strings in memory.
 
-/// A reference string: dense page ids, and which references write.
+use std::collections::HashMap;
+
+/// A reference string: page ids that count up from 0 in order of first appearance, as [`number_by_appearance`] and the readers of
+/// traces number them, and which references write. So a page that is referenced for the first time shows by its id alone.
 #[derive(Clone, Copy, Debug)]
 pub struct References<'a> {
     pages: &'a [u32],
@@ -9,13 +12,34 @@ pub struct References<'a> {
     of_files: bool,
 }
 
+/// Numbers the pages anew, by their first appearance, and returns how many there are.
+///
+/// ```
+/// let mut pages = [70, 8, 70, 9];
+/// assert_eq!(overspill_lab::number_by_appearance(&mut pages), 3);
+/// assert_eq!(pages, [0, 1, 0, 2]);
+/// ```
+pub fn number_by_appearance(pages: &mut [u32]) -> u32 {
+    let mut ids = HashMap::new();
+    for page in pages {
+        let next = ids.len() as u32;
+        *page = *ids.entry(*page).or_insert(next);
+    }
+    ids.len() as u32
+}
+
 impl<'a> References<'a> {
-    /// `pages` holds ids of `0..unique`; bit `i % 64` of word `i / 64` of `writes`, if given, says whether reference `i` writes.
+    /// `pages` holds ids of `0..unique`, all of them; bit `i % 64` of word `i / 64` of `writes`, if given, says whether reference `i` writes.
     ///
     /// # Panics
-    /// If a page is not below `unique`, `writes` is too short, or there are more than `u32::MAX - 1` references.
+    /// If the ids are not as said above, `writes` is too short, or there are more than `u32::MAX - 1` references.
     pub fn new(pages: &'a [u32], unique: u32, writes: Option<&'a [u64]>) -> Self {
-        assert!(pages.iter().all(|page| *page < unique), "a page id is not below the number of pages, {unique}");
+        let (mut seen, mut in_order) = (0, true);
+        for &page in pages {
+            in_order &= page <= seen;
+            seen += (page == seen) as u32;
+        }
+        assert!(in_order && seen == unique, "the page ids are not 0..{unique} in order of first appearance");
         assert!(writes.is_none_or(|words| words.len() * 64 >= pages.len()), "there are fewer write bits than references");
         assert!(pages.len() < u32::MAX as usize, "a string of {} references is too long", pages.len());
         References { pages, unique, writes: writes.filter(|words| words.iter().any(|word| *word != 0)), of_files: false }

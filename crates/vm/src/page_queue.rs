@@ -10,6 +10,8 @@
 //! an end. A node on no list has zero links, so a zeroed array is a set of nodes on no list: what is never used is never resident.
 //! An entry has `W` words of 32 bits: two links, then what the user keeps beside them, so that a reference touches one cache line.
 
+use prefetch_index::prefetch_index;
+
 /// A list of a set: 0 to `K - 1`.
 pub type ListId = usize;
 
@@ -70,17 +72,17 @@ impl<const K: usize, const W: usize> Lists<K, W> {
     pub fn word_mut(&mut self, node: u32, i: usize) -> &mut u32 {
         &mut self.entries[Self::at(node)][2 + i]
     }
-    /// Reads the node's entry and says nothing of it: brings it into the cache.
+    /// Begins to bring the node's entry into the cache.
     #[inline]
-    pub fn touch(&self, node: u32) -> u32 {
-        self.entries[Self::at(node)][NEXT]
+    pub fn prefetch(&self, node: u32) {
+        prefetch_index(&self.entries, Self::at(node));
     }
-
     /// The same for the entries that it is linked with.
     #[inline]
-    pub fn touch_beside(&self, node: u32) -> u32 {
-        let [previous, next] = [PREVIOUS, NEXT].map(|way| self.entries[Self::at(node)][way] as usize);
-        self.entries[previous][NEXT] ^ self.entries[next][PREVIOUS]
+    pub fn prefetch_beside(&self, node: u32) {
+        let entry = &self.entries[Self::at(node)];
+        prefetch_index(&self.entries, entry[PREVIOUS] as usize);
+        prefetch_index(&self.entries, entry[NEXT] as usize);
     }
 
     /// The oldest of `list`.
@@ -107,7 +109,7 @@ impl<const K: usize, const W: usize> Lists<K, W> {
     #[inline]
     fn link(&mut self, node: u32, previous: u32, next: u32) {
         let at = Self::at(node);
-        debug_assert!(self.entries[at][NEXT] == 0, "node {node} is on a list already");
+        debug_assert!(self.entries[at][NEXT] == 0, "the node is on a list already");
         self.entries[at][PREVIOUS] = previous;
         self.entries[at][NEXT] = next;
         self.entries[previous as usize][NEXT] = at as u32;
@@ -117,7 +119,7 @@ impl<const K: usize, const W: usize> Lists<K, W> {
     fn unlink(&mut self, node: u32) {
         let entry = &mut self.entries[Self::at(node)];
         let (previous, next) = (entry[PREVIOUS], entry[NEXT]);
-        debug_assert!(next != 0, "node {node} is on no list");
+        debug_assert!(next != 0, "the node is on no list");
         entry[PREVIOUS] = 0;
         entry[NEXT] = 0;
         self.entries[previous as usize][NEXT] = next;
@@ -148,7 +150,7 @@ impl<const K: usize, const W: usize> Lists<K, W> {
     /// Takes `node` out. => on this list
     #[inline]
     pub fn remove(&mut self, list: ListId, node: u32) {
-        assert!(self.len[list] > 0, "node {node} is not on list {list}");
+        assert!(self.len[list] > 0, "the node is not on that list");
         self.unlink(node);
         self.len[list] -= 1;
     }

@@ -147,6 +147,7 @@ impl<R: Rule> Aged<R> {
     }
 
     /// One active page goes to the inactive queue. Returns whether there was one.
+    #[inline]
     fn deactivate(&mut self) -> bool {
         let mut spared = 0;
         while let Some(node) = self.lists.pop_front(ACTIVE) {
@@ -170,6 +171,7 @@ impl<R: Rule> Aged<R> {
         }
         false
     }
+    #[inline]
     fn shorten_window(&mut self, most: u32) -> bool {
         let long = self.lists.len(WINDOW) > most;
         if long && let Some(node) = self.lists.pop_front(WINDOW) {
@@ -239,12 +241,12 @@ impl<R: Rule> Policy for Aged<R> {
         true
     }
     #[inline]
-    fn touch(&self, node: Node) -> u32 {
-        self.lists.touch(node)
+    fn prefetch(&self, node: Node) {
+        self.lists.prefetch(node);
     }
     #[inline]
-    fn touch_beside(&self, node: Node) -> u32 {
-        self.lists.touch_beside(node)
+    fn prefetch_beside(&self, node: Node) {
+        self.lists.prefetch_beside(node);
     }
     #[inline]
     fn admit<G: Ghosts>(&mut self, _: &mut G, node: Node, arrival: Arrival) {
@@ -269,6 +271,7 @@ impl<R: Rule> Policy for Aged<R> {
             }
         }
     }
+    #[inline]
     fn victim(&mut self) -> Option<Node> {
         loop {
             if (self.lists.len(IDLE) as u64) * 1000 < self.listed() as u64 * self.inactive_permille as u64
@@ -300,6 +303,7 @@ impl<R: Rule> Policy for Aged<R> {
             }
         }
     }
+    #[inline]
     fn take(&mut self, node: Node) {
         self.counts[TO_TRIAL] += 1;
         let earned = self.lists.word(node, 0) & EARNED;
@@ -316,6 +320,7 @@ impl<R: Rule> Policy for Aged<R> {
         let earned = if self.spares { age << EARNED_SHIFT } else { 0 };
         self.put(node, ACTIVE, age << AGE_SHIFT | earned);
     }
+    #[inline]
     fn remove(&mut self, node: Node) {
         let word = core::mem::take(self.lists.word_mut(node, 0));
         if let Some(list) = (word & WHERE).checked_sub(1) {

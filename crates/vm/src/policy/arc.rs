@@ -64,11 +64,12 @@ impl Arc {
     fn set(&mut self, node: Node, state: u32) {
         *self.lists.word_mut(node, 0) = state;
     }
-    #[inline]
+    #[inline(always)]
     fn put(&mut self, node: Node, state: u32) {
         self.set(node, state);
         self.lists.push_back(state as usize - 1, node);
     }
+    #[inline(always)]
     fn forget_oldest<G: Ghosts>(&mut self, ghosts: &mut G, list: ListId) {
         if let Some(oldest) = self.lists.pop_front(list) {
             self.counts[FORGOTTEN] += 1;
@@ -76,7 +77,7 @@ impl Arc {
             ghosts.forget(oldest);
         }
     }
-    #[inline]
+    #[inline(always)]
     fn trim<G: Ghosts>(&mut self, ghosts: &mut G) {
         let len = |list| self.lists.len(list) as u64;
         if len(T1) + len(B1) > self.memory as u64 && len(B1) > 0 {
@@ -119,7 +120,7 @@ impl Policy for Arc {
         self.memory = memory;
         self.p = self.p.min(memory as f64);
     }
-    #[inline]
+    #[inline(always)]
     fn reference(&mut self, node: Node) -> bool {
         match self.lists.word(node, 0) {
             IN_T2 => self.lists.move_to_back(T2, node),
@@ -133,14 +134,14 @@ impl Policy for Arc {
         true
     }
     #[inline]
-    fn touch(&self, node: Node) -> u32 {
-        self.lists.touch(node)
+    fn prefetch(&self, node: Node) {
+        self.lists.prefetch(node);
     }
     #[inline]
-    fn touch_beside(&self, node: Node) -> u32 {
-        self.lists.touch_beside(node)
+    fn prefetch_beside(&self, node: Node) {
+        self.lists.prefetch_beside(node);
     }
-    #[inline]
+    #[inline(always)]
     fn expect(&mut self, node: Node) {
         let state = self.lists.word(node, 0);
         self.coming_from_b2 = state == IN_B2;
@@ -161,7 +162,7 @@ impl Policy for Arc {
             _ => {}
         }
     }
-    #[inline]
+    #[inline(always)]
     fn admit<G: Ghosts>(&mut self, ghosts: &mut G, node: Node, _: Arrival) {
         self.coming_from_b2 = false;
         if self.lists.word(node, 0) == COMING_BACK {
@@ -172,7 +173,7 @@ impl Policy for Arc {
             self.trim(ghosts);
         }
     }
-    #[inline]
+    #[inline(always)]
     fn victim(&mut self) -> Option<Node> {
         let t1 = self.lists.len(T1) as f64;
         let from_t1 = t1 > 0.0 && (t1 > self.p || (self.coming_from_b2 && t1 == self.p));
@@ -180,7 +181,7 @@ impl Policy for Arc {
         self.take(node);
         Some(node)
     }
-    #[inline]
+    #[inline(always)]
     fn take(&mut self, node: Node) {
         let (list, state, count) = match self.lists.word(node, 0) {
             IN_T1 => (T1, TAKEN_FROM_T1, T1_TO_TRIAL),
@@ -194,7 +195,7 @@ impl Policy for Arc {
         self.counts[TRIAL_TO_T2] += 1;
         self.put(node, IN_T2);
     }
-    #[inline]
+    #[inline(always)]
     fn evicted<G: Ghosts>(&mut self, ghosts: &mut G, node: Node) {
         let (state, count) = if self.lists.word(node, 0) == TAKEN_FROM_T1 { (IN_B1, TRIAL_TO_B1) } else { (IN_B2, TRIAL_TO_B2) };
         self.counts[count] += 1;

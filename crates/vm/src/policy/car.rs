@@ -6,6 +6,7 @@
 
 use super::{Args, Arrival, Ghosts, Node, Policy, Setup};
 use crate::page_queue::{ListId, Lists};
+use prefetch_index::prefetch_index;
 
 /// See the module.
 #[derive(Clone, Debug)]
@@ -47,11 +48,12 @@ const TRIAL_TO_T2: usize = 8;
 const FORGOTTEN: usize = 9;
 
 impl Car {
-    #[inline]
+    #[inline(always)]
     fn put(&mut self, node: Node, state: u8) {
         self.state[node as usize] = state;
         self.lists.push_back(state as usize - 1, node);
     }
+    #[inline(always)]
     fn forget_oldest<G: Ghosts>(&mut self, ghosts: &mut G, list: ListId) {
         if let Some(oldest) = self.lists.pop_front(list) {
             self.counts[FORGOTTEN] += 1;
@@ -94,7 +96,7 @@ impl Policy for Car {
         self.memory = memory;
         self.p = self.p.min(memory as f64);
     }
-    #[inline]
+    #[inline(always)]
     fn reference(&mut self, node: Node) -> bool {
         let state = &mut self.state[node as usize];
         let listed = matches!(*state & !USED, IN_T1 | IN_T2);
@@ -102,10 +104,11 @@ impl Policy for Car {
         listed
     }
     #[inline]
-    fn touch(&self, node: Node) -> u32 {
-        self.state[node as usize] as u32
+    fn prefetch(&self, node: Node) {
+        prefetch_index(&self.state, node as usize);
+        self.lists.prefetch(node);
     }
-    #[inline]
+    #[inline(always)]
     fn admit<G: Ghosts>(&mut self, ghosts: &mut G, node: Node, _: Arrival) {
         let (b1, b2) = (self.lists.len(B1) as f64, self.lists.len(B2) as f64);
         match self.state[node as usize] {
@@ -134,7 +137,7 @@ impl Policy for Car {
             }
         }
     }
-    #[inline]
+    #[inline(always)]
     fn victim(&mut self) -> Option<Node> {
         loop {
             let t1 = self.lists.len(T1);
@@ -155,7 +158,7 @@ impl Policy for Car {
             }
         }
     }
-    #[inline]
+    #[inline(always)]
     fn take(&mut self, node: Node) {
         let (list, state, count) = match self.state[node as usize] & !USED {
             IN_T1 => (T1, TAKEN_FROM_T1, T1_TO_TRIAL),
@@ -169,7 +172,7 @@ impl Policy for Car {
         self.counts[TRIAL_TO_T2] += 1;
         self.put(node, IN_T2);
     }
-    #[inline]
+    #[inline(always)]
     fn evicted<G: Ghosts>(&mut self, ghosts: &mut G, node: Node) {
         self.counts[TRIAL_TO_GHOSTS] += 1;
         let state = if self.state[node as usize] == TAKEN_FROM_T1 { IN_B1 } else { IN_B2 };

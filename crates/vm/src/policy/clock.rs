@@ -8,6 +8,7 @@
 
 use super::{Args, Arrival, Ghosts, Node, Param, Policy, Setup, Values};
 use crate::page_queue::Lists;
+use prefetch_index::prefetch_index;
 
 /// See the module.
 #[derive(Clone, Debug)]
@@ -47,23 +48,24 @@ impl Policy for Clock {
         let enter = if args.whole("enter") == 1 { USED } else { IN };
         Clock { queue: Lists::new(nodes), state: vec![OUT; nodes], enter, counts: [0; 4] }
     }
-    #[inline]
+    #[inline(always)]
     fn reference(&mut self, node: Node) -> bool {
         let state = &mut self.state[node as usize];
         *state |= (*state & IN) << 1;
         *state != OUT
     }
     #[inline]
-    fn touch(&self, node: Node) -> u32 {
-        self.state[node as usize] as u32
+    fn prefetch(&self, node: Node) {
+        prefetch_index(&self.state, node as usize);
+        self.queue.prefetch(node);
     }
-    #[inline]
+    #[inline(always)]
     fn admit<G: Ghosts>(&mut self, _: &mut G, node: Node, arrival: Arrival) {
         self.counts[ADMITTED] += 1;
         self.state[node as usize] = if arrival.why.is_ahead() { IN } else { self.enter };
         self.queue.push_back(0, node);
     }
-    #[inline]
+    #[inline(always)]
     fn victim(&mut self) -> Option<Node> {
         loop {
             let node = self.queue.front(0)?;
@@ -78,7 +80,7 @@ impl Policy for Clock {
             }
         }
     }
-    #[inline]
+    #[inline(always)]
     fn take(&mut self, node: Node) {
         self.counts[TAKEN] += 1;
         self.state[node as usize] = OUT;

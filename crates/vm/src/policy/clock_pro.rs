@@ -18,6 +18,7 @@
 
 use super::{Args, Arrival, Ghosts, Node, Param, Policy, Setup, Values};
 use crate::page_queue::{ListId, Lists};
+use prefetch_index::prefetch_index;
 
 /// See the module.
 #[derive(Clone, Debug)]
@@ -318,9 +319,11 @@ impl Policy for ClockPro {
         listed
     }
     #[inline]
-    fn touch(&self, node: Node) -> u32 {
-        self.state[node as usize] as u32
+    fn prefetch(&self, node: Node) {
+        prefetch_index(&self.state, node as usize);
+        self.lists.prefetch(node);
     }
+    #[inline]
     fn admit<G: Ghosts>(&mut self, ghosts: &mut G, node: Node, _: Arrival) {
         self.last = Some(node);
         let free = self.memory as i64 - self.resident as i64;
@@ -357,6 +360,7 @@ impl Policy for ClockPro {
         self.full |= free <= 1;
         self.bury(ghosts);
     }
+    #[inline]
     fn victim(&mut self) -> Option<Node> {
         self.full = true;
         loop {
@@ -373,6 +377,7 @@ impl Policy for ClockPro {
             }
         }
     }
+    #[inline]
     fn take(&mut self, node: Node) {
         self.counts[COLD_TO_TRIAL] += 1;
         if self.is(node, HOT) {
@@ -405,6 +410,7 @@ impl Policy for ClockPro {
         }
         self.enter(node, IN_TEST);
     }
+    #[inline]
     fn evicted<G: Ghosts>(&mut self, ghosts: &mut G, node: Node) {
         self.resident -= 1;
         if self.lists.listed(node) && self.is(node, IN_TEST) {
@@ -424,6 +430,7 @@ impl Policy for ClockPro {
         self.resident += 1;
         self.state[node as usize] = RESIDENT | TAKEN;
     }
+    #[inline]
     fn remove(&mut self, node: Node) {
         if self.is(node, HOT) {
             self.hot -= 1;

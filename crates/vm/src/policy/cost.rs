@@ -16,6 +16,7 @@
 
 use super::{Args, Arrival, Ghosts, Node, Param, Policy, Setup, Values};
 use crate::page_queue::Lists;
+use prefetch_index::prefetch_index;
 
 /// See the module.
 #[derive(Clone, Debug)]
@@ -25,6 +26,8 @@ pub struct Cost {
     alpha: f32,
     memory: u32,
     now: u32,
+    /// Buckets that hold pages: bits.
+    filled: u32,
     /// Where the sweep goes on.
     sweep: usize,
     counts: [u64; 5],
@@ -56,27 +59,39 @@ const TRIAL_TO_BUCKET: usize = 4;
 
 impl Cost {
     /// Distance in time, in references, to the expected next event.
+    #[inline]
     fn distance(&self, last: u32, interval: f32) -> f32 {
         (interval - self.now.wrapping_sub(last) as f32).abs()
     }
+    #[inline]
     fn bucket(&self, node: Node) -> usize {
         let page = &self.pages[node as usize];
         let r = self.distance(page.referenced, page.reference_interval);
         let w = if page.written { self.distance(page.dirtied, page.dirty_interval) } else { r };
-        let cost = (r * r + w * w).sqrt();
-        (cost.max(1.0).log2() as usize).min(BUCKETS - 1)
+        // the logarithm of the root, rounded down: half of the exponent
+        let squares = (r * r + w * w).max(1.0);
+        let exponent = (squares.to_bits() >> (f32::MANTISSA_DIGITS - 1)) as usize - (f32::MAX_EXP as usize - 1);
+        (exponent / 2).min(BUCKETS - 1)
     }
+    #[inline]
     fn put(&mut self, node: Node, bucket: usize) {
         let page = &mut self.pages[node as usize];
         page.bucket = bucket as u8 + 1;
         page.since = self.now;
         self.lists.push_back(bucket, node);
+        self.filled |= 1 << bucket;
+    }
+    #[inline]
+    fn unlist(&mut self, node: Node, bucket: usize) {
+        self.lists.remove(bucket, node);
+        self.filled &= !((self.lists.is_empty(bucket) as u32) << bucket);
     }
     /// Puts a listed page where it belongs now.
+    #[inline]
     fn look(&mut self, node: Node) -> bool {
         let was = self.pages[node as usize].bucket as usize - 1;
         let bucket = self.bucket(node);
-        self.lists.remove(was, node);
+        self.unlist(node, was);
         self.put(node, bucket);
         if bucket != was {
             self.counts[if bucket > was { BUCKET_TO_FURTHER } else { BUCKET_TO_NEARER }] += 1;
@@ -95,6 +110,7 @@ impl Cost {
         page.reference_interval = Self::average(alpha, page.reference_interval, now.wrapping_sub(page.referenced));
         page.referenced = now;
     }
+    #[inline]
     fn begin(&mut self, node: Node) {
         self.now = self.now.wrapping_add(1);
         self.pages[node as usize] = Page { referenced: self.now, reference_interval: self.memory as f32, ..Page::default() };
@@ -125,6 +141,7 @@ impl Policy for Cost {
             alpha: args.number("alpha") as f32,
             memory: setup.memory,
             now: 0,
+            filled: 0,
             sweep: 0,
             counts: [0; 5],
         }
@@ -141,13 +158,16 @@ impl Policy for Cost {
         listed
     }
     #[inline]
-    fn touch(&self, node: Node) -> u32 {
-        self.pages[node as usize].referenced ^ self.lists.touch(node)
+    fn prefetch(&self, node: Node) {
+        prefetch_index(&self.pages, node as usize);
+        self.lists.prefetch(node);
     }
+    #[inline]
     fn admit<G: Ghosts>(&mut self, _: &mut G, node: Node, _: Arrival) {
         self.counts[NEW_TO_BUCKET] += 1;
         self.begin(node);
     }
+    #[inline]
     fn victim(&mut self) -> Option<Node> {
         for _ in 0..SWEPT {
             self.sweep = (self.sweep + 1) % BUCKETS;
@@ -160,7 +180,7 @@ impl Policy for Cost {
         // a page that has come nearer meanwhile makes room for the next; a bounded number of them, so that one victim costs O(1)
         let mut turns = BUCKETS;
         loop {
-            let furthest = (0..BUCKETS).rev().find(|bucket| !self.lists.is_empty(*bucket))?;
+            let furthest = self.filled.checked_ilog2()? as usize;
             let node = self.lists.front(furthest)?;
             turns -= 1;
             if self.bucket(node) >= furthest || turns == 0 {
@@ -170,11 +190,12 @@ impl Policy for Cost {
             self.look(node);
         }
     }
+    #[inline]
     fn take(&mut self, node: Node) {
         self.counts[BUCKET_TO_TRIAL] += 1;
         let page = &mut self.pages[node as usize];
         let bucket = core::mem::take(&mut page.bucket) as usize - 1;
-        self.lists.remove(bucket, node);
+        self.unlist(node, bucket);
     }
     fn rescued(&mut self, node: Node) {
         self.counts[TRIAL_TO_BUCKET] += 1;
@@ -185,6 +206,7 @@ impl Policy for Cost {
     fn arrived_taken(&mut self, node: Node) {
         self.pages[node as usize] = Page { referenced: self.now, reference_interval: self.memory as f32, ..Page::default() };
     }
+    #[inline]
     fn remove(&mut self, node: Node) {
         if self.pages[node as usize].bucket != 0 {
             self.take(node);

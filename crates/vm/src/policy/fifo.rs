@@ -27,25 +27,26 @@ impl Policy for Fifo {
     fn new(_: &Args, setup: &Setup) -> Self {
         Fifo { queue: Lists::new(setup.nodes as usize), counts: [0; 3] }
     }
-    #[inline]
+    #[inline(always)]
     fn reference(&mut self, node: Node) -> bool {
         self.queue.listed(node)
     }
     #[inline]
-    fn touch(&self, node: Node) -> u32 {
-        self.queue.touch(node)
+    fn prefetch(&self, node: Node) {
+        self.queue.prefetch(node);
     }
-    #[inline]
+    #[inline(always)]
     fn admit<G: Ghosts>(&mut self, _: &mut G, node: Node, _: Arrival) {
         self.counts[ADMITTED] += 1;
         self.queue.push_back(0, node);
     }
-    #[inline]
+    #[inline(always)]
     fn victim(&mut self) -> Option<Node> {
         let node = self.queue.pop_front(0)?;
         self.counts[TAKEN] += 1;
         Some(node)
     }
+    #[inline]
     fn take(&mut self, node: Node) {
         self.counts[TAKEN] += 1;
         self.queue.remove(0, node);

@@ -198,12 +198,13 @@ impl Policy for Lirs {
         true
     }
     #[inline]
-    fn touch(&self, node: Node) -> u32 {
-        self.stack.touch(node)
+    fn prefetch(&self, node: Node) {
+        self.stack.prefetch(node);
+        self.queues.prefetch(node);
     }
     #[inline]
-    fn touch_beside(&self, node: Node) -> u32 {
-        self.stack.touch_beside(node)
+    fn prefetch_beside(&self, node: Node) {
+        self.stack.prefetch_beside(node);
     }
     #[inline]
     fn admit<G: Ghosts>(&mut self, ghosts: &mut G, node: Node, _: Arrival) {
@@ -280,6 +281,7 @@ impl Policy for Lirs {
         self.resident += 1;
         self.set(node, RESIDENT | TAKEN);
     }
+    #[inline]
     fn remove(&mut self, node: Node) {
         let word = self.word(node);
         if word & TAKEN == 0 {

@@ -13,6 +13,7 @@
 
 use super::{Args, Arrival, Ghosts, Node, Param, Policy, Setup, Values};
 use crate::page_queue::{ListId, Lists};
+use prefetch_index::prefetch_index;
 
 /// See the module.
 #[derive(Clone, Debug)]
@@ -173,8 +174,8 @@ impl Policy for LruTwo {
         listed
     }
     #[inline]
-    fn touch(&self, node: Node) -> u32 {
-        self.pages[node as usize].place
+    fn prefetch(&self, node: Node) {
+        prefetch_index(&self.pages, node as usize);
     }
     fn expect(&mut self, node: Node) {
         if self.ghosts.listed(node) {

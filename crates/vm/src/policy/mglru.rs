@@ -17,6 +17,7 @@
 
 use super::{Args, Arrival, Ghosts, Node, Policy, Setup};
 use crate::page_queue::Lists;
+use prefetch_index::prefetch_index;
 
 /// See the module.
 #[derive(Clone, Debug)]
@@ -43,7 +44,7 @@ const GENERATIONS_BEGUN: usize = 5;
 const GENERATIONS_ENDED: usize = 6;
 
 impl MgLru {
-    #[inline]
+    #[inline(always)]
     fn put(&mut self, node: Node, generation: u64) {
         let list = generation as usize % GENERATIONS;
         self.state[node as usize] = list as u8 + 1;
@@ -86,7 +87,7 @@ impl Policy for MgLru {
     fn resize(&mut self, memory: u32) {
         self.memory = memory;
     }
-    #[inline]
+    #[inline(always)]
     fn reference(&mut self, node: Node) -> bool {
         let state = &mut self.state[node as usize];
         let listed = *state != 0;
@@ -94,10 +95,11 @@ impl Policy for MgLru {
         listed
     }
     #[inline]
-    fn touch(&self, node: Node) -> u32 {
-        self.state[node as usize] as u32
+    fn prefetch(&self, node: Node) {
+        prefetch_index(&self.state, node as usize);
+        self.lists.prefetch(node);
     }
-    #[inline]
+    #[inline(always)]
     fn admit<G: Ghosts>(&mut self, _: &mut G, node: Node, arrival: Arrival) {
         let generation = if arrival.why.is_ahead() {
             self.oldest
@@ -109,6 +111,7 @@ impl Policy for MgLru {
         self.counts[if generation == self.youngest { NEW_TO_YOUNGEST } else { NEW_TO_OLDER }] += 1;
         self.put(node, generation);
     }
+    #[inline(always)]
     fn victim(&mut self) -> Option<Node> {
         let listed = self.listed();
         if listed == 0 {
@@ -131,6 +134,7 @@ impl Policy for MgLru {
             self.put(node, self.youngest);
         }
     }
+    #[inline(always)]
     fn take(&mut self, node: Node) {
         self.counts[OLDEST_TO_TRIAL] += 1;
         self.remove(node);

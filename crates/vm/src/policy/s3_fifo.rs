@@ -14,6 +14,7 @@
 
 use super::{Args, Arrival, Ghosts, Node, Param, Policy, Setup, Values};
 use crate::page_queue::{ListId, Lists};
+use prefetch_index::prefetch_index;
 
 /// See the module.
 #[derive(Clone, Debug)]
@@ -52,11 +53,12 @@ const M_EVICTED: usize = 8;
 const FORGOTTEN: usize = 9;
 
 impl S3Fifo {
-    #[inline]
+    #[inline(always)]
     fn put(&mut self, node: Node, state: u8) {
         self.state[node as usize] = state;
         self.lists.push_back((state >> 2) as usize - 1, node);
     }
+    #[inline(always)]
     fn victim_of_main(&mut self) -> Option<Node> {
         loop {
             let node = self.lists.front(M)?;
@@ -70,6 +72,7 @@ impl S3Fifo {
             self.lists.move_to_back(M, node);
         }
     }
+    #[inline(always)]
     fn victim_of_small(&mut self) -> Option<Node> {
         while let Some(node) = self.lists.front(S) {
             if self.state[node as usize] & COUNT <= 1 {
@@ -129,7 +132,7 @@ impl Policy for S3Fifo {
         self.small = self.args.share("small", memory);
         self.main = memory - self.small.min(memory);
     }
-    #[inline]
+    #[inline(always)]
     fn reference(&mut self, node: Node) -> bool {
         let state = &mut self.state[node as usize];
         let listed = matches!(*state & !COUNT, IN_S | IN_M);
@@ -137,10 +140,11 @@ impl Policy for S3Fifo {
         listed
     }
     #[inline]
-    fn touch(&self, node: Node) -> u32 {
-        self.state[node as usize] as u32 ^ self.lists.touch(node)
+    fn prefetch(&self, node: Node) {
+        prefetch_index(&self.state, node as usize);
+        self.lists.prefetch(node);
     }
-    #[inline]
+    #[inline(always)]
     fn admit<H: Ghosts>(&mut self, _: &mut H, node: Node, _: Arrival) {
         if self.state[node as usize] == IN_G {
             self.counts[G_TO_M] += 1;
@@ -151,12 +155,12 @@ impl Policy for S3Fifo {
             self.put(node, IN_S);
         }
     }
-    #[inline]
+    #[inline(always)]
     fn victim(&mut self) -> Option<Node> {
         let from_small = if self.lists.len(S) >= self.small { self.victim_of_small() } else { None };
         from_small.or_else(|| self.victim_of_main()).or_else(|| self.victim_of_small())
     }
-    #[inline]
+    #[inline(always)]
     fn take(&mut self, node: Node) {
         let (list, state, count) = match self.state[node as usize] & !COUNT {
             IN_S => (S, TAKEN_FROM_S, S_TO_TRIAL),
@@ -170,7 +174,7 @@ impl Policy for S3Fifo {
         self.counts[TRIAL_TO_M] += 1;
         self.put(node, IN_M);
     }
-    #[inline]
+    #[inline(always)]
     fn evicted<H: Ghosts>(&mut self, ghosts: &mut H, node: Node) {
         if self.state[node as usize] != TAKEN_FROM_S {
             self.counts[M_EVICTED] += 1;

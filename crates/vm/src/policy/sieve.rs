@@ -7,6 +7,7 @@
 
 use super::{Args, Arrival, Ghosts, Node, Policy, Setup};
 use crate::page_queue::Lists;
+use prefetch_index::prefetch_index;
 
 /// See the module.
 #[derive(Clone, Debug)]
@@ -39,23 +40,24 @@ impl Policy for Sieve {
         let nodes = setup.nodes as usize;
         Sieve { queue: Lists::new(nodes), state: vec![OUT; nodes], hand: None, counts: [0; 4] }
     }
-    #[inline]
+    #[inline(always)]
     fn reference(&mut self, node: Node) -> bool {
         let state = &mut self.state[node as usize];
         *state |= (*state & IN) << 1;
         *state != OUT
     }
     #[inline]
-    fn touch(&self, node: Node) -> u32 {
-        self.state[node as usize] as u32
+    fn prefetch(&self, node: Node) {
+        prefetch_index(&self.state, node as usize);
+        self.queue.prefetch(node);
     }
-    #[inline]
+    #[inline(always)]
     fn admit<G: Ghosts>(&mut self, _: &mut G, node: Node, _: Arrival) {
         self.counts[ADMITTED] += 1;
         self.state[node as usize] = IN;
         self.queue.push_back(0, node);
     }
-    #[inline]
+    #[inline(always)]
     fn victim(&mut self) -> Option<Node> {
         let mut node = self.hand.or_else(|| self.queue.front(0))?;
         while self.state[node as usize] == USED {
@@ -67,11 +69,11 @@ impl Policy for Sieve {
         self.take(node);
         if let Some(next) = self.hand {
             // the next victim will be looked for here: its entry is on its way into the cache until then
-            core::hint::black_box(self.queue.touch(next));
+            self.queue.prefetch(next);
         }
         Some(node)
     }
-    #[inline]
+    #[inline(always)]
     fn take(&mut self, node: Node) {
         self.counts[TAKEN] += 1;
         self.remove(node);

@@ -56,7 +56,7 @@ impl TwoQueues {
     fn set(&mut self, node: Node, state: u32) {
         *self.lists.word_mut(node, 0) = state;
     }
-    #[inline]
+    #[inline(always)]
     fn put(&mut self, node: Node, state: u32) {
         self.set(node, state);
         self.lists.push_back(state as usize - 1, node);
@@ -104,7 +104,7 @@ impl Policy for TwoQueues {
         self.kin = self.args.share("kin", memory);
         self.kout = self.args.share("kout", memory).min(self.ghosts);
     }
-    #[inline]
+    #[inline(always)]
     fn reference(&mut self, node: Node) -> bool {
         match self.lists.word(node, 0) {
             IN_A1_IN => true,
@@ -116,21 +116,21 @@ impl Policy for TwoQueues {
         }
     }
     #[inline]
-    fn touch(&self, node: Node) -> u32 {
-        self.lists.touch(node)
+    fn prefetch(&self, node: Node) {
+        self.lists.prefetch(node);
     }
     #[inline]
-    fn touch_beside(&self, node: Node) -> u32 {
-        self.lists.touch_beside(node)
+    fn prefetch_beside(&self, node: Node) {
+        self.lists.prefetch_beside(node);
     }
-    #[inline]
+    #[inline(always)]
     fn expect(&mut self, node: Node) {
         if self.lists.word(node, 0) == IN_A1_OUT {
             self.lists.remove(A1_OUT, node);
             self.set(node, COMING_BACK);
         }
     }
-    #[inline]
+    #[inline(always)]
     fn admit<G: Ghosts>(&mut self, _: &mut G, node: Node, _: Arrival) {
         if self.lists.word(node, 0) == COMING_BACK {
             self.counts[A1_OUT_TO_AM] += 1;
@@ -140,14 +140,14 @@ impl Policy for TwoQueues {
             self.put(node, IN_A1_IN);
         }
     }
-    #[inline]
+    #[inline(always)]
     fn victim(&mut self) -> Option<Node> {
         let from = if self.lists.len(A1_IN) > self.kin || self.lists.is_empty(AM) { A1_IN } else { AM };
         let node = self.lists.front(from)?;
         self.take(node);
         Some(node)
     }
-    #[inline]
+    #[inline(always)]
     fn take(&mut self, node: Node) {
         let (list, state, count) = match self.lists.word(node, 0) {
             IN_A1_IN => (A1_IN, TAKEN_FROM_A1_IN, A1_IN_TO_TRIAL),
@@ -169,7 +169,7 @@ impl Policy for TwoQueues {
             self.rescued(node);
         }
     }
-    #[inline]
+    #[inline(always)]
     fn evicted<G: Ghosts>(&mut self, ghosts: &mut G, node: Node) {
         if self.lists.word(node, 0) != TAKEN_FROM_A1_IN {
             self.counts[AM_EVICTED] += 1;
