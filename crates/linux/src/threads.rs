@@ -5,7 +5,7 @@
 //! program that closes every descriptor it does not know cannot close the pager's, and sees the numbers it would see without.
 
 use crate::daemon::Daemon;
-use crate::duty::Duty;
+use crate::duty::{Duty, SPIN_NS, Spinner};
 use crate::io::Engine;
 use crate::machine::{Machine, Served};
 use crate::reader::{Reader, TOKEN_OTHER};
@@ -45,6 +45,8 @@ pub fn handler(
     let mut waiting = 0;
     let mut readable = true;
     let mut polls = false;
+    let cpus: u32 = anywhere.iter().map(|word| word.count_ones()).sum();
+    let mut spinner = Spinner::default();
     while !machine.quit.load(Acquire) {
         if machine.is_frozen() && reader.in_flight() == 0 {
             futex_wait(&machine.frozen, 1, 10_000_000);
@@ -70,7 +72,11 @@ pub fn handler(
             machine.duty.wait(poller);
             continue;
         }
-        if !(readable && reader.in_flight() == 0) {
+        let idle = !(readable && reader.in_flight() == 0);
+        let spins = idle && polls && !Duty::binds(poller) && cpus > 1 && spinner.due();
+        if spins && spinner.found(reader.io.spin(SPIN_NS)) {
+            // what it is will be seen below
+        } else if idle {
             reader.io.wait(if waiting > 0 { Some(200_000) } else { Some(1_000_000_000) });
         }
         while let Some(done) = reader.io.completion() {
