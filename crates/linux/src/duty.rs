@@ -9,10 +9,11 @@
 //! A handler that is alone does not sleep at once when there is nothing to do. For [`SPIN_NS`] it looks again and again: a message comes soon
 //! if the program lives on its faults, and a fast device answers within that time, while to be woken costs 5 to 10 us each time. It takes a
 //! second CPU for as long as the program faults without pause; with one CPU, or two threads that fault, there is no spinning, and where it
-//! finds nothing it is done less and less.
+//! finds nothing, or others want the CPU, it is done less and less.
 //!
 //! Nothing but speed depends on it: whoever reads a message serves it, and at any time at least one handler polls.
 
+use crate::io::Spun;
 use crate::sys::{futex_wait, futex_wake};
 use core::sync::atomic::{AtomicU32, Ordering::*};
 
@@ -110,17 +111,21 @@ pub struct Spinner {
 }
 
 impl Spinner {
-    /// Whether it should this time. If so, [`Spinner::found`] is due.
+    /// Whether it should this time. If so, [`Spinner::note`] is due.
     pub fn due(&mut self) -> bool {
         let due = self.skip == 0;
         self.skip = self.skip.saturating_sub(1);
         due
     }
-    /// It has looked; returns its argument.
-    pub fn found(&mut self, something: bool) -> bool {
-        self.missed = if something { 0 } else { (self.missed + 1).min(MISSES) };
+    /// What came of it. Returns whether something was found.
+    pub fn note(&mut self, spun: Spun) -> bool {
+        self.missed = match spun {
+            Spun::Found => 0,
+            Spun::InVain => (self.missed + 1).min(MISSES),
+            Spun::Preempted => MISSES,
+        };
         self.skip = (1 << self.missed) - 1;
-        something
+        spun == Spun::Found
     }
 }
 
@@ -146,16 +151,17 @@ mod tests {
     #[test]
     fn who_finds_nothing_looks_less_and_less() {
         let mut spinner = Spinner::default();
-        let mut looks = |found, waits| {
+        let mut looks = |spun, waits| {
             let look = |_: &u32| {
                 let due = spinner.due();
-                due && (spinner.found(found) == found)
+                due && spinner.note(spun) == (spun == Spun::Found)
             };
             (0..waits).filter(look).count()
         };
-        assert_eq!(looks(true, 100), 100);
-        assert!(looks(false, 1000) < 25);
-        assert!(looks(true, 100) > 100 - 64, "it tries again, and finds something");
-        assert_eq!(looks(true, 100), 100);
+        assert_eq!(looks(Spun::Found, 100), 100);
+        assert!(looks(Spun::InVain, 1000) < 25);
+        assert!(looks(Spun::Found, 100) > 100 - 64, "it tries again, and finds something");
+        assert_eq!(looks(Spun::Found, 100), 100);
+        assert_eq!(looks(Spun::Preempted, 64), 1, "others want the CPU");
     }
 }

@@ -62,6 +62,20 @@ pub struct Done {
     pub result: Result<usize, Errno>,
 }
 
+/// What came of [`Io::spin`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Spun {
+    /// There is a completion.
+    Found,
+    /// There was none in that time.
+    InVain,
+    /// Others had the CPU meanwhile. Perhaps there is one.
+    Preempted,
+}
+
+/// Who could not look for so long did not have the CPU, in nanoseconds.
+const PREEMPTED_NS: u64 = 200_000;
+
 const WATCHES: usize = 4;
 /// The end of a watch; not reported.
 const TOKEN_REMOVED: u64 = u64::MAX;
@@ -212,24 +226,29 @@ impl Io {
         }
     }
 
-    /// Issues, then looks for a completion for `ns` nanoseconds without sleeping. Returns whether there is one; with plain I/O, which has
-    /// nothing to look at, not.
-    pub fn spin(&mut self, ns: u64) -> bool {
+    /// Issues, then looks for a completion for `ns` nanoseconds without sleeping. With plain I/O there is nothing to look at.
+    pub fn spin(&mut self, ns: u64) -> Spun {
         if !self.done.is_empty() {
-            return true;
+            return Spun::Found;
         }
-        let Kind::Uring(ring) = &mut self.kind else { return false };
-        let until = sys::now_ns() + ns;
+        let Kind::Uring(ring) = &mut self.kind else { return Spun::InVain };
+        let start = sys::now_ns();
+        let mut looked = start;
         loop {
             let issued = ring.submission().len() as u32;
             // Completions are put into the ring when this thread asks for them (see `new`), so looking is a call.
             // SAFETY: issues what was pushed, whose owners have promised that it lives, and waits for nothing.
             let _ = unsafe { ring.submitter().enter::<libc::sigset_t>(issued, 0, EnterFlags::GETEVENTS.bits(), None) };
-            if !ring.completion().is_empty() {
-                return true;
+            let now = sys::now_ns();
+            if now - looked > PREEMPTED_NS {
+                return Spun::Preempted;
             }
-            if sys::now_ns() > until {
-                return false;
+            looked = now;
+            if !ring.completion().is_empty() {
+                return Spun::Found;
+            }
+            if now - start > ns {
+                return Spun::InVain;
             }
         }
     }

@@ -44,6 +44,7 @@ pub fn handler(
     let mut deferred = [0usize; DEFERRED_MAX];
     let mut waiting = 0;
     let mut readable = true;
+    sys::take_short_slices();
     let mut polls = false;
     let cpus: u32 = anywhere.iter().map(|word| word.count_ones()).sum();
     let mut spinner = Spinner::default();
@@ -74,7 +75,7 @@ pub fn handler(
         }
         let idle = !(readable && reader.in_flight() == 0);
         let spins = idle && polls && !Duty::binds(poller) && cpus > 1 && spinner.due();
-        if spins && spinner.found(reader.io.spin(SPIN_NS)) {
+        if spins && spinner.note(reader.io.spin(SPIN_NS)) {
             // what it is will be seen below
         } else if idle {
             reader.io.wait(if waiting > 0 { Some(200_000) } else { Some(1_000_000_000) });
@@ -130,6 +131,7 @@ fn serve(machine: &Machine, reader: &mut Reader, addr: usize, deferred: &mut [us
 /// If its I/O cannot be set up.
 pub fn daemon(machine: &Machine, engine: Engine, ready: impl FnOnce()) -> Result<(), Errno> {
     let mut daemon = Daemon::new(machine, engine)?;
+    sys::take_short_slices();
     ready();
     daemon.run(machine);
     Ok(())
