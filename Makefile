@@ -27,6 +27,10 @@ lint: need-cargo need-cc
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS=-Dwarnings $(CARGO) doc --workspace --no-deps
+	@# fuzz targets are workspaces of their own; nothing is linked here, so the fuzzer itself need not be built
+	for fuzz in fuzz crates/trace/fuzz; do \
+		CUSTOM_LIBFUZZER_PATH=/none/libnone.a $(CARGO) clippy --manifest-path $$fuzz/Cargo.toml --target-dir target/fuzz -- -D warnings || exit 1; \
+	done
 
 soak: need-python build
 	$(PYTHON) scripts/soak.py

@@ -50,7 +50,7 @@ KERNEL_SWAP_BYTES = 3 << 30
 """Room for the largest program here several times over: the kernel must not fail for want of swap."""
 
 KERNEL_TIMEOUT_SECONDS = 300.0
-"""After which a program under the kernel's swap counts as not ending (issue 2 says five minutes)."""
+"""After which a program under the kernel's swap counts as not ending."""
 
 RUN_TIMEOUT_SECONDS = 900.0
 
@@ -65,7 +65,7 @@ MARKS = {
     ("region", "random"): 1.1,
     ("region", "hot-scan"): 1.5,
 }
-"""Least speed as a multiple of the kernel's (issue 2)."""
+"""Least speed as a multiple of the kernel's."""
 
 PROGRAM_MARK = 1.5
 FITS_MARK_PERCENT = 3.0

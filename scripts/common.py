@@ -37,7 +37,7 @@ MIB = 1 << 20
 
 ALLOWANCE_BYTES = 48 * MIB
 """What a run may take beyond its budget: program text, page cache, kernel memory and the pager's own.
-The one fixed allowance of issue 2; a memory cgroup of budget + ALLOWANCE_BYTES must never kill anybody."""
+The one fixed allowance; a memory cgroup of budget + ALLOWANCE_BYTES must never kill anybody."""
 
 SAMPLE_SECONDS = 0.02
 """How often a cgroup's anonymous memory is looked at; the kernel keeps a peak only of everything together."""
@@ -333,7 +333,7 @@ STATS_KEYS = (
     "readahead_used",
     "wall_seconds",
 )
-"""What `--stats-file` promises to hold at least (issue 2, part 5)."""
+"""What `--stats-file` promises to hold at least (README)."""
 
 
 @dataclass

@@ -12,7 +12,7 @@ and a case passes when the program ends well, its output is the same byte for by
 is left, its resident size stays within budget + 48 MiB, and, in a cgroup, nobody was killed.
 
     scripts/programs.py --profile quick     small inputs, a few minutes: part of `make test`
-    scripts/programs.py --profile full      the sizes of issue 2
+    scripts/programs.py --profile full      sizes of real jobs, an hour or more
     scripts/programs.py --only sort --case half --keep
 
 A program that is not installed is a counted skip, and with --strict or CI=true a failure. Cases in a cgroup need
@@ -97,9 +97,9 @@ def batch(
 
 
 def programs(profile: str) -> list[Program]:
-    """All programs of issue 2.
+    """All programs.
 
-    The quick profile keeps every command but for the compressors' levels: at the levels of the issue they spend
+    The quick profile keeps every command but for the compressors' levels: at the levels of the full profile they spend
     minutes of computing on the few megabytes of memory that are to be paged.
     """
     quick = profile == "quick"

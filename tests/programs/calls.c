@@ -101,9 +101,37 @@ int main(void) {
     expect(sbrk(-16 * MIB) != (void *)-1 && sbrk(16 * MIB) == heap, "brk down and up");
     for (long i = 0; i < 16 * MIB; i += PAGE) expect(heap[i] == 0, "a heap that grew again is zero");
 
-    pid_t child;
-    char *args[] = {"sh", "-c", "exit 5", 0};
+    /* a page of the kind in which libraries keep the state of random number generators: absent, in memory, moved, kept after all, new */
+    unsigned char *secret = map(4 * MIB), *kept = map(2 * MIB), *gone = map(MIB);
+    expect(madvise(secret, 4 * MIB, MADV_WIPEONFORK) == 0 && madvise(gone, MIB, MADV_WIPEONFORK) == 0, "MADV_WIPEONFORK");
+    expect(madvise(kept, 2 * MIB, MADV_WIPEONFORK) == 0 && madvise(kept, MIB, MADV_KEEPONFORK) == 0, "MADV_KEEPONFORK");
+    fill(secret, 4 * MIB, 3);
+    fill(kept, 2 * MIB, 9);
+    pressure();
+    secret = mremap(secret, 4 * MIB, 6 * MIB, MREMAP_MAYMOVE);
+    expect(secret != MAP_FAILED, "mremap of what is to be wiped");
+    fill(secret + 4 * MIB, 2 * MIB, 8);
+    expect(mmap(gone, MIB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == gone, "MAP_FIXED");
+    fill(gone, MIB, 4);
+    pressure();
+    expect(holds(secret, MIB, 3), "what is to be wiped comes back");
+    pid_t child = fork();
+    if (child == 0) {
+        for (long i = 0; i < 6 * MIB; i++)
+            expect(secret[i] == 0, "a child finds what is to be wiped empty");
+        for (long i = MIB; i < 2 * MIB; i++) expect(kept[i] == 0, "a child finds the rest empty");
+        expect(holds(kept, MIB, 9), "a child finds what is to be kept");
+        expect(holds(gone, MIB, 4), "a child finds what was mapped over it");
+        fill(secret, 6 * MIB, 6);
+        pressure();
+        expect(holds(secret, 6 * MIB, 6), "a child may use what was wiped");
+        _exit(7);
+    }
     int status;
+    expect(waitpid(child, &status, 0) == child && WEXITSTATUS(status) == 7, "a child with wiped memory");
+    expect(holds(secret, 4 * MIB, 3) && holds(secret + 4 * MIB, 2 * MIB, 8), "a parent keeps what its child found empty");
+
+    char *args[] = {"sh", "-c", "exit 5", 0};
     expect(posix_spawnp(&child, "sh", 0, 0, args, environ) == 0 && waitpid(child, &status, 0) == child && WEXITSTATUS(status) == 5, "posix_spawn");
     if ((child = vfork()) == 0) _exit(6);
     expect(waitpid(child, &status, 0) == child && WEXITSTATUS(status) == 6, "vfork");

@@ -1,4 +1,4 @@
-"""The Python job of issue 2: a dict of strings, a list of floats, look-ups at random.
+"""A Python job: a dict of strings, a list of floats, look-ups at random.
 
 It is a program as people write them: many small objects, reference counts that dirty a page on every read, and
 look-ups that touch the hash table, the key and the value, each on a page of its own. What it prints depends on

@@ -128,12 +128,10 @@ fn build_mix() {
         })
         .take(QUESTIONS as usize)
     };
-    let mut lookups = 0;
+    let lookups: u32 = clusters().map(|page| page_by_page(&pager, page, 32, 32).1).sum();
     let each = &mut || {
         for page in clusters() {
-            for k in 0..33 {
-                lookups += black_box(page_by_page(&pager, page.offset(k), 32, 32)).1;
-            }
+            (0..33).for_each(|k| _ = black_box(page_by_page(&pager, page.offset(k), 32, 32)));
         }
     };
     let asked_once = &mut || clusters().for_each(|page| _ = black_box(page_by_page(&pager, page, 32, 32)));
@@ -145,6 +143,7 @@ fn build_mix() {
     println!("| page by page, asked for each page | page by page, asked once per cluster | one lookup per cluster | ratios |");
     println!("| --- | --- | --- | --- |");
     println!("| {each:.0} | {asked_once:.0} | {one:.0} | {:.0}x, {:.1}x |", each / one, asked_once / one);
+    println!("\nPage by page a question is {:.1} lookups there.", f64::from(lookups) / QUESTIONS as f64);
 }
 
 /// The yardstick: a list that is walked from where the last lookup of any task ended.

@@ -492,6 +492,11 @@ impl Agent {
         });
     }
 
+    /// MADV_WIPEONFORK, MADV_KEEPONFORK. Returns `false` if there is no room to remember it.
+    pub fn wipe_on_fork(&'static self, start: usize, end: usize, wipe: bool) -> bool {
+        self.stacks.run(move || self.machine.wipe_on_fork(start, end, wipe))
+    }
+
     /// Pages of a thread's descriptor.
     pub fn wire_descriptor(&'static self, at: usize, len: usize) {
         self.stacks.run(move || self.machine.wire_addresses(ObjectId(0), 0, at, at + len));
@@ -861,6 +866,7 @@ impl Agent {
             pool.set_budget(core.vm.limit());
             pool.refill(&mut core.vm);
         }
+        machine.wipe(map, core);
         Ok(())
     }
 

@@ -178,6 +178,12 @@ impl Compressed {
         vm.charge(self.buffer_pages);
         self.set_budget(vm.limit());
         self.refill(vm);
+        // At once, and above the budget if there is no frame: without any credit nothing could be stored that would make room for it. What
+        // is charged is not resident before pages are stored, and those give back more.
+        let mut pool = self.pool.lock();
+        let missing = reserve_pages(vm.limit()).min(pool.limit()).saturating_sub(pool.credit());
+        vm.charge(missing as u32);
+        pool.add_credit(missing);
         Ok(device)
     }
 
@@ -435,5 +441,21 @@ mod tests {
         }
         compressed.load(1000, &mut back);
         assert_eq!(back, [0; PAGE_SIZE], "there is none");
+    }
+
+    /// A device that was added while no frame was free had nothing to grow of, and the file was taken away next: nothing could be stored
+    /// any more, nothing came free, and the swapoff ended itself after three seconds.
+    #[test]
+    fn added_to_full_memory_it_can_still_take_pages() {
+        let config = overspill_swap::Config { pages_max: 10_000, slots_max: 10_000, devices_max: 2, extents_max: 0 };
+        let counters = Box::leak(Box::<overspill_vm::counters::Counters>::default());
+        let mut vm =
+            Vm::new(overspill_vm::Config::new(8192, 10_000), SwapPager::new(config), counters).expect("a good configuration");
+        vm.charge(vm.available());
+        let compressed = Compressed::new(8 << 20, 8192, 10_000).expect("memory");
+        compressed.enter(&mut vm, 0).expect("room for a device");
+        assert_eq!(compressed.pool.lock().credit(), reserve_pages(8192));
+        let noise: PageBytes = core::array::from_fn(|i| if i < 3000 { ((i * i) >> 5) as u8 } else { 0 });
+        compressed.store(0, Packer::new().pack(&noise)).expect("there is credit");
     }
 }

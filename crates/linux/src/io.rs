@@ -4,7 +4,7 @@
 //! transfer when it is issued. Neither allocates after construction.
 
 use crate::sys::{self, Errno, IoVec, sys};
-use io_uring::{IoUring, cqueue, opcode, types};
+use io_uring::{EnterFlags, IoUring, cqueue, opcode, types};
 use std::collections::VecDeque;
 
 /// Which engine to use.
@@ -208,6 +208,28 @@ impl Io {
                         self.done.push_back(Done { token: *token, result: Ok(0) });
                     }
                 }
+            }
+        }
+    }
+
+    /// Issues, then looks for a completion for `ns` nanoseconds without sleeping. Returns whether there is one; with plain I/O, which has
+    /// nothing to look at, not.
+    pub fn spin(&mut self, ns: u64) -> bool {
+        if !self.done.is_empty() {
+            return true;
+        }
+        let Kind::Uring(ring) = &mut self.kind else { return false };
+        let until = sys::now_ns() + ns;
+        loop {
+            let issued = ring.submission().len() as u32;
+            // Completions are put into the ring when this thread asks for them (see `new`), so looking is a call.
+            // SAFETY: issues what was pushed, whose owners have promised that it lives, and waits for nothing.
+            let _ = unsafe { ring.submitter().enter::<libc::sigset_t>(issued, 0, EnterFlags::GETEVENTS.bits(), None) };
+            if !ring.completion().is_empty() {
+                return true;
+            }
+            if sys::now_ns() > until {
+                return false;
             }
         }
     }

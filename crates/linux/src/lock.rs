@@ -3,21 +3,22 @@
 //! std's locks would do but for their poisoning, which asks thread-local storage whether the thread is panicking: pager threads of
 //! the agent have none. `parking_lot` allocates when a thread first blocks.
 //!
-//! Lock order, outer to inner: [`Mutex`] `swapping` (never waited for but by a fork) -> [`RwLock`] `map` -> [`Mutex`] `core`. Nothing else is taken under `core`. No lock is held over
-//! device I/O, but `map` (exclusive) over the allocation of more blocks for a swap file, once per 64 MiB. `map` is held (shared) over
-//! the userfaultfd calls that fill or take pages, which sleep only for the kernel's own memory locks.
+//! What is done with their words is in `protocol.rs`, where loom tries all orders of it.
+//!
+//! Lock order, outer to inner: [`Mutex`] `swapping` (never waited for but by a fork) -> [`RwLock`] `map` -> [`Mutex`] `core`. No lock
+//! is held over device I/O, but `map` (exclusive) over the allocation of more blocks for a swap file, once per 64 MiB. `map` is held
+//! (shared) over the userfaultfd calls that fill or take pages, which sleep only for the kernel's own memory locks.
 
-use crate::sys::{futex_wait, futex_wake};
+mod protocol;
+
 use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};
-use core::sync::atomic::{AtomicU32, Ordering::*};
+use protocol::{RawMutex, RawRwLock};
 
-const SPINS: u32 = 100;
-
-/// Mutual exclusion. 0 free, 1 held, 2 held and waited for (Drepper, "Futexes are tricky", 2011, section 5).
+/// Mutual exclusion.
 #[derive(Debug)]
 pub struct Mutex<T> {
-    state: AtomicU32,
+    raw: RawMutex,
     value: UnsafeCell<T>,
 }
 
@@ -29,45 +30,25 @@ unsafe impl<T: Send> Send for Mutex<T> {}
 impl<T> Mutex<T> {
     /// A free lock around `value`.
     pub const fn new(value: T) -> Self {
-        Mutex { state: AtomicU32::new(0), value: UnsafeCell::new(value) }
+        Mutex { raw: RawMutex::new(), value: UnsafeCell::new(value) }
     }
     /// Takes the lock; waits for it.
     #[inline]
     pub fn lock(&self) -> MutexGuard<'_, T> {
-        if self.state.compare_exchange(0, 1, Acquire, Relaxed).is_err() {
-            self.lock_slow();
-        }
+        self.raw.lock();
         MutexGuard(self)
     }
     /// Takes the lock if it is free.
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
         // Only then: a guard that is made and dropped again would give somebody else's lock back.
-        self.state.compare_exchange(0, 1, Acquire, Relaxed).is_ok().then(|| MutexGuard(self))
-    }
-    #[cold]
-    fn lock_slow(&self) {
-        for _ in 0..SPINS {
-            if self.state.load(Relaxed) == 0 && self.state.compare_exchange(0, 1, Acquire, Relaxed).is_ok() {
-                return;
-            }
-            core::hint::spin_loop();
-        }
-        while self.state.swap(2, Acquire) != 0 {
-            futex_wait(&self.state, 2, u64::MAX);
-        }
+        self.raw.try_lock().then(|| MutexGuard(self))
     }
     /// In the child of a fork, whose only thread does not hold the lock: whoever held it in the parent is not here.
     ///
     /// # Safety
     /// So it is, and the value is as good as one that nobody was changing.
     pub unsafe fn forked(&self) {
-        self.state.store(0, Relaxed);
-    }
-    fn unlock(&self) {
-        // Release pairs with the Acquire of the next holder.
-        if self.state.swap(0, Release) == 2 {
-            futex_wake(&self.state, 1);
-        }
+        self.raw.reset();
     }
 }
 
@@ -90,23 +71,16 @@ impl<T> DerefMut for MutexGuard<'_, T> {
 }
 impl<T> Drop for MutexGuard<'_, T> {
     fn drop(&mut self) {
-        self.0.unlock();
+        self.0.raw.unlock();
     }
 }
 
 /// Shared or exclusive. A waiting writer keeps new readers out, so that events are never starved by faults.
-///
-/// `state`: number of readers, or `WRITER`. `writers`: how many wait or hold. `turn`: bumped at every release, for sleepers.
 #[derive(Debug)]
 pub struct RwLock<T> {
-    state: AtomicU32,
-    writers: AtomicU32,
-    turn: AtomicU32,
-    sleepers: AtomicU32,
+    raw: RawRwLock,
     value: UnsafeCell<T>,
 }
-
-const WRITER: u32 = u32::MAX;
 
 // SAFETY: readers share T, one writer has it alone.
 unsafe impl<T: Send + Sync> Sync for RwLock<T> {}
@@ -116,68 +90,21 @@ unsafe impl<T: Send> Send for RwLock<T> {}
 impl<T> RwLock<T> {
     /// A free lock around `value`.
     pub const fn new(value: T) -> Self {
-        RwLock {
-            state: AtomicU32::new(0),
-            writers: AtomicU32::new(0),
-            turn: AtomicU32::new(0),
-            sleepers: AtomicU32::new(0),
-            value: UnsafeCell::new(value),
-        }
-    }
-    fn try_read(&self) -> bool {
-        if self.writers.load(Relaxed) != 0 {
-            return false;
-        }
-        let n = self.state.load(Relaxed);
-        n != WRITER && self.state.compare_exchange(n, n + 1, Acquire, Relaxed).is_ok()
-    }
-    fn wait(&self, mut ready: impl FnMut() -> bool) {
-        for _ in 0..SPINS {
-            if ready() {
-                return;
-            }
-            core::hint::spin_loop();
-        }
-        loop {
-            // SeqCst orders this count before the look at `turn`, against release()'s bump of `turn` before its look at the count:
-            // one of the two sees the other, so no wake is lost.
-            self.sleepers.fetch_add(1, SeqCst);
-            let turn = self.turn.load(SeqCst);
-            if ready() {
-                self.sleepers.fetch_sub(1, Relaxed);
-                return;
-            }
-            futex_wait(&self.turn, turn, u64::MAX);
-            self.sleepers.fetch_sub(1, Relaxed);
-        }
-    }
-    fn released(&self) {
-        self.turn.fetch_add(1, SeqCst);
-        if self.sleepers.load(SeqCst) != 0 {
-            futex_wake(&self.turn, i32::MAX as u32);
-        }
+        RwLock { raw: RawRwLock::new(), value: UnsafeCell::new(value) }
     }
     /// In the child of a fork, whose only thread holds the lock exclusively: whoever waited for it in the parent is not here, and must
     /// not keep readers out.
     pub fn forked(&self) {
-        assert_eq!(self.state.load(Relaxed), WRITER);
-        self.writers.store(1, Relaxed);
-        self.sleepers.store(0, Relaxed);
+        self.raw.reset_waiters();
     }
     /// Takes the lock shared; waits for it.
     pub fn read(&self) -> ReadGuard<'_, T> {
-        if !self.try_read() {
-            self.wait(|| self.try_read());
-        }
+        self.raw.read();
         ReadGuard(self)
     }
     /// Takes the lock exclusively; waits for it.
     pub fn write(&self) -> WriteGuard<'_, T> {
-        self.writers.fetch_add(1, Relaxed);
-        let take = || self.state.compare_exchange(0, WRITER, Acquire, Relaxed).is_ok();
-        if !take() {
-            self.wait(take);
-        }
+        self.raw.write();
         WriteGuard(self)
     }
 }
@@ -211,18 +138,12 @@ impl<T> DerefMut for WriteGuard<'_, T> {
 }
 impl<T> Drop for ReadGuard<'_, T> {
     fn drop(&mut self) {
-        // Release pairs with the Acquire of the writer that comes next.
-        if self.0.state.fetch_sub(1, Release) == 1 {
-            self.0.released();
-        }
+        self.0.raw.unlock_read();
     }
 }
 impl<T> Drop for WriteGuard<'_, T> {
     fn drop(&mut self) {
-        self.0.writers.fetch_sub(1, Relaxed);
-        // Release pairs with the Acquire of whoever comes next.
-        self.0.state.store(0, Release);
-        self.0.released();
+        self.0.raw.unlock_write();
     }
 }
 
@@ -240,7 +161,7 @@ mod tests {
             let lock = lock.clone();
             move || *lock.write() += 1
         });
-        while lock.writers.load(Relaxed) < 2 {
+        while lock.raw.writers() < 2 {
             std::thread::yield_now();
         }
         // SAFETY: the child only looks at the lock, which no other thread of its has, and ends without running anything else.
@@ -249,7 +170,7 @@ mod tests {
                 lock.forked();
                 drop(guard);
                 // SAFETY: ends the child.
-                unsafe { libc::_exit(!lock.try_read() as i32) }
+                unsafe { libc::_exit(!lock.raw.try_read() as i32) }
             }
             child => {
                 let mut status = 0;

@@ -69,6 +69,8 @@ impl Core {
 pub struct Space {
     /// Who serves which address.
     pub ranges: RangeMap,
+    /// What a forked child is to find empty (MADV_WIPEONFORK), whoever serves it.
+    pub wiped: RangeMap,
     /// Discards that may be under way.
     pub discards: crate::space::Discards,
     /// The address of page 0 of each object.

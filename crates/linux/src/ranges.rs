@@ -9,6 +9,8 @@ use overspill_vm::types::{ObjectId, PAGE_SHIFT, PAGE_SIZE, PageId};
 
 /// The most ranges. The kernel allows a process 65,530 mappings by default; ranges are merged like mappings.
 pub const RANGES_MAX: usize = 65_536;
+/// The most ranges that are empty in forked children. Libraries have a page or two each.
+pub const WIPED_MAX: usize = 1024;
 
 /// Who serves a range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -63,9 +65,9 @@ pub struct RangeMap {
 }
 
 impl RangeMap {
-    /// Empty, with room for [`RANGES_MAX`].
-    pub fn new() -> Self {
-        RangeMap { ranges: Vec::with_capacity(RANGES_MAX) }
+    /// Empty, with room for so many ranges.
+    pub fn new(ranges_max: usize) -> Self {
+        RangeMap { ranges: Vec::with_capacity(ranges_max) }
     }
 
     /// The range that holds `addr`.
@@ -149,12 +151,6 @@ impl RangeMap {
     }
 }
 
-impl Default for RangeMap {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -165,7 +161,7 @@ mod tests {
     /// overlapped the range it lay in: the handler went round for ever with the map locked.
     #[test]
     fn an_empty_stretch_overlaps_nothing() {
-        let mut map = RangeMap::new();
+        let mut map = RangeMap::new(RANGES_MAX);
         assert!(map.insert(Range { start: 0, end: 100 * PAGE_SIZE, kind: Kind::Managed, object: ObjectId(0), origin: 0 }));
         assert_eq!(map.overlap(20 * PAGE_SIZE, 20 * PAGE_SIZE, Kind::Managed), None);
     }
@@ -173,7 +169,7 @@ mod tests {
     proptest! {
         #[test]
         fn as_a_map_of_pages(ops in proptest::collection::vec((any::<bool>(), 0usize..64, 1usize..10, any::<bool>()), 1..100)) {
-            let mut map = RangeMap::new();
+            let mut map = RangeMap::new(RANGES_MAX);
             let mut model = BTreeMap::new();
             for (add, first, len, managed) in ops {
                 let (start, end) = (first * PAGE_SIZE, (first + len) * PAGE_SIZE);

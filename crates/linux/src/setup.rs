@@ -10,7 +10,7 @@ use crate::io::Engine;
 use crate::lock::{Mutex, RwLock};
 use crate::machine::{Core, Delivery, Inject, Machine, Space, ZEROES_PAGES};
 use crate::park::Park;
-use crate::ranges::RangeMap;
+use crate::ranges::{RANGES_MAX, RangeMap, WIPED_MAX};
 use crate::reader;
 use crate::swap_file::{DeviceName, SwapFile};
 use crate::sys::{self, Errno};
@@ -274,7 +274,8 @@ pub fn machine(options: &Options<'_>, status: &'static Status) -> Result<Machine
     let has_pool = AtomicBool::new(pool.is_some());
     let core = Core { vm, park: Park::new(area as usize, places, frames), drops: Vec::with_capacity(places as usize) };
     let space = Space {
-        ranges: RangeMap::new(),
+        ranges: RangeMap::new(RANGES_MAX),
+        wiped: RangeMap::new(WIPED_MAX),
         discards: crate::space::Discards::new(),
         origins: vec![0; options.objects_max as usize],
         program,

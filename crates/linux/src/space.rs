@@ -4,7 +4,7 @@
 //! everything fits, the program runs at the kernel's speed and the promise still holds. When frames get short, all native ranges are
 //! adopted: registered, and their present pages taken over one by one.
 
-use crate::machine::{Machine, Space};
+use crate::machine::{Core, Machine, Space};
 use crate::ranges::{Kind, Range};
 use crate::sys::{self, sys};
 use crate::uffd::{Event, Message};
@@ -164,6 +164,7 @@ impl Machine {
         self.status.counters.events.add(1);
         match event {
             Event::Unmap(start, end) => {
+                map.wiped.remove(start, end, |_| {});
                 let mut pieces = [None; 32];
                 loop {
                     let mut n = 0;
@@ -205,6 +206,11 @@ impl Machine {
                 map.ranges.remove(to, to + len, |_| {});
                 let _ = map.ranges.insert(moved);
                 self.core.lock().vm.rename_range(r.page(from), moved.page(to), (len >> PAGE_SHIFT) as u64);
+                while let Some(w) = map.wiped.overlap(from, from + len, Kind::Managed) {
+                    let piece = Range { start: w.start.max(from), end: w.end.min(from + len), ..w };
+                    map.wiped.remove(piece.start, piece.end, |_| {});
+                    let _ = map.wiped.insert(Range { start: piece.start - from + to, end: piece.end - from + to, ..w });
+                }
             }
             Event::Fault(..) | Event::Other => {}
         }
@@ -226,10 +232,33 @@ impl Machine {
         self.drop_places(map, true);
     }
 
+    /// The program wants (or no longer wants) its forked children to find the range empty: MADV_WIPEONFORK, MADV_KEEPONFORK, for which
+    /// there are no events. Returns `false` if there is no room to remember it.
+    #[must_use]
+    pub fn wipe_on_fork(&self, start: usize, end: usize, wipe: bool) -> bool {
+        let mut map = self.map.write();
+        map.wiped.remove(start, end, |_| {});
+        !wipe || start >= end || map.wiped.insert(Range { start, end, kind: Kind::Managed, object: ObjectId(0), origin: 0 })
+    }
+
+    /// In a fork's child: what is to be empty there is. The kernel has done it with what was mapped; the pager's share is what was not.
+    pub fn wipe(&self, map: &Space, core: &mut Core) {
+        for w in map.wiped.iter() {
+            let mut at = w.start;
+            while let Some(r) = map.ranges.overlap(at, w.end, Kind::Managed) {
+                let piece = Range { start: r.start.max(at), end: r.end.min(w.end), ..r };
+                Self::give_up_of(core, piece, false);
+                at = piece.end;
+            }
+        }
+    }
+
     /// The pages of a piece are given up: their content is forgotten. `keep_mapped`: but for those that are mapped.
     fn give_up(&self, piece: Range, keep_mapped: bool) {
-        let mut core = self.core.lock();
-        let core = &mut *core;
+        Self::give_up_of(&mut self.core.lock(), piece, keep_mapped);
+    }
+
+    fn give_up_of(core: &mut Core, piece: Range, keep_mapped: bool) {
         let (vm, park, drops) = (&mut core.vm, &mut core.park, &mut core.drops);
         let mut parked = 0;
         let forget = |frame| {
@@ -321,6 +350,7 @@ impl Machine {
 
     /// Native ranges in `start..end` are gone (no event tells of them).
     pub fn drop_native(&self, map: &mut Space, start: usize, end: usize) {
+        map.wiped.remove(start, end, |_| {});
         let mut at = start;
         while let Some(r) = map.ranges.overlap(at, end, Kind::Native) {
             let (from, to) = (r.start.max(at), r.end.min(end));
@@ -346,7 +376,11 @@ impl Machine {
         if map.ranges.find(new).is_some_and(|r| r.kind == Kind::Managed) {
             let (start, end) = (new + old_len, new + new_len);
             self.drop_native(&mut map, start, end);
-            self.manage(&mut map, Range { start, end, kind: Kind::Managed, object: ObjectId(0), origin: 0 });
+            let grown = Range { start, end, kind: Kind::Managed, object: ObjectId(0), origin: 0 };
+            self.manage(&mut map, grown);
+            if map.wiped.find(start - 1).is_some() {
+                let _ = map.wiped.insert(grown); // it joins
+            }
         }
     }
 

@@ -5,7 +5,7 @@
 //! program that closes every descriptor it does not know cannot close the pager's, and sees the numbers it would see without.
 
 use crate::daemon::Daemon;
-use crate::duty::Duty;
+use crate::duty::{Duty, SPIN_NS, Spinner};
 use crate::io::Engine;
 use crate::machine::{Machine, Served};
 use crate::reader::{Reader, TOKEN_OTHER};
@@ -45,6 +45,8 @@ pub fn handler(
     let mut waiting = 0;
     let mut readable = true;
     let mut polls = false;
+    let cpus: u32 = anywhere.iter().map(|word| word.count_ones()).sum();
+    let mut spinner = Spinner::default();
     while !machine.quit.load(Acquire) {
         if machine.is_frozen() && reader.in_flight() == 0 {
             futex_wait(&machine.frozen, 1, 10_000_000);
@@ -70,7 +72,11 @@ pub fn handler(
             machine.duty.wait(poller);
             continue;
         }
-        if !(readable && reader.in_flight() == 0) {
+        let idle = !(readable && reader.in_flight() == 0);
+        let spins = idle && polls && !Duty::binds(poller) && cpus > 1 && spinner.due();
+        if spins && spinner.found(reader.io.spin(SPIN_NS)) {
+            // what it is will be seen below
+        } else if idle {
             reader.io.wait(if waiting > 0 { Some(200_000) } else { Some(1_000_000_000) });
         }
         while let Some(done) = reader.io.completion() {
@@ -129,8 +135,9 @@ pub fn daemon(machine: &Machine, engine: Engine, ready: impl FnOnce()) -> Result
     Ok(())
 }
 
-/// Bytes of a bare thread's stack.
+/// Bytes of a bare thread's stack, and of the page below it that ends a thread which needs more, before it writes over anything.
 const STACK: usize = 256 << 10;
+const GUARD: usize = 4096;
 /// Bytes of its thread-local block: room below for libc's static thread-locals (errno), above for the thread descriptor's head.
 const TLS_BELOW: usize = 48 << 10;
 const TLS_ABOVE: usize = 16 << 10;
@@ -145,7 +152,9 @@ const TLS_ABOVE: usize = 16 << 10;
 /// # Safety
 /// `entry` must not use Rust's or libc's thread-local storage beyond errno, must not unwind, and `arg` must stay valid for it.
 pub unsafe fn spawn_bare(entry: extern "C" fn(*mut c_void) -> !, arg: *mut c_void, share_files: bool) -> Result<u32, Errno> {
-    let stack = sys::map_anonymous(STACK)?;
+    let stack = sys::map_anonymous(GUARD + STACK)?;
+    // SAFETY: the lowest page of our own fresh mapping.
+    unsafe { sys::syscall6(libc::SYS_mprotect, stack as usize, GUARD, libc::PROT_NONE as usize, 0, 0, 0)? };
     let tls = sys::map_anonymous(TLS_BELOW + TLS_ABOVE)?;
     // SAFETY: both are our own fresh mappings. The block's head holds what code compiled for x86-64 ELF reads relative to fs: the self
     // pointers (0, 16), the dynamic thread vector (8, the caller's: only a dying thread's panic looks at it), the stack protector's
@@ -160,7 +169,7 @@ pub unsafe fn spawn_bare(entry: extern "C" fn(*mut c_void) -> !, arg: *mut c_voi
         head.add(2).write(head as usize);
         head.add(5).write(canary);
         head.add(6).write(guard);
-        let top = stack.add(STACK) as *mut usize;
+        let top = stack.add(GUARD + STACK) as *mut usize;
         top.sub(1).write(entry as usize);
         top.sub(2).write(arg as usize);
     }
@@ -183,7 +192,7 @@ pub unsafe fn spawn_bare(entry: extern "C" fn(*mut c_void) -> !, arg: *mut c_voi
             "2:",
             inlateout("rax") libc::SYS_clone as isize => ret,
             in("rdi") flags as usize,
-            in("rsi") stack as usize + STACK - 16,
+            in("rsi") stack as usize + GUARD + STACK - 16,
             in("rdx") 0usize,
             in("r10") 0usize,
             in("r8") tls as usize + TLS_BELOW,

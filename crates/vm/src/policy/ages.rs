@@ -14,7 +14,10 @@
 //! "a single, two-stage queue", and so it is one here. The active ring is scanned when the inactive queue is short, not by a timer.
 //! A page's scans between two touches are bounded by the binary logarithm of its age, so a victim costs O(1) amortised.
 //!
-//! Live a touch is seen only on trial, so an age says nothing that the place in the ring does not say, and a rule may do without.
+//! Live a touch is seen only on trial, so an age says nothing that the place in the ring does not say, and a rule may do without. A rule that
+//! *spares* has this instead: a page that is touched on one trial after another is spared its next round of the ring, then two, four and
+//! eight of them, because each trial costs a move out of sight and a soft fault to learn what is known already. At most
+//! [`SPARED_IN_A_ROW`] are spared before one is taken, so a victim costs O(1).
 
 use super::{Args, Arrival, Ghosts, Node, Param, Policy, See, Setup, Values};
 use crate::page_queue::{ListId, Lists};
@@ -52,6 +55,8 @@ pub trait Rule: Clone + Send + 'static {
     const TOUCH_DEACTIVATES: bool = false;
     /// Whether live the ages are kept too.
     const AGES_LIVE: bool = false;
+    /// Whether live pages are spared rounds of the ring for what they have shown on earlier trials.
+    const SPARES: bool = false;
     /// The age with which a page comes from the inactive queue to the ring. Its mark comes along, so the next scan adds to that. 2.4.5
     /// left the age alone, which is zero there; the use-once patch adds "page->age = PAGE_AGE_START" in both places.
     const RESCUED_AGE: u32 = AGE_START;
@@ -75,6 +80,14 @@ pub const REFAULT: Param = Param {
     help: "live: a page that comes back after fewer evictions than so many times the memory starts on the active ring; 0: none does",
 };
 
+/// The parameter of those whose inactive queue is shorter live.
+pub const QUEUE: Param = Param {
+    key: "queue",
+    default: "0.1",
+    values: Values::Number(0.01, 0.99),
+    help: "live: as `inactive`, without the trial, which is a second such queue behind it",
+};
+
 /// A policy over these lists.
 #[derive(Clone, Debug)]
 pub struct Aged<R> {
@@ -87,6 +100,8 @@ pub struct Aged<R> {
     refault: (f64, u32),
     /// Whether pages have ages.
     ages: bool,
+    /// Whether pages are spared rounds.
+    spares: bool,
     counts: [u64; 10],
     rule: PhantomData<R>,
 }
@@ -102,6 +117,13 @@ const USED: u32 = 4;
 const FRESH: u32 = 8;
 const DIRTY: u32 = 16;
 const AGE_SHIFT: u32 = 8;
+/// Where pages are spared, the age is the round of the ring in which a page is put on trial again, counted down, and these bits say what it
+/// was at first. They outlast the trial.
+const EARNED_SHIFT: u32 = 16;
+const EARNED: u32 = 0xF << EARNED_SHIFT;
+const EARNED_MAX: u32 = 8;
+/// So many pages are spared before one is taken all the same.
+const SPARED_IN_A_ROW: u32 = 32;
 
 const NEW_TO_ACTIVE: usize = 0;
 const NEW_TO_INACTIVE: usize = 1;
@@ -127,21 +149,25 @@ impl<R: Rule> Aged<R> {
     /// One active page goes to the inactive queue. Returns whether there was one.
     #[inline]
     fn deactivate(&mut self) -> bool {
+        let mut spared = 0;
         while let Some(node) = self.lists.pop_front(ACTIVE) {
             let word = self.lists.word(node, 0);
-            let mut age = word >> AGE_SHIFT;
-            if self.ages {
+            let mut age = (word & !EARNED) >> AGE_SHIFT;
+            if self.spares {
+                age = if spared < SPARED_IN_A_ROW { age.saturating_sub(1) } else { 0 };
+                spared += 1;
+            } else if self.ages {
                 age = if word & USED != 0 { (age + AGE_ADVANCE).min(AGE_MAX) } else { age / 2 };
             } else {
                 age = 0;
             }
             if age == 0 {
                 self.counts[ACTIVE_TO_INACTIVE] += 1;
-                self.put(node, IDLE, word & DIRTY);
+                self.put(node, IDLE, word & (DIRTY | EARNED));
                 return true;
             }
             self.counts[ACTIVE_TO_ACTIVE] += 1;
-            self.put(node, ACTIVE, word & DIRTY | age << AGE_SHIFT);
+            self.put(node, ACTIVE, word & (DIRTY | EARNED) | age << AGE_SHIFT);
         }
         false
     }
@@ -177,12 +203,15 @@ impl<R: Rule> Policy for Aged<R> {
 
     fn new(args: &Args, setup: &Setup) -> Self {
         let optional = |key| if R::PARAMS.iter().any(|param| param.key == key) { args.number(key) } else { 0.0 };
+        let live = setup.see == See::Trials;
+        let inactive = if live && R::SPARES { args.number("queue") } else { args.number("inactive") };
         let mut this = Aged {
             lists: Lists::new(setup.nodes as usize),
-            inactive_permille: (args.number("inactive") * 1000.0).round() as u32,
+            inactive_permille: (inactive * 1000.0).round() as u32,
             window: (optional("window"), 0),
-            refault: (if setup.see == See::Trials { optional("refault") } else { 0.0 }, 0),
-            ages: setup.see == See::All || R::AGES_LIVE,
+            refault: (if live { optional("refault") } else { 0.0 }, 0),
+            ages: !live || R::AGES_LIVE,
+            spares: live && R::SPARES,
             counts: [0; 10],
             rule: PhantomData,
         };
@@ -245,7 +274,9 @@ impl<R: Rule> Policy for Aged<R> {
     #[inline]
     fn victim(&mut self) -> Option<Node> {
         loop {
-            if self.lists.len(IDLE) < self.listed().div_ceil(1000) * self.inactive_permille && !self.lists.is_empty(ACTIVE) {
+            if (self.lists.len(IDLE) as u64) * 1000 < self.listed() as u64 * self.inactive_permille as u64
+                && !self.lists.is_empty(ACTIVE)
+            {
                 // two for one until the share is right again: amortised O(1), and no batch is spent on balancing alone
                 self.deactivate();
                 self.deactivate();
@@ -265,7 +296,7 @@ impl<R: Rule> Policy for Aged<R> {
             } else if word & DIRTY != 0 {
                 self.counts[INACTIVE_TO_INACTIVE] += 1;
                 self.lists.remove(IDLE, node);
-                self.put(node, IDLE, word & FRESH);
+                self.put(node, IDLE, word & (FRESH | EARNED));
             } else {
                 self.take(node);
                 return Some(node);
@@ -275,11 +306,19 @@ impl<R: Rule> Policy for Aged<R> {
     #[inline]
     fn take(&mut self, node: Node) {
         self.counts[TO_TRIAL] += 1;
+        let earned = self.lists.word(node, 0) & EARNED;
         self.remove(node);
+        *self.lists.word_mut(node, 0) = earned;
     }
     fn rescued(&mut self, node: Node) {
         self.counts[TRIAL_TO_ACTIVE] += 1;
-        self.put(node, ACTIVE, AGE_START << AGE_SHIFT);
+        let age = match (self.lists.word(node, 0) & EARNED) >> EARNED_SHIFT {
+            _ if !self.spares => AGE_START,
+            0 => 1,
+            earned => (earned * 2).min(EARNED_MAX),
+        };
+        let earned = if self.spares { age << EARNED_SHIFT } else { 0 };
+        self.put(node, ACTIVE, age << AGE_SHIFT | earned);
     }
     #[inline]
     fn remove(&mut self, node: Node) {

@@ -9,7 +9,7 @@
 //! The window must be longer than one use of a page takes, and what it holds is lost to the rest; it is "a few per cent" of memory in
 //! the thread, and 0.03 is a guess in that range (`docs/POLICIES.md` has 0.01, 0.03 and 0.1 on the thread's examples). Bad where a page's second real use falls into the window, and where `use-once` is bad.
 
-use super::ages::{Aged, INACTIVE, REFAULT, Rule, Start};
+use super::ages::{Aged, INACTIVE, QUEUE, REFAULT, Rule, Start};
 use super::{Arrival, Param, Values};
 
 /// See the module.
@@ -24,6 +24,7 @@ impl Rule for UseOnceWindowRule {
     const ABOUT: &'static str = "use-once, with references to the newest few per cent of the pages counted as one";
     const PARAMS: &'static [Param] = &[
         INACTIVE,
+        QUEUE,
         Param {
             key: "window",
             default: "0.03",
@@ -32,6 +33,7 @@ impl Rule for UseOnceWindowRule {
         },
         REFAULT,
     ];
+    const SPARES: bool = true;
 
     fn start(_: Arrival) -> Start {
         Start::Window

@@ -1,0 +1,388 @@
+//! The two locks without what they guard: what is done with their words, in which order.
+//!
+//! Over a trait, so that loom can take the words over and try every order of steps and every value a weakly ordered machine may show
+//! (the tests below); the real ones are atomics on which the kernel lets threads sleep.
+
+use crate::sys::{futex_wait, futex_wake};
+use core::sync::atomic::{AtomicU32, Ordering, Ordering::*};
+
+/// An atomic word on which threads can sleep.
+pub trait Word {
+    /// How often a waiting thread looks before it sleeps.
+    const SPINS: u32;
+    fn load(&self, order: Ordering) -> u32;
+    fn store(&self, value: u32, order: Ordering);
+    fn swap(&self, value: u32, order: Ordering) -> u32;
+    fn fetch_add(&self, n: u32, order: Ordering) -> u32;
+    fn fetch_sub(&self, n: u32, order: Ordering) -> u32;
+    /// Relaxed if it fails.
+    fn compare_exchange(&self, from: u32, to: u32, order: Ordering) -> bool;
+    /// Sleeps if the word is still `expected`, until it is woken or for no reason at all.
+    fn wait(&self, expected: u32);
+    /// Wakes so many sleepers.
+    fn wake(&self, count: u32);
+    /// A fence that all threads see in one order.
+    fn fence();
+}
+
+impl Word for AtomicU32 {
+    const SPINS: u32 = 100;
+    #[inline]
+    fn load(&self, order: Ordering) -> u32 {
+        self.load(order)
+    }
+    #[inline]
+    fn store(&self, value: u32, order: Ordering) {
+        self.store(value, order);
+    }
+    #[inline]
+    fn swap(&self, value: u32, order: Ordering) -> u32 {
+        self.swap(value, order)
+    }
+    #[inline]
+    fn fetch_add(&self, n: u32, order: Ordering) -> u32 {
+        self.fetch_add(n, order)
+    }
+    #[inline]
+    fn fetch_sub(&self, n: u32, order: Ordering) -> u32 {
+        self.fetch_sub(n, order)
+    }
+    #[inline]
+    fn compare_exchange(&self, from: u32, to: u32, order: Ordering) -> bool {
+        self.compare_exchange(from, to, order, Relaxed).is_ok()
+    }
+    fn wait(&self, expected: u32) {
+        futex_wait(self, expected, u64::MAX);
+    }
+    fn wake(&self, count: u32) {
+        futex_wake(self, count);
+    }
+    #[inline]
+    fn fence() {
+        core::sync::atomic::fence(SeqCst);
+    }
+}
+
+/// Mutual exclusion. 0 free, 1 held, 2 held and waited for (Drepper, "Futexes are tricky", 2011, section 5).
+#[derive(Debug)]
+pub struct RawMutex<W = AtomicU32> {
+    state: W,
+}
+
+impl RawMutex {
+    pub const fn new() -> Self {
+        RawMutex { state: AtomicU32::new(0) }
+    }
+}
+
+impl<W: Word> RawMutex<W> {
+    #[inline]
+    pub fn lock(&self) {
+        if !self.try_lock() {
+            self.lock_slow();
+        }
+    }
+    #[inline]
+    pub fn try_lock(&self) -> bool {
+        self.state.compare_exchange(0, 1, Acquire)
+    }
+    #[cold]
+    fn lock_slow(&self) {
+        for _ in 0..W::SPINS {
+            if self.state.load(Relaxed) == 0 && self.try_lock() {
+                return;
+            }
+            core::hint::spin_loop();
+        }
+        while self.state.swap(2, Acquire) != 0 {
+            self.state.wait(2);
+        }
+    }
+    #[inline]
+    pub fn unlock(&self) {
+        // Release pairs with the Acquire of the next holder.
+        if self.state.swap(0, Release) == 2 {
+            self.state.wake(1);
+        }
+    }
+    /// Nobody holds it or waits for it any more.
+    pub fn reset(&self) {
+        self.state.store(0, Relaxed);
+    }
+}
+
+/// Shared or exclusive. A waiting writer keeps new readers out, so that events are never starved by faults.
+///
+/// `state`: number of readers, or `WRITER`. `writers`: how many wait or hold. `turn`: bumped at every release, for sleepers.
+#[derive(Debug)]
+pub struct RawRwLock<W = AtomicU32> {
+    state: W,
+    writers: W,
+    turn: W,
+    sleepers: W,
+}
+
+const WRITER: u32 = u32::MAX;
+
+impl RawRwLock {
+    pub const fn new() -> Self {
+        RawRwLock { state: AtomicU32::new(0), writers: AtomicU32::new(0), turn: AtomicU32::new(0), sleepers: AtomicU32::new(0) }
+    }
+}
+
+impl<W: Word> RawRwLock<W> {
+    pub fn read(&self) {
+        if !self.try_read() {
+            self.wait(|| self.try_read());
+        }
+    }
+    pub fn try_read(&self) -> bool {
+        loop {
+            if self.writers.load(Relaxed) != 0 {
+                return false;
+            }
+            let n = self.state.load(Relaxed);
+            if n == WRITER {
+                return false;
+            }
+            // Another reader in between is no reason to wait: it may be in a long call.
+            if self.state.compare_exchange(n, n + 1, Acquire) {
+                return true;
+            }
+        }
+    }
+    pub fn write(&self) {
+        self.writers.fetch_add(1, Relaxed);
+        let take = || self.state.compare_exchange(0, WRITER, Acquire);
+        if !take() {
+            self.wait(take);
+        }
+    }
+    pub fn unlock_read(&self) {
+        // Release pairs with the Acquire of the writer that comes next.
+        if self.state.fetch_sub(1, Release) == 1 {
+            self.released();
+        }
+    }
+    pub fn unlock_write(&self) {
+        self.writers.fetch_sub(1, Relaxed);
+        // Release pairs with the Acquire of whoever comes next.
+        self.state.store(0, Release);
+        self.released();
+    }
+    fn wait(&self, mut ready: impl FnMut() -> bool) {
+        for _ in 0..W::SPINS {
+            if ready() {
+                return;
+            }
+            core::hint::spin_loop();
+        }
+        loop {
+            self.sleepers.fetch_add(1, Relaxed);
+            // Orders this count before the looks at `turn` and at the lock, against released()'s bump of `turn` before its look at the
+            // count: one of the two sees the other, so no wake is lost.
+            W::fence();
+            // Acquire, against the Release of the bump: who sees the bump sees what it announces, or would sleep on the new `turn`.
+            let turn = self.turn.load(Acquire);
+            let ready = ready();
+            if !ready {
+                self.turn.wait(turn);
+            }
+            self.sleepers.fetch_sub(1, Relaxed);
+            if ready {
+                return;
+            }
+        }
+    }
+    fn released(&self) {
+        self.turn.fetch_add(1, Release);
+        W::fence();
+        if self.sleepers.load(Relaxed) != 0 {
+            self.turn.wake(i32::MAX as u32);
+        }
+    }
+    /// Its holder has it exclusively, and nobody waits any more.
+    pub fn reset_waiters(&self) {
+        assert_eq!(self.state.load(Relaxed), WRITER);
+        self.writers.store(1, Relaxed);
+        self.sleepers.store(0, Relaxed);
+    }
+    /// How many wait to have it exclusively, or have it.
+    #[cfg(test)]
+    pub fn writers(&self) -> u32 {
+        self.writers.load(Relaxed)
+    }
+}
+
+/// Every order of steps of two or three threads, as loom finds them.
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use loom::cell::UnsafeCell;
+    use loom::sync::{Arc, Condvar, Mutex};
+
+    /// A word of loom's, with the kernel's queue beside it: a sleeper compares under the queue's lock, as the kernel does.
+    struct Modelled {
+        word: loom::sync::atomic::AtomicU32,
+        queue: Mutex<()>,
+        woken: Condvar,
+    }
+
+    impl Modelled {
+        fn new() -> Self {
+            Modelled { word: loom::sync::atomic::AtomicU32::new(0), queue: Mutex::new(()), woken: Condvar::new() }
+        }
+    }
+
+    impl Word for Modelled {
+        const SPINS: u32 = 0; // loom tries all lengths of waiting anyway
+        fn load(&self, order: Ordering) -> u32 {
+            self.word.load(order)
+        }
+        fn store(&self, value: u32, order: Ordering) {
+            self.word.store(value, order);
+        }
+        fn swap(&self, value: u32, order: Ordering) -> u32 {
+            self.word.swap(value, order)
+        }
+        fn fetch_add(&self, n: u32, order: Ordering) -> u32 {
+            self.word.fetch_add(n, order)
+        }
+        fn fetch_sub(&self, n: u32, order: Ordering) -> u32 {
+            self.word.fetch_sub(n, order)
+        }
+        fn compare_exchange(&self, from: u32, to: u32, order: Ordering) -> bool {
+            self.word.compare_exchange(from, to, order, Relaxed).is_ok()
+        }
+        fn wait(&self, expected: u32) {
+            let queue = self.queue.lock().expect("not poisoned");
+            // a read-modify-write sees the latest value, as the kernel's read under its lock does
+            if self.word.fetch_add(0, AcqRel) == expected {
+                drop(self.woken.wait(queue).expect("not poisoned"));
+            }
+        }
+        fn wake(&self, count: u32) {
+            let _queue = self.queue.lock().expect("not poisoned");
+            match count {
+                1 => self.woken.notify_one(),
+                _ => self.woken.notify_all(),
+            }
+        }
+        fn fence() {
+            loom::sync::atomic::fence(SeqCst);
+        }
+    }
+
+    /// A value that loom watches: it panics if a writer is not alone.
+    struct Guarded<L> {
+        lock: L,
+        value: UnsafeCell<u32>,
+    }
+
+    fn guarded<L>(lock: L) -> Arc<Guarded<L>> {
+        Arc::new(Guarded { lock, value: UnsafeCell::new(0) })
+    }
+
+    impl<L> Guarded<L> {
+        fn add(&self) {
+            // SAFETY: the lock that is under test is held; if it does not keep its word, loom says so.
+            self.value.with_mut(|v| unsafe { *v += 1 });
+        }
+        fn get(&self) -> u32 {
+            // SAFETY: as above.
+            self.value.with(|v| unsafe { *v })
+        }
+    }
+
+    fn rw_lock() -> RawRwLock<Modelled> {
+        RawRwLock { state: Modelled::new(), writers: Modelled::new(), turn: Modelled::new(), sleepers: Modelled::new() }
+    }
+
+    /// Up to so many switches away from a thread that could go on: enough for every lost wake that is known to the literature, and
+    /// seconds instead of hours.
+    fn model(switches: usize, f: impl Fn() + Sync + Send + 'static) {
+        let mut builder = loom::model::Builder::new();
+        builder.preemption_bound = Some(switches);
+        builder.check(f);
+    }
+
+    /// Loom ends with a report if any order of steps lets a thread sleep for good.
+    #[test]
+    fn a_mutex_excludes_and_wakes() {
+        model(3, || {
+            let it = guarded(RawMutex { state: Modelled::new() });
+            let threads = [(); 2].map(|()| {
+                let it = it.clone();
+                loom::thread::spawn(move || {
+                    it.lock.lock();
+                    it.add();
+                    it.lock.unlock();
+                })
+            });
+            if it.lock.try_lock() {
+                it.add();
+                it.lock.unlock();
+            } else {
+                it.lock.lock();
+                it.add();
+                it.lock.unlock();
+            }
+            for thread in threads {
+                thread.join().expect("no panic");
+            }
+            it.lock.lock();
+            assert_eq!(it.get(), 3);
+        });
+    }
+
+    #[test]
+    fn writers_exclude_each_other_and_wake() {
+        model(3, || {
+            let it = guarded(rw_lock());
+            let other = loom::thread::spawn({
+                let it = it.clone();
+                move || {
+                    it.lock.write();
+                    it.add();
+                    it.lock.unlock_write();
+                }
+            });
+            it.lock.write();
+            it.add();
+            it.lock.unlock_write();
+            other.join().expect("no panic");
+            it.lock.read();
+            assert_eq!(it.get(), 2);
+        });
+    }
+
+    #[test]
+    fn a_writer_and_two_readers() {
+        model(2, || {
+            let it = guarded(rw_lock());
+            let writer = loom::thread::spawn({
+                let it = it.clone();
+                move || {
+                    it.lock.write();
+                    it.add();
+                    it.lock.unlock_write();
+                }
+            });
+            let reader = loom::thread::spawn({
+                let it = it.clone();
+                move || {
+                    it.lock.read();
+                    it.get();
+                    it.lock.unlock_read();
+                }
+            });
+            it.lock.read();
+            it.get();
+            it.lock.unlock_read();
+            writer.join().expect("no panic");
+            reader.join().expect("no panic");
+            it.lock.read();
+            assert_eq!(it.get(), 1);
+        });
+    }
+}
