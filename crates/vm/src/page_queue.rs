@@ -157,18 +157,30 @@ impl<const K: usize, const W: usize> Lists<K, W> {
     /// Makes `node` the newest of its list. => on this list
     #[inline]
     pub fn move_to_back(&mut self, list: ListId, node: u32) {
-        let at = Self::at(node);
-        if self.entries[at][NEXT] as usize != list + 1 {
-            self.unlink(node);
-            let last = self.entries[list + 1][PREVIOUS];
-            self.link(node, last, list as u32 + 1);
+        let (head, at) = (list + 1, Self::at(node));
+        let (previous, next) = (self.entries[at][PREVIOUS], self.entries[at][NEXT]);
+        debug_assert!(next != 0, "the node is on no list");
+        if next as usize != head {
+            self.entries[previous as usize][NEXT] = next;
+            self.entries[next as usize][PREVIOUS] = previous;
+            let last = self.entries[head][PREVIOUS];
+            self.entries[at][PREVIOUS] = last;
+            self.entries[at][NEXT] = head as u32;
+            self.entries[last as usize][NEXT] = at as u32;
+            self.entries[head][PREVIOUS] = at as u32;
         }
     }
     /// Takes the oldest out.
     #[inline]
     pub fn pop_front(&mut self, list: ListId) -> Option<u32> {
-        let node = self.front(list)?;
-        self.remove(list, node);
+        let (head, node) = (list + 1, self.front(list)?);
+        let entry = &mut self.entries[Self::at(node)];
+        let next = entry[NEXT];
+        entry[PREVIOUS] = 0;
+        entry[NEXT] = 0;
+        self.entries[head][NEXT] = next;
+        self.entries[next as usize][PREVIOUS] = head as u32;
+        self.len[list] -= 1;
         Some(node)
     }
     /// The nodes of `list`, the oldest first.

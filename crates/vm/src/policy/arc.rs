@@ -69,6 +69,13 @@ impl Arc {
         self.set(node, state);
         self.lists.push_back(state as usize - 1, node);
     }
+    /// => just taken out of `list`
+    #[inline(always)]
+    fn took(&mut self, list: ListId, node: Node) {
+        let (state, count) = if list == T1 { (TAKEN_FROM_T1, T1_TO_TRIAL) } else { (TAKEN_FROM_T2, T2_TO_TRIAL) };
+        self.counts[count] += 1;
+        self.set(node, state);
+    }
     #[inline(always)]
     fn forget_oldest<G: Ghosts>(&mut self, ghosts: &mut G, list: ListId) {
         if let Some(oldest) = self.lists.pop_front(list) {
@@ -177,19 +184,15 @@ impl Policy for Arc {
     fn victim(&mut self) -> Option<Node> {
         let t1 = self.lists.len(T1) as f64;
         let from_t1 = t1 > 0.0 && (t1 > self.p || (self.coming_from_b2 && t1 == self.p));
-        let node = if from_t1 { self.lists.front(T1) } else { self.lists.front(T2).or_else(|| self.lists.front(T1)) }?;
-        self.take(node);
+        let from = if from_t1 || self.lists.is_empty(T2) { T1 } else { T2 };
+        let node = self.lists.pop_front(from)?;
+        self.took(from, node);
         Some(node)
     }
-    #[inline(always)]
     fn take(&mut self, node: Node) {
-        let (list, state, count) = match self.lists.word(node, 0) {
-            IN_T1 => (T1, TAKEN_FROM_T1, T1_TO_TRIAL),
-            _ => (T2, TAKEN_FROM_T2, T2_TO_TRIAL),
-        };
-        self.counts[count] += 1;
+        let list = if self.lists.word(node, 0) == IN_T1 { T1 } else { T2 };
         self.lists.remove(list, node);
-        self.set(node, state);
+        self.took(list, node);
     }
     fn rescued(&mut self, node: Node) {
         self.counts[TRIAL_TO_T2] += 1;

@@ -53,6 +53,13 @@ impl Car {
         self.state[node as usize] = state;
         self.lists.push_back(state as usize - 1, node);
     }
+    /// => just taken out of `list`
+    #[inline(always)]
+    fn took(&mut self, list: ListId, node: Node) {
+        let (state, count) = if list == T1 { (TAKEN_FROM_T1, T1_TO_TRIAL) } else { (TAKEN_FROM_T2, T2_TO_TRIAL) };
+        self.counts[count] += 1;
+        self.state[node as usize] = state;
+    }
     #[inline(always)]
     fn forget_oldest<G: Ghosts>(&mut self, ghosts: &mut G, list: ListId) {
         if let Some(oldest) = self.lists.pop_front(list) {
@@ -142,31 +149,19 @@ impl Policy for Car {
         loop {
             let t1 = self.lists.len(T1);
             let from = if t1 > 0 && (t1 as f64 >= self.p || self.lists.is_empty(T2)) { T1 } else { T2 };
-            let node = self.lists.front(from)?;
+            let node = self.lists.pop_front(from)?;
             if self.state[node as usize] & USED == 0 {
-                self.take(node);
+                self.took(from, node);
                 return Some(node);
             }
-            if from == T1 {
-                self.counts[T1_TO_T2] += 1;
-                self.lists.remove(T1, node);
-                self.put(node, IN_T2);
-            } else {
-                self.counts[T2_TO_T2] += 1;
-                self.state[node as usize] = IN_T2;
-                self.lists.move_to_back(T2, node);
-            }
+            self.counts[if from == T1 { T1_TO_T2 } else { T2_TO_T2 }] += 1;
+            self.put(node, IN_T2);
         }
     }
-    #[inline(always)]
     fn take(&mut self, node: Node) {
-        let (list, state, count) = match self.state[node as usize] & !USED {
-            IN_T1 => (T1, TAKEN_FROM_T1, T1_TO_TRIAL),
-            _ => (T2, TAKEN_FROM_T2, T2_TO_TRIAL),
-        };
-        self.counts[count] += 1;
+        let list = if self.state[node as usize] & !USED == IN_T1 { T1 } else { T2 };
         self.lists.remove(list, node);
-        self.state[node as usize] = state;
+        self.took(list, node);
     }
     fn rescued(&mut self, node: Node) {
         self.counts[TRIAL_TO_T2] += 1;

@@ -68,16 +68,16 @@ impl Policy for Clock {
     #[inline(always)]
     fn victim(&mut self) -> Option<Node> {
         loop {
-            let node = self.queue.front(0)?;
+            let node = self.queue.pop_front(0)?;
             let state = &mut self.state[node as usize];
-            if *state == USED {
-                *state = IN;
-                self.counts[SPARED] += 1;
-                self.queue.move_to_back(0, node);
-            } else {
-                self.take(node);
+            if *state != USED {
+                *state = OUT;
+                self.counts[TAKEN] += 1;
                 return Some(node);
             }
+            *state = IN;
+            self.counts[SPARED] += 1;
+            self.queue.push_back(0, node);
         }
     }
     #[inline(always)]

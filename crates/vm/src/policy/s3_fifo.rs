@@ -58,29 +58,34 @@ impl S3Fifo {
         self.state[node as usize] = state;
         self.lists.push_back((state >> 2) as usize - 1, node);
     }
+    /// => just taken out of `list`
+    #[inline(always)]
+    fn took(&mut self, list: ListId, node: Node) {
+        let (state, count) = if list == S { (TAKEN_FROM_S, S_TO_TRIAL) } else { (TAKEN_FROM_M, M_TO_TRIAL) };
+        self.counts[count] += 1;
+        self.state[node as usize] = state;
+    }
     #[inline(always)]
     fn victim_of_main(&mut self) -> Option<Node> {
         loop {
-            let node = self.lists.front(M)?;
-            let state = &mut self.state[node as usize];
-            if *state & COUNT == 0 {
-                self.take(node);
+            let node = self.lists.pop_front(M)?;
+            let state = self.state[node as usize];
+            if state & COUNT == 0 {
+                self.took(M, node);
                 return Some(node);
             }
-            *state -= 1;
             self.counts[M_TO_M] += 1;
-            self.lists.move_to_back(M, node);
+            self.put(node, state - 1);
         }
     }
     #[inline(always)]
     fn victim_of_small(&mut self) -> Option<Node> {
-        while let Some(node) = self.lists.front(S) {
+        while let Some(node) = self.lists.pop_front(S) {
             if self.state[node as usize] & COUNT <= 1 {
-                self.take(node);
+                self.took(S, node);
                 return Some(node);
             }
             self.counts[S_TO_M] += 1;
-            self.lists.remove(S, node);
             self.put(node, IN_M);
             if self.lists.len(M) >= self.main {
                 return self.victim_of_main();
@@ -160,15 +165,10 @@ impl Policy for S3Fifo {
         let from_small = if self.lists.len(S) >= self.small { self.victim_of_small() } else { None };
         from_small.or_else(|| self.victim_of_main()).or_else(|| self.victim_of_small())
     }
-    #[inline(always)]
     fn take(&mut self, node: Node) {
-        let (list, state, count) = match self.state[node as usize] & !COUNT {
-            IN_S => (S, TAKEN_FROM_S, S_TO_TRIAL),
-            _ => (M, TAKEN_FROM_M, M_TO_TRIAL),
-        };
-        self.counts[count] += 1;
+        let list = if self.state[node as usize] & !COUNT == IN_S { S } else { M };
         self.lists.remove(list, node);
-        self.state[node as usize] = state;
+        self.took(list, node);
     }
     fn rescued(&mut self, node: Node) {
         self.counts[TRIAL_TO_M] += 1;

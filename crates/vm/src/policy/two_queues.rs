@@ -61,6 +61,13 @@ impl TwoQueues {
         self.set(node, state);
         self.lists.push_back(state as usize - 1, node);
     }
+    /// => just taken out of `list`
+    #[inline(always)]
+    fn took(&mut self, list: ListId, node: Node) {
+        let (state, count) = if list == A1_IN { (TAKEN_FROM_A1_IN, A1_IN_TO_TRIAL) } else { (TAKEN_FROM_AM, AM_TO_TRIAL) };
+        self.counts[count] += 1;
+        self.set(node, state);
+    }
 }
 
 impl Policy for TwoQueues {
@@ -143,19 +150,14 @@ impl Policy for TwoQueues {
     #[inline(always)]
     fn victim(&mut self) -> Option<Node> {
         let from = if self.lists.len(A1_IN) > self.kin || self.lists.is_empty(AM) { A1_IN } else { AM };
-        let node = self.lists.front(from)?;
-        self.take(node);
+        let node = self.lists.pop_front(from)?;
+        self.took(from, node);
         Some(node)
     }
-    #[inline(always)]
     fn take(&mut self, node: Node) {
-        let (list, state, count) = match self.lists.word(node, 0) {
-            IN_A1_IN => (A1_IN, TAKEN_FROM_A1_IN, A1_IN_TO_TRIAL),
-            _ => (AM, TAKEN_FROM_AM, AM_TO_TRIAL),
-        };
-        self.counts[count] += 1;
+        let list = if self.lists.word(node, 0) == IN_A1_IN { A1_IN } else { AM };
         self.lists.remove(list, node);
-        self.set(node, state);
+        self.took(list, node);
     }
     fn rescued(&mut self, node: Node) {
         self.counts[TRIAL_TO_AM] += 1;
