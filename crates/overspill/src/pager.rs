@@ -139,7 +139,7 @@ impl Builder {
         }
         let swap = self.devices();
         if let Some(double) = device_spec::twice(&swap) {
-            return Err(Error::Swap { place: double.name().into(), source: os(libc::EBUSY) });
+            return Err(Error::Swap { place: double.into(), source: os(libc::EBUSY) });
         }
         for device in &swap {
             let checked = device.clone().checked();
