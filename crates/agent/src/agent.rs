@@ -16,16 +16,16 @@ use core::fmt::Write;
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicUsize, Ordering::*};
 use overspill_linux::control::Packet;
 use overspill_linux::control_server;
-use overspill_linux::device_spec::{self, DeviceSpec, Place};
+use overspill_linux::device_spec::{self, DeviceSpec, FILES_MAX, Place};
 use overspill_linux::devices;
 use overspill_linux::io::Engine;
 use overspill_linux::lock::Mutex;
 use overspill_linux::machine::{Core, Delivery, Machine, Space};
 use overspill_linux::ranges::Kind;
 use overspill_linux::record::Recorder;
-use overspill_linux::setup::{self, Options};
+use overspill_linux::setup::{self, DEVICES_MAX, Options};
 use overspill_linux::status_file::StatusFile;
-use overspill_linux::swap_file::SwapFile;
+use overspill_linux::swap_file::SwapFiles;
 use overspill_linux::sys::{self, Errno, Fd, futex_wait, futex_wake};
 use overspill_linux::threads;
 use overspill_vm::MEMORY_BYTES_MIN;
@@ -64,6 +64,8 @@ struct Child {
 const CHILDREN_MAX: usize = 256;
 /// Pipes to ancestors that a process keeps open, and files it reads from: one each per generation.
 const GENERATIONS_MAX: usize = 15;
+/// Of the pager's threads: two userfaultfds, the devices' files, our own process, the status block, and those pipes.
+const DESCRIPTORS_MAX: usize = 2 + DEVICES_MAX * FILES_MAX + 2 + GENERATIONS_MAX;
 /// Thread starts that have not begun yet.
 const STARTS: usize = 1024;
 /// How old a descendant must be to get a control socket, in nanoseconds.
@@ -222,7 +224,7 @@ pub fn start() {
     let child_device = file.cloned().or_else(default);
     if !supervised {
         // One process has a block device; its descendants use the others, or a file of their own.
-        swap.retain(|d| !matches!(d.place, Place::Block { .. }) || SwapFile::open(d).is_ok());
+        swap.retain(|d| !matches!(d.place, Place::Block { .. }) || SwapFiles::open(d).is_ok());
         if swap.is_empty() {
             swap.extend(child_device.clone());
         }
@@ -413,7 +415,7 @@ impl Agent {
                 e => return Err(e),
             }
         }
-        let mut ours = [0i32; 64];
+        let mut ours = [0i32; DESCRIPTORS_MAX];
         let n = self.descriptors(&mut ours);
         for fd in &ours[..n] {
             let _ = sys::close(*fd);
@@ -422,7 +424,7 @@ impl Agent {
     }
 
     /// The descriptors of the pager's table.
-    fn descriptors(&self, out: &mut [i32; 64]) -> usize {
+    fn descriptors(&self, out: &mut [i32; DESCRIPTORS_MAX]) -> usize {
         let map = self.machine.map.read();
         let mut n = 0;
         let mut add = |fd: i32| {
@@ -433,7 +435,7 @@ impl Agent {
         };
         add(map.program.raw());
         add(map.parking.raw());
-        map.files.iter().flatten().for_each(|f| add(f.raw()));
+        map.files.iter().flatten().flat_map(SwapFiles::iter).for_each(|f| add(f.raw()));
         map.pidfd.iter().for_each(|f| add(f.raw()));
         add(self.status_fd.load(Relaxed));
         self.ancestors.iter().for_each(|f| add(f.load(Relaxed)));
@@ -442,7 +444,7 @@ impl Agent {
 
     /// Closes, in the pager's fresh table, everything that is the program's: a pipe must end when the program closes it.
     fn keep_only_ours(&self) {
-        let mut ours = [0i32; 64];
+        let mut ours = [0i32; DESCRIPTORS_MAX];
         let n = self.descriptors(&mut ours);
         let ours = &mut ours[..n];
         ours.sort_unstable();
@@ -712,12 +714,16 @@ impl Agent {
             task_fd(&mut path, tid, fd);
             sys::open(&path, flags | libc::O_CLOEXEC, 0)
         };
-        let mut files: [Option<Fd>; 16] = [const { None }; 16];
+        let mut files: Files = [const { [const { None }; FILES_MAX] }; DEVICES_MAX];
         let mut ancestors: [Option<Fd>; GENERATIONS_MAX] = [const { None }; GENERATIONS_MAX];
         let mut failed = None;
-        for (i, out) in files.iter_mut().enumerate() {
-            let fd = machine.map.read().files[i].as_ref().map(|f| f.raw());
-            if let Some(fd) = fd {
+        for (device, out) in files.iter_mut().enumerate() {
+            let mut theirs = [None; FILES_MAX];
+            let map = machine.map.read();
+            let open = map.files[device].iter().flat_map(SwapFiles::iter);
+            theirs.iter_mut().zip(open).for_each(|(fd, file)| *fd = Some(file.raw()));
+            drop(map);
+            for (fd, out) in theirs.into_iter().flatten().zip(out) {
                 match borrow(fd, libc::O_RDWR) {
                     Ok(fd) => *out = Some(fd),
                     Err(e) => failed = Some(e),
@@ -839,11 +845,9 @@ impl Agent {
             let _ = map.program.register(range.start, range.end - range.start);
         }
 
-        for (slot, fd) in map.files.iter_mut().zip(share.files) {
+        for (slot, fds) in map.files.iter_mut().zip(share.files) {
             let Some(theirs) = slot.take() else { continue };
-            let (limit, kind) = (theirs.limit(), theirs.kind());
-            core::mem::forget(theirs);
-            *slot = fd.map(|fd| SwapFile::from_fd(fd, limit, kind));
+            *slot = Some(theirs.reopened(fds)?);
         }
         for (slot, fd) in self.ancestors.iter().zip(share.ancestors) {
             slot.store(fd.map_or(-1, Fd::into_raw), Relaxed);
@@ -857,9 +861,9 @@ impl Agent {
         if let Some(spec) = &self.child_device {
             // behind its copy of the compressed device, if its parent's files were
             let priority = if map.pool.is_some() { spec.priority.unwrap_or(0) } else { 0 };
-            let file = Self::new_swap_file(spec)?;
-            let device = devices::add_file(pager, &file, priority).map_err(|_| libc::EMFILE)?;
-            map.files[device.0 as usize] = Some(file);
+            let files = Self::new_swap_files(spec)?;
+            let device = devices::add_files(pager, &files, priority).map_err(|_| libc::EMFILE)?;
+            map.files[device.0 as usize] = Some(files);
             map.names[device.0 as usize].set(spec.name().as_encoded_bytes());
         }
         if let Some(pool) = &map.pool {
@@ -870,12 +874,12 @@ impl Agent {
         Ok(())
     }
 
-    /// Another file in the same place. A place that is a file's name may be in use for a moment by a sibling that does the same.
-    fn new_swap_file(spec: &DeviceSpec) -> Result<SwapFile, Errno> {
+    /// Other files in the same places. A place that is a file's name may be in use for a moment by a sibling that does the same.
+    fn new_swap_files(spec: &DeviceSpec) -> Result<SwapFiles, Errno> {
         for _ in 0..1000 {
-            match SwapFile::open(spec) {
-                Err(libc::EEXIST) => futex_wait(&AtomicU32::new(0), 0, 1_000_000),
-                result => return result,
+            match SwapFiles::open(spec) {
+                Err((libc::EEXIST, _)) => futex_wait(&AtomicU32::new(0), 0, 1_000_000),
+                result => return result.map_err(|(e, _)| e),
             }
         }
         Err(libc::EEXIST)
@@ -918,9 +922,12 @@ impl Agent {
     }
 }
 
+/// The files of each device.
+type Files = [[Option<Fd>; FILES_MAX]; DEVICES_MAX];
+
 /// What a child is given through its parent's descriptor table.
 struct Inherited {
-    files: [Option<Fd>; 16],
+    files: Files,
     ancestors: [Option<Fd>; GENERATIONS_MAX],
     pipe: Fd,
 }

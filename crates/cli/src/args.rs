@@ -87,6 +87,9 @@ Swap devices:
   file:PATH[,size=SIZE][,prio=N][,align=extents]  the same as PATH:SIZE, with a priority; and with
                                            no cluster across the border of two physical extents
   block:PATH[,size=SIZE][,prio=N][,force]  a block device; what is on it is lost
+  With path=PATH, up to seven times, a device is made of several files or several block devices:
+  file:/ssd0,path=/ssd1,size=8G. They are filled by turns, hold SIZE together, and are called by
+  the first.
   Pages go to the device of the highest priority (-32768 to 32767) that has room, in turn to those
   of equal priority. Devices without one come after, in the order given. A backslash takes the
   character behind it as it is, a comma say. A block device that is in use is refused, and one that
@@ -99,7 +102,7 @@ Configuration file:
   policy = \"use-once\"    # stats-file, best-effort
   [[swap]]               # once for each device
   kind = \"file\"          # or \"block\", with path, size, prio, align and force as above
-  path = \"/mnt/nvme\"
+  path = \"/mnt/nvme\"    # or paths = [\"/ssd0\", \"/ssd1\"]
   size = \"50G\"
 
 Examples:
@@ -223,7 +226,7 @@ Exit status: 0; 1 if there is no such process, it is not under Overspill, or it 
 
 const SWAPS_HELP: &str = "\
 Columns:
-  DEVICE      its path
+  DEVICE      its path; of several, the first and how many more
   KIND        file or block
   PRIO        higher ones are used first
   SIZE USED   the most it may hold, and what it holds

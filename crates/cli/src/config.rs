@@ -36,6 +36,8 @@ pub struct Config {
 pub struct Swap {
     kind: Kind,
     path: Option<PathBuf>,
+    #[serde(default)]
+    paths: Vec<PathBuf>,
     size: Option<String>,
     prio: Option<i16>,
     force: Option<bool>,
@@ -68,7 +70,7 @@ pub fn parse(text: &str) -> Result<Config, String> {
 impl Swap {
     /// What it is called in an error.
     pub fn label(&self) -> String {
-        self.path.as_ref().map_or_else(|| "without a path".into(), |path| path.display().to_string())
+        self.path.iter().chain(&self.paths).next().map_or_else(|| "without a path".into(), |path| path.display().to_string())
     }
 
     /// The device.
@@ -77,7 +79,11 @@ impl Swap {
     /// As [`device_spec::parse`].
     pub fn device(&self) -> Result<DeviceSpec, SpecError> {
         let fail = |why: &str| Err(SpecError::new(why));
-        let place = match (self.kind, self.path.clone()) {
+        if self.path.is_some() && !self.paths.is_empty() {
+            return fail("has path and paths; write one of them");
+        }
+        let mut paths = self.path.iter().chain(&self.paths).cloned();
+        let place = match (self.kind, paths.next()) {
             (Kind::File, Some(path)) => Place::File(path),
             (Kind::Block, Some(path)) => Place::Block { path, force: self.force == Some(true) },
             (Kind::Compressed, None) => Place::Compressed(match &self.algo {
@@ -98,7 +104,7 @@ impl Swap {
         }
         let align = self.align.as_deref().map_or(Ok(false), device_spec::align)?;
         let size = self.size.as_deref().map(device_spec::size).transpose()?;
-        DeviceSpec { place, size, priority: self.prio, align }.checked()
+        DeviceSpec { place, more: paths.collect(), size, priority: self.prio, align }.checked()
     }
 }
 
@@ -108,14 +114,16 @@ mod tests {
     use proptest::prelude::*;
 
     const EXAMPLE: &str = "memory = \"2G\"\nstats-file = \"/x\"\n[[swap]]\nkind = \"file\"\npath = \"/a,b\"\nsize = \"50G\"\nprio = 3\nalign = \"extents\"\n\
-                           [[swap]]\nkind = \"block\"\npath = \"/dev/x\"\nforce = true\n";
+                           [[swap]]\nkind = \"block\"\npath = \"/dev/x\"\nforce = true\n\
+                           [[swap]]\nkind = \"file\"\npaths = [\"/b\", \"/c,d\"]\n";
 
     #[test]
     fn an_example() {
         let config = parse(EXAMPLE).unwrap();
         assert_eq!((config.memory.as_deref(), config.stats), (Some("2G"), false));
         let devices: Vec<_> = config.swap.iter().map(|d| d.device().unwrap().encode()).collect();
-        assert_eq!(devices, ["file:/a\\,b,size=53687091200,prio=3,align=extents", "block:/dev/x,force"]);
+        assert_eq!(devices, ["file:/a\\,b,size=53687091200,prio=3,align=extents", "block:/dev/x,force", "file:/b,path=/c\\,d"]);
+        assert_eq!(config.swap[2].label(), "/b");
         assert_eq!(parse(""), Ok(Config::default()));
     }
 
@@ -143,6 +151,10 @@ mod tests {
             ("kind = \"file\"\npath = \"/a\"\nalign = \"pages\"", "there is extents"),
             ("kind = \"file\"\npath = \"/a\"\nsize = \"1G,prio=3\"", "1G,prio=3"),
             ("kind = \"file\"\npath = \"\"", "no place"),
+            ("kind = \"file\"\npaths = []", "no path"),
+            ("kind = \"file\"\npaths = [\"/a\", \"/a\"]", "the place /a twice"),
+            ("kind = \"file\"\npath = \"/a\"\npaths = [\"/b\"]", "write one of them"),
+            ("kind = \"compressed\"\nsize = \"8M\"\npaths = [\"/b\"]", "has a path"),
         ] {
             let config = parse(&format!("[[swap]]\n{text}")).unwrap();
             let error = config.swap[0].device().expect_err(text).to_string();

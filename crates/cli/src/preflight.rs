@@ -142,7 +142,7 @@ pub fn swap(asked: &[(String, Result<DeviceSpec, SpecError>)]) -> Result<Swap, F
         try_device(&mut swap, &origin, DeviceSpec::file(place))?;
     }
     if let Some(double) = device_spec::twice(&swap.devices) {
-        return Err(Failure::new(format!("the swap device {} is named twice; name each once", double.name().display())));
+        return Err(Failure::new(format!("the swap device {} is named twice; name each once", double.display())));
     }
     device_spec::settle_priorities(&mut swap.devices);
     Ok(swap)
@@ -154,31 +154,45 @@ pub fn swap_options(options: &[OsString]) -> Vec<(String, Result<DeviceSpec, Spe
     options.iter().map(|text| (origin(text), device_spec::parse(text))).collect()
 }
 
-/// Makes the device's path absolute, tries it out, and adds it.
+/// Makes the device's paths absolute, tries them out, and adds it.
 pub fn try_device(swap: &mut Swap, origin: &str, mut device: DeviceSpec) -> Result<(), Failure> {
-    let fail = |why: &str| Failure::new(format!("{origin}: {why}"));
+    let several = !device.more.is_empty();
+    let at = |path: &Path| if several { format!("{origin}: {}", path.display()) } else { origin.to_owned() };
+    let fail = |path: &Path, why: &str| Failure::new(format!("{}: {why}", at(path)));
+    let size = device.size.unwrap_or(0);
     match &mut device.place {
         Place::File(path) => {
-            let (place, directory) = resolve(path).map_err(|why| fail(&why))?;
-            *path = place;
-            try_file_place(swap, origin, &directory, device.size.unwrap_or(0))?;
+            let mut free = 0u64;
+            for path in [path].into_iter().chain(&mut device.more) {
+                let (place, directory) = resolve(path).map_err(|why| fail(path, &why))?;
+                free = free.saturating_add(try_file_place(swap, &at(path), &directory)?);
+                *path = place;
+            }
+            if size > free {
+                let (size, free) = (size::human(size), size::human(free));
+                swap.warnings.push(format!("{origin}: {size} of swap are allowed and only {free} are free"));
+            }
         }
         Place::Block { path, force } => {
-            *path = fs::canonicalize(&*path).map_err(|error| fail(&format!("{error}; name a block device such as /dev/sdb")))?;
-            swap.free += try_block_device(path, *force).map_err(|why| fail(&why))?;
+            for path in [path].into_iter().chain(&mut device.more) {
+                let place = fs::canonicalize(&*path);
+                let place = place.map_err(|error| fail(path, &format!("{error}; name a block device such as /dev/sdb")))?;
+                swap.free += try_block_device(&place, *force).map_err(|why| fail(path, &why))?;
+                *path = place;
+            }
         }
-        Place::Compressed(Algorithm::Zstd) => return Err(fail(setup::ZSTD_TROUBLE)),
-        Place::Compressed(Algorithm::Lz4) => swap.free = swap.free.saturating_add(device.size.unwrap_or(0)),
+        Place::Compressed(Algorithm::Zstd) => return Err(Failure::new(format!("{origin}: {}", setup::ZSTD_TROUBLE))),
+        Place::Compressed(Algorithm::Lz4) => swap.free = swap.free.saturating_add(size),
     }
-    if device.name().len() > device_spec::NAME_MAX {
-        return Err(fail("the absolute path of this place is too long; name one that is shorter"));
+    if let Some(long) = device.names().find(|name| name.len() > device_spec::NAME_MAX) {
+        return Err(fail(Path::new(long), "the absolute path of this place is too long; name one that is shorter"));
     }
     swap.devices.push(device);
     Ok(())
 }
 
-/// A file in `directory`.
-fn try_file_place(swap: &mut Swap, origin: &str, directory: &Path, size: u64) -> Result<(), Failure> {
+/// A file in `directory`. Gives what is free there, in bytes; of memory, which is warned of, as much as one likes.
+fn try_file_place(swap: &mut Swap, origin: &str, directory: &Path) -> Result<u64, Failure> {
     let fail = |why: &str| Failure::new(format!("{origin}: {why}"));
     let file = try_file_in(directory).map_err(|error| {
         fail(&match error {
@@ -198,10 +212,9 @@ fn try_file_place(swap: &mut Swap, origin: &str, directory: &Path, size: u64) ->
         swap.warnings.push(format!(
             "{origin} is a tmpfs, so what is swapped there still takes memory; name a directory on a disk with --swap"
         ));
-    } else if size > free {
-        swap.warnings.push(format!("{origin}: {} of swap are allowed and only {} are free", size::human(size), size::human(free)));
+        return Ok(u64::MAX);
     }
-    Ok(())
+    Ok(free)
 }
 
 /// Looks whether a block device may be written over. Gives its length in bytes.

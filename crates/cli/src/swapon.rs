@@ -11,7 +11,7 @@ use overspill_linux::control::{Kind, Progress, Reply, Request};
 use overspill_linux::control_client::{Connection, ControlError};
 use overspill_linux::device_spec::{self, DeviceSpec, Place};
 use overspill_linux::size::human;
-use overspill_linux::swap_file::SwapFile;
+use overspill_linux::swap_file::{SwapFile, SwapFiles};
 use std::ffi::OsStr;
 use std::fs;
 use std::io::{IsTerminal, Write};
@@ -31,7 +31,7 @@ pub fn swapon(args: &SwaponArgs) -> Result<u8, Failure> {
         preflight::try_device(&mut asked, &origin, device)?;
     }
     if let Some(double) = device_spec::twice(&asked.devices) {
-        return Err(Failure::new(format!("the swap device {} is named twice; name each once", double.name().display())));
+        return Err(Failure::new(format!("the swap device {} is named twice; name each once", double.display())));
     }
     let connection = connect(&args.program)?;
     let there = devices(&connection)?;
@@ -55,13 +55,17 @@ pub fn swapon(args: &SwaponArgs) -> Result<u8, Failure> {
 fn add(connection: &Connection, device: &DeviceSpec, priority: i16) -> Result<(), Failure> {
     let name = device.name();
     let fail = |why: String| Failure::with_status(NOTHING, format!("{}: {why}", name.display()));
-    let file = match device.place {
+    let files = match device.place {
         Place::Compressed(_) => None,
-        _ => Some(SwapFile::open(device).map_err(|e| fail(std::io::Error::from_raw_os_error(e).to_string()))?),
+        _ => Some(SwapFiles::open(device).map_err(|(e, place)| {
+            let why = std::io::Error::from_raw_os_error(e);
+            Failure::with_status(NOTHING, format!("{}: {why}", place.display()))
+        })?),
     };
-    let kind = file.as_ref().map_or(Kind::Compressed, SwapFile::kind);
+    let kind = files.as_ref().map_or(Kind::Compressed, SwapFiles::kind);
+    let descriptors: Vec<_> = files.iter().flat_map(SwapFiles::iter).map(SwapFile::as_fd).collect();
     let request = Request::Swapon { kind, bytes: device.size.unwrap_or(0), priority, align: device.align, name: name.as_bytes() };
-    connection.send(&request, file.as_ref().map(AsFd::as_fd)).map_err(failed)?;
+    connection.send(&request, &descriptors).map_err(failed)?;
     match connection.receive() {
         Ok(Reply::Ok(_)) => Ok(()),
         Ok(_) => Err(fail("the process gave an answer that makes no sense; is it of another version?".into())),
@@ -78,11 +82,11 @@ pub fn swapoff(args: &SwapoffArgs) -> Result<u8, Failure> {
     let (their, signal) = (connection.clone(), interrupted.clone());
     supervise::on_interrupt(move |number| {
         signal.store(number, SeqCst);
-        let _ = their.send(&Request::Cancel, None);
+        let _ = their.send(&Request::Cancel, &[]);
     })
     .map_err(|error| Failure::new(format!("the signals cannot be waited for: {error}")))?;
 
-    connection.send(&Request::Swapoff(&name), None).map_err(failed)?;
+    connection.send(&Request::Swapoff(&name), &[]).map_err(failed)?;
     let mut line = Line { shown: 0, on: std::io::stderr().is_terminal() };
     let result = loop {
         match connection.receive() {
@@ -106,7 +110,6 @@ pub fn swapoff(args: &SwapoffArgs) -> Result<u8, Failure> {
             return Err(Failure::with_status(NOTHING, "the process gave an answer that makes no sense; is it of another version?"));
         }
         Err(ControlError::Refused(why)) => why,
-        Err(ControlError::NoAnswer(_)) => "the process has ended, or does not answer any more".into(),
         Err(error) => return Err(failed(error)),
     };
     let status = match interrupted.load(SeqCst) {

@@ -49,14 +49,14 @@ pub fn swaps(args: &SwapsArgs) -> Result<u8, Failure> {
 pub fn policy(args: &PolicyArgs) -> Result<u8, Failure> {
     let policy = preflight::policy(Some(&args.policy))?;
     let connection = connect(&args.program)?;
-    connection.send(&Request::Policy(policy), None).map_err(failed)?;
+    connection.send(&Request::Policy(policy), &[]).map_err(failed)?;
     connection.receive().map(|_| 0).map_err(failed)
 }
 
 /// Asks for the devices.
 pub fn devices(connection: &Connection) -> Result<Vec<Device>, Failure> {
     let mut devices = Vec::new();
-    connection.send(&Request::Swaps, None).map_err(failed)?;
+    connection.send(&Request::Swaps, &[]).map_err(failed)?;
     while let Reply::Device(device) = connection.receive().map_err(failed)? {
         devices.push(device);
     }
@@ -94,8 +94,9 @@ fn table(devices: &[Device]) -> String {
         .iter()
         .map(|d| {
             let f = &d.figures;
+            let more = f.files.saturating_sub(1);
             [
-                name(d),
+                if more > 0 { format!("{} + {more} more", name(d)) } else { name(d) },
                 d.kind.clone(),
                 d.priority.to_string(),
                 if f.size_bytes == 0 { "-".into() } else { human(f.size_bytes) },
@@ -159,5 +160,7 @@ mod tests {
         );
         assert!(lines[1].contains("1,234 (12)") && !text.contains('\x1b'), "{text}");
         assert_eq!(json(&device)["used_bytes"], 1 << 20);
+        let device = Device { figures: Figures { files: 3, ..figures }, ..device };
+        assert!(table(&[device]).contains("[2J + 2 more  file"));
     }
 }

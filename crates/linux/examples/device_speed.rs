@@ -1,13 +1,18 @@
-//! What the device layer does with a disk: slots, extents, and I/O, without pages and programs. `bench/fio.py` compares it with fio.
+//! What the device layer does with a disk: slots, extents, and I/O, without pages and programs. `bench/fio.py` compares it with fio, and
+//! `bench/extents.py` devices of few extents with devices of many.
 //!
-//! `device_speed DIRECTORY BYTES OPERATION PAGES THREADS DEPTH SECONDS`, OPERATION being `read` or `write`, PAGES per request, DEPTH
-//! requests in flight per thread. A write takes a run of slots as page-out does, a read goes to slots drawn evenly; both find their place
-//! by the device's extents, under one lock for all threads, as in a machine. Prints the bytes per second.
+//! `device_speed DIRECTORY BYTES OPERATION PAGES THREADS DEPTH SECONDS [EXTENTS...]`, OPERATION being `read`, `write` or `both` (one request
+//! in two each), PAGES per request, DEPTH requests in flight per thread. A write takes a run of slots as page-out does, a read goes to
+//! slots drawn evenly; both find their place by the device's extents, under one lock for all threads, as in a machine.
+//!
+//! Prints the bytes per second. With EXTENTS the file, one and the same, is a device of so many extents of equal length instead of its
+//! physical ones, for each of the numbers in turn; then a line for each has the bytes per second and the shares of the time that was
+//! spent in the map, in parts per million: of the threads' time, and of the processor time.
 
 use overspill_linux::devices;
 use overspill_linux::io::{Engine, Io};
 use overspill_linux::lock::Mutex;
-use overspill_linux::swap_file::SwapFile;
+use overspill_linux::swap_file::{SwapFile, SwapFiles};
 use overspill_linux::sys::{self, IoVec};
 use overspill_swap::{Config, SwapPager};
 use overspill_vm::pager::{Pager, SlotRun};
@@ -25,45 +30,88 @@ impl Rng {
 
 fn main() {
     let arguments: Vec<String> = std::env::args().collect();
-    let [_, directory, bytes, operation, pages, threads, depth, seconds] = &arguments[..] else {
-        eprintln!("usage: device_speed DIRECTORY BYTES read|write PAGES THREADS DEPTH SECONDS");
+    let [_, directory, bytes, operation, pages, threads, depth, seconds, extents @ ..] = &arguments[..] else {
+        eprintln!("usage: device_speed DIRECTORY BYTES read|write|both PAGES THREADS DEPTH SECONDS [EXTENTS...]");
         std::process::exit(2);
     };
     let number = |text: &String| text.parse::<u64>().expect("a number");
     let (bytes, pages, threads, depth) = (number(bytes), number(pages) as u32, number(threads), number(depth) as usize);
+    let operation = match operation.as_str() {
+        "read" => Operation::Read,
+        "write" => Operation::Write,
+        "both" => Operation::Both,
+        _ => panic!("read, write or both"),
+    };
     let slots = (bytes >> PAGE_SHIFT) as u32;
-    let mut pager = SwapPager::without_device(Config { pages_max: 1000, slots_max: slots, devices_max: 1, extents_max: 4096 });
-    let mut file = SwapFile::create(directory.as_bytes(), bytes).expect("a swap file").aligned(true);
+    let file = SwapFile::create(directory.as_bytes(), bytes).expect("a swap file").aligned(true);
     assert!(file.is_direct(), "no direct I/O there");
-    let device = devices::add_file(&mut pager, &file, 0).expect("a device");
-    while let Ok((offset, bytes)) = file.grow(u64::MAX) {
-        let mut at = offset;
-        for &count in file.pieces(offset, (bytes >> PAGE_SHIFT) as u32).lens() {
+    let mut files = SwapFiles::one(file);
+    let mut physical = Vec::new();
+    while let Ok((file, offset, bytes)) = files.grow(u64::MAX) {
+        physical.extend_from_slice(files.get_mut(file).pieces(offset, (bytes >> PAGE_SHIFT) as u32).lens());
+    }
+    let fd = files.get(0).raw();
+    let device = |lens: &mut dyn Iterator<Item = u32>| {
+        let extents_max = 1 << 17;
+        let mut pager = SwapPager::without_device(Config { pages_max: 1000, slots_max: slots, devices_max: 1, extents_max });
+        let device = devices::add_files(&mut pager, &files, 0).expect("a device");
+        let mut at = 0;
+        for count in lens {
             pager.add_extent(device, 0, at, count).expect("room for an extent");
             at += u64::from(count) << PAGE_SHIFT;
         }
-    }
-    let slots = pager.status(device).expect("it is there").len;
-    let pager = Mutex::new(pager);
-    let fd = file.raw();
+        Mutex::new(pager)
+    };
+    let physical = device(&mut physical.into_iter());
     // every block is written once, so that none is a hole
-    transfer(&pager, fd, slots, Pass { write: true, pages: 64, depth: 8, seed: 0, until: None });
-    let until = Some(Instant::now() + Duration::from_secs_f64(seconds.parse().expect("seconds")));
-    let write = operation == "write";
-    let start = Instant::now();
-    let done: u64 = std::thread::scope(|scope| {
-        let one = |seed| {
-            let pager = &pager;
-            scope.spawn(move || transfer(pager, fd, slots, Pass { write, pages, depth, seed, until }))
-        };
-        let all: Vec<_> = (1..=threads).map(one).collect();
-        all.into_iter().map(|thread| thread.join().expect("it ends")).sum()
-    });
-    println!("{:.0}", done as f64 / start.elapsed().as_secs_f64());
+    transfer(&physical, fd, slots, Pass { operation: Operation::Write, pages: 64, depth: 8, seed: 0, until: None });
+    let run = |pager: &Mutex<SwapPager>| {
+        let until = Some(Instant::now() + Duration::from_secs_f64(seconds.parse().expect("seconds")));
+        let (start, processor) = (Instant::now(), processor_ns());
+        let (done, map_ns) = std::thread::scope(|scope| {
+            let one = |seed| scope.spawn(move || transfer(pager, fd, slots, Pass { operation, pages, depth, seed, until }));
+            let all: Vec<_> = (1..=threads).map(one).collect();
+            let ended = all.into_iter().map(|thread| thread.join().expect("it ends"));
+            ended.fold((0, 0), |(bytes, ns), (more, further)| (bytes + more, ns + further))
+        });
+        let (elapsed, processor) = (start.elapsed().as_nanos() as f64, (processor_ns() - processor) as f64);
+        let share = |of: f64| map_ns as f64 / of * 1e6;
+        (done as f64 / elapsed * 1e9, share(elapsed * threads as f64), share(processor))
+    };
+    if extents.is_empty() {
+        println!("{:.0}", run(&physical).0);
+    }
+    for count in extents.iter().map(|text| number(text) as u32) {
+        let end = |k: u32| (u64::from(slots) * u64::from(k) / u64::from(count)) as u32;
+        let (speed, wall, processor) = run(&device(&mut (0..count).map(|k| end(k + 1) - end(k))));
+        println!("{count} {speed:.0} {wall:.0} {processor:.0}");
+    }
+}
+
+/// Processor time of this process so far, in nanoseconds.
+fn processor_ns() -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: writes the structure.
+    unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &mut time) };
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+#[derive(Clone, Copy)]
+enum Operation {
+    Read,
+    Write,
+    Both,
+}
+
+/// A request under way.
+#[derive(Clone, Copy)]
+struct Flight {
+    run: SlotRun,
+    write: bool,
 }
 
 struct Pass {
-    write: bool,
+    operation: Operation,
     pages: u32,
     depth: usize,
     /// Also which writer it is.
@@ -72,9 +120,9 @@ struct Pass {
     until: Option<Instant>,
 }
 
-/// One thread's part. Returns the bytes.
-fn transfer(pager: &Mutex<SwapPager>, fd: i32, slots: u32, pass: Pass) -> u64 {
-    let Pass { write, pages, depth, seed, until } = pass;
+/// One thread's part. Returns the bytes, and the nanoseconds that it was in the map.
+fn transfer(pager: &Mutex<SwapPager>, fd: i32, slots: u32, pass: Pass) -> (u64, u64) {
+    let Pass { operation, pages, depth, seed, until } = pass;
     let mut io = Io::new(Engine::Uring, depth as u32).expect("io_uring");
     let len = (pages as usize) << PAGE_SHIFT;
     let buffers = sys::map_anonymous(len * depth).expect("memory");
@@ -84,12 +132,14 @@ fn transfer(pager: &Mutex<SwapPager>, fd: i32, slots: u32, pass: Pass) -> u64 {
     };
     let mut rng = Rng(seed);
     let mut vectors = vec![IoVec { base: 0, len: 0 }; depth];
-    let mut flights: Vec<Option<SlotRun>> = vec![None; depth];
-    let (mut in_flight, mut issued, mut done) = (0, 0, 0);
+    let mut flights: Vec<Option<Flight>> = vec![None; depth];
+    let (mut in_flight, mut issued, mut done, mut map_ns) = (0, 0, 0, 0);
+    let mut write = matches!(operation, Operation::Write);
     let near = PageId::new(ObjectId(0), seed << 18);
     loop {
         let more = until.map_or(issued < u64::from(slots), |until| Instant::now() < until);
         for (i, flight) in flights.iter_mut().enumerate().filter(|(_, flight)| flight.is_none() && more) {
+            write ^= matches!(operation, Operation::Both);
             let mut pager = pager.lock();
             let run = match write {
                 true => pager.alloc_run(pages, near),
@@ -97,7 +147,9 @@ fn transfer(pager: &Mutex<SwapPager>, fd: i32, slots: u32, pass: Pass) -> u64 {
                 false => Some(SlotRun { first: Slot(rng.below(u64::from(slots / pages)) as u32 * pages), count: pages }),
             };
             let Some(run) = run else { break };
+            let start = sys::now_ns();
             let place = pager.locate(run.first).offset;
+            map_ns += sys::now_ns() - start;
             drop(pager);
             // SAFETY: this flight's part of the mapping.
             let buffer = unsafe { buffers.add(i * len) };
@@ -109,7 +161,7 @@ fn transfer(pager: &Mutex<SwapPager>, fd: i32, slots: u32, pass: Pass) -> u64 {
                     false => io.read(fd, buffer, len, place, i as u64),
                 }
             }
-            *flight = Some(run);
+            *flight = Some(Flight { run, write });
             issued += u64::from(run.count);
             in_flight += 1;
         }
@@ -118,7 +170,7 @@ fn transfer(pager: &Mutex<SwapPager>, fd: i32, slots: u32, pass: Pass) -> u64 {
         }
         io.wait(None);
         while let Some(ended) = io.completion() {
-            let run = flights[ended.token as usize].take().expect("it is in flight");
+            let Flight { run, write } = flights[ended.token as usize].take().expect("it is in flight");
             assert_eq!(ended.result, Ok(run.count as usize * PAGE_SIZE), "I/O");
             done += ended.result.unwrap_or(0) as u64;
             in_flight -= 1;
@@ -130,5 +182,5 @@ fn transfer(pager: &Mutex<SwapPager>, fd: i32, slots: u32, pass: Pass) -> u64 {
     }
     // SAFETY: the mapping made above; nothing is in flight.
     unsafe { sys::unmap(buffers, len * depth) };
-    done
+    (done, map_ns)
 }

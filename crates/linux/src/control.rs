@@ -18,8 +18,9 @@
 //! ```text
 //!   request                                            answers
 //!   overspill/1 swaps                                  device KEY=VALUE ... name=NAME    for each, then ok
-//!   overspill/1 swapon KIND BYTES PRIORITY NAME        ok                (BYTES 0: no limit; one descriptor comes along, SCM_RIGHTS,
-//!                                                                         but not with the kind "compressed", which is memory;
+//!   overspill/1 swapon KIND BYTES PRIORITY NAME        ok                (BYTES 0: no limit; its files' descriptors come along,
+//!                                                                         SCM_RIGHTS, one to 8, but none with the kind "compressed",
+//!                                                                         which is memory;
 //!                                                                         KIND block, compressed, file, or file,align=extents)
 //!   overspill/1 swapoff NAME                           progress KEY=VALUE ...   ten a second, then ok KEY=VALUE ...
 //!   overspill/1 policy SPEC                            ok                (as for --policy)
@@ -50,7 +51,7 @@ pub const PROGRAM_NAME_MAX: usize = 32;
 pub enum Request<'a> {
     /// Which devices there are.
     Swaps,
-    /// A further device. The descriptor comes beside it.
+    /// A further device. The descriptors come beside it.
     Swapon {
         /// `file`, `block` or `compressed`.
         kind: Kind,
@@ -290,6 +291,8 @@ figures! {
         write_p99_ns,
         /// How many of its free slots lie in holes too short for a whole cluster, in thousandths.
         fragmented_permille,
+        /// Files or block devices that it is made of; 0 if it is memory.
+        files,
         /// Pieces that it is made of, none of which an operation crosses; 0 if it is one whole.
         extents,
         /// What was given back to the file system over time, in bytes.
@@ -494,15 +497,15 @@ mod tests {
         }
 
         #[test]
-        fn what_is_answered_is_understood(name in prop::collection::vec(1..255u8, 1..NAME_MAX + 1), numbers: [u64; 9], p: [u64; 5], more: [u64; 4], pool: [u64; 7], priority: i16) {
+        fn what_is_answered_is_understood(name in prop::collection::vec(1..255u8, 1..NAME_MAX + 1), numbers: [u64; 9], p: [u64; 5], more: [u64; 5], pool: [u64; 7], priority: i16) {
             let [number, size_bytes, used_bytes, pages_in, pages_out, reads, writes, read_errors, write_errors] = numbers;
             let [read_p50_ns, read_p99_ns, write_p50_ns, write_p99_ns, fragmented_permille] = p;
-            let [extents, given_back_bytes, aligned, align_refused] = more;
+            let [files, extents, given_back_bytes, aligned, align_refused] = more;
             let [stored_pages, packed_bytes, same_filled_pages, refused_pages, written_back_pages, ratio_permille, overhead_bytes] = pool;
             let figures = Figures {
                 number, size_bytes, used_bytes, pages_in, pages_out, reads, writes, read_errors, write_errors,
                 read_p50_ns, read_p99_ns, write_p50_ns, write_p99_ns, fragmented_permille,
-                extents, given_back_bytes, aligned, align_refused,
+                files, extents, given_back_bytes, aligned, align_refused,
                 stored_pages, packed_bytes, same_filled_pages, refused_pages, written_back_pages, ratio_permille, overhead_bytes,
             };
             let packet = device_packet("file", "on", priority, &figures, &name);

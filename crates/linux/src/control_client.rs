@@ -1,9 +1,12 @@
 //! The control socket's other end: finding the socket of a process, asking it, and its answers. See [`crate::control`].
 
 use crate::control::{self, PACKET_MAX, Packet, Reply, Request};
+use crate::device_spec::FILES_MAX;
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
+use rustix::process::{Pid, PidfdFlags};
 use std::ffi::OsStr;
 use std::fmt;
 use std::io::{self, IoSlice};
@@ -15,6 +18,8 @@ use std::time::Duration;
 
 /// How long a process may take to answer. It answers at once unless it is stopped.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// How long the end of a process may take once it has closed its socket, which comes early in it.
+const END: Duration = Duration::from_secs(2);
 
 /// Why nothing could be asked. `Display` gives one sentence.
 #[derive(Debug)]
@@ -32,8 +37,12 @@ pub enum ControlError {
     NotPermitted(u32),
     /// Something else the kernel says.
     Io(u32, io::Error),
-    /// No answer came, or none that can be read.
+    /// No answer came in time, or none that can be read.
     NoAnswer(u32),
+    /// There is no such process any more.
+    Ended(u32),
+    /// The process is there, and has closed its socket without an answer.
+    Closed(u32),
     /// The process refused.
     Refused(String),
 }
@@ -66,6 +75,11 @@ impl fmt::Display for ControlError {
             ControlError::NoAnswer(pid) => {
                 write!(f, "process {pid} does not answer; it may be stopped, or of another version of Overspill")
             }
+            ControlError::Ended(pid) => write!(f, "process {pid} has ended"),
+            ControlError::Closed(pid) => write!(
+                f,
+                "process {pid} gave no answer and has closed its control socket; it may have become another program (exec): try again"
+            ),
             ControlError::Refused(why) => f.write_str(why),
         }
     }
@@ -217,17 +231,16 @@ impl Connection {
                 }
             }
         }
-        Err(failure)
+        Err(if has_ended(pid, Duration::ZERO) { ControlError::Ended(pid) } else { failure })
     }
 
-    /// Sends a request, with a descriptor if it takes one.
+    /// Sends a request, with descriptors if it takes some.
     ///
     /// # Errors
     /// [`ControlError::Io`].
-    pub fn send(&self, request: &Request<'_>, file: Option<BorrowedFd<'_>>) -> Result<(), ControlError> {
+    pub fn send(&self, request: &Request<'_>, files: &[BorrowedFd<'_>]) -> Result<(), ControlError> {
         let packet: Packet = request.encode();
-        let files = file.as_slice();
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FILES_MAX))];
         let mut ancillary = SendAncillaryBuffer::new(&mut space);
         if !files.is_empty() {
             ancillary.push(SendAncillaryMessage::ScmRights(files));
@@ -244,14 +257,17 @@ impl Connection {
     /// The next answer; waits for it.
     ///
     /// # Errors
-    /// [`ControlError::NoAnswer`]; [`ControlError::Refused`] if that is the answer.
+    /// [`ControlError::NoAnswer`], [`ControlError::Ended`], [`ControlError::Closed`]; [`ControlError::Refused`] if that is the answer.
     pub fn receive(&self) -> Result<Reply, ControlError> {
         let mut packet = [0u8; PACKET_MAX];
         let n = loop {
             match rustix::net::recv(&self.socket, &mut packet, rustix::net::RecvFlags::empty()) {
                 Err(Errno::INTR) => {}
                 Ok((_, n)) if n > 0 => break n,
-                _ => return Err(ControlError::NoAnswer(self.pid)),
+                Err(Errno::AGAIN) => return Err(ControlError::NoAnswer(self.pid)),
+                // the other end is closed: by a process that has ended, which takes a moment more, or without an end
+                _ if has_ended(self.pid, END) => return Err(ControlError::Ended(self.pid)),
+                _ => return Err(ControlError::Closed(self.pid)),
             }
         };
         match control::parse_reply(&packet[..n]) {
@@ -266,6 +282,17 @@ impl AsFd for Connection {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
+}
+
+/// Whether the process is gone, or ends within `patience`. A zombie is gone: nothing of it is left that could answer.
+pub fn has_ended(pid: u32, patience: Duration) -> bool {
+    let Some(process) = i32::try_from(pid).ok().and_then(Pid::from_raw) else { return true };
+    let pidfd = match rustix::process::pidfd_open(process, PidfdFlags::empty()) {
+        Ok(pidfd) => pidfd,
+        Err(error) => return error == Errno::SRCH,
+    };
+    let patience = Timespec { tv_sec: patience.as_secs() as i64, tv_nsec: patience.subsec_nanos().into() };
+    matches!(rustix::event::poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], Some(&patience)), Ok(1))
 }
 
 /// A directory to look into. Root may look into other users'.
@@ -284,4 +311,47 @@ fn directory_of(pid: u32) -> Option<PathBuf> {
     let environment = std::fs::read(format!("/proc/{pid}/environ")).ok()?;
     let value = environment.split(|b| *b == 0).find_map(|v| v.strip_prefix(b"OVERSPILL_CONTROL="))?;
     Some(PathBuf::from(OsStr::from_bytes(value)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Command;
+
+    /// "Process 4711 does not answer; it may be stopped" was said of a forked child that had just come to its end in the middle of a
+    /// swapoff: whatever was no answer counted as none in time.
+    #[test]
+    fn an_ended_process_is_said_to_have_ended() {
+        let pair = || {
+            let kind = SocketType::SEQPACKET;
+            rustix::net::socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None).expect("sockets")
+        };
+        let mut child = Command::new("sleep").arg("60").spawn().expect("sleep runs");
+        let pid = child.id();
+        let connection = || {
+            let (socket, other) = pair();
+            let patience = Some(Duration::from_millis(20));
+            rustix::net::sockopt::set_socket_timeout(&socket, rustix::net::sockopt::Timeout::Recv, patience).expect("a timeout");
+            (Connection { socket, pid }, other)
+        };
+        let (silent, _other) = connection();
+        assert!(matches!(silent.receive(), Err(ControlError::NoAnswer(n)) if n == pid));
+        let (closed, other) = connection();
+        drop(other);
+        assert!(matches!(closed.receive(), Err(ControlError::Closed(n)) if n == pid));
+        // it closes its socket a little before it is gone
+        let (ending, other) = connection();
+        drop(other);
+        let ended = std::thread::scope(|scope| {
+            let ended = scope.spawn(|| ending.receive());
+            std::thread::sleep(Duration::from_millis(100));
+            child.kill().expect("kill");
+            ended.join().expect("no panic")
+        });
+        assert!(matches!(ended, Err(ControlError::Ended(n)) if n == pid), "{ended:?}");
+        // nobody has waited for it: a zombie cannot be asked, either
+        assert!(matches!(Connection::open(pid), Err(ControlError::Ended(_))));
+        child.wait().expect("wait");
+        assert!(has_ended(pid, Duration::ZERO) && !has_ended(std::process::id(), Duration::ZERO));
+    }
 }

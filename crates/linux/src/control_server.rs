@@ -6,12 +6,12 @@
 //!
 //! Holds no lock but for one call into the machine. Allocates nothing. A client that does not read its answers is hung up on.
 
-use crate::compressed::Compressed;
 use crate::control::{self, Kind, PACKET_MAX, Packet, Request};
-use crate::devices::{self, Backing};
+use crate::device_spec::FILES_MAX;
+use crate::devices::{self, Backing, Description};
 use crate::io::Engine;
 use crate::machine::Machine;
-use crate::swap_file::{SwapFile, kind_of};
+use crate::swap_file::SwapFiles;
 use crate::swapoff::{self, State, Worker};
 use crate::sys::{self, Errno, Fd, futex_wait, sys};
 use core::fmt::Write;
@@ -211,7 +211,7 @@ fn accept(listener: &Listener, clients: &mut [Option<Client>; CLIENTS_MAX], now:
 fn answer(machine: &Machine, engine: Engine, client: &mut Client, index: usize, job: &mut Option<Job>, now: u64) -> bool {
     client.since = now;
     let mut packet = [0u8; PACKET_MAX];
-    let (received, file) = receive(client, &mut packet);
+    let (received, files) = receive(client, &mut packet);
     let len = match received {
         Received::Nothing => return true,
         Received::End => return false,
@@ -220,37 +220,22 @@ fn answer(machine: &Machine, engine: Engine, client: &mut Client, index: usize, 
     };
     match control::parse_request(&packet[..len]) {
         Err(error) => refuse(client, format_args!("{error}")),
-        Ok(Request::Swaps) => devices::each(machine, |packet| send(client, packet)) && send(client, &ok()),
+        Ok(Request::Swaps) => {
+            let packet = |d: Description| control::device_packet(d.kind.name(), d.state, d.priority, &d.figures, d.name.bytes());
+            devices::each(machine).all(|device| send(client, &packet(device))) && send(client, &ok())
+        }
         Ok(Request::Swapon { kind, bytes, priority, align, name }) => {
-            let backing = match (kind, file) {
-                (Kind::Compressed, _) => {
-                    let (limit, slots_max) = {
-                        let core = machine.core.lock();
-                        (core.vm.limit(), core.vm.pager().slots_max())
-                    };
-                    let bytes = bytes & !4095;
-                    if bytes == 0 {
-                        return refuse(client, format_args!("compressed memory needs a size"));
-                    }
-                    match Compressed::new(bytes, limit, slots_max) {
-                        Ok(pool) => Backing::Memory(pool),
-                        Err(e) => return refuse(client, format_args!("there is no address space for so much (error {e})")),
-                    }
-                }
-                (_, None) => return refuse(client, format_args!("no descriptor came with the request")),
-                (_, Some(file)) => {
-                    let file = match kind {
-                        _ if kind_of(&file) != Some(kind) => Err(libc::EINVAL),
-                        Kind::Block => SwapFile::from_block(file, bytes),
-                        Kind::File | Kind::Compressed => Ok(SwapFile::from_fd(file, bytes, kind).aligned(align)),
-                    };
-                    match file {
-                        Ok(file) => Backing::File(file),
-                        Err(_) => {
-                            return refuse(client, format_args!("what came with the request is not a {}", kind.name()));
-                        }
-                    }
-                }
+            let backing = match (kind, files) {
+                (Kind::Compressed, _) if bytes < 4096 => return refuse(client, format_args!("compressed memory needs a size")),
+                (Kind::Compressed, _) => match Backing::memory(machine, bytes & !4095) {
+                    Ok(memory) => memory,
+                    Err(e) => return refuse(client, format_args!("there is no address space for so much (error {e})")),
+                },
+                (_, [None, ..]) => return refuse(client, format_args!("no descriptor came with the request")),
+                (_, files) => match SwapFiles::from_fds(files.into_iter().flatten(), bytes, kind, align) {
+                    Ok(files) => Backing::Files(files),
+                    Err(_) => return refuse(client, format_args!("what came with the request is not a {}", kind.name())),
+                },
             };
             let added = devices::add(machine, backing, name, priority, || match job {
                 Some(job) => _ = job.worker.step(machine),
@@ -321,13 +306,12 @@ fn send(client: &Client, packet: &Packet) -> bool {
     unsafe { sys!(libc::SYS_sendto, client.socket.raw(), bytes.as_ptr(), bytes.len(), flags, 0, 0) }.is_ok()
 }
 
-/// One packet, and the first descriptor that came with it; others are closed.
-fn receive(client: &Client, packet: &mut [u8; PACKET_MAX]) -> (Received, Option<Fd>) {
-    const FILES: usize = 4;
+/// One packet, and the descriptors that came with it, in order. (Those for which there is no room the kernel closes.)
+fn receive(client: &Client, packet: &mut [u8; PACKET_MAX]) -> (Received, [Option<Fd>; FILES_MAX]) {
     #[repr(C, align(8))]
     struct Ancillary {
         head: libc::cmsghdr,
-        files: [i32; FILES],
+        files: [i32; FILES_MAX],
     }
     let mut iov = libc::iovec { iov_base: packet.as_mut_ptr().cast(), iov_len: packet.len() };
     // SAFETY: all-zero bytes are valid for both structures: integers and null pointers.
@@ -339,16 +323,15 @@ fn receive(client: &Client, packet: &mut [u8; PACKET_MAX]) -> (Received, Option<
     let flags = libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC;
     // SAFETY: the kernel writes within the packet and the ancillary structure, which live over the call.
     let result = unsafe { sys!(libc::SYS_recvmsg, client.socket.raw(), &raw mut message, flags) };
-    let mut file = None;
+    let mut files = [const { None }; FILES_MAX];
     let head = &ancillary.head;
     if result.is_ok()
         && message.msg_controllen >= size_of::<libc::cmsghdr>()
         && (head.cmsg_level, head.cmsg_type) == (libc::SOL_SOCKET, libc::SCM_RIGHTS)
     {
         let count = (head.cmsg_len - size_of::<libc::cmsghdr>()) / size_of::<i32>();
-        for &fd in ancillary.files.iter().take(count) {
-            let fd = Fd::new(fd as usize);
-            file = file.or(Some(fd));
+        for (file, &fd) in files.iter_mut().zip(ancillary.files.iter().take(count)) {
+            *file = Some(Fd::new(fd as usize));
         }
     }
     let received = match result {
@@ -358,5 +341,5 @@ fn receive(client: &Client, packet: &mut [u8; PACKET_MAX]) -> (Received, Option<
         Err(libc::EAGAIN | libc::EINTR) => Received::Nothing,
         Err(_) => Received::End,
     };
-    (received, file)
+    (received, files)
 }

@@ -1,13 +1,15 @@
 //! Swap devices as people write them, on the command line, in a file, in the builder, and over the control socket.
 //!
 //! ```text
-//!   file:PATH[,size=SIZE][,prio=N][,align=extents]   a file in the directory PATH, or the new file PATH; grows up to SIZE
-//!   block:PATH[,size=SIZE][,prio=N][,force]    a block device; its first SIZE bytes
+//!   file:PATH[,path=PATH...][,size=SIZE][,prio=N][,align=extents]   a file in the directory PATH, or the new file PATH; grows up to SIZE
+//!   block:PATH[,path=PATH...][,size=SIZE][,prio=N][,force]    a block device; its first SIZE bytes
 //!   compressed:size=SIZE[,algo=lz4|zstd][,prio=N]   memory that holds compressed pages
 //!   DIR|FILE[:SIZE]                            short for file:
 //! ```
 //!
-//! A backslash takes the character behind it as it is, so a name may have commas: `file:/mnt/a\,b`. Sizes are read by [`crate::size`].
+//! With `path=` a device is made of several files, or of several block devices, that are filled by turns; its size is theirs together, and it
+//! is called by the first. A backslash takes the character behind it as it is, so a name may have commas: `file:/mnt/a\,b`. Sizes are
+//! read by [`crate::size`].
 //! Priorities go from -32768 to 32767; pages go to the device of the highest that has room. Devices without one get -1, -2, ... in the
 //! order in which they are named ([`settle_priorities`]), as with swapon(8).
 //!
@@ -23,6 +25,9 @@ use std::path::{Path, PathBuf};
 pub const SIZE_MIN: u64 = 1 << 20;
 /// The longest name of a device, in bytes: it travels over the control socket in one packet.
 pub const NAME_MAX: usize = 1023;
+
+/// The most files or block devices that one device can be made of: their descriptors travel over the control socket in one packet.
+pub const FILES_MAX: usize = 8;
 
 /// Compressors of a `compressed` device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -55,6 +60,8 @@ pub enum Place {
 pub struct DeviceSpec {
     /// What it is made of.
     pub place: Place,
+    /// Further places of the same kind that it is made of as well, for a file or a block device.
+    pub more: Vec<PathBuf>,
     /// The most it may hold, in bytes, a multiple of 4096; `None`: as far as its place goes.
     pub size: Option<u64>,
     /// Higher ones are used first.
@@ -109,7 +116,24 @@ impl Place {
 impl DeviceSpec {
     /// A file in the directory `place`, or the new file `place`, without a limit.
     pub fn file(place: impl Into<PathBuf>) -> Self {
-        DeviceSpec { place: Place::File(place.into()), size: None, priority: None, align: false }
+        DeviceSpec { place: Place::File(place.into()), more: Vec::new(), size: None, priority: None, align: false }
+    }
+
+    /// The same device, made of a further file or block device too: a place such as its first one.
+    ///
+    /// ```
+    /// use overspill_linux::device_spec::DeviceSpec;
+    /// let device = DeviceSpec::file("/ssd0").and("/ssd1").checked().unwrap();
+    /// assert_eq!(device.encode(), "file:/ssd0,path=/ssd1");
+    /// ```
+    pub fn and(mut self, place: impl Into<PathBuf>) -> Self {
+        self.more.push(place.into());
+        self
+    }
+
+    /// The name that it is called by, and those of all further places that it is made of.
+    pub fn names(&self) -> impl Iterator<Item = &OsStr> {
+        [self.name()].into_iter().chain(self.more.iter().map(|path| path.as_os_str()))
     }
 
     /// What the device is called by `swaps` and `swapoff`: its path, or its kind if it has none.
@@ -120,17 +144,32 @@ impl DeviceSpec {
     /// The device, if what is said of it goes together.
     ///
     /// # Errors
-    /// No name, one that is too long or has a zero byte, or memory without a size.
+    /// No name, one that is too long or has a zero byte, too many of them or one twice, or memory without a size.
     pub fn checked(self) -> Result<Self, SpecError> {
-        let name = self.name().as_bytes();
-        if name.is_empty() {
-            return fail(format!("names no place; write {}:PATH", self.place.kind()));
+        for name in self.names().map(OsStr::as_bytes) {
+            if name.is_empty() {
+                return fail(format!("names no place; write {}:PATH", self.place.kind()));
+            }
+            if name.len() > NAME_MAX {
+                return fail(format!("has a name of more than {NAME_MAX} bytes"));
+            }
+            if name.contains(&0) {
+                return fail("has a zero byte in its name, which no file can have");
+            }
         }
-        if name.len() > NAME_MAX {
-            return fail(format!("has a name of more than {NAME_MAX} bytes"));
+        if self.names().count() > FILES_MAX {
+            return fail(format!(
+                "is made of {} places, and there can be {FILES_MAX}; make two devices of them",
+                self.names().count()
+            ));
         }
-        if name.contains(&0) {
-            return fail("has a zero byte in its name, which no file can have");
+        if let Some(double) = twice(std::slice::from_ref(&self)) {
+            return fail(format!("has the place {} twice; name each once", double.display()));
+        }
+        if let Place::Compressed(_) = self.place
+            && !self.more.is_empty()
+        {
+            return fail("has a path, and compressed devices have none");
         }
         if self.size.is_none() && matches!(self.place, Place::Compressed(_)) {
             return fail("needs a size, since it is memory, such as 512M");
@@ -142,7 +181,11 @@ impl DeviceSpec {
     pub fn encode(&self) -> OsString {
         let mut text = Vec::from(self.place.kind());
         text.push(b':');
-        if let Some(path) = self.place.path() {
+        let paths = self.place.path().into_iter().chain(self.more.iter().map(PathBuf::as_path));
+        for (i, path) in paths.enumerate() {
+            if i > 0 {
+                text.extend_from_slice(b",path=");
+            }
             for &b in path.as_os_str().as_bytes() {
                 if matches!(b, b'\\' | b',' | b';') {
                     text.push(b'\\');
@@ -220,9 +263,15 @@ fn parse_kind(kind: &str, rest: &[u8]) -> Result<DeviceSpec, SpecError> {
         "compressed" => Place::Compressed(Algorithm::default()),
         _ => return fail(format!("is of the kind {kind:?}, and there are {KINDS}; a file of this name would be ./{kind}:...")),
     };
-    let mut device = DeviceSpec { place, size: None, priority: None, align: false };
+    let mut device = DeviceSpec { place, more: Vec::new(), size: None, priority: None, align: false };
     let mut seen: Vec<Vec<u8>> = Vec::new();
     for field in fields {
+        if let Some(path) = field.strip_prefix(b"path=")
+            && device.place.path().is_some()
+        {
+            device.more.push(OsStr::from_bytes(path).into());
+            continue;
+        }
         let (key, value) = match field.iter().position(|b| *b == b'=') {
             Some(at) => (&field[..at], Some(String::from_utf8_lossy(&field[at + 1..]))),
             None => (&field[..], None),
@@ -244,14 +293,17 @@ fn set(device: &mut DeviceSpec, key: &[u8], value: Option<&str>) -> Result<(), S
         (b"align", Some(text), Place::File(_)) => device.align = align(text)?,
         (b"force", None, Place::Block { force, .. }) => *force = true,
         (b"algo", Some(text), Place::Compressed(algorithm)) => *algorithm = self::algorithm(text)?,
-        (b"size" | b"prio", None, _) | (b"align", None, Place::File(_)) | (b"algo", None, Place::Compressed(_)) => {
+        (b"size" | b"prio", None, _)
+        | (b"align", None, Place::File(_))
+        | (b"path", None, Place::File(_) | Place::Block { .. })
+        | (b"algo", None, Place::Compressed(_)) => {
             return fail(format!("has {} without a value", key.escape_ascii()));
         }
         (b"force", Some(_), Place::Block { .. }) => return fail("has force with a value; write just force"),
         (_, _, place) => {
             let keys = match place {
-                Place::File(_) => "size, prio, align",
-                Place::Block { .. } => "size, prio, force",
+                Place::File(_) => "path, size, prio, align",
+                Place::Block { .. } => "path, size, prio, force",
                 Place::Compressed(_) => "size, algo, prio",
             };
             let key =
@@ -381,9 +433,10 @@ pub fn settle_priorities(devices: &mut [DeviceSpec]) {
     }
 }
 
-/// The first device that is named twice.
-pub fn twice(devices: &[DeviceSpec]) -> Option<&DeviceSpec> {
-    devices.iter().enumerate().find(|(i, d)| devices[..*i].iter().any(|other| other.name() == d.name())).map(|(_, d)| d)
+/// The first place that is named twice: of two devices, or of one.
+pub fn twice(devices: &[DeviceSpec]) -> Option<&OsStr> {
+    let names = || devices.iter().flat_map(DeviceSpec::names);
+    names().enumerate().find(|(i, name)| names().take(*i).any(|other| other == *name)).map(|(_, name)| name)
 }
 
 #[cfg(test)]
@@ -396,7 +449,7 @@ mod tests {
     }
 
     fn file(path: &str, size: Option<u64>, priority: Option<i16>) -> Result<DeviceSpec, String> {
-        Ok(DeviceSpec { place: Place::File(path.into()), size, priority, align: false })
+        Ok(DeviceSpec { size, priority, ..DeviceSpec::file(path) })
     }
 
     #[test]
@@ -407,17 +460,19 @@ mod tests {
         assert_eq!(parse(&read("block::,prio=0").unwrap().encode()).map_err(|e| e.to_string()), read("block::,prio=0"));
         assert_eq!(
             read("compressed:size=512M,algo=lz4"),
-            Ok(DeviceSpec { place: Place::Compressed(Algorithm::Lz4), size: Some(512 << 20), priority: None, align: false })
+            Ok(DeviceSpec { place: Place::Compressed(Algorithm::Lz4), size: Some(512 << 20), ..DeviceSpec::file("") })
         );
         assert_eq!(
             read("block:/dev/x,prio=5,force"),
             Ok(DeviceSpec {
                 place: Place::Block { path: "/dev/x".into(), force: true },
-                size: None,
                 priority: Some(5),
-                align: false
+                ..DeviceSpec::file("")
             })
         );
+        let several = Ok(DeviceSpec { size: Some(1 << 30), ..DeviceSpec::file("/a,b") }.and("/c;").and("d=e"));
+        assert_eq!(read("file:/a\\,b,path=/c;,size=1G,path=d=e"), several);
+        assert_eq!(several.map(|device| device.encode()).unwrap(), "file:/a\\,b,path=/c\\;,path=d=e,size=1073741824");
         assert_eq!(
             read("file:/a,align=extents,prio=1"),
             Ok(DeviceSpec { priority: Some(1), align: true, ..DeviceSpec::file("/a") })
@@ -454,14 +509,20 @@ mod tests {
             ("file:/x,prio=high", "whole number"),
             ("file:/x,prio=40000", "whole number"),
             ("file:/x,size=1G,size=2G", "size twice"),
-            ("file:/x,force", "file devices have size, prio, align"),
+            ("file:/x,force", "file devices have path, size, prio, align"),
+            ("file:/x,path=", "names no place"),
+            ("file:/x,path", "without a value"),
+            ("file:/x,path=/y,path=/y", "the place /y twice"),
+            ("block:/x,path=/x", "the place /x twice"),
+            ("file:/0,path=1,path=2,path=3,path=4,path=5,path=6,path=7,path=8", "9 places, and there can be 8"),
+            ("compressed:size=1M,path=/x", "compressed devices have size"),
             ("file:/x,align=pages", "there is extents"),
             ("file:/x,align", "without a value"),
-            ("block:/x,align=extents", "block devices have size, prio, force"),
+            ("block:/x,align=extents", "block devices have path, size, prio, force"),
             ("file:/x,", "an option without a name"),
             ("file:/x\\", "backslash"),
             ("block:/x,force=yes", "just force"),
-            ("block:/x,algo=lz4", "block devices have size, prio, force"),
+            ("block:/x,algo=lz4", "block devices have path, size, prio, force"),
             ("compressed:", "an option without a name"),
             ("compressed:algo=lz4", "needs a size"),
             ("compressed:size=1G,algo=zip", "there are lz4, zstd"),
@@ -488,7 +549,9 @@ mod tests {
         assert_eq!(list.each_ref().map(|d| d.priority), [Some(-1), Some(4), Some(-2)]);
         assert_eq!(twice(&list), None);
         list[2] = parse("block:/a".as_ref()).unwrap();
-        assert_eq!(twice(&list), Some(&list[2]));
+        assert_eq!(twice(&list), Some("/a".as_ref()));
+        list[2] = DeviceSpec::file("/c").and("/b");
+        assert_eq!(twice(&list), Some("/b".as_ref()));
     }
 
     fn device() -> impl Strategy<Value = DeviceSpec> {
@@ -500,10 +563,15 @@ mod tests {
             prop_oneof![Just(Algorithm::Lz4), Just(Algorithm::Zstd)].prop_map(Place::Compressed),
         ];
         let size = prop::option::of((SIZE_MIN >> 12..1 << 40).prop_map(|pages| pages << 12));
-        (place, size, any::<Option<i16>>(), any::<bool>()).prop_map(|(place, size, priority, align)| {
+        let more = prop::collection::hash_set(path(), 0..FILES_MAX);
+        (place, more, size, any::<Option<i16>>(), any::<bool>()).prop_map(|(place, mut more, size, priority, align)| {
             let size = if matches!(place, Place::Compressed(_)) { size.or(Some(SIZE_MIN)) } else { size };
             let align = align && matches!(place, Place::File(_));
-            DeviceSpec { place, size, priority, align }
+            match place.path() {
+                Some(path) => _ = more.remove(path),
+                None => more.clear(),
+            }
+            DeviceSpec { place, more: more.into_iter().collect(), size, priority, align }
         })
     }
 

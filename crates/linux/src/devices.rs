@@ -1,10 +1,11 @@
 //! The swap devices of a running machine: what each has done, and further ones.
 
 use crate::compressed::Compressed;
-use crate::control::{Figures, Kind, Packet, device_packet};
+use crate::control::{Figures, Kind};
 use crate::machine::Machine;
 use crate::setup::{DEVICES_MAX, device_slots};
-use crate::swap_file::{Align, SwapFile};
+use crate::swap_file::{Align, DeviceName, SwapFiles};
+use crate::sys::Errno;
 use core::fmt;
 use overspill_swap::SwapPager;
 use overspill_swap::swap_pager::{AddDeviceError, DeviceState};
@@ -13,27 +14,43 @@ use overspill_vm::types::{DeviceId, PAGE_SIZE};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Calls `with` with a `device` packet for each device, until it returns `false`. Returns whether it never did.
-pub fn each(machine: &Machine, mut with: impl FnMut(&Packet) -> bool) -> bool {
-    (0..DEVICES_MAX as u16).filter_map(|number| describe(machine, DeviceId(number))).all(|packet| with(&packet))
+/// One device, and what it has done.
+#[derive(Debug)]
+pub struct Description {
+    /// What it is made of.
+    pub kind: Kind,
+    /// As in [`crate::control::Device`].
+    pub state: &'static str,
+    /// Higher ones are used first.
+    pub priority: i16,
+    /// Its numbers.
+    pub figures: Figures,
+    /// What it is called.
+    pub name: DeviceName,
 }
 
-fn describe(machine: &Machine, device: DeviceId) -> Option<Packet> {
+/// All devices there are. Does not allocate; takes the locks for one device at a time.
+pub fn each(machine: &Machine) -> impl Iterator<Item = Description> {
+    (0..DEVICES_MAX as u16).filter_map(|number| describe(machine, DeviceId(number)))
+}
+
+fn describe(machine: &Machine, device: DeviceId) -> Option<Description> {
     let map = machine.map.read();
     let core = machine.core.lock();
     let pager = core.vm.pager();
     if !map.has_device(device.0 as usize) {
         return None;
     }
-    let file = map.files[device.0 as usize].as_ref();
-    let holding = map.pool.as_ref().filter(|_| file.is_none()).map(|pool| pool.holding());
+    let files = map.files[device.0 as usize].as_ref();
+    let holding = map.pool.as_ref().filter(|_| files.is_none()).map(|pool| pool.holding());
     let status = pager.status(device)?;
     let stats = pager.stats(device)?;
     let bytes = |slots: u32| slots as u64 * PAGE_SIZE as u64;
     let inherited = status.state == DeviceState::Inherited;
     let mut figures = Figures {
         number: device.0 as u64,
-        size_bytes: file.map_or(0, SwapFile::limit),
+        size_bytes: files.map_or(0, SwapFiles::limit),
+        files: files.map_or(0, SwapFiles::count) as u64,
         // of a parent's device, what this process can still read there
         used_bytes: bytes(if inherited { status.stored } else { status.used }),
         pages_in: stats.reads.pages,
@@ -49,8 +66,8 @@ fn describe(machine: &Machine, device: DeviceId) -> Option<Packet> {
         fragmented_permille: status.fragmented_permille as u64,
         extents: status.extents as u64,
         given_back_bytes: status.given_back * PAGE_SIZE as u64,
-        aligned: file.is_some_and(|f| f.align() == Align::Extents) as u64,
-        align_refused: file.is_some_and(|f| f.align() == Align::Refused) as u64,
+        aligned: files.is_some_and(|f| f.align() == Align::Extents) as u64,
+        align_refused: files.is_some_and(|f| f.align() == Align::Refused) as u64,
         ..Figures::default()
     };
     if let Some(holding) = holding {
@@ -65,7 +82,7 @@ fn describe(machine: &Machine, device: DeviceId) -> Option<Packet> {
         figures.ratio_permille = holding.ratio_permille();
         figures.overhead_bytes = holding.overhead_bytes();
     }
-    let kind = file.map_or(Kind::Compressed, SwapFile::kind);
+    let kind = files.map_or(Kind::Compressed, SwapFiles::kind);
     let state = match status.state {
         DeviceState::On => "on",
         DeviceState::Full => "full",
@@ -73,7 +90,9 @@ fn describe(machine: &Machine, device: DeviceId) -> Option<Packet> {
         DeviceState::Leaving => "leaving",
         DeviceState::Retired => "failing",
     };
-    Some(device_packet(kind.name(), state, status.priority, &figures, map.names[device.0 as usize].bytes()))
+    let mut name = DeviceName::new();
+    name.set(map.names[device.0 as usize].bytes());
+    Some(Description { kind, state, priority: status.priority, figures, name })
 }
 
 /// Why a device could not be added. Displays as one sentence.
@@ -97,10 +116,24 @@ impl fmt::Display for AddError {
 /// What a further device is made of.
 #[derive(Debug)]
 pub enum Backing {
-    /// A file or a block device.
-    File(SwapFile),
+    /// Files or block devices.
+    Files(SwapFiles),
     /// Memory.
     Memory(Arc<Compressed>),
+}
+
+impl Backing {
+    /// Compressed memory of `bytes` bytes.
+    ///
+    /// # Errors
+    /// As mmap(2).
+    pub fn memory(machine: &Machine, bytes: u64) -> Result<Backing, Errno> {
+        let (limit, slots_max) = {
+            let core = machine.core.lock();
+            (core.vm.limit(), core.vm.pager().slots_max())
+        };
+        Compressed::new(bytes, limit, slots_max).map(Backing::Memory)
+    }
 }
 
 /// Adds a device. What it is longer than a device can be is not used. Calls `wait` again and again while a fork is under way.
@@ -122,9 +155,9 @@ pub fn add(machine: &Machine, backing: Backing, name: &[u8], priority: i16, mut 
         return Err(AddError::There);
     }
     let device = match backing {
-        Backing::File(file) => {
-            let device = add_file(pager, &file, priority).map_err(AddError::Refused)?;
-            map.files[device.0 as usize] = Some(file);
+        Backing::Files(files) => {
+            let device = add_files(pager, &files, priority).map_err(AddError::Refused)?;
+            map.files[device.0 as usize] = Some(files);
             device
         }
         Backing::Memory(_) if map.pool.is_some() => return Err(AddError::There),
@@ -143,23 +176,20 @@ pub fn add(machine: &Machine, backing: Backing, name: &[u8], priority: i16, mut 
     Ok(device)
 }
 
-/// Adds the device that an open file is: one that gets its slots as the file grows, or a block device, which has them all. What it is
-/// longer than a device can be is not used. The file is to be kept under the device's number.
+/// Adds the device that open files are: one that gets its slots as they grow, or a single block device, which has them all. What it is
+/// longer than a device can be is not used. The files are to be kept under the device's number.
 ///
 /// # Errors
 /// [`AddDeviceError`]; nothing is changed then.
-pub fn add_file(pager: &mut SwapPager, file: &SwapFile, priority: i16) -> Result<DeviceId, AddDeviceError> {
-    let slots = device_slots(file).min(pager.slots_max());
-    match file.kind() {
-        Kind::File => pager.add_mapped_device(slots, priority),
-        Kind::Block | Kind::Compressed => pager.add_device(slots, priority),
-    }
+pub fn add_files(pager: &mut SwapPager, files: &SwapFiles, priority: i16) -> Result<DeviceId, AddDeviceError> {
+    let slots = device_slots(files).min(pager.slots_max());
+    if files.grows() { pager.add_mapped_device(slots, priority) } else { pager.add_device(slots, priority) }
 }
 
-/// Closes the file of a device that is gone. => `swapping` is held
+/// Closes the files of a device that is gone. => `swapping` is held
 pub fn remove(machine: &Machine, device: DeviceId) {
     let mut map = machine.map.write();
-    let file = map.files[device.0 as usize].take();
+    let files = map.files[device.0 as usize].take();
     let pool = map.pool.take_if(|pool| pool.device() == device);
     let (capacity, used) = {
         let mut core = machine.core.lock();
@@ -172,7 +202,7 @@ pub fn remove(machine: &Machine, device: DeviceId) {
     note_capacity(machine, capacity);
     machine.status.counters.swap_used_bytes.set(used * PAGE_SIZE as u64);
     drop(map);
-    drop((file, pool)); // the end of a long file takes its time, and needs no lock
+    drop((files, pool)); // the end of a long file takes its time, and needs no lock
     machine.arrived();
 }
 

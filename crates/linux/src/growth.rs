@@ -13,11 +13,13 @@
 //! lock, so one at a time. Holes are punched by the page daemon alone, holding no lock: its slots are held in the allocator, so nothing is
 //! written there; and a device does not go while slots of it are held. A fork may happen meanwhile: the child has no use for those.
 
+use crate::control::Kind;
 use crate::machine::Machine;
 use crate::setup::DEVICES_MAX;
-use crate::swap_file::{self, CHUNK, Pieces};
+use crate::swap_file::{self, CHUNK, Pieces, SwapFiles};
 use crate::sys::{self, Errno};
 use overspill_swap::Punch;
+use overspill_swap::extent::Extent;
 use overspill_swap::swap_pager::BLOCK_SLOTS;
 use overspill_vm::pager::SlotRun;
 use overspill_vm::types::{DeviceId, PAGE_SHIFT, Slot};
@@ -47,8 +49,8 @@ pub fn make_room(machine: &Machine) -> Result<(), Errno> {
         let mut map = machine.map.write();
         // another thread may have been here first
         let Some(device) = machine.core.lock().vm.pager().wants_extent() else { break };
-        let Some(file) = map.files[device.0 as usize].as_mut() else { break };
-        let grown = refill(machine, file, device).unwrap_or_else(|| grow(machine, file, device));
+        let Some(files) = map.files[device.0 as usize].as_mut() else { break };
+        let grown = refill(machine, files, device).unwrap_or_else(|| grow(machine, files, device));
         if let Err(errno) = grown {
             machine.core.lock().vm.pager_mut().refuse_growth(device);
             result = Err(errno);
@@ -58,15 +60,17 @@ pub fn make_room(machine: &Machine) -> Result<(), Errno> {
 }
 
 /// Gets blocks back that were given back. `None` if there are none.
-fn refill(machine: &Machine, file: &mut swap_file::SwapFile, device: DeviceId) -> Option<Result<(), Errno>> {
+fn refill(machine: &Machine, files: &mut SwapFiles, device: DeviceId) -> Option<Result<(), Errno>> {
     let mut result = None;
     for most in [RUN_SLOTS, BLOCK_SLOTS] {
         let run = machine.core.lock().vm.pager_mut().refill_begin(device, most)?;
-        let got = each_piece(machine, run, |offset, bytes, _| swap_file::allocate(file.raw(), offset, bytes));
+        let got = each_piece(machine, run, |extent, piece| {
+            swap_file::allocate(files.get(extent.file).raw(), extent.offset_of(piece.first), u64::from(piece.count) << PAGE_SHIFT)
+        });
         if got.is_ok() {
             // the blocks are others than before
-            let _ = each_piece(machine, run, |offset, bytes, piece| {
-                let pieces = file.pieces(offset, (bytes >> PAGE_SHIFT) as u32);
+            let _ = each_piece(machine, run, |extent, piece| {
+                let pieces = files.get_mut(extent.file).pieces(extent.offset_of(piece.first), piece.count);
                 if pieces.lens().len() > 1 {
                     // without room for so many extents it is as without alignment
                     let _ = machine.core.lock().vm.pager_mut().set_extents(piece, pieces.lens());
@@ -84,30 +88,30 @@ fn refill(machine: &Machine, file: &mut swap_file::SwapFile, device: DeviceId) -
 }
 
 /// The next chunk.
-fn grow(machine: &Machine, file: &mut swap_file::SwapFile, device: DeviceId) -> Result<(), Errno> {
+fn grow(machine: &Machine, files: &mut SwapFiles, device: DeviceId) -> Result<(), Errno> {
     let left = machine.core.lock().vm.pager().slots_left(device);
-    let (offset, bytes) = file.grow(u64::from(left) << PAGE_SHIFT)?;
+    let (file, offset, bytes) = files.grow(u64::from(left) << PAGE_SHIFT)?;
     let pages = (bytes >> PAGE_SHIFT) as u32;
-    let pieces = file.pieces(offset, pages);
+    let pieces = files.get_mut(file).pieces(offset, pages);
     let mut core = machine.core.lock();
     let pager = core.vm.pager_mut();
     let pieces = if pager.extents_left() < pieces.lens().len() as u32 { Pieces::one(pages) } else { pieces };
     let mut at = offset;
     for &count in pieces.lens() {
         // there can be no more extents: what this chunk has stays unused
-        pager.add_extent(device, 0, at, count).map_err(|_| libc::ENOSPC)?;
+        pager.add_extent(device, file, at, count).map_err(|_| libc::ENOSPC)?;
         at += u64::from(count) << PAGE_SHIFT;
     }
     Ok(())
 }
 
-/// Calls `with` with offset and length in bytes, and the slots, of each piece of one extent that the run has, until one fails.
-fn each_piece(machine: &Machine, run: SlotRun, mut with: impl FnMut(u64, u64, SlotRun) -> Result<(), Errno>) -> Result<(), Errno> {
+/// Calls `with` with each extent that the run touches and the slots of the run that lie in it, until one fails.
+fn each_piece(machine: &Machine, run: SlotRun, mut with: impl FnMut(Extent, SlotRun) -> Result<(), Errno>) -> Result<(), Errno> {
     let (mut at, end) = (run.first.0, run.first.0 + run.count);
     while at < end {
         let extent = machine.core.lock().vm.pager().extent(Slot(at)).expect("a held slot is in an extent");
         let count = (extent.last().0 + 1).min(end) - at;
-        with(extent.offset_of(Slot(at)), u64::from(count) << PAGE_SHIFT, SlotRun { first: Slot(at), count })?;
+        with(extent, SlotRun { first: Slot(at), count })?;
         at += count;
     }
     Ok(())
@@ -149,9 +153,14 @@ impl GiveBack {
     }
 
     fn give(&self, machine: &Machine, device: DeviceId, run: SlotRun) {
-        // the device stays, and its descriptor with it, as long as slots of it are held
-        let fd = machine.map.read().files[device.0 as usize].as_ref().map_or(-1, |file| file.raw());
-        let given = each_piece(machine, run, |offset, bytes, _| swap_file::punch(fd, offset, bytes));
+        // the device stays, and its descriptors with it, as long as slots of it are held
+        let file = |extent: &Extent| match machine.map.read().files[device.0 as usize].as_ref() {
+            Some(files) if files.kind() == Kind::File => Ok(files.get(extent.file).raw()),
+            _ => Err(libc::EOPNOTSUPP),
+        };
+        let given = each_piece(machine, run, |extent, piece| {
+            swap_file::punch(file(&extent)?, extent.offset_of(piece.first), u64::from(piece.count) << PAGE_SHIFT)
+        });
         machine.core.lock().vm.pager_mut().punched(run, given.is_ok());
         if given.is_ok() {
             machine.status.counters.swap_given_back_bytes.add(u64::from(run.count) << PAGE_SHIFT);

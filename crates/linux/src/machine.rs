@@ -24,7 +24,7 @@ use crate::park::{Park, ParkPlace};
 use crate::ranges::{Kind, RangeMap};
 use crate::record::{Recorder, Touch};
 use crate::setup::DEVICES_MAX;
-use crate::swap_file::{DeviceName, SwapFile};
+use crate::swap_file::{DeviceName, SwapFiles};
 use crate::sys::{self, Fd, IoVec, futex_wait, futex_wake};
 use crate::uffd::{Moved, Uffd};
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering::*};
@@ -80,7 +80,7 @@ pub struct Space {
     /// The parking area is registered here.
     pub parking: Uffd,
     /// The swap files by device.
-    pub files: [Option<SwapFile>; DEVICES_MAX],
+    pub files: [Option<SwapFiles>; DEVICES_MAX],
     /// The compressed device, which has no file.
     pub pool: Option<Arc<Compressed>>,
     /// Their names.
@@ -480,8 +480,8 @@ impl Machine {
     /// The file and byte offset of a slot, by the extents of its device. A run of slots lies in one piece. => it is on no compressed device
     pub fn locate(&self, map: &Space, core: &Core, slot: Slot) -> (i32, u64) {
         let location = core.vm.pager().locate(slot);
-        let file = map.files[location.device.0 as usize].as_ref().expect("a device has a file");
-        (file.raw(), location.offset)
+        let files = map.files[location.device.0 as usize].as_ref().expect("a device has files");
+        (files.get(location.file).raw(), location.offset)
     }
 
     /// Stops the program: the message is left for `overspill run`, and written to standard error if nobody supervises.

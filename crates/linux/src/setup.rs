@@ -12,7 +12,7 @@ use crate::machine::{Core, Delivery, Inject, Machine, Space, ZEROES_PAGES};
 use crate::park::Park;
 use crate::ranges::{RANGES_MAX, RangeMap, WIPED_MAX};
 use crate::reader;
-use crate::swap_file::{DeviceName, SwapFile};
+use crate::swap_file::{DeviceName, SwapFiles};
 use crate::sys::{self, Errno};
 use crate::uffd::{self, Uffd};
 use core::fmt;
@@ -23,6 +23,7 @@ use overspill_vm::policy::Spec;
 use overspill_vm::status::Status;
 use overspill_vm::types::{PAGE_SHIFT, PAGE_SIZE};
 use overspill_vm::{Config, ConfigError, Vm};
+use std::ffi::OsStr;
 
 /// How a machine is set up.
 #[derive(Debug)]
@@ -167,13 +168,14 @@ const SLOTS_UNLIMITED: u32 = 1 << 26;
 const SLOTS_MAX: u64 = 1 << 28;
 
 /// A device's length in slots.
-pub fn device_slots(file: &SwapFile) -> u32 {
-    if file.limit() == 0 { SLOTS_UNLIMITED } else { (file.limit() >> PAGE_SHIFT).clamp(1, SLOTS_MAX) as u32 }
+pub fn device_slots(files: &SwapFiles) -> u32 {
+    if files.limit() == 0 { SLOTS_UNLIMITED } else { (files.limit() >> PAGE_SHIFT).clamp(1, SLOTS_MAX) as u32 }
 }
 
 /// The devices' names, for people.
 pub fn names(devices: &[DeviceSpec]) -> String {
-    devices.iter().map(|d| d.name().to_string_lossy()).collect::<Vec<_>>().join(", ")
+    let name = |d: &DeviceSpec| d.names().map(|name| name.to_string_lossy()).collect::<Vec<_>>().join(" + ");
+    devices.iter().map(name).collect::<Vec<_>>().join(", ")
 }
 
 /// Sets a machine up. No thread is started.
@@ -202,17 +204,17 @@ pub fn machine(options: &Options<'_>, status: &'static Status) -> Result<Machine
     let mut names = Box::new([const { DeviceName::new() }; DEVICES_MAX]);
     let mut lengths = [0; DEVICES_AT_START];
     for (i, device) in devices.iter().enumerate() {
-        let fail = |e| SetupError::Swap(e, device.name().to_string_lossy().into_owned());
+        let fail = |(e, place): (Errno, &OsStr)| SetupError::Swap(e, place.to_string_lossy().into_owned());
         if i == DEVICES_AT_START {
-            return Err(fail(libc::E2BIG));
+            return Err(fail((libc::E2BIG, device.name())));
         }
         match device.place {
-            Place::Compressed(Algorithm::Zstd) => return Err(fail(libc::ENOTSUP)),
+            Place::Compressed(Algorithm::Zstd) => return Err(fail((libc::ENOTSUP, device.name()))),
             Place::Compressed(Algorithm::Lz4) => {}
             Place::File(_) | Place::Block { .. } => {
-                let file = SwapFile::open(device).map_err(fail)?;
-                lengths[i] = device_slots(&file);
-                files[i] = Some(file);
+                let opened = SwapFiles::open(device).map_err(fail)?;
+                lengths[i] = device_slots(&opened);
+                files[i] = Some(opened);
             }
         }
         names[i].set(device.name().as_encoded_bytes());
@@ -226,10 +228,10 @@ pub fn machine(options: &Options<'_>, status: &'static Status) -> Result<Machine
         extents_max: 1 << 17,
     });
     let mut pools = [const { None }; DEVICES_AT_START];
-    for ((device, file), pool) in devices.iter().zip(&files).zip(&mut pools) {
+    for ((device, files), pool) in devices.iter().zip(&files).zip(&mut pools) {
         let priority = device.priority.unwrap_or(0);
-        let entry = match file {
-            Some(file) => devices::add_file(&mut pager, file, priority),
+        let entry = match files {
+            Some(files) => devices::add_files(&mut pager, files, priority),
             // a compressed device enters once there is a budget, in its place; until then the entry is taken
             None => pager.add_device(1, priority),
         };

@@ -9,6 +9,7 @@
 //! Invariant: a block is mapped only from a memory file that is sealed against shrinking and at least as long as a [`Status`], so
 //! a mapped block never raises SIGBUS, whatever its other owners do. Every field is an atomic, so any bytes are a valid `Status`.
 
+use crate::control_client::has_ended;
 use overspill_vm::counters::{Info, TABLE};
 use overspill_vm::status::{Outcome, STATUS_NAME, Status, Text};
 use rustix::fs::{MemfdFlags, SealFlags};
@@ -21,6 +22,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
+use std::time::Duration;
 
 /// What processes may share.
 ///
@@ -331,7 +333,7 @@ pub fn find(pid: u32) -> Result<StatusView, FindError> {
         (Some(view), _) => Ok(view),
         (None, Some(error)) if error.kind() == ErrorKind::PermissionDenied => Err(FindError::NotPermitted(pid)),
         (None, Some(error)) => Err(FindError::Unreadable(pid, error)),
-        (None, None) if !process.exists() => Err(FindError::NoSuchProcess(pid)),
+        (None, None) if has_ended(pid, Duration::ZERO) => Err(FindError::NoSuchProcess(pid)),
         (None, None) => Err(FindError::NotPaged(pid)),
     }
 }

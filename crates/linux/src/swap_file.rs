@@ -1,10 +1,11 @@
 //! A swap device's file: anonymous (never has a name, or loses it at once), mode 0600, grown in chunks, which can be given back in
-//! parts; or a block device, claimed with O_EXCL. O_DIRECT where it can be had.
+//! parts; or a block device, claimed with O_EXCL. O_DIRECT where it can be had. And the files of a device that is made of several.
 
 use crate::control::Kind;
-use crate::device_spec::{DeviceSpec, NAME_MAX, Place};
+use crate::device_spec::{DeviceSpec, FILES_MAX, NAME_MAX, Place};
 use crate::sys::{self, Errno, Fd, sys};
 use overspill_vm::types::{PAGE_SHIFT, PAGE_SIZE};
+use std::ffi::OsStr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
 
@@ -104,16 +105,166 @@ impl Pieces {
     }
 }
 
-impl SwapFile {
+/// The files, or block devices, that a device is made of: at least one, in the order in which the device's extents number them.
+#[derive(Debug)]
+pub struct SwapFiles {
+    all: [Option<SwapFile>; FILES_MAX],
+    /// Of all together, in bytes; 0: none.
+    limit: u64,
+    /// The one that grows next.
+    turn: usize,
+}
+
+impl SwapFiles {
     /// Opens what `device` describes.
     ///
     /// # Errors
-    /// For a file as [`SwapFile::create`]. For a block device: EBUSY if it is mounted or somebody else's, ENOTBLK if it is none,
-    /// and as from open(2). ENOTSUP for devices that are no files.
-    pub fn open(device: &DeviceSpec) -> Result<SwapFile, Errno> {
-        let (name, limit) = (device.name().as_bytes(), device.size.unwrap_or(0));
-        match &device.place {
-            Place::File(_) => Ok(Self::create(name, limit)?.aligned(device.align)),
+    /// Which of its places it was. For a file as [`SwapFile::create`]. For a block device: EBUSY if it is mounted or somebody else's,
+    /// ENOTBLK if it is none, and as from open(2). ENOTSUP for devices that are no files. Nothing is left behind then.
+    pub fn open(device: &DeviceSpec) -> Result<SwapFiles, (Errno, &OsStr)> {
+        let several = !device.more.is_empty();
+        let each = device.names().map(|name| {
+            // a block device counts with all of its length: the limit is that of all together
+            let limit = if several { 0 } else { device.size.unwrap_or(0) };
+            SwapFile::open(&device.place, name, limit, device.align).map_err(|e| (e, name))
+        });
+        let mut files = SwapFiles { all: [const { None }; FILES_MAX], limit: device.size.unwrap_or(0), turn: 0 };
+        for (i, file) in each.enumerate() {
+            *files.all.get_mut(i).ok_or((libc::E2BIG, device.name()))? = Some(file?);
+        }
+        files.limit = files.length_limit();
+        Ok(files)
+    }
+
+    /// Of files, or block devices, that are open (and claimed). `limit` bytes at most, all together; 0: no limit. Not of none.
+    ///
+    /// # Errors
+    /// As [`SwapFile::from_block`]; EINVAL if one is not of the kind, or there are none or too many.
+    pub fn from_fds(fds: impl IntoIterator<Item = Fd>, limit: u64, kind: Kind, align: bool) -> Result<SwapFiles, Errno> {
+        let mut files = SwapFiles { all: [const { None }; FILES_MAX], limit, turn: 0 };
+        for (i, fd) in fds.into_iter().enumerate() {
+            *files.all.get_mut(i).ok_or(libc::EINVAL)? = Some(match kind {
+                _ if kind_of(&fd) != Some(kind) => return Err(libc::EINVAL),
+                Kind::Block => SwapFile::from_block(fd, 0)?,
+                Kind::File | Kind::Compressed => SwapFile::from_fd(fd, 0, kind).aligned(align),
+            });
+        }
+        if files.all[0].is_none() {
+            return Err(libc::EINVAL);
+        }
+        files.limit = files.length_limit();
+        Ok(files)
+    }
+
+    /// Over one file.
+    pub fn one(file: SwapFile) -> SwapFiles {
+        let limit = file.limit;
+        let mut all = [const { None }; FILES_MAX];
+        all[0] = Some(file);
+        SwapFiles { all, limit, turn: 0 }
+    }
+
+    /// The same files through other descriptors, of a process that was forked. The old ones are another table's numbers, and stay open.
+    ///
+    /// # Errors
+    /// EBADF if one is missing.
+    pub fn reopened(self, mut fds: [Option<Fd>; FILES_MAX]) -> Result<SwapFiles, Errno> {
+        let SwapFiles { all, limit, turn } = self;
+        let mut new = SwapFiles { all: [const { None }; FILES_MAX], limit, turn };
+        // all of the old ones first: none may be closed
+        let shapes = all.map(|old| {
+            let shape = old.as_ref().map(|old| (old.len, old.limit, old.kind, old.align));
+            core::mem::forget(old);
+            shape
+        });
+        for ((new, shape), fd) in new.all.iter_mut().zip(shapes).zip(&mut fds) {
+            let Some((len, limit, kind, align)) = shape else { continue };
+            let fd = fd.take().ok_or(libc::EBADF)?;
+            *new = Some(SwapFile { len, align, ..SwapFile::from_fd(fd, limit, kind) });
+        }
+        Ok(new)
+    }
+
+    /// What they may hold together, in bytes; 0: no limit.
+    fn length_limit(&self) -> u64 {
+        let lengths = || self.iter().map(|file| file.limit);
+        let sum = if lengths().any(|limit| limit == 0) { 0 } else { lengths().sum() };
+        if sum == 0 || self.limit == 0 { sum.max(self.limit) } else { sum.min(self.limit) }
+    }
+
+    /// All of them.
+    pub fn iter(&self) -> impl Iterator<Item = &SwapFile> {
+        self.all.iter().flatten()
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.iter().count()
+    }
+
+    /// The one of this number, as the device's extents have it.
+    ///
+    /// # Panics
+    /// If there is none.
+    pub fn get(&self, file: u16) -> &SwapFile {
+        self.all[file as usize].as_ref().expect("an extent is of a file of its device")
+    }
+
+    /// As [`SwapFiles::get`].
+    ///
+    /// # Panics
+    /// If there is none.
+    pub fn get_mut(&mut self, file: u16) -> &mut SwapFile {
+        self.all[file as usize].as_mut().expect("an extent is of a file of its device")
+    }
+
+    /// What they are, all alike.
+    pub fn kind(&self) -> Kind {
+        self.get(0).kind
+    }
+
+    /// The most they may hold together, in bytes; 0: no limit.
+    pub fn limit(&self) -> u64 {
+        self.limit
+    }
+
+    /// Whether clusters end where physical extents do, in all of them.
+    pub fn align(&self) -> Align {
+        let refused = self.iter().find(|file| file.align == Align::Refused);
+        refused.unwrap_or(self.get(0)).align
+    }
+
+    /// Whether slots get their places as the files grow; else slot `n` is page `n` of the one block device.
+    pub fn grows(&self) -> bool {
+        self.kind() == Kind::File || self.count() > 1
+    }
+
+    /// Gets blocks for the device's next `bytes_max` bytes at most, in the file whose turn it is, or the next one that has room. Returns
+    /// which that is, where they begin in it and how many there are, in bytes.
+    ///
+    /// # Errors
+    /// As [`SwapFile::grow`], of the last that was tried.
+    pub fn grow(&mut self, bytes_max: u64) -> Result<(u16, u64, u64), Errno> {
+        let (count, grown) = (self.count(), self.iter().map(|file| file.len).sum());
+        let left = if self.limit == 0 { bytes_max } else { bytes_max.min(self.limit.saturating_sub(grown)) };
+        let mut result = Err(libc::ENOSPC);
+        for _ in 0..count {
+            let file = self.turn as u16;
+            self.turn = (self.turn + 1) % count;
+            result = self.get_mut(file).grow(left).map(|(offset, bytes)| (file, offset, bytes));
+            if result.is_ok() {
+                break;
+            }
+        }
+        result
+    }
+}
+
+impl SwapFile {
+    fn open(place: &Place, name: &OsStr, limit: u64, align: bool) -> Result<SwapFile, Errno> {
+        let name = name.as_bytes();
+        match place {
+            Place::File(_) => Ok(Self::create(name, limit)?.aligned(align)),
             Place::Block { .. } => {
                 let mut path = [0u8; NAME_MAX + 1];
                 path.get_mut(..name.len()).ok_or(libc::ENAMETOOLONG)?.copy_from_slice(name);
@@ -235,7 +386,9 @@ impl SwapFile {
         let mut result = Err(libc::ENOSPC);
         for chunk in CHUNKS {
             let end = (self.len + 1).next_multiple_of(chunk).min(max);
-            result = allocate(self.fd.raw(), self.len, end - self.len).map(|()| (self.len, end - self.len));
+            // a block device has its blocks
+            let got = if self.kind == Kind::Block { Ok(()) } else { allocate(self.fd.raw(), self.len, end - self.len) };
+            result = got.map(|()| (self.len, end - self.len));
             if result.is_ok() {
                 self.len = end;
                 break;
@@ -408,6 +561,31 @@ mod tests {
     }
 
     #[test]
+    fn several_files_grow_by_turns_up_to_the_limit_of_all() {
+        let dir = std::env::temp_dir().join(format!("overspill-swapfiles-{}", std::process::id()));
+        std::fs::create_dir(&dir).expect("temp dir");
+        let device = DeviceSpec { size: Some(2 * CHUNK + 8192), ..DeviceSpec::file(&dir) }.and(dir.join("a")).and(dir.join("b"));
+        let mut files = SwapFiles::open(&device).expect("three files");
+        assert_eq!((files.count(), files.limit(), files.grows(), files.align()), (3, 2 * CHUNK + 8192, true, Align::No));
+        assert_eq!(files.grow(CHUNK), Ok((0, 0, CHUNK)));
+        assert_eq!(files.grow(4096), Ok((1, 0, 4096)));
+        assert_eq!(files.grow(u64::MAX), Ok((2, 0, CHUNK)));
+        assert_eq!(files.grow(u64::MAX), Ok((0, CHUNK, 4096)));
+        assert_eq!(files.grow(u64::MAX), Err(libc::ENOSPC));
+        // one that cannot grow any more does not keep the others from it
+        files.limit = 0;
+        files.get_mut(1).limit = 4096;
+        assert_eq!(files.grow(4096), Ok((2, CHUNK, 4096)));
+        assert_eq!(files.grow(4096), Ok((0, CHUNK + 4096, 4096)));
+        drop(files);
+        // of three one cannot be had: nothing is left of the others, and it is told which
+        let device = DeviceSpec::file(dir.join("a")).and(dir.join("no/such")).and(dir.join("b"));
+        assert_eq!(SwapFiles::open(&device).err(), Some((libc::ENOENT, dir.join("no/such").as_os_str())));
+        assert_eq!(std::fs::read_dir(&dir).expect("dir").count(), 0);
+        std::fs::remove_dir_all(&dir).expect("cleanup");
+    }
+
+    #[test]
     fn has_no_name_and_honours_its_limit() {
         let dir = std::env::temp_dir().join(format!("overspill-swapfile-{}", std::process::id()));
         std::fs::create_dir(&dir).expect("temp dir");
@@ -422,7 +600,7 @@ mod tests {
         assert_eq!(SwapFile::create(dir.join("taken").as_os_str().as_encoded_bytes(), 0).err(), Some(libc::EEXIST));
         assert_eq!(SwapFile::create(dir.join("no/such").as_os_str().as_encoded_bytes(), 0).err(), Some(libc::ENOENT));
         let no_device = crate::device_spec::parse("block:/dev/null".as_ref()).expect("a device");
-        assert_eq!(SwapFile::open(&no_device).err(), Some(libc::ENOTBLK));
+        assert_eq!(SwapFiles::open(&no_device).err(), Some((libc::ENOTBLK, "/dev/null".as_ref())));
         std::fs::remove_dir_all(&dir).expect("cleanup");
     }
 }

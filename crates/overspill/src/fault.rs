@@ -216,7 +216,7 @@ fn queue_up(shared: &Shared, op: PageIn) -> Option<PageIn> {
 const MANUAL_STEP: u32 = 64;
 
 /// Tests: what the page daemon would do, at once.
-fn step_daemon(shared: &Shared, no_memory: bool) {
+pub fn step_daemon(shared: &Shared, no_memory: bool) {
     let Some(daemon) = &shared.manual else { return };
     let machine = &shared.machine;
     machine.drop_places(&machine.map.read(), true);

@@ -59,6 +59,7 @@
 //!
 //! What is not known here is how fast a medium is: see `examples/hash_table.rs` for what it costs on yours.
 
+mod devices;
 mod error;
 mod fault;
 mod pager;
@@ -67,6 +68,7 @@ mod reads;
 mod region;
 
 pub use error::Error;
+pub use overspill_linux::control::{Device as SwapDevice, Figures as SwapFigures, Progress as SwapoffProgress};
 pub use overspill_linux::device_spec::{self, DeviceSpec};
 pub use overspill_linux::io::Engine;
 pub use overspill_linux::machine::Delivery;

@@ -1,11 +1,12 @@
 //! Setting a pager up, its threads, and its end.
 
+use crate::devices;
 use crate::error::Error;
 use crate::fault;
 use crate::reads::{self, Pool, Queue};
 use crate::region::{Pod, Region, RegionOf};
 use overspill_linux::daemon::Daemon;
-use overspill_linux::device_spec::{self, Algorithm, DeviceSpec, Place};
+use overspill_linux::device_spec::{self, DeviceSpec};
 use overspill_linux::io::Engine;
 use overspill_linux::lock;
 use overspill_linux::machine::{Delivery, Machine};
@@ -139,14 +140,10 @@ impl Builder {
         }
         let swap = self.devices();
         if let Some(double) = device_spec::twice(&swap) {
-            return Err(Error::Swap { place: double.name().into(), source: os(libc::EBUSY) });
+            return Err(Error::Swap { place: double.into(), source: os(libc::EBUSY) });
         }
         for device in &swap {
-            let checked = device.clone().checked();
-            checked.map_err(|why| Error::Device(format!("the swap device {} {why}", device.name().display())))?;
-            if matches!(device.place, Place::Compressed(Algorithm::Zstd)) {
-                return Err(Error::Device(setup::ZSTD_TROUBLE.into()));
-            }
+            devices::check(device)?;
         }
         let policy = self.policy.parse().map_err(Error::Policy)?;
         let engine = if self.manual_daemon { Engine::Psync } else { self.engine };
@@ -198,6 +195,7 @@ impl Builder {
             pool: (delivery == Delivery::InThread).then(|| Pool::new(cluster_pages)).transpose().map_err(resources)?,
             queue: Queue::new().map_err(resources)?,
             cluster_pages,
+            engine,
             manual,
             quit,
             _status: block,
@@ -205,14 +203,14 @@ impl Builder {
         fault::prepare(delivery == Delivery::InThread)?;
         // SAFETY: behind an Arc, which `Owner` holds until its drop has called `leave`.
         let place = unsafe { fault::enter(Arc::as_ptr(&shared)) }.ok_or(Error::TooManyPagers)?;
-        let owner = Owner { shared, place, threads: Vec::new(), regions: Mutex::new(regions) };
+        let owner = Owner { shared, place, threads: Vec::new(), regions: Mutex::new(regions), swapoff: Mutex::new(()) };
         let owner = if self.manual_daemon { owner } else { owner.start(engine, cluster_pages, &cpus)? };
         status.outcome.store(Outcome::Running as u32, Release);
         Ok(Pager(Arc::new(owner)))
     }
 }
 
-fn os(e: Errno) -> io::Error {
+pub fn os(e: Errno) -> io::Error {
     io::Error::from_raw_os_error(e)
 }
 
@@ -240,6 +238,8 @@ pub struct Shared {
     pub queue: Queue,
     /// The most pages of a read.
     pub cluster_pages: usize,
+    /// Resolved.
+    pub engine: Engine,
     pub manual: Option<lock::Mutex<Daemon>>,
     quit: Fd,
     /// After the machine, which has references into it.
@@ -269,6 +269,8 @@ pub struct Owner {
     place: usize,
     threads: Vec<JoinHandle<()>>,
     regions: Mutex<Regions>,
+    /// Held by whoever takes a device away.
+    pub swapoff: Mutex<()>,
 }
 
 type Ready = Sender<Result<(), Errno>>;

@@ -1,0 +1,177 @@
+//! Swap devices of a pager that runs: further ones, which there are, and away with one. What `overspill swapon`, `swaps` and `swapoff`
+//! are for programs.
+
+use crate::error::Error;
+use crate::fault;
+use crate::pager::{Pager, Shared, os};
+use crate::quiet::Quiet;
+use overspill_linux::control::{Device, Progress};
+use overspill_linux::device_spec::{Algorithm, DeviceSpec, Place};
+use overspill_linux::devices::{self, Backing};
+use overspill_linux::setup;
+use overspill_linux::swap_file::SwapFiles;
+use overspill_linux::swapoff::{State, Worker};
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::sync::TryLockError;
+use std::time::{Duration, Instant};
+
+/// How often whoever waits for a swapoff is told how far it is.
+const TELL: Duration = Duration::from_millis(100);
+
+/// What is wrong with a device, before anything is opened.
+pub fn check(device: &DeviceSpec) -> Result<(), Error> {
+    let checked = device.clone().checked();
+    checked.map_err(|why| Error::Device(format!("the swap device {} {why}", device.name().display())))?;
+    match device.place {
+        Place::Compressed(Algorithm::Zstd) => Err(Error::Device(setup::ZSTD_TROUBLE.into())),
+        _ => Ok(()),
+    }
+}
+
+/// A swapoff; given up if it is dropped before its end.
+struct Running<'a> {
+    shared: &'a Shared,
+    worker: Option<Worker>,
+}
+
+impl Running<'_> {
+    fn step(&mut self) -> State {
+        let worker = self.worker.as_mut().expect("only a drop ends it");
+        let state = {
+            let _quiet = Quiet::new();
+            worker.step(&self.shared.machine)
+        };
+        if self.shared.manual.is_some() {
+            let _quiet = Quiet::new();
+            fault::step_daemon(self.shared, false);
+        }
+        state
+    }
+
+    fn progress(&self) -> Progress {
+        self.worker.as_ref().expect("only a drop ends it").progress()
+    }
+}
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        let _quiet = Quiet::new();
+        if let Some(worker) = self.worker.take() {
+            worker.end(&self.shared.machine);
+        }
+    }
+}
+
+impl Pager {
+    /// Adds a swap device, while regions are in use. Without a priority it comes after all that are there.
+    ///
+    /// ```
+    /// # use overspill::{DeviceSpec, Pager};
+    /// # fn main() -> Result<(), overspill::Error> {
+    /// # let directory = std::env::temp_dir().join(format!("overspill-swap-on-{}", std::process::id()));
+    /// # std::fs::create_dir_all(&directory).unwrap();
+    /// let pager = Pager::builder().memory(8 << 20).build()?;
+    /// pager.swap_on(DeviceSpec::file(&directory))?;
+    /// assert_eq!(pager.swaps().len(), 2);
+    /// pager.swap_off(std::env::temp_dir())?; // the builder's default
+    /// assert_eq!(pager.swaps().len(), 1);
+    /// # drop(pager);
+    /// # std::fs::remove_dir(&directory).unwrap();
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Swap`] if a file of it cannot be made or opened, [`Error::Device`] if it cannot be as it was asked for or a device of
+    /// that name is there, [`Error::Resources`]. Nothing is changed, and nothing left behind, then.
+    pub fn swap_on(&self, device: DeviceSpec) -> Result<(), Error> {
+        let machine = &self.here()?.machine;
+        check(&device)?;
+        let backing = match device.place {
+            Place::File(_) | Place::Block { .. } => {
+                Backing::Files(SwapFiles::open(&device).map_err(|(e, place)| Error::Swap { place: place.into(), source: os(e) })?)
+            }
+            Place::Compressed(_) => {
+                let _quiet = Quiet::new();
+                Backing::memory(machine, device.size.unwrap_or(0)).map_err(|e| Error::Resources(os(e)))?
+            }
+        };
+        let _quiet = Quiet::new();
+        let own = devices::each(machine).filter(|d| d.state != "inherited");
+        let last = own.map(|d| d.priority).min().unwrap_or(0).min(0).saturating_sub(1);
+        let wait = || std::thread::sleep(Duration::from_millis(1));
+        let added = devices::add(machine, backing, device.name().as_bytes(), device.priority.unwrap_or(last), wait);
+        added.map(drop).map_err(|why| Error::Device(format!("{}: {why}", device.name().display())))
+    }
+
+    /// Takes the device of this name away: the path of its first file, as it was given, or `compressed`. What is stored there goes to
+    /// other devices, or into memory within the budget. Regions stay in use meanwhile. Waits for the end.
+    ///
+    /// # Errors
+    /// [`Error::Device`]: there is no such device, what is on it fits nowhere (with the figures), another swapoff is under way, or it
+    /// could not be brought to an end. The device is in use as before then.
+    pub fn swap_off(&self, name: impl AsRef<OsStr>) -> Result<Progress, Error> {
+        self.swap_off_while(name, |_| true)
+    }
+
+    /// As [`Pager::swap_off`], telling `goes_on` ten times a second how far it is, until that answers `false`: then it ends with an
+    /// error, and the device is in use as before with what is still on it.
+    ///
+    /// # Errors
+    /// As [`Pager::swap_off`].
+    pub fn swap_off_while(&self, name: impl AsRef<OsStr>, mut goes_on: impl FnMut(&Progress) -> bool) -> Result<Progress, Error> {
+        let shared = self.here()?;
+        let (machine, name) = (&shared.machine, name.as_ref());
+        let fail = |why: &dyn std::fmt::Display| Error::Device(format!("{}: {why}", name.display()));
+        let _turn = match self.0.swapoff.try_lock() {
+            Ok(turn) => turn,
+            Err(TryLockError::Poisoned(turn)) => turn.into_inner(),
+            Err(TryLockError::WouldBlock) => return Err(fail(&"another swapoff is under way; try again when it has ended")),
+        };
+        let worker = {
+            let _quiet = Quiet::new();
+            devices::find(machine, name.as_bytes()).map(|device| Worker::new(machine, shared.engine, device))
+        };
+        let worker = worker.ok_or_else(|| fail(&"the pager has no such swap device; `Pager::swaps` has those there are"))?;
+        let mut running = Running { shared, worker: Some(worker.map_err(|why| fail(&why))?) };
+        let mut told = Instant::now();
+        loop {
+            match running.step() {
+                State::Done => return Ok(running.progress()),
+                State::Failed(why) => return Err(fail(&why)),
+                State::Busy if told.elapsed() < TELL => {}
+                State::Busy if goes_on(&running.progress()) => told = Instant::now(),
+                State::Busy => return Err(fail(&overspill_linux::swapoff::Failure::Cancelled)),
+            }
+        }
+    }
+
+    /// The swap devices, those that are used first first, and what each has done.
+    pub fn swaps(&self) -> Vec<Device> {
+        let Ok(shared) = self.here() else { return Vec::new() };
+        let mut all: Vec<_> = Vec::with_capacity(setup::DEVICES_MAX);
+        {
+            let _quiet = Quiet::new();
+            all.extend(devices::each(&shared.machine));
+        }
+        all.sort_by_key(|device| std::cmp::Reverse(device.priority));
+        let device = |d: devices::Description| Device {
+            kind: d.kind.name().into(),
+            state: d.state.into(),
+            priority: d.priority,
+            figures: d.figures,
+            name: d.name.bytes().into(),
+        };
+        all.into_iter().map(device).collect()
+    }
+
+    /// What the pager works with, unless this is a forked child, which has a copy that is good for nothing.
+    fn here(&self) -> Result<&Shared, Error> {
+        if self.0.is_alive() {
+            Ok(&self.0.shared)
+        } else {
+            Err(Error::Device("the pager is that of the process which forked".into()))
+        }
+    }
+}
