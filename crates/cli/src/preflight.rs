@@ -3,10 +3,10 @@
 use crate::{FAILED, Failure, NOT_EXECUTABLE, NOT_FOUND};
 use overspill_linux::control;
 use overspill_linux::control_client::{self, ControlError};
-use overspill_linux::device_spec::{self, Algorithm, DeviceSpec, Place, SpecError};
+use overspill_linux::device_spec::{self, DeviceSpec, Place, SpecError};
 use overspill_linux::elf::{self, NotFound, Unfit};
 use overspill_linux::size::{self, Size};
-use overspill_linux::{cgroup, probe, setup, signature};
+use overspill_linux::{cgroup, probe, signature};
 use overspill_vm::policy;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -167,8 +167,7 @@ pub fn try_device(swap: &mut Swap, origin: &str, mut device: DeviceSpec) -> Resu
             *path = fs::canonicalize(&*path).map_err(|error| fail(&format!("{error}; name a block device such as /dev/sdb")))?;
             swap.free += try_block_device(path, *force).map_err(|why| fail(&why))?;
         }
-        Place::Compressed(Algorithm::Zstd) => return Err(fail(setup::ZSTD_TROUBLE)),
-        Place::Compressed(Algorithm::Lz4) => swap.free = swap.free.saturating_add(device.size.unwrap_or(0)),
+        Place::Compressed(_) => swap.free = swap.free.saturating_add(device.size.unwrap_or(0)),
     }
     if device.name().len() > device_spec::NAME_MAX {
         return Err(fail("the absolute path of this place is too long; name one that is shorter"));

@@ -60,7 +60,12 @@ fn add(connection: &Connection, device: &DeviceSpec, priority: i16) -> Result<()
         _ => Some(SwapFile::open(device).map_err(|e| fail(std::io::Error::from_raw_os_error(e).to_string()))?),
     };
     let kind = file.as_ref().map_or(Kind::Compressed, SwapFile::kind);
-    let request = Request::Swapon { kind, bytes: device.size.unwrap_or(0), priority, align: device.align, name: name.as_bytes() };
+    let algorithm = match device.place {
+        Place::Compressed(algorithm) => algorithm,
+        _ => device_spec::Algorithm::default(),
+    };
+    let bytes = device.size.unwrap_or(0);
+    let request = Request::Swapon { kind, bytes, priority, align: device.align, algorithm, name: name.as_bytes() };
     connection.send(&request, file.as_ref().map(AsFd::as_fd)).map_err(failed)?;
     match connection.receive() {
         Ok(Reply::Ok(_)) => Ok(()),

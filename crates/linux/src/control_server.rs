@@ -221,7 +221,7 @@ fn answer(machine: &Machine, engine: Engine, client: &mut Client, index: usize, 
     match control::parse_request(&packet[..len]) {
         Err(error) => refuse(client, format_args!("{error}")),
         Ok(Request::Swaps) => devices::each(machine, |packet| send(client, packet)) && send(client, &ok()),
-        Ok(Request::Swapon { kind, bytes, priority, align, name }) => {
+        Ok(Request::Swapon { kind, bytes, priority, align, algorithm, name }) => {
             let backing = match (kind, file) {
                 (Kind::Compressed, _) => {
                     let (limit, slots_max) = {
@@ -232,7 +232,7 @@ fn answer(machine: &Machine, engine: Engine, client: &mut Client, index: usize, 
                     if bytes == 0 {
                         return refuse(client, format_args!("compressed memory needs a size"));
                     }
-                    match Compressed::new(bytes, limit, slots_max) {
+                    match Compressed::new(bytes, limit, slots_max, algorithm) {
                         Ok(pool) => Backing::Memory(pool),
                         Err(e) => return refuse(client, format_args!("there is no address space for so much (error {e})")),
                     }

@@ -5,7 +5,7 @@ use crate::fault;
 use crate::reads::{self, Pool, Queue};
 use crate::region::{Pod, Region, RegionOf};
 use overspill_linux::daemon::Daemon;
-use overspill_linux::device_spec::{self, Algorithm, DeviceSpec, Place};
+use overspill_linux::device_spec::{self, DeviceSpec};
 use overspill_linux::io::Engine;
 use overspill_linux::lock;
 use overspill_linux::machine::{Delivery, Machine};
@@ -144,9 +144,6 @@ impl Builder {
         for device in &swap {
             let checked = device.clone().checked();
             checked.map_err(|why| Error::Device(format!("the swap device {} {why}", device.name().display())))?;
-            if matches!(device.place, Place::Compressed(Algorithm::Zstd)) {
-                return Err(Error::Device(setup::ZSTD_TROUBLE.into()));
-            }
         }
         let policy = self.policy.parse().map_err(Error::Policy)?;
         let engine = if self.manual_daemon { Engine::Psync } else { self.engine };
