@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Random touches of pages in compressed memory: a Region in-thread, `overspill run`, and the kernel's zram with lz4 in a memory cgroup.
+"""Random touches of pages in compressed memory: a Region in-thread, `overspill run`, and the kernel's zram in a memory cgroup.
 
-    sudo bench/compressed.py [--size 256] [--memory 96] [--touches 100000] [--repeats 3] [--binaries target/release] [--out FILE]
+    sudo bench/compressed.py [--size 256] [--memory 96] [--touches 100000] [--repeats 3] [--algo lz4] [--binaries target/release] [--out FILE]
 
-All get the same memory for mapped and compressed pages together. The kernel does not charge zram's own memory to a cgroup, so its cgroup's
+All compress with --algo, lz4 or zstd (zram at its own level), and get the same memory for mapped and compressed pages together. The kernel does not charge zram's own memory to a cgroup, so its cgroup's
 limit is the budget less what zram takes of these pages, which a first run finds out. Each repeat runs every contender once, in turn. Needs root
 for the kernel's side; zram and its swap are gone at the end, also after an error. Prints a Markdown table.
 """
@@ -31,10 +31,10 @@ TIMEOUT_SECONDS = 300
 
 
 class Zram:
-    """A zram device of our own with lz4, used as the kernel's swap."""
+    """A zram device of our own, used as the kernel's swap."""
 
-    def __init__(self, size: int) -> None:
-        self._size = size
+    def __init__(self, size: int, algorithm: str) -> None:
+        self._size, self._algorithm = size, algorithm
         self._number = ""
 
     def __enter__(self) -> Zram:
@@ -44,7 +44,7 @@ class Zram:
             raise Failure("this kernel has no zram (no /sys/class/zram-control)")
         self._number = (CONTROL / "hot_add").read_text().strip()
         try:
-            self._file("comp_algorithm").write_text("lz4")
+            self._file("comp_algorithm").write_text(self._algorithm)
             self._file("disksize").write_text(str(self._size))
             for command in (["mkswap", self._device], ["swapon", "-p", "100", self._device]):
                 done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -82,11 +82,11 @@ def run(command: list[str | Path]) -> dict[str, float]:
 
 
 @contextlib.contextmanager
-def kernel(hierarchy: Hierarchy | str, limit: int, size: int) -> Iterator[tuple[Zram, Cgroup]]:
+def kernel(hierarchy: Hierarchy | str, limit: int, size: int, algorithm: str) -> Iterator[tuple[Zram, Cgroup]]:
     """Swap on zram for a cgroup of this limit."""
     if isinstance(hierarchy, str):
         raise Failure(hierarchy)
-    with Zram(size * 2) as zram, Cgroup(hierarchy, limit, kernel_swap=True) as cgroup:
+    with Zram(size * 2, algorithm) as zram, Cgroup(hierarchy, limit, kernel_swap=True) as cgroup:
         yield zram, cgroup
 
 
@@ -96,6 +96,7 @@ def main() -> int:
     parser.add_argument("--memory", type=int, default=160, help="MiB for mapped and compressed pages together")
     parser.add_argument("--touches", type=int, default=100_000)
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--algo", default="lz4", help="lz4, or zstd")
     parser.add_argument("--binaries", type=Path, default=REPOSITORY / "target" / "release")
     parser.add_argument("--out", type=Path, help="the table goes there too")
     options = parser.parse_args()
@@ -105,10 +106,10 @@ def main() -> int:
     samples: dict[str, list[dict[str, float]]] = {}
     why_not, taken = "", 0
     with tempfile.TemporaryDirectory(prefix="overspill-compressed-") as swap:
-        pool = f"compressed:size={options.size}M"
-        own = [*arguments, "--memory", str(options.memory), "--pool", str(options.size), "--swap", swap]
+        pool = f"compressed:size={options.size}M,algo={options.algo}"
+        own = [*arguments, "--memory", str(options.memory), "--pool", pool, "--swap", swap]
         try:
-            with kernel(hierarchy, options.memory * MIB // 2, options.size * MIB) as (zram, cgroup):
+            with kernel(hierarchy, options.memory * MIB // 2, options.size * MIB, options.algo) as (zram, cgroup):
                 run(cgroup.wrap([access, "plain", "--size", str(options.size), "--touches", "1"]))
                 taken = zram.memory_peak()
         except Failure as failure:
@@ -120,11 +121,11 @@ def main() -> int:
             samples.setdefault("`overspill run`", []).append(run([*under, access, "plain", *arguments]))
             if not why_not:
                 limit = options.memory * MIB - taken
-                with kernel(hierarchy, limit, options.size * MIB) as (_, cgroup):
+                with kernel(hierarchy, limit, options.size * MIB, options.algo) as (_, cgroup):
                     samples.setdefault("kernel, zram", []).append(run(cgroup.wrap([access, "plain", *arguments])))
     patterns = ["fill", "random", "update"]
     lines = [
-        f"{options.size} MiB over {options.memory} MiB, {options.touches} touches, median of {options.repeats}; "
+        f"{options.algo}, {options.size} MiB over {options.memory} MiB, {options.touches} touches, median of {options.repeats}; "
         f"zram took {taken / MIB:.0f} MiB, which its cgroup had less.",
         "",
         "| microseconds per touch | " + " | ".join(patterns) + " |",

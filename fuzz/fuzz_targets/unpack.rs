@@ -3,24 +3,28 @@
 
 use libfuzzer_sys::fuzz_target;
 use overspill_store::checksum;
-use overspill_store::pool::{Packed, Packer, unpack};
+use overspill_store::packing::{Algorithm, Packed, Packer, Unpacker};
 use overspill_vm::types::{PAGE_SIZE, PageId};
 
 fuzz_target!(|bytes: &[u8]| {
+    [Algorithm::Lz4, Algorithm::ZSTD].into_iter().for_each(|algorithm| of(algorithm, bytes));
+});
+
+fn of(algorithm: Algorithm, bytes: &[u8]) {
+    let (mut packer, mut unpacker) = (Packer::new(algorithm), Unpacker::new(algorithm));
     let (mut page, mut again) = ([0; PAGE_SIZE], [1; PAGE_SIZE]);
-    if unpack(bytes, &mut page).is_err() {
+    if unpacker.unpack(bytes, &mut page).is_err() {
         return;
     }
     let id = PageId::from_raw(7);
     let stored = checksum::of(id, &page);
-    let mut packer = Packer::new();
     let Packed::Bytes(packed) = packer.pack(&page) else { return };
     let mut damaged = packed.to_vec();
-    unpack(&damaged, &mut again).expect("what was packed");
+    unpacker.unpack(&damaged, &mut again).expect("what was packed");
     assert!(again == page);
     if let Some(first) = bytes.first() {
         let at = usize::from(*first) % damaged.len();
         damaged[at] ^= 1 << (first % 8);
-        assert!(unpack(&damaged, &mut again).is_err() || again == page || checksum::of(id, &again) != stored);
+        assert!(unpacker.unpack(&damaged, &mut again).is_err() || again == page || checksum::of(id, &again) != stored);
     }
-});
+}

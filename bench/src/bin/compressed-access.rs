@@ -1,6 +1,6 @@
 //! Random touches of pages that compress, for `compressed.py`: on plain memory (for the kernel's swap, or `overspill run`) or on a Region.
 //!
-//! `compressed-access plain|region --size MIB --memory MIB --pool MIB --swap DIR --touches N`. Each page holds objects of a heap: pointers, small
+//! `compressed-access plain|region --size MIB --memory MIB --pool DEVICE --swap DIR --touches N`. Each page holds objects of a heap: pointers, small
 //! numbers, and words of noise, which LZ4 makes two to three times as small. Prints a line of JSON for the fill, the random reads, and the
 //! random updates: nanoseconds per touch. Wrong content is exit status 3.
 
@@ -60,7 +60,7 @@ fn plain(bytes: usize) -> Option<&'static [AtomicU64]> {
 
 fn region(bytes: usize) -> Result<Region, Box<dyn std::error::Error>> {
     let mib = |name| number(name).ok_or(format!("{name} is missing"));
-    let pool = device_spec::parse(format!("compressed:size={}M", mib("--pool")?).as_ref())?;
+    let pool = device_spec::parse(argument("--pool").ok_or("--pool is missing")?.as_ref())?;
     let swap = DeviceSpec::file(argument("--swap").ok_or("--swap is missing")?);
     let pager = Pager::builder().memory((mib("--memory")? as u64) << 20).swap_device(pool).swap_device(swap).build()?;
     Ok(pager.region(bytes)?)

@@ -3,7 +3,8 @@
 //!
 //! `store-costs [--zram]`: with it (as root) a zram device is made, filled with the same pages, read, and removed again.
 
-use overspill_store::pool::{Packed, Packer, Pool};
+use overspill_store::packing::{Algorithm, Packed, Packer, Unpacker};
+use overspill_store::pool::Pool;
 use overspill_store::seal::Keys;
 use overspill_store::{PageBytes, checksum};
 use overspill_vm::types::{ContentHash, ObjectId, PAGE_SIZE, PageId};
@@ -109,9 +110,10 @@ fn check_and_seal() {
     println!("| unchanged? (sealed again under the stored number) | {unchanged:.0} |\n");
 }
 
-fn compression(name: &str, fill: Fill, zram: bool) -> io::Result<()> {
+fn compression(name: &str, fill: Fill, algorithm: Algorithm, zram: bool) -> io::Result<()> {
     let warm = pages(WARM, fill);
-    let mut packer = Packer::new();
+    let (mut packer, mut unpacker) = (Packer::new(algorithm), Unpacker::new(algorithm));
+    let kernels = if algorithm == Algorithm::Lz4 { "lz4" } else { "zstd" };
     let mut packed = vec![vec![]; WARM];
     let pack = cost(|i| _ = black_box(packer.pack(&warm[i])));
     for (to, page) in packed.iter_mut().zip(&warm) {
@@ -119,7 +121,7 @@ fn compression(name: &str, fill: Fill, zram: bool) -> io::Result<()> {
         *to = bytes.to_vec();
     }
     let mut work = vec![[0; PAGE_SIZE]; WARM];
-    let unpack = cost(|i| overspill_store::pool::unpack(&packed[i], &mut work[i]).expect("it was packed"));
+    let unpack = cost(|i| unpacker.unpack(&packed[i], &mut work[i]).expect("it was packed"));
 
     let cold = pages(COLD, fill);
     let mut pool = Pool::new(COLD as u32, COLD * PAGE_SIZE);
@@ -132,19 +134,21 @@ fn compression(name: &str, fill: Fill, zram: bool) -> io::Result<()> {
     let (mut rng, mut page) = (Rng(3), Box::new(Page([0; PAGE_SIZE])));
     let load = cost(|_| {
         let i = rng.below(COLD);
-        assert!(pool.load(i as u32, &mut page.0).expect("no damage") && checksum::of(page_id(i), &page.0) == stored[i]);
+        assert!(
+            pool.load(i as u32, &mut unpacker, &mut page.0).expect("no damage") && checksum::of(page_id(i), &page.0) == stored[i]
+        );
     });
     let counters = pool.counters();
     let per_page = (counters.arena_used_bytes + pool.metadata_bytes()) as f64 / COLD as f64;
     let overhead = (counters.arena_overhead_bytes() + pool.metadata_bytes()) as f64 / counters.packed_bytes as f64;
     println!(
-        "| {name} | {pack:.0} | {unpack:.0} | {store:.0} | {load:.0} | {:.2} | {:.2} | {:.1} % |",
+        "| {name}, {algorithm:?} | {pack:.0} | {unpack:.0} | {store:.0} | {load:.0} | {:.2} | {:.2} | {:.1} % |",
         counters.ratio(),
         PAGE_SIZE as f64 / per_page,
         overhead * 100.0
     );
     if zram {
-        let zram = Zram::new(COLD * PAGE_SIZE)?;
+        let zram = Zram::new(COLD * PAGE_SIZE, kernels)?;
         let start = Instant::now();
         for (i, source) in cold.iter().enumerate() {
             page.0 = *source;
@@ -159,7 +163,7 @@ fn compression(name: &str, fill: Fill, zram: bool) -> io::Result<()> {
         let stat = fs::read_to_string(format!("/sys/block/zram{}/mm_stat", zram.id))?;
         let stat: Vec<f64> = stat.split_whitespace().map(|n| n.parse().unwrap_or(f64::NAN)).collect();
         println!(
-            "| {name}, zram | | | {store:.0} | {load:.0} | | {:.2} | {:.1} % |",
+            "| {name}, zram {kernels} | | | {store:.0} | {load:.0} | | {:.2} | {:.1} % |",
             stat[0] / stat[2],
             (stat[2] / stat[1] - 1.0) * 100.0
         );
@@ -174,11 +178,11 @@ struct Zram {
 }
 
 impl Zram {
-    fn new(bytes: usize) -> io::Result<Zram> {
+    fn new(bytes: usize, algorithm: &str) -> io::Result<Zram> {
         let id = fs::read_to_string("/sys/class/zram-control/hot_add")?.trim().to_owned();
         let set = |what: &str, value: &str| fs::write(format!("/sys/block/zram{id}/{what}"), value);
         let file = (|| {
-            set("comp_algorithm", "lz4")?;
+            set("comp_algorithm", algorithm)?;
             set("disksize", &bytes.to_string())?;
             OpenOptions::new().read(true).write(true).custom_flags(libc::O_DIRECT).open(format!("/dev/zram{id}"))
         })();
@@ -218,6 +222,12 @@ fn main() -> io::Result<()> {
     check_and_seal();
     println!("| pages | pack | unpack | store | load, random | ratio in the arena | ratio with tables | more than the content |");
     println!("| --- | --- | --- | --- | --- | --- | --- | --- |");
-    compression("text", text, zram)?;
-    compression("heap", heap, zram)
+    for (name, fill) in [("text", text as Fill), ("heap", heap)] {
+        for (algorithm, beside_zram) in
+            [(Algorithm::Lz4, zram), (Algorithm::Zstd(1), zram), (Algorithm::Zstd(3), false), (Algorithm::Zstd(7), false)]
+        {
+            compression(name, fill, algorithm, beside_zram)?;
+        }
+    }
+    Ok(())
 }

@@ -258,10 +258,10 @@ unsafe extern "C" fn on_syscall(nr: i32, args: &[usize; 6]) -> isize {
             let end = a[0].wrapping_add(up(a[1]));
             match a[2] as i32 {
                 libc::MADV_DONTNEED | libc::MADV_FREE => agent.discarded(a[0], end),
-                advice @ (libc::MADV_WIPEONFORK | libc::MADV_KEEPONFORK) if r == 0 => {
-                    if !agent.wipe_on_fork(a[0], end, advice == libc::MADV_WIPEONFORK) {
-                        return -(libc::ENOMEM as isize); // the kernel wipes what is mapped, and the program knows that it cannot rely on it
-                    }
+                advice @ (libc::MADV_WIPEONFORK | libc::MADV_KEEPONFORK) => {
+                    let heard = r != 0 || agent.wipe_on_fork(a[0], end, advice == libc::MADV_WIPEONFORK);
+                    // else the kernel wipes what is mapped, and the program is told that it cannot rely on it
+                    return if heard { r } else { -(libc::ENOMEM as isize) };
                 }
                 _ => {}
             }

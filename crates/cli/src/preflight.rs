@@ -3,10 +3,10 @@
 use crate::{FAILED, Failure, NOT_EXECUTABLE, NOT_FOUND};
 use overspill_linux::control;
 use overspill_linux::control_client::{self, ControlError};
-use overspill_linux::device_spec::{self, Algorithm, DeviceSpec, Place, SpecError};
+use overspill_linux::device_spec::{self, DeviceSpec, Place, SpecError};
 use overspill_linux::elf::{self, NotFound, Unfit};
 use overspill_linux::size::{self, Size};
-use overspill_linux::{cgroup, probe, setup, signature};
+use overspill_linux::{cgroup, probe, signature};
 use overspill_vm::policy;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -181,8 +181,7 @@ pub fn try_device(swap: &mut Swap, origin: &str, mut device: DeviceSpec) -> Resu
                 *path = place;
             }
         }
-        Place::Compressed(Algorithm::Zstd) => return Err(Failure::new(format!("{origin}: {}", setup::ZSTD_TROUBLE))),
-        Place::Compressed(Algorithm::Lz4) => swap.free = swap.free.saturating_add(size),
+        Place::Compressed(_) => swap.free = swap.free.saturating_add(size),
     }
     if let Some(long) = device.names().find(|name| name.len() > device_spec::NAME_MAX) {
         return Err(fail(Path::new(long), "the absolute path of this place is too long; name one that is shorter"));

@@ -63,8 +63,13 @@ fn add(connection: &Connection, device: &DeviceSpec, priority: i16) -> Result<()
         })?),
     };
     let kind = files.as_ref().map_or(Kind::Compressed, SwapFiles::kind);
+    let algorithm = match device.place {
+        Place::Compressed(algorithm) => algorithm,
+        _ => device_spec::Algorithm::default(),
+    };
     let descriptors: Vec<_> = files.iter().flat_map(SwapFiles::iter).map(SwapFile::as_fd).collect();
-    let request = Request::Swapon { kind, bytes: device.size.unwrap_or(0), priority, align: device.align, name: name.as_bytes() };
+    let bytes = device.size.unwrap_or(0);
+    let request = Request::Swapon { kind, bytes, priority, align: device.align, algorithm, name: name.as_bytes() };
     connection.send(&request, &descriptors).map_err(failed)?;
     match connection.receive() {
         Ok(Reply::Ok(_)) => Ok(()),

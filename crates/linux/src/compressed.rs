@@ -15,7 +15,8 @@
 //!
 //! **Locks.** The pool's lock is innermost: under `map` and `core`, or with neither. No packing or unpacking happens under it, only copying
 //! of at most 3.3 KiB. Whoever takes it holds `map` or `core`, or has a read or a write under way for which a fork waits: so at a fork, which
-//! holds both and waits for those, nobody has it, and the child's copy is whole.
+//! holds both and waits for those, nobody has it, and the child's copy is whole. The same goes for the contexts of zstd, which have a lock
+//! each, held while one page is packed or a batch of them, or one is unpacked; the pool's is taken under that of the packer.
 //!
 //! **Fork.** The pool is ordinary memory, and the child gets its copy of it as of all tables. From then on each has its own: what the one
 //! frees or stores the other does not see, and nothing needs to be frozen. Each is charged for all of it, so that the promise
@@ -26,12 +27,13 @@
 //! **Content.** Pages here are not encrypted, since nobody sees them who does not see the program's memory as well; what proves that a page came
 //! back right is its checksum under its identity, with encryption as without. On the way to a device it is sealed like any other.
 
-use crate::lock::Mutex;
+use crate::lock::{Mutex, MutexGuard};
 use crate::machine::{Machine, Space};
 use crate::sys::{self, Errno, IoVec};
 use core::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, Ordering::Relaxed};
 use overspill_store::PageBytes;
-use overspill_store::pool::{self, PACKED_BYTES_MAX, Packed, Pool, PoolCounters, Refused, SLOT_BYTES, Stored};
+use overspill_store::packing::{Algorithm, Damaged, Packed, Packer, Unpacker};
+use overspill_store::pool::{self, PACKED_BYTES_MAX, Pool, PoolCounters, Refused, SLOT_BYTES, Stored};
 use overspill_swap::SwapPager;
 use overspill_swap::swap_pager::Memory;
 use overspill_vm::Vm;
@@ -47,6 +49,8 @@ const SPARE_PAGES: u64 = 64;
 const TRIM_BLOCKS: usize = 32;
 /// Writes of pages that go on to the next device, at a time.
 pub const WRITE_BACKS: usize = 2;
+/// Threads that can unpack at the same time with an algorithm that needs memory for it.
+const UNPACKERS_MAX: usize = 4;
 
 /// The pool's arena.
 struct Arena {
@@ -91,7 +95,10 @@ pub struct Compressed {
     /// Pages are being written back, until enough room is made.
     draining: AtomicBool,
     written_back: AtomicU64,
-    /// Pages of buffers for that, charged as long as the device is there.
+    packer: Mutex<Packer>,
+    /// None for LZ4, which needs no memory for it.
+    unpackers: Box<[Mutex<Unpacker>]>,
+    /// Pages of buffers for writes to the next device, and of what packs and unpacks; charged as long as the device is there.
     buffer_pages: u32,
 }
 
@@ -136,11 +143,14 @@ impl Holding {
 
 impl Compressed {
     /// With an arena of `bytes` bytes, of which nothing is resident yet, for a budget of `memory_pages` pages. At most `slots_max` pages.
-    /// Allocates its tables, which take memory as they are used.
+    /// Allocates its tables, which take memory as they are used, and what packs and unpacks.
     ///
     /// # Errors
     /// ENOMEM.
-    pub fn new(bytes: u64, memory_pages: u32, slots_max: u32) -> Result<Arc<Compressed>, Errno> {
+    ///
+    /// # Panics
+    /// If the algorithm has no such level.
+    pub fn new(bytes: u64, memory_pages: u32, slots_max: u32, algorithm: Algorithm) -> Result<Arc<Compressed>, Errno> {
         let len = usize::try_from(bytes).map_err(|_| libc::ENOMEM)?.next_multiple_of(1 << 15);
         let at = sys::map_anonymous(len)?;
         let arena = Arena { at, len };
@@ -149,6 +159,16 @@ impl Compressed {
             let _ = sys::madvise(at as usize, len, libc::MADV_NOHUGEPAGE);
             let _ = sys::madvise(at as usize, len, libc::MADV_DONTDUMP);
         }
+        let packer = Packer::new(algorithm);
+        let unpackers: Box<[_]> = match algorithm {
+            Algorithm::Lz4 => Box::new([]),
+            Algorithm::Zstd(_) => {
+                let cpus: u32 = sys::allowed_cpus().iter().map(|word| word.count_ones()).sum();
+                let threads = (cpus as usize).clamp(1, UNPACKERS_MAX);
+                (0..threads).map(|_| Mutex::new(Unpacker::new(algorithm))).collect()
+            }
+        };
+        let working_bytes = packer.bytes() + unpackers.iter().map(|unpacker| unpacker.lock().bytes()).sum::<usize>();
         let size_pages = bytes >> PAGE_SHIFT;
         let slots = (size_pages * SLOTS_PER_PAGE).min(slots_max as u64) as u32;
         Ok(Arc::new(Compressed {
@@ -160,7 +180,9 @@ impl Compressed {
             budget: AtomicU32::new(memory_pages),
             draining: AtomicBool::new(false),
             written_back: AtomicU64::new(0),
-            buffer_pages: WRITE_BACKS as u32 * write_back_pages(memory_pages) as u32,
+            packer: Mutex::new(packer),
+            unpackers,
+            buffer_pages: (WRITE_BACKS * write_back_pages(memory_pages) + working_bytes.div_ceil(PAGE_SIZE)) as u32,
         }))
     }
 
@@ -268,6 +290,17 @@ impl Compressed {
         if pager.room_past_memory() > 0 { 0 } else { self.pool.lock().counters().resident_pages as u32 }
     }
 
+    /// What packs its pages. => whoever holds it is one that a fork waits for
+    pub fn packer(&self) -> MutexGuard<'_, Packer> {
+        self.packer.lock()
+    }
+
+    fn unpack(&self, bytes: &[u8], page: &mut PageBytes) -> Result<(), Damaged> {
+        let Some(first) = self.unpackers.first() else { return Unpacker::Lz4.unpack(bytes, page) };
+        let free = self.unpackers.iter().find_map(Mutex::try_lock);
+        free.unwrap_or_else(|| first.lock()).unpack(bytes, page)
+    }
+
     /// Stores a packed page in slot `at` of the device. Does not allocate.
     ///
     /// # Errors
@@ -287,7 +320,7 @@ impl Compressed {
                 pool::fill(word, page);
                 true
             }
-            Some(Stored::Bytes(len)) => pool::unpack(&packed[..len], page).is_ok(),
+            Some(Stored::Bytes(len)) => self.unpack(&packed[..len], page).is_ok(),
             None => false,
         };
         if !good {
@@ -410,12 +443,19 @@ const _: () = assert!(PACKED_BYTES_MAX < PAGE_SIZE, "a page is worth storing");
 #[cfg(test)]
 mod tests {
     use super::*;
-    use overspill_store::pool::Packer;
 
     #[test]
     fn memory_is_taken_as_it_is_used() {
-        let compressed = Compressed::new(8 << 20, 1 << 16, 1 << 20).expect("memory");
-        assert_eq!((compressed.slots, compressed.buffer_pages), (8 * 2048, 128));
+        for algorithm in [Algorithm::Lz4, Algorithm::ZSTD] {
+            taken_as_it_is_used(algorithm);
+        }
+    }
+
+    fn taken_as_it_is_used(algorithm: Algorithm) {
+        let compressed = Compressed::new(8 << 20, 1 << 16, 1 << 20, algorithm).expect("memory");
+        assert_eq!(compressed.slots, 8 * 2048);
+        let expected = if algorithm == Algorithm::Lz4 { 128 + 4..128 + 8 } else { 128 + 40..128 + 150 };
+        assert!(expected.contains(&compressed.buffer_pages), "{} pages", compressed.buffer_pages);
         compressed.pool.lock().set_limit(2048);
         compressed.pool.lock().add_credit(2048);
         let resident = || {
@@ -426,7 +466,7 @@ mod tests {
             seen.iter().filter(|s| **s & 1 == 1).count() as u64
         };
         assert_eq!(resident(), 0);
-        let mut packer = Packer::new();
+        let mut packer = compressed.packer();
         let page = |n: u32| -> PageBytes { core::array::from_fn(|i| if i < 2000 { ((i as u32 * n) >> 3) as u8 } else { n as u8 }) };
         for n in 1..1000 {
             compressed.store(n, packer.pack(&page(n))).expect("room");
@@ -452,10 +492,10 @@ mod tests {
         let mut vm =
             Vm::new(overspill_vm::Config::new(8192, 10_000), SwapPager::new(config), counters).expect("a good configuration");
         vm.charge(vm.available());
-        let compressed = Compressed::new(8 << 20, 8192, 10_000).expect("memory");
+        let compressed = Compressed::new(8 << 20, 8192, 10_000, Algorithm::Lz4).expect("memory");
         compressed.enter(&mut vm, 0).expect("room for a device");
         assert_eq!(compressed.pool.lock().credit(), reserve_pages(8192));
         let noise: PageBytes = core::array::from_fn(|i| if i < 3000 { ((i * i) >> 5) as u8 } else { 0 });
-        compressed.store(0, Packer::new().pack(&noise)).expect("there is credit");
+        compressed.store(0, Packer::new(Algorithm::Lz4).pack(&noise)).expect("there is credit");
     }
 }

@@ -21,7 +21,8 @@
 //!   overspill/1 swapon KIND BYTES PRIORITY NAME        ok                (BYTES 0: no limit; its files' descriptors come along,
 //!                                                                         SCM_RIGHTS, one to 8, but none with the kind "compressed",
 //!                                                                         which is memory;
-//!                                                                         KIND block, compressed, file, or file,align=extents)
+//!                                                                         KIND block, file, or file,align=extents; compressed,
+//!                                                                         or compressed,algo=zstd:LEVEL)
 //!   overspill/1 swapoff NAME                           progress KEY=VALUE ...   ten a second, then ok KEY=VALUE ...
 //!   overspill/1 policy SPEC                            ok                (as for --policy)
 //!   overspill/1 cancel                                 (while a swapoff of this client's runs) it ends with an error
@@ -34,8 +35,9 @@
 //!
 //! Nothing here allocates on the server's side, and no packet makes either side panic (tests and `fuzz/` throw random ones).
 
-use crate::device_spec::NAME_MAX;
+use crate::device_spec::{Algorithm, NAME_MAX};
 use core::fmt::{self, Write};
+use overspill_store::zstd;
 
 /// The longest packet, in bytes, either way.
 pub const PACKET_MAX: usize = 2048;
@@ -43,6 +45,8 @@ pub const PACKET_MAX: usize = 2048;
 const VERSION: &[u8] = b"overspill/1 ";
 /// The kind of a file whose clusters end where its physical extents do.
 const ALIGNED: &[u8] = b"file,align=extents";
+/// The kind of compressed memory whose pages are packed by zstd, before the level.
+const ZSTD: &[u8] = b"compressed,algo=zstd:";
 /// The longest name of a program, in bytes.
 pub const PROGRAM_NAME_MAX: usize = 32;
 
@@ -61,6 +65,8 @@ pub enum Request<'a> {
         priority: i16,
         /// Of a file: whether clusters end where its physical extents do.
         align: bool,
+        /// Of compressed memory: how its pages are packed.
+        algorithm: Algorithm,
         /// What it is to be called.
         name: &'a [u8],
     },
@@ -137,9 +143,18 @@ pub fn parse_request(packet: &[u8]) -> Result<Request<'_>, RequestError> {
             let (bytes, rest) = word(rest);
             let (priority, name) = word(rest);
             let align = kind == ALIGNED;
+            let (kind, algorithm) = match kind.strip_prefix(ZSTD) {
+                Some(level) => {
+                    let level = number(level).filter(|level| zstd::LEVELS.contains(level)).ok_or(RequestError::Words)?;
+                    (Kind::Compressed, Algorithm::Zstd(level))
+                }
+                None if align => (Kind::File, Algorithm::Lz4),
+                None => (Kind::parse(kind).ok_or(RequestError::Words)?, Algorithm::Lz4),
+            };
             Ok(Request::Swapon {
-                kind: if align { Kind::File } else { Kind::parse(kind).ok_or(RequestError::Words)? },
+                kind,
                 align,
+                algorithm,
                 bytes: number(bytes).ok_or(RequestError::Words)?,
                 priority: number(priority).ok_or(RequestError::Words)?,
                 name: device_name(name)?,
@@ -219,9 +234,12 @@ impl Request<'_> {
             Request::Cancel => packet.put(b"cancel"),
             Request::Swapoff(name) => packet.put(b"swapoff ").put(name),
             Request::Policy(spec) => packet.put(b"policy ").put(spec.as_bytes()),
-            Request::Swapon { kind, bytes, priority, align, name } => {
-                let kind = if *align { ALIGNED } else { kind.name().as_bytes() };
-                packet.put(b"swapon ").put(kind);
+            Request::Swapon { kind, bytes, priority, align, algorithm, name } => {
+                packet.put(b"swapon ");
+                match algorithm {
+                    Algorithm::Zstd(level) => _ = write!(packet.put(ZSTD), "{level}"),
+                    Algorithm::Lz4 => _ = packet.put(if *align { ALIGNED } else { kind.name().as_bytes() }),
+                }
                 let _ = write!(packet, " {bytes} {priority} ");
                 packet.put(name)
             }
@@ -449,11 +467,25 @@ mod tests {
             (b"overspill/1 policy \xff", Err(RequestError::Words)),
             (
                 b"overspill/1 swapon block 4096 -7 /dev/x y",
-                Ok(Request::Swapon { kind: Kind::Block, bytes: 4096, priority: -7, align: false, name: b"/dev/x y" }),
+                Ok(Request::Swapon {
+                    kind: Kind::Block,
+                    bytes: 4096,
+                    priority: -7,
+                    align: false,
+                    algorithm: Algorithm::Lz4,
+                    name: b"/dev/x y",
+                }),
             ),
             (
                 b"overspill/1 swapon file,align=extents 0 1 /x",
-                Ok(Request::Swapon { kind: Kind::File, bytes: 0, priority: 1, align: true, name: b"/x" }),
+                Ok(Request::Swapon {
+                    kind: Kind::File,
+                    bytes: 0,
+                    priority: 1,
+                    align: true,
+                    algorithm: Algorithm::Lz4,
+                    name: b"/x",
+                }),
             ),
             (b"overspill/1 swapon block,align=extents 0 1 /x", Err(RequestError::Words)),
             (b"overspill/2 swaps", Err(RequestError::Version)),
@@ -487,10 +519,11 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_asked_is_understood(name in prop::collection::vec(1..255u8, 1..NAME_MAX + 1), bytes: u64, priority: i16, kind in 0..3usize, align: bool) {
+        fn what_is_asked_is_understood(name in prop::collection::vec(1..255u8, 1..NAME_MAX + 1), bytes: u64, priority: i16, kind in 0..3usize, align: bool, level in 0..20u8) {
             let kind = [Kind::File, Kind::Block, Kind::Compressed][kind];
             let align = align && kind == Kind::File;
-            for request in [Request::Swapoff(&name), Request::Swapon { kind, bytes, priority, align, name: &name }] {
+            let algorithm = if level > 0 && kind == Kind::Compressed { Algorithm::Zstd(level) } else { Algorithm::Lz4 };
+            for request in [Request::Swapoff(&name), Request::Swapon { kind, bytes, priority, align, algorithm, name: &name }] {
                 let packet = request.encode();
                 prop_assert_eq!(parse_request(packet.bytes()), Ok(request));
             }

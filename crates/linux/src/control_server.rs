@@ -224,10 +224,10 @@ fn answer(machine: &Machine, engine: Engine, client: &mut Client, index: usize, 
             let packet = |d: Description| control::device_packet(d.kind.name(), d.state, d.priority, &d.figures, d.name.bytes());
             devices::each(machine).all(|device| send(client, &packet(device))) && send(client, &ok())
         }
-        Ok(Request::Swapon { kind, bytes, priority, align, name }) => {
+        Ok(Request::Swapon { kind, bytes, priority, align, algorithm, name }) => {
             let backing = match (kind, files) {
                 (Kind::Compressed, _) if bytes < 4096 => return refuse(client, format_args!("compressed memory needs a size")),
-                (Kind::Compressed, _) => match Backing::memory(machine, bytes & !4095) {
+                (Kind::Compressed, _) => match Backing::memory(machine, bytes & !4095, algorithm) {
                     Ok(memory) => memory,
                     Err(e) => return refuse(client, format_args!("there is no address space for so much (error {e})")),
                 },

@@ -22,7 +22,7 @@ use crate::reader::{self, TOKEN_OTHER};
 use crate::sys::{self, Errno, IoVec, futex_wait};
 use crate::write_back::WriteBack;
 use core::sync::atomic::Ordering::*;
-use overspill_store::pool::{Packer, Refused};
+use overspill_store::pool::Refused;
 use overspill_store::{PageBytes, checksum};
 use overspill_swap::device_stats;
 use overspill_vm::pager::{IoResult, Pager, SlotRun};
@@ -90,7 +90,6 @@ pub struct Daemon {
     buffers: usize,
     buffers_len: usize,
     in_flight: usize,
-    packer: Packer,
     write_back: WriteBack,
     stuck_since: u64,
     freed_before: u64,
@@ -154,7 +153,6 @@ impl Daemon {
             buffers,
             buffers_len,
             in_flight: 0,
-            packer: Packer::new(),
             write_back: WriteBack::new(machine, TOKEN_OTHER + WRITES_MAX as u64)?,
             stuck_since: 0,
             freed_before: 0,
@@ -565,6 +563,7 @@ impl Daemon {
         let map = machine.map.read();
         let (_, first) = machine.core.lock().vm.pager().device_of(run.first);
         let pool = map.pool.as_ref().expect("slots of it were given");
+        let mut packer = pool.packer();
         // Of `dirty[at..]`: stored ones, then refused ones, then those that were not looked at.
         let (mut stored, mut refused, mut bytes) = (0, 0, 0);
         let mut end = None;
@@ -573,7 +572,7 @@ impl Daemon {
             // SAFETY: the place is held: its content stays, and nobody writes parked pages.
             let plain = unsafe { &*((machine.parking.0 + ((d.place.0 as usize) << PAGE_SHIFT)) as *const PageBytes) };
             d.hash = checksum::of(d.page, plain);
-            let packed = self.packer.pack(plain);
+            let packed = packer.pack(plain);
             let result = pool.store(first + stored as u32, packed);
             match result {
                 Ok(()) => {
@@ -591,6 +590,7 @@ impl Daemon {
                 }
             }
         }
+        drop(packer);
         let mut core = machine.core.lock();
         core.vm.counters().pool_refused.add(refused as u64);
         if stored > 0 {

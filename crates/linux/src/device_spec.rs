@@ -3,7 +3,7 @@
 //! ```text
 //!   file:PATH[,path=PATH...][,size=SIZE][,prio=N][,align=extents]   a file in the directory PATH, or the new file PATH; grows up to SIZE
 //!   block:PATH[,path=PATH...][,size=SIZE][,prio=N][,force]    a block device; its first SIZE bytes
-//!   compressed:size=SIZE[,algo=lz4|zstd][,prio=N]   memory that holds compressed pages
+//!   compressed:size=SIZE[,algo=lz4|zstd[:LEVEL]][,prio=N]   memory that holds compressed pages
 //!   DIR|FILE[:SIZE]                            short for file:
 //! ```
 //!
@@ -16,6 +16,8 @@
 //! Invariant: [`parse`] of [`DeviceSpec::encode`] gives the same device (a test has random ones), and no text makes it panic.
 
 use crate::size::{self, Size};
+pub use overspill_store::packing::Algorithm;
+use overspill_store::zstd;
 use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -28,16 +30,6 @@ pub const NAME_MAX: usize = 1023;
 
 /// The most files or block devices that one device can be made of: their descriptors travel over the control socket in one packet.
 pub const FILES_MAX: usize = 8;
-
-/// Compressors of a `compressed` device.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Algorithm {
-    /// Fast enough for the fault path.
-    #[default]
-    Lz4,
-    /// Denser, and slower.
-    Zstd,
-}
 
 /// What a device is made of.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -174,6 +166,11 @@ impl DeviceSpec {
         if self.size.is_none() && matches!(self.place, Place::Compressed(_)) {
             return fail("needs a size, since it is memory, such as 512M");
         }
+        if let Place::Compressed(Algorithm::Zstd(level)) = self.place
+            && !zstd::LEVELS.contains(&level)
+        {
+            return fail(no_level(level));
+        }
         Ok(self)
     }
 
@@ -203,7 +200,7 @@ impl DeviceSpec {
         match &self.place {
             Place::File(_) if self.align => options.push("align=extents".into()),
             Place::Block { force: true, .. } => options.push("force".into()),
-            Place::Compressed(Algorithm::Zstd) => options.push("algo=zstd".into()),
+            Place::Compressed(Algorithm::Zstd(level)) => options.push(format!("algo=zstd:{level}")),
             _ => {}
         }
         let has_path = self.place.path().is_some();
@@ -349,13 +346,21 @@ pub fn align(text: &str) -> Result<bool, SpecError> {
 /// A compressor, as `algo=` takes it.
 ///
 /// # Errors
-/// An unknown name.
+/// An unknown name, or a level that there is not.
 pub fn algorithm(text: &str) -> Result<Algorithm, SpecError> {
-    match text {
-        "lz4" => Ok(Algorithm::Lz4),
-        "zstd" => Ok(Algorithm::Zstd),
-        _ => fail(format!("has the compressor {text:?}, and there are lz4, zstd")),
+    match text.split_once(':') {
+        None if text == "lz4" => Ok(Algorithm::Lz4),
+        None if text == "zstd" => Ok(Algorithm::ZSTD),
+        Some(("zstd", level)) => match level.parse() {
+            Ok(n) if zstd::LEVELS.contains(&n) => Ok(Algorithm::Zstd(n)),
+            _ => fail(no_level(level)),
+        },
+        _ => fail(format!("has the compressor {text:?}, and there are lz4, zstd, zstd:LEVEL")),
     }
+}
+
+fn no_level(level: impl fmt::Display) -> String {
+    format!("has zstd at level {level}, and there are levels {} to {}", zstd::LEVELS.start(), zstd::LEVELS.end())
 }
 
 /// Reads `DIR|FILE[:SIZE]`. A colon may belong to the name, so an existing file of the whole name comes first, and what follows the
@@ -462,6 +467,10 @@ mod tests {
             read("compressed:size=512M,algo=lz4"),
             Ok(DeviceSpec { place: Place::Compressed(Algorithm::Lz4), size: Some(512 << 20), ..DeviceSpec::file("") })
         );
+        for (text, level) in [("algo=zstd,size=1M", 1), ("size=1M,algo=zstd:7", 7)] {
+            let place = Place::Compressed(Algorithm::Zstd(level));
+            assert_eq!(read(&format!("compressed:{text}")), Ok(DeviceSpec { place, size: Some(1 << 20), ..DeviceSpec::file("") }));
+        }
         assert_eq!(
             read("block:/dev/x,prio=5,force"),
             Ok(DeviceSpec {
@@ -526,6 +535,10 @@ mod tests {
             ("compressed:", "an option without a name"),
             ("compressed:algo=lz4", "needs a size"),
             ("compressed:size=1G,algo=zip", "there are lz4, zstd"),
+            ("compressed:size=1G,algo=lz4:3", "there are lz4, zstd"),
+            ("compressed:size=1G,algo=zstd:0", "levels 1 to 19"),
+            ("compressed:size=1G,algo=zstd:20", "levels 1 to 19"),
+            ("compressed:size=1G,algo=zstd:", "levels 1 to 19"),
             ("compressed:/path", "compressed devices have size"),
         ] {
             let error = read(text).expect_err(text);
@@ -560,7 +573,7 @@ mod tests {
         let place = prop_oneof![
             path().prop_map(Place::File),
             (path(), any::<bool>()).prop_map(|(path, force)| Place::Block { path, force }),
-            prop_oneof![Just(Algorithm::Lz4), Just(Algorithm::Zstd)].prop_map(Place::Compressed),
+            prop_oneof![Just(Algorithm::Lz4), zstd::LEVELS.prop_map(Algorithm::Zstd)].prop_map(Place::Compressed),
         ];
         let size = prop::option::of((SIZE_MIN >> 12..1 << 40).prop_map(|pages| pages << 12));
         let more = prop::collection::hash_set(path(), 0..FILES_MAX);

@@ -2,6 +2,7 @@
 
 use crate::compressed::Compressed;
 use crate::control::{Figures, Kind};
+use crate::device_spec::Algorithm;
 use crate::machine::Machine;
 use crate::setup::{DEVICES_MAX, device_slots};
 use crate::swap_file::{Align, DeviceName, SwapFiles};
@@ -127,12 +128,12 @@ impl Backing {
     ///
     /// # Errors
     /// As mmap(2).
-    pub fn memory(machine: &Machine, bytes: u64) -> Result<Backing, Errno> {
+    pub fn memory(machine: &Machine, bytes: u64, algorithm: Algorithm) -> Result<Backing, Errno> {
         let (limit, slots_max) = {
             let core = machine.core.lock();
             (core.vm.limit(), core.vm.pager().slots_max())
         };
-        Compressed::new(bytes, limit, slots_max).map(Backing::Memory)
+        Compressed::new(bytes, limit, slots_max, algorithm).map(Backing::Memory)
     }
 }
 

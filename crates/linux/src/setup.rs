@@ -3,7 +3,7 @@
 use crate::compressed::Compressed;
 use crate::content::Content;
 use crate::daemon;
-use crate::device_spec::{Algorithm, DeviceSpec, Place, SIZE_MIN};
+use crate::device_spec::{DeviceSpec, Place, SIZE_MIN};
 use crate::devices;
 use crate::duty::Duty;
 use crate::io::Engine;
@@ -108,7 +108,6 @@ impl fmt::Display for SetupError {
             SetupError::Swap(libc::E2BIG, place) => {
                 write!(f, "{place} is one swap device too many: there may be {DEVICES_AT_START}")
             }
-            SetupError::Swap(libc::ENOTSUP, _) => f.write_str(ZSTD_TROUBLE),
             SetupError::Swap(e, place) => {
                 write!(f, "no swap file could be made at {place}: {}: choose another place with --swap", os(*e))
             }
@@ -128,10 +127,6 @@ impl fmt::Display for SetupError {
 }
 
 impl std::error::Error for SetupError {}
-
-/// Why `algo=zstd` is refused.
-pub const ZSTD_TROUBLE: &str =
-    "the compressor zstd cannot be used: its library takes memory from malloc, which is what is paged here; use algo=lz4";
 
 /// The longest cluster for a budget of `memory_pages` pages, in pages.
 pub fn cluster_pages(memory_pages: u32) -> usize {
@@ -209,8 +204,7 @@ pub fn machine(options: &Options<'_>, status: &'static Status) -> Result<Machine
             return Err(fail((libc::E2BIG, device.name())));
         }
         match device.place {
-            Place::Compressed(Algorithm::Zstd) => return Err(fail((libc::ENOTSUP, device.name()))),
-            Place::Compressed(Algorithm::Lz4) => {}
+            Place::Compressed(_) => {}
             Place::File(_) | Place::Block { .. } => {
                 let opened = SwapFiles::open(device).map_err(fail)?;
                 lengths[i] = device_slots(&opened);
@@ -236,12 +230,13 @@ pub fn machine(options: &Options<'_>, status: &'static Status) -> Result<Machine
             None => pager.add_device(1, priority),
         };
         let entry = entry.expect("an empty table has entries, in order");
-        if let Place::Compressed(_) = device.place {
+        if let Place::Compressed(algorithm) = device.place {
             let bytes = device
                 .size
                 .filter(|&bytes| bytes >= SIZE_MIN)
                 .ok_or_else(|| SetupError::Swap(libc::EINVAL, device.name().to_string_lossy().into_owned()))?;
-            *pool = Some((entry, Compressed::new(bytes, memory_pages, pager.slots_max()).map_err(SetupError::Memory)?));
+            let compressed = Compressed::new(bytes, memory_pages, pager.slots_max(), algorithm);
+            *pool = Some((entry, compressed.map_err(SetupError::Memory)?));
         }
     }
     let frames = memory_pages as usize + 8192;

@@ -29,7 +29,6 @@ use crate::machine::Machine;
 use crate::reader;
 use crate::sys::{self, Errno, IoVec, futex_wait};
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
-use overspill_store::pool::Packer;
 use overspill_store::{PageBytes, checksum};
 use overspill_vm::pager::{IoResult, Pager, SlotRun};
 use overspill_vm::types::{ContentHash, DeviceId, PAGE_SHIFT, PAGE_SIZE, PageId, Slot};
@@ -137,7 +136,6 @@ pub struct Worker {
     moved_at: u64,
     left_then: u64,
     no_room: bool,
-    packer: Packer,
     /// The core knows of no swapoff any more.
     over: bool,
 }
@@ -205,7 +203,6 @@ impl Worker {
             moved_at: start,
             left_then: off.pages(),
             no_room: false,
-            packer: Packer::new(),
             over: false,
         })
     }
@@ -520,7 +517,7 @@ impl Worker {
             let opened = table.plain >> i & 1 == 1 || machine.content.open(page, old, bytes);
             table.plain |= 1 << i;
             let stored = match &map.pool {
-                Some(pool) if opened => pool.store(first + k, self.packer.pack(bytes)).is_ok(),
+                Some(pool) if opened => pool.store(first + k, pool.packer().pack(bytes)).is_ok(),
                 _ => false,
             };
             let result = if stored { IoResult::Ok } else { IoResult::NoSpace };

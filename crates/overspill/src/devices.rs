@@ -6,7 +6,7 @@ use crate::fault;
 use crate::pager::{Pager, Shared, os};
 use crate::quiet::Quiet;
 use overspill_linux::control::{Device, Progress};
-use overspill_linux::device_spec::{Algorithm, DeviceSpec, Place};
+use overspill_linux::device_spec::{DeviceSpec, Place};
 use overspill_linux::devices::{self, Backing};
 use overspill_linux::setup;
 use overspill_linux::swap_file::SwapFiles;
@@ -22,11 +22,7 @@ const TELL: Duration = Duration::from_millis(100);
 /// What is wrong with a device, before anything is opened.
 pub fn check(device: &DeviceSpec) -> Result<(), Error> {
     let checked = device.clone().checked();
-    checked.map_err(|why| Error::Device(format!("the swap device {} {why}", device.name().display())))?;
-    match device.place {
-        Place::Compressed(Algorithm::Zstd) => Err(Error::Device(setup::ZSTD_TROUBLE.into())),
-        _ => Ok(()),
-    }
+    checked.map(drop).map_err(|why| Error::Device(format!("the swap device {} {why}", device.name().display())))
 }
 
 /// A swapoff; given up if it is dropped before its end.
@@ -92,9 +88,9 @@ impl Pager {
             Place::File(_) | Place::Block { .. } => {
                 Backing::Files(SwapFiles::open(&device).map_err(|(e, place)| Error::Swap { place: place.into(), source: os(e) })?)
             }
-            Place::Compressed(_) => {
+            Place::Compressed(algorithm) => {
                 let _quiet = Quiet::new();
-                Backing::memory(machine, device.size.unwrap_or(0)).map_err(|e| Error::Resources(os(e)))?
+                Backing::memory(machine, device.size.unwrap_or(0), algorithm).map_err(|e| Error::Resources(os(e)))?
             }
         };
         let _quiet = Quiet::new();

@@ -99,12 +99,56 @@ fn several_threads_fault_at_once() {
     }
 }
 
+/// zstd packs the same pages into less, level 7 into less than level 1, and no content comes back wrong.
 #[test]
-fn zstd_is_refused_in_a_sentence() {
-    let device = device_spec::parse("compressed:size=8M,algo=zstd".as_ref()).expect("a device");
-    let error = Pager::builder().memory(BUDGET).swap_device(device).build().expect_err("it is not to be had");
-    assert!(matches!(error, overspill::Error::Device(_)) && error.to_string().contains("algo=lz4"), "{error}");
-    let no_size = overspill::DeviceSpec { size: None, ..device_spec::parse("compressed:size=8M".as_ref()).expect("a device") };
-    let error = Pager::builder().memory(BUDGET).swap_device(no_size).build().expect_err("no size");
-    assert!(error.to_string().contains("needs a size"), "{error}");
+fn zstd_packs_tighter() {
+    let mut packed = Vec::new();
+    for algorithm in ["lz4", "zstd", "zstd:7"] {
+        let mut bytes = Vec::new();
+        // of each delivery and each engine one
+        for pager in pagers(BUDGET, &[&format!("compressed:size=5M,algo={algorithm}")]).into_iter().step_by(3) {
+            churn(&pager, 3000, 1500, 2);
+            assert_eq!((pager.counters().pool_refused.get(), pager.counters().corrupt_pages.get()), (0, 0));
+            assert_budget(&pager, 1);
+            let mut region = pager.region_of::<u64>(2000 * WORDS).expect("a region");
+            for (n, page) in region.chunks_mut(WORDS).enumerate() {
+                fill(page, 3 * n + 1, 0);
+            }
+            let c = pager.counters();
+            bytes.push(c.pool_packed_bytes.get() / (c.pool_pages.get() - c.pool_same_pages.get()).max(1));
+        }
+        packed.push(bytes);
+    }
+    println!("bytes per page, by algorithm and pager: {packed:?}");
+    for (lz4, (low, high)) in packed[0].iter().zip(packed[1].iter().zip(&packed[2])) {
+        assert!(lz4 * 9 > low * 10 && low > high, "{packed:?}");
+    }
+}
+
+/// Several threads unpack at the same time, more of them than there are contexts to do it with, and the coldest pages go on to a file.
+#[test]
+fn zstd_in_front_of_a_file_by_several_threads() {
+    let file = format!("file:{}", std::env::temp_dir().display());
+    for pager in pagers(BUDGET, &["compressed:size=2M,algo=zstd", &file]) {
+        std::thread::scope(|s| {
+            for _ in 0..6 {
+                s.spawn(|| churn(&pager, 1200, 2000, 3));
+            }
+        });
+        let c = pager.counters();
+        assert!(c.pool_refused.get() > 100 && c.pool_written_back.get() > 50, "{pager:?}");
+        assert_eq!((c.corrupt_pages.get(), c.read_errors.get(), c.write_errors.get()), (0, 0, 0));
+        assert_budget(&pager, 6);
+    }
+}
+
+#[test]
+fn what_cannot_be_is_refused_in_a_sentence() {
+    let pool = device_spec::parse("compressed:size=8M".as_ref()).expect("a device");
+    let no_size = overspill::DeviceSpec { size: None, ..pool.clone() };
+    let no_level = overspill::DeviceSpec { place: device_spec::Place::Compressed(device_spec::Algorithm::Zstd(40)), ..pool };
+    for (device, words) in [(no_size, "needs a size"), (no_level, "zstd at level 40, and there are levels 1 to 19")] {
+        let error = Pager::builder().memory(BUDGET).swap_device(device).build().expect_err("it is not to be had");
+        assert!(matches!(error, overspill::Error::Device(_)) && error.to_string().contains(words), "{error}");
+    }
 }

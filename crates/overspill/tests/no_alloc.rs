@@ -72,8 +72,8 @@ fn main() {
 
 /// The same with compressed memory in front of a file: packing, unpacking, refusing, writing back, memory that comes and goes.
 fn compressed() {
-    for delivery in [Delivery::InThread, Delivery::Threads] {
-        let pool = device_spec::parse("compressed:size=2M".as_ref()).expect("a device");
+    for (delivery, algorithm) in [(Delivery::InThread, "lz4"), (Delivery::Threads, "zstd")] {
+        let pool = device_spec::parse(format!("compressed:size=2M,algo={algorithm}").as_ref()).expect("a device");
         let builder = Pager::builder().memory(BUDGET).delivery(delivery).swap_device(pool);
         let Some(pager) = build(builder.swap_device(device_spec::DeviceSpec::file(std::env::temp_dir()))) else { continue };
         let mut region = pager.region_of::<u64>(4 * MIB).expect("32 MiB");
@@ -94,6 +94,6 @@ fn compressed() {
         let done = [&c.pool_pages, &c.pool_refused, &c.pool_written_back, &c.pages_in].map(|n| n.get());
         assert!(done.iter().all(|n| *n > 50), "{done:?}");
         assert_eq!(allocations, 0, "{delivery:?}");
-        println!("{delivery:?}, compressed: {done:?}, no allocation");
+        println!("{delivery:?}, compressed by {algorithm}: {done:?}, no allocation");
     }
 }

@@ -1,8 +1,8 @@
-//! The pool of a compressed memory device: pages by slot, LZ4-compressed, in one arena of fixed size.
+//! The pool of a compressed memory device: pages by slot, packed, in one arena of fixed size.
 //!
 //! ```text
 //!   page --> Packer::pack --+--> Same(word)     eight bytes, repeated: kept in the slot's entry, no arena
-//!                           +--> Bytes(lz4)     up to 3272 bytes: an object of the smallest class that it fits
+//!                           +--> Bytes          up to 3272 bytes: an object of the smallest class that it fits
 //!                           +--> Incompressible the caller sends it straight to the next device
 //!
 //!   arena    [ block | block | block | ... ]    32 KiB each
@@ -26,18 +26,16 @@
 //! Invariants: `blocks_used + blocks free == blocks touched <= blocks`; each class has `filled <= objects per block` in its top block;
 //! an object's slot number leads to the entry that leads to the object; the order list has each stored slot once.
 //!
-//! Packing is apart from the pool, so that it needs no lock on it. Nothing allocates after set-up. Whether a page came out right is for
-//! its checksum to say, which the caller has: damaged bytes give an error or wrong content, never more.
+//! Packing is apart from the pool (`packing.rs`), so that it needs no lock on it. Nothing allocates after set-up.
 //!
 //! What it cannot do: give single pages of partly filled blocks back (one such block per class, so 31 times 28 KiB at the most).
-//! Zstandard, which packs tighter, is C code that takes its memory from malloc, which in a paged process is the paged heap: not here.
 //!
 //! Source: the kernel's zsmalloc (size classes over chains of pages) and zram (same-filled pages, refusing what does not compress).
-//! Read, not copied. Ziv, Lempel 1977; Collet, LZ4.
+//! Read, not copied.
 
 use crate::PageBytes;
+use crate::packing::{Damaged, Packed, Unpacker};
 use core::ops::Range;
-use lz4_flex::block::{CompressTable, compress_into_with_table, decompress_into, get_maximum_output_size};
 use overspill_vm::types::{PAGE_SIZE, PageId};
 
 /// Bytes of a block.
@@ -71,72 +69,6 @@ const CLASS_SIZES: [u16; CLASSES] = {
     }
     sizes
 };
-
-/// What became of a page's bytes.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Packed<'a> {
-    /// This word, over and over.
-    Same(u64),
-    /// These bytes, at most [`PACKED_BYTES_MAX`].
-    Bytes(&'a [u8]),
-    /// It does not get small enough.
-    Incompressible,
-}
-
-impl Packed<'_> {
-    /// What is to be kept, in bytes.
-    pub fn bytes(&self) -> u64 {
-        match self {
-            Packed::Same(_) => 8,
-            Packed::Bytes(bytes) => bytes.len() as u64,
-            Packed::Incompressible => 0,
-        }
-    }
-}
-
-/// Packs pages. One per thread.
-pub struct Packer {
-    table: CompressTable,
-    out: Vec<u8>,
-}
-
-impl Default for Packer {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
-impl Packer {
-    /// Allocates all that it will need: 13 KiB.
-    pub fn new() -> Packer {
-        Packer { table: CompressTable::small(), out: vec![0; get_maximum_output_size(PAGE_SIZE)] }
-    }
-
-    /// Packs a page. Does not allocate.
-    pub fn pack(&mut self, page: &PageBytes) -> Packed<'_> {
-        let words = page.as_chunks::<8>().0;
-        if words.iter().all(|w| *w == words[0]) {
-            return Packed::Same(u64::from_ne_bytes(words[0]));
-        }
-        let len = compress_into_with_table(page, &mut self.out, &mut self.table).expect("room for the worst case");
-        if len <= PACKED_BYTES_MAX { Packed::Bytes(&self.out[..len]) } else { Packed::Incompressible }
-    }
-}
-
-/// Unpacks [`Packed::Bytes`]. Does not allocate.
-///
-/// # Errors
-/// [`Damaged`] if these are not the bytes of a page; `page` has any content then.
-pub fn unpack(bytes: &[u8], page: &mut PageBytes) -> Result<(), Damaged> {
-    match decompress_into(bytes, page) {
-        Ok(PAGE_SIZE) => Ok(()),
-        _ => Err(Damaged),
-    }
-}
-
-/// The bytes are not those of a packed page.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Damaged;
 
 /// Why a page was not taken.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -389,7 +321,7 @@ impl<A: AsRef<[u8]> + AsMut<[u8]>> Pool<A> {
         PageId::from_raw(self.pages[slot as usize])
     }
 
-    /// Copies what is stored in `slot`, still packed, so that it can be unpacked ([`unpack`], [`fill`]) without the pool; `None` if nothing
+    /// Copies what is stored in `slot`, still packed, so that it can be unpacked ([`Unpacker`], [`fill`]) without the pool; `None` if nothing
     /// is. Does not allocate.
     ///
     /// # Panics
@@ -414,14 +346,14 @@ impl<A: AsRef<[u8]> + AsMut<[u8]>> Pool<A> {
     ///
     /// # Panics
     /// If there is no such slot.
-    pub fn load(&self, slot: u32, page: &mut PageBytes) -> Result<bool, Damaged> {
+    pub fn load(&self, slot: u32, unpacker: &mut Unpacker, page: &mut PageBytes) -> Result<bool, Damaged> {
         let entry = &self.entries[slot as usize];
         match self.lens[slot as usize] {
             ABSENT => return Ok(false),
             SAME => fill(word(entry), page),
             len => {
                 let at = offset(entry) + HEAD;
-                unpack(&self.arena.as_ref()[at..at + len as usize], page)?;
+                unpacker.unpack(&self.arena.as_ref()[at..at + len as usize], page)?;
             }
         }
         Ok(true)
@@ -659,6 +591,7 @@ fn class_of(len: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::packing::{Algorithm, Packer};
     use proptest::prelude::*;
     use std::collections::HashMap;
 
@@ -682,24 +615,11 @@ mod tests {
         }
     }
 
-    #[test]
-    fn pages_are_packed_by_what_they_hold() {
-        let mut packer = Packer::new();
-        assert_eq!(packer.pack(&[0xa5; PAGE_SIZE]), Packed::Same(0xa5a5_a5a5_a5a5_a5a5));
-        assert_eq!(packer.pack(&page(3, PAGE_SIZE)), Packed::Incompressible);
-        let text = page(3, 1000);
-        let Packed::Bytes(bytes) = packer.pack(&text) else { panic!("it compresses") };
-        assert!((1000..1100).contains(&bytes.len()));
-        let mut back = [0; PAGE_SIZE];
-        unpack(bytes, &mut back).unwrap();
-        assert_eq!(back, text);
-    }
-
     /// Pages of all sizes come and go at random for long; what is left takes the room that it would take in a new pool.
     #[test]
     fn it_does_not_fragment() {
         let (slots, rounds) = if cfg!(miri) { (20, 50) } else { (4000, 40_000) };
-        let (mut packer, mut pool) = (Packer::new(), Pool::new(slots, slots as usize * PAGE_SIZE));
+        let (mut packer, mut pool) = (Packer::new(Algorithm::Lz4), Pool::new(slots, slots as usize * PAGE_SIZE));
         let mut x = 1u64;
         for _ in 0..rounds {
             x = x.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
@@ -722,7 +642,7 @@ mod tests {
 
     #[test]
     fn a_full_pool_refuses_and_keeps_what_it_has() {
-        let (mut packer, mut pool) = (Packer::new(), Pool::new(1000, 4 * BLOCK));
+        let (mut packer, mut pool) = (Packer::new(Algorithm::Lz4), Pool::new(1000, 4 * BLOCK));
         let stored = (0..1000).take_while(|&s| pool.store(s, packer.pack(&page(s.into(), 3000))).is_ok()).count() as u32;
         assert_eq!(stored as usize, 4 * (BLOCK / class_size(class_of(3020))));
         assert_eq!(pool.store(999, packer.pack(&page(7, 100))), Err(Refused::Full), "no block for another class");
@@ -734,7 +654,7 @@ mod tests {
         pool.check();
         let mut back = [0; PAGE_SIZE];
         for slot in 1..stored {
-            assert_eq!(pool.load(slot, &mut back), Ok(true));
+            assert_eq!(pool.load(slot, &mut Unpacker::Lz4, &mut back), Ok(true));
             assert_eq!(back, page(slot.into(), 3000));
         }
     }
@@ -742,7 +662,7 @@ mod tests {
     /// Not a page becomes resident without credit, none above the limit, and what is given back can be charged elsewhere.
     #[test]
     fn memory_is_taken_by_credit_and_up_to_the_limit() {
-        let (mut packer, mut pool) = (Packer::new(), Pool::over(200, vec![0; 8 * BLOCK]));
+        let (mut packer, mut pool) = (Packer::new(Algorithm::Lz4), Pool::over(200, vec![0; 8 * BLOCK]));
         pool.set_limit(20);
         assert_eq!(pool.store(0, packer.pack(&page(1, 3000))), Err(Refused::NoCredit));
         assert_eq!(pool.store(0, packer.pack(&[5; PAGE_SIZE])), Ok(()), "a word takes nothing");
@@ -786,7 +706,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 2 } else { 256 }))]
         #[test]
         fn behaves_like_a_map(ops in prop::collection::vec(op(), 1..if cfg!(miri) { 20 } else { 200 }), blocks in 1..12usize) {
-            let (mut packer, mut pool) = (Packer::new(), Pool::new(60, blocks * BLOCK));
+            let (mut packer, mut pool) = (Packer::new(Algorithm::Lz4), Pool::new(60, blocks * BLOCK));
             let mut model: HashMap<u32, PageBytes> = HashMap::new();
             let mut order: Vec<u32> = vec![];
             for op in ops {
@@ -831,30 +751,10 @@ mod tests {
             prop_assert_eq!(walk, order);
             for slot in 0..60 {
                 let mut back = [0; PAGE_SIZE];
-                prop_assert_eq!(pool.load(slot, &mut back), Ok(model.contains_key(&slot)));
+                prop_assert_eq!(pool.load(slot, &mut Unpacker::Lz4, &mut back), Ok(model.contains_key(&slot)));
                 prop_assert_eq!(pool.contains(slot), model.contains_key(&slot));
                 if let Some(bytes) = model.get(&slot) { prop_assert_eq!(&back, bytes); }
             }
-        }
-
-        /// Whatever the bytes: an error, or content that the page's checksum does not take. (Nothing worse: no panic.)
-        #[test]
-        fn damage_is_an_error_or_does_not_pass_the_checksum(
-            seed: u64, noise in 1..3000usize, at: prop::sample::Index, bit in 0..8u32, cut: Option<prop::sample::Index>, junk: Vec<u8>,
-        ) {
-            let id = overspill_vm::types::PageId::from_raw(seed >> 16);
-            let good = page(seed, noise);
-            let stored = crate::checksum::of(id, &good);
-            let mut packer = Packer::new();
-            let Packed::Bytes(bytes) = packer.pack(&good) else { return Ok(()) };
-            let mut damaged = bytes.to_vec();
-            match cut {
-                Some(cut) => damaged.truncate(cut.index(bytes.len())),
-                None => damaged[at.index(bytes.len())] ^= 1 << bit,
-            }
-            let mut back = [0; PAGE_SIZE];
-            prop_assert!(unpack(&damaged, &mut back).is_err() || back == good || crate::checksum::of(id, &back) != stored);
-            let _ = unpack(&junk, &mut back);
         }
     }
 }
