@@ -164,7 +164,7 @@ fn swap_devices_that_cannot_be_used() {
     };
     for (device, words) in [
         ("zram:size=1G", "there are file, block, compressed"),
-        ("file:/,sze=1G", "file devices have size, prio"),
+        ("file:/,sze=1G", "file devices have path, size, prio"),
         ("file:/,size=big", "not a size"),
         ("file:/,prio=first", "whole number"),
         ("block:/dev/null", "not a block device"),
