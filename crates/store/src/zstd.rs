@@ -4,8 +4,9 @@
 //! workspace that the caller gives them, and answer an error where another context would allocate ("static cctx: no resize"). What is used
 //! here is the one-shot calls on such contexts. Of these, in zstd 1.5.7: `ZSTD_resetCCtx_internal` alone could resize, and refuses if
 //! `staticSize` is set; the decoder has all of its tables in the context, and buffers only when it streams. The library as it is built
-//! here (no threads, no tracing that anybody defines) has no thread-local storage, no lock and no lazy initialisation: what the CPU offers
-//! is asked by `cpuid` when a context is made and kept in it. `tests/zstd_no_malloc.rs` counts calls of malloc.
+//! here (without threads) has no thread-local storage, no lock and no lazy initialisation: what the CPU offers is asked by `cpuid` when a
+//! context is made and kept in it. `tests/zstd_no_malloc.rs` counts calls of malloc. Its trace hooks (`ZSTD_trace_compress_begin` and three
+//! more) are weak symbols: only a program that defines and exports functions of these names would have them called here.
 //!
 //! The only unsafe code of the crate. What the decoder makes of damaged bytes is an error or wrong content, as the pool's head demands; that
 //! it writes nowhere else is for zstd's own fuzzing to say, and the bytes are those of our own memory.
