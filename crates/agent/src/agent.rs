@@ -656,7 +656,7 @@ impl Agent {
                 let hopeless = map.pool.is_some() && core.vm.pager().room_past_memory() == 0 && now - since > SHRINK_MEMORY_NS;
                 // the daemon frees more than it must, so that the aim is below half
                 let aim = half.saturating_sub(core.vm.free_high());
-                core.vm.set_limit(aim.max(half / 2));
+                core.vm.set_aim(aim.max(half / 2));
                 if core.vm.pager().room_past_memory() > 0 {
                     map.pool.iter().for_each(|pool| pool.set_budget(aim)); // what is above three quarters of it goes on
                 }

@@ -69,11 +69,11 @@ fn within(stats: &Value, memory: u64) {
 #[test]
 fn all_kinds_of_pages_in_front_of_a_file() {
     let Some(test) = Test::new("front") else { return };
-    for options in [&["--engine", "io_uring"][..], &["--engine", "psync"], &["--no-encrypt"]] {
-        let options = [&["--memory", "32M", "--swap", "compressed:size=16M", "--swap", &test.swap], options].concat();
-        let (output, stats) = test.run(&options, &["64", "stnr"]);
+    for options in [&["--engine", "io_uring"][..], &["--engine", "psync", "--no-encrypt"]] {
+        let options = [&["--memory", "20M", "--swap", "compressed:size=10M", "--swap", &test.swap], options].concat();
+        let (output, stats) = test.run(&options, &["40", "stnr"]);
         right(&output);
-        within(&stats, 32 * MIB);
+        within(&stats, 20 * MIB);
         assert!(stat(&stats, "pool_refused") > 1000, "noise does not compress: {stats}");
         assert!(stat(&stats, "forks") == 2 && stat(&stats, "hard_faults") > 1000, "{stats}");
         assert_eq!((stat(&stats, "corrupt_pages"), stat(&stats, "read_errors"), stat(&stats, "write_errors")), (0, 0, 0));
@@ -85,9 +85,9 @@ fn all_kinds_of_pages_in_front_of_a_file() {
 #[test]
 fn a_fork_makes_a_large_pool_smaller() {
     let Some(test) = Test::new("large") else { return };
-    let (output, stats) = test.run(&["--memory", "32M", "--swap", "compressed:size=24M", "--swap", &test.swap], &["56", "nt"]);
+    let (output, stats) = test.run(&["--memory", "20M", "--swap", "compressed:size=15M", "--swap", &test.swap], &["35", "nt"]);
     right(&output);
-    within(&stats, 32 * MIB);
+    within(&stats, 20 * MIB);
     assert!(stat(&stats, "forks") == 2 && stat(&stats, "pool_written_back") > 500, "{stats}");
     test.end();
 }
@@ -108,10 +108,10 @@ fn what_fits_the_pool_goes_nowhere_else() {
 fn a_full_pool_writes_its_coldest_pages_back() {
     let Some(test) = Test::new("full") else { return };
     for encrypt in [&[][..], &["--no-encrypt"]] {
-        let options = [&["--memory", "32M", "--swap", "compressed:size=4M", "--swap", &test.swap], encrypt].concat();
-        let (output, stats) = test.run(&options, &["96", "nt"]);
+        let options = [&["--memory", "20M", "--swap", "compressed:size=3M", "--swap", &test.swap], encrypt].concat();
+        let (output, stats) = test.run(&options, &["48", "nt"]);
         right(&output);
-        within(&stats, 32 * MIB);
+        within(&stats, 20 * MIB);
         assert!(stat(&stats, "pool_written_back") > 1000, "{stats}");
     }
     test.end();

@@ -9,9 +9,8 @@
 //!   page daemon             credit for what will be stored; free blocks back to the kernel; the coldest pages on to the next device
 //! ```
 //!
-//! **The budget.** What is resident of the arena is charged, and beside it a *credit* that the next pages may make resident: without it
-//! the pool could grow only when frames are free, and it is needed exactly when none are. The credit is filled up whenever frames come
-//! free, before anybody else gets them. The pool takes three quarters of the budget at the most, whatever its size.
+//! **The budget.** What the pool may take of it, and when its pages go on, is decided in [`overspill_store::budgeted_pool`], which the
+//! simulator runs too.
 //!
 //! **Locks.** The pool's lock is innermost: under `map` and `core`, or with neither. No packing or unpacking happens under it, only copying
 //! of at most 3.3 KiB. Whoever takes it holds `map` or `core`, or has a read or a write under way for which a fork waits: so at a fork, which
@@ -30,8 +29,9 @@
 use crate::lock::{Mutex, MutexGuard};
 use crate::machine::{Machine, Space};
 use crate::sys::{self, Errno, IoVec};
-use core::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, Ordering::Relaxed};
+use core::sync::atomic::{AtomicU16, AtomicU64, Ordering::Relaxed};
 use overspill_store::PageBytes;
+use overspill_store::budgeted_pool::{BudgetedPool, SLOTS_PER_PAGE};
 use overspill_store::packing::{Algorithm, Damaged, Packed, Packer, Unpacker};
 use overspill_store::pool::{self, PACKED_BYTES_MAX, Pool, PoolCounters, Refused, SLOT_BYTES, Stored};
 use overspill_swap::SwapPager;
@@ -41,10 +41,6 @@ use overspill_vm::pager::Pager as _;
 use overspill_vm::types::{DeviceId, PAGE_SHIFT, PAGE_SIZE, PageId, Slot};
 use std::sync::Arc;
 
-/// Slots per page of the pool's size: pages that compress better than that do not gain more.
-const SLOTS_PER_PAGE: u64 = 8;
-/// Free blocks are given back to the kernel when they have so many pages.
-const SPARE_PAGES: u64 = 64;
 /// Blocks given back with one TLB flush.
 const TRIM_BLOCKS: usize = 32;
 /// Writes of pages that go on to the next device, at a time.
@@ -85,15 +81,12 @@ impl Drop for Arena {
 
 /// A compressed memory device.
 pub struct Compressed {
-    pool: Mutex<Pool<Arena>>,
+    /// Its budget is the process's share. (That of the core is lower while it makes ready for a fork.)
+    pool: Mutex<BudgetedPool<Arena>>,
     arena: usize,
     slots: u32,
     size_pages: u64,
     device: AtomicU16,
-    /// The process's share of the budget, in pages. (That of the core is lower while it makes ready for a fork.)
-    budget: AtomicU32,
-    /// Pages are being written back, until enough room is made.
-    draining: AtomicBool,
     written_back: AtomicU64,
     packer: Mutex<Packer>,
     /// None for LZ4, which needs no memory for it.
@@ -110,10 +103,10 @@ impl core::fmt::Debug for Compressed {
 
 impl Memory for Compressed {
     fn assigned(&self, at: u32, page: PageId) {
-        self.pool.lock().set_page(at, page);
+        self.pool.lock().pool.set_page(at, page);
     }
     fn freed(&self, at: u32) {
-        self.pool.lock().remove(at);
+        self.pool.lock().pool.remove(at);
     }
 }
 
@@ -142,7 +135,7 @@ impl Holding {
 }
 
 impl Compressed {
-    /// With an arena of `bytes` bytes, of which nothing is resident yet, for a budget of `memory_pages` pages. At most `slots_max` pages.
+    /// With an arena for `bytes` bytes, of which nothing is resident yet, for a budget of `memory_pages` pages. At most `slots_max` pages.
     /// Allocates its tables, which take memory as they are used, and what packs and unpacks.
     ///
     /// # Errors
@@ -151,7 +144,7 @@ impl Compressed {
     /// # Panics
     /// If the algorithm has no such level.
     pub fn new(bytes: u64, memory_pages: u32, slots_max: u32, algorithm: Algorithm) -> Result<Arc<Compressed>, Errno> {
-        let len = usize::try_from(bytes).map_err(|_| libc::ENOMEM)?.next_multiple_of(1 << 15);
+        let len = pool::arena_bytes(usize::try_from(bytes).ok().filter(|n| *n < 1 << 46).ok_or(libc::ENOMEM)?);
         let at = sys::map_anonymous(len)?;
         let arena = Arena { at, len };
         // SAFETY: our own fresh mapping. A huge page would make more resident than was charged; a core dump need not hold it.
@@ -172,13 +165,11 @@ impl Compressed {
         let size_pages = bytes >> PAGE_SHIFT;
         let slots = (size_pages * SLOTS_PER_PAGE).min(slots_max as u64) as u32;
         Ok(Arc::new(Compressed {
-            pool: Mutex::new(Pool::over(slots, arena)),
+            pool: Mutex::new(BudgetedPool::new(Pool::over(slots, arena), size_pages, memory_pages)),
             arena: at as usize,
             slots,
             size_pages,
             device: AtomicU16::new(u16::MAX),
-            budget: AtomicU32::new(memory_pages),
-            draining: AtomicBool::new(false),
             written_back: AtomicU64::new(0),
             packer: Mutex::new(packer),
             unpackers,
@@ -211,11 +202,7 @@ impl Compressed {
 
     /// Gives back what is charged. => the device is gone from the pager
     pub fn leave(&self, vm: &mut Vm<SwapPager>) {
-        let mut pool = self.pool.lock();
-        let credit = pool.credit();
-        pool.take_credit(credit);
-        vm.uncharge(self.buffer_pages + (credit + pool.counters().resident_pages) as u32);
-        pool.set_limit(0);
+        vm.uncharge(self.buffer_pages + self.pool.lock().give_up());
         let counters = vm.counters();
         for gauge in [&counters.pool_pages, &counters.pool_memory_bytes, &counters.pool_packed_bytes, &counters.pool_same_pages] {
             gauge.set(0);
@@ -229,7 +216,7 @@ impl Compressed {
 
     /// What it holds.
     pub fn holding(&self) -> Holding {
-        let pool = self.pool.lock();
+        let pool = &self.pool.lock().pool;
         let counters = pool.counters();
         Holding {
             pool: counters,
@@ -246,32 +233,17 @@ impl Compressed {
             return; // a swapoff has ended, and `leave` is about to come
         }
         let mut pool = self.pool.lock();
-        let budget = self.budget.load(Relaxed);
-        let most = self.size_pages.min(budget as u64 * 3 / 4);
-        pool.set_limit(most);
-        let counters = pool.counters();
-        let want = reserve_pages(budget).min(most.saturating_sub(counters.resident_pages) + counters.spare_pages);
-        let credit = pool.credit();
-        if credit < want {
-            let more = (want - credit).min(vm.available() as u64);
-            vm.charge(more as u32);
-            pool.add_credit(more);
-        } else {
-            let less = pool.take_credit(credit - want);
-            vm.uncharge(less as u32);
-        }
-        let in_use = counters.resident_pages - counters.spare_pages;
-        let credit = pool.credit();
+        let balance = pool.balance(vm.available());
+        let (counters, credit) = (pool.pool.counters(), pool.pool.credit());
         drop(pool);
+        vm.charge(balance.charge);
+        vm.uncharge(balance.uncharge);
         let device = self.device();
-        if in_use + most / 32 < most {
+        if balance.has_room {
             vm.pager_mut().set_full(device, false);
         }
-        let each = (counters.stored_pages.max(1)).checked_div(in_use).unwrap_or(2).clamp(1, SLOTS_PER_PAGE);
-        vm.pager_mut().set_drops_copies(device, in_use > most - most / 4);
-        // what is on other devices may be there because it does not compress: then there is no room for it here
-        let each = if counters.incompressible * 16 > counters.taken { 0 } else { each };
-        vm.pager_mut().set_room(device, (most.saturating_sub(in_use) * each).min(self.slots as u64) as u32);
+        vm.pager_mut().set_drops_copies(device, balance.drops_copies);
+        vm.pager_mut().set_room(device, balance.room);
         let gauges = vm.counters();
         gauges.pool_pages.set(counters.stored_pages);
         gauges.pool_memory_bytes.set((counters.resident_pages + credit) << PAGE_SHIFT);
@@ -281,13 +253,13 @@ impl Compressed {
 
     /// The process's share of the budget is `pages` from now on.
     pub fn set_budget(&self, pages: u32) {
-        self.budget.store(pages, Relaxed);
+        self.pool.lock().set_budget(pages);
     }
 
     /// Pages of the pool that cannot go anywhere else, in pages of memory: all if no other device has room, else none. What a fork cannot
     /// make smaller.
     pub fn fixed_pages(&self, pager: &SwapPager) -> u32 {
-        if pager.room_past_memory() > 0 { 0 } else { self.pool.lock().counters().resident_pages as u32 }
+        if pager.room_past_memory() > 0 { 0 } else { self.pool.lock().pool.counters().resident_pages as u32 }
     }
 
     /// What packs its pages. => whoever holds it is one that a fork waits for
@@ -306,7 +278,7 @@ impl Compressed {
     /// # Errors
     /// [`Refused`]; nothing is in the slot then.
     pub fn store(&self, at: u32, packed: Packed<'_>) -> Result<(), Refused> {
-        self.pool.lock().store(at, packed)
+        self.pool.lock().pool.store(at, packed)
     }
 
     /// Unpacks the page in slot `at` of the device. If there is none, or its bytes are damaged, `page` holds what no checksum will take for
@@ -314,7 +286,7 @@ impl Compressed {
     #[inline(never)] // a frame of 3.3 KiB, that is not to be part of that of a fault
     pub fn load(&self, at: u32, page: &mut PageBytes) {
         let mut packed = [0; PACKED_BYTES_MAX];
-        let stored = self.pool.lock().copy_out(at, &mut packed);
+        let stored = self.pool.lock().pool.copy_out(at, &mut packed);
         let good = match stored {
             Some(Stored::Same(word)) => {
                 pool::fill(word, page);
@@ -328,32 +300,14 @@ impl Compressed {
         }
     }
 
-    /// Whether pages should go on to the next device: from fifteen sixteenths of the most that it may hold on, down to seven eighths.
+    /// As [`BudgetedPool::wants_write_back`].
     pub fn wants_write_back(&self) -> bool {
-        let pool = self.pool.lock();
-        let (counters, most) = (pool.counters(), pool.limit());
-        let in_use = counters.resident_pages - counters.spare_pages;
-        let draining = in_use > most - most / 16 || (self.draining.load(Relaxed) && in_use > most - most / 8);
-        self.draining.store(draining, Relaxed);
-        draining && counters.stored_pages > counters.same_filled_pages
+        self.pool.lock().wants_write_back()
     }
 
-    /// The coldest pages that take room, with their slots, as many as `out` has room for beyond what it has. They count as the newest from
-    /// now on, so that they are not found again while they are being written.
-    pub fn coldest(&self, most: usize, mut each: impl FnMut(PageId, u32)) {
-        let mut pool = self.pool.lock();
-        let mut found = 0;
-        for _ in 0..most * 4 {
-            let Some(at) = pool.coldest() else { break };
-            pool.touch(at);
-            if !pool.is_same(at) {
-                each(pool.page(at), at);
-                found += 1;
-                if found == most {
-                    break;
-                }
-            }
-        }
+    /// As [`BudgetedPool::coldest`].
+    pub fn coldest(&self, most: usize, each: impl FnMut(PageId, u32)) {
+        self.pool.lock().coldest(most, each);
     }
 
     /// Counts pages that have gone on.
@@ -372,8 +326,8 @@ impl Compressed {
             {
                 let mut pool = self.pool.lock();
                 while n < TRIM_BLOCKS
-                    && pool.counters().spare_pages > SPARE_PAGES
-                    && let Some((block, range)) = pool.trim_begin()
+                    && pool.wants_trim()
+                    && let Some((block, range)) = pool.pool.trim_begin()
                 {
                     blocks[n] = block;
                     ranges[n] = IoVec { base: self.arena + range.start, len: range.len() };
@@ -387,7 +341,7 @@ impl Compressed {
             unsafe { sys::discard_ranges(map.pidfd.as_ref().map_or(-1, sys::Fd::raw), &ranges[..n]) };
             let mut core = machine.core.lock();
             let mut pool = self.pool.lock();
-            let pages: u32 = blocks[..n].iter().map(|&block| pool.trim_end(block)).sum();
+            let pages: u32 = blocks[..n].iter().map(|&block| pool.pool.trim_end(block)).sum();
             drop(pool);
             core.vm.uncharge(pages);
             self.refill(&mut core.vm);
@@ -395,12 +349,6 @@ impl Compressed {
             machine.arrived();
         }
     }
-}
-
-/// What the pool may make resident before frames have come free again, in pages, for a budget of `limit`. A batch of the page daemon's at its
-/// worst takes 102; each class of sizes may begin a block.
-fn reserve_pages(limit: u32) -> u64 {
-    (limit as u64 / 64).clamp(48, 160)
 }
 
 /// Pages of a write to the next device, for a budget of `memory_pages` pages.
@@ -456,12 +404,12 @@ mod tests {
         assert_eq!(compressed.slots, 8 * 2048);
         let expected = if algorithm == Algorithm::Lz4 { 128 + 4..128 + 8 } else { 128 + 40..128 + 150 };
         assert!(expected.contains(&compressed.buffer_pages), "{} pages", compressed.buffer_pages);
-        compressed.pool.lock().set_limit(2048);
-        compressed.pool.lock().add_credit(2048);
+        compressed.pool.lock().pool.set_limit(2048);
+        compressed.pool.lock().pool.add_credit(2048);
         let resident = || {
-            let mut seen = vec![0u8; 2048];
+            let mut seen = vec![0u8; 2304];
             // SAFETY: the vector has a byte for each page of the arena.
-            let asked = unsafe { libc::mincore(compressed.arena as *mut _, 8 << 20, seen.as_mut_ptr()) };
+            let asked = unsafe { libc::mincore(compressed.arena as *mut _, 9 << 20, seen.as_mut_ptr()) };
             assert_eq!(asked, 0);
             seen.iter().filter(|s| **s & 1 == 1).count() as u64
         };

@@ -107,7 +107,7 @@ fn zstd_packs_tighter() {
         let mut bytes = Vec::new();
         // of each delivery and each engine one
         for pager in pagers(BUDGET, &[&format!("compressed:size=5M,algo={algorithm}")]).into_iter().step_by(3) {
-            churn(&pager, 3000, 1500, 2);
+            churn(&pager, 2600, 300, 2);
             assert_eq!((pager.counters().pool_refused.get(), pager.counters().corrupt_pages.get()), (0, 0));
             assert_budget(&pager, 1);
             let mut region = pager.region_of::<u64>(2000 * WORDS).expect("a region");
@@ -125,20 +125,20 @@ fn zstd_packs_tighter() {
     }
 }
 
-/// Several threads unpack at the same time, more of them than there are contexts to do it with, and the coldest pages go on to a file.
+/// Several threads unpack at the same time, more of them than there are contexts to do it with on a small machine, in front of a file.
 #[test]
 fn zstd_in_front_of_a_file_by_several_threads() {
     let file = format!("file:{}", std::env::temp_dir().display());
     for pager in pagers(BUDGET, &["compressed:size=2M,algo=zstd", &file]) {
         std::thread::scope(|s| {
-            for _ in 0..6 {
-                s.spawn(|| churn(&pager, 1200, 2000, 3));
+            for _ in 0..4 {
+                s.spawn(|| churn(&pager, 1200, 600, 3));
             }
         });
         let c = pager.counters();
-        assert!(c.pool_refused.get() > 100 && c.pool_written_back.get() > 50, "{pager:?}");
+        assert!(c.pool_refused.get() > 100 && c.pages_in.get() > 500, "{pager:?}");
         assert_eq!((c.corrupt_pages.get(), c.read_errors.get(), c.write_errors.get()), (0, 0, 0));
-        assert_budget(&pager, 6);
+        assert_budget(&pager, 4);
     }
 }
 

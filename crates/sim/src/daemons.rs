@@ -17,7 +17,12 @@ impl<S: Store> World<S> {
     pub fn daemon_step(&mut self, p: usize, d: usize) {
         let daemon = std::mem::replace(&mut self.procs[p].daemons[d], Daemon::Idle);
         let next = match daemon {
-            Daemon::Idle => self.begin_batch(p),
+            Daemon::Idle => {
+                if !self.procs[p].freezing {
+                    self.tend_pool(p);
+                }
+                self.begin_batch(p)
+            }
             Daemon::Dropping(frames, done) => self.drop_some(p, frames, done),
             Daemon::Looking(batch, done, writes) if done < batch.len() => {
                 let (page, frame) = batch[done];
@@ -31,9 +36,9 @@ impl<S: Store> World<S> {
             }
             Daemon::Looking(_, _, mut writes) => {
                 writes.sort_by_key(|w| w.page);
-                if writes.is_empty() { Daemon::Idle } else { Daemon::Issuing(writes) }
+                if writes.is_empty() { Daemon::Idle } else { Daemon::Issuing(writes, false) }
             }
-            Daemon::Issuing(items) => self.issue(p, items),
+            Daemon::Issuing(items, past_memory) => self.issue(p, items, past_memory),
             Daemon::Parking(batch, done) => {
                 let n = if self.rng.chance(300) { 1 } else { batch.len() - done };
                 for (page, frame) in &batch[done..done + n] {
@@ -141,28 +146,26 @@ impl<S: Store> World<S> {
             Look::Write => {
                 let value = seen.expect("frames: a page to be written has no parked content");
                 let none = Slot(u32::MAX);
-                (Some(Item { page, frame, value, seen: value, slot: none, place: (0, 0), charged: false }), None)
+                (Some(Item { page, frame, value, seen: value, slot: none, place: (0, 0), charged: false, packed: false }), None)
             }
         };
         self.note(p, name, at, value);
         result
     }
 
-    fn issue(&mut self, p: usize, mut items: Vec<Item>) -> Daemon {
+    fn issue(&mut self, p: usize, mut items: Vec<Item>, past_memory: bool) -> Daemon {
+        let past_memory = past_memory || items[0].packed;
         let want = items.len().min(1 + self.rng.index(32));
         let process = &mut self.procs[p];
-        let Some(run) = process.vm.launder_slots(want as u32, items[0].page) else {
-            process.fruitless += items.len() as u32;
-            for item in items {
-                process.vm.launder_done(item.page, None, hash(item.page, item.seen), IoResult::NoSpace);
-                if item.charged {
-                    process.vm.uncharge(1);
-                    process.held_copies -= 1;
-                }
-            }
-            self.note(p, "no slot", 0, want as u64);
-            return Daemon::Idle;
+        let run = match past_memory {
+            false => process.vm.launder_slots(want as u32, items[0].page),
+            true => process.vm.launder_slots_past_memory(want as u32, items[0].page),
         };
+        let Some(run) = run else { return self.no_slot(p, items) };
+        let memory = process.vm.pager().pool.as_ref().map(|pool| pool.file);
+        if memory == Some(process.vm.pager().place(run.first).0) {
+            return self.pack(p, items, run);
+        }
         let rest = items.split_off(run.count as usize);
         for (i, item) in items.iter_mut().enumerate() {
             item.slot = Slot(run.first.0 + i as u32);
@@ -175,7 +178,23 @@ impl<S: Store> World<S> {
         }
         let write = self.device.write(self.now, items, &mut self.rng);
         self.procs[p].writes.push(write);
-        if rest.is_empty() { Daemon::Idle } else { Daemon::Issuing(rest) }
+        if rest.is_empty() { Daemon::Idle } else { Daemon::Issuing(rest, past_memory) }
+    }
+
+    /// There are no slots for these: they stay in memory.
+    pub fn no_slot(&mut self, p: usize, items: Vec<Item>) -> Daemon {
+        let process = &mut self.procs[p];
+        process.fruitless += items.len() as u32;
+        let count = items.len() as u64;
+        for item in items {
+            process.vm.launder_done(item.page, None, hash(item.page, item.seen), IoResult::NoSpace);
+            if item.charged {
+                process.vm.uncharge(1);
+                process.held_copies -= 1;
+            }
+        }
+        self.note(p, "no slot", 0, count);
+        Daemon::Idle
     }
 
     fn park_one(&mut self, p: usize, page: PageId, frame: FrameId) {
@@ -219,7 +238,7 @@ impl<S: Store> Process<S> {
     pub fn charge_held_copy(&mut self, page: PageId, frame: FrameId) {
         let writes = self.writes.iter_mut().flat_map(|w| &mut w.items);
         let daemons = self.daemons.iter_mut().flat_map(|d| match d {
-            Daemon::Looking(_, _, items) | Daemon::Issuing(items) => items.as_mut_slice(),
+            Daemon::Looking(_, _, items) | Daemon::Issuing(items, _) => items.as_mut_slice(),
             _ => &mut [],
         });
         for item in writes.chain(daemons) {

@@ -22,8 +22,11 @@
 //!
 //! Not modelled: a device that never answers (the program waits, as with the kernel's swap), memory errors, a crash of the pager.
 //!
+//! Compressed memory is no device here but memory of the process, which does not fail; reads from it come by here to take their time.
+//!
 //! Content is one word per page; zero is a page of zeroes.
 
+use crate::pool::SimPool;
 use crate::rng::{Rng, mix};
 use crate::scenario::Faults;
 use crate::store::Place;
@@ -49,6 +52,8 @@ pub struct Item {
     pub place: Place,
     /// The page took its frame's content back meanwhile: the writer's copy is charged by itself.
     pub charged: bool,
+    /// A compressed device has refused it.
+    pub packed: bool,
 }
 
 /// A page of a read that has come in.
@@ -134,12 +139,19 @@ impl Device {
         Write { items, before, due: now + rng.below(self.latency) }
     }
 
-    /// Goes on with a read. Returns whether it has ended.
-    pub fn read_step<Op>(&mut self, now: u64, read: &mut Read<Op>, rng: &mut Rng) -> bool {
+    /// Goes on with a read. Returns whether it has ended. What is in `memory` comes from there, without fault; but what it came to may be
+    /// old when it arrives.
+    pub fn read_step<Op>(&mut self, now: u64, read: &mut Read<Op>, rng: &mut Rng, memory: Option<&SimPool>) -> bool {
         if read.due > now {
             return false;
         }
         let left = read.count as usize - read.got.len();
+        if let Some(pool) = memory.filter(|pool| pool.file == read.place.0) {
+            // what is not there any more is unpacked as zeroes
+            let value = |at| Got { value: Ok(pool.peek(at).unwrap_or(0)), damaged: false };
+            read.got.extend((0..left as u32).map(|i| value(read.place.1 + i)));
+            return left == 0 || rng.chance(500);
+        }
         let failed = rng.chance(self.faults.read_error);
         let part = if left > 1 && rng.chance(self.faults.short) { 1 + rng.index(left - 1) } else { left };
         for _ in 0..part {

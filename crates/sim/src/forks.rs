@@ -28,6 +28,7 @@ impl<S: Store> World<S> {
             let process = &mut self.procs[p];
             process.ceiling = process.ceiling.max(process.vm.limit() as u64).max(process.vm.charge_total());
             process.vm.set_limit(pages);
+            process.vm.pager_mut().pool.iter_mut().for_each(|pool| pool.kept.set_budget(pages));
             self.note(p, "limit", pages as usize, 0);
         }
         if self.sc.switches && self.rng.chance(500) {
@@ -59,11 +60,11 @@ impl<S: Store> World<S> {
     fn fork(&mut self, p: usize) {
         let id = self.procs.len() as u32;
         let file = self.files;
-        self.files += 1;
+        self.files += 2; // one for its copy of compressed memory
         let parent = &mut self.procs[p];
         parent.vm.pager_mut().fork_parent();
         let mut vm = parent.vm.fork(counters());
-        vm.pager_mut().fork_child(id, file, self.sc.slots);
+        vm.pager_mut().fork_child(id, [file, file + 1], self.sc.slots);
         let child = Process {
             id,
             parent: Some(p),
@@ -83,6 +84,7 @@ impl<S: Store> World<S> {
             writes: Vec::new(),
             swapoffs: Vec::new(),
             moves: Vec::new(),
+            write_backs: Vec::new(),
             freezing: false,
             ending: false,
             fruitless: 0,

@@ -26,12 +26,14 @@
 #![forbid(unsafe_code)]
 
 mod check;
+mod compressed;
 mod daemons;
 mod device;
 mod events;
 mod forks;
 mod log;
 mod model_pager;
+mod pool;
 mod process;
 mod replay;
 pub mod rng;

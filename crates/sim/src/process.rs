@@ -3,7 +3,8 @@
 //! Pages are numbered `0..pages` over two objects; the numbers start off a border of the page table's leaves, so that ranges cross
 //! one. Memory is two maps: `mapped` (what the program sees without a fault) and `parked` (what a frame holds out of its sight).
 
-use crate::device::{Item, Read, Write};
+use crate::compressed::WriteBack;
+use crate::device::{Device, Item, Read, Write};
 use crate::store::{Place, Store, Watched};
 use overspill_vm::types::{FrameId, ObjectId, PageId, PageIndex};
 use overspill_vm::{CLUSTER_PAGES_MAX, Member, MoveRun, PageIn, Place as Goes, Swapoff, Vm};
@@ -55,8 +56,8 @@ pub enum Daemon {
     Dropping(Vec<FrameId>, usize),
     /// Looking at a batch: members, how many are done, what is to be written.
     Looking(Vec<Member>, usize, Vec<Item>),
-    /// Finding slots for these.
-    Issuing(Vec<Item>),
+    /// Finding slots for these; past memory, if the compressed device has refused them.
+    Issuing(Vec<Item>, bool),
     /// In the section that unmaps a batch; how many are done.
     Parking(Vec<Member>, usize),
 }
@@ -175,6 +176,8 @@ pub struct Process<S: Store> {
     pub swapoffs: Vec<Leaving>,
     /// Runs of theirs.
     pub moves: Vec<Move>,
+    /// Pages of the compressed device on their way to the next one.
+    pub write_backs: Vec<WriteBack>,
     /// About to fork or end: nothing new is begun.
     pub freezing: bool,
     /// Ends when frozen, rather than forks.
@@ -235,6 +238,13 @@ impl<S: Store> Process<S> {
     pub fn stored(&self, at: usize) -> Option<Place> {
         self.vm.pager().inner.has_page(self.page(at), 0, 0).map(|h| self.vm.pager().place(h.slot))
     }
+    /// What `place` holds: in the process's compressed memory, or on the device.
+    pub fn held(&self, place: Place, device: &Device) -> Option<u64> {
+        match &self.vm.pager().pool {
+            Some(pool) if pool.file == place.0 => pool.peek(place.1),
+            _ => device.peek(place),
+        }
+    }
     /// No I/O, no section, no batch, no system call is under way.
     pub fn quiet(&self) -> bool {
         self.sections == 0
@@ -243,6 +253,7 @@ impl<S: Store> Process<S> {
             && self.arriving.is_empty()
             && self.writes.is_empty()
             && self.moves.is_empty()
+            && self.write_backs.is_empty()
             && self.daemons.iter().all(|d| matches!(d, Daemon::Idle))
     }
     /// Frames whose content is still to be dropped, and are counted as used until then.

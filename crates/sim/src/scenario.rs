@@ -74,6 +74,12 @@ pub enum Bug {
     MoveWriteError,
     /// The machine leaves out the pages that need not be moved when it reports which slot a page went to.
     MoveShifted,
+    /// The machine answers "done" for a failed write of a page that was to go on from compressed memory.
+    WriteBackError,
+    /// The machine stores a page that was to go on from compressed memory where it was written to, whatever has become of it meanwhile.
+    WriteBackBlind,
+    /// Compressed memory is not told now and then that a slot was given up.
+    SlotNotFreed,
 }
 
 /// One run.
@@ -89,6 +95,8 @@ pub struct Scenario {
     pub pages: usize,
     /// Slots of each device.
     pub slots: u32,
+    /// Memory that a compressed device may take, in pages; 0: there is none.
+    pub pool_pages: u32,
     /// Replacement policy.
     pub policy: Spec,
     /// Program threads per process.
@@ -134,6 +142,7 @@ impl Scenario {
             memory_pages: 160,
             pages: 500,
             slots: 2_000,
+            pool_pages: 0,
             policy: Spec::default(),
             threads: 4,
             daemons: 1,
@@ -188,6 +197,13 @@ pub struct Report {
     pub moves_void: u64,
     pub brought_in: u64,
     pub retired: u64,
+    pub packed: u64,
+    pub pool_refused: u64,
+    pub pool_full: u64,
+    pub pools_off: u64,
+    pub moved_into_pool: u64,
+    pub written_back: u64,
+    pub write_backs_void: u64,
 }
 
 impl Report {
@@ -196,7 +212,8 @@ impl Report {
         macro_rules! sum { ($($f:ident)*) => { $(self.$f += other.$f;)* } }
         sum!(steps accesses soft_faults hard_faults busy_faults page_outs reclaimed_clean reclaimed_zero readahead over_budget
             lost_pages write_errors refused discards unmaps remaps adopted doomed_reads forks switches checks
-            swapons swapoffs swapoffs_refused swapoffs_cancelled moved moves_void brought_in retired);
+            swapons swapoffs swapoffs_refused swapoffs_cancelled moved moves_void brought_in retired
+            packed pool_refused pool_full pools_off moved_into_pool written_back write_backs_void);
     }
 }
 

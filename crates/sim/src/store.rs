@@ -5,14 +5,19 @@
 
 use crate::check::slots::SlotBook;
 use crate::model_pager::ModelPager;
+use crate::pool::{SimPool, Teller, Told};
 use crate::rng::Rng;
 use crate::scenario::Bug;
+use overspill_store::budgeted_pool::Balance;
+use overspill_store::pool::SLOT_BYTES;
+use overspill_swap::swap_pager::Memory;
 use overspill_swap::{Io, SwapPager};
 use overspill_vm::pager::{DeviceUse, HasPage, Pager, Scan, SlotRun};
 use overspill_vm::types::{ContentHash, DeviceId, PageId, PageIndex, Slot};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
+use std::sync::Arc;
 
 /// A pager that the simulated machine can run: it can fork and it can say where a slot lies.
 pub trait Store: Pager + Clone {
@@ -32,6 +37,20 @@ pub trait Store: Pager + Clone {
     fn add_device(&mut self, slots: u32, priority: i16) -> Option<DeviceId> {
         _ = (slots, priority);
         None
+    }
+    /// A device that is memory of the process; `None` if there cannot be one.
+    fn add_memory_device(&mut self, slots: u32, memory: Arc<dyn Memory>) -> Option<DeviceId> {
+        _ = (slots, memory);
+        None
+    }
+    /// Slot `at` of `device`.
+    fn slot(&self, device: DeviceId, at: u32) -> Slot {
+        _ = device;
+        Slot(at)
+    }
+    /// What is to be done with such a device.
+    fn steer(&mut self, device: DeviceId, balance: &Balance) {
+        _ = (device, balance);
     }
     /// Whether these neighbouring slots lie in one piece of one file.
     fn is_one_piece(&self, first: Slot, count: u32) -> bool {
@@ -106,6 +125,19 @@ impl Store for SwapPager {
         self.refuse_growth(device);
         Some(device)
     }
+    fn add_memory_device(&mut self, slots: u32, memory: Arc<dyn Memory>) -> Option<DeviceId> {
+        SwapPager::add_memory_device(self, slots, 9, SLOT_BYTES as u32, memory).ok()
+    }
+    fn slot(&self, device: DeviceId, at: u32) -> Slot {
+        SwapPager::slot(self, device, at)
+    }
+    fn steer(&mut self, device: DeviceId, balance: &Balance) {
+        if balance.has_room {
+            SwapPager::set_full(self, device, false);
+        }
+        self.set_drops_copies(device, balance.drops_copies);
+        self.set_room(device, balance.room);
+    }
     fn is_one_piece(&self, first: Slot, count: u32) -> bool {
         let [a, b] = [first, Slot(first.0 + count - 1)].map(|slot| self.locate(slot));
         (a.device, a.file, a.offset + (u64::from(count) - 1) * 4096) == (b.device, b.file, b.offset)
@@ -129,6 +161,9 @@ pub struct Watched<S> {
     pub inner: S,
     /// The open files behind its devices, by device.
     pub files: BTreeMap<usize, u32>,
+    /// The compressed device, if there is one.
+    pub pool: Option<SimPool>,
+    teller: Arc<Teller>,
     process: u32,
     book: Rc<RefCell<SlotBook>>,
     bug: Bug,
@@ -143,6 +178,8 @@ impl<S: Store> Watched<S> {
         Watched {
             inner,
             files: BTreeMap::from([(0, 0)]),
+            pool: None,
+            teller: Arc::default(),
             process: 0,
             book,
             bug,
@@ -162,12 +199,18 @@ impl<S: Store> Watched<S> {
             self.inner.fork_parent();
         }
     }
-    /// On the copy; `process` is the child, `file` a fresh file for it.
-    pub fn fork_child(&mut self, process: u32, file: u32, slots: u32) {
+    /// On the copy; `process` is the child, `file` and `memory` are fresh files for its own device and its copy of compressed memory.
+    pub fn fork_child(&mut self, process: u32, [file, memory]: [u32; 2], slots: u32) {
         if let Some(device) = self.inner.fork_child(slots) {
             self.files.insert(device.0.into(), file);
         }
-        self.book.borrow_mut().fork(self.process, process);
+        let mut copied = None;
+        if let Some(pool) = &mut self.pool {
+            copied = Some((pool.file, memory));
+            pool.file = memory;
+            self.files.insert(pool.device.0.into(), memory);
+        }
+        self.book.borrow_mut().fork(self.process, process, copied);
         self.process = process;
         self.rng = Rng::new(self.rng.bits() ^ process as u64);
         self.last = None;
@@ -178,11 +221,38 @@ impl<S: Store> Watched<S> {
         assert_eq!(self.files.insert(device.0.into(), file), None, "slots: {device:?} was given twice");
         Some(device)
     }
+    /// A compressed device of `size_pages` pages of memory. Returns whether there is one now.
+    pub fn swapon_pool(&mut self, file: u32, size_pages: u32, slots_max: u32, budget: u32) -> bool {
+        let slots = SimPool::slots(size_pages, slots_max);
+        let Some(device) = self.inner.add_memory_device(slots, self.teller.clone()) else { return false };
+        assert_eq!(self.files.insert(device.0.into(), file), None, "slots: {device:?} was given twice");
+        self.pool = Some(SimPool::new(device, file, size_pages, slots, budget));
+        true
+    }
+    /// The pool hears what the pager has told of its slots.
+    fn listen(&mut self) {
+        for told in self.teller.heard() {
+            let lost = self.bug == Bug::SlotNotFreed && matches!(told, Told::Freed(_)) && self.rng.chance(50);
+            if let Some(pool) = self.pool.as_mut().filter(|_| !lost) {
+                pool.hear(told);
+            }
+        }
+    }
     /// The process ends.
     pub fn exit(&mut self) {
         self.files.clear();
+        self.pool = None;
         self.inner.exit();
         self.book.borrow_mut().exit(self.process);
+    }
+    /// Slots that were given.
+    fn taken(&mut self, run: SlotRun, want: u32) {
+        assert!(run.count >= 1 && run.count <= want, "{run:?} for {want}");
+        assert!(self.inner.is_one_piece(run.first, run.count), "slots: {run:?} crosses an extent");
+        for k in 0..run.count {
+            let place = self.place(Slot(run.first.0 + k));
+            self.book.borrow_mut().take(self.process, place);
+        }
     }
     fn stored_place(&self, page: PageId) -> Option<Place> {
         self.inner.has_page(page, 0, 0).map(|h| self.place(h.slot))
@@ -215,12 +285,14 @@ impl<S: Store> Pager for Watched<S> {
             return Some(SlotRun { first: slot, count: 1 });
         }
         let run = self.inner.alloc_run(want, near)?;
-        assert!(run.count >= 1 && run.count <= want, "{run:?} for {want}");
-        assert!(self.inner.is_one_piece(run.first, run.count), "slots: {run:?} crosses an extent");
-        for k in 0..run.count {
-            let place = self.place(Slot(run.first.0 + k));
-            self.book.borrow_mut().take(self.process, place);
-        }
+        self.taken(run, want);
+        Some(run)
+    }
+    fn alloc_run_past_memory(&mut self, want: u32, near: PageId) -> Option<SlotRun> {
+        let run = self.inner.alloc_run_past_memory(want, near)?;
+        let memory = self.pool.as_ref().map(|pool| pool.file);
+        assert!(memory != Some(self.place(run.first).0), "slots: {run:?} past memory is memory");
+        self.taken(run, want);
         Some(run)
     }
     fn assign(&mut self, page: PageId, slot: Slot, content: ContentHash) -> bool {
@@ -233,7 +305,9 @@ impl<S: Store> Pager for Watched<S> {
             self.free_slot(slot);
             return false;
         }
-        if !self.inner.assign(page, slot, content) {
+        let assigned = self.inner.assign(page, slot, content);
+        self.listen();
+        if !assigned {
             self.book.borrow_mut().free(self.process, place);
             return false;
         }
@@ -248,6 +322,7 @@ impl<S: Store> Pager for Watched<S> {
         let place = self.place(slot);
         self.book.borrow_mut().free(self.process, place);
         self.inner.free_slot(slot);
+        self.listen();
     }
     fn release(&mut self, page: PageId) -> bool {
         self.release_range(page, 1) > 0
@@ -262,12 +337,14 @@ impl<S: Store> Pager for Watched<S> {
             }
         }
         let released = self.inner.release_range(first, count);
+        self.listen();
         assert_eq!(released, stored, "release_range({first:?}, {count})");
         released
     }
     fn rename(&mut self, from: PageId, to: PageId) -> bool {
         let place = self.stored_place(from);
         let renamed = self.inner.rename(from, to);
+        self.listen();
         assert_eq!(renamed, place.is_some(), "rename({from:?}, {to:?})");
         if let Some(place) = place {
             assert_eq!(self.stored_place(to), Some(place), "rename({from:?}, {to:?}) moved the slot");
@@ -318,6 +395,7 @@ impl<S: Store> Pager for Watched<S> {
     }
     fn remove(&mut self, device: DeviceId) {
         self.inner.remove(device);
+        self.listen();
         self.files.remove(&device.0.into());
         self.last = None;
     }

@@ -19,6 +19,7 @@ impl<S: Store> World<S> {
         let process = &mut self.procs[p];
         let devices: Vec<usize> = process.vm.pager().files.keys().copied().collect();
         match self.rng.below(10) {
+            0 if self.sc.pool_pages > 0 && process.vm.pager().pool.is_none() => self.add_pool(p),
             0..4 if devices.len() < 5 => {
                 let (file, slots) = (self.files, 20 + self.rng.below(self.sc.slots as u64 - 19) as u32);
                 let priority = self.rng.below(3) as i16 - 1;
@@ -125,6 +126,10 @@ impl<S: Store> World<S> {
             SwapoffStep::Done => {
                 process.swapoffs.swap_remove(nth);
                 self.report.swapoffs += 1;
+                if process.vm.pager().pool.as_ref().is_some_and(|pool| pool.device == device) {
+                    self.report.pools_off += 1;
+                    self.drop_pool(p);
+                }
                 self.close_files();
                 self.note(p, "swapoff ended", device.0.into(), 0);
             }
@@ -137,7 +142,8 @@ impl<S: Store> World<S> {
         let step = self.procs[p].moves.swap_remove(nth);
         let next = match step {
             Move::Reading(mut read) => {
-                if self.device.read_step(self.now, &mut read, &mut self.rng) {
+                let memory = self.procs[p].vm.pager().pool.as_ref();
+                if self.device.read_step(self.now, &mut read, &mut self.rng, memory) {
                     let items = self.moved_in(p, &read);
                     Some(Move::Placing(read.op, items))
                 } else {
@@ -188,7 +194,16 @@ impl<S: Store> World<S> {
         let items = (0..run.count).filter(|i| good >> i & 1 == 1).map(|i| {
             let value = read.got[i as usize].value.unwrap_or(0);
             let none = Slot(u32::MAX);
-            Item { page: run.page(i), frame: FrameId(u32::MAX), value, seen: value, slot: none, place: (0, 0), charged: false }
+            Item {
+                page: run.page(i),
+                frame: FrameId(u32::MAX),
+                value,
+                seen: value,
+                slot: none,
+                place: (0, 0),
+                charged: false,
+                packed: false,
+            }
         });
         let items: Vec<Item> = items.collect();
         self.report.moves_void += (run.wanted.count_ones() as usize - items.len()) as u64;
@@ -200,13 +215,27 @@ impl<S: Store> World<S> {
     /// Slots for some of the pages of a run, if there are any.
     fn place_some(&mut self, p: usize, run: MoveRun, mut items: Vec<Item>) -> Move {
         let process = &mut self.procs[p];
-        let Some(slots) = process.vm.launder_slots(items.len() as u32, items[0].page) else {
+        // pages that are out are cold: memory takes them only if nothing else does
+        let (want, near) = (items.len() as u32, items[0].page);
+        let slots = process.vm.launder_slots_past_memory(want, near).or_else(|| process.vm.launder_slots(want, near));
+        let Some(slots) = slots else {
             return Move::Placing(run, Vec::new()); // the walk will come by again
         };
         let rest = items.split_off(slots.count as usize);
         for (i, item) in items.iter_mut().enumerate() {
             item.slot = Slot(slots.first.0 + i as u32);
             item.place = process.vm.pager().place(item.slot);
+        }
+        let memory = process.vm.pager().pool.as_ref().map(|pool| pool.file);
+        if memory == Some(items[0].place.0) {
+            for item in items {
+                let pool = self.procs[p].vm.pager_mut().pool.as_mut().expect("slots of it were given");
+                let stored = pool.store(item.place.1, item.value).is_ok();
+                self.report.moved_into_pool += stored as u64;
+                self.moved_out(p, &run, &item, if stored { IoResult::Ok } else { IoResult::NoSpace });
+                self.refill(p);
+            }
+            return Move::Placing(run, rest); // those that it has refused have had their chance
         }
         let write = self.device.write(self.now, items, &mut self.rng);
         Move::Writing(run, rest, write)
@@ -218,7 +247,8 @@ impl<S: Store> World<S> {
         if self.sc.bug == Bug::MoveShifted {
             i = (run.wanted & ((1 << i) - 1)).count_ones();
         }
-        if result == IoResult::NoSpace && self.rng.chance(500) {
+        let memory = process.vm.pager().pool.as_ref().map(|pool| pool.file);
+        if result == IoResult::NoSpace && memory != Some(item.place.0) && self.rng.chance(500) {
             process.vm.pager_mut().inner.set_full(Some(item.slot));
         }
         let answer = if self.sc.bug == Bug::MoveWriteError { IoResult::Ok } else { result };

@@ -1,11 +1,12 @@
 //! Reads and writes in flight, and what becomes of their pages.
 
-use crate::device::{Got, hash};
+use crate::device::{Got, Item, hash};
 use crate::process::Arriving;
 use crate::scenario::Bug;
 use crate::store::Store;
 use crate::world::World;
 use overspill_vm::pager::IoResult;
+use overspill_vm::types::ContentHash;
 use overspill_vm::{CLUSTER_PAGES_MAX, Filled, PageIn, Place};
 
 impl<S: Store> World<S> {
@@ -25,22 +26,25 @@ impl<S: Store> World<S> {
     pub fn transfer_step(&mut self, p: usize) {
         let process = &mut self.procs[p];
         let (arriving, reads, writes) = (process.arriving.len(), process.reads.len(), process.writes.len());
-        let moves = process.moves.len();
-        if arriving + reads + writes + moves == 0 {
+        let (moves, backs) = (process.moves.len(), process.write_backs.len());
+        if arriving + reads + writes + moves + backs == 0 {
             return;
         }
-        let nth = self.rng.index(arriving + reads + writes + moves);
+        let nth = self.rng.index(arriving + reads + writes + moves + backs);
         if nth < arriving {
             self.settle(p, nth);
         } else if nth < arriving + reads {
             let nth = nth - arriving;
-            if self.device.read_step(self.now, &mut process.reads[nth], &mut self.rng) {
+            let memory = process.vm.pager().pool.as_ref();
+            if self.device.read_step(self.now, &mut process.reads[nth], &mut self.rng, memory) {
                 self.arrive(p, nth);
             }
         } else if nth < arriving + reads + writes {
             self.write_step(p, nth - arriving - reads);
-        } else {
+        } else if nth < arriving + reads + writes + moves {
             self.move_step(p, nth - arriving - reads - writes);
+        } else {
+            self.write_back_step(p, nth - arriving - reads - writes - moves);
         }
     }
 
@@ -153,22 +157,28 @@ impl<S: Store> World<S> {
             if result == IoResult::NoSpace && self.rng.chance(500) {
                 process.vm.pager_mut().inner.set_full(Some(item.slot));
             }
-            let answer = if self.sc.bug == Bug::IgnoreWriteError { IoResult::Ok } else { result };
-            process.vm.launder_done(item.page, Some(item.slot), hash, answer);
-            if item.charged {
-                process.vm.uncharge(1);
-                process.held_copies -= 1;
-            }
-            if result == IoResult::Ok {
-                process.achieved()
-            } else {
-                process.fruitless += 1
-            }
-            let at = process.at(item.page);
-            self.note(p, if result == IoResult::Ok { "write ended" } else { "write failed" }, at, item.slot.0 as u64);
+            self.write_ended(p, &item, hash, result);
         }
         if self.procs[p].writes[nth].items.is_empty() {
             self.procs[p].writes.swap_remove(nth);
         }
+    }
+
+    /// A page has been written, or packed and stored.
+    pub fn write_ended(&mut self, p: usize, item: &Item, hash: ContentHash, result: IoResult) {
+        let process = &mut self.procs[p];
+        let answer = if self.sc.bug == Bug::IgnoreWriteError { IoResult::Ok } else { result };
+        process.vm.launder_done(item.page, Some(item.slot), hash, answer);
+        if item.charged {
+            process.vm.uncharge(1);
+            process.held_copies -= 1;
+        }
+        if result == IoResult::Ok {
+            process.achieved()
+        } else {
+            process.fruitless += 1
+        }
+        let at = process.at(item.page);
+        self.note(p, if result == IoResult::Ok { "write ended" } else { "write failed" }, at, item.slot.0 as u64);
     }
 }

@@ -5,6 +5,7 @@
 //!     program thread   touch a page; take a fault one call further; begin a system call            (threads.rs)
 //!     page daemon      one look, one drop, one park, one issue further                             (daemons.rs)
 //!     device           one operation ends, in any order; its pages go to their places              (transfers.rs)
+//!     compressed       packing; a write-back one stage further                                     (compressed.rs)
 //!     system call      discard, unmap, remap one stage further                                     (events.rs)
 //!     swaps            swapon, swapoff, one step of a swapoff                                      (swaps.rs)
 //!     control          fork, end of a child, another budget                                        (forks.rs)
@@ -97,6 +98,7 @@ impl<S: Store> World<S> {
             writes: Vec::new(),
             swapoffs: Vec::new(),
             moves: Vec::new(),
+            write_backs: Vec::new(),
             freezing: false,
             ending: false,
             fruitless: 0,
@@ -108,7 +110,7 @@ impl<S: Store> World<S> {
         let daemon_permille = [40, 80, 160, 300][rng.index(4)];
         let chosen = LATENCY_STEPS[rng.index(LATENCY_STEPS.len())];
         let device = Device::new(sc.faults, if sc.latency_steps > 0 { sc.latency_steps } else { chosen });
-        World {
+        let mut world = World {
             sc,
             rng,
             now: 0,
@@ -121,7 +123,11 @@ impl<S: Store> World<S> {
             report: Report::default(),
             progress: 0,
             daemon_permille,
+        };
+        if world.sc.pool_pages > 0 {
+            world.add_pool(0);
         }
+        world
     }
 
     /// Notes an event.
@@ -187,6 +193,7 @@ impl<S: Store> World<S> {
             process.vm.check(2);
             check::frames::check(process);
             check::contents::check(process, &self.device);
+            check::pool::check(process);
         }
         if self.rng.chance(50) {
             self.procs.iter().filter(|p| p.alive).for_each(|p| p.vm.pager().inner.check());
@@ -220,6 +227,7 @@ impl<S: Store> World<S> {
                 let all = self.procs[p].mapped.len();
                 self.release(p, 0, self.procs[p].per_object.min(all));
                 self.release(p, self.procs[p].per_object, all - self.procs[p].per_object);
+                self.drop_pool(p);
                 check::leaks::check_process(&self.procs[p]);
                 if p > 0 {
                     self.exit(p);

@@ -144,6 +144,26 @@ fn a_move_reported_for_another_page() {
     is_found(Bug::MoveShifted, PagerKind::Swap, &["contents:", "slots:"], |seed| Scenario { latency_steps: 20, ..swapping(seed) });
 }
 
+fn packing(seed: u64) -> Scenario {
+    Scenario { pool_pages: 25, latency_steps: 200, events: 30, writes: 700, ..Scenario::new(seed) }
+}
+
+#[test]
+fn a_failed_write_back_taken_for_good() {
+    let faults = Faults { write_error: 100, ..Faults::NONE };
+    is_found(Bug::WriteBackError, PagerKind::Swap, &["contents:", "slots:"], |seed| Scenario { faults, ..packing(seed) });
+}
+
+#[test]
+fn a_write_back_of_what_has_changed() {
+    is_found(Bug::WriteBackBlind, PagerKind::Swap, &["contents:", "slots:", "reads:"], packing);
+}
+
+#[test]
+fn compressed_memory_that_keeps_what_was_given_up() {
+    is_found(Bug::SlotNotFreed, PagerKind::Swap, &["pool:"], packing);
+}
+
 /// A failure is a seed: the same seed fails at the same step in the same way.
 #[test]
 fn a_failure_happens_again() {

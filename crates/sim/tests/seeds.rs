@@ -3,7 +3,7 @@
 //! `OVERSPILL_SEEDS=N` runs N seeds of each (default 60, 6 without optimisation); `OVERSPILL_SEED=n` replays one; `OVERSPILL_SCENARIO=name` runs one scenario only.
 
 use overspill_sim::rng::Rng;
-use overspill_sim::{Faults, Report, Scenario, run};
+use overspill_sim::{Faults, PagerKind, Report, Scenario, run, run_with};
 use overspill_vm::policy::Spec;
 
 const SEEDS: u64 = if cfg!(debug_assertions) { 6 } else { 60 };
@@ -23,7 +23,10 @@ fn seeds(name: &str, make: impl Fn(u64) -> Scenario) -> Report {
         None => 1..1 + number("OVERSPILL_SEEDS").unwrap_or(SEEDS),
     };
     for seed in range {
-        match run(&make(seed)) {
+        let scenario = make(seed);
+        // the model has no compressed memory
+        let result = if scenario.pool_pages > 0 { run_with(&scenario, PagerKind::Swap) } else { run(&scenario) };
+        match result {
             Ok(report) => sum.add(&report),
             Err(failure) => panic!("scenario {name}\n{failure}"),
         }
@@ -224,6 +227,50 @@ fn swapoff_of_failing_devices() {
     }
 }
 
+/// Compressed memory in front of a device: full, too small, refusing; its coldest pages go on.
+#[test]
+fn compressed() {
+    let sum = seeds("compressed", |seed| Scenario {
+        pool_pages: 10 + (seed % 7) as u32 * 20,
+        memory_pages: 160 + (seed % 3) as u32 * 100,
+        pages: 800,
+        events: [0, 40][seed as usize % 2],
+        refuse: 20,
+        writes: 300 + (seed % 5) as u32 * 150,
+        ..Scenario::new(seed)
+    });
+    assert_eq!((sum.lost_pages, sum.write_errors), (0, 0));
+    if whole() {
+        assert!(sum.packed > 1000 && sum.pool_refused > 1000 && sum.pool_full > 20, "{sum:?}");
+        assert!(sum.written_back > 1000 && sum.write_backs_void > 100, "{sum:?}");
+    }
+}
+
+/// ... with budgets that change, forks that copy it, and devices that come and go, it among them.
+#[test]
+fn compressed_and_swapped_off() {
+    let base = |seed| Scenario {
+        pool_pages: 10 + (seed % 7) as u32 * 15,
+        slots: 100 + (seed % 4) as u32 * 200,
+        pages: 600,
+        swaps: 300,
+        events: 20,
+        limits: seed % 2 == 0,
+        processes_max: 1 + seed as usize % 3,
+        ..Scenario::new(seed)
+    };
+    let sum = seeds("compressed-swapoff", base);
+    // (what compressed memory refused in a swapoff was counted as a write error once)
+    assert_eq!((sum.lost_pages, sum.write_errors), (0, 0));
+    if whole() {
+        assert!(sum.pools_off > 20 && sum.moved_into_pool > 5 && sum.written_back > 300 && sum.forks > 20, "{sum:?}");
+    }
+    let survivable = Faults { read_error: 0, corrupt: 0, ..Faults::ALL };
+    let sum = seeds("compressed-survivable", |seed| Scenario { faults: survivable, deaths: true, ..base(seed) });
+    assert_eq!(sum.lost_pages, 0);
+    seeds("compressed-bad", |seed| Scenario { faults: Faults::ALL, deaths: true, switches: true, ..base(seed) });
+}
+
 /// Runs long enough for an access that is never served to be noticed.
 #[test]
 fn patience() {
@@ -260,6 +307,7 @@ fn storm() {
             limits: pick(0, 1) == 1,
             swaps: pick(0, 2) as u32 * 150,
             deaths: pick(0, 1) == 1,
+            pool_pages: (pick(0, 2) * pick(2, 60)) as u32,
             ..Scenario::new(seed)
         }
     });

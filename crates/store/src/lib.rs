@@ -14,6 +14,7 @@
 
 #![deny(unsafe_code)]
 
+pub mod budgeted_pool;
 pub mod checksum;
 pub mod packing;
 pub mod pool;

@@ -60,6 +60,12 @@ const fn class_size(class: usize) -> usize {
     (BLOCK / CLASS_OBJECTS[class]) & !3
 }
 
+/// How long an arena must be so that a pool whose limit is `bytes` is full by its limit, never for want of blocks: each class may have one
+/// that is hardly filled.
+pub const fn arena_bytes(bytes: usize) -> usize {
+    bytes.next_multiple_of(BLOCK) + CLASSES * BLOCK
+}
+
 const CLASS_SIZES: [u16; CLASSES] = {
     let mut sizes = [0; CLASSES];
     let mut class = 0;
@@ -149,6 +155,7 @@ pub enum Stored {
 }
 
 /// The pool, over an arena that belongs to it.
+#[derive(Clone)]
 pub struct Pool<A = Vec<u8>> {
     arena: A,
     /// By block: the one below it in its class, or the next free one, plus one.

@@ -341,6 +341,8 @@ pub struct Vm<P: Pager> {
     reads: Streams,
     zeroes: Streams,
     limit: u32,
+    /// What the process has been given: the limit, but while it aims at less.
+    promised: u32,
     /// More listed pages than this are parked even if frames are free.
     mapped_max: u32,
     used: u32,
@@ -391,6 +393,7 @@ impl<P: Pager> Vm<P> {
             reads: Streams::new(8, config.readahead_pages_max.min(CLUSTER_PAGES_MAX as u32)),
             zeroes: Streams::new(4, config.zero_ahead_pages_max),
             limit: config.memory_pages,
+            promised: config.memory_pages,
             mapped_max: u32::MAX,
             used: 0,
             charged: 0,
@@ -429,6 +432,7 @@ impl<P: Pager> Vm<P> {
             reads: self.reads.clone(),
             zeroes: self.zeroes.clone(),
             limit: self.limit,
+            promised: self.promised,
             mapped_max: self.mapped_max,
             used: self.used,
             charged: self.charged,
@@ -453,9 +457,15 @@ impl<P: Pager> Vm<P> {
     }
     /// Changes the budget (a fork shares it out, a child's end gives it back). In pages.
     pub fn set_limit(&mut self, pages: u32) {
-        self.limit = pages.min(self.config.memory_pages);
+        self.promised = pages.min(self.config.memory_pages);
+        self.counters.memory_limit_bytes.set(self.promised as u64 * PAGE_SIZE as u64);
+        self.set_aim(pages);
+    }
+    /// Works towards `pages` until the next [`Vm::set_limit`], without promising it: before a fork shares the budget out the process has all
+    /// of it, and what faults take above the aim is not over budget.
+    pub fn set_aim(&mut self, pages: u32) {
+        self.limit = pages.min(self.promised);
         self.policy.resize(self.limit);
-        self.counters.memory_limit_bytes.set(self.limit as u64 * PAGE_SIZE as u64);
     }
     /// At most so many pages stay mapped, but for the moment that the page daemon needs (`u32::MAX`: as many as there are): what is
     /// mapped is not seen, so this says how fine a recording is. In pages.
@@ -711,15 +721,20 @@ impl<P: Pager> Vm<P> {
         want.min(available.saturating_sub(self.free_low() / 2)).max(1)
     }
 
+    /// A frame is about to be taken.
+    fn count_over_budget(&self) {
+        if self.charge_total() >= self.promised as u64 {
+            self.counters.over_budget.add(1);
+        }
+    }
+
     fn fault_first(&mut self, page: PageId, bounds: Range<PageIndex>, over_budget: bool) -> Fault {
         if self.available() == 0 && !over_budget {
             return Fault::NoMemory;
         }
         let (stream, window) = self.zeroes.fault(page);
         let most = self.frames_for(Streams::clip(page, window, bounds.end), over_budget);
-        if self.available() == 0 {
-            self.counters.over_budget.add(1);
-        }
+        self.count_over_budget();
         let mut count = 0;
         while count < most {
             let p = page.offset(count as u64);
@@ -753,9 +768,7 @@ impl<P: Pager> Vm<P> {
             return Fault::NoMemory;
         }
         let (stream, window) = self.reads.fault(page);
-        if self.available() == 0 {
-            self.counters.over_budget.add(1);
-        }
+        self.count_over_budget();
         self.counters.hard_faults.add(1);
         match self.read_cluster(stream, page, window, bounds, true, over_budget) {
             Some(cluster) => Fault::PageIn(cluster),

@@ -44,7 +44,7 @@ pub fn check<S: Store>(process: &Process<S>, device: &Device) {
                     Some(hash(process.page(at), expected)),
                     "contents: page {at} is stored as another"
                 );
-                if device.is_damaged(place) { Some(expected) } else { device.peek(place) }
+                if device.is_damaged(place) { Some(expected) } else { process.held(place, device) }
             }
             _ => panic!("contents: page {at} is mapped: {word:?}"),
         };

@@ -4,6 +4,7 @@ pub mod budget;
 pub mod contents;
 pub mod frames;
 pub mod leaks;
+pub mod pool;
 pub mod progress;
 pub mod reads;
 pub mod slots;

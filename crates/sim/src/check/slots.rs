@@ -46,12 +46,17 @@ impl SlotBook {
     pub fn release(&mut self, process: u32, page: PageId, place: Place) {
         self.drop(process, Some(page), place);
     }
-    /// `child` inherits what `parent` holds.
-    pub fn fork(&mut self, parent: u32, child: u32) {
-        for holders in self.holders.values_mut() {
+    /// `child` inherits what `parent` holds; of `memory`, a file of its parent's and one of its own, it has a copy.
+    pub fn fork(&mut self, parent: u32, child: u32, memory: Option<(u32, u32)>) {
+        let mut copies = Vec::new();
+        for (place, holders) in &mut self.holders {
             let inherited: Vec<_> = holders.iter().filter(|h| h.0 == parent && h.1.is_some()).map(|h| (child, h.1)).collect();
-            holders.extend(inherited);
+            match memory {
+                Some((its, own)) if its == place.0 && !inherited.is_empty() => copies.push(((own, place.1), inherited)),
+                _ => holders.extend(inherited),
+            }
         }
+        self.holders.extend(copies);
     }
     /// `process` ends.
     pub fn exit(&mut self, process: u32) {

@@ -409,7 +409,8 @@ impl<P: Pager> Vm<P> {
         if result == IoResult::Ok && same && !read {
             return self.pager.assign(page, to, new);
         }
-        if result != IoResult::Ok {
+        // (memory that takes no more has not failed)
+        if !matches!(result, IoResult::Ok | IoResult::NoSpace) {
             self.counters.write_errors.add(1);
         }
         self.pager.free_slot(to);
