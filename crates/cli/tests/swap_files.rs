@@ -54,12 +54,17 @@ impl Pages {
 
     /// The swap file, as its pager's threads have it: in no other descriptor table, and without a name.
     fn swap_file(&self) -> PathBuf {
+        self.file_in("swap").expect("the pager has its swap file open")
+    }
+
+    /// The same in this directory, if there is one.
+    fn file_in(&self, directory: &str) -> Option<PathBuf> {
         let pid = self.json("stat")["pid"].as_u64().expect("a process id");
-        let dir = self.dir.join("swap").canonicalize().expect("it is there");
+        let dir = self.dir.join(directory).canonicalize().expect("it is there");
         let tasks = fs::read_dir(format!("/proc/{pid}/task")).expect("it runs").flatten();
         let files = tasks.flat_map(|task| fs::read_dir(task.path().join("fd")).into_iter().flatten().flatten());
         let ours = |path: &PathBuf| fs::read_link(path).is_ok_and(|to| to.starts_with(&dir));
-        files.map(|file| file.path()).find(ours).expect("the pager has its swap file open")
+        files.map(|file| file.path()).find(ours)
     }
 
     fn end(mut self) {
@@ -209,6 +214,125 @@ fn nothing_of_memory_is_found_in_the_file() {
         assert_eq!(found, if plain { 100 } else { 0 }, "pages found, {option:?}");
         pages.end();
     }
+    fs::remove_dir_all(&dir).expect("cleanup");
+}
+
+/// A directory on a tmpfs, removed when dropped; `None` if this machine has none at /dev/shm.
+struct Shared(PathBuf);
+
+impl Shared {
+    fn new(test: &str) -> Option<Shared> {
+        let dir = PathBuf::from(format!("/dev/shm/overspill-{test}-{}", std::process::id()));
+        fs::create_dir(&dir).ok()?;
+        let shared = Shared(dir);
+        let kind = Command::new("stat").args(["-f", "-c", "%T"]).arg(&shared.0).output().ok()?;
+        (kind.stdout == b"tmpfs\n").then_some(shared)
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir(&self.0);
+    }
+}
+
+/// A file system that does not say where its extents lie (FIEMAP is refused) is used all the same, in one piece per chunk, and `swaps`
+/// says so. The tmpfs is warned of once.
+#[test]
+fn a_tmpfs_cannot_be_aligned_and_is_used() {
+    if !able() {
+        return;
+    }
+    let Some(shared) = Shared::new("align") else { return println!("not run: /dev/shm is no tmpfs") };
+    let dir = place("tmpfs");
+    let spec = format!("file:{},align=extents", shared.0.display());
+    let mut pages = Pages::start(&dir, "tmpfs", 100, &["--memory", "16M", "--swap", &spec], "");
+    let device = pages.json("swaps");
+    assert_eq!((&device["aligned"], &device["align_refused"], &device["state"]), (&0.into(), &1.into(), &"on".into()), "{device}");
+    let table = Command::new(overspill()).args(["swaps", &pages.name]).output().expect("overspill runs");
+    assert!(String::from_utf8_lossy(&table.stdout).contains("on, cannot be aligned here"), "{table:?}");
+    pages.ask("check");
+    pages.end();
+    fs::remove_dir_all(&dir).expect("cleanup");
+}
+
+/// A memory control group without kernel swap, removed when dropped; `None` if this user may not make one.
+struct Group(PathBuf);
+
+impl Group {
+    fn new(test: &str, limit: u64) -> Option<Group> {
+        let v1 = Path::new("/sys/fs/cgroup/memory");
+        let (root, files) = match v1.is_dir() {
+            true => (v1, [("memory.limit_in_bytes", limit), ("memory.memsw.limit_in_bytes", limit)]),
+            false => (Path::new("/sys/fs/cgroup"), [("memory.max", limit), ("memory.swap.max", 0)]),
+        };
+        let dir = root.join(format!("overspill-{test}-{}", std::process::id()));
+        fs::create_dir(&dir).ok()?;
+        let group = Group(dir);
+        fs::write(group.0.join(files[0].0), files[0].1.to_string()).ok()?;
+        let _ = fs::write(group.0.join(files[1].0), files[1].1.to_string()); // a kernel without swap accounting has none
+        Some(group)
+    }
+    fn processes(&self) -> String {
+        fs::read_to_string(self.0.join("cgroup.procs")).expect("it is there")
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        let start = Instant::now();
+        while fs::remove_dir(&self.0).is_err() && start.elapsed() < Duration::from_secs(5) {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+/// Swap on a tmpfs is memory, so writing it may need what there is none of. It comes to an end all the same: with the result where memory
+/// is just enough; by the kernel's killing where the control group has too little; with a sentence where the tmpfs itself is too small.
+/// (Why it cannot deadlock is in ARCHITECTURE.md.)
+#[test]
+fn a_tmpfs_with_memory_short_comes_to_an_end() {
+    if !able() {
+        return;
+    }
+    let (Some(shared), true) = (Shared::new("short"), is_root()) else { return println!("not run: no tmpfs, or not root") };
+    let dir = place("tmpfs-short");
+    let program = build(&dir, "pages.c");
+    let run = |mib: &str, group: Option<&Group>, mount: &str, swap: &Path| {
+        let join = group.map_or(String::new(), |group| format!("echo $$ > {}/cgroup.procs && ", group.0.display()));
+        let script = format!("{join}{mount}exec \"$@\" </dev/null");
+        let mut command = Command::new("timeout");
+        command.args(["-s", "KILL", "120", "unshare", "-m", "sh", "-ec", &script, "sh"]).arg(overspill());
+        command.args(["run", "--memory", "16M", "--swap"]).arg(swap).arg("--").arg(&program).arg(mib);
+        let start = Instant::now();
+        let output = command.output().expect("timeout runs");
+        assert!(start.elapsed() < Duration::from_secs(110), "it does not end: {output:?}");
+        output
+    };
+    let limit = |mib| Group::new("short", mib * MIB);
+    let Some(group) = limit(16 + 48 + 192) else { return println!("not run: no control group can be had") };
+    let output = run("64", Some(&group), "", &shared.0);
+    assert_eq!((output.status.code(), output.stdout.as_slice()), (Some(0), &b"fill\n"[..]), "{output:?}");
+    drop(group);
+
+    let group = limit(96).expect("there was one");
+    let output = run("300", Some(&group), "", &shared.0);
+    // the program or `overspill run`, whichever the kernel chose
+    assert!(!output.status.success() && output.stdout.is_empty(), "{output:?}");
+    let start = Instant::now();
+    while !group.processes().is_empty() {
+        assert!(start.elapsed() < Duration::from_secs(20), "left behind: {}", group.processes());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    drop(group);
+
+    let own = dir.join("own");
+    fs::create_dir(&own).expect("temp dir");
+    let mount = format!("mount -t tmpfs -o size=24M overspill {} && ", own.display());
+    let output = run("100", None, &mount, &own);
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(125), "{output:?}");
+    assert!(text.contains("swap") && text.contains("full") && output.stdout.is_empty(), "{text}");
     fs::remove_dir_all(&dir).expect("cleanup");
 }
 

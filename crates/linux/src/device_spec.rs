@@ -415,7 +415,8 @@ pub fn parse_list(text: &OsStr) -> Result<Vec<DeviceSpec>, SpecError> {
     let (bytes, mut start, mut at) = (text.as_bytes(), 0, 0);
     while at <= bytes.len() {
         match bytes.get(at) {
-            Some(b'\\') => at += 1,
+            // of the last character nothing is behind it: what stands there is still a device
+            Some(b'\\') if at + 1 < bytes.len() => at += 1,
             Some(b';') | None => {
                 devices.push(parse(OsStr::from_bytes(&bytes[start..at]))?);
                 start = at + 1;
@@ -553,6 +554,15 @@ mod tests {
         let result = parse(dir.as_os_str());
         std::fs::remove_dir(&dir).unwrap();
         assert_eq!(result, Ok(DeviceSpec::file(dir)));
+    }
+
+    /// A list that ended in a backslash lost its last device, and the only one left none. Found by fuzzing.
+    #[test]
+    fn a_list_that_ends_in_a_backslash_is_whole() {
+        let list = parse_list("/a;/b\\".as_ref()).unwrap();
+        assert_eq!(list, [DeviceSpec::file("/a"), DeviceSpec::file("/b\\")]);
+        assert_eq!(parse_list(&encode_list(&list)), Ok(list));
+        assert!(parse_list("file:/a\\".as_ref()).unwrap_err().to_string().contains("backslash"));
     }
 
     #[test]
