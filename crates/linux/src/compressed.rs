@@ -190,13 +190,9 @@ impl Compressed {
         self.device.store(device.0, Relaxed);
         vm.charge(self.buffer_pages);
         self.set_budget(vm.limit());
-        self.refill(vm);
         // At once, and above the budget if there is no frame: without any credit nothing could be stored that would make room for it. What
         // is charged is not resident before pages are stored, and those give back more.
-        let mut pool = self.pool.lock();
-        let missing = reserve_pages(vm.limit()).min(pool.limit()).saturating_sub(pool.credit());
-        vm.charge(missing as u32);
-        pool.add_credit(missing);
+        self.balance(vm, u32::MAX);
         Ok(device)
     }
 
@@ -232,8 +228,12 @@ impl Compressed {
         if vm.pager().device_use(self.device()).is_none() {
             return; // a swapoff has ended, and `leave` is about to come
         }
+        self.balance(vm, vm.available());
+    }
+
+    fn balance(&self, vm: &mut Vm<SwapPager>, available: u32) {
         let mut pool = self.pool.lock();
-        let balance = pool.balance(vm.available());
+        let balance = pool.balance(available);
         let (counters, credit) = (pool.pool.counters(), pool.pool.credit());
         drop(pool);
         vm.charge(balance.charge);
@@ -442,7 +442,6 @@ mod tests {
         vm.charge(vm.available());
         let compressed = Compressed::new(8 << 20, 8192, 10_000, Algorithm::Lz4).expect("memory");
         compressed.enter(&mut vm, 0).expect("room for a device");
-        assert_eq!(compressed.pool.lock().credit(), reserve_pages(8192));
         let noise: PageBytes = core::array::from_fn(|i| if i < 3000 { ((i * i) >> 5) as u8 } else { 0 });
         compressed.store(0, Packer::new(Algorithm::Lz4).pack(&noise)).expect("there is credit");
     }
