@@ -124,7 +124,8 @@ fn freed_memory_is_freed_on_disk() {
             let (stat, device) = (pages.json("stat"), pages.json("swaps"));
             let given = stat["swap_given_back_bytes"].as_u64().expect("a counter");
             assert!(given >= (round + 1) * 110 * MIB, "{given} bytes in {} rounds", round + 1);
-            assert_eq!(device["given_back_bytes"], given);
+            // asked for later, and it goes on
+            assert!(device["given_back_bytes"].as_u64() >= Some(given), "{device}");
             pages.ask("check");
             pages.ask("fill");
             pages.ask("check");

@@ -46,7 +46,7 @@ pub struct StoredRun {
     pub first: PageId,
     /// Its slot.
     pub slot: Slot,
-    /// Length in pages, at least 1.
+    /// Length in pages, at least 1. One read brings them all: they lie in one extent.
     pub count: u32,
 }
 
