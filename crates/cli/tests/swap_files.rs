@@ -218,6 +218,87 @@ fn nothing_of_memory_is_found_in_the_file() {
     fs::remove_dir_all(&dir).expect("cleanup");
 }
 
+/// A device of three files: pages lie on all of them, go from it to another one and back, holes are punched in each file, and a forked
+/// child finds everything.
+#[test]
+fn a_device_of_several_files() {
+    if !able() || !is_root() {
+        return;
+    }
+    let dir = place("several");
+    let names = ["swap", "b", "c"];
+    let places = names.map(|name| {
+        fs::create_dir_all(dir.join(name)).expect("temp dir");
+        dir.join(name).canonicalize().expect("it is there").to_str().expect("UTF-8").to_owned()
+    });
+    let spec = format!("file:{},path={},path={},size=1G", places[0], places[1], places[2]);
+    let config = dir.join("config.toml");
+    let toml = format!("[[swap]]\nkind = \"file\"\npaths = {places:?}\nsize = \"1G\"\n");
+    fs::write(&config, toml).expect("write");
+    let by_file = ["--config", config.to_str().expect("UTF-8")];
+    for (options, engine) in [(["--swap", spec.as_str()], "io_uring"), (by_file, "psync")] {
+        let options = [&["--memory", "16M", "--engine", engine], &options[..]].concat();
+        // more than two chunks, so that the third file has something too
+        let mut pages = Pages::start(&dir, "several", 160, &options, "");
+        let device = pages.json("swaps");
+        let first = |name: &str| device[name].as_u64().expect("a figure");
+        assert_eq!((&device["device"], first("files"), first("size_bytes")), (&places[0].as_str().into(), 3, 1 << 30), "{device}");
+        let on_disk = |pages: &Pages| {
+            let file = |name| pages.file_in(name).expect("the pager has all of them open");
+            names.map(|name| fs::metadata(file(name)).expect("it is open").blocks() * 512)
+        };
+        assert!(on_disk(&pages).iter().all(|bytes| *bytes >= 4 * MIB), "{:?}", on_disk(&pages));
+        let full: u64 = on_disk(&pages).iter().sum();
+        pages.ask("free");
+        let start = Instant::now();
+        while on_disk(&pages).iter().sum::<u64>() > full / 4 {
+            assert!(start.elapsed() < Duration::from_secs(30), "{:?} stay on disk", on_disk(&pages));
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        pages.ask("fill");
+
+        let ask = |pages: &Pages, arguments: &[&str]| {
+            let output = Command::new(overspill()).args([arguments[0], &pages.name]).args(&arguments[1..]).output();
+            let output = output.expect("overspill runs");
+            assert!(output.status.success(), "{arguments:?}: {output:?}");
+            String::from_utf8_lossy(&output.stdout).into_owned()
+        };
+        assert!(ask(&pages, &["swaps"]).contains("swap + 2 more"));
+        // off it and back to one that comes over the socket
+        let other = dir.join("other");
+        fs::create_dir_all(&other).expect("temp dir");
+        let other = other.to_str().expect("UTF-8");
+        ask(&pages, &["swapon", other]);
+        assert!(ask(&pages, &["swapoff", &spec]).contains(" reads of "));
+        assert!(names.iter().all(|name| pages.file_in(name).is_none()), "all of its files are closed");
+        ask(&pages, &["swapon", &spec]);
+        ask(&pages, &["swapoff", other]);
+        assert_eq!(pages.json("swaps")["files"], 3);
+        pages.end();
+        // the child reads its parent's files, all of them, and has three of its own
+        let mut pages = Pages::start(&dir, "several", 160, &options, "");
+        pages.ask("fork");
+        pages.end();
+        for name in names {
+            assert_eq!(fs::read_dir(dir.join(name)).expect("dir").count(), 0, "a swap file is left");
+        }
+    }
+    // one of the files cannot be had: a sentence that names it, and nothing is left
+    for (spec, word) in [
+        (format!("file:{},path={}/no/such", places[0], places[1]), "/b/no does not exist"),
+        (format!("file:{},path={}", places[0], places[0]), "twice"),
+        (format!("block:/dev/null,path={}", places[0]), "/dev/null: this is not a block device"),
+    ] {
+        let output = Command::new(overspill()).args(["run", "--memory", "16M", "--swap", &spec, "true"]).output();
+        let output = output.expect("overspill runs");
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert_eq!((output.status.code(), text.lines().count()), (Some(125), 1), "{text}");
+        assert!(text.contains(word), "{word:?} in {text}");
+    }
+    assert_eq!(fs::read_dir(dir.join("swap")).expect("dir").count(), 0, "a swap file is left");
+    fs::remove_dir_all(&dir).expect("cleanup");
+}
+
 /// A directory on a tmpfs, removed when dropped; `None` if this machine has none at /dev/shm.
 struct Shared(PathBuf);
 

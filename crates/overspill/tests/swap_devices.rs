@@ -1,0 +1,214 @@
+//! Swap devices that come and go while threads touch regions.
+
+mod common;
+
+use common::*;
+use overspill::{Delivery, DeviceSpec, Engine, Error, Pager, SwapDevice};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+const WORDS: usize = PAGE / 8;
+
+/// Directories that are removed in the end, with nothing in them.
+struct Places(PathBuf);
+
+impl Places {
+    fn new(test: &str) -> Places {
+        let dir = std::env::temp_dir().join(format!("overspill-lib-{test}-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).expect("temp dir");
+        Places(dir)
+    }
+    fn dir(&self, name: &str) -> PathBuf {
+        let dir = self.0.join(name);
+        std::fs::create_dir_all(&dir).expect("temp dir");
+        dir
+    }
+    /// Open files that lie in it. (Of other tests' threads, too: so not of their directories.)
+    fn open(&self) -> usize {
+        let files = std::fs::read_dir("/proc/self/fd").expect("proc").flatten();
+        files.filter(|file| std::fs::read_link(file.path()).is_ok_and(|to| to.starts_with(&self.0))).count()
+    }
+}
+
+impl Drop for Places {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            return;
+        }
+        for dir in std::fs::read_dir(&self.0).expect("dir").flatten() {
+            std::fs::remove_dir(dir.path()).expect("no swap file is left");
+        }
+        std::fs::remove_dir(&self.0).expect("cleanup");
+    }
+}
+
+/// One after the other.
+fn pagers(memory: u64, device: DeviceSpec) -> impl Iterator<Item = Pager> {
+    let kinds =
+        [Delivery::InThread, Delivery::Threads].map(|delivery| [Engine::Uring, Engine::Psync].map(|engine| (delivery, engine)));
+    kinds.into_iter().flatten().filter_map(move |(delivery, engine)| {
+        build(Pager::builder().memory(memory).delivery(delivery).engine(engine).swap_device(device.clone()))
+    })
+}
+
+fn device(pager: &Pager, name: &Path) -> Option<SwapDevice> {
+    pager.swaps().into_iter().find(|d| d.name == name.as_os_str().as_bytes())
+}
+
+/// What page `n` of `version` holds.
+fn word(n: usize, version: u64, i: usize) -> u64 {
+    (n as u64) << 40 ^ version << 20 ^ (i as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+}
+
+/// Touches pages at random, and changes them, until `stop`; looks at all of them in the end.
+fn churn(pager: &Pager, pages: usize, seed: u64, stop: &AtomicBool) {
+    let mut region = pager.region_of::<u64>(pages * WORDS).expect("a region");
+    let mut versions = vec![0u64; pages];
+    let fill = |page: &mut [u64], n, version| page.iter_mut().enumerate().for_each(|(i, w)| *w = word(n, version, i));
+    let right = |page: &[u64], n, version| page.iter().enumerate().all(|(i, w)| *w == word(n, version, i));
+    for (n, page) in region.chunks_mut(WORDS).enumerate() {
+        fill(page, n, 0);
+    }
+    let mut rng = Rng(seed);
+    while !stop.load(Relaxed) {
+        let n = rng.below(pages);
+        let page = &mut region[n * WORDS..][..WORDS];
+        assert!(right(page, n, versions[n]), "page {n}, version {}", versions[n]);
+        if rng.below(3) == 0 {
+            versions[n] += 1;
+            fill(page, n, versions[n]);
+        }
+    }
+    for (n, page) in region.chunks(WORDS).enumerate() {
+        assert!(right(page, n, versions[n]), "page {n} in the end");
+    }
+}
+
+/// Some of them are made of several files, one is compressed memory.
+#[test]
+fn devices_come_and_go_under_threads() {
+    let places = Places::new("churn");
+    let [first, second, third] = ["a", "b", "c"].map(|name| places.dir(name));
+    let several = DeviceSpec::file(&second).and(&third);
+    let memory: DeviceSpec = overspill::device_spec::parse("compressed:size=4M,prio=3".as_ref()).expect("a device");
+    for pager in pagers(16 << 20, DeviceSpec::file(&first)) {
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for seed in 0..2 {
+                let (pager, stop) = (&pager, &stop);
+                scope.spawn(move || churn(pager, 4000, seed, stop));
+            }
+            // whatever becomes of this thread, the others end
+            struct Stop<'a>(&'a AtomicBool);
+            impl Drop for Stop<'_> {
+                fn drop(&mut self) {
+                    self.0.store(true, Relaxed);
+                }
+            }
+            let _stop = Stop(&stop);
+            let start = Instant::now();
+            while device(&pager, &first).is_some_and(|d| d.figures.used_bytes < 8 << 20) {
+                assert!(start.elapsed() < Duration::from_secs(60), "{:?}", pager.swaps());
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            let mut moved = 0;
+            for round in 0..4 {
+                let (there, other) = if round % 2 == 0 { (&first, &several) } else { (&second, &DeviceSpec::file(&first)) };
+                pager.swap_on(other.clone()).expect("a further device");
+                if round == 1 {
+                    pager.swap_on(memory.clone()).expect("compressed memory");
+                }
+                let done = pager.swap_off(there).expect("the other has room");
+                assert!(device(&pager, there).is_none() && done.left_pages == 0, "{done:?}");
+                moved += done.moved_pages + done.memory_pages;
+            }
+            pager.swap_off("compressed").expect("the file has room");
+            assert!(moved > 4000, "{moved} pages were moved");
+        });
+        assert_eq!(pager.swaps().len(), 1);
+        assert_eq!(places.open(), 1, "a file of a device that is gone is open");
+        let c = pager.counters();
+        assert_eq!((c.corrupt_pages.get(), c.read_errors.get(), c.write_errors.get()), (0, 0, 0));
+        pager.check();
+    }
+    assert_eq!(places.open(), 0);
+}
+
+#[test]
+fn what_cannot_be_is_refused_and_nothing_changes() {
+    let places = Places::new("refused");
+    let [first, second] = ["a", "b"].map(|name| places.dir(name));
+    for pager in pagers(BUDGET, DeviceSpec::file(&first)) {
+        let words = pager.delivery() as u64; // so that regions of the two deliveries differ
+        let mut region = pager.region_of::<u64>(10_000 * WORDS).expect("a region");
+        region.iter_mut().enumerate().for_each(|(i, w)| *w = word(i / WORDS, words, i % WORDS));
+        let refused = |result: Result<(), Error>, parts: &[&str]| {
+            let text = result.expect_err("it cannot be").to_string();
+            assert!(parts.iter().all(|part| text.contains(part)) && !text.contains('\n'), "{text}");
+        };
+        refused(pager.swap_on(DeviceSpec::file(&first)), &["/a: ", "has that swap device already"]);
+        refused(pager.swap_on(DeviceSpec::file(second.join("no/such"))), &["/b/no/such: No such file"]);
+        refused(pager.swap_on(DeviceSpec::file(&second).and(second.join("no/such"))), &["/b/no/such: No such file"]);
+        refused(pager.swap_on(DeviceSpec::file(&second).and(&second)), &["has the place", "/b twice"]);
+        refused(pager.swap_off(&second).map(drop), &["/b: the pager has no such swap device"]);
+        refused(pager.swap_off(&first).map(drop), &["/a: ", "MiB are on this device", "add a device first"]);
+        assert_eq!(places.open(), 1, "nothing is left behind");
+
+        // given up half-way
+        pager.swap_on(DeviceSpec::file(&second)).expect("a further device");
+        let before = device(&pager, &first).expect("it is there").figures.used_bytes;
+        let mut told = 0;
+        let result = pager.swap_off_while(&first, |_| {
+            told += 1;
+            refused(pager.swap_off(&second).map(drop), &["another swapoff is under way"]);
+            false
+        });
+        match result {
+            // the disk may be that fast
+            Ok(done) => assert!(told == 0 && done.moved_pages + done.memory_pages > 0),
+            Err(why) => {
+                assert!(why.to_string().contains("in use as before"), "{why}");
+                assert_eq!(device(&pager, &first).map(|d| d.state), Some("on".into()), "{before} bytes before");
+                pager.swap_off(&first).expect("the other has room");
+            }
+        }
+        assert!(region.iter().enumerate().all(|(i, w)| *w == word(i / WORDS, words, i % WORDS)));
+        assert_eq!(pager.swaps().len(), 1);
+    }
+}
+
+/// Pages are on all files of a device, and the figures say so.
+#[test]
+fn several_files_are_one_device() {
+    let places = Places::new("several");
+    let dirs = ["a", "b", "c"].map(|name| places.dir(name));
+    let spec = DeviceSpec { size: Some(600 << 20), ..DeviceSpec::file(&dirs[0]).and(&dirs[1]).and(&dirs[2]) };
+    let pagers = [true, false]
+        .into_iter()
+        .filter_map(|encrypt| build(Pager::builder().memory(BUDGET).encrypt(encrypt).swap_device(spec.clone())));
+    for pager in pagers {
+        assert_eq!(places.open(), 3);
+        // the files grow by 64 MiB at a time
+        let pages = 50_000;
+        let mut region = pager.region_of::<u64>(pages * WORDS).expect("a region");
+        region
+            .chunks_mut(WORDS)
+            .enumerate()
+            .for_each(|(n, page)| page.iter_mut().enumerate().for_each(|(i, w)| *w = word(n, 0, i)));
+        let d = device(&pager, &dirs[0]).expect("it is called by the first");
+        assert_eq!((d.figures.files, d.figures.size_bytes, d.kind.as_str()), (3, 600 << 20, "file"));
+        assert!(d.figures.extents >= 3, "{d:?}");
+        use std::os::unix::fs::MetadataExt;
+        for dir in &dirs {
+            let files = std::fs::read_dir("/proc/self/fd").expect("proc").flatten();
+            let file = files.map(|f| f.path()).find(|f| std::fs::read_link(f).is_ok_and(|to| to.starts_with(dir)));
+            let blocks = std::fs::metadata(file.expect("it is open")).expect("stat").blocks();
+            assert!(blocks * 512 >= 4 << 20, "{blocks} blocks in {}", dir.display());
+        }
+        assert!(region.chunks(WORDS).enumerate().all(|(n, page)| page.iter().enumerate().all(|(i, w)| *w == word(n, 0, i))));
+        drop(region);
+        pager.check();
+    }
+}
