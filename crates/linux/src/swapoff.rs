@@ -239,6 +239,7 @@ impl Worker {
     pub fn step(&mut self, machine: &Machine) -> State {
         self.reap(machine);
         if machine.is_frozen() {
+            self.moved_at = sys::now_ns(); // a fork may take long: that is not its own want of progress
             match self.in_flight {
                 0 => futex_wait(&machine.frozen, 1, 1_000_000),
                 _ => self.io.wait(Some(1_000_000)),
@@ -252,7 +253,8 @@ impl Worker {
                 break; // from memory they end as they begin, and others want an answer
             }
             let Some(_swapping) = machine.swapping.try_lock() else {
-                self.pause(); // a fork
+                self.moved_at = sys::now_ns(); // a fork, as above
+                self.pause();
                 break;
             };
             let step = machine.core.lock().vm.swapoff_next(&mut self.off, self.run_pages);
