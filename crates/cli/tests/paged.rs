@@ -92,6 +92,24 @@ fn address_space_calls_behave() {
     std::fs::remove_dir_all(&dir).expect("cleanup");
 }
 
+/// Reads of one window called each other, a handler's stack was used up, and what lay below it was written over.
+#[test]
+fn a_window_of_scattered_pages() {
+    if !able() {
+        return;
+    }
+    let dir = place("scattered");
+    let program = build(&dir, "scattered.c");
+    for engine in ["io_uring", "psync"] {
+        // as little memory as has the longest windows
+        let options = ["--memory", "128M", "--engine", engine, "--swap", &swap_option(&dir, "")];
+        let r = run(&dir, &options, None, &program, &["200"]);
+        assert_eq!(r.output.status.code(), Some(0), "{engine}: {:?}", r.output);
+        assert!(r.stat("readahead_pages") > 10_000, "{}", r.stats);
+    }
+    std::fs::remove_dir_all(&dir).expect("cleanup");
+}
+
 #[test]
 fn full_swap_is_one_sentence() {
     if !able() {

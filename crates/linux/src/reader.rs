@@ -52,6 +52,7 @@ pub const fn buffer_pages(cluster_pages: usize) -> usize {
 ///
 /// # Safety
 /// `buffer` has room for the cluster, page-aligned; the read into it has ended and nobody else uses it.
+#[inline(never)] // its frame of some KiB is not to be part of those from which further reads are started
 pub unsafe fn arrived(
     machine: &Machine,
     op: &PageIn,
@@ -264,11 +265,14 @@ impl Reader {
         self.in_flight
     }
 
-    /// Starts a read. When every buffer is in use, finishes others first. What is on a compressed device is read here and now.
+    /// Starts a read, and those of the rest of its window. When every buffer is in use, finishes others first. What is on a compressed
+    /// device is read here and now.
+    ///
+    /// (The rest in a loop: a window of 64 scattered pages, each of which called for the next one, was more than a handler's stack.)
     pub fn start(&mut self, machine: &Machine, op: PageIn) {
         let mut next = Some(op);
         while let Some(op) = next {
-            next = self.start_one(machine, op);
+            next = self.start_one(machine, op).or_else(|| self.more(machine, &op));
         }
     }
 
@@ -303,14 +307,11 @@ impl Reader {
                 machine.load(op.slot, op.count, op.wanted, buffer);
                 arrived(machine, &op, buffer, since, Ok((op.count as usize) << PAGE_SHIFT), |_, _, next| Some(next))
             };
-            return next.or_else(|| read_more(machine, &op));
+            return next;
         }
-        {
-            let map = machine.map.read();
-            let core = machine.core.lock();
-            self.issue(machine, &map, &core, flight, op);
-        }
-        self.start_more(machine, &op);
+        let map = machine.map.read();
+        let core = machine.core.lock();
+        self.issue(machine, &map, &core, flight, op);
         None
     }
 
@@ -329,13 +330,9 @@ impl Reader {
         unsafe { self.io.read(fd, buffer, (op.count as usize) << PAGE_SHIFT, offset, flight as u64) };
     }
 
-    /// The rest of the window that begins with `op`.
-    fn start_more(&mut self, machine: &Machine, op: &PageIn) {
-        if self.in_flight < READS_MAX - CLUSTERS
-            && let Some(more) = read_more(machine, op)
-        {
-            self.start(machine, more);
-        }
+    /// The next part of the window that begins with `op`, unless much is under way.
+    fn more(&self, machine: &Machine, op: &PageIn) -> Option<PageIn> {
+        (self.in_flight < READS_MAX - CLUSTERS).then(|| read_more(machine, op)).flatten()
     }
 
     /// A read has ended.
@@ -360,8 +357,10 @@ impl Reader {
         if let Some(next) = next {
             self.start(machine, next);
         }
-        if let Some(op) = issued {
-            self.start_more(machine, &op);
+        if let Some(op) = issued
+            && let Some(more) = self.more(machine, &op)
+        {
+            self.start(machine, more);
         }
     }
 }
