@@ -131,7 +131,6 @@ fn serve(machine: &Machine, reader: &mut Reader, addr: usize, deferred: &mut [us
 /// If its I/O cannot be set up.
 pub fn daemon(machine: &Machine, engine: Engine, ready: impl FnOnce()) -> Result<(), Errno> {
     let mut daemon = Daemon::new(machine, engine)?;
-    sys::take_short_slices();
     ready();
     daemon.run(machine);
     Ok(())
