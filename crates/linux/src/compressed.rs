@@ -156,8 +156,7 @@ impl Compressed {
         let unpackers: Box<[_]> = match algorithm {
             Algorithm::Lz4 => Box::new([]),
             Algorithm::Zstd(_) => {
-                let cpus: u32 = sys::allowed_cpus().iter().map(|word| word.count_ones()).sum();
-                let threads = (cpus as usize).clamp(1, UNPACKERS_MAX);
+                let threads = (sys::count_cpus(&sys::allowed_cpus()) as usize).clamp(1, UNPACKERS_MAX);
                 (0..threads).map(|_| Mutex::new(Unpacker::new(algorithm))).collect()
             }
         };

@@ -303,6 +303,11 @@ pub fn allowed_cpus() -> [u64; 16] {
     set
 }
 
+/// How many CPUs a bit set has.
+pub fn count_cpus(set: &[u64; 16]) -> u32 {
+    set.iter().map(|word| word.count_ones()).sum()
+}
+
 /// Ends the process at once, all threads.
 pub fn exit_group(status: i32) -> ! {
     loop {

@@ -46,7 +46,7 @@ pub fn handler(
     let mut readable = true;
     sys::take_short_slices();
     let mut polls = false;
-    let cpus: u32 = anywhere.iter().map(|word| word.count_ones()).sum();
+    let cpus = sys::count_cpus(&anywhere);
     let mut spinner = Spinner::default();
     while !machine.quit.load(Acquire) {
         if machine.is_frozen() && reader.in_flight() == 0 {
@@ -75,9 +75,8 @@ pub fn handler(
         }
         let idle = !(readable && reader.in_flight() == 0);
         let spins = idle && polls && !Duty::binds(poller) && cpus > 1 && spinner.due();
-        if spins && spinner.note(reader.io.spin(SPIN_NS)) {
-            // what it is will be seen below
-        } else if idle {
+        let found = spins && spinner.note(reader.io.spin(SPIN_NS));
+        if idle && !found {
             reader.io.wait(if waiting > 0 { Some(200_000) } else { Some(1_000_000_000) });
         }
         while let Some(done) = reader.io.completion() {

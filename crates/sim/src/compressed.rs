@@ -114,11 +114,7 @@ impl<S: Store> World<S> {
             WriteBack::Looked(run, moving) => self.issue_write_back(p, run, moving),
             WriteBack::Writing(moving, mut write) => {
                 let ended = self.device.write_step(self.now, &mut write, &mut self.rng);
-                if let Some((item, result)) = ended.first() {
-                    let ok = !matches!(result, IoResult::Io(_));
-                    let retired = self.procs[p].vm.pager_mut().inner.io_ended(item.slot, true, ok);
-                    self.retire(p, retired);
-                }
+                self.count_write(p, &ended);
                 for (item, result) in ended {
                     self.written_back(p, &moving, &item, result);
                 }

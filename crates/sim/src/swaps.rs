@@ -63,6 +63,14 @@ impl<S: Store> World<S> {
         self.note(p, "swapoff cancelled", leaving.off.device().0.into(), 0);
     }
 
+    /// A step of a write has ended with these results: the device counts it, and may have failed too often.
+    pub fn count_write(&mut self, p: usize, ended: &[(Item, IoResult)]) {
+        let Some((item, result)) = ended.first() else { return };
+        let ok = !matches!(result, IoResult::Io(_));
+        let retired = self.procs[p].vm.pager_mut().inner.io_ended(item.slot, true, ok);
+        self.retire(p, retired);
+    }
+
     /// A device has failed too often.
     pub fn retire(&mut self, p: usize, device: Option<DeviceId>) {
         let Some(device) = device else { return };
@@ -157,11 +165,7 @@ impl<S: Store> World<S> {
             Move::Placing(run, items) => Some(self.place_some(p, run, items)),
             Move::Writing(run, rest, mut write) => {
                 let ended = self.device.write_step(self.now, &mut write, &mut self.rng);
-                if let Some((item, result)) = ended.first() {
-                    let ok = !matches!(result, IoResult::Io(_));
-                    let retired = self.procs[p].vm.pager_mut().inner.io_ended(item.slot, true, ok);
-                    self.retire(p, retired);
-                }
+                self.count_write(p, &ended);
                 for (item, result) in ended {
                     self.moved_out(p, &run, &item, result);
                 }

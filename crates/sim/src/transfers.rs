@@ -146,11 +146,7 @@ impl<S: Store> World<S> {
         }
         let hashes: Vec<_> = process.writes[nth].items.iter().map(|i| (i.page, hash(i.page, i.seen))).collect();
         let ended = self.device.write_step(self.now, &mut process.writes[nth], &mut self.rng);
-        if let Some((item, result)) = ended.first() {
-            let ok = !matches!(result, IoResult::Io(_));
-            let retired = process.vm.pager_mut().inner.io_ended(item.slot, true, ok);
-            self.retire(p, retired);
-        }
+        self.count_write(p, &ended);
         for (item, result) in ended {
             let process = &mut self.procs[p];
             let hash = hashes.iter().find(|h| h.0 == item.page).expect("it was in the write").1;

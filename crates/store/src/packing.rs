@@ -142,7 +142,7 @@ impl Unpacker {
 pub struct Damaged;
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use proptest::prelude::*;
 
@@ -151,7 +151,7 @@ mod tests {
         if cfg!(miri) { &[Algorithm::Lz4] } else { &[Algorithm::Lz4, Algorithm::ZSTD, Algorithm::Zstd(19)] };
 
     /// A page of which about `noise` bytes in 4096 do not compress.
-    fn page(seed: u64, noise: usize) -> PageBytes {
+    pub(crate) fn page(seed: u64, noise: usize) -> PageBytes {
         let mut x = seed | 1;
         core::array::from_fn(|i| {
             x = x.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);

@@ -598,18 +598,10 @@ fn class_of(len: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::packing::tests::page;
     use crate::packing::{Algorithm, Packer};
     use proptest::prelude::*;
     use std::collections::HashMap;
-
-    /// A page of which about `noise` bytes in 4096 do not compress.
-    fn page(seed: u64, noise: usize) -> PageBytes {
-        let mut x = seed | 1;
-        core::array::from_fn(|i| {
-            x = x.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
-            if i < noise { (x >> 56) as u8 } else { seed as u8 }
-        })
-    }
 
     #[test]
     fn classes_rise_and_waste_little() {

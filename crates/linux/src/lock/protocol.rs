@@ -294,6 +294,19 @@ mod tests {
         }
     }
 
+    impl Guarded<RawRwLock<Modelled>> {
+        fn write(&self) {
+            self.lock.write();
+            self.add();
+            self.lock.unlock_write();
+        }
+        fn read(&self) {
+            self.lock.read();
+            self.get();
+            self.lock.unlock_read();
+        }
+    }
+
     fn rw_lock() -> RawRwLock<Modelled> {
         RawRwLock { state: Modelled::new(), writers: Modelled::new(), turn: Modelled::new(), sleepers: Modelled::new() }
     }
@@ -319,14 +332,11 @@ mod tests {
                     it.lock.unlock();
                 })
             });
-            if it.lock.try_lock() {
-                it.add();
-                it.lock.unlock();
-            } else {
+            if !it.lock.try_lock() {
                 it.lock.lock();
-                it.add();
-                it.lock.unlock();
             }
+            it.add();
+            it.lock.unlock();
             for thread in threads {
                 thread.join().expect("no panic");
             }
@@ -341,15 +351,9 @@ mod tests {
             let it = guarded(rw_lock());
             let other = loom::thread::spawn({
                 let it = it.clone();
-                move || {
-                    it.lock.write();
-                    it.add();
-                    it.lock.unlock_write();
-                }
+                move || it.write()
             });
-            it.lock.write();
-            it.add();
-            it.lock.unlock_write();
+            it.write();
             other.join().expect("no panic");
             it.lock.read();
             assert_eq!(it.get(), 2);
@@ -362,23 +366,13 @@ mod tests {
             let it = guarded(rw_lock());
             let writer = loom::thread::spawn({
                 let it = it.clone();
-                move || {
-                    it.lock.write();
-                    it.add();
-                    it.lock.unlock_write();
-                }
+                move || it.write()
             });
             let reader = loom::thread::spawn({
                 let it = it.clone();
-                move || {
-                    it.lock.read();
-                    it.get();
-                    it.lock.unlock_read();
-                }
+                move || it.read()
             });
-            it.lock.read();
-            it.get();
-            it.lock.unlock_read();
+            it.read();
             writer.join().expect("no panic");
             reader.join().expect("no panic");
             it.lock.read();
