@@ -313,8 +313,10 @@ impl Machine {
                 Served::Lost
             }
             Fault::Mapped => {
-                drop(core);
+                // The program may have discarded it (then it is filled), or another thread was faster. Under the lock: without it the page
+                // daemon could park the page between the look and the filling, and the program would find zeroes in its place.
                 self.fill_zero(&map, addr, 1);
+                drop(core);
                 self.wake(&map, addr, PAGE_SIZE);
                 Served::Done
             }

@@ -6,7 +6,7 @@
 
 use crate::machine::{Core, Machine, Space};
 use crate::ranges::{Kind, Range};
-use crate::sys::{self, sys};
+use crate::sys::{self, futex_wait, sys};
 use crate::uffd::{Event, Message};
 use core::sync::atomic::{AtomicU32, Ordering::*};
 use overspill_vm::page::State;
@@ -14,6 +14,9 @@ use overspill_vm::types::{ObjectId, PAGE_SHIFT, PAGE_SIZE, PageId};
 
 /// Messages are read so many at a time.
 const MESSAGES: usize = 16;
+/// How often [`Machine::await_unmaps`] looks, how long it waits in between, in nanoseconds: ten seconds in all.
+const UNMAPS_PATIENCE: u32 = 100_000;
+const UNMAPS_LOOK_NS: u64 = 100_000;
 
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
@@ -305,10 +308,22 @@ impl Machine {
         true
     }
 
+    /// To be called before a new mapping is managed. What was at its addresses before is gone, and if that was managed an event tells of it,
+    /// which must be followed first: it would be taken for the end of the new mapping. The kernel gives the addresses out before it
+    /// sends the event, so that may take until the thread that unmapped has run again.
+    pub fn await_unmaps(&self, start: usize, end: usize) {
+        for _ in 0..UNMAPS_PATIENCE {
+            while self.read_messages(|addr, _| self.wake_any(addr)) {}
+            if self.map.read().ranges.overlap(start, end, Kind::Managed).is_none() {
+                return;
+            }
+            futex_wait(&AtomicU32::new(0), 0, UNMAPS_LOOK_NS);
+        }
+    }
+
     /// The program has a new anonymous private range.
     pub fn add_range(&self, start: usize, end: usize) {
-        // what was there before is gone; its event (if it was managed) is read first
-        while self.read_messages(|addr, _| self.wake_any(addr)) {}
+        self.await_unmaps(start, end);
         let mut map = self.map.write();
         if map.ranges.overlap(start, end, Kind::Managed).is_none() && self.insert_native(&mut map, start, end) {
             return;
@@ -372,6 +387,7 @@ impl Machine {
         if new_len <= old_len {
             return;
         }
+        self.await_unmaps(new + old_len, new + new_len);
         let mut map = self.map.write();
         if map.ranges.find(new).is_some_and(|r| r.kind == Kind::Managed) {
             let (start, end) = (new + old_len, new + new_len);

@@ -18,6 +18,10 @@ const TOKEN_MESSAGES: u64 = TOKEN_OTHER;
 const TOKEN_QUIT: u64 = TOKEN_OTHER + 1;
 /// Faults that wait for a frame, per handler. A handler with that many reads no more messages until some are served.
 const DEFERRED_MAX: usize = 64;
+/// How soon a handler looks whether there is a frame for a fault that waits for one, in nanoseconds: at first, and at the latest. In
+/// between twice as long each time. (It woke every 200 us once. On a machine whose CPUs were all taken, so many wakes kept Linux 6.18's scheduler from
+/// ever running the kernel's own threads; the daemon waited for one of them in the file system, and the fault for the daemon, for minutes.)
+const RETRY_NS: core::ops::RangeInclusive<u64> = 100_000..=3_200_000;
 
 /// Serves messages until the machine quits. One per CPU; which of them poll, and which are bound to their CPU: see [`crate::duty`].
 ///
@@ -43,6 +47,7 @@ pub fn handler(
     ready();
     let mut deferred = [0usize; DEFERRED_MAX];
     let mut waiting = 0;
+    let mut patience = *RETRY_NS.start();
     let mut readable = true;
     sys::take_short_slices();
     let mut polls = false;
@@ -77,7 +82,7 @@ pub fn handler(
         let spins = idle && polls && !Duty::binds(poller) && cpus > 1 && spinner.due();
         let found = spins && spinner.note(reader.io.spin(SPIN_NS));
         if idle && !found {
-            reader.io.wait(if waiting > 0 { Some(200_000) } else { Some(1_000_000_000) });
+            reader.io.wait(Some(if waiting > 0 { patience } else { 1_000_000_000 }));
         }
         while let Some(done) = reader.io.completion() {
             match done.token {
@@ -94,6 +99,7 @@ pub fn handler(
         for i in 0..retry {
             serve(machine, &mut reader, deferred[i], &mut deferred, &mut waiting);
         }
+        patience = if waiting > 0 && waiting == retry { (patience * 2).min(*RETRY_NS.end()) } else { *RETRY_NS.start() };
         while readable && waiting + 16 <= DEFERRED_MAX {
             readable = machine.read_messages(|addr, tid| {
                 machine.duty.note(tid, cpu);

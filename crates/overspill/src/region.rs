@@ -113,6 +113,9 @@ impl Region {
         };
         let managed = advised.is_ok() && {
             let _quiet = Quiet::new();
+            if machine.delivery == Delivery::Threads {
+                machine.await_unmaps(base, base + len);
+            }
             let mut map = machine.map.write();
             map.origins[object.0 as usize] = base;
             let range = AddressRange { start: base, end: base + len, kind: Kind::Managed, object, origin: base };
@@ -574,11 +577,10 @@ impl Drop for Region {
         match machine.delivery {
             Delivery::Threads => {
                 // SAFETY: the region's own mapping, and nothing borrows it any more. Without a lock: munmap waits until a handler has
-                // read the event, and it follows it under the map lock.
+                // read the event. By the time it returns the addresses may be another region's.
                 unsafe { sys::unmap(self.start, len) };
                 let _quiet = Quiet::new();
-                let mut map = machine.map.write();
-                machine.forget_range(&mut map, start, start + len, true); // nothing is left, unless the range was split beyond the map's room
+                drop(machine.map.read()); // who has read the event keeps the lock until he has followed it
             }
             Delivery::InThread => {
                 let _quiet = Quiet::new();

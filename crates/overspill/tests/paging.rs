@@ -102,6 +102,14 @@ fn two_pagers_and_many_regions() {
     pagers.iter().for_each(|pager| assert_budget(pager, 1));
 }
 
+struct SetAtEnd<'a>(&'a AtomicBool);
+
+impl Drop for SetAtEnd<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Relaxed);
+    }
+}
+
 /// A region that comes and goes while another is in use; object numbers and address ranges are used again, and nothing is left behind.
 #[test]
 fn regions_go_while_others_are_used() {
@@ -109,6 +117,7 @@ fn regions_go_while_others_are_used() {
         let before = pager.check();
         let stop = AtomicBool::new(false);
         thread::scope(|s| {
+            let _end = SetAtEnd(&stop); // of a panic too, or the scope would wait for ever
             s.spawn(|| {
                 let mut rounds = 0;
                 while !stop.load(Relaxed) || rounds == 0 {
@@ -125,7 +134,6 @@ fn regions_go_while_others_are_used() {
                 }
                 region.prefetch(..); // dropped with reads in flight
             }
-            stop.store(true, Relaxed);
         });
         assert_budget(&pager, 2);
         // the daemon may still write pages whose region is gone
@@ -136,6 +144,74 @@ fn regions_go_while_others_are_used() {
             thread::sleep(std::time::Duration::from_millis(1)); // polling, with a limit
         }
         assert_eq!(pager.check(), before, "frames or slots were not given back");
+    }
+}
+
+/// The kernel gives the addresses of an unmapped range out again before it tells the pager of the unmapping. When that was heard only
+/// after somebody else had a region there, the new region was taken for gone, and the old one's pages were found in the next.
+#[test]
+fn regions_come_and_go_in_several_threads() {
+    for pager in both() {
+        let before = pager.check();
+        let (threads, rounds, words) = (4, 200, MIB / 8);
+        thread::scope(|s| {
+            for t in 0..threads {
+                let pager = &pager;
+                s.spawn(move || {
+                    for round in 0..rounds {
+                        let mut region = pager.region_of::<u64>(words).expect("1 MiB");
+                        for (i, word) in region.iter_mut().enumerate().step_by(512) {
+                            assert_eq!(*word, 0, "thread {t}, round {round}, word {i} is not new");
+                            *word = round << 8 | t;
+                        }
+                        assert!(region.iter().step_by(512).all(|word| *word == round << 8 | t), "thread {t}, round {round}");
+                    }
+                });
+            }
+        });
+        let released = pager.counters().released_pages.get();
+        assert_eq!(released, threads * rounds * (words / 512) as u64, "pages that the pager knew of when their region went");
+        assert_eq!(pager.check(), before, "frames or slots were not given back");
+    }
+}
+
+/// A fault may be served late: its thread lost the CPU, another one has brought the page in, and the page daemon is about to take it away
+/// again. Then a page of zeroes was put in its place once. Here such faults are sent by hand.
+#[test]
+fn a_late_fault_does_not_empty_its_page() {
+    let Some(pager) = build(Pager::builder().memory(BUDGET)) else { return };
+    let mut region = pager.region(3 * BUDGET as usize / 2).expect("a region");
+    let (start, pages) = (region.as_ptr() as usize, region.len() / PAGE);
+    let words = region.as_atomics();
+    let stop = AtomicBool::new(false);
+    (0..pages).for_each(|page| words[page * 512].store(page as u64 + 1, Relaxed));
+    thread::scope(|s| {
+        for t in 0..2 {
+            let stop = &stop;
+            s.spawn(move || {
+                let mut rng = Rng(t);
+                while !stop.load(Relaxed) {
+                    send_fault(start + rng.below(pages) * PAGE);
+                }
+            });
+        }
+        let right = |page: &usize| words[page * 512].load(Relaxed) == *page as u64 + 1;
+        let wrong = (0..40).find_map(|_| (0..pages).find(|page| !right(page)));
+        stop.store(true, Relaxed);
+        assert_eq!(wrong, None, "a page is empty");
+    });
+}
+
+/// What the calling thread would get for touching a page that is not there.
+fn send_fault(addr: usize) {
+    // SAFETY: all zeroes is a siginfo; the address of a fault is its first field behind the head, at 16. A signal to the thread itself,
+    // which the pager's handler takes: it changes no content.
+    unsafe {
+        let mut info: libc::siginfo_t = std::mem::zeroed();
+        (info.si_signo, info.si_code) = (libc::SIGBUS, libc::BUS_ADRERR);
+        (&raw mut info).cast::<usize>().add(2).write(addr);
+        let sent = libc::syscall(libc::SYS_rt_tgsigqueueinfo, libc::getpid(), libc::gettid(), libc::SIGBUS, &raw const info);
+        assert_eq!(sent, 0, "{}", std::io::Error::last_os_error());
     }
 }
 
