@@ -824,6 +824,7 @@ impl Agent {
             core.vm.set_mapped_max(u32::MAX);
         }
         core.vm.uncharge(machine.swapoff_charge.swap(0, Relaxed));
+        core.vm.count_afresh();
         self.stacks.only_mine();
         self.state.store(IDLE, Relaxed);
         self.outstanding.store(0, Relaxed);

@@ -7,6 +7,7 @@ use crate::process::{Daemon, Process, Thread};
 use crate::store::Store;
 use crate::world::{World, counters};
 use overspill_vm::policy::{NAMES, Spec};
+use overspill_vm::status::Transitions;
 
 /// Processes there may be in one run, ended ones included: each is a whole core.
 const PROCESSES_EVER_MAX: usize = 8;
@@ -64,6 +65,9 @@ impl<S: Store> World<S> {
         let parent = &mut self.procs[p];
         parent.vm.pager_mut().fork_parent();
         let mut vm = parent.vm.fork(counters());
+        let transitions = Transitions::default();
+        vm.show_transitions(&transitions);
+        transitions.for_each(|name, count| assert_eq!(count, 0, "{name} of the parent's policy counts for the child"));
         vm.pager_mut().fork_child(id, [file, file + 1], self.sc.slots);
         let child = Process {
             id,

@@ -30,7 +30,7 @@ use crate::page_queue::{ListId, Lists};
 use crate::page_table::PageTable;
 use crate::pager::{IoResult, Pager, SlotRun};
 use crate::policy::{self, Admit, LivePolicy, Spec};
-use crate::status::Transitions;
+use crate::status::{TRANSITIONS_MAX, Transitions};
 use crate::stream::{StreamRef, Streams};
 use crate::types::{ContentHash, FrameId, ObjectId, PAGE_SIZE, PageId, PageIndex, Slot};
 use core::ops::Range;
@@ -361,6 +361,8 @@ pub struct Vm<P: Pager> {
     space_short: bool,
     /// Where the search for copies to be given up goes on.
     copies_at: u32,
+    /// What the policy had counted when this process began, if that was by a fork.
+    inherited: [u64; TRANSITIONS_MAX],
     decisions: Vec<Decision>,
 }
 
@@ -406,6 +408,7 @@ impl<P: Pager> Vm<P> {
             evictions: 0,
             space_short: false,
             copies_at: 0,
+            inherited: [0; TRANSITIONS_MAX],
             decisions: Vec::with_capacity(config.decisions_max),
             config,
         };
@@ -421,7 +424,7 @@ impl<P: Pager> Vm<P> {
         P: Clone,
     {
         assert_eq!(self.laundering, 0, "forked while pages are being laundered");
-        Vm {
+        let mut child = Vm {
             config: self.config.clone(),
             counters,
             table: self.table.clone(),
@@ -445,8 +448,11 @@ impl<P: Pager> Vm<P> {
             evictions: self.evictions,
             space_short: self.space_short,
             copies_at: self.copies_at,
+            inherited: self.inherited,
             decisions: Vec::new(),
-        }
+        };
+        child.count_afresh();
+        child
     }
 
     // ---- budget ----
@@ -551,13 +557,15 @@ impl<P: Pager> Vm<P> {
     pub fn policy(&self) -> Spec {
         self.policy.spec()
     }
-    /// Calls `each` with the name of each transition between the policy's queues and how often it has happened.
-    pub fn policy_transitions(&self, each: &mut dyn FnMut(&'static str, u64)) {
-        self.policy.transitions(each);
-    }
-    /// Copies that to where others see it. Costs a dozen stores.
+    /// Copies how often pages went from queue to queue of the policy to where others see it. Costs a dozen stores.
     pub fn show_transitions(&self, to: &Transitions) {
-        to.show(&self.policy.spec(), self.policy.transition_counts().iter().copied());
+        let counts = self.policy.transition_counts().iter().zip(&self.inherited);
+        to.show(&self.policy.spec(), counts.map(|(count, before)| count - before));
+    }
+    /// In a fork's child: what the parent's policy has counted is not its own.
+    pub fn count_afresh(&mut self) {
+        self.inherited = [0; TRANSITIONS_MAX];
+        self.inherited.iter_mut().zip(self.policy.transition_counts()).for_each(|(before, count)| *before = *count);
     }
     /// The remembered decisions.
     pub fn decisions(&self) -> &[Decision] {
@@ -631,6 +639,7 @@ impl<P: Pager> Vm<P> {
             }
         }
         self.counters.policy_changes.add(1);
+        self.inherited = [0; TRANSITIONS_MAX];
         core::mem::replace(&mut self.policy, new)
     }
 
