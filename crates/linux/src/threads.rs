@@ -19,8 +19,7 @@ const TOKEN_QUIT: u64 = TOKEN_OTHER + 1;
 /// Faults that wait for a frame, per handler. A handler with that many reads no more messages until some are served.
 const DEFERRED_MAX: usize = 64;
 /// How soon a handler looks whether there is a frame for a fault that waits for one, in nanoseconds: at first, and at the latest. In
-/// between twice as long each time. (It woke every 200 us once. On a machine whose CPUs were all taken, so many wakes kept Linux 6.18's scheduler from
-/// ever running the kernel's own threads; the daemon waited for one of them in the file system, and the fault for the daemon, for minutes.)
+/// between twice as long each time. (A constant 200 us cost minutes on a busy machine: ARCHITECTURE.md, section 4.)
 const RETRY_NS: core::ops::RangeInclusive<u64> = 100_000..=3_200_000;
 
 /// Serves messages until the machine quits. One per CPU; which of them poll, and which are bound to their CPU: see [`crate::duty`].
