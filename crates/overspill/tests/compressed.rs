@@ -4,6 +4,7 @@ mod common;
 
 use common::*;
 use overspill::{Delivery, Engine, Pager, device_spec};
+use std::sync::Barrier;
 
 const WORDS: usize = PAGE / 8;
 
@@ -31,14 +32,20 @@ fn pagers(memory: u64, devices: &[&str]) -> Vec<Pager> {
     pagers
 }
 
-/// Pages come and go at random and change, against a model of their versions.
 fn churn(pager: &Pager, pages: usize, touches: usize, kinds: usize) {
+    churn_beside(pager, pages, touches, kinds, &Barrier::new(1));
+}
+
+/// Pages come and go at random and change, against a model of their versions. It goes on when all others at `filled` have filled their
+/// regions too: threads that a busy machine runs one after the other would each have had all memory to themselves.
+fn churn_beside(pager: &Pager, pages: usize, touches: usize, kinds: usize, filled: &Barrier) {
     let mut region = pager.region_of::<u64>(pages * WORDS).expect("a region");
     let mut versions = vec![0u64; pages];
     let kind = |n: usize| n * 3 + n % kinds; // its remainder by 3 is below `kinds`
     for (n, page) in region.chunks_mut(WORDS).enumerate() {
         fill(page, kind(n), 0);
     }
+    filled.wait();
     let mut rng = Rng(5);
     let mut right = [0u64; WORDS];
     for _ in 0..touches {
@@ -89,9 +96,10 @@ fn memory_comes_back() {
 #[test]
 fn several_threads_fault_at_once() {
     for pager in pagers(16 << 20, &["compressed:size=12M"]) {
+        let filled = Barrier::new(3);
         std::thread::scope(|s| {
             for _ in 0..3 {
-                s.spawn(|| churn(&pager, 2000, 8_000, 2));
+                s.spawn(|| churn_beside(&pager, 2000, 8_000, 2, &filled));
             }
         });
         assert!(pager.counters().pages_in.get() > 1000);
@@ -130,13 +138,14 @@ fn zstd_packs_tighter() {
 fn zstd_in_front_of_a_file_by_several_threads() {
     let file = format!("file:{}", std::env::temp_dir().display());
     for pager in pagers(BUDGET, &["compressed:size=2M,algo=zstd", &file]) {
+        let filled = Barrier::new(4);
         std::thread::scope(|s| {
             for _ in 0..4 {
-                s.spawn(|| churn(&pager, 1200, 600, 3));
+                s.spawn(|| churn_beside(&pager, 1200, 600, 3, &filled));
             }
         });
         let c = pager.counters();
-        assert!(c.pool_refused.get() > 100 && c.pages_in.get() > 500, "{pager:?}");
+        assert!(c.pool_refused.get() > 100 && c.pages_in.get() > 500, "{} refused, {} in", c.pool_refused.get(), c.pages_in.get());
         assert_eq!((c.corrupt_pages.get(), c.read_errors.get(), c.write_errors.get()), (0, 0, 0));
         assert_budget(&pager, 4);
     }
