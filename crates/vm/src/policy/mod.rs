@@ -189,11 +189,13 @@ pub trait Policy: Clone + Send + Sized + 'static {
 }
 
 /// Length of the trial queue in thousandths of the budget, for every policy that lives on references. A reference is seen only on
-/// trial, so the trial is a policy's memory of what is used: with 60 a hot set of 40 % of memory beside a scan was evicted nearly
-/// whole (bench `hot-scan`, `use-once`). But each page of a working set that stays pays a soft fault per trial: with 300 GNU sort at
-/// half of its memory took 62 s and 2.4 million soft faults, with 120 it takes 57 s and 0.8 million, at 0.9 instead of 0.6 million
-/// hard ones (one run each).
-pub const TRIAL_PERMILLE: u32 = 120;
+/// trial, so the trial is a policy's memory of what is used; but each page of a working set that stays pays a soft fault per trial, and
+/// where threads of the program keep all CPUs busy that costs three times as much as on an idle machine (30 us instead of 10). Half of 120
+/// halves the soft faults and adds 2 to 4 % of hard ones (a sort where it nearly fits: 20 %): `xz -T2` in half of its memory takes 39 and
+/// 46 s instead of 93 and 75, a sort 10.0 and 11.4 s instead of 11.2 and 10.8, by turns; with 40 and less xz did not end in 100 s. Before
+/// refaults were judged, 60 lost a hot set of 40 % of memory beside a scan; now its hard faults are the same with `use-once`, and 4 % more
+/// with `clock` and `aging`.
+pub const TRIAL_PERMILLE: u32 = 60;
 
 /// Something that is to be done with a policy of whatever type.
 pub trait Visitor {
