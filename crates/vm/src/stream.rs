@@ -5,6 +5,10 @@
 //! A run that has shown itself is not pushed out by random faults beside it: they replace each other ([`FRESH_MIN`] places at least).
 //! The table, not the neighbours' residency, decides: with a quarter of the pages in memory every second random fault has a
 //! resident neighbour.
+//!
+//! Two faults in order need not be a run: objects of two pages, used at random, look like one each time. So it is counted how many of the
+//! first windows were read to their end. While fewer than a third are, a run has to show more of itself: its window doubles from one page
+//! on, a fault behind.
 
 use crate::types::{PageId, PageIndex};
 
@@ -16,6 +20,10 @@ const FRESH_MIN: usize = 12;
 const STALE_AFTER: u64 = 4096;
 /// A fault so many pages ahead of where a run was expected still continues it, in pages.
 const NEAR: u64 = 4;
+/// A first window that is read to its end makes up for so many that are not, and their balance is at most so much. Guessed: such a window
+/// costs the reading and the room of seven pages, and saves a scan two or three faults.
+const FIRST_IS_WORTH: u32 = 2;
+const TRUST_MAX: u32 = 64;
 
 #[derive(Clone, Copy, Debug)]
 struct Stream {
@@ -41,13 +49,29 @@ pub struct Streams {
     stamp: u64,
     window_first: u32,
     window_max: u32,
+    /// The balance of first windows. At zero a run's second fault asks for none.
+    trust: u32,
 }
 
 impl Streams {
     /// A run's second fault asks for `window_first` pages, later ones for up to `window_max`.
     pub fn new(window_first: u32, window_max: u32) -> Self {
         let none = Stream { next: PageId::from_raw(u64::MAX), window: 1, rest: 0, stamp: 0 };
-        Streams { table: [none; STREAMS], stamp: 0, window_first: window_first.min(window_max), window_max }
+        Streams { table: [none; STREAMS], stamp: 0, window_first: window_first.min(window_max), window_max, trust: TRUST_MAX / 2 }
+    }
+
+    /// The reader has come to the end of `window`: the next one, and what to ask for of it, in pages.
+    fn grow(&mut self, window: u32) -> (u32, u32) {
+        let first = self.window_first;
+        if window == 1 && self.trust > 0 {
+            self.trust -= 1;
+            return (first, first);
+        }
+        if window == first {
+            self.trust = (self.trust + FIRST_IS_WORTH).min(TRUST_MAX);
+        }
+        let next = (window * 2).min(self.window_max);
+        (next, if window < first { next / 2 } else { next })
     }
 
     /// A fault at `page`: which stream, and how many pages from `page` on it wants. The caller says with [`Streams::advance`] how
@@ -60,12 +84,15 @@ impl Streams {
             let ahead = page.raw().wrapping_sub(s.next.raw());
             let current = s.stamp + STALE_AFTER > self.stamp;
             if ahead <= NEAR.min(s.window as u64 / 2) && current {
-                // a small jump may be a reader that skips, or chance: it is followed, but more carefully
-                let window = if ahead == 0 { s.window * 2 } else { s.window / 4 };
-                let window = window.max(self.window_first).min(self.window_max);
+                let (window, ask) = match ahead {
+                    0 => self.grow(s.window),
+                    _ if s.window < self.window_first => (s.window, 1),
+                    // a small jump may be a reader that skips, or chance: it is followed, but more carefully
+                    _ => [(s.window / 4).max(self.window_first); 2].into(),
+                };
                 self.table[i].stamp = self.stamp;
                 self.table[i].window = window;
-                return (i, window);
+                return (i, ask.max(1));
             }
             if s.window == 1 || !current {
                 fresh += 1;
@@ -106,10 +133,11 @@ impl Streams {
             return None;
         }
         self.stamp += 1;
+        let (window, ask) = self.grow(self.table[at].window);
         let s = &mut self.table[at];
         s.stamp = self.stamp;
-        s.window = (s.window * 2).max(self.window_first).min(self.window_max);
-        Some((at, s.next, s.window))
+        s.window = window;
+        Some((at, s.next, ask))
     }
 
     /// The stream whose last given pages include `page`, for a reader that has touched a marker there.
@@ -172,6 +200,39 @@ mod tests {
             }
         }
         assert_eq!(windows, [1, 8, 16, 32, 64]);
+    }
+
+    /// Objects of two pages, used at random: seven pages were read for nothing at every second fault (189,000 of 316,000 pages of a
+    /// Python program, 1 % of them used).
+    #[test]
+    fn pairs_are_no_runs() {
+        let mut s = Streams::new(8, 64);
+        let pairs = |s: &mut Streams, n: u64| -> u32 {
+            let mut asked = 0;
+            for k in 0..n {
+                let page = p(k * 7919 % 1_000_000 * 2);
+                for page in [page, page.offset(1)] {
+                    let (i, w) = s.fault(page);
+                    asked += w;
+                    s.advance(i, page.offset(w as u64));
+                }
+            }
+            asked
+        };
+        assert!(pairs(&mut s, 1000) < 2 * 1000 + 7 * 33);
+        assert_eq!(pairs(&mut s, 1000), 2 * 1000);
+        // a scan is found all the same, a little later, and scans among them bring the first windows back
+        let scan = |s: &mut Streams, mut at: u64| -> Vec<u32> {
+            let step = |_| {
+                let (i, w) = s.fault(p(at));
+                at += w as u64;
+                s.advance(i, p(at));
+                w
+            };
+            (0..7).map(step).collect()
+        };
+        assert_eq!(scan(&mut s, 10_000_000), [1, 1, 2, 4, 16, 32, 64]);
+        assert_eq!(scan(&mut s, 20_000_000), [1, 8, 16, 32, 64, 64, 64]);
     }
 
     #[test]
