@@ -15,7 +15,7 @@
 //! reference, it has no effect. Behind the queue the trial is a second one, so the queue is shorter live (`queue`), and a page that was
 //! touched on one trial after another is spared the next ones (`ages.rs`): with a queue of a tenth instead of a third, and pages spared, recorded
 //! strings of a sort have 17 % fewer hard faults in half of its memory, of `hot-scan` 16 %, of a Python program and of SQLite 2 to 5 % (replayed
-//! with `--see faults`; 0.05 to 0.2 differ little).
+//! with `--see faults`, when the trial was twice as long; 0.05 to 0.2 differ little).
 //!
 //! Bad where a page's second use comes just after its trial has ended (loops a little larger than memory), and where one *use*
 //! makes several references in quick succession: a scan in small records looks like a working set. `use-once-window` is the answer.
