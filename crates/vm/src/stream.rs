@@ -87,8 +87,11 @@ impl Streams {
                 let (window, ask) = match ahead {
                     0 => self.grow(s.window),
                     _ if s.window < self.window_first => (s.window, 1),
-                    // a small jump may be a reader that skips, or chance: it is followed, but more carefully
-                    _ => [(s.window / 4).max(self.window_first); 2].into(),
+                    _ => {
+                        // a small jump may be a reader that skips, or chance: it is followed, but more carefully
+                        let window = (s.window / 4).max(self.window_first);
+                        (window, window)
+                    }
                 };
                 self.table[i].stamp = self.stamp;
                 self.table[i].window = window;
