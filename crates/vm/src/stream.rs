@@ -54,7 +54,7 @@ pub struct Streams {
 }
 
 impl Streams {
-    /// A run's second fault asks for `window_first` pages, later ones for up to `window_max`.
+    /// A run's second fault asks for `window_first` pages, or for one while first windows do not pay; later ones for up to `window_max`.
     pub fn new(window_first: u32, window_max: u32) -> Self {
         let none = Stream { next: PageId::from_raw(u64::MAX), window: 1, rest: 0, stamp: 0 };
         Streams { table: [none; STREAMS], stamp: 0, window_first: window_first.min(window_max), window_max, trust: TRUST_MAX / 2 }

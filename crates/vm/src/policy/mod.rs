@@ -192,9 +192,9 @@ pub trait Policy: Clone + Send + Sized + 'static {
 /// trial, so the trial is a policy's memory of what is used; but each page of a working set that stays pays a soft fault per trial, and
 /// where threads of the program keep all CPUs busy that costs three times as much as on an idle machine (30 us instead of 10). Half of 120
 /// halves the soft faults and adds 2 to 4 % of hard ones (a sort where it nearly fits: 20 %): `xz -T2` in half of its memory takes 39 and
-/// 46 s instead of 93 and 75, a sort 10.0 and 11.4 s instead of 11.2 and 10.8, by turns; with 40 and less xz did not end in 100 s. Before
-/// refaults were judged, 60 lost a hot set of 40 % of memory beside a scan; now its hard faults are the same with `use-once`, and 4 % more
-/// with `clock` and `aging`.
+/// 46 s instead of 93 and 75, a sort 10.0 and 11.4 s instead of 11.2 and 10.8, by turns; with 40, 25 and 10 xz did not end in 100 s
+/// but for one run of 68 s. Before refaults were judged, 60 lost a hot set of 40 % of memory beside a scan; now its hard faults are the
+/// same with `use-once`, and 4 % more with `clock` and `aging`.
 pub const TRIAL_PERMILLE: u32 = 60;
 
 /// Something that is to be done with a policy of whatever type.
