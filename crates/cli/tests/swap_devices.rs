@@ -71,8 +71,9 @@ fn devices_come_and_go_at_random_moments() {
         let mut rng = Rng(u64::from(wanted) * 7 + options[3].len() as u64);
         let (mut offs, mut busy, mut moved) = (0, 0, 0u64);
         let start = Instant::now();
-        // and until a good part of them had something to do: how many that is of the first few, is up to the machine
-        while offs < wanted.div_ceil(2) || moved * 4 < u64::from(offs) {
+        // and until some had pages to move. That is a number and no share: one in six of them has, where the machine is busy,
+        // so a share that is missed at first is never made good
+        while offs < wanted.div_ceil(2) || moved < u64::from(wanted.div_ceil(8)) {
             assert!(
                 start.elapsed() < Duration::from_secs(60 + 10 * u64::from(wanted)),
                 "{offs} swapoffs so far: {:?}",
