@@ -242,6 +242,7 @@ pub fn start() {
         policy,
         engine,
         delivery: Delivery::Threads,
+        load_control: record.is_none() && variable("OVERSPILL_LOAD_CONTROL").as_deref() != Some("no"),
         encrypt: variable("OVERSPILL_ENCRYPT").as_deref() != Some("no"),
         pages_max: pages_max(),
         objects_max: 1,
@@ -590,17 +591,10 @@ impl Agent {
 
     /// The end of children.
     fn watch(&self, clerks: &mut Clerks) {
-        let readable = |fd: &Fd| {
-            let mut p = libc::pollfd { fd: fd.raw(), events: libc::POLLIN, revents: 0 };
-            let zero = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-            // SAFETY: both structures live over the call.
-            let _ = unsafe { sys::syscall6(libc::SYS_ppoll, &raw mut p as usize, 1, &raw const zero as usize, 0, 8, 0) };
-            p.revents != 0
-        };
         if self.outstanding.load(Relaxed) != 0 {
             let mut back = 0;
             for child in &mut clerks.children {
-                if child.as_ref().is_some_and(|c| readable(&c.pipe)) {
+                if child.as_ref().is_some_and(|c| sys::is_readable(c.pipe.raw())) {
                     back += child.take().map_or(0, |c| c.pages);
                     self.outstanding.fetch_sub(1, Relaxed);
                 }
@@ -857,6 +851,7 @@ impl Agent {
         free.store(share.pipe.into_raw(), Relaxed);
         machine.content.forked()?;
         map.discards = overspill_linux::space::Discards::new();
+        core.load.forked();
         let pager = core.vm.pager_mut();
         pager.inherit();
         if let Some(spec) = &self.child_device {

@@ -187,6 +187,13 @@ pub struct RunArgs {
     #[arg(long)]
     pub no_encrypt: bool,
 
+    /// Let threads that thrash all read as they like
+    ///
+    /// By default, if threads take each other's pages away so that none gets on, they take turns: one brings its pages in and computes,
+    /// the others may read a page every 5 ms. It is given up where it does not pay. `--stats` tells how many turns there were.
+    #[arg(long)]
+    pub no_load_control: bool,
+
     /// Print a short report to standard error at the end
     #[arg(long)]
     pub stats: bool,

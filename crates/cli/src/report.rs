@@ -109,6 +109,9 @@ fn rows(seen: &Snapshot) -> String {
             pages(n("throttled_faults"), "throttled"),
         ],
     );
+    if n("load_turns") != 0 {
+        row("thrashing", &[pages(n("load_turns"), "turns"), pages(n("held_faults"), "hard faults held back")]);
+    }
     row(
         "page in",
         &[

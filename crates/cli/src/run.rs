@@ -94,6 +94,7 @@ pub fn run_with(args: &RunArgs, recording: Option<&Recording>) -> Result<u8, Fai
             .env("OVERSPILL_POLICY", policy)
             .env("OVERSPILL_ENGINE", engine)
             .env("OVERSPILL_ENCRYPT", if args.no_encrypt { "no" } else { "yes" })
+            .env("OVERSPILL_LOAD_CONTROL", if args.no_load_control { "no" } else { "yes" })
             .env("OVERSPILL_STATUS", block.path());
         match recording {
             Some(recording) => command.env("OVERSPILL_RECORD", recording.path()),

@@ -207,6 +207,7 @@ fn record(args: &TraceRecordArgs) -> Result<u8, Failure> {
         policy: Some(args.policy.clone()),
         engine: None,
         no_encrypt: false,
+        no_load_control: false,
         stats: false,
         stats_file: None,
         best_effort: false,

@@ -16,6 +16,7 @@
 use crate::content::Content;
 use crate::growth::{self, GiveBack};
 use crate::io::{Done, Engine, Io};
+use crate::lock::ReadGuard;
 use crate::machine::{Machine, Space};
 use crate::park::ParkPlace;
 use crate::reader::{self, TOKEN_OTHER};
@@ -282,8 +283,7 @@ impl Daemon {
         }
         self.batch.sort_unstable();
         self.shared.clear();
-        let mut any = self.park_batch(machine, &map);
-        drop(map);
+        let mut any = self.park_batch(machine, map);
         if !self.shared.is_empty() {
             any |= self.unshare(machine);
         }
@@ -291,18 +291,13 @@ impl Daemon {
     }
 
     /// Moves the batch out of sight. Pages shared with another process since a fork are collected.
-    fn park_batch(&mut self, machine: &Machine, map: &Space) -> bool {
+    ///
+    /// Who reads messages needs the map exclusively, and so does every fault for a moment: it is given to whoever waits between the
+    /// moves, each of which flushes TLBs. (A batch of scattered pages held it for 170 us, half a second of each busy one.)
+    fn park_batch<'a>(&mut self, machine: &'a Machine, mut map: ReadGuard<'a, Space>) -> bool {
         let mut any = false;
         let mut at = 0;
-        if map.discards.count.load(Relaxed) != 0 {
-            self.batch.retain(|&(page, _)| {
-                let keep = !map.discards.covers(map.addr(page));
-                if !keep && machine.core.lock().vm.park_done(page, Parked::Refused) {
-                    machine.wake(map, map.addr(page), PAGE_SIZE);
-                }
-                keep
-            });
-        }
+        self.weed_batch(machine, &map, at);
         while at < self.batch.len() {
             let mut n = 1;
             while at + n < self.batch.len() && self.batch[at + n].0.raw() == self.batch[at].0.raw() + n as u64 {
@@ -315,10 +310,32 @@ impl Daemon {
                 }
                 break;
             };
-            any |= self.park_run(machine, map, at, n as usize, place);
+            any |= self.park_run(machine, &map, at, n as usize, place);
             at += n as usize;
+            if at < self.batch.len() && machine.map.is_wanted() {
+                drop(map);
+                map = machine.map.read();
+                self.weed_batch(machine, &map, at);
+            }
         }
         any
+    }
+
+    /// Drops from `batch[at..]` what is not to be moved (any more): pages that may be about to be discarded, and those that were released
+    /// or moved while the map was not held.
+    fn weed_batch(&mut self, machine: &Machine, map: &Space, at: usize) {
+        let discards = map.discards.count.load(Relaxed) != 0;
+        let mut core = machine.core.lock();
+        let mut i = 0;
+        self.batch.retain(|&(page, frame)| {
+            i += 1;
+            let gone = !core.vm.is_parking(page, frame);
+            let keep = i <= at || !gone && !(discards && map.discards.covers(map.addr(page)));
+            if !keep && (gone || core.vm.park_done(page, Parked::Refused)) {
+                machine.wake(map, map.addr(page), PAGE_SIZE);
+            }
+            keep
+        });
     }
 
     /// Moves `batch[at..at + n]`, neighbouring pages, to the places from `place` on.
@@ -388,7 +405,7 @@ impl Daemon {
         drop(core);
         self.batch.sort_unstable();
         self.shared.clear();
-        self.park_batch(machine, &map)
+        self.park_batch(machine, map)
     }
 
     // ---- launder ----

@@ -19,6 +19,7 @@ pub mod duty;
 pub mod elf;
 pub mod growth;
 pub mod io;
+pub mod load_control;
 pub mod lock;
 pub mod machine;
 pub mod park;

@@ -97,6 +97,10 @@ impl<T> RwLock<T> {
     pub fn forked(&self) {
         self.raw.reset_waiters();
     }
+    /// Whether somebody waits to have it exclusively, or has it.
+    pub fn is_wanted(&self) -> bool {
+        self.raw.writers() != 0
+    }
     /// Takes the lock shared; waits for it.
     pub fn read(&self) -> ReadGuard<'_, T> {
         self.raw.read();

@@ -19,6 +19,7 @@
 use crate::compressed::Compressed;
 use crate::content::Content;
 use crate::duty::Duty;
+use crate::load_control::LoadControl;
 use crate::lock::{Mutex, RwLock};
 use crate::park::{Park, ParkPlace};
 use crate::ranges::{Kind, RangeMap};
@@ -29,6 +30,7 @@ use crate::sys::{self, Fd, IoVec, futex_wait, futex_wake};
 use crate::uffd::{Moved, Uffd};
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering::*};
 use overspill_swap::SwapPager;
+use overspill_vm::page::State;
 use overspill_vm::status::{Outcome, Status};
 use overspill_vm::types::{FrameId, PAGE_SHIFT, PAGE_SIZE, PageId, Slot};
 use overspill_vm::{Fault, Filled, PageIn, Vm};
@@ -52,6 +54,8 @@ pub struct Core {
     pub park: Park,
     /// Parking places whose content nobody needs any more: charged to the budget until they are dropped.
     pub drops: Vec<ParkPlace>,
+    /// Whose hard faults have to wait.
+    pub load: LoadControl,
 }
 
 impl Core {
@@ -265,6 +269,8 @@ pub enum Served {
     Read(PageIn),
     /// No frame is free.
     NoMemory,
+    /// Another thread has the turn: not yet, see [`crate::load_control`].
+    Held,
     /// It cannot be had: an error at the access.
     Lost,
     /// Not an address of the pager's.
@@ -273,7 +279,9 @@ pub enum Served {
 
 impl Machine {
     /// Serves a touch of `addr`, all but I/O and waiting. For a recording, the lowest bit of `addr` says that it is a write.
-    pub fn serve(&self, addr: usize) -> Served {
+    ///
+    /// `tid`: whose touch it is, if it may be [`Served::Held`]; else 0.
+    pub fn serve(&self, addr: usize, tid: u32) -> Served {
         let write = addr & 1 == 1;
         let addr = addr & !(PAGE_SIZE - 1);
         let map = self.map.read();
@@ -285,6 +293,14 @@ impl Machine {
         let mut core = self.core.lock();
         if self.record.as_ref().is_some_and(Recorder::is_full) {
             return Served::NoMemory; // to be tried again in a moment
+        }
+        let word = core.vm.page(page);
+        if tid != 0 && word.state() == State::PagedOut && !word.busy() {
+            let held = core.load.hard_fault(sys::now_ns(), tid, sys::thread_cpu_ns);
+            self.status.counters.load_turns.set(core.load.turns());
+            if held {
+                return Served::Held;
+            }
         }
         let fault = core.vm.fault(page, range.bounds(), self.starved.load(Relaxed));
         if let Some(record) = &self.record {

@@ -7,6 +7,7 @@ use crate::device_spec::{DeviceSpec, Place, SIZE_MIN};
 use crate::devices;
 use crate::duty::Duty;
 use crate::io::Engine;
+use crate::load_control::LoadControl;
 use crate::lock::{Mutex, RwLock};
 use crate::machine::{Core, Delivery, Inject, Machine, Space, ZEROES_PAGES};
 use crate::park::Park;
@@ -40,6 +41,8 @@ pub struct Options<'a> {
     pub delivery: Delivery,
     /// Whether what is written is encrypted.
     pub encrypt: bool,
+    /// Whether threads that thrash take turns: see [`crate::load_control`].
+    pub load_control: bool,
     /// How many pages may be managed.
     pub pages_max: u64,
     /// How many objects there may be.
@@ -269,7 +272,12 @@ pub fn machine(options: &Options<'_>, status: &'static Status) -> Result<Machine
     status.swap.set(self::names(options.swap).as_bytes());
     status.start_ns.store(sys::now_ns(), core::sync::atomic::Ordering::Relaxed);
     let has_pool = AtomicBool::new(pool.is_some());
-    let core = Core { vm, park: Park::new(area as usize, places, frames), drops: Vec::with_capacity(places as usize) };
+    let core = Core {
+        vm,
+        park: Park::new(area as usize, places, frames),
+        drops: Vec::with_capacity(places as usize),
+        load: LoadControl::new(options.load_control),
+    };
     let space = Space {
         ranges: RangeMap::new(RANGES_MAX),
         wiped: RangeMap::new(WIPED_MAX),

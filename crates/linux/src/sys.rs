@@ -175,6 +175,24 @@ pub fn read(fd: i32, buf: &mut [u8]) -> Result<usize, Errno> {
     unsafe { sys!(libc::SYS_read, fd, buf.as_mut_ptr(), buf.len()) }
 }
 
+/// The processor time that a thread of this process has had, in nanoseconds; `None` if it has ended.
+pub fn thread_cpu_ns(tid: u32) -> Option<u64> {
+    const OF_A_THREAD: i32 = 6; // its own clock, as the scheduler counts (clock_getcpuclockid(3) makes the like for a process)
+    let mut t = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the kernel writes one timespec.
+    unsafe { sys!(libc::SYS_clock_gettime, !(tid as i32) << 3 | OF_A_THREAD, &raw mut t) }.ok()?;
+    Some(t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64)
+}
+
+/// Whether something can be read now. (Or the other side is gone.)
+pub fn is_readable(fd: i32) -> bool {
+    let mut p = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+    let zero = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: both structures live over the call.
+    let _ = unsafe { sys!(libc::SYS_ppoll, &raw mut p, 1, &raw const zero, 0, 8) };
+    p.revents != 0
+}
+
 /// write(2), once. For last words.
 pub fn write(fd: i32, buf: &[u8]) -> Result<usize, Errno> {
     // SAFETY: the kernel reads within the slice only.

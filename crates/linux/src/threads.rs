@@ -16,9 +16,9 @@ use core::sync::atomic::Ordering::*;
 
 const TOKEN_MESSAGES: u64 = TOKEN_OTHER;
 const TOKEN_QUIT: u64 = TOKEN_OTHER + 1;
-/// Faults that wait for a frame, per handler. A handler with that many reads no more messages until some are served.
+/// Faults that wait for a frame or for their thread's turn, per handler. A handler with that many reads no more messages until some are served.
 const DEFERRED_MAX: usize = 64;
-/// How soon a handler looks whether there is a frame for a fault that waits for one, in nanoseconds: at first, and at the latest. In
+/// How soon a handler looks whether a fault that waits can be served, in nanoseconds: at first, and at the latest. In
 /// between twice as long each time. (A constant 200 us cost minutes on a busy machine: ARCHITECTURE.md, section 4.)
 const RETRY_NS: core::ops::RangeInclusive<u64> = 100_000..=3_200_000;
 
@@ -44,7 +44,7 @@ pub fn handler(
     let anywhere = sys::allowed_cpus();
     let mut bound = false;
     ready();
-    let mut deferred = [0usize; DEFERRED_MAX];
+    let mut deferred: Deferred = [(0, 0); DEFERRED_MAX];
     let mut waiting = 0;
     let mut patience = *RETRY_NS.start();
     let mut readable = true;
@@ -96,27 +96,47 @@ pub fn handler(
         let retry = waiting;
         waiting = 0;
         for i in 0..retry {
-            serve(machine, &mut reader, deferred[i], &mut deferred, &mut waiting);
+            let touch = deferred[i];
+            serve(machine, &mut reader, touch, &mut deferred, &mut waiting);
         }
         patience = if waiting > 0 && waiting == retry { (patience * 2).min(*RETRY_NS.end()) } else { *RETRY_NS.start() };
         while readable && waiting + 16 <= DEFERRED_MAX {
-            readable = machine.read_messages(|addr, tid| {
-                machine.duty.note(tid, cpu);
-                serve(machine, &mut reader, addr, &mut deferred, &mut waiting);
-            });
+            // A message tells every handler that polls, and one of them gets it: the others are not to stand in its way.
+            readable = sys::is_readable(messages)
+                && machine.read_messages(|addr, tid| {
+                    machine.duty.note(tid, cpu);
+                    if serve(machine, &mut reader, (addr, tid), &mut deferred, &mut waiting) == Served::Held {
+                        machine.status.counters.held_faults.add(1);
+                    }
+                });
         }
     }
     Ok(())
 }
 
-fn serve(machine: &Machine, reader: &mut Reader, addr: usize, deferred: &mut [usize; DEFERRED_MAX], waiting: &mut usize) {
-    match machine.serve(addr) {
+/// A touch that has to be served again, and whose it is.
+type Deferred = [(usize, u32); DEFERRED_MAX];
+
+fn serve(
+    machine: &Machine,
+    reader: &mut Reader,
+    (addr, tid): (usize, u32),
+    deferred: &mut Deferred,
+    waiting: &mut usize,
+) -> Served {
+    // so many are held back that others could not be heard any more: they may go
+    let served = machine.serve(addr, if *waiting < DEFERRED_MAX / 2 { tid } else { 0 });
+    match served {
         Served::Done | Served::Busy | Served::Lost => {}
+        Served::Held => {
+            deferred[*waiting] = (addr, tid);
+            *waiting += 1;
+        }
         Served::Read(op) | Served::DoneReadAhead(op) => reader.start(machine, op),
         Served::NoMemory => {
             machine.status.counters.throttled_faults.add(1);
             machine.ring_daemon();
-            deferred[*waiting] = addr;
+            deferred[*waiting] = (addr, tid);
             *waiting += 1;
         }
         Served::NotOurs => {
@@ -127,6 +147,7 @@ fn serve(machine: &Machine, reader: &mut Reader, addr: usize, deferred: &mut [us
             machine.wake(&map, addr, 4096);
         }
     }
+    served
 }
 
 /// Runs the page daemon until the machine quits.

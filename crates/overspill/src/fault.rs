@@ -159,12 +159,12 @@ pub fn serve(shared: &Shared, addr: usize) -> Ended {
     let machine = &shared.machine;
     loop {
         let seen = machine.arrivals.load(Acquire); // before the look: what arrives after it ends the waits below
-        let served = machine.serve(addr);
+        let served = machine.serve(addr, 0); // nobody is held back: the thread itself would have to sleep
         match served {
             Served::Done => {}
             Served::NotOurs => return Ended::NotOurs,
             Served::Lost => return Ended::Lost,
-            Served::Busy => machine.await_arrival(seen),
+            Served::Busy | Served::Held => machine.await_arrival(seen),
             Served::Read(op) => read(shared, op),
             Served::DoneReadAhead(op) => hand_over(shared, op),
             Served::NoMemory => {

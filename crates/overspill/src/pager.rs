@@ -38,6 +38,7 @@ pub struct Builder {
     delivery: Delivery,
     engine: Engine,
     encrypt: bool,
+    load_control: bool,
     regions_max: u16,
     managed_max: u64,
     manual_daemon: bool,
@@ -87,6 +88,12 @@ impl Builder {
     /// it costs about half a microsecond per page each way. Without it, pages are still checked when they come back.
     pub fn encrypt(mut self, on: bool) -> Self {
         self.encrypt = on;
+        self
+    }
+    /// Whether threads that take each other's pages away, so that none gets on, take turns: all but one may read a page every 5 ms, as
+    /// long as that pays. Only with [`Delivery::Threads`]. The default is `true`.
+    pub fn load_control(mut self, on: bool) -> Self {
+        self.load_control = on;
         self
     }
     /// The most regions at a time. The default is 64.
@@ -165,6 +172,7 @@ impl Builder {
             engine,
             delivery,
             encrypt: self.encrypt,
+            load_control: self.load_control,
             pages_max,
             objects_max: self.regions_max,
             readers: match (self.manual_daemon, delivery) {
@@ -367,6 +375,7 @@ impl Pager {
             delivery: Delivery::default(),
             engine: Engine::default(),
             encrypt: true,
+            load_control: true,
             regions_max: 64,
             managed_max: managed_max(),
             manual_daemon: false,

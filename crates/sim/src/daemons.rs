@@ -44,12 +44,7 @@ impl<S: Store> World<S> {
                 for (page, frame) in &batch[done..done + n] {
                     self.park_one(p, *page, *frame);
                 }
-                if done + n == batch.len() {
-                    self.procs[p].sections -= 1;
-                    Daemon::Idle
-                } else {
-                    Daemon::Parking(batch, done + n)
-                }
+                if done + n == batch.len() { Daemon::Idle } else { Daemon::Parking(batch, done + n) }
             }
         };
         self.procs[p].daemons[d] = next;
@@ -87,7 +82,6 @@ impl<S: Store> World<S> {
                 2 if demand.park > 0 => {
                     process.vm.park_batch(demand.park, &mut batch);
                     assert!(!batch.is_empty(), "progress: {demand:?}, but nothing to park");
-                    process.sections += 1;
                     self.note(p, "park", 0, batch.len() as u64);
                     return Daemon::Parking(batch, 0);
                 }
@@ -197,9 +191,17 @@ impl<S: Store> World<S> {
         Daemon::Idle
     }
 
+    /// Moves a page of a batch out of sight, unless the program has given it up or moved it since.
     fn park_one(&mut self, p: usize, page: PageId, frame: FrameId) {
         let process = &mut self.procs[p];
         let at = process.at(page);
+        if !process.vm.is_parking(page, frame) {
+            self.report.out_of_batch += 1;
+            process.achieved();
+            self.note(p, "not to be parked any more", at, frame.0 as u64);
+            self.wake(p, at);
+            return;
+        }
         let parked = if process.changing() || self.rng.chance(self.sc.refuse) {
             self.report.refused += 1;
             process.fruitless += !process.changing() as u32;

@@ -181,6 +181,7 @@ pub struct Report {
     pub lost_pages: u64,
     pub write_errors: u64,
     pub refused: u64,
+    pub out_of_batch: u64,
     pub discards: u64,
     pub unmaps: u64,
     pub remaps: u64,
@@ -211,7 +212,7 @@ impl Report {
     pub fn add(&mut self, other: &Report) {
         macro_rules! sum { ($($f:ident)*) => { $(self.$f += other.$f;)* } }
         sum!(steps accesses soft_faults hard_faults busy_faults page_outs reclaimed_clean reclaimed_zero readahead over_budget
-            lost_pages write_errors refused discards unmaps remaps adopted doomed_reads forks switches checks
+            lost_pages write_errors refused out_of_batch discards unmaps remaps adopted doomed_reads forks switches checks
             swapons swapoffs swapoffs_refused swapoffs_cancelled moved moves_void brought_in retired
             packed pool_refused pool_full pools_off moved_into_pool written_back write_backs_void);
     }

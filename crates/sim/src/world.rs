@@ -12,8 +12,8 @@
 //! ```
 //!
 //! The rules that the Linux machine keeps by its lock on the address space are kept here by counting *sections*: no system call's
-//! message is followed between a fault and the end of its fill, between a park batch and its outcomes, or between the
-//! arrival of a read and the mapping of its pages. Reads and writes in flight are not sections: anything may happen meanwhile.
+//! message is followed between a fault and the end of its fill, or between the arrival of a read and the mapping of its pages. Reads
+//! and writes in flight are not sections, and neither is a batch that is being parked: anything may happen meanwhile.
 //!
 //! Checkers run after every step (cheap ones) or every few hundred (walks); see `check`.
 

@@ -64,6 +64,7 @@ fn address_space_changes() {
     let sum = seeds("address-space", |seed| Scenario { events: 60, refuse: 20, ..Scenario::new(seed) });
     if whole() {
         assert!(sum.discards > 100 && sum.unmaps > 100 && sum.remaps > 100 && sum.adopted > 100 && sum.doomed_reads > 20);
+        assert!(sum.out_of_batch > 20, "{sum:?}");
     }
     assert_eq!(sum.lost_pages, 0);
 }

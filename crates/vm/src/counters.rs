@@ -81,6 +81,8 @@ counters! {
     busy_faults, "faults", "Touches of a page that was being moved, read or filled at that moment.";
     spurious_faults, "faults", "Touches of a page that had arrived in the meantime.";
     throttled_faults, "faults", "Faults that had to wait for the page daemon to free a frame.";
+    held_faults, "faults", "Touches of a page that had to be read, held back for a while so that another thread's pages stay.";
+    load_turns, "turns", "Times that a thread was given precedence over others that read pages.";
     pages_in, "pages", "Pages read from swap.";
     page_in_ops, "operations", "Reads issued.";
     pages_out, "pages", "Pages written to swap.";

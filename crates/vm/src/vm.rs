@@ -352,6 +352,8 @@ pub struct Vm<P: Pager> {
     reading: u32,
     /// Runs that are on their way from one device to another.
     moving: u32,
+    /// Pages of batches that are to be unmapped.
+    parking: u32,
     /// Number of the last read.
     read: u32,
     /// Pages on the policy's lists.
@@ -403,6 +405,7 @@ impl<P: Pager> Vm<P> {
             laundering: 0,
             reading: 0,
             moving: 0,
+            parking: 0,
             read: 0,
             listed: 0,
             evictions: 0,
@@ -443,6 +446,7 @@ impl<P: Pager> Vm<P> {
             laundering: self.laundering,
             reading: self.reading,
             moving: self.moving,
+            parking: self.parking,
             read: self.read,
             listed: self.listed,
             evictions: self.evictions,
@@ -1094,7 +1098,8 @@ impl<P: Pager> Vm<P> {
         self.available() < self.free_low() || self.listed > self.mapped_max
     }
 
-    /// Pages to be unmapped, by the policy's order, as many as `out` has room for. They are busy until [`Vm::park_done`].
+    /// Pages to be unmapped, by the policy's order, as many as `out` has room for. They are busy until [`Vm::park_done`], or until
+    /// they are released or moved ([`Vm::is_parking`]).
     pub fn park_batch(&mut self, most: u32, out: &mut Vec<Member>) {
         out.clear();
         self.counters.daemon_scans.add(1);
@@ -1107,6 +1112,7 @@ impl<P: Pager> Vm<P> {
             let word = self.table.get(page);
             assert!(word.frame() == frame && word.state() == State::Active && !word.busy(), "victim {page:?}: {word:?}");
             self.table.set(page, word.begin_park());
+            self.parking += 1;
             self.decide(Decision::Park(page));
             out.push((page, frame));
         }
@@ -1121,16 +1127,25 @@ impl<P: Pager> Vm<P> {
                 self.policy.take(word.frame());
                 self.listed -= 1;
                 self.table.set(page, word.begin_park());
+                self.parking += 1;
                 self.decide(Decision::Park(page));
                 out.push((page, word.frame()));
             }
         }
     }
 
-    /// Returns whether waiting faults must be woken.
+    /// Whether a page of a batch is still to be unmapped. One that was released or moved since is not any more: it gets no
+    /// [`Vm::park_done`], and whoever waits for it must be woken.
+    pub fn is_parking(&self, page: PageId, frame: FrameId) -> bool {
+        let word = self.table.get(page);
+        word.state() == State::Active && word.busy() && word.frame() == frame
+    }
+
+    /// Returns whether waiting faults must be woken. => [`Vm::is_parking`]
     pub fn park_done(&mut self, page: PageId, parked: Parked) -> bool {
         let word = self.table.get(page);
         let frame = word.frame();
+        self.parking -= 1;
         match parked {
             Parked::Yes => {
                 self.table.set(page, word.parked());
@@ -1140,13 +1155,7 @@ impl<P: Pager> Vm<P> {
             Parked::Refused => {
                 self.table.set(page, word.not_parked());
                 self.counters.pages_unmovable.add(1);
-                if word.wired() {
-                    // it was wired while it was being unmapped: wired pages are on no list
-                    self.policy.remove(frame);
-                } else {
-                    self.policy.refused(frame);
-                    self.listed += 1;
-                }
+                self.list_again(word);
             }
             Parked::Absent => {
                 // dropped behind the pager's back: it reads as zeroes from now on
@@ -1158,6 +1167,17 @@ impl<P: Pager> Vm<P> {
             }
         }
         word.wanted()
+    }
+
+    /// The page of a batch stays mapped.
+    fn list_again(&mut self, word: PageWord) {
+        if word.wired() {
+            // it was wired while it was being unmapped: wired pages are on no list
+            self.policy.remove(word.frame());
+        } else {
+            self.policy.refused(word.frame());
+            self.listed += 1;
+        }
     }
 
     /// Parked pages to be looked at, oldest first. Each must be answered with [`Vm::launder_look`].
@@ -1346,9 +1366,9 @@ impl<P: Pager> Vm<P> {
             && self.queues.is_empty(CLEAN)
             && self.laundering == 0
     }
-    /// Whether no read and no write is under way: what a fork waits for. (The machine's locks see to the rest.)
+    /// Whether no read, no write and no batch to be unmapped is under way: what a fork waits for. (The machine's locks see to the rest.)
     pub fn is_quiescent(&self) -> bool {
-        self.reading == 0 && self.laundering == 0 && self.moving == 0
+        self.reading == 0 && self.laundering == 0 && self.moving == 0 && self.parking == 0
     }
     /// Pages being laundered now.
     pub fn laundering(&self) -> u32 {
@@ -1360,7 +1380,8 @@ impl<P: Pager> Vm<P> {
     /// The pages of `first..first + count` are given up: their content is forgotten, here and on the device.
     ///
     /// `parked(frame)` is called for each frame with parked content before the frame is free again; mapped pages need no call.
-    /// => no park or restore of these pages is under way (the machine excludes them); page-ins may be: what arrives is thrown away ([`Place::Discard`]).
+    /// => no restore of these pages is under way (the machine excludes them). Page-ins may be: what arrives is thrown away
+    /// ([`Place::Discard`]). So may they be in a batch to be parked: they are out of it then ([`Vm::is_parking`]).
     pub fn release_range(&mut self, first: PageId, count: u64, parked: impl FnMut(FrameId)) -> u64 {
         self.give_up(first, count, false, parked)
     }
@@ -1397,7 +1418,10 @@ impl<P: Pager> Vm<P> {
     fn release_one(&mut self, page: PageId, word: PageWord, parked: &mut impl FnMut(FrameId)) -> bool {
         if word.has_frame() {
             let frame = word.frame();
-            if word.busy() {
+            if word.busy() && word.state() == State::Active {
+                self.parking -= 1; // the daemon has it in a batch, and will see that it is gone
+                self.policy.remove(frame);
+            } else if word.busy() {
                 assert!(matches!(word.state(), State::Untouched | State::PagedOut), "released under way: {page:?} {word:?}");
             } else if word.state() == State::Active {
                 if !word.wired() {
@@ -1422,8 +1446,13 @@ impl<P: Pager> Vm<P> {
         let end = from.index() + count;
         let mut at = from;
         while let Some(page) = self.table.next_present(at, end) {
-            let word = self.table.get(page);
+            let mut word = self.table.get(page);
             let new = to.offset(page.index() - from.index());
+            if word.busy() && word.state() == State::Active {
+                self.parking -= 1; // the daemon has it in a batch by its old address: it stays mapped
+                self.list_again(word);
+                word = word.not_parked();
+            }
             if !self.table.reserve(new) {
                 self.rename_unmanaged(page, word);
             } else {

@@ -208,7 +208,6 @@ impl<W: Word> RawRwLock<W> {
         self.sleepers.store(0, Relaxed);
     }
     /// How many wait to have it exclusively, or have it.
-    #[cfg(test)]
     pub fn writers(&self) -> u32 {
         self.writers.load(Relaxed)
     }

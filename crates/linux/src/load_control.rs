@@ -1,0 +1,431 @@
+//! Load control: threads that take each other's pages away bring in their working sets one after the other.
+//!
+//! Two threads whose working sets fit the budget one at a time, but not together, read a page at almost every touch, and neither gets
+//! on. Then one of them has the *turn*: the hard faults of the others are held back to a trickle, so that its pages come in, stay, and
+//! it computes. First touches and soft faults are never held, and neither is anything while nobody thrashes.
+//!
+//! Sources: that a working set is to run only while it fits is Denning, "The working set model for program behavior" (1968); that one
+//! of several is preferred is the swap token of Jiang and Zhang, "Token-ordered LRU" (2005). Theirs keeps the owner's pages, ours the
+//! others' faults back: it needs no owner per page and no word with the replacement policy, and the device is the turn's alone.
+//!
+//! Whether it pays is not foretold but measured, by the processor time that the faulting threads get per second of wall time: before,
+//! and in turns. It is tried only where they get so little of one processor that a thread by itself could have more, and given up, for
+//! longer each time, when they do not get clearly more. A thread that has the turn and neither faults nor runs hands it on at once. What
+//! this cannot tell from work is a thread that spins until another one gets on; that one has [`HOLD_NS`] per read until the turn ends.
+//!
+//! No system calls but those that the caller's clock makes: it can be told any story.
+
+/// How often things are weighed up, in nanoseconds.
+const WINDOW_NS: u64 = 1_000_000_000;
+/// Hard faults per second from which a thread is one of those that may thrash.
+const HARD_MIN: u64 = 200;
+/// So many windows in a row before a turn is given.
+const WINDOWS: u32 = 2;
+/// Not tried if the threads get more than this of one processor, in thousandths.
+const CPU_MAX: u64 = 700;
+/// The first turn in nanoseconds, and the longest: each that ran out doubles it, since bringing a working set in is what costs.
+const TURN_NS: u64 = 10_000_000_000;
+const TURN_MAX_NS: u64 = 80_000_000_000;
+/// The others may read a page every so often.
+pub const HOLD_NS: u64 = 5_000_000;
+/// How often it is asked whether the thread that has the turn is alive, and what part of that time it must have run.
+const ALIVE_NS: u64 = 20_000_000;
+const ALIVE_PART: u64 = 10;
+/// Windows until the turns must have shown that they pay, and how many poor ones in a row end them later. (A handover is poor for as long
+/// as a working set takes to come in.)
+const TRIAL_WINDOWS: u32 = 6;
+const POOR_WINDOWS: u32 = 10;
+/// How long it is left alone after it did not pay, in nanoseconds: at first, and at most.
+const BACKOFF_NS: u64 = 60_000_000_000;
+const BACKOFF_MAX_NS: u64 = 960_000_000_000;
+/// Threads that are looked at.
+const THREADS: usize = 16;
+/// Who was held back so recently waits for the turn, in nanoseconds.
+const WAITS_NS: u64 = 100_000_000;
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Thread {
+    /// 0: none.
+    tid: u32,
+    /// Hard faults in this window.
+    hard: u64,
+    /// Its processor time when the window began.
+    cpu: u64,
+    /// When it was last held back.
+    held: u64,
+    /// When its last turn ended; 0: it has had none.
+    turned: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Phase {
+    /// Nobody is held back.
+    Free { thrashing: u32, cpu: u64 },
+    /// One thread has the turn.
+    Turns(Turns),
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Turns {
+    /// At first: what the threads got before, in thousandths of a processor.
+    before: u64,
+    holder: u32,
+    /// When its turn began.
+    since: u64,
+    /// Its last hard fault.
+    fault: u64,
+    /// When it was last seen alive, and its processor time then.
+    alive: (u64, u64),
+    /// When the others may read the next page.
+    next: u64,
+    /// Whether anybody was held back in this window.
+    held: bool,
+    windows: u32,
+    poor: u32,
+    paid: bool,
+}
+
+/// See the module. Times are CLOCK_MONOTONIC, in nanoseconds.
+#[derive(Debug)]
+pub struct LoadControl {
+    on: bool,
+    threads: [Thread; THREADS],
+    window: u64,
+    phase: Phase,
+    turn: u64,
+    backoff: u64,
+    not_before: u64,
+    turns: u64,
+}
+
+const FREE: Phase = Phase::Free { thrashing: 0, cpu: 0 };
+
+impl LoadControl {
+    /// For a process of which nothing is known. `on`: or never do anything.
+    pub fn new(on: bool) -> Self {
+        LoadControl {
+            on,
+            threads: [Thread::default(); THREADS],
+            window: 0,
+            phase: FREE,
+            turn: TURN_NS,
+            backoff: BACKOFF_NS,
+            not_before: 0,
+            turns: 0,
+        }
+    }
+
+    /// In a fork's child, whose threads are others.
+    pub fn forked(&mut self) {
+        *self = LoadControl::new(self.on);
+    }
+
+    /// Turns given so far.
+    pub fn turns(&self) -> u64 {
+        self.turns
+    }
+
+    /// The thread `tid` is about to read a page. Returns whether it has to wait: then ask again in a moment, about [`HOLD_NS`].
+    ///
+    /// `cpu` tells a thread's processor time so far in nanoseconds, `None` if it has ended.
+    pub fn hard_fault(&mut self, now: u64, tid: u32, cpu: impl Fn(u32) -> Option<u64>) -> bool {
+        if !self.on || tid == 0 {
+            return false;
+        }
+        let Some(at) = self.find(tid, &cpu) else { return false };
+        if now.saturating_sub(self.window) >= WINDOW_NS {
+            self.weigh_up(now, tid, &cpu);
+        }
+        let thread = &mut self.threads[at];
+        let Phase::Turns(turns) = &mut self.phase else {
+            thread.hard += 1;
+            return false;
+        };
+        if turns.holder == tid {
+            thread.hard += 1;
+            turns.fault = now;
+            return false;
+        }
+        thread.held = now;
+        turns.held = true;
+        if now - turns.since >= self.turn {
+            self.turn = (self.turn * 2).min(TURN_MAX_NS);
+            self.hand_on(now, &cpu);
+        } else if now - turns.alive.0 >= ALIVE_NS {
+            let ran = cpu(turns.holder).map(|cpu| (cpu, cpu.saturating_sub(turns.alive.1)));
+            match ran {
+                Some((cpu, ran)) if turns.fault >= turns.alive.0 || ran * ALIVE_PART >= now - turns.alive.0 => {
+                    turns.alive = (now, cpu)
+                }
+                _ => self.hand_on(now, &cpu),
+            }
+        }
+        let Phase::Turns(turns) = &mut self.phase else { unreachable!("turns are handed on, not ended") };
+        let hold = turns.holder != tid && now < turns.next;
+        if !hold {
+            turns.next = now + HOLD_NS;
+            self.threads[at].hard += 1;
+        }
+        hold
+    }
+
+    fn find(&mut self, tid: u32, cpu: impl Fn(u32) -> Option<u64>) -> Option<usize> {
+        if let Some(at) = self.threads.iter().position(|t| t.tid == tid) {
+            return Some(at);
+        }
+        let at = self.threads.iter().position(|t| t.tid == 0)?;
+        self.threads[at] = Thread { tid, cpu: cpu(tid)?, ..Thread::default() };
+        Some(at)
+    }
+
+    /// The window has ended.
+    fn weigh_up(&mut self, now: u64, tid: u32, cpu: &impl Fn(u32) -> Option<u64>) {
+        let elapsed = now - self.window;
+        let stale = elapsed >= 2 * WINDOW_NS; // nobody has faulted for a while
+        self.window = now;
+        let turning = matches!(self.phase, Phase::Turns(_));
+        let (mut ran, mut busy) = (0, 0);
+        for t in self.threads.iter_mut().filter(|t| t.tid != 0) {
+            match cpu(t.tid) {
+                Some(_) if t.hard == 0 && !turning && t.tid != tid => *t = Thread::default(), // makes room for those that do
+                None => *t = Thread::default(),
+                Some(cpu) => {
+                    ran += cpu.saturating_sub(t.cpu);
+                    busy += (t.hard * WINDOW_NS >= HARD_MIN * elapsed) as u32;
+                    (t.cpu, t.hard) = (cpu, 0);
+                }
+            }
+        }
+        let rate = ran * 1000 / elapsed;
+        match &mut self.phase {
+            Phase::Free { thrashing, cpu: sum } => {
+                if busy < 2 || rate > CPU_MAX || stale || now < self.not_before {
+                    self.phase = FREE;
+                    return;
+                }
+                *thrashing += 1;
+                *sum += rate;
+                if *thrashing >= WINDOWS {
+                    let before = *sum / WINDOWS as u64;
+                    self.begin(now, tid, before, cpu);
+                }
+            }
+            Phase::Turns(turns) => {
+                turns.windows += 1;
+                turns.paid |= rate * 5 >= turns.before * 6;
+                turns.poor = if rate * 10 >= turns.before * 11 { 0 } else { turns.poor + 1 };
+                let held = core::mem::replace(&mut turns.held, false);
+                if !held {
+                    self.end(); // the others have what they need, or are gone
+                } else if turns.poor >= POOR_WINDOWS || !turns.paid && turns.windows >= TRIAL_WINDOWS {
+                    self.not_before = now + self.backoff;
+                    self.backoff = (self.backoff * 2).min(BACKOFF_MAX_NS);
+                    self.phase = FREE;
+                } else if turns.paid {
+                    self.backoff = BACKOFF_NS;
+                }
+            }
+        }
+    }
+
+    fn end(&mut self) {
+        self.phase = FREE;
+        self.turn = TURN_NS;
+    }
+
+    fn begin(&mut self, now: u64, holder: u32, before: u64, cpu: &impl Fn(u32) -> Option<u64>) {
+        self.turns += 1;
+        self.phase = Phase::Turns(Turns {
+            before,
+            holder,
+            since: now,
+            fault: now,
+            alive: (now, cpu(holder).unwrap_or(0)),
+            next: now,
+            held: true,
+            windows: 0,
+            poor: 0,
+            paid: false,
+        });
+    }
+
+    /// The turn goes to who waits for it and has been without it for longest.
+    fn hand_on(&mut self, now: u64, cpu: &impl Fn(u32) -> Option<u64>) {
+        let Phase::Turns(turns) = &mut self.phase else { return };
+        if let Some(old) = self.threads.iter_mut().find(|t| t.tid == turns.holder) {
+            old.turned = now;
+        }
+        let waits = |t: &&Thread| t.tid != 0 && t.tid != turns.holder && now - t.held < WAITS_NS;
+        let Some(next) = self.threads.iter().filter(waits).min_by_key(|t| t.turned) else { return };
+        self.turns += 1;
+        (turns.holder, turns.since, turns.fault) = (next.tid, now, now);
+        turns.alive = (now, cpu(next.tid).unwrap_or(0));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::RefCell;
+    use std::collections::HashMap;
+
+    const MS: u64 = 1_000_000;
+
+    /// Threads that fault every `gap` of their own time, on a clock of our own.
+    struct Story {
+        load: LoadControl,
+        now: u64,
+        cpu: RefCell<HashMap<u32, u64>>,
+        /// Pages that each has read.
+        read: HashMap<u32, u64>,
+    }
+
+    impl Story {
+        fn new() -> Story {
+            Story { load: LoadControl::new(true), now: 5_000 * MS, cpu: RefCell::default(), read: HashMap::new() }
+        }
+        /// A touch that has to be read. => returns whether it may
+        fn touch(&mut self, tid: u32) -> bool {
+            self.cpu.borrow_mut().entry(tid).or_default();
+            let held = self.load.hard_fault(self.now, tid, |tid| self.cpu.borrow().get(&tid).copied());
+            *self.read.entry(tid).or_default() += !held as u64;
+            !held
+        }
+        fn run(&mut self, tid: u32, ns: u64) {
+            *self.cpu.borrow_mut().entry(tid).or_default() += ns;
+        }
+        fn holder(&self) -> Option<u32> {
+            match &self.load.phase {
+                Phase::Turns(t) => Some(t.holder),
+                Phase::Free { .. } => None,
+            }
+        }
+        /// So many milliseconds of two threads that read a page each millisecond and get a tenth of a processor each.
+        fn thrash(&mut self, ms: u64) {
+            for _ in 0..ms {
+                self.now += MS;
+                for tid in [7, 9] {
+                    if self.touch(tid) {
+                        self.run(tid, MS / 10);
+                    }
+                }
+            }
+        }
+        /// The same, and who has the turn computes without reading; the other one waits.
+        fn compute(&mut self, ms: u64) {
+            for _ in 0..ms {
+                self.now += MS;
+                let holder = self.holder();
+                for tid in [7, 9] {
+                    if holder == Some(tid) {
+                        self.run(tid, MS * 9 / 10);
+                    } else if self.touch(tid) {
+                        self.run(tid, MS / 10);
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn two_that_thrash_take_turns() {
+        let mut s = Story::new();
+        s.thrash(1500);
+        assert_eq!(s.holder(), None, "not at once");
+        s.thrash(2600);
+        let first = s.holder().expect("a turn");
+        let other = if first == 7 { 9 } else { 7 };
+        s.read.clear();
+        s.compute(5000);
+        assert_eq!(s.holder(), Some(first));
+        assert!((900..=1100).contains(&s.read[&other]), "one in {HOLD_NS} ns: {:?}", s.read);
+        s.compute(8000);
+        assert_eq!(s.holder(), Some(other), "its turn ran out");
+        s.compute(10_000);
+        assert_eq!(s.holder(), Some(other), "the second turn is longer");
+        s.compute(20_000);
+        assert_eq!((s.holder(), s.load.turns()), (Some(first), 3));
+    }
+
+    #[test]
+    fn it_is_given_up_if_it_does_not_pay_and_tried_less_and_less() {
+        let mut s = Story::new();
+        s.thrash(4000);
+        assert!(s.holder().is_some());
+        s.thrash(10_000); // the holder gets its tenth, the other less
+        assert_eq!((s.holder(), s.load.turns()), (None, 1));
+        s.thrash(45_000);
+        assert_eq!(s.load.turns(), 1, "left alone");
+        s.thrash(30_000);
+        assert_eq!(s.load.turns(), 2);
+        s.thrash(100_000);
+        assert_eq!(s.load.turns(), 2, "for longer each time");
+        s.thrash(40_000);
+        assert_eq!(s.load.turns(), 3);
+    }
+
+    #[test]
+    fn who_waits_or_has_ended_hands_it_on() {
+        let mut s = Story::new();
+        s.thrash(4000);
+        let first = s.holder().expect("a turn");
+        let other = if first == 7 { 9 } else { 7 };
+        for _ in 0..50 {
+            s.now += MS;
+            s.touch(other); // and `first` neither faults nor runs
+        }
+        assert_eq!(s.holder(), Some(other));
+        s.cpu.borrow_mut().remove(&other);
+        for _ in 0..50 {
+            s.now += MS;
+            s.touch(first);
+        }
+        assert_eq!(s.holder(), Some(first));
+        for _ in 0..3000 {
+            s.now += MS;
+            s.touch(first);
+        }
+        assert_eq!(s.holder(), None, "nobody else is left");
+    }
+
+    #[test]
+    fn who_does_well_is_left_alone() {
+        let mut s = Story::new();
+        for _ in 0..10_000 {
+            s.now += MS;
+            s.touch(7);
+            s.run(7, MS / 10);
+        }
+        assert_eq!(s.load.turns(), 0, "one thread");
+        for _ in 0..10_000 {
+            s.now += MS;
+            for tid in [7, 9] {
+                s.touch(tid);
+                s.run(tid, MS / 2);
+            }
+        }
+        assert_eq!(s.load.turns(), 0, "two that get on");
+        let mut off = Story { load: LoadControl::new(false), ..Story::new() };
+        off.thrash(10_000);
+        assert_eq!(off.load.turns(), 0, "switched off");
+    }
+
+    #[test]
+    fn of_many_that_wait_each_gets_its_turn() {
+        let mut s = Story::new();
+        let mut had = std::collections::HashSet::new();
+        for _ in 0..700_000u64 {
+            s.now += MS;
+            let holder = s.holder();
+            had.extend(holder);
+            for tid in 1..=THREADS as u32 + 3 {
+                if holder == Some(tid) {
+                    s.run(tid, MS * 9 / 10);
+                } else if s.touch(tid) {
+                    s.run(tid, MS / 100);
+                }
+            }
+        }
+        assert!(had.len() >= 8, "{had:?}");
+    }
+}
