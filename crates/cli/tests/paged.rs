@@ -110,6 +110,33 @@ fn a_window_of_scattered_pages() {
     std::fs::remove_dir_all(&dir).expect("cleanup");
 }
 
+/// Working sets that fit one at a time: the threads take turns, and say so, or have been done before it came to that.
+#[test]
+fn threads_that_thrash_take_turns() {
+    if !able() {
+        return;
+    }
+    let dir = place("thrash");
+    let program = build(&dir, "thrash.c");
+    let swap = swap_option(&dir, "");
+    for (options, engine) in [(&[][..], "io_uring"), (&[][..], "psync"), (&["--no-load-control"][..], "io_uring")] {
+        let options = [&["--memory", "40M", "--swap", &swap, "--engine", engine], options].concat();
+        let r = run(&dir, &options, None, &program, &["32", "100"]);
+        assert_eq!(r.output.status.code(), Some(0), "{options:?}: {:?}", r.output);
+        assert_eq!(String::from_utf8_lossy(&r.output.stdout), "all pages right\n");
+        let (wall, turns) = (r.stats["wall_seconds"].as_f64().expect("a time"), r.stat("load_turns"));
+        println!("{options:?}: {wall:.1} s, {} hard faults, {} held, {turns} turns", r.stat("hard_faults"), r.stat("held_faults"));
+        if options.contains(&"--no-load-control") {
+            assert_eq!((turns, r.stat("held_faults")), (0, 0));
+        } else {
+            let thrashed = wall > 8.0 && r.stat("hard_faults") as f64 > 800.0 * wall;
+            assert!(turns > 0 || !thrashed, "{}", r.stats);
+            assert_eq!(turns > 0, r.stat("held_faults") > 0, "{}", r.stats);
+        }
+    }
+    std::fs::remove_dir_all(&dir).expect("cleanup");
+}
+
 #[test]
 fn full_swap_is_one_sentence() {
     if !able() {

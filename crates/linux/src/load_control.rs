@@ -28,9 +28,10 @@ const TURN_NS: u64 = 10_000_000_000;
 const TURN_MAX_NS: u64 = 80_000_000_000;
 /// The others may read a page every so often.
 pub const HOLD_NS: u64 = 5_000_000;
-/// How often it is asked whether the thread that has the turn is alive, and what part of that time it must have run.
-const ALIVE_NS: u64 = 20_000_000;
-const ALIVE_PART: u64 = 10;
+/// How often it is asked whether the thread that has the turn is alive, and what part of that time it must have run. (20 ms and a tenth took
+/// the turn from threads that were only waiting for a processor.)
+const ALIVE_NS: u64 = 200_000_000;
+const ALIVE_PART: u64 = 20;
 /// Windows until the turns must have shown that they pay, and how many poor ones in a row end them later. (A handover is poor for as long
 /// as a working set takes to come in.)
 const TRIAL_WINDOWS: u32 = 6;
@@ -370,13 +371,13 @@ mod tests {
         s.thrash(4000);
         let first = s.holder().expect("a turn");
         let other = if first == 7 { 9 } else { 7 };
-        for _ in 0..50 {
+        for _ in 0..300 {
             s.now += MS;
             s.touch(other); // and `first` neither faults nor runs
         }
         assert_eq!(s.holder(), Some(other));
         s.cpu.borrow_mut().remove(&other);
-        for _ in 0..50 {
+        for _ in 0..300 {
             s.now += MS;
             s.touch(first);
         }

@@ -166,6 +166,34 @@ fn a_page_wired_while_it_is_being_parked() {
     vm.check(1);
 }
 
+/// The daemon gives the address space to whoever waits for it between two moves, so what is in its batch may go meanwhile.
+#[test]
+fn pages_of_a_batch_are_released_and_moved() {
+    let mut vm = core(1000);
+    (1..=4).for_each(|i| touch(&mut vm, i));
+    let mut batch: Vec<Member> = Vec::with_capacity(4);
+    vm.park_batch(4, &mut batch);
+    assert!(batch.len() == 4 && !vm.is_quiescent(), "no fork may copy it");
+    assert_eq!(vm.fault(page(1), 0..END, false), Fault::Busy, "somebody waits for a page");
+    assert_eq!(vm.release_range(page(1), 1, |_| panic!("it is mapped")), 1);
+    touch(&mut vm, 1); // and what is there now is another page
+    vm.rename_range(page(2), page(102), 1);
+    assert!(state(&vm, 102) == State::Active && !vm.page(page(102)).busy());
+    assert!(vm.wire(page(3), true));
+    vm.rename_range(page(3), page(103), 1);
+    assert!(vm.page(page(103)).wired());
+    vm.check(1);
+    let still: Vec<Member> = batch.into_iter().filter(|m| vm.is_parking(m.0, m.1)).collect();
+    assert_eq!(still.iter().map(|m| m.0).collect::<Vec<_>>(), [page(4)]);
+    vm.park_done(still[0].0, Parked::Yes);
+    assert!(vm.is_quiescent());
+    vm.check(1);
+    let mut batch: Vec<Member> = Vec::with_capacity(4);
+    vm.park_batch(4, &mut batch);
+    batch.sort();
+    assert_eq!(batch.iter().map(|m| m.0).collect::<Vec<_>>(), [page(1), page(102)], "they are listed again, but for what is wired");
+}
+
 /// Wiring moves along with a page that was never touched, and does not stay where another page moves to.
 #[test]
 fn wiring_moves_along() {
