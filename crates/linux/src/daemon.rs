@@ -330,7 +330,7 @@ impl Daemon {
         self.batch.retain(|&(page, frame)| {
             i += 1;
             let gone = !core.vm.is_parking(page, frame);
-            let keep = i <= at || !gone && !(discards && map.discards.covers(map.addr(page)));
+            let keep = i <= at || !(gone || discards && map.discards.covers(map.addr(page)));
             if !keep && (gone || core.vm.park_done(page, Parked::Refused)) {
                 machine.wake(map, map.addr(page), PAGE_SIZE);
             }
