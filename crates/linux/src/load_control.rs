@@ -21,8 +21,12 @@ const WINDOW_NS: u64 = 1_000_000_000;
 const HARD_MIN: u64 = 200;
 /// So many windows in a row before a turn is given.
 const WINDOWS: u32 = 2;
-/// Not tried if the threads get more than this of one processor, in thousandths.
-const CPU_MAX: u64 = 700;
+/// Not tried if the threads get more than this of one processor, in thousandths: then there is not so much to be had.
+const CPU_MAX: u64 = 650;
+/// What they must get in turns, in thousandths of what they got before: in one window once, so that it may go on, and not less than the
+/// second for long. High, because a program's phases differ, and because it is for those that gain much.
+const PAYS: u64 = 1400;
+const POOR: u64 = 1200;
 /// The first turn in nanoseconds, and the longest: each that ran out doubles it, since bringing a working set in is what costs.
 const TURN_NS: u64 = 10_000_000_000;
 const TURN_MAX_NS: u64 = 80_000_000_000;
@@ -213,8 +217,8 @@ impl LoadControl {
             }
             Phase::Turns(turns) => {
                 turns.windows += 1;
-                turns.paid |= rate * 5 >= turns.before * 6;
-                turns.poor = if rate * 10 >= turns.before * 11 { 0 } else { turns.poor + 1 };
+                turns.paid |= rate * 1000 >= turns.before * PAYS;
+                turns.poor = if rate * 1000 >= turns.before * POOR { 0 } else { turns.poor + 1 };
                 let held = core::mem::replace(&mut turns.held, false);
                 if !held {
                     self.end(); // the others have what they need, or are gone
