@@ -298,7 +298,9 @@ impl Daemon {
     fn park_batch<'a>(&mut self, machine: &'a Machine, mut map: ReadGuard<'a, Space>) -> bool {
         let mut any = false;
         let mut at = 0;
-        self.weed_batch(machine, &map, at);
+        if map.discards.count.load(Relaxed) != 0 {
+            self.weed_batch(machine, &map, at);
+        }
         while at < self.batch.len() {
             let mut n = 1;
             while at + n < self.batch.len() && self.batch[at + n].0.raw() == self.batch[at].0.raw() + n as u64 {
@@ -325,13 +327,12 @@ impl Daemon {
     /// Drops from `batch[at..]` what is not to be moved (any more): pages that may be about to be discarded, and those that were released
     /// or moved while the map was not held.
     fn weed_batch(&mut self, machine: &Machine, map: &Space, at: usize) {
-        let discards = map.discards.count.load(Relaxed) != 0;
         let mut core = machine.core.lock();
         let mut i = 0;
         self.batch.retain(|&(page, frame)| {
             i += 1;
             let gone = !core.vm.is_parking(page, frame);
-            let keep = i <= at || !(gone || discards && map.discards.covers(map.addr(page)));
+            let keep = i <= at || !(gone || map.discards.covers(map.addr(page)));
             if !keep && (gone || core.vm.park_done(page, Parked::Refused)) {
                 machine.wake(map, map.addr(page), PAGE_SIZE);
             }

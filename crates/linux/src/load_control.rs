@@ -74,13 +74,9 @@ enum Phase {
 struct Turns {
     /// At first: what the threads got before, in thousandths of a processor.
     before: u64,
-    holder: u32,
-    /// When its turn began.
-    since: u64,
-    /// Its last hard fault.
-    fault: u64,
-    /// When it was last seen alive, and its processor time then.
-    alive: (u64, u64),
+    holder: Holder,
+    /// How long a turn is.
+    length: u64,
     /// When the others may read the next page.
     next: u64,
     /// Whether anybody was held back in this window.
@@ -90,6 +86,24 @@ struct Turns {
     paid: bool,
 }
 
+/// Who has the turn.
+#[derive(Clone, Copy, Debug)]
+struct Holder {
+    tid: u32,
+    /// When its turn began.
+    since: u64,
+    /// Its last hard fault.
+    fault: u64,
+    /// When it was last seen alive, and its processor time then.
+    alive: (u64, u64),
+}
+
+impl Holder {
+    fn new(now: u64, tid: u32, cpu: &impl Fn(u32) -> Option<u64>) -> Self {
+        Holder { tid, since: now, fault: now, alive: (now, cpu(tid).unwrap_or(0)) }
+    }
+}
+
 /// See the module. Times are CLOCK_MONOTONIC, in nanoseconds.
 #[derive(Debug)]
 pub struct LoadControl {
@@ -97,7 +111,6 @@ pub struct LoadControl {
     threads: [Thread; THREADS],
     window: u64,
     phase: Phase,
-    turn: u64,
     backoff: u64,
     not_before: u64,
     turns: u64,
@@ -113,7 +126,6 @@ impl LoadControl {
             threads: [Thread::default(); THREADS],
             window: 0,
             phase: FREE,
-            turn: TURN_NS,
             backoff: BACKOFF_NS,
             not_before: 0,
             turns: 0,
@@ -132,12 +144,13 @@ impl LoadControl {
 
     /// The thread `tid` is about to read a page. Returns whether it has to wait: then ask again in a moment, about [`HOLD_NS`].
     ///
-    /// `cpu` tells a thread's processor time so far in nanoseconds, `None` if it has ended.
-    pub fn hard_fault(&mut self, now: u64, tid: u32, cpu: impl Fn(u32) -> Option<u64>) -> bool {
+    /// `tid` 0: not known; it never waits. `cpu` tells a thread's processor time so far in nanoseconds, `None` if it has ended.
+    pub fn hard_fault(&mut self, tid: u32, now: impl Fn() -> u64, cpu: impl Fn(u32) -> Option<u64>) -> bool {
         if !self.on || tid == 0 {
             return false;
         }
         let Some(at) = self.find(tid, &cpu) else { return false };
+        let now = now();
         if now.saturating_sub(self.window) >= WINDOW_NS {
             self.weigh_up(now, tid, &cpu);
         }
@@ -146,27 +159,28 @@ impl LoadControl {
             thread.hard += 1;
             return false;
         };
-        if turns.holder == tid {
+        if turns.holder.tid == tid {
             thread.hard += 1;
-            turns.fault = now;
+            turns.holder.fault = now;
             return false;
         }
         thread.held = now;
         turns.held = true;
-        if now - turns.since >= self.turn {
-            self.turn = (self.turn * 2).min(TURN_MAX_NS);
+        let holder = &mut turns.holder;
+        let (alive, had) = holder.alive;
+        if now - holder.since >= turns.length {
+            turns.length = (turns.length * 2).min(TURN_MAX_NS);
             self.hand_on(now, &cpu);
-        } else if now - turns.alive.0 >= ALIVE_NS {
-            let ran = cpu(turns.holder).map(|cpu| (cpu, cpu.saturating_sub(turns.alive.1)));
-            match ran {
-                Some((cpu, ran)) if turns.fault >= turns.alive.0 || ran * ALIVE_PART >= now - turns.alive.0 => {
-                    turns.alive = (now, cpu)
+        } else if now - alive >= ALIVE_NS {
+            match cpu(holder.tid) {
+                Some(has) if holder.fault >= alive || has.saturating_sub(had) * ALIVE_PART >= now - alive => {
+                    holder.alive = (now, has);
                 }
                 _ => self.hand_on(now, &cpu),
             }
         }
         let Phase::Turns(turns) = &mut self.phase else { unreachable!("turns are handed on, not ended") };
-        let hold = turns.holder != tid && now < turns.next;
+        let hold = turns.holder.tid != tid && now < turns.next;
         if !hold {
             turns.next = now + HOLD_NS;
             self.threads[at].hard += 1;
@@ -191,15 +205,14 @@ impl LoadControl {
         let turning = matches!(self.phase, Phase::Turns(_));
         let (mut ran, mut busy) = (0, 0);
         for t in self.threads.iter_mut().filter(|t| t.tid != 0) {
-            match cpu(t.tid) {
-                Some(_) if t.hard == 0 && !turning && t.tid != tid => *t = Thread::default(), // makes room for those that do
-                None => *t = Thread::default(),
-                Some(cpu) => {
-                    ran += cpu.saturating_sub(t.cpu);
-                    busy += (t.hard * WINDOW_NS >= HARD_MIN * elapsed) as u32;
-                    (t.cpu, t.hard) = (cpu, 0);
-                }
-            }
+            // who has ended, or does not fault, makes room for those that do
+            let Some(cpu) = cpu(t.tid).filter(|_| t.hard > 0 || turning || t.tid == tid) else {
+                *t = Thread::default();
+                continue;
+            };
+            ran += cpu.saturating_sub(t.cpu);
+            busy += (t.hard * WINDOW_NS >= HARD_MIN * elapsed) as u32;
+            (t.cpu, t.hard) = (cpu, 0);
         }
         let rate = ran * 1000 / elapsed;
         match &mut self.phase {
@@ -221,7 +234,7 @@ impl LoadControl {
                 turns.poor = if rate * 1000 >= turns.before * POOR { 0 } else { turns.poor + 1 };
                 let held = core::mem::replace(&mut turns.held, false);
                 if !held {
-                    self.end(); // the others have what they need, or are gone
+                    self.phase = FREE; // the others have what they need, or are gone
                 } else if turns.poor >= POOR_WINDOWS || !turns.paid && turns.windows >= TRIAL_WINDOWS {
                     self.not_before = now + self.backoff;
                     self.backoff = (self.backoff * 2).min(BACKOFF_MAX_NS);
@@ -233,19 +246,12 @@ impl LoadControl {
         }
     }
 
-    fn end(&mut self) {
-        self.phase = FREE;
-        self.turn = TURN_NS;
-    }
-
     fn begin(&mut self, now: u64, holder: u32, before: u64, cpu: &impl Fn(u32) -> Option<u64>) {
         self.turns += 1;
         self.phase = Phase::Turns(Turns {
             before,
-            holder,
-            since: now,
-            fault: now,
-            alive: (now, cpu(holder).unwrap_or(0)),
+            holder: Holder::new(now, holder, cpu),
+            length: TURN_NS,
             next: now,
             held: true,
             windows: 0,
@@ -257,14 +263,13 @@ impl LoadControl {
     /// The turn goes to who waits for it and has been without it for longest.
     fn hand_on(&mut self, now: u64, cpu: &impl Fn(u32) -> Option<u64>) {
         let Phase::Turns(turns) = &mut self.phase else { return };
-        if let Some(old) = self.threads.iter_mut().find(|t| t.tid == turns.holder) {
+        if let Some(old) = self.threads.iter_mut().find(|t| t.tid == turns.holder.tid) {
             old.turned = now;
         }
-        let waits = |t: &&Thread| t.tid != 0 && t.tid != turns.holder && now - t.held < WAITS_NS;
+        let waits = |t: &&Thread| t.tid != 0 && t.tid != turns.holder.tid && now - t.held < WAITS_NS;
         let Some(next) = self.threads.iter().filter(waits).min_by_key(|t| t.turned) else { return };
         self.turns += 1;
-        (turns.holder, turns.since, turns.fault) = (next.tid, now, now);
-        turns.alive = (now, cpu(next.tid).unwrap_or(0));
+        turns.holder = Holder::new(now, next.tid, cpu);
     }
 }
 
@@ -276,7 +281,7 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
-    /// Threads that fault every `gap` of their own time, on a clock of our own.
+    /// Threads that fault and run as they are told, on a clock of our own.
     struct Story {
         load: LoadControl,
         now: u64,
@@ -292,7 +297,7 @@ mod tests {
         /// A touch that has to be read. => returns whether it may
         fn touch(&mut self, tid: u32) -> bool {
             self.cpu.borrow_mut().entry(tid).or_default();
-            let held = self.load.hard_fault(self.now, tid, |tid| self.cpu.borrow().get(&tid).copied());
+            let held = self.load.hard_fault(tid, || self.now, |tid| self.cpu.borrow().get(&tid).copied());
             *self.read.entry(tid).or_default() += !held as u64;
             !held
         }
@@ -301,7 +306,7 @@ mod tests {
         }
         fn holder(&self) -> Option<u32> {
             match &self.load.phase {
-                Phase::Turns(t) => Some(t.holder),
+                Phase::Turns(t) => Some(t.holder.tid),
                 Phase::Free { .. } => None,
             }
         }

@@ -295,8 +295,8 @@ impl Machine {
             return Served::NoMemory; // to be tried again in a moment
         }
         let word = core.vm.page(page);
-        if tid != 0 && word.state() == State::PagedOut && !word.busy() {
-            let held = core.load.hard_fault(sys::now_ns(), tid, sys::thread_cpu_ns);
+        if word.state() == State::PagedOut && !word.busy() {
+            let held = core.load.hard_fault(tid, sys::now_ns, sys::thread_cpu_ns);
             self.status.counters.load_turns.set(core.load.turns());
             if held {
                 return Served::Held;

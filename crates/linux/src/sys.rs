@@ -178,10 +178,7 @@ pub fn read(fd: i32, buf: &mut [u8]) -> Result<usize, Errno> {
 /// The processor time that a thread of this process has had, in nanoseconds; `None` if it has ended.
 pub fn thread_cpu_ns(tid: u32) -> Option<u64> {
     const OF_A_THREAD: i32 = 6; // its own clock, as the scheduler counts (clock_getcpuclockid(3) makes the like for a process)
-    let mut t = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the kernel writes one timespec.
-    unsafe { sys!(libc::SYS_clock_gettime, !(tid as i32) << 3 | OF_A_THREAD, &raw mut t) }.ok()?;
-    Some(t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64)
+    clock_ns(!(tid as i32) << 3 | OF_A_THREAD)
 }
 
 /// Whether something can be read now. (Or the other side is gone.)
@@ -239,10 +236,15 @@ pub fn pidfd_open(pid: u32) -> Result<Fd, Errno> {
 
 /// CLOCK_MONOTONIC in nanoseconds.
 pub fn now_ns() -> u64 {
+    clock_ns(libc::CLOCK_MONOTONIC).unwrap_or(0)
+}
+
+/// A clock in nanoseconds; `None` if there is none of that number.
+fn clock_ns(clock: i32) -> Option<u64> {
     let mut t = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: `t` is writable.
-    let _ = unsafe { sys!(libc::SYS_clock_gettime, libc::CLOCK_MONOTONIC, &mut t as *mut _) };
-    t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
+    unsafe { sys!(libc::SYS_clock_gettime, clock, &raw mut t) }.ok()?;
+    Some(t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64)
 }
 
 /// Sleeps while `*word == expected`, until woken or `timeout_ns` has passed (`u64::MAX`: for ever).

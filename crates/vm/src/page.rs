@@ -198,6 +198,11 @@ impl PageWord {
         assert!(self.busy() && matches!(self.state(), State::Inactive | State::Clean), "not_restored: {self:?}");
         PageWord(self.0 & !(BUSY | WANTED))
     }
+    /// Whether it is being unmapped.
+    #[inline]
+    pub const fn parking(self) -> bool {
+        self.busy() && matches!(self.state(), State::Active)
+    }
     /// Active: it is being unmapped.
     #[inline]
     pub fn begin_park(self) -> Self {
@@ -207,13 +212,13 @@ impl PageWord {
     /// It is parked now.
     #[inline]
     pub fn parked(self) -> Self {
-        assert!(self.busy() && self.state() == State::Active, "parked: {self:?}");
+        assert!(self.parking(), "parked: {self:?}");
         self.with(State::Inactive, self.keep(FLAGS_OF_PLACE | READAHEAD), self.frame().0)
     }
     /// It could not be parked: mapped as before.
     #[inline]
     pub fn not_parked(self) -> Self {
-        assert!(self.busy() && self.state() == State::Active, "not_parked: {self:?}");
+        assert!(self.parking(), "not_parked: {self:?}");
         PageWord(self.0 & !(BUSY | WANTED))
     }
     /// Inactive: its content is being looked at and perhaps written.

@@ -1138,7 +1138,7 @@ impl<P: Pager> Vm<P> {
     /// [`Vm::park_done`], and whoever waits for it must be woken.
     pub fn is_parking(&self, page: PageId, frame: FrameId) -> bool {
         let word = self.table.get(page);
-        word.state() == State::Active && word.busy() && word.frame() == frame
+        word.parking() && word.frame() == frame
     }
 
     /// Returns whether waiting faults must be woken. => [`Vm::is_parking`]
@@ -1418,7 +1418,7 @@ impl<P: Pager> Vm<P> {
     fn release_one(&mut self, page: PageId, word: PageWord, parked: &mut impl FnMut(FrameId)) -> bool {
         if word.has_frame() {
             let frame = word.frame();
-            if word.busy() && word.state() == State::Active {
+            if word.parking() {
                 self.parking -= 1; // the daemon has it in a batch, and will see that it is gone
                 self.policy.remove(frame);
             } else if word.busy() {
@@ -1448,7 +1448,7 @@ impl<P: Pager> Vm<P> {
         while let Some(page) = self.table.next_present(at, end) {
             let mut word = self.table.get(page);
             let new = to.offset(page.index() - from.index());
-            if word.busy() && word.state() == State::Active {
+            if word.parking() {
                 self.parking -= 1; // the daemon has it in a batch by its old address: it stays mapped
                 self.list_again(word);
                 word = word.not_parked();
