@@ -190,6 +190,39 @@ fn pages_go_into_memory() {
     vm.check(1);
 }
 
+/// Another device has slots but refuses these pages (compressed memory does, if they do not compress), and that is no write error. So
+/// the walk offered them again and again and the swapoff never ended, though there was room in memory. (Seed 1250 of the simulation's
+/// `compressed-swapoff`.)
+#[test]
+fn pages_that_are_refused_elsewhere_go_into_memory() {
+    let mut vm = core(1000);
+    put(&mut vm, 0..6, 0, true);
+    vm.pager_mut().add_device(500, 0).expect("there is an entry");
+    let mut off = vm.swapoff_begin(OLD).expect("there is room");
+    let mut refused = 0;
+    let op = loop {
+        match next(&mut vm, &mut off) {
+            SwapoffStep::Move(run) => {
+                assert!(refused < 2, "the same again, for ever");
+                assert_eq!(arrived(&mut vm, &run, 0), 0b11_1111);
+                for i in 0..run.count {
+                    let to = vm.launder_slots(1, run.page(i)).expect("there is room").first;
+                    let content = ContentHash::of(run.page(i).index());
+                    assert!(!vm.swapoff_written(&run, i, to, (content, content), IoResult::NoSpace));
+                }
+                vm.swapoff_moved(run);
+                refused += 1;
+            }
+            SwapoffStep::PageIn(op) => break op,
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!((refused, op.count), (2, 6), "refused in the first pass and, since it had nothing to compare with, in the second");
+    end_read(&mut vm, &op, 0, Filled::Parked);
+    end(&mut vm, &mut off);
+    assert_eq!(vm.counters().write_errors.get(), 0);
+}
+
 /// A swapoff was cancelled while a run was being read, and its slot was given again, to the same page with a new content, before
 /// another swapoff began. What the first one had read was compared with the new content and the page was taken for lost. (Found by
 /// thinking, before there was a number on each leave.)

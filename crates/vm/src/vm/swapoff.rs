@@ -25,9 +25,10 @@
 //!
 //! **It ends.** The walk goes over all objects again and again, until nothing is stored on the device, no write to it is under way and no
 //! read from it. After the first pass only those writes, failed moves and pages that were renamed behind the walk are left; a pass
-//! that finds nothing to do answers `Wait`, and what it waits for is I/O, which ends. If the other devices fail, so that a whole pass
-//! moved nothing, the next one goes to memory; if that is full too it is `NoRoom`, and the machine gives up when it has heard that
-//! often enough without [`Pager::device_use`] getting less.
+//! that finds nothing to do answers `Wait`, and what it waits for is I/O, which ends. If a whole pass moved nothing of what it found (the
+//! other devices fail, or one of compressed memory has slots but refuses these pages: they do not compress, or it has no memory for
+//! them), the next one goes to memory; if that is full too it is `NoRoom`, and the machine gives up when it has heard that often enough
+//! without [`Pager::device_use`] getting less.
 //!
 //! **Fork.** The parent's slots that children may still read are frozen; giving them up only defers them, and they do not keep the device:
 //! the child has the file open itself, so the file lives as long as somebody reads it. In the child the device is an
@@ -51,11 +52,10 @@ pub struct Swapoff {
     at: PageId,
     /// Something was found in this pass.
     found: bool,
-    /// The last pass moved nothing, because the other devices failed: memory has to do.
+    /// The last pass moved nothing, because the other devices failed or refused what they got: memory has to do.
     to_memory: bool,
-    /// Pages stored on the device, and writes that had failed, when this pass began.
+    /// Pages stored on the device when this pass began.
     left: u64,
-    errors: u64,
     pages: u64,
 }
 
@@ -182,7 +182,6 @@ impl<P: Pager> Vm<P> {
             found: false,
             to_memory: false,
             left: u64::MAX,
-            errors: 0,
             pages: stored,
         })
     }
@@ -270,9 +269,8 @@ impl<P: Pager> Vm<P> {
             return SwapoffStep::Wait; // or the same pages would be moved twice
         }
         off.at = PageId::new(ObjectId(0), 0);
-        let errors = self.counters.write_errors.get();
-        off.to_memory = off.found && off.left == used.stored && off.errors != errors;
-        (off.left, off.errors) = (used.stored, errors);
+        off.to_memory = off.found && off.left == used.stored;
+        off.left = used.stored;
         if used.stored > 0 && core::mem::take(&mut off.found) { SwapoffStep::Again } else { SwapoffStep::Wait }
     }
 
