@@ -451,6 +451,37 @@ fn a_swapoff_loses_only_what_cannot_be_read() {
     fs::remove_dir_all(&dir).expect("cleanup");
 }
 
+/// A device that takes no more writes is emptied unasked, beside reads that go well, and nothing is lost.
+#[test]
+fn a_failing_device_is_emptied() {
+    if !able() {
+        return;
+    }
+    let dir = place("retired");
+    let (swap, other) = (swap(&dir), dir.join("other"));
+    fs::create_dir_all(&other).expect("temp dir");
+    for engine in ["io_uring", "psync"] {
+        let (first, second) = (format!("file:{swap},prio=9"), format!("file:{},prio=1", other.display()));
+        let options = ["--memory", "16M", "--engine", engine, "--swap", &first, "--swap", &second];
+        let mut pages = Pages::start(&dir, "retired", 64, &options, "write=40,write_device=1");
+        let swaps = |pages: &Pages| {
+            let output = Command::new(overspill()).args(["swaps", &pages.name, "--json"]).output().expect("overspill runs");
+            String::from_utf8(output.stdout).expect("UTF-8")
+        };
+        let until = Instant::now() + Duration::from_secs(60);
+        while swaps(&pages).lines().count() > 1 {
+            pages.ask("check");
+            assert!(Instant::now() < until, "{engine}: {}", swaps(&pages));
+        }
+        let (stat, left) = (pages.json("stat"), swaps(&pages));
+        assert!(stat["write_errors"].as_u64() > Some(0), "{engine}: {stat}");
+        assert_eq!(stat["read_errors"], 0, "{engine}: {stat}");
+        assert!(left.contains(other.to_str().expect("UTF-8")), "{engine}: {left}");
+        pages.end();
+    }
+    fs::remove_dir_all(&dir).expect("cleanup");
+}
+
 /// Forked children could not be asked for anything: their status block was not sealed, and who reads it insists on that.
 #[test]
 fn a_forked_child_has_devices_of_its_own() {

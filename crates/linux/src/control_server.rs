@@ -18,7 +18,6 @@ use core::fmt::Write;
 use core::mem::size_of;
 use core::sync::atomic::{AtomicU32, Ordering::*};
 use overspill_vm::policy::SpecError;
-use overspill_vm::types::DeviceId;
 
 /// Clients at a time.
 const CLIENTS_MAX: usize = 8;
@@ -156,13 +155,7 @@ pub fn serve(machine: &Machine, engine: Engine, listener: &Listener) {
 
 /// A swapoff of a device that has failed too often, as if somebody had asked for it. If there is no room for its pages they stay.
 fn failed_device(machine: &Machine, engine: Engine) -> Option<Job> {
-    let retired = machine.retired.load(Relaxed);
-    if retired == 0 {
-        return None;
-    }
-    let device = retired.trailing_zeros();
-    machine.retired.fetch_and(!(1 << device), Relaxed);
-    let worker = Worker::new(machine, engine, DeviceId(device as u16)).ok()?;
+    let worker = Worker::new(machine, engine, machine.take_retired()?).ok()?;
     Some(Job { client: None, worker, told: 0 })
 }
 

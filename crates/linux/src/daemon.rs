@@ -553,9 +553,8 @@ impl Daemon {
                 let map = machine.map.read();
                 let mut core = machine.core.lock();
                 core.vm.launder_issued(n as u32);
-                machine.locate(&map, &core, run.first)
+                machine.locate_write(&map, &core, run.first)
             };
-            let fd = if machine.inject.write() { -1 } else { fd };
             self.in_flight += 1;
             // SAFETY: the vectors lie in `self.writes`, which never moves its elements; the places are held until the completion.
             unsafe { self.io.write(fd, &w.iov[..vectors], offset, TOKEN_OTHER + slot as u64) };

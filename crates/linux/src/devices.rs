@@ -202,6 +202,7 @@ pub fn remove(machine: &Machine, device: DeviceId) {
     };
     note_capacity(machine, capacity);
     machine.status.counters.swap_used_bytes.set(used * PAGE_SIZE as u64);
+    machine.forget_retired(device); // its number may be another's soon
     drop(map);
     drop((files, pool)); // the end of a long file takes its time, and needs no lock
     machine.arrived();

@@ -32,7 +32,7 @@ use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering::*};
 use overspill_swap::SwapPager;
 use overspill_vm::page::State;
 use overspill_vm::status::{Outcome, Status};
-use overspill_vm::types::{FrameId, PAGE_SHIFT, PAGE_SIZE, PageId, Slot};
+use overspill_vm::types::{DeviceId, FrameId, PAGE_SHIFT, PAGE_SIZE, PageId, Slot};
 use overspill_vm::{Fault, Filled, PageIn, Vm};
 use std::sync::Arc;
 
@@ -118,6 +118,8 @@ pub struct Inject {
     pub bad_page: u64,
     /// Fail writes after this many, with EIO; 0: never.
     pub write_after: u64,
+    /// Only writes to this device, counted from 1; 0: to any.
+    pub write_device: u64,
     /// Flip a bit in pages read after this many; 0: never.
     pub flip_after: u64,
     /// Hold the ends of writes back for [`STALL_NS`] once, after this many; 0: never.
@@ -135,7 +137,7 @@ pub struct Inject {
 }
 
 impl Inject {
-    /// From `read=N,read_every=N,bad_page=N,write=N,flip=N,stall=N,panic=N,swapoff_pages=N`.
+    /// From `read=N,read_every=N,bad_page=N,write=N,write_device=N,flip=N,stall=N,panic=N,swapoff_pages=N`.
     pub fn parse(text: &str) -> Inject {
         let mut inject = Inject::default();
         for part in text.split(',') {
@@ -146,6 +148,7 @@ impl Inject {
                 "read_every" => inject.read_every = n,
                 "bad_page" => inject.bad_page = n,
                 "write" => inject.write_after = n,
+                "write_device" => inject.write_device = n,
                 "flip" => inject.flip_after = n,
                 "stall" => inject.stall_after = n,
                 "panic" => inject.panic_after = n,
@@ -176,10 +179,11 @@ impl Inject {
         let due = self.read_after != 0 && done >= self.read_after;
         if due || self.bad_page != 0 && pages.contains(&self.bad_page) { -1 } else { fd }
     }
-    /// Whether this write is to fail.
-    pub fn write(&self) -> bool {
+    /// Whether this write to `device` is to fail.
+    fn write(&self, device: DeviceId) -> bool {
         let done = self.writes.fetch_add(1, Relaxed);
-        self.write_after != 0 && done >= self.write_after
+        let there = self.write_device == 0 || self.write_device == u64::from(device.0) + 1;
+        self.write_after != 0 && done >= self.write_after && there
     }
     /// Whether the device is to look as if it were busy with something else.
     pub fn stalled(&self) -> bool {
@@ -239,7 +243,7 @@ pub struct Machine {
     pub duty: Duty,
     /// Pages of buffers that a swapoff has charged to the budget. A forked child has no swapoff.
     pub swapoff_charge: AtomicU32,
-    /// Devices that failed too often, by number: what is on them should go elsewhere.
+    /// Devices that failed too often, by number: what is on them should go elsewhere ([`Machine::take_retired`]).
     pub retired: AtomicU32,
     /// Where page references are recorded, if they are.
     pub record: Option<Recorder>,
@@ -500,6 +504,43 @@ impl Machine {
         let location = core.vm.pager().locate(slot);
         let files = map.files[location.device.0 as usize].as_ref().expect("a device has files");
         (files.get(location.file).raw(), location.offset)
+    }
+
+    /// The same for a write, which may be one that is to fail: then the descriptor is none.
+    pub fn locate_write(&self, map: &Space, core: &Core, slot: Slot) -> (i32, u64) {
+        let (fd, offset) = self.locate(map, core, slot);
+        let fails = self.inject.write(core.vm.pager().device_of(slot).0);
+        (if fails { -1 } else { fd }, offset)
+    }
+
+    /// A device has failed too often.
+    pub fn retire(&self, device: DeviceId) {
+        self.retired.fetch_or(1 << device.0, Relaxed);
+        futex_wake(&self.retired, i32::MAX as u32);
+    }
+
+    /// Nobody is to be told of it any more.
+    pub fn forget_retired(&self, device: DeviceId) {
+        self.retired.fetch_and(!(1 << device.0), Relaxed);
+    }
+
+    /// A device that has failed too often and that nobody has been told of, for whoever swaps it off.
+    pub fn take_retired(&self) -> Option<DeviceId> {
+        let device = self.retired.load(Relaxed).trailing_zeros() as usize;
+        let device = (device < DEVICES_MAX).then_some(DeviceId(device as u16))?;
+        self.forget_retired(device);
+        Some(device)
+    }
+
+    /// Waits until there may be such a device, or the pager shuts down.
+    pub fn await_retired(&self) {
+        futex_wait(&self.retired, 0, 3_600_000_000_000);
+    }
+
+    /// Nobody waits for such devices any more.
+    pub fn end_await_retired(&self) {
+        self.retired.fetch_or(1 << 31, Relaxed);
+        futex_wake(&self.retired, i32::MAX as u32);
     }
 
     /// Stops the program: the message is left for `overspill run`, and written to standard error if nobody supervises.

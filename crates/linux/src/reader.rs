@@ -7,7 +7,6 @@ use crate::io::{Done, Engine, Io};
 use crate::machine::{Core, Machine, Space};
 use crate::park::ParkPlace;
 use crate::sys::{self, Errno};
-use core::sync::atomic::Ordering::Relaxed;
 use overspill_store::{PageBytes, checksum};
 use overspill_swap::device_stats;
 use overspill_vm::pager::{IoResult, Pager as _};
@@ -236,7 +235,7 @@ pub fn count_io(machine: &Machine, core: &mut Core, slot: Slot, write: bool, pag
         ok: no_space || bytes == (pages as u64) << PAGE_SHIFT,
     };
     if core.vm.pager_mut().io_ended(device, io) {
-        machine.retired.fetch_or(1 << device.0, Relaxed);
+        machine.retire(device);
     }
 }
 

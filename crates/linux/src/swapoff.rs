@@ -472,9 +472,8 @@ impl Worker {
             let map = machine.map.read();
             let mut core = machine.core.lock();
             core.vm.launder_issued(slots.count);
-            machine.locate(&map, &core, slots.first)
+            machine.locate_write(&map, &core, slots.first)
         };
-        let fd = if machine.inject.write() { -1 } else { fd };
         self.flights[flight] = Flight::Write { run, since: sys::now_ns(), left: rest, slot: slots.first, pages };
         self.in_flight += 1;
         self.progress.writes += 1;

@@ -156,10 +156,9 @@ impl WriteBack {
             return false;
         }
         core.vm.launder_issued(flight.count as u32);
-        let (fd, offset) = machine.locate(&map, &core, run.first);
+        let (fd, offset) = machine.locate_write(&map, &core, run.first);
         drop(core);
         drop(map);
-        let fd = if machine.inject.write() { -1 } else { fd };
         (flight.slot, flight.since, flight.busy) = (run.first, sys::now_ns(), true);
         flight.iov = IoVec { base: buffer, len: flight.count << PAGE_SHIFT };
         // SAFETY: the vector lies in `self.flights`, which never moves its elements; the buffer is this flight's until the completion.

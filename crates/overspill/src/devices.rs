@@ -10,10 +10,12 @@ use overspill_linux::device_spec::{DeviceSpec, Place};
 use overspill_linux::devices::{self, Backing};
 use overspill_linux::setup;
 use overspill_linux::swap_file::SwapFiles;
-use overspill_linux::swapoff::{State, Worker};
+use overspill_linux::swapoff::{BeginError, State, Worker};
+use overspill_vm::types::DeviceId;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
-use std::sync::TryLockError;
+use std::sync::atomic::Ordering::*;
+use std::sync::{PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
 /// How often whoever waits for a swapoff is told how far it is.
@@ -31,7 +33,12 @@ struct Running<'a> {
     worker: Option<Worker>,
 }
 
-impl Running<'_> {
+impl<'a> Running<'a> {
+    fn begin(shared: &'a Shared, device: DeviceId) -> Result<Running<'a>, BeginError> {
+        let _quiet = Quiet::new();
+        Ok(Running { shared, worker: Some(Worker::new(&shared.machine, shared.engine, device)?) })
+    }
+
     fn step(&mut self) -> State {
         let worker = self.worker.as_mut().expect("only a drop ends it");
         let state = {
@@ -55,6 +62,21 @@ impl Drop for Running<'_> {
         let _quiet = Quiet::new();
         if let Some(worker) = self.worker.take() {
             worker.end(&self.shared.machine);
+        }
+    }
+}
+
+/// Empties devices that have failed too often, until the pager shuts down. What finds no room stays: it can be read, perhaps.
+pub fn empty_failing(shared: &Shared) {
+    let machine = &shared.machine;
+    let ends = || machine.quit.load(Acquire);
+    while !ends() {
+        machine.await_retired();
+        let _turn = shared.swapoff.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(device) = machine.take_retired()
+            && let Ok(mut running) = Running::begin(shared, device)
+        {
+            while running.step() == State::Busy && !ends() {}
         }
     }
 }
@@ -120,17 +142,17 @@ impl Pager {
         let shared = self.here()?;
         let (machine, name) = (&shared.machine, name.as_ref());
         let fail = |why: &dyn std::fmt::Display| Error::Device(format!("{}: {why}", name.display()));
-        let _turn = match self.0.swapoff.try_lock() {
+        let _turn = match shared.swapoff.try_lock() {
             Ok(turn) => turn,
             Err(TryLockError::Poisoned(turn)) => turn.into_inner(),
             Err(TryLockError::WouldBlock) => return Err(fail(&"another swapoff is under way; try again when it has ended")),
         };
-        let worker = {
+        let device = {
             let _quiet = Quiet::new();
-            devices::find(machine, name.as_bytes()).map(|device| Worker::new(machine, shared.engine, device))
+            devices::find(machine, name.as_bytes())
         };
-        let worker = worker.ok_or_else(|| fail(&"the pager has no such swap device; `Pager::swaps` has those there are"))?;
-        let mut running = Running { shared, worker: Some(worker.map_err(|why| fail(&why))?) };
+        let device = device.ok_or_else(|| fail(&"the pager has no such swap device; `Pager::swaps` has those there are"))?;
+        let mut running = Running::begin(shared, device).map_err(|why| fail(&why))?;
         let mut told = Instant::now();
         loop {
             match running.step() {

@@ -205,13 +205,14 @@ impl Builder {
             cluster_pages,
             engine,
             manual,
+            swapoff: Mutex::new(()),
             quit,
             _status: block,
         });
         fault::prepare(delivery == Delivery::InThread)?;
         // SAFETY: behind an Arc, which `Owner` holds until its drop has called `leave`.
         let place = unsafe { fault::enter(Arc::as_ptr(&shared)) }.ok_or(Error::TooManyPagers)?;
-        let owner = Owner { shared, place, threads: Vec::new(), regions: Mutex::new(regions), swapoff: Mutex::new(()) };
+        let owner = Owner { shared, place, threads: Vec::new(), regions: Mutex::new(regions) };
         let owner = if self.manual_daemon { owner } else { owner.start(engine, cluster_pages, &cpus)? };
         status.outcome.store(Outcome::Running as u32, Release);
         Ok(Pager(Arc::new(owner)))
@@ -249,6 +250,8 @@ pub struct Shared {
     /// Resolved.
     pub engine: Engine,
     pub manual: Option<lock::Mutex<Daemon>>,
+    /// Held by whoever takes a device away.
+    pub swapoff: Mutex<()>,
     quit: Fd,
     /// After the machine, which has references into it.
     _status: StatusFile,
@@ -277,8 +280,6 @@ pub struct Owner {
     place: usize,
     threads: Vec<JoinHandle<()>>,
     regions: Mutex<Regions>,
-    /// Held by whoever takes a device away.
-    pub swapoff: Mutex<()>,
 }
 
 type Ready = Sender<Result<(), Errno>>;
@@ -289,6 +290,11 @@ impl Owner {
         self.spawn("overspill-daemon", &ready, move |shared, up| threads::daemon(&shared.machine, engine, up))?;
         self.spawn("overspill-reader", &ready, move |shared, up| {
             reads::run(&shared.machine, &shared.queue, engine, cluster_pages, up)
+        })?;
+        self.spawn("overspill-retire", &ready, |shared, up| {
+            up();
+            devices::empty_failing(shared);
+            Ok(())
         })?;
         for &cpu in cpus {
             let cpu = (cpus.len() > 1).then_some(cpu);
@@ -349,6 +355,7 @@ impl Drop for Owner {
         machine.daemon_bell.fetch_add(1, SeqCst);
         futex_wake(&machine.daemon_bell, 1);
         self.shared.queue.wake();
+        machine.end_await_retired();
         reads::ring(&self.shared.quit);
         for thread in self.threads.drain(..) {
             let _ = thread.join();

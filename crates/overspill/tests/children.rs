@@ -3,10 +3,11 @@
 mod common;
 
 use common::*;
-use overspill::{Delivery, Error, Pager, Region};
+use overspill::{Delivery, DeviceSpec, Error, Pager, Region};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Command, Output};
 use std::sync::atomic::{AtomicUsize, Ordering::*};
+use std::time::{Duration, Instant};
 
 fn pager(name: &str) -> Pager {
     let delivery = if name.ends_with("threads") { Delivery::Threads } else { Delivery::InThread };
@@ -117,6 +118,27 @@ fn case(name: &str) {
         Some("full") => {
             fill(&mut region);
             println!("memory and swap had room for all");
+        }
+        Some("retired") => {
+            // writes to the first device fail before long: it is emptied by itself, while everything else goes on
+            let spare = std::env::temp_dir().join(format!("overspill-spare-{}", std::process::id()));
+            std::fs::create_dir(&spare).expect("a directory");
+            pager.swap_on(DeviceSpec::file(&spare)).expect("a second device");
+            assert_eq!(pager.swaps().len(), 2);
+            let until = Instant::now() + Duration::from_secs(60);
+            while pager.swaps().len() == 2 {
+                fill(&mut region);
+                sum(&region);
+                assert!(Instant::now() < until, "{:?}", pager.swaps());
+            }
+            let left = &pager.swaps()[0];
+            assert!(left.name == spare.as_os_str().as_encoded_bytes() && left.figures.used_bytes > 0, "{left:?}");
+            sum(&region);
+            assert!(pager.counters().write_errors.get() > 0);
+            pager.check();
+            drop((region, pager));
+            std::fs::remove_dir(&spare).expect("nothing is in it");
+            println!("the failing device is gone");
         }
         Some("fork") => {
             fill(&mut region);
@@ -234,6 +256,7 @@ fn main() {
         ends_by(&format!("full-{delivery}"), "", libc::SIGKILL);
         says(&format!("plain-{delivery}"), "", None, "all is well as user");
         says(&format!("fork-{delivery}"), "", None, "all is well");
+        says(&format!("retired-{delivery}"), "write=40,write_device=1", None, "the failing device is gone");
     }
     says("many-inthread", "", None, "63 pagers beside the first");
     says("embedder-inthread", "read=100", None, "the embedder saw it");

@@ -79,6 +79,9 @@ pub struct Transfers {
     pub bytes: u64,
     /// Operations that failed.
     pub errors: u64,
+    /// Those that failed since the last that succeeded. (Kept apart for reads and writes: a device that takes no more writes may be read
+    /// for long.)
+    pub errors_in_a_row: u32,
     /// How long the operations took.
     pub latency: Latency,
 }
@@ -105,24 +108,23 @@ pub struct DeviceStats {
     pub reads: Transfers,
     /// Writes.
     pub writes: Transfers,
-    /// Failed operations since the last that succeeded.
-    pub errors_in_a_row: u32,
 }
 
 impl DeviceStats {
-    /// Counts an operation.
-    pub(crate) fn count(&mut self, io: Io) {
+    /// Counts an operation. => how many of its direction have failed in a row
+    pub(crate) fn count(&mut self, io: Io) -> u32 {
         let transfers = if io.write { &mut self.writes } else { &mut self.reads };
         transfers.ops += 1;
         transfers.latency.record(io.ns);
         if io.ok {
             transfers.pages += u64::from(io.pages);
             transfers.bytes += io.bytes;
-            self.errors_in_a_row = 0;
+            transfers.errors_in_a_row = 0;
         } else {
             transfers.errors += 1;
-            self.errors_in_a_row += 1;
+            transfers.errors_in_a_row += 1;
         }
+        transfers.errors_in_a_row
     }
 }
 

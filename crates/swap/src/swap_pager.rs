@@ -111,7 +111,7 @@ const _: () = assert!(GROW_SLOTS >= RUN_MAX, "one step of growth must do for any
 pub const BLOCK_SLOTS: u32 = RUN_MAX;
 /// A run that is asked for is no longer: the longest cluster.
 const WANT_MAX: u32 = 128;
-/// A device is retired after so many failed operations in a row, if there is another.
+/// A device is retired after so many failed reads, or writes, in a row, if there is another.
 pub const ERRORS_MAX: u32 = 8;
 /// As long as a lower priority has a run of so many slots, no shorter ones are taken on a higher.
 const SHORT_RUN: u32 = 16;
@@ -1215,7 +1215,7 @@ impl SwapPager {
         self.devices.get(device).map(|d| &d.stats)
     }
 
-    /// Counts an operation. Returns `true` if its failure was one too many ([`ERRORS_MAX`] in a row): the device is retired and should be
+    /// Counts an operation. Returns `true` if its failure was one too many ([`ERRORS_MAX`] reads or writes in a row): the device is retired and should be
     /// swapped off. The last device that is written is never retired, since nothing would be better.
     ///
     /// # Panics
@@ -1223,8 +1223,7 @@ impl SwapPager {
     pub fn io_ended(&mut self, device: DeviceId, io: Io) -> bool {
         let others = self.devices.in_use().filter(|d| d.gives()).count();
         let it = self.devices.get_mut(device).expect("there is such a device");
-        it.stats.count(io);
-        let retire = it.stats.errors_in_a_row >= ERRORS_MAX && !it.retired && others > u32::from(it.gives()) as usize;
+        let retire = it.stats.count(io) >= ERRORS_MAX && !it.retired && others > u32::from(it.gives()) as usize;
         if retire {
             it.retired = true;
             self.devices.changed();
@@ -1751,7 +1750,10 @@ mod tests {
             (0..ERRORS_MAX - 1).for_each(|_| assert!(!pager.io_ended(second, io(false))));
             assert!(!pager.io_ended(second, io(true)));
         }
+        let read = |ok| Io { write: false, ..io(ok) };
+        (0..ERRORS_MAX - 1).for_each(|_| assert!(!pager.io_ended(second, read(false))));
         (0..ERRORS_MAX - 1).for_each(|_| assert!(!pager.io_ended(second, io(false))));
+        assert!(!pager.io_ended(second, read(true)), "it can still be read");
         assert!(pager.io_ended(second, io(false)));
         assert_eq!(pager.status(second).unwrap().state, DeviceState::Retired);
         let slot = store(&mut pager, page(0, 0), 1);
