@@ -72,6 +72,11 @@ impl<const K: usize, const W: usize> Lists<K, W> {
     pub fn word_mut(&mut self, node: u32, i: usize) -> &mut u32 {
         &mut self.entries[Self::at(node)][2 + i]
     }
+    /// Two words that are the user's while the node is on no list (they are its links then). Zero before it goes on one.
+    #[inline]
+    pub fn idle_words(&mut self, node: u32) -> &mut [u32; 2] {
+        self.entries[Self::at(node)].first_chunk_mut().expect("an entry has its two links")
+    }
     /// Begins to bring the node's entry into the cache.
     #[inline]
     pub fn prefetch(&self, node: u32) {

@@ -296,21 +296,25 @@ impl On {
 struct Frames {
     page: Vec<PageId>,
     on: Vec<On>,
-    /// Which read the frame was last taken for: tells a page that is being read from one that was released, and perhaps reused, since.
-    read: Vec<u32>,
-    /// When its page was evicted, by the count of evictions; 0: not known. From the beginning of its read to its end.
-    evicted: Vec<u32>,
-    /// Next free frame plus one.
-    next_free: Vec<u32>,
+    /// The queues that they are on. The idle words of a frame that is on none:
+    /// - free: the next free frame plus one, 0
+    /// - being read into: `READ`, `EVICTED`
+    /// - else: 0, 0
+    queues: Lists<3>,
     free: u32,
     fresh: u32,
 }
+
+/// Which read the frame was taken for: tells a page that is being read from one that was released, and perhaps reused, since.
+const READ: usize = 0;
+/// When its page was evicted, by the count of evictions; 0: not known.
+const EVICTED: usize = 1;
 
 impl Frames {
     fn take(&mut self, page: PageId) -> Option<FrameId> {
         let n = match self.free.checked_sub(1) {
             Some(n) => {
-                self.free = self.next_free[n as usize];
+                self.free = core::mem::take(self.queues.idle_words(n))[0];
                 n
             }
             None if (self.fresh as usize) < self.page.len() => {
@@ -322,9 +326,13 @@ impl Frames {
         self.page[n as usize] = page;
         Some(FrameId(n))
     }
+    /// What was read has arrived. => when its page was evicted
+    fn end_read(&mut self, frame: FrameId) -> u32 {
+        core::mem::take(self.queues.idle_words(frame.0))[EVICTED]
+    }
     fn give(&mut self, frame: FrameId) {
         assert_eq!(self.on[frame.at()], On::Nothing);
-        self.next_free[frame.at()] = self.free;
+        *self.queues.idle_words(frame.0) = [self.free, 0];
         self.free = frame.0 + 1;
     }
 }
@@ -335,7 +343,6 @@ pub struct Vm<P: Pager> {
     counters: &'static Counters,
     table: PageTable,
     frames: Frames,
-    queues: Lists<3>,
     policy: Box<dyn LivePolicy>,
     pager: P,
     reads: Streams,
@@ -385,13 +392,10 @@ impl<P: Pager> Vm<P> {
             frames: Frames {
                 page: vec![PageId::from_raw(0); frames],
                 on: vec![On::Nothing; frames],
-                read: vec![0; frames],
-                evicted: vec![0; frames],
-                next_free: vec![0; frames],
+                queues: Lists::new(frames),
                 free: 0,
                 fresh: 0,
             },
-            queues: Lists::new(frames),
             policy,
             pager,
             reads: Streams::new(8, config.readahead_pages_max.min(CLUSTER_PAGES_MAX as u32)),
@@ -432,7 +436,6 @@ impl<P: Pager> Vm<P> {
             counters,
             table: self.table.clone(),
             frames: self.frames.clone(),
-            queues: self.queues.clone(),
             policy: self.policy.clone_box(),
             pager: self.pager.clone(),
             reads: self.reads.clone(),
@@ -529,7 +532,7 @@ impl<P: Pager> Vm<P> {
     }
     /// Bytes of the core's and the pager's tables; also sets the counter.
     pub fn metadata_bytes(&self) -> u64 {
-        let per_frame = 8 + 1 + 4 + 4 + 4 + 8 + self.policy.frame_bytes();
+        let per_frame = 8 + 1 + 8 + self.policy.frame_bytes();
         let bytes = self.table.bytes() + self.frames.fresh as u64 * per_frame + self.pager.metadata_bytes();
         self.counters.metadata_bytes.set(bytes);
         bytes
@@ -577,7 +580,7 @@ impl<P: Pager> Vm<P> {
     }
     /// Pages on trial, being laundered, and clean.
     pub fn queue_lengths(&self) -> (u32, u32, u32) {
-        (self.queues.len(TRIAL), self.queues.len(LAUNDRY), self.queues.len(CLEAN))
+        (self.frames.queues.len(TRIAL), self.frames.queues.len(LAUNDRY), self.frames.queues.len(CLEAN))
     }
     #[inline]
     fn decide(&mut self, d: Decision) {
@@ -601,12 +604,12 @@ impl<P: Pager> Vm<P> {
         assert_eq!(self.frames.on[frame.at()], On::Nothing);
         self.frames.on[frame.at()] = on;
         if let Some(queue) = on.queue() {
-            self.queues.push_back(queue, frame.0);
+            self.frames.queues.push_back(queue, frame.0);
         }
     }
     fn dequeue(&mut self, frame: FrameId) {
         if let Some(queue) = core::mem::replace(&mut self.frames.on[frame.at()], On::Nothing).queue() {
-            self.queues.remove(queue, frame.0);
+            self.frames.queues.remove(queue, frame.0);
         }
     }
 
@@ -649,9 +652,9 @@ impl<P: Pager> Vm<P> {
 
     // ---- the policy's lists ----
 
-    /// How many evictions ago the page was evicted that was read into `frame`. Counts it.
+    /// Ends the reading into `frame`: how many evictions ago its page was evicted. Counts it.
     fn refault_distance(&mut self, frame: FrameId) -> Option<u32> {
-        let evicted = core::mem::take(&mut self.frames.evicted[frame.at()]);
+        let evicted = self.frames.end_read(frame);
         if evicted == 0 {
             return None;
         }
@@ -819,8 +822,7 @@ impl<P: Pager> Vm<P> {
                 continue;
             }
             let Some(frame) = self.take_frame(p) else { break };
-            self.frames.read[frame.at()] = self.read;
-            self.frames.evicted[frame.at()] = word.evicted_at();
+            *self.frames.queues.idle_words(frame.0) = [self.read, word.evicted_at()];
             self.table.set(p, word.begin_fill(frame, !(touched && i == 0)));
             wanted |= 1 << i;
             taken += 1;
@@ -947,7 +949,8 @@ impl<P: Pager> Vm<P> {
         for i in 0..op.count {
             let page = op.page(i);
             let word = self.table.get(page);
-            let still_wanted = word.busy() && word.state() == State::PagedOut && self.frames.read[word.frame().at()] == op.read;
+            let still_wanted =
+                word.busy() && word.state() == State::PagedOut && self.frames.queues.idle_words(word.frame().0)[READ] == op.read;
             if !still_wanted {
                 places[i as usize] = Place::Discard;
                 continue;
@@ -1012,11 +1015,13 @@ impl<P: Pager> Vm<P> {
             Filled::Parked if self.pager.is_unwelcome(page) => {
                 self.pager.release(page);
                 self.table.set(page, word.arrived_unstored());
+                self.frames.end_read(frame);
                 self.policy.arrived_parked(frame, page);
                 self.enqueue(frame, On::Trial);
             }
             Filled::Parked => {
                 self.table.set(page, word.arrived_parked(true));
+                self.frames.end_read(frame);
                 self.policy.arrived_parked(frame, page);
                 self.enqueue(frame, On::Clean);
             }
@@ -1080,15 +1085,15 @@ impl<P: Pager> Vm<P> {
         if short == 0 {
             return Demand { park: beyond, ..Demand::default() };
         }
-        let reclaim = short.min(self.queues.len(CLEAN));
-        let mut launder = (short - reclaim).saturating_sub(self.laundering).min(self.queues.len(TRIAL));
+        let reclaim = short.min(self.frames.queues.len(CLEAN));
+        let mut launder = (short - reclaim).saturating_sub(self.laundering).min(self.frames.queues.len(TRIAL));
         if self.space_short && self.laundering > 0 {
             launder = 0;
         }
-        if self.queues.len(TRIAL) + self.laundering < trial_target && available > self.free_low() / 2 && self.listed > 0 {
+        if self.frames.queues.len(TRIAL) + self.laundering < trial_target && available > self.free_low() / 2 && self.listed > 0 {
             launder = 0; // first let the trial have its length, or it would be none
         }
-        let after = self.queues.len(TRIAL) - launder;
+        let after = self.frames.queues.len(TRIAL) - launder;
         let park = (trial_target.max(short - reclaim)).saturating_sub(after + self.laundering).max(beyond).min(self.listed);
         Demand { reclaim, launder, park }
     }
@@ -1184,10 +1189,10 @@ impl<P: Pager> Vm<P> {
     pub fn launder_batch(&mut self, most: u32, out: &mut Vec<Member>) {
         out.clear();
         let most = (most as usize).min(out.capacity());
-        let mut turns = self.queues.len(TRIAL);
+        let mut turns = self.frames.queues.len(TRIAL);
         while out.len() < most && turns > 0 {
             turns -= 1;
-            let Some(frame) = self.queues.front(TRIAL).map(FrameId) else { break };
+            let Some(frame) = self.frames.queues.front(TRIAL).map(FrameId) else { break };
             self.dequeue(frame);
             let page = self.frames.page[frame.at()];
             let word = self.table.get(page);
@@ -1336,7 +1341,7 @@ impl<P: Pager> Vm<P> {
         out.clear();
         let most = (most as usize).min(out.capacity());
         while out.len() < most {
-            let Some(frame) = self.queues.front(CLEAN).map(FrameId) else { break };
+            let Some(frame) = self.frames.queues.front(CLEAN).map(FrameId) else { break };
             self.dequeue(frame);
             let page = self.frames.page[frame.at()];
             let word = self.table.get(page);
@@ -1361,9 +1366,9 @@ impl<P: Pager> Vm<P> {
     /// Whether nothing can be evicted however long one waits: no page listed, on trial, clean or being written.
     pub fn nothing_to_evict(&self) -> bool {
         self.listed == 0
-            && self.queues.is_empty(TRIAL)
-            && self.queues.is_empty(LAUNDRY)
-            && self.queues.is_empty(CLEAN)
+            && self.frames.queues.is_empty(TRIAL)
+            && self.frames.queues.is_empty(LAUNDRY)
+            && self.frames.queues.is_empty(CLEAN)
             && self.laundering == 0
     }
     /// Whether no read, no write and no batch to be unmapped is under way: what a fork waits for. (The machine's locks see to the rest.)

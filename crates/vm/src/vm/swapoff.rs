@@ -322,7 +322,7 @@ impl<P: Pager> Vm<P> {
             }
             let Some(frame) = self.take_frame(page) else { break };
             left -= 1;
-            self.frames.read[frame.at()] = self.read;
+            *self.frames.queues.idle_words(frame.0) = [self.read, 0];
             self.table.set(page, self.table.get(page).begin_fill(frame, false));
             wants |= 1 << i;
             taken += 1;
