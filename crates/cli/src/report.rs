@@ -65,6 +65,9 @@ pub fn of_process(seen: &Snapshot, age: Option<Duration>) -> String {
     if !seen.message.is_empty() {
         let _ = writeln!(text, "  {:<10} {}", "message", seen.message);
     }
+    if !seen.loss.is_empty() {
+        let _ = writeln!(text, "  {:<10} {}", "lost", seen.loss);
+    }
     text + &rows(seen)
 }
 
@@ -219,6 +222,7 @@ pub fn json(seen: &Snapshot) -> Map<String, Value> {
     map.insert("engine".into(), seen.engine.as_str().into());
     map.insert("swap".into(), seen.swap.as_str().into());
     map.insert("message".into(), seen.message.as_str().into());
+    map.insert("first_loss".into(), seen.loss.as_str().into());
     for (info, value) in &seen.counters {
         map.insert(info.name.into(), (*value).into());
     }

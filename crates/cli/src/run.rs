@@ -125,6 +125,9 @@ pub fn run_with(args: &RunArgs, recording: Option<&Recording>) -> Result<u8, Fai
     } else if agent.is_some() && seen.outcome == Some(Outcome::NotStarted) {
         say(format_args!("warning: no pager came up in {}, so it ran without paging", program.file.display()));
     }
+    if !seen.loss.is_empty() {
+        say(format_args!("a page was lost: {}", seen.loss));
+    }
 
     let run = report::Run {
         command: &args.command,

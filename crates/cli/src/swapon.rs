@@ -109,6 +109,14 @@ pub fn swapoff(args: &SwapoffArgs) -> Result<u8, Failure> {
         Ok(Reply::Ok(progress)) => {
             // A closed standard output is no reason to fail: it is done.
             let _ = writeln!(std::io::stdout(), "{}", summary(&String::from_utf8_lossy(&name), &progress));
+            if progress.lost_pages > 0 {
+                let why = format!(
+                    "{}: the device is off, but {} on it could not be read and are lost; `overspill stat` says where the first was",
+                    String::from_utf8_lossy(&name),
+                    pages(progress.lost_pages)
+                );
+                return Err(Failure::with_status(NOTHING, why));
+            }
             return Ok(0);
         }
         Ok(_) => {

@@ -196,9 +196,16 @@ fn failing_devices_never_give_a_wrong_byte() {
     let read = run(&dir, &memory, Some("read=500"), &program, &["24"]);
     assert_eq!(read.output.status.code(), Some(SIGBUS_STATUS), "EIO on read: {:?}", read.output);
     assert!(read.stat("read_errors") > 0);
+    let told = |r: &Run, why: &str| {
+        let loss = format!("of the swap device {swap}: {why}");
+        assert!(r.stderr().contains("a page was lost: the page at 0x") && r.stderr().contains(&loss), "{}", r.stderr());
+        assert!(r.stats["first_loss"].as_str().expect("a text").contains(&loss), "{}", r.stats);
+    };
+    told(&read, "error "); // a descriptor that is none stands for the device
     let flip = run(&dir, &memory, Some("flip=500"), &program, &["24"]);
     assert_eq!(flip.output.status.code(), Some(SIGBUS_STATUS), "a flipped bit: {:?}", flip.output);
     assert!(flip.stat("corrupt_pages") > 0);
+    told(&flip, "its content is not what was written there");
     let write = run(&dir, &memory, Some("write=20"), &program, &["24"]);
     assert_eq!(write.output.status.code(), Some(125), "EIO on write: {:?}", write.output);
     assert!(write.stderr().contains("writing to the swap place failed"), "{}", write.stderr());
@@ -206,6 +213,23 @@ fn failing_devices_never_give_a_wrong_byte() {
         assert!(!String::from_utf8_lossy(&r.output.stdout).contains("WRONG"), "{:?}", r.output);
     }
     no_swap_file_left(&dir);
+    std::fs::remove_dir_all(&dir).expect("cleanup");
+}
+
+/// Pages that cannot be taken from a program (here: read-only ones) may exceed the budget somewhat; beyond that the program waited for ever.
+#[test]
+fn pages_that_cannot_go_end_in_a_sentence() {
+    if !able() {
+        return;
+    }
+    let dir = place("readonly");
+    let program = build(&dir, "readonly.c");
+    let swap = swap_option(&dir, "");
+    let some = run(&dir, &["--memory", "16M", "--swap", &swap], None, &program, &["12"]);
+    assert_eq!(String::from_utf8_lossy(&some.output.stdout), "all bytes right\n", "{:?}", some.output);
+    let many = run(&dir, &["--memory", "16M", "--swap", &swap], None, &program, &["64"]);
+    assert_eq!(many.output.status.code(), Some(125), "{:?}", many.output);
+    assert!(many.stderr().contains("read-only, locked, or held by the kernel"), "{}", many.stderr());
     std::fs::remove_dir_all(&dir).expect("cleanup");
 }
 

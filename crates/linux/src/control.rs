@@ -345,6 +345,8 @@ figures! {
         moved_pages,
         /// Pages that came into memory.
         memory_pages,
+        /// Pages that could not be read, or were not what had been written: they are lost.
+        lost_pages,
         /// Reads issued.
         reads,
         /// Writes issued.

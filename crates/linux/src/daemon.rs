@@ -725,24 +725,27 @@ impl Daemon {
         futex_wait(&machine.daemon_bell, bell, 2_000_000);
     }
 
-    /// Memory is full, writes fail, and no frame has been freed for a while: swap is full or broken, and the
-    /// program is stopped, but for a swapoff that is under way: then that ends. That pages can still be parked is no progress: soft faults of other threads undo it for ever.
+    /// Memory is full, writes fail, and no frame has been freed for a while: swap is full or broken, and the program is stopped, but for
+    /// a swapoff that is under way: then that ends. The same if there is no frame above the budget left either, and nothing that could
+    /// be written. That pages can still be parked is no progress: soft faults of other threads undo it for ever.
     fn watch_progress(&mut self, machine: &Machine) {
         let freed = machine.status.counters.pages_reclaimed.get() + machine.status.counters.released_pages.get();
-        let full = {
+        let (full, exhausted) = {
             let core = machine.core.lock();
             let (trial, laundry, _) = core.vm.queue_lengths();
-            core.vm.available() == 0 && trial + laundry > 0
+            (core.vm.available() == 0 && trial + laundry > 0, !core.vm.has_frame() && trial + laundry == 0)
         };
-        if !full || freed != self.freed_before || machine.shrinking.load(Relaxed) {
+        let moves = freed != self.freed_before || machine.shrinking.load(Relaxed);
+        if !full || moves {
             self.freed_before = freed;
             self.trouble = None;
         }
+        let held = exhausted && !moves;
         // a device that is only slow is waited for, as long as it takes
-        let Some(errno) = self.trouble else {
+        if self.trouble.is_none() && !held {
             self.stuck_since = 0;
             return;
-        };
+        }
         let now = sys::now_ns();
         if self.stuck_since == 0 {
             self.stuck_since = now;
@@ -751,10 +754,16 @@ impl Daemon {
                 self.stuck_since = 0; // a swapoff took the room: better without it than without the program
                 return;
             }
-            machine.stop_program(if errno == libc::ENOSPC {
-                b"memory and swap are both full, so the program was stopped: give it more --memory, or a --swap place with more room"
-            } else {
-                b"writing to the swap place failed and memory is full, so the program was stopped: see the system log for the device's errors, or use another --swap place"
+            machine.stop_program(match self.trouble {
+                None => {
+                    b"memory is full of pages that nobody can take from the program (read-only, locked, or held by the kernel), so it was stopped: give it more --memory"
+                }
+                Some(libc::ENOSPC) => {
+                    b"memory and swap are both full, so the program was stopped: give it more --memory, or a --swap place with more room"
+                }
+                Some(_) => {
+                    b"writing to the swap place failed and memory is full, so the program was stopped: see the system log for the device's errors, or use another --swap place"
+                }
             });
         }
     }

@@ -18,6 +18,7 @@
 
 use crate::compressed::Compressed;
 use crate::content::Content;
+use crate::control::Packet;
 use crate::duty::Duty;
 use crate::load_control::LoadControl;
 use crate::lock::{Mutex, RwLock};
@@ -28,9 +29,11 @@ use crate::setup::DEVICES_MAX;
 use crate::swap_file::{DeviceName, SwapFiles};
 use crate::sys::{self, Fd, IoVec, futex_wait, futex_wake};
 use crate::uffd::{Moved, Uffd};
+use core::fmt::Write;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering::*};
 use overspill_swap::SwapPager;
 use overspill_vm::page::State;
+use overspill_vm::pager::IoResult;
 use overspill_vm::status::{Outcome, Status};
 use overspill_vm::types::{DeviceId, FrameId, PAGE_SHIFT, PAGE_SIZE, PageId, Slot};
 use overspill_vm::{Fault, Filled, PageIn, Vm};
@@ -511,6 +514,25 @@ impl Machine {
         let (fd, offset) = self.locate(map, core, slot);
         let fails = self.inject.write(core.vm.pager().device_of(slot).0);
         (if fails { -1 } else { fd }, offset)
+    }
+
+    /// The page that was in `slot` is lost: the first is told of. => still there, or just lost
+    #[cold]
+    #[inline(never)] // what it takes of the stack is not to be part of who calls it
+    pub fn note_loss(&self, map: &Space, core: &Core, page: PageId, slot: Slot, why: IoResult) {
+        if !self.status.loss.is_empty() {
+            return;
+        }
+        let (device, at) = core.vm.pager().device_of(slot);
+        let offset = if core.vm.pager().is_memory(slot) { u64::from(at) << PAGE_SHIFT } else { self.locate(map, core, slot).1 };
+        let mut said = Packet::new();
+        let _ = write!(said, "the page at {:#x} could not be read back from byte {offset} of the swap device ", map.addr(page));
+        said.put(map.names[device.0 as usize].bytes());
+        let _ = match why {
+            IoResult::Io(e) => write!(said, ": error {e}"),
+            _ => write!(said, ": its content is not what was written there"),
+        };
+        self.status.loss.set(said.bytes());
     }
 
     /// A device has failed too often.

@@ -45,9 +45,18 @@ pub const fn buffer_pages(cluster_pages: usize) -> usize {
     SINGLES + CLUSTERS * cluster_pages
 }
 
-/// Compares, places and maps what has been read into `buffer` from `since` (CLOCK_MONOTONIC, in nanoseconds) on. If the reader of these pages waits already, the next window is due:
-/// `issue` is given it before the copying, so that the device works meanwhile (it must not wait: locks are held), and what it gives
-/// back is returned.
+/// What came of a read.
+#[derive(Clone, Copy, Debug)]
+pub struct After {
+    /// To be read next.
+    pub next: Option<PageIn>,
+    /// Pages that were lost.
+    pub lost: u32,
+}
+
+/// Compares, places and maps what has been read into `buffer` from `since` (CLOCK_MONOTONIC, in nanoseconds) on. If the reader of these
+/// pages waits already, the next window is due: `issue` is given it before the copying, so that the device works meanwhile (it must not
+/// wait: locks are held), and what it gives back is returned.
 ///
 /// # Safety
 /// `buffer` has room for the cluster, page-aligned; the read into it has ended and nobody else uses it.
@@ -59,7 +68,7 @@ pub unsafe fn arrived(
     since: u64,
     result: Result<usize, Errno>,
     issue: impl FnOnce(&Space, &Core, PageIn) -> Option<PageIn>,
-) -> Option<PageIn> {
+) -> After {
     let mut places = [Place::Discard; CLUSTER_PAGES_MAX];
     let mut stored = [ContentHash::UNKNOWN; CLUSTER_PAGES_MAX];
     let mut right = [false; CLUSTER_PAGES_MAX];
@@ -97,7 +106,8 @@ pub unsafe fn arrived(
         IoResult::Ok if !right[i as usize] || stored[i as usize] != expected => IoResult::Corrupt,
         outcome => outcome,
     };
-    count_io(machine, &mut core, op.slot, false, op.count, since, read.result);
+    let damaged = arrived().any(|i| !right[i as usize] && stored[i as usize] != ContentHash::UNKNOWN);
+    count_io(machine, &mut core, op.slot, false, op.count, since, read.worth(damaged));
     let next = core.vm.page_in_arrived(op, bounds, check, &mut places).and_then(|next| issue(&map, &core, next));
     // a page left parked needs a place; without one it is mapped
     let mut parking = [ParkPlace(0); CLUSTER_PAGES_MAX];
@@ -109,7 +119,12 @@ pub unsafe fn arrived(
             }
         }
     }
+    let lost = |i: &u32| places[*i as usize] == Place::Lost;
+    if let Some(first) = (0..op.count).find(lost) {
+        machine.note_loss(&map, &core, op.page(first), Slot(op.slot.0 + first), read.of(first));
+    }
     drop(core);
+    let lost = (0..op.count).filter(lost).count() as u32;
     let mut wake = false;
     let mut i = 0;
     while i < op.count {
@@ -158,7 +173,7 @@ pub unsafe fn arrived(
     if wake || machine.delivery == crate::machine::Delivery::InThread {
         machine.wake(&map, addr_of(0), (op.count as usize) << PAGE_SHIFT);
     }
-    next
+    After { next, lost }
 }
 
 /// The next part of the window that `op` was part of: to be read beside it.
@@ -177,6 +192,10 @@ pub(crate) struct Arrived {
 }
 
 impl Arrived {
+    /// The same as [`Arrived::result`], but that a page whose content is not right is the device's fault like one that was not read.
+    pub fn worth(&self, damaged: bool) -> Result<usize, Errno> {
+        if damaged { self.result.and(Err(libc::EBADMSG)) } else { self.result }
+    }
     /// What became of page `i`.
     pub fn of(&self, i: u32) -> IoResult {
         match self.result {
@@ -302,11 +321,11 @@ impl Reader {
             let since = sys::now_ns();
             let buffer = self.buffer(flight);
             // SAFETY: a free flight's buffer, which nobody else hands out; it has room for the cluster.
-            let next = unsafe {
+            let after = unsafe {
                 machine.load(op.slot, op.count, op.wanted, buffer);
                 arrived(machine, &op, buffer, since, Ok((op.count as usize) << PAGE_SHIFT), |_, _, next| Some(next))
             };
-            return next;
+            return after.next;
         }
         let map = machine.map.read();
         let core = machine.core.lock();
@@ -350,7 +369,7 @@ impl Reader {
             _ => Some(next),
         };
         // SAFETY: the flight's own buffer, which stays taken until below, and its read has ended.
-        let next = unsafe { arrived(machine, &flight.op, flight.buffer, flight.since, done.result, issue) };
+        let next = unsafe { arrived(machine, &flight.op, flight.buffer, flight.since, done.result, issue) }.next;
         self.flights[at] = None;
         self.in_flight -= 1;
         if let Some(next) = next {

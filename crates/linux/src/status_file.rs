@@ -199,6 +199,8 @@ pub struct Snapshot {
     pub swap: String,
     /// Why the pager did not start, or stopped the program.
     pub message: String,
+    /// Where the first page that was lost had been, and why it was; empty if none was.
+    pub loss: String,
     /// The counters in table order.
     pub counters: Vec<(&'static Info, u64)>,
     /// How often pages went from one queue of the policy to another: the names of both, and the count.
@@ -223,6 +225,7 @@ impl Snapshot {
             engine: string(&status.engine),
             swap: string(&status.swap),
             message: string(&status.message),
+            loss: string(&status.loss),
             counters,
             transitions,
         }

@@ -168,9 +168,14 @@ impl Worker {
     /// [`BeginError`]; nothing is changed then.
     pub fn new(machine: &Machine, engine: Engine, device: DeviceId) -> Result<Worker, BeginError> {
         let resources = BeginError::Resources;
-        let limit = machine.core.lock().vm.limit();
+        let (limit, free_low) = {
+            let core = machine.core.lock();
+            (core.vm.limit(), core.vm.free_low())
+        };
+        // A buffer is no more than what the page daemon keeps free, or it would have to wait for the first.
+        let kept = free_low.saturating_sub(TABLE_PAGES);
         let (run_pages, flights_max) = match machine.inject.swapoff_pages {
-            0 => ((limit / 64).clamp(1, CLUSTER_PAGES_MAX as u32), FLIGHTS),
+            0 => ((limit / 64).min(kept).clamp(1, CLUSTER_PAGES_MAX as u32), FLIGHTS),
             n => (n.min(CLUSTER_PAGES_MAX as u64) as u32, 1),
         };
         let pages = (run_pages + TABLE_PAGES) * flights_max as u32;
@@ -213,7 +218,7 @@ impl Worker {
         let pages = self.run_pages + TABLE_PAGES;
         let mut core = machine.core.lock();
         let late = self.ready == 0 && sys::now_ns() - self.start > BUFFERS_NS;
-        if self.ready < self.flights_max && (core.vm.available() > pages || late) {
+        if self.ready < self.flights_max && (core.vm.available() >= pages || late) {
             core.vm.charge(pages);
             machine.swapoff_charge.fetch_add(pages, Relaxed); // under the lock: a fork sees both or none
             self.ready += 1;
@@ -378,10 +383,11 @@ impl Worker {
             Flight::Free => unreachable!("a completion without a flight"),
             Flight::PageIn { op, since } => {
                 // SAFETY: the flight's own buffer, and its read has ended.
-                let next =
+                let after =
                     unsafe { reader::arrived(machine, &op, self.buffer(at, 0), since, done.result, |_, _, next| Some(next)) };
-                assert!(next.is_none(), "such a read belongs to no stream");
-                self.progress.memory_pages += op.wanted.count_ones() as u64;
+                assert!(after.next.is_none(), "such a read belongs to no stream");
+                self.progress.memory_pages += u64::from(op.wanted.count_ones() - after.lost);
+                self.progress.lost_pages += u64::from(after.lost);
             }
             Flight::Read { run, since } => self.arrived(machine, at, run, since, done),
             Flight::Write { run, since, left, slot, pages } => {
@@ -409,27 +415,43 @@ impl Worker {
                 self.table(flight).right[i as usize] = core.vm.pager().content(run.page(i));
             }
         }
+        let mut damaged = false;
         for i in read() {
             // SAFETY: as above: the page lies within what was read.
             let bytes = unsafe { &*(self.buffer(flight, i) as *const PageBytes) };
             let Table { right, scratch, .. } = self.table(flight);
             right[i as usize] = right[i as usize].filter(|stored| {
-                if memory {
-                    return checksum::of(run.page(i), bytes) == *stored;
-                }
-                scratch.copy_from_slice(bytes); // what goes on to the other device is what was read, sealed as it is
-                machine.content.open(run.page(i), *stored, scratch)
+                let is_right = if memory {
+                    checksum::of(run.page(i), bytes) == *stored
+                } else {
+                    scratch.copy_from_slice(bytes); // what goes on to the other device is what was read, sealed as it is
+                    machine.content.open(run.page(i), *stored, scratch)
+                };
+                damaged |= !is_right;
+                is_right
             });
         }
         let right = &self.table(flight).right;
+        let mut lost = 0u128;
         let good = {
+            let map = machine.map.read();
             let mut core = machine.core.lock();
-            reader::count_io(machine, &mut core, run.slot, false, run.count, since, arrived.result);
-            core.vm.swapoff_arrived(&run, |i, expected| match arrived.of(i) {
-                IoResult::Ok if right[i as usize] != Some(expected) => IoResult::Corrupt,
-                outcome => outcome,
-            })
+            reader::count_io(machine, &mut core, run.slot, false, run.count, since, arrived.worth(damaged));
+            let good = core.vm.swapoff_arrived(&run, |i, expected| {
+                let outcome = match arrived.of(i) {
+                    IoResult::Ok if right[i as usize] != Some(expected) => IoResult::Corrupt,
+                    outcome => outcome,
+                };
+                lost |= u128::from(outcome != IoResult::Ok) << i;
+                outcome
+            });
+            if lost != 0 {
+                let first = lost.trailing_zeros();
+                machine.note_loss(&map, &core, run.page(first), run.slot_of(first), arrived.of(first));
+            }
+            good
         };
+        self.progress.lost_pages += u64::from(lost.count_ones());
         self.write(machine, flight, run, good);
     }
 

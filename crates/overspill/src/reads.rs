@@ -111,7 +111,7 @@ pub fn read_here(machine: &Machine, pool: &Pool, op: &PageIn, issue: impl FnOnce
         unsafe { sys::pread_full(fd, buffer.start, op.count as usize * PAGE_SIZE, offset) }
     };
     // SAFETY: the pool gave this buffer to this thread alone, and the read into it has ended.
-    unsafe { reader::arrived(machine, op, buffer.start, since, result, |_, _, next| issue(next)) }
+    unsafe { reader::arrived(machine, op, buffer.start, since, result, |_, _, next| issue(next)) }.next
 }
 
 /// Reads waiting for the reader thread.

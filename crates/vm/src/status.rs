@@ -10,7 +10,7 @@ use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
 /// Name of the memory file; `/proc/PID/task/TID/fd` shows it as `/memfd:overspill-status`.
 pub const STATUS_NAME: &str = "overspill-status";
 /// Marks a valid block and its layout version.
-pub const STATUS_MAGIC: u64 = u64::from_le_bytes(*b"ovspst02");
+pub const STATUS_MAGIC: u64 = u64::from_le_bytes(*b"ovspst03");
 
 /// A text of at most `N` bytes, written once by its owner.
 #[derive(Debug)]
@@ -29,6 +29,10 @@ impl<const N: usize> Text<N> {
         for (i, cell) in self.0.iter().enumerate() {
             cell.store(text.get(i).copied().unwrap_or(0), Relaxed);
         }
+    }
+    /// Whether nothing was stored.
+    pub fn is_empty(&self) -> bool {
+        self.0.first().is_none_or(|cell| cell.load(Relaxed) == 0)
     }
     /// Copies the text into `out` and returns its length in bytes.
     pub fn copy_to(&self, out: &mut [u8]) -> usize {
@@ -126,6 +130,8 @@ pub struct Status {
     pub swap: Text<256>,
     /// One sentence, for [`Outcome::StartFailed`] and [`Outcome::Stopped`].
     pub message: Text<512>,
+    /// The first page that was lost: where it was, and why. One sentence.
+    pub loss: Text<512>,
     /// The counters.
     pub counters: Counters,
     /// What the policy did.

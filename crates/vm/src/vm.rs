@@ -497,6 +497,10 @@ impl<P: Pager> Vm<P> {
     pub fn available(&self) -> u32 {
         (self.limit as u64).saturating_sub(self.charge_total()) as u32
     }
+    /// Whether there is an entry for one frame more, within the budget or above it.
+    pub fn has_frame(&self) -> bool {
+        self.frames.free != 0 || (self.frames.fresh as usize) < self.frames.page.len()
+    }
     /// Charges `pages` of the machine's own (buffers, parked copies that outlive their page).
     pub fn charge(&mut self, pages: u32) {
         self.charged += pages;
