@@ -227,7 +227,19 @@ Examples:
   overspill stat 4711                 once, for people
   overspill stat 4711 --all           every counter and what it means
   overspill stat 4711 --interval 1    one line per second, like vmstat, until the program ends
+  overspill stat 4711 --interval 1 --all    the same, and below each line what went between the policy's queues
   overspill stat 4711 --json --interval 10 --count 6    six JSON objects, one per line
+
+Columns of --interval, since the line before but for the first two:
+  memory, swap    bytes in use now
+  first           first touches
+  soft, hard      faults on pages that were parked, and that were out
+  refault         pages that came back within one memory's worth of evictions
+  in, out         pages read and written
+  ahead           pages read ahead
+  used, lost      pages read ahead that were then used; that went without use seen
+  reclaimed       pages whose memory was given to others
+  throttled       faults that waited for memory
 
 Exit status: 0; 1 if there is no such process, it is not under Overspill, or it is somebody else's.";
 
@@ -324,8 +336,8 @@ pub struct StatArgs {
     #[arg(long)]
     pub json: bool,
 
-    /// Print every counter with its unit and meaning
-    #[arg(long, conflicts_with_all = ["json", "interval"])]
+    /// Print every counter with its unit and meaning; with --interval, below each line what went between the policy's queues
+    #[arg(long, conflicts_with = "json")]
     pub all: bool,
 
     /// Print again every SECONDS (fractions allowed) until the program ends

@@ -57,6 +57,9 @@ fn print(args: &StatArgs, pid: u32, view: &StatusView) -> io::Result<()> {
                 writeln!(out, "{}", heading())?;
             }
             writeln!(out, "{}", columns(&seen, before.as_ref()))?;
+            if args.all {
+                write!(out, "{}", transitions(&seen, before.as_ref()))?;
+            }
         }
         out.flush()?;
         before = Some(seen);
@@ -64,28 +67,46 @@ fn print(args: &StatArgs, pid: u32, view: &StatusView) -> io::Result<()> {
     Ok(())
 }
 
+/// The columns, in characters, and what is in them: two levels, then sums of counters.
+const COLUMNS: &[(&str, &[&str])] = &[
+    ("memory", &["memory_used_bytes"]),
+    ("swap", &["swap_used_bytes"]),
+    ("first", &["zero_fills"]),
+    ("soft", &["soft_faults"]),
+    ("hard", &["hard_faults"]),
+    ("refault", &["refaults_within_half", "refaults_within_one"]),
+    ("in", &["pages_in"]),
+    ("out", &["pages_out"]),
+    ("ahead", &["readahead_pages"]),
+    ("used", &["readahead_used"]),
+    ("lost", &["readahead_lost"]),
+    ("reclaimed", &["pages_reclaimed"]),
+    ("throttled", &["throttled_faults"]),
+];
+/// Columns that show levels.
+const LEVELS: usize = 2;
+
 fn heading() -> String {
-    format!(
-        "{:>9} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9}",
-        "memory", "swap", "first", "soft", "hard", "in", "out", "reclaimed", "throttled"
-    )
+    COLUMNS.iter().map(|(name, _)| format!("{name:>10}")).collect()
 }
 
 /// Levels as they are, everything else since `before`.
 fn columns(seen: &Snapshot, before: Option<&Snapshot>) -> String {
-    let since = |name: &str| seen.counter(name).saturating_sub(before.map_or(0, |b| b.counter(name)));
-    format!(
-        "{:>9} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9}",
-        human(seen.counter("memory_used_bytes")),
-        human(seen.counter("swap_used_bytes")),
-        since("zero_fills"),
-        since("soft_faults"),
-        since("hard_faults"),
-        since("pages_in"),
-        since("pages_out"),
-        since("pages_reclaimed"),
-        since("throttled_faults"),
-    )
+    let since = |name: &&str| seen.counter(name).saturating_sub(before.map_or(0, |b| b.counter(name)));
+    let column = |(i, (_, counters)): (usize, &(&str, &[&str]))| match i < LEVELS {
+        true => format!("{:>10}", human(seen.counter(counters[0]))),
+        false => format!("{:>10}", counters.iter().map(since).sum::<u64>()),
+    };
+    COLUMNS.iter().enumerate().map(column).collect()
+}
+
+/// What went between the policy's queues since `before`; nothing if nothing did. All of it if the policy is another since.
+fn transitions(seen: &Snapshot, before: Option<&Snapshot>) -> String {
+    let before = before.filter(|b| b.policy == seen.policy);
+    let was = |name: &str| before.and_then(|b| b.transitions.iter().find(|t| t.0 == name)).map_or(0, |t| t.1);
+    let since = seen.transitions.iter().map(|&(name, count)| (name, count.saturating_sub(was(name))));
+    let moved: Vec<_> = since.filter(|t| t.1 > 0).map(|(name, count)| format!("{name} {count}")).collect();
+    if moved.is_empty() { String::new() } else { format!("    {}: {}\n", seen.policy, moved.join(", ")) }
 }
 
 /// How long the pager has been up.
@@ -120,6 +141,24 @@ mod tests {
         assert_eq!(columns(&first, None).len(), heading().len());
         let hard = columns(&second, Some(&first));
         assert_eq!(hard.split_whitespace().nth(6), Some("5"), "{hard}");
+        status.counters.refaults_within_half.add(3);
+        status.counters.refaults_within_one.add(4);
+        let refaults = columns(&Snapshot::of(&status), Some(&second));
+        assert_eq!(refaults.split_whitespace().nth(7), Some("7"), "{refaults}");
+    }
+
+    #[test]
+    fn transitions_are_those_since_the_line_before() {
+        let status = Status::default();
+        let fifo = "fifo".parse().expect("a policy");
+        status.policy.set(b"fifo");
+        status.transitions.show(&fifo, [2, 3, 0].into_iter());
+        let first = Snapshot::of(&status);
+        assert_eq!(transitions(&first, None).matches(", ").count(), 1, "two of three happened");
+        assert_eq!(transitions(&first, Some(&first)), "");
+        status.transitions.show(&fifo, [2, 9, 0].into_iter());
+        let second = transitions(&Snapshot::of(&status), Some(&first));
+        assert!(second.starts_with("    fifo: queue_to_trial 6"), "{second}");
     }
 
     #[test]

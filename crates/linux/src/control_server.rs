@@ -256,12 +256,7 @@ fn answer(machine: &Machine, engine: Engine, client: &mut Client, index: usize, 
         }
         Ok(Request::Policy(text)) => match text.parse() {
             Ok(spec) => {
-                let new = machine.core.lock().vm.make_policy(&spec);
-                let old = machine.core.lock().vm.set_policy(new);
-                let mut name = Packet::new();
-                let _ = write!(name, "{spec}");
-                machine.status.policy.set(name.bytes());
-                drop(old); // outside of the lock
+                machine.set_policy(&spec);
                 send(client, &ok())
             }
             Err(why) => {

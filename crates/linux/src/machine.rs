@@ -34,6 +34,7 @@ use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering::*};
 use overspill_swap::SwapPager;
 use overspill_vm::page::State;
 use overspill_vm::pager::IoResult;
+use overspill_vm::policy::Spec;
 use overspill_vm::status::{Outcome, Status};
 use overspill_vm::types::{DeviceId, FrameId, PAGE_SHIFT, PAGE_SIZE, PageId, Slot};
 use overspill_vm::{Fault, Filled, PageIn, Vm};
@@ -514,6 +515,16 @@ impl Machine {
         let (fd, offset) = self.locate(map, core, slot);
         let fails = self.inject.write(core.vm.pager().device_of(slot).0);
         (if fails { -1 } else { fd }, offset)
+    }
+
+    /// Changes the replacement policy ([`overspill_vm::Vm::set_policy`]). Allocates.
+    pub fn set_policy(&self, spec: &Spec) {
+        let new = self.core.lock().vm.make_policy(spec);
+        let old = self.core.lock().vm.set_policy(new);
+        let mut name = Packet::new();
+        let _ = write!(name, "{spec}");
+        self.status.policy.set(name.bytes());
+        drop(old); // outside of the lock
     }
 
     /// The page that was in `slot` is lost: the first is told of. => still there, or just lost

@@ -413,6 +413,44 @@ impl Pager {
         &self.0.shared.machine.status.counters
     }
 
+    /// Changes the replacement policy while regions are in use: a name, or `NAME:KEY=VALUE,...` ([`Builder::policy`]). Every page stays
+    /// where it is and keeps its place in the order in which pages go; what the old policy remembers of pages that are out is lost.
+    ///
+    /// ```
+    /// # use overspill::Pager;
+    /// # fn main() -> Result<(), overspill::Error> {
+    /// let pager = Pager::builder().memory(8 << 20).build()?;
+    /// pager.set_policy("2q")?;
+    /// assert_eq!(pager.policy(), "2q");
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Policy`], with the names that there are; nothing is changed then.
+    pub fn set_policy(&self, policy: &str) -> Result<(), Error> {
+        let spec = policy.parse().map_err(Error::Policy)?;
+        let _quiet = crate::quiet::Quiet::new();
+        self.0.shared.machine.set_policy(&spec);
+        Ok(())
+    }
+
+    /// The replacement policy, as [`Pager::set_policy`] takes it.
+    pub fn policy(&self) -> String {
+        let spec = {
+            let _quiet = crate::quiet::Quiet::new();
+            self.0.shared.machine.core.lock().vm.policy()
+        };
+        spec.to_string()
+    }
+
+    /// Where the first page that was lost had been (device and byte), and why it was, in a sentence; `None` as long as none was.
+    pub fn first_loss(&self) -> Option<String> {
+        let mut text = [0; 512];
+        let n = self.0.shared.machine.status.loss.copy_to(&mut text);
+        (n > 0).then(|| String::from_utf8_lossy(&text[..n]).into_owned())
+    }
+
     /// The bytes of the pager's own tables that are in use, which are not part of the budget. Walks some of them.
     pub fn metadata_bytes(&self) -> u64 {
         let _quiet = crate::quiet::Quiet::new();

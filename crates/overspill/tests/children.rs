@@ -92,6 +92,8 @@ fn case(name: &str) {
             region.discard(at / PAGE * PAGE..(at / PAGE + 1) * PAGE).expect("nothing is wired");
             assert_eq!(region[at], 0, "a discarded page is new");
             assert!(pager.counters().read_errors.get() > 0);
+            let loss = pager.first_loss().expect("it is told of");
+            assert!(loss.contains("could not be read back from byte") && loss.ends_with("error 9"), "{loss}");
             pager.check();
             println!("the embedder saw it");
         }

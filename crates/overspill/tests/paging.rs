@@ -399,6 +399,39 @@ fn signal_handlers_may_touch_regions() {
     }
 }
 
+/// All policies one after the other, under threads that read and write.
+#[test]
+fn the_policy_changes_meanwhile() {
+    let Some(pager) = build(Pager::builder().memory(BUDGET)) else { return };
+    let mut region = pager.region(4 * BUDGET as usize).expect("a region");
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for part in region.chunks_mut(2 * BUDGET as usize) {
+            let stop = &stop;
+            scope.spawn(move || {
+                for round in 0u8.. {
+                    for page in part.chunks_mut(PAGE) {
+                        assert!(page[7] == round && page[8] == round, "round {round}");
+                        (page[7], page[8]) = (round.wrapping_add(1), round.wrapping_add(1));
+                    }
+                    if stop.load(Relaxed) {
+                        break;
+                    }
+                }
+            });
+        }
+        for name in overspill::POLICIES.iter().cycle().take(60) {
+            pager.set_policy(name).expect("a policy");
+            assert_eq!(pager.policy(), *name);
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+        stop.store(true, Relaxed);
+    });
+    assert!(matches!(pager.set_policy("best"), Err(Error::Policy(_))));
+    assert_eq!(pager.counters().policy_changes.get(), 60);
+    assert_budget(&pager, 2);
+}
+
 #[test]
 fn what_cannot_be_had_is_said() {
     let say = |e: Error| e.to_string();
