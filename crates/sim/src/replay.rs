@@ -91,6 +91,10 @@ pub struct ReplayCounts {
     pub hard_faults: u64,
     /// Pages written to the device.
     pub pages_out: u64,
+    /// Pages read ahead.
+    pub readahead: u64,
+    /// Those whose frames were taken before their first use. (A live pager sees a use only where it is a fault; here all are known.)
+    pub readahead_lost: u64,
 }
 
 /// As [`replay`], for strings of any length: nothing is remembered of them but what the core counted.
@@ -105,6 +109,8 @@ pub fn replay_counts(references: impl IntoIterator<Item = (u64, bool)>, config: 
         soft_faults: counters.soft_faults.get(),
         hard_faults: counters.hard_faults.get(),
         pages_out: counters.pages_out.get(),
+        readahead: counters.readahead_pages.get(),
+        readahead_lost: machine.lost_ahead,
     }
 }
 
@@ -129,6 +135,8 @@ fn run(references: impl IntoIterator<Item = (u64, bool)>, config: &ReplayConfig)
         parked: HashMap::new(),
         stored: HashMap::new(),
         batch: Vec::with_capacity(STEP_PAGES_MAX as usize),
+        unused: vec![false; config.pages as usize],
+        lost_ahead: 0,
         vm,
     };
     for (n, (page, write)) in references.into_iter().enumerate() {
@@ -145,6 +153,10 @@ struct Stepped {
     parked: HashMap<FrameId, u64>,
     stored: HashMap<Slot, u64>,
     batch: Vec<Member>,
+    /// Read, and not referenced since.
+    unused: Vec<bool>,
+    /// See [`ReplayCounts::readahead_lost`].
+    lost_ahead: u64,
 }
 
 impl Stepped {
@@ -158,6 +170,7 @@ impl Stepped {
             assert!(!(again && over_budget), "no frame for page {page}, not even above the budget");
             over_budget = again && self.vm.available() == 0;
         }
+        self.unused[page as usize] = false;
         let found = self.mapped[page as usize].expect("it is mapped");
         assert_eq!(found, self.expected[page as usize], "page {page} reads wrong");
         if let Some(new) = write {
@@ -216,6 +229,7 @@ impl Stepped {
                     Place::Discard if !op.wants(i) => continue,
                     Place::Discard | Place::Lost => unreachable!("nothing is released, and nothing fails"),
                 };
+                self.unused[page.index() as usize] = true; // that which was touched is referenced next
                 self.vm.page_in_done(page, filled);
             }
         }
@@ -241,8 +255,9 @@ impl Stepped {
 
     fn reclaim(&mut self, most: u32) -> bool {
         self.vm.reclaim_batch(most, &mut self.batch);
-        for (_, frame) in &self.batch {
+        for (page, frame) in &self.batch {
             self.parked.remove(frame).expect("it is parked");
+            self.lost_ahead += u64::from(std::mem::take(&mut self.unused[page.index() as usize]));
         }
         self.vm.frames_dropped(self.batch.iter().map(|m| m.1));
         !self.batch.is_empty()

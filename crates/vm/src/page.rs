@@ -155,12 +155,12 @@ impl PageWord {
         assert!(self.busy(), "mapped: {self:?}");
         self.with(State::Active, self.keep(FLAGS_OF_PLACE | READAHEAD), self.frame().0)
     }
-    /// Busy page-in: it arrived but was left parked; it is stored, so it is clean.
+    /// Busy page-in: it arrived but was left parked, to tell of its first touch. It goes on trial like a page that was mapped, although
+    /// it is stored: as a clean page it would be the first to be reclaimed.
     #[inline]
-    pub fn arrived_parked(self, marker: bool) -> Self {
-        assert!(self.busy() && self.state() == State::PagedOut, "arrived_parked: {self:?}");
-        let flags = self.keep(FLAGS_OF_PLACE | READAHEAD) | if marker { MARKER } else { 0 };
-        self.with(State::Clean, flags, self.frame().0)
+    pub fn arrived_marker(self) -> Self {
+        assert!(self.busy() && self.state() == State::PagedOut, "arrived_marker: {self:?}");
+        self.with(State::Inactive, self.keep(FLAGS_OF_PLACE | READAHEAD) | MARKER, self.frame().0)
     }
     /// Busy page-in: it arrived, was left parked, and what is stored of it is given up: it is not known to be stored.
     #[inline]
@@ -302,8 +302,8 @@ mod tests {
         assert_eq!(w.evicted_at(), 9);
         assert_eq!(w.state(), State::PagedOut);
         assert!(!w.has_frame());
-        let w = w.begin_fill(F, true).arrived_parked(true);
-        assert!(w.readahead() && w.marker() && w.state() == State::Clean);
+        let w = w.begin_fill(F, true).arrived_marker();
+        assert!(w.readahead() && w.marker() && w.state() == State::Inactive);
         let w = w.begin_restore().mapped();
         assert!(!w.readahead() && w.state() == State::Active);
     }

@@ -1024,10 +1024,10 @@ impl<P: Pager> Vm<P> {
                 self.enqueue(frame, On::Trial);
             }
             Filled::Parked => {
-                self.table.set(page, word.arrived_parked(true));
+                self.table.set(page, word.arrived_marker());
                 self.frames.end_read(frame);
                 self.policy.arrived_parked(frame, page);
-                self.enqueue(frame, On::Clean);
+                self.enqueue(frame, On::Trial);
             }
             Filled::No => {
                 self.table.set(page, word.not_filled());
