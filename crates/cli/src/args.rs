@@ -129,7 +129,8 @@ What cannot be paged:
 Signals:
   Signals that another process sends to `overspill run` are passed on to the program; those from
   the terminal reach both anyway. If `overspill run` is killed, the program and all its
-  descendants are killed too.
+  descendants are killed too; if the program is ended by a signal, or ends after a process sent
+  TERM or INT to `overspill run`, its descendants are killed.
 
 Exit status:
   the program's own   if it ended by itself

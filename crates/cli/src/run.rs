@@ -3,7 +3,7 @@
 use crate::args::RunArgs;
 use crate::config::{self, Config};
 use crate::keeper::Keeper;
-use crate::supervise::{self, End};
+use crate::supervise::{self, End, Ended};
 use crate::{FAILED, Failure, NOT_EXECUTABLE, NOT_FOUND, preflight, report, say};
 use overspill_linux::control_client::{self, ControlError};
 use overspill_linux::device_spec;
@@ -107,7 +107,11 @@ pub fn run_with(args: &RunArgs, recording: Option<&Recording>) -> Result<u8, Fai
     }
     let keeper = Keeper::start(&mut command)?;
     let ended = supervise::supervise(command, block);
-    keeper.dismiss();
+    if ended.as_ref().is_ok_and(Ended::takes_descendants) {
+        keeper.end_descendants();
+    } else {
+        keeper.dismiss();
+    }
     let ended = ended.map_err(|error| {
         let status = if error.kind() == ErrorKind::NotFound { NOT_FOUND } else { NOT_EXECUTABLE };
         Failure::with_status(status, format!("{} cannot be started: {error}", program.file.display()))

@@ -454,6 +454,40 @@ fn the_program_does_not_outlive_a_killed_supervisor() {
     assert_eq!(rest, "");
 }
 
+/// A signal that ended the program left its background jobs running.
+#[test]
+fn a_killed_program_leaves_nothing() {
+    let script = |end: &str| format!("sleep 60 & echo $!; {end}");
+    for (end, status, stays) in [("kill -TERM $$; wait", 143, false), ("kill -SEGV $$; wait", 139, false), ("exit 3", 3, true)] {
+        let mut child = unpaged(&["sh", "-c", &script(end)]).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        assert_eq!(child.wait().unwrap().code(), Some(status));
+        let job = line.trim();
+        // a zombie has ended: nobody may be there to reap it
+        let state = fs::read_to_string(format!("/proc/{job}/stat")).unwrap_or_default();
+        let lives = state.rsplit(')').next().and_then(|s| s.trim().chars().next()).is_some_and(|state| state != 'Z');
+        if lives {
+            kill(job.parse().unwrap(), "KILL");
+        }
+        assert_eq!(lives, stays, "{end}: {state}");
+    }
+}
+
+/// A program that catches the signal and ends in its own way has been asked to end all the same; one that gets it by itself has not.
+#[test]
+fn a_program_that_was_asked_to_end_leaves_nothing() {
+    for signal in ["TERM", "INT"] {
+        let (mut child, mut out) = ready(&format!("trap 'exit 33' {signal}\n(trap '' {signal}; exec sleep 60) &"));
+        kill(child.id(), signal);
+        assert_eq!(child.wait().unwrap().code(), Some(33));
+        // the job had the pipe, too
+        let start = std::time::Instant::now();
+        out.read_to_string(&mut String::new()).unwrap();
+        assert!(start.elapsed().as_secs() < 30, "a job is left after {signal}");
+    }
+}
+
 #[test]
 fn statistics_of_a_run_without_paging() {
     let dir = Dir::new("stats");
