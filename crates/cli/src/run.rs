@@ -1,6 +1,6 @@
 //! `overspill run`.
 
-use crate::args::RunArgs;
+use crate::args::{self, RunArgs};
 use crate::config::{self, Config};
 use crate::keeper::Keeper;
 use crate::supervise::{self, End, Ended};
@@ -26,6 +26,13 @@ pub fn run(args: &RunArgs) -> Result<u8, Failure> {
 /// As [`run`]; the program's page references go to `recording`.
 pub fn run_with(args: &RunArgs, recording: Option<&Recording>) -> Result<u8, Failure> {
     // The options first, then the program, then the machine: mistakes before circumstances.
+    let line: Vec<_> = env::args_os().collect();
+    if args::is_mistyped(&line, &args.command) {
+        return Err(Failure::new(format!(
+            "there is no option {}; --help lists those there are, and a program whose name begins with - goes after --",
+            args.command[0].display()
+        )));
+    }
     let config = configuration(args)?;
     let Some(memory) = args.memory.as_ref().or(config.memory.as_ref()) else {
         return Err(Failure::new(

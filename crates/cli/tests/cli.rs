@@ -111,6 +111,14 @@ fn wrong_usage_is_125() {
     }
 }
 
+/// An option that there is not was taken for the program: status 127, "there is no such program".
+#[test]
+fn a_mistyped_option_is_wrong_usage() {
+    refused(&mut overspill(&["run", "-m", "64M", "--stat", "--", "true"]), 125, &["no option --stat;", "--help"]);
+    refused(&mut overspill(&["run", "-m", "64M", "--stat", "true"]), 125, &["no option --stat;"]);
+    refused(&mut overspill(&["run", "-m", "64M", "--", "--stat", "true"]), 127, &["--stat: there is no such program"]);
+}
+
 #[test]
 fn help_and_version() {
     let output = overspill(&["--version"]).output().unwrap();
