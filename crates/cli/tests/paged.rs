@@ -286,3 +286,31 @@ fn recordings_hold_what_the_program_touched() {
     assert_eq!(full.status.code(), Some(1), "{full:?}");
     std::fs::remove_dir_all(&dir).expect("the directory is removed");
 }
+
+/// `check` found a userfaultfd by way of its device, and `run` did not.
+#[test]
+fn a_filter_that_forbids_the_system_call_leaves_the_device() {
+    if !able() {
+        return;
+    }
+    let dir = place("filter");
+    let filter = build(&dir, "without_uffd.c");
+    let swap = swap_option(&dir, "");
+    let device = std::fs::File::options().read(true).write(true).open("/dev/userfaultfd").is_ok();
+    for errno in [libc::EPERM, libc::ENOSYS] {
+        let filtered = || {
+            let mut command = Command::new(&filter);
+            command.arg(errno.to_string()).arg(overspill());
+            command
+        };
+        let check = filtered().arg("check").output().expect("runs");
+        let run =
+            filtered().args(["run", "--memory", "16M", "--swap", &swap, "--", "sh", "-c", "(echo ran)"]).output().expect("runs");
+        assert_eq!(check.status.success(), device, "{check:?}");
+        assert_eq!(run.status.code(), Some(if device { 0 } else { 125 }), "{run:?}");
+        assert_eq!(String::from_utf8_lossy(&run.stdout), if device { "ran\n" } else { "" });
+        let stderr = String::from_utf8_lossy(&run.stderr);
+        assert!(if device { stderr.is_empty() } else { stderr.contains("seccomp") }, "{stderr}");
+    }
+    std::fs::remove_dir_all(&dir).expect("cleanup");
+}

@@ -81,7 +81,7 @@ impl fmt::Display for SetupError {
             SetupError::Userfaultfd(libc::EPERM | libc::EACCES, Delivery::Threads) => write!(
                 f,
                 "userfaultfd is not permitted here: run as root or with CAP_SYS_PTRACE, or set the sysctl vm.unprivileged_userfaultfd=1, \
-                 or give this user access to /dev/userfaultfd; in a container its seccomp profile must allow userfaultfd too"
+                 where in a container the seccomp profile must allow userfaultfd too; or give this user access to /dev/userfaultfd"
             ),
             SetupError::Userfaultfd(libc::EPERM, Delivery::InThread) => {
                 write!(
@@ -93,7 +93,11 @@ impl fmt::Display for SetupError {
                 write!(f, "this kernel's userfaultfd cannot move pages (UFFDIO_MOVE): Overspill needs Linux 6.8 or later")
             }
             SetupError::Userfaultfd(libc::ENOSYS, _) => {
-                write!(f, "this kernel has no userfaultfd: it was built without CONFIG_USERFAULTFD")
+                write!(
+                    f,
+                    "there is no system call userfaultfd here: the kernel was built without CONFIG_USERFAULTFD, or a seccomp filter hides it; \
+                     allow it there, or give this user access to /dev/userfaultfd"
+                )
             }
             SetupError::Userfaultfd(e, _) => write!(f, "userfaultfd could not be opened: {}", os(*e)),
             SetupError::Swap(libc::EEXIST, place) => {
