@@ -80,10 +80,10 @@ pub fn run_with(args: &RunArgs, recording: Option<&Recording>) -> Result<u8, Fai
                 .map_err(|error| Failure::new(format!("--stats-file {}: cannot be written: {error}", path.display())))?,
         ),
     };
-    let block: &'static StatusFile = Box::leak(Box::new(
-        StatusFile::create()
-            .map_err(|error| Failure::new(format!("the shared memory for the counters cannot be made: {error}")))?,
-    ));
+    let block: &'static StatusFile =
+        Box::leak(Box::new(StatusFile::create().map_err(|error| {
+            Failure::new(format!("the shared memory for the counters cannot be made: {}", what_to_try(&error)))
+        })?));
 
     let sockets = control_directory();
     if let (Err(error), true) = (&sockets, agent.is_some()) {
@@ -133,7 +133,8 @@ pub fn run_with(args: &RunArgs, recording: Option<&Recording>) -> Result<u8, Fai
     let (status, trouble) = verdict(ended.end, seen.outcome, &seen.message);
     if let Some(trouble) = trouble {
         say(trouble);
-    } else if agent.is_some() && seen.outcome == Some(Outcome::NotStarted) {
+    } else if agent.is_some() && seen.outcome == Some(Outcome::NotStarted) && matches!(ended.end, End::Exit(_)) {
+        // (who was killed early may have been about to start one)
         say(format_args!("warning: no pager came up in {}, so it ran without paging", program.file.display()));
     }
 
@@ -159,6 +160,14 @@ pub fn run_with(args: &RunArgs, recording: Option<&Recording>) -> Result<u8, Fai
         }
     }
     Ok(status)
+}
+
+/// The error, with what to try if it is a limit's.
+fn what_to_try(error: &std::io::Error) -> String {
+    match error.kind() {
+        ErrorKind::FileTooLarge => "the limit on the size of files is too low; raise it (ulimit -f)".into(),
+        _ => error.to_string(),
+    }
 }
 
 /// What the configuration file says, if there is one.

@@ -10,7 +10,7 @@
 //! ```
 //!
 //! The signals are blocked and fetched with sigwaitinfo, so there is no handler, no race and nothing that could interrupt a
-//! system call. The program gets the mask and the dispositions that the supervisor was started with, SIGPIPE and SIGCHLD too.
+//! system call. The program gets the mask and the dispositions that the supervisor was started with, SIGPIPE, SIGXFSZ and SIGCHLD too.
 //!
 //! The other commands have only [`on_interrupt`] from here.
 //!
@@ -57,17 +57,21 @@ impl Ended {
 
 /// SIGPIPE's disposition when this process was started. Rust's runtime ignores the signal before `main`.
 static SIGPIPE_AT_START: AtomicUsize = AtomicUsize::new(libc::SIG_DFL);
+/// The same of SIGXFSZ, which is ignored here: a file that `ulimit -f` does not allow is then an error (EFBIG) that can be told.
+static SIGXFSZ_AT_START: AtomicUsize = AtomicUsize::new(libc::SIG_DFL);
 
-extern "C" fn note_sigpipe() {
+extern "C" fn note_signals() {
     SIGPIPE_AT_START.store(disposition(libc::SIGPIPE), Relaxed);
+    SIGXFSZ_AT_START.store(disposition(libc::SIGXFSZ), Relaxed);
+    set_disposition(libc::SIGXFSZ, libc::SIG_IGN);
 }
 
 // SAFETY: `.init_array` holds pointers to functions that the loader calls once, on the only thread, before Rust's runtime
 // starts; extern "C" functions without parameters may stand there (the arguments it passes are ignored by the C ABI). The
-// function uses no std facility that needs the runtime: a system call wrapper of libc and an atomic.
+// function uses no std facility that needs the runtime: system call wrappers of libc and atomics.
 #[used]
 #[unsafe(link_section = ".init_array")]
-static NOTE_SIGPIPE: extern "C" fn() = note_sigpipe;
+static NOTE_SIGNALS: extern "C" fn() = note_signals;
 
 /// SIG_DFL, SIG_IGN or a handler.
 fn disposition(signal: libc::c_int) -> usize {

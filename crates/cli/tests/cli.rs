@@ -386,6 +386,25 @@ fn the_program_starts_with_the_signals_it_would_have_without_us() {
     }
 }
 
+/// The supervisor died of SIGXFSZ without a word. The program itself is to get the signal as ever.
+#[test]
+fn a_limit_on_the_size_of_files() {
+    let limited = |limit: &str| {
+        let run = unpaged(&["sh", "-c", "grep SigIgn /proc/$$/status"]);
+        let mut command = Command::new("sh");
+        command.args(["-c", &format!("ulimit -f {limit}; exec \"$@\""), "sh"]).arg(run.get_program()).args(run.get_args());
+        command.env("OVERSPILL_AGENT", "/nonexistent/agent.so");
+        command
+    };
+    let output = limited("0").output().unwrap();
+    assert_eq!(output.status.code(), Some(125), "{output:?}");
+    assert!(stderr(&output).lines().last().is_some_and(|line| line.contains("size of files") && line.contains("ulimit -f")));
+    let output = limited("unlimited").output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let ignored = u64::from_str_radix(text.trim().trim_start_matches("SigIgn:").trim(), 16).unwrap();
+    assert_eq!(ignored >> 24 & 1, 0, "the program has SIGXFSZ ignored: {text}");
+}
+
 #[test]
 fn no_descriptor_is_left_open_in_the_program() {
     let list = ["sh", "-c", "ls -l /proc/$$/fd"];
@@ -632,6 +651,12 @@ fn a_pager_that_does_not_come_up_is_told() {
     let output = command.args(["sh", "-c", "exit 6"]).output().unwrap();
     assert_eq!(output.status.code(), Some(6));
     assert!(stderr(&output).contains("warning: no pager came up"), "{}", stderr(&output));
+    // but one that died at its very start did not run without paging
+    let Some(mut command) = with_agent(&dir, "b->outcome = 0; abort();", &[]) else {
+        return;
+    };
+    let output = command.args(["echo", "ran"]).output().unwrap();
+    assert_eq!((output.status.code(), stderr(&output).as_str()), (Some(134), ""));
 }
 
 #[test]

@@ -153,6 +153,60 @@ fn full_swap_is_one_sentence() {
     std::fs::remove_dir_all(&dir).expect("cleanup");
 }
 
+/// A file that `ulimit -f` kept from growing was called a full one, with most of the disk free.
+#[test]
+fn a_limit_on_the_size_of_files_is_one_sentence() {
+    if !able() {
+        return;
+    }
+    let dir = place("fsize");
+    let program = build(&dir, "churn.c");
+    let swap = swap_option(&dir, "");
+    let output = limited("-f 20000", &["run", "--memory", "16M", "--swap", &swap, "--"], &program, &["32"]);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(125), "{output:?}");
+    assert!(stderr.contains("ulimit -f") && !stderr.contains("both full"), "{stderr}");
+    no_swap_file_left(&dir);
+    std::fs::remove_dir_all(&dir).expect("cleanup");
+}
+
+/// `overspill options program arguments` in a shell with a limit; killed after two minutes.
+fn limited(limit: &str, options: &[&str], program: &Path, arguments: &[&str]) -> Output {
+    let mut command = Command::new("sh");
+    command.args(["-c", &format!("ulimit {limit}; exec timeout -s KILL 120 \"$@\""), "sh"]).arg(overspill()).args(options);
+    command.arg(program).args(arguments).env_remove("OVERSPILL_INJECT").output().expect("sh runs")
+}
+
+/// A pager that could not have its tables aborted, with a backtrace, and was said not to have come up.
+#[test]
+fn limits_on_memory_are_one_sentence() {
+    if !able() {
+        return;
+    }
+    let dir = place("limits");
+    let swap = swap_option(&dir, "");
+    let mut refused = 0;
+    for limit in
+        ["-v 50000", "-v 100000", "-v 200000", "-v 500000", "-v 4000000", "-d 50000", "-d 100000", "-d 500000", "-d 4000000"]
+    {
+        let output = limited(limit, &["run", "--memory", "64M", "--swap", &swap, "--"], Path::new("echo"), &["ran"]);
+        let (stdout, stderr) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        let option = &limit[..2];
+        match output.status.code() {
+            Some(0) => assert_eq!((&*stdout, &*stderr), ("ran\n", ""), "{limit}"),
+            Some(125) => {
+                refused += 1;
+                assert_eq!((&*stdout, stderr.lines().count()), ("", 1), "{limit}: {stderr}");
+                assert!(stderr.contains(&format!("ulimit {option}")), "{limit}: {stderr}");
+            }
+            other => panic!("{limit}: {other:?}: {stderr}"),
+        }
+        println!("{limit}: {}{}", stdout, stderr);
+    }
+    assert!(refused >= 2, "the least limits are too low");
+    std::fs::remove_dir_all(&dir).expect("cleanup");
+}
+
 /// A panic in a pager thread ended in status 137 and silence: such a thread has no standard error to write to.
 #[test]
 fn a_bug_in_the_pager_is_one_sentence() {

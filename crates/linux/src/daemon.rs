@@ -751,10 +751,18 @@ impl Daemon {
                 self.stuck_since = 0; // a swapoff took the room: better without it than without the program
                 return;
             }
-            machine.stop_program(if errno == libc::ENOSPC {
-                b"memory and swap are both full, so the program was stopped: give it more --memory, or a --swap place with more room"
-            } else {
-                b"writing to the swap place failed and memory is full, so the program was stopped: see the system log for the device's errors, or use another --swap place"
+            // a device that could not grow once is not asked again, so why it could not may be long ago
+            let errno = if errno == libc::ENOSPC { growth::refusal(machine) } else { errno };
+            machine.stop_program(match errno {
+                libc::ENOSPC | libc::EDQUOT => {
+                    b"memory and swap are both full, so the program was stopped: give it more --memory, or a --swap place with more room"
+                }
+                libc::EFBIG => {
+                    b"memory is full and the swap file has reached the limit on the size of files, so the program was stopped: raise the limit (ulimit -f), or give it more --memory"
+                }
+                _ => {
+                    b"writing to the swap place failed and memory is full, so the program was stopped: see the system log for the device's errors, or use another --swap place"
+                }
             });
         }
     }

@@ -128,6 +128,11 @@ impl fmt::Display for SetupError {
             SetupError::Key(e) => {
                 write!(f, "no key could be made to encrypt swap with ({}): do without encryption (--no-encrypt)", os(*e))
             }
+            SetupError::Memory(libc::ENOMEM) => write!(
+                f,
+                "the pager could not get memory for itself: if there is a limit on address space or data (ulimit -v, ulimit -d), raise it; its \
+                 tables count, and the budget twice"
+            ),
             SetupError::Memory(e) => write!(f, "the pager could not get memory or threads for itself: {}", os(*e)),
         }
     }
