@@ -845,10 +845,8 @@ impl Agent {
                     drop(core);
                     drop(map);
                 }
-                if let Err(e) = result.and_then(|()| self.start_threads()) {
-                    let _ = e;
-                    let text = b"overspill: the pager could not be set up in a forked child (no userfaultfd, swap space or memory for it), so the child was ended\n";
-                    let _ = sys::write(2, text);
+                if let Err(why) = result.and_then(|()| Ok(self.start_threads()?)) {
+                    why.say();
                     sys::exit_group(125);
                 }
                 0
@@ -878,7 +876,7 @@ impl Agent {
     }
 
     /// In the child: everything that belongs to the parent's process is replaced.
-    fn become_child(&'static self, map: &mut Space, core: &mut Core, share: Inherited) -> Result<(), Errno> {
+    fn become_child(&'static self, map: &mut Space, core: &mut Core, share: Inherited) -> Result<(), NoPager> {
         let machine = self.machine;
         machine.map.forked();
         // SAFETY: this is the process's only thread and holds no desk; the desk's lock guards no value of its own.
@@ -923,7 +921,7 @@ impl Agent {
         for (slot, fd) in self.ancestors.iter().zip(share.ancestors) {
             slot.store(fd.map_or(-1, Fd::into_raw), Relaxed);
         }
-        let free = self.ancestors.iter().find(|f| f.load(Relaxed) < 0).ok_or(libc::EMFILE)?;
+        let free = self.ancestors.iter().find(|f| f.load(Relaxed) < 0).ok_or(NoPager::Generations)?;
         free.store(share.pipe.into_raw(), Relaxed);
         machine.content.forked()?;
         map.discards = overspill_linux::space::Discards::new();
@@ -934,7 +932,7 @@ impl Agent {
             // behind its copy of the compressed device, if its parent's files were
             let priority = if map.pool.is_some() { spec.priority.unwrap_or(0) } else { 0 };
             let files = Self::new_swap_files(spec)?;
-            let device = devices::add_files(pager, &files, priority).map_err(|_| libc::EMFILE)?;
+            let device = devices::add_files(pager, &files, priority).map_err(|_| NoPager::Devices)?;
             map.files[device.0 as usize] = Some(files);
             map.names[device.0 as usize].set(spec.name().as_encoded_bytes());
         }
@@ -991,6 +989,49 @@ impl Agent {
         self.status.counters.memory_limit_bytes.set(limit);
         self.machine.supervised.store(false, Relaxed);
         Ok(())
+    }
+}
+
+/// Why a forked child has no pager.
+enum NoPager {
+    /// An error of the system.
+    Os(Errno),
+    /// Too many forks in a row.
+    Generations,
+    /// No room for its device beside those that it inherits.
+    Devices,
+}
+
+impl From<Errno> for NoPager {
+    fn from(errno: Errno) -> Self {
+        NoPager::Os(errno)
+    }
+}
+
+impl NoPager {
+    /// A sentence on standard error. Does not allocate.
+    fn say(&self) {
+        let mut line = [0u8; 300];
+        let mut rest = &mut line[..];
+        let _ = match self {
+            NoPager::Os(errno) => write!(
+                rest,
+                "the pager could not be set up in a forked child (no userfaultfd, swap space or memory for it: error {errno}), so the \
+                 child was ended"
+            ),
+            NoPager::Generations => write!(
+                rest,
+                "a child of {GENERATIONS_MAX} generations of forks without an exec forked once more, and more than {GENERATIONS_MAX} there \
+                 cannot be, so the new child was ended: have one of them exec"
+            ),
+            NoPager::Devices => write!(
+                rest,
+                "a forked child would have more than {DEVICES_MAX} swap devices, as each generation of forks without an exec adds one, so \
+                 it was ended: start with fewer --swap devices, or have one of the generations exec"
+            ),
+        };
+        let left = rest.len();
+        sys::complain(&line[..line.len() - left]);
     }
 }
 

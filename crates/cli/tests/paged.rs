@@ -73,6 +73,28 @@ fn threads_moves_discards_and_forks() {
     std::fs::remove_dir_all(&dir).expect("cleanup");
 }
 
+/// One fork more than there can be was told as any failure of the system.
+#[test]
+fn too_many_generations_of_forks_are_one_sentence() {
+    if !able() {
+        return;
+    }
+    let dir = place("generations");
+    let program = build(&dir, "generations.c");
+    let swap = swap_option(&dir, "");
+    let memory = ["--memory", "16M", "--swap", &swap];
+    let r = run(&dir, &memory, None, &program, &["15"]);
+    assert_eq!((r.output.status.code(), r.stderr().as_str()), (Some(0), ""), "{:?}", r.output);
+    let r = run(&dir, &memory, None, &program, &["16"]);
+    assert_eq!(String::from_utf8_lossy(&r.output.stdout), "15 generations\n");
+    assert!(r.output.status.code() == Some(3) && r.stderr().contains("15 generations of forks without an exec"), "{:?}", r.output);
+    let second = format!("{swap}/second");
+    let r = run(&dir, &[&memory[..], &["--swap", &second]].concat(), None, &program, &["16"]);
+    assert!(r.output.status.code() == Some(3) && r.stderr().contains("16 swap devices"), "{:?}", r.output);
+    no_swap_file_left(&dir);
+    std::fs::remove_dir_all(&dir).expect("cleanup");
+}
+
 #[test]
 fn address_space_calls_behave() {
     if !able() {
