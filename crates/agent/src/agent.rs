@@ -13,7 +13,7 @@ use crate::hooks::{self, HookStacks};
 use core::cell::UnsafeCell;
 use core::ffi::c_void;
 use core::fmt::Write;
-use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicUsize, Ordering::*};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicUsize, Ordering::*};
 use overspill_linux::control::Packet;
 use overspill_linux::control_server;
 use overspill_linux::device_spec::{self, DeviceSpec, FILES_MAX, Place};
@@ -145,6 +145,72 @@ fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|v| !v.is_empty())
 }
 
+/// An agent that starts, for [`no_memory`].
+struct Starting {
+    now: AtomicBool,
+    /// Null: not yet there.
+    status: AtomicPtr<Status>,
+    supervised: AtomicBool,
+}
+
+static STARTING: Starting =
+    Starting { now: AtomicBool::new(false), status: AtomicPtr::new(core::ptr::null_mut()), supervised: AtomicBool::new(false) };
+
+/// The arena cannot have `bytes` bytes. While the agent starts that is its end, with the figures of the limits that are most likely the
+/// cause; std would only say how many bytes, and abort. Nothing here allocates.
+pub fn no_memory(bytes: usize) {
+    if !STARTING.now.load(Acquire) {
+        return;
+    }
+    let mut line = [0u8; 300];
+    let mut rest = &mut line[..];
+    let _ = write!(rest, "the pager could not get {} KiB of memory for its tables", bytes >> 10);
+    let limits = [("-v", limit(libc::RLIMIT_AS)), ("-d", limit(libc::RLIMIT_DATA))];
+    let mut said = " as there is a limit:";
+    for (option, bytes) in limits.iter().filter_map(|(option, bytes)| Some((option, (*bytes)?))) {
+        let _ = write!(rest, "{said} ulimit {option} {}", bytes >> 10);
+        said = ",";
+    }
+    let _ = write!(rest, "{}", if said == "," { "; raise it, or take it away" } else { "; the machine has none left" });
+    let left = rest.len();
+    let line = core::str::from_utf8(&line[..line.len() - left]).unwrap_or("the pager could not get memory for its tables");
+    // SAFETY: null, or the status block, which is mapped for good. Acquire above pairs with the Release of `start`.
+    let status = unsafe { STARTING.status.load(Acquire).as_ref() };
+    refuse(status, STARTING.supervised.load(Relaxed), line)
+}
+
+/// A limit of this process in bytes, if there is one.
+fn limit(resource: libc::__rlimit_resource_t) -> Option<u64> {
+    let mut limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: 0 };
+    // SAFETY: writes the structure.
+    unsafe { libc::getrlimit(resource, &mut limit) };
+    (limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur)
+}
+
+/// Ignores SIGXFSZ until it is dropped: what `ulimit -f` does not allow the pager is an error (EFBIG) then, which can be told. The pager's
+/// threads have it blocked.
+struct NoFileSizeSignal(libc::sigaction);
+
+impl NoFileSizeSignal {
+    fn new() -> Self {
+        // SAFETY: all-zero bytes are a valid sigaction; SIG_IGN runs no code; the old action is written to a place that is large enough.
+        unsafe {
+            let mut ignore: libc::sigaction = core::mem::zeroed();
+            let mut before: libc::sigaction = core::mem::zeroed();
+            ignore.sa_sigaction = libc::SIG_IGN;
+            libc::sigaction(libc::SIGXFSZ, &raw const ignore, &raw mut before);
+            NoFileSizeSignal(before)
+        }
+    }
+}
+
+impl Drop for NoFileSizeSignal {
+    fn drop(&mut self) {
+        // SAFETY: the action that the program had, as the kernel gave it.
+        unsafe { libc::sigaction(libc::SIGXFSZ, &raw const self.0, core::ptr::null_mut()) };
+    }
+}
+
 /// Last words of an agent that cannot start.
 fn refuse(status: Option<&Status>, supervised: bool, message: &str) -> ! {
     if let Some(status) = status {
@@ -180,6 +246,16 @@ fn last_words(info: &std::panic::PanicHookInfo<'_>) {
 
 /// The constructor: nothing without `OVERSPILL_MEMORY`.
 pub fn start() {
+    if std::env::var_os("OVERSPILL_MEMORY").is_none() {
+        return;
+    }
+    STARTING.now.store(true, Release);
+    let _quiet = NoFileSizeSignal::new();
+    serve();
+    STARTING.now.store(false, Release);
+}
+
+fn serve() {
     let Some(memory) = variable("OVERSPILL_MEMORY") else { return };
     std::panic::set_hook(Box::new(last_words));
     let pid = sys::getpid();
@@ -197,6 +273,8 @@ pub fn start() {
     if supervised {
         let _ = sys::close(status_fd); // `overspill run` holds it, and the program's table stays as it would be
     }
+    STARTING.supervised.store(supervised, Relaxed);
+    STARTING.status.store(core::ptr::from_ref(status).cast_mut(), Release);
     let fail = |message: &str| -> ! { refuse(Some(status), supervised, message) };
     let Ok(memory_bytes) = memory.parse::<u64>() else { fail("OVERSPILL_MEMORY is not a number of bytes") };
     let policy = variable("OVERSPILL_POLICY");
@@ -314,14 +392,12 @@ fn heap_range() -> (usize, usize) {
     }
 }
 
-/// How many pages may be managed: the tables' address space is bounded by RLIMIT_AS.
+/// How many pages may be managed: the tables' address space is bounded by RLIMIT_AS, and by RLIMIT_DATA, which counts it too.
 fn pages_max() -> u64 {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: writes the structure.
-    unsafe { libc::getrlimit(libc::RLIMIT_AS, &mut limit) };
     let most = 1 << 25;
     // about 128 bytes of tables' address space per page; a quarter of the limit may go to them
-    if limit.rlim_cur == libc::RLIM_INFINITY { most } else { (limit.rlim_cur / 512).clamp(1 << 14, most) }
+    let limits = [limit(libc::RLIMIT_AS), limit(libc::RLIMIT_DATA)];
+    limits.into_iter().flatten().map(|bytes| (bytes / 512).clamp(1 << 14, most)).min().unwrap_or(most)
 }
 
 fn allowed_cpus() -> Vec<usize> {
@@ -769,10 +845,8 @@ impl Agent {
                     drop(core);
                     drop(map);
                 }
-                if let Err(e) = result.and_then(|()| self.start_threads()) {
-                    let _ = e;
-                    let text = b"overspill: the pager could not be set up in a forked child (no userfaultfd, swap space or memory for it), so the child was ended\n";
-                    let _ = sys::write(2, text);
+                if let Err(why) = result.and_then(|()| Ok(self.start_threads()?)) {
+                    why.say();
                     sys::exit_group(125);
                 }
                 0
@@ -802,7 +876,7 @@ impl Agent {
     }
 
     /// In the child: everything that belongs to the parent's process is replaced.
-    fn become_child(&'static self, map: &mut Space, core: &mut Core, share: Inherited) -> Result<(), Errno> {
+    fn become_child(&'static self, map: &mut Space, core: &mut Core, share: Inherited) -> Result<(), NoPager> {
         let machine = self.machine;
         machine.map.forked();
         // SAFETY: this is the process's only thread and holds no desk; the desk's lock guards no value of its own.
@@ -847,7 +921,7 @@ impl Agent {
         for (slot, fd) in self.ancestors.iter().zip(share.ancestors) {
             slot.store(fd.map_or(-1, Fd::into_raw), Relaxed);
         }
-        let free = self.ancestors.iter().find(|f| f.load(Relaxed) < 0).ok_or(libc::EMFILE)?;
+        let free = self.ancestors.iter().find(|f| f.load(Relaxed) < 0).ok_or(NoPager::Generations)?;
         free.store(share.pipe.into_raw(), Relaxed);
         machine.content.forked()?;
         map.discards = overspill_linux::space::Discards::new();
@@ -858,7 +932,7 @@ impl Agent {
             // behind its copy of the compressed device, if its parent's files were
             let priority = if map.pool.is_some() { spec.priority.unwrap_or(0) } else { 0 };
             let files = Self::new_swap_files(spec)?;
-            let device = devices::add_files(pager, &files, priority).map_err(|_| libc::EMFILE)?;
+            let device = devices::add_files(pager, &files, priority).map_err(|_| NoPager::Devices)?;
             map.files[device.0 as usize] = Some(files);
             map.names[device.0 as usize].set(spec.name().as_encoded_bytes());
         }
@@ -915,6 +989,49 @@ impl Agent {
         self.status.counters.memory_limit_bytes.set(limit);
         self.machine.supervised.store(false, Relaxed);
         Ok(())
+    }
+}
+
+/// Why a forked child has no pager.
+enum NoPager {
+    /// An error of the system.
+    Os(Errno),
+    /// Too many forks in a row.
+    Generations,
+    /// No room for its device beside those that it inherits.
+    Devices,
+}
+
+impl From<Errno> for NoPager {
+    fn from(errno: Errno) -> Self {
+        NoPager::Os(errno)
+    }
+}
+
+impl NoPager {
+    /// A sentence on standard error. Does not allocate.
+    fn say(&self) {
+        let mut line = [0u8; 300];
+        let mut rest = &mut line[..];
+        let _ = match self {
+            NoPager::Os(errno) => write!(
+                rest,
+                "the pager could not be set up in a forked child (no userfaultfd, swap space or memory for it: error {errno}), so the \
+                 child was ended"
+            ),
+            NoPager::Generations => write!(
+                rest,
+                "a child of {GENERATIONS_MAX} generations of forks without an exec forked once more, and more than {GENERATIONS_MAX} there \
+                 cannot be, so the new child was ended: have one of them exec"
+            ),
+            NoPager::Devices => write!(
+                rest,
+                "a forked child would have more than {DEVICES_MAX} swap devices, as each generation of forks without an exec adds one, so \
+                 it was ended: start with fewer --swap devices, or have one of the generations exec"
+            ),
+        };
+        let left = rest.len();
+        sys::complain(&line[..line.len() - left]);
     }
 }
 

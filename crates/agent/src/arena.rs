@@ -1,7 +1,7 @@
 //! The agent's allocator: its own mappings, never the program's heap, which is the very memory that it pages.
 //!
 //! Large blocks are mappings of their own, zeroed and untouched, so that tables cost memory only as they are used. Small ones are cut
-//! from chunks and never given back: the agent allocates at set-up only.
+//! from chunks and never given back: the agent allocates at set-up only. If there is no memory then, the agent says so and ends the program.
 
 use core::alloc::{GlobalAlloc, Layout};
 use overspill_linux::lock::Mutex;
@@ -28,7 +28,10 @@ impl Arena {
 }
 
 fn map(len: usize) -> usize {
-    let Ok(at) = sys::map_anonymous(len) else { return 0 };
+    let Ok(at) = sys::map_anonymous(len) else {
+        crate::agent::no_memory(len);
+        return 0;
+    };
     // SAFETY: our own fresh mapping; the advice changes no content. It also keeps the kernel from merging it with the program's.
     let _ = unsafe { sys::madvise(at as usize, len, libc::MADV_DONTDUMP) };
     at as usize

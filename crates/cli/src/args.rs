@@ -129,7 +129,8 @@ What cannot be paged:
 Signals:
   Signals that another process sends to `overspill run` are passed on to the program; those from
   the terminal reach both anyway. If `overspill run` is killed, the program and all its
-  descendants are killed too.
+  descendants are killed too; if the program is ended by a signal, or ends after a process sent
+  TERM or INT to `overspill run`, its descendants are killed.
 
 Exit status:
   the program's own   if it ended by itself
@@ -359,6 +360,14 @@ pub struct CheckArgs {
     pub swap: Option<OsString>,
 }
 
+/// Whether `command`, the end of the command line `line`, begins with what was meant as an option: clap takes an option that it does not
+/// know for the program. After `--` a program may be called anything.
+pub fn is_mistyped(line: &[OsString], command: &[OsString]) -> bool {
+    let before = line.len().checked_sub(command.len() + 1).and_then(|at| line.get(at));
+    let dashed = command.first().is_some_and(|name| name.as_encoded_bytes().starts_with(b"-"));
+    dashed && before.is_none_or(|before| before != "--")
+}
+
 fn seconds(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(n) if (0.01..=86400.0).contains(&n) => Ok(n),
@@ -383,6 +392,22 @@ mod tests {
             let Command::Run(args) = cli.command else { panic!() };
             assert_eq!(args.memory.as_deref(), Some("1G"));
             assert_eq!(args.command, ["ls", "--memory", "2G", "--", "-l"]);
+        }
+    }
+
+    #[test]
+    fn options_that_there_are_not_are_not_programs() {
+        for (text, mistyped) in [
+            ("overspill run -m 64M --stat -- true", true),
+            ("overspill run -m 64M -x true", true),
+            ("overspill run -m 64M - true", true),
+            ("overspill run -m 64M -- --stat -- true", false),
+            ("overspill run -m 64M true --stat", false),
+            ("overspill run -m 64M -- true --", false),
+        ] {
+            let line: Vec<OsString> = text.split(' ').map(OsString::from).collect();
+            let Command::Run(args) = Cli::try_parse_from(&line).unwrap().command else { panic!() };
+            assert_eq!(is_mistyped(&line, &args.command), mistyped, "{text}");
         }
     }
 

@@ -1,13 +1,14 @@
-//! Leaves nothing behind when `overspill run` is killed.
+//! Leaves nothing behind when `overspill run` or its program is killed.
 //!
 //! The kernel kills the program that `overspill run` started (PR_SET_PDEATHSIG), but not that program's children, and a process
 //! that is just executing something new has no agent in it that could notice. So a small second process, the keeper, waits at a
 //! pipe for the end of `overspill run`. If it was announced, the keeper ends: what goes on in the background was meant to. If not,
-//! it kills all processes that carry this run's mark in their environment, until there have been none for a while: one that is in
+//! or if `overspill run` closes the pipe because the program was killed or asked to end (TERM, INT), it kills all processes that carry this run's mark in their environment, until there have been none for a while: one that is in
 //! the middle of an exec shows no environment for a moment.
 //!
 //! Limits: it does not find a process that was started with an empty environment (and so without Overspill), nor one whose
-//! environment it may not read (set-uid). It cannot help if it is killed as well.
+//! environment it may not read (set-uid). It cannot help if it is killed as well. `overspill run` waits for it for a few seconds
+//! only: a process that the kernel does not let go of (state D) ends later.
 
 use crate::Failure;
 use rustix::process::{Pid, Signal, kill_process};
@@ -25,6 +26,9 @@ pub const COMMAND: &str = "keep";
 const DONE: u8 = b'.';
 /// No process with the mark for this long: there are none.
 const QUIET: Duration = Duration::from_millis(300);
+/// How long `overspill run` waits for the end of all descendants. Guessed: killed processes end in milliseconds, but for those with
+/// much memory or a slow disk.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The keeper, as `overspill run` sees it.
 pub struct Keeper(Child);
@@ -51,6 +55,15 @@ impl Keeper {
             .map_err(|error| Failure::new(format!("the process that cleans up after a kill cannot be started: {error}")))?;
         program.env(MARK, &mark);
         Ok(Keeper(process))
+    }
+
+    /// The program was killed, or asked to end: the keeper ends its descendants, then itself.
+    pub fn end_descendants(mut self) {
+        drop(self.0.stdin.take());
+        let start = Instant::now();
+        while matches!(self.0.try_wait(), Ok(None)) && start.elapsed() < PATIENCE {
+            std::thread::sleep(Duration::from_millis(5));
+        }
     }
 
     /// The run has ended as it should: the keeper ends too.

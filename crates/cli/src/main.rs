@@ -5,7 +5,7 @@
 //! preflight   everything that can go wrong, found before the program starts: one sentence each
 //! run         puts the parts of `overspill run` together
 //! supervise   starts the program, passes signals on, waits for its end (the only unsafe code here)
-//! keeper      a second process, which leaves nothing behind when `overspill run` is killed
+//! keeper      a second process, which leaves nothing behind when `overspill run` or its program is killed
 //! report      counters for people and as JSON
 //! config      the file of `overspill run --config`
 //! stat        `overspill stat`: reads the status block of a running program

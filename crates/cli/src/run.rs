@@ -1,9 +1,9 @@
 //! `overspill run`.
 
-use crate::args::RunArgs;
+use crate::args::{self, RunArgs};
 use crate::config::{self, Config};
 use crate::keeper::Keeper;
-use crate::supervise::{self, End};
+use crate::supervise::{self, End, Ended};
 use crate::{FAILED, Failure, NOT_EXECUTABLE, NOT_FOUND, preflight, report, say};
 use overspill_linux::control_client::{self, ControlError};
 use overspill_linux::device_spec;
@@ -26,6 +26,13 @@ pub fn run(args: &RunArgs) -> Result<u8, Failure> {
 /// As [`run`]; the program's page references go to `recording`.
 pub fn run_with(args: &RunArgs, recording: Option<&Recording>) -> Result<u8, Failure> {
     // The options first, then the program, then the machine: mistakes before circumstances.
+    let line: Vec<_> = env::args_os().collect();
+    if args::is_mistyped(&line, &args.command) {
+        return Err(Failure::new(format!(
+            "there is no option {}; --help lists those there are, and a program whose name begins with - goes after --",
+            args.command[0].display()
+        )));
+    }
     let config = configuration(args)?;
     let Some(memory) = args.memory.as_ref().or(config.memory.as_ref()) else {
         return Err(Failure::new(
@@ -73,10 +80,10 @@ pub fn run_with(args: &RunArgs, recording: Option<&Recording>) -> Result<u8, Fai
                 .map_err(|error| Failure::new(format!("--stats-file {}: cannot be written: {error}", path.display())))?,
         ),
     };
-    let block: &'static StatusFile = Box::leak(Box::new(
-        StatusFile::create()
-            .map_err(|error| Failure::new(format!("the shared memory for the counters cannot be made: {error}")))?,
-    ));
+    let block: &'static StatusFile =
+        Box::leak(Box::new(StatusFile::create().map_err(|error| {
+            Failure::new(format!("the shared memory for the counters cannot be made: {}", what_to_try(&error)))
+        })?));
 
     let sockets = control_directory();
     if let (Err(error), true) = (&sockets, agent.is_some()) {
@@ -107,7 +114,11 @@ pub fn run_with(args: &RunArgs, recording: Option<&Recording>) -> Result<u8, Fai
     }
     let keeper = Keeper::start(&mut command)?;
     let ended = supervise::supervise(command, block);
-    keeper.dismiss();
+    if ended.as_ref().is_ok_and(Ended::takes_descendants) {
+        keeper.end_descendants();
+    } else {
+        keeper.dismiss();
+    }
     let ended = ended.map_err(|error| {
         let status = if error.kind() == ErrorKind::NotFound { NOT_FOUND } else { NOT_EXECUTABLE };
         Failure::with_status(status, format!("{} cannot be started: {error}", program.file.display()))
@@ -122,7 +133,8 @@ pub fn run_with(args: &RunArgs, recording: Option<&Recording>) -> Result<u8, Fai
     let (status, trouble) = verdict(ended.end, seen.outcome, &seen.message);
     if let Some(trouble) = trouble {
         say(trouble);
-    } else if agent.is_some() && seen.outcome == Some(Outcome::NotStarted) {
+    } else if agent.is_some() && seen.outcome == Some(Outcome::NotStarted) && matches!(ended.end, End::Exit(_)) {
+        // (who was killed early may have been about to start one)
         say(format_args!("warning: no pager came up in {}, so it ran without paging", program.file.display()));
     }
     if !seen.loss.is_empty() {
@@ -151,6 +163,14 @@ pub fn run_with(args: &RunArgs, recording: Option<&Recording>) -> Result<u8, Fai
         }
     }
     Ok(status)
+}
+
+/// The error, with what to try if it is a limit's.
+fn what_to_try(error: &std::io::Error) -> String {
+    match error.kind() {
+        ErrorKind::FileTooLarge => "the limit on the size of files is too low; raise it (ulimit -f)".into(),
+        _ => error.to_string(),
+    }
 }
 
 /// What the configuration file says, if there is one.

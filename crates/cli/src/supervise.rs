@@ -5,12 +5,12 @@
 //! signal from the terminal (SI_KERNEL)           -> nothing: the program is in the same foreground group and has it already
 //! signal from the program itself                 -> nothing: programs signal their parent to say "ready"
 //! program stopped by job control (Ctrl-Z)        -> the supervisor stops too, so that the shell gets its prompt back
-//! program ended                                  -> done
+//! program ended                                  -> done; by a signal, or after SIGTERM or SIGINT: its descendants are to end too
 //! supervisor killed                              -> the kernel kills the program (PR_SET_PDEATHSIG)
 //! ```
 //!
 //! The signals are blocked and fetched with sigwaitinfo, so there is no handler, no race and nothing that could interrupt a
-//! system call. The program gets the mask and the dispositions that the supervisor was started with, SIGPIPE and SIGCHLD too.
+//! system call. The program gets the mask and the dispositions that the supervisor was started with, SIGPIPE, SIGXFSZ and SIGCHLD too.
 //!
 //! The other commands have only [`on_interrupt`] from here.
 //!
@@ -42,21 +42,36 @@ pub struct Ended {
     pub end: End,
     /// From its start to its end.
     pub wall: Duration,
+    /// Whether a process has sent SIGTERM or SIGINT to the supervisor. The terminal's SIGINT does not count: to many programs
+    /// Ctrl-C is a key like others, and those to which it is not end by it.
+    pub asked: bool,
+}
+
+impl Ended {
+    /// Whether the program's descendants are to end too: it was killed, or all of it was asked to end. What a program that ends
+    /// by itself has left in the background was meant to stay.
+    pub fn takes_descendants(&self) -> bool {
+        self.asked || matches!(self.end, End::Signal(_))
+    }
 }
 
 /// SIGPIPE's disposition when this process was started. Rust's runtime ignores the signal before `main`.
 static SIGPIPE_AT_START: AtomicUsize = AtomicUsize::new(libc::SIG_DFL);
+/// The same of SIGXFSZ, which is ignored here: a file that `ulimit -f` does not allow is then an error (EFBIG) that can be told.
+static SIGXFSZ_AT_START: AtomicUsize = AtomicUsize::new(libc::SIG_DFL);
 
-extern "C" fn note_sigpipe() {
+extern "C" fn note_signals() {
     SIGPIPE_AT_START.store(disposition(libc::SIGPIPE), Relaxed);
+    SIGXFSZ_AT_START.store(disposition(libc::SIGXFSZ), Relaxed);
+    set_disposition(libc::SIGXFSZ, libc::SIG_IGN);
 }
 
 // SAFETY: `.init_array` holds pointers to functions that the loader calls once, on the only thread, before Rust's runtime
 // starts; extern "C" functions without parameters may stand there (the arguments it passes are ignored by the C ABI). The
-// function uses no std facility that needs the runtime: a system call wrapper of libc and an atomic.
+// function uses no std facility that needs the runtime: system call wrappers of libc and atomics.
 #[used]
 #[unsafe(link_section = ".init_array")]
-static NOTE_SIGPIPE: extern "C" fn() = note_sigpipe;
+static NOTE_SIGNALS: extern "C" fn() = note_signals;
 
 /// SIG_DFL, SIG_IGN or a handler.
 fn disposition(signal: libc::c_int) -> usize {
@@ -176,6 +191,7 @@ pub fn supervise(mut command: Command, block: &'static StatusFile) -> io::Result
         block.status().init(std::process::id());
         set_disposition(libc::SIGCHLD, sigchld);
         set_disposition(libc::SIGPIPE, SIGPIPE_AT_START.load(Relaxed));
+        set_disposition(libc::SIGXFSZ, SIGXFSZ_AT_START.load(Relaxed));
         mask.set_as_mask()
     };
     // SAFETY: between fork and exec only async-signal-safe things may happen. `prepare` makes system calls (prctl, getppid,
@@ -185,11 +201,13 @@ pub fn supervise(mut command: Command, block: &'static StatusFile) -> io::Result
     let start = Instant::now();
     let child = command.spawn()?;
     let pid = Pid::from_child(&child);
+    let mut asked = false;
 
     loop {
         let received = signals.wait();
         if received.signal != libc::SIGCHLD {
-            pass_on(&received, pid);
+            let passed = pass_on(&received, pid);
+            asked |= passed && matches!(received.signal, libc::SIGTERM | libc::SIGINT);
             continue;
         }
         // One SIGCHLD may stand for several changes. As process 1 of a container, or started by `exec` from a shell with jobs,
@@ -199,10 +217,10 @@ pub fn supervise(mut command: Command, block: &'static StatusFile) -> io::Result
                 continue;
             }
             if let Some(code) = status.exit_status() {
-                return Ok(Ended { end: End::Exit(code as u8), wall: start.elapsed() });
+                return Ok(Ended { end: End::Exit(code as u8), wall: start.elapsed(), asked });
             }
             if let Some(signal) = status.terminating_signal() {
-                return Ok(Ended { end: End::Signal(signal), wall: start.elapsed() });
+                return Ok(Ended { end: End::Signal(signal), wall: start.elapsed(), asked });
             }
             if let Some(signal) = status.stopping_signal() {
                 stop_too(signal, pid);
@@ -237,14 +255,16 @@ fn changed() -> Option<(Pid, WaitStatus)> {
     }
 }
 
-fn pass_on(received: &Received, program: Pid) {
+/// Returns whether the signal was one to be passed on.
+fn pass_on(received: &Received, program: Pid) -> bool {
     match received.sender {
         // The program is not reaped yet, so the id is still its own; it may have ended, and then there is nobody to tell.
         Some(sender) if sender != program.as_raw_nonzero().get() => {
             // SAFETY: kill touches no memory.
             unsafe { libc::kill(program.as_raw_nonzero().get(), received.signal) };
+            true
         }
-        _ => {}
+        _ => false,
     }
 }
 

@@ -111,6 +111,14 @@ fn wrong_usage_is_125() {
     }
 }
 
+/// An option that there is not was taken for the program: status 127, "there is no such program".
+#[test]
+fn a_mistyped_option_is_wrong_usage() {
+    refused(&mut overspill(&["run", "-m", "64M", "--stat", "--", "true"]), 125, &["no option --stat;", "--help"]);
+    refused(&mut overspill(&["run", "-m", "64M", "--stat", "true"]), 125, &["no option --stat;"]);
+    refused(&mut overspill(&["run", "-m", "64M", "--", "--stat", "true"]), 127, &["--stat: there is no such program"]);
+}
+
 #[test]
 fn help_and_version() {
     let output = overspill(&["--version"]).output().unwrap();
@@ -378,6 +386,25 @@ fn the_program_starts_with_the_signals_it_would_have_without_us() {
     }
 }
 
+/// The supervisor died of SIGXFSZ without a word. The program itself is to get the signal as ever.
+#[test]
+fn a_limit_on_the_size_of_files() {
+    let limited = |limit: &str| {
+        let run = unpaged(&["sh", "-c", "grep SigIgn /proc/$$/status"]);
+        let mut command = Command::new("sh");
+        command.args(["-c", &format!("ulimit -f {limit}; exec \"$@\""), "sh"]).arg(run.get_program()).args(run.get_args());
+        command.env("OVERSPILL_AGENT", "/nonexistent/agent.so");
+        command
+    };
+    let output = limited("0").output().unwrap();
+    assert_eq!(output.status.code(), Some(125), "{output:?}");
+    assert!(stderr(&output).lines().last().is_some_and(|line| line.contains("size of files") && line.contains("ulimit -f")));
+    let output = limited("unlimited").output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let ignored = u64::from_str_radix(text.trim().trim_start_matches("SigIgn:").trim(), 16).unwrap();
+    assert_eq!(ignored >> 24 & 1, 0, "the program has SIGXFSZ ignored: {text}");
+}
+
 #[test]
 fn no_descriptor_is_left_open_in_the_program() {
     let list = ["sh", "-c", "ls -l /proc/$$/fd"];
@@ -452,6 +479,40 @@ fn the_program_does_not_outlive_a_killed_supervisor() {
     let mut rest = String::new();
     out.read_to_string(&mut rest).unwrap();
     assert_eq!(rest, "");
+}
+
+/// A signal that ended the program left its background jobs running.
+#[test]
+fn a_killed_program_leaves_nothing() {
+    let script = |end: &str| format!("sleep 60 & echo $!; {end}");
+    for (end, status, stays) in [("kill -TERM $$; wait", 143, false), ("kill -SEGV $$; wait", 139, false), ("exit 3", 3, true)] {
+        let mut child = unpaged(&["sh", "-c", &script(end)]).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        assert_eq!(child.wait().unwrap().code(), Some(status));
+        let job = line.trim();
+        // a zombie has ended: nobody may be there to reap it
+        let state = fs::read_to_string(format!("/proc/{job}/stat")).unwrap_or_default();
+        let lives = state.rsplit(')').next().and_then(|s| s.trim().chars().next()).is_some_and(|state| state != 'Z');
+        if lives {
+            kill(job.parse().unwrap(), "KILL");
+        }
+        assert_eq!(lives, stays, "{end}: {state}");
+    }
+}
+
+/// A program that catches the signal and ends in its own way has been asked to end all the same; one that gets it by itself has not.
+#[test]
+fn a_program_that_was_asked_to_end_leaves_nothing() {
+    for signal in ["TERM", "INT"] {
+        let (mut child, mut out) = ready(&format!("trap 'exit 33' {signal}\n(trap '' {signal}; exec sleep 60) &"));
+        kill(child.id(), signal);
+        assert_eq!(child.wait().unwrap().code(), Some(33));
+        // the job had the pipe, too
+        let start = std::time::Instant::now();
+        out.read_to_string(&mut String::new()).unwrap();
+        assert!(start.elapsed().as_secs() < 30, "a job is left after {signal}");
+    }
 }
 
 #[test]
@@ -590,6 +651,12 @@ fn a_pager_that_does_not_come_up_is_told() {
     let output = command.args(["sh", "-c", "exit 6"]).output().unwrap();
     assert_eq!(output.status.code(), Some(6));
     assert!(stderr(&output).contains("warning: no pager came up"), "{}", stderr(&output));
+    // but one that died at its very start did not run without paging
+    let Some(mut command) = with_agent(&dir, "b->outcome = 0; abort();", &[]) else {
+        return;
+    };
+    let output = command.args(["echo", "ran"]).output().unwrap();
+    assert_eq!((output.status.code(), stderr(&output).as_str()), (Some(134), ""));
 }
 
 #[test]

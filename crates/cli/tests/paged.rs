@@ -73,6 +73,28 @@ fn threads_moves_discards_and_forks() {
     std::fs::remove_dir_all(&dir).expect("cleanup");
 }
 
+/// One fork more than there can be was told as any failure of the system.
+#[test]
+fn too_many_generations_of_forks_are_one_sentence() {
+    if !able() {
+        return;
+    }
+    let dir = place("generations");
+    let program = build(&dir, "generations.c");
+    let swap = swap_option(&dir, "");
+    let memory = ["--memory", "16M", "--swap", &swap];
+    let r = run(&dir, &memory, None, &program, &["15"]);
+    assert_eq!((r.output.status.code(), r.stderr().as_str()), (Some(0), ""), "{:?}", r.output);
+    let r = run(&dir, &memory, None, &program, &["16"]);
+    assert_eq!(String::from_utf8_lossy(&r.output.stdout), "15 generations\n");
+    assert!(r.output.status.code() == Some(3) && r.stderr().contains("15 generations of forks without an exec"), "{:?}", r.output);
+    let second = format!("{swap}/second");
+    let r = run(&dir, &[&memory[..], &["--swap", &second]].concat(), None, &program, &["16"]);
+    assert!(r.output.status.code() == Some(3) && r.stderr().contains("16 swap devices"), "{:?}", r.output);
+    no_swap_file_left(&dir);
+    std::fs::remove_dir_all(&dir).expect("cleanup");
+}
+
 #[test]
 fn address_space_calls_behave() {
     if !able() {
@@ -150,6 +172,60 @@ fn full_swap_is_one_sentence() {
     assert!(r.stderr().contains("memory and swap are both full"), "{}", r.stderr());
     assert!(!String::from_utf8_lossy(&r.output.stdout).contains("WRONG"));
     no_swap_file_left(&dir);
+    std::fs::remove_dir_all(&dir).expect("cleanup");
+}
+
+/// A file that `ulimit -f` kept from growing was called a full one, with most of the disk free.
+#[test]
+fn a_limit_on_the_size_of_files_is_one_sentence() {
+    if !able() {
+        return;
+    }
+    let dir = place("fsize");
+    let program = build(&dir, "churn.c");
+    let swap = swap_option(&dir, "");
+    let output = limited("-f 20000", &["run", "--memory", "16M", "--swap", &swap, "--"], &program, &["32"]);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(125), "{output:?}");
+    assert!(stderr.contains("ulimit -f") && !stderr.contains("both full"), "{stderr}");
+    no_swap_file_left(&dir);
+    std::fs::remove_dir_all(&dir).expect("cleanup");
+}
+
+/// `overspill options program arguments` in a shell with a limit; killed after two minutes.
+fn limited(limit: &str, options: &[&str], program: &Path, arguments: &[&str]) -> Output {
+    let mut command = Command::new("sh");
+    command.args(["-c", &format!("ulimit {limit}; exec timeout -s KILL 120 \"$@\""), "sh"]).arg(overspill()).args(options);
+    command.arg(program).args(arguments).env_remove("OVERSPILL_INJECT").output().expect("sh runs")
+}
+
+/// A pager that could not have its tables aborted, with a backtrace, and was said not to have come up.
+#[test]
+fn limits_on_memory_are_one_sentence() {
+    if !able() {
+        return;
+    }
+    let dir = place("limits");
+    let swap = swap_option(&dir, "");
+    let mut refused = 0;
+    for limit in
+        ["-v 50000", "-v 100000", "-v 200000", "-v 500000", "-v 4000000", "-d 50000", "-d 100000", "-d 500000", "-d 4000000"]
+    {
+        let output = limited(limit, &["run", "--memory", "64M", "--swap", &swap, "--"], Path::new("echo"), &["ran"]);
+        let (stdout, stderr) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        let option = &limit[..2];
+        match output.status.code() {
+            Some(0) => assert_eq!((&*stdout, &*stderr), ("ran\n", ""), "{limit}"),
+            Some(125) => {
+                refused += 1;
+                assert_eq!((&*stdout, stderr.lines().count()), ("", 1), "{limit}: {stderr}");
+                assert!(stderr.contains(&format!("ulimit {option}")), "{limit}: {stderr}");
+            }
+            other => panic!("{limit}: {other:?}: {stderr}"),
+        }
+        println!("{limit}: {}{}", stdout, stderr);
+    }
+    assert!(refused >= 2, "the least limits are too low");
     std::fs::remove_dir_all(&dir).expect("cleanup");
 }
 
@@ -233,7 +309,8 @@ fn pages_that_cannot_go_end_in_a_sentence() {
     std::fs::remove_dir_all(&dir).expect("cleanup");
 }
 
-/// Killed at any moment, also while a descendant is in the middle of an exec and has no agent that could notice: such ones stayed.
+/// Killed at any moment, also while a descendant is in the middle of an exec and has no agent that could notice: such ones stayed. So did
+/// descendants of a program that was only asked to end, by TERM or INT.
 #[test]
 fn a_killed_supervisor_leaves_nothing() {
     if !able() {
@@ -260,15 +337,16 @@ fn a_killed_supervisor_leaves_nothing() {
         let killed = Command::new("kill").args([&format!("-{signal}"), &child.id().to_string()]).status().expect("kill runs");
         assert!(killed.success());
         child.wait().expect("ends");
-        if signal == "KILL" {
-            // whatever ran under it ends too, and the keeper after it
-            let start = Instant::now();
-            while alive() {
-                assert!(start.elapsed() < Duration::from_secs(10), "processes are left after {signal}");
-                std::thread::sleep(Duration::from_millis(50));
+        // whatever ran under it has ended by now; a killed one leaves that to the keeper
+        let start = Instant::now();
+        while alive() {
+            let late = signal != "KILL" || start.elapsed() > Duration::from_secs(10);
+            if late {
+                let _ = Command::new("pkill").args(["-KILL", "-f", &mark]).status();
+                panic!("processes are left after {signal}");
             }
+            std::thread::sleep(Duration::from_millis(50));
         }
-        let _ = Command::new("pkill").args(["-KILL", "-f", &mark]).status();
         no_swap_file_left(&dir);
     }
     std::fs::remove_dir_all(&dir).expect("cleanup");
@@ -307,4 +385,32 @@ fn recordings_hold_what_the_program_touched() {
     let full = record(&["--out", "/dev/full/x"]);
     assert_eq!(full.status.code(), Some(1), "{full:?}");
     std::fs::remove_dir_all(&dir).expect("the directory is removed");
+}
+
+/// `check` found a userfaultfd by way of its device, and `run` did not.
+#[test]
+fn a_filter_that_forbids_the_system_call_leaves_the_device() {
+    if !able() {
+        return;
+    }
+    let dir = place("filter");
+    let filter = build(&dir, "without_uffd.c");
+    let swap = swap_option(&dir, "");
+    let device = std::fs::File::options().read(true).write(true).open("/dev/userfaultfd").is_ok();
+    for errno in [libc::EPERM, libc::ENOSYS] {
+        let filtered = || {
+            let mut command = Command::new(&filter);
+            command.arg(errno.to_string()).arg(overspill());
+            command
+        };
+        let check = filtered().arg("check").output().expect("runs");
+        let run =
+            filtered().args(["run", "--memory", "16M", "--swap", &swap, "--", "sh", "-c", "(echo ran)"]).output().expect("runs");
+        assert_eq!(check.status.success(), device, "{check:?}");
+        assert_eq!(run.status.code(), Some(if device { 0 } else { 125 }), "{run:?}");
+        assert_eq!(String::from_utf8_lossy(&run.stdout), if device { "ran\n" } else { "" });
+        let stderr = String::from_utf8_lossy(&run.stderr);
+        assert!(if device { stderr.is_empty() } else { stderr.contains("seccomp") }, "{stderr}");
+    }
+    std::fs::remove_dir_all(&dir).expect("cleanup");
 }

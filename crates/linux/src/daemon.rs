@@ -754,12 +754,17 @@ impl Daemon {
                 self.stuck_since = 0; // a swapoff took the room: better without it than without the program
                 return;
             }
-            machine.stop_program(match self.trouble {
+            // a device that could not grow once is not asked again, so why it could not may be long ago
+            let trouble = self.trouble.map(|errno| if errno == libc::ENOSPC { growth::refusal(machine) } else { errno });
+            machine.stop_program(match trouble {
                 None => {
                     b"memory is full of pages that nobody can take from the program (read-only, locked, or held by the kernel), so it was stopped: give it more --memory"
                 }
-                Some(libc::ENOSPC) => {
+                Some(libc::ENOSPC | libc::EDQUOT) => {
                     b"memory and swap are both full, so the program was stopped: give it more --memory, or a --swap place with more room"
+                }
+                Some(libc::EFBIG) => {
+                    b"memory is full and the swap file has reached the limit on the size of files, so the program was stopped: raise the limit (ulimit -f), or give it more --memory"
                 }
                 Some(_) => {
                     b"writing to the swap place failed and memory is full, so the program was stopped: see the system log for the device's errors, or use another --swap place"

@@ -59,6 +59,13 @@ pub fn make_room(machine: &Machine) -> Result<(), Errno> {
     result
 }
 
+/// Why there is no room: the error of a file that cannot grow, asked for again; ENOSPC if none says why. For last words. => no lock is held
+pub fn refusal(machine: &Machine) -> Errno {
+    let mut map = machine.map.write();
+    let mut errors = map.files.iter_mut().flatten().filter(|files| files.grows()).filter_map(|files| files.grow(u64::MAX).err());
+    errors.find(|&e| e != libc::ENOSPC).unwrap_or(libc::ENOSPC)
+}
+
 /// Gets blocks back that were given back. `None` if there are none.
 fn refill(machine: &Machine, files: &mut SwapFiles, device: DeviceId) -> Option<Result<(), Errno>> {
     let mut result = None;

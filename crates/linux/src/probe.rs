@@ -8,7 +8,11 @@
 //! ioctl(/dev/userfaultfd, IOC_NEW)         access to that device (Linux 6.1)
 //! userfaultfd(UFFD_USER_MODE_ONLY)         always allowed; enough for the library, not for `run`. Refused too: a filter is at work
 //! ```
+//!
+//! Then the pager's own way to its descriptors is tried ([`setup::open_uffds`]), so that this says what `run` will find.
 
+use crate::machine::Delivery;
+use crate::setup;
 use std::fmt;
 use std::fs::{self, OpenOptions};
 use std::io;
@@ -159,6 +163,7 @@ pub fn full_mode() -> Result<FullMode, Refusal> {
     if missing != 0 {
         return Err(Refusal::Lacks { features: missing, release: kernel_release() });
     }
+    setup::open_uffds(Delivery::Threads).map_err(|errno| Refusal::Other(io::Error::from_raw_os_error(errno)))?;
     Ok(FullMode { way, features })
 }
 

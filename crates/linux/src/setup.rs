@@ -81,7 +81,7 @@ impl fmt::Display for SetupError {
             SetupError::Userfaultfd(libc::EPERM | libc::EACCES, Delivery::Threads) => write!(
                 f,
                 "userfaultfd is not permitted here: run as root or with CAP_SYS_PTRACE, or set the sysctl vm.unprivileged_userfaultfd=1, \
-                 or give this user access to /dev/userfaultfd; in a container its seccomp profile must allow userfaultfd too"
+                 where in a container the seccomp profile must allow userfaultfd too; or give this user access to /dev/userfaultfd"
             ),
             SetupError::Userfaultfd(libc::EPERM, Delivery::InThread) => {
                 write!(
@@ -93,7 +93,11 @@ impl fmt::Display for SetupError {
                 write!(f, "this kernel's userfaultfd cannot move pages (UFFDIO_MOVE): Overspill needs Linux 6.8 or later")
             }
             SetupError::Userfaultfd(libc::ENOSYS, _) => {
-                write!(f, "this kernel has no userfaultfd: it was built without CONFIG_USERFAULTFD")
+                write!(
+                    f,
+                    "there is no system call userfaultfd here: the kernel was built without CONFIG_USERFAULTFD, or a seccomp filter hides it; \
+                     allow it there, or give this user access to /dev/userfaultfd"
+                )
             }
             SetupError::Userfaultfd(e, _) => write!(f, "userfaultfd could not be opened: {}", os(*e)),
             SetupError::Swap(libc::EEXIST, place) => {
@@ -124,6 +128,11 @@ impl fmt::Display for SetupError {
             SetupError::Key(e) => {
                 write!(f, "no key could be made to encrypt swap with ({}): do without encryption (--no-encrypt)", os(*e))
             }
+            SetupError::Memory(libc::ENOMEM) => write!(
+                f,
+                "the pager could not get memory for itself: if there is a limit on address space or data (ulimit -v, ulimit -d), raise it; its \
+                 tables count, and the budget twice"
+            ),
             SetupError::Memory(e) => write!(f, "the pager could not get memory or threads for itself: {}", os(*e)),
         }
     }

@@ -123,16 +123,17 @@ pub struct Uffd {
 
 impl Uffd {
     /// Opens one. `full`: it must also serve faults that the kernel takes on the program's behalf (system calls); that needs
-    /// CAP_SYS_PTRACE, `vm.unprivileged_userfaultfd=1`, or access to `/dev/userfaultfd`, which is tried second.
+    /// CAP_SYS_PTRACE, `vm.unprivileged_userfaultfd=1`, or access to `/dev/userfaultfd`. The device is tried second, also without
+    /// `full`: a seccomp filter may forbid the system call alone, as EPERM or ENOSYS.
     ///
     /// # Errors
-    /// EPERM, ENOSYS as from the kernel; EINVAL if a feature is missing.
+    /// EPERM, ENOSYS as from the system call; EINVAL if a feature is missing.
     pub fn open(full: bool, features: u64) -> Result<Self, Errno> {
         let flags = libc::O_CLOEXEC | libc::O_NONBLOCK | if full { 0 } else { USER_MODE_ONLY };
         // SAFETY: touches no memory.
         let fd = match unsafe { sys!(libc::SYS_userfaultfd, flags) } {
             Ok(fd) => Fd::new(fd),
-            Err(e) if full && e == libc::EPERM => {
+            Err(e @ (libc::EPERM | libc::EACCES | libc::ENOSYS)) => {
                 let dev = sys::open(b"/dev/userfaultfd\0", libc::O_RDWR | libc::O_CLOEXEC, 0).map_err(|_| e)?;
                 // SAFETY: USERFAULTFD_IOC_NEW takes flags by value.
                 Fd::new(unsafe { sys!(libc::SYS_ioctl, dev.raw(), 0xAA00, libc::O_CLOEXEC | libc::O_NONBLOCK) }?)
