@@ -87,6 +87,11 @@ Swap devices:
   file:PATH[,size=SIZE][,prio=N][,align=extents]  the same as PATH:SIZE, with a priority; and with
                                            no cluster across the border of two physical extents
   block:PATH[,size=SIZE][,prio=N][,force]  a block device; what is on it is lost
+  compressed:size=SIZE[,algo=ALGO][,prio=N]   memory that holds compressed pages: lz4 (the
+                                           default), zstd, or zstd:LEVEL from 1 to 19. It is part of
+                                           --memory, of which it takes three quarters at the most.
+                                           Give it the highest priority: what does not compress,
+                                           and what is coldest, goes on to the other devices.
   With path=PATH, up to seven times, a device is made of several files or several block devices:
   file:/ssd0,path=/ssd1,size=8G. They are filled by turns, hold SIZE together, and are called by
   the first.
@@ -96,12 +101,13 @@ Swap devices:
   carries a file system too unless `force` stands there. It serves one process: children of the
   program use the other devices, or a file in $TMPDIR or /tmp. A child that is forked starts with
   one file, in the place of the first file device.
+  No device holds more than 1 TiB, and 256 GiB if no size is given.
 
 Configuration file:
   memory = \"2G\"          # keys are the long options: memory, policy, engine, name, stats,
-  policy = \"use-once\"    # stats-file, best-effort
+  policy = \"use-once\"    # stats-file, best-effort, no-encrypt, no-load-control
   [[swap]]               # once for each device
-  kind = \"file\"          # or \"block\", with path, size, prio, align and force as above
+  kind = \"file\"          # or \"block\", \"compressed\"; size, prio, align, force, algo as above
   path = \"/mnt/nvme\"    # or paths = [\"/ssd0\", \"/ssd1\"]
   size = \"50G\"
 
@@ -114,6 +120,9 @@ Examples:
 
   overspill run --memory 2G --swap file:/ssd,size=8G,prio=2 --swap file:/hdd,prio=1 -- ./simulate
       Eight gibibytes on the fast disk first, then the slow one.
+
+  overspill run --memory 2G --swap compressed:size=1G --swap /hdd -- ./simulate
+      Up to half of the memory holds compressed pages; the disk gets what is left over.
 
   overspill run --memory 512M --stats -- sort -S 4G huge.txt
       Report at the end what the paging cost.
@@ -247,13 +256,16 @@ Exit status: 0; 1 if there is no such process, it is not under Overspill, or it 
 const SWAPS_HELP: &str = "\
 Columns:
   DEVICE      its path; of several, the first and how many more
-  KIND        file or block
+  KIND        file, block or compressed
   PRIO        higher ones are used first
-  SIZE USED   the most it may hold, and what it holds
+  SIZE USED   the most it can hold, and what it holds; of compressed memory the memory that it
+              takes, at most three quarters of the budget
   IN OUT      pages read from it and written to it, with the number of reads and writes
   ERRORS      reads and writes that failed
-  STATE       on; full; leaving (a swapoff is under way); failing (no longer written to after errors);
-              inherited (the parent's, of a forked child, which only reads it)
+  STATE       on; full; leaving (a swapoff is under way); failing (no longer written to after
+              errors); inherited (the parent's, of a forked child, which only reads it)
+
+With --json there are more figures, bytes_in and bytes_out among them.
 
 Exit status: 0; 1 if there is no such process, it is not under Overspill, or it is somebody else's.";
 
@@ -277,10 +289,12 @@ pub struct PolicyArgs {
 
 const SWAPON_HELP: &str = "\
 Devices are written as for --swap of `overspill run`. Those without a priority come after all that
-are there. The files are made by this command, with your rights, and handed to the program.
+are there. The files are made by this command, with your rights, and handed to the program. All of
+the devices are added, or none: if the program refuses one, those before it are swapped off again.
 
-Exit status: 0; 1 if the program cannot be asked, has such a device, or has as many as it can have;
-125 if a device is written wrongly or cannot be used. Devices before that one have been added.";
+Exit status: 0 if all were added; 1 if the program cannot be asked or refuses one, because it has
+such a device, as many as it can have, or no room for so much memory; 125 if a device is written
+wrongly or cannot be used.";
 
 const SWAPOFF_HELP: &str = "\
 What is on the device goes straight to other devices where they have room, else into memory within

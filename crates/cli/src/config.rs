@@ -2,8 +2,14 @@
 //! errors with the line.
 
 use overspill_linux::device_spec::{self, DeviceSpec, Place, SpecError};
-use serde::Deserialize;
-use std::path::PathBuf;
+use serde::de::{self, MapAccess, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer};
+use std::fmt;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+/// The longest file, in bytes. What is longer was meant to be something else, and need not come to an end.
+const BYTES_MAX: u64 = 1 << 20;
 
 /// What stands in a file. Values are as on the command line, and checked where those are.
 #[derive(Deserialize, Clone, PartialEq, Eq, Debug, Default)]
@@ -25,9 +31,40 @@ pub struct Config {
     /// `--best-effort`.
     #[serde(default)]
     pub best_effort: bool,
-    /// `--swap`.
+    /// `--no-encrypt`.
     #[serde(default)]
+    pub no_encrypt: bool,
+    /// `--no-load-control`.
+    #[serde(default)]
+    pub no_load_control: bool,
+    /// `--swap`.
+    #[serde(default, deserialize_with = "swaps")]
     pub swap: Vec<Swap>,
+}
+
+/// The devices, with a sentence for those who write them in another way.
+fn swaps<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Swap>, D::Error> {
+    struct Swaps;
+    impl<'de> Visitor<'de> for Swaps {
+        type Value = Vec<Swap>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a table [[swap]] for each swap device, with its kind and path")
+        }
+        fn visit_map<A: MapAccess<'de>>(self, _: A) -> Result<Self::Value, A::Error> {
+            Err(de::Error::custom(
+                "there may be several swap devices, so each is a table in two brackets: write [[swap]], not [swap]",
+            ))
+        }
+        fn visit_seq<A: SeqAccess<'de>>(self, mut devices: A) -> Result<Self::Value, A::Error> {
+            let mut all = Vec::new();
+            while let Some(device) = devices.next_element()? {
+                all.push(device);
+            }
+            Ok(all)
+        }
+    }
+    deserializer.deserialize_any(Swaps)
 }
 
 /// A `[[swap]]` table.
@@ -51,6 +88,27 @@ enum Kind {
     File,
     Block,
     Compressed,
+}
+
+/// Reads a file.
+///
+/// # Errors
+/// One line: what is wrong, and where in the file.
+pub fn read(path: &Path) -> Result<Config, String> {
+    let unread = |error: io::Error| match error.kind() {
+        io::ErrorKind::InvalidData => "is not text in UTF-8; name a TOML file".into(),
+        _ => format!("cannot be read: {error}"),
+    };
+    let mut text = String::new();
+    let file = std::fs::File::open(path).map_err(unread)?;
+    // bytes first: a sign that is cut in two is no mistake of the file's
+    let mut bytes = Vec::new();
+    file.take(BYTES_MAX + 1).read_to_end(&mut bytes).map_err(unread)?;
+    if bytes.len() as u64 > BYTES_MAX {
+        return Err("is longer than 1 MiB, which no configuration is; name a TOML file".into());
+    }
+    bytes.as_slice().read_to_string(&mut text).map_err(unread)?;
+    parse(&text)
 }
 
 /// Reads a file's text.
@@ -127,6 +185,32 @@ mod tests {
         assert_eq!(parse(""), Ok(Config::default()));
     }
 
+    /// "The same options" were said to be there; two were not.
+    #[test]
+    fn every_switch_can_be_set() {
+        let text = "stats = true\nbest-effort = true\nno-encrypt = true\nno-load-control = true\n";
+        let on = Config { stats: true, best_effort: true, no_encrypt: true, no_load_control: true, ..Config::default() };
+        assert_eq!(parse(text), Ok(on));
+        assert_eq!(parse(&text.replace("true", "false")), Ok(Config::default()));
+    }
+
+    #[test]
+    fn what_is_no_configuration_file_is_not_read_for_ever() {
+        let read = |path: &str| read(Path::new(path)).expect_err(path);
+        assert!(read("/dev/zero").contains("longer than 1 MiB"));
+        assert!(read("/nonexistent").contains("cannot be read: No such file"));
+        let place = std::env::temp_dir().join(format!("overspill-config-{}", std::process::id()));
+        let path = place.to_str().unwrap();
+        std::fs::write(&place, b"name = \"\xff\"").unwrap();
+        assert!(read(path).contains("not text in UTF-8"));
+        let long = format!("name = \"a\"\n#{}", "\u{e4}".repeat(BYTES_MAX as usize / 2));
+        std::fs::write(&place, &long).unwrap();
+        assert!(read(path).contains("longer than 1 MiB"), "cut within a sign");
+        std::fs::write(&place, &long[..(BYTES_MAX - 1) as usize / 2 * 2]).unwrap();
+        assert_eq!(super::read(&place).map(|config| config.name), Ok(Some("a".into())));
+        std::fs::remove_file(place).unwrap();
+    }
+
     #[test]
     fn mistakes_have_their_line() {
         for (text, words) in [
@@ -137,6 +221,9 @@ mod tests {
             ("[[swap]]\npath = \"/a\"", ["line 1: ", "kind"]),
             ("[[swap]]\nkind = \"file\"\nprio = 99999", ["line 3: ", "99999"]),
             ("memory = ", ["line 1: ", ""]),
+            ("no-encrypt = 1", ["line 1: ", "boolean"]),
+            ("memory = \"2G\"\n[swap]\nkind = \"file\"", ["line 2: ", "write [[swap]], not [swap]"]),
+            ("\nswap = \"/tmp\"", ["line 2: ", "a table [[swap]] for each"]),
         ] {
             let error = parse(text).expect_err(text);
             assert!(words.iter().all(|w| error.contains(w)) && !error.contains('\n'), "{text:?}: {error}");

@@ -75,7 +75,16 @@ impl Failure {
 /// A line on standard error. A closed standard error is no reason to fail.
 fn say(line: impl fmt::Display) {
     use std::io::Write;
-    let _ = writeln!(std::io::stderr(), "overspill: {line}");
+    let _ = writeln!(std::io::stderr(), "overspill: {}", printable(&line.to_string()));
+}
+
+/// `text` as one line that changes nothing about a terminal. Names are in it, of files and devices, and others may have chosen those.
+fn printable(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        if c.is_control() { out.extend(c.escape_default()) } else { out.push(c) }
+    }
+    out
 }
 
 fn main() -> ExitCode {
@@ -105,5 +114,16 @@ fn main() -> ExitCode {
             say(&failure.message);
             ExitCode::from(failure.status)
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::printable;
+
+    #[test]
+    fn what_is_printed_is_one_harmless_line() {
+        assert_eq!(printable("/a b\u{e4}"), "/a b\u{e4}");
+        assert_eq!(printable("/a\n\x1b[2J\u{9b}1A\t"), "/a\\n\\u{1b}[2J\\u{9b}1A\\t");
     }
 }

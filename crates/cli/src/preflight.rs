@@ -15,7 +15,7 @@ use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 /// The least memory that can be promised: the pager's buffers and a working set for a few threads. Guessed.
@@ -24,16 +24,19 @@ pub const MEMORY_MIN: u64 = 8 << 20;
 /// The ways to issue I/O.
 const ENGINES: [&str; 3] = ["auto", "io_uring", "psync"];
 
-/// The budget in bytes, a whole number of pages.
-pub fn memory(text: &str) -> Result<u64, Failure> {
-    let size = size::parse(text).map_err(|error| Failure::new(format!("--memory {text:?} {error}")))?;
+/// What is wrong with a block device of no length.
+const EMPTY: &str = "this block device is empty: no medium is in it, or it was not set up; name another";
+
+/// The budget in bytes, a whole number of pages. `origin` is where it was asked for: `--memory`, or a key of a file.
+pub fn memory(origin: &str, text: &str) -> Result<u64, Failure> {
+    let size = size::parse(text).map_err(|error| Failure::new(format!("{origin} {text:?} {error}")))?;
     let bytes = match size {
         Size::Bytes(bytes) => bytes,
         Size::Share(_) => {
             let limit = cgroup::memory_limit().map(|limit| limit.bytes);
             let Some(total) = limit.or_else(cgroup::total_memory) else {
                 return Err(Failure::new(format!(
-                    "--memory {text}: the machine's memory cannot be read from /proc/meminfo; write a size such as 2G"
+                    "{origin} {text}: the machine's memory cannot be read from /proc/meminfo; write a size such as 2G"
                 )));
             };
             size.of(total)
@@ -44,16 +47,16 @@ pub fn memory(text: &str) -> Result<u64, Failure> {
             Size::Share(_) => format!(" ({})", size::human(bytes)),
             Size::Bytes(_) => String::new(),
         };
-        return Err(Failure::new(format!("--memory {text}{meaning} is too little; the minimum is {}", size::exact(MEMORY_MIN))));
+        return Err(Failure::new(format!("{origin} {text}{meaning} is too little; the minimum is {}", size::exact(MEMORY_MIN))));
     }
     Ok(bytes & !4095)
 }
 
 /// A warning if the kernel would end the program before its budget is used up.
-pub fn memory_warning(bytes: u64) -> Option<String> {
+pub fn memory_warning(origin: &str, bytes: u64) -> Option<String> {
     if let Some(limit) = cgroup::memory_limit().filter(|limit| limit.bytes < bytes) {
         return Some(format!(
-            "--memory {} is more than the memory limit of this control group, {} ({}); \
+            "{origin} {} is more than the memory limit of this control group, {} ({}); \
              the kernel may kill the program before Overspill pages",
             size::human(bytes),
             size::human(limit.bytes),
@@ -62,7 +65,7 @@ pub fn memory_warning(bytes: u64) -> Option<String> {
     }
     let total = cgroup::total_memory().filter(|total| *total < bytes)?;
     Some(format!(
-        "--memory {} is more than this machine has ({}); the kernel may kill the program before Overspill pages",
+        "{origin} {} is more than this machine has ({}); the kernel may kill the program before Overspill pages",
         size::human(bytes),
         size::human(total)
     ))
@@ -77,31 +80,31 @@ pub fn policy(spec: Option<&str>) -> Result<&str, Failure> {
     }
 }
 
-/// The engine's name, tried out if it was asked for.
-pub fn engine(name: &str) -> Result<&str, Failure> {
+/// The engine's name, tried out if it was asked for, by `origin`.
+pub fn engine<'a>(origin: &str, name: &'a str) -> Result<&'a str, Failure> {
     if !ENGINES.contains(&name) {
-        return Err(Failure::new(format!("there is no engine {name:?}; there are {}", ENGINES.join(", "))));
+        return Err(Failure::new(format!("{origin}: there is no engine {name:?}; there are {}", ENGINES.join(", "))));
     }
     if name == "io_uring"
         && let Err(error) = probe::io_uring()
     {
         return Err(Failure::new(format!(
-            "--engine io_uring does not work here ({error}); \
+            "{origin} io_uring does not work here ({error}); \
              use --engine psync, or allow it: sysctl kernel.io_uring_disabled=0 and the container's seccomp profile"
         )));
     }
     Ok(name)
 }
 
-/// The program's name, empty without one; no other that runs has it.
-pub fn program_name(name: Option<&str>) -> Result<&str, Failure> {
+/// The program's name, which `origin` gives it, empty without one; no other that runs has it.
+pub fn program_name<'a>(origin: &str, name: Option<&'a str>) -> Result<&'a str, Failure> {
     let Some(name) = name else { return Ok("") };
     if let Some(why) = control::program_name_trouble(name) {
-        return Err(Failure::new(format!("--name {name:?} {why}")));
+        return Err(Failure::new(format!("{origin} {name:?} {why}")));
     }
     match control_client::find_name(name) {
         Err(ControlError::NoSuchName(_) | ControlError::Directory(..)) => Ok(name),
-        _ => Err(Failure::new(format!("--name {name}: a program of yours with this name runs already; choose another"))),
+        _ => Err(Failure::new(format!("{origin} {name}: a program of yours with this name runs already; choose another"))),
     }
 }
 
@@ -174,11 +177,18 @@ pub fn try_device(swap: &mut Swap, origin: &str, mut device: DeviceSpec) -> Resu
             }
         }
         Place::Block { path, force } => {
+            let mut length = 0u64;
             for path in [path].into_iter().chain(&mut device.more) {
                 let place = fs::canonicalize(&*path);
                 let place = place.map_err(|error| fail(path, &format!("{error}; name a block device such as /dev/sdb")))?;
-                swap.free += try_block_device(&place, *force).map_err(|why| fail(path, &why))?;
+                length = length.saturating_add(try_block_device(&place, *force).map_err(|why| fail(path, &why))?);
                 *path = place;
+            }
+            swap.free = swap.free.saturating_add(length);
+            if size > length {
+                let (size, length) = (size::human(size), size::human(length));
+                let them = if several { "these block devices have" } else { "this block device has" };
+                swap.warnings.push(format!("{origin}: {size} of swap are allowed and {them} only {length}"));
             }
         }
         Place::Compressed(_) => swap.free = swap.free.saturating_add(size),
@@ -218,8 +228,13 @@ fn try_file_place(swap: &mut Swap, origin: &str, directory: &Path) -> Result<u64
 
 /// Looks whether a block device may be written over. Gives its length in bytes.
 fn try_block_device(path: &Path, force: bool) -> Result<u64, String> {
-    if !fs::metadata(path).is_ok_and(|data| data.file_type().is_block_device()) {
+    let Some(data) = fs::metadata(path).ok().filter(|data| data.file_type().is_block_device()) else {
         return Err("this is not a block device; for a file or a directory write file:PATH".into());
+    };
+    // The kernel lets root open one that is read-only, and fails each write.
+    let (major, minor) = (rustix::fs::major(data.rdev()), rustix::fs::minor(data.rdev()));
+    if fs::read_to_string(format!("/sys/dev/block/{major}:{minor}/ro")).is_ok_and(|text| text.trim() == "1") {
+        return Err("this block device is read-only; name another, or make it writable (blockdev --setrw)".into());
     }
     // O_EXCL without O_CREAT: refused if the kernel, or another program, uses the device.
     let flags = OFlags::RDWR | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NONBLOCK;
@@ -230,9 +245,15 @@ fn try_block_device(path: &Path, force: bool) -> Result<u64, String> {
                 "this block device is in use, as a mounted file system or by another program; unmount it, or name another".into()
             );
         }
+        Err(Errno::ACCESS | Errno::PERM) if rustix::process::geteuid().is_root() => {
+            return Err(
+                "not even root may write to this block device here, as where a container's rules forbid it; name another".into()
+            );
+        }
         Err(Errno::ACCESS | Errno::PERM) => {
             return Err("you may not write to this block device; run as root, or as a user who may".into());
         }
+        Err(Errno::NOMEDIUM) => return Err(EMPTY.into()),
         Err(error) => return Err(format!("this block device cannot be opened: {error}; name another")),
     };
     match signature::find(&device) {
@@ -245,8 +266,11 @@ fn try_block_device(path: &Path, force: bool) -> Result<u64, String> {
         Ok(_) => {}
         Err(error) => return Err(format!("this block device cannot be read: {error}; name another")),
     }
-    rustix::fs::seek(&device, rustix::fs::SeekFrom::End(0))
-        .map_err(|error| format!("its length cannot be had: {error}; name another"))
+    match rustix::fs::seek(&device, rustix::fs::SeekFrom::End(0)) {
+        Ok(0) => Err(EMPTY.into()),
+        Ok(length) => Ok(length),
+        Err(error) => Err(format!("its length cannot be had: {error}; name another")),
+    }
 }
 
 /// Makes the place absolute and names the directory the swap file is to be in.
@@ -436,11 +460,11 @@ mod tests {
 
     #[test]
     fn budgets() {
-        assert_eq!(memory("64M").unwrap(), 64 << 20);
-        assert_eq!(memory("8388609").unwrap(), 8 << 20);
-        assert!(memory("100%").unwrap() > MEMORY_MIN);
-        assert!(memory("8388607").unwrap_err().message.contains("minimum is 8M"));
-        assert!(memory("x").unwrap_err().message.contains("--memory \"x\" is not a size"));
+        assert_eq!(memory("--memory", "64M").unwrap(), 64 << 20);
+        assert_eq!(memory("--memory", "8388609").unwrap(), 8 << 20);
+        assert!(memory("--memory", "100%").unwrap() > MEMORY_MIN);
+        assert!(memory("--memory", "8388607").unwrap_err().message.contains("minimum is 8M"));
+        assert!(memory("--memory", "x").unwrap_err().message.contains("--memory \"x\" is not a size"));
     }
 
     #[test]

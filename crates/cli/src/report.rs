@@ -1,5 +1,6 @@
 //! Counters for people and as JSON.
 
+use crate::printable;
 use crate::supervise::End;
 use overspill_linux::size::human;
 use overspill_linux::status_file::Snapshot;
@@ -63,7 +64,7 @@ pub fn of_process(seen: &Snapshot, age: Option<Duration>) -> String {
     }
     text.push('\n');
     if !seen.message.is_empty() {
-        let _ = writeln!(text, "  {:<10} {}", "message", seen.message);
+        let _ = writeln!(text, "  {:<10} {}", "message", printable(&seen.message));
     }
     if !seen.loss.is_empty() {
         let _ = writeln!(text, "  {:<10} {}", "lost", seen.loss);
@@ -100,7 +101,7 @@ fn rows(seen: &Snapshot) -> String {
             format!("{} used", human(n("swap_used_bytes"))),
             format!("peak {}", human(n("swap_peak_bytes"))),
             capacity,
-            format!("{} ({})", seen.swap, seen.engine),
+            format!("{} ({})", printable(&seen.swap), seen.engine),
         ],
     );
     row(

@@ -34,21 +34,29 @@ pub fn run_with(args: &RunArgs, recording: Option<&Recording>) -> Result<u8, Fai
         )));
     }
     let config = configuration(args)?;
+    // where a value comes from that is wrong
+    let origin = |option: &Option<String>, key: &str| match (option, &args.config) {
+        (None, Some(path)) => format!("--config {}: {key}", path.display()),
+        _ => format!("--{key}"),
+    };
     let Some(memory) = args.memory.as_ref().or(config.memory.as_ref()) else {
         return Err(Failure::new(
             "no memory budget was given; write --memory SIZE, or `memory = \"SIZE\"` in the configuration file",
         ));
     };
-    let memory = preflight::memory(memory)?;
+    let memory_origin = origin(&args.memory, "memory");
+    let memory = preflight::memory(&memory_origin, memory)?;
     let policy = preflight::policy(args.policy.as_deref().or(config.policy.as_deref()))?;
-    let engine = preflight::engine(args.engine.as_deref().or(config.engine.as_deref()).unwrap_or("auto"))?;
-    let program_name = preflight::program_name(args.name.as_deref().or(config.name.as_deref()))?;
+    let engine = args.engine.as_deref().or(config.engine.as_deref()).unwrap_or("auto");
+    let engine = preflight::engine(&origin(&args.engine, "engine"), engine)?;
+    let program_name = preflight::program_name(&origin(&args.name, "name"), args.name.as_deref().or(config.name.as_deref()))?;
     let devices = match &args.swap[..] {
         [] => config.swap.iter().map(|d| (format!("the configuration's swap device {}", d.label()), d.device())).collect(),
         options => preflight::swap_options(options),
     };
     let swap = preflight::swap(&devices)?;
     let (best_effort, stats) = (args.best_effort || config.best_effort, args.stats || config.stats);
+    let (no_encrypt, no_load_control) = (args.no_encrypt || config.no_encrypt, args.no_load_control || config.no_load_control);
     let stats_path = args.stats_file.as_ref().or(config.stats_file.as_ref());
     let name = args.command.first().expect("clap asks for at least one");
     let program = preflight::program(name)?;
@@ -69,7 +77,7 @@ pub fn run_with(args: &RunArgs, recording: Option<&Recording>) -> Result<u8, Fai
         Err(why) => return Err(why),
     };
     if agent.is_some() {
-        let warnings = preflight::memory_warning(memory).into_iter().chain(swap.warnings.iter().cloned());
+        let warnings = preflight::memory_warning(&memory_origin, memory).into_iter().chain(swap.warnings.iter().cloned());
         warnings.for_each(|line| say(format_args!("warning: {line}")));
     }
 
@@ -100,8 +108,8 @@ pub fn run_with(args: &RunArgs, recording: Option<&Recording>) -> Result<u8, Fai
             .env("OVERSPILL_SWAP", device_spec::encode_list(&swap.devices))
             .env("OVERSPILL_POLICY", policy)
             .env("OVERSPILL_ENGINE", engine)
-            .env("OVERSPILL_ENCRYPT", if args.no_encrypt { "no" } else { "yes" })
-            .env("OVERSPILL_LOAD_CONTROL", if args.no_load_control { "no" } else { "yes" })
+            .env("OVERSPILL_ENCRYPT", if no_encrypt { "no" } else { "yes" })
+            .env("OVERSPILL_LOAD_CONTROL", if no_load_control { "no" } else { "yes" })
             .env("OVERSPILL_STATUS", block.path());
         match recording {
             Some(recording) => command.env("OVERSPILL_RECORD", recording.path()),
@@ -176,9 +184,7 @@ fn what_to_try(error: &std::io::Error) -> String {
 /// What the configuration file says, if there is one.
 fn configuration(args: &RunArgs) -> Result<Config, Failure> {
     let Some(path) = &args.config else { return Ok(Config::default()) };
-    let fail = |why: String| Failure::new(format!("--config {}: {why}", path.display()));
-    let text = std::fs::read_to_string(path).map_err(|error| fail(format!("cannot be read: {error}")))?;
-    config::parse(&text).map_err(fail)
+    config::read(path).map_err(|why| Failure::new(format!("--config {}: {why}", path.display())))
 }
 
 /// The directory of the control sockets, made if need be.

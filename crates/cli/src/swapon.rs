@@ -6,10 +6,11 @@ use crate::args::{SwapoffArgs, SwaponArgs};
 use crate::report::{duration, grouped};
 use crate::stat::NOTHING;
 use crate::swaps::{connect, devices, failed};
-use crate::{Failure, preflight, say, supervise};
+use crate::{Failure, preflight, printable, say, supervise};
 use overspill_linux::control::{Kind, Progress, Reply, Request};
 use overspill_linux::control_client::{Connection, ControlError};
 use overspill_linux::device_spec::{self, DeviceSpec, Place};
+use overspill_linux::setup::DEVICES_MAX;
 use overspill_linux::size::human;
 use overspill_linux::swap_file::{SwapFile, SwapFiles};
 use std::ffi::OsStr;
@@ -22,7 +23,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering::SeqCst};
 use std::time::Duration;
 
-/// Adds devices.
+/// Adds devices: all of them, or none.
 pub fn swapon(args: &SwaponArgs) -> Result<u8, Failure> {
     let mut asked = preflight::Swap::default();
     for text in &args.devices {
@@ -36,47 +37,96 @@ pub fn swapon(args: &SwaponArgs) -> Result<u8, Failure> {
     let connection = connect(&args.program)?;
     let there = devices(&connection)?;
     let own = || there.iter().filter(|d| d.state != "inherited");
-    // All or nothing, as far as can be told before.
+    // What can be told before is told before.
     if let Some(double) = asked.devices.iter().find(|d| own().any(|o| o.name == d.name().as_bytes())) {
         return Err(Failure::with_status(
             NOTHING,
             format!("{}: this process has that swap device already", double.name().display()),
         ));
     }
-    asked.warnings.iter().for_each(|line| say(format_args!("warning: {line}")));
+    if there.len() + asked.devices.len() > DEVICES_MAX {
+        return Err(Failure::with_status(
+            NOTHING,
+            format!(
+                "{}: this process has {} of the {DEVICES_MAX} possible swap devices, and {} more were named; \
+                 swap one off first, or name fewer",
+                args.program,
+                there.len(),
+                asked.devices.len()
+            ),
+        ));
+    }
     let mut priority = own().map(|d| d.priority).min().unwrap_or(0).min(0);
+    let mut opened = Vec::new();
     for device in &asked.devices {
         priority = priority.saturating_sub(device.priority.is_none() as i16);
-        add(&connection, device, device.priority.unwrap_or(priority))?;
+        opened.push(Opened::new(device, device.priority.unwrap_or(priority))?);
+    }
+    asked.warnings.iter().for_each(|line| say(format_args!("warning: {line}")));
+    for (i, device) in opened.iter().enumerate() {
+        if let Err(failure) = device.add(&connection) {
+            return Err(take_back(&connection, &opened[..i], failure));
+        }
     }
     Ok(0)
 }
 
-fn add(connection: &Connection, device: &DeviceSpec, priority: i16) -> Result<(), Failure> {
-    let name = device.name();
-    let fail = |why: String| Failure::with_status(NOTHING, format!("{}: {why}", name.display()));
-    let files = match device.place {
-        Place::Compressed(_) => None,
-        _ => Some(SwapFiles::open(device).map_err(|(e, place)| {
-            let why = std::io::Error::from_raw_os_error(e);
-            Failure::with_status(NOTHING, format!("{}: {why}", place.display()))
-        })?),
-    };
-    let kind = files.as_ref().map_or(Kind::Compressed, SwapFiles::kind);
-    let algorithm = match device.place {
-        Place::Compressed(algorithm) => algorithm,
-        _ => device_spec::Algorithm::default(),
-    };
-    let descriptors: Vec<_> = files.iter().flat_map(SwapFiles::iter).map(SwapFile::as_fd).collect();
-    let bytes = device.size.unwrap_or(0);
-    let request = Request::Swapon { kind, bytes, priority, align: device.align, algorithm, name: name.as_bytes() };
-    connection.send(&request, &descriptors).map_err(failed)?;
-    match connection.receive() {
-        Ok(Reply::Ok(_)) => Ok(()),
-        Ok(_) => Err(fail("the process gave an answer that makes no sense; is it of another version?".into())),
-        Err(error @ ControlError::Refused(_)) => Err(fail(error.to_string())),
-        Err(error) => Err(failed(error)),
+/// A device whose files are open, all that this command can do for it alone.
+struct Opened<'a> {
+    device: &'a DeviceSpec,
+    files: Option<SwapFiles>,
+    priority: i16,
+}
+
+impl<'a> Opened<'a> {
+    fn new(device: &'a DeviceSpec, priority: i16) -> Result<Self, Failure> {
+        let files = match device.place {
+            Place::Compressed(_) => None,
+            _ => Some(SwapFiles::open(device).map_err(|(e, place)| {
+                let why = std::io::Error::from_raw_os_error(e);
+                Failure::new(format!("{}: {why}; name another place", place.display()))
+            })?),
+        };
+        Ok(Opened { device, files, priority })
     }
+
+    fn name(&self) -> &'a OsStr {
+        self.device.name()
+    }
+
+    fn add(&self, connection: &Connection) -> Result<(), Failure> {
+        let fail = |why: String| Failure::with_status(NOTHING, format!("{}: {why}", self.name().display()));
+        let kind = self.files.as_ref().map_or(Kind::Compressed, SwapFiles::kind);
+        let algorithm = match self.device.place {
+            Place::Compressed(algorithm) => algorithm,
+            _ => device_spec::Algorithm::default(),
+        };
+        let descriptors: Vec<_> = self.files.iter().flat_map(SwapFiles::iter).map(SwapFile::as_fd).collect();
+        let (bytes, align, name) = (self.device.size.unwrap_or(0), self.device.align, self.name().as_bytes());
+        let request = Request::Swapon { kind, bytes, priority: self.priority, align, algorithm, name };
+        connection.send(&request, &descriptors).map_err(failed)?;
+        match connection.receive() {
+            Ok(Reply::Ok(_)) => Ok(()),
+            Ok(_) => Err(fail("the process gave an answer that makes no sense; is it of another version?".into())),
+            Err(error @ ControlError::Refused(_)) => Err(fail(error.to_string())),
+            Err(error) => Err(failed(error)),
+        }
+    }
+}
+
+/// Swaps off again what was added before a later one failed: the last first, since what is on it may go back to where it came from. What
+/// cannot be emptied stays, and is named.
+fn take_back(connection: &Connection, added: &[Opened<'_>], failure: Failure) -> Failure {
+    let off = |device: &Opened<'_>| -> Result<(), ControlError> {
+        connection.send(&Request::Swapoff(device.name().as_bytes()), &[])?;
+        while let Reply::Progress(_) = connection.receive()? {}
+        Ok(())
+    };
+    let stay: Vec<_> = added.iter().rev().filter_map(|device| Some((device, off(device).err()?))).collect();
+    let Some((_, why)) = stay.first().filter(|(_, why)| !matches!(why, ControlError::Ended(_))) else { return failure };
+    let names: Vec<_> = stay.iter().map(|(device, _)| device.name().display().to_string()).collect();
+    let message = format!("{}; added before that, and not to be taken away again: {} ({why})", failure.message, names.join(", "));
+    Failure { message, ..failure }
 }
 
 /// Empties a device, and gives it up.
@@ -108,13 +158,12 @@ pub fn swapoff(args: &SwapoffArgs) -> Result<u8, Failure> {
     let why = match result {
         Ok(Reply::Ok(progress)) => {
             // A closed standard output is no reason to fail: it is done.
-            let _ = writeln!(std::io::stdout(), "{}", summary(&String::from_utf8_lossy(&name), &progress));
+            let name = printable(&String::from_utf8_lossy(&name));
+            let _ = writeln!(std::io::stdout(), "{}", summary(&name, &progress));
             if progress.lost_pages > 0 {
-                let why = format!(
-                    "{}: the device is off, but {} on it could not be read and are lost; `overspill stat` says where the first was",
-                    String::from_utf8_lossy(&name),
-                    pages(progress.lost_pages)
-                );
+                let lost = pages(progress.lost_pages);
+                let why =
+                    format!("{name}: the device is off, but {lost} on it could not be read and are lost; `overspill stat` says where the first was");
                 return Err(Failure::with_status(NOTHING, why));
             }
             return Ok(0);

@@ -3,7 +3,7 @@
 use crate::args::{PolicyArgs, SwapsArgs};
 use crate::report::grouped;
 use crate::stat::NOTHING;
-use crate::{Failure, preflight};
+use crate::{Failure, preflight, printable};
 use overspill_linux::control::{Device, Reply, Request};
 use overspill_linux::control_client::{self, Connection};
 use overspill_linux::size::human;
@@ -66,8 +66,7 @@ pub fn devices(connection: &Connection) -> Result<Vec<Device>, Failure> {
 
 /// A device's name for a terminal: another program chose it.
 pub fn name(device: &Device) -> String {
-    let text = String::from_utf8_lossy(&device.name);
-    text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
+    printable(&String::from_utf8_lossy(&device.name))
 }
 
 /// The state, and what does not show in a number.

@@ -195,7 +195,7 @@ const LOOK: Duration = Duration::from_millis(2);
 
 /// Runs a program and writes what its pager sees.
 fn record(args: &TraceRecordArgs) -> Result<u8, Failure> {
-    let memory_pages = preflight::memory(&args.memory)? / PAGE_SIZE as u64;
+    let memory_pages = preflight::memory("--memory", &args.memory)? / PAGE_SIZE as u64;
     let mapped = (memory_pages * u64::from(100 - args.fine) / 100).max(MAPPED_PAGES_MIN);
     let recording = Recording::create(u32::try_from(mapped).unwrap_or(u32::MAX))
         .map_err(|error| Failure::new(format!("the shared memory for the recording cannot be made: {error}")))?;

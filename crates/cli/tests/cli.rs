@@ -199,6 +199,23 @@ fn swap_devices_that_cannot_be_used() {
         125,
         &["the configuration's swap device /nonexistent/x", "does not exist"],
     );
+    // what is wrong in the file is not blamed on an option that nobody wrote
+    for (text, words) in [
+        ("memory = \"lots\"", &["config.toml: memory \"lots\"", "not a size"][..]),
+        ("memory = \"4K\"", &["config.toml: memory 4K", "minimum is 8M"]),
+        ("memory = \"64M\"\nengine = \"steam\"", &["config.toml: engine", "steam", "there are auto"]),
+        ("memory = \"64M\"\nname = \"a b\"", &["config.toml: name \"a b\""]),
+        ("memory = \"64M\"\n[swap]\nkind = \"file\"", &["config.toml: line 2", "write [[swap]]"]),
+    ] {
+        let config = dir.file("config.toml", 0o600, text.as_bytes());
+        let mut with_config = overspill(&["run", "--config"]);
+        let output = with_config.arg(&config).args(["--", "true"]).output().unwrap();
+        refused(&mut with_config, 125, words);
+        assert!(!String::from_utf8_lossy(&output.stderr).contains(" --memory"), "{output:?}");
+    }
+    refused(&mut overspill(&["run", "--memory", "lots", "true"]), 125, &["--memory \"lots\" is not a size"]);
+    refused(&mut overspill(&["run", "--config", "/dev/zero", "true"]), 125, &["--config /dev/zero: is longer than 1 MiB"]);
+    refused(&mut run(&["/no\nsuch\x1b[2J/x".into()]), 125, &["/no\\nsuch\\u{1b}[2J"]);
     refused(
         overspill(&["run", "--config", "/nonexistent.toml", "true"]).arg("x"),
         125,

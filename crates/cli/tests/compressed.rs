@@ -201,6 +201,8 @@ fn it_is_shown_and_comes_and_goes() {
         assert_eq!((&devices[0]["device"], &devices[0]["priority"]), (&"compressed".into(), &(-1).into()));
         let p = &devices[0];
         assert!(number(p, "ratio_permille") > 1500 && number(p, "packed_bytes") < number(p, "stored_pages") * 4096, "{p}");
+        let packed = number(p, "bytes_out");
+        assert!(packed > 0 && packed < number(p, "pages_out") * 4096, "{p}");
         assert!(number(p, "used_bytes") <= 13 * MIB && number(p, "size_bytes") == 12 * MIB, "{p}");
         assert!(number(p, "pages_in") > 0 || wait_for(&running, "page-in", |d| number(&d[0], "pages_in") > 0).len() == 2);
         let table = running.ask("swaps", &[]);

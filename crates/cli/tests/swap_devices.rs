@@ -127,6 +127,9 @@ fn priorities_count_and_a_full_device_hands_on() {
     for device in &devices {
         assert!(device["write_errors"] == 0 && device["read_errors"] == 0 && device["state"] == "on", "{device}");
         assert!(device["writes"].as_u64() <= device["pages_out"].as_u64() && device["write_p50_ns"].as_u64() > Some(0));
+        let whole = |pages: &str| device[pages].as_u64().map(|n| n * 4096);
+        assert!(whole("pages_out") > Some(0) && device["bytes_out"].as_u64() == whole("pages_out"), "{device}");
+        assert!(device["bytes_in"].as_u64() >= whole("pages_in"), "{device}");
     }
     let table = running.ask("swaps", &[]);
     assert_eq!(String::from_utf8_lossy(&table.stdout).lines().count(), 3, "{table:?}");
@@ -156,6 +159,90 @@ fn what_cannot_be_is_refused_and_nothing_changes() {
     let mut second = Command::new(overspill());
     second.args(["run", "--memory", "16M", "--name", &running.name, "true"]);
     refused(&second.output().expect("overspill runs"), 125, &["--name", "runs already"]);
+    running.end();
+    fs::remove_dir_all(&dir).expect("cleanup");
+}
+
+/// Of several devices the first ones were added when a later one was refused.
+#[test]
+fn several_are_added_or_none() {
+    if !able() {
+        return;
+    }
+    let dir = place("several");
+    let places: [PathBuf; 20] = directories(&dir);
+    let texts: Vec<_> = places.iter().map(|p| p.to_str().unwrap()).collect();
+    let running = churn(&dir, "several", "16", &["--memory", "16M", "--swap", texts[0]], &[]);
+    running.wait_until("much in swap", |r| r.device(&places[0]).is_some_and(|d| d["used_bytes"].as_u64() > Some(10 * MIB)));
+    let alone = || {
+        let there = running.swaps();
+        assert!(there.len() == 1 && there[0]["device"] == texts[0], "{there:?}");
+        for place in &places[1..] {
+            assert_eq!(fs::read_dir(place).expect("dir").count(), 0);
+        }
+    };
+    // the address space is shorter; that is known to the program only. The higher priority has pages come at once
+    let first = format!("file:{},prio=9", texts[1]);
+    refused(&running.ask("swapon", &[&first, texts[2], "compressed:size=1P"]), 1, &["compressed: ", "no address space"]);
+    alone();
+    refused(&running.ask("swapon", &texts[1..]), 1, &["has 1 of the 16 possible swap devices", "19 more", "swap one off first"]);
+    alone();
+    refused(&running.ask("swapon", &[texts[1], "/nonexistent/dir/file"]), 125, &["/nonexistent/dir", "does not exist"]);
+    alone();
+    // not all that are possible: the program forks, and a child needs one more
+    let output = running.ask("swapon", &texts[1..8]);
+    assert!(output.status.success() && running.swaps().len() == 8, "{output:?}");
+    running.end();
+    fs::remove_dir_all(&dir).expect("cleanup");
+}
+
+/// What was asked for was shown as what a device can hold: 100 TiB, where there are 2^28 slots, and 900 GiB of 16 MiB of memory. And
+/// `stat` named the devices of the start for ever.
+#[test]
+fn what_is_shown_is_what_is_there() {
+    if !able() {
+        return;
+    }
+    let dir = place("shown");
+    let places: [PathBuf; 3] = directories(&dir);
+    let texts = places.each_ref().map(|p| p.to_str().unwrap());
+    let running = churn(&dir, "shown", "16", &["--memory", "16M", "--swap", &format!("file:{},size=100T", texts[0])], &[]);
+    let name = || {
+        let stat = running.ask("stat", &["--json"]);
+        let stat: serde_json::Value = serde_json::from_slice(&stat.stdout).expect("JSON");
+        stat["swap"].as_str().expect("a text").to_owned()
+    };
+    let size = |name: &str| {
+        let there = running.swaps();
+        let device = there.iter().find(|d| d["device"] == name).unwrap_or_else(|| panic!("no {name} in {there:?}"));
+        device["size_bytes"].as_u64().expect("a number")
+    };
+    assert_eq!((size(texts[0]), name()), (1 << 40, texts[0].into()));
+    for (device, shown, bytes) in [
+        (format!("file:{},size=3T,path={}", texts[1], texts[2]), texts[1], 1 << 40),
+        ("compressed:size=900G".into(), "compressed", 12 * MIB),
+    ] {
+        let output = running.ask("swapon", &[&device]);
+        assert!(output.status.success(), "{output:?}");
+        assert_eq!(size(shown), bytes, "{device}");
+    }
+    assert_eq!(name(), format!("{}, {} + 1 more, compressed", texts[0], texts[1]));
+    assert!(running.ask("swapoff", &[texts[0]]).status.success());
+    assert_eq!(name(), format!("{} + 1 more, compressed", texts[1]));
+    // without a size there is a limit, too
+    assert!(running.ask("swapon", &[texts[0]]).status.success() && size(texts[0]) == 256 << 30);
+
+    // names that would write over the terminal
+    let odd = dir.join("a\nb\x1b[2J");
+    fs::create_dir(&odd).expect("temp dir");
+    let odd = odd.canonicalize().expect("it is there");
+    let odd = odd.to_str().expect("UTF-8");
+    assert!(running.ask("swapon", &[odd]).status.success());
+    refused(&running.ask("swapon", &[odd]), 1, &["a\\nb\\u{1b}[2J", "has that swap device already"]);
+    let output = running.ask("swapoff", &[odd]);
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && text.contains("a\\nb\\u{1b}[2J: ") && text.lines().count() == 1, "{output:?}");
+    refused(&running.ask("swapoff", &[odd]), 1, &["a\\nb\\u{1b}[2J", "no such swap device"]);
     running.end();
     fs::remove_dir_all(&dir).expect("cleanup");
 }
@@ -275,7 +362,7 @@ fn nobody_else_may_ask() {
     modes(&sockets, 0o711);
     let script = format!(
         "import socket\ns = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)\ns.connect({:?})\n\
-         try: s.send(b'overspill/1 swaps')\nexcept OSError: pass\nprint(s.recv(2048).decode())",
+         try: s.send(b'overspill/1 swaps')\nexcept OSError: pass\nprint(s.recv(4096).decode())",
         socket.to_str().unwrap()
     );
     let python = Command::new("python3").args(["-c", &script]).uid(65534).gid(65534).output();
@@ -322,7 +409,7 @@ fn requests_that_make_no_sense_are_answered() {
         (b"overspill/1 cancel", "no swapoff of yours"),
         (b"overspill/1 policy best", "best"),
         (b"\0\0\0", "speaks version 1"),
-        (&[b'x'; 3000], "longer than 2048 bytes"),
+        (&[b'x'; 3000], "longer than 2560 bytes"),
     ] {
         let answer = talk(packet);
         assert!(answer.starts_with("error ") && answer.contains(word), "{}: {answer}", packet.escape_ascii());
@@ -371,8 +458,12 @@ struct Loop(String);
 
 impl Loop {
     fn new(file: &Path) -> Option<Loop> {
-        fs::File::create(file).and_then(|f| f.set_len(96 * MIB)).expect("a file");
-        let output = Command::new("losetup").args(["--find", "--show"]).arg(file).output().ok()?;
+        Loop::over(file, 96 * MIB, &[])
+    }
+
+    fn over(file: &Path, bytes: u64, options: &[&str]) -> Option<Loop> {
+        fs::File::create(file).and_then(|f| f.set_len(bytes)).expect("a file");
+        let output = Command::new("losetup").args(["--find", "--show"]).args(options).arg(file).output().ok()?;
         output.status.success().then(|| Loop(String::from_utf8_lossy(&output.stdout).trim().to_owned()))
     }
 }
@@ -409,6 +500,19 @@ fn block_devices_are_used_and_guarded() {
     let forced = format!("{spec},force");
     let output = run(&forced);
     assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+    // more than it has: as with files, that is told
+    let output = run(&format!("{forced},size=10G"));
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        output.status.success() && text.contains("10.0 GiB of swap are allowed and this block device has only 96.0 MiB"),
+        "{text}"
+    );
+    if let Some(empty) = Loop::over(&dir.join("nothing"), 0, &[]) {
+        refused(&run(&format!("block:{}", empty.0)), 125, &[&empty.0, "is empty", "name another"]);
+    }
+    if let Some(fixed) = Loop::over(&dir.join("fixed"), 2 * MIB, &["--read-only"]) {
+        refused(&run(&format!("block:{}", fixed.0)), 125, &[&fixed.0, "is read-only", "name another"]);
+    }
     // its forked children have a file in the default place
     let running = churn(&dir, "block", "16", &["--memory", "16M", "--swap", &forced], &[("TMPDIR", places[0].to_str().unwrap())]);
     refused(&run(&forced), 125, &[&device.0, "in use"]);

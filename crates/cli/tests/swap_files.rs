@@ -207,7 +207,10 @@ fn nothing_of_memory_is_found_in_the_file() {
     }
     let dir = place("search");
     let swap = swap(&dir);
-    for (option, plain) in [(&["--no-encrypt"][..], true), (&[], false)] {
+    let config = dir.join("config.toml");
+    fs::write(&config, "no-encrypt = true\n").expect("write");
+    let by_file = ["--config", config.to_str().expect("UTF-8")];
+    for (option, plain) in [(&["--no-encrypt"][..], true), (&by_file, true), (&[], false)] {
         let options: Vec<_> = ["--memory", "16M", "--swap", &swap].into_iter().chain(option.iter().copied()).collect();
         let pages = Pages::start(&dir, "search", 64, &options, "");
         let found = found(&pages.swap_file());

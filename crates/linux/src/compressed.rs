@@ -117,7 +117,7 @@ pub struct Holding {
     pub pool: PoolCounters,
     /// Pages that went on to the next device since the start.
     pub written_back: u64,
-    /// The most memory it may take, in bytes.
+    /// The most memory it may take, in bytes: its size, or what the budget leaves for it.
     pub size_bytes: u64,
     /// Memory that is charged for it, in bytes: what is resident, and credit.
     pub memory_bytes: u64,
@@ -216,7 +216,7 @@ impl Compressed {
         Holding {
             pool: counters,
             written_back: self.written_back.load(Relaxed),
-            size_bytes: self.size_pages << PAGE_SHIFT,
+            size_bytes: pool.limit() << PAGE_SHIFT,
             memory_bytes: (counters.resident_pages + pool.credit()) << PAGE_SHIFT,
         }
     }

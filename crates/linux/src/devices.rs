@@ -1,13 +1,13 @@
 //! The swap devices of a running machine: what each has done, and further ones.
 
 use crate::compressed::Compressed;
-use crate::control::{Figures, Kind};
+use crate::control::{Figures, Kind, Packet};
 use crate::device_spec::Algorithm;
-use crate::machine::Machine;
+use crate::machine::{Machine, Space};
 use crate::setup::{DEVICES_MAX, device_slots};
 use crate::swap_file::{Align, DeviceName, SwapFiles};
 use crate::sys::Errno;
-use core::fmt;
+use core::fmt::{self, Write};
 use overspill_swap::SwapPager;
 use overspill_swap::swap_pager::{AddDeviceError, DeviceState};
 use overspill_vm::pager::Pager;
@@ -50,12 +50,15 @@ fn describe(machine: &Machine, device: DeviceId) -> Option<Description> {
     let inherited = status.state == DeviceState::Inherited;
     let mut figures = Figures {
         number: device.0 as u64,
-        size_bytes: files.map_or(0, SwapFiles::limit),
+        // whatever was asked for: a device has no more slots than that
+        size_bytes: files.map_or(0, |f| if f.limit() == 0 { bytes(status.slots) } else { f.limit().min(bytes(status.slots)) }),
         files: files.map_or(0, SwapFiles::count) as u64,
         // of a parent's device, what this process can still read there
         used_bytes: bytes(if inherited { status.stored } else { status.used }),
         pages_in: stats.reads.pages,
         pages_out: stats.writes.pages,
+        bytes_in: stats.reads.bytes,
+        bytes_out: stats.writes.bytes,
         reads: stats.reads.ops,
         writes: stats.writes.ops,
         read_errors: stats.reads.errors,
@@ -169,8 +172,8 @@ pub fn add(machine: &Machine, backing: Backing, name: &[u8], priority: i16, mut 
             device
         }
     };
-    note_capacity(machine, core.vm.pager().capacity());
     map.names[device.0 as usize].set(name);
+    note_devices(machine, &map, core.vm.pager());
     drop(core);
     drop(map);
     machine.ring_daemon();
@@ -192,16 +195,15 @@ pub fn remove(machine: &Machine, device: DeviceId) {
     let mut map = machine.map.write();
     let files = map.files[device.0 as usize].take();
     let pool = map.pool.take_if(|pool| pool.device() == device);
-    let (capacity, used) = {
+    {
         let mut core = machine.core.lock();
         if let Some(pool) = &pool {
             pool.leave(&mut core.vm);
             machine.has_pool.store(false, Relaxed);
         }
-        (core.vm.pager().capacity(), core.vm.pager().used())
-    };
-    note_capacity(machine, capacity);
-    machine.status.counters.swap_used_bytes.set(used * PAGE_SIZE as u64);
+        note_devices(machine, &map, core.vm.pager());
+        machine.status.counters.swap_used_bytes.set(core.vm.pager().used() * PAGE_SIZE as u64);
+    }
     machine.forget_retired(device); // its number may be another's soon
     drop(map);
     drop((files, pool)); // the end of a long file takes its time, and needs no lock
@@ -217,6 +219,20 @@ pub fn find(machine: &Machine, name: &[u8]) -> Option<DeviceId> {
     (0..DEVICES_MAX).filter(named).min_by_key(inherited).map(|i| DeviceId(i as u16))
 }
 
-fn note_capacity(machine: &Machine, slots: u64) {
-    machine.status.counters.swap_capacity_bytes.set(slots * PAGE_SIZE as u64);
+/// Tells the status block how much the devices can hold together, and what this process's own are called. Does not allocate.
+fn note_devices(machine: &Machine, map: &Space, pager: &SwapPager) {
+    machine.status.counters.swap_capacity_bytes.set(pager.capacity() * PAGE_SIZE as u64);
+    let mut text = Packet::new();
+    let own = |i: &usize| map.has_device(*i) && !pager.is_inherited(DeviceId(*i as u16));
+    for i in (0..DEVICES_MAX).filter(own) {
+        if !text.bytes().is_empty() {
+            text.put(b", ");
+        }
+        text.put(map.names[i].bytes());
+        let more = map.files[i].as_ref().map_or(0, |files| files.count() - 1);
+        if more > 0 {
+            let _ = write!(text, " + {more} more");
+        }
+    }
+    machine.status.swap.set(if text.bytes().is_empty() { b"none" } else { text.bytes() });
 }

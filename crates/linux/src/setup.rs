@@ -112,6 +112,9 @@ impl fmt::Display for SetupError {
             SetupError::Swap(libc::ENOTBLK, place) => {
                 write!(f, "{place} is not a block device: name one with --swap, or write file: for a file or directory")
             }
+            SetupError::Swap(libc::ENOMEDIUM, place) => {
+                write!(f, "the block device {place} is empty: no medium is in it, or it was not set up: name another with --swap")
+            }
             SetupError::Swap(libc::E2BIG, place) => {
                 write!(f, "{place} is one swap device too many: there may be {DEVICES_AT_START}")
             }

@@ -279,7 +279,7 @@ impl SwapFile {
     /// Over a block device that is open and claimed. `limit` bytes at most; 0: all of it.
     ///
     /// # Errors
-    /// ENOTBLK if it is none, ENOSPC if it is shorter than a page.
+    /// ENOTBLK if it is none, ENOMEDIUM if it is empty, ENOSPC if it is shorter than a page.
     pub fn from_block(fd: Fd, limit: u64) -> Result<SwapFile, Errno> {
         if kind_of(&fd) != Some(Kind::Block) {
             return Err(libc::ENOTBLK);
@@ -287,10 +287,11 @@ impl SwapFile {
         // SAFETY: touches no memory.
         let end = unsafe { sys!(libc::SYS_lseek, fd.raw(), 0, libc::SEEK_END) }? as u64;
         let bytes = if limit == 0 { end } else { end.min(limit) } / PAGE_SIZE as u64 * PAGE_SIZE as u64;
-        if bytes == 0 {
-            return Err(libc::ENOSPC);
+        match (bytes, end) {
+            (0, 0) => Err(libc::ENOMEDIUM),
+            (0, _) => Err(libc::ENOSPC),
+            _ => Ok(Self::from_fd(fd, bytes, Kind::Block)),
         }
-        Ok(Self::from_fd(fd, bytes, Kind::Block))
     }
 
     /// Makes a file in the directory `place`, or as the new file `place`. `limit` bytes at most; 0: no limit.

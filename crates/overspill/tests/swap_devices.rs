@@ -200,6 +200,7 @@ fn several_files_are_one_device() {
         let d = device(&pager, &dirs[0]).expect("it is called by the first");
         assert_eq!((d.figures.files, d.figures.size_bytes, d.kind.as_str()), (3, 600 << 20, "file"));
         assert!(d.figures.extents >= 3, "{d:?}");
+        assert!(d.figures.pages_out > 0 && d.figures.bytes_out == d.figures.pages_out * PAGE as u64, "{d:?}");
         use std::os::unix::fs::MetadataExt;
         for dir in &dirs {
             let files = std::fs::read_dir("/proc/self/fd").expect("proc").flatten();
