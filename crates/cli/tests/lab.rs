@@ -182,6 +182,10 @@ fn a_sample_is_within_its_margin() {
         assert!(margin < 0.2 * truth, "a margin that says something: {sampled}");
         assert_eq!((&sampled["references"], &sampled["sample"]), (&exact["references"], &0.1.into()));
     }
+    let (csv, _) = succeeds(&["sim", "-t", &trace, "-p", "lru", "-m", "5000", "--format", "csv", "--sample", "0.1"]);
+    let lines: Vec<Vec<&str>> = csv.lines().map(|line| line.split(',').collect()).collect();
+    assert_eq!(lines[0][9..], ["sample", "faults_margin_95"], "as in JSON");
+    assert_eq!((lines[1].len(), lines[1][9]), (11, "0.1"));
     refused(&["sim", "-t", &trace, "-p", "lru", "-m", "100", "--sample", "0.1"], 125, &["too small", "from 800 pages"]);
     for rate in ["0", "1", "2", "x"] {
         refused(&["sim", "-t", &trace, "-p", "lru", "-m", "100", "--sample", rate], 125, &["above 0 and below 1"]);

@@ -30,19 +30,20 @@ Memory:
   1000,2000,8000      pages
   64M,1G              bytes, cut into pages (--page-size)
   10%                 a share of the trace's unique pages
-  LOW:HIGH:STEPS      STEPS sizes from LOW to HIGH, each larger than the one before by the same factor
+  LOW:HIGH:STEPS      STEPS sizes from LOW to HIGH, each larger than the one before by one factor
 
 Counting:
-  Cold start, demand paging, one page at a time, every reference counted. `faults` are the misses, the
-  `cold_faults` (first references) among them; `pages_written` are evictions of pages that were written
-  since they came in. All counts are exact, unless --sample is given.
+  Cold start, demand paging, one page at a time, every reference counted. `faults` are the misses,
+  the `cold_faults` (first references) among them; `pages_written` are evictions of pages that were
+  written since they came in. All counts are exact, unless --sample is given.
 
-  With --see faults the string goes through the live core instead, page daemon and all: the policy is told
-  what it would be told live, the faults. `faults` are first touches and hard faults, `cold_faults` the
-  first touches, `soft_faults` the touches of pages on trial. The pager's buffers are taken off the memory
-  as `overspill run` does it on this machine. What is not known is when things happen: here everything is
-  done at once. docs/LAB-FAULTS.md compares it with live
-  runs: so far it predicts a quarter to two fifths too few hard faults.
+  With --see faults the string goes through the live core instead, page daemon and all: the policy
+  is told what it would be told live, the faults. `faults` are first touches and hard faults,
+  `cold_faults` the first touches, `soft_faults` the touches of pages on trial; `pages_in` pages
+  were read in `page_in_ops` reads. The pager's buffers are taken off the memory as `overspill run`
+  does it on this machine. What is not known is when things happen: here everything is done at
+  once. Beside live runs on an idle machine it predicted 2 to 11 per cent too many hard faults, and
+  up to 14 per cent too few with four times as much memory; docs/LAB-FAULTS.md has the figures.
 
 Cost model:
   NAME[:KEY=VALUE,...], times in microseconds. NAME: ssd or disk.
@@ -51,9 +52,11 @@ Cost model:
     latency  each read, beyond the transfer of its pages                            22       8000
     page     transfer of one page, in or out                                        2.8      27
     cluster  pages that one read brings in                                          1        1
-    trial    share of the memory that is on trial, where a reference is soft        0.12     0.12
+    trial    share of the memory that is on trial, where a reference is soft        0.06     0.06
     cold     a first reference: read (of a file) or zero (of fresh memory)          read     read
     run      seconds that the program takes with everything in memory               0        0
+  With --see faults soft faults, pages and reads are those counted, and first touches are fresh
+  memory: cluster, trial and cold are not used.
   docs/LAB.md has the formula and where the figures come from.
 
 Examples:
