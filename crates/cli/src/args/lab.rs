@@ -149,9 +149,17 @@ pub const ADVISE_HELP: &str = "\
 How it is found:
   All policies are replayed at a dozen sizes from half a per cent of the trace's pages up to all of
   them. The policy advised has the fewest page-ins in proportion to opt's (which knows the future),
-  on average over the sizes. The memory advised is the elbow of its curve; a knee is a size before
-  which a step brought at least twice as much as the step after it brings. `overspill help sim`
-  explains cost models.
+  on average over the sizes. The memory advised is the elbow of its curve: the size that lies
+  furthest below the straight line from the smallest size to the largest, on a logarithmic scale;
+  if two thirds or more of all that can be saved lie beyond it, that of the rest; and if no size
+  lies below the line, as with a loop that fits all at once or not at all, the largest. A knee is a
+  size before which a step brought at least twice as much as the step after it brings, or, of the
+  largest, twice as much as steps do on average.
+
+  What `overspill trace record` wrote is replayed as by `overspill sim --see faults`: through the
+  live core, from 8 MiB (the least of `overspill run`) to where everything fits. opt cannot run
+  there, so policies are compared by first touches and hard faults with the best at each size.
+  `overspill help sim` explains cost models.
 
 Exit status: 0; 1 if a trace cannot be read; 125 if called wrongly.";
 
