@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 pub const TRACE_HELP: &str = "\
 Formats (--trace-format), each also packed with gzip, zstd or xz:
-  lines      a page number per line, decimal or hexadecimal with 0x, then r or w if known; # comments
+  lines      a page number a line, decimal or hexadecimal with 0x, then r or w if known; # comments
   lirs       a decimal block number per line; a line \"*\" is a mark
   arc        lines \"start n 0 sequence\": n blocks from start on (.lis, SPC)
   lackey     valgrind --tool=lackey --trace-mem=yes
@@ -21,7 +21,8 @@ Formats (--trace-format), each also packed with gzip, zstd or xz:
   strace     strace -f -y -o FILE PROGRAM: pages of the files it read, wrote and mapped
   pages      lines \"r HEX\" and \"w HEX\": page numbers
   overspill  our own compact format
-Without --trace-format it is guessed from name and content, and told.
+Without --trace-format it is guessed from name and content, and told. Nothing in the content of
+u32le and u32be tells them; the name must, as x.u32le.zst does.
 
 Exit status: 0; 1 if a trace cannot be read or a file not written; 125 if called wrongly.";
 
@@ -130,7 +131,7 @@ pub struct SimArgs {
     #[arg(long, value_name = "FILE", value_parser = picture)]
     pub plot: Option<PathBuf>,
 
-    /// Predict run times, by NAME[:KEY=VALUE,...]; see \"Cost model\" below
+    /// Predict run times, by NAME[:KEY=VALUE,...]; see "Cost model" below
     #[arg(long, value_name = "MODEL")]
     pub cost_model: Option<CostModel>,
 
@@ -224,20 +225,20 @@ pub enum TraceCommand {
 
 pub const RECORD_HELP: &str = "\
 What is recorded:
-  The program runs unmodified under the pager, page by page (no readahead). Each first touch, soft fault and
-  hard fault is a reference, with a write bit if the access that faulted was a write; a page that is read
-  first and written later, without being unmapped in between, counts as read. The page number is the
-  address divided by 4096. Pages that are mapped are not seen, so few are kept mapped: see --fine.
-  Nothing is lost: when the writing falls behind, the program waits. Children that the program forks
-  run on, paged, and are not recorded.
+  The program runs unmodified under the pager, page by page (no readahead). Each first touch, soft
+  fault and hard fault is a reference, with a write bit if the access that faulted was a write; a
+  page that is read first and written later, without being unmapped in between, counts as read. The
+  page number is the address divided by 4096. Pages that are mapped are not seen, so few are kept
+  mapped: see --fine. Nothing is lost: when the writing falls behind, the program waits. Children
+  that the program forks run on, paged, and are not recorded.
 
 Examples:
   overspill trace record --out sort.ovt.zst -- sort huge.txt
   overspill trace record --out job.ovt.zst --memory 1G --fine 99 -- python3 job.py
   overspill sim --trace job.ovt.zst --see faults --policy all --memory 64M:1G:5
 
-Exit status: the program's own, as for `overspill run`; 1 if the recording cannot be written; 125 if called
-wrongly.";
+Exit status: the program's own, as for `overspill run`; 1 if the recording cannot be written; 125
+if called wrongly.";
 
 /// Arguments of `overspill trace record`.
 #[derive(Args, Debug)]
