@@ -1,13 +1,18 @@
 //! `overspill advise`: which policy and how much memory a recorded program wants, in plain words, with the figures behind them.
+//!
+//! Two ways to count. A string of which nothing is known but its references is replayed page by page, and policies are compared by
+//! their page-ins in proportion to opt's. What our own pager recorded (a trace with kinds) holds only what the pager sees, so it is
+//! replayed through the live core, from the least memory that `overspill run` takes; opt cannot run there, and policies are compared
+//! by first touches and hard faults with the best of them at each size.
 
 use crate::args::lab::AdviseArgs;
 use crate::cost::CostModel;
-use crate::sim::{self, Asked};
+use crate::sim::{self, Asked, LiveJob};
 use crate::sizes::spread;
 use crate::{Failure, trace};
-use overspill_lab::{Counts, Curve, Job, LabPolicy, lru_curve};
+use overspill_lab::{FAULTS_MEMORY_MIN, Job, LabPolicy, lru_curve};
 use overspill_linux::size::human;
-use overspill_trace::Trace;
+use overspill_trace::{Kind, Trace};
 use std::fmt::Write as _;
 use std::io::{self, Write as _};
 use std::path::Path;
@@ -18,7 +23,7 @@ const SIZES: u32 = 12;
 const SMALLEST: f64 = 0.005;
 /// A step that brings less than this share of the page-ins that memory can save makes no knee.
 const STEP_MIN: f64 = 0.05;
-/// Policies nearer to each other than this, in page-ins, are equal for practical purposes.
+/// Policies nearer to each other than this, in page-ins, are equal for practical purposes, and so are sizes.
 const EQUAL: f64 = 0.01;
 
 /// Runs the command; exit status 0.
@@ -33,131 +38,238 @@ pub fn advise(args: &AdviseArgs) -> Result<u8, Failure> {
     }
     for (index, file) in args.trace.iter().enumerate() {
         let trace = trace::load(file, &args.options, None)?;
-        let advice = Advice::find(file, &trace, &candidates)?;
+        let advice = match trace.kinds {
+            None => Advice::by_references(file, &trace, &candidates, &args.cost_model)?,
+            Some(_) => Advice::by_faults(file, &trace, &candidates, &args.cost_model)?,
+        };
         let gap = if index == 0 { "" } else { "\n" };
-        if write!(io::stdout(), "{gap}{}", advice.text(file, &trace, &args.cost_model)).is_err() {
+        if write!(io::stdout(), "{gap}{}", advice.text(file, &trace)).is_err() {
             break; // a closed pipe is the reader's business
         }
     }
     Ok(0)
 }
 
-/// A policy's page-ins at all sizes.
+/// What a policy does in one memory.
+#[derive(Clone, Copy)]
+struct Point {
+    /// Page-ins; of the live core, first touches and hard faults.
+    faults: u64,
+    /// First references, or first touches, among them.
+    first: u64,
+    /// Touches of pages on trial, counted or estimated.
+    soft: u64,
+    /// Predicted.
+    seconds: f64,
+}
+
+/// A policy at all sizes.
 struct Candidate {
     name: String,
-    counts: Vec<Counts>,
-    /// Faults in proportion to opt's, on average over the sizes.
-    over_opt: f64,
+    points: Vec<Point>,
+    /// Faults beyond the measure's, in proportion, on average over the sizes.
+    over: f64,
 }
 
 struct Advice {
+    /// Whether the live core counted.
+    live: bool,
     sizes: Vec<u32>,
     /// The best first.
     candidates: Vec<Candidate>,
-    opt: Vec<Counts>,
-    lru: Curve,
+    /// What policies are compared with at each size: opt's faults, or the fewest of any policy.
+    measure: Vec<u64>,
     knees: Vec<usize>,
     /// Index of the size advised.
     elbow: usize,
 }
 
 impl Advice {
-    fn find(file: &Path, trace: &Trace, asked: &[Asked]) -> Result<Advice, Failure> {
+    /// Every reference is told.
+    fn by_references(file: &Path, trace: &Trace, asked: &[Asked], model: &CostModel) -> Result<Advice, Failure> {
         let string = sim::references(file, &trace.pages, trace.unique(), &trace.writes, trace.is_of_files())?;
-        let mut sizes = spread(((f64::from(trace.unique()) * SMALLEST) as u32).max(1), trace.unique(), SIZES);
-        sizes.dedup();
+        let sizes = sizes(smallest(trace), trace.unique());
         let policies: Vec<LabPolicy> = asked.iter().map(|asked| asked.policy).chain([LabPolicy::Opt]).collect();
         let jobs: Vec<Job> = policies.iter().flat_map(|&policy| sizes.iter().map(move |&memory| Job { policy, memory })).collect();
         let outcomes = sim::replay(&string, &jobs, &format!("replaying {}", file.display()));
-        let mut counts: Vec<Vec<Counts>> =
-            outcomes.chunks(sizes.len()).map(|chunk| chunk.iter().map(|outcome| outcome.counts).collect()).collect();
-        let opt = counts.pop().expect("opt was added last");
-        let mut candidates: Vec<Candidate> = asked
-            .iter()
-            .zip(counts)
-            .map(|(asked, counts)| {
-                let ratios = counts.iter().zip(&opt).map(|(counts, opt)| counts.faults as f64 / opt.faults as f64);
-                Candidate { name: asked.given.clone(), over_opt: ratios.sum::<f64>() / sizes.len() as f64 - 1.0, counts }
-            })
-            .collect();
-        candidates.sort_by(|a, b| a.over_opt.total_cmp(&b.over_opt));
-        let faults: Vec<u64> = candidates[0].counts.iter().map(|counts| counts.faults).collect();
-        let (knees, elbow) = (knees(&faults), elbow(&faults));
-        Ok(Advice { sizes, candidates, opt, lru: lru_curve(&string), knees, elbow })
+        let lru = lru_curve(&string);
+        let point = |(job, counts): (&Job, &overspill_lab::Counts)| {
+            let soft = model.soft_faults(&lru, job.memory);
+            Point { faults: counts.faults, first: counts.cold_faults, soft, seconds: model.seconds(counts, soft) }
+        };
+        let points: Vec<Point> = jobs.iter().zip(outcomes.iter().map(|outcome| &outcome.counts)).map(point).collect();
+        let (points, opt) = points.split_at(asked.len() * sizes.len());
+        Ok(Advice::new(false, sizes, asked, points, opt.iter().map(|point| point.faults).collect()))
     }
 
-    fn text(&self, file: &Path, trace: &Trace, model: &CostModel) -> String {
+    /// The live core is told what it would see.
+    fn by_faults(file: &Path, trace: &Trace, asked: &[Asked], model: &CostModel) -> Result<Advice, Failure> {
+        let low = smallest(trace).max(FAULTS_MEMORY_MIN);
+        // Everything fits, the pager's buffers and the frames that its daemon keeps free beside it.
+        let pages = trace.unique().saturating_add(trace.unique() / 8);
+        let sizes = sizes(low, pages.saturating_add(sim::charged_pages(pages)).max(low));
+        let mut jobs = Vec::new();
+        for asked in asked {
+            let LabPolicy::Live(policy) = asked.policy else { unreachable!("opt is no candidate") };
+            jobs.extend(sizes.iter().map(|&memory| LiveJob { policy, memory }));
+        }
+        let counted = sim::replay_live(file, trace, true, &jobs)?;
+        let points: Vec<Point> = counted
+            .iter()
+            .map(|(live, _)| Point {
+                faults: live.counts.faults,
+                first: live.counts.cold_faults,
+                soft: live.soft_faults,
+                seconds: model.seconds_live(live),
+            })
+            .collect();
+        let fewest = |size| points.iter().skip(size).step_by(sizes.len()).map(|point: &Point| point.faults).min().unwrap_or(0);
+        let measure = (0..sizes.len()).map(fewest).collect();
+        Ok(Advice::new(true, sizes, asked, &points, measure))
+    }
+
+    /// `points` policy by policy, each with all sizes.
+    fn new(live: bool, sizes: Vec<u32>, asked: &[Asked], points: &[Point], measure: Vec<u64>) -> Advice {
+        let mut candidates: Vec<Candidate> = asked
+            .iter()
+            .zip(points.chunks(sizes.len()))
+            .map(|(asked, points)| {
+                let ratios = points.iter().zip(&measure).map(|(point, measure)| point.faults as f64 / *measure as f64);
+                Candidate {
+                    name: asked.given.clone(),
+                    over: ratios.sum::<f64>() / sizes.len() as f64 - 1.0,
+                    points: points.to_vec(),
+                }
+            })
+            .collect();
+        candidates.sort_by(|a, b| a.over.total_cmp(&b.over));
+        let faults: Vec<u64> = candidates[0].points.iter().map(|point| point.faults).collect();
+        let (knees, elbow) = (knees(&faults), elbow(&faults));
+        Advice { live, sizes, candidates, measure, knees, elbow }
+    }
+
+    fn text(&self, file: &Path, trace: &Trace) -> String {
         let mut text = String::new();
         // Writing to a string does not fail.
-        let _ = self.write(&mut text, file, trace, model);
+        let _ = self.write(&mut text, file, trace);
         text
     }
 
-    fn write(&self, text: &mut String, file: &Path, trace: &Trace, model: &CostModel) -> std::fmt::Result {
+    fn write(&self, text: &mut String, file: &Path, trace: &Trace) -> std::fmt::Result {
         let size = |pages: u32| format!("{} ({pages} pages)", human(u64::from(pages) * u64::from(trace.page_bytes)));
-        let best = &self.candidates[0];
-        let first = best.counts[0];
-        writeln!(text, "{}: {} references to {} in all", file.display(), first.references, size(trace.unique()))?;
-
-        let percent = |share: f64| format!("{:.1}%", share * 100.0);
-        let (low, high) = (self.sizes[0], self.sizes[self.sizes.len() - 1]);
-        writeln!(text, "\nPolicy: {}", best.name)?;
-        writeln!(
-            text,
-            "  On average over {} sizes from {low} to {high} pages, it reads {} more pages than is possible at all (opt).",
-            self.sizes.len(),
-            percent(best.over_opt)
-        )?;
-        for other in self.candidates.iter().skip(1).take(2).chain(self.candidates.iter().skip(3).last()) {
-            writeln!(text, "  {:<18} {} more", other.name, percent(other.over_opt))?;
+        writeln!(text, "{}: {} references to {} in all", file.display(), trace.references_total, size(trace.unique()))?;
+        if let Some(kinds) = &trace.kinds {
+            let count = |kind| kinds.iter().filter(|&&other| other == kind).count();
+            writeln!(
+                text,
+                "  Recorded by the pager: {} first touches, {} soft faults, {} hard faults. Replayed as `sim --see faults` does.",
+                count(Kind::FirstTouch),
+                count(Kind::SoftFault),
+                count(Kind::HardFault)
+            )?;
         }
-        let near = self.candidates.iter().skip(1).filter(|other| other.over_opt - best.over_opt < EQUAL).count();
+        self.write_policy(text)?;
+        self.write_memory(text, &size)?;
+        self.write_table(text, trace)
+    }
+
+    fn write_policy(&self, text: &mut String) -> std::fmt::Result {
+        let best = &self.candidates[0];
+        writeln!(text, "\nPolicy: {}", best.name)?;
+        let (low, high) = (self.sizes[0], self.sizes[self.sizes.len() - 1]);
+        let (count, over) = (self.sizes.len(), percent(best.over));
+        if !self.live {
+            writeln!(
+                text,
+                "  On average over {count} sizes from {low} to {high} pages, it reads {over} more pages than is possible at all (opt)."
+            )?;
+        } else if self.candidates.len() > 1 {
+            writeln!(
+                text,
+                "  On average over {count} sizes from {low} to {high} pages, it has {over} more faults than the best policy of each size."
+            )?;
+        }
+        for other in self.candidates.iter().skip(1).take(2).chain(self.candidates.iter().skip(3).last()) {
+            writeln!(text, "  {:<18} {} more", other.name, percent(other.over))?;
+        }
+        let near = self.candidates.iter().skip(1).filter(|other| other.over - best.over < EQUAL).count();
         if near > 0 && near + 1 == self.candidates.len() {
             writeln!(text, "  The policy hardly matters here: all are within {} of each other.", percent(EQUAL))?;
         } else if near > 0 {
             writeln!(text, "  {near} more within {} of it would do as well.", percent(EQUAL))?;
         }
+        Ok(())
+    }
 
-        let at = |index: usize| best.counts[index].faults;
-        let seconds = |index: usize| model.seconds(&best.counts[index], model.soft_faults(&self.lru, self.sizes[index]));
+    fn write_memory(&self, text: &mut String, size: &dyn Fn(u32) -> String) -> std::fmt::Result {
+        let points = &self.candidates[0].points;
+        let here = points[self.elbow];
+        let what = if self.live { "faults" } else { "page-ins" };
         writeln!(text, "\nMemory: {}", size(self.sizes[self.elbow]))?;
-        writeln!(
-            text,
-            "  There {} pages are read, {} of them for the first time: a predicted {:.2} s of paging.",
-            at(self.elbow),
-            first.cold_faults,
-            seconds(self.elbow)
-        )?;
+        if self.live {
+            let hard = here.faults - here.first;
+            writeln!(
+                text,
+                "  There it has {hard} hard faults and {} soft ones, besides {} first touches: a predicted {:.2} s of paging.",
+                here.soft, here.first, here.seconds
+            )?;
+        } else {
+            writeln!(
+                text,
+                "  There {} pages are read, {} of them for the first time: a predicted {:.2} s of paging.",
+                here.faults, here.first, here.seconds
+            )?;
+        }
         if let Some(less) = self.elbow.checked_sub(1) {
             writeln!(
                 text,
-                "  One step less, {}, costs {} page-ins more (+{}), {:.2} s.",
+                "  One step less, {}, costs {} {what} more (+{}), {:.2} s.",
                 size(self.sizes[less]),
-                at(less).saturating_sub(at(self.elbow)),
-                percent(at(less) as f64 / at(self.elbow) as f64 - 1.0),
-                seconds(less) - seconds(self.elbow)
+                points[less].faults.saturating_sub(here.faults),
+                percent(points[less].faults as f64 / here.faults as f64 - 1.0),
+                points[less].seconds - here.seconds
             )?;
+        } else if self.live && self.sizes[0] == FAULTS_MEMORY_MIN {
+            writeln!(text, "  That is the least that `overspill run` takes.")?;
         }
         if self.elbow + 1 < self.sizes.len() {
             let more = self.elbow + 1;
             writeln!(
                 text,
-                "  One step more, {}, saves {} page-ins ({}), {:.2} s.",
+                "  One step more, {}, saves {} {what} ({}), {:.2} s.",
                 size(self.sizes[more]),
-                at(self.elbow).saturating_sub(at(more)),
-                percent(1.0 - at(more) as f64 / at(self.elbow) as f64),
-                seconds(self.elbow) - seconds(more)
+                here.faults.saturating_sub(points[more].faults),
+                percent(1.0 - points[more].faults as f64 / here.faults as f64),
+                here.seconds - points[more].seconds
             )?;
+        } else if here.faults == here.first {
+            writeln!(text, "  Everything fits there: more memory saves nothing.")?;
         }
-        if self.knees.is_empty() {
-            writeln!(text, "  The curve has no knee: every step of memory is worth about the same, or nothing.")?;
-        } else {
+        let (first, last) = (points[0].faults, points[points.len() - 1].faults);
+        if !self.knees.is_empty() {
             let list: Vec<String> = self.knees.iter().map(|&index| size(self.sizes[index])).collect();
-            writeln!(text, "  Knees of the curve: {}.", list.join(", "))?;
+            writeln!(text, "  Knees of the curve: {}.", list.join(", "))
+        } else if saves_nothing(first, last) {
+            writeln!(text, "  The curve has no knee: all sizes are within {} of each other.", percent(EQUAL))
+        } else {
+            writeln!(text, "  The curve has no knee: no step of memory stands out from those beside it.")
         }
+    }
 
-        writeln!(text, "\n  {:>10} {:>10} {:>12} {:>7} {:>12} {:>11}", "memory", "pages", "page-ins", "misses", "opt", "seconds")?;
-        for (index, (&pages, opt)) in self.sizes.iter().zip(&self.opt).enumerate() {
+    fn write_table(&self, text: &mut String, trace: &Trace) -> std::fmt::Result {
+        match self.live {
+            false => writeln!(
+                text,
+                "\n  {:>10} {:>10} {:>12} {:>7} {:>12} {:>11}",
+                "memory", "pages", "page-ins", "misses", "opt", "seconds"
+            )?,
+            true => writeln!(
+                text,
+                "\n  {:>10} {:>10} {:>12} {:>13} {:>12} {:>11}",
+                "memory", "pages", "hard faults", "first touches", "soft faults", "seconds"
+            )?,
+        }
+        for (index, (&pages, point)) in self.sizes.iter().zip(&self.candidates[0].points).enumerate() {
             let mark = if index == self.elbow {
                 "<- advised"
             } else if self.knees.contains(&index) {
@@ -166,37 +278,90 @@ impl Advice {
                 ""
             };
             let memory = human(u64::from(pages) * u64::from(trace.page_bytes));
-            let misses = percent(at(index) as f64 / first.references as f64);
-            let line = format!(
-                "  {memory:>10} {pages:>10} {:>12} {misses:>7} {:>12} {:>11.2} {mark}",
-                at(index),
-                opt.faults,
-                seconds(index)
-            );
+            let line = if self.live {
+                let hard = point.faults - point.first;
+                format!(
+                    "  {memory:>10} {pages:>10} {hard:>12} {:>13} {:>12} {:>11.2} {mark}",
+                    point.first, point.soft, point.seconds
+                )
+            } else {
+                let misses = percent(point.faults as f64 / trace.references_total as f64);
+                let opt = self.measure[index];
+                format!("  {memory:>10} {pages:>10} {:>12} {misses:>7} {opt:>12} {:>11.2} {mark}", point.faults, point.seconds)
+            };
             writeln!(text, "{}", line.trim_end())?;
         }
         Ok(())
     }
 }
 
-/// Sizes before which a step brought at least twice as much as the one after brings.
+fn percent(share: f64) -> String {
+    format!("{:.1}%", share * 100.0)
+}
+
+/// The smallest memory that is looked at, in pages.
+fn smallest(trace: &Trace) -> u32 {
+    ((f64::from(trace.unique()) * SMALLEST) as u32).max(1)
+}
+
+/// The sizes that are looked at, rising, each once.
+fn sizes(low: u32, high: u32) -> Vec<u32> {
+    let mut sizes = spread(low, high, SIZES);
+    sizes.dedup();
+    sizes
+}
+
+/// Whether all memory there is saves so little of the faults of the smallest size that it does not matter.
+fn saves_nothing(first: u64, last: u64) -> bool {
+    first.saturating_sub(last) as f64 <= EQUAL * first as f64
+}
+
+/// Sizes before which a step brought at least twice as much as the one after brings. After the last there is none; it is a knee if
+/// its step brought at least twice as much as steps do on average, as where a loop fits at last.
 fn knees(faults: &[u64]) -> Vec<usize> {
-    let least = faults.iter().min().copied().unwrap_or(0);
-    let all = faults.first().map_or(0, |first| first.saturating_sub(least));
-    let gain = |index: usize| faults[index - 1].saturating_sub(faults[index]);
-    let knee =
-        |&index: &usize| gain(index) as f64 >= STEP_MIN * all as f64 && gain(index) > 0 && gain(index) >= 2 * gain(index + 1);
-    (1..faults.len().saturating_sub(1)).filter(knee).collect()
+    let (first, least) = (faults[0], faults.iter().min().copied().unwrap_or(0));
+    if saves_nothing(first, least) {
+        return Vec::new();
+    }
+    let all = (first - least) as f64;
+    let steps = faults.len().saturating_sub(1);
+    let gain = |index: usize| faults[index - 1].saturating_sub(faults[index]) as f64;
+    let usual = |index: usize| if index == steps { all / steps as f64 } else { gain(index + 1) };
+    let knee = |&index: &usize| gain(index) > 0.0 && gain(index) >= STEP_MIN * all && gain(index) >= 2.0 * usual(index);
+    (1..faults.len()).filter(knee).collect()
 }
 
 /// The size whose point lies furthest below the straight line from the first point of the curve to the last (Satopaa, Albrecht,
 /// Irwin and Raghavan, "Finding a Kneedle in a Haystack", 2011). Sizes are evenly spaced, on their logarithmic scale.
+///
+/// That alone finds nothing in a curve that bends the other way, as a loop's does under any policy: little is saved until all of it
+/// fits. So where no point lies below the line the last size is taken, or the first if there is nothing to be saved; and where at
+/// least two thirds of what can be saved lie beyond the point found, the rest of the curve is looked at in the same way.
 fn elbow(faults: &[u64]) -> usize {
+    let (first, end) = (faults[0], faults.len() - 1);
+    let last = faults[end];
+    if saves_nothing(first, last) {
+        return 0;
+    }
+    let mut from = 0;
+    while let Some(at) = furthest_below(&faults[from..]).map(|index| from + index) {
+        if faults[at].saturating_sub(last) < 2 * first.saturating_sub(faults[at]) {
+            return at;
+        }
+        from = at;
+    }
+    end
+}
+
+/// The index of the point furthest below the line from the first to the last; of equals the first. `None`: none is below it.
+fn furthest_below(faults: &[u64]) -> Option<usize> {
     let (first, last) = (faults[0] as f64, faults[faults.len() - 1] as f64);
     let steps = (faults.len() - 1).max(1) as f64;
     let below = |index: usize| first + (last - first) * index as f64 / steps - faults[index] as f64;
-    // Of equals the smallest memory.
-    (0..faults.len()).reduce(|best, other| if below(other) > below(best) { other } else { best }).unwrap_or(0)
+    // What is due to rounding is not below.
+    let least = 1e-9 * first;
+    let best = (0..faults.len()).reduce(|best, other| if below(other) > below(best) { other } else { best })?;
+    (below(best) > least).then_some(best)
 }
 
 #[cfg(test)]
@@ -214,7 +379,25 @@ mod tests {
         // Nothing to choose.
         assert_eq!((knees(&[5, 5, 5]), elbow(&[5, 5, 5])), (vec![], 0));
         assert_eq!((knees(&[5]), elbow(&[5])), (vec![], 0));
-        // A straight line has no knee.
-        assert!(knees(&[50, 40, 30, 20, 10]).is_empty());
+        // A straight line has no knee, and nothing speaks for stopping before its end.
+        assert_eq!((knees(&[50, 40, 30, 20, 10]), elbow(&[50, 40, 30, 20, 10])), (vec![], 4));
+    }
+
+    /// A loop under lru misses always until it fits; under a policy that keeps a part of it, the curve falls faster and faster on the
+    /// logarithmic scale. Both lie above the line, and 5 pages of 1011 were advised.
+    #[test]
+    fn a_loop_has_its_knee_at_its_end() {
+        let lru = [1000, 1000, 1000, 1000, 1000, 10];
+        assert_eq!((knees(&lru), elbow(&lru)), (vec![5], 5));
+        let part = [970, 940, 880, 760, 520, 10];
+        assert_eq!((knees(&part), elbow(&part)), (vec![5], 5));
+        // A small working set first: what is saved lies at the loop's end all the same.
+        let both = [1000, 900, 900, 900, 900, 900, 10];
+        assert_eq!((knees(&both), elbow(&both)), (vec![1, 6], 6));
+        // The cliff before the last, and a slope before it that bends the other way.
+        let early = [1000, 995, 985, 960, 900, 50, 10];
+        assert_eq!((knees(&early), elbow(&early)), (vec![5], 5));
+        // Less than one in a hundred can be saved.
+        assert_eq!((knees(&[1000, 1000, 1000, 995]), elbow(&[1000, 1000, 1000, 995])), (vec![], 0));
     }
 }

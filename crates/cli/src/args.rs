@@ -270,8 +270,8 @@ With --json there are more figures, bytes_in and bytes_out among them.
 Exit status: 0; 1 if there is no such process, it is not under Overspill, or it is somebody else's.";
 
 const POLICY_HELP: &str = "\
-The policy takes over with the pages as they are, in the old one's order: none is lost or read again
-for it. What the old one remembered of pages that are out is forgotten.
+The policy takes over with the pages as they are, in the old one's order: none is lost or read
+again for it. What the old one remembered of pages that are out is forgotten.
 
 Exit status: 0; 1 if the program cannot be asked; 125 if there is no such policy.";
 
@@ -397,6 +397,25 @@ mod tests {
     fn the_definitions_are_consistent() {
         use clap::CommandFactory;
         Cli::command().debug_assert();
+    }
+
+    /// Help is wrapped at 100 columns. A longer line of what is laid out by hand would break in the middle of a sentence.
+    #[test]
+    fn what_is_laid_out_by_hand_fits() {
+        fn look_at(command: &clap::Command) {
+            let texts = [command.get_after_long_help(), command.get_after_help()];
+            let about = command.get_arguments().flat_map(|arg| [arg.get_help(), arg.get_long_help()]);
+            for text in texts.into_iter().chain(about).flatten().map(ToString::to_string) {
+                assert!(!text.contains("\\\""), "{}: {text}", command.get_name());
+            }
+            for text in texts.into_iter().flatten().map(ToString::to_string) {
+                let long = text.lines().find(|line| line.chars().count() > 100);
+                assert_eq!(long, None, "{}", command.get_name());
+            }
+            command.get_subcommands().for_each(look_at);
+        }
+        use clap::CommandFactory;
+        look_at(&Cli::command());
     }
 
     #[test]

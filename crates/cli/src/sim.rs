@@ -6,11 +6,13 @@ use crate::plot::{self, Panel, Series};
 use crate::progress::Meter;
 use crate::{Failure, trace};
 use overspill_lab::{
-    Counts, FAULTS_MEMORY_MIN, Job, LabPolicy, Layout, Live, Outcome, References, in_parallel, lru_curve, matrix, replay_faults,
+    Counts, FAULTS_MEMORY_MIN, Job, LabPolicy, Layout, Live, LiveCounts, Outcome, References, in_parallel, lru_curve, matrix,
+    replay_faults,
 };
 use overspill_linux::setup;
 use overspill_linux::size::human;
 use overspill_trace::{Bits, Trace};
+use overspill_vm::policy::Spec;
 use std::io::{self, Write};
 use std::path::Path;
 use std::sync::Mutex;
@@ -46,7 +48,7 @@ pub struct Row {
     pub memory: u32,
     pub counts: Counts,
     /// With `--see faults`.
-    pub soft_faults: Option<u64>,
+    pub live: Option<LiveCounts>,
     pub seconds: f64,
     /// Of the faults, if they are an estimate.
     pub margin: Option<u64>,
@@ -91,7 +93,7 @@ pub fn sim(args: &SimArgs) -> Result<u8, Failure> {
         };
         let text = match args.format {
             Output::Json => json(file, &rows, args.sample),
-            Output::Csv => csv(file, &rows, index == 0),
+            Output::Csv => csv(file, &rows, index == 0, args.sample),
             Output::Table => table(file, &trace, &rows, args.sample),
         };
         // A closed pipe is the reader's business; the picture is still drawn.
@@ -140,7 +142,7 @@ fn run(args: &SimArgs, file: &Path, trace: &Trace, asked: &[Asked]) -> Result<Ve
             policy: asked.given.clone(),
             memory,
             counts,
-            soft_faults: None,
+            live: None,
             seconds: outcome.time.as_secs_f64(),
             margin,
             predicted_seconds,
@@ -151,6 +153,35 @@ fn run(args: &SimArgs, file: &Path, trace: &Trace, asked: &[Asked]) -> Result<Ve
 
 /// Threads of the pager that read, at most.
 const READERS_MAX: usize = 16;
+
+/// A job of [`replay_live`].
+pub struct LiveJob {
+    pub policy: Spec,
+    /// Pages.
+    pub memory: u32,
+}
+
+/// All jobs through the live core, on all processors, with progress: what it counted, and the seconds it took.
+pub fn replay_live(file: &Path, trace: &Trace, readahead: bool, jobs: &[LiveJob]) -> Result<Vec<(LiveCounts, f64)>, Failure> {
+    let string = references(file, &trace.pages, trace.unique(), &trace.writes, trace.is_of_files())?;
+    let layout = Layout::new(&trace.numbers);
+    let meter = Mutex::new(Meter::new(format!("replaying {}", file.display())));
+    let progress = |done| {
+        if let Ok(mut meter) = meter.lock() {
+            meter.show(done as u64, jobs.len() as u64);
+        }
+    };
+    Ok(in_parallel(jobs, processors(), progress, |job| {
+        let start = Instant::now();
+        let live = Live { memory: job.memory, charged: charged_pages(job.memory), readahead };
+        (replay_faults(&job.policy, &string, &layout, &live), start.elapsed().as_secs_f64())
+    }))
+}
+
+/// Pages of a live memory that are the pager's buffers, as `overspill run` has them on this machine.
+pub fn charged_pages(memory: u32) -> u32 {
+    setup::charged_pages(memory, processors().min(READERS_MAX), true)
+}
 
 /// `--see faults`: through the live core.
 fn run_faults(args: &SimArgs, file: &Path, trace: &Trace, asked: &[Asked]) -> Result<Vec<Row>, Failure> {
@@ -163,37 +194,25 @@ fn run_faults(args: &SimArgs, file: &Path, trace: &Trace, asked: &[Asked]) -> Re
             "--see faults: a memory of {small} pages is too small for the live pager; take at least {FAULTS_MEMORY_MIN} pages, or --see all"
         )));
     }
-    let mut jobs = Vec::new();
+    let (mut names, mut jobs) = (Vec::new(), Vec::new());
     for asked in asked {
         let LabPolicy::Live(spec) = asked.policy else {
             return Err(Failure::new("--see faults: opt knows the future and cannot run live; leave it out, or take --see all"));
         };
-        jobs.extend(sizes.iter().map(|&memory| (asked, spec, memory)));
+        names.extend(sizes.iter().map(|_| &asked.given));
+        jobs.extend(sizes.iter().map(|&memory| LiveJob { policy: spec, memory }));
     }
-    let string = references(file, &trace.pages, trace.unique(), &trace.writes, trace.is_of_files())?;
-    let layout = Layout::new(&trace.numbers);
-    let readers = processors().min(READERS_MAX);
-    let meter = Mutex::new(Meter::new(format!("replaying {}", file.display())));
-    let progress = |done| {
-        if let Ok(mut meter) = meter.lock() {
-            meter.show(done as u64, jobs.len() as u64);
-        }
-    };
-    Ok(in_parallel(&jobs, processors(), progress, |&(asked, spec, memory)| {
-        let start = Instant::now();
-        let charged = setup::charged_pages(memory, readers, true);
-        let live = Live { memory, charged, readahead: args.readahead == Switch::On };
-        let (counts, soft_faults) = replay_faults(&spec, &string, &layout, &live);
-        Row {
-            policy: asked.given.clone(),
-            memory,
-            counts,
-            soft_faults: Some(soft_faults),
-            seconds: start.elapsed().as_secs_f64(),
-            margin: None,
-            predicted_seconds: args.cost_model.as_ref().map(|model| model.seconds(&counts, soft_faults)),
-        }
-    }))
+    let counted = replay_live(file, trace, args.readahead == Switch::On, &jobs)?;
+    let rows = names.iter().zip(&jobs).zip(counted).map(|((name, job), (live, seconds))| Row {
+        policy: (*name).clone(),
+        memory: job.memory,
+        counts: live.counts,
+        live: Some(live),
+        seconds,
+        margin: None,
+        predicted_seconds: args.cost_model.as_ref().map(|model| model.seconds_live(&live)),
+    });
+    Ok(rows.collect())
 }
 
 fn processors() -> usize {
@@ -286,8 +305,10 @@ fn json(file: &Path, rows: &[Row], sample: Option<f64>) -> String {
             "pages_written": row.counts.pages_written,
             "seconds": row.seconds,
         });
-        if let Some(soft_faults) = row.soft_faults {
-            json["soft_faults"] = soft_faults.into();
+        if let Some(live) = &row.live {
+            json["soft_faults"] = live.soft_faults.into();
+            json["pages_in"] = live.pages_in.into();
+            json["page_in_ops"] = live.page_in_ops.into();
         }
         if let Some(seconds) = row.predicted_seconds {
             json["predicted_seconds"] = seconds.into();
@@ -301,7 +322,7 @@ fn json(file: &Path, rows: &[Row], sample: Option<f64>) -> String {
     rows.iter().map(line).collect()
 }
 
-fn csv(file: &Path, rows: &[Row], with_names: bool) -> String {
+fn csv(file: &Path, rows: &[Row], with_names: bool, sample: Option<f64>) -> String {
     let quote = |text: &str| match text.contains([',', '"', '\n']) {
         true => format!("\"{}\"", text.replace('"', "\"\"")),
         false => text.to_owned(),
@@ -310,9 +331,9 @@ fn csv(file: &Path, rows: &[Row], with_names: bool) -> String {
     if with_names {
         let names = "trace,policy,memory_pages,references,unique_pages,faults,cold_faults,pages_written,seconds";
         text.push_str(names);
-        text.push_str(if rows[0].soft_faults.is_some() { ",soft_faults" } else { "" });
+        text.push_str(if rows[0].live.is_some() { ",soft_faults,pages_in,page_in_ops" } else { "" });
         text.push_str(if rows[0].predicted_seconds.is_some() { ",predicted_seconds" } else { "" });
-        text.push_str(if rows[0].margin.is_some() { ",faults_margin_95" } else { "" });
+        text.push_str(if rows[0].margin.is_some() { ",sample,faults_margin_95" } else { "" });
         text.push('\n');
     }
     for row in rows {
@@ -321,9 +342,13 @@ fn csv(file: &Path, rows: &[Row], with_names: bool) -> String {
         fields.extend([u64::from(row.memory), counts.references, counts.unique_pages].map(|number| number.to_string()));
         fields.extend([counts.faults, counts.cold_faults, counts.pages_written].map(|number| number.to_string()));
         fields.push(format!("{:.6}", row.seconds));
-        fields.extend(row.soft_faults.map(|soft_faults| soft_faults.to_string()));
+        if let Some(live) = &row.live {
+            fields.extend([live.soft_faults, live.pages_in, live.page_in_ops].map(|number| number.to_string()));
+        }
         fields.extend(row.predicted_seconds.map(|seconds| format!("{seconds:.6}")));
-        fields.extend(row.margin.map(|margin| margin.to_string()));
+        if let (Some(margin), Some(rate)) = (row.margin, sample) {
+            fields.extend([rate.to_string(), margin.to_string()]);
+        }
         text.push_str(&fields.join(","));
         text.push('\n');
     }
@@ -336,7 +361,7 @@ const COLUMNS_MAX: usize = 7;
 fn table(file: &Path, trace: &Trace, rows: &[Row], sample: Option<f64>) -> String {
     let counts = &rows[0].counts;
     let (references, unique, cold) = (counts.references, counts.unique_pages, counts.cold_faults);
-    let first = if rows[0].soft_faults.is_some() { "first touches" } else { "first references" };
+    let first = if rows[0].live.is_some() { "first touches" } else { "first references" };
     let mut text = format!(
         "{}: {references} references to {unique} pages of {} ({cold} faults are {first})\n",
         file.display(),
@@ -351,9 +376,9 @@ fn table(file: &Path, trace: &Trace, rows: &[Row], sample: Option<f64>) -> Strin
         Some(_) => "faults, estimated with a margin of 95 % confidence, and miss ratio, by memory in pages\n",
     });
     text.push_str(&grid(rows, faults));
-    if rows[0].soft_faults.is_some() {
+    if rows[0].live.is_some() {
         text.push_str("soft faults\n");
-        text.push_str(&grid(rows, |row| row.soft_faults.map_or(String::new(), |soft_faults| soft_faults.to_string())));
+        text.push_str(&grid(rows, |row| row.live.map_or(String::new(), |live| live.soft_faults.to_string())));
     }
     if rows.iter().any(|row| row.counts.pages_written > 0) {
         text.push_str("pages written\n");

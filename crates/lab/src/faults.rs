@@ -51,7 +51,20 @@ pub struct Live {
     pub readahead: bool,
 }
 
-/// What the live machine would count, and its soft faults.
+/// What the live machine would count.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LiveCounts {
+    /// As without the machine; see [`replay_faults`] for what they mean here.
+    pub counts: Counts,
+    /// Touches of pages on trial.
+    pub soft_faults: u64,
+    /// Pages read from swap, those of readahead among them.
+    pub pages_in: u64,
+    /// Reads that brought them.
+    pub page_in_ops: u64,
+}
+
+/// What the live machine would count.
 ///
 /// `faults` are first touches and hard faults. `cold_faults` are the first touches: with readahead fewer than there are pages, since a
 /// page that was filled beside a touched one is not missed. `pages_written` goes to swap, the last content of each page that was
@@ -68,11 +81,11 @@ pub struct Live {
 /// let string = References::new(&pages, 3000, None);
 /// let layout = Layout::new(&(0..3000).collect::<Vec<u64>>());
 /// let live = Live { memory: FAULTS_MEMORY_MIN, charged: 0, readahead: false };
-/// let (counts, _soft) = replay_faults(&"use-once".parse()?, &string, &layout, &live);
+/// let counts = replay_faults(&"use-once".parse()?, &string, &layout, &live).counts;
 /// assert_eq!(counts.faults, 3000, "the last hundred are still mapped: references to them are not seen");
 /// # Ok::<(), overspill_vm::policy::SpecError>(())
 /// ```
-pub fn replay_faults(policy: &Spec, string: &References<'_>, layout: &Layout, live: &Live) -> (Counts, u64) {
+pub fn replay_faults(policy: &Spec, string: &References<'_>, layout: &Layout, live: &Live) -> LiveCounts {
     assert!(live.memory >= FAULTS_MEMORY_MIN, "a memory of {} pages is too small for the core", live.memory);
     assert_eq!(layout.at.len(), string.unique() as usize, "the layout of another string");
     let ahead = if live.readahead { None } else { Some(1) };
@@ -96,7 +109,7 @@ pub fn replay_faults(policy: &Spec, string: &References<'_>, layout: &Layout, li
         cold_faults: counts.first_touches,
         pages_written: counts.pages_out,
     };
-    (counted, counts.soft_faults)
+    LiveCounts { counts: counted, soft_faults: counts.soft_faults, pages_in: counts.pages_in, page_in_ops: counts.page_in_ops }
 }
 
 #[cfg(test)]
@@ -135,7 +148,7 @@ mod tests {
             let policy = Spec::named(policy).expect("it is in the table");
             for readahead in [false, true] {
                 let live = Live { memory: FAULTS_MEMORY_MIN, charged: 30, readahead };
-                let (counts, soft_faults) = replay_faults(&policy, &string, &layout, &live);
+                let LiveCounts { counts, soft_faults, pages_in, page_in_ops } = replay_faults(&policy, &string, &layout, &live);
                 let mut seen = vec![false; numbers.len()];
                 let references: Vec<(u64, bool)> = (0..pages.len())
                     .map(|i| {
@@ -166,6 +179,11 @@ mod tests {
                     assert_eq!(counts.faults, counts.cold_faults + reads, "{policy}");
                     assert_eq!(counts.cold_faults, 4100, "{policy}");
                 }
+                assert_eq!(page_in_ops, reads, "{policy}");
+                // what lies in a cluster and is in memory already is not counted
+                let most = decisions.iter().map(|d| if let Decision::PageIn(_, count) = d { u64::from(*count) } else { 0 });
+                assert!((reads..=most.sum::<u64>()).contains(&pages_in), "{policy}");
+                assert!(readahead || pages_in == reads, "{policy}");
                 assert!(reads > 100, "{policy}: nothing was evicted");
             }
         }

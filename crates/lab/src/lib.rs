@@ -22,7 +22,7 @@ mod replay;
 mod string;
 
 pub use curve::{Curve, lru_curve};
-pub use faults::{FAULTS_MEMORY_MIN, Layout, Live, replay_faults};
+pub use faults::{FAULTS_MEMORY_MIN, Layout, Live, LiveCounts, replay_faults};
 pub use matrix::{Job, Outcome, in_parallel, matrix};
 pub use replay::{Counts, LabPolicy, replay};
 pub use string::{References, number_by_appearance};

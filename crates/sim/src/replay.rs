@@ -89,6 +89,10 @@ pub struct ReplayCounts {
     pub soft_faults: u64,
     /// Faults that had to read.
     pub hard_faults: u64,
+    /// Pages read from the device, those of readahead among them.
+    pub pages_in: u64,
+    /// Reads that brought them.
+    pub page_in_ops: u64,
     /// Pages written to the device.
     pub pages_out: u64,
     /// Pages read ahead.
@@ -108,6 +112,8 @@ pub fn replay_counts(references: impl IntoIterator<Item = (u64, bool)>, config: 
         first_touches: counters.zero_fills.get() - counters.zero_ahead_pages.get(),
         soft_faults: counters.soft_faults.get(),
         hard_faults: counters.hard_faults.get(),
+        pages_in: counters.pages_in.get(),
+        page_in_ops: counters.page_in_ops.get(),
         pages_out: counters.pages_out.get(),
         readahead: counters.readahead_pages.get(),
         readahead_lost: machine.lost_ahead,

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 pub const TRACE_HELP: &str = "\
 Formats (--trace-format), each also packed with gzip, zstd or xz:
-  lines      a page number per line, decimal or hexadecimal with 0x, then r or w if known; # comments
+  lines      a page number a line, decimal or hexadecimal with 0x, then r or w if known; # comments
   lirs       a decimal block number per line; a line \"*\" is a mark
   arc        lines \"start n 0 sequence\": n blocks from start on (.lis, SPC)
   lackey     valgrind --tool=lackey --trace-mem=yes
@@ -21,7 +21,8 @@ Formats (--trace-format), each also packed with gzip, zstd or xz:
   strace     strace -f -y -o FILE PROGRAM: pages of the files it read, wrote and mapped
   pages      lines \"r HEX\" and \"w HEX\": page numbers
   overspill  our own compact format
-Without --trace-format it is guessed from name and content, and told.
+Without --trace-format it is guessed from name and content, and told. Nothing in the content of
+u32le and u32be tells them; the name must, as x.u32le.zst does.
 
 Exit status: 0; 1 if a trace cannot be read or a file not written; 125 if called wrongly.";
 
@@ -30,19 +31,20 @@ Memory:
   1000,2000,8000      pages
   64M,1G              bytes, cut into pages (--page-size)
   10%                 a share of the trace's unique pages
-  LOW:HIGH:STEPS      STEPS sizes from LOW to HIGH, each larger than the one before by the same factor
+  LOW:HIGH:STEPS      STEPS sizes from LOW to HIGH, each larger than the one before by one factor
 
 Counting:
-  Cold start, demand paging, one page at a time, every reference counted. `faults` are the misses, the
-  `cold_faults` (first references) among them; `pages_written` are evictions of pages that were written
-  since they came in. All counts are exact, unless --sample is given.
+  Cold start, demand paging, one page at a time, every reference counted. `faults` are the misses,
+  the `cold_faults` (first references) among them; `pages_written` are evictions of pages that were
+  written since they came in. All counts are exact, unless --sample is given.
 
-  With --see faults the string goes through the live core instead, page daemon and all: the policy is told
-  what it would be told live, the faults. `faults` are first touches and hard faults, `cold_faults` the
-  first touches, `soft_faults` the touches of pages on trial. The pager's buffers are taken off the memory
-  as `overspill run` does it on this machine. What is not known is when things happen: here everything is
-  done at once. docs/LAB-FAULTS.md compares it with live
-  runs: so far it predicts a quarter to two fifths too few hard faults.
+  With --see faults the string goes through the live core instead, page daemon and all: the policy
+  is told what it would be told live, the faults. `faults` are first touches and hard faults,
+  `cold_faults` the first touches, `soft_faults` the touches of pages on trial; `pages_in` pages
+  were read in `page_in_ops` reads. The pager's buffers are taken off the memory as `overspill run`
+  does it on this machine. What is not known is when things happen: here everything is done at
+  once. Beside live runs on an idle machine it predicted 2 to 11 per cent too many hard faults, and
+  up to 14 per cent too few with four times as much memory; docs/LAB-FAULTS.md has the figures.
 
 Cost model:
   NAME[:KEY=VALUE,...], times in microseconds. NAME: ssd or disk.
@@ -51,9 +53,11 @@ Cost model:
     latency  each read, beyond the transfer of its pages                            22       8000
     page     transfer of one page, in or out                                        2.8      27
     cluster  pages that one read brings in                                          1        1
-    trial    share of the memory that is on trial, where a reference is soft        0.12     0.12
+    trial    share of the memory that is on trial, where a reference is soft        0.06     0.06
     cold     a first reference: read (of a file) or zero (of fresh memory)          read     read
     run      seconds that the program takes with everything in memory               0        0
+  With --see faults soft faults, pages and reads are those counted, and first touches are fresh
+  memory: cluster, trial and cold are not used.
   docs/LAB.md has the formula and where the figures come from.
 
 Examples:
@@ -127,7 +131,7 @@ pub struct SimArgs {
     #[arg(long, value_name = "FILE", value_parser = picture)]
     pub plot: Option<PathBuf>,
 
-    /// Predict run times, by NAME[:KEY=VALUE,...]; see \"Cost model\" below
+    /// Predict run times, by NAME[:KEY=VALUE,...]; see "Cost model" below
     #[arg(long, value_name = "MODEL")]
     pub cost_model: Option<CostModel>,
 
@@ -146,9 +150,17 @@ pub const ADVISE_HELP: &str = "\
 How it is found:
   All policies are replayed at a dozen sizes from half a per cent of the trace's pages up to all of
   them. The policy advised has the fewest page-ins in proportion to opt's (which knows the future),
-  on average over the sizes. The memory advised is the elbow of its curve; a knee is a size before
-  which a step brought at least twice as much as the step after it brings. `overspill help sim`
-  explains cost models.
+  on average over the sizes. The memory advised is the elbow of its curve: the size that lies
+  furthest below the straight line from the smallest size to the largest, on a logarithmic scale;
+  if two thirds or more of all that can be saved lie beyond it, that of the rest; and if no size
+  lies below the line, as with a loop that fits all at once or not at all, the largest. A knee is a
+  size before which a step brought at least twice as much as the step after it brings, or, of the
+  largest, twice as much as steps do on average.
+
+  What `overspill trace record` wrote is replayed as by `overspill sim --see faults`: through the
+  live core, from 8 MiB (the least of `overspill run`) to where everything fits. opt cannot run
+  there, so policies are compared by first touches and hard faults with the best at each size.
+  `overspill help sim` explains cost models.
 
 Exit status: 0; 1 if a trace cannot be read; 125 if called wrongly.";
 
@@ -213,20 +225,20 @@ pub enum TraceCommand {
 
 pub const RECORD_HELP: &str = "\
 What is recorded:
-  The program runs unmodified under the pager, page by page (no readahead). Each first touch, soft fault and
-  hard fault is a reference, with a write bit if the access that faulted was a write; a page that is read
-  first and written later, without being unmapped in between, counts as read. The page number is the
-  address divided by 4096. Pages that are mapped are not seen, so few are kept mapped: see --fine.
-  Nothing is lost: when the writing falls behind, the program waits. Children that the program forks
-  run on, paged, and are not recorded.
+  The program runs unmodified under the pager, page by page (no readahead). Each first touch, soft
+  fault and hard fault is a reference, with a write bit if the access that faulted was a write; a
+  page that is read first and written later, without being unmapped in between, counts as read. The
+  page number is the address divided by 4096. Pages that are mapped are not seen, so few are kept
+  mapped: see --fine. Nothing is lost: when the writing falls behind, the program waits. Children
+  that the program forks run on, paged, and are not recorded.
 
 Examples:
   overspill trace record --out sort.ovt.zst -- sort huge.txt
   overspill trace record --out job.ovt.zst --memory 1G --fine 99 -- python3 job.py
   overspill sim --trace job.ovt.zst --see faults --policy all --memory 64M:1G:5
 
-Exit status: the program's own, as for `overspill run`; 1 if the recording cannot be written; 125 if called
-wrongly.";
+Exit status: the program's own, as for `overspill run`; 1 if the recording cannot be written; 125
+if called wrongly.";
 
 /// Arguments of `overspill trace record`.
 #[derive(Args, Debug)]

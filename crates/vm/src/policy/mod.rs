@@ -214,7 +214,8 @@ pub struct Info {
     pub about: &'static str,
     /// What can be tuned.
     pub params: &'static [Param],
-    /// Memory per tracked page in the lab, and per frame live (there with 4 more, and with 16 for each ghost, if it keeps any).
+    /// Memory per tracked page in the lab, and per frame live. There a policy that keeps ghosts takes 16 more for each frame;
+    /// each ghost takes as much as a node, and 28 more.
     pub node_bytes: usize,
     /// Ghosts kept live, at most, in thousandths of the memory.
     pub ghosts_permille: u32,
