@@ -162,8 +162,9 @@ pub fn swapoff(args: &SwapoffArgs) -> Result<u8, Failure> {
             let _ = writeln!(std::io::stdout(), "{}", summary(&name, &progress));
             if progress.lost_pages > 0 {
                 let lost = pages(progress.lost_pages);
-                let why =
-                    format!("{name}: the device is off, but {lost} on it could not be read and are lost; `overspill stat` says where the first was");
+                let why = format!(
+                    "{name}: the device is off, but {lost} on it could not be read and are lost; `overspill stat` says where the first was"
+                );
                 return Err(Failure::with_status(NOTHING, why));
             }
             return Ok(0);
