@@ -237,7 +237,7 @@ Examples:
   overspill stat 4711                 once, for people
   overspill stat 4711 --all           every counter and what it means
   overspill stat 4711 --interval 1    one line per second, like vmstat, until the program ends
-  overspill stat 4711 --interval 1 --all    the same, and below each line what went between the policy's queues
+  overspill stat 4711 --interval 1 --all    the same, and what went between the policy's queues
   overspill stat 4711 --json --interval 10 --count 6    six JSON objects, one per line
 
 Columns of --interval, since the line before but for the first two:
