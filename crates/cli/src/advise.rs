@@ -5,7 +5,7 @@ use crate::cost::CostModel;
 use crate::sim::{self, Asked};
 use crate::sizes::spread;
 use crate::{Failure, trace};
-use overspill_lab::{Counts, Curve, Job, LabPolicy, lru_curve};
+use overspill_lab::{Counts, Curve, Job, LabPolicy};
 use overspill_linux::size::human;
 use overspill_trace::Trace;
 use std::fmt::Write as _;
@@ -83,7 +83,7 @@ impl Advice {
         candidates.sort_by(|a, b| a.over_opt.total_cmp(&b.over_opt));
         let faults: Vec<u64> = candidates[0].counts.iter().map(|counts| counts.faults).collect();
         let (knees, elbow) = (knees(&faults), elbow(&faults));
-        Ok(Advice { sizes, candidates, opt, lru: lru_curve(&string), knees, elbow })
+        Ok(Advice { sizes, candidates, opt, lru: sim::lru_at_every_size(&string, file), knees, elbow })
     }
 
     fn text(&self, file: &Path, trace: &Trace, model: &CostModel) -> String {

@@ -6,11 +6,13 @@ use crate::plot::{self, Panel, Series};
 use crate::progress::Meter;
 use crate::{Failure, trace};
 use overspill_lab::{
-    Counts, FAULTS_MEMORY_MIN, Job, LabPolicy, Layout, Live, Outcome, References, in_parallel, lru_curve, matrix, replay_faults,
+    Counts, Curve, FAULTS_MEMORY_MIN, Job, LabPolicy, Layout, Live, Outcome, References, in_parallel, lru_curve_with_progress,
+    matrix, replay_faults_with_progress,
 };
 use overspill_linux::setup;
 use overspill_linux::size::human;
 use overspill_trace::{Bits, Trace};
+use std::cell::Cell;
 use std::io::{self, Write};
 use std::path::Path;
 use std::sync::Mutex;
@@ -127,7 +129,7 @@ fn run(args: &SimArgs, file: &Path, trace: &Trace, asked: &[Asked]) -> Result<Ve
             sampling_margins(file, trace, rate, &sizes, &outcomes, scaled(rate / f64::from(PARTS)))?.into_iter().map(Some).collect()
         }
     };
-    let lru = args.cost_model.map(|_| lru_curve(&string));
+    let lru = args.cost_model.map(|_| lru_at_every_size(&string, file));
     let rows = jobs.iter().zip(outcomes).zip(margins).map(|((&(asked, memory), outcome), margin)| {
         let counts = scale_up(&outcome.counts, trace.references_total, rate);
         let predicted = |model: &CostModel| {
@@ -173,17 +175,12 @@ fn run_faults(args: &SimArgs, file: &Path, trace: &Trace, asked: &[Asked]) -> Re
     let string = references(file, &trace.pages, trace.unique(), &trace.writes, trace.is_of_files())?;
     let layout = Layout::new(&trace.numbers);
     let readers = processors().min(READERS_MAX);
-    let meter = Mutex::new(Meter::new(format!("replaying {}", file.display())));
-    let progress = |done| {
-        if let Ok(mut meter) = meter.lock() {
-            meter.show(done as u64, jobs.len() as u64);
-        }
-    };
-    Ok(in_parallel(&jobs, processors(), progress, |&(asked, spec, memory)| {
+    let progress = progress(format!("replaying {}", file.display()), work(&string, jobs.len()));
+    Ok(in_parallel(&jobs, processors(), progress, |&(asked, spec, memory), done| {
         let start = Instant::now();
         let charged = setup::charged_pages(memory, readers, true);
         let live = Live { memory, charged, readahead: args.readahead == Switch::On };
-        let (counts, soft_faults) = replay_faults(&spec, &string, &layout, &live);
+        let (counts, soft_faults) = replay_faults_with_progress(&spec, &string, &layout, &live, done);
         Row {
             policy: asked.given.clone(),
             memory,
@@ -202,12 +199,32 @@ fn processors() -> usize {
 
 /// All jobs on all processors, with progress.
 pub fn replay(string: &References<'_>, jobs: &[Job], what: &str) -> Vec<Outcome> {
-    let meter = Mutex::new(Meter::new(what));
-    matrix(string, jobs, processors(), |done| {
-        if let Ok(mut meter) = meter.lock() {
-            meter.show(done as u64, jobs.len() as u64);
-        }
+    matrix(string, jobs, processors(), progress(what, work(string, jobs.len())))
+}
+
+/// LRU at every size, with progress.
+pub fn lru_at_every_size(string: &References<'_>, file: &Path) -> Curve {
+    let progress = progress(format!("LRU at every size, {}", file.display()), work(string, 1));
+    let done = Cell::new(0);
+    lru_curve_with_progress(string, &|references| {
+        done.set(done.get() + references);
+        progress(done.get());
     })
+}
+
+/// References in so many replays.
+fn work(string: &References<'_>, jobs: usize) -> u64 {
+    string.pages().len() as u64 * jobs as u64
+}
+
+/// What shows how much of `total` is done, whichever thread says so.
+fn progress(what: impl Into<String>, total: u64) -> impl Fn(u64) + Sync {
+    let meter = Mutex::new(Meter::new(what));
+    move |done| {
+        if let Ok(mut meter) = meter.lock() {
+            meter.show(done, total);
+        }
+    }
 }
 
 /// Counts of a sample of pages, times one over its rate. With a rate of 1, the counts.
