@@ -4,7 +4,7 @@ use crate::args::lab::{Output, See, SimArgs, Switch};
 use crate::cost::CostModel;
 use crate::plot::{self, Panel, Series};
 use crate::progress::Meter;
-use crate::{Failure, trace};
+use crate::{Failure, say, trace};
 use overspill_lab::{
     Counts, Curve, FAULTS_MEMORY_MIN, Job, LabPolicy, Layout, Live, Outcome, References, in_parallel, lru_curve_with_progress,
     matrix, replay_faults_with_progress,
@@ -12,6 +12,7 @@ use overspill_lab::{
 use overspill_linux::setup;
 use overspill_linux::size::human;
 use overspill_trace::{Bits, Trace};
+use overspill_vm::policy::{NAMES, SpecError};
 use std::cell::Cell;
 use std::io::{self, Write};
 use std::path::Path;
@@ -31,7 +32,16 @@ pub fn policies(specs: &[String]) -> Result<Vec<Asked>, Failure> {
         if spec == "all" {
             asked.extend(LabPolicy::all().map(|policy| Asked { given: policy.to_string(), policy }));
         } else {
-            let policy = spec.parse().map_err(|error| Failure::new(format!("--policy {spec}: {error}; or all")))?;
+            let policy = spec.parse::<LabPolicy>().map_err(|error| {
+                Failure::new(match error {
+                    // the lab has one more, and a word for all
+                    SpecError::Policy(name) => {
+                        let (names, opt) = (NAMES.join(", "), LabPolicy::OPT);
+                        format!("--policy {spec}: there is no replacement policy {name:?}, only {names}, {opt}, or all")
+                    }
+                    error => format!("--policy {spec}: {error}"),
+                })
+            })?;
             asked.push(Asked { given: spec.clone(), policy });
         }
     }
@@ -81,7 +91,11 @@ pub fn references<'a>(
 pub fn sim(args: &SimArgs) -> Result<u8, Failure> {
     let mut asked = policies(&args.policy)?;
     if args.see == See::Faults {
+        let before = asked.len();
         asked.retain(|asked| asked.policy != LabPolicy::Opt || args.policy.contains(&asked.given));
+        if asked.len() < before {
+            say(format_args!("--see faults: opt is left out of all, since it knows the future and cannot run live"));
+        }
     }
     let mut out = io::stdout().lock();
     let mut panels = Vec::new();

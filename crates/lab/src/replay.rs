@@ -64,7 +64,14 @@ impl FromStr for LabPolicy {
     type Err = SpecError;
 
     fn from_str(text: &str) -> Result<Self, SpecError> {
-        if text == Self::OPT { Ok(LabPolicy::Opt) } else { text.parse().map(LabPolicy::Live) }
+        match text.split_once(':') {
+            None if text == Self::OPT => Ok(LabPolicy::Opt),
+            Some((Self::OPT, rest)) => {
+                let key = rest.split(['=', ',']).next().unwrap_or_default();
+                Err(SpecError::Key(Self::OPT, key.to_owned()))
+            }
+            _ => text.parse().map(LabPolicy::Live),
+        }
     }
 }
 
