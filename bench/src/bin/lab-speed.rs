@@ -1,25 +1,32 @@
 //! How fast the lab replays: references per second of each policy, one thread, trace decoded beforehand; and the whole matrix.
 //!
-//! `lab-speed DIRECTORY` takes `arc_OLTP.lis.zst` and `arc_P6.lis.zst` from there; without an argument it makes a string of its own
-//! (a hot set beside scans). Time is the thread's time on a processor, best of `RUNS` runs: on a machine that others use, too, that is
+//! `lab-speed DIRECTORY` takes `arc_OLTP.lis.zst` and `arc_P6.lis.zst` from there, and measures the decoding of these files, too (from
+//! the system's cache: reading, unpacking, parsing, numbering); without an argument it makes a string of its own
+//! (a hot set beside scans). `OVERSPILL_POLICY=NAME` measures that one only, and with `decoding` only the decoding. Time is the thread's time on a processor, best of `RUNS` runs: on a machine that others use, too, that is
 //! nearest to the truth, but their use of the caches is still in it. Prints a table in Markdown.
 
 use overspill_lab::{Job, LabPolicy, References, lru_curve, matrix, number_by_appearance, replay};
 use overspill_trace::Options;
 use overspill_vm::policy::TABLE;
 use std::hint::black_box;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 const RUNS: usize = 9;
+
+/// In place of a policy.
+const DECODING: &str = "decoding";
 
 fn main() {
     let only = std::env::var("OVERSPILL_POLICY").ok();
     match std::env::args_os().nth(1) {
         Some(directory) => {
             let directory = Path::new(&directory);
-            let oltp = load(&directory.join("arc_OLTP.lis.zst"));
-            let p6 = load(&directory.join("arc_P6.lis.zst"));
+            let files = ["arc_OLTP.lis.zst", "arc_P6.lis.zst"].map(|name| directory.join(name));
+            let [oltp, p6] = files.each_ref().map(|file| load(file));
+            if only.as_deref().is_none_or(|only| only == DECODING) {
+                decoding(&files);
+            }
             speeds(&[("OLTP, 10000 pages", &oltp, 10_000), ("P6, 65536 pages", &p6, 65_536)], only.as_deref());
             if only.is_none() {
                 whole_matrix(&p6, &[1024, 8192, 32768, 65536, 131072, 262144]);
@@ -36,6 +43,19 @@ fn main() {
 fn load(path: &Path) -> Trace {
     let trace = overspill_trace::read(path, &Options::default(), &mut |_| {}).unwrap_or_else(|e| panic!("{e}"));
     Trace { unique: trace.unique(), pages: trace.pages }
+}
+
+/// Reads each file several times, as it is, packed and in lines.
+fn decoding(files: &[PathBuf]) {
+    println!("| file, packed as it is | references | decoding, millions/s | seconds |");
+    println!("| --- | ---: | ---: | ---: |");
+    for file in files {
+        let mut references = 0;
+        let time = best(RUNS, || references = black_box(load(file)).pages.len());
+        let name = file.file_name().unwrap_or_default().to_string_lossy();
+        println!("| {name} | {references} | {:.1} | {:.3} |", references as f64 / time.as_secs_f64() / 1e6, time.as_secs_f64());
+    }
+    println!();
 }
 
 struct Trace {
@@ -84,6 +104,9 @@ fn best(runs: usize, mut what: impl FnMut()) -> Duration {
 }
 
 fn speeds(cases: &[(&str, &Trace, u32)], only: Option<&str>) {
+    if only == Some(DECODING) {
+        return;
+    }
     let names: Vec<String> = cases.iter().map(|(name, ..)| format!("{name}, millions/s")).collect();
     println!("| policy | {} | bytes per page |", names.join(" | "));
     println!("| --- |{} ---: |", " ---: |".repeat(names.len()));

@@ -10,7 +10,7 @@ use crate::cost::CostModel;
 use crate::sim::{self, Asked, LiveJob};
 use crate::sizes::spread;
 use crate::{Failure, trace};
-use overspill_lab::{FAULTS_MEMORY_MIN, Job, LabPolicy, lru_curve};
+use overspill_lab::{FAULTS_MEMORY_MIN, Job, LabPolicy};
 use overspill_linux::size::human;
 use overspill_trace::{Kind, Trace};
 use std::fmt::Write as _;
@@ -92,7 +92,7 @@ impl Advice {
         let policies: Vec<LabPolicy> = asked.iter().map(|asked| asked.policy).chain([LabPolicy::Opt]).collect();
         let jobs: Vec<Job> = policies.iter().flat_map(|&policy| sizes.iter().map(move |&memory| Job { policy, memory })).collect();
         let outcomes = sim::replay(&string, &jobs, &format!("replaying {}", file.display()));
-        let lru = lru_curve(&string);
+        let lru = sim::lru_at_every_size(&string, file);
         let point = |(job, counts): (&Job, &overspill_lab::Counts)| {
             let soft = model.soft_faults(&lru, job.memory);
             Point { faults: counts.faults, first: counts.cold_faults, soft, seconds: model.seconds(counts, soft) }

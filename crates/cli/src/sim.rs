@@ -4,15 +4,16 @@ use crate::args::lab::{Output, See, SimArgs, Switch};
 use crate::cost::CostModel;
 use crate::plot::{self, Panel, Series};
 use crate::progress::Meter;
-use crate::{Failure, trace};
+use crate::{Failure, say, trace};
 use overspill_lab::{
-    Counts, FAULTS_MEMORY_MIN, Job, LabPolicy, Layout, Live, LiveCounts, Outcome, References, in_parallel, lru_curve, matrix,
-    replay_faults,
+    Counts, Curve, FAULTS_MEMORY_MIN, Job, LabPolicy, Layout, Live, LiveCounts, Outcome, References, in_parallel,
+    lru_curve_with_progress, matrix, replay_faults_with_progress,
 };
 use overspill_linux::setup;
 use overspill_linux::size::human;
 use overspill_trace::{Bits, Trace};
-use overspill_vm::policy::Spec;
+use overspill_vm::policy::{NAMES, Spec, SpecError};
+use std::cell::Cell;
 use std::io::{self, Write};
 use std::path::Path;
 use std::sync::Mutex;
@@ -31,7 +32,16 @@ pub fn policies(specs: &[String]) -> Result<Vec<Asked>, Failure> {
         if spec == "all" {
             asked.extend(LabPolicy::all().map(|policy| Asked { given: policy.to_string(), policy }));
         } else {
-            let policy = spec.parse().map_err(|error| Failure::new(format!("--policy {spec}: {error}; or all")))?;
+            let policy = spec.parse::<LabPolicy>().map_err(|error| {
+                Failure::new(match error {
+                    // the lab has one more, and a word for all
+                    SpecError::Policy(name) => {
+                        let (names, opt) = (NAMES.join(", "), LabPolicy::OPT);
+                        format!("--policy {spec}: there is no replacement policy {name:?}, only {names}, {opt}, or all")
+                    }
+                    error => format!("--policy {spec}: {error}"),
+                })
+            })?;
             asked.push(Asked { given: spec.clone(), policy });
         }
     }
@@ -81,7 +91,11 @@ pub fn references<'a>(
 pub fn sim(args: &SimArgs) -> Result<u8, Failure> {
     let mut asked = policies(&args.policy)?;
     if args.see == See::Faults {
+        let before = asked.len();
         asked.retain(|asked| asked.policy != LabPolicy::Opt || args.policy.contains(&asked.given));
+        if asked.len() < before {
+            say(format_args!("--see faults: opt is left out of all, since it knows the future and cannot run live"));
+        }
     }
     let mut out = io::stdout().lock();
     let mut panels = Vec::new();
@@ -129,7 +143,7 @@ fn run(args: &SimArgs, file: &Path, trace: &Trace, asked: &[Asked]) -> Result<Ve
             sampling_margins(file, trace, rate, &sizes, &outcomes, scaled(rate / f64::from(PARTS)))?.into_iter().map(Some).collect()
         }
     };
-    let lru = args.cost_model.map(|_| lru_curve(&string));
+    let lru = args.cost_model.map(|_| lru_at_every_size(&string, file));
     let rows = jobs.iter().zip(outcomes).zip(margins).map(|((&(asked, memory), outcome), margin)| {
         let counts = scale_up(&outcome.counts, trace.references_total, rate);
         let predicted = |model: &CostModel| {
@@ -165,16 +179,11 @@ pub struct LiveJob {
 pub fn replay_live(file: &Path, trace: &Trace, readahead: bool, jobs: &[LiveJob]) -> Result<Vec<(LiveCounts, f64)>, Failure> {
     let string = references(file, &trace.pages, trace.unique(), &trace.writes, trace.is_of_files())?;
     let layout = Layout::new(&trace.numbers);
-    let meter = Mutex::new(Meter::new(format!("replaying {}", file.display())));
-    let progress = |done| {
-        if let Ok(mut meter) = meter.lock() {
-            meter.show(done as u64, jobs.len() as u64);
-        }
-    };
-    Ok(in_parallel(jobs, processors(), progress, |job| {
+    let progress = progress(format!("replaying {}", file.display()), work(&string, jobs.len()));
+    Ok(in_parallel(jobs, processors(), progress, |job, done| {
         let start = Instant::now();
         let live = Live { memory: job.memory, charged: charged_pages(job.memory), readahead };
-        (replay_faults(&job.policy, &string, &layout, &live), start.elapsed().as_secs_f64())
+        (replay_faults_with_progress(&job.policy, &string, &layout, &live, done), start.elapsed().as_secs_f64())
     }))
 }
 
@@ -221,12 +230,32 @@ fn processors() -> usize {
 
 /// All jobs on all processors, with progress.
 pub fn replay(string: &References<'_>, jobs: &[Job], what: &str) -> Vec<Outcome> {
-    let meter = Mutex::new(Meter::new(what));
-    matrix(string, jobs, processors(), |done| {
-        if let Ok(mut meter) = meter.lock() {
-            meter.show(done as u64, jobs.len() as u64);
-        }
+    matrix(string, jobs, processors(), progress(what, work(string, jobs.len())))
+}
+
+/// LRU at every size, with progress.
+pub fn lru_at_every_size(string: &References<'_>, file: &Path) -> Curve {
+    let progress = progress(format!("LRU at every size, {}", file.display()), work(string, 1));
+    let done = Cell::new(0);
+    lru_curve_with_progress(string, &|references| {
+        done.set(done.get() + references);
+        progress(done.get());
     })
+}
+
+/// References in so many replays.
+fn work(string: &References<'_>, jobs: usize) -> u64 {
+    string.pages().len() as u64 * jobs as u64
+}
+
+/// What shows how much of `total` is done, whichever thread says so.
+fn progress(what: impl Into<String>, total: u64) -> impl Fn(u64) + Sync {
+    let meter = Mutex::new(Meter::new(what));
+    move |done| {
+        if let Ok(mut meter) = meter.lock() {
+            meter.show(done, total);
+        }
+    }
 }
 
 /// Counts of a sample of pages, times one over its rate. With a rate of 1, the counts.

@@ -240,7 +240,8 @@ fn record(args: &TraceRecordArgs) -> Result<u8, Failure> {
         }
         (Ok(status), Ok(references)) => {
             let bytes = fs::metadata(&args.out).map_or(0, |meta| meta.len());
-            say(format_args!("{}: format overspill, {references} references, {}", args.out.display(), human(bytes)));
+            let what = if named_lines(&args.out) { "lines" } else { "overspill" };
+            say(format_args!("{}: format {what}, {references} references, {}", args.out.display(), human(bytes)));
             Ok(status)
         }
     };
@@ -253,7 +254,10 @@ fn record(args: &TraceRecordArgs) -> Result<u8, Failure> {
 /// Writes until the program has ended and the ring is empty; returns the number of references.
 fn write_recording(recording: &Recording, file: File, out: &Path, ended: &AtomicBool) -> io::Result<u64> {
     let packer = Packer::new(BufWriter::new(file), Packing::of_name(out))?;
-    let mut writer = Writer::new(packer, PAGE_SIZE as u32, true)?;
+    let mut writer = match named_lines(out) {
+        true => Recorder::Lines(packer),
+        false => Recorder::Compact(Box::new(Writer::new(packer, PAGE_SIZE as u32, true)?)),
+    };
     let mut references = 0;
     loop {
         // Before the look: what the program did last is there by then.
@@ -266,8 +270,31 @@ fn write_recording(recording: &Recording, file: File, out: &Path, ended: &Atomic
             _ => {}
         }
     }
-    writer.finish()?.finish()?;
+    writer.finish()?;
     Ok(references)
+}
+
+/// What a recording is written as.
+enum Recorder {
+    /// A page and `r` or `w`; of which kind a fault was is lost, as in a conversion.
+    Lines(Packer<BufWriter<File>>),
+    Compact(Box<Writer<Packer<BufWriter<File>>>>),
+}
+
+impl Recorder {
+    fn event(&mut self, page: u64, write: bool, kind: Kind) -> io::Result<()> {
+        match self {
+            Recorder::Lines(out) => writeln!(out, "{page} {}", if write { 'w' } else { 'r' }),
+            Recorder::Compact(writer) => writer.event(page, write, kind),
+        }
+    }
+    fn finish(self) -> io::Result<()> {
+        let packer = match self {
+            Recorder::Lines(out) => out,
+            Recorder::Compact(writer) => writer.finish()?,
+        };
+        packer.finish().map(drop)
+    }
 }
 
 /// Whether a name asks for lines.

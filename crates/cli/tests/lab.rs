@@ -197,9 +197,13 @@ fn policies_and_sizes_that_are_not_there() {
     let dir = Dir::new("names");
     let trace = dir.file("loop.txt", loop_of_three());
     let sim = |policy: &str, memory: &str, words: &[&str]| refused(&["sim", "-t", &trace, "-p", policy, "-m", memory], 125, words);
-    sim("best", "2", &["--policy best", "no replacement policy \"best\"", "use-once", "all"]);
+    sim("best", "2", &["--policy best", "no replacement policy \"best\"", "use-once", "cost, opt, or all"]);
     sim("lru:depth=3", "2", &["depth"]);
     sim("2q:kin=7", "2", &["kin"]);
+    // It was said that there is no policy "opt", and after every mistake in a parameter that there is "all", too.
+    sim("opt:x=1", "2", &["--policy opt:x=1: policy opt has no parameters, so \"x\" cannot be set"]);
+    let (_, stderr) = texts(&overspill(&["sim", "-t", &trace, "-p", "2q:kin=7", "-m", "2"]));
+    assert!(!stderr.contains("or all"), "{stderr}");
     sim("lru", "0", &["no pages"]);
     sim("lru", "many", &["--memory", "is not a size"]);
     sim("lru", "5:3:4", &["lower end comes first"]);
@@ -429,6 +433,9 @@ fn see_faults_refuses_what_the_core_cannot_do() {
     refused(&[&sim[..], &["2000", "--policy", "lru"]].concat(), 125, &["2000 pages", "at least 2048"]);
     refused(&[&sim[..], &["3000", "--policy", "lru", "opt"]].concat(), 125, &["opt", "--see all"]);
     refused(&[&sim[..], &["3000", "--policy", "lru", "--sample", "0.5"]].concat(), 125, &["--sample"]);
-    let (stdout, _) = succeeds(&[&sim[..], &["3000", "--policy", "all", "--format", "json"]].concat());
+    let (stdout, stderr) = succeeds(&[&sim[..], &["3000", "--policy", "all", "--format", "json"]].concat());
     assert_eq!(json_lines(&stdout).len(), overspill_vm::policy::NAMES.len());
+    assert!(stderr.contains("opt is left out of all"), "{stderr}");
+    let (_, stderr) = succeeds(&[&sim[..], &["3000", "--policy", "lru"]].concat());
+    assert!(!stderr.contains("left out"), "{stderr}");
 }

@@ -379,6 +379,16 @@ fn recordings_hold_what_the_program_touched() {
     assert!(info["writes"].as_u64().expect("a number") >= 4000, "{info}");
     assert!(info["unique_pages"].as_u64().expect("a number") < 4400, "the child's pages are not in it: {info}");
 
+    // A name that asks for lines gets them, as from `trace convert`; it was the compact format, whatever the name.
+    let lines = dir.join("touches.txt");
+    let output = record(&["--out", lines.to_str().expect("a plain name")]);
+    assert_eq!(output.status.code(), Some(7), "{output:?}");
+    assert!(String::from_utf8_lossy(&output.stderr).contains("touches.txt: format lines, "), "{output:?}");
+    let text = std::fs::read_to_string(&lines).expect("a text");
+    assert!(text.lines().count() >= 4000, "{} lines", text.lines().count());
+    let good = |line: &str| line.split_once(' ').is_some_and(|(page, way)| page.parse::<u64>().is_ok() && matches!(way, "r" | "w"));
+    assert!(text.lines().all(good), "{:?}", text.lines().find(|line| !good(line)));
+
     let again = record(&["--out", out]);
     assert_eq!(again.status.code(), Some(1), "{again:?}");
     assert!(String::from_utf8_lossy(&again.stderr).contains("exists already"), "{again:?}");

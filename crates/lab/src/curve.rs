@@ -10,7 +10,7 @@
 //! the memories of at least `m` pages still hold it dirty. If it is referenced again at distance `d`, the memories smaller than `d` had
 //! evicted it; so those of `m` to `d - 1` pages wrote it.
 
-use crate::replay::Counts;
+use crate::replay::{Counts, STRETCH};
 use crate::string::References;
 
 /// What LRU does at every size.
@@ -121,6 +121,11 @@ impl Stack {
 
 /// LRU at every size. Exact; equal to [`crate::replay`] with `lru` at each.
 pub fn lru_curve(string: &References<'_>) -> Curve {
+    lru_curve_with_progress(string, &|_| {})
+}
+
+/// As [`lru_curve`], with `progress` as in [`crate::replay_with_progress`].
+pub fn lru_curve_with_progress(string: &References<'_>, progress: &dyn Fn(u64)) -> Curve {
     let unique = string.unique() as usize;
     let mut stack = Stack::new(unique);
     let mut at_distance = vec![0u64; unique + 2];
@@ -128,21 +133,24 @@ pub fn lru_curve(string: &References<'_>) -> Curve {
     // Greatest distance since the last write; MAX: never written.
     let mut since_write = vec![u32::MAX; if string.has_writes() { unique } else { 0 }];
     let mut cold = 0;
-    for (i, &page) in string.pages().iter().enumerate() {
-        let depth = stack.reference(page);
-        match depth {
-            Some(depth) => at_distance[depth as usize] += 1,
-            None => cold += 1,
-        }
-        if let Some(m) = since_write.get_mut(page as usize) {
-            if let Some(depth) = depth {
-                note_written(&mut change, *m, depth);
-                *m = (*m).max(depth);
+    for (begin, stretch) in (0..).step_by(STRETCH).zip(string.pages().chunks(STRETCH)) {
+        for (i, &page) in (begin..).zip(stretch) {
+            let depth = stack.reference(page);
+            match depth {
+                Some(depth) => at_distance[depth as usize] += 1,
+                None => cold += 1,
             }
-            if string.writes(i) {
-                *m = 0;
+            if let Some(m) = since_write.get_mut(page as usize) {
+                if let Some(depth) = depth {
+                    note_written(&mut change, *m, depth);
+                    *m = (*m).max(depth);
+                }
+                if string.writes(i) {
+                    *m = 0;
+                }
             }
         }
+        progress(stretch.len() as u64);
     }
     for (page, m) in since_write.iter().enumerate() {
         if let Some(depth) = stack.depth(page as u32) {

@@ -5,7 +5,7 @@
 //! string goes through [`overspill_vm::Vm`] itself, on the simulated machine that the Linux machine is compared with
 //! ([`overspill_sim::replay`]): everything is done at once, one thread.
 
-use crate::replay::Counts;
+use crate::replay::{Counts, STRETCH};
 use crate::string::References;
 use overspill_sim::{ReplayConfig, replay_counts};
 use overspill_vm::policy::Spec;
@@ -86,6 +86,20 @@ pub struct LiveCounts {
 /// # Ok::<(), overspill_vm::policy::SpecError>(())
 /// ```
 pub fn replay_faults(policy: &Spec, string: &References<'_>, layout: &Layout, live: &Live) -> LiveCounts {
+    replay_faults_with_progress(policy, string, layout, live, &|_| {})
+}
+
+/// As [`replay_faults`], with `progress` as in [`crate::replay_with_progress`].
+///
+/// # Panics
+/// As [`replay_faults`].
+pub fn replay_faults_with_progress(
+    policy: &Spec,
+    string: &References<'_>,
+    layout: &Layout,
+    live: &Live,
+    progress: &dyn Fn(u64),
+) -> LiveCounts {
     assert!(live.memory >= FAULTS_MEMORY_MIN, "a memory of {} pages is too small for the core", live.memory);
     assert_eq!(layout.at.len(), string.unique() as usize, "the layout of another string");
     let ahead = if live.readahead { None } else { Some(1) };
@@ -98,10 +112,16 @@ pub fn replay_faults(policy: &Spec, string: &References<'_>, layout: &Layout, li
     };
     let mut seen = vec![false; layout.at.len()];
     let references = string.pages().iter().enumerate().map(|(i, &page)| {
+        if i > 0 && i.is_multiple_of(STRETCH) {
+            progress(STRETCH as u64);
+        }
         let first = !core::mem::replace(&mut seen[page as usize], true);
         (layout.at[page as usize], first || string.writes(i))
     });
     let counts = replay_counts(references, &config);
+    // the last stretch, which may be a whole one
+    let length = string.pages().len();
+    progress((length - length.saturating_sub(1) / STRETCH * STRETCH) as u64);
     let counted = Counts {
         references: string.pages().len() as u64,
         unique_pages: seen.iter().filter(|seen| **seen).count() as u64,

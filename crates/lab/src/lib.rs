@@ -21,8 +21,8 @@ mod opt;
 mod replay;
 mod string;
 
-pub use curve::{Curve, lru_curve};
-pub use faults::{FAULTS_MEMORY_MIN, Layout, Live, LiveCounts, replay_faults};
+pub use curve::{Curve, lru_curve, lru_curve_with_progress};
+pub use faults::{FAULTS_MEMORY_MIN, Layout, Live, LiveCounts, replay_faults, replay_faults_with_progress};
 pub use matrix::{Job, Outcome, in_parallel, matrix};
-pub use replay::{Counts, LabPolicy, replay};
+pub use replay::{Counts, LabPolicy, STRETCH, replay, replay_with_progress};
 pub use string::{References, number_by_appearance};

@@ -8,7 +8,7 @@
 //!
 //! Memory: 4 bytes and a bit per reference, 4 per page.
 
-use crate::replay::Counts;
+use crate::replay::{Counts, STRETCH};
 use crate::string::References;
 use std::collections::VecDeque;
 
@@ -60,8 +60,8 @@ impl BitTree {
     }
 }
 
-/// See [`crate::replay`].
-pub fn replay(string: &References<'_>, memory: u32) -> Counts {
+/// See [`crate::replay_with_progress`].
+pub fn replay(string: &References<'_>, memory: u32, progress: &dyn Fn(u64)) -> Counts {
     let pages = string.pages();
     let mut next_of = vec![NEVER; pages.len()];
     let mut next = vec![NEVER; string.unique() as usize];
@@ -75,35 +75,38 @@ pub fn replay(string: &References<'_>, memory: u32) -> Counts {
     let mut seen = vec![false; next.len()];
     let mut used = 0;
     let mut counts = Counts { references: pages.len() as u64, ..Counts::default() };
-    for (i, &page) in pages.iter().enumerate() {
-        let p = page as usize;
-        if resident[p] {
-            coming.remove(i);
-        } else {
-            counts.faults += 1;
-            counts.cold_faults += !core::mem::replace(&mut seen[p], true) as u64;
-            if used == memory {
-                let victim = done.pop_front().unwrap_or_else(|| {
-                    let at = coming.last().expect("a full memory has a victim");
-                    coming.remove(at);
-                    pages[at]
-                });
-                resident[victim as usize] = false;
-                if let Some(dirty) = dirty.get_mut(victim as usize) {
-                    counts.pages_written += core::mem::take(dirty) as u64;
-                }
+    for (begin, stretch) in (0..).step_by(STRETCH).zip(pages.chunks(STRETCH)) {
+        for (i, &page) in (begin..).zip(stretch) {
+            let p = page as usize;
+            if resident[p] {
+                coming.remove(i);
             } else {
-                used += 1;
+                counts.faults += 1;
+                counts.cold_faults += !core::mem::replace(&mut seen[p], true) as u64;
+                if used == memory {
+                    let victim = done.pop_front().unwrap_or_else(|| {
+                        let at = coming.last().expect("a full memory has a victim");
+                        coming.remove(at);
+                        pages[at]
+                    });
+                    resident[victim as usize] = false;
+                    if let Some(dirty) = dirty.get_mut(victim as usize) {
+                        counts.pages_written += core::mem::take(dirty) as u64;
+                    }
+                } else {
+                    used += 1;
+                }
+                resident[p] = true;
             }
-            resident[p] = true;
+            match next_of[i] {
+                NEVER => done.push_back(page),
+                next => coming.insert(next as usize),
+            }
+            if string.writes(i) {
+                dirty[p] = true;
+            }
         }
-        match next_of[i] {
-            NEVER => done.push_back(page),
-            next => coming.insert(next as usize),
-        }
-        if string.writes(i) {
-            dirty[p] = true;
-        }
+        progress(stretch.len() as u64);
     }
     counts.unique_pages = counts.cold_faults;
     counts

@@ -64,7 +64,14 @@ impl FromStr for LabPolicy {
     type Err = SpecError;
 
     fn from_str(text: &str) -> Result<Self, SpecError> {
-        if text == Self::OPT { Ok(LabPolicy::Opt) } else { text.parse().map(LabPolicy::Live) }
+        match text.split_once(':') {
+            None if text == Self::OPT => Ok(LabPolicy::Opt),
+            Some((Self::OPT, rest)) => {
+                let key = rest.split(['=', ',']).next().unwrap_or_default();
+                Err(SpecError::Key(Self::OPT, key.to_owned()))
+            }
+            _ => text.parse().map(LabPolicy::Live),
+        }
     }
 }
 
@@ -83,12 +90,20 @@ impl FromStr for LabPolicy {
 /// # Ok::<(), overspill_vm::policy::SpecError>(())
 /// ```
 pub fn replay(policy: &LabPolicy, string: &References<'_>, memory: u32) -> Counts {
+    replay_with_progress(policy, string, memory, &|_| {})
+}
+
+/// As [`replay`]. `progress` is called after each [`STRETCH`] and at the end, with the number of references since the last call.
+///
+/// # Panics
+/// As [`replay`].
+pub fn replay_with_progress(policy: &LabPolicy, string: &References<'_>, memory: u32, progress: &dyn Fn(u64)) -> Counts {
     assert!(memory > 0, "a memory of no pages");
     match policy {
-        LabPolicy::Opt => opt::replay(string, memory),
+        LabPolicy::Opt => opt::replay(string, memory, progress),
         LabPolicy::Live(spec) => {
             let setup = Setup { memory, nodes: string.unique(), ghosts: u32::MAX, see: See::All };
-            spec.visit(&setup, Run { string, memory })
+            spec.visit(&setup, Run { string, memory, progress })
         }
     }
 }
@@ -104,6 +119,7 @@ impl Ghosts for Dense {
 struct Run<'a> {
     string: &'a References<'a>,
     memory: u32,
+    progress: &'a dyn Fn(u64),
 }
 
 impl Visitor for Run<'_> {
@@ -112,9 +128,9 @@ impl Visitor for Run<'_> {
     fn visit<P: Policy>(self, policy: P) -> Counts {
         let machine = Machine { policy, memory: self.memory, faults: 0 };
         let (faults, cold, written) = if self.string.has_writes() {
-            machine.run(self.string, Dirty(vec![false; self.string.unique() as usize], 0))
+            machine.run(self.string, self.progress, Dirty(vec![false; self.string.unique() as usize], 0))
         } else {
-            machine.run(self.string, NeverWritten)
+            machine.run(self.string, self.progress, NeverWritten)
         };
         Counts {
             references: self.string.pages().len() as u64,
@@ -168,6 +184,11 @@ impl Writes for Dirty {
 /// most references would wait for the memory; a read in place of a prefetch makes the processor wait for it in the end.
 const BATCH: usize = 16;
 
+/// References between two calls of `progress`: with the fastest policies a millisecond, so that the calls cost nothing that could be
+/// measured, and with the slowest a fraction of a second.
+pub const STRETCH: usize = 1 << 18;
+const _: () = assert!(STRETCH.is_multiple_of(BATCH));
+
 struct Machine<P> {
     policy: P,
     memory: u32,
@@ -176,30 +197,33 @@ struct Machine<P> {
 
 impl<P: Policy> Machine<P> {
     /// Returns faults, cold faults, pages written.
-    fn run<W: Writes>(mut self, string: &References<'_>, mut writes: W) -> (u64, u64, u64) {
+    fn run<W: Writes>(mut self, string: &References<'_>, progress: &dyn Fn(u64), mut writes: W) -> (u64, u64, u64) {
         let pages = string.pages();
         // When a page was evicted, by the count of evictions; 0: it never was.
         let mut evicted_at = vec![0u32; if P::WANTS_DISTANCE { string.unique() as usize } else { 0 }];
         // So many different pages have been referenced; the next new one has this number.
         let mut cold = 0;
-        for (n, batch) in pages.chunks(BATCH).enumerate() {
-            let first = n * BATCH;
-            let ahead = |by: usize| &pages[(first + by * BATCH).min(pages.len())..(first + (by + 1) * BATCH).min(pages.len())];
-            ahead(2).iter().for_each(|page| self.policy.prefetch(*page));
-            ahead(1).iter().for_each(|page| self.policy.prefetch_beside(*page));
-            for (i, &page) in batch.iter().enumerate() {
-                if !self.policy.reference(page) {
-                    let again = page < cold;
-                    cold += !again as u32;
-                    let why = match (string.is_of_files(), again) {
-                        (true, _) => Admit::FileRead,
-                        (false, true) => Admit::HardFault,
-                        (false, false) => Admit::FirstTouch,
-                    };
-                    self.fault(page, why, again, &mut evicted_at, &mut writes);
+        for (begin, stretch) in (0..).step_by(STRETCH).zip(pages.chunks(STRETCH)) {
+            for (n, batch) in stretch.chunks(BATCH).enumerate() {
+                let first = begin + n * BATCH;
+                let ahead = |by: usize| &pages[(first + by * BATCH).min(pages.len())..(first + (by + 1) * BATCH).min(pages.len())];
+                ahead(2).iter().for_each(|page| self.policy.prefetch(*page));
+                ahead(1).iter().for_each(|page| self.policy.prefetch_beside(*page));
+                for (i, &page) in batch.iter().enumerate() {
+                    if !self.policy.reference(page) {
+                        let again = page < cold;
+                        cold += !again as u32;
+                        let why = match (string.is_of_files(), again) {
+                            (true, _) => Admit::FileRead,
+                            (false, true) => Admit::HardFault,
+                            (false, false) => Admit::FirstTouch,
+                        };
+                        self.fault(page, why, again, &mut evicted_at, &mut writes);
+                    }
+                    writes.referenced(string, first + i, page, &mut self.policy);
                 }
-                writes.referenced(string, first + i, page, &mut self.policy);
             }
+            progress(stretch.len() as u64);
         }
         (self.faults as u64, cold as u64, writes.written())
     }

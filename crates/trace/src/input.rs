@@ -2,6 +2,7 @@
 
 use crate::Progress;
 use crate::error::{Complaint, Error, Position};
+use crate::unpack;
 use std::cell::Cell;
 use std::fmt;
 use std::io::{self, Read};
@@ -29,18 +30,6 @@ impl Packing {
             Some("zst") => Packing::Zstd,
             Some("xz") => Packing::Xz,
             _ => Packing::Plain,
-        }
-    }
-
-    fn of_content(head: &[u8]) -> Packing {
-        if head.starts_with(&[0x1f, 0x8b, 0x08]) {
-            Packing::Gzip
-        } else if head.starts_with(&[0x28, 0xb5, 0x2f, 0xfd]) {
-            Packing::Zstd
-        } else if head.starts_with(b"\xfd7zXZ\0") {
-            Packing::Xz
-        } else {
-            Packing::Plain
         }
     }
 }
@@ -102,18 +91,8 @@ impl<'a> Input<'a> {
         progress: &'a mut dyn FnMut(Progress),
     ) -> Result<Input<'a>, Error> {
         let taken = Rc::new(Cell::new(0));
-        let mut source = Counted { inner: source, taken: taken.clone() };
-        let mut head = Vec::new();
-        source.by_ref().take(6).read_to_end(&mut head).map_err(|error| Error::open(name, error))?;
-        let packing = Packing::of_content(&head);
-        let whole = io::Cursor::new(head).chain(source);
-        let unpacked: io::Result<Box<dyn Read + 'a>> = match packing {
-            Packing::Plain => Ok(Box::new(whole)),
-            Packing::Gzip => Ok(Box::new(flate2::read::MultiGzDecoder::new(whole))),
-            Packing::Zstd => zstd::Decoder::new(whole).map(|decoder| Box::new(decoder) as _),
-            Packing::Xz => Ok(Box::new(liblzma::read::XzDecoder::new_multi_decoder(whole))),
-        };
-        let reader = unpacked.map_err(|error| Error::open(name, error))?;
+        let source = Counted { inner: source, taken: taken.clone() };
+        let (packing, reader) = unpack::unpacked(source).map_err(|error| Error::open(name, error))?;
         Ok(Input {
             reader,
             packing,
@@ -162,6 +141,7 @@ impl<'a> Input<'a> {
     fn unreadable(&self, error: io::Error) -> Complaint {
         let message = match self.packing {
             Packing::Plain => format!("the file cannot be read further: {error}"),
+            _ if unpack::is_something_else(&error) => format!("{error}; if it was appended, cut the file off there"),
             packing if error.kind() == io::ErrorKind::UnexpectedEof => {
                 format!("the {packing} data end too early; the file is cut short, copy it again")
             }

@@ -33,6 +33,7 @@ mod format;
 mod guess;
 mod input;
 mod output;
+mod unpack;
 
 pub use builder::{Bits, OBJECT_SHIFT, Part, Trace};
 pub use compact::{Kind, Writer};

@@ -217,6 +217,36 @@ fn packed_traces() {
     }
 }
 
+/// Something that was appended to a packed file was called a file cut short ("copy it again"), or damaged.
+#[test]
+fn what_follows_packed_data() {
+    for packing in [Packing::Gzip, Packing::Zstd, Packing::Xz] {
+        let member = packed(b"1\n2\n", packing);
+        for rest in [&b"x"[..], b"\n", b"\0", b"3\n4\n", b"<html>some longer text that a server put there</html>", &[0; 517]] {
+            for members in 1..=2 {
+                let content = [&member.repeat(members)[..], rest].concat();
+                let Err(Error::Broken { message, .. }) = decode(&content, Some(Format::Lines)) else {
+                    panic!("{packing}: {rest:?}")
+                };
+                // as many groups of four zeroes as are there belong to xz
+                let zeroes = if packing == Packing::Xz && rest.len() == 517 { 516 } else { 0 };
+                let end = member.len() * members + zeroes;
+                let begin = format!("the {packing} data end at byte {end} of the file, and what follows is no {packing} data");
+                assert!(message.starts_with(&begin) && !message.contains("copy it again"), "{packing}, {rest:?}: {message}");
+            }
+        }
+        // What begins as a member does is one that was cut short.
+        let cut = [&member[..], &member[..member.len() - 3]].concat();
+        let Err(Error::Broken { message, .. }) = decode(&cut, Some(Format::Lines)) else { panic!("{packing}: cut") };
+        assert!(message.contains("cut short"), "{packing}: {message}");
+    }
+    let padded = [&packed(b"1\n", Packing::Xz)[..], &[0; 8], &packed(b"2\n", Packing::Xz), &[0; 4]].concat();
+    assert_eq!(reads(Format::Lines, &padded), [(1, false), (2, false)], "padding between and after the streams of an xz file");
+    // A frame that zstd skips is no content, and no mistake.
+    let skipped = [&packed(b"1\n", Packing::Zstd)[..], b"\x5a\x2a\x4d\x18\x03\0\0\0abc", &packed(b"2\n", Packing::Zstd)].concat();
+    assert_eq!(reads(Format::Lines, &skipped), [(1, false), (2, false)]);
+}
+
 #[test]
 fn progress_reaches_the_end() {
     let text: String = (0..200_000).map(|n| format!("{n}\n")).collect();

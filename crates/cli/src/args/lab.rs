@@ -243,7 +243,10 @@ if called wrongly.";
 /// Arguments of `overspill trace record`.
 #[derive(Args, Debug)]
 pub struct TraceRecordArgs {
-    /// The file to write, which must not exist: the compact format, packed if the name ends in .gz, .zst or .xz
+    /// The file to write; it must not exist
+    ///
+    /// NAME.txt and NAME.lines are written as lines, without the kinds of faults, every other name in the compact format; .gz, .zst
+    /// or .xz after that packs it.
     #[arg(short, long, value_name = "FILE")]
     pub out: PathBuf,
 

@@ -1,13 +1,32 @@
 //! Where the reference traces and their tables of counts are.
 
 use overspill_trace::{Options, Trace};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
-/// Where the traces are: `OVERSPILL_TRACES`, or beside the repository.
+/// Where the large traces are: `OVERSPILL_TRACES`, or beside the repository. A place that was named and has none is a failure; if
+/// none was named and there are none beside the repository, that is said.
 pub fn directory() -> Option<PathBuf> {
+    let there = |place: &Path| place.join("reference_misses.csv").is_file();
+    if let Some(place) = std::env::var_os("OVERSPILL_TRACES").map(PathBuf::from) {
+        assert!(there(&place), "OVERSPILL_TRACES: there is no {}/reference_misses.csv", place.display());
+        return Some(place);
+    }
     let beside = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/traces");
-    let place = std::env::var_os("OVERSPILL_TRACES").map_or(beside, PathBuf::from);
-    place.join("reference_misses.csv").is_file().then_some(place)
+    if there(&beside) {
+        return Some(beside);
+    }
+    // not by eprintln!, which the test runner would hide
+    let _ = writeln!(
+        std::io::stderr(),
+        "NOT RUN: the large traces are not beside the repository; set OVERSPILL_TRACES to their directory"
+    );
+    None
+}
+
+/// The traces that are committed.
+pub fn committed() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/traces")
 }
 
 /// Reads a trace whose format shows from its name or content.
