@@ -10,7 +10,7 @@ help:
 	@echo 'make test    all tests: the crates, then real programs under Overspill with small inputs'
 	@echo 'make bench   all measurements beside the kernel'"'"'s own swap (root, an hour); writes bench/RESULTS.md'
 	@echo 'make lint    formatting, clippy and the documentation, warnings being errors'
-	@echo 'make soak    memory testers in a quarter of their memory, SOAK_SECONDS (600) for each of two; then 200 swapoffs under a program with each engine, and 200 under real programs'
+	@echo 'make soak    memory testers in a quarter of their memory, SOAK_SECONDS (600) for each of two; then 200 swapoffs under a program with each engine, and 200 under real programs; then 500 seeds of each scenario of the simulator'
 
 demo: need-python build
 	@$(PYTHON) scripts/demo.py
@@ -36,6 +36,7 @@ soak: need-python build
 	$(PYTHON) scripts/soak.py
 	OVERSPILL_SWAPOFFS=400 $(CARGO) test --release -p overspill-cli --test swap_devices random_moments -- --nocapture
 	$(PYTHON) scripts/swapoffs.py
+	OVERSPILL_SEEDS=500 $(CARGO) test --release -p overspill-sim --test seeds
 
 build: need-cargo need-cc
 	$(CARGO) build --release --workspace
