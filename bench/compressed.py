@@ -44,6 +44,9 @@ class Zram:
             raise Failure("this kernel has no zram (no /sys/class/zram-control)")
         self._number = (CONTROL / "hot_add").read_text().strip()
         try:
+            offered = self._file("comp_algorithm").read_text().replace("[", "").replace("]", "").split()
+            if self._algorithm not in offered:
+                raise Failure(f"this kernel's zram has no {self._algorithm}, only {', '.join(offered)}")
             self._file("comp_algorithm").write_text(self._algorithm)
             self._file("disksize").write_text(str(self._size))
             for command in (["mkswap", self._device], ["swapon", "-p", "100", self._device]):
