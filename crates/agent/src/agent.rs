@@ -162,18 +162,16 @@ pub fn no_memory(bytes: usize) {
     if !STARTING.now.load(Acquire) {
         return;
     }
-    let mut line = [0u8; 300];
-    let mut rest = &mut line[..];
-    let _ = write!(rest, "the pager could not get {} KiB of memory for its tables", bytes >> 10);
+    let mut line = Packet::new();
+    let _ = write!(line, "the pager could not get {} KiB of memory for its tables", bytes >> 10);
     let limits = [("-v", limit(libc::RLIMIT_AS)), ("-d", limit(libc::RLIMIT_DATA))];
     let mut said = " as there is a limit:";
     for (option, bytes) in limits.iter().filter_map(|(option, bytes)| Some((option, (*bytes)?))) {
-        let _ = write!(rest, "{said} ulimit {option} {}", bytes >> 10);
+        let _ = write!(line, "{said} ulimit {option} {}", bytes >> 10);
         said = ",";
     }
-    let _ = write!(rest, "{}", if said == "," { "; raise it, or take it away" } else { "; the machine has none left" });
-    let left = rest.len();
-    let line = core::str::from_utf8(&line[..line.len() - left]).unwrap_or("the pager could not get memory for its tables");
+    let _ = write!(line, "{}", if said == "," { "; raise it, or take it away" } else { "; the machine has none left" });
+    let line = core::str::from_utf8(line.bytes()).unwrap_or("the pager could not get memory for its tables");
     // SAFETY: null, or the status block, which is mapped for good. Acquire above pairs with the Release of `start`.
     let status = unsafe { STARTING.status.load(Acquire).as_ref() };
     refuse(status, STARTING.supervised.load(Relaxed), line)
@@ -1011,27 +1009,25 @@ impl From<Errno> for NoPager {
 impl NoPager {
     /// A sentence on standard error. Does not allocate.
     fn say(&self) {
-        let mut line = [0u8; 300];
-        let mut rest = &mut line[..];
+        let mut line = Packet::new();
         let _ = match self {
             NoPager::Os(errno) => write!(
-                rest,
+                line,
                 "the pager could not be set up in a forked child (no userfaultfd, swap space or memory for it: error {errno}), so the \
                  child was ended"
             ),
             NoPager::Generations => write!(
-                rest,
+                line,
                 "a child of {GENERATIONS_MAX} generations of forks without an exec forked once more, and more than {GENERATIONS_MAX} there \
                  cannot be, so the new child was ended: have one of them exec"
             ),
             NoPager::Devices => write!(
-                rest,
+                line,
                 "a forked child would have more than {DEVICES_MAX} swap devices, as each generation of forks without an exec adds one, so \
                  it was ended: start with fewer --swap devices, or have one of the generations exec"
             ),
         };
-        let left = rest.len();
-        sys::complain(&line[..line.len() - left]);
+        sys::complain(line.bytes());
     }
 }
 
