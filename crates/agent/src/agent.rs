@@ -244,17 +244,15 @@ fn last_words(info: &std::panic::PanicHookInfo<'_>) {
 
 /// The constructor: nothing without `OVERSPILL_MEMORY`.
 pub fn start() {
-    if std::env::var_os("OVERSPILL_MEMORY").is_none() {
-        return;
-    }
+    let Some(memory) = variable("OVERSPILL_MEMORY") else { return };
     STARTING.now.store(true, Release);
     let _quiet = NoFileSizeSignal::new();
-    serve();
+    serve(&memory);
     STARTING.now.store(false, Release);
 }
 
-fn serve() {
-    let Some(memory) = variable("OVERSPILL_MEMORY") else { return };
+/// `memory` is the budget in bytes.
+fn serve(memory: &str) {
     std::panic::set_hook(Box::new(last_words));
     let pid = sys::getpid();
     let given = variable("OVERSPILL_STATUS").and_then(|path| StatusFile::open(path.as_ref()).ok());
