@@ -132,7 +132,7 @@ impl<S: Store> World<S> {
         };
         let wake = process.vm.page_in_done(page, filled);
         self.note(p, "paged in", at, filled as u64);
-        if wake || (i == 0 && op.touched) {
+        if wake || op.touched() == Some(i) {
             self.wake(p, at);
         }
     }

@@ -9,8 +9,11 @@
 //! Two faults in order need not be a run: objects of two pages, used at random, look like one each time. So it is counted how many of the
 //! first windows were read to their end. While fewer than a third are, a run has to show more of itself: its window doubles from one page
 //! on, a fault behind.
+//!
+//! A run goes up or down (GNU sort keeps its lines from the end of its memory on, and merges them from there). The second fault says which.
 
 use crate::types::{PageId, PageIndex};
+use core::ops::Range;
 
 const STREAMS: usize = 32;
 /// New runs have at least so many places; runs of two faults and more have the others for as long as no other needs them.
@@ -25,10 +28,48 @@ const NEAR: u64 = 4;
 const FIRST_IS_WORTH: u32 = 2;
 const TRUST_MAX: u32 = 64;
 
+/// Which way a run goes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Direction {
+    /// Towards higher addresses.
+    Up,
+    /// Towards lower ones.
+    Down,
+}
+
+impl Direction {
+    /// The page that is `pages` further on. Past an object's end it is none of it: to be compared only.
+    #[inline]
+    pub fn step(self, page: PageId, pages: u32) -> PageId {
+        PageId::from_raw(match self {
+            Direction::Up => page.raw().wrapping_add(pages as u64),
+            Direction::Down => page.raw().wrapping_sub(pages as u64),
+        })
+    }
+    /// How far `to` is ahead of `from`, in pages; a great number if it lies behind.
+    #[inline]
+    fn ahead(self, from: PageId, to: PageId) -> u64 {
+        match self {
+            Direction::Up => to.raw().wrapping_sub(from.raw()),
+            Direction::Down => from.raw().wrapping_sub(to.raw()),
+        }
+    }
+    /// How many of `count` pages from `first` on lie within `bounds`.
+    pub fn clip(self, first: PageId, count: u32, bounds: &Range<PageIndex>) -> u32 {
+        let index = first.index();
+        let room = match self {
+            Direction::Up => bounds.end.saturating_sub(index),
+            Direction::Down => (index + 1).saturating_sub(bounds.start),
+        };
+        room.min(count as u64) as u32
+    }
+}
+
 #[derive(Clone, Copy, Debug)]
 struct Stream {
     /// The first page that has not been asked for.
     next: PageId,
+    direction: Direction,
     window: u32,
     /// How much of the window has not been asked for, in pages.
     rest: u32,
@@ -49,15 +90,19 @@ pub struct Streams {
     stamp: u64,
     window_first: u32,
     window_max: u32,
+    /// Whether runs may go down.
+    both: bool,
     /// The balance of first windows. At zero a run's second fault asks for none.
     trust: u32,
 }
 
 impl Streams {
     /// A run's second fault asks for `window_first` pages, or for one while first windows do not pay; later ones for up to `window_max`.
-    pub fn new(window_first: u32, window_max: u32) -> Self {
-        let none = Stream { next: PageId::from_raw(u64::MAX), window: 1, rest: 0, stamp: 0 };
-        Streams { table: [none; STREAMS], stamp: 0, window_first: window_first.min(window_max), window_max, trust: TRUST_MAX / 2 }
+    /// Runs go up, or `both` ways.
+    pub fn new(window_first: u32, window_max: u32, both: bool) -> Self {
+        let none = Stream { next: PageId::from_raw(u64::MAX), direction: Direction::Up, window: 1, rest: 0, stamp: 0 };
+        let window_first = window_first.min(window_max);
+        Streams { table: [none; STREAMS], stamp: 0, window_first, window_max, both, trust: TRUST_MAX / 2 }
     }
 
     /// The reader has come to the end of `window`: the next one, and what to ask for of it, in pages.
@@ -81,8 +126,10 @@ impl Streams {
         let (mut fresh, mut oldest_fresh, mut oldest) = (0, 0, 0);
         for i in 0..STREAMS {
             let s = &self.table[i];
-            let ahead = page.raw().wrapping_sub(s.next.raw());
             let current = s.stamp + STALE_AFTER > self.stamp;
+            // a run of one page has no direction yet: `next` is the page above it
+            let turns = self.both && s.window == 1 && Direction::Down.ahead(s.next, page) == 2;
+            let ahead = if turns { 0 } else { s.direction.ahead(s.next, page) };
             if ahead <= NEAR.min(s.window as u64 / 2) && current {
                 let (window, ask) = match ahead {
                     0 => self.grow(s.window),
@@ -95,6 +142,9 @@ impl Streams {
                 };
                 self.table[i].stamp = self.stamp;
                 self.table[i].window = window;
+                if turns {
+                    self.table[i].direction = Direction::Down;
+                }
                 return (i, ask.max(1));
             }
             if s.window == 1 || !current {
@@ -108,11 +158,21 @@ impl Streams {
             }
         }
         let oldest = if fresh >= FRESH_MIN { oldest_fresh } else { oldest };
-        self.table[oldest] = Stream { next: page, window: 1, rest: 0, stamp: self.stamp };
+        self.table[oldest] = Stream { next: page, direction: Direction::Up, window: 1, rest: 0, stamp: self.stamp };
         (oldest, 1)
     }
 
-    /// The stream has been given pages up to (not including) `next`.
+    /// Which way a stream goes.
+    pub fn direction(&self, at: usize) -> Direction {
+        self.table[at].direction
+    }
+
+    /// A stream that goes up from here on: somebody has said so.
+    pub fn go_up(&mut self, at: usize) {
+        self.table[at].direction = Direction::Up;
+    }
+
+    /// The stream has been given pages as far as (not including) `next`.
     pub fn advance(&mut self, at: usize, next: PageId) -> StreamRef {
         self.table[at].next = next;
         StreamRef { at: at as u8, next }
@@ -146,14 +206,9 @@ impl Streams {
     /// The stream whose last given pages include `page`, for a reader that has touched a marker there.
     pub fn find(&self, page: PageId) -> Option<StreamRef> {
         self.table.iter().enumerate().find_map(|(i, s)| {
-            let behind = s.next.raw().wrapping_sub(page.raw());
+            let behind = s.direction.ahead(page, s.next);
             (behind >= 1 && behind <= 2 * s.window as u64).then_some(StreamRef { at: i as u8, next: s.next })
         })
-    }
-
-    /// What lies within an object's end, in pages.
-    pub fn clip(first: PageId, count: u32, end: PageIndex) -> u32 {
-        end.saturating_sub(first.index()).min(count as u64) as u32
     }
 }
 
@@ -168,7 +223,7 @@ mod tests {
 
     #[test]
     fn a_run_doubles_and_random_faults_do_not() {
-        let mut s = Streams::new(8, 64);
+        let mut s = Streams::new(8, 64, true);
         let mut at = 1000;
         let mut windows = vec![];
         for _ in 0..6 {
@@ -188,7 +243,7 @@ mod tests {
     /// A scan beside random faults read page by page: a few dozen random faults between two of its own pushed it out of the table.
     #[test]
     fn a_scan_survives_random_faults() {
-        let mut s = Streams::new(8, 64);
+        let mut s = Streams::new(8, 64, true);
         let mut at = 1_000_000;
         let mut windows = vec![];
         for round in 0..5u64 {
@@ -209,7 +264,7 @@ mod tests {
     /// Python program, 1 % of them used).
     #[test]
     fn pairs_are_no_runs() {
-        let mut s = Streams::new(8, 64);
+        let mut s = Streams::new(8, 64, true);
         let pairs = |s: &mut Streams, n: u64| -> u32 {
             let mut asked = 0;
             for k in 0..n {
@@ -240,7 +295,7 @@ mod tests {
 
     #[test]
     fn many_readers_at_once() {
-        let mut s = Streams::new(8, 64);
+        let mut s = Streams::new(8, 64, true);
         let mut at: Vec<u64> = (0..16).map(|i| i * 1_000_000).collect();
         for round in 0..5 {
             for a in &mut at {

@@ -31,7 +31,7 @@ use crate::page_table::PageTable;
 use crate::pager::{IoResult, Pager, SlotRun};
 use crate::policy::{self, Admit, LivePolicy, Spec};
 use crate::status::{TRANSITIONS_MAX, Transitions};
-use crate::stream::{StreamRef, Streams};
+use crate::stream::{Direction, StreamRef, Streams};
 use crate::types::{ContentHash, FrameId, ObjectId, PAGE_SIZE, PageId, PageIndex, Slot};
 use core::ops::Range;
 
@@ -161,8 +161,10 @@ pub struct PageIn {
     /// Bit `i`: page `i` is wanted. The others lie between, are in memory already, and are read only because one read over them is
     /// cheaper than two around them. Bit 0 and bit `count - 1` are set.
     pub wanted: u128,
-    /// The first page was touched (else the whole cluster is readahead).
-    pub touched: bool,
+    /// The page nearest to the reader was touched (else the whole cluster is readahead).
+    touched: bool,
+    /// Which way the reader goes.
+    direction: Direction,
     /// A page of it may be left parked as the marker of its window.
     marks: bool,
     /// Nobody asked for its pages: they come in because their device leaves, and are left parked.
@@ -177,6 +179,19 @@ impl PageIn {
     #[inline]
     pub fn page(&self, i: u32) -> PageId {
         self.first.offset(i as u64)
+    }
+    /// The `n`th page on the reader's way.
+    #[inline]
+    fn nth(&self, n: u32) -> u32 {
+        match self.direction {
+            Direction::Up => n,
+            Direction::Down => self.count - 1 - n,
+        }
+    }
+    /// Which page was touched, if any was.
+    #[inline]
+    pub fn touched(&self) -> Option<u32> {
+        self.touched.then(|| self.nth(0))
     }
     /// Whether page `i` is wanted.
     #[inline]
@@ -398,8 +413,8 @@ impl<P: Pager> Vm<P> {
             },
             policy,
             pager,
-            reads: Streams::new(8, config.readahead_pages_max.min(CLUSTER_PAGES_MAX as u32)),
-            zeroes: Streams::new(4, config.zero_ahead_pages_max),
+            reads: Streams::new(8, config.readahead_pages_max.min(CLUSTER_PAGES_MAX as u32), true),
+            zeroes: Streams::new(4, config.zero_ahead_pages_max, false),
             limit: config.memory_pages,
             promised: config.memory_pages,
             mapped_max: u32::MAX,
@@ -753,7 +768,7 @@ impl<P: Pager> Vm<P> {
             return Fault::NoMemory;
         }
         let (stream, window) = self.zeroes.fault(page);
-        let most = self.frames_for(Streams::clip(page, window, bounds.end), over_budget);
+        let most = self.frames_for(Direction::Up.clip(page, window, &bounds), over_budget);
         self.count_over_budget();
         let mut count = 0;
         while count < most {
@@ -806,18 +821,23 @@ impl<P: Pager> Vm<P> {
         touched: bool,
         over_budget: bool,
     ) -> Option<PageIn> {
-        let want = Streams::clip(page, window, bounds.end).min(CLUSTER_PAGES_MAX as u32);
+        let direction = self.reads.direction(stream);
+        let want = direction.clip(page, window, &bounds).min(CLUSTER_PAGES_MAX as u32);
         let want = if touched {
             self.frames_for(want, over_budget)
         } else {
             want.min(self.available().saturating_sub(self.free_low() / 2))
         };
-        let stored = self.pager.has_page(page, 0, want.max(1) - 1)?;
-        let most = want.min(stored.after + 1);
+        let beside = want.max(1) - 1;
+        let stored = match direction {
+            Direction::Up => self.pager.has_page(page, 0, beside),
+            Direction::Down => self.pager.has_page(page, beside, 0),
+        }?;
+        let most = want.min(stored.before.max(stored.after) + 1);
         let (mut count, mut taken, mut wanted) = (0, 0, 0u128);
         self.read = self.read.wrapping_add(1);
         for i in 0..most {
-            let p = page.offset(i as u64);
+            let p = direction.step(page, i);
             let word = self.table.get(p);
             if word.busy() || word.state() != State::PagedOut {
                 if i == 0 || i - count >= HOLE_PAGES_MAX {
@@ -838,18 +858,26 @@ impl<P: Pager> Vm<P> {
         self.reading += 1;
         self.pager.read_begun(stored.slot);
         self.reads.set_rest(stream, window.saturating_sub(count));
-        let stream = self.reads.advance(stream, page.offset(count as u64));
+        let stream = self.reads.advance(stream, direction.step(page, count));
         self.counters.readahead_pages.add(taken - touched as u64);
         self.counters.page_in_ops.add(1);
         self.counters.pages_in.add(taken);
         self.decide(Decision::PageIn(page, count));
         self.note_usage();
+        let (first, slot, wanted) = match direction {
+            Direction::Up => (page, stored.slot, wanted),
+            Direction::Down => {
+                let below = count - 1;
+                (direction.step(page, below), Slot(stored.slot.0 - below), wanted.reverse_bits() >> (u128::BITS - count))
+            }
+        };
         Some(PageIn {
-            first: page,
-            slot: stored.slot,
+            first,
+            slot,
             count,
             wanted,
             touched,
+            direction,
             marks: true,
             parks: false,
             read: self.read,
@@ -880,7 +908,7 @@ impl<P: Pager> Vm<P> {
                 // one marker a window is enough
                 return more.map(|m| PageIn { marks: op.touched && op.count == 1, ..m });
             }
-            next = next.offset(1);
+            next = self.reads.direction(at).step(next, 1);
             left -= 1;
         }
         None
@@ -893,6 +921,7 @@ impl<P: Pager> Vm<P> {
             return None;
         }
         let (stream, _) = self.reads.fault(page);
+        self.reads.go_up(stream);
         self.read_cluster(stream, page, count.max(2), bounds, false, false)
     }
 
@@ -984,9 +1013,12 @@ impl<P: Pager> Vm<P> {
             // the reader is already here: everything it waits for is mapped, and the next window is due at once
             return if wanted { self.read_on(stream, bounds) } else { None };
         }
-        let at = op.touched as u32;
-        if op.marks && at < op.count && places[at as usize] == Place::Map && !self.table.get(op.page(at)).wired() {
-            marker = Some(at);
+        let after = op.touched as u32;
+        if op.marks && after < op.count {
+            let at = op.nth(after);
+            if places[at as usize] == Place::Map && !self.table.get(op.page(at)).wired() {
+                marker = Some(at);
+            }
         }
         if let Some(at) = marker {
             places[at as usize] = Place::Park(self.table.get(op.page(at)).frame());

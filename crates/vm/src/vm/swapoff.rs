@@ -42,6 +42,7 @@
 use super::{CLUSTER_PAGES_MAX, FrameId, HOLE_PAGES_MAX, On, PageIn, Vm};
 use crate::page::{PageWord, State};
 use crate::pager::{IoResult, Pager, StoredRun};
+use crate::stream::Direction;
 use crate::types::{ContentHash, DeviceId, ObjectId, PageId, Slot};
 
 /// A swapoff under way: where the walk is. The machine holds it, and may drop it after [`Vm::swapoff_cancel`] or `Done`.
@@ -342,6 +343,7 @@ impl<P: Pager> Vm<P> {
             count: span,
             wanted: wants,
             touched: false,
+            direction: Direction::Up,
             marks: false,
             parks: true,
             read: self.read,
