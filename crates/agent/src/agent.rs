@@ -317,6 +317,7 @@ fn serve(memory: &str) {
         engine,
         delivery: Delivery::Threads,
         load_control: record.is_none() && variable("OVERSPILL_LOAD_CONTROL").as_deref() != Some("no"),
+        follow_pointers: record.is_none() && variable("OVERSPILL_FOLLOW_POINTERS").as_deref() != Some("no"),
         encrypt: variable("OVERSPILL_ENCRYPT").as_deref() != Some("no"),
         pages_max: pages_max(),
         objects_max: 1,

@@ -204,6 +204,13 @@ pub struct RunArgs {
     #[arg(long)]
     pub no_load_control: bool,
 
+    /// Do not read ahead what arrays of pointers point to
+    ///
+    /// By default, while a program reads pages in order, what they hold addresses of is brought in beside it, as long as enough of that
+    /// is used. `--stats` tells how many pages that were, and of a sample how many were used.
+    #[arg(long)]
+    pub no_follow_pointers: bool,
+
     /// Print a short report to standard error at the end
     #[arg(long)]
     pub stats: bool,

@@ -37,6 +37,9 @@ pub struct Config {
     /// `--no-load-control`.
     #[serde(default)]
     pub no_load_control: bool,
+    /// `--no-follow-pointers`.
+    #[serde(default)]
+    pub no_follow_pointers: bool,
     /// `--swap`.
     #[serde(default, deserialize_with = "swaps")]
     pub swap: Vec<Swap>,
@@ -188,8 +191,15 @@ mod tests {
     /// "The same options" were said to be there; two were not.
     #[test]
     fn every_switch_can_be_set() {
-        let text = "stats = true\nbest-effort = true\nno-encrypt = true\nno-load-control = true\n";
-        let on = Config { stats: true, best_effort: true, no_encrypt: true, no_load_control: true, ..Config::default() };
+        let text = "stats = true\nbest-effort = true\nno-encrypt = true\nno-load-control = true\nno-follow-pointers = true\n";
+        let on = Config {
+            stats: true,
+            best_effort: true,
+            no_encrypt: true,
+            no_load_control: true,
+            no_follow_pointers: true,
+            ..Config::default()
+        };
         assert_eq!(parse(text), Ok(on));
         assert_eq!(parse(&text.replace("true", "false")), Ok(Config::default()));
     }

@@ -135,6 +135,16 @@ fn rows(seen: &Snapshot) -> String {
             ],
         );
     }
+    if n("pointed_pages") + n("pointed_restored") != 0 {
+        row(
+            "pointers",
+            &[
+                pages(n("pointed_pages"), "pages read beside"),
+                pages(n("pointed_restored"), "mapped again"),
+                format!("of a sample {} used, {} not", n("pointed_used"), n("pointed_lost")),
+            ],
+        );
+    }
     let distances = [
         ("refaults_within_half", "within half of the budget"),
         ("refaults_within_one", "within one"),

@@ -208,6 +208,7 @@ fn record(args: &TraceRecordArgs) -> Result<u8, Failure> {
         engine: None,
         no_encrypt: false,
         no_load_control: false,
+        no_follow_pointers: false,
         stats: false,
         stats_file: None,
         best_effort: false,

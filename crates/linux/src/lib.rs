@@ -23,6 +23,7 @@ pub mod load_control;
 pub mod lock;
 pub mod machine;
 pub mod park;
+pub mod pointers;
 pub mod probe;
 pub mod ranges;
 pub mod reader;

@@ -21,7 +21,7 @@ use crate::content::Content;
 use crate::control::Packet;
 use crate::duty::Duty;
 use crate::load_control::LoadControl;
-use crate::lock::{Mutex, RwLock};
+use crate::lock::{Mutex, MutexGuard, RwLock};
 use crate::park::{Park, ParkPlace};
 use crate::ranges::{Kind, RangeMap};
 use crate::record::{Recorder, Touch};
@@ -33,7 +33,7 @@ use core::fmt::Write;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering::*};
 use overspill_swap::SwapPager;
 use overspill_vm::page::State;
-use overspill_vm::pager::IoResult;
+use overspill_vm::pager::{IoResult, Pager as _};
 use overspill_vm::policy::Spec;
 use overspill_vm::status::{Outcome, Status};
 use overspill_vm::types::{DeviceId, FrameId, PAGE_SHIFT, PAGE_SIZE, PageId, Slot};
@@ -217,6 +217,8 @@ pub struct Machine {
     pub core: Mutex<Core>,
     /// How faults come.
     pub delivery: Delivery,
+    /// Whether pointers in pages that are read in order are followed: see [`crate::pointers`].
+    pub follows_pointers: bool,
     /// How pages are stored.
     pub content: Content,
     /// Writes that may be in flight, and pages of each.
@@ -286,6 +288,27 @@ pub enum Served {
 }
 
 impl Machine {
+    /// Maps the parked `page` again, which the core has made busy.
+    pub(crate) fn restore(&self, map: &Space, core: MutexGuard<'_, Core>, addr: usize, page: PageId, frame: FrameId) {
+        let from = core.park.addr(core.park.place(frame));
+        drop(core);
+        // SAFETY: the page is busy, so its parked content stays where it is; it is what the program must find.
+        let filled = unsafe { self.fill_from(map, addr, from as *const u8, 1) } == 1;
+        let mut core = self.core.lock();
+        let wake = core.vm.restore_done(page, if filled { Filled::Mapped } else { Filled::No });
+        if filled {
+            core.retire(frame);
+        }
+        let batch = core.drops.len() >= DROPS_BATCH;
+        drop(core);
+        if wake {
+            self.wake(map, addr, PAGE_SIZE);
+        }
+        if batch {
+            self.drop_places(map, false);
+        }
+    }
+
     /// Serves a touch of `addr`, all but I/O and waiting. For a recording, the lowest bit of `addr` says that it is a write.
     ///
     /// `tid`: whose touch it is, if it may be [`Served::Held`]; else 0.
@@ -329,7 +352,7 @@ impl Machine {
                     b"the program was stopped: it has touched more pages, or pages that lie further apart, than Overspill's tables have room for (128 GiB in all, less under a limit of address space: see ulimit -v)",
                 )
             }
-            Fault::PageIn(op) => Served::Read(op),
+            Fault::PageIn(op) => Served::Read(op.asked_for_by(write)),
             Fault::Lost => {
                 drop(core);
                 let _ = map.program.poison(addr, PAGE_SIZE);
@@ -344,14 +367,15 @@ impl Machine {
                 self.wake(&map, addr, PAGE_SIZE);
                 Served::Done
             }
-            Fault::ZeroFill { count } => {
+            Fault::ZeroFill { first, count } => {
                 drop(core);
+                let addr = map.addr(first);
                 let done = self.fill_zero(&map, addr, count);
                 let mut core = self.core.lock();
                 let mut wake = false;
                 for i in 0..count {
                     let filled = if i < done { Filled::Mapped } else { Filled::No };
-                    wake |= core.vm.fill_done(page.offset(i as u64), filled);
+                    wake |= core.vm.fill_done(first.offset(i as u64), filled);
                 }
                 drop(core);
                 if wake {
@@ -360,24 +384,8 @@ impl Machine {
                 Served::Done
             }
             Fault::Restore { frame, ahead } => {
-                let from = core.park.addr(core.park.place(frame));
-                drop(core);
-                // SAFETY: the page is busy, so its parked content stays where it is; it is what the program must find.
-                let filled = unsafe { self.fill_from(&map, addr, from as *const u8, 1) } == 1;
-                let mut core = self.core.lock();
-                let wake = core.vm.restore_done(page, if filled { Filled::Mapped } else { Filled::No });
-                if filled {
-                    core.retire(frame);
-                }
-                let batch = core.drops.len() >= DROPS_BATCH;
-                drop(core);
-                if wake {
-                    self.wake(&map, addr, PAGE_SIZE);
-                }
-                if batch {
-                    self.drop_places(&map, false);
-                }
-                ahead.map_or(Served::Done, Served::DoneReadAhead)
+                self.restore(&map, core, addr, page, frame);
+                ahead.map_or(Served::Done, |op| Served::DoneReadAhead(op.asked_for_by(write)))
             }
         };
         drop(map);

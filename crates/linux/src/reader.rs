@@ -6,17 +6,20 @@
 use crate::io::{Done, Engine, Io};
 use crate::machine::{Core, Machine, Space};
 use crate::park::ParkPlace;
+use crate::pointers::{self, Pointed};
 use crate::sys::{self, Errno};
 use overspill_store::{PageBytes, checksum};
 use overspill_swap::device_stats;
 use overspill_vm::pager::{IoResult, Pager as _};
 use overspill_vm::types::{ContentHash, PAGE_SHIFT, PAGE_SIZE, Slot};
-use overspill_vm::{CLUSTER_PAGES_MAX, Filled, PageIn, Place};
+use overspill_vm::{CLUSTER_PAGES_MAX, Filled, Followed, PageIn, Place};
 
 /// Single-page buffers, for random faults.
 const SINGLES: usize = 16;
 /// Cluster buffers.
 const CLUSTERS: usize = 3;
+/// Of the single-page buffers, so many at most are for pages that nobody waits for.
+const POINTED: usize = 12;
 /// Reads in flight.
 pub const READS_MAX: usize = SINGLES + CLUSTERS;
 /// Tokens below this are reads.
@@ -38,6 +41,7 @@ pub struct Reader {
     cluster_pages: usize,
     flights: [Option<InFlight>; READS_MAX],
     in_flight: usize,
+    pointed: Pointed,
 }
 
 /// How many pages of buffer a reader takes, for clusters of `cluster_pages`.
@@ -269,7 +273,8 @@ impl Reader {
         // Present from the start: a fault here would have to be served by somebody else.
         // SAFETY: our own fresh mapping.
         unsafe { buffers.write_bytes(0, len) };
-        Ok(Reader { io: Io::new(engine, 64)?, buffers, cluster_pages, flights: [None; READS_MAX], in_flight: 0 })
+        let flights = [None; READS_MAX];
+        Ok(Reader { io: Io::new(engine, 64)?, buffers, cluster_pages, flights, in_flight: 0, pointed: Pointed::default() })
     }
 
     fn buffer(&self, flight: usize) -> *mut u8 {
@@ -353,6 +358,33 @@ impl Reader {
         (self.in_flight < READS_MAX - CLUSTERS).then(|| read_more(machine, op)).flatten()
     }
 
+    /// Brings in what pages that were read in order point to, as much as may be under way beside what somebody waits for. With plain I/O it
+    /// would keep everybody waiting, so then nothing.
+    pub fn follow_pointers(&mut self, machine: &Machine) {
+        let mut issued = false;
+        while self.in_flight < POINTED
+            && let Some(page) = self.pointed.front()
+            && let Some(free) = self.free_buffer(1)
+            && self.io.is_asynchronous()
+        {
+            let map = machine.map.read();
+            let mut core = machine.core.lock();
+            match core.vm.follow_pointer(page) {
+                Followed::Nothing => {}
+                Followed::NoMemory => break,
+                Followed::Read(op) => {
+                    self.issue(machine, &map, &core, free, op);
+                    issued = true;
+                }
+                Followed::Restore(frame) => machine.restore(&map, core, map.addr(page), page, frame),
+            }
+            self.pointed.pop();
+        }
+        if issued {
+            self.io.submit();
+        }
+    }
+
     /// A read has ended.
     pub fn finish(&mut self, machine: &Machine, done: Done) {
         let at = done.token as usize;
@@ -370,6 +402,13 @@ impl Reader {
         };
         // SAFETY: the flight's own buffer, which stays taken until below, and its read has ended.
         let next = unsafe { arrived(machine, &flight.op, flight.buffer, flight.since, done.result, issue) }.next;
+        if pointers::worth_scanning(machine, &flight.op) {
+            for i in (0..flight.op.count).filter(|i| flight.op.wants(*i)) {
+                // SAFETY: a page of the flight's own buffer, which stays taken until below, and the read into it has ended.
+                let words = unsafe { &*(flight.buffer.add((i as usize) << PAGE_SHIFT) as *const [usize; pointers::WORDS]) };
+                self.pointed.scan(machine, flight.op.page(i), words);
+            }
+        }
         self.flights[at] = None;
         self.in_flight -= 1;
         if let Some(next) = next {

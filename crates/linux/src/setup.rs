@@ -43,6 +43,8 @@ pub struct Options<'a> {
     pub encrypt: bool,
     /// Whether threads that thrash take turns: see [`crate::load_control`].
     pub load_control: bool,
+    /// Whether pointers in pages that are read in order are followed: see [`crate::pointers`].
+    pub follow_pointers: bool,
     /// How many pages may be managed.
     pub pages_max: u64,
     /// How many objects there may be.
@@ -307,6 +309,7 @@ pub fn machine(options: &Options<'_>, status: &'static Status) -> Result<Machine
         swapping: Mutex::new(()),
         core: Mutex::new(core),
         delivery: options.delivery,
+        follows_pointers: options.follow_pointers,
         content,
         writes,
         has_pool,

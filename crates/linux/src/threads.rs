@@ -110,6 +110,7 @@ pub fn handler(
                     }
                 });
         }
+        reader.follow_pointers(machine);
     }
     Ok(())
 }

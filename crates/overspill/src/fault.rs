@@ -159,7 +159,7 @@ pub fn serve(shared: &Shared, addr: usize) -> Ended {
     let machine = &shared.machine;
     loop {
         let seen = machine.arrivals.load(Acquire); // before the look: what arrives after it ends the waits below
-        let served = machine.serve(addr, 0); // nobody is held back: the thread itself would have to sleep
+        let served = machine.serve(addr & !1, 0); // nobody is held back: the thread itself would have to sleep
         match served {
             Served::Done => {}
             Served::NotOurs => return Ended::NotOurs,

@@ -39,6 +39,7 @@ pub struct Builder {
     engine: Engine,
     encrypt: bool,
     load_control: bool,
+    follow_pointers: bool,
     regions_max: u16,
     managed_max: u64,
     manual_daemon: bool,
@@ -94,6 +95,12 @@ impl Builder {
     /// long as that pays. Only with [`Delivery::Threads`]. The default is `true`.
     pub fn load_control(mut self, on: bool) -> Self {
         self.load_control = on;
+        self
+    }
+    /// Whether pages are read ahead because pages that are read in order hold their addresses, as an array of pointers does. It
+    /// is given up while too few of such pages are used. The default is `true`.
+    pub fn follow_pointers(mut self, on: bool) -> Self {
+        self.follow_pointers = on;
         self
     }
     /// The most regions at a time. The default is 64.
@@ -173,6 +180,7 @@ impl Builder {
             delivery,
             encrypt: self.encrypt,
             load_control: self.load_control,
+            follow_pointers: self.follow_pointers,
             pages_max,
             objects_max: self.regions_max,
             readers: match (self.manual_daemon, delivery) {
@@ -383,6 +391,7 @@ impl Pager {
             engine: Engine::default(),
             encrypt: true,
             load_control: true,
+            follow_pointers: true,
             regions_max: 64,
             managed_max: managed_max(),
             manual_daemon: false,

@@ -42,7 +42,7 @@ pub enum Thread {
     /// In the section of a soft fault.
     Restoring(Access, FrameId, Option<PageIn>),
     /// In the section of a zero fill: how many pages, how many are done.
-    Filling(Access, u32, u32),
+    Filling(Access, PageId, u32, u32),
     /// In a system call that changes the address space.
     Event,
 }

@@ -196,10 +196,10 @@ impl Stepped {
                 self.vm.restore_done(page, Filled::Mapped);
                 self.read(ahead);
             }
-            Fault::ZeroFill { count } => {
+            Fault::ZeroFill { first, count } => {
                 for i in 0..count as u64 {
-                    self.map(page.offset(i), 0);
-                    self.vm.fill_done(page.offset(i), Filled::Mapped);
+                    self.map(first.offset(i), 0);
+                    self.vm.fill_done(first.offset(i), Filled::Mapped);
                 }
             }
             Fault::PageIn(op) => self.read(Some(op)),

@@ -7,7 +7,7 @@ use crate::scenario::Bug;
 use crate::store::Store;
 use crate::world::World;
 use overspill_vm::page::State;
-use overspill_vm::{Fault, Filled};
+use overspill_vm::{Fault, Filled, Followed};
 
 impl<S: Store> World<S> {
     /// One step of thread `t` of process `p`.
@@ -43,11 +43,11 @@ impl<S: Store> World<S> {
                     self.start_read(p, op);
                 }
             }
-            Thread::Filling(access, count, done) => {
+            Thread::Filling(access, first, count, done) => {
                 let n = if self.rng.chance(500) { 1 } else { count - done };
                 for i in done..done + n {
                     let process = &mut self.procs[p];
-                    let at = access.at + i as usize;
+                    let at = process.at(first) + i as usize;
                     let filled = if process.mapped[at].is_some() {
                         Filled::Mapped // EEXIST
                     } else if process.changing() || self.rng.chance(self.sc.refuse) {
@@ -68,7 +68,7 @@ impl<S: Store> World<S> {
                     process.sections -= 1;
                     Thread::Touch(access)
                 } else {
-                    Thread::Filling(access, count, done + n)
+                    Thread::Filling(access, first, count, done + n)
                 };
             }
         }
@@ -148,6 +148,9 @@ impl<S: Store> World<S> {
                 self.start_read(p, op);
             }
             return;
+        }
+        if self.rng.chance(40) {
+            return self.follow_a_pointer(p, t);
         }
         let at = self.pick(p, t);
         let write = self.rng.chance(self.sc.writes).then(|| match self.rng.below(10) {
@@ -238,6 +241,24 @@ impl<S: Store> World<S> {
         }
     }
 
+    /// A page that was read points to another one: the machine brings that in as well.
+    fn follow_a_pointer(&mut self, p: usize, t: usize) {
+        let at = self.rng.index(self.sc.pages);
+        let process = &mut self.procs[p];
+        if process.in_event(at) {
+            return;
+        }
+        match process.vm.follow_pointer(process.page(at)) {
+            Followed::Nothing | Followed::NoMemory => {}
+            Followed::Read(op) => self.start_read(p, op),
+            Followed::Restore(frame) => {
+                process.sections += 1;
+                let access = Access { at, write: None, since: self.now, faults: 0, over: false };
+                process.threads[t] = Thread::Restoring(access, frame, None);
+            }
+        }
+    }
+
     fn touch(&mut self, p: usize, t: usize, mut access: Access) {
         let process = &mut self.procs[p];
         let at = access.at;
@@ -282,12 +303,12 @@ impl<S: Store> World<S> {
                 process.sections += 1;
                 process.threads[t] = Thread::Restoring(access, frame, ahead);
             }
-            Fault::ZeroFill { count } => {
+            Fault::ZeroFill { first, count } => {
                 if over {
                     process.asked_over += 1;
                 }
                 process.sections += 1;
-                process.threads[t] = Thread::Filling(access, count, 0);
+                process.threads[t] = Thread::Filling(access, first, count, 0);
             }
             Fault::PageIn(op) => {
                 if over {

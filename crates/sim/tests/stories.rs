@@ -28,7 +28,7 @@ fn state(vm: &Core, index: u64) -> State {
 
 /// The first touch.
 fn touch(vm: &mut Core, index: u64) {
-    assert_eq!(vm.fault(page(index), 0..END, false), Fault::ZeroFill { count: 1 });
+    assert_eq!(vm.fault(page(index), 0..END, false), Fault::ZeroFill { first: page(index), count: 1 });
     vm.fill_done(page(index), Filled::Mapped);
 }
 
@@ -278,7 +278,7 @@ fn a_full_page_table_is_said() {
     let mut touched = 0;
     let full = loop {
         match vm.fault(page(touched * leaf_pages), 0..END, false) {
-            Fault::ZeroFill { count: 1 } => _ = vm.fill_done(page(touched * leaf_pages), Filled::Mapped),
+            Fault::ZeroFill { count: 1, .. } => _ = vm.fill_done(page(touched * leaf_pages), Filled::Mapped),
             other => break other,
         }
         touched += 1;
@@ -299,12 +299,12 @@ fn what_is_above_an_aim_is_not_over_budget() {
     vm.set_aim(80);
     assert_eq!((vm.limit(), vm.available()), (80, 0));
     assert_eq!(vm.fault(page(100), 0..END, false), Fault::NoMemory);
-    assert_eq!(vm.fault(page(100), 0..END, true), Fault::ZeroFill { count: 1 });
+    assert_eq!(vm.fault(page(100), 0..END, true), Fault::ZeroFill { first: page(100), count: 1 });
     vm.fill_done(page(100), Filled::Mapped);
     assert_eq!((vm.counters().over_budget.get(), vm.counters().memory_limit_bytes.get()), (0, 2048 << 12));
     // but what is above the budget is
     vm.set_limit(90);
-    assert_eq!(vm.fault(page(101), 0..END, true), Fault::ZeroFill { count: 1 });
+    assert_eq!(vm.fault(page(101), 0..END, true), Fault::ZeroFill { first: page(101), count: 1 });
     vm.fill_done(page(101), Filled::Mapped);
     assert_eq!(vm.counters().over_budget.get(), 1);
     // an aim is over with the next limit

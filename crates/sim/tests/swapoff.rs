@@ -41,7 +41,7 @@ fn put(vm: &mut Core, pages: std::ops::Range<u64>, version: u64, reclaim: bool) 
     let mut batch: Vec<Member> = Vec::with_capacity(1);
     for index in pages {
         if state(vm, index) == State::Untouched {
-            assert_eq!(vm.fault(page(index), 0..END, false), Fault::ZeroFill { count: 1 });
+            assert_eq!(vm.fault(page(index), 0..END, false), Fault::ZeroFill { first: page(index), count: 1 });
             vm.fill_done(page(index), Filled::Mapped);
         }
         vm.park_these(&[page(index)], &mut batch);

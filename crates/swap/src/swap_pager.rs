@@ -910,15 +910,6 @@ impl SwapPager {
         Ok(device)
     }
 
-    /// Whether `slot` is on a device that is memory.
-    ///
-    /// # Panics
-    /// If it is on none.
-    #[inline]
-    pub fn is_memory(&self, slot: Slot) -> bool {
-        self.devices.all[self.device_of(slot).0.0 as usize].memory.is_some()
-    }
-
     /// Slot `at` of `device`.
     #[inline]
     pub fn slot(&self, device: DeviceId, at: u32) -> Slot {
@@ -1367,6 +1358,10 @@ impl Pager for SwapPager {
     #[inline]
     fn has_page(&self, page: PageId, before_max: u32, after_max: u32) -> Option<HasPage> {
         self.blocks.has_page(page, before_max, after_max, |slot| self.devices.border(slot))
+    }
+
+    fn is_memory(&self, slot: Slot) -> bool {
+        self.devices.all[self.device_of(slot).0.0 as usize].memory.is_some()
     }
 
     #[inline]

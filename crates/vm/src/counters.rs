@@ -97,6 +97,10 @@ counters! {
     readahead_used, "pages", "Of these, pages the program then went on to use, as far as the pager can see.";
     readahead_rescued, "pages", "Of these, pages that were on trial by then, and would have been lost soon.";
     readahead_lost, "pages", "Pages read beside a touched one whose frames were taken before any use that the pager could see.";
+    pointed_pages, "pages", "Pages read because one that was read in order points to them.";
+    pointed_restored, "pages", "Pages on trial that were mapped again for that reason, before they were touched.";
+    pointed_used, "pages", "Of the pages read for that reason, samples that the program then used.";
+    pointed_lost, "pages", "The same, samples whose frames were taken before any use.";
     refaults_within_half, "pages", "Pages read back after fewer evictions than half of the budget has pages.";
     refaults_within_one, "pages", "The same, half to one budget.";
     refaults_within_two, "pages", "The same, one to two budgets: more memory would have kept them.";

@@ -23,6 +23,7 @@ pub mod page;
 pub mod page_queue;
 mod page_table;
 pub mod pager;
+mod pointers;
 pub mod policy;
 pub mod status;
 mod stream;

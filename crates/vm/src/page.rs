@@ -13,7 +13,7 @@
 //!                    begin_fill           mapped                       v                       |
 //!   PagedOut ----------------> busy ------------> Active             Clean --------------------+
 //!      ^                         |                                     |  ^
-//!      |                         +--- arrived_parked (readahead) ------|--+     unstored: Clean -> Inactive, its slot was given up
+//!      |                         +--- arrived_marker, _sample ---> Inactive     unstored: Clean -> Inactive, its slot was given up
 //!      |                         +--- arrived_unstored (swapoff) ---> Inactive
 //!      +------------------------------ reclaimed ----------------------+
 //!
@@ -61,6 +61,7 @@ const WIRED: u64 = 1 << 7;
 const READAHEAD: u64 = 1 << 8;
 const MARKER: u64 = 1 << 9;
 const WANTED: u64 = 1 << 10;
+const SAMPLE: u64 = 1 << 11;
 const FRAME_SHIFT: u32 = 32;
 const FLAGS_OF_PLACE: u64 = WIRED | LAUNDERING | LAUNDERING_DOOMED;
 
@@ -108,6 +109,7 @@ impl PageWord {
     flag!(readahead, READAHEAD, "Came in beside a fault and is not known to have been used.");
     flag!(marker, MARKER, "Its first touch asks for the next readahead.");
     flag!(wanted, WANTED, "A fault waits for the busy page.");
+    flag!(sample, SAMPLE, "Came in because something points to it, and left parked to see whether it is used.");
 
     /// The frame, where the state owns one.
     #[inline]
@@ -162,6 +164,18 @@ impl PageWord {
         assert!(self.busy() && self.state() == State::PagedOut, "arrived_marker: {self:?}");
         self.with(State::Inactive, self.keep(FLAGS_OF_PLACE | READAHEAD) | MARKER, self.frame().0)
     }
+    /// Busy page-in: something points to it, and it is to be left parked to see whether it is used.
+    #[inline]
+    pub fn as_sample(self) -> Self {
+        assert!(self.busy() && self.state() == State::PagedOut, "as_sample: {self:?}");
+        PageWord(self.0 | SAMPLE)
+    }
+    /// Busy page-in, a sample: it arrived and was left parked.
+    #[inline]
+    pub fn arrived_sample(self) -> Self {
+        assert!(self.busy() && self.sample() && self.state() == State::PagedOut, "arrived_sample: {self:?}");
+        self.with(State::Inactive, self.keep(FLAGS_OF_PLACE) | SAMPLE, self.frame().0)
+    }
     /// Busy page-in: it arrived, was left parked, and what is stored of it is given up: it is not known to be stored.
     #[inline]
     pub fn arrived_unstored(self) -> Self {
@@ -190,7 +204,7 @@ impl PageWord {
     #[inline]
     pub fn begin_restore(self) -> Self {
         assert!(!self.busy() && matches!(self.state(), State::Inactive | State::Clean), "begin_restore: {self:?}");
-        PageWord((self.0 | BUSY) & !(READAHEAD | MARKER))
+        PageWord((self.0 | BUSY) & !(READAHEAD | MARKER | SAMPLE))
     }
     /// Restore that did not happen: as before.
     #[inline]
@@ -274,6 +288,7 @@ impl core::fmt::Debug for PageWord {
             (READAHEAD, "readahead"),
             (MARKER, "marker"),
             (WANTED, "wanted"),
+            (SAMPLE, "sample"),
         ] {
             if self.0 & bit != 0 {
                 write!(f, "+{name}")?;
@@ -306,6 +321,11 @@ mod tests {
         assert!(w.readahead() && w.marker() && w.state() == State::Inactive);
         let w = w.begin_restore().mapped();
         assert!(!w.readahead() && w.state() == State::Active);
+        let w = w.begin_park().parked().begin_launder().laundered(true).reclaimed(10);
+        let w = w.begin_fill(F, false).as_sample().arrived_sample();
+        assert!(w.sample() && !w.marker() && w.state() == State::Inactive);
+        assert!(!w.begin_restore().sample());
+        assert!(!w.begin_launder().laundered(true).reclaimed(11).sample());
     }
 
     #[test]

@@ -81,6 +81,11 @@ pub trait Pager {
     /// One lookup, no under- or overflow at an object's ends, never across a device (or an extent).
     fn has_page(&self, page: PageId, before_max: u32, after_max: u32) -> Option<HasPage>;
 
+    /// Whether what is in that slot is in memory all the same (compressed).
+    fn is_memory(&self, _slot: Slot) -> bool {
+        false
+    }
+
     /// The hash of the stored content of `page`, if it is stored.
     fn content(&self, page: PageId) -> Option<ContentHash>;
 

@@ -90,19 +90,16 @@ pub struct Streams {
     stamp: u64,
     window_first: u32,
     window_max: u32,
-    /// Whether runs may go down.
-    both: bool,
     /// The balance of first windows. At zero a run's second fault asks for none.
     trust: u32,
 }
 
 impl Streams {
     /// A run's second fault asks for `window_first` pages, or for one while first windows do not pay; later ones for up to `window_max`.
-    /// Runs go up, or `both` ways.
-    pub fn new(window_first: u32, window_max: u32, both: bool) -> Self {
+    pub fn new(window_first: u32, window_max: u32) -> Self {
         let none = Stream { next: PageId::from_raw(u64::MAX), direction: Direction::Up, window: 1, rest: 0, stamp: 0 };
         let window_first = window_first.min(window_max);
-        Streams { table: [none; STREAMS], stamp: 0, window_first, window_max, both, trust: TRUST_MAX / 2 }
+        Streams { table: [none; STREAMS], stamp: 0, window_first, window_max, trust: TRUST_MAX / 2 }
     }
 
     /// The reader has come to the end of `window`: the next one, and what to ask for of it, in pages.
@@ -128,7 +125,7 @@ impl Streams {
             let s = &self.table[i];
             let current = s.stamp + STALE_AFTER > self.stamp;
             // a run of one page has no direction yet: `next` is the page above it
-            let turns = self.both && s.window == 1 && Direction::Down.ahead(s.next, page) == 2;
+            let turns = s.window == 1 && Direction::Down.ahead(s.next, page) == 2;
             let ahead = if turns { 0 } else { s.direction.ahead(s.next, page) };
             if ahead <= NEAR.min(s.window as u64 / 2) && current {
                 let (window, ask) = match ahead {
@@ -223,7 +220,7 @@ mod tests {
 
     #[test]
     fn a_run_doubles_and_random_faults_do_not() {
-        let mut s = Streams::new(8, 64, true);
+        let mut s = Streams::new(8, 64);
         let mut at = 1000;
         let mut windows = vec![];
         for _ in 0..6 {
@@ -243,7 +240,7 @@ mod tests {
     /// A scan beside random faults read page by page: a few dozen random faults between two of its own pushed it out of the table.
     #[test]
     fn a_scan_survives_random_faults() {
-        let mut s = Streams::new(8, 64, true);
+        let mut s = Streams::new(8, 64);
         let mut at = 1_000_000;
         let mut windows = vec![];
         for round in 0..5u64 {
@@ -264,7 +261,7 @@ mod tests {
     /// Python program, 1 % of them used).
     #[test]
     fn pairs_are_no_runs() {
-        let mut s = Streams::new(8, 64, true);
+        let mut s = Streams::new(8, 64);
         let pairs = |s: &mut Streams, n: u64| -> u32 {
             let mut asked = 0;
             for k in 0..n {
@@ -294,8 +291,39 @@ mod tests {
     }
 
     #[test]
+    fn a_run_may_go_down() {
+        let mut s = Streams::new(8, 64);
+        let bounds = 100..1000;
+        let mut at = 900;
+        let mut windows = vec![];
+        while windows.len() < 5 {
+            let (i, w) = s.fault(p(at));
+            windows.push(w);
+            let direction = s.direction(i);
+            assert_eq!(direction, if windows.len() == 1 { Direction::Up } else { Direction::Down });
+            // the first fault may have been the beginning of a run that goes up: its next page is above it
+            let stream = s.advance(i, direction.step(p(at), w));
+            assert_eq!(s.find(direction.step(p(at), w - 1)), Some(stream));
+            at -= w as u64;
+        }
+        assert_eq!(windows, [1, 8, 16, 32, 64]);
+        assert_eq!(Direction::Down.clip(p(105), 8, &bounds), 6);
+        assert_eq!(Direction::Down.clip(p(100), 8, &bounds), 1);
+        assert_eq!(Direction::Up.clip(p(998), 8, &bounds), 2);
+        // page 0 has none below it, and the end of the object before is not mistaken for one
+        let first = |i| PageId::new(ObjectId(1), i);
+        let (i, _) = s.fault(first(1));
+        s.advance(i, first(2));
+        let (i, w) = s.fault(first(0));
+        assert_eq!((w, s.direction(i)), (8, Direction::Down));
+        let next = Direction::Down.step(first(0), Direction::Down.clip(first(0), w, &(0..10)));
+        s.advance(i, next);
+        assert!(!(0..10).contains(&next.index()));
+    }
+
+    #[test]
     fn many_readers_at_once() {
-        let mut s = Streams::new(8, 64, true);
+        let mut s = Streams::new(8, 64);
         let mut at: Vec<u64> = (0..16).map(|i| i * 1_000_000).collect();
         for round in 0..5 {
             for a in &mut at {

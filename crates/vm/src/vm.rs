@@ -29,6 +29,7 @@ use crate::page::{PageWord, State};
 use crate::page_queue::{ListId, Lists};
 use crate::page_table::PageTable;
 use crate::pager::{IoResult, Pager, SlotRun};
+use crate::pointers::{Follow, Pointers};
 use crate::policy::{self, Admit, LivePolicy, Spec};
 use crate::status::{TRANSITIONS_MAX, Transitions};
 use crate::stream::{Direction, StreamRef, Streams};
@@ -134,8 +135,10 @@ pub enum Fault {
         /// The next window of the reader's stream.
         ahead: Option<PageIn>,
     },
-    /// Map empty pages, `count` of them from the faulted page on. All are busy now.
+    /// Map empty pages, `count` of them from `first` on, the faulted page among them. All are busy now.
     ZeroFill {
+        /// The first of them.
+        first: PageId,
         /// In pages, at least 1.
         count: u32,
     },
@@ -165,9 +168,11 @@ pub struct PageIn {
     touched: bool,
     /// Which way the reader goes.
     direction: Direction,
+    /// The touch that asked for it was a write, as far as is known.
+    written: bool,
     /// A page of it may be left parked as the marker of its window.
     marks: bool,
-    /// Nobody asked for its pages: they come in because their device leaves, and are left parked.
+    /// Nobody asked for its pages (their device leaves, or one of them is a sample): they are left parked.
     parks: bool,
     /// Tells it from all others in flight.
     read: u32,
@@ -179,6 +184,15 @@ impl PageIn {
     #[inline]
     pub fn page(&self, i: u32) -> PageId {
         self.first.offset(i as u64)
+    }
+    /// The same, asked for by a write (or a read).
+    pub fn asked_for_by(self, write: bool) -> Self {
+        PageIn { written: write, ..self }
+    }
+    /// Whether it is part of what somebody reads in order: what its pages point to may be wanted next. (Somebody who writes in order writes
+    /// over whatever they point to.)
+    pub fn is_read_in_order(&self) -> bool {
+        self.stream.is_some() && !self.written
     }
     /// The `n`th page on the reader's way.
     #[inline]
@@ -198,6 +212,19 @@ impl PageIn {
     pub fn wants(&self, i: u32) -> bool {
         self.wanted >> i & 1 == 1
     }
+}
+
+/// What a pointer to a page leads to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Followed {
+    /// Nothing: the page is where it should be, or pointers are not worth following.
+    Nothing,
+    /// No frame is free: to be tried again later, if ever.
+    NoMemory,
+    /// Read the page.
+    Read(PageIn),
+    /// Map the parked page again, then [`Vm::restore_done`].
+    Restore(FrameId),
 }
 
 /// Where a page that has been read goes.
@@ -362,6 +389,7 @@ pub struct Vm<P: Pager> {
     pager: P,
     reads: Streams,
     zeroes: Streams,
+    pointers: Pointers,
     limit: u32,
     /// What the process has been given: the limit, but while it aims at less.
     promised: u32,
@@ -413,8 +441,9 @@ impl<P: Pager> Vm<P> {
             },
             policy,
             pager,
-            reads: Streams::new(8, config.readahead_pages_max.min(CLUSTER_PAGES_MAX as u32), true),
-            zeroes: Streams::new(4, config.zero_ahead_pages_max, false),
+            reads: Streams::new(8, config.readahead_pages_max.min(CLUSTER_PAGES_MAX as u32)),
+            zeroes: Streams::new(4, config.zero_ahead_pages_max),
+            pointers: Pointers::default(),
             limit: config.memory_pages,
             promised: config.memory_pages,
             mapped_max: u32::MAX,
@@ -455,6 +484,7 @@ impl<P: Pager> Vm<P> {
             pager: self.pager.clone(),
             reads: self.reads.clone(),
             zeroes: self.zeroes.clone(),
+            pointers: self.pointers.clone(),
             limit: self.limit,
             promised: self.promised,
             mapped_max: self.mapped_max,
@@ -687,9 +717,14 @@ impl<P: Pager> Vm<P> {
         counter.add(1);
         Some(distance)
     }
-    fn note_lost_readahead(&self, word: PageWord) {
+    /// A page goes out: was it brought in for nothing?
+    fn note_unused(&mut self, word: PageWord) {
         if word.readahead() {
             self.counters.readahead_lost.add(1);
+        }
+        if word.sample() {
+            self.counters.pointed_lost.add(1);
+            self.pointers.lost();
         }
     }
 
@@ -743,6 +778,10 @@ impl<P: Pager> Vm<P> {
             self.counters.readahead_used.add(1);
             self.counters.readahead_rescued.add(!word.marker() as u64);
         }
+        if word.sample() {
+            self.counters.pointed_used.add(1);
+            self.pointers.used();
+        }
         let ahead = if word.marker() { self.reads.find(page).and_then(|s| self.read_on(s, bounds)) } else { None };
         Fault::Restore { frame, ahead }
     }
@@ -768,11 +807,12 @@ impl<P: Pager> Vm<P> {
             return Fault::NoMemory;
         }
         let (stream, window) = self.zeroes.fault(page);
-        let most = self.frames_for(Direction::Up.clip(page, window, &bounds), over_budget);
+        let direction = self.zeroes.direction(stream);
+        let most = self.frames_for(direction.clip(page, window, &bounds), over_budget);
         self.count_over_budget();
         let mut count = 0;
         while count < most {
-            let p = page.offset(count as u64);
+            let p = direction.step(page, count);
             let word = self.table.get(p);
             if count > 0 && (word.busy() || word.state() != State::Untouched) {
                 break;
@@ -790,12 +830,16 @@ impl<P: Pager> Vm<P> {
         if count == 0 {
             return Fault::NoMemory;
         }
-        self.zeroes.advance(stream, page.offset(count as u64));
+        self.zeroes.advance(stream, direction.step(page, count));
         self.counters.zero_fills.add(count as u64);
         self.counters.zero_ahead_pages.add(count as u64 - 1);
         self.decide(Decision::ZeroFill(page, count));
         self.note_usage();
-        Fault::ZeroFill { count }
+        let first = match direction {
+            Direction::Up => page,
+            Direction::Down => direction.step(page, count - 1),
+        };
+        Fault::ZeroFill { first, count }
     }
 
     fn fault_hard(&mut self, page: PageId, bounds: Range<PageIndex>, over_budget: bool) -> Fault {
@@ -834,7 +878,7 @@ impl<P: Pager> Vm<P> {
             Direction::Down => self.pager.has_page(page, beside, 0),
         }?;
         let most = want.min(stored.before.max(stored.after) + 1);
-        let (mut count, mut taken, mut wanted) = (0, 0, 0u128);
+        let (mut count, mut taken, mut wanted) = (0, 0u32, 0u128);
         self.read = self.read.wrapping_add(1);
         for i in 0..most {
             let p = direction.step(page, i);
@@ -855,15 +899,10 @@ impl<P: Pager> Vm<P> {
         if taken == 0 {
             return None;
         }
-        self.reading += 1;
-        self.pager.read_begun(stored.slot);
         self.reads.set_rest(stream, window.saturating_sub(count));
         let stream = self.reads.advance(stream, direction.step(page, count));
-        self.counters.readahead_pages.add(taken - touched as u64);
-        self.counters.page_in_ops.add(1);
-        self.counters.pages_in.add(taken);
+        self.counters.readahead_pages.add((taken - touched as u32) as u64);
         self.decide(Decision::PageIn(page, count));
-        self.note_usage();
         let (first, slot, wanted) = match direction {
             Direction::Up => (page, stored.slot, wanted),
             Direction::Down => {
@@ -871,18 +910,30 @@ impl<P: Pager> Vm<P> {
                 (direction.step(page, below), Slot(stored.slot.0 - below), wanted.reverse_bits() >> (u128::BITS - count))
             }
         };
-        Some(PageIn {
+        let op = self.begin_read(first, slot, count, wanted);
+        Some(PageIn { touched, direction, marks: true, stream: (window > 1).then_some(stream), ..op })
+    }
+
+    /// The read of `wanted` of `count` pages, which have been given frames and the number `self.read`.
+    fn begin_read(&mut self, first: PageId, slot: Slot, count: u32, wanted: u128) -> PageIn {
+        self.reading += 1;
+        self.pager.read_begun(slot);
+        self.counters.page_in_ops.add(1);
+        self.counters.pages_in.add(wanted.count_ones() as u64);
+        self.note_usage();
+        PageIn {
             first,
             slot,
             count,
             wanted,
-            touched,
-            direction,
-            marks: true,
+            touched: false,
+            direction: Direction::Up,
+            written: false,
+            marks: false,
             parks: false,
             read: self.read,
-            stream: (window > 1).then_some(stream),
-        })
+            stream: None,
+        }
     }
 
     /// The reader of this stream has come as far as was read for it: the next window, if its pages are out and frames are free.
@@ -906,7 +957,7 @@ impl<P: Pager> Vm<P> {
                     self.reads.set_rest(at, left.saturating_sub(more.count));
                 }
                 // one marker a window is enough
-                return more.map(|m| PageIn { marks: op.touched && op.count == 1, ..m });
+                return more.map(|m| PageIn { marks: op.touched && op.count == 1, written: op.written, ..m });
             }
             next = self.reads.direction(at).step(next, 1);
             left -= 1;
@@ -923,6 +974,50 @@ impl<P: Pager> Vm<P> {
         let (stream, _) = self.reads.fault(page);
         self.reads.go_up(stream);
         self.read_cluster(stream, page, count.max(2), bounds, false, false)
+    }
+
+    /// Whether `page` is one to follow a pointer to: it is out, or on trial. Costs a look at the table.
+    pub fn is_away(&self, page: PageId) -> bool {
+        let word = self.table.get(page);
+        !word.busy() && matches!(word.state(), State::PagedOut | State::Inactive | State::Clean)
+    }
+
+    /// A page that was read in order points to `page`, so it may be touched soon. What is in memory anyhow (compressed) is not brought in.
+    pub fn follow_pointer(&mut self, page: PageId) -> Followed {
+        let word = self.table.get(page);
+        match word.state() {
+            State::PagedOut if !word.busy() && self.available() <= self.free_low() / 2 => Followed::NoMemory,
+            State::PagedOut if !word.busy() => self.read_pointed(page, word).map_or(Followed::Nothing, Followed::Read),
+            // a sample is to show whether it is touched, a marker when
+            State::Inactive | State::Clean
+                if !(word.busy() || word.sample() || word.marker() || word.laundering()) && self.pointers.pay() =>
+            {
+                self.dequeue(word.frame());
+                self.table.set(page, word.begin_restore());
+                self.counters.pointed_restored.add(1);
+                self.decide(Decision::Restore(page));
+                Followed::Restore(word.frame())
+            }
+            _ => Followed::Nothing,
+        }
+    }
+
+    /// It is no readahead to the policy: what it did not see used is not a hint here, but a pointer that is about to be followed.
+    fn read_pointed(&mut self, page: PageId, word: PageWord) -> Option<PageIn> {
+        let stored = self.pager.has_page(page, 0, 0).filter(|stored| !self.pager.is_memory(stored.slot))?;
+        let parks = match self.pointers.next() {
+            Follow::No => return None,
+            Follow::Yes => false,
+            Follow::Sample => true,
+        };
+        let frame = self.take_frame(page)?;
+        self.read = self.read.wrapping_add(1);
+        *self.frames.queues.idle_words(frame.0) = [self.read, word.evicted_at()];
+        let word = word.begin_fill(frame, false);
+        self.table.set(page, if parks { word.as_sample() } else { word });
+        self.counters.pointed_pages.add(1);
+        self.decide(Decision::PageIn(page, 1));
+        Some(PageIn { parks, ..self.begin_read(page, stored.slot, 1, 1) })
     }
 
     /// A parked page is mapped again (`No`: it could not be, it stays parked). Returns whether waiting faults must be woken.
@@ -1011,7 +1106,7 @@ impl<P: Pager> Vm<P> {
         let stream = op.stream?;
         if wanted || (op.touched && op.count == 1) {
             // the reader is already here: everything it waits for is mapped, and the next window is due at once
-            return if wanted { self.read_on(stream, bounds) } else { None };
+            return if wanted { self.read_on(stream, bounds).map(|m| PageIn { written: op.written, ..m }) } else { None };
         }
         let after = op.touched as u32;
         if op.marks && after < op.count {
@@ -1032,6 +1127,10 @@ impl<P: Pager> Vm<P> {
         let frame = word.frame();
         match filled {
             Filled::Mapped => {
+                if word.wanted() && word.sample() {
+                    self.counters.pointed_used.add(1);
+                    self.pointers.used();
+                }
                 let used = if word.wanted() && word.readahead() {
                     self.counters.readahead_used.add(1);
                     true
@@ -1056,7 +1155,7 @@ impl<P: Pager> Vm<P> {
                 self.enqueue(frame, On::Trial);
             }
             Filled::Parked => {
-                self.table.set(page, word.arrived_marker());
+                self.table.set(page, if word.sample() { word.arrived_sample() } else { word.arrived_marker() });
                 self.frames.end_read(frame);
                 self.policy.arrived_parked(frame, page);
                 self.enqueue(frame, On::Trial);
@@ -1258,7 +1357,7 @@ impl<P: Pager> Vm<P> {
             self.table.set(page, word.released().wire(wired));
             self.pager.release(page);
             self.policy.remove(frame); // not remembered: its next touch will be a first one
-            self.note_lost_readahead(word);
+            self.note_unused(word);
             self.counters.pages_reclaimed.add(1);
             self.counters.pages_reclaimed_zero.add(1);
             self.decide(Decision::DropZero(page));
@@ -1384,7 +1483,7 @@ impl<P: Pager> Vm<P> {
             self.evictions = self.evictions.wrapping_add(1).max(1);
             self.table.set(page, word.reclaimed(self.evictions));
             self.policy.evicted(frame, page);
-            self.note_lost_readahead(word);
+            self.note_unused(word);
             self.counters.pages_reclaimed.add(1);
             self.decide(Decision::Reclaim(page));
             out.push((page, frame));

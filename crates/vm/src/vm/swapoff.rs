@@ -42,7 +42,6 @@
 use super::{CLUSTER_PAGES_MAX, FrameId, HOLE_PAGES_MAX, On, PageIn, Vm};
 use crate::page::{PageWord, State};
 use crate::pager::{IoResult, Pager, StoredRun};
-use crate::stream::Direction;
 use crate::types::{ContentHash, DeviceId, ObjectId, PageId, Slot};
 
 /// A swapoff under way: where the walk is. The machine holds it, and may drop it after [`Vm::swapoff_cancel`] or `Done`.
@@ -332,23 +331,7 @@ impl<P: Pager> Vm<P> {
         if taken == 0 {
             return None;
         }
-        self.reading += 1;
-        self.pager.read_begun(slot);
-        self.counters.page_in_ops.add(1);
-        self.counters.pages_in.add(taken);
-        self.note_usage();
-        Some(PageIn {
-            first,
-            slot,
-            count: span,
-            wanted: wants,
-            touched: false,
-            direction: Direction::Up,
-            marks: false,
-            parks: true,
-            read: self.read,
-            stream: None,
-        })
+        Some(PageIn { parks: true, ..self.begin_read(first, slot, span, wants) })
     }
 
     /// A run has been read; `result(i, expected)` gives the outcome of each page that is still there, having compared its content with

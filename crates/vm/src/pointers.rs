@@ -1,0 +1,106 @@
+//! Whether pointers are worth following.
+//!
+//! A page that is read in order may be an array of pointers to what will be used next, and then those pages can be read while
+//! the reader is still on its way to them: many at a time, where it would wait for one after the other. (Content-directed prefetching: Cooksey,
+//! Jourdan and Grunwald, "A stateless, content-directed data prefetching mechanism", ASPLOS 2002, there for cache lines.) A program may also
+//! just copy its array. So every [`SAMPLE`]th page that something points to is left parked when it has come in: its touch says that the
+//! pointer was followed, its end on trial that it was not. While too few are, only samples are read.
+
+/// One page of so many is a sample.
+const SAMPLE: u32 = 16;
+/// Pointers are followed while at least one sample in so many is used. A page read beside others costs a third of one that is waited for
+/// (16 instead of 42 us on the disk of bench/RESULTS.md), and takes the frame of another.
+const WORTH: u32 = 3;
+/// Of so many samples the average is taken: at twice as many both counts are halved. Guessed.
+const MEMORY: u32 = 64;
+
+/// What to do with a page that something points to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Follow {
+    /// Nothing.
+    No,
+    /// Bring it in.
+    Yes,
+    /// Bring it in and see whether it is used.
+    Sample,
+}
+
+/// The balance of the samples.
+#[derive(Clone, Debug, Default)]
+pub struct Pointers {
+    seen: u32,
+    used: u32,
+    lost: u32,
+}
+
+impl Pointers {
+    /// Something points to a page.
+    pub fn next(&mut self) -> Follow {
+        self.seen = self.seen.wrapping_add(1);
+        match (self.seen.is_multiple_of(SAMPLE), self.pay()) {
+            (true, _) => Follow::Sample,
+            (false, true) => Follow::Yes,
+            (false, false) => Follow::No,
+        }
+    }
+
+    /// Whether pointers are followed. (With little to judge by, they are.)
+    pub fn pay(&self) -> bool {
+        self.lost < MEMORY / 8 || self.used * WORTH >= self.used + self.lost
+    }
+
+    /// A sample was used.
+    pub fn used(&mut self) {
+        self.used += 1;
+        self.forget();
+    }
+
+    /// A sample was evicted before any use.
+    pub fn lost(&mut self) {
+        self.lost += 1;
+        self.forget();
+    }
+
+    fn forget(&mut self) {
+        if self.used + self.lost >= 2 * MEMORY {
+            self.used /= 2;
+            self.lost /= 2;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn followed(p: &mut Pointers, n: u32) -> u32 {
+        (0..n).filter(|_| p.next() == Follow::Yes).count() as u32
+    }
+
+    #[test]
+    fn an_array_that_is_only_copied_costs_samples_and_no_more() {
+        let mut p = Pointers::default();
+        assert_eq!(followed(&mut p, 160), 150);
+        (0..10).for_each(|_| p.lost());
+        assert_eq!(followed(&mut p, 1600), 0);
+        let samples = (0..1600).filter(|_| p.next() == Follow::Sample).count();
+        assert_eq!(samples, 100);
+    }
+
+    /// Samples go on, so a program that begins to follow its pointers is noticed, and one that stops as well.
+    #[test]
+    fn opinions_change() {
+        let mut p = Pointers::default();
+        for _ in 0..3 {
+            (0..200).for_each(|_| p.lost());
+            assert!(!p.pay());
+            (0..200).for_each(|_| p.used());
+            assert!(p.pay());
+        }
+        // two of three that are not followed are still worth it, five of six are not
+        (0..300).for_each(|i| if i % 3 == 0 { p.used() } else { p.lost() });
+        assert!(p.pay());
+        (0..300).for_each(|i| if i % 6 == 0 { p.used() } else { p.lost() });
+        assert!(!p.pay());
+    }
+}
