@@ -21,7 +21,7 @@ use overspill_vm::pager::IoResult;
 use overspill_vm::policy::Spec;
 use overspill_vm::types::{FrameId, ObjectId, PAGE_SHIFT, PageId, Slot};
 use overspill_vm::{CLUSTER_PAGES_MAX, Config, Decision, Fault, Filled, Look, MEMORY_BYTES_MIN, Member, PageIn, Parked, Place, Vm};
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 
 /// The most pages of a daemon step.
 const STEP_PAGES_MAX: u32 = 64;
@@ -214,13 +214,16 @@ impl Stepped {
         assert!(old.is_none(), "{page:?} is mapped already");
     }
 
-    fn read(&mut self, mut next: Option<PageIn>) {
-        while let Some(op) = next {
+    /// Reads `next`, the rest of its window beside it, and what is due when those have arrived.
+    fn read(&mut self, next: Option<PageIn>) {
+        let mut due = VecDeque::from_iter(next);
+        while let Some(op) = due.pop_front() {
+            due.extend(self.vm.read_more(&op, 0..self.pages));
             let mut places = [Place::Discard; CLUSTER_PAGES_MAX];
             let stored = &self.stored;
             let value = |i: u32| stored[&Slot(op.slot.0 + i)];
             let check = |i, expected| if hash(op.page(i), value(i)) == expected { IoResult::Ok } else { IoResult::Corrupt };
-            next = self.vm.page_in_arrived(&op, 0..self.pages, check, &mut places);
+            due.extend(self.vm.page_in_arrived(&op, 0..self.pages, check, &mut places));
             for i in 0..op.count {
                 let (page, value) = (op.page(i), self.stored[&Slot(op.slot.0 + i)]);
                 let filled = match places[i as usize] {

@@ -20,6 +20,13 @@ impl<S: Store> World<S> {
         self.procs[p].reads.push(read);
         let at = self.procs[p].at(op.first);
         self.note(p, "read begins", at, op.count as u64);
+        let process = &mut self.procs[p];
+        if self.rng.chance(700)
+            && !process.freezing
+            && let Some(more) = process.vm.read_more(&op, process.bounds(at))
+        {
+            self.start_read(p, more); // the rest of its window
+        }
     }
 
     /// One operation of process `p` goes on, or one that has arrived does.

@@ -45,3 +45,13 @@ fn without_a_trial_it_is_lost() {
     let windows = 2 * PAGES / 128;
     assert!(counts.readahead_lost > windows && counts.hard_faults > windows, "{counts:?}");
 }
+
+/// GNU sort merges its lines from the end on: going down, every page was a fault of its own, filling and reading.
+#[test]
+fn who_goes_down_is_read_ahead_of_as_well() {
+    let fill = || (0..PAGES).rev().map(|page| (page, true));
+    let config = ReplayConfig { policy: Spec::named("use-once").expect("known"), ..ReplayConfig::new(MEMORY, PAGES) };
+    let counts = replay_counts(fill().chain(fill()).chain(fill()), &config);
+    assert!(counts.hard_faults <= 8 && counts.readahead_lost == 0, "{counts:?}");
+    assert!(counts.readahead > PAGES, "{counts:?}");
+}

@@ -807,7 +807,7 @@ impl<P: Pager> Vm<P> {
             return Fault::NoMemory;
         }
         let (stream, window) = self.zeroes.fault(page);
-        let direction = self.zeroes.direction(stream);
+        let direction = stream.map_or(Direction::Up, |at| self.zeroes.direction(at));
         let most = self.frames_for(direction.clip(page, window, &bounds), over_budget);
         self.count_over_budget();
         let mut count = 0;
@@ -830,7 +830,7 @@ impl<P: Pager> Vm<P> {
         if count == 0 {
             return Fault::NoMemory;
         }
-        self.zeroes.advance(stream, direction.step(page, count));
+        stream.map(|at| self.zeroes.advance(at, direction.step(page, count)));
         self.counters.zero_fills.add(count as u64);
         self.counters.zero_ahead_pages.add(count as u64 - 1);
         self.decide(Decision::ZeroFill(page, count));
@@ -858,14 +858,14 @@ impl<P: Pager> Vm<P> {
     /// Marks a cluster from `page` on as being read. `None` if the first page cannot be read (now).
     fn read_cluster(
         &mut self,
-        stream: usize,
+        stream: Option<usize>,
         page: PageId,
         window: u32,
         bounds: Range<PageIndex>,
         touched: bool,
         over_budget: bool,
     ) -> Option<PageIn> {
-        let direction = self.reads.direction(stream);
+        let direction = stream.map_or(Direction::Up, |at| self.reads.direction(at));
         let want = direction.clip(page, window, &bounds).min(CLUSTER_PAGES_MAX as u32);
         let want = if touched {
             self.frames_for(want, over_budget)
@@ -899,8 +899,10 @@ impl<P: Pager> Vm<P> {
         if taken == 0 {
             return None;
         }
-        self.reads.set_rest(stream, window.saturating_sub(count));
-        let stream = self.reads.advance(stream, direction.step(page, count));
+        let stream = stream.map(|at| {
+            self.reads.set_rest(at, window.saturating_sub(count));
+            self.reads.advance(at, direction.step(page, count))
+        });
         self.counters.readahead_pages.add((taken - touched as u32) as u64);
         self.decide(Decision::PageIn(page, count));
         let (first, slot, wanted) = match direction {
@@ -911,7 +913,7 @@ impl<P: Pager> Vm<P> {
             }
         };
         let op = self.begin_read(first, slot, count, wanted);
-        Some(PageIn { touched, direction, marks: true, stream: (window > 1).then_some(stream), ..op })
+        Some(PageIn { touched, direction, marks: true, stream: stream.filter(|_| window > 1), ..op })
     }
 
     /// The read of `wanted` of `count` pages, which have been given frames and the number `self.read`.
@@ -942,7 +944,7 @@ impl<P: Pager> Vm<P> {
         if !bounds.contains(&next.index()) {
             return None;
         }
-        self.read_cluster(at, next, window, bounds, false, false)
+        self.read_cluster(Some(at), next, window, bounds, false, false)
     }
 
     /// More of the window that `op` was part of: it ended where the device's contiguous run did. To be issued beside `op`, so that a
@@ -952,7 +954,7 @@ impl<P: Pager> Vm<P> {
         while left > 0 && bounds.contains(&next.index()) {
             let word = self.table.get(next);
             if word.state() == State::PagedOut && !word.busy() {
-                let more = self.read_cluster(at, next, left, bounds, false, false);
+                let more = self.read_cluster(Some(at), next, left, bounds, false, false);
                 if let Some(more) = &more {
                     self.reads.set_rest(at, left.saturating_sub(more.count));
                 }
@@ -971,9 +973,8 @@ impl<P: Pager> Vm<P> {
         if word.busy() || word.state() != State::PagedOut {
             return None;
         }
-        let (stream, _) = self.reads.fault(page);
-        self.reads.go_up(stream);
-        self.read_cluster(stream, page, count.max(2), bounds, false, false)
+        let stream = self.reads.begin(page, Direction::Up);
+        self.read_cluster(Some(stream), page, count.max(2), bounds, false, false)
     }
 
     /// Whether `page` is one to follow a pointer to: it is out, or on trial. Costs a look at the table.
