@@ -20,6 +20,8 @@ const SINGLES: usize = 16;
 const CLUSTERS: usize = 3;
 /// Of the single-page buffers, so many at most are for pages that nobody waits for.
 const POINTED: usize = 12;
+/// So many pages are mapped again in one go, some microseconds each: others want to be served.
+const RESTORES: usize = 16;
 /// Reads in flight.
 pub const READS_MAX: usize = SINGLES + CLUSTERS;
 /// Tokens below this are reads.
@@ -359,10 +361,11 @@ impl Reader {
     }
 
     /// Brings in what pages that were read in order point to, as much as may be under way beside what somebody waits for. With plain I/O it
-    /// would keep everybody waiting, so then nothing.
-    pub fn follow_pointers(&mut self, machine: &Machine) {
-        let mut issued = false;
+    /// would keep everybody waiting, so then nothing. Returns whether there is more to be done at once.
+    pub fn follow_pointers(&mut self, machine: &Machine) -> bool {
+        let (mut issued, mut restored) = (false, 0);
         while self.in_flight < POINTED
+            && restored < RESTORES
             && let Some(page) = self.pointed.front()
             && let Some(free) = self.free_buffer(1)
             && self.io.is_asynchronous()
@@ -376,13 +379,17 @@ impl Reader {
                     self.issue(machine, &map, &core, free, op);
                     issued = true;
                 }
-                Followed::Restore(frame) => machine.restore(&map, core, map.addr(page), page, frame),
+                Followed::Restore(frame) => {
+                    machine.restore(&map, core, map.addr(page), page, frame);
+                    restored += 1;
+                }
             }
             self.pointed.pop();
         }
         if issued {
             self.io.submit();
         }
+        restored == RESTORES
     }
 
     /// A read has ended.

@@ -52,6 +52,7 @@ pub fn handler(
     let mut polls = false;
     let cpus = sys::count_cpus(&anywhere);
     let mut spinner = Spinner::default();
+    let mut follows = false;
     while !machine.quit.load(Acquire) {
         if machine.is_frozen() && reader.in_flight() == 0 {
             futex_wait(&machine.frozen, 1, 10_000_000);
@@ -73,11 +74,11 @@ pub fn handler(
             bound = !bound;
             sys::set_affinity(&if bound { sys::only_cpu(cpu) } else { anywhere });
         }
-        if !polls && reader.in_flight() == 0 && waiting == 0 {
+        if !polls && reader.in_flight() == 0 && waiting == 0 && !follows {
             machine.duty.wait(poller);
             continue;
         }
-        let idle = !(readable && reader.in_flight() == 0);
+        let idle = !(follows || readable && reader.in_flight() == 0);
         let spins = idle && polls && !Duty::binds(poller) && cpus > 1 && spinner.due();
         let found = spins && spinner.note(reader.io.spin(SPIN_NS));
         if idle && !found {
@@ -91,6 +92,7 @@ pub fn handler(
             }
         }
         if machine.is_frozen() {
+            follows = false;
             continue; // no new reads; what is in flight is finished above
         }
         let retry = waiting;
@@ -110,7 +112,7 @@ pub fn handler(
                     }
                 });
         }
-        reader.follow_pointers(machine);
+        follows = reader.follow_pointers(machine);
     }
     Ok(())
 }

@@ -234,7 +234,7 @@ pub fn run(machine: &Machine, queue: &Queue, engine: Engine, cluster_pages: usiz
                 reader.finish(machine, done);
             }
         }
-        reader.follow_pointers(machine);
+        any |= reader.follow_pointers(machine);
         if any {
             continue;
         }

@@ -973,7 +973,10 @@ impl<P: Pager> Vm<P> {
         if word.busy() || word.state() != State::PagedOut {
             return None;
         }
-        let stream = self.reads.begin(page, Direction::Up);
+        let stream = match self.reads.fault(page) {
+            (Some(at), _) if self.reads.direction(at) == Direction::Up => at,
+            _ => self.reads.begin(page, Direction::Up),
+        };
         self.read_cluster(Some(stream), page, count.max(2), bounds, false, false)
     }
 
