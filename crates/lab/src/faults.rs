@@ -108,6 +108,7 @@ pub fn replay_faults_with_progress(
         charged_pages: live.charged,
         readahead_pages_max: ahead,
         zero_ahead_pages_max: ahead,
+        beside: true,
         ..ReplayConfig::new(live.memory, layout.pages)
     };
     let mut seen = vec![false; layout.at.len()];
@@ -184,6 +185,7 @@ mod tests {
                         charged_pages: 30,
                         readahead_pages_max: ahead,
                         zero_ahead_pages_max: ahead,
+                        beside: true,
                         ..ReplayConfig::new(FAULTS_MEMORY_MIN, layout.pages)
                     },
                 );

@@ -12,12 +12,16 @@ use overspill_vm::policy::{NAMES, Spec};
 const PAGES: u64 = 65_536;
 const MEMORY: u32 = 16_384;
 
+fn config(policy: &str) -> ReplayConfig {
+    ReplayConfig { policy: Spec::named(policy).expect("known"), ..ReplayConfig::new(MEMORY, PAGES) }
+}
+
 /// `count` readers in order, by turns, twice over memory that was written before.
 fn readers(count: u64, policy: &str) -> ReplayCounts {
     let each = PAGES / count;
     let fill = (0..PAGES).map(|page| (page, true));
     let pass = || (0..each).flat_map(move |at| (0..count).map(move |reader| (reader * each + at, false)));
-    let config = ReplayConfig { policy: Spec::named(policy).expect("known"), ..ReplayConfig::new(MEMORY, PAGES) };
+    let config = config(policy);
     replay_counts(fill.chain(pass()).chain(pass()), &config)
 }
 
@@ -46,12 +50,17 @@ fn without_a_trial_it_is_lost() {
     assert!(counts.readahead_lost > windows && counts.hard_faults > windows, "{counts:?}");
 }
 
-/// GNU sort merges its lines from the end on: going down, every page was a fault of its own, filling and reading.
+/// GNU sort merges its lines from the end on: going down, every page was a fault of its own, filling and reading (131,072 hard faults here).
 #[test]
 fn who_goes_down_is_read_ahead_of_as_well() {
-    let fill = || (0..PAGES).rev().map(|page| (page, true));
-    let config = ReplayConfig { policy: Spec::named("use-once").expect("known"), ..ReplayConfig::new(MEMORY, PAGES) };
-    let counts = replay_counts(fill().chain(fill()).chain(fill()), &config);
-    assert!(counts.hard_faults <= 8 && counts.readahead_lost == 0, "{counts:?}");
-    assert!(counts.readahead > PAGES, "{counts:?}");
+    let config = ReplayConfig { beside: true, ..config("use-once") };
+    let up = || (0..PAGES).map(|page| (page, true));
+    let down = || up().rev();
+    let up = replay_counts(up().chain(up()).chain(up()), &config);
+    let down = replay_counts(down().chain(down()).chain(down()), &config);
+    for counts in [&up, &down] {
+        assert!(counts.hard_faults <= 2 * PAGES / 64 && counts.readahead_lost == 0, "{counts:?}");
+        assert!(counts.first_touches <= PAGES / 8, "{counts:?}");
+    }
+    assert!(down.hard_faults <= up.hard_faults * 3 / 2, "{down:?}, up {up:?}");
 }
