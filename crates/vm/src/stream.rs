@@ -47,6 +47,13 @@ impl Direction {
             Direction::Down => page.raw().wrapping_sub(pages as u64),
         })
     }
+    /// The lowest of the `count` pages from `page` on.
+    pub fn lowest(self, page: PageId, count: u32) -> PageId {
+        match self {
+            Direction::Up => page,
+            Direction::Down => self.step(page, count - 1),
+        }
+    }
     /// The page before it.
     #[inline]
     fn back(self, page: PageId) -> PageId {

@@ -717,6 +717,12 @@ impl<P: Pager> Vm<P> {
         counter.add(1);
         Some(distance)
     }
+    fn note_used_sample(&mut self, word: PageWord) {
+        if word.sample() {
+            self.counters.pointed_used.add(1);
+            self.pointers.used();
+        }
+    }
     /// A page goes out: was it brought in for nothing?
     fn note_unused(&mut self, word: PageWord) {
         if word.readahead() {
@@ -778,10 +784,7 @@ impl<P: Pager> Vm<P> {
             self.counters.readahead_used.add(1);
             self.counters.readahead_rescued.add(!word.marker() as u64);
         }
-        if word.sample() {
-            self.counters.pointed_used.add(1);
-            self.pointers.used();
-        }
+        self.note_used_sample(word);
         let ahead = if word.marker() { self.reads.find(page).and_then(|s| self.read_on(s, bounds)) } else { None };
         Fault::Restore { frame, ahead }
     }
@@ -835,11 +838,7 @@ impl<P: Pager> Vm<P> {
         self.counters.zero_ahead_pages.add(count as u64 - 1);
         self.decide(Decision::ZeroFill(page, count));
         self.note_usage();
-        let first = match direction {
-            Direction::Up => page,
-            Direction::Down => direction.step(page, count - 1),
-        };
-        Fault::ZeroFill { first, count }
+        Fault::ZeroFill { first: direction.lowest(page, count), count }
     }
 
     fn fault_hard(&mut self, page: PageId, bounds: Range<PageIndex>, over_budget: bool) -> Fault {
@@ -905,14 +904,11 @@ impl<P: Pager> Vm<P> {
         });
         self.counters.readahead_pages.add((taken - touched as u32) as u64);
         self.decide(Decision::PageIn(page, count));
-        let (first, slot, wanted) = match direction {
-            Direction::Up => (page, stored.slot, wanted),
-            Direction::Down => {
-                let below = count - 1;
-                (direction.step(page, below), Slot(stored.slot.0 - below), wanted.reverse_bits() >> (u128::BITS - count))
-            }
+        let (slot, wanted) = match direction {
+            Direction::Up => (stored.slot, wanted),
+            Direction::Down => (Slot(stored.slot.0 - (count - 1)), wanted.reverse_bits() >> (u128::BITS - count)),
         };
-        let op = self.begin_read(first, slot, count, wanted);
+        let op = self.begin_read(direction.lowest(page, count), slot, count, wanted);
         Some(PageIn { touched, direction, marks: true, stream: stream.filter(|_| window > 1), ..op })
     }
 
@@ -1131,9 +1127,8 @@ impl<P: Pager> Vm<P> {
         let frame = word.frame();
         match filled {
             Filled::Mapped => {
-                if word.wanted() && word.sample() {
-                    self.counters.pointed_used.add(1);
-                    self.pointers.used();
+                if word.wanted() {
+                    self.note_used_sample(word);
                 }
                 let used = if word.wanted() && word.readahead() {
                     self.counters.readahead_used.add(1);
