@@ -4,11 +4,12 @@
 //! the core notices when that is the rule ([`Vm::follow_pointer`](overspill_vm::Vm::follow_pointer)); nothing is ever written through it.
 
 use crate::machine::{Machine, Space};
-use overspill_vm::PageIn;
-use overspill_vm::types::{PAGE_SHIFT, PageId};
+use overspill_store::PageBytes;
+use overspill_vm::types::{PAGE_SHIFT, PAGE_SIZE, PageId};
+use std::collections::VecDeque;
 
 /// Words of a page.
-pub const WORDS: usize = 512;
+const WORDS: usize = PAGE_SIZE / size_of::<usize>();
 /// Pages to be looked at, at most. (A window of 64 pages of `struct line` in GNU sort has 8192 pointers, and some tenth of what they
 /// point to is out.)
 const QUEUE: usize = 2048;
@@ -17,58 +18,49 @@ const BUDGET_FRACTION: u32 = 16;
 /// So many pages are looked up under one lock: a few microseconds.
 const LOCKED: usize = 64;
 
-/// Pages that something points to, first come, first served. When there is no room for more, those are forgotten.
-pub struct Pointed {
-    pages: [PageId; QUEUE],
-    first: usize,
-    count: usize,
-}
+/// Pages that something points to, first come, first served. When there is no room for more, those are forgotten. Allocates when it is made.
+pub struct Pointed(VecDeque<PageId>);
 
 impl Default for Pointed {
     fn default() -> Self {
-        Pointed { pages: [PageId::from_raw(0); QUEUE], first: 0, count: 0 }
+        Pointed(VecDeque::with_capacity(QUEUE))
     }
 }
 
 impl Pointed {
     /// The next one.
     pub fn front(&self) -> Option<PageId> {
-        (self.count > 0).then(|| self.pages[self.first])
+        self.0.front().copied()
     }
 
     /// It has been dealt with.
     pub fn pop(&mut self) {
-        self.first = (self.first + 1) % QUEUE;
-        self.count -= 1;
-    }
-
-    fn push(&mut self, page: PageId) {
-        self.pages[(self.first + self.count) % QUEUE] = page;
-        self.count += 1;
+        self.0.pop_front();
     }
 
     /// Adds what the page `of` holds pointers to, as far as that is out or on trial.
-    pub fn scan(&mut self, machine: &Machine, of: PageId, words: &[usize; WORDS]) {
+    pub fn scan(&mut self, machine: &Machine, of: PageId, content: &PageBytes) {
         let mut found = [PageId::from_raw(0); WORDS];
         let map = machine.map.read();
-        let found = targets(&map, of, words, &mut found);
+        let found = targets(&map, of, content, &mut found);
         for found in found.chunks(LOCKED) {
             let core = machine.core.lock();
             let most = QUEUE.min((core.vm.limit() / BUDGET_FRACTION) as usize);
             for &page in found {
-                if self.count < most && core.vm.is_away(page) {
-                    self.push(page);
+                if self.0.len() < most && core.vm.is_away(page) {
+                    self.0.push_back(page);
                 }
             }
         }
     }
 }
 
-/// The managed pages that `words`, the content of `of`, are addresses in; of several one after the other in the same page the first.
-fn targets<'a>(map: &Space, of: PageId, words: &[usize; WORDS], found: &'a mut [PageId; WORDS]) -> &'a [PageId] {
+/// The managed pages that the words of `content`, that of `of`, are addresses in; of several one after the other in the same page the first.
+fn targets<'a>(map: &Space, of: PageId, content: &PageBytes, found: &'a mut [PageId; WORDS]) -> &'a [PageId] {
     let (mut n, mut last) = (0, of);
     let mut near = map.ranges.find(map.addr(of));
-    for &word in words {
+    for word in content.as_chunks().0 {
+        let word = usize::from_ne_bytes(*word);
         // most words are small numbers, or point into the range that the one before did
         if word >> PAGE_SHIFT == 0 {
             continue;
@@ -87,9 +79,4 @@ fn targets<'a>(map: &Space, of: PageId, words: &[usize; WORDS], found: &'a mut [
         }
     }
     &found[..n]
-}
-
-/// Whether what `op` brings is to be looked through.
-pub fn worth_scanning(machine: &Machine, op: &PageIn) -> bool {
-    machine.follows_pointers && op.is_read_in_order()
 }

@@ -6,7 +6,7 @@
 use crate::io::{Done, Engine, Io};
 use crate::machine::{Core, Machine, Space};
 use crate::park::ParkPlace;
-use crate::pointers::{self, Pointed};
+use crate::pointers::Pointed;
 use crate::sys::{self, Errno};
 use overspill_store::{PageBytes, checksum};
 use overspill_swap::device_stats;
@@ -360,15 +360,13 @@ impl Reader {
         (self.in_flight < READS_MAX - CLUSTERS).then(|| read_more(machine, op)).flatten()
     }
 
-    /// Brings in what pages that were read in order point to, as much as may be under way beside what somebody waits for. With plain I/O it
-    /// would keep everybody waiting, so then nothing. Returns whether there is more to be done at once.
+    /// Brings in what pages that were read in order point to, as much as may be under way beside what somebody waits for. Returns
+    /// whether there is more to be done at once.
     pub fn follow_pointers(&mut self, machine: &Machine) -> bool {
         let (mut issued, mut restored) = (false, 0);
         while self.in_flight < POINTED
             && restored < RESTORES
             && let Some(page) = self.pointed.front()
-            && let Some(free) = self.free_buffer(1)
-            && self.io.is_asynchronous()
         {
             let map = machine.map.read();
             let mut core = machine.core.lock();
@@ -376,6 +374,7 @@ impl Reader {
                 Followed::Nothing => {}
                 Followed::NoMemory => break,
                 Followed::Read(op) => {
+                    let free = self.free_buffer(1).expect("fewer reads than buffers for one page");
                     self.issue(machine, &map, &core, free, op);
                     issued = true;
                 }
@@ -409,11 +408,12 @@ impl Reader {
         };
         // SAFETY: the flight's own buffer, which stays taken until below, and its read has ended.
         let next = unsafe { arrived(machine, &flight.op, flight.buffer, flight.since, done.result, issue) }.next;
-        if pointers::worth_scanning(machine, &flight.op) {
+        // with plain I/O what they point to would keep everybody waiting
+        if machine.follows_pointers && flight.op.is_read_in_order() && self.io.is_asynchronous() {
             for i in (0..flight.op.count).filter(|i| flight.op.wants(*i)) {
                 // SAFETY: a page of the flight's own buffer, which stays taken until below, and the read into it has ended.
-                let words = unsafe { &*(flight.buffer.add((i as usize) << PAGE_SHIFT) as *const [usize; pointers::WORDS]) };
-                self.pointed.scan(machine, flight.op.page(i), words);
+                let content = unsafe { &*(flight.buffer.add((i as usize) << PAGE_SHIFT) as *const PageBytes) };
+                self.pointed.scan(machine, flight.op.page(i), content);
             }
         }
         self.flights[at] = None;

@@ -230,11 +230,7 @@ impl Stepped {
             }
             Fault::PageIn(op) => self.read(Some(op)),
             Fault::NoMemory => return true,
-            Fault::Busy => {
-                while self.vm.page(page).busy() {
-                    assert!(self.arrive_next(), "nothing is under way with {page:?}");
-                }
-            }
+            Fault::Busy => self.await_page(page),
             Fault::Lost | Fault::TableFull => unreachable!("nothing fails"),
         }
         false
@@ -256,8 +252,14 @@ impl Stepped {
                 self.arrive(&op)
             };
         }
-        if op.is_some_and(|op| op.touched().is_some()) {
-            while self.vm.page(op.expect("looked at").first).busy() && self.arrive_next() {}
+        if let Some(at) = op.and_then(|op| Some(op.page(op.touched()?))) {
+            self.await_page(at);
+        }
+    }
+
+    fn await_page(&mut self, page: PageId) {
+        while self.vm.page(page).busy() {
+            assert!(self.arrive_next(), "nothing is under way with {page:?}");
         }
     }
 

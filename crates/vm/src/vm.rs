@@ -645,6 +645,12 @@ impl<P: Pager> Vm<P> {
         self.used += 1;
         Some(frame)
     }
+    /// A frame that `page`, evicted at `evicted_at` (0: that does not count), is read into by the read number `self.read`.
+    fn take_frame_to_read(&mut self, page: PageId, evicted_at: u32) -> Option<FrameId> {
+        let frame = self.take_frame(page)?;
+        *self.frames.queues.idle_words(frame.0) = [self.read, evicted_at];
+        Some(frame)
+    }
     fn give_frame(&mut self, frame: FrameId) {
         self.frames.give(frame);
         self.used -= 1;
@@ -789,13 +795,17 @@ impl<P: Pager> Vm<P> {
         Fault::Restore { frame, ahead }
     }
 
-    /// How many frames a decision may take: `want`, but beyond the first only what leaves the daemon its reserve.
+    /// How many frames may be taken for pages that nobody waits for: what leaves the daemon its reserve.
+    fn spare_frames(&self) -> u32 {
+        self.available().saturating_sub(self.free_low() / 2)
+    }
+
+    /// How many frames a decision may take: `want`, but beyond the first only spare ones.
     fn frames_for(&self, want: u32, over_budget: bool) -> u32 {
-        let available = self.available();
-        if available == 0 {
+        if self.available() == 0 {
             return if over_budget { 1 } else { 0 };
         }
-        want.min(available.saturating_sub(self.free_low() / 2)).max(1)
+        want.min(self.spare_frames()).max(1)
     }
 
     /// A frame is about to be taken.
@@ -866,11 +876,7 @@ impl<P: Pager> Vm<P> {
     ) -> Option<PageIn> {
         let direction = stream.map_or(Direction::Up, |at| self.reads.direction(at));
         let want = direction.clip(page, window, &bounds).min(CLUSTER_PAGES_MAX as u32);
-        let want = if touched {
-            self.frames_for(want, over_budget)
-        } else {
-            want.min(self.available().saturating_sub(self.free_low() / 2))
-        };
+        let want = if touched { self.frames_for(want, over_budget) } else { want.min(self.spare_frames()) };
         let beside = want.max(1) - 1;
         let stored = match direction {
             Direction::Up => self.pager.has_page(page, 0, beside),
@@ -888,8 +894,7 @@ impl<P: Pager> Vm<P> {
                 }
                 continue;
             }
-            let Some(frame) = self.take_frame(p) else { break };
-            *self.frames.queues.idle_words(frame.0) = [self.read, word.evicted_at()];
+            let Some(frame) = self.take_frame_to_read(p, word.evicted_at()) else { break };
             self.table.set(p, word.begin_fill(frame, !(touched && i == 0)));
             wanted |= 1 << i;
             taken += 1;
@@ -986,7 +991,7 @@ impl<P: Pager> Vm<P> {
     pub fn follow_pointer(&mut self, page: PageId) -> Followed {
         let word = self.table.get(page);
         match word.state() {
-            State::PagedOut if !word.busy() && self.available() <= self.free_low() / 2 => Followed::NoMemory,
+            State::PagedOut if !word.busy() && self.spare_frames() == 0 => Followed::NoMemory,
             State::PagedOut if !word.busy() => self.read_pointed(page, word).map_or(Followed::Nothing, Followed::Read),
             // a sample is to show whether it is touched, a marker when
             State::Inactive | State::Clean
@@ -1010,9 +1015,8 @@ impl<P: Pager> Vm<P> {
             Follow::Yes => false,
             Follow::Sample => true,
         };
-        let frame = self.take_frame(page)?;
         self.read = self.read.wrapping_add(1);
-        *self.frames.queues.idle_words(frame.0) = [self.read, word.evicted_at()];
+        let frame = self.take_frame_to_read(page, word.evicted_at())?;
         let word = word.begin_fill(frame, false);
         self.table.set(page, if parks { word.as_sample() } else { word });
         self.counters.pointed_pages.add(1);
@@ -1224,7 +1228,7 @@ impl<P: Pager> Vm<P> {
         if self.space_short && self.laundering > 0 {
             launder = 0;
         }
-        if self.frames.queues.len(TRIAL) + self.laundering < trial_target && available > self.free_low() / 2 && self.listed > 0 {
+        if self.frames.queues.len(TRIAL) + self.laundering < trial_target && self.spare_frames() > 0 && self.listed > 0 {
             launder = 0; // first let the trial have its length, or it would be none
         }
         let after = self.frames.queues.len(TRIAL) - launder;

@@ -165,7 +165,7 @@ impl<P: Pager> Vm<P> {
         let leave = self.pager.leave(device).ok_or(SwapoffRefusal::Leaving)?;
         let mut pages = stored;
         let swap_pages = self.pager.room();
-        let mut memory_pages = self.available().saturating_sub(self.free_low() / 2) as u64;
+        let mut memory_pages = self.spare_frames() as u64;
         if pages > swap_pages + memory_pages {
             let (copies, droppable) = self.copies_on(device);
             pages -= copies.min(pages);
@@ -312,7 +312,7 @@ impl<P: Pager> Vm<P> {
 
     /// Pages of a run are read into frames, as many as leave the page daemon its reserve.
     fn bring_in(&mut self, first: PageId, slot: Slot, count: u32, wanted: u128) -> Option<PageIn> {
-        let mut left = self.available().saturating_sub(self.free_low() / 2);
+        let mut left = self.spare_frames();
         let (mut span, mut taken, mut wants) = (0, 0, 0u128);
         self.read = self.read.wrapping_add(1);
         for i in (0..count).filter(|i| wanted >> i & 1 == 1) {
@@ -320,9 +320,8 @@ impl<P: Pager> Vm<P> {
             if left == 0 {
                 break;
             }
-            let Some(frame) = self.take_frame(page) else { break };
+            let Some(frame) = self.take_frame_to_read(page, 0) else { break };
             left -= 1;
-            *self.frames.queues.idle_words(frame.0) = [self.read, 0];
             self.table.set(page, self.table.get(page).begin_fill(frame, false));
             wants |= 1 << i;
             taken += 1;
