@@ -7,15 +7,24 @@
 //! another one.) Once two threads fault by turns, all handlers poll, and each is likely to get what happened on its own CPU.
 //!
 //! A handler that is alone does not sleep at once when there is nothing to do. For [`SPIN_NS`] it looks again and again: a message comes soon
-//! if the program lives on its faults, and a fast device answers within that time, while to be woken costs 5 to 10 us each time. It takes a
-//! second CPU for as long as the program faults without pause; with one CPU, or two threads that fault, there is no spinning, and where it
-//! finds nothing, or others want the CPU, it is done less and less.
+//! if the program lives on its faults, and a fast device answers within that time, while to be woken costs 5 to 10 us each time (30 us on some
+//! virtual machines). It takes a second CPU for as long as the program faults without pause; with one CPU, or two threads that fault, there
+//! is no spinning, and where it finds nothing, or others want the CPU, it is done less and less.
+//!
+//! Best of all it **keeps company**: it runs on the very CPU of the thread that faults, and gives way to it (SCHED_IDLE). A CPU that is busy
+//! with such a thread only counts as idle, so the kernel wakes the program there, in the handler's place, and the handler goes on there when
+//! the program sleeps at its next fault: two switches between threads in place of two wakes across CPUs. It may look for a completion as
+//! long as it likes, since any other thread is preferred. But for that very reason it may not get the CPU when others want it, and
+//! whoever waits for it then waits long. So another handler watches, some hundred times a second: who has something to do and did not get on
+//! since the last look is made an ordinary thread again, and keeps company no more for a while. That takes CAP_SYS_NICE
+//! ([`sys::may_be_ordinary_again`]); without it nobody keeps company. It is for faults that come one by one: what is read ahead is to be copied
+//! beside the program, not in its place.
 //!
 //! Nothing but speed depends on it: whoever reads a message serves it, and at any time at least one handler polls.
 
 use crate::io::Spun;
-use crate::sys::{futex_wait, futex_wake};
-use core::sync::atomic::{AtomicU32, Ordering::*};
+use crate::sys::{self, futex_wait, futex_wake};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
 
 /// All handlers poll.
 const EVERYONE: u32 = u32::MAX;
@@ -32,11 +41,30 @@ pub struct Duty {
     /// The thread that faulted last, and how many times in a row.
     last: AtomicU32,
     streak: AtomicU32,
+    company: Company,
+}
+
+/// What the handler that keeps company and the one that watches share.
+#[derive(Debug, Default)]
+struct Company {
+    /// The handler's thread id, or 0.
+    handler: AtomicU32,
+    /// It has got on.
+    beat: AtomicU32,
+    /// It has nothing to do, or nothing that anybody waits for.
+    done: AtomicBool,
+    watched: AtomicBool,
+    /// Since when (CLOCK_MONOTONIC, in nanoseconds).
+    since: AtomicU64,
+    /// When it may be tried again (CLOCK_MONOTONIC, in nanoseconds), and after what pause, in nanoseconds.
+    again: AtomicU64,
+    pause: AtomicU64,
 }
 
 impl Default for Duty {
     fn default() -> Self {
-        Duty { poller: AtomicU32::new(EVERYONE), last: AtomicU32::new(0), streak: AtomicU32::new(0) }
+        let (last, streak) = (AtomicU32::new(0), AtomicU32::new(0));
+        Duty { poller: AtomicU32::new(EVERYONE), last, streak, company: Company::default() }
     }
 }
 
@@ -45,6 +73,8 @@ impl Duty {
     pub fn reset(&self) {
         self.streak.store(0, Relaxed);
         self.poller.store(EVERYONE, Relaxed);
+        self.company.handler.store(0, Relaxed);
+        self.company.watched.store(false, Relaxed);
     }
 
     /// Who polls, to be given to [`Duty::polls`] and [`Duty::wait`].
@@ -62,9 +92,78 @@ impl Duty {
         poller == EVERYONE || cpu.is_none_or(|cpu| cpu as u32 == poller)
     }
 
-    /// Waits until it is no longer as `seen`, at most a second.
-    pub fn wait(&self, seen: u32) {
+    /// Waits until it is no longer as `seen`, at most a second. Who keeps company is watched meanwhile; `readable`: whether a message waits.
+    /// Returns whether he has been found not to get on.
+    pub fn wait(&self, seen: u32, readable: impl Fn() -> bool) -> bool {
+        let company = &self.company;
+        if company.handler.load(Acquire) != 0 && !company.watched.swap(true, AcqRel) {
+            let starved = self.watch(seen, readable);
+            company.watched.store(false, Release);
+            return starved;
+        }
         futex_wait(&self.poller, seen, 1_000_000_000);
+        false
+    }
+
+    fn watch(&self, seen: u32, readable: impl Fn() -> bool) -> bool {
+        let company = &self.company;
+        let (mut beat, mut quiet, mut starved) = (company.beat.load(Acquire), 0, 0);
+        loop {
+            futex_wait(&self.poller, seen, TICK_NS);
+            if self.poller() != seen || company.handler.load(Acquire) == 0 {
+                return false;
+            }
+            let now = company.beat.load(Acquire);
+            if now != beat {
+                (beat, quiet, starved) = (now, 0, 0);
+                continue;
+            }
+            match readable() || !company.done.load(Acquire) {
+                true => starved += 1,
+                false => quiet += 1,
+            }
+            if starved == STARVED || quiet == QUIET {
+                self.part(starved == STARVED);
+                return starved == STARVED;
+            }
+        }
+    }
+
+    /// Whether the calling handler, `handler` by its thread id, may keep company from now on.
+    fn meet(&self, handler: u32) -> bool {
+        let company = &self.company;
+        if sys::now_ns() < company.again.load(Relaxed) {
+            return false;
+        }
+        company.since.store(sys::now_ns(), Relaxed);
+        company.done.store(false, Relaxed);
+        company.handler.store(handler, Release);
+        futex_wake(&self.poller, i32::MAX as u32); // one of them is to watch
+        true
+    }
+
+    /// Nobody keeps company any more. `starved`: the handler did not get the CPU, so for a while nobody does.
+    fn part(&self, starved: bool) {
+        let company = &self.company;
+        let handler = company.handler.swap(0, AcqRel);
+        if handler == 0 {
+            return;
+        }
+        sys::give_way(handler, false);
+        if starved {
+            let now = sys::now_ns();
+            let pause = company.pause.load(Relaxed);
+            // what lasted longer than the pause before it was worth it
+            let good = now.saturating_sub(company.since.load(Relaxed)) > pause;
+            let pause = if good { *PAUSE_NS.start() } else { (2 * pause).min(*PAUSE_NS.end()) };
+            company.pause.store(pause, Relaxed);
+            company.again.store(now + pause, Relaxed);
+        }
+    }
+
+    /// All is done for those who are about to be woken.
+    pub fn served(&self) {
+        self.company.done.store(true, Release);
     }
 
     /// All handlers are to poll (and to look whether the machine quits).
@@ -98,8 +197,140 @@ impl Duty {
     }
 }
 
+/// How often who keeps company is looked after, in nanoseconds.
+const TICK_NS: u64 = 1_000_000;
+/// After so many looks without getting on it is made an ordinary thread again.
+const STARVED: u32 = 2;
+/// Without a fault for so many ticks there is no company to be kept.
+const QUIET: u32 = 50;
+/// How long nobody keeps company after one who did not get on, in nanoseconds: at first, and at most. In between twice as long each time.
+const PAUSE_NS: core::ops::RangeInclusive<u64> = 100_000_000..=10_000_000_000;
+/// After so many messages it is decided anew whether to keep company.
+const MESSAGES: u32 = 64;
+/// At most one of so many may have led to readahead, or to a page that took longer than [`SPIN_NS`].
+const FIT: u32 = 8;
+/// After so many times that [`SPIN_NS`] was too short it sleeps.
+const VAIN: u32 = 64;
+/// If so often in a row no message had come when all was done, the program is thought to run on another CPU; while it is of no use to look,
+/// twice as often each time.
+const APART: core::ops::RangeInclusive<u32> = 4..=256;
+
+/// A handler that may keep company.
+#[derive(Debug)]
+pub struct Companion {
+    /// It is allowed to.
+    may: bool,
+    handler: u32,
+    /// It does.
+    on: bool,
+    /// Since the last decision.
+    messages: u32,
+    unfit: u32,
+    /// Looked in vain for the end of a read, so often in a row.
+    vain: u32,
+    /// Whose fault was the last.
+    thread: u32,
+    apart: u32,
+    apart_max: u32,
+}
+
+impl Companion {
+    /// For the calling thread.
+    pub fn new() -> Self {
+        let may = sys::may_be_ordinary_again();
+        if may {
+            sys::keep_io_priority(); // which would go down with its policy
+        }
+        let apart_max = *APART.start();
+        Companion { may, handler: sys::gettid(), on: false, messages: 0, unfit: 0, vain: 0, thread: 0, apart: 0, apart_max }
+    }
+
+    /// Whether it keeps company.
+    pub fn keeps(&self) -> bool {
+        self.on
+    }
+
+    /// A fault of `thread`.
+    pub fn note(&mut self, thread: u32) {
+        self.thread = thread;
+        self.messages += 1;
+    }
+
+    /// It led to readahead, or its page takes long.
+    pub fn note_unfit(&mut self) {
+        self.unfit += 1;
+    }
+
+    /// What came of looking for the end of a read. Returns whether it is not to wait for it. (That the program had the CPU meanwhile is as it
+    /// should be.)
+    pub fn note_spun(&mut self, spun: Spun) -> bool {
+        match spun {
+            Spun::Found | Spun::Preempted => self.vain = 0,
+            Spun::InVain if self.vain == 0 => {
+                self.vain = 1;
+                self.note_unfit();
+            }
+            Spun::InVain => self.vain += 1,
+        }
+        self.vain < VAIN
+    }
+
+    /// To be called before each wait. `alone`: no other handler polls, and the calling thread is bound to no CPU but for this. Returns
+    /// whether it keeps company from now on.
+    pub fn decide(&mut self, duty: &Duty, alone: bool, anywhere: &[u64; 16]) -> bool {
+        let mut on = self.on && alone && duty.company.handler.load(Acquire) == self.handler;
+        if self.messages >= MESSAGES {
+            let fit = self.unfit * FIT <= self.messages;
+            (self.messages, self.unfit) = (0, 0);
+            on = fit && (on || self.may && alone && self.thread != 0 && duty.meet(self.handler));
+        }
+        if on {
+            duty.company.beat.fetch_add(1, Release);
+            duty.company.done.store(false, Release);
+        }
+        if on == self.on {
+            return false;
+        }
+        self.on = on;
+        if on {
+            sys::give_way(0, true);
+            self.join();
+        } else {
+            duty.part(false);
+            sys::give_way(0, false);
+            sys::take_short_slices();
+            if alone {
+                sys::set_affinity(anywhere);
+            }
+        }
+        on
+    }
+
+    /// All is done; `readable`: the next message is there already.
+    pub fn note_done(&mut self, duty: &Duty, readable: bool) {
+        duty.served();
+        if readable {
+            (self.apart, self.apart_max) = (0, *APART.start());
+            return;
+        }
+        self.apart += 1;
+        if self.apart >= self.apart_max {
+            self.apart_max = (2 * self.apart_max).min(*APART.end());
+            self.join();
+        }
+    }
+
+    /// Goes to where the program is.
+    fn join(&mut self) {
+        self.apart = 0;
+        if let Some(cpu) = sys::cpu_of(self.thread) {
+            sys::set_affinity(&sys::only_cpu(cpu));
+        }
+    }
+}
+
 /// How long a handler looks before it sleeps, in nanoseconds: what a fast device takes for a page, and the rest of a fault.
-pub const SPIN_NS: u64 = 60_000;
+pub const SPIN_NS: u64 = 150_000;
 /// After so many times in vain, and from then on, it sleeps at once 2^MISSES - 1 times before it tries again.
 const MISSES: u32 = 6;
 
@@ -146,6 +377,110 @@ mod tests {
         assert!(Duty::polls(duty.poller(), Some(5)));
         fault(0, 10 * ALONE); // a kernel that does not tell
         assert!(Duty::polls(duty.poller(), Some(5)));
+    }
+
+    /// The policy of a thread, as the kernel has it.
+    fn policy(tid: u32) -> i32 {
+        // SAFETY: touches no memory.
+        unsafe { libc::sched_getscheduler(tid as i32) }
+    }
+
+    /// A thread that gives way to others may get no CPU for a second, and whoever waits for it waits as long: it is found and made an
+    /// ordinary one. (Here it does not get on because it sleeps: a CPU that is taken away for so long cannot be had in a test.)
+    #[test]
+    fn who_keeps_company_and_does_not_get_on_is_made_ordinary() {
+        if !sys::may_be_ordinary_again() {
+            println!("NOT RUN: who_keeps_company_and_does_not_get_on_is_made_ordinary: needs CAP_SYS_NICE");
+            assert!(std::env::var_os("CI").is_none());
+            return;
+        }
+        let duty = Duty::default();
+        (0..=ALONE).for_each(|_| duty.note(7, Some(0)));
+        let seen = duty.poller();
+        let (tid, ended) = (AtomicU32::new(0), AtomicU32::new(0));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                sys::give_way(0, true);
+                tid.store(sys::gettid(), Release);
+                while ended.load(Acquire) == 0 {
+                    futex_wait(&ended, 0, 1_000_000_000);
+                }
+            });
+            while tid.load(Acquire) == 0 {
+                std::thread::yield_now();
+            }
+            let tid = tid.load(Acquire);
+            // all is done, and a message waits that it does not read
+            let starve = |duty: &Duty, done: bool, readable: bool| {
+                assert!(duty.meet(tid));
+                sys::give_way(tid, true);
+                assert_eq!(policy(tid), libc::SCHED_IDLE);
+                if done {
+                    duty.served();
+                }
+                assert_eq!(duty.wait(seen, || readable), readable || !done);
+                assert_eq!((policy(tid), duty.company.handler.load(Acquire)), (libc::SCHED_OTHER, 0));
+            };
+            starve(&duty, true, true);
+            assert!(!duty.meet(tid), "not at once again");
+            // nothing waits, but it is in the middle of something, and perhaps holds a lock
+            duty.company.again.store(0, Relaxed);
+            starve(&duty, false, false);
+            let pause = duty.company.pause.load(Relaxed);
+            assert!(PAUSE_NS.contains(&pause));
+            // nothing to do at all: over, but nobody is to blame
+            duty.company.again.store(0, Relaxed);
+            starve(&duty, true, false);
+            assert_eq!((duty.company.again.load(Relaxed), duty.company.pause.load(Relaxed)), (0, pause));
+            ended.store(1, Release);
+            futex_wake(&ended, 1);
+        });
+    }
+
+    /// It goes to the thread whose faults it serves, and what is read ahead for that thread parts them.
+    #[test]
+    fn company_is_kept_on_the_same_cpu_and_for_single_pages() {
+        let anywhere = sys::allowed_cpus();
+        let cpus: Vec<usize> = (0..1024).filter(|cpu| anywhere[cpu / 64] >> (cpu % 64) & 1 == 1).collect();
+        for cpu in [cpus[0], cpus[cpus.len() - 1]] {
+            let (duty, mut companion) = (Duty::default(), Companion::new());
+            let messages = |companion: &mut Companion, of: u32, unfit: u32| {
+                (0..MESSAGES).for_each(|i| {
+                    duty.note(of, Some(0));
+                    companion.note(of);
+                    (i < unfit).then(|| companion.note_unfit());
+                });
+                companion.decide(&duty, !Duty::binds(duty.poller()), &anywhere);
+                companion.keeps()
+            };
+            let (tid, ended) = (AtomicU32::new(0), AtomicU32::new(0));
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    sys::set_affinity(&sys::only_cpu(cpu));
+                    tid.store(sys::gettid(), Release);
+                    while ended.load(Acquire) == 0 {
+                        futex_wait(&ended, 0, 1_000_000_000);
+                    }
+                });
+                while tid.load(Acquire) == 0 {
+                    std::thread::yield_now();
+                }
+                let tid = tid.load(Acquire);
+                assert_eq!(sys::cpu_of(tid), Some(cpu));
+                assert!(!messages(&mut companion, tid, 0), "not alone yet");
+                messages(&mut companion, tid, 0);
+                if companion.may {
+                    assert!(messages(&mut companion, tid, MESSAGES / FIT));
+                    assert_eq!(sys::allowed_cpus(), sys::only_cpu(cpu));
+                    assert_eq!(policy(0), libc::SCHED_IDLE);
+                }
+                assert!(!messages(&mut companion, tid, MESSAGES / FIT + 1));
+                assert_eq!(sys::allowed_cpus(), anywhere);
+                assert_eq!(policy(0), libc::SCHED_OTHER);
+                ended.store(1, Release);
+                futex_wake(&ended, 1);
+            });
+        }
     }
 
     #[test]

@@ -28,7 +28,7 @@ use crate::record::{Recorder, Touch};
 use crate::setup::DEVICES_MAX;
 use crate::swap_file::{DeviceName, SwapFiles};
 use crate::sys::{self, Fd, IoVec, futex_wait, futex_wake};
-use crate::uffd::{Moved, Uffd};
+use crate::uffd::{self, Moved, Uffd};
 use core::fmt::Write;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering::*};
 use overspill_swap::SwapPager;
@@ -287,9 +287,18 @@ pub enum Served {
     NotOurs,
 }
 
+/// Threads that wait for pages, to be woken when the map is no longer held. (Only a fork's child gets another descriptor for its program,
+/// and no thread of the pager's goes there.)
+#[derive(Clone, Copy, Debug)]
+pub struct Waiters {
+    program: i32,
+    addr: usize,
+    len: usize,
+}
+
 impl Machine {
-    /// Maps the parked `page` again, which the core has made busy.
-    pub(crate) fn restore(&self, map: &Space, core: MutexGuard<'_, Core>, addr: usize, page: PageId, frame: FrameId) {
+    /// Maps the parked `page` again, which the core has made busy. Returns whether waiting faults must be woken.
+    pub(crate) fn restore(&self, map: &Space, core: MutexGuard<'_, Core>, addr: usize, page: PageId, frame: FrameId) -> bool {
         let from = core.park.addr(core.park.place(frame));
         drop(core);
         // SAFETY: the page is busy, so its parked content stays where it is; it is what the program must find.
@@ -301,12 +310,10 @@ impl Machine {
         }
         let batch = core.drops.len() >= DROPS_BATCH;
         drop(core);
-        if wake {
-            self.wake(map, addr, PAGE_SIZE);
-        }
         if batch {
             self.drop_places(map, false);
         }
+        wake
     }
 
     /// Serves a touch of `addr`, all but I/O and waiting. For a recording, the lowest bit of `addr` says that it is a write.
@@ -343,54 +350,52 @@ impl Machine {
             }
         }
         let wants_daemon = core.vm.wants_daemon();
-        let served = match fault {
-            Fault::Busy => Served::Busy,
-            Fault::NoMemory => Served::NoMemory,
+        let waiters = self.waiters(&map, addr, PAGE_SIZE);
+        let (served, waiters) = match fault {
+            Fault::Busy => (Served::Busy, None),
+            Fault::NoMemory => (Served::NoMemory, None),
             Fault::TableFull => {
                 drop(core);
                 self.stop_program(
                     b"the program was stopped: it has touched more pages, or pages that lie further apart, than Overspill's tables have room for (128 GiB in all, less under a limit of address space: see ulimit -v)",
                 )
             }
-            Fault::PageIn(op) => Served::Read(op.asked_for_by(write)),
+            Fault::PageIn(op) => (Served::Read(op.asked_for_by(write)), None),
             Fault::Lost => {
                 drop(core);
                 let _ = map.program.poison(addr, PAGE_SIZE);
-                self.wake(&map, addr, PAGE_SIZE);
-                Served::Lost
+                (Served::Lost, Some(waiters))
             }
             Fault::Mapped => {
                 // The program may have discarded it (then it is filled), or another thread was faster. Under the lock: without it the page
                 // daemon could park the page between the look and the filling, and the program would find zeroes in its place.
                 self.fill_zero(&map, addr, 1);
                 drop(core);
-                self.wake(&map, addr, PAGE_SIZE);
-                Served::Done
+                (Served::Done, Some(waiters))
             }
             Fault::ZeroFill { first, count } => {
                 drop(core);
                 let addr = map.addr(first);
                 let done = self.fill_zero(&map, addr, count);
                 let mut core = self.core.lock();
-                let mut wake = false;
                 for i in 0..count {
                     let filled = if i < done { Filled::Mapped } else { Filled::No };
-                    wake |= core.vm.fill_done(first.offset(i as u64), filled);
+                    core.vm.fill_done(first.offset(i as u64), filled);
                 }
                 drop(core);
-                if wake {
-                    self.wake(&map, addr, (count as usize) << PAGE_SHIFT);
-                }
-                Served::Done
+                (Served::Done, Some(self.waiters(&map, addr, (count as usize) << PAGE_SHIFT)))
             }
             Fault::Restore { frame, ahead } => {
                 self.restore(&map, core, addr, page, frame);
-                ahead.map_or(Served::Done, |op| Served::DoneReadAhead(op.asked_for_by(write)))
+                (ahead.map_or(Served::Done, |op| Served::DoneReadAhead(op.asked_for_by(write))), Some(waiters))
             }
         };
         drop(map);
         if wants_daemon {
             self.ring_daemon();
+        }
+        if let Some(waiters) = waiters {
+            self.wake_last(waiters);
         }
         served
     }
@@ -434,8 +439,24 @@ impl Machine {
 
     /// Tells threads that wait for pages of the range to look again.
     pub fn wake(&self, map: &Space, addr: usize, len: usize) {
+        self.wake_waiters(self.waiters(map, addr, len));
+    }
+
+    /// Threads that wait for pages of the range.
+    pub fn waiters(&self, map: &Space, addr: usize, len: usize) -> Waiters {
+        Waiters { program: map.program.raw(), addr, len }
+    }
+
+    /// Tells them to look again. It is the last thing to be done for them: a handler that gives way to the thread that it wakes may not
+    /// go on before that sleeps again. => the caller holds no lock of the pager's
+    pub fn wake_last(&self, waiters: Waiters) {
+        self.duty.served();
+        self.wake_waiters(waiters);
+    }
+
+    fn wake_waiters(&self, waiters: Waiters) {
         match self.delivery {
-            Delivery::Threads => map.program.wake(addr, len),
+            Delivery::Threads => uffd::wake(waiters.program, waiters.addr, waiters.len),
             Delivery::InThread => self.arrived(),
         }
     }

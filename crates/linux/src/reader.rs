@@ -131,7 +131,7 @@ pub unsafe fn arrived(
     }
     drop(core);
     let lost = (0..op.count).filter(lost).count() as u32;
-    let mut wake = false;
+    let mut wake = op.touched().is_some();
     let mut i = 0;
     while i < op.count {
         let addr = addr_of(i);
@@ -177,7 +177,9 @@ pub unsafe fn arrived(
         }
     }
     if wake || machine.delivery == crate::machine::Delivery::InThread {
-        machine.wake(&map, addr_of(0), (op.count as usize) << PAGE_SHIFT);
+        let waiters = machine.waiters(&map, addr_of(0), (op.count as usize) << PAGE_SHIFT);
+        drop(map);
+        machine.wake_last(waiters);
     }
     After { next, lost }
 }
@@ -379,7 +381,10 @@ impl Reader {
                     issued = true;
                 }
                 Followed::Restore(frame) => {
-                    machine.restore(&map, core, map.addr(page), page, frame);
+                    let addr = map.addr(page);
+                    if machine.restore(&map, core, addr, page, frame) {
+                        machine.wake(&map, addr, PAGE_SIZE);
+                    }
                     restored += 1;
                 }
             }

@@ -335,7 +335,7 @@ impl Machine {
     /// A fault message read by somebody who does not serve faults: its thread looks again, and a handler gets the next message.
     fn wake_any(&self, addr: usize) {
         let map = self.map.read();
-        map.program.wake(addr & !(PAGE_SIZE - 1), PAGE_SIZE);
+        self.wake(&map, addr & !(PAGE_SIZE - 1), PAGE_SIZE);
     }
 
     /// Registers a range and takes over the pages that are there.

@@ -308,6 +308,60 @@ pub fn set_affinity(set: &[u64; 16]) {
     let _ = unsafe { sys!(libc::SYS_sched_setaffinity, 0, 128, set.as_ptr()) };
 }
 
+/// Has a thread of this process (0: the calling one) give way to every ordinary one (SCHED_IDLE), or no longer. Back from there takes what
+/// [`may_be_ordinary_again`] asks for. A refusal is ignored.
+pub fn give_way(tid: u32, on: bool) {
+    let priority = 0i32;
+    let policy = if on { libc::SCHED_IDLE } else { libc::SCHED_OTHER };
+    // SAFETY: the kernel reads the parameter, which lives over the call.
+    let _ = unsafe { sys!(libc::SYS_sched_setscheduler, tid, policy, &priority as *const _) };
+}
+
+/// Whether the calling thread is an ordinary one, and would be allowed to be that again when it has given way: CAP_SYS_NICE, or a limit of
+/// niceness that allows it. (It must be allowed what the kernel asks for a lower nice value, so that is tried, and taken back.)
+pub fn may_be_ordinary_again() -> bool {
+    // SAFETY: these calls touch no memory.
+    unsafe {
+        if sys!(libc::SYS_sched_getscheduler, 0) != Ok(libc::SCHED_OTHER as usize) {
+            return false; // a choice of the user's, which is not to be lost
+        }
+        let Ok(twenty_minus_nice) = sys!(libc::SYS_getpriority, libc::PRIO_PROCESS, 0) else { return false };
+        let nice = 20 - twenty_minus_nice as i32;
+        let may = nice > -20 && sys!(libc::SYS_setpriority, libc::PRIO_PROCESS, 0, nice - 1).is_ok();
+        may && sys!(libc::SYS_setpriority, libc::PRIO_PROCESS, 0, nice).is_ok()
+    }
+}
+
+/// Has the calling thread's I/O keep its ordinary priority, whatever its scheduling policy. A refusal costs speed only.
+pub fn keep_io_priority() {
+    const WHO_PROCESS: i32 = 1;
+    const BEST_EFFORT_4: i32 = 2 << 13 | 4;
+    // SAFETY: touches no memory.
+    let _ = unsafe { sys!(libc::SYS_ioprio_set, WHO_PROCESS, 0, BEST_EFFORT_4) };
+}
+
+/// The CPU that a thread of this process runs on or ran on last. Some 30 us.
+pub fn cpu_of(tid: u32) -> Option<usize> {
+    const FIELD: usize = 39; // proc_pid_stat(5): processor
+    let mut path = *b"/proc/self/task/0000000000/stat\0";
+    let digits = &mut path[16..26];
+    let mut left = tid;
+    for digit in digits.iter_mut().rev() {
+        *digit = b'0' + (left % 10) as u8;
+        left /= 10;
+    }
+    // the kernel takes no number with leading zeroes
+    let zeroes = digits.iter().take_while(|digit| **digit == b'0').count();
+    path.copy_within(16 + zeroes.., 16);
+    let stat = open(&path[..path.len() - zeroes], libc::O_RDONLY | libc::O_CLOEXEC, 0).ok()?;
+    let mut text = [0; 1024];
+    let len = read(stat.raw(), &mut text).ok()?;
+    // the second field, the name, may hold anything, but ends with the last parenthesis
+    let name_ends = text[..len].iter().rposition(|byte| *byte == b')')?;
+    let cpu = text[name_ends..len].split(|byte| *byte == b' ').nth(FIELD - 2)?;
+    core::str::from_utf8(cpu).ok()?.parse().ok()
+}
+
 /// A bit set of one CPU. => `cpu` is below 1024
 pub fn only_cpu(cpu: usize) -> [u64; 16] {
     let mut set = [0u64; 16];

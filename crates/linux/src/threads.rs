@@ -5,7 +5,7 @@
 //! program that closes every descriptor it does not know cannot close the pager's, and sees the numbers it would see without.
 
 use crate::daemon::Daemon;
-use crate::duty::{Duty, SPIN_NS, Spinner};
+use crate::duty::{Companion, Duty, SPIN_NS, Spinner};
 use crate::io::Engine;
 use crate::machine::{Machine, Served};
 use crate::reader::{Reader, TOKEN_OTHER};
@@ -52,6 +52,7 @@ pub fn handler(
     let mut polls = false;
     let cpus = sys::count_cpus(&anywhere);
     let mut spinner = Spinner::default();
+    let mut companion = Companion::new();
     let mut follows = false;
     while !machine.quit.load(Acquire) {
         if machine.is_frozen() && reader.in_flight() == 0 {
@@ -68,6 +69,10 @@ pub fn handler(
                 reader.io.unwatch(TOKEN_MESSAGES);
             }
         }
+        let alone = polls && !Duty::binds(poller) && cpus > 1;
+        if companion.decide(&machine.duty, alone, &anywhere) {
+            machine.status.counters.companies.add(1);
+        }
         if let Some(cpu) = cpu
             && bound != Duty::binds(poller)
         {
@@ -75,12 +80,23 @@ pub fn handler(
             sys::set_affinity(&if bound { sys::only_cpu(cpu) } else { anywhere });
         }
         if !polls && reader.in_flight() == 0 && waiting == 0 && !follows {
-            machine.duty.wait(poller);
+            if machine.duty.wait(poller, || sys::is_readable(messages)) {
+                machine.status.counters.companies_starved.add(1);
+            }
             continue;
         }
-        let idle = !(follows || readable && reader.in_flight() == 0);
-        let spins = idle && polls && !Duty::binds(poller) && cpus > 1 && spinner.due();
-        let found = spins && spinner.note(reader.io.spin(SPIN_NS));
+        let mut idle = !(follows || readable && reader.in_flight() == 0);
+        if idle && companion.keeps() && reader.in_flight() == 0 && waiting == 0 {
+            readable = sys::is_readable(messages);
+            idle = !readable;
+            companion.note_done(&machine.duty, readable);
+        }
+        let spins = idle && alone && if companion.keeps() { reader.in_flight() > 0 } else { spinner.due() };
+        let found = spins
+            && match reader.io.spin(SPIN_NS) {
+                spun if companion.keeps() => companion.note_spun(spun),
+                spun => spinner.note(spun),
+            };
         if idle && !found {
             reader.io.wait(Some(if waiting > 0 { patience } else { 1_000_000_000 }));
         }
@@ -107,8 +123,12 @@ pub fn handler(
             readable = sys::is_readable(messages)
                 && machine.read_messages(|addr, tid| {
                     machine.duty.note(tid, cpu);
-                    if serve(machine, &mut reader, (addr, tid), &mut deferred, &mut waiting) == Served::Held {
-                        machine.status.counters.held_faults.add(1);
+                    companion.note(tid);
+                    match serve(machine, &mut reader, (addr, tid), &mut deferred, &mut waiting) {
+                        Served::Held => machine.status.counters.held_faults.add(1),
+                        Served::Read(op) if op.count == 1 => {}
+                        Served::Read(_) | Served::DoneReadAhead(_) => companion.note_unfit(),
+                        _ => {}
                     }
                 });
         }

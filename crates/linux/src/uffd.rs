@@ -22,6 +22,7 @@ const API: u64 = 0xAA;
 const USER_MODE_ONLY: i32 = 1;
 const PAGEFAULT_FLAG_WRITE: usize = 1;
 const REGISTER_MODE_MISSING: u64 = 1;
+const COPY_DONT_WAKE: u64 = 1;
 const MOVE_ALLOW_SRC_HOLES: u64 = 2;
 
 const fn ioc(dir: u64, nr: u64, size: usize) -> u64 {
@@ -168,19 +169,12 @@ impl Uffd {
         unsafe { sys!(libc::SYS_ioctl, self.raw(), ioc(R, 0x01, size_of::<Range>()), &mut r as *mut _) }.map(drop)
     }
 
-    /// Lets threads that wait for pages of the range look again.
-    pub fn wake(&self, at: usize, len: usize) {
-        let mut r = Range { start: at as u64, len: len as u64 };
-        // SAFETY: the structure lives over the call; waking changes no content.
-        let _ = unsafe { sys!(libc::SYS_ioctl, self.raw(), ioc(R, 0x02, size_of::<Range>()), &mut r as *mut _) };
-    }
-
-    /// Fills missing pages with a copy of `src` and wakes who waits. Stops at the first page that it cannot fill.
+    /// Fills missing pages with a copy of `src`. Wakes nobody. Stops at the first page that it cannot fill.
     ///
     /// # Safety
     /// `src..src + len` is readable, and is what the program must find at `dst`.
     pub unsafe fn copy(&self, dst: usize, src: *const u8, len: usize) -> Moved {
-        let mut c = CopyArg { dst: dst as u64, src: src as u64, len: len as u64, mode: 0, done: 0 };
+        let mut c = CopyArg { dst: dst as u64, src: src as u64, len: len as u64, mode: COPY_DONT_WAKE, done: 0 };
         // SAFETY: the structure lives over the call; content is the caller's promise.
         let r = unsafe { sys!(libc::SYS_ioctl, self.raw(), ioc(RW, 0x03, size_of::<CopyArg>()), &mut c as *mut _) };
         transferred(r, c.done, len)
@@ -215,6 +209,13 @@ impl Uffd {
         let n = unsafe { sys!(libc::SYS_read, self.raw(), out.as_mut_ptr(), size_of_val(out)) };
         n.unwrap_or(0) / size_of::<Message>()
     }
+}
+
+/// Lets threads that wait for pages of the range look again. `fd` is [`Uffd::raw`].
+pub fn wake(fd: i32, at: usize, len: usize) {
+    let mut r = Range { start: at as u64, len: len as u64 };
+    // SAFETY: the structure lives over the call; waking changes no content.
+    let _ = unsafe { sys!(libc::SYS_ioctl, fd, ioc(R, 0x02, size_of::<Range>()), &mut r as *mut _) };
 }
 
 fn transferred(r: Result<usize, Errno>, done: i64, len: usize) -> Moved {
