@@ -235,8 +235,8 @@ pub struct Companion {
 }
 
 impl Companion {
-    /// For the calling thread.
-    pub fn new() -> Self {
+    /// The calling thread.
+    pub fn here() -> Self {
         let may = sys::may_be_ordinary_again();
         if may {
             sys::keep_io_priority(); // which would go down with its policy
@@ -443,7 +443,7 @@ mod tests {
         let anywhere = sys::allowed_cpus();
         let cpus: Vec<usize> = (0..1024).filter(|cpu| anywhere[cpu / 64] >> (cpu % 64) & 1 == 1).collect();
         for cpu in [cpus[0], cpus[cpus.len() - 1]] {
-            let (duty, mut companion) = (Duty::default(), Companion::new());
+            let (duty, mut companion) = (Duty::default(), Companion::here());
             let messages = |companion: &mut Companion, of: u32, unfit: u32| {
                 (0..MESSAGES).for_each(|i| {
                     duty.note(of, Some(0));

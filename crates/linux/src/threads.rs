@@ -52,7 +52,7 @@ pub fn handler(
     let mut polls = false;
     let cpus = sys::count_cpus(&anywhere);
     let mut spinner = Spinner::default();
-    let mut companion = Companion::new();
+    let mut companion = Companion::here();
     let mut follows = false;
     while !machine.quit.load(Acquire) {
         if machine.is_frozen() && reader.in_flight() == 0 {
