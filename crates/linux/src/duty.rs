@@ -15,8 +15,7 @@
 //! with such a thread only counts as idle, so the kernel wakes the program there, in the handler's place, and the handler goes on there when
 //! the program sleeps at its next fault: two switches between threads in place of two wakes across CPUs. It may look for a completion as
 //! long as it likes, since any other thread is preferred. But for that very reason it may not get the CPU when others want it, and
-//! whoever waits for it then waits long. So another handler watches, some hundred times a second: who has something to do and did not get on
-//! since the last look is made an ordinary thread again, and keeps company no more for a while. That takes CAP_SYS_NICE
+//! whoever waits for it then waits long. So another handler watches, each millisecond: who has something to do and did not get on is made an ordinary thread again, and keeps company no more for a while. That takes CAP_SYS_NICE
 //! ([`sys::may_be_ordinary_again`]); without it nobody keeps company. It is for faults that come one by one: what is read ahead is to be copied
 //! beside the program, not in its place.
 //!
@@ -28,6 +27,10 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
 
 /// All handlers poll.
 const EVERYONE: u32 = u32::MAX;
+/// In the word that says who polls: the CPU's bits, and above them the count of companies, so that whoever is about to wait for a change
+/// of duty does not miss that there is somebody to be watched.
+const CPU_BITS: u32 = 16;
+const COMPANIES: u32 = (1 << (31 - CPU_BITS)) - 1;
 /// So many faults in a row by one thread: it is alone. Guessed: a change of duty costs about as much as one wake too many.
 const ALONE: u32 = 64;
 /// Threads that take turns after fewer faults than this fault at the same time.
@@ -36,7 +39,7 @@ const TURNS: u32 = 32;
 /// See the module.
 #[derive(Debug)]
 pub struct Duty {
-    /// The CPU whose handler polls alone, bound to none, or [`EVERYONE`]. A futex.
+    /// The CPU whose handler polls alone, bound to none, and [`COMPANIES`]; or [`EVERYONE`]. A futex.
     poller: AtomicU32,
     /// The thread that faulted last, and how many times in a row.
     last: AtomicU32,
@@ -89,7 +92,7 @@ impl Duty {
 
     /// Whether the handler of `cpu` is one of them. A handler that has no CPU always is.
     pub fn polls(poller: u32, cpu: Option<usize>) -> bool {
-        poller == EVERYONE || cpu.is_none_or(|cpu| cpu as u32 == poller)
+        poller == EVERYONE || cpu.is_none_or(|cpu| cpu as u32 == poller & ((1 << CPU_BITS) - 1))
     }
 
     /// Waits until it is no longer as `seen`, at most a second. Who keeps company is watched meanwhile; `readable`: whether a message waits.
@@ -138,8 +141,16 @@ impl Duty {
         company.since.store(sys::now_ns(), Relaxed);
         company.done.store(false, Relaxed);
         company.handler.store(handler, Release);
-        futex_wake(&self.poller, i32::MAX as u32); // one of them is to watch
-        true
+        let poller = self.poller();
+        let (cpu, companies) = (poller & ((1 << CPU_BITS) - 1), (poller >> CPU_BITS) + 1 & COMPANIES);
+        let next = cpu | companies << CPU_BITS;
+        // one of the others is to watch; if they are called to poll just now, there is no company
+        let watched = poller != EVERYONE && self.poller.compare_exchange(poller, next, AcqRel, Relaxed).is_ok();
+        match watched {
+            true => futex_wake(&self.poller, i32::MAX as u32),
+            false => company.handler.store(0, Release),
+        }
+        watched
     }
 
     /// Nobody keeps company any more. `starved`: the handler did not get the CPU, so for a while nobody does.
@@ -396,7 +407,6 @@ mod tests {
         }
         let duty = Duty::default();
         (0..=ALONE).for_each(|_| duty.note(7, Some(0)));
-        let seen = duty.poller();
         let (tid, ended) = (AtomicU32::new(0), AtomicU32::new(0));
         std::thread::scope(|scope| {
             scope.spawn(|| {
@@ -412,7 +422,11 @@ mod tests {
             let tid = tid.load(Acquire);
             // all is done, and a message waits that it does not read
             let starve = |duty: &Duty, done: bool, readable: bool| {
+                let before = duty.poller();
                 assert!(duty.meet(tid));
+                let seen = duty.poller();
+                assert!(seen != before && Duty::polls(seen, Some(0)) && !Duty::polls(seen, Some(1)));
+                assert!(!duty.wait(before, || true), "whoever was about to wait looks again");
                 sys::give_way(tid, true);
                 assert_eq!(policy(tid), libc::SCHED_IDLE);
                 if done {
