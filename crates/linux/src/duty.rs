@@ -142,7 +142,7 @@ impl Duty {
         company.done.store(false, Relaxed);
         company.handler.store(handler, Release);
         let poller = self.poller();
-        let (cpu, companies) = (poller & ((1 << CPU_BITS) - 1), (poller >> CPU_BITS) + 1 & COMPANIES);
+        let (cpu, companies) = (poller & ((1 << CPU_BITS) - 1), ((poller >> CPU_BITS) + 1) & COMPANIES);
         let next = cpu | companies << CPU_BITS;
         // one of the others is to watch; if they are called to poll just now, there is no company
         let watched = poller != EVERYONE && self.poller.compare_exchange(poller, next, AcqRel, Relaxed).is_ok();
