@@ -30,6 +30,7 @@ const EVERYONE: u32 = u32::MAX;
 /// In the word that says who polls: the CPU's bits, and above them the count of companies, so that whoever is about to wait for a change
 /// of duty does not miss that there is somebody to be watched.
 const CPU_BITS: u32 = 16;
+const CPU: u32 = (1 << CPU_BITS) - 1;
 const COMPANIES: u32 = (1 << (31 - CPU_BITS)) - 1;
 /// So many faults in a row by one thread: it is alone. Guessed: a change of duty costs about as much as one wake too many.
 const ALONE: u32 = 64;
@@ -92,7 +93,7 @@ impl Duty {
 
     /// Whether the handler of `cpu` is one of them. A handler that has no CPU always is.
     pub fn polls(poller: u32, cpu: Option<usize>) -> bool {
-        poller == EVERYONE || cpu.is_none_or(|cpu| cpu as u32 == poller & ((1 << CPU_BITS) - 1))
+        poller == EVERYONE || cpu.is_none_or(|cpu| cpu as u32 == poller & CPU)
     }
 
     /// Waits until it is no longer as `seen`, at most a second. Who keeps company is watched meanwhile; `readable`: whether a message waits.
@@ -135,14 +136,15 @@ impl Duty {
     /// Whether the calling handler, `handler` by its thread id, may keep company from now on.
     fn meet(&self, handler: u32) -> bool {
         let company = &self.company;
-        if sys::now_ns() < company.again.load(Relaxed) {
+        let now = sys::now_ns();
+        if now < company.again.load(Relaxed) {
             return false;
         }
-        company.since.store(sys::now_ns(), Relaxed);
+        company.since.store(now, Relaxed);
         company.done.store(false, Relaxed);
         company.handler.store(handler, Release);
         let poller = self.poller();
-        let (cpu, companies) = (poller & ((1 << CPU_BITS) - 1), ((poller >> CPU_BITS) + 1) & COMPANIES);
+        let (cpu, companies) = (poller & CPU, ((poller >> CPU_BITS) + 1) & COMPANIES);
         let next = cpu | companies << CPU_BITS;
         // one of the others is to watch; if they are called to poll just now, there is no company
         let watched = poller != EVERYONE && self.poller.compare_exchange(poller, next, AcqRel, Relaxed).is_ok();
