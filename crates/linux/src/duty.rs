@@ -398,6 +398,28 @@ mod tests {
         unsafe { libc::sched_getscheduler(tid as i32) }
     }
 
+    /// Runs `with` with the id of a thread that does `first` and then sleeps.
+    fn beside_a_sleeper(first: impl FnOnce() + Send, with: impl FnOnce(u32)) {
+        let (tid, ended) = (AtomicU32::new(0), AtomicU32::new(0));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                first();
+                tid.store(sys::gettid(), Release);
+                while ended.load(Acquire) == 0 {
+                    futex_wait(&ended, 0, 1_000_000_000);
+                }
+            });
+            while tid.load(Acquire) == 0 {
+                std::thread::yield_now();
+            }
+            // it ends even if an assertion does not hold, which the scope would wait for
+            let held = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| with(tid.load(Acquire))));
+            ended.store(1, Release);
+            futex_wake(&ended, 1);
+            held.unwrap_or_else(|what| std::panic::resume_unwind(what));
+        });
+    }
+
     /// A thread that gives way to others may get no CPU for a second, and whoever waits for it waits as long: it is found and made an
     /// ordinary one. (Here it does not get on because it sleeps: a CPU that is taken away for so long cannot be had in a test.)
     #[test]
@@ -409,48 +431,37 @@ mod tests {
         }
         let duty = Duty::default();
         (0..=ALONE).for_each(|_| duty.note(7, Some(0)));
-        let (tid, ended) = (AtomicU32::new(0), AtomicU32::new(0));
-        std::thread::scope(|scope| {
-            scope.spawn(|| {
-                sys::give_way(0, true);
-                tid.store(sys::gettid(), Release);
-                while ended.load(Acquire) == 0 {
-                    futex_wait(&ended, 0, 1_000_000_000);
-                }
-            });
-            while tid.load(Acquire) == 0 {
-                std::thread::yield_now();
-            }
-            let tid = tid.load(Acquire);
-            // all is done, and a message waits that it does not read
-            let starve = |duty: &Duty, done: bool, readable: bool| {
-                let before = duty.poller();
-                assert!(duty.meet(tid));
-                let seen = duty.poller();
-                assert!(seen != before && Duty::polls(seen, Some(0)) && !Duty::polls(seen, Some(1)));
-                assert!(!duty.wait(before, || true), "whoever was about to wait looks again");
-                sys::give_way(tid, true);
-                assert_eq!(policy(tid), libc::SCHED_IDLE);
-                if done {
-                    duty.served();
-                }
-                assert_eq!(duty.wait(seen, || readable), readable || !done);
-                assert_eq!((policy(tid), duty.company.handler.load(Acquire)), (libc::SCHED_OTHER, 0));
-            };
-            starve(&duty, true, true);
-            assert!(!duty.meet(tid), "not at once again");
-            // nothing waits, but it is in the middle of something, and perhaps holds a lock
-            duty.company.again.store(0, Relaxed);
-            starve(&duty, false, false);
-            let pause = duty.company.pause.load(Relaxed);
-            assert!(PAUSE_NS.contains(&pause));
-            // nothing to do at all: over, but nobody is to blame
-            duty.company.again.store(0, Relaxed);
-            starve(&duty, true, false);
-            assert_eq!((duty.company.again.load(Relaxed), duty.company.pause.load(Relaxed)), (0, pause));
-            ended.store(1, Release);
-            futex_wake(&ended, 1);
-        });
+        beside_a_sleeper(
+            || sys::give_way(0, true),
+            |tid| {
+                // all is done, and a message waits that it does not read
+                let starve = |duty: &Duty, done: bool, readable: bool| {
+                    let before = duty.poller();
+                    assert!(duty.meet(tid));
+                    let seen = duty.poller();
+                    assert!(seen != before && Duty::polls(seen, Some(0)) && !Duty::polls(seen, Some(1)));
+                    assert!(!duty.wait(before, || true), "whoever was about to wait looks again");
+                    sys::give_way(tid, true);
+                    assert_eq!(policy(tid), libc::SCHED_IDLE);
+                    if done {
+                        duty.served();
+                    }
+                    assert_eq!(duty.wait(seen, || readable), readable || !done);
+                    assert_eq!((policy(tid), duty.company.handler.load(Acquire)), (libc::SCHED_OTHER, 0));
+                };
+                starve(&duty, true, true);
+                assert!(!duty.meet(tid), "not at once again");
+                // nothing waits, but it is in the middle of something, and perhaps holds a lock
+                duty.company.again.store(0, Relaxed);
+                starve(&duty, false, false);
+                let pause = duty.company.pause.load(Relaxed);
+                assert!(PAUSE_NS.contains(&pause));
+                // nothing to do at all: over, but nobody is to blame
+                duty.company.again.store(0, Relaxed);
+                starve(&duty, true, false);
+                assert_eq!((duty.company.again.load(Relaxed), duty.company.pause.load(Relaxed)), (0, pause));
+            },
+        );
     }
 
     /// It goes to the thread whose faults it serves, and what is read ahead for that thread parts them.
@@ -469,33 +480,22 @@ mod tests {
                 companion.decide(&duty, !Duty::binds(duty.poller()), &anywhere);
                 companion.keeps()
             };
-            let (tid, ended) = (AtomicU32::new(0), AtomicU32::new(0));
-            std::thread::scope(|scope| {
-                scope.spawn(|| {
-                    sys::set_affinity(&sys::only_cpu(cpu));
-                    tid.store(sys::gettid(), Release);
-                    while ended.load(Acquire) == 0 {
-                        futex_wait(&ended, 0, 1_000_000_000);
+            beside_a_sleeper(
+                || sys::set_affinity(&sys::only_cpu(cpu)),
+                |tid| {
+                    assert_eq!(sys::cpu_of(tid), Some(cpu));
+                    assert!(!messages(&mut companion, tid, 0), "not alone yet");
+                    messages(&mut companion, tid, 0);
+                    if companion.may {
+                        assert!(messages(&mut companion, tid, MESSAGES / FIT));
+                        assert_eq!(sys::allowed_cpus(), sys::only_cpu(cpu));
+                        assert_eq!(policy(0), libc::SCHED_IDLE);
                     }
-                });
-                while tid.load(Acquire) == 0 {
-                    std::thread::yield_now();
-                }
-                let tid = tid.load(Acquire);
-                assert_eq!(sys::cpu_of(tid), Some(cpu));
-                assert!(!messages(&mut companion, tid, 0), "not alone yet");
-                messages(&mut companion, tid, 0);
-                if companion.may {
-                    assert!(messages(&mut companion, tid, MESSAGES / FIT));
-                    assert_eq!(sys::allowed_cpus(), sys::only_cpu(cpu));
-                    assert_eq!(policy(0), libc::SCHED_IDLE);
-                }
-                assert!(!messages(&mut companion, tid, MESSAGES / FIT + 1));
-                assert_eq!(sys::allowed_cpus(), anywhere);
-                assert_eq!(policy(0), libc::SCHED_OTHER);
-                ended.store(1, Release);
-                futex_wake(&ended, 1);
-            });
+                    assert!(!messages(&mut companion, tid, MESSAGES / FIT + 1));
+                    assert_eq!(sys::allowed_cpus(), anywhere);
+                    assert_eq!(policy(0), libc::SCHED_OTHER);
+                },
+            );
         }
     }
 
