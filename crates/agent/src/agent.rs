@@ -745,8 +745,7 @@ impl Agent {
     }
 
     fn child_born(&self, clerks: &mut Clerks, pipe: i32, tid: u32, pages: u32) {
-        let mut path = [0u8; 64];
-        task_fd(&mut path, tid, pipe);
+        let path = sys::task_path(tid, format_args!("fd/{pipe}"));
         let pipe = sys::open(&path, libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NONBLOCK, 0);
         if let (Ok(pipe), Some(free)) = (pipe, clerks.children.iter_mut().find(|c| c.is_none())) {
             *free = Some(Child { pipe, pages });
@@ -776,11 +775,7 @@ impl Agent {
         // No device comes or goes from here on. Parent and child both give it back when this function ends.
         let _swapping = machine.swapping.lock();
         let tid = self.daemon_tid.load(Relaxed);
-        let borrow = |fd: i32, flags: i32| {
-            let mut path = [0u8; 64];
-            task_fd(&mut path, tid, fd);
-            sys::open(&path, flags | libc::O_CLOEXEC, 0)
-        };
+        let borrow = |fd: i32, flags: i32| sys::open(&sys::task_path(tid, format_args!("fd/{fd}")), flags | libc::O_CLOEXEC, 0);
         let mut files: Files = [const { [const { None }; FILES_MAX] }; DEVICES_MAX];
         let mut ancestors: [Option<Fd>; GENERATIONS_MAX] = [const { None }; GENERATIONS_MAX];
         let mut failed = None;
@@ -1044,32 +1039,4 @@ fn copy<const N: usize>(text: &overspill_vm::status::Text<N>) -> [u8; 64] {
     let mut out = [0; 64];
     text.copy_to(&mut out);
     out
-}
-
-/// Writes `/proc/self/task/TID/fd/FD` and a zero byte.
-fn task_fd(path: &mut [u8; 64], tid: u32, fd: i32) {
-    let mut n = 0;
-    let mut put = |bytes: &[u8]| {
-        path[n..n + bytes.len()].copy_from_slice(bytes);
-        n += bytes.len();
-    };
-    put(b"/proc/self/task/");
-    put_number(&mut put, tid);
-    put(b"/fd/");
-    put_number(&mut put, fd as u32);
-    put(b"\0");
-}
-
-fn put_number(put: &mut impl FnMut(&[u8]), mut n: u32) {
-    let mut digits = [0u8; 10];
-    let mut at = digits.len();
-    loop {
-        at -= 1;
-        digits[at] = b'0' + (n % 10) as u8;
-        n /= 10;
-        if n == 0 {
-            break;
-        }
-    }
-    put(&digits[at..]);
 }

@@ -340,26 +340,26 @@ pub fn keep_io_priority() {
     let _ = unsafe { sys!(libc::SYS_ioprio_set, WHO_PROCESS, 0, BEST_EFFORT_4) };
 }
 
-/// The CPU that a thread of this process runs on or ran on last. Some 30 us.
+/// `/proc/self/task/TID/` and `what`, with zeroes behind it, for [`open`]. Does not allocate.
+///
+/// # Panics
+/// If that is longer than 63 bytes.
+pub fn task_path(tid: u32, what: core::fmt::Arguments<'_>) -> [u8; 64] {
+    let mut path = [0; 64];
+    std::io::Write::write_fmt(&mut &mut path[..63], format_args!("/proc/self/task/{tid}/{what}")).expect("a short path");
+    path
+}
+
+/// The CPU that a thread of this process runs on or ran on last, if [`only_cpu`] has a bit for it. Some 30 us.
 pub fn cpu_of(tid: u32) -> Option<usize> {
     const FIELD: usize = 39; // proc_pid_stat(5): processor
-    let mut path = *b"/proc/self/task/0000000000/stat\0";
-    let digits = &mut path[16..26];
-    let mut left = tid;
-    for digit in digits.iter_mut().rev() {
-        *digit = b'0' + (left % 10) as u8;
-        left /= 10;
-    }
-    // the kernel takes no number with leading zeroes
-    let zeroes = digits.iter().take_while(|digit| **digit == b'0').count();
-    path.copy_within(16 + zeroes.., 16);
-    let stat = open(&path[..path.len() - zeroes], libc::O_RDONLY | libc::O_CLOEXEC, 0).ok()?;
+    let stat = open(&task_path(tid, format_args!("stat")), libc::O_RDONLY | libc::O_CLOEXEC, 0).ok()?;
     let mut text = [0; 1024];
     let len = read(stat.raw(), &mut text).ok()?;
     // the second field, the name, may hold anything, but ends with the last parenthesis
     let name_ends = text[..len].iter().rposition(|byte| *byte == b')')?;
     let cpu = text[name_ends..len].split(|byte| *byte == b' ').nth(FIELD - 2)?;
-    core::str::from_utf8(cpu).ok()?.parse().ok()
+    core::str::from_utf8(cpu).ok()?.parse().ok().filter(|cpu| *cpu < 1024)
 }
 
 /// A bit set of one CPU. => `cpu` is below 1024
