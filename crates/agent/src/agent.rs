@@ -291,7 +291,7 @@ fn serve(memory: &str) {
         Ok(devices) => devices,
         Err(e) => fail(&format!("OVERSPILL_SWAP {e}")),
     };
-    device_spec::settle_priorities(&mut swap);
+    device_spec::settle_priorities(&mut swap, core::iter::empty());
     let file = swap.iter().find(|d| matches!(d.place, Place::File(_)));
     let only_memory = swap.iter().all(|d| matches!(d.place, Place::Compressed(_)));
     let default = || (!only_memory).then(|| DeviceSpec::file(std::env::temp_dir()));

@@ -90,13 +90,13 @@ Swap devices:
   compressed:size=SIZE[,algo=ALGO][,prio=N]   memory that holds compressed pages: lz4 (the
                                            default), zstd, or zstd:LEVEL from 1 to 19. It is part of
                                            --memory, of which it takes three quarters at the most.
-                                           Give it the highest priority: what does not compress,
-                                           and what is coldest, goes on to the other devices.
+                                           Without a priority it comes before all others: what does
+                                           not compress, and what is coldest, goes on to those.
   With path=PATH, up to seven times, a device is made of several files or several block devices:
   file:/ssd0,path=/ssd1,size=8G. They are filled by turns, hold SIZE together, and are called by
   the first.
   Pages go to the device of the highest priority (-32768 to 32767) that has room, in turn to those
-  of equal priority. Devices without one come after, in the order given. A backslash takes the
+  of equal priority. Other devices without one come after, in the order given. A backslash takes the
   character behind it as it is, a comma say. A block device that is in use is refused, and one that
   carries a file system too unless `force` stands there. It serves one process: children of the
   program use the other devices, or a file in $TMPDIR or /tmp. A child that is forked starts with
@@ -296,7 +296,7 @@ pub struct PolicyArgs {
 
 const SWAPON_HELP: &str = "\
 Devices are written as for --swap of `overspill run`. Those without a priority come after all that
-are there. The files are made by this command, with your rights, and handed to the program. All of
+are there, but compressed memory before them. The files are made by this command, with your rights, and handed to the program. All of
 the devices are added, or none: if the program refuses one, those before it are swapped off again.
 
 Exit status: 0 if all were added; 1 if the program cannot be asked or refuses one, because it has

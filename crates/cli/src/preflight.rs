@@ -147,7 +147,7 @@ pub fn swap(asked: &[(String, Result<DeviceSpec, SpecError>)]) -> Result<Swap, F
     if let Some(double) = device_spec::twice(&swap.devices) {
         return Err(Failure::new(format!("the swap device {} is named twice; name each once", double.display())));
     }
-    device_spec::settle_priorities(&mut swap.devices);
+    device_spec::settle_priorities(&mut swap.devices, core::iter::empty());
     Ok(swap)
 }
 

@@ -56,12 +56,8 @@ pub fn swapon(args: &SwaponArgs) -> Result<u8, Failure> {
             ),
         ));
     }
-    let mut priority = own().map(|d| d.priority).min().unwrap_or(0).min(0);
-    let mut opened = Vec::new();
-    for device in &asked.devices {
-        priority = priority.saturating_sub(device.priority.is_none() as i16);
-        opened.push(Opened::new(device, device.priority.unwrap_or(priority))?);
-    }
+    device_spec::settle_priorities(&mut asked.devices, own().map(|d| d.priority));
+    let opened = asked.devices.iter().map(Opened::new).collect::<Result<Vec<_>, _>>()?;
     asked.warnings.iter().for_each(|line| say(format_args!("warning: {line}")));
     for (i, device) in opened.iter().enumerate() {
         if let Err(failure) = device.add(&connection) {
@@ -75,11 +71,10 @@ pub fn swapon(args: &SwaponArgs) -> Result<u8, Failure> {
 struct Opened<'a> {
     device: &'a DeviceSpec,
     files: Option<SwapFiles>,
-    priority: i16,
 }
 
 impl<'a> Opened<'a> {
-    fn new(device: &'a DeviceSpec, priority: i16) -> Result<Self, Failure> {
+    fn new(device: &'a DeviceSpec) -> Result<Self, Failure> {
         let files = match device.place {
             Place::Compressed(_) => None,
             _ => Some(SwapFiles::open(device).map_err(|(e, place)| {
@@ -87,7 +82,7 @@ impl<'a> Opened<'a> {
                 Failure::new(format!("{}: {why}; name another place", place.display()))
             })?),
         };
-        Ok(Opened { device, files, priority })
+        Ok(Opened { device, files })
     }
 
     fn name(&self) -> &'a OsStr {
@@ -103,7 +98,7 @@ impl<'a> Opened<'a> {
         };
         let descriptors: Vec<_> = self.files.iter().flat_map(SwapFiles::iter).map(SwapFile::as_fd).collect();
         let (bytes, align, name) = (self.device.size.unwrap_or(0), self.device.align, self.name().as_bytes());
-        let request = Request::Swapon { kind, bytes, priority: self.priority, align, algorithm, name };
+        let request = Request::Swapon { kind, bytes, priority: self.device.priority.unwrap_or(0), align, algorithm, name };
         connection.send(&request, &descriptors).map_err(failed)?;
         match connection.receive() {
             Ok(Reply::Ok(_)) => Ok(()),

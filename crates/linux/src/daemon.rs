@@ -14,6 +14,7 @@
 //! Each step takes the locks anew and works on one batch, so a fault never waits longer for the daemon than for one batch's ioctl.
 
 use crate::content::Content;
+use crate::duty::Elsewhere;
 use crate::growth::{self, GiveBack};
 use crate::io::{Done, Engine, Io};
 use crate::lock::ReadGuard;
@@ -164,12 +165,14 @@ impl Daemon {
 
     /// Runs until the machine quits: sleeps while nothing is wanted.
     pub fn run(&mut self, machine: &Machine) {
+        let mut elsewhere = Elsewhere::here();
         while !machine.quit.load(Acquire) {
             if machine.is_frozen() {
                 self.settle(machine);
                 futex_wait(&machine.frozen, 1, 10_000_000);
                 continue;
             }
+            elsewhere.go(&machine.duty);
             let bell = machine.daemon_bell.load(SeqCst);
             let step = self.step(machine);
             self.watch_progress(machine);

@@ -11,7 +11,7 @@
 //! is called by the first. A backslash takes the character behind it as it is, so a name may have commas: `file:/mnt/a\,b`. Sizes are
 //! read by [`crate::size`].
 //! Priorities go from -32768 to 32767; pages go to the device of the highest that has room. Devices without one get -1, -2, ... in the
-//! order in which they are named ([`settle_priorities`]), as with swapon(8).
+//! order in which they are named, as with swapon(8); but compressed memory goes in front of all ([`settle_priorities`]).
 //!
 //! Invariant: [`parse`] of [`DeviceSpec::encode`] gives the same device (a test has random ones), and no text makes it panic.
 
@@ -428,14 +428,19 @@ pub fn parse_list(text: &OsStr) -> Result<Vec<DeviceSpec>, SpecError> {
     Ok(devices)
 }
 
-/// Gives those without a priority one: -1, -2, ... in their order.
-pub fn settle_priorities(devices: &mut [DeviceSpec]) {
-    let mut next = -1i16;
-    for device in devices {
-        if device.priority.is_none() {
-            device.priority = Some(next);
-            next = next.saturating_sub(1);
-        }
+/// Gives those without a priority one, beside devices of `present` priorities: compressed memory comes before all others, since behind them it would
+/// take memory for nothing; the rest come after what is present, in their order.
+pub fn settle_priorities(devices: &mut [DeviceSpec], present: impl Iterator<Item = i16> + Clone) {
+    let front = devices.iter().filter_map(|d| d.priority).chain(present.clone()).max().unwrap_or(-1).max(-1).saturating_add(1);
+    let mut last = present.min().unwrap_or(0).min(0);
+    for device in devices.iter_mut().filter(|d| d.priority.is_none()) {
+        device.priority = match device.place {
+            Place::Compressed(_) => Some(front),
+            Place::File(_) | Place::Block { .. } => {
+                last = last.saturating_sub(1);
+                Some(last)
+            }
+        };
     }
 }
 
@@ -568,8 +573,11 @@ mod tests {
     #[test]
     fn priorities_and_doubles() {
         let mut list = ["/a", "file:/b,prio=4", "/c"].map(|t| parse(t.as_ref()).unwrap());
-        settle_priorities(&mut list);
+        settle_priorities(&mut list, [].into_iter());
         assert_eq!(list.each_ref().map(|d| d.priority), [Some(-1), Some(4), Some(-2)]);
+        let mut more = ["/d", "compressed:size=1M", "/e"].map(|t| parse(t.as_ref()).unwrap());
+        settle_priorities(&mut more, list.iter().filter_map(|d| d.priority));
+        assert_eq!(more.map(|d| d.priority), [Some(-3), Some(5), Some(-4)], "compressed memory in front");
         assert_eq!(twice(&list), None);
         list[2] = parse("block:/a".as_ref()).unwrap();
         assert_eq!(twice(&list), Some("/a".as_ref()));

@@ -53,6 +53,8 @@ pub struct Duty {
 struct Company {
     /// The handler's thread id, or 0.
     handler: AtomicU32,
+    /// Where it is kept: the CPU and one, or 0.
+    cpu: AtomicU32,
     /// It has got on.
     beat: AtomicU32,
     /// It has nothing to do, or nothing that anybody waits for.
@@ -78,6 +80,7 @@ impl Duty {
         self.streak.store(0, Relaxed);
         self.poller.store(EVERYONE, Relaxed);
         self.company.handler.store(0, Relaxed);
+        self.company.cpu.store(0, Relaxed);
         self.company.watched.store(false, Relaxed);
     }
 
@@ -158,6 +161,8 @@ impl Duty {
     /// Nobody keeps company any more. `starved`: the handler did not get the CPU, so for a while nobody does.
     fn part(&self, starved: bool) {
         let company = &self.company;
+        // also if somebody else has parted them: who went there may have said so after that
+        company.cpu.store(0, Relaxed);
         let handler = company.handler.swap(0, AcqRel);
         if handler == 0 {
             return;
@@ -307,7 +312,7 @@ impl Companion {
         self.on = on;
         if on {
             sys::give_way(0, true);
-            self.join();
+            self.join(duty);
         } else {
             duty.part(false);
             sys::give_way(0, false);
@@ -329,15 +334,46 @@ impl Companion {
         self.apart += 1;
         if self.apart >= self.apart_max {
             self.apart_max = (2 * self.apart_max).min(*APART.end());
-            self.join();
+            self.join(duty);
         }
     }
 
     /// Goes to where the program is.
-    fn join(&mut self) {
+    fn join(&mut self, duty: &Duty) {
         self.apart = 0;
         if let Some(cpu) = sys::cpu_of(self.thread) {
             sys::set_affinity(&sys::only_cpu(cpu));
+            duty.company.cpu.store(cpu as u32 + 1, Relaxed);
+        }
+    }
+}
+
+/// A thread of the pager's that stays off the CPU where company is kept: to the scheduler that one is idle, so it would go there of all places,
+/// and whoever keeps company would wait for it.
+#[derive(Debug)]
+pub struct Elsewhere {
+    anywhere: [u64; 16],
+    off: u32,
+}
+
+impl Elsewhere {
+    /// The calling thread.
+    pub fn here() -> Self {
+        Elsewhere { anywhere: sys::allowed_cpus(), off: 0 }
+    }
+
+    /// Goes elsewhere if need be. To be called by the same thread, now and then.
+    pub fn go(&mut self, duty: &Duty) {
+        let off = duty.company.cpu.load(Relaxed);
+        if off != self.off {
+            self.off = off;
+            let mut cpus = self.anywhere;
+            if off != 0 {
+                let only = sys::only_cpu(off as usize - 1);
+                cpus.iter_mut().zip(only).for_each(|(cpus, only)| *cpus &= !only);
+            }
+            // if that was its only one, the kernel refuses, and it stays
+            sys::set_affinity(&cpus);
         }
     }
 }
@@ -497,6 +533,25 @@ mod tests {
                 },
             );
         }
+    }
+
+    /// The scheduler takes the CPU where company is kept for an idle one. The page daemon went there and worked for milliseconds, with the
+    /// handler and the program waiting, until the company was parted: 23 of 23 companies ended so in a run of a minute.
+    #[test]
+    fn the_page_daemon_stays_off_the_cpu_of_company() {
+        let anywhere = sys::allowed_cpus();
+        let cpu = (0..1024).find(|cpu| anywhere[cpu / 64] >> (cpu % 64) & 1 == 1).expect("this thread runs somewhere");
+        let (duty, mut daemon) = (Duty::default(), Elsewhere::here());
+        daemon.go(&duty);
+        assert_eq!(sys::allowed_cpus(), anywhere);
+        duty.company.cpu.store(cpu as u32 + 1, Relaxed);
+        daemon.go(&duty);
+        let mut others = anywhere;
+        others[cpu / 64] &= !(1 << (cpu % 64));
+        assert_eq!(sys::allowed_cpus(), if sys::count_cpus(&anywhere) > 1 { others } else { anywhere });
+        duty.part(false);
+        daemon.go(&duty);
+        assert_eq!(sys::allowed_cpus(), anywhere);
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! How I/O is issued: io_uring, or pread and pwritev where io_uring is refused. One [`Io`] belongs to one thread.
+//! How I/O is issued: io_uring, or pread and pwritev where io_uring is refused. One [`Io`] belongs to one thread, or to one thread at a time
+//! ([`Io::lent`]).
 //!
 //! Both engines look the same from above: issue, [`Io::wait`], then take completions with [`Io::completion`]. The plain engine does the
 //! transfer when it is issued. Neither allocates after construction.
@@ -98,13 +99,26 @@ impl Io {
     /// # Errors
     /// The errno of io_uring_setup.
     pub fn new(engine: Engine, depth: u32) -> Result<Io, Errno> {
+        // completions are reaped by this thread only, when it asks: the kernel need not interrupt it
+        Io::with(engine, depth, IoUring::builder().setup_single_issuer().setup_defer_taskrun())
+    }
+
+    /// As [`Io::new`], but for any thread: the one that issues waits for the end of what it has issued, before another does.
+    ///
+    /// # Errors
+    /// As [`Io::new`].
+    pub fn lent(engine: Engine, depth: u32) -> Result<Io, Errno> {
+        // completions are reaped as the thread that issued enters the kernel: it need not be interrupted for that
+        Io::with(engine, depth, IoUring::builder().setup_coop_taskrun())
+    }
+
+    /// `tight` if the kernel knows it, else a ring like any other.
+    fn with(engine: Engine, depth: u32, tight: &io_uring::Builder) -> Result<Io, Errno> {
         let kind = match engine {
             Engine::Psync => Kind::Psync,
             _ => {
-                // completions are reaped by this thread only, when it asks: the kernel need not interrupt it
-                let tight = IoUring::builder().setup_single_issuer().setup_defer_taskrun().build(depth * 2);
-                let ring = tight.or_else(|_| IoUring::new(depth * 2)).map_err(|e| e.raw_os_error().unwrap_or(libc::EIO))?;
-                Kind::Uring(Box::new(ring))
+                let ring = tight.build(depth * 2).or_else(|_| IoUring::new(depth * 2));
+                Kind::Uring(Box::new(ring.map_err(|e| e.raw_os_error().unwrap_or(libc::EIO))?))
             }
         };
         Ok(Io { kind, watches: [None; WATCHES], done: VecDeque::with_capacity(depth as usize * 2 + WATCHES) })
@@ -226,8 +240,9 @@ impl Io {
         }
     }
 
-    /// Issues, then looks for a completion for `ns` nanoseconds without sleeping. With plain I/O there is nothing to look at.
-    pub fn spin(&mut self, ns: u64) -> Spun {
+    /// Issues, then looks for a completion for `ns` nanoseconds without sleeping. With plain I/O there is nothing to look at. `yields`: any other
+    /// thread that wants the CPU gets it.
+    pub fn spin(&mut self, ns: u64, yields: bool) -> Spun {
         if !self.done.is_empty() {
             return Spun::Found;
         }
@@ -246,6 +261,9 @@ impl Io {
             looked = now;
             if !ring.completion().is_empty() {
                 return Spun::Found;
+            }
+            if yields {
+                sys::yield_now();
             }
             if now - start > ns {
                 return Spun::InVain;

@@ -247,6 +247,13 @@ fn clock_ns(clock: i32) -> Option<u64> {
     Some(t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64)
 }
 
+/// The processor's clock, in ticks of a steady rate (about 2 to 4 per nanosecond), which need not be the same on all CPUs. Without a system call.
+#[inline]
+pub fn cycles() -> u64 {
+    // SAFETY: every x86-64 has the instruction, and it changes nothing.
+    unsafe { core::arch::x86_64::_rdtsc() }
+}
+
 /// Sleeps while `*word == expected`, until woken or `timeout_ns` has passed (`u64::MAX`: for ever).
 pub fn futex_wait(word: &core::sync::atomic::AtomicU32, expected: u32, timeout_ns: u64) {
     let t = libc::timespec { tv_sec: (timeout_ns / 1_000_000_000) as i64, tv_nsec: (timeout_ns % 1_000_000_000) as i64 };
@@ -375,6 +382,12 @@ pub fn allowed_cpus() -> [u64; 16] {
     // SAFETY: the set is writable, 128 bytes.
     let _ = unsafe { sys!(libc::SYS_sched_getaffinity, 0, 128, set.as_mut_ptr()) };
     set
+}
+
+/// Lets another thread that waits for this CPU have it.
+pub fn yield_now() {
+    // SAFETY: no arguments.
+    let _ = unsafe { sys!(libc::SYS_sched_yield) };
 }
 
 /// How many CPUs a bit set has.

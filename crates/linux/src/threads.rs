@@ -93,7 +93,7 @@ pub fn handler(
         }
         let spins = idle && alone && if companion.keeps() { reader.in_flight() > 0 } else { spinner.due() };
         let found = spins
-            && match reader.io.spin(SPIN_NS) {
+            && match reader.io.spin(SPIN_NS, false) {
                 spun if companion.keeps() => companion.note_spun(spun),
                 spun => spinner.note(spun),
             };

@@ -6,7 +6,7 @@ use crate::fault;
 use crate::pager::{Pager, Shared, os};
 use crate::quiet::Quiet;
 use overspill_linux::control::{Device, Progress};
-use overspill_linux::device_spec::{DeviceSpec, Place};
+use overspill_linux::device_spec::{self, DeviceSpec, Place};
 use overspill_linux::devices::{self, Backing};
 use overspill_linux::setup;
 use overspill_linux::swap_file::SwapFiles;
@@ -82,7 +82,7 @@ pub fn empty_failing(shared: &Shared) {
 }
 
 impl Pager {
-    /// Adds a swap device, while regions are in use. Without a priority it comes after all that are there.
+    /// Adds a swap device, while regions are in use. Without a priority it comes after all that are there, compressed memory before them.
     ///
     /// ```
     /// # use overspill::{DeviceSpec, Pager};
@@ -103,7 +103,7 @@ impl Pager {
     /// # Errors
     /// [`Error::Swap`] if a file of it cannot be made or opened, [`Error::Device`] if it cannot be as it was asked for or a device of
     /// that name is there, [`Error::Resources`]. Nothing is changed, and nothing left behind, then.
-    pub fn swap_on(&self, device: DeviceSpec) -> Result<(), Error> {
+    pub fn swap_on(&self, mut device: DeviceSpec) -> Result<(), Error> {
         let machine = &self.here()?.machine;
         check(&device)?;
         let backing = match device.place {
@@ -116,10 +116,10 @@ impl Pager {
             }
         };
         let _quiet = Quiet::new();
-        let own = devices::each(machine).filter(|d| d.state != "inherited");
-        let last = own.map(|d| d.priority).min().unwrap_or(0).min(0).saturating_sub(1);
+        let own: Vec<_> = devices::each(machine).filter(|d| d.state != "inherited").map(|d| d.priority).collect();
+        device_spec::settle_priorities(core::slice::from_mut(&mut device), own.into_iter());
         let wait = || std::thread::sleep(Duration::from_millis(1));
-        let added = devices::add(machine, backing, device.name().as_bytes(), device.priority.unwrap_or(last), wait);
+        let added = devices::add(machine, backing, device.name().as_bytes(), device.priority.unwrap_or(0), wait);
         added.map(drop).map_err(|why| Error::Device(format!("{}: {why}", device.name().display())))
     }
 

@@ -138,7 +138,7 @@ impl Builder {
         if devices.is_empty() {
             devices.push(DeviceSpec { size: (self.swap_limit != 0).then_some(self.swap_limit), ..DeviceSpec::file(&self.swap) });
         }
-        device_spec::settle_priorities(&mut devices);
+        device_spec::settle_priorities(&mut devices, core::iter::empty());
         devices
     }
 
@@ -208,7 +208,7 @@ impl Builder {
             self.manual_daemon.then(|| Daemon::new(&machine, engine).map(lock::Mutex::new)).transpose().map_err(resources)?;
         let shared = Arc::new(Shared {
             machine,
-            pool: (delivery == Delivery::InThread).then(|| Pool::new(cluster_pages)).transpose().map_err(resources)?,
+            pool: (delivery == Delivery::InThread).then(|| Pool::new(cluster_pages, engine)).transpose().map_err(resources)?,
             queue: Queue::new().map_err(resources)?,
             cluster_pages,
             engine,
