@@ -359,14 +359,23 @@ pub fn task_path(tid: u32, what: core::fmt::Arguments<'_>) -> [u8; 64] {
 
 /// The CPU that a thread of this process runs on or ran on last, if [`only_cpu`] has a bit for it. Some 30 us.
 pub fn cpu_of(tid: u32) -> Option<usize> {
-    const FIELD: usize = 39; // proc_pid_stat(5): processor
+    let parse = |cpu: &[u8]| core::str::from_utf8(cpu).ok()?.parse().ok();
+    stat_field(tid, 39, parse).filter(|cpu| *cpu < 1024)
+}
+
+/// Whether a thread of this process runs, or waits for nothing but a CPU; or if that cannot be told. Some 30 us.
+pub fn wants_cpu(tid: u32) -> bool {
+    stat_field(tid, 3, |state| Some(state == b"R")).unwrap_or(true)
+}
+
+/// What `read_field` makes of a field of a thread's stat (proc_pid_stat(5); the first is 1), from the third on.
+fn stat_field<T>(tid: u32, field: usize, read_field: impl FnOnce(&[u8]) -> Option<T>) -> Option<T> {
     let stat = open(&task_path(tid, format_args!("stat")), libc::O_RDONLY | libc::O_CLOEXEC, 0).ok()?;
     let mut text = [0; 1024];
     let len = read(stat.raw(), &mut text).ok()?;
     // the second field, the name, may hold anything, but ends with the last parenthesis
     let name_ends = text[..len].iter().rposition(|byte| *byte == b')')?;
-    let cpu = text[name_ends..len].split(|byte| *byte == b' ').nth(FIELD - 2)?;
-    core::str::from_utf8(cpu).ok()?.parse().ok().filter(|cpu| *cpu < 1024)
+    read_field(text[name_ends..len].split(|byte| *byte == b' ').nth(field - 2)?)
 }
 
 /// A bit set of one CPU. => `cpu` is below 1024
