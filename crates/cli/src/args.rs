@@ -296,8 +296,9 @@ pub struct PolicyArgs {
 
 const SWAPON_HELP: &str = "\
 Devices are written as for --swap of `overspill run`. Those without a priority come after all that
-are there, but compressed memory before them. The files are made by this command, with your rights, and handed to the program. All of
-the devices are added, or none: if the program refuses one, those before it are swapped off again.
+are there, compressed memory before them. The files are made by this command, with your rights, and
+handed to the program. All of the devices are added, or none: if the program refuses one, those
+before it are swapped off again.
 
 Exit status: 0 if all were added; 1 if the program cannot be asked or refuses one, because it has
 such a device, as many as it can have, or no room for so much memory; 125 if a device is written
