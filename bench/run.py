@@ -5,7 +5,8 @@ Ratios count, not seconds: they are taken side by side in one run, on one disk, 
 repeat runs each contender once, in turn, and medians are compared.
 
     access     one program, the same accesses, 1 GiB over 256 MiB: kernel swap, `overspill run`, a Region
-    programs   sort and python at half of their memory: kernel swap in a cgroup, `overspill run`
+    programs   sort and python at half of their memory: kernel swap in a cgroup, `overspill run`, the same with
+               compressed memory in front of the disk
     fits       the programs under Overspill with more than enough memory: what does it cost to be there
     startup    `overspill run -- true` against `true`
     faults     the fault-costs program, when it has been built

@@ -521,8 +521,7 @@ mod tests {
                 assert_eq!((duty.company.again.load(Relaxed), duty.company.pause.load(Relaxed)), (0, pause));
             },
         );
-        // A device that took more than two milliseconds for a page, or a frame that was waited for, passed for others that want the CPU: 17 of
-        // 19 companies ended so in random reads of half a minute, and most of that time there was none.
+        // a device that took more than two milliseconds for a page, or a frame that was waited for, passed for others that want the CPU
         beside_a_thread(
             false,
             || sys::give_way(0, true),
@@ -574,7 +573,7 @@ mod tests {
     }
 
     /// The scheduler takes the CPU where company is kept for an idle one. The page daemon went there and worked for milliseconds, with the
-    /// handler and the program waiting, until the company was parted: 23 of 23 companies ended so in a run of a minute.
+    /// handler and the program waiting, until the company was parted. (Bound to that CPU, to see what it does: 23 of 23 companies ended so.)
     #[test]
     fn the_page_daemon_stays_off_the_cpu_of_company() {
         let anywhere = sys::allowed_cpus();
