@@ -209,6 +209,7 @@ pub fn machine(options: &Options<'_>, status: &'static Status) -> Result<Machine
     }
     let content = if options.encrypt { Content::sealed().map_err(SetupError::Key)? } else { Content::Checked };
     let writes = daemon::writes(memory_pages, content.is_sealed());
+    sys::find_clock();
     let (program, parking) = open_uffds(options.delivery).map_err(|e| SetupError::Userfaultfd(e, options.delivery))?;
     let mut devices: Vec<_> = options.swap.iter().collect();
     devices.sort_by_key(|d| core::cmp::Reverse(d.priority));
