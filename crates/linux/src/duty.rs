@@ -15,7 +15,7 @@
 //! with such a thread only counts as idle, so the kernel wakes the program there, in the handler's place, and the handler goes on there when
 //! the program sleeps at its next fault: two switches between threads in place of two wakes across CPUs. It may look for a completion as
 //! long as it likes, since any other thread is preferred. But for that very reason it may not get the CPU when others want it, and
-//! whoever waits for it then waits long. So another handler watches, every millisecond to every sixteenth: who has something to do, does not sleep
+//! whoever waits for it then waits long. So another handler watches, every 1 to 16 ms: who has something to do, does not sleep
 //! and did not get on is made an ordinary thread again, and keeps company no more for a while. That takes CAP_SYS_NICE
 //! ([`sys::may_be_ordinary_again`]); without it nobody keeps company. Who watches and the page daemon stay off that CPU ([`Elsewhere`]). It is for
 //! faults that come one by one: what is read ahead is to be copied beside the program, not in its place.

@@ -1,6 +1,7 @@
 //! Raw system calls: no errno, no libc, no thread-local storage.
 //!
-//! Pager threads of the agent are not libc threads, and hooks run inside libc itself, so nothing here may touch libc's state.
+//! Pager threads of the agent are not libc threads, and hooks run inside libc itself, so nothing here may touch libc's state (but [`find_clock`],
+//! which is for set-up).
 //! Every call answers `Result<usize, i32>` with a positive errno.
 
 use core::arch::asm;
