@@ -256,7 +256,7 @@ type VdsoClock = unsafe extern "C" fn(libc::clockid_t, *mut libc::timespec) -> l
 static VDSO_CLOCK: AtomicPtr<libc::c_void> = AtomicPtr::new(ptr::null_mut());
 
 /// Looks for a way to read the clock without a system call, for [`now_ns`]: 20 to 25 ns instead of 420 (a virtual machine, November 2026), some five
-/// times a fault. To be called once, before anything is paged: it is libc that is asked. Without one (a static program), nothing changes.
+/// times a fault. For each set-up, before its pager pages anything: it is libc that is asked. Without one (a static program), nothing changes.
 pub fn find_clock() {
     // SAFETY: names end with a zero. What is looked for is loaded already, so no code is run, and it is never unloaded.
     let found = unsafe {
