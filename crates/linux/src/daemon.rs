@@ -311,8 +311,13 @@ impl Daemon {
             }
             let Some((place, n)) = machine.core.lock().park.take(n as u32) else {
                 let mut core = machine.core.lock();
+                let mut wake = false;
                 for &(page, _) in &self.batch[at..] {
-                    core.vm.park_done(page, Parked::Refused);
+                    wake |= core.vm.park_done(page, Parked::Refused);
+                }
+                drop(core);
+                for &(page, _) in self.batch[at..].iter().filter(|_| wake) {
+                    machine.wake(&map, map.addr(page), PAGE_SIZE);
                 }
                 break;
             };
@@ -348,14 +353,17 @@ impl Daemon {
         let addr = map.addr(self.batch[at].0);
         let to = machine.parking.0 + ((place.0 as usize) << PAGE_SHIFT);
         let mut results = [Parked::Yes; BATCH];
+        let mut occupied = 0u128; // places that were not empty, by bits
+        let mut denied = 0;
         let mut done = 0;
         let mut one = false; // a run that crosses mappings is refused whole: then page by page
         while done < n {
             let len = if one { PAGE_SIZE } else { (n - done) << PAGE_SHIFT };
             let off = done << PAGE_SHIFT;
-            // SAFETY: the pages are busy: from here on they are the pager's, and a touch brings them back.
-            let moved = unsafe { map.parking.take(to + off, addr + off, len, false) };
+            // SAFETY: the pages are busy: from here on they are the pager's, and a touch brings them back. Free places are empty.
+            let moved = unsafe { map.parking.take(to + off, addr + off, len) };
             done += moved.bytes >> PAGE_SHIFT;
+            denied += u64::from(moved.denied);
             match moved.error {
                 None => {}
                 Some(libc::EINVAL) if !one && n - done > 1 => one = true,
@@ -365,12 +373,16 @@ impl Daemon {
                         libc::EAGAIN => continue,
                         _ => Parked::Refused,
                     };
+                    occupied |= u128::from(e == libc::EEXIST) << done;
                     if e == libc::EBUSY {
                         self.shared.push(self.batch[at + done].0);
                     }
                     done += 1;
                 }
             }
+        }
+        if denied > 0 {
+            machine.status.counters.moves_denied.add(denied);
         }
         let mut any = false;
         let mut wake = false;
@@ -383,6 +395,7 @@ impl Daemon {
                     core.park.own(frame, its);
                     any = true;
                 }
+                Parked::Refused if occupied >> i & 1 == 1 => {} // whatever is there: it is never used again
                 Parked::Refused | Parked::Absent => core.park.give(its),
             }
             any |= result == Parked::Absent;

@@ -425,7 +425,7 @@ impl Machine {
         let mut done = 0;
         while done < len {
             // SAFETY: within the caller's source.
-            let Moved { bytes, error } = unsafe { map.program.copy(addr + done, src.add(done), len - done) };
+            let Moved { bytes, error, .. } = unsafe { map.program.copy(addr + done, src.add(done), len - done) };
             done += bytes;
             match error {
                 None => {}

@@ -7,6 +7,7 @@
 use core::arch::asm;
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, Ordering::Relaxed};
+use overspill_vm::types::PAGE_SIZE;
 use std::os::fd::{AsFd, BorrowedFd};
 
 /// A positive errno.
@@ -137,6 +138,14 @@ pub unsafe fn discard_ranges(pidfd: i32, ranges: &[IoVec]) {
         // SAFETY: the caller's promise.
         let _ = unsafe { madvise(r.base, r.len, libc::MADV_DONTNEED) };
     }
+}
+
+/// Whether the page at `at` is mapped and in memory.
+pub fn is_resident(at: usize) -> bool {
+    let mut seen = 0u8;
+    // SAFETY: the kernel writes one byte for one page.
+    let done = unsafe { sys!(libc::SYS_mincore, at, PAGE_SIZE, &raw mut seen) };
+    done.is_ok() && seen & 1 == 1
 }
 
 /// pread(2) until `len` bytes or the end of the file.
