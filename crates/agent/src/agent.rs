@@ -545,13 +545,7 @@ impl Agent {
 
     /// The range is about to be unmapped or replaced. Returns whether it was left to the kernel (there is no event then).
     pub fn forget_native(&'static self, start: usize, end: usize) -> bool {
-        self.stacks.run(move || {
-            if self.machine.map.read().ranges.overlap(start, end, Kind::Native).is_none() {
-                return false;
-            }
-            self.machine.removed_range(start, end);
-            true
-        })
+        self.stacks.run(move || self.machine.removed_range(start, end))
     }
 
     /// The most that one mlock may lock, in bytes: a quarter of the budget.

@@ -286,6 +286,24 @@ fn a_slow_device_is_not_a_full_one() {
     std::fs::remove_dir_all(&dir).expect("cleanup");
 }
 
+/// A page that moved to another address (mremap) while it was being written could be taken for writing again before that write had ended, and
+/// the pager panicked: "held twice". A page that had moved when it was to be unmapped was taken for discarded, and forgotten: it was never
+/// unmapped again, and in no count.
+#[test]
+fn pages_move_while_they_are_written() {
+    if !able() {
+        return;
+    }
+    let dir = place("moves");
+    let program = build(&dir, "moves.c");
+    let r = run(&dir, &["--memory", "16M", "--swap", &swap_option(&dir, "")], None, &program, &["24", "3"]);
+    assert_eq!(r.output.status.code(), Some(0), "{:?}", r.output);
+    let output = String::from_utf8_lossy(&r.output.stdout);
+    let resident = output.strip_prefix("resident ").and_then(|rest| rest.strip_suffix("\nall bytes right\n")).expect("both lines");
+    assert!(resident.parse::<u64>().expect("a number") <= 16 << 20 >> 12, "more than the budget: {resident} pages");
+    std::fs::remove_dir_all(&dir).expect("cleanup");
+}
+
 #[test]
 fn failing_devices_never_give_a_wrong_byte() {
     if !able() {

@@ -369,6 +369,8 @@ impl Daemon {
                 Some(libc::EINVAL) if !one && n - done > 1 => one = true,
                 Some(e) => {
                     results[done] = match e {
+                        // moved elsewhere, perhaps (mremap): what became of it is in an event that nobody has read yet
+                        libc::ENOENT if map.program.is_changing() => Parked::Refused,
                         libc::ENOENT => Parked::Absent,
                         libc::EAGAIN => continue,
                         _ => Parked::Refused,
@@ -435,7 +437,11 @@ impl Daemon {
         self.dirty.clear();
         for &(page, frame) in &self.batch {
             let place = core.park.place(frame);
-            core.park.hold(place);
+            if !core.park.hold(place) {
+                // it moved to another address while it was being written, and that write has not ended: back on trial
+                core.vm.launder_done(page, None, ContentHash::UNKNOWN, IoResult::NoSpace);
+                continue;
+            }
             let stored = core.vm.pager().stored_content(page);
             let hash = stored.map_or(ContentHash::UNKNOWN, |s| s.0);
             self.dirty.push(Dirty { page, place, hash, write: false, packed: stored.is_some_and(|s| s.1) });
@@ -460,7 +466,7 @@ impl Daemon {
                 };
             }
         }
-        let mut writes = 0;
+        let (looked_at, mut writes) = (self.dirty.len(), 0);
         let map = machine.map.read();
         let mut core = machine.core.lock();
         for (d, zero) in self.dirty.iter_mut().zip(&zero) {
@@ -486,7 +492,7 @@ impl Daemon {
         drop(core);
         machine.drop_places(&map, true);
         drop(map);
-        let settled = self.batch.len() - writes; // dropped ones too
+        let settled = looked_at - writes; // dropped ones too
         let issued = self.write_dirty(machine);
         settled + issued > 0
     }

@@ -80,9 +80,9 @@ impl Park {
         Some(place)
     }
 
-    /// A write needs the content until [`Park::release`].
-    pub fn hold(&mut self, place: ParkPlace) {
-        assert!(!core::mem::replace(&mut self.held[place.0 as usize], true), "held twice");
+    /// A write needs the content until [`Park::release`]. Returns whether it may have it: not while another write has.
+    pub fn hold(&mut self, place: ParkPlace) -> bool {
+        !core::mem::replace(&mut self.held[place.0 as usize], true)
     }
 
     /// The write has ended. Returns whether the place was an orphan: then drop the content and [`Park::give`] it.
@@ -102,7 +102,7 @@ mod tests {
         let (place, n) = p.take(1).expect("free");
         assert_eq!(n, 1);
         p.own(FrameId(3), place);
-        p.hold(place);
+        assert!(p.hold(place) && !p.hold(place), "one write at a time");
         assert_eq!(p.disown(FrameId(3)), None);
         assert!(p.release(place));
         p.give(place);

@@ -363,8 +363,8 @@ impl Machine {
         self.core.lock().vm.set_reserved(0);
     }
 
-    /// Native ranges in `start..end` are gone (no event tells of them).
-    pub fn drop_native(&self, map: &mut Space, start: usize, end: usize) {
+    /// Native ranges in `start..end` are gone (no event tells of them). Returns whether there were any.
+    pub fn drop_native(&self, map: &mut Space, start: usize, end: usize) -> bool {
         map.wiped.remove(start, end, |_| {});
         let mut at = start;
         while let Some(r) = map.ranges.overlap(at, end, Kind::Native) {
@@ -373,12 +373,16 @@ impl Machine {
             self.unreserve(((to - from) >> PAGE_SHIFT) as u64);
             at = to;
         }
+        at > start
     }
 
-    /// A range was unmapped by a wrapped call: native parts have no event, managed parts do.
-    pub fn removed_range(&self, start: usize, end: usize) {
-        let mut map = self.map.write();
-        self.drop_native(&mut map, start, end);
+    /// A range was unmapped by a wrapped call: native parts have no event, managed parts do. Returns whether there were native ones.
+    pub fn removed_range(&self, start: usize, end: usize) -> bool {
+        if self.map.read().ranges.overlap(start, end, Kind::Native).is_none() {
+            return false;
+        }
+        // the daemon may have adopted it in between: then there is an event
+        self.drop_native(&mut self.map.write(), start, end)
     }
 
     /// A managed range was moved or resized by a followed mremap: it is at `new` now. A move was reported as an event; growth is not.

@@ -181,6 +181,12 @@ impl Uffd {
         transferred(r, c.done, len)
     }
 
+    /// Whether an unmap, discard or move of a range that is registered here is under way: it has begun, and nobody has read its event yet.
+    pub fn is_changing(&self) -> bool {
+        // SAFETY: nothing is copied; that it cannot be now is said before anything else is looked at.
+        unsafe { self.copy(0, core::ptr::null(), 0) }.error == Some(libc::EAGAIN)
+    }
+
     /// Moves pages out of the range at `src` to `dst` (which is registered here) without copying.
     /// Stops at the first page that it cannot move: ENOENT absent, EBUSY pinned or shared, EINVAL the mapping does not allow it, EEXIST
     /// `dst` was not empty.
@@ -271,7 +277,7 @@ mod tests {
             s.spawn(|| {
                 while !stop.load(Relaxed) {
                     // SAFETY: advice changes no content.
-                    areas.iter().for_each(|&at| drop(unsafe { sys::madvise(at, LEN, libc::MADV_COLD) }));
+                    areas.iter().for_each(|&at| assert!(unsafe { sys::madvise(at, LEN, libc::MADV_COLD) }.is_ok()));
                 }
             });
             let until = Instant::now() + Duration::from_secs(2);

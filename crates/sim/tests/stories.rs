@@ -194,6 +194,32 @@ fn pages_of_a_batch_are_released_and_moved() {
     assert_eq!(batch.iter().map(|m| m.0).collect::<Vec<_>>(), [page(1), page(102)], "they are listed again, but for what is wired");
 }
 
+/// A page moves while it is being written, and is to be written again before that write has ended: the machine has it wait.
+#[test]
+fn a_page_that_moves_while_it_is_written_waits_for_the_write() {
+    let mut vm = core(1000);
+    touch(&mut vm, 1);
+    let mut batch: Vec<Member> = Vec::with_capacity(4);
+    vm.park_batch(4, &mut batch);
+    vm.park_done(page(1), Parked::Yes);
+    vm.launder_batch(4, &mut batch);
+    assert_eq!(vm.launder_look(page(1), false, hash(page(1), 1)), Look::Write);
+    let slot = vm.launder_slots(1, page(1)).expect("a slot").first;
+    vm.rename_range(page(1), page(2), 1);
+    vm.launder_batch(4, &mut batch);
+    assert_eq!(batch.iter().map(|m| m.0).collect::<Vec<_>>(), [page(2)]);
+    vm.launder_done(page(2), None, ContentHash::UNKNOWN, IoResult::NoSpace);
+    vm.launder_done(page(1), Some(slot), hash(page(1), 1), IoResult::Ok);
+    assert!(state(&vm, 2) == State::Inactive && state(&vm, 1) == State::Untouched && vm.is_quiescent());
+    vm.check(1);
+    vm.launder_batch(4, &mut batch);
+    assert_eq!(vm.launder_look(page(2), false, hash(page(2), 2)), Look::Write);
+    let slot = vm.launder_slots(1, page(2)).expect("a slot").first;
+    vm.launder_done(page(2), Some(slot), hash(page(2), 2), IoResult::Ok);
+    assert!(state(&vm, 2) == State::Clean);
+    vm.check(1);
+}
+
 /// Wiring moves along with a page that was never touched, and does not stay where another page moves to.
 #[test]
 fn wiring_moves_along() {
