@@ -71,12 +71,12 @@ pub fn memory_warning(origin: &str, bytes: u64) -> Option<String> {
     ))
 }
 
-/// The policy, as `NAME[:KEY=VALUE,...]`.
-pub fn policy(spec: Option<&str>) -> Result<&str, Failure> {
+/// The policy, as `NAME[:KEY=VALUE,...]`, which `origin` gives.
+pub fn policy<'a>(origin: &str, spec: Option<&'a str>) -> Result<&'a str, Failure> {
     let spec = spec.unwrap_or(policy::DEFAULT);
     match spec.parse::<policy::Spec>() {
         Ok(_) => Ok(spec),
-        Err(e) => Err(Failure::new(e.to_string())),
+        Err(e) => Err(Failure::new(format!("{origin}: {e}"))),
     }
 }
 

@@ -46,7 +46,7 @@ pub fn run_with(args: &RunArgs, recording: Option<&Recording>) -> Result<u8, Fai
     };
     let memory_origin = origin(&args.memory, "memory");
     let memory = preflight::memory(&memory_origin, memory)?;
-    let policy = preflight::policy(args.policy.as_deref().or(config.policy.as_deref()))?;
+    let policy = preflight::policy(&origin(&args.policy, "policy"), args.policy.as_deref().or(config.policy.as_deref()))?;
     let engine = args.engine.as_deref().or(config.engine.as_deref()).unwrap_or("auto");
     let engine = preflight::engine(&origin(&args.engine, "engine"), engine)?;
     let program_name = preflight::program_name(&origin(&args.name, "name"), args.name.as_deref().or(config.name.as_deref()))?;

@@ -47,7 +47,7 @@ pub fn swaps(args: &SwapsArgs) -> Result<u8, Failure> {
 
 /// Changes the policy.
 pub fn policy(args: &PolicyArgs) -> Result<u8, Failure> {
-    let policy = preflight::policy(Some(&args.policy))?;
+    let policy = preflight::policy("POLICY", Some(&args.policy))?;
     let connection = connect(&args.program)?;
     connection.send(&Request::Policy(policy), &[]).map_err(failed)?;
     connection.receive().map(|_| 0).map_err(failed)

@@ -204,6 +204,7 @@ fn swap_devices_that_cannot_be_used() {
         ("memory = \"lots\"", &["config.toml: memory \"lots\"", "not a size"][..]),
         ("memory = \"4K\"", &["config.toml: memory 4K", "minimum is 8M"]),
         ("memory = \"64M\"\nengine = \"steam\"", &["config.toml: engine", "steam", "there are auto"]),
+        ("memory = \"64M\"\npolicy = \"steam\"", &["config.toml: policy: there is no replacement policy \"steam\""]),
         ("memory = \"64M\"\nname = \"a b\"", &["config.toml: name \"a b\""]),
         ("memory = \"64M\"\n[swap]\nkind = \"file\"", &["config.toml: line 2", "write [[swap]]"]),
     ] {

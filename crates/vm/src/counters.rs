@@ -93,7 +93,7 @@ counters! {
     pages_reclaimed_clean, "pages", "Of these, pages whose stored copy was still good, so nothing was written.";
     pages_reclaimed_zero, "pages", "Of these, pages that held only zeroes, dropped without a slot.";
     pages_parked, "pages", "Pages unmapped on trial.";
-    pages_unmovable, "pages", "Pages the kernel would not let go (pinned, locked or shared at that moment).";
+    pages_unmovable, "pages", "Pages the kernel would not let go (pinned, locked, shared or being moved at that moment).";
     moves_denied, "pages", "Pages that the kernel had moved though it said that it had not (Linux 6.18).";
     pages_unshared, "pages", "Pages copied so that they are no longer shared with another process after a fork.";
     readahead_pages, "pages", "Pages read beside the touched one.";

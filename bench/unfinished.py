@@ -1,0 +1,116 @@
+#!/usr/bin/env python3
+"""How far programs get that do not end in a useful time: zstd in half of its memory, xz in a quarter.
+
+    bench/unfinished.py [--seconds 600] [PROGRAM ...]
+
+Each runs alone for its peak, then for so long under the kernel's swap in a memory cgroup of the budget, and under `overspill run` in one of
+the budget and the allowance. What it then says of its own progress is compared. Prints a Markdown table, which `RESULTS-programs.md` has.
+Needs root.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import re
+import shutil
+import signal
+import sys
+import time
+from dataclasses import dataclass
+
+import run
+from run import REPOSITORY, RUN_TIMEOUT_SECONDS, Bench, common
+
+from common import MIB, Failure, Launcher, mib
+
+
+@dataclass(frozen=True)
+class Job:
+    """A program, the input that it reads, and how it tells how much of that it has done."""
+
+    command: tuple[str, ...]
+    size: int
+    divisor: int
+    """The share of its peak that it is given."""
+    told: str
+    """Matches a number and its unit in what it writes to standard error."""
+    asked: signal.Signals | None = None
+    """What makes it tell."""
+
+
+JOBS = {
+    "zstd": Job(
+        ("zstd", "-v", "--progress", "-c", "-T2", "--ultra", "-20", "--long=27", "input"),
+        300_000_000,
+        2,
+        r"Consumed *: *([\d.]+) *([KMG]i?B)",
+    ),
+    "xz": Job(("xz", "-v", "-c", "-T2", "input"), 64_000_000, 4, r"/ ([\d,.]+) ([KMG]iB) ", signal.SIGUSR1),
+}
+ANSWER_SECONDS = 60
+UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+
+
+def done_after(bench: Bench, job: Job, launcher: Launcher, seconds: float) -> tuple[float, float]:
+    """The share of its input that it has done when it ends or the time is over; and the time, in seconds."""
+    with common.started(launcher.wrap(job.command), bench.work, stdout=bench.work / "output") as running:
+        if running.exits_within(seconds):
+            finished = running.wait(0)
+            if why := finished.complaint():
+                raise Failure(why, finished)
+            return 1.0, finished.seconds
+        if job.asked:
+            os.killpg(running.process.pid, job.asked)
+        for _ in range(ANSWER_SECONDS):  # it answers when it comes by
+            found = re.findall(job.told, os.pread(running.stderr.fileno(), 1 << 24, 0).decode(errors="replace"))
+            took = time.monotonic() - running.started
+            if found:
+                number, unit = found[-1]
+                return float(number.replace(",", "")) * UNITS[unit[0]] / job.size, took
+            time.sleep(1)
+    return 0.0, took
+
+
+def main() -> int:
+    """Read the command line; clean up afterwards."""
+    parser = argparse.ArgumentParser(description="How far programs get that do not end.")
+    parser.add_argument("program", nargs="*", choices=[*JOBS, []], help="zstd, xz [both]")
+    parser.add_argument("--seconds", type=float, default=600.0)
+    arguments = parser.parse_args()
+    common.end_on_signals()
+    work = REPOSITORY / "bench" / "work"
+    work.mkdir(exist_ok=True)
+    try:
+        hierarchy = common.memory_hierarchy()
+        bench = Bench(work, hierarchy, run.no_kernel_swap(work, hierarchy), 1, 0, 0)
+        rows = []
+        for name in arguments.program or JOBS:
+            job = JOBS[name]
+            run.programs.gen.write("text", job.size, work / "input")
+            bench.say(f"{name} alone")
+            alone = common.run(job.command, work, RUN_TIMEOUT_SECONDS, stdout=work / "output")
+            budget = alone.peak_bytes // job.divisor // MIB * MIB
+            row = [name, f"{alone.seconds:.0f} s, {mib(alone.peak_bytes)}", mib(budget)]
+            for who, contender in (("the kernel", bench.under_kernel), ("overspill run", bench.under_overspill)):
+                if who == "the kernel" and bench.no_kernel:
+                    row.append("not measured")
+                    continue
+                bench.say(f"{name} in {mib(budget)} under {who}")
+                with contextlib.ExitStack() as stack:
+                    share, took = done_after(bench, job, stack.enter_context(contender(budget)), arguments.seconds)
+                row.append(f"{share * 100:.1f} % in {took:.0f} s")
+                bench.say(row[-1])
+            rows.append(row)
+        bench.table(["program", "alone", "budget", "kernel swap", "`overspill run`"], rows)
+        return 0
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(130)
