@@ -33,6 +33,7 @@ use overspill_vm::{Config, Look, Member, Parked};
 
 /// Pages per step.
 pub const BATCH: usize = 128;
+const _: () = assert!(BATCH <= u128::BITS as usize, "a bit for each");
 /// Pages per write.
 const WRITE_PAGES: usize = 64;
 /// Writes in flight.

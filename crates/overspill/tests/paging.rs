@@ -235,6 +235,7 @@ fn a_page_that_is_used_while_it_is_taken_keeps_its_content() {
         });
         eprintln!("{:?}: {} moves denied", pager.delivery(), pager.counters().moves_denied.get());
         assert_eq!(wrong, None, "a page is empty");
+        assert_eq!(pager.counters().pages_vanished.get(), 0);
         pager.check();
     }
 }

@@ -95,6 +95,7 @@ counters! {
     pages_parked, "pages", "Pages unmapped on trial.";
     pages_unmovable, "pages", "Pages the kernel would not let go (pinned, locked, shared or being moved at that moment).";
     moves_denied, "pages", "Pages that the kernel had moved though it said that it had not (Linux 6.18).";
+    pages_vanished, "pages", "Pages that were gone from the program's memory without a word to the pager; they read as zeroes.";
     pages_unshared, "pages", "Pages copied so that they are no longer shared with another process after a fork.";
     readahead_pages, "pages", "Pages read beside the touched one.";
     readahead_used, "pages", "Of these, pages the program then went on to use, as far as the pager can see.";

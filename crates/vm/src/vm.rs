@@ -1302,6 +1302,7 @@ impl<P: Pager> Vm<P> {
             }
             Parked::Absent => {
                 // dropped behind the pager's back: it reads as zeroes from now on
+                self.counters.pages_vanished.add(1);
                 self.policy.remove(frame);
                 self.table.set(page, word.released().wire(word.wired()));
                 self.pager.release(page);
