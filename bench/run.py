@@ -165,6 +165,20 @@ class Bench:
             yield Launcher(self.work / "swap", budget, cgroup, options)
 
 
+@contextlib.contextmanager
+def at_work() -> Iterator[Path]:
+    """The directory for what is measured, while it is there; ends with a sentence where nothing can be paged."""
+    common.end_on_signals()
+    if why := common.cannot_page():
+        sys.exit(why)
+    work = REPOSITORY / "bench" / "work"
+    work.mkdir(exist_ok=True)
+    try:
+        yield work
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
 def verdict(ratio: float | None, mark: float | None) -> str:
     """A speed ratio and how it stands to its mark."""
     if ratio is None:
@@ -510,15 +524,8 @@ def main() -> int:
     parser.add_argument("--memory", type=common.parse_size, default=256 * MIB, help="memory to do it in [256M]")
     arguments = parser.parse_args()
 
-    common.end_on_signals()
-    if why := common.cannot_page():
-        sys.exit(why)
-    work = REPOSITORY / "bench" / "work"
-    work.mkdir(exist_ok=True)
-    try:
+    with at_work() as work:
         return measure(arguments, work)
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
 
 
 def measure(arguments: argparse.Namespace, work: Path) -> int:

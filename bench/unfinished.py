@@ -11,27 +11,23 @@ Needs root.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import os
 import re
-import shutil
 import signal
 import sys
 import time
 from dataclasses import dataclass
 
 import run
-from run import REPOSITORY, RUN_TIMEOUT_SECONDS, Bench, common
-
-from common import MIB, Failure, Launcher, mib
+from run import MIB, RUN_TIMEOUT_SECONDS, Bench, Failure, Launcher, common, mib
 
 
 @dataclass(frozen=True)
 class Job:
-    """A program, the input that it reads, and how it tells how much of that it has done."""
+    """How a program of `scripts/programs.py` is made to tell how much of its input it has done."""
 
     command: tuple[str, ...]
-    size: int
+    """As there, but talkative."""
     divisor: int
     """The share of its peak that it is given."""
     told: str
@@ -43,17 +39,16 @@ class Job:
 JOBS = {
     "zstd": Job(
         ("zstd", "-v", "--progress", "-c", "-T2", "--ultra", "-20", "--long=27", "input"),
-        300_000_000,
         2,
         r"Consumed *: *([\d.]+) *([KMG]i?B)",
     ),
-    "xz": Job(("xz", "-v", "-c", "-T2", "input"), 64_000_000, 4, r"/ ([\d,.]+) ([KMG]iB) ", signal.SIGUSR1),
+    "xz": Job(("xz", "-v", "-c", "-T2", "input"), 4, r"/ ([\d,.]+) ([KMG]iB) ", signal.SIGUSR1),
 }
 ANSWER_SECONDS = 60
 UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
-def done_after(bench: Bench, job: Job, launcher: Launcher, seconds: float) -> tuple[float, float]:
+def done_after(bench: Bench, job: Job, launcher: Launcher, size: int, seconds: float) -> tuple[float, float]:
     """The share of its input that it has done when it ends or the time is over; and the time, in seconds."""
     with common.started(launcher.wrap(job.command), bench.work, stdout=bench.work / "output") as running:
         if running.exits_within(seconds):
@@ -68,7 +63,7 @@ def done_after(bench: Bench, job: Job, launcher: Launcher, seconds: float) -> tu
             took = time.monotonic() - running.started
             if found:
                 number, unit = found[-1]
-                return float(number.replace(",", "")) * UNITS[unit[0]] / job.size, took
+                return float(number.replace(",", "")) * UNITS[unit[0]] / size, took
             time.sleep(1)
     return 0.0, took
 
@@ -79,34 +74,32 @@ def main() -> int:
     parser.add_argument("program", nargs="*", choices=[*JOBS, []], help="zstd, xz [both]")
     parser.add_argument("--seconds", type=float, default=600.0)
     arguments = parser.parse_args()
-    common.end_on_signals()
-    work = REPOSITORY / "bench" / "work"
-    work.mkdir(exist_ok=True)
-    try:
+    with run.at_work() as work:
         hierarchy = common.memory_hierarchy()
         bench = Bench(work, hierarchy, run.no_kernel_swap(work, hierarchy), 1, 0, 0)
         rows = []
-        for name in arguments.program or JOBS:
-            job = JOBS[name]
-            run.programs.gen.write("text", job.size, work / "input")
-            bench.say(f"{name} alone")
-            alone = common.run(job.command, work, RUN_TIMEOUT_SECONDS, stdout=work / "output")
+        for program in run.wanted("full", arguments.program or list(JOBS)):
+            job = JOBS[program.name]
+            size = program.sizes[0 if job.divisor == 2 else 1]
+            program.prepare(work, size)
+            bench.say(f"{program.name} alone")
+            alone = program.execute(Launcher(work / "swap"), work, size, work / "output", RUN_TIMEOUT_SECONDS)
+            if why := alone.complaint():
+                raise Failure(why, alone)
             budget = alone.peak_bytes // job.divisor // MIB * MIB
-            row = [name, f"{alone.seconds:.0f} s, {mib(alone.peak_bytes)}", mib(budget)]
+            row = [program.name, f"{alone.seconds:.0f} s, {mib(alone.peak_bytes)}", mib(budget)]
             for who, contender in (("the kernel", bench.under_kernel), ("overspill run", bench.under_overspill)):
                 if who == "the kernel" and bench.no_kernel:
                     row.append("not measured")
                     continue
-                bench.say(f"{name} in {mib(budget)} under {who}")
-                with contextlib.ExitStack() as stack:
-                    share, took = done_after(bench, job, stack.enter_context(contender(budget)), arguments.seconds)
+                bench.say(f"{program.name} in {mib(budget)} under {who}")
+                with contender(budget) as launcher:
+                    share, took = done_after(bench, job, launcher, size, arguments.seconds)
                 row.append(f"{share * 100:.1f} % in {took:.0f} s")
                 bench.say(row[-1])
             rows.append(row)
         bench.table(["program", "alone", "budget", "kernel swap", "`overspill run`"], rows)
         return 0
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
 
 
 if __name__ == "__main__":

@@ -33,7 +33,6 @@ use overspill_vm::{Config, Look, Member, Parked};
 
 /// Pages per step.
 pub const BATCH: usize = 128;
-const _: () = assert!(BATCH <= u128::BITS as usize, "a bit for each");
 /// Pages per write.
 const WRITE_PAGES: usize = 64;
 /// Writes in flight.
@@ -312,13 +311,10 @@ impl Daemon {
             }
             let Some((place, n)) = machine.core.lock().park.take(n as u32) else {
                 let mut core = machine.core.lock();
-                let mut wake = false;
                 for &(page, _) in &self.batch[at..] {
-                    wake |= core.vm.park_done(page, Parked::Refused);
-                }
-                drop(core);
-                for &(page, _) in self.batch[at..].iter().filter(|_| wake) {
-                    machine.wake(&map, map.addr(page), PAGE_SIZE);
+                    if core.vm.park_done(page, Parked::Refused) {
+                        machine.wake(&map, map.addr(page), PAGE_SIZE);
+                    }
                 }
                 break;
             };
@@ -354,8 +350,7 @@ impl Daemon {
         let addr = map.addr(self.batch[at].0);
         let to = machine.parking.0 + ((place.0 as usize) << PAGE_SHIFT);
         let mut results = [Parked::Yes; BATCH];
-        let mut occupied = 0u128; // places that were not empty, by bits
-        let mut denied = 0;
+        let mut occupied = [false; BATCH]; // places that were not empty
         let mut done = 0;
         let mut one = false; // a run that crosses mappings is refused whole: then page by page
         while done < n {
@@ -364,7 +359,9 @@ impl Daemon {
             // SAFETY: the pages are busy: from here on they are the pager's, and a touch brings them back. Free places are empty.
             let moved = unsafe { map.parking.take(to + off, addr + off, len) };
             done += moved.bytes >> PAGE_SHIFT;
-            denied += u64::from(moved.denied);
+            if moved.denied {
+                machine.status.counters.moves_denied.add(1);
+            }
             match moved.error {
                 None => {}
                 Some(libc::EINVAL) if !one && n - done > 1 => one = true,
@@ -376,16 +373,13 @@ impl Daemon {
                         libc::EAGAIN => continue,
                         _ => Parked::Refused,
                     };
-                    occupied |= u128::from(e == libc::EEXIST) << done;
+                    occupied[done] = e == libc::EEXIST;
                     if e == libc::EBUSY {
                         self.shared.push(self.batch[at + done].0);
                     }
                     done += 1;
                 }
             }
-        }
-        if denied > 0 {
-            machine.status.counters.moves_denied.add(denied);
         }
         let mut any = false;
         let mut wake = false;
@@ -398,7 +392,7 @@ impl Daemon {
                     core.park.own(frame, its);
                     any = true;
                 }
-                Parked::Refused if occupied >> i & 1 == 1 => {} // whatever is there: it is never used again
+                Parked::Refused if occupied[i] => {} // whatever is there: it is never used again
                 Parked::Refused | Parked::Absent => core.park.give(its),
             }
             any |= result == Parked::Absent;
