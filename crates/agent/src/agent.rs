@@ -21,7 +21,6 @@ use overspill_linux::devices;
 use overspill_linux::io::Engine;
 use overspill_linux::lock::Mutex;
 use overspill_linux::machine::{Core, Delivery, Machine, Space};
-use overspill_linux::ranges::Kind;
 use overspill_linux::record::Recorder;
 use overspill_linux::setup::{self, DEVICES_MAX, Options};
 use overspill_linux::status_file::StatusFile;
@@ -562,6 +561,12 @@ impl Agent {
         });
     }
 
+    /// A range that was moved away is still there, empty (MREMAP_DONTUNMAP): nobody will report that it has gone.
+    pub fn left_empty(&'static self, start: usize, end: usize) {
+        self.stacks.run(move || self.machine.map.write().owed.cancel(start, end));
+        self.new_range(start, end);
+    }
+
     /// MADV_WIPEONFORK, MADV_KEEPONFORK. Returns `false` if there is no room to remember it.
     pub fn wipe_on_fork(&'static self, start: usize, end: usize, wipe: bool) -> bool {
         self.stacks.run(move || self.machine.wipe_on_fork(start, end, wipe))
@@ -613,13 +618,13 @@ impl Agent {
 
     fn clerk(&self) -> ! {
         loop {
-            let busy = self.outstanding.load(Relaxed) != 0;
-            let state = self.state.load(Acquire);
-            if state != ASKED {
-                futex_wait(&self.state, state, if busy { 5_000_000 } else { u64::MAX });
-            }
             // SAFETY: this thread is the clerk.
             let clerks = unsafe { &mut *self.clerks.get() };
+            let watches = clerks.children.iter().any(Option::is_some);
+            let state = self.state.load(Acquire);
+            if state != ASKED {
+                futex_wait(&self.state, state, if watches { 5_000_000 } else { u64::MAX });
+            }
             self.watch(clerks);
             if self.state.load(Acquire) != ASKED {
                 continue;
@@ -656,26 +661,29 @@ impl Agent {
         }
     }
 
-    /// The end of children.
+    /// The end of children: their shares come back, even if that is nothing, and with the last of them the slots that they could read.
     fn watch(&self, clerks: &mut Clerks) {
-        if self.outstanding.load(Relaxed) != 0 {
-            let mut back = 0;
-            for child in &mut clerks.children {
-                if child.as_ref().is_some_and(|c| sys::is_readable(c.pipe.raw())) {
-                    back += child.take().map_or(0, |c| c.pages);
-                    self.outstanding.fetch_sub(1, Relaxed);
-                }
+        let (mut ended, mut back) = (0, 0);
+        for child in &mut clerks.children {
+            if child.as_ref().is_some_and(|c| sys::is_readable(c.pipe.raw())) {
+                back += child.take().map_or(0, |c| c.pages);
+                ended += 1;
             }
-            if back > 0 {
-                let map = self.machine.map.read();
-                let mut core = self.machine.core.lock();
-                let limit = core.vm.limit() + back;
-                core.vm.set_limit(limit);
-                map.pool.iter().for_each(|pool| pool.set_budget(limit));
-                if self.outstanding.load(Relaxed) == 0 {
-                    core.vm.pager_mut().children_gone();
-                }
-            }
+        }
+        if ended > 0 {
+            let map = self.machine.map.read();
+            let mut core = self.machine.core.lock();
+            let limit = core.vm.limit() + back;
+            core.vm.set_limit(limit);
+            map.pool.iter().for_each(|pool| pool.set_budget(limit));
+            self.uncount(&mut core, ended);
+        }
+    }
+
+    /// So many children can read nothing of ours any more.
+    fn uncount(&self, core: &mut Core, children: u32) {
+        if self.outstanding.fetch_sub(children, Relaxed) == children {
+            core.vm.pager_mut().children_gone();
         }
     }
 
@@ -743,9 +751,9 @@ impl Agent {
         let pipe = sys::open(&path, libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NONBLOCK, 0);
         if let (Ok(pipe), Some(free)) = (pipe, clerks.children.iter_mut().find(|c| c.is_none())) {
             *free = Some(Child { pipe, pages });
-            self.outstanding.fetch_add(1, Relaxed);
         }
-        // Without a pipe or a place the child's end would not be seen: its slots and its share stay put for good, and nothing is lost.
+        // Without a pipe or a place the child's end is not seen: it stays counted, so its slots and its share stay put for good, and nothing is
+        // lost.
     }
 
     // ---- fork ----
@@ -757,8 +765,10 @@ impl Agent {
     }
 
     fn fork_here(&'static self, nr: i32, a: &[usize; 6]) -> isize {
-        self.ask_here(Request::Shrink);
         let machine = self.machine;
+        // One fork at a time, and no device comes or goes from here on. Parent and child both give it back when this function ends.
+        let _swapping = machine.swapping.lock();
+        self.ask_here(Request::Shrink);
         // What the child needs of the pager's descriptors, in this thread's table, which it will inherit.
         let mut pipe = [0i32; 2];
         // SAFETY: writes two numbers.
@@ -766,8 +776,6 @@ impl Agent {
         if let Err(e) = piped {
             return -(e as isize);
         }
-        // No device comes or goes from here on. Parent and child both give it back when this function ends.
-        let _swapping = machine.swapping.lock();
         let tid = self.daemon_tid.load(Relaxed);
         let borrow = |fd: i32, flags: i32| sys::open(&sys::task_path(tid, format_args!("fd/{fd}")), flags | libc::O_CLOEXEC, 0);
         let mut files: Files = [const { [const { None }; FILES_MAX] }; DEVICES_MAX];
@@ -817,10 +825,16 @@ impl Agent {
         let least = (MEMORY_BYTES_MIN >> PAGE_SHIFT) as u32;
         let given = Self::half(&map, &core).max(least.min(whole));
         let kept = Self::half(&map, &core).max(whole - given.min(whole)).max(least.min(whole));
+        // Counted here, under the locks, and not when the clerk hears of it: in between another child may end, as the last one.
+        self.outstanding.fetch_add(1, Relaxed);
         core.vm.pager_mut().fork_parent();
         core.vm.counters().forks.add(1);
-        // SAFETY: the program's own fork; in the child this thread goes on alone with copies of everything, both locks held.
+        // Nobody else may hold these in the child, which nobody else has survived.
+        let (starts, arena) = (self.starts.lock(), crate::ARENA.hold());
+        // SAFETY: the program's own fork; in the child this thread goes on alone with copies of everything, all locks held.
         let r = unsafe { sys::syscall6(nr as libc::c_long, a[0], a[1], a[2], a[3], a[4], a[5]) };
+        drop(arena);
+        drop(starts);
         match r {
             Ok(0) => {
                 core.vm.set_limit(given);
@@ -841,8 +855,8 @@ impl Agent {
                 if r.is_ok() {
                     core.vm.set_limit(kept);
                     map.pool.iter().for_each(|pool| pool.set_budget(kept));
-                } else if self.outstanding.load(Relaxed) == 0 {
-                    core.vm.pager_mut().children_gone();
+                } else {
+                    self.uncount(&mut core, 1);
                 }
                 let kept = core.vm.limit();
                 drop(core);
@@ -871,6 +885,7 @@ impl Agent {
         machine.daemon_sleeps.store(false, Relaxed);
         machine.waiters.store(0, Relaxed);
         machine.starved.store(false, Relaxed);
+        machine.shrinking.store(false, Relaxed); // (for the fork of another thread)
         machine.duty.reset();
         machine.retired.store(0, Relaxed);
         if let Some(record) = &machine.record {
@@ -895,10 +910,6 @@ impl Agent {
         core::mem::forget(core::mem::replace(&mut map.program, program));
         core::mem::forget(core::mem::replace(&mut map.parking, parking));
         map.parking.register(machine.parking.0, (machine.parking.1 as usize) << PAGE_SHIFT)?;
-        for range in map.ranges.iter().filter(|r| r.kind == Kind::Managed) {
-            // a range that the child did not inherit (MADV_DONTFORK) cannot be registered, nor touched
-            let _ = map.program.register(range.start, range.end - range.start);
-        }
 
         for (slot, fds) in map.files.iter_mut().zip(share.files) {
             let Some(theirs) = slot.take() else { continue };
@@ -926,6 +937,7 @@ impl Agent {
             pool.set_budget(core.vm.limit());
             pool.refill(&mut core.vm);
         }
+        machine.inherit_ranges(map, core)?;
         machine.wipe(map, core);
         Ok(())
     }

@@ -25,6 +25,11 @@ impl Arena {
     pub const fn new() -> Self {
         Arena { chunk: Mutex::new(Chunk { at: 0, end: 0 }) }
     }
+
+    /// Nobody allocates until what this returns is dropped: for a fork.
+    pub fn hold(&self) -> impl Drop + '_ {
+        self.chunk.lock()
+    }
 }
 
 fn map(len: usize) -> usize {

@@ -197,8 +197,14 @@ fn up(n: usize) -> usize {
 
 /// A followed system call of the program's.
 unsafe extern "C" fn on_syscall(nr: i32, args: &[usize; 6]) -> isize {
-    let a = *args;
-    let Some(agent) = agent::get() else {
+    let mut a = *args;
+    // What the kernel will refuse is not followed: addresses within a page.
+    let refused = match nr as libc::c_long {
+        libc::SYS_munmap | libc::SYS_mremap => !a[0].is_multiple_of(PAGE),
+        libc::SYS_mmap => a[3] as i32 & libc::MAP_FIXED != 0 && !a[0].is_multiple_of(PAGE),
+        _ => false,
+    };
+    let Some(agent) = agent::get().filter(|_| !refused) else {
         // SAFETY: the program's own call.
         return unsafe { raw(nr, &a) };
     };
@@ -211,20 +217,28 @@ unsafe extern "C" fn on_syscall(nr: i32, args: &[usize; 6]) -> isize {
                 // SAFETY: the program's own call; it makes a mapping that the pager does not manage, over nothing.
                 return unsafe { raw(nr, &a) };
             }
-            if flags & libc::MAP_FIXED != 0 {
-                agent.forget_native(a[0], a[0].wrapping_add(up(a[1])));
+            let over = flags & libc::MAP_FIXED != 0 && agent.forget_native(a[0], a[0].wrapping_add(up(a[1])));
+            if anonymous && a[1] > agent.lockable_bytes() {
+                // As with mlock below, and what is populated could be more than the budget before the pager knows of it.
+                a[3] &= !(libc::MAP_POPULATE | libc::MAP_LOCKED) as usize;
             }
             // SAFETY: the program's own call.
             let r = unsafe { raw(nr, &a) };
             if wanted && r > 0 {
                 agent.new_range(r as usize, r as usize + up(a[1]));
+            } else if over && r < 0 {
+                agent.new_range(a[0], a[0] + up(a[1])); // still there
             }
             r
         }
         libc::SYS_munmap => {
-            agent.forget_native(a[0], a[0].wrapping_add(up(a[1])));
+            let native = agent.forget_native(a[0], a[0].wrapping_add(up(a[1])));
             // SAFETY: the program's own call.
-            unsafe { raw(nr, &a) }
+            let r = unsafe { raw(nr, &a) };
+            if native && r != 0 {
+                agent.new_range(a[0], a[0] + up(a[1])); // still there
+            }
+            r
         }
         libc::SYS_mremap => {
             let native = agent.forget_native(a[0], a[0].wrapping_add(up(a[1])));
@@ -235,6 +249,9 @@ unsafe extern "C" fn on_syscall(nr: i32, args: &[usize; 6]) -> isize {
                 (true, false) => agent.new_range(a[0], a[0] + up(a[1])),
                 (false, true) => agent.ask(Request::Resized { old_len: up(a[1]), new: r as usize, new_len: up(a[2]) }),
                 (false, false) => {}
+            }
+            if r > 0 && a[3] as i32 & libc::MREMAP_DONTUNMAP != 0 {
+                agent.left_empty(a[0], a[0] + up(a[1]));
             }
             r
         }

@@ -95,6 +95,52 @@ fn too_many_generations_of_forks_are_one_sentence() {
     std::fs::remove_dir_all(&dir).expect("cleanup");
 }
 
+/// Two children at a time. The first ended while the second was being forked, and since the second was counted only when its fork was
+/// over, nobody was left who could read what the parent had stored: its slots were used again, and the second child died of SIGBUS. And a
+/// parent that has no memory to share kept what its children could read for ever, until swap was full.
+#[test]
+fn a_child_keeps_its_pages_when_its_sibling_ends() {
+    if !able() {
+        return;
+    }
+    let dir = place("siblings");
+    let program = build(&dir, "siblings.c");
+    for (memory, swap, args) in [("16M", "", ["48", "6"]), ("32M", "", ["48", "6"]), ("8M", "/file:100M", ["24", "8"])] {
+        let swap = swap_option(&dir, swap);
+        let r = run(&dir, &["--memory", memory, "--swap", &swap], None, &program, &args);
+        assert_eq!(String::from_utf8_lossy(&r.output.stdout), "all bytes right\n", "{memory}: {:?}", r.output);
+        no_swap_file_left(&dir);
+    }
+    std::fs::remove_dir_all(&dir).expect("cleanup");
+}
+
+/// Each was wrong once. A child found its parent's bytes in a new mapping where a range had been that it did not inherit, after ten seconds. A
+/// call that the kernel refuses ended the program, or had a range never paged. MAP_POPULATE brought in more than the budget. When the first
+/// thread had ended, what was there already was not found, and stayed.
+#[test]
+fn corners_of_the_address_space() {
+    if !able() {
+        return;
+    }
+    let dir = place("corners");
+    let program = build(&dir, "corners.c");
+    let swap = swap_option(&dir, "");
+    for (case, memory, peak) in [
+        ("dontfork", "16M", "40"),
+        ("refused", "16M", "40"),
+        ("dontunmap", "16M", "40"),
+        ("populate", "16M", "40"),
+        ("headless", "64M", "100"),
+        ("starters", "16M", "40"),
+    ] {
+        let r = run(&dir, &["--memory", memory, "--swap", &swap], None, &program, &[case, peak]);
+        assert_eq!(String::from_utf8_lossy(&r.output.stdout), "right\n", "{case}: {:?}", r.output);
+        assert_eq!(r.output.status.code(), Some(0), "{case}: {:?}", r.output);
+        no_swap_file_left(&dir);
+    }
+    std::fs::remove_dir_all(&dir).expect("cleanup");
+}
+
 #[test]
 fn address_space_calls_behave() {
     if !able() {

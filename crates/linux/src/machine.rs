@@ -81,6 +81,8 @@ pub struct Space {
     pub wiped: RangeMap,
     /// Discards that may be under way.
     pub discards: crate::space::Discards,
+    /// Unmaps that are still to be reported.
+    pub owed: crate::space::Owed,
     /// The address of page 0 of each object.
     pub origins: Vec<usize>,
     /// The program's ranges are registered here.
@@ -142,11 +144,14 @@ pub struct Inject {
 
 impl Inject {
     /// From `read=N,read_every=N,bad_page=N,write=N,write_device=N,flip=N,stall=N,panic=N,swapoff_pages=N`.
+    ///
+    /// # Panics
+    /// If it is anything else: a test that injects nothing would pass.
     pub fn parse(text: &str) -> Inject {
         let mut inject = Inject::default();
         for part in text.split(',') {
             let (key, n) = part.split_once('=').unwrap_or((part, "1"));
-            let n = n.parse().unwrap_or(1);
+            let n = n.parse().unwrap_or_else(|_| panic!("OVERSPILL_INJECT: {n:?} is no number"));
             match key {
                 "read" => inject.read_after = n,
                 "read_every" => inject.read_every = n,
@@ -157,7 +162,7 @@ impl Inject {
                 "stall" => inject.stall_after = n,
                 "panic" => inject.panic_after = n,
                 "swapoff_pages" => inject.swapoff_pages = n,
-                _ => {}
+                _ => panic!("OVERSPILL_INJECT: there is no {key:?}"),
             }
         }
         inject

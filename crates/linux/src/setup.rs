@@ -234,7 +234,8 @@ pub fn machine(options: &Options<'_>, status: &'static Status) -> Result<Machine
     // Tables for a device of 256 GiB that may come later, unless address space is so short that nothing near it can be managed.
     let usual = SLOTS_UNLIMITED.min(options.pages_max.saturating_mul(2).next_power_of_two() as u32);
     let mut pager = SwapPager::without_device(overspill_swap::Config {
-        pages_max: options.pages_max,
+        // an object of a few pages takes the metadata of sixteen, twice
+        pages_max: options.pages_max + 32 * u64::from(options.objects_max),
         slots_max: lengths.iter().copied().max().unwrap_or(0).max(usual),
         devices_max: DEVICES_MAX as u16,
         extents_max: 1 << 17,
@@ -297,6 +298,7 @@ pub fn machine(options: &Options<'_>, status: &'static Status) -> Result<Machine
         ranges: RangeMap::new(RANGES_MAX),
         wiped: RangeMap::new(WIPED_MAX),
         discards: crate::space::Discards::new(),
+        owed: crate::space::Owed::new(),
         origins: vec![0; options.objects_max as usize],
         program,
         parking,
@@ -316,7 +318,10 @@ pub fn machine(options: &Options<'_>, status: &'static Status) -> Result<Machine
         has_pool,
         status,
         supervised: AtomicBool::new(false),
-        inject: std::env::var("OVERSPILL_INJECT").map(|text| Inject::parse(&text)).unwrap_or_default(),
+        inject: std::env::var("OVERSPILL_INJECT")
+            .ok()
+            .filter(|text| !text.is_empty())
+            .map_or_else(Inject::default, |text| Inject::parse(&text)),
         daemon_bell: AtomicU32::new(0),
         daemon_sleeps: AtomicBool::new(false),
         arrivals: AtomicU32::new(0),

@@ -6,7 +6,7 @@
 
 use crate::machine::{Core, Machine, Space};
 use crate::ranges::{Kind, Range};
-use crate::sys::{self, futex_wait, sys};
+use crate::sys::{self, Errno, futex_wait, sys};
 use crate::uffd::{Event, Message};
 use core::sync::atomic::{AtomicU32, Ordering::*};
 use overspill_vm::page::State;
@@ -46,9 +46,17 @@ struct ScanArg {
 const PAGEMAP_SCAN: u64 = 3 << 30 | (size_of::<ScanArg>() as u64) << 16 | (b'f' as u64) << 8 | 16;
 const PAGE_IS_PRESENT: u64 = 1 << 3;
 
-/// Calls `f(start, end)` for each run of present pages in the range, in bytes.
+/// Calls `f(start, end)` for each run of present pages in the range, in bytes; some of them twice if that is not to be had at once.
+fn each_present(start: usize, end: usize, mut f: impl FnMut(usize, usize)) {
+    // Without a descriptor to be had (RLIMIT_NOFILE is the program's), or where /proc is root's (PR_SET_DUMPABLE), each page is asked for.
+    if scan_present(start, end, &mut f).is_err() {
+        sys::each_resident(start, end, |at| f(at, at + PAGE_SIZE));
+    }
+}
+
 fn scan_present(start: usize, end: usize, mut f: impl FnMut(usize, usize)) -> Result<(), i32> {
-    let pagemap = sys::open(b"/proc/self/pagemap\0", libc::O_RDONLY | libc::O_CLOEXEC, 0)?;
+    // (of the thread: when the first thread has ended, the process's is empty)
+    let pagemap = sys::open(b"/proc/thread-self/pagemap\0", libc::O_RDONLY | libc::O_CLOEXEC, 0)?;
     let mut regions = [PageRegion::default(); 64];
     let mut at = start;
     while at < end {
@@ -135,6 +143,47 @@ impl Default for Discards {
     }
 }
 
+/// Addresses that were given up and whose unmapping is still to be reported: when it is, it is not of what lives there by then.
+///
+/// The kernel gives addresses out again before it reports that they came free. A move is reported first, and only when that has been read
+/// the unmapping of where it came from; meanwhile another thread's move may have come to that very place, and its report was read. What
+/// followed took the new pages for those that had gone: they read as zeroes.
+#[derive(Debug)]
+pub struct Owed {
+    ranges: [(usize, usize); OWED_MAX],
+    next: usize,
+}
+
+/// One for each thread that is just unmapping or moving.
+const OWED_MAX: usize = 256;
+
+impl Owed {
+    /// None.
+    pub fn new() -> Self {
+        Owed { ranges: [(0, 0); OWED_MAX], next: 0 }
+    }
+    /// The unmapping of this range, or of more, has taken place as far as the pager is concerned.
+    fn add(&mut self, start: usize, end: usize) {
+        self.ranges[self.next] = (start, end); // the oldest goes if there are too many
+        self.next = (self.next + 1) % OWED_MAX;
+    }
+    /// There will be no such report.
+    pub fn cancel(&mut self, start: usize, end: usize) {
+        self.ranges.iter_mut().filter(|r| **r == (start, end)).for_each(|r| *r = (0, 0));
+    }
+    /// An unmapping of `at..end` was reported. Up to where it is news, and from where on again. => at < end
+    fn settle(&mut self, at: usize, end: usize) -> (usize, usize) {
+        let within = self.ranges.iter_mut().filter(|r| at <= r.0 && r.0 < r.1 && r.1 <= end);
+        within.min_by_key(|r| r.0).map_or((end, end), core::mem::take)
+    }
+}
+
+impl Default for Owed {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl Machine {
     /// A wrapped discard has returned.
     pub fn discard_done(&self, start: usize, end: usize) {
@@ -167,28 +216,11 @@ impl Machine {
         self.status.counters.events.add(1);
         match event {
             Event::Unmap(start, end) => {
-                map.wiped.remove(start, end, |_| {});
-                let mut pieces = [None; 32];
-                loop {
-                    let mut n = 0;
-                    let mut stop = end;
-                    map.ranges.remove(start, end, |r| {
-                        if n < pieces.len() {
-                            pieces[n] = Some(r);
-                            n += 1;
-                        } else {
-                            stop = stop.min(r.start);
-                        }
-                    });
-                    for r in pieces[..n].iter().flatten() {
-                        match r.kind {
-                            Kind::Managed => self.give_up(*r, false),
-                            Kind::Native => self.unreserve(r.pages()),
-                        }
-                    }
-                    if n < pieces.len() || stop == end {
-                        break;
-                    }
+                let mut at = start;
+                while at < end {
+                    let (until, next) = map.owed.settle(at, end);
+                    self.unmapped(map, at, until);
+                    at = next;
                 }
             }
             Event::Remove(start, end) => {
@@ -206,7 +238,14 @@ impl Machine {
                     return;
                 }
                 let moved = Range { start: to, end: to + len, ..r };
-                map.ranges.remove(to, to + len, |_| {});
+                while let Some(old) = map.ranges.overlap(to, to + len, Kind::Managed) {
+                    // somebody unmapped it, and has yet to say so
+                    let (start, end) = (old.start.max(to), old.end.min(to + len));
+                    self.unmapped(map, start, end);
+                    map.owed.add(start, end);
+                }
+                map.ranges.remove(from, from + len, |_| {});
+                map.owed.add(from, from + len);
                 let _ = map.ranges.insert(moved);
                 self.core.lock().vm.rename_range(r.page(from), moved.page(to), (len >> PAGE_SHIFT) as u64);
                 while let Some(w) = map.wiped.overlap(from, from + len, Kind::Managed) {
@@ -218,6 +257,22 @@ impl Machine {
             Event::Fault(..) | Event::Other => {}
         }
         self.drop_places(map, false);
+    }
+
+    /// The range is gone, and what was in it.
+    fn unmapped(&self, map: &mut Space, start: usize, end: usize) {
+        map.wiped.remove(start, end, |_| {});
+        for kind in [Kind::Managed, Kind::Native] {
+            while let Some(r) = map.ranges.overlap(start, end, kind) {
+                let mut gone = None; // (more than the piece, if there is no room for a split)
+                let (from, to) = (r.start.max(start), r.end.min(end));
+                map.ranges.remove(from, to, |r| gone = Some(r));
+                match (kind, gone.unwrap_or(Range { start: from, end: to, ..r })) {
+                    (Kind::Managed, gone) => self.give_up(gone, false),
+                    (Kind::Native, gone) => self.unreserve(gone.pages()),
+                }
+            }
+        }
     }
 
     /// A region of the library's is gone, or its content is: no event tells of it with in-thread delivery. The caller has the kernel
@@ -242,6 +297,42 @@ impl Machine {
         let mut map = self.map.write();
         map.wiped.remove(start, end, |_| {});
         !wipe || start >= end || map.wiped.insert(Range { start, end, kind: Kind::Managed, object: ObjectId(0), origin: 0 })
+    }
+
+    /// In a fork's child: registers what it has of the managed ranges, and gives up what it has not: MADV_DONTFORK, or a range that another thread
+    /// unmapped in the moment of the fork, of which nobody will hear here.
+    ///
+    /// # Errors
+    /// Its mappings cannot be read or registered.
+    pub fn inherit_ranges(&self, map: &mut Space, core: &mut Core) -> Result<(), Errno> {
+        let (mut at, mut result) = (0, Ok(()));
+        sys::each_mapping(|start, end| {
+            Self::missing(map, core, at, start);
+            at = start;
+            while let Some(r) = map.ranges.overlap(at, end, Kind::Managed) {
+                let piece = Range { start: r.start.max(at), end: r.end.min(end), ..r };
+                Self::missing(map, core, at, piece.start);
+                match map.program.register(piece.start, piece.end - piece.start) {
+                    Ok(()) => {}
+                    Err(libc::EINVAL) => Self::missing(map, core, piece.start, piece.end), // something else is there by now
+                    Err(e) => result = Err(e),
+                }
+                at = piece.end;
+            }
+            at = end;
+        })?;
+        Self::missing(map, core, at, usize::MAX);
+        map.owed = Owed::new();
+        result
+    }
+
+    /// There are no managed pages in the range.
+    fn missing(map: &mut Space, core: &mut Core, start: usize, end: usize) {
+        while let Some(r) = map.ranges.overlap(start, end, Kind::Managed) {
+            let piece = Range { start: r.start.max(start), end: r.end.min(end), ..r };
+            map.ranges.remove(piece.start, piece.end, |_| {});
+            Self::give_up_of(core, piece, false);
+        }
     }
 
     /// In a fork's child: what is to be empty there is. The kernel has done it with what was mapped; the pager's share is what was not.
@@ -346,11 +437,12 @@ impl Machine {
             return; // the kernel will not have it (a special mapping): it stays the kernel's
         }
         let mut core = self.core.lock();
-        let _ = scan_present(range.start, range.end, |start, end| {
+        let adopt = |start: usize, end: usize| {
             for addr in (start..end).step_by(PAGE_SIZE) {
                 core.vm.adopt(range.page(addr));
             }
-        });
+        };
+        each_present(range.start, range.end, adopt);
     }
 
     /// Takes over every native range. The charge falls from their size to what is in memory.
@@ -428,5 +520,107 @@ impl Machine {
     /// Whether faults of the whole process have to wait for a fork that is being made.
     pub fn is_frozen(&self) -> bool {
         self.frozen.load(Acquire) != 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device_spec;
+    use crate::machine::Delivery;
+    use crate::setup::{self, Options};
+    use overspill_vm::status::Status;
+
+    #[test]
+    fn what_was_owed_is_not_news() {
+        let mut owed = Owed::new();
+        let news = |owed: &mut Owed, start, end| {
+            let (mut at, mut found) = (start, Vec::new());
+            while at < end {
+                let (until, next) = owed.settle(at, end);
+                found.extend((at < until).then_some((at, until)));
+                at = next;
+            }
+            found
+        };
+        assert_eq!(news(&mut owed, 10, 20), [(10, 20)]);
+        owed.add(30, 40);
+        owed.add(10, 20);
+        assert_eq!(news(&mut owed, 15, 20), [(15, 20)], "another one");
+        assert_eq!(news(&mut owed, 5, 50), [(5, 10), (20, 30), (40, 50)]);
+        assert_eq!(news(&mut owed, 5, 50), [(5, 50)], "once");
+        owed.add(10, 20);
+        assert_eq!(news(&mut owed, 10, 20), []);
+        owed.add(10, 20);
+        owed.cancel(10, 20);
+        assert_eq!(news(&mut owed, 10, 20), [(10, 20)]);
+    }
+
+    /// One thread moves its pages from A to B. Before the kernel reports that A is unmapped, another thread's pages have come there from C,
+    /// which is reported before. The pager took the report that followed for the end of the second thread's pages: they read as zeroes.
+    #[test]
+    fn a_late_unmap_does_not_take_what_has_come_there_since() {
+        let swap =
+            [device_spec::parse(std::env::temp_dir().join(format!("late-{}", std::process::id())).as_os_str()).expect("a place")];
+        let status: &'static Status = Box::leak(Box::default());
+        let options = Options {
+            memory_bytes: 8 << 20,
+            swap: &swap,
+            policy: "fifo".parse().expect("a policy"),
+            engine: crate::io::Engine::Psync,
+            delivery: Delivery::InThread,
+            encrypt: false,
+            load_control: false,
+            follow_pointers: false,
+            pages_max: 1 << 20,
+            objects_max: 1,
+            readers: 0,
+            ahead_pages_max: None,
+            decisions_max: 0,
+        };
+        let machine = match setup::machine(&options, status) {
+            Ok(machine) => machine,
+            Err(e) => {
+                eprintln!("SKIPPED: {e}");
+                assert!(std::env::var_os("CI").is_none(), "cannot be tested here");
+                return;
+            }
+        };
+        const LEN: usize = 4 * PAGE_SIZE;
+        // addresses count from the mapping: one object, whose pages are numbered from there
+        let base = sys::map_anonymous(3 * LEN).expect("48 KiB") as usize;
+        let [a, b, c] = [0, 1, 2].map(|i| base + i * LEN);
+        let range = |start| Range { start, end: start + LEN, kind: Kind::Managed, object: ObjectId(0), origin: base };
+        let mut map = machine.map.write();
+        for (start, byte) in [(a, 1u8), (c, 3)] {
+            // SAFETY: our own mapping.
+            unsafe { core::ptr::write_bytes(start as *mut u8, byte, LEN) };
+            machine.manage(&mut map, range(start));
+        }
+        let there = |map: &Space, start: usize| {
+            let managed = map.ranges.overlap(start, start + LEN, Kind::Managed).map(|r| r.pages());
+            let core = machine.core.lock();
+            let pages = (0..4).filter(|i| core.vm.page(range(start).page(start + i * PAGE_SIZE)).state() == State::Active).count();
+            (managed, pages)
+        };
+        let gone = (None, 0);
+        assert_eq!((there(&map, a).1, there(&map, b), there(&map, c).1), (4, gone, 4));
+        machine.follow(&mut map, Event::Remap(a, b, LEN));
+        machine.follow(&mut map, Event::Remap(c, a, LEN));
+        machine.follow(&mut map, Event::Unmap(a, a + LEN));
+        assert_eq!((there(&map, a).1, there(&map, b).1, there(&map, c)), (4, 4, gone), "what came to A is there");
+        machine.follow(&mut map, Event::Unmap(c, c + LEN));
+        // a plain unmap may be overtaken as well
+        machine.follow(&mut map, Event::Remap(a, b, LEN));
+        assert_eq!((there(&map, a), there(&map, b).1), (gone, 4));
+        machine.follow(&mut map, Event::Unmap(b, b + LEN));
+        machine.follow(&mut map, Event::Unmap(a, a + LEN));
+        assert_eq!(there(&map, b).1, 4);
+        machine.follow(&mut map, Event::Unmap(b, b + LEN));
+        assert_eq!(there(&map, b), gone);
+        machine.core.lock().vm.check(1);
+        drop(map);
+        // SAFETY: nobody uses it any more.
+        unsafe { sys::unmap(base as *mut u8, 3 * LEN) };
     }
 }

@@ -148,6 +148,51 @@ pub fn is_resident(at: usize) -> bool {
     done.is_ok() && seen & 1 == 1
 }
 
+/// Calls `f` with the address of each page of the range that is mapped and in memory.
+pub fn each_resident(start: usize, end: usize, mut f: impl FnMut(usize)) {
+    let mut seen = [0u8; 256];
+    for at in (start..end).step_by(seen.len() * PAGE_SIZE) {
+        let pages = ((end - at) / PAGE_SIZE).min(seen.len());
+        // SAFETY: the kernel writes one byte for each page.
+        if unsafe { sys!(libc::SYS_mincore, at, pages * PAGE_SIZE, seen.as_mut_ptr()) }.is_ok() {
+            (0..pages).filter(|i| seen[*i] & 1 == 1).for_each(|i| f(at + i * PAGE_SIZE));
+        } else {
+            // a part is not mapped
+            (0..pages).map(|i| at + i * PAGE_SIZE).filter(|at| is_resident(*at)).for_each(&mut f);
+        }
+    }
+}
+
+/// Calls `f(start, end)` for each mapping of the process, in the order of addresses. Does not allocate.
+///
+/// # Errors
+/// Those of opening and reading `/proc/self/maps`.
+pub fn each_mapping(mut f: impl FnMut(usize, usize)) -> Result<(), Errno> {
+    let maps = open(b"/proc/thread-self/maps\0", libc::O_RDONLY | libc::O_CLOEXEC, 0)?;
+    let mut buffer = [0u8; 4096];
+    // "START-END REST", in hexadecimal: the number being read, the one before it, and how far in the line it is
+    let (mut number, mut start, mut field) = (0usize, 0, 0);
+    loop {
+        // SAFETY: the kernel writes within the buffer.
+        let n = unsafe { sys!(libc::SYS_read, maps.raw(), buffer.as_mut_ptr(), buffer.len()) }?;
+        if n == 0 {
+            return Ok(());
+        }
+        for &byte in &buffer[..n] {
+            match (field, byte) {
+                (_, b'\n') => (number, field) = (0, 0),
+                (0, b'-') => (start, number, field) = (number, 0, 1),
+                (1, b' ') => {
+                    f(start, number);
+                    field = 2;
+                }
+                (2, _) => {}
+                (_, digit) => number = number << 4 | char::from(digit).to_digit(16).unwrap_or(0) as usize,
+            }
+        }
+    }
+}
+
 /// pread(2) until `len` bytes or the end of the file.
 ///
 /// # Safety

@@ -489,6 +489,22 @@ fn what_cannot_be_had_is_said() {
     pager.region(33 << 20).expect("there is room again");
 }
 
+/// Room to remember where pages are stored was made for pages that lie thick: a region of a few pages takes as much as one of sixteen. When it was
+/// used up, pages were written again and again, and the program waited for ever.
+#[test]
+fn many_small_regions() {
+    let Some(pager) = build(Pager::builder().memory(BUDGET).regions_max(8000).managed_max(128 << 20)) else { return };
+    let mut regions: Vec<_> = (0..8000).map(|_| pager.region(3 * PAGE).expect("a region")).collect();
+    for (i, region) in regions.iter_mut().enumerate() {
+        region.as_mut_slice_of::<u64>().iter_mut().step_by(512).for_each(|word| *word = i as u64 + 1);
+    }
+    for (i, region) in regions.iter_mut().enumerate() {
+        assert!(region.as_mut_slice_of::<u64>().iter().step_by(512).all(|word| *word == i as u64 + 1), "region {i}");
+    }
+    assert!(pager.counters().hard_faults.get() > 8000);
+    pager.check();
+}
+
 /// The tables are small beside what they manage.
 #[test]
 fn metadata_is_small() {
