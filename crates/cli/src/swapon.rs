@@ -23,6 +23,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering::SeqCst};
 use std::time::Duration;
 
+/// Exit status of a swapoff that has ended, with pages that could not be read.
+const LOST: u8 = 2;
+
 /// Adds devices: all of them, or none.
 pub fn swapon(args: &SwaponArgs) -> Result<u8, Failure> {
     let mut asked = preflight::Swap::default();
@@ -160,7 +163,7 @@ pub fn swapoff(args: &SwapoffArgs) -> Result<u8, Failure> {
                 let why = format!(
                     "{name}: the device is off, but {lost} on it could not be read and are lost; `overspill stat` says where the first was"
                 );
-                return Err(Failure::with_status(NOTHING, why));
+                return Err(Failure::with_status(LOST, why));
             }
             return Ok(0);
         }

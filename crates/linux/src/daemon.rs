@@ -206,7 +206,11 @@ impl Daemon {
     /// Rarely needed work: counters that cost a walk, second copies that never made a batch, space that the file system may have. Returns
     /// how long to sleep if there is more of it, in nanoseconds.
     fn before_sleep(&mut self, machine: &Machine) -> Option<u64> {
-        machine.core.lock().vm.metadata_bytes();
+        {
+            let mut core = machine.core.lock();
+            core.vm.metadata_bytes();
+            core.vm.pager_mut().retry(true);
+        }
         machine.drop_places(&machine.map.read(), true);
         self.give_back.step(machine)
     }
@@ -635,7 +639,9 @@ impl Daemon {
             core.vm.pager_mut().io_ended(pool.device(), io);
         }
         for (i, d) in self.dirty[at..at + stored].iter().enumerate() {
-            core.vm.launder_done(d.page, Some(Slot(run.first.0 + i as u32)), d.hash, IoResult::Ok);
+            if !core.vm.launder_done(d.page, Some(Slot(run.first.0 + i as u32)), d.hash, IoResult::Ok) {
+                self.trouble = Some(libc::ENOMEM);
+            }
             if core.park.release(d.place) {
                 core.drops.push(d.place);
             }
@@ -686,7 +692,9 @@ impl Daemon {
         reader::count_io(machine, &mut core, w.slot, true, w.count as u32, w.since, done.result);
         for (i, d) in w.pages[..w.count].iter().enumerate() {
             let result = if i < whole { IoResult::Ok } else { failed };
-            core.vm.launder_done(d.page, Some(Slot(w.slot.0 + i as u32)), d.hash, result);
+            if !core.vm.launder_done(d.page, Some(Slot(w.slot.0 + i as u32)), d.hash, result) {
+                self.trouble = Some(libc::ENOMEM);
+            }
             if core.park.release(d.place) {
                 core.drops.push(d.place);
             }
@@ -771,14 +779,26 @@ impl Daemon {
                 self.stuck_since = 0; // a swapoff took the room: better without it than without the program
                 return;
             }
-            // a device that could not grow once is not asked again, so why it could not may be long ago
-            let trouble = self.trouble.map(|errno| if errno == libc::ENOSPC { growth::refusal(machine) } else { errno });
+            let mut trouble = self.trouble;
+            if trouble == Some(libc::ENOSPC) {
+                match growth::try_again(machine) {
+                    Ok(true) => {
+                        self.stuck_since = 0; // somebody else has made room
+                        return;
+                    }
+                    Ok(false) => {}
+                    Err(errno) => trouble = Some(errno),
+                }
+            }
             machine.stop_program(match trouble {
                 None => {
                     b"memory is full of pages that nobody can take from the program (read-only, locked, or held by the kernel), so it was stopped: give it more --memory"
                 }
                 Some(libc::ENOSPC | libc::EDQUOT) => {
                     b"memory and swap are both full, so the program was stopped: give it more --memory, or a --swap place with more room"
+                }
+                Some(libc::ENOMEM) => {
+                    b"memory is full and the pager has no room to remember where more pages are stored, so the program was stopped: give it more --memory, or the library a larger managed_max"
                 }
                 Some(libc::EFBIG) => {
                     b"memory is full and the swap file has reached the limit on the size of files, so the program was stopped: raise the limit (ulimit -f), or give it more --memory"

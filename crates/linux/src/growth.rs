@@ -21,7 +21,7 @@ use crate::sys::{self, Errno};
 use overspill_swap::Punch;
 use overspill_swap::extent::Extent;
 use overspill_swap::swap_pager::BLOCK_SLOTS;
-use overspill_vm::pager::SlotRun;
+use overspill_vm::pager::{Pager as _, SlotRun};
 use overspill_vm::types::{DeviceId, PAGE_SHIFT, Slot};
 
 /// Slots that are given or got back at a time: what a chunk has.
@@ -59,11 +59,16 @@ pub fn make_room(machine: &Machine) -> Result<(), Errno> {
     result
 }
 
-/// Why there is no room: the error of a file that cannot grow, asked for again; ENOSPC if none says why. For last words. => no lock is held
-pub fn refusal(machine: &Machine) -> Errno {
-    let mut map = machine.map.write();
-    let mut errors = map.files.iter_mut().flatten().filter(|files| files.grows()).filter_map(|files| files.grow(u64::MAX).err());
-    errors.find(|&e| e != libc::ENOSPC).unwrap_or(libc::ENOSPC)
+/// As [`make_room`], also for devices that could not grow before: that may be long ago. Returns whether there is more room now. => no lock is
+/// held
+///
+/// # Errors
+/// As [`make_room`].
+pub fn try_again(machine: &Machine) -> Result<bool, Errno> {
+    let before = machine.core.lock().vm.pager().room();
+    machine.core.lock().vm.pager_mut().retry(false);
+    let result = make_room(machine);
+    if machine.core.lock().vm.pager().room() > before { Ok(true) } else { result.map(|()| false) }
 }
 
 /// Gets blocks back that were given back. `None` if there are none.

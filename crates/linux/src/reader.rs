@@ -15,9 +15,9 @@ use overspill_vm::types::{ContentHash, PAGE_SHIFT, PAGE_SIZE, Slot};
 use overspill_vm::{CLUSTER_PAGES_MAX, Filled, Followed, PageIn, Place};
 
 /// Single-page buffers, for random faults.
-const SINGLES: usize = 16;
+pub const SINGLES: usize = 16;
 /// Cluster buffers.
-const CLUSTERS: usize = 3;
+pub const CLUSTERS: usize = 3;
 /// Of the single-page buffers, so many at most are for pages that nobody waits for.
 const POINTED: usize = 12;
 /// So many pages are mapped again in one go, some microseconds each: others want to be served.
@@ -261,6 +261,9 @@ pub fn count_io(machine: &Machine, core: &mut Core, slot: Slot, write: bool, pag
         ns: sys::now_ns().saturating_sub(since),
         ok: no_space || bytes == (pages as u64) << PAGE_SHIFT,
     };
+    if no_space {
+        core.vm.pager_mut().set_full(device, true);
+    }
     if core.vm.pager_mut().io_ended(device, io) {
         machine.retire(device);
     }

@@ -652,7 +652,7 @@ struct Devices {
     /// The extents of all of them.
     extents: ExtentMap,
     shift: u32,
-    /// The entries that are in use, by priority, then by number. Has room for all.
+    /// The entries that are in use, by priority, then by number; those last that answered ENOSPC. Has room for all.
     order: Vec<u16>,
     /// Whose turn it is among equals.
     turn: usize,
@@ -714,7 +714,11 @@ impl Devices {
     fn changed(&mut self) {
         self.order.clear();
         self.order.extend((0..self.all.len() as u16).filter(|&i| self.all[i as usize].slots > 0));
-        self.order.sort_unstable_by_key(|&i| (Reverse(self.all[i as usize].priority), i));
+        let key = |i: u16| {
+            let device = &self.all[i as usize];
+            (device.full && device.memory.is_none(), Reverse(device.priority), i)
+        };
+        self.order.sort_unstable_by_key(|&i| key(i));
         self.unwelcome = self.in_use().filter(|d| d.leaving.is_some() || d.retired || d.memory.is_some()).count() as u32;
     }
 
@@ -882,7 +886,7 @@ impl SwapPager {
         let index = self.free_entry()?;
         let device = &mut self.devices.all[index];
         (device.slots, device.own, device.priority) = (slots, true, priority);
-        if (index as u64) << self.devices.shift | u64::from(slots) == 1 << 32 {
+        if ((index as u64) << self.devices.shift) + u64::from(slots) == 1 << 32 {
             device.slots = slots - 1; // the swap blocks cannot remember slot u32::MAX
         }
         self.devices.changed();
@@ -1242,13 +1246,32 @@ impl SwapPager {
     }
 
     /// The machine saw ENOSPC on `device` (or sees room again). While full, only slots below the highest one ever written are given,
-    /// since the file has their blocks. (A hole below, from a write that failed, may still answer ENOSPC; then its slot comes back
+    /// since the file has their blocks, and only when no other device has room. (A hole below, from a write that failed, may still answer ENOSPC; then its slot comes back
     /// by [`Pager::free_slot`], and the cursor goes on.)
     ///
     /// # Panics
     /// If there is no such device.
     pub fn set_full(&mut self, device: DeviceId, full: bool) {
-        self.devices.get_mut(device).expect("there is such a device").full = full;
+        let it = self.devices.get_mut(device).expect("there is such a device");
+        if it.full != full {
+            it.full = full;
+            self.devices.changed();
+        }
+    }
+
+    /// Devices that could not grow may ask again. With `write_too` those that answered ENOSPC to a write as well: the machine should not do
+    /// that while it depends on the answer.
+    pub fn retry(&mut self, write_too: bool) {
+        let mut changed = false;
+        for device in self.devices.own_mut() {
+            device.refused = false;
+            if write_too && device.memory.is_none() {
+                changed |= core::mem::take(&mut device.full);
+            }
+        }
+        if changed {
+            self.devices.changed();
+        }
     }
 
     /// The length of all own devices, in slots (pages): the most that [`Pager::used`] can become.
@@ -1795,6 +1818,32 @@ mod tests {
         assert!(alloc(&mut pager, RUN_MAX).unwrap().count < RUN_MAX);
         assert_eq!(alloc(&mut pager, 1), None);
         assert_eq!(pager.used(), pager.capacity());
+    }
+
+    /// A device whose writes end in ENOSPC was asked again and again while another one stood empty, until the program was stopped.
+    #[test]
+    fn a_device_without_space_is_asked_last() {
+        let mut pager = SwapPager::without_device(Config { pages_max: 1000, slots_max: 100, devices_max: 2, extents_max: 0 });
+        let (fast, slow) = (pager.add_device(50, 1).expect("room"), pager.add_device(50, 0).expect("room"));
+        let device_of = |pager: &SwapPager, run: SlotRun| pager.device_of(run.first).0;
+        let run = alloc(&mut pager, 20).expect("room");
+        assert_eq!(device_of(&pager, run), fast);
+        pager.set_full(fast, true);
+        let run = alloc(&mut pager, 20).expect("room");
+        assert_eq!(device_of(&pager, run), slow);
+        pager.retry(false);
+        assert_eq!(alloc(&mut pager, 20).map(|run| device_of(&pager, run)), Some(slow));
+        pager.retry(true);
+        assert_eq!(alloc(&mut pager, 20).map(|run| device_of(&pager, run)), Some(fast));
+    }
+
+    /// The last entry of the table may end at the last number that a slot can have, which is one too many for the swap blocks.
+    #[test]
+    fn the_last_slot_number_is_not_used() {
+        let mut pager = SwapPager::without_device(Config { pages_max: 100, slots_max: 1 << 28, devices_max: 16, extents_max: 0 });
+        let last = (0..16).map(|_| pager.add_device(1 << 28, 0).expect("an entry")).last().expect("sixteen");
+        assert_eq!(pager.devices.get(last).map(|d| d.slots), Some((1 << 28) - 1));
+        assert_eq!(pager.devices.get(DeviceId(14)).map(|d| d.slots), Some(1 << 28));
     }
 
     #[test]

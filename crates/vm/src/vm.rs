@@ -1446,13 +1446,15 @@ impl<P: Pager> Vm<P> {
         self.counters.pages_out.add(pages as u64);
     }
 
-    /// A page's write has ended, or (`slot` is `None`) there was no slot for it.
-    pub fn launder_done(&mut self, page: PageId, slot: Option<Slot>, hash: ContentHash, result: IoResult) {
+    /// A page's write has ended, or (`slot` is `None`) there was no slot for it. Returns `false` if it was written and the pager has no room to
+    /// remember where: then it stays in memory.
+    pub fn launder_done(&mut self, page: PageId, slot: Option<Slot>, hash: ContentHash, result: IoResult) -> bool {
         let word = self.table.get(page);
-        let mut stored = false;
+        let (mut stored, mut remembered) = (false, true);
         match (slot, result) {
             (Some(slot), IoResult::Ok) if !word.laundering_doomed() => {
                 stored = self.pager.assign(page, slot, hash);
+                remembered = stored;
                 let bytes = self.pager.used() * PAGE_SIZE as u64;
                 self.counters.swap_used_bytes.set(bytes);
                 self.counters.swap_peak_bytes.raise(bytes);
@@ -1473,6 +1475,7 @@ impl<P: Pager> Vm<P> {
             self.dequeue(frame);
             self.enqueue(frame, if stored { On::Clean } else { On::Trial });
         }
+        remembered
     }
 
     /// Clean pages whose frames are taken, oldest first. The machine drops their content, then calls [`Vm::frames_dropped`].

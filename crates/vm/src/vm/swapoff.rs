@@ -216,18 +216,10 @@ impl<P: Pager> Vm<P> {
             return SwapoffStep::Cancelled;
         }
         let scan = self.pager.next_on(off.device, off.at);
-        let Some(run) = scan.run else {
-            return match scan.next {
-                Some(next) => {
-                    off.at = next;
-                    SwapoffStep::Again
-                }
-                None => self.swapoff_pass(off),
-            };
-        };
         let most = most.clamp(1, CLUSTER_PAGES_MAX as u32);
-        let Some((skip, count, wanted)) = self.movable(off, &run, most) else {
-            // all of it has been dealt with, or is being read
+        let movable = scan.run.and_then(|run| self.movable(off, &run, most).map(|part| (run, part)));
+        let Some((run, (skip, count, wanted))) = movable else {
+            // nothing here, or all of it has been dealt with or is being read
             return match scan.next {
                 Some(next) => {
                     off.at = next;
@@ -382,11 +374,28 @@ impl<P: Pager> Vm<P> {
         (old, new): (ContentHash, ContentHash),
         result: IoResult,
     ) -> bool {
-        let page = run.page(i);
+        self.copied(run.page(i), (run.slot_of(i), old), (to, new), result)
+    }
+
+    /// All is done with a run.
+    pub fn swapoff_moved(&mut self, run: MoveRun) {
+        _ = run;
+        self.copies_end();
+    }
+
+    /// `page`, which had `old` content in the slot `from`, has been written to `to`, as `new`, with this result. Nothing was held meanwhile, so it is
+    /// looked up again. Returns whether it is stored there now; else the slot is free.
+    pub(super) fn copied(
+        &mut self,
+        page: PageId,
+        (from, old): (Slot, ContentHash),
+        (to, new): (Slot, ContentHash),
+        result: IoResult,
+    ) -> bool {
         let word = self.table.get(page);
         // One that is being read from its old slot keeps it until it has arrived.
         let read = word.busy() && word.state() == State::PagedOut;
-        let there = self.pager.has_page(page, 0, 0).is_some_and(|has| has.slot == run.slot_of(i));
+        let there = self.pager.has_page(page, 0, 0).is_some_and(|has| has.slot == from);
         let same = there && self.pager.content(page) == Some(old);
         if result == IoResult::Ok && same && !read {
             return self.pager.assign(page, to, new);
@@ -399,9 +408,8 @@ impl<P: Pager> Vm<P> {
         false
     }
 
-    /// All is done with a run.
-    pub fn swapoff_moved(&mut self, run: MoveRun) {
-        _ = run;
+    /// A run has been copied from one device to another.
+    pub(super) fn copies_end(&mut self) {
         self.moving -= 1;
         self.counters.swap_used_bytes.set(self.pager.used() * crate::types::PAGE_SIZE as u64);
     }

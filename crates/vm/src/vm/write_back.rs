@@ -43,28 +43,15 @@ impl<P: Pager> Vm<P> {
     pub fn write_back_written(
         &mut self,
         page: PageId,
-        (from, old): (Slot, ContentHash),
-        (to, new): (Slot, ContentHash),
+        from: (Slot, ContentHash),
+        to: (Slot, ContentHash),
         result: IoResult,
     ) -> bool {
-        let word = self.table.get(page);
-        // One that is being read from its old slot keeps it until it has arrived.
-        let read = word.busy() && word.state() == State::PagedOut;
-        let there = self.pager.has_page(page, 0, 0).is_some_and(|has| has.slot == from);
-        let same = there && self.pager.content(page) == Some(old);
-        if result == IoResult::Ok && same && !read {
-            return self.pager.assign(page, to, new);
-        }
-        if !matches!(result, IoResult::Ok | IoResult::NoSpace) {
-            self.counters.write_errors.add(1);
-        }
-        self.pager.free_slot(to);
-        false
+        self.copied(page, from, to, result)
     }
 
     /// All is done with a run.
     pub fn write_back_end(&mut self) {
-        self.moving -= 1;
-        self.counters.swap_used_bytes.set(self.pager.used() * crate::types::PAGE_SIZE as u64);
+        self.copies_end();
     }
 }
