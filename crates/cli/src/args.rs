@@ -22,8 +22,9 @@ Examples:
 
 `overspill help COMMAND` tells more about a command.
 
-Exit status: see `overspill help run`. The other commands give 0, or 1 if there is nothing to
-show or something is missing, and 125 if they were called wrongly.")]
+Exit status: see `overspill help run`, `help trace record` and `help swapoff`. The other commands
+give 0, or 1 if there is nothing to show or something is missing, and 125 if they were called
+wrongly.")]
 pub struct Cli {
     /// What to do.
     #[command(subcommand)]
@@ -105,7 +106,8 @@ Swap devices:
 
 Configuration file:
   memory = \"2G\"          # keys are the long options: memory, policy, engine, name, stats,
-  policy = \"use-once\"    # stats-file, best-effort, no-encrypt, no-load-control
+  policy = \"use-once\"    # stats-file, best-effort, no-encrypt, no-load-control,
+                         # no-follow-pointers
   [[swap]]               # once for each device
   kind = \"file\"          # or \"block\", \"compressed\"; size, prio, align, force, algo as above
   path = \"/mnt/nvme\"    # or paths = [\"/ssd0\", \"/ssd1\"]
@@ -310,7 +312,8 @@ the budget. If it fits nowhere the command refuses at once, with the figures. On
 how far it is. Ctrl-C interrupts it: the device goes on being used, with what is still on it.
 
 Exit status: 0 when the device is empty and closed; 1 if it was refused or failed, and the device is
-in use as before; 128 + N if signal N interrupted it.";
+in use as before; 2 if it is closed, and pages on it that could not be read are lost; 128 + N if
+signal N interrupted it.";
 
 /// Arguments of `overspill swapon`.
 #[derive(Args, Debug)]

@@ -3,7 +3,7 @@
 use crate::args::CheckArgs;
 use crate::{Failure, preflight};
 use overspill_linux::size::human;
-use overspill_linux::{cgroup, probe};
+use overspill_linux::{cgroup, probe, uffd};
 use std::io::Write;
 
 /// Prints a few lines; exit status 0 if programs can be paged.
@@ -17,12 +17,12 @@ pub fn check(args: &CheckArgs) -> Result<u8, Failure> {
 
     match probe::full_mode() {
         Ok(mode) => {
-            let fork = if mode.features & probe::FEATURE_EVENT_FORK != 0 { ", fork" } else { "" };
+            let fork = if mode.features & uffd::FEATURE_EVENT_FORK != 0 { ", fork" } else { "" };
             line("userfaultfd", format!("full mode, {}; move; events remap, remove, unmap{fork}", mode.way));
         }
         Err(refusal) => {
             let user = match probe::user_mode() {
-                Ok(features) if features & probe::FEATURE_MOVE != 0 => "user mode only, with move (enough for the library)",
+                Ok(features) if features & uffd::FEATURE_MOVE != 0 => "user mode only, with move (enough for the library)",
                 Ok(_) => "user mode only, without move",
                 Err(_) => "no",
             };

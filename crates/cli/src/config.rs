@@ -129,9 +129,9 @@ pub fn parse(text: &str) -> Result<Config, String> {
 }
 
 impl Swap {
-    /// What it is called in an error.
+    /// What it is called in an error, behind its number: its first place, if it has one.
     pub fn label(&self) -> String {
-        self.path.iter().chain(&self.paths).next().map_or_else(|| "without a path".into(), |path| path.display().to_string())
+        self.path.iter().chain(&self.paths).next().map_or_else(String::new, |path| format!(" ({})", path.display()))
     }
 
     /// The device.
@@ -151,7 +151,7 @@ impl Swap {
                 Some(name) => device_spec::algorithm(name)?,
                 None => device_spec::Algorithm::default(),
             }),
-            (Kind::File | Kind::Block, None) => return fail("names no path"),
+            (Kind::File | Kind::Block, None) => return fail("names no path; write path = \"/a/directory\", or paths = [...]"),
             (Kind::Compressed, Some(_)) => return fail("has a path, and compressed devices have none"),
         };
         if self.force.is_some() && self.kind != Kind::Block {
@@ -184,7 +184,7 @@ mod tests {
         assert_eq!((config.memory.as_deref(), config.stats), (Some("2G"), false));
         let devices: Vec<_> = config.swap.iter().map(|d| d.device().unwrap().encode()).collect();
         assert_eq!(devices, ["file:/a\\,b,size=53687091200,prio=3,align=extents", "block:/dev/x,force", "file:/b,path=/c\\,d"]);
-        assert_eq!(config.swap[2].label(), "/b");
+        assert_eq!(config.swap[2].label(), " (/b)");
         assert_eq!(parse(""), Ok(Config::default()));
     }
 

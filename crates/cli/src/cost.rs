@@ -47,7 +47,7 @@ pub struct CostModel {
     run: f64,
 }
 
-/// The device of bench/RESULTS.md: 25 us for a random page of 4 KiB at depth 1, 2.8 us per page in order. On trial is what the core
+/// The disk of a virtual machine in November 2026: 25 us for a random page of 4 KiB at depth 1, 2.8 us per page in order. On trial is what the core
 /// puts there.
 const SSD: CostModel = CostModel {
     fault: 10.0,

@@ -13,6 +13,7 @@ use rustix::io::Errno;
 use std::env;
 use std::ffi::{OsStr, OsString};
 use std::fs;
+use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -340,9 +341,16 @@ pub struct Program {
 /// Finds the program and looks whether the agent can be loaded into it.
 pub fn program(name: &OsStr) -> Result<Program, Failure> {
     let path = env::var_os("PATH");
+    if name.is_empty() {
+        return Err(Failure::with_status(NOT_FOUND, "the name of the program to run is empty"));
+    }
     let file = elf::find(name, path.as_deref()).map_err(|error| match error {
         NotFound::Missing if name.as_bytes().contains(&b'/') => {
-            Failure::with_status(NOT_FOUND, format!("{}: there is no such program", name.display()))
+            let why = match fs::metadata(name) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => error.to_string(),
+                _ => "there is no such program".into(),
+            };
+            Failure::with_status(NOT_FOUND, format!("{}: {why}", name.display()))
         }
         NotFound::Missing => {
             Failure::with_status(NOT_FOUND, format!("{}: there is no such program in the directories of PATH", name.display()))
@@ -351,6 +359,8 @@ pub fn program(name: &OsStr) -> Result<Program, Failure> {
             NOT_EXECUTABLE,
             if file.is_dir() {
                 format!("{} is a directory, not a program", file.display())
+            } else if !file.is_file() {
+                format!("{} is not a regular file, so it is no program", file.display())
             } else {
                 format!("{} may not be executed; try `chmod +x` on it", file.display())
             },
@@ -390,8 +400,12 @@ pub fn agent() -> Result<PathBuf, Failure> {
         )));
     };
     let agent = fs::canonicalize(agent).map_err(|error| Failure::new(format!("the agent library {}: {error}", agent.display())))?;
-    if let Err(error) = fs::File::open(&agent) {
-        return Err(Failure::new(format!("the agent library {} cannot be read: {error}", agent.display())));
+    match elf::examine_library(&agent) {
+        Ok(None) => {}
+        Ok(Some(why)) => {
+            return Err(Failure::new(format!("the agent library {} {why}; install it anew", agent.display())));
+        }
+        Err(error) => return Err(Failure::new(format!("the agent library {} cannot be read: {error}", agent.display()))),
     }
     if agent.as_os_str().as_bytes().iter().any(|b| b" :\t\n$".contains(b)) {
         return Err(Failure::new(format!(

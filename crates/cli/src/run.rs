@@ -14,7 +14,7 @@ use std::env;
 use std::fs::File;
 use std::io::{ErrorKind, Write};
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::Ordering::Release;
 
@@ -51,7 +51,11 @@ pub fn run_with(args: &RunArgs, recording: Option<&Recording>) -> Result<u8, Fai
     let engine = preflight::engine(&origin(&args.engine, "engine"), engine)?;
     let program_name = preflight::program_name(&origin(&args.name, "name"), args.name.as_deref().or(config.name.as_deref()))?;
     let devices = match &args.swap[..] {
-        [] => config.swap.iter().map(|d| (format!("the configuration's swap device {}", d.label()), d.device())).collect(),
+        [] => {
+            let file = args.config.as_deref().unwrap_or(Path::new("")).display();
+            let origin = |i, device: &config::Swap| format!("--config {file}: swap device {i}{}", device.label());
+            (1..).zip(&config.swap).map(|(i, device)| (origin(i, device), device.device())).collect()
+        }
         options => preflight::swap_options(options),
     };
     let swap = preflight::swap(&devices)?;

@@ -97,6 +97,14 @@ pub fn sim(args: &SimArgs) -> Result<u8, Failure> {
             say(format_args!("--see faults: opt is left out of all, since it knows the future and cannot run live"));
         }
     }
+    if let Some(file) = &args.plot {
+        // a mistake is told before the work
+        let directory = file.parent().filter(|path| !path.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        if !directory.is_dir() {
+            let why = format!("--plot {} cannot be written: there is no directory {}", file.display(), directory.display());
+            return Err(Failure::with_status(1, why));
+        }
+    }
     let mut out = io::stdout().lock();
     let mut panels = Vec::new();
     for (index, file) in args.trace.iter().enumerate() {

@@ -3,10 +3,10 @@
 use crate::Failure;
 use crate::args::StatArgs;
 use crate::{report, swaps};
+use overspill_linux::control_client::has_ended;
 use overspill_linux::size::human;
 use overspill_linux::status_file::{Snapshot, StatusView, find};
 use serde_json::Value;
-use std::fs;
 use std::io::{self, ErrorKind, Write};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -45,7 +45,7 @@ fn print(args: &StatArgs, pid: u32, view: &StatusView) -> io::Result<()> {
             due += interval;
             sleep(due.saturating_duration_since(Instant::now()));
             due = due.max(Instant::now() - interval); // After a long stop: no burst of lines.
-            if has_ended(pid) {
+            if has_ended(pid, Duration::ZERO) {
                 break;
             }
         }
@@ -116,15 +116,6 @@ fn age(seen: &Snapshot) -> Option<Duration> {
     (seen.start_ns != 0).then(|| now.saturating_sub(Duration::from_nanos(seen.start_ns)))
 }
 
-/// Whether the process is gone, or a zombie.
-fn has_ended(pid: u32) -> bool {
-    match fs::read_to_string(format!("/proc/{pid}/stat")) {
-        Err(_) => true,
-        // After the name, which may contain anything and ends with the last parenthesis: " S ...".
-        Ok(text) => text.rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with(['Z', 'X'])),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -159,11 +150,5 @@ mod tests {
         status.transitions.show(&fifo, [2, 9, 0].into_iter());
         let second = transitions(&Snapshot::of(&status), Some(&first));
         assert!(second.starts_with("    fifo: queue_to_trial 6"), "{second}");
-    }
-
-    #[test]
-    fn this_process_has_not_ended() {
-        assert!(!has_ended(std::process::id()));
-        assert!(has_ended(u32::MAX));
     }
 }

@@ -194,11 +194,7 @@ fn swap_devices_that_cannot_be_used() {
     refused(with_config.arg(&config).args(["--", "true"]), 125, &["no memory budget", "--memory"]);
     let config = dir.file("config.toml", 0o600, b"memory = \"64M\"\n[[swap]]\nkind = \"file\"\npath = \"/nonexistent/x\"\n");
     let mut with_config = overspill(&["run", "--config"]);
-    refused(
-        with_config.arg(&config).args(["--", "true"]),
-        125,
-        &["the configuration's swap device /nonexistent/x", "does not exist"],
-    );
+    refused(with_config.arg(&config).args(["--", "true"]), 125, &["config.toml: swap device 1 (/nonexistent/x)", "does not exist"]);
     // what is wrong in the file is not blamed on an option that nobody wrote
     for (text, words) in [
         ("memory = \"lots\"", &["config.toml: memory \"lots\"", "not a size"][..]),
@@ -290,6 +286,20 @@ fn a_missing_agent() {
     );
 }
 
+/// A file that is no library was preloaded all the same: the program ran unpaged, or died of SIGBUS without a word.
+#[test]
+fn an_agent_that_cannot_be_loaded() {
+    let dir = Dir::new("damaged");
+    let whole = fs::read(Path::new(OVERSPILL).with_file_name("liboverspill_agent.so")).unwrap();
+    for content in [&b"root:x:0:0"[..], &whole[..100_000]] {
+        let agent = dir.file("agent.so", 0o644, content);
+        let mut command = overspill(&["run", "--memory", "64M", "--", "true"]);
+        refused(command.env("OVERSPILL_AGENT", &agent), 125, &["agent library", "is not a valid ELF file"]);
+        let output = overspill(&["check"]).env("OVERSPILL_AGENT", &agent).output().unwrap();
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+    }
+}
+
 #[test]
 fn programs_that_are_not_there() {
     let dir = Dir::new("programs");
@@ -302,6 +312,10 @@ fn programs_that_are_not_there() {
     refused(&mut run(&dir.0.join("nothing")), 127, &["no such program"]);
     refused(&mut run(&dir.file("text", 0o644, b"#!/bin/sh\n")), 126, &["may not be executed", "chmod +x"]);
     refused(&mut run(&dir.0), 126, &["is a directory"]);
+    refused(&mut run(Path::new("/dev/null")), 126, &["is not a regular file"]);
+    refused(&mut run(Path::new("")), 127, &["name of the program to run is empty"]);
+    std::os::unix::fs::symlink("loop", dir.0.join("loop")).unwrap();
+    refused(&mut run(&dir.0.join("loop")), 127, &["symbolic link"]);
     let script = dir.file("script", 0o755, b"#!/nonexistent/interpreter\n");
     refused(&mut run(&script), 127, &["/nonexistent/interpreter, which does not exist"]);
     refused(unpaged(&[]).arg(&script), 127, &["/nonexistent/interpreter, which does not exist"]);

@@ -347,6 +347,8 @@ fn nobody_else_may_ask() {
         command.args(arguments).uid(65534).gid(65534).env_remove("XDG_RUNTIME_DIR").env("TMPDIR", "/tmp");
         command.output().expect("overspill runs")
     };
+    // an empty name was that of any program without one
+    refused(&Command::new(&command).args(["stat", ""]).output().expect("overspill runs"), 1, &["no program of yours"]);
     refused(&ask(&["swaps", &pid]), 1, &["may not look into process"]);
     refused(&ask(&["swapoff", &pid, "/x"]), 1, &["may not look into process"]);
     refused(&ask(&["swaps", &running.name]), 1, &["no program of yours"]);

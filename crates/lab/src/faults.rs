@@ -3,7 +3,7 @@
 //! A policy that runs live is not told every reference, only what faults: first touches, touches of pages on trial (soft faults), and
 //! touches of pages that are out (hard faults). Which those are depends on the page daemon's targets as much as on the policy, so the
 //! string goes through [`overspill_vm::Vm`] itself, on the simulated machine that the Linux machine is compared with
-//! ([`overspill_sim::replay`]): everything is done at once, one thread.
+//! ([`overspill_sim::replay`]), with one thread; its reads and its page daemon go on beside the program for a guessed while.
 
 use crate::replay::{Counts, STRETCH};
 use crate::string::References;

@@ -169,6 +169,9 @@ pub fn remove_stale(path: &Path) {
 pub fn find_name(name: &str) -> Result<u32, ControlError> {
     let mut pids = Vec::new();
     let mut failure = ControlError::NoSuchName(name.into());
+    if name.is_empty() {
+        return Err(failure); // and not whichever program was given none
+    }
     for path in directories() {
         let directory = match open_directory(&path) {
             Ok(directory) => directory,

@@ -252,6 +252,9 @@ fn kind_of(text: &OsStr) -> Option<(&str, &[u8])> {
 }
 
 fn parse_kind(kind: &str, rest: &[u8]) -> Result<DeviceSpec, SpecError> {
+    if kind == "compressed" && rest.is_empty() {
+        return fail("has no options; write one such as compressed:size=1G");
+    }
     let mut fields = fields(rest, b',')?.into_iter();
     let mut path = || PathBuf::from(OsString::from_vec(fields.next().unwrap_or_default()));
     let place = match kind {
@@ -364,15 +367,23 @@ fn no_level(level: impl fmt::Display) -> String {
 }
 
 /// Reads `DIR|FILE[:SIZE]`. A colon may belong to the name, so an existing file of the whole name comes first, and what follows the
-/// last colon must at least begin like a number.
+/// last colon must at least begin like a number, unless a directory stands before it.
 fn parse_plain(text: &OsStr) -> Result<DeviceSpec, SpecError> {
     let bytes = text.as_bytes();
+    let exists = std::fs::symlink_metadata(Path::new(text)).is_ok();
+    if matches!(bytes, b"file" | b"block" | b"compressed") && !exists {
+        let name = text.display();
+        return fail(format!(
+            "names a kind of device and nothing else; write {name}:..., see `overspill help run`; a file of this name would be ./{name}"
+        ));
+    }
     let whole = DeviceSpec::file(text);
-    let Some(colon) = bytes.iter().rposition(|b| *b == b':').filter(|_| std::fs::symlink_metadata(Path::new(text)).is_err()) else {
+    let Some(colon) = bytes.iter().rposition(|b| *b == b':').filter(|_| !exists) else {
         return Ok(whole);
     };
     let (place, limit) = (&bytes[..colon], &bytes[colon + 1..]);
-    if !limit.first().is_none_or(|b| b.is_ascii_digit() || *b == b'.') || limit.contains(&b'/') {
+    let like_a_size = limit.first().is_none_or(|b| b.is_ascii_digit() || *b == b'.');
+    if limit.contains(&b'/') || !like_a_size && !Path::new(OsStr::from_bytes(place)).is_dir() {
         return Ok(whole);
     }
     if place.is_empty() {
@@ -538,7 +549,12 @@ mod tests {
             ("file:/x\\", "backslash"),
             ("block:/x,force=yes", "just force"),
             ("block:/x,algo=lz4", "block devices have path, size, prio, force"),
-            ("compressed:", "an option without a name"),
+            ("compressed:", "no options; write one such as compressed:size=1G"),
+            ("compressed", "names a kind of device and nothing else"),
+            ("file", "would be ./file"),
+            ("/tmp:abc", "has the size \"abc\""),
+            ("/tmp:-5G", "has the size \"-5G\""),
+            ("/:G", "has the size \"G\""),
             ("compressed:algo=lz4", "needs a size"),
             ("compressed:size=1G,algo=zip", "there are lz4, zstd"),
             ("compressed:size=1G,algo=lz4:3", "there are lz4, zstd"),

@@ -194,53 +194,22 @@ pub fn kind_of(mut read_at: impl FnMut(&mut [u8], u64) -> io::Result<usize>) -> 
     if !head.starts_with(b"\x7fELF") {
         return Ok(Kind::Other);
     }
-    let damaged = Ok(Kind::Unfit(Unfit::Damaged));
-    let Some((&class, &order)) = head.get(4).zip(head.get(5)) else {
-        return damaged;
+    let header = match Header::parse(head) {
+        Ok(header) => header,
+        Err(why) => return Ok(Kind::Unfit(why)),
     };
-    match class {
-        1 if usize::BITS != 32 => return Ok(Kind::Unfit(Unfit::Bits(32))),
-        2 if usize::BITS != 64 => return Ok(Kind::Unfit(Unfit::Bits(64))),
-        2 => {}
-        _ => return damaged,
-    }
-    let big = match order {
-        1 => false,
-        2 => true,
-        _ => return damaged,
-    };
-    let field = Fields { bytes: head, big };
-    let (Some(machine), Some(offset), Some(size), Some(count)) = (field.u16(18), field.u64(32), field.u16(54), field.u16(56))
-    else {
-        return damaged;
-    };
-    if machine != MACHINE || big != cfg!(target_endian = "big") {
-        return Ok(Kind::Unfit(Unfit::Machine(machine)));
-    }
-    // The kernel, too, takes program headers of exactly this size only.
-    const HEADER: usize = 56;
-    if count > 0 && usize::from(size) != HEADER {
-        return damaged;
-    }
     const PT_INTERP: u32 = 3;
-    for i in 0..u64::from(count) {
-        let mut header = [0; HEADER];
-        let Some(at) = offset.checked_add(i * HEADER as u64) else {
+    for i in 0..header.segments {
+        let damaged = Ok(Kind::Unfit(Unfit::Damaged));
+        let Some(segment) = header.segment(i, &mut read_at)? else {
             return damaged;
         };
-        if read_at(&mut header, at)? < HEADER {
-            return damaged;
-        }
-        let field = Fields { bytes: &header, big };
-        let (Some(kind), Some(at), Some(size)) = (field.u32(0), field.u64(8), field.u64(32)) else {
-            return damaged;
-        };
-        if kind != PT_INTERP {
+        if segment.kind != PT_INTERP {
             continue;
         }
         // Bounds as in the kernel's load_elf_binary: PATH_MAX, and at least one character and the zero.
-        let mut path = vec![0; usize::try_from(size).unwrap_or(usize::MAX).min(4097)];
-        if path.len() < 2 || path.len() > 4096 || read_at(&mut path, at)? < path.len() {
+        let mut path = vec![0; usize::try_from(segment.size).unwrap_or(usize::MAX).min(4097)];
+        if path.len() < 2 || path.len() > 4096 || read_at(&mut path, segment.at)? < path.len() {
             return damaged;
         }
         let end = path.iter().position(|b| *b == 0).unwrap_or(path.len());
@@ -248,6 +217,101 @@ pub fn kind_of(mut read_at: impl FnMut(&mut [u8], u64) -> io::Result<usize>) -> 
         return Ok(Kind::Dynamic(OsString::from_vec(path).into()));
     }
     Ok(Kind::Unfit(Unfit::Static))
+}
+
+/// Why the file cannot be loaded as a library into programs of this processor; `None` if it can, as far as its headers tell.
+///
+/// # Errors
+/// Those of opening and reading it.
+pub fn examine_library(file: &Path) -> io::Result<Option<Unfit>> {
+    let open = File::open(file)?;
+    library_trouble(open.metadata()?.len(), |buffer, offset| read_full(&open, buffer, offset))
+}
+
+fn library_trouble(length: u64, mut read_at: impl FnMut(&mut [u8], u64) -> io::Result<usize>) -> io::Result<Option<Unfit>> {
+    const ET_DYN: u16 = 3;
+    let mut head = [0; HEAD];
+    let n = read_at(&mut head, 0)?;
+    if n < HEAD || !head.starts_with(b"\x7fELF") {
+        return Ok(Some(Unfit::Damaged));
+    }
+    let header = match Header::parse(&head) {
+        Ok(header) if header.kind == ET_DYN && header.segments > 0 => header,
+        Ok(_) => return Ok(Some(Unfit::Damaged)),
+        Err(why) => return Ok(Some(why)),
+    };
+    for i in 0..header.segments {
+        // one that was copied in part has the headers, and its segments end behind the file
+        match header.segment(i, &mut read_at)? {
+            Some(segment) if segment.at.checked_add(segment.size).is_some_and(|end| end <= length) => {}
+            _ => return Ok(Some(Unfit::Damaged)),
+        }
+    }
+    Ok(None)
+}
+
+/// The length of an ELF file's header, in bytes.
+const HEAD: usize = 64;
+/// Program headers have this size; the kernel, too, takes no others.
+const SEGMENT: usize = 56;
+
+/// What is looked at of an ELF file's header.
+struct Header {
+    big: bool,
+    /// Program or library.
+    kind: u16,
+    /// Where the table of segments begins.
+    table: u64,
+    segments: u64,
+}
+
+/// What is looked at of a program header.
+struct Segment {
+    kind: u32,
+    at: u64,
+    size: u64,
+}
+
+impl Header {
+    /// Reads the header of a file for this processor.
+    fn parse(head: &[u8]) -> Result<Header, Unfit> {
+        let (class, order) = head.get(4).zip(head.get(5)).ok_or(Unfit::Damaged)?;
+        match class {
+            1 if usize::BITS != 32 => return Err(Unfit::Bits(32)),
+            2 if usize::BITS != 64 => return Err(Unfit::Bits(64)),
+            2 => {}
+            _ => return Err(Unfit::Damaged),
+        }
+        let big = match order {
+            1 => false,
+            2 => true,
+            _ => return Err(Unfit::Damaged),
+        };
+        let field = Fields { bytes: head, big };
+        let fields = || Some((field.u16(16)?, field.u16(18)?, field.u64(32)?, field.u16(54)?, field.u16(56)?));
+        let (kind, machine, table, size, count) = fields().ok_or(Unfit::Damaged)?;
+        if machine != MACHINE || big != cfg!(target_endian = "big") {
+            return Err(Unfit::Machine(machine));
+        }
+        if count > 0 && usize::from(size) != SEGMENT {
+            return Err(Unfit::Damaged);
+        }
+        Ok(Header { big, kind, table, segments: count.into() })
+    }
+
+    /// Reads a program header; `None` if it is not there.
+    fn segment(&self, i: u64, read_at: &mut impl FnMut(&mut [u8], u64) -> io::Result<usize>) -> io::Result<Option<Segment>> {
+        let mut bytes = [0; SEGMENT];
+        let Some(at) = self.table.checked_add(i * SEGMENT as u64) else {
+            return Ok(None);
+        };
+        if read_at(&mut bytes, at)? < SEGMENT {
+            return Ok(None);
+        }
+        let field = Fields { bytes: &bytes, big: self.big };
+        let fields = || Some(Segment { kind: field.u32(0)?, at: field.u64(8)?, size: field.u64(32)? });
+        Ok(fields())
+    }
 }
 
 /// Numbers at offsets, or `None` beyond the end.
@@ -433,6 +497,32 @@ mod tests {
             Ok(n)
         })
         .unwrap()
+    }
+
+    fn library(file: &[u8], length: usize) -> Option<Unfit> {
+        library_trouble(length as u64, |buffer, offset| {
+            let rest = usize::try_from(offset).ok().and_then(|at| file.get(at..)).unwrap_or(&[]);
+            let n = rest.len().min(buffer.len());
+            buffer[..n].copy_from_slice(&rest[..n]);
+            Ok(n)
+        })
+        .unwrap()
+    }
+
+    /// A library that was copied in part was preloaded, and the program died of it (SIGBUS) without a word.
+    #[test]
+    fn libraries_that_cannot_be_loaded() {
+        let mut file = elf(MACHINE, &[(1, 0, 64), (1, 64, 200), (0x6474_e551, 0, 0)], &[0; 200]);
+        assert_eq!(library(&file, file.len()), Some(Unfit::Damaged), "a program");
+        file[16] = 3;
+        assert_eq!(library(&file, file.len()), None);
+        assert_eq!(library(&file, 263), Some(Unfit::Damaged));
+        for length in 0..64 + 3 * 56 {
+            assert_eq!(library(&file[..length], file.len()), Some(Unfit::Damaged), "cut to {length}");
+        }
+        assert_eq!(library(b"root:x:0:0", 10), Some(Unfit::Damaged));
+        file[18] = 8;
+        assert_eq!(library(&file, file.len()), Some(Unfit::Machine(8)));
     }
 
     const LOADER: &[u8] = b"/lib64/ld.so\0";

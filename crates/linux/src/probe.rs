@@ -13,31 +13,16 @@
 
 use crate::machine::Delivery;
 use crate::setup;
+use crate::uffd::{self, ApiArg, FEATURE_MOVE, FEATURES_EVENTS};
 use std::fmt;
 use std::fs::{self, OpenOptions};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 
-/// `UFFD_FEATURE_EVENT_FORK`: needs CAP_SYS_PTRACE to be switched on.
-pub const FEATURE_EVENT_FORK: u64 = 1 << 1;
-/// `UFFD_FEATURE_EVENT_REMAP`.
-pub const FEATURE_EVENT_REMAP: u64 = 1 << 2;
-/// `UFFD_FEATURE_EVENT_REMOVE`.
-pub const FEATURE_EVENT_REMOVE: u64 = 1 << 3;
-/// `UFFD_FEATURE_EVENT_UNMAP`.
-pub const FEATURE_EVENT_UNMAP: u64 = 1 << 6;
-/// `UFFD_FEATURE_MOVE`: pages can be taken out of the program's sight without a copy. Linux 6.8.
-pub const FEATURE_MOVE: u64 = 1 << 16;
 /// What `overspill run` cannot do without.
-pub const FEATURES_NEEDED: u64 = FEATURE_EVENT_REMAP | FEATURE_EVENT_REMOVE | FEATURE_EVENT_UNMAP | FEATURE_MOVE;
+pub const FEATURES_NEEDED: u64 = FEATURES_EVENTS | FEATURE_MOVE;
 
-const UFFD_API: u64 = 0xaa;
-const UFFD_USER_MODE_ONLY: libc::c_int = 1;
-/// `_IOWR(0xaa, 0x3f, struct uffdio_api)`, of 24 bytes.
-const UFFDIO_API: libc::c_ulong = 0xc018_aa3f;
-/// `_IO(0xaa, 0)`.
-const USERFAULTFD_IOC_NEW: libc::c_ulong = 0xaa00;
 const DEVICE: &str = "/dev/userfaultfd";
 const SYSCTL: &str = "/proc/sys/vm/unprivileged_userfaultfd";
 
@@ -184,7 +169,7 @@ fn refusal(call: io::Error, device: &io::Error) -> Refusal {
 /// # Errors
 /// What the kernel says.
 pub fn user_mode() -> io::Result<u64> {
-    features_of(&by_system_call(UFFD_USER_MODE_ONLY)?)
+    features_of(&by_system_call(uffd::USER_MODE_ONLY)?)
 }
 
 fn by_system_call(flags: libc::c_int) -> io::Result<OwnedFd> {
@@ -195,7 +180,7 @@ fn by_system_call(flags: libc::c_int) -> io::Result<OwnedFd> {
 fn by_device() -> io::Result<OwnedFd> {
     let device = OpenOptions::new().read(true).write(true).custom_flags(libc::O_CLOEXEC).open(DEVICE)?;
     // SAFETY: the argument of this ioctl is an integer (open flags); `device` is open for the whole call.
-    owned(unsafe { libc::ioctl(device.as_raw_fd(), USERFAULTFD_IOC_NEW as _, libc::O_CLOEXEC) }.into())
+    owned(unsafe { libc::ioctl(device.as_raw_fd(), uffd::IOC_NEW as _, libc::O_CLOEXEC) }.into())
 }
 
 /// Takes over the descriptor that a system call has just returned.
@@ -210,16 +195,9 @@ fn owned(result: libc::c_long) -> io::Result<OwnedFd> {
 
 /// The handshake with no feature asked for answers which there are. It can be done once per descriptor: this one is spent.
 fn features_of(fd: &OwnedFd) -> io::Result<u64> {
-    #[repr(C)]
-    struct Api {
-        api: u64,
-        features: u64,
-        ioctls: u64,
-    }
-    const { assert!(size_of::<Api>() == 24) };
-    let mut api = Api { api: UFFD_API, features: 0, ioctls: 0 };
+    let mut api = ApiArg { api: uffd::API, ..ApiArg::default() };
     // SAFETY: UFFDIO_API reads and writes a struct uffdio_api, three 64-bit words, which `api` is and outlives the call.
-    let result = unsafe { libc::ioctl(fd.as_raw_fd(), UFFDIO_API as _, &raw mut api) };
+    let result = unsafe { libc::ioctl(fd.as_raw_fd(), uffd::IOC_API as _, &raw mut api) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(api.features) }
 }
 
@@ -292,7 +270,7 @@ mod tests {
             (Refusal::Filtered { device: true }, "seccomp"),
             (Refusal::Filtered { device: false }, "--device /dev/userfaultfd"),
             (Refusal::Lacks { features: FEATURE_MOVE, release: release.clone() }, "6.1.0"),
-            (Refusal::Lacks { features: FEATURE_EVENT_UNMAP, release }, "0x40"),
+            (Refusal::Lacks { features: 1 << 6, release }, "0x40"),
             (Refusal::Other(io::Error::from_raw_os_error(libc::EMFILE)), "open files"),
         ] {
             let text = refusal.to_string();

@@ -7,6 +7,8 @@ use crate::sys::{self, Errno, Fd, sys};
 use core::mem::size_of;
 use overspill_vm::types::PAGE_SIZE;
 
+/// UFFD_FEATURE_EVENT_FORK: needs CAP_SYS_PTRACE to be switched on. Not used.
+pub const FEATURE_EVENT_FORK: u64 = 1 << 1;
 /// UFFD_FEATURE_EVENT_REMAP, _REMOVE, _UNMAP.
 pub const FEATURES_EVENTS: u64 = 1 << 2 | 1 << 3 | 1 << 6;
 /// UFFD_FEATURE_THREAD_ID.
@@ -15,11 +17,15 @@ pub const FEATURE_THREAD_ID: u64 = 1 << 8;
 pub const FEATURE_SIGBUS: u64 = 1 << 7;
 /// UFFD_FEATURE_POISON.
 pub const FEATURE_POISON: u64 = 1 << 14;
-/// UFFD_FEATURE_MOVE.
+/// UFFD_FEATURE_MOVE: pages can be taken out of the program's sight without a copy. Linux 6.8.
 pub const FEATURE_MOVE: u64 = 1 << 16;
 
-const API: u64 = 0xAA;
-const USER_MODE_ONLY: i32 = 1;
+pub(crate) const API: u64 = 0xAA;
+pub(crate) const USER_MODE_ONLY: i32 = 1;
+/// UFFDIO_API, as a number for ioctl(2).
+pub(crate) const IOC_API: u64 = ioc(RW, 0x3F, size_of::<ApiArg>());
+/// USERFAULTFD_IOC_NEW, of the device.
+pub(crate) const IOC_NEW: u64 = 0xAA00;
 const PAGEFAULT_FLAG_WRITE: usize = 1;
 const REGISTER_MODE_MISSING: u64 = 1;
 const COPY_DONT_WAKE: u64 = 1;
@@ -32,10 +38,10 @@ const R: u64 = 2;
 
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
-struct ApiArg {
-    api: u64,
-    features: u64,
-    ioctls: u64,
+pub(crate) struct ApiArg {
+    pub(crate) api: u64,
+    pub(crate) features: u64,
+    pub(crate) ioctls: u64,
 }
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
@@ -138,13 +144,13 @@ impl Uffd {
             Err(e @ (libc::EPERM | libc::EACCES | libc::ENOSYS)) => {
                 let dev = sys::open(b"/dev/userfaultfd\0", libc::O_RDWR | libc::O_CLOEXEC, 0).map_err(|_| e)?;
                 // SAFETY: USERFAULTFD_IOC_NEW takes flags by value.
-                Fd::new(unsafe { sys!(libc::SYS_ioctl, dev.raw(), 0xAA00, libc::O_CLOEXEC | libc::O_NONBLOCK) }?)
+                Fd::new(unsafe { sys!(libc::SYS_ioctl, dev.raw(), IOC_NEW, libc::O_CLOEXEC | libc::O_NONBLOCK) }?)
             }
             Err(e) => return Err(e),
         };
         let mut api = ApiArg { api: API, features, ioctls: 0 };
         // SAFETY: UFFDIO_API reads and writes the structure, which lives over the call.
-        unsafe { sys!(libc::SYS_ioctl, fd.raw(), ioc(RW, 0x3F, size_of::<ApiArg>()), &mut api as *mut _) }?;
+        unsafe { sys!(libc::SYS_ioctl, fd.raw(), IOC_API, &mut api as *mut _) }?;
         Ok(Uffd { fd, features })
     }
 

@@ -10,16 +10,11 @@ use overspill_linux::duty::{SPIN_NS, Spinner};
 use overspill_linux::io::{Engine, Io};
 use overspill_linux::lock::Mutex;
 use overspill_linux::machine::Machine;
-use overspill_linux::reader::{self, Reader, TOKEN_OTHER};
+use overspill_linux::reader::{self, CLUSTERS, Reader, SINGLES, TOKEN_OTHER};
 use overspill_linux::sys::{self, Errno, Fd, futex_wait, futex_wake};
 use overspill_vm::PageIn;
 use overspill_vm::types::{PAGE_SHIFT, PAGE_SIZE};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::*};
-
-/// Buffers of one page, of [`reader::buffer_pages`]; the others are of a cluster.
-const SINGLES: usize = 16;
-/// Buffers for whole clusters.
-const CLUSTERS: usize = 3;
 
 /// Of the buffers of one page, those with a ring of their own. With more reads under way than that, sleeping gives others the CPU.
 const LOOKING: usize = 4;

@@ -42,9 +42,9 @@ Counting:
   is told what it would be told live, the faults. `faults` are first touches and hard faults,
   `cold_faults` the first touches, `soft_faults` the touches of pages on trial; `pages_in` pages
   were read in `page_in_ops` reads. The pager's buffers are taken off the memory as `overspill run`
-  does it on this machine. What is not known is when things happen: here everything is done at
-  once. Beside live runs on an idle machine it predicted 2 to 11 per cent too many hard faults, and
-  up to 14 per cent too few with four times as much memory; docs/LAB-FAULTS.md has the figures.
+  does it on this machine. What is not known is when things happen: how long a read takes and how
+  much the daemon does meanwhile is guessed. Beside live runs on an idle machine hard faults were
+  predicted 1 to 5 per cent too low, of one program (GNU sort) 40; see docs/LAB-FAULTS.md.
 
 Cost model:
   NAME[:KEY=VALUE,...], times in microseconds. NAME: ssd or disk.
