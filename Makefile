@@ -35,7 +35,7 @@ lint: need-cargo need-cc
 soak: need-python build
 	$(PYTHON) scripts/soak.py
 	OVERSPILL_SWAPOFFS=400 $(CARGO) test --release -p overspill-cli --test swap_devices random_moments -- --nocapture
-	$(PYTHON) scripts/swapoffs.py
+	$(PYTHON) scripts/swapoff_soak.py
 	OVERSPILL_SEEDS=500 $(CARGO) test --release -p overspill-sim --test seeds
 
 build: need-cargo need-cc

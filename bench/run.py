@@ -46,6 +46,7 @@ import programs  # noqa: E402
 from common import ALLOWANCE_BYTES, MIB, Cgroup, Failure, Hierarchy, Launcher, mib  # noqa: E402
 
 RESULTS = REPOSITORY / "bench" / "RESULTS.md"
+BY_HAND = "<!-- written by hand from here on -->"
 
 KERNEL_SWAP_BYTES = 3 << 30
 """Room for the largest program here several times over: the kernel must not fail for want of swap."""
@@ -490,7 +491,7 @@ def write_head(bench: Bench, parts: list[str]) -> None:
     bench.write(
         "# Measurements",
         "",
-        "Made by `make bench` (bench/run.py), all in one run; do not edit. Ratios count, seconds are this machine's.",
+        "The tables are made by `make bench` (bench/run.py), all in one run: do not edit them. Ratios count, seconds are this machine's.",
         "",
         f"- date: {datetime.datetime.now(datetime.timezone.utc):%Y-%m-%d %H:%M} UTC",
         f"- command: `bench/{shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])}`, parts: {', '.join(parts)}",
@@ -504,6 +505,12 @@ def write_head(bench: Bench, parts: list[str]) -> None:
         f"- load when started: {os.getloadavg()[0]:.2f} (1 minute)",
         "",
     )
+
+
+def by_hand() -> list[str]:
+    """What people have written below the tables, which a new run keeps: it speaks of the run that it names."""
+    before, mark, after = RESULTS.read_text().partition(f"{BY_HAND}\n") if RESULTS.exists() else ("", "", "")
+    return [BY_HAND, after] if mark else []
 
 
 PARTS: dict[str, Callable[[Bench], None]] = {
@@ -546,7 +553,7 @@ def measure(arguments: argparse.Namespace, work: Path) -> int:
             quoted = [f"    {line}" for line in str(failure).splitlines()]
             bench.write(f"## {part}", "", "This part failed:", "", *quoted, "")
     if not arguments.only:
-        RESULTS.write_text("\n".join(bench.lines))
+        RESULTS.write_text("\n".join([*bench.lines, *by_hand()]))
         bench.say(f"written: {RESULTS.relative_to(REPOSITORY)}")
     return 1 if failed else 0
 

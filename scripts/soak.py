@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 
 import common
-from common import MIB, Failure, Launcher
+from common import MIB, Failure, Finished, Launcher
 
 TESTED_MIB = 400
 
@@ -29,12 +29,12 @@ GRACE_SECONDS = 240.0
 """How long a tester may take to notice that its time is over: it finishes the pass it is in, and pages for it."""
 
 
-def stress_ng(launcher: Launcher, work: Path, method: str, seconds: float) -> str:
-    """One vm method for `seconds`; stress-ng itself verifies and exits with 2 when a value was wrong."""
+def stress_ng(launcher: Launcher, work: Path, method: str, seconds: float, timeout: float) -> tuple[Finished, str]:
+    """One vm method (or "all") for `seconds`; stress-ng itself verifies and exits with 2 when a value was wrong. The number of its operations."""
     command = ["stress-ng", "--vm", "2", "--vm-bytes", f"{TESTED_MIB}M", "--vm-method", method, "--vm-keep"]
     command += ["--verify", "--metrics-brief", "--timeout", f"{seconds:.0f}s", "--temp-path", str(work)]
     output = work / "stress-ng.txt"
-    finished = common.run(launcher.wrap(command), work, seconds + GRACE_SECONDS, stdout=output)
+    finished = common.run(launcher.wrap(command), work, timeout, stdout=output)
     text = output.read_text(errors="replace") + finished.stderr
     if why := finished.complaint():
         raise Failure(f"stress-ng, method {method}: {why}\n{text}", finished)
@@ -43,7 +43,13 @@ def stress_ng(launcher: Launcher, work: Path, method: str, seconds: float) -> st
     operations = re.search(r"\bvm\s+(\d+)\s", text)
     if not operations or operations[1] == "0":
         raise Failure(f"stress-ng, method {method}, did nothing:\n{text}", finished)
-    return f"{operations[1]} operations in {finished.seconds:.0f} s"
+    return finished, operations[1]
+
+
+def verified(launcher: Launcher, work: Path, method: str, seconds: float) -> str:
+    """One method, and what it has done."""
+    finished, operations = stress_ng(launcher, work, method, seconds, seconds + GRACE_SECONDS)
+    return f"{operations} operations in {finished.seconds:.0f} s"
 
 
 def memtester(launcher: Launcher, work: Path, seconds: float) -> str:
@@ -80,7 +86,7 @@ def main() -> int:
     with common.work_directory() as work:
         launcher = Launcher(work / "swap", budget)
         rounds: dict[str, Callable[[], str]] = {
-            f"stress-ng {method}": partial(stress_ng, launcher, work, method, seconds / len(METHODS))
+            f"stress-ng {method}": partial(verified, launcher, work, method, seconds / len(METHODS))
             for method in METHODS
         }
         rounds["memtester"] = partial(memtester, launcher, work, seconds)

@@ -10,7 +10,7 @@ Passed is: every output is the same, byte for byte, as without Overspill, stress
 under load, DEBUG DIGEST) find nothing wrong, no page was lost or came back damaged, no swap file is left, and there
 were as many swapoffs as were asked for.
 
-    scripts/swapoffs.py [--swapoffs 200] [--seed 1] [--only sort] [--keep] [--table FILE]
+    scripts/swapoff_soak.py [--swapoffs 200] [--seed 1] [--only sort] [--keep] [--table FILE]
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from pathlib import Path
 
 import common
 import programs
+import soak
 from common import MIB, Failure, Finished, Launcher
 
 PLACES = 4
@@ -159,13 +160,7 @@ class Agitator(threading.Thread):
 
 def stress_ng(launcher: Launcher, work: Path, _size: int, output: Path, timeout: float) -> Finished:
     """Two processes that write and verify 400 MB."""
-    command = ["stress-ng", "--vm", "2", "--vm-bytes", "400M", "--vm-keep", "--verify"]
-    command += ["--timeout", f"{STRESS_SECONDS}s", "--temp-path", str(work)]
-    log = work / "stress-ng.txt"
-    finished = common.run(launcher.wrap(command), work, timeout, stdout=log)
-    text = log.read_text(errors="replace") + finished.stderr
-    if wrong := re.search(r".*(fail:|error|killed|OOM).*", text, re.IGNORECASE):
-        raise Failure(f"stress-ng: {wrong[0]}", finished)
+    finished, _ = soak.stress_ng(launcher, work, "all", STRESS_SECONDS, timeout)
     output.write_text("verified\n")
     return finished
 
@@ -237,7 +232,7 @@ def agitate(subject: Subject, directory: Path, wanted: int, rng: random.Random) 
 
 
 def table(tallies: dict[str, Tally], arguments: argparse.Namespace) -> str:
-    """For bench/RESULTS-swapoffs.md."""
+    """For bench/RESULTS-swapoff-soak.md."""
     load = ", ".join(f"{number:.1f}" for number in os.getloadavg())
     rows = [
         f"| {name} | {t.runs} | {t.seconds:.0f} | {t.swapoffs} | {t.in_children} | {t.interrupted} | {t.swapons} "
@@ -248,7 +243,7 @@ def table(tallies: dict[str, Tally], arguments: argparse.Namespace) -> str:
     notes = "".join(f"\n- {count} x: {why}" for why, count in refusals.most_common())
     return f"""# swapoffs under real programs
 
-`scripts/swapoffs.py --swapoffs {arguments.swapoffs} --seed {arguments.seed}` on {datetime.date.today()}, Linux {platform.release()}, \
+`scripts/swapoff_soak.py --swapoffs {arguments.swapoffs} --seed {arguments.seed}` on {datetime.date.today()}, Linux {platform.release()}, \
 {os.cpu_count()} CPUs, load {load} at the end. File devices come and go at random moments, both engines by turns; every output was the \
 same, byte for byte, as without Overspill, and no page was lost or damaged.
 
