@@ -509,7 +509,7 @@ def write_head(bench: Bench, parts: list[str]) -> None:
 
 def by_hand() -> list[str]:
     """What people have written below the tables, which a new run keeps: it speaks of the run that it names."""
-    before, mark, after = RESULTS.read_text().partition(f"{BY_HAND}\n") if RESULTS.exists() else ("", "", "")
+    _, mark, after = RESULTS.read_text().partition(f"{BY_HAND}\n") if RESULTS.exists() else ("", "", "")
     return [BY_HAND, after] if mark else []
 
 

@@ -247,8 +247,12 @@ fn kind_of(text: &OsStr) -> Option<(&str, &[u8])> {
     if matches!(kind, "file" | "block" | "compressed") {
         return Some((kind, rest));
     }
-    let like_a_size = rest.first().is_none_or(|b| b.is_ascii_digit() || *b == b'.');
-    (!like_a_size && std::fs::symlink_metadata(Path::new(text)).is_err()).then_some((kind, rest))
+    (!is_like_a_size(rest) && std::fs::symlink_metadata(Path::new(text)).is_err()).then_some((kind, rest))
+}
+
+/// What follows a colon was meant as a size, not as a part of a name.
+fn is_like_a_size(text: &[u8]) -> bool {
+    text.first().is_none_or(|b| b.is_ascii_digit() || *b == b'.')
 }
 
 fn parse_kind(kind: &str, rest: &[u8]) -> Result<DeviceSpec, SpecError> {
@@ -382,8 +386,7 @@ fn parse_plain(text: &OsStr) -> Result<DeviceSpec, SpecError> {
         return Ok(whole);
     };
     let (place, limit) = (&bytes[..colon], &bytes[colon + 1..]);
-    let like_a_size = limit.first().is_none_or(|b| b.is_ascii_digit() || *b == b'.');
-    if limit.contains(&b'/') || !like_a_size && !Path::new(OsStr::from_bytes(place)).is_dir() {
+    if limit.contains(&b'/') || !is_like_a_size(limit) && !Path::new(OsStr::from_bytes(place)).is_dir() {
         return Ok(whole);
     }
     if place.is_empty() {

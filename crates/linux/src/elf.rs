@@ -489,24 +489,21 @@ mod tests {
         file
     }
 
-    fn kind(file: &[u8]) -> Kind {
-        kind_of(|buffer, offset| {
+    fn read_of(file: &[u8]) -> impl FnMut(&mut [u8], u64) -> io::Result<usize> + '_ {
+        |buffer, offset| {
             let rest = usize::try_from(offset).ok().and_then(|at| file.get(at..)).unwrap_or(&[]);
             let n = rest.len().min(buffer.len());
             buffer[..n].copy_from_slice(&rest[..n]);
             Ok(n)
-        })
-        .unwrap()
+        }
+    }
+
+    fn kind(file: &[u8]) -> Kind {
+        kind_of(read_of(file)).unwrap()
     }
 
     fn library(file: &[u8], length: usize) -> Option<Unfit> {
-        library_trouble(length as u64, |buffer, offset| {
-            let rest = usize::try_from(offset).ok().and_then(|at| file.get(at..)).unwrap_or(&[]);
-            let n = rest.len().min(buffer.len());
-            buffer[..n].copy_from_slice(&rest[..n]);
-            Ok(n)
-        })
-        .unwrap()
+        library_trouble(length as u64, read_of(file)).unwrap()
     }
 
     /// A library that was copied in part was preloaded, and the program died of it (SIGBUS) without a word.

@@ -219,7 +219,7 @@ impl Machine {
                 let mut at = start;
                 while at < end {
                     let (until, next) = map.owed.settle(at, end);
-                    self.unmapped(map, at, until);
+                    Self::unmapped(map, &mut self.core.lock(), at, until);
                     at = next;
                 }
             }
@@ -241,7 +241,7 @@ impl Machine {
                 while let Some(old) = map.ranges.overlap(to, to + len, Kind::Managed) {
                     // somebody unmapped it, and has yet to say so
                     let (start, end) = (old.start.max(to), old.end.min(to + len));
-                    self.unmapped(map, start, end);
+                    Self::unmapped(map, &mut self.core.lock(), start, end);
                     map.owed.add(start, end);
                 }
                 map.ranges.remove(from, from + len, |_| {});
@@ -260,19 +260,12 @@ impl Machine {
     }
 
     /// The range is gone, and what was in it.
-    fn unmapped(&self, map: &mut Space, start: usize, end: usize) {
+    fn unmapped(map: &mut Space, core: &mut Core, start: usize, end: usize) {
         map.wiped.remove(start, end, |_| {});
-        for kind in [Kind::Managed, Kind::Native] {
-            while let Some(r) = map.ranges.overlap(start, end, kind) {
-                let mut gone = None; // (more than the piece, if there is no room for a split)
-                let (from, to) = (r.start.max(start), r.end.min(end));
-                map.ranges.remove(from, to, |r| gone = Some(r));
-                match (kind, gone.unwrap_or(Range { start: from, end: to, ..r })) {
-                    (Kind::Managed, gone) => self.give_up(gone, false),
-                    (Kind::Native, gone) => self.unreserve(gone.pages()),
-                }
-            }
-        }
+        map.ranges.remove(start, end, |gone| match gone.kind {
+            Kind::Managed => Self::give_up_of(core, gone, false),
+            Kind::Native => Self::unreserve(core, gone.pages()),
+        });
     }
 
     /// A region of the library's is gone, or its content is: no event tells of it with in-thread delivery. The caller has the kernel
@@ -307,32 +300,22 @@ impl Machine {
     pub fn inherit_ranges(&self, map: &mut Space, core: &mut Core) -> Result<(), Errno> {
         let (mut at, mut result) = (0, Ok(()));
         sys::each_mapping(|start, end| {
-            Self::missing(map, core, at, start);
+            Self::unmapped(map, core, at, start);
             at = start;
             while let Some(r) = map.ranges.overlap(at, end, Kind::Managed) {
                 let piece = Range { start: r.start.max(at), end: r.end.min(end), ..r };
-                Self::missing(map, core, at, piece.start);
                 match map.program.register(piece.start, piece.end - piece.start) {
                     Ok(()) => {}
-                    Err(libc::EINVAL) => Self::missing(map, core, piece.start, piece.end), // something else is there by now
+                    Err(libc::EINVAL) => Self::unmapped(map, core, piece.start, piece.end), // something else is there by now
                     Err(e) => result = Err(e),
                 }
                 at = piece.end;
             }
             at = end;
         })?;
-        Self::missing(map, core, at, usize::MAX);
+        Self::unmapped(map, core, at, usize::MAX);
         map.owed = Owed::new();
         result
-    }
-
-    /// There are no managed pages in the range.
-    fn missing(map: &mut Space, core: &mut Core, start: usize, end: usize) {
-        while let Some(r) = map.ranges.overlap(start, end, Kind::Managed) {
-            let piece = Range { start: r.start.max(start), end: r.end.min(end), ..r };
-            map.ranges.remove(piece.start, piece.end, |_| {});
-            Self::give_up_of(core, piece, false);
-        }
     }
 
     /// In a fork's child: what is to be empty there is. The kernel has done it with what was mapped; the pager's share is what was not.
@@ -369,8 +352,7 @@ impl Machine {
         vm.charge(parked);
     }
 
-    fn unreserve(&self, pages: u64) {
-        let mut core = self.core.lock();
+    fn unreserve(core: &mut Core, pages: u64) {
         let left = core.vm.reserved().saturating_sub(pages);
         core.vm.set_reserved(left);
     }
@@ -449,7 +431,7 @@ impl Machine {
     pub fn adopt_native(&self, map: &mut Space) {
         while let Some(range) = map.ranges.overlap(0, usize::MAX, Kind::Native) {
             map.ranges.remove(range.start, range.end, |_| {});
-            self.unreserve(range.pages());
+            Self::unreserve(&mut self.core.lock(), range.pages());
             self.manage(map, range);
         }
         self.core.lock().vm.set_reserved(0);
@@ -462,7 +444,7 @@ impl Machine {
         while let Some(r) = map.ranges.overlap(at, end, Kind::Native) {
             let (from, to) = (r.start.max(at), r.end.min(end));
             map.ranges.remove(from, to, |_| {});
-            self.unreserve(((to - from) >> PAGE_SHIFT) as u64);
+            Self::unreserve(&mut self.core.lock(), ((to - from) >> PAGE_SHIFT) as u64);
             at = to;
         }
         at > start

@@ -1246,8 +1246,8 @@ impl SwapPager {
     }
 
     /// The machine saw ENOSPC on `device` (or sees room again). While full, only slots below the highest one ever written are given,
-    /// since the file has their blocks, and only when no other device has room. (A hole below, from a write that failed, may still answer ENOSPC; then its slot comes back
-    /// by [`Pager::free_slot`], and the cursor goes on.)
+    /// since the file has their blocks, and only when no other device has room. (A hole below, from a write that failed, may still answer
+    /// ENOSPC; then its slot comes back by [`Pager::free_slot`], and the cursor goes on.)
     ///
     /// # Panics
     /// If there is no such device.
