@@ -101,6 +101,8 @@ pub struct Agent {
     daemon_tid: AtomicU32,
     threads_ready: AtomicU32,
     threads_failed: AtomicI32,
+    /// How many there are.
+    threads: AtomicU32,
     // descriptors in the pager's table that a forked child needs: write ends of the pipes to our ancestors
     ancestors: [AtomicI32; GENERATIONS_MAX],
     starts: Mutex<Starts>,
@@ -353,6 +355,7 @@ fn serve(memory: &str) {
         outstanding: AtomicU32::new(0),
         daemon_tid: AtomicU32::new(0),
         threads_ready: AtomicU32::new(0),
+        threads: AtomicU32::new(0),
         threads_failed: AtomicI32::new(0),
         ancestors: [const { AtomicI32::new(-1) }; GENERATIONS_MAX],
         starts: Mutex::new(Starts { packs: vec![[0; 2]; STARTS], free: (0..STARTS as u32).collect() }),
@@ -362,14 +365,15 @@ fn serve(memory: &str) {
     if heap.1 > heap.0 {
         machine.add_range(heap.0, heap.1.next_multiple_of(4096));
     }
-    if let Err(e) = agent.start_threads() {
-        fail(&setup::SetupError::Memory(e).to_string());
-    }
+    // before there are other threads: one that sleeps in `syscall()` would return into the middle of a patch
     if let Err(function) = hooks::install() {
         fail(&format!(
             "this libc's {} is not recognised, so growth of the program's memory could not be followed: Overspill needs glibc 2.36 or alike on x86-64",
             function.to_string_lossy()
         ));
+    }
+    if let Err(e) = agent.start_threads() {
+        fail(&setup::SetupError::Memory(e).to_string());
     }
     status.outcome.store(Outcome::Running as u32, Release);
     AGENT.store(core::ptr::from_ref(agent).cast_mut(), Release);
@@ -460,6 +464,7 @@ extern "C" fn thread_main(arg: *mut c_void) -> ! {
         agent.threads_failed.store(e, Release);
         ready();
     }
+    agent.threads.fetch_sub(1, Relaxed);
     loop {
         // SAFETY: ends this thread only.
         let _ = unsafe { sys::syscall6(libc::SYS_exit, 0, 0, 0, 0, 0, 0) };
@@ -469,14 +474,20 @@ extern "C" fn thread_main(arg: *mut c_void) -> ! {
 impl Agent {
     fn spawn(&'static self, role: Role, share_files: bool) -> Result<u32, Errno> {
         let job = Box::leak(Box::new(Job { agent: self, role }));
+        self.threads.fetch_add(1, Relaxed);
         // SAFETY: `thread_main` and all it calls use no thread-local storage; the job is leaked.
-        unsafe { threads::spawn_bare(thread_main, (job as *mut Job).cast(), share_files) }
+        let spawned = unsafe { threads::spawn_bare(thread_main, (job as *mut Job).cast(), share_files) };
+        if spawned.is_err() {
+            self.threads.fetch_sub(1, Relaxed);
+        }
+        spawned
     }
 
     /// Starts the pager's threads with a copy of the caller's descriptors, then closes the pager's in the caller's table.
     fn start_threads(&'static self) -> Result<(), Errno> {
         self.threads_ready.store(0, Relaxed);
         self.threads_failed.store(0, Relaxed);
+        self.threads.store(0, Relaxed); // (in a forked child these are its parent's)
         let want = 2 + allowed_cpus().len() as u32;
         let tid = self.spawn(Role::Daemon, false)?;
         self.daemon_tid.store(tid, Relaxed);
@@ -550,6 +561,12 @@ impl Agent {
     /// The most that one mlock may lock, in bytes: a quarter of the budget.
     pub fn lockable_bytes(&self) -> usize {
         self.status.counters.memory_limit_bytes.get() as usize / 4
+    }
+
+    /// Whether this thread is the last one of the program's in its process.
+    pub fn is_last_thread(&self) -> bool {
+        let all = sys::thread_count().unwrap_or(0);
+        self.status.pid.load(Relaxed) == sys::getpid() && all == self.threads.load(Relaxed) + 1
     }
 
     /// A discard has returned: its pages may be parked again.

@@ -3,7 +3,7 @@
 //! ```text
 //!   lib.rs     constructor: reads the environment, starts the agent or leaves a sentence and exits with 125
 //!   agent.rs   the agent: machine, pager threads, the clerk, and forks
-//!   hooks.rs   following the program's mmap, munmap, mremap, brk, fork and pthread_create from inside libc
+//!   hooks.rs   following the program's system calls for memory, forks and threads from inside libc
 //!   arena.rs   the agent's own allocator
 //! ```
 //!

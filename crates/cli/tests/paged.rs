@@ -4,54 +4,17 @@
 //! count as run only outside CI; with CI set they fail.
 
 mod common;
+#[path = "common/runs.rs"]
+mod runs;
 
 use common::{able, build, overspill, place};
+use runs::{Run, no_swap_file_left, run, swap_option};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 /// Exit status of a program that died of SIGBUS.
 const SIGBUS_STATUS: i32 = 128 + 7;
-
-struct Run {
-    output: Output,
-    stats: serde_json::Value,
-}
-
-impl Run {
-    fn stderr(&self) -> String {
-        String::from_utf8_lossy(&self.output.stderr).into_owned()
-    }
-    fn stat(&self, name: &str) -> u64 {
-        self.stats[name].as_u64().unwrap_or_else(|| panic!("no {name} in {}", self.stats))
-    }
-}
-
-/// Runs `program args` under Overspill; kills it after two minutes.
-fn run(dir: &Path, options: &[&str], inject: Option<&str>, program: &Path, args: &[&str]) -> Run {
-    let stats = dir.join("stats.json");
-    let mut command = Command::new("timeout");
-    command.args(["-s", "KILL", "120"]).arg(overspill()).arg("run").args(options).arg("--stats-file").arg(&stats);
-    command.arg("--").arg(program).args(args);
-    match inject {
-        Some(text) => command.env("OVERSPILL_INJECT", text),
-        None => command.env_remove("OVERSPILL_INJECT"),
-    };
-    let output = command.output().expect("timeout runs");
-    let text = std::fs::read_to_string(&stats).unwrap_or_default();
-    let stats = serde_json::from_str(&text).unwrap_or_else(|e| panic!("stats {e}: {text:?}; {output:?}"));
-    Run { output, stats }
-}
-
-fn swap_option(dir: &Path, suffix: &str) -> String {
-    let swap = dir.join("swap");
-    std::fs::create_dir_all(&swap).expect("swap dir");
-    format!("{}{suffix}", swap.display())
-}
-
-fn no_swap_file_left(dir: &Path) {
-    assert_eq!(std::fs::read_dir(dir.join("swap")).expect("swap dir").count(), 0, "a swap file is left");
-}
 
 #[test]
 fn threads_moves_discards_and_forks() {

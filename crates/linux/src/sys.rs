@@ -272,6 +272,16 @@ pub fn unlink(path: &[u8]) -> Result<(), Errno> {
     unsafe { sys!(libc::SYS_unlink, path.as_ptr()) }.map(drop)
 }
 
+/// How many threads this process has.
+pub fn thread_count() -> Result<u32, Errno> {
+    // SAFETY: all-zero bytes are a valid stat, which the kernel writes.
+    let mut stat: libc::stat = unsafe { core::mem::zeroed() };
+    let (path, out) = (c"/proc/self/task".as_ptr(), &raw mut stat);
+    // SAFETY: a C string; the structure lives over the call.
+    unsafe { sys!(libc::SYS_newfstatat, libc::AT_FDCWD, path, out, 0) }?;
+    Ok((stat.st_nlink as u32).saturating_sub(2)) // a directory for each thread, "." and ".."
+}
+
 /// Process id.
 pub fn getpid() -> u32 {
     // SAFETY: no arguments.

@@ -1,0 +1,326 @@
+//! Patching the system call sites of libc.
+//!
+//! A site is `mov eax, nr; syscall`, seven bytes, which become a jump to a stub. The generic `syscall()` function has another form, whose number is
+//! in eax already: `syscall; cmp rax, -4095`, eight bytes. A stub calls [`super::on_syscall`], and then goes on behind the site in one of
+//! three ways ([`How`]).
+//!
+//! ```text
+//!   site       jmp stub                              libc's text
+//!   stub       mov eax, nr; rcx = done; jmp common   one for each site, on a page near libc
+//!     done     (cmp rax, -4095;) jmp resume          the call has been made
+//!     pass     syscall; (cmp rax, -4095;) jmp resume the call is to be made here: in a new thread it returns on another stack
+//! ```
+
+use super::on_syscall;
+use core::arch::global_asm;
+use core::ffi::CStr;
+use overspill_linux::sys;
+
+/// Where a system call is made.
+enum Place {
+    /// In this function, which libc exports.
+    In(&'static CStr),
+    /// In a function that libc does not export: the only such site of its text.
+    Hidden(&'static CStr),
+}
+
+/// The system calls that are followed, with the libc functions that make them.
+const SITES: &[(Place, libc::c_long)] = &[
+    (Place::In(c"mmap"), libc::SYS_mmap),
+    (Place::In(c"munmap"), libc::SYS_munmap),
+    (Place::In(c"mremap"), libc::SYS_mremap),
+    (Place::In(c"brk"), libc::SYS_brk),
+    (Place::In(c"madvise"), libc::SYS_madvise),
+    (Place::In(c"mlock"), libc::SYS_mlock),
+    (Place::In(c"mlockall"), libc::SYS_mlockall),
+    (Place::In(c"_Fork"), libc::SYS_clone),
+    (Place::In(c"clone"), libc::SYS_clone),
+    (Place::In(c"clone"), libc::SYS_exit), // where the function that it was given returns to
+    (Place::Hidden(c"clone3"), libc::SYS_clone3),
+    (Place::In(c"syscall"), ANY),
+];
+/// The number is in eax already: `syscall()`.
+const ANY: libc::c_long = -1;
+/// A site lies within this many bytes of its function's start.
+const SITE_WITHIN: usize = 160;
+/// `syscall; cmp rax, -4095`.
+const SITE_OF_ANY: [u8; 8] = [0x0F, 0x05, 0x48, 0x3D, 0x01, 0xF0, 0xFF, 0xFF];
+/// Bytes of a stub, and where in it the ways back begin.
+const STUB_LEN: usize = 96;
+const DONE: usize = 32;
+const PASS: usize = 64;
+/// Bytes for all stubs.
+const STUBS_LEN: usize = 4096;
+const _: () = assert!(SITES.len() * STUB_LEN <= STUBS_LEN);
+
+/// How a site goes on.
+#[repr(transparent)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct How(usize);
+
+impl How {
+    /// The call has been made; the result is its answer.
+    pub const DONE: How = How(0);
+    /// The call is to be made at the site, as it stands.
+    pub const PASS: How = How(1);
+    /// As DONE, and the stack pointer is `top` from there on: in a forked child that was given a stack. => it is neither 0 nor 1
+    pub fn on_stack(top: usize) -> How {
+        How(top)
+    }
+}
+
+/// What a hook says to its site, in rax and rdx.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct Verdict {
+    /// The system call's answer: minus an error number if it failed.
+    pub result: isize,
+    /// How to go on.
+    pub how: How,
+}
+
+impl Verdict {
+    /// The call has been made.
+    pub fn done(result: isize) -> Self {
+        Verdict { result, how: How::DONE }
+    }
+    /// The call is to be made at the site.
+    pub fn pass() -> Self {
+        Verdict { result: 0, how: How::PASS }
+    }
+}
+
+// What a stub jumps to: eax = system call, rcx = the stub's way back; arguments in the system call's registers. Everything but rax, rcx, r11 is
+// preserved, as the kernel does (vector registers too: libc's code around the site does not expect them to change).
+global_asm!(
+    ".globl overspill_hook_common",
+    ".hidden overspill_hook_common",
+    "overspill_hook_common:",
+    "lea rsp, [rsp - 128]", // the red zone of a leaf function
+    "push rax",
+    "push rcx",
+    "push r9",
+    "push r8",
+    "push r10",
+    "push rdx",
+    "push rsi",
+    "push rdi",
+    "mov rsi, rsp",
+    "mov edi, eax",
+    "push rbp",
+    "mov rbp, rsp",
+    "and rsp, -16",
+    "sub rsp, 256",
+    "movaps [rsp], xmm0",
+    "movaps [rsp + 16], xmm1",
+    "movaps [rsp + 32], xmm2",
+    "movaps [rsp + 48], xmm3",
+    "movaps [rsp + 64], xmm4",
+    "movaps [rsp + 80], xmm5",
+    "movaps [rsp + 96], xmm6",
+    "movaps [rsp + 112], xmm7",
+    "movaps [rsp + 128], xmm8",
+    "movaps [rsp + 144], xmm9",
+    "movaps [rsp + 160], xmm10",
+    "movaps [rsp + 176], xmm11",
+    "movaps [rsp + 192], xmm12",
+    "movaps [rsp + 208], xmm13",
+    "movaps [rsp + 224], xmm14",
+    "movaps [rsp + 240], xmm15",
+    "call {hook}",
+    "mov r11, rdx",
+    "movaps xmm0, [rsp]",
+    "movaps xmm1, [rsp + 16]",
+    "movaps xmm2, [rsp + 32]",
+    "movaps xmm3, [rsp + 48]",
+    "movaps xmm4, [rsp + 64]",
+    "movaps xmm5, [rsp + 80]",
+    "movaps xmm6, [rsp + 96]",
+    "movaps xmm7, [rsp + 112]",
+    "movaps xmm8, [rsp + 128]",
+    "movaps xmm9, [rsp + 144]",
+    "movaps xmm10, [rsp + 160]",
+    "movaps xmm11, [rsp + 176]",
+    "movaps xmm12, [rsp + 192]",
+    "movaps xmm13, [rsp + 208]",
+    "movaps xmm14, [rsp + 224]",
+    "movaps xmm15, [rsp + 240]",
+    "mov rsp, rbp",
+    "pop rbp",
+    "pop rdi",
+    "pop rsi",
+    "pop rdx",
+    "pop r10",
+    "pop r8",
+    "pop r9",
+    "pop rcx",
+    "cmp r11, 1",
+    "je 2f",
+    "lea rsp, [rsp + 136]",
+    "test r11, r11",
+    "cmovnz rsp, r11",
+    "jmp rcx",
+    "2:", // pass
+    "pop rax",
+    "lea rsp, [rsp + 128]",
+    "add rcx, {pass}",
+    "jmp rcx",
+    hook = sym on_syscall,
+    pass = const PASS - DONE,
+);
+
+unsafe extern "C" {
+    fn overspill_hook_common();
+}
+
+/// Patches the sites.
+///
+/// # Errors
+/// The function whose site was not recognised, or that could not be patched. Sites before it stay patched (and harmless).
+pub fn install() -> Result<(), &'static CStr> {
+    // SAFETY: looks a name up.
+    let function = |name: &CStr| unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) } as usize;
+    let mut sites = [0; SITES.len()];
+    for ((place, nr), site) in SITES.iter().zip(&mut sites) {
+        let pattern = pattern(*nr);
+        let (name, found) = match place {
+            Place::In(name) => (name, Some(function(name)).filter(|at| *at != 0).and_then(|at| find_site(at, &pattern))),
+            Place::Hidden(name) => (name, find_hidden(function(c"mmap"), &pattern)),
+        };
+        *site = found.ok_or(*name)?;
+    }
+    let stubs = near(sites[0]).ok_or(SITES[0].0.name())?;
+    for (i, ((place, nr), site)) in SITES.iter().zip(sites).enumerate() {
+        let stub = stubs + i * STUB_LEN;
+        let len = pattern(*nr).len();
+        write_stub(stub, *nr, site + len);
+        let distance = stub as isize - (site as isize + 5);
+        let Ok(distance) = i32::try_from(distance) else { return Err(place.name()) };
+        let mut patch = [0x90; SITE_OF_ANY.len()];
+        patch[0] = 0xE9; // jmp stub
+        patch[1..5].copy_from_slice(&distance.to_le_bytes());
+        write_text(site, &patch[..len]).ok_or(place.name())?;
+    }
+    // SAFETY: the stubs are complete; they need not be written again.
+    let _ = unsafe { sys::syscall6(libc::SYS_mprotect, stubs, STUBS_LEN, (libc::PROT_READ | libc::PROT_EXEC) as usize, 0, 0, 0) };
+    Ok(())
+}
+
+impl Place {
+    fn name(&self) -> &'static CStr {
+        match self {
+            Place::In(name) | Place::Hidden(name) => name,
+        }
+    }
+}
+
+/// The bytes of a site.
+struct Pattern {
+    bytes: [u8; SITE_OF_ANY.len()],
+    len: usize,
+}
+
+impl core::ops::Deref for Pattern {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+}
+
+fn pattern(nr: libc::c_long) -> Pattern {
+    if nr == ANY {
+        return Pattern { bytes: SITE_OF_ANY, len: SITE_OF_ANY.len() };
+    }
+    let mut bytes = [0xB8, 0, 0, 0, 0, 0x0F, 0x05, 0]; // mov eax, imm32; syscall
+    bytes[1..5].copy_from_slice(&(nr as i32).to_le_bytes());
+    Pattern { bytes, len: 7 }
+}
+
+fn find_site(function: usize, pattern: &[u8]) -> Option<usize> {
+    // SAFETY: libc's text around one of its functions is mapped and readable; a page beyond it would be libc's too.
+    let text = unsafe { core::slice::from_raw_parts(function as *const u8, SITE_WITHIN) };
+    text.windows(pattern.len()).position(|w| w == pattern).map(|at| function + at)
+}
+
+/// The only occurrence in the mapping that holds `function`.
+fn find_hidden(function: usize, pattern: &[u8]) -> Option<usize> {
+    let mut found = None;
+    sys::each_mapping(|start, end| {
+        if (start..end).contains(&function) {
+            found = Some((start, end));
+        }
+    })
+    .ok()?;
+    let (start, end) = found?;
+    // SAFETY: it holds code of libc's: a mapping of its text, readable as a whole, which nobody unmaps.
+    let text = unsafe { core::slice::from_raw_parts(start as *const u8, end - start) };
+    let mut places = text.windows(pattern.len()).enumerate().filter(|(_, w)| *w == pattern).map(|(at, _)| start + at);
+    places.next().filter(|_| places.next().is_none())
+}
+
+/// Pages for stubs within reach of a 32-bit jump from `text`.
+fn near(text: usize) -> Option<usize> {
+    let base = text & !0xFFFF;
+    for step in 1..0x4000usize {
+        for at in [base.checked_sub(step << 16), base.checked_add(step << 16)].into_iter().flatten() {
+            let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
+            let prot = libc::PROT_READ | libc::PROT_WRITE;
+            // SAFETY: NOREPLACE: overlaps nothing.
+            if unsafe { sys::syscall6(libc::SYS_mmap, at, STUBS_LEN, prot as usize, flags as usize, usize::MAX, 0) } == Ok(at) {
+                return Some(at);
+            }
+        }
+    }
+    None
+}
+
+/// Writes bytes one after the other.
+struct Code {
+    bytes: [u8; STUB_LEN],
+    at: usize,
+}
+
+impl Code {
+    fn put(&mut self, bytes: &[u8]) {
+        self.bytes[self.at..self.at + bytes.len()].copy_from_slice(bytes);
+        self.at += bytes.len();
+    }
+    /// The way back: the comparison that stood in the site, if it did, and the jump.
+    fn put_return(&mut self, nr: libc::c_long, resume: usize) {
+        if nr == ANY {
+            self.put(&SITE_OF_ANY[2..]);
+        }
+        self.put(&[0xFF, 0x25, 0, 0, 0, 0]); // jmp [rip]: to the address that follows
+        self.put(&resume.to_le_bytes());
+    }
+}
+
+fn write_stub(stub: usize, nr: libc::c_long, resume: usize) {
+    let mut code = Code { bytes: [0x90; STUB_LEN], at: 0 };
+    if nr != ANY {
+        code.put(&[0xB8]); // mov eax, nr
+        code.put(&(nr as i32).to_le_bytes());
+    }
+    code.put(&[0x48, 0xB9]); // movabs rcx, stub + DONE
+    code.put(&(stub + DONE).to_le_bytes());
+    code.put(&[0x49, 0xBB]); // movabs r11, common
+    code.put(&(overspill_hook_common as *const () as usize).to_le_bytes());
+    code.put(&[0x41, 0xFF, 0xE3]); // jmp r11
+    assert!(code.at <= DONE);
+    code.at = DONE;
+    code.put_return(nr, resume);
+    assert!(code.at <= PASS);
+    code.at = PASS;
+    code.put(&[0x0F, 0x05]); // syscall
+    code.put_return(nr, resume);
+    // SAFETY: the stub page is ours, writable, and long enough.
+    unsafe { core::ptr::copy_nonoverlapping(code.bytes.as_ptr(), stub as *mut u8, STUB_LEN) };
+}
+
+/// Writes program text through /proc/self/mem, which needs no writable and executable mapping.
+fn write_text(at: usize, bytes: &[u8]) -> Option<()> {
+    let mem = sys::open(b"/proc/self/mem\0", libc::O_RDWR | libc::O_CLOEXEC, 0).ok()?;
+    // SAFETY: replaces the bytes of libc's text that were checked to be one site, in our own copy of the page, while the process has one thread.
+    let n = unsafe { sys::syscall6(libc::SYS_pwrite64, mem.raw() as usize, bytes.as_ptr() as usize, bytes.len(), at, 0, 0) };
+    (n == Ok(bytes.len())).then_some(())
+}

@@ -1,0 +1,55 @@
+//! C programs under `overspill run`, with their counters.
+
+#![allow(dead_code)] // each file of tests uses some of it
+
+use crate::common::overspill;
+use std::path::Path;
+use std::process::{Command, Output};
+
+/// What a run came to.
+pub struct Run {
+    pub output: Output,
+    pub stats: serde_json::Value,
+}
+
+impl Run {
+    /// Its standard error.
+    pub fn stderr(&self) -> String {
+        String::from_utf8_lossy(&self.output.stderr).into_owned()
+    }
+    /// A counter.
+    ///
+    /// # Panics
+    /// If there is none of that name.
+    pub fn stat(&self, name: &str) -> u64 {
+        self.stats[name].as_u64().unwrap_or_else(|| panic!("no {name} in {}", self.stats))
+    }
+}
+
+/// Runs `program args` under Overspill; kills it after two minutes.
+pub fn run(dir: &Path, options: &[&str], inject: Option<&str>, program: &Path, args: &[&str]) -> Run {
+    let stats = dir.join("stats.json");
+    let mut command = Command::new("timeout");
+    command.args(["-s", "KILL", "120"]).arg(overspill()).arg("run").args(options).arg("--stats-file").arg(&stats);
+    command.arg("--").arg(program).args(args);
+    match inject {
+        Some(text) => command.env("OVERSPILL_INJECT", text),
+        None => command.env_remove("OVERSPILL_INJECT"),
+    };
+    let output = command.output().expect("timeout runs");
+    let text = std::fs::read_to_string(&stats).unwrap_or_default();
+    let stats = serde_json::from_str(&text).unwrap_or_else(|e| panic!("stats {e}: {text:?}; {output:?}"));
+    Run { output, stats }
+}
+
+/// The `--swap` of a run: a folder of the test's, and what follows it.
+pub fn swap_option(dir: &Path, suffix: &str) -> String {
+    let swap = dir.join("swap");
+    std::fs::create_dir_all(&swap).expect("swap dir");
+    format!("{}{suffix}", swap.display())
+}
+
+/// The run has left nothing there.
+pub fn no_swap_file_left(dir: &Path) {
+    assert_eq!(std::fs::read_dir(dir.join("swap")).expect("swap dir").count(), 0, "a swap file is left");
+}
