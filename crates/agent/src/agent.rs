@@ -589,6 +589,11 @@ impl Agent {
         self.stacks.run(move || self.machine.wipe_on_fork(start, end, wipe))
     }
 
+    /// MADV_MERGEABLE: equal pages may become one.
+    pub fn may_merge(&self) {
+        self.machine.shares_pages.store(true, Relaxed);
+    }
+
     /// Pages of a thread's descriptor.
     pub fn wire_descriptor(&'static self, at: usize, len: usize) {
         self.stacks.run(move || self.machine.wire_addresses(ObjectId(0), 0, at, at + len));
@@ -846,6 +851,7 @@ impl Agent {
         self.outstanding.fetch_add(1, Relaxed);
         core.vm.pager_mut().fork_parent();
         core.vm.counters().forks.add(1);
+        machine.shares_pages.store(true, Relaxed); // in the child, too
         // Nobody else may hold these in the child, which nobody else has survived.
         let (starts, arena) = (self.starts.lock(), crate::ARENA.hold());
         // SAFETY: the program's own fork; in the child this thread goes on alone with copies of everything, all locks held.

@@ -85,7 +85,8 @@ pub struct Daemon {
     batch: Vec<Member>,
     places: Vec<ParkPlace>,
     dirty: Vec<Dirty>,
-    shared: Vec<PageId>,
+    /// Pages of the batch that were EBUSY.
+    busy: Vec<PageId>,
     writes: Vec<Write>,
     write_pages: usize,
     /// For each write its pages, if they are encrypted; and a page to look at pages with.
@@ -149,7 +150,7 @@ impl Daemon {
             batch: Vec::with_capacity(BATCH),
             places: Vec::with_capacity(BATCH),
             dirty: Vec::with_capacity(BATCH),
-            shared: Vec::with_capacity(BATCH),
+            busy: Vec::with_capacity(BATCH),
             writes: (0..count).map(|_| write()).collect(),
             write_pages,
             buffers,
@@ -289,15 +290,15 @@ impl Daemon {
             return false;
         }
         self.batch.sort_unstable();
-        self.shared.clear();
+        self.busy.clear();
         let mut any = self.park_batch(machine, map);
-        if !self.shared.is_empty() {
+        if !self.busy.is_empty() && self.may_be_shared(machine) {
             any |= self.unshare(machine);
         }
         any
     }
 
-    /// Moves the batch out of sight. Pages shared with another process since a fork are collected.
+    /// Moves the batch out of sight. Pages that are busy are collected.
     ///
     /// Who reads messages needs the map exclusively, and so does every fault for a moment: it is given to whoever waits between the
     /// moves, each of which flushes TLBs. (Batches of scattered pages held it for 170 us each, an eighth of the time of a program that
@@ -379,7 +380,7 @@ impl Daemon {
                     };
                     occupied[done] = e == libc::EEXIST;
                     if e == libc::EBUSY {
-                        self.shared.push(self.batch[at + done].0);
+                        self.busy.push(self.batch[at + done].0);
                     }
                     done += 1;
                 }
@@ -409,21 +410,26 @@ impl Daemon {
         any
     }
 
-    /// Pages that the kernel would not move because a fork's other side still has them: a write fault gives us our own copy, which
-    /// moves. Without locks held, because a page that has gone meanwhile is faulted in through the handlers.
+    /// Whether another process can have pages that were EBUSY. Else they are in somebody's hands for a moment (direct I/O, advice, reclaim),
+    /// or for long (registered buffers), and are simply tried again when their turn comes. When the program is about to be stopped for want
+    /// of memory, sharing that nobody has told of (by raw system calls) is ruled out as well.
+    fn may_be_shared(&self, machine: &Machine) -> bool {
+        machine.shares_pages.load(Relaxed) || self.stuck_since != 0 || sys::merges_memory()
+    }
+
+    /// Pages that the kernel would not move, perhaps because another process has them too: a write fault gives us our own copy, which
+    /// moves. It does not wait: whoever served a fault of ours could be waiting for us.
     fn unshare(&mut self, machine: &Machine) -> bool {
-        for &page in &self.shared {
-            let addr = machine.map.read().addr(page);
-            // SAFETY: populating changes no content; on an unmapped or read-only range it fails.
-            let _ = unsafe { sys::madvise(addr, PAGE_SIZE, libc::MADV_POPULATE_WRITE) };
-        }
-        machine.status.counters.pages_unshared.add(self.shared.len() as u64);
         let map = machine.map.read();
+        for &page in &self.busy {
+            sys::own_page(map.addr(page));
+        }
+        machine.status.counters.pages_unshared.add(self.busy.len() as u64);
         let mut core = machine.core.lock();
-        core.vm.park_these(&self.shared, &mut self.batch);
+        core.vm.park_these(&self.busy, &mut self.batch);
         drop(core);
         self.batch.sort_unstable();
-        self.shared.clear();
+        self.busy.clear();
         self.park_batch(machine, map)
     }
 

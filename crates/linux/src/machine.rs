@@ -248,7 +248,18 @@ pub struct Machine {
     pub shrinking: AtomicBool,
     /// Nothing can be evicted: give out frames above the budget.
     pub starved: AtomicBool,
-    /// A fork is about to happen: nobody starts I/O.
+    /// Other processes may have pages of this one: it has forked, or is a fork's child, or has asked for equal pages to be merged (KSM).
+    pub shares_pages: AtomicBool,
+    /// A fork is about to happen: nobody starts I/O. Who waits for whom then (no thread may wait for one above it, or for itself):
+    ///
+    /// | thread | waits for | which |
+    /// | --- | --- | --- |
+    /// | forks | page daemon, handlers, swapoff: their I/O and busy pages | need devices, and the two locks for moments |
+    /// | page daemon | the device, for writes under way | needs nobody. It touches no page of the program's (see [`sys::own_page`]) |
+    /// | handlers | the device, for reads under way; then the end of the freeze | |
+    /// | swapoff | the device; then the end of the freeze | does not wait for `swapping`, which the fork holds |
+    /// | clerk | an unmapping thread, to read its event itself | that thread waits for nothing but its event |
+    /// | program's threads | handlers, for a page or an event | hold no lock of the pager's over it |
     pub frozen: AtomicU32,
     /// Which handler reads messages.
     pub duty: Duty,

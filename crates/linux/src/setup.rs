@@ -328,6 +328,7 @@ pub fn machine(options: &Options<'_>, status: &'static Status) -> Result<Machine
         waiters: AtomicU32::new(0),
         shrinking: AtomicBool::new(false),
         starved: AtomicBool::new(false),
+        shares_pages: AtomicBool::new(false),
         frozen: AtomicU32::new(0),
         duty: Duty::default(),
         swapoff_charge: AtomicU32::new(0),

@@ -6,7 +6,7 @@
 
 use core::arch::asm;
 use core::ptr;
-use core::sync::atomic::{AtomicPtr, Ordering::Relaxed};
+use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering::Relaxed};
 use overspill_vm::types::PAGE_SIZE;
 use std::os::fd::{AsFd, BorrowedFd};
 
@@ -138,6 +138,30 @@ pub unsafe fn discard_ranges(pidfd: i32, ranges: &[IoVec]) {
         // SAFETY: the caller's promise.
         let _ = unsafe { madvise(r.base, r.len, libc::MADV_DONTNEED) };
     }
+}
+
+/// Makes the page at `at` this process's own, if it shares it with another one (a fork's other side, KSM): as a write to it does, but
+/// without writing, and without waiting. Returns whether it is its own now; not if it is missing or must not be written.
+///
+/// An atomic `or` with zero on its first word, as futex(2) offers it on behalf of a thread that waits (FUTEX_WAKE_OP). The kernel resolves
+/// the fault of a page that is there; on a missing one that a userfaultfd reports it answers EFAULT. MADV_POPULATE_WRITE waits there until
+/// somebody serves the fault, who may be waiting for the caller.
+pub fn own_page(at: usize) -> bool {
+    const OR: u32 = 2; // FUTEX_OP_OR with the argument 0
+    const IS_EQUAL: u32 = 0; // FUTEX_OP_CMP_EQ
+    const RARELY: u32 = 0x800; // of the comparison's 12 bits: -2048. If it is equal, one waiter looks again, which is always allowed.
+    let nobody = AtomicU32::new(0);
+    let op = OR << 28 | IS_EQUAL << 24 | RARELY;
+    // SAFETY: the word at `at` keeps its value, atomically; nobody waits on the other one, which lives over the call.
+    unsafe { sys!(libc::SYS_futex, nobody.as_ptr(), libc::FUTEX_WAKE_OP | libc::FUTEX_PRIVATE_FLAG, 1, 0, at, op) }.is_ok()
+}
+
+/// Whether the kernel may merge any page of this process with equal ones (KSM, PR_SET_MEMORY_MERGE).
+pub fn merges_memory() -> bool {
+    const PR_GET_MEMORY_MERGE: i32 = 68;
+    // SAFETY: touches no memory.
+    let merges = unsafe { sys!(libc::SYS_prctl, PR_GET_MEMORY_MERGE, 0, 0, 0, 0) };
+    merges == Ok(1)
 }
 
 /// Whether the page at `at` is mapped and in memory.

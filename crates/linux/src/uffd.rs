@@ -194,8 +194,8 @@ impl Uffd {
     }
 
     /// Moves pages out of the range at `src` to `dst` (which is registered here) without copying.
-    /// Stops at the first page that it cannot move: ENOENT absent, EBUSY pinned or shared, EINVAL the mapping does not allow it, EEXIST
-    /// `dst` was not empty.
+    /// Stops at the first page that it cannot move: ENOENT absent, EBUSY pinned, shared, or isolated for a moment (by advice, reclaim,
+    /// migration), EINVAL the mapping does not allow it, EEXIST `dst` was not empty.
     ///
     /// Linux 6.18 denies some moves that it has made: if a page's entry changes under its hands (the "accessed" bit will do, which the
     /// processor sets and DAMON clears) it tries again, forgets that it did, and then finds `dst` taken by its own move: EEXIST. (Mended
@@ -271,6 +271,9 @@ mod tests {
         };
         let areas = [0; 2].map(|_: u8| sys::map_anonymous(LEN).expect("64 KiB") as usize);
         areas.iter().for_each(|&at| uffd.register(at, LEN).expect("registered"));
+        // another test's fork would share the pages, which cannot be moved then
+        // SAFETY: this changes no content.
+        areas.iter().for_each(|&at| unsafe { sys::madvise(at, LEN, libc::MADV_DONTFORK) }.expect("advised"));
         let source = [7u8; PAGE_SIZE];
         for page in 0..PAGES {
             // SAFETY: our own mapping, and our own page.
@@ -292,12 +295,16 @@ mod tests {
             while wrong.is_none() && Instant::now() < until {
                 let (mut done, denied_before) = (0, denied);
                 while done < LEN && wrong.is_none() {
+                    if Instant::now() > until + Duration::from_secs(20) {
+                        wrong = Some(libc::EBUSY); // for good
+                    }
                     // SAFETY: both are our own mappings; one of them is empty.
                     let moved = unsafe { uffd.take(to + done, from + done, LEN - done) };
                     done += moved.bytes;
                     moves += 1;
                     denied += usize::from(moved.denied);
-                    wrong = moved.error.filter(|&e| e != libc::EAGAIN);
+                    // isolated at that moment, for example by the other thread's advice: it is there as before, and can be tried again
+                    wrong = wrong.or(moved.error.filter(|&e| e != libc::EAGAIN && e != libc::EBUSY));
                 }
                 let there = |at: usize| (0..PAGES).filter(|page| sys::is_resident(at + page * PAGE_SIZE)).count();
                 if denied > denied_before && (there(from), there(to)) != (0, PAGES) {
@@ -314,5 +321,44 @@ mod tests {
         assert!(unsafe { core::slice::from_raw_parts(last as *const u8, LEN) }.iter().all(|&byte| byte == 7));
         // SAFETY: nobody uses them any more.
         areas.iter().for_each(|&at| unsafe { sys::unmap(at as *mut u8, LEN) });
+    }
+
+    /// The page daemon populated what a fork had shared by MADV_POPULATE_WRITE. If the program had discarded the page meanwhile, that waits
+    /// for a handler; the handlers waited for the fork that was being made, and the fork for the daemon's writes: for ever. Nobody serves
+    /// faults here, so whatever waits for one hangs.
+    #[test]
+    fn what_a_fork_shares_becomes_our_own_without_waiting_for_a_fault() {
+        let Ok(uffd) = Uffd::open(true, FEATURE_MOVE).inspect_err(|e| eprintln!("SKIPPED: no full userfaultfd (error {e})")) else {
+            assert!(std::env::var_os("CI").is_none(), "cannot be tested here");
+            return;
+        };
+        let [from, to] = [0; 2].map(|_: u8| sys::map_anonymous(LEN).expect("64 KiB") as usize);
+        [from, to].iter().for_each(|&at| uffd.register(at, LEN).expect("registered"));
+        let source = [7u8; PAGE_SIZE];
+        // SAFETY: our own mapping, and our own page.
+        assert_eq!(unsafe { uffd.copy(from, source.as_ptr(), PAGE_SIZE) }.error, None);
+        // SAFETY: the child does nothing but wait for its end, by a raw call.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            loop {
+                // SAFETY: touches no memory.
+                let _ = unsafe { sys!(libc::SYS_pause) };
+            }
+        }
+        // SAFETY: both are our own mappings; `to` is empty.
+        let take = || unsafe { uffd.take(to, from, PAGE_SIZE) };
+        assert_eq!(take().error, Some(libc::EBUSY), "the child has it too");
+        while take().error.is_some() {
+            assert!(sys::own_page(from)); // (again, if another test forks at this moment)
+        }
+        // SAFETY: the page was moved there.
+        assert!(unsafe { core::slice::from_raw_parts(to as *const u8, PAGE_SIZE) }.iter().all(|&byte| byte == 7));
+        assert!(!sys::own_page(from), "it is missing");
+        // SAFETY: our own child; the status is a live word; nobody uses the mappings any more.
+        unsafe {
+            libc::kill(child, libc::SIGKILL);
+            libc::waitpid(child, &mut 0, 0);
+            [from, to].iter().for_each(|&at| sys::unmap(at as *mut u8, LEN));
+        }
     }
 }

@@ -94,6 +94,7 @@ pub fn madvise(agent: &'static Agent, nr: i32, a: [usize; 6]) -> isize {
     let end = a[0].wrapping_add(up(a[1]));
     match a[2] as i32 {
         libc::MADV_DONTNEED | libc::MADV_FREE => agent.discarded(a[0], end),
+        libc::MADV_MERGEABLE => agent.may_merge(),
         advice @ (libc::MADV_WIPEONFORK | libc::MADV_KEEPONFORK) => {
             let heard = r != 0 || agent.wipe_on_fork(a[0], end, advice == libc::MADV_WIPEONFORK);
             // else the kernel wipes what is mapped, and the program is told that it cannot rely on it
