@@ -392,12 +392,18 @@ fn heap_range() -> (usize, usize) {
     }
 }
 
-/// How many pages may be managed: the tables' address space is bounded by RLIMIT_AS, and by RLIMIT_DATA, which counts it too.
+/// How many pages may be managed. Under RLIMIT_AS, or RLIMIT_DATA, a program can have no more than the limit: there are tables for twice
+/// that, in case it lies thin. They take about 300 bytes of address space per page, which count too: a seventh of the limit.
 fn pages_max() -> u64 {
     let most = 1 << 25;
-    // about 128 bytes of tables' address space per page; a quarter of the limit may go to them
     let limits = [limit(libc::RLIMIT_AS), limit(libc::RLIMIT_DATA)];
-    limits.into_iter().flatten().map(|bytes| (bytes / 512).clamp(1 << 14, most)).min().unwrap_or(most)
+    limits
+        .into_iter()
+        .flatten()
+        .map(|bytes| (bytes >> PAGE_SHIFT) * 2)
+        .map(|pages| pages.clamp(1 << 14, most))
+        .min()
+        .unwrap_or(most)
 }
 
 fn allowed_cpus() -> Vec<usize> {

@@ -372,9 +372,7 @@ impl Machine {
             Fault::NoMemory => (Served::NoMemory, None),
             Fault::TableFull => {
                 drop(core);
-                self.stop_program(
-                    b"the program was stopped: it has touched more pages, or pages that lie further apart, than Overspill's tables have room for (128 GiB in all, less under a limit of address space: see ulimit -v)",
-                )
+                self.stop_table_full()
             }
             Fault::PageIn(op) => (Served::Read(op.asked_for_by(write)), None),
             Fault::Lost => {
@@ -621,6 +619,13 @@ impl Machine {
     pub fn end_await_retired(&self) {
         self.retired.fetch_or(1 << 31, Relaxed);
         futex_wake(&self.retired, i32::MAX as u32);
+    }
+
+    /// There is no room to remember one page more.
+    pub fn stop_table_full(&self) -> ! {
+        self.stop_program(
+            b"the program was stopped: it has touched more pages than Overspill's tables have room for (1 TiB where they lie together, 128 GiB in scattered pieces of 256 KiB, a page in each of 524,288 places; less under a limit of address space: raise it with ulimit -v)",
+        )
     }
 
     /// Stops the program: the message is left for `overspill run`, and written to standard error if nobody supervises.

@@ -247,7 +247,9 @@ impl Machine {
                 map.ranges.remove(from, from + len, |_| {});
                 map.owed.add(from, from + len);
                 let _ = map.ranges.insert(moved);
-                self.core.lock().vm.rename_range(r.page(from), moved.page(to), (len >> PAGE_SHIFT) as u64);
+                if !self.core.lock().vm.rename_range(r.page(from), moved.page(to), (len >> PAGE_SHIFT) as u64) {
+                    self.stop_table_full();
+                }
                 while let Some(w) = map.wiped.overlap(from, from + len, Kind::Managed) {
                     let piece = Range { start: w.start.max(from), end: w.end.min(from + len), ..w };
                     map.wiped.remove(piece.start, piece.end, |_| {});

@@ -107,7 +107,7 @@ impl<S: Store> World<S> {
 
     fn rename(&mut self, p: usize, from: usize, to: usize, count: usize) {
         let process = &mut self.procs[p];
-        process.vm.rename_range(process.page(from), process.page(to), count as u64);
+        assert!(process.vm.rename_range(process.page(from), process.page(to), count as u64), "there is room");
         for i in 0..count {
             process.expected[to + i] = std::mem::take(&mut process.expected[from + i]);
             process.may_be_lost[to + i] = std::mem::take(&mut process.may_be_lost[from + i]);

@@ -117,8 +117,9 @@ impl Pager for ModelPager {
     }
     fn rename(&mut self, from: PageId, to: PageId) -> bool {
         assert!(!self.map.contains_key(&to), "{to:?} is stored");
-        let Some((slot, content)) = self.map.remove(&from) else { return false };
-        self.map.insert(to, (slot, content.renamed(from, to)));
+        if let Some((slot, content)) = self.map.remove(&from) {
+            self.map.insert(to, (slot, content.renamed(from, to)));
+        }
         true
     }
     fn used(&self) -> u64 {

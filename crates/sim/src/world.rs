@@ -72,6 +72,7 @@ impl<S: Store> World<S> {
         let least = (overspill_vm::MEMORY_BYTES_MIN >> overspill_vm::types::PAGE_SHIFT) as u32;
         let config = Config {
             objects_max: 2,
+            object_pages: sc.pages as u64,
             policy: sc.policy,
             readahead_pages_max: sc.ahead_pages_max,
             zero_ahead_pages_max: sc.ahead_pages_max,

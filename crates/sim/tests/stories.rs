@@ -119,7 +119,7 @@ fn a_page_may_move_to_where_a_read_is_under_way() {
     let op = begin_read(&mut vm, 1);
     touch(&mut vm, 2);
     vm.release_range(page(1), 1, |_: FrameId| panic!("it has no parked content"));
-    vm.rename_range(page(2), page(1), 1);
+    assert!(vm.rename_range(page(2), page(1), 1));
     assert!(state(&vm, 1) == State::Active && !vm.page(page(1)).busy());
     assert_eq!(end_read(&mut vm, &op, 10), Place::Discard);
     assert_eq!((state(&vm, 1), vm.used()), (State::Active, 1));
@@ -134,7 +134,7 @@ fn two_reads_for_one_address_are_told_apart() {
     page_out(&mut vm, 2, 20);
     let old = begin_read(&mut vm, 1);
     vm.release_range(page(1), 1, |_: FrameId| panic!("it has no parked content"));
-    vm.rename_range(page(2), page(1), 1);
+    assert!(vm.rename_range(page(2), page(1), 1));
     let new = begin_read(&mut vm, 1);
     assert_eq!(end_read(&mut vm, &old, 10), Place::Discard);
     assert_eq!(end_read(&mut vm, &new, 20), Place::Map);
@@ -177,10 +177,10 @@ fn pages_of_a_batch_are_released_and_moved() {
     assert_eq!(vm.fault(page(1), 0..END, false), Fault::Busy, "somebody waits for a page");
     assert_eq!(vm.release_range(page(1), 1, |_| panic!("it is mapped")), 1);
     touch(&mut vm, 1); // and what is there now is another page
-    vm.rename_range(page(2), page(102), 1);
+    assert!(vm.rename_range(page(2), page(102), 1));
     assert!(state(&vm, 102) == State::Active && !vm.page(page(102)).busy());
     assert!(vm.wire(page(3), true));
-    vm.rename_range(page(3), page(103), 1);
+    assert!(vm.rename_range(page(3), page(103), 1));
     assert!(vm.page(page(103)).wired());
     vm.check(1);
     let still: Vec<Member> = batch.into_iter().filter(|m| vm.is_parking(m.0, m.1)).collect();
@@ -205,7 +205,7 @@ fn a_page_that_moves_while_it_is_written_waits_for_the_write() {
     vm.launder_batch(4, &mut batch);
     assert_eq!(vm.launder_look(page(1), false, hash(page(1), 1)), Look::Write);
     let slot = vm.launder_slots(1, page(1)).expect("a slot").first;
-    vm.rename_range(page(1), page(2), 1);
+    assert!(vm.rename_range(page(1), page(2), 1));
     vm.launder_batch(4, &mut batch);
     assert_eq!(batch.iter().map(|m| m.0).collect::<Vec<_>>(), [page(2)]);
     vm.launder_done(page(2), None, ContentHash::UNKNOWN, IoResult::NoSpace);
@@ -225,10 +225,10 @@ fn a_page_that_moves_while_it_is_written_waits_for_the_write() {
 fn wiring_moves_along() {
     let mut vm = core(1000);
     assert!(vm.wire(page(1), true));
-    vm.rename_range(page(1), page(2), 1);
+    assert!(vm.rename_range(page(1), page(2), 1));
     assert!(vm.page(page(2)).wired() && !vm.page(page(1)).wired());
     touch(&mut vm, 3);
-    vm.rename_range(page(3), page(2), 1);
+    assert!(vm.rename_range(page(3), page(2), 1));
     assert!(!vm.page(page(2)).wired() && state(&vm, 2) == State::Active);
     vm.check(1);
 }
@@ -254,7 +254,7 @@ fn a_page_moves_to_where_there_is_no_room() {
     touch(&mut vm, 0);
     touch(&mut vm, 1);
     touch(&mut vm, 600);
-    vm.rename_range(page(0), page(5000), 1);
+    assert!(vm.rename_range(page(0), page(5000), 1));
     assert_eq!((state(&vm, 0), state(&vm, 5000), vm.used()), (State::Untouched, State::Untouched, 2));
     vm.check(1);
 }

@@ -1320,22 +1320,6 @@ impl SwapPager {
         self.add_device(slots, 0).ok()
     }
 
-    /// [`Pager::rename`] for a caller that can go on when there is no metadata for `to`.
-    ///
-    /// # Errors
-    /// If so; nothing is changed then.
-    ///
-    /// # Panics
-    /// If `to` is stored.
-    pub fn try_rename(&mut self, from: PageId, to: PageId) -> Result<bool, NoMetadata> {
-        let moved = self.blocks.rename(from, to)?;
-        if moved && let Some((slot, _)) = self.blocks.get(to) {
-            let (device, at) = self.devices.of(slot);
-            device.memory.iter().for_each(|memory| memory.assigned(at, to));
-        }
-        Ok(moved)
-    }
-
     /// Walks over everything and asserts the invariants in the head. For tests; costs in proportion to the capacity.
     ///
     /// # Panics
@@ -1446,10 +1430,14 @@ impl Pager for SwapPager {
     }
 
     /// # Panics
-    /// If `to` is stored, or if there is no metadata for it: the contract has no answer for that, and losing the page would be worse.
-    /// [`SwapPager::try_rename`] has one.
+    /// If `to` is stored.
     fn rename(&mut self, from: PageId, to: PageId) -> bool {
-        self.try_rename(from, to).expect("metadata for a renamed page")
+        let Ok(moved) = self.blocks.rename(from, to) else { return false };
+        if moved && let Some((slot, _)) = self.blocks.get(to) {
+            let (device, at) = self.devices.of(slot);
+            device.memory.iter().for_each(|memory| memory.assigned(at, to));
+        }
+        true
     }
 
     fn used(&self) -> u64 {
@@ -2311,7 +2299,7 @@ mod tests {
                             let (from, to) = (page(0, from + k), page(1, to + k));
                             if process.pages.contains_key(&to) { continue }
                             let value = process.pages.remove(&from);
-                            prop_assert_eq!(process.pager.rename(from, to), value.is_some());
+                            prop_assert!(process.pager.rename(from, to));
                             if let Some(value) = value { process.pages.insert(to, value); }
                         }
                     }

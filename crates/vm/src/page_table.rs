@@ -1,67 +1,85 @@
 //! The page table: object and page index to state word. A radix tree per object over pools made at set-up.
 //!
 //! ```text
-//!   object -> root (8192 entries, 16 Mi pages each) -> middle (8192 entries, 2 MiB of pages... ) -> leaf (512 words)
+//!   object -> root (131,072 entries of 1 GiB) -> middle (512 entries of 2 MiB) -> leaf (512 words)
 //! ```
 //!
-//! A flat table for a 47-bit address space would reserve 256 GiB and break under RLIMIT_AS; a program touches few corners of it,
-//! so three levels cost one 32 KiB node per 16 GiB of used address space and one 4 KiB leaf per 2 MiB (0.2 % of what is managed).
-//! Leaves whose last page was released go back to the pool.
+//! A flat table for a 47-bit address space would reserve 256 GiB and break under RLIMIT_AS. A program touches few corners of it, but
+//! those may lie anywhere: V8 puts each 256 KiB of its heap at a random address of 46 bits, so that each has a GiB of its own. What
+//! that costs is a leaf of 4 KiB, a middle of 2 KiB, and a page of the root where it is the first within 1 TiB: 2.4 % for V8. Where
+//! pages are dense it is 8 bytes and a hundredth for each page (0.2 %). A wide root and narrow middles cost no more than equal
+//! levels would, since an untouched page of the root is address space only, and save a step on the way down.
 //!
-//! Invariants: `leaf_live[l]` is the number of non-zero words in leaf `l`; a leaf in the tree has `leaf_live > 0` after each
+//! What can run out is leaves, and nothing else: see [`PageTable::new`]. Nodes whose last entry went go back to their pool.
+//!
+//! Invariants: `live[n]` is the number of non-zero cells of node `n`; a middle in the tree has `live > 0`, and so has a leaf after each
 //! public call that may empty it.
 
 use crate::page::PageWord;
 use crate::types::{ObjectId, PageId, PageIndex};
 
 const LEAF_BITS: u32 = 9;
-const MIDDLE_BITS: u32 = 13;
-const ROOT_BITS: u32 = 13;
+const MIDDLE_BITS: u32 = 9;
+const ROOT_BITS: u32 = 17;
 const LEAF_PAGES: u64 = 1 << LEAF_BITS;
-const MIDDLE_PAGES: u64 = 1 << (LEAF_BITS + MIDDLE_BITS);
+/// Pages below one entry of the root.
+const MIDDLE_SHIFT: u32 = LEAF_BITS + MIDDLE_BITS;
 
-/// Pages an object may have at most.
+/// Pages an object may have at most: 47 bits of addresses.
 pub const OBJECT_PAGES_MAX: PageIndex = 1 << (LEAF_BITS + MIDDLE_BITS + ROOT_BITS);
+/// Leaves are made for pages that lie so thin: one of V8's pieces has 64.
+const LEAF_PAGES_USED_MIN: u64 = 64;
 
 /// A pool of fixed-size nodes in one zeroed vector: memory is touched only as far as nodes were ever used.
 #[derive(Clone, Debug)]
 struct Pool<T> {
     node_bits: u32,
     cells: Vec<T>,
+    /// Per node: cells that are not zero.
+    live: Vec<u16>,
     fresh: u32,
-    limit: u32,
     free: Vec<u32>,
 }
 
 impl<T: Copy + Default> Pool<T> {
-    fn new(node_bits: u32, limit: usize) -> Self {
+    fn new(node_bits: u32, nodes: usize) -> Self {
         Pool {
             node_bits,
-            cells: vec![T::default(); limit << node_bits],
+            cells: vec![T::default(); nodes << node_bits],
+            live: vec![0; nodes],
             fresh: 0,
-            limit: limit as u32,
-            free: Vec::with_capacity(limit),
+            free: Vec::with_capacity(nodes),
         }
     }
     fn take(&mut self) -> Option<u32> {
         if let Some(n) = self.free.pop() {
             return Some(n);
         }
-        (self.fresh < self.limit).then(|| {
+        ((self.fresh as usize) < self.live.len()).then(|| {
             self.fresh += 1;
             self.fresh - 1
         })
     }
-    /// => all cells are zero again
-    fn give(&mut self, node: u32) {
-        self.free.push(node); // within the capacity: at most `limit` nodes exist
+    /// One cell of the node has become zero. Returns whether it was the last; the node is back in the pool then.
+    fn cleared(&mut self, node: u32) -> bool {
+        self.live[node as usize] -= 1;
+        let empty = self.live[node as usize] == 0;
+        if empty {
+            self.free.push(node); // within the capacity: each node is there once
+        }
+        empty
     }
     #[inline]
     fn at(&self, node: u32, cell: u64) -> usize {
         ((node as usize) << self.node_bits) + cell as usize
     }
+    /// The cells of a node.
+    fn node(&self, node: u32) -> &[T] {
+        &self.cells[self.at(node, 0)..self.at(node + 1, 0)]
+    }
+    /// What was touched of it, in bytes: the nodes, their counts, and the list of the free ones.
     fn bytes(&self) -> u64 {
-        (self.fresh as u64) << self.node_bits << size_of::<T>().trailing_zeros()
+        u64::from(self.fresh) * (((size_of::<T>() as u64) << self.node_bits) + 6)
     }
 }
 
@@ -69,41 +87,64 @@ impl<T: Copy + Default> Pool<T> {
 #[derive(Clone, Debug)]
 pub struct PageTable {
     roots: Vec<u32>,
+    /// Entries of each object's root.
+    root_len: usize,
     objects: u16,
     middles: Pool<u32>,
     leaves: Pool<u64>,
-    leaf_live: Vec<u16>,
+}
+
+/// The cell of a leaf, and of a middle, that is on the way to a page.
+#[inline]
+fn leaf_cell(index: PageIndex) -> u64 {
+    index & (LEAF_PAGES - 1)
+}
+#[inline]
+fn middle_cell(index: PageIndex) -> u64 {
+    index >> LEAF_BITS & ((1 << MIDDLE_BITS) - 1)
 }
 
 impl PageTable {
-    pub fn new(objects_max: u16, pages_max: u64) -> Self {
-        let leaves = pages_max.div_ceil(LEAF_PAGES) as usize + objects_max as usize;
-        let middles = pages_max.div_ceil(MIDDLE_PAGES) as usize + 64 + objects_max as usize;
+    /// For objects of up to `object_pages` pages each, [`OBJECT_PAGES_MAX`] at most. There is room for `pages_max` pages wherever they lie,
+    /// as long as 2 MiB (aligned) of which any page is touched have 64 touched on average; if they lie thicker for up to eight times as many.
+    ///
+    /// A middle in the tree has a leaf of its own. So with as many middles as leaves (or, if those are fewer, entries of roots) there
+    /// is one whenever there was a leaf.
+    pub fn new(objects_max: u16, object_pages: PageIndex, pages_max: u64) -> Self {
+        let leaves = pages_max.div_ceil(LEAF_PAGES_USED_MIN) as usize + objects_max as usize;
+        let root_len = object_pages.min(OBJECT_PAGES_MAX).div_ceil(1 << MIDDLE_SHIFT) as usize;
+        let roots = root_len * objects_max as usize;
         PageTable {
-            roots: vec![0; (objects_max as usize) << ROOT_BITS],
+            roots: vec![0; roots],
+            root_len,
             objects: objects_max,
-            middles: Pool::new(MIDDLE_BITS, middles),
+            middles: Pool::new(MIDDLE_BITS, leaves.min(roots)),
             leaves: Pool::new(LEAF_BITS, leaves),
-            leaf_live: vec![0; leaves],
         }
     }
 
+    /// Pages that an object can have.
     #[inline]
-    fn root_at(object: ObjectId, index: PageIndex) -> usize {
-        ((object.0 as usize) << ROOT_BITS) + (index >> (LEAF_BITS + MIDDLE_BITS)) as usize
+    fn object_pages(&self) -> PageIndex {
+        (self.root_len as u64) << MIDDLE_SHIFT
+    }
+
+    #[inline]
+    fn root_at(&self, object: ObjectId, index: PageIndex) -> usize {
+        object.0 as usize * self.root_len + (index >> MIDDLE_SHIFT) as usize
     }
 
     #[inline]
     fn leaf_of(&self, page: PageId) -> Option<u32> {
-        debug_assert!(page.index() < OBJECT_PAGES_MAX && page.object().0 < self.objects);
-        let middle = self.roots[Self::root_at(page.object(), page.index())].checked_sub(1)?;
-        self.middles.cells[self.middles.at(middle, page.index() >> LEAF_BITS & ((1 << MIDDLE_BITS) - 1))].checked_sub(1)
+        debug_assert!(page.index() < self.object_pages() && page.object().0 < self.objects);
+        let middle = self.roots[self.root_at(page.object(), page.index())].checked_sub(1)?;
+        self.middles.cells[self.middles.at(middle, middle_cell(page.index()))].checked_sub(1)
     }
 
     #[inline]
     pub fn get(&self, page: PageId) -> PageWord {
         match self.leaf_of(page) {
-            Some(leaf) => PageWord::from_raw(self.leaves.cells[self.leaves.at(leaf, page.index() & (LEAF_PAGES - 1))]),
+            Some(leaf) => PageWord::from_raw(self.leaves.cells[self.leaves.at(leaf, leaf_cell(page.index()))]),
             None => PageWord::UNTOUCHED,
         }
     }
@@ -111,20 +152,22 @@ impl PageTable {
     /// Makes room for a word at `page`. Returns whether there is any.
     #[must_use]
     pub fn reserve(&mut self, page: PageId) -> bool {
-        if page.index() >= OBJECT_PAGES_MAX || page.object().0 >= self.objects {
+        let (object, index) = (page.object(), page.index());
+        if index >= self.object_pages() || object.0 >= self.objects {
             return false;
         }
         if self.leaf_of(page).is_some() {
             return true;
         }
-        let root = Self::root_at(page.object(), page.index());
-        if self.roots[root] == 0 {
-            let Some(m) = self.middles.take() else { return false };
-            self.roots[root] = m + 1;
-        }
         let Some(leaf) = self.leaves.take() else { return false };
-        let at = self.middles.at(self.roots[root] - 1, page.index() >> LEAF_BITS & ((1 << MIDDLE_BITS) - 1));
+        let root = self.root_at(object, index);
+        if self.roots[root] == 0 {
+            self.roots[root] = self.middles.take().expect("there is a middle for each leaf") + 1;
+        }
+        let middle = self.roots[root] - 1;
+        let at = self.middles.at(middle, middle_cell(index));
         self.middles.cells[at] = leaf + 1;
+        self.middles.live[middle as usize] += 1;
         true
     }
 
@@ -135,51 +178,60 @@ impl PageTable {
             assert!(word == PageWord::UNTOUCHED, "no leaf for {page:?}");
             return;
         };
-        let at = self.leaves.at(leaf, page.index() & (LEAF_PAGES - 1));
+        let at = self.leaves.at(leaf, leaf_cell(page.index()));
         let old = core::mem::replace(&mut self.leaves.cells[at], word.raw());
-        match (old != 0, word.raw() != 0) {
-            (false, true) => self.leaf_live[leaf as usize] += 1,
-            (true, false) => {
-                self.leaf_live[leaf as usize] -= 1;
-                if self.leaf_live[leaf as usize] == 0 {
-                    let root = Self::root_at(page.object(), page.index());
-                    let at = self.middles.at(self.roots[root] - 1, page.index() >> LEAF_BITS & ((1 << MIDDLE_BITS) - 1));
-                    self.middles.cells[at] = 0;
-                    self.leaves.give(leaf);
-                }
-            }
-            _ => {}
+        if old == 0 && word.raw() != 0 {
+            self.leaves.live[leaf as usize] += 1;
+        } else if old != 0 && word.raw() == 0 && self.leaves.cleared(leaf) {
+            self.unlink(page);
         }
     }
 
-    /// The first page at or after `page`, before `end`, whose word is not zero. Skips absent nodes whole.
+    /// The leaf of `page` has gone back to its pool.
+    fn unlink(&mut self, page: PageId) {
+        let root = self.root_at(page.object(), page.index());
+        let middle = self.roots[root] - 1;
+        let at = self.middles.at(middle, middle_cell(page.index()));
+        self.middles.cells[at] = 0;
+        if self.middles.cleared(middle) {
+            self.roots[root] = 0;
+        }
+    }
+
+    /// The first page at or after `page`, before `end`, whose word is not zero. Steps over absent nodes whole.
     pub fn next_present(&self, page: PageId, end: PageIndex) -> Option<PageId> {
         let object = page.object();
         let mut index = page.index();
-        let end = end.min(OBJECT_PAGES_MAX);
+        let end = end.min(self.object_pages());
         while index < end {
-            if self.roots[Self::root_at(object, index)] == 0 {
-                index = (index | (MIDDLE_PAGES - 1)) + 1;
-                continue;
-            }
-            let Some(leaf) = self.leaf_of(PageId::new(object, index)) else {
-                index = (index | (LEAF_PAGES - 1)) + 1;
+            let root = self.root_at(object, index);
+            let Some(middle) = self.roots[root].checked_sub(1) else {
+                let rest = &self.roots[root..=self.root_at(object, end - 1)];
+                let steps = rest.iter().position(|&middle| middle != 0)?;
+                index = ((index >> MIDDLE_SHIFT) + steps as u64) << MIDDLE_SHIFT;
                 continue;
             };
-            let leaf_end = ((index | (LEAF_PAGES - 1)) + 1).min(end);
-            while index < leaf_end {
-                if self.leaves.cells[self.leaves.at(leaf, index & (LEAF_PAGES - 1))] != 0 {
-                    return Some(PageId::new(object, index));
-                }
-                index += 1;
+            let from = middle_cell(index);
+            let Some(leaf) = self.middles.node(middle)[from as usize].checked_sub(1) else {
+                let rest = &self.middles.node(middle)[from as usize..];
+                let steps = rest.iter().position(|&leaf| leaf != 0).unwrap_or(rest.len());
+                index = ((index >> LEAF_BITS) + steps as u64) << LEAF_BITS;
+                continue;
+            };
+            let rest = &self.leaves.node(leaf)[leaf_cell(index) as usize..];
+            let steps = rest.iter().position(|&word| word != 0);
+            index += steps.unwrap_or(rest.len()) as u64;
+            if steps.is_some() && index < end {
+                return Some(PageId::new(object, index));
             }
         }
         None
     }
 
-    /// Bytes of nodes that were ever used (and so are resident).
+    /// Bytes of tables that were ever used, and so are resident; of the roots as if no two middles shared a page of them.
     pub fn bytes(&self) -> u64 {
-        self.middles.bytes() + self.leaves.bytes() + 2 * self.leaves.fresh as u64 + 4096
+        let root_pages = (self.roots.len() as u64 * 4).div_ceil(4096);
+        self.middles.bytes() + self.leaves.bytes() + root_pages.min(self.middles.fresh.into()) * 4096
     }
 }
 
@@ -194,13 +246,17 @@ mod tests {
         PageWord::UNTOUCHED.begin_fill(FrameId(n), false).mapped()
     }
 
+    fn page(object: u16, index: PageIndex) -> PageId {
+        PageId::new(ObjectId(object), index)
+    }
+
     proptest! {
         #[test]
-        fn as_a_map(ops in proptest::collection::vec((0u16..2, prop_oneof![0u64..1100, 34_000_000_000u64..34_000_000_600], any::<bool>()), 1..300)) {
-            let mut t = PageTable::new(2, 64 * 512);
+        fn as_a_map(ops in proptest::collection::vec((0u16..2, prop_oneof![0u64..1100, (1u64 << 35) - 1100..1 << 35], any::<bool>()), 1..300)) {
+            let mut t = PageTable::new(2, OBJECT_PAGES_MAX, 64 * 64);
             let mut model = BTreeMap::new();
             for (n, (o, i, put)) in ops.into_iter().enumerate() {
-                let p = PageId::new(ObjectId(o), i);
+                let p = page(o, i);
                 if put {
                     prop_assert!(t.reserve(p));
                     t.set(p, word(n as u32));
@@ -212,25 +268,94 @@ mod tests {
                 prop_assert_eq!(t.get(p), model.get(&p).copied().unwrap_or(PageWord::UNTOUCHED));
             }
             for o in 0..2 {
-                let mut seen = vec![];
-                let mut at = 0;
-                while let Some(p) = t.next_present(PageId::new(ObjectId(o), at), OBJECT_PAGES_MAX) {
-                    seen.push(p);
-                    at = p.index() + 1;
+                for limit in [1, 1000, 1099, (1 << 35) - 500, OBJECT_PAGES_MAX, OBJECT_PAGES_MAX + 1] {
+                    let mut seen = vec![];
+                    let mut at = 0;
+                    while let Some(p) = t.next_present(page(o, at), limit) {
+                        seen.push(p);
+                        at = p.index() + 1;
+                    }
+                    let there = |p: &&PageId| p.object().0 == o && p.index() < limit;
+                    prop_assert_eq!(seen, model.keys().filter(there).copied().collect::<Vec<_>>());
                 }
-                prop_assert_eq!(seen, model.keys().filter(|p| p.object().0 == o).copied().collect::<Vec<_>>());
             }
         }
     }
 
+    /// Random addresses as V8 has them: 256 KiB (64 pages) each, anywhere in 46 bits.
+    fn chunks(seed: u64) -> impl Iterator<Item = PageIndex> {
+        let mut s = seed;
+        core::iter::from_fn(move || {
+            s ^= s << 13;
+            s ^= s >> 7;
+            s ^= s << 17;
+            Some((s & ((1 << 34) - 1)) & !63)
+        })
+    }
+
+    /// Node.js was stopped when it was paged: each piece of V8's heap lies in 16 GiB of its own, and there were nodes for 73 of those. There
+    /// is room for all pages wherever they lie now, and what is given back can be used again, for as long as a program runs.
     #[test]
-    fn emptied_leaves_are_used_again() {
-        let mut t = PageTable::new(1, 512);
-        for round in 0..100u64 {
-            let p = PageId::new(ObjectId(0), round * 512);
-            assert!(t.reserve(p), "round {round}");
-            t.set(p, word(1));
-            t.set(p, PageWord::UNTOUCHED);
+    fn pieces_anywhere_have_room() {
+        const PAGES: u64 = 64 * 5000;
+        let mut t = PageTable::new(1, OBJECT_PAGES_MAX, PAGES);
+        for round in 1..4 {
+            let starts: Vec<_> = chunks(round).take(5000).collect();
+            for &start in &starts {
+                for i in 0..64 {
+                    assert!(t.reserve(page(0, start + i)), "round {round}");
+                    t.set(page(0, start + i), word(i as u32));
+                }
+            }
+            for &start in &starts {
+                assert!((0..64).all(|i| t.get(page(0, start + i)) == word(i as u32)));
+            }
+            let bytes = t.bytes();
+            assert!(bytes < 5001 * (4102 + 2054) + 132 * 4096, "{bytes} bytes of tables");
+            for &start in &starts {
+                (0..64).for_each(|i| t.set(page(0, start + i), PageWord::UNTOUCHED));
+            }
+            assert_eq!(t.next_present(page(0, 0), OBJECT_PAGES_MAX), None);
+            assert!(t.roots.iter().all(|root| *root == 0));
         }
+    }
+
+    /// When leaves run out a page is refused, and nothing that is there changes; there is a middle for every leaf.
+    #[test]
+    fn full() {
+        let mut t = PageTable::new(1, OBJECT_PAGES_MAX, 64 * 99);
+        let mut starts = chunks(1);
+        let there: Vec<_> = starts.by_ref().take(100).map(|index| page(0, index)).collect();
+        for &p in &there {
+            assert!(t.reserve(p));
+            t.set(p, word(7));
+        }
+        let more = page(0, starts.next().expect("endless"));
+        assert!(!t.reserve(more) && t.get(more) == PageWord::UNTOUCHED);
+        assert!(there.iter().all(|p| t.get(*p) == word(7) && t.reserve(*p)));
+        t.set(there[50], PageWord::UNTOUCHED);
+        assert!(t.reserve(more));
+        assert!(!t.reserve(there[50]));
+    }
+
+    /// Where pages are dense a page costs 8 bytes and a hundredth, and what was never used nothing.
+    #[test]
+    fn dense_pages_cost_a_word() {
+        let mut t = PageTable::new(1, OBJECT_PAGES_MAX, 1 << 25);
+        assert_eq!(t.bytes(), 0);
+        for index in 0..1 << 18 {
+            assert!(t.reserve(page(0, index)));
+            t.set(page(0, index), word(1));
+        }
+        assert!(t.bytes() < (1 << 18) * 804 / 100, "{}", t.bytes());
+    }
+
+    #[test]
+    fn an_object_ends_where_it_was_to() {
+        let mut t = PageTable::new(3, 300_000, 64 * 20);
+        assert!(t.reserve(page(1, 299_999)) && t.reserve(page(2, 0)));
+        assert!(!t.reserve(page(1, 1 << 19)) && !t.reserve(page(3, 0)) && !t.reserve(page(0, OBJECT_PAGES_MAX)));
+        t.set(page(2, 0), word(1));
+        assert_eq!(t.next_present(page(1, 0), OBJECT_PAGES_MAX), None);
     }
 }

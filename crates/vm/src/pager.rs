@@ -115,7 +115,9 @@ pub trait Pager {
     /// Forgets every stored page of `first..first + count` in the object of `first`. Returns how many there were.
     fn release_range(&mut self, first: PageId, count: PageIndex) -> u64;
 
-    /// The content stored for `from` is now that of `to` (mremap). `to` must not be stored. Returns whether `from` was.
+    /// The content stored for `from`, if any, is now that of `to` (mremap). `to` must not be stored. Returns `false` if there is no room to
+    /// remember it; nothing is changed then.
+    #[must_use]
     fn rename(&mut self, from: PageId, to: PageId) -> bool;
 
     /// Slots in use, in pages.

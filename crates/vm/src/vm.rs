@@ -60,10 +60,13 @@ const COPIES_SCAN_MAX: u32 = 1024;
 pub struct Config {
     /// The budget in pages.
     pub memory_pages: u32,
-    /// Page-table capacity: how many pages may be managed, in pages of touched 2 MiB ranges.
+    /// How many pages may be managed, in pages, as long as 2 MiB (aligned) of which any page is touched have 64 touched on average. If
+    /// they lie thinner it is fewer, if thicker more.
     pub pages_max: u64,
     /// How many objects there may be.
     pub objects_max: u16,
+    /// How far an object may reach, in pages: [`OBJECT_PAGES_MAX`] at most. Costs address space: 2 bytes for each MiB.
+    pub object_pages: PageIndex,
     /// Replacement policy.
     pub policy: Spec,
     /// The most pages read by one fault, in pages; 1 turns readahead off.
@@ -84,6 +87,7 @@ impl Config {
             memory_pages,
             pages_max,
             objects_max: 1,
+            object_pages: OBJECT_PAGES_MAX,
             policy: Spec::default(),
             readahead_pages_max: ahead,
             zero_ahead_pages_max: ahead.min(32),
@@ -431,7 +435,7 @@ impl<P: Pager> Vm<P> {
         let policy = policy::live::make(&config.policy, config.memory_pages, frames);
         let vm = Vm {
             counters,
-            table: PageTable::new(config.objects_max, config.pages_max),
+            table: PageTable::new(config.objects_max, config.object_pages, config.pages_max),
             frames: Frames {
                 page: vec![PageId::from_raw(0); frames],
                 on: vec![On::Nothing; frames],
@@ -830,13 +834,16 @@ impl<P: Pager> Vm<P> {
             if count > 0 && (word.busy() || word.state() != State::Untouched) {
                 break;
             }
+            if !self.has_frame() {
+                break;
+            }
             if !self.table.reserve(p) {
                 if count == 0 {
                     return Fault::TableFull;
                 }
                 break;
             }
-            let Some(frame) = self.take_frame(p) else { break };
+            let frame = self.take_frame(p).expect("there is one");
             self.table.set(p, word.begin_fill(frame, count > 0));
             count += 1;
         }
@@ -1178,10 +1185,10 @@ impl<P: Pager> Vm<P> {
         if word.busy() || word.state() != State::Untouched {
             return true;
         }
-        if !self.table.reserve(page) {
+        if !self.has_frame() || !self.table.reserve(page) {
             return false;
         }
-        let Some(frame) = self.take_frame(page) else { return false };
+        let frame = self.take_frame(page).expect("there is one");
         self.table.set(page, word.begin_fill(frame, false).mapped());
         if !word.wired() {
             self.list(frame, page, Admit::Adopted);
@@ -1192,11 +1199,11 @@ impl<P: Pager> Vm<P> {
 
     /// The page never leaves memory once it is there (`wired`), or may again. Returns `false` if there is no room to remember it.
     pub fn wire(&mut self, page: PageId, wired: bool) -> bool {
-        if !self.table.reserve(page) {
-            return false;
-        }
         let word = self.table.get(page);
         if word.wired() != wired {
+            if !self.table.reserve(page) {
+                return false;
+            }
             self.table.set(page, word.wire(wired));
             if word.state() == State::Active && !word.busy() {
                 if wired {
@@ -1588,58 +1595,42 @@ impl<P: Pager> Vm<P> {
         word.state() != State::Untouched || word.busy()
     }
 
-    /// The pages of `from..from + count` are now found at `to` (mremap). `to` must be untouched.
-    pub fn rename_range(&mut self, from: PageId, to: PageId, count: u64) {
+    /// The pages of `from..from + count` are now found at `to` (mremap). `to` must be untouched. Returns `false` if there is no room to
+    /// remember where one of them has gone: what it held cannot be found any more, so the program may not go on.
+    #[must_use]
+    pub fn rename_range(&mut self, from: PageId, to: PageId, count: u64) -> bool {
         let end = from.index() + count;
         let mut at = from;
         while let Some(page) = self.table.next_present(at, end) {
-            let mut word = self.table.get(page);
-            let new = to.offset(page.index() - from.index());
-            if word.parking() {
-                self.parking -= 1; // the daemon has it in a batch by its old address: it stays mapped
-                self.list_again(word);
-                word = word.not_parked();
-            }
-            if !self.table.reserve(new) {
-                self.rename_unmanaged(page, word);
-            } else {
-                self.rename_one(page, word, new);
+            if !self.rename_one(page, to.offset(page.index() - from.index())) {
+                return false;
             }
             if page.index() + 1 >= end {
                 break;
             }
             at = page.offset(1);
         }
+        true
     }
 
-    /// There is no room to remember a page that moves: the kernel goes on without the pager.
-    ///
-    /// # Panics
-    /// If its content is not mapped, since it would be lost.
-    fn rename_unmanaged(&mut self, page: PageId, word: PageWord) {
-        if word.state() != State::Untouched {
-            assert!(word.state() == State::Active && !word.busy(), "page table full while {page:?} moves: {word:?}");
-            if !word.wired() {
-                self.unlist(word.frame());
-            }
-            self.give_frame(word.frame());
-            self.pager.release(page);
-        }
-        self.table.set(page, word.released());
-    }
-
-    fn rename_one(&mut self, page: PageId, word: PageWord, new: PageId) {
+    fn rename_one(&mut self, page: PageId, new: PageId) -> bool {
+        let mut word = self.table.get(page);
         let there = self.table.get(new);
         assert!(there.state() == State::Untouched && !there.busy(), "moved onto a page: {new:?} {there:?}");
+        if !self.table.reserve(new) || word.state() != State::Untouched && !self.pager.rename(page, new) {
+            return false;
+        }
+        if word.parking() {
+            self.parking -= 1; // the daemon has it in a batch by its old address: it stays mapped
+            self.list_again(word);
+            word = word.not_parked();
+        }
         let mut moved = word;
         if word.busy() {
             // a read is under way; its content is still in the slot, and what arrives will be thrown away
             assert!(word.state() == State::PagedOut, "moved under way: {page:?} {word:?}");
             self.give_frame(word.frame());
             moved = word.not_filled();
-        }
-        if moved.state() != State::Untouched {
-            self.pager.rename(page, new);
         }
         if moved.state() == State::PagedOut {
             self.policy.forget(page); // a policy knows an evicted page by its address
@@ -1655,6 +1646,7 @@ impl<P: Pager> Vm<P> {
         // What is being written of either address stays there, doomed. Wiring moves along, even of an untouched page.
         self.table.set(new, PageWord::from_raw(there.released().raw() | moved.renamed().raw()));
         self.table.set(page, word.released());
+        true
     }
 
     /// Every frame, page and queue adds up. For tests; walks everything.

@@ -1,0 +1,48 @@
+//! Memory in many pieces: the pager's tables have room for what a program can have, wherever it lies, or say that they have not.
+
+mod common;
+#[path = "common/runs.rs"]
+mod runs;
+
+use common::{able, build, place};
+use runs::{no_swap_file_left, run, swap_option};
+use std::path::Path;
+
+/// Node.js was stopped as soon as it was paged: V8 puts each 256 KiB of its heap at a random address, and the page table had room for 73 places
+/// that lie 16 GiB apart. Under a limit of address space the tables are small, and must still do for what fits the limit.
+#[test]
+fn pieces_anywhere_in_the_address_space() {
+    if !able() {
+        return;
+    }
+    let dir = place("pieces");
+    let program = build(&dir, "chunks.c");
+    let swap = swap_option(&dir, "");
+    let options = ["--memory", "32M", "--swap", &swap];
+    let r = run(&dir, &options, None, &program, &["anywhere", "400"]);
+    assert_eq!(String::from_utf8_lossy(&r.output.stdout), "right\n", "{:?}", r.output);
+    assert!(r.stat("hard_faults") > 1000, "{}", r.stats);
+    assert!(r.stat("metadata_bytes") < (100 << 20) / 10, "a tenth of what is scattered so: {}", r.stats);
+    let limited = format!("ulimit -v 1000000; exec {} anywhere 300", program.display());
+    let r = run(&dir, &options, None, Path::new("/bin/sh"), &["-c", &limited]);
+    assert_eq!(String::from_utf8_lossy(&r.output.stdout), "right\n", "{:?}", r.output);
+    no_swap_file_left(&dir);
+    std::fs::remove_dir_all(&dir).expect("cleanup");
+}
+
+/// When there is no room for one page more the program is told so in a sentence; it does not read zeroes, and nothing panics.
+#[test]
+fn tables_that_are_full_are_one_sentence() {
+    if !able() {
+        return;
+    }
+    let dir = place("full-tables");
+    let program = build(&dir, "chunks.c");
+    let swap = swap_option(&dir, "");
+    let limited = format!("ulimit -v 1000000; exec {} pages 9000", program.display());
+    let r = run(&dir, &["--memory", "8M", "--swap", &swap], None, Path::new("/bin/sh"), &["-c", &limited]);
+    assert!(r.stderr().contains("more pages than Overspill's tables have room for"), "{:?}", r.output);
+    assert!(r.output.stdout.is_empty() && !r.stderr().contains("internal error"), "{:?}", r.output);
+    no_swap_file_left(&dir);
+    std::fs::remove_dir_all(&dir).expect("cleanup");
+}
