@@ -16,6 +16,7 @@ use core::fmt::Write;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicUsize, Ordering::*};
 use overspill_linux::control::Packet;
 use overspill_linux::control_server;
+use overspill_linux::credentials::Follower;
 use overspill_linux::device_spec::{self, DeviceSpec, FILES_MAX, Place};
 use overspill_linux::devices;
 use overspill_linux::io::Engine;
@@ -48,6 +49,8 @@ pub enum Request {
     Add { start: usize, end: usize },
     /// A managed range was moved or resized.
     Resized { old_len: usize, new: usize, new_len: usize },
+    /// The program's thread of this id may do less now, and perhaps has confined itself by this Landlock ruleset: so may the pager's threads.
+    Follow { tid: u32, ruleset: Option<i32> },
     /// Get below half the budget: a fork is about to happen.
     Shrink,
     /// A child was forked: keep the read end of its pipe (a descriptor of this thread's), and what it was given of the budget.
@@ -63,8 +66,8 @@ struct Child {
 const CHILDREN_MAX: usize = 256;
 /// Pipes to ancestors that a process keeps open, and files it reads from: one each per generation.
 const GENERATIONS_MAX: usize = 15;
-/// Of the pager's threads: two userfaultfds, the devices' files, our own process, the status block, and those pipes.
-const DESCRIPTORS_MAX: usize = 2 + DEVICES_MAX * FILES_MAX + 2 + GENERATIONS_MAX;
+/// Of the pager's threads: two userfaultfds, the devices' files, our own process, the status block, an event, and those pipes.
+const DESCRIPTORS_MAX: usize = 2 + DEVICES_MAX * FILES_MAX + 3 + GENERATIONS_MAX;
 /// Thread starts that have not begun yet.
 const STARTS: usize = 1024;
 /// How old a descendant must be to get a control socket, in nanoseconds.
@@ -336,6 +339,10 @@ fn serve(memory: &str) {
         Err(e) => fail(&e.to_string()),
     };
     machine.supervised.store(supervised, Relaxed);
+    match sys::event() {
+        Ok(event) => machine.quit_event.store(event.into_raw(), Release),
+        Err(e) => fail(&setup::SetupError::Memory(e).to_string()),
+    }
     if let Some(record) = &machine.record {
         machine.core.lock().vm.set_mapped_max(record.mapped_pages_max());
     }
@@ -429,11 +436,13 @@ enum Role {
 struct Job {
     agent: &'static Agent,
     role: Role,
+    follower: Follower,
 }
 
 extern "C" fn thread_main(arg: *mut c_void) -> ! {
     // SAFETY: a leaked job.
-    let Job { agent, role } = unsafe { &*(arg as *const Job) };
+    let Job { agent, role, follower } = unsafe { &*(arg as *const Job) };
+    let follower = &mut { *follower };
     let machine = agent.machine;
     let ready = || {
         agent.threads_ready.fetch_add(1, Release);
@@ -453,7 +462,7 @@ extern "C" fn thread_main(arg: *mut c_void) -> ! {
             }
             match failed {
                 Some(e) => Err(e),
-                None => threads::daemon(machine, agent.engine, ready),
+                None => threads::daemon(machine, agent.engine, follower, ready),
             }
         }
         Role::Clerk => {
@@ -461,16 +470,19 @@ extern "C" fn thread_main(arg: *mut c_void) -> ! {
             agent.clerk()
         }
         Role::Control => {
-            agent.control();
+            agent.control(follower);
             Ok(())
         }
-        Role::Handler(cpu, pin) => threads::handler(machine, agent.engine, agent.cluster_pages, pin.then_some(*cpu), ready),
+        Role::Handler(cpu, pin) => {
+            threads::handler(machine, agent.engine, agent.cluster_pages, pin.then_some(*cpu), follower, ready)
+        }
     };
     if let Err(e) = result {
         agent.threads_failed.store(e, Release);
         ready();
     }
     agent.threads.fetch_sub(1, Relaxed);
+    follower.leave(&machine.following);
     loop {
         // SAFETY: ends this thread only.
         let _ = unsafe { sys::syscall6(libc::SYS_exit, 0, 0, 0, 0, 0, 0) };
@@ -479,12 +491,16 @@ extern "C" fn thread_main(arg: *mut c_void) -> ! {
 
 impl Agent {
     fn spawn(&'static self, role: Role, share_files: bool) -> Result<u32, Errno> {
-        let job = Box::leak(Box::new(Job { agent: self, role }));
+        let following = &self.machine.following;
+        // the clerk sees to it that the others follow, and comes last
+        let follower = if let Role::Clerk = role { Follower::none() } else { following.enlist().ok_or(libc::EAGAIN)? };
+        let job = Box::leak(Box::new(Job { agent: self, role, follower }));
         self.threads.fetch_add(1, Relaxed);
         // SAFETY: `thread_main` and all it calls use no thread-local storage; the job is leaked.
         let spawned = unsafe { threads::spawn_bare(thread_main, (job as *mut Job).cast(), share_files) };
         if spawned.is_err() {
             self.threads.fetch_sub(1, Relaxed);
+            follower.leave(following);
         }
         spawned
     }
@@ -528,6 +544,7 @@ impl Agent {
         map.files.iter().flatten().flat_map(SwapFiles::iter).for_each(|f| add(f.raw()));
         map.pidfd.iter().for_each(|f| add(f.raw()));
         add(self.status_fd.load(Relaxed));
+        add(self.machine.quit_event.load(Relaxed));
         self.ancestors.iter().for_each(|f| add(f.load(Relaxed)));
         n
     }
@@ -629,9 +646,41 @@ impl Agent {
         self.stacks.run(move || self.ask_here(request));
     }
 
+    /// What the pager's threads may do follows what this thread of the program's may do: it has given something up.
+    pub fn follow(&'static self, ruleset: Option<i32>) {
+        if self.status.pid.load(Relaxed) == sys::getpid() {
+            // (a child of vfork is a process of its own, and has no pager)
+            self.stacks.run(move || {
+                self.ask_here_with(|| {
+                    // SAFETY: a round is part of a request, and no other begins while the desk is ours.
+                    if let Err(e) = unsafe { self.machine.following.rights() }.read() {
+                        self.cannot_follow(e);
+                    }
+                    Request::Follow { tid: sys::gettid(), ruleset }
+                });
+            });
+        }
+    }
+
+    fn cannot_follow(&self, error: Errno) -> ! {
+        let mut line = Packet::new();
+        let _ = write!(
+            line,
+            "the program was stopped: it has given rights up, and a thread of its pager could not do the same (error {error}), so whoever takes the \
+             program over would still have them"
+        );
+        self.machine.stop_program(line.bytes())
+    }
+
     /// => on a hook stack
     fn ask_here(&self, request: Request) {
+        self.ask_here_with(|| request);
+    }
+
+    /// => on a hook stack
+    fn ask_here_with(&self, request: impl FnOnce() -> Request) {
         let _desk = self.desk.lock();
+        let request = request();
         // SAFETY: the desk is ours and the clerk is idle.
         unsafe { *self.request.get() = request };
         self.state.store(ASKED, Release);
@@ -661,6 +710,7 @@ impl Agent {
             match unsafe { *self.request.get() } {
                 Request::Add { start, end } => self.machine.add_range(start, end),
                 Request::Resized { old_len, new, new_len } => self.machine.resized_range(old_len, new, new_len),
+                Request::Follow { tid, ruleset } => self.follow_all(ruleset.map(|fd| (tid, fd))),
                 Request::Shrink => self.shrink(),
                 Request::Child { pipe, tid, pages } => self.child_born(clerks, pipe, tid, pages),
             }
@@ -671,12 +721,30 @@ impl Agent {
 
     // ---- the control socket ----
 
+    /// => the clerk
+    fn follow_all(&self, landlock: Option<(u32, i32)>) {
+        let machine = self.machine;
+        let event = machine.quit_event.load(Relaxed);
+        let call = || {
+            machine.duty.end_company();
+            let _ = sys::write(event, &1u64.to_ne_bytes());
+            machine.duty.call_everyone();
+            machine.ring_daemon();
+        };
+        // SAFETY: the clerk does one thing after the other, and who asked for it waits.
+        let result = unsafe { machine.following.all(landlock, call) };
+        let _ = sys::read(event, &mut [0; 8]);
+        if let Err(e) = result {
+            self.cannot_follow(e);
+        }
+    }
+
     /// Whoever has no socket goes on without: nobody can ask it anything.
-    fn control(&self) {
+    fn control(&self, follower: &mut Follower) {
         let first = self.machine.supervised.load(Relaxed);
         if !first {
             // Most forks and many programs are over in no time: they leave no socket behind for others to tidy up.
-            futex_wait(&AtomicU32::new(0), 0, SOCKET_AFTER_NS);
+            follower.wait(&self.machine.following, SOCKET_AFTER_NS);
         }
         let mut file = Packet::new();
         let _ = write!(file, "{}", sys::getpid());
@@ -684,8 +752,11 @@ impl Agent {
             let _ = write!(file, ".{}", self.control.name);
         }
         let _ = write!(file, ".sock");
-        if let Ok(listener) = control_server::listen(&self.control.directory, file.bytes()) {
-            control_server::serve(self.machine, self.engine, &listener);
+        // before it follows: the program may be giving up what it takes to enter the directory
+        let listener = control_server::listen(&self.control.directory, file.bytes());
+        follower.look(&self.machine.following);
+        if let Ok(listener) = listener {
+            control_server::serve(self.machine, self.engine, &listener, follower);
         }
     }
 
@@ -911,6 +982,8 @@ impl Agent {
         // SAFETY: this is the process's only thread and holds no desk; the desk's lock guards no value of its own.
         unsafe { self.desk.forked() };
         machine.frozen.store(0, Relaxed);
+        machine.following.forked();
+        machine.quit_event.store(sys::event()?.into_raw(), Relaxed);
         machine.daemon_sleeps.store(false, Relaxed);
         machine.waiters.store(0, Relaxed);
         machine.starved.store(false, Relaxed);

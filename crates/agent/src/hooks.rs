@@ -9,12 +9,14 @@
 //!   stacks.rs    stacks to run on
 //!   memory.rs    mmap, munmap, mremap, brk, madvise, mlock
 //!   threads.rs   starts of threads
+//!   credentials.rs  what the program gives up
 //! ```
 //!
 //! Hooks run in the program's threads, in the middle of libc. They must not use the program's stack while they hold a pager lock (its
 //! pages are paged), so they switch to a stack of the agent's with all signals blocked. They have the program's descriptor table, so
 //! whatever needs a descriptor of the pager's is done by the clerk thread.
 
+mod credentials;
 mod memory;
 mod sites;
 mod stacks;
@@ -52,6 +54,16 @@ unsafe extern "C" fn on_syscall(nr: i32, args: &[usize; 6]) -> Verdict {
         libc::SYS_mlockall => memory::mlockall(),
         libc::SYS_clone if a[0] & libc::CLONE_VM as usize == 0 => return fork(agent, nr, a),
         libc::SYS_fork => return fork(agent, libc::SYS_clone as i32, [libc::SIGCHLD as usize, 0, 0, 0, 0, 0]),
+        libc::SYS_setuid
+        | libc::SYS_setgid
+        | libc::SYS_setreuid
+        | libc::SYS_setregid
+        | libc::SYS_setresuid
+        | libc::SYS_setresgid
+        | libc::SYS_setgroups
+        | libc::SYS_capset
+        | libc::SYS_landlock_restrict_self => credentials::give_up(agent, nr, a),
+        libc::SYS_prctl if credentials::is_less(a[0]) => credentials::give_up(agent, nr, a),
         // the pager's own threads would keep the process alive
         libc::SYS_exit if agent.is_last_thread() => sys::exit_group(a[0] as i32),
         _ => return Verdict::pass(),

@@ -7,6 +7,7 @@
 //! Holds no lock but for one call into the machine. Allocates nothing. A client that does not read its answers is hung up on.
 
 use crate::control::{self, Kind, PACKET_MAX, Packet, Request};
+use crate::credentials::Follower;
 use crate::device_spec::FILES_MAX;
 use crate::devices::{self, Backing, Description};
 use crate::io::Engine;
@@ -106,10 +107,11 @@ struct Job {
 }
 
 /// Serves until the machine quits.
-pub fn serve(machine: &Machine, engine: Engine, listener: &Listener) {
+pub fn serve(machine: &Machine, engine: Engine, listener: &Listener, follower: &mut Follower) {
     let mut clients = [const { None::<Client> }; CLIENTS_MAX];
     let mut job = None;
     while !machine.quit.load(Acquire) {
+        follower.look(&machine.following);
         let mut polls = [libc::pollfd { fd: -1, events: libc::POLLIN, revents: 0 }; CLIENTS_MAX + 2];
         polls[CLIENTS_MAX].fd = listener.socket.raw();
         polls[CLIENTS_MAX + 1].fd = machine.quit_event.load(Acquire);
@@ -126,7 +128,7 @@ pub fn serve(machine: &Machine, engine: Engine, listener: &Listener) {
             let works = job.as_ref().is_some_and(|j: &Job| j.client == Some(i));
             let keep = match poll.revents {
                 0 => works || now - client.since < IDLE_NS,
-                _ => answer(machine, engine, client, i, &mut job, now),
+                _ => answer(machine, engine, client, i, &mut job, follower),
             };
             if !keep {
                 if works && let Some(job) = job.take() {
@@ -201,7 +203,15 @@ fn accept(listener: &Listener, clients: &mut [Option<Client>; CLIENTS_MAX], now:
 }
 
 /// Reads one packet and does what it says. Returns whether the client stays.
-fn answer(machine: &Machine, engine: Engine, client: &mut Client, index: usize, job: &mut Option<Job>, now: u64) -> bool {
+fn answer(
+    machine: &Machine,
+    engine: Engine,
+    client: &mut Client,
+    index: usize,
+    job: &mut Option<Job>,
+    follower: &mut Follower,
+) -> bool {
+    let now = sys::now_ns();
     client.since = now;
     let mut packet = [0u8; PACKET_MAX];
     let (received, files) = receive(client, &mut packet);
@@ -230,9 +240,12 @@ fn answer(machine: &Machine, engine: Engine, client: &mut Client, index: usize, 
                     Err(_) => return refuse(client, format_args!("what came with the request is not a {}", kind.name())),
                 },
             };
-            let added = devices::add(machine, backing, name, priority, || match job {
-                Some(job) => _ = job.worker.step(machine),
-                None => futex_wait(&AtomicU32::new(0), 0, 1_000_000),
+            let added = devices::add(machine, backing, name, priority, || {
+                follower.look(&machine.following); // a fork may wait for who waits for this thread
+                match job {
+                    Some(job) => _ = job.worker.step(machine),
+                    None => futex_wait(&AtomicU32::new(0), 0, 1_000_000),
+                }
             });
             match added {
                 Ok(_) => send(client, &ok()),

@@ -14,6 +14,7 @@
 //! Each step takes the locks anew and works on one batch, so a fault never waits longer for the daemon than for one batch's ioctl.
 
 use crate::content::Content;
+use crate::credentials::Follower;
 use crate::duty::Elsewhere;
 use crate::growth::{self, GiveBack};
 use crate::io::{Done, Engine, Io};
@@ -165,9 +166,10 @@ impl Daemon {
     }
 
     /// Runs until the machine quits: sleeps while nothing is wanted.
-    pub fn run(&mut self, machine: &Machine) {
+    pub fn run(&mut self, machine: &Machine, follower: &mut Follower) {
         let mut elsewhere = Elsewhere::here();
         while !machine.quit.load(Acquire) {
+            follower.look(&machine.following);
             if machine.is_frozen() {
                 self.settle(machine);
                 futex_wait(&machine.frozen, 1, 10_000_000);

@@ -192,6 +192,11 @@ impl Duty {
         }
     }
 
+    /// Nobody keeps company any more, for now.
+    pub fn end_company(&self) {
+        self.part(false);
+    }
+
     /// All is done for those who are about to be woken.
     pub fn served(&self) {
         self.company.done.store(true, Release);
@@ -276,6 +281,21 @@ impl Companion {
         }
         let apart_max = *APART.start();
         Companion { may, handler: sys::gettid(), on: false, messages: 0, unfit: 0, vain: 0, thread: 0, apart: 0, apart_max }
+    }
+
+    /// Before the thread gives rights up, one of which it may need to be an ordinary one again. [`Companion::is_less`] comes after it.
+    pub fn leave(&mut self, duty: &Duty, anywhere: &[u64; 16]) {
+        if core::mem::take(&mut self.on) {
+            duty.part(false);
+            sys::give_way(0, false);
+            sys::take_short_slices();
+            sys::set_affinity(anywhere);
+        }
+    }
+
+    /// It has given rights up.
+    pub fn is_less(&mut self) {
+        self.may = self.may && sys::may_be_ordinary_again();
     }
 
     /// Whether it keeps company.

@@ -12,6 +12,7 @@ pub mod content;
 pub mod control;
 pub mod control_client;
 pub mod control_server;
+pub mod credentials;
 pub mod daemon;
 pub mod device_spec;
 pub mod devices;

@@ -19,6 +19,7 @@
 use crate::compressed::Compressed;
 use crate::content::Content;
 use crate::control::Packet;
+use crate::credentials::Following;
 use crate::duty::Duty;
 use crate::load_control::LoadControl;
 use crate::lock::{Mutex, MutexGuard, RwLock};
@@ -269,9 +270,11 @@ pub struct Machine {
     pub retired: AtomicU32,
     /// Where page references are recorded, if they are.
     pub record: Option<Recorder>,
+    /// How the pager's threads follow what the program gives up.
+    pub following: Following,
     /// The pager is shutting down (library).
     pub quit: AtomicBool,
-    /// Readable once `quit` is set, for threads that wait for I/O; -1 if there is none.
+    /// Readable once `quit` is set, or while there is a round to be followed, for threads that wait for I/O; -1 if there is none.
     pub quit_event: AtomicI32,
     /// A page of zeroes to fill from, [`ZEROES_PAGES`] long.
     pub zeroes: usize,

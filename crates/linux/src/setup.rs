@@ -2,6 +2,7 @@
 
 use crate::compressed::Compressed;
 use crate::content::Content;
+use crate::credentials::Following;
 use crate::daemon;
 use crate::device_spec::{DeviceSpec, Place, SIZE_MIN};
 use crate::devices;
@@ -334,6 +335,7 @@ pub fn machine(options: &Options<'_>, status: &'static Status) -> Result<Machine
         swapoff_charge: AtomicU32::new(0),
         retired: AtomicU32::new(0),
         record: None,
+        following: Following::new().map_err(SetupError::Memory)?,
         quit: AtomicBool::new(false),
         quit_event: AtomicI32::new(-1),
         zeroes: zeroes as usize,

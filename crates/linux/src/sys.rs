@@ -261,6 +261,15 @@ pub fn thread_cpu_ns(tid: u32) -> Option<u64> {
     clock_ns(!(tid as i32) << 3 | OF_A_THREAD)
 }
 
+/// An event to be waited for like a descriptor: readable from a [`write`] of a 64-bit number on, until it is read.
+///
+/// # Errors
+/// As eventfd(2).
+pub fn event() -> Result<Fd, Errno> {
+    // SAFETY: touches no memory.
+    unsafe { sys!(libc::SYS_eventfd2, 0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) }.map(Fd::new)
+}
+
 /// Whether something can be read now. (Or the other side is gone.)
 pub fn is_readable(fd: i32) -> bool {
     let mut p = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };

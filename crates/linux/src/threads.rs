@@ -4,6 +4,7 @@
 //! and expect the thread to answer its broadcasts. They share everything with the program but the descriptor table, so that a
 //! program that closes every descriptor it does not know cannot close the pager's, and sees the numbers it would see without.
 
+use crate::credentials::Follower;
 use crate::daemon::Daemon;
 use crate::duty::{Companion, Duty, SPIN_NS, Spinner};
 use crate::io::Engine;
@@ -33,6 +34,7 @@ pub fn handler(
     engine: Engine,
     cluster_pages: usize,
     cpu: Option<usize>,
+    follower: &mut Follower,
     ready: impl FnOnce(),
 ) -> Result<(), Errno> {
     let mut reader = Reader::new(engine, cluster_pages)?;
@@ -55,6 +57,11 @@ pub fn handler(
     let mut companion = Companion::here();
     let mut follows = false;
     while !machine.quit.load(Acquire) {
+        if follower.is_due(&machine.following) {
+            companion.leave(&machine.duty, &anywhere);
+            follower.follow(&machine.following);
+            companion.is_less();
+        }
         if machine.is_frozen() && reader.in_flight() == 0 {
             futex_wait(&machine.frozen, 1, 10_000_000);
             readable = true;
@@ -177,10 +184,10 @@ fn serve(
 ///
 /// # Errors
 /// If its I/O cannot be set up.
-pub fn daemon(machine: &Machine, engine: Engine, ready: impl FnOnce()) -> Result<(), Errno> {
+pub fn daemon(machine: &Machine, engine: Engine, follower: &mut Follower, ready: impl FnOnce()) -> Result<(), Errno> {
     let mut daemon = Daemon::new(machine, engine)?;
     ready();
-    daemon.run(machine);
+    daemon.run(machine, follower);
     Ok(())
 }
 

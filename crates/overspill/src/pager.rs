@@ -5,6 +5,7 @@ use crate::error::Error;
 use crate::fault;
 use crate::reads::{self, Pool, Queue};
 use crate::region::{Pod, Region, RegionOf};
+use overspill_linux::credentials::Follower;
 use overspill_linux::daemon::Daemon;
 use overspill_linux::device_spec::{self, DeviceSpec};
 use overspill_linux::io::Engine;
@@ -295,7 +296,9 @@ type Ready = Sender<Result<(), Errno>>;
 impl Owner {
     fn start(mut self, engine: Engine, cluster_pages: usize, cpus: &[usize]) -> Result<Self, Error> {
         let (ready, answers) = mpsc::channel();
-        self.spawn("overspill-daemon", &ready, move |shared, up| threads::daemon(&shared.machine, engine, up))?;
+        self.spawn("overspill-daemon", &ready, move |shared, up| {
+            threads::daemon(&shared.machine, engine, &mut Follower::none(), up)
+        })?;
         self.spawn("overspill-reader", &ready, move |shared, up| {
             reads::run(&shared.machine, &shared.queue, engine, cluster_pages, up)
         })?;
@@ -307,7 +310,7 @@ impl Owner {
         for &cpu in cpus {
             let cpu = (cpus.len() > 1).then_some(cpu);
             self.spawn("overspill-fault", &ready, move |shared, up| {
-                threads::handler(&shared.machine, engine, cluster_pages, cpu, up)
+                threads::handler(&shared.machine, engine, cluster_pages, cpu, &mut Follower::none(), up)
             })?;
         }
         drop(ready);

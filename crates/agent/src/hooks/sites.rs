@@ -38,7 +38,34 @@ const SITES: &[(Place, libc::c_long)] = &[
     (Place::In(c"clone"), libc::SYS_exit), // where the function that it was given returns to
     (Place::Hidden(c"clone3"), libc::SYS_clone3),
     (Place::In(c"syscall"), ANY),
+    // of a process of one thread; for others see SETXID
+    (Place::In(c"setuid"), libc::SYS_setuid),
+    (Place::In(c"setgid"), libc::SYS_setgid),
+    (Place::In(c"setreuid"), libc::SYS_setreuid),
+    (Place::In(c"setregid"), libc::SYS_setregid),
+    (Place::In(c"setresuid"), libc::SYS_setresuid),
+    (Place::In(c"setresgid"), libc::SYS_setresgid),
+    (Place::In(c"seteuid"), libc::SYS_setresuid),
+    (Place::In(c"setegid"), libc::SYS_setresgid),
+    (Place::In(c"setgroups"), libc::SYS_setgroups),
+    (Place::In(c"capset"), libc::SYS_capset),
+    (Place::In(c"prctl"), libc::SYS_prctl),
 ];
+/// Functions that call libc's `__nptl_setxid` if the process has several threads: it has each of them make the call, and returns what it came to.
+/// It is not exported, so it is these calls of it that are followed ([`super::credentials::on_setxid`]).
+const SETXID: &[(&CStr, libc::c_long)] = &[
+    (c"setuid", libc::SYS_setuid),
+    (c"setgid", libc::SYS_setgid),
+    (c"setreuid", libc::SYS_setreuid),
+    (c"setregid", libc::SYS_setregid),
+    (c"setresuid", libc::SYS_setresuid),
+    (c"setresgid", libc::SYS_setresgid),
+    (c"seteuid", libc::SYS_setresuid),
+    (c"setegid", libc::SYS_setresgid),
+    (c"setgroups", libc::SYS_setgroups),
+];
+/// The call lies within so many bytes of the store of the system call's number.
+const CALL_WITHIN: usize = 48;
 /// The number is in eax already: `syscall()`.
 const ANY: libc::c_long = -1;
 /// A site lies within this many bytes of its function's start.
@@ -51,7 +78,7 @@ const DONE: usize = 32;
 const PASS: usize = 64;
 /// Bytes for all stubs.
 const STUBS_LEN: usize = 4096;
-const _: () = assert!(SITES.len() * STUB_LEN <= STUBS_LEN);
+const _: () = assert!((SITES.len() + 1) * STUB_LEN <= STUBS_LEN);
 
 /// How a site goes on.
 #[repr(transparent)]
@@ -189,6 +216,15 @@ pub fn install() -> Result<(), &'static CStr> {
         };
         *site = found.ok_or(*name)?;
     }
+    let mut calls = [0; SETXID.len()];
+    let mut setxid = 0;
+    for ((name, nr), call) in SETXID.iter().zip(&mut calls) {
+        let (at, target) = find_setxid_call(function(name), *nr).ok_or(*name)?;
+        if setxid != 0 && setxid != target {
+            return Err(name); // not what it was taken for
+        }
+        (*call, setxid) = (at, target);
+    }
     let stubs = near(sites[0]).ok_or(SITES[0].0.name())?;
     for (i, ((place, nr), site)) in SITES.iter().zip(sites).enumerate() {
         let stub = stubs + i * STUB_LEN;
@@ -200,6 +236,18 @@ pub fn install() -> Result<(), &'static CStr> {
         patch[0] = 0xE9; // jmp stub
         patch[1..5].copy_from_slice(&distance.to_le_bytes());
         write_text(site, &patch[..len]).ok_or(place.name())?;
+    }
+    super::credentials::set_real_setxid(setxid);
+    let stub = stubs + SITES.len() * STUB_LEN;
+    let mut code = Code { bytes: [0x90; STUB_LEN], at: 0 };
+    code.put(&[0x48, 0xB8]); // movabs rax, on_setxid
+    code.put(&(super::credentials::on_setxid as *const () as usize).to_le_bytes());
+    code.put(&[0xFF, 0xE0]); // jmp rax
+    // SAFETY: the stub page is ours, writable, and long enough.
+    unsafe { core::ptr::copy_nonoverlapping(code.bytes.as_ptr(), stub as *mut u8, STUB_LEN) };
+    for ((name, _), call) in SETXID.iter().zip(calls) {
+        let distance = i32::try_from(stub as isize - (call as isize + 5)).map_err(|_| *name)?;
+        write_text(call + 1, &distance.to_le_bytes()).ok_or(*name)?;
     }
     // SAFETY: the stubs are complete; they need not be written again.
     let _ = unsafe { sys::syscall6(libc::SYS_mprotect, stubs, STUBS_LEN, (libc::PROT_READ | libc::PROT_EXEC) as usize, 0, 0, 0) };
@@ -240,6 +288,18 @@ fn find_site(function: usize, pattern: &[u8]) -> Option<usize> {
     // SAFETY: libc's text around one of its functions is mapped and readable; a page beyond it would be libc's too.
     let text = unsafe { core::slice::from_raw_parts(function as *const u8, SITE_WITHIN) };
     text.windows(pattern.len()).position(|w| w == pattern).map(|at| function + at)
+}
+
+/// Where `function` calls `__nptl_setxid` with the number `nr`, and where that is: `mov dword [rsp], nr`, and the next call.
+fn find_setxid_call(function: usize, nr: libc::c_long) -> Option<(usize, usize)> {
+    let mut store = [0xC7, 0x04, 0x24, 0, 0, 0, 0];
+    store[3..].copy_from_slice(&(nr as i32).to_le_bytes());
+    let at = find_site(function, &store).filter(|_| function != 0)? + store.len();
+    // SAFETY: libc's text, as in `find_site`.
+    let text = unsafe { core::slice::from_raw_parts(at as *const u8, CALL_WITHIN) };
+    let call = text.windows(5).position(|w| w[0] == 0xE8)?;
+    let distance = i32::from_le_bytes(text[call + 1..call + 5].try_into().ok()?);
+    Some((at + call, (at + call + 5).wrapping_add_signed(distance as isize)))
 }
 
 /// The only occurrence in the mapping that holds `function`.

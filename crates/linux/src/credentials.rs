@@ -1,0 +1,336 @@
+//! The pager's threads may do what the program may do, and no more.
+//!
+//! A program gives rights up for good: a daemon that leaves root behind, a parser that confines itself. The kernel keeps rights per thread, and
+//! libc tells its own threads only. A thread of the pager's that kept them would hand them to whoever takes the program over: it has only to write
+//! to that thread's stack. So each change is followed by the pager's threads before the program's call returns. They need none of these rights:
+//! what takes one was opened when they started.
+//!
+//! ```text
+//!   program's thread   makes its call; reads what it may do now ([`Rights::read`]); asks the clerk
+//!   clerk              begins a round ([`Following::all`]), wakes everybody, waits, and comes last
+//!   pager's threads    look for a round in each turn of their loops ([`Follower::is_due`]), and take over what was read
+//! ```
+//!
+//! What is taken over is a state and not a call, so a change that no hook has seen is made up for by the next one that is. A right that came back
+//! (seteuid to and fro) comes back here too as far as the kernel allows; a thread that may do less than the program is as good.
+//!
+//! Not followed: what a program's thread does for itself alone while others keep their rights (raw system calls, as file servers do that act for
+//! several users) is taken over like everything else, so the last one counts. Security modules' labels are not looked at.
+
+use crate::sys::{self, Errno, futex_wait, futex_wake, sys};
+use core::cell::UnsafeCell;
+use core::sync::atomic::{AtomicI32, AtomicU32, Ordering::*};
+
+/// Threads of a pager.
+const FOLLOWERS_MAX: usize = 32;
+/// Linux's NGROUPS_MAX.
+const GROUPS_MAX: usize = 65536;
+/// No thread has this place.
+const NOBODY: u32 = u32::MAX;
+/// How long a thread has before it is called again, in nanoseconds.
+const CALL_AGAIN_NS: u64 = 1_000_000;
+
+const CAP_SETGID: u64 = 1 << 6;
+const CAP_SETUID: u64 = 1 << 7;
+const CAPABILITY_VERSION_3: u32 = 0x2008_0522;
+/// SECBIT_KEEP_CAPS: of no use to a thread that changes its user id only to follow.
+const KEEP_CAPS: usize = 1 << 4;
+const PIDFD_THREAD: u32 = libc::O_EXCL as u32;
+
+/// A thread's sets of capabilities.
+#[derive(Clone, Copy, Default)]
+struct Capabilities {
+    effective: u64,
+    permitted: u64,
+    inheritable: u64,
+}
+
+impl Capabilities {
+    fn get() -> Result<Self, Errno> {
+        let (head, mut data) = ([CAPABILITY_VERSION_3, 0], [[0u32; 3]; 2]);
+        // SAFETY: reads the head and writes the data, which have the sizes of that version and live over the call.
+        unsafe { sys!(libc::SYS_capget, head.as_ptr(), data.as_mut_ptr()) }?;
+        let set = |i: usize| u64::from(data[0][i]) | u64::from(data[1][i]) << 32;
+        Ok(Capabilities { effective: set(0), permitted: set(1), inheritable: set(2) })
+    }
+
+    fn set(&self) -> Result<(), Errno> {
+        let head = [CAPABILITY_VERSION_3, 0];
+        let half = |shift: u32| [self.effective, self.permitted, self.inheritable].map(|set| (set >> shift) as u32);
+        let data = [half(0), half(32)];
+        // SAFETY: reads both, which have the sizes of that version and live over the call.
+        unsafe { sys!(libc::SYS_capset, head.as_ptr(), data.as_ptr()) }.map(drop)
+    }
+}
+
+/// prctl(2) without pointers.
+fn prctl(option: i32, value: usize) -> Result<usize, Errno> {
+    // SAFETY: the options that are used here take numbers only.
+    unsafe { sys!(libc::SYS_prctl, option, value, 0, 0, 0) }
+}
+
+/// Three ids: real, effective, saved.
+fn ids(call: libc::c_long) -> Result<[u32; 3], Errno> {
+    let mut ids = [0u32; 3];
+    let [a, b, c] = &mut ids;
+    // SAFETY: getresuid or getresgid, which write these numbers.
+    unsafe { sys!(call, a as *mut u32, b as *mut u32, c as *mut u32) }?;
+    Ok(ids)
+}
+
+/// What a thread may do.
+pub struct Rights {
+    users: [u32; 3],
+    groups: [u32; 3],
+    capabilities: Capabilities,
+    bounding: u64,
+    secure_bits: usize,
+    no_new_privileges: bool,
+    /// A ruleset of Landlock's to be confined by, in the pager's descriptor table; -1: none.
+    landlock: i32,
+    more_groups: *mut u32,
+    more_groups_count: usize,
+}
+
+// SAFETY: the pointer is to memory of its own.
+unsafe impl Send for Rights {}
+
+impl Rights {
+    /// Room for them.
+    ///
+    /// # Errors
+    /// As mmap(2).
+    fn new() -> Result<Self, Errno> {
+        Ok(Rights {
+            users: [0; 3],
+            groups: [0; 3],
+            capabilities: Capabilities::default(),
+            bounding: u64::MAX,
+            secure_bits: 0,
+            no_new_privileges: false,
+            landlock: -1,
+            more_groups: sys::map_anonymous(GROUPS_MAX * size_of::<u32>())?.cast(),
+            more_groups_count: 0,
+        })
+    }
+
+    /// Those of the calling thread.
+    ///
+    /// # Errors
+    /// What the kernel says: nothing is known that makes it refuse.
+    pub fn read(&mut self) -> Result<(), Errno> {
+        self.users = ids(libc::SYS_getresuid)?;
+        self.groups = ids(libc::SYS_getresgid)?;
+        self.capabilities = Capabilities::get()?;
+        // a capability that this kernel does not know is an error, and counts as there
+        self.bounding = (0..64).filter(|cap| prctl(libc::PR_CAPBSET_READ, *cap) != Ok(0)).fold(0, |set, cap| set | 1 << cap);
+        self.secure_bits = prctl(libc::PR_GET_SECUREBITS, 0)?;
+        self.no_new_privileges = prctl(libc::PR_GET_NO_NEW_PRIVS, 0)? != 0;
+        // SAFETY: the room is for as many groups as a thread can have.
+        self.more_groups_count = unsafe { sys!(libc::SYS_getgroups, GROUPS_MAX, self.more_groups) }?;
+        Ok(())
+    }
+
+    /// Makes them those of the calling thread, as far as it has more.
+    fn take(&self) -> Result<(), Errno> {
+        let before = Capabilities::get()?;
+        Capabilities { effective: before.permitted, ..before }.set()?; // for what follows
+        if self.no_new_privileges {
+            prctl(libc::PR_SET_NO_NEW_PRIVS, 1)?;
+        }
+        if self.landlock >= 0 {
+            // SAFETY: takes numbers only.
+            unsafe { sys!(libc::SYS_landlock_restrict_self, self.landlock, 0) }?;
+        }
+        for cap in (0..64).filter(|cap| self.bounding & 1 << cap == 0) {
+            if prctl(libc::PR_CAPBSET_READ, cap) != Ok(0) {
+                prctl(libc::PR_CAPBSET_DROP, cap)?;
+            }
+        }
+        let secure_bits = prctl(libc::PR_GET_SECUREBITS, 0)?;
+        if (secure_bits ^ self.secure_bits) & !KEEP_CAPS != 0 {
+            prctl(libc::PR_SET_SECUREBITS, self.secure_bits & !KEEP_CAPS | secure_bits & KEEP_CAPS)?;
+        }
+        let allowed = |result: Result<usize, Errno>| match result {
+            Ok(_) | Err(libc::EPERM) => Ok(()), // see below
+            Err(e) => Err(e),
+        };
+        let [(r, e, s), (rg, eg, sg)] = [self.users, self.groups].map(|[a, b, c]| (a, b, c));
+        // SAFETY: reads as many groups as there are in its room; the others take numbers only.
+        unsafe {
+            allowed(sys!(libc::SYS_setgroups, self.more_groups_count, self.more_groups))?;
+            allowed(sys!(libc::SYS_setresgid, rg, eg, sg))?;
+            allowed(sys!(libc::SYS_setresuid, r, e, s))?;
+        }
+        let now = Capabilities::get()?;
+        let permitted = now.permitted & self.capabilities.permitted;
+        Capabilities {
+            permitted,
+            effective: permitted & self.capabilities.effective,
+            inheritable: now.inheritable & self.capabilities.inheritable,
+        }
+        .set()?;
+        // Who was refused has no such capability, so it may do less than the program already. But it must not be root.
+        let (users, groups) = (ids(libc::SYS_getresuid)?, ids(libc::SYS_getresgid)?);
+        let is_behind = before.permitted & CAP_SETUID != 0 && users != self.users
+            || before.permitted & CAP_SETGID != 0 && groups != self.groups
+            || users.contains(&0) && !self.users.contains(&0);
+        if is_behind { Err(libc::EPERM) } else { Ok(()) }
+    }
+}
+
+impl Drop for Rights {
+    fn drop(&mut self) {
+        // SAFETY: its own mapping.
+        unsafe { sys::unmap(self.more_groups.cast(), GROUPS_MAX * size_of::<u32>()) };
+    }
+}
+
+/// The rounds in which the pager's threads follow.
+pub struct Following {
+    round: AtomicU32,
+    /// The round that each thread has followed last, or [`NOBODY`].
+    threads: [AtomicU32; FOLLOWERS_MAX],
+    /// Bumped by each that has. A futex.
+    followed: AtomicU32,
+    failed: AtomicI32,
+    rights: UnsafeCell<Rights>,
+}
+
+// SAFETY: the rights are written between rounds by the one who begins the next, and only read within one.
+unsafe impl Sync for Following {}
+
+impl Following {
+    /// Nobody follows yet.
+    ///
+    /// # Errors
+    /// As mmap(2).
+    pub fn new() -> Result<Self, Errno> {
+        Ok(Following {
+            round: AtomicU32::new(0),
+            threads: [const { AtomicU32::new(NOBODY) }; FOLLOWERS_MAX],
+            followed: AtomicU32::new(0),
+            failed: AtomicI32::new(0),
+            rights: UnsafeCell::new(Rights::new()?),
+        })
+    }
+
+    /// A place for a thread, to be had before it is started, and by a thread that has followed as far as anybody.
+    pub fn enlist(&self) -> Option<Follower> {
+        let round = self.round.load(Acquire);
+        let place = self.threads.iter().position(|t| t.compare_exchange(NOBODY, round, AcqRel, Relaxed).is_ok())?;
+        Some(Follower { place, round })
+    }
+
+    /// In a forked child none of them is left.
+    pub fn forked(&self) {
+        self.threads.iter().for_each(|thread| thread.store(NOBODY, Relaxed));
+    }
+
+    /// Where the rights stand that the next round is about.
+    ///
+    /// # Safety
+    /// No round is under way, and none begins while it is used.
+    #[expect(clippy::mut_from_ref, reason = "the caller's promise")]
+    pub unsafe fn rights(&self) -> &mut Rights {
+        // SAFETY: the caller's promise.
+        unsafe { &mut *self.rights.get() }
+    }
+
+    /// A round: all threads follow, the calling one, which has not enlisted, at last. `call` wakes those that sleep. `landlock`: the program's thread
+    /// of this id has confined itself by this ruleset of its descriptor table.
+    ///
+    /// # Errors
+    /// Why one of them could not.
+    ///
+    /// # Safety
+    /// One at a time, and nobody writes to the rights meanwhile.
+    pub unsafe fn all(&self, landlock: Option<(u32, i32)>, mut call: impl FnMut()) -> Result<(), Errno> {
+        // SAFETY: no round is under way: the caller's promise.
+        let rights = unsafe { self.rights() };
+        let ruleset = landlock.map(|(tid, fd)| borrow(tid, fd)).transpose()?;
+        rights.landlock = ruleset.as_ref().map_or(-1, sys::Fd::raw);
+        self.failed.store(0, Relaxed);
+        let round = self.round.load(Relaxed).wrapping_add(1) & !(1 << 31); // never NOBODY
+        self.round.store(round, Release);
+        futex_wake(&self.round, i32::MAX as u32);
+        loop {
+            call();
+            let seen = self.followed.load(Acquire);
+            if self.threads.iter().all(|thread| [NOBODY, round].contains(&thread.load(Acquire))) {
+                break;
+            }
+            futex_wait(&self.followed, seen, CALL_AGAIN_NS);
+        }
+        rights.take()?;
+        match self.failed.load(Relaxed) {
+            0 => Ok(()),
+            error => Err(error),
+        }
+    }
+}
+
+/// A descriptor of a thread's table.
+fn borrow(tid: u32, fd: i32) -> Result<sys::Fd, Errno> {
+    // SAFETY: these take numbers only.
+    unsafe {
+        // before Linux 6.9 there are only those of the first thread
+        let thread = sys!(libc::SYS_pidfd_open, tid, PIDFD_THREAD).or_else(|_| sys!(libc::SYS_pidfd_open, sys::getpid(), 0))?;
+        let thread = sys::Fd::new(thread);
+        sys!(libc::SYS_pidfd_getfd, thread.raw(), fd, 0).map(sys::Fd::new)
+    }
+}
+
+/// A thread that follows.
+#[derive(Clone, Copy, Debug)]
+pub struct Follower {
+    place: usize,
+    round: u32,
+}
+
+impl Follower {
+    /// A thread of libc's, which follows by itself.
+    pub fn none() -> Self {
+        Follower { place: usize::MAX, round: 0 }
+    }
+
+    /// Whether there is a round to be followed. To be asked in each turn of a thread's loop.
+    pub fn is_due(&self, following: &Following) -> bool {
+        following.round.load(Acquire) != self.round
+    }
+
+    /// Waits for a round, at most so long.
+    pub fn wait(&self, following: &Following, timeout_ns: u64) {
+        futex_wait(&following.round, self.round, timeout_ns);
+    }
+
+    /// Follows.
+    pub fn follow(&mut self, following: &Following) {
+        self.round = following.round.load(Acquire);
+        // SAFETY: within a round nobody writes to the rights.
+        if let Err(error) = unsafe { &*following.rights.get() }.take() {
+            following.failed.store(error, Relaxed);
+        }
+        self.answer(following, self.round);
+    }
+
+    /// As it is due.
+    pub fn look(&mut self, following: &Following) {
+        if self.is_due(following) {
+            self.follow(following);
+        }
+    }
+
+    /// The thread is about to end.
+    pub fn leave(self, following: &Following) {
+        self.answer(following, NOBODY);
+    }
+
+    fn answer(&self, following: &Following, answer: u32) {
+        if let Some(thread) = following.threads.get(self.place) {
+            thread.store(answer, Release);
+        }
+        following.followed.fetch_add(1, Release);
+        futex_wake(&following.followed, 1);
+    }
+}

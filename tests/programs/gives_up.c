@@ -1,0 +1,134 @@
+// gives_up CASE DIR: gives rights up in one of several ways, looks whether all threads of the process have (the pager's, too), and goes on with
+// more memory than the budget. DIR: a directory that root alone may enter.
+#define _GNU_SOURCE
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <grp.h>
+#include <linux/capability.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define BYTES (28 << 20)
+#define PAGE 4096
+
+static int fail(const char *what) { printf("%s: %s\n", what, strerror(errno)); exit(1); }
+#define MUST(x) do { if (x) fail(#x); } while (0)
+
+// the lines of a thread's status that say what it may do
+static int rights(const char *task, char *out, int size) {
+    static const char *keys[] = { "Uid:", "Gid:", "Groups:", "CapInh:", "CapPrm:", "CapEff:", "CapBnd:", "CapAmb:", "NoNewPrivs:", "Seccomp:", 0 };
+    char path[64], line[4096]; int n = 0;
+    snprintf(path, sizeof path, "/proc/self/task/%s/status", task);
+    FILE *f = fopen(path, "r"); if (!f) return 0;
+    while (fgets(line, sizeof line, f)) {
+        if (!strncmp(line, "Name:\tiou-", 10)) { fclose(f); return 0; } // the kernel's own worker, whose requests have the rights of who issued them
+        for (int k = 0; keys[k]; k++) if (!strncmp(line, keys[k], strlen(keys[k]))) n += snprintf(out + n, size - n, "%s", line);
+    }
+    fclose(f); return n;
+}
+
+static void all_alike(const char *when) {
+    char mine[8192] = "", theirs[8192]; int threads = 0;
+    char me[16]; snprintf(me, sizeof me, "%ld", (long)syscall(SYS_gettid));
+    rights(me, mine, sizeof mine);
+    DIR *d = opendir("/proc/self/task"); if (!d) fail("tasks");
+    for (struct dirent *e; (e = readdir(d));) {
+        if (e->d_name[0] == '.' || !rights(e->d_name, theirs, sizeof theirs)) continue;
+        threads++;
+        if (strcmp(mine, theirs)) { printf("%s: this thread has\n%sand thread %s\n%s", when, mine, e->d_name, theirs); exit(1); }
+    }
+    closedir(d);
+    if (threads < 2) { printf("%s: there is one thread only\n", when); exit(1); }
+}
+
+static unsigned char *p;
+static void touch(int round) {
+    for (long i = 0; i < BYTES / PAGE; i++) {
+        unsigned long *word = (unsigned long *)(p + i * PAGE);
+        if (round && *word != (unsigned long)(i * 31 + round - 1)) { printf("page %ld is wrong\n", i); exit(1); }
+        *word = i * 31 + round;
+    }
+}
+
+static volatile int stop;
+static void *busy(void *arg) { for (long i = 0; !stop; i = (i + 17) % (BYTES / PAGE)) { volatile unsigned char c = p[i * PAGE + 8]; (void)c; } return arg; }
+
+static int caps(unsigned permitted) {
+    struct __user_cap_header_struct head = { _LINUX_CAPABILITY_VERSION_3, 0 };
+    struct __user_cap_data_struct data[2] = { { permitted, permitted, 0 } };
+    return syscall(SYS_capset, &head, data);
+}
+
+
+extern int capset(cap_user_header_t, cap_user_data_t);
+
+static void cases(const char *name, const char *dir) {
+    gid_t groups[3] = { 5, 6, 65534 };
+    if (!strcmp(name, "setresuid") || !strcmp(name, "threads")) {
+        MUST(setgroups(3, groups)); all_alike("setgroups");
+        MUST(setresgid(65534, 65534, 65534)); all_alike("setresgid");
+        MUST(setresuid(65534, 65534, 65534)); all_alike("setresuid");
+        int fd = open(dir, O_RDONLY); if (fd >= 0) { printf("still root\n"); exit(1); }
+    } else if (!strcmp(name, "setuid")) {
+        MUST(initgroups("nobody", 65534)); all_alike("initgroups");
+        MUST(setgid(65534)); all_alike("setgid");
+        MUST(setuid(65534)); all_alike("setuid");
+    } else if (!strcmp(name, "seteuid")) { // to and fro
+        for (int i = 0; i < 5; i++) {
+            MUST(setegid(65534)); MUST(seteuid(65534)); all_alike("seteuid");
+            MUST(seteuid(0)); MUST(setegid(0)); all_alike("seteuid back");
+        }
+        MUST(setregid(65534, 65534)); MUST(setreuid(65534, 65534)); all_alike("setreuid");
+    } else if (!strcmp(name, "syscall")) {
+        MUST(syscall(SYS_setgroups, 0, 0)); MUST(syscall(SYS_setresgid, 65534, 65534, 65534)); MUST(syscall(SYS_setresuid, 65534, 65534, 65534));
+        all_alike("syscall()");
+    } else if (!strcmp(name, "capabilities")) {
+        for (int cap = 30; cap < 35; cap++) MUST(prctl(PR_CAPBSET_DROP, cap, 0, 0, 0));
+        all_alike("PR_CAPBSET_DROP");
+        MUST(prctl(PR_SET_SECUREBITS, 0x0f, 0, 0, 0)); all_alike("PR_SET_SECUREBITS");
+        struct __user_cap_header_struct head = { _LINUX_CAPABILITY_VERSION_3, 0 };
+        struct __user_cap_data_struct data[2] = { { 1 << CAP_NET_BIND_SERVICE, 0xFFFF, 0 } };
+        MUST(capset(&head, data)); all_alike("capset");
+        MUST(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)); all_alike("PR_SET_NO_NEW_PRIVS");
+        MUST(caps(0)); all_alike("capset of nothing");
+    } else if (!strcmp(name, "keepcaps")) { // a daemon that keeps one capability
+        MUST(prctl(PR_SET_KEEPCAPS, 1, 0, 0, 0)); MUST(setresuid(65534, 65534, 65534)); MUST(caps(1 << CAP_NET_BIND_SERVICE));
+        // the pager's threads need none at all
+        char mine[8192];
+        DIR *d = opendir("/proc/self/task"); struct dirent *e;
+        while ((e = readdir(d))) if (e->d_name[0] != '.' && rights(e->d_name, mine, sizeof mine)) {
+            if (!strstr(mine, "Uid:\t65534\t65534\t65534\t65534")) { printf("thread %s: %s", e->d_name, mine); exit(1); }
+            unsigned long permitted = strtoul(strstr(mine, "CapPrm:") + 7, 0, 16);
+            if (permitted & ~(1ul << CAP_NET_BIND_SERVICE)) { printf("thread %s: %s", e->d_name, mine); exit(1); }
+        }
+        closedir(d);
+    } else if (!strcmp(name, "landlock")) {
+        struct { unsigned long fs, net; } attributes = { 0x1fff, 0 }; // all of the first version of the file system's
+        int ruleset = syscall(444, &attributes, 8, 0);
+        if (ruleset < 0) { if (errno == ENOSYS || errno == EOPNOTSUPP) { printf("no Landlock here\n"); exit(0); } fail("landlock_create_ruleset"); }
+        MUST(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
+        MUST(syscall(446, ruleset, 0)); close(ruleset);
+        if (open(dir, O_RDONLY) >= 0) { printf("not confined\n"); exit(1); }
+    } else { printf("which case is %s?\n", name); exit(1); }
+}
+
+int main(int argc, char **argv) {
+    const char *name = argc > 1 ? argv[1] : "", *dir = argc > 2 ? argv[2] : "/root";
+    pthread_t threads[3]; int busy_threads = !strcmp(name, "threads") ? 3 : 0;
+    p = malloc(BYTES + PAGE); p = (unsigned char *)(((unsigned long)p + PAGE - 1) & -PAGE);
+    touch(0);
+    for (int i = 0; i < busy_threads; i++) MUST(pthread_create(&threads[i], 0, busy, 0));
+    cases(name, dir);
+    for (int round = 1; round < 2; round++) touch(round);
+    stop = 1;
+    for (int i = 0; i < busy_threads; i++) pthread_join(threads[i], 0);
+    printf("right\n");
+    return 0;
+}
