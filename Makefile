@@ -37,6 +37,7 @@ soak: need-python build
 	OVERSPILL_SWAPOFFS=400 $(CARGO) test --release -p overspill-cli --test swap_devices random_moments -- --nocapture
 	$(PYTHON) scripts/swapoff_soak.py
 	OVERSPILL_SEEDS=500 $(CARGO) test --release -p overspill-sim --test seeds
+	OVERSPILL_SEEDS=1000 $(CARGO) test --release -p overspill-cli --test address_space any_calls -- --nocapture
 
 build: need-cargo need-cc
 	$(CARGO) build --release --workspace

@@ -194,9 +194,19 @@ pub fn daemon(machine: &Machine, engine: Engine, follower: &mut Follower, ready:
 /// Bytes of a bare thread's stack, and of the page below it that ends a thread which needs more, before it writes over anything.
 const STACK: usize = 256 << 10;
 const GUARD: usize = 4096;
-/// Bytes of its thread-local block: room below for libc's static thread-locals (errno), above for the thread descriptor's head.
+/// Bytes of its thread-local block: room below the thread pointer beyond libc's errno, and above it for the thread descriptor's head.
 const TLS_BELOW: usize = 48 << 10;
 const TLS_ABOVE: usize = 16 << 10;
+
+/// How far below the thread pointer errno is, in whole pages. The program's own thread-locals lie between, as large as it likes.
+fn errno_below() -> usize {
+    let pointer: usize;
+    // SAFETY: the word at the thread pointer is its own address, in libc's threads and in ours.
+    unsafe { asm!("mov {}, fs:[0]", out(reg) pointer, options(nostack, readonly, preserves_flags)) };
+    // SAFETY: returns an address, and asks nothing.
+    let errno = unsafe { libc::__errno_location() } as usize;
+    pointer.saturating_sub(errno).next_multiple_of(4096)
+}
 
 /// Starts `entry(arg)` in a thread that libc does not know. All signals are blocked in it. It never returns.
 ///
@@ -211,12 +221,13 @@ pub unsafe fn spawn_bare(entry: extern "C" fn(*mut c_void) -> !, arg: *mut c_voi
     let stack = sys::map_anonymous(GUARD + STACK)?;
     // SAFETY: the lowest page of our own fresh mapping.
     unsafe { sys::syscall6(libc::SYS_mprotect, stack as usize, GUARD, libc::PROT_NONE as usize, 0, 0, 0)? };
-    let tls = sys::map_anonymous(TLS_BELOW + TLS_ABOVE)?;
+    let below = TLS_BELOW + errno_below();
+    let tls = sys::map_anonymous(below + TLS_ABOVE)?;
     // SAFETY: both are our own fresh mappings. The block's head holds what code compiled for x86-64 ELF reads relative to fs: the self
     // pointers (0, 16), the dynamic thread vector (8, the caller's: only a dying thread's panic looks at it), the stack protector's
     // canary (40) and the pointer guard (48), copied from the calling thread.
     unsafe {
-        let head = tls.add(TLS_BELOW) as *mut usize;
+        let head = tls.add(below) as *mut usize;
         let (dtv, canary, guard): (usize, usize, usize);
         asm!("mov {}, fs:[8]", "mov {}, fs:[40]", "mov {}, fs:[48]", out(reg) dtv, out(reg) canary, out(reg) guard,
              options(nostack, readonly, preserves_flags));
@@ -251,7 +262,7 @@ pub unsafe fn spawn_bare(entry: extern "C" fn(*mut c_void) -> !, arg: *mut c_voi
             in("rsi") stack as usize + GUARD + STACK - 16,
             in("rdx") 0usize,
             in("r10") 0usize,
-            in("r8") tls as usize + TLS_BELOW,
+            in("r8") tls as usize + below,
             lateout("rcx") _, lateout("r11") _,
         );
     }

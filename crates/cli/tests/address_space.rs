@@ -1,0 +1,68 @@
+//! The random tester of the address-space calls (`tests/programs/address_space.c`) under Overspill, with less memory than it uses, and what it
+//! has found that has a story of its own.
+//!
+//! `OVERSPILL_SEEDS` is how many seeds are run (CI: a few); `OVERSPILL_SEED` the first. A difference prints its seed, and
+//! `overspill run -m 16M -- address_space --seed N` shows it again.
+
+mod common;
+
+use common::{able, build, overspill, place};
+use std::path::Path;
+use std::process::{Command, Output};
+use std::time::Instant;
+
+fn number(name: &str, default: u64) -> u64 {
+    std::env::var(name).map_or(default, |v| v.parse().unwrap_or_else(|_| panic!("{name} is not a number")))
+}
+
+/// Runs `program arguments` in a budget of 16M; kills it after two minutes.
+fn run(dir: &Path, program: &Path, arguments: &[&str]) -> Output {
+    let mut command = Command::new("timeout");
+    command.args(["-s", "KILL", "120"]).arg(overspill()).args(["run", "--memory", "16M", "--swap"]).arg(dir);
+    command.arg("--").arg(program).args(arguments).env_remove("OVERSPILL_INJECT").env("TMPDIR", dir);
+    command.output().expect("timeout runs")
+}
+
+/// Any call at any time, from one thread and from several: each has a model of what its memory must hold.
+#[test]
+fn any_calls_in_any_order() {
+    if !able() {
+        return;
+    }
+    let dir = place("address-space");
+    let program = build(&dir, "address_space.c");
+    let (first, seeds) = (number("OVERSPILL_SEED", 1), number("OVERSPILL_SEEDS", 12));
+    let start = Instant::now();
+    for (i, seed) in (first..first + seeds).enumerate() {
+        let (seed, threads) = (seed.to_string(), ["1", "3"][i % 2]);
+        let arguments = ["--seed", &seed, "--threads", threads, "--steps", "700", "--without", WITHOUT];
+        if i == 0 {
+            let alone = Command::new(&program).args(arguments).env("TMPDIR", &dir).output().expect("runs alone");
+            assert!(alone.status.success(), "the model is wrong: {}", String::from_utf8_lossy(&alone.stdout));
+        }
+        let output = run(&dir, &program, &arguments);
+        let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        assert!(output.status.success(), "{} {}: {}\n{out}{err}", program.display(), arguments.join(" "), output.status);
+        if (i + 1) % 50 == 0 {
+            println!("{} of {seeds} seeds after {} s", i + 1, start.elapsed().as_secs());
+        }
+    }
+    std::fs::remove_dir_all(&dir).expect("cleanup");
+}
+
+/// What is not tried yet.
+const WITHOUT: &str = "mremap,mremap-zero,guard,race,fork,fail";
+
+/// The pager's threads had 48 KiB below their thread pointer. In a program with more thread-locals than that libc's errno lies further down,
+/// and whatever a pager's thread failed in was written over the program's memory, or another thread's stack: it hung.
+#[test]
+fn many_thread_locals() {
+    if !able() {
+        return;
+    }
+    let dir = place("thread-locals");
+    let program = build(&dir, "thread_locals.c");
+    let output = run(&dir, &program, &["48"]);
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "all bytes right\n", "{output:?}");
+    std::fs::remove_dir_all(&dir).expect("cleanup");
+}
