@@ -68,8 +68,8 @@ const CHILDREN_MAX: usize = 256;
 const GENERATIONS_MAX: usize = 15;
 /// Of the pager's threads: two userfaultfds, the devices' files, our own process, the status block, an event, and those pipes.
 const DESCRIPTORS_MAX: usize = 2 + DEVICES_MAX * FILES_MAX + 3 + GENERATIONS_MAX;
-/// Thread starts that have not begun yet.
-const STARTS: usize = 1024;
+/// Where a program's addresses end, less a page: as TASK_SIZE.
+const ADDRESSES_END: usize = (1 << 47) - 4096;
 /// How old a descendant must be to get a control socket, in nanoseconds.
 const SOCKET_AFTER_NS: u64 = 200_000_000;
 /// How long a fork waits for the page daemon to make room, in nanoseconds.
@@ -108,7 +108,6 @@ pub struct Agent {
     threads: AtomicU32,
     // descriptors in the pager's table that a forked child needs: write ends of the pipes to our ancestors
     ancestors: [AtomicI32; GENERATIONS_MAX],
-    starts: Mutex<Starts>,
     status: &'static Status,
     /// The status block's descriptor, in the pager's table; -1 if `overspill run` holds it.
     status_fd: AtomicI32,
@@ -131,11 +130,6 @@ impl ControlPlace {
     fn is_some(&self) -> bool {
         !self.directory.is_empty()
     }
-}
-
-struct Starts {
-    packs: Vec<[usize; 2]>,
-    free: Vec<u32>,
 }
 
 // SAFETY: `request` is written by the holder of `desk` before `state` says so and read by the clerk after; `clerks` is the clerk's.
@@ -365,7 +359,6 @@ fn serve(memory: &str) {
         threads: AtomicU32::new(0),
         threads_failed: AtomicI32::new(0),
         ancestors: [const { AtomicI32::new(-1) }; GENERATIONS_MAX],
-        starts: Mutex::new(Starts { packs: vec![[0; 2]; STARTS], free: (0..STARTS as u32).collect() }),
         status,
         status_fd: AtomicI32::new(if supervised { -1 } else { status_fd }),
     }));
@@ -617,28 +610,11 @@ impl Agent {
         self.machine.shares_pages.store(true, Relaxed);
     }
 
-    /// Pages of a thread's descriptor.
-    pub fn wire_descriptor(&'static self, at: usize, len: usize) {
-        self.stacks.run(move || self.machine.wire_addresses(ObjectId(0), 0, at, at + len));
-    }
-
-    /// A place to keep a new thread's start routine and argument.
-    pub fn starts_take(&'static self, start: [usize; 2]) -> Option<*mut [usize; 2]> {
-        self.stacks.run(move || {
-            let mut starts = self.starts.lock();
-            let at = starts.free.pop()? as usize;
-            starts.packs[at] = start;
-            Some(&raw mut starts.packs[at])
-        })
-    }
-
-    /// The inverse.
-    pub fn starts_free(&'static self, pack: *mut [usize; 2]) {
-        self.stacks.run(move || {
-            let mut starts = self.starts.lock();
-            let at = (pack as usize - starts.packs.as_ptr() as usize) / size_of::<[usize; 2]>();
-            starts.free.push(at as u32);
-        });
+    /// Pages that the kernel may need when it cannot wait for them. An address that no program can have is none of ours.
+    pub fn wire(&'static self, at: usize, len: usize) {
+        if at != 0 && at < ADDRESSES_END {
+            self.stacks.run(move || self.machine.wire_addresses(ObjectId(0), 0, at, at + len));
+        }
     }
 
     /// Has the clerk do something and waits for it.
@@ -930,11 +906,10 @@ impl Agent {
         core.vm.counters().forks.add(1);
         machine.shares_pages.store(true, Relaxed); // in the child, too
         // Nobody else may hold these in the child, which nobody else has survived.
-        let (starts, arena) = (self.starts.lock(), crate::ARENA.hold());
+        let arena = crate::ARENA.hold();
         // SAFETY: the program's own fork; in the child this thread goes on alone with copies of everything, all locks held.
         let r = unsafe { sys::syscall6(nr as libc::c_long, a[0], a[1], a[2], a[3], a[4], a[5]) };
         drop(arena);
-        drop(starts);
         match r {
             Ok(0) => {
                 core.vm.set_limit(given);

@@ -27,6 +27,7 @@ use overspill_linux::sys;
 pub use sites::install;
 use sites::{How, Verdict};
 pub use stacks::HookStacks;
+use threads::CloneArgs;
 
 /// The system call as the kernel would answer it.
 ///
@@ -53,6 +54,16 @@ unsafe extern "C" fn on_syscall(nr: i32, args: &[usize; 6]) -> Verdict {
         libc::SYS_mlock => memory::mlock(agent, nr, a),
         libc::SYS_mlockall => memory::mlockall(),
         libc::SYS_clone if a[0] & libc::CLONE_VM as usize == 0 => return fork(agent, nr, a),
+        libc::SYS_clone => return begins(agent, Some(CloneArgs::of_clone(&a))),
+        libc::SYS_clone3 => return begins(agent, CloneArgs::read(&a)),
+        libc::SYS_set_tid_address => {
+            threads::tid_address(agent, a[0]);
+            return Verdict::pass();
+        }
+        libc::SYS_set_robust_list => {
+            threads::robust_list(agent, a[0]);
+            return Verdict::pass();
+        }
         libc::SYS_fork => return fork(agent, libc::SYS_clone as i32, [libc::SIGCHLD as usize, 0, 0, 0, 0, 0]),
         libc::SYS_setuid
         | libc::SYS_setgid
@@ -68,6 +79,14 @@ unsafe extern "C" fn on_syscall(nr: i32, args: &[usize; 6]) -> Verdict {
         libc::SYS_exit if agent.is_last_thread() => sys::exit_group(a[0] as i32),
         _ => return Verdict::pass(),
     })
+}
+
+/// `clone` or `clone3` with CLONE_VM: the call is made at its site, as it returns on another stack in the new thread.
+fn begins(agent: &'static Agent, args: Option<CloneArgs>) -> Verdict {
+    if let Some(args) = args.filter(|args| args.flags & libc::CLONE_VM as u64 != 0) {
+        threads::begins(agent, &args);
+    }
+    Verdict::pass()
 }
 
 /// `clone` without CLONE_VM. The child goes on with a copy of the hook's stack, so a stack that it was given is put in place behind it.

@@ -266,7 +266,7 @@ impl Machine {
         map.wiped.remove(start, end, |_| {});
         map.ranges.remove(start, end, |gone| match gone.kind {
             Kind::Managed => Self::give_up_of(core, gone, false),
-            Kind::Native => Self::unreserve(core, gone.pages()),
+            Kind::Native => Self::native_gone(core, gone),
         });
     }
 
@@ -352,6 +352,11 @@ impl Machine {
             vm.release_range(piece.page(piece.start), piece.pages(), forget);
         }
         vm.charge(parked);
+    }
+
+    fn native_gone(core: &mut Core, piece: Range) {
+        Self::unreserve(core, piece.pages());
+        core.vm.unwire_range(piece.page(piece.start), piece.pages());
     }
 
     fn unreserve(core: &mut Core, pages: u64) {
@@ -444,10 +449,10 @@ impl Machine {
         map.wiped.remove(start, end, |_| {});
         let mut at = start;
         while let Some(r) = map.ranges.overlap(at, end, Kind::Native) {
-            let (from, to) = (r.start.max(at), r.end.min(end));
-            map.ranges.remove(from, to, |_| {});
-            Self::unreserve(&mut self.core.lock(), ((to - from) >> PAGE_SHIFT) as u64);
-            at = to;
+            let piece = Range { start: r.start.max(at), end: r.end.min(end), ..r };
+            map.ranges.remove(piece.start, piece.end, |_| {});
+            Self::native_gone(&mut self.core.lock(), piece);
+            at = piece.end;
         }
         at > start
     }

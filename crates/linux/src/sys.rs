@@ -93,6 +93,18 @@ pub fn map_anonymous(len: usize) -> Result<*mut u8, Errno> {
     Ok(at as *mut u8)
 }
 
+/// Copies from memory of this process, which need not be there.
+///
+/// # Errors
+/// EFAULT if some of it is not.
+pub fn read_own(from: usize, to: &mut [u8]) -> Result<(), Errno> {
+    let len = to.len();
+    let (local, remote) = (IoVec { base: to.as_mut_ptr() as usize, len }, IoVec { base: from, len });
+    // SAFETY: the kernel writes within the slice, and looks itself whether there is anything to read.
+    let n = unsafe { sys!(libc::SYS_process_vm_readv, getpid(), &raw const local, 1, &raw const remote, 1, 0) }?;
+    if n == len { Ok(()) } else { Err(libc::EFAULT) }
+}
+
 /// Unmaps.
 ///
 /// # Safety

@@ -1216,6 +1216,15 @@ impl<P: Pager> Vm<P> {
         true
     }
 
+    /// A range that was not managed is gone, and nothing that comes to its addresses is wired.
+    pub fn unwire_range(&mut self, first: PageId, count: u64) {
+        let (mut at, end) = (first, first.index() + count);
+        while let Some(page) = self.table.next_present(at, end) {
+            self.wire(page, false);
+            at = page.offset(1);
+        }
+    }
+
     // ---- the page daemon ----
 
     /// What to do now. Looks at levels only; costs nothing.

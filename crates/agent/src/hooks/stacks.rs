@@ -1,13 +1,26 @@
 //! Stacks of the agent's for hooks: the program's stack is paged, and a page of it must not be missed while a lock is held.
+//!
+//! There are a few, and any number of threads: who finds none free sleeps until one is given back. So they are a gate as well: hundreds of
+//! threads that map and unmap do not all stand at the pager's locks, where each that is released would wake all who wait.
+//!
+//! That nobody sleeps here for ever: whoever has a stack waits for locks, for the helper thread and its answer, for the page daemon and the
+//! handlers (in a fork, and when it touches a page that it wires). The pager's threads have stacks of their own and never come here. A lock
+//! is held either by one of them or by somebody who has a hook stack already; a thread holds none while it asks for one (hooks do not nest:
+//! signals are blocked, and a hook makes its own system calls unhooked). So no holder of a stack ever waits for somebody who sleeps here.
 
 use core::arch::asm;
-use core::sync::atomic::{AtomicU64, Ordering::*};
-use overspill_linux::sys;
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
+use overspill_linux::sys::{self, futex_wait, futex_wake};
 
 /// Stacks for hooks.
 pub struct HookStacks {
     base: usize,
+    /// A bit for each that is in use.
     taken: AtomicU64,
+    /// Counts those that were given back. A futex, for whoever finds none.
+    returned: AtomicU32,
+    /// How many sleep on it.
+    sleepers: AtomicU32,
 }
 
 const HOOK_STACKS: usize = 64;
@@ -19,20 +32,38 @@ impl HookStacks {
     /// # Errors
     /// As mmap(2).
     pub fn new() -> Result<Self, i32> {
-        Ok(HookStacks { base: sys::map_anonymous(HOOK_STACKS * HOOK_STACK)? as usize, taken: AtomicU64::new(0) })
+        let base = sys::map_anonymous(HOOK_STACKS * HOOK_STACK)? as usize;
+        Ok(HookStacks { base, taken: AtomicU64::new(0), returned: AtomicU32::new(0), sleepers: AtomicU32::new(0) })
+    }
+
+    fn try_take(&self) -> Option<usize> {
+        let take = |taken: u64| (taken != u64::MAX).then(|| taken | (taken + 1));
+        let before = self.taken.fetch_update(SeqCst, SeqCst, take).ok()?;
+        Some(before.trailing_ones() as usize)
     }
 
     fn take(&self) -> usize {
-        loop {
-            let taken = self.taken.load(Relaxed);
-            let free = (!taken).trailing_zeros() as usize;
-            if free < HOOK_STACKS {
-                if self.taken.compare_exchange(taken, taken | 1 << free, Acquire, Relaxed).is_ok() {
-                    return free;
-                }
-            } else {
-                core::hint::spin_loop();
+        if let Some(index) = self.try_take() {
+            return index;
+        }
+        // SeqCst throughout: either the sleeper sees the stack that was given back, or whoever gave it back sees the sleeper.
+        self.sleepers.fetch_add(1, SeqCst);
+        let index = loop {
+            let returned = self.returned.load(SeqCst);
+            match self.try_take() {
+                Some(index) => break index,
+                None => futex_wait(&self.returned, returned, u64::MAX),
             }
+        };
+        self.sleepers.fetch_sub(1, SeqCst);
+        index
+    }
+
+    fn give_back(&self, index: usize) {
+        self.taken.fetch_and(!(1 << index), SeqCst);
+        if self.sleepers.load(SeqCst) != 0 {
+            self.returned.fetch_add(1, SeqCst);
+            futex_wake(&self.returned, 1);
         }
     }
 
@@ -42,6 +73,7 @@ impl HookStacks {
         // SAFETY: reads a register.
         unsafe { asm!("mov {}, rsp", out(reg) sp, options(nomem, nostack, preserves_flags)) };
         self.taken.store(1 << ((sp - self.base) / HOOK_STACK), Relaxed);
+        self.sleepers.store(0, Relaxed);
     }
 
     /// Runs `f` on a hook stack with all signals blocked. What `f` has captured is copied there, and it can capture nothing of the
@@ -69,7 +101,7 @@ impl HookStacks {
                 clobber_abi("C"),
             );
         }
-        self.taken.fetch_and(!(1 << index), Release);
+        self.give_back(index);
         sys::restore_signals(mask);
         call.result.expect("the call has run")
     }

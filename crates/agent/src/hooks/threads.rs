@@ -1,78 +1,67 @@
-//! Starts of threads: the page with a thread's descriptor must never be paged.
+//! Starts of threads: what the kernel touches when a thread ends must never be paged.
+//!
+//! A thread that ends does not wait for a missing page: the kernel leaves its tid word as it is (CLONE_CHILD_CLEARTID), and whoever joins it
+//! sleeps for ever. So the page is wired before the thread exists, in the system call that makes it: threads of pthread_create and thrd_create
+//! are made by clone3, as are those that libc makes for itself (timers, aio, getaddrinfo_a), and others by clone. The page
+//! stays wired until it is unmapped: libc keeps a stack for the next thread, which wires the same page again.
 
-use crate::agent;
-use core::arch::{asm, global_asm};
+use crate::agent::Agent;
+use overspill_linux::sys;
 
-// A new thread begins here: its descriptor is wired before its own start routine runs, which is reached by a jump so that no frame
-// of the agent's is on its stack.
-global_asm!(
-    ".globl overspill_thread_entry",
-    ".hidden overspill_thread_entry",
-    "overspill_thread_entry:",
-    "sub rsp, 24",
-    "mov rsi, rsp",
-    "call {begin}",
-    "mov rax, [rsp]",
-    "mov rdi, [rsp + 8]",
-    "add rsp, 24",
-    "jmp rax",
-    begin = sym thread_begin,
-);
-
-unsafe extern "C" {
-    fn overspill_thread_entry(start: *mut libc::c_void) -> *mut libc::c_void;
-}
-
-/// Bytes of glibc's thread descriptor that the kernel or an ending thread may look at, rounded up.
+/// Bytes of glibc's thread descriptor that the kernel or an ending thread may look at (tid, robust list, rseq), rounded up. It begins where
+/// the thread pointer points.
 const DESCRIPTOR_BYTES: usize = 0xA00;
+/// Bytes of a `struct robust_list_head`.
+const ROBUST_HEAD_BYTES: usize = 24;
 
-unsafe extern "C" fn thread_begin(start: *mut [usize; 2], out: &mut [usize; 2]) {
-    // SAFETY: `pthread_create` below passed the pointer to this thread alone.
-    *out = unsafe { *start };
-    let descriptor: usize;
-    // SAFETY: fs:16 holds the thread descriptor's address in every thread of libc's.
-    unsafe { asm!("mov {}, fs:[16]", out(reg) descriptor, options(nostack, readonly, preserves_flags)) };
-    if let Some(agent) = agent::get() {
-        agent.starts_free(start);
-        agent.wire_descriptor(descriptor, DESCRIPTOR_BYTES);
-    }
+/// What clone3(2) is told, as far as every kernel that has it knows (CLONE_ARGS_SIZE_VER0).
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+pub struct CloneArgs {
+    pub flags: u64,
+    pub pidfd: u64,
+    pub child_tid: u64,
+    pub parent_tid: u64,
+    pub exit_signal: u64,
+    pub stack: u64,
+    pub stack_size: u64,
+    pub tls: u64,
 }
 
-type PthreadCreate = unsafe extern "C" fn(
-    *mut libc::pthread_t,
-    *const libc::pthread_attr_t,
-    unsafe extern "C" fn(*mut libc::c_void) -> *mut libc::c_void,
-    *mut libc::c_void,
-) -> i32;
-
-/// Interposes pthread_create: the page with a thread's descriptor (its tid word, which the kernel clears at its end without waiting
-/// for a page) must never be paged, or a join would hang for ever.
-///
-/// # Safety
-/// As pthread_create(3).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn pthread_create(
-    thread: *mut libc::pthread_t,
-    attr: *const libc::pthread_attr_t,
-    start: unsafe extern "C" fn(*mut libc::c_void) -> *mut libc::c_void,
-    arg: *mut libc::c_void,
-) -> i32 {
-    // SAFETY: looks a name up; libc's function has this type.
-    let real: Option<PthreadCreate> = unsafe {
-        let p = libc::dlsym(libc::RTLD_NEXT, c"pthread_create".as_ptr());
-        (!p.is_null()).then(|| core::mem::transmute::<*mut libc::c_void, PthreadCreate>(p))
-    };
-    let Some(real) = real else { return libc::EAGAIN };
-    if let Some(agent) = agent::get()
-        && let Some(pack) = agent.starts_take([start as usize, arg as usize])
-    {
-        // SAFETY: the caller's arguments; the entry jumps to the caller's start routine.
-        let r = unsafe { real(thread, attr, overspill_thread_entry, pack.cast()) };
-        if r != 0 {
-            agent.starts_free(pack);
+impl CloneArgs {
+    /// What clone3 is called with; `None` where the kernel will refuse it.
+    pub fn read(a: &[usize; 6]) -> Option<Self> {
+        let mut words = [0u8; size_of::<CloneArgs>()];
+        if a[1] < words.len() || sys::read_own(a[0], &mut words).is_err() {
+            return None;
         }
-        return r;
+        // SAFETY: eight words, of which any value is one; the array has as many bytes.
+        Some(unsafe { words.as_ptr().cast::<CloneArgs>().read_unaligned() })
     }
-    // SAFETY: the caller's arguments.
-    unsafe { real(thread, attr, start, arg) }
+    /// The same of clone(2).
+    pub fn of_clone(a: &[usize; 6]) -> Self {
+        CloneArgs { flags: a[0] as u64, child_tid: a[3] as u64, tls: a[4] as u64, ..CloneArgs::default() }
+    }
 }
+
+/// Somebody is about to be made who shares this memory.
+pub fn begins(agent: &'static Agent, args: &CloneArgs) {
+    if args.flags & libc::CLONE_SETTLS as u64 != 0 {
+        agent.wire(args.tls as usize, DESCRIPTOR_BYTES);
+    }
+    if args.flags & libc::CLONE_CHILD_CLEARTID as u64 != 0 {
+        agent.wire(args.child_tid as usize, size_of::<u32>());
+    }
+}
+
+/// set_tid_address(2): the word that is cleared when this thread ends.
+pub fn tid_address(agent: &'static Agent, at: usize) {
+    agent.wire(at, size_of::<u32>());
+}
+
+/// set_robust_list(2): where its robust mutexes are looked for when it ends.
+pub fn robust_list(agent: &'static Agent, at: usize) {
+    agent.wire(at, ROBUST_HEAD_BYTES);
+}
+
+const _: () = assert!(size_of::<CloneArgs>() == 64);

@@ -1,0 +1,41 @@
+//! Programs of many threads under `overspill run`, and how threads end.
+
+mod common;
+#[path = "common/runs.rs"]
+mod runs;
+
+use common::{able, build, place};
+use runs::{no_swap_file_left, run, swap_option};
+
+/// There are 64 stacks for the program's calls that are followed, and a thread that found none free took it in turns with the others to look
+/// again and again, while those who had one did not get a processor: 160 threads that map and unmap got nothing done, for good.
+#[test]
+fn more_threads_than_stacks() {
+    if !able() {
+        return;
+    }
+    let dir = place("many-threads");
+    let program = build(&dir, "threads.c");
+    for memory in ["16M", "256M"] {
+        let r = run(&dir, &["--memory", memory, "--swap", &swap_option(&dir, "")], None, &program, &["many", "300"]);
+        assert_eq!(String::from_utf8_lossy(&r.output.stdout), "all right\n", "{memory}: {:?}", r.output);
+    }
+    no_swap_file_left(&dir);
+    std::fs::remove_dir_all(&dir).expect("cleanup");
+}
+
+/// The kernel does not wait for a missing page when it clears the word that says that a thread has ended. Only pthread_create was followed,
+/// so a thread of thrd_create, or of a program's own clone, whose page went out while it slept was waited for for ever.
+#[test]
+fn the_end_of_a_thread_is_seen() {
+    if !able() {
+        return;
+    }
+    let dir = place("ends-of-threads");
+    let program = build(&dir, "threads.c");
+    let r = run(&dir, &["--memory", "16M", "--swap", &swap_option(&dir, "")], None, &program, &["ends"]);
+    assert_eq!(String::from_utf8_lossy(&r.output.stdout), "all right\n", "{:?}", r.output);
+    assert!(r.stat("pages_out") > 1000, "{}", r.stats);
+    no_swap_file_left(&dir);
+    std::fs::remove_dir_all(&dir).expect("cleanup");
+}

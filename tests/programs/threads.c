@@ -1,0 +1,120 @@
+/* threads many N: N threads that map, touch and unmap at the same time.
+   threads ends: threads that sleep in the kernel while their memory goes out, and then end. Each must be found to have ended: by pthread_join,
+   thrd_join, and the word that the kernel clears for CLONE_CHILD_CLEARTID, of which clone, clone3 and set_tid_address are told. */
+#define _GNU_SOURCE
+#include <linux/futex.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <threads.h>
+#include <unistd.h>
+
+enum { PAGE = 4096, ROUNDS = 40, EACH = 8 };
+static const long some = 24 << 20;
+
+static unsigned char *map(long len) {
+    unsigned char *p = mmap(0, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (p == MAP_FAILED) perror("mmap"), exit(1);
+    return p;
+}
+
+/* ---- many ---- */
+
+static pthread_barrier_t begin;
+static atomic_long not_zero;
+
+static void *maps(void *x) {
+    pthread_barrier_wait(&begin);
+    for (int i = 0; i < ROUNDS; i++) {
+        unsigned char *p = map(16 * PAGE);
+        not_zero += p[0] != 0;
+        p[0] = 1;
+        munmap(p, 16 * PAGE);
+    }
+    return x;
+}
+
+static void many(int n) {
+    memset(map(some), 1, some); /* whatever comes now is paged from its start */
+    pthread_t *threads = calloc(n, sizeof *threads);
+    pthread_attr_t small;
+    pthread_attr_init(&small);
+    pthread_attr_setstacksize(&small, 64 << 10);
+    pthread_barrier_init(&begin, 0, n);
+    for (int i = 0; i < n; i++)
+        if (pthread_create(&threads[i], &small, maps, 0)) perror("pthread_create"), exit(1);
+    for (int i = 0; i < n; i++) pthread_join(threads[i], 0);
+}
+
+/* ---- ends ---- */
+
+static int pipe_ends[2];
+
+/* Sleeps until the pipe is closed. Nothing but the kernel: a thread that clone has made has no thread-local storage of its own. */
+static int sleeps(void *x) {
+    (void)x;
+    char byte;
+    long n;
+    asm volatile("syscall" : "=a"(n) : "a"(SYS_read), "D"(pipe_ends[0]), "S"(&byte), "d"(1) : "rcx", "r11", "memory");
+    return 0;
+}
+
+static void *sleeps_too(void *x) { return (void *)(intptr_t)sleeps(x); }
+
+struct clone_args_0 { uint64_t flags, pidfd, child_tid, parent_tid, exit_signal, stack, stack_size, tls; };
+static const int sharing = CLONE_VM | CLONE_FS | CLONE_FILES | CLONE_SIGHAND | CLONE_THREAD | CLONE_SYSVSEM;
+
+/* clone3 by syscall() returns on a stack where nothing is: so a few instructions of our own, behind libc's function */
+static void ends_now(void) {
+    sleeps(0);
+    asm volatile("syscall" : : "a"(SYS_exit), "D"(0));
+}
+
+static void ended(atomic_int *tid) {
+    for (int seen; (seen = *tid) != 0;) syscall(SYS_futex, tid, FUTEX_WAIT, seen, 0, 0, 0);
+}
+
+static void ends(void) {
+    if (pipe(pipe_ends)) perror("pipe"), exit(1);
+    unsigned char *memory = map(some);
+    memset(memory, 1, some); /* whatever comes now is paged from its start */
+    pthread_t posix[EACH];
+    thrd_t c11[EACH];
+    atomic_int *tids[2 * EACH];
+    for (int i = 0; i < EACH; i++) {
+        if (pthread_create(&posix[i], 0, sleeps_too, 0) || thrd_create(&c11[i], sleeps, 0)) perror("a thread"), exit(1);
+        for (int j = i; j < 2 * EACH; j += EACH) {
+            tids[j] = (atomic_int *)map(PAGE);
+            *tids[j] = -1;
+        }
+        if (clone(sleeps, map(16 * PAGE) + 16 * PAGE, sharing | CLONE_CHILD_CLEARTID, 0, 0, 0, tids[i]) < 0) perror("clone"), exit(1);
+        uintptr_t *stack = (uintptr_t *)map(16 * PAGE);
+        /* syscall() returns to what lies on top: to ends_now */
+        stack[16 * PAGE / 8 - 2] = (uintptr_t)ends_now;
+        struct clone_args_0 args = { .flags = sharing | CLONE_CHILD_CLEARTID, .child_tid = (uintptr_t)tids[EACH + i],
+                                     .stack = (uintptr_t)stack, .stack_size = 16 * PAGE - 16 };
+        if (syscall(SYS_clone3, &args, sizeof args) < 0) perror("clone3"), exit(1);
+    }
+    for (int round = 2; round < 6; round++) memset(memory, round, some);
+    close(pipe_ends[1]);
+    for (int i = 0; i < EACH; i++) {
+        pthread_join(posix[i], 0);
+        thrd_join(c11[i], 0);
+        ended(tids[i]);
+        ended(tids[EACH + i]);
+    }
+}
+
+int main(int argc, char **argv) {
+    alarm(100);
+    if (argc == 3 && strcmp(argv[1], "many") == 0) many(atoi(argv[2]));
+    else ends();
+    puts(not_zero ? "not zero" : "all right");
+    return 0;
+}
