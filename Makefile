@@ -2,23 +2,35 @@
 
 CARGO ?= cargo
 PYTHON ?= python3
+TARGET = $(abspath $(or $(CARGO_TARGET_DIR),target))
 
 .PHONY: help demo test bench lint soak need-cargo need-cc need-python build
 
 help:
 	@echo 'make demo    sort a 330 MB file in half of the memory that sort needs, and show what the pager did'
-	@echo 'make test    all tests: the crates, then real programs under Overspill with small inputs'
+	@echo 'make test    all tests: the crates, then real programs and suites under Overspill with small inputs; 10 minutes on two cores'
 	@echo 'make bench   all measurements beside the kernel'"'"'s own swap (root, an hour); writes bench/RESULTS.md'
 	@echo 'make lint    formatting, clippy and the documentation, warnings being errors'
-	@echo 'make soak    memory testers in a quarter of their memory, SOAK_SECONDS (600) for each of two; then 200 swapoffs under a program with each engine, and 200 under real programs; then 500 seeds of each scenario of the simulator'
+	@echo 'make soak    memory testers in a quarter of their memory, SOAK_SECONDS (600) for each of two; then 200 swapoffs under a program with each engine, and 200 under real programs; then test suites and runtimes that others wrote, with and without Overspill (OVERSPILL_LTP: a built copy of the Linux Test Project); then 500 seeds of each scenario of the simulator'
 
 demo: need-python build
 	@$(PYTHON) scripts/demo.py
 
-test: need-python build
-	$(CARGO) build --workspace
+# One build for all of it, the tests': an optimised one with assertions. `make soak` takes the release build.
+test: export OVERSPILL = $(TARGET)/debug/overspill
+test: need-python need-cargo need-cc
+	@mkdir -p $(TARGET) && date +%s >$(TARGET)/test-began
+	@$(call stage,1,building)
+	$(CARGO) test --workspace --no-run
+	$(CARGO) build -p overspill-cli -p overspill-agent
+	@$(call stage,2,the tests of the crates)
 	$(CARGO) test --workspace
+	@$(call stage,3,real programs)
 	$(PYTHON) scripts/programs.py --profile quick
+	@$(call stage,4,suites and runtimes that others wrote)
+	$(PYTHON) scripts/suites.py --profile quick
+
+stage = echo "make test: $(1) of 4: $(2) (after $$(($$(date +%s) - $$(cat $(TARGET)/test-began))) s)"
 
 bench: need-python build
 	$(PYTHON) bench/run.py
@@ -36,6 +48,8 @@ soak: need-python build
 	$(PYTHON) scripts/soak.py
 	OVERSPILL_SWAPOFFS=400 $(CARGO) test --release -p overspill-cli --test swap_devices random_moments -- --nocapture
 	$(PYTHON) scripts/swapoff_soak.py
+	$(PYTHON) scripts/programs.py --profile quick
+	$(PYTHON) scripts/suites.py --profile full
 	OVERSPILL_SEEDS=500 $(CARGO) test --release -p overspill-sim --test seeds
 	OVERSPILL_SEEDS=1000 $(CARGO) test --release -p overspill-cli --test address_space any_calls -- --nocapture
 

@@ -25,7 +25,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType, TracebackType
@@ -200,9 +200,15 @@ def environment(temporary: Path) -> dict[str, str]:
 
 @contextlib.contextmanager
 def started(
-    command: Sequence[str | Path], work: Path, *, stdin: Path | None = None, stdout: Path | None = None
+    command: Sequence[str | Path],
+    work: Path,
+    *,
+    stdin: Path | None = None,
+    stdout: Path | None = None,
+    extra: Mapping[str, str] | None = None,
 ) -> Iterator[Running]:
-    """Start `command` in `work`; whatever is still running at the end of the block is killed."""
+    """Start `command` in `work`; whatever is still running at the end of the block is killed.
+    `extra` goes into the environment."""
     with (
         open(stdin or os.devnull, "rb") as source,
         open(stdout or os.devnull, "wb") as sink,
@@ -213,7 +219,7 @@ def started(
         process = subprocess.Popen(
             [*DIE_WITH_SCRIPT, *arguments],
             cwd=work,
-            env=environment(work),
+            env=environment(work) | dict(extra or {}),
             stdin=source,
             stdout=sink,
             stderr=stderr,
@@ -231,10 +237,22 @@ def run(
     *,
     stdin: Path | None = None,
     stdout: Path | None = None,
+    extra: Mapping[str, str] | None = None,
 ) -> Finished:
     """Run `command` in `work` to its end."""
-    with started(command, work, stdin=stdin, stdout=stdout) as running:
+    with started(command, work, stdin=stdin, stdout=stdout, extra=extra) as running:
         return running.wait(timeout)
+
+
+def strays(work: Path) -> list[int]:
+    """Processes that were started with `work` as their $TMPDIR, as `run` does it, in whatever session they are by now."""
+    mark = f"TMPDIR={work}".encode()
+    found = []
+    for entry in Path("/proc").glob("[0-9]*/environ"):
+        with contextlib.suppress(OSError):
+            if mark in entry.read_bytes().split(b"\0"):
+                found.append(int(entry.parent.name))
+    return found
 
 
 def first_difference(left: Path, right: Path) -> int | None:
@@ -291,6 +309,43 @@ def work_directory(keep: bool = False) -> Iterator[Path]:
             print(f"kept: {path}")
         else:
             shutil.rmtree(path, ignore_errors=True)
+
+
+# ---- what a script says -------------------------------------------------------------------------------------
+
+
+class Tally:
+    """Counts the cases of a script, and tells of each in a line, at once."""
+
+    def __init__(self, width: int) -> None:
+        """`width` is what the longest name takes."""
+        self.passed = self.failed = self.skipped = 0
+        self._width = width
+
+    def say(self, mark: str, name: str, text: str) -> None:
+        """One line of progress."""
+        print(f"{mark:<5} {name:<{self._width}} {text}", flush=True)
+
+    def ok(self, name: str, text: str) -> None:
+        """A case that passed."""
+        self.passed += 1
+        self.say("ok", name, text)
+
+    def fail(self, name: str, why: str, again: str) -> None:
+        """A case that failed: `why` may have several lines, `again` is the command that repeats it."""
+        self.failed += 1
+        first, *rest = why.splitlines()
+        self.say("FAIL", name, first)
+        for line in [*rest, f"again: {again}"]:
+            print(f"      {line}", flush=True)
+
+    def skip(self, name: str, why: str) -> None:
+        """A case that cannot be tried here."""
+        self.skipped += 1
+        self.say("skip", name, why)
+
+    def __str__(self) -> str:
+        return f"{self.passed} passed, {self.failed} failed, {self.skipped} skipped"
 
 
 # ---- Overspill ------------------------------------------------------------------------------------------------

@@ -34,7 +34,7 @@ from pathlib import Path
 import common
 import gen
 import redis_job
-from common import ALLOWANCE_BYTES, MIB, Cgroup, Failure, Finished, Hierarchy, Launcher, mib
+from common import ALLOWANCE_BYTES, MIB, Cgroup, Failure, Finished, Hierarchy, Launcher, Tally, mib
 
 CASES = ("half", "quarter", "cgroup-half", "cgroup-quarter")
 
@@ -164,7 +164,7 @@ class Tester:
     """Runs the cases of one program after the other and keeps count."""
 
     def __init__(self, arguments: argparse.Namespace, work: Path, hierarchy: Hierarchy | str) -> None:
-        self.passed = self.failed = self.skipped = 0
+        self.tally = Tally(width=23)
         self._work = work
         self._hierarchy = hierarchy
         self._timeout = arguments.timeout or TIMEOUT_SECONDS[arguments.profile]
@@ -203,7 +203,7 @@ class Tester:
         finished = program.execute(Launcher(directory / "swap"), directory, size, output, self._timeout)
         if why := finished.complaint():
             raise Failure(why, finished)
-        say("     ", program, "alone", f"needs {mib(finished.peak_bytes)}, {finished.seconds:.1f} s")
+        self.tally.say("", title(program, "alone"), f"needs {mib(finished.peak_bytes)}, {finished.seconds:.1f} s")
         return Baseline(output, finished.peak_bytes, finished.seconds)
 
     def _case(self, program: Program, case: str, directory: Path, size: int, baseline: Baseline) -> None:
@@ -227,8 +227,7 @@ class Tester:
                 killed = f"\nout-of-memory kills in the cgroup: {cgroup.oom_kills()}" if cgroup else ""
                 self._fail(program, case, f"{failure}{killed}")
                 return
-            self.passed += 1
-            say("ok   ", program, case, describe(finished, launcher, baseline))
+            self.tally.ok(title(program, case), describe(finished, launcher, baseline))
 
     def _judge(self, finished: Finished, launcher: Launcher, output: Path, baseline: Baseline) -> None:
         """Raise a Failure unless the run did all that a case asks for."""
@@ -244,18 +243,13 @@ class Tester:
             raise Failure(f"the kernel killed {launcher.cgroup.oom_kills()} processes of the cgroup", finished)
 
     def _fail(self, program: Program, case: str, why: str) -> None:
-        self.failed += 1
-        first, *rest = why.splitlines()
-        say("FAIL ", program, case, first)
-        for line in [*rest, f"again: {self._again} --only {program.name} --case {case.split('-')[0]}"]:
-            print(f"      {line}", flush=True)
+        self.tally.fail(title(program, case), why, f"{self._again} --only {program.name} --case {case.split('-')[0]}")
 
     def _skip(self, program: Program, case: str, why: str, *, fails: bool) -> None:
         if fails:
             self._fail(program, case, why)
         else:
-            self.skipped += 1
-            say("skip ", program, case, why)
+            self.tally.skip(title(program, case), why)
 
 
 def describe(finished: Finished, launcher: Launcher, baseline: Baseline) -> str:
@@ -276,9 +270,9 @@ def describe(finished: Finished, launcher: Launcher, baseline: Baseline) -> str:
     return text
 
 
-def say(mark: str, program: Program, case: str, text: str) -> None:
-    """One progress line, at once."""
-    print(f"{mark} {program.name:<8} {case:<14} {text}", flush=True)
+def title(program: Program, case: str) -> str:
+    """How a line of progress names a case."""
+    return f"{program.name:<8} {case}"
 
 
 def main() -> int:
@@ -310,8 +304,8 @@ def main() -> int:
         for program in programs(arguments.profile):
             if not arguments.only or program.name in arguments.only:
                 tester.test(program, cases)
-    print(f"programs: {tester.passed} passed, {tester.failed} failed, {tester.skipped} skipped")
-    return 1 if tester.failed else 0
+    print(f"programs: {tester.tally}")
+    return 1 if tester.tally.failed else 0
 
 
 if __name__ == "__main__":
