@@ -14,6 +14,7 @@ use core::cell::UnsafeCell;
 use core::ffi::c_void;
 use core::fmt::Write;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicUsize, Ordering::*};
+use overspill_linux::area;
 use overspill_linux::control::Packet;
 use overspill_linux::control_server;
 use overspill_linux::credentials::Follower;
@@ -244,10 +245,20 @@ fn last_words(info: &std::panic::PanicHookInfo<'_>) {
 pub fn start() {
     let Some(memory) = variable("OVERSPILL_MEMORY") else { return };
     STARTING.now.store(true, Release);
+    reserve_area(memory.parse().unwrap_or(0));
     let _quiet = NoFileSizeSignal::new();
     serve(&memory);
     STARTING.now.store(false, Release);
 }
+
+/// Room for the pager's own mappings: tables (7 GiB), the parking area (the budget), and what a compressed device or many forks take.
+fn reserve_area(memory_bytes: usize) {
+    let wanted = (16 << 30) + memory_bytes.saturating_mul(4).min(16 << 40);
+    area::reserve(limit(libc::RLIMIT_AS).map_or(wanted, |limit| wanted.min(limit as usize / 2)));
+}
+
+/// What is kept of it where address space is limited: for the threads of forked children, and for devices that come.
+const KEPT_BYTES: usize = 16 << 20;
 
 /// `memory` is the budget in bytes.
 fn serve(memory: &str) {
@@ -374,6 +385,9 @@ fn serve(memory: &str) {
     }
     if let Err(e) = agent.start_threads() {
         fail(&setup::SetupError::Memory(e).to_string());
+    }
+    if limit(libc::RLIMIT_AS).is_some() {
+        area::trim(KEPT_BYTES);
     }
     status.outcome.store(Outcome::Running as u32, Release);
     AGENT.store(core::ptr::from_ref(agent).cast_mut(), Release);

@@ -4,6 +4,7 @@
 //! from chunks and never given back: the agent allocates at set-up only. If there is no memory then, the agent says so and ends the program.
 
 use core::alloc::{GlobalAlloc, Layout};
+use overspill_linux::area;
 use overspill_linux::lock::Mutex;
 use overspill_linux::sys;
 
@@ -28,8 +29,19 @@ impl Arena {
 
     /// Nobody allocates until what this returns is dropped: for a fork.
     pub fn hold(&self) -> impl Drop + '_ {
-        self.chunk.lock()
+        let chunk = self.chunk.lock();
+        Held { _area: area::hold(), _chunk: chunk }
     }
+}
+
+/// Given back in this order, the inverse of how they are taken.
+struct Held<A, C> {
+    _area: A,
+    _chunk: C,
+}
+
+impl<A, C> Drop for Held<A, C> {
+    fn drop(&mut self) {}
 }
 
 fn map(len: usize) -> usize {

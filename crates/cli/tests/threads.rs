@@ -39,3 +39,22 @@ fn the_end_of_a_thread_is_seen() {
     no_swap_file_left(&dir);
     std::fs::remove_dir_all(&dir).expect("cleanup");
 }
+
+/// The buffers, rings and stacks of a forked child's pager were placed by the kernel where its parent had just unmapped something: a touch
+/// that must end the program found the pager's memory.
+#[test]
+fn what_was_unmapped_stays_unmapped() {
+    if !able() {
+        return;
+    }
+    let dir = place("holes");
+    let program = build(&dir, "holes.c");
+    for engine in ["io_uring", "psync"] {
+        let options = ["--memory", "16M", "--engine", engine, "--swap", &swap_option(&dir, "")];
+        let r = run(&dir, &options, None, &program, &[]);
+        assert_eq!(String::from_utf8_lossy(&r.output.stdout), "nothing is there\n", "{engine}: {:?}", r.output);
+        assert_eq!(r.stats["engine"], engine);
+    }
+    no_swap_file_left(&dir);
+    std::fs::remove_dir_all(&dir).expect("cleanup");
+}

@@ -135,7 +135,7 @@ impl Daemon {
         let buffers_len = (buffer_pages(machine.writes, machine.content.is_sealed()) + 1) << PAGE_SHIFT;
         let buffers = sys::map_anonymous(buffers_len)? as usize;
         // SAFETY: our own fresh mapping; a fork's child makes its own.
-        let _ = unsafe { sys::madvise(buffers, buffers_len, libc::MADV_DONTFORK) };
+        let _ = unsafe { sys::madvise(buffers, buffers_len, libc::MADV_WIPEONFORK) };
         let none =
             Dirty { page: PageId::from_raw(0), place: ParkPlace(0), hash: ContentHash::UNKNOWN, write: false, packed: false };
         let write = || Write {

@@ -4,8 +4,8 @@
 //! Both engines look the same from above: issue, [`Io::wait`], then take completions with [`Io::completion`]. The plain engine does the
 //! transfer when it is issued. Neither allocates after construction.
 
+use crate::ring::{self, Entry, Ring};
 use crate::sys::{self, Errno, IoVec, sys};
-use io_uring::{EnterFlags, IoUring, cqueue, opcode, types};
 use std::collections::VecDeque;
 
 /// Which engine to use.
@@ -38,10 +38,10 @@ impl Engine {
         if self == Engine::Psync {
             return Ok(Engine::Psync);
         }
-        match (IoUring::new(2), self) {
+        match (Ring::new(2, 0), self) {
             (Ok(_), _) => Ok(Engine::Uring),
             (Err(_), Engine::Auto) => Ok(Engine::Psync),
-            (Err(e), _) => Err(e.raw_os_error().unwrap_or(libc::EIO)),
+            (Err(e), _) => Err(e),
         }
     }
     /// The name.
@@ -82,7 +82,7 @@ const WATCHES: usize = 4;
 const TOKEN_REMOVED: u64 = u64::MAX;
 
 enum Kind {
-    Uring(Box<IoUring>),
+    Uring(Ring),
     Psync,
 }
 
@@ -100,7 +100,7 @@ impl Io {
     /// The errno of io_uring_setup.
     pub fn new(engine: Engine, depth: u32) -> Result<Io, Errno> {
         // completions are reaped by this thread only, when it asks: the kernel need not interrupt it
-        Io::with(engine, depth, IoUring::builder().setup_single_issuer().setup_defer_taskrun())
+        Io::with(engine, depth, ring::SINGLE_ISSUER | ring::DEFER_TASKRUN)
     }
 
     /// As [`Io::new`], but for any thread: the one that issues waits for the end of what it has issued, before another does.
@@ -109,17 +109,13 @@ impl Io {
     /// As [`Io::new`].
     pub fn lent(engine: Engine, depth: u32) -> Result<Io, Errno> {
         // completions are reaped as the thread that issued enters the kernel: it need not be interrupted for that
-        Io::with(engine, depth, IoUring::builder().setup_coop_taskrun())
+        Io::with(engine, depth, ring::COOP_TASKRUN)
     }
 
-    /// `tight` if the kernel knows it, else a ring like any other.
-    fn with(engine: Engine, depth: u32, tight: &io_uring::Builder) -> Result<Io, Errno> {
+    fn with(engine: Engine, depth: u32, flags: u32) -> Result<Io, Errno> {
         let kind = match engine {
             Engine::Psync => Kind::Psync,
-            _ => {
-                let ring = tight.build(depth * 2).or_else(|_| IoUring::new(depth * 2));
-                Kind::Uring(Box::new(ring.map_err(|e| e.raw_os_error().unwrap_or(libc::EIO))?))
-            }
+            _ => Kind::Uring(Ring::new((depth * 2).next_power_of_two(), flags)?),
         };
         Ok(Io { kind, watches: [None; WATCHES], done: VecDeque::with_capacity(depth as usize * 2 + WATCHES) })
     }
@@ -138,9 +134,8 @@ impl Io {
 
     fn arm(&mut self, fd: i32, token: u64) {
         if let Kind::Uring(_) = self.kind {
-            let entry = opcode::PollAdd::new(types::Fd(fd), libc::POLLIN as u32).multi(true).build().user_data(token);
             // SAFETY: a poll refers to no memory.
-            unsafe { self.push(&entry) };
+            unsafe { self.push(Entry::poll(fd, token)) };
         }
     }
 
@@ -149,19 +144,18 @@ impl Io {
         let Some(slot) = self.watches.iter_mut().find(|w| w.is_some_and(|(_, t)| t == token)) else { return };
         *slot = None;
         if let Kind::Uring(_) = self.kind {
-            let entry = opcode::PollRemove::new(token).build().user_data(TOKEN_REMOVED);
             // SAFETY: it refers to no memory.
-            unsafe { self.push(&entry) };
+            unsafe { self.push(Entry::poll_remove(token, TOKEN_REMOVED)) };
         }
     }
 
     /// # Safety
     /// What the entry refers to lives until it has completed.
-    unsafe fn push(&mut self, entry: &io_uring::squeue::Entry) {
+    unsafe fn push(&mut self, entry: Entry) {
         let Kind::Uring(ring) = &mut self.kind else { unreachable!("psync has no queue") };
         // SAFETY: the caller's promise.
-        while unsafe { ring.submission().push(entry) }.is_err() {
-            let _ = ring.submit(); // the queue was full
+        while !unsafe { ring.push(entry) } {
+            ring.submit(); // the queue was full
         }
     }
 
@@ -176,9 +170,8 @@ impl Io {
             self.done.push_back(Done { token, result });
             return;
         }
-        let entry = opcode::Read::new(types::Fd(fd), buf, len as u32).offset(offset).build().user_data(token);
         // SAFETY: the caller's promise.
-        unsafe { self.push(&entry) };
+        unsafe { self.push(Entry::read(fd, buf, len, offset, token)) };
     }
 
     /// Writes the vectors at `offset`.
@@ -192,16 +185,14 @@ impl Io {
             self.done.push_back(Done { token, result });
             return;
         }
-        let entry =
-            opcode::Writev::new(types::Fd(fd), iov.as_ptr().cast(), iov.len() as u32).offset(offset).build().user_data(token);
         // SAFETY: the caller's promise.
-        unsafe { self.push(&entry) };
+        unsafe { self.push(Entry::writev(fd, iov.as_ptr(), iov.len(), offset, token)) };
     }
 
     /// Hands over what was issued without waiting.
     pub fn submit(&mut self) {
         if let Kind::Uring(ring) = &mut self.kind {
-            let _ = ring.submit();
+            ring.submit();
         }
     }
 
@@ -212,15 +203,7 @@ impl Io {
             return;
         }
         match &mut self.kind {
-            Kind::Uring(ring) => {
-                let _ = match timeout_ns {
-                    None => ring.submit_and_wait(1),
-                    Some(ns) => {
-                        let t = types::Timespec::new().sec(ns / 1_000_000_000).nsec((ns % 1_000_000_000) as u32);
-                        ring.submitter().submit_with_args(1, &types::SubmitArgs::new().timespec(&t))
-                    }
-                };
-            }
+            Kind::Uring(ring) => ring.wait(timeout_ns),
             Kind::Psync => {
                 let mut fds = [libc::pollfd { fd: -1, events: libc::POLLIN, revents: 0 }; WATCHES];
                 for (p, w) in fds.iter_mut().zip(&self.watches) {
@@ -250,16 +233,13 @@ impl Io {
         let start = sys::now_ns();
         let mut looked = start;
         loop {
-            let issued = ring.submission().len() as u32;
-            // Completions are put into the ring when this thread asks for them (see `new`), so looking is a call.
-            // SAFETY: issues what was pushed, whose owners have promised that it lives, and waits for nothing.
-            let _ = unsafe { ring.submitter().enter::<libc::sigset_t>(issued, 0, EnterFlags::GETEVENTS.bits(), None) };
+            ring.look(); // completions are put into the ring when this thread asks for them (see `new`)
             let now = sys::now_ns();
             if now - looked > PREEMPTED_NS {
                 return Spun::Preempted;
             }
             looked = now;
-            if !ring.completion().is_empty() {
+            if ring.has_completion() {
                 return Spun::Found;
             }
             if yields {
@@ -282,10 +262,10 @@ impl Io {
             return Some(done);
         }
         let Kind::Uring(ring) = &mut self.kind else { return None };
-        let cqe = ring.completion().find(|cqe| cqe.user_data() != TOKEN_REMOVED)?;
-        let (token, result) = (cqe.user_data(), cqe.result());
+        let done = core::iter::from_fn(|| ring.completion()).find(|done| done.token != TOKEN_REMOVED)?;
+        let (token, result) = (done.token, done.result);
         if let Some((fd, _)) = self.watches.iter().flatten().copied().find(|w| w.1 == token)
-            && !cqueue::more(cqe.flags())
+            && !done.more()
             && result != -libc::ECANCELED
         // a watch that was given up and is wanted again: it has been armed anew
         {

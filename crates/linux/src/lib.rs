@@ -6,6 +6,7 @@
 //! Code that a fault or the daemon can reach does not allocate, log, format, or take a lock of libc's: in the agent the heap that
 //! libc hands out is the very memory that is paged.
 
+pub mod area;
 pub mod cgroup;
 pub mod compressed;
 pub mod content;
@@ -29,6 +30,7 @@ pub mod probe;
 pub mod ranges;
 pub mod reader;
 pub mod record;
+mod ring;
 pub mod setup;
 pub mod signature;
 pub mod size;

@@ -182,7 +182,7 @@ impl Worker {
         let io = Io::new(engine, FLIGHTS as u32 * 2).map_err(resources)?;
         let buffers = sys::map_anonymous((pages as usize) << PAGE_SHIFT).map_err(resources)?;
         // SAFETY: our own fresh mapping; a forked child has no swapoff.
-        let _ = unsafe { sys::madvise(buffers as usize, (pages as usize) << PAGE_SHIFT, libc::MADV_DONTFORK) };
+        let _ = unsafe { sys::madvise(buffers as usize, (pages as usize) << PAGE_SHIFT, libc::MADV_WIPEONFORK) };
         let begun = machine.core.lock().vm.swapoff_begin(device);
         let unmap = || {
             // SAFETY: the mapping made above, which nobody has seen.

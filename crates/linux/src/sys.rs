@@ -4,6 +4,7 @@
 //! which is for set-up).
 //! Every call answers `Result<usize, i32>` with a positive errno.
 
+use crate::area;
 use core::arch::asm;
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering::Relaxed};
@@ -85,12 +86,9 @@ pub fn close(fd: i32) -> Result<(), Errno> {
     unsafe { sys!(libc::SYS_close, fd) }.map(drop)
 }
 
-/// Maps fresh private anonymous memory, `len` bytes, without reserving swap for it.
+/// Maps fresh private anonymous memory, `len` bytes, without reserving swap for it; in [`area`] if there is one.
 pub fn map_anonymous(len: usize) -> Result<*mut u8, Errno> {
-    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-    // SAFETY: a new mapping at a place of the kernel's choice overlaps nothing.
-    let at = unsafe { sys!(libc::SYS_mmap, 0, len, libc::PROT_READ | libc::PROT_WRITE, flags, -1isize, 0) }?;
-    Ok(at as *mut u8)
+    area::map_anonymous(len).map(|at| at as *mut u8)
 }
 
 /// Copies from memory of this process, which need not be there.
@@ -111,7 +109,7 @@ pub fn read_own(from: usize, to: &mut [u8]) -> Result<(), Errno> {
 /// Nothing may use the range any more.
 pub unsafe fn unmap(at: *mut u8, len: usize) {
     // SAFETY: the caller's promise.
-    let _ = unsafe { sys!(libc::SYS_munmap, at, len) };
+    unsafe { area::unmap(at as usize, len) };
 }
 
 /// madvise(2) with an advice that does not change what the program reads, or on memory that is the pager's own.

@@ -62,7 +62,7 @@ impl WriteBack {
         let len = buffers_len(pages);
         let buffers = sys::map_anonymous(len)? as usize;
         // SAFETY: our own fresh mapping; a fork's child makes its own.
-        let _ = unsafe { sys::madvise(buffers, len, libc::MADV_DONTFORK) };
+        let _ = unsafe { sys::madvise(buffers, len, libc::MADV_WIPEONFORK) };
         let none = Moving { page: PageId::from_raw(0), from: Slot(0), old: ContentHash::UNKNOWN, new: ContentHash::UNKNOWN };
         let iov = IoVec { base: 0, len: 0 };
         let flight = || Flight { pages: [none; PAGES_MAX], count: 0, slot: Slot(0), since: 0, iov, busy: false };

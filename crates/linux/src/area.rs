@@ -1,0 +1,184 @@
+//! Where the pager's own mappings lie: one reservation, made at start.
+//!
+//! Under `overspill run` the address space is the program's. Were the pager's mappings placed by the kernel, they would come to lie where the
+//! program has just unmapped something: a touch that must end it would find the pager's memory instead, and write to it. So the agent
+//! reserves a piece of the address space before the program runs ([`reserve`]), and whatever the pager maps later, in a forked child too, is
+//! cut from there; what it unmaps goes back, and is inaccessible again. The reservation costs nothing: PROT_NONE, no swap, no page tables.
+//!
+//! Without a reservation (the library, the command), or when it is used up, mappings are placed by the kernel.
+
+use crate::lock::Mutex;
+use crate::sys::{self, Errno, sys};
+use overspill_vm::types::PAGE_SIZE;
+
+/// Pieces that may be free at a time. Blocks come in a few sizes, most of them for good, so that there are a handful.
+const PIECES: usize = 128;
+/// The least that is worth reserving.
+const LEAST: usize = 64 << 20;
+
+#[derive(Debug)]
+struct Free {
+    /// All of it, as `start..end`; nothing: no reservation.
+    bounds: (usize, usize),
+    /// Free pieces of it, by address. No two touch.
+    pieces: [(usize, usize); PIECES],
+    count: usize,
+}
+
+static FREE: Mutex<Free> = Mutex::new(Free::none());
+
+impl Free {
+    const fn none() -> Self {
+        Free { bounds: (0, 0), pieces: [(0, 0); PIECES], count: 0 }
+    }
+
+    /// Cuts `len` bytes off the end of the highest piece that has as many: what is left over is in the low end, which may be given up.
+    fn take(&mut self, len: usize) -> Option<usize> {
+        let found = self.pieces[..self.count].iter().rposition(|(start, end)| end - start >= len)?;
+        let piece = &mut self.pieces[found];
+        piece.1 -= len;
+        let at = piece.1;
+        if piece.0 == piece.1 {
+            self.remove(found);
+        }
+        Some(at)
+    }
+
+    /// The inverse. Without room to remember them, bytes stay reserved and unused.
+    fn give(&mut self, start: usize, end: usize) {
+        let next = self.pieces[..self.count].partition_point(|p| p.0 < start);
+        let joins_before = next > 0 && self.pieces[next - 1].1 == start;
+        let joins_after = next < self.count && self.pieces[next].0 == end;
+        match (joins_before, joins_after) {
+            (true, true) => {
+                self.pieces[next - 1].1 = self.pieces[next].1;
+                self.remove(next);
+            }
+            (true, false) => self.pieces[next - 1].1 = end,
+            (false, true) => self.pieces[next].0 = start,
+            (false, false) if self.count < PIECES => {
+                self.pieces.copy_within(next..self.count, next + 1);
+                self.pieces[next] = (start, end);
+                self.count += 1;
+            }
+            (false, false) => {}
+        }
+    }
+
+    fn remove(&mut self, at: usize) {
+        self.pieces.copy_within(at + 1..self.count, at);
+        self.count -= 1;
+    }
+}
+
+/// Reserves `len` bytes, or half as many, and so on: where address space is limited it has to do with less. Once, before there are threads.
+pub fn reserve(len: usize) {
+    let mut len = len.next_multiple_of(PAGE_SIZE);
+    let at = loop {
+        match map(0, len, libc::PROT_NONE, 0) {
+            Ok(at) => break at,
+            Err(_) if len / 2 >= LEAST => len = (len / 2).next_multiple_of(PAGE_SIZE),
+            Err(_) => return,
+        }
+    };
+    let mut free = FREE.lock();
+    assert_eq!(free.bounds, (0, 0), "reserved once");
+    free.bounds = (at, at + len);
+    free.give(at, at + len);
+}
+
+/// Gives up what is free at the low end but for `keep` bytes: address space that is limited is the program's.
+pub fn trim(keep: usize) {
+    let mut free = FREE.lock();
+    let (start, _) = free.bounds;
+    let Some(&(low, end)) = free.pieces[..free.count].first() else { return };
+    if low != start || end - low <= keep {
+        return;
+    }
+    let until = (end - keep) & !(PAGE_SIZE - 1);
+    // SAFETY: nothing of the pager's lies in a free piece.
+    if unsafe { sys!(libc::SYS_munmap, start, until - start) }.is_ok() {
+        free.pieces[0].0 = until;
+        free.bounds.0 = until;
+    }
+}
+
+/// Where the reservation is: what lies in `start..end` is the pager's. `None` if there is none.
+pub fn bounds() -> Option<(usize, usize)> {
+    let bounds = FREE.lock().bounds;
+    (bounds.0 < bounds.1).then_some(bounds)
+}
+
+/// Nobody takes or gives until what this returns is dropped: for a fork.
+pub fn hold() -> impl Drop {
+    FREE.lock()
+}
+
+fn map(at: usize, len: usize, prot: i32, flags: i32) -> Result<usize, Errno> {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | flags;
+    // SAFETY: at a place of the kernel's choice it overlaps nothing; the callers below give a fixed one that is the pager's.
+    unsafe { sys!(libc::SYS_mmap, at, len, prot, flags, -1isize, 0) }
+}
+
+/// See [`sys::map_anonymous`].
+pub(crate) fn map_anonymous(len: usize) -> Result<usize, Errno> {
+    let prot = libc::PROT_READ | libc::PROT_WRITE;
+    let len = len.next_multiple_of(PAGE_SIZE);
+    let found = FREE.lock().take(len);
+    let Some(at) = found else { return map(0, len, prot, 0) };
+    map(at, len, prot, libc::MAP_FIXED).inspect_err(|_| FREE.lock().give(at, at + len))
+}
+
+/// See [`sys::unmap`].
+///
+/// # Safety
+/// As there.
+pub(crate) unsafe fn unmap(at: usize, len: usize) {
+    let len = len.next_multiple_of(PAGE_SIZE);
+    let (start, end) = FREE.lock().bounds;
+    if !(start..end).contains(&at) {
+        // SAFETY: the caller's promise.
+        let _ = unsafe { sys!(libc::SYS_munmap, at, len) };
+    } else if map(at, len, libc::PROT_NONE, libc::MAP_FIXED).is_ok() {
+        FREE.lock().give(at, at + len);
+    } else {
+        // SAFETY: the caller's promise. It stays the pager's.
+        let _ = unsafe { sys::madvise(at, len, libc::MADV_DONTNEED) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_are_cut_and_join_again() {
+        let mut free = Free::none();
+        free.give(1000, 2000);
+        assert_eq!(free.take(1001), None);
+        let blocks = [100, 200, 300].map(|len| (free.take(len).expect("room"), len));
+        assert_eq!(blocks.map(|b| b.0), [1900, 1700, 1400]);
+        assert_eq!(free.pieces[..free.count], [(1000, 1400)]);
+        free.give(1700, 1900);
+        assert_eq!(free.pieces[..free.count], [(1000, 1400), (1700, 1900)]);
+        assert_eq!(free.take(200), Some(1700), "the highest that has room");
+        assert_eq!(free.take(250), Some(1150));
+        free.give(1900, 2000);
+        free.give(1400, 1700);
+        assert_eq!(free.pieces[..free.count], [(1000, 1150), (1400, 1700), (1900, 2000)]);
+        free.give(1700, 1900);
+        free.give(1150, 1400);
+        assert_eq!(free.pieces[..free.count], [(1000, 2000)]);
+        assert_eq!(free.take(1000), Some(1000));
+        assert_eq!((free.count, free.take(1)), (0, None));
+    }
+
+    #[test]
+    fn more_pieces_than_are_remembered_are_lost() {
+        let mut free = Free::none();
+        (0..PIECES + 10).for_each(|i| free.give(i * 10, i * 10 + 5));
+        assert_eq!((free.count, free.pieces[PIECES - 1]), (PIECES, (PIECES * 10 - 10, PIECES * 10 - 5)));
+        free.give(5, 10);
+        assert_eq!((free.count, free.pieces[0]), (PIECES - 1, (0, 15)));
+    }
+}
