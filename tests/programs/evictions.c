@@ -1,10 +1,17 @@
 /* What can leave memory, and what cannot: evictions CASE. Prints "right" if everything is as it would be alone.
  *
+ * executable         memory that is writable and executable goes and comes back
+ * protected          so does memory that is read-only, executable or not to be touched at all; code runs that has been out
+ * flips S [fork]     S seconds of memory that becomes writable, is written, discarded and protected again, in two threads under pressure,
+ *                    and of forks, if so asked
+ * direct S FILE      S seconds of direct reads into writable and executable memory, under pressure
+ * locked             forks with more than half of the budget locked are not slow
  * pinned     registered I/O buffers stay; the rest goes
  * forks S    S seconds of forks, discards and writes at a time: all of them get on
  */
 #define _GNU_SOURCE
 #include <errno.h>
+#include <fcntl.h>
 #include <linux/io_uring.h>
 #include <pthread.h>
 #include <stdarg.h>
@@ -16,6 +23,7 @@
 #include <sys/syscall.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 enum { PAGE = 4096, MIB = 1 << 20 };
@@ -30,10 +38,17 @@ static void wrong(const char *format, ...) {
     exit(1);
 }
 
-static unsigned char *map(long len) {
-    unsigned char *p = mmap(0, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+static unsigned char *map_as(long len, int prot) {
+    unsigned char *p = mmap(0, len, prot, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (p == MAP_FAILED) wrong("mmap: %s", strerror(errno));
     return p;
+}
+static unsigned char *map(long len) { return map_as(len, PROT_READ | PROT_WRITE); }
+
+static double now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return t.tv_sec + t.tv_nsec * 1e-9;
 }
 
 /* Each page has its number and a salt in every word. */
@@ -115,9 +130,147 @@ static void fork_and_discard(int seconds) {
     if (!forks || !discards || !writes) wrong("%ld forks, %ld discards, %ld writes", forks, discards, writes);
 }
 
+static void protect(void *p, long len, int prot) {
+    if (mprotect(p, len, prot)) wrong("mprotect: %s", strerror(errno));
+}
+
+static void executable(void) {
+    long len = 32 * MIB;
+    unsigned char *p = map_as(len, PROT_READ | PROT_WRITE | PROT_EXEC);
+    for (int salt = 1; salt < 3; salt++) fill(p, len, salt);
+    check("executable", p, len, 2);
+}
+
+static void protected(void) {
+    long len = 6 * MIB;
+    unsigned char *p = map(len), *none = map(len), *code = map(len);
+    fill(p, len, 3);
+    fill(none, len, 4);
+    for (int i = 0; i < len / PAGE; i++) { /* mov eax, i; ret */
+        code[(long)i * PAGE] = 0xb8;
+        memcpy(code + (long)i * PAGE + 1, &i, sizeof i);
+        code[(long)i * PAGE + 5] = 0xc3;
+    }
+    protect(p, len, PROT_READ);
+    protect(none, len, PROT_NONE);
+    protect(code, len, PROT_READ | PROT_EXEC);
+    press(32 * MIB);
+    check("read-only", p, len, 3);
+    for (int i = 0; i < len / PAGE; i++) {
+        int got = ((int (*)(void))(code + (long)i * PAGE))();
+        if (got != i) wrong("code %d says %d", i, got);
+    }
+    protect(none, len, PROT_READ);
+    check("not to be touched", none, len, 4);
+}
+
+struct half {
+    unsigned char *memory;
+    long pages;
+    unsigned seed;
+};
+
+static void *flipper(void *of) {
+    const struct half *half = of;
+    const int prots[] = {PROT_READ, PROT_NONE, PROT_READ | PROT_EXEC, PROT_READ | PROT_WRITE | PROT_EXEC};
+    unsigned seed = half->seed;
+    long *model = calloc(half->pages, sizeof *model);
+    for (long turn = 1; !over; turn++) {
+        long first = rand_r(&seed) % half->pages, n = 1 + rand_r(&seed) % 32;
+        if (first + n > half->pages) n = half->pages - first;
+        unsigned char *at = half->memory + first * PAGE;
+        if (rand_r(&seed) % 8 == 0) {
+            if (madvise(at, n * PAGE, MADV_DONTNEED)) wrong("discard: %s", strerror(errno));
+            for (long i = 0; i < n; i++) model[first + i] = 0;
+        }
+        protect(at, n * PAGE, PROT_READ | PROT_WRITE);
+        for (long i = 0; i < n; i++) {
+            if (*(long *)(at + i * PAGE) != model[first + i])
+                wrong("page %ld: %ld instead of %ld", first + i, *(long *)(at + i * PAGE), model[first + i]);
+        }
+        if (rand_r(&seed) % 8 == 0) madvise(at, n * PAGE, MADV_FREE); /* what is written after it stays */
+        for (long i = 0; i < n; i++) *(long *)(at + i * PAGE) = model[first + i] = turn * 1000 + i;
+        protect(at, n * PAGE, prots[rand_r(&seed) % 4]);
+    }
+    free(model);
+    return 0;
+}
+static void *presser(void *none) {
+    while (!over) press(20 * MIB);
+    return none;
+}
+static void flips(int seconds, int forks_too) {
+    long len = 12 * MIB;
+    struct half halves[2];
+    pthread_t threads[4];
+    for (int i = 0; i < 2; i++) {
+        halves[i] = (struct half){map(len), len / PAGE, i + 1};
+        pthread_create(&threads[i], 0, flipper, &halves[i]);
+    }
+    pthread_create(&threads[2], 0, presser, 0);
+    if (forks_too) pthread_create(&threads[3], 0, forker, 0);
+    sleep(seconds);
+    over = 1;
+    for (int i = 0; i < 3 + forks_too; i++) pthread_join(threads[i], 0);
+}
+
+static void direct(int seconds, const char *path) {
+    enum { BLOCK = 16 * PAGE, BLOCKS = 64 };
+    int file = open(path, O_RDWR | O_CREAT | O_TRUNC, 0600);
+    unsigned char *content = map((long)BLOCK * BLOCKS);
+    fill(content, (long)BLOCK * BLOCKS, 9);
+    if (file < 0 || write(file, content, (long)BLOCK * BLOCKS) != (long)BLOCK * BLOCKS || fsync(file)) wrong("%s: %s", path, strerror(errno));
+    close(file);
+    file = open(path, O_RDONLY | O_DIRECT);
+    if (file < 0) {
+        printf("no direct reads here: %s\n", strerror(errno));
+        exit(0);
+    }
+    long slots = 12 * MIB / BLOCK, held[12 * MIB / BLOCK] = {0};
+    unsigned char *p = map_as(slots * BLOCK, PROT_READ | PROT_WRITE | PROT_EXEC);
+    pthread_t thread;
+    pthread_create(&thread, 0, presser, 0);
+    unsigned seed = 1;
+    for (double end = now() + seconds; now() < end;) {
+        long slot = rand_r(&seed) % slots, block = rand_r(&seed) % BLOCKS;
+        if (held[slot] && memcmp(p + slot * BLOCK, content + (held[slot] - 1) * BLOCK, BLOCK)) wrong("block %ld in slot %ld", held[slot] - 1, slot);
+        memset(p + slot * BLOCK, 0, BLOCK);
+        if (pread(file, p + slot * BLOCK, BLOCK, block * BLOCK) != BLOCK) wrong("read: %s", strerror(errno));
+        if (memcmp(p + slot * BLOCK, content + block * BLOCK, BLOCK)) wrong("block %ld, just read", block);
+        held[slot] = block + 1;
+    }
+    over = 1;
+    pthread_join(thread, 0);
+}
+
+static void locked(void) {
+    unsigned char *p = map(10 * MIB);
+    fill(p, 10 * MIB, 5);
+    for (int i = 0; i < 10; i++)
+        if (mlock(p + i * MIB, MIB)) wrong("mlock: %s", strerror(errno));
+    unsigned char *q = map(8 * MIB);
+    fill(q, 8 * MIB, 6);
+    for (int i = 0; i < 3; i++) {
+        double start = now();
+        pid_t child = fork();
+        if (child == 0) _exit(0);
+        if (child < 0) wrong("fork: %s", strerror(errno));
+        double took = now() - start;
+        waitpid(child, 0, 0);
+        if (took > 5) wrong("fork %d took %.1f s", i, took); /* it took 30 */
+    }
+    check("locked", p, 10 * MIB, 5);
+    check("not locked", q, 8 * MIB, 6);
+}
+
 int main(int argc, char **argv) {
     const char *name = argc > 1 ? argv[1] : "";
     if (!strcmp(name, "pinned")) pinned();
+    else if (!strcmp(name, "executable")) executable();
+    else if (!strcmp(name, "protected")) protected();
+    else if (!strcmp(name, "flips") && argc > 2) flips(atoi(argv[2]), argc > 3);
+    else if (!strcmp(name, "direct") && argc > 3) direct(atoi(argv[2]), argv[3]);
+    else if (!strcmp(name, "locked")) locked();
     else if (!strcmp(name, "forks") && argc > 2) fork_and_discard(atoi(argv[2]));
     else return 2;
     printf("right\n");

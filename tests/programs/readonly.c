@@ -1,4 +1,4 @@
-/* Fills memory, makes it read-only, reads all of it and fills as much again: what cannot be taken away stays. Argument: MiB. */
+/* Fills memory, makes it read-only, reads all of it, fills as much again and reads that. Argument: MiB. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

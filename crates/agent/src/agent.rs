@@ -75,6 +75,8 @@ const ADDRESSES_END: usize = (1 << 47) - 4096;
 const SOCKET_AFTER_NS: u64 = 200_000_000;
 /// How long a fork waits for the page daemon to make room, in nanoseconds.
 const SHRINK_NS: u64 = 30_000_000_000;
+/// The same if the daemon cannot write for so long, though there is something to be written.
+const STUCK_NS: u64 = 300_000_000;
 /// The same if there is only compressed memory, and it has not made any for so long.
 const SHRINK_MEMORY_NS: u64 = 500_000_000;
 
@@ -800,6 +802,7 @@ impl Agent {
         let start = sys::now_ns();
         let (mut least, mut since) = (u64::MAX, start);
         machine.shrinking.store(true, Relaxed);
+        machine.starved.store(false, Relaxed); // (not from before)
         loop {
             {
                 let map = machine.map.read();
@@ -818,11 +821,7 @@ impl Agent {
                 if core.vm.pager().room_past_memory() > 0 {
                     map.pool.iter().for_each(|pool| pool.set_budget(aim)); // what is above three quarters of it goes on
                 }
-                if charge <= half as u64
-                    || hopeless
-                    || now - start > SHRINK_NS
-                    || core.vm.nothing_to_evict() && machine.starved.load(Relaxed)
-                {
+                if charge <= half as u64 || hopeless || now - start > SHRINK_NS || Self::is_all_done(machine, now) {
                     core.vm.set_limit(whole);
                     map.pool.iter().for_each(|pool| pool.set_budget(whole));
                     machine.shrinking.store(false, Relaxed);
@@ -833,6 +832,13 @@ impl Agent {
             let seen = machine.arrivals.load(Relaxed);
             machine.await_arrival(seen);
         }
+    }
+
+    /// Whether the page daemon has tried everything, and nothing is in flight: what is left stays (locked, pinned, wired), or swap is full or
+    /// fails. Devices that are only slow are not waited for in vain.
+    fn is_all_done(machine: &Machine, now: u64) -> bool {
+        let since = machine.stuck_since.load(Relaxed);
+        since != 0 && (machine.starved.load(Relaxed) || now.saturating_sub(since) > STUCK_NS)
     }
 
     fn child_born(&self, clerks: &mut Clerks, pipe: i32, tid: u32, pages: u32) {
@@ -976,6 +982,7 @@ impl Agent {
         machine.daemon_sleeps.store(false, Relaxed);
         machine.waiters.store(0, Relaxed);
         machine.starved.store(false, Relaxed);
+        machine.stuck_since.store(0, Relaxed);
         machine.shrinking.store(false, Relaxed); // (for the fork of another thread)
         machine.duty.reset();
         machine.retired.store(0, Relaxed);
@@ -1000,7 +1007,7 @@ impl Agent {
         let (program, parking) = setup::open_uffds(Delivery::Threads)?;
         core::mem::forget(core::mem::replace(&mut map.program, program));
         core::mem::forget(core::mem::replace(&mut map.parking, parking));
-        map.parking.register(machine.parking.0, (machine.parking.1 as usize) << PAGE_SHIFT)?;
+        machine.parking.register(&map.parking)?;
 
         for (slot, fds) in map.files.iter_mut().zip(share.files) {
             let Some(theirs) = slot.take() else { continue };

@@ -1,63 +1,90 @@
 //! What can leave memory under `overspill run`, and what becomes of the rest. The program is `tests/programs/evictions.c`.
 
 mod common;
+#[path = "common/runs.rs"]
+mod runs;
 
-use common::{able, build, overspill, place};
-use std::path::Path;
-use std::process::{Command, Output};
+use common::{able, build, place};
+use runs::{Run, no_swap_file_left, run, swap_option};
 
-/// Runs a case of the program with 16 MiB; it is killed after a minute. What it left behind, and its counters.
-fn run(dir: &Path, memory: &str, args: &[&str]) -> (Output, serde_json::Value) {
-    let program = dir.join("evictions");
-    if !program.exists() {
-        build(dir, "evictions.c");
+/// Runs a case of the program with 16 MiB. `None`: this machine cannot show it, and the program says why.
+fn evict(test: &str, args: &[&str]) -> Option<Run> {
+    if !able() {
+        return None;
     }
-    let (stats, swap) = (dir.join("stats.json"), dir.join("swap"));
-    std::fs::create_dir_all(&swap).expect("swap dir");
-    let mut command = Command::new("timeout");
-    command.args(["-s", "KILL", "60"]).arg(overspill()).args(["run", "--memory", memory, "--swap"]).arg(&swap);
-    command.arg("--stats-file").arg(&stats).arg("--").arg(&program).args(args).env_remove("OVERSPILL_INJECT");
-    let output = command.output().expect("timeout runs");
-    let text = std::fs::read_to_string(&stats).unwrap_or_default();
-    let counters = serde_json::from_str(&text).unwrap_or_else(|e| panic!("stats {e}: {text:?}; {output:?}"));
-    assert_eq!(std::fs::read_dir(&swap).expect("swap dir").count(), 0, "a swap file is left");
-    (output, counters)
+    let dir = place(test);
+    let program = build(&dir, "evictions.c");
+    let file = dir.join("file");
+    let args: Vec<_> = args.iter().map(|arg| if *arg == "FILE" { file.to_str().expect("a name") } else { arg }).collect();
+    let r = run(&dir, &["--memory", "16M", "--swap", &swap_option(&dir, "")], None, &program, &args);
+    let said = String::from_utf8_lossy(&r.output.stdout).into_owned();
+    no_swap_file_left(&dir);
+    std::fs::remove_dir_all(&dir).expect("cleanup");
+    if said.starts_with("no ") {
+        assert!(std::env::var_os("CI").is_none(), "cannot be tested here: {said}");
+        println!("not run: {said}");
+        return None;
+    }
+    assert_eq!((said.as_str(), r.output.status.code()), ("right\n", Some(0)), "{:?}", r.output);
+    Some(r)
 }
 
-fn stat(counters: &serde_json::Value, name: &str) -> u64 {
-    counters[name].as_u64().unwrap_or_else(|| panic!("no {name} in {counters}"))
+fn within_budget(r: &Run) {
+    assert!(r.stat("memory_peak_bytes") <= (16 << 20) + (1 << 20) && r.stat("over_budget") == 0, "{}", r.stats);
 }
 
 /// The kernel refuses to move a page with the same error whether a fork's other side has it, or direct I/O, or advice by another thread for
 /// a moment. The page daemon took each for a fork, and populated the page for nothing.
 #[test]
 fn a_page_in_somebodys_hands_is_not_taken_for_a_forks() {
-    if !able() {
-        return;
-    }
-    let dir = place("pinned");
-    let (output, counters) = run(&dir, "16M", &["pinned"]);
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    if said.starts_with("no registered buffers") {
-        assert!(std::env::var_os("CI").is_none(), "cannot be tested here: {said}");
-        return;
-    }
-    assert_eq!((said.as_str(), output.status.code()), ("right\n", Some(0)), "{output:?}");
-    assert!(stat(&counters, "pages_unmovable") >= 1024, "the buffers were tried: {counters}");
-    assert_eq!(stat(&counters, "pages_unshared"), 0, "nobody has forked: {counters}");
-    std::fs::remove_dir_all(&dir).expect("cleanup");
+    let Some(r) = evict("pinned", &["pinned"]) else { return };
+    assert!(r.stat("pages_unmovable") >= 1024, "the buffers were tried: {}", r.stats);
+    assert_eq!(r.stat("pages_unshared"), 0, "nobody has forked: {}", r.stats);
 }
 
 /// The page daemon populated a page that a fork had shared, and that the program had discarded meanwhile; so it waited for a handler, the
 /// handlers for the next fork, and that for the daemon. It took seconds to happen.
 #[test]
 fn forks_discards_and_sharing_get_on() {
-    if !able() {
-        return;
-    }
-    let dir = place("forks");
-    let (output, counters) = run(&dir, "16M", &["forks", "2"]);
-    assert_eq!((String::from_utf8_lossy(&output.stdout).as_ref(), output.status.code()), ("right\n", Some(0)), "{output:?}");
-    assert!(stat(&counters, "pages_unshared") > 0, "{counters}");
-    std::fs::remove_dir_all(&dir).expect("cleanup");
+    let Some(r) = evict("forks", &["forks", "2"]) else { return };
+    assert!(r.stat("pages_unshared") > 0, "{}", r.stats);
+}
+
+/// The kernel moves pages between mappings of one protection only. Memory that is writable and executable (a compiler's at run time) could
+/// not go to the parking area, so it stayed: the program was stopped when it had more of it than the budget.
+#[test]
+fn executable_memory_goes_like_any_other() {
+    let Some(r) = evict("executable", &["executable"]) else { return };
+    assert_eq!(r.stat("pages_copied_out"), 0, "it is moved: {}", r.stats);
+    within_budget(&r);
+}
+
+/// The same with memory that is not writable, which cannot be moved at all.
+#[test]
+fn protected_memory_goes_like_any_other() {
+    let Some(r) = evict("protected", &["protected"]) else { return };
+    assert!(r.stat("pages_copied_out") > 3000, "{}", r.stats);
+    within_budget(&r);
+}
+
+/// Between the copy of a read-only page and its discard the program may make it writable and write, or discard it itself.
+#[test]
+fn nothing_is_lost_when_protection_changes_under_pressure() {
+    let Some(r) = evict("flips", &["flips", "2"]) else { return };
+    assert!(r.stat("pages_copied_out") > 0, "{}", r.stats);
+}
+
+/// A page that is taken while a device writes to it would lose what is written. A move refuses that, whatever the area.
+#[test]
+fn direct_reads_into_executable_memory_lose_nothing() {
+    let Some(r) = evict("direct", &["direct", "2", "FILE"]) else { return };
+    assert!(r.stat("pages_out") > 1000, "{}", r.stats);
+}
+
+/// A fork brings the process below half of its budget first. With more than half of it locked it waited for that for thirty seconds, each
+/// time.
+#[test]
+fn locked_memory_does_not_hold_up_a_fork() {
+    let Some(r) = evict("locked", &["locked"]) else { return };
+    assert!((10 << 20..11 << 20).contains(&r.stat("memory_locked_bytes")), "{}", r.stats);
 }

@@ -345,20 +345,19 @@ fn failing_devices_never_give_a_wrong_byte() {
     std::fs::remove_dir_all(&dir).expect("cleanup");
 }
 
-/// Pages that cannot be taken from a program (here: read-only ones) may exceed the budget somewhat; beyond that the program waited for ever.
+/// Memory that the program has made read-only stayed in memory: much of it was the program's end.
 #[test]
-fn pages_that_cannot_go_end_in_a_sentence() {
+fn read_only_memory_goes_like_any_other() {
     if !able() {
         return;
     }
     let dir = place("readonly");
     let program = build(&dir, "readonly.c");
     let swap = swap_option(&dir, "");
-    let some = run(&dir, &["--memory", "16M", "--swap", &swap], None, &program, &["12"]);
-    assert_eq!(String::from_utf8_lossy(&some.output.stdout), "all bytes right\n", "{:?}", some.output);
-    let many = run(&dir, &["--memory", "16M", "--swap", &swap], None, &program, &["64"]);
-    assert_eq!(many.output.status.code(), Some(125), "{:?}", many.output);
-    assert!(many.stderr().contains("read-only, locked, or held by the kernel"), "{}", many.stderr());
+    for mib in ["12", "64"] {
+        let r = run(&dir, &["--memory", "16M", "--swap", &swap], None, &program, &[mib]);
+        assert_eq!(String::from_utf8_lossy(&r.output.stdout), "all bytes right\n", "{:?}", r.output);
+    }
     std::fs::remove_dir_all(&dir).expect("cleanup");
 }
 

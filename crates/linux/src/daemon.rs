@@ -14,16 +14,19 @@
 //! Each step takes the locks anew and works on one batch, so a fault never waits longer for the daemon than for one batch's ioctl.
 
 use crate::content::Content;
+use crate::control::Packet;
 use crate::credentials::Follower;
 use crate::duty::Elsewhere;
 use crate::growth::{self, GiveBack};
 use crate::io::{Done, Engine, Io};
 use crate::lock::ReadGuard;
-use crate::machine::{Machine, Space};
-use crate::park::ParkPlace;
+use crate::machine::{Delivery, Machine, Space};
+use crate::mappings::{self, Mappings};
+use crate::park::{Area, ParkPlace};
 use crate::reader::{self, TOKEN_OTHER};
 use crate::sys::{self, Errno, IoVec, futex_wait};
 use crate::write_back::WriteBack;
+use core::fmt::Write as _;
 use core::sync::atomic::Ordering::*;
 use overspill_store::pool::Refused;
 use overspill_store::{PageBytes, checksum};
@@ -83,11 +86,18 @@ pub fn buffer_pages((count, pages): (usize, usize), sealed: bool) -> usize {
 /// One page daemon.
 pub struct Daemon {
     io: Io,
-    batch: Vec<Member>,
+    pub(crate) batch: Vec<Member>,
     places: Vec<ParkPlace>,
     dirty: Vec<Dirty>,
     /// Pages of the batch that were EBUSY.
     busy: Vec<PageId>,
+    /// Pages of the batch that cannot be moved since their memory is not writable.
+    pub(crate) unwritable: Vec<PageId>,
+    pub(crate) mappings: Mappings,
+    /// Locked memory was in the way.
+    pub(crate) locked_seen: bool,
+    /// How many pages in a row could not be taken.
+    fruitless: u32,
     writes: Vec<Write>,
     write_pages: usize,
     /// For each write its pages, if they are encrypted; and a page to look at pages with.
@@ -137,7 +147,7 @@ impl Daemon {
         // SAFETY: our own fresh mapping; a fork's child makes its own.
         let _ = unsafe { sys::madvise(buffers, buffers_len, libc::MADV_WIPEONFORK) };
         let none =
-            Dirty { page: PageId::from_raw(0), place: ParkPlace(0), hash: ContentHash::UNKNOWN, write: false, packed: false };
+            Dirty { page: PageId::from_raw(0), place: ParkPlace::NONE, hash: ContentHash::UNKNOWN, write: false, packed: false };
         let write = || Write {
             pages: [none; WRITE_PAGES],
             iov: [IoVec { base: 0, len: 0 }; WRITE_PAGES],
@@ -152,6 +162,10 @@ impl Daemon {
             places: Vec::with_capacity(BATCH),
             dirty: Vec::with_capacity(BATCH),
             busy: Vec::with_capacity(BATCH),
+            unwritable: Vec::with_capacity(BATCH),
+            mappings: if machine.delivery == Delivery::Threads { Mappings::opened() } else { Mappings::default() },
+            locked_seen: false,
+            fruitless: 0,
             writes: (0..count).map(|_| write()).collect(),
             write_pages,
             buffers,
@@ -179,6 +193,9 @@ impl Daemon {
             let bell = machine.daemon_bell.load(SeqCst);
             let step = self.step(machine);
             self.watch_progress(machine);
+            if step != Step::Stuck {
+                machine.stuck_since.store(0, Relaxed);
+            }
             match step {
                 Step::Worked => {}
                 Step::Waiting => {
@@ -186,6 +203,7 @@ impl Daemon {
                     self.reap(machine);
                 }
                 Step::Idle => {
+                    self.fruitless = 0;
                     machine.starved.store(false, Relaxed);
                     if self.in_flight > 0 {
                         self.io.wait(Some(10_000_000));
@@ -247,10 +265,10 @@ impl Daemon {
         if machine.has_pool.load(Relaxed) && !machine.is_frozen() {
             self.in_flight += self.write_back.issue(machine, &mut self.io);
         }
-        let (demand, native, available) = {
+        let (demand, native, available, listed) = {
             let core = machine.core.lock();
             core.vm.show_transitions(&machine.status.transitions);
-            (core.vm.demand(), core.vm.reserved(), core.vm.available())
+            (core.vm.demand(), core.vm.reserved(), core.vm.available(), core.vm.listed())
         };
         if demand.is_none() {
             return match (available > 0, self.in_flight > 0) {
@@ -274,8 +292,9 @@ impl Daemon {
         {
             return Step::Worked;
         }
-        if demand.park > 0 && self.park(machine, demand.park.min(most)) {
-            return Step::Worked;
+        let all_tried = self.fruitless > listed;
+        if demand.park > 0 && (self.park(machine, demand.park.min(most)) || !all_tried) {
+            return Step::Worked; // or there are others that can be taken
         }
         if self.in_flight > 0 { Step::Waiting } else { Step::Stuck }
     }
@@ -293,10 +312,16 @@ impl Daemon {
         }
         self.batch.sort_unstable();
         self.busy.clear();
+        self.unwritable.clear();
+        let tried = self.batch.len() as u32;
         let mut any = self.park_batch(machine, map);
         if !self.busy.is_empty() && self.may_be_shared(machine) {
             any |= self.unshare(machine);
         }
+        if !self.unwritable.is_empty() {
+            any |= self.copy_out(machine);
+        }
+        self.fruitless = if any { 0 } else { self.fruitless.saturating_add(tried) };
         any
     }
 
@@ -338,7 +363,7 @@ impl Daemon {
 
     /// Drops from `batch[at..]` what is not to be moved (any more): pages that may be about to be discarded, and those that were released
     /// or moved while the map was not held.
-    fn weed_batch(&mut self, machine: &Machine, map: &Space, at: usize) {
+    pub(crate) fn weed_batch(&mut self, machine: &Machine, map: &Space, at: usize) {
         let mut core = machine.core.lock();
         let mut i = 0;
         self.batch.retain(|&(page, frame)| {
@@ -355,23 +380,55 @@ impl Daemon {
     /// Moves `batch[at..at + n]`, neighbouring pages, to the places from `place` on.
     fn park_run(&mut self, machine: &Machine, map: &Space, at: usize, n: usize, place: ParkPlace) -> bool {
         let addr = map.addr(self.batch[at].0);
-        let to = machine.parking.0 + ((place.0 as usize) << PAGE_SHIFT);
         let mut results = [Parked::Yes; BATCH];
+        let mut areas = [Area::USUAL; BATCH];
         let mut occupied = [false; BATCH]; // places that were not empty
         let mut done = 0;
-        let mut one = false; // a run that crosses mappings is refused whole: then page by page
+        // Up to where the pages' protection is known, and the area for it. A run of several mappings, or of another protection, is refused.
+        let (mut known, mut area) = (0, Area::USUAL);
         while done < n {
-            let len = if one { PAGE_SIZE } else { (n - done) << PAGE_SHIFT };
-            let off = done << PAGE_SHIFT;
+            let until = if done < known { known } else { n };
+            let to = machine.parking.addr(place.plus(done).in_area(area));
+            let from = addr + (done << PAGE_SHIFT);
             // SAFETY: the pages are busy: from here on they are the pager's, and a touch brings them back. Free places are empty.
-            let moved = unsafe { map.parking.take(to + off, addr + off, len) };
-            done += moved.bytes >> PAGE_SHIFT;
+            let moved = unsafe { map.parking.take(to, from, (until - done) << PAGE_SHIFT) };
+            let pages = moved.bytes >> PAGE_SHIFT;
+            areas[done..done + pages].fill(area);
+            done += pages;
             if moved.denied {
                 machine.status.counters.moves_denied.add(1);
             }
             match moved.error {
                 None => {}
-                Some(libc::EINVAL) if !one && n - done > 1 => one = true,
+                Some(libc::EINVAL) if done >= known => {
+                    let here = addr + (done << PAGE_SHIFT);
+                    let mapping = self.mappings.at(here);
+                    known = match mapping {
+                        Ok(Some(mapping)) => n.min((mapping.end - addr) >> PAGE_SHIFT),
+                        _ => done + 1, // it is not there any more, or that cannot be told
+                    };
+                    let to_area = match mapping {
+                        Ok(Some(mapping)) => machine.parking.area(mapping.prot, &map.parking),
+                        _ => Some(Area::USUAL),
+                    };
+                    if let Ok(Some(mapping)) = mapping
+                        && mapping.prot & libc::PROT_WRITE == 0
+                    {
+                        let room = BATCH - self.unwritable.len();
+                        self.unwritable.extend(self.batch[at + done..at + known].iter().take(room).map(|m| m.0));
+                    }
+                    area = to_area.unwrap_or(Area::USUAL);
+                    if to_area.is_none() {
+                        results[done..known].fill(Parked::Refused);
+                        done = known;
+                    }
+                }
+                // of a protection that moves: so it is locked
+                Some(libc::EINVAL) => {
+                    self.locked_seen = true;
+                    results[done..known].fill(Parked::Refused);
+                    done = known;
+                }
                 Some(e) => {
                     results[done] = match e {
                         // moved elsewhere, perhaps (mremap): what became of it is in an event that nobody has read yet
@@ -387,13 +444,16 @@ impl Daemon {
                     done += 1;
                 }
             }
+            if done >= known {
+                area = Area::USUAL;
+            }
         }
         let mut any = false;
         let mut wake = false;
         let mut core = machine.core.lock();
         for (i, &result) in results[..n].iter().enumerate() {
             let (page, frame) = self.batch[at + i];
-            let its = ParkPlace(place.0 + i as u32);
+            let its = place.plus(i).in_area(areas[i]);
             match result {
                 Parked::Yes => {
                     core.park.own(frame, its);
@@ -406,7 +466,7 @@ impl Daemon {
             wake |= core.vm.park_done(page, result);
         }
         drop(core);
-        if wake || machine.delivery == crate::machine::Delivery::InThread {
+        if wake || machine.delivery == Delivery::InThread {
             machine.wake(map, addr, n << PAGE_SHIFT);
         }
         any
@@ -437,6 +497,11 @@ impl Daemon {
 
     // ---- launder ----
 
+    /// The last page of the buffers, to look at pages with.
+    pub(crate) fn scratch(&self) -> usize {
+        self.buffers + self.buffers_len - PAGE_SIZE
+    }
+
     /// Returns whether anything was settled or issued.
     fn launder(&mut self, machine: &Machine, most: u32) -> bool {
         let mut core = machine.core.lock();
@@ -460,10 +525,10 @@ impl Daemon {
         self.dirty.sort_unstable_by_key(|d| d.page); // neighbours are written side by side
         let mut zero = [false; BATCH];
         // SAFETY: the last page of our buffers, which no write uses.
-        let scratch = unsafe { &mut *((self.buffers + self.buffers_len - PAGE_SIZE) as *mut PageBytes) };
+        let scratch = unsafe { &mut *(self.scratch() as *mut PageBytes) };
         for (d, zero) in self.dirty.iter_mut().zip(&mut zero) {
             // SAFETY: the place is held: its content stays, and nobody writes parked pages.
-            let bytes = unsafe { &*((machine.parking.0 + ((d.place.0 as usize) << PAGE_SHIFT)) as *const PageBytes) };
+            let bytes = unsafe { &*(machine.parking.addr(d.place) as *const PageBytes) };
             *zero = checksum::is_zero(bytes);
             if !*zero {
                 let stored = (d.hash != ContentHash::UNKNOWN).then_some(d.hash);
@@ -552,8 +617,7 @@ impl Daemon {
             w.slot = run.first;
             w.since = sys::now_ns();
             w.busy = true;
-            let base = machine.parking.0;
-            let parked = |place: ParkPlace| base + ((place.0 as usize) << PAGE_SHIFT);
+            let parked = |place: ParkPlace| machine.parking.addr(place);
             let mut vectors = 0;
             if let Content::Sealed(keys) = &machine.content {
                 let buffer = self.buffers + ((slot * self.write_pages) << PAGE_SHIFT);
@@ -617,7 +681,7 @@ impl Daemon {
         while stored + refused < run.count as usize && !self.dirty[at + stored + refused].packed {
             let d = &mut self.dirty[at + stored + refused];
             // SAFETY: the place is held: its content stays, and nobody writes parked pages.
-            let plain = unsafe { &*((machine.parking.0 + ((d.place.0 as usize) << PAGE_SHIFT)) as *const PageBytes) };
+            let plain = unsafe { &*(machine.parking.addr(d.place) as *const PageBytes) };
             d.hash = checksum::of(d.page, plain);
             let packed = packer.pack(plain);
             let result = pool.store(first + stored as u32, packed);
@@ -754,8 +818,30 @@ impl Daemon {
             machine.starved.store(true, Relaxed);
             machine.arrived();
         }
+        if machine.stuck_since.load(Relaxed) == 0 {
+            machine.stuck_since.store(sys::now_ns(), Relaxed);
+        }
+        if core::mem::take(&mut self.locked_seen)
+            && let Some(fixed) = mappings::fixed()
+        {
+            machine.status.counters.memory_locked_bytes.set(fixed.locked);
+        }
         let bell = machine.daemon_bell.load(SeqCst);
         futex_wait(&machine.daemon_bell, bell, 2_000_000);
+    }
+
+    /// What is in memory cannot leave it.
+    fn stop_for_fixed_pages(machine: &Machine) -> ! {
+        let fixed = mappings::fixed().unwrap_or_default();
+        let mut said = Packet::new();
+        let _ = write!(
+            said,
+            "memory is full of pages that cannot leave it ({} MiB locked by the program, {} MiB pinned by registered buffers or devices, \
+             the rest held by the kernel or in memory of an unusual kind), so the program was stopped: give it more --memory",
+            fixed.locked >> 20,
+            fixed.pinned >> 20
+        );
+        machine.stop_program(said.bytes())
     }
 
     /// Memory is full, writes fail, and no frame has been freed for a while: swap is full or broken, and the program is stopped, but for
@@ -799,9 +885,7 @@ impl Daemon {
                 }
             }
             machine.stop_program(match trouble {
-                None => {
-                    b"memory is full of pages that nobody can take from the program (read-only, locked, or held by the kernel), so it was stopped: give it more --memory"
-                }
+                None => Self::stop_for_fixed_pages(machine),
                 Some(libc::ENOSPC | libc::EDQUOT) => {
                     b"memory and swap are both full, so the program was stopped: give it more --memory, or a --swap place with more room"
                 }

@@ -23,7 +23,7 @@ use crate::credentials::Following;
 use crate::duty::Duty;
 use crate::load_control::LoadControl;
 use crate::lock::{Mutex, MutexGuard, RwLock};
-use crate::park::{Park, ParkPlace};
+use crate::park::{Park, ParkPlace, Parking};
 use crate::ranges::{Kind, RangeMap};
 use crate::record::{Recorder, Touch};
 use crate::setup::DEVICES_MAX;
@@ -31,7 +31,7 @@ use crate::swap_file::{DeviceName, SwapFiles};
 use crate::sys::{self, Fd, IoVec, futex_wait, futex_wake};
 use crate::uffd::{self, Moved, Uffd};
 use core::fmt::Write;
-use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering::*};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering::*};
 use overspill_swap::SwapPager;
 use overspill_vm::page::State;
 use overspill_vm::pager::{IoResult, Pager as _};
@@ -82,6 +82,8 @@ pub struct Space {
     pub wiped: RangeMap,
     /// Discards that may be under way.
     pub discards: crate::space::Discards,
+    /// Pages that the page daemon is taking by a copy.
+    pub copying: crate::copy_out::Copying,
     /// Unmaps that are still to be reported.
     pub owed: crate::space::Owed,
     /// The address of page 0 of each object.
@@ -105,9 +107,17 @@ impl Space {
     pub fn has_device(&self, device: usize) -> bool {
         self.files[device].is_some() || self.pool.as_ref().is_some_and(|pool| pool.device().0 as usize == device)
     }
+    /// Whether what was in the range is still to be given up, or is being taken out of it by its address: nothing new is to be there yet.
+    pub fn is_settling(&self, start: usize, end: usize) -> bool {
+        self.ranges.overlap(start, end, Kind::Managed).is_some() || self.copying.overlaps(start, end)
+    }
     /// The address of a page.
     pub fn addr(&self, page: PageId) -> usize {
-        self.origins[page.object().0 as usize] + ((page.index() as usize) << PAGE_SHIFT)
+        Self::addr_of(&self.origins, page)
+    }
+    /// The same, if these are the addresses of page 0 of each object.
+    pub fn addr_of(origins: &[usize], page: PageId) -> usize {
+        origins[page.object().0 as usize] + ((page.index() as usize) << PAGE_SHIFT)
     }
 }
 
@@ -249,6 +259,8 @@ pub struct Machine {
     pub shrinking: AtomicBool,
     /// Nothing can be evicted: give out frames above the budget.
     pub starved: AtomicBool,
+    /// Since when the page daemon can do nothing at all, in nanoseconds; 0: it can, or has nothing to do.
+    pub stuck_since: AtomicU64,
     /// Other processes may have pages of this one: it has forked, or is a fork's child, or has asked for equal pages to be merged (KSM).
     pub shares_pages: AtomicBool,
     /// A fork is about to happen: nobody starts I/O. Who waits for whom then (no thread may wait for one above it, or for itself):
@@ -256,7 +268,8 @@ pub struct Machine {
     /// | thread | waits for | which |
     /// | --- | --- | --- |
     /// | forks | page daemon, handlers, swapoff: their I/O and busy pages | need devices, and the two locks for moments |
-    /// | page daemon | the device, for writes under way | needs nobody. It touches no page of the program's (see [`sys::own_page`]) |
+    /// | page daemon | the device, for writes under way | touches no page of the program's (see [`sys::own_page`]) |
+    /// | page daemon, while [`Machine::discards_own`] | a handler, that reads its event | they do, even during a freeze |
     /// | handlers | the device, for reads under way; then the end of the freeze | |
     /// | swapoff | the device; then the end of the freeze | does not wait for `swapping`, which the fork holds |
     /// | clerk | an unmapping thread, to read its event itself | that thread waits for nothing but its event |
@@ -278,8 +291,10 @@ pub struct Machine {
     pub quit_event: AtomicI32,
     /// A page of zeroes to fill from, [`ZEROES_PAGES`] long.
     pub zeroes: usize,
-    /// The parking area's address and its length in pages.
-    pub parking: (usize, u32),
+    /// The parking area's memory.
+    pub parking: Parking,
+    /// The page daemon discards pages of the program's, and waits until somebody has read the event of that.
+    pub discards_own: AtomicBool,
 }
 
 /// Length of the zero source, in pages.
@@ -318,7 +333,7 @@ pub struct Waiters {
 impl Machine {
     /// Maps the parked `page` again, which the core has made busy. Returns whether waiting faults must be woken.
     pub(crate) fn restore(&self, map: &Space, core: MutexGuard<'_, Core>, addr: usize, page: PageId, frame: FrameId) -> bool {
-        let from = core.park.addr(core.park.place(frame));
+        let from = self.parking.addr(core.park.place(frame));
         drop(core);
         // SAFETY: the page is busy, so its parked content stays where it is; it is what the program must find.
         let filled = unsafe { self.fill_from(map, addr, from as *const u8, 1) } == 1;
@@ -390,6 +405,7 @@ impl Machine {
                 let filled = unsafe { map.program.copy(addr, self.zeroes as *const u8, PAGE_SIZE) };
                 self.status.counters.pages_vanished.add(u64::from(filled.error.is_none()));
                 drop(core);
+                map.program.let_write(addr, PAGE_SIZE); // if it was to be copied out, and was not
                 (Served::Done, Some(waiters))
             }
             Fault::ZeroFill { first, count } => {
@@ -505,7 +521,7 @@ impl Machine {
 
     /// Drops what waits to be dropped, if that is a batch's worth (or `all`).
     pub fn drop_places(&self, map: &Space, all: bool) {
-        let mut batch = [ParkPlace(0); DROPS_BATCH];
+        let mut batch = [ParkPlace::NONE; DROPS_BATCH];
         loop {
             let mut core = self.core.lock();
             let n = core.drops.len().min(DROPS_BATCH);
@@ -534,7 +550,7 @@ impl Machine {
         let mut iov = [IoVec { base: 0, len: 0 }; 64];
         let mut n = 0;
         for place in places.iter() {
-            let at = self.parking.0 + ((place.0 as usize) << PAGE_SHIFT);
+            let at = self.parking.addr(*place);
             if n > 0 && iov[n - 1].base + iov[n - 1].len == at {
                 iov[n - 1].len += PAGE_SIZE;
                 continue;
@@ -647,10 +663,7 @@ pub const DROPS_BATCH: usize = 32;
 
 impl Drop for Machine {
     fn drop(&mut self) {
-        // SAFETY: both are mappings that set-up made for this machine; nobody else has it any more, so nobody uses them.
-        unsafe {
-            sys::unmap(self.parking.0 as *mut u8, (self.parking.1 as usize) << PAGE_SHIFT);
-            sys::unmap(self.zeroes as *mut u8, (ZEROES_PAGES as usize) << PAGE_SHIFT);
-        }
+        // SAFETY: a mapping that set-up made for this machine; nobody else has it any more, so nobody uses it.
+        unsafe { sys::unmap(self.zeroes as *mut u8, (ZEROES_PAGES as usize) << PAGE_SHIFT) };
     }
 }

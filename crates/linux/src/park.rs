@@ -1,23 +1,139 @@
 //! The parking area: where pages on trial wait, out of the program's sight.
 //!
-//! One anonymous mapping, registered on a userfaultfd of its own that reports no events (so that the pager may discard parked pages
-//! without waiting for itself). A page is moved in without copying; it comes back by a copy, and its parked original is dropped in
+//! Anonymous memory, registered on a userfaultfd of its own that reports no events (so that the pager may discard parked pages without
+//! waiting for itself). A page is moved in without copying; it comes back by a copy, and its parked original is dropped in
 //! batches, because a move back would flush every CPU's TLB.
 //!
 //! A place is: free; *owned* by a frame; *held* by a write in flight; or both. `places used == owned + held but not owned`.
 //! What is held but no longer owned (the page was restored or released meanwhile) is an orphan: it is charged to the budget
 //! separately and dropped when the write has ended.
 
+use crate::sys::{self, Errno};
+use crate::uffd::Uffd;
+use core::sync::atomic::{AtomicUsize, Ordering::*};
 use overspill_swap::blist::Blist;
 use overspill_vm::types::{FrameId, PAGE_SHIFT};
 
-/// A place in the area, one page.
+/// Memory whose pages can be moved: readable and writable, and the same executable.
+const AREAS: usize = 2;
+/// Where the area's number begins in a place.
+const AREA_SHIFT: u32 = 31;
+/// Instead of an area's address: the kernel or its policy (SELinux, PR_SET_MDWE) will not have it.
+const REFUSED: usize = 1;
+
+/// A place in the area, one page: its number, and in the highest bit which of the mappings it is in. (A number is used in one at a time.)
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub struct ParkPlace(pub u32);
+pub struct ParkPlace(u32);
+
+impl ParkPlace {
+    /// None in particular.
+    pub const NONE: ParkPlace = ParkPlace(0);
+
+    fn number(self) -> usize {
+        (self.0 & !(1 << AREA_SHIFT)) as usize
+    }
+    /// The place `n` further on. => of the same run
+    pub fn plus(self, n: usize) -> ParkPlace {
+        ParkPlace(self.0 + n as u32)
+    }
+    /// The same number in that area. => it holds nothing
+    pub fn in_area(self, area: Area) -> ParkPlace {
+        ParkPlace(self.number() as u32 | (area.0 as u32) << AREA_SHIFT)
+    }
+}
+
+/// One of the mappings of the parking area.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Area(usize);
+
+impl Area {
+    /// For memory that can be read and written.
+    pub const USUAL: Area = Area(0);
+}
+
+/// The memory of the parking area: a mapping for each protection that pages can be moved from, since UFFDIO_MOVE wants both sides to have the
+/// same. All but the first are made when the program turns out to have such memory.
+pub struct Parking {
+    bases: [AtomicUsize; AREAS],
+    pages: u32,
+}
+
+impl Parking {
+    /// Maps the first, of `pages` pages.
+    ///
+    /// # Errors
+    /// As mmap(2), UFFDIO_REGISTER.
+    pub fn new(pages: u32, uffd: &Uffd) -> Result<Self, Errno> {
+        assert!(pages < 1 << AREA_SHIFT);
+        let parking = Parking { bases: [const { AtomicUsize::new(0) }; AREAS], pages };
+        parking.make(0, uffd)?;
+        Ok(parking)
+    }
+
+    fn make(&self, area: usize, uffd: &Uffd) -> Result<(), Errno> {
+        let len = self.bytes();
+        let at = sys::map_anonymous(len)?;
+        let exec = if area == 1 { libc::PROT_EXEC } else { 0 };
+        // SAFETY: our own fresh mapping; huge pages would make moves split them, a core dump need not hold it.
+        let made = unsafe {
+            let _ = sys::madvise(at as usize, len, libc::MADV_NOHUGEPAGE);
+            let _ = sys::madvise(at as usize, len, libc::MADV_DONTDUMP);
+            let prot = libc::PROT_READ | libc::PROT_WRITE | exec;
+            let protected =
+                if exec == 0 { Ok(0) } else { sys::syscall6(libc::SYS_mprotect, at as usize, len, prot as usize, 0, 0, 0) };
+            protected.and_then(|_| uffd.register(at as usize, len))
+        };
+        if made.is_err() {
+            // SAFETY: nobody has seen it.
+            unsafe { sys::unmap(at, len) };
+        }
+        made.map(|()| self.bases[area].store(at as usize, Release))
+    }
+
+    /// The area for pages of mappings with this protection. => the page daemon asks
+    pub fn area(&self, prot: i32, uffd: &Uffd) -> Option<Area> {
+        let area = match prot {
+            p if p == libc::PROT_READ | libc::PROT_WRITE => 0,
+            p if p == libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC => 1,
+            _ => return None,
+        };
+        if self.bases[area].load(Relaxed) == 0 && self.make(area, uffd).is_err() {
+            self.bases[area].store(REFUSED, Relaxed);
+        }
+        (self.bases[area].load(Relaxed) != REFUSED).then_some(Area(area))
+    }
+
+    /// The address of a place.
+    pub fn addr(&self, place: ParkPlace) -> usize {
+        self.bases[(place.0 >> AREA_SHIFT) as usize].load(Acquire) + (place.number() << PAGE_SHIFT)
+    }
+
+    fn bytes(&self) -> usize {
+        (self.pages as usize) << PAGE_SHIFT
+    }
+
+    fn made(&self) -> impl Iterator<Item = usize> {
+        self.bases.iter().map(|base| base.load(Acquire)).filter(|base| *base > REFUSED)
+    }
+
+    /// Registers all of it, in a fork's child.
+    ///
+    /// # Errors
+    /// As UFFDIO_REGISTER.
+    pub fn register(&self, uffd: &Uffd) -> Result<(), Errno> {
+        self.made().try_for_each(|base| uffd.register(base, self.bytes()))
+    }
+}
+
+impl Drop for Parking {
+    fn drop(&mut self) {
+        // SAFETY: mappings of its own; the machine that they were for is gone.
+        self.made().for_each(|base| unsafe { sys::unmap(base as *mut u8, self.bytes()) });
+    }
+}
 
 /// Who needs what. The memory itself is the machine's.
 pub struct Park {
-    base: usize,
     places: Blist,
     /// Frame to place plus one.
     of_frame: Vec<u32>,
@@ -26,32 +142,21 @@ pub struct Park {
 }
 
 impl Park {
-    /// For the mapping at `base` with `places` pages, and frames below `frames`.
-    pub fn new(base: usize, places: u32, frames: usize) -> Self {
+    /// For `places` places, and frames below `frames`.
+    pub fn new(places: u32, frames: usize) -> Self {
         let mut list = Blist::new(places);
         list.set_len(places);
-        Park {
-            base,
-            places: list,
-            of_frame: vec![0; frames],
-            held: vec![false; places as usize],
-            orphan: vec![false; places as usize],
-        }
+        Park { places: list, of_frame: vec![0; frames], held: vec![false; places as usize], orphan: vec![false; places as usize] }
     }
 
-    /// The address of a place.
-    pub fn addr(&self, place: ParkPlace) -> usize {
-        self.base + ((place.0 as usize) << PAGE_SHIFT)
-    }
-
-    /// A run of free places, at most `want`.
+    /// A run of free places, at most `want`, in the usual area.
     pub fn take(&mut self, want: u32) -> Option<(ParkPlace, u32)> {
         self.places.alloc_run(want, self.places.len()).map(|(first, n)| (ParkPlace(first), n))
     }
 
     /// A place holds nothing (any more).
     pub fn give(&mut self, place: ParkPlace) {
-        self.places.free(place.0);
+        self.places.free(place.number() as u32);
     }
 
     /// The frame's content is there now.
@@ -73,8 +178,8 @@ impl Park {
     pub fn disown(&mut self, frame: FrameId) -> Option<ParkPlace> {
         let place = self.place(frame);
         self.of_frame[frame.at()] = 0;
-        if self.held[place.0 as usize] {
-            self.orphan[place.0 as usize] = true;
+        if self.held[place.number()] {
+            self.orphan[place.number()] = true;
             return None;
         }
         Some(place)
@@ -82,13 +187,13 @@ impl Park {
 
     /// A write needs the content until [`Park::release`]. Returns whether it may have it: not while another write has.
     pub fn hold(&mut self, place: ParkPlace) -> bool {
-        !core::mem::replace(&mut self.held[place.0 as usize], true)
+        !core::mem::replace(&mut self.held[place.number()], true)
     }
 
     /// The write has ended. Returns whether the place was an orphan: then drop the content and [`Park::give`] it.
     pub fn release(&mut self, place: ParkPlace) -> bool {
-        assert!(core::mem::replace(&mut self.held[place.0 as usize], false), "not held");
-        core::mem::replace(&mut self.orphan[place.0 as usize], false)
+        assert!(core::mem::replace(&mut self.held[place.number()], false), "not held");
+        core::mem::replace(&mut self.orphan[place.number()], false)
     }
 }
 
@@ -98,7 +203,7 @@ mod tests {
 
     #[test]
     fn an_orphan_is_dropped_by_the_writer() {
-        let mut p = Park::new(0x10000, 8, 8);
+        let mut p = Park::new(8, 8);
         let (place, n) = p.take(1).expect("free");
         assert_eq!(n, 1);
         p.own(FrameId(3), place);

@@ -116,7 +116,7 @@ pub unsafe fn arrived(
     count_io(machine, &mut core, op.slot, false, op.count, since, read.worth(damaged));
     let next = core.vm.page_in_arrived(op, bounds, check, &mut places).and_then(|next| issue(&map, &core, next));
     // a page left parked needs a place; without one it is mapped
-    let mut parking = [ParkPlace(0); CLUSTER_PAGES_MAX];
+    let mut parking = [ParkPlace::NONE; CLUSTER_PAGES_MAX];
     for (i, place) in places[..op.count as usize].iter_mut().enumerate() {
         if let Place::Park(_) = *place {
             match core.park.take(1) {
@@ -147,7 +147,7 @@ pub unsafe fn arrived(
             }
             Place::Park(frame) => {
                 let at = parking[i as usize];
-                let to = machine.parking.0 + ((at.0 as usize) << PAGE_SHIFT);
+                let to = machine.parking.addr(at);
                 // SAFETY: the place is ours and absent; the buffer page holds what was read and checked.
                 let moved = unsafe { map.parking.copy(to, buffer.add((i as usize) << PAGE_SHIFT), PAGE_SIZE) };
                 let mut core = machine.core.lock();

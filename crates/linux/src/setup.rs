@@ -11,14 +11,14 @@ use crate::io::Engine;
 use crate::load_control::LoadControl;
 use crate::lock::{Mutex, RwLock};
 use crate::machine::{Core, Delivery, Inject, Machine, Space, ZEROES_PAGES};
-use crate::park::Park;
+use crate::park::{Park, Parking};
 use crate::ranges::{RANGES_MAX, RangeMap, WIPED_MAX};
 use crate::reader;
 use crate::swap_file::{DeviceName, SwapFiles};
 use crate::sys::{self, Errno};
 use crate::uffd::{self, Uffd};
 use core::fmt;
-use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64};
 use overspill_swap::SwapPager;
 use overspill_vm::pager::Pager as _;
 use overspill_vm::policy::Spec;
@@ -261,13 +261,7 @@ pub fn machine(options: &Options<'_>, status: &'static Status) -> Result<Machine
     }
     let frames = memory_pages as usize + 8192;
     let places = (memory_pages + 8192).next_multiple_of(64);
-    let area = sys::map_anonymous((places as usize) << PAGE_SHIFT).map_err(SetupError::Memory)?;
-    // SAFETY: our own fresh mapping; huge pages would make moves split them, a core dump need not hold it.
-    unsafe {
-        let _ = sys::madvise(area as usize, (places as usize) << PAGE_SHIFT, libc::MADV_NOHUGEPAGE);
-        let _ = sys::madvise(area as usize, (places as usize) << PAGE_SHIFT, libc::MADV_DONTDUMP);
-    }
-    parking.register(area as usize, (places as usize) << PAGE_SHIFT).map_err(|e| SetupError::Userfaultfd(e, options.delivery))?;
+    let parking_area = Parking::new(places, &parking).map_err(SetupError::Memory)?;
     let zeroes = sys::map_anonymous((ZEROES_PAGES as usize) << PAGE_SHIFT).map_err(SetupError::Memory)?;
     for i in 0..ZEROES_PAGES as usize {
         // SAFETY: within the mapping; reading maps the kernel's zero page, so the source costs no memory.
@@ -291,7 +285,7 @@ pub fn machine(options: &Options<'_>, status: &'static Status) -> Result<Machine
     let has_pool = AtomicBool::new(pool.is_some());
     let core = Core {
         vm,
-        park: Park::new(area as usize, places, frames),
+        park: Park::new(places, frames),
         drops: Vec::with_capacity(places as usize),
         load: LoadControl::new(options.load_control),
     };
@@ -299,6 +293,7 @@ pub fn machine(options: &Options<'_>, status: &'static Status) -> Result<Machine
         ranges: RangeMap::new(RANGES_MAX),
         wiped: RangeMap::new(WIPED_MAX),
         discards: crate::space::Discards::new(),
+        copying: crate::copy_out::Copying::new(),
         owed: crate::space::Owed::new(),
         origins: vec![0; options.objects_max as usize],
         program,
@@ -329,6 +324,7 @@ pub fn machine(options: &Options<'_>, status: &'static Status) -> Result<Machine
         waiters: AtomicU32::new(0),
         shrinking: AtomicBool::new(false),
         starved: AtomicBool::new(false),
+        stuck_since: AtomicU64::new(0),
         shares_pages: AtomicBool::new(false),
         frozen: AtomicU32::new(0),
         duty: Duty::default(),
@@ -339,6 +335,7 @@ pub fn machine(options: &Options<'_>, status: &'static Status) -> Result<Machine
         quit: AtomicBool::new(false),
         quit_event: AtomicI32::new(-1),
         zeroes: zeroes as usize,
-        parking: (area as usize, places),
+        parking: parking_area,
+        discards_own: AtomicBool::new(false),
     })
 }

@@ -223,6 +223,7 @@ impl Machine {
                     at = next;
                 }
             }
+            Event::Remove(start, end) if map.copying.discarded(start, end) => {} // by the page daemon
             Event::Remove(start, end) => {
                 let mut at = start;
                 while let Some(r) = map.ranges.overlap(at, end, Kind::Managed) {
@@ -369,7 +370,7 @@ impl Machine {
     pub fn try_native(&self, start: usize, end: usize) -> bool {
         let mut map = self.map.write();
         // over a range whose unmapping has yet to be read: the event must be followed first
-        map.ranges.overlap(start, end, Kind::Managed).is_none() && self.insert_native(&mut map, start, end)
+        !map.is_settling(start, end) && self.insert_native(&mut map, start, end)
     }
 
     fn insert_native(&self, map: &mut Space, start: usize, end: usize) -> bool {
@@ -394,7 +395,7 @@ impl Machine {
     pub fn await_unmaps(&self, start: usize, end: usize) {
         for _ in 0..UNMAPS_PATIENCE {
             while self.read_messages(|addr, _| self.wake_any(addr)) {}
-            if self.map.read().ranges.overlap(start, end, Kind::Managed).is_none() {
+            if !self.map.read().is_settling(start, end) {
                 return;
             }
             futex_wait(&AtomicU32::new(0), 0, UNMAPS_LOOK_NS);
@@ -413,7 +414,7 @@ impl Machine {
     }
 
     /// A fault message read by somebody who does not serve faults: its thread looks again, and a handler gets the next message.
-    fn wake_any(&self, addr: usize) {
+    pub(crate) fn wake_any(&self, addr: usize) {
         let map = self.map.read();
         self.wake(&map, addr & !(PAGE_SIZE - 1), PAGE_SIZE);
     }

@@ -202,10 +202,18 @@ pub fn each_resident(start: usize, end: usize, mut f: impl FnMut(usize)) {
 /// # Errors
 /// Those of opening and reading `/proc/self/maps`.
 pub fn each_mapping(mut f: impl FnMut(usize, usize)) -> Result<(), Errno> {
+    each_mapping_with(|start, end, _| f(start, end))
+}
+
+/// The same with `f(start, end, protection)`.
+///
+/// # Errors
+/// Those of opening and reading `/proc/self/maps`.
+pub fn each_mapping_with(mut f: impl FnMut(usize, usize, i32)) -> Result<(), Errno> {
     let maps = open(b"/proc/thread-self/maps\0", libc::O_RDONLY | libc::O_CLOEXEC, 0)?;
     let mut buffer = [0u8; 4096];
-    // "START-END REST", in hexadecimal: the number being read, the one before it, and how far in the line it is
-    let (mut number, mut start, mut field) = (0usize, 0, 0);
+    // "START-END rwxp REST", in hexadecimal: the number being read, the one before it, and how far in the line it is
+    let (mut number, mut start, mut field, mut prot) = (0usize, 0, 0, 0);
     loop {
         // SAFETY: the kernel writes within the buffer.
         let n = unsafe { sys!(libc::SYS_read, maps.raw(), buffer.as_mut_ptr(), buffer.len()) }?;
@@ -214,13 +222,17 @@ pub fn each_mapping(mut f: impl FnMut(usize, usize)) -> Result<(), Errno> {
         }
         for &byte in &buffer[..n] {
             match (field, byte) {
-                (_, b'\n') => (number, field) = (0, 0),
+                (_, b'\n') => (number, field, prot) = (0, 0, 0),
                 (0, b'-') => (start, number, field) = (number, 0, 1),
-                (1, b' ') => {
-                    f(start, number);
-                    field = 2;
+                (1, b' ') => field = 2,
+                (2, b'r') => prot |= libc::PROT_READ,
+                (2, b'w') => prot |= libc::PROT_WRITE,
+                (2, b'x') => prot |= libc::PROT_EXEC,
+                (2, b' ') => {
+                    f(start, number, prot);
+                    field = 3;
                 }
-                (2, _) => {}
+                (2 | 3, _) => {}
                 (_, digit) => number = number << 4 | char::from(digit).to_digit(16).unwrap_or(0) as usize,
             }
         }

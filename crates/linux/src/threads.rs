@@ -63,7 +63,8 @@ pub fn handler(
             companion.is_less();
         }
         if machine.is_frozen() && reader.in_flight() == 0 {
-            futex_wait(&machine.frozen, 1, 10_000_000);
+            machine.follow_own_discards();
+            futex_wait(&machine.frozen, 1, 1_000_000);
             readable = true;
             continue;
         }
@@ -139,6 +140,7 @@ pub fn handler(
                     }
                 });
         }
+        machine.follow_own_discards(); // so many faults wait that no message was read
         follows = reader.follow_pointers(machine);
     }
     Ok(())
@@ -174,6 +176,7 @@ fn serve(
             let map = machine.map.read();
             let addr = addr & !4095;
             machine.fill_zero(&map, addr, 1);
+            map.program.let_write(addr, 4096);
             machine.wake(&map, addr, 4096);
         }
     }

@@ -5,6 +5,7 @@
 
 use crate::sys::{self, Errno, Fd, sys};
 use core::mem::size_of;
+use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use overspill_vm::types::PAGE_SIZE;
 
 /// UFFD_FEATURE_EVENT_FORK: needs CAP_SYS_PTRACE to be switched on. Not used.
@@ -28,6 +29,8 @@ pub(crate) const IOC_API: u64 = ioc(RW, 0x3F, size_of::<ApiArg>());
 pub(crate) const IOC_NEW: u64 = 0xAA00;
 const PAGEFAULT_FLAG_WRITE: usize = 1;
 const REGISTER_MODE_MISSING: u64 = 1;
+const REGISTER_MODE_WP: u64 = 2;
+const WRITEPROTECT_MODE_WP: u64 = 1;
 const COPY_DONT_WAKE: u64 = 1;
 
 const fn ioc(dir: u64, nr: u64, size: usize) -> u64 {
@@ -67,6 +70,12 @@ struct CopyArg {
 }
 #[repr(C)]
 #[derive(Default)]
+struct WriteProtectArg {
+    range: Range,
+    mode: u64,
+}
+#[repr(C)]
+#[derive(Default)]
 struct PoisonArg {
     range: Range,
     mode: u64,
@@ -85,7 +94,8 @@ pub struct Message {
 /// What a message says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// A thread touched a missing page: its address, with the lowest bit set if it was a write; thread id (0 if it was not asked for).
+    /// A thread touched a missing page, or wrote to a protected one: its address, with the lowest bit set if it was a write; thread id (0 if
+    /// it was not asked for).
     Fault(usize, u32),
     /// The range moved: from, to, bytes.
     Remap(usize, usize, usize),
@@ -127,6 +137,8 @@ pub struct Moved {
 pub struct Uffd {
     fd: Fd,
     features: u64,
+    /// What is registered can be protected against writes.
+    protects: AtomicBool,
 }
 
 impl Uffd {
@@ -151,7 +163,7 @@ impl Uffd {
         let mut api = ApiArg { api: API, features, ioctls: 0 };
         // SAFETY: UFFDIO_API reads and writes the structure, which lives over the call.
         unsafe { sys!(libc::SYS_ioctl, fd.raw(), IOC_API, &mut api as *mut _) }?;
-        Ok(Uffd { fd, features })
+        Ok(Uffd { fd, features, protects: AtomicBool::new(false) })
     }
 
     /// The descriptor's number.
@@ -161,12 +173,44 @@ impl Uffd {
 
     /// Has missing pages of the range reported here. Pages that are there stay.
     pub fn register(&self, at: usize, len: usize) -> Result<(), Errno> {
-        let mut r = RegisterArg { range: Range { start: at as u64, len: len as u64 }, mode: REGISTER_MODE_MISSING, ioctls: 0 };
+        let mode = REGISTER_MODE_MISSING | if self.protects() { REGISTER_MODE_WP } else { 0 };
+        let mut r = RegisterArg { range: Range { start: at as u64, len: len as u64 }, mode, ioctls: 0 };
         // SAFETY: the structure lives over the call. Registering changes no content; who registers serves the faults.
         unsafe { sys!(libc::SYS_ioctl, self.raw(), ioc(RW, 0x00, size_of::<RegisterArg>()), &mut r as *mut _) }.map(drop)
     }
 
-    /// The inverse. Missing pages read as zeroes afterwards.
+    /// Whether ranges are registered so that they can be protected.
+    pub fn protects(&self) -> bool {
+        self.protects.load(Relaxed)
+    }
+
+    /// From now on. What is registered already is to be registered again.
+    pub fn set_protects(&self) {
+        self.protects.store(true, Relaxed);
+    }
+
+    /// Protects pages that are there: who writes waits, with a message as for a missing page, whatever the mapping allows by then.
+    ///
+    /// # Errors
+    /// EAGAIN: an event is to be read before; ENOENT: not registered for that.
+    pub fn protect(&self, at: usize, len: usize) -> Result<(), Errno> {
+        self.write_protect(at, len, WRITEPROTECT_MODE_WP)
+    }
+
+    /// The inverse, if anything can be protected. Wakes who waits.
+    pub fn let_write(&self, at: usize, len: usize) {
+        if self.protects() {
+            let _ = self.write_protect(at, len, 0);
+        }
+    }
+
+    fn write_protect(&self, at: usize, len: usize, mode: u64) -> Result<(), Errno> {
+        let mut p = WriteProtectArg { range: Range { start: at as u64, len: len as u64 }, mode };
+        // SAFETY: the structure lives over the call; no content changes, and who serves faults lets writers go on.
+        unsafe { sys!(libc::SYS_ioctl, self.raw(), ioc(RW, 0x06, size_of::<WriteProtectArg>()), &mut p as *mut _) }.map(drop)
+    }
+
+    /// The inverse of registering. Missing pages read as zeroes afterwards.
     ///
     /// # Safety
     /// No page of the range is held by the pager.
@@ -253,7 +297,6 @@ fn transferred(r: Result<usize, Errno>, done: i64, len: usize) -> Moved {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use core::sync::atomic::{AtomicBool, Ordering::*};
     use std::time::{Duration, Instant};
 
     const PAGES: usize = 16;

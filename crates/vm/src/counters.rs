@@ -73,6 +73,7 @@ counters! {
     memory_used_bytes, "bytes", "Memory charged to the budget now.";
     memory_peak_bytes, "bytes", "The most memory that was ever charged to the budget.";
     memory_native_bytes, "bytes", "Address space left to the kernel because it fits the budget as a whole, charged in full.";
+    memory_locked_bytes, "bytes", "Memory that the program has locked (mlock), when that was last in the way: it cannot leave.";
     metadata_bytes, "bytes", "The pager's own tables.";
     zero_fills, "pages", "Pages given out empty at their first touch.";
     zero_ahead_pages, "pages", "Of these, pages filled beside the touched one.";
@@ -93,6 +94,7 @@ counters! {
     pages_reclaimed_clean, "pages", "Of these, pages whose stored copy was still good, so nothing was written.";
     pages_reclaimed_zero, "pages", "Of these, pages that held only zeroes, dropped without a slot.";
     pages_parked, "pages", "Pages unmapped on trial.";
+    pages_copied_out, "pages", "Of these, pages of memory that is not writable, which cannot be moved: they were copied and discarded.";
     pages_unmovable, "pages", "Pages the kernel would not let go (pinned, locked, shared or being moved at that moment).";
     moves_denied, "pages", "Pages that the kernel had moved though it said that it had not (Linux 6.18).";
     pages_vanished, "pages", "Pages that were gone from the program's memory without a word to the pager; they read as zeroes.";

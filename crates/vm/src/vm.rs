@@ -1533,6 +1533,10 @@ impl<P: Pager> Vm<P> {
     pub fn is_quiescent(&self) -> bool {
         self.reading == 0 && self.laundering == 0 && self.moving == 0 && self.parking == 0
     }
+    /// Pages that may be unmapped: mapped, and neither busy nor wired.
+    pub fn listed(&self) -> u32 {
+        self.listed
+    }
     /// Pages being laundered now.
     pub fn laundering(&self) -> u32 {
         self.laundering

@@ -1,0 +1,309 @@
+//! How the page daemon takes pages out of memory that is not writable: UFFDIO_MOVE refuses them (it wants both sides writable alike).
+//!
+//! ```text
+//!   protect   UFFDIO_WRITEPROTECT: should the program make the memory writable and write, its thread waits, as for a busy page
+//!   copy      through /proc/self/mem, which reads whatever the protection and never waits for a page, into a parking place
+//!   discard   MADV_DONTNEED, no lock held: the kernel raises an event as for a discard of the program's, and waits until it is read
+//!   settle    what is still to be parked is, what the program gave up meanwhile is dropped, what stays may be written again
+//! ```
+//!
+//! The event is told from the program's own by counting ([`Copying`]): of each page there is one of ours. A page that the program
+//! discarded as well, in whatever order, reads as zeroes: it was protected before its copy was made, so nothing can have been written since
+//! (MADV_FREE keeps what is written afterwards).
+//!
+//! What it cannot know is whether a page is pinned, which a move refuses. Memory that is writable is never taken like this, so nothing that
+//! reads *into* memory can begin; what reads *from* it keeps the page that it has, which nobody changes. Left is a read into memory that
+//! began before the program took the right to write away. If buffers are pinned for good (registered with io_uring, given to a device) the
+//! kernel says so (VmPin), and nothing is copied out. A single direct read that is under way while the program makes its own buffer
+//! read-only, and the page is evicted before the read has ended, is lost.
+
+use crate::daemon::{BATCH, Daemon};
+use crate::machine::{Delivery, Machine, Space};
+use crate::mappings;
+use crate::park::ParkPlace;
+use crate::ranges::Kind;
+use crate::sys::{self, futex_wait};
+use core::sync::atomic::{AtomicU32, Ordering::*};
+use overspill_store::PageBytes;
+use overspill_vm::Parked;
+use overspill_vm::types::PAGE_SIZE;
+
+/// So many pages are copied at a time even if no frame is free.
+const AT_ONCE: u32 = 16;
+/// How often it looks whether no event waits to be read, and how long it waits in between, in nanoseconds.
+const CALM_TRIES: u32 = 20;
+const CALM_LOOK_NS: u64 = 50_000;
+
+/// Pages that are being taken by a copy, and what becomes of them meanwhile. Changed under the exclusive map lock.
+#[derive(Debug)]
+pub struct Copying {
+    /// Address, and how many discards of it were reported: of ours, or as many as two of the program's. In the order of addresses.
+    pages: [(usize, u8); BATCH],
+    count: usize,
+    /// What the page daemon discards just now.
+    window: (usize, usize),
+}
+
+impl Copying {
+    /// None.
+    pub const fn new() -> Self {
+        Copying { pages: [(0, 0); BATCH], count: 0, window: (0, 0) }
+    }
+    fn begin(&mut self, addresses: impl Iterator<Item = usize>) {
+        self.count = 0;
+        for (page, addr) in self.pages.iter_mut().zip(addresses) {
+            *page = (addr, 0);
+            self.count += 1;
+        }
+    }
+    fn end(&mut self) {
+        (self.count, self.window) = (0, (0, 0));
+    }
+    /// Whether any of them is in the range.
+    pub fn overlaps(&self, start: usize, end: usize) -> bool {
+        self.pages[..self.count].iter().any(|(addr, _)| (start..end).contains(addr))
+    }
+    /// A discard was reported. Returns whether it is the page daemon's, as far as one can tell: one for each page is.
+    pub fn discarded(&mut self, start: usize, end: usize) -> bool {
+        let within = self.window.0 <= start && end <= self.window.1;
+        let mut first = true;
+        for (addr, count) in &mut self.pages[..self.count] {
+            if (start..end).contains(addr) {
+                first &= *count == 0;
+                *count = count.saturating_add(if within { 1 } else { 2 });
+            }
+        }
+        within && first
+    }
+    /// Whether anybody has discarded page `i`.
+    fn is_touched(&self, i: usize) -> bool {
+        self.pages[i].1 > 0
+    }
+    /// Whether the program has discarded page `i`, which the page daemon discarded, too.
+    fn is_given_up(&self, i: usize) -> bool {
+        self.pages[i].1 > 1
+    }
+}
+
+impl Default for Copying {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// What has become of one page of the batch.
+#[derive(Clone, Copy)]
+struct Taken {
+    result: Parked,
+    /// Where its copy is, which is charged to the budget.
+    place: Option<ParkPlace>,
+    /// Whoever writes to it waits.
+    protected: bool,
+}
+
+impl Machine {
+    /// Reads messages, if the page daemon waits for that, although no fault can be served now: who faults is told to look again.
+    pub fn follow_own_discards(&self) {
+        if self.discards_own.load(SeqCst) {
+            self.read_messages(|addr, _| self.wake_any(addr));
+        }
+    }
+
+    /// Has what is registered, and will be, report writes to protected pages, too. All of it at once: where one mapping ended and the next
+    /// began in that, the program could not move both at once any more.
+    fn protect_ranges(map: &Space) {
+        if !map.program.protects() {
+            map.program.set_protects();
+            for range in map.ranges.iter().filter(|r| r.kind == Kind::Managed) {
+                let _ = map.program.register(range.start, range.end - range.start);
+            }
+        }
+    }
+}
+
+impl Daemon {
+    /// Takes the pages of `self.unwritable`, which cannot be moved. Returns whether any could be taken.
+    pub(crate) fn copy_out(&mut self, machine: &Machine) -> bool {
+        let possible = machine.delivery == Delivery::Threads && !machine.is_frozen();
+        if !possible || mappings::fixed().is_none_or(|fixed| fixed.pinned > 0) {
+            return false;
+        }
+        {
+            let mut map = machine.map.write();
+            Machine::protect_ranges(&map);
+            let mut core = machine.core.lock();
+            // for a moment there are two copies
+            self.unwritable.truncate(core.vm.available().max(AT_ONCE) as usize);
+            core.vm.park_these(&self.unwritable, &mut self.batch);
+            drop(core);
+            self.batch.sort_unstable();
+            self.weed_batch(machine, &map, 0);
+            let Space { copying, origins, .. } = &mut *map;
+            copying.begin(self.batch.iter().map(|m| Space::addr_of(origins, m.0)));
+        }
+        let mut taken = [Taken { result: Parked::Refused, place: None, protected: false }; BATCH];
+        let n = self.batch.len();
+        {
+            let map = machine.map.read();
+            let mut at = 0;
+            while at < n {
+                let run = self.run_from(at);
+                self.copy_run(machine, &map, at, &mut taken[at..at + run]);
+                at += run;
+            }
+        }
+        let mut at = 0;
+        while at < n {
+            let copied = |t: &Taken| t.result == Parked::Yes;
+            let run = taken[at..at + self.run_from(at)].iter().take_while(|t| copied(t)).count();
+            if run > 0 {
+                let addr = machine.map.read().addr(self.batch[at].0);
+                self.discard_run(machine, addr, &mut taken[at..at + run]);
+            }
+            at += run.max(1);
+        }
+        self.settle_copies(machine, &taken)
+    }
+
+    /// How many neighbouring pages the batch has from `at` on.
+    fn run_from(&self, at: usize) -> usize {
+        let first = self.batch[at].0.raw();
+        self.batch[at..].iter().enumerate().take_while(|(i, m)| m.0.raw() == first + *i as u64).count()
+    }
+
+    /// Protects and copies a run of the batch, from `at` on.
+    fn copy_run(&mut self, machine: &Machine, map: &Space, at: usize, taken: &mut [Taken]) {
+        let addr = map.addr(self.batch[at].0);
+        if map.program.protect(addr, taken.len() * PAGE_SIZE).is_err() {
+            if let Some(range) = map.ranges.find(addr) {
+                let _ = map.program.register(range.start, range.end - range.start); // for the next time
+            }
+            return;
+        }
+        let buffer = self.scratch() as *mut PageBytes;
+        let mut unwritable_until = 0;
+        for (i, t) in taken.iter_mut().enumerate() {
+            t.protected = true;
+            let page = addr + i * PAGE_SIZE;
+            let (id, frame) = self.batch[at + i];
+            if map.copying.is_touched(at + i) || !machine.core.lock().vm.is_parking(id, frame) {
+                continue; // before it was protected
+            }
+            if page >= unwritable_until {
+                match self.mappings.at(page) {
+                    Ok(Some(mapping)) if mapping.prot & libc::PROT_WRITE == 0 => unwritable_until = mapping.end,
+                    _ => continue, // it may be pinned by now
+                }
+            }
+            // SAFETY: the last page of the daemon's buffer, which no write uses.
+            let bytes = unsafe { &mut *buffer };
+            match self.mappings.read(page, bytes) {
+                Ok(()) => {}
+                Err(libc::EIO) if !map.program.is_changing() => {
+                    t.result = Parked::Absent;
+                    continue;
+                }
+                Err(_) => continue,
+            }
+            let Some((place, _)) = machine.core.lock().park.take(1) else { continue };
+            // SAFETY: the place is ours and empty; the buffer holds the page.
+            let moved = unsafe { map.parking.copy(machine.parking.addr(place), bytes.as_ptr(), PAGE_SIZE) };
+            let mut core = machine.core.lock();
+            if moved.bytes == PAGE_SIZE {
+                core.vm.charge(1);
+                (t.result, t.place) = (Parked::Yes, Some(place));
+            } else {
+                core.park.give(place);
+            }
+        }
+    }
+
+    /// Has the kernel drop a run that was copied. Holds no lock meanwhile, since somebody has to read the event of it.
+    fn discard_run(&mut self, machine: &Machine, addr: usize, taken: &mut [Taken]) {
+        let len = taken.len() * PAGE_SIZE;
+        let calm = (0..CALM_TRIES).any(|_| {
+            let mut map = machine.map.write();
+            // what lives there by now may be something else, as long as a report is waiting
+            let calm = !map.program.is_changing();
+            map.copying.window = if calm { (addr, addr + len) } else { (0, 0) };
+            drop(map);
+            if !calm {
+                futex_wait(&AtomicU32::new(0), 0, CALM_LOOK_NS);
+            }
+            calm
+        });
+        machine.discards_own.store(calm, SeqCst);
+        // SAFETY: the pages are busy and were copied, and nobody can have written to them since.
+        let discarded = if calm { unsafe { sys::madvise(addr, len, libc::MADV_DONTNEED) } } else { Err(libc::EAGAIN) };
+        machine.discards_own.store(false, SeqCst);
+        if discarded.is_err() {
+            self.locked_seen |= discarded == Err(libc::EINVAL);
+            for (i, t) in taken.iter_mut().enumerate() {
+                if sys::is_resident(addr + i * PAGE_SIZE) {
+                    t.result = Parked::Refused;
+                }
+            }
+        }
+    }
+
+    fn settle_copies(&mut self, machine: &Machine, taken: &[Taken; BATCH]) -> bool {
+        let mut map = machine.map.write();
+        let mut core = machine.core.lock();
+        let mut parked = 0;
+        let mut any = false;
+        for (i, (&(page, frame), t)) in self.batch.iter().zip(taken).enumerate() {
+            let gone = !core.vm.is_parking(page, frame);
+            let result = match t.result {
+                Parked::Yes if map.copying.is_given_up(i) => Parked::Absent,
+                result => result,
+            };
+            match t.place {
+                Some(place) if result == Parked::Yes && !gone => {
+                    core.vm.uncharge(1); // its frame is
+                    core.park.own(frame, place);
+                    parked += 1;
+                }
+                Some(place) => core.drops.push(place),
+                None => {}
+            }
+            any |= result != Parked::Refused;
+            let wake = gone || core.vm.park_done(page, result);
+            let addr = map.addr(page);
+            if t.protected && (gone || result == Parked::Refused) {
+                map.program.let_write(addr, PAGE_SIZE);
+            }
+            if wake {
+                machine.wake(&map, addr, PAGE_SIZE);
+            }
+        }
+        map.copying.end();
+        machine.status.counters.pages_copied_out.add(parked);
+        any
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const P: usize = PAGE_SIZE;
+
+    #[test]
+    fn the_programs_discards_are_told_from_our_own() {
+        let mut copying = Copying::new();
+        copying.begin([10 * P, 11 * P, 12 * P, 20 * P].into_iter());
+        assert!(copying.overlaps(12 * P, 20 * P) && !copying.overlaps(13 * P, 20 * P));
+        assert!(!copying.discarded(11 * P, 12 * P), "nothing is discarded by us yet");
+        copying.window = (10 * P, 13 * P);
+        // a mapping may have been split since: then there are two reports
+        assert!(!copying.discarded(10 * P, 12 * P) && copying.discarded(12 * P, 13 * P));
+        assert!(!copying.discarded(12 * P, 13 * P), "the second is the program's, or the first was");
+        let given_up: Vec<_> = (0..4).map(|i| copying.is_given_up(i)).collect();
+        assert_eq!(given_up, [false, true, true, false]);
+        copying.window = (20 * P, 21 * P);
+        assert!(!copying.discarded(0, 100 * P), "more than ours");
+        assert!(copying.is_given_up(0) && copying.is_given_up(3));
+        copying.end();
+        assert!(!copying.overlaps(0, usize::MAX) && !copying.discarded(10 * P, 11 * P));
+    }
+}

@@ -1,0 +1,152 @@
+//! What a process's own mappings are like, as the kernel tells it: their bounds and protection, their bytes whatever the protection, and how
+//! much of them is locked or pinned. The files of /proc are opened once and kept: a later chroot takes nothing away.
+
+use crate::sys::{self, Errno, Fd, sys};
+
+/// A mapping.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Mapping {
+    /// Its first address.
+    pub start: usize,
+    /// The address behind it.
+    pub end: usize,
+    /// PROT_READ, PROT_WRITE, PROT_EXEC.
+    pub prot: i32,
+}
+
+/// The mappings of this process.
+#[derive(Debug, Default)]
+pub struct Mappings {
+    maps: Option<Fd>,
+    mem: Option<Fd>,
+}
+
+/// `struct procmap_query` (linux/fs.h, Linux 6.11).
+#[repr(C)]
+#[derive(Default)]
+struct ProcmapQuery {
+    size: u64,
+    query_flags: u64,
+    query_addr: u64,
+    vma_start: u64,
+    vma_end: u64,
+    vma_flags: u64,
+    vma_page_size: u64,
+    vma_offset: u64,
+    inode: u64,
+    device: [u32; 2],
+    name_size: u32,
+    build_id_size: u32,
+    name_addr: u64,
+    build_id_addr: u64,
+}
+
+const PROCMAP_QUERY: u64 = 3 << 30 | (size_of::<ProcmapQuery>() as u64) << 16 | (b'f' as u64) << 8 | 17;
+const _: () = assert!(libc::PROT_READ == 1 && libc::PROT_WRITE == 2 && libc::PROT_EXEC == 4, "as the flags of PROCMAP_QUERY");
+
+// (of the thread: when the first thread has ended, the process's tell nothing)
+const MAPS: &[u8] = b"/proc/thread-self/maps\0";
+const MEM: &[u8] = b"/proc/thread-self/mem\0";
+
+fn open(kept: &mut Option<Fd>, path: &[u8]) -> Result<i32, Errno> {
+    if kept.is_none() {
+        *kept = Some(sys::open(path, libc::O_RDONLY | libc::O_CLOEXEC, 0)?);
+    }
+    Ok(kept.as_ref().map_or(-1, Fd::raw))
+}
+
+impl Mappings {
+    /// Opens what it will need, as far as that is to be had: later the program may have become another user, whose /proc is root's.
+    pub fn opened() -> Self {
+        let mut mappings = Mappings::default();
+        let _ = open(&mut mappings.maps, MAPS).and(open(&mut mappings.mem, MEM));
+        mappings
+    }
+
+    /// The mapping at an address, `None` if there is none.
+    ///
+    /// # Errors
+    /// There is no /proc.
+    pub fn at(&mut self, addr: usize) -> Result<Option<Mapping>, Errno> {
+        let maps = open(&mut self.maps, MAPS)?;
+        let mut query = ProcmapQuery { size: size_of::<ProcmapQuery>() as u64, query_addr: addr as u64, ..ProcmapQuery::default() };
+        // SAFETY: the kernel reads and writes the structure, which lives over the call.
+        match unsafe { sys!(libc::SYS_ioctl, maps, PROCMAP_QUERY, &mut query as *mut _) } {
+            Ok(_) => {
+                let prot = query.vma_flags as i32 & (libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC);
+                Ok(Some(Mapping { start: query.vma_start as usize, end: query.vma_end as usize, prot }))
+            }
+            Err(libc::ENOENT) => Ok(None),
+            Err(_) => Self::look_through(addr), // before Linux 6.11
+        }
+    }
+
+    fn look_through(addr: usize) -> Result<Option<Mapping>, Errno> {
+        let mut found = None;
+        sys::each_mapping_with(|start, end, prot| {
+            if (start..end).contains(&addr) {
+                found = Some(Mapping { start, end, prot });
+            }
+        })?;
+        Ok(found)
+    }
+
+    /// Reads the program's memory, even where the program may not. Never waits for a page.
+    ///
+    /// # Errors
+    /// EIO: a page is missing. Others: the machine does not allow it.
+    pub fn read(&mut self, addr: usize, out: &mut [u8]) -> Result<(), Errno> {
+        let mem = open(&mut self.mem, MEM)?;
+        // SAFETY: the kernel writes within the slice.
+        let n = unsafe { sys!(libc::SYS_pread64, mem, out.as_mut_ptr(), out.len(), addr) }?;
+        if n == out.len() { Ok(()) } else { Err(libc::EIO) }
+    }
+}
+
+/// Memory of this process that stays where it is, in bytes.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub struct Fixed {
+    /// Locked by the program (mlock).
+    pub locked: u64,
+    /// Pinned for good: registered buffers of io_uring, memory that devices have been given.
+    pub pinned: u64,
+}
+
+/// How much there is; `None` if that cannot be told.
+pub fn fixed() -> Option<Fixed> {
+    let status = sys::open(b"/proc/thread-self/status\0", libc::O_RDONLY | libc::O_CLOEXEC, 0).ok()?;
+    let mut text = [0; 4096];
+    let n = sys::read(status.raw(), &mut text).ok()?;
+    let field = |name: &[u8]| {
+        let line = text[..n].split(|byte| *byte == b'\n').find(|line| line.starts_with(name))?;
+        let digits = line.iter().filter(|byte| byte.is_ascii_digit());
+        Some(digits.fold(0, |kib: u64, digit| kib * 10 + u64::from(digit - b'0')) << 10)
+    };
+    Some(Fixed { locked: field(b"VmLck:")?, pinned: field(b"VmPin:")? })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use overspill_vm::types::PAGE_SIZE;
+
+    #[test]
+    fn both_ways_tell_the_same() {
+        let base = sys::map_anonymous(4 * PAGE_SIZE).expect("16 KiB") as usize;
+        let mut mappings = Mappings::default();
+        for (page, prot) in [(1, libc::PROT_READ), (2, libc::PROT_NONE)] {
+            let at = base + page * PAGE_SIZE;
+            // SAFETY: our own mapping, which nobody uses.
+            unsafe { sys!(libc::SYS_mprotect, at, PAGE_SIZE, prot) }.expect("protected");
+            let mapping = Some(Mapping { start: at, end: at + PAGE_SIZE, prot });
+            assert_eq!(mappings.at(at + 5), Ok(mapping));
+            assert_eq!(Mappings::look_through(at + 5), Ok(mapping));
+        }
+        let mut byte = [1];
+        assert_eq!((mappings.read(base + 2 * PAGE_SIZE, &mut byte), byte), (Ok(()), [0]), "whatever the protection");
+        // SAFETY: nobody uses it any more.
+        unsafe { sys::unmap(base as *mut u8, 4 * PAGE_SIZE) };
+        assert!(mappings.read(0, &mut byte).is_err());
+        assert!(fixed().is_some());
+    }
+}
