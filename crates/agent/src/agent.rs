@@ -21,10 +21,11 @@ use overspill_linux::credentials::Follower;
 use overspill_linux::device_spec::{self, DeviceSpec, FILES_MAX, Place};
 use overspill_linux::devices;
 use overspill_linux::io::Engine;
-use overspill_linux::lock::Mutex;
 use overspill_linux::machine::{Core, Delivery, Machine, Space};
+use overspill_linux::ranges::Flags;
 use overspill_linux::record::Recorder;
 use overspill_linux::setup::{self, DEVICES_MAX, Options};
+use overspill_linux::space::{Piece, Pieces};
 use overspill_linux::status_file::StatusFile;
 use overspill_linux::swap_file::SwapFiles;
 use overspill_linux::sys::{self, Errno, Fd, futex_wait, futex_wake};
@@ -47,11 +48,17 @@ pub fn get() -> Option<&'static Agent> {
 #[derive(Clone, Copy)]
 pub enum Request {
     /// A new anonymous private range.
-    Add { start: usize, end: usize },
+    Add(Piece),
+    /// What the map knows here has gone: something else that is not the pager's was mapped.
+    NotOurs { start: usize, end: usize },
+    /// Native ranges in here are to be managed.
+    Adopt { start: usize, end: usize },
     /// A managed range was moved or resized.
     Resized { old_len: usize, new: usize, new_len: usize },
     /// The program's thread of this id may do less now, and perhaps has confined itself by this Landlock ruleset: so may the pager's threads.
     Follow { tid: u32, ruleset: Option<i32> },
+    /// A managed range was moved and is still there, empty.
+    LeftEmpty { old: usize, new: usize, len: usize },
     /// Get below half the budget: a fork is about to happen.
     Shrink,
     /// A child was forked: keep the read end of its pipe (a descriptor of this thread's), and what it was given of the budget.
@@ -97,8 +104,8 @@ pub struct Agent {
     child_device: Option<DeviceSpec>,
     /// The directory of control sockets and the name of this process's; empty: it has none.
     control: ControlPlace,
-    // the clerk's desk: one request at a time
-    desk: Mutex<()>,
+    // the clerk's desk: one request at a time, of the thread of this id; 0: of none
+    desk: AtomicU32,
     state: AtomicU32,
     request: UnsafeCell<Request>,
     clerks: UnsafeCell<Clerks>,
@@ -138,6 +145,8 @@ impl ControlPlace {
 // SAFETY: `request` is written by the holder of `desk` before `state` says so and read by the clerk after; `clerks` is the clerk's.
 unsafe impl Sync for Agent {}
 
+/// How often a thread that waits for the desk looks whether its owner is still alive, in nanoseconds.
+const DESK_LOOK_NS: u64 = 20_000_000;
 const IDLE: u32 = 0;
 const ASKED: u32 = 1;
 const ANSWERED: u32 = 2;
@@ -362,7 +371,7 @@ fn serve(memory: &str) {
         heap_end: AtomicUsize::new(heap.1),
         child_device,
         control,
-        desk: Mutex::new(()),
+        desk: AtomicU32::new(0),
         state: AtomicU32::new(IDLE),
         request: UnsafeCell::new(Request::Shrink),
         clerks: UnsafeCell::new(Clerks { children: [const { None }; CHILDREN_MAX] }),
@@ -376,7 +385,8 @@ fn serve(memory: &str) {
         status_fd: AtomicI32::new(if supervised { -1 } else { status_fd }),
     }));
     if heap.1 > heap.0 {
-        machine.add_range(heap.0, heap.1.next_multiple_of(4096));
+        let flags = Flags::of_mapping(libc::PROT_READ | libc::PROT_WRITE, 0);
+        machine.add_range(Piece { start: heap.0, end: heap.1.next_multiple_of(4096), flags });
     }
     // before there are other threads: one that sleeps in `syscall()` would return into the middle of a patch
     if let Err(function) = hooks::install() {
@@ -579,15 +589,39 @@ impl Agent {
     // ---- what hooks do ----
 
     /// A new anonymous private range of the program's.
-    pub fn new_range(&'static self, start: usize, end: usize) {
-        if start < end && !self.stacks.run(move || self.machine.try_native(start, end)) {
-            self.ask(Request::Add { start, end });
+    pub fn new_range(&'static self, piece: Piece) {
+        if piece.start < piece.end && !self.stacks.run(move || self.machine.try_native(piece)) {
+            self.ask(Request::Add(piece));
         }
     }
 
-    /// The range is about to be unmapped or replaced. Returns whether it was left to the kernel (there is no event then).
-    pub fn forget_native(&'static self, start: usize, end: usize) -> bool {
-        self.stacks.run(move || self.machine.removed_range(start, end))
+    /// The program has a new mapping that is not for the pager.
+    pub fn not_ours(&'static self, start: usize, end: usize) {
+        if self.stacks.run(move || self.machine.map.read().ranges.first(start, end).is_some()) {
+            self.ask(Request::NotOurs { start, end });
+        }
+    }
+
+    /// The range is about to be unmapped, replaced or moved: [`Machine::take_native`].
+    pub fn take_native(&'static self, start: usize, end: usize) -> Pieces {
+        self.stacks.run(move || self.machine.take_native(start, end)).unwrap_or_else(|| {
+            self.ask(Request::Adopt { start, end });
+            Pieces::default()
+        })
+    }
+
+    /// It was.
+    pub fn gone(&'static self, pieces: Pieces) {
+        if !pieces.is_empty() {
+            self.stacks.run(move || self.machine.gone(&pieces));
+        }
+    }
+
+    /// It was not: the kernel has refused the call.
+    pub fn put_back(&'static self, pieces: Pieces) {
+        if !pieces.is_empty() {
+            self.stacks.run(move || self.machine.put_back(&pieces));
+        }
     }
 
     /// The most that one mlock may lock, in bytes: a quarter of the budget.
@@ -610,12 +644,6 @@ impl Agent {
         });
     }
 
-    /// A range that was moved away is still there, empty (MREMAP_DONTUNMAP): nobody will report that it has gone.
-    pub fn left_empty(&'static self, start: usize, end: usize) {
-        self.stacks.run(move || self.machine.map.write().owed.cancel(start, end));
-        self.new_range(start, end);
-    }
-
     /// MADV_WIPEONFORK, MADV_KEEPONFORK. Returns `false` if there is no room to remember it.
     pub fn wipe_on_fork(&'static self, start: usize, end: usize, wipe: bool) -> bool {
         self.stacks.run(move || self.machine.wipe_on_fork(start, end, wipe))
@@ -624,6 +652,26 @@ impl Agent {
     /// MADV_MERGEABLE: equal pages may become one.
     pub fn may_merge(&self) {
         self.machine.shares_pages.store(true, Relaxed);
+    }
+
+    /// MADV_GUARD_INSTALL is about to be called: [`Machine::begin_guard`].
+    pub fn begin_guard(&'static self, start: usize, end: usize) -> Option<bool> {
+        self.stacks.run(move || self.machine.begin_guard(start, end))
+    }
+
+    /// It has put guard pages there.
+    pub fn guarded(&'static self, start: usize, end: usize) {
+        self.stacks.run(move || self.machine.guarded(start, end));
+    }
+
+    /// There are none.
+    pub fn unguarded(&'static self, start: usize, end: usize) {
+        self.stacks.run(move || self.machine.unguarded(start, end));
+    }
+
+    /// It has put none there, and others may be there.
+    pub fn not_guarded(&'static self, start: usize, end: usize) {
+        self.stacks.run(move || self.machine.not_guarded(start, end));
     }
 
     /// Pages that the kernel may need when it cannot wait for them. An address that no program can have is none of ours.
@@ -671,7 +719,7 @@ impl Agent {
 
     /// => on a hook stack
     fn ask_here_with(&self, request: impl FnOnce() -> Request) {
-        let _desk = self.desk.lock();
+        self.take_desk();
         let request = request();
         // SAFETY: the desk is ours and the clerk is idle.
         unsafe { *self.request.get() = request };
@@ -681,6 +729,24 @@ impl Agent {
             futex_wait(&self.state, ASKED, u64::MAX);
         }
         self.state.store(IDLE, Relaxed);
+        self.desk.store(0, Release);
+        futex_wake(&self.desk, 1);
+    }
+
+    /// No lock: a process that shares the memory (CLONE_VM) may be killed while it asks, and would hold it for ever.
+    fn take_desk(&self) {
+        let me = sys::gettid();
+        while let Err(owner) = self.desk.compare_exchange(0, me, Acquire, Relaxed) {
+            futex_wait(&self.desk, owner, DESK_LOOK_NS);
+            let dead = self.desk.load(Relaxed) == owner && !sys::shares_memory(owner);
+            if dead && self.desk.compare_exchange(owner, me, Acquire, Relaxed).is_ok() {
+                break;
+            }
+        }
+        // what a dead one has asked for
+        while self.state.load(Acquire) == ASKED {
+            futex_wait(&self.state, ASKED, u64::MAX);
+        }
     }
 
     // ---- the clerk ----
@@ -700,7 +766,10 @@ impl Agent {
             }
             // SAFETY: the asker has written it before it said so, and waits.
             match unsafe { *self.request.get() } {
-                Request::Add { start, end } => self.machine.add_range(start, end),
+                Request::Add(piece) => self.machine.add_range(piece),
+                Request::NotOurs { start, end } => self.machine.await_unmaps(start, end),
+                Request::Adopt { start, end } => self.machine.adopt_native_of(start, end),
+                Request::LeftEmpty { old, new, len } => self.machine.left_empty(old, new, len),
                 Request::Resized { old_len, new, new_len } => self.machine.resized_range(old_len, new, new_len),
                 Request::Follow { tid, ruleset } => self.follow_all(ruleset.map(|fd| (tid, fd))),
                 Request::Shrink => self.shrink(),
@@ -974,8 +1043,7 @@ impl Agent {
     fn become_child(&'static self, map: &mut Space, core: &mut Core, share: Inherited) -> Result<(), NoPager> {
         let machine = self.machine;
         machine.map.forked();
-        // SAFETY: this is the process's only thread and holds no desk; the desk's lock guards no value of its own.
-        unsafe { self.desk.forked() };
+        self.desk.store(0, Relaxed); // whoever had it is not here
         machine.frozen.store(0, Relaxed);
         machine.following.forked();
         machine.quit_event.store(sys::event()?.into_raw(), Relaxed);

@@ -24,7 +24,7 @@ use crate::duty::Duty;
 use crate::load_control::LoadControl;
 use crate::lock::{Mutex, MutexGuard, RwLock};
 use crate::park::{Park, ParkPlace, Parking};
-use crate::ranges::{Kind, RangeMap};
+use crate::ranges::{Flags, Kind, RangeMap};
 use crate::record::{Recorder, Touch};
 use crate::setup::DEVICES_MAX;
 use crate::swap_file::{DeviceName, SwapFiles};
@@ -78,14 +78,12 @@ impl Core {
 pub struct Space {
     /// Who serves which address.
     pub ranges: RangeMap,
-    /// What a forked child is to find empty (MADV_WIPEONFORK), whoever serves it.
-    pub wiped: RangeMap,
-    /// Discards that may be under way.
+    /// Discards, and installations of guard pages, that may be under way.
     pub discards: crate::space::Discards,
     /// Pages that the page daemon is taking by a copy.
     pub copying: crate::copy_out::Copying,
     /// Unmaps that are still to be reported.
-    pub owed: crate::space::Owed,
+    pub pending: crate::space::PendingUnmaps,
     /// The address of page 0 of each object.
     pub origins: Vec<usize>,
     /// The program's ranges are registered here.
@@ -336,7 +334,7 @@ impl Machine {
         let from = self.parking.addr(core.park.place(frame));
         drop(core);
         // SAFETY: the page is busy, so its parked content stays where it is; it is what the program must find.
-        let filled = unsafe { self.fill_from(map, addr, from as *const u8, 1) } == 1;
+        let filled = !map.discards.covers(addr) && unsafe { self.fill_from(map, addr, from as *const u8, 1) } == 1;
         let mut core = self.core.lock();
         let wake = core.vm.restore_done(page, if filled { Filled::Mapped } else { Filled::No });
         if filled {
@@ -374,7 +372,9 @@ impl Machine {
                 return Served::Held;
             }
         }
-        let fault = core.vm.fault(page, range.bounds(), self.starved.load(Relaxed));
+        let guarded = range.flags.has(Flags::GUARDED);
+        let bounds = if guarded { page.index()..page.index() + 1 } else { range.bounds() };
+        let fault = core.vm.fault(page, bounds, self.starved.load(Relaxed));
         if let Some(record) = &self.record {
             match fault {
                 Fault::ZeroFill { .. } => record.push((addr >> PAGE_SHIFT) as u64, write, Touch::First),
@@ -401,8 +401,12 @@ impl Machine {
             Fault::Mapped => {
                 // The program may have discarded it (then it is filled), or another thread was faster. Under the lock: without it the page
                 // daemon could park the page between the look and the filling, and the program would find zeroes in its place.
-                // SAFETY: a page of zeroes, never written; what is there already is left alone.
-                let filled = unsafe { map.program.copy(addr, self.zeroes as *const u8, PAGE_SIZE) };
+                let filled = if guarded {
+                    map.program.zero(addr, PAGE_SIZE)
+                } else {
+                    // SAFETY: a page of zeroes, never written; what is there already is left alone.
+                    unsafe { map.program.copy(addr, self.zeroes as *const u8, PAGE_SIZE) }
+                };
                 self.status.counters.pages_vanished.add(u64::from(filled.error.is_none()));
                 drop(core);
                 map.program.let_write(addr, PAGE_SIZE); // if it was to be copied out, and was not
@@ -411,7 +415,7 @@ impl Machine {
             Fault::ZeroFill { first, count } => {
                 drop(core);
                 let addr = map.addr(first);
-                let done = self.fill_zero(&map, addr, count);
+                let done = if guarded { self.fill_unguarded(&map, addr) } else { self.fill_zero(&map, addr, count) };
                 let mut core = self.core.lock();
                 for i in 0..count {
                     let filled = if i < done { Filled::Mapped } else { Filled::No };
@@ -433,6 +437,12 @@ impl Machine {
             self.wake_last(waiters);
         }
         served
+    }
+
+    /// Fills a missing page with zeroes, but not if it is a guard page: a copy would take its place. Returns how many are there now: one or none.
+    fn fill_unguarded(&self, map: &Space, addr: usize) -> u32 {
+        let error = map.program.zero(addr, PAGE_SIZE).error;
+        (error.is_none() || error == Some(libc::EEXIST) && sys::is_resident(addr)) as u32
     }
 
     /// Copies zeroes into `count` missing pages; returns how many are there now (arrived here or found).

@@ -9,8 +9,6 @@ use overspill_vm::types::{ObjectId, PAGE_SHIFT, PAGE_SIZE, PageId};
 
 /// The most ranges. The kernel allows a process 65,530 mappings by default; ranges are merged like mappings.
 pub const RANGES_MAX: usize = 65_536;
-/// The most ranges that are empty in forked children. Libraries have a page or two each.
-pub const WIPED_MAX: usize = 1024;
 
 /// Who serves a range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -19,6 +17,40 @@ pub enum Kind {
     Native,
     /// The pager: registered with userfaultfd.
     Managed,
+}
+
+/// What else is known of a range. Neighbours that differ in it are not joined.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Flags(u8);
+
+impl Flags {
+    /// None of them.
+    pub const NONE: Flags = Flags(0);
+    /// Forked children find it empty (MADV_WIPEONFORK).
+    pub const WIPE: Flags = Flags(1 << 4);
+    /// It may have guard pages (MADV_GUARD_INSTALL): a page is filled because it was touched, and for no other reason.
+    pub const GUARDED: Flags = Flags(1 << 5);
+    const NORESERVE: u8 = 1 << 3;
+
+    /// Of a new mapping: protection and flags as for mmap(2). The kernel joins mappings that are alike, and so what is known of them must
+    /// tell them apart.
+    pub fn of_mapping(prot: i32, flags: i32) -> Flags {
+        Flags(prot as u8 & 7 | if flags & libc::MAP_NORESERVE != 0 { Self::NORESERVE } else { 0 })
+    }
+    /// Whether all of `other` are set.
+    pub fn has(self, other: Flags) -> bool {
+        self.0 & other.0 == other.0
+    }
+    /// With `other`.
+    #[must_use]
+    pub fn with(self, other: Flags) -> Flags {
+        Flags(self.0 | other.0)
+    }
+    /// Without `other`.
+    #[must_use]
+    pub fn without(self, other: Flags) -> Flags {
+        Flags(self.0 & !other.0)
+    }
 }
 
 /// One range of addresses, in bytes.
@@ -34,9 +66,15 @@ pub struct Range {
     pub object: ObjectId,
     /// the address of its page 0.
     pub origin: usize,
+    /// What else is known of it.
+    pub flags: Flags,
 }
 
 impl Range {
+    /// Of the program's memory, which is one object: managed and, so far, empty.
+    pub fn of_program(flags: Flags) -> Range {
+        Range { start: 0, end: 0, kind: Kind::Managed, object: ObjectId(0), origin: 0, flags }
+    }
     /// Its length in pages.
     pub fn pages(&self) -> u64 {
         ((self.end - self.start) >> PAGE_SHIFT) as u64
@@ -53,8 +91,13 @@ impl Range {
     pub fn addr(&self, page: PageId) -> usize {
         self.origin + ((page.index() as usize) << PAGE_SHIFT)
     }
+    /// What of it lies in `start..end`, which it overlaps.
+    pub fn within(&self, start: usize, end: usize) -> Range {
+        Range { start: self.start.max(start), end: self.end.min(end), ..*self }
+    }
     fn joins(&self, next: &Range) -> bool {
-        self.end == next.start && self.kind == next.kind && self.object == next.object && self.origin == next.origin
+        let same = self.object == next.object && self.origin == next.origin;
+        self.end == next.start && self.kind == next.kind && self.flags == next.flags && same
     }
 }
 
@@ -88,6 +131,31 @@ impl RangeMap {
         }
         let at = self.ranges.partition_point(|r| r.end <= start);
         self.ranges[at..].iter().take_while(|r| r.start < end).find(|r| r.kind == kind).copied()
+    }
+
+    /// The first range that overlaps `start..end`.
+    pub fn first(&self, start: usize, end: usize) -> Option<Range> {
+        let at = self.ranges.partition_point(|r| r.end <= start);
+        self.ranges.get(at).filter(|r| start < end && r.start < end).copied()
+    }
+
+    /// Changes the flags of all that lies in `start..end`. Returns `false` if there is no room for the pieces; then some may be as before.
+    #[must_use]
+    pub fn change(&mut self, start: usize, end: usize, flags: impl Fn(Flags) -> Flags) -> bool {
+        let mut at = start;
+        while let Some(r) = self.first(at, end) {
+            let piece = Range { flags: flags(r.flags), ..r.within(at, end) };
+            if piece.flags != r.flags {
+                if self.ranges.len() + 2 > self.ranges.capacity() {
+                    return false;
+                }
+                self.remove(piece.start, piece.end, |_| {});
+                let inserted = self.insert(piece);
+                assert!(inserted, "there was room for two more");
+            }
+            at = piece.end;
+        }
+        true
     }
 
     /// Adds a range. What it overlaps must have been removed. Returns `false` if there is no room.
@@ -162,7 +230,14 @@ mod tests {
     #[test]
     fn an_empty_stretch_overlaps_nothing() {
         let mut map = RangeMap::new(RANGES_MAX);
-        assert!(map.insert(Range { start: 0, end: 100 * PAGE_SIZE, kind: Kind::Managed, object: ObjectId(0), origin: 0 }));
+        assert!(map.insert(Range {
+            start: 0,
+            end: 100 * PAGE_SIZE,
+            kind: Kind::Managed,
+            object: ObjectId(0),
+            origin: 0,
+            flags: Flags::NONE
+        }));
         assert_eq!(map.overlap(20 * PAGE_SIZE, 20 * PAGE_SIZE, Kind::Managed), None);
     }
 
@@ -179,7 +254,7 @@ mod tests {
                 let gone = (first..first + len).filter(|p| model.remove(p).is_some()).count();
                 prop_assert_eq!(pages, gone as u64);
                 if add {
-                    let inserted = map.insert(Range { start, end, kind, object: ObjectId(0), origin: 0 });
+                    let inserted = map.insert(Range { start, end, kind, object: ObjectId(0), origin: 0, flags: Flags::NONE });
                     prop_assert!(inserted);
                     model.extend((first..first + len).map(|p| (p, kind)));
                 }
@@ -188,6 +263,28 @@ mod tests {
                 }
                 let all: Vec<_> = map.iter().collect();
                 prop_assert!(all.windows(2).all(|w| w[0].end <= w[1].start && !w[0].joins(w[1])));
+            }
+        }
+
+        #[test]
+        fn flags_are_of_pages(ops in proptest::collection::vec((0usize..64, 1usize..10, 0u8..3), 1..50)) {
+            let mut map = RangeMap::new(RANGES_MAX);
+            let (holes, mut model) = ([7, 8, 30], BTreeMap::new());
+            for p in (0..80).filter(|p| !holes.contains(p)) {
+                let at = p * PAGE_SIZE;
+                let range = Range { start: at, end: at + PAGE_SIZE, kind: Kind::Native, object: ObjectId(0), origin: 0, flags: Flags::NONE };
+                prop_assert!(map.insert(range));
+                model.insert(p, Flags::NONE);
+            }
+            for (first, len, what) in ops {
+                let change = |f: Flags| match what { 0 => f.with(Flags::WIPE), 1 => f.without(Flags::WIPE), _ => f.with(Flags::GUARDED) };
+                prop_assert!(map.change(first * PAGE_SIZE, (first + len) * PAGE_SIZE, change));
+                model.range_mut(first..first + len).for_each(|(_, f)| *f = change(*f));
+                for p in 0..90 {
+                    prop_assert_eq!(map.find(p * PAGE_SIZE).map(|r| r.flags), model.get(&p).copied());
+                }
+                let all: Vec<_> = map.iter().collect();
+                prop_assert!(all.windows(2).all(|w| !w[0].joins(w[1])));
             }
         }
     }

@@ -165,8 +165,11 @@ pub unsafe fn arrived(
                 while i + n < op.count && places[(i + n) as usize] == Place::Map {
                     n += 1;
                 }
-                // SAFETY: these pages are busy and missing; the buffer holds what was read and checked for them.
-                let done = unsafe { machine.fill_from(&map, addr, buffer.add((i as usize) << PAGE_SHIFT), n) };
+                let done = match (0..n).any(|k| map.discards.covers(addr_of(i + k))) {
+                    true => 0,
+                    // SAFETY: these pages are busy and missing; the buffer holds what was read and checked for them.
+                    false => unsafe { machine.fill_from(&map, addr, buffer.add((i as usize) << PAGE_SHIFT), n) },
+                };
                 let mut core = machine.core.lock();
                 for k in 0..n {
                     let filled = if k < done { Filled::Mapped } else { Filled::No };

@@ -12,7 +12,7 @@ use crate::load_control::LoadControl;
 use crate::lock::{Mutex, RwLock};
 use crate::machine::{Core, Delivery, Inject, Machine, Space, ZEROES_PAGES};
 use crate::park::{Park, Parking};
-use crate::ranges::{RANGES_MAX, RangeMap, WIPED_MAX};
+use crate::ranges::{RANGES_MAX, RangeMap};
 use crate::reader;
 use crate::swap_file::{DeviceName, SwapFiles};
 use crate::sys::{self, Errno};
@@ -291,10 +291,9 @@ pub fn machine(options: &Options<'_>, status: &'static Status) -> Result<Machine
     };
     let space = Space {
         ranges: RangeMap::new(RANGES_MAX),
-        wiped: RangeMap::new(WIPED_MAX),
         discards: crate::space::Discards::new(),
         copying: crate::copy_out::Copying::new(),
-        owed: crate::space::Owed::new(),
+        pending: crate::space::PendingUnmaps::new(),
         origins: vec![0; options.objects_max as usize],
         program,
         parking,

@@ -5,7 +5,7 @@
 //! adopted: registered, and their present pages taken over one by one.
 
 use crate::machine::{Core, Machine, Space};
-use crate::ranges::{Kind, Range};
+use crate::ranges::{Flags, Kind, Range};
 use crate::sys::{self, Errno, futex_wait, sys};
 use crate::uffd::{Event, Message};
 use core::sync::atomic::{AtomicU32, Ordering::*};
@@ -14,8 +14,8 @@ use overspill_vm::types::{ObjectId, PAGE_SHIFT, PAGE_SIZE, PageId};
 
 /// Messages are read so many at a time.
 const MESSAGES: usize = 16;
-/// How often [`Machine::await_unmaps`] looks, how long it waits in between, in nanoseconds: ten seconds in all.
-const UNMAPS_PATIENCE: u32 = 100_000;
+/// How often [`Machine::await_unmaps`] looks while events are under way all the time, how long it waits in between, in nanoseconds: 50 ms in all.
+const UNMAPS_LOOKS: u32 = 500;
 const UNMAPS_LOOK_NS: u64 = 100_000;
 
 #[repr(C)]
@@ -148,39 +148,81 @@ impl Default for Discards {
 /// The kernel gives addresses out again before it reports that they came free. A move is reported first, and only when that has been read
 /// the unmapping of where it came from; meanwhile another thread's move may have come to that very place, and its report was read. What
 /// followed took the new pages for those that had gone: they read as zeroes.
+///
+/// The kernel counts an unmapping as under way from before its act until its report has been read ([`crate::uffd::Uffd::is_changing`]): when
+/// none is under way, there is none that is still to be reported, and [`Machine::read_messages`] forgets them all.
 #[derive(Debug)]
-pub struct Owed {
-    ranges: [(usize, usize); OWED_MAX],
-    next: usize,
+pub struct PendingUnmaps {
+    ranges: Vec<(usize, usize)>,
 }
 
-/// One for each thread that is just unmapping or moving.
-const OWED_MAX: usize = 256;
+/// One for each thread that is just unmapping or moving, and those of the moment before.
+const PENDING_MAX: usize = 1 << 16;
 
-impl Owed {
+impl PendingUnmaps {
     /// None.
     pub fn new() -> Self {
-        Owed { ranges: [(0, 0); OWED_MAX], next: 0 }
+        PendingUnmaps { ranges: Vec::with_capacity(PENDING_MAX) }
     }
     /// The unmapping of this range, or of more, has taken place as far as the pager is concerned.
     fn add(&mut self, start: usize, end: usize) {
-        self.ranges[self.next] = (start, end); // the oldest goes if there are too many
-        self.next = (self.next + 1) % OWED_MAX;
+        if self.ranges.len() == PENDING_MAX {
+            self.ranges.swap_remove(0); // more than there are threads: its report is one of those that never come
+        }
+        self.ranges.push((start, end));
     }
     /// There will be no such report.
     pub fn cancel(&mut self, start: usize, end: usize) {
-        self.ranges.iter_mut().filter(|r| **r == (start, end)).for_each(|r| *r = (0, 0));
+        self.ranges.retain(|r| *r != (start, end));
+    }
+    /// There will be none at all.
+    pub fn clear(&mut self) {
+        self.ranges.clear();
     }
     /// An unmapping of `at..end` was reported. Up to where it is news, and from where on again. => at < end
     fn settle(&mut self, at: usize, end: usize) -> (usize, usize) {
-        let within = self.ranges.iter_mut().filter(|r| at <= r.0 && r.0 < r.1 && r.1 <= end);
-        within.min_by_key(|r| r.0).map_or((end, end), core::mem::take)
+        let within = |r: &(usize, usize)| at <= r.0 && r.0 < r.1 && r.1 <= end;
+        let first = (0..self.ranges.len()).filter(|i| within(&self.ranges[*i])).min_by_key(|i| self.ranges[*i].0);
+        first.map_or((end, end), |i| self.ranges.swap_remove(i))
     }
 }
 
-impl Default for Owed {
+impl Default for PendingUnmaps {
     fn default() -> Self {
         Self::new()
+    }
+}
+
+/// A part of a native range that is out of the map over a system call.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Piece {
+    /// First address.
+    pub start: usize,
+    /// Address after the last.
+    pub end: usize,
+    /// As in the map.
+    pub flags: Flags,
+}
+
+/// What a system call takes the place of, or moves: native ranges, of which no event tells. They are taken out of the map before the call,
+/// because the kernel may give their addresses to another thread before it returns, and put back if the kernel refuses it.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Pieces {
+    list: [Piece; PIECES_MAX],
+    count: usize,
+}
+
+/// Native ranges that lie side by side are one, so there are rarely more. The list is on the program's stack.
+const PIECES_MAX: usize = 12;
+
+impl Pieces {
+    /// In order.
+    pub fn iter(&self) -> impl Iterator<Item = &Piece> {
+        self.list[..self.count].iter()
+    }
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
     }
 }
 
@@ -196,6 +238,9 @@ impl Machine {
         let mut messages = [Message::default(); MESSAGES];
         let mut map = self.map.write();
         let n = map.program.read(&mut messages);
+        if n == 0 && !map.pending.ranges.is_empty() && !map.program.is_changing() {
+            map.pending.clear();
+        }
         for message in &messages[..n] {
             match message.decode() {
                 Event::Fault(..) | Event::Other => {}
@@ -218,8 +263,14 @@ impl Machine {
             Event::Unmap(start, end) => {
                 let mut at = start;
                 while at < end {
-                    let (until, next) = map.owed.settle(at, end);
-                    Self::unmapped(map, &mut self.core.lock(), at, until);
+                    let (until, next) = map.pending.settle(at, end);
+                    while let Some(r) = map.ranges.first(at, until).map(|r| r.within(at, until)) {
+                        // A native one that is there has come since: the event is of all that the call was given.
+                        if r.kind == Kind::Managed || !sys::is_mapped(r.start, r.end) {
+                            Self::unmapped(map, &mut self.core.lock(), r.start, r.end);
+                        }
+                        at = r.end;
+                    }
                     at = next;
                 }
             }
@@ -234,28 +285,31 @@ impl Machine {
                 map.discards.add(start, end);
             }
             Event::Remap(from, to, len) => {
-                let Some(r) = map.ranges.find(from).copied() else { return };
-                if r.kind != Kind::Managed {
-                    return;
+                // Whatever was there has gone, or the kernel would not have moved anything to it.
+                self.replaced(map, to, to + len, true);
+                let mut at = from;
+                while at < from + len {
+                    let known = map.ranges.first(at, from + len).map(|r| r.within(at, from + len));
+                    let until = known.map_or(from + len, |r| r.start);
+                    if at < until {
+                        // registered, or there would be no event: what is there is what is mapped
+                        self.manage(map, Range { start: at - from + to, end: until - from + to, ..Range::of_program(Flags::NONE) });
+                    }
+                    let Some(r) = known else { break };
+                    map.ranges.remove(r.start, r.end, |_| {});
+                    let moved = Range { start: r.start - from + to, end: r.end - from + to, ..r };
+                    if r.kind == Kind::Managed {
+                        let _ = map.ranges.insert(moved);
+                        if !self.core.lock().vm.rename_range(r.page(r.start), moved.page(moved.start), r.pages()) {
+                            self.stop_table_full();
+                        }
+                    } else {
+                        Self::unreserve(&mut self.core.lock(), r.pages());
+                        self.manage(map, moved);
+                    }
+                    at = r.end;
                 }
-                let moved = Range { start: to, end: to + len, ..r };
-                while let Some(old) = map.ranges.overlap(to, to + len, Kind::Managed) {
-                    // somebody unmapped it, and has yet to say so
-                    let (start, end) = (old.start.max(to), old.end.min(to + len));
-                    Self::unmapped(map, &mut self.core.lock(), start, end);
-                    map.owed.add(start, end);
-                }
-                map.ranges.remove(from, from + len, |_| {});
-                map.owed.add(from, from + len);
-                let _ = map.ranges.insert(moved);
-                if !self.core.lock().vm.rename_range(r.page(from), moved.page(to), (len >> PAGE_SHIFT) as u64) {
-                    self.stop_table_full();
-                }
-                while let Some(w) = map.wiped.overlap(from, from + len, Kind::Managed) {
-                    let piece = Range { start: w.start.max(from), end: w.end.min(from + len), ..w };
-                    map.wiped.remove(piece.start, piece.end, |_| {});
-                    let _ = map.wiped.insert(Range { start: piece.start - from + to, end: piece.end - from + to, ..w });
-                }
+                map.pending.add(from, from + len);
             }
             Event::Fault(..) | Event::Other => {}
         }
@@ -264,11 +318,21 @@ impl Machine {
 
     /// The range is gone, and what was in it.
     fn unmapped(map: &mut Space, core: &mut Core, start: usize, end: usize) {
-        map.wiped.remove(start, end, |_| {});
         map.ranges.remove(start, end, |gone| match gone.kind {
             Kind::Managed => Self::give_up_of(core, gone, false),
             Kind::Native => Self::native_gone(core, gone),
         });
+    }
+
+    /// The kernel has made a mapping of its own choice here, so whatever the map knows here has gone. `pending`: it may still say so.
+    fn replaced(&self, map: &mut Space, start: usize, end: usize, pending: bool) {
+        while let Some(old) = map.ranges.first(start, end) {
+            let old = old.within(start, end);
+            Self::unmapped(map, &mut self.core.lock(), old.start, old.end);
+            if pending && old.kind == Kind::Managed {
+                map.pending.add(old.start, old.end);
+            }
+        }
     }
 
     /// A region of the library's is gone, or its content is: no event tells of it with in-thread delivery. The caller has the kernel
@@ -290,9 +354,53 @@ impl Machine {
     /// there are no events. Returns `false` if there is no room to remember it.
     #[must_use]
     pub fn wipe_on_fork(&self, start: usize, end: usize, wipe: bool) -> bool {
+        let change = |flags: Flags| if wipe { flags.with(Flags::WIPE) } else { flags.without(Flags::WIPE) };
+        self.map.write().ranges.change(start, end, change)
+    }
+
+    /// The program is about to put guard pages here (MADV_GUARD_INSTALL, for which there is no event), which drops what is there. Until
+    /// [`Machine::guarded`] nothing is brought in here and nothing is taken. Returns whether there may be guard pages already, or `None`
+    /// if there is no room to remember it.
+    pub fn begin_guard(&self, start: usize, end: usize) -> Option<bool> {
         let mut map = self.map.write();
-        map.wiped.remove(start, end, |_| {});
-        !wipe || start >= end || map.wiped.insert(Range { start, end, kind: Kind::Managed, object: ObjectId(0), origin: 0 })
+        let (mut at, mut before) = (start, false);
+        while let Some(r) = map.ranges.first(at, end) {
+            before |= r.flags.has(Flags::GUARDED);
+            at = r.end;
+        }
+        if at > start {
+            if !map.ranges.change(start, end, |flags| flags.with(Flags::GUARDED)) {
+                return None;
+            }
+            map.discards.add(start, end);
+        }
+        Some(before)
+    }
+
+    /// The call has returned: the guard pages are there. What was there before is forgotten.
+    pub fn guarded(&self, start: usize, end: usize) {
+        let mut map = self.map.write();
+        let mut at = start;
+        while let Some(r) = map.ranges.overlap(at, end, Kind::Managed) {
+            let piece = r.within(at, end);
+            self.give_up(piece, false);
+            at = piece.end;
+        }
+        map.discards.done(start, end);
+        self.drop_places(&map, false);
+    }
+
+    /// The guard pages have been taken away again, or there are none: the call was refused.
+    pub fn unguarded(&self, start: usize, end: usize) {
+        let mut map = self.map.write();
+        map.discards.done(start, end);
+        // without room for the pieces, they are taken for guarded, which is slower and otherwise the same
+        let _ = map.ranges.change(start, end, |flags| flags.without(Flags::GUARDED));
+    }
+
+    /// The call was refused, where there may be guard pages since an earlier one.
+    pub fn not_guarded(&self, start: usize, end: usize) {
+        self.map.write().discards.done(start, end);
     }
 
     /// In a fork's child: registers what it has of the managed ranges, and gives up what it has not: MADV_DONTFORK, or a range that another thread
@@ -317,19 +425,14 @@ impl Machine {
             at = end;
         })?;
         Self::unmapped(map, core, at, usize::MAX);
-        map.owed = Owed::new();
+        map.pending.clear();
         result
     }
 
     /// In a fork's child: what is to be empty there is. The kernel has done it with what was mapped; the pager's share is what was not.
     pub fn wipe(&self, map: &Space, core: &mut Core) {
-        for w in map.wiped.iter() {
-            let mut at = w.start;
-            while let Some(r) = map.ranges.overlap(at, w.end, Kind::Managed) {
-                let piece = Range { start: r.start.max(at), end: r.end.min(w.end), ..r };
-                Self::give_up_of(core, piece, false);
-                at = piece.end;
-            }
+        for r in map.ranges.iter().filter(|r| r.kind == Kind::Managed && r.flags.has(Flags::WIPE)) {
+            Self::give_up_of(core, *r, false);
         }
     }
 
@@ -367,50 +470,88 @@ impl Machine {
 
     /// The program has a new anonymous private range: if it fits the budget whole it is left to the kernel, and nothing needs to be
     /// asked of it. Returns `false` if that is not so; then [`Machine::add_range`] is due.
-    pub fn try_native(&self, start: usize, end: usize) -> bool {
+    pub fn try_native(&self, piece: Piece) -> bool {
         let mut map = self.map.write();
         // over a range whose unmapping has yet to be read: the event must be followed first
-        !map.is_settling(start, end) && self.insert_native(&mut map, start, end)
+        !map.is_settling(piece.start, piece.end) && !Self::joins_managed(&map, piece) && self.insert_native(&mut map, piece)
     }
 
-    fn insert_native(&self, map: &mut Space, start: usize, end: usize) -> bool {
-        self.drop_native(map, start, end);
-        let pages = ((end - start) >> PAGE_SHIFT) as u64;
-        let mut core = self.core.lock();
-        let margin = core.vm.free_high() as u64 * 2;
-        let fits = core.vm.charge_total() + pages + margin <= core.vm.limit() as u64;
-        let range = Range { start, end, kind: Kind::Native, object: ObjectId(0), origin: 0 };
+    /// Whether the kernel would make one mapping of the piece and a managed neighbour. It does so when the piece is registered before
+    /// it is touched, and not afterwards; and mremap(2), for one, wants what it is given to be one mapping.
+    fn joins_managed(map: &Space, piece: Piece) -> bool {
+        let alike = |r: Option<&Range>| {
+            r.is_some_and(|r| r.kind == Kind::Managed && r.flags.without(Flags::GUARDED) == piece.flags.without(Flags::GUARDED))
+        };
+        alike(map.ranges.find(piece.start.wrapping_sub(1))) || alike(map.ranges.find(piece.end))
+    }
+
+    fn insert_native(&self, map: &mut Space, piece: Piece) -> bool {
+        self.drop_native(map, piece.start, piece.end);
+        let range = Range { start: piece.start, end: piece.end, kind: Kind::Native, ..Range::of_program(piece.flags) };
+        let fits = {
+            let core = self.core.lock();
+            let margin = core.vm.free_high() as u64 * 2;
+            core.vm.charge_total() + range.pages() + margin <= core.vm.limit() as u64
+        };
         // what is left to the kernel cannot be recorded
-        if !fits || self.record.is_some() || !map.ranges.insert(range) {
-            return false;
+        fits && self.record.is_none() && self.reserve_native(map, range)
+    }
+
+    fn reserve_native(&self, map: &mut Space, range: Range) -> bool {
+        let inserted = map.ranges.insert(range);
+        if inserted {
+            let mut core = self.core.lock();
+            let total = core.vm.reserved() + range.pages();
+            core.vm.set_reserved(total);
         }
-        let total = core.vm.reserved() + pages;
-        core.vm.set_reserved(total);
-        true
+        inserted
     }
 
     /// To be called before a new mapping is managed. What was at its addresses before is gone, and if that was managed an event tells of it,
     /// which must be followed first: it would be taken for the end of the new mapping. The kernel gives the addresses out before it
     /// sends the event, so that may take until the thread that unmapped has run again.
+    ///
+    /// If that thread is killed, the kernel withdraws the event. So nothing is waited for when no event is under way and all have been
+    /// read, nor for long when others come all the time.
     pub fn await_unmaps(&self, start: usize, end: usize) {
-        for _ in 0..UNMAPS_PATIENCE {
+        let mut changing = true;
+        let mut looks = 0;
+        while looks < UNMAPS_LOOKS && changing {
+            changing = self.map.read().program.is_changing();
             while self.read_messages(|addr, _| self.wake_any(addr)) {}
-            if !self.map.read().is_settling(start, end) {
+            let map = self.map.read();
+            if !map.is_settling(start, end) {
                 return;
             }
-            futex_wait(&AtomicU32::new(0), 0, UNMAPS_LOOK_NS);
+            let copying = map.copying.overlaps(start, end);
+            drop(map);
+            if copying {
+                changing = true; // the page daemon is about to be done with it
+            } else {
+                looks += 1;
+            }
+            if changing {
+                futex_wait(&AtomicU32::new(0), 0, UNMAPS_LOOK_NS);
+            }
         }
+        let mut map = self.map.write();
+        self.replaced(&mut map, start, end, changing);
+        self.drop_places(&map, false);
     }
 
     /// The program has a new anonymous private range.
-    pub fn add_range(&self, start: usize, end: usize) {
+    pub fn add_range(&self, piece: Piece) {
+        let Piece { start, end, flags } = piece;
         self.await_unmaps(start, end);
         let mut map = self.map.write();
-        if map.ranges.overlap(start, end, Kind::Managed).is_none() && self.insert_native(&mut map, start, end) {
-            return;
+        if !Self::joins_managed(&map, piece) {
+            if map.ranges.overlap(start, end, Kind::Managed).is_none() && self.insert_native(&mut map, piece) {
+                return;
+            }
+            self.adopt_native(&mut map);
         }
-        self.adopt_native(&mut map);
-        self.manage(&mut map, Range { start, end, kind: Kind::Managed, object: ObjectId(0), origin: 0 });
+        self.drop_native(&mut map, start, end);
+        self.manage(&mut map, Range { start, end, ..Range::of_program(flags) });
     }
 
     /// A fault message read by somebody who does not serve faults: its thread looks again, and a handler gets the next message.
@@ -445,26 +586,85 @@ impl Machine {
         self.core.lock().vm.set_reserved(0);
     }
 
-    /// Native ranges in `start..end` are gone (no event tells of them). Returns whether there were any.
-    pub fn drop_native(&self, map: &mut Space, start: usize, end: usize) -> bool {
-        map.wiped.remove(start, end, |_| {});
+    /// Takes over the native ranges in `start..end`: what becomes of them is in events from here on.
+    pub fn adopt_native_of(&self, start: usize, end: usize) {
+        let mut map = self.map.write();
+        while let Some(r) = map.ranges.overlap(start, end, Kind::Native) {
+            let piece = r.within(start, end);
+            map.ranges.remove(piece.start, piece.end, |_| {});
+            Self::unreserve(&mut self.core.lock(), piece.pages());
+            self.manage(&mut map, piece);
+        }
+    }
+
+    /// Native ranges in `start..end` are gone (no event tells of them).
+    pub fn drop_native(&self, map: &mut Space, start: usize, end: usize) {
         let mut at = start;
         while let Some(r) = map.ranges.overlap(at, end, Kind::Native) {
-            let piece = Range { start: r.start.max(at), end: r.end.min(end), ..r };
+            let piece = r.within(at, end);
             map.ranges.remove(piece.start, piece.end, |_| {});
             Self::native_gone(&mut self.core.lock(), piece);
             at = piece.end;
         }
-        at > start
     }
 
-    /// A range was unmapped by a wrapped call: native parts have no event, managed parts do. Returns whether there were native ones.
-    pub fn removed_range(&self, start: usize, end: usize) -> bool {
+    /// A system call is about to unmap, replace or move the range: its native parts, of which no event will tell, are taken out of the
+    /// map. `None` if they are too many, or there are managed parts as well: then [`Machine::adopt_native_of`] is due before the call. (The
+    /// event will be of the whole range, and another thread's new range could lie where a native part was.)
+    pub fn take_native(&self, start: usize, end: usize) -> Option<Pieces> {
+        let mut pieces = Pieces::default();
         if self.map.read().ranges.overlap(start, end, Kind::Native).is_none() {
-            return false;
+            return Some(pieces);
         }
-        // the daemon may have adopted it in between: then there is an event
-        self.drop_native(&mut self.map.write(), start, end)
+        let mut map = self.map.write();
+        if map.ranges.overlap(start, end, Kind::Managed).is_some() {
+            return None;
+        }
+        let mut at = start;
+        while let Some(r) = map.ranges.overlap(at, end, Kind::Native) {
+            let r = r.within(at, end);
+            *pieces.list.get_mut(pieces.count)? = Piece { start: r.start, end: r.end, flags: r.flags };
+            pieces.count += 1;
+            at = r.end;
+        }
+        for piece in pieces.iter() {
+            map.ranges.remove(piece.start, piece.end, |_| {});
+            Self::unreserve(&mut self.core.lock(), ((piece.end - piece.start) >> PAGE_SHIFT) as u64);
+        }
+        Some(pieces)
+    }
+
+    /// The call has been made: what it took the place of, or moved, is wired no more.
+    pub fn gone(&self, pieces: &Pieces) {
+        let map = self.map.write();
+        for &Piece { start, end, .. } in pieces.iter() {
+            let mut at = start;
+            while at < end {
+                let since = map.ranges.first(at, end); // another thread's, by now
+                let until = since.map_or(end, |r| r.start.max(at));
+                if at < until {
+                    let gone = Range { start: at, end: until, ..Range::of_program(Flags::NONE) };
+                    self.core.lock().vm.unwire_range(gone.page(at), gone.pages());
+                }
+                at = since.map_or(end, |r| r.end);
+            }
+        }
+    }
+
+    /// The kernel has refused the call: they are still there, but for those whose place was taken before it came to that.
+    pub fn put_back(&self, pieces: &Pieces) {
+        let mut map = self.map.write();
+        for &Piece { start, end, flags } in pieces.iter().filter(|p| sys::is_mapped(p.start, p.end)) {
+            if map.ranges.first(start, end).is_none() {
+                // Even if it no longer fits the budget: then the page daemon adopts it.
+                self.reserve_native(&mut map, Range { start, end, kind: Kind::Native, ..Range::of_program(flags) });
+            }
+        }
+        let short = self.core.lock().vm.wants_daemon();
+        drop(map);
+        if short {
+            self.ring_daemon();
+        }
     }
 
     /// A managed range was moved or resized by a followed mremap: it is at `new` now. A move was reported as an event; growth is not.
@@ -473,16 +673,26 @@ impl Machine {
         if new_len <= old_len {
             return;
         }
-        self.await_unmaps(new + old_len, new + new_len);
+        let (start, end) = (new + old_len, new + new_len);
+        let grown = self.map.read().ranges.find(start - 1).copied();
+        let Some(grown) = grown.filter(|r| r.kind == Kind::Managed) else { return };
+        self.await_unmaps(start, end);
         let mut map = self.map.write();
-        if map.ranges.find(new).is_some_and(|r| r.kind == Kind::Managed) {
-            let (start, end) = (new + old_len, new + new_len);
-            self.drop_native(&mut map, start, end);
-            let grown = Range { start, end, kind: Kind::Managed, object: ObjectId(0), origin: 0 };
-            self.manage(&mut map, grown);
-            if map.wiped.find(start - 1).is_some() {
-                let _ = map.wiped.insert(grown); // it joins
-            }
+        self.drop_native(&mut map, start, end);
+        self.manage(&mut map, Range { start, end, ..grown });
+    }
+
+    /// A managed range was moved to `new` by a followed mremap and is still there, empty and registered (MREMAP_DONTUNMAP): nobody will report
+    /// that it has gone.
+    pub fn left_empty(&self, old: usize, new: usize, len: usize) {
+        while self.read_messages(|addr, _| self.wake_any(addr)) {}
+        let mut map = self.map.write();
+        map.pending.cancel(old, old + len);
+        let mut at = new;
+        while let Some(r) = map.ranges.overlap(at, new + len, Kind::Managed) {
+            let r = r.within(at, new + len);
+            self.manage(&mut map, Range { start: r.start - new + old, end: r.end - new + old, ..r });
+            at = r.end;
         }
     }
 
@@ -522,36 +732,36 @@ mod tests {
     use overspill_vm::status::Status;
 
     #[test]
-    fn what_was_owed_is_not_news() {
-        let mut owed = Owed::new();
-        let news = |owed: &mut Owed, start, end| {
+    fn what_was_pending_is_not_news() {
+        let mut pending = PendingUnmaps::new();
+        let news = |pending: &mut PendingUnmaps, start, end| {
             let (mut at, mut found) = (start, Vec::new());
             while at < end {
-                let (until, next) = owed.settle(at, end);
+                let (until, next) = pending.settle(at, end);
                 found.extend((at < until).then_some((at, until)));
                 at = next;
             }
             found
         };
-        assert_eq!(news(&mut owed, 10, 20), [(10, 20)]);
-        owed.add(30, 40);
-        owed.add(10, 20);
-        assert_eq!(news(&mut owed, 15, 20), [(15, 20)], "another one");
-        assert_eq!(news(&mut owed, 5, 50), [(5, 10), (20, 30), (40, 50)]);
-        assert_eq!(news(&mut owed, 5, 50), [(5, 50)], "once");
-        owed.add(10, 20);
-        assert_eq!(news(&mut owed, 10, 20), []);
-        owed.add(10, 20);
-        owed.cancel(10, 20);
-        assert_eq!(news(&mut owed, 10, 20), [(10, 20)]);
+        assert_eq!(news(&mut pending, 10, 20), [(10, 20)]);
+        pending.add(30, 40);
+        pending.add(10, 20);
+        assert_eq!(news(&mut pending, 15, 20), [(15, 20)], "another one");
+        assert_eq!(news(&mut pending, 5, 50), [(5, 10), (20, 30), (40, 50)]);
+        assert_eq!(news(&mut pending, 5, 50), [(5, 50)], "once");
+        pending.add(10, 20);
+        assert_eq!(news(&mut pending, 10, 20), []);
+        pending.add(10, 20);
+        pending.cancel(10, 20);
+        assert_eq!(news(&mut pending, 10, 20), [(10, 20)]);
     }
 
-    /// One thread moves its pages from A to B. Before the kernel reports that A is unmapped, another thread's pages have come there from C,
-    /// which is reported before. The pager took the report that followed for the end of the second thread's pages: they read as zeroes.
-    #[test]
-    fn a_late_unmap_does_not_take_what_has_come_there_since() {
-        let swap =
-            [device_spec::parse(std::env::temp_dir().join(format!("late-{}", std::process::id())).as_os_str()).expect("a place")];
+    const LEN: usize = 4 * PAGE_SIZE;
+
+    /// A machine, if there can be one here, and the address of three ranges of `LEN` bytes.
+    fn machine(name: &str) -> Option<(Machine, usize)> {
+        let place = std::env::temp_dir().join(format!("{name}-{}", std::process::id()));
+        let swap = [device_spec::parse(place.as_os_str()).expect("a place")];
         let status: &'static Status = Box::leak(Box::default());
         let options = Options {
             memory_bytes: 8 << 20,
@@ -568,31 +778,34 @@ mod tests {
             ahead_pages_max: None,
             decisions_max: 0,
         };
-        let machine = match setup::machine(&options, status) {
-            Ok(machine) => machine,
-            Err(e) => {
-                eprintln!("SKIPPED: {e}");
-                assert!(std::env::var_os("CI").is_none(), "cannot be tested here");
-                return;
-            }
-        };
-        const LEN: usize = 4 * PAGE_SIZE;
+        let machine = setup::machine(&options, status).inspect_err(|e| eprintln!("SKIPPED: {e}")).ok();
+        assert!(machine.is_some() || std::env::var_os("CI").is_none(), "cannot be tested here");
+        Some((machine?, sys::map_anonymous(3 * LEN).expect("48 KiB") as usize))
+    }
+
+    /// The pages that are managed, and those that are there.
+    fn there(machine: &Machine, map: &Space, range: Range) -> (Option<u64>, usize) {
+        let managed = map.ranges.overlap(range.start, range.end, Kind::Managed).map(|r| r.pages());
+        let core = machine.core.lock();
+        let pages = (0..4).filter(|i| core.vm.page(range.page(range.start + i * PAGE_SIZE)).state() == State::Active);
+        (managed, pages.count())
+    }
+
+    /// One thread moves its pages from A to B. Before the kernel reports that A is unmapped, another thread's pages have come there from C,
+    /// which is reported before. The pager took the report that followed for the end of the second thread's pages: they read as zeroes.
+    #[test]
+    fn a_late_unmap_does_not_take_what_has_come_there_since() {
+        let Some((machine, base)) = machine("late") else { return };
         // addresses count from the mapping: one object, whose pages are numbered from there
-        let base = sys::map_anonymous(3 * LEN).expect("48 KiB") as usize;
         let [a, b, c] = [0, 1, 2].map(|i| base + i * LEN);
-        let range = |start| Range { start, end: start + LEN, kind: Kind::Managed, object: ObjectId(0), origin: base };
+        let range = |start| Range { start, end: start + LEN, ..Range { origin: base, ..Range::of_program(Flags::NONE) } };
         let mut map = machine.map.write();
         for (start, byte) in [(a, 1u8), (c, 3)] {
             // SAFETY: our own mapping.
             unsafe { core::ptr::write_bytes(start as *mut u8, byte, LEN) };
             machine.manage(&mut map, range(start));
         }
-        let there = |map: &Space, start: usize| {
-            let managed = map.ranges.overlap(start, start + LEN, Kind::Managed).map(|r| r.pages());
-            let core = machine.core.lock();
-            let pages = (0..4).filter(|i| core.vm.page(range(start).page(start + i * PAGE_SIZE)).state() == State::Active).count();
-            (managed, pages)
-        };
+        let there = |map: &Space, start: usize| there(&machine, map, range(start));
         let gone = (None, 0);
         assert_eq!((there(&map, a).1, there(&map, b), there(&map, c).1), (4, gone, 4));
         machine.follow(&mut map, Event::Remap(a, b, LEN));
@@ -608,6 +821,44 @@ mod tests {
         assert_eq!(there(&map, b).1, 4);
         machine.follow(&mut map, Event::Unmap(b, b + LEN));
         assert_eq!(there(&map, b), gone);
+        machine.core.lock().vm.check(1);
+        drop(map);
+        // SAFETY: nobody uses it any more.
+        unsafe { sys::unmap(base as *mut u8, 3 * LEN) };
+    }
+
+    /// A managed range moved onto one that was left to the kernel, of whose end no event tells: the map found two at the same place, and
+    /// stopped the program. And an unmap is reported of all that the call was given, also where something else is by then.
+    #[test]
+    fn what_was_left_to_the_kernel_has_no_events() {
+        let Some((machine, base)) = machine("native") else { return };
+        let [a, b, c] = [0, 1, 2].map(|i| base + i * LEN);
+        let range = |start| Range { start, end: start + LEN, ..Range { origin: base, ..Range::of_program(Flags::WIPE) } };
+        let mut map = machine.map.write();
+        // SAFETY: our own mapping.
+        unsafe { core::ptr::write_bytes(base as *mut u8, 1, 2 * LEN) };
+        machine.manage(&mut map, range(a));
+        assert!(machine.reserve_native(&mut map, Range { kind: Kind::Native, ..range(b) }));
+        assert_eq!(machine.core.lock().vm.reserved(), 4);
+        machine.follow(&mut map, Event::Remap(a, b, LEN));
+        assert_eq!((there(&machine, &map, range(a)), there(&machine, &map, range(b))), ((None, 0), (Some(4), 4)));
+        assert_eq!(map.ranges.find(b).map(|r| r.flags), Some(Flags::WIPE), "they move along");
+        assert_eq!(machine.core.lock().vm.reserved(), 0);
+        machine.follow(&mut map, Event::Unmap(a, a + LEN));
+        // all three, and then C is mapped again
+        assert!(machine.reserve_native(&mut map, Range { kind: Kind::Native, ..range(c) }));
+        machine.follow(&mut map, Event::Unmap(a, c + LEN));
+        assert_eq!(map.ranges.first(a, c + LEN).map(|r| (r.start, r.kind)), Some((c, Kind::Native)));
+        assert_eq!(machine.core.lock().vm.reserved(), 4);
+        // a new mapping over what is known proves that it has gone
+        machine.manage(&mut map, range(a));
+        drop(map);
+        machine.await_unmaps(a, a + LEN);
+        let mut map = machine.map.write();
+        assert_eq!(there(&machine, &map, range(a)), (None, 0));
+        // what nobody knew of moves, too
+        machine.follow(&mut map, Event::Remap(a, b, LEN));
+        assert!(map.ranges.find(b).is_some_and(|r| r.kind == Kind::Managed));
         machine.core.lock().vm.check(1);
         drop(map);
         // SAFETY: nobody uses it any more.

@@ -174,6 +174,22 @@ pub fn merges_memory() -> bool {
     merges == Ok(1)
 }
 
+/// Whether there is a thread of this id, alive, that shares this process's memory. If that cannot be told: yes.
+pub fn shares_memory(tid: u32) -> bool {
+    let (from, mut to) = (0u8, 0u8);
+    let there = IoVec { base: &raw const from as usize, len: 1 };
+    let here = IoVec { base: &raw mut to as usize, len: 1 };
+    // SAFETY: copies one live byte to another, if it is this memory; else whatever is there, or nothing.
+    let copied = unsafe { sys!(libc::SYS_process_vm_readv, tid, &raw const here, 1, &raw const there, 1, 0) };
+    copied != Err(libc::ESRCH)
+}
+
+/// Whether all of the range is mapped.
+pub fn is_mapped(start: usize, end: usize) -> bool {
+    // SAFETY: with MS_ASYNC the kernel looks at mappings only, and changes nothing.
+    unsafe { sys!(libc::SYS_msync, start, end - start, libc::MS_ASYNC) }.is_ok()
+}
+
 /// Whether the page at `at` is mapped and in memory.
 pub fn is_resident(at: usize) -> bool {
     let mut seen = 0u8;

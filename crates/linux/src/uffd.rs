@@ -32,6 +32,7 @@ const REGISTER_MODE_MISSING: u64 = 1;
 const REGISTER_MODE_WP: u64 = 2;
 const WRITEPROTECT_MODE_WP: u64 = 1;
 const COPY_DONT_WAKE: u64 = 1;
+const ZERO_DONT_WAKE: u64 = 1;
 
 const fn ioc(dir: u64, nr: u64, size: usize) -> u64 {
     dir << 30 | (size as u64) << 16 | 0xAA << 8 | nr
@@ -80,6 +81,14 @@ struct PoisonArg {
     range: Range,
     mode: u64,
     updated: i64,
+}
+
+#[repr(C)]
+#[derive(Default)]
+struct ZeroArg {
+    range: Range,
+    mode: u64,
+    done: i64,
 }
 
 /// One message, 32 bytes.
@@ -229,6 +238,15 @@ impl Uffd {
         // SAFETY: the structure lives over the call; content is the caller's promise.
         let r = unsafe { sys!(libc::SYS_ioctl, self.raw(), ioc(RW, 0x03, size_of::<CopyArg>()), &mut c as *mut _) };
         transferred(r, c.done, len)
+    }
+
+    /// Fills missing pages with zeroes, for the first write to take the place of. Unlike [`Uffd::copy`] it leaves guard pages
+    /// (MADV_GUARD_INSTALL) alone: EEXIST. Wakes nobody.
+    pub fn zero(&self, at: usize, len: usize) -> Moved {
+        let mut z = ZeroArg { range: Range { start: at as u64, len: len as u64 }, mode: ZERO_DONT_WAKE, done: 0 };
+        // SAFETY: the structure lives over the call; a page that is there is left alone.
+        let r = unsafe { sys!(libc::SYS_ioctl, self.raw(), ioc(RW, 0x04, size_of::<ZeroArg>()), &mut z as *mut _) };
+        transferred(r, z.done, len)
     }
 
     /// Whether an unmap, discard or move of a range that is registered here is under way: it has begun, and nobody has read its event yet.

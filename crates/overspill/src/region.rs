@@ -5,7 +5,7 @@ use crate::fault;
 use crate::pager::Pager;
 use crate::quiet::Quiet;
 use overspill_linux::machine::Delivery;
-use overspill_linux::ranges::{Kind, Range as AddressRange};
+use overspill_linux::ranges::{Flags, Kind, Range as AddressRange};
 use overspill_linux::sys;
 use overspill_vm::counters::Counters;
 use overspill_vm::page::State;
@@ -118,7 +118,8 @@ impl Region {
             }
             let mut map = machine.map.write();
             map.origins[object.0 as usize] = base;
-            let range = AddressRange { start: base, end: base + len, kind: Kind::Managed, object, origin: base };
+            let range =
+                AddressRange { start: base, end: base + len, kind: Kind::Managed, object, origin: base, flags: Flags::NONE };
             machine.manage(&mut map, range);
             map.ranges.find(base).is_some()
         };

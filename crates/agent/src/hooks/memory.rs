@@ -3,6 +3,8 @@
 use super::raw;
 use crate::agent::{Agent, Request};
 use core::sync::atomic::Ordering::*;
+use overspill_linux::ranges::Flags;
+use overspill_linux::space::{Piece, Pieces};
 
 const PAGE: usize = 4096;
 
@@ -13,60 +15,101 @@ fn up(n: usize) -> usize {
 /// Whether the kernel will refuse the call for an address within a page: such a call is not followed.
 pub fn is_refused(nr: i32, a: &[usize; 6]) -> bool {
     match nr as libc::c_long {
-        libc::SYS_munmap | libc::SYS_mremap => !a[0].is_multiple_of(PAGE),
+        libc::SYS_munmap => !a[0].is_multiple_of(PAGE),
+        libc::SYS_mremap => {
+            let fixed = a[3] as i32 & libc::MREMAP_FIXED != 0;
+            !a[0].is_multiple_of(PAGE) || fixed && !a[4].is_multiple_of(PAGE)
+        }
         libc::SYS_mmap => a[3] as i32 & libc::MAP_FIXED != 0 && !a[0].is_multiple_of(PAGE),
         _ => false,
     }
 }
 
-/// mmap(2).
+/// The protection of the heap.
+const HEAP: i32 = libc::PROT_READ | libc::PROT_WRITE;
+const MADV_GUARD_INSTALL: i32 = 102;
+const MADV_GUARD_REMOVE: i32 = 103;
+const MAP_DROPPABLE: i32 = 0x08;
+
+/// mmap(2). Left to the kernel, and not known to the pager, is what is not private and anonymous: files, shared memory, and MAP_DROPPABLE, which
+/// the kernel may empty at any moment; huge pages, which it reserves apart; and MAP_GROWSDOWN, whose growth nobody tells of. All else is known
+/// (MAP_STACK, MAP_NORESERVE, MAP_32BIT, PROT_NONE): a reservation of terabytes is one range, and costs nothing until it is touched.
 pub fn mmap(agent: &'static Agent, nr: i32, mut a: [usize; 6]) -> isize {
     let flags = a[3] as i32;
-    let anonymous = flags & libc::MAP_ANONYMOUS != 0 && flags & libc::MAP_TYPE == libc::MAP_PRIVATE;
-    let wanted = anonymous && flags & (libc::MAP_HUGETLB | libc::MAP_GROWSDOWN) == 0;
-    if !wanted && flags & libc::MAP_FIXED == 0 {
+    let anonymous = flags & libc::MAP_ANONYMOUS != 0 && matches!(flags & libc::MAP_TYPE, libc::MAP_PRIVATE | MAP_DROPPABLE);
+    let private = anonymous && flags & libc::MAP_TYPE == libc::MAP_PRIVATE;
+    let wanted = private && flags & (libc::MAP_HUGETLB | libc::MAP_GROWSDOWN) == 0;
+    let fixed = flags & libc::MAP_FIXED != 0;
+    if !anonymous && !fixed {
         // SAFETY: the program's own call; it makes a mapping that the pager does not manage, over nothing.
         return unsafe { raw(nr, &a) };
     }
-    let over = flags & libc::MAP_FIXED != 0 && agent.forget_native(a[0], a[0].wrapping_add(up(a[1])));
-    if anonymous && a[1] > agent.lockable_bytes() {
+    let over = if fixed { agent.take_native(a[0], a[0].wrapping_add(up(a[1]))) } else { Pieces::default() };
+    if private && a[1] > agent.lockable_bytes() {
         // As with mlock below, and what is populated could be more than the budget before the pager knows of it.
         a[3] &= !(libc::MAP_POPULATE | libc::MAP_LOCKED) as usize;
     }
     // SAFETY: the program's own call.
     let r = unsafe { raw(nr, &a) };
-    if wanted && r > 0 {
-        agent.new_range(r as usize, r as usize + up(a[1]));
-    } else if over && r < 0 {
-        agent.new_range(a[0], a[0] + up(a[1])); // still there
+    if r < 0 {
+        agent.put_back(over);
+        return r;
+    }
+    agent.gone(over);
+    if wanted {
+        agent.new_range(Piece { start: r as usize, end: r as usize + up(a[1]), flags: Flags::of_mapping(a[2] as i32, flags) });
+    } else if anonymous {
+        agent.not_ours(r as usize, r as usize + up(a[1]));
     }
     r
 }
 
 /// munmap(2).
 pub fn munmap(agent: &'static Agent, nr: i32, a: [usize; 6]) -> isize {
-    let native = agent.forget_native(a[0], a[0].wrapping_add(up(a[1])));
+    let native = agent.take_native(a[0], a[0].wrapping_add(up(a[1])));
     // SAFETY: the program's own call.
     let r = unsafe { raw(nr, &a) };
-    if native && r != 0 {
-        agent.new_range(a[0], a[0] + up(a[1])); // still there
+    if r != 0 {
+        agent.put_back(native);
+    } else {
+        agent.gone(native);
     }
     r
 }
 
 /// mremap(2).
 pub fn mremap(agent: &'static Agent, nr: i32, a: [usize; 6]) -> isize {
-    let native = agent.forget_native(a[0], a[0].wrapping_add(up(a[1])));
+    let (old, old_len, new_len, flags) = (a[0], up(a[1]), up(a[2]), a[3] as i32);
+    let native = agent.take_native(old, old.wrapping_add(old_len));
+    let over = match flags & libc::MREMAP_FIXED {
+        0 => Pieces::default(),
+        _ => agent.take_native(a[4], a[4].wrapping_add(new_len)),
+    };
     // SAFETY: the program's own call.
     let r = unsafe { raw(nr, &a) };
-    match (native, r > 0) {
-        (true, true) => agent.new_range(r as usize, r as usize + up(a[2])),
-        (true, false) => agent.new_range(a[0], a[0] + up(a[1])),
-        (false, true) => agent.ask(Request::Resized { old_len: up(a[1]), new: r as usize, new_len: up(a[2]) }),
-        (false, false) => {}
+    if r < 0 {
+        agent.put_back(native);
+        agent.put_back(over);
+        return r;
     }
-    if r > 0 && a[3] as i32 & libc::MREMAP_DONTUNMAP != 0 {
-        agent.left_empty(a[0], a[0] + up(a[1]));
+    agent.gone(native);
+    agent.gone(over);
+    let (new, left_empty) = (r as usize, flags & libc::MREMAP_DONTUNMAP != 0);
+    if native.is_empty() {
+        agent.ask(Request::Resized { old_len, new, new_len });
+        if left_empty {
+            agent.ask(Request::LeftEmpty { old, new, len: old_len });
+        }
+        return r;
+    }
+    for &Piece { start, end, flags } in native.iter() {
+        let at = new + (start - old);
+        // what grows is as what it grows from
+        let until = if end == old + old_len { new + new_len } else { new + (end - old) };
+        agent.new_range(Piece { start: at, end: until.min(new + new_len), flags });
+        if left_empty {
+            agent.new_range(Piece { start, end, flags });
+        }
     }
     r
 }
@@ -74,35 +117,73 @@ pub fn mremap(agent: &'static Agent, nr: i32, a: [usize; 6]) -> isize {
 /// brk(2).
 pub fn brk(agent: &'static Agent, nr: i32, a: [usize; 6]) -> isize {
     let before = up(agent.heap_end.load(Relaxed));
-    if a[0] != 0 && up(a[0]) < before {
-        agent.forget_native(up(a[0]), before);
-    }
+    let shrinks = a[0] != 0 && up(a[0]) < before;
+    let native = if shrinks { agent.take_native(up(a[0]), before) } else { Pieces::default() };
     // SAFETY: the program's own call.
     let r = unsafe { raw(nr, &a) };
     let after = up(r as usize);
     agent.heap_end.store(r as usize, Relaxed);
     if after > before {
-        agent.new_range(before, after);
+        agent.new_range(Piece { start: before, end: after, flags: Flags::of_mapping(HEAP, 0) });
+    } else if shrinks && after == before {
+        agent.put_back(native);
+    } else {
+        agent.gone(native);
     }
     r
 }
 
 /// madvise(2).
 pub fn madvise(agent: &'static Agent, nr: i32, a: [usize; 6]) -> isize {
+    let (start, end, advice) = (a[0], a[0].wrapping_add(up(a[1])), a[2] as i32);
     // SAFETY: the program's own call.
-    let r = unsafe { raw(nr, &a) };
-    let end = a[0].wrapping_add(up(a[1]));
-    match a[2] as i32 {
-        libc::MADV_DONTNEED | libc::MADV_FREE => agent.discarded(a[0], end),
-        libc::MADV_MERGEABLE => agent.may_merge(),
-        advice @ (libc::MADV_WIPEONFORK | libc::MADV_KEEPONFORK) => {
-            let heard = r != 0 || agent.wipe_on_fork(a[0], end, advice == libc::MADV_WIPEONFORK);
-            // else the kernel wipes what is mapped, and the program is told that it cannot rely on it
-            return if heard { r } else { -(libc::ENOMEM as isize) };
-        }
-        _ => {}
+    let call = || unsafe { raw(nr, &a) };
+    if !start.is_multiple_of(PAGE) || start >= end {
+        return call(); // refused, or nothing
     }
-    r
+    // with a hole in the range the rest was advised all the same
+    let done = |r: isize| r == 0 || r == -(libc::ENOMEM as isize);
+    match advice {
+        libc::MADV_DONTNEED | libc::MADV_FREE => {
+            let r = call();
+            agent.discarded(start, end);
+            r
+        }
+        libc::MADV_MERGEABLE => {
+            agent.may_merge();
+            call()
+        }
+        // A page that the child must not see is wiped too early rather than too late. Without room to remember it, the program is told.
+        libc::MADV_WIPEONFORK => match agent.wipe_on_fork(start, end, true) {
+            true => call(),
+            false => -(libc::ENOMEM as isize),
+        },
+        libc::MADV_KEEPONFORK => {
+            let r = call();
+            if done(r) {
+                let _ = agent.wipe_on_fork(start, end, false); // no room: wiped, to be safe
+            }
+            r
+        }
+        MADV_GUARD_INSTALL => {
+            let Some(before) = agent.begin_guard(start, end) else { return -(libc::ENOMEM as isize) };
+            let r = call();
+            match (done(r), before) {
+                (true, _) => agent.guarded(start, end),
+                (false, false) => agent.unguarded(start, end),
+                (false, true) => agent.not_guarded(start, end),
+            }
+            r
+        }
+        MADV_GUARD_REMOVE => {
+            let r = call();
+            if r == 0 {
+                agent.unguarded(start, end);
+            }
+            r
+        }
+        _ => call(),
+    }
 }
 
 /// mlock(2). Locked pages cannot be evicted. More of them than the budget bears would be given out above it, page by page, for ever. A

@@ -1,0 +1,71 @@
+//! Calls that change the address space, under `overspill run`: what the kernel refuses changes nothing, what it does is followed, and nothing
+//! that has no event is missed. Each test runs one case of `tests/programs/address_calls.c`, which says what is wrong.
+
+mod common;
+#[path = "common/runs.rs"]
+mod runs;
+
+use common::{able, build, place};
+use runs::{no_swap_file_left, run, swap_option};
+
+/// Runs one case in a budget of 16 MiB.
+fn case(name: &str) {
+    if !able() {
+        return;
+    }
+    let dir = place(&format!("address-calls-{name}"));
+    let program = build(&dir, "address_calls.c");
+    let swap = swap_option(&dir, "");
+    let r = run(&dir, &["--memory", "16M", "--swap", &swap], None, &program, &[name]);
+    let text = String::from_utf8_lossy(&r.output.stdout);
+    assert!(r.output.status.success() && text.ends_with("all right\n"), "{:?}\n{text}", r.output);
+    no_swap_file_left(&dir);
+    std::fs::remove_dir_all(&dir).expect("cleanup");
+}
+
+/// Ranges were taken out of the map before the call was known to succeed. When the kernel refused it, the whole range of its arguments was
+/// taken for new: what was paged out in it was lost, after 19 s of waiting for unmaps that nobody had made.
+#[test]
+fn a_refused_call_changes_nothing() {
+    case("refused");
+}
+
+/// A range moved onto another one (MREMAP_FIXED) that was left to the kernel, which sends no event for that: the map found two ranges at the
+/// same place, and the program was stopped. And what MREMAP_DONTUNMAP leaves behind is registered still, and was taken for the kernel's.
+#[test]
+fn a_range_moves_onto_another() {
+    case("onto");
+}
+
+/// What was mapped into the middle of a managed range, or beside it, was left to the kernel where it fit the budget: two mappings instead of
+/// one, for good once both had been touched. A resize of both (mremap) was EFAULT.
+#[test]
+fn what_is_one_mapping_to_the_kernel_is_one() {
+    case("joined");
+}
+
+/// Guard pages have no event: readahead and zero-ahead were copied over them, and behind them stood what had been there before.
+#[test]
+fn guard_pages_stay() {
+    case("guards");
+}
+
+/// What a forked child is to find empty was kept apart from the ranges, and forgotten when they moved, even by a call that was refused: the
+/// child read its parent's secrets.
+#[test]
+fn what_is_wiped_on_fork_stays_so() {
+    case("secrets");
+}
+
+/// A process that shares the program's memory was killed while it unmapped. The kernel withdraws the event then, which was waited for for
+/// ten seconds, before the old pages passed for those of the new mapping.
+#[test]
+fn an_event_that_never_comes() {
+    case("killed");
+}
+
+/// Memory that the kernel may empty at any moment (MAP_DROPPABLE) is the kernel's.
+#[test]
+fn droppable_memory_is_dropped() {
+    case("droppable");
+}

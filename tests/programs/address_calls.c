@@ -1,0 +1,301 @@
+/* Calls that change the address space, each as it was once answered wrongly under Overspill: `address_calls CASE`, in a budget of 16 MiB.
+   A case says what it saw that is wrong, and the last line is "all right" or "wrong". */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <sched.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { PAGE = 4096, MIB = 1 << 20, GUARD_INSTALL = 102, GUARD_REMOVE = 103, DROPPABLE = 8, RW = PROT_READ | PROT_WRITE };
+
+static int bad;
+
+static void check(int right, const char *what) {
+    if (!right) {
+        printf("not so: %s (errno %d)\n", what, errno);
+        bad = 1;
+    }
+}
+
+static double now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return t.tv_sec + t.tv_nsec * 1e-9;
+}
+
+static unsigned char *map_at(void *at, long len, int prot, int flags) {
+    unsigned char *p = mmap(at, len, prot, MAP_PRIVATE | MAP_ANONYMOUS | flags, -1, 0);
+    if (p == MAP_FAILED) {
+        perror("mmap");
+        exit(9);
+    }
+    return p;
+}
+
+static unsigned char *map(long len) {
+    return map_at(NULL, len, RW, 0);
+}
+
+static void fill(unsigned char *p, long len, int salt) {
+    for (long i = 0; i < len; i += PAGE)
+        memset(p + i, (int)(i / PAGE * 7 + salt) | 1, PAGE);
+}
+
+static long wrong(const unsigned char *p, long len, int salt) {
+    long n = 0;
+    for (long i = 0; i < len; i += PAGE)
+        n += p[i] != (unsigned char)((i / PAGE * 7 + salt) | 1);
+    return n;
+}
+
+static long nonzero(const unsigned char *p, long len) {
+    long n = 0;
+    for (long i = 0; i < len; i += PAGE)
+        n += p[i] != 0;
+    return n;
+}
+
+/* More than the budget: all else is paged out. */
+static void pressure(void) {
+    unsigned char *p = map(40 * MIB);
+    fill(p, 40 * MIB, 99);
+    munmap(p, 40 * MIB);
+}
+
+/* How many mappings the range is made of. */
+static int mappings(const void *start, long len) {
+    FILE *f = fopen("/proc/self/maps", "r");
+    char line[512];
+    int n = 0;
+    while (f && fgets(line, sizeof line, f)) {
+        unsigned long from, to;
+        if (sscanf(line, "%lx-%lx", &from, &to) == 2 && from < (unsigned long)start + len && (unsigned long)start < to)
+            n++;
+    }
+    if (f)
+        fclose(f);
+    return n;
+}
+
+static void refused(void) {
+    unsigned char *a = map(32 * MIB); /* more than the budget: managed from the start */
+    fill(a, 4 * MIB, 3);
+    int fd = open("/proc/self/exe", O_RDONLY);
+    check(mmap(a + 24 * MIB, 8192, PROT_READ, MAP_PRIVATE | MAP_FIXED, fd, 0) != MAP_FAILED, "a file in the middle");
+    pressure();
+    unsigned char *n = map_at(a + 16 * MIB, MIB, PROT_READ | PROT_WRITE | PROT_EXEC, MAP_FIXED); /* fits: left to the kernel */
+    fill(n, MIB, 5);
+    unsigned char *alone = map_at(NULL, MIB, PROT_READ | PROT_WRITE | PROT_EXEC, 0);
+    fill(alone, MIB, 7);
+    double start = now();
+    check(munmap(a, 1L << 47) == -1 && errno == EINVAL, "munmap of more than there is");
+    check(munmap(alone, 1L << 47) == -1 && errno == EINVAL, "the same");
+    check(mmap(a, 32 * MIB, PROT_READ, MAP_SHARED | MAP_FIXED, 777, 0) == MAP_FAILED && errno == EBADF, "mmap of no descriptor");
+    check(mmap(alone, MIB, PROT_READ, MAP_SHARED | MAP_FIXED, 777, 0) == MAP_FAILED && errno == EBADF, "the same");
+    check(mremap(a, 4 * MIB, 1L << 46, 0) == MAP_FAILED, "mremap to where there is no room");
+    check(mremap(alone, MIB, 1L << 46, MREMAP_MAYMOVE) == MAP_FAILED, "mremap to more than there is");
+    check(now() - start < 3, "at once");
+    check(wrong(a, 4 * MIB, 3) == 0 && wrong(n, MIB, 5) == 0 && wrong(alone, MIB, 7) == 0, "all is as it was");
+    pressure();
+    check(wrong(a, 4 * MIB, 3) == 0 && wrong(n, MIB, 5) == 0 && wrong(alone, MIB, 7) == 0, "and stays so");
+}
+
+static void onto(void) {
+    unsigned char *a = map(32 * MIB), *b = map_at(NULL, 2 * MIB, PROT_READ | PROT_WRITE | PROT_EXEC, 0);
+    fill(a, 4 * MIB, 3);
+    fill(b, 2 * MIB, 5);
+    check(mremap(a, MIB, MIB, MREMAP_MAYMOVE | MREMAP_FIXED, b) == b, "moved onto what was left to the kernel");
+    check(wrong(b, MIB, 3) == 0, "what came");
+    for (long i = MIB; i < 2 * MIB; i += PAGE)
+        check(b[i] == (unsigned char)((i / PAGE * 7 + 5) | 1), "what stayed beside it");
+    unsigned char *c = map(MIB);
+    fill(c, MIB, 9);
+    check(mremap(c, MIB, MIB, MREMAP_MAYMOVE | MREMAP_FIXED, a + 2 * MIB) == a + 2 * MIB, "moved onto what was managed");
+    pressure();
+    check(wrong(b, MIB, 3) == 0 && wrong(a + 2 * MIB, MIB, 9) == 0, "after pressure");
+    /* what stays behind is empty, and can be used */
+    unsigned char *d = mremap(a + 2 * MIB, MIB, MIB, MREMAP_MAYMOVE | MREMAP_DONTUNMAP);
+    check(d != MAP_FAILED && wrong(d, MIB, 9) == 0 && nonzero(a + 2 * MIB, MIB) == 0, "moved, and the place kept");
+    fill(a + 2 * MIB, MIB, 11);
+    pressure();
+    check(wrong(d, MIB, 9) == 0 && wrong(a + 2 * MIB, MIB, 11) == 0, "both after pressure");
+}
+
+static void joined(void) {
+    unsigned char *p = map(32 * MIB);
+    fill(p, 4 * MIB, 3);
+    unsigned char *hole = map_at(p + 2 * MIB, 64 << 10, RW, MAP_FIXED);
+    hole[0] = 1;
+    check(mappings(p, 32 * MIB) == 1, "mapped anew in the middle, it is one mapping");
+    p = mremap(p, 32 * MIB, 40 * MIB, MREMAP_MAYMOVE);
+    check(p != MAP_FAILED, "and grows as one");
+    unsigned char *a = map_at(NULL, 64 * MIB, PROT_NONE, 0);
+    munmap(a, 64 * MIB);
+    map_at(a, 32 * MIB, RW, MAP_FIXED_NOREPLACE);
+    map_at(a + 32 * MIB, MIB, RW, MAP_FIXED_NOREPLACE);
+    a[0] = a[32 * MIB] = 1;
+    check(mappings(a, 33 * MIB) == 1, "two side by side are one mapping");
+    check(mremap(a, 33 * MIB, 48 * MIB, MREMAP_MAYMOVE) != MAP_FAILED, "and grow as one");
+    unsigned char *heap = sbrk(24 * MIB), *more = heap + 24 * MIB; /* managed */
+    heap[0] = 1;
+    check(sbrk(MIB) == more, "the break");
+    more[0] = 1;
+    check(mappings(heap, 25 * MIB) == 1, "the heap is one mapping");
+    unsigned char *q = map(20 * MIB);
+    fill(q, 20 * MIB, 5);
+    check(mprotect(q + MIB, MIB, PROT_READ) == 0 && mprotect(q + MIB, MIB, RW) == 0, "protected and back");
+    check(mappings(q, 20 * MIB) == 1 && wrong(q, 20 * MIB, 5) == 0, "it is one mapping");
+}
+
+static sigjmp_buf back;
+
+static void on_segv(int signal) {
+    (void)signal;
+    siglongjmp(back, 1);
+}
+
+static int faults(volatile unsigned char *p, int pages) {
+    volatile int n = 0;
+    for (volatile int i = 0; i < pages; i++)
+        if (sigsetjmp(back, 1))
+            n++;
+        else
+            (void)p[(long)i * PAGE];
+    return n;
+}
+
+static void guards(void) {
+    signal(SIGSEGV, on_segv);
+    unsigned char *a = map(32 * MIB);
+    fill(a, 4 * MIB, 3);
+    pressure();
+    if (madvise(a, MIB, GUARD_INSTALL) != 0) {
+        printf("no guard pages before Linux 6.13\n");
+        return;
+    }
+    check(faults(a, 256) == 256, "what was out is guarded");
+    check(madvise(a, MIB, GUARD_REMOVE) == 0 && nonzero(a, MIB) == 0, "it is empty afterwards");
+    fill(a, MIB, 3);
+    pressure();
+    check(wrong(a, 4 * MIB, 3) == 0, "and like any other memory");
+    pressure();
+    check(madvise(a + 200 * PAGE, 4 * PAGE, GUARD_INSTALL) == 0, "guards in the middle");
+    check(wrong(a, 200 * PAGE, 3) == 0 && faults(a + 200 * PAGE, 4) == 4, "readahead leaves guards alone");
+    unsigned char *stack = map(32 * MIB), *small = map(64 * PAGE);
+    check(madvise(stack, 8 * PAGE, GUARD_INSTALL) == 0 && madvise(small, 8 * PAGE, GUARD_INSTALL) == 0, "guards at the end");
+    for (long i = 255; i >= 8; i--)
+        stack[i * PAGE] = 1;
+    check(faults(stack, 8) == 8, "a stack grows down to its guards");
+    fill(small + 8 * PAGE, 56 * PAGE, 5);
+    pressure(); /* adopted */
+    check(faults(small, 8) == 8 && wrong(small + 8 * PAGE, 56 * PAGE, 5) == 0, "guards of what was left to the kernel");
+    unsigned char *moved = mremap(stack, 16 * PAGE, 16 * PAGE, MREMAP_MAYMOVE | MREMAP_FIXED, map(16 * PAGE));
+    check(faults(moved, 16) == 8, "guards move along");
+    int status = 1;
+    pid_t child = fork();
+    if (child == 0)
+        _exit(faults(a + 200 * PAGE, 4) != 4 || faults(small, 9) != 8 || wrong(a, 200 * PAGE, 3) != 0);
+    waitpid(child, &status, 0);
+    check(status == 0, "a forked child has them too");
+}
+
+static void child_finds(unsigned char *p, long len, int zeroes, const char *what) {
+    int status = 1;
+    pid_t child = fork();
+    if (child == 0)
+        _exit(zeroes ? nonzero(p, len) != 0 : wrong(p, len, 3) != 0);
+    waitpid(child, &status, 0);
+    check(status == 0, what);
+}
+
+static void secrets(void) {
+    unsigned char *a = map(MIB), *b = map(MIB), *c = map(MIB);
+    check(madvise(a, MIB, MADV_WIPEONFORK) == 0 && madvise(b, MIB, MADV_WIPEONFORK) == 0, "wiped on fork");
+    fill(a, MIB, 3);
+    a = mremap(a, MIB, 2 * MIB, MREMAP_MAYMOVE);
+    fill(a, 2 * MIB, 3);
+    fill(b, MIB, 3);
+    check(mremap(b, MIB, 1L << 46, 0) == MAP_FAILED, "a refused move");
+    check(madvise(c, MIB, MADV_WIPEONFORK) == 0 && madvise(c, MIB / 2, MADV_KEEPONFORK) == 0, "half of it is kept");
+    fill(c, MIB, 3);
+    pressure();
+    child_finds(a, 2 * MIB, 1, "moved and grown, it is wiped");
+    child_finds(b, MIB, 1, "it is wiped after a refused call");
+    child_finds(c + MIB / 2, MIB / 2, 1, "the other half is wiped");
+    child_finds(c, MIB / 2, 0, "what is kept is there");
+    a = mremap(a, 2 * MIB, 2 * MIB, MREMAP_MAYMOVE | MREMAP_FIXED, map(2 * MIB)); /* managed by now */
+    pressure();
+    child_finds(a, 2 * MIB, 1, "moved once more, it is wiped");
+    check(wrong(a, 2 * MIB, 3) == 0 && wrong(b, MIB, 3) == 0 && wrong(c, MIB, 3) == 0, "nothing is wiped here");
+}
+
+static char stack_of_child[65536];
+
+static int churns(void *unused) {
+    (void)unused;
+    for (;;) {
+        unsigned char *p = map(24 * MIB);
+        for (long i = 0; i < 24 * MIB; i += PAGE)
+            p[i] = 0xEE;
+        munmap(p, 24 * MIB);
+    }
+    return 0;
+}
+
+/* A process that shares the memory is killed in munmap: what it has unmapped is never reported. */
+static void killed(void) {
+    for (int i = 0; i < 12; i++) {
+        pid_t child = clone(churns, stack_of_child + sizeof stack_of_child - 64, CLONE_VM | SIGCHLD, NULL);
+        struct timespec t = {0, 20000000 + i * 1000000};
+        nanosleep(&t, NULL);
+        kill(child, SIGKILL);
+        waitpid(child, NULL, 0);
+        double start = now();
+        unsigned char *p = map(24 * MIB);
+        check(now() - start < 3, "a new mapping is made at once");
+        check(nonzero(p, 24 * MIB) == 0, "and is empty");
+        munmap(p, 24 * MIB);
+    }
+}
+
+static void droppable(void) {
+    unsigned char *p = mmap(NULL, 4 * MIB, RW, MAP_ANONYMOUS | DROPPABLE, -1, 0), seen[1024];
+    if (p == MAP_FAILED) {
+        printf("no MAP_DROPPABLE before Linux 6.11\n");
+        return;
+    }
+    fill(p, 4 * MIB, 3);
+    pressure();
+    long there = 0;
+    for (int i = 0; i < 100 && (i == 0 || there == 1024); i++) {
+        madvise(p, 4 * MIB, MADV_PAGEOUT);
+        mincore(p, 4 * MIB, seen);
+        there = 0;
+        for (int k = 0; k < 1024; k++)
+            there += seen[k] & 1;
+    }
+    check(there < 1024, "the kernel drops what is droppable");
+}
+
+int main(int argc, char **argv) {
+    static const struct { const char *name; void (*run)(void); } cases[] = {
+        {"refused", refused}, {"onto", onto}, {"joined", joined}, {"guards", guards},
+        {"secrets", secrets}, {"killed", killed}, {"droppable", droppable},
+    };
+    setvbuf(stdout, NULL, _IONBF, 0);
+    for (unsigned i = 0; i < sizeof cases / sizeof *cases; i++)
+        if (argc == 2 && strcmp(argv[1], cases[i].name) == 0) {
+            cases[i].run();
+            printf(bad ? "wrong\n" : "all right\n");
+            return bad;
+        }
+    return 2;
+}
