@@ -102,9 +102,9 @@ impl Pager {
     ///
     /// # Errors
     /// [`Error::Swap`] if a file of it cannot be made or opened, [`Error::Device`] if it cannot be as it was asked for or a device of
-    /// that name is there, [`Error::Resources`]. Nothing is changed, and nothing left behind, then.
+    /// that name is there, [`Error::Resources`], [`Error::Forked`]. Nothing is changed, and nothing left behind, then.
     pub fn swap_on(&self, mut device: DeviceSpec) -> Result<(), Error> {
-        let machine = &self.here()?.machine;
+        let machine = &self.0.here()?.machine;
         check(&device)?;
         let backing = match device.place {
             Place::File(_) | Place::Block { .. } => {
@@ -139,7 +139,7 @@ impl Pager {
     /// # Errors
     /// As [`Pager::swap_off`].
     pub fn swap_off_while(&self, name: impl AsRef<OsStr>, mut goes_on: impl FnMut(&Progress) -> bool) -> Result<Progress, Error> {
-        let shared = self.here()?;
+        let shared = self.0.here()?;
         let (machine, name) = (&shared.machine, name.as_ref());
         let fail = |why: &dyn std::fmt::Display| Error::Device(format!("{}: {why}", name.display()));
         let _turn = match shared.swapoff.try_lock() {
@@ -167,7 +167,7 @@ impl Pager {
 
     /// The swap devices, those that are used first first, and what each has done.
     pub fn swaps(&self) -> Vec<Device> {
-        let Ok(shared) = self.here() else { return Vec::new() };
+        let shared = self.0.must_be_here();
         let mut all: Vec<_> = Vec::with_capacity(setup::DEVICES_MAX);
         {
             let _quiet = Quiet::new();
@@ -182,14 +182,5 @@ impl Pager {
             name: d.name.bytes().into(),
         };
         all.into_iter().map(device).collect()
-    }
-
-    /// What the pager works with, unless this is a forked child, which has a copy that is good for nothing.
-    fn here(&self) -> Result<&Shared, Error> {
-        if self.0.is_alive() {
-            Ok(&self.0.shared)
-        } else {
-            Err(Error::Device("the pager is that of the process which forked".into()))
-        }
     }
 }

@@ -59,6 +59,8 @@ pub enum Error {
     IsWired,
     /// A page of the range could not be read back from swap.
     Lost,
+    /// This is a forked child of the process that built the pager.
+    Forked,
 }
 
 impl fmt::Display for Error {
@@ -97,6 +99,11 @@ impl fmt::Display for Error {
             }
             Error::IsWired => write!(f, "the range has pages that are wired"),
             Error::Lost => write!(f, "a page could not be read back from swap"),
+            Error::Forked => write!(
+                f,
+                "this process was forked from the one that built the pager, and has neither the pager nor its regions: build a pager of \
+                 its own after the fork"
+            ),
         }
     }
 }

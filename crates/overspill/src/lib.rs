@@ -54,14 +54,15 @@
 //! - A page that cannot be read back, or comes back other than it was written, raises SIGBUS (`si_code` BUS_MCEERR_AR) at the access;
 //!   wiring and file transfers answer [`Error::Lost`] or EIO instead. It is never handed out.
 //! - When memory and swap are both full for three seconds, the process is stopped with a message: there is no page to go on with.
-//! - A forked child does not have the regions (its access is a SIGSEGV); pagers and regions that it inherits are dead values, which it
-//!   may drop.
+//! - A forked child does not have what is in the regions (its access is a SIGSEGV), nor the pagers: calls answer [`Error::Forked`], or panic
+//!   where they answer with no error. It may drop them, and build a pager of its own.
 //!
 //! What is not known here is how fast a medium is: see `examples/hash_table.rs` for what it costs on yours.
 
 mod devices;
 mod error;
 mod fault;
+mod forks;
 mod pager;
 mod quiet;
 mod reads;

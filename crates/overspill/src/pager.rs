@@ -350,6 +350,23 @@ impl Owner {
     pub fn is_alive(&self) -> bool {
         fault::is_here(self.place, &*self.shared)
     }
+
+    /// What the pager works with. In a forked child that is the parent's: its descriptors act on the parent's memory, and its locks may
+    /// be held by threads that are not there.
+    ///
+    /// # Errors
+    /// [`Error::Forked`].
+    pub fn here(&self) -> Result<&Shared, Error> {
+        if self.is_alive() { Ok(&self.shared) } else { Err(Error::Forked) }
+    }
+
+    /// As [`Owner::here`], for calls that cannot answer with an error.
+    ///
+    /// # Panics
+    /// In a forked child.
+    pub fn must_be_here(&self) -> &Shared {
+        self.here().unwrap_or_else(|e| panic!("{e}"))
+    }
 }
 
 impl Drop for Owner {
@@ -378,6 +395,9 @@ impl Drop for Owner {
 /// A pager: a budget of memory, a swap file, and the threads that keep the one within its limit by means of the other.
 ///
 /// A handle: clones are the same pager. When the last one and the last [`Region`] are dropped, its threads end and the swap file is gone.
+///
+/// A forked child has neither the pager nor its regions: every call answers [`Error::Forked`] there, or panics with those words where it answers
+/// with no error; to drop them is safe.
 #[derive(Clone)]
 pub struct Pager(pub(crate) Arc<Owner>);
 
@@ -406,7 +426,7 @@ impl Pager {
     /// A region of `bytes` bytes, all zero. Costs address space; memory is taken page by page as it is touched.
     ///
     /// # Errors
-    /// [`Error::RegionSize`], [`Error::TooManyRegions`], [`Error::Map`].
+    /// [`Error::RegionSize`], [`Error::TooManyRegions`], [`Error::Map`], [`Error::Forked`].
     pub fn region(&self, bytes: usize) -> Result<Region, Error> {
         Region::new(self.clone(), bytes)
     }
@@ -422,7 +442,7 @@ impl Pager {
 
     /// What the pager has done so far. The values go on changing; `overspill stat` shows them as well.
     pub fn counters(&self) -> &Counters {
-        &self.0.shared.machine.status.counters
+        &self.0.must_be_here().machine.status.counters
     }
 
     /// Changes the replacement policy while regions are in use: a name, or `NAME:KEY=VALUE,...` ([`Builder::policy`]). Every page stays
@@ -439,19 +459,21 @@ impl Pager {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Policy`], with the names that there are; nothing is changed then.
+    /// [`Error::Policy`], with the names that there are, and [`Error::Forked`]; nothing is changed then.
     pub fn set_policy(&self, policy: &str) -> Result<(), Error> {
         let spec = policy.parse().map_err(Error::Policy)?;
+        let machine = &self.0.here()?.machine;
         let _quiet = crate::quiet::Quiet::new();
-        self.0.shared.machine.set_policy(&spec);
+        machine.set_policy(&spec);
         Ok(())
     }
 
     /// The replacement policy, as [`Pager::set_policy`] takes it.
     pub fn policy(&self) -> String {
+        let machine = &self.0.must_be_here().machine;
         let spec = {
             let _quiet = crate::quiet::Quiet::new();
-            self.0.shared.machine.core.lock().vm.policy()
+            machine.core.lock().vm.policy()
         };
         spec.to_string()
     }
@@ -459,14 +481,15 @@ impl Pager {
     /// Where the first page that was lost had been (device and byte), and why it was, in a sentence; `None` as long as none was.
     pub fn first_loss(&self) -> Option<String> {
         let mut text = [0; 512];
-        let n = self.0.shared.machine.status.loss.copy_to(&mut text);
+        let n = self.0.must_be_here().machine.status.loss.copy_to(&mut text);
         (n > 0).then(|| String::from_utf8_lossy(&text[..n]).into_owned())
     }
 
     /// The bytes of the pager's own tables that are in use, which are not part of the budget. Walks some of them.
     pub fn metadata_bytes(&self) -> u64 {
+        let machine = &self.0.must_be_here().machine;
         let _quiet = crate::quiet::Quiet::new();
-        self.0.shared.machine.core.lock().vm.metadata_bytes()
+        machine.core.lock().vm.metadata_bytes()
     }
 
     /// How faults are delivered.
@@ -478,18 +501,20 @@ impl Pager {
     #[doc(hidden)]
     pub fn decisions(&self) -> Vec<Decision> {
         let mut decisions = Vec::new();
+        let machine = &self.0.must_be_here().machine;
         let _quiet = crate::quiet::Quiet::new();
-        decisions.extend_from_slice(self.0.shared.machine.core.lock().vm.decisions());
+        decisions.extend_from_slice(machine.core.lock().vm.decisions());
         decisions
     }
 
     /// For tests: pages charged to the budget and slots in use now. Panics if the core does not add up.
     #[doc(hidden)]
     pub fn check(&self) -> (u64, u64) {
+        let machine = &self.0.must_be_here().machine;
         let _quiet = crate::quiet::Quiet::new();
-        let map = self.0.shared.machine.map.write(); // no page is under way
+        let map = machine.map.write(); // no page is under way
         let objects = map.origins.len() as u16;
-        let core = self.0.shared.machine.core.lock();
+        let core = machine.core.lock();
         core.vm.check(objects);
         (core.vm.charge_total(), core.vm.pager().used())
     }
@@ -497,6 +522,9 @@ impl Pager {
 
 impl fmt::Debug for Pager {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !self.0.is_alive() {
+            return f.write_str("Pager(of the process that forked)");
+        }
         let c = self.counters();
         let (limit, used) = (c.memory_limit_bytes.get(), c.memory_used_bytes.get());
         write!(f, "Pager({} of {} MiB)", used >> 20, limit >> 20)

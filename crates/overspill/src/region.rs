@@ -2,6 +2,7 @@
 
 use crate::error::Error;
 use crate::fault;
+use crate::forks;
 use crate::pager::Pager;
 use crate::quiet::Quiet;
 use overspill_linux::machine::Delivery;
@@ -68,6 +69,9 @@ impl Wires {
 }
 
 /// A range of paged memory. All zero at first; plain memory in every way but for system calls (see the crate's head).
+///
+/// A forked child has the range, so that nothing else comes to lie there, and nothing in it: a touch is a SIGSEGV. (A child that was made by
+/// a raw system call, past libc's handlers of forks, finds zeroes.)
 pub struct Region {
     pager: Pager,
     start: *mut u8,
@@ -85,6 +89,7 @@ unsafe impl Sync for Region {}
 impl Region {
     pub(crate) fn new(pager: Pager, bytes: usize) -> Result<Region, Error> {
         let owner = &pager.0;
+        owner.here()?;
         let pages = bytes.div_ceil(PAGE_SIZE);
         let object = {
             let mut regions = owner.regions();
@@ -105,11 +110,11 @@ impl Region {
         let start = sys::map_anonymous(len).map_err(give_back)?;
         let base = start as usize;
         let machine = &owner.shared.machine;
-        // SAFETY: our own fresh mapping; none of the three changes what it holds. Huge pages would have to be split. A forked child must
-        // not have the range: it would find zeroes where pages are out. (A kernel without huge pages refuses the first.)
+        // SAFETY: our own fresh mapping; none of the three changes what it holds. Huge pages would have to be split. A forked child has
+        // nothing of what is in it (see `forks`). (A kernel without huge pages refuses the first.)
         let advised = unsafe {
             let _ = sys::madvise(base, len, libc::MADV_NOHUGEPAGE);
-            sys::madvise(base, len, libc::MADV_DONTFORK)
+            sys::madvise(base, len, libc::MADV_WIPEONFORK)
         };
         let managed = advised.is_ok() && {
             let _quiet = Quiet::new();
@@ -128,6 +133,7 @@ impl Region {
             unsafe { sys::unmap(start, len) };
             return Err(give_back(libc::ENOMEM));
         }
+        forks::keep_out(base, len);
         Ok(Region { pager, start, len: bytes, object, wires: Mutex::default() })
     }
 
@@ -225,6 +231,7 @@ impl Region {
     /// # Panics
     /// If the range is not within the region.
     pub fn advise(&mut self, range: impl RangeBounds<usize>, advice: Advice) -> Result<(), Error> {
+        self.pager.0.here()?;
         match advice {
             Advice::WillNeed => self.prefetch(range),
             Advice::DontNeed => return self.discard(range),
@@ -236,8 +243,9 @@ impl Region {
     /// them soon. Waits for that and for reads to begin, not for their end.
     ///
     /// # Panics
-    /// If the range is not within the region.
+    /// If the range is not within the region, or this is a forked child.
     pub fn prefetch(&self, range: impl RangeBounds<usize>) {
+        self.pager.0.must_be_here();
         let range = self.bounds(range);
         if !range.is_empty() {
             let (first, end) = (range.start / PAGE_SIZE, range.end.div_ceil(PAGE_SIZE));
@@ -290,11 +298,12 @@ impl Region {
     /// Gives the content of the range up: it reads as zero afterwards, and takes neither memory nor swap space.
     ///
     /// # Errors
-    /// [`Error::IsWired`] if pages of it were left wired.
+    /// [`Error::IsWired`] if pages of it were left wired; [`Error::Forked`].
     ///
     /// # Panics
     /// If the range is not within the region.
     pub fn discard(&mut self, range: impl RangeBounds<usize>) -> Result<(), Error> {
+        self.pager.0.here()?;
         let range = self.bounds(range);
         let (first, end) = (range.start.div_ceil(PAGE_SIZE), range.end / PAGE_SIZE);
         // the last page of the region may be discarded whole although the region ends within it
@@ -342,7 +351,7 @@ impl Region {
     /// Brings the range's pages in and holds them there until the guard is dropped. What is wired several times stays until the last.
     ///
     /// # Errors
-    /// [`Error::WiredTooMuch`]: at most half of the budget can be wired. [`Error::Lost`].
+    /// [`Error::WiredTooMuch`]: at most half of the budget can be wired. [`Error::Lost`], [`Error::Forked`].
     ///
     /// # Panics
     /// If the range is not within the region.
@@ -366,6 +375,7 @@ impl Region {
     }
 
     fn wire_range(&self, range: &Range<usize>) -> Result<u64, Error> {
+        self.pager.0.here()?;
         let pages = if range.is_empty() { 0..0 } else { range.start / PAGE_SIZE..range.end.div_ceil(PAGE_SIZE) };
         {
             let mut regions = self.pager.0.regions();
@@ -429,6 +439,9 @@ impl Region {
     }
 
     fn unwire_id(&self, id: u64) {
+        if !self.pager.0.is_alive() {
+            return; // the end of a guard in a forked child
+        }
         let mut wires = self.wires();
         let Some(at) = wires.live.iter().position(|w| w.id == id) else { return };
         let pages = wires.live.swap_remove(at).pages;
@@ -450,8 +463,9 @@ impl Region {
     /// Lets go of pages that [`Wired::keep`] left wired: all that lie wholly within the range.
     ///
     /// # Panics
-    /// If the range is not within the region.
+    /// If the range is not within the region, or this is a forked child.
     pub fn unwire(&self, range: impl RangeBounds<usize>) {
+        self.pager.0.must_be_here();
         let range = self.bounds(range);
         let end = if range.end == self.len { self.pages() } else { range.end / PAGE_SIZE };
         let out = range.start.div_ceil(PAGE_SIZE)..end;
@@ -474,6 +488,7 @@ impl Region {
     }
 
     fn keep(&self, id: u64) {
+        self.pager.0.must_be_here();
         if let Some(wire) = self.wires().live.iter_mut().find(|w| w.id == id) {
             wire.kept = true;
         }
@@ -529,6 +544,7 @@ impl Region {
 
     /// Calls `go` for one wired piece of the range after another, until all is done, or it does nothing.
     fn transfer(&self, range: Range<usize>, mut go: impl FnMut(Range<usize>, u64) -> Result<usize, i32>) -> io::Result<usize> {
+        self.pager.0.here()?;
         let mut at = range.start;
         while at < range.end {
             let end = ((at / PAGE_SIZE + TRANSFER_PAGES) * PAGE_SIZE).min(range.end);
@@ -569,11 +585,12 @@ impl Drop for Region {
     fn drop(&mut self) {
         let owner = &self.pager.0;
         if !owner.is_alive() {
-            return; // a forked child never had the range
+            return; // in a forked child the range stays, inaccessible
         }
         let live: Vec<u64> = self.wires().live.iter().map(|w| w.id).collect();
         live.into_iter().for_each(|id| self.unwire_id(id));
         let (start, len) = (self.start as usize, self.pages() << PAGE_SHIFT);
+        forks::forget(start);
         let machine = &owner.shared.machine;
         match machine.delivery {
             Delivery::Threads => {
@@ -607,6 +624,9 @@ pub struct Wired<'a> {
 
 impl Wired<'_> {
     /// Leaves the pages wired until [`Region::unwire`], or the end of the region.
+    ///
+    /// # Panics
+    /// In a forked child.
     pub fn keep(self) {
         self.region.keep(self.id);
         std::mem::forget(self);
@@ -636,6 +656,9 @@ pub struct WiredMut<'a> {
 
 impl WiredMut<'_> {
     /// Leaves the pages wired until [`Region::unwire`], or the end of the region.
+    ///
+    /// # Panics
+    /// In a forked child.
     pub fn keep(self) {
         self.region.keep(self.id);
         std::mem::forget(self);

@@ -50,6 +50,56 @@ extern "C" fn embedder(_: i32, info: *mut libc::siginfo_t, _: *mut libc::c_void)
     unsafe { siglongjmp(&raw mut BACK as *mut u64, 1) }
 }
 
+/// What a forked child may ask of its parent's pager.
+fn in_a_child(pager: &Pager, region: &mut Region, name: &str) {
+    let file = std::fs::File::open("/proc/self/exe").expect("this program");
+    let answers = [
+        region.wire(..PAGE).map(drop),
+        region.wire_mut(..PAGE).map(drop),
+        region.discard(..),
+        region.advise(.., overspill::Advice::WillNeed),
+        pager.region(PAGE).map(drop),
+        pager.set_policy("2q"),
+        pager.swap_on(DeviceSpec::file(std::env::temp_dir())),
+        pager.swap_off(std::env::temp_dir()).map(drop),
+    ];
+    for (i, answer) in answers.into_iter().enumerate() {
+        assert!(matches!(answer, Err(Error::Forked)), "{i}: {answer:?}");
+    }
+    let told = |e: std::io::Error| assert!(e.to_string().contains("forked"), "{e}");
+    told(region.read_at(&file, ..PAGE, 0).expect_err("no file is read"));
+    told(region.write_at(&file, ..PAGE, 0).expect_err("no file is written"));
+    std::panic::set_hook(Box::new(|_| ()));
+    let calls: [&dyn Fn(); 8] = [
+        &|| region.prefetch(..),
+        &|| region.unwire(..),
+        &|| _ = region.counters().hard_faults.get(),
+        &|| _ = pager.policy(),
+        &|| _ = pager.first_loss(),
+        &|| _ = pager.metadata_bytes(),
+        &|| _ = pager.swaps(),
+        &|| _ = pager.check(),
+    ];
+    for (i, call) in calls.iter().enumerate() {
+        let panic = std::panic::catch_unwind(std::panic::AssertUnwindSafe(call)).expect_err("a panic");
+        assert!(panic.downcast_ref::<String>().is_some_and(|text| text.contains("forked")), "call {i}");
+    }
+    let _ = std::panic::take_hook();
+    assert_eq!(format!("{pager:?}"), "Pager(of the process that forked)");
+    let theirs = region.as_ptr() as usize..region.as_ptr() as usize + region.len();
+    for shift in 0..5 {
+        let block = vec![1u8; MIB << shift];
+        assert!(!theirs.contains(&(block.as_ptr() as usize)) && !theirs.contains(&(block.as_ptr() as usize + block.len())));
+        std::mem::forget(block);
+    }
+    // one of its own
+    let own = self::pager(name);
+    let mut region = own.region(24 * MIB).expect("24 MiB");
+    fill(&mut region);
+    sum(&region);
+    own.check();
+}
+
 /// What the child does. The parent knows how it has to end.
 fn case(name: &str) {
     if name.starts_with("embedder") {
@@ -166,6 +216,38 @@ fn case(name: &str) {
             pager.check();
             println!("all is well");
         }
+        Some("inherited") => {
+            // Safe calls in a child acted on the parent's memory, through descriptors that the child had inherited: pages that the parent had
+            // filled read as zero. And what the child allocated came to lie where its slices pointed.
+            region.wire(0..PAGE).expect("wired").keep();
+            let guard = region.wire_mut(..PAGE).expect("wired");
+            let (mut wait, mut go) = std::io::pipe().expect("a pipe");
+            // SAFETY: no other thread of this program's holds a lock that the child needs.
+            match unsafe { libc::fork() } {
+                0 => {
+                    drop(go);
+                    let _ = std::io::Read::read(&mut wait, &mut [0]);
+                    drop(guard);
+                    in_a_child(&pager, &mut region, name);
+                    println!("{}", region[0]); // SIGSEGV
+                    std::process::exit(0);
+                }
+                pid => {
+                    drop(guard);
+                    fill(&mut region);
+                    std::io::Write::write_all(&mut go, &[1]).expect("a byte");
+                    let mut status = 0;
+                    // SAFETY: our child; writes a number.
+                    assert_eq!(unsafe { libc::waitpid(pid, &mut status, 0) }, pid);
+                    assert!(libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == libc::SIGSEGV, "status {status:#x}");
+                }
+            }
+            sum(&region);
+            region.unwire(..);
+            region.wire(..MIB).expect("nothing is wired");
+            pager.check();
+            println!("the child could do nothing");
+        }
         Some("plain") => {
             fill(&mut region);
             sum(&region);
@@ -258,6 +340,7 @@ fn main() {
         ends_by(&format!("full-{delivery}"), "", libc::SIGKILL);
         says(&format!("plain-{delivery}"), "", None, "all is well as user");
         says(&format!("fork-{delivery}"), "", None, "all is well");
+        says(&format!("inherited-{delivery}"), "", None, "the child could do nothing");
         says(&format!("retired-{delivery}"), "write=40,write_device=1", None, "the failing device is gone");
     }
     says("many-inthread", "", None, "63 pagers beside the first");
