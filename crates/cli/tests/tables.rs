@@ -46,3 +46,20 @@ fn tables_that_are_full_are_one_sentence() {
     no_swap_file_left(&dir);
     std::fs::remove_dir_all(&dir).expect("cleanup");
 }
+
+/// A mapping that is cut into thousands of pieces keeps what is in them, and leaves nothing behind where it was. (That nothing is dropped
+/// where there are more pieces than there is room for is tested in `overspill_linux::ranges`: it takes a vm.max_map_count of more.)
+#[test]
+fn a_mapping_full_of_holes() {
+    if !able() {
+        return;
+    }
+    let dir = place("holes");
+    let program = build(&dir, "chunks.c");
+    let swap = swap_option(&dir, "");
+    let r = run(&dir, &["--memory", "16M", "--swap", &swap], None, &program, &["holes", "2000"]);
+    assert_eq!(String::from_utf8_lossy(&r.output.stdout), "right\n", "{:?}", r.output);
+    assert!(r.stat("events") > 1000 && r.stat("hard_faults") > 100, "{}", r.stats);
+    no_swap_file_left(&dir);
+    std::fs::remove_dir_all(&dir).expect("cleanup");
+}

@@ -37,7 +37,7 @@ use overspill_vm::page::State;
 use overspill_vm::pager::{IoResult, Pager as _};
 use overspill_vm::policy::Spec;
 use overspill_vm::status::{Outcome, Status};
-use overspill_vm::types::{DeviceId, FrameId, PAGE_SHIFT, PAGE_SIZE, PageId, Slot};
+use overspill_vm::types::{DeviceId, FrameId, ObjectId, PAGE_SHIFT, PAGE_SIZE, PageId, Slot};
 use overspill_vm::{Fault, Filled, PageIn, Vm};
 use std::sync::Arc;
 
@@ -445,6 +445,34 @@ impl Machine {
         (error.is_none() || error == Some(libc::EEXIST) && sys::is_resident(addr)) as u32
     }
 
+    /// A touch of a registered address that is in no managed range. Memory that has grown by a call that was not followed is such, and what
+    /// another has left behind (MREMAP_DONTUNMAP); so is, for a moment, what is about to be managed, or has just been moved or
+    /// unmapped, as long as the report of it is unread (then the kernel fills nothing and the touch comes again). What the pager knows
+    /// nothing of is empty, and stays in memory from then on.
+    pub fn serve_unmanaged(&self, addr: usize) {
+        let addr = addr & !(PAGE_SIZE - 1);
+        let map = self.map.read();
+        // otherwise it is managed by now: its thread looks again
+        if map.ranges.overlap(addr, addr + PAGE_SIZE, Kind::Managed).is_none() {
+            if self.is_known(&map, addr) {
+                self.stop_program(b"the program was stopped: internal error of the pager, please report it: a page that has content is in no range");
+            }
+            self.fill_zero(&map, addr, 1);
+            map.program.let_write(addr, PAGE_SIZE);
+        }
+        self.wake(&map, addr, PAGE_SIZE);
+    }
+
+    /// Whether the page at `addr` has content, be it in a range or not: then zeroes may not take its place.
+    pub(crate) fn is_known(&self, map: &Space, addr: usize) -> bool {
+        let core = self.core.lock();
+        map.origins.iter().enumerate().filter(|(_, origin)| **origin <= addr).any(|(object, origin)| {
+            let index = ((addr - origin) >> PAGE_SHIFT) as u64;
+            let found = core.vm.next_present(PageId::new(ObjectId(object as u16), index), index + 1);
+            found.map(|page| core.vm.page(page)).is_some_and(|word| word.busy() || word.state() != State::Untouched)
+        })
+    }
+
     /// Copies zeroes into `count` missing pages; returns how many are there now (arrived here or found).
     pub fn fill_zero(&self, map: &Space, addr: usize, count: u32) -> u32 {
         let mut done = 0;
@@ -654,6 +682,13 @@ impl Machine {
     pub fn stop_table_full(&self) -> ! {
         self.stop_program(
             b"the program was stopped: it has touched more pages than Overspill's tables have room for (1 TiB where they lie together, 128 GiB in scattered pieces of 256 KiB, a page in each of 524,288 places; less under a limit of address space: raise it with ulimit -v)",
+        )
+    }
+
+    /// As many ranges as there can be, and one more.
+    pub fn stop_ranges_full(&self) -> ! {
+        self.stop_program(
+            b"the program was stopped: it has more mappings than Overspill has room for, which is twice what vm.max_map_count was when it began; if that was raised since, start it again",
         )
     }
 

@@ -1,14 +1,43 @@
 //! The map of address ranges: which addresses the pager answers for, to which object they belong, and which it has left to the kernel.
 //!
-//! A sorted vector of fixed capacity: a process has tens to thousands of ranges (the kernel's own limit is 65,530 mappings), looks one
-//! up per fault and changes them rarely.
+//! ```text
+//!   order     [ 3 | 0 | 7 | ... ]       which chunk comes next, how many ranges it has, and where they end
+//!               |   |   +--------> pool, chunk 7: ranges, sorted
+//!               |   +------------> pool, chunk 0
+//!               +----------------> pool, chunk 3
+//! ```
 //!
-//! Invariants: ranges are page-aligned, not empty, sorted, and do not overlap.
+//! A process has tens to thousands of ranges, but may have as many as it may have mappings: 65,530, where an administrator has raised
+//! vm.max_map_count a million. One is looked up per fault, by two binary searches; one more, or one less, moves those of its chunk,
+//! 8 KiB at the most. All memory is had at set-up, and touched only as far as it was ever used.
+//!
+//! **How many there can be.** Two ranges that do not join have unmapped addresses between them, or one is registered with userfaultfd
+//! and the other is not, or they were made in ways that set mappings apart: so no two have a mapping in common, and the kernel, whose
+//! limit is on mappings, refuses first. But a range stays here from the unmapping until the report of it is read, and meanwhile there
+//! may be others in its stead; guard pages make ranges of one mapping; and what was made in different ways may become alike. So
+//! [`ranges_max`] is twice the kernel's limit, and some more for what threads are just about to do. Beyond that, and if the limit was
+//! raised after the start, [`RangeMap::insert`] refuses, and who asked must refuse too or stop the program: pages of a range that is
+//! not in here are nobody's.
+//!
+//! Invariants: ranges are page-aligned, not empty, sorted, and do not overlap or join; no chunk is empty; two that are neighbours have more
+//! than [`FEW`] ranges together, so that there are chunks enough for all.
 
 use overspill_vm::types::{ObjectId, PAGE_SHIFT, PAGE_SIZE, PageId};
 
-/// The most ranges. The kernel allows a process 65,530 mappings by default; ranges are merged like mappings.
-pub const RANGES_MAX: usize = 65_536;
+/// Ranges of a chunk, at most.
+const CHUNK: usize = 256;
+/// Two neighbours that have so few together become one. (Fewer than a chunk holds, so that one more does not divide them again.)
+const FEW: usize = 192;
+/// Ranges that are between two states, and pieces that a range is about to be cut into: one for each thread, and more.
+const SLACK: usize = 4096;
+
+/// How many ranges a process can have, under the kernel's limit on mappings, which this asks for, if there are tables for `pages_max` pages: twice
+/// as many as a limit of address space lets it have.
+pub fn ranges_max(pages_max: u64) -> usize {
+    // (some systems have 2^31 for "no limit")
+    let limit = std::fs::read_to_string("/proc/sys/vm/max_map_count").ok().and_then(|text| text.trim().parse().ok());
+    2 * limit.unwrap_or(65_530).min(pages_max / 2) as usize + SLACK
+}
 
 /// Who serves a range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -101,42 +130,110 @@ impl Range {
     }
 }
 
+/// A chunk in use.
+#[derive(Clone, Copy, Debug)]
+struct Chunk {
+    /// Its number in the pool.
+    number: u32,
+    /// How many ranges it has.
+    len: u32,
+    /// Where the last of them ends.
+    end: usize,
+}
+
 /// The map.
 #[derive(Debug)]
 pub struct RangeMap {
-    ranges: Vec<Range>,
+    /// The chunks that hold something, in order.
+    order: Vec<Chunk>,
+    /// [`CHUNK`] ranges each, as far as ever used.
+    pool: Vec<Range>,
+    /// Chunks of the pool that hold nothing.
+    free: Vec<u32>,
+    len: usize,
+    ranges_max: usize,
 }
+
+/// Where a range is: which of the chunks in use, and which of its ranges.
+type At = (usize, usize);
 
 impl RangeMap {
     /// Empty, with room for so many ranges.
     pub fn new(ranges_max: usize) -> Self {
-        RangeMap { ranges: Vec::with_capacity(ranges_max) }
+        let chunks = 2 * (ranges_max / FEW + 1) + 1;
+        RangeMap {
+            order: Vec::with_capacity(chunks),
+            pool: Vec::with_capacity(chunks * CHUNK),
+            free: Vec::with_capacity(chunks),
+            len: 0,
+            ranges_max,
+        }
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Whether there is room for so many more.
+    pub fn has_room(&self, more: usize) -> bool {
+        more <= self.ranges_max - self.len
+    }
+
+    #[inline]
+    fn ranges(&self, chunk: Chunk) -> &[Range] {
+        &self.pool[chunk.number as usize * CHUNK..][..chunk.len as usize]
+    }
+
+    /// Where the first range is that ends after `addr`.
+    #[inline]
+    fn seek(&self, addr: usize) -> At {
+        let at = self.order.partition_point(|chunk| chunk.end <= addr);
+        (at, self.order.get(at).map_or(0, |&chunk| self.ranges(chunk).partition_point(|r| r.end <= addr)))
+    }
+
+    #[inline]
+    fn get(&self, (at, i): At) -> Option<&Range> {
+        self.order.get(at).map(|&chunk| &self.ranges(chunk)[i])
+    }
+
+    /// The range there is this one now, which lies in the same place of the order.
+    fn set(&mut self, (at, i): At, range: Range) {
+        self.pool[self.order[at].number as usize * CHUNK + i] = range;
+        self.note_end(at);
+    }
+
+    /// The last range of a chunk is another one, or ends elsewhere.
+    fn note_end(&mut self, at: usize) {
+        self.order[at].end = self.ranges(self.order[at]).last().map_or(0, |r| r.end);
+    }
+
+    /// The place before that one.
+    fn before(&self, (at, i): At) -> Option<At> {
+        match i.checked_sub(1) {
+            Some(i) => Some((at, i)),
+            None => at.checked_sub(1).map(|at| (at, self.order[at].len as usize - 1)),
+        }
     }
 
     /// The range that holds `addr`.
     pub fn find(&self, addr: usize) -> Option<&Range> {
-        let at = self.ranges.partition_point(|r| r.end <= addr);
-        self.ranges.get(at).filter(|r| r.start <= addr)
+        self.get(self.seek(addr)).filter(|r| r.start <= addr)
     }
 
     /// All, in order.
     pub fn iter(&self) -> impl Iterator<Item = &Range> {
-        self.ranges.iter()
-    }
-
-    /// The first range that overlaps `start..end` and is of this kind.
-    pub fn overlap(&self, start: usize, end: usize, kind: Kind) -> Option<Range> {
-        if start >= end {
-            return None; // nothing overlaps nothing, not even from within a range
-        }
-        let at = self.ranges.partition_point(|r| r.end <= start);
-        self.ranges[at..].iter().take_while(|r| r.start < end).find(|r| r.kind == kind).copied()
+        self.order.iter().flat_map(|&chunk| self.ranges(chunk))
     }
 
     /// The first range that overlaps `start..end`.
     pub fn first(&self, start: usize, end: usize) -> Option<Range> {
-        let at = self.ranges.partition_point(|r| r.end <= start);
-        self.ranges.get(at).filter(|r| start < end && r.start < end).copied()
+        self.get(self.seek(start)).filter(|r| start < end && r.start < end).copied()
     }
 
     /// Changes the flags of all that lies in `start..end`. Returns `false` if there is no room for the pieces; then some may be as before.
@@ -146,7 +243,7 @@ impl RangeMap {
         while let Some(r) = self.first(at, end) {
             let piece = Range { flags: flags(r.flags), ..r.within(at, end) };
             if piece.flags != r.flags {
-                if self.ranges.len() + 2 > self.ranges.capacity() {
+                if !self.has_room(2) {
                     return false;
                 }
                 self.remove(piece.start, piece.end, |_| {});
@@ -158,66 +255,149 @@ impl RangeMap {
         true
     }
 
-    /// Adds a range. What it overlaps must have been removed. Returns `false` if there is no room.
+    /// The first range that overlaps `start..end` and is of this kind.
+    pub fn overlap(&self, start: usize, end: usize, kind: Kind) -> Option<Range> {
+        if start >= end {
+            return None; // nothing overlaps nothing, not even from within a range
+        }
+        let (at, i) = self.seek(start);
+        let chunks = self.order.get(at..).unwrap_or_default();
+        let ranges = chunks.iter().flat_map(|&chunk| self.ranges(chunk)).skip(i);
+        ranges.take_while(|r| r.start < end).find(|r| r.kind == kind).copied()
+    }
+
+    /// Adds a range. What it overlaps must have been removed. Returns `false` if there is no room; nothing is changed then.
     #[must_use]
     pub fn insert(&mut self, range: Range) -> bool {
         assert!(range.start < range.end && (range.start | range.end).is_multiple_of(PAGE_SIZE), "{range:?}");
-        let at = self.ranges.partition_point(|r| r.end <= range.start);
-        assert!(self.ranges.get(at).is_none_or(|r| r.start >= range.end), "overlap: {range:?}");
-        let joins_before = at > 0 && self.ranges[at - 1].joins(&range);
-        let joins_after = self.ranges.get(at).is_some_and(|r| range.joins(r));
-        match (joins_before, joins_after) {
-            (true, true) => {
-                self.ranges[at - 1].end = self.ranges[at].end;
-                self.ranges.remove(at);
+        let at = self.seek(range.start);
+        let next = self.get(at).copied();
+        assert!(next.is_none_or(|r| r.start >= range.end), "overlap: {range:?}");
+        let after = next.filter(|r| range.joins(r));
+        let before = self.before(at).and_then(|place| Some((place, *self.get(place)?))).filter(|(_, r)| r.joins(&range));
+        match (before, after) {
+            (Some((place, r)), Some(after)) => {
+                self.set(place, Range { end: after.end, ..r }); // first: chunks may become one
+                self.take_out(at);
             }
-            (true, false) => self.ranges[at - 1].end = range.end,
-            (false, true) => self.ranges[at].start = range.start,
-            (false, false) => {
-                if self.ranges.len() == self.ranges.capacity() {
-                    return false;
-                }
-                self.ranges.insert(at, range);
-            }
+            (Some((place, r)), None) => self.set(place, Range { end: range.end, ..r }),
+            (None, Some(after)) => self.set(at, Range { start: range.start, ..after }),
+            (None, None) if !self.has_room(1) => return false,
+            (None, None) => self.put_in(at, range),
         }
         true
     }
 
-    /// Removes `start..end` from whatever overlaps it; `removed` is called with each piece. A split that finds no room drops the
-    /// upper rest as well (and reports it).
+    /// Removes `start..end` from whatever overlaps it; `removed` is called with each piece.
+    ///
+    /// # Panics
+    /// If a range is to be cut in two and there is no room for the second: it would be lost.
     pub fn remove(&mut self, start: usize, end: usize, mut removed: impl FnMut(Range)) {
-        let mut at = self.ranges.partition_point(|r| r.end <= start);
-        while let Some(r) = self.ranges.get(at).copied() {
-            if r.start >= end {
-                break;
-            }
-            let piece = Range { start: r.start.max(start), end: r.end.min(end), ..r };
+        let mut from = start;
+        while let Some(r) = self.first(from, end) {
+            let at = self.seek(from);
+            let piece = r.within(start, end);
             match (r.start < piece.start, piece.end < r.end) {
-                (false, false) => {
-                    self.ranges.remove(at);
-                }
-                (true, false) => {
-                    self.ranges[at].end = piece.start;
-                    at += 1;
-                }
-                (false, true) => {
-                    self.ranges[at].start = piece.end;
-                    at += 1;
-                }
+                (false, false) => self.take_out(at),
+                (true, false) => self.set(at, Range { end: piece.start, ..r }),
+                (false, true) => self.set(at, Range { start: piece.end, ..r }),
                 (true, true) => {
-                    self.ranges[at].end = piece.start;
-                    if self.ranges.len() == self.ranges.capacity() {
-                        removed(Range { end: r.end, ..piece });
-                        return;
-                    }
-                    self.ranges.insert(at + 1, Range { start: piece.end, ..r });
-                    at += 2;
+                    assert!(
+                        self.has_room(1),
+                        "the program has more mappings than it could have when it began; was vm.max_map_count raised? Start it again"
+                    );
+                    self.set(at, Range { start: piece.end, ..r });
+                    self.put_in(at, Range { end: piece.start, ..r });
                 }
             }
             removed(piece);
+            from = piece.end;
         }
     }
+
+    /// => there is room for one range more
+    fn put_in(&mut self, (mut at, mut i): At, range: Range) {
+        if at == self.order.len() {
+            // behind all: in the last chunk, if there is one
+            match at.checked_sub(1) {
+                Some(last) => (at, i) = (last, self.order[last].len as usize),
+                None => self.add_chunk(0),
+            }
+        }
+        if self.order[at].len as usize == CHUNK {
+            self.divide(at);
+            if i > CHUNK / 2 {
+                (at, i) = (at + 1, i - CHUNK / 2);
+            }
+        }
+        let Chunk { number, len, .. } = self.order[at];
+        let first = number as usize * CHUNK;
+        self.pool.copy_within(first + i..first + len as usize, first + i + 1);
+        self.pool[first + i] = range;
+        self.order[at].len += 1;
+        self.len += 1;
+        self.note_end(at);
+    }
+
+    fn take_out(&mut self, (at, i): At) {
+        let Chunk { number, len, .. } = self.order[at];
+        let first = number as usize * CHUNK;
+        self.pool.copy_within(first + i + 1..first + len as usize, first + i);
+        self.order[at].len -= 1;
+        self.len -= 1;
+        if len == 1 {
+            self.free.push(number); // within the capacity: each chunk is there once
+            self.order.remove(at);
+            if at > 0 {
+                self.unite(at - 1); // those that are neighbours now
+            }
+            return;
+        }
+        self.note_end(at);
+        if !self.unite(at) && at > 0 {
+            self.unite(at - 1);
+        }
+    }
+
+    /// An empty chunk, to be filled at once, for that place in the order.
+    fn add_chunk(&mut self, at: usize) {
+        let number = self.free.pop().unwrap_or_else(|| {
+            let number = self.pool.len() / CHUNK;
+            assert!(self.order.len() < self.order.capacity(), "there are chunks for all ranges");
+            self.pool.resize(self.pool.len() + CHUNK, NOWHERE);
+            number as u32
+        });
+        self.order.insert(at, Chunk { number, len: 0, end: 0 });
+    }
+
+    /// The upper half of a full chunk becomes one of its own.
+    fn divide(&mut self, at: usize) {
+        self.add_chunk(at + 1);
+        let (from, to) = (self.order[at].number as usize * CHUNK, self.order[at + 1].number as usize * CHUNK);
+        self.pool.copy_within(from + CHUNK / 2..from + CHUNK, to);
+        self.order[at].len = (CHUNK / 2) as u32;
+        self.order[at + 1].len = (CHUNK - CHUNK / 2) as u32;
+        self.note_end(at);
+        self.note_end(at + 1);
+    }
+
+    /// The chunk and the one behind it become one if they have few ranges. Returns whether they did.
+    fn unite(&mut self, at: usize) -> bool {
+        let (Some(&one), Some(&other)) = (self.order.get(at), self.order.get(at + 1)) else { return false };
+        if one.len as usize + other.len as usize > FEW {
+            return false;
+        }
+        let from = other.number as usize * CHUNK;
+        self.pool.copy_within(from..from + other.len as usize, one.number as usize * CHUNK + one.len as usize);
+        (self.order[at].len, self.order[at].end) = (one.len + other.len, other.end);
+        self.free.push(other.number);
+        self.order.remove(at + 1);
+        true
+    }
 }
+
+/// What a place of the pool holds that was never used.
+const NOWHERE: Range = Range { start: 0, end: 0, kind: Kind::Native, object: ObjectId(0), origin: 0, flags: Flags::NONE };
 
 #[cfg(test)]
 mod tests {
@@ -225,55 +405,147 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::BTreeMap;
 
+    impl RangeMap {
+        /// The invariants in the head.
+        fn check(&self) {
+            let all: Vec<_> = self.iter().collect();
+            assert!(all.windows(2).all(|w| w[0].end <= w[1].start && !w[0].joins(w[1])));
+            assert!(all.iter().all(|r| r.start < r.end) && all.len() == self.len);
+            assert!(self.order.iter().all(|chunk| chunk.len > 0 && self.ranges(*chunk).last().map(|r| r.end) == Some(chunk.end)));
+            assert!(self.order.windows(2).all(|w| (w[0].len + w[1].len) as usize > FEW));
+            let mut numbers: Vec<_> = self.order.iter().map(|chunk| chunk.number).chain(self.free.iter().copied()).collect();
+            numbers.sort_unstable();
+            assert!(numbers.iter().copied().eq(0..(self.pool.len() / CHUNK) as u32));
+        }
+    }
+
+    fn pages(first: usize, count: usize, kind: Kind) -> Range {
+        Range { start: first * PAGE_SIZE, end: (first + count) * PAGE_SIZE, kind, ..Range::of_program(Flags::NONE) }
+    }
+
     /// A discard of the middle of a range was followed piece by piece "until nothing overlaps the rest", and the empty rest
     /// overlapped the range it lay in: the handler went round for ever with the map locked.
     #[test]
     fn an_empty_stretch_overlaps_nothing() {
-        let mut map = RangeMap::new(RANGES_MAX);
-        assert!(map.insert(Range {
-            start: 0,
-            end: 100 * PAGE_SIZE,
-            kind: Kind::Managed,
-            object: ObjectId(0),
-            origin: 0,
-            flags: Flags::NONE
-        }));
+        let mut map = RangeMap::new(100);
+        assert!(map.insert(pages(0, 100, Kind::Managed)));
         assert_eq!(map.overlap(20 * PAGE_SIZE, 20 * PAGE_SIZE, Kind::Managed), None);
+    }
+
+    /// A program that unmapped every second page of a mapping had more ranges than there was room for. A cut that found none dropped the
+    /// upper rest without a word: its pages read as zeroes.
+    #[test]
+    fn nothing_is_dropped_where_there_is_no_room() {
+        let mut map = RangeMap::new(1000);
+        assert!(map.insert(pages(0, 5000, Kind::Managed)));
+        (1..1000).for_each(|i| map.remove(2 * i * PAGE_SIZE, (2 * i + 1) * PAGE_SIZE, |_| ()));
+        map.check();
+        assert_eq!((map.len(), map.iter().map(Range::pages).sum::<u64>()), (1000, 5000 - 999));
+        assert!(!map.insert(pages(6000, 1, Kind::Managed)), "full");
+        assert!(map.insert(pages(5000, 1, Kind::Managed)), "but this joins");
+        let cut =
+            std::panic::catch_unwind(core::panic::AssertUnwindSafe(|| map.remove(4000 * PAGE_SIZE, 4001 * PAGE_SIZE, |_| ())));
+        assert!(cut.is_err());
+        assert_eq!((map.len(), map.iter().map(Range::pages).sum::<u64>()), (1000, 5001 - 999), "and nothing is changed");
+        map.remove(0, 5000 * PAGE_SIZE, |_| ());
+        assert!(map.insert(pages(6000, 1, Kind::Managed)));
+        map.check();
+    }
+
+    /// As many ranges as there can be, in an order that leaves chunks as empty as they can be: there are chunks for all, and no memory is
+    /// asked for. What each costs does not grow with how many there are.
+    #[test]
+    fn a_million_ranges() {
+        const MANY: usize = 1 << 20;
+        let mut map = RangeMap::new(MANY);
+        let capacities = |map: &RangeMap| (map.order.capacity(), map.pool.capacity(), map.free.capacity());
+        let before = capacities(&map);
+        let mut seed = 1usize;
+        let mut random = || {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            seed >> 33
+        };
+        // up and down again, so that some chunks divide when they are full and others lose most of what they have
+        for first in [0, 1] {
+            for i in 0..MANY {
+                assert!(map.insert(pages(2 * (i ^ 0x5555), 1, Kind::Managed)), "{i}");
+            }
+            assert!(!map.insert(pages(2 * MANY, 1, Kind::Managed)));
+            for i in (first..MANY).filter(|i| i % 100 != 0) {
+                map.remove(2 * i * PAGE_SIZE, (2 * i + 1) * PAGE_SIZE, |_| ());
+            }
+            map.check();
+            map.remove(0, usize::MAX & !(PAGE_SIZE - 1), |_| ());
+            assert!(map.is_empty() && map.order.is_empty());
+        }
+        while map.len() < MANY / 4 {
+            let at = random() % (4 * MANY);
+            map.remove(at * PAGE_SIZE, (at + 1) * PAGE_SIZE, |_| ());
+            assert!(map.insert(pages(at, 1, if at.is_multiple_of(2) { Kind::Managed } else { Kind::Native })));
+        }
+        map.check();
+        assert_eq!(capacities(&map), before);
+    }
+
+    /// A range that joins both of its neighbours leaves one less, and so may make one chunk of two.
+    #[test]
+    fn a_gap_is_filled_anywhere() {
+        for gap in 0..FEW {
+            let mut map = RangeMap::new(1000);
+            (0..=CHUNK).for_each(|i| assert!(map.insert(pages(2 * i, 1, Kind::Managed))));
+            map.remove(2 * (FEW + 1) * PAGE_SIZE, 2 * (CHUNK + 1) * PAGE_SIZE, |_| ());
+            assert_eq!((map.order.len(), map.len()), (2, FEW + 1));
+            assert!(map.insert(pages(2 * gap + 1, 1, Kind::Managed)));
+            assert_eq!((map.order.len(), map.len()), (1, FEW));
+            assert_eq!(map.find((2 * gap + 1) * PAGE_SIZE).map(Range::pages), Some(3));
+            map.check();
+        }
+    }
+
+    fn as_pages(ops: Vec<(bool, usize, usize, bool)>) -> Result<(), TestCaseError> {
+        let mut map = RangeMap::new(4000);
+        let mut model = BTreeMap::new();
+        for (add, first, len, managed) in ops {
+            let range = pages(first, len, if managed { Kind::Managed } else { Kind::Native });
+            let (mut removed, mut at) = (0, 0);
+            map.remove(range.start, range.end, |r| {
+                assert!(at <= r.start && range.start <= r.start && r.end <= range.end);
+                (removed, at) = (removed + r.pages(), r.end);
+            });
+            let gone = (first..first + len).filter(|p| model.remove(p).is_some()).count();
+            prop_assert_eq!(removed, gone as u64);
+            if add {
+                prop_assert!(map.insert(range));
+                model.extend((first..first + len).map(|p| (p, range.kind)));
+            }
+            let near = first.saturating_sub(20)..first + len + 20;
+            for p in near.clone() {
+                prop_assert_eq!(map.find(p * PAGE_SIZE + 5).map(|r| r.kind), model.get(&p).copied());
+            }
+            for kind in [Kind::Native, Kind::Managed] {
+                let found = map.overlap(near.start * PAGE_SIZE, near.end * PAGE_SIZE, kind);
+                let page = model.range(near.clone()).find(|(_, k)| **k == kind).map(|(p, _)| *p);
+                prop_assert_eq!(found.map(|r| (r.start / PAGE_SIZE).max(near.start)), page);
+            }
+        }
+        let all = map.iter().flat_map(|r| (r.start / PAGE_SIZE..r.end / PAGE_SIZE).map(|p| (p, r.kind)));
+        prop_assert!(all.eq(model));
+        map.check();
+        Ok(())
     }
 
     proptest! {
         #[test]
         fn as_a_map_of_pages(ops in proptest::collection::vec((any::<bool>(), 0usize..64, 1usize..10, any::<bool>()), 1..100)) {
-            let mut map = RangeMap::new(RANGES_MAX);
-            let mut model = BTreeMap::new();
-            for (add, first, len, managed) in ops {
-                let (start, end) = (first * PAGE_SIZE, (first + len) * PAGE_SIZE);
-                let kind = if managed { Kind::Managed } else { Kind::Native };
-                let mut pages = 0;
-                map.remove(start, end, |r| pages += r.pages());
-                let gone = (first..first + len).filter(|p| model.remove(p).is_some()).count();
-                prop_assert_eq!(pages, gone as u64);
-                if add {
-                    let inserted = map.insert(Range { start, end, kind, object: ObjectId(0), origin: 0, flags: Flags::NONE });
-                    prop_assert!(inserted);
-                    model.extend((first..first + len).map(|p| (p, kind)));
-                }
-                for p in 0..80 {
-                    prop_assert_eq!(map.find(p * PAGE_SIZE + 5).map(|r| r.kind), model.get(&p).copied());
-                }
-                let all: Vec<_> = map.iter().collect();
-                prop_assert!(all.windows(2).all(|w| w[0].end <= w[1].start && !w[0].joins(w[1])));
-            }
+            as_pages(ops)?;
         }
 
         #[test]
         fn flags_are_of_pages(ops in proptest::collection::vec((0usize..64, 1usize..10, 0u8..3), 1..50)) {
-            let mut map = RangeMap::new(RANGES_MAX);
+            let mut map = RangeMap::new(1000);
             let (holes, mut model) = ([7, 8, 30], BTreeMap::new());
             for p in (0..80).filter(|p| !holes.contains(p)) {
-                let at = p * PAGE_SIZE;
-                let range = Range { start: at, end: at + PAGE_SIZE, kind: Kind::Native, object: ObjectId(0), origin: 0, flags: Flags::NONE };
-                prop_assert!(map.insert(range));
+                prop_assert!(map.insert(pages(p, 1, Kind::Native)));
                 model.insert(p, Flags::NONE);
             }
             for (first, len, what) in ops {
@@ -283,9 +555,21 @@ mod tests {
                 for p in 0..90 {
                     prop_assert_eq!(map.find(p * PAGE_SIZE).map(|r| r.flags), model.get(&p).copied());
                 }
-                let all: Vec<_> = map.iter().collect();
-                prop_assert!(all.windows(2).all(|w| !w[0].joins(w[1])));
+                map.check();
             }
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(32))]
+        /// Many chunks.
+        #[test]
+        fn as_a_map_of_many_pages(
+            few in proptest::collection::vec((any::<bool>(), 0usize..6000, 1usize..2000, any::<bool>()), 1..5),
+            many in proptest::collection::vec((any::<bool>(), 0usize..6000, 1usize..4, any::<bool>()), 1..3000),
+        ) {
+            let (one, other) = many.split_at(many.len() / 2);
+            as_pages([one, &few, other].concat())?;
         }
     }
 }

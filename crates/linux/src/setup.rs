@@ -12,7 +12,7 @@ use crate::load_control::LoadControl;
 use crate::lock::{Mutex, RwLock};
 use crate::machine::{Core, Delivery, Inject, Machine, Space, ZEROES_PAGES};
 use crate::park::{Park, Parking};
-use crate::ranges::{RANGES_MAX, RangeMap};
+use crate::ranges::{RangeMap, ranges_max};
 use crate::reader;
 use crate::swap_file::{DeviceName, SwapFiles};
 use crate::sys::{self, Errno};
@@ -290,7 +290,7 @@ pub fn machine(options: &Options<'_>, status: &'static Status) -> Result<Machine
         load: LoadControl::new(options.load_control),
     };
     let space = Space {
-        ranges: RangeMap::new(RANGES_MAX),
+        ranges: RangeMap::new(ranges_max(options.pages_max)),
         discards: crate::space::Discards::new(),
         copying: crate::copy_out::Copying::new(),
         pending: crate::space::PendingUnmaps::new(),

@@ -14,6 +14,8 @@ use overspill_vm::types::{ObjectId, PAGE_SHIFT, PAGE_SIZE, PageId};
 
 /// Messages are read so many at a time.
 const MESSAGES: usize = 16;
+/// An event makes so many ranges more, at most, but for those that [`Machine::manage`] makes.
+const EVENT_PIECES: usize = 4;
 /// How often [`Machine::await_unmaps`] looks while events are under way all the time, how long it waits in between, in nanoseconds: 50 ms in all.
 const UNMAPS_LOOKS: u32 = 500;
 const UNMAPS_LOOK_NS: u64 = 100_000;
@@ -108,13 +110,20 @@ impl Discards {
     }
     fn add(&mut self, start: usize, end: usize) {
         let now = sys::now_ns();
-        let at = (0..DISCARDS_MAX).min_by_key(|i| self.ranges[*i].2).unwrap_or(0);
-        self.ranges[at] = (start, end, now + DISCARD_NS);
+        // Where all are taken, one that is near is of both from now on: that keeps a little more in memory for a while.
+        let grows = |r: &(usize, usize, u64)| if r.2 <= now { 0 } else { r.1.max(end) - r.0.min(start) - (r.1 - r.0) + 1 };
+        if let Some(r) = self.ranges.iter_mut().min_by_key(|r| grows(r)) {
+            let (first, last) = if r.2 <= now { (start, end) } else { (r.0.min(start), r.1.max(end)) };
+            *r = (first, last, now + DISCARD_NS);
+        }
         self.recount(now);
     }
     fn done(&mut self, start: usize, end: usize) {
-        if let Some(r) = self.ranges.iter_mut().find(|r| r.2 != 0 && r.0 >= start && r.1 <= end) {
-            *r = (0, 0, 0);
+        // its own rather than what another thread discards within it
+        let own = self.ranges.iter().position(|r| r.2 != 0 && (r.0, r.1) == (start, end));
+        let within = || self.ranges.iter().position(|r| r.2 != 0 && r.0 >= start && r.1 <= end);
+        if let Some(at) = own.or_else(within) {
+            self.ranges[at] = (0, 0, 0);
         }
         self.recount(sys::now_ns());
     }
@@ -259,6 +268,9 @@ impl Machine {
     /// An unmap, discard or move of managed memory that the kernel has reported.
     fn follow(&self, map: &mut Space, event: Event) {
         self.status.counters.events.add(1);
+        if !map.ranges.has_room(EVENT_PIECES) {
+            self.stop_ranges_full();
+        }
         match event {
             Event::Unmap(start, end) => {
                 let mut at = start;
@@ -299,7 +311,9 @@ impl Machine {
                     map.ranges.remove(r.start, r.end, |_| {});
                     let moved = Range { start: r.start - from + to, end: r.end - from + to, ..r };
                     if r.kind == Kind::Managed {
-                        let _ = map.ranges.insert(moved);
+                        if !map.ranges.insert(moved) {
+                            self.stop_ranges_full();
+                        }
                         if !self.core.lock().vm.rename_range(r.page(r.start), moved.page(moved.start), r.pages()) {
                             self.stop_table_full();
                         }
@@ -563,9 +577,12 @@ impl Machine {
     /// Registers a range and takes over the pages that are there.
     pub fn manage(&self, map: &mut Space, range: Range) {
         let range = Range { kind: Kind::Managed, ..range };
-        map.ranges.remove(range.start, range.end, |_| {}); // known already in part: pages that are known stay as they are
-        if map.program.register(range.start, range.end - range.start).is_err() || !map.ranges.insert(range) {
+        if map.program.register(range.start, range.end - range.start).is_err() {
             return; // the kernel will not have it (a special mapping): it stays the kernel's
+        }
+        map.ranges.remove(range.start, range.end, |_| {}); // known already in part: pages that are known stay as they are
+        if !map.ranges.insert(range) {
+            self.stop_ranges_full();
         }
         let mut core = self.core.lock();
         let adopt = |start: usize, end: usize| {
@@ -711,7 +728,10 @@ impl Machine {
                     unsafe { core::ptr::read_volatile((origin + (index << PAGE_SHIFT)) as *const u8) };
                     continue;
                 }
-                core.vm.wire(page, true);
+                if !core.vm.wire(page, true) {
+                    drop(core);
+                    self.stop_table_full();
+                }
                 break;
             }
         }
@@ -730,6 +750,22 @@ mod tests {
     use crate::machine::Delivery;
     use crate::setup::{self, Options};
     use overspill_vm::status::Status;
+
+    /// More discards were under way than there was room for, and the oldest was forgotten: pages of it that were parked before it had been carried
+    /// out would have come back with what the program had thrown away.
+    #[test]
+    fn no_discard_is_forgotten() {
+        let mut discards = Discards::new();
+        let many = 3 * DISCARDS_MAX;
+        let page = |i: usize| (i * 0x9E37 % many) * 2 * PAGE_SIZE;
+        (0..many).for_each(|i| discards.add(page(i), page(i) + PAGE_SIZE));
+        assert!((0..many).all(|i| discards.covers(page(i))));
+        let mut discards = Discards::new();
+        discards.add(5 * PAGE_SIZE, 6 * PAGE_SIZE);
+        discards.add(0, 10 * PAGE_SIZE);
+        discards.done(0, 10 * PAGE_SIZE);
+        assert!(discards.covers(5 * PAGE_SIZE) && !discards.covers(PAGE_SIZE), "another thread's, within");
+    }
 
     #[test]
     fn what_was_pending_is_not_news() {
@@ -800,12 +836,19 @@ mod tests {
         let [a, b, c] = [0, 1, 2].map(|i| base + i * LEN);
         let range = |start| Range { start, end: start + LEN, ..Range { origin: base, ..Range::of_program(Flags::NONE) } };
         let mut map = machine.map.write();
+        map.origins[0] = base;
         for (start, byte) in [(a, 1u8), (c, 3)] {
             // SAFETY: our own mapping.
             unsafe { core::ptr::write_bytes(start as *mut u8, byte, LEN) };
             machine.manage(&mut map, range(start));
         }
         let there = |map: &Space, start: usize| there(&machine, map, range(start));
+        // A page of a range that had found no room in the map was filled with zeroes, whatever it held.
+        let known = |map: &Space| [a, b, c].map(|at| machine.is_known(map, at));
+        assert_eq!(known(&map), [true, false, true]);
+        map.ranges.remove(a, a + LEN, |_| {});
+        assert_eq!(known(&map), [true, false, true]);
+        assert!(map.ranges.insert(range(a)));
         let gone = (None, 0);
         assert_eq!((there(&map, a).1, there(&map, b), there(&map, c).1), (4, gone, 4));
         machine.follow(&mut map, Event::Remap(a, b, LEN));

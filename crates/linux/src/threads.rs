@@ -171,14 +171,7 @@ fn serve(
             deferred[*waiting] = (addr, tid);
             *waiting += 1;
         }
-        Served::NotOurs => {
-            // registered, but not in the map (there was no room for the range): the kernel's ordinary answer, unmanaged
-            let map = machine.map.read();
-            let addr = addr & !4095;
-            machine.fill_zero(&map, addr, 1);
-            map.program.let_write(addr, 4096);
-            machine.wake(&map, addr, 4096);
-        }
+        Served::NotOurs => machine.serve_unmanaged(addr),
     }
     served
 }
