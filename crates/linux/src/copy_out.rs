@@ -24,10 +24,11 @@ use crate::park::ParkPlace;
 use crate::ranges::Kind;
 use crate::sys::{self, futex_wait};
 use core::sync::atomic::{AtomicU32, Ordering::*};
-use overspill_store::PageBytes;
 use overspill_vm::Parked;
 use overspill_vm::types::PAGE_SIZE;
 
+/// So many pages are read at a time: each time may wait for the lock of the program's address space, which it may be fighting for itself.
+pub(crate) const COPY_PAGES: usize = 32;
 /// So many pages are copied at a time even if no frame is free.
 const AT_ONCE: u32 = 16;
 /// How often it looks whether no event waits to be read, and how long it waits in between, in nanoseconds.
@@ -180,41 +181,65 @@ impl Daemon {
             }
             return;
         }
-        let buffer = self.scratch() as *mut PageBytes;
-        let mut unwritable_until = 0;
-        for (i, t) in taken.iter_mut().enumerate() {
-            t.protected = true;
+        taken.iter_mut().for_each(|t| t.protected = true);
+        let buffer = self.copy_buffer();
+        let mut i = 0;
+        while i < taken.len() {
             let page = addr + i * PAGE_SIZE;
-            let (id, frame) = self.batch[at + i];
-            if map.copying.is_touched(at + i) || !machine.core.lock().vm.is_parking(id, frame) {
-                continue; // before it was protected
+            let ours = {
+                let core = machine.core.lock();
+                // not what was discarded before it was protected
+                let is_ours = |i: &usize| {
+                    let (id, frame) = self.batch[at + i];
+                    !map.copying.is_touched(at + i) && core.vm.is_parking(id, frame)
+                };
+                (i..taken.len()).take(COPY_PAGES).take_while(is_ours).count()
+            };
+            if ours == 0 {
+                i += 1;
+                continue;
             }
-            if page >= unwritable_until {
-                match self.mappings.at(page) {
-                    Ok(Some(mapping)) if mapping.prot & libc::PROT_WRITE == 0 => unwritable_until = mapping.end,
-                    _ => continue, // it may be pinned by now
-                }
+            let Ok(Some(mapping)) = self.mappings.at(page) else { return };
+            let ours = ours.min((mapping.end - page) / PAGE_SIZE);
+            if mapping.prot & libc::PROT_WRITE != 0 {
+                i += ours; // it may be pinned by now
+                continue;
             }
-            // SAFETY: the last page of the daemon's buffer, which no write uses.
-            let bytes = unsafe { &mut *buffer };
+            // SAFETY: the daemon's buffer for this, so many pages long.
+            let bytes = unsafe { core::slice::from_raw_parts_mut(buffer as *mut u8, ours * PAGE_SIZE) };
             match self.mappings.read(page, bytes) {
-                Ok(()) => {}
-                Err(libc::EIO) if !map.program.is_changing() => {
-                    t.result = Parked::Absent;
-                    continue;
+                Ok(read) => {
+                    Self::place_copies(machine, map, &bytes[..read], &mut taken[i..]);
+                    i += read / PAGE_SIZE;
                 }
-                Err(_) => continue,
+                Err(libc::EIO) => {
+                    if !map.program.is_changing() {
+                        taken[i].result = Parked::Absent;
+                    }
+                    i += 1;
+                }
+                Err(_) => return,
             }
-            let Some((place, _)) = machine.core.lock().park.take(1) else { continue };
-            // SAFETY: the place is ours and empty; the buffer holds the page.
-            let moved = unsafe { map.parking.copy(machine.parking.addr(place), bytes.as_ptr(), PAGE_SIZE) };
+        }
+    }
+
+    /// Puts copied pages into parking places.
+    fn place_copies(machine: &Machine, map: &Space, bytes: &[u8], taken: &mut [Taken]) {
+        let (mut at, pages) = (0, bytes.len() / PAGE_SIZE);
+        while at < pages {
+            let Some((place, n)) = machine.core.lock().park.take((pages - at) as u32) else { return };
+            let n = n as usize;
+            let from = &bytes[at * PAGE_SIZE..(at + n) * PAGE_SIZE];
+            // SAFETY: the places are ours and empty; the buffer holds the pages.
+            let copied = unsafe { map.parking.copy(machine.parking.addr(place), from.as_ptr(), from.len()) }.bytes / PAGE_SIZE;
             let mut core = machine.core.lock();
-            if moved.bytes == PAGE_SIZE {
-                core.vm.charge(1);
-                (t.result, t.place) = (Parked::Yes, Some(place));
-            } else {
-                core.park.give(place);
+            core.vm.charge(copied as u32);
+            for i in 0..copied {
+                taken[at + i].result = Parked::Yes;
+                taken[at + i].place = Some(place.plus(i));
             }
+            (copied..n).for_each(|i| core.park.give(place.plus(i)));
+            at += n;
         }
     }
 

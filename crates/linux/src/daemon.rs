@@ -15,6 +15,7 @@
 
 use crate::content::Content;
 use crate::control::Packet;
+use crate::copy_out::COPY_PAGES;
 use crate::credentials::Follower;
 use crate::duty::Elsewhere;
 use crate::growth::{self, GiveBack};
@@ -100,7 +101,7 @@ pub struct Daemon {
     fruitless: u32,
     writes: Vec<Write>,
     write_pages: usize,
-    /// For each write its pages, if they are encrypted; and a page to look at pages with.
+    /// For each write its pages, if they are encrypted; a page to look at pages with; and those that are copied out.
     buffers: usize,
     buffers_len: usize,
     in_flight: usize,
@@ -142,7 +143,7 @@ impl Daemon {
     /// As [`Io::new`]; ENOMEM.
     pub fn new(machine: &Machine, engine: Engine) -> Result<Daemon, Errno> {
         let (count, write_pages) = machine.writes;
-        let buffers_len = (buffer_pages(machine.writes, machine.content.is_sealed()) + 1) << PAGE_SHIFT;
+        let buffers_len = (buffer_pages(machine.writes, machine.content.is_sealed()) + 1 + COPY_PAGES) << PAGE_SHIFT;
         let buffers = sys::map_anonymous(buffers_len)? as usize;
         // SAFETY: our own fresh mapping; a fork's child makes its own.
         let _ = unsafe { sys::madvise(buffers, buffers_len, libc::MADV_WIPEONFORK) };
@@ -497,9 +498,14 @@ impl Daemon {
 
     // ---- launder ----
 
-    /// The last page of the buffers, to look at pages with.
-    pub(crate) fn scratch(&self) -> usize {
-        self.buffers + self.buffers_len - PAGE_SIZE
+    /// A page of the buffers to look at pages with.
+    fn scratch(&self) -> usize {
+        self.copy_buffer() - PAGE_SIZE
+    }
+
+    /// The last [`COPY_PAGES`] pages of the buffers, which are in memory if pages had to be copied out.
+    pub(crate) fn copy_buffer(&self) -> usize {
+        self.buffers + self.buffers_len - (COPY_PAGES << PAGE_SHIFT)
     }
 
     /// Returns whether anything was settled or issued.
@@ -524,7 +530,7 @@ impl Daemon {
         }
         self.dirty.sort_unstable_by_key(|d| d.page); // neighbours are written side by side
         let mut zero = [false; BATCH];
-        // SAFETY: the last page of our buffers, which no write uses.
+        // SAFETY: the page of our buffers that no write uses.
         let scratch = unsafe { &mut *(self.scratch() as *mut PageBytes) };
         for (d, zero) in self.dirty.iter_mut().zip(&mut zero) {
             // SAFETY: the place is held: its content stays, and nobody writes parked pages.

@@ -2,6 +2,7 @@
 //! much of them is locked or pinned. The files of /proc are opened once and kept: a later chroot takes nothing away.
 
 use crate::sys::{self, Errno, Fd, sys};
+use overspill_vm::types::PAGE_SIZE;
 
 /// A mapping.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -91,15 +92,16 @@ impl Mappings {
         Ok(found)
     }
 
-    /// Reads the program's memory, even where the program may not. Never waits for a page.
+    /// Reads pages of the program's memory, even where the program may not. Never waits for a page. Returns how many bytes there are before the
+    /// first missing page.
     ///
     /// # Errors
-    /// EIO: a page is missing. Others: the machine does not allow it.
-    pub fn read(&mut self, addr: usize, out: &mut [u8]) -> Result<(), Errno> {
+    /// EIO: the first page is missing. Others: the machine does not allow it.
+    pub fn read(&mut self, addr: usize, out: &mut [u8]) -> Result<usize, Errno> {
         let mem = open(&mut self.mem, MEM)?;
         // SAFETY: the kernel writes within the slice.
         let n = unsafe { sys!(libc::SYS_pread64, mem, out.as_mut_ptr(), out.len(), addr) }?;
-        if n == out.len() { Ok(()) } else { Err(libc::EIO) }
+        if n < PAGE_SIZE { Err(libc::EIO) } else { Ok(n & !(PAGE_SIZE - 1)) }
     }
 }
 
@@ -128,7 +130,6 @@ pub fn fixed() -> Option<Fixed> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use overspill_vm::types::PAGE_SIZE;
 
     #[test]
     fn both_ways_tell_the_same() {
@@ -142,11 +143,12 @@ mod tests {
             assert_eq!(mappings.at(at + 5), Ok(mapping));
             assert_eq!(Mappings::look_through(at + 5), Ok(mapping));
         }
-        let mut byte = [1];
-        assert_eq!((mappings.read(base + 2 * PAGE_SIZE, &mut byte), byte), (Ok(()), [0]), "whatever the protection");
+        let mut page = [1; 2 * PAGE_SIZE];
+        assert_eq!(mappings.read(base + 2 * PAGE_SIZE, &mut page), Ok(2 * PAGE_SIZE), "whatever the protection");
+        assert_eq!(page, [0; 2 * PAGE_SIZE]);
         // SAFETY: nobody uses it any more.
         unsafe { sys::unmap(base as *mut u8, 4 * PAGE_SIZE) };
-        assert!(mappings.read(0, &mut byte).is_err());
+        assert!(mappings.read(0, &mut page).is_err());
         assert!(fixed().is_some());
     }
 }

@@ -140,7 +140,9 @@ pub fn handler(
                     }
                 });
         }
-        machine.follow_own_discards(); // so many faults wait that no message was read
+        if waiting + 16 > DEFERRED_MAX {
+            machine.follow_own_discards(); // no messages were read above, and the daemon is to free frames for those that wait
+        }
         follows = reader.follow_pointers(machine);
     }
     Ok(())

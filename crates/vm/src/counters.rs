@@ -95,7 +95,7 @@ counters! {
     pages_reclaimed_zero, "pages", "Of these, pages that held only zeroes, dropped without a slot.";
     pages_parked, "pages", "Pages unmapped on trial.";
     pages_copied_out, "pages", "Of these, pages of memory that is not writable, which cannot be moved: they were copied and discarded.";
-    pages_unmovable, "pages", "Pages the kernel would not let go (pinned, locked, shared or being moved at that moment).";
+    pages_unmovable, "pages", "Times the kernel would not move a page (not writable, pinned, locked, shared or in use at that moment).";
     moves_denied, "pages", "Pages that the kernel had moved though it said that it had not (Linux 6.18).";
     pages_vanished, "pages", "Pages that were gone from the program's memory without a word to the pager; they read as zeroes.";
     pages_unshared, "pages", "Pages copied so that they are no longer shared with another process after a fork.";
