@@ -129,6 +129,25 @@ static void onto(void) {
     check(wrong(d, MIB, 9) == 0 && wrong(a + 2 * MIB, MIB, 11) == 0, "both after pressure");
 }
 
+/* Since Linux 6.17 one call moves several mappings, and their gaps. */
+static void several(void) {
+    unsigned char *from = map(32 * MIB), *to = map(32 * MIB), before;
+    fill(from, 4 * MIB, 3);
+    fill(to, 4 * MIB, 5);
+    check(mprotect(from + MIB, MIB, PROT_READ) == 0 && munmap(from + 2 * MIB, MIB) == 0, "three mappings and a gap");
+    before = to[2 * MIB];
+    unsigned char *r = mremap(from, 4 * MIB, 4 * MIB, MREMAP_MAYMOVE | MREMAP_FIXED, to);
+    if (r == MAP_FAILED && errno == EFAULT && wrong(from, 2 * MIB, 3) == 0) {
+        printf("one mapping at a time before Linux 6.17\n");
+        return;
+    }
+    check(r == to && wrong(to, 2 * MIB, 3) == 0 && to[2 * MIB] == before, "they are there, and the gap was not filled");
+    pressure();
+    check(wrong(to, 2 * MIB, 3) == 0 && to[3 * MIB] == (unsigned char)((3 * MIB / PAGE * 7 + 3) | 1), "after pressure");
+    unsigned char seen;
+    check(mincore(from, PAGE, &seen) == -1 && errno == ENOMEM, "and they are gone from where they were");
+}
+
 static void joined(void) {
     unsigned char *p = map(32 * MIB);
     fill(p, 4 * MIB, 3);
@@ -231,6 +250,15 @@ static void secrets(void) {
     child_finds(b, MIB, 1, "it is wiped after a refused call");
     child_finds(c + MIB / 2, MIB / 2, 1, "the other half is wiped");
     child_finds(c, MIB / 2, 0, "what is kept is there");
+    /* advice stops at the first mapping that cannot be advised, and what lies before it has been advised */
+    unsigned char *row = map(3 * MIB);
+    check(mmap(row + MIB, MIB, RW, MAP_SHARED | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == row + MIB, "shared in the middle");
+    check(madvise(row, 3 * MIB, MADV_WIPEONFORK) == -1 && errno == EINVAL, "it cannot be wiped");
+    fill(row, MIB, 3);
+    fill(row + 2 * MIB, MIB, 3);
+    pressure();
+    child_finds(row, MIB, 1, "what lies before is wiped");
+    child_finds(row + 2 * MIB, MIB, 0, "what lies behind is not");
     a = mremap(a, 2 * MIB, 2 * MIB, MREMAP_MAYMOVE | MREMAP_FIXED, map(2 * MIB)); /* managed by now */
     pressure();
     child_finds(a, 2 * MIB, 1, "moved once more, it is wiped");
@@ -287,7 +315,7 @@ static void droppable(void) {
 
 int main(int argc, char **argv) {
     static const struct { const char *name; void (*run)(void); } cases[] = {
-        {"refused", refused}, {"onto", onto}, {"joined", joined}, {"guards", guards},
+        {"refused", refused}, {"onto", onto}, {"several", several}, {"joined", joined}, {"guards", guards},
         {"secrets", secrets}, {"killed", killed}, {"droppable", droppable},
     };
     setvbuf(stdout, NULL, _IONBF, 0);

@@ -610,6 +610,24 @@ impl Agent {
         })
     }
 
+    /// The part of the first mapping in `start..end` that lies there. None also if that cannot be asked (RLIMIT_NOFILE).
+    pub fn mapping(&'static self, start: usize, end: usize) -> Option<(usize, usize)> {
+        self.stacks.run(move || {
+            let mut found = None;
+            let asked = sys::each_mapping(|from, to| {
+                if found.is_none() && from < end && start < to {
+                    found = Some((from.max(start), to.min(end)));
+                }
+            });
+            found.filter(|_| asked.is_ok())
+        })
+    }
+
+    /// Whether one mremap(2) moves several mappings: Linux 6.17.
+    pub fn kernel_moves_several(&'static self) -> bool {
+        self.stacks.run(|| sys::kernel_version() >= (6, 17))
+    }
+
     /// It was.
     pub fn gone(&'static self, pieces: Pieces) {
         if !pieces.is_empty() {

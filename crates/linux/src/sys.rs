@@ -184,6 +184,20 @@ pub fn shares_memory(tid: u32) -> bool {
     copied != Err(libc::ESRCH)
 }
 
+/// The kernel's version: 6.18.3 is (6, 18). Zeroes if it does not say.
+pub fn kernel_version() -> (u32, u32) {
+    // SAFETY: all-zero bytes are a valid structure of texts, which the kernel fills.
+    let name = unsafe {
+        let mut name: libc::utsname = core::mem::zeroed();
+        let _ = sys!(libc::SYS_uname, &raw mut name);
+        name
+    };
+    let mut numbers = name.release.split(|c| !(*c as u8).is_ascii_digit());
+    let mut next =
+        || numbers.next().unwrap_or_default().iter().fold(0, |n: u32, c| n.wrapping_mul(10).wrapping_add((*c as u8 - b'0') as u32));
+    (next(), next())
+}
+
 /// Whether all of the range is mapped.
 pub fn is_mapped(start: usize, end: usize) -> bool {
     // SAFETY: with MS_ASYNC the kernel looks at mappings only, and changes nothing.

@@ -5,6 +5,7 @@ use crate::agent::{Agent, Request};
 use core::sync::atomic::Ordering::*;
 use overspill_linux::ranges::Flags;
 use overspill_linux::space::{Piece, Pieces};
+use overspill_linux::sys;
 
 const PAGE: usize = 4096;
 
@@ -80,16 +81,18 @@ pub fn munmap(agent: &'static Agent, nr: i32, a: [usize; 6]) -> isize {
 /// mremap(2).
 pub fn mremap(agent: &'static Agent, nr: i32, a: [usize; 6]) -> isize {
     let (old, old_len, new_len, flags) = (a[0], up(a[1]), up(a[2]), a[3] as i32);
+    let fixed = flags & libc::MREMAP_FIXED != 0;
+    let moves_all = fixed && old_len == new_len && old_len > 0 && sys::is_mapped(old, old + PAGE);
     let native = agent.take_native(old, old.wrapping_add(old_len));
-    let over = match flags & libc::MREMAP_FIXED {
-        0 => Pieces::default(),
-        _ => agent.take_native(a[4], a[4].wrapping_add(new_len)),
-    };
+    let over = if fixed { agent.take_native(a[4], a[4].wrapping_add(new_len)) } else { Pieces::default() };
     // SAFETY: the program's own call.
     let r = unsafe { raw(nr, &a) };
     if r < 0 {
         agent.put_back(native);
         agent.put_back(over);
+        if r == -(libc::EFAULT as isize) && moves_all && agent.kernel_moves_several() {
+            return mremap_each(agent, nr, a);
+        }
         return r;
     }
     agent.gone(native);
@@ -112,6 +115,25 @@ pub fn mremap(agent: &'static Agent, nr: i32, a: [usize; 6]) -> isize {
         }
     }
     r
+}
+
+/// Several mappings are moved by one call since Linux 6.17, gaps and all, but for those that are registered with a userfaultfd: at the first
+/// such it says EFAULT, having moved what comes before. So the rest is moved one by one.
+fn mremap_each(agent: &'static Agent, nr: i32, a: [usize; 6]) -> isize {
+    let (old, end) = (a[0], a[0] + up(a[1]));
+    let (mut at, mut moved) = (old, false);
+    while at < end {
+        let Some((start, until)) = agent.mapping(at, end) else { break };
+        if start == old && until == end {
+            return -(libc::EFAULT as isize); // it is one: refused for something else
+        }
+        let r = mremap(agent, nr, [start, until - start, until - start, a[3], a[4] + (start - old), 0]);
+        if r < 0 {
+            return r;
+        }
+        (at, moved) = (until, true);
+    }
+    if moved { a[4] as isize } else { -(libc::EFAULT as isize) }
 }
 
 /// brk(2).
@@ -141,8 +163,6 @@ pub fn madvise(agent: &'static Agent, nr: i32, a: [usize; 6]) -> isize {
     if !start.is_multiple_of(PAGE) || start >= end {
         return call(); // refused, or nothing
     }
-    // with a hole in the range the rest was advised all the same
-    let done = |r: isize| r == 0 || r == -(libc::ENOMEM as isize);
     match advice {
         libc::MADV_DONTNEED | libc::MADV_FREE => {
             let r = call();
@@ -153,26 +173,24 @@ pub fn madvise(agent: &'static Agent, nr: i32, a: [usize; 6]) -> isize {
             agent.may_merge();
             call()
         }
-        // A page that the child must not see is wiped too early rather than too late. Without room to remember it, the program is told.
-        libc::MADV_WIPEONFORK => match agent.wipe_on_fork(start, end, true) {
-            true => call(),
-            false => -(libc::ENOMEM as isize),
-        },
-        libc::MADV_KEEPONFORK => {
+        libc::MADV_WIPEONFORK | libc::MADV_KEEPONFORK => {
             let r = call();
-            if done(r) {
-                let _ = agent.wipe_on_fork(start, end, false); // no room: wiped, to be safe
+            // without room to remember that something is wiped, the program is told that it cannot rely on it
+            match agent.wipe_on_fork(start, advised(nr, &a, r), advice == libc::MADV_WIPEONFORK) {
+                true => r,
+                false => -(libc::ENOMEM as isize),
             }
-            r
         }
         MADV_GUARD_INSTALL => {
             let Some(before) = agent.begin_guard(start, end) else { return -(libc::ENOMEM as isize) };
             let r = call();
-            match (done(r), before) {
-                (true, _) => agent.guarded(start, end),
-                (false, false) => agent.unguarded(start, end),
-                (false, true) => agent.not_guarded(start, end),
+            let until = advised(nr, &a, r);
+            if before {
+                agent.not_guarded(until, end);
+            } else {
+                agent.unguarded(until, end);
             }
+            agent.guarded(start, until);
             r
         }
         MADV_GUARD_REMOVE => {
@@ -184,6 +202,30 @@ pub fn madvise(agent: &'static Agent, nr: i32, a: [usize; 6]) -> isize {
         }
         _ => call(),
     }
+}
+
+/// Up to where advice was taken. The kernel goes on over holes (ENOMEM), and stops at the first mapping that it cannot advise (EINVAL), when what
+/// lies before has been advised. Where that was is found by halves: the same advice once more changes nothing.
+fn advised(nr: i32, a: &[usize; 6], r: isize) -> usize {
+    let (start, end) = (a[0], a[0] + up(a[1]));
+    match -r as i32 {
+        0 | libc::ENOMEM => return end,
+        libc::EINVAL => {}
+        _ => return start,
+    }
+    let (mut done, mut refused) = (start, end);
+    while refused - done > PAGE {
+        let mid = done + ((refused - done) / 2).next_multiple_of(PAGE);
+        // SAFETY: the program's own call, or the first part of it.
+        match unsafe { raw(nr, &[start, mid - start, a[2], 0, 0, 0]) } == r {
+            true => refused = mid,
+            false => done = mid,
+        }
+        if mid == end {
+            break;
+        }
+    }
+    done
 }
 
 /// mlock(2). Locked pages cannot be evicted. More of them than the budget bears would be given out above it, page by page, for ever. A
