@@ -247,15 +247,21 @@ fn demand_asks_only_for_what_there_is() {
     assert!(vm.demand().is_none());
 }
 
-/// The page table was full when a page moved. The core meant to go on without managing it, and then stored its word all the same.
+/// The page table was full when a page moved. The core went on without managing it if it was mapped, and panicked if it was not: its content
+/// could not have been found any more. Now it says so, and everything is as it was: who moves pages stops the program with a sentence.
 #[test]
 fn a_page_moves_to_where_there_is_no_room() {
     let mut vm = core(1);
-    touch(&mut vm, 0);
+    page_out(&mut vm, 0, 7);
     touch(&mut vm, 1);
     touch(&mut vm, 600);
-    assert!(vm.rename_range(page(0), page(5000), 1));
-    assert_eq!((state(&vm, 0), state(&vm, 5000), vm.used()), (State::Untouched, State::Untouched, 2));
+    for from in [0, 1] {
+        assert!(!vm.rename_range(page(from), page(5000), 1));
+    }
+    assert_eq!([0, 1, 600, 5000].map(|i| state(&vm, i)), [State::PagedOut, State::Active, State::Active, State::Untouched]);
+    assert_eq!((vm.used(), vm.pager().used()), (2, 1));
+    assert!(vm.rename_range(page(0), page(601), 1), "where there is a leaf already");
+    assert_eq!((state(&vm, 0), state(&vm, 601)), (State::Untouched, State::PagedOut));
     vm.check(1);
 }
 
