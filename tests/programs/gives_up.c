@@ -1,4 +1,4 @@
-// gives_up CASE DIR: gives rights up in one of several ways, looks whether all threads of the process have (the pager's, too), and goes on with
+// gives_up CASE DIR [MIB]: gives rights up in one of several ways, looks whether all threads of the process have (the pager's, too), and goes on with
 // more memory than the budget. DIR: a directory that root alone may enter.
 #define _GNU_SOURCE
 #include <dirent.h>
@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <grp.h>
 #include <linux/capability.h>
+#include <linux/filter.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,7 +16,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define BYTES (28 << 20)
+static long bytes = 28 << 20;
+#define BYTES bytes
 #define PAGE 4096
 
 static int fail(const char *what) { printf("%s: %s\n", what, strerror(errno)); exit(1); }
@@ -116,12 +118,31 @@ static void cases(const char *name, const char *dir) {
         MUST(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
         MUST(syscall(446, ruleset, 0)); close(ruleset);
         if (open(dir, O_RDONLY) >= 0) { printf("not confined\n"); exit(1); }
+    } else if (!strcmp(name, "seccomp") || !strcmp(name, "tsync")) { // a filter that the pager can live under
+        struct sock_filter filter[] = { { 0x20, 0, 0, 0 }, { 0x15, 0, 1, SYS_mount }, { 6, 0, 0, 0x00050001 }, { 6, 0, 0, 0x7FFF0000 } };
+        struct sock_fprog program = { 4, filter };
+        MUST(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
+        if (!strcmp(name, "seccomp")) { MUST(prctl(PR_SET_SECCOMP, 2, &program, 0, 0)); all_alike("PR_SET_SECCOMP"); }
+        MUST(syscall(SYS_seccomp, 1, 1, &program)); all_alike("seccomp, all threads");
+        if (syscall(SYS_mount, 0, 0, 0, 0, 0) != -1 || errno != EPERM) fail("mount");
+    } else if (!strcmp(name, "strict")) { // one that it cannot live under
+        struct sock_filter filter[] = { { 0x20, 0, 0, 0 }, { 0x15, 1, 0, SYS_ioctl }, { 6, 0, 0, 0x7FFF0000 }, { 6, 0, 0, 0 } };
+        struct sock_fprog program = { 4, filter };
+        MUST(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)); MUST(prctl(PR_SET_SECCOMP, 2, &program, 0, 0));
+        int tasks = 0; DIR *d = opendir("/proc/self/task"); while (readdir(d)) tasks++; closedir(d);
+        printf("%d threads\n", tasks - 2); fflush(0);
+    } else if (!strcmp(name, "exec")) { // a daemon that gives root up and starts another program
+        MUST(setresgid(65534, 65534, 65534)); MUST(setresuid(65534, 65534, 65534));
+        pid_t child = vfork(); int status;
+        if (child == 0) { execl("/bin/echo", "echo", "another program", (char *)0); _exit(1); }
+        if (waitpid(child, &status, 0) != child || status) { printf("the other program: %x\n", status); exit(1); }
     } else { printf("which case is %s?\n", name); exit(1); }
 }
 
 int main(int argc, char **argv) {
     const char *name = argc > 1 ? argv[1] : "", *dir = argc > 2 ? argv[2] : "/root";
-    pthread_t threads[3]; int busy_threads = !strcmp(name, "threads") ? 3 : 0;
+    if (argc > 3) bytes = atol(argv[3]) << 20;
+    pthread_t threads[3]; int busy_threads = !strcmp(name, "threads") || !strcmp(name, "tsync") ? 3 : 0;
     p = malloc(BYTES + PAGE); p = (unsigned char *)(((unsigned long)p + PAGE - 1) & -PAGE);
     touch(0);
     for (int i = 0; i < busy_threads; i++) MUST(pthread_create(&threads[i], 0, busy, 0));

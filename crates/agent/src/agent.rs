@@ -20,9 +20,10 @@ use overspill_linux::control_server;
 use overspill_linux::credentials::Follower;
 use overspill_linux::device_spec::{self, DeviceSpec, FILES_MAX, Place};
 use overspill_linux::devices;
+use overspill_linux::elf::SANITIZERS;
 use overspill_linux::io::Engine;
 use overspill_linux::machine::{Core, Delivery, Machine, Space};
-use overspill_linux::ranges::Flags;
+use overspill_linux::ranges::{Flags, Kind};
 use overspill_linux::record::Recorder;
 use overspill_linux::setup::{self, DEVICES_MAX, Options};
 use overspill_linux::space::{Piece, Pieces};
@@ -59,6 +60,8 @@ pub enum Request {
     Follow { tid: u32, ruleset: Option<i32> },
     /// A managed range was moved and is still there, empty.
     LeftEmpty { old: usize, new: usize, len: usize },
+    /// All of the pager's threads are to end.
+    Retire,
     /// Get below half the budget: a fork is about to happen.
     Shrink,
     /// A child was forked: keep the read end of its pipe (a descriptor of this thread's), and what it was given of the budget.
@@ -74,12 +77,14 @@ struct Child {
 const CHILDREN_MAX: usize = 256;
 /// Pipes to ancestors that a process keeps open, and files it reads from: one each per generation.
 const GENERATIONS_MAX: usize = 15;
-/// Of the pager's threads: two userfaultfds, the devices' files, our own process, the status block, an event, and those pipes.
-const DESCRIPTORS_MAX: usize = 2 + DEVICES_MAX * FILES_MAX + 3 + GENERATIONS_MAX;
+/// Of the pager's threads: two userfaultfds, the devices' files, our own process, the status block, an event, standard error, and those pipes.
+const DESCRIPTORS_MAX: usize = 2 + DEVICES_MAX * FILES_MAX + 4 + GENERATIONS_MAX;
 /// Where a program's addresses end, less a page: as TASK_SIZE.
 const ADDRESSES_END: usize = (1 << 47) - 4096;
 /// How old a descendant must be to get a control socket, in nanoseconds.
 const SOCKET_AFTER_NS: u64 = 200_000_000;
+/// How long the pager's threads may take to end, in nanoseconds.
+const RETIRE_NS: u64 = 10_000_000_000;
 /// How long a fork waits for the page daemon to make room, in nanoseconds.
 const SHRINK_NS: u64 = 30_000_000_000;
 /// The same if the daemon cannot write for so long, though there is something to be written.
@@ -254,6 +259,11 @@ fn last_words(info: &std::panic::PanicHookInfo<'_>) {
 
 /// The constructor: nothing without `OVERSPILL_MEMORY`.
 pub fn start() {
+    // SAFETY: looks a name up.
+    let has = |symbol: &core::ffi::CStr| !unsafe { libc::dlsym(libc::RTLD_DEFAULT, symbol.as_ptr()) }.is_null();
+    if SANITIZERS.iter().any(|(_, _, symbol)| has(symbol)) {
+        return; // (`overspill run` refuses such a program, and a descendant is left alone)
+    }
     let Some(memory) = variable("OVERSPILL_MEMORY") else { return };
     STARTING.now.store(true, Release);
     reserve_area(memory.parse().unwrap_or(0));
@@ -274,6 +284,7 @@ const KEPT_BYTES: usize = 16 << 20;
 /// `memory` is the budget in bytes.
 fn serve(memory: &str) {
     std::panic::set_hook(Box::new(last_words));
+    keep_stderr();
     let pid = sys::getpid();
     let given = variable("OVERSPILL_STATUS").and_then(|path| StatusFile::open(path.as_ref()).ok());
     let given = given.filter(|f| f.status().is_valid() && f.status().pid.load(Relaxed) == pid);
@@ -291,25 +302,64 @@ fn serve(memory: &str) {
     }
     STARTING.supervised.store(supervised, Relaxed);
     STARTING.status.store(core::ptr::from_ref(status).cast_mut(), Release);
+    match serve_with(memory, status, status_fd, supervised) {
+        Ok(()) => {}
+        Err(why) if supervised => refuse(Some(status), supervised, &why),
+        Err(why) => go_without(status_fd, &why),
+    }
+}
+
+/// A descendant whose pager cannot start goes on without one, as it would without Overspill; and so do its own descendants, without a word.
+fn go_without(status_fd: i32, why: &str) {
+    let name = std::fs::read_to_string("/proc/self/comm").unwrap_or_default();
+    sys::complain(format!("process {} ({}) runs without paging: {why}", sys::getpid(), name.trim_end()).as_bytes());
+    let _ = sys::close(status_fd);
+    if sys::voice() >= 0 {
+        let _ = sys::close(sys::voice());
+    }
+    // SAFETY: the process has one thread as yet, and no other that reads the environment.
+    unsafe { std::env::remove_var("OVERSPILL_MEMORY") };
+}
+
+/// A copy of standard error for last words, unless descriptor 2 may be a file of data: in a descendant it counts if it is what `overspill run` had
+/// there, or nothing that keeps what is written to it.
+fn keep_stderr() {
+    // SAFETY: all-zero bytes are a valid stat, which the call writes.
+    let stat = unsafe {
+        let mut stat: libc::stat = core::mem::zeroed();
+        (libc::fstat(libc::STDERR_FILENO, &raw mut stat) == 0).then_some(stat)
+    };
+    let of_run = variable("OVERSPILL_STDERR");
+    let good = stat.filter(|stat| {
+        matches!(stat.st_mode & libc::S_IFMT, libc::S_IFIFO | libc::S_IFCHR | libc::S_IFSOCK)
+            || of_run.is_none_or(|of_run| of_run == format!("{}:{}", stat.st_dev, stat.st_ino))
+    });
+    // SAFETY: takes numbers only.
+    let kept = good.map_or(-1, |_| unsafe { libc::fcntl(libc::STDERR_FILENO, libc::F_DUPFD_CLOEXEC, 3) });
+    sys::set_voice(kept, 0);
+}
+
+/// What can be known to fail before anything of the program is touched is an error.
+fn serve_with(memory: &str, status: &'static Status, status_fd: i32, supervised: bool) -> Result<(), String> {
     let fail = |message: &str| -> ! { refuse(Some(status), supervised, message) };
-    let Ok(memory_bytes) = memory.parse::<u64>() else { fail("OVERSPILL_MEMORY is not a number of bytes") };
+    let Ok(memory_bytes) = memory.parse::<u64>() else { return Err("OVERSPILL_MEMORY is not a number of bytes".into()) };
     let policy = variable("OVERSPILL_POLICY");
     let policy = match policy.as_deref().unwrap_or(overspill_vm::policy::DEFAULT).parse() {
         Ok(policy) => policy,
-        Err(e) => fail(&format!("OVERSPILL_POLICY: {e}")),
+        Err(e) => return Err(format!("OVERSPILL_POLICY: {e}")),
     };
     let engine = variable("OVERSPILL_ENGINE");
     let Some(engine) = Engine::from_name(engine.as_deref().unwrap_or("auto")) else {
-        fail("OVERSPILL_ENGINE is none of auto, io_uring, psync")
+        return Err("OVERSPILL_ENGINE is none of auto, io_uring, psync".into());
     };
     let engine = match engine.resolve() {
         Ok(engine) => engine,
-        Err(e) => fail(&setup::SetupError::Engine(e).to_string()),
+        Err(e) => return Err(setup::SetupError::Engine(e).to_string()),
     };
     let swap = std::env::var_os("OVERSPILL_SWAP").filter(|v| !v.is_empty()).unwrap_or_else(|| "file:/tmp".into());
     let mut swap = match device_spec::parse_list(&swap) {
         Ok(devices) => devices,
-        Err(e) => fail(&format!("OVERSPILL_SWAP {e}")),
+        Err(e) => return Err(format!("OVERSPILL_SWAP {e}")),
     };
     device_spec::settle_priorities(&mut swap, core::iter::empty());
     let file = swap.iter().find(|d| matches!(d.place, Place::File(_)));
@@ -325,7 +375,7 @@ fn serve(memory: &str) {
     }
     // Only the process that `overspill trace record` started, and none of its descendants.
     let record = match variable("OVERSPILL_RECORD").filter(|_| supervised).map(|path| Recorder::open(path.as_ref())) {
-        Some(Err(e)) => fail(&format!("the recording could not be begun: {e}")),
+        Some(Err(e)) => return Err(format!("the recording could not be begun: {e}")),
         opened => opened.and_then(Result::ok),
     };
     let control = ControlPlace::new(supervised);
@@ -352,7 +402,7 @@ fn serve(memory: &str) {
             machine.record = record;
             Box::leak(Box::new(machine))
         }
-        Err(e) => fail(&e.to_string()),
+        Err(e) => return Err(e.to_string()),
     };
     machine.supervised.store(supervised, Relaxed);
     match sys::event() {
@@ -403,6 +453,7 @@ fn serve(memory: &str) {
     }
     status.outcome.store(Outcome::Running as u32, Release);
     AGENT.store(core::ptr::from_ref(agent).cast_mut(), Release);
+    Ok(())
 }
 
 /// Where the program's heap is, and its break. Read before the agent maps anything.
@@ -486,7 +537,8 @@ extern "C" fn thread_main(arg: *mut c_void) -> ! {
         }
         Role::Clerk => {
             ready();
-            agent.clerk()
+            agent.clerk();
+            Ok(())
         }
         Role::Control => {
             agent.control(follower);
@@ -540,6 +592,7 @@ impl Agent {
                 e => return Err(e),
             }
         }
+        sys::set_voice(sys::voice(), tid);
         let mut ours = [0i32; DESCRIPTORS_MAX];
         let n = self.descriptors(&mut ours);
         for fd in &ours[..n] {
@@ -564,6 +617,7 @@ impl Agent {
         map.pidfd.iter().for_each(|f| add(f.raw()));
         add(self.status_fd.load(Relaxed));
         add(self.machine.quit_event.load(Relaxed));
+        add(sys::voice());
         self.ancestors.iter().for_each(|f| add(f.load(Relaxed)));
         n
     }
@@ -706,8 +760,7 @@ impl Agent {
 
     /// What the pager's threads may do follows what this thread of the program's may do: it has given something up.
     pub fn follow(&'static self, ruleset: Option<i32>) {
-        if self.status.pid.load(Relaxed) == sys::getpid() {
-            // (a child of vfork is a process of its own, and has no pager)
+        if self.is_its_process() {
             self.stacks.run(move || {
                 self.ask_here_with(|| {
                     // SAFETY: a round is part of a request, and no other begins while the desk is ours.
@@ -720,7 +773,48 @@ impl Agent {
         }
     }
 
-    fn cannot_follow(&self, error: Errno) -> ! {
+    /// Whether this is the pager's process: a child of vfork is one of its own, and has no pager.
+    pub fn is_its_process(&self) -> bool {
+        self.status.pid.load(Relaxed) == sys::getpid()
+    }
+
+    /// Whether the program has this thread only.
+    pub fn is_only_thread(&self) -> bool {
+        sys::thread_count_without_workers() == Ok(self.threads.load(Relaxed) + 1)
+    }
+
+    /// How the pager's I/O is issued.
+    pub fn engine(&self) -> Engine {
+        self.engine
+    }
+
+    /// The pager goes, and leaves the program to itself, if the kernel has all of its memory: nothing was paged yet. Returns whether it has gone.
+    /// => the program has one thread
+    pub fn retire(&'static self) -> bool {
+        self.stacks.run(move || {
+            if self.machine.map.read().ranges.overlap(0, usize::MAX, Kind::Managed).is_some() {
+                return false;
+            }
+            AGENT.store(core::ptr::null_mut(), Release);
+            self.ask_here(Request::Retire);
+            let start = sys::now_ns();
+            while sys::thread_count() != Ok(1) {
+                if sys::now_ns() - start > RETIRE_NS {
+                    self.stop("the program was stopped: its pager was to end, as the program confines itself, and did not");
+                }
+                futex_wait(&AtomicU32::new(0), 0, 100_000);
+            }
+            true
+        })
+    }
+
+    /// Ends the program, with a sentence.
+    pub fn stop(&self, why: &str) -> ! {
+        self.machine.stop_program(why.as_bytes())
+    }
+
+    /// A thread of the pager's may do more than the program, and it cannot be helped.
+    pub fn cannot_follow(&self, error: Errno) -> ! {
         let mut line = Packet::new();
         let _ = write!(
             line,
@@ -769,8 +863,8 @@ impl Agent {
 
     // ---- the clerk ----
 
-    fn clerk(&self) -> ! {
-        loop {
+    fn clerk(&self) {
+        while !self.machine.quit.load(Acquire) {
             // SAFETY: this thread is the clerk.
             let clerks = unsafe { &mut *self.clerks.get() };
             let watches = clerks.children.iter().any(Option::is_some);
@@ -790,6 +884,11 @@ impl Agent {
                 Request::LeftEmpty { old, new, len } => self.machine.left_empty(old, new, len),
                 Request::Resized { old_len, new, new_len } => self.machine.resized_range(old_len, new, new_len),
                 Request::Follow { tid, ruleset } => self.follow_all(ruleset.map(|fd| (tid, fd))),
+                Request::Retire => {
+                    self.machine.quit.store(true, Release);
+                    self.machine.following.wake();
+                    self.call();
+                }
                 Request::Shrink => self.shrink(),
                 Request::Child { pipe, tid, pages } => self.child_born(clerks, pipe, tid, pages),
             }
@@ -800,19 +899,21 @@ impl Agent {
 
     // ---- the control socket ----
 
+    /// Wakes all of the pager's threads. => the clerk
+    fn call(&self) {
+        let machine = self.machine;
+        machine.duty.end_company();
+        let _ = sys::write(machine.quit_event.load(Relaxed), &1u64.to_ne_bytes());
+        machine.duty.call_everyone();
+        machine.ring_daemon();
+    }
+
     /// => the clerk
     fn follow_all(&self, landlock: Option<(u32, i32)>) {
         let machine = self.machine;
-        let event = machine.quit_event.load(Relaxed);
-        let call = || {
-            machine.duty.end_company();
-            let _ = sys::write(event, &1u64.to_ne_bytes());
-            machine.duty.call_everyone();
-            machine.ring_daemon();
-        };
         // SAFETY: the clerk does one thing after the other, and who asked for it waits.
-        let result = unsafe { machine.following.all(landlock, call) };
-        let _ = sys::read(event, &mut [0; 8]);
+        let result = unsafe { machine.following.all(landlock, || self.call()) };
+        let _ = sys::read(machine.quit_event.load(Relaxed), &mut [0; 8]);
         if let Err(e) = result {
             self.cannot_follow(e);
         }
@@ -960,6 +1061,7 @@ impl Agent {
         }
         let tid = self.daemon_tid.load(Relaxed);
         let borrow = |fd: i32, flags: i32| sys::open(&sys::task_path(tid, format_args!("fd/{fd}")), flags | libc::O_CLOEXEC, 0);
+        let voice = sys::fd_of(tid, sys::voice()).ok();
         let mut files: Files = [const { [const { None }; FILES_MAX] }; DEVICES_MAX];
         let mut ancestors: [Option<Fd>; GENERATIONS_MAX] = [const { None }; GENERATIONS_MAX];
         let mut failed = None;
@@ -1019,6 +1121,7 @@ impl Agent {
         drop(arena);
         match r {
             Ok(0) => {
+                sys::set_voice(voice.map_or(-1, Fd::into_raw), 0);
                 core.vm.set_limit(given);
                 let share = Inherited { files, ancestors, pipe: write };
                 drop(read);

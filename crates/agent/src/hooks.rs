@@ -9,7 +9,7 @@
 //!   stacks.rs    stacks to run on
 //!   memory.rs    mmap, munmap, mremap, brk, madvise, mlock
 //!   threads.rs   starts of threads
-//!   credentials.rs  what the program gives up
+//!   credentials.rs, seccomp.rs   what the program gives up
 //! ```
 //!
 //! Hooks run in the program's threads, in the middle of libc. They must not use the program's stack while they hold a pager lock (its
@@ -18,6 +18,7 @@
 
 mod credentials;
 mod memory;
+mod seccomp;
 mod sites;
 mod stacks;
 mod threads;
@@ -75,6 +76,8 @@ unsafe extern "C" fn on_syscall(nr: i32, args: &[usize; 6]) -> Verdict {
         | libc::SYS_capset
         | libc::SYS_landlock_restrict_self => credentials::give_up(agent, nr, a),
         libc::SYS_prctl if credentials::is_less(a[0]) => credentials::give_up(agent, nr, a),
+        libc::SYS_seccomp => return seccomp::seccomp(agent, nr, a),
+        libc::SYS_prctl if a[0] as i32 == libc::PR_SET_SECCOMP => return seccomp::seccomp(agent, nr, a),
         // the pager's own threads would keep the process alive
         libc::SYS_exit if agent.is_last_thread() => sys::exit_group(a[0] as i32),
         _ => return Verdict::pass(),

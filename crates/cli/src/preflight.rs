@@ -259,10 +259,7 @@ fn try_block_device(path: &Path, force: bool) -> Result<u64, String> {
     };
     match signature::find(&device) {
         Ok(Some(what)) if !force => {
-            return Err(format!(
-                "there seems to be {what} on this block device, and swap would destroy it; if it may go, write block:{},force",
-                path.display()
-            ));
+            return Err(signature::sentence(what, path));
         }
         Ok(_) => {}
         Err(error) => return Err(format!("this block device cannot be read: {error}; name another")),

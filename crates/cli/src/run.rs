@@ -117,6 +117,18 @@ pub fn run_with(args: &RunArgs, recording: Option<&Recording>) -> Result<u8, Fai
             .env("OVERSPILL_LOAD_CONTROL", if no_load_control { "no" } else { "yes" })
             .env("OVERSPILL_FOLLOW_POINTERS", if no_follow_pointers { "no" } else { "yes" })
             .env("OVERSPILL_STATUS", block.path());
+        // what a descendant's pager has to say goes where this command's own words go, and nowhere else
+        match rustix::fs::fstat(std::io::stderr()) {
+            Ok(stat) => command.env("OVERSPILL_STDERR", format!("{}:{}", stat.st_dev, stat.st_ino)),
+            Err(_) => command.env_remove("OVERSPILL_STDERR"),
+        };
+        // A program with AddressSanitizer that this one starts runs without paging; but it would end itself, as the agent is loaded before it.
+        let mut asan = env::var_os("ASAN_OPTIONS").filter(|options| !options.is_empty()).unwrap_or_default();
+        if !asan.is_empty() {
+            asan.push(":");
+        }
+        asan.push("verify_asan_link_order=0");
+        command.env("ASAN_OPTIONS", asan);
         match recording {
             Some(recording) => command.env("OVERSPILL_RECORD", recording.path()),
             None => command.env_remove("OVERSPILL_RECORD"),

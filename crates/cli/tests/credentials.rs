@@ -4,8 +4,13 @@ mod common;
 #[path = "common/runs.rs"]
 mod runs;
 
-use common::{able, build, place};
+use common::{able, build, overspill, place};
 use runs::{no_swap_file_left, run, swap_option};
+use rustix::net::{AddressFamily, RecvFlags, SocketAddrUnix, SocketFlags, SocketType};
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
 
 /// Whether this can be tried: only root has something to give up.
 fn root() -> bool {
@@ -28,7 +33,10 @@ fn the_pagers_threads_give_up_what_the_program_gives_up() {
     let program = build(&dir, "gives_up.c");
     let swap = swap_option(&dir, "");
     for (engine, cases) in [
-        ("io_uring", &["setresuid", "threads", "setuid", "seteuid", "syscall", "capabilities", "keepcaps", "landlock"][..]),
+        (
+            "io_uring",
+            &["setresuid", "threads", "setuid", "seteuid", "syscall", "capabilities", "keepcaps", "landlock", "seccomp", "tsync"][..],
+        ),
         ("psync", &["setresuid", "threads", "seteuid"]),
     ] {
         for case in cases {
@@ -42,5 +50,167 @@ fn the_pagers_threads_give_up_what_the_program_gives_up() {
             no_swap_file_left(&dir);
         }
     }
+    std::fs::remove_dir_all(&dir).expect("cleanup");
+}
+
+/// A seccomp filter for all threads was put on the pager's as well, and killed them; one for the only thread left them out, so the sandbox had a
+/// door. Who can live under the filter gets it (above); else the pager goes while nothing is paged, and later the program is stopped.
+#[test]
+fn a_filter_that_the_pager_cannot_live_under() {
+    if !able() {
+        return;
+    }
+    let dir = place("strict");
+    let program = build(&dir, "gives_up.c");
+    let swap = swap_option(&dir, "");
+    let r = run(&dir, &["--memory", "64M", "--swap", &swap], None, &program, &["strict", "/root", "8"]);
+    let out = String::from_utf8_lossy(&r.output.stdout);
+    assert_eq!((r.output.status.code(), &*out), (Some(0), "1 threads\nright\n"), "{:?}", r.output);
+    assert_eq!(r.stderr(), "");
+    let r = run(&dir, &["--memory", "16M", "--swap", &swap], None, &program, &["strict", "/root"]);
+    assert_eq!((r.output.status.code(), &r.output.stdout[..]), (Some(125), &b""[..]), "{:?}", r.output);
+    assert!(r.stderr().contains("seccomp filter under which its pager's threads cannot live"), "{}", r.stderr());
+    no_swap_file_left(&dir);
+    std::fs::remove_dir_all(&dir).expect("cleanup");
+}
+
+/// A daemon that gave root up and started another program: that one's pager could not have a userfaultfd any more and ended it, status 125. It
+/// runs, as without Overspill: without paging if need be, and that is said once.
+#[test]
+fn a_program_that_gave_root_up_starts_others() {
+    if !root() {
+        return;
+    }
+    let dir = place("exec");
+    let program = build(&dir, "gives_up.c");
+    let r = run(&dir, &["--memory", "16M", "--swap", &swap_option(&dir, "")], None, &program, &["exec"]);
+    let out = String::from_utf8_lossy(&r.output.stdout);
+    assert_eq!((r.output.status.code(), &*out), (Some(0), "another program\nright\n"), "{:?}", r.output);
+    let stderr = r.stderr();
+    assert!(stderr.is_empty() || stderr.lines().count() == 1 && stderr.contains("(echo) runs without paging: "), "{stderr}");
+    no_swap_file_left(&dir);
+    std::fs::remove_dir_all(&dir).expect("cleanup");
+}
+
+/// The pager's last words in a descendant went to descriptor 2, whatever that was by then: into the program's data. They go where `overspill run`
+/// had its standard error, or nowhere.
+#[test]
+fn last_words_are_no_data() {
+    if !root() {
+        return;
+    }
+    let dir = place("last-words");
+    let program = build(&dir, "last_words.c");
+    let data = dir.join("data");
+    let file = data.to_str().expect("a path");
+    let options = ["--memory", "16M", "--swap", &swap_option(&dir, "")];
+    let r = run(&dir, &options, Some("panic=50"), &program, &[file]);
+    assert_eq!(std::fs::read(&data).expect("data"), b"data");
+    assert_eq!(r.output.status.code(), Some(100 + 9), "the child was stopped: {:?}", r.output);
+    assert!(r.stderr().contains("internal error of the pager"), "{}", r.stderr());
+    // by exec nothing but descriptor 2 is known, and a file is no place for words
+    let r = run(&dir, &options, None, &program, &[file, "exec", "/bin/true"]);
+    assert_eq!(r.output.status.code(), Some(0), "{:?}", r.output);
+    assert_eq!(std::fs::read(&data).expect("data"), b"data");
+    no_swap_file_left(&dir);
+    std::fs::remove_dir_all(&dir).expect("cleanup");
+}
+
+/// A program with AddressSanitizer ended itself, since its runtime was not first, and one with ThreadSanitizer crashed or was refused with a wrong
+/// reason. They are refused with the reason before they start, and a program that is paged can start them.
+#[test]
+fn sanitizers_are_refused_and_left_alone() {
+    if !able() {
+        return;
+    }
+    let dir = place("sanitizers");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/programs/sanitized.c");
+    for (option, name) in [("address", "AddressSanitizer"), ("thread", "ThreadSanitizer"), ("undefined", "")] {
+        let program = dir.join(option);
+        let built =
+            Command::new("cc").arg(format!("-fsanitize={option}")).arg("-o").arg(&program).arg(&source).output().expect("cc");
+        if !built.status.success() || !Command::new(&program).output().is_ok_and(|alone| alone.status.success()) {
+            println!("not run: cc has no {option} sanitizer that works here");
+            continue;
+        }
+        let run = |options: &[&str], command: &[&str]| -> Output {
+            let mut run = Command::new(overspill());
+            run.args(["run", "-m", "16M"]).args(options).arg("--").args(command).output().expect("overspill runs")
+        };
+        let path = program.to_str().expect("a path");
+        let alone = run(&[], &[path]);
+        let stderr = String::from_utf8_lossy(&alone.stderr);
+        if name.is_empty() {
+            assert!(alone.status.success() && alone.stdout == b"right 1\n", "{option}: {alone:?}");
+        } else {
+            assert_eq!(alone.status.code(), Some(125), "{option}: {alone:?}");
+            assert!(stderr.lines().count() == 1 && stderr.contains(name) && stderr.contains("--best-effort"), "{option}: {stderr}");
+            let unpaged = run(&["--best-effort"], &[path]);
+            assert!(unpaged.status.success() && unpaged.stdout == b"right 1\n", "{option}: {unpaged:?}");
+        }
+        let started = run(&[], &["sh", "-c", &format!("{path}; exit $?")]);
+        assert!(started.status.success() && started.stdout == b"right 1\n" && started.stderr.is_empty(), "{option}: {started:?}");
+    }
+    std::fs::remove_dir_all(&dir).expect("cleanup");
+}
+
+/// Root asked its own program for something, and told another user's process instead, which had made the directory for sockets first, and was
+/// handed the descriptors of files and block devices. Who does not have the process id that is meant is told nothing, and a directory that
+/// is somebody else's is not looked into.
+#[test]
+fn an_impostor_is_told_nothing() {
+    if !able() {
+        return;
+    }
+    let dir = place("impostor");
+    std::fs::set_permissions(&dir, std::fs::Permissions::from_mode(0o755)).expect("chmod");
+    let sockets = dir.join("overspill");
+    let make = |mode| std::fs::DirBuilder::new().mode(mode).create(&sockets).expect("a directory");
+    let mut sleeper = Command::new(overspill());
+    sleeper.args(["run", "-m", "16M", "--", "sh", "-c", "echo $$; read end"]).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut sleeper = sleeper.spawn().expect("overspill runs");
+    let mut pid = String::new();
+    BufReader::new(sleeper.stdout.take().expect("a pipe")).read_line(&mut pid).expect("its process id");
+    let pid = pid.trim().to_owned();
+    let others_too = rustix::process::geteuid().is_root();
+    for (mode, owner) in [(0o700, None), (0o755, Some(65534))] {
+        if owner.is_some() && !others_too {
+            println!("not run: only root can have a directory be somebody else's");
+            continue;
+        }
+        make(mode);
+        let path = sockets.join(format!("{pid}.sock"));
+        let socket =
+            rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::NONBLOCK, None).expect("a socket");
+        rustix::net::bind(&socket, &SocketAddrUnix::new(&path).expect("an address")).expect("bind");
+        rustix::net::listen(&socket, 5).expect("listen");
+        if let Some(owner) = owner {
+            for path in [&dir, &sockets, &path] {
+                std::os::unix::fs::chown(path, Some(owner), None).expect("chown");
+            }
+        }
+        for verb in ["swaps", "swapon", "swapoff"] {
+            let mut command = Command::new(overspill());
+            command.args([verb, &pid]).env("XDG_RUNTIME_DIR", &dir).env_remove("TMPDIR");
+            match verb {
+                "swapon" => _ = command.arg(format!("file:{}", dir.display())),
+                "swapoff" => _ = command.arg(&dir),
+                _ => {}
+            }
+            let output = command.output().expect("overspill runs");
+            let stderr = String::from_utf8_lossy(&output.stderr);
+            // (it is itself that answers, or nobody, if it has no socket yet)
+            let nobody = format!("process {pid} has no control socket");
+            assert!(output.status.success() || stderr.contains(&nobody), "{verb}: {output:?}");
+            let mut packet = [0u8; 4096];
+            while let Ok(asker) = rustix::net::accept(&socket) {
+                let (_, n) = rustix::net::recv(&asker, &mut packet, RecvFlags::empty()).expect("the end");
+                assert_eq!(n, 0, "{verb}: it was told {}", packet[..n].escape_ascii());
+            }
+        }
+        std::fs::remove_dir_all(&sockets).expect("cleanup");
+    }
+    sleeper.kill().expect("kill");
+    sleeper.wait().expect("wait");
     std::fs::remove_dir_all(&dir).expect("cleanup");
 }

@@ -4,7 +4,7 @@
 //! owner can enter. Its name has the process id, and the name that `overspill run --name` gave:
 //!
 //! ```text
-//!   $XDG_RUNTIME_DIR/overspill/    else /run/user/UID/overspill/, /tmp/overspill-UID/, $TMPDIR/overspill-UID/
+//!   $XDG_RUNTIME_DIR/overspill/    else /run/user/UID/overspill/, /run/overspill-UID/ (root can make it), /tmp/overspill-UID/, $TMPDIR/overspill-UID/
 //!       4711.sock      4712.nightly.sock                                            directory 0700, sockets 0600, the user's
 //! ```
 //!
@@ -29,7 +29,9 @@
 //!   anything else, or what cannot be done              error SENTENCE
 //! ```
 //!
-//! Who may ask: the process's owner, and root (SO_PEERCRED, beside the modes). What the process is asked to use is opened by the
+//! Both sides look who the other is (SO_PEERCRED), beside the modes. Who may ask: the user that the process was when it began to listen, and root.
+//! Who is asked: the process that is meant, and no other. Somebody else can be first with the name of a directory under /tmp, and with a process
+//! id: that directory is not used then, and who does not have the process id that was asked for is told nothing and handed nothing. What the process is asked to use is opened by the
 //! *client*, with its own rights and flags, and passed as a descriptor: so `swapon` works in a program that has changed its root or
 //! its user, and a process never opens what somebody else names.
 //!

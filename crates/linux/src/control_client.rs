@@ -2,6 +2,7 @@
 
 use crate::control::{self, PACKET_MAX, Packet, Reply, Request};
 use crate::device_spec::FILES_MAX;
+use crate::sys;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
@@ -13,6 +14,7 @@ use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -91,9 +93,12 @@ impl std::error::Error for ControlError {}
 pub fn directories() -> Vec<PathBuf> {
     let uid = rustix::process::geteuid().as_raw();
     let set = |name| std::env::var_os(name).map(PathBuf::from).filter(|dir| dir.is_absolute());
-    let runtime = set("XDG_RUNTIME_DIR").into_iter().chain([format!("/run/user/{uid}").into()]).map(|dir| dir.join("overspill"));
-    let temporary = ["/tmp".into()].into_iter().chain(set("TMPDIR")).map(|dir: PathBuf| dir.join(format!("overspill-{uid}")));
-    runtime.chain(temporary).collect()
+    // `sudo` may leave a user's to root
+    let is_own = |dir: &PathBuf| std::fs::metadata(dir).is_ok_and(|data| data.uid() == uid);
+    let runtime = set("XDG_RUNTIME_DIR").into_iter().chain([format!("/run/user/{uid}").into()]).filter(is_own);
+    let others = ["/run".into(), "/tmp".into()].into_iter().chain(set("TMPDIR"));
+    let others = others.map(|dir: PathBuf| dir.join(format!("overspill-{uid}")));
+    runtime.map(|dir| dir.join("overspill")).chain(others).collect()
 }
 
 /// The first of [`directories`] that is there or can be made, and that is this user's alone.
@@ -121,18 +126,23 @@ enum OpenError {
     NotPrivate(&'static str),
 }
 
-/// Opens the directory and looks whether it is private.
+/// Opens the directory and looks whether it is private to this user.
 fn open_directory(path: &Path) -> Result<OwnedFd, OpenError> {
+    open_directory_of(path, &[my_uid()]).map(|(directory, _)| directory)
+}
+
+/// Opens the directory and looks whether it is private to one of these users; says to whom.
+fn open_directory_of(path: &Path, owners: &[u32]) -> Result<(OwnedFd, u32), OpenError> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let directory = rustix::fs::open(path, flags, Mode::empty()).map_err(OpenError::Kernel)?;
     let stat = rustix::fs::fstat(&directory).map_err(OpenError::Kernel)?;
-    if stat.st_uid != rustix::process::geteuid().as_raw() {
+    if !owners.contains(&stat.st_uid) {
         return Err(OpenError::NotPrivate("belongs to another user"));
     }
     if stat.st_mode & 0o077 != 0 {
         return Err(OpenError::NotPrivate("can be entered by others"));
     }
-    Ok(directory)
+    Ok((directory, stat.st_uid))
 }
 
 /// The sockets in a directory, with their process ids and names.
@@ -155,8 +165,8 @@ pub fn remove_stale(path: &Path) {
     let Ok(directory) = open_directory(path) else { return };
     for (pid, name) in sockets(&directory).unwrap_or_default() {
         let file = control::socket_name(pid, &name);
-        // a process that is there may be about to bind anew: that is its own business
-        if !Path::new(&format!("/proc/{pid}")).exists() {
+        // A process that is there may be about to bind anew: that is its own business. And one that is not may have that id in another namespace.
+        if !Path::new(&format!("/proc/{pid}")).exists() && matches!(connect_in(&directory, pid, &name), Err(Errno::CONNREFUSED)) {
             let _ = rustix::fs::unlinkat(&directory, file.as_str(), AtFlags::empty());
         }
     }
@@ -183,7 +193,9 @@ pub fn find_name(name: &str) -> Result<u32, ControlError> {
         };
         remove_stale(&path);
         let named = sockets(&directory).unwrap_or_default().into_iter().filter(|s| s.1 == name);
-        pids.extend(named.map(|s| s.0).filter(|pid| connect_in(&directory, *pid, name).is_ok()));
+        // who listens, and not what the file is called: it may be in a namespace of process ids of its own
+        let listeners = named.filter_map(|(pid, _)| listener(&connect_in(&directory, pid, name).ok()?, my_uid()));
+        pids.extend(listeners);
     }
     pids.sort_unstable();
     pids.dedup(); // a directory may be among them twice
@@ -202,6 +214,23 @@ fn connect_in(directory: &OwnedFd, pid: u32, name: &str) -> Result<OwnedFd, Errn
     Ok(socket)
 }
 
+fn my_uid() -> u32 {
+    rustix::process::geteuid().as_raw()
+}
+
+/// The process that listens at the other end, if it is `owner`'s.
+fn listener(socket: &OwnedFd, owner: u32) -> Option<u32> {
+    let peer = sys::peer(socket.as_raw_fd()).ok().filter(|peer| peer.uid == owner)?;
+    u32::try_from(peer.pid).ok().filter(|pid| *pid != 0)
+}
+
+/// The users that a process is: real, effective and saved.
+fn users_of(pid: u32) -> Vec<u32> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("Uid:")).unwrap_or_default();
+    line.split_whitespace().take(3).filter_map(|uid| uid.parse().ok()).collect()
+}
+
 /// A connection to a process.
 #[derive(Debug)]
 pub struct Connection {
@@ -218,16 +247,33 @@ impl Connection {
         let mut directories = directories();
         directories.extend(directory_of(pid));
         let mut failure = ControlError::NoSocket(pid);
+        // Root may ask other users' processes, in directories of theirs.
+        let mut owners = vec![my_uid()];
+        if my_uid() == 0 {
+            owners.extend(users_of(pid));
+        }
         for path in directories {
-            let Ok(directory) = open_as_owner(&path) else { continue };
-            for (_, name) in sockets(&directory).unwrap_or_default().into_iter().filter(|s| s.0 == pid) {
-                match connect_in(&directory, pid, &name) {
+            let (directory, owner) = match open_directory_of(&path, &owners) {
+                Ok(opened) => opened,
+                Err(OpenError::Kernel(Errno::ACCESS)) => {
+                    failure = ControlError::NotPermitted(pid);
+                    continue;
+                }
+                Err(_) => continue,
+            };
+            // the socket that is called after the process; else whichever it is, if it is in a namespace of process ids of its own
+            let mut sockets = sockets(&directory).unwrap_or_default();
+            sockets.sort_by_key(|(number, _)| *number != pid);
+            for (number, name) in sockets {
+                match connect_in(&directory, number, &name) {
+                    Ok(socket) if listener(&socket, owner) != Some(pid) => {}
                     Ok(socket) => {
                         let io = |error: Errno| ControlError::Io(pid, error.into());
                         rustix::net::sockopt::set_socket_timeout(&socket, rustix::net::sockopt::Timeout::Recv, Some(PATIENCE))
                             .map_err(io)?;
                         return Ok(Connection { socket, pid });
                     }
+                    Err(_) if number != pid => {}
                     Err(Errno::CONNREFUSED | Errno::NOENT) => {}
                     Err(Errno::ACCESS | Errno::PERM) => failure = ControlError::NotPermitted(pid),
                     Err(error) => failure = ControlError::Io(pid, error.into()),
@@ -296,17 +342,6 @@ pub fn has_ended(pid: u32, patience: Duration) -> bool {
     };
     let patience = Timespec { tv_sec: patience.as_secs() as i64, tv_nsec: patience.subsec_nanos().into() };
     matches!(rustix::event::poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], Some(&patience)), Ok(1))
-}
-
-/// A directory to look into. Root may look into other users'.
-fn open_as_owner(path: &Path) -> Result<OwnedFd, OpenError> {
-    match open_directory(path) {
-        Err(OpenError::NotPrivate(_)) if rustix::process::geteuid().is_root() => {
-            let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-            rustix::fs::open(path, flags, Mode::empty()).map_err(OpenError::Kernel)
-        }
-        result => result,
-    }
 }
 
 /// The directory that a process was told by the `overspill run` that started it.

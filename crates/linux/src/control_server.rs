@@ -183,13 +183,7 @@ fn accept(listener: &Listener, clients: &mut [Option<Client>; CLIENTS_MAX], now:
     // SAFETY: no address is asked for.
     let Ok(socket) = (unsafe { sys!(libc::SYS_accept4, listener.socket.raw(), 0, 0, flags) }) else { return };
     let client = Client { socket: Fd::new(socket), since: now };
-    let mut peer = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
-    let mut len = size_of::<libc::ucred>() as libc::socklen_t;
-    // SAFETY: writes the structure and its length, which live over the call.
-    let known = unsafe {
-        sys!(libc::SYS_getsockopt, client.socket.raw(), libc::SOL_SOCKET, libc::SO_PEERCRED, &raw mut peer, &raw mut len)
-    };
-    if known.is_err() || (peer.uid != listener.owner && peer.uid != 0) {
+    if !sys::peer(client.socket.raw()).is_ok_and(|peer| [listener.owner, 0].contains(&peer.uid)) {
         refuse(&client, format_args!("this process belongs to user {}; ask as that user or as root", listener.owner));
     } else if let Some(free) = clients.iter_mut().find(|c| c.is_none()) {
         *free = Some(client);

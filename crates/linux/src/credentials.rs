@@ -35,7 +35,6 @@ const CAP_SETUID: u64 = 1 << 7;
 const CAPABILITY_VERSION_3: u32 = 0x2008_0522;
 /// SECBIT_KEEP_CAPS: of no use to a thread that changes its user id only to follow.
 const KEEP_CAPS: usize = 1 << 4;
-const PIDFD_THREAD: u32 = libc::O_EXCL as u32;
 
 /// A thread's sets of capabilities.
 #[derive(Clone, Copy, Default)]
@@ -222,6 +221,11 @@ impl Following {
         Some(Follower { place, round })
     }
 
+    /// Wakes who waits for a round ([`Follower::wait`]).
+    pub fn wake(&self) {
+        futex_wake(&self.round, i32::MAX as u32);
+    }
+
     /// In a forked child none of them is left.
     pub fn forked(&self) {
         self.threads.iter().for_each(|thread| thread.store(NOBODY, Relaxed));
@@ -248,12 +252,12 @@ impl Following {
     pub unsafe fn all(&self, landlock: Option<(u32, i32)>, mut call: impl FnMut()) -> Result<(), Errno> {
         // SAFETY: no round is under way: the caller's promise.
         let rights = unsafe { self.rights() };
-        let ruleset = landlock.map(|(tid, fd)| borrow(tid, fd)).transpose()?;
+        let ruleset = landlock.map(|(tid, fd)| sys::fd_of(tid, fd)).transpose()?;
         rights.landlock = ruleset.as_ref().map_or(-1, sys::Fd::raw);
         self.failed.store(0, Relaxed);
         let round = self.round.load(Relaxed).wrapping_add(1) & !(1 << 31); // never NOBODY
         self.round.store(round, Release);
-        futex_wake(&self.round, i32::MAX as u32);
+        self.wake();
         loop {
             call();
             let seen = self.followed.load(Acquire);
@@ -267,17 +271,6 @@ impl Following {
             0 => Ok(()),
             error => Err(error),
         }
-    }
-}
-
-/// A descriptor of a thread's table.
-fn borrow(tid: u32, fd: i32) -> Result<sys::Fd, Errno> {
-    // SAFETY: these take numbers only.
-    unsafe {
-        // before Linux 6.9 there are only those of the first thread
-        let thread = sys!(libc::SYS_pidfd_open, tid, PIDFD_THREAD).or_else(|_| sys!(libc::SYS_pidfd_open, sys::getpid(), 0))?;
-        let thread = sys::Fd::new(thread);
-        sys!(libc::SYS_pidfd_getfd, thread.raw(), fd, 0).map(sys::Fd::new)
     }
 }
 

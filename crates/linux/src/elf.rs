@@ -96,6 +96,8 @@ pub enum Unfit {
     Capabilities,
     /// Its loader belongs to another C library than the agent's.
     Library(PathBuf),
+    /// It is built with this sanitizer, which gets its memory past libc.
+    Sanitizer(&'static str),
     /// Its loader or interpreter does not exist, so it cannot start at all. By custom exit status 127.
     NoInterpreter(PathBuf),
     /// An ELF header that makes no sense.
@@ -129,6 +131,7 @@ impl fmt::Display for Unfit {
             }
             Unfit::Capabilities => f.write_str("has file capabilities, and the system loads no agent into such programs"),
             Unfit::Library(loader) => write!(f, "is for another C library (its loader is {}) than the agent", loader.display()),
+            Unfit::Sanitizer(name) => write!(f, "is built with {name}, which gets its memory past the C library"),
             Unfit::NoInterpreter(path) => {
                 write!(f, "needs {}, which does not exist", path.display())
             }
@@ -269,6 +272,8 @@ struct Header {
 struct Segment {
     kind: u32,
     at: u64,
+    /// Where in memory.
+    address: u64,
     size: u64,
 }
 
@@ -309,7 +314,7 @@ impl Header {
             return Ok(None);
         }
         let field = Fields { bytes: &bytes, big: self.big };
-        let fields = || Some(Segment { kind: field.u32(0)?, at: field.u64(8)?, size: field.u64(32)? });
+        let fields = || Some(Segment { kind: field.u32(0)?, at: field.u64(8)?, address: field.u64(16)?, size: field.u64(32)? });
         Ok(fields())
     }
 }
@@ -392,7 +397,8 @@ pub fn examine(program: &Path, path: Option<&OsStr>) -> Result<(), (PathBuf, Unf
                 if cfg!(target_env = "gnu") && is_musl(&loader) {
                     return Err((file, Unfit::Library(loader)));
                 }
-                return raises_rights(&file).map_or(Ok(()), |unfit| Err((file, unfit)));
+                let unfit = raises_rights(&file).or_else(|| sanitizer(&file).map(Unfit::Sanitizer));
+                return unfit.map_or(Ok(()), |unfit| Err((file, unfit)));
             }
             Kind::Script(interpreter, argument) => {
                 if !interpreter.exists() {
@@ -420,6 +426,66 @@ pub fn examine(program: &Path, path: Option<&OsStr>) -> Result<(), (PathBuf, Unf
         file = next;
     }
     Ok(()) // Too many scripts: the kernel will say so.
+}
+
+/// Sanitizers that a program cannot be paged with: what each is called, its library's name, and a symbol of it if that is part of the program.
+pub const SANITIZERS: [(&str, &[u8], &core::ffi::CStr); 5] = [
+    ("AddressSanitizer", b"libasan.so", c"__asan_init"),
+    ("HWAddressSanitizer", b"libhwasan.so", c"__hwasan_init"),
+    ("ThreadSanitizer", b"libtsan.so", c"__tsan_init"),
+    ("MemorySanitizer", b"libmsan.so", c"__msan_init"),
+    ("LeakSanitizer", b"liblsan.so", c"__lsan_init"),
+];
+
+/// The sanitizer that a program was built with, by the names that it asks the loader for or gives it.
+fn sanitizer(file: &Path) -> Option<&'static str> {
+    let open = File::open(file).ok()?;
+    let names = dynamic_names(|buffer, offset| read_full(&open, buffer, offset)).ok().flatten()?;
+    let is_of = |name: &[u8], library, symbol: &core::ffi::CStr| name.starts_with(library) || name == symbol.to_bytes();
+    let mut names = names.split(|byte| *byte == 0);
+    names.find_map(|name| SANITIZERS.iter().find(|(_, library, symbol)| is_of(name, library, symbol))).map(|found| found.0)
+}
+
+/// The string table that a program's loader reads: libraries, and symbols to be bound.
+fn dynamic_names(mut read_at: impl FnMut(&mut [u8], u64) -> io::Result<usize>) -> io::Result<Option<Vec<u8>>> {
+    const PT_LOAD: u32 = 1;
+    const PT_DYNAMIC: u32 = 2;
+    const DT_STRTAB: u64 = 5;
+    const DT_STRSZ: u64 = 10;
+    const NAMES_MAX: u64 = 64 << 20; // browsers have some MiB of it
+    let mut head = [0; HEAD];
+    let n = read_at(&mut head, 0)?;
+    let Ok(header) = Header::parse(&head[..n]) else { return Ok(None) };
+    let mut loads = Vec::new();
+    let mut dynamic = None;
+    for i in 0..header.segments {
+        match header.segment(i, &mut read_at)? {
+            Some(segment) if segment.kind == PT_LOAD => loads.push(segment),
+            Some(segment) if segment.kind == PT_DYNAMIC => dynamic = Some(segment),
+            _ => {}
+        }
+    }
+    let Some(dynamic) = dynamic else { return Ok(None) };
+    let mut table = vec![0; dynamic.size.min(1 << 16) as usize];
+    let n = read_at(&mut table, dynamic.at)?;
+    let (mut address, mut size) = (None, 0);
+    for entry in table[..n].chunks_exact(16) {
+        let field = Fields { bytes: entry, big: header.big };
+        match (field.u64(0), field.u64(8)) {
+            (Some(DT_STRTAB), value) => address = value,
+            (Some(DT_STRSZ), Some(value)) => size = value.min(NAMES_MAX),
+            _ => {}
+        }
+    }
+    let at = address.and_then(|address| {
+        let load = loads.iter().find(|load| address.checked_sub(load.address).is_some_and(|offset| offset < load.size))?;
+        load.at.checked_add(address - load.address)
+    });
+    let Some(at) = at else { return Ok(None) };
+    let mut names = vec![0; size as usize];
+    let n = read_at(&mut names, at)?;
+    names.truncate(n);
+    Ok(Some(names))
 }
 
 fn read_full(file: &File, buffer: &mut [u8], offset: u64) -> io::Result<usize> {

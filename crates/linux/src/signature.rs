@@ -5,9 +5,11 @@
 //! device of some thousands: that costs a `force`, and a mark that is not looked for costs the data. What keeps no mark at all, such as
 //! plain dm-crypt, cannot be seen.
 
-use std::fs::File;
+use crate::device_spec::{DeviceSpec, Place};
+use std::fs::{File, OpenOptions};
 use std::io::{self, Seek, SeekFrom};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
+use std::path::Path;
 
 /// Name, offset in bytes, mark.
 const MARKS: &[(&str, u64, &[u8])] = &[
@@ -121,6 +123,27 @@ const MARKS_AT_END: &[(&str, u64, u64, &[u8])] = &[
     ("a partition table", 512, 512, b"EFI PART"),
     ("a partition table", 4096, 4096, b"EFI PART"),
 ];
+
+/// Why a block device of this swap device is refused, as a sentence: there is data on it, and nobody insisted. What cannot be opened is not looked at.
+pub fn refusal(device: &DeviceSpec) -> Option<String> {
+    if !matches!(device.place, Place::Block { force: false, .. }) {
+        return None;
+    }
+    device.names().map(Path::new).find_map(|path| {
+        let open = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK | libc::O_CLOEXEC).open(path).ok()?;
+        let is_block = open.metadata().is_ok_and(|data| data.file_type().is_block_device());
+        let what = find(&open).ok().flatten().filter(|_| is_block)?;
+        Some(format!("{}: {}", path.display(), sentence(what, path)))
+    })
+}
+
+/// What was found on a block device that swap would destroy, and how to insist.
+pub fn sentence(what: &str, path: &Path) -> String {
+    format!(
+        "there seems to be {what} on this block device, and swap would destroy it; if it may go, write block:{},force",
+        path.display()
+    )
+}
 
 /// What seems to be on the device, if anything is. What cannot be read holds nothing.
 ///

@@ -7,7 +7,7 @@
 use crate::area;
 use core::arch::asm;
 use core::ptr;
-use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering::Relaxed};
+use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, Ordering::Relaxed};
 use overspill_vm::types::PAGE_SIZE;
 use std::os::fd::{AsFd, BorrowedFd};
 
@@ -313,6 +313,19 @@ pub fn thread_cpu_ns(tid: u32) -> Option<u64> {
     clock_ns(!(tid as i32) << 3 | OF_A_THREAD)
 }
 
+/// Who is at the other end of a connected Unix socket, or was when it was connected or began to listen (SO_PEERCRED). The process id is 0 if that
+/// process is in no namespace of ours.
+///
+/// # Errors
+/// As getsockopt(2).
+pub fn peer(socket: i32) -> Result<libc::ucred, Errno> {
+    let mut peer = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
+    let mut len = size_of::<libc::ucred>() as libc::socklen_t;
+    // SAFETY: writes the structure and its length, which live over the call.
+    unsafe { sys!(libc::SYS_getsockopt, socket, libc::SOL_SOCKET, libc::SO_PEERCRED, &raw mut peer, &raw mut len) }?;
+    Ok(peer)
+}
+
 /// An event to be waited for like a descriptor: readable from a [`write`] of a 64-bit number on, until it is read.
 ///
 /// # Errors
@@ -365,6 +378,32 @@ pub fn thread_count() -> Result<u32, Errno> {
     // SAFETY: a C string; the structure lives over the call.
     unsafe { sys!(libc::SYS_newfstatat, libc::AT_FDCWD, path, out, 0) }?;
     Ok((stat.st_nlink as u32).saturating_sub(2)) // a directory for each thread, "." and ".."
+}
+
+/// How many of them are no workers of io_uring's, which belong to the kernel and come and go.
+pub fn thread_count_without_workers() -> Result<u32, Errno> {
+    let tasks = open(b"/proc/self/task\0", libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC, 0)?;
+    let mut count = 0;
+    let mut entries = [0u8; 4096];
+    loop {
+        // SAFETY: the kernel writes within the buffer.
+        let n = unsafe { sys!(libc::SYS_getdents64, tasks.raw(), entries.as_mut_ptr(), entries.len()) }?;
+        if n == 0 {
+            return Ok(count);
+        }
+        let mut at = 0;
+        while at < n {
+            // struct linux_dirent64: inode, offset, this entry's length, type, name
+            let len = usize::from(u16::from_le_bytes([entries[at + 16], entries[at + 17]]));
+            let name = entries[at + 19..at + len].split(|byte| *byte == 0).next().unwrap_or_default();
+            at += len;
+            let Some(tid) = core::str::from_utf8(name).ok().and_then(|name| name.parse().ok()) else { continue };
+            let mut comm = [0; 16];
+            let comm_file = open(&task_path(tid, format_args!("comm")), libc::O_RDONLY | libc::O_CLOEXEC, 0);
+            let is_worker = comm_file.and_then(|file| read(file.raw(), &mut comm)).is_ok() && comm.starts_with(b"iou-");
+            count += u32::from(!is_worker);
+        }
+    }
 }
 
 /// Process id.
@@ -592,11 +631,44 @@ pub fn exit_group(status: i32) -> ! {
     }
 }
 
-/// Writes a sentence about Overspill to standard error, in a line of its own. Does not allocate.
-pub fn complain(message: &[u8]) {
-    for part in [b"overspill: ", message, b"\n"] {
-        let _ = write(2, part);
+/// Where [`complain`] writes: a descriptor, or -1 for nowhere, and the thread in whose table it is, or 0 for the caller's.
+static VOICE: AtomicI32 = AtomicI32::new(libc::STDERR_FILENO);
+static VOICE_TID: AtomicU32 = AtomicU32::new(0);
+
+/// Where [`complain`] is to write: to `fd` of the table of thread `tid` (0: of whoever complains), or nowhere (-1).
+pub fn set_voice(fd: i32, tid: u32) {
+    VOICE_TID.store(tid, Relaxed);
+    VOICE.store(fd, Relaxed);
+}
+
+/// The descriptor that [`set_voice`] was given.
+pub fn voice() -> i32 {
+    VOICE.load(Relaxed)
+}
+
+/// A descriptor of the table of another thread of this process, from Linux 6.9 on; before that, of the first thread's.
+///
+/// # Errors
+/// As pidfd_open(2), pidfd_getfd(2).
+pub fn fd_of(tid: u32, fd: i32) -> Result<Fd, Errno> {
+    const PIDFD_THREAD: i32 = libc::O_EXCL;
+    // SAFETY: these take numbers only.
+    unsafe {
+        let thread = sys!(libc::SYS_pidfd_open, tid, PIDFD_THREAD).or_else(|_| sys!(libc::SYS_pidfd_open, getpid(), 0))?;
+        let thread = Fd::new(thread);
+        sys!(libc::SYS_pidfd_getfd, thread.raw(), fd, 0).map(Fd::new)
     }
+}
+
+/// Writes a sentence about Overspill to standard error, in a line of its own: to the one that was there at the start, if [`set_voice`] has said
+/// where it is kept, since the program's descriptor 2 may be anything by now. Does not allocate.
+pub fn complain(message: &[u8]) {
+    let (fd, tid) = (voice(), VOICE_TID.load(Relaxed));
+    let kept = if tid != 0 { fd_of(tid, fd).ok() } else { None };
+    let fd = kept.as_ref().map_or(if tid == 0 { fd } else { -1 }, Fd::raw);
+    let mut line = crate::control::Packet::new();
+    line.put(b"overspill: ").put(message).put(b"\n");
+    let _ = write(fd, line.bytes());
 }
 
 /// Kills the own process with a signal that cannot be caught.

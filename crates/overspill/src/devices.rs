@@ -9,6 +9,7 @@ use overspill_linux::control::{Device, Progress};
 use overspill_linux::device_spec::{self, DeviceSpec, Place};
 use overspill_linux::devices::{self, Backing};
 use overspill_linux::setup;
+use overspill_linux::signature;
 use overspill_linux::swap_file::SwapFiles;
 use overspill_linux::swapoff::{BeginError, State, Worker};
 use overspill_vm::types::DeviceId;
@@ -21,10 +22,11 @@ use std::time::{Duration, Instant};
 /// How often whoever waits for a swapoff is told how far it is.
 const TELL: Duration = Duration::from_millis(100);
 
-/// What is wrong with a device, before anything is opened.
+/// What is wrong with a device, before it is made or written to.
 pub fn check(device: &DeviceSpec) -> Result<(), Error> {
     let checked = device.clone().checked();
-    checked.map(drop).map_err(|why| Error::Device(format!("the swap device {} {why}", device.name().display())))
+    checked.map_err(|why| Error::Device(format!("the swap device {} {why}", device.name().display())))?;
+    signature::refusal(device).map_or(Ok(()), |why| Err(Error::Device(why)))
 }
 
 /// A swapoff; given up if it is dropped before its end.
