@@ -168,6 +168,14 @@ static void joined(void) {
     check(sbrk(MIB) == more, "the break");
     more[0] = 1;
     check(mappings(heap, 25 * MIB) == 1, "the heap is one mapping");
+    unsigned char *reader = map_at(NULL, 64 * MIB, PROT_NONE, 0);
+    munmap(reader, 64 * MIB);
+    map_at(reader, 32 * MIB, RW, MAP_FIXED_NOREPLACE);
+    reader[0] = 1;
+    map_at(reader + 32 * MIB, MIB, PROT_READ, MAP_FIXED_NOREPLACE);
+    check(mprotect(reader + 32 * MIB, MIB, RW) == 0, "a neighbour that may be written to later");
+    reader[32 * MIB] = 1;
+    check(mappings(reader, 33 * MIB) == 1, "is one mapping then");
     unsigned char *q = map(20 * MIB);
     fill(q, 20 * MIB, 5);
     check(mprotect(q + MIB, MIB, PROT_READ) == 0 && mprotect(q + MIB, MIB, RW) == 0, "protected and back");

@@ -435,8 +435,7 @@ fn serve_with(memory: &str, status: &'static Status, status_fd: i32, supervised:
         status_fd: AtomicI32::new(if supervised { -1 } else { status_fd }),
     }));
     if heap.1 > heap.0 {
-        let flags = Flags::of_mapping(libc::PROT_READ | libc::PROT_WRITE, 0);
-        machine.add_range(Piece { start: heap.0, end: heap.1.next_multiple_of(4096), flags });
+        machine.add_range(Piece { start: heap.0, end: heap.1.next_multiple_of(4096), flags: Flags::NONE });
     }
     // before there are other threads: one that sleeps in `syscall()` would return into the middle of a patch
     if let Err(function) = hooks::install() {

@@ -61,10 +61,10 @@ impl Flags {
     pub const GUARDED: Flags = Flags(1 << 5);
     const NORESERVE: u8 = 1 << 3;
 
-    /// Of a new mapping: protection and flags as for mmap(2). The kernel joins mappings that are alike, and so what is known of them must
-    /// tell them apart.
-    pub fn of_mapping(prot: i32, flags: i32) -> Flags {
-        Flags(prot as u8 & 7 | if flags & libc::MAP_NORESERVE != 0 { Self::NORESERVE } else { 0 })
+    /// Of a new mapping with these flags of mmap(2). The kernel joins neighbours that are alike but for their protection, at once or when that
+    /// becomes the same; so what is known of them tells the others apart.
+    pub fn of_mapping(flags: i32) -> Flags {
+        Flags(if flags & libc::MAP_NORESERVE != 0 { Self::NORESERVE } else { 0 })
     }
     /// Whether all of `other` are set.
     pub fn has(self, other: Flags) -> bool {

@@ -26,8 +26,6 @@ pub fn is_refused(nr: i32, a: &[usize; 6]) -> bool {
     }
 }
 
-/// The protection of the heap.
-const HEAP: i32 = libc::PROT_READ | libc::PROT_WRITE;
 const MADV_GUARD_INSTALL: i32 = 102;
 const MADV_GUARD_REMOVE: i32 = 103;
 const MAP_DROPPABLE: i32 = 0x08;
@@ -58,7 +56,7 @@ pub fn mmap(agent: &'static Agent, nr: i32, mut a: [usize; 6]) -> isize {
     }
     agent.gone(over);
     if wanted {
-        agent.new_range(Piece { start: r as usize, end: r as usize + up(a[1]), flags: Flags::of_mapping(a[2] as i32, flags) });
+        agent.new_range(Piece { start: r as usize, end: r as usize + up(a[1]), flags: Flags::of_mapping(flags) });
     } else if anonymous {
         agent.not_ours(r as usize, r as usize + up(a[1]));
     }
@@ -146,7 +144,7 @@ pub fn brk(agent: &'static Agent, nr: i32, a: [usize; 6]) -> isize {
     let after = up(r as usize);
     agent.heap_end.store(r as usize, Relaxed);
     if after > before {
-        agent.new_range(Piece { start: before, end: after, flags: Flags::of_mapping(HEAP, 0) });
+        agent.new_range(Piece { start: before, end: after, flags: Flags::NONE });
     } else if shrinks && after == before {
         agent.put_back(native);
     } else {
