@@ -146,8 +146,8 @@ static int named(const char *list, const char *name) {
         if ((at == list || at[-1] == ',') && (!at[n] || at[n] == ',')) return 1;
     return 0;
 }
-// A variant of an operation is wanted: seams multi growsdown lock dontunmap old-zero hint populate guard wipe dontfork free discard huge merge
-// collapse remove hugetlb grandchildren.
+// A variant of an operation is wanted: those of `advices`, failN, and seams multi neighbours growsdown lock lock-grow dontunmap old-zero hint
+// populate hugetlb grandchildren maps.
 static int variant(const char *name) { return !named(without, name); }
 
 // ---- telling ----
@@ -525,7 +525,7 @@ static void mapped(struct space *s, int a, int n, struct page like) {
     }
     s->p[a].joined = MAYBE;
     if (a + n < s->n) s->p[a + n].joined = MAYBE;
-    if (s->kind != ARENA || like.kind != ANON || in_child() || like.flags & GROWSDOWN) return;
+    if (s->kind != ARENA || like.kind != ANON || in_child() || like.flags & GROWSDOWN || !variant("neighbours")) return;
     // Linux joins a new mapping to its neighbour: to the one below, or if there is none that fits to the one above.
     if (a > 0 && s->p[a - 1].kind && same_flags(&s->p[a - 1], &s->p[a])) {
         if (s->p[a - 1].pure) s->p[a].joined = SURE;
@@ -720,6 +720,7 @@ static void op_mremap(void) {
     if (how == 2) flags |= MREMAP_MAYMOVE;
     if (to_n > FLOAT_PAGES && !(flags & MREMAP_FIXED)) return;
     if (to_n > n && (!fits_object(&s->p[a], to_n) || s->p[a].kind == SHARED || (s->p[a].locked && to_n > n + 16))) return;
+    if (to_n > n && s->p[a].locked && !variant("lock-grow")) return;
     if (!f && (how == 2 || how == 7)) return;
     if (s->kind == ARENA && a + to_n > s->n) return;
     b = 0;
@@ -1041,8 +1042,10 @@ static void op_fail(void) {
     int rw = PROT_READ | PROT_WRITE, private = MAP_PRIVATE | MAP_ANONYMOUS, how = below(43), error = EINVAL;
     long r = 0;
     int first = s->p[a].kind != NONE;
-    char far[] = "fail %d on (%s, %d)";
-    call(far, how, place(s, a), n);
+    char name[16];
+    snprintf(name, sizeof name, "fail%d", how);
+    if (!variant(name)) return;
+    call("%s on (%s, %d)", name, place(s, a), n);
     switch (how) {
     case 0: r = my_munmap(p + 1, len); break;
     case 1: r = my_munmap(p, 0); break;
