@@ -46,6 +46,20 @@ int main(void) {
     child = syscall(SYS_fork);
     if (child == 0) _exit(wrong((void *)7));
     expect(child, 0, "syscall(SYS_fork)");
+    /* Ids that the kernel is to store in pages that are out, in the parent and in the child, where the rest of the page must be found too. */
+    unsigned long ids[] = {0, 0, (unsigned long)(memory + 40 * PAGE + 8), (unsigned long)(memory + 20 * PAGE + 8), SIGCHLD, 0, 0, 0};
+    ids[0] = 0x00100000 | 0x01000000; /* CLONE_PARENT_SETTID | CLONE_CHILD_SETTID */
+    unsigned long *args = (unsigned long *)(memory + 60 * PAGE + 8); /* and the arguments themselves are in such a page */
+    for (int i = 0; i < 8; i++) args[i] = ids[i];
+    for (long at = 100 * PAGE; at < len; at += PAGE) memory[at] = at / PAGE;
+    child = syscall(SYS_clone3, args, sizeof ids);
+    if (child == 0) _exit(wrong((void *)7) || *(int *)(memory + 40 * PAGE + 8) != getpid());
+    if (*(int *)(memory + 20 * PAGE + 8) != child) puts("the parent was not told");
+    expect(child, 0, "syscall(SYS_clone3)");
+    child = syscall(SYS_clone, ids[0] | SIGCHLD, 0, memory + 30 * PAGE + 8, memory + 50 * PAGE + 8, 0);
+    if (child == 0) _exit(wrong((void *)7) || *(int *)(memory + 50 * PAGE + 8) != getpid());
+    if (*(int *)(memory + 30 * PAGE + 8) != child) puts("the parent was not told by clone");
+    expect(child, 0, "syscall(SYS_clone) with ids");
     puts("all bytes right");
     return 0;
 }

@@ -6,10 +6,14 @@
 //! **Fork.** The forking thread stops the pager at a point where no page is busy and no write is in flight, with both locks held; the
 //! kernel then copies the pager's whole state with the process. The child opens userfaultfds of its own, registers the same ranges,
 //! starts its own threads, and reads what its parent had paged out from its parent's file, which neither writes over: the parent
-//! puts slots that were in use at the fork aside until the child's end of a pipe is closed, which exec and every kind of death do.
+//! puts slots that were in use at the fork aside until the child's end of a socket is closed, which exec and every kind of death do.
 //! Parent and child share the budget: each gets half until the child ends or execs.
+//!
+//! The child's share of the pager's descriptors comes over the same socket, from the clerk to the child's first pager thread. So the program's
+//! table, which may be full, has one descriptor more, for a moment; nothing is opened anew, which the program may have lost the right
+//! to; and a block device's claim, which belongs to the open file, is the child's too.
 
-use crate::hooks::{self, HookStacks};
+use crate::hooks::{self, Fork, HookStacks};
 use core::cell::UnsafeCell;
 use core::ffi::c_void;
 use core::fmt::Write;
@@ -18,6 +22,7 @@ use overspill_linux::area;
 use overspill_linux::control::Packet;
 use overspill_linux::control_server;
 use overspill_linux::credentials::Follower;
+use overspill_linux::descriptors::{self, PACK_MAX};
 use overspill_linux::device_spec::{self, DeviceSpec, FILES_MAX, Place};
 use overspill_linux::devices;
 use overspill_linux::elf::SANITIZERS;
@@ -29,11 +34,14 @@ use overspill_linux::setup::{self, DEVICES_MAX, Options};
 use overspill_linux::space::{Piece, Pieces};
 use overspill_linux::status_file::StatusFile;
 use overspill_linux::swap_file::SwapFiles;
+use overspill_linux::swapoff::{State, Worker};
 use overspill_linux::sys::{self, Errno, Fd, futex_wait, futex_wake};
 use overspill_linux::threads;
+use overspill_linux::uffd;
 use overspill_vm::MEMORY_BYTES_MIN;
+use overspill_vm::pager::Pager as _;
 use overspill_vm::status::{Outcome, Status};
-use overspill_vm::types::{ObjectId, PAGE_SHIFT};
+use overspill_vm::types::{DeviceId, ObjectId, PAGE_SHIFT};
 use std::io::Write as _;
 use std::os::fd::AsRawFd;
 
@@ -64,21 +72,38 @@ pub enum Request {
     Retire,
     /// Get below half the budget: a fork is about to happen.
     Shrink,
-    /// A child was forked: keep the read end of its pipe (a descriptor of this thread's), and what it was given of the budget.
-    Child { pipe: i32, tid: u32, pages: u32 },
+    /// The same: there must be an entry for a device of the child's.
+    MakeRoom,
+    /// The same: take `socket`, a descriptor of thread `tid`, and send what the child needs through it.
+    Send { socket: i32, tid: u32 },
+    /// The same, where that cannot be: be there to be met by the child.
+    Listen,
+    /// The child is there, by that fork of the pager's; what it was given of the budget.
+    Child { pid: u32, fork: u64, pages: u32 },
+    /// There is none.
+    NoChild,
 }
 
 /// A forked child that may still read what was paged out at its fork.
 struct Child {
-    pipe: Fd,
+    /// The other end is the child's, and its descendants'.
+    socket: Fd,
+    fork: u64,
     pages: u32,
 }
 
-const CHILDREN_MAX: usize = 256;
-/// Pipes to ancestors that a process keeps open, and files it reads from: one each per generation.
-const GENERATIONS_MAX: usize = 15;
-/// Of the pager's threads: two userfaultfds, the devices' files, our own process, the status block, an event, standard error, and those pipes.
-const DESCRIPTORS_MAX: usize = 2 + DEVICES_MAX * FILES_MAX + 4 + GENERATIONS_MAX;
+/// Children that are watched at a time: their table is address space until it is used.
+const CHILDREN_MAX: usize = 1 << 16;
+/// So many are looked at each time.
+const WATCH_NS: u64 = 5_000_000;
+/// Sockets to ancestors that a process keeps open: one per generation.
+const ANCESTORS_MAX: usize = 64;
+/// Of the pager's threads: two userfaultfds and the device that makes them, the devices' files, our own process, the status block, an
+/// event, standard error, and those sockets.
+const DESCRIPTORS_MAX: usize = 3 + DEVICES_MAX * FILES_MAX + 4 + ANCESTORS_MAX;
+const _: () = assert!(DESCRIPTORS_MAX <= PACK_MAX);
+/// A child's pager gets room for so many descriptors while it starts: those, and the rings and timers of its threads.
+const DESCRIPTORS_AT_START: u64 = 512;
 /// Where a program's addresses end, less a page: as TASK_SIZE.
 const ADDRESSES_END: usize = (1 << 47) - 4096;
 /// How old a descendant must be to get a control socket, in nanoseconds.
@@ -94,7 +119,11 @@ const SHRINK_MEMORY_NS: u64 = 500_000_000;
 
 /// Only the clerk touches it (and a fork's child, alone).
 struct Clerks {
-    children: [Option<Child>; CHILDREN_MAX],
+    /// Never longer than [`CHILDREN_MAX`], for which it has room.
+    children: Vec<Child>,
+    /// Of a fork that is under way: our end of its socket, or where the child can be met.
+    pending: Option<Fd>,
+    listener: Option<Fd>,
 }
 
 /// See the module.
@@ -114,15 +143,22 @@ pub struct Agent {
     state: AtomicU32,
     request: UnsafeCell<Request>,
     clerks: UnsafeCell<Clerks>,
-    outstanding: AtomicU32,
+    /// Where a child that has inherited no socket meets the clerk.
+    meeting: UnsafeCell<descriptors::Name>,
+    /// Of a forked child: its pager is there, or cannot be.
+    born: AtomicU32,
+    /// How the last request ended: 0, or an errno.
+    answer: AtomicI32,
     // the pager's threads
     daemon_tid: AtomicU32,
     threads_ready: AtomicU32,
     threads_failed: AtomicI32,
     /// How many there are.
     threads: AtomicU32,
-    // descriptors in the pager's table that a forked child needs: write ends of the pipes to our ancestors
-    ancestors: [AtomicI32; GENERATIONS_MAX],
+    // descriptors in the pager's table that a forked child needs: our ends of the sockets to our ancestors
+    ancestors: [AtomicI32; ANCESTORS_MAX],
+    /// /dev/userfaultfd, in the pager's table: after a change of users a child can make a userfaultfd in no other way. -1: it cannot be opened.
+    uffd_device: AtomicI32,
     status: &'static Status,
     /// The status block's descriptor, in the pager's table; -1 if `overspill run` holds it.
     status_fd: AtomicI32,
@@ -424,13 +460,16 @@ fn serve_with(memory: &str, status: &'static Status, status_fd: i32, supervised:
         desk: AtomicU32::new(0),
         state: AtomicU32::new(IDLE),
         request: UnsafeCell::new(Request::Shrink),
-        clerks: UnsafeCell::new(Clerks { children: [const { None }; CHILDREN_MAX] }),
-        outstanding: AtomicU32::new(0),
+        clerks: UnsafeCell::new(Clerks { children: Vec::with_capacity(CHILDREN_MAX), pending: None, listener: None }),
+        meeting: UnsafeCell::new([0; _]),
+        born: AtomicU32::new(0),
+        answer: AtomicI32::new(0),
         daemon_tid: AtomicU32::new(0),
         threads_ready: AtomicU32::new(0),
         threads: AtomicU32::new(0),
         threads_failed: AtomicI32::new(0),
-        ancestors: [const { AtomicI32::new(-1) }; GENERATIONS_MAX],
+        ancestors: [const { AtomicI32::new(-1) }; ANCESTORS_MAX],
+        uffd_device: AtomicI32::new(uffd::open_device().map_or(-1, Fd::into_raw)),
         status,
         status_fd: AtomicI32::new(if supervised { -1 } else { status_fd }),
     }));
@@ -495,8 +534,8 @@ fn allowed_cpus() -> Vec<usize> {
 /// What a bare thread is to do.
 #[derive(Clone, Copy)]
 enum Role {
-    /// The first: takes the descriptors along, starts the others, becomes the page daemon.
-    Daemon,
+    /// The first: takes the descriptors along, starts the others, becomes the page daemon. In a forked child it sets the pager up before.
+    Daemon(Option<&'static Birth>),
     Clerk,
     Control,
     Handler(usize, bool),
@@ -518,8 +557,15 @@ extern "C" fn thread_main(arg: *mut c_void) -> ! {
         futex_wake(&agent.threads_ready, 1);
     };
     let result = match role {
-        Role::Daemon => {
-            agent.keep_only_ours();
+        Role::Daemon(birth) => {
+            match birth {
+                None => agent.keep_only_ours(),
+                Some(birth) if birth.happen(agent) => {}
+                // the process is about to end; what it says goes through this thread's table
+                Some(_) => loop {
+                    futex_wait(&AtomicU32::new(0), 0, u64::MAX);
+                },
+            }
             let cpus = allowed_cpus();
             let one = cpus.len() > 1;
             let mut failed = agent.spawn(Role::Clerk, true).err();
@@ -553,6 +599,10 @@ extern "C" fn thread_main(arg: *mut c_void) -> ! {
     }
     agent.threads.fetch_sub(1, Relaxed);
     follower.leave(&machine.following);
+    end_thread()
+}
+
+fn end_thread() -> ! {
     loop {
         // SAFETY: ends this thread only.
         let _ = unsafe { sys::syscall6(libc::SYS_exit, 0, 0, 0, 0, 0, 0) };
@@ -577,27 +627,38 @@ impl Agent {
 
     /// Starts the pager's threads with a copy of the caller's descriptors, then closes the pager's in the caller's table.
     fn start_threads(&'static self) -> Result<(), Errno> {
-        self.threads_ready.store(0, Relaxed);
-        self.threads_failed.store(0, Relaxed);
-        self.threads.store(0, Relaxed); // (in a forked child these are its parent's)
-        let want = 2 + allowed_cpus().len() as u32;
-        let tid = self.spawn(Role::Daemon, false)?;
-        self.daemon_tid.store(tid, Relaxed);
-        loop {
-            let ready = self.threads_ready.load(Acquire);
-            match self.threads_failed.load(Acquire) {
-                0 if ready >= want => break,
-                0 => futex_wait(&self.threads_ready, ready, 1_000_000_000),
-                e => return Err(e),
-            }
-        }
-        sys::set_voice(sys::voice(), tid);
+        self.begin_threads(None)?;
+        self.await_threads()?;
+        sys::set_voice(sys::voice(), self.daemon_tid.load(Relaxed));
         let mut ours = [0i32; DESCRIPTORS_MAX];
         let n = self.descriptors(&mut ours);
         for fd in &ours[..n] {
             let _ = sys::close(*fd);
         }
         Ok(())
+    }
+
+    /// Starts the first of the pager's threads.
+    fn begin_threads(&'static self, birth: Option<&'static Birth>) -> Result<(), Errno> {
+        self.threads_ready.store(0, Relaxed);
+        self.threads_failed.store(0, Relaxed);
+        self.threads.store(0, Relaxed); // (in a forked child these are its parent's)
+        let tid = self.spawn(Role::Daemon(birth), false)?;
+        self.daemon_tid.store(tid, Relaxed);
+        Ok(())
+    }
+
+    /// Until all of them are there.
+    fn await_threads(&self) -> Result<(), Errno> {
+        let want = 2 + allowed_cpus().len() as u32;
+        loop {
+            let ready = self.threads_ready.load(Acquire);
+            match self.threads_failed.load(Acquire) {
+                0 if ready >= want => return Ok(()),
+                0 => futex_wait(&self.threads_ready, ready, 1_000_000_000),
+                e => return Err(e),
+            }
+        }
     }
 
     /// The descriptors of the pager's table.
@@ -617,6 +678,7 @@ impl Agent {
         add(self.status_fd.load(Relaxed));
         add(self.machine.quit_event.load(Relaxed));
         add(sys::voice());
+        add(self.uffd_device.load(Relaxed));
         self.ancestors.iter().for_each(|f| add(f.load(Relaxed)));
         n
     }
@@ -625,7 +687,10 @@ impl Agent {
     fn keep_only_ours(&self) {
         let mut ours = [0i32; DESCRIPTORS_MAX];
         let n = self.descriptors(&mut ours);
-        let ours = &mut ours[..n];
+        Self::keep_only(&mut ours[..n]);
+    }
+
+    fn keep_only(ours: &mut [i32]) {
         ours.sort_unstable();
         let mut from = 0u32;
         for fd in ours.iter().map(|fd| *fd as u32).chain([u32::MAX]) {
@@ -754,14 +819,14 @@ impl Agent {
 
     /// Has the clerk do something and waits for it.
     pub fn ask(&'static self, request: Request) {
-        self.stacks.run(move || self.ask_here(request));
+        self.stacks.run(move || _ = self.ask_here(request));
     }
 
     /// What the pager's threads may do follows what this thread of the program's may do: it has given something up.
     pub fn follow(&'static self, ruleset: Option<i32>) {
         if self.is_its_process() {
             self.stacks.run(move || {
-                self.ask_here_with(|| {
+                let _ = self.ask_here_with(|| {
                     // SAFETY: a round is part of a request, and no other begins while the desk is ours.
                     if let Err(e) = unsafe { self.machine.following.rights() }.read() {
                         self.cannot_follow(e);
@@ -795,7 +860,7 @@ impl Agent {
                 return false;
             }
             AGENT.store(core::ptr::null_mut(), Release);
-            self.ask_here(Request::Retire);
+            let _ = self.ask_here(Request::Retire);
             let start = sys::now_ns();
             while sys::thread_count() != Ok(1) {
                 if sys::now_ns() - start > RETIRE_NS {
@@ -823,13 +888,15 @@ impl Agent {
         self.machine.stop_program(line.bytes())
     }
 
+    /// As [`Agent::ask`]; returns how it ended.
+    ///
     /// => on a hook stack
-    fn ask_here(&self, request: Request) {
-        self.ask_here_with(|| request);
+    fn ask_here(&self, request: Request) -> Result<(), Errno> {
+        self.ask_here_with(|| request)
     }
 
     /// => on a hook stack
-    fn ask_here_with(&self, request: impl FnOnce() -> Request) {
+    fn ask_here_with(&self, request: impl FnOnce() -> Request) -> Result<(), Errno> {
         self.take_desk();
         let request = request();
         // SAFETY: the desk is ours and the clerk is idle.
@@ -839,9 +906,11 @@ impl Agent {
         while self.state.load(Acquire) != ANSWERED {
             futex_wait(&self.state, ASKED, u64::MAX);
         }
+        let answer = self.answer.load(Relaxed);
         self.state.store(IDLE, Relaxed);
         self.desk.store(0, Release);
         futex_wake(&self.desk, 1);
+        if answer == 0 { Ok(()) } else { Err(answer) }
     }
 
     /// No lock: a process that shares the memory (CLONE_VM) may be killed while it asks, and would hold it for ever.
@@ -866,15 +935,17 @@ impl Agent {
         while !self.machine.quit.load(Acquire) {
             // SAFETY: this thread is the clerk.
             let clerks = unsafe { &mut *self.clerks.get() };
-            let watches = clerks.children.iter().any(Option::is_some);
             let state = self.state.load(Acquire);
             if state != ASKED {
-                futex_wait(&self.state, state, if watches { 5_000_000 } else { u64::MAX });
+                // a hundredth of a CPU goes to that at most, however many there are
+                let pause = WATCH_NS * (1 + clerks.children.len() as u64 / 64);
+                futex_wait(&self.state, state, if clerks.children.is_empty() { u64::MAX } else { pause });
             }
             self.watch(clerks);
             if self.state.load(Acquire) != ASKED {
                 continue;
             }
+            let mut result = Ok(());
             // SAFETY: the asker has written it before it said so, and waits.
             match unsafe { *self.request.get() } {
                 Request::Add(piece) => self.machine.add_range(piece),
@@ -889,8 +960,19 @@ impl Agent {
                     self.call();
                 }
                 Request::Shrink => self.shrink(),
-                Request::Child { pipe, tid, pages } => self.child_born(clerks, pipe, tid, pages),
+                Request::MakeRoom => self.make_room(),
+                Request::Send { socket, tid } => result = self.send_descriptors(clerks, socket, tid),
+                Request::Listen => result = self.listen(clerks),
+                Request::Child { pid, fork, pages } => {
+                    let socket = clerks.pending.take().or_else(|| self.meet(clerks, pid));
+                    match socket {
+                        Some(socket) => clerks.children.push(Child { socket, fork, pages }),
+                        None => self.child_gone(fork, pages),
+                    }
+                }
+                Request::NoChild => (clerks.pending, clerks.listener) = (None, None),
             }
+            self.answer.store(result.err().unwrap_or(0), Relaxed);
             self.state.store(ANSWERED, Release);
             futex_wake(&self.state, i32::MAX as u32);
         }
@@ -939,30 +1021,26 @@ impl Agent {
         }
     }
 
-    /// The end of children: their shares come back, even if that is nothing, and with the last of them the slots that they could read.
+    /// The end of children: their shares come back, even if that is nothing, and the slots that they alone could read.
     fn watch(&self, clerks: &mut Clerks) {
-        let (mut ended, mut back) = (0, 0);
-        for child in &mut clerks.children {
-            if child.as_ref().is_some_and(|c| sys::is_readable(c.pipe.raw())) {
-                back += child.take().map_or(0, |c| c.pages);
-                ended += 1;
+        let mut at = 0;
+        while let Some(child) = clerks.children.get(at) {
+            if !sys::is_readable(child.socket.raw()) {
+                at += 1;
+                continue;
             }
-        }
-        if ended > 0 {
-            let map = self.machine.map.read();
-            let mut core = self.machine.core.lock();
-            let limit = core.vm.limit() + back;
-            core.vm.set_limit(limit);
-            map.pool.iter().for_each(|pool| pool.set_budget(limit));
-            self.uncount(&mut core, ended);
+            let child = clerks.children.swap_remove(at);
+            self.child_gone(child.fork, child.pages);
         }
     }
 
-    /// So many children can read nothing of ours any more.
-    fn uncount(&self, core: &mut Core, children: u32) {
-        if self.outstanding.fetch_sub(children, Relaxed) == children {
-            core.vm.pager_mut().children_gone();
-        }
+    fn child_gone(&self, fork: u64, pages: u32) {
+        let map = self.machine.map.read();
+        let mut core = self.machine.core.lock();
+        let limit = core.vm.limit() + pages;
+        core.vm.set_limit(limit);
+        map.pool.iter().for_each(|pool| pool.set_budget(limit));
+        core.vm.pager_mut().child_gone(fork);
     }
 
     /// What either side of a fork may have: half of the budget; of compressed memory that cannot go anywhere else each has all.
@@ -1028,68 +1106,117 @@ impl Agent {
         since != 0 && (machine.starved.load(Relaxed) || now.saturating_sub(since) > STUCK_NS)
     }
 
-    fn child_born(&self, clerks: &mut Clerks, pipe: i32, tid: u32, pages: u32) {
-        let path = sys::task_path(tid, format_args!("fd/{pipe}"));
-        let pipe = sys::open(&path, libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NONBLOCK, 0);
-        if let (Ok(pipe), Some(free)) = (pipe, clerks.children.iter_mut().find(|c| c.is_none())) {
-            *free = Some(Child { pipe, pages });
+    /// Takes the inherited device with the least on it off, if there are as many devices as there can be. If that fails the child will say so.
+    fn make_room(&self) {
+        let least = {
+            let core = self.machine.core.lock();
+            let pager = core.vm.pager();
+            let stored = |id: &DeviceId| pager.device_use(*id).map_or(0, |used| used.stored);
+            if pager.devices().count() < DEVICES_MAX || self.child_device.is_none() {
+                return;
+            }
+            pager.devices().filter(|id| pager.is_inherited(*id)).min_by_key(stored)
+        };
+        let worker = least.and_then(|id| Worker::new(self.machine, self.engine, id).ok());
+        let Some(mut worker) = worker else { return };
+        while worker.step(self.machine) == State::Busy {}
+        worker.end(self.machine);
+    }
+
+    /// What a child needs of the pager's descriptors is on its way when this returns. In the order in which [`Birth::happen`] takes it.
+    fn send_descriptors(&self, clerks: &mut Clerks, socket: i32, tid: u32) -> Result<(), Errno> {
+        if clerks.children.len() == CHILDREN_MAX {
+            return Err(libc::EAGAIN);
         }
-        // Without a pipe or a place the child's end is not seen: it stays counted, so its slots and its share stay put for good, and nothing is
-        // lost.
+        let socket = descriptors::with_room(|| sys::fd_of(tid, socket))?;
+        self.send_through(&socket)?;
+        clerks.pending = Some(socket);
+        Ok(())
+    }
+
+    fn send_through(&self, socket: &Fd) -> Result<(), Errno> {
+        let map = self.machine.map.read();
+        let mut fds = [0; PACK_MAX];
+        let files = map.files.iter().flatten().flat_map(SwapFiles::iter).map(|file| file.raw());
+        let others = self.ancestors.iter().chain([&self.uffd_device]).map(|fd| fd.load(Relaxed)).filter(|fd| *fd >= 0);
+        let mut n = 0;
+        for fd in files.chain(others).chain([sys::voice()].into_iter().filter(|fd| *fd >= 0)) {
+            fds[n] = fd;
+            n += 1;
+        }
+        drop(map);
+        let mut left = 1000;
+        loop {
+            match descriptors::send(socket, &fds[..n]) {
+                // others of this user's have too many on their way for this moment
+                Err(libc::ETOOMANYREFS) if left > 0 => futex_wait(&AtomicU32::new(0), 0, 1_000_000),
+                result => return result,
+            }
+            left -= 1;
+        }
+    }
+
+    /// The program's table is full, and its limit cannot be raised; or a filter forbids `pidfd_getfd`. So the child will come by a socket of its own.
+    fn listen(&self, clerks: &mut Clerks) -> Result<(), Errno> {
+        let (listener, name) = descriptors::with_room(descriptors::listen)?;
+        clerks.listener = Some(listener);
+        // SAFETY: only the forking thread, which waits for this, and its child look at it.
+        unsafe { *self.meeting.get() = name };
+        Ok(())
+    }
+
+    /// Waits for the child there. `None` if it has ended before.
+    fn meet(&self, clerks: &mut Clerks, pid: u32) -> Option<Fd> {
+        let listener = clerks.listener.take()?;
+        let child = descriptors::with_room(|| sys::pidfd_open(pid)).ok()?;
+        loop {
+            if let Some(socket) = descriptors::with_room(|| descriptors::accept_from(&listener, pid)).ok()? {
+                return self.send_through(&socket).is_ok().then_some(socket);
+            }
+            if sys::is_readable(child.raw()) {
+                return None;
+            }
+            futex_wait(&AtomicU32::new(0), 0, 1_000_000);
+        }
     }
 
     // ---- fork ----
 
-    /// The program forks: `clone` without CLONE_VM, from `_Fork`.
-    pub fn fork(&'static self, nr: i32, a: &[usize; 6]) -> isize {
-        let a = *a;
-        self.stacks.run(move || self.fork_here(nr, &a))
+    /// The program forks.
+    pub fn fork(&'static self, mut call: Fork) -> isize {
+        self.stacks.run(move || {
+            let result = self.fork_here(&mut call);
+            match result {
+                0 => call.tell_child(),
+                1.. => call.tell_parent(),
+                _ => {}
+            }
+            result
+        })
     }
 
-    fn fork_here(&'static self, nr: i32, a: &[usize; 6]) -> isize {
+    fn fork_here(&'static self, call: &mut Fork) -> isize {
         let machine = self.machine;
+        let _ = self.ask_here(Request::MakeRoom);
         // One fork at a time, and no device comes or goes from here on. Parent and child both give it back when this function ends.
         let _swapping = machine.swapping.lock();
-        self.ask_here(Request::Shrink);
-        // What the child needs of the pager's descriptors, in this thread's table, which it will inherit.
-        let mut pipe = [0i32; 2];
-        // SAFETY: writes two numbers.
-        let piped = unsafe { sys::syscall6(libc::SYS_pipe2, pipe.as_mut_ptr() as usize, libc::O_CLOEXEC as usize, 0, 0, 0, 0) };
-        if let Err(e) = piped {
-            return -(e as isize);
-        }
-        let tid = self.daemon_tid.load(Relaxed);
-        let borrow = |fd: i32, flags: i32| sys::open(&sys::task_path(tid, format_args!("fd/{fd}")), flags | libc::O_CLOEXEC, 0);
-        let voice = sys::fd_of(tid, sys::voice()).ok();
-        let mut files: Files = [const { [const { None }; FILES_MAX] }; DEVICES_MAX];
-        let mut ancestors: [Option<Fd>; GENERATIONS_MAX] = [const { None }; GENERATIONS_MAX];
-        let mut failed = None;
-        for (device, out) in files.iter_mut().enumerate() {
-            let mut theirs = [None; FILES_MAX];
-            let map = machine.map.read();
-            let open = map.files[device].iter().flat_map(SwapFiles::iter);
-            theirs.iter_mut().zip(open).for_each(|(fd, file)| *fd = Some(file.raw()));
-            drop(map);
-            for (fd, out) in theirs.into_iter().flatten().zip(out) {
-                match borrow(fd, libc::O_RDWR) {
-                    Ok(fd) => *out = Some(fd),
-                    Err(e) => failed = Some(e),
-                }
+        let _ = self.ask_here(Request::Shrink);
+        // What the child needs of the pager's descriptors waits in a socket, which the child inherits in this thread's table.
+        let sent = descriptors::with_room(descriptors::socket_pair).and_then(|[ours, childs]| {
+            self.ask_here(Request::Send { socket: ours.raw(), tid: sys::gettid() })?;
+            Ok(Some(childs))
+        });
+        let sent = match sent {
+            Err(libc::EMFILE | libc::EPERM | libc::EACCES | libc::ENOSYS) => self.ask_here(Request::Listen).map(|()| None),
+            sent => sent,
+        };
+        let childs = match sent {
+            Ok(childs) => childs,
+            Err(e) => {
+                let _ = self.ask_here(Request::NoChild);
+                return -(e as isize);
             }
-        }
-        for (held, out) in self.ancestors.iter().zip(&mut ancestors) {
-            let fd = held.load(Relaxed);
-            if fd >= 0 {
-                match borrow(fd, libc::O_WRONLY) {
-                    Ok(fd) => *out = Some(fd),
-                    Err(e) => failed = Some(e),
-                }
-            }
-        }
-        let (read, write) = (Fd::new(pipe[0] as usize), Fd::new(pipe[1] as usize));
-        if let Some(e) = failed {
-            return -(e as isize); // all are closed again
-        }
+        };
 
         // The freeze: both locks held, no page busy, no write in flight.
         machine.frozen.store(1, SeqCst);
@@ -1108,28 +1235,30 @@ impl Agent {
         let least = (MEMORY_BYTES_MIN >> PAGE_SHIFT) as u32;
         let given = Self::half(&map, &core).max(least.min(whole));
         let kept = Self::half(&map, &core).max(whole - given.min(whole)).max(least.min(whole));
-        // Counted here, under the locks, and not when the clerk hears of it: in between another child may end, as the last one.
-        self.outstanding.fetch_add(1, Relaxed);
-        core.vm.pager_mut().fork_parent();
+        let fork = core.vm.pager_mut().fork_parent();
         core.vm.counters().forks.add(1);
         machine.shares_pages.store(true, Relaxed); // in the child, too
         // Nobody else may hold these in the child, which nobody else has survived.
         let arena = crate::ARENA.hold();
-        // SAFETY: the program's own fork; in the child this thread goes on alone with copies of everything, all locks held.
-        let r = unsafe { sys::syscall6(nr as libc::c_long, a[0], a[1], a[2], a[3], a[4], a[5]) };
+        // In the child this thread goes on alone with copies of everything, all locks held.
+        let r = call.make();
         drop(arena);
         match r {
             Ok(0) => {
-                sys::set_voice(voice.map_or(-1, Fd::into_raw), 0);
                 core.vm.set_limit(given);
-                let share = Inherited { files, ancestors, pipe: write };
-                drop(read);
-                let result = self.become_child(&mut map, &mut core, share);
+                self.alone(&mut map, &mut core);
+                let _room = descriptors::room_for(DESCRIPTORS_AT_START);
+                let birth = Birth::new(&mut map, &mut core, childs.as_ref());
+                self.born.store(0, Relaxed);
+                // SAFETY: the thread that is started is done with it when `wait` returns; before that this function does not.
+                let begun = self.begin_threads(Some(unsafe { &*core::ptr::from_ref(&birth) }));
+                drop(childs); // the thread has its own
+                let result = begun.map_err(NoPager::Os).and_then(|()| birth.wait(self));
                 if result.is_ok() {
                     drop(core);
                     drop(map);
                 }
-                if let Err(why) = result.and_then(|()| Ok(self.start_threads()?)) {
+                if let Err(why) = result.and_then(|()| Ok(self.await_threads()?)) {
                     why.say();
                     sys::exit_group(125);
                 }
@@ -1140,17 +1269,20 @@ impl Agent {
                     core.vm.set_limit(kept);
                     map.pool.iter().for_each(|pool| pool.set_budget(kept));
                 } else {
-                    self.uncount(&mut core, 1);
+                    core.vm.pager_mut().child_gone(fork);
                 }
                 let kept = core.vm.limit();
                 drop(core);
                 drop(map);
                 machine.frozen.store(0, SeqCst);
                 futex_wake(&machine.frozen, i32::MAX as u32);
-                drop(write);
-                if r.is_ok() {
-                    self.ask_here(Request::Child { pipe: read.raw(), tid: sys::gettid(), pages: whole - kept });
+                if r.is_ok() && call.shares_files() {
+                    let _ = childs.map(Fd::into_raw); // it is the child's table, too, and the child closes it when it has it elsewhere
+                } else {
+                    drop(childs);
                 }
+                let pages = whole - kept;
+                let _ = self.ask_here(r.map_or(Request::NoChild, |pid| Request::Child { pid: pid as u32, fork, pages }));
                 match r {
                     Ok(pid) => pid as isize,
                     Err(e) => -(e as isize),
@@ -1159,14 +1291,13 @@ impl Agent {
         }
     }
 
-    /// In the child: everything that belongs to the parent's process is replaced.
-    fn become_child(&'static self, map: &mut Space, core: &mut Core, share: Inherited) -> Result<(), NoPager> {
+    /// In the child: what needs no descriptor. What belongs to the parent's threads is reset.
+    fn alone(&self, map: &mut Space, core: &mut Core) {
         let machine = self.machine;
         machine.map.forked();
         self.desk.store(0, Relaxed); // whoever had it is not here
         machine.frozen.store(0, Relaxed);
         machine.following.forked();
-        machine.quit_event.store(sys::event()?.into_raw(), Relaxed);
         machine.daemon_sleeps.store(false, Relaxed);
         machine.waiters.store(0, Relaxed);
         machine.starved.store(false, Relaxed);
@@ -1182,35 +1313,39 @@ impl Agent {
         core.vm.count_afresh();
         self.stacks.only_mine();
         self.state.store(IDLE, Relaxed);
-        self.outstanding.store(0, Relaxed);
         // SAFETY: this is the process's only thread; the old descriptors are numbers of the parent's pager and are not ours to close.
         let clerks = unsafe { &mut *self.clerks.get() };
-        for child in &mut clerks.children {
-            core::mem::forget(child.take());
-        }
+        clerks.children.drain(..).for_each(core::mem::forget);
+        core::mem::forget((clerks.pending.take(), clerks.listener.take()));
         core::mem::forget(map.pidfd.take());
+        map.discards = overspill_linux::space::Discards::new();
+        core.load.forked();
+    }
+
+    /// In the child, in its first pager thread: everything that belongs to the parent's process is replaced.
+    fn become_child(&self, map: &mut Space, core: &mut Core, socket: Fd) -> Result<(), NoPager> {
+        let machine = self.machine;
+        let received = Inherited::receive(self, map, &socket);
+        let (voice, received) = received.map_or_else(|e| (None, Err(e)), |mut share| (share.voice.take(), Ok(share)));
+        sys::set_voice(voice.map_or(-1, Fd::into_raw), sys::gettid());
+        let share = received?;
         map.pidfd = sys::pidfd_open(sys::getpid()).ok();
         self.own_status(core.vm.limit())?;
-
-        let (program, parking) = setup::open_uffds(Delivery::Threads)?;
+        machine.quit_event.store(sys::event()?.into_raw(), Relaxed);
+        let device = share.uffd_device;
+        let (program, parking) = setup::open_uffds(Delivery::Threads, device.as_ref())?;
+        self.uffd_device.store(device.map_or(-1, Fd::into_raw), Relaxed);
         core::mem::forget(core::mem::replace(&mut map.program, program));
         core::mem::forget(core::mem::replace(&mut map.parking, parking));
         machine.parking.register(&map.parking)?;
-
-        for (slot, fds) in map.files.iter_mut().zip(share.files) {
-            let Some(theirs) = slot.take() else { continue };
-            *slot = Some(theirs.reopened(fds)?);
-        }
+        Self::inherit_devices(map, core, share.files)?;
         for (slot, fd) in self.ancestors.iter().zip(share.ancestors) {
             slot.store(fd.map_or(-1, Fd::into_raw), Relaxed);
         }
-        let free = self.ancestors.iter().find(|f| f.load(Relaxed) < 0).ok_or(NoPager::Generations)?;
-        free.store(share.pipe.into_raw(), Relaxed);
-        machine.content.forked()?;
-        map.discards = overspill_linux::space::Discards::new();
-        core.load.forked();
+        let free = self.ancestors.iter().find(|fd| fd.load(Relaxed) < 0).ok_or(NoPager::Generations)?;
+        free.store(socket.into_raw(), Relaxed);
         let pager = core.vm.pager_mut();
-        pager.inherit();
+        machine.content.forked(pager.stored() > 0)?;
         if let Some(spec) = &self.child_device {
             // behind its copy of the compressed device, if its parent's files were
             let priority = if map.pool.is_some() { spec.priority.unwrap_or(0) } else { 0 };
@@ -1225,6 +1360,24 @@ impl Agent {
         }
         machine.inherit_ranges(map, core)?;
         machine.wipe(map, core);
+        Ok(())
+    }
+
+    /// The devices of files become read-only; those on which nothing is stored are left.
+    fn inherit_devices(map: &mut Space, core: &mut Core, files: Files) -> Result<(), NoPager> {
+        let pager = core.vm.pager_mut();
+        pager.inherit();
+        for (at, fds) in files.into_iter().enumerate() {
+            let Some(theirs) = map.files[at].take() else { continue };
+            let id = DeviceId(at as u16);
+            if pager.device_use(id).is_some_and(|used| used.stored == 0) {
+                theirs.forget();
+                pager.remove(id);
+                map.names[at].set(b"");
+            } else {
+                map.files[at] = Some(theirs.reopened(fds)?);
+            }
+        }
         Ok(())
     }
 
@@ -1304,7 +1457,7 @@ impl NoPager {
             ),
             NoPager::Generations => write!(
                 line,
-                "a child of {GENERATIONS_MAX} generations of forks without an exec forked once more, and more than {GENERATIONS_MAX} there \
+                "a child of {ANCESTORS_MAX} generations of forks without an exec forked once more, and more than {ANCESTORS_MAX} there \
                  cannot be, so the new child was ended: have one of them exec"
             ),
             NoPager::Devices => write!(
@@ -1320,11 +1473,97 @@ impl NoPager {
 /// The files of each device.
 type Files = [[Option<Fd>; FILES_MAX]; DEVICES_MAX];
 
-/// What a child is given through its parent's descriptor table.
+/// By ancestor.
+type Ancestors = [Option<Fd>; ANCESTORS_MAX];
+
+/// What a child is given of its parent's descriptors.
 struct Inherited {
     files: Files,
-    ancestors: [Option<Fd>; GENERATIONS_MAX],
-    pipe: Fd,
+    ancestors: Ancestors,
+    uffd_device: Option<Fd>,
+    voice: Option<Fd>,
+}
+
+impl Inherited {
+    /// As [`Agent::send_descriptors`] has sent it.
+    fn receive(agent: &Agent, map: &Space, socket: &Fd) -> Result<Self, Errno> {
+        let mut fds = [const { None }; PACK_MAX];
+        let files = || map.files.iter().map(|files| files.iter().flat_map(SwapFiles::iter).count());
+        let held = |fd: &AtomicI32| fd.load(Relaxed) >= 0;
+        let others = agent.ancestors.iter().chain([&agent.uffd_device]).filter(|fd| held(fd)).count();
+        descriptors::receive(socket, &mut fds[..files().sum::<usize>() + others + usize::from(sys::voice() >= 0)])?;
+        let mut got = fds.into_iter();
+        let mut next = || got.next().flatten();
+        let mut share = Inherited {
+            files: [const { [const { None }; FILES_MAX] }; DEVICES_MAX],
+            ancestors: [const { None }; ANCESTORS_MAX],
+            uffd_device: None,
+            voice: None,
+        };
+        for (device, count) in share.files.iter_mut().zip(files()) {
+            device[..count].iter_mut().for_each(|fd| *fd = next());
+        }
+        for (fd, _) in share.ancestors.iter_mut().zip(&agent.ancestors).filter(|(_, theirs)| held(theirs)) {
+            *fd = next();
+        }
+        if held(&agent.uffd_device) {
+            share.uffd_device = next();
+        }
+        share.voice = next();
+        Ok(share)
+    }
+}
+
+/// How a forked child gets its pager: the thread that forked holds all locks and waits while the first pager thread, which has a descriptor
+/// table of its own, does the work.
+struct Birth {
+    map: *mut Space,
+    core: *mut Core,
+    /// In the program's table and, as a copy, in the new one; `None`: there is none, and the clerk is to be met.
+    socket: Option<i32>,
+    result: UnsafeCell<Result<(), NoPager>>,
+}
+
+// SAFETY: the pointers and the result are the new thread's until the agent's `born` says otherwise, and its starter's from then on.
+unsafe impl Sync for Birth {}
+
+impl Birth {
+    fn new(map: &mut Space, core: &mut Core, socket: Option<&Fd>) -> Self {
+        Birth { map, core, socket: socket.map(Fd::raw), result: UnsafeCell::new(Ok(())) }
+    }
+
+    /// In the new thread. Returns whether there is a pager now. Nothing of this may be used afterwards.
+    fn happen(&self, agent: &Agent) -> bool {
+        let socket = match self.socket {
+            Some(socket) => {
+                Agent::keep_only(&mut [socket]);
+                Ok(Fd::new(socket as usize))
+            }
+            None => {
+                Agent::keep_only(&mut []);
+                // SAFETY: the parent's clerk has written it before the fork.
+                descriptors::connect(unsafe { &*agent.meeting.get() })
+            }
+        };
+        // SAFETY: the starter holds both locks, and uses neither value until this is done.
+        let (map, core) = unsafe { (&mut *self.map, &mut *self.core) };
+        let result = socket.map_err(NoPager::Os).and_then(|socket| agent.become_child(map, core, socket));
+        let ok = result.is_ok();
+        // SAFETY: as above.
+        unsafe { *self.result.get() = result };
+        agent.born.store(1, Release);
+        futex_wake(&agent.born, 1);
+        ok
+    }
+
+    /// Until it has happened.
+    fn wait(&self, agent: &Agent) -> Result<(), NoPager> {
+        while agent.born.load(Acquire) == 0 {
+            futex_wait(&agent.born, 0, u64::MAX);
+        }
+        // SAFETY: the other thread is done with it. Acquire above pairs with the Release in `happen`.
+        core::mem::replace(unsafe { &mut *self.result.get() }, Ok(()))
+    }
 }
 
 fn copy<const N: usize>(text: &overspill_vm::status::Text<N>) -> [u8; 64] {

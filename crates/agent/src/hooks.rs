@@ -10,6 +10,7 @@
 //!   memory.rs    mmap, munmap, mremap, brk, madvise, mlock
 //!   threads.rs   starts of threads
 //!   credentials.rs, seccomp.rs   what the program gives up
+//!   forks.rs     clone and clone3 that make processes
 //! ```
 //!
 //! Hooks run in the program's threads, in the middle of libc. They must not use the program's stack while they hold a pager lock (its
@@ -17,6 +18,7 @@
 //! whatever needs a descriptor of the pager's is done by the clerk thread.
 
 mod credentials;
+mod forks;
 mod memory;
 mod seccomp;
 mod sites;
@@ -24,6 +26,7 @@ mod stacks;
 mod threads;
 
 use crate::agent::{self, Agent};
+pub use forks::Fork;
 use overspill_linux::sys;
 pub use sites::install;
 use sites::{How, Verdict};
@@ -54,9 +57,12 @@ unsafe extern "C" fn on_syscall(nr: i32, args: &[usize; 6]) -> Verdict {
         libc::SYS_madvise => memory::madvise(agent, nr, a),
         libc::SYS_mlock => memory::mlock(agent, nr, a),
         libc::SYS_mlockall => memory::mlockall(),
-        libc::SYS_clone if a[0] & libc::CLONE_VM as usize == 0 => return fork(agent, nr, a),
+        libc::SYS_clone if a[0] & libc::CLONE_VM as usize == 0 => return fork(agent, Fork::clone(a)),
         libc::SYS_clone => return begins(agent, Some(CloneArgs::of_clone(&a))),
-        libc::SYS_clone3 => return begins(agent, CloneArgs::read(&a)),
+        libc::SYS_clone3 => match Fork::clone3(a[0], a[1]) {
+            Some(call) => return fork(agent, call),
+            None => return begins(agent, CloneArgs::read(&a)),
+        },
         libc::SYS_set_tid_address => {
             threads::tid_address(agent, a[0]);
             return Verdict::pass();
@@ -65,7 +71,7 @@ unsafe extern "C" fn on_syscall(nr: i32, args: &[usize; 6]) -> Verdict {
             threads::robust_list(agent, a[0]);
             return Verdict::pass();
         }
-        libc::SYS_fork => return fork(agent, libc::SYS_clone as i32, [libc::SIGCHLD as usize, 0, 0, 0, 0, 0]),
+        libc::SYS_fork => return fork(agent, Fork::clone([libc::SIGCHLD as usize, 0, 0, 0, 0, 0])),
         libc::SYS_setuid
         | libc::SYS_setgid
         | libc::SYS_setreuid
@@ -92,10 +98,9 @@ fn begins(agent: &'static Agent, args: Option<CloneArgs>) -> Verdict {
     Verdict::pass()
 }
 
-/// `clone` without CLONE_VM. The child goes on with a copy of the hook's stack, so a stack that it was given is put in place behind it.
-fn fork(agent: &'static Agent, nr: i32, mut a: [usize; 6]) -> Verdict {
-    let stack = core::mem::take(&mut a[1]);
-    match agent.fork(nr, &a) {
+/// A call that makes a process. The child goes on with a copy of the hook's stack, so a stack that it was given is put in place behind it.
+fn fork(agent: &'static Agent, (call, stack): (Fork, usize)) -> Verdict {
+    match agent.fork(call) {
         0 if stack != 0 => Verdict { result: 0, how: How::on_stack(stack) },
         result => Verdict::done(result),
     }

@@ -5,7 +5,8 @@ mod common;
 mod runs;
 
 use common::{able, build, place};
-use runs::{no_swap_file_left, run, swap_option};
+use runs::{Run, no_swap_file_left, run, swap_option};
+use std::os::unix::fs::PermissionsExt;
 
 /// A child that was made by `clone()` or `syscall()`, and not by libc's fork, found zeroes where its parent's pages were out. And when the
 /// function given to `clone()` returned, the pager's threads kept the child alive for ever.
@@ -18,7 +19,73 @@ fn children_of_clone_find_everything() {
     let program = build(&dir, "clones.c");
     let r = run(&dir, &["--memory", "16M", "--swap", &swap_option(&dir, "")], None, &program, &[]);
     assert_eq!(String::from_utf8_lossy(&r.output.stdout), "all bytes right\n", "{:?}", r.output);
-    assert!(r.stat("forks") == 4 && r.stat("pages_out") > 1000, "{}", r.stats);
+    assert!(r.stat("forks") == 6 && r.stat("pages_out") > 1000, "{}", r.stats);
     no_swap_file_left(&dir);
     std::fs::remove_dir_all(&dir).expect("cleanup");
+}
+
+/// What `family` does with these arguments, at 16 MiB, and a swap file with that option.
+fn family(name: &str, suffix: &str, args: &[&str]) -> Option<Run> {
+    if !able() {
+        return None;
+    }
+    let dir = place(name);
+    let program = build(&dir, "family.c");
+    let swap = swap_option(&dir, suffix);
+    std::fs::set_permissions(dir.join("swap"), std::fs::Permissions::from_mode(0o1777)).expect("as /tmp");
+    let r = run(&dir, &["--memory", "16M", "--swap", &swap], None, &program, args);
+    assert_eq!(
+        (String::from_utf8_lossy(&r.output.stdout).as_ref(), r.stderr().as_str()),
+        ("all bytes right\n", ""),
+        "{:?}",
+        r.output
+    );
+    no_swap_file_left(&dir);
+    std::fs::remove_dir_all(&dir).expect("cleanup");
+    Some(r)
+}
+
+/// A fork needed some free descriptors in the program's table: with a full one it failed with EMFILE, which no fork does by itself.
+#[test]
+fn a_full_descriptor_table_does_not_keep_a_program_from_forking() {
+    family("family-full", "", &["full", "200"]);
+    family("family-full", "", &["full", "40"]); // for who may not raise it
+}
+
+/// A daemon that had given root up could not fork any more: the swap files were opened anew in /proc, which is root's then, and a
+/// userfaultfd could not be had.
+#[test]
+fn a_program_that_gave_root_up_forks() {
+    family("family-user", "", &["user"]);
+}
+
+/// While any child lived, whatever was in use at any fork was put aside: swap grew without bound. 12 MiB are written 12 times here beside
+/// a child that stays, and 56 MiB must do.
+#[test]
+fn swap_is_bounded_beside_a_child_that_stays() {
+    family("family-rounds", ",size=56M", &["rounds", "12"]);
+}
+
+/// More than 256 children at a time: the ends of those beyond were not seen, and their slots and shares stayed put for good.
+#[test]
+fn many_children_at_a_time() {
+    family("family-children", "", &["children", "300"]);
+}
+
+/// In a process namespace of its own, with the old /proc, a child's own fork failed: it looked for its threads by the wrong numbers.
+#[test]
+fn the_first_process_of_a_namespace_forks() {
+    family("family-namespace", "", &["namespace"]);
+}
+
+/// By a vfork's child, in a signal handler, by threads at a time, and with flags of clone.
+#[test]
+fn forks_of_many_kinds() {
+    family("family-kinds", "", &["kinds"]);
+}
+
+/// Each generation of forks took a device, and the sixteenth was the last.
+#[test]
+fn generations_of_forks() {
+    family("family-generations", "", &["generations", "18"]);
 }

@@ -531,3 +531,35 @@ fn block_devices_are_used_and_guarded() {
     running.end();
     fs::remove_dir_all(&dir).expect("cleanup");
 }
+
+/// A program that went into the background lost the device: its child had opened it anew, without the claim, so another run took it and
+/// wrote over the child's pages.
+#[test]
+fn a_program_in_the_background_keeps_its_block_device() {
+    if !able() {
+        return;
+    }
+    let dir = place("background");
+    let places: [PathBuf; 1] = directories(&dir);
+    let Some(device) = Loop::new(&dir.join("disk")) else {
+        return println!("not run: no loop device can be had here");
+    };
+    let program = build(&dir, "family.c");
+    let fifos = ["go", "found"].map(|name| dir.join(name));
+    assert!(Command::new("mkfifo").args(&fifos).status().expect("mkfifo runs").success());
+    let run = |program: &Path, args: &[&Path]| {
+        let mut command = Command::new(overspill());
+        command.args(["run", "--memory", "16M", "--swap", &format!("block:{}", device.0), "--"]).arg(program).args(args);
+        command.env("TMPDIR", &places[0]).stdin(Stdio::null());
+        command
+    };
+    let [go, found] = &fifos;
+    let parent = run(&program, &[Path::new("background"), go, found]).status().expect("overspill runs");
+    assert!(parent.success(), "{parent}");
+    refused(&run(Path::new("true"), &[]).output().expect("overspill runs"), 125, &[&device.0, "in use"]);
+    let script = "echo x > \"$0\"; cat \"$1\"";
+    let answer = Command::new("timeout").args(["60", "sh", "-c", script]).args([go, found]).output().expect("timeout runs");
+    assert_eq!(String::from_utf8_lossy(&answer.stdout), "right", "{answer:?}");
+    drop(device);
+    fs::remove_dir_all(&dir).expect("cleanup");
+}

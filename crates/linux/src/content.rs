@@ -33,14 +33,18 @@ impl Content {
         matches!(self, Content::Sealed(_))
     }
 
-    /// In a forked child that goes on paging: a key of its own for what it writes. It keeps those that it inherited for what it reads.
+    /// In a forked child that goes on paging: a key of its own for what it writes. It keeps those that it inherited for what it reads, unless
+    /// nothing is `stored`.
     /// => no other thread uses `self` meanwhile; does not allocate
     ///
     /// # Errors
     /// As [`Content::sealed`]; EMFILE if the child has too many ancestors.
-    pub fn forked(&self) -> Result<(), Errno> {
+    pub fn forked(&self, stored: bool) -> Result<(), Errno> {
         let Content::Sealed(keys) = self else { return Ok(()) };
         keys.lock()?; // locks are not inherited
+        if !stored {
+            keys.wipe();
+        }
         keys.add(&random_key()?).map_err(|_| libc::EMFILE)
     }
 
@@ -154,7 +158,7 @@ mod tests {
             };
             assert_eq!(content.look(page, Some(stored), &plain, &mut [0; PAGE_SIZE]), stored);
             assert_ne!(content.look(page, Some(stored), &[8; PAGE_SIZE], &mut [0; PAGE_SIZE]), stored);
-            content.forked().expect("another key");
+            content.forked(true).expect("another key");
             assert_eq!(content.is_sealed(), bytes != plain);
             let mut damaged = bytes;
             damaged[4000] ^= 1;

@@ -167,7 +167,7 @@ fn work(machine: &Machine, job: &mut Job, clients: &[Option<Client>; CLIENTS_MAX
     let client = job.client.and_then(|i| clients[i].as_ref());
     let mut packet = Packet::new();
     let _ = match state {
-        State::Busy if now - job.told < PROGRESS_NS => return true,
+        State::Busy if now.saturating_sub(job.told) < PROGRESS_NS => return true,
         State::Busy => write!(packet, "progress{}", job.worker.progress()),
         State::Done => write!(packet, "ok{}", job.worker.progress()),
         State::Failed(why) => write!(packet, "error {why}"),

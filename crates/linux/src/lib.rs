@@ -16,6 +16,7 @@ pub mod control_server;
 pub mod copy_out;
 pub mod credentials;
 pub mod daemon;
+pub mod descriptors;
 pub mod device_spec;
 pub mod devices;
 pub mod duty;

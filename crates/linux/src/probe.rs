@@ -148,7 +148,7 @@ pub fn full_mode() -> Result<FullMode, Refusal> {
     if missing != 0 {
         return Err(Refusal::Lacks { features: missing, release: kernel_release() });
     }
-    setup::open_uffds(Delivery::Threads).map_err(|errno| Refusal::Other(io::Error::from_raw_os_error(errno)))?;
+    setup::open_uffds(Delivery::Threads, None).map_err(|errno| Refusal::Other(io::Error::from_raw_os_error(errno)))?;
     Ok(FullMode { way, features })
 }
 

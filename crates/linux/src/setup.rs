@@ -15,7 +15,7 @@ use crate::park::{Park, Parking};
 use crate::ranges::{RangeMap, ranges_max};
 use crate::reader;
 use crate::swap_file::{DeviceName, SwapFiles};
-use crate::sys::{self, Errno};
+use crate::sys::{self, Errno, Fd};
 use crate::uffd::{self, Uffd};
 use core::fmt;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64};
@@ -158,15 +158,15 @@ pub fn charged_pages(memory_pages: u32, readers: usize, sealed: bool) -> u32 {
     (readers * reader::buffer_pages(cluster_pages(memory_pages)) + daemon::buffer_pages(writes, sealed)) as u32
 }
 
-/// Opens the two userfaultfds: for the program's ranges and for the parking area.
+/// Opens the two userfaultfds: for the program's ranges and for the parking area. `device` as for [`Uffd::open`].
 ///
 /// # Errors
 /// As [`Uffd::open`].
-pub fn open_uffds(delivery: Delivery) -> Result<(Uffd, Uffd), Errno> {
+pub fn open_uffds(delivery: Delivery, device: Option<&Fd>) -> Result<(Uffd, Uffd), Errno> {
     let full = delivery == Delivery::Threads;
     let features = uffd::FEATURE_MOVE | if full { uffd::FEATURES_EVENTS | uffd::FEATURE_THREAD_ID } else { uffd::FEATURE_SIGBUS };
-    let program = Uffd::open(full, features | uffd::FEATURE_POISON).or_else(|_| Uffd::open(full, features))?;
-    let parking = Uffd::open(false, uffd::FEATURE_MOVE)?;
+    let program = Uffd::open(full, features | uffd::FEATURE_POISON, device).or_else(|_| Uffd::open(full, features, device))?;
+    let parking = Uffd::open(false, uffd::FEATURE_MOVE, device)?;
     Ok((program, parking))
 }
 
@@ -211,7 +211,7 @@ pub fn machine(options: &Options<'_>, status: &'static Status) -> Result<Machine
     let content = if options.encrypt { Content::sealed().map_err(SetupError::Key)? } else { Content::Checked };
     let writes = daemon::writes(memory_pages, content.is_sealed());
     sys::find_clock();
-    let (program, parking) = open_uffds(options.delivery).map_err(|e| SetupError::Userfaultfd(e, options.delivery))?;
+    let (program, parking) = open_uffds(options.delivery, None).map_err(|e| SetupError::Userfaultfd(e, options.delivery))?;
     let mut devices: Vec<_> = options.swap.iter().collect();
     devices.sort_by_key(|d| core::cmp::Reverse(d.priority));
     let mut files = [const { None }; DEVICES_MAX];

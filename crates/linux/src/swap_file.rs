@@ -185,6 +185,11 @@ impl SwapFiles {
         Ok(new)
     }
 
+    /// As [`SwapFiles::reopened`], but for a process that does not need them.
+    pub fn forget(self) {
+        self.all.into_iter().for_each(core::mem::forget);
+    }
+
     /// What they may hold together, in bytes; 0: no limit.
     fn length_limit(&self) -> u64 {
         let lengths = || self.iter().map(|file| file.limit);

@@ -141,6 +141,14 @@ pub struct Moved {
     pub denied: bool,
 }
 
+/// Opens the device that makes userfaultfds.
+///
+/// # Errors
+/// As open(2).
+pub fn open_device() -> Result<Fd, Errno> {
+    sys::open(b"/dev/userfaultfd\0", libc::O_RDWR | libc::O_CLOEXEC, 0)
+}
+
 /// An open userfaultfd.
 #[derive(Debug)]
 pub struct Uffd {
@@ -153,17 +161,19 @@ pub struct Uffd {
 impl Uffd {
     /// Opens one. `full`: it must also serve faults that the kernel takes on the program's behalf (system calls); that needs
     /// CAP_SYS_PTRACE, `vm.unprivileged_userfaultfd=1`, or access to `/dev/userfaultfd`. The device is tried second, also without
-    /// `full`: a seccomp filter may forbid the system call alone, as EPERM or ENOSYS.
+    /// `full`: a seccomp filter may forbid the system call alone, as EPERM or ENOSYS. `device` is that device, if it is open already: who
+    /// opened it may have lost the right to open it again.
     ///
     /// # Errors
     /// EPERM, ENOSYS as from the system call; EINVAL if a feature is missing.
-    pub fn open(full: bool, features: u64) -> Result<Self, Errno> {
+    pub fn open(full: bool, features: u64, device: Option<&Fd>) -> Result<Self, Errno> {
         let flags = libc::O_CLOEXEC | libc::O_NONBLOCK | if full { 0 } else { USER_MODE_ONLY };
         // SAFETY: touches no memory.
         let fd = match unsafe { sys!(libc::SYS_userfaultfd, flags) } {
             Ok(fd) => Fd::new(fd),
             Err(e @ (libc::EPERM | libc::EACCES | libc::ENOSYS)) => {
-                let dev = sys::open(b"/dev/userfaultfd\0", libc::O_RDWR | libc::O_CLOEXEC, 0).map_err(|_| e)?;
+                let opened = if device.is_none() { Some(open_device().map_err(|_| e)?) } else { None };
+                let dev = device.or(opened.as_ref()).ok_or(e)?;
                 // SAFETY: USERFAULTFD_IOC_NEW takes flags by value.
                 Fd::new(unsafe { sys!(libc::SYS_ioctl, dev.raw(), IOC_NEW, libc::O_CLOEXEC | libc::O_NONBLOCK) }?)
             }
@@ -325,7 +335,7 @@ mod tests {
     /// "accessed" bits all the time, as DAMON does; Linux 6.18 denies one move in some hundred then.
     #[test]
     fn a_move_that_the_kernel_denies_is_known() {
-        let uffd = Uffd::open(false, FEATURE_MOVE);
+        let uffd = Uffd::open(false, FEATURE_MOVE, None);
         let Ok(uffd) = uffd.inspect_err(|e| eprintln!("SKIPPED: no userfaultfd (error {e})")) else {
             assert!(std::env::var_os("CI").is_none(), "cannot be tested here");
             return;
@@ -389,7 +399,8 @@ mod tests {
     /// faults here, so whatever waits for one hangs.
     #[test]
     fn what_a_fork_shares_becomes_our_own_without_waiting_for_a_fault() {
-        let Ok(uffd) = Uffd::open(true, FEATURE_MOVE).inspect_err(|e| eprintln!("SKIPPED: no full userfaultfd (error {e})")) else {
+        let Ok(uffd) = Uffd::open(true, FEATURE_MOVE, None).inspect_err(|e| eprintln!("SKIPPED: no full userfaultfd (error {e})"))
+        else {
             assert!(std::env::var_os("CI").is_none(), "cannot be tested here");
             return;
         };

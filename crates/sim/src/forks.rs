@@ -1,7 +1,7 @@
 //! Forks, ends of children, and changes of the budget and of the replacement policy.
 //!
 //! A fork waits until nothing is under way in the process, as the real machine does; then the whole core is copied. From there on parent
-//! and child are independent and share only the store. A process whose children (and theirs) have all ended is told so.
+//! and child are independent and share only the store. A process is told when a child, and all of the child's own, have ended.
 
 use crate::process::{Daemon, Process, Thread};
 use crate::store::Store;
@@ -63,7 +63,7 @@ impl<S: Store> World<S> {
         let file = self.files;
         self.files += 2; // one for its copy of compressed memory
         let parent = &mut self.procs[p];
-        parent.vm.pager_mut().fork_parent();
+        let fork = parent.vm.pager_mut().fork_parent();
         let mut vm = parent.vm.fork(counters());
         let transitions = Transitions::default();
         vm.show_transitions(&transitions);
@@ -71,7 +71,7 @@ impl<S: Store> World<S> {
         vm.pager_mut().fork_child(id, [file, file + 1], self.sc.slots);
         let child = Process {
             id,
-            parent: Some(p),
+            parent: Some((p, fork)),
             alive: true,
             per_object: parent.per_object,
             mapped: parent.mapped.clone(),
@@ -103,30 +103,27 @@ impl<S: Store> World<S> {
         self.check_all();
     }
 
-    /// Process `p` ends; whoever has no descendants any more is told.
+    /// Process `p` ends; whoever has waited for that is told.
     pub fn exit(&mut self, p: usize) {
         self.procs[p].alive = false;
         self.procs[p].vm.pager_mut().exit();
         self.procs[p].swapoffs.clear();
         self.close_files();
         self.note(p, "ended", p, 0);
-        for other in 0..self.procs.len() {
-            if self.procs[other].alive && !self.has_descendants(other) {
-                self.procs[other].vm.pager_mut().inner.children_gone();
+        let mut child = p;
+        while let Some((parent, fork)) = self.procs[child].parent
+            && !self.is_any_alive(child)
+        {
+            if self.procs[parent].alive {
+                self.procs[parent].vm.pager_mut().child_gone(fork);
             }
+            child = parent;
         }
     }
 
-    fn has_descendants(&self, ancestor: usize) -> bool {
-        self.procs.iter().filter(|p| p.alive).any(|p| {
-            let mut at = p.parent;
-            while let Some(parent) = at {
-                if parent == ancestor {
-                    return true;
-                }
-                at = self.procs[parent].parent;
-            }
-            false
-        })
+    /// Whether the process or a descendant of it lives.
+    fn is_any_alive(&self, ancestor: usize) -> bool {
+        let line = |p: usize| std::iter::successors(Some(p), |&p| self.procs[p].parent.map(|(parent, _)| parent));
+        (0..self.procs.len()).filter(|&p| self.procs[p].alive).any(|p| line(p).any(|p| p == ancestor))
     }
 }

@@ -140,8 +140,8 @@ impl Event {
 pub struct Process<S: Store> {
     /// Its number.
     pub id: u32,
-    /// Who forked it.
-    pub parent: Option<usize>,
+    /// Who it was forked from, and by which of its forks.
+    pub parent: Option<(usize, u64)>,
     /// Not ended.
     pub alive: bool,
     /// The core.

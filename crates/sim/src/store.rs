@@ -23,12 +23,12 @@ use std::sync::Arc;
 pub trait Store: Pager + Clone {
     /// Device number of `slot`, and the offset there, in slots.
     fn place(&self, slot: Slot) -> (usize, u32);
-    /// This process forks; before its memory is copied.
-    fn fork_parent(&mut self);
+    /// This process forks; before its memory is copied. Returns the fork's number.
+    fn fork_parent(&mut self) -> u64;
     /// This is the child's copy. Returns the device of its own that it has got.
     fn fork_child(&mut self, slots: u32) -> Option<DeviceId>;
-    /// Nobody can read this process's slots any more but itself.
-    fn children_gone(&mut self);
+    /// The child of that fork, and its descendants, cannot read this process's slots any more.
+    fn child_gone(&mut self, fork: u64);
     /// This process ends.
     fn exit(&mut self);
     /// The machine saw ENOSPC on the device of `slot`, or (`None`) sees room again everywhere.
@@ -70,12 +70,14 @@ impl Store for ModelPager {
     fn place(&self, slot: Slot) -> (usize, u32) {
         (0, slot.0)
     }
-    fn fork_parent(&mut self) {}
+    fn fork_parent(&mut self) -> u64 {
+        0
+    }
     fn fork_child(&mut self, _: u32) -> Option<DeviceId> {
         ModelPager::fork_child(self);
         None
     }
-    fn children_gone(&mut self) {}
+    fn child_gone(&mut self, _: u64) {}
     fn exit(&mut self) {
         ModelPager::exit(self);
     }
@@ -88,14 +90,14 @@ impl Store for SwapPager {
         let (device, at) = SwapPager::device_of(self, slot);
         (device.0 as usize, at)
     }
-    fn fork_parent(&mut self) {
-        SwapPager::fork_parent(self);
+    fn fork_parent(&mut self) -> u64 {
+        SwapPager::fork_parent(self)
     }
     fn fork_child(&mut self, slots: u32) -> Option<DeviceId> {
         SwapPager::fork_child(self, slots)
     }
-    fn children_gone(&mut self) {
-        SwapPager::children_gone(self);
+    fn child_gone(&mut self, fork: u64) {
+        SwapPager::child_gone(self, fork);
     }
     fn exit(&mut self) {}
     fn set_full(&mut self, slot: Option<Slot>) {
@@ -193,10 +195,18 @@ impl<S: Store> Watched<S> {
         let (device, at) = self.inner.place(slot);
         (*self.files.get(&device).expect("slots: the device's file is closed"), at)
     }
-    /// Before the memory is copied.
-    pub fn fork_parent(&mut self) {
+    /// Before the memory is copied. Returns the fork's number.
+    pub fn fork_parent(&mut self) -> u64 {
+        let fork = self.inner.fork_parent();
+        if self.bug == Bug::ForkNotFrozen {
+            self.inner.child_gone(fork);
+        }
+        fork
+    }
+    /// The child of that fork, and its descendants, have ended.
+    pub fn child_gone(&mut self, fork: u64) {
         if self.bug != Bug::ForkNotFrozen {
-            self.inner.fork_parent();
+            self.inner.child_gone(fork);
         }
     }
     /// On the copy; `process` is the child, `file` and `memory` are fresh files for its own device and its copy of compressed memory.

@@ -44,8 +44,8 @@ use overspill_vm::types::{ContentHash, PAGE_SIZE, PageId};
 
 /// Bytes of a key.
 pub const KEY_BYTES: usize = 16;
-/// Keys that one process can have: its own and one for each ancestor since the first.
-pub const KEYS_MAX: usize = 16;
+/// Keys that one process can have: its own and one for each ancestor that has sealed anything.
+pub const KEYS_MAX: usize = 64;
 /// Numbers that share their high half.
 const EPOCH: u64 = 1 << 32;
 
@@ -84,14 +84,17 @@ impl Keys {
         Keys { next: AtomicU64::new(0), count: AtomicU32::new(0), keys }
     }
 
-    /// From here on pages are sealed with `key`: 16 bytes of the kernel's randomness that nothing else is done with.
+    /// From here on pages are sealed with `key`: 16 bytes of the kernel's randomness that nothing else is done with. The last key is
+    /// forgotten if nothing was sealed with it.
     ///
     /// => no other thread seals meanwhile (at the start, or in a fork's child while it is alone); does not allocate
     ///
     /// # Errors
     /// [`TooManyKeys`]; nothing is changed then.
     pub fn add(&self, key: &[u8; KEY_BYTES]) -> Result<(), TooManyKeys> {
-        let at = self.count.load(Relaxed) as usize;
+        let count = self.count.load(Relaxed) as usize;
+        let unused = |key: &Key| key.first.load(Relaxed) == self.next.load(Relaxed);
+        let at = if self.keys[..count].last().is_some_and(unused) { count - 1 } else { count };
         let slot = self.keys.get(at).ok_or(TooManyKeys)?;
         let [low, high] = key.as_chunks::<8>().0 else { unreachable!("16 bytes") };
         slot.words[0].store(u64::from_le_bytes(*low), Relaxed);

@@ -9,6 +9,8 @@
 //!                 (radix trie per object)                  (radix bitmap per device)    bitmap
 //!                                                  extent  slot -> file, offset
 //!                                                          (search tree)                device_stats
+//!                                                  fork_epochs
+//!                                                          which children may read a slot
 //! ```
 //!
 //! Metadata only. Invariants of absence: no system call, no I/O, no clock, no thread, no lock, no unsafe code, and **no allocation
@@ -21,6 +23,7 @@ mod bitmap;
 pub mod blist;
 pub mod device_stats;
 pub mod extent;
+mod fork_epochs;
 pub mod swap_block;
 pub mod swap_pager;
 

@@ -12,7 +12,7 @@
 //!            alloc_run            assign            release
 //!     free ------------> taken ------------> owned ------------> free
 //!                          |                   |
-//!                          +--- free_slot      +--- release of a frozen slot ---> deferred --- children_gone ---> free
+//!                          +--- free_slot      +--- release, and a child may read it ---> deferred --- child_gone ---> free
 //!
 //!   a device:
 //!
@@ -39,7 +39,7 @@
 //! - **swaps**: [`SwapPager::devices`] and [`SwapPager::status`]; [`SwapPager::stats`] for counters and percentiles.
 //! - **Compressed memory**: [`SwapPager::add_memory_device`]; what could not be kept goes to slots of
 //!   [`Pager::alloc_run_past_memory`].
-//! - **Fork**: as before ([`SwapPager::fork_parent`], [`SwapPager::fork_child`], [`SwapPager::children_gone`]). `Vm::is_quiescent` also
+//! - **Fork**: as before ([`SwapPager::fork_parent`], [`SwapPager::fork_child`], [`SwapPager::child_gone`]). `Vm::is_quiescent` also
 //!   waits for runs of a swapoff. The child does not go on with a swapoff of its parent's.
 //!
 //! # How it works
@@ -49,13 +49,13 @@
 //! GiB hashes to one) has a window of [`RUN_MAX`] free slots to itself as long as there are such, so that pages that lie near each other
 //! in memory lie near each other on the device even if they are written in turns; then next-fit from where the writer was.
 //!
-//! **Fork.** A child reads its parent's files by the slots that it has inherited. In the parent, [`SwapPager::fork_parent`] freezes
-//! all slots that are in use: a frozen slot that is given back is remembered, not handed out, so nobody writes over what a child
-//! may still read. [`SwapPager::children_gone`] ends that for all at once. In the child, [`SwapPager::fork_child`] makes all
+//! **Fork.** A child reads its parent's files by the slots that it has inherited. In the parent, a slot whose page leaves, and had it at
+//! the fork of a child that has not ended, is deferred: remembered, not handed out, so nobody writes over what that child may still
+//! read. [`SwapPager::child_gone`] frees what waited for that child alone (`fork_epochs`). In the child, [`SwapPager::fork_child`] makes all
 //! devices there are read-only and adds one of its own; what it forgets on an inherited device it just forgets. A grandchild
 //! inherits both.
 //!
-//! **swapoff and forks.** Frozen slots do not keep a device: once no page of *this* process is stored there it is gone for this process, and
+//! **swapoff and forks.** Deferred slots do not keep a device: once no page of *this* process is stored there it is gone for this process, and
 //! its file is closed here. A child that may still read it has it open itself, and the file lives as long as anyone has. (A block
 //! device must not be given to others before the children are gone; the machine counts them anyway.) In the child the
 //! device is inherited; it leaves by the same steps, when it is asked to.
@@ -76,18 +76,17 @@
 //!
 //! - `taken + owned + deferred + absent == used`, `used + free == len <= slots` (own devices)
 //! - no slot has two pages: `assign` needs a slot that is taken, and taken it is no longer then
-//! - `deferred <= frozen`: (as sets) only frozen slots wait, and a frozen slot is never free
+//! - a slot is deferred only as long as a child that may read it lives
 //! - all slots in use are below `len`; all written ones below `written_end <= len`
 //! - `owned` = pages stored there, on inherited devices too; a device that is gone has none
 //!
-//! Memory, per slot below `len`: 1.07 bits free list, 1 bit owned, after a fork 2 bits frozen and deferred: at most 4.1 bits, which is
-//! 0.013 per cent. Per page: see `swap_block`. All devices' tables are made at set-up for the largest device, as address
+//! Memory, per slot below `len`: 1.07 bits free list, 1 bit owned, after a fork 1 bit deferred and two bytes for epochs: at most 19.1 bits,
+//! which is 0.06 per cent. Per page: see `swap_block`. All devices' tables are made at set-up for the largest device, as address
 //! space.
 //!
 //! Locks: none; `&mut` is the lock. No I/O, no waiting, no allocation after [`SwapPager::new`].
 //!
-//! What it cannot do: free the parent's slots child by child (the last one out frees all), or share an inherited slot's space
-//! once both have forgotten it before that.
+//! What it cannot do: free a slot of the parent's before the child has ended, when both have forgotten it.
 //!
 //! Source: FreeBSD `swap_pager.c` (devices as ranges of one `daddr` space, next device when one is full); Linux `swapfile.c` (priorities,
 //! clusters per CPU); read, not copied. The fork scheme is our own, since the kernel has a reference count per slot, which two
@@ -97,6 +96,7 @@ use crate::bitmap::{Bitmap, WORD_BITS};
 use crate::blist::{Blist, RUN_MAX};
 use crate::device_stats::{DeviceStats, Io};
 use crate::extent::{Extent, ExtentMap, NoExtents};
+use crate::fork_epochs::{Epochs, Renumbered};
 use crate::swap_block::{LEAF_PAGES, NoMetadata, SwapBlocks};
 use overspill_vm::pager::{DeviceUse, HasPage, Pager, Scan, SlotRun};
 use overspill_vm::types::{ContentHash, DeviceId, PAGE_SIZE, PageId, PageIndex, Slot};
@@ -257,7 +257,7 @@ pub struct DeviceStatus {
     pub len: u32,
     /// Slots in use, those that wait for children included (0 on an inherited device), in slots.
     pub used: u32,
-    /// Of these, slots that wait for [`SwapPager::children_gone`], in slots.
+    /// Of these, slots that wait for [`SwapPager::child_gone`], in slots.
     pub deferred: u32,
     /// Pages of this process that are stored there, in pages.
     pub stored: u32,
@@ -333,10 +333,11 @@ struct Device {
     given_back: u64,
     /// The extents that it has.
     extents: u32,
-    /// Slots that were in use at a fork whose child may still read them.
-    frozen: Bitmap,
-    /// Frozen slots that have been given back.
+    /// Slots that their page has left and that a child may still read.
     deferred: Bitmap,
+    /// By slot, of those that a page has or had: the epochs in which that came and, if the slot is deferred, left.
+    births: Vec<u8>,
+    deaths: Vec<u8>,
     /// Slots that a page has.
     owned: Bitmap,
     blist: Blist,
@@ -345,10 +346,8 @@ struct Device {
     deferred_count: u32,
     /// Reads under way.
     reading: u32,
-    /// `frozen` was ever touched.
+    /// There was a fork since it is there.
     forked: bool,
-    /// `frozen` is not empty, maybe.
-    frozen_any: bool,
     /// One more than the highest slot that was ever written.
     written_end: u32,
     windows: [Window; WRITERS],
@@ -379,8 +378,9 @@ impl Device {
             absent_count: 0,
             given_back: 0,
             extents: 0,
-            frozen: Bitmap::new(slots_max),
             deferred: Bitmap::new(slots_max),
+            births: vec![0; slots_max as usize],
+            deaths: vec![0; slots_max as usize],
             owned: Bitmap::new(slots_max),
             blist: Blist::new(slots_max),
             taken_count: 0,
@@ -388,7 +388,6 @@ impl Device {
             deferred_count: 0,
             reading: 0,
             forked: false,
-            frozen_any: false,
             written_end: 0,
             windows: [Window::default(); WRITERS],
             window_next: 0,
@@ -401,7 +400,7 @@ impl Device {
         assert!(self.use_of() == DeviceUse::default(), "a device is removed while something needs it");
         for index in 0..self.words() {
             // what children wait for is theirs; the owned bits of an inherited device are the parent's
-            for set in [&mut self.frozen, &mut self.deferred, &mut self.owned] {
+            for set in [&mut self.deferred, &mut self.owned] {
                 set.set_word(index, 0);
             }
         }
@@ -409,7 +408,7 @@ impl Device {
         self.blist.clear();
         self.slots = 0;
         (self.own, self.full, self.retired, self.leaving) = (false, false, false, None);
-        (self.deferred_count, self.forked, self.frozen_any, self.written_end) = (0, false, false, 0);
+        (self.deferred_count, self.forked, self.written_end) = (0, false, 0);
         (self.windows, self.window_next, self.mapped, self.punch_next) = ([Window::default(); WRITERS], 0, false, 0);
         (self.refused, self.unpunchable, self.absent_count, self.given_back, self.extents) = (false, false, 0, 0, 0);
         self.stats = DeviceStats::default();
@@ -478,14 +477,6 @@ impl Device {
         self.blocks[(first / BLOCK_SLOTS) as usize..][..(count / BLOCK_SLOTS) as usize].fill(block);
     }
 
-    /// Gives held blocks back, to be written. A fork meanwhile took them for slots in use that its child may read; it does not.
-    fn free_blocks(&mut self, first: u32, count: u32) {
-        if self.frozen_any {
-            (first / WORD_BITS..(first + count) / WORD_BITS).for_each(|index| self.frozen.set_word(index as usize, 0));
-        }
-        self.untake(first, count);
-    }
-
     /// Takes exactly `want` slots, growing if need be.
     fn alloc_exact(&mut self, want: u32, writer: usize) -> Option<u32> {
         let mut first = self.find(want, writer);
@@ -524,9 +515,12 @@ impl Device {
     }
 
     /// A taken slot gets a page.
-    fn assign(&mut self, at: u32) {
+    fn assign(&mut self, at: u32, epochs: &mut Epochs) {
         assert!(self.own, "a slot of a read-only device cannot be assigned");
         self.assert_taken(at);
+        if self.memory.is_none() {
+            set(&mut self.births[at as usize], epochs.birth());
+        }
         self.owned.insert(at);
         self.taken_count -= 1;
         self.owned_count += 1;
@@ -537,18 +531,26 @@ impl Device {
     fn free_taken(&mut self, at: u32) {
         if self.own {
             self.assert_taken(at);
-            self.taken_count -= 1;
-            self.give_back(at);
+            self.untake(at, 1);
             self.memory.iter().for_each(|memory| memory.freed(at));
         }
     }
 
     /// An owned slot loses its page.
-    fn release(&mut self, at: u32) {
+    fn release(&mut self, at: u32, epochs: &mut Epochs) {
         self.owned_count -= 1;
         if self.own {
             self.owned.remove(at);
-            self.give_back(at);
+            // of memory a child has a copy
+            let death = if self.memory.is_none() { epochs.death(self.births[at as usize]) } else { None };
+            if let Some(death) = death {
+                self.deferred.insert(at);
+                self.deferred_count += 1;
+                set(&mut self.deaths[at as usize], death);
+            } else {
+                self.blist.free(at);
+            }
+            self.assert_counts();
             self.memory.iter().for_each(|memory| memory.freed(at));
         }
     }
@@ -558,51 +560,43 @@ impl Device {
         assert!(used && !self.owned.get(at) && !self.deferred.get(at), "slot {at} has not been taken");
     }
 
-    fn give_back(&mut self, at: u32) {
-        if self.frozen_any && self.frozen.get(at) {
-            self.deferred.insert(at);
-            self.deferred_count += 1;
-        } else {
-            self.blist.free(at);
-        }
-        self.assert_counts();
-    }
-
     fn words(&self) -> usize {
         self.blist.len().div_ceil(WORD_BITS) as usize
     }
 
-    /// Freezes what is in use.
-    fn freeze(&mut self) {
-        for index in 0..self.words() {
-            // Deferred slots stay frozen; that they are of no use to the new child does not matter.
-            self.frozen.set_word(index, self.blist.used_word(index));
-        }
-        self.forked = true;
-        self.frozen_any = self.blist.used() > 0;
-    }
-
-    /// Frees what was deferred; nothing is frozen any more.
-    fn thaw(&mut self) {
-        if !self.frozen_any {
+    /// Frees what waits for nobody any more.
+    fn thaw(&mut self, epochs: &Epochs) {
+        if self.deferred_count == 0 {
             return;
         }
         for index in 0..self.words() {
-            let mut bits = self.deferred.word(index);
-            assert!(bits & !self.frozen.word(index) == 0, "only frozen slots are deferred");
+            let (first, mut bits) = (index as u32 * WORD_BITS, self.deferred.word(index));
+            let mut left = bits;
             while bits != 0 {
-                let first = bits.trailing_zeros();
-                let count = (bits >> first).trailing_ones();
-                self.blist.free_run(index as u32 * WORD_BITS + first, count);
-                self.deferred_count -= count;
-                bits &= !((u64::MAX >> (WORD_BITS - count)) << first);
+                let at = first + bits.trailing_zeros();
+                if !epochs.waits(self.births[at as usize], self.deaths[at as usize]) {
+                    left &= !(1 << (at - first));
+                }
+                bits &= bits - 1;
             }
-            self.deferred.set_word(index, 0);
-            self.frozen.set_word(index, 0);
+            let mut free = self.deferred.word(index) & !left;
+            while free != 0 {
+                let at = free.trailing_zeros();
+                let count = (free >> at).trailing_ones();
+                self.blist.free_run(first + at, count);
+                self.deferred_count -= count;
+                free &= !((u64::MAX >> (WORD_BITS - count)) << at);
+            }
+            self.deferred.set_word(index, left);
         }
-        self.frozen_any = false;
-        assert!(self.deferred_count == 0);
         self.assert_counts();
+    }
+
+    /// The epochs have other numbers.
+    fn renumber(&mut self, to: &Renumbered) {
+        let len = self.blist.len() as usize;
+        self.births[..len].iter_mut().for_each(|epoch| set(epoch, to.births[*epoch as usize]));
+        self.deaths[..len].iter_mut().for_each(|epoch| set(epoch, to.deaths[*epoch as usize]));
     }
 
     /// This process is a child: it may only read what is there. Memory it has a copy of.
@@ -637,10 +631,19 @@ impl Device {
     }
 
     fn metadata_bytes(&self) -> u64 {
-        let bitmaps = if self.forked { 3 } else { 1 };
+        // owned; after a fork deferred, births and deaths as well
+        let bits = if self.forked { 18 } else { 1 };
         let blocks = if self.mapped { u64::from(self.blist.len() / BLOCK_SLOTS) } else { 0 };
         let memory = u64::from(self.blist.len()) * u64::from(self.slot_bytes);
-        self.blist.metadata_bytes() + self.words() as u64 * u64::from(WORD_BITS / 8) * bitmaps + blocks + memory
+        self.blist.metadata_bytes() + self.words() as u64 * u64::from(WORD_BITS / 8) * bits + blocks + memory
+    }
+}
+
+/// Writes what is new only: a table that was never touched has no memory.
+#[inline]
+fn set(epoch: &mut u8, to: u8) {
+    if *epoch != to {
+        *epoch = to;
     }
 }
 
@@ -662,6 +665,8 @@ struct Devices {
     unwelcome: u32,
     /// No slots of devices that are memory are given at the moment.
     past_memory: bool,
+    /// Which children may read what.
+    epochs: Epochs,
 }
 
 impl Devices {
@@ -706,8 +711,10 @@ impl Devices {
     }
 
     fn release(&mut self, slot: Slot) {
-        let (device, at) = self.of(slot);
-        device.release(at);
+        let (index, at) = self.split(slot);
+        let device = &mut self.all[index];
+        assert!(at < device.slots, "the slot is on no device");
+        device.release(at, &mut self.epochs);
     }
 
     /// To be called when a device comes, goes, or changes what it is there for. Does not allocate.
@@ -866,6 +873,7 @@ impl SwapPager {
                 leaves: 0,
                 unwelcome: 0,
                 past_memory: false,
+                epochs: Epochs::new(),
             },
         }
     }
@@ -1101,7 +1109,7 @@ impl SwapPager {
             device.assert_counts();
         } else {
             device.unpunchable = true;
-            device.free_blocks(at, run.count);
+            device.untake(at, run.count);
         }
     }
 
@@ -1128,7 +1136,7 @@ impl SwapPager {
     pub fn refilled(&mut self, run: SlotRun, got: bool) {
         let (device, at) = self.devices.of(run.first);
         if got {
-            device.free_blocks(at, run.count);
+            device.untake(at, run.count);
         } else {
             device.set_blocks(at, run.count, ABSENT);
             device.taken_count -= run.count;
@@ -1279,7 +1287,7 @@ impl SwapPager {
         self.devices.own().map(|d| u64::from(if d.refused { d.blist.len() } else { d.slots })).sum()
     }
 
-    /// Slots that were given back but wait for [`SwapPager::children_gone`]; they are part of [`Pager::used`].
+    /// Slots that were given back but wait for [`SwapPager::child_gone`]; they are part of [`Pager::used`].
     pub fn deferred(&self) -> u64 {
         self.devices.own().map(|d| u64::from(d.deferred_count)).sum()
     }
@@ -1294,23 +1302,38 @@ impl SwapPager {
         self.blocks.next(page).map(|(page, slot, _)| (page, slot))
     }
 
-    /// This process forks, parent's side: no slot that is in use now is overwritten until [`SwapPager::children_gone`].
+    /// This process forks, parent's side: no slot that has a page now is overwritten until [`SwapPager::child_gone`] for the number that this
+    /// returns.
     ///
-    /// To be called before the fork, and again at each further one. Costs a pass over 2 bits per slot; does not allocate.
-    pub fn fork_parent(&mut self) {
-        self.devices.own_mut().filter(|d| d.memory.is_none()).for_each(Device::freeze);
+    /// To be called before the fork. After many forks in a row it costs a pass over two bytes per slot; does not allocate.
+    pub fn fork_parent(&mut self) -> u64 {
+        let Devices { all, epochs, .. } = &mut self.devices;
+        let own = |d: &&mut Device| d.slots > 0 && d.own && d.memory.is_none();
+        if epochs.is_full() {
+            let to = epochs.renumber();
+            all.iter_mut().filter(own).for_each(|device| device.renumber(&to));
+        }
+        all.iter_mut().filter(own).for_each(|device| device.forked = true);
+        epochs.fork()
     }
 
-    /// No process that has inherited slots from this one can read them any more, nor can its children: all have ended or exec'd, or the
-    /// fork failed. The machine counts. Frees what was deferred; does not allocate.
-    pub fn children_gone(&mut self) {
-        self.devices.own_mut().for_each(Device::thaw);
+    /// Neither the child of this fork nor any child of its own can read slots of this process any more: they have ended or exec'd, or the
+    /// fork failed. Once for each fork. Frees what waited for them alone; does not allocate.
+    ///
+    /// # Panics
+    /// If there was no such fork, or it has been told before.
+    pub fn child_gone(&mut self, fork: u64) {
+        let Devices { all, epochs, .. } = &mut self.devices;
+        if epochs.child_gone(fork) {
+            all.iter_mut().filter(|d| d.slots > 0 && d.own).for_each(|device| device.thaw(epochs));
+        }
     }
 
     /// This process is the child of a fork: all devices become read-only, and a swapoff of the parent's is none here. A device of its own is
     /// to be added. Until then the child can read back what is stored, but store nothing. Does not allocate.
     pub fn inherit(&mut self) {
         self.devices.all.iter_mut().for_each(Device::inherit);
+        self.devices.epochs.forked();
         self.devices.changed();
     }
 
@@ -1343,8 +1366,11 @@ impl SwapPager {
                 let (mut owned, mut deferred) = (0, 0);
                 for index in 0..device.words() {
                     let used = device.blist.used_word(index);
-                    let [o, d, f] = [&device.owned, &device.deferred, &device.frozen].map(|set| set.word(index));
-                    assert!(o & d == 0 && (o | d) & !used == 0 && f & !used == 0 && d & !f == 0);
+                    let [o, d] = [&device.owned, &device.deferred].map(|set| set.word(index));
+                    assert!(o & d == 0 && (o | d) & !used == 0);
+                    for at in (0..WORD_BITS).filter(|bit| d >> bit & 1 != 0).map(|bit| index * WORD_BITS as usize + bit as usize) {
+                        assert!(self.devices.epochs.waits(device.births[at], device.deaths[at]), "slot {at} waits for nobody");
+                    }
                     owned += o.count_ones();
                     deferred += d.count_ones();
                 }
@@ -1396,10 +1422,13 @@ impl Pager for SwapPager {
     /// # Panics
     /// If `slot` is not taken, or not on an own device.
     fn assign(&mut self, page: PageId, slot: Slot, content: ContentHash) -> bool {
-        let (device, at) = self.devices.of(slot);
+        let (index, at) = self.devices.split(slot);
+        let Devices { all, epochs, .. } = &mut self.devices;
+        let device = &mut all[index];
+        assert!(at < device.slots, "the slot is on no device");
         match self.blocks.insert(page, slot, content) {
             Ok(old) => {
-                device.assign(at);
+                device.assign(at, epochs);
                 device.memory.iter().for_each(|memory| memory.assigned(at, page));
                 if let Some(old) = old {
                     self.devices.release(old);
@@ -1734,7 +1763,7 @@ mod tests {
             let device = pager.add_device(1 + k % 64, 1).unwrap();
             let slot = store(&mut pager, page(0, 7), 1);
             assert_eq!(pager.device_of(slot), (device, 0));
-            pager.fork_parent(); // a child that lives on, with the file open
+            _ = pager.fork_parent(); // a child that lives on, with the file open
             pager.leave(device).unwrap();
             assert!(pager.release(page(0, 7)));
             assert_eq!(pager.deferred(), 1);
@@ -1855,19 +1884,39 @@ mod tests {
     }
 
     #[test]
-    fn a_frozen_slot_waits_for_the_children() {
+    fn a_slot_waits_for_a_child_that_may_read_it() {
         let mut pager = small(100);
         store(&mut pager, page(0, 0), 60);
-        pager.fork_parent();
+        let child = pager.fork_parent();
         store(&mut pager, page(0, 60), 40);
         assert_eq!(pager.release_range(page(0, 0), 100), 100);
         assert_eq!((pager.used(), pager.deferred(), pager.stored()), (60, 60, 0));
-        assert_eq!(alloc(&mut pager, 100).unwrap(), SlotRun { first: Slot(60), count: 40 }); // not frozen: taken after the fork
+        assert_eq!(alloc(&mut pager, 100).unwrap(), SlotRun { first: Slot(60), count: 40 }); // got its pages after the fork
         assert_eq!(alloc(&mut pager, 1), None);
         pager.check();
-        pager.children_gone();
+        pager.child_gone(child);
         assert_eq!((pager.used(), pager.deferred()), (40, 0));
         assert_eq!(alloc(&mut pager, 100).unwrap().count, 60);
+        pager.check();
+    }
+
+    /// A server with one child that lives long and many that do not grew its swap file without bound: all that was in use at any fork
+    /// was put aside until no child at all was left.
+    #[test]
+    fn swap_is_bounded_beside_a_child_that_lives_on() {
+        let mut pager = small(300);
+        store(&mut pager, page(0, 0), 100);
+        let _lives_on = pager.fork_parent();
+        for round in 0..1000 {
+            for at in (0..100).step_by(10) {
+                store(&mut pager, page(0, at), 10); // written anew
+            }
+            assert!(pager.used() <= 200, "round {round}");
+            let child = pager.fork_parent();
+            pager.release_range(page(0, round % 100), 1);
+            pager.child_gone(child);
+            assert_eq!(pager.deferred(), 100, "round {round}: what the first child may read");
+        }
         pager.check();
     }
 
@@ -2006,8 +2055,8 @@ mod tests {
                 .for_each(|k| assert!(pager.assign(page(1, at + u64::from(k)), Slot(run.first.0 + k), ContentHash::of(0))));
             at += u64::from(run.count);
         }
-        // a fork freezes what is in use, and that is not what is absent
-        pager.fork_parent();
+        // what is absent can be read by nobody's child
+        let child = pager.fork_parent();
         let run = pager.refill_begin(device, blocks(2)).unwrap();
         assert_eq!((run.first, run.count), (Slot(blocks(1)), blocks(2)));
         pager.refilled(run, false);
@@ -2023,7 +2072,7 @@ mod tests {
         }
         pager.release_range(page(3, 0), 3000);
         assert_eq!(pager.deferred(), 0);
-        pager.children_gone();
+        pager.child_gone(child);
         pager.check();
     }
 
@@ -2075,10 +2124,12 @@ mod tests {
         files: Vec<usize>,
         parent: Option<usize>,
         alive: bool,
-        /// The model's account of the newest file: slots in use, frozen ones, deferred ones, as offsets.
+        /// The fork of its parent's that it comes from.
+        fork: u64,
+        /// The model's account of the newest file: slots in use, deferred ones, and what each child of its own can read, as offsets.
         used: BTreeSet<u32>,
-        frozen: BTreeSet<u32>,
         deferred: BTreeSet<u32>,
+        readable: BTreeMap<u64, BTreeSet<u32>>,
         written_end: u32,
         full: bool,
     }
@@ -2089,7 +2140,7 @@ mod tests {
             if device.0 as usize + 1 < self.files.len() {
                 return; // inherited
             }
-            if self.frozen.contains(&at) {
+            if self.readable.values().any(|slots| slots.contains(&at)) {
                 assert!(self.deferred.insert(at));
             } else {
                 assert!(self.used.remove(&at));
@@ -2117,9 +2168,10 @@ mod tests {
                 files: vec![0],
                 parent: None,
                 alive: true,
+                fork: 0,
                 used: BTreeSet::new(),
-                frozen: BTreeSet::new(),
                 deferred: BTreeSet::new(),
+                readable: BTreeMap::new(),
                 written_end: 0,
                 full: false,
             };
@@ -2163,24 +2215,23 @@ mod tests {
         }
 
         fn fork(&mut self, who: usize) {
-            self.processes[who].pager.fork_parent();
+            let fork = self.processes[who].pager.fork_parent();
             let mut child = self.processes[who].clone();
             let process = &mut self.processes[who];
-            process.frozen = process.used.clone();
+            process.readable.insert(fork, process.used.difference(&process.deferred).copied().collect());
             match child.pager.fork_child(SLOTS) {
                 Some(device) => assert_eq!(device.0 as usize, child.files.len()),
                 None => {
                     assert_eq!(child.files.len(), 4);
-                    if !self.has_children(who) {
-                        self.children_gone(who); // as the machine does when a fork fails
-                    }
+                    self.child_gone(who, fork); // as the machine does when a fork fails
                     return;
                 }
             }
             child.files.push(self.files);
             self.files += 1;
-            child.parent = Some(who);
-            for set in [&mut child.used, &mut child.frozen, &mut child.deferred] {
+            (child.parent, child.fork) = (Some(who), fork);
+            child.readable.clear();
+            for set in [&mut child.used, &mut child.deferred] {
                 set.clear();
             }
             child.written_end = 0;
@@ -2188,21 +2239,24 @@ mod tests {
             self.processes.push(child);
         }
 
-        /// Whether someone may read files of `who`.
-        fn has_children(&self, who: usize) -> bool {
+        /// Whether `who` or a descendant of it lives.
+        fn is_any_alive(&self, who: usize) -> bool {
             let parent = |p: usize| self.processes[p].parent;
             (0..self.processes.len())
                 .filter(|&p| self.processes[p].alive)
-                .any(|p| std::iter::successors(parent(p), |&p| parent(p)).any(|p| p == who))
+                .any(|p| std::iter::successors(Some(p), |&p| parent(p)).any(|p| p == who))
         }
 
-        fn children_gone(&mut self, who: usize) {
+        fn child_gone(&mut self, who: usize, fork: u64) {
             let process = &mut self.processes[who];
-            process.pager.children_gone();
-            process.frozen.clear();
-            for at in std::mem::take(&mut process.deferred) {
-                assert!(process.used.remove(&at));
-            }
+            process.pager.child_gone(fork);
+            process.readable.remove(&fork).expect("it was forked");
+            let Process { used, deferred, readable, .. } = process;
+            deferred.retain(|at| {
+                let waits = readable.values().any(|slots| slots.contains(at));
+                assert!(waits || used.remove(at));
+                waits
+            });
         }
 
         fn exit(&mut self, who: usize) {
@@ -2210,10 +2264,12 @@ mod tests {
                 return;
             }
             self.processes[who].alive = false;
-            for other in 0..who {
-                if self.processes[other].alive && !self.has_children(other) {
-                    self.children_gone(other);
+            let mut child = who;
+            while let Some(parent) = self.processes[child].parent.filter(|_| !self.is_any_alive(child)) {
+                if self.processes[parent].alive {
+                    self.child_gone(parent, self.processes[child].fork);
                 }
+                child = parent;
             }
         }
 

@@ -138,10 +138,17 @@ fn nothing_allocates_after_construction() {
         pager.release_range(page(10, 0), u64::MAX);
     });
     none("forking", || {
-        pager.fork_parent();
+        let child = pager.fork_parent();
         pager.release_range(page(7, 0), u64::MAX);
         assert!(pager.deferred() > 0);
-        pager.children_gone();
+        for k in 0..300 {
+            let another = pager.fork_parent(); // until epochs are numbered anew
+            assert!(store(&mut pager, page(7, k), 1));
+            pager.child_gone(another);
+        }
+        pager.release_range(page(7, 0), u64::MAX);
+        pager.child_gone(child);
+        assert_eq!(pager.deferred(), 0);
         for generation in 0..14 {
             assert!(pager.fork_child(100_000).is_some(), "generation {generation}");
             assert!(store(&mut pager, page(20, generation * 1000), 1000));
