@@ -39,6 +39,8 @@ class Case:
     """Executables that must be installed besides the first word of the command."""
     modules: tuple[str, ...] = ()
     """Python modules that must be installed."""
+    options: tuple[str, ...] = ()
+    """Of `overspill run`."""
     unless: str | None = None
     """Why it cannot be tried, if that is known beforehand."""
     prepare: Callable[[Path], object] = lambda _directory: None
@@ -293,7 +295,7 @@ GUILE = """
   (let ((row (hash-ref table (vector-ref keys (modulo (number) 150000)))))
     (add! (+ (car row) (cadr row) (string-length (caddr row))))))
 (gc)
-(vector-for-each (lambda (key) (add! (cadr (hash-ref table key)))) keys)
+(array-for-each (lambda (key) (add! (cadr (hash-ref table key)))) keys)
 (display sum) (newline)
 """
 
@@ -563,12 +565,18 @@ def cases(quick: bool) -> list[Case]:
         ),
         script(
             "rustc",
-            ["rustc"],
+            ["cargo"],
+            needs=("cargo", "rustc"),
             command=(
                 *("sh", "-c"),
-                "rustc --edition 2024 --crate-type rlib --crate-name vm --emit obj -C opt-level=2 -C codegen-units=1 "
-                f"-o vm.o '{REPOSITORY}/crates/vm/src/lib.rs' && sha256sum vm.o && rm vm.o",
+                "cargo build --offline --release -q -p overspill-vm --target-dir=$PWD/built "
+                f"--manifest-path='{REPOSITORY}/Cargo.toml' && sha256sum built/release/*.rlib && rm -r built",
             ),
+            # both look below $HOME, and that is another one here
+            extra={
+                "RUSTUP_HOME": os.environ.get("RUSTUP_HOME", str(Path.home() / ".rustup")),
+                "CARGO_HOME": os.environ.get("CARGO_HOME", str(Path.home() / ".cargo")),
+            },
         ),
         script("git-repack", ["git"], GIT, prepare=repository, command=("sh", "-c", GIT), quick=True),
         script(

@@ -28,7 +28,8 @@ use overspill_linux::devices;
 use overspill_linux::elf::SANITIZERS;
 use overspill_linux::io::Engine;
 use overspill_linux::machine::{Core, Delivery, Machine, Space};
-use overspill_linux::ranges::{Flags, Kind};
+use overspill_linux::mappings;
+use overspill_linux::ranges::{Flags, Kind, Range};
 use overspill_linux::record::Recorder;
 use overspill_linux::setup::{self, DEVICES_MAX, Options};
 use overspill_linux::space::{Piece, Pieces};
@@ -82,6 +83,8 @@ pub enum Request {
     Child { pid: u32, fork: u64, pages: u32 },
     /// There is none.
     NoChild,
+    /// How much of the process's memory is locked: to `locked_bytes`.
+    Locked,
 }
 
 /// A forked child that may still read what was paged out at its fork.
@@ -142,6 +145,7 @@ pub struct Agent {
     desk: AtomicU32,
     state: AtomicU32,
     request: UnsafeCell<Request>,
+    locked_bytes: AtomicUsize,
     clerks: UnsafeCell<Clerks>,
     /// Where a child that has inherited no socket meets the clerk.
     meeting: UnsafeCell<descriptors::Name>,
@@ -464,6 +468,7 @@ fn serve_with(memory: &str, status: &'static Status, status_fd: i32, supervised:
         meeting: UnsafeCell::new([0; _]),
         born: AtomicU32::new(0),
         answer: AtomicI32::new(0),
+        locked_bytes: AtomicUsize::new(0),
         daemon_tid: AtomicU32::new(0),
         threads_ready: AtomicU32::new(0),
         threads: AtomicU32::new(0),
@@ -760,9 +765,39 @@ impl Agent {
         }
     }
 
-    /// The most that one mlock may lock, in bytes: a quarter of the budget.
-    pub fn lockable_bytes(&self) -> usize {
+    /// The most that one mmap may populate, in bytes: a quarter of the budget.
+    pub fn populatable_bytes(&self) -> usize {
         self.status.counters.memory_limit_bytes.get() as usize / 4
+    }
+
+    /// Whether some of `start..end` is the pager's own memory.
+    pub fn is_the_pagers(&'static self, start: usize, end: usize) -> bool {
+        self.stacks.run(move || area::bounds().is_some_and(|(from, to)| start < to && from < end))
+    }
+
+    /// Whether the program's anonymous memory in `start..end` fits into the budget besides all that is locked, if it is locked too. A
+    /// quarter of the budget is for what is not.
+    pub fn may_lock(&'static self, start: usize, end: usize) -> bool {
+        self.stacks.run(move || {
+            let overlap = |r: &Range| r.end.min(end).saturating_sub(r.start.max(start));
+            let more = self.machine.map.read().ranges.iter().map(overlap).sum::<usize>();
+            if more == 0 {
+                return true;
+            }
+            let _ = self.ask_here(Request::Locked); // it cannot fail
+            let locked = self.locked_bytes.load(Relaxed);
+            more.saturating_add(locked) <= self.status.counters.memory_limit_bytes.get() as usize / 4 * 3
+        })
+    }
+
+    /// The first of the program's anonymous ranges that ends behind `at`, from there on.
+    pub fn next_range(&'static self, at: usize) -> Option<(usize, usize)> {
+        self.stacks.run(move || self.machine.map.read().ranges.first(at, usize::MAX).map(|r| (r.start.max(at), r.end)))
+    }
+
+    /// The program has unlocked everything, and with it the page of the pager's that must not be swapped by the kernel.
+    pub fn lock_keys(&self) {
+        self.machine.content.lock_again();
     }
 
     /// Whether this thread is the last one of the program's in its process.
@@ -971,6 +1006,7 @@ impl Agent {
                     }
                 }
                 Request::NoChild => (clerks.pending, clerks.listener) = (None, None),
+                Request::Locked => self.locked_bytes.store(mappings::fixed().map_or(0, |fixed| fixed.locked as usize), Relaxed),
             }
             self.answer.store(result.err().unwrap_or(0), Relaxed);
             self.state.store(ANSWERED, Release);

@@ -7,7 +7,8 @@
 //! ```text
 //!   sites.rs     patching; how a site goes on
 //!   stacks.rs    stacks to run on
-//!   memory.rs    mmap, munmap, mremap, brk, madvise, mlock
+//!   memory.rs    mmap, munmap, mremap, brk, madvise
+//!   locks.rs     mlock, mlock2, mlockall, and their inverses
 //!   threads.rs   starts of threads
 //!   credentials.rs, seccomp.rs   what the program gives up
 //!   forks.rs     clone and clone3 that make processes
@@ -19,6 +20,7 @@
 
 mod credentials;
 mod forks;
+mod locks;
 mod memory;
 mod seccomp;
 mod sites;
@@ -55,8 +57,10 @@ unsafe extern "C" fn on_syscall(nr: i32, args: &[usize; 6]) -> Verdict {
         libc::SYS_mremap => memory::mremap(agent, nr, a),
         libc::SYS_brk => memory::brk(agent, nr, a),
         libc::SYS_madvise => memory::madvise(agent, nr, a),
-        libc::SYS_mlock => memory::mlock(agent, nr, a),
-        libc::SYS_mlockall => memory::mlockall(),
+        libc::SYS_mlock | libc::SYS_mlock2 => locks::mlock(agent, nr, a),
+        libc::SYS_mlockall => locks::mlockall(agent, nr, a),
+        libc::SYS_munlock => locks::munlock(agent, nr, a),
+        libc::SYS_munlockall => locks::munlockall(agent, nr, a),
         libc::SYS_clone if a[0] & libc::CLONE_VM as usize == 0 => return fork(agent, Fork::clone(a)),
         libc::SYS_clone => return begins(agent, Some(CloneArgs::of_clone(&a))),
         libc::SYS_clone3 => match Fork::clone3(a[0], a[1]) {
@@ -100,7 +104,11 @@ fn begins(agent: &'static Agent, args: Option<CloneArgs>) -> Verdict {
 
 /// A call that makes a process. The child goes on with a copy of the hook's stack, so a stack that it was given is put in place behind it.
 fn fork(agent: &'static Agent, (call, stack): (Fork, usize)) -> Verdict {
-    match agent.fork(call) {
+    let result = agent.fork(call);
+    if result == 0 {
+        locks::forked();
+    }
+    match result {
         0 if stack != 0 => Verdict { result: 0, how: How::on_stack(stack) },
         result => Verdict::done(result),
     }

@@ -48,6 +48,13 @@ impl Content {
         keys.add(&random_key()?).map_err(|_| libc::EMFILE)
     }
 
+    /// The program has unlocked all memory of the process. What cannot be locked again could go to the kernel's swap from now on.
+    pub fn lock_again(&self) {
+        if let Content::Sealed(keys) = self {
+            let _ = keys.lock();
+        }
+    }
+
     /// Forked children will find the keys wiped. For a pager that has no life in them.
     pub fn keep_from_children(&self) {
         if let Content::Sealed(keys) = self {

@@ -1,6 +1,6 @@
 //! The program's system calls for memory.
 
-use super::raw;
+use super::{locks, raw};
 use crate::agent::{Agent, Request};
 use core::sync::atomic::Ordering::*;
 use overspill_linux::ranges::Flags;
@@ -44,8 +44,8 @@ pub fn mmap(agent: &'static Agent, nr: i32, mut a: [usize; 6]) -> isize {
         return unsafe { raw(nr, &a) };
     }
     let over = if fixed { agent.take_native(a[0], a[0].wrapping_add(up(a[1]))) } else { Pieces::default() };
-    if private && a[1] > agent.lockable_bytes() {
-        // As with mlock below, and what is populated could be more than the budget before the pager knows of it.
+    if private && a[1] > agent.populatable_bytes() {
+        // What is populated could be more than the budget before the pager knows of it.
         a[3] &= !(libc::MAP_POPULATE | libc::MAP_LOCKED) as usize;
     }
     // SAFETY: the program's own call.
@@ -57,6 +57,7 @@ pub fn mmap(agent: &'static Agent, nr: i32, mut a: [usize; 6]) -> isize {
     agent.gone(over);
     if wanted {
         agent.new_range(Piece { start: r as usize, end: r as usize + up(a[1]), flags: Flags::of_mapping(flags) });
+        locks::mapped(agent, r as usize, r as usize + up(a[1]));
     } else if anonymous {
         agent.not_ours(r as usize, r as usize + up(a[1]));
     }
@@ -145,6 +146,7 @@ pub fn brk(agent: &'static Agent, nr: i32, a: [usize; 6]) -> isize {
     agent.heap_end.store(r as usize, Relaxed);
     if after > before {
         agent.new_range(Piece { start: before, end: after, flags: Flags::NONE });
+        locks::mapped(agent, before, after);
     } else if shrinks && after == before {
         agent.put_back(native);
     } else {
@@ -224,19 +226,4 @@ fn advised(nr: i32, a: &[usize; 6], r: isize) -> usize {
         }
     }
     done
-}
-
-/// mlock(2). Locked pages cannot be evicted. More of them than the budget bears would be given out above it, page by page, for ever. A
-/// program that is refused goes on unlocked.
-pub fn mlock(agent: &'static Agent, nr: i32, a: [usize; 6]) -> isize {
-    if a[1] > agent.lockable_bytes() {
-        return -(libc::EPERM as isize);
-    }
-    // SAFETY: the program's own call.
-    unsafe { raw(nr, &a) }
-}
-
-/// mlockall(2): it would populate the pager's own sparse tables.
-pub fn mlockall() -> isize {
-    -(libc::EPERM as isize)
 }

@@ -32,7 +32,10 @@ const SITES: &[(Place, libc::c_long)] = &[
     (Place::In(c"brk"), libc::SYS_brk),
     (Place::In(c"madvise"), libc::SYS_madvise),
     (Place::In(c"mlock"), libc::SYS_mlock),
+    (Place::In(c"mlock2"), libc::SYS_mlock2),
     (Place::In(c"mlockall"), libc::SYS_mlockall),
+    (Place::In(c"munlock"), libc::SYS_munlock),
+    (Place::In(c"munlockall"), libc::SYS_munlockall),
     (Place::In(c"_Fork"), libc::SYS_clone),
     (Place::In(c"clone"), libc::SYS_clone),
     (Place::In(c"clone"), libc::SYS_exit), // where the function that it was given returns to
