@@ -802,8 +802,7 @@ impl Agent {
 
     /// Whether this thread is the last one of the program's in its process.
     pub fn is_last_thread(&self) -> bool {
-        let all = sys::thread_count().unwrap_or(0);
-        self.status.pid.load(Relaxed) == sys::getpid() && all == self.threads.load(Relaxed) + 1
+        self.is_its_process() && self.is_only_thread()
     }
 
     /// A discard has returned: its pages may be parked again.
@@ -872,7 +871,7 @@ impl Agent {
         }
     }
 
-    /// Whether this is the pager's process: a child of vfork is one of its own, and has no pager.
+    /// Whether this is the pager's process, and not one that only shares its memory (vfork, CLONE_VM).
     pub fn is_its_process(&self) -> bool {
         self.status.pid.load(Relaxed) == sys::getpid()
     }

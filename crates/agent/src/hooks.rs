@@ -50,7 +50,10 @@ unsafe fn raw(nr: i32, a: &[usize; 6]) -> isize {
 /// A followed system call of the program's. What is not followed is made at the site.
 unsafe extern "C" fn on_syscall(nr: i32, args: &[usize; 6]) -> Verdict {
     let a = *args;
-    let Some(agent) = agent::get().filter(|_| !memory::is_refused(nr, &a)) else { return Verdict::pass() };
+    let makes_process = matches!(nr as libc::c_long, libc::SYS_clone | libc::SYS_clone3 | libc::SYS_fork);
+    // Another process that shares the memory (vfork, CLONE_VM) takes no lock of the pager's: it may be killed at any moment, and would keep it.
+    let followed = |agent: &&Agent| !memory::is_refused(nr, &a) && (makes_process || agent.is_its_process());
+    let Some(agent) = agent::get().filter(followed) else { return Verdict::pass() };
     Verdict::done(match nr as libc::c_long {
         libc::SYS_mmap => memory::mmap(agent, nr, a),
         libc::SYS_munmap => memory::munmap(agent, nr, a),

@@ -89,3 +89,18 @@ fn forks_of_many_kinds() {
 fn generations_of_forks() {
     family("family-generations", "", &["generations", "18"]);
 }
+
+/// A process that shares the memory was killed while it unmapped. It kept a lock of the pager's for ever, or its unmapping was never reported: its
+/// parent waited for 19 s, and then found old content in a new mapping.
+#[test]
+fn a_process_that_shares_the_memory_may_be_killed() {
+    if !able() {
+        return;
+    }
+    let dir = place("sharers");
+    let program = build(&dir, "sharers.c");
+    let r = run(&dir, &["--memory", "16M", "--swap", &swap_option(&dir, "")], None, &program, &[]);
+    assert_eq!(String::from_utf8_lossy(&r.output.stdout), "all bytes right\n", "{:?}", r.output);
+    no_swap_file_left(&dir);
+    std::fs::remove_dir_all(&dir).expect("cleanup");
+}
