@@ -108,6 +108,22 @@ static void refused(void) {
     check(wrong(a, 4 * MIB, 3) == 0 && wrong(n, MIB, 5) == 0 && wrong(alone, MIB, 7) == 0, "and stays so");
 }
 
+/* The kernel finds that it has not so much memory only after it has told that it unmaps what is there. */
+static void refused_late(void) {
+    long len = 4 * PAGE * sysconf(_SC_PHYS_PAGES);
+    int flags = MAP_PRIVATE | MAP_ANONYMOUS;
+    unsigned char *a = mmap(NULL, len, PROT_NONE, flags, -1, 0);
+    check(a != MAP_FAILED, "a reservation");
+    check(mprotect(a, 4 * MIB, RW) == 0, "some of it is used");
+    fill(a, 4 * MIB, 3);
+    pressure();
+    void *all = mmap(a, len, RW, flags | MAP_FIXED, -1, 0);
+    if (all != MAP_FAILED)
+        return; /* vm.overcommit_memory is 1: nothing is refused */
+    check(errno == ENOMEM, "more than the machine has");
+    check(wrong(a, 4 * MIB, 3) == 0, "all is as it was");
+}
+
 static void onto(void) {
     unsigned char *a = map(32 * MIB), *b = map_at(NULL, 2 * MIB, PROT_READ | PROT_WRITE | PROT_EXEC, 0);
     fill(a, 4 * MIB, 3);
@@ -323,7 +339,7 @@ static void droppable(void) {
 
 int main(int argc, char **argv) {
     static const struct { const char *name; void (*run)(void); } cases[] = {
-        {"refused", refused}, {"onto", onto}, {"several", several}, {"joined", joined}, {"guards", guards},
+        {"refused", refused}, {"refused-late", refused_late}, {"onto", onto}, {"several", several}, {"joined", joined}, {"guards", guards},
         {"secrets", secrets}, {"killed", killed}, {"droppable", droppable},
     };
     setvbuf(stdout, NULL, _IONBF, 0);

@@ -871,6 +871,16 @@ impl Agent {
         }
     }
 
+    /// Whether some of `start..end` is managed.
+    pub fn is_managed(&'static self, start: usize, end: usize) -> bool {
+        self.stacks.run(move || self.machine.map.read().ranges.overlap(start, end, Kind::Managed).is_some())
+    }
+
+    /// Whether the program's address space is limited (RLIMIT_AS).
+    pub fn has_address_limit(&self) -> bool {
+        limit(libc::RLIMIT_AS).is_some()
+    }
+
     /// Whether this is the pager's process, and not one that only shares its memory (vfork, CLONE_VM).
     pub fn is_its_process(&self) -> bool {
         self.status.pid.load(Relaxed) == sys::getpid()

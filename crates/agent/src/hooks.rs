@@ -11,6 +11,7 @@
 //!   locks.rs     mlock, mlock2, mlockall, and their inverses
 //!   threads.rs   starts of threads
 //!   credentials.rs, seccomp.rs   what the program gives up
+//!   namespaces.rs   namespaces that only a process of one thread may enter
 //!   forks.rs     clone and clone3 that make processes
 //! ```
 //!
@@ -22,6 +23,7 @@ mod credentials;
 mod forks;
 mod locks;
 mod memory;
+mod namespaces;
 mod seccomp;
 mod sites;
 mod stacks;
@@ -91,6 +93,10 @@ unsafe extern "C" fn on_syscall(nr: i32, args: &[usize; 6]) -> Verdict {
         libc::SYS_prctl if credentials::is_less(a[0]) => credentials::give_up(agent, nr, a),
         libc::SYS_seccomp => return seccomp::seccomp(agent, nr, a),
         libc::SYS_prctl if a[0] as i32 == libc::PR_SET_SECCOMP => return seccomp::seccomp(agent, nr, a),
+        libc::SYS_unshare | libc::SYS_setns => {
+            namespaces::enters(agent, nr, a);
+            return Verdict::pass();
+        }
         // the pager's own threads would keep the process alive
         libc::SYS_exit if agent.is_last_thread() => sys::exit_group(a[0] as i32),
         _ => return Verdict::pass(),

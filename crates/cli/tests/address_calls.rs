@@ -30,6 +30,13 @@ fn a_refused_call_changes_nothing() {
     case("refused");
 }
 
+/// An mmap at a fixed place that is refused for want of memory is reported as an unmapping all the same: what was paged out there was forgotten,
+/// and read as zeroes.
+#[test]
+fn what_is_refused_late_changes_nothing_either() {
+    case("refused-late");
+}
+
 /// A range moved onto another one (MREMAP_FIXED) that was left to the kernel, which sends no event for that: the map found two ranges at the
 /// same place, and the program was stopped. And what MREMAP_DONTUNMAP leaves behind is registered still, and was taken for the kernel's.
 #[test]

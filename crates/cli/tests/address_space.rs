@@ -50,10 +50,9 @@ fn any_calls_in_any_order() {
     std::fs::remove_dir_all(&dir).expect("cleanup");
 }
 
-/// What is known to differ from the kernel: mlock of what wraps around; a MAP_FIXED that the kernel refuses late, after it has told that it unmaps
-/// (content is lost); MADV_WIPEONFORK that stops at a mapping that has no such thing; a locked range that moves as it grows (hangs); and an
-/// mremap over neighbours that Linux would have joined.
-const WITHOUT: &str = "fail35,fail15,fail42,wipe,lock-grow,neighbours";
+/// What is known to differ from the kernel: a locked range that moves as it grows (hangs), and an mremap over neighbours that Linux would have
+/// joined (EFAULT).
+const WITHOUT: &str = "lock-grow,neighbours";
 
 /// The pager's threads had 48 KiB below their thread pointer. In a program with more thread-locals than that libc's errno lies further down,
 /// and whatever a pager's thread failed in was written over the program's memory, or another thread's stack: it hung.

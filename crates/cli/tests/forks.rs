@@ -7,6 +7,8 @@ mod runs;
 use common::{able, build, place};
 use runs::{Run, no_swap_file_left, run, swap_option};
 use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::Command;
 
 /// A child that was made by `clone()` or `syscall()`, and not by libc's fork, found zeroes where its parent's pages were out. And when the
 /// function given to `clone()` returned, the pager's threads kept the child alive for ever.
@@ -101,6 +103,21 @@ fn a_process_that_shares_the_memory_may_be_killed() {
     let program = build(&dir, "sharers.c");
     let r = run(&dir, &["--memory", "16M", "--swap", &swap_option(&dir, "")], None, &program, &[]);
     assert_eq!(String::from_utf8_lossy(&r.output.stdout), "all bytes right\n", "{:?}", r.output);
+    no_swap_file_left(&dir);
+    std::fs::remove_dir_all(&dir).expect("cleanup");
+}
+
+/// The pager's threads count as the program's, and a program of several threads may not enter a user namespace: `unshare -U`, and each sandbox
+/// that begins with one, failed with EINVAL.
+#[test]
+fn a_program_enters_a_user_namespace() {
+    if !able() {
+        return;
+    }
+    let dir = place("namespace");
+    let alone = Command::new("unshare").args(["-U", "id", "-u"]).output().expect("unshare runs");
+    let r = run(&dir, &["--memory", "16M", "--swap", &swap_option(&dir, "")], None, Path::new("unshare"), &["-U", "id", "-u"]);
+    assert_eq!((r.output.status.code(), &r.output.stdout), (alone.status.code(), &alone.stdout), "{:?}", r.output);
     no_swap_file_left(&dir);
     std::fs::remove_dir_all(&dir).expect("cleanup");
 }

@@ -53,6 +53,8 @@ const SITES: &[(Place, libc::c_long)] = &[
     (Place::In(c"setgroups"), libc::SYS_setgroups),
     (Place::In(c"capset"), libc::SYS_capset),
     (Place::In(c"prctl"), libc::SYS_prctl),
+    (Place::In(c"unshare"), libc::SYS_unshare),
+    (Place::In(c"setns"), libc::SYS_setns),
 ];
 /// Functions that call libc's `__nptl_setxid` if the process has several threads: it has each of them make the call, and returns what it came to.
 /// It is not exported, so it is these calls of it that are followed ([`super::credentials::on_setxid`]).
