@@ -61,6 +61,8 @@ pub enum Request {
     Add(Piece),
     /// What the map knows here has gone: something else that is not the pager's was mapped.
     NotOurs { start: usize, end: usize },
+    /// What is managed here is the kernel's from now on: [`Machine::hand_over`].
+    HandOver { start: usize, end: usize },
     /// Native ranges in here are to be managed.
     Adopt { start: usize, end: usize },
     /// A managed range was moved or resized.
@@ -725,6 +727,13 @@ impl Agent {
         }
     }
 
+    /// The program serves the faults of this range itself from now on.
+    pub fn hand_over(&'static self, start: usize, end: usize) {
+        if self.is_managed(start, end) && self.stacks.run(move || self.machine.keep_in(start, end)) {
+            self.ask(Request::HandOver { start, end });
+        }
+    }
+
     /// The range is about to be unmapped, replaced or moved: [`Machine::take_native`].
     pub fn take_native(&'static self, start: usize, end: usize) -> Pieces {
         self.stacks.run(move || self.machine.take_native(start, end)).unwrap_or_else(|| {
@@ -994,6 +1003,7 @@ impl Agent {
             match unsafe { *self.request.get() } {
                 Request::Add(piece) => self.machine.add_range(piece),
                 Request::NotOurs { start, end } => self.machine.await_unmaps(start, end),
+                Request::HandOver { start, end } => self.machine.hand_over(start, end),
                 Request::Adopt { start, end } => self.machine.adopt_native_of(start, end),
                 Request::LeftEmpty { old, new, len } => self.machine.left_empty(old, new, len),
                 Request::Resized { old_len, new, new_len } => self.machine.resized_range(old_len, new, new_len),

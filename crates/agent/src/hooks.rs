@@ -52,6 +52,9 @@ unsafe fn raw(nr: i32, a: &[usize; 6]) -> isize {
 /// A followed system call of the program's. What is not followed is made at the site.
 unsafe extern "C" fn on_syscall(nr: i32, args: &[usize; 6]) -> Verdict {
     let a = *args;
+    if nr as libc::c_long == libc::SYS_ioctl && a[1] != memory::REGISTER {
+        return Verdict::pass();
+    }
     let makes_process = matches!(nr as libc::c_long, libc::SYS_clone | libc::SYS_clone3 | libc::SYS_fork);
     // Another process that shares the memory (vfork, CLONE_VM) takes no lock of the pager's: it may be killed at any moment, and would keep it.
     let followed = |agent: &&Agent| !memory::is_refused(nr, &a) && (makes_process || agent.is_its_process());
@@ -93,6 +96,10 @@ unsafe extern "C" fn on_syscall(nr: i32, args: &[usize; 6]) -> Verdict {
         libc::SYS_prctl if credentials::is_less(a[0]) => credentials::give_up(agent, nr, a),
         libc::SYS_seccomp => return seccomp::seccomp(agent, nr, a),
         libc::SYS_prctl if a[0] as i32 == libc::PR_SET_SECCOMP => return seccomp::seccomp(agent, nr, a),
+        libc::SYS_ioctl => {
+            memory::registers(agent, &a);
+            return Verdict::pass();
+        }
         libc::SYS_unshare | libc::SYS_setns => {
             namespaces::enters(agent, nr, a);
             return Verdict::pass();

@@ -82,3 +82,17 @@ fn an_event_that_never_comes() {
 fn droppable_memory_is_dropped() {
     case("droppable");
 }
+
+/// Memory can be registered with one userfaultfd only, and the pager had it: a program that uses one itself was told EBUSY.
+#[test]
+fn a_program_has_a_userfaultfd_of_its_own() {
+    if !able() {
+        return;
+    }
+    let dir = place("own-uffd");
+    let program = build(&dir, "own_uffd.c");
+    let r = run(&dir, &["--memory", "16M", "--swap", &swap_option(&dir, "")], None, &program, &[]);
+    assert_eq!(String::from_utf8_lossy(&r.output.stdout), "all bytes right\n", "{:?}", r.output);
+    no_swap_file_left(&dir);
+    std::fs::remove_dir_all(&dir).expect("cleanup");
+}

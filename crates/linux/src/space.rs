@@ -235,6 +235,9 @@ impl Pieces {
     }
 }
 
+/// The most that [`Machine::keep_in`] brings in, in bytes.
+const KEEP_IN_MAX: usize = 64 << 30;
+
 impl Machine {
     /// A wrapped discard has returned.
     pub fn discard_done(&self, start: usize, end: usize) {
@@ -715,6 +718,16 @@ impl Machine {
 
     /// Pages that must never leave memory (a thread's descriptor), by address. They need not be managed yet.
     pub fn wire_addresses(&self, object: ObjectId, origin: usize, start: usize, end: usize) {
+        let touch = |addr: usize| {
+            // SAFETY: the caller's memory, mapped readable; a read brings the page in through the ordinary fault path.
+            unsafe { core::ptr::read_volatile(addr as *const u8) };
+            true
+        };
+        self.wire_each(object, origin, start, end, touch);
+    }
+
+    /// As [`Machine::wire_addresses`]: `touch` brings in the page at an address. Returns `false` if it could not.
+    fn wire_each(&self, object: ObjectId, origin: usize, start: usize, end: usize, touch: impl Fn(usize) -> bool) -> bool {
         let first = (start - origin) >> PAGE_SHIFT;
         let last = (end - 1 - origin) >> PAGE_SHIFT;
         for index in first..=last {
@@ -724,8 +737,9 @@ impl Machine {
                 let word = core.vm.page(page);
                 if matches!(word.state(), State::Inactive | State::Clean | State::PagedOut) || word.busy() {
                     drop(core);
-                    // SAFETY: the caller's memory, mapped readable; a read brings the page in through the ordinary fault path.
-                    unsafe { core::ptr::read_volatile((origin + (index << PAGE_SHIFT)) as *const u8) };
+                    if !touch(origin + (index << PAGE_SHIFT)) {
+                        return false;
+                    }
                     continue;
                 }
                 if !core.vm.wire(page, true) {
@@ -735,6 +749,37 @@ impl Machine {
                 break;
             }
         }
+        true
+    }
+
+    /// Brings in what is managed in a range, to stay. Returns `false` if that cannot be: it may not be read, or is too much.
+    pub fn keep_in(&self, start: usize, end: usize) -> bool {
+        let mut at = start;
+        loop {
+            let range = self.map.read().ranges.overlap(at, end, Kind::Managed);
+            let Some(piece) = range.map(|range| range.within(at, end)) else { return true };
+            let touch = |addr: usize| sys::read_own(addr, &mut [0]).is_ok();
+            let fits = piece.end - piece.start <= KEEP_IN_MAX;
+            if !fits || !self.wire_each(piece.object, piece.origin, piece.start, piece.end, touch) {
+                return false;
+            }
+            at = piece.end;
+        }
+    }
+
+    /// What is managed in a range is the kernel's from now on, and no longer known. => [`Machine::keep_in`] has brought it in
+    pub fn hand_over(&self, start: usize, end: usize) {
+        let mut map = self.map.write();
+        let mut at = start;
+        while let Some(range) = map.ranges.overlap(at, end, Kind::Managed) {
+            let piece = range.within(at, end);
+            at = piece.end;
+            // SAFETY: all of it that has content is in memory, and stays there.
+            if unsafe { map.program.unregister(piece.start, piece.end - piece.start) }.is_ok() {
+                Self::unmapped(&mut map, &mut self.core.lock(), piece.start, piece.end);
+            }
+        }
+        self.drop_places(&map, true);
     }
 
     /// Whether faults of the whole process have to wait for a fork that is being made.

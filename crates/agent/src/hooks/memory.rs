@@ -250,3 +250,20 @@ fn advised(nr: i32, a: &[usize; 6], r: isize) -> usize {
     }
     done
 }
+
+/// UFFDIO_REGISTER.
+pub const REGISTER: usize = 0xC020_AA00;
+
+/// ioctl(2) of a userfaultfd of the program's: it is about to register a range, which no other may have. What the pager has there it brings in and
+/// leaves to the program, and to the kernel: it is not paged, and not counted, any more. (A page of zeroes that has been dropped is a missing one.)
+pub fn registers(agent: &'static Agent, a: &[usize; 6]) {
+    let mut range = [0u8; 16];
+    if sys::read_own(a[2], &mut range).is_err() {
+        return; // refused
+    }
+    let word = |at: usize| usize::from_le_bytes(core::array::from_fn(|i| range[at + i]));
+    let (start, len) = (word(0), word(8));
+    if (start | len).is_multiple_of(PAGE) && start.checked_add(len).is_some() {
+        agent.hand_over(start, start + len);
+    }
+}

@@ -53,6 +53,7 @@ const SITES: &[(Place, libc::c_long)] = &[
     (Place::In(c"setgroups"), libc::SYS_setgroups),
     (Place::In(c"capset"), libc::SYS_capset),
     (Place::In(c"prctl"), libc::SYS_prctl),
+    (Place::In(c"ioctl"), libc::SYS_ioctl),
     (Place::In(c"unshare"), libc::SYS_unshare),
     (Place::In(c"setns"), libc::SYS_setns),
 ];

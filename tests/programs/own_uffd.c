@@ -1,0 +1,66 @@
+/* A program with a userfaultfd of its own: it registers memory that is paged, which has content, and then serves the faults of an empty part. */
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <linux/userfaultfd.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+enum { PAGE = 4096, MIB = 1 << 20 };
+static int fd;
+
+static void check(int right, const char *what) {
+    if (!right) perror(what), exit(1);
+}
+
+static unsigned char *map(long len) {
+    unsigned char *p = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    check(p != MAP_FAILED, "mmap");
+    return p;
+}
+
+static void fill(unsigned char *p, long len, int by) {
+    for (long at = 0; at < len; at += PAGE) p[at] = 1 + (by + at / PAGE) % 255; /* the pager drops pages of zeroes */
+}
+
+static long wrong(unsigned char *p, long len, int by) {
+    long n = 0;
+    for (long at = 0; at < len; at += PAGE) n += p[at] != 1 + (by + at / PAGE) % 255;
+    return n;
+}
+
+static void *serve(void *unused) {
+    static unsigned char source[PAGE];
+    struct uffd_msg message;
+    memset(source, 9, PAGE);
+    while (read(fd, &message, sizeof message) == sizeof message) {
+        struct uffdio_copy copy = {.dst = message.arg.pagefault.address & -PAGE, .src = (unsigned long)source, .len = PAGE};
+        ioctl(fd, UFFDIO_COPY, &copy);
+    }
+    return unused;
+}
+
+int main(void) {
+    alarm(60);
+    unsigned char *a = map(32 * MIB), *other = map(48 * MIB);
+    fill(a, 4 * MIB, 3);
+    fill(other, 48 * MIB, 1); /* a is out */
+    fd = syscall(SYS_userfaultfd, O_CLOEXEC);
+    struct uffdio_api api = {.api = UFFD_API};
+    check(fd >= 0 && ioctl(fd, UFFDIO_API, &api) == 0, "userfaultfd");
+    struct uffdio_register range = {.range = {(unsigned long)a, 32 * MIB}, .mode = UFFDIO_REGISTER_MODE_MISSING};
+    check(ioctl(fd, UFFDIO_REGISTER, &range) == 0, "register");
+    pthread_t thread;
+    check(pthread_create(&thread, NULL, serve, NULL) == 0, "a thread");
+    check(wrong(a, 4 * MIB, 3) == 0, "its content");
+    for (long at = 4 * MIB; at < 5 * MIB; at += PAGE) check(a[at] == 9, "what the program serves itself");
+    fill(other, 48 * MIB, 2);
+    check(wrong(a, 4 * MIB, 3) == 0 && wrong(other, 48 * MIB, 2) == 0, "its content under pressure");
+    puts("all bytes right");
+    return 0;
+}
