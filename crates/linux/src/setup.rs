@@ -177,6 +177,8 @@ const DEVICES_AT_START: usize = 8;
 
 /// The length of a device without a limit, in slots: 256 GiB.
 const SLOTS_UNLIMITED: u32 = 1 << 26;
+/// The least that such a device has when address space is short: 4 GiB.
+const SLOTS_USUAL_MIN: u64 = 1 << 20;
 /// The most that a device can have: 1 TiB. One slot number space has room for [`DEVICES_MAX`] of those.
 const SLOTS_MAX: u64 = 1 << 28;
 
@@ -226,14 +228,14 @@ pub fn machine(options: &Options<'_>, status: &'static Status) -> Result<Machine
             Place::Compressed(_) => {}
             Place::File(_) | Place::Block { .. } => {
                 let opened = SwapFiles::open(device).map_err(fail)?;
-                lengths[i] = device_slots(&opened);
+                lengths[i] = if opened.limit() == 0 { 0 } else { device_slots(&opened) };
                 files[i] = Some(opened);
             }
         }
         names[i].set(device.name().as_encoded_bytes());
     }
-    // Tables for a device of 256 GiB that may come later, unless address space is so short that nothing near it can be managed.
-    let usual = SLOTS_UNLIMITED.min(options.pages_max.saturating_mul(2).next_power_of_two() as u32);
+    // Tables for a device of 256 GiB, which has no limit or may come later, unless address space is so short that nothing near it can be managed.
+    let usual = options.pages_max.saturating_mul(2).next_power_of_two().clamp(SLOTS_USUAL_MIN, SLOTS_UNLIMITED.into()) as u32;
     let mut pager = SwapPager::without_device(overspill_swap::Config {
         // an object of a few pages takes the metadata of sixteen, twice
         pages_max: options.pages_max + 32 * u64::from(options.objects_max),
