@@ -60,6 +60,10 @@ int main(void) {
     if (child == 0) _exit(wrong((void *)7) || *(int *)(memory + 50 * PAGE + 8) != getpid());
     if (*(int *)(memory + 30 * PAGE + 8) != child) puts("the parent was not told by clone");
     expect(child, 0, "syscall(SYS_clone) with ids");
+    /* an id that cannot be stored is not stored */
+    child = syscall(SYS_clone, SIGCHLD | CLONE_PARENT_SETTID | CLONE_CHILD_SETTID, 0, 8, 8, 0);
+    if (child == 0) _exit(wrong((void *)7));
+    expect(child, 0, "ids to nowhere");
     puts("all bytes right");
     return 0;
 }

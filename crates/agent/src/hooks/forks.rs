@@ -38,6 +38,11 @@ pub struct Fork {
     told: [c_int; 2],
 }
 
+/// An address at which a number may be stored, or 0 if nothing is there: the kernel ignores that, and so must we.
+fn reachable(at: usize) -> usize {
+    if sys::read_own(at, &mut [0; size_of::<c_int>()]).is_ok() { at } else { 0 }
+}
+
 impl Fork {
     /// `fork` and `clone`. Returns the child's stack as well; 0: the caller's.
     pub fn clone(mut args: [usize; 6]) -> (Self, usize) {
@@ -49,9 +54,9 @@ impl Fork {
             args,
             words: None,
             set_tid: [0; SET_TID_MAX],
-            to_parent: to(libc::CLONE_PARENT_SETTID, args[2]),
-            to_child: to(libc::CLONE_CHILD_SETTID, args[3]),
-            to_pidfd: to(libc::CLONE_PIDFD, args[2]),
+            to_parent: reachable(to(libc::CLONE_PARENT_SETTID, args[2])),
+            to_child: reachable(to(libc::CLONE_CHILD_SETTID, args[3])),
+            to_pidfd: reachable(to(libc::CLONE_PIDFD, args[2])),
             told: [0; 2],
         };
         (fork, stack)
@@ -79,13 +84,16 @@ impl Fork {
         let mut set_tid = [0; SET_TID_MAX];
         set_tid.iter_mut().zip(bytes.as_chunks().0).for_each(|(id, bytes)| *id = i32::from_ne_bytes(*bytes));
         let to = |flag: c_int, word: usize| if flags & flag as usize != 0 { words[word] as usize } else { 0 };
+        if flags & libc::CLONE_PIDFD as usize != 0 && reachable(words[PIDFD] as usize) == 0 {
+            return None;
+        }
         let fork = Fork {
             flags,
             args: [0; 6],
             words: Some((Words(words), len)),
             set_tid,
-            to_parent: to(libc::CLONE_PARENT_SETTID, PARENT_TID),
-            to_child: to(libc::CLONE_CHILD_SETTID, CHILD_TID),
+            to_parent: reachable(to(libc::CLONE_PARENT_SETTID, PARENT_TID)),
+            to_child: reachable(to(libc::CLONE_CHILD_SETTID, CHILD_TID)),
             to_pidfd: to(libc::CLONE_PIDFD, PIDFD),
             told: [0; 2],
         };
