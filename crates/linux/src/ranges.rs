@@ -20,7 +20,7 @@
 //! not in here are nobody's.
 //!
 //! Invariants: ranges are page-aligned, not empty, sorted, and do not overlap or join; no chunk is empty; two that are neighbours have more
-//! than [`FEW`] ranges together, so that there are chunks enough for all.
+//! than `FEW` ranges together, so that there are chunks enough for all.
 
 use overspill_vm::types::{ObjectId, PAGE_SHIFT, PAGE_SIZE, PageId};
 

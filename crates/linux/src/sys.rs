@@ -326,7 +326,7 @@ pub fn peer(socket: i32) -> Result<libc::ucred, Errno> {
     Ok(peer)
 }
 
-/// An event to be waited for like a descriptor: readable from a [`write`] of a 64-bit number on, until it is read.
+/// An event to be waited for like a descriptor: readable from a [`write`](fn@write) of a 64-bit number on, until it is read.
 ///
 /// # Errors
 /// As eventfd(2).
