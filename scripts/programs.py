@@ -49,7 +49,7 @@ TEST_PROGRAMS = common.REPOSITORY / "tests" / "programs"
 
 @dataclass(frozen=True)
 class Program:
-    """One program of the issue, at the sizes of one profile."""
+    """One program, at the sizes of one profile."""
 
     name: str
     needs: tuple[str, ...]

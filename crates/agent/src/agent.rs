@@ -99,7 +99,7 @@ struct Child {
 
 /// Children that are watched at a time: their table is address space until it is used.
 const CHILDREN_MAX: usize = 1 << 16;
-/// So many are looked at each time.
+/// How often they are looked at while there are few, in nanoseconds.
 const WATCH_NS: u64 = 5_000_000;
 /// Sockets to ancestors that a process keeps open: one per generation.
 const ANCESTORS_MAX: usize = 64;
@@ -807,11 +807,6 @@ impl Agent {
     /// The program has unlocked everything, and with it the page of the pager's that must not be swapped by the kernel.
     pub fn lock_keys(&self) {
         self.machine.content.lock_again();
-    }
-
-    /// Whether this thread is the last one of the program's in its process.
-    pub fn is_last_thread(&self) -> bool {
-        self.is_its_process() && self.is_only_thread()
     }
 
     /// A discard has returned: its pages may be parked again.

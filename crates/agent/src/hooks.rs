@@ -105,7 +105,7 @@ unsafe extern "C" fn on_syscall(nr: i32, args: &[usize; 6]) -> Verdict {
             return Verdict::pass();
         }
         // the pager's own threads would keep the process alive
-        libc::SYS_exit if agent.is_last_thread() => sys::exit_group(a[0] as i32),
+        libc::SYS_exit if agent.is_only_thread() => sys::exit_group(a[0] as i32),
         _ => return Verdict::pass(),
     })
 }

@@ -40,7 +40,7 @@ pub fn seccomp(agent: &'static Agent, nr: i32, a: [usize; 6]) -> Verdict {
         _ if a[1] == libc::SECCOMP_MODE_FILTER as usize => (SET_MODE_FILTER, 0, a[2]),
         _ => return Verdict::pass(),
     };
-    if mode > SET_MODE_FILTER || !agent.is_its_process() {
+    if mode > SET_MODE_FILTER {
         return Verdict::pass();
     }
     let alone = agent.is_only_thread();
@@ -114,13 +114,15 @@ fn is_mapped(at: usize, len: usize) -> bool {
 
 /// userfaultfd's ioctls: REGISTER, UNREGISTER, WAKE, COPY, MOVE, POISON.
 const IOCTLS: [u64; 6] = [0xC020_AA00, 0x8010_AA01, 0x8010_AA02, 0xC028_AA03, 0xC028_AA05, 0xC020_AA08];
+/// The same: ZEROPAGE, WRITEPROTECT. Without them guarded pages, and such as are not writable, stay.
+const IOCTLS_BORNE: [u64; 2] = [0xC020_AA04, 0xC018_AA06];
 
 /// Whether the pager's threads, and hooks in the program's, can live under the filter.
 fn can_live(filter: &[Instruction], engine: Engine) -> bool {
     let says = |nr: libc::c_long, arguments: [u64; 3]| run(filter, nr as u32, arguments).unwrap_or(0) & ACTION;
     let allows = |nr, arguments| matches!(says(nr, arguments), ALLOW | LOG);
     // what it answers with an error number costs speed or comfort only
-    let bears = |nr| matches!(says(nr, [0; 3]), ALLOW | LOG | ERRNO);
+    let bears = |nr, arguments| matches!(says(nr, arguments), ALLOW | LOG | ERRNO);
     let io: &[libc::c_long] = match engine {
         Engine::Psync => &[libc::SYS_pread64, libc::SYS_pwritev],
         _ => &[libc::SYS_io_uring_enter],
@@ -143,6 +145,7 @@ fn can_live(filter: &[Instruction], engine: Engine) -> bool {
         libc::SYS_newfstatat,
         libc::SYS_fstat,
         libc::SYS_lseek,
+        libc::SYS_msync,
         libc::SYS_process_madvise,
         libc::SYS_clock_gettime,
         libc::SYS_sched_yield,
@@ -173,7 +176,9 @@ fn can_live(filter: &[Instruction], engine: Engine) -> bool {
             .iter()
             .all(|advice| allows(libc::SYS_madvise, [PAGE as u64, PAGE as u64, *advice as u64]))
         && io.iter().chain(&needed).all(|nr| allows(*nr, [0; 3]))
-        && borne.iter().all(|nr| bears(*nr))
+        && IOCTLS_BORNE.iter().all(|ioctl| bears(libc::SYS_ioctl, [0, *ioctl, 0]))
+        && bears(libc::SYS_futex, [0, (libc::FUTEX_WAKE_OP | libc::FUTEX_PRIVATE_FLAG) as u64, 0])
+        && borne.iter().all(|nr| bears(*nr, [0; 3]))
 }
 
 /// What the filter answers to a call, as the kernel runs it; `None` if it is none that the kernel would take.
