@@ -21,7 +21,7 @@ fn children_of_clone_find_everything() {
     let program = build(&dir, "clones.c");
     let r = run(&dir, &["--memory", "16M", "--swap", &swap_option(&dir, "")], None, &program, &[]);
     assert_eq!(String::from_utf8_lossy(&r.output.stdout), "all bytes right\n", "{:?}", r.output);
-    assert!(r.stat("forks") == 6 && r.stat("pages_out") > 1000, "{}", r.stats);
+    assert!(r.stat("forks") == 7 && r.stat("pages_out") > 1000, "{}", r.stats);
     no_swap_file_left(&dir);
     std::fs::remove_dir_all(&dir).expect("cleanup");
 }
