@@ -89,6 +89,17 @@ pub enum Request {
     Locked,
 }
 
+/// A system call that unmaps, replaces or moves memory, and has not been made yet.
+#[derive(Clone, Copy)]
+pub struct Remap {
+    /// What of it was left to the kernel.
+    pub native: [Pieces; 2],
+    managed: bool,
+}
+
+/// No range.
+pub const NOTHING: (usize, usize) = (0, 0);
+
 /// A forked child that may still read what was paged out at its fork.
 struct Child {
     /// The other end is the child's, and its descendants'.
@@ -734,12 +745,34 @@ impl Agent {
         }
     }
 
-    /// The range is about to be unmapped, replaced or moved: [`Machine::take_native`].
-    pub fn take_native(&'static self, start: usize, end: usize) -> Pieces {
-        self.stacks.run(move || self.machine.take_native(start, end)).unwrap_or_else(|| {
-            self.ask(Request::Adopt { start, end });
-            Pieces::default()
+    /// What is in these ranges is about to be unmapped, replaced or moved: [`Machine::take_native`], [`Machine::begin_remap`].
+    pub fn begin_remap(&'static self, ranges: [(usize, usize); 2]) -> Remap {
+        self.stacks.run(move || {
+            let native = ranges.map(|(start, end)| {
+                self.machine.take_native(start, end).unwrap_or_else(|| {
+                    let _ = self.ask_here(Request::Adopt { start, end }); // it cannot fail
+                    Pieces::default()
+                })
+            });
+            Remap { native, managed: self.machine.begin_remap(ranges) }
         })
+    }
+
+    /// It was, or the kernel has refused the call.
+    pub fn end_remap(&'static self, remap: Remap, done: bool) {
+        if remap.managed || remap.native.iter().any(|pieces| !pieces.is_empty()) {
+            self.stacks.run(move || {
+                if remap.managed {
+                    self.machine.end_remap();
+                }
+                for pieces in remap.native.iter().filter(|pieces| !pieces.is_empty()) {
+                    match done {
+                        true => self.machine.gone(pieces),
+                        false => self.machine.put_back(pieces),
+                    }
+                }
+            });
+        }
     }
 
     /// The part of the first mapping in `start..end` that lies there. None also if that cannot be asked (RLIMIT_NOFILE).
@@ -758,20 +791,6 @@ impl Agent {
     /// Whether one mremap(2) moves several mappings: Linux 6.17.
     pub fn kernel_moves_several(&'static self) -> bool {
         self.stacks.run(|| sys::kernel_version() >= (6, 17))
-    }
-
-    /// It was.
-    pub fn gone(&'static self, pieces: Pieces) {
-        if !pieces.is_empty() {
-            self.stacks.run(move || self.machine.gone(&pieces));
-        }
-    }
-
-    /// It was not: the kernel has refused the call.
-    pub fn put_back(&'static self, pieces: Pieces) {
-        if !pieces.is_empty() {
-            self.stacks.run(move || self.machine.put_back(&pieces));
-        }
     }
 
     /// The most that one mmap may populate, in bytes: a quarter of the budget.
@@ -1369,6 +1388,7 @@ impl Agent {
         core::mem::forget((clerks.pending.take(), clerks.listener.take()));
         core::mem::forget(map.pidfd.take());
         map.discards = overspill_linux::space::Discards::new();
+        map.remaps.clear();
         core.load.forked();
     }
 

@@ -54,6 +54,23 @@ fn any_calls_in_any_order() {
 /// joined (EFAULT).
 const WITHOUT: &str = "lock-grow,neighbours";
 
+/// The page daemon takes a page by its address. It had chosen one of the memory that an mremap(MREMAP_FIXED) was about to replace, and took what
+/// had come there instead, which the kernel reports only afterwards: that was booked for what had gone, and went with it. Read-only memory is
+/// copied out instead: it was moved between the copy and the end of that, and the copy was thrown away. Either way zeroes were found.
+#[test]
+fn what_moves_onto_memory_that_is_evicted_stays() {
+    if !able() {
+        return;
+    }
+    let dir = place("remaps");
+    let program = build(&dir, "remaps.c");
+    for kind in ["writable", "read-only"] {
+        let output = run(&dir, &program, &["1", kind]);
+        assert_eq!(String::from_utf8_lossy(&output.stdout), "0 pages lost\n", "{kind}: {output:?}");
+    }
+    std::fs::remove_dir_all(&dir).expect("cleanup");
+}
+
 /// The pager's threads had 48 KiB below their thread pointer. In a program with more thread-locals than that libc's errno lies further down,
 /// and whatever a pager's thread failed in was written over the program's memory, or another thread's stack: it hung.
 #[test]

@@ -334,7 +334,7 @@ impl Daemon {
     fn park_batch<'a>(&mut self, machine: &'a Machine, mut map: ReadGuard<'a, Space>) -> bool {
         let mut any = false;
         let mut at = 0;
-        if map.discards.count.load(Relaxed) != 0 {
+        if map.discards.count.load(Relaxed) != 0 || !map.remaps.is_empty() {
             self.weed_batch(machine, &map, at);
         }
         while at < self.batch.len() {
@@ -362,17 +362,18 @@ impl Daemon {
         any
     }
 
-    /// Drops from `batch[at..]` what is not to be moved (any more): pages that may be about to be discarded, and those that were released
-    /// or moved while the map was not held.
+    /// Drops from `batch[at..]` what is not to be moved (any more): pages that may be about to be discarded, unmapped or moved, and those
+    /// that were while the map was not held.
     pub(crate) fn weed_batch(&mut self, machine: &Machine, map: &Space, at: usize) {
         let mut core = machine.core.lock();
         let mut i = 0;
         self.batch.retain(|&(page, frame)| {
             i += 1;
             let gone = !core.vm.is_parking(page, frame);
-            let keep = i <= at || !(gone || map.discards.covers(map.addr(page)));
+            let addr = map.addr(page);
+            let keep = i <= at || !(gone || map.discards.covers(addr) || map.remaps.covers(addr));
             if !keep && (gone || core.vm.park_done(page, Parked::Refused)) {
-                machine.wake(map, map.addr(page), PAGE_SIZE);
+                machine.wake(map, addr, PAGE_SIZE);
             }
             keep
         });

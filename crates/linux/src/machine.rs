@@ -80,6 +80,8 @@ pub struct Space {
     pub ranges: RangeMap,
     /// Discards, and installations of guard pages, that may be under way.
     pub discards: crate::space::Discards,
+    /// What is about to be unmapped, replaced or moved.
+    pub remaps: crate::space::Remaps,
     /// Pages that the page daemon is taking by a copy.
     pub copying: crate::copy_out::Copying,
     /// Unmaps that are still to be reported.
@@ -272,6 +274,7 @@ pub struct Machine {
     /// | swapoff | the device; then the end of the freeze | does not wait for `swapping`, which the fork holds |
     /// | clerk | an unmapping thread, to read its event itself | that thread waits for nothing but its event |
     /// | program's threads | handlers, for a page or an event | hold no lock of the pager's over it |
+    /// | program's threads, before they unmap or move memory | page daemon, that copies pages out there | hold no lock over it |
     pub frozen: AtomicU32,
     /// Which handler reads messages.
     pub duty: Duty,

@@ -294,6 +294,7 @@ pub fn machine(options: &Options<'_>, status: &'static Status) -> Result<Machine
     let space = Space {
         ranges: RangeMap::new(ranges_max(options.pages_max)),
         discards: crate::space::Discards::new(),
+        remaps: crate::space::Remaps::new(),
         copying: crate::copy_out::Copying::new(),
         pending: crate::space::PendingUnmaps::new(),
         origins: vec![0; options.objects_max as usize],

@@ -202,6 +202,57 @@ impl Default for PendingUnmaps {
     }
 }
 
+/// What the program's calls that unmap, replace or move memory are about: from before the call until it has been followed the page daemon takes nothing
+/// there.
+///
+/// It takes a page by its address, and in the moment between its choice and the move another page may have come there, which the kernel reports
+/// only afterwards: mremap(MREMAP_FIXED) puts one mapping in the place of another. The daemon parked the page that had come for the one that had
+/// gone, and gave it up with that: it read as zeroes. (The kernel refuses to *fill* pages meanwhile, not to take them.)
+#[derive(Debug)]
+pub struct Remaps {
+    calls: Vec<(u32, [(usize, usize); 2])>,
+}
+
+/// More threads are hardly in such calls at a time; and who jumps out of one, from a signal handler, leaves it here until his next one.
+const REMAPS_MAX: usize = 4096;
+
+impl Remaps {
+    /// None.
+    pub fn new() -> Self {
+        Remaps { calls: Vec::with_capacity(REMAPS_MAX) }
+    }
+    /// A thread's call begins.
+    fn begin(&mut self, thread: u32, ranges: [(usize, usize); 2]) {
+        self.end(thread);
+        if self.calls.len() == REMAPS_MAX {
+            self.calls.remove(0);
+        }
+        self.calls.push((thread, ranges));
+    }
+    /// It has been followed.
+    fn end(&mut self, thread: u32) {
+        self.calls.retain(|call| call.0 != thread);
+    }
+    /// There are no such threads (any more).
+    pub fn clear(&mut self) {
+        self.calls.clear();
+    }
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.calls.is_empty()
+    }
+    /// Whether what is at `addr` may be about to be something else.
+    pub fn covers(&self, addr: usize) -> bool {
+        self.calls.iter().flat_map(|call| &call.1).any(|&(start, end)| start <= addr && addr < end)
+    }
+}
+
+impl Default for Remaps {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 /// A part of a native range that is out of the map over a system call.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Piece {
@@ -652,6 +703,33 @@ impl Machine {
             Self::unreserve(&mut self.core.lock(), ((piece.end - piece.start) >> PAGE_SHIFT) as u64);
         }
         Some(pieces)
+    }
+
+    /// A thread's system call is about to unmap, replace or move what is in these ranges, and it is managed: [`Remaps`]. Returns whether it is; then
+    /// [`Machine::end_remap`] is due after the call.
+    pub fn begin_remap(&self, ranges: [(usize, usize); 2]) -> bool {
+        let any = |is: &dyn Fn(usize, usize) -> bool| ranges.iter().any(|&(start, end)| is(start, end));
+        {
+            let map = self.map.read();
+            if !any(&|start, end| map.is_settling(start, end)) {
+                return false;
+            }
+        }
+        // the daemon holds the map from its choice until it has the pages, but not while it copies some out
+        self.map.write().remaps.begin(sys::gettid(), ranges);
+        loop {
+            let map = self.map.read();
+            if !any(&|start, end| map.copying.overlaps(start, end)) {
+                return true;
+            }
+            drop(map);
+            futex_wait(&AtomicU32::new(0), 0, UNMAPS_LOOK_NS);
+        }
+    }
+
+    /// The call has returned, so that its events have been read.
+    pub fn end_remap(&self) {
+        self.map.write().remaps.end(sys::gettid());
     }
 
     /// The call has been made: what it took the place of, or moved, is wired no more.

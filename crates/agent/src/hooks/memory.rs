@@ -1,10 +1,10 @@
 //! The program's system calls for memory.
 
 use super::{locks, raw};
-use crate::agent::{Agent, Request};
+use crate::agent::{Agent, NOTHING, Request};
 use core::sync::atomic::Ordering::*;
 use overspill_linux::ranges::Flags;
-use overspill_linux::space::{Piece, Pieces};
+use overspill_linux::space::Piece;
 use overspill_linux::sys;
 
 const PAGE: usize = 4096;
@@ -43,7 +43,7 @@ pub fn mmap(agent: &'static Agent, nr: i32, mut a: [usize; 6]) -> isize {
         // SAFETY: the program's own call; it makes a mapping that the pager does not manage, over nothing.
         return unsafe { raw(nr, &a) };
     }
-    let over = if fixed { agent.take_native(a[0], a[0].wrapping_add(up(a[1]))) } else { Pieces::default() };
+    let over = fixed.then(|| agent.begin_remap([(a[0], a[0].wrapping_add(up(a[1]))), NOTHING]));
     if private && a[1] > agent.populatable_bytes() {
         // What is populated could be more than the budget before the pager knows of it.
         a[3] &= !(libc::MAP_POPULATE | libc::MAP_LOCKED) as usize;
@@ -51,11 +51,12 @@ pub fn mmap(agent: &'static Agent, nr: i32, mut a: [usize; 6]) -> isize {
     let refused = if fixed && private { refused_late(agent, nr, a) } else { None };
     // SAFETY: the program's own call.
     let r = refused.unwrap_or_else(|| unsafe { raw(nr, &a) });
+    if let Some(over) = over {
+        agent.end_remap(over, r >= 0);
+    }
     if r < 0 {
-        agent.put_back(over);
         return r;
     }
-    agent.gone(over);
     if wanted {
         agent.new_range(Piece { start: r as usize, end: r as usize + up(a[1]), flags: Flags::of_mapping(flags) });
         locks::mapped(agent, r as usize, r as usize + up(a[1]));
@@ -89,14 +90,10 @@ fn refused_late(agent: &'static Agent, nr: i32, mut a: [usize; 6]) -> Option<isi
 
 /// munmap(2).
 pub fn munmap(agent: &'static Agent, nr: i32, a: [usize; 6]) -> isize {
-    let native = agent.take_native(a[0], a[0].wrapping_add(up(a[1])));
+    let remap = agent.begin_remap([(a[0], a[0].wrapping_add(up(a[1]))), NOTHING]);
     // SAFETY: the program's own call.
     let r = unsafe { raw(nr, &a) };
-    if r != 0 {
-        agent.put_back(native);
-    } else {
-        agent.gone(native);
-    }
+    agent.end_remap(remap, r == 0);
     r
 }
 
@@ -105,20 +102,18 @@ pub fn mremap(agent: &'static Agent, nr: i32, a: [usize; 6]) -> isize {
     let (old, old_len, new_len, flags) = (a[0], up(a[1]), up(a[2]), a[3] as i32);
     let fixed = flags & libc::MREMAP_FIXED != 0;
     let moves_all = fixed && old_len == new_len && old_len > 0 && sys::is_mapped(old, old + PAGE);
-    let native = agent.take_native(old, old.wrapping_add(old_len));
-    let over = if fixed { agent.take_native(a[4], a[4].wrapping_add(new_len)) } else { Pieces::default() };
+    let to = if fixed { (a[4], a[4].wrapping_add(new_len)) } else { NOTHING };
+    let remap = agent.begin_remap([(old, old.wrapping_add(old_len)), to]);
     // SAFETY: the program's own call.
     let r = unsafe { raw(nr, &a) };
+    agent.end_remap(remap, r >= 0);
     if r < 0 {
-        agent.put_back(native);
-        agent.put_back(over);
         if r == -(libc::EFAULT as isize) && moves_all && agent.kernel_moves_several() {
             return mremap_each(agent, nr, a);
         }
         return r;
     }
-    agent.gone(native);
-    agent.gone(over);
+    let native = remap.native[0];
     let (new, left_empty) = (r as usize, flags & libc::MREMAP_DONTUNMAP != 0);
     if native.is_empty() {
         agent.ask(Request::Resized { old_len, new, new_len });
@@ -162,18 +157,17 @@ fn mremap_each(agent: &'static Agent, nr: i32, a: [usize; 6]) -> isize {
 pub fn brk(agent: &'static Agent, nr: i32, a: [usize; 6]) -> isize {
     let before = up(agent.heap_end.load(Relaxed));
     let shrinks = a[0] != 0 && up(a[0]) < before;
-    let native = if shrinks { agent.take_native(up(a[0]), before) } else { Pieces::default() };
+    let shrunk = shrinks.then(|| agent.begin_remap([(up(a[0]), before), NOTHING]));
     // SAFETY: the program's own call.
     let r = unsafe { raw(nr, &a) };
     let after = up(r as usize);
     agent.heap_end.store(r as usize, Relaxed);
+    if let Some(shrunk) = shrunk {
+        agent.end_remap(shrunk, after != before);
+    }
     if after > before {
         agent.new_range(Piece { start: before, end: after, flags: Flags::NONE });
         locks::mapped(agent, before, after);
-    } else if shrinks && after == before {
-        agent.put_back(native);
-    } else {
-        agent.gone(native);
     }
     r
 }
