@@ -911,7 +911,17 @@ impl Agent {
 
     /// Whether the program has this thread only.
     pub fn is_only_thread(&self) -> bool {
-        sys::thread_count_without_workers() == Ok(self.threads.load(Relaxed) + 1)
+        sys::thread_count_without_workers() == Ok(self.own_threads() + 1)
+    }
+
+    /// How many threads of this process are the pager's.
+    pub fn own_threads(&self) -> u32 {
+        self.threads.load(Relaxed)
+    }
+
+    /// Stacks for hooks.
+    pub fn stacks(&self) -> &HookStacks {
+        &self.stacks
     }
 
     /// How the pager's I/O is issued.

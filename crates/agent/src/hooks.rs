@@ -9,7 +9,7 @@
 //!   stacks.rs    stacks to run on
 //!   memory.rs    mmap, munmap, mremap, brk, madvise
 //!   locks.rs     mlock, mlock2, mlockall, and their inverses
-//!   threads.rs   starts of threads
+//!   threads.rs   starts, ends and number of threads
 //!   credentials.rs, seccomp.rs   what the program gives up
 //!   namespaces.rs   namespaces that only a process of one thread may enter
 //!   forks.rs     clone and clone3 that make processes
@@ -104,8 +104,8 @@ unsafe extern "C" fn on_syscall(nr: i32, args: &[usize; 6]) -> Verdict {
             namespaces::enters(agent, nr, a);
             return Verdict::pass();
         }
-        // the pager's own threads would keep the process alive
-        libc::SYS_exit if agent.is_only_thread() => sys::exit_group(a[0] as i32),
+        libc::SYS_exit => threads::exits(agent, a[0] as i32),
+        libc::SYS_newfstatat => threads::count(agent, nr, a),
         _ => return Verdict::pass(),
     })
 }

@@ -58,3 +58,17 @@ fn what_was_unmapped_stays_unmapped() {
     no_swap_file_left(&dir);
     std::fs::remove_dir_all(&dir).expect("cleanup");
 }
+
+/// A program that counted its threads found the pager's: Chromium's zygote ended. And a thread that ended by a raw exit counted the others, on its own
+/// stack, which its parent unmapped.
+#[test]
+fn threads_are_counted_and_end_at_once() {
+    if !able() {
+        return;
+    }
+    let dir = place("raw-exit");
+    let program = build(&dir, "raw_exit.c");
+    let r = run(&dir, &["--memory", "16M", "--swap", &swap_option(&dir, "")], None, &program, &[]);
+    assert_eq!(String::from_utf8_lossy(&r.output.stdout), "all right\n", "{:?}", r.output);
+    std::fs::remove_dir_all(&dir).expect("cleanup");
+}

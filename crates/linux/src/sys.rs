@@ -372,12 +372,17 @@ pub fn unlink(path: &[u8]) -> Result<(), Errno> {
 
 /// How many threads this process has.
 pub fn thread_count() -> Result<u32, Errno> {
+    Ok((task_directory()?.st_nlink as u32).saturating_sub(2)) // a directory for each thread, "." and ".."
+}
+
+/// The directory of this process's threads.
+pub fn task_directory() -> Result<libc::stat, Errno> {
     // SAFETY: all-zero bytes are a valid stat, which the kernel writes.
     let mut stat: libc::stat = unsafe { core::mem::zeroed() };
     let (path, out) = (c"/proc/self/task".as_ptr(), &raw mut stat);
     // SAFETY: a C string; the structure lives over the call.
     unsafe { sys!(libc::SYS_newfstatat, libc::AT_FDCWD, path, out, 0) }?;
-    Ok((stat.st_nlink as u32).saturating_sub(2)) // a directory for each thread, "." and ".."
+    Ok(stat)
 }
 
 /// How many of them are no workers of io_uring's, which belong to the kernel and come and go.

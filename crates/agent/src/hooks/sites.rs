@@ -56,6 +56,7 @@ const SITES: &[(Place, libc::c_long)] = &[
     (Place::In(c"ioctl"), libc::SYS_ioctl),
     (Place::In(c"unshare"), libc::SYS_unshare),
     (Place::In(c"setns"), libc::SYS_setns),
+    (Place::In(c"fstatat"), libc::SYS_newfstatat),
 ];
 /// Functions that call libc's `__nptl_setxid` if the process has several threads: it has each of them make the call, and returns what it came to.
 /// It is not exported, so it is these calls of it that are followed ([`super::credentials::on_setxid`]).

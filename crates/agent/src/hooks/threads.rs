@@ -1,11 +1,11 @@
-//! Starts of threads: what the kernel touches when a thread ends must never be paged.
+//! Starts of threads: what the kernel touches when a thread ends must never be paged. Their ends, and how many a program is told that it has.
 //!
 //! A thread that ends does not wait for a missing page: the kernel leaves its tid word as it is (CLONE_CHILD_CLEARTID), and whoever joins it
 //! sleeps for ever. So the page is wired before the thread exists, in the system call that makes it: threads of pthread_create and thrd_create
 //! are made by clone3, as are those that libc makes for itself (timers, aio, getaddrinfo_a), and others by clone. The page
 //! stays wired until it is unmapped: libc keeps a stack for the next thread, which wires the same page again.
 
-use crate::agent::Agent;
+use crate::agent::{self, Agent};
 use overspill_linux::sys;
 
 /// Bytes of glibc's thread descriptor that the kernel or an ending thread may look at (tid, robust list, rseq), rounded up. It begins where
@@ -62,6 +62,37 @@ pub fn tid_address(agent: &'static Agent, at: usize) {
 /// set_robust_list(2): where its robust mutexes are looked for when it ends.
 pub fn robust_list(agent: &'static Agent, at: usize) {
     agent.wire(at, ROBUST_HEAD_BYTES);
+}
+
+/// exit(2), by `syscall()` or at the end of a function that clone() was given. With the last thread the process ends, which the pager's own threads
+/// would keep alive.
+pub fn exits(agent: &'static Agent, status: i32) -> ! {
+    extern "C" fn whole_process(status: i32) {
+        if agent::get().is_some_and(Agent::is_only_thread) {
+            sys::exit_group(status);
+        }
+    }
+    agent.stacks().exit(status, whole_process)
+}
+
+/// newfstatat(2): the links of /proc/self/task are how a program counts its threads (Chromium's zygote ends where it finds more than one).
+/// The pager's are none of its.
+pub fn count(agent: &Agent, nr: i32, a: [usize; 6]) -> isize {
+    // SAFETY: the program's own call.
+    let result = unsafe { super::raw(nr, &a) };
+    if result != 0 {
+        return result;
+    }
+    // SAFETY: the kernel has just written a whole one there.
+    let stat = unsafe { &mut *(a[2] as *mut libc::stat) };
+    if stat.st_mode & libc::S_IFMT == libc::S_IFDIR
+        && stat.st_size == 0 // as in all of /proc
+        && let Ok(tasks) = sys::task_directory()
+        && (tasks.st_dev, tasks.st_ino) == (stat.st_dev, stat.st_ino)
+    {
+        stat.st_nlink = stat.st_nlink.saturating_sub(agent.own_threads().into());
+    }
+    0
 }
 
 const _: () = assert!(size_of::<CloneArgs>() == 64);
