@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A device of 84,656 extents beside one of 2, on the same file with real I/O: writes bench/RESULTS-extents.md.
+"""A device of 84,656 extents and one of 2, on the same file with real I/O: writes bench/RESULTS-extents.md.
 
 `crates/linux/examples/device_speed.rs` takes slots, finds their places by the device's extents, and reads and writes with
 io_uring and direct I/O. The file is one and the same, the extents are cut into it: so only the map differs. Tasks page both
@@ -92,7 +92,7 @@ two a page-out, the others page-ins at random places of {MANY * arguments.pages 
 | throughput apart, at most | {WITHIN:.0%} | {apart:.1%} | {met[apart <= WITHIN]} |
 | share of processor time in the map, at most | {SHARE:.0%} | {max(shares):.2%} | {met[max(shares) < SHARE]} |
 
-Nothing is done here with what is read (no page is copied, checked or decrypted), so the processor's time is little beside a pager's.
+Nothing is done here with what is read (no page is copied, checked or decrypted), so the processor's time is little compared with a pager's.
 """
     print(text)
     if arguments.write:

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Page-out and page-in of the device layer beside fio on the same disk: writes bench/RESULTS-fio.md.
+"""Page-out and page-in of the device layer and fio on the same disk: writes bench/RESULTS-fio.md.
 
 `crates/linux/examples/device_speed.rs` takes slots, finds their places by the extents of a swap file and reads or writes
 them with io_uring and direct I/O; fio does so with a file that it is given. Same directory, same length, both written
@@ -103,7 +103,7 @@ def main() -> int:
             rows.append(f"| {what} | {pages * 4} KiB | {threads} | {ours / MIB:.0f} | {theirs / MIB:.0f} | {ratios[-1]:.2f} |")
         met = "met" if min(ratios) >= MARKS[pages] else "missed"
         marks.append(f"| {what}, {pages * 4} KiB | >= {MARKS[pages]:.1f} | {min(ratios):.2f} | {met} |")
-    text = f"""# The device layer beside fio
+    text = f"""# The device layer and fio
 
 `bench/fio.py --size {arguments.size} --seconds {arguments.seconds:g} --repeats {arguments.repeats}` on {datetime.date.today()}, \
 Linux {platform.release()}, {os.cpu_count()} CPUs, {version}, load {load} at the end. io_uring, direct I/O, {DEPTH} requests in flight \

@@ -46,7 +46,6 @@ import programs  # noqa: E402
 from common import ALLOWANCE_BYTES, MIB, Cgroup, Failure, Hierarchy, Launcher, mib  # noqa: E402
 
 RESULTS = REPOSITORY / "bench" / "RESULTS.md"
-BY_HAND = "<!-- written by hand from here on -->"
 
 KERNEL_SWAP_BYTES = 3 << 30
 """Room for the largest program here several times over: the kernel must not fail for want of swap."""
@@ -507,12 +506,6 @@ def write_head(bench: Bench, parts: list[str]) -> None:
     )
 
 
-def by_hand() -> list[str]:
-    """What people have written below the tables, which a new run keeps: it speaks of the run that it names."""
-    _, mark, after = RESULTS.read_text().partition(f"{BY_HAND}\n") if RESULTS.exists() else ("", "", "")
-    return [BY_HAND, after] if mark else []
-
-
 PARTS: dict[str, Callable[[Bench], None]] = {
     "access": measure_access,
     "programs": measure_programs,
@@ -553,7 +546,7 @@ def measure(arguments: argparse.Namespace, work: Path) -> int:
             quoted = [f"    {line}" for line in str(failure).splitlines()]
             bench.write(f"## {part}", "", "This part failed:", "", *quoted, "")
     if not arguments.only:
-        RESULTS.write_text("\n".join([*bench.lines, *by_hand()]))
+        RESULTS.write_text("\n".join(bench.lines))
         bench.say(f"written: {RESULTS.relative_to(REPOSITORY)}")
     return 1 if failed else 0
 

@@ -4,7 +4,7 @@
     bench/unfinished.py [--seconds 600] [PROGRAM ...]
 
 Each runs alone for its peak, then for so long under the kernel's swap in a memory cgroup of the budget, and under `overspill run` in one of
-the budget and the allowance. What it then says of its own progress is compared. Prints a Markdown table, which `RESULTS-programs.md` has.
+the budget and the allowance. What it then says of its own progress is compared. Prints a Markdown table, which `RESULTS-unfinished.md` has.
 Needs root.
 """
 

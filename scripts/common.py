@@ -388,7 +388,7 @@ STATS_KEYS = (
     "readahead_used",
     "wall_seconds",
 )
-"""What `--stats-file` promises to hold at least (README)."""
+"""What `--stats-file` promises to hold at least."""
 
 
 @dataclass

@@ -29,7 +29,7 @@ use std::str::FromStr;
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct CostModel {
     /// A hard fault or first touch, besides reading: delivery by a handler thread (8 to 10) and UFFDIO_COPY (1.3); measured,
-    /// ARCHITECTURE.md section 4.
+    /// ARCHITECTURE.md, "A fault's way".
     fault: f64,
     /// A soft fault: the same way.
     soft: f64,

@@ -374,7 +374,7 @@ impl Drop for Group {
 
 /// Swap on a tmpfs is memory, so writing it may need what there is none of. It comes to an end all the same: with the result where memory
 /// is just enough; by the kernel's killing where the control group has too little; with a sentence where the tmpfs itself is too small.
-/// (Why it cannot deadlock is in ARCHITECTURE.md.)
+/// (Why it cannot deadlock is in docs/decisions/0026.)
 #[test]
 fn a_tmpfs_with_memory_short_comes_to_an_end() {
     if !able() {

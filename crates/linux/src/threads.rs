@@ -20,7 +20,7 @@ const TOKEN_QUIT: u64 = TOKEN_OTHER + 1;
 /// Faults that wait for a frame or for their thread's turn, per handler. A handler with that many reads no more messages until some are served.
 const DEFERRED_MAX: usize = 64;
 /// How soon a handler looks whether a fault that waits can be served, in nanoseconds: at first, and at the latest. In
-/// between twice as long each time. (A constant 200 us cost minutes on a busy machine: ARCHITECTURE.md, section 4.)
+/// between twice as long each time. (A constant 200 us cost minutes on a busy machine: docs/decisions/0018.)
 const RETRY_NS: core::ops::RangeInclusive<u64> = 100_000..=3_200_000;
 
 /// Serves messages until the machine quits. One per CPU; which of them poll, and which are bound to their CPU: see [`crate::duty`].

@@ -9,7 +9,7 @@
 /// One page of so many is a sample.
 const SAMPLE: u32 = 16;
 /// Pointers are followed while at least one sample in so many is used. A page read beside others costs a third of one that is waited for
-/// (16 instead of 42 us on the disk of bench/RESULTS.md), and takes the frame of another.
+/// (16 instead of 42 us: docs/decisions/0021), and takes the frame of another.
 const WORTH: u32 = 3;
 /// Of so many samples the average is taken: at twice as many both counts are halved. Guessed.
 const MEMORY: u32 = 64;

@@ -1,0 +1,576 @@
+//! What a reader would stumble over, as tests: documents that are too long or too wide, words that only we know, dead links, files
+//! that nobody names, and crates that use what they must not.
+//!
+//! Every finding is one line: where, and what. The lists of words at the head are what to edit when a word comes or goes.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+
+/// The widest line of a document or comment, as in rustfmt.toml, in columns.
+const COLUMNS_MAX: usize = 132;
+
+/// The most words of a page that strangers read first.
+const WORDS_MAX: [(&str, usize); 2] = [("README.md", 1200), ("ARCHITECTURE.md", 3500)];
+
+/// Private words, and what to write instead. ARCHITECTURE.md has the glossary.
+const PRIVATE_IN_DOCUMENTS: [(&str, &str); 14] = [
+    ("aims", "sets the reclaim target"),
+    ("beside", "alongside, next to, compared with"),
+    ("clerk", "helper thread"),
+    ("companies", "same-CPU handlers"),
+    ("company", "same-CPU handler"),
+    ("desk", "request slot"),
+    ("doomed", "orphaned"),
+    ("duty", "wake policy"),
+    ("owed", "pending"),
+    ("retire", "give up"),
+    ("retired", "failed"),
+    ("sentence", "message"),
+    ("sentences", "messages"),
+    ("trial", "inactive"),
+];
+
+/// The same for comments: words that no comment has any more. Move a word here once the last one is gone.
+const PRIVATE_IN_CODE: [(&str, &str); 1] = [("owed", "pending")];
+
+/// Names of places where somebody once worked on this.
+const WORKPLACE: [&str; 3] = ["/work/", "/tmp/w/", "/root/"];
+
+/// Which of our crates each crate may use. `vm` uses nobody; `linux` and `sim` do not know each other.
+const MAY_USE: [(&str, &[&str]); 11] = [
+    ("crates/agent", &["overspill-vm", "overspill-swap", "overspill-linux"]),
+    ("crates/cli", &["overspill-lab", "overspill-linux", "overspill-trace", "overspill-vm"]),
+    ("crates/lab", &["overspill-sim", "overspill-vm"]),
+    ("crates/linux", &["overspill-vm", "overspill-swap", "overspill-store"]),
+    ("crates/overspill", &["overspill-vm", "overspill-linux"]),
+    ("crates/sim", &["overspill-vm", "overspill-swap", "overspill-store"]),
+    ("crates/store", &["overspill-vm"]),
+    ("crates/swap", &["overspill-vm"]),
+    ("crates/trace", &[]),
+    ("crates/vm", &[]),
+    ("bench", &["overspill", "overspill-lab", "overspill-vm", "overspill-trace", "overspill-swap", "overspill-store"]),
+];
+
+/// The repository.
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
+}
+
+/// All files of the repository with that ending: their paths from its root and their texts. What is built is left out.
+fn files(ending: &str) -> Vec<(String, String)> {
+    fn walk(folder: &Path, ending: &str, found: &mut Vec<PathBuf>) {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            let name = path.file_name().unwrap().to_string_lossy().into_owned();
+            if path.is_symlink() || name.starts_with('.') || name == "target" {
+                continue;
+            }
+            if path.is_dir() {
+                walk(&path, ending, found);
+            } else if name.ends_with(ending) {
+                found.push(path);
+            }
+        }
+    }
+    let root = root();
+    let mut found = Vec::new();
+    walk(&root, ending, &mut found);
+    found.sort();
+    let name = |path: &Path| path.strip_prefix(&root).unwrap().to_str().unwrap().to_owned();
+    found.iter().map(|path| (name(path), std::fs::read_to_string(path).unwrap())).collect()
+}
+
+/// Fails with one line for each finding.
+fn report(findings: &[String]) {
+    let mut text = String::new();
+    for finding in findings {
+        writeln!(text, "{finding}").unwrap();
+    }
+    assert!(findings.is_empty(), "{} findings:\n{text}", findings.len());
+}
+
+/// The lines of a document that are prose, with their numbers: what is in fences is left out, and what is in back quotes blanked.
+fn prose(text: &str) -> Vec<(usize, String)> {
+    let (mut lines, mut fenced, mut quoted) = (Vec::new(), false, false);
+    for (number, line) in (1..).zip(text.lines()) {
+        if line.trim_start().starts_with("```") {
+            fenced = !fenced;
+        } else if !fenced {
+            quoted &= !line.is_empty(); // a quotation may go on in the next line, but not in the next paragraph
+            let mut kept = String::new();
+            for c in line.chars() {
+                quoted ^= c == '`';
+                kept.push(if quoted || c == '`' { ' ' } else { c });
+            }
+            lines.push((number, kept));
+        }
+    }
+    lines
+}
+
+/// The words of a line, in lower case.
+fn words(line: &str) -> impl Iterator<Item = String> {
+    line.split(|c: char| !c.is_alphanumeric() && c != '-' && c != '_').map(str::to_lowercase)
+}
+
+/// Whether a line of Rust is a comment and nothing else.
+fn is_comment(line: &str) -> bool {
+    line.trim_start().starts_with("//")
+}
+
+#[test]
+fn no_line_is_too_wide() {
+    let mut findings = Vec::new();
+    for (file, text) in files(".md") {
+        if file.starts_with("bench/RESULTS") {
+            continue; // written by commands
+        }
+        for (number, line) in (1..).zip(text.lines()) {
+            let width = line.chars().count();
+            if width > COLUMNS_MAX && !line.starts_with('|') {
+                findings.push(format!("{file}:{number}: {width} columns; at most {COLUMNS_MAX}"));
+            }
+        }
+    }
+    let mut wide = BTreeSet::new();
+    for (file, text) in files(".rs") {
+        for (number, line) in (1..).zip(text.lines()) {
+            let width = line.chars().count();
+            if width > COLUMNS_MAX && is_comment(line) {
+                wide.insert(file.clone());
+                if !WIDE_COMMENTS.contains(&file.as_str()) {
+                    findings.push(format!("{file}:{number}: a comment of {width} columns; at most {COLUMNS_MAX}"));
+                }
+            }
+        }
+    }
+    for file in WIDE_COMMENTS {
+        if !wide.contains(*file) {
+            findings.push(format!("{file}: has no wide comment any more: take it out of WIDE_COMMENTS in {}", file!()));
+        }
+    }
+    report(&findings);
+}
+
+#[test]
+fn first_pages_are_short() {
+    let mut findings = Vec::new();
+    for (file, most) in WORDS_MAX {
+        let text = std::fs::read_to_string(root().join(file)).unwrap();
+        let count = text.split_whitespace().filter(|word| word.contains(char::is_alphanumeric)).count();
+        if count > most {
+            findings.push(format!("{file}: {count} words; at most {most}"));
+        }
+    }
+    report(&findings);
+}
+
+#[test]
+fn no_private_words() {
+    let mut findings = Vec::new();
+    let mut look = |file: &str, number: usize, line: &str, private: &[(&str, &str)]| {
+        for word in words(line) {
+            if let Some((_, instead)) = private.iter().find(|(banned, _)| *banned == word) {
+                findings.push(format!("{file}:{number}: `{word}` is a word of our own; write: {instead}"));
+            }
+        }
+    };
+    for (file, text) in files(".md") {
+        if file == "bench/RESULTS.md" {
+            continue; // `make bench` writes it, with the words of the programs that it runs
+        }
+        let old = glossary_lines(&file, &text);
+        for (number, line) in prose(&text) {
+            if !old.contains(&number) {
+                look(&file, number, &line, &PRIVATE_IN_DOCUMENTS);
+            }
+        }
+    }
+    for (file, text) in files(".rs") {
+        if !file.ends_with("tests/tidy.rs") {
+            for (number, line) in (1..).zip(text.lines()).filter(|(_, line)| is_comment(line)) {
+                look(&file, number, line, &PRIVATE_IN_CODE);
+            }
+        }
+    }
+    report(&findings);
+}
+
+/// The lines of ARCHITECTURE.md's glossary, whose last column has the words that the code still uses.
+fn glossary_lines(file: &str, text: &str) -> BTreeSet<usize> {
+    let numbered = (1..).zip(text.lines()).filter(|_| file == "ARCHITECTURE.md");
+    let glossary = numbered.skip_while(|(_, line)| *line != "## Glossary").skip(1);
+    glossary.take_while(|(_, line)| !line.starts_with("## ")).map(|(number, _)| number).collect()
+}
+
+/// The links of a document: the number of the line, and where it leads.
+fn links(text: &str) -> Vec<(usize, String)> {
+    let mut found = Vec::new();
+    for (number, line) in prose(text) {
+        let mut rest = line.as_str();
+        while let Some(at) = rest.find("](") {
+            rest = &rest[at + 2..];
+            if let Some(end) = rest.find(')') {
+                found.push((number, rest[..end].to_owned()));
+            }
+        }
+    }
+    found
+}
+
+/// The anchors of a document's headings, as they are made by whoever shows it.
+fn anchors(text: &str) -> BTreeSet<String> {
+    let mut fenced = false;
+    let mut found = BTreeSet::new();
+    for line in text.lines() {
+        fenced ^= line.starts_with("```");
+        if let Some(heading) = line.strip_prefix('#').filter(|_| !fenced) {
+            let kept = heading.trim_start_matches('#').trim().to_lowercase();
+            let kept: String = kept.chars().filter(|c| c.is_alphanumeric() || " -_".contains(*c)).collect();
+            found.insert(kept.replace(' ', "-"));
+        }
+    }
+    found
+}
+
+/// Every link of a document, as (document, line, file it leads to, anchor).
+fn resolved_links() -> Vec<(String, usize, PathBuf, String)> {
+    let root = root();
+    let mut found = Vec::new();
+    for (file, text) in files(".md") {
+        for (number, link) in links(&text) {
+            if link.contains("://") {
+                continue;
+            }
+            let (path, anchor) = link.split_once('#').unwrap_or((&link, ""));
+            let from = root.join(&file);
+            let to = if path.is_empty() { from } else { from.parent().unwrap().join(path) };
+            found.push((file.clone(), number, to, anchor.to_owned()));
+        }
+    }
+    found
+}
+
+#[test]
+fn no_link_is_dead() {
+    let mut findings = Vec::new();
+    for (file, number, to, anchor) in resolved_links() {
+        if !to.exists() {
+            findings.push(format!("{file}:{number}: a link to {}, which is not there", to.display()));
+        } else if !anchor.is_empty() && !anchors(&std::fs::read_to_string(&to).unwrap()).contains(&anchor) {
+            findings.push(format!("{file}:{number}: a link to #{anchor}, which no heading of that page is"));
+        }
+    }
+    report(&findings);
+}
+
+#[test]
+fn every_page_is_linked() {
+    let root = root();
+    let linked: BTreeSet<PathBuf> = resolved_links().into_iter().filter_map(|(.., to, _)| to.canonicalize().ok()).collect();
+    let pages = files(".md").into_iter().chain(files(".svg")).map(|(file, _)| file);
+    let ours = pages.filter(|file| file.starts_with("docs/") || file.starts_with("bench/RESULTS"));
+    let findings: Vec<_> = ours
+        .filter(|file| !linked.contains(&root.join(file).canonicalize().unwrap()))
+        .map(|file| format!("{file}: no page links to it"))
+        .collect();
+    report(&findings);
+}
+
+/// Pages and files that comments and scripts name must be there.
+#[test]
+fn no_comment_names_a_page_that_is_not_there() {
+    let root = root();
+    let decisions: Vec<String> =
+        files(".md").into_iter().map(|(file, _)| file).filter(|file| file.starts_with("docs/decisions/")).collect();
+    let mut findings = Vec::new();
+    for (file, text) in
+        files(".rs").into_iter().chain(files(".py")).chain(files(".c")).filter(|(file, _)| !file.ends_with("tests/tidy.rs"))
+    {
+        for (number, line) in (1..).zip(text.lines()) {
+            if line.contains("ARCHITECTURE.md, section") || line.contains("ARCHITECTURE.md section") {
+                findings.push(format!("{file}:{number}: sections have no numbers: name the section or a page of docs/decisions"));
+            }
+            for word in line.split(|c: char| !(c.is_alphanumeric() || "./-_".contains(c))) {
+                let word = word.trim_end_matches('.');
+                let named = word.starts_with("docs/") || word.starts_with("bench/RESULTS");
+                if let Some(number_of) = word.strip_prefix("docs/decisions/") {
+                    if !decisions.iter().any(|page| page.starts_with(&format!("docs/decisions/{number_of}"))) {
+                        findings.push(format!("{file}:{number}: {word} is not there"));
+                    }
+                } else if named && word.ends_with(".md") && !root.join(word).exists() {
+                    findings.push(format!("{file}:{number}: {word} is not there"));
+                }
+            }
+        }
+    }
+    report(&findings);
+}
+
+/// A decision page says what the situation was and what was decided, and their numbers have no gap.
+#[test]
+fn decisions_have_their_form() {
+    let mut findings = Vec::new();
+    let mut next = 1;
+    for (file, text) in files(".md") {
+        let Some(name) = file.strip_prefix("docs/decisions/").filter(|name| *name != "README.md") else { continue };
+        if !name.starts_with(&format!("{next:04}-")) {
+            findings.push(format!("{file}: number {next:04} should come here"));
+        }
+        if !text.starts_with(&format!("# {}: ", &name[..4])) {
+            findings.push(format!("{file}:1: does not begin with its number"));
+        }
+        for part in ["\n## Context\n", "\n## Decision\n"] {
+            if !text.contains(part) {
+                findings.push(format!("{file}: has no section {}", part.trim()));
+            }
+        }
+        next += 1;
+    }
+    report(&findings);
+}
+
+#[test]
+fn crates_use_what_they_may() {
+    let may: BTreeMap<_, _> = MAY_USE.into_iter().collect();
+    let mut findings = Vec::new();
+    for (file, text) in files("Cargo.toml") {
+        let Some(folder) = file.strip_suffix("/Cargo.toml") else { continue };
+        if !text.contains("overspill") || folder.contains("fuzz") || folder.contains("aead") {
+            continue;
+        }
+        let Some(allowed) = may.get(folder) else {
+            findings.push(format!("{file}: which of our crates it may use is not said in MAY_USE in {}", file!()));
+            continue;
+        };
+        let mut section = "";
+        for (number, line) in (1..).zip(text.lines()) {
+            if line.starts_with('[') {
+                section = line;
+            }
+            let name = line.split(['.', ' ', '=']).next().unwrap();
+            if section == "[dependencies]" && name.starts_with("overspill") && !allowed.contains(&name) {
+                findings.push(format!("{file}:{number}: {folder} must not use {name}"));
+            }
+        }
+    }
+    report(&findings);
+}
+
+/// A source file that no `mod` names is not compiled, and nobody notices.
+#[test]
+fn no_source_is_dead() {
+    let mut findings = Vec::new();
+    let sources = files(".rs");
+    for (file, _) in &sources {
+        let Some((package, path)) = file.split_once("/src/") else { continue };
+        let parts: Vec<_> = path.trim_end_matches(".rs").split('/').collect();
+        let name = match parts[..] {
+            ["lib" | "main"] | ["bin", ..] => continue,
+            [.., folder, "mod"] => folder,
+            _ => parts[parts.len() - 1],
+        };
+        let named = |text: &str| {
+            text.lines()
+                .any(|line| line.trim().trim_start_matches("pub ").trim_start_matches("pub(crate) ") == format!("mod {name};"))
+        };
+        if !sources.iter().any(|(other, text)| other.starts_with(&format!("{package}/src/")) && named(text)) {
+            findings.push(format!("{file}: no `mod {name};` names it"));
+        }
+    }
+    report(&findings);
+}
+
+#[test]
+fn no_name_of_a_workplace() {
+    let mut findings = Vec::new();
+    for ending in [".rs", ".md", ".py", ".c", ".toml", "Makefile"] {
+        for (file, text) in files(ending).into_iter().filter(|(file, _)| !file.ends_with("tests/tidy.rs")) {
+            for (number, line) in (1..).zip(text.lines()) {
+                for place in WORKPLACE {
+                    let at_start = |at: usize| !line[..at].ends_with(|c: char| c.is_alphanumeric() || "._-}>)".contains(c));
+                    if line.match_indices(place).any(|(at, _)| at_start(at)) {
+                        findings.push(format!("{file}:{number}: names a place on one machine: {place}"));
+                    }
+                }
+            }
+        }
+    }
+    report(&findings);
+}
+
+/// Files whose comments are wider than they may be. The list only gets shorter.
+const WIDE_COMMENTS: &[&str] = &[
+    "bench/aead/src/main.rs",
+    "bench/src/bin/compressed-access.rs",
+    "bench/src/bin/fault-costs.rs",
+    "bench/src/bin/lab-speed.rs",
+    "bench/src/bin/store-costs.rs",
+    "bench/src/bin/swap-lookups.rs",
+    "crates/agent/src/agent.rs",
+    "crates/agent/src/arena.rs",
+    "crates/agent/src/hooks.rs",
+    "crates/agent/src/hooks/forks.rs",
+    "crates/agent/src/hooks/locks.rs",
+    "crates/agent/src/hooks/memory.rs",
+    "crates/agent/src/hooks/namespaces.rs",
+    "crates/agent/src/hooks/seccomp.rs",
+    "crates/agent/src/hooks/sites.rs",
+    "crates/agent/src/hooks/stacks.rs",
+    "crates/agent/src/hooks/threads.rs",
+    "crates/agent/src/lib.rs",
+    "crates/cli/src/advise.rs",
+    "crates/cli/src/args.rs",
+    "crates/cli/src/args/lab.rs",
+    "crates/cli/src/config.rs",
+    "crates/cli/src/cost.rs",
+    "crates/cli/src/keeper.rs",
+    "crates/cli/src/main.rs",
+    "crates/cli/src/preflight.rs",
+    "crates/cli/src/run.rs",
+    "crates/cli/src/sim.rs",
+    "crates/cli/src/supervise.rs",
+    "crates/cli/src/swapon.rs",
+    "crates/cli/tests/address_calls.rs",
+    "crates/cli/tests/address_space.rs",
+    "crates/cli/tests/cli.rs",
+    "crates/cli/tests/compressed.rs",
+    "crates/cli/tests/credentials.rs",
+    "crates/cli/tests/evictions.rs",
+    "crates/cli/tests/forks.rs",
+    "crates/cli/tests/lab.rs",
+    "crates/cli/tests/locks.rs",
+    "crates/cli/tests/paged.rs",
+    "crates/cli/tests/swap_devices.rs",
+    "crates/cli/tests/swap_files.rs",
+    "crates/cli/tests/tables.rs",
+    "crates/cli/tests/threads.rs",
+    "crates/lab/examples/correlated.rs",
+    "crates/lab/src/curve.rs",
+    "crates/lab/src/faults.rs",
+    "crates/lab/src/lib.rs",
+    "crates/lab/src/matrix.rs",
+    "crates/lab/src/opt.rs",
+    "crates/lab/src/replay.rs",
+    "crates/lab/src/string.rs",
+    "crates/lab/tests/reference_misses.rs",
+    "crates/linux/examples/device_speed.rs",
+    "crates/linux/src/area.rs",
+    "crates/linux/src/compressed.rs",
+    "crates/linux/src/content.rs",
+    "crates/linux/src/control.rs",
+    "crates/linux/src/control_client.rs",
+    "crates/linux/src/control_server.rs",
+    "crates/linux/src/copy_out.rs",
+    "crates/linux/src/credentials.rs",
+    "crates/linux/src/daemon.rs",
+    "crates/linux/src/device_spec.rs",
+    "crates/linux/src/devices.rs",
+    "crates/linux/src/duty.rs",
+    "crates/linux/src/elf.rs",
+    "crates/linux/src/growth.rs",
+    "crates/linux/src/io.rs",
+    "crates/linux/src/load_control.rs",
+    "crates/linux/src/lock.rs",
+    "crates/linux/src/lock/protocol.rs",
+    "crates/linux/src/machine.rs",
+    "crates/linux/src/mappings.rs",
+    "crates/linux/src/park.rs",
+    "crates/linux/src/pointers.rs",
+    "crates/linux/src/ranges.rs",
+    "crates/linux/src/reader.rs",
+    "crates/linux/src/ring.rs",
+    "crates/linux/src/setup.rs",
+    "crates/linux/src/signature.rs",
+    "crates/linux/src/size.rs",
+    "crates/linux/src/space.rs",
+    "crates/linux/src/swap_file.rs",
+    "crates/linux/src/swapoff.rs",
+    "crates/linux/src/sys.rs",
+    "crates/linux/src/threads.rs",
+    "crates/linux/src/uffd.rs",
+    "crates/linux/src/write_back.rs",
+    "crates/overspill/src/devices.rs",
+    "crates/overspill/src/fault.rs",
+    "crates/overspill/src/forks.rs",
+    "crates/overspill/src/lib.rs",
+    "crates/overspill/src/pager.rs",
+    "crates/overspill/src/quiet.rs",
+    "crates/overspill/src/reads.rs",
+    "crates/overspill/src/region.rs",
+    "crates/overspill/tests/children.rs",
+    "crates/overspill/tests/common/mod.rs",
+    "crates/overspill/tests/compressed.rs",
+    "crates/overspill/tests/no_alloc.rs",
+    "crates/overspill/tests/paging.rs",
+    "crates/overspill/tests/pointers.rs",
+    "crates/sim/src/check/budget.rs",
+    "crates/sim/src/check/contents.rs",
+    "crates/sim/src/check/mod.rs",
+    "crates/sim/src/check/reads.rs",
+    "crates/sim/src/check/slots.rs",
+    "crates/sim/src/compressed.rs",
+    "crates/sim/src/daemons.rs",
+    "crates/sim/src/device.rs",
+    "crates/sim/src/forks.rs",
+    "crates/sim/src/lib.rs",
+    "crates/sim/src/pool.rs",
+    "crates/sim/src/replay.rs",
+    "crates/sim/src/scenario.rs",
+    "crates/sim/src/store.rs",
+    "crates/sim/src/world.rs",
+    "crates/sim/tests/mutations.rs",
+    "crates/sim/tests/readahead.rs",
+    "crates/sim/tests/seeds.rs",
+    "crates/sim/tests/stories.rs",
+    "crates/sim/tests/swapoff.rs",
+    "crates/store/src/budgeted_pool.rs",
+    "crates/store/src/checksum.rs",
+    "crates/store/src/lib.rs",
+    "crates/store/src/packing.rs",
+    "crates/store/src/pool.rs",
+    "crates/store/src/seal.rs",
+    "crates/store/src/zstd.rs",
+    "crates/store/tests/zstd_no_malloc.rs",
+    "crates/swap/src/blist.rs",
+    "crates/swap/src/device_stats.rs",
+    "crates/swap/src/extent.rs",
+    "crates/swap/src/fork_epochs.rs",
+    "crates/swap/src/lib.rs",
+    "crates/swap/src/swap_block.rs",
+    "crates/swap/src/swap_pager.rs",
+    "crates/swap/tests/no_alloc.rs",
+    "crates/trace/fuzz/fuzz_targets/common.rs",
+    "crates/trace/src/format/strace.rs",
+    "crates/trace/src/unpack.rs",
+    "crates/vm/src/counters.rs",
+    "crates/vm/src/page.rs",
+    "crates/vm/src/page_queue.rs",
+    "crates/vm/src/page_table.rs",
+    "crates/vm/src/pager.rs",
+    "crates/vm/src/pointers.rs",
+    "crates/vm/src/policy/ages.rs",
+    "crates/vm/src/policy/aging.rs",
+    "crates/vm/src/policy/arc.rs",
+    "crates/vm/src/policy/clock_pro.rs",
+    "crates/vm/src/policy/cost.rs",
+    "crates/vm/src/policy/drop_behind.rs",
+    "crates/vm/src/policy/fifo.rs",
+    "crates/vm/src/policy/lirs.rs",
+    "crates/vm/src/policy/live.rs",
+    "crates/vm/src/policy/lru.rs",
+    "crates/vm/src/policy/lru_2.rs",
+    "crates/vm/src/policy/mglru.rs",
+    "crates/vm/src/policy/mod.rs",
+    "crates/vm/src/policy/s3_fifo.rs",
+    "crates/vm/src/policy/sieve.rs",
+    "crates/vm/src/policy/two_queues.rs",
+    "crates/vm/src/policy/use_once.rs",
+    "crates/vm/src/policy/use_once_window.rs",
+    "crates/vm/src/stream.rs",
+    "crates/vm/src/types.rs",
+    "crates/vm/src/vm.rs",
+    "crates/vm/src/vm/swapoff.rs",
+    "crates/vm/src/vm/write_back.rs",
+];
