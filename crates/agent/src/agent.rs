@@ -48,10 +48,10 @@ use std::os::fd::AsRawFd;
 
 static AGENT: AtomicPtr<Agent> = AtomicPtr::new(core::ptr::null_mut());
 
-/// The agent, once it serves.
+/// The agent, once it serves. A child that was forked past libc has a copy of it, and none of its threads: there it does not.
 pub fn get() -> Option<&'static Agent> {
     // SAFETY: set once to a leaked agent. Acquire pairs with the Release in `start`.
-    unsafe { AGENT.load(Acquire).as_ref() }
+    unsafe { AGENT.load(Acquire).as_ref() }.filter(|agent| agent.here.load(Relaxed) != 0)
 }
 
 /// What the clerk is asked for.
@@ -145,6 +145,8 @@ struct Clerks {
 /// See the module.
 pub struct Agent {
     machine: &'static Machine,
+    /// On a page that a fork's child finds empty (MADV_WIPEONFORK): 1 where the agent's threads are.
+    here: &'static AtomicU32,
     engine: Engine,
     cluster_pages: usize,
     stacks: HookStacks,
@@ -465,9 +467,13 @@ fn serve_with(memory: &str, status: &'static Status, status_fd: i32, supervised:
     if let Some(record) = &machine.record {
         machine.core.lock().vm.set_mapped_max(record.mapped_pages_max());
     }
+    let here = page_of_this_process().unwrap_or_else(|e| fail(&setup::SetupError::Memory(e).to_string()));
+    here.store(1, Relaxed);
+    machine.keep_from_raw_forks();
     let stacks = HookStacks::new().unwrap_or_else(|_| fail("no memory for the pager's stacks"));
     let agent: &'static Agent = Box::leak(Box::new(Agent {
         machine,
+        here,
         engine,
         cluster_pages: setup::cluster_pages((memory_bytes >> PAGE_SHIFT) as u32),
         stacks,
@@ -510,6 +516,16 @@ fn serve_with(memory: &str, status: &'static Status, status_fd: i32, supervised:
     status.outcome.store(Outcome::Running as u32, Release);
     AGENT.store(core::ptr::from_ref(agent).cast_mut(), Release);
     Ok(())
+}
+
+/// A word of zero, on a page of its own that a fork's child finds empty.
+fn page_of_this_process() -> Result<&'static AtomicU32, Errno> {
+    let page = sys::map_anonymous(1 << PAGE_SHIFT)?;
+    // SAFETY: a fresh mapping of our own, which nobody unmaps; zeroes are a valid value, before and after a fork.
+    unsafe {
+        sys::madvise(page as usize, 1 << PAGE_SHIFT, libc::MADV_WIPEONFORK)?;
+        Ok(&*page.cast::<AtomicU32>())
+    }
 }
 
 /// Where the program's heap is, and its break. Read before the agent maps anything.
@@ -837,9 +853,14 @@ impl Agent {
         });
     }
 
-    /// MADV_WIPEONFORK, MADV_KEEPONFORK. Returns `false` if there is no room to remember it.
-    pub fn wipe_on_fork(&'static self, start: usize, end: usize, wipe: bool) -> bool {
-        self.stacks.run(move || self.machine.wipe_on_fork(start, end, wipe))
+    /// What forked children find has been advised: [`Machine::advised_for_forks`].
+    pub fn advised_for_forks(&'static self, start: usize, end: usize, set: Flags, cleared: Flags) -> bool {
+        self.stacks.run(move || self.machine.advised_for_forks(start, end, set, cleared))
+    }
+
+    /// The program's filter of system calls does not allow what [`overspill_linux::raw_forks`] needs.
+    pub fn let_raw_forks(&'static self) {
+        self.stacks.run(move || self.machine.let_raw_forks());
     }
 
     /// MADV_MERGEABLE: equal pages may become one.
@@ -1310,6 +1331,14 @@ impl Agent {
             machine.ring_daemon();
             futex_wait(&AtomicU32::new(0), 0, 50_000);
         };
+        if let Err(e) = machine.begin_fork(&map) {
+            machine.end_fork(&mut map);
+            drop((core, map));
+            self.thaw();
+            drop(childs);
+            let _ = self.ask_here(Request::NoChild);
+            return -(e as isize);
+        }
         let whole = core.vm.limit();
         let least = (MEMORY_BYTES_MIN >> PAGE_SHIFT) as u32;
         let given = Self::half(&map, &core).max(least.min(whole));
@@ -1352,9 +1381,9 @@ impl Agent {
                 }
                 let kept = core.vm.limit();
                 drop(core);
+                machine.end_fork(&mut map);
                 drop(map);
-                machine.frozen.store(0, SeqCst);
-                futex_wake(&machine.frozen, i32::MAX as u32);
+                self.thaw();
                 if r.is_ok() && call.shares_files() {
                     let _ = childs.map(Fd::into_raw); // it is the child's table, too, and the child closes it when it has it elsewhere
                 } else {
@@ -1370,9 +1399,16 @@ impl Agent {
         }
     }
 
+    /// Handlers go on after a fork.
+    fn thaw(&self) {
+        self.machine.frozen.store(0, SeqCst);
+        futex_wake(&self.machine.frozen, i32::MAX as u32);
+    }
+
     /// In the child: what needs no descriptor. What belongs to the parent's threads is reset.
     fn alone(&self, map: &mut Space, core: &mut Core) {
         let machine = self.machine;
+        self.here.store(1, Relaxed);
         machine.map.forked();
         self.desk.store(0, Relaxed); // whoever had it is not here
         machine.frozen.store(0, Relaxed);

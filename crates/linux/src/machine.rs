@@ -86,6 +86,8 @@ pub struct Space {
     pub copying: crate::copy_out::Copying,
     /// Unmaps that are still to be reported.
     pub pending: crate::space::PendingUnmaps,
+    /// Ranges were marked while unmaps or moves were under way: see [`crate::raw_forks`].
+    pub remark: bool,
     /// The address of page 0 of each object.
     pub origins: Vec<usize>,
     /// The program's ranges are registered here.
@@ -263,6 +265,8 @@ pub struct Machine {
     pub stuck_since: AtomicU64,
     /// Other processes may have pages of this one: it has forked, or is a fork's child, or has asked for equal pages to be merged (KSM).
     pub shares_pages: AtomicBool,
+    /// Managed ranges are kept from forks that are not followed.
+    pub keeps_from_forks: AtomicBool,
     /// A fork is about to happen: nobody starts I/O. Who waits for whom then (no thread may wait for one above it, or for itself):
     ///
     /// | thread | waits for | which |
@@ -450,18 +454,23 @@ impl Machine {
 
     /// A touch of a registered address that is in no managed range. Memory that has grown by a call that was not followed is such, and what
     /// another has left behind (MREMAP_DONTUNMAP); so is, for a moment, what is about to be managed, or has just been moved or
-    /// unmapped, as long as the report of it is unread (then the kernel fills nothing and the touch comes again). What the pager knows
-    /// nothing of is empty, and stays in memory from then on.
+    /// unmapped, as long as the report of it is unread (then the touch comes again). What the pager knows nothing of is empty.
     pub fn serve_unmanaged(&self, addr: usize) {
         let addr = addr & !(PAGE_SIZE - 1);
-        let map = self.map.read();
+        let mut map = self.map.write();
+        let is_managed = |map: &Space| map.ranges.overlap(addr, addr + PAGE_SIZE, Kind::Managed).is_some();
         // otherwise it is managed by now: its thread looks again
-        if map.ranges.overlap(addr, addr + PAGE_SIZE, Kind::Managed).is_none() {
+        if !is_managed(&map) && !map.program.is_changing() {
             if self.is_known(&map, addr) {
                 self.stop_program(b"the program was stopped: internal error of the pager, please report it: a page that has content is in no range");
             }
-            self.fill_zero(&map, addr, 1);
-            map.program.let_write(addr, PAGE_SIZE);
+            if map.ranges.first(addr, addr + PAGE_SIZE).is_none() {
+                self.find_grown(&mut map, addr);
+            }
+            if !is_managed(&map) {
+                self.fill_zero(&map, addr, 1);
+                map.program.let_write(addr, PAGE_SIZE);
+            }
         }
         self.wake(&map, addr, PAGE_SIZE);
     }
@@ -588,6 +597,7 @@ impl Machine {
     /// Discards the content of parking places (which nobody owns or holds). Sorts them.
     pub fn discard_places(&self, map: &Space, places: &mut [ParkPlace]) {
         places.sort_unstable();
+        let pidfd = map.pidfd.as_ref().map_or(-1, Fd::raw);
         let mut iov = [IoVec { base: 0, len: 0 }; 64];
         let mut n = 0;
         for place in places.iter() {
@@ -598,14 +608,14 @@ impl Machine {
             }
             if n == iov.len() {
                 // SAFETY: nobody owns or holds these places.
-                unsafe { sys::discard_ranges(map.pidfd.as_ref().map_or(-1, Fd::raw), &iov[..n]) };
+                let _ = unsafe { sys::advise_ranges(pidfd, &iov[..n], libc::MADV_DONTNEED) };
                 n = 0;
             }
             iov[n] = IoVec { base: at, len: PAGE_SIZE };
             n += 1;
         }
         // SAFETY: as above.
-        unsafe { sys::discard_ranges(map.pidfd.as_ref().map_or(-1, Fd::raw), &iov[..n]) };
+        let _ = unsafe { sys::advise_ranges(pidfd, &iov[..n], libc::MADV_DONTNEED) };
     }
 
     /// The file and byte offset of a slot, by the extents of its device. A run of slots lies in one piece. => it is on no compressed device

@@ -301,8 +301,9 @@ impl Machine {
         let mut messages = [Message::default(); MESSAGES];
         let mut map = self.map.write();
         let n = map.program.read(&mut messages);
-        if n == 0 && !map.pending.ranges.is_empty() && !map.program.is_changing() {
+        if n == 0 && (map.remark || !map.pending.ranges.is_empty()) && !map.program.is_changing() {
             map.pending.clear();
+            map.remark = false;
         }
         for message in &messages[..n] {
             match message.decode() {
@@ -320,7 +321,7 @@ impl Machine {
     }
 
     /// An unmap, discard or move of managed memory that the kernel has reported.
-    fn follow(&self, map: &mut Space, event: Event) {
+    pub(crate) fn follow(&self, map: &mut Space, event: Event) {
         self.status.counters.events.add(1);
         if !map.ranges.has_room(EVENT_PIECES) {
             self.stop_ranges_full();
@@ -364,6 +365,10 @@ impl Machine {
                     let Some(r) = known else { break };
                     map.ranges.remove(r.start, r.end, |_| {});
                     let moved = Range { start: r.start - from + to, end: r.end - from + to, ..r };
+                    if map.remark {
+                        Self::unmark(r.start, r.end);
+                        self.mark(moved.start, moved.end);
+                    }
                     if r.kind == Kind::Managed {
                         if !map.ranges.insert(moved) {
                             self.stop_ranges_full();
@@ -386,8 +391,14 @@ impl Machine {
 
     /// The range is gone, and what was in it.
     fn unmapped(map: &mut Space, core: &mut Core, start: usize, end: usize) {
+        let remark = map.remark;
         map.ranges.remove(start, end, |gone| match gone.kind {
-            Kind::Managed => Self::give_up_of(core, gone, false),
+            Kind::Managed => {
+                Self::give_up_of(core, gone, false);
+                if remark {
+                    Self::unmark(gone.start, gone.end);
+                }
+            }
             Kind::Native => Self::native_gone(core, gone),
         });
     }
@@ -416,14 +427,6 @@ impl Machine {
             at = piece.end;
         }
         self.drop_places(map, true);
-    }
-
-    /// The program wants (or no longer wants) its forked children to find the range empty: MADV_WIPEONFORK, MADV_KEEPONFORK, for which
-    /// there are no events. Returns `false` if there is no room to remember it.
-    #[must_use]
-    pub fn wipe_on_fork(&self, start: usize, end: usize, wipe: bool) -> bool {
-        let change = |flags: Flags| if wipe { flags.with(Flags::WIPE) } else { flags.without(Flags::WIPE) };
-        self.map.write().ranges.change(start, end, change)
     }
 
     /// The program is about to put guard pages here (MADV_GUARD_INSTALL, for which there is no event), which drops what is there. Until
@@ -494,6 +497,7 @@ impl Machine {
         })?;
         Self::unmapped(map, core, at, usize::MAX);
         map.pending.clear();
+        self.mark_all(map);
         result
     }
 
@@ -634,6 +638,7 @@ impl Machine {
         if map.program.register(range.start, range.end - range.start).is_err() {
             return; // the kernel will not have it (a special mapping): it stays the kernel's
         }
+        self.mark(range.start, range.end);
         map.ranges.remove(range.start, range.end, |_| {}); // known already in part: pages that are known stay as they are
         if !map.ranges.insert(range) {
             self.stop_ranges_full();
@@ -854,6 +859,9 @@ impl Machine {
             at = piece.end;
             // SAFETY: all of it that has content is in memory, and stays there.
             if unsafe { map.program.unregister(piece.start, piece.end - piece.start) }.is_ok() {
+                if !piece.flags.has(Flags::DONTFORK) {
+                    Self::unmark(piece.start, piece.end);
+                }
                 Self::unmapped(&mut map, &mut self.core.lock(), piece.start, piece.end);
             }
         }
@@ -867,7 +875,7 @@ impl Machine {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use crate::device_spec;
     use crate::machine::Delivery;
@@ -915,10 +923,10 @@ mod tests {
         assert_eq!(news(&mut pending, 10, 20), [(10, 20)]);
     }
 
-    const LEN: usize = 4 * PAGE_SIZE;
+    pub(crate) const LEN: usize = 4 * PAGE_SIZE;
 
     /// A machine, if there can be one here, and the address of three ranges of `LEN` bytes.
-    fn machine(name: &str) -> Option<(Machine, usize)> {
+    pub(crate) fn machine(name: &str) -> Option<(Machine, usize)> {
         let place = std::env::temp_dir().join(format!("{name}-{}", std::process::id()));
         let swap = [device_spec::parse(place.as_os_str()).expect("a place")];
         let status: &'static Status = Box::leak(Box::default());

@@ -190,10 +190,16 @@ pub fn madvise(agent: &'static Agent, nr: i32, a: [usize; 6]) -> isize {
             agent.may_merge();
             call()
         }
-        libc::MADV_WIPEONFORK | libc::MADV_KEEPONFORK => {
+        libc::MADV_WIPEONFORK | libc::MADV_KEEPONFORK | libc::MADV_DONTFORK | libc::MADV_DOFORK => {
             let r = call();
+            let (set, cleared) = match advice {
+                libc::MADV_WIPEONFORK => (Flags::WIPE, Flags::NONE),
+                libc::MADV_KEEPONFORK => (Flags::NONE, Flags::WIPE),
+                libc::MADV_DONTFORK => (Flags::DONTFORK, Flags::NONE),
+                _ => (Flags::NONE, Flags::DONTFORK),
+            };
             // without room to remember that something is wiped, the program is told that it cannot rely on it
-            match agent.wipe_on_fork(start, advised(nr, &a, r), advice == libc::MADV_WIPEONFORK) {
+            match agent.advised_for_forks(start, advised(nr, &a, r), set, cleared) {
                 true => r,
                 false => -(libc::ENOMEM as isize),
             }

@@ -1,0 +1,187 @@
+/* Children that are made past libc, by a system call in the program's own code: "unpaged", "paged", "dontfork", "grown". */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { PAGE = 4096 };
+static const long MIB = 1 << 20;
+
+#define expect(condition, ...) do { if (!(condition)) { printf(__VA_ARGS__); puts(""); exit(1); } } while (0)
+
+static long raw(long nr, long a, long b, long c, long d, long e) {
+    register long r10 __asm__("r10") = d, r8 __asm__("r8") = e;
+    long result;
+    __asm__ volatile("syscall" : "=a"(result) : "a"(nr), "D"(a), "S"(b), "d"(c), "r"(r10), "r"(r8) : "rcx", "r11", "memory");
+    return result;
+}
+
+static pid_t raw_fork(void) { return raw(SYS_clone, SIGCHLD, 0, 0, 0, 0); }
+
+static unsigned char *map(long len) {
+    unsigned char *p = mmap(0, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    expect(p != MAP_FAILED, "mmap: %s", strerror(errno));
+    return p;
+}
+
+static unsigned char byte(long at) { return at / PAGE * 7 % 255 + 1; }
+
+static void fill(unsigned char *p, long len) {
+    for (long at = 0; at < len; at += PAGE) p[at] = byte(at);
+}
+
+static long wrong(const volatile unsigned char *p, long len) {
+    long n = 0;
+    for (long at = 0; at < len; at += PAGE) n += p[at] != byte(at);
+    return n;
+}
+
+/* Takes everything else out of 16 MiB. */
+static void press(void) {
+    unsigned char *p = map(40 * MIB);
+    for (int round = 0; round < 2; round++) fill(p, 40 * MIB);
+    munmap(p, 40 * MIB);
+}
+
+static int status_of(pid_t child) {
+    int status;
+    expect(child > 0 && waitpid(child, &status, 0) == child, "child %d: %s", child, strerror(errno));
+    return status;
+}
+
+static void is_right(pid_t child, const char *what) {
+    int status = status_of(child);
+    expect(WIFEXITED(status) && WEXITSTATUS(status) == 0, "%s: status %#x", what, status);
+}
+
+/* Right bytes, or its end. */
+static void no_zeroes(pid_t child, const char *what) {
+    int status = status_of(child);
+    expect(WIFSIGNALED(status) ? WTERMSIG(status) == SIGSEGV : WEXITSTATUS(status) == 0, "%s: status %#x", what, status);
+}
+
+static int is_there(const void *p, long len) { return msync((void *)p, len, MS_ASYNC) == 0; }
+
+/* Everything fits: such a child has all, and maps, unmaps and forks as it would alone. */
+static void unpaged(void) {
+    unsigned char *p = map(MIB);
+    fill(p, MIB);
+    pid_t child = raw_fork();
+    if (child == 0) {
+        unsigned char *q = map(2 * MIB);
+        fill(q, 2 * MIB);
+        free(malloc(MIB));
+        child = fork();
+        if (child == 0) _exit(wrong(p, MIB) || wrong(q, 2 * MIB));
+        is_right(child, "the child's child");
+        munmap(q, 2 * MIB);
+        _exit(wrong(p, MIB) != 0);
+    }
+    is_right(child, "the child");
+}
+
+static void *of_a_thread(void *p) {
+    pid_t child = raw_fork();
+    if (child == 0) _exit(wrong(p, 8 * MIB) != 0);
+    no_zeroes(child, "a thread's child");
+    return 0;
+}
+
+static void paged(void) {
+    unsigned char *p = map(8 * MIB), *q = map(2 * MIB);
+    fill(p, 8 * MIB);
+    fill(q, 2 * MIB);
+    q = mremap(q, 2 * MIB, 4 * MIB, MREMAP_MAYMOVE);
+    fill(q, 4 * MIB);
+    mprotect(p + MIB, MIB, PROT_READ);
+    press();
+    for (int round = 0; round < 2; round++) {
+        pid_t child = raw_fork();
+        if (child == 0) _exit(wrong(p, 8 * MIB) || wrong(q, 4 * MIB));
+        no_zeroes(child, "the child");
+        child = raw(SYS_fork, 0, 0, 0, 0, 0);
+        if (child == 0) _exit(wrong(q, 4 * MIB) != 0);
+        no_zeroes(child, "the child of fork");
+        /* one that libc makes has all of it, and such children in turn */
+        child = fork();
+        if (child == 0) {
+            child = raw_fork();
+            if (child == 0) _exit(wrong(p, 8 * MIB) != 0);
+            no_zeroes(child, "the child's child");
+            _exit(wrong(p, 8 * MIB) || wrong(q, 4 * MIB));
+        }
+        is_right(child, "libc's child");
+    }
+    expect(!wrong(p, 8 * MIB) && !wrong(q, 4 * MIB), "the parent's");
+    pthread_t thread;
+    expect(pthread_create(&thread, 0, of_a_thread, p) == 0 && pthread_join(thread, 0) == 0, "a thread");
+}
+
+/* What the program itself keeps from its children, and what it does not any more. */
+static void dontfork(void) {
+    unsigned char *a = map(4 * MIB), *b = map(4 * MIB), *c = map(4 * MIB);
+    expect(madvise(a, 4 * MIB, MADV_DONTFORK) == 0, "before it is paged");
+    fill(a, 4 * MIB);
+    fill(b, 4 * MIB);
+    fill(c, 4 * MIB);
+    press();
+    expect(madvise(b, 4 * MIB, MADV_DONTFORK) == 0 && madvise(b + MIB, MIB, MADV_DOFORK) == 0, "while it is paged");
+    expect(madvise(c, 4 * MIB, MADV_DOFORK) == 0, "that it may");
+    unsigned char *moved = mremap(a, 2 * MIB, 2 * MIB, MREMAP_MAYMOVE | MREMAP_FIXED, map(2 * MIB));
+    expect(moved != MAP_FAILED && mprotect(a + 3 * MIB, MIB, PROT_READ) == 0, "moved, and read only");
+    for (int round = 0; round < 2; round++) {
+        pid_t child = fork();
+        if (child == 0) {
+            expect(!is_there(moved, PAGE) && !is_there(a + 2 * MIB, PAGE) && !is_there(a + 3 * MIB, PAGE), "the first is there");
+            expect(!is_there(b, PAGE) && !is_there(b + 2 * MIB, PAGE), "the second is there");
+            expect(is_there(b + MIB, MIB), "half of the second is not there");
+            expect(!wrong(c, 4 * MIB), "the third");
+            for (long at = MIB; at < 2 * MIB; at += PAGE) expect(b[at] == byte(at), "half of the second");
+            _exit(0);
+        }
+        is_right(child, "libc's child");
+        child = raw_fork();
+        if (child == 0) _exit(wrong(c, 4 * MIB) != 0);
+        no_zeroes(child, "the child");
+    }
+    expect(!wrong(moved, 2 * MIB) && !wrong(b, 4 * MIB) && !wrong(c, 4 * MIB), "the parent's");
+}
+
+/* Memory that grew past libc is its own all the same: paged, and its children's. */
+static void grown(void) {
+    unsigned char *p = map(32 * MIB);
+    fill(p, MIB);
+    press();
+    munmap(p + MIB, 31 * MIB);
+    expect(raw(SYS_mremap, (long)p, MIB, 24 * MIB, 0, 0) == (long)p, "grown where it is");
+    fill(p, 20 * MIB);
+    expect(!wrong(p, 20 * MIB), "the parent's");
+    expect(raw(SYS_mremap, (long)p, 24 * MIB, 28 * MIB, 0, 0) == (long)p, "grown once more: it is one mapping");
+    pid_t child = fork();
+    if (child == 0) {
+        for (long at = 20 * MIB; at < 24 * MIB; at += PAGE) expect(p[at] == 0, "something is in what is new");
+        _exit(wrong(p, 20 * MIB) != 0);
+    }
+    is_right(child, "libc's child");
+    expect(!wrong(p, 20 * MIB), "the parent's");
+}
+
+int main(int count, char **arguments) {
+    struct rlimit none = {0, 0};
+    setrlimit(RLIMIT_CORE, &none);
+    alarm(60);
+    const char *which = count > 1 ? arguments[1] : "";
+    if (!strcmp(which, "unpaged")) unpaged();
+    if (!strcmp(which, "paged")) paged();
+    if (!strcmp(which, "dontfork")) dontfork();
+    if (!strcmp(which, "grown")) grown();
+    puts("right");
+}
