@@ -16,13 +16,16 @@ help:
 demo: need-python build
 	@$(PYTHON) scripts/demo.py
 
-# One build for all of it, the tests': an optimised one with assertions. `make soak` takes the release build.
+# One build for all of it, the tests': an optimised one with assertions. `make soak` takes the release build. The first command builds what
+# `cargo test` does not, which is the agent, with the features that the tests have: asked for by itself it would have others, and half of
+# the dependencies would be built twice. Tests of real programs wait more than they compute: so there are two of them for each CPU.
 test: export OVERSPILL = $(TARGET)/debug/overspill
+test: export RUST_TEST_THREADS ?= $(shell expr 2 '*' $$(nproc))
 test: need-python need-cargo need-cc
 	@mkdir -p $(TARGET) && date +%s >$(TARGET)/test-began
 	@$(call stage,1,building)
+	$(CARGO) build --workspace --exclude overspill-bench --all-targets
 	$(CARGO) test --workspace --no-run
-	$(CARGO) build -p overspill-cli -p overspill-agent
 	@$(call stage,2,the tests of the crates)
 	$(CARGO) test --workspace
 	@$(call stage,3,real programs)
@@ -46,12 +49,12 @@ lint: need-cargo need-cc
 
 soak: need-python build
 	$(PYTHON) scripts/soak.py
-	OVERSPILL_SWAPOFFS=400 $(CARGO) test --release -p overspill-cli --test swap_devices random_moments -- --nocapture
+	OVERSPILL_SWAPOFFS=400 $(CARGO) test --release -p overspill-cli --test command random_moments -- --nocapture
 	$(PYTHON) scripts/swapoff_soak.py
 	$(PYTHON) scripts/programs.py --profile quick
 	$(PYTHON) scripts/suites.py --profile full
 	OVERSPILL_SEEDS=500 $(CARGO) test --release -p overspill-sim --test seeds
-	OVERSPILL_SEEDS=1000 $(CARGO) test --release -p overspill-cli --test address_space any_calls -- --nocapture
+	OVERSPILL_SEEDS=1000 $(CARGO) test --release -p overspill-cli --test command any_calls -- --nocapture
 
 build: need-cargo need-cc
 	$(CARGO) build --release --workspace

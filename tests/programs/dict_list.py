@@ -4,8 +4,8 @@ It is a program as people write them: many small objects, reference counts that 
 look-ups that touch the hash table, the key and the value, each on a page of its own. What it prints depends on
 every string and every float, so a single wrong page shows.
 
-Run as `python3 dict_list.py THOUSANDS`: 2000 is the issue's size (two million strings, three million floats,
-400,000 look-ups, about 450 MiB).
+Run as `python3 dict_list.py THOUSANDS [LOOKUPS]`: 2000 is a real job (two million strings, three million floats,
+about 450 MiB), with 200 look-ups for each thousand unless another number is given.
 """
 
 import hashlib
@@ -34,4 +34,5 @@ def main(strings: int, floats: int, lookups: int) -> None:
 
 if __name__ == "__main__":
     thousands = int(sys.argv[1])
-    main(strings=1000 * thousands, floats=1500 * thousands, lookups=200 * thousands)
+    lookups = int(sys.argv[2]) if len(sys.argv) > 2 else 200 * thousands
+    main(strings=1000 * thousands, floats=1500 * thousands, lookups=lookups)

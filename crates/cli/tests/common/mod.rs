@@ -1,7 +1,12 @@
 //! What the tests of real programs share: see `paged.rs`.
 
+#![allow(dead_code)] // not each program of tests uses all of it
+
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 /// The command.
 pub fn overspill() -> PathBuf {
@@ -10,30 +15,56 @@ pub fn overspill() -> PathBuf {
 
 /// Whether the machine can run these tests; prints why not.
 pub fn able() -> bool {
-    let agent = overspill().with_file_name("liboverspill_agent.so");
-    assert!(agent.exists(), "{} is missing: run `cargo build --workspace` first, as `make test` does", agent.display());
-    let check = Command::new(overspill()).arg("check").output().expect("overspill check runs");
-    let cc = Command::new("cc").arg("--version").output().is_ok_and(|o| o.status.success());
-    if check.status.success() && cc {
-        return true;
-    }
-    let why = String::from_utf8_lossy(&check.stdout).into_owned();
-    assert!(std::env::var_os("CI").is_none(), "CI must be able to page programs (cc: {cc}):\n{why}");
-    println!("not run: cc {cc}, or this machine cannot page programs:\n{why}");
+    static WHY_NOT: OnceLock<Option<String>> = OnceLock::new();
+    let why_not = WHY_NOT.get_or_init(|| {
+        let agent = overspill().with_file_name("liboverspill_agent.so");
+        assert!(agent.exists(), "{} is missing: run `cargo build --workspace` first, as `make test` does", agent.display());
+        let check = Command::new(overspill()).arg("check").output().expect("overspill check runs");
+        let cc = Command::new("cc").arg("--version").output().is_ok_and(|o| o.status.success());
+        let why = format!("cc {cc}, or this machine cannot page programs:\n{}", String::from_utf8_lossy(&check.stdout));
+        (!check.status.success() || !cc).then_some(why)
+    });
+    let Some(why) = why_not else { return true };
+    assert!(std::env::var_os("CI").is_none(), "CI must be able to page programs: {why}");
+    println!("not run: {why}");
     false
+}
+
+/// `name`, as nothing else that these tests start or make is called.
+pub fn unique(name: &str) -> String {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    format!("{name}-{}-{}", std::process::id(), COUNT.fetch_add(1, Relaxed))
 }
 
 /// A directory of this test's own.
 pub fn place(name: &str) -> PathBuf {
-    let dir = std::env::temp_dir().join(format!("overspill-paged-{}-{name}", std::process::id()));
+    let dir = std::env::temp_dir().join(format!("overspill-paged-{}", unique(name)));
     std::fs::create_dir_all(&dir).expect("temp dir");
     dir
 }
 
+/// The program of this source in `tests/programs`, in `dir`. It is compiled once for all tests that want it.
 pub fn build(dir: &Path, source: &str) -> PathBuf {
-    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/programs");
-    let out = dir.join(source.trim_end_matches(".c"));
-    let status = Command::new("cc").args(["-O1", "-pthread", "-o"]).arg(&out).arg(sources.join(source)).status().expect("cc runs");
-    assert!(status.success(), "{source} builds");
+    static COMPILED: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+    let name = source.trim_end_matches(".c");
+    let built = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    let mut compiled = COMPILED.lock().unwrap_or_else(PoisonError::into_inner);
+    if compiled.insert(name.to_owned()) {
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/programs").join(source);
+        let own = built.with_extension(std::process::id().to_string()); // other tests may do the same at the same time
+        let status = Command::new("cc").args(["-O1", "-pthread", "-o"]).arg(&own).arg(&source).status().expect("cc runs");
+        assert!(status.success(), "{} builds", source.display());
+        std::fs::rename(&own, &built).expect("a file takes the place of another");
+    }
+    drop(compiled);
+    let out = dir.join(name);
+    copy(&built, &out);
     out
+}
+
+/// A copy of a program. Made by another process: as long as any process has a program open for writing, such as a child that another test
+/// has just forked in this one, it cannot be run.
+pub fn copy(from: &Path, to: &Path) {
+    let copied = Command::new("cp").arg(from).arg(to).status().expect("cp runs");
+    assert!(copied.success(), "{} can be copied", from.display());
 }

@@ -1,6 +1,6 @@
 //! A program that runs beside the test, and is asked about its devices meanwhile.
 
-use crate::common::overspill;
+use crate::common::{overspill, unique};
 use serde_json::Value;
 use std::fs;
 use std::io::Read;
@@ -26,7 +26,7 @@ impl Running {
         arguments: &[&str],
         environment: &[(&str, &str)],
     ) -> Running {
-        let name = format!("{test}-{}", std::process::id());
+        let name = unique(test);
         let mut command = Command::new(overspill());
         command.args(["run", "--name", &name]).args(options).arg("--").arg(program).args(arguments).arg(dir.join("stop"));
         command.env_remove("OVERSPILL_INJECT").envs(environment.iter().copied());

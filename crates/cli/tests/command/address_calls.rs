@@ -1,12 +1,8 @@
 //! Calls that change the address space, under `overspill run`: what the kernel refuses changes nothing, what it does is followed, and nothing
 //! that has no event is missed. Each test runs one case of `tests/programs/address_calls.c`, which says what is wrong.
 
-mod common;
-#[path = "common/runs.rs"]
-mod runs;
-
-use common::{able, build, place};
-use runs::{no_swap_file_left, run, swap_option};
+use crate::common::{able, build, place};
+use crate::runs::{no_swap_file_left, run, swap_option};
 
 /// Runs one case in a budget of 16 MiB.
 fn case(name: &str) {

@@ -1,11 +1,7 @@
 //! Programs of many threads under `overspill run`, and how threads end.
 
-mod common;
-#[path = "common/runs.rs"]
-mod runs;
-
-use common::{able, build, place};
-use runs::{no_swap_file_left, run, swap_option};
+use crate::common::{able, build, place};
+use crate::runs::{no_swap_file_left, run, swap_option};
 
 /// There are 64 stacks for the program's calls that are followed, and a thread that found none free took it in turns with the others to look
 /// again and again, while those who had one did not get a processor: 160 threads that map and unmap got nothing done, for good.

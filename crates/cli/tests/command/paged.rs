@@ -3,12 +3,8 @@
 //! The programs are C sources in `tests/programs`, built here with cc. Without userfaultfd in full mode or cc these tests say so and
 //! count as run only outside CI; with CI set they fail.
 
-mod common;
-#[path = "common/runs.rs"]
-mod runs;
-
-use common::{able, build, overspill, place};
-use runs::{Run, no_swap_file_left, run, swap_option};
+use crate::common::{able, build, overspill, place};
+use crate::runs::{Run, no_swap_file_left, run, swap_option};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};

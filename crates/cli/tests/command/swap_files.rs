@@ -1,8 +1,6 @@
 //! Swap files from outside, under real programs: what the disk has of them, and what can be found in them.
 
-mod common;
-
-use common::{able, build, overspill, place};
+use crate::common::{able, build, overspill, place, unique};
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::MetadataExt;
@@ -24,7 +22,7 @@ struct Pages {
 impl Pages {
     fn start(dir: &Path, test: &str, mib: u64, options: &[&str], inject: &str) -> Pages {
         let program = build(dir, "pages.c");
-        let name = format!("{test}-{}", std::process::id());
+        let name = unique(test);
         let mut command = Command::new("timeout");
         command.args(["-s", "KILL", "240"]).arg(overspill()).args(["run", "--name", &name]).args(options);
         command.arg("--").arg(program).arg(mib.to_string()).env("OVERSPILL_INJECT", inject);
@@ -307,7 +305,7 @@ struct Shared(PathBuf);
 
 impl Shared {
     fn new(test: &str) -> Option<Shared> {
-        let dir = PathBuf::from(format!("/dev/shm/overspill-{test}-{}", std::process::id()));
+        let dir = Path::new("/dev/shm").join(unique(&format!("overspill-{test}")));
         fs::create_dir(&dir).ok()?;
         let shared = Shared(dir);
         let kind = Command::new("stat").args(["-f", "-c", "%T"]).arg(&shared.0).output().ok()?;
@@ -351,7 +349,7 @@ impl Group {
             true => (v1, [("memory.limit_in_bytes", limit), ("memory.memsw.limit_in_bytes", limit)]),
             false => (Path::new("/sys/fs/cgroup"), [("memory.max", limit), ("memory.swap.max", 0)]),
         };
-        let dir = root.join(format!("overspill-{test}-{}", std::process::id()));
+        let dir = root.join(unique(&format!("overspill-{test}")));
         fs::create_dir(&dir).ok()?;
         let group = Group(dir);
         fs::write(group.0.join(files[0].0), files[0].1.to_string()).ok()?;

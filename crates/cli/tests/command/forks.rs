@@ -1,11 +1,7 @@
 //! Forks of all kinds under `overspill run`.
 
-mod common;
-#[path = "common/runs.rs"]
-mod runs;
-
-use common::{able, build, place};
-use runs::{Run, no_swap_file_left, run, swap_option};
+use crate::common::{able, build, place};
+use crate::runs::{Run, no_swap_file_left, run, swap_option};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;

@@ -4,9 +4,7 @@
 //! `OVERSPILL_SEEDS` is how many seeds are run (CI: a few); `OVERSPILL_SEED` the first. A difference prints its seed, and
 //! `overspill run -m 16M -- address_space --seed N` shows it again.
 
-mod common;
-
-use common::{able, build, overspill, place};
+use crate::common::{able, build, overspill, place};
 use std::path::Path;
 use std::process::{Command, Output};
 use std::time::Instant;

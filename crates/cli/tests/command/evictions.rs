@@ -1,11 +1,7 @@
 //! What can leave memory under `overspill run`, and what becomes of the rest. The program is `tests/programs/evictions.c`.
 
-mod common;
-#[path = "common/runs.rs"]
-mod runs;
-
-use common::{able, build, place};
-use runs::{Run, no_swap_file_left, run, swap_option};
+use crate::common::{able, build, place};
+use crate::runs::{Run, no_swap_file_left, run, swap_option};
 
 /// Runs a case of the program with 16 MiB. `None`: this machine cannot show it, and the program says why.
 fn evict(test: &str, args: &[&str]) -> Option<Run> {

@@ -1,11 +1,7 @@
 //! Memory in many pieces: the pager's tables have room for what a program can have, wherever it lies, or say that they have not.
 
-mod common;
-#[path = "common/runs.rs"]
-mod runs;
-
-use common::{able, build, place};
-use runs::{no_swap_file_left, run, swap_option};
+use crate::common::{able, build, place};
+use crate::runs::{no_swap_file_left, run, swap_option};
 use std::path::Path;
 
 /// Node.js was stopped as soon as it was paged: V8 puts each 256 KiB of its heap at a random address, and the page table had room for 73 places

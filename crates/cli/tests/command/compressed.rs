@@ -1,11 +1,7 @@
 //! Compressed memory as a swap device, under real programs with the agent: in front of a file and alone, full, forked, added and taken off.
 
-mod common;
-#[path = "common/running.rs"]
-mod running;
-
-use common::{able, build, overspill, place};
-use running::Running;
+use crate::common::{able, build, overspill, place};
+use crate::running::Running;
 use serde_json::Value;
 use std::fs;
 use std::path::PathBuf;

@@ -1,11 +1,7 @@
 //! Programs that lock memory, under `overspill run`.
 
-mod common;
-#[path = "common/runs.rs"]
-mod runs;
-
-use common::{able, build, place};
-use runs::{no_swap_file_left, run, swap_option};
+use crate::common::{able, build, place};
+use crate::runs::{no_swap_file_left, run, swap_option};
 
 /// One mlock of more than a quarter of the budget was refused with EPERM, several that came to more than the budget were not refused,
 /// mlock2 was not looked at, and no mlockall was possible: a program that locks its memory, as real-time programs and keepers of secrets do,

@@ -1,6 +1,7 @@
 //! Runs the command as users do. No real agent takes part: what needs one is either expected to fail before it, runs with
 //! `--best-effort` and a missing agent, or has a few lines of C in its place, which also pins down the interface between the two.
 
+use crate::common::copy;
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::PermissionsExt;
@@ -21,7 +22,13 @@ impl Dir {
     }
     fn file(&self, name: &str, mode: u32, content: &[u8]) -> PathBuf {
         let file = self.0.join(name);
-        fs::write(&file, content).unwrap();
+        if mode & 0o111 == 0 {
+            fs::write(&file, content).unwrap();
+        } else {
+            let text = self.0.join("to be run");
+            fs::write(&text, content).unwrap();
+            copy(&text, &file);
+        }
         fs::set_permissions(&file, fs::Permissions::from_mode(mode)).unwrap();
         file
     }

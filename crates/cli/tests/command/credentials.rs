@@ -1,11 +1,7 @@
 //! Nobody gains a right by it: programs that give rights up under `overspill run`.
 
-mod common;
-#[path = "common/runs.rs"]
-mod runs;
-
-use common::{able, build, overspill, place};
-use runs::{no_swap_file_left, run, swap_option};
+use crate::common::{able, build, overspill, place};
+use crate::runs::{no_swap_file_left, run, swap_option};
 use rustix::net::{AddressFamily, RecvFlags, SocketAddrUnix, SocketFlags, SocketType};
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};

@@ -2,12 +2,8 @@
 //!
 //! `OVERSPILL_SWAPOFFS` is how many swapoffs the long test makes, half of them with each engine (16 without it; 400 in `make soak`).
 
-mod common;
-#[path = "common/running.rs"]
-mod running;
-
-use common::{able, build, overspill, place};
-use running::Running;
+use crate::common::{able, build, copy, overspill, place, unique};
+use crate::running::Running;
 use std::fs;
 use std::io::BufRead;
 use std::os::unix::fs::PermissionsExt;
@@ -258,7 +254,7 @@ fn the_only_device_is_emptied_into_memory() {
     let here = places[0].to_str().unwrap();
     let program = build(&dir, "shrink.c");
     for engine in ["io_uring", "psync"] {
-        let name = format!("memory-{engine}-{}", std::process::id());
+        let name = unique(&format!("memory-{engine}"));
         let child = Command::new(overspill())
             .args(["run", "--name", &name, "--memory", "48M", "--engine", engine, "--swap", here, "--"])
             .arg(&program)
@@ -341,7 +337,7 @@ fn nobody_else_may_ask() {
     let running = churn(&dir, "others", "4", &["--memory", "16M", "--swap", places[0].to_str().unwrap()], &own);
     let pid = running.child.id().to_string();
     let command = dir.join("command");
-    fs::copy(overspill(), &command).expect("a copy that others can reach");
+    copy(&overspill(), &command); // others can reach it
     let ask = |arguments: &[&str]| {
         let mut command = Command::new(&command);
         command.args(arguments).uid(65534).gid(65534).env_remove("XDG_RUNTIME_DIR").env("TMPDIR", "/tmp");
