@@ -1,8 +1,9 @@
-//! Random touches of pages that compress, for `compressed.py`: on plain memory (for the kernel's swap, or `overspill run`) or on a Region.
+//! Random touches of pages that compress, for `compressed.py`: on plain memory (for the kernel's swap, or `overspill run`) or on a
+//! Region.
 //!
-//! `compressed-access plain|region --size MIB --memory MIB --pool DEVICE --swap DIR --touches N`. Each page holds objects of a heap: pointers, small
-//! numbers, and words of noise, which LZ4 makes two to three times as small. Prints a line of JSON for the fill, the random reads, and the
-//! random updates: nanoseconds per touch. Wrong content is exit status 3.
+//! `compressed-access plain|region --size MIB --memory MIB --pool DEVICE --swap DIR --touches N`. Each page holds objects of a
+//! heap: pointers, small numbers, and words of noise, which LZ4 makes two to three times as small. Prints a line of JSON for the
+//! fill, the random reads, and the random updates: nanoseconds per touch. Wrong content is exit status 3.
 
 use overspill::{DeviceSpec, Pager, Region, device_spec};
 use std::process::ExitCode;
@@ -45,8 +46,8 @@ fn number(name: &str) -> Option<usize> {
 }
 
 fn plain(bytes: usize) -> Option<&'static [AtomicU64]> {
-    // SAFETY: a new private mapping at an address of the kernel's choice, never unmapped, page-aligned and zeroed, which only this slice
-    // refers to; the advice changes no content.
+    // SAFETY: a new private mapping at an address of the kernel's choice, never unmapped, page-aligned and zeroed, which only this
+    // slice refers to; the advice changes no content.
     unsafe {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
         let at = libc::mmap(std::ptr::null_mut(), bytes, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0);

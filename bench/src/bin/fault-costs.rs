@@ -1,8 +1,8 @@
 //! What a fault costs, by kind and delivery, beside the kernel's own first touch. Prints a Markdown table.
 //!
 //! Each touch is timed by itself, in one thread, in an order that neither readahead nor zero-ahead follows, and sorted by what the
-//! pager's counters say it was. Everything has been written once before hard faults are measured, and on a machine with memory to spare
-//! the host has the file in its cache: the figures are what the pager costs, with a fast medium.
+//! pager's counters say it was. Everything has been written once before hard faults are measured, and on a machine with memory to
+//! spare the host has the file in its cache: the figures are what the pager costs, with a fast medium.
 
 use overspill::{Delivery, Pager};
 use std::time::Instant;
@@ -49,8 +49,8 @@ fn pager(delivery: Delivery) -> Result<[Samples; 3], overspill::Error> {
     for pass in 0..3 {
         for n in 0..PAGES {
             let before = [c.zero_fills.get(), c.soft_faults.get(), c.hard_faults.get()];
-            // Every other touch is of a page that was touched some while ago, for as long as a page stays in memory or a bit less: some
-            // of these are on trial.
+            // Every other touch is of a page that was touched some while ago, for as long as a page stays in memory or a bit less:
+            // some of these are on trial.
             let resident = MEMORY as usize / PAGE;
             let back = if n % 2 == 1 && pass > 0 { (resident + n * 7919 % resident) | 1 } else { 0 };
             // SAFETY: within the region.

@@ -1,8 +1,9 @@
-//! What the swap metadata's lookups cost, beside the ways that they replace: `cargo run --release -p overspill-bench --bin swap-lookups`.
+//! What the swap metadata's lookups cost, beside the ways that they replace: `cargo run --release -p overspill-bench --bin
+//! swap-lookups`.
 //!
-//! Two yardsticks live here and nowhere else: a lookup page by page (one trie walk per neighbour, as FreeBSD did before review D22409), and
-//! the linear list of extents with a one-entry cache that all tasks share (as Linux had before the red-black tree of 2019).
-//! Prints tables in Markdown. Every figure is the best of five rounds; the contenders of a table take turns within each.
+//! Two yardsticks live here and nowhere else: a lookup page by page (one trie walk per neighbour, as FreeBSD did before review
+//! D22409), and the linear list of extents with a one-entry cache that all tasks share (as Linux had before the red-black tree of
+//! 2019). Prints tables in Markdown. Every figure is the best of five rounds; the contenders of a table take turns within each.
 
 use overspill_swap::extent::{Extent, ExtentMap};
 use overspill_swap::{Config, SwapPager};
@@ -114,8 +115,9 @@ fn contiguous() {
     build_mix();
 }
 
-/// The mix of a build: many objects come and go; most pages are read back in order, cluster by cluster, some at random. Page by page means,
-/// as in the source, that whoever reads asks for each page anew (65 lookups each); one lookup per cluster serves all of its pages.
+/// The mix of a build: many objects come and go; most pages are read back in order, cluster by cluster, some at random. Page by
+/// page means, as in the source, that whoever reads asks for each page anew (65 lookups each); one lookup per cluster serves all of
+/// its pages.
 fn build_mix() {
     const QUESTIONS: u64 = 20_000;
     let pager = pager(64);
@@ -168,8 +170,8 @@ impl List {
     }
 }
 
-/// `tasks` threads page out and in: each goes through clusters of 32 pages, at a random place each, and asks where they are: for every
-/// page, as the kernel does, or once per `ask` pages.
+/// `tasks` threads page out and in: each goes through clusters of 32 pages, at a random place each, and asks where they are: for
+/// every page, as the kernel does, or once per `ask` pages.
 fn page_all(tasks: usize, pages: u64, ask: u32, slots: u32, find: impl Fn(Slot) -> Extent + Sync) {
     std::thread::scope(|scope| {
         for task in 0..tasks {

@@ -1,7 +1,8 @@
 //! The agent's allocator: its own mappings, never the program's heap, which is the very memory that it pages.
 //!
-//! Large blocks are mappings of their own, zeroed and untouched, so that tables cost memory only as they are used. Small ones are cut
-//! from chunks and never given back: the agent allocates at set-up only. If there is no memory then, the agent says so and ends the program.
+//! Large blocks are mappings of their own, zeroed and untouched, so that tables cost memory only as they are used. Small ones are
+//! cut from chunks and never given back: the agent allocates at set-up only. If there is no memory then, the agent says so and ends
+//! the program.
 
 use core::alloc::{GlobalAlloc, Layout};
 use overspill_linux::area;

@@ -1,8 +1,8 @@
 //! Following the program's own system calls, from inside libc.
 //!
-//! malloc grows by libc-internal calls that no symbol interposition sees. So the agent patches the system call *sites* of a few libc
-//! functions ([`sites`]): a site becomes a jump to a stub, which calls [`on_syscall`]. This sees malloc's brk and mmap, `_Fork`'s clone at the very
-//! instant of the fork, and what a program does by `syscall()`.
+//! malloc grows by libc-internal calls that no symbol interposition sees. So the agent patches the system call *sites* of a few
+//! libc functions ([`sites`]): a site becomes a jump to a stub, which calls [`on_syscall`]. This sees malloc's brk and mmap,
+//! `_Fork`'s clone at the very instant of the fork, and what a program does by `syscall()`.
 //!
 //! ```text
 //!   sites.rs     patching; how a site goes on
@@ -15,9 +15,9 @@
 //!   forks.rs     clone and clone3 that make processes
 //! ```
 //!
-//! Hooks run in the program's threads, in the middle of libc. They must not use the program's stack while they hold a pager lock (its
-//! pages are paged), so they switch to a stack of the agent's with all signals blocked. They have the program's descriptor table, so
-//! whatever needs a descriptor of the pager's is done by the clerk thread.
+//! Hooks run in the program's threads, in the middle of libc. They must not use the program's stack while they hold a pager lock
+//! (its pages are paged), so they switch to a stack of the agent's with all signals blocked. They have the program's descriptor
+//! table, so whatever needs a descriptor of the pager's is done by the clerk thread.
 
 mod credentials;
 mod forks;
@@ -56,7 +56,8 @@ unsafe extern "C" fn on_syscall(nr: i32, args: &[usize; 6]) -> Verdict {
         return Verdict::pass();
     }
     let makes_process = matches!(nr as libc::c_long, libc::SYS_clone | libc::SYS_clone3 | libc::SYS_fork);
-    // Another process that shares the memory (vfork, CLONE_VM) takes no lock of the pager's: it may be killed at any moment, and would keep it.
+    // Another process that shares the memory (vfork, CLONE_VM) takes no lock of the pager's: it may be killed at any moment, and
+    // would keep it.
     let followed = |agent: &&Agent| !memory::is_refused(nr, &a) && (makes_process || agent.is_its_process());
     let Some(agent) = agent::get().filter(followed) else { return Verdict::pass() };
     Verdict::done(match nr as libc::c_long {
@@ -118,7 +119,8 @@ fn begins(agent: &'static Agent, args: Option<CloneArgs>) -> Verdict {
     Verdict::pass()
 }
 
-/// A call that makes a process. The child goes on with a copy of the hook's stack, so a stack that it was given is put in place behind it.
+/// A call that makes a process. The child goes on with a copy of the hook's stack, so a stack that it was given is put in place
+/// behind it.
 fn fork(agent: &'static Agent, (call, stack): (Fork, usize)) -> Verdict {
     let result = agent.fork(call);
     if result == 0 {

@@ -7,8 +7,8 @@
 //!   arena.rs   the agent's own allocator
 //! ```
 //!
-//! Rules in here: the program's heap and stacks may be paged out at any moment, so pager threads never touch them; pager threads are
-//! not libc threads, so they use no thread-local storage; nothing is allocated after set-up.
+//! Rules in here: the program's heap and stacks may be paged out at any moment, so pager threads never touch them; pager threads
+//! are not libc threads, so they use no thread-local storage; nothing is allocated after set-up.
 
 mod agent;
 mod arena;

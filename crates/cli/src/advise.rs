@@ -2,8 +2,8 @@
 //!
 //! Two ways to count. A string of which nothing is known but its references is replayed page by page, and policies are compared by
 //! their page-ins in proportion to opt's. What our own pager recorded (a trace with kinds) holds only what the pager sees, so it is
-//! replayed through the live core, from the least memory that `overspill run` takes; opt cannot run there, and policies are compared
-//! by first touches and hard faults with the best of them at each size.
+//! replayed through the live core, from the least memory that `overspill run` takes; opt cannot run there, and policies are
+//! compared by first touches and hard faults with the best of them at each size.
 
 use crate::args::lab::AdviseArgs;
 use crate::cost::CostModel;
@@ -383,8 +383,8 @@ mod tests {
         assert_eq!((knees(&[50, 40, 30, 20, 10]), elbow(&[50, 40, 30, 20, 10])), (vec![], 4));
     }
 
-    /// A loop under lru misses always until it fits; under a policy that keeps a part of it, the curve falls faster and faster on the
-    /// logarithmic scale. Both lie above the line, and 5 pages of 1011 were advised.
+    /// A loop under lru misses always until it fits; under a policy that keeps a part of it, the curve falls faster and faster on
+    /// the logarithmic scale. Both lie above the line, and 5 pages of 1011 were advised.
     #[test]
     fn a_loop_has_its_knee_at_its_end() {
         let lru = [1000, 1000, 1000, 1000, 1000, 10];

@@ -194,22 +194,23 @@ pub struct RunArgs {
 
     /// Do not encrypt what goes to swap
     ///
-    /// By default it is encrypted (AEGIS-128L), with a key that is made for this run and never leaves the program's memory. That costs
-    /// about half a microsecond per page each way. Pages are checked when they come back in either case.
+    /// By default it is encrypted (AEGIS-128L), with a key that is made for this run and never leaves the program's memory. That
+    /// costs about half a microsecond per page each way. Pages are checked when they come back in either case.
     #[arg(long)]
     pub no_encrypt: bool,
 
     /// Let threads that thrash all read as they like
     ///
-    /// By default, if threads take each other's pages away so that none gets on, they take turns: one brings its pages in and computes,
-    /// the others may read a page every 5 ms. It is given up where it does not pay. `--stats` tells how many turns there were.
+    /// By default, if threads take each other's pages away so that none gets on, they take turns: one brings its pages in and
+    /// computes, the others may read a page every 5 ms. It is given up where it does not pay. `--stats` tells how many turns there
+    /// were.
     #[arg(long)]
     pub no_load_control: bool,
 
     /// Do not read ahead what arrays of pointers point to
     ///
-    /// By default, while a program reads pages in order, what they hold addresses of is brought in beside it, as long as enough of that
-    /// is used. `--stats` tells how many pages that were, and of a sample how many were used.
+    /// By default, while a program reads pages in order, what they hold addresses of is brought in beside it, as long as enough of
+    /// that is used. `--stats` tells how many pages that were, and of a sample how many were used.
     #[arg(long)]
     pub no_follow_pointers: bool,
 
@@ -385,8 +386,8 @@ pub struct CheckArgs {
     pub swap: Option<OsString>,
 }
 
-/// Whether `command`, the end of the command line `line`, begins with what was meant as an option: clap takes an option that it does not
-/// know for the program. After `--` a program may be called anything.
+/// Whether `command`, the end of the command line `line`, begins with what was meant as an option: clap takes an option that it
+/// does not know for the program. After `--` a program may be called anything.
 pub fn is_mistyped(line: &[OsString], command: &[OsString]) -> bool {
     let before = line.len().checked_sub(command.len() + 1).and_then(|at| line.get(at));
     let dashed = command.first().is_some_and(|name| name.as_encoded_bytes().starts_with(b"-"));

@@ -1,5 +1,5 @@
-//! The configuration file of `overspill run --config`: TOML, the same options under the same names. Unknown keys and wrong values are
-//! errors with the line.
+//! The configuration file of `overspill run --config`: TOML, the same options under the same names. Unknown keys and wrong values
+//! are errors with the line.
 
 use overspill_linux::device_spec::{self, DeviceSpec, Place, SpecError};
 use serde::de::{self, MapAccess, SeqAccess, Visitor};

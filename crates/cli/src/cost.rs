@@ -17,9 +17,9 @@
 //! seconds = run + ( faults * fault + soft_faults * soft + page_in_ops * latency + (pages_in + written) * page ) / 1e6
 //! ```
 //!
-//! How many soft faults a live run has depends on what is on trial. With `trial` of the memory on trial, and pages in order of their
-//! last reference, a soft fault is what hits in all of an LRU memory but not in its first `1 - trial`: the difference of LRU's faults
-//! at the two sizes, which is taken for every policy.
+//! How many soft faults a live run has depends on what is on trial. With `trial` of the memory on trial, and pages in order of
+//! their last reference, a soft fault is what hits in all of an LRU memory but not in its first `1 - trial`: the difference of
+//! LRU's faults at the two sizes, which is taken for every policy.
 
 use overspill_lab::{Counts, Curve, LiveCounts};
 use overspill_vm::policy::TRIAL_PERMILLE;
@@ -47,8 +47,8 @@ pub struct CostModel {
     run: f64,
 }
 
-/// The disk of a virtual machine in November 2026: 25 us for a random page of 4 KiB at depth 1, 2.8 us per page in order. On trial is what the core
-/// puts there.
+/// The disk of a virtual machine in November 2026: 25 us for a random page of 4 KiB at depth 1, 2.8 us per page in order. On trial
+/// is what the core puts there.
 const SSD: CostModel = CostModel {
     fault: 10.0,
     soft: 10.0,
@@ -151,7 +151,8 @@ mod tests {
     fn live_counts_by_hand() {
         let counts = Counts { references: 5000, unique_pages: 1000, faults: 1200, cold_faults: 900, pages_written: 500 };
         let live = LiveCounts { counts, soft_faults: 40, pages_in: 2000, page_in_ops: 320 };
-        // 900 first touches are not read: 320 reads of 100 us, 2000 transfers of 2 us; 500 written; 1200 faults of 10 us; 40 of 5 us.
+        // 900 first touches are not read: 320 reads of 100 us, 2000 transfers of 2 us; 500 written; 1200 faults of 10 us; 40 of 5
+        // us.
         let micros = 320.0 * 100.0 + 2000.0 * 2.0 + 500.0 * 2.0 + 1200.0 * 10.0 + 40.0 * 5.0;
         for keys in ["", ",cold=zero", ",cold=read,cluster=8,trial=0.5"] {
             let model: CostModel = format!("ssd:fault=10,soft=5,latency=100,page=2,run=1{keys}").parse().unwrap();

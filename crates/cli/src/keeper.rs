@@ -3,8 +3,9 @@
 //! The kernel kills the program that `overspill run` started (PR_SET_PDEATHSIG), but not that program's children, and a process
 //! that is just executing something new has no agent in it that could notice. So a small second process, the keeper, waits at a
 //! pipe for the end of `overspill run`. If it was announced, the keeper ends: what goes on in the background was meant to. If not,
-//! or if `overspill run` closes the pipe because the program was killed or asked to end (TERM, INT), it kills all processes that carry this run's mark in their environment, until there have been none for a while: one that is in
-//! the middle of an exec shows no environment for a moment.
+//! or if `overspill run` closes the pipe because the program was killed or asked to end (TERM, INT), it kills all processes that
+//! carry this run's mark in their environment, until there have been none for a while: one that is in the middle of an exec shows
+//! no environment for a moment.
 //!
 //! Limits: it does not find a process that was started with an empty environment (and so without Overspill), nor one whose
 //! environment it may not read (set-uid). It cannot help if it is killed as well. `overspill run` waits for it for a few seconds

@@ -78,7 +78,8 @@ fn say(line: impl fmt::Display) {
     let _ = writeln!(std::io::stderr(), "overspill: {}", printable(&line.to_string()));
 }
 
-/// `text` as one line that changes nothing about a terminal. Names are in it, of files and devices, and others may have chosen those.
+/// `text` as one line that changes nothing about a terminal. Names are in it, of files and devices, and others may have chosen
+/// those.
 fn printable(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {

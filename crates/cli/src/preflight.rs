@@ -1,4 +1,5 @@
-//! Everything that can be found out before the program starts. Each check fails with one sentence: what happened, where, what to try.
+//! Everything that can be found out before the program starts. Each check fails with one sentence: what happened, where, what to
+//! try.
 
 use crate::{FAILED, Failure, NOT_EXECUTABLE, NOT_FOUND};
 use overspill_linux::control;

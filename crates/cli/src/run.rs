@@ -122,7 +122,8 @@ pub fn run_with(args: &RunArgs, recording: Option<&Recording>) -> Result<u8, Fai
             Ok(stat) => command.env("OVERSPILL_STDERR", format!("{}:{}", stat.st_dev, stat.st_ino)),
             Err(_) => command.env_remove("OVERSPILL_STDERR"),
         };
-        // A program with AddressSanitizer that this one starts runs without paging; but it would end itself, as the agent is loaded before it.
+        // A program with AddressSanitizer that this one starts runs without paging; but it would end itself, as the agent is loaded
+        // before it.
         let mut asan = env::var_os("ASAN_OPTIONS").filter(|options| !options.is_empty()).unwrap_or_default();
         if !asan.is_empty() {
             asan.push(":");

@@ -291,8 +291,8 @@ const PART_PAGES_MIN: f64 = 8.0;
 
 /// 95 % margins of the faults that `outcomes` (of the whole sample) stand for.
 ///
-/// Each of ten parts of the sample, split by page, is a sample of a tenth of the rate; its estimates differ from those of the others
-/// as those of different samples do. From their spread comes the error of their mean; the whole sample's is no greater. The
+/// Each of ten parts of the sample, split by page, is a sample of a tenth of the rate; its estimates differ from those of the
+/// others as those of different samples do. From their spread comes the error of their mean; the whole sample's is no greater. The
 /// difference of that mean to the whole sample's estimate, which the ten times smaller memories cause, is added.
 fn sampling_margins(
     file: &Path,

@@ -10,7 +10,8 @@
 //! ```
 //!
 //! The signals are blocked and fetched with sigwaitinfo, so there is no handler, no race and nothing that could interrupt a
-//! system call. The program gets the mask and the dispositions that the supervisor was started with, SIGPIPE, SIGXFSZ and SIGCHLD too.
+//! system call. The program gets the mask and the dispositions that the supervisor was started with, SIGPIPE, SIGXFSZ and SIGCHLD
+//! too.
 //!
 //! The other commands have only [`on_interrupt`] from here.
 //!
@@ -229,7 +230,8 @@ pub fn supervise(mut command: Command, block: &'static StatusFile) -> io::Result
     }
 }
 
-/// From here on, Ctrl-C and its like do not end this process but have `then` called, with the signal's number, once; a second ends it.
+/// From here on, Ctrl-C and its like do not end this process but have `then` called, with the signal's number, once; a second ends
+/// it.
 ///
 /// # Errors
 /// No thread can be had for it.

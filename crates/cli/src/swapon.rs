@@ -112,8 +112,8 @@ impl<'a> Opened<'a> {
     }
 }
 
-/// Swaps off again what was added before a later one failed: the last first, since what is on it may go back to where it came from. What
-/// cannot be emptied stays, and is named.
+/// Swaps off again what was added before a later one failed: the last first, since what is on it may go back to where it came from.
+/// What cannot be emptied stays, and is named.
 fn take_back(connection: &Connection, added: &[Opened<'_>], failure: Failure) -> Failure {
     let off = |device: &Opened<'_>| -> Result<(), ControlError> {
         connection.send(&Request::Swapoff(device.name().as_bytes()), &[])?;
@@ -180,7 +180,8 @@ pub fn swapoff(args: &SwapoffArgs) -> Result<u8, Failure> {
     Err(Failure::with_status(status, format!("{}: {why}", String::from_utf8_lossy(&name))))
 }
 
-/// What the process calls the device that is meant: as it is shown by `overspill swaps`, or a path to it, or the text it was asked for by.
+/// What the process calls the device that is meant: as it is shown by `overspill swaps`, or a path to it, or the text it was asked
+/// for by.
 fn device_name(connection: &Connection, device: &OsStr) -> Result<Vec<u8>, Failure> {
     let there = devices(connection)?;
     let mut candidates = vec![device.to_owned()];

@@ -1,6 +1,6 @@
 //! Correlated references, the use-once thread's examples (linux-kernel, 24 July 2001): a file is read once, from front to back, in
-//! records of 80 bytes, of 249 bytes through a mapping, or 4 bytes at a time, while a program uses a hot set of pages. Each page of the
-//! file is used once, but is touched 51, 17 or 1024 times. Which policies keep the hot set?
+//! records of 80 bytes, of 249 bytes through a mapping, or 4 bytes at a time, while a program uses a hot set of pages. Each page of
+//! the file is used once, but is touched 51, 17 or 1024 times. Which policies keep the hot set?
 //!
 //! `cargo run --release -p overspill-lab --example correlated` prints the table that is in `docs/POLICIES.md`.
 

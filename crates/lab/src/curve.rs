@@ -1,14 +1,14 @@
 //! LRU at every size in one pass.
 //!
-//! Source: Mattson, Gecsei, Slutz and Traiger 1970, "Evaluation techniques for storage hierarchies": under LRU a memory holds what every
-//! smaller one holds, so a reference is a hit in exactly those memories that are at least as large as its *stack distance*, the number
-//! of different pages referenced since the last reference to the same page, itself included. Distances are counted with a Fenwick tree
-//! over times of last references (Bennett and Kruskal 1975), in which times are renumbered whenever they run out, so that the tree
-//! stays in the cache: O(log n) a reference, 4 bytes a page and two times 4 bytes per place in the tree.
+//! Source: Mattson, Gecsei, Slutz and Traiger 1970, "Evaluation techniques for storage hierarchies": under LRU a memory holds what
+//! every smaller one holds, so a reference is a hit in exactly those memories that are at least as large as its *stack distance*,
+//! the number of different pages referenced since the last reference to the same page, itself included. Distances are counted with
+//! a Fenwick tree over times of last references (Bennett and Kruskal 1975), in which times are renumbered whenever they run out, so
+//! that the tree stays in the cache: O(log n) a reference, 4 bytes a page and two times 4 bytes per place in the tree.
 //!
-//! Pages written are exact at every size, too. Let `m` be the greatest distance of the references to a page since its last write: just
-//! the memories of at least `m` pages still hold it dirty. If it is referenced again at distance `d`, the memories smaller than `d` had
-//! evicted it; so those of `m` to `d - 1` pages wrote it.
+//! Pages written are exact at every size, too. Let `m` be the greatest distance of the references to a page since its last write:
+//! just the memories of at least `m` pages still hold it dirty. If it is referenced again at distance `d`, the memories smaller
+//! than `d` had evicted it; so those of `m` to `d - 1` pages wrote it.
 
 use crate::replay::{Counts, STRETCH};
 use crate::string::References;

@@ -1,8 +1,8 @@
 //! What the live machine would see of a string: the real core, fault by fault.
 //!
-//! A policy that runs live is not told every reference, only what faults: first touches, touches of pages on trial (soft faults), and
-//! touches of pages that are out (hard faults). Which those are depends on the page daemon's targets as much as on the policy, so the
-//! string goes through [`overspill_vm::Vm`] itself, on the simulated machine that the Linux machine is compared with
+//! A policy that runs live is not told every reference, only what faults: first touches, touches of pages on trial (soft faults),
+//! and touches of pages that are out (hard faults). Which those are depends on the page daemon's targets as much as on the policy,
+//! so the string goes through [`overspill_vm::Vm`] itself, on the simulated machine that the Linux machine is compared with
 //! ([`overspill_sim::replay`]), with one thread; its reads and its page daemon go on beside the program for a guessed while.
 
 use crate::replay::{Counts, STRETCH};
@@ -66,10 +66,10 @@ pub struct LiveCounts {
 
 /// What the live machine would count.
 ///
-/// `faults` are first touches and hard faults. `cold_faults` are the first touches: with readahead fewer than there are pages, since a
-/// page that was filled beside a touched one is not missed. `pages_written` goes to swap, the last content of each page that was
-/// written since it was last there; the first reference to a page counts as writing it, because memory that nobody writes is zero and
-/// is not kept.
+/// `faults` are first touches and hard faults. `cold_faults` are the first touches: with readahead fewer than there are pages,
+/// since a page that was filled beside a touched one is not missed. `pages_written` goes to swap, the last content of each page
+/// that was written since it was last there; the first reference to a page counts as writing it, because memory that nobody writes
+/// is zero and is not kept.
 ///
 /// # Panics
 /// If `live.memory` is below [`FAULTS_MEMORY_MIN`], or `layout` is of another string.

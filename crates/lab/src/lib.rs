@@ -8,9 +8,8 @@
 //!                         matrix   many of these over threads, with progress
 //! ```
 //!
-//! The policies are the ones that run live ([`overspill_vm::policy`]), with every reference told and one eviction at a time (or, in `faults`, as
-//! they are told live). All
-//! counts are integers, nothing is sampled.
+//! The policies are the ones that run live ([`overspill_vm::policy`]), with every reference told and one eviction at a time (or, in
+//! `faults`, as they are told live). All counts are integers, nothing is sampled.
 
 #![forbid(unsafe_code)]
 

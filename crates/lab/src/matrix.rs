@@ -50,8 +50,8 @@ pub fn matrix(string: &References<'_>, jobs: &[Job], threads: usize, progress: i
     in_parallel(jobs, threads, progress, one)
 }
 
-/// What `one` makes of each of `jobs`, in their order, on `threads` threads. `one` calls the function that it is given with each amount
-/// of work that it has done; `progress` is called with the sum of these so far, from whichever thread.
+/// What `one` makes of each of `jobs`, in their order, on `threads` threads. `one` calls the function that it is given with each
+/// amount of work that it has done; `progress` is called with the sum of these so far, from whichever thread.
 ///
 /// # Panics
 /// If `threads` is zero, or `one` panics.

@@ -1,10 +1,11 @@
 //! Belady's MIN: the page whose next reference is furthest away goes, never bypassing the memory.
 //!
-//! Source: Belady 1966, "A study of replacement algorithms for a virtual-storage computer"; proved optimal by Mattson and others 1970.
-//! Each reference has one next reference to the same page, so resident pages are known by the place of their next reference in the
-//! string, and the furthest is the last bit that is set in a bitmap over the string. The bitmap is a tree with 64 children a node:
-//! five levels for a thousand million references, each a few instructions. Pages that never come again go first, the one whose last
-//! reference is oldest before the others (any order gives the same faults; this one evicts a dirty page no sooner than need be known).
+//! Source: Belady 1966, "A study of replacement algorithms for a virtual-storage computer"; proved optimal by Mattson and
+//! others 1970. Each reference has one next reference to the same page, so resident pages are known by the place of their next
+//! reference in the string, and the furthest is the last bit that is set in a bitmap over the string. The bitmap is a tree with
+//! 64 children a node: five levels for a thousand million references, each a few instructions. Pages that never come again go
+//! first, the one whose last reference is oldest before the others (any order gives the same faults; this one evicts a dirty
+//! page no sooner than need be known).
 //!
 //! Memory: 4 bytes and a bit per reference, 4 per page.
 

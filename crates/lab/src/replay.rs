@@ -184,8 +184,8 @@ impl Writes for Dirty {
 /// most references would wait for the memory; a read in place of a prefetch makes the processor wait for it in the end.
 const BATCH: usize = 16;
 
-/// References between two calls of `progress`: with the fastest policies a millisecond, so that the calls cost nothing that could be
-/// measured, and with the slowest a fraction of a second.
+/// References between two calls of `progress`: with the fastest policies a millisecond, so that the calls cost nothing that could
+/// be measured, and with the slowest a fraction of a second.
 pub const STRETCH: usize = 1 << 18;
 const _: () = assert!(STRETCH.is_multiple_of(BATCH));
 

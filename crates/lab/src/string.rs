@@ -29,7 +29,8 @@ pub fn number_by_appearance(pages: &mut [u32]) -> u32 {
 }
 
 impl<'a> References<'a> {
-    /// `pages` holds ids of `0..unique`, all of them; bit `i % 64` of word `i / 64` of `writes`, if given, says whether reference `i` writes.
+    /// `pages` holds ids of `0..unique`, all of them; bit `i % 64` of word `i / 64` of `writes`, if given, says whether reference
+    /// `i` writes.
     ///
     /// # Panics
     /// If the ids are not as said above, `writes` is too short, or there are more than `u32::MAX - 1` references.
@@ -44,8 +45,8 @@ impl<'a> References<'a> {
         assert!(pages.len() < u32::MAX as usize, "a string of {} references is too long", pages.len());
         References { pages, unique, writes: writes.filter(|words| words.iter().any(|word| *word != 0)), of_files: false }
     }
-    /// The same string; `yes`: its pages are of files or disks, not of a program's memory. What is not in memory is read then, the first
-    /// time too ([`Admit::FileRead`](overspill_vm::policy::Admit::FileRead)).
+    /// The same string; `yes`: its pages are of files or disks, not of a program's memory. What is not in memory is read then, the
+    /// first time too ([`Admit::FileRead`](overspill_vm::policy::Admit::FileRead)).
     pub fn of_files(self, yes: bool) -> Self {
         References { of_files: yes, ..self }
     }

@@ -70,8 +70,8 @@ fn the_committed_traces() {
     assert!(exact >= 3 * 6 * 8, "only {exact} rows of the table were compared");
 }
 
-/// The ARC paper's Table IV (Megiddo and Modha, FAST 2003): hit ratios on OLTP in per cent, cold start. The columns of 2Q, LRU-2 and
-/// LIRS were made with parameters that the paper tuned for each size, or by another version, so those are told, not demanded.
+/// The ARC paper's Table IV (Megiddo and Modha, FAST 2003): hit ratios on OLTP in per cent, cold start. The columns of 2Q, LRU-2
+/// and LIRS were made with parameters that the paper tuned for each size, or by another version, so those are told, not demanded.
 #[test]
 fn the_arc_papers_table_iv() {
     let Some(directory) = directory() else { return };

@@ -1,13 +1,14 @@
-//! What the device layer does with a disk: slots, extents, and I/O, without pages and programs. `bench/fio.py` compares it with fio, and
-//! `bench/extents.py` devices of few extents with devices of many.
+//! What the device layer does with a disk: slots, extents, and I/O, without pages and programs. `bench/fio.py` compares it with
+//! fio, and `bench/extents.py` devices of few extents with devices of many.
 //!
-//! `device_speed DIRECTORY BYTES OPERATION PAGES THREADS DEPTH SECONDS [EXTENTS...]`, OPERATION being `read`, `write` or `both` (one request
-//! in two each), PAGES per request, DEPTH requests in flight per thread. A write takes a run of slots as page-out does, a read goes to
-//! slots drawn evenly; both find their place by the device's extents, under one lock for all threads, as in a machine.
+//! `device_speed DIRECTORY BYTES OPERATION PAGES THREADS DEPTH SECONDS [EXTENTS...]`, OPERATION being `read`, `write` or `both`
+//! (one request in two each), PAGES per request, DEPTH requests in flight per thread. A write takes a run of slots as page-out
+//! does, a read goes to slots drawn evenly; both find their place by the device's extents, under one lock for all threads, as in a
+//! machine.
 //!
-//! Prints the bytes per second. With EXTENTS the file, one and the same, is a device of so many extents of equal length instead of its
-//! physical ones, for each of the numbers in turn; then a line for each has the bytes per second and the shares of the time that was
-//! spent in the map, in parts per million: of the threads' time, and of the processor time.
+//! Prints the bytes per second. With EXTENTS the file, one and the same, is a device of so many extents of equal length instead of
+//! its physical ones, for each of the numbers in turn; then a line for each has the bytes per second and the shares of the time
+//! that was spent in the map, in parts per million: of the threads' time, and of the processor time.
 
 use overspill_linux::devices;
 use overspill_linux::io::{Engine, Io};

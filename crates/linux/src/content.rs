@@ -1,5 +1,5 @@
-//! A page's bytes between memory and device, on Linux: checked only, or sealed with keys that lie in a page of memory which is locked,
-//! left out of core dumps, and wiped at the end. The argument for the scheme is in [`overspill_store::seal`].
+//! A page's bytes between memory and device, on Linux: checked only, or sealed with keys that lie in a page of memory which is
+//! locked, left out of core dumps, and wiped at the end. The argument for the scheme is in [`overspill_store::seal`].
 
 use crate::sys::{self, Errno, sys};
 use core::ops::Deref;
@@ -33,9 +33,8 @@ impl Content {
         matches!(self, Content::Sealed(_))
     }
 
-    /// In a forked child that goes on paging: a key of its own for what it writes. It keeps those that it inherited for what it reads, unless
-    /// nothing is `stored`.
-    /// => no other thread uses `self` meanwhile; does not allocate
+    /// In a forked child that goes on paging: a key of its own for what it writes. It keeps those that it inherited for what it
+    /// reads, unless nothing is `stored`. => no other thread uses `self` meanwhile; does not allocate
     ///
     /// # Errors
     /// As [`Content::sealed`]; EMFILE if the child has too many ancestors.
@@ -63,8 +62,8 @@ impl Content {
         }
     }
 
-    /// What the core is to compare with `stored`, which it has of `page`, to see whether `bytes` are the same. `scratch` holds rubbish
-    /// afterwards.
+    /// What the core is to compare with `stored`, which it has of `page`, to see whether `bytes` are the same. `scratch` holds
+    /// rubbish afterwards.
     pub fn look(&self, page: PageId, stored: Option<ContentHash>, bytes: &PageBytes, scratch: &mut PageBytes) -> ContentHash {
         match (self, stored) {
             (Content::Checked, _) => checksum::of(page, bytes),

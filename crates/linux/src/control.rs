@@ -1,26 +1,27 @@
 //! The control socket's protocol, and where the sockets are.
 //!
-//! Each process that is paged has a Unix socket (SOCK_SEQPACKET: packets keep their bounds), mode 0600, in a directory that only its
-//! owner can enter. Its name has the process id, and the name that `overspill run --name` gave:
+//! Each process that is paged has a Unix socket (SOCK_SEQPACKET: packets keep their bounds), mode 0600, in a directory that only
+//! its owner can enter. Its name has the process id, and the name that `overspill run --name` gave:
 //!
 //! ```text
-//!   $XDG_RUNTIME_DIR/overspill/    else /run/user/UID/overspill/, /run/overspill-UID/ (root can make it), /tmp/overspill-UID/, $TMPDIR/overspill-UID/
-//!       4711.sock      4712.nightly.sock                                            directory 0700, sockets 0600, the user's
+//!   $XDG_RUNTIME_DIR/overspill/    else /run/user/UID/overspill/, /run/overspill-UID/ (root can make it), /tmp/overspill-UID/,
+//!       4711.sock                  $TMPDIR/overspill-UID/
+//!       4712.nightly.sock          directory 0700, sockets 0600, the user's
 //! ```
 //!
-//! The first of these that can be had is used, and all are searched. A descendant of the program gets its socket when it is 0.2 s old,
-//! so that short ones leave none behind; what is left behind is removed by the next `overspill` that comes along.
+//! The first of these that can be had is used, and all are searched. A descendant of the program gets its socket when it is 0.2 s
+//! old, so that short ones leave none behind; what is left behind is removed by the next `overspill` that comes along.
 //!
-//! A request is one packet of text, at most [`PACKET_MAX`] bytes: the protocol's version, a verb, and its words, a space between them.
-//! A name goes to the end of the packet, so it may have spaces. Answers are packets too: any number of `device` or `progress`, then
-//! one `ok` or `error`. A client that goes away gives up what it asked for.
+//! A request is one packet of text, at most [`PACKET_MAX`] bytes: the protocol's version, a verb, and its words, a space between
+//! them. A name goes to the end of the packet, so it may have spaces. Answers are packets too: any number of `device` or
+//! `progress`, then one `ok` or `error`. A client that goes away gives up what it asked for.
 //!
 //! ```text
 //!   request                                            answers
 //!   overspill/1 swaps                                  device KEY=VALUE ... name=NAME    for each, then ok
 //!   overspill/1 swapon KIND BYTES PRIORITY NAME        ok                (BYTES 0: no limit; its files' descriptors come along,
-//!                                                                         SCM_RIGHTS, one to 8, but none with the kind "compressed",
-//!                                                                         which is memory;
+//!                                                                         SCM_RIGHTS, one to 8, but none with the kind
+//!                                                                         "compressed", which is memory;
 //!                                                                         KIND block, file, or file,align=extents; compressed,
 //!                                                                         or compressed,algo=zstd:LEVEL)
 //!   overspill/1 swapoff NAME                           progress KEY=VALUE ...   ten a second, then ok KEY=VALUE ...
@@ -29,11 +30,12 @@
 //!   anything else, or what cannot be done              error SENTENCE
 //! ```
 //!
-//! Both sides look who the other is (SO_PEERCRED), beside the modes. Who may ask: the user that the process was when it began to listen, and root.
-//! Who is asked: the process that is meant, and no other. Somebody else can be first with the name of a directory under /tmp, and with a process
-//! id: that directory is not used then, and who does not have the process id that was asked for is told nothing and handed nothing. What the process is asked to use is opened by the
-//! *client*, with its own rights and flags, and passed as a descriptor: so `swapon` works in a program that has changed its root or
-//! its user, and a process never opens what somebody else names.
+//! Both sides look who the other is (SO_PEERCRED), beside the modes. Who may ask: the user that the process was when it began to
+//! listen, and root. Who is asked: the process that is meant, and no other. Somebody else can be first with the name of a directory
+//! under /tmp, and with a process id: that directory is not used then, and who does not have the process id that was asked for is
+//! told nothing and handed nothing. What the process is asked to use is opened by the *client*, with its own rights and flags, and
+//! passed as a descriptor: so `swapon` works in a program that has changed its root or its user, and a process never opens what
+//! somebody else names.
 //!
 //! Nothing here allocates on the server's side, and no packet makes either side panic (tests and `fuzz/` throw random ones).
 

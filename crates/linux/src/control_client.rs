@@ -165,7 +165,8 @@ pub fn remove_stale(path: &Path) {
     let Ok(directory) = open_directory(path) else { return };
     for (pid, name) in sockets(&directory).unwrap_or_default() {
         let file = control::socket_name(pid, &name);
-        // A process that is there may be about to bind anew: that is its own business. And one that is not may have that id in another namespace.
+        // A process that is there may be about to bind anew: that is its own business. And one that is not may have that id in
+        // another namespace.
         if !Path::new(&format!("/proc/{pid}")).exists() && matches!(connect_in(&directory, pid, &name), Err(Errno::CONNREFUSED)) {
             let _ = rustix::fs::unlinkat(&directory, file.as_str(), AtFlags::empty());
         }
@@ -306,7 +307,8 @@ impl Connection {
     /// The next answer; waits for it.
     ///
     /// # Errors
-    /// [`ControlError::NoAnswer`], [`ControlError::Ended`], [`ControlError::Closed`]; [`ControlError::Refused`] if that is the answer.
+    /// [`ControlError::NoAnswer`], [`ControlError::Ended`], [`ControlError::Closed`]; [`ControlError::Refused`] if that is the
+    /// answer.
     pub fn receive(&self) -> Result<Reply, ControlError> {
         let mut packet = [0u8; PACKET_MAX];
         let n = loop {
@@ -356,8 +358,8 @@ mod tests {
     use super::*;
     use std::process::Command;
 
-    /// "Process 4711 does not answer; it may be stopped" was said of a forked child that had just come to its end in the middle of a
-    /// swapoff: whatever was no answer counted as none in time.
+    /// "Process 4711 does not answer; it may be stopped" was said of a forked child that had just come to its end in the middle of
+    /// a swapoff: whatever was no answer counted as none in time.
     #[test]
     fn an_ended_process_is_said_to_have_ended() {
         let pair = || {

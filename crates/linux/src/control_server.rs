@@ -1,8 +1,8 @@
 //! The control socket's server: one thread per process, which waits in ppoll until somebody asks.
 //!
 //! It is a thread of its own beside the clerk, because the clerk waits on a futex that the program's threads ring, and they have
-//! another descriptor table; and because a swapoff may take long, while a fork may not wait. In the agent it is a bare thread with the
-//! pager's descriptor table: the socket is invisible to the program, and gone at exec.
+//! another descriptor table; and because a swapoff may take long, while a fork may not wait. In the agent it is a bare thread with
+//! the pager's descriptor table: the socket is invisible to the program, and gone at exec.
 //!
 //! Holds no lock but for one call into the machine. Allocates nothing. A client that does not read its answers is hung up on.
 
@@ -34,7 +34,8 @@ pub struct Listener {
     owner: u32,
 }
 
-/// Binds `file` in `directory`, which must be private to this user. What is left there of an earlier process of this id is replaced.
+/// Binds `file` in `directory`, which must be private to this user. What is left there of an earlier process of this id is
+/// replaced.
 ///
 /// # Errors
 /// EPERM if the directory is not the user's own with mode 0700; as open(2), socket(2), bind(2).

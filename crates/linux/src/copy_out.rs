@@ -1,21 +1,22 @@
-//! How the page daemon takes pages out of memory that is not writable: UFFDIO_MOVE refuses them (it wants both sides writable alike).
+//! How the page daemon takes pages out of memory that is not writable: UFFDIO_MOVE refuses them (it wants both sides writable
+//! alike).
 //!
 //! ```text
 //!   protect   UFFDIO_WRITEPROTECT: should the program make the memory writable and write, its thread waits, as for a busy page
 //!   copy      through /proc/self/mem, which reads whatever the protection and never waits for a page, into a parking place
-//!   discard   MADV_DONTNEED, no lock held: the kernel raises an event as for a discard of the program's, and waits until it is read
+//!   discard   MADV_DONTNEED, no lock held: the kernel raises an event as for the program's own discard, and waits until it is read
 //!   settle    what is still to be parked is, what the program gave up meanwhile is dropped, what stays may be written again
 //! ```
 //!
 //! The event is told from the program's own by counting ([`Copying`]): of each page there is one of ours. A page that the program
-//! discarded as well, in whatever order, reads as zeroes: it was protected before its copy was made, so nothing can have been written since
-//! (MADV_FREE keeps what is written afterwards).
+//! discarded as well, in whatever order, reads as zeroes: it was protected before its copy was made, so nothing can have been
+//! written since (MADV_FREE keeps what is written afterwards).
 //!
-//! What it cannot know is whether a page is pinned, which a move refuses. Memory that is writable is never taken like this, so nothing that
-//! reads *into* memory can begin; what reads *from* it keeps the page that it has, which nobody changes. Left is a read into memory that
-//! began before the program took the right to write away. If buffers are pinned for good (registered with io_uring, given to a device) the
-//! kernel says so (VmPin), and nothing is copied out. A single direct read that is under way while the program makes its own buffer
-//! read-only, and the page is evicted before the read has ended, is lost.
+//! What it cannot know is whether a page is pinned, which a move refuses. Memory that is writable is never taken like this, so
+//! nothing that reads *into* memory can begin; what reads *from* it keeps the page that it has, which nobody changes. Left is a
+//! read into memory that began before the program took the right to write away. If buffers are pinned for good (registered with
+//! io_uring, given to a device) the kernel says so (VmPin), and nothing is copied out. A single direct read that is under way while
+//! the program makes its own buffer read-only, and the page is evicted before the read has ended, is lost.
 
 use crate::daemon::{BATCH, Daemon};
 use crate::machine::{Delivery, Machine, Space};
@@ -27,7 +28,8 @@ use core::sync::atomic::{AtomicU32, Ordering::*};
 use overspill_vm::Parked;
 use overspill_vm::types::PAGE_SIZE;
 
-/// So many pages are read at a time: each time may wait for the lock of the program's address space, which it may be fighting for itself.
+/// So many pages are read at a time: each time may wait for the lock of the program's address space, which it may be fighting for
+/// itself.
 pub(crate) const COPY_PAGES: usize = 32;
 /// So many pages are copied at a time even if no frame is free.
 const AT_ONCE: u32 = 16;
@@ -110,8 +112,8 @@ impl Machine {
         }
     }
 
-    /// Has what is registered, and will be, report writes to protected pages, too. All of it at once: where one mapping ended and the next
-    /// began in that, the program could not move both at once any more.
+    /// Has what is registered, and will be, report writes to protected pages, too. All of it at once: where one mapping ended and
+    /// the next began in that, the program could not move both at once any more.
     fn protect_ranges(map: &Space) {
         if !map.program.protects() {
             map.program.set_protects();

@@ -1,9 +1,9 @@
 //! The pager's threads may do what the program may do, and no more.
 //!
-//! A program gives rights up for good: a daemon that leaves root behind, a parser that confines itself. The kernel keeps rights per thread, and
-//! libc tells its own threads only. A thread of the pager's that kept them would hand them to whoever takes the program over: it has only to write
-//! to that thread's stack. So each change is followed by the pager's threads before the program's call returns. They need none of these rights:
-//! what takes one was opened when they started.
+//! A program gives rights up for good: a daemon that leaves root behind, a parser that confines itself. The kernel keeps rights per
+//! thread, and libc tells its own threads only. A thread of the pager's that kept them would hand them to whoever takes the program
+//! over: it has only to write to that thread's stack. So each change is followed by the pager's threads before the program's call
+//! returns. They need none of these rights: what takes one was opened when they started.
 //!
 //! ```text
 //!   program's thread   makes its call; reads what it may do now ([`Rights::read`]); asks the clerk
@@ -11,11 +11,13 @@
 //!   pager's threads    look for a round in each turn of their loops ([`Follower::is_due`]), and take over what was read
 //! ```
 //!
-//! What is taken over is a state and not a call, so a change that no hook has seen is made up for by the next one that is. A right that came back
-//! (seteuid to and fro) comes back here too as far as the kernel allows; a thread that may do less than the program is as good.
+//! What is taken over is a state and not a call, so a change that no hook has seen is made up for by the next one that is. A right
+//! that came back (seteuid to and fro) comes back here too as far as the kernel allows; a thread that may do less than the program
+//! is as good.
 //!
-//! Not followed: what a program's thread does for itself alone while others keep their rights (raw system calls, as file servers do that act for
-//! several users) is taken over like everything else, so the last one counts. Security modules' labels are not looked at.
+//! Not followed: what a program's thread does for itself alone while others keep their rights (raw system calls, as file servers do
+//! that act for several users) is taken over like everything else, so the last one counts. Security modules' labels are not looked
+//! at.
 
 use crate::sys::{self, Errno, futex_wait, futex_wake, sys};
 use core::cell::UnsafeCell;
@@ -241,8 +243,8 @@ impl Following {
         unsafe { &mut *self.rights.get() }
     }
 
-    /// A round: all threads follow, the calling one, which has not enlisted, at last. `call` wakes those that sleep. `landlock`: the program's thread
-    /// of this id has confined itself by this ruleset of its descriptor table.
+    /// A round: all threads follow, the calling one, which has not enlisted, at last. `call` wakes those that sleep. `landlock`:
+    /// the program's thread of this id has confined itself by this ruleset of its descriptor table.
     ///
     /// # Errors
     /// Why one of them could not.

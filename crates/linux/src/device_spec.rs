@@ -1,17 +1,18 @@
 //! Swap devices as people write them, on the command line, in a file, in the builder, and over the control socket.
 //!
 //! ```text
-//!   file:PATH[,path=PATH...][,size=SIZE][,prio=N][,align=extents]   a file in the directory PATH, or the new file PATH; grows up to SIZE
+//!   file:PATH[,path=PATH...][,size=SIZE][,prio=N][,align=extents]   a file in the directory PATH, or the new file PATH; it grows
+//!                                                                   up to SIZE
 //!   block:PATH[,path=PATH...][,size=SIZE][,prio=N][,force]    a block device; its first SIZE bytes
 //!   compressed:size=SIZE[,algo=lz4|zstd[:LEVEL]][,prio=N]   memory that holds compressed pages
 //!   DIR|FILE[:SIZE]                            short for file:
 //! ```
 //!
-//! With `path=` a device is made of several files, or of several block devices, that are filled by turns; its size is theirs together, and it
-//! is called by the first. A backslash takes the character behind it as it is, so a name may have commas: `file:/mnt/a\,b`. Sizes are
-//! read by [`crate::size`].
-//! Priorities go from -32768 to 32767; pages go to the device of the highest that has room. Devices without one get -1, -2, ... in the
-//! order in which they are named, as with swapon(8); but compressed memory goes in front of all ([`settle_priorities`]).
+//! With `path=` a device is made of several files, or of several block devices, that are filled by turns; its size is theirs
+//! together, and it is called by the first. A backslash takes the character behind it as it is, so a name may have commas:
+//! `file:/mnt/a\,b`. Sizes are read by [`crate::size`]. Priorities go from -32768 to 32767; pages go to the device of the highest
+//! that has room. Devices without one get -1, -2, ... in the order in which they are named, as with swapon(8); but compressed
+//! memory goes in front of all ([`settle_priorities`]).
 //!
 //! Invariant: [`parse`] of [`DeviceSpec::encode`] gives the same device (a test has random ones), and no text makes it panic.
 
@@ -224,8 +225,8 @@ impl DeviceSpec {
 /// ```
 ///
 /// # Errors
-/// [`SpecError`] says what is wrong. Whether the place exists is not looked at, except that a name that does exist is taken whole where
-/// a colon in it could mean something else.
+/// [`SpecError`] says what is wrong. Whether the place exists is not looked at, except that a name that does exist is taken whole
+/// where a colon in it could mean something else.
 pub fn parse(text: &OsStr) -> Result<DeviceSpec, SpecError> {
     let bytes = text.as_bytes();
     if bytes.is_empty() {
@@ -442,8 +443,8 @@ pub fn parse_list(text: &OsStr) -> Result<Vec<DeviceSpec>, SpecError> {
     Ok(devices)
 }
 
-/// Gives those without a priority one, beside devices of `present` priorities: compressed memory comes before all others, since behind them it would
-/// take memory for nothing; the rest come after what is present, in their order.
+/// Gives those without a priority one, beside devices of `present` priorities: compressed memory comes before all others, since
+/// behind them it would take memory for nothing; the rest come after what is present, in their order.
 pub fn settle_priorities(devices: &mut [DeviceSpec], present: impl Iterator<Item = i16> + Clone) {
     let front = devices.iter().filter_map(|d| d.priority).chain(present.clone()).max().unwrap_or(-1).max(-1).saturating_add(1);
     let mut last = present.min().unwrap_or(0).min(0);

@@ -180,8 +180,8 @@ pub fn add(machine: &Machine, backing: Backing, name: &[u8], priority: i16, mut 
     Ok(device)
 }
 
-/// Adds the device that open files are: one that gets its slots as they grow, or a single block device, which has them all. What it is
-/// longer than a device can be is not used. The files are to be kept under the device's number.
+/// Adds the device that open files are: one that gets its slots as they grow, or a single block device, which has them all. What it
+/// is longer than a device can be is not used. The files are to be kept under the device's number.
 ///
 /// # Errors
 /// [`AddDeviceError`]; nothing is changed then.

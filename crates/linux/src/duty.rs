@@ -2,23 +2,25 @@
 //!
 //! The kernel wakes every thread that polls a userfaultfd for every fault, and a wake across CPUs costs more than serving the fault
 //! (10 to 60 us on a virtual machine). So as long as only one thread of the program faults, only one handler polls, and the others
-//! sleep. It is bound to no CPU then: the scheduler puts it where a CPU is awake. (Bound to the CPU that the faulting thread was last
-//! on, random page-ins took a fifth longer: when the handler has answered, its own CPU is busy with it, so the program is woken on
-//! another one.) Once two threads fault by turns, all handlers poll, and each is likely to get what happened on its own CPU.
+//! sleep. It is bound to no CPU then: the scheduler puts it where a CPU is awake. (Bound to the CPU that the faulting thread was
+//! last on, random page-ins took a fifth longer: when the handler has answered, its own CPU is busy with it, so the program is
+//! woken on another one.) Once two threads fault by turns, all handlers poll, and each is likely to get what happened on its own
+//! CPU.
 //!
-//! A handler that is alone does not sleep at once when there is nothing to do. For [`SPIN_NS`] it looks again and again: a message comes soon
-//! if the program lives on its faults, and a fast device answers within that time, while to be woken costs 5 to 10 us each time (30 us on some
-//! virtual machines). It takes a second CPU for as long as the program faults without pause; with one CPU, or two threads that fault, there
-//! is no spinning, and where it finds nothing, or others want the CPU, it is done less and less.
+//! A handler that is alone does not sleep at once when there is nothing to do. For [`SPIN_NS`] it looks again and again: a message
+//! comes soon if the program lives on its faults, and a fast device answers within that time, while to be woken costs 5 to 10 us
+//! each time (30 us on some virtual machines). It takes a second CPU for as long as the program faults without pause; with one CPU,
+//! or two threads that fault, there is no spinning, and where it finds nothing, or others want the CPU, it is done less and less.
 //!
-//! Best of all it **keeps company**: it runs on the very CPU of the thread that faults, and gives way to it (SCHED_IDLE). A CPU that is busy
-//! with such a thread only counts as idle, so the kernel wakes the program there, in the handler's place, and the handler goes on there when
-//! the program sleeps at its next fault: two switches between threads in place of two wakes across CPUs. It may look for a completion as
-//! long as it likes, since any other thread is preferred. But for that very reason it may not get the CPU when others want it, and
-//! whoever waits for it then waits long. So another handler watches, every 1 to 16 ms: who has something to do, does not sleep
-//! and did not get on is made an ordinary thread again, and keeps company no more for a while. That takes CAP_SYS_NICE
-//! ([`sys::may_be_ordinary_again`]); without it nobody keeps company. Who watches and the page daemon stay off that CPU ([`Elsewhere`]). It is for
-//! faults that come one by one: what is read ahead is to be copied beside the program, not in its place.
+//! Best of all it **keeps company**: it runs on the very CPU of the thread that faults, and gives way to it (SCHED_IDLE). A CPU
+//! that is busy with such a thread only counts as idle, so the kernel wakes the program there, in the handler's place, and the
+//! handler goes on there when the program sleeps at its next fault: two switches between threads in place of two wakes across CPUs.
+//! It may look for a completion as long as it likes, since any other thread is preferred. But for that very reason it may not get
+//! the CPU when others want it, and whoever waits for it then waits long. So another handler watches, every 1 to 16 ms: who has
+//! something to do, does not sleep and did not get on is made an ordinary thread again, and keeps company no more for a while. That
+//! takes CAP_SYS_NICE ([`sys::may_be_ordinary_again`]); without it nobody keeps company. Who watches and the page daemon stay off
+//! that CPU ([`Elsewhere`]). It is for faults that come one by one: what is read ahead is to be copied beside the program, not in
+//! its place.
 //!
 //! Nothing but speed depends on it: whoever reads a message serves it, and at any time at least one handler polls.
 
@@ -28,8 +30,8 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
 
 /// All handlers poll.
 const EVERYONE: u32 = u32::MAX;
-/// In the word that says who polls: the CPU's bits, and above them the count of companies, so that whoever is about to wait for a change
-/// of duty does not miss that there is somebody to be watched.
+/// In the word that says who polls: the CPU's bits, and above them the count of companies, so that whoever is about to wait for a
+/// change of duty does not miss that there is somebody to be watched.
 const CPU_BITS: u32 = 16;
 const CPU: u32 = (1 << CPU_BITS) - 1;
 const COMPANIES: u32 = (1 << (31 - CPU_BITS)) - 1;
@@ -100,8 +102,8 @@ impl Duty {
         poller == EVERYONE || cpu.is_none_or(|cpu| cpu as u32 == poller & CPU)
     }
 
-    /// Waits until it is no longer as `seen`, at most a second. Who keeps company is watched meanwhile; `readable`: whether a message waits.
-    /// Returns whether he has been found not to get on.
+    /// Waits until it is no longer as `seen`, at most a second. Who keeps company is watched meanwhile; `readable`: whether a
+    /// message waits. Returns whether he has been found not to get on.
     pub fn wait(&self, seen: u32, readable: impl Fn() -> bool) -> bool {
         let company = &self.company;
         if company.handler.load(Acquire) != 0 && !company.watched.swap(true, AcqRel) {
@@ -233,15 +235,16 @@ impl Duty {
     }
 }
 
-/// How often who keeps company is looked after, in nanoseconds: at first and when it did not get on, and while it does. In between half as often
-/// each time. (Whoever looks disturbs: for a moment the scheduler takes the CPU of company for a busy one, and may wake the program on the
-/// other. Of 23 such wakes in 0.1 s 16 were within a tick's fault when it was always a millisecond.)
+/// How often who keeps company is looked after, in nanoseconds: at first and when it did not get on, and while it does. In between
+/// half as often each time. (Whoever looks disturbs: for a moment the scheduler takes the CPU of company for a busy one, and may
+/// wake the program on the other. Of 23 such wakes in 0.1 s 16 were within a tick's fault when it was always a millisecond.)
 const TICK_NS: core::ops::RangeInclusive<u64> = 1_000_000..=16_000_000;
 /// After so many looks without getting on it is made an ordinary thread again.
 const STARVED: u32 = 2;
 /// Without a fault for so many ticks there is no company to be kept.
 const QUIET: u32 = 50;
-/// How long nobody keeps company after one who did not get on, in nanoseconds: at first, and at most. In between twice as long each time.
+/// How long nobody keeps company after one who did not get on, in nanoseconds: at first, and at most. In between twice as long each
+/// time.
 const PAUSE_NS: core::ops::RangeInclusive<u64> = 100_000_000..=10_000_000_000;
 /// After so many messages it is decided anew whether to keep company.
 const MESSAGES: u32 = 64;
@@ -249,8 +252,8 @@ const MESSAGES: u32 = 64;
 const FIT: u32 = 8;
 /// After so many times that [`SPIN_NS`] was too short it sleeps.
 const VAIN: u32 = 64;
-/// If so often in a row no message had come when all was done, the program is thought to run on another CPU; while it is of no use to look,
-/// twice as often each time.
+/// If so often in a row no message had come when all was done, the program is thought to run on another CPU; while it is of no use
+/// to look, twice as often each time.
 const APART: core::ops::RangeInclusive<u32> = 2..=256;
 
 /// A handler that may keep company.
@@ -283,7 +286,8 @@ impl Companion {
         Companion { may, handler: sys::gettid(), on: false, messages: 0, unfit: 0, vain: 0, thread: 0, apart: 0, apart_max }
     }
 
-    /// Before the thread gives rights up, one of which it may need to be an ordinary one again. [`Companion::is_less`] comes after it.
+    /// Before the thread gives rights up, one of which it may need to be an ordinary one again. [`Companion::is_less`] comes after
+    /// it.
     pub fn leave(&mut self, duty: &Duty, anywhere: &[u64; 16]) {
         if core::mem::take(&mut self.on) {
             duty.part(false);
@@ -314,8 +318,8 @@ impl Companion {
         self.unfit += 1;
     }
 
-    /// What came of looking for the end of a read. Returns whether it is not to wait for it. (That the program had the CPU meanwhile is as it
-    /// should be.)
+    /// What came of looking for the end of a read. Returns whether it is not to wait for it. (That the program had the CPU
+    /// meanwhile is as it should be.)
     pub fn note_spun(&mut self, spun: Spun) -> bool {
         match spun {
             Spun::Found | Spun::Preempted => self.vain = 0,
@@ -328,8 +332,8 @@ impl Companion {
         self.vain < VAIN
     }
 
-    /// To be called before each wait. `alone`: no other handler polls, and the calling thread is bound to no CPU but for this. Returns
-    /// whether it keeps company from now on.
+    /// To be called before each wait. `alone`: no other handler polls, and the calling thread is bound to no CPU but for this.
+    /// Returns whether it keeps company from now on.
     pub fn decide(&mut self, duty: &Duty, alone: bool, anywhere: &[u64; 16]) -> bool {
         let mut on = self.on && alone && duty.company.handler.load(Acquire) == self.handler;
         if self.messages >= MESSAGES {
@@ -383,8 +387,8 @@ impl Companion {
     }
 }
 
-/// A thread of the pager's that stays off the CPU where company is kept, until this is dropped: to the scheduler that CPU is idle, so it would go
-/// there of all places, and whoever keeps company would wait for it.
+/// A thread of the pager's that stays off the CPU where company is kept, until this is dropped: to the scheduler that CPU is idle,
+/// so it would go there of all places, and whoever keeps company would wait for it.
 #[derive(Debug)]
 pub struct Elsewhere {
     anywhere: [u64; 16],
@@ -426,8 +430,8 @@ impl Drop for Elsewhere {
 pub const SPIN_NS: u64 = 150_000;
 /// After so many times in vain, and from then on, it sleeps at once 2^MISSES - 1 times before it tries again.
 const MISSES: u32 = 6;
-/// The same if others wanted the CPU each time again. Who lets them have it waits for it for milliseconds, while a sleeper that is woken gets it
-/// at once: two busy programs beside, and random reads took half as long again with 2^6.
+/// The same if others wanted the CPU each time again. Who lets them have it waits for it for milliseconds, while a sleeper that is
+/// woken gets it at once: two busy programs beside, and random reads took half as long again with 2^6.
 const PREEMPTED: u32 = 13;
 /// After so many times in a row that it was of use, that begins anew.
 const UNDISTURBED: u32 = 256;
@@ -517,8 +521,8 @@ mod tests {
         });
     }
 
-    /// A thread that gives way to others may get no CPU for a second, and whoever waits for it waits as long: it is found and made an
-    /// ordinary one. (Here it runs and does not get on: a CPU that is taken away for so long cannot be had in a test.)
+    /// A thread that gives way to others may get no CPU for a second, and whoever waits for it waits as long: it is found and made
+    /// an ordinary one. (Here it runs and does not get on: a CPU that is taken away for so long cannot be had in a test.)
     #[test]
     fn who_keeps_company_and_does_not_get_on_is_made_ordinary() {
         if !sys::may_be_ordinary_again() {
@@ -562,7 +566,8 @@ mod tests {
                 assert_eq!((duty.company.again.load(Relaxed), duty.company.pause.load(Relaxed)), (0, pause));
             },
         );
-        // a device that took more than two milliseconds for a page, or a frame that was waited for, passed for others that want the CPU
+        // a device that took more than two milliseconds for a page, or a frame that was waited for, passed for others that want the
+        // CPU
         beside_a_thread(
             false,
             || sys::give_way(0, true),
@@ -613,8 +618,9 @@ mod tests {
         }
     }
 
-    /// The scheduler takes the CPU where company is kept for an idle one. The page daemon went there and worked for milliseconds, with the
-    /// handler and the program waiting, until the company was parted. (Bound to that CPU, to see what it does: 23 of 23 companies ended so.)
+    /// The scheduler takes the CPU where company is kept for an idle one. The page daemon went there and worked for milliseconds,
+    /// with the handler and the program waiting, until the company was parted. (Bound to that CPU, to see what it does: 23 of 23
+    /// companies ended so.)
     #[test]
     fn the_page_daemon_stays_off_the_cpu_of_company() {
         let anywhere = sys::allowed_cpus();

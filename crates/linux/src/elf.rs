@@ -376,7 +376,8 @@ fn env_starts(argument: &OsStr) -> Option<OsString> {
     None
 }
 
-/// Whether the agent can be loaded into `program`, a file that can be executed. `path` is the value of `PATH`, for `#!/usr/bin/env`.
+/// Whether the agent can be loaded into `program`, a file that can be executed. `path` is the value of `PATH`, for
+/// `#!/usr/bin/env`.
 ///
 /// # Errors
 /// The file that stands in the way (the program, or an interpreter on the way to it), and why.
@@ -428,7 +429,8 @@ pub fn examine(program: &Path, path: Option<&OsStr>) -> Result<(), (PathBuf, Unf
     Ok(()) // Too many scripts: the kernel will say so.
 }
 
-/// Sanitizers that a program cannot be paged with: what each is called, its library's name, and a symbol of it if that is part of the program.
+/// Sanitizers that a program cannot be paged with: what each is called, its library's name, and a symbol of it if that is part of
+/// the program.
 pub const SANITIZERS: [(&str, &[u8], &core::ffi::CStr); 5] = [
     ("AddressSanitizer", b"libasan.so", c"__asan_init"),
     ("HWAddressSanitizer", b"libhwasan.so", c"__hwasan_init"),

@@ -9,9 +9,10 @@
 //!                                 (slots that stayed free since the last pass, at least [`PASS_NS`] ago, are held meanwhile)
 //! ```
 //!
-//! Who writes makes room before it asks for slots ([`make_room`]): the page daemon and a swapoff. It is done under the exclusive map
-//! lock, so one at a time. Holes are punched by the page daemon alone, holding no lock: its slots are held in the allocator, so nothing is
-//! written there; and a device does not go while slots of it are held. A fork may happen meanwhile: the child has no use for those.
+//! Who writes makes room before it asks for slots ([`make_room`]): the page daemon and a swapoff. It is done under the exclusive
+//! map lock, so one at a time. Holes are punched by the page daemon alone, holding no lock: its slots are held in the allocator, so
+//! nothing is written there; and a device does not go while slots of it are held. A fork may happen meanwhile: the child has no use
+//! for those.
 
 use crate::control::Kind;
 use crate::machine::Machine;
@@ -59,8 +60,8 @@ pub fn make_room(machine: &Machine) -> Result<(), Errno> {
     result
 }
 
-/// As [`make_room`], also for devices that could not grow before: that may be long ago. Returns whether there is more room now. => no lock is
-/// held
+/// As [`make_room`], also for devices that could not grow before: that may be long ago. Returns whether there is more room now. =>
+/// no lock is held
 ///
 /// # Errors
 /// As [`make_room`].
@@ -139,8 +140,8 @@ pub struct GiveBack {
 }
 
 impl GiveBack {
-    /// Punches one hole, if there is one to be punched and it is time. Returns when there may be more to do, in nanoseconds from now, if a
-    /// hole was punched. => no lock is held; may take as long as the file system takes
+    /// Punches one hole, if there is one to be punched and it is time. Returns when there may be more to do, in nanoseconds from
+    /// now, if a hole was punched. => no lock is held; may take as long as the file system takes
     pub fn step(&mut self, machine: &Machine) -> Option<u64> {
         let now = sys::now_ns();
         if now < self.next_ns {

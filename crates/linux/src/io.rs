@@ -1,8 +1,8 @@
-//! How I/O is issued: io_uring, or pread and pwritev where io_uring is refused. One [`Io`] belongs to one thread, or to one thread at a time
-//! ([`Io::lent`]).
+//! How I/O is issued: io_uring, or pread and pwritev where io_uring is refused. One [`Io`] belongs to one thread, or to one thread
+//! at a time ([`Io::lent`]).
 //!
-//! Both engines look the same from above: issue, [`Io::wait`], then take completions with [`Io::completion`]. The plain engine does the
-//! transfer when it is issued. Neither allocates after construction.
+//! Both engines look the same from above: issue, [`Io::wait`], then take completions with [`Io::completion`]. The plain engine does
+//! the transfer when it is issued. Neither allocates after construction.
 
 use crate::ring::{self, Entry, Ring};
 use crate::sys::{self, Errno, IoVec, sys};
@@ -223,8 +223,8 @@ impl Io {
         }
     }
 
-    /// Issues, then looks for a completion for `ns` nanoseconds without sleeping. With plain I/O there is nothing to look at. `yields`: any other
-    /// thread that wants the CPU gets it.
+    /// Issues, then looks for a completion for `ns` nanoseconds without sleeping. With plain I/O there is nothing to look at.
+    /// `yields`: any other thread that wants the CPU gets it.
     pub fn spin(&mut self, ns: u64, yields: bool) -> Spun {
         if !self.done.is_empty() {
             return Spun::Found;

@@ -1,17 +1,19 @@
 //! Load control: threads that take each other's pages away bring in their working sets one after the other.
 //!
-//! Two threads whose working sets fit the budget one at a time, but not together, read a page at almost every touch, and neither gets
-//! on. Then one of them has the *turn*: the hard faults of the others are held back to a trickle, so that its pages come in, stay, and
-//! it computes. First touches and soft faults are never held, and neither is anything while nobody thrashes.
+//! Two threads whose working sets fit the budget one at a time, but not together, read a page at almost every touch, and neither
+//! gets on. Then one of them has the *turn*: the hard faults of the others are held back to a trickle, so that its pages come in,
+//! stay, and it computes. First touches and soft faults are never held, and neither is anything while nobody thrashes.
 //!
-//! Sources: that a working set is to run only while it fits is Denning, "The working set model for program behavior" (1968); that one
-//! of several is preferred is the swap token of Jiang and Zhang, "Token-ordered LRU" (2005). Theirs keeps the owner's pages, ours the
-//! others' faults back: it needs no owner per page and no word with the replacement policy, and the device is the turn's alone.
+//! Sources: that a working set is to run only while it fits is Denning, "The working set model for program behavior" (1968); that
+//! one of several is preferred is the swap token of Jiang and Zhang, "Token-ordered LRU" (2005). Theirs keeps the owner's pages,
+//! ours the others' faults back: it needs no owner per page and no word with the replacement policy, and the device is the turn's
+//! alone.
 //!
-//! Whether it pays is not foretold but measured, by the processor time that the faulting threads get per second of wall time: before,
-//! and in turns. It is tried only where they get so little of one processor that a thread by itself could have more, and given up, for
-//! longer each time, when they do not get clearly more. A thread that has the turn and neither faults nor runs hands it on at once. What
-//! this cannot tell from work is a thread that spins until another one gets on; that one has [`HOLD_NS`] per read until the turn ends.
+//! Whether it pays is not foretold but measured, by the processor time that the faulting threads get per second of wall time:
+//! before, and in turns. It is tried only where they get so little of one processor that a thread by itself could have more, and
+//! given up, for longer each time, when they do not get clearly more. A thread that has the turn and neither faults nor runs hands
+//! it on at once. What this cannot tell from work is a thread that spins until another one gets on; that one has [`HOLD_NS`] per
+//! read until the turn ends.
 //!
 //! No system calls but those that the caller's clock makes: it can be told any story.
 
@@ -23,8 +25,8 @@ const HARD_MIN: u64 = 200;
 const WINDOWS: u32 = 2;
 /// Not tried if the threads get more than this of one processor, in thousandths: then there is not so much to be had.
 const CPU_MAX: u64 = 650;
-/// What they must get in turns, in thousandths of what they got before: in one window once, so that it may go on, and not less than the
-/// second for long. High, because a program's phases differ, and because it is for those that gain much.
+/// What they must get in turns, in thousandths of what they got before: in one window once, so that it may go on, and not less than
+/// the second for long. High, because a program's phases differ, and because it is for those that gain much.
 const PAYS: u64 = 1400;
 const POOR: u64 = 1200;
 /// The first turn in nanoseconds, and the longest: each that ran out doubles it, since bringing a working set in is what costs.
@@ -32,12 +34,12 @@ const TURN_NS: u64 = 10_000_000_000;
 const TURN_MAX_NS: u64 = 80_000_000_000;
 /// The others may read a page every so often.
 pub const HOLD_NS: u64 = 5_000_000;
-/// How often it is asked whether the thread that has the turn is alive, and what part of that time it must have run. (20 ms and a tenth took
-/// the turn from threads that were only waiting for a processor.)
+/// How often it is asked whether the thread that has the turn is alive, and what part of that time it must have run. (20 ms and a
+/// tenth took the turn from threads that were only waiting for a processor.)
 const ALIVE_NS: u64 = 200_000_000;
 const ALIVE_PART: u64 = 20;
-/// Windows until the turns must have shown that they pay, and how many poor ones in a row end them later. (A handover is poor for as long
-/// as a working set takes to come in.)
+/// Windows until the turns must have shown that they pay, and how many poor ones in a row end them later. (A handover is poor for
+/// as long as a working set takes to come in.)
 const TRIAL_WINDOWS: u32 = 6;
 const POOR_WINDOWS: u32 = 10;
 /// How long it is left alone after it did not pay, in nanoseconds: at first, and at most.

@@ -1,5 +1,6 @@
-//! What a process's own mappings are like, as the kernel tells it: their bounds and protection, their bytes whatever the protection, and how
-//! much of them is locked or pinned. The files of /proc are opened once and kept: a later chroot takes nothing away.
+//! What a process's own mappings are like, as the kernel tells it: their bounds and protection, their bytes whatever the
+//! protection, and how much of them is locked or pinned. The files of /proc are opened once and kept: a later chroot takes nothing
+//! away.
 
 use crate::sys::{self, Errno, Fd, sys};
 use overspill_vm::types::PAGE_SIZE;
@@ -92,8 +93,8 @@ impl Mappings {
         Ok(found)
     }
 
-    /// Reads pages of the program's memory, even where the program may not. Never waits for a page. Returns how many bytes there are before the
-    /// first missing page.
+    /// Reads pages of the program's memory, even where the program may not. Never waits for a page. Returns how many bytes there
+    /// are before the first missing page.
     ///
     /// # Errors
     /// EIO: the first page is missing. Others: the machine does not allow it.

@@ -1,7 +1,7 @@
 //! The parking area: where pages on trial wait, out of the program's sight.
 //!
-//! Anonymous memory, registered on a userfaultfd of its own that reports no events (so that the pager may discard parked pages without
-//! waiting for itself). A page is moved in without copying; it comes back by a copy, and its parked original is dropped in
+//! Anonymous memory, registered on a userfaultfd of its own that reports no events (so that the pager may discard parked pages
+//! without waiting for itself). A page is moved in without copying; it comes back by a copy, and its parked original is dropped in
 //! batches, because a move back would flush every CPU's TLB.
 //!
 //! A place is: free; *owned* by a frame; *held* by a write in flight; or both. `places used == owned + held but not owned`.
@@ -21,7 +21,8 @@ const AREA_SHIFT: u32 = 31;
 /// Instead of an area's address: the kernel or its policy (SELinux, PR_SET_MDWE) will not have it.
 const REFUSED: usize = 1;
 
-/// A place in the area, one page: its number, and in the highest bit which of the mappings it is in. (A number is used in one at a time.)
+/// A place in the area, one page: its number, and in the highest bit which of the mappings it is in. (A number is used in one at a
+/// time.)
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct ParkPlace(u32);
 
@@ -51,8 +52,8 @@ impl Area {
     pub const USUAL: Area = Area(0);
 }
 
-/// The memory of the parking area: a mapping for each protection that pages can be moved from, since UFFDIO_MOVE wants both sides to have the
-/// same. All but the first are made when the program turns out to have such memory.
+/// The memory of the parking area: a mapping for each protection that pages can be moved from, since UFFDIO_MOVE wants both sides
+/// to have the same. All but the first are made when the program turns out to have such memory.
 pub struct Parking {
     bases: [AtomicUsize; AREAS],
     pages: u32,

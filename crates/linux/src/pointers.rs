@@ -1,7 +1,8 @@
 //! Pointers in pages that somebody reads in order, and reading what they point to beside him.
 //!
-//! A word of such a page is taken for a pointer if it is an address that the pager answers for. If it is none, a page is read for nothing, and
-//! the core notices when that is the rule ([`Vm::follow_pointer`](overspill_vm::Vm::follow_pointer)); nothing is ever written through it.
+//! A word of such a page is taken for a pointer if it is an address that the pager answers for. If it is none, a page is read for
+//! nothing, and the core notices when that is the rule ([`Vm::follow_pointer`](overspill_vm::Vm::follow_pointer)); nothing is ever
+//! written through it.
 
 use crate::machine::{Machine, Space};
 use overspill_store::PageBytes;
@@ -10,15 +11,16 @@ use std::collections::VecDeque;
 
 /// Words of a page.
 const WORDS: usize = PAGE_SIZE / size_of::<usize>();
-/// Pages to be looked at, at most. (A window of 64 pages of `struct line` in GNU sort has 8192 pointers, and some tenth of what they
-/// point to is out.)
+/// Pages to be looked at, at most. (A window of 64 pages of `struct line` in GNU sort has 8192 pointers, and some tenth of what
+/// they point to is out.)
 const QUEUE: usize = 2048;
 /// Of the budget, as a fraction: what is found further ahead would be gone before it is used.
 const BUDGET_FRACTION: u32 = 16;
 /// So many pages are looked up under one lock: a few microseconds.
 const LOCKED: usize = 64;
 
-/// Pages that something points to, first come, first served. When there is no room for more, those are forgotten. Allocates when it is made.
+/// Pages that something points to, first come, first served. When there is no room for more, those are forgotten. Allocates when it
+/// is made.
 pub struct Pointed(VecDeque<PageId>);
 
 impl Default for Pointed {
@@ -55,7 +57,8 @@ impl Pointed {
     }
 }
 
-/// The managed pages that the words of `content`, that of `of`, are addresses in; of several one after the other in the same page the first.
+/// The managed pages that the words of `content`, that of `of`, are addresses in; of several one after the other in the same page
+/// the first.
 fn targets<'a>(map: &Space, of: PageId, content: &PageBytes, found: &'a mut [PageId; WORDS]) -> &'a [PageId] {
     let (mut n, mut last) = (0, of);
     let mut near = map.ranges.find(map.addr(of));

@@ -1,7 +1,7 @@
 //! Page-in: buffers, reads in flight, and what becomes of the pages that arrive.
 //!
-//! A [`Reader`] belongs to one thread. It reads a cluster into a private buffer, compares each page with what was stored, and copies
-//! it into the program (`UFFDIO_COPY`, which never flushes a TLB).
+//! A [`Reader`] belongs to one thread. It reads a cluster into a private buffer, compares each page with what was stored, and
+//! copies it into the program (`UFFDIO_COPY`, which never flushes a TLB).
 
 use crate::io::{Done, Engine, Io};
 use crate::machine::{Core, Machine, Space};
@@ -60,9 +60,9 @@ pub struct After {
     pub lost: u32,
 }
 
-/// Compares, places and maps what has been read into `buffer` from `since` (CLOCK_MONOTONIC, in nanoseconds) on. If the reader of these
-/// pages waits already, the next window is due: `issue` is given it before the copying, so that the device works meanwhile (it must not
-/// wait: locks are held), and what it gives back is returned.
+/// Compares, places and maps what has been read into `buffer` from `since` (CLOCK_MONOTONIC, in nanoseconds) on. If the reader of
+/// these pages waits already, the next window is due: `issue` is given it before the copying, so that the device works meanwhile
+/// (it must not wait: locks are held), and what it gives back is returned.
 ///
 /// # Safety
 /// `buffer` has room for the cluster, page-aligned; the read into it has ended and nobody else uses it.
@@ -203,7 +203,8 @@ pub(crate) struct Arrived {
 }
 
 impl Arrived {
-    /// The same as [`Arrived::result`], but that a page whose content is not right is the device's fault like one that was not read.
+    /// The same as [`Arrived::result`], but that a page whose content is not right is the device's fault like one that was not
+    /// read.
     pub fn worth(&self, damaged: bool) -> Result<usize, Errno> {
         if damaged { self.result.and(Err(libc::EBADMSG)) } else { self.result }
     }
@@ -217,8 +218,8 @@ impl Arrived {
     }
 }
 
-/// A read that was cut short goes on behind the cut, and one that failed is tried once more; if that fails too, page by page: a lost page
-/// is lost for good, and its neighbours need not be.
+/// A read that was cut short goes on behind the cut, and one that failed is tried once more; if that fails too, page by page: a
+/// lost page is lost for good, and its neighbours need not be.
 ///
 /// # Safety
 /// `buffer` has room for `count` pages; the read into it has ended and nobody else uses it.
@@ -298,10 +299,11 @@ impl Reader {
         self.in_flight
     }
 
-    /// Starts a read, and those of the rest of its window. When every buffer is in use, finishes others first. What is on a compressed
-    /// device is read here and now.
+    /// Starts a read, and those of the rest of its window. When every buffer is in use, finishes others first. What is on a
+    /// compressed device is read here and now.
     ///
-    /// (The rest in a loop: a window of 64 scattered pages, each of which called for the next one, was more than a handler's stack.)
+    /// (The rest in a loop: a window of 64 scattered pages, each of which called for the next one, was more than a handler's
+    /// stack.)
     pub fn start(&mut self, machine: &Machine, op: PageIn) {
         let mut next = Some(op);
         while let Some(op) = next {

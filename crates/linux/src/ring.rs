@@ -145,7 +145,8 @@ struct Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        // SAFETY: the queues, of a ring whose descriptor is closed (fields are dropped in order). The kernel has its own hold on the pages.
+        // SAFETY: the queues, of a ring whose descriptor is closed (fields are dropped in order). The kernel has its own hold on
+        // the pages.
         unsafe { sys::unmap(self.at, self.len) };
     }
 }
@@ -176,7 +177,8 @@ impl Ring {
     }
 
     fn set_up(entries: u32, params: &mut Params) -> Result<Fd, Errno> {
-        // SAFETY: the kernel reads and writes the structure; the memory that it names is ours (below), and stays mapped as long as the ring.
+        // SAFETY: the kernel reads and writes the structure; the memory that it names is ours (below), and stays mapped as long as
+        // the ring.
         unsafe { sys!(libc::SYS_io_uring_setup, entries, core::ptr::from_mut(params)) }.map(Fd::new)
     }
 
@@ -297,7 +299,8 @@ impl Ring {
         }
         let head = self.word(self.completion.head);
         let (at, mask) = (head.load(Relaxed), self.word(self.completion.mask).load(Relaxed));
-        // SAFETY: the kernel has written it before it moved the tail, which `has_completion` has read with Acquire; within the array by its mask.
+        // SAFETY: the kernel has written it before it moved the tail, which `has_completion` has read with Acquire; within the
+        // array by its mask.
         let completion = unsafe {
             let cqes = self.queues.at.add(self.completion.cqes as usize).cast::<Completion>();
             cqes.add((at & mask) as usize).read()

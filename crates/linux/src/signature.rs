@@ -1,9 +1,9 @@
 //! Whether somebody's data seems to be on a block device: the marks that file systems, partition tables and the like leave at fixed
 //! places near its start, and, of those that have theirs there, near its end.
 //!
-//! The places are from each format's own documentation, the same that blkid(8) looks at. Marks of two bytes are found by chance on one
-//! device of some thousands: that costs a `force`, and a mark that is not looked for costs the data. What keeps no mark at all, such as
-//! plain dm-crypt, cannot be seen.
+//! The places are from each format's own documentation, the same that blkid(8) looks at. Marks of two bytes are found by chance on
+//! one device of some thousands: that costs a `force`, and a mark that is not looked for costs the data. What keeps no mark at all,
+//! such as plain dm-crypt, cannot be seen.
 
 use crate::device_spec::{DeviceSpec, Place};
 use std::fs::{File, OpenOptions};
@@ -124,7 +124,8 @@ const MARKS_AT_END: &[(&str, u64, u64, &[u8])] = &[
     ("a partition table", 4096, 4096, b"EFI PART"),
 ];
 
-/// Why a block device of this swap device is refused, as a sentence: there is data on it, and nobody insisted. What cannot be opened is not looked at.
+/// Why a block device of this swap device is refused, as a sentence: there is data on it, and nobody insisted. What cannot be
+/// opened is not looked at.
 pub fn refusal(device: &DeviceSpec) -> Option<String> {
     if !matches!(device.place, Place::Block { force: false, .. }) {
         return None;

@@ -148,7 +148,8 @@ pub fn human(bytes: u64) -> String {
     format!("{value:.decimals$} {}", UNITS[unit])
 }
 
-/// Writes a number of bytes the way [`parse`] reads it back without loss, in the largest unit that divides it: `64M`, `1536M`, `100`.
+/// Writes a number of bytes the way [`parse`] reads it back without loss, in the largest unit that divides it: `64M`, `1536M`,
+/// `100`.
 pub fn exact(bytes: u64) -> String {
     for (unit, shift) in [("P", 50), ("T", 40), ("G", 30), ("M", 20), ("K", 10)] {
         if bytes != 0 && bytes.trailing_zeros() >= shift {

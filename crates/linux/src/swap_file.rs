@@ -119,8 +119,8 @@ impl SwapFiles {
     /// Opens what `device` describes.
     ///
     /// # Errors
-    /// Which of its places it was. For a file as [`SwapFile::create`]. For a block device: EBUSY if it is mounted or somebody else's,
-    /// ENOTBLK if it is none, and as from open(2). ENOTSUP for devices that are no files. Nothing is left behind then.
+    /// Which of its places it was. For a file as [`SwapFile::create`]. For a block device: EBUSY if it is mounted or somebody
+    /// else's, ENOTBLK if it is none, and as from open(2). ENOTSUP for devices that are no files. Nothing is left behind then.
     pub fn open(device: &DeviceSpec) -> Result<SwapFiles, (Errno, &OsStr)> {
         let several = !device.more.is_empty();
         let each = device.names().map(|name| {
@@ -164,7 +164,8 @@ impl SwapFiles {
         SwapFiles { all, limit, turn: 0 }
     }
 
-    /// The same files through other descriptors, of a process that was forked. The old ones are another table's numbers, and stay open.
+    /// The same files through other descriptors, of a process that was forked. The old ones are another table's numbers, and stay
+    /// open.
     ///
     /// # Errors
     /// EBADF if one is missing.
@@ -244,8 +245,8 @@ impl SwapFiles {
         self.kind() == Kind::File || self.count() > 1
     }
 
-    /// Gets blocks for the device's next `bytes_max` bytes at most, in the file whose turn it is, or the next one that has room. Returns
-    /// which that is, where they begin in it and how many there are, in bytes.
+    /// Gets blocks for the device's next `bytes_max` bytes at most, in the file whose turn it is, or the next one that has room.
+    /// Returns which that is, where they begin in it and how many there are, in bytes.
     ///
     /// # Errors
     /// As [`SwapFile::grow`], of the last that was tried.
@@ -273,7 +274,8 @@ impl SwapFile {
             Place::Block { .. } => {
                 let mut path = [0u8; NAME_MAX + 1];
                 path.get_mut(..name.len()).ok_or(libc::ENAMETOOLONG)?.copy_from_slice(name);
-                // O_EXCL without O_CREAT claims a block device: the kernel refuses it if a file system, another claim or its swap has it.
+                // O_EXCL without O_CREAT claims a block device: the kernel refuses it if a file system, another claim or its swap
+                // has it.
                 let flags = libc::O_RDWR | libc::O_CLOEXEC | libc::O_EXCL | libc::O_NONBLOCK;
                 Self::from_block(sys::open(&path[..name.len() + 1], flags, 0)?, limit)
             }
@@ -378,8 +380,8 @@ impl SwapFile {
         self.direct
     }
 
-    /// Gets blocks for what comes next in the file, at most `bytes_max` bytes of it. Returns where that begins and how long it is, in
-    /// bytes, whole pages. Where nothing can be allocated in advance the file grows as it is written.
+    /// Gets blocks for what comes next in the file, at most `bytes_max` bytes of it. Returns where that begins and how long it is,
+    /// in bytes, whole pages. Where nothing can be allocated in advance the file grows as it is written.
     ///
     /// # Errors
     /// ENOSPC if the limit or the file system's room is reached; EIO and the like.
@@ -403,8 +405,8 @@ impl SwapFile {
         result
     }
 
-    /// The pieces that `pages` pages from byte `offset` on are to be used in: of a file that is aligned its physical extents, if the file
-    /// system says where they lie; else one. What is beyond [`PIECES_MAX`] pieces is the last one's.
+    /// The pieces that `pages` pages from byte `offset` on are to be used in: of a file that is aligned its physical extents, if
+    /// the file system says where they lie; else one. What is beyond [`PIECES_MAX`] pieces is the last one's.
     pub fn pieces(&mut self, offset: u64, pages: u32) -> Pieces {
         let mut pieces = Pieces::one(pages);
         if self.align != Align::Extents {

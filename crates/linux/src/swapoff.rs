@@ -7,18 +7,19 @@
 //!                                      v
 //!               slots elsewhere  --- write, one operation --->  look up again (core)      again while pages are left
 //!
-//!   from a compressed device a run is unpacked instead of read, and sealed, if swap is, as it is written; to one, if no other has room, it
-//!   is opened, packed and stored
+//!   from a compressed device a run is unpacked instead of read, and sealed, if swap is, as it is written; to one, if no other has
+//!   room, it is opened, packed and stored
 //!
 //!   no room elsewhere: the run is a page-in like any other, and its pages are left parked
 //! ```
 //!
-//! Whoever has a [`Worker`] calls [`Worker::step`] until it ends: the control socket's thread, or a caller of the library. A few flights are
-//! in the air at a time, so that the one device reads while the other writes. No lock is held over I/O. While a fork waits, nothing new
-//! begins, and what has been read is dropped, not written: it is found again by the next pass.
+//! Whoever has a [`Worker`] calls [`Worker::step`] until it ends: the control socket's thread, or a caller of the library. A few
+//! flights are in the air at a time, so that the one device reads while the other writes. No lock is held over I/O. While a fork
+//! waits, nothing new begins, and what has been read is dropped, not written: it is found again by the next pass.
 //!
-//! Memory: the flights' buffers and tables, charged to the budget before they are touched. With [`Inject::swapoff_pages`](crate::machine::Inject) a run
-//! has that many pages at most, and there is one flight: the yardstick of page by page.
+//! Memory: the flights' buffers and tables, charged to the budget before they are touched. With
+//! [`Inject::swapoff_pages`](crate::machine::Inject) a run has that many pages at most, and there is one flight: the yardstick of
+//! page by page.
 
 use crate::content::Content;
 use crate::control::Progress;
@@ -212,8 +213,8 @@ impl Worker {
         })
     }
 
-    /// Charges a further flight's buffer to the budget, if there is room for it; for the first one the page daemon makes room, and if it
-    /// cannot in a while the swapoff, which will help it, goes before.
+    /// Charges a further flight's buffer to the budget, if there is room for it; for the first one the page daemon makes room, and
+    /// if it cannot in a while the swapoff, which will help it, goes before.
     fn make_ready(&mut self, machine: &Machine) {
         let pages = self.run_pages + TABLE_PAGES;
         let mut core = machine.core.lock();
@@ -239,8 +240,8 @@ impl Worker {
         Progress { nanoseconds: sys::now_ns() - self.start, ..self.progress }
     }
 
-    /// Does a bit, and waits a millisecond at the most if there is nothing to do but wait. After [`State::Done`] or [`State::Failed`] the
-    /// worker is to be ended by [`Worker::end`].
+    /// Does a bit, and waits a millisecond at the most if there is nothing to do but wait. After [`State::Done`] or
+    /// [`State::Failed`] the worker is to be ended by [`Worker::end`].
     pub fn step(&mut self, machine: &Machine) -> State {
         self.reap(machine);
         if machine.is_frozen() {
@@ -342,8 +343,8 @@ impl Worker {
 
     fn table(&mut self, flight: usize) -> &mut Table {
         let page = self.flights_max * self.run_pages as usize + flight * TABLE_PAGES as usize;
-        // SAFETY: the tables lie behind the buffers in the worker's mapping, page-aligned and one beside the other; zeroed bytes are
-        // valid (nothing is right); the worker is borrowed exclusively.
+        // SAFETY: the tables lie behind the buffers in the worker's mapping, page-aligned and one beside the other; zeroed bytes
+        // are valid (nothing is right); the worker is borrowed exclusively.
         unsafe { &mut *self.buffers.add(page << PAGE_SHIFT).cast() }
     }
 
@@ -500,8 +501,8 @@ impl Worker {
         self.in_flight += 1;
         self.progress.writes += 1;
         let iov = self.table(flight).iov;
-        // SAFETY: the vectors point into the flight's buffer; they themselves are of use until `submit` only, since the kernel takes a copy
-        // then (IORING_FEAT_SUBMIT_STABLE, Linux 5.5).
+        // SAFETY: the vectors point into the flight's buffer; they themselves are of use until `submit` only, since the kernel
+        // takes a copy then (IORING_FEAT_SUBMIT_STABLE, Linux 5.5).
         unsafe { self.io.write(fd, &iov[..vectors], offset, flight as u64) };
         self.io.submit();
     }
@@ -521,8 +522,8 @@ impl Worker {
         }
     }
 
-    /// Stores pages of a run that was read in slots of the compressed device. Returns those that are still to be written: none of those
-    /// that it refused, since they have had their chance.
+    /// Stores pages of a run that was read in slots of the compressed device. Returns those that are still to be written: none of
+    /// those that it refused, since they have had their chance.
     fn store(&mut self, machine: &Machine, flight: usize, run: &MoveRun, left: u128, slots: SlotRun) -> u128 {
         let map = machine.map.read();
         let first = machine.core.lock().vm.pager().device_of(slots.first).1;

@@ -1,8 +1,8 @@
 //! The pager's threads: handlers that serve messages, the page daemon, and how a thread is made that libc does not know of.
 //!
-//! The agent's threads are made by a bare clone: libc would allocate from the heap that is paged, end its single-threaded fast paths,
-//! and expect the thread to answer its broadcasts. They share everything with the program but the descriptor table, so that a
-//! program that closes every descriptor it does not know cannot close the pager's, and sees the numbers it would see without.
+//! The agent's threads are made by a bare clone: libc would allocate from the heap that is paged, end its single-threaded fast
+//! paths, and expect the thread to answer its broadcasts. They share everything with the program but the descriptor table, so that
+//! a program that closes every descriptor it does not know cannot close the pager's, and sees the numbers it would see without.
 
 use crate::credentials::Follower;
 use crate::daemon::Daemon;
@@ -17,7 +17,8 @@ use core::sync::atomic::Ordering::*;
 
 const TOKEN_MESSAGES: u64 = TOKEN_OTHER;
 const TOKEN_QUIT: u64 = TOKEN_OTHER + 1;
-/// Faults that wait for a frame or for their thread's turn, per handler. A handler with that many reads no more messages until some are served.
+/// Faults that wait for a frame or for their thread's turn, per handler. A handler with that many reads no more messages until some
+/// are served.
 const DEFERRED_MAX: usize = 64;
 /// How soon a handler looks whether a fault that waits can be served, in nanoseconds: at first, and at the latest. In
 /// between twice as long each time. (A constant 200 us cost minutes on a busy machine: docs/decisions/0018.)
@@ -192,7 +193,8 @@ pub fn daemon(machine: &Machine, engine: Engine, follower: &mut Follower, ready:
 /// Bytes of a bare thread's stack, and of the page below it that ends a thread which needs more, before it writes over anything.
 const STACK: usize = 256 << 10;
 const GUARD: usize = 4096;
-/// Bytes of its thread-local block: room below the thread pointer beyond libc's errno, and above it for the thread descriptor's head.
+/// Bytes of its thread-local block: room below the thread pointer beyond libc's errno, and above it for the thread descriptor's
+/// head.
 const TLS_BELOW: usize = 48 << 10;
 const TLS_ABOVE: usize = 16 << 10;
 
@@ -221,9 +223,9 @@ pub unsafe fn spawn_bare(entry: extern "C" fn(*mut c_void) -> !, arg: *mut c_voi
     unsafe { sys::syscall6(libc::SYS_mprotect, stack as usize, GUARD, libc::PROT_NONE as usize, 0, 0, 0)? };
     let below = TLS_BELOW + errno_below();
     let tls = sys::map_anonymous(below + TLS_ABOVE)?;
-    // SAFETY: both are our own fresh mappings. The block's head holds what code compiled for x86-64 ELF reads relative to fs: the self
-    // pointers (0, 16), the dynamic thread vector (8, the caller's: only a dying thread's panic looks at it), the stack protector's
-    // canary (40) and the pointer guard (48), copied from the calling thread.
+    // SAFETY: both are our own fresh mappings. The block's head holds what code compiled for x86-64 ELF reads relative to fs: the
+    // self pointers (0, 16), the dynamic thread vector (8, the caller's: only a dying thread's panic looks at it), the stack
+    // protector's canary (40) and the pointer guard (48), copied from the calling thread.
     unsafe {
         let head = tls.add(below) as *mut usize;
         let (dtv, canary, guard): (usize, usize, usize);

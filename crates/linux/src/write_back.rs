@@ -6,9 +6,9 @@
 //!                              still stored in that slot with that content? then here --+   (core, vm/write_back.rs)
 //! ```
 //!
-//! The page daemon does it: [`WriteBack::issue`] before each of its steps, [`WriteBack::written`] for each completion. The buffers are charged
-//! to the budget as long as there is such a device. No lock is held over I/O, and no page is busy: one that is touched meanwhile comes in from
-//! the pool, and the write was for nothing.
+//! The page daemon does it: [`WriteBack::issue`] before each of its steps, [`WriteBack::written`] for each completion. The buffers
+//! are charged to the budget as long as there is such a device. No lock is held over I/O, and no page is busy: one that is touched
+//! meanwhile comes in from the pool, and the write was for nothing.
 
 use crate::compressed::{WRITE_BACKS, write_back_pages};
 use crate::content::Content;
@@ -127,7 +127,8 @@ impl WriteBack {
             let mut good = 0;
             for i in 0..flight.count {
                 let moving = flight.pages[i];
-                // SAFETY: within this flight's buffer, which is not in flight, and the page behind all of them, which nobody else has.
+                // SAFETY: within this flight's buffer, which is not in flight, and the page behind all of them, which nobody else
+                // has.
                 let (page, scratch) = unsafe {
                     (
                         &mut *((buffer + (good << PAGE_SHIFT)) as *mut PageBytes),
@@ -161,7 +162,8 @@ impl WriteBack {
         drop(map);
         (flight.slot, flight.since, flight.busy) = (run.first, sys::now_ns(), true);
         flight.iov = IoVec { base: buffer, len: flight.count << PAGE_SHIFT };
-        // SAFETY: the vector lies in `self.flights`, which never moves its elements; the buffer is this flight's until the completion.
+        // SAFETY: the vector lies in `self.flights`, which never moves its elements; the buffer is this flight's until the
+        // completion.
         unsafe { io.write(fd, core::slice::from_ref(&flight.iov), offset, self.tokens + free as u64) };
         io.submit();
         true

@@ -1,5 +1,5 @@
-//! Swap devices of a pager that runs: further ones, which there are, and away with one. What `overspill swapon`, `swaps` and `swapoff`
-//! are for programs.
+//! Swap devices of a pager that runs: further ones, which there are, and away with one. What `overspill swapon`, `swaps` and
+//! `swapoff` are for programs.
 
 use crate::error::Error;
 use crate::fault;
@@ -84,7 +84,8 @@ pub fn empty_failing(shared: &Shared) {
 }
 
 impl Pager {
-    /// Adds a swap device, while regions are in use. Without a priority it comes after all that are there, compressed memory before them.
+    /// Adds a swap device, while regions are in use. Without a priority it comes after all that are there, compressed memory before
+    /// them.
     ///
     /// ```
     /// # use overspill::{DeviceSpec, Pager};
@@ -103,8 +104,8 @@ impl Pager {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Swap`] if a file of it cannot be made or opened, [`Error::Device`] if it cannot be as it was asked for or a device of
-    /// that name is there, [`Error::Resources`], [`Error::Forked`]. Nothing is changed, and nothing left behind, then.
+    /// [`Error::Swap`] if a file of it cannot be made or opened, [`Error::Device`] if it cannot be as it was asked for or a device
+    /// of that name is there, [`Error::Resources`], [`Error::Forked`]. Nothing is changed, and nothing left behind, then.
     pub fn swap_on(&self, mut device: DeviceSpec) -> Result<(), Error> {
         let machine = &self.0.here()?.machine;
         check(&device)?;
@@ -125,12 +126,12 @@ impl Pager {
         added.map(drop).map_err(|why| Error::Device(format!("{}: {why}", device.name().display())))
     }
 
-    /// Takes the device of this name away: the path of its first file, as it was given, or `compressed`. What is stored there goes to
-    /// other devices, or into memory within the budget. Regions stay in use meanwhile. Waits for the end.
+    /// Takes the device of this name away: the path of its first file, as it was given, or `compressed`. What is stored there goes
+    /// to other devices, or into memory within the budget. Regions stay in use meanwhile. Waits for the end.
     ///
     /// # Errors
-    /// [`Error::Device`]: there is no such device, what is on it fits nowhere (with the figures), another swapoff is under way, or it
-    /// could not be brought to an end. The device is in use as before then.
+    /// [`Error::Device`]: there is no such device, what is on it fits nowhere (with the figures), another swapoff is under way, or
+    /// it could not be brought to an end. The device is in use as before then.
     pub fn swap_off(&self, name: impl AsRef<OsStr>) -> Result<Progress, Error> {
         self.swap_off_while(name, |_| true)
     }

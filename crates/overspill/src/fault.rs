@@ -16,8 +16,9 @@
 //! The handler runs with all signals blocked, so what it holds is not held by anything that it could itself interrupt. It does not
 //! allocate, format, or take a lock of libc's, and it leaves errno alone: the system calls below it are raw.
 //!
-//! The table of pagers lies on a page of its own that a forked child finds wiped: a child that touches its parent's regions must not
-//! fill its parent's memory through descriptors that it has inherited. (In the regions themselves it finds nothing: `forks.rs`.)
+//! The table of pagers lies on a page of its own that a forked child finds wiped: a child that touches its parent's regions must
+//! not fill its parent's memory through descriptors that it has inherited. (In the regions themselves it finds nothing:
+//! `forks.rs`.)
 
 use crate::pager::Shared;
 use crate::quiet::Quiet;
@@ -65,7 +66,8 @@ static PREVIOUS: Previous = Previous(UnsafeCell::new(MaybeUninit::uninit()));
 static INSTALLED: Mutex<bool> = Mutex::new(false);
 
 fn table() -> Option<&'static Table> {
-    // SAFETY: null, or a mapping that lives for ever, is big enough and aligned, and in which zeroes (fresh, or wiped by a fork) are valid.
+    // SAFETY: null, or a mapping that lives for ever, is big enough and aligned, and in which zeroes (fresh, or wiped by a fork)
+    // are valid.
     unsafe { TABLE.load(Acquire).as_ref() }
 }
 
@@ -256,7 +258,8 @@ extern "C" fn on_sigbus(signal: i32, info: *mut libc::siginfo_t, context: *mut l
     }
     let mut copy: libc::siginfo_t;
     let info = if lost {
-        // SAFETY: a copy of a valid structure; a lost page is told like one with broken hardware, since both are content that is gone.
+        // SAFETY: a copy of a valid structure; a lost page is told like one with broken hardware, since both are content that is
+        // gone.
         copy = unsafe { *info };
         copy.si_code = BUS_MCEERR_AR;
         &raw mut copy
@@ -279,8 +282,8 @@ unsafe fn chain(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_v
     match previous.sa_sigaction {
         libc::SIG_IGN if sent => {}
         libc::SIG_IGN | libc::SIG_DFL => {
-            // The end of the process. A fault comes again when we return and finds nobody; a signal that was sent must be sent again.
-            // SAFETY: the default action; the structures are live. tgkill touches no memory.
+            // The end of the process. A fault comes again when we return and finds nobody; a signal that was sent must be sent
+            // again. SAFETY: the default action; the structures are live. tgkill touches no memory.
             unsafe {
                 let mut action: libc::sigaction = MaybeUninit::zeroed().assume_init();
                 action.sa_sigaction = libc::SIG_DFL;

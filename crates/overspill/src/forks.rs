@@ -1,9 +1,9 @@
 //! What a forked child finds where its parent's regions are: nothing, for good.
 //!
-//! It must not find its parent's pages, of which those that are out read as zero. It must not find a hole either: its malloc would be given
-//! those very addresses, and slices of a region that it has inherited would be slices of somebody else's memory, in safe code. So regions
-//! are MADV_WIPEONFORK, and libc calls [`child`] in the child before `fork` returns there, which makes them inaccessible. Slices that were made before the fork
-//! stay valid as addresses; to touch them is a SIGSEGV.
+//! It must not find its parent's pages, of which those that are out read as zero. It must not find a hole either: its malloc would
+//! be given those very addresses, and slices of a region that it has inherited would be slices of somebody else's memory, in safe
+//! code. So regions are MADV_WIPEONFORK, and libc calls [`child`] in the child before `fork` returns there, which makes them
+//! inaccessible. Slices that were made before the fork stay valid as addresses; to touch them is a SIGSEGV.
 
 use crate::quiet::Quiet;
 use overspill_linux::lock::{Mutex, MutexGuard};
@@ -58,7 +58,8 @@ extern "C" fn child() {
     // SAFETY: as in `parent`: this is a copy of the thread that prepared.
     if let Some((regions, mask)) = unsafe { (*HELD.0.get()).take() } {
         for (start, len) in regions.iter() {
-            // SAFETY: whole regions of the parent's. What the child has there is wiped memory that its safe code must not be able to use.
+            // SAFETY: whole regions of the parent's. What the child has there is wiped memory that its safe code must not be able
+            // to use.
             let _ = unsafe { sys::syscall6(libc::SYS_mprotect, *start, *len, libc::PROT_NONE as usize, 0, 0, 0) };
         }
         drop(regions);

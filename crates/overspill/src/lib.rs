@@ -15,7 +15,8 @@
 //! # }
 //! ```
 //!
-//! A [`Pager`] has a budget, a swap file and a replacement policy; a [`Region`] is plain memory (`Deref<Target = [u8]>`), paged by it.
+//! A [`Pager`] has a budget, a swap file and a replacement policy; a [`Region`] is plain memory (`Deref<Target = [u8]>`), paged by
+//! it.
 //!
 //! # How faults are delivered
 //!
@@ -26,15 +27,16 @@
 //!   system calls    EFAULT on pages that are out                 work on every page
 //! ```
 //!
-//! With [`Delivery::InThread`] the first pager installs a handler for SIGBUS, for good. What is not its business goes to the handler
-//! that was there before. So: install another SIGBUS handler *before* the first pager, do not block SIGBUS in threads that use
-//! regions, and leave such threads 24 KiB of stack to be interrupted on. (In a Rust program the handler before is Rust's own. It answers
-//! a SIGBUS that is not its business, such as one that was sent, by restoring the default action: the next fault would end the program.)
+//! With [`Delivery::InThread`] the first pager installs a handler for SIGBUS, for good. What is not its business goes to the
+//! handler that was there before. So: install another SIGBUS handler *before* the first pager, do not block SIGBUS in threads that
+//! use regions, and leave such threads 24 KiB of stack to be interrupted on. (In a Rust program the handler before is Rust's own.
+//! It answers a SIGBUS that is not its business, such as one that was sent, by restoring the default action: the next fault would
+//! end the program.)
 //!
 //! # System calls on region memory
 //!
-//! With in-thread delivery the kernel cannot wait for a page, so `read(2)` into a region fails with EFAULT where pages are out. Bring
-//! the pages in and hold them there: [`Region::read_at`] and [`Region::write_at`] do it for files, and [`Region::wire`] and
+//! With in-thread delivery the kernel cannot wait for a page, so `read(2)` into a region fails with EFAULT where pages are out.
+//! Bring the pages in and hold them there: [`Region::read_at`] and [`Region::write_at`] do it for files, and [`Region::wire`] and
 //! [`Region::wire_mut`] for everything else:
 //!
 //! ```
@@ -51,11 +53,11 @@
 //!
 //! # What goes wrong, and how it shows
 //!
-//! - A page that cannot be read back, or comes back other than it was written, raises SIGBUS (`si_code` BUS_MCEERR_AR) at the access;
-//!   wiring and file transfers answer [`Error::Lost`] or EIO instead. It is never handed out.
+//! - A page that cannot be read back, or comes back other than it was written, raises SIGBUS (`si_code` BUS_MCEERR_AR) at the
+//!   access; wiring and file transfers answer [`Error::Lost`] or EIO instead. It is never handed out.
 //! - When memory and swap are both full for three seconds, the process is stopped with a message: there is no page to go on with.
-//! - A forked child does not have what is in the regions (its access is a SIGSEGV), nor the pagers: calls answer [`Error::Forked`], or panic
-//!   where they answer with no error. It may drop them, and build a pager of its own.
+//! - A forked child does not have what is in the regions (its access is a SIGSEGV), nor the pagers: calls answer [`Error::Forked`],
+//!   or panic where they answer with no error. It may drop them, and build a pager of its own.
 //!
 //! What is not known here is how fast a medium is: see `examples/hash_table.rs` for what it costs on yours.
 

@@ -1,8 +1,8 @@
 //! Reads that faulting threads do themselves, and those they hand to the reader thread.
 //!
-//! [`Pool`]: buffers for the former, made at set-up and charged to the budget. A thread that finds none free waits for one; who has one
-//! waits for nothing but the device, so that ends. Who reads a single page does not sleep at once: a fast device answers sooner than a
-//! sleeper is running again, which is 20 to 30 us after the interrupt on a virtual machine whose CPU has halted meanwhile.
+//! [`Pool`]: buffers for the former, made at set-up and charged to the budget. A thread that finds none free waits for one; who has
+//! one waits for nothing but the device, so that ends. Who reads a single page does not sleep at once: a fast device answers sooner
+//! than a sleeper is running again, which is 20 to 30 us after the interrupt on a virtual machine whose CPU has halted meanwhile.
 //!
 //! [`Queue`]: readahead on its way to the reader thread. Bounded: when it is full, whoever has more reads it himself (or waits).
 

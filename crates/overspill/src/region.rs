@@ -70,8 +70,8 @@ impl Wires {
 
 /// A range of paged memory. All zero at first; plain memory in every way but for system calls (see the crate's head).
 ///
-/// A forked child has the range, so that nothing else comes to lie there, and nothing in it: a touch is a SIGSEGV. (A child that was made by
-/// a raw system call, past libc's handlers of forks, finds zeroes.)
+/// A forked child has the range, so that nothing else comes to lie there, and nothing in it: a touch is a SIGSEGV. (A child that
+/// was made by a raw system call, past libc's handlers of forks, finds zeroes.)
 pub struct Region {
     pager: Pager,
     start: *mut u8,
@@ -82,8 +82,8 @@ pub struct Region {
 
 // SAFETY: the range belongs to this value alone and is not tied to a thread: any thread's touch is served.
 unsafe impl Send for Region {}
-// SAFETY: shared references give shared access to bytes only; what the pager does to pages does not change what they hold. The rest is
-// behind locks.
+// SAFETY: shared references give shared access to bytes only; what the pager does to pages does not change what they hold. The rest
+// is behind locks.
 unsafe impl Sync for Region {}
 
 impl Region {
@@ -110,8 +110,8 @@ impl Region {
         let start = sys::map_anonymous(len).map_err(give_back)?;
         let base = start as usize;
         let machine = &owner.shared.machine;
-        // SAFETY: our own fresh mapping; none of the three changes what it holds. Huge pages would have to be split. A forked child has
-        // nothing of what is in it (see `forks`). (A kernel without huge pages refuses the first.)
+        // SAFETY: our own fresh mapping; none of the three changes what it holds. Huge pages would have to be split. A forked child
+        // has nothing of what is in it (see `forks`). (A kernel without huge pages refuses the first.)
         let advised = unsafe {
             let _ = sys::madvise(base, len, libc::MADV_NOHUGEPAGE);
             sys::madvise(base, len, libc::MADV_WIPEONFORK)
@@ -173,8 +173,8 @@ impl Region {
     /// If `T` has no size.
     pub fn as_slice_of<T: Pod>(&self) -> &[T] {
         assert!(size_of::<T>() > 0);
-        // SAFETY: readable memory of `len` bytes at the start of a page, initialised (zero pages, or what was written), any bits are a
-        // `T`, and none can be changed through the references that `&self` allows.
+        // SAFETY: readable memory of `len` bytes at the start of a page, initialised (zero pages, or what was written), any bits
+        // are a `T`, and none can be changed through the references that `&self` allows.
         unsafe { std::slice::from_raw_parts(self.start.cast(), self.len / size_of::<T>()) }
     }
 
@@ -190,7 +190,8 @@ impl Region {
 
     /// As numbers that several threads may change. Exclusive, because bytes and atomics cannot be had at the same time.
     pub fn as_atomics(&mut self) -> &[AtomicU64] {
-        // SAFETY: as above; an `AtomicU64` has the size and the bits of a `u64`, and no other reference to the memory lives beside it.
+        // SAFETY: as above; an `AtomicU64` has the size and the bits of a `u64`, and no other reference to the memory lives beside
+        // it.
         unsafe { std::slice::from_raw_parts(self.start.cast(), self.len / size_of::<AtomicU64>()) }
     }
 
@@ -239,8 +240,8 @@ impl Region {
         Ok(())
     }
 
-    /// Has pages of the range that are out read in the background: of half the budget at most, and as far as others can be evicted for
-    /// them soon. Waits for that and for reads to begin, not for their end.
+    /// Has pages of the range that are out read in the background: of half the budget at most, and as far as others can be evicted
+    /// for them soon. Waits for that and for reads to begin, not for their end.
     ///
     /// # Panics
     /// If the range is not within the region, or this is a forked child.
@@ -323,8 +324,8 @@ impl Region {
         let machine = &self.pager.0.shared.machine;
         match machine.delivery {
             Delivery::Threads => {
-                // SAFETY: whole pages of this region, borrowed exclusively; the caller gives them up. Without a lock: it waits until a
-                // handler has followed.
+                // SAFETY: whole pages of this region, borrowed exclusively; the caller gives them up. Without a lock: it waits
+                // until a handler has followed.
                 let _ = unsafe { sys::madvise(start, len, libc::MADV_DONTNEED) };
                 let _quiet = Quiet::new();
                 machine.discard_done(start, start + len);
@@ -348,7 +349,8 @@ impl Region {
         self.wires.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Brings the range's pages in and holds them there until the guard is dropped. What is wired several times stays until the last.
+    /// Brings the range's pages in and holds them there until the guard is dropped. What is wired several times stays until the
+    /// last.
     ///
     /// # Errors
     /// [`Error::WiredTooMuch`]: at most half of the budget can be wired. [`Error::Lost`], [`Error::Forked`].
@@ -425,7 +427,8 @@ impl Region {
             let there = match shared.machine.delivery {
                 Delivery::InThread => fault::bring_in(shared, self.addr(index)),
                 Delivery::Threads => {
-                    // SAFETY: a page of this region; populating changes no content. It waits for a handler, which takes no lock of ours.
+                    // SAFETY: a page of this region; populating changes no content. It waits for a handler, which takes no lock of
+                    // ours.
                     match unsafe { sys::madvise(self.addr(index), PAGE_SIZE, libc::MADV_POPULATE_READ) } {
                         Ok(()) | Err(libc::EAGAIN | libc::EINTR) => true,
                         Err(_) => false,
@@ -594,8 +597,8 @@ impl Drop for Region {
         let machine = &owner.shared.machine;
         match machine.delivery {
             Delivery::Threads => {
-                // SAFETY: the region's own mapping, and nothing borrows it any more. Without a lock: munmap waits until a handler has
-                // read the event. By the time it returns the addresses may be another region's.
+                // SAFETY: the region's own mapping, and nothing borrows it any more. Without a lock: munmap waits until a handler
+                // has read the event. By the time it returns the addresses may be another region's.
                 unsafe { sys::unmap(self.start, len) };
                 let _quiet = Quiet::new();
                 drop(machine.map.read()); // who has read the event keeps the lock until he has followed it
@@ -603,7 +606,8 @@ impl Drop for Region {
             Delivery::InThread => {
                 let _quiet = Quiet::new();
                 let mut map = machine.map.write();
-                // SAFETY: as above; under the lock nobody moves or fills its pages. What is being read for it is thrown away on arrival.
+                // SAFETY: as above; under the lock nobody moves or fills its pages. What is being read for it is thrown away on
+                // arrival.
                 unsafe { sys::unmap(self.start, len) };
                 machine.forget_range(&mut map, start, start + len, true);
             }

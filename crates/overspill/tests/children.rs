@@ -217,8 +217,8 @@ fn case(name: &str) {
             println!("all is well");
         }
         Some("inherited") => {
-            // Safe calls in a child acted on the parent's memory, through descriptors that the child had inherited: pages that the parent had
-            // filled read as zero. And what the child allocated came to lie where its slices pointed.
+            // Safe calls in a child acted on the parent's memory, through descriptors that the child had inherited: pages that the
+            // parent had filled read as zero. And what the child allocated came to lie where its slices pointed.
             region.wire(0..PAGE).expect("wired").keep();
             let guard = region.wire_mut(..PAGE).expect("wired");
             let (mut wait, mut go) = std::io::pipe().expect("a pipe");

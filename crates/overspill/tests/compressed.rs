@@ -36,8 +36,8 @@ fn churn(pager: &Pager, pages: usize, touches: usize, kinds: usize) {
     churn_beside(pager, pages, touches, kinds, &Barrier::new(1));
 }
 
-/// Pages come and go at random and change, against a model of their versions. It goes on when all others at `filled` have filled their
-/// regions too: threads that a busy machine runs one after the other would each have had all memory to themselves.
+/// Pages come and go at random and change, against a model of their versions. It goes on when all others at `filled` have filled
+/// their regions too: threads that a busy machine runs one after the other would each have had all memory to themselves.
 fn churn_beside(pager: &Pager, pages: usize, touches: usize, kinds: usize, filled: &Barrier) {
     let mut region = pager.region_of::<u64>(pages * WORDS).expect("a region");
     let mut versions = vec![0u64; pages];
@@ -133,7 +133,8 @@ fn zstd_packs_tighter() {
     }
 }
 
-/// Several threads unpack at the same time, more of them than there are contexts to do it with on a small machine, in front of a file.
+/// Several threads unpack at the same time, more of them than there are contexts to do it with on a small machine, in front of a
+/// file.
 #[test]
 fn zstd_in_front_of_a_file_by_several_threads() {
     let file = format!("file:{}", std::env::temp_dir().display());

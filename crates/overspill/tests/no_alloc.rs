@@ -1,4 +1,5 @@
-//! Nothing is allocated on behalf of a fault: not by the fault, nor by laundering, reclaim or swap-in, with either engine or delivery.
+//! Nothing is allocated on behalf of a fault: not by the fault, nor by laundering, reclaim or swap-in, with either engine or
+//! delivery.
 
 mod common;
 

@@ -111,7 +111,8 @@ impl Drop for SetAtEnd<'_> {
     }
 }
 
-/// A region that comes and goes while another is in use; object numbers and address ranges are used again, and nothing is left behind.
+/// A region that comes and goes while another is in use; object numbers and address ranges are used again, and nothing is left
+/// behind.
 #[test]
 fn regions_go_while_others_are_used() {
     for pager in both() {
@@ -148,8 +149,8 @@ fn regions_go_while_others_are_used() {
     }
 }
 
-/// The kernel gives the addresses of an unmapped range out again before it tells the pager of the unmapping. When that was heard only
-/// after somebody else had a region there, the new region was taken for gone, and the old one's pages were found in the next.
+/// The kernel gives the addresses of an unmapped range out again before it tells the pager of the unmapping. When that was heard
+/// only after somebody else had a region there, the new region was taken for gone, and the old one's pages were found in the next.
 #[test]
 fn regions_come_and_go_in_several_threads() {
     for pager in both() {
@@ -176,8 +177,8 @@ fn regions_come_and_go_in_several_threads() {
     }
 }
 
-/// A fault may be served late: its thread lost the CPU, another one has brought the page in, and the page daemon is about to take it away
-/// again. Then a page of zeroes was put in its place once. Here such faults are sent by hand.
+/// A fault may be served late: its thread lost the CPU, another one has brought the page in, and the page daemon is about to take
+/// it away again. Then a page of zeroes was put in its place once. Here such faults are sent by hand.
 #[test]
 fn a_late_fault_does_not_empty_its_page() {
     let Some(pager) = build(Pager::builder().memory(BUDGET)) else { return };
@@ -203,8 +204,9 @@ fn a_late_fault_does_not_empty_its_page() {
     });
 }
 
-/// Linux 6.18 denies some moves that it has made (`Uffd::take`): when a page is used in the moment that it is taken away, and something, here
-/// advice, else a monitor of memory (DAMON), has cleared its "accessed" bit before. The pager believed it, and the next use found zeroes.
+/// Linux 6.18 denies some moves that it has made (`Uffd::take`): when a page is used in the moment that it is taken away, and
+/// something, here advice, else a monitor of memory (DAMON), has cleared its "accessed" bit before. The pager believed it, and the
+/// next use found zeroes.
 #[test]
 fn a_page_that_is_used_while_it_is_taken_keeps_its_content() {
     for pager in both() {
@@ -242,8 +244,8 @@ fn a_page_that_is_used_while_it_is_taken_keeps_its_content() {
 
 /// What the calling thread would get for touching a page that is not there.
 fn send_fault(addr: usize) {
-    // SAFETY: all zeroes is a siginfo; the address of a fault is its first field behind the head, at 16. A signal to the thread itself,
-    // which the pager's handler takes: it changes no content.
+    // SAFETY: all zeroes is a siginfo; the address of a fault is its first field behind the head, at 16. A signal to the thread
+    // itself, which the pager's handler takes: it changes no content.
     unsafe {
         let mut info: libc::siginfo_t = std::mem::zeroed();
         (info.si_signo, info.si_code) = (libc::SIGBUS, libc::BUS_ADRERR);
@@ -489,8 +491,8 @@ fn what_cannot_be_had_is_said() {
     pager.region(33 << 20).expect("there is room again");
 }
 
-/// Room to remember where pages are stored was made for pages that lie thick: a region of a few pages takes as much as one of sixteen. When it was
-/// used up, pages were written again and again, and the program waited for ever.
+/// Room to remember where pages are stored was made for pages that lie thick: a region of a few pages takes as much as one of
+/// sixteen. When it was used up, pages were written again and again, and the program waited for ever.
 #[test]
 fn many_small_regions() {
     let Some(pager) = build(Pager::builder().memory(BUDGET).regions_max(8000).managed_max(128 << 20)) else { return };

@@ -56,7 +56,8 @@ fn what_an_array_points_to_is_read_ahead() {
     }
 }
 
-/// What is only looked at costs samples, once that is known: one page in sixteen, where each pass has 8192 pointers to pages that are out.
+/// What is only looked at costs samples, once that is known: one page in sixteen, where each pass has 8192 pointers to pages that
+/// are out.
 #[test]
 fn what_nobody_follows_is_given_up() {
     for delivery in [Delivery::InThread, Delivery::Threads] {

@@ -1,8 +1,8 @@
-//! What the machine does for a compressed device: its share of the budget, packing what would be written, and its coldest pages' way to the
-//! next device.
+//! What the machine does for a compressed device: its share of the budget, packing what would be written, and its coldest pages'
+//! way to the next device.
 //!
-//! As on Linux: pages are packed and stored in one step, and those that are refused belong past memory; a write-back looks at pages, takes
-//! their content a while later, and writes it a while after that, with nothing held in between.
+//! As on Linux: pages are packed and stored in one step, and those that are refused belong past memory; a write-back looks at
+//! pages, takes their content a while later, and writes it a while after that, with nothing held in between.
 
 use crate::device::{Item, Write, hash};
 use crate::process::Daemon;

@@ -221,7 +221,8 @@ impl<S: Store> World<S> {
 }
 
 impl<S: Store> Process<S> {
-    /// The daemon has freed a frame or stored a page. It counts if a fault could profit: above the budget, one frame less helps nobody.
+    /// The daemon has freed a frame or stored a page. It counts if a fault could profit: above the budget, one frame less helps
+    /// nobody.
     pub fn achieved(&mut self) {
         if self.vm.available() > 0 {
             self.fruitless = 0;

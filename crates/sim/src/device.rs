@@ -22,7 +22,8 @@
 //!
 //! Not modelled: a device that never answers (the program waits, as with the kernel's swap), memory errors, a crash of the pager.
 //!
-//! Compressed memory is no device here but memory of the process, which does not fail; reads from it come by here to take their time.
+//! Compressed memory is no device here but memory of the process, which does not fail; reads from it come by here to take their
+//! time.
 //!
 //! Content is one word per page; zero is a page of zeroes.
 
@@ -139,8 +140,8 @@ impl Device {
         Write { items, before, due: now + rng.below(self.latency) }
     }
 
-    /// Goes on with a read. Returns whether it has ended. What is in `memory` comes from there, without fault; but what it came to may be
-    /// old when it arrives.
+    /// Goes on with a read. Returns whether it has ended. What is in `memory` comes from there, without fault; but what it came to
+    /// may be old when it arrives.
     pub fn read_step<Op>(&mut self, now: u64, read: &mut Read<Op>, rng: &mut Rng, memory: Option<&SimPool>) -> bool {
         if read.due > now {
             return false;

@@ -1,7 +1,8 @@
 //! Forks, ends of children, and changes of the budget and of the replacement policy.
 //!
-//! A fork waits until nothing is under way in the process, as the real machine does; then the whole core is copied. From there on parent
-//! and child are independent and share only the store. A process is told when a child, and all of the child's own, have ended.
+//! A fork waits until nothing is under way in the process, as the real machine does; then the whole core is copied. From there on
+//! parent and child are independent and share only the store. A process is told when a child, and all of the child's own, have
+//! ended.
 
 use crate::process::{Daemon, Process, Thread};
 use crate::store::Store;

@@ -11,17 +11,17 @@
 //!        Watched: SwapPager (the real one) or ModelPager (ordered maps)
 //! ```
 //!
-//! A page's content is one word, a frame is an entry of a vector, the device is a map, time is the number of steps. So some thousand
-//! accesses with all their faults take milliseconds, and whatever goes wrong goes wrong again with the same seed.
+//! A page's content is one word, a frame is an entry of a vector, the device is a map, time is the number of steps. So some
+//! thousand accesses with all their faults take milliseconds, and whatever goes wrong goes wrong again with the same seed.
 //!
-//! [`replay`] is the other use: a recorded reference string, one thread, everything done at once; the Linux machine in stepped mode must
-//! come to the same decisions.
+//! [`replay`] is the other use: a recorded reference string, one thread, everything done at once; the Linux machine in stepped mode
+//! must come to the same decisions.
 //!
-//! What it cannot do: it knows nothing of time, so it says nothing about speed; the interleaving is of whole calls of the core, which
-//! the real machine makes under a lock.
+//! What it cannot do: it knows nothing of time, so it says nothing about speed; the interleaving is of whole calls of the core,
+//! which the real machine makes under a lock.
 //!
-//! Models: TigerBeetle's VOPR (fault model at the head of the device, checkers in files of their own), NetBSD's pdsim (the kernel's own
-//! policy code in a simulator); read, not copied.
+//! Models: TigerBeetle's VOPR (fault model at the head of the device, checkers in files of their own), NetBSD's pdsim (the kernel's
+//! own policy code in a simulator); read, not copied.
 
 #![forbid(unsafe_code)]
 

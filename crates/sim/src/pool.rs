@@ -1,11 +1,11 @@
-//! Compressed memory as a device of a simulated process: the real pool with the real share of the budget, and the pager that tells it of
-//! its slots.
+//! Compressed memory as a device of a simulated process: the real pool with the real share of the budget, and the pager that tells
+//! it of its slots.
 //!
 //! A page's content is one word, so how small it gets is decided by the word: one in eight is kept as a word, one in eight does not
 //! compress, the others take from 8 to all of the bytes that the pool takes, the first of which are the word.
 //!
-//! The pool is part of the process ([`crate::store::Watched`] owns it), so a fork copies it. What the pager tells its memory goes through a
-//! [`Teller`], which the copies of a pager share: it is empty between two calls of a pager.
+//! The pool is part of the process ([`crate::store::Watched`] owns it), so a fork copies it. What the pager tells its memory goes
+//! through a [`Teller`], which the copies of a pager share: it is empty between two calls of a pager.
 
 use crate::rng::mix;
 use overspill_store::budgeted_pool::{BudgetedPool, SLOTS_PER_PAGE};

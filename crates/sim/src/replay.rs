@@ -1,15 +1,15 @@
-//! A recorded reference string on the simulated machine: one thread, every action done at once, so that the decisions are a function of
-//! string, configuration and core alone. The Linux machine in stepped mode must come to the same ones.
+//! A recorded reference string on the simulated machine: one thread, every action done at once, so that the decisions are a
+//! function of string, configuration and core alone. The Linux machine in stepped mode must come to the same ones.
 //!
 //! The order, which both machines keep:
 //!
 //! 1. For each reference: if the page is not mapped, fault; perform the action; if it is still not mapped, fault again.
 //! 2. Zero fill: all its pages are mapped, in order. Restore: the page is mapped, then `ahead`, if any, is read.
-//! 3. A read ends at once: all pages to their places in order (mapped, or parked where the core says so), then the next window that the
-//!    core has answered with, if any, is read in the same way.
+//! 3. A read ends at once: all pages to their places in order (mapped, or parked where the core says so), then the next window that
+//!    the core has answered with, if any, is read in the same way.
 //! 4. After each fault, if `wants_daemon()`: daemon steps until `demand().is_none()`, or until a step achieves nothing. A step is
-//!    `reclaim_batch(min(reclaim, 64))`; else `launder_batch(min(launder, 64))`, looked at and written in the order of page ids, the
-//!    writes ending at once in that order; else `park_batch(min(park, 64))`, all parked, reported in the order of page ids.
+//!    `reclaim_batch(min(reclaim, 64))`; else `launder_batch(min(launder, 64))`, looked at and written in the order of page ids,
+//!    the writes ending at once in that order; else `park_batch(min(park, 64))`, all parked, reported in the order of page ids.
 //!    `NoMemory` runs the same steps; if the fault then says so again, it is repeated above the budget.
 //!
 //! A write gives a page new content each time; a page only read keeps its content (zero, if it was never written).
@@ -28,9 +28,9 @@ const STEP_PAGES_MAX: u32 = 64;
 
 /// What a read takes that nobody waits for, in references.
 const READ_REFERENCES: u64 = 32;
-/// What the daemon does beside a fault or such a read: it moves so many runs of neighbouring pages, or looks at four times, drops eight times as
-/// many. With 12 to 16 six policies have within 8 % as many hard faults on one program as live, and within 19 % as many soft ones
-/// (docs/LAB-FAULTS.md); with half of it a scan has to wait for frames.
+/// What the daemon does beside a fault or such a read: it moves so many runs of neighbouring pages, or looks at four times, drops
+/// eight times as many. With 12 to 16 six policies have within 8 % as many hard faults on one program as live, and within 19 % as
+/// many soft ones (docs/LAB-FAULTS.md); with half of it a scan has to wait for frames.
 const MOVES: i32 = 16;
 
 /// How a string is replayed.
@@ -50,9 +50,9 @@ pub struct ReplayConfig {
     pub slots: u32,
     /// Pages of the budget that the machine keeps for its own buffers.
     pub charged_pages: u32,
-    /// Reads that nobody waits for and the page daemon go on beside the program, as live: such a read ends some references later, or when
-    /// its pages are touched; the rest of a window is read with it; and the daemon does a little at each fault and each such read.
-    /// Else everything is done at once, and each read alone, as by a machine that is stepped by hand.
+    /// Reads that nobody waits for and the page daemon go on beside the program, as live: such a read ends some references later,
+    /// or when its pages are touched; the rest of a window is read with it; and the daemon does a little at each fault and each
+    /// such read. Else everything is done at once, and each read alone, as by a machine that is stepped by hand.
     pub beside: bool,
     /// The most decisions that are remembered.
     pub decisions_max: usize,
@@ -109,7 +109,8 @@ pub struct ReplayCounts {
     pub pages_out: u64,
     /// Pages read ahead.
     pub readahead: u64,
-    /// Those whose frames were taken before their first use. (A live pager sees a use only where it is a fault; here all are known.)
+    /// Those whose frames were taken before their first use. (A live pager sees a use only where it is a fault; here all are
+    /// known.)
     pub readahead_lost: u64,
 }
 
@@ -418,9 +419,9 @@ mod tests {
         }
     }
 
-    /// Pages that are in memory and have changed need no slot. When a page was read, changed and parked, the slot of its old content was
-    /// kept until the new content had another; with all slots taken there was no other, and the budget gave way although half of the
-    /// slots held nothing that anyone could want.
+    /// Pages that are in memory and have changed need no slot. When a page was read, changed and parked, the slot of its old
+    /// content was kept until the new content had another; with all slots taken there was no other, and the budget gave way
+    /// although half of the slots held nothing that anyone could want.
     #[test]
     fn stale_copies_do_not_fill_the_device() {
         let string: Vec<(u64, bool)> = (0..4500).map(|n| (n % 900, true)).collect();
@@ -429,8 +430,8 @@ mod tests {
         assert_eq!(machine.vm.counters().over_budget.get(), 0);
     }
 
-    /// Memory and swap add up: every page holds a content of its own, and they are nearly as many as frames and slots together. What
-    /// is missing is the page daemon's reserve, [`Vm::free_high`], and the cluster that it has under way.
+    /// Memory and swap add up: every page holds a content of its own, and they are nearly as many as frames and slots together.
+    /// What is missing is the page daemon's reserve, [`Vm::free_high`], and the cluster that it has under way.
     #[test]
     fn memory_and_swap_add_up() {
         let (memory, slots) = (2048, 3000);

@@ -76,7 +76,8 @@ pub enum Bug {
     MoveShifted,
     /// The machine answers "done" for a failed write of a page that was to go on from compressed memory.
     WriteBackError,
-    /// The machine stores a page that was to go on from compressed memory where it was written to, whatever has become of it meanwhile.
+    /// The machine stores a page that was to go on from compressed memory where it was written to, whatever has become of it
+    /// meanwhile.
     WriteBackBlind,
     /// Compressed memory is not told now and then that a slot was given up.
     SlotNotFreed,

@@ -209,7 +209,8 @@ impl<S: Store> Watched<S> {
             self.inner.child_gone(fork);
         }
     }
-    /// On the copy; `process` is the child, `file` and `memory` are fresh files for its own device and its copy of compressed memory.
+    /// On the copy; `process` is the child, `file` and `memory` are fresh files for its own device and its copy of compressed
+    /// memory.
     pub fn fork_child(&mut self, process: u32, [file, memory]: [u32; 2], slots: u32) {
         if let Some(device) = self.inner.fork_child(slots) {
             self.files.insert(device.0.into(), file);

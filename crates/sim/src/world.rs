@@ -12,8 +12,8 @@
 //! ```
 //!
 //! The rules that the Linux machine keeps by its lock on the address space are kept here by counting *sections*: no system call's
-//! message is followed between a fault and the end of its fill, or between the arrival of a read and the mapping of its pages. Reads
-//! and writes in flight are not sections, and neither is a batch that is being parked: anything may happen meanwhile.
+//! message is followed between a fault and the end of its fill, or between the arrival of a read and the mapping of its pages.
+//! Reads and writes in flight are not sections, and neither is a batch that is being parked: anything may happen meanwhile.
 //!
 //! Checkers run after every step (cheap ones) or every few hundred (walks); see `check`.
 
@@ -30,8 +30,8 @@ use overspill_vm::{Config, Vm};
 use std::cell::RefCell;
 use std::rc::Rc;
 
-/// Steps that an operation may take to come back from the device, at most: by the seed. The long one lets a page be mapped, changed and
-/// parked again while it is still being written.
+/// Steps that an operation may take to come back from the device, at most: by the seed. The long one lets a page be mapped, changed
+/// and parked again while it is still being written.
 const LATENCY_STEPS: [u64; 4] = [5, 60, 250, 1500];
 
 /// Everything.

@@ -1,6 +1,7 @@
 //! The tests of the tests: each deliberate mistake must be found, by a checker that is meant to find it.
 //!
-//! A simulation that cannot fail proves nothing. Each test switches one [`Bug`] on, runs seeds until one fails, and looks at what was said.
+//! A simulation that cannot fail proves nothing. Each test switches one [`Bug`] on, runs seeds until one fails, and looks at what
+//! was said.
 
 use overspill_sim::{Bug, Faults, PagerKind, Scenario, run_with};
 

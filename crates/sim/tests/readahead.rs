@@ -1,10 +1,10 @@
-//! Pages read ahead and reclaimed before their first use: the loss that the thread on page replacement suspects ("swapin readahead"). A live
-//! pager sees a use only where it is a fault; here every reference is known.
+//! Pages read ahead and reclaimed before their first use: the loss that the thread on page replacement suspects ("swapin
+//! readahead"). A live pager sees a use only where it is a fault; here every reference is known.
 //!
-//! Each window leaves its first page parked: its touch says that the window is used, and asks for the next one beside the program. That
-//! marker was put with the clean pages, which are the first to be reclaimed, so a page daemon that was short of frames took it at once:
-//! every second to fourth window began with a read of one page that the program waited for, under every policy. Now it goes on trial, as any other
-//! page would. Under `fifo`, whose trial is no longer than a batch, the loss is still to be seen.
+//! Each window leaves its first page parked: its touch says that the window is used, and asks for the next one beside the program.
+//! That marker was put with the clean pages, which are the first to be reclaimed, so a page daemon that was short of frames took it
+//! at once: every second to fourth window began with a read of one page that the program waited for, under every policy. Now it
+//! goes on trial, as any other page would. Under `fifo`, whose trial is no longer than a batch, the loss is still to be seen.
 
 use overspill_sim::{ReplayConfig, ReplayCounts, replay_counts};
 use overspill_vm::policy::{NAMES, Spec};
@@ -50,7 +50,8 @@ fn without_a_trial_it_is_lost() {
     assert!(counts.readahead_lost > windows && counts.hard_faults > windows, "{counts:?}");
 }
 
-/// GNU sort merges its lines from the end on: going down, every page was a fault of its own, filling and reading (131,072 hard faults here).
+/// GNU sort merges its lines from the end on: going down, every page was a fault of its own, filling and reading (131,072 hard
+/// faults here).
 #[test]
 fn who_goes_down_is_read_ahead_of_as_well() {
     let config = ReplayConfig { beside: true, ..config("use-once") };

@@ -1,6 +1,7 @@
 //! Seeds: many short runs of each scenario, over the real swap pager and over the model.
 //!
-//! `OVERSPILL_SEEDS=N` runs N seeds of each (default 60, 6 without optimisation); `OVERSPILL_SEED=n` replays one; `OVERSPILL_SCENARIO=name` runs one scenario only.
+//! `OVERSPILL_SEEDS=N` runs N seeds of each (default 60, 6 without optimisation); `OVERSPILL_SEED=n` replays one;
+//! `OVERSPILL_SCENARIO=name` runs one scenario only.
 
 use overspill_sim::rng::Rng;
 use overspill_sim::{Faults, PagerKind, Report, Scenario, run, run_with};
@@ -97,9 +98,9 @@ fn full_swap() {
     }
 }
 
-/// Memory and swap add up, with everything at once (`replay.rs` has the exact sum; here a tenth of the contents are zeroes and need no
-/// slot): a program may use nearly their sum before the budget gives way. What is missing is the
-/// page daemon's reserve, which is a matter of the core's targets (here 128 of 640 pages of memory), and a batch in flight.
+/// Memory and swap add up, with everything at once (`replay.rs` has the exact sum; here a tenth of the contents are zeroes and need
+/// no slot): a program may use nearly their sum before the budget gives way. What is missing is the page daemon's reserve, which is
+/// a matter of the core's targets (here 128 of 640 pages of memory), and a batch in flight.
 #[test]
 fn memory_and_swap_add_up() {
     let sum = seeds("add-up", |seed| {
@@ -135,7 +136,8 @@ fn wired_and_refused() {
     assert_eq!(sum.lost_pages, 0);
 }
 
-/// Pages that are touched, changed and parked again while they are still being written, or released while they are still being read.
+/// Pages that are touched, changed and parked again while they are still being written, or released while they are still being
+/// read.
 #[test]
 fn slow_device() {
     let sum = seeds("slow-device", |seed| Scenario {

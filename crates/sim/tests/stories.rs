@@ -1,4 +1,5 @@
-//! Bugs that the simulation, or the reading that it led to, has found in the core: each as the shortest order of calls that shows it.
+//! Bugs that the simulation, or the reading that it led to, has found in the core: each as the shortest order of calls that shows
+//! it.
 //!
 //! The simulation finds them again by itself when a fix is taken out; these say what it was.
 
@@ -88,10 +89,10 @@ fn end_read(vm: &mut Core, op: &PageIn, content: u64) -> Place {
     places[0]
 }
 
-/// A page was being written, was touched (a soft fault), changed, and parked again. Its next soft fault was refused by the kernel (an
-/// event waited to be read), so it stayed parked, and the core put it back on the *laundry*, since a write of it was under way. But
-/// that write was of the older content. When it ended, the page was clean with a stored copy that it did not have; its frame was
-/// taken, and the change was lost.
+/// A page was being written, was touched (a soft fault), changed, and parked again. Its next soft fault was refused by the kernel
+/// (an event waited to be read), so it stayed parked, and the core put it back on the *laundry*, since a write of it was under way.
+/// But that write was of the older content. When it ended, the page was clean with a stored copy that it did not have; its frame
+/// was taken, and the change was lost.
 #[test]
 fn a_refused_restore_does_not_join_an_older_write() {
     let mut vm = core(1000);
@@ -109,9 +110,9 @@ fn a_refused_restore_does_not_join_an_older_write() {
     vm.check(1);
 }
 
-/// A page was being read when it was unmapped: busy and doomed, so that what arrived would be thrown away. Before it arrived another
-/// page was moved to that address. It inherited *busy* and *doomed*: faults on it waited, and when the read arrived, the core threw
-/// the page that had moved there away instead, and its frame was lost.
+/// A page was being read when it was unmapped: busy and doomed, so that what arrived would be thrown away. Before it arrived
+/// another page was moved to that address. It inherited *busy* and *doomed*: faults on it waited, and when the read arrived, the
+/// core threw the page that had moved there away instead, and its frame was lost.
 #[test]
 fn a_page_may_move_to_where_a_read_is_under_way() {
     let mut vm = core(1000);
@@ -142,8 +143,8 @@ fn two_reads_for_one_address_are_told_apart() {
     vm.check(1);
 }
 
-/// A page was wired just while it was being unmapped, and the kernel refused to unmap it. The core gave it back to the policy; wired
-/// pages are on no list, and the next batch stumbled over it.
+/// A page was wired just while it was being unmapped, and the kernel refused to unmap it. The core gave it back to the policy;
+/// wired pages are on no list, and the next batch stumbled over it.
 #[test]
 fn a_page_wired_while_it_is_being_parked() {
     let mut vm = core(1000);
@@ -233,8 +234,8 @@ fn wiring_moves_along() {
     vm.check(1);
 }
 
-/// The daemon was asked to park pages although all were wired: `demand` never became nothing, and `nothing_to_evict` was true although
-/// mapped pages could have been parked, so that the budget gave way without need.
+/// The daemon was asked to park pages although all were wired: `demand` never became nothing, and `nothing_to_evict` was true
+/// although mapped pages could have been parked, so that the budget gave way without need.
 #[test]
 fn demand_asks_only_for_what_there_is() {
     let mut vm = core(4000);
@@ -247,8 +248,9 @@ fn demand_asks_only_for_what_there_is() {
     assert!(vm.demand().is_none());
 }
 
-/// The page table was full when a page moved. The core went on without managing it if it was mapped, and panicked if it was not: its content
-/// could not have been found any more. Now it says so, and everything is as it was: who moves pages stops the program with a sentence.
+/// The page table was full when a page moved. The core went on without managing it if it was mapped, and panicked if it was not:
+/// its content could not have been found any more. Now it says so, and everything is as it was: who moves pages stops the program
+/// with a sentence.
 #[test]
 fn a_page_moves_to_where_there_is_no_room() {
     let mut vm = core(1);
@@ -265,7 +267,8 @@ fn a_page_moves_to_where_there_is_no_room() {
     vm.check(1);
 }
 
-/// A page that had changed kept the slot of its older content until the new content had one. With all slots taken there was none, ever.
+/// A page that had changed kept the slot of its older content until the new content had one. With all slots taken there was none,
+/// ever.
 #[test]
 fn a_stale_copy_makes_room_for_the_new_one() {
     let mut vm = core(1000);
@@ -322,8 +325,8 @@ fn a_full_page_table_is_said() {
     touch(&mut vm, touched * leaf_pages);
 }
 
-/// A program with compressed memory was said to be over its budget 7,823 times, and never was: before a fork shares the budget out the process
-/// aims at less than half of it, and all that other threads touched until it was there counted.
+/// A program with compressed memory was said to be over its budget 7,823 times, and never was: before a fork shares the budget out
+/// the process aims at less than half of it, and all that other threads touched until it was there counted.
 #[test]
 fn what_is_above_an_aim_is_not_over_budget() {
     let mut vm = core(4096);

@@ -36,7 +36,8 @@ fn stored(vm: &Core, device: DeviceId) -> u64 {
     vm.pager().device_use(device).expect("it is there").stored
 }
 
-/// Brings pages to the trial queue, the clean queue (`write`), and the device (`reclaim`). A page's content is its index plus `version`.
+/// Brings pages to the trial queue, the clean queue (`write`), and the device (`reclaim`). A page's content is its index plus
+/// `version`.
 fn put(vm: &mut Core, pages: std::ops::Range<u64>, version: u64, reclaim: bool) {
     let mut batch: Vec<Member> = Vec::with_capacity(1);
     for index in pages {
@@ -150,8 +151,8 @@ fn a_clean_page_is_written_again() {
     vm.check(1);
 }
 
-/// A page that a fault reads while its run is moved keeps its old slot until it has arrived, since the read is of that slot; then it
-/// gives it up. The swapoff waits for the read, even if the page is released meanwhile.
+/// A page that a fault reads while its run is moved keeps its old slot until it has arrived, since the read is of that slot; then
+/// it gives it up. The swapoff waits for the read, even if the page is released meanwhile.
 #[test]
 fn a_page_that_is_faulted_in_meanwhile() {
     let mut vm = core(1000);
@@ -190,9 +191,9 @@ fn pages_go_into_memory() {
     vm.check(1);
 }
 
-/// Another device has slots but refuses these pages (compressed memory does, if they do not compress), and that is no write error. So
-/// the walk offered them again and again and the swapoff never ended, though there was room in memory. (Seed 1250 of the simulation's
-/// `compressed-swapoff`.)
+/// Another device has slots but refuses these pages (compressed memory does, if they do not compress), and that is no write error.
+/// So the walk offered them again and again and the swapoff never ended, though there was room in memory. (Seed 1250 of the
+/// simulation's `compressed-swapoff`.)
 #[test]
 fn pages_that_are_refused_elsewhere_go_into_memory() {
     let mut vm = core(1000);

@@ -1,8 +1,9 @@
 //! A pool, and what it may take of the memory budget of the process whose memory it is.
 //!
-//! What is resident of the arena is charged, and beside it a *credit* that the next pages may make resident: without it the pool could grow
-//! only when frames are free, and it is needed exactly when none are. The credit is filled up whenever frames come free, before anybody
-//! else gets them ([`BudgetedPool::balance`]). The pool takes three quarters of the budget at the most, whatever its size.
+//! What is resident of the arena is charged, and beside it a *credit* that the next pages may make resident: without it the pool
+//! could grow only when frames are free, and it is needed exactly when none are. The credit is filled up whenever frames come free,
+//! before anybody else gets them ([`BudgetedPool::balance`]). The pool takes three quarters of the budget at the most, whatever its
+//! size.
 //!
 //! | of the most that it may take | |
 //! | --- | --- |
@@ -47,7 +48,8 @@ pub struct Balance {
 }
 
 impl<A: AsRef<[u8]> + AsMut<[u8]>> BudgetedPool<A> {
-    /// `pool`, over an arena of [`arena_bytes`](crate::pool::arena_bytes), may take up to `size_pages` pages, of a budget of `budget` pages.
+    /// `pool`, over an arena of [`arena_bytes`](crate::pool::arena_bytes), may take up to `size_pages` pages, of a budget of
+    /// `budget` pages.
     pub fn new(pool: Pool<A>, size_pages: u64, budget: u32) -> Self {
         BudgetedPool { pool, size_pages, budget, draining: false }
     }
@@ -62,8 +64,8 @@ impl<A: AsRef<[u8]> + AsMut<[u8]>> BudgetedPool<A> {
         self.size_pages
     }
 
-    /// Takes of the `available` free frames what the next pages may need, or gives back what they will not, and looks whether there is room
-    /// (again). To be called when frames have come free, before anybody else gets them.
+    /// Takes of the `available` free frames what the next pages may need, or gives back what they will not, and looks whether there
+    /// is room (again). To be called when frames have come free, before anybody else gets them.
     pub fn balance(&mut self, available: u32) -> Balance {
         let most = self.size_pages.min(self.budget as u64 * 3 / 4);
         self.pool.set_limit(most);
@@ -108,8 +110,8 @@ impl<A: AsRef<[u8]> + AsMut<[u8]>> BudgetedPool<A> {
         self.draining && counters.stored_pages > counters.same_filled_pages
     }
 
-    /// The coldest pages that take room, with their slots, up to `most`. They count as the newest from now on, so that they are not found
-    /// again while they are being written.
+    /// The coldest pages that take room, with their slots, up to `most`. They count as the newest from now on, so that they are not
+    /// found again while they are being written.
     pub fn coldest(&mut self, most: usize, mut each: impl FnMut(PageId, u32)) {
         let mut found = 0;
         for _ in 0..most * 4 {
@@ -130,8 +132,8 @@ fn in_use(counters: &PoolCounters) -> u64 {
     counters.resident_pages - counters.spare_pages
 }
 
-/// What the pool may make resident before frames have come free again, in pages, for a budget of `budget`. A batch of the page daemon's at its
-/// worst takes 102; each class of sizes may begin a block.
+/// What the pool may make resident before frames have come free again, in pages, for a budget of `budget`. A batch of the page
+/// daemon's at its worst takes 102; each class of sizes may begin a block.
 fn reserve_pages(budget: u32) -> u64 {
     (budget as u64 / 64).clamp(48, 160)
 }
@@ -150,8 +152,9 @@ mod tests {
         BudgetedPool::new(Pool::over(2048, arena), SIZE_PAGES, 4096)
     }
 
-    /// A pool of a megabyte had no block left for a class that had none, with a third of its memory free: it refused pages, and nothing went
-    /// on to the next device, since that begins at fifteen sixteenths. The simulator found it, by its device that nothing was ever written to.
+    /// A pool of a megabyte had no block left for a class that had none, with a third of its memory free: it refused pages, and
+    /// nothing went on to the next device, since that begins at fifteen sixteenths. The simulator found it, by its device that
+    /// nothing was ever written to.
     #[test]
     fn a_small_pool_is_full_by_its_limit() {
         let mut pool = small();

@@ -1,8 +1,8 @@
 //! What a page that is stored as it is must look like when it comes back: 128-bit XXH3.
 //!
-//! It is not cryptographic: it guards against accident (a changed page, a damaged device, a write that went astray or was lost), not
-//! against somebody who can write to the device and chooses the bytes; [`crate::seal`] does. It covers the page's identity by the mask
-//! of [`ContentHash`]. An older generation of the same page differs in content, or not at all. Source: Collet, XXH3.
+//! It is not cryptographic: it guards against accident (a changed page, a damaged device, a write that went astray or was lost),
+//! not against somebody who can write to the device and chooses the bytes; [`crate::seal`] does. It covers the page's identity by
+//! the mask of [`ContentHash`]. An older generation of the same page differs in content, or not at all. Source: Collet, XXH3.
 
 use crate::PageBytes;
 use overspill_vm::types::{ContentHash, PageId};

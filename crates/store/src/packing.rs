@@ -1,7 +1,7 @@
 //! Packing pages and unpacking them, apart from the pool, so that it needs no lock on it.
 //!
-//! LZ4 unpacks in about a microsecond; zstd takes several, and packs tighter. Nothing allocates after set-up. Whether a page came out right is
-//! for its checksum to say, which the caller has: damaged bytes give an error or wrong content, never more.
+//! LZ4 unpacks in about a microsecond; zstd takes several, and packs tighter. Nothing allocates after set-up. Whether a page came
+//! out right is for its checksum to say, which the caller has: damaged bytes give an error or wrong content, never more.
 //!
 //! Source: Ziv, Lempel 1977; Collet, LZ4.
 

@@ -12,19 +12,20 @@
 //!   entries  by slot: where its object is (or its word), and the order of storing
 //! ```
 //!
-//! **Always compact.** When an object is freed, the last object of its class (the top block's last) moves into the hole, and its slot's
-//! entry follows. So there is no compaction to run and no block that is kept alive by one object: space that holds nothing is at most
-//! one partly filled block per class (32 of them: 1 MiB, whatever the pool's size), and beside that the rounding up to a
+//! **Always compact.** When an object is freed, the last object of its class (the top block's last) moves into the hole, and its
+//! slot's entry follows. So there is no compaction to run and no block that is kept alive by one object: space that holds nothing
+//! is at most one partly filled block per class (32 of them: 1 MiB, whatever the pool's size), and beside that the rounding up to a
 //! class, and what a block is longer than its objects: 5 % in the middle, 10 % at worst for pages that compress to more than 1 KiB.
 //! The price is copying one object per free.
 //!
-//! **Memory.** A block is filled from its start, so what is *resident* of it is its first pages, as many as its objects have ever reached
-//! (the caller's arena may be a mapping of which nothing is there before it is touched). [`Pool::store`] makes pages resident only as far as
-//! the limit and the *credit* go, which is what the owner has charged for it in advance. A block that has become free stays resident and
-//! is used again first; the owner gives it back to the kernel between [`Pool::trim_begin`] and [`Pool::trim_end`].
+//! **Memory.** A block is filled from its start, so what is *resident* of it is its first pages, as many as its objects have ever
+//! reached (the caller's arena may be a mapping of which nothing is there before it is touched). [`Pool::store`] makes pages
+//! resident only as far as the limit and the *credit* go, which is what the owner has charged for it in advance. A block that has
+//! become free stays resident and is used again first; the owner gives it back to the kernel between [`Pool::trim_begin`] and
+//! [`Pool::trim_end`].
 //!
-//! Invariants: `blocks_used + blocks free == blocks touched <= blocks`; each class has `filled <= objects per block` in its top block;
-//! an object's slot number leads to the entry that leads to the object; the order list has each stored slot once.
+//! Invariants: `blocks_used + blocks free == blocks touched <= blocks`; each class has `filled <= objects per block` in its top
+//! block; an object's slot number leads to the entry that leads to the object; the order list has each stored slot once.
 //!
 //! Packing is apart from the pool (`packing.rs`), so that it needs no lock on it. Nothing allocates after set-up.
 //!
@@ -60,8 +61,8 @@ const fn class_size(class: usize) -> usize {
     (BLOCK / CLASS_OBJECTS[class]) & !3
 }
 
-/// How long an arena must be so that a pool whose limit is `bytes` is full by its limit, never for want of blocks: each class may have one
-/// that is hardly filled.
+/// How long an arena must be so that a pool whose limit is `bytes` is full by its limit, never for want of blocks: each class may
+/// have one that is hardly filled.
 pub const fn arena_bytes(bytes: usize) -> usize {
     bytes.next_multiple_of(BLOCK) + CLASSES * BLOCK
 }
@@ -124,8 +125,8 @@ impl PoolCounters {
 
 /// A slot's entry is four words, so that a table of them costs memory only where it is touched.
 ///
-/// 0, 1: the word of a same-filled page, or the object's offset in the arena in bytes. 2, 3: the slots stored just before and after,
-/// plus one.
+/// 0, 1: the word of a same-filled page, or the object's offset in the arena in bytes. 2, 3: the slots stored just before and
+/// after, plus one.
 type Entry = [u32; 4];
 const AT: usize = 0;
 const AT_HIGH: usize = 1;
@@ -182,8 +183,8 @@ pub struct Pool<A = Vec<u8>> {
 }
 
 impl Pool {
-    /// For `slots` slots and `arena_bytes` of compressed pages, in whole blocks of 32 KiB, all of which it may use. Allocates all that it
-    /// will ever need, zeroed; memory is used as it is touched.
+    /// For `slots` slots and `arena_bytes` of compressed pages, in whole blocks of 32 KiB, all of which it may use. Allocates all
+    /// that it will ever need, zeroed; memory is used as it is touched.
     ///
     /// # Panics
     /// If `slots` is 2^32 - 1.
@@ -195,8 +196,8 @@ impl Pool {
 }
 
 impl<A: AsRef<[u8]> + AsMut<[u8]>> Pool<A> {
-    /// For `slots` slots, over an arena of which whole blocks of 32 KiB are used. It has neither credit nor a limit above 0 yet. Allocates its
-    /// tables, zeroed, so that they take memory only as they are touched.
+    /// For `slots` slots, over an arena of which whole blocks of 32 KiB are used. It has neither credit nor a limit above 0 yet.
+    /// Allocates its tables, zeroed, so that they take memory only as they are touched.
     ///
     /// # Panics
     /// If `slots` is 2^32 - 1.
@@ -328,8 +329,8 @@ impl<A: AsRef<[u8]> + AsMut<[u8]>> Pool<A> {
         PageId::from_raw(self.pages[slot as usize])
     }
 
-    /// Copies what is stored in `slot`, still packed, so that it can be unpacked ([`Unpacker`], [`fill`]) without the pool; `None` if nothing
-    /// is. Does not allocate.
+    /// Copies what is stored in `slot`, still packed, so that it can be unpacked ([`Unpacker`], [`fill`]) without the pool; `None`
+    /// if nothing is. Does not allocate.
     ///
     /// # Panics
     /// If there is no such slot.
@@ -411,8 +412,8 @@ impl<A: AsRef<[u8]> + AsMut<[u8]>> Pool<A> {
 
     // ---- the arena ----
 
-    /// A free block that is resident: its number, and where its resident part is in the arena, to be given back to the kernel. It is neither
-    /// free nor in use until [`Pool::trim_end`].
+    /// A free block that is resident: its number, and where its resident part is in the arena, to be given back to the kernel. It
+    /// is neither free nor in use until [`Pool::trim_end`].
     pub fn trim_begin(&mut self) -> Option<(u32, Range<usize>)> {
         let block = self.free.checked_sub(1)?;
         self.free = self.below[block as usize];

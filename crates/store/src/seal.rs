@@ -7,32 +7,34 @@
 //!                                 number, its low 4 bytes ------------------------} a ContentHash
 //! ```
 //!
-//! **What is promised.** Somebody who reads the device at any time, also many times, learns which slots were written when, and nothing
-//! else. Somebody who writes to it can make a page unreadable, but not have another content accepted: not a changed one, not another
-//! page's, not an older one of the same page (2^-128 per try, and a failed try is the end of the page). Not in scope: who can read this
-//! process's memory. The program's pages are there in the clear, and copies of the key pass through registers and stacks of the
-//! threads that seal.
+//! **What is promised.** Somebody who reads the device at any time, also many times, learns which slots were written when, and
+//! nothing else. Somebody who writes to it can make a page unreadable, but not have another content accepted: not a changed one,
+//! not another page's, not an older one of the same page (2^-128 per try, and a failed try is the end of the page). Not in scope:
+//! who can read this process's memory. The program's pages are there in the clear, and copies of the key pass through registers and
+//! stacks of the threads that seal.
 //!
 //! **Numbers and nonces.** Every sealing takes the next number of a 64-bit counter, and the number is the nonce: there is no way to
 //! seal that does not take one, so no nonce of a key is used for two writes; a page whose write failed is sealed anew under a new
 //! number. A *fork* copies key and counter. So the child adds a key of its own ([`Keys::add`]) before it writes anything, and goes
-//! on counting from where the parent stood: each key serves the numbers from its first one to the next key's, and a number alone tells
-//! which key opens a page. What the child inherited it opens by the inherited keys, which it never seals with again.
+//! on counting from where the parent stood: each key serves the numbers from its first one to the next key's, and a number alone
+//! tells which key opens a page. What the child inherited it opens by the inherited keys, which it never seals with again.
 //!
 //! Whether a page still is what was stored is decided by sealing it once more under the *stored* number and comparing tags
-//! ([`Keys::is_unchanged`]). Two contents may then have been encrypted with one nonce, but ciphertext and tag of the second never leave
-//! the caller's scratch page, which lies beside the page itself. A hash beside the tag would be 8 bytes more per page and as slow.
+//! ([`Keys::is_unchanged`]). Two contents may then have been encrypted with one nonce, but ciphertext and tag of the second never
+//! leave the caller's scratch page, which lies beside the page itself. A hash beside the tag would be 8 bytes more per page and as
+//! slow.
 //!
-//! **What is remembered.** Of the number only the low half, so that 20 bytes per page do. The high half is that of the counter unless
-//! more than 2^32 pages (16 TiB) were written since; then candidates are tried, newest first, and the tag tells. The tag is whole: 16
-//! bytes. It is masked with the page's identity (see [`ContentHash`]) instead of having object and index authenticated as associated
-//! data, because mremap renames pages and must not have to read them. The write's number is associated already, being the nonce.
+//! **What is remembered.** Of the number only the low half, so that 20 bytes per page do. The high half is that of the counter
+//! unless more than 2^32 pages (16 TiB) were written since; then candidates are tried, newest first, and the tag tells. The tag is
+//! whole: 16 bytes. It is masked with the page's identity (see [`ContentHash`]) instead of having object and index authenticated as
+//! associated data, because mremap renames pages and must not have to read them. The write's number is associated already, being
+//! the nonce.
 //!
-//! **Why AEGIS-128L.** Measured (bench/RESULTS-store.md): it seals at about half of the cost of AES-128-GCM in ring, and a quarter of
-//! the same in pure Rust. It is one of the winners of CAESAR, and an IRTF draft. The crate `aegis` brings its authors' C code, which
-//! finds AES-NI at run time and has a constant-time fallback; it calls no malloc, takes no lock once a key was added, and of
-//! thread-local storage it touches `errno` only, for lengths that are never passed here. aws-lc keeps its error queue in thread-local
-//! storage that it allocates. The pure Rust version of AEGIS has AES-NI only if it is chosen at compile time.
+//! **Why AEGIS-128L.** Measured (bench/RESULTS-store.md): it seals at about half of the cost of AES-128-GCM in ring, and a quarter
+//! of the same in pure Rust. It is one of the winners of CAESAR, and an IRTF draft. The crate `aegis` brings its authors' C code,
+//! which finds AES-NI at run time and has a constant-time fallback; it calls no malloc, takes no lock once a key was added, and of
+//! thread-local storage it touches `errno` only, for lengths that are never passed here. aws-lc keeps its error queue in
+//! thread-local storage that it allocates. The pure Rust version of AEGIS has AES-NI only if it is chosen at compile time.
 //!
 //! Source: Wu, Preneel 2013, "AEGIS: a fast authenticated encryption algorithm"; draft-irtf-cfrg-aegis-aead. Read, not copied.
 
@@ -84,8 +86,8 @@ impl Keys {
         Keys { next: AtomicU64::new(0), count: AtomicU32::new(0), keys }
     }
 
-    /// From here on pages are sealed with `key`: 16 bytes of the kernel's randomness that nothing else is done with. The last key is
-    /// forgotten if nothing was sealed with it.
+    /// From here on pages are sealed with `key`: 16 bytes of the kernel's randomness that nothing else is done with. The last key
+    /// is forgotten if nothing was sealed with it.
     ///
     /// => no other thread seals meanwhile (at the start, or in a fork's child while it is alone); does not allocate
     ///
@@ -116,8 +118,8 @@ impl Keys {
         ContentHash::new(page, self.encrypt(number, plain, sealed), number as u32)
     }
 
-    /// Decrypts `bytes` in place, which came from where `page` is stored with `content`. Answers whether they are what was sealed; if
-    /// not, they are erased.
+    /// Decrypts `bytes` in place, which came from where `page` is stored with `content`. Answers whether they are what was sealed;
+    /// if not, they are erased.
     ///
     /// => does not wait; does not allocate
     #[must_use]
@@ -139,7 +141,8 @@ impl Keys {
         self.cipher(number).decrypt_in_place(bytes, &tag, &[]).is_ok()
     }
 
-    /// Whether `page`, with the content `plain`, is what was sealed as `content`. Leaves rubbish in `scratch`, which is not to be kept.
+    /// Whether `page`, with the content `plain`, is what was sealed as `content`. Leaves rubbish in `scratch`, which is not to be
+    /// kept.
     ///
     /// => does not wait; does not allocate
     #[must_use]

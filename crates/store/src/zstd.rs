@@ -1,15 +1,16 @@
 //! Zstandard for pages, in memory that is allocated once.
 //!
-//! The C library takes memory from malloc, which in a paged process is the heap that is paged, but for its *static contexts*: those have a
-//! workspace that the caller gives them, and answer an error where another context would allocate ("static cctx: no resize"). What is used
-//! here is the one-shot calls on such contexts. Of these, in zstd 1.5.7: `ZSTD_resetCCtx_internal` alone could resize, and refuses if
-//! `staticSize` is set; the decoder has all of its tables in the context, and buffers only when it streams. The library as it is built
-//! here (without threads) has no thread-local storage, no lock and no lazy initialisation: what the CPU offers is asked by `cpuid` when a
-//! context is made and kept in it. `tests/zstd_no_malloc.rs` counts calls of malloc. Its trace hooks (`ZSTD_trace_compress_begin` and three
-//! more) are weak symbols: only a program that defines and exports functions of these names would have them called here.
+//! The C library takes memory from malloc, which in a paged process is the heap that is paged, but for its *static contexts*: those
+//! have a workspace that the caller gives them, and answer an error where another context would allocate ("static cctx: no
+//! resize"). What is used here is the one-shot calls on such contexts. Of these, in zstd 1.5.7: `ZSTD_resetCCtx_internal` alone
+//! could resize, and refuses if `staticSize` is set; the decoder has all of its tables in the context, and buffers only when it
+//! streams. The library as it is built here (without threads) has no thread-local storage, no lock and no lazy initialisation: what
+//! the CPU offers is asked by `cpuid` when a context is made and kept in it. `tests/zstd_no_malloc.rs` counts calls of malloc. Its
+//! trace hooks (`ZSTD_trace_compress_begin` and three more) are weak symbols: only a program that defines and exports functions of
+//! these names would have them called here.
 //!
-//! The only unsafe code of the crate. What the decoder makes of damaged bytes is an error or wrong content, as the pool's head demands; that
-//! it writes nowhere else is for zstd's own fuzzing to say, and the bytes are those of our own memory.
+//! The only unsafe code of the crate. What the decoder makes of damaged bytes is an error or wrong content, as the pool's head
+//! demands; that it writes nowhere else is for zstd's own fuzzing to say, and the bytes are those of our own memory.
 //!
 //! Source: Collet, Kucherawy 2021, RFC 8878. `zstd.h`, section "Static allocation".
 
@@ -110,8 +111,8 @@ impl Decompressor {
         size_of_val(&*self.workspace)
     }
 
-    /// Unpacks what [`Compressor::compress`] made; says how many bytes of `page` that were, or nothing if the bytes are damaged. Does not
-    /// allocate.
+    /// Unpacks what [`Compressor::compress`] made; says how many bytes of `page` that were, or nothing if the bytes are damaged.
+    /// Does not allocate.
     pub fn decompress(&mut self, bytes: &[u8], page: &mut PageBytes) -> Option<usize> {
         // SAFETY: the context that `new` made, borrowed exclusively; both buffers with their lengths, and they do not overlap.
         let n = unsafe {

@@ -1,5 +1,5 @@
-//! zstd is C code with a malloc of its own to call, and in a paged process malloc's heap is what is paged. This program's `malloc` and its
-//! kin are those below, for the C code too: they count.
+//! zstd is C code with a malloc of its own to call, and in a paged process malloc's heap is what is paged. This program's `malloc`
+//! and its kin are those below, for the C code too: they count.
 
 use overspill_store::PageBytes;
 use overspill_store::packing::{Algorithm, Packed, Packer, Unpacker};

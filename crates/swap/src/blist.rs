@@ -23,10 +23,10 @@
 //! - `slot >= len` => not free
 //! - a node's `pre, max, suf` are exactly those of its bits, cut at [`RUN_MAX`]; on level 1 `pre == 512` iff all of it is free
 //!
-//! Cost: a search looks at no more than 8 nodes on each level on the way up and again on the way down, and never backs out of a node
-//! that it has entered; with 2^26 slots that is 7 levels. Nearly full costs the same as nearly empty. Taking or
-//! giving back recomputes the word's ancestors and stops at the first that did not change. That is where the cut at `RUN_MAX` pays: in
-//! the middle of a large free space, exact lengths would change all the way up to the root. Measured on 2^26 slots (2-core virtual
+//! Cost: a search looks at no more than 8 nodes on each level on the way up and again on the way down, and never backs out of a
+//! node that it has entered; with 2^26 slots that is 7 levels. Nearly full costs the same as nearly empty. Taking or giving back
+//! recomputes the word's ancestors and stops at the first that did not change. That is where the cut at `RUN_MAX` pays: in the
+//! middle of a large free space, exact lengths would change all the way up to the root. Measured on 2^26 slots (2-core virtual
 //! machine, November 2026, `examples/cost.rs`): a run costs 105 to 231 ns, whether the list is empty, ragged or 99.9 % used, giving
 //! back one slot 20 to 35 ns. With exact lengths up to the root it was 120 to 633 and 75 to 170 ns.
 //!
@@ -37,8 +37,8 @@
 //! keeps several streams of writers apart has cursors of his own (see `swap_pager`).
 //!
 //! Rejected: Dillon's one-sided hint ("may be too high, never too low", one number per node). It needs less memory, but finds runs
-//! across borders only with special care, and a stale hint costs a fruitless descent just when the device is nearly full. Three exact
-//! numbers cost no more than a word and answer "what is the longest run" at the root.
+//! across borders only with special care, and a stale hint costs a fruitless descent just when the device is nearly full. Three
+//! exact numbers cost no more than a word and answer "what is the longest run" at the root.
 //!
 //! Source: Dillon 1998, FreeBSD `subr_blist.c`; read, not copied. Exact prefix, maximum and suffix per node are the textbook
 //! segment tree.
@@ -383,8 +383,8 @@ impl Blist {
         None
     }
 
-    /// The end of a search for slots below `end`. Nothing beyond the length is free, so there the whole tree may be looked at, which
-    /// lets the walk end with few large pieces.
+    /// The end of a search for slots below `end`. Nothing beyond the length is free, so there the whole tree may be looked at,
+    /// which lets the walk end with few large pieces.
     fn search_end(&self, end: u32) -> u64 {
         if end >= self.len { span(self.levels) } else { u64::from(end) }
     }
@@ -461,8 +461,8 @@ impl Blist {
         }
     }
 
-    /// The slots `first..=last`, all below one node of level 1, have become free: makes that node right without a look at all of its
-    /// words, since runs only get longer. Returns whether it changed.
+    /// The slots `first..=last`, all below one node of level 1, have become free: makes that node right without a look at all of
+    /// its words, since runs only get longer. Returns whether it changed.
     fn extend(&mut self, first: u32, last: u32) -> bool {
         let node_start = first & !(RUN_MAX - 1);
         let node_end = node_start + (RUN_MAX - 1);

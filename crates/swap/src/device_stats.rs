@@ -40,8 +40,8 @@ impl Latency {
         self.max_ns
     }
 
-    /// A time that `permille` thousandths of the operations did not exceed, in nanoseconds: never below the true one, and at most an
-    /// eighth above it (or 256 ns). 0 if there were none.
+    /// A time that `permille` thousandths of the operations did not exceed, in nanoseconds: never below the true one, and at most
+    /// an eighth above it (or 256 ns). 0 if there were none.
     pub fn percentile_ns(&self, permille: u32) -> u64 {
         let rank = (self.count * u64::from(permille.min(1000))).div_ceil(1000).max(1);
         let mut seen = 0;
@@ -79,8 +79,8 @@ pub struct Transfers {
     pub bytes: u64,
     /// Operations that failed.
     pub errors: u64,
-    /// Those that failed since the last that succeeded. (Kept apart for reads and writes: a device that takes no more writes may be read
-    /// for long.)
+    /// Those that failed since the last that succeeded. (Kept apart for reads and writes: a device that takes no more writes may be
+    /// read for long.)
     pub errors_in_a_row: u32,
     /// How long the operations took.
     pub latency: Latency,

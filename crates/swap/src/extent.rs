@@ -3,16 +3,17 @@
 //! ```text
 //!   root     [ 0 | 8192 | 20480 | ... ]                    the first slot of each leaf, in order
 //!               \       \
-//!   leaves       [ 0 256 512 ... ]  [ 8192 9000 ... ]      up to 64 extents each: first slot; and apart from it count, file, offset
+//!   leaves       [ 0 256 512 ... ]  [ 8192 9000 ... ]      up to 64 extents each: first slot; elsewhere count, file, offset
 //! ```
 //!
 //! A search tree of two levels. All leaves lie at the same depth, and two neighbours hold more than one leaf's worth together, so
 //! the tree is balanced by its shape. A lookup is a binary search in the root and one in a leaf: for 84,656 extents 12 and 6
 //! comparisons, in six or seven cache lines, of which the upper ones are shared by all lookups.
 //!
-//! Why not a deeper tree: a lookup would touch no fewer lines, and the only cost of a wide root is that a split or a merge moves its tail,
-//! 8 bytes per leaf: 20 KiB at 84,656 extents, a microsecond, once in 32 changes, and changes are as rare as growth in chunks. At a
-//! million extents it is 0.25 MiB. Why not a red-black tree as in the kernel: 17 dependent cache misses instead of seven.
+//! Why not a deeper tree: a lookup would touch no fewer lines, and the only cost of a wide root is that a split or a merge moves
+//! its tail, 8 bytes per leaf: 20 KiB at 84,656 extents, a microsecond, once in 32 changes, and changes are as rare as growth in
+//! chunks. At a million extents it is 0.25 MiB. Why not a red-black tree as in the kernel: 17 dependent cache misses instead of
+//! seven.
 //!
 //! Invariants ([`ExtentMap::check`]):
 //!

@@ -1,8 +1,9 @@
 //! Which children of a fork may still read a slot that its page has left.
 //!
-//! Forks divide a process's life into *epochs*: a slot that gets its page after a fork cannot be read by that fork's child, nor one that
-//! its page left before the fork. So for each slot the epoch in which it got its page is kept (its *birth*), and for a slot that waits
-//! also the one in which the page left (its *death*). It waits for the children of the forks in between, and for no others:
+//! Forks divide a process's life into *epochs*: a slot that gets its page after a fork cannot be read by that fork's child, nor one
+//! that its page left before the fork. So for each slot the epoch in which it got its page is kept (its *birth*), and for a slot
+//! that waits also the one in which the page left (its *death*). It waits for the children of the forks in between, and for no
+//! others:
 //!
 //! ```text
 //!   fork       1           2         3            4              (child 2 has ended)
@@ -11,7 +12,8 @@
 //! ```
 //!
 //! Forks between which no page came or left have one epoch. Epochs are numbers of one byte; when they run out, those without living
-//! children are left out and the rest is numbered anew, and if that is not enough the oldest are joined in pairs (their slots wait for both).
+//! children are left out and the rest is numbered anew, and if that is not enough the oldest are joined in pairs (their slots wait
+//! for both).
 //!
 //! Invariant: a slot waits if and only if `oldest_after(birth) <= death`.
 
@@ -135,12 +137,14 @@ impl Epochs {
         }
     }
 
-    /// Leaves out what nobody waits for, and joins pairs of the oldest if there are too many. Births and deaths are to be changed as told.
+    /// Leaves out what nobody waits for, and joins pairs of the oldest if there are too many. Births and deaths are to be changed
+    /// as told.
     pub(crate) fn renumber(&mut self) -> Renumbered {
         let (old, before) = (self.forks, self.now as usize);
         let alive = old[1..=before].iter().filter(|forks| forks.alive > 0).count();
         let pairs = alive.saturating_sub(KEPT);
-        // New numbers of the `n`-th with living children. A birth between the two of a pair was before the second, a death after the first.
+        // New numbers of the `n`-th with living children. A birth between the two of a pair was before the second, a death after
+        // the first.
         let birth = |n: usize| if n < 2 * pairs { n / 2 } else { n - pairs };
         let death = |n: usize| if n < 2 * pairs { n.div_ceil(2) } else { n - pairs };
         let mut told = Renumbered { births: [0; EPOCHS], deaths: [0; EPOCHS] };
@@ -166,8 +170,8 @@ mod tests {
     use super::*;
     use std::collections::{BTreeMap, BTreeSet};
 
-    /// Against a set of living children per slot, with so many children at a time that numbers run out and must be joined, and with so
-    /// few that none are. Nothing is freed too early, ever; and as long as there are few children nothing waits too long.
+    /// Against a set of living children per slot, with so many children at a time that numbers run out and must be joined, and with
+    /// so few that none are. Nothing is freed too early, ever; and as long as there are few children nothing waits too long.
     #[test]
     fn a_slot_waits_for_the_children_that_can_read_it() {
         for most in [1, 3, 20, 600] {

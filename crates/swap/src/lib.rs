@@ -14,8 +14,8 @@
 //! ```
 //!
 //! Metadata only. Invariants of absence: no system call, no I/O, no clock, no thread, no lock, no unsafe code, and **no allocation
-//! after construction** (`tests/no_alloc.rs` proves it). The tables have their full size from the start, but they are created zeroed
-//! and used from the low end, so the part that was never needed has no physical memory behind it.
+//! after construction** (`tests/no_alloc.rs` proves it). The tables have their full size from the start, but they are created
+//! zeroed and used from the low end, so the part that was never needed has no physical memory behind it.
 
 #![forbid(unsafe_code)]
 

@@ -17,8 +17,8 @@
 //! node 0 and ends with "no slot", without a branch.
 //!
 //! Slots and hashes lie apart because the question asked most often, "how far is this page contiguous on the device", wants slots
-//! only: it walks down once, compares neighbouring entries, eight at a time and without a branch for each, and finds the leaf beside in
-//! the node above. Only where that ends too, each 16,384 pages, does it walk down again.
+//! only: it walks down once, compares neighbouring entries, eight at a time and without a branch for each, and finds the leaf
+//! beside in the node above. Only where that ends too, each 16,384 pages, does it walk down again.
 //!
 //! Invariants:
 //!
@@ -27,13 +27,13 @@
 //! - `in use + in pool == touched <= capacity`
 //! - `stored` = sum of the counts of all leaves
 //!
-//! Memory: 512 bytes of entries, 2.5 KiB of hashes and 1 byte of count per node, that is 24.01 bytes per page plus 24/127 for the inner
-//! nodes: 24.2 bytes per page (0.59 %) where pages are dense. In the worst case, one stored page per leaf, it is 3 KiB
-//! for that page; that is why a leaf has 128 pages and not 512. Untouched capacity is address space only. The hash part of an inner
+//! Memory: 512 bytes of entries, 2.5 KiB of hashes and 1 byte of count per node, that is 24.01 bytes per page plus 24/127 for the
+//! inner nodes: 24.2 bytes per page (0.59 %) where pages are dense. In the worst case, one stored page per leaf, it is 3 KiB for
+//! that page; that is why a leaf has 128 pages and not 512. Untouched capacity is address space only. The hash part of an inner
 //! node is not used; sharing a pool is worth that 1 per cent.
 //!
-//! What it cannot do: it does not find the page of a slot (that needs a walk, see [`SwapBlocks::next`]), it does not get lower when the
-//! far end of an object goes (only when all of it goes), and memory once touched stays touched.
+//! What it cannot do: it does not find the page of a slot (that needs a walk, see [`SwapBlocks::next`]), it does not get lower when
+//! the far end of an object goes (only when all of it goes), and memory once touched stays touched.
 //!
 //! Source: FreeBSD `swap_pager.c` (`struct swblk` in a trie per object) and its review D22409 (one lookup for the slot and its
 //! contiguous neighbours); Linux `radix-tree.c` (height grows at the root). Read, not copied.
@@ -229,9 +229,9 @@ impl SwapBlocks {
 
     /// Where `page` is stored and how far its neighbours are contiguous with it: page `p + k` in slot `s + k`.
     ///
-    /// `border` answers for a slot which slots are on the same device (or extent), first and last; nothing beyond is counted. At most
-    /// `before_max` and `after_max` pages are. One lookup, and one more per border of 16,384 pages that the answer crosses; does not
-    /// allocate.
+    /// `border` answers for a slot which slots are on the same device (or extent), first and last; nothing beyond is counted. At
+    /// most `before_max` and `after_max` pages are. One lookup, and one more per border of 16,384 pages that the answer crosses;
+    /// does not allocate.
     pub fn has_page(
         &self,
         page: PageId,
@@ -424,7 +424,8 @@ impl SwapBlocks {
         removed
     }
 
-    /// The first stored page at or after `page` in the same object. Absent parts are stepped over as in [`SwapBlocks::remove_range`].
+    /// The first stored page at or after `page` in the same object. Absent parts are stepped over as in
+    /// [`SwapBlocks::remove_range`].
     ///
     /// Reading on from the answer + 1 visits an object in order, and needs no lock between two steps.
     pub fn next(&self, page: PageId) -> Option<(PageId, Slot, ContentHash)> {
@@ -443,8 +444,9 @@ impl SwapBlocks {
         }
     }
 
-    /// The next pages at or after `from`, in any object, whose slots are in `first..=last`: a run of neighbouring pages in neighbouring slots
-    /// that lies in one leaf. Looks at `leaves_max` leaves (or objects) at most; [`Scan::next`] is where to go on.
+    /// The next pages at or after `from`, in any object, whose slots are in `first..=last`: a run of neighbouring pages in
+    /// neighbouring slots that lies in one leaf. Looks at `leaves_max` leaves (or objects) at most; [`Scan::next`] is where to go
+    /// on.
     pub fn next_in(&self, from: PageId, first: Slot, last: Slot, leaves_max: u32) -> Scan {
         let (mut object, mut index) = (from.object(), from.index());
         for _ in 0..leaves_max {

@@ -26,51 +26,54 @@
 //!
 //! # For the machine: how devices are used
 //!
-//! - **swapon**: [`SwapPager::add_device`]`(slots, priority)` answers an entry ([`DeviceId`], below `devices_max`); keep the file (or
-//!   whatever) under that number. Entries of devices that are gone are used again, so a machine may swap on and off for ever.
-//!   A device of several pieces (a file that grows in chunks, several files, physical extents): [`SwapPager::add_mapped_device`], then
-//!   whenever [`SwapPager::wants_extent`] names one, [`SwapPager::refill_begin`] or [`SwapPager::add_extent`]; [`SwapPager::locate`] says
-//!   where a slot's bytes are; [`SwapPager::punch_begin`] names slots whose bytes can be given back to the file system.
-//! - **Reads and writes**: unchanged; [`SwapPager::device_of`] / [`SwapPager::locate`] name the device of a slot. After each operation call
-//!   [`SwapPager::io_ended`] (counters, percentiles); if it answers `true` the device has just been retired after repeated errors, and
-//!   the machine should begin a swapoff of it as if someone had asked for one. ENOSPC: [`SwapPager::set_full`], as before.
-//! - **swapoff**: `Vm::swapoff_begin`, then `Vm::swapoff_next` until `Done`; see there (`overspill_vm`, `vm/swapoff.rs`). A device whose
-//!   entry is gone has no read or write under way, so its file can be closed. `Vm::swapoff_cancel` at any moment.
+//! - **swapon**: [`SwapPager::add_device`]`(slots, priority)` answers an entry ([`DeviceId`], below `devices_max`); keep the file
+//!   (or whatever) under that number. Entries of devices that are gone are used again, so a machine may swap on and off for ever. A
+//!   device of several pieces (a file that grows in chunks, several files, physical extents): [`SwapPager::add_mapped_device`],
+//!   then whenever [`SwapPager::wants_extent`] names one, [`SwapPager::refill_begin`] or [`SwapPager::add_extent`];
+//!   [`SwapPager::locate`] says where a slot's bytes are; [`SwapPager::punch_begin`] names slots whose bytes can be given back to
+//!   the file system.
+//! - **Reads and writes**: unchanged; [`SwapPager::device_of`] / [`SwapPager::locate`] name the device of a slot. After each
+//!   operation call [`SwapPager::io_ended`] (counters, percentiles); if it answers `true` the device has just been retired after
+//!   repeated errors, and the machine should begin a swapoff of it as if someone had asked for one. ENOSPC:
+//!   [`SwapPager::set_full`], as before.
+//! - **swapoff**: `Vm::swapoff_begin`, then `Vm::swapoff_next` until `Done`; see there (`overspill_vm`, `vm/swapoff.rs`). A device
+//!   whose entry is gone has no read or write under way, so its file can be closed. `Vm::swapoff_cancel` at any moment.
 //! - **swaps**: [`SwapPager::devices`] and [`SwapPager::status`]; [`SwapPager::stats`] for counters and percentiles.
 //! - **Compressed memory**: [`SwapPager::add_memory_device`]; what could not be kept goes to slots of
 //!   [`Pager::alloc_run_past_memory`].
-//! - **Fork**: as before ([`SwapPager::fork_parent`], [`SwapPager::fork_child`], [`SwapPager::child_gone`]). `Vm::is_quiescent` also
-//!   waits for runs of a swapoff. The child does not go on with a swapoff of its parent's.
+//! - **Fork**: as before ([`SwapPager::fork_parent`], [`SwapPager::fork_child`], [`SwapPager::child_gone`]). `Vm::is_quiescent`
+//!   also waits for runs of a swapoff. The child does not go on with a swapoff of its parent's.
 //!
 //! # How it works
 //!
 //! **Choice.** Devices of the highest priority first; among equals a run each in turn. A run that is much shorter than wanted
 //! is taken only when no lower priority has a longer one either. Within a device, each of eight *writers* (an address range of a
-//! GiB hashes to one) has a window of [`RUN_MAX`] free slots to itself as long as there are such, so that pages that lie near each other
-//! in memory lie near each other on the device even if they are written in turns; then next-fit from where the writer was.
+//! GiB hashes to one) has a window of [`RUN_MAX`] free slots to itself as long as there are such, so that pages that lie near each
+//! other in memory lie near each other on the device even if they are written in turns; then next-fit from where the writer was.
 //!
-//! **Fork.** A child reads its parent's files by the slots that it has inherited. In the parent, a slot whose page leaves, and had it at
-//! the fork of a child that has not ended, is deferred: remembered, not handed out, so nobody writes over what that child may still
-//! read. [`SwapPager::child_gone`] frees what waited for that child alone (`fork_epochs`). In the child, [`SwapPager::fork_child`] makes all
-//! devices there are read-only and adds one of its own; what it forgets on an inherited device it just forgets. A grandchild
-//! inherits both.
+//! **Fork.** A child reads its parent's files by the slots that it has inherited. In the parent, a slot whose page leaves, and had
+//! it at the fork of a child that has not ended, is deferred: remembered, not handed out, so nobody writes over what that child may
+//! still read. [`SwapPager::child_gone`] frees what waited for that child alone (`fork_epochs`). In the child,
+//! [`SwapPager::fork_child`] makes all devices there are read-only and adds one of its own; what it forgets on an inherited device
+//! it just forgets. A grandchild inherits both.
 //!
-//! **swapoff and forks.** Deferred slots do not keep a device: once no page of *this* process is stored there it is gone for this process, and
-//! its file is closed here. A child that may still read it has it open itself, and the file lives as long as anyone has. (A block
-//! device must not be given to others before the children are gone; the machine counts them anyway.) In the child the
+//! **swapoff and forks.** Deferred slots do not keep a device: once no page of *this* process is stored there it is gone for this
+//! process, and its file is closed here. A child that may still read it has it open itself, and the file lives as long as anyone
+//! has. (A block device must not be given to others before the children are gone; the machine counts them anyway.) In the child the
 //! device is inherited; it leaves by the same steps, when it is asked to.
 //!
 //! **Growth.** A device of extents gets them from the machine, before it has no window left for a writer. Blocks of 2 MiB
 //! ([`BLOCK_SLOTS`]) that stay free are given back to the file system, all but one for each writer. From then on such a block is
 //! *absent*: used, as far as the free list knows, and nobody's. It is got back before the file grows further, so whatever is free
-//! has room on the disk. Another device's usable length grows in steps of [`GROW_SLOTS`] when no free run of the wanted length is left, so a file, and
-//! the tables, get no longer than they must; only at the greatest length do writes get shorter. A device that is out of space
-//! ([`SwapPager::set_full`]) gives slots only below the highest that was ever written, where the file has its blocks already.
+//! has room on the disk. Another device's usable length grows in steps of [`GROW_SLOTS`] when no free run of the wanted length is
+//! left, so a file, and the tables, get no longer than they must; only at the greatest length do writes get shorter. A device that
+//! is out of space ([`SwapPager::set_full`]) gives slots only below the highest that was ever written, where the file has its
+//! blocks already.
 //!
-//! **Integrity.** The hash of what was written is kept here, in memory, per page, not on the device; and a page's slot is found by its object
-//! and index. So whatever is read from a slot is accepted only if it is, byte for byte (but for a chance of 2^-128), what was last
-//! written *for that page*: content of another page's slot, of an older version of the same page, or of a write that was lost
-//! has another hash, or is the same content. Object, page and generation need not be written beside the content.
+//! **Integrity.** The hash of what was written is kept here, in memory, per page, not on the device; and a page's slot is found by
+//! its object and index. So whatever is read from a slot is accepted only if it is, byte for byte (but for a chance of 2^-128),
+//! what was last written *for that page*: content of another page's slot, of an older version of the same page, or of a write that
+//! was lost has another hash, or is the same content. Object, page and generation need not be written beside the content.
 //!
 //! Invariants, per device, asserted at each change:
 //!
@@ -80,17 +83,17 @@
 //! - all slots in use are below `len`; all written ones below `written_end <= len`
 //! - `owned` = pages stored there, on inherited devices too; a device that is gone has none
 //!
-//! Memory, per slot below `len`: 1.07 bits free list, 1 bit owned, after a fork 1 bit deferred and two bytes for epochs: at most 19.1 bits,
-//! which is 0.06 per cent. Per page: see `swap_block`. All devices' tables are made at set-up for the largest device, as address
-//! space.
+//! Memory, per slot below `len`: 1.07 bits free list, 1 bit owned, after a fork 1 bit deferred and two bytes for epochs: at most
+//! 19.1 bits, which is 0.06 per cent. Per page: see `swap_block`. All devices' tables are made at set-up for the largest device, as
+//! address space.
 //!
 //! Locks: none; `&mut` is the lock. No I/O, no waiting, no allocation after [`SwapPager::new`].
 //!
 //! What it cannot do: free a slot of the parent's before the child has ended, when both have forgotten it.
 //!
-//! Source: FreeBSD `swap_pager.c` (devices as ranges of one `daddr` space, next device when one is full); Linux `swapfile.c` (priorities,
-//! clusters per CPU); read, not copied. The fork scheme is our own, since the kernel has a reference count per slot, which two
-//! processes cannot share without shared memory.
+//! Source: FreeBSD `swap_pager.c` (devices as ranges of one `daddr` space, next device when one is full); Linux `swapfile.c`
+//! (priorities, clusters per CPU); read, not copied. The fork scheme is our own, since the kernel has a reference count per slot,
+//! which two processes cannot share without shared memory.
 
 use crate::bitmap::{Bitmap, WORD_BITS};
 use crate::blist::{Blist, RUN_MAX};
@@ -106,8 +109,8 @@ use std::sync::Arc;
 /// A device's usable length grows by this many slots: 64 MiB. Guessed: long next to any cluster, short next to any disk.
 pub const GROW_SLOTS: u32 = 16 * 1024;
 const _: () = assert!(GROW_SLOTS >= RUN_MAX, "one step of growth must do for any run");
-/// Slots whose bytes are given back to the file system together, and got back: 2 MiB, what a writer's window is. Less would scatter the
-/// file over the disk; more is seldom free as a whole.
+/// Slots whose bytes are given back to the file system together, and got back: 2 MiB, what a writer's window is. Less would scatter
+/// the file over the disk; more is seldom free as a whole.
 pub const BLOCK_SLOTS: u32 = RUN_MAX;
 /// A run that is asked for is no longer: the longest cluster.
 const WANT_MAX: u32 = 128;
@@ -234,7 +237,8 @@ pub enum DeviceState {
     Retired,
 }
 
-/// What keeps the pages of a device that is memory of this process: it is told of its slots, so that it can give memory back at once.
+/// What keeps the pages of a device that is memory of this process: it is told of its slots, so that it can give memory back at
+/// once.
 ///
 /// Called from within the pager's functions, under whatever lock guards the pager: must not wait for long, nor allocate.
 pub trait Memory: Send + Sync {
@@ -661,7 +665,8 @@ struct Devices {
     turn: usize,
     /// Number of the last swapoff.
     leaves: u32,
-    /// Devices on which copies of pages in memory are not worth keeping: nothing new goes there though it could, or they are memory.
+    /// Devices on which copies of pages in memory are not worth keeping: nothing new goes there though it could, or they are
+    /// memory.
     unwelcome: u32,
     /// No slots of devices that are memory are given at the moment.
     past_memory: bool,
@@ -817,7 +822,8 @@ impl Devices {
 
 /// Where pages lie on swap devices. Implements [`Pager`].
 ///
-/// `Clone` is what a fork does to memory. It is meant for tests and simulation: a copy has physical memory behind all of its tables.
+/// `Clone` is what a fork does to memory. It is meant for tests and simulation: a copy has physical memory behind all of its
+/// tables.
 ///
 /// ```
 /// use overspill_swap::{Config, SwapPager};
@@ -901,10 +907,10 @@ impl SwapPager {
         Ok(DeviceId(index as u16))
     }
 
-    /// Adds a device of `slots` slots that is memory of this process, with `slot_bytes` bytes of tables per slot. What differs from others:
-    /// the memory is told of its slots; full ([`SwapPager::set_full`]) it gives none; a page that comes in may have to leave its slot at
-    /// once ([`SwapPager::set_drops_copies`]); and a forked child goes on writing its own copy of it, so
-    /// nothing of it is ever frozen. Does not allocate.
+    /// Adds a device of `slots` slots that is memory of this process, with `slot_bytes` bytes of tables per slot. What differs from
+    /// others: the memory is told of its slots; full ([`SwapPager::set_full`]) it gives none; a page that comes in may have to
+    /// leave its slot at once ([`SwapPager::set_drops_copies`]); and a forked child goes on writing its own copy of it, so nothing
+    /// of it is ever frozen. Does not allocate.
     ///
     /// # Errors
     /// [`AddDeviceError`]; nothing is changed then.
@@ -973,8 +979,8 @@ impl SwapPager {
 
     /// Adds a device that is made of extents, of up to `slots` slots; at first it has none. Does not allocate.
     ///
-    /// Its runs end where an extent does, so an operation is on one piece of one file. To have its clusters aligned with the physical
-    /// extents of a file, add those (FIEMAP) as extents.
+    /// Its runs end where an extent does, so an operation is on one piece of one file. To have its clusters aligned with the
+    /// physical extents of a file, add those (FIEMAP) as extents.
     ///
     /// # Errors
     /// [`AddDeviceError`]; nothing is changed then.
@@ -1009,8 +1015,8 @@ impl SwapPager {
     }
 
     /// The device of extents that should get more, or back what it gave back, before the next run is asked for: one that would be
-    /// written, and has no free window any more. `None` also if nothing can be done about it ([`SwapPager::refuse_growth`]). Devices that
-    /// are memory do not count: what they refuse must find room behind them.
+    /// written, and has no free window any more. `None` also if nothing can be done about it ([`SwapPager::refuse_growth`]).
+    /// Devices that are memory do not count: what they refuse must find room behind them.
     pub fn wants_extent(&self) -> Option<DeviceId> {
         let Devices { all, order, .. } = &self.devices;
         let mut from = 0;
@@ -1049,8 +1055,8 @@ impl SwapPager {
         }
     }
 
-    /// Slots that have stayed free since the last pass over the device, in whole blocks of [`BLOCK_SLOTS`] and at most `most` of them: their
-    /// bytes can be given back to the file system. They are held, so that nothing is written there meanwhile, until
+    /// Slots that have stayed free since the last pass over the device, in whole blocks of [`BLOCK_SLOTS`] and at most `most` of
+    /// them: their bytes can be given back to the file system. They are held, so that nothing is written there meanwhile, until
     /// [`SwapPager::punched`]. A window for each writer stays.
     ///
     /// Looks at `look_max` blocks at most and goes on there next time; [`Punch::End`] ends a pass. Does not allocate.
@@ -1145,8 +1151,8 @@ impl SwapPager {
         }
     }
 
-    /// The bytes of a run that is held lie in pieces of these lengths, in slots (pages), from now on. They are where they were in the file:
-    /// only where its physical extents end is new. Does not allocate.
+    /// The bytes of a run that is held lie in pieces of these lengths, in slots (pages), from now on. They are where they were in
+    /// the file: only where its physical extents end is new. Does not allocate.
     ///
     /// # Errors
     /// If there is no room for so many extents; nothing is changed then.
@@ -1218,8 +1224,8 @@ impl SwapPager {
         self.devices.get(device).map(|d| &d.stats)
     }
 
-    /// Counts an operation. Returns `true` if its failure was one too many ([`ERRORS_MAX`] reads or writes in a row): the device is retired and should be
-    /// swapped off. The last device that is written is never retired, since nothing would be better.
+    /// Counts an operation. Returns `true` if its failure was one too many ([`ERRORS_MAX`] reads or writes in a row): the device is
+    /// retired and should be swapped off. The last device that is written is never retired, since nothing would be better.
     ///
     /// # Panics
     /// If there is no such device.
@@ -1253,9 +1259,9 @@ impl SwapPager {
         !self.devices.get(device).expect("there is such a device").own
     }
 
-    /// The machine saw ENOSPC on `device` (or sees room again). While full, only slots below the highest one ever written are given,
-    /// since the file has their blocks, and only when no other device has room. (A hole below, from a write that failed, may still answer
-    /// ENOSPC; then its slot comes back by [`Pager::free_slot`], and the cursor goes on.)
+    /// The machine saw ENOSPC on `device` (or sees room again). While full, only slots below the highest one ever written are
+    /// given, since the file has their blocks, and only when no other device has room. (A hole below, from a write that failed, may
+    /// still answer ENOSPC; then its slot comes back by [`Pager::free_slot`], and the cursor goes on.)
     ///
     /// # Panics
     /// If there is no such device.
@@ -1267,8 +1273,8 @@ impl SwapPager {
         }
     }
 
-    /// Devices that could not grow may ask again. With `write_too` those that answered ENOSPC to a write as well: the machine should not do
-    /// that while it depends on the answer.
+    /// Devices that could not grow may ask again. With `write_too` those that answered ENOSPC to a write as well: the machine
+    /// should not do that while it depends on the answer.
     pub fn retry(&mut self, write_too: bool) {
         let mut changed = false;
         for device in self.devices.own_mut() {
@@ -1302,8 +1308,8 @@ impl SwapPager {
         self.blocks.next(page).map(|(page, slot, _)| (page, slot))
     }
 
-    /// This process forks, parent's side: no slot that has a page now is overwritten until [`SwapPager::child_gone`] for the number that this
-    /// returns.
+    /// This process forks, parent's side: no slot that has a page now is overwritten until [`SwapPager::child_gone`] for the number
+    /// that this returns.
     ///
     /// To be called before the fork. After many forks in a row it costs a pass over two bytes per slot; does not allocate.
     pub fn fork_parent(&mut self) -> u64 {
@@ -1317,8 +1323,8 @@ impl SwapPager {
         epochs.fork()
     }
 
-    /// Neither the child of this fork nor any child of its own can read slots of this process any more: they have ended or exec'd, or the
-    /// fork failed. Once for each fork. Frees what waited for them alone; does not allocate.
+    /// Neither the child of this fork nor any child of its own can read slots of this process any more: they have ended or exec'd,
+    /// or the fork failed. Once for each fork. Frees what waited for them alone; does not allocate.
     ///
     /// # Panics
     /// If there was no such fork, or it has been told before.
@@ -1329,15 +1335,16 @@ impl SwapPager {
         }
     }
 
-    /// This process is the child of a fork: all devices become read-only, and a swapoff of the parent's is none here. A device of its own is
-    /// to be added. Until then the child can read back what is stored, but store nothing. Does not allocate.
+    /// This process is the child of a fork: all devices become read-only, and a swapoff of the parent's is none here. A device of
+    /// its own is to be added. Until then the child can read back what is stored, but store nothing. Does not allocate.
     pub fn inherit(&mut self) {
         self.devices.all.iter_mut().for_each(Device::inherit);
         self.devices.epochs.forked();
         self.devices.changed();
     }
 
-    /// [`SwapPager::inherit`], and a device of its own, of `slots` slots. `None` if it could not be added ([`SwapPager::add_device`]).
+    /// [`SwapPager::inherit`], and a device of its own, of `slots` slots. `None` if it could not be added
+    /// ([`SwapPager::add_device`]).
     pub fn fork_child(&mut self, slots: u32) -> Option<DeviceId> {
         self.inherit();
         self.add_device(slots, 0).ok()
@@ -1402,8 +1409,8 @@ impl Pager for SwapPager {
         self.blocks.get(page).map(|(_, content)| content)
     }
 
-    /// A full run from the devices of the highest priority, in turns; a shorter one there if it is not too short; then the same with the
-    /// next priority; at last the longest that there is on any. Never more than [`RUN_MAX`].
+    /// A full run from the devices of the highest priority, in turns; a shorter one there if it is not too short; then the same
+    /// with the next priority; at last the longest that there is on any. Never more than [`RUN_MAX`].
     ///
     /// # Panics
     /// If `want` is 0.
@@ -1900,8 +1907,8 @@ mod tests {
         pager.check();
     }
 
-    /// A server with one child that lives long and many that do not grew its swap file without bound: all that was in use at any fork
-    /// was put aside until no child at all was left.
+    /// A server with one child that lives long and many that do not grew its swap file without bound: all that was in use at any
+    /// fork was put aside until no child at all was left.
     #[test]
     fn swap_is_bounded_beside_a_child_that_lives_on() {
         let mut pager = small(300);
@@ -2126,7 +2133,8 @@ mod tests {
         alive: bool,
         /// The fork of its parent's that it comes from.
         fork: u64,
-        /// The model's account of the newest file: slots in use, deferred ones, and what each child of its own can read, as offsets.
+        /// The model's account of the newest file: slots in use, deferred ones, and what each child of its own can read, as
+        /// offsets.
         used: BTreeSet<u32>,
         deferred: BTreeSet<u32>,
         readable: BTreeMap<u64, BTreeSet<u32>>,

@@ -1,5 +1,5 @@
-//! No operation of the swap pager allocates after construction, and what construction allocates is zeroed memory, which the operating
-//! system backs only as it is touched.
+//! No operation of the swap pager allocates after construction, and what construction allocates is zeroed memory, which the
+//! operating system backs only as it is touched.
 
 use overspill_swap::{Config, Punch, SwapPager};
 use overspill_vm::pager::Pager;

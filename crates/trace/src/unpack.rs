@@ -1,8 +1,8 @@
 //! Unpacking, member by member.
 //!
-//! A file may hold several packed members one after the other, as `cat a.gz b.gz` makes them. The libraries can unpack such files by
-//! themselves, but what follows the last member and is none, they call a member that is cut short or damaged. So the seams are looked
-//! at here: what does not begin as a member does is an error of its own, with its place.
+//! A file may hold several packed members one after the other, as `cat a.gz b.gz` makes them. The libraries can unpack such files
+//! by themselves, but what follows the last member and is none, they call a member that is cut short or damaged. So the seams are
+//! looked at here: what does not begin as a member does is an error of its own, with its place.
 
 use crate::input::Packing;
 use std::fmt;

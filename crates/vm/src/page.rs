@@ -20,8 +20,8 @@
 //!   Lost: its only copy could not be read back; a touch is an error for ever (until the range is released)
 //! ```
 //!
-//! - **busy**: identity and content are held over an action of the machine; faults wait. If a page is released while it is being read
-//!   it is Untouched at once; what arrives is thrown away (the core knows it by the number of the read).
+//! - **busy**: identity and content are held over an action of the machine; faults wait. If a page is released while it is being
+//!   read it is Untouched at once; what arrives is thrown away (the core knows it by the number of the read).
 //! - **laundering**: the content that was parked is being written. The page may be restored (and used) meanwhile, because the
 //!   writer has a copy of its own; it may not be laundered again before that write has ended.
 //! - **wired**: never leaves memory once it is there.
@@ -157,8 +157,8 @@ impl PageWord {
         assert!(self.busy(), "mapped: {self:?}");
         self.with(State::Active, self.keep(FLAGS_OF_PLACE | READAHEAD), self.frame().0)
     }
-    /// Busy page-in: it arrived but was left parked, to tell of its first touch. It goes on trial like a page that was mapped, although
-    /// it is stored: as a clean page it would be the first to be reclaimed.
+    /// Busy page-in: it arrived but was left parked, to tell of its first touch. It goes on trial like a page that was mapped,
+    /// although it is stored: as a clean page it would be the first to be reclaimed.
     #[inline]
     pub fn arrived_marker(self) -> Self {
         assert!(self.busy() && self.state() == State::PagedOut, "arrived_marker: {self:?}");

@@ -1,4 +1,5 @@
-//! Queues of frames (or whatever is numbered from zero): doubly linked rings over one array, so that membership costs no allocation.
+//! Queues of frames (or whatever is numbered from zero): doubly linked rings over one array, so that membership costs no
+//! allocation.
 //!
 //! ```text
 //!   entry:   0        1 .. K           K + 1 + node

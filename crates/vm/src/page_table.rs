@@ -4,16 +4,16 @@
 //!   object -> root (131,072 entries of 1 GiB) -> middle (512 entries of 2 MiB) -> leaf (512 words)
 //! ```
 //!
-//! A flat table for a 47-bit address space would reserve 256 GiB and break under RLIMIT_AS. A program touches few corners of it, but
-//! those may lie anywhere: V8 puts each 256 KiB of its heap at a random address of 46 bits, so that each has a GiB of its own. What
-//! that costs is a leaf of 4 KiB, a middle of 2 KiB, and a page of the root where it is the first within 1 TiB: 2.4 % for V8. Where
-//! pages are dense it is 8 bytes and a hundredth for each page (0.2 %). A wide root and narrow middles cost no more than equal
-//! levels would, since an untouched page of the root is address space only, and save a step on the way down.
+//! A flat table for a 47-bit address space would reserve 256 GiB and break under RLIMIT_AS. A program touches few corners of it,
+//! but those may lie anywhere: V8 puts each 256 KiB of its heap at a random address of 46 bits, so that each has a GiB of its own.
+//! What that costs is a leaf of 4 KiB, a middle of 2 KiB, and a page of the root where it is the first within 1 TiB: 2.4 % for V8.
+//! Where pages are dense it is 8 bytes and a hundredth for each page (0.2 %). A wide root and narrow middles cost no more than
+//! equal levels would, since an untouched page of the root is address space only, and save a step on the way down.
 //!
 //! What can run out is leaves, and nothing else: see [`PageTable::new`]. Nodes whose last entry went go back to their pool.
 //!
-//! Invariants: `live[n]` is the number of non-zero cells of node `n`; a middle in the tree has `live > 0`, and so has a leaf after each
-//! public call that may empty it.
+//! Invariants: `live[n]` is the number of non-zero cells of node `n`; a middle in the tree has `live > 0`, and so has a leaf after
+//! each public call that may empty it.
 
 use crate::page::PageWord;
 use crate::types::{ObjectId, PageId, PageIndex};
@@ -105,11 +105,12 @@ fn middle_cell(index: PageIndex) -> u64 {
 }
 
 impl PageTable {
-    /// For objects of up to `object_pages` pages each, [`OBJECT_PAGES_MAX`] at most. There is room for `pages_max` pages wherever they lie,
-    /// as long as 2 MiB (aligned) of which any page is touched have 64 touched on average; if they lie thicker for up to eight times as many.
+    /// For objects of up to `object_pages` pages each, [`OBJECT_PAGES_MAX`] at most. There is room for `pages_max` pages wherever
+    /// they lie, as long as 2 MiB (aligned) of which any page is touched have 64 touched on average; if they lie thicker for up to
+    /// eight times as many.
     ///
-    /// A middle in the tree has a leaf of its own. So with as many middles as leaves (or, if those are fewer, entries of roots) there
-    /// is one whenever there was a leaf.
+    /// A middle in the tree has a leaf of its own. So with as many middles as leaves (or, if those are fewer, entries of roots)
+    /// there is one whenever there was a leaf.
     pub fn new(objects_max: u16, object_pages: PageIndex, pages_max: u64) -> Self {
         let leaves = pages_max.div_ceil(LEAF_PAGES_USED_MIN) as usize + objects_max as usize;
         let root_len = object_pages.min(OBJECT_PAGES_MAX).div_ceil(1 << MIDDLE_SHIFT) as usize;
@@ -293,8 +294,9 @@ mod tests {
         })
     }
 
-    /// Node.js was stopped when it was paged: each piece of V8's heap lies in 16 GiB of its own, and there were nodes for 73 of those. There
-    /// is room for all pages wherever they lie now, and what is given back can be used again, for as long as a program runs.
+    /// Node.js was stopped when it was paged: each piece of V8's heap lies in 16 GiB of its own, and there were nodes for 73 of
+    /// those. There is room for all pages wherever they lie now, and what is given back can be used again, for as long as a program
+    /// runs.
     #[test]
     fn pieces_anywhere_have_room() {
         const PAGES: u64 = 64 * 5000;

@@ -72,8 +72,8 @@ pub struct DeviceUse {
 
 /// Where pages lie when they have no frame. Metadata only: no I/O, no waiting, no allocation after set-up.
 ///
-/// The functions from [`Pager::read_begun`] on are about devices that come and go. The defaults are those of a pager that has one device
-/// for good.
+/// The functions from [`Pager::read_begun`] on are about devices that come and go. The defaults are those of a pager that has one
+/// device for good.
 pub trait Pager {
     /// Is `page` stored, and how far around it are pages contiguous *on the device*, at most `before_max` and `after_max` pages
     /// (`u32::MAX`: no limit).
@@ -95,7 +95,8 @@ pub trait Pager {
     /// those of others. The caller must give each slot to [`Pager::assign`] or to [`Pager::free_slot`].
     fn alloc_run(&mut self, want: u32, near: PageId) -> Option<SlotRun>;
 
-    /// As [`Pager::alloc_run`], on devices that are not memory themselves: for pages that those would not take, or that they give up.
+    /// As [`Pager::alloc_run`], on devices that are not memory themselves: for pages that those would not take, or that they give
+    /// up.
     fn alloc_run_past_memory(&mut self, want: u32, near: PageId) -> Option<SlotRun> {
         self.alloc_run(want, near)
     }
@@ -115,8 +116,8 @@ pub trait Pager {
     /// Forgets every stored page of `first..first + count` in the object of `first`. Returns how many there were.
     fn release_range(&mut self, first: PageId, count: PageIndex) -> u64;
 
-    /// The content stored for `from`, if any, is now that of `to` (mremap). `to` must not be stored. Returns `false` if there is no room to
-    /// remember it; nothing is changed then.
+    /// The content stored for `from`, if any, is now that of `to` (mremap). `to` must not be stored. Returns `false` if there is no
+    /// room to remember it; nothing is changed then.
     #[must_use]
     fn rename(&mut self, from: PageId, to: PageId) -> bool;
 
@@ -155,8 +156,8 @@ pub trait Pager {
         None
     }
 
-    /// From now on nothing new goes to `device`. Returns the number of this leave, or `None` if there is no such device or it leaves
-    /// already.
+    /// From now on nothing new goes to `device`. Returns the number of this leave, or `None` if there is no such device or it
+    /// leaves already.
     fn leave(&mut self, device: DeviceId) -> Option<u32> {
         _ = device;
         None
@@ -173,8 +174,8 @@ pub trait Pager {
         None
     }
 
-    /// Whether `page` is stored on a device that nothing new goes to, or that is memory itself, so that its copy there had better be
-    /// forgotten once it is in memory.
+    /// Whether `page` is stored on a device that nothing new goes to, or that is memory itself, so that its copy there had better
+    /// be forgotten once it is in memory.
     fn is_unwelcome(&self, page: PageId) -> bool {
         _ = page;
         false

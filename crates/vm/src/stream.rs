@@ -1,31 +1,32 @@
 //! Streams: who reads pages in order, and how far ahead of it to go.
 //!
-//! A small table of recent runs, and a larger one of single faults. A fault that continues a run doubles its window; one beside a recent
-//! fault is a new run, in the place of the least recently used one; any other is remembered as single. So random faults cost no extra page and
-//! push no run out, and a scan is at full window after a few faults, even with some hundred random ones between two of its own (an
-//! array of pointers that are followed). The tables, not the neighbours' residency, decide: with a quarter of the pages in memory every
-//! second random fault has a resident neighbour.
+//! A small table of recent runs, and a larger one of single faults. A fault that continues a run doubles its window; one beside a
+//! recent fault is a new run, in the place of the least recently used one; any other is remembered as single. So random faults cost
+//! no extra page and push no run out, and a scan is at full window after a few faults, even with some hundred random ones between
+//! two of its own (an array of pointers that are followed). The tables, not the neighbours' residency, decide: with a quarter of
+//! the pages in memory every second random fault has a resident neighbour.
 //!
-//! Two faults in order need not be a run: objects of two pages, used at random, look like one each time. So it is counted how many of the
-//! first windows were read to their end. While fewer than a third are, a run has to show more of itself: its window doubles from one page
-//! on, a fault behind.
+//! Two faults in order need not be a run: objects of two pages, used at random, look like one each time. So it is counted how many
+//! of the first windows were read to their end. While fewer than a third are, a run has to show more of itself: its window doubles
+//! from one page on, a fault behind.
 //!
-//! A run goes up or down (GNU sort keeps its lines from the end of its memory on, and merges them from there). The second fault says which.
+//! A run goes up or down (GNU sort keeps its lines from the end of its memory on, and merges them from there). The second fault
+//! says which.
 
 use crate::types::{PageId, PageIndex};
 use core::ops::Range;
 
 const STREAMS: usize = 32;
-/// Single faults, each in a place that its page decides. With twice as many a run would be found with twice as many random faults between
-/// its own, and twice as many random faults would lie beside another: here 1 % of them in 100,000 pages.
+/// Single faults, each in a place that its page decides. With twice as many a run would be found with twice as many random faults
+/// between its own, and twice as many random faults would lie beside another: here 1 % of them in 100,000 pages.
 const SINGLES: usize = 512;
 /// A run that has not gone on for so many faults is over. (Without this, random faults now and then fell just ahead of runs of long
 /// ago, and each time a whole window was read for nothing: half of all pages read in bench `random`.)
 const STALE_AFTER: u64 = 4096;
 /// A fault so many pages ahead of where a run was expected still continues it, in pages.
 const NEAR: u64 = 4;
-/// A first window that is read to its end makes up for so many that are not, and their balance is at most so much. Guessed: such a window
-/// costs the reading and the room of seven pages, and saves a scan two or three faults.
+/// A first window that is read to its end makes up for so many that are not, and their balance is at most so much. Guessed: such a
+/// window costs the reading and the room of seven pages, and saves a scan two or three faults.
 const FIRST_IS_WORTH: u32 = 2;
 const TRUST_MAX: u32 = 64;
 
@@ -113,7 +114,8 @@ pub struct Streams {
 }
 
 impl Streams {
-    /// A run's second fault asks for `window_first` pages, or for one while first windows do not pay; later ones for up to `window_max`.
+    /// A run's second fault asks for `window_first` pages, or for one while first windows do not pay; later ones for up to
+    /// `window_max`.
     pub fn new(window_first: u32, window_max: u32) -> Self {
         let none = Stream { next: PageId::from_raw(u64::MAX), direction: Direction::Up, window: 1, rest: 0, stamp: 0 };
         let window_first = window_first.min(window_max);
@@ -264,8 +266,8 @@ mod tests {
         assert_eq!(fault(&mut s, 0), 1); // nothing lies below it
     }
 
-    /// A scan beside random faults read page by page: a few dozen random faults between two of its own pushed it out of the table. Later
-    /// it was only before it had shown itself that they did: an array of pointers, each of which leads to a fault, did not.
+    /// A scan beside random faults read page by page: a few dozen random faults between two of its own pushed it out of the table.
+    /// Later it was only before it had shown itself that they did: an array of pointers, each of which leads to a fault, did not.
     #[test]
     fn a_scan_survives_random_faults() {
         let mut s = Streams::new(8, 64);

@@ -89,12 +89,13 @@ pub struct DeviceId(pub u16);
 
 /// What is remembered of a page's stored content: says whether a page changed since it was written, and whether it came back right.
 ///
-/// A 128-bit tag of the content and the number of the write (for a tag that depends on it: the seal of an encrypted page). It stays in
-/// memory and never goes to a device.
+/// A 128-bit tag of the content and the number of the write (for a tag that depends on it: the seal of an encrypted page). It stays
+/// in memory and never goes to a device.
 ///
-/// **Identity.** The tag is kept masked with its page's name, in a form that a change of name can follow without knowing the content:
-/// `masked = tag ^ mask(page)`. Whoever compares unmasks with the name of the page that he wants, so what belongs to another page
-/// never compares equal, and [`ContentHash::renamed`] is all that mremap takes. The mask is no secret; it guards against mistakes.
+/// **Identity.** The tag is kept masked with its page's name, in a form that a change of name can follow without knowing the
+/// content: `masked = tag ^ mask(page)`. Whoever compares unmasks with the name of the page that he wants, so what belongs to
+/// another page never compares equal, and [`ContentHash::renamed`] is all that mremap takes. The mask is no secret; it guards
+/// against mistakes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct ContentHash {
     masked: [u32; 4],
@@ -127,7 +128,8 @@ impl ContentHash {
     pub const fn renamed(self, from: PageId, to: PageId) -> Self {
         Self::new(to, self.tag(from), self.number)
     }
-    /// As words, for a table: the words of [`ContentHash::UNKNOWN`] are zero, so such a table can be made of memory that is not touched.
+    /// As words, for a table: the words of [`ContentHash::UNKNOWN`] are zero, so such a table can be made of memory that is not
+    /// touched.
     #[inline]
     pub const fn to_words(self) -> [u32; 5] {
         let [a, b, c, d] = self.masked;
@@ -145,7 +147,8 @@ impl ContentHash {
     }
 }
 
-/// A bijection of the page's word in each half, so two pages' masks always differ. (Steele, Lea, Flood 2014: splitmix64's finalizer.)
+/// A bijection of the page's word in each half, so two pages' masks always differ. (Steele, Lea, Flood 2014: splitmix64's
+/// finalizer.)
 #[inline]
 const fn mask(page: PageId) -> u128 {
     let mut z = page.0.wrapping_add(0x9e37_79b9_7f4a_7c15);

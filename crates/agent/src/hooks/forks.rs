@@ -1,8 +1,9 @@
 //! `clone` and `clone3` without CLONE_VM, in a form in which they can be made while the pager's locks are held.
 //!
-//! The kernel reads and writes the program's memory in such a call: a structure of arguments, thread ids that are to be stored. A page of it
-//! may be out, and nobody would bring it in; or worse, the kernel would write an id into a page that is missing in the child, whose
-//! pager is not there yet, and the page's content would be lost. So all that is read before and written after, when no lock is held.
+//! The kernel reads and writes the program's memory in such a call: a structure of arguments, thread ids that are to be stored. A
+//! page of it may be out, and nobody would bring it in; or worse, the kernel would write an id into a page that is missing in the
+//! child, whose pager is not there yet, and the page's content would be lost. So all that is read before and written after, when no
+//! lock is held.
 
 use core::ffi::c_int;
 use overspill_linux::sys::{self, Errno};
@@ -149,8 +150,8 @@ impl Fork {
 
 fn store(at: usize, number: c_int) {
     if at != 0 {
-        // SAFETY: the program's own pointer, to a place for a number. (To a bad one the kernel would not store, and this is the end; but what would
-        // a program want with that?)
+        // SAFETY: the program's own pointer, to a place for a number. (To a bad one the kernel would not store, and this is the
+        // end; but what would a program want with that?)
         unsafe { (at as *mut c_int).write_volatile(number) };
     }
 }

@@ -1,11 +1,12 @@
 //! The program's system calls that lock memory.
 //!
-//! Locked pages cannot be evicted, so they are part of the budget for as long as they are locked, and some of it must be left for the
-//! rest of the program. (Memory that is locked twice counts twice.) What does not fit is refused as Linux refuses what is above RLIMIT_MEMLOCK: ENOMEM. Pages that are locked and
-//! do not fit would be given out above the budget, page by page, until the program is stopped.
+//! Locked pages cannot be evicted, so they are part of the budget for as long as they are locked, and some of it must be left for
+//! the rest of the program. (Memory that is locked twice counts twice.) What does not fit is refused as Linux refuses what is above
+//! RLIMIT_MEMLOCK: ENOMEM. Pages that are locked and do not fit would be given out above the budget, page by page, until the
+//! program is stopped.
 //!
-//! mlockall is made of mlocks of the program's anonymous memory. The kernel's own would populate the pager's sparse tables, and lock what
-//! the pager maps later; and it would lock all or nothing. Mapped files are left to the page cache.
+//! mlockall is made of mlocks of the program's anonymous memory. The kernel's own would populate the pager's sparse tables, and
+//! lock what the pager maps later; and it would lock all or nothing. Mapped files are left to the page cache.
 
 use super::raw;
 use crate::agent::Agent;

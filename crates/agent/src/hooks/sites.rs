@@ -1,8 +1,8 @@
 //! Patching the system call sites of libc.
 //!
-//! A site is `mov eax, nr; syscall`, seven bytes, which become a jump to a stub. The generic `syscall()` function has another form, whose number is
-//! in eax already: `syscall; cmp rax, -4095`, eight bytes. A stub calls [`super::on_syscall`], and then goes on behind the site in one of
-//! three ways ([`How`]).
+//! A site is `mov eax, nr; syscall`, seven bytes, which become a jump to a stub. The generic `syscall()` function has another form,
+//! whose number is in eax already: `syscall; cmp rax, -4095`, eight bytes. A stub calls [`super::on_syscall`], and then goes on
+//! behind the site in one of three ways ([`How`]).
 //!
 //! ```text
 //!   site       jmp stub                              libc's text
@@ -58,8 +58,8 @@ const SITES: &[(Place, libc::c_long)] = &[
     (Place::In(c"setns"), libc::SYS_setns),
     (Place::In(c"fstatat"), libc::SYS_newfstatat),
 ];
-/// Functions that call libc's `__nptl_setxid` if the process has several threads: it has each of them make the call, and returns what it came to.
-/// It is not exported, so it is these calls of it that are followed ([`super::credentials::on_setxid`]).
+/// Functions that call libc's `__nptl_setxid` if the process has several threads: it has each of them make the call, and returns
+/// what it came to. It is not exported, so it is these calls of it that are followed ([`super::credentials::on_setxid`]).
 const SETXID: &[(&CStr, libc::c_long)] = &[
     (c"setuid", libc::SYS_setuid),
     (c"setgid", libc::SYS_setgid),
@@ -124,8 +124,8 @@ impl Verdict {
     }
 }
 
-// What a stub jumps to: eax = system call, rcx = the stub's way back; arguments in the system call's registers. Everything but rax, rcx, r11 is
-// preserved, as the kernel does (vector registers too: libc's code around the site does not expect them to change).
+// What a stub jumps to: eax = system call, rcx = the stub's way back; arguments in the system call's registers. Everything but rax,
+// rcx, r11 is preserved, as the kernel does (vector registers too: libc's code around the site does not expect them to change).
 global_asm!(
     ".globl overspill_hook_common",
     ".hidden overspill_hook_common",
@@ -387,7 +387,8 @@ fn write_stub(stub: usize, nr: libc::c_long, resume: usize) {
 /// Writes program text through /proc/self/mem, which needs no writable and executable mapping.
 fn write_text(at: usize, bytes: &[u8]) -> Option<()> {
     let mem = sys::open(b"/proc/self/mem\0", libc::O_RDWR | libc::O_CLOEXEC, 0).ok()?;
-    // SAFETY: replaces the bytes of libc's text that were checked to be one site, in our own copy of the page, while the process has one thread.
+    // SAFETY: replaces the bytes of libc's text that were checked to be one site, in our own copy of the page, while the process
+    // has one thread.
     let n = unsafe { sys::syscall6(libc::SYS_pwrite64, mem.raw() as usize, bytes.as_ptr() as usize, bytes.len(), at, 0, 0) };
     (n == Ok(bytes.len())).then_some(())
 }

@@ -1,12 +1,14 @@
 //! Stacks of the agent's for hooks: the program's stack is paged, and a page of it must not be missed while a lock is held.
 //!
-//! There are a few, and any number of threads: who finds none free sleeps until one is given back. So they are a gate as well: hundreds of
-//! threads that map and unmap do not all stand at the pager's locks, where each that is released would wake all who wait.
+//! There are a few, and any number of threads: who finds none free sleeps until one is given back. So they are a gate as well:
+//! hundreds of threads that map and unmap do not all stand at the pager's locks, where each that is released would wake all who
+//! wait.
 //!
-//! That nobody sleeps here for ever: whoever has a stack waits for locks, for the helper thread and its answer, for the page daemon and the
-//! handlers (in a fork, and when it touches a page that it wires). The pager's threads have stacks of their own and never come here. A lock
-//! is held either by one of them or by somebody who has a hook stack already; a thread holds none while it asks for one (hooks do not nest:
-//! signals are blocked, and a hook makes its own system calls unhooked). So no holder of a stack ever waits for somebody who sleeps here.
+//! That nobody sleeps here for ever: whoever has a stack waits for locks, for the helper thread and its answer, for the page daemon
+//! and the handlers (in a fork, and when it touches a page that it wires). The pager's threads have stacks of their own and never
+//! come here. A lock is held either by one of them or by somebody who has a hook stack already; a thread holds none while it asks
+//! for one (hooks do not nest: signals are blocked, and a hook makes its own system calls unhooked). So no holder of a stack ever
+//! waits for somebody who sleeps here.
 
 use core::arch::asm;
 use core::mem::offset_of;
@@ -78,17 +80,17 @@ impl HookStacks {
     }
 
     /// Runs `f` on a hook stack with all signals blocked. What `f` has captured is copied there, and it can capture nothing of the
-    /// caller's by reference (`'static`): that would be a reference to the program's stack, and a page of that must not be missed while
-    /// a lock is held. (One was: a thread that unmapped held `map` shared over the miss, and the handler that was to read its message
-    /// waited for `map`, exclusive, for ever.)
+    /// caller's by reference (`'static`): that would be a reference to the program's stack, and a page of that must not be missed
+    /// while a lock is held. (One was: a thread that unmapped held `map` shared over the miss, and the handler that was to read its
+    /// message waited for `map`, exclusive, for ever.)
     pub fn run<R>(&self, f: impl FnOnce() -> R + 'static) -> R {
         let mask = sys::block_signals();
         let index = self.take();
         let top = self.base + (index + 1) * HOOK_STACK;
         let mut call = Call { f: Some(f), result: None };
         let enter = entry_of(&call);
-        // SAFETY: the new stack is ours alone and aligned; `enter` gets a pointer that lives over the call and returns normally, or in
-        // a forked child returns on that process's copy of the same stack.
+        // SAFETY: the new stack is ours alone and aligned; `enter` gets a pointer that lives over the call and returns normally, or
+        // in a forked child returns on that process's copy of the same stack.
         unsafe {
             asm!(
                 "mov r12, rsp",
@@ -107,13 +109,14 @@ impl HookStacks {
         call.result.expect("the call has run")
     }
 
-    /// Ends this thread with that status, once `before` has run on a hook stack. Nothing is touched of the thread's own stack from there on, which
-    /// others may take for free already: without Overspill the rest would be one instruction.
+    /// Ends this thread with that status, once `before` has run on a hook stack. Nothing is touched of the thread's own stack from
+    /// there on, which others may take for free already: without Overspill the rest would be one instruction.
     pub fn exit(&self, status: i32, before: extern "C" fn(i32)) -> ! {
         sys::block_signals();
         let index = self.take();
         let top = self.base + (index + 1) * HOOK_STACK;
-        // SAFETY: the stack is ours alone and aligned until its bit is cleared; from there on only registers are used. `before` preserves r12 to r14.
+        // SAFETY: the stack is ours alone and aligned until its bit is cleared; from there on only registers are used. `before`
+        // preserves r12 to r14.
         unsafe {
             asm!(
                 "mov rsp, {top}",

@@ -1,15 +1,17 @@
-//! Starts of threads: what the kernel touches when a thread ends must never be paged. Their ends, and how many a program is told that it has.
+//! Starts of threads: what the kernel touches when a thread ends must never be paged. Their ends, and how many a program is told
+//! that it has.
 //!
-//! A thread that ends does not wait for a missing page: the kernel leaves its tid word as it is (CLONE_CHILD_CLEARTID), and whoever joins it
-//! sleeps for ever. So the page is wired before the thread exists, in the system call that makes it: threads of pthread_create and thrd_create
-//! are made by clone3, as are those that libc makes for itself (timers, aio, getaddrinfo_a), and others by clone. The page
-//! stays wired until it is unmapped: libc keeps a stack for the next thread, which wires the same page again.
+//! A thread that ends does not wait for a missing page: the kernel leaves its tid word as it is (CLONE_CHILD_CLEARTID), and whoever
+//! joins it sleeps for ever. So the page is wired before the thread exists, in the system call that makes it: threads of
+//! pthread_create and thrd_create are made by clone3, as are those that libc makes for itself (timers, aio, getaddrinfo_a), and
+//! others by clone. The page stays wired until it is unmapped: libc keeps a stack for the next thread, which wires the same page
+//! again.
 
 use crate::agent::{self, Agent};
 use overspill_linux::sys;
 
-/// Bytes of glibc's thread descriptor that the kernel or an ending thread may look at (tid, robust list, rseq), rounded up. It begins where
-/// the thread pointer points.
+/// Bytes of glibc's thread descriptor that the kernel or an ending thread may look at (tid, robust list, rseq), rounded up. It
+/// begins where the thread pointer points.
 const DESCRIPTOR_BYTES: usize = 0xA00;
 /// Bytes of a `struct robust_list_head`.
 const ROBUST_HEAD_BYTES: usize = 24;
@@ -64,8 +66,8 @@ pub fn robust_list(agent: &'static Agent, at: usize) {
     agent.wire(at, ROBUST_HEAD_BYTES);
 }
 
-/// exit(2), by `syscall()` or at the end of a function that clone() was given. With the last thread the process ends, which the pager's own threads
-/// would keep alive.
+/// exit(2), by `syscall()` or at the end of a function that clone() was given. With the last thread the process ends, which the
+/// pager's own threads would keep alive.
 pub fn exits(agent: &'static Agent, status: i32) -> ! {
     extern "C" fn whole_process(status: i32) {
         if agent::get().is_some_and(Agent::is_only_thread) {
@@ -75,8 +77,8 @@ pub fn exits(agent: &'static Agent, status: i32) -> ! {
     agent.stacks().exit(status, whole_process)
 }
 
-/// newfstatat(2): the links of /proc/self/task are how a program counts its threads (Chromium's zygote ends where it finds more than one).
-/// The pager's are none of its.
+/// newfstatat(2): the links of /proc/self/task are how a program counts its threads (Chromium's zygote ends where it finds more
+/// than one). The pager's are none of its.
 pub fn count(agent: &Agent, nr: i32, a: [usize; 6]) -> isize {
     // SAFETY: the program's own call.
     let result = unsafe { super::raw(nr, &a) };

@@ -137,8 +137,8 @@ pub struct SimArgs {
 
     /// Look at this share of the pages only, above 0 and below 1, and estimate (SHARDS)
     ///
-    /// Time and memory fall with the share. Each estimate has a margin that the exact count lies in with 95 % confidence, taken from
-    /// the differences between ten parts of the sample.
+    /// Time and memory fall with the share. Each estimate has a margin that the exact count lies in with 95 % confidence, taken
+    /// from the differences between ten parts of the sample.
     #[arg(long, value_name = "RATE", value_parser = rate)]
     pub sample: Option<f64>,
 
@@ -260,8 +260,8 @@ pub struct TraceRecordArgs {
 
     /// How to choose the pages that are unmapped
     ///
-    /// With fifo every page is unmapped in its turn, however often it is used; other policies keep the pages mapped that they value,
-    /// and their references are not seen.
+    /// With fifo every page is unmapped in its turn, however often it is used; other policies keep the pages mapped that they
+    /// value, and their references are not seen.
     #[arg(short, long, value_name = "NAME", default_value = "fifo")]
     pub policy: String,
 

@@ -1,14 +1,15 @@
 //! The two locks without what they guard: what is done with their words, in which order.
 //!
-//! Over a trait, so that loom can take the words over and try every order of steps and every value a weakly ordered machine may show
-//! (the tests below); the real ones are atomics on which the kernel lets threads sleep.
+//! Over a trait, so that loom can take the words over and try every order of steps and every value a weakly ordered machine may
+//! show (the tests below); the real ones are atomics on which the kernel lets threads sleep.
 
 use crate::sys::{cycles, futex_wait, futex_wake};
 use core::sync::atomic::{AtomicU32, Ordering, Ordering::*};
 
 /// An atomic word on which threads can sleep.
 pub trait Word {
-    /// Looks at `ready` again and again before it sleeps, for as long as that may be the shorter way. Returns whether it became true.
+    /// Looks at `ready` again and again before it sleeps, for as long as that may be the shorter way. Returns whether it became
+    /// true.
     fn spin(ready: impl FnMut() -> bool) -> bool;
     fn load(&self, order: Ordering) -> u32;
     fn store(&self, value: u32, order: Ordering);
@@ -25,9 +26,9 @@ pub trait Word {
     fn fence();
 }
 
-/// How long a waiting thread looks before it sleeps, in ticks of the processor's clock: about 25 us. The map is held for one UFFDIO_MOVE at a
-/// time, which is 14 us if it has to interrupt another CPU, and a sleeper is running again 35 to 45 us after it was woken (virtual
-/// machines, measured November 2026). To look for as long as sleeping would take costs at most twice the best.
+/// How long a waiting thread looks before it sleeps, in ticks of the processor's clock: about 25 us. The map is held for one
+/// UFFDIO_MOVE at a time, which is 14 us if it has to interrupt another CPU, and a sleeper is running again 35 to 45 us after it
+/// was woken (virtual machines, measured November 2026). To look for as long as sleeping would take costs at most twice the best.
 const SPIN_CYCLES: u64 = 75_000;
 
 impl Word for AtomicU32 {
@@ -189,8 +190,8 @@ impl<W: Word> RawRwLock<W> {
         }
         loop {
             self.sleepers.fetch_add(1, Relaxed);
-            // Orders this count before the looks at `turn` and at the lock, against released()'s bump of `turn` before its look at the
-            // count: one of the two sees the other, so no wake is lost.
+            // Orders this count before the looks at `turn` and at the lock, against released()'s bump of `turn` before its look at
+            // the count: one of the two sees the other, so no wake is lost.
             W::fence();
             // Acquire, against the Release of the bump: who sees the bump sees what it announces, or would sleep on the new `turn`.
             let turn = self.turn.load(Acquire);

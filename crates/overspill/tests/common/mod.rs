@@ -47,8 +47,8 @@ pub fn both() -> Vec<Pager> {
 /// Clusters above the budget beside those of faulting threads: originals that are still being written while their copy is back.
 const WRITING: u64 = 4;
 
-/// The budget was kept: at its peak, at most a cluster per faulting thread above it (and [`WRITING`]), and nothing was given out for want
-/// of victims.
+/// The budget was kept: at its peak, at most a cluster per faulting thread above it (and [`WRITING`]), and nothing was given out
+/// for want of victims.
 pub fn assert_budget(pager: &Pager, threads: u64) {
     let c = pager.counters();
     let limit = c.memory_limit_bytes.get();

@@ -1,7 +1,7 @@
 //! Property: the budget is a promise.
 //!
-//! `charge <= max(limit, what was charged when the limit was lowered, falling) + asked over + second copies held by writes`. In a run
-//! without such extras that is the limit itself, so a cluster never takes more frames than there are.
+//! `charge <= max(limit, what was charged when the limit was lowered, falling) + asked over + second copies held by writes`. In a
+//! run without such extras that is the limit itself, so a cluster never takes more frames than there are.
 
 use crate::process::Process;
 use crate::store::Store;

@@ -1,4 +1,5 @@
-//! The checkers: one property each, by looking at a process from outside. They panic; `run` catches it and adds the seed and the log.
+//! The checkers: one property each, by looking at a process from outside. They panic; `run` catches it and adds the seed and the
+//! log.
 
 pub mod budget;
 pub mod contents;

@@ -1,4 +1,5 @@
-//! Property: every read returns what was last written there, zero after the page was given up, an error only if the page was damaged.
+//! Property: every read returns what was last written there, zero after the page was given up, an error only if the page was
+//! damaged.
 
 use crate::process::Process;
 use crate::store::Store;

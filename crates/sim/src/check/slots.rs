@@ -1,8 +1,8 @@
 //! Property: a slot is handed out only while nobody needs it.
 //!
-//! An account of all slots of all processes, kept beside the pagers from the calls alone: who holds which place, and for which page.
-//! It is independent of how a pager counts (reference counts, freezing at a fork), so it can tell when one counts wrongly.
-//! At the end it says what has leaked.
+//! An account of all slots of all processes, kept beside the pagers from the calls alone: who holds which place, and for which
+//! page. It is independent of how a pager counts (reference counts, freezing at a fork), so it can tell when one counts wrongly. At
+//! the end it says what has leaked.
 
 use crate::store::Place;
 use overspill_vm::types::PageId;

@@ -3,8 +3,8 @@
 use overspill_trace::{Error, Format, Options, Position, Trace, read_from, write_compact, write_lines};
 use std::path::Path;
 
-/// Decodes `content` as `format`, or guesses. Whatever the bytes are, there is a sound trace, which in the compact format and as lines
-/// reads the same, or an error of one line with a place inside.
+/// Decodes `content` as `format`, or guesses. Whatever the bytes are, there is a sound trace, which in the compact format and as
+/// lines reads the same, or an error of one line with a place inside.
 pub fn check(content: &[u8], format: Option<Format>) {
     match read(content, format, None) {
         Ok(trace) => {

@@ -9,8 +9,8 @@
 //! - open, openat, openat2, creat, dup*, fcntl, pipe and close keep a table of descriptors per process, which fork copies and
 //!   CLONE_FILES shares; execve closes what is marked so. Descriptors that share an open file share its offset. Of two threads
 //!   that use one table, what counts is the order in which their calls return.
-//! - read, pread, readv, write, pwrite, writev and their variants, sendfile and copy_file_range refer to each page of the bytes they
-//!   moved, which is their return value. At the end of a file that is none.
+//! - read, pread, readv, write, pwrite, writev and their variants, sendfile and copy_file_range refer to each page of the bytes
+//!   they moved, which is their return value. At the end of a file that is none.
 //! - mmap of a file refers to each page of the mapping within the file (which ends where the last fstat or write said): as a
 //!   read, or as a write if it is shared and writable. MAP_FIXED counts nothing: so the dynamic loader maps the parts of what it
 //!   has just mapped as a whole. What a program then really touches cannot be seen here; nor can the pages of the programs

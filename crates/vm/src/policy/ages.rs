@@ -9,15 +9,16 @@
 //!      +---------------------------------------+ touched there (a dirty page that was not touched is written and goes round once)
 //! ```
 //!
-//! Source: the use-once thread (linux-kernel, July 2001) and its patch against 2.4.5. Numbers of 2.4: a page starts with age 2, a touch
-//! found by the scan adds 3, up to 64, a scan without one halves the age. The thread calls the inactive-dirty and inactive-clean lists
-//! "a single, two-stage queue", and so it is one here. The active ring is scanned when the inactive queue is short, not by a timer.
-//! A page's scans between two touches are bounded by the binary logarithm of its age, so a victim costs O(1) amortised.
+//! Source: the use-once thread (linux-kernel, July 2001) and its patch against 2.4.5. Numbers of 2.4: a page starts with age 2, a
+//! touch found by the scan adds 3, up to 64, a scan without one halves the age. The thread calls the inactive-dirty and
+//! inactive-clean lists "a single, two-stage queue", and so it is one here. The active ring is scanned when the inactive queue is
+//! short, not by a timer. A page's scans between two touches are bounded by the binary logarithm of its age, so a victim costs O(1)
+//! amortised.
 //!
-//! Live a touch is seen only on trial, so an age says nothing that the place in the ring does not say, and a rule may do without. A rule that
-//! *spares* has this instead: a page that is touched on one trial after another is spared its next round of the ring, then two, four and
-//! eight of them, because each trial costs a move out of sight and a soft fault to learn what is known already. At most
-//! [`SPARED_IN_A_ROW`] are spared before one is taken, so a victim costs O(1).
+//! Live a touch is seen only on trial, so an age says nothing that the place in the ring does not say, and a rule may do without. A
+//! rule that *spares* has this instead: a page that is touched on one trial after another is spared its next round of the ring,
+//! then two, four and eight of them, because each trial costs a move out of sight and a soft fault to learn what is known already.
+//! At most [`SPARED_IN_A_ROW`] are spared before one is taken, so a victim costs O(1).
 
 use super::{Args, Arrival, Ghosts, Node, Param, Policy, See, Setup, Values};
 use crate::page_queue::{ListId, Lists};
@@ -57,8 +58,8 @@ pub trait Rule: Clone + Send + 'static {
     const AGES_LIVE: bool = false;
     /// Whether live pages are spared rounds of the ring for what they have shown on earlier trials.
     const SPARES: bool = false;
-    /// The age with which a page comes from the inactive queue to the ring. Its mark comes along, so the next scan adds to that. 2.4.5
-    /// left the age alone, which is zero there; the use-once patch adds "page->age = PAGE_AGE_START" in both places.
+    /// The age with which a page comes from the inactive queue to the ring. Its mark comes along, so the next scan adds to that.
+    /// 2.4.5 left the age alone, which is zero there; the use-once patch adds "page->age = PAGE_AGE_START" in both places.
     const RESCUED_AGE: u32 = AGE_START;
     /// Where a page begins.
     fn start(arrival: Arrival) -> Start;
@@ -117,8 +118,8 @@ const USED: u32 = 4;
 const FRESH: u32 = 8;
 const DIRTY: u32 = 16;
 const AGE_SHIFT: u32 = 8;
-/// Where pages are spared, the age is the round of the ring in which a page is put on trial again, counted down, and these bits say what it
-/// was at first. They outlast the trial.
+/// Where pages are spared, the age is the round of the ring in which a page is put on trial again, counted down, and these bits say
+/// what it was at first. They outlast the trial.
 const EARNED_SHIFT: u32 = 16;
 const EARNED: u32 = 0xF << EARNED_SHIFT;
 const EARNED_MAX: u32 = 8;

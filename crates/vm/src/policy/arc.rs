@@ -9,12 +9,14 @@
 //! ```
 //!
 //! A page found in B1 says that T1 (whose share is `p`) should have been longer, one found in B2 the same of T2. A victim is chosen
-//! with the knowledge of the page that comes in. No parameters. Bad at loops a little larger than memory (as `lru`), and at references
-//! in quick succession, which make every page of a scan "touched again"; IBM's patent on it has expired. Live the victims are taken
-//! in batches, before it is known what comes in; and it keeps at most as many ghosts as there are pages of memory.
+//! with the knowledge of the page that comes in. No parameters. Bad at loops a little larger than memory (as `lru`), and at
+//! references in quick succession, which make every page of a scan "touched again"; IBM's patent on it has expired. Live the
+//! victims are taken in batches, before it is known what comes in; and it keeps at most as many ghosts as there are pages of
+//! memory.
 //!
 //! The lists are trimmed after a page has come in, not before the victim is chosen as in the figure. The order does not matter: the
-//! ghost that is forgotten is the oldest of its list, the victim becomes the newest, and the choice of victim does not look at ghosts.
+//! ghost that is forgotten is the oldest of its list, the victim becomes the newest, and the choice of victim does not look at
+//! ghosts.
 
 use super::{Args, Arrival, Ghosts, Node, Policy, Setup};
 use crate::page_queue::{ListId, Lists};

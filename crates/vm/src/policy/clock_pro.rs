@@ -4,17 +4,17 @@
 //! program counts.
 //!
 //! ```text
-//!   one ring, by the time of coming in or of the last look: hot pages, cold pages in memory, cold pages remembered (at most as many
-//!   as there are pages of memory). Hands go from old to new:
+//!   one ring, by the time of coming in or of the last look: hot pages, cold pages in memory, cold pages remembered (at most as
+//!   many as there are pages of memory). Hands go from old to new:
 //!   cold   next victim: the oldest cold page in memory. Untouched, it goes; touched in its test period, it becomes hot
 //!   hot    makes the oldest untouched hot page cold, for each cold page that becomes hot
 //!   test   ends the test periods of cold pages; one that is not in memory is forgotten with it
 //! ```
 //!
-//! `cold=adaptive` lets the share of cold pages move between 1 and 99 per cent: a remembered page that is read again raises it, a test
-//! period that ends unused lowers it. `cold=0.05` is the paper's fixed share. A page touched twice in a row counts once, and a page
-//! keeps its mark in one odd place (see `spare`), both as in that program. Bad where `lirs` is, but less so where the working set
-//! changes. A victim's cost is bounded by the marks and ghosts that the hands remove: O(1) amortised.
+//! `cold=adaptive` lets the share of cold pages move between 1 and 99 per cent: a remembered page that is read again raises it, a
+//! test period that ends unused lowers it. `cold=0.05` is the paper's fixed share. A page touched twice in a row counts once, and a
+//! page keeps its mark in one odd place (see `spare`), both as in that program. Bad where `lirs` is, but less so where the working
+//! set changes. A victim's cost is bounded by the marks and ghosts that the hands remove: O(1) amortised.
 
 use super::{Args, Arrival, Ghosts, Node, Param, Policy, Setup, Values};
 use crate::page_queue::{ListId, Lists};
@@ -198,8 +198,8 @@ impl ClockPro {
             self.credits = 0;
         }
     }
-    /// A cold page in memory and on the ring was touched in its test period. Returns whether it can go all the same, its test period
-    /// having ended meanwhile.
+    /// A cold page in memory and on the ring was touched in its test period. Returns whether it can go all the same, its test
+    /// period having ended meanwhile.
     fn spare(&mut self, node: Node) -> bool {
         self.bound_credits();
         if self.credits < 0 {

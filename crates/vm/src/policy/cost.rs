@@ -1,18 +1,18 @@
 //! Cost: the page whose next reference and next write are expected furthest away goes.
 //!
-//! Source: Martin Devera in the use-once thread (linux-kernel, 25 July 2001): compute a cost for each page from the expected times of
-//! its next reference and its next dirtying, by averages that forget exponentially (EWMA); keep the pages in buckets by cost and
-//! recompute it now and then; evict from the bucket at the end. His `c = (Tw - t)^2 + (Tr - t)^2` is the square of a distance in time:
-//! here the pages that are furthest away go, and there are 32 buckets by its logarithm.
+//! Source: Martin Devera in the use-once thread (linux-kernel, 25 July 2001): compute a cost for each page from the expected times
+//! of its next reference and its next dirtying, by averages that forget exponentially (EWMA); keep the pages in buckets by cost and
+//! recompute it now and then; evict from the bucket at the end. His `c = (Tw - t)^2 + (Tr - t)^2` is the square of a distance in
+//! time: here the pages that are furthest away go, and there are 32 buckets by its logarithm.
 //!
 //! - The average interval between references (`alpha` of the new one, the rest of the old) says when the next is expected; a page
-//!   that is overdue gets further away again. A page that was referenced once is expected after as many references as there are pages
-//!   of memory (a guess). The same for writes; one that was never written counts as if it were written when it is referenced.
+//!   that is overdue gets further away again. A page that was referenced once is expected after as many references as there are
+//!   pages of memory (a guess). The same for writes; one that was never written counts as if it were written when it is referenced.
 //! - A page's bucket is looked at again when it comes up as a victim, and when so much time has passed as would take it to the next
 //!   bucket: a sweep looks at a few old entries for each victim. O(1) a reference, O(buckets) a victim.
 //!
-//! `alpha` 0.5 is a guess. Bad at whatever has no rhythm: one long gap makes a page look cold; and at pages used in bursts, which look
-//! hot. Time is counted in references, live in rescues and arrivals.
+//! `alpha` 0.5 is a guess. Bad at whatever has no rhythm: one long gap makes a page look cold; and at pages used in bursts, which
+//! look hot. Time is counted in references, live in rescues and arrivals.
 
 use super::{Args, Arrival, Ghosts, Node, Param, Policy, Setup, Values};
 use crate::page_queue::Lists;

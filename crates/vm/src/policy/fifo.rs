@@ -2,7 +2,8 @@
 //!
 //! The yardstick: no page is ever spared (Belady 1966, "A study of replacement algorithms for a virtual-storage computer"). Bad at
 //! whatever has a working set, and the only policy here that can get worse with more memory (Belady's anomaly); good where nothing
-//! is used twice, because it costs nothing. A touch on trial is served but changes nothing: the page keeps its place at the old end.
+//! is used twice, because it costs nothing. A touch on trial is served but changes nothing: the page keeps its place at the old
+//! end.
 
 use super::{Args, Arrival, Ghosts, Node, Policy, Setup};
 use crate::page_queue::Lists;

@@ -9,10 +9,11 @@
 //!   queue Q, by arrival:          the HIR pages that are in memory; its old end is the victim
 //! ```
 //!
-//! A HIR page that is referenced while it is in S has a lower recency than the last LIR page and changes places with it. Good at loops
-//! and scans, which `lru` cannot hold at all. Bad where the working set changes: new pages must prove themselves in the 1 % of memory
-//! that HIR pages have. `hirs` 0.01 and `stack` 2500 (limit of S, in times the memory) are the authors'. Live at most twice the memory
-//! is remembered, and at the limit the page forgotten is the one evicted first, not the lowest in S (which would have to be searched).
+//! A HIR page that is referenced while it is in S has a lower recency than the last LIR page and changes places with it. Good at
+//! loops and scans, which `lru` cannot hold at all. Bad where the working set changes: new pages must prove themselves in the 1 %
+//! of memory that HIR pages have. `hirs` 0.01 and `stack` 2500 (limit of S, in times the memory) are the authors'. Live at most
+//! twice the memory is remembered, and at the limit the page forgotten is the one evicted first, not the lowest in S (which would
+//! have to be searched).
 
 use super::{Args, Arrival, Ghosts, Node, Param, Policy, Setup, Values};
 use crate::page_queue::{ListId, Lists};
@@ -355,8 +356,8 @@ mod tests {
         }
     }
 
-    /// A page whose ghost had left the stack came back before the ghosts were next forgotten. It was forgotten while it arrived, and
-    /// live, where its name had just been taken from the directory, that ended the program.
+    /// A page whose ghost had left the stack came back before the ghosts were next forgotten. It was forgotten while it arrived,
+    /// and live, where its name had just been taken from the directory, that ended the program.
     #[test]
     fn a_page_is_not_forgotten_while_it_arrives() {
         let setup = Setup { memory: 4, nodes: 8, ghosts: 8, see: See::All };

@@ -1,8 +1,8 @@
 //! A policy as the live core uses it: by frames and page identities.
 //!
-//! A policy that keeps no ghosts uses frame numbers as its nodes. For one that does, a node outlives the frame: it goes from a page's
-//! frame to its ghost and back, and the ghosts are found by page in an open-addressing table (linear probing, no tombstones: what
-//! follows is moved back) that is at most half full. Everything is allocated when the policy is made.
+//! A policy that keeps no ghosts uses frame numbers as its nodes. For one that does, a node outlives the frame: it goes from a
+//! page's frame to its ghost and back, and the ghosts are found by page in an open-addressing table (linear probing, no tombstones:
+//! what follows is moved back) that is at most half full. Everything is allocated when the policy is made.
 
 use super::{Admit, Arrival, FrameId, Ghosts, Node, PageId, Policy, See, Setup, Spec, Visitor};
 

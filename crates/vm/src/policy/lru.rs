@@ -2,8 +2,8 @@
 //!
 //! The classic (Denning 1968 gives its reason, Mattson, Gecsei, Slutz and Traiger 1970 its stack property: the pages that a smaller
 //! memory holds are held by a larger one too, so one pass counts the misses of all sizes; the lab does that). Bad at a scan, which
-//! pushes out everything, and at a loop a little larger than memory, where it misses every time. Live only touches on trial are seen,
-//! so it is a second-chance queue: nearer to `clock` than to this.
+//! pushes out everything, and at a loop a little larger than memory, where it misses every time. Live only touches on trial are
+//! seen, so it is a second-chance queue: nearer to `clock` than to this.
 
 use super::{Args, Arrival, Ghosts, Node, Policy, Setup};
 use crate::page_queue::Lists;

@@ -1,15 +1,17 @@
 //! LRU-2: the page whose last reference but one is longest ago goes.
 //!
-//! Source: O'Neil, O'Neil and Weikum, "The LRU-K page replacement algorithm for database disk buffering", SIGMOD 1993, with K = 2. A
-//! page that was referenced only once is infinitely far away, and among those the least recently used goes. References within `crp` of
-//! the page's last one are correlated: they count as one with it, and a page is not evicted so soon after one (unless all are).
+//! Source: O'Neil, O'Neil and Weikum, "The LRU-K page replacement algorithm for database disk buffering", SIGMOD 1993, with K = 2.
+//! A page that was referenced only once is infinitely far away, and among those the least recently used goes. References within
+//! `crp` of the page's last one are correlated: they count as one with it, and a page is not evicted so soon after one (unless all
+//! are).
 //!
-//! `history=all` remembers the times of pages that are not in memory for ever, as the paper's theory has it (its practice: 200 s; live
-//! the pages evicted last, as many as there are pages of memory); `history=resident` forgets them. `crp` 0 references is the choice of
-//! most comparisons. Bad where the past lies: a page used often long ago keeps its place until younger ones have two references, too.
+//! `history=all` remembers the times of pages that are not in memory for ever, as the paper's theory has it (its practice: 200 s;
+//! live the pages evicted last, as many as there are pages of memory); `history=resident` forgets them. `crp` 0 references is the
+//! choice of most comparisons. Bad where the past lies: a page used often long ago keeps its place until younger ones have two
+//! references, too.
 //!
-//! Not O(1): victims come from a heap, O(log n) each. A reference only notes the time; the heap learns of it when the page comes up as
-//! a victim (times only rise, so what is on top is never too high). Time is counted in references, live in rescues and arrivals.
+//! Not O(1): victims come from a heap, O(log n) each. A reference only notes the time; the heap learns of it when the page comes up
+//! as a victim (times only rise, so what is on top is never too high). Time is counted in references, live in rescues and arrivals.
 
 use super::{Args, Arrival, Ghosts, Node, Param, Policy, Setup, Values};
 use crate::page_queue::{ListId, Lists};

@@ -11,9 +11,9 @@
 //!   both                   written (as far as that is seen)             dirtied
 //! ```
 //!
-//! Linux gives user space no referenced bit, so live a policy is told of a reference only when a page *on trial* is touched: the page
-//! daemon asks for victims, unmaps them and keeps them for a while; a touch in that time is a soft fault and a rescue; a page whose
-//! trial ends untouched is evicted. In the lab every reference is told and a victim is evicted at once, as papers count.
+//! Linux gives user space no referenced bit, so live a policy is told of a reference only when a page *on trial* is touched: the
+//! page daemon asks for victims, unmaps them and keeps them for a while; a touch in that time is a soft fault and a rescue; a page
+//! whose trial ends untouched is evicted. In the lab every reference is told and a victim is evicted at once, as papers count.
 //!
 //! A policy orders *nodes*: numbers of its own records, one for each page that it has in its lists or remembers. It sees no memory,
 //! no addresses, no clock. Live, [`live::Live`] gives out the nodes (a page that a policy remembers after its eviction, a *ghost*,
@@ -60,8 +60,8 @@ pub enum Admit {
     HardFault,
     /// It was read beside such a touch.
     Readahead,
-    /// The program read it from a file, or wrote it there, and it was not in memory: for the first time, or again after its eviction.
-    /// The lab says so of traces of files and disks; live it does not occur, since there are no pages of files.
+    /// The program read it from a file, or wrote it there, and it was not in memory: for the first time, or again after its
+    /// eviction. The lab says so of traces of files and disks; live it does not occur, since there are no pages of files.
     FileRead,
     /// It was there before the pager was, or before the policy.
     Adopted,
@@ -189,12 +189,12 @@ pub trait Policy: Clone + Send + Sized + 'static {
 }
 
 /// Length of the trial queue in thousandths of the budget, for every policy that lives on references. A reference is seen only on
-/// trial, so the trial is a policy's memory of what is used; but each page of a working set that stays pays a soft fault per trial, and
-/// where threads of the program keep all CPUs busy that costs three times as much as on an idle machine (30 us instead of 10). Half of 120
-/// halves the soft faults and adds 2 to 4 % of hard ones (a sort where it nearly fits: 20 %): `xz -T2` in half of its memory takes 39 and
-/// 46 s instead of 93 and 75, a sort 10.0 and 11.4 s instead of 11.2 and 10.8, by turns; with 40, 25 and 10 xz did not end in 100 s
-/// but for one run of 68 s. Before refaults were judged, 60 lost a hot set of 40 % of memory beside a scan; now its hard faults are the
-/// same with `use-once`, and 4 % more with `clock` and `aging`.
+/// trial, so the trial is a policy's memory of what is used; but each page of a working set that stays pays a soft fault per trial,
+/// and where threads of the program keep all CPUs busy that costs three times as much as on an idle machine (30 us instead of 10).
+/// Half of 120 halves the soft faults and adds 2 to 4 % of hard ones (a sort where it nearly fits: 20 %): `xz -T2` in half of its
+/// memory takes 39 and 46 s instead of 93 and 75, a sort 10.0 and 11.4 s instead of 11.2 and 10.8, by turns; with 40, 25 and 10 xz
+/// did not end in 100 s but for one run of 68 s. Before refaults were judged, 60 lost a hot set of 40 % of memory beside a scan;
+/// now its hard faults are the same with `use-once`, and 4 % more with `clock` and `aging`.
 pub const TRIAL_PERMILLE: u32 = 60;
 
 /// Something that is to be done with a policy of whatever type.

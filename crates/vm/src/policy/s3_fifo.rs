@@ -8,9 +8,9 @@
 //! ```
 //!
 //! `small` 0.1 is the paper's. The algorithm is not determined by its text; here a count begins again at zero in M, a page that
-//! overfills M makes M give up the victim at once, and G is looked up after the victim has been chosen. Bad at pages whose second use
-//! comes after G has forgotten them, and at scans that touch each page several times (a count above one in S is a pass to M). Live a
-//! touch on trial is the pass.
+//! overfills M makes M give up the victim at once, and G is looked up after the victim has been chosen. Bad at pages whose second
+//! use comes after G has forgotten them, and at scans that touch each page several times (a count above one in S is a pass to M).
+//! Live a touch on trial is the pass.
 
 use super::{Args, Arrival, Ghosts, Node, Param, Policy, Setup, Values};
 use crate::page_queue::{ListId, Lists};

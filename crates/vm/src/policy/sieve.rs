@@ -1,9 +1,10 @@
 //! Sieve: a queue in which what was touched stays where it is while a hand sifts out the rest.
 //!
 //! Source: Zhang, Yang, Yue, Vigfusson and Rashmi, "SIEVE is simpler than LRU", NSDI 2024. New pages enter at the new end; the hand
-//! goes from the old end to the new, clears the bits that it passes, takes the first page without one and stays there; at the new end
-//! it starts again from the old one. New pages are sifted soon, old ones that are used stay. No parameters. Bad at pages that are used
-//! for a while and then never again: each costs a whole round of the hand; and at scans in which every page is touched twice.
+//! goes from the old end to the new, clears the bits that it passes, takes the first page without one and stays there; at the new
+//! end it starts again from the old one. New pages are sifted soon, old ones that are used stay. No parameters. Bad at pages that
+//! are used for a while and then never again: each costs a whole round of the hand; and at scans in which every page is touched
+//! twice.
 
 use super::{Args, Arrival, Ghosts, Node, Policy, Setup};
 use crate::page_queue::Lists;

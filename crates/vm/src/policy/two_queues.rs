@@ -8,10 +8,11 @@
 //! ```
 //!
 //! References to a page in A1in change nothing: many small reads of one page in quick succession are one use, which is what the
-//! use-once thread asks for. A victim comes from A1in while that is longer than `kin`, else from Am. A page found in A1out leaves it
-//! before the victim for it is chosen. `kin` 0.25 and `kout` 0.5 of the memory are the paper's own. Bad where a page's second use
-//! comes after A1out has forgotten it (`kout` bounds the loop that it can learn), and where each page is used for a short while only:
-//! each second use then costs a read. Live a page from A1in that is touched on trial has shown just what a hit in A1out shows.
+//! use-once thread asks for. A victim comes from A1in while that is longer than `kin`, else from Am. A page found in A1out leaves
+//! it before the victim for it is chosen. `kin` 0.25 and `kout` 0.5 of the memory are the paper's own. Bad where a page's second
+//! use comes after A1out has forgotten it (`kout` bounds the loop that it can learn), and where each page is used for a short while
+//! only: each second use then costs a read. Live a page from A1in that is touched on trial has shown just what a hit in A1out
+//! shows.
 
 use super::{Args, Arrival, Ghosts, Node, Param, Policy, Setup, Values};
 use crate::page_queue::{ListId, Lists};

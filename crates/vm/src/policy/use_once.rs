@@ -1,21 +1,22 @@
 //! Use-once: a new page starts on the inactive queue and must be used again to earn its place.
 //!
 //! Source: Daniel Phillips, "[RFC] Early flush/use-once pages" and its thread, linux-kernel, July-August 2001: a page begins at age
-//! zero on the inactive queue; the first reference after that gives it its starting age and clears "referenced"; one more, before it
-//! has come to the old end of the queue, and it goes to the active ring. A scan passes through the inactive queue and leaves the
+//! zero on the inactive queue; the first reference after that gives it its starting age and clears "referenced"; one more, before
+//! it has come to the old end of the queue, and it goes to the active ring. A scan passes through the inactive queue and leaves the
 //! active ring alone. The lists are in `ages.rs`.
 //!
 //! Live, the queue position is what the age was: a page leaves the inactive queue's old end for its trial, a touch there makes it
 //! active, and active pages go back to the inactive queue, oldest first, whenever the inactive queue falls below its share of the
-//! pages. References to mapped pages are not seen, so a page of a hot set may well be evicted. What is seen is that it comes back: a hard
-//! fault less than `refault` times the memory's number of evictions after the page left is taken for a second use, and the page begins
-//! on the active ring (after Weiner 2014, the head of Linux's `mm/workingset.c`: with so much more memory it would have stayed). With
-//! `refault=0` it begins again at age zero, as in the patch. The default, once the memory, was chosen on bench `hot-scan`, where 0.5 to
-//! 2 differ little, and costs a sort and a Python program under 1.6 % more faults or spares them some. In the lab, which is told every
-//! reference, it has no effect. Behind the queue the trial is a second one, so the queue is shorter live (`queue`), and a page that was
-//! touched on one trial after another is spared the next ones (`ages.rs`): with a queue of a tenth instead of a third, and pages spared, recorded
-//! strings of a sort have 17 % fewer hard faults in half of its memory, of `hot-scan` 16 %, of a Python program and of SQLite 2 to 5 % (replayed
-//! with `--see faults`, when the trial was twice as long; 0.05 to 0.2 differ little).
+//! pages. References to mapped pages are not seen, so a page of a hot set may well be evicted. What is seen is that it comes back:
+//! a hard fault less than `refault` times the memory's number of evictions after the page left is taken for a second use, and the
+//! page begins on the active ring (after Weiner 2014, the head of Linux's `mm/workingset.c`: with so much more memory it would have
+//! stayed). With `refault=0` it begins again at age zero, as in the patch. The default, once the memory, was chosen on bench
+//! `hot-scan`, where 0.5 to 2 differ little, and costs a sort and a Python program under 1.6 % more faults or spares them some. In
+//! the lab, which is told every reference, it has no effect. Behind the queue the trial is a second one, so the queue is shorter
+//! live (`queue`), and a page that was touched on one trial after another is spared the next ones (`ages.rs`): with a queue of a
+//! tenth instead of a third, and pages spared, recorded strings of a sort have 17 % fewer hard faults in half of its memory, of
+//! `hot-scan` 16 %, of a Python program and of SQLite 2 to 5 % (replayed with `--see faults`, when the trial was twice as long;
+//! 0.05 to 0.2 differ little).
 //!
 //! Bad where a page's second use comes just after its trial has ended (loops a little larger than memory), and where one *use*
 //! makes several references in quick succession: a scan in small records looks like a working set. `use-once-window` is the answer.
@@ -46,7 +47,8 @@ mod tests {
     use crate::policy::{Admit, Spec, live};
     use crate::types::{FrameId, ObjectId, PageId};
 
-    /// A hot page that was evicted because its uses were not seen came back to the inactive queue, at age zero, and was evicted again.
+    /// A hot page that was evicted because its uses were not seen came back to the inactive queue, at age zero, and was evicted
+    /// again.
     #[test]
     fn a_page_that_is_soon_back_was_used_twice() {
         let page = |n: u32| PageId::new(ObjectId(0), n as u64);
@@ -83,7 +85,8 @@ mod tests {
         assert!(out.iter().all(|f| f.0 >= 10), "a page that was used again went before the scan: {out:?}");
     }
 
-    /// A page that is touched on every trial was put on trial in every round of the ring: a soft fault each, to learn what was known.
+    /// A page that is touched on every trial was put on trial in every round of the ring: a soft fault each, to learn what was
+    /// known.
     #[test]
     fn what_was_used_on_every_trial_is_tried_less_and_less_often() {
         let page = |n: u32| PageId::new(ObjectId(0), n as u64);

@@ -6,32 +6,33 @@
 //!      Move(run)    read it;            swapoff_arrived       which pages are good and still there
 //!                   repeat: slots on another device (launder_slots), write; swapoff_written for each page
 //!                   swapoff_moved
-//!      PageIn(op)   as any page-in (no other device has room): its pages are left parked. Those that cannot be now (EAGAIN) are tried
-//!                   again; the machine lets its reader of events in between
+//!      PageIn(op)   as any page-in (no other device has room): its pages are left parked. Those that cannot be now
+//!                   (EAGAIN) are tried again; the machine lets its reader of events in between
 //!      Again        nothing to do, but many pages were looked at: the lock may be dropped here
 //!      Wait         what is left is under way: go on when a read or write has ended
 //!      NoRoom       nothing is under way and nothing fits: let the page daemon work, or cancel
 //!      Done         the device is gone; its file can be closed
 //! ```
 //!
-//! The page's states decide: a resident page gives its slot up on the spot (a clean one is inactive again, so it is written elsewhere before
-//! its frame is taken); a page that is out is moved, or read in; one that is being read gives its slot up when it arrives.
+//! The page's states decide: a resident page gives its slot up on the spot (a clean one is inactive again, so it is written
+//! elsewhere before its frame is taken); a page that is out is moved, or read in; one that is being read gives its slot up when it
+//! arrives.
 //!
 //! **Nothing is held over I/O.** A page of a run is not busy: it may be faulted in (from the old slot, whose content stays, since a
-//! leaving device gives no slots), released or renamed meanwhile. So it is looked up again after the read and again after the write, by
-//! *page, slot and content*: only a page that is still stored in that slot with that content is moved. (The content's hash serves as the
-//! generation: if it is the same, so is what was copied.) What was read is void if the swapoff was cancelled meanwhile, since then the
-//! slots can have been given again: [`MoveRun`] has the number of its leave.
+//! leaving device gives no slots), released or renamed meanwhile. So it is looked up again after the read and again after the
+//! write, by *page, slot and content*: only a page that is still stored in that slot with that content is moved. (The content's
+//! hash serves as the generation: if it is the same, so is what was copied.) What was read is void if the swapoff was cancelled
+//! meanwhile, since then the slots can have been given again: [`MoveRun`] has the number of its leave.
 //!
-//! **It ends.** The walk goes over all objects again and again, until nothing is stored on the device, no write to it is under way and no
-//! read from it. After the first pass only those writes, failed moves and pages that were renamed behind the walk are left; a pass
-//! that finds nothing to do answers `Wait`, and what it waits for is I/O, which ends. If a whole pass moved nothing of what it found (the
-//! other devices fail, or one of compressed memory has slots but refuses these pages: they do not compress, or it has no memory for
-//! them), the next one goes to memory; if that is full too it is `NoRoom`, and the machine gives up when it has heard that often enough
-//! without [`Pager::device_use`] getting less.
+//! **It ends.** The walk goes over all objects again and again, until nothing is stored on the device, no write to it is under way
+//! and no read from it. After the first pass only those writes, failed moves and pages that were renamed behind the walk are left;
+//! a pass that finds nothing to do answers `Wait`, and what it waits for is I/O, which ends. If a whole pass moved nothing of what
+//! it found (the other devices fail, or one of compressed memory has slots but refuses these pages: they do not compress, or it has
+//! no memory for them), the next one goes to memory; if that is full too it is `NoRoom`, and the machine gives up when it has heard
+//! that often enough without [`Pager::device_use`] getting less.
 //!
-//! **Fork.** The parent's slots that children may still read are frozen; giving them up only defers them, and they do not keep the device:
-//! the child has the file open itself, so the file lives as long as somebody reads it. In the child the device is an
+//! **Fork.** The parent's slots that children may still read are frozen; giving them up only defers them, and they do not keep the
+//! device: the child has the file open itself, so the file lives as long as somebody reads it. In the child the device is an
 //! inherited one, and a swapoff of its own takes it off in the same way. A swapoff is not inherited.
 //!
 //! A page that cannot be read is lost, here as in a fault, and counted. (The machine tries again first, if that makes sense.)
@@ -325,10 +326,12 @@ impl<P: Pager> Vm<P> {
         Some(PageIn { parks: true, ..self.begin_read(first, slot, span, wants) })
     }
 
-    /// A run has been read; `result(i, expected)` gives the outcome of each page that is still there, having compared its content with
-    /// `expected`. Returns the pages to be written elsewhere, as in [`MoveRun::wanted`]; the contents of the others are of no use.
+    /// A run has been read; `result(i, expected)` gives the outcome of each page that is still there, having compared its content
+    /// with `expected`. Returns the pages to be written elsewhere, as in [`MoveRun::wanted`]; the contents of the others are of no
+    /// use.
     ///
-    /// Then [`Vm::launder_slots`] and [`Vm::swapoff_written`] until all are written or there are no slots, and [`Vm::swapoff_moved`].
+    /// Then [`Vm::launder_slots`] and [`Vm::swapoff_written`] until all are written or there are no slots, and
+    /// [`Vm::swapoff_moved`].
     pub fn swapoff_arrived(&mut self, run: &MoveRun, mut result: impl FnMut(u32, ContentHash) -> IoResult) -> u128 {
         self.pager.read_ended(run.slot);
         if self.pager.leaving(run.device) != Some(run.leave) {
@@ -364,8 +367,8 @@ impl<P: Pager> Vm<P> {
         good
     }
 
-    /// Page `i` of a run, which had the content `old`, has been written to `to` as `new` (the same, unless it was sealed or opened on the way),
-    /// with this result. Returns whether it is stored there now.
+    /// Page `i` of a run, which had the content `old`, has been written to `to` as `new` (the same, unless it was sealed or opened
+    /// on the way), with this result. Returns whether it is stored there now.
     pub fn swapoff_written(
         &mut self,
         run: &MoveRun,
@@ -383,8 +386,8 @@ impl<P: Pager> Vm<P> {
         self.copies_end();
     }
 
-    /// `page`, which had `old` content in the slot `from`, has been written to `to`, as `new`, with this result. Nothing was held meanwhile, so it is
-    /// looked up again. Returns whether it is stored there now; else the slot is free.
+    /// `page`, which had `old` content in the slot `from`, has been written to `to`, as `new`, with this result. Nothing was held
+    /// meanwhile, so it is looked up again. Returns whether it is stored there now; else the slot is free.
     pub(super) fn copied(
         &mut self,
         page: PageId,

@@ -7,8 +7,8 @@
 //!   write_back_end        all is done with the run; a fork may come
 //! ```
 //!
-//! As in a swapoff nothing is held over I/O: a page is looked up again when its write has ended, by page, slot and content. A slot that was
-//! given up and taken again meanwhile holds other content, or the same, and then so does what was written.
+//! As in a swapoff nothing is held over I/O: a page is looked up again when its write has ended, by page, slot and content. A slot
+//! that was given up and taken again meanwhile holds other content, or the same, and then so does what was written.
 
 use super::Vm;
 use crate::page::State;
@@ -24,8 +24,8 @@ impl<P: Pager> Vm<P> {
         Some(run)
     }
 
-    /// The content of `page` if it is stored in `slot`, and only there, and nothing is under way with it. If it is in a frame too it gives the
-    /// slot up here and now.
+    /// The content of `page` if it is stored in `slot`, and only there, and nothing is under way with it. If it is in a frame too
+    /// it gives the slot up here and now.
     pub fn write_back_look(&mut self, page: PageId, slot: Slot) -> Option<ContentHash> {
         if self.pager.has_page(page, 0, 0)?.slot != slot {
             return None;
@@ -38,8 +38,8 @@ impl<P: Pager> Vm<P> {
         if word.busy() { None } else { self.pager.content(page) }
     }
 
-    /// `page`, which had `old` content in the slot `from`, has been written to `to`, as `new`, with this result. Returns whether it is
-    /// stored there now.
+    /// `page`, which had `old` content in the slot `from`, has been written to `to`, as `new`, with this result. Returns whether it
+    /// is stored there now.
     pub fn write_back_written(
         &mut self,
         page: PageId,
