@@ -96,8 +96,8 @@ def script(name: str, words: list[str], text: str = "", /, **more: object) -> Ca
 
 
 def tree(case: Case) -> Case:
-    """The same twice at a time, as descendants of a shell."""
-    both = '("$@" >one; echo $? >>one) & ("$@" >two; echo $? >>two); wait; cat one two; rm one two'
+    """The same twice at a time, as descendants of a shell, each in a directory of its own."""
+    both = 'job() (mkdir $1; cd $1; shift; "$@"; echo $?); job one "$@" >1 & job two "$@" >2; wait; cat 1 2; rm -r 1 2 one two'
     return replace(case, name=f"{case.name}-tree", command=("sh", "-c", both, "sh", *case.command), quick=False)
 
 

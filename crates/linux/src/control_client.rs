@@ -167,7 +167,7 @@ pub fn remove_stale(path: &Path) {
         let file = control::socket_name(pid, &name);
         // A process that is there may be about to bind anew: that is its own business. And one that is not may have that id in
         // another namespace.
-        if !Path::new(&format!("/proc/{pid}")).exists() && matches!(connect_in(&directory, pid, &name), Err(Errno::CONNREFUSED)) {
+        if has_ended(pid, Duration::ZERO) && matches!(connect_in(&directory, pid, &name), Err(Errno::CONNREFUSED)) {
             let _ = rustix::fs::unlinkat(&directory, file.as_str(), AtFlags::empty());
         }
     }
