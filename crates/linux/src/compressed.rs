@@ -1,30 +1,34 @@
-//! Compressed memory as a swap device: a pool of packed pages ([`overspill_store::pool`]) in memory of our own, charged to the budget.
+//! Compressed memory as a swap device: a pool of packed pages ([`overspill_store::pool`]) in memory of our own, charged to the
+//! budget.
 //!
 //! ```text
 //!   page daemon, swapoff    pack (no lock) --> store (the pool's lock) --> the page is stored; its frame comes free
 //!                                 |  incompressible, full, or no budget
 //!                                 +--> slots past memory: the next device, as if this one had no space
-//!   whoever serves a fault  copy the packed bytes out (the pool's lock) --> unpack into the read's buffer --> as any page that arrived
+//!   serving a fault         copy the packed bytes out (the pool's lock) --> unpack into the read's buffer --> as any page that comes
 //!   core                    a slot that is given up is told to the pool at once (`Memory::freed`), and its bytes are free
-//!   page daemon             credit for what will be stored; free blocks back to the kernel; the coldest pages on to the next device
+//!   page daemon             credit for what will be stored; free blocks to the kernel; the coldest pages to the next device
 //! ```
 //!
-//! **The budget.** What the pool may take of it, and when its pages go on, is decided in [`overspill_store::budgeted_pool`], which the
-//! simulator runs too.
+//! **The budget.** What the pool may take of it, and when its pages go on, is decided in [`overspill_store::budgeted_pool`], which
+//! the simulator runs too.
 //!
-//! **Locks.** The pool's lock is innermost: under `map` and `core`, or with neither. No packing or unpacking happens under it, only copying
-//! of at most 3.3 KiB. Whoever takes it holds `map` or `core`, or has a read or a write under way for which a fork waits: so at a fork, which
-//! holds both and waits for those, nobody has it, and the child's copy is whole. The same goes for the contexts of zstd, which have a lock
-//! each, held while one page is packed or a batch of them, or one is unpacked; the pool's is taken under that of the packer.
+//! **Locks.** The pool's lock is innermost: under `map` and `core`, or with neither. No packing or unpacking happens under it, only
+//! copying of at most 3.3 KiB. Whoever takes it holds `map` or `core`, or has a read or a write under way for which a fork waits:
+//! so at a fork, which holds both and waits for those, nobody has it, and the child's copy is whole. The same goes for the contexts
+//! of zstd, which have a lock each, held while one page is packed or a batch of them, or one is unpacked; the pool's is taken under
+//! that of the packer.
 //!
-//! **Fork.** The pool is ordinary memory, and the child gets its copy of it as of all tables. From then on each has its own: what the one
-//! frees or stores the other does not see, and nothing needs to be frozen. Each is charged for all of it, so that the promise
-//! holds when the copies come apart: a fork first makes the process smaller than half of its budget, and pages of the pool are written
-//! back for that. If they have nowhere to go, the two sides share out what the pool leaves of the budget, and the pool's pages, which are one
-//! until either side changes them, are above it as far as they have come apart ([`Compressed::fixed_pages`]).
+//! **Fork.** The pool is ordinary memory, and the child gets its copy of it as of all tables. From then on each has its own: what
+//! the one frees or stores the other does not see, and nothing needs to be frozen. Each is charged for all of it, so that the
+//! promise holds when the copies come apart: a fork first makes the process smaller than half of its budget, and pages of the pool
+//! are written back for that. If they have nowhere to go, the two sides share out what the pool leaves of the budget, and the
+//! pool's pages, which are one until either side changes them, are above it as far as they have come apart
+//! ([`Compressed::fixed_pages`]).
 //!
-//! **Content.** Pages here are not encrypted, since nobody sees them who does not see the program's memory as well; what proves that a page came
-//! back right is its checksum under its identity, with encryption as without. On the way to a device it is sealed like any other.
+//! **Content.** Pages here are not encrypted, since nobody sees them who does not see the program's memory as well; what proves
+//! that a page came back right is its checksum under its identity, with encryption as without. On the way to a device it is sealed
+//! like any other.
 
 use crate::lock::{Mutex, MutexGuard};
 use crate::machine::{Machine, Space};
@@ -59,8 +63,8 @@ unsafe impl Send for Arena {}
 
 impl AsRef<[u8]> for Arena {
     fn as_ref(&self) -> &[u8] {
-        // SAFETY: the mapping that `Compressed::new` made, which lives as long as this and is reached through this only. (The kernel takes
-        // pages away whose bytes are in no object, see `Compressed::trim`; the pool does not read those.)
+        // SAFETY: the mapping that `Compressed::new` made, which lives as long as this and is reached through this only. (The
+        // kernel takes pages away whose bytes are in no object, see `Compressed::trim`; the pool does not read those.)
         unsafe { core::slice::from_raw_parts(self.at, self.len) }
     }
 }
@@ -135,8 +139,8 @@ impl Holding {
 }
 
 impl Compressed {
-    /// With an arena for `bytes` bytes, of which nothing is resident yet, for a budget of `memory_pages` pages. At most `slots_max` pages.
-    /// Allocates its tables, which take memory as they are used, and what packs and unpacks.
+    /// With an arena for `bytes` bytes, of which nothing is resident yet, for a budget of `memory_pages` pages. At most `slots_max`
+    /// pages. Allocates its tables, which take memory as they are used, and what packs and unpacks.
     ///
     /// # Errors
     /// ENOMEM.
@@ -189,8 +193,8 @@ impl Compressed {
         self.device.store(device.0, Relaxed);
         vm.charge(self.buffer_pages);
         self.set_budget(vm.limit());
-        // At once, and above the budget if there is no frame: without any credit nothing could be stored that would make room for it. What
-        // is charged is not resident before pages are stored, and those give back more.
+        // At once, and above the budget if there is no frame: without any credit nothing could be stored that would make room for
+        // it. What is charged is not resident before pages are stored, and those give back more.
         self.balance(vm, u32::MAX);
         Ok(device)
     }
@@ -255,8 +259,8 @@ impl Compressed {
         self.pool.lock().set_budget(pages);
     }
 
-    /// Pages of the pool that cannot go anywhere else, in pages of memory: all if no other device has room, else none. What a fork cannot
-    /// make smaller.
+    /// Pages of the pool that cannot go anywhere else, in pages of memory: all if no other device has room, else none. What a fork
+    /// cannot make smaller.
     pub fn fixed_pages(&self, pager: &SwapPager) -> u32 {
         if pager.room_past_memory() > 0 { 0 } else { self.pool.lock().pool.counters().resident_pages as u32 }
     }
@@ -280,8 +284,8 @@ impl Compressed {
         self.pool.lock().pool.store(at, packed)
     }
 
-    /// Unpacks the page in slot `at` of the device. If there is none, or its bytes are damaged, `page` holds what no checksum will take for
-    /// it. Does not allocate.
+    /// Unpacks the page in slot `at` of the device. If there is none, or its bytes are damaged, `page` holds what no checksum will
+    /// take for it. Does not allocate.
     #[inline(never)] // a frame of 3.3 KiB, that is not to be part of that of a fault
     pub fn load(&self, at: u32, page: &mut PageBytes) {
         let mut packed = [0; PACKED_BYTES_MAX];
@@ -315,8 +319,8 @@ impl Compressed {
         vm.counters().pool_written_back.add(pages);
     }
 
-    /// Gives free blocks back to the kernel, and what they were charged to the budget, if there are many of them. => `map` is held: a fork
-    /// does not come in between
+    /// Gives free blocks back to the kernel, and what they were charged to the budget, if there are many of them. => `map` is held:
+    /// a fork does not come in between
     pub fn trim(&self, machine: &Machine, map: &Space) {
         let mut blocks = [0; TRIM_BLOCKS];
         let mut ranges = [IoVec { base: 0, len: 0 }; TRIM_BLOCKS];
@@ -356,8 +360,8 @@ pub fn write_back_pages(memory_pages: u32) -> usize {
 }
 
 impl Machine {
-    /// If `slot` is on the compressed device: brings the pages `wanted` of the `count` pages from there on into `buffer`, unpacked, and answers
-    /// `true`. What could not be had fails its check later. Does not allocate.
+    /// If `slot` is on the compressed device: brings the pages `wanted` of the `count` pages from there on into `buffer`, unpacked,
+    /// and answers `true`. What could not be had fails its check later. Does not allocate.
     ///
     /// # Safety
     /// `buffer` has room for `count` pages, page-aligned, and nobody else uses it.
@@ -430,8 +434,8 @@ mod tests {
         assert_eq!(back, [0; PAGE_SIZE], "there is none");
     }
 
-    /// A device that was added while no frame was free had nothing to grow of, and the file was taken away next: nothing could be stored
-    /// any more, nothing came free, and the swapoff ended itself after three seconds.
+    /// A device that was added while no frame was free had nothing to grow of, and the file was taken away next: nothing could be
+    /// stored any more, nothing came free, and the swapoff ended itself after three seconds.
     #[test]
     fn added_to_full_memory_it_can_still_take_pages() {
         let config = overspill_swap::Config { pages_max: 10_000, slots_max: 10_000, devices_max: 2, extents_max: 0 };

@@ -1,4 +1,5 @@
-//! The map of address ranges: which addresses the pager answers for, to which object they belong, and which it has left to the kernel.
+//! The map of address ranges: which addresses the pager answers for, to which object they belong, and which it has left to the
+//! kernel.
 //!
 //! ```text
 //!   order     [ 3 | 0 | 7 | ... ]       which chunk comes next, how many ranges it has, and where they end
@@ -7,20 +8,20 @@
 //!               +----------------> pool, chunk 3
 //! ```
 //!
-//! A process has tens to thousands of ranges, but may have as many as it may have mappings: 65,530, where an administrator has raised
-//! vm.max_map_count a million. One is looked up per fault, by two binary searches; one more, or one less, moves those of its chunk,
-//! 8 KiB at the most. All memory is had at set-up, and touched only as far as it was ever used.
+//! A process has tens to thousands of ranges, but may have as many as it may have mappings: 65,530, where an administrator has
+//! raised vm.max_map_count a million. One is looked up per fault, by two binary searches; one more, or one less, moves those of its
+//! chunk, 8 KiB at the most. All memory is had at set-up, and touched only as far as it was ever used.
 //!
-//! **How many there can be.** Two ranges that do not join have unmapped addresses between them, or one is registered with userfaultfd
-//! and the other is not, or they were made in ways that set mappings apart: so no two have a mapping in common, and the kernel, whose
-//! limit is on mappings, refuses first. But a range stays here from the unmapping until the report of it is read, and meanwhile there
-//! may be others in its stead; guard pages make ranges of one mapping; and what was made in different ways may become alike. So
-//! [`ranges_max`] is twice the kernel's limit, and some more for what threads are just about to do. Beyond that, and if the limit was
-//! raised after the start, [`RangeMap::insert`] refuses, and who asked must refuse too or stop the program: pages of a range that is
-//! not in here are nobody's.
+//! **How many there can be.** Two ranges that do not join have unmapped addresses between them, or one is registered with
+//! userfaultfd and the other is not, or they were made in ways that set mappings apart: so no two have a mapping in common, and the
+//! kernel, whose limit is on mappings, refuses first. But a range stays here from the unmapping until the report of it is read, and
+//! meanwhile there may be others in its stead; guard pages make ranges of one mapping; and what was made in different ways may
+//! become alike. So [`ranges_max`] is twice the kernel's limit, and some more for what threads are just about to do. Beyond that,
+//! and if the limit was raised after the start, [`RangeMap::insert`] refuses, and who asked must refuse too or stop the program:
+//! pages of a range that is not in here are nobody's.
 //!
-//! Invariants: ranges are page-aligned, not empty, sorted, and do not overlap or join; no chunk is empty; two that are neighbours have more
-//! than `FEW` ranges together, so that there are chunks enough for all.
+//! Invariants: ranges are page-aligned, not empty, sorted, and do not overlap or join; no chunk is empty; two that are neighbours
+//! have more than `FEW` ranges together, so that there are chunks enough for all.
 
 use overspill_vm::types::{ObjectId, PAGE_SHIFT, PAGE_SIZE, PageId};
 
@@ -31,8 +32,8 @@ const FEW: usize = 192;
 /// Ranges that are between two states, and pieces that a range is about to be cut into: one for each thread, and more.
 const SLACK: usize = 4096;
 
-/// How many ranges a process can have, under the kernel's limit on mappings, which this asks for, if there are tables for `pages_max` pages: twice
-/// as many as a limit of address space lets it have.
+/// How many ranges a process can have, under the kernel's limit on mappings, which this asks for, if there are tables for
+/// `pages_max` pages: twice as many as a limit of address space lets it have.
 pub fn ranges_max(pages_max: u64) -> usize {
     // (some systems have 2^31 for "no limit")
     let limit = std::fs::read_to_string("/proc/sys/vm/max_map_count").ok().and_then(|text| text.trim().parse().ok());
@@ -63,8 +64,8 @@ impl Flags {
     pub const DONTFORK: Flags = Flags(1 << 6);
     const NORESERVE: u8 = 1 << 3;
 
-    /// Of a new mapping with these flags of mmap(2). The kernel joins neighbours that are alike but for their protection, at once or when that
-    /// becomes the same; so what is known of them tells the others apart.
+    /// Of a new mapping with these flags of mmap(2). The kernel joins neighbours that are alike but for their protection, at once
+    /// or when that becomes the same; so what is known of them tells the others apart.
     pub fn of_mapping(flags: i32) -> Flags {
         Flags(if flags & libc::MAP_NORESERVE != 0 { Self::NORESERVE } else { 0 })
     }
@@ -238,7 +239,8 @@ impl RangeMap {
         self.get(self.seek(start)).filter(|r| start < end && r.start < end).copied()
     }
 
-    /// Changes the flags of all that lies in `start..end`. Returns `false` if there is no room for the pieces; then some may be as before.
+    /// Changes the flags of all that lies in `start..end`. Returns `false` if there is no room for the pieces; then some may be as
+    /// before.
     #[must_use]
     pub fn change(&mut self, start: usize, end: usize, flags: impl Fn(Flags) -> Flags) -> bool {
         let mut at = start;
@@ -434,8 +436,8 @@ mod tests {
         assert_eq!(map.overlap(20 * PAGE_SIZE, 20 * PAGE_SIZE, Kind::Managed), None);
     }
 
-    /// A program that unmapped every second page of a mapping had more ranges than there was room for. A cut that found none dropped the
-    /// upper rest without a word: its pages read as zeroes.
+    /// A program that unmapped every second page of a mapping had more ranges than there was room for. A cut that found none
+    /// dropped the upper rest without a word: its pages read as zeroes.
     #[test]
     fn nothing_is_dropped_where_there_is_no_room() {
         let mut map = RangeMap::new(1000);
@@ -454,8 +456,8 @@ mod tests {
         map.check();
     }
 
-    /// As many ranges as there can be, in an order that leaves chunks as empty as they can be: there are chunks for all, and no memory is
-    /// asked for. What each costs does not grow with how many there are.
+    /// As many ranges as there can be, in an order that leaves chunks as empty as they can be: there are chunks for all, and no
+    /// memory is asked for. What each costs does not grow with how many there are.
     #[test]
     fn a_million_ranges() {
         const MANY: usize = 1 << 20;

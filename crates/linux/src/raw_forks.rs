@@ -1,7 +1,7 @@
 //! Forks that nobody follows: made by a system call in the program's own code, past libc.
 //!
-//! Such a child has no pager. Where its parent's pages are out it would read zeroes. So what is managed carries MADV_DONTFORK, and is not in
-//! such a child at all: a touch of it is the child's end, by SIGSEGV. What is left to the kernel is there as ever.
+//! Such a child has no pager. Where its parent's pages are out it would read zeroes. So what is managed carries MADV_DONTFORK, and
+//! is not in such a child at all: a touch of it is the child's end, by SIGSEGV. What is left to the kernel is there as ever.
 //!
 //! ```text
 //!   managed           DONTFORK from its first moment on (Machine::manage), until it is unmapped or handed over
@@ -9,10 +9,10 @@
 //!   moved, resized    the kernel has the mark move along
 //! ```
 //!
-//! **What has gone in the meantime.** A range stays in the map until the report of its unmapping is read, and the kernel may have given its
-//! addresses to another mapping by then, which must not be marked for good. Handlers are frozen during a fork. So if no unmapping or move is
-//! under way when all is marked again, none can have been; else [`Space::remark`] has whoever reads the reports put it right, until
-//! none is under way any more.
+//! **What has gone in the meantime.** A range stays in the map until the report of its unmapping is read, and the kernel may have
+//! given its addresses to another mapping by then, which must not be marked for good. Handlers are frozen during a fork. So if no
+//! unmapping or move is under way when all is marked again, none can have been; else [`Space::remark`] has whoever reads the
+//! reports put it right, until none is under way any more.
 
 use crate::machine::{Machine, Space};
 use crate::ranges::{Flags, Kind, Range};
@@ -95,8 +95,8 @@ impl Machine {
         }
     }
 
-    /// The program has said what its forked children are to find here: `set` and `cleared` are of WIPE and DONTFORK, for which there are no
-    /// events. Returns `false` if there is no room to remember it.
+    /// The program has said what its forked children are to find here: `set` and `cleared` are of WIPE and DONTFORK, for which
+    /// there are no events. Returns `false` if there is no room to remember it.
     #[must_use]
     pub fn advised_for_forks(&self, start: usize, end: usize, set: Flags, cleared: Flags) -> bool {
         let mut map = self.map.write();
@@ -111,8 +111,8 @@ impl Machine {
         room
     }
 
-    /// A registered address was touched that is in no range: memory that has grown by a call that was not followed. It is managed from now on, as
-    /// far as its mapping goes. => nothing is known at the address
+    /// A registered address was touched that is in no range: memory that has grown by a call that was not followed. It is managed
+    /// from now on, as far as its mapping goes. => nothing is known at the address
     pub(crate) fn find_grown(&self, map: &mut Space, addr: usize) {
         let mut mapping = (addr, addr + overspill_vm::types::PAGE_SIZE); // if it cannot be asked for
         let _ = sys::each_mapping(|start, end| {
@@ -155,8 +155,8 @@ mod tests {
         panic!("nothing is mapped at {at:#x}");
     }
 
-    /// In a fork everything that is managed was unmarked and marked again. By then a range may have gone whose report nobody has read, and
-    /// another mapping have come to its place: that would have stayed marked, and been in no child of any later fork.
+    /// In a fork everything that is managed was unmarked and marked again. By then a range may have gone whose report nobody has
+    /// read, and another mapping have come to its place: that would have stayed marked, and been in no child of any later fork.
     #[test]
     fn what_has_come_in_between_is_not_marked() {
         let Some((machine, base)) = machine("marks") else { return };

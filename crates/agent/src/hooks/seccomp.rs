@@ -1,12 +1,13 @@
 //! Filters of system calls that the program puts itself under (seccomp(2)).
 //!
-//! A sandbox is as good as the thread outside of it, so the pager's threads come under the program's filter, too, if they can live there: the filter
-//! is run over the calls that they make, as the kernel would run it. If they can, the kernel is asked to put it on all threads at once
-//! (SECCOMP_FILTER_FLAG_TSYNC), which for a program of one thread is the same as on this one. If they cannot:
+//! A sandbox is as good as the thread outside of it, so the pager's threads come under the program's filter, too, if they can live
+//! there: the filter is run over the calls that they make, as the kernel would run it. If they can, the kernel is asked to put it
+//! on all threads at once (SECCOMP_FILTER_FLAG_TSYNC), which for a program of one thread is the same as on this one. If they
+//! cannot:
 //!
 //! ```text
-//!   everything fits the budget still, one thread     the pager goes ([`Agent::retire`]), and the program is on its own from here on
-//!   otherwise                                        the program is stopped, with a sentence: a page that is out could not come back
+//!   everything still fits the budget, one thread   the pager goes ([`Agent::retire`]), and the program is on its own from then on
+//!   otherwise                                      the program is stopped with a message: a page that is out could not come back
 //! ```
 //!
 //! A filter on one thread of several is that thread's own: the program's other threads are outside of it as well.
@@ -103,8 +104,8 @@ fn read_filter(at: usize) -> Option<&'static [Instruction]> {
     let program = unsafe { &*(at as *const Program) };
     let (filter, len) = (program.filter as usize, program.len as usize);
     let good = (1..=FILTER_MAX).contains(&len) && filter.is_multiple_of(4) && is_mapped(filter, len * size_of::<Instruction>());
-    // SAFETY: mapped for so many; the program waits for its call, and a thread of it that writes there meanwhile changes what the kernel would
-    // read, too.
+    // SAFETY: mapped for so many; the program waits for its call, and a thread of it that writes there meanwhile changes what the
+    // kernel would read, too.
     good.then(|| unsafe { core::slice::from_raw_parts(filter as *const Instruction, len) })
 }
 

@@ -1,5 +1,5 @@
-//! The random tester of the address-space calls (`tests/programs/address_space.c`) under Overspill, with less memory than it uses, and what it
-//! has found that has a story of its own.
+//! The random tester of the address-space calls (`tests/programs/address_space.c`) under Overspill, with less memory than it uses,
+//! and what it has found that has a story of its own.
 //!
 //! `OVERSPILL_SEEDS` is how many seeds are run (CI: a few); `OVERSPILL_SEED` the first. A difference prints its seed, and
 //! `overspill run -m 16M -- address_space --seed N` shows it again.
@@ -48,13 +48,14 @@ fn any_calls_in_any_order() {
     std::fs::remove_dir_all(&dir).expect("cleanup");
 }
 
-/// What is known to differ from the kernel: a locked range that moves as it grows (hangs), and an mremap over neighbours that Linux would have
-/// joined (EFAULT).
+/// What is known to differ from the kernel: a locked range that moves as it grows (hangs), and an mremap over neighbours that Linux
+/// would have joined (EFAULT).
 const WITHOUT: &str = "lock-grow,neighbours";
 
-/// The page daemon takes a page by its address. It had chosen one of the memory that an mremap(MREMAP_FIXED) was about to replace, and took what
-/// had come there instead, which the kernel reports only afterwards: that was booked for what had gone, and went with it. Read-only memory is
-/// copied out instead: it was moved between the copy and the end of that, and the copy was thrown away. Either way zeroes were found.
+/// The page daemon takes a page by its address. It had chosen one of the memory that an mremap(MREMAP_FIXED) was about to replace,
+/// and took what had come there instead, which the kernel reports only afterwards: that was booked for what had gone, and went with
+/// it. Read-only memory is copied out instead: it was moved between the copy and the end of that, and the copy was thrown away.
+/// Either way zeroes were found.
 #[test]
 fn what_moves_onto_memory_that_is_evicted_stays() {
     if !able() {
@@ -69,8 +70,8 @@ fn what_moves_onto_memory_that_is_evicted_stays() {
     std::fs::remove_dir_all(&dir).expect("cleanup");
 }
 
-/// The pager's threads had 48 KiB below their thread pointer. In a program with more thread-locals than that libc's errno lies further down,
-/// and whatever a pager's thread failed in was written over the program's memory, or another thread's stack: it hung.
+/// The pager's threads had 48 KiB below their thread pointer. In a program with more thread-locals than that libc's errno lies
+/// further down, and whatever a pager's thread failed in was written over the program's memory, or another thread's stack: it hung.
 #[test]
 fn many_thread_locals() {
     if !able() {

@@ -454,7 +454,8 @@ fn no_descriptor_is_left_open_in_the_program() {
 /// Starts a shell that says "ready" and then does what `script` says; gives the supervisor and the shell's further output.
 fn ready(script: &str) -> (std::process::Child, BufReader<std::process::ChildStdout>) {
     let script = format!("{script}\necho ready; while :; do sleep 0.02; done");
-    // A test run in the background of a shell has SIGINT and SIGQUIT ignored, and no shell can trap what it was started with ignored.
+    // A test run in the background of a shell has SIGINT and SIGQUIT ignored, and no shell can trap what it was started with
+    // ignored.
     let run = unpaged(&["sh", "-c", &script]);
     let mut command = Command::new("env");
     command.arg("--default-signal=HUP,INT,QUIT").arg(run.get_program()).args(run.get_args());
@@ -540,7 +541,8 @@ fn a_killed_program_leaves_nothing() {
     }
 }
 
-/// A program that catches the signal and ends in its own way has been asked to end all the same; one that gets it by itself has not.
+/// A program that catches the signal and ends in its own way has been asked to end all the same; one that gets it by itself has
+/// not.
 #[test]
 fn a_program_that_was_asked_to_end_leaves_nothing() {
     for signal in ["TERM", "INT"] {

@@ -1,4 +1,5 @@
-//! Compressed memory as a swap device, under real programs with the agent: in front of a file and alone, full, forked, added and taken off.
+//! Compressed memory as a swap device, under real programs with the agent: in front of a file and alone, full, forked, added and
+//! taken off.
 
 use crate::common::{able, build, overspill, place};
 use crate::running::Running;
@@ -77,8 +78,9 @@ fn all_kinds_of_pages_in_front_of_a_file() {
     test.end();
 }
 
-/// A fork finds more in the pool than its two sides could have: that goes to the file, and the fork does not wait for its half minute. (Without
-/// a priority compressed memory comes first, also if it is named last. It was the last then, and nothing ever got there.)
+/// A fork finds more in the pool than its two sides could have: that goes to the file, and the fork does not wait for its half
+/// minute. (Without a priority compressed memory comes first, also if it is named last. It was the last then, and nothing ever got
+/// there.)
 #[test]
 fn a_fork_makes_a_large_pool_smaller() {
     let Some(test) = Test::new("large") else { return };

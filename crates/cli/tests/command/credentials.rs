@@ -17,9 +17,9 @@ fn root() -> bool {
     root && able()
 }
 
-/// A program left root behind for good, and the pager's threads stayed root: libc does not know of them. Who took the program over had only to
-/// have one of them run its code. The same with capabilities, no_new_privs and Landlock. They follow now, before the program's call returns, and
-/// page on.
+/// A program left root behind for good, and the pager's threads stayed root: libc does not know of them. Who took the program over
+/// had only to have one of them run its code. The same with capabilities, no_new_privs and Landlock. They follow now, before the
+/// program's call returns, and page on.
 #[test]
 fn the_pagers_threads_give_up_what_the_program_gives_up() {
     if !root() {
@@ -49,8 +49,9 @@ fn the_pagers_threads_give_up_what_the_program_gives_up() {
     std::fs::remove_dir_all(&dir).expect("cleanup");
 }
 
-/// A seccomp filter for all threads was put on the pager's as well, and killed them; one for the only thread left them out, so the sandbox had a
-/// door. Who can live under the filter gets it (above); else the pager goes while nothing is paged, and later the program is stopped.
+/// A seccomp filter for all threads was put on the pager's as well, and killed them; one for the only thread left them out, so the
+/// sandbox had a door. Who can live under the filter gets it (above); else the pager goes while nothing is paged, and later the
+/// program is stopped.
 #[test]
 fn a_filter_that_the_pager_cannot_live_under() {
     if !able() {
@@ -70,8 +71,8 @@ fn a_filter_that_the_pager_cannot_live_under() {
     std::fs::remove_dir_all(&dir).expect("cleanup");
 }
 
-/// A daemon that gave root up and started another program: that one's pager could not have a userfaultfd any more and ended it, status 125. It
-/// runs, as without Overspill: without paging if need be, and that is said once.
+/// A daemon that gave root up and started another program: that one's pager could not have a userfaultfd any more and ended it,
+/// status 125. It runs, as without Overspill: without paging if need be, and that is said once.
 #[test]
 fn a_program_that_gave_root_up_starts_others() {
     if !root() {
@@ -88,8 +89,8 @@ fn a_program_that_gave_root_up_starts_others() {
     std::fs::remove_dir_all(&dir).expect("cleanup");
 }
 
-/// The pager's last words in a descendant went to descriptor 2, whatever that was by then: into the program's data. They go where `overspill run`
-/// had its standard error, or nowhere.
+/// The pager's last words in a descendant went to descriptor 2, whatever that was by then: into the program's data. They go where
+/// `overspill run` had its standard error, or nowhere.
 #[test]
 fn last_words_are_no_data() {
     if !root() {
@@ -112,8 +113,8 @@ fn last_words_are_no_data() {
     std::fs::remove_dir_all(&dir).expect("cleanup");
 }
 
-/// A program with AddressSanitizer ended itself, since its runtime was not first, and one with ThreadSanitizer crashed or was refused with a wrong
-/// reason. They are refused with the reason before they start, and a program that is paged can start them.
+/// A program with AddressSanitizer ended itself, since its runtime was not first, and one with ThreadSanitizer crashed or was
+/// refused with a wrong reason. They are refused with the reason before they start, and a program that is paged can start them.
 #[test]
 fn sanitizers_are_refused_and_left_alone() {
     if !able() {
@@ -150,9 +151,9 @@ fn sanitizers_are_refused_and_left_alone() {
     std::fs::remove_dir_all(&dir).expect("cleanup");
 }
 
-/// Root asked its own program for something, and told another user's process instead, which had made the directory for sockets first, and was
-/// handed the descriptors of files and block devices. Who does not have the process id that is meant is told nothing, and a directory that
-/// is somebody else's is not looked into.
+/// Root asked its own program for something, and told another user's process instead, which had made the directory for sockets
+/// first, and was handed the descriptors of files and block devices. Who does not have the process id that is meant is told
+/// nothing, and a directory that is somebody else's is not looked into.
 #[test]
 fn an_impostor_is_told_nothing() {
     if !able() {

@@ -35,8 +35,8 @@ fn within_budget(r: &Run) {
     assert!(r.stat("memory_peak_bytes") <= (16 << 20) + (1 << 20) && r.stat("over_budget") == 0, "{}", r.stats);
 }
 
-/// The kernel refuses to move a page with the same error whether a fork's other side has it, or direct I/O, or advice by another thread for
-/// a moment. The page daemon took each for a fork, and populated the page for nothing.
+/// The kernel refuses to move a page with the same error whether a fork's other side has it, or direct I/O, or advice by another
+/// thread for a moment. The page daemon took each for a fork, and populated the page for nothing.
 #[test]
 fn a_page_in_somebodys_hands_is_not_taken_for_a_forks() {
     let Some(r) = evict("pinned", &["pinned"]) else { return };
@@ -44,16 +44,16 @@ fn a_page_in_somebodys_hands_is_not_taken_for_a_forks() {
     assert_eq!(r.stat("pages_unshared"), 0, "nobody has forked: {}", r.stats);
 }
 
-/// The page daemon populated a page that a fork had shared, and that the program had discarded meanwhile; so it waited for a handler, the
-/// handlers for the next fork, and that for the daemon. It took seconds to happen.
+/// The page daemon populated a page that a fork had shared, and that the program had discarded meanwhile; so it waited for a
+/// handler, the handlers for the next fork, and that for the daemon. It took seconds to happen.
 #[test]
 fn forks_discards_and_sharing_get_on() {
     let Some(r) = evict("forks", &["forks", "2"]) else { return };
     assert!(r.stat("pages_unshared") > 0, "{}", r.stats);
 }
 
-/// The kernel moves pages between mappings of one protection only. Memory that is writable and executable (a compiler's at run time) could
-/// not go to the parking area, so it stayed: the program was stopped when it had more of it than the budget.
+/// The kernel moves pages between mappings of one protection only. Memory that is writable and executable (a compiler's at run
+/// time) could not go to the parking area, so it stayed: the program was stopped when it had more of it than the budget.
 #[test]
 fn executable_memory_goes_like_any_other() {
     let Some(r) = evict("executable", &["executable"]) else { return };
@@ -85,8 +85,8 @@ fn direct_reads_into_executable_memory_lose_nothing() {
     assert!(r.stat("pages_out") > 1000, "{}", r.stats);
 }
 
-/// A fork brings the process below half of its budget first. With more than half of it locked it waited for that for thirty seconds, each
-/// time.
+/// A fork brings the process below half of its budget first. With more than half of it locked it waited for that for thirty
+/// seconds, each time.
 #[test]
 fn locked_memory_does_not_hold_up_a_fork() {
     let Some(r) = evict("locked", &["locked"]) else { return };

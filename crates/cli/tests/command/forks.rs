@@ -6,8 +6,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
-/// A child that was made by `clone()` or `syscall()`, and not by libc's fork, found zeroes where its parent's pages were out. And when the
-/// function given to `clone()` returned, the pager's threads kept the child alive for ever.
+/// A child that was made by `clone()` or `syscall()`, and not by libc's fork, found zeroes where its parent's pages were out. And
+/// when the function given to `clone()` returned, the pager's threads kept the child alive for ever.
 #[test]
 fn children_of_clone_find_everything() {
     if !able() {
@@ -57,8 +57,8 @@ fn a_program_that_gave_root_up_forks() {
     family("family-user", "", &["user"]);
 }
 
-/// While any child lived, whatever was in use at any fork was put aside: swap grew without bound. 12 MiB are written 12 times here beside
-/// a child that stays, and 56 MiB must do.
+/// While any child lived, whatever was in use at any fork was put aside: swap grew without bound. 12 MiB are written 12 times here
+/// beside a child that stays, and 56 MiB must do.
 #[test]
 fn swap_is_bounded_beside_a_child_that_stays() {
     family("family-rounds", ",size=56M", &["rounds", "12"]);
@@ -70,7 +70,8 @@ fn many_children_at_a_time() {
     family("family-children", "", &["children", "300"]);
 }
 
-/// In a process namespace of its own, with the old /proc, a child's own fork failed: it looked for its threads by the wrong numbers.
+/// In a process namespace of its own, with the old /proc, a child's own fork failed: it looked for its threads by the wrong
+/// numbers.
 #[test]
 fn the_first_process_of_a_namespace_forks() {
     family("family-namespace", "", &["namespace"]);
@@ -88,8 +89,8 @@ fn generations_of_forks() {
     family("family-generations", "", &["generations", "18"]);
 }
 
-/// A process that shares the memory was killed while it unmapped. It kept a lock of the pager's for ever, or its unmapping was never reported: its
-/// parent waited for 19 s, and then found old content in a new mapping.
+/// A process that shares the memory was killed while it unmapped. It kept a lock of the pager's for ever, or its unmapping was
+/// never reported: its parent waited for 19 s, and then found old content in a new mapping.
 #[test]
 fn a_process_that_shares_the_memory_may_be_killed() {
     if !able() {
@@ -103,8 +104,8 @@ fn a_process_that_shares_the_memory_may_be_killed() {
     std::fs::remove_dir_all(&dir).expect("cleanup");
 }
 
-/// The pager's threads count as the program's, and a program of several threads may not enter a user namespace: `unshare -U`, and each sandbox
-/// that begins with one, failed with EINVAL.
+/// The pager's threads count as the program's, and a program of several threads may not enter a user namespace: `unshare -U`, and
+/// each sandbox that begins with one, failed with EINVAL.
 #[test]
 fn a_program_enters_a_user_namespace() {
     if !able() {
@@ -118,9 +119,9 @@ fn a_program_enters_a_user_namespace() {
     std::fs::remove_dir_all(&dir).expect("cleanup");
 }
 
-/// A child that was made past libc, by a system call in the program's own code, has no pager: it read zeroes where its parent's pages were out,
-/// and a fork of its own, through libc, waited for a helper thread that was not there. Now what is paged is not in it at all: it ends by SIGSEGV
-/// when it looks there.
+/// A child that was made past libc, by a system call in the program's own code, has no pager: it read zeroes where its parent's
+/// pages were out, and a fork of its own, through libc, waited for a helper thread that was not there. Now what is paged is not in
+/// it at all: it ends by SIGSEGV when it looks there.
 #[test]
 fn children_of_raw_system_calls_read_no_zeroes() {
     if !able() {

@@ -290,8 +290,8 @@ fn advice() {
     refused(&["advise", "--trace", &trace, "--policy", "best"], 125, &["no replacement policy"]);
 }
 
-/// A loop fits all at once or not at all under lru. It was told that half a per cent of it was enough memory, and that the curve had no
-/// knee, since only steps with another after them were looked at.
+/// A loop fits all at once or not at all under lru. It was told that half a per cent of it was enough memory, and that the curve
+/// had no knee, since only steps with another after them were looked at.
 #[test]
 fn a_loop_is_advised_to_fit() {
     let dir = Dir::new("advise-loop");
@@ -309,8 +309,8 @@ fn a_loop_is_advised_to_fit() {
     assert!(stdout.contains("Memory: 3.95 MiB (1011 pages)"), "{stdout}");
 }
 
-/// What the pager recorded is replayed as the pager would see it: no memory below the least of `overspill run` is advised, and first
-/// touches, which are filled with zeroes, are not called reads.
+/// What the pager recorded is replayed as the pager would see it: no memory below the least of `overspill run` is advised, and
+/// first touches, which are filled with zeroes, are not called reads.
 #[test]
 fn advice_on_a_recorded_program() {
     let dir = Dir::new("advise-recorded");

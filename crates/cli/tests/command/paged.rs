@@ -1,7 +1,7 @@
 //! Real programs under `overspill run`, with the agent: what they see, what the pager promises, and what happens when devices fail.
 //!
-//! The programs are C sources in `tests/programs`, built here with cc. Without userfaultfd in full mode or cc these tests say so and
-//! count as run only outside CI; with CI set they fail.
+//! The programs are C sources in `tests/programs`, built here with cc. Without userfaultfd in full mode or cc these tests say so
+//! and count as run only outside CI; with CI set they fail.
 
 use crate::common::{able, build, overspill, place};
 use crate::runs::{Run, no_swap_file_left, run, swap_option};
@@ -52,9 +52,9 @@ fn too_many_generations_of_forks_are_one_sentence() {
     std::fs::remove_dir_all(&dir).expect("cleanup");
 }
 
-/// Two children at a time. The first ended while the second was being forked, and since the second was counted only when its fork was
-/// over, nobody was left who could read what the parent had stored: its slots were used again, and the second child died of SIGBUS. And a
-/// parent that has no memory to share kept what its children could read for ever, until swap was full.
+/// Two children at a time. The first ended while the second was being forked, and since the second was counted only when its fork
+/// was over, nobody was left who could read what the parent had stored: its slots were used again, and the second child died of
+/// SIGBUS. And a parent that has no memory to share kept what its children could read for ever, until swap was full.
 #[test]
 fn a_child_keeps_its_pages_when_its_sibling_ends() {
     if !able() {
@@ -71,9 +71,9 @@ fn a_child_keeps_its_pages_when_its_sibling_ends() {
     std::fs::remove_dir_all(&dir).expect("cleanup");
 }
 
-/// Each was wrong once. A child found its parent's bytes in a new mapping where a range had been that it did not inherit, after ten seconds. A
-/// call that the kernel refuses ended the program, or had a range never paged. MAP_POPULATE brought in more than the budget. When the first
-/// thread had ended, what was there already was not found, and stayed.
+/// Each was wrong once. A child found its parent's bytes in a new mapping where a range had been that it did not inherit, after ten
+/// seconds. A call that the kernel refuses ended the program, or had a range never paged. MAP_POPULATE brought in more than the
+/// budget. When the first thread had ended, what was there already was not found, and stayed.
 #[test]
 fn corners_of_the_address_space() {
     if !able() {
@@ -163,8 +163,8 @@ fn threads_that_thrash_take_turns() {
     std::fs::remove_dir_all(&dir).expect("cleanup");
 }
 
-/// A single thread whose faults come one by one has its handler on its own CPU, where that gives way to it. When others take every CPU,
-/// it gets on all the same.
+/// A single thread whose faults come one by one has its handler on its own CPU, where that gives way to it. When others take every
+/// CPU, it gets on all the same.
 #[test]
 fn a_thread_alone_has_company() {
     if !able() {
@@ -178,8 +178,8 @@ fn a_thread_alone_has_company() {
     assert_eq!(String::from_utf8_lossy(&r.output.stdout), "all pages right\n");
     let wall = r.stats["wall_seconds"].as_f64().expect("a time");
     println!("{wall:.1} s, {} times company, {} parted", r.stat("companies"), r.stat("companies_starved"));
-    // the first touches do not depend on any device's speed; an ordinary user's handlers may not come back from where they give way, and
-    // with one CPU there is nobody to watch
+    // the first touches do not depend on any device's speed; an ordinary user's handlers may not come back from where they give
+    // way, and with one CPU there is nobody to watch
     let cpus = std::thread::available_parallelism().map_or(1, |n| n.get());
     if std::env::var_os("CI").is_some() && cpus > 1 {
         assert!(r.stat("companies") > 0, "{}", r.stats);
@@ -289,9 +289,9 @@ fn a_slow_device_is_not_a_full_one() {
     std::fs::remove_dir_all(&dir).expect("cleanup");
 }
 
-/// A page that moved to another address (mremap) while it was being written could be taken for writing again before that write had ended, and
-/// the pager panicked: "held twice". A page that had moved when it was to be unmapped was taken for discarded, and forgotten: it was never
-/// unmapped again, and in no count.
+/// A page that moved to another address (mremap) while it was being written could be taken for writing again before that write had
+/// ended, and the pager panicked: "held twice". A page that had moved when it was to be unmapped was taken for discarded, and
+/// forgotten: it was never unmapped again, and in no count.
 #[test]
 fn pages_move_while_they_are_written() {
     if !able() {
@@ -355,8 +355,8 @@ fn read_only_memory_goes_like_any_other() {
     std::fs::remove_dir_all(&dir).expect("cleanup");
 }
 
-/// Killed at any moment, also while a descendant is in the middle of an exec and has no agent that could notice: such ones stayed. So did
-/// descendants of a program that was only asked to end, by TERM or INT.
+/// Killed at any moment, also while a descendant is in the middle of an exec and has no agent that could notice: such ones stayed.
+/// So did descendants of a program that was only asked to end, by TERM or INT.
 #[test]
 fn a_killed_supervisor_leaves_nothing() {
     if !able() {

@@ -1,6 +1,7 @@
 //! Swap devices that come and go under real programs, with the agent: `swaps`, `swapon`, `swapoff`, and what they refuse.
 //!
-//! `OVERSPILL_SWAPOFFS` is how many swapoffs the long test makes, half of them with each engine (16 without it; 400 in `make soak`).
+//! `OVERSPILL_SWAPOFFS` is how many swapoffs the long test makes, half of them with each engine (16 without it; 400 in `make
+//! soak`).
 
 use crate::common::{able, build, copy, overspill, place, unique};
 use crate::running::Running;
@@ -192,8 +193,8 @@ fn several_are_added_or_none() {
     fs::remove_dir_all(&dir).expect("cleanup");
 }
 
-/// What was asked for was shown as what a device can hold: 100 TiB, where there are 2^28 slots, and 900 GiB of 16 MiB of memory. And
-/// `stat` named the devices of the start for ever.
+/// What was asked for was shown as what a device can hold: 100 TiB, where there are 2^28 slots, and 900 GiB of 16 MiB of memory.
+/// And `stat` named the devices of the start for ever.
 #[test]
 fn what_is_shown_is_what_is_there() {
     if !able() {
@@ -528,8 +529,8 @@ fn block_devices_are_used_and_guarded() {
     fs::remove_dir_all(&dir).expect("cleanup");
 }
 
-/// A program that went into the background lost the device: its child had opened it anew, without the claim, so another run took it and
-/// wrote over the child's pages.
+/// A program that went into the background lost the device: its child had opened it anew, without the claim, so another run took it
+/// and wrote over the child's pages.
 #[test]
 fn a_program_in_the_background_keeps_its_block_device() {
     if !able() {

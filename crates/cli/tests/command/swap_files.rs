@@ -135,8 +135,8 @@ fn freed_memory_is_freed_on_disk() {
     fs::remove_dir_all(&dir).expect("cleanup");
 }
 
-/// The same when clusters are to end where the physical extents do. Where the file system does not say where those lie, it is used all the
-/// same, and `swaps` says so.
+/// The same when clusters are to end where the physical extents do. Where the file system does not say where those lie, it is used
+/// all the same, and `swaps` says so.
 #[test]
 fn clusters_end_where_physical_extents_do() {
     if !able() || !is_root() {
@@ -219,8 +219,8 @@ fn nothing_of_memory_is_found_in_the_file() {
     fs::remove_dir_all(&dir).expect("cleanup");
 }
 
-/// A device of three files: pages lie on all of them, go from it to another one and back, holes are punched in each file, and a forked
-/// child finds everything.
+/// A device of three files: pages lie on all of them, go from it to another one and back, holes are punched in each file, and a
+/// forked child finds everything.
 #[test]
 fn a_device_of_several_files() {
     if !able() || !is_root() {
@@ -319,8 +319,8 @@ impl Drop for Shared {
     }
 }
 
-/// A file system that does not say where its extents lie (FIEMAP is refused) is used all the same, in one piece per chunk, and `swaps`
-/// says so. The tmpfs is warned of once.
+/// A file system that does not say where its extents lie (FIEMAP is refused) is used all the same, in one piece per chunk, and
+/// `swaps` says so. The tmpfs is warned of once.
 #[test]
 fn a_tmpfs_cannot_be_aligned_and_is_used() {
     if !able() {
@@ -370,9 +370,9 @@ impl Drop for Group {
     }
 }
 
-/// Swap on a tmpfs is memory, so writing it may need what there is none of. It comes to an end all the same: with the result where memory
-/// is just enough; by the kernel's killing where the control group has too little; with a sentence where the tmpfs itself is too small.
-/// (Why it cannot deadlock is in docs/decisions/0026.)
+/// Swap on a tmpfs is memory, so writing it may need what there is none of. It comes to an end all the same: with the result where
+/// memory is just enough; by the kernel's killing where the control group has too little; with a sentence where the tmpfs itself is
+/// too small. (Why it cannot deadlock is in docs/decisions/0026.)
 #[test]
 fn a_tmpfs_with_memory_short_comes_to_an_end() {
     if !able() {
@@ -417,7 +417,8 @@ fn a_tmpfs_with_memory_short_comes_to_an_end() {
     assert_eq!(output.status.code(), Some(125), "{output:?}");
     assert!(text.contains("swap") && text.contains("full") && output.stdout.is_empty(), "{text}");
 
-    // it was full for a while: the program was stopped all the same, though there was room again when it was asked for the last time
+    // it was full for a while: the program was stopped all the same, though there was room again when it was asked for the last
+    // time
     let (own, filler) = (own.display(), own.join("filler").display().to_string());
     let mount = format!(
         "mount -t tmpfs -o size=120M overspill {own} && head -c 100M /dev/zero > {filler} && {{ (sleep 1; rm {filler}) & }} && "
@@ -427,7 +428,8 @@ fn a_tmpfs_with_memory_short_comes_to_an_end() {
     fs::remove_dir_all(&dir).expect("cleanup");
 }
 
-/// Reads that fail once are tried again, in a swapoff too, and then page by page: a run with one bad page once lost all of its pages.
+/// Reads that fail once are tried again, in a swapoff too, and then page by page: a run with one bad page once lost all of its
+/// pages.
 #[test]
 fn a_swapoff_loses_only_what_cannot_be_read() {
     if !able() {
@@ -495,8 +497,8 @@ fn a_failing_device_is_emptied() {
     fs::remove_dir_all(&dir).expect("cleanup");
 }
 
-/// What comes back damaged is a failure of its device like what does not come back: one that does so again and again is emptied, and with
-/// it goes whatever is still right.
+/// What comes back damaged is a failure of its device like what does not come back: one that does so again and again is emptied,
+/// and with it goes whatever is still right.
 #[test]
 fn damaged_pages_count_against_their_device() {
     if !able() {

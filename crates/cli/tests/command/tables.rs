@@ -4,8 +4,9 @@ use crate::common::{able, build, place};
 use crate::runs::{no_swap_file_left, run, swap_option};
 use std::path::Path;
 
-/// Node.js was stopped as soon as it was paged: V8 puts each 256 KiB of its heap at a random address, and the page table had room for 73 places
-/// that lie 16 GiB apart. Under a limit of address space the tables are small, and must still do for what fits the limit.
+/// Node.js was stopped as soon as it was paged: V8 puts each 256 KiB of its heap at a random address, and the page table had room
+/// for 73 places that lie 16 GiB apart. Under a limit of address space the tables are small, and must still do for what fits the
+/// limit.
 #[test]
 fn pieces_anywhere_in_the_address_space() {
     if !able() {
@@ -43,8 +44,9 @@ fn tables_that_are_full_are_one_sentence() {
     std::fs::remove_dir_all(&dir).expect("cleanup");
 }
 
-/// A mapping that is cut into thousands of pieces keeps what is in them, and leaves nothing behind where it was. (That nothing is dropped
-/// where there are more pieces than there is room for is tested in `overspill_linux::ranges`: it takes a vm.max_map_count of more.)
+/// A mapping that is cut into thousands of pieces keeps what is in them, and leaves nothing behind where it was. (That nothing is
+/// dropped where there are more pieces than there is room for is tested in `overspill_linux::ranges`: it takes a vm.max_map_count
+/// of more.)
 #[test]
 fn a_mapping_full_of_holes() {
     if !able() {

@@ -3,8 +3,9 @@
 use crate::common::{able, build, place};
 use crate::runs::{no_swap_file_left, run, swap_option};
 
-/// There are 64 stacks for the program's calls that are followed, and a thread that found none free took it in turns with the others to look
-/// again and again, while those who had one did not get a processor: 160 threads that map and unmap got nothing done, for good.
+/// There are 64 stacks for the program's calls that are followed, and a thread that found none free took it in turns with the
+/// others to look again and again, while those who had one did not get a processor: 160 threads that map and unmap got nothing
+/// done, for good.
 #[test]
 fn more_threads_than_stacks() {
     if !able() {
@@ -20,8 +21,8 @@ fn more_threads_than_stacks() {
     std::fs::remove_dir_all(&dir).expect("cleanup");
 }
 
-/// The kernel does not wait for a missing page when it clears the word that says that a thread has ended. Only pthread_create was followed,
-/// so a thread of thrd_create, or of a program's own clone, whose page went out while it slept was waited for for ever.
+/// The kernel does not wait for a missing page when it clears the word that says that a thread has ended. Only pthread_create was
+/// followed, so a thread of thrd_create, or of a program's own clone, whose page went out while it slept was waited for for ever.
 #[test]
 fn the_end_of_a_thread_is_seen() {
     if !able() {
@@ -36,8 +37,8 @@ fn the_end_of_a_thread_is_seen() {
     std::fs::remove_dir_all(&dir).expect("cleanup");
 }
 
-/// The buffers, rings and stacks of a forked child's pager were placed by the kernel where its parent had just unmapped something: a touch
-/// that must end the program found the pager's memory.
+/// The buffers, rings and stacks of a forked child's pager were placed by the kernel where its parent had just unmapped something:
+/// a touch that must end the program found the pager's memory.
 #[test]
 fn what_was_unmapped_stays_unmapped() {
     if !able() {
@@ -55,8 +56,8 @@ fn what_was_unmapped_stays_unmapped() {
     std::fs::remove_dir_all(&dir).expect("cleanup");
 }
 
-/// A program that counted its threads found the pager's: Chromium's zygote ended. And a thread that ended by a raw exit counted the others, on its own
-/// stack, which its parent unmapped.
+/// A program that counted its threads found the pager's: Chromium's zygote ended. And a thread that ended by a raw exit counted the
+/// others, on its own stack, which its parent unmapped.
 #[test]
 fn threads_are_counted_and_end_at_once() {
     if !able() {

@@ -62,8 +62,8 @@ pub fn build(dir: &Path, source: &str) -> PathBuf {
     out
 }
 
-/// A copy of a program. Made by another process: as long as any process has a program open for writing, such as a child that another test
-/// has just forked in this one, it cannot be run.
+/// A copy of a program. Made by another process: as long as any process has a program open for writing, such as a child that
+/// another test has just forked in this one, it cannot be run.
 pub fn copy(from: &Path, to: &Path) {
     let copied = Command::new("cp").arg(from).arg(to).status().expect("cp runs");
     assert!(copied.success(), "{} can be copied", from.display());
