@@ -34,6 +34,9 @@ const PRIVATE_IN_DOCUMENTS: [(&str, &str); 14] = [
 /// The same for comments: words that no comment has any more. Move a word here once the last one is gone.
 const PRIVATE_IN_CODE: [(&str, &str); 1] = [("owed", "pending")];
 
+/// Names of the kernel's and of Rust's that our documents speak of.
+const OF_OTHERS: [&str; 3] = ["handle_userfault", "thread::current", "userfaultfd_event_wait_completion"];
+
 /// Names of places where somebody once worked on this.
 const WORKPLACE: [&str; 3] = ["/work/", "/tmp/w/", "/root/"];
 
@@ -303,6 +306,65 @@ fn no_comment_names_a_page_that_is_not_there() {
                     findings.push(format!("{file}:{number}: {word} is not there"));
                 }
             }
+        }
+    }
+    report(&findings);
+}
+
+/// What a document names in back quotes must be there: files, paths of Rust, names of tests and counters, variables.
+#[test]
+fn no_page_names_what_is_gone() {
+    let sources: Vec<_> = [".rs", ".py", ".c", ".toml", "Makefile"].into_iter().flat_map(files).collect();
+    let is_word = |c: char| c.is_alphanumeric() || c == '_';
+    let known: BTreeSet<&str> = sources.iter().flat_map(|(_, text)| text.split(move |c| !is_word(c))).collect();
+    let is_name = |name: &str| !name.is_empty() && name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_');
+    let mut findings = Vec::new();
+    for (file, text) in files(".md").into_iter().filter(|(file, _)| file != "docs/SOURCES.md") {
+        for (number, line) in (1..).zip(text.lines()).filter(|(_, line)| !line.starts_with("```")) {
+            for span in line.split('`').skip(1).step_by(2).filter(|span| !OF_OTHERS.contains(span)) {
+                let is_file = [".rs", ".py", ".c"].iter().any(|ending| span.ends_with(ending)) && !span.contains(['*', ' ']);
+                let is_path = span.contains("::") && span.chars().all(|c| is_word(c) || c == ':');
+                let is_variable = span.starts_with("OVERSPILL_") && span.chars().all(is_word);
+                let there = if is_file {
+                    sources.iter().any(|(path, _)| path == span || path.ends_with(&format!("/{span}")))
+                } else if is_path || is_variable || is_name(span) && span.contains('_') {
+                    span.split("::").all(|part| known.contains(part))
+                } else {
+                    true
+                };
+                if !there {
+                    findings.push(format!("{file}:{number}: `{span}` is not there"));
+                }
+            }
+        }
+    }
+    report(&findings);
+}
+
+/// Every command is in the README, and every option of `overspill run` on its page.
+#[test]
+fn commands_and_options_are_documented() {
+    let help = |arguments: &[&str]| {
+        let ran = std::process::Command::new(env!("CARGO_BIN_EXE_overspill")).args(arguments).output().unwrap();
+        String::from_utf8(ran.stdout).unwrap()
+    };
+    let page = |file: &str| std::fs::read_to_string(root().join(file)).unwrap();
+    let mut findings = Vec::new();
+    let (readme, options) = (page("README.md"), page("docs/OPTIONS.md"));
+    let named = |page: &str, name: &str| page.contains(&format!("`{name}`")) || page.contains(&format!("`{name} "));
+    let table: String = readme.lines().filter(|line| line.starts_with('|')).collect();
+    let all = help(&["help"]);
+    assert!(all.contains("\nCommands:\n"), "{all}");
+    let listed = all.lines().skip_while(|line| *line != "Commands:").skip(1).take_while(|line| !line.is_empty());
+    for command in listed.filter_map(|line| line.split_whitespace().next()).filter(|command| *command != "help") {
+        if !named(&table, command) && !named(&table, &format!("overspill {command}")) {
+            findings.push(format!("README.md: its table has no `overspill {command}`"));
+        }
+    }
+    for line in help(&["run", "-h"]).lines().filter(|line| line.trim_start().starts_with('-')) {
+        let option = line.split_whitespace().find(|word| word.starts_with("--")).unwrap();
+        if !["--help", "--version"].contains(&option) && !named(&options, option) {
+            findings.push(format!("docs/OPTIONS.md: says nothing of {option}"));
         }
     }
     report(&findings);
