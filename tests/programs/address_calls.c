@@ -337,10 +337,37 @@ static void droppable(void) {
     check(there < 1024, "the kernel drops what is droppable");
 }
 
+/* Locked memory that grows as it moves: Linux brings in what is new before it reports the move. */
+static void locked(void) {
+    enum { OLD = 16 * PAGE, NEW = 60 * PAGE };
+    unsigned char in[60], *moved[4];
+    alarm(60);
+    for (int way = 0; way < 4; way++) {
+        /* 0: in place, 1: to where the kernel likes, 2: onto nothing, 3: onto memory that is in use */
+        unsigned char *area = map_at(NULL, MIB, PROT_NONE, 0), *to = map(NEW), *p = area + PAGE;
+        mprotect(p, way ? OLD : NEW, RW);
+        fill(p, OLD, way);
+        fill(to, NEW, 77);
+        check(!mlock(p, OLD), "it is locked");
+        if (!way) munmap(p + OLD, NEW - OLD);
+        if (way == 2) munmap(to, NEW);
+        unsigned char *r = mremap(p, OLD, NEW, way ? way > 1 ? MREMAP_MAYMOVE | MREMAP_FIXED : MREMAP_MAYMOVE : 0, to);
+        check(way ? r != MAP_FAILED && r != p : r == p, "it grows");
+        check(way < 2 || r == to, "it moves there");
+        check(!mincore(r, NEW, in) && !memchr(in, 0, sizeof in), "all of it is in memory");
+        check(!wrong(r, OLD, way) && !nonzero(r + OLD, NEW - OLD), "what is new is empty, and nothing else");
+        fill(r, NEW, 5);
+        check(mappings(r, NEW) == 1, "it is one mapping");
+        munlock(moved[way] = r, NEW);
+    }
+    pressure();
+    for (int way = 0; way < 4; way++) check(!wrong(moved[way], NEW, 5), "it is as it was written");
+}
+
 int main(int argc, char **argv) {
     static const struct { const char *name; void (*run)(void); } cases[] = {
         {"refused", refused}, {"refused-late", refused_late}, {"onto", onto}, {"several", several}, {"joined", joined}, {"guards", guards},
-        {"secrets", secrets}, {"killed", killed}, {"droppable", droppable},
+        {"secrets", secrets}, {"killed", killed}, {"droppable", droppable}, {"locked", locked},
     };
     setvbuf(stdout, NULL, _IONBF, 0);
     for (unsigned i = 0; i < sizeof cases / sizeof *cases; i++)

@@ -761,8 +761,9 @@ impl Agent {
         }
     }
 
-    /// What is in these ranges is about to be unmapped, replaced or moved: [`Machine::take_native`], [`Machine::begin_remap`].
-    pub fn begin_remap(&'static self, ranges: [(usize, usize); 2]) -> Remap {
+    /// What is in these ranges is about to be unmapped, replaced or moved, and to grow by so many bytes: [`Machine::take_native`],
+    /// [`Machine::begin_remap`].
+    pub fn begin_remap(&'static self, ranges: [(usize, usize); 2], grows: usize) -> Remap {
         self.stacks.run(move || {
             let native = ranges.map(|(start, end)| {
                 self.machine.take_native(start, end).unwrap_or_else(|| {
@@ -770,7 +771,7 @@ impl Agent {
                     Pieces::default()
                 })
             });
-            Remap { native, managed: self.machine.begin_remap(ranges) }
+            Remap { native, managed: self.machine.begin_remap(ranges, grows) }
         })
     }
 

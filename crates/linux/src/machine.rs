@@ -362,6 +362,9 @@ impl Machine {
         let write = addr & 1 == 1;
         let addr = addr & !(PAGE_SIZE - 1);
         let map = self.map.read();
+        if !map.remaps.is_empty() && self.leave_growth(&map, addr, tid) {
+            return Served::Done; // its thread has been woken
+        }
         let Some(range) = map.ranges.find(addr).copied() else { return Served::NotOurs };
         if range.kind == Kind::Native {
             return Served::NotOurs;

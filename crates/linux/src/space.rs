@@ -210,7 +210,16 @@ impl Default for PendingUnmaps {
 /// gone, and gave it up with that: it read as zeroes. (The kernel refuses to *fill* pages meanwhile, not to take them.)
 #[derive(Debug)]
 pub struct Remaps {
-    calls: Vec<(u32, [(usize, usize); 2])>,
+    calls: Vec<Remap>,
+}
+
+/// A call of a thread's that unmaps, replaces or moves memory.
+#[derive(Clone, Copy, Debug)]
+struct Remap {
+    thread: u32,
+    ranges: [(usize, usize); 2],
+    /// By so many bytes it may make a mapping longer.
+    grows: usize,
 }
 
 /// More threads are hardly in such calls at a time; and who jumps out of one, from a signal handler, leaves it here until his next one.
@@ -221,17 +230,25 @@ impl Remaps {
     pub fn new() -> Self {
         Remaps { calls: Vec::with_capacity(REMAPS_MAX) }
     }
-    /// A thread's call begins.
-    fn begin(&mut self, thread: u32, ranges: [(usize, usize); 2]) {
-        self.end(thread);
+    /// A call begins.
+    fn begin(&mut self, call: Remap) {
+        self.end(call.thread);
         if self.calls.len() == REMAPS_MAX {
             self.calls.remove(0);
         }
-        self.calls.push((thread, ranges));
+        self.calls.push(call);
     }
     /// It has been followed.
     fn end(&mut self, thread: u32) {
-        self.calls.retain(|call| call.0 != thread);
+        self.calls.retain(|call| call.thread != thread);
+    }
+    /// Whether `thread` has begun a call by which `addr` may be what a mapping grows by. `known`: something else is known to be
+    /// there, or was before.
+    fn grows(&self, addr: usize, thread: u32, known: bool) -> bool {
+        self.calls.iter().find(|call| call.thread == thread && call.grows > 0).is_some_and(|call| {
+            let (_, end) = call.ranges[1];
+            if end == 0 { !known } else { (end - call.grows..end).contains(&addr) }
+        })
     }
     /// There are no such threads (any more).
     pub fn clear(&mut self) {
@@ -243,7 +260,7 @@ impl Remaps {
     }
     /// Whether what is at `addr` may be about to be something else.
     pub fn covers(&self, addr: usize) -> bool {
-        self.calls.iter().flat_map(|call| &call.1).any(|&(start, end)| start <= addr && addr < end)
+        self.calls.iter().flat_map(|call| &call.ranges).any(|&(start, end)| start <= addr && addr < end)
     }
 }
 
@@ -710,9 +727,10 @@ impl Machine {
         Some(pieces)
     }
 
-    /// A thread's system call is about to unmap, replace or move what is in these ranges, and it is managed: [`Remaps`]. Returns whether it is; then
-    /// [`Machine::end_remap`] is due after the call.
-    pub fn begin_remap(&self, ranges: [(usize, usize); 2]) -> bool {
+    /// A thread's system call is about to unmap, replace or move what is in these ranges, and it is managed: [`Remaps`]. `grows`:
+    /// by how many bytes it may make what it moves longer. Returns whether it is managed; then [`Machine::end_remap`] is due after
+    /// the call.
+    pub fn begin_remap(&self, ranges: [(usize, usize); 2], grows: usize) -> bool {
         let any = |is: &dyn Fn(usize, usize) -> bool| ranges.iter().any(|&(start, end)| is(start, end));
         {
             let map = self.map.read();
@@ -721,7 +739,7 @@ impl Machine {
             }
         }
         // the daemon holds the map from its choice until it has the pages, but not while it copies some out
-        self.map.write().remaps.begin(sys::gettid(), ranges);
+        self.map.write().remaps.begin(Remap { thread: sys::gettid(), ranges, grows });
         loop {
             let map = self.map.read();
             if !any(&|start, end| map.copying.overlaps(start, end)) {
@@ -730,6 +748,15 @@ impl Machine {
             drop(map);
             futex_wait(&AtomicU32::new(0), 0, UNMAPS_LOOK_NS);
         }
+    }
+
+    /// When mremap(2) moves a locked mapping and makes it longer, it brings in what is new before it reports the move, and until
+    /// that has been read nobody can fill a page. So such a page, which `thread` misses in its call, is left to the kernel until
+    /// the call has returned. Returns whether it is one.
+    pub(crate) fn leave_growth(&self, map: &Space, addr: usize, thread: u32) -> bool {
+        let grows = map.remaps.grows(addr, thread, map.ranges.find(addr).is_some()) && map.program.is_changing();
+        // SAFETY: it is new, so it has no content.
+        grows && unsafe { map.program.unregister(addr, PAGE_SIZE) }.is_ok()
     }
 
     /// The call has returned, so that its events have been read.

@@ -43,7 +43,7 @@ pub fn mmap(agent: &'static Agent, nr: i32, mut a: [usize; 6]) -> isize {
         // SAFETY: the program's own call; it makes a mapping that the pager does not manage, over nothing.
         return unsafe { raw(nr, &a) };
     }
-    let over = fixed.then(|| agent.begin_remap([(a[0], a[0].wrapping_add(up(a[1]))), NOTHING]));
+    let over = fixed.then(|| agent.begin_remap([(a[0], a[0].wrapping_add(up(a[1]))), NOTHING], 0));
     if private && a[1] > agent.populatable_bytes() {
         // What is populated could be more than the budget before the pager knows of it.
         a[3] &= !(libc::MAP_POPULATE | libc::MAP_LOCKED) as usize;
@@ -90,7 +90,7 @@ fn refused_late(agent: &'static Agent, nr: i32, mut a: [usize; 6]) -> Option<isi
 
 /// munmap(2).
 pub fn munmap(agent: &'static Agent, nr: i32, a: [usize; 6]) -> isize {
-    let remap = agent.begin_remap([(a[0], a[0].wrapping_add(up(a[1]))), NOTHING]);
+    let remap = agent.begin_remap([(a[0], a[0].wrapping_add(up(a[1]))), NOTHING], 0);
     // SAFETY: the program's own call.
     let r = unsafe { raw(nr, &a) };
     agent.end_remap(remap, r == 0);
@@ -103,7 +103,7 @@ pub fn mremap(agent: &'static Agent, nr: i32, a: [usize; 6]) -> isize {
     let fixed = flags & libc::MREMAP_FIXED != 0;
     let moves_all = fixed && old_len == new_len && old_len > 0 && sys::is_mapped(old, old + PAGE);
     let to = if fixed { (a[4], a[4].wrapping_add(new_len)) } else { NOTHING };
-    let remap = agent.begin_remap([(old, old.wrapping_add(old_len)), to]);
+    let remap = agent.begin_remap([(old, old.wrapping_add(old_len)), to], new_len.saturating_sub(old_len));
     // SAFETY: the program's own call.
     let r = unsafe { raw(nr, &a) };
     agent.end_remap(remap, r >= 0);
@@ -157,7 +157,7 @@ fn mremap_each(agent: &'static Agent, nr: i32, a: [usize; 6]) -> isize {
 pub fn brk(agent: &'static Agent, nr: i32, a: [usize; 6]) -> isize {
     let before = up(agent.heap_end.load(Relaxed));
     let shrinks = a[0] != 0 && up(a[0]) < before;
-    let shrunk = shrinks.then(|| agent.begin_remap([(up(a[0]), before), NOTHING]));
+    let shrunk = shrinks.then(|| agent.begin_remap([(up(a[0]), before), NOTHING], 0));
     // SAFETY: the program's own call.
     let r = unsafe { raw(nr, &a) };
     let after = up(r as usize);

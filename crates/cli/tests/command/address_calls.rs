@@ -79,6 +79,13 @@ fn droppable_memory_is_dropped() {
     case("droppable");
 }
 
+/// A locked range that grows as it moves: Linux brings in what is new before it reports the move, and until the report is read
+/// nobody can fill a page. It hung for good.
+#[test]
+fn what_is_locked_moves_and_grows() {
+    case("locked");
+}
+
 /// Memory can be registered with one userfaultfd only, and the pager had it: a program that uses one itself was told EBUSY.
 #[test]
 fn a_program_has_a_userfaultfd_of_its_own() {

@@ -48,9 +48,8 @@ fn any_calls_in_any_order() {
     std::fs::remove_dir_all(&dir).expect("cleanup");
 }
 
-/// What is known to differ from the kernel: a locked range that moves as it grows (hangs), and an mremap over neighbours that Linux
-/// would have joined (EFAULT).
-const WITHOUT: &str = "lock-grow,neighbours";
+/// What is known to differ from the kernel: an mremap over neighbours that Linux would have joined (EFAULT).
+const WITHOUT: &str = "neighbours";
 
 /// The page daemon takes a page by its address. It had chosen one of the memory that an mremap(MREMAP_FIXED) was about to replace,
 /// and took what had come there instead, which the kernel reports only afterwards: that was booked for what had gone, and went with
