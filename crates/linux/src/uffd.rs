@@ -192,7 +192,15 @@ impl Uffd {
 
     /// Has missing pages of the range reported here. Pages that are there stay.
     pub fn register(&self, at: usize, len: usize) -> Result<(), Errno> {
-        let mode = REGISTER_MODE_MISSING | if self.protects() { REGISTER_MODE_WP } else { 0 };
+        self.register_for(at, len, self.protects())
+    }
+
+    /// The same. `protects`: pages of it can be protected against writes.
+    ///
+    /// # Errors
+    /// EINVAL nothing is mapped there, or not such memory; EBUSY it is registered on another.
+    pub fn register_for(&self, at: usize, len: usize, protects: bool) -> Result<(), Errno> {
+        let mode = REGISTER_MODE_MISSING | if protects { REGISTER_MODE_WP } else { 0 };
         let mut r = RegisterArg { range: Range { start: at as u64, len: len as u64 }, mode, ioctls: 0 };
         // SAFETY: the structure lives over the call. Registering changes no content; who registers serves the faults.
         unsafe { sys!(libc::SYS_ioctl, self.raw(), ioc(RW, 0x00, size_of::<RegisterArg>()), &mut r as *mut _) }.map(drop)
@@ -213,17 +221,22 @@ impl Uffd {
     /// # Errors
     /// EAGAIN: an event is to be read before; ENOENT: not registered for that.
     pub fn protect(&self, at: usize, len: usize) -> Result<(), Errno> {
-        self.write_protect(at, len, WRITEPROTECT_MODE_WP)
+        self.write_protect(at, len, true)
     }
 
     /// The inverse, if anything can be protected. Wakes who waits.
     pub fn let_write(&self, at: usize, len: usize) {
         if self.protects() {
-            let _ = self.write_protect(at, len, 0);
+            let _ = self.write_protect(at, len, false);
         }
     }
 
-    fn write_protect(&self, at: usize, len: usize, mode: u64) -> Result<(), Errno> {
+    /// Protects, or lets write, and says how that went.
+    ///
+    /// # Errors
+    /// As [`Uffd::protect`].
+    pub fn write_protect(&self, at: usize, len: usize, on: bool) -> Result<(), Errno> {
+        let mode = if on { WRITEPROTECT_MODE_WP } else { 0 };
         let mut p = WriteProtectArg { range: Range { start: at as u64, len: len as u64 }, mode };
         // SAFETY: the structure lives over the call; no content changes, and who serves faults lets writers go on.
         unsafe { sys!(libc::SYS_ioctl, self.raw(), ioc(RW, 0x06, size_of::<WriteProtectArg>()), &mut p as *mut _) }.map(drop)
@@ -277,14 +290,23 @@ impl Uffd {
     /// # Safety
     /// The pager takes the pages over: it must give them back at a touch. `dst` is empty.
     pub unsafe fn take(&self, dst: usize, src: usize, len: usize) -> Moved {
-        let mut c = CopyArg { dst: dst as u64, src: src as u64, len: len as u64, mode: 0, done: 0 };
-        // SAFETY: the structure lives over the call; keeping the pages is the caller's promise.
-        let r = unsafe { sys!(libc::SYS_ioctl, self.raw(), ioc(RW, 0x05, size_of::<CopyArg>()), &mut c as *mut _) };
-        let moved = transferred(r, c.done, len);
+        // SAFETY: the caller's promise.
+        let moved = unsafe { self.move_pages(dst, src, len) };
         if moved.error == Some(libc::EEXIST) && !sys::is_resident(src) {
             return Moved { bytes: PAGE_SIZE, error: None, denied: true };
         }
         moved
+    }
+
+    /// The same, and what the kernel said of it, be it right or not.
+    ///
+    /// # Safety
+    /// As [`Uffd::take`].
+    pub unsafe fn move_pages(&self, dst: usize, src: usize, len: usize) -> Moved {
+        let mut c = CopyArg { dst: dst as u64, src: src as u64, len: len as u64, mode: 0, done: 0 };
+        // SAFETY: the structure lives over the call; keeping the pages is the caller's promise.
+        let r = unsafe { sys!(libc::SYS_ioctl, self.raw(), ioc(RW, 0x05, size_of::<CopyArg>()), &mut c as *mut _) };
+        transferred(r, c.done, len)
     }
 
     /// Makes every touch of a missing page an error (SIGBUS; EFAULT in system calls) and wakes who waits for it.

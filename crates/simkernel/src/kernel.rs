@@ -1,0 +1,386 @@
+//! The simulated kernel: address spaces, userfaultfds, and tasks that run or wait.
+//!
+//! A call is a list of steps. A step is done at once, or the task waits there: for a page (until somebody wakes its address, then it
+//! looks again), or for a message to be read (then it goes on, and only as it goes on the call counts as over). Whoever drives the kernel
+//! says which task that can run does so next: [`Kernel::run`].
+
+use crate::call::{Advice, Call, Outcome, Progress};
+use crate::errno::*;
+use crate::fault::Access;
+use crate::pmap::{Message, PAGE};
+use crate::remap::Remap;
+use crate::space::{Notice, Space};
+use crate::table::Entry;
+use crate::uffd::{Fault, Uffd};
+use crate::vma::*;
+use std::collections::VecDeque;
+
+/// What a task does next.
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    /// A message is put where it can be read, and waited for.
+    Send(Notice),
+    /// A byte is read.
+    Read { at: usize, in_kernel: bool },
+    /// A byte is written.
+    Write { at: usize, byte: u8 },
+    /// Advice, mapping by mapping, from `at` on. `hole`: there was one.
+    Advise { at: usize, end: usize, advice: Advice, hole: bool },
+    /// Advice that was told is carried out now, for what is still mapped there, and the next mapping is looked at.
+    Discard { at: usize, until: usize, end: usize, advice: Advice, hole: bool },
+    /// Pages are brought in.
+    Populate { at: usize, end: usize, how: Populate },
+}
+
+/// For whom pages are brought in.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Populate {
+    /// MADV_POPULATE_READ and _WRITE: a page that cannot be is an error.
+    Advised { write: bool },
+    /// mlock: what is writable, for writing.
+    Locked,
+    /// A mapping that has grown: nobody asks how it went.
+    Grown,
+}
+
+/// Where a task is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum State {
+    Runs,
+    Waits,
+    /// Its message was read: it goes on, as soon as it runs.
+    Released(usize),
+    Done,
+    Dead,
+}
+
+/// A thread of a program.
+#[derive(Clone, Debug)]
+struct Task {
+    space: usize,
+    state: State,
+    steps: VecDeque<Step>,
+    outcome: Outcome,
+}
+
+/// The kernel.
+#[derive(Clone, Default, Debug)]
+pub struct Kernel {
+    /// Address spaces.
+    pub spaces: Vec<Space>,
+    /// Userfaultfds.
+    pub uffds: Vec<Uffd>,
+    tasks: Vec<Task>,
+    /// Pages are isolated for moments: a move may be refused for no reason of its own, or denied although it was made.
+    pub disturbed: bool,
+}
+
+impl Kernel {
+    /// A new, empty address space: its number.
+    pub fn new_space(&mut self) -> usize {
+        self.spaces.push(Space::default());
+        self.spaces.len() - 1
+    }
+
+    /// A new thread in an address space: its number.
+    pub fn new_task(&mut self, space: usize) -> usize {
+        self.tasks.push(Task { space, state: State::Done, steps: VecDeque::new(), outcome: Outcome::Ok(0) });
+        self.tasks.len() - 1
+    }
+
+    /// A new userfaultfd for an address space: its number.
+    pub fn new_uffd(&mut self, space: usize, events: bool) -> usize {
+        self.uffds.push(Uffd { space, events, ..Uffd::default() });
+        self.uffds.len() - 1
+    }
+
+    /// The address space that a task has.
+    pub fn space_of(&self, task: usize) -> usize {
+        self.tasks[task].space
+    }
+
+    /// Whether a task can go on.
+    pub fn can_run(&self, task: usize) -> bool {
+        matches!(self.tasks[task].state, State::Runs | State::Released(_))
+    }
+
+    /// All tasks that can go on.
+    pub fn runnable(&self) -> impl Iterator<Item = usize> + '_ {
+        (0..self.tasks.len()).filter(|task| self.can_run(*task))
+    }
+
+    /// Where a task is. (One that can go on counts as waiting.)
+    pub fn progress(&self, task: usize) -> Progress {
+        match self.tasks[task].state {
+            State::Done => Progress::Done(self.tasks[task].outcome),
+            State::Dead => Progress::Dead,
+            State::Runs | State::Waits | State::Released(_) => Progress::Waits,
+        }
+    }
+
+    /// A task begins a call, up to its act: what it changes is changed, nothing has been told.
+    ///
+    /// # Panics
+    /// If it is in one already.
+    pub fn start(&mut self, task: usize, call: Call) {
+        assert_eq!(self.tasks[task].state, State::Done, "{call:?}");
+        self.tasks[task].state = State::Runs;
+        let number = self.tasks[task].space;
+        let space = &mut self.spaces[number];
+        let mut notices = Vec::new();
+        let mut steps = VecDeque::new();
+        let result = match call {
+            Call::Map { at, len, prot, replace } => space.map(at, len, prot, replace, &mut notices),
+            Call::Unmap { at, len } => space.unmap(at, len, &mut notices),
+            Call::Remap { from, len, new_len, to, keep } => {
+                let remapped = space.remap(Remap { from, len, new_len, to, keep });
+                steps.extend(remapped.populate.map(|(at, end)| Step::Populate { at, end, how: Populate::Grown }));
+                notices = remapped.notices;
+                remapped.result
+            }
+            Call::Protect { at, len, prot } => {
+                let mut populate = Vec::new();
+                let result = space.protect(at, len, prot, &mut populate);
+                for (start, end) in populate {
+                    // as far as nobody has to be waited for
+                    let _ = (start..end).step_by(PAGE).try_for_each(|at| match space.fault(at, true) {
+                        Access::Allowed => Ok(()),
+                        _ => Err(()),
+                    });
+                }
+                result
+            }
+            Call::Advise { at, len, .. } if !at.is_multiple_of(PAGE) || at.checked_add(len).is_none() => Err(EINVAL),
+            Call::Advise { at, len, advice } => {
+                let end = at + len.next_multiple_of(PAGE);
+                steps.push_back(match advice {
+                    Advice::PopulateRead => Step::Populate { at, end, how: Populate::Advised { write: false } },
+                    Advice::PopulateWrite => Step::Populate { at, end, how: Populate::Advised { write: true } },
+                    _ => Step::Advise { at, end, advice, hole: false },
+                });
+                Ok(0)
+            }
+            Call::Lock { at, len } => {
+                let result = space.flag_range(at, len, LOCKED, 0);
+                let (at, end) = (at / PAGE * PAGE, (at + len).next_multiple_of(PAGE));
+                if result.is_ok() {
+                    steps.push_back(Step::Populate { at, end, how: Populate::Locked });
+                }
+                result
+            }
+            Call::Unlock { at, len } => space.flag_range(at, len, 0, LOCKED),
+            Call::Seal { at, len } => space.flag_range(at, len, SEALED, 0),
+            Call::Read { at } => {
+                steps.push_back(Step::Read { at, in_kernel: false });
+                Ok(0)
+            }
+            Call::KernelRead { at } => {
+                steps.push_back(Step::Read { at, in_kernel: true });
+                Ok(0)
+            }
+            Call::Write { at, byte } => {
+                steps.push_back(Step::Write { at, byte });
+                Ok(0)
+            }
+            Call::Fork => {
+                let child = space.fork();
+                self.spaces.push(child);
+                Ok(self.new_task(self.spaces.len() - 1))
+            }
+            Call::CopyIn { at, byte } => match self.copy(0, at, &[[byte; PAGE]]) {
+                crate::pmap::Moved { error: Some(e), .. } => Err(e),
+                crate::pmap::Moved { bytes, .. } => Ok(bytes),
+            },
+        };
+        for (uffd, message) in notices {
+            self.uffds[uffd].changing += 1;
+            steps.push_back(Step::Send((uffd, message)));
+        }
+        let task = &mut self.tasks[task];
+        (task.steps, task.outcome) = (steps, result.map_or_else(Outcome::Err, Outcome::Ok));
+    }
+
+    /// A task that can go on does so, until it waits or its call has returned.
+    pub fn run(&mut self, task: usize) {
+        if let State::Released(uffd) = self.tasks[task].state {
+            self.uffds[uffd].changing -= 1;
+            self.tasks[task].state = State::Runs;
+        }
+        while self.tasks[task].state == State::Runs {
+            match self.tasks[task].steps.pop_front() {
+                Some(step) => self.step(task, step),
+                None => self.tasks[task].state = State::Done,
+            }
+        }
+    }
+
+    fn step(&mut self, task: usize, step: Step) {
+        let number = self.tasks[task].space;
+        match step {
+            Step::Send((uffd, message)) => {
+                self.uffds[uffd].notices.push_back((task, message));
+                self.tasks[task].state = State::Waits;
+            }
+            Step::Read { at, in_kernel } => match self.spaces[number].fault(at, false) {
+                Access::Allowed => self.tasks[task].outcome = Outcome::Ok(self.spaces[number].bytes(at)[at % PAGE] as usize),
+                Access::Signal(_) if in_kernel => self.tasks[task].outcome = Outcome::Err(EFAULT),
+                Access::Signal(signal) => self.tasks[task].outcome = Outcome::Signal(signal),
+                Access::Waits(uffd) => self.wait_for_page(task, step, uffd, at, false),
+            },
+            Step::Write { at, byte } => match self.spaces[number].fault(at, true) {
+                Access::Allowed => self.spaces[number].bytes_mut(at)[at % PAGE] = byte,
+                Access::Signal(signal) => self.tasks[task].outcome = Outcome::Signal(signal),
+                Access::Waits(uffd) => self.wait_for_page(task, step, uffd, at, true),
+            },
+            Step::Advise { at, end, advice, hole } => self.advise(task, at, end, advice, hole),
+            Step::Discard { at, until, end, advice, hole } => self.discard(task, at, until, end, advice, hole),
+            Step::Populate { at, end, how } => self.populate(task, at, end, how),
+        }
+    }
+
+    /// The task is told of, and waits; when it is woken it takes the step again.
+    fn wait_for_page(&mut self, task: usize, step: Step, uffd: usize, at: usize, write: bool) {
+        let message = Message::Fault { at: at / PAGE * PAGE, write };
+        self.uffds[uffd].pending.push_back(Fault { task, message });
+        self.tasks[task].steps.push_front(step);
+        self.tasks[task].state = State::Waits;
+    }
+
+    fn advise(&mut self, task: usize, at: usize, end: usize, advice: Advice, hole: bool) {
+        let space = &mut self.spaces[self.tasks[task].space];
+        let Some(vma) = space.first_in(at, end).cloned() else {
+            if hole || at < end {
+                self.tasks[task].outcome = Outcome::Err(ENOMEM);
+            }
+            return;
+        };
+        let hole = hole || at < vma.start;
+        let (start, until) = (vma.start.max(at), vma.end.min(end));
+        let takes = matches!(advice, Advice::DontNeed | Advice::Free | Advice::Cold | Advice::GuardInstall);
+        if takes && vma.is(LOCKED) {
+            self.tasks[task].outcome = Outcome::Err(EINVAL);
+            return;
+        }
+        let mut rest = Step::Advise { at: until, end, advice, hole };
+        match advice {
+            Advice::DontNeed | Advice::Free => {
+                rest = Step::Discard { at: start, until, end, advice, hole };
+                if let Some(r) = vma.uffd.filter(|r| r.events) {
+                    self.uffds[r.uffd].changing += 1;
+                    let notice = (r.uffd, Message::Remove { start, end: until });
+                    self.tasks[task].steps.extend([Step::Send(notice), rest]);
+                    return;
+                }
+            }
+            Advice::Cold | Advice::PopulateRead | Advice::PopulateWrite => {}
+            Advice::DontFork => drop(space.set_flags(start, until, DONT_FORK, 0)),
+            Advice::DoFork => drop(space.set_flags(start, until, 0, DONT_FORK)),
+            Advice::WipeOnFork => drop(space.set_flags(start, until, WIPE_ON_FORK, 0)),
+            Advice::KeepOnFork => drop(space.set_flags(start, until, 0, WIPE_ON_FORK)),
+            Advice::GuardInstall => {
+                space.prepare(start);
+                (start..until).step_by(PAGE).for_each(|at| drop(space.table.insert(at, Entry::Guard)));
+            }
+            Advice::GuardRemove => {
+                let guards = (start..until).step_by(PAGE).filter(|at| matches!(space.table.get(at), Some(Entry::Guard)));
+                guards.collect::<Vec<_>>().iter().for_each(|at| drop(space.table.remove(at)));
+            }
+        }
+        self.tasks[task].steps.push_front(rest);
+    }
+
+    /// A discard is carried out. Its mapping may have gone, or become shorter, while its message was waited for.
+    fn discard(&mut self, task: usize, at: usize, until: usize, end: usize, advice: Advice, hole: bool) {
+        let space = &mut self.spaces[self.tasks[task].space];
+        let Some(vma) = space.find(at) else {
+            self.tasks[task].outcome = Outcome::Err(ENOMEM);
+            return;
+        };
+        let until = until.min(vma.end);
+        if vma.is(LOCKED) {
+            self.tasks[task].outcome = Outcome::Err(EINVAL);
+            return;
+        }
+        let there: Vec<usize> = space.table.range(at..until).map(|(at, _)| *at).collect();
+        for page in there {
+            let goes = match (&space.table[&page], advice) {
+                (Entry::Guard, _) => false,
+                (Entry::Poison, _) => true,
+                // what is there stays until memory is short, and for good if it is written again
+                (_, Advice::Free) => false,
+                _ => true,
+            };
+            if goes {
+                space.table.remove(&page);
+            }
+        }
+        self.tasks[task].steps.push_front(Step::Advise { at: until, end, advice, hole });
+    }
+
+    fn populate(&mut self, task: usize, at: usize, end: usize, how: Populate) {
+        let number = self.tasks[task].space;
+        let mut at = at;
+        while at < end {
+            let vma = self.spaces[number].find(at).cloned();
+            let write = match how {
+                Populate::Advised { write } => write,
+                Populate::Locked | Populate::Grown => vma.as_ref().is_some_and(Vma::writable),
+            };
+            match self.spaces[number].fault(at, write) {
+                Access::Allowed => at += PAGE,
+                Access::Waits(uffd) => {
+                    return self.wait_for_page(task, Step::Populate { at, end, how }, uffd, at, write);
+                }
+                Access::Signal(signal) => {
+                    let marked = signal == crate::call::SIGBUS || matches!(self.spaces[number].table.get(&at), Some(Entry::Guard));
+                    match how {
+                        Populate::Grown => {}
+                        Populate::Locked => self.tasks[task].outcome = Outcome::Err(ENOMEM),
+                        Populate::Advised { .. } if vma.is_none() => self.tasks[task].outcome = Outcome::Err(ENOMEM),
+                        Populate::Advised { .. } if marked => self.tasks[task].outcome = Outcome::Err(EFAULT),
+                        Populate::Advised { .. } => self.tasks[task].outcome = Outcome::Err(EINVAL),
+                    }
+                    return;
+                }
+            }
+        }
+    }
+
+    /// UFFDIO_WAKE.
+    pub fn wake(&mut self, uffd: usize, at: usize, len: usize) {
+        for task in self.uffds[uffd].woken(at, len) {
+            self.tasks[task].state = State::Runs;
+        }
+    }
+
+    /// Reads one message: a fault first. Its sender, if it is a notice, goes on as soon as it runs.
+    pub fn read_message(&mut self, uffd: usize) -> Option<Message> {
+        if let Some(fault) = self.uffds[uffd].pending.pop_front() {
+            self.uffds[uffd].told.push(fault);
+            return Some(fault.message);
+        }
+        let (task, message) = self.uffds[uffd].notices.pop_front()?;
+        self.tasks[task].state = State::Released(uffd);
+        Some(message)
+    }
+
+    /// A fatal signal. What the task waits to be read is withdrawn, and what it would have told afterwards is not told; but what it has begun
+    /// is carried out.
+    pub fn kill(&mut self, task: usize) {
+        if let State::Released(uffd) = self.tasks[task].state {
+            self.uffds[uffd].changing -= 1;
+        }
+        for uffd in &mut self.uffds {
+            uffd.changing -= uffd.notices.iter().filter(|(sender, _)| *sender == task).count() as u32;
+            uffd.forget(task);
+        }
+        while let Some(step) = self.tasks[task].steps.pop_front() {
+            match step {
+                Step::Send((uffd, _)) => self.uffds[uffd].changing -= 1,
+                Step::Advise { .. } | Step::Discard { .. } => self.step(task, step),
+                Step::Read { .. } | Step::Write { .. } | Step::Populate { .. } => {}
+            }
+        }
+        self.tasks[task].state = State::Dead;
+    }
+}

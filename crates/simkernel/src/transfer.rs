@@ -1,0 +1,139 @@
+//! What a userfaultfd does to memory: UFFDIO_COPY, ZEROPAGE, POISON, WRITEPROTECT, MOVE (Linux: `mm/userfaultfd.c`).
+//!
+//! All of them answer EAGAIN first, whatever else is wrong, while a call that changes mappings is under way. A transfer of several pages
+//! stops at the first that it cannot do: it reports the bytes that were done, or why the first one was refused.
+
+use crate::errno::*;
+use crate::kernel::Kernel;
+use crate::pmap::{Moved, PAGE, PageBytes};
+use crate::table::{Entry, Frame};
+
+impl Kernel {
+    /// What all transfers ask first.
+    fn may_act(&self, uffd: usize, at: usize, len: usize) -> Result<(), Errno> {
+        if self.uffds[uffd].changing > 0 {
+            return Err(EAGAIN);
+        }
+        if len == 0 || !at.is_multiple_of(PAGE) || !len.is_multiple_of(PAGE) { Err(EINVAL) } else { Ok(()) }
+    }
+
+    /// Has each page of a range filled. It must lie within one mapping that is registered: on any userfaultfd, not only on this one. A mapping
+    /// that is not registered has been prepared for its first page by the time that this turns out.
+    fn fill(
+        &mut self,
+        uffd: usize,
+        at: usize,
+        len: usize,
+        mut entry: impl FnMut(usize, Option<&Entry>) -> Result<Entry, Errno>,
+    ) -> Moved {
+        if let Err(e) = self.may_act(uffd, at, len) {
+            return Moved::refused(e);
+        }
+        let space = &mut self.spaces[self.uffds[uffd].space];
+        let Some(vma) = space.find_from(at).cloned() else { return Moved::refused(ENOENT) };
+        space.prepare(vma.start);
+        if vma.uffd.is_none() || at < vma.start || at + len > vma.end {
+            return Moved::refused(ENOENT);
+        }
+        for done in (0..len).step_by(PAGE) {
+            match entry(done / PAGE, space.table.get(&(at + done))) {
+                Ok(entry) => drop(space.table.insert(at + done, entry)),
+                Err(e) if done == 0 => return Moved::refused(e),
+                Err(_) => return Moved::done(done),
+            }
+        }
+        Moved::done(len)
+    }
+
+    /// UFFDIO_COPY. It takes the place of marks, of every kind.
+    pub fn copy(&mut self, uffd: usize, at: usize, from: &[PageBytes]) -> Moved {
+        self.fill(uffd, at, from.len() * PAGE, |i, old| match old {
+            Some(Entry::Page { .. } | Entry::Zero { .. }) => Err(EEXIST),
+            _ => Ok(Frame::entry(&from[i])),
+        })
+    }
+
+    /// UFFDIO_ZEROPAGE.
+    pub fn zero(&mut self, uffd: usize, at: usize, len: usize) -> Moved {
+        self.fill(uffd, at, len, |_, old| if old.is_some() { Err(EEXIST) } else { Ok(Entry::Zero { protected: false }) })
+    }
+
+    /// UFFDIO_POISON, which wakes who waits there if all of it was done.
+    pub fn poison(&mut self, uffd: usize, at: usize, len: usize) -> Moved {
+        let moved = self.fill(uffd, at, len, |_, old| if old.is_some() { Err(EEXIST) } else { Ok(Entry::Poison) });
+        if moved.bytes > 0 {
+            self.wake(uffd, at, moved.bytes);
+        }
+        moved
+    }
+
+    /// UFFDIO_WRITEPROTECT of pages that are there; the inverse wakes who waits there. Mappings in the order of their addresses, up to the
+    /// first one that is not registered for it.
+    pub fn write_protect(&mut self, uffd: usize, at: usize, len: usize, on: bool) -> Result<(), Errno> {
+        self.may_act(uffd, at, len)?;
+        let space = &mut self.spaces[self.uffds[uffd].space];
+        let end = at + len;
+        space.first_in(at, end).ok_or(ENOENT)?;
+        let mut next = at;
+        while let Some(vma) = space.first_in(next, end).cloned() {
+            if !vma.uffd.is_some_and(|r| r.protects) {
+                return Err(ENOENT);
+            }
+            let (start, until) = (vma.start.max(at), vma.end.min(end));
+            if on {
+                for (_, entry) in space.table.range_mut(start..until) {
+                    if let Entry::Page { protected, .. } | Entry::Zero { protected } = entry {
+                        *protected = true;
+                    }
+                }
+            } else {
+                space.let_write(start, until);
+            }
+            next = until;
+        }
+        if !on {
+            self.wake(uffd, at, len);
+        }
+        Ok(())
+    }
+
+    /// UFFDIO_MOVE. The target is registered on this very userfaultfd; both sides lie within one mapping each, which are alike in their
+    /// protection, writable, and both locked or both not. Write protection is lost on the way.
+    pub fn move_pages(&mut self, uffd: usize, to: usize, from: usize, len: usize) -> Moved {
+        if let Err(e) = self.may_act(uffd, to, len) {
+            return Moved::refused(e);
+        }
+        let space = &mut self.spaces[self.uffds[uffd].space];
+        let Some(target) = space.find_from(to).cloned() else { return Moved::refused(ENOENT) };
+        space.prepare(target.start);
+        let Some(source) = space.find(from).cloned() else { return Moved::refused(ENOENT) };
+        let covers = to >= target.start && to + len <= target.end && from + len <= source.end;
+        let locked = crate::vma::LOCKED;
+        let alike = source.prot == target.prot && source.is(locked) == target.is(locked) && source.writable();
+        if !covers || !alike || target.uffd.is_none_or(|r| r.uffd != uffd) {
+            return Moved::refused(EINVAL);
+        }
+        for done in (0..len).step_by(PAGE) {
+            let refused = match (space.table.get(&(to + done)), space.table.get(&(from + done))) {
+                (Some(_), _) => Some(EEXIST),
+                (None, None) => Some(ENOENT),
+                (None, Some(Entry::Zero { .. })) => None,
+                (None, Some(Entry::Page { frame, exclusive, .. })) => (!exclusive || frame.pins > 0).then_some(EBUSY),
+                (None, Some(Entry::Poison | Entry::Guard | Entry::Marker)) => Some(EFAULT),
+            };
+            match refused {
+                Some(e) if done == 0 => return Moved::refused(e),
+                Some(_) => return Moved::done(done),
+                None => {
+                    let mut entry = space.table.remove(&(from + done)).expect("looked at");
+                    if let Entry::Page { protected, .. } | Entry::Zero { protected } = &mut entry {
+                        *protected = false;
+                    }
+                    space.table.insert(to + done, entry);
+                }
+            }
+        }
+        self.wake(uffd, to, len);
+        Moved::done(len)
+    }
+}
