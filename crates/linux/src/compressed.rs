@@ -5,7 +5,7 @@
 //!   page daemon, swapoff    pack (no lock) --> store (the pool's lock) --> the page is stored; its frame comes free
 //!                                 |  incompressible, full, or no budget
 //!                                 +--> slots past memory: the next device, as if this one had no space
-//!   serving a fault         copy the packed bytes out (the pool's lock) --> unpack into the read's buffer --> as any page that comes
+//!   serving a fault         copy the packed bytes out (the pool's lock) --> unpack into a read's buffer --> as any page
 //!   core                    a slot that is given up is told to the pool at once (`Memory::freed`), and its bytes are free
 //!   page daemon             credit for what will be stored; free blocks to the kernel; the coldest pages to the next device
 //! ```
