@@ -10,6 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -122,6 +124,44 @@ static void refused_late(void) {
         return; /* vm.overcommit_memory is 1: nothing is refused */
     check(errno == ENOMEM, "more than the machine has");
     check(wrong(a, 4 * MIB, 3) == 0, "all is as it was");
+}
+
+/* And it stops at a limit of address space, and at a sealed mapping (Linux 6.10), when it has told so. */
+static void refused_after_report(void) {
+    enum { LEN = 4 * MIB, MORE = 64 * MIB };
+    unsigned char *a = map(LEN + MORE), *b = map(LEN + PAGE), *from = map(LEN);
+    munmap(a + LEN, MORE);
+    fill(a, LEN, 3);
+    fill(b, LEN, 5);
+    fill(from, LEN, 7);
+    int sealed = !syscall(462, b + LEN, PAGE, 0);
+    pressure();
+    struct rlimit before, less;
+    long pages = 0;
+    FILE *f = fopen("/proc/self/statm", "r");
+    check(f && fscanf(f, "%ld", &pages) == 1, "the size of the address space");
+    if (f) fclose(f);
+    getrlimit(RLIMIT_AS, &before);
+    less = before;
+    less.rlim_cur = (rlim_t)pages * PAGE + MORE / 2;
+    setrlimit(RLIMIT_AS, &less);
+    void *all = mmap(a, LEN + MORE, RW, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+    int error = errno;
+    setrlimit(RLIMIT_AS, &before);
+    check(all == MAP_FAILED && error == ENOMEM, "more than the limit");
+    check(wrong(a, LEN, 3) == 0, "all is as it was");
+    if (!sealed)
+        return;
+    check(munmap(b, LEN + PAGE) && errno == EPERM, "munmap of a sealed mapping");
+    check(wrong(b, LEN, 5) == 0, "all is as it was after munmap");
+    pressure();
+    all = mmap(b, LEN + PAGE, RW, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+    check(all == MAP_FAILED && errno == EPERM, "mmap over a sealed mapping");
+    check(wrong(b, LEN, 5) == 0, "all is as it was after mmap");
+    pressure();
+    all = mremap(from, LEN, LEN + PAGE, MREMAP_MAYMOVE | MREMAP_FIXED, b);
+    check(all == MAP_FAILED && errno == EPERM, "mremap onto a sealed mapping");
+    check(wrong(b, LEN, 5) == 0 && wrong(from, LEN, 7) == 0, "all is as it was after mremap");
 }
 
 static void onto(void) {
@@ -366,7 +406,8 @@ static void locked(void) {
 
 int main(int argc, char **argv) {
     static const struct { const char *name; void (*run)(void); } cases[] = {
-        {"refused", refused}, {"refused-late", refused_late}, {"onto", onto}, {"several", several}, {"joined", joined}, {"guards", guards},
+        {"refused", refused}, {"refused-late", refused_late}, {"refused-after-report", refused_after_report},
+        {"onto", onto}, {"several", several}, {"joined", joined}, {"guards", guards},
         {"secrets", secrets}, {"killed", killed}, {"droppable", droppable}, {"locked", locked},
     };
     setvbuf(stdout, NULL, _IONBF, 0);

@@ -761,8 +761,8 @@ impl Agent {
         }
     }
 
-    /// What is in these ranges is about to be unmapped, replaced or moved, and to grow by so many bytes: [`Machine::take_native`],
-    /// [`Machine::begin_remap`].
+    /// What is in the first range is about to be moved, and to grow by so many bytes, and what is in the second to be unmapped or
+    /// replaced: [`Machine::take_native`], [`Machine::begin_remap`].
     pub fn begin_remap(&'static self, ranges: [(usize, usize); 2], grows: usize) -> Remap {
         self.stacks.run(move || {
             let native = ranges.map(|(start, end)| {
@@ -780,7 +780,7 @@ impl Agent {
         if remap.managed || remap.native.iter().any(|pieces| !pieces.is_empty()) {
             self.stacks.run(move || {
                 if remap.managed {
-                    self.machine.end_remap();
+                    self.machine.end_remap(done);
                 }
                 for pieces in remap.native.iter().filter(|pieces| !pieces.is_empty()) {
                     match done {
@@ -919,11 +919,6 @@ impl Agent {
     /// Whether some of `start..end` is managed.
     pub fn is_managed(&'static self, start: usize, end: usize) -> bool {
         self.stacks.run(move || self.machine.map.read().ranges.overlap(start, end, Kind::Managed).is_some())
-    }
-
-    /// Whether the program's address space is limited (RLIMIT_AS).
-    pub fn has_address_limit(&self) -> bool {
-        limit(libc::RLIMIT_AS).is_some()
     }
 
     /// Whether this is the pager's process, and not one that only shares its memory (vfork, CLONE_VM).

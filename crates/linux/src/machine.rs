@@ -111,7 +111,8 @@ impl Space {
     }
     /// Whether what was in the range is still to be given up, or is being taken out of it by its address: nothing new is to be there yet.
     pub fn is_settling(&self, start: usize, end: usize) -> bool {
-        self.ranges.overlap(start, end, Kind::Managed).is_some() || self.copying.overlaps(start, end)
+        let managed = self.ranges.overlap(start, end, Kind::Managed).is_some();
+        managed || self.copying.overlaps(start, end) || self.remaps.overlaps(start, end)
     }
     /// The address of a page.
     pub fn addr(&self, page: PageId) -> usize {

@@ -217,9 +217,12 @@ pub struct Remaps {
 #[derive(Clone, Copy, Debug)]
 struct Remap {
     thread: u32,
+    /// What it moves, and what it unmaps or replaces.
     ranges: [(usize, usize); 2],
     /// By so many bytes it may make a mapping longer.
     grows: usize,
+    /// It was reported that this was unmapped, which the kernel may have refused after all.
+    reported: Option<(usize, usize)>,
 }
 
 /// More threads are hardly in such calls at a time; and who jumps out of one, from a signal handler, leaves it here until his next one.
@@ -238,9 +241,25 @@ impl Remaps {
         }
         self.calls.push(call);
     }
-    /// It has been followed.
-    fn end(&mut self, thread: u32) {
-        self.calls.retain(|call| call.thread != thread);
+    /// It has been followed. Returns what was reported to have been unmapped by it, and has not been followed yet.
+    fn end(&mut self, thread: u32) -> Option<(usize, usize)> {
+        let at = self.calls.iter().position(|call| call.thread == thread)?;
+        self.calls.swap_remove(at).reported
+    }
+    /// The unmapping of a range was reported. Returns whether a call is under way that may have been refused after that: then its
+    /// end will tell.
+    fn put_aside(&mut self, start: usize, end: usize) -> bool {
+        let asked = |call: &&mut Remap| call.ranges[1].0 <= start && end <= call.ranges[1].1 && call.reported.is_none();
+        self.calls.iter_mut().find(asked).map(|call| call.reported = Some((start, end))).is_some()
+    }
+    /// Something of such a range is known to have been unmapped.
+    fn take_reported(&mut self, start: usize, end: usize) -> Option<(usize, usize)> {
+        let overlaps = |call: &&mut Remap| call.reported.is_some_and(|r| r.0 < end && start < r.1);
+        self.calls.iter_mut().find(overlaps)?.reported.take()
+    }
+    /// Whether a call is about something in the range.
+    pub fn overlaps(&self, start: usize, end: usize) -> bool {
+        self.calls.iter().flat_map(|call| &call.ranges).any(|r| r.0 < end && start < r.1)
     }
     /// Whether `thread` has begun a call by which `addr` may be what a mapping grows by. `known`: something else is known to be
     /// there, or was before.
@@ -344,20 +363,8 @@ impl Machine {
             self.stop_ranges_full();
         }
         match event {
-            Event::Unmap(start, end) => {
-                let mut at = start;
-                while at < end {
-                    let (until, next) = map.pending.settle(at, end);
-                    while let Some(r) = map.ranges.first(at, until).map(|r| r.within(at, until)) {
-                        // A native one that is there has come since: the event is of all that the call was given.
-                        if r.kind == Kind::Managed || !sys::is_mapped(r.start, r.end) {
-                            Self::unmapped(map, &mut self.core.lock(), r.start, r.end);
-                        }
-                        at = r.end;
-                    }
-                    at = next;
-                }
-            }
+            Event::Unmap(start, end) if map.remaps.put_aside(start, end) => {}
+            Event::Unmap(start, end) => self.follow_unmap(map, start, end, false),
             Event::Remove(start, end) if map.copying.discarded(start, end) => {} // by the page daemon
             Event::Remove(start, end) => {
                 let mut at = start;
@@ -406,6 +413,22 @@ impl Machine {
         self.drop_places(map, false);
     }
 
+    /// An unmapping was reported. `refused`: but the call was refused, so that it may not have come to that.
+    fn follow_unmap(&self, map: &mut Space, start: usize, end: usize, refused: bool) {
+        let mut at = start;
+        while at < end {
+            let (until, next) = map.pending.settle(at, end);
+            while let Some(r) = map.ranges.first(at, until).map(|r| r.within(at, until)) {
+                // A native one that is there has come since: the event is of all that the call was given.
+                if r.kind == Kind::Managed && !refused || !sys::is_mapped(r.start, r.end) {
+                    Self::unmapped(map, &mut self.core.lock(), r.start, r.end);
+                }
+                at = r.end;
+            }
+            at = next;
+        }
+    }
+
     /// The range is gone, and what was in it.
     fn unmapped(map: &mut Space, core: &mut Core, start: usize, end: usize) {
         let remark = map.remark;
@@ -422,6 +445,9 @@ impl Machine {
 
     /// The kernel has made a mapping of its own choice here, so whatever the map knows here has gone. `pending`: it may still say so.
     fn replaced(&self, map: &mut Space, start: usize, end: usize, pending: bool) {
+        while let Some((from, to)) = map.remaps.take_reported(start, end) {
+            self.follow_unmap(map, from, to, false);
+        }
         while let Some(old) = map.ranges.first(start, end) {
             let old = old.within(start, end);
             Self::unmapped(map, &mut self.core.lock(), old.start, old.end);
@@ -727,9 +753,9 @@ impl Machine {
         Some(pieces)
     }
 
-    /// A thread's system call is about to unmap, replace or move what is in these ranges, and it is managed: [`Remaps`]. `grows`:
-    /// by how many bytes it may make what it moves longer. Returns whether it is managed; then [`Machine::end_remap`] is due after
-    /// the call.
+    /// A thread's system call is about to move what is in the first range, and to unmap or replace what is in the second, and it is
+    /// managed: [`Remaps`]. `grows`: by how many bytes it may make what it moves longer. Returns whether it is managed; then
+    /// [`Machine::end_remap`] is due after the call.
     pub fn begin_remap(&self, ranges: [(usize, usize); 2], grows: usize) -> bool {
         let any = |is: &dyn Fn(usize, usize) -> bool| ranges.iter().any(|&(start, end)| is(start, end));
         {
@@ -739,7 +765,7 @@ impl Machine {
             }
         }
         // the daemon holds the map from its choice until it has the pages, but not while it copies some out
-        self.map.write().remaps.begin(Remap { thread: sys::gettid(), ranges, grows });
+        self.map.write().remaps.begin(Remap { thread: sys::gettid(), ranges, grows, reported: None });
         loop {
             let map = self.map.read();
             if !any(&|start, end| map.copying.overlaps(start, end)) {
@@ -759,9 +785,16 @@ impl Machine {
         grows && unsafe { map.program.unregister(addr, PAGE_SIZE) }.is_ok()
     }
 
-    /// The call has returned, so that its events have been read.
-    pub fn end_remap(&self) {
-        self.map.write().remaps.end(sys::gettid());
+    /// The call has returned, so that its events have been read. `done`: it was not refused.
+    ///
+    /// Linux reports an unmapping before it knows that it can be made: it stops at a sealed mapping, or there is not memory enough
+    /// for what is to be there instead. Who believed it lost what was paged out there.
+    pub fn end_remap(&self, done: bool) {
+        let mut map = self.map.write();
+        if let Some((start, end)) = map.remaps.end(sys::gettid()) {
+            self.follow_unmap(&mut map, start, end, !done);
+            self.drop_places(&map, false);
+        }
     }
 
     /// The call has been made: what it took the place of, or moved, is wired no more.

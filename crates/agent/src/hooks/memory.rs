@@ -43,14 +43,13 @@ pub fn mmap(agent: &'static Agent, nr: i32, mut a: [usize; 6]) -> isize {
         // SAFETY: the program's own call; it makes a mapping that the pager does not manage, over nothing.
         return unsafe { raw(nr, &a) };
     }
-    let over = fixed.then(|| agent.begin_remap([(a[0], a[0].wrapping_add(up(a[1]))), NOTHING], 0));
+    let over = fixed.then(|| agent.begin_remap([NOTHING, (a[0], a[0].wrapping_add(up(a[1])))], 0));
     if private && a[1] > agent.populatable_bytes() {
         // What is populated could be more than the budget before the pager knows of it.
         a[3] &= !(libc::MAP_POPULATE | libc::MAP_LOCKED) as usize;
     }
-    let refused = if fixed && private { refused_late(agent, nr, a) } else { None };
     // SAFETY: the program's own call.
-    let r = refused.unwrap_or_else(|| unsafe { raw(nr, &a) });
+    let r = unsafe { raw(nr, &a) };
     if let Some(over) = over {
         agent.end_remap(over, r >= 0);
     }
@@ -66,31 +65,9 @@ pub fn mmap(agent: &'static Agent, nr: i32, mut a: [usize; 6]) -> isize {
     r
 }
 
-/// From this size on the kernel may find that it has not so much memory, in bytes.
-const LARGE: usize = 64 << 20;
-
-/// The kernel reports that managed memory was unmapped by an mmap at its place even if it then finds that there is not memory enough for the new
-/// mapping, and nothing has changed. Who follows the report loses what is paged out. So it is asked for the same mapping elsewhere first, if it may
-/// find that. Returns its answer if it refuses. (Under RLIMIT_AS there may be no room for both. Huge pages that there are not leave a gap in Linux, too.)
-fn refused_late(agent: &'static Agent, nr: i32, mut a: [usize; 6]) -> Option<isize> {
-    if a[1] < LARGE || agent.has_address_limit() || !agent.is_managed(a[0], a[0].wrapping_add(up(a[1]))) {
-        return None;
-    }
-    a[0] = 0;
-    a[3] &= !(libc::MAP_FIXED | libc::MAP_POPULATE | libc::MAP_LOCKED) as usize;
-    // SAFETY: a mapping of our own, over nothing.
-    let at = unsafe { raw(nr, &a) };
-    if at < 0 {
-        return Some(at);
-    }
-    // SAFETY: nobody has heard of it.
-    let _ = unsafe { raw(libc::SYS_munmap as i32, &[at as usize, a[1], 0, 0, 0, 0]) };
-    None
-}
-
 /// munmap(2).
 pub fn munmap(agent: &'static Agent, nr: i32, a: [usize; 6]) -> isize {
-    let remap = agent.begin_remap([(a[0], a[0].wrapping_add(up(a[1]))), NOTHING], 0);
+    let remap = agent.begin_remap([NOTHING, (a[0], a[0].wrapping_add(up(a[1])))], 0);
     // SAFETY: the program's own call.
     let r = unsafe { raw(nr, &a) };
     agent.end_remap(remap, r == 0);
@@ -157,7 +134,7 @@ fn mremap_each(agent: &'static Agent, nr: i32, a: [usize; 6]) -> isize {
 pub fn brk(agent: &'static Agent, nr: i32, a: [usize; 6]) -> isize {
     let before = up(agent.heap_end.load(Relaxed));
     let shrinks = a[0] != 0 && up(a[0]) < before;
-    let shrunk = shrinks.then(|| agent.begin_remap([(up(a[0]), before), NOTHING], 0));
+    let shrunk = shrinks.then(|| agent.begin_remap([NOTHING, (up(a[0]), before)], 0));
     // SAFETY: the program's own call.
     let r = unsafe { raw(nr, &a) };
     let after = up(r as usize);

@@ -33,6 +33,12 @@ fn what_is_refused_late_changes_nothing_either() {
     case("refused-late");
 }
 
+/// So is what is refused because of a limit of address space, and an munmap, mmap or mremap that stops at a sealed mapping.
+#[test]
+fn what_is_refused_after_it_was_reported_changes_nothing() {
+    case("refused-after-report");
+}
+
 /// A range moved onto another one (MREMAP_FIXED) that was left to the kernel, which sends no event for that: the map found two ranges at the
 /// same place, and the program was stopped. And what MREMAP_DONTUNMAP leaves behind is registered still, and was taken for the kernel's.
 #[test]
