@@ -1,4 +1,4 @@
-/* Children that are made past libc, by a system call in the program's own code: "unpaged", "paged", "dontfork", "grown". */
+/* Children that are made past libc, by a system call in the program's own code: "unpaged", "paged", "dontfork", "viewed", "grown". */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <pthread.h>
@@ -155,6 +155,26 @@ static void dontfork(void) {
     expect(!wrong(moved, 2 * MIB) && !wrong(b, 4 * MIB) && !wrong(c, 4 * MIB), "the parent's");
 }
 
+/* A second view of shared memory, behind what is paged, is no growth of that. */
+static void viewed(void) {
+    unsigned char *p = map(8 * MIB), *shared = mmap(0, MIB, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    fill(p, 8 * MIB);
+    press();
+    expect(madvise(p, 4 * MIB, MADV_DONTFORK) == 0, "not its children's");
+    expect(mremap(shared, 0, MIB, MREMAP_MAYMOVE | MREMAP_FIXED, p + 4 * MIB) == p + 4 * MIB, "mremap: %s", strerror(errno));
+    fill(shared, MIB);
+    press();
+    pid_t child = fork();
+    if (child == 0) {
+        expect(!wrong(p + 4 * MIB, MIB) && !is_there(p, PAGE), "the child's");
+        p[4 * MIB] = 200;
+        _exit(0);
+    }
+    is_right(child, "libc's child");
+    expect(shared[0] == 200 && p[4 * MIB] == 200, "what the child wrote");
+    expect(!wrong(p, 4 * MIB), "the parent's");
+}
+
 /* Memory that grew past libc is its own all the same: paged, and its children's. */
 static void grown(void) {
     unsigned char *p = map(32 * MIB);
@@ -182,6 +202,7 @@ int main(int count, char **arguments) {
     if (!strcmp(which, "unpaged")) unpaged();
     if (!strcmp(which, "paged")) paged();
     if (!strcmp(which, "dontfork")) dontfork();
+    if (!strcmp(which, "viewed")) viewed();
     if (!strcmp(which, "grown")) grown();
     puts("right");
 }

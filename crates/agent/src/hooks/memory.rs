@@ -90,6 +90,11 @@ pub fn mremap(agent: &'static Agent, nr: i32, a: [usize; 6]) -> isize {
         }
         return r;
     }
+    if old_len == 0 {
+        // another view of a shared mapping, however large: nothing has grown, not even what ends where it begins
+        agent.not_ours(r as usize, r as usize + new_len);
+        return r;
+    }
     let native = remap.native[0];
     let (new, left_empty) = (r as usize, flags & libc::MREMAP_DONTUNMAP != 0);
     if native.is_empty() {
