@@ -19,3 +19,5 @@ pub const EBUSY: Errno = 16;
 pub const EEXIST: Errno = 17;
 /// The mapping does not allow it.
 pub const EINVAL: Errno = 22;
+/// A page was lost.
+pub const EHWPOISON: Errno = 133;

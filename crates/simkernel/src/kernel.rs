@@ -4,7 +4,7 @@
 //! looks again), or for a message to be read (then it goes on, and only as it goes on the call counts as over). Whoever drives the kernel
 //! says which task that can run does so next: [`Kernel::run`].
 
-use crate::call::{Advice, Call, Outcome, Progress};
+use crate::call::{Advice, Call, Outcome, Progress, SIGBUS};
 use crate::errno::*;
 use crate::fault::Access;
 use crate::pmap::{Message, PAGE};
@@ -322,6 +322,11 @@ impl Kernel {
         let mut at = at;
         while at < end {
             let vma = self.spaces[number].find(at).cloned();
+            if vma.is_none() && !matches!(how, Populate::Advised { .. }) {
+                // unmapped meanwhile
+                at = self.spaces[number].first_in(at, end).map_or(end, |next| next.start);
+                continue;
+            }
             let write = match how {
                 Populate::Advised { write } => write,
                 Populate::Locked | Populate::Grown => vma.as_ref().is_some_and(Vma::writable),
@@ -332,14 +337,16 @@ impl Kernel {
                     return self.wait_for_page(task, Step::Populate { at, end, how }, uffd, at, write);
                 }
                 Access::Signal(signal) => {
-                    let marked = signal == crate::call::SIGBUS || matches!(self.spaces[number].table.get(&at), Some(Entry::Guard));
-                    match how {
-                        Populate::Grown => {}
-                        Populate::Locked => self.tasks[task].outcome = Outcome::Err(ENOMEM),
-                        Populate::Advised { .. } if vma.is_none() => self.tasks[task].outcome = Outcome::Err(ENOMEM),
-                        Populate::Advised { .. } if marked => self.tasks[task].outcome = Outcome::Err(EFAULT),
-                        Populate::Advised { .. } => self.tasks[task].outcome = Outcome::Err(EINVAL),
-                    }
+                    let allowed = vma.as_ref().is_some_and(|vma| if write { vma.writable() } else { vma.prot != 0 });
+                    let error = match how {
+                        Populate::Grown => return,
+                        Populate::Locked => ENOMEM,
+                        Populate::Advised { .. } if signal == SIGBUS => EHWPOISON,
+                        Populate::Advised { .. } if vma.is_none() => ENOMEM,
+                        Populate::Advised { .. } if allowed => EFAULT, // a guard
+                        Populate::Advised { .. } => EINVAL,
+                    };
+                    self.tasks[task].outcome = Outcome::Err(error);
                     return;
                 }
             }

@@ -28,6 +28,8 @@ pub const fn page(number: usize) -> usize {
 pub trait Lab: Pmap {
     /// A thread makes a call.
     fn start(&mut self, thread: usize, call: Call);
+    /// Lets everybody go on who can, until nothing moves any more; but not who is held.
+    fn settle(&mut self);
     /// Where a thread is as soon as nothing moves any more.
     fn progress(&mut self, thread: usize) -> Progress;
     /// Kills a thread, and it alone, as one that shares the program's memory but is a process of its own.
@@ -96,8 +98,14 @@ pub enum Answer {
     Nothing,
 }
 
-/// Does it.
+/// Does it, and lets everybody go on who can.
 pub fn act(lab: &mut dyn Lab, op: Op) -> Answer {
+    let answer = perform(lab, op);
+    lab.settle();
+    answer
+}
+
+fn perform(lab: &mut dyn Lab, op: Op) -> Answer {
     use Answer::*;
     let place = |number: usize| Place(number);
     match op {

@@ -13,7 +13,7 @@
 //!     fault         an access                             uffd   who waits, what is to be read
 //!     transfer      UFFDIO_COPY, MOVE and the others
 //!   lab, model_lab  a program, its pager, and a kernel below both       tests/linux   the same on Linux
-//!   rules           the questions
+//!   rules, random   the questions
 //! ```
 //!
 //! # Rules
@@ -40,6 +40,7 @@
 //! | [`a_move_wants_its_own_target`](rules::moves::a_move_wants_its_own_target) | |
 //! | [`a_move_loses_write_protection`](rules::moves::a_move_loses_write_protection) | why dirty pages are told by their content |
 //! | [`a_fault_waits_for_its_wake`](rules::faults::a_fault_waits_for_its_wake) | |
+//! | [`a_move_wakes`](rules::faults::a_move_wakes) | |
 //! | [`a_fault_that_is_woken_is_not_told`](rules::faults::a_fault_that_is_woken_is_not_told) | |
 //! | [`the_kernel_waits_for_pages_too`](rules::faults::the_kernel_waits_for_pages_too) | |
 //! | [`populating_waits`](rules::faults::populating_waits) | a fork, a discard and the page daemon waited for each other |
@@ -85,7 +86,9 @@ pub mod kernel;
 pub mod lab;
 pub mod model_lab;
 pub mod pmap;
+pub mod random;
 pub mod remap;
+pub mod rng;
 pub mod rules;
 pub mod space;
 pub mod table;

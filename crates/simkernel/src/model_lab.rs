@@ -46,13 +46,6 @@ impl ModelLab {
         memory.register(PARKING, PLACES * PAGE, with).expect("it is mapped");
         ModelLab { kernel, held: false }
     }
-
-    fn settle(&mut self) {
-        while !self.held {
-            let Some(task) = self.kernel.runnable().next() else { break };
-            self.kernel.run(task);
-        }
-    }
 }
 
 fn place(place: Place) -> usize {
@@ -63,6 +56,12 @@ impl Lab for ModelLab {
     fn start(&mut self, thread: usize, call: Call) {
         self.kernel.start(thread, call);
         self.kernel.run(thread);
+    }
+    fn settle(&mut self) {
+        while !self.held {
+            let Some(task) = self.kernel.runnable().next() else { break };
+            self.kernel.run(task);
+        }
     }
     fn progress(&mut self, thread: usize) -> Progress {
         self.settle();
@@ -142,8 +141,8 @@ impl Pmap for ModelLab {
         self.kernel.spaces[SPACE].register(at, len, Registration { uffd: PROGRAM, events: true, protects })
     }
     fn unregister(&mut self, at: usize, len: usize) -> Result<(), Errno> {
-        self.kernel.spaces[SPACE].unregister(at, len)?;
-        self.kernel.wake(PROGRAM, at, len);
+        let registered = self.kernel.spaces[SPACE].unregister(at, len)?;
+        registered.iter().for_each(|(start, end)| self.kernel.wake(PROGRAM, *start, end - start));
         Ok(())
     }
     fn poison(&mut self, at: usize, len: usize) -> Result<(), Errno> {
@@ -157,9 +156,7 @@ impl Pmap for ModelLab {
         self.kernel.wake(PROGRAM, at, len);
     }
     fn messages(&mut self, most: usize) -> Vec<Message> {
-        let messages = (0..most).map_while(|_| self.kernel.read_message(PROGRAM)).collect();
-        self.settle();
-        messages
+        (0..most).map_while(|_| self.kernel.read_message(PROGRAM)).collect()
     }
     fn readable(&mut self) -> bool {
         self.settle();

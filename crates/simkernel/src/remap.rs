@@ -152,7 +152,8 @@ impl Space {
         if len == 0 {
             return Err(EINVAL);
         }
-        if from + len > vma.end {
+        // (what shrinking cuts off may be anything)
+        if from + len.min(new_len) > vma.end {
             return Err(EFAULT);
         }
         self.unmap(to, new_len, &mut told.early)?;
@@ -177,7 +178,9 @@ impl Space {
             self.unregister(to, new_len).expect("mapped");
         }
         if keep {
-            let old = self.vmas.get_mut(&vma.start).expect("it is still there");
+            // (a mapping without pages may have become one with its own copy)
+            let start = self.find(from).expect("it is still there").start;
+            let old = self.vmas.get_mut(&start).expect("just found");
             old.flags &= !LOCKED;
             if (old.start, old.end) == (from, from + len) {
                 old.anon = None;

@@ -230,16 +230,17 @@ impl Space {
         Ok(())
     }
 
-    /// UFFDIO_UNREGISTER. Holes, and what is not registered, are skipped.
-    pub fn unregister(&mut self, at: usize, len: usize) -> Result<(), Errno> {
+    /// UFFDIO_UNREGISTER. Holes, and what is not registered, are skipped: what was is listed, for who waits there is woken.
+    pub fn unregister(&mut self, at: usize, len: usize) -> Result<Vec<(usize, usize)>, Errno> {
         let end = at + len;
         self.first_in(at, end).ok_or(EINVAL)?;
+        let within = |vma: &Vma| (vma.start.max(at), vma.end.min(end));
+        let registered = self.vmas.values().filter(|vma| vma.uffd.is_some()).map(within);
+        let registered: Vec<(usize, usize)> = registered.filter(|(start, end)| start < end).collect();
         // what was protected may be written again
-        let protects: Vec<(usize, usize)> =
-            self.vmas.values().filter(|v| v.uffd.is_some_and(|r| r.protects)).map(|v| (v.start.max(at), v.end.min(end))).collect();
-        protects.into_iter().filter(|(start, end)| start < end).for_each(|(start, end)| self.let_write(start, end));
+        registered.iter().for_each(|(start, end)| self.let_write(*start, *end));
         self.set_uffd(at, end, None);
-        Ok(())
+        Ok(registered)
     }
 
     fn set_uffd(&mut self, start: usize, end: usize, to: Option<Registration>) {
@@ -247,7 +248,9 @@ impl Space {
         while let Some(vma) = self.first_in(at, end) {
             let (from, until) = (vma.start.max(at), vma.end.min(end));
             at = until;
-            if vma.uffd != to {
+            // what is registered here already loses nothing
+            let has_all = |to: Registration| vma.uffd.is_some_and(|r| r.uffd == to.uffd && (r.protects || !to.protects));
+            if vma.uffd != to && !to.is_some_and(has_all) {
                 self.modify(from, until, |vma| vma.uffd = to);
             }
         }

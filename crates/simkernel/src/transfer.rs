@@ -30,9 +30,9 @@ impl Kernel {
             return Moved::refused(e);
         }
         let space = &mut self.spaces[self.uffds[uffd].space];
-        let Some(vma) = space.find_from(at).cloned() else { return Moved::refused(ENOENT) };
+        let Some(vma) = space.find(at).cloned() else { return Moved::refused(ENOENT) };
         space.prepare(vma.start);
-        if vma.uffd.is_none() || at < vma.start || at + len > vma.end {
+        if vma.uffd.is_none() || at + len > vma.end {
             return Moved::refused(ENOENT);
         }
         for done in (0..len).step_by(PAGE) {
@@ -104,15 +104,16 @@ impl Kernel {
             return Moved::refused(e);
         }
         let space = &mut self.spaces[self.uffds[uffd].space];
-        let Some(target) = space.find_from(to).cloned() else { return Moved::refused(ENOENT) };
+        let Some(target) = space.find(to).cloned() else { return Moved::refused(ENOENT) };
         space.prepare(target.start);
         let Some(source) = space.find(from).cloned() else { return Moved::refused(ENOENT) };
-        let covers = to >= target.start && to + len <= target.end && from + len <= source.end;
+        let covers = to + len <= target.end && from + len <= source.end;
         let locked = crate::vma::LOCKED;
         let alike = source.prot == target.prot && source.is(locked) == target.is(locked) && source.writable();
         if !covers || !alike || target.uffd.is_none_or(|r| r.uffd != uffd) {
             return Moved::refused(EINVAL);
         }
+        let mut moved = Moved::done(len);
         for done in (0..len).step_by(PAGE) {
             let refused = match (space.table.get(&(to + done)), space.table.get(&(from + done))) {
                 (Some(_), _) => Some(EEXIST),
@@ -121,19 +122,17 @@ impl Kernel {
                 (None, Some(Entry::Page { frame, exclusive, .. })) => (!exclusive || frame.pins > 0).then_some(EBUSY),
                 (None, Some(Entry::Poison | Entry::Guard | Entry::Marker)) => Some(EFAULT),
             };
-            match refused {
-                Some(e) if done == 0 => return Moved::refused(e),
-                Some(_) => return Moved::done(done),
-                None => {
-                    let mut entry = space.table.remove(&(from + done)).expect("looked at");
-                    if let Entry::Page { protected, .. } | Entry::Zero { protected } = &mut entry {
-                        *protected = false;
-                    }
-                    space.table.insert(to + done, entry);
-                }
+            if let Some(e) = refused {
+                moved = if done == 0 { Moved::refused(e) } else { Moved::done(done) };
+                break;
             }
+            let mut entry = space.table.remove(&(from + done)).expect("looked at");
+            if let Entry::Page { protected, .. } | Entry::Zero { protected } = &mut entry {
+                *protected = false;
+            }
+            space.table.insert(to + done, entry);
         }
-        self.wake(uffd, to, len);
-        Moved::done(len)
+        self.wake(uffd, to, moved.bytes);
+        moved
     }
 }

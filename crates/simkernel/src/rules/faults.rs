@@ -30,6 +30,17 @@ pub fn a_fault_waits_for_its_wake(s: &mut Session) {
     s.note_state();
 }
 
+/// A move wakes who waits at its target, as far as it came.
+pub fn a_move_wakes(s: &mut Session) {
+    managed(s, 0, 3);
+    assert_eq!([0, 1].map(|n| s.transfer(Op::ParkCopy(n, 5))), [Moved::done(PAGE); 2]);
+    assert_eq!(s.call(0, read(0)), Waits);
+    assert_eq!(s.call(1, read(2)), Waits);
+    assert_eq!(s.transfer(Op::GiveBack(0, 0, 3)), Moved::done(2 * PAGE));
+    assert_eq!([0, 1].map(|t| s.progress(t)), [Done(Outcome::Ok(5)), Waits]);
+    s.note_state();
+}
+
 /// Somebody else filled the page in and woke before the message was read: it is gone. (So poll(2) may have said that there is one.)
 pub fn a_fault_that_is_woken_is_not_told(s: &mut Session) {
     managed(s, 0, 1);

@@ -26,7 +26,7 @@ macro_rules! each_rule {
             moves: a_move_stops_at_a_hole, a_move_stays_within_a_mapping, a_move_wants_both_sides_alike, a_move_refuses_locked_memory,
                 a_move_refuses_what_a_fork_shares, a_move_refuses_what_is_pinned, a_move_wants_an_empty_place, a_move_refuses_marks,
                 a_move_wants_its_own_target, a_move_loses_write_protection;
-            faults: a_fault_waits_for_its_wake, a_fault_that_is_woken_is_not_told, the_kernel_waits_for_pages_too, populating_waits,
+            faults: a_fault_waits_for_its_wake, a_move_wakes, a_fault_that_is_woken_is_not_told, the_kernel_waits_for_pages_too, populating_waits,
                 locking_waits, faults_are_told_before_events, guards_are_errors_without_a_message;
             events: an_unmap_is_told_after_the_act, an_unmap_is_told_as_the_call_had_it, a_move_is_told_then_the_end_of_its_origin,
                 a_move_onto_memory_is_told_in_three, a_discard_is_told_before_the_act,

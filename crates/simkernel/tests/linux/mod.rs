@@ -82,12 +82,6 @@ impl LinuxLab {
         }
     }
 
-    fn settle(&self) {
-        for thread in 0..self.slots.count() {
-            self.settle_one(thread);
-        }
-    }
-
     fn entry(&self, at: usize) -> u64 {
         let mut entry = [0; 8];
         self.pagemap.read_exact_at(&mut entry, (at / PAGE * 8) as u64).expect("every page has one");
@@ -123,6 +117,11 @@ impl Lab for LinuxLab {
     fn start(&mut self, thread: usize, call: Call) {
         self.slots.post(thread, call);
     }
+    fn settle(&mut self) {
+        for thread in 0..if self.slots.are_held() { 0 } else { self.slots.count() } {
+            self.settle_one(thread);
+        }
+    }
     fn progress(&mut self, thread: usize) -> Progress {
         self.settle();
         self.settle_one(thread)
@@ -132,9 +131,7 @@ impl Lab for LinuxLab {
     }
     fn hold(&mut self, on: bool) {
         self.slots.hold(on);
-        if !on {
-            self.settle();
-        }
+        self.settle();
     }
     fn pin(&mut self, at: Option<usize>) {
         self.ring = at.map(|at| worker::pin(at).expect("io_uring"));
@@ -199,9 +196,7 @@ impl Pmap for LinuxLab {
         sys::is_resident(at)
     }
     fn changing(&mut self) -> bool {
-        if !self.slots.are_held() {
-            self.settle();
-        }
+        self.settle();
         self.program.is_changing()
     }
     fn unshare(&mut self, at: usize) -> bool {
@@ -226,9 +221,6 @@ impl Pmap for LinuxLab {
     fn messages(&mut self, most: usize) -> Vec<Message> {
         let mut raw = vec![uffd::Message::default(); most];
         let count = self.program.read(&mut raw);
-        if count > 0 && !self.slots.are_held() {
-            self.settle(); // whoever was let go on may tell more
-        }
         let decoded = raw[..count].iter().map(|message| match message.decode() {
             Event::Fault(at, _) => Message::Fault { at: at & !1, write: at & 1 == 1 },
             Event::Remap(from, to, len) => Message::Remap { from, to, len },
@@ -270,6 +262,7 @@ fn outcome(result: Result<usize, Errno>) -> Outcome {
     result.map_or_else(Outcome::Err, Outcome::Ok)
 }
 
+#[allow(dead_code)] // by the tests that ask no rules
 /// Asks a rule of the simulated kernel and of Linux. What comes of every step must be the same.
 pub fn compare(rule: Rule) {
     let mut model = ModelLab::new();
@@ -285,7 +278,7 @@ pub fn compare(rule: Rule) {
         let upto = session.log[..line.min(session.log.len())].join("\n  ");
         let none = String::from("(nothing)");
         let (model, linux) = (expected.get(line).unwrap_or(&none), session.log.get(line).unwrap_or(&none));
-        panic!("\nafter\n  {upto}\nthe model:\n  {model}\nLinux:\n  {linux}");
+        panic!("\n(numbers in hexadecimal) after\n  {upto}\nthe model:\n  {model}\nLinux:\n  {linux}");
     }
     assert_eq!(session.log.len(), expected.len());
 }

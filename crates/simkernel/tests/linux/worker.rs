@@ -190,8 +190,7 @@ extern "C" fn start(argument: *mut libc::c_void) -> i32 {
         loop {
             let slot = &(*shared).slots[number];
             while slot.state.load(Acquire) != POSTED {
-                let _ = call!(libc::SYS_futex, slot.state.as_ptr(), libc::FUTEX_WAIT, slot.state.load(Relaxed), 0);
-                // (woken, or it was posted meanwhile)
+                let _ = call!(libc::SYS_futex, slot.state.as_ptr(), libc::FUTEX_WAIT, IDLE, 0);
             }
             let asked = *slot.call.get();
             if asked == Call::Fork {
