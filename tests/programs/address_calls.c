@@ -164,6 +164,25 @@ static void refused_after_report(void) {
     check(wrong(b, LEN, 5) == 0 && wrong(from, LEN, 7) == 0, "all is as it was after mremap");
 }
 
+/* Shared memory once more (an mremap of no bytes), behind memory that children do not have: it was taken for what that had grown by. */
+static void twice(void) {
+    unsigned char *a = map(4 * MIB);
+    unsigned char *shared = mmap(NULL, MIB, RW, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    fill(a, 3 * MIB, 3);
+    pressure();
+    check(!madvise(a + 2 * MIB, MIB, MADV_DONTFORK), "some is kept from children");
+    check(mremap(shared, 0, MIB, MREMAP_MAYMOVE | MREMAP_FIXED, a + 3 * MIB) == a + 3 * MIB, "it is there twice");
+    fill(shared, MIB, 6);
+    check(wrong(a + 3 * MIB, MIB, 6) == 0, "it is the same");
+    int status = -1;
+    pid_t child = fork();
+    if (!child)
+        _exit(wrong(a, 2 * MIB, 3) || wrong(a + 3 * MIB, MIB, 6));
+    check(waitpid(child, &status, 0) == child && !status, "a child has it, too");
+    check(mremap(a, 3 * MIB, 5 * MIB, MREMAP_MAYMOVE) == MAP_FAILED && errno == EFAULT, "what children have in part is two mappings");
+    check(wrong(a, 3 * MIB, 3) == 0, "all is as it was");
+}
+
 static void onto(void) {
     unsigned char *a = map(32 * MIB), *b = map_at(NULL, 2 * MIB, PROT_READ | PROT_WRITE | PROT_EXEC, 0);
     fill(a, 4 * MIB, 3);
@@ -406,7 +425,7 @@ static void locked(void) {
 
 int main(int argc, char **argv) {
     static const struct { const char *name; void (*run)(void); } cases[] = {
-        {"refused", refused}, {"refused-late", refused_late}, {"refused-after-report", refused_after_report},
+        {"refused", refused}, {"refused-late", refused_late}, {"refused-after-report", refused_after_report}, {"twice", twice},
         {"onto", onto}, {"several", several}, {"joined", joined}, {"guards", guards},
         {"secrets", secrets}, {"killed", killed}, {"droppable", droppable}, {"locked", locked},
     };

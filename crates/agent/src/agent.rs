@@ -94,6 +94,8 @@ pub enum Request {
 pub struct Remap {
     /// What of it was left to the kernel.
     pub native: [Pieces; 2],
+    /// What is to be moved is not one mapping: [`Machine::is_kept_apart`].
+    pub apart: bool,
     managed: bool,
 }
 
@@ -765,13 +767,14 @@ impl Agent {
     /// replaced: [`Machine::take_native`], [`Machine::begin_remap`].
     pub fn begin_remap(&'static self, ranges: [(usize, usize); 2], grows: usize) -> Remap {
         self.stacks.run(move || {
+            let apart = self.machine.is_kept_apart(ranges[0].0, ranges[0].1);
             let native = ranges.map(|(start, end)| {
                 self.machine.take_native(start, end).unwrap_or_else(|| {
                     let _ = self.ask_here(Request::Adopt { start, end }); // it cannot fail
                     Pieces::default()
                 })
             });
-            Remap { native, managed: self.machine.begin_remap(ranges, grows) }
+            Remap { native, apart, managed: self.machine.begin_remap(ranges, grows) }
         })
     }
 
@@ -1430,7 +1433,6 @@ impl Agent {
         core::mem::forget((clerks.pending.take(), clerks.listener.take()));
         core::mem::forget(map.pidfd.take());
         map.discards = overspill_linux::space::Discards::new();
-        map.remaps.clear();
         core.load.forked();
     }
 

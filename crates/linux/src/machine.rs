@@ -114,6 +114,10 @@ impl Space {
         let managed = self.ranges.overlap(start, end, Kind::Managed).is_some();
         managed || self.copying.overlaps(start, end) || self.remaps.overlaps(start, end)
     }
+    /// Whether an unmapping or a move is under way, or was and has not been followed.
+    pub fn is_changing(&self) -> bool {
+        self.program.is_changing() || self.remaps.has_reports()
+    }
     /// The address of a page.
     pub fn addr(&self, page: PageId) -> usize {
         Self::addr_of(&self.origins, page)

@@ -83,7 +83,7 @@ impl Machine {
     pub fn end_fork(&self, map: &mut Space) {
         if self.keeps_from_forks.load(Relaxed) {
             let _ = advise_all(map, libc::MADV_DONTFORK); // the next time, if not now
-            map.remark |= map.program.is_changing();
+            map.remark |= map.is_changing();
         }
     }
 
@@ -109,6 +109,20 @@ impl Machine {
             }
         }
         room
+    }
+
+    /// Whether the program keeps a part of this from its children, and a part not: two mappings, that would not be one but for our marks.
+    pub fn is_kept_apart(&self, start: usize, end: usize) -> bool {
+        let map = self.map.read();
+        let (mut at, mut kept) = (start, None);
+        while let Some(r) = map.ranges.first(at, end) {
+            let its = r.flags.has(Flags::DONTFORK);
+            if kept.replace(its).is_some_and(|before| before != its) {
+                return true;
+            }
+            at = r.end;
+        }
+        false
     }
 
     /// A registered address was touched that is in no range: memory that has grown by a call that was not followed. It is managed

@@ -269,9 +269,9 @@ impl Remaps {
             if end == 0 { !known } else { (end - call.grows..end).contains(&addr) }
         })
     }
-    /// There are no such threads (any more).
-    pub fn clear(&mut self) {
-        self.calls.clear();
+    /// Whether an unmapping was put aside.
+    pub fn has_reports(&self) -> bool {
+        self.calls.iter().any(|call| call.reported.is_some())
     }
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
@@ -337,7 +337,7 @@ impl Machine {
         let mut messages = [Message::default(); MESSAGES];
         let mut map = self.map.write();
         let n = map.program.read(&mut messages);
-        if n == 0 && (map.remark || !map.pending.ranges.is_empty()) && !map.program.is_changing() {
+        if n == 0 && (map.remark || !map.pending.ranges.is_empty()) && !map.is_changing() {
             map.pending.clear();
             map.remark = false;
         }
@@ -523,6 +523,13 @@ impl Machine {
     /// # Errors
     /// Its mappings cannot be read or registered.
     pub fn inherit_ranges(&self, map: &mut Space, core: &mut Core) -> Result<(), Errno> {
+        // other threads' calls, which have been made in the kernel, and will not end here
+        while let Some(call) = map.remaps.calls.pop() {
+            let Some((start, end)) = call.reported else { continue };
+            while let Some(r) = map.ranges.overlap(start, end, Kind::Managed).map(|r| r.within(start, end)) {
+                Self::unmapped(map, core, r.start, r.end);
+            }
+        }
         let (mut at, mut result) = (0, Ok(()));
         sys::each_mapping(|start, end| {
             Self::unmapped(map, core, at, start);

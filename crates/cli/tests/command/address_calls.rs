@@ -39,6 +39,13 @@ fn what_is_refused_after_it_was_reported_changes_nothing() {
     case("refused-after-report");
 }
 
+/// An mremap of no bytes shows shared memory a second time. It was taken for growth of what lies below, and was not in forked children. And what
+/// the program keeps from its children in part is two mappings, although the pager's own mark makes it one.
+#[test]
+fn shared_memory_is_there_twice() {
+    case("twice");
+}
+
 /// A range moved onto another one (MREMAP_FIXED) that was left to the kernel, which sends no event for that: the map found two ranges at the
 /// same place, and the program was stopped. And what MREMAP_DONTUNMAP leaves behind is registered still, and was taken for the kernel's.
 #[test]
