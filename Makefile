@@ -29,7 +29,7 @@ test: need-python need-cargo need-cc
 	@$(call stage,2,the tests of the crates)
 	$(CARGO) test --workspace
 	@$(call stage,3,real programs)
-	$(PYTHON) scripts/programs.py --profile quick
+	$(PYTHON) scripts/programs.py --profile quick --jobs 2
 	@$(call stage,4,suites and runtimes that others wrote)
 	$(PYTHON) scripts/suites.py --profile quick
 
@@ -49,7 +49,7 @@ lint: need-cargo need-cc
 
 soak: need-python build
 	$(PYTHON) scripts/soak.py
-	OVERSPILL_SWAPOFFS=400 $(CARGO) test --release -p overspill-cli --test command random_moments -- --nocapture
+	OVERSPILL_SWAPOFFS=400 OVERSPILL_TOUCHES=400 $(CARGO) test --release -p overspill-cli --test command -- --nocapture random_moments thrash
 	$(PYTHON) scripts/swapoff_soak.py
 	$(PYTHON) scripts/programs.py --profile quick
 	$(PYTHON) scripts/suites.py --profile full

@@ -25,9 +25,12 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import re
 import shutil
+import subprocess
 import sys
 from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -42,8 +45,14 @@ QUICK_CASES = ("cgroup-half", "quarter")
 """One case within a cgroup and one without. It is half that has the cgroup: a quarter of a small input's peak is less
 than the allowance, so such a cgroup could not tell paging from none. Where none can be had, it is half without."""
 
-TIMEOUT_SECONDS = {"quick": 120.0, "full": 1500.0}
+TIMEOUT_SECONDS = {"quick": 300.0, "full": 1500.0}
 """Per run. Unpaged, the longest takes 4 s (quick) and 150 s (full) on two quiet cores, measured November 2026."""
+
+HEAD = "overspill: "
+"""Begins the lines in which the script says what it is going to do."""
+
+COUNTS = re.compile(r"programs: (\d+) passed, (\d+) failed, (\d+) skipped")
+"""The last line."""
 
 TEST_PROGRAMS = common.REPOSITORY / "tests" / "programs"
 
@@ -108,7 +117,7 @@ def programs(profile: str) -> list[Program]:
     return [
         batch(
             "sort",
-            (60_000_000, 20_000_000) if quick else (330_000_000, 120_000_000),
+            (60_000_000, 16_000_000) if quick else (330_000_000, 120_000_000),
             ["sort", "-S", "1G", "--parallel=2", "input"],
             kind="lines",
         ),
@@ -277,6 +286,39 @@ def title(program: Program, case: str) -> str:
     return f"{program.name:<8} {case}"
 
 
+def side_by_side(names: list[str], jobs: int) -> Tally:
+    """Test `jobs` programs at a time, each by a script of its own, which cleans up after itself however it ends."""
+    tally = Tally(width=23)
+    started: list[subprocess.Popen[str]] = []
+
+    def test(name: str) -> str:
+        command = [sys.executable, __file__, *sys.argv[1:], "--part", name]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        started.append(process)
+        assert process.stdout
+        last = ""
+        for line in process.stdout:
+            if not line.startswith(HEAD):
+                print(last, end="", flush=True)
+                last = line
+        return last
+
+    with ThreadPoolExecutor(jobs) as pool:
+        try:
+            for name, last in zip(names, pool.map(test, names), strict=True):
+                if not (counts := COUNTS.fullmatch(last.strip())):
+                    sys.exit(f"the script that tests {name} came to no end: {last}")
+                tally.passed += int(counts[1])
+                tally.failed += int(counts[2])
+                tally.skipped += int(counts[3])
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+            for process in started:
+                if process.poll() is None:
+                    process.terminate()
+    return tally
+
+
 def main() -> int:
     """Run what the command line asks for and sum up."""
     names = [program.name for program in programs("full")]
@@ -285,6 +327,8 @@ def main() -> int:
     parser.add_argument("--only", action="append", choices=names, help="this program (may be repeated)")
     parser.add_argument("--case", choices=["half", "quarter", "cgroup"], help="only cases of this kind")
     parser.add_argument("--timeout", type=float, help="seconds for each run, instead of the profile's")
+    parser.add_argument("--jobs", type=int, default=1, help="programs at a time (1; the times mean little with more)")
+    parser.add_argument("--part", choices=names, help=argparse.SUPPRESS)
     parser.add_argument("--strict", action="store_true", help="a skip is a failure")
     parser.add_argument("--keep", action="store_true", help="keep the work directory")
     parser.add_argument(
@@ -296,19 +340,26 @@ def main() -> int:
     hierarchy = common.memory_hierarchy()
     cases: tuple[str, ...] = CASES if arguments.profile == "full" or arguments.case == "cgroup" else QUICK_CASES
     if cases == QUICK_CASES and isinstance(hierarchy, str) and not arguments.strict:
-        print(f"half is tried without a cgroup: {hierarchy}")
+        print(f"{HEAD}half is tried without a cgroup: {hierarchy}")
         cases = tuple(case.removeprefix("cgroup-") for case in cases)
     if arguments.case == "cgroup":
         cases = tuple(case for case in cases if case.startswith("cgroup"))
     elif arguments.case:
         cases = (arguments.case,)
-    print(f"overspill: {common.overspill_binary()}; profile {arguments.profile}")
+    print(f"{HEAD}{common.overspill_binary()}; profile {arguments.profile}", flush=True)
     if why := common.cannot_page():
         sys.exit(why)
+    wanted = [name for name in names if not arguments.only or name in arguments.only]
+    if arguments.part:
+        wanted = [arguments.part]
+    elif arguments.jobs > 1:
+        tally = side_by_side(wanted, arguments.jobs)
+        print(f"programs: {tally}")
+        return 1 if tally.failed else 0
     with common.work_directory(arguments.keep) as work:
         tester = Tester(arguments, work, hierarchy)
         for program in programs(arguments.profile):
-            if not arguments.only or program.name in arguments.only:
+            if program.name in wanted:
                 tester.test(program, cases)
     print(f"programs: {tester.tally}")
     return 1 if tester.tally.failed else 0

@@ -39,10 +39,10 @@ static unsigned char *map(long len) {
     return p;
 }
 static void pressure(void) { /* pushes everything else out */
-    unsigned char *p = map(48 * MIB);
-    fill(p, 48 * MIB, 99);
-    expect(holds(p, 48 * MIB, 99), "pressure");
-    expect(munmap(p, 48 * MIB) == 0, "munmap");
+    unsigned char *p = map(28 * MIB);
+    fill(p, 28 * MIB, 99);
+    expect(holds(p, 28 * MIB, 99), "pressure");
+    expect(munmap(p, 28 * MIB) == 0, "munmap");
 }
 
 int main(void) {

@@ -34,7 +34,7 @@ static void expect(pid_t child, int status, const char *what) {
 }
 
 int main(void) {
-    alarm(60);
+    alarm(250);
     memory = mmap(0, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     for (long at = 0; at < len; at += PAGE) memory[at] = at / PAGE;
     char *stack = malloc(64 << 10);

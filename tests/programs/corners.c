@@ -143,7 +143,7 @@ static void starters(void) {
         pid_t child = fork();
         if (child == 0) {
             pthread_t its;
-            alarm(20);
+            alarm(250);
             _exit(pthread_create(&its, 0, nothing, 0) || pthread_join(its, 0));
         }
         int status;

@@ -34,7 +34,7 @@ static void check(const char *who) {
 }
 
 int main(void) {
-    alarm(60);
+    alarm(250);
     long some = 24 << 20;
     memset(map(some), 1, some);
     for (int i = 0; i < SIZES; i++) {

@@ -46,7 +46,7 @@ static void *serve(void *unused) {
 }
 
 int main(void) {
-    alarm(60);
+    alarm(250);
     unsigned char *a = map(32 * MIB), *other = map(48 * MIB);
     fill(a, 4 * MIB, 3);
     fill(other, 48 * MIB, 1); /* a is out */

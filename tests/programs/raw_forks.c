@@ -197,7 +197,7 @@ static void grown(void) {
 int main(int count, char **arguments) {
     struct rlimit none = {0, 0};
     setrlimit(RLIMIT_CORE, &none);
-    alarm(60);
+    alarm(250);
     const char *which = count > 1 ? arguments[1] : "";
     if (!strcmp(which, "unpaged")) unpaged();
     if (!strcmp(which, "paged")) paged();

@@ -35,7 +35,7 @@ static int sharer(void *of_its_parent) {
 }
 
 int main(void) {
-    alarm(60);
+    alarm(250);
     srand(1);
     for (int round = 0; round < 120; round++) {
         unsigned char *of_its_parent = map(LEN);

@@ -112,7 +112,7 @@ static void ends(void) {
 }
 
 int main(int argc, char **argv) {
-    alarm(100);
+    alarm(250);
     if (argc == 3 && strcmp(argv[1], "many") == 0) many(atoi(argv[2]));
     else ends();
     puts(not_zero ? "not zero" : "all right");

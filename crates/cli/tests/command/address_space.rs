@@ -4,7 +4,7 @@
 //! `OVERSPILL_SEEDS` is how many seeds are run (CI: a few); `OVERSPILL_SEED` the first. A difference prints its seed, and
 //! `overspill run -m 16M -- address_space --seed N` shows it again.
 
-use crate::common::{able, build, overspill, place};
+use crate::common::{able, build, overspill, patiently, place};
 use std::path::Path;
 use std::process::{Command, Output};
 use std::time::Instant;
@@ -13,10 +13,10 @@ fn number(name: &str, default: u64) -> u64 {
     std::env::var(name).map_or(default, |v| v.parse().unwrap_or_else(|_| panic!("{name} is not a number")))
 }
 
-/// Runs `program arguments` in a budget of 16M; kills it after two minutes.
+/// Runs `program arguments` in a budget of 16M; kills it when it hangs.
 fn run(dir: &Path, program: &Path, arguments: &[&str]) -> Output {
-    let mut command = Command::new("timeout");
-    command.args(["-s", "KILL", "120"]).arg(overspill()).args(["run", "--memory", "16M", "--swap"]).arg(dir);
+    let mut command = patiently(overspill());
+    command.args(["run", "--memory", "16M", "--swap"]).arg(dir);
     command.arg("--").arg(program).args(arguments).env_remove("OVERSPILL_INJECT").env("TMPDIR", dir);
     command.output().expect("timeout runs")
 }

@@ -3,7 +3,7 @@
 //! `OVERSPILL_SWAPOFFS` is how many swapoffs the long test makes, half of them with each engine (16 without it; 400 in `make
 //! soak`).
 
-use crate::common::{able, build, copy, overspill, place, unique};
+use crate::common::{PATIENCE, able, build, copy, overspill, patiently, place, unique};
 use crate::running::Running;
 use std::fs;
 use std::io::BufRead;
@@ -71,11 +71,7 @@ fn devices_come_and_go_at_random_moments() {
         // and until some had pages to move. That is a number and no share: one in six of them has, where the machine is busy,
         // so a share that is missed at first is never made good
         while offs < wanted.div_ceil(2) || moved < u64::from(wanted.div_ceil(8)) {
-            assert!(
-                start.elapsed() < Duration::from_secs(60 + 10 * u64::from(wanted)),
-                "{offs} swapoffs so far: {:?}",
-                running.swaps()
-            );
+            assert!(start.elapsed() < PATIENCE + Duration::from_secs(10) * wanted, "{offs} swapoffs so far: {:?}", running.swaps());
             std::thread::sleep(Duration::from_millis(rng.below(150)));
             let at = &places[rng.below(3) as usize];
             let there = running.swaps();
@@ -555,7 +551,7 @@ fn a_program_in_the_background_keeps_its_block_device() {
     assert!(parent.success(), "{parent}");
     refused(&run(Path::new("true"), &[]).output().expect("overspill runs"), 125, &[&device.0, "in use"]);
     let script = "echo x > \"$0\"; cat \"$1\"";
-    let answer = Command::new("timeout").args(["60", "sh", "-c", script]).args([go, found]).output().expect("timeout runs");
+    let answer = patiently("sh").args(["-c", script]).args([go, found]).output().expect("timeout runs");
     assert_eq!(String::from_utf8_lossy(&answer.stdout), "right", "{answer:?}");
     drop(device);
     fs::remove_dir_all(&dir).expect("cleanup");

@@ -1,6 +1,6 @@
 //! Swap files from outside, under real programs: what the disk has of them, and what can be found in them.
 
-use crate::common::{able, build, overspill, place, unique};
+use crate::common::{PATIENCE, able, build, overspill, patiently, place, unique};
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::MetadataExt;
@@ -23,8 +23,8 @@ impl Pages {
     fn start(dir: &Path, test: &str, mib: u64, options: &[&str], inject: &str) -> Pages {
         let program = build(dir, "pages.c");
         let name = unique(test);
-        let mut command = Command::new("timeout");
-        command.args(["-s", "KILL", "240"]).arg(overspill()).args(["run", "--name", &name]).args(options);
+        let mut command = patiently(overspill());
+        command.args(["run", "--name", &name]).args(options);
         command.arg("--").arg(program).arg(mib.to_string()).env("OVERSPILL_INJECT", inject);
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("overspill runs");
         let (stdin, stdout) = (child.stdin.take(), BufReader::new(child.stdout.take().expect("a pipe")));
@@ -106,22 +106,22 @@ fn freed_memory_is_freed_on_disk() {
         let (swap, mut most) = (swap(&dir), 0);
         all.push(&swap);
         all.extend(options);
-        let mut pages = Pages::start(&dir, "give-back", 180, &all, "");
+        let mut pages = Pages::start(&dir, "give-back", 110, &all, "");
         let file = pages.swap_file();
         let on_disk = || fs::metadata(&file).expect("it is open").blocks() * 512;
         for round in 0..3 {
             most = most.max(on_disk());
-            assert!(most >= 150 * MIB, "{most} bytes on disk");
+            assert!(most >= 85 * MIB, "{most} bytes on disk");
             pages.ask("free");
             let start = Instant::now();
             // a window for each of the eight writers stays, and what is still stored
             while on_disk() > 40 * MIB {
-                assert!(start.elapsed() < Duration::from_secs(30), "round {round}: {} bytes stay on disk", on_disk());
+                assert!(start.elapsed() < PATIENCE, "round {round}: {} bytes stay on disk", on_disk());
                 std::thread::sleep(Duration::from_millis(50));
             }
             let (stat, device) = (pages.json("stat"), pages.json("swaps"));
             let given = stat["swap_given_back_bytes"].as_u64().expect("a counter");
-            assert!(given >= (round + 1) * 110 * MIB, "{given} bytes in {} rounds", round + 1);
+            assert!(given >= (round + 1) * 45 * MIB, "{given} bytes in {} rounds", round + 1);
             // asked for later, and it goes on
             assert!(device["given_back_bytes"].as_u64() >= Some(given), "{device}");
             pages.ask("check");
@@ -163,7 +163,7 @@ fn clusters_end_where_physical_extents_do() {
     pages.ask("free");
     let start = Instant::now();
     while pages.json("stat")["swap_given_back_bytes"].as_u64() < Some(30 * MIB) {
-        assert!(start.elapsed() < Duration::from_secs(30), "nothing is given back: {}", pages.json("swaps"));
+        assert!(start.elapsed() < PATIENCE, "nothing is given back: {}", pages.json("swaps"));
         std::thread::sleep(Duration::from_millis(50));
     }
     pages.ask("fill");
@@ -210,7 +210,7 @@ fn nothing_of_memory_is_found_in_the_file() {
     let by_file = ["--config", config.to_str().expect("UTF-8")];
     for (option, plain) in [(&["--no-encrypt"][..], true), (&by_file, true), (&[], false)] {
         let options: Vec<_> = ["--memory", "16M", "--swap", &swap].into_iter().chain(option.iter().copied()).collect();
-        let pages = Pages::start(&dir, "search", 64, &options, "");
+        let pages = Pages::start(&dir, "search", 40, &options, "");
         let found = found(&pages.swap_file());
         // unencrypted all of them lie there: so it is the right file, and the search finds what is there
         assert_eq!(found, if plain { 100 } else { 0 }, "pages found, {option:?}");
@@ -253,7 +253,7 @@ fn a_device_of_several_files() {
         pages.ask("free");
         let start = Instant::now();
         while on_disk(&pages).iter().sum::<u64>() > full / 4 {
-            assert!(start.elapsed() < Duration::from_secs(30), "{:?} stay on disk", on_disk(&pages));
+            assert!(start.elapsed() < PATIENCE, "{:?} stay on disk", on_disk(&pages));
             std::thread::sleep(Duration::from_millis(50));
         }
         pages.ask("fill");
@@ -277,9 +277,11 @@ fn a_device_of_several_files() {
         assert_eq!(pages.json("swaps")["files"], 3);
         pages.end();
         // the child reads its parent's files, all of them, and has three of its own
-        let mut pages = Pages::start(&dir, "several", 160, &options, "");
-        pages.ask("fork");
-        pages.end();
+        if engine == "io_uring" {
+            let mut pages = Pages::start(&dir, "several", 160, &options, "");
+            pages.ask("fork");
+            pages.end();
+        }
         for name in names {
             assert_eq!(fs::read_dir(dir.join(name)).expect("dir").count(), 0, "a swap file is left");
         }
@@ -384,12 +386,12 @@ fn a_tmpfs_with_memory_short_comes_to_an_end() {
     let run = |mib: &str, group: Option<&Group>, mount: &str, swap: &Path| {
         let join = group.map_or(String::new(), |group| format!("echo $$ > {}/cgroup.procs && ", group.0.display()));
         let script = format!("{join}{mount}exec \"$@\" </dev/null");
-        let mut command = Command::new("timeout");
-        command.args(["-s", "KILL", "120", "unshare", "-m", "sh", "-ec", &script, "sh"]).arg(overspill());
+        let mut command = patiently("unshare");
+        command.args(["-m", "sh", "-ec", &script, "sh"]).arg(overspill());
         command.args(["run", "--memory", "16M", "--swap"]).arg(swap).arg("--").arg(&program).arg(mib);
         let start = Instant::now();
         let output = command.output().expect("timeout runs");
-        assert!(start.elapsed() < Duration::from_secs(110), "it does not end: {output:?}");
+        assert!(start.elapsed() < PATIENCE, "it does not end: {output:?}");
         output
     };
     let limit = |mib| Group::new("short", mib * MIB);
@@ -404,7 +406,7 @@ fn a_tmpfs_with_memory_short_comes_to_an_end() {
     assert!(!output.status.success() && output.stdout.is_empty(), "{output:?}");
     let start = Instant::now();
     while !group.processes().is_empty() {
-        assert!(start.elapsed() < Duration::from_secs(20), "left behind: {}", group.processes());
+        assert!(start.elapsed() < PATIENCE, "left behind: {}", group.processes());
         std::thread::sleep(Duration::from_millis(20));
     }
     drop(group);
@@ -441,7 +443,7 @@ fn a_swapoff_loses_only_what_cannot_be_read() {
     for engine in ["io_uring", "psync"] {
         for (inject, lost) in [("read_every=2", 0), ("bad_page=1000", 1)] {
             let options = ["--memory", "16M", "--engine", engine, "--swap", &swap];
-            let mut pages = Pages::start(&dir, "bad-page", 64, &options, inject);
+            let mut pages = Pages::start(&dir, "bad-page", 40, &options, inject);
             let ask = |verb: &str, place: &str| {
                 let output = Command::new(overspill()).args([verb, &pages.name, place]).output().expect("overspill runs");
                 let said = String::from_utf8_lossy(&output.stderr);
@@ -478,12 +480,12 @@ fn a_failing_device_is_emptied() {
     for engine in ["io_uring", "psync"] {
         let (first, second) = (format!("file:{swap},prio=9"), format!("file:{},prio=1", other.display()));
         let options = ["--memory", "16M", "--engine", engine, "--swap", &first, "--swap", &second];
-        let mut pages = Pages::start(&dir, "retired", 64, &options, "write=40,write_device=1");
+        let mut pages = Pages::start(&dir, "retired", 40, &options, "write=40,write_device=1");
         let swaps = |pages: &Pages| {
             let output = Command::new(overspill()).args(["swaps", &pages.name, "--json"]).output().expect("overspill runs");
             String::from_utf8(output.stdout).expect("UTF-8")
         };
-        let until = Instant::now() + Duration::from_secs(60);
+        let until = Instant::now() + PATIENCE;
         while swaps(&pages).lines().count() > 1 {
             pages.ask("check");
             assert!(Instant::now() < until, "{engine}: {}", swaps(&pages));
@@ -541,7 +543,7 @@ fn a_forked_child_has_devices_of_its_own() {
         if output.status.success() {
             break String::from_utf8(output.stdout).expect("UTF-8");
         }
-        assert!(start.elapsed() < Duration::from_secs(20), "{output:?}");
+        assert!(start.elapsed() < PATIENCE, "{output:?}");
         std::thread::sleep(Duration::from_millis(50));
     };
     let states: Vec<_> =

@@ -3,10 +3,12 @@
 #![allow(dead_code)] // not each program of tests uses all of it
 
 use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Mutex, OnceLock, PoisonError};
+use std::time::Duration;
 
 /// The command.
 pub fn overspill() -> PathBuf {
@@ -28,6 +30,16 @@ pub fn able() -> bool {
     assert!(std::env::var_os("CI").is_none(), "CI must be able to page programs: {why}");
     println!("not run: {why}");
     false
+}
+
+/// How long anything may take whose time is not what is tested. A busy machine is slow, and only what hangs comes to it.
+pub const PATIENCE: Duration = Duration::from_secs(300);
+
+/// `program`, killed when it has used up all patience.
+pub fn patiently(program: impl AsRef<OsStr>) -> Command {
+    let mut command = Command::new("timeout");
+    command.args(["-s", "KILL", &PATIENCE.as_secs().to_string()]).arg(program);
+    command
 }
 
 /// `name`, as nothing else that these tests start or make is called.

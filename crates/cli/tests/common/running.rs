@@ -1,6 +1,6 @@
 //! A program that runs beside the test, and is asked about its devices meanwhile.
 
-use crate::common::{overspill, unique};
+use crate::common::{PATIENCE, overspill, patiently, unique};
 use serde_json::Value;
 use std::fs;
 use std::io::Read;
@@ -35,7 +35,7 @@ impl Running {
         let running = Running { child, name, dir: dir.into(), environment };
         let start = Instant::now();
         while running.swaps().is_empty() {
-            assert!(start.elapsed() < Duration::from_secs(20), "no control socket comes up");
+            assert!(start.elapsed() < PATIENCE, "no control socket comes up");
             std::thread::sleep(Duration::from_millis(20));
         }
         running
@@ -47,10 +47,10 @@ impl Running {
         String::from_utf8_lossy(&output.stdout).lines().map(|l| serde_json::from_str(l).expect("JSON")).collect()
     }
 
-    /// `overspill VERB NAME ARGUMENTS`, killed after a minute.
+    /// `overspill VERB NAME ARGUMENTS`, killed when it hangs.
     pub fn ask(&self, verb: &str, arguments: &[&str]) -> Output {
-        let mut command = Command::new("timeout");
-        command.args(["-s", "KILL", "60"]).arg(overspill()).args([verb, &self.name]).args(arguments);
+        let mut command = patiently(overspill());
+        command.args([verb, &self.name]).args(arguments);
         command.envs(self.environment.iter().cloned());
         command.output().expect("overspill runs")
     }
@@ -58,7 +58,7 @@ impl Running {
     pub fn wait_until(&self, what: &str, mut is: impl FnMut(&Running) -> bool) {
         let start = Instant::now();
         while !is(self) {
-            assert!(start.elapsed() < Duration::from_secs(60), "{what} does not come to be: {:?}", self.swaps());
+            assert!(start.elapsed() < PATIENCE, "{what} does not come to be: {:?}", self.swaps());
             std::thread::sleep(Duration::from_millis(20));
         }
     }
@@ -70,7 +70,7 @@ impl Running {
         let status = loop {
             match self.child.try_wait().expect("wait") {
                 Some(status) => break status,
-                None if start.elapsed() > Duration::from_secs(100) => panic!("it does not end: {:?}", self.swaps()),
+                None if start.elapsed() > PATIENCE => panic!("it does not end: {:?}", self.swaps()),
                 None => std::thread::sleep(Duration::from_millis(50)),
             }
         };

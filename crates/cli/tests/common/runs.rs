@@ -2,9 +2,9 @@
 
 #![allow(dead_code)] // each file of tests uses some of it
 
-use crate::common::overspill;
+use crate::common::{overspill, patiently};
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::Output;
 
 /// What a run came to.
 pub struct Run {
@@ -26,11 +26,11 @@ impl Run {
     }
 }
 
-/// Runs `program args` under Overspill; kills it after two minutes.
+/// Runs `program args` under Overspill; kills it when it hangs.
 pub fn run(dir: &Path, options: &[&str], inject: Option<&str>, program: &Path, args: &[&str]) -> Run {
     let stats = dir.join("stats.json");
-    let mut command = Command::new("timeout");
-    command.args(["-s", "KILL", "120"]).arg(overspill()).arg("run").args(options).arg("--stats-file").arg(&stats);
+    let mut command = patiently(overspill());
+    command.arg("run").args(options).arg("--stats-file").arg(&stats);
     command.arg("--").arg(program).args(args);
     match inject {
         Some(text) => command.env("OVERSPILL_INJECT", text),
