@@ -559,6 +559,18 @@ mod tests {
         std::fs::remove_dir_all(&dir).expect("cleanup");
     }
 
+    /// What is swapped out is nobody else's: no name leads to it, and its mode lets no other user in.
+    #[test]
+    fn nobody_else_may_open_a_swap_file() {
+        use std::os::unix::fs::MetadataExt;
+        let dir = std::env::temp_dir().join(format!("overspill-mode-{}", std::process::id()));
+        std::fs::create_dir(&dir).expect("temp dir");
+        let file = SwapFile::create(dir.as_os_str().as_encoded_bytes(), 0).expect("swap file");
+        let data = std::fs::File::from(file.as_fd().try_clone_to_owned().expect("dup")).metadata().expect("stat");
+        assert_eq!((data.mode() & 0o777, data.nlink()), (0o600, 0));
+        std::fs::remove_dir(&dir).expect("nothing in it");
+    }
+
     #[test]
     fn pieces_are_cut_in_order() {
         let mut pieces = Pieces::one(100);

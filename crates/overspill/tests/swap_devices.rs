@@ -213,3 +213,31 @@ fn several_files_are_one_device() {
         pager.check();
     }
 }
+
+/// The library takes no block device that somebody's data is on, as little as the command.
+#[test]
+fn data_on_a_block_device_is_guarded() {
+    let places = Places::new("guarded");
+    let file = places.0.with_extension("disk");
+    let mut disk = vec![0; 16 * MIB];
+    disk[0x438..0x43A].copy_from_slice(&[0x53, 0xef]); // as on ext4
+    std::fs::write(&file, disk).expect("a file");
+    let output = std::process::Command::new("losetup").args(["--find", "--show"]).arg(&file).output();
+    let device = output.ok().filter(|output| output.status.success());
+    let device = device.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned());
+    let built = device.clone().map(|device| {
+        Pager::builder()
+            .memory(BUDGET)
+            .swap_device(overspill::device_spec::parse(format!("block:{device}").as_ref()).expect("a device"))
+            .build()
+    });
+    if let Some(device) = &device {
+        let _ = std::process::Command::new("losetup").args(["--detach", device]).status();
+    }
+    std::fs::remove_file(&file).expect("cleanup");
+    match built {
+        None => assert!(std::env::var_os("CI").is_none(), "no loop device can be had here"),
+        Some(Err(Error::Device(why))) => assert!(why.contains("ext4") && why.contains(&device.unwrap()), "{why}"),
+        Some(other) => panic!("{other:?}"),
+    }
+}

@@ -343,6 +343,7 @@ fn nobody_else_may_ask() {
     // an empty name was that of any program without one
     refused(&Command::new(&command).args(["stat", ""]).output().expect("overspill runs"), 1, &["no program of yours"]);
     refused(&ask(&["swaps", &pid]), 1, &["may not look into process"]);
+    refused(&ask(&["stat", &pid]), 1, &["may not look into process"]);
     refused(&ask(&["swapoff", &pid, "/x"]), 1, &["may not look into process"]);
     refused(&ask(&["swaps", &running.name]), 1, &["no program of yours"]);
 
