@@ -9,6 +9,7 @@ use crate::errno::*;
 use crate::fault::Access;
 use crate::pmap::{Message, PAGE};
 use crate::remap::Remap;
+use crate::rng::Rng;
 use crate::space::{Notice, Space};
 use crate::table::Entry;
 use crate::uffd::{Fault, Uffd};
@@ -71,8 +72,8 @@ pub struct Kernel {
     /// Userfaultfds.
     pub uffds: Vec<Uffd>,
     tasks: Vec<Task>,
-    /// Pages are isolated for moments: a move may be refused for no reason of its own, or denied although it was made.
-    pub disturbed: bool,
+    /// Pages are isolated for moments, and their entries change, as this says: a move may be refused for nothing, or denied although it was made.
+    pub disturbed: Option<Rng>,
 }
 
 impl Kernel {

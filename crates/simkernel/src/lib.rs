@@ -39,6 +39,7 @@
 //! | [`a_move_refuses_marks`](rules::moves::a_move_refuses_marks) | |
 //! | [`a_move_wants_its_own_target`](rules::moves::a_move_wants_its_own_target) | |
 //! | [`a_move_loses_write_protection`](rules::moves::a_move_loses_write_protection) | why dirty pages are told by their content |
+//! | [`moves_under_advice`](rules::races::moves_under_advice) (`tests/races.rs`) | a denied move: a page read as zeroes |
 //! | [`a_fault_waits_for_its_wake`](rules::faults::a_fault_waits_for_its_wake) | |
 //! | [`a_move_wakes`](rules::faults::a_move_wakes) | |
 //! | [`a_fault_that_is_woken_is_not_told`](rules::faults::a_fault_that_is_woken_is_not_told) | |
@@ -48,6 +49,7 @@
 //! | [`faults_are_told_before_events`](rules::faults::faults_are_told_before_events) | |
 //! | [`guards_are_errors_without_a_message`](rules::faults::guards_are_errors_without_a_message) | content came back under guards |
 //! | [`an_unmap_is_told_after_the_act`](rules::events::an_unmap_is_told_after_the_act) | a late unmap took a new mapping's pages |
+//! | [`a_change_is_over_when_its_caller_goes_on`](rules::events::a_change_is_over_when_its_caller_goes_on) | |
 //! | [`an_unmap_is_told_as_the_call_had_it`](rules::events::an_unmap_is_told_as_the_call_had_it) | an unmap took a native range that had come since |
 //! | [`a_move_is_told_then_the_end_of_its_origin`](rules::events::a_move_is_told_then_the_end_of_its_origin) | a late unmap took what had moved there |
 //! | [`a_move_onto_memory_is_told_in_three`](rules::events::a_move_onto_memory_is_told_in_three) | two ranges at one place |

@@ -6,6 +6,7 @@ use crate::fault::Access;
 use crate::kernel::Kernel;
 use crate::lab::{Lab, PARKING, PLACES, THREADS};
 use crate::pmap::*;
+use crate::rng::Rng;
 use crate::table::Entry;
 use crate::vma::Registration;
 use std::sync::Arc;
@@ -92,7 +93,7 @@ impl Lab for ModelLab {
         }
     }
     fn disturb(&mut self, on: bool) {
-        self.kernel.disturbed = on;
+        self.kernel.disturbed = on.then(|| Rng::new(1));
     }
     fn peek(&mut self, at: usize) -> u8 {
         self.kernel.spaces[SPACE].bytes(at)[0]

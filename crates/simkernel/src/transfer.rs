@@ -114,6 +114,7 @@ impl Kernel {
             return Moved::refused(EINVAL);
         }
         let mut moved = Moved::done(len);
+        let mut disturbed = self.disturbed.take();
         for done in (0..len).step_by(PAGE) {
             let refused = match (space.table.get(&(to + done)), space.table.get(&(from + done))) {
                 (Some(_), _) => Some(EEXIST),
@@ -122,6 +123,8 @@ impl Kernel {
                 (None, Some(Entry::Page { frame, exclusive, .. })) => (!exclusive || frame.pins > 0).then_some(EBUSY),
                 (None, Some(Entry::Poison | Entry::Guard | Entry::Marker)) => Some(EFAULT),
             };
+            let chance = disturbed.as_mut().map_or(0, |rng| rng.below(32));
+            let refused = refused.or((chance == 1).then_some(EBUSY)); // isolated for a moment
             if let Some(e) = refused {
                 moved = if done == 0 { Moved::refused(e) } else { Moved::done(done) };
                 break;
@@ -131,7 +134,13 @@ impl Kernel {
                 *protected = false;
             }
             space.table.insert(to + done, entry);
+            if chance == 2 {
+                // its entry changed meanwhile, so it is tried again, and found to be there (Linux 6.18: `move_pages_ptes`)
+                moved = if done == 0 { Moved::refused(EEXIST) } else { Moved::done(done) };
+                break;
+            }
         }
+        self.disturbed = disturbed;
         self.wake(uffd, to, moved.bytes);
         moved
     }

@@ -19,6 +19,22 @@ pub fn an_unmap_is_told_after_the_act(s: &mut Session) {
     s.note_state();
 }
 
+/// Reading a message does not end what it tells of: only when its caller has gone on can pages be filled in again. (Here it cannot run for a
+/// while.) So an answer of EAGAIN may follow a read that found nothing more.
+pub fn a_change_is_over_when_its_caller_goes_on(s: &mut Session) {
+    filled(s, 0, 2);
+    assert_eq!(s.call(1, unmap(0, 1)), Waits);
+    s.lab.hold(true);
+    assert_eq!(s.message(), Some(Message::Unmap { start: page(0), end: page(1) }));
+    assert_eq!(s.message(), None);
+    assert!(s.changing());
+    assert_eq!(s.transfer(Op::CopyIn(1, 1, 1)), Moved::refused(EAGAIN));
+    s.lab.hold(false);
+    assert_eq!(s.progress(1), Done(Outcome::Ok(0)));
+    assert!(!s.changing());
+    s.note_state();
+}
+
 /// One message of the whole range that the call was given, once to a userfaultfd, whatever of it was registered.
 pub fn an_unmap_is_told_as_the_call_had_it(s: &mut Session) {
     managed(s, 1, 1);

@@ -5,7 +5,7 @@ use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicU32, Ordering::*};
 use overspill_linux::sys::{self, Errno, Fd, syscall6};
 use overspill_simkernel::call::{Advice, Call, Outcome, Progress};
-use overspill_simkernel::lab::{BASE, PAGES, THREADS};
+use overspill_simkernel::lab::{BASE, PAGES, PARKING, PLACES, THREADS};
 use overspill_simkernel::pmap::PAGE;
 
 /// So many threads, with all forks.
@@ -300,8 +300,10 @@ pub fn unmap_all(start: usize, end: usize) {
 
 /// Advice that changes nothing, and isolates pages for moments.
 pub fn advise_cold() {
-    // SAFETY: it changes no content.
-    let _ = unsafe { sys::madvise(BASE, PAGES * PAGE, libc::MADV_COLD) };
+    for (at, pages) in [(BASE, PAGES), (PARKING, PLACES)] {
+        // SAFETY: it changes no content.
+        let _ = unsafe { sys::madvise(at, pages * PAGE, libc::MADV_COLD) };
+    }
 }
 
 /// Has the kernel hold on to a page, as for a device: a buffer that is registered with an io_uring, until that is closed.
