@@ -246,16 +246,16 @@ impl Remaps {
         let at = self.calls.iter().position(|call| call.thread == thread)?;
         self.calls.swap_remove(at).reported
     }
-    /// The unmapping of a range was reported. Returns whether a call is under way that may have been refused after that: then its
-    /// end will tell.
+    /// The unmapping of a range was reported. Returns whether a call of just that is under way, which may have been refused after
+    /// that: then its end will tell.
     fn put_aside(&mut self, start: usize, end: usize) -> bool {
-        let asked = |call: &&mut Remap| call.ranges[1].0 <= start && end <= call.ranges[1].1 && call.reported.is_none();
-        self.calls.iter_mut().find(asked).map(|call| call.reported = Some((start, end))).is_some()
+        let call = self.calls.iter_mut().find(|call| call.ranges[1] == (start, end) && call.reported.is_none());
+        call.map(|call| call.reported = Some((start, end))).is_some()
     }
-    /// Something of such a range is known to have been unmapped.
-    fn take_reported(&mut self, start: usize, end: usize) -> Option<(usize, usize)> {
-        let overlaps = |call: &&mut Remap| call.reported.is_some_and(|r| r.0 < end && start < r.1);
-        self.calls.iter_mut().find(overlaps)?.reported.take()
+    /// What of the range is in such a report.
+    fn put_aside_of(&self, start: usize, end: usize) -> Option<(usize, usize)> {
+        let reported = self.calls.iter().filter_map(|call| call.reported);
+        reported.map(|r| (r.0.max(start), r.1.min(end))).find(|r| r.0 < r.1)
     }
     /// Whether a call is about something in the range.
     pub fn overlaps(&self, start: usize, end: usize) -> bool {
@@ -445,13 +445,16 @@ impl Machine {
 
     /// The kernel has made a mapping of its own choice here, so whatever the map knows here has gone. `pending`: it may still say so.
     fn replaced(&self, map: &mut Space, start: usize, end: usize, pending: bool) {
-        while let Some((from, to)) = map.remaps.take_reported(start, end) {
-            self.follow_unmap(map, from, to, false);
+        // (that may be of much more, and the call may have been refused: nothing but this is known to have gone)
+        let aside = map.remaps.put_aside_of(start, end);
+        if let Some((start, end)) = aside {
+            map.pending.add(start, end);
         }
         while let Some(old) = map.ranges.first(start, end) {
             let old = old.within(start, end);
             Self::unmapped(map, &mut self.core.lock(), old.start, old.end);
-            if pending && old.kind == Kind::Managed {
+            let known = aside.is_some_and(|(start, end)| start <= old.start && old.end <= end);
+            if pending && old.kind == Kind::Managed && !known {
                 map.pending.add(old.start, old.end);
             }
         }
@@ -523,13 +526,7 @@ impl Machine {
     /// # Errors
     /// Its mappings cannot be read or registered.
     pub fn inherit_ranges(&self, map: &mut Space, core: &mut Core) -> Result<(), Errno> {
-        // other threads' calls, which have been made in the kernel, and will not end here
-        while let Some(call) = map.remaps.calls.pop() {
-            let Some((start, end)) = call.reported else { continue };
-            while let Some(r) = map.ranges.overlap(start, end, Kind::Managed).map(|r| r.within(start, end)) {
-                Self::unmapped(map, core, r.start, r.end);
-            }
-        }
+        map.remaps.calls.clear(); // of threads that are not here
         let (mut at, mut result) = (0, Ok(()));
         sys::each_mapping(|start, end| {
             Self::unmapped(map, core, at, start);
