@@ -103,8 +103,8 @@ pub struct Message {
 /// What a message says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// A thread touched a missing page, or wrote to a protected one: its address, with the lowest bit set if it was a write; thread id (0 if
-    /// it was not asked for).
+    /// A thread touched a missing page, or wrote to a protected one: its address, with the lowest bit set if it was a write; thread
+    /// id (0 if it was not asked for).
     Fault(usize, u32),
     /// The range moved: from, to, bytes.
     Remap(usize, usize, usize),
@@ -161,8 +161,8 @@ pub struct Uffd {
 impl Uffd {
     /// Opens one. `full`: it must also serve faults that the kernel takes on the program's behalf (system calls); that needs
     /// CAP_SYS_PTRACE, `vm.unprivileged_userfaultfd=1`, or access to `/dev/userfaultfd`. The device is tried second, also without
-    /// `full`: a seccomp filter may forbid the system call alone, as EPERM or ENOSYS. `device` is that device, if it is open already: who
-    /// opened it may have lost the right to open it again.
+    /// `full`: a seccomp filter may forbid the system call alone, as EPERM or ENOSYS. `device` is that device, if it is open
+    /// already: who opened it may have lost the right to open it again.
     ///
     /// # Errors
     /// EPERM, ENOSYS as from the system call; EINVAL if a feature is missing.
@@ -272,20 +272,21 @@ impl Uffd {
         transferred(r, z.done, len)
     }
 
-    /// Whether an unmap, discard or move of a range that is registered here is under way: it has begun, and nobody has read its event yet.
+    /// Whether an unmap, discard or move of a range that is registered here is under way: it has begun, and nobody has read its
+    /// event yet.
     pub fn is_changing(&self) -> bool {
         // SAFETY: nothing is copied; that it cannot be now is said before anything else is looked at.
         unsafe { self.copy(0, core::ptr::null(), 0) }.error == Some(libc::EAGAIN)
     }
 
     /// Moves pages out of the range at `src` to `dst` (which is registered here) without copying.
-    /// Stops at the first page that it cannot move: ENOENT absent, EBUSY pinned, shared, or isolated for a moment (by advice, reclaim,
-    /// migration), EINVAL the mapping does not allow it, EEXIST `dst` was not empty.
+    /// Stops at the first page that it cannot move: ENOENT absent, EBUSY pinned, shared, or isolated for a moment (by advice,
+    /// reclaim, migration), EINVAL the mapping does not allow it, EEXIST `dst` was not empty.
     ///
-    /// Linux 6.18 denies some moves that it has made: if a page's entry changes under its hands (the "accessed" bit will do, which the
-    /// processor sets and DAMON clears) it tries again, forgets that it did, and then finds `dst` taken by its own move: EEXIST. (Mended
-    /// by "userfaultfd: reset err to be 0 when move_pages_ptes succeeded", August 2026.) Whoever believes it loses the page. If `src` has
-    /// nothing in memory any more, what is at `dst` is the page.
+    /// Linux 6.18 denies some moves that it has made: if a page's entry changes under its hands (the "accessed" bit will do, which
+    /// the processor sets and DAMON clears) it tries again, forgets that it did, and then finds `dst` taken by its own move:
+    /// EEXIST. (Mended by "userfaultfd: reset err to be 0 when move_pages_ptes succeeded", August 2026.) Whoever believes it loses
+    /// the page. If `src` has nothing in memory any more, what is at `dst` is the page.
     ///
     /// # Safety
     /// The pager takes the pages over: it must give them back at a touch. `dst` is empty.
@@ -352,9 +353,9 @@ mod tests {
     const PAGES: usize = 16;
     const LEN: usize = PAGES * PAGE_SIZE;
 
-    /// A Python program crashed, once in some hundred runs: the kernel had moved a page out of its memory, and said that it had not. So the
-    /// pager thought it still there, its place free, and filled what was then missing with zeroes. Here another thread clears the pages'
-    /// "accessed" bits all the time, as DAMON does; Linux 6.18 denies one move in some hundred then.
+    /// A Python program crashed, once in some hundred runs: the kernel had moved a page out of its memory, and said that it had
+    /// not. So the pager thought it still there, its place free, and filled what was then missing with zeroes. Here another thread
+    /// clears the pages' "accessed" bits all the time, as DAMON does; Linux 6.18 denies one move in some hundred then.
     #[test]
     fn a_move_that_the_kernel_denies_is_known() {
         let uffd = Uffd::open(false, FEATURE_MOVE, None);
@@ -396,7 +397,8 @@ mod tests {
                     done += moved.bytes;
                     moves += 1;
                     denied += usize::from(moved.denied);
-                    // isolated at that moment, for example by the other thread's advice: it is there as before, and can be tried again
+                    // isolated at that moment, for example by the other thread's advice: it is there as before, and can be tried
+                    // again
                     wrong = wrong.or(moved.error.filter(|&e| e != libc::EAGAIN && e != libc::EBUSY));
                 }
                 let there = |at: usize| (0..PAGES).filter(|page| sys::is_resident(at + page * PAGE_SIZE)).count();
@@ -416,9 +418,9 @@ mod tests {
         areas.iter().for_each(|&at| unsafe { sys::unmap(at as *mut u8, LEN) });
     }
 
-    /// The page daemon populated what a fork had shared by MADV_POPULATE_WRITE. If the program had discarded the page meanwhile, that waits
-    /// for a handler; the handlers waited for the fork that was being made, and the fork for the daemon's writes: for ever. Nobody serves
-    /// faults here, so whatever waits for one hangs.
+    /// The page daemon populated what a fork had shared by MADV_POPULATE_WRITE. If the program had discarded the page meanwhile,
+    /// that waits for a handler; the handlers waited for the fork that was being made, and the fork for the daemon's writes: for
+    /// ever. Nobody serves faults here, so whatever waits for one hangs.
     #[test]
     fn what_a_fork_shares_becomes_our_own_without_waiting_for_a_fault() {
         let Ok(uffd) = Uffd::open(true, FEATURE_MOVE, None).inspect_err(|e| eprintln!("SKIPPED: no full userfaultfd (error {e})"))

@@ -128,7 +128,8 @@ pub enum Call {
     },
     /// Makes a process: the answer is the number of its thread.
     Fork,
-    /// UFFDIO_COPY of a page filled with `byte`, on the program's userfaultfd, by the program (in a fork's child: on the inherited one).
+    /// UFFDIO_COPY of a page filled with `byte`, on the program's userfaultfd, by the program (in a fork's child: on the inherited
+    /// one).
     CopyIn {
         /// Address.
         at: usize,

@@ -1,8 +1,8 @@
 //! The simulated kernel: address spaces, userfaultfds, and tasks that run or wait.
 //!
-//! A call is a list of steps. A step is done at once, or the task waits there: for a page (until somebody wakes its address, then it
-//! looks again), or for a message to be read (then it goes on, and only as it goes on the call counts as over). Whoever drives the kernel
-//! says which task that can run does so next: [`Kernel::run`].
+//! A call is a list of steps. A step is done at once, or the task waits there: for a page (until somebody wakes its address, then
+//! it looks again), or for a message to be read (then it goes on, and only as it goes on the call counts as over). Whoever drives
+//! the kernel says which task that can run does so next: [`Kernel::run`].
 
 use crate::call::{Advice, Call, Outcome, Progress, SIGBUS};
 use crate::errno::*;
@@ -72,7 +72,8 @@ pub struct Kernel {
     /// Userfaultfds.
     pub uffds: Vec<Uffd>,
     tasks: Vec<Task>,
-    /// Pages are isolated for moments, and their entries change, as this says: a move may be refused for nothing, or denied although it was made.
+    /// Pages are isolated for moments, and their entries change, as this says: a move may be refused for nothing, or denied
+    /// although it was made.
     pub disturbed: Option<Rng>,
 }
 
@@ -372,8 +373,8 @@ impl Kernel {
         Some(message)
     }
 
-    /// A fatal signal. What the task waits to be read is withdrawn, and what it would have told afterwards is not told; but what it has begun
-    /// is carried out.
+    /// A fatal signal. What the task waits to be read is withdrawn, and what it would have told afterwards is not told; but what it
+    /// has begun is carried out.
     pub fn kill(&mut self, task: usize) {
         if let State::Released(uffd) = self.tasks[task].state {
             self.uffds[uffd].changing -= 1;

@@ -1,7 +1,7 @@
 //! Where a question is asked: a program of a few threads, its pager, and a kernel below both, which is this crate's or Linux.
 //!
-//! The program's memory is [`PAGES`] pages at [`BASE`], all of them unmapped at first; the parking area is [`PLACES`] pages. Pages and places are
-//! numbers here. The program has [`THREADS`] threads; a fork's child is one more.
+//! The program's memory is [`PAGES`] pages at [`BASE`], all of them unmapped at first; the parking area is [`PLACES`] pages. Pages
+//! and places are numbers here. The program has [`THREADS`] threads; a fork's child is one more.
 
 use crate::call::{Call, Outcome, Progress};
 use crate::errno::Errno;

@@ -1,9 +1,9 @@
 //! A simulated kernel for Overspill's pager: address spaces, page tables, userfaultfd, as Linux 6.18 has them.
 //!
-//! It is a model of what the pager depends on, no more: private anonymous memory, the calls that change it, what a userfaultfd does to it
-//! and tells of it, and forks. Whatever it claims is a **rule**, and each rule is a test that asks Linux the same question
-//! (`tests/rules.rs`): every step is made on both, every answer is compared. A random comparison of call sequences (`tests/random.rs`) looks
-//! for what nobody has thought of.
+//! It is a model of what the pager depends on, no more: private anonymous memory, the calls that change it, what a userfaultfd does
+//! to it and tells of it, and forks. Whatever it claims is a **rule**, and each rule is a test that asks Linux the same question
+//! (`tests/rules.rs`): every step is made on both, every answer is compared. A random comparison of call sequences
+//! (`tests/random.rs`) looks for what nobody has thought of.
 //!
 //! ```text
 //!   pmap, call      what a pager and a program may ask: plain types, no kernel in them
@@ -18,7 +18,8 @@
 //!
 //! # Rules
 //!
-//! The name is that of the function in [`rules`] and of the test. What a rule explains is a defect that Overspill had, if it had one.
+//! The name is that of the function in [`rules`] and of the test. What a rule explains is a defect that Overspill had, if it had
+//! one.
 //!
 //! | rule | explains |
 //! | --- | --- |
@@ -76,8 +77,8 @@
 //!
 //! # What it does not model
 //!
-//! Files, shared memory, huge pages, the kernel's own swapping, KSM; UFFD_EVENT_FORK, WP_ASYNC, WP_UNPOPULATED, MINOR faults; limits (address space, locked
-//! memory, number of mappings); where the kernel puts a mapping when it may choose.
+//! Files, shared memory, huge pages, the kernel's own swapping, KSM; UFFD_EVENT_FORK, WP_ASYNC, WP_UNPOPULATED, MINOR faults;
+//! limits (address space, locked memory, number of mappings); where the kernel puts a mapping when it may choose.
 
 #![forbid(unsafe_code)]
 

@@ -98,7 +98,8 @@ pub enum Present {
     Marker,
 }
 
-/// One program's memory, in the pager's hands: a userfaultfd with events for the program's ranges, another without for the parking area.
+/// One program's memory, in the pager's hands: a userfaultfd with events for the program's ranges, another without for the parking
+/// area.
 ///
 /// All calls are the pager's own threads'. None of them waits for a fault to be served, or for a message to be read.
 pub trait Pmap {

@@ -1,7 +1,7 @@
 //! Random sequences of what a program and its pager may do, and their shrinking to the few steps that matter.
 //!
-//! A sequence must have one outcome only, whatever the scheduler does. So one thread touches memory and may wait for a page; others change the
-//! address space and wait for their messages, which are read one at a time.
+//! A sequence must have one outcome only, whatever the scheduler does. So one thread touches memory and may wait for a page; others
+//! change the address space and wait for their messages, which are read one at a time.
 
 use crate::call::{Advice, Call, Progress, READ, READ_WRITE, READ_WRITE_EXEC};
 use crate::lab::{self, Answer, Lab, Op, PARKING, THREADS, page};
@@ -16,7 +16,8 @@ const PLACES: usize = 8;
 /// Forks in a sequence.
 const FORKS: usize = 2;
 
-/// Does one step, unless it makes no sense: its thread is in a call, or what is to be copied is not there (which would wait for itself).
+/// Does one step, unless it makes no sense: its thread is in a call, or what is to be copied is not there (which would wait for
+/// itself).
 pub fn step(lab: &mut dyn Lab, threads: &mut usize, op: Op) -> Option<Answer> {
     match op {
         Op::Call(thread, _) if thread >= *threads || !matches!(lab.progress(thread), Progress::Done(_)) => return None,

@@ -1,7 +1,7 @@
 //! An address space: mappings and a page table, and the calls that change them, without the messages that they send.
 //!
-//! Each call answers as Linux does, changes nothing that Linux does not, and lists the notices that are to be sent, in their order. Who
-//! calls takes them from there ([`crate::kernel`]).
+//! Each call answers as Linux does, changes nothing that Linux does not, and lists the notices that are to be sent, in their order.
+//! Who calls takes them from there ([`crate::kernel`]).
 
 use crate::errno::*;
 use crate::pmap::{Message, PAGE};
@@ -56,8 +56,8 @@ impl Space {
         self.vmas.insert(at, after);
     }
 
-    /// Joins the mapping that begins at `start` with its neighbours, if they allow it. With the one before it rather than with the one after
-    /// it, if all three cannot be one. Returns where the mapping begins now.
+    /// Joins the mapping that begins at `start` with its neighbours, if they allow it. With the one before it rather than with the
+    /// one after it, if all three cannot be one. Returns where the mapping begins now.
     pub(crate) fn join(&mut self, start: usize) -> usize {
         let vma = self.vmas[&start].clone();
         let before = self.vmas.range(..start).next_back().map(|(_, b)| b.clone()).filter(|b| b.joins(&vma));
@@ -128,9 +128,9 @@ impl Space {
         self.unmap_pages(at, at + len.next_multiple_of(PAGE), notices).map(|()| 0)
     }
 
-    /// What a call unmaps is reported as the whole range of the call, once to each userfaultfd. A sealed mapping stops it before anything is
-    /// unmapped, but the notices of what lies before that one are sent nevertheless, and a mapping that was to be cut in two is
-    /// (Linux: `vms_gather_munmap_vmas`).
+    /// What a call unmaps is reported as the whole range of the call, once to each userfaultfd. A sealed mapping stops it before
+    /// anything is unmapped, but the notices of what lies before that one are sent nevertheless, and a mapping that was to be cut
+    /// in two is (Linux: `vms_gather_munmap_vmas`).
     fn unmap_pages(&mut self, start: usize, end: usize, notices: &mut Vec<Notice>) -> Result<(), Errno> {
         if self.find(start).is_some_and(|vma| vma.start < start && vma.is(SEALED)) {
             return Err(EPERM);
@@ -155,8 +155,8 @@ impl Space {
         Ok(())
     }
 
-    /// mprotect(2). Stops at the first hole, with what lies before it changed. What is locked and becomes writable is populated, as far as that
-    /// does not mean to wait: the ranges are listed in `populate`.
+    /// mprotect(2). Stops at the first hole, with what lies before it changed. What is locked and becomes writable is populated, as
+    /// far as that does not mean to wait: the ranges are listed in `populate`.
     pub fn protect(&mut self, at: usize, len: usize, prot: u8, populate: &mut Vec<(usize, usize)>) -> Result<usize, Errno> {
         if !at.is_multiple_of(PAGE) {
             return Err(EINVAL);

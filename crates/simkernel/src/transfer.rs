@@ -1,7 +1,7 @@
 //! What a userfaultfd does to memory: UFFDIO_COPY, ZEROPAGE, POISON, WRITEPROTECT, MOVE (Linux: `mm/userfaultfd.c`).
 //!
-//! All of them answer EAGAIN first, whatever else is wrong, while a call that changes mappings is under way. A transfer of several pages
-//! stops at the first that it cannot do: it reports the bytes that were done, or why the first one was refused.
+//! All of them answer EAGAIN first, whatever else is wrong, while a call that changes mappings is under way. A transfer of several
+//! pages stops at the first that it cannot do: it reports the bytes that were done, or why the first one was refused.
 
 use crate::errno::*;
 use crate::kernel::Kernel;
@@ -17,8 +17,8 @@ impl Kernel {
         if len == 0 || !at.is_multiple_of(PAGE) || !len.is_multiple_of(PAGE) { Err(EINVAL) } else { Ok(()) }
     }
 
-    /// Has each page of a range filled. It must lie within one mapping that is registered: on any userfaultfd, not only on this one. A mapping
-    /// that is not registered has been prepared for its first page by the time that this turns out.
+    /// Has each page of a range filled. It must lie within one mapping that is registered: on any userfaultfd, not only on this
+    /// one. A mapping that is not registered has been prepared for its first page by the time that this turns out.
     fn fill(
         &mut self,
         uffd: usize,
@@ -67,8 +67,8 @@ impl Kernel {
         moved
     }
 
-    /// UFFDIO_WRITEPROTECT of pages that are there; the inverse wakes who waits there. Mappings in the order of their addresses, up to the
-    /// first one that is not registered for it.
+    /// UFFDIO_WRITEPROTECT of pages that are there; the inverse wakes who waits there. Mappings in the order of their addresses, up
+    /// to the first one that is not registered for it.
     pub fn write_protect(&mut self, uffd: usize, at: usize, len: usize, on: bool) -> Result<(), Errno> {
         self.may_act(uffd, at, len)?;
         let space = &mut self.spaces[self.uffds[uffd].space];
@@ -97,8 +97,8 @@ impl Kernel {
         Ok(())
     }
 
-    /// UFFDIO_MOVE. The target is registered on this very userfaultfd; both sides lie within one mapping each, which are alike in their
-    /// protection, writable, and both locked or both not. Write protection is lost on the way.
+    /// UFFDIO_MOVE. The target is registered on this very userfaultfd; both sides lie within one mapping each, which are alike in
+    /// their protection, writable, and both locked or both not. Write protection is lost on the way.
     pub fn move_pages(&mut self, uffd: usize, to: usize, from: usize, len: usize) -> Moved {
         if let Err(e) = self.may_act(uffd, to, len) {
             return Moved::refused(e);

@@ -1,7 +1,7 @@
 //! A userfaultfd: who waits on it for a page, and who for a message to be read.
 //!
-//! Faults are read before notices, each kind in the order in which it came. A fault that has been read stays until somebody wakes its
-//! address; one that has not can be woken, too, and then is never read: that poll(2) said "readable" proves nothing.
+//! Faults are read before notices, each kind in the order in which it came. A fault that has been read stays until somebody wakes
+//! its address; one that has not can be woken, too, and then is never read: that poll(2) said "readable" proves nothing.
 
 use crate::pmap::Message;
 use std::collections::VecDeque;

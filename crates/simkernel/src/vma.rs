@@ -1,7 +1,7 @@
 //! One mapping of an address space (Linux: `struct vm_area_struct`), and when two neighbours are one.
 //!
-//! Neighbours are joined when something is done to one of them, not when they become alike. They must be alike in all that is here but
-//! their place. Two of a program's calls stop at a border between mappings (mremap, UFFDIO_MOVE), so where borders are matters.
+//! Neighbours are joined when something is done to one of them, not when they become alike. They must be alike in all that is here
+//! but their place. Two of a program's calls stop at a border between mappings (mremap, UFFDIO_MOVE), so where borders are matters.
 
 use crate::pmap::PAGE;
 
@@ -27,7 +27,8 @@ pub struct Registration {
     pub protects: bool,
 }
 
-/// Where the kernel finds a page's mappings from (Linux: `struct anon_vma`). A mapping gets one when its first page is written or filled in.
+/// Where the kernel finds a page's mappings from (Linux: `struct anon_vma`). A mapping gets one when its first page is written or
+/// filled in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct AnonVma {
     /// Which one.
@@ -78,7 +79,8 @@ impl Vma {
     pub fn joins(&self, next: &Vma) -> bool {
         self.continues(next) && anon_joins(self.anon, next.anon)
     }
-    /// Whether this one may use `other`'s [`AnonVma`] as its first page is written (Linux: `reusable_anon_vma`); protections do not matter.
+    /// Whether this one may use `other`'s [`AnonVma`] as its first page is written (Linux: `reusable_anon_vma`); protections do not
+    /// matter.
     pub fn shares_anon(before: &Vma, after: &Vma) -> bool {
         let unprotected = |v: &Vma| Vma { prot: 0, ..v.clone() };
         let modes = |v: &Vma| v.uffd.map(|r| r.protects);

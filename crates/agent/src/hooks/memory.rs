@@ -30,9 +30,10 @@ const MADV_GUARD_INSTALL: i32 = 102;
 const MADV_GUARD_REMOVE: i32 = 103;
 const MAP_DROPPABLE: i32 = 0x08;
 
-/// mmap(2). Left to the kernel, and not known to the pager, is what is not private and anonymous: files, shared memory, and MAP_DROPPABLE, which
-/// the kernel may empty at any moment; huge pages, which it reserves apart; and MAP_GROWSDOWN, whose growth nobody tells of. All else is known
-/// (MAP_STACK, MAP_NORESERVE, MAP_32BIT, PROT_NONE): a reservation of terabytes is one range, and costs nothing until it is touched.
+/// mmap(2). Left to the kernel, and not known to the pager, is what is not private and anonymous: files, shared memory, and
+/// MAP_DROPPABLE, which the kernel may empty at any moment; huge pages, which it reserves apart; and MAP_GROWSDOWN, whose growth
+/// nobody tells of. All else is known (MAP_STACK, MAP_NORESERVE, MAP_32BIT, PROT_NONE): a reservation of terabytes is one range,
+/// and costs nothing until it is touched.
 pub fn mmap(agent: &'static Agent, nr: i32, mut a: [usize; 6]) -> isize {
     let flags = a[3] as i32;
     let anonymous = flags & libc::MAP_ANONYMOUS != 0 && matches!(flags & libc::MAP_TYPE, libc::MAP_PRIVATE | MAP_DROPPABLE);
@@ -134,8 +135,8 @@ fn wants_one_mapping(a: &[usize; 6]) -> bool {
     formed && (fixed || left_empty || new_len > old_len)
 }
 
-/// Several mappings are moved by one call since Linux 6.17, gaps and all, but for those that are registered with a userfaultfd: at the first
-/// such it says EFAULT, having moved what comes before. So the rest is moved one by one.
+/// Several mappings are moved by one call since Linux 6.17, gaps and all, but for those that are registered with a userfaultfd: at
+/// the first such it says EFAULT, having moved what comes before. So the rest is moved one by one.
 fn mremap_each(agent: &'static Agent, nr: i32, a: [usize; 6]) -> isize {
     let (old, end) = (a[0], a[0] + up(a[1]));
     let (mut at, mut moved) = (old, false);
@@ -227,8 +228,8 @@ pub fn madvise(agent: &'static Agent, nr: i32, a: [usize; 6]) -> isize {
     }
 }
 
-/// Up to where advice was taken. The kernel goes on over holes (ENOMEM), and stops at the first mapping that it cannot advise (EINVAL), when what
-/// lies before has been advised. Where that was is found by halves: the same advice once more changes nothing.
+/// Up to where advice was taken. The kernel goes on over holes (ENOMEM), and stops at the first mapping that it cannot advise
+/// (EINVAL), when what lies before has been advised. Where that was is found by halves: the same advice once more changes nothing.
 fn advised(nr: i32, a: &[usize; 6], r: isize) -> usize {
     let (start, end) = (a[0], a[0] + up(a[1]));
     match -r as i32 {
@@ -254,8 +255,9 @@ fn advised(nr: i32, a: &[usize; 6], r: isize) -> usize {
 /// UFFDIO_REGISTER.
 pub const REGISTER: usize = 0xC020_AA00;
 
-/// ioctl(2) of a userfaultfd of the program's: it is about to register a range, which no other may have. What the pager has there it brings in and
-/// leaves to the program, and to the kernel: it is not paged, and not counted, any more. (A page of zeroes that has been dropped is a missing one.)
+/// ioctl(2) of a userfaultfd of the program's: it is about to register a range, which no other may have. What the pager has there
+/// it brings in and leaves to the program, and to the kernel: it is not paged, and not counted, any more. (A page of zeroes that
+/// has been dropped is a missing one.)
 pub fn registers(agent: &'static Agent, a: &[usize; 6]) {
     let mut range = [0u8; 16];
     if sys::read_own(a[2], &mut range).is_err() {

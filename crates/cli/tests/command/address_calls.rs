@@ -1,5 +1,5 @@
-//! Calls that change the address space, under `overspill run`: what the kernel refuses changes nothing, what it does is followed, and nothing
-//! that has no event is missed. Each test runs one case of `tests/programs/address_calls.c`, which says what is wrong.
+//! Calls that change the address space, under `overspill run`: what the kernel refuses changes nothing, what it does is followed,
+//! and nothing that has no event is missed. Each test runs one case of `tests/programs/address_calls.c`, which says what is wrong.
 
 use crate::common::{able, build, place};
 use crate::runs::{no_swap_file_left, run, swap_option};
@@ -19,15 +19,15 @@ fn case(name: &str) {
     std::fs::remove_dir_all(&dir).expect("cleanup");
 }
 
-/// Ranges were taken out of the map before the call was known to succeed. When the kernel refused it, the whole range of its arguments was
-/// taken for new: what was paged out in it was lost, after 19 s of waiting for unmaps that nobody had made.
+/// Ranges were taken out of the map before the call was known to succeed. When the kernel refused it, the whole range of its
+/// arguments was taken for new: what was paged out in it was lost, after 19 s of waiting for unmaps that nobody had made.
 #[test]
 fn a_refused_call_changes_nothing() {
     case("refused");
 }
 
-/// An mmap at a fixed place that is refused for want of memory is reported as an unmapping all the same: what was paged out there was forgotten,
-/// and read as zeroes.
+/// An mmap at a fixed place that is refused for want of memory is reported as an unmapping all the same: what was paged out there
+/// was forgotten, and read as zeroes.
 #[test]
 fn what_is_refused_late_changes_nothing_either() {
     case("refused-late");
@@ -39,15 +39,16 @@ fn what_is_refused_after_it_was_reported_changes_nothing() {
     case("refused-after-report");
 }
 
-/// An mremap of no bytes shows shared memory a second time. It was taken for growth of what lies below, and was not in forked children. And what
-/// the program keeps from its children in part is two mappings, although the pager's own mark makes it one.
+/// An mremap of no bytes shows shared memory a second time. It was taken for growth of what lies below, and was not in forked
+/// children. And what the program keeps from its children in part is two mappings, although the pager's own mark makes it one.
 #[test]
 fn shared_memory_is_there_twice() {
     case("twice");
 }
 
-/// A range moved onto another one (MREMAP_FIXED) that was left to the kernel, which sends no event for that: the map found two ranges at the
-/// same place, and the program was stopped. And what MREMAP_DONTUNMAP leaves behind is registered still, and was taken for the kernel's.
+/// A range moved onto another one (MREMAP_FIXED) that was left to the kernel, which sends no event for that: the map found two
+/// ranges at the same place, and the program was stopped. And what MREMAP_DONTUNMAP leaves behind is registered still, and was
+/// taken for the kernel's.
 #[test]
 fn a_range_moves_onto_another() {
     case("onto");
@@ -59,8 +60,8 @@ fn several_mappings_move_at_once() {
     case("several");
 }
 
-/// What was mapped into the middle of a managed range, or beside it, was left to the kernel where it fit the budget: two mappings instead of
-/// one, for good once both had been touched. A resize of both (mremap) was EFAULT.
+/// What was mapped into the middle of a managed range, or beside it, was left to the kernel where it fit the budget: two mappings
+/// instead of one, for good once both had been touched. A resize of both (mremap) was EFAULT.
 #[test]
 fn what_is_one_mapping_to_the_kernel_is_one() {
     case("joined");
@@ -72,15 +73,15 @@ fn guard_pages_stay() {
     case("guards");
 }
 
-/// What a forked child is to find empty was kept apart from the ranges, and forgotten when they moved, even by a call that was refused: the
-/// child read its parent's secrets.
+/// What a forked child is to find empty was kept apart from the ranges, and forgotten when they moved, even by a call that was
+/// refused: the child read its parent's secrets.
 #[test]
 fn what_is_wiped_on_fork_stays_so() {
     case("secrets");
 }
 
-/// A process that shares the program's memory was killed while it unmapped. The kernel withdraws the event then, which was waited for for
-/// ten seconds, before the old pages passed for those of the new mapping.
+/// A process that shares the program's memory was killed while it unmapped. The kernel withdraws the event then, which was waited
+/// for for ten seconds, before the old pages passed for those of the new mapping.
 #[test]
 fn an_event_that_never_comes() {
     case("killed");

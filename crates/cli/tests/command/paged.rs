@@ -135,8 +135,8 @@ fn a_window_of_scattered_pages() {
     std::fs::remove_dir_all(&dir).expect("cleanup");
 }
 
-/// Working sets that fit one at a time: the threads take turns, and say so, or have been done before it came to that. `OVERSPILL_TOUCHES` is
-/// for how many thousand touches each thread goes on (30 without it; 400 in `make soak`).
+/// Working sets that fit one at a time: the threads take turns, and say so, or have been done before it came to that.
+/// `OVERSPILL_TOUCHES` is for how many thousand touches each thread goes on (30 without it; 400 in `make soak`).
 #[test]
 fn threads_that_thrash_take_turns() {
     if !able() {

@@ -19,8 +19,8 @@ pub fn an_unmap_is_told_after_the_act(s: &mut Session) {
     s.note_state();
 }
 
-/// Reading a message does not end what it tells of: only when its caller has gone on can pages be filled in again. (Here it cannot run for a
-/// while.) So an answer of EAGAIN may follow a read that found nothing more.
+/// Reading a message does not end what it tells of: only when its caller has gone on can pages be filled in again. (Here it cannot
+/// run for a while.) So an answer of EAGAIN may follow a read that found nothing more.
 pub fn a_change_is_over_when_its_caller_goes_on(s: &mut Session) {
     filled(s, 0, 2);
     assert_eq!(s.call(1, unmap(0, 1)), Waits);
@@ -47,8 +47,8 @@ pub fn an_unmap_is_told_as_the_call_had_it(s: &mut Session) {
     s.note_state();
 }
 
-/// First the move, and only when that has been read the end of the range that it came from: which may be somebody else's by then. Nothing
-/// can be filled in meanwhile. The new range is registered, and the pages have come along.
+/// First the move, and only when that has been read the end of the range that it came from: which may be somebody else's by then.
+/// Nothing can be filled in meanwhile. The new range is registered, and the pages have come along.
 pub fn a_move_is_told_then_the_end_of_its_origin(s: &mut Session) {
     filled(s, 0, 2);
     filled(s, 4, 2);
@@ -188,8 +188,8 @@ pub fn a_refused_unmap_of_sealed_memory_is_told(s: &mut Session) {
     s.note_state();
 }
 
-/// A locked range that moves and grows waits for its new pages before it is told that it has moved: who does not know of the range cannot
-/// serve them.
+/// A locked range that moves and grows waits for its new pages before it is told that it has moved: who does not know of the range
+/// cannot serve them.
 pub fn a_locked_mapping_is_populated_before_its_move_is_told(s: &mut Session) {
     filled(s, 0, 2);
     assert_eq!(s.now(Call::Lock { at: page(0), len: 2 * PAGE }), Outcome::Ok(0));

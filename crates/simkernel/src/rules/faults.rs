@@ -6,7 +6,8 @@ use crate::errno::*;
 use crate::lab::Answer;
 use crate::pmap::{Message, Moved};
 
-/// Filling a page in wakes nobody; a wake is by address, for all who wait there; who finds nothing there waits again, and tells again.
+/// Filling a page in wakes nobody; a wake is by address, for all who wait there; who finds nothing there waits again, and tells
+/// again.
 pub fn a_fault_waits_for_its_wake(s: &mut Session) {
     managed(s, 0, 4);
     assert_eq!(s.call(0, read(0)), Waits);
@@ -65,8 +66,8 @@ pub fn the_kernel_waits_for_pages_too(s: &mut Session) {
     s.note_state();
 }
 
-/// The page daemon un-shared pages by populating them, which waits for a handler where the program has discarded the page meanwhile; the
-/// handlers waited for a fork, and the fork for the daemon.
+/// The page daemon un-shared pages by populating them, which waits for a handler where the program has discarded the page
+/// meanwhile; the handlers waited for a fork, and the fork for the daemon.
 pub fn populating_waits(s: &mut Session) {
     filled(s, 0, 1);
     managed(s, 1, 2);

@@ -12,8 +12,8 @@ fn fork(s: &mut Session) -> usize {
     }
 }
 
-/// Its mappings are not registered: what its parent's pager holds reads as zeroes, silently. What is there it shares, until one of both
-/// writes. Nothing is told.
+/// Its mappings are not registered: what its parent's pager holds reads as zeroes, silently. What is there it shares, until one of
+/// both writes. Nothing is told.
 pub fn a_child_is_not_registered(s: &mut Session) {
     filled(s, 0, 3);
     s.transfer(Op::Take(0, 0, 1));
@@ -32,8 +32,8 @@ pub fn a_child_is_not_registered(s: &mut Session) {
     s.note_state();
 }
 
-/// MADV_DONTFORK: not mapped. MADV_WIPEONFORK: empty. Both go with what is moved (the pager had forgotten that once), and end when they are
-/// taken back.
+/// MADV_DONTFORK: not mapped. MADV_WIPEONFORK: empty. Both go with what is moved (the pager had forgotten that once), and end when
+/// they are taken back.
 pub fn a_child_lacks_what_it_was_told_to(s: &mut Session) {
     filled(s, 0, 6);
     assert_eq!(s.now(advise(0, 1, Advice::DontFork)), Outcome::Ok(0));

@@ -34,8 +34,8 @@ pub fn protection_is_not_told(s: &mut Session) {
     s.note_state();
 }
 
-/// A new mapping beside a registered one is one of its own. Registered as well, it is joined with it, unless both have been written apart:
-/// then they stay two for good, and calls that want one mapping fail on them.
+/// A new mapping beside a registered one is one of its own. Registered as well, it is joined with it, unless both have been written
+/// apart: then they stay two for good, and calls that want one mapping fail on them.
 pub fn neighbours_join_when_one_is_touched(s: &mut Session) {
     filled(s, 0, 2);
     map(s, 2, 2);
@@ -50,8 +50,8 @@ pub fn neighbours_join_when_one_is_touched(s: &mut Session) {
     s.note_state();
 }
 
-/// Several mappings are moved together only at one length, and only if none of them is registered: else EFAULT, and with no way back from
-/// what has been moved before.
+/// Several mappings are moved together only at one length, and only if none of them is registered: else EFAULT, and with no way
+/// back from what has been moved before.
 pub fn a_remap_of_several_is_refused(s: &mut Session) {
     filled(s, 0, 4);
     s.now(protect(2, 2, READ));

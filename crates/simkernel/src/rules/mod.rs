@@ -1,5 +1,5 @@
-//! The rules: each is a question, asked in a [`Session`]. It states the answer, and all that it does and sees along the way is written down,
-//! so that two kernels can be compared line by line.
+//! The rules: each is a question, asked in a [`Session`]. It states the answer, and all that it does and sees along the way is
+//! written down, so that two kernels can be compared line by line.
 
 pub mod events;
 pub mod faults;

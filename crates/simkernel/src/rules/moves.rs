@@ -53,8 +53,8 @@ pub fn a_move_refuses_locked_memory(s: &mut Session) {
     s.note_state();
 }
 
-/// EBUSY on both sides of a fork until the page is written, even when the other side has ended. What makes it its own without waiting for
-/// a page that is missing is a write by the kernel that may not wait.
+/// EBUSY on both sides of a fork until the page is written, even when the other side has ended. What makes it its own without
+/// waiting for a page that is missing is a write by the kernel that may not wait.
 pub fn a_move_refuses_what_a_fork_shares(s: &mut Session) {
     filled(s, 0, 4);
     s.transfer(Op::Take(3, 3, 1));

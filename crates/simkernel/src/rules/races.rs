@@ -1,14 +1,14 @@
-//! Questions with more than one answer: who runs first is not known, or pages change hands behind everybody's back. What comes of them is a
-//! set. Linux's answers must be among the model's, and the model must give each of its own.
+//! Questions with more than one answer: who runs first is not known, or pages change hands behind everybody's back. What comes of
+//! them is a set. Linux's answers must be among the model's, and the model must give each of its own.
 
 use super::*;
 use crate::lab::{Lab, PARKING};
 use crate::pmap::Place;
 use std::collections::BTreeSet;
 
-/// UFFDIO_MOVE while another thread's advice clears the pages' "accessed" bits and isolates them for moments. A page may be refused for nothing
-/// (EBUSY); and Linux 6.18 denies some moves that it has made, which was believed, and a Python program read zeroes: EEXIST, or fewer bytes than
-/// it did. What is denied is there. The pages go out and back `tries` times.
+/// UFFDIO_MOVE while another thread's advice clears the pages' "accessed" bits and isolates them for moments. A page may be refused
+/// for nothing (EBUSY); and Linux 6.18 denies some moves that it has made, which was believed, and a Python program read zeroes:
+/// EEXIST, or fewer bytes than it did. What is denied is there. The pages go out and back `tries` times.
 pub fn moves_under_advice(lab: &mut dyn Lab, tries: usize) -> BTreeSet<String> {
     const RUN: usize = 16;
     let mut session = Session::new(lab);

@@ -60,8 +60,8 @@ pub fn a_copy_goes_where_the_program_may_not(s: &mut Session) {
     s.note_state();
 }
 
-/// Between an event and its reading the map that the pager knows is not the kernel's. The parking area's userfaultfd has no events and is
-/// not held back: what is taken in that time is taken by its address.
+/// Between an event and its reading the map that the pager knows is not the kernel's. The parking area's userfaultfd has no events
+/// and is not held back: what is taken in that time is taken by its address.
 pub fn nothing_is_transferred_while_an_event_is_unread(s: &mut Session) {
     filled(s, 0, 3);
     managed(s, 8, 2);

@@ -1,8 +1,8 @@
 //! A lab on the kernel that the tests run on.
 //!
-//! The program's memory is at a fixed address of this process, where nothing else ever comes. Its threads are processes of their own that
-//! share this one's memory (so that each can be killed alone): they wait for calls in [`Slot`]s, in memory that forks share, and use nothing
-//! of libc's. Where a thread waits is read from `/proc/PID/wchan`. One lab at a time.
+//! The program's memory is at a fixed address of this process, where nothing else ever comes. Its threads are processes of their
+//! own that share this one's memory (so that each can be killed alone): they wait for calls in [`Slot`]s, in memory that forks
+//! share, and use nothing of libc's. Where a thread waits is read from `/proc/PID/wchan`. One lab at a time.
 
 mod touch;
 mod worker;

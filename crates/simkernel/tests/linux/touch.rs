@@ -7,8 +7,8 @@ use overspill_simkernel::call::Outcome;
 /// In a register of whoever touches, for the handler to know it by.
 const TOUCHES: u64 = 0x746f_7563_6865_7320;
 
-/// SIGBUS and SIGSEGV at a touch end the touch: the handler skips the instruction, whose length is in a register, and leaves the signal's
-/// number in another. Any other such signal is as fatal as ever.
+/// SIGBUS and SIGSEGV at a touch end the touch: the handler skips the instruction, whose length is in a register, and leaves the
+/// signal's number in another. Any other such signal is as fatal as ever.
 pub fn install() {
     // SAFETY: the handler uses nothing of libc's but `sigaction`, which is async-signal-safe; zeroes are a valid structure.
     unsafe {
