@@ -7,7 +7,7 @@
 //! kernel then copies the pager's whole state with the process. The child opens userfaultfds of its own, registers the same ranges,
 //! starts its own threads, and reads what its parent had paged out from its parent's file, which neither writes over: the parent
 //! puts slots that were in use at the fork aside until the child's end of a socket is closed, which exec and every kind of death do.
-//! Parent and child share the budget: each gets half until the child ends or execs.
+//! Parent and child share the budget (`family.rs`): before the fork the parent must be so small that both fit into it.
 //!
 //! The child's share of the pager's descriptors comes over the same socket, from the clerk to the child's first pager thread. So the program's
 //! table, which may be full, has one descriptor more, for a moment; nothing is opened anew, which the program may have lost the right
@@ -26,6 +26,8 @@ use overspill_linux::descriptors::{self, PACK_MAX};
 use overspill_linux::device_spec::{self, DeviceSpec, FILES_MAX, Place};
 use overspill_linux::devices;
 use overspill_linux::elf::SANITIZERS;
+use overspill_linux::family::Family;
+use overspill_linux::family::shares::{MEMBERS_MAX, Tag};
 use overspill_linux::io::Engine;
 use overspill_linux::machine::{Core, Delivery, Machine, Space};
 use overspill_linux::mappings;
@@ -39,7 +41,6 @@ use overspill_linux::swapoff::{State, Worker};
 use overspill_linux::sys::{self, Errno, Fd, futex_wait, futex_wake};
 use overspill_linux::threads;
 use overspill_linux::uffd;
-use overspill_vm::MEMORY_BYTES_MIN;
 use overspill_vm::pager::Pager as _;
 use overspill_vm::status::{Outcome, Status};
 use overspill_vm::types::{DeviceId, ObjectId, PAGE_SHIFT};
@@ -73,7 +74,7 @@ pub enum Request {
     LeftEmpty { old: usize, new: usize, len: usize },
     /// All of the pager's threads are to end.
     Retire,
-    /// Get below half the budget: a fork is about to happen.
+    /// A fork is about to happen: there must be room for a child with all that is charged to this process.
     Shrink,
     /// The same: there must be an entry for a device of the child's.
     MakeRoom,
@@ -81,8 +82,8 @@ pub enum Request {
     Send { socket: i32, tid: u32 },
     /// The same, where that cannot be: be there to be met by the child.
     Listen,
-    /// The child is there, by that fork of the pager's; what it was given of the budget.
-    Child { pid: u32, fork: u64, pages: u32 },
+    /// The child is there, by that fork of the pager's, as that member of the family.
+    Child { pid: u32, fork: u64, member: Tag },
     /// There is none.
     NoChild,
     /// How much of the process's memory is locked: to `locked_bytes`.
@@ -107,7 +108,7 @@ struct Child {
     /// The other end is the child's, and its descendants'.
     socket: Fd,
     fork: u64,
-    pages: u32,
+    member: Tag,
 }
 
 /// Children that are watched at a time: their table is address space until it is used.
@@ -128,6 +129,10 @@ const ADDRESSES_END: usize = (1 << 47) - 4096;
 const SOCKET_AFTER_NS: u64 = 200_000_000;
 /// How long the pager's threads may take to end, in nanoseconds.
 const RETIRE_NS: u64 = 10_000_000_000;
+/// Members of a family if address space is limited: their entries take 256 KiB.
+const MEMBERS_FEW: usize = 1 << 12;
+/// How long a fork waits for others of its family to give what they do not use, in nanoseconds.
+const ASK_NS: u64 = 4_000_000;
 /// How long a fork waits for the page daemon to make room, in nanoseconds.
 const SHRINK_NS: u64 = 30_000_000_000;
 /// The same if the daemon cannot write for so long, though there is something to be written.
@@ -457,6 +462,16 @@ fn serve_with(memory: &str, status: &'static Status, status_fd: i32, supervised:
     let machine = match setup::machine(&options, status) {
         Ok(mut machine) => {
             machine.record = record;
+            let core = machine.core.lock();
+            let (pages, buffers) = (core.vm.limit(), core.vm.charge_total() as u32);
+            drop(core);
+            let members = if limit(libc::RLIMIT_AS).is_some() { MEMBERS_FEW } else { MEMBERS_MAX };
+            match Family::new(pages, buffers, members) {
+                Ok(family) => machine.family = Some(family),
+                Err(e) => return Err(setup::SetupError::Memory(e).to_string()),
+            }
+            status.counters.family_budget_bytes.set(u64::from(pages) << PAGE_SHIFT);
+            status.counters.family_members.set(1);
             Box::leak(Box::new(machine))
         }
         Err(e) => return Err(e.to_string()),
@@ -594,6 +609,7 @@ extern "C" fn thread_main(arg: *mut c_void) -> ! {
     };
     let result = match role {
         Role::Daemon(birth) => {
+            agent.family().claim();
             match birth {
                 None => agent.keep_only_ours(),
                 Some(birth) if birth.happen(agent) => {}
@@ -815,7 +831,12 @@ impl Agent {
 
     /// The most that one mmap may populate, in bytes: a quarter of the budget.
     pub fn populatable_bytes(&self) -> usize {
-        self.status.counters.memory_limit_bytes.get() as usize / 4
+        self.within_reach_bytes() / 4
+    }
+
+    /// What this process could have of the budget if it wanted.
+    fn within_reach_bytes(&self) -> usize {
+        (self.family().within_reach() as usize) << PAGE_SHIFT
     }
 
     /// Whether some of `start..end` is the pager's own memory.
@@ -834,7 +855,7 @@ impl Agent {
             }
             let _ = self.ask_here(Request::Locked); // it cannot fail
             let locked = self.locked_bytes.load(Relaxed);
-            more.saturating_add(locked) <= self.status.counters.memory_limit_bytes.get() as usize / 4 * 3
+            more.saturating_add(locked) <= self.within_reach_bytes() / 4 * 3
         })
     }
 
@@ -1061,11 +1082,11 @@ impl Agent {
                 Request::MakeRoom => self.make_room(),
                 Request::Send { socket, tid } => result = self.send_descriptors(clerks, socket, tid),
                 Request::Listen => result = self.listen(clerks),
-                Request::Child { pid, fork, pages } => {
+                Request::Child { pid, fork, member } => {
                     let socket = clerks.pending.take().or_else(|| self.meet(clerks, pid));
                     match socket {
-                        Some(socket) => clerks.children.push(Child { socket, fork, pages }),
-                        None => self.child_gone(fork, pages),
+                        Some(socket) => clerks.children.push(Child { socket, fork, member }),
+                        None => self.child_gone(fork, member),
                     }
                 }
                 Request::NoChild => (clerks.pending, clerks.listener) = (None, None),
@@ -1120,7 +1141,7 @@ impl Agent {
         }
     }
 
-    /// The end of children: their shares come back, even if that is nothing, and the slots that they alone could read.
+    /// The end of children: the slots that they alone could read are free. (What they had of the budget is free already.)
     fn watch(&self, clerks: &mut Clerks) {
         let mut at = 0;
         while let Some(child) = clerks.children.get(at) {
@@ -1129,40 +1150,61 @@ impl Agent {
                 continue;
             }
             let child = clerks.children.swap_remove(at);
-            self.child_gone(child.fork, child.pages);
+            self.child_gone(child.fork, child.member);
         }
     }
 
-    fn child_gone(&self, fork: u64, pages: u32) {
-        let map = self.machine.map.read();
-        let mut core = self.machine.core.lock();
-        let limit = core.vm.limit() + pages;
-        core.vm.set_limit(limit);
-        map.pool.iter().for_each(|pool| pool.set_budget(limit));
-        core.vm.pager_mut().child_gone(fork);
+    fn child_gone(&self, fork: u64, member: Tag) {
+        self.family().bury(member);
+        {
+            let _map = self.machine.map.read();
+            self.machine.core.lock().vm.pager_mut().child_gone(fork);
+        }
+        self.machine.take_if_alone();
     }
 
-    /// What either side of a fork may have: half of the budget; of compressed memory that cannot go anywhere else each has all.
-    fn half(map: &Space, core: &Core) -> u32 {
-        let whole = core.vm.limit();
-        let fixed = map.pool.as_ref().map_or(0, |pool| pool.fixed_pages(core.vm.pager())).min(whole);
+    fn family(&self) -> &'static Family {
+        self.machine.family.as_ref().expect("the agent's machine has one")
+    }
+
+    /// What either side of a fork has if `whole` does not suffice for both: half of it; of compressed memory that cannot go
+    /// anywhere else each has all.
+    fn half(map: &Space, core: &Core, whole: u32) -> u32 {
+        let fixed = Self::fixed(map, core).min(whole);
         fixed + (whole - fixed) / 2
     }
 
-    /// Before a fork: at most half of what this process may have is in use afterwards.
+    fn fixed(map: &Space, core: &Core) -> u32 {
+        map.pool.as_ref().map_or(0, |pool| pool.fixed_pages(core.vm.pager()))
+    }
+
+    /// Before a fork: what is charged to this process must have room twice in what it has and nobody has.
     fn shrink(&self) {
         let machine = self.machine;
-        {
-            let map = machine.map.read();
-            let core = machine.core.lock();
-            if core.vm.charge_total() <= Self::half(&map, &core) as u64 {
-                return;
+        let family = self.family();
+        let start = sys::now_ns();
+        let fits = |map: &Space, core: &Core| core.vm.charge_total() <= u64::from(Self::half(map, core, family.for_two()));
+        // what others of the family do not use is there at once, and costs nothing
+        loop {
+            let seen = machine.arrivals.load(Relaxed);
+            let charge = {
+                let map = machine.map.read();
+                let core = machine.core.lock();
+                if fits(&map, &core) {
+                    return;
+                }
+                core.vm.charge_total()
+            };
+            let view = family.view();
+            if u64::from(view.mine) >= charge + u64::from(view.fair()) || view.idle_spare == 0 || sys::now_ns() - start > ASK_NS {
+                break;
             }
+            family.ask(&view);
+            machine.await_arrival(seen);
         }
         if machine.core.lock().vm.reserved() > 0 {
             machine.adopt_native(&mut machine.map.write());
         }
-        let whole = machine.core.lock().vm.limit();
         let start = sys::now_ns();
         let (mut least, mut since) = (u64::MAX, start);
         machine.shrinking.store(true, Relaxed);
@@ -1171,8 +1213,7 @@ impl Agent {
             {
                 let map = machine.map.read();
                 let mut core = machine.core.lock();
-                core.vm.set_limit(whole);
-                let half = Self::half(&map, &core);
+                let half = Self::half(&map, &core, family.for_two());
                 let (charge, now) = (core.vm.charge_total(), sys::now_ns());
                 if charge < least {
                     (least, since) = (charge, now);
@@ -1186,8 +1227,7 @@ impl Agent {
                     map.pool.iter().for_each(|pool| pool.set_budget(aim)); // what is above three quarters of it goes on
                 }
                 if charge <= half as u64 || hopeless || now - start > SHRINK_NS || Self::is_all_done(machine, now) {
-                    core.vm.set_limit(whole);
-                    map.pool.iter().for_each(|pool| pool.set_budget(whole));
+                    family.apply(&map, &mut core);
                     machine.shrinking.store(false, Relaxed);
                     return;
                 }
@@ -1309,8 +1349,9 @@ impl Agent {
             Err(libc::EMFILE | libc::EPERM | libc::EACCES | libc::ENOSYS) => self.ask_here(Request::Listen).map(|()| None),
             sent => sent,
         };
-        let childs = match sent {
-            Ok(childs) => childs,
+        let family = self.family();
+        let (childs, member) = match sent.and_then(|childs| Ok((childs, family.reserve().ok_or(libc::EAGAIN)?))) {
+            Ok(both) => both,
             Err(e) => {
                 let _ = self.ask_here(Request::NoChild);
                 return -(e as isize);
@@ -1335,13 +1376,20 @@ impl Agent {
             drop((core, map));
             self.thaw();
             drop(childs);
+            family.bury(member);
             let _ = self.ask_here(Request::NoChild);
             return -(e as isize);
         }
-        let whole = core.vm.limit();
-        let least = (MEMORY_BYTES_MIN >> PAGE_SHIFT) as u32;
-        let given = Self::half(&map, &core).max(least.min(whole));
-        let kept = Self::half(&map, &core).max(whole - given.min(whole)).max(least.min(whole));
+        // The child has what this process has, and some more: an equal part of the whole if that is to be had, else as much as
+        // this process.
+        let (charge, whole) = (core.vm.charge_total() as u32, family.for_two());
+        let spare = whole.saturating_sub(charge.saturating_mul(2)) / 2;
+        let fair = family.total() / (family.view().members + 1);
+        let (pages, excess) = match spare {
+            0 => (Self::half(&map, &core, whole) - Self::fixed(&map, &core), Self::fixed(&map, &core)),
+            _ => (charge + spare.min(fair.saturating_sub(charge).max(2 * core.vm.free_high())), 0),
+        };
+        family.endow(member, pages.max(family.least()), charge);
         let fork = core.vm.pager_mut().fork_parent();
         core.vm.counters().forks.add(1);
         machine.shares_pages.store(true, Relaxed); // in the child, too
@@ -1352,7 +1400,8 @@ impl Agent {
         drop(arena);
         match r {
             Ok(0) => {
-                core.vm.set_limit(given);
+                family.forked(member, excess);
+                family.apply(&map, &mut core);
                 self.alone(&mut map, &mut core);
                 let _room = descriptors::room_for(DESCRIPTORS_AT_START);
                 let birth = Birth::new(&mut map, &mut core, childs.as_ref());
@@ -1372,13 +1421,11 @@ impl Agent {
                 0
             }
             _ => {
-                if r.is_ok() {
-                    core.vm.set_limit(kept);
-                    map.pool.iter().for_each(|pool| pool.set_budget(kept));
-                } else {
+                if r.is_err() {
                     core.vm.pager_mut().child_gone(fork);
+                    family.bury(member);
                 }
-                let kept = core.vm.limit();
+                family.apply(&map, &mut core);
                 drop(core);
                 machine.end_fork(&mut map);
                 drop(map);
@@ -1388,8 +1435,7 @@ impl Agent {
                 } else {
                     drop(childs);
                 }
-                let pages = whole - kept;
-                let _ = self.ask_here(r.map_or(Request::NoChild, |pid| Request::Child { pid: pid as u32, fork, pages }));
+                let _ = self.ask_here(r.map_or(Request::NoChild, |pid| Request::Child { pid: pid as u32, fork, member }));
                 match r {
                     Ok(pid) => pid as isize,
                     Err(e) => -(e as isize),
@@ -1445,6 +1491,7 @@ impl Agent {
         let share = received?;
         map.pidfd = sys::pidfd_open(sys::getpid()).ok();
         self.own_status(core.vm.limit())?;
+        core.vm.set_reserved(core.vm.reserved()); // so that the new block shows what is charged
         machine.quit_event.store(sys::event()?.into_raw(), Relaxed);
         let device = share.uffd_device;
         let (program, parking) = setup::open_uffds(Delivery::Threads, device.as_ref())?;
@@ -1538,6 +1585,7 @@ impl Agent {
         self.status.start_ns.store(sys::now_ns(), Relaxed);
         self.status.outcome.store(Outcome::Running as u32, Release);
         self.status.counters.memory_limit_bytes.set(limit);
+        self.status.counters.family_budget_bytes.set(u64::from(self.family().total()) << PAGE_SHIFT);
         self.machine.supervised.store(false, Relaxed);
         Ok(())
     }

@@ -91,6 +91,17 @@ fn rows(seen: &Snapshot) -> String {
             format!("pager's tables {}", human(n("metadata_bytes"))),
         ],
     );
+    // alone it has all of the budget
+    if n("family_members") > 1 || n("memory_limit_bytes") < n("family_budget_bytes") {
+        row(
+            "family",
+            &[
+                format!("{} processes since forks", grouped(n("family_members"))),
+                format!("limit {} together", human(n("family_budget_bytes"))),
+                format!("{} of it nobody's", human(n("family_free_bytes"))),
+            ],
+        );
+    }
     let capacity = match n("swap_capacity_bytes") {
         0 => String::from("no limit"),
         bytes => format!("limit {}", human(bytes)),

@@ -115,18 +115,28 @@ pub fn hold() -> impl Drop {
 }
 
 fn map(at: usize, len: usize, prot: i32, flags: i32) -> Result<usize, Errno> {
-    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | flags;
+    let private = if flags & libc::MAP_SHARED != 0 { 0 } else { libc::MAP_PRIVATE };
+    let flags = private | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | flags;
     // SAFETY: at a place of the kernel's choice it overlaps nothing; the callers below give a fixed one that is the pager's.
     unsafe { sys!(libc::SYS_mmap, at, len, prot, flags, -1isize, 0) }
 }
 
 /// See [`sys::map_anonymous`].
 pub(crate) fn map_anonymous(len: usize) -> Result<usize, Errno> {
+    map_new(len, 0)
+}
+
+/// The same, but forked children share it.
+pub(crate) fn map_shared(len: usize) -> Result<usize, Errno> {
+    map_new(len, libc::MAP_SHARED)
+}
+
+fn map_new(len: usize, flags: i32) -> Result<usize, Errno> {
     let prot = libc::PROT_READ | libc::PROT_WRITE;
     let len = len.next_multiple_of(PAGE_SIZE);
     let found = FREE.lock().take(len);
-    let Some(at) = found else { return map(0, len, prot, 0) };
-    map(at, len, prot, libc::MAP_FIXED).inspect_err(|_| FREE.lock().give(at, at + len))
+    let Some(at) = found else { return map(0, len, prot, flags) };
+    map(at, len, prot, libc::MAP_FIXED | flags).inspect_err(|_| FREE.lock().give(at, at + len))
 }
 
 /// See [`sys::unmap`].

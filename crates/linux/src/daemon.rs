@@ -18,6 +18,7 @@ use crate::control::Packet;
 use crate::copy_out::COPY_PAGES;
 use crate::credentials::Follower;
 use crate::duty::Elsewhere;
+use crate::family::Sharing;
 use crate::growth::{self, GiveBack};
 use crate::io::{Done, Engine, Io};
 use crate::lock::ReadGuard;
@@ -25,7 +26,7 @@ use crate::machine::{Delivery, Machine, Space};
 use crate::mappings::{self, Mappings};
 use crate::park::{Area, ParkPlace};
 use crate::reader::{self, TOKEN_OTHER};
-use crate::sys::{self, Errno, IoVec, futex_wait};
+use crate::sys::{self, Errno, IoVec, futex_wait, futex_wait_shared};
 use crate::write_back::WriteBack;
 use core::fmt::Write as _;
 use core::sync::atomic::Ordering::*;
@@ -111,6 +112,7 @@ pub struct Daemon {
     /// Why writing failed, the last time since a frame came free.
     trouble: Option<Errno>,
     give_back: GiveBack,
+    sharing: Sharing,
 }
 
 /// How storing pages in a compressed device has ended, and how many it took.
@@ -177,6 +179,7 @@ impl Daemon {
             freed_before: 0,
             trouble: None,
             give_back: GiveBack::default(),
+            sharing: Sharing::default(),
         })
     }
 
@@ -191,7 +194,7 @@ impl Daemon {
                 continue;
             }
             elsewhere.go(&machine.duty);
-            let bell = machine.daemon_bell.load(SeqCst);
+            let bell = machine.bell().load(SeqCst);
             let step = self.step(machine);
             self.watch_progress(machine);
             if step != Step::Stuck {
@@ -211,11 +214,14 @@ impl Daemon {
                         self.reap(machine);
                         continue;
                     }
+                    if self.sharing.is_aiming() {
+                        continue; // it is there
+                    }
                     let sleep = self.before_sleep(machine).unwrap_or(SLEEP_NS);
                     machine.daemon_sleeps.store(true, SeqCst);
                     // a ring between the look above and this store is seen as a changed bell, or finds daemon_sleeps set
                     if !machine.core.lock().vm.wants_daemon() && !machine.quit.load(Acquire) && !machine.is_frozen() {
-                        futex_wait(&machine.daemon_bell, bell, sleep);
+                        futex_wait_shared(machine.bell(), bell, sleep);
                     }
                     machine.daemon_sleeps.store(false, SeqCst);
                 }
@@ -255,6 +261,7 @@ impl Daemon {
     /// As [`Daemon::step`], with at most `most` pages.
     pub fn step_of(&mut self, machine: &Machine, most: u32) -> Step {
         self.reap(machine);
+        self.sharing.step(machine);
         {
             let map = machine.map.read();
             machine.drop_places(&map, true);
@@ -833,8 +840,8 @@ impl Daemon {
         {
             machine.status.counters.memory_locked_bytes.set(fixed.locked);
         }
-        let bell = machine.daemon_bell.load(SeqCst);
-        futex_wait(&machine.daemon_bell, bell, 2_000_000);
+        let bell = machine.bell().load(SeqCst);
+        futex_wait_shared(machine.bell(), bell, 2_000_000);
     }
 
     /// What is in memory cannot leave it.

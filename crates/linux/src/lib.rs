@@ -21,6 +21,7 @@ pub mod device_spec;
 pub mod devices;
 pub mod duty;
 pub mod elf;
+pub mod family;
 pub mod growth;
 pub mod io;
 pub mod load_control;

@@ -21,6 +21,7 @@ use crate::content::Content;
 use crate::control::Packet;
 use crate::credentials::Following;
 use crate::duty::Duty;
+use crate::family::Family;
 use crate::load_control::LoadControl;
 use crate::lock::{Mutex, MutexGuard, RwLock};
 use crate::park::{Park, ParkPlace, Parking};
@@ -254,7 +255,9 @@ pub struct Machine {
     pub supervised: AtomicBool,
     /// Faults on order.
     pub inject: Inject,
-    /// Bumped to wake the page daemon.
+    /// With whom the budget is shared, if a fork's children have pagers of their own.
+    pub family: Option<Family>,
+    /// The same as [`Machine::bell`], without a family.
     pub daemon_bell: AtomicU32,
     /// The daemon sleeps (or is about to).
     pub daemon_sleeps: AtomicBool,
@@ -569,12 +572,22 @@ impl Machine {
         self.waiters.fetch_sub(1, SeqCst);
     }
 
+    /// Bumped to wake the page daemon, also by other processes of the family.
+    pub fn bell(&self) -> &AtomicU32 {
+        self.family.as_ref().map_or(&self.daemon_bell, |family| family.bell())
+    }
+
     /// Wakes the page daemon if it sleeps.
     pub fn ring_daemon(&self) {
         if self.daemon_sleeps.swap(false, SeqCst) {
-            self.daemon_bell.fetch_add(1, SeqCst);
-            futex_wake(&self.daemon_bell, 1);
+            self.ring_daemon_anyway();
         }
+    }
+
+    /// The same, and if it is about to sleep it does not.
+    pub fn ring_daemon_anyway(&self) {
+        self.bell().fetch_add(1, SeqCst);
+        sys::futex_wake_shared(self.bell(), 1);
     }
 
     /// Drops what waits to be dropped, if that is a batch's worth (or `all`).

@@ -321,6 +321,7 @@ pub fn machine(options: &Options<'_>, status: &'static Status) -> Result<Machine
             .ok()
             .filter(|text| !text.is_empty())
             .map_or_else(Inject::default, |text| Inject::parse(&text)),
+        family: None,
         daemon_bell: AtomicU32::new(0),
         daemon_sleeps: AtomicBool::new(false),
         arrivals: AtomicU32::new(0),

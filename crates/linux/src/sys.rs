@@ -482,16 +482,31 @@ pub fn cycles() -> u64 {
 
 /// Sleeps while `*word == expected`, until woken or `timeout_ns` has passed (`u64::MAX`: for ever).
 pub fn futex_wait(word: &core::sync::atomic::AtomicU32, expected: u32, timeout_ns: u64) {
+    futex_wait_with(word, expected, timeout_ns, libc::FUTEX_PRIVATE_FLAG);
+}
+
+/// The same, on a word in memory that other processes may share, who wake by [`futex_wake_shared`].
+pub fn futex_wait_shared(word: &core::sync::atomic::AtomicU32, expected: u32, timeout_ns: u64) {
+    futex_wait_with(word, expected, timeout_ns, 0);
+}
+
+fn futex_wait_with(word: &core::sync::atomic::AtomicU32, expected: u32, timeout_ns: u64, flags: i32) {
     let t = libc::timespec { tv_sec: (timeout_ns / 1_000_000_000) as i64, tv_nsec: (timeout_ns % 1_000_000_000) as i64 };
     let tp = if timeout_ns == u64::MAX { ptr::null() } else { &t as *const _ };
     // SAFETY: the word and the timeout live over the call.
-    let _ = unsafe { sys!(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG, expected, tp, 0, 0) };
+    let _ = unsafe { sys!(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAIT | flags, expected, tp, 0, 0) };
 }
 
 /// Wakes up to `count` sleepers on `word`.
 pub fn futex_wake(word: &core::sync::atomic::AtomicU32, count: u32) {
     // SAFETY: only the address is used.
     let _ = unsafe { sys!(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG, count) };
+}
+
+/// Wakes up to `count` sleepers of [`futex_wait_shared`].
+pub fn futex_wake_shared(word: &core::sync::atomic::AtomicU32, count: u32) {
+    // SAFETY: only the address is used.
+    let _ = unsafe { sys!(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, count) };
 }
 
 /// Blocks every signal for the calling thread; returns the mask to restore.

@@ -13,7 +13,7 @@ use overspill_linux::lock;
 use overspill_linux::machine::{Delivery, Machine};
 use overspill_linux::setup::{self, Options, SetupError};
 use overspill_linux::status_file::StatusFile;
-use overspill_linux::sys::{self, Errno, Fd, futex_wake};
+use overspill_linux::sys::{self, Errno, Fd};
 use overspill_linux::threads;
 use overspill_vm::counters::Counters;
 use overspill_vm::pager::Pager as _;
@@ -380,8 +380,7 @@ impl Drop for Owner {
         let machine = &self.shared.machine;
         machine.quit.store(true, SeqCst);
         machine.duty.call_everyone();
-        machine.daemon_bell.fetch_add(1, SeqCst);
-        futex_wake(&machine.daemon_bell, 1);
+        machine.ring_daemon_anyway();
         self.shared.queue.wake();
         machine.end_await_retired();
         reads::ring(&self.shared.quit);

@@ -69,7 +69,10 @@ macro_rules! counters {
 }
 
 counters! {
-    memory_limit_bytes, "bytes", "The budget: mapped, parked and buffered pages together stay under it.";
+    memory_limit_bytes, "bytes", "The budget: mapped, parked and buffered pages together stay under it. After a fork, this process's part of it.";
+    family_budget_bytes, "bytes", "The budget that this process shares with those that came from it by fork, and with those that it came from.";
+    family_free_bytes, "bytes", "Of that, what none of them has; each takes of it when it runs short.";
+    family_members, "processes", "How many of them there are, when the page daemon last looked.";
     memory_used_bytes, "bytes", "Memory charged to the budget now.";
     memory_peak_bytes, "bytes", "The most memory that was ever charged to the budget.";
     memory_native_bytes, "bytes", "Address space left to the kernel because it fits the budget as a whole, charged in full.";

@@ -10,7 +10,7 @@ use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
 /// Name of the memory file; `/proc/PID/task/TID/fd` shows it as `/memfd:overspill-status`.
 pub const STATUS_NAME: &str = "overspill-status";
 /// Marks a valid block and its layout version.
-pub const STATUS_MAGIC: u64 = u64::from_le_bytes(*b"ovspst05");
+pub const STATUS_MAGIC: u64 = u64::from_le_bytes(*b"ovspst06");
 
 /// A text of at most `N` bytes, written once by its owner.
 #[derive(Debug)]

@@ -517,7 +517,11 @@ impl<P: Pager> Vm<P> {
     pub fn limit(&self) -> u32 {
         self.limit
     }
-    /// Changes the budget (a fork shares it out, a child's end gives it back). In pages.
+    /// What the process has been given: [`Vm::limit`], but while it works towards less. In pages.
+    pub fn promised(&self) -> u32 {
+        self.promised
+    }
+    /// Changes the budget (processes that came from each other by fork share one). In pages.
     pub fn set_limit(&mut self, pages: u32) {
         self.promised = pages.min(self.config.memory_pages);
         self.counters.memory_limit_bytes.set(self.promised as u64 * PAGE_SIZE as u64);

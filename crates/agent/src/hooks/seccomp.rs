@@ -152,6 +152,7 @@ fn can_live(filter: &[Instruction], engine: Engine) -> bool {
         libc::SYS_msync,
         libc::SYS_process_madvise,
         libc::SYS_clock_gettime,
+        libc::SYS_set_robust_list,
         libc::SYS_sched_yield,
         libc::SYS_sched_setaffinity,
         libc::SYS_sched_getaffinity,
@@ -175,7 +176,8 @@ fn can_live(filter: &[Instruction], engine: Engine) -> bool {
     IOCTLS.iter().all(|ioctl| allows(libc::SYS_ioctl, [0, *ioctl, 0]))
         && [libc::FUTEX_WAIT, libc::FUTEX_WAKE]
             .iter()
-            .all(|op| allows(libc::SYS_futex, [0, (op | libc::FUTEX_PRIVATE_FLAG) as u64, 0]))
+            .flat_map(|op| [op | libc::FUTEX_PRIVATE_FLAG, *op])
+            .all(|op| allows(libc::SYS_futex, [0, op as u64, 0]))
         && [libc::MADV_DONTNEED, libc::MADV_POPULATE_WRITE]
             .iter()
             .all(|advice| allows(libc::SYS_madvise, [PAGE as u64, PAGE as u64, *advice as u64]))

@@ -644,7 +644,7 @@ __attribute__((constructor)) static void start(void) {
     struct stat st;
     fstat(fd, &st);
     struct block *b = mmap(0, st.st_size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    if (b == MAP_FAILED || memcmp(&b->magic, "ovspst05", 8) || b->size != (uint64_t)st.st_size) abort();
+    if (b == MAP_FAILED || memcmp(&b->magic, "ovspst06", 8) || b->size != (uint64_t)st.st_size) abort();
     if (b->pid != (uint32_t)getpid()) return;
     if (strcmp(getenv("OVERSPILL_MEMORY"), "67108864") || !strstr(getenv("OVERSPILL_SWAP"), ",size=1073741824,prio=-1")) abort();
     if (strncmp(getenv("OVERSPILL_SWAP"), "file:/", 6) || !getenv("OVERSPILL_RUN")) abort();

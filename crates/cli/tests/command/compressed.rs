@@ -91,11 +91,12 @@ fn a_fork_makes_a_large_pool_smaller() {
     test.end();
 }
 
-/// All that is stored fits: not a byte goes to the file.
+/// All that is stored fits: not a byte goes to the file. (Without forks, by the third argument: who waits for a child gives its
+/// memory to it, and what it has in the pool goes on then.)
 #[test]
 fn what_fits_the_pool_goes_nowhere_else() {
     let Some(test) = Test::new("fits") else { return };
-    let (output, stats) = test.run(&["--memory", "32M", "--swap", "compressed:size=24M", "--swap", &test.swap], &["40", "st"]);
+    let (output, stats) = test.run(&["--memory", "32M", "--swap", "compressed:size=24M", "--swap", &test.swap], &["40", "st", "/"]);
     right(&output);
     within(&stats, 32 * MIB);
     assert_eq!((stat(&stats, "pool_refused"), stat(&stats, "pool_written_back")), (0, 0), "{stats}");

@@ -12,6 +12,7 @@ mod runs;
 
 mod address_calls;
 mod address_space;
+mod budget;
 mod cli;
 mod compressed;
 mod credentials;

@@ -1,0 +1,118 @@
+//! One budget for a process and all that comes from it by fork.
+
+use crate::common::{able, build, overspill, place};
+use crate::runs::{no_swap_file_left, run, swap_option};
+use std::path::Path;
+use std::process::{Command, Output};
+
+/// What `budget` says with these arguments at `memory`: how many MiB each worker had in memory at once. `None` where it cannot run.
+fn workers(name: &str, memory: &str, args: &[&str]) -> Option<Vec<u32>> {
+    if !able() {
+        return None;
+    }
+    let dir = place(name);
+    let program = build(&dir, "budget.c");
+    let r = run(&dir, &["--memory", memory, "--swap", &swap_option(&dir, "")], None, &program, args);
+    let said = String::from_utf8_lossy(&r.output.stdout).into_owned();
+    assert!(r.output.status.success() && r.stderr().is_empty() && said.ends_with("all bytes right\n"), "{:?}", r.output);
+    no_swap_file_left(&dir);
+    std::fs::remove_dir_all(&dir).expect("cleanup");
+    Some(said.lines().filter_map(|line| line.rsplit_once(' ')?.1.parse().ok()).collect())
+}
+
+/// Each fork halved the budget: of eight workers the last had 8 MiB of 128, and so had the parent, whoever worked and whoever
+/// waited.
+#[test]
+fn each_worker_gets_nearly_all_when_it_alone_works() {
+    let Some(had) = workers("budget-turns", "48M", &["turns", "3", "48", "36"]) else { return };
+    assert!(had.len() == 4 && had.iter().all(|mib| *mib >= 36), "{had:?}");
+}
+
+/// What a process has comes back however it ends.
+#[test]
+fn the_budget_of_killed_workers_comes_back() {
+    let Some(had) = workers("budget-killed", "48M", &["killed", "3", "48", "36"]) else { return };
+    assert!(had.len() == 4 && had.iter().all(|mib| *mib >= 36), "{had:?}");
+    let Some(had) = workers("budget-crowd", "32M", &["crowd", "40", "24"]) else { return };
+    assert!(had.len() == 1 && had[0] >= 24, "{had:?}");
+}
+
+/// A child's share went back to its parent only. Who outlived its parent kept what it had for good, and nobody got the parent's.
+#[test]
+fn the_budget_of_a_dead_parent_is_its_childs() {
+    let Some(had) = workers("budget-orphan", "32M", &["orphan", "32", "24"]) else { return };
+    assert!(had.len() == 1 && had[0] >= 24, "{had:?}");
+}
+
+/// A child that execs has a pager and a budget of its own, and gives its part back.
+#[test]
+fn the_budget_of_a_child_that_execs_comes_back() {
+    let Some(had) = workers("budget-exec", "32M", &["exec", "32", "24"]) else { return };
+    assert!(had.len() == 1 && had[0] >= 24, "{had:?}");
+}
+
+#[test]
+fn nested_forks_share_the_budget() {
+    let Some(had) = workers("budget-nested", "24M", &["nested", "2", "24", "16"]) else { return };
+    assert!(had.len() == 3 && had.iter().all(|mib| *mib >= 16), "{had:?}");
+}
+
+/// Of two that both want all of it neither starves. (Half of it would be 16 MiB less the pager's own; they are looked at while one
+/// may be done already, or is not run for a while.)
+#[test]
+fn two_that_work_have_a_part_each() {
+    let Some(had) = workers("budget-both", "32M", &["both", "32", "3"]) else { return };
+    assert!(had.len() == 2 && had.iter().all(|mib| *mib >= 6) && had.iter().sum::<u32>() < 32, "{had:?}");
+}
+
+/// At every moment all of them together have no more than the budget: they are stopped, and what is charged to them is added up.
+#[test]
+fn the_family_never_has_more_than_the_budget() {
+    if !able() {
+        return;
+    }
+    let dir = place("budget-sum");
+    let program = build(&dir, "budget.c");
+    let swap = swap_option(&dir, "");
+    let mut command = Command::new("timeout");
+    command.args(["-s", "KILL", "60"]).arg(overspill()).args(["run", "--memory", "32M", "--swap", &swap, "--"]);
+    let child =
+        command.arg(&program).args(["turns", "3", "32", "22"]).stdout(std::process::Stdio::piped()).spawn().expect("timeout runs");
+    let (mut looks, mut together) = (0, 0);
+    while members(&program).is_empty() {
+        std::thread::yield_now();
+    }
+    loop {
+        let pids = members(&program);
+        let Some(first) = pids.first() else { break };
+        signal("-STOP", &pids);
+        let stats: Vec<serde_json::Value> = pids.iter().filter_map(|pid| serde_json::from_slice(&stat(pid).stdout).ok()).collect();
+        signal("-CONT", &pids);
+        let used = |stat: &serde_json::Value| stat["memory_used_bytes"].as_u64().expect("a number");
+        let sum: u64 = stats.iter().map(used).sum();
+        assert!(sum <= 32 << 20, "{sum} bytes, {first}: {stats:?}");
+        looks += 1;
+        together += u32::from(stats.len() > 2 && sum > 24 << 20);
+    }
+    let output = child.wait_with_output().expect("it has ended");
+    assert!(String::from_utf8_lossy(&output.stdout).ends_with("all bytes right\n"), "{output:?}");
+    assert!(looks > 10 && together > 3, "{looks} looks, {together} of them while memory was full");
+    no_swap_file_left(&dir);
+    std::fs::remove_dir_all(&dir).expect("cleanup");
+}
+
+fn stat(pid: &str) -> Output {
+    Command::new(overspill()).args(["stat", "--json", pid]).output().expect("overspill runs")
+}
+
+fn signal(what: &str, pids: &[String]) {
+    let _ = Command::new("kill").arg(what).args(pids).output().expect("kill runs"); // one may have ended
+}
+
+/// The processes that run `program`.
+fn members(program: &Path) -> Vec<String> {
+    let runs = |pid: &str| std::fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|exe| exe == program);
+    let entries = std::fs::read_dir("/proc").expect("proc").flatten();
+    let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+    names.filter(|name| name.bytes().all(|b| b.is_ascii_digit()) && runs(name)).collect()
+}

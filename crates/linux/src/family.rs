@@ -1,0 +1,373 @@
+//! The budget of a family: a process and all that came from it by fork, each with a pager of its own, and one `--memory` for all.
+//!
+//! Who has which part of it stands in memory that they share ([`shares`]). A process's limit is its part. The page daemon sees to
+//! it ([`Sharing`]): when it runs short it takes what nobody has; if there is nothing it asks the others, and evicts its own
+//! meanwhile. Who is asked gives what it has and does not use, then a sixteenth at a time of what it has: its pages go on trial as
+//! ever, and if it turns out that it uses them it wants them back, and keeps an equal part from then on. So memory goes to whoever
+//! uses it, an idle process is left with little, and nobody has less than an equal part for long who wants more.
+//!
+//! A part is made smaller in this order: the core works towards less ([`overspill_vm::Vm::set_aim`]); once no more is charged, the
+//! units are given back. It grows in the other order. Both under the lock on the core, so that the limit is what the units say.
+//!
+//! What is charged to two processes after a fork may be one page still, which neither has written to. It counts twice, since
+//! nothing tells when it becomes two.
+//!
+//! A process needs something in order to work at all, however many they are: its buffers, and a few pages more ([`Family::least`]).
+//! With more processes than that goes into the budget, they exceed it together.
+
+pub mod shares;
+
+use crate::area;
+use crate::lock::MutexGuard;
+use crate::machine::{Core, Machine, Space};
+use crate::sys::{self, Errno, sys};
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering::*};
+use overspill_vm::types::PAGE_SIZE;
+use shares::{MEMBERS_MAX, Member, Plan, Shares, Standing, Tag, UNITS, View, Word};
+
+/// Pages beyond its own buffers that a process has at least.
+const LEAST_PAGES: u32 = 96;
+/// How soon a process that is short looks again, in nanoseconds: at first, and at the latest if it asks in vain.
+const LOOK_NS: core::ops::RangeInclusive<u64> = 2_000_000..=128_000_000;
+/// For how long a process that was short counts as one that wants more, in nanoseconds.
+const WANTS_NS: u64 = 500_000_000;
+/// How long it works towards less before it gives up, and for how long nobody needs to ask it then, in nanoseconds.
+const PATIENCE_NS: u64 = 500_000_000;
+const LEFT_ALONE_NS: u64 = 5_000_000_000;
+
+#[repr(C)]
+struct Block {
+    used: Word,
+    units: [Word; UNITS],
+    members: [Member; 0],
+}
+
+/// A process's part of the budget of its family.
+#[derive(Debug)]
+pub struct Family {
+    shares: Shares<'static>,
+    /// This process's.
+    tag: AtomicU32,
+    /// There may be others.
+    shared: AtomicBool,
+    least: u32,
+    /// What it may have above its part, in pages: compressed memory that it got by a fork, and that can go nowhere.
+    excess: AtomicU32,
+}
+
+impl Family {
+    /// Of a process alone, which has all `pages` pages, and needs `buffer_pages` for itself. In memory that forked children share.
+    ///
+    /// # Errors
+    /// As mmap(2).
+    pub fn new(pages: u32, buffer_pages: u32, members: usize) -> Result<Family, Errno> {
+        let members = members.clamp(1, MEMBERS_MAX);
+        let at = area::map_shared(size_of::<Block>() + members * size_of::<Member>())? as *const Block;
+        // SAFETY: our own fresh mapping, zeroed, for good, and as long as that; it is read and written through atomics only.
+        let (block, entries) = unsafe { (&*at, core::slice::from_raw_parts(&raw const (*at).members as *const Member, members)) };
+        let shares = Shares::new(pages, &block.used, &block.units, entries);
+        let tag = shares.reserve(Tag::NOBODY).expect("all entries are free");
+        shares.take(tag, pages);
+        Ok(Family {
+            shares,
+            tag: AtomicU32::new(tag.0),
+            shared: AtomicBool::new(false),
+            least: buffer_pages + LEAST_PAGES,
+            excess: AtomicU32::new(0),
+        })
+    }
+
+    fn tag(&self) -> Tag {
+        Tag(self.tag.load(Relaxed))
+    }
+
+    fn entry(&self) -> &'static Member {
+        self.shares.member(self.tag())
+    }
+
+    /// The page daemon sleeps on this, by [`sys::futex_wait_shared`].
+    pub fn bell(&self) -> &'static AtomicU32 {
+        self.entry().bell.atomic()
+    }
+
+    /// Whether there may be other processes.
+    pub fn is_shared(&self) -> bool {
+        self.shared.load(Relaxed)
+    }
+
+    /// The whole budget, in pages.
+    pub fn total(&self) -> u32 {
+        self.shares.total()
+    }
+
+    /// What a process has at least, in pages.
+    pub fn least(&self) -> u32 {
+        self.least.min(self.total())
+    }
+
+    /// This process's limit, in pages.
+    pub fn limit(&self) -> u32 {
+        self.shares.pages(self.tag()).max(self.least()).saturating_add(self.excess.load(Relaxed)).min(self.total())
+    }
+
+    /// How things stand for it.
+    pub fn view(&self) -> View {
+        self.shares.view(self.tag())
+    }
+
+    /// What it could have if it wanted: an equal part, or what it has.
+    pub fn within_reach(&self) -> u32 {
+        if self.is_shared() { self.view().fair().max(self.limit()) } else { self.limit() }
+    }
+
+    /// This thread's end is the process's from now on. Of a child, it may be that its parent is dead and its part was given up: it
+    /// gets another.
+    pub fn claim(&self) {
+        if self.is_claimed(self.tag()) {
+            return;
+        }
+        if let Some(tag) = self.shares.reserve(Tag::NOBODY)
+            && self.is_claimed(tag)
+        {
+            self.tag.store(tag.0, Relaxed);
+            self.shares.take(tag, self.least());
+        }
+    }
+
+    fn is_claimed(&self, tag: Tag) -> bool {
+        let member = self.shares.member(tag);
+        let (node, head) = (&raw const member.node as usize, &raw const member.head as usize);
+        member.node.store(head, Relaxed);
+        member.head[0].store(node, Relaxed);
+        member.head[1].store((&raw const member.life as usize).wrapping_sub(node), Relaxed);
+        member.head[2].store(0, Relaxed);
+        // SAFETY: the list stands in the entry, which stays mapped for good. At this thread's end the kernel follows it, and writes
+        // to `life` if that is this thread's id, which is what it is for. No other list of this thread's is known to anybody.
+        let _ = unsafe { sys!(libc::SYS_set_robust_list, head, size_of_val(&member.head)) };
+        self.shares.claim(tag, sys::gettid())
+    }
+
+    // ---- fork ----
+
+    /// For a child that is about to be forked. `None` if there are too many.
+    pub fn reserve(&self) -> Option<Tag> {
+        self.shares.reserve(self.tag())
+    }
+
+    /// There is no child, or it has ended: what it was given is free. (As a rule the kernel has said so before.)
+    pub fn bury(&self, child: Tag) {
+        self.shares.bury(child);
+    }
+
+    /// What this process and a child can have together, in pages.
+    pub fn for_two(&self) -> u32 {
+        self.limit().saturating_add(self.shares.free()).min(self.total())
+    }
+
+    /// Gives a child its part: `pages`, as far as nobody has them or this process, to which `charge` pages are charged, does not
+    /// need them.
+    pub fn endow(&self, child: Tag, pages: u32, charge: u32) {
+        let taken = self.shares.take(child, pages);
+        let spare = self.shares.pages(self.tag()).saturating_sub(charge);
+        self.shares.give(self.tag(), pages.saturating_sub(taken).min(spare), child);
+        self.shared.store(true, Relaxed);
+    }
+
+    /// In the child: it is this member. `excess` pages are above its part.
+    pub fn forked(&self, tag: Tag, excess: u32) {
+        self.tag.store(tag.0, Relaxed);
+        self.shared.store(true, Relaxed);
+        self.excess.store(excess, Relaxed);
+    }
+
+    // ---- others ----
+
+    /// Asks the others for memory. => it is short
+    pub fn ask(&self, view: &View) {
+        self.shares.set_wants(self.tag(), true);
+        self.shares.ask(self.tag(), view, |member| {
+            let bell = member.bell.atomic();
+            bell.fetch_add(1, SeqCst);
+            sys::futex_wake_shared(bell, 1);
+        });
+    }
+
+    /// Takes up to `pages` pages that nobody has. Returns whether there were any.
+    pub fn take(&self, map: &Space, core: &mut Core, pages: u32) -> bool {
+        let taken = self.shares.take(self.tag(), pages);
+        self.apply(map, core);
+        taken > 0
+    }
+
+    /// The limit is what the units say.
+    pub fn apply(&self, map: &Space, core: &mut Core) {
+        let limit = self.limit();
+        core.vm.set_limit(limit);
+        map.pool.iter().for_each(|pool| pool.set_budget(limit));
+    }
+
+    /// So that it can be seen.
+    fn show(&self, machine: &Machine, view: &View) {
+        let counters = &machine.status.counters;
+        counters.family_members.set(view.members.into());
+        counters.family_free_bytes.set(view.free as u64 * PAGE_SIZE as u64);
+    }
+}
+
+impl Machine {
+    /// If this process is the last of its family it has all of the budget again. Returns whether that is so.
+    pub fn take_if_alone(&self) -> bool {
+        let Some(family) = &self.family else { return true };
+        let view = family.view();
+        family.show(self, &view);
+        if view.members > 1 {
+            return false;
+        }
+        let map = self.map.read();
+        let mut core = self.core.lock();
+        family.excess.store(0, Relaxed);
+        family.take(&map, &mut core, family.total());
+        family.shared.store(family.limit() < family.total(), Relaxed);
+        drop(core);
+        self.arrived();
+        true
+    }
+}
+
+/// What the page daemon does about its process's part of the budget.
+#[derive(Debug, Default)]
+pub struct Sharing {
+    /// When to look next, and how long after that.
+    look_at: u64,
+    pause: u64,
+    /// When it was last short; 0: not lately.
+    wanted: u64,
+    aim: Option<Aim>,
+    /// It cannot make do with less than so many pages, until then.
+    held: (u32, u64),
+}
+
+/// It works towards less.
+#[derive(Clone, Copy, Debug)]
+struct Aim {
+    pages: u32,
+    since: u64,
+    /// Faults at that time.
+    faults: u64,
+    /// It does so though it wants more: it has more than its part.
+    yields: bool,
+}
+
+impl Sharing {
+    /// Whether it works towards less.
+    pub fn is_aiming(&self) -> bool {
+        self.aim.is_some()
+    }
+
+    /// One look. => no lock is held
+    pub fn step(&mut self, machine: &Machine) {
+        let Some(family) = machine.family.as_ref().filter(|family| family.is_shared()) else { return };
+        let now = sys::now_ns();
+        let asked = family.entry().asked.load() != 0;
+        if machine.shrinking.load(Relaxed) {
+            self.aim = None; // a fork has another one
+            return;
+        }
+        if !asked && self.aim.is_none() && now < self.look_at {
+            return;
+        }
+        self.look_at = now + LOOK_NS.start();
+        let view = family.view();
+        family.show(machine, &view);
+        if view.members == 1 {
+            self.aim = None;
+            machine.take_if_alone();
+            return;
+        }
+        let map = machine.map.read();
+        let mut core = machine.core.lock();
+        if machine.is_frozen() {
+            return;
+        }
+        let promised = core.vm.promised();
+        let charge = u32::try_from(core.vm.charge_total()).unwrap_or(u32::MAX);
+        let counters = core.vm.counters();
+        let faults =
+            counters.zero_fills.get() + counters.soft_faults.get() + counters.hard_faults.get() + counters.throttled_faults.get();
+        let short = promised.saturating_sub(charge) < core.vm.free_low();
+        let fixed = map.pool.as_ref().map_or(0, |pool| pool.fixed_pages(core.vm.pager()));
+        let held = if now < self.held.1 { self.held.0 } else { 0 };
+        let floor = (family.least() + fixed).max(held);
+        family.shares.set_floor(family.tag(), floor);
+        family.excess.fetch_min(fixed, Relaxed);
+        if self.wanted == 0 && family.shares.wants(family.tag()) {
+            self.wanted = now; // for a fork
+        }
+        self.aim = self.aim.filter(|aim| core.vm.limit() == aim.pages); // or a fork has set the limit anew
+        if let Some(aim) = self.aim {
+            // a page in eight of those that are to go was missed
+            let used = faults.wrapping_sub(aim.faults) > u64::from(promised.saturating_sub(aim.pages) / 8).max(8) && !aim.yields;
+            let late = now - aim.since > PATIENCE_NS;
+            if charge <= aim.pages {
+                self.aim = None;
+                family.shares.give(family.tag(), promised.saturating_sub(aim.pages), Tag::NOBODY);
+                family.apply(&map, &mut core);
+            } else if used || late {
+                self.aim = None;
+                family.apply(&map, &mut core);
+                if used {
+                    self.wanted = now;
+                    family.shares.set_wants(family.tag(), true);
+                } else {
+                    self.held = (charge, now + LEFT_ALONE_NS);
+                }
+            }
+            return;
+        }
+        family.entry().asked.store(0);
+        if self.wanted != 0 && !short && now - self.wanted > WANTS_NS {
+            self.wanted = 0;
+            family.shares.set_wants(family.tag(), false);
+        }
+        let standing = Standing { charge, spare: core.vm.free_high(), floor, short, wants: self.wanted != 0, asked };
+        match shares::plan(&view, &standing) {
+            Plan::Stay => {}
+            Plan::Take(pages) => {
+                if family.take(&map, &mut core, pages) {
+                    self.pause = 0;
+                    drop(core);
+                    machine.arrived();
+                    return;
+                }
+            }
+            Plan::Ask => {
+                self.wanted = now;
+                self.pause = (self.pause * 2).clamp(*LOOK_NS.start(), *LOOK_NS.end());
+                self.look_at = now + self.pause;
+                drop(core);
+                family.ask(&view);
+                return;
+            }
+            Plan::ShrinkTo(pages) if charge <= pages => {
+                family.shares.give(family.tag(), promised.saturating_sub(pages), Tag::NOBODY);
+                family.apply(&map, &mut core);
+            }
+            Plan::ShrinkTo(pages) => {
+                self.aim = Some(Aim { pages, since: now, faults, yields: standing.wants });
+                Self::aim(&map, core, pages);
+                return;
+            }
+        }
+        if short && self.wanted == 0 {
+            self.wanted = now;
+            family.shares.set_wants(family.tag(), true);
+        }
+    }
+
+    fn aim(map: &Space, mut core: MutexGuard<'_, Core>, pages: u32) {
+        core.vm.set_aim(pages);
+        if core.vm.pager().room_past_memory() > 0 {
+            map.pool.iter().for_each(|pool| pool.set_budget(pages)); // what is above three quarters of it goes on
+        }
+    }
+}

@@ -1,0 +1,786 @@
+//! Who has which part of the budget of a family of processes: what stands in their shared memory, and what is done with it.
+//!
+//! The budget is cut into [`UNITS`] units, and each unit has one owner: a word with the *tag* of a member, or 0. What a member may
+//! have is the sum of its units, so the members' limits never exceed the whole, whatever happens in between: to take a unit, to
+//! give it back and to hand it on is one compare-and-swap each. There is no lock that a process could die or be stopped with, and
+//! nothing is ever half done.
+//!
+//! **Members** have an entry each. Its word `life` says whether the member lives, and the kernel itself writes there when it does
+//! not any more: the word is on the robust list (get_robust_list(2)) of the member's page daemon, which ends when the process ends
+//! or execs, in whatever way.
+//!
+//! ```text
+//!   FREE or DIED --reserve--> RESERVED --> UNCLAIMED --claim--> a thread's id --the kernel--> DIED
+//!                   by the parent, before it forks     by the child
+//! ```
+//!
+//! A tag is the number of an entry and its generation, which each reservation raises. The units of a member that died are free from
+//! that moment: nothing needs to be cleaned up, since whoever looks for a free unit finds that the tag in it is a dead one. An
+//! entry that was reserved and not claimed counts for as long as its parent lives; a child that comes too late finds it gone, and
+//! gets another.
+//!
+//! Any member can write over what stands here, since it is in the memory of each. Whoever does that disturbs how the budget is
+//! shared out, and nothing else: every value is read as one that may be anything, and nobody can have more than the whole.
+
+use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering::*};
+
+/// Parts of the budget. (Fewer in tests, which do something between any two looks at them.)
+pub const UNITS: usize = if cfg!(test) { 64 } else { 2048 };
+/// Members there may be at a time.
+pub const MEMBERS_MAX: usize = 1 << 16;
+
+/// Of an entry's `life`.
+const FREE: u32 = 0;
+/// FUTEX_OWNER_DIED: linux/futex.h.
+const DIED: u32 = 0x4000_0000;
+const RESERVED: u32 = 0x1000_0000;
+/// With the entry's generation. No thread's id is as large.
+const UNCLAIMED: u32 = 0x2000_0000;
+
+/// An atomic word; all accesses are in one order. In tests anything may happen before each.
+#[derive(Debug, Default)]
+#[repr(transparent)]
+pub struct Word(AtomicU32);
+
+impl Word {
+    pub(super) fn load(&self) -> u32 {
+        #[cfg(test)]
+        tests::meanwhile();
+        self.0.load(SeqCst)
+    }
+    pub(super) fn store(&self, value: u32) {
+        #[cfg(test)]
+        tests::meanwhile();
+        self.0.store(value, SeqCst);
+    }
+    fn replace(&self, from: u32, to: u32) -> bool {
+        #[cfg(test)]
+        tests::meanwhile();
+        self.0.compare_exchange(from, to, SeqCst, SeqCst).is_ok()
+    }
+    /// For futex(2).
+    pub(super) fn atomic(&self) -> &AtomicU32 {
+        &self.0
+    }
+}
+
+/// A member's entry.
+#[derive(Debug, Default)]
+#[repr(C, align(64))]
+pub struct Member {
+    pub(super) life: Word,
+    generation: Word,
+    /// The tag of who has reserved it.
+    parent: Word,
+    /// It is short of memory, and no unit is free: 1.
+    wants: Word,
+    /// Somebody else is: 1. It should see what it can do without.
+    pub(super) asked: Word,
+    /// What it has and what it does not go below, in pages, for others to guess what it can do without.
+    pages: Word,
+    floor: Word,
+    /// Its page daemon sleeps on it.
+    pub(super) bell: Word,
+    /// Its robust list (linux/futex.h), which the kernel reads: `next` of the node; the head, which is `next`, the way from the
+    /// node to `life` in bytes, and nothing pending.
+    pub(super) node: AtomicUsize,
+    pub(super) head: [AtomicUsize; 3],
+}
+
+/// A member, by the number of its entry and the generation of that. 0: nobody.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Tag(pub u32);
+
+impl Tag {
+    /// No member.
+    pub const NOBODY: Tag = Tag(0);
+    fn new(index: usize, generation: u32) -> Tag {
+        Tag(generation << 16 | index as u32)
+    }
+    fn index(self) -> usize {
+        self.0 as usize & 0xFFFF
+    }
+    fn generation(self) -> u32 {
+        self.0 >> 16
+    }
+}
+
+/// How things stand, as one member sees them. In pages, but for the numbers of members.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct View {
+    /// The whole budget.
+    pub total: u32,
+    /// What nobody has.
+    pub free: u32,
+    /// What the member has.
+    pub mine: u32,
+    /// What those others have who want no more, and what of it they could do without.
+    pub idle: u32,
+    /// The second of these.
+    pub idle_spare: u32,
+    /// Members that live, this one too.
+    pub members: u32,
+    /// Others that want more.
+    pub wanting: u32,
+}
+
+impl View {
+    /// An equal part of the whole: everybody can have that.
+    pub fn fair(&self) -> u32 {
+        self.total / self.members.max(1)
+    }
+    /// What each of those that want more may have: an equal part of what the others leave, and at least a fair one.
+    pub fn level(&self) -> u32 {
+        (self.total.saturating_sub(self.idle) / (self.wanting + 1)).max(self.fair())
+    }
+}
+
+/// How a member stands. In pages.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Standing {
+    /// What is charged to it.
+    pub charge: u32,
+    /// What it needs to have free in order to work.
+    pub spare: u32,
+    /// What it does not go below.
+    pub floor: u32,
+    /// It has less free of what it has been given than it should have.
+    pub short: bool,
+    /// It was short a moment ago, or uses what it was about to give up.
+    pub wants: bool,
+    /// Others have asked.
+    pub asked: bool,
+}
+
+/// What a member should do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Plan {
+    /// Nothing.
+    Stay,
+    /// Take so many pages of what nobody has.
+    Take(u32),
+    /// Ask the others, and make do with what it has meanwhile.
+    Ask,
+    /// Work towards so many pages, and give back what is above them once that is done.
+    ShrinkTo(u32),
+}
+
+/// A limit is made smaller by this part of it at a time; and differences that are not larger are left alone.
+const STEP: u32 = 16;
+
+/// What a member that stands so should do. One step: the next is planned after it.
+pub fn plan(view: &View, member: &Standing) -> Plan {
+    if member.short && view.free > 0 {
+        return Plan::Take((view.mine / 4).max(view.total / 64).clamp(1, view.free));
+    }
+    let level = view.level();
+    // what is free is enough for those who asked
+    if member.asked && view.free < view.total / 64 {
+        let needed = (member.charge + 2 * member.spare).max(member.floor);
+        let step = (view.mine / STEP).max(2 * view.total / UNITS as u32);
+        let lower = view.mine.saturating_sub(step);
+        if member.wants {
+            let least = level.max(member.floor);
+            if view.mine > least + level / STEP {
+                return Plan::ShrinkTo(lower.max(least));
+            }
+        } else if needed <= lower {
+            return Plan::ShrinkTo(needed); // nobody misses it
+        } else if view.mine > member.floor {
+            return Plan::ShrinkTo(lower.max(member.floor));
+        }
+    }
+    // those that have more than is their part are asked, too
+    let below = view.wanting > 0 && view.mine + level / STEP < level;
+    if member.short && (view.idle_spare > 0 || below) { Plan::Ask } else { Plan::Stay }
+}
+
+/// The shared memory of a family.
+#[derive(Clone, Copy, Debug)]
+pub struct Shares<'a> {
+    total: u32,
+    /// How many entries were ever in use.
+    used: &'a Word,
+    units: &'a [Word; UNITS],
+    members: &'a [Member],
+}
+
+impl<'a> Shares<'a> {
+    /// Over memory that was zeroed, or used so before, for a budget of `total` pages. At most [`MEMBERS_MAX`] entries.
+    pub fn new(total: u32, used: &'a Word, units: &'a [Word; UNITS], members: &'a [Member]) -> Self {
+        assert!((1..=MEMBERS_MAX).contains(&members.len()));
+        Shares { total, used, units, members }
+    }
+
+    /// The whole.
+    pub fn total(&self) -> u32 {
+        self.total
+    }
+
+    /// The length of a unit, in pages. They differ by one page at most, and are the whole together.
+    fn unit(&self, i: usize) -> u32 {
+        let end = |n: usize| self.total as u64 * n as u64 / UNITS as u64;
+        (end(i + 1) - end(i)) as u32
+    }
+
+    /// Its entry. (No other tag than those that were given comes here, but if one did it would be another entry.)
+    pub(super) fn member(&self, tag: Tag) -> &'a Member {
+        &self.members[tag.index() % self.members.len()]
+    }
+
+    fn used(&self) -> &'a [Member] {
+        &self.members[..(self.used.load() as usize).min(self.members.len())]
+    }
+
+    /// The value of its `life`, if that is said of this generation.
+    fn life(&self, tag: Tag) -> u32 {
+        let member = self.members.get(tag.index()).filter(|_| tag != Tag::NOBODY);
+        // the generation first: its life is that generation's then, or a later one's, of which the next look will tell
+        member.filter(|m| m.generation.load() == tag.generation()).map_or(FREE, |m| m.life.load())
+    }
+
+    /// Whether it is there, or about to be.
+    pub fn lives(&self, tag: Tag) -> bool {
+        match self.life(tag) {
+            FREE | DIED | RESERVED => false,
+            life if life == UNCLAIMED | tag.generation() => {
+                let parent = Tag(self.member(tag).parent.load());
+                parent == Tag::NOBODY || !matches!(self.life(parent), FREE | DIED | RESERVED)
+            }
+            _ => true,
+        }
+    }
+
+    /// An entry for a child of `parent`'s, which has nothing yet. `None` if there are too many.
+    pub fn reserve(&self, parent: Tag) -> Option<Tag> {
+        for (index, member) in self.members.iter().enumerate() {
+            let life = member.life.load();
+            let unclaimed = life & UNCLAIMED != 0 && life & DIED == 0;
+            // of one that was never claimed neither child nor parent may be there
+            if unclaimed && (self.lives(Tag::new(index, life & 0xFFFF)) || !member.life.replace(life, FREE)) {
+                continue;
+            }
+            let life = if unclaimed { FREE } else { life };
+            if !matches!(life, FREE | DIED) || !member.life.replace(life, RESERVED) {
+                continue;
+            }
+            // nobody else changes it now
+            let generation = ((member.generation.load() + 1) & 0xFFFF).max(1);
+            for (word, value) in
+                [(&member.parent, parent.0), (&member.wants, 0), (&member.asked, 0), (&member.pages, 0), (&member.floor, 0)]
+            {
+                word.store(value);
+            }
+            member.generation.store(generation);
+            member.life.store(UNCLAIMED | generation);
+            let mut used = self.used.load();
+            while used <= index as u32 && !self.used.replace(used, index as u32 + 1) {
+                used = self.used.load();
+            }
+            return Some(Tag::new(index, generation));
+        }
+        None
+    }
+
+    /// The member is there: its thread `tid` has the entry on its robust list. Returns `false` if the entry was given up before.
+    pub fn claim(&self, tag: Tag, tid: u32) -> bool {
+        self.member(tag).life.replace(UNCLAIMED | tag.generation(), tid)
+    }
+
+    /// It is known to have ended, or never to come.
+    pub fn bury(&self, tag: Tag) {
+        let life = self.life(tag);
+        if !matches!(life, FREE | DIED | RESERVED) {
+            self.member(tag).life.replace(life, DIED);
+        }
+    }
+
+    /// The pages of the units whose owners are such.
+    fn sum(&self, mut counts: impl FnMut(Tag) -> bool) -> u32 {
+        let mut last = None; // neighbours often have one owner
+        let mut pages = 0;
+        for (i, word) in self.units.iter().enumerate() {
+            let owner = Tag(word.load());
+            let counted = match last {
+                Some((before, counted)) if before == owner => counted,
+                _ => counts(owner),
+            };
+            last = Some((owner, counted));
+            pages += if counted { self.unit(i) } else { 0 };
+        }
+        pages
+    }
+
+    /// What it has.
+    pub fn pages(&self, tag: Tag) -> u32 {
+        self.sum(|owner| owner == tag)
+    }
+
+    /// What nobody has.
+    pub fn free(&self) -> u32 {
+        self.sum(|owner| !self.lives(owner))
+    }
+
+    /// Takes `pages` pages of what nobody has, less than a unit more, or all there is. Returns how many.
+    pub fn take(&self, tag: Tag, pages: u32) -> u32 {
+        let mut taken = 0;
+        for (i, word) in self.units.iter().enumerate() {
+            if taken >= pages {
+                break;
+            }
+            let owner = Tag(word.load());
+            if owner != tag && !self.lives(owner) && word.replace(owner.0, tag.0) {
+                taken += self.unit(i);
+            }
+        }
+        self.show(tag);
+        taken
+    }
+
+    /// Hands up to `pages` pages of its own on to another member, or to nobody, in whole units. Returns how many. Nobody gives what
+    /// is charged.
+    pub fn give(&self, tag: Tag, pages: u32, to: Tag) -> u32 {
+        let mut given = 0;
+        for (i, word) in self.units.iter().enumerate().rev() {
+            let len = self.unit(i);
+            if given + len <= pages && word.load() == tag.0 && word.replace(tag.0, to.0) {
+                given += len;
+            }
+        }
+        self.show(tag);
+        if to != Tag::NOBODY {
+            self.show(to);
+        }
+        given
+    }
+
+    /// So that others can guess what it could do without.
+    fn show(&self, tag: Tag) {
+        self.member(tag).pages.store(self.pages(tag));
+    }
+
+    /// It does not go below so many pages.
+    pub fn set_floor(&self, tag: Tag, pages: u32) {
+        self.member(tag).floor.store(pages);
+    }
+
+    /// Whether it wants more.
+    pub fn wants(&self, tag: Tag) -> bool {
+        self.member(tag).wants.load() != 0
+    }
+
+    /// It wants more, or no more.
+    pub fn set_wants(&self, tag: Tag, wants: bool) {
+        self.member(tag).wants.store(wants.into());
+    }
+
+    /// Calls `each` for the others that live.
+    fn for_each_other(&self, tag: Tag, mut each: impl FnMut(&'a Member)) {
+        for (index, member) in self.used().iter().enumerate() {
+            let other = Tag::new(index, member.generation.load());
+            if other != tag && self.lives(other) {
+                each(member);
+            }
+        }
+    }
+
+    /// How things stand for it.
+    pub fn view(&self, tag: Tag) -> View {
+        let mut view = View { total: self.total, free: self.free(), mine: self.pages(tag), members: 1, ..View::default() };
+        self.for_each_other(tag, |member| {
+            let pages = member.pages.load();
+            view.members += 1;
+            if member.wants.load() == 0 {
+                view.idle = view.idle.saturating_add(pages);
+                view.idle_spare = view.idle_spare.saturating_add(pages.saturating_sub(member.floor.load()));
+            } else {
+                view.wanting += 1;
+            }
+        });
+        view
+    }
+
+    /// Asks those others who could do without something, or have more than their part. `ring` wakes their page daemons.
+    pub fn ask(&self, tag: Tag, view: &View, mut ring: impl FnMut(&'a Member)) {
+        let level = view.level();
+        self.for_each_other(tag, |member| {
+            let least = if member.wants.load() == 0 { member.floor.load() } else { level.saturating_add(level / STEP) };
+            if member.pages.load() > least && member.asked.load() == 0 {
+                member.asked.store(1);
+                ring(member);
+            }
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::{Cell, RefCell};
+    use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+    use std::rc::Rc;
+
+    thread_local! {
+        static FAMILY: RefCell<Option<Rc<Model>>> = const { RefCell::new(None) };
+    }
+
+    /// Before each access to a word: others run, or the process that makes it is killed.
+    pub(super) fn meanwhile() {
+        let model = FAMILY.with(|family| family.borrow().clone());
+        if let Some(model) = model {
+            model.meanwhile();
+        }
+    }
+
+    fn shares(total: u32, members: usize) -> Shares<'static> {
+        let units = Box::leak(Box::new([const { Word(AtomicU32::new(0)) }; UNITS]));
+        let members = (0..members).map(|_| Member::default()).collect::<Vec<_>>().leak();
+        Shares::new(total, Box::leak(Box::default()), units, members)
+    }
+
+    #[derive(Debug, Clone, Default)]
+    struct Process {
+        tag: u32,
+        parent: Option<usize>,
+        /// It has claimed its entry.
+        there: bool,
+        dead: bool,
+        /// What is charged, and how much it would like to use.
+        charge: u32,
+        appetite: u32,
+        wants: bool,
+        aim: Option<u32>,
+        /// It is in the middle of something.
+        at_work: bool,
+        /// Looks in a row at which it had less than an equal part and wanted more.
+        starving: u32,
+    }
+
+    struct Killed;
+
+    /// Processes that do in turn what the page daemon and forks do, with other processes' steps and deaths between any two
+    /// accesses.
+    struct Model {
+        shares: Shares<'static>,
+        processes: RefCell<Vec<Process>>,
+        random: Cell<u64>,
+        /// Who makes the present access, if it may be killed.
+        now: Cell<Option<usize>>,
+        depth: Cell<u32>,
+        /// Something happens before one access in so many; 0: never. One in so many of these is a death.
+        rate: u64,
+        deaths: u64,
+        killed: Cell<u32>,
+        forks: Cell<u32>,
+    }
+
+    const FLOOR: u32 = 20;
+
+    impl Model {
+        fn new(total: u32, seed: u64, rate: u64, deaths: u64) -> Rc<Model> {
+            let shares = shares(total, 24);
+            let first = shares.reserve(Tag::NOBODY).expect("all are free");
+            assert_eq!(shares.take(first, total), total);
+            let first = Process { tag: first.0, ..Process::default() };
+            let model = Rc::new(Model {
+                shares,
+                processes: RefCell::new(vec![first]),
+                random: Cell::new(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1),
+                now: Cell::new(None),
+                depth: Cell::new(0),
+                rate,
+                deaths,
+                killed: Cell::new(0),
+                forks: Cell::new(0),
+            });
+            FAMILY.with(|family| *family.borrow_mut() = Some(model.clone()));
+            model
+        }
+
+        fn end(&self) {
+            FAMILY.with(|family| *family.borrow_mut() = None);
+        }
+
+        fn below(&self, n: u64) -> u64 {
+            let mut x = self.random.get();
+            x ^= x << 13;
+            x ^= x >> 7;
+            x ^= x << 17;
+            self.random.set(x);
+            (x >> 20) % n
+        }
+
+        fn change<T>(&self, p: usize, f: impl FnOnce(&mut Process) -> T) -> T {
+            f(&mut self.processes.borrow_mut()[p])
+        }
+
+        fn get(&self, p: usize) -> Process {
+            self.processes.borrow()[p].clone()
+        }
+
+        fn alive(&self) -> Vec<usize> {
+            let processes = self.processes.borrow();
+            (0..processes.len()).filter(|&p| !processes[p].dead).collect()
+        }
+
+        fn meanwhile(&self) {
+            if self.rate == 0 || self.depth.get() > 2 || self.below(self.rate) != 0 {
+                return;
+            }
+            if let Some(p) = self.now.get()
+                && self.deaths != 0
+                && self.below(self.deaths) == 0
+                && self.alive().len() > 1
+            {
+                self.kill(p);
+                resume_unwind(Box::new(Killed));
+            }
+            let idle = self.alive().into_iter().filter(|&p| !self.get(p).at_work).collect::<Vec<_>>();
+            if !idle.is_empty() {
+                self.step(idle[self.below(idle.len() as u64) as usize]);
+            }
+        }
+
+        /// As the kernel does.
+        fn kill(&self, p: usize) {
+            let process = self.change(p, |process| {
+                process.dead = true;
+                process.charge = 0;
+                process.clone()
+            });
+            let life = &self.shares.member(Tag(process.tag)).life.0;
+            let _ = life.compare_exchange(p as u32 + 1, DIED, SeqCst, SeqCst);
+            self.killed.set(self.killed.get() + 1);
+        }
+
+        /// One thing that a process does.
+        fn step(&self, p: usize) {
+            let before = self.now.replace(Some(p));
+            self.depth.set(self.depth.get() + 1);
+            self.change(p, |process| process.at_work = true);
+            let ended = catch_unwind(AssertUnwindSafe(|| if self.get(p).there { self.live(p) } else { self.arrive(p) }));
+            self.change(p, |process| process.at_work = false);
+            self.depth.set(self.depth.get() - 1);
+            self.now.set(before);
+            match ended {
+                Err(why) if !why.is::<Killed>() => resume_unwind(why),
+                _ => self.check(),
+            }
+        }
+
+        fn arrive(&self, p: usize) {
+            let tag = Tag(self.get(p).tag);
+            if self.shares.claim(tag, p as u32 + 1) {
+                self.change(p, |process| process.there = true);
+                return;
+            }
+            // its parent is dead, and somebody has taken what it was given
+            let parent = self.get(p).parent.expect("the first one's entry is not given up");
+            assert!(self.get(parent).dead);
+            self.change(p, |process| process.charge = 0);
+            if let Some(tag) = self.shares.reserve(Tag::NOBODY) {
+                self.change(p, |process| process.tag = tag.0);
+                assert!(self.shares.claim(tag, p as u32 + 1), "nobody gives up what has no parent");
+                self.change(p, |process| process.there = true);
+            }
+        }
+
+        fn live(&self, p: usize) {
+            if self.rate != 0 && self.below(60) == 0 && self.processes.borrow().len() < 400 {
+                return self.fork(p);
+            }
+            if self.rate != 0 && self.below(20) == 0 {
+                let appetite = if self.below(3) == 0 { 0 } else { self.below(u64::from(self.shares.total) * 2) as u32 };
+                self.change(p, |process| process.appetite = appetite);
+            }
+            let tag = Tag(self.get(p).tag);
+            let mine = self.shares.pages(tag);
+            // what faults and the page daemon do between two looks
+            self.change(p, |process| {
+                let limit = process.aim.unwrap_or(mine);
+                process.charge = if process.charge > limit {
+                    process.charge - (process.charge - limit).min(128)
+                } else if process.charge > process.appetite + 64 {
+                    process.charge // what is idle stays until somebody asks
+                } else {
+                    process.appetite.max(process.charge).min(limit)
+                };
+            });
+            let process = self.get(p);
+            if let Some(aim) = process.aim {
+                if process.charge <= aim {
+                    self.shares.give(tag, mine.saturating_sub(aim), Tag::NOBODY);
+                    self.change(p, |process| process.aim = None);
+                }
+                return;
+            }
+            let view = self.shares.view(tag);
+            let short = process.appetite > mine && mine - process.charge < 8;
+            let asked = self.shares.member(tag).asked.load() != 0;
+            self.shares.member(tag).asked.store(0);
+            self.shares.set_floor(tag, FLOOR);
+            let wants = short || process.wants && process.appetite > mine;
+            self.shares.set_wants(tag, wants);
+            self.change(p, |process| {
+                process.wants = wants;
+                let starves = short && u64::from(view.mine) * 8 < u64::from(view.fair()) * 7;
+                process.starving = if starves { process.starving + 1 } else { 0 };
+                assert!(process.starving < 500, "process {p} has {} of {}, for long", view.mine, view.fair());
+            });
+            match plan(&view, &Standing { charge: process.charge, spare: 8, floor: FLOOR, short, wants, asked }) {
+                Plan::Stay => {}
+                Plan::Take(pages) => _ = self.shares.take(tag, pages),
+                Plan::Ask => self.shares.ask(tag, &view, |_| {}),
+                Plan::ShrinkTo(pages) => self.change(p, |process| process.aim = Some(pages)),
+            }
+        }
+
+        fn fork(&self, p: usize) {
+            let process = self.get(p);
+            let Some(child) = self.shares.reserve(Tag(process.tag)) else { return };
+            self.forks.set(self.forks.get() + 1);
+            let taken = self.shares.take(child, process.charge);
+            let spare = self.shares.pages(Tag(process.tag)) - process.charge;
+            let given = self.shares.give(Tag(process.tag), process.charge.saturating_sub(taken).min(spare), child);
+            let charge = (taken + given).min(process.charge);
+            let child = Process { tag: child.0, parent: Some(p), charge, appetite: process.appetite, ..Process::default() };
+            self.processes.borrow_mut().push(child);
+        }
+
+        /// The sum of what is charged is never above the whole: each has what is charged to it, and no unit has two owners.
+        fn check(&self) {
+            let rate = self.depth.replace(9); // nothing happens in here
+            let processes = self.processes.borrow();
+            let mut sum = 0;
+            for (p, process) in processes.iter().enumerate().filter(|(_, process)| !process.dead) {
+                let orphan = !process.there && process.parent.is_some_and(|parent| processes[parent].dead);
+                let pages = self.shares.pages(Tag(process.tag));
+                assert!(orphan || process.charge <= pages, "process {p} has {pages} pages and uses {}", process.charge);
+                sum += if orphan { 0 } else { pages };
+            }
+            assert!(sum <= self.shares.total, "{sum} pages of {}", self.shares.total);
+            self.depth.set(rate);
+        }
+
+        fn run(&self, steps: u32) {
+            for _ in 0..steps {
+                let alive = self.alive();
+                self.step(alive[self.below(alive.len() as u64) as usize]);
+            }
+        }
+    }
+
+    /// Whatever the order of things, and whoever is killed in the middle of what: nobody's memory is given to somebody else, nobody
+    /// starves, and the last one has all of it.
+    #[test]
+    fn members_come_and_go_at_any_step() {
+        let (mut killed, mut forks) = (0, 0);
+        for seed in 1..40 {
+            let model = Model::new(1000 + seed as u32 * 37, seed, 150, 12);
+            model.run(4000);
+            while let [p, _, ..] = model.alive()[..] {
+                model.kill(p);
+            }
+            let last = model.alive()[0];
+            model.end();
+            model.change(last, |process| process.parent = None);
+            if !model.get(last).there {
+                model.change(last, |process| process.parent = Some(0));
+                model.arrive(last);
+            }
+            let tag = Tag(model.get(last).tag);
+            model.shares.take(tag, u32::MAX);
+            assert_eq!(model.shares.pages(tag), model.shares.total, "seed {seed}");
+            (killed, forks) = (killed + model.killed.get(), forks + model.forks.get());
+        }
+        assert!(killed > 1000 && forks > 1000, "{killed} killed, {forks} forks");
+    }
+
+    fn family(total: u32, n: usize) -> Rc<Model> {
+        let model = Model::new(total, 7, 0, 0);
+        model.step(0);
+        for p in 1..n {
+            model.fork(0);
+            model.step(p);
+        }
+        model
+    }
+
+    fn pages(model: &Model) -> Vec<u32> {
+        model.alive().into_iter().map(|p| model.shares.pages(Tag(model.get(p).tag))).collect()
+    }
+
+    /// One that works gets nearly all, whoever had it before; of several that work each gets as much as another.
+    #[test]
+    fn memory_goes_to_who_uses_it() {
+        let model = family(4096, 9);
+        for hungry in [&[3][..], &[5], &[0], &[1, 2], &[1, 2, 3, 4, 5, 6, 7, 8], &[8]] {
+            for p in 0..9 {
+                model.change(p, |process| process.appetite = if hungry.contains(&p) { 10_000 } else { 0 });
+            }
+            (0..3000).for_each(|i| {
+                if !model.get(i % 9).dead {
+                    model.step(i % 9)
+                }
+            });
+            let pages = pages(&model);
+            let part = (4096 - (9 - hungry.len() as u32) * FLOOR) / hungry.len() as u32;
+            let least = hungry.iter().map(|&p| pages[p]).min().expect("one at least");
+            assert!(least + part / 8 + 2 * 64 >= part, "{hungry:?} have at least {least} of {part}: {pages:?}");
+        }
+        model.end();
+    }
+
+    /// An entry that was reserved for a child counts as long as its parent lives, and then is everybody's; the child notices.
+    #[test]
+    fn what_was_reserved_is_not_lost() {
+        let shares = shares(640, 3);
+        let first = shares.reserve(Tag::NOBODY).expect("room");
+        assert!(shares.claim(first, 11) && !shares.claim(first, 11));
+        shares.take(first, 640);
+        let child = shares.reserve(first).expect("room");
+        assert_eq!((shares.give(first, 100, child), shares.pages(child), shares.free()), (100, 100, 0));
+        shares.member(first).life.store(DIED);
+        assert_eq!((shares.lives(first), shares.lives(child), shares.free()), (false, false, 640));
+        let others = [(); 3].map(|()| shares.reserve(Tag::NOBODY).expect("room"));
+        assert_eq!(shares.reserve(Tag::NOBODY), None);
+        assert!(others.iter().all(|other| *other != child) && !shares.claim(child, 12) && shares.claim(others[1], 12));
+        shares.bury(others[1]);
+        shares.bury(others[2]);
+        assert_eq!(others.map(|other| shares.lives(other)), [true, false, false]);
+        let next = shares.reserve(others[0]).expect("room again");
+        shares.bury(others[1]);
+        assert!(shares.lives(next), "those were before it");
+    }
+
+    /// Whatever a member writes there: no more than the whole is given, and nothing panics.
+    #[test]
+    fn anything_may_stand_there() {
+        let mut x = 1u32;
+        let mut random = || {
+            x = x.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            x ^ x >> 15
+        };
+        for _ in 0..300 {
+            let shares = shares(1000, 5);
+            for word in shares
+                .units
+                .iter()
+                .chain(shares.members.iter().flat_map(|m| [&m.life, &m.generation, &m.parent, &m.wants, &m.pages, &m.floor]))
+            {
+                word.store(random() >> (random() % 32));
+            }
+            shares.used.store(random());
+            let Some(tag) = shares.reserve(Tag(random())) else { continue };
+            let view = shares.view(tag);
+            for wants in [false, true] {
+                let standing = Standing { charge: 10, spare: 8, floor: 20, short: wants, wants, asked: true };
+                if let Plan::Take(pages) | Plan::ShrinkTo(pages) = plan(&view, &standing) {
+                    assert!(pages <= 1000);
+                }
+            }
+            shares.ask(tag, &view, |_| {});
+            assert!(shares.take(tag, u32::MAX) <= 1000 && shares.pages(tag) <= 1000 && shares.give(tag, 500, Tag(random())) <= 500);
+        }
+    }
+}
