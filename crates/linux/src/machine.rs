@@ -469,18 +469,17 @@ impl Machine {
     pub fn serve_unmanaged(&self, addr: usize) {
         let addr = addr & !(PAGE_SIZE - 1);
         let mut map = self.map.write();
-        let is_managed = |map: &Space| map.ranges.overlap(addr, addr + PAGE_SIZE, Kind::Managed).is_some();
         // otherwise it is managed by now: its thread looks again
-        if !is_managed(&map) && !map.program.is_changing() {
+        if map.ranges.overlap(addr, addr + PAGE_SIZE, Kind::Managed).is_none() {
             if self.is_known(&map, addr) {
                 self.stop_program(b"the program was stopped: internal error of the pager, please report it: a page that has content is in no range");
             }
-            if map.ranges.first(addr, addr + PAGE_SIZE).is_none() {
+            let filled = self.fill_zero(&map, addr, 1) == 1;
+            map.program.let_write(addr, PAGE_SIZE);
+            // Only what is registered can be filled: the message may be an old one, and something else be there by now. And what grows
+            // by a call that is followed is managed when that has returned.
+            if filled && map.remaps.is_empty() && map.ranges.first(addr, addr + PAGE_SIZE).is_none() {
                 self.find_grown(&mut map, addr);
-            }
-            if !is_managed(&map) {
-                self.fill_zero(&map, addr, 1);
-                map.program.let_write(addr, PAGE_SIZE);
             }
         }
         self.wake(&map, addr, PAGE_SIZE);

@@ -144,6 +144,7 @@ impl Machine {
             }
         }
         self.manage(map, grown);
+        map.remark |= map.is_changing(); // it may have been replaced just now
     }
 }
 

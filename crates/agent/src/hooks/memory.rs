@@ -102,10 +102,6 @@ pub fn mremap(agent: &'static Agent, nr: i32, a: [usize; 6]) -> isize {
     }
     let native = remap.native[0];
     let (new, left_empty) = (r as usize, flags & libc::MREMAP_DONTUNMAP != 0);
-    if old_len == 0 {
-        agent.not_ours(new, new + new_len); // shared memory, once more
-        return r;
-    }
     if native.is_empty() {
         agent.ask(Request::Resized { old_len, new, new_len });
         if left_empty {
