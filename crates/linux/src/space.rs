@@ -655,6 +655,9 @@ impl Machine {
         }
         let mut map = self.map.write();
         self.replaced(&mut map, start, end, changing);
+        if self.keeps_from_forks.load(Relaxed) {
+            Self::unmark(start, end); // a fork may have marked it for what was known here
+        }
         self.drop_places(&map, false);
     }
 
