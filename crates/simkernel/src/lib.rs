@@ -14,6 +14,7 @@
 //!     transfer      UFFDIO_COPY, MOVE and the others
 //!   lab, model_lab  a program, its pager, and a kernel below both       tests/linux   the same on Linux
 //!   rules, random   the questions
+//!   sched           actors that take turns by a seed, words that they wait on, virtual time
 //! ```
 //!
 //! # Rules
@@ -93,6 +94,7 @@ pub mod random;
 pub mod remap;
 pub mod rng;
 pub mod rules;
+pub mod sched;
 pub mod space;
 pub mod table;
 pub mod transfer;
