@@ -14,7 +14,7 @@
 //!     transfer      UFFDIO_COPY, MOVE and the others
 //!   lab, model_lab  a program, its pager, and a kernel below both       tests/linux   the same on Linux
 //!   rules, random   the questions
-//!   sched           actors that take turns by a seed, words that they wait on, virtual time
+//!   sched           actors that take turns by a seed, words that they wait on, virtual time; sched::shared: this kernel among them
 //! ```
 //!
 //! # Rules
@@ -75,6 +75,10 @@
 //! | [`an_inherited_descriptor_acts_on_the_parent`](rules::forks::an_inherited_descriptor_acts_on_the_parent) | a child's calls wrote into its parent |
 //! | [`marks_are_inherited`](rules::forks::marks_are_inherited) | |
 //! | [`pages_are_not_shared_with_a_pin`](rules::forks::pages_are_not_shared_with_a_pin) | |
+//!
+//! The last line of defence is `tests/pager.rs`: a toy of a pager runs on this kernel under the scheduler, and mistakes that the real one has made
+//! (a denied move is believed, a page is parked while it is being discarded, a copy is dropped before the next one is in place) are found by
+//! seeds.
 //!
 //! # What it does not model
 //!

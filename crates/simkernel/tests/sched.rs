@@ -1,9 +1,12 @@
 //! The scheduler finds what a wake that is left out leads to, in a toy of the pager: programs take frames under a lock, ring for more and wait;
 //! a daemon waits for the bell, brings frames under the same lock, and wakes who waits.
 
+mod toy;
+
 use overspill_simkernel::sched::{self, Actor, Failure, Report, Role, Timeout, Word};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::SeqCst};
+use toy::Lock;
 
 /// No holder.
 const NOBODY: usize = usize::MAX - 1;
@@ -24,24 +27,6 @@ enum Mistake {
     BellReadLate,
 }
 
-/// futex(2)'s own example of a lock: 0 free, 1 held, 2 held and waited for.
-struct Lock(Word);
-
-impl Lock {
-    fn lock(&self) {
-        if !self.0.replace(0, 1) {
-            while self.0.swap(2) != 0 {
-                self.0.wait(2, Timeout::Rescue(50_000_000));
-            }
-        }
-    }
-    fn unlock(&self, mistake: Mistake) {
-        if self.0.swap(0) == 2 && mistake != Mistake::UnlockWakesNobody {
-            self.0.wake(1);
-        }
-    }
-}
-
 struct Toy {
     lock: Lock,
     bell: Word,
@@ -60,7 +45,7 @@ impl Toy {
         sched::turn();
         let result = f();
         assert_eq!(self.holder.swap(NOBODY, SeqCst), who);
-        self.lock.unlock(self.mistake);
+        self.lock.unlock(self.mistake != Mistake::UnlockWakesNobody);
         result
     }
 
@@ -113,7 +98,7 @@ impl Toy {
 
 fn toy(seed: u64, mistake: Mistake) -> Result<Report, Failure> {
     let toy = Arc::new(Toy {
-        lock: Lock(Word::new(0)),
+        lock: Lock::default(),
         bell: Word::new(0),
         came: Word::new(0),
         free: AtomicU32::new(0),

@@ -14,6 +14,7 @@
 //! - nobody can go on but by being rescued, and a program has not ended;
 //! - no program has got anything done ([`progress`]) for ten seconds of virtual time.
 
+pub mod shared;
 mod word;
 
 use crate::rng::Rng;

@@ -1,0 +1,67 @@
+//! The simulated kernel among actors: program threads make calls on it and wait in them, pager threads act on it and wait for messages.
+
+use super::{Timeout, Word, turn};
+use crate::call::{Call, Outcome, Progress};
+use crate::kernel::Kernel;
+use std::sync::Mutex;
+
+/// A kernel that actors share. Each entry is atomic, as if the kernel had one lock; another actor may go on before it.
+#[derive(Debug)]
+pub struct Shared {
+    kernel: Mutex<Kernel>,
+    /// For each task, how often it was let go on.
+    tasks: Vec<Word>,
+    /// How often there was something to read.
+    messages: Word,
+}
+
+impl Shared {
+    /// Of a kernel with so many tasks.
+    pub fn new(kernel: Kernel, tasks: usize) -> Self {
+        Shared { kernel: Mutex::new(kernel), tasks: (0..tasks).map(|_| Word::new(0)).collect(), messages: Word::new(0) }
+    }
+
+    /// Something is done to it. Whoever can go on because of that is woken.
+    pub fn enter<T>(&self, act: impl FnOnce(&mut Kernel) -> T) -> T {
+        turn();
+        let mut kernel = self.kernel.lock().expect("no actor panics in here and goes on");
+        let readable = |kernel: &Kernel| kernel.uffds.iter().any(|uffd| uffd.readable());
+        let result = act(&mut kernel);
+        let able: Vec<usize> = kernel.runnable().collect();
+        let told = readable(&kernel);
+        drop(kernel);
+        for word in able.iter().map(|task| &self.tasks[*task]).chain(told.then_some(&self.messages)) {
+            word.add(1);
+            word.wake(usize::MAX);
+        }
+        result
+    }
+
+    /// A task makes a call, and waits until it returns.
+    pub fn call(&self, task: usize, call: Call) -> Outcome {
+        self.enter(|kernel| kernel.start(task, call));
+        loop {
+            let seen = self.tasks[task].load();
+            let progress = self.enter(|kernel| {
+                if kernel.can_run(task) {
+                    kernel.run(task);
+                }
+                kernel.progress(task)
+            });
+            match progress {
+                Progress::Done(outcome) => return outcome,
+                Progress::Waits | Progress::Dead => self.tasks[task].wait(seen, Timeout::Never),
+            };
+        }
+    }
+
+    /// What [`Shared::await_message`] is to be given, to be asked for before reading.
+    pub fn messages_seen(&self) -> u32 {
+        self.messages.load()
+    }
+
+    /// Waits until there has been something to read since.
+    pub fn await_message(&self, seen: u32) {
+        self.messages.wait(seen, Timeout::Never);
+    }
+}
