@@ -3,15 +3,15 @@
 //! Threads: one handler per CPU, the page daemon, and the *clerk*, who does for the program's threads what needs the pager's
 //! descriptors (they are in a table of their own) and watches for the end of forked children.
 //!
-//! **Fork.** The forking thread stops the pager at a point where no page is busy and no write is in flight, with both locks held; the
-//! kernel then copies the pager's whole state with the process. The child opens userfaultfds of its own, registers the same ranges,
-//! starts its own threads, and reads what its parent had paged out from its parent's file, which neither writes over: the parent
-//! puts slots that were in use at the fork aside until the child's end of a socket is closed, which exec and every kind of death do.
-//! Parent and child share the budget (`family.rs`): before the fork the parent must be so small that both fit into it.
+//! **Fork.** The forking thread stops the pager at a point where no page is busy and no write is in flight, with both locks held;
+//! the kernel then copies the pager's whole state with the process. The child opens userfaultfds of its own, registers the same
+//! ranges, starts its own threads, and reads what its parent had paged out from its parent's file, which neither writes over: the
+//! parent puts slots that were in use at the fork aside until the child's end of a socket is closed, which exec and every kind of
+//! death do. Parent and child share the budget (`family.rs`): before the fork the parent must be so small that both fit into it.
 //!
-//! The child's share of the pager's descriptors comes over the same socket, from the clerk to the child's first pager thread. So the program's
-//! table, which may be full, has one descriptor more, for a moment; nothing is opened anew, which the program may have lost the right
-//! to; and a block device's claim, which belongs to the open file, is the child's too.
+//! The child's share of the pager's descriptors comes over the same socket, from the clerk to the child's first pager thread. So
+//! the program's table, which may be full, has one descriptor more, for a moment; nothing is opened anew, which the program may
+//! have lost the right to; and a block device's claim, which belongs to the open file, is the child's too.
 
 use crate::hooks::{self, Fork, HookStacks};
 use core::cell::UnsafeCell;
@@ -68,7 +68,8 @@ pub enum Request {
     Adopt { start: usize, end: usize },
     /// A managed range was moved or resized.
     Resized { old_len: usize, new: usize, new_len: usize },
-    /// The program's thread of this id may do less now, and perhaps has confined itself by this Landlock ruleset: so may the pager's threads.
+    /// The program's thread of this id may do less now, and perhaps has confined itself by this Landlock ruleset: so may the
+    /// pager's threads.
     Follow { tid: u32, ruleset: Option<i32> },
     /// A managed range was moved and is still there, empty.
     LeftEmpty { old: usize, new: usize, len: usize },
@@ -117,8 +118,8 @@ const CHILDREN_MAX: usize = 1 << 16;
 const WATCH_NS: u64 = 5_000_000;
 /// Sockets to ancestors that a process keeps open: one per generation.
 const ANCESTORS_MAX: usize = 64;
-/// Of the pager's threads: two userfaultfds and the device that makes them, the devices' files, our own process, the status block, an
-/// event, standard error, and those sockets.
+/// Of the pager's threads: two userfaultfds and the device that makes them, the devices' files, our own process, the status block,
+/// an event, standard error, and those sockets.
 const DESCRIPTORS_MAX: usize = 3 + DEVICES_MAX * FILES_MAX + 4 + ANCESTORS_MAX;
 const _: () = assert!(DESCRIPTORS_MAX <= PACK_MAX);
 /// A child's pager gets room for so many descriptors while it starts: those, and the rings and timers of its threads.
@@ -183,7 +184,8 @@ pub struct Agent {
     threads: AtomicU32,
     // descriptors in the pager's table that a forked child needs: our ends of the sockets to our ancestors
     ancestors: [AtomicI32; ANCESTORS_MAX],
-    /// /dev/userfaultfd, in the pager's table: after a change of users a child can make a userfaultfd in no other way. -1: it cannot be opened.
+    /// /dev/userfaultfd, in the pager's table: after a change of users a child can make a userfaultfd in no other way. -1: it
+    /// cannot be opened.
     uffd_device: AtomicI32,
     status: &'static Status,
     /// The status block's descriptor, in the pager's table; -1 if `overspill run` holds it.
@@ -233,8 +235,8 @@ struct Starting {
 static STARTING: Starting =
     Starting { now: AtomicBool::new(false), status: AtomicPtr::new(core::ptr::null_mut()), supervised: AtomicBool::new(false) };
 
-/// The arena cannot have `bytes` bytes. While the agent starts that is its end, with the figures of the limits that are most likely the
-/// cause; std would only say how many bytes, and abort. Nothing here allocates.
+/// The arena cannot have `bytes` bytes. While the agent starts that is its end, with the figures of the limits that are most likely
+/// the cause; std would only say how many bytes, and abort. Nothing here allocates.
 pub fn no_memory(bytes: usize) {
     if !STARTING.now.load(Acquire) {
         return;
@@ -262,13 +264,14 @@ fn limit(resource: libc::__rlimit_resource_t) -> Option<u64> {
     (limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur)
 }
 
-/// Ignores SIGXFSZ until it is dropped: what `ulimit -f` does not allow the pager is an error (EFBIG) then, which can be told. The pager's
-/// threads have it blocked.
+/// Ignores SIGXFSZ until it is dropped: what `ulimit -f` does not allow the pager is an error (EFBIG) then, which can be told. The
+/// pager's threads have it blocked.
 struct NoFileSizeSignal(libc::sigaction);
 
 impl NoFileSizeSignal {
     fn new() -> Self {
-        // SAFETY: all-zero bytes are a valid sigaction; SIG_IGN runs no code; the old action is written to a place that is large enough.
+        // SAFETY: all-zero bytes are a valid sigaction; SIG_IGN runs no code; the old action is written to a place that is large
+        // enough.
         unsafe {
             let mut ignore: libc::sigaction = core::mem::zeroed();
             let mut before: libc::sigaction = core::mem::zeroed();
@@ -298,8 +301,9 @@ fn refuse(status: Option<&Status>, supervised: bool, message: &str) -> ! {
     sys::exit_group(125)
 }
 
-/// A panic is a bug of Overspill's: says where, and ends the program. A pager thread has no standard error of its own (see `Machine`'s
-/// threads), so the text goes where `overspill run` finds it. Nothing here allocates: whoever panicked may hold any lock.
+/// A panic is a bug of Overspill's: says where, and ends the program. A pager thread has no standard error of its own (see
+/// `Machine`'s threads), so the text goes where `overspill run` finds it. Nothing here allocates: whoever panicked may hold any
+/// lock.
 fn last_words(info: &std::panic::PanicHookInfo<'_>) {
     let mut line = [0u8; 400];
     let mut rest = &mut line[..];
@@ -334,7 +338,8 @@ pub fn start() {
     STARTING.now.store(false, Release);
 }
 
-/// Room for the pager's own mappings: tables (7 GiB), the parking area (the budget), and what a compressed device or many forks take.
+/// Room for the pager's own mappings: tables (7 GiB), the parking area (the budget), and what a compressed device or many forks
+/// take.
 fn reserve_area(memory_bytes: usize) {
     let wanted = (16 << 30) + memory_bytes.saturating_mul(4).min(16 << 40);
     area::reserve(limit(libc::RLIMIT_AS).map_or(wanted, |limit| wanted.min(limit as usize / 2)));
@@ -371,7 +376,8 @@ fn serve(memory: &str) {
     }
 }
 
-/// A descendant whose pager cannot start goes on without one, as it would without Overspill; and so do its own descendants, without a word.
+/// A descendant whose pager cannot start goes on without one, as it would without Overspill; and so do its own descendants, without
+/// a word.
 fn go_without(status_fd: i32, why: &str) {
     let name = std::fs::read_to_string("/proc/self/comm").unwrap_or_default();
     sys::complain(format!("process {} ({}) runs without paging: {why}", sys::getpid(), name.trim_end()).as_bytes());
@@ -383,8 +389,8 @@ fn go_without(status_fd: i32, why: &str) {
     unsafe { std::env::remove_var("OVERSPILL_MEMORY") };
 }
 
-/// A copy of standard error for last words, unless descriptor 2 may be a file of data: in a descendant it counts if it is what `overspill run` had
-/// there, or nothing that keeps what is written to it.
+/// A copy of standard error for last words, unless descriptor 2 may be a file of data: in a descendant it counts if it is what
+/// `overspill run` had there, or nothing that keeps what is written to it.
 fn keep_stderr() {
     // SAFETY: all-zero bytes are a valid stat, which the call writes.
     let stat = unsafe {
@@ -558,8 +564,8 @@ fn heap_range() -> (usize, usize) {
     }
 }
 
-/// How many pages may be managed. Under RLIMIT_AS, or RLIMIT_DATA, a program can have no more than the limit: there are tables for twice
-/// that, in case it lies thin. They take about 300 bytes of address space per page, which count too: a seventh of the limit.
+/// How many pages may be managed. Under RLIMIT_AS, or RLIMIT_DATA, a program can have no more than the limit: there are tables for
+/// twice that, in case it lies thin. They take about 300 bytes of address space per page, which count too: a seventh of the limit.
 fn pages_max() -> u64 {
     let most = 1 << 25;
     let limits = [limit(libc::RLIMIT_AS), limit(libc::RLIMIT_DATA)];
@@ -585,7 +591,8 @@ fn allowed_cpus() -> Vec<usize> {
 /// What a bare thread is to do.
 #[derive(Clone, Copy)]
 enum Role {
-    /// The first: takes the descriptors along, starts the others, becomes the page daemon. In a forked child it sets the pager up before.
+    /// The first: takes the descriptors along, starts the others, becomes the page daemon. In a forked child it sets the pager up
+    /// before.
     Daemon(Option<&'static Birth>),
     Clerk,
     Control,
@@ -844,8 +851,8 @@ impl Agent {
         self.stacks.run(move || area::bounds().is_some_and(|(from, to)| start < to && from < end))
     }
 
-    /// Whether the program's anonymous memory in `start..end` fits into the budget besides all that is locked, if it is locked too. A
-    /// quarter of the budget is for what is not.
+    /// Whether the program's anonymous memory in `start..end` fits into the budget besides all that is locked, if it is locked too.
+    /// A quarter of the budget is for what is not.
     pub fn may_lock(&'static self, start: usize, end: usize) -> bool {
         self.stacks.run(move || {
             let overlap = |r: &Range| r.end.min(end).saturating_sub(r.start.max(start));
@@ -970,8 +977,8 @@ impl Agent {
         self.engine
     }
 
-    /// The pager goes, and leaves the program to itself, if the kernel has all of its memory: nothing was paged yet. Returns whether it has gone.
-    /// => the program has one thread
+    /// The pager goes, and leaves the program to itself, if the kernel has all of its memory: nothing was paged yet. Returns
+    /// whether it has gone. => the program has one thread
     pub fn retire(&'static self) -> bool {
         self.stacks.run(move || {
             if self.machine.map.read().ranges.overlap(0, usize::MAX, Kind::Managed).is_some() {
@@ -1238,14 +1245,15 @@ impl Agent {
         }
     }
 
-    /// Whether the page daemon has tried everything, and nothing is in flight: what is left stays (locked, pinned, wired), or swap is full or
-    /// fails. Devices that are only slow are not waited for in vain.
+    /// Whether the page daemon has tried everything, and nothing is in flight: what is left stays (locked, pinned, wired), or swap
+    /// is full or fails. Devices that are only slow are not waited for in vain.
     fn is_all_done(machine: &Machine, now: u64) -> bool {
         let since = machine.stuck_since.load(Relaxed);
         since != 0 && (machine.starved.load(Relaxed) || now.saturating_sub(since) > STUCK_NS)
     }
 
-    /// Takes the inherited device with the least on it off, if there are as many devices as there can be. If that fails the child will say so.
+    /// Takes the inherited device with the least on it off, if there are as many devices as there can be. If that fails the child
+    /// will say so.
     fn make_room(&self) {
         let least = {
             let core = self.machine.core.lock();
@@ -1262,7 +1270,8 @@ impl Agent {
         worker.end(self.machine);
     }
 
-    /// What a child needs of the pager's descriptors is on its way when this returns. In the order in which [`Birth::happen`] takes it.
+    /// What a child needs of the pager's descriptors is on its way when this returns. In the order in which [`Birth::happen`] takes
+    /// it.
     fn send_descriptors(&self, clerks: &mut Clerks, socket: i32, tid: u32) -> Result<(), Errno> {
         if clerks.children.len() == CHILDREN_MAX {
             return Err(libc::EAGAIN);
@@ -1295,7 +1304,8 @@ impl Agent {
         }
     }
 
-    /// The program's table is full, and its limit cannot be raised; or a filter forbids `pidfd_getfd`. So the child will come by a socket of its own.
+    /// The program's table is full, and its limit cannot be raised; or a filter forbids `pidfd_getfd`. So the child will come by a
+    /// socket of its own.
     fn listen(&self, clerks: &mut Clerks) -> Result<(), Errno> {
         let (listener, name) = descriptors::with_room(descriptors::listen)?;
         clerks.listener = Some(listener);
@@ -1473,7 +1483,8 @@ impl Agent {
         core.vm.count_afresh();
         self.stacks.only_mine();
         self.state.store(IDLE, Relaxed);
-        // SAFETY: this is the process's only thread; the old descriptors are numbers of the parent's pager and are not ours to close.
+        // SAFETY: this is the process's only thread; the old descriptors are numbers of the parent's pager and are not ours to
+        // close.
         let clerks = unsafe { &mut *self.clerks.get() };
         clerks.children.drain(..).for_each(core::mem::forget);
         core::mem::forget((clerks.pending.take(), clerks.listener.take()));
@@ -1676,8 +1687,8 @@ impl Inherited {
     }
 }
 
-/// How a forked child gets its pager: the thread that forked holds all locks and waits while the first pager thread, which has a descriptor
-/// table of its own, does the work.
+/// How a forked child gets its pager: the thread that forked holds all locks and waits while the first pager thread, which has a
+/// descriptor table of its own, does the work.
 struct Birth {
     map: *mut Space,
     core: *mut Core,

@@ -1,9 +1,10 @@
 //! Where the pager's own mappings lie: one reservation, made at start.
 //!
-//! Under `overspill run` the address space is the program's. Were the pager's mappings placed by the kernel, they would come to lie where the
-//! program has just unmapped something: a touch that must end it would find the pager's memory instead, and write to it. So the agent
-//! reserves a piece of the address space before the program runs ([`reserve`]), and whatever the pager maps later, in a forked child too, is
-//! cut from there; what it unmaps goes back, and is inaccessible again. The reservation costs nothing: PROT_NONE, no swap, no page tables.
+//! Under `overspill run` the address space is the program's. Were the pager's mappings placed by the kernel, they would come to lie
+//! where the program has just unmapped something: a touch that must end it would find the pager's memory instead, and write to it.
+//! So the agent reserves a piece of the address space before the program runs ([`reserve`]), and whatever the pager maps later, in
+//! a forked child too, is cut from there; what it unmaps goes back, and is inaccessible again. The reservation costs nothing:
+//! PROT_NONE, no swap, no page tables.
 //!
 //! Without a reservation (the library, the command), or when it is used up, mappings are placed by the kernel.
 
@@ -32,7 +33,8 @@ impl Free {
         Free { bounds: (0, 0), pieces: [(0, 0); PIECES], count: 0 }
     }
 
-    /// Cuts `len` bytes off the end of the highest piece that has as many: what is left over is in the low end, which may be given up.
+    /// Cuts `len` bytes off the end of the highest piece that has as many: what is left over is in the low end, which may be given
+    /// up.
     fn take(&mut self, len: usize) -> Option<usize> {
         let found = self.pieces[..self.count].iter().rposition(|(start, end)| end - start >= len)?;
         let piece = &mut self.pieces[found];
@@ -71,7 +73,8 @@ impl Free {
     }
 }
 
-/// Reserves `len` bytes, or half as many, and so on: where address space is limited it has to do with less. Once, before there are threads.
+/// Reserves `len` bytes, or half as many, and so on: where address space is limited it has to do with less. Once, before there are
+/// threads.
 pub fn reserve(len: usize) {
     let mut len = len.next_multiple_of(PAGE_SIZE);
     let at = loop {

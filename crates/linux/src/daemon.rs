@@ -70,8 +70,8 @@ struct Write {
     busy: bool,
 }
 
-/// How many writes may be in flight, of how many pages each, for a budget of `memory_pages` pages. Encrypted ones need buffers, which
-/// are charged to it: a 128th of it or four clusters, at most 3 MiB.
+/// How many writes may be in flight, of how many pages each, for a budget of `memory_pages` pages. Encrypted ones need buffers,
+/// which are charged to it: a 128th of it or four clusters, at most 3 MiB.
 pub fn writes(memory_pages: u32, sealed: bool) -> (usize, usize) {
     if !sealed {
         return (WRITES_MAX, WRITE_PAGES);
@@ -231,8 +231,8 @@ impl Daemon {
         self.settle(machine);
     }
 
-    /// Rarely needed work: counters that cost a walk, second copies that never made a batch, space that the file system may have. Returns
-    /// how long to sleep if there is more of it, in nanoseconds.
+    /// Rarely needed work: counters that cost a walk, second copies that never made a batch, space that the file system may have.
+    /// Returns how long to sleep if there is more of it, in nanoseconds.
     fn before_sleep(&mut self, machine: &Machine) -> Option<u64> {
         {
             let mut core = machine.core.lock();
@@ -336,8 +336,8 @@ impl Daemon {
     /// Moves the batch out of sight. Pages that are busy are collected.
     ///
     /// Who reads messages needs the map exclusively, and so does every fault for a moment: it is given to whoever waits between the
-    /// moves, each of which flushes TLBs. (Batches of scattered pages held it for 170 us each, an eighth of the time of a program that
-    /// thrashed; one in eleven who read messages waited more than 20 us.)
+    /// moves, each of which flushes TLBs. (Batches of scattered pages held it for 170 us each, an eighth of the time of a program
+    /// that thrashed; one in eleven who read messages waited more than 20 us.)
     fn park_batch<'a>(&mut self, machine: &'a Machine, mut map: ReadGuard<'a, Space>) -> bool {
         let mut any = false;
         let mut at = 0;
@@ -369,8 +369,8 @@ impl Daemon {
         any
     }
 
-    /// Drops from `batch[at..]` what is not to be moved (any more): pages that may be about to be discarded, unmapped or moved, and those
-    /// that were while the map was not held.
+    /// Drops from `batch[at..]` what is not to be moved (any more): pages that may be about to be discarded, unmapped or moved, and
+    /// those that were while the map was not held.
     pub(crate) fn weed_batch(&mut self, machine: &Machine, map: &Space, at: usize) {
         let mut core = machine.core.lock();
         let mut i = 0;
@@ -393,7 +393,8 @@ impl Daemon {
         let mut areas = [Area::USUAL; BATCH];
         let mut occupied = [false; BATCH]; // places that were not empty
         let mut done = 0;
-        // Up to where the pages' protection is known, and the area for it. A run of several mappings, or of another protection, is refused.
+        // Up to where the pages' protection is known, and the area for it. A run of several mappings, or of another protection, is
+        // refused.
         let (mut known, mut area) = (0, Area::USUAL);
         while done < n {
             let until = if done < known { known } else { n };
@@ -481,15 +482,15 @@ impl Daemon {
         any
     }
 
-    /// Whether another process can have pages that were EBUSY. Else they are in somebody's hands for a moment (direct I/O, advice, reclaim),
-    /// or for long (registered buffers), and are simply tried again when their turn comes. When the program is about to be stopped for want
-    /// of memory, sharing that nobody has told of (by raw system calls) is ruled out as well.
+    /// Whether another process can have pages that were EBUSY. Else they are in somebody's hands for a moment (direct I/O, advice,
+    /// reclaim), or for long (registered buffers), and are simply tried again when their turn comes. When the program is about to
+    /// be stopped for want of memory, sharing that nobody has told of (by raw system calls) is ruled out as well.
     fn may_be_shared(&self, machine: &Machine) -> bool {
         machine.shares_pages.load(Relaxed) || self.stuck_since != 0 || sys::merges_memory()
     }
 
-    /// Pages that the kernel would not move, perhaps because another process has them too: a write fault gives us our own copy, which
-    /// moves. It does not wait: whoever served a fault of ours could be waiting for us.
+    /// Pages that the kernel would not move, perhaps because another process has them too: a write fault gives us our own copy,
+    /// which moves. It does not wait: whoever served a fault of ours could be waiting for us.
     fn unshare(&mut self, machine: &Machine) -> bool {
         let map = machine.map.read();
         for &page in &self.busy {
@@ -636,8 +637,8 @@ impl Daemon {
             if let Content::Sealed(keys) = &machine.content {
                 let buffer = self.buffers + ((slot * self.write_pages) << PAGE_SHIFT);
                 for (i, d) in w.pages[..n].iter_mut().enumerate() {
-                    // SAFETY: the place is held: its content stays, and nobody writes parked pages. The buffer is this write's, which is
-                    // not in flight.
+                    // SAFETY: the place is held: its content stays, and nobody writes parked pages. The buffer is this write's,
+                    // which is not in flight.
                     let (plain, sealed) = unsafe {
                         (&*(parked(d.place) as *const PageBytes), &mut *((buffer + (i << PAGE_SHIFT)) as *mut PageBytes))
                     };
@@ -681,8 +682,8 @@ impl Daemon {
         at
     }
 
-    /// Stores pages of `dirty`, from `at` on, in slots of the compressed device. Those that it has taken come to stand first; those that
-    /// do not compress go to the end of `dirty`, marked, since they belong past memory.
+    /// Stores pages of `dirty`, from `at` on, in slots of the compressed device. Those that it has taken come to stand first; those
+    /// that do not compress go to the end of `dirty`, marked, since they belong past memory.
     fn pack(&mut self, machine: &Machine, run: SlotRun, at: usize) -> Packing {
         let since = sys::now_ns();
         let map = machine.map.read();
@@ -858,9 +859,9 @@ impl Daemon {
         machine.stop_program(said.bytes())
     }
 
-    /// Memory is full, writes fail, and no frame has been freed for a while: swap is full or broken, and the program is stopped, but for
-    /// a swapoff that is under way: then that ends. The same if there is no frame above the budget left either, and nothing that could
-    /// be written. That pages can still be parked is no progress: soft faults of other threads undo it for ever.
+    /// Memory is full, writes fail, and no frame has been freed for a while: swap is full or broken, and the program is stopped,
+    /// but for a swapoff that is under way: then that ends. The same if there is no frame above the budget left either, and nothing
+    /// that could be written. That pages can still be parked is no progress: soft faults of other threads undo it for ever.
     fn watch_progress(&mut self, machine: &Machine) {
         let freed = machine.status.counters.pages_reclaimed.get() + machine.status.counters.released_pages.get();
         let (full, exhausted) = {

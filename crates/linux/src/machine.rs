@@ -12,9 +12,10 @@
 //!
 //! Lock order: `map` (shared for whatever fills or takes pages, exclusive for reading events and changing ranges) -> `core`.
 //!
-//! Why events are read under the exclusive lock: the kernel refuses to fill pages (EAGAIN) from the moment an unmap, discard or move
-//! begins until its event is *read*. If fills could run between the reading and the processing of an event, old content could land in
-//! a range that is new. With the lock, a fill comes wholly before the reading (then the kernel guards it) or after the processing.
+//! Why events are read under the exclusive lock: the kernel refuses to fill pages (EAGAIN) from the moment an unmap, discard or
+//! move begins until its event is *read*. If fills could run between the reading and the processing of an event, old content could
+//! land in a range that is new. With the lock, a fill comes wholly before the reading (then the kernel guards it) or after the
+//! processing.
 
 use crate::compressed::Compressed;
 use crate::content::Content;
@@ -110,7 +111,8 @@ impl Space {
     pub fn has_device(&self, device: usize) -> bool {
         self.files[device].is_some() || self.pool.as_ref().is_some_and(|pool| pool.device().0 as usize == device)
     }
-    /// Whether what was in the range is still to be given up, or is being taken out of it by its address: nothing new is to be there yet.
+    /// Whether what was in the range is still to be given up, or is being taken out of it by its address: nothing new is to be
+    /// there yet.
     pub fn is_settling(&self, start: usize, end: usize) -> bool {
         let managed = self.ranges.overlap(start, end, Kind::Managed).is_some();
         managed || self.copying.overlaps(start, end) || self.remaps.overlaps(start, end)
@@ -234,8 +236,8 @@ impl Inject {
 pub struct Machine {
     /// Ranges and descriptors. Outer lock.
     pub map: RwLock<Space>,
-    /// Held by whoever adds or removes a device, outside of `map`; a fork holds it while it takes the files along. Nobody else waits for
-    /// it: a swapoff's worker that did could not finish the I/O that the fork waits for.
+    /// Held by whoever adds or removes a device, outside of `map`; a fork holds it while it takes the files along. Nobody else
+    /// waits for it: a swapoff's worker that did could not finish the I/O that the fork waits for.
     pub swapping: Mutex<()>,
     /// The core. Inner lock.
     pub core: Mutex<Core>,
@@ -271,7 +273,8 @@ pub struct Machine {
     pub starved: AtomicBool,
     /// Since when the page daemon can do nothing at all, in nanoseconds; 0: it can, or has nothing to do.
     pub stuck_since: AtomicU64,
-    /// Other processes may have pages of this one: it has forked, or is a fork's child, or has asked for equal pages to be merged (KSM).
+    /// Other processes may have pages of this one: it has forked, or is a fork's child, or has asked for equal pages to be merged
+    /// (KSM).
     pub shares_pages: AtomicBool,
     /// Managed ranges are kept from forks that are not followed.
     pub keeps_from_forks: AtomicBool,
@@ -334,8 +337,8 @@ pub enum Served {
     NotOurs,
 }
 
-/// Threads that wait for pages, to be woken when the map is no longer held. (Only a fork's child gets another descriptor for its program,
-/// and no thread of the pager's goes there.)
+/// Threads that wait for pages, to be woken when the map is no longer held. (Only a fork's child gets another descriptor for its
+/// program, and no thread of the pager's goes there.)
 #[derive(Clone, Copy, Debug)]
 pub struct Waiters {
     program: i32,
@@ -417,8 +420,9 @@ impl Machine {
                 (Served::Lost, Some(waiters))
             }
             Fault::Mapped => {
-                // The program may have discarded it (then it is filled), or another thread was faster. Under the lock: without it the page
-                // daemon could park the page between the look and the filling, and the program would find zeroes in its place.
+                // The program may have discarded it (then it is filled), or another thread was faster. Under the lock: without it
+                // the page daemon could park the page between the look and the filling, and the program would find zeroes in its
+                // place.
                 let filled = if guarded {
                     map.program.zero(addr, PAGE_SIZE)
                 } else {
@@ -457,15 +461,17 @@ impl Machine {
         served
     }
 
-    /// Fills a missing page with zeroes, but not if it is a guard page: a copy would take its place. Returns how many are there now: one or none.
+    /// Fills a missing page with zeroes, but not if it is a guard page: a copy would take its place. Returns how many are there
+    /// now: one or none.
     fn fill_unguarded(&self, map: &Space, addr: usize) -> u32 {
         let error = map.program.zero(addr, PAGE_SIZE).error;
         (error.is_none() || error == Some(libc::EEXIST) && sys::is_resident(addr)) as u32
     }
 
-    /// A touch of a registered address that is in no managed range. Memory that has grown by a call that was not followed is such, and what
-    /// another has left behind (MREMAP_DONTUNMAP); so is, for a moment, what is about to be managed, or has just been moved or
-    /// unmapped, as long as the report of it is unread (then the touch comes again). What the pager knows nothing of is empty.
+    /// A touch of a registered address that is in no managed range. Memory that has grown by a call that was not followed is such,
+    /// and what another has left behind (MREMAP_DONTUNMAP); so is, for a moment, what is about to be managed, or has just been
+    /// moved or unmapped, as long as the report of it is unread (then the touch comes again). What the pager knows nothing of is
+    /// empty.
     pub fn serve_unmanaged(&self, addr: usize) {
         let addr = addr & !(PAGE_SIZE - 1);
         let mut map = self.map.write();
@@ -476,8 +482,8 @@ impl Machine {
             }
             let filled = self.fill_zero(&map, addr, 1) == 1;
             map.program.let_write(addr, PAGE_SIZE);
-            // Only what is registered can be filled: the message may be an old one, and something else be there by now. And what grows
-            // by a call that is followed is managed when that has returned.
+            // Only what is registered can be filled: the message may be an old one, and something else be there by now. And what
+            // grows by a call that is followed is managed when that has returned.
             if filled && map.remaps.is_empty() && map.ranges.first(addr, addr + PAGE_SIZE).is_none() {
                 self.find_grown(&mut map, addr);
             }
@@ -525,7 +531,8 @@ impl Machine {
             match error {
                 None => {}
                 Some(libc::EEXIST) => done += PAGE_SIZE,
-                // EAGAIN: an event waits to be read, the page is faulted again after it. ENOENT, EFAULT, ESRCH: the mapping is gone.
+                // EAGAIN: an event waits to be read, the page is faulted again after it. ENOENT, EFAULT, ESRCH: the mapping is
+                // gone.
                 Some(_) => break,
             }
         }
@@ -542,8 +549,8 @@ impl Machine {
         Waiters { program: map.program.raw(), addr, len }
     }
 
-    /// Tells them to look again. It is the last thing to be done for them: a handler that gives way to the thread that it wakes may not
-    /// go on before that sleeps again. => the caller holds no lock of the pager's
+    /// Tells them to look again. It is the last thing to be done for them: a handler that gives way to the thread that it wakes may
+    /// not go on before that sleeps again. => the caller holds no lock of the pager's
     pub fn wake_last(&self, waiters: Waiters) {
         self.duty.served();
         self.wake_waiters(waiters);
@@ -638,7 +645,8 @@ impl Machine {
         let _ = unsafe { sys::advise_ranges(pidfd, &iov[..n], libc::MADV_DONTNEED) };
     }
 
-    /// The file and byte offset of a slot, by the extents of its device. A run of slots lies in one piece. => it is on no compressed device
+    /// The file and byte offset of a slot, by the extents of its device. A run of slots lies in one piece. => it is on no
+    /// compressed device
     pub fn locate(&self, map: &Space, core: &Core, slot: Slot) -> (i32, u64) {
         let location = core.vm.pager().locate(slot);
         let files = map.files[location.device.0 as usize].as_ref().expect("a device has files");

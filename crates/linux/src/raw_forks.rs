@@ -111,7 +111,8 @@ impl Machine {
         room
     }
 
-    /// Whether the program keeps a part of this from its children, and a part not: two mappings, that would not be one but for our marks.
+    /// Whether the program keeps a part of this from its children, and a part not: two mappings, that would not be one but for our
+    /// marks.
     pub fn is_kept_apart(&self, start: usize, end: usize) -> bool {
         let map = self.map.read();
         let (mut at, mut kept) = (start, None);

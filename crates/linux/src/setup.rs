@@ -234,7 +234,8 @@ pub fn machine(options: &Options<'_>, status: &'static Status) -> Result<Machine
         }
         names[i].set(device.name().as_encoded_bytes());
     }
-    // Tables for a device of 256 GiB, which has no limit or may come later, unless address space is so short that nothing near it can be managed.
+    // Tables for a device of 256 GiB, which has no limit or may come later, unless address space is so short that nothing near it
+    // can be managed.
     let usual = options.pages_max.saturating_mul(2).next_power_of_two().clamp(SLOTS_USUAL_MIN, SLOTS_UNLIMITED.into()) as u32;
     let mut pager = SwapPager::without_device(overspill_swap::Config {
         // an object of a few pages takes the metadata of sixteen, twice

@@ -1,8 +1,8 @@
 //! What happens to address ranges: new ones, events, adoption, wiring. All under the exclusive map lock.
 //!
 //! **Native until it matters.** A new range that fits the budget as a whole is left to the kernel and charged in full: while
-//! everything fits, the program runs at the kernel's speed and the promise still holds. When frames get short, all native ranges are
-//! adopted: registered, and their present pages taken over one by one.
+//! everything fits, the program runs at the kernel's speed and the promise still holds. When frames get short, all native ranges
+//! are adopted: registered, and their present pages taken over one by one.
 
 use crate::machine::{Core, Machine, Space};
 use crate::ranges::{Flags, Kind, Range};
@@ -16,7 +16,8 @@ use overspill_vm::types::{ObjectId, PAGE_SHIFT, PAGE_SIZE, PageId};
 const MESSAGES: usize = 16;
 /// An event makes so many ranges more, at most, but for those that [`Machine::manage`] makes.
 const EVENT_PIECES: usize = 4;
-/// How often [`Machine::await_unmaps`] looks while events are under way all the time, how long it waits in between, in nanoseconds: 50 ms in all.
+/// How often [`Machine::await_unmaps`] looks while events are under way all the time, how long it waits in between, in nanoseconds:
+/// 50 ms in all.
 const UNMAPS_LOOKS: u32 = 500;
 const UNMAPS_LOOK_NS: u64 = 100_000;
 
@@ -50,7 +51,8 @@ const PAGE_IS_PRESENT: u64 = 1 << 3;
 
 /// Calls `f(start, end)` for each run of present pages in the range, in bytes; some of them twice if that is not to be had at once.
 fn each_present(start: usize, end: usize, mut f: impl FnMut(usize, usize)) {
-    // Without a descriptor to be had (RLIMIT_NOFILE is the program's), or where /proc is root's (PR_SET_DUMPABLE), each page is asked for.
+    // Without a descriptor to be had (RLIMIT_NOFILE is the program's), or where /proc is root's (PR_SET_DUMPABLE), each page is
+    // asked for.
     if scan_present(start, end, &mut f).is_err() {
         sys::each_resident(start, end, |at| f(at, at + PAGE_SIZE));
     }
@@ -89,8 +91,8 @@ fn scan_present(start: usize, end: usize, mut f: impl FnMut(usize, usize)) -> Re
 /// nothing tells of its end: a page parked in between would come back with content that the program has thrown away. So pages of
 /// these ranges are not parked until the wrapped call has returned, or, if the call was not a wrapped one, for a while.
 ///
-/// (Taking the mapped pages away instead, as long as the announcement is being read, is wrong: after MADV_FREE they stay mapped, and
-/// the program may have written to them by then. It lost a page once in twelve runs of `tests/programs/calls.c`.)
+/// (Taking the mapped pages away instead, as long as the announcement is being read, is wrong: after MADV_FREE they stay mapped,
+/// and the program may have written to them by then. It lost a page once in twelve runs of `tests/programs/calls.c`.)
 #[derive(Debug)]
 pub struct Discards {
     ranges: [(usize, usize, u64); DISCARDS_MAX],
@@ -154,12 +156,13 @@ impl Default for Discards {
 
 /// Addresses that were given up and whose unmapping is still to be reported: when it is, it is not of what lives there by then.
 ///
-/// The kernel gives addresses out again before it reports that they came free. A move is reported first, and only when that has been read
-/// the unmapping of where it came from; meanwhile another thread's move may have come to that very place, and its report was read. What
-/// followed took the new pages for those that had gone: they read as zeroes.
+/// The kernel gives addresses out again before it reports that they came free. A move is reported first, and only when that has
+/// been read the unmapping of where it came from; meanwhile another thread's move may have come to that very place, and its report
+/// was read. What followed took the new pages for those that had gone: they read as zeroes.
 ///
-/// The kernel counts an unmapping as under way from before its act until its report has been read ([`crate::uffd::Uffd::is_changing`]): when
-/// none is under way, there is none that is still to be reported, and [`Machine::read_messages`] forgets them all.
+/// The kernel counts an unmapping as under way from before its act until its report has been read
+/// ([`crate::uffd::Uffd::is_changing`]): when none is under way, there is none that is still to be reported, and
+/// [`Machine::read_messages`] forgets them all.
 #[derive(Debug)]
 pub struct PendingUnmaps {
     ranges: Vec<(usize, usize)>,
@@ -202,12 +205,13 @@ impl Default for PendingUnmaps {
     }
 }
 
-/// What the program's calls that unmap, replace or move memory are about: from before the call until it has been followed the page daemon takes nothing
-/// there.
+/// What the program's calls that unmap, replace or move memory are about: from before the call until it has been followed the page
+/// daemon takes nothing there.
 ///
-/// It takes a page by its address, and in the moment between its choice and the move another page may have come there, which the kernel reports
-/// only afterwards: mremap(MREMAP_FIXED) puts one mapping in the place of another. The daemon parked the page that had come for the one that had
-/// gone, and gave it up with that: it read as zeroes. (The kernel refuses to *fill* pages meanwhile, not to take them.)
+/// It takes a page by its address, and in the moment between its choice and the move another page may have come there, which the
+/// kernel reports only afterwards: mremap(MREMAP_FIXED) puts one mapping in the place of another. The daemon parked the page that
+/// had come for the one that had gone, and gave it up with that: it read as zeroes. (The kernel refuses to *fill* pages meanwhile,
+/// not to take them.)
 #[derive(Debug)]
 pub struct Remaps {
     calls: Vec<Remap>,
@@ -225,7 +229,8 @@ struct Remap {
     reported: Option<(usize, usize)>,
 }
 
-/// More threads are hardly in such calls at a time; and who jumps out of one, from a signal handler, leaves it here until his next one.
+/// More threads are hardly in such calls at a time; and who jumps out of one, from a signal handler, leaves it here until his next
+/// one.
 const REMAPS_MAX: usize = 4096;
 
 impl Remaps {
@@ -300,8 +305,9 @@ pub struct Piece {
     pub flags: Flags,
 }
 
-/// What a system call takes the place of, or moves: native ranges, of which no event tells. They are taken out of the map before the call,
-/// because the kernel may give their addresses to another thread before it returns, and put back if the kernel refuses it.
+/// What a system call takes the place of, or moves: native ranges, of which no event tells. They are taken out of the map before
+/// the call, because the kernel may give their addresses to another thread before it returns, and put back if the kernel refuses
+/// it.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Pieces {
     list: [Piece; PIECES_MAX],
@@ -443,7 +449,8 @@ impl Machine {
         });
     }
 
-    /// The kernel has made a mapping of its own choice here, so whatever the map knows here has gone. `pending`: it may still say so.
+    /// The kernel has made a mapping of its own choice here, so whatever the map knows here has gone. `pending`: it may still say
+    /// so.
     fn replaced(&self, map: &mut Space, start: usize, end: usize, pending: bool) {
         // (that may be of much more, and the call may have been refused: nothing but this is known to have gone)
         let aside = map.remaps.put_aside_of(start, end);
@@ -460,8 +467,8 @@ impl Machine {
         }
     }
 
-    /// A region of the library's is gone, or its content is: no event tells of it with in-thread delivery. The caller has the kernel
-    /// drop the pages under the same lock. `unmapped`: the range itself is gone too.
+    /// A region of the library's is gone, or its content is: no event tells of it with in-thread delivery. The caller has the
+    /// kernel drop the pages under the same lock. `unmapped`: the range itself is gone too.
     pub fn forget_range(&self, map: &mut Space, start: usize, end: usize, unmapped: bool) {
         let mut at = start;
         while let Some(r) = map.ranges.overlap(at, end, Kind::Managed) {
@@ -475,9 +482,9 @@ impl Machine {
         self.drop_places(map, true);
     }
 
-    /// The program is about to put guard pages here (MADV_GUARD_INSTALL, for which there is no event), which drops what is there. Until
-    /// [`Machine::guarded`] nothing is brought in here and nothing is taken. Returns whether there may be guard pages already, or `None`
-    /// if there is no room to remember it.
+    /// The program is about to put guard pages here (MADV_GUARD_INSTALL, for which there is no event), which drops what is there.
+    /// Until [`Machine::guarded`] nothing is brought in here and nothing is taken. Returns whether there may be guard pages
+    /// already, or `None` if there is no room to remember it.
     pub fn begin_guard(&self, start: usize, end: usize) -> Option<bool> {
         let mut map = self.map.write();
         let (mut at, mut before) = (start, false);
@@ -520,8 +527,8 @@ impl Machine {
         self.map.write().discards.done(start, end);
     }
 
-    /// In a fork's child: registers what it has of the managed ranges, and gives up what it has not: MADV_DONTFORK, or a range that another thread
-    /// unmapped in the moment of the fork, of which nobody will hear here.
+    /// In a fork's child: registers what it has of the managed ranges, and gives up what it has not: MADV_DONTFORK, or a range that
+    /// another thread unmapped in the moment of the fork, of which nobody will hear here.
     ///
     /// # Errors
     /// Its mappings cannot be read or registered.
@@ -548,7 +555,8 @@ impl Machine {
         result
     }
 
-    /// In a fork's child: what is to be empty there is. The kernel has done it with what was mapped; the pager's share is what was not.
+    /// In a fork's child: what is to be empty there is. The kernel has done it with what was mapped; the pager's share is what was
+    /// not.
     pub fn wipe(&self, map: &Space, core: &mut Core) {
         for r in map.ranges.iter().filter(|r| r.kind == Kind::Managed && r.flags.has(Flags::WIPE)) {
             Self::give_up_of(core, *r, false);
@@ -595,8 +603,8 @@ impl Machine {
         !map.is_settling(piece.start, piece.end) && !Self::joins_managed(&map, piece) && self.insert_native(&mut map, piece)
     }
 
-    /// Whether the kernel would make one mapping of the piece and a managed neighbour. It does so when the piece is registered before
-    /// it is touched, and not afterwards; and mremap(2), for one, wants what it is given to be one mapping.
+    /// Whether the kernel would make one mapping of the piece and a managed neighbour. It does so when the piece is registered
+    /// before it is touched, and not afterwards; and mremap(2), for one, wants what it is given to be one mapping.
     fn joins_managed(map: &Space, piece: Piece) -> bool {
         let alike = |r: Option<&Range>| {
             r.is_some_and(|r| r.kind == Kind::Managed && r.flags.without(Flags::GUARDED) == piece.flags.without(Flags::GUARDED))
@@ -626,12 +634,12 @@ impl Machine {
         inserted
     }
 
-    /// To be called before a new mapping is managed. What was at its addresses before is gone, and if that was managed an event tells of it,
-    /// which must be followed first: it would be taken for the end of the new mapping. The kernel gives the addresses out before it
-    /// sends the event, so that may take until the thread that unmapped has run again.
+    /// To be called before a new mapping is managed. What was at its addresses before is gone, and if that was managed an event
+    /// tells of it, which must be followed first: it would be taken for the end of the new mapping. The kernel gives the addresses
+    /// out before it sends the event, so that may take until the thread that unmapped has run again.
     ///
-    /// If that thread is killed, the kernel withdraws the event. So nothing is waited for when no event is under way and all have been
-    /// read, nor for long when others come all the time.
+    /// If that thread is killed, the kernel withdraws the event. So nothing is waited for when no event is under way and all have
+    /// been read, nor for long when others come all the time.
     pub fn await_unmaps(&self, start: usize, end: usize) {
         let mut changing = true;
         let mut looks = 0;
@@ -734,9 +742,9 @@ impl Machine {
         }
     }
 
-    /// A system call is about to unmap, replace or move the range: its native parts, of which no event will tell, are taken out of the
-    /// map. `None` if they are too many, or there are managed parts as well: then [`Machine::adopt_native_of`] is due before the call. (The
-    /// event will be of the whole range, and another thread's new range could lie where a native part was.)
+    /// A system call is about to unmap, replace or move the range: its native parts, of which no event will tell, are taken out of
+    /// the map. `None` if they are too many, or there are managed parts as well: then [`Machine::adopt_native_of`] is due before
+    /// the call. (The event will be of the whole range, and another thread's new range could lie where a native part was.)
     pub fn take_native(&self, start: usize, end: usize) -> Option<Pieces> {
         let mut pieces = Pieces::default();
         if self.map.read().ranges.overlap(start, end, Kind::Native).is_none() {
@@ -837,7 +845,8 @@ impl Machine {
         }
     }
 
-    /// A managed range was moved or resized by a followed mremap: it is at `new` now. A move was reported as an event; growth is not.
+    /// A managed range was moved or resized by a followed mremap: it is at `new` now. A move was reported as an event; growth is
+    /// not.
     pub fn resized_range(&self, old_len: usize, new: usize, new_len: usize) {
         while self.read_messages(|addr, _| self.wake_any(addr)) {}
         if new_len <= old_len {
@@ -852,8 +861,8 @@ impl Machine {
         self.manage(&mut map, Range { start, end, ..grown });
     }
 
-    /// A managed range was moved to `new` by a followed mremap and is still there, empty and registered (MREMAP_DONTUNMAP): nobody will report
-    /// that it has gone.
+    /// A managed range was moved to `new` by a followed mremap and is still there, empty and registered (MREMAP_DONTUNMAP): nobody
+    /// will report that it has gone.
     pub fn left_empty(&self, old: usize, new: usize, len: usize) {
         while self.read_messages(|addr, _| self.wake_any(addr)) {}
         let mut map = self.map.write();
@@ -949,8 +958,8 @@ pub(crate) mod tests {
     use crate::setup::{self, Options};
     use overspill_vm::status::Status;
 
-    /// More discards were under way than there was room for, and the oldest was forgotten: pages of it that were parked before it had been carried
-    /// out would have come back with what the program had thrown away.
+    /// More discards were under way than there was room for, and the oldest was forgotten: pages of it that were parked before it
+    /// had been carried out would have come back with what the program had thrown away.
     #[test]
     fn no_discard_is_forgotten() {
         let mut discards = Discards::new();
@@ -1025,8 +1034,9 @@ pub(crate) mod tests {
         (managed, pages.count())
     }
 
-    /// One thread moves its pages from A to B. Before the kernel reports that A is unmapped, another thread's pages have come there from C,
-    /// which is reported before. The pager took the report that followed for the end of the second thread's pages: they read as zeroes.
+    /// One thread moves its pages from A to B. Before the kernel reports that A is unmapped, another thread's pages have come there
+    /// from C, which is reported before. The pager took the report that followed for the end of the second thread's pages: they
+    /// read as zeroes.
     #[test]
     fn a_late_unmap_does_not_take_what_has_come_there_since() {
         let Some((machine, base)) = machine("late") else { return };
@@ -1068,8 +1078,9 @@ pub(crate) mod tests {
         unsafe { sys::unmap(base as *mut u8, 3 * LEN) };
     }
 
-    /// A managed range moved onto one that was left to the kernel, of whose end no event tells: the map found two at the same place, and
-    /// stopped the program. And an unmap is reported of all that the call was given, also where something else is by then.
+    /// A managed range moved onto one that was left to the kernel, of whose end no event tells: the map found two at the same
+    /// place, and stopped the program. And an unmap is reported of all that the call was given, also where something else is by
+    /// then.
     #[test]
     fn what_was_left_to_the_kernel_has_no_events() {
         let Some((machine, base)) = machine("native") else { return };

@@ -54,8 +54,8 @@ impl Builder {
         self.memory = Some(bytes);
         self
     }
-    /// Where the rest goes: a directory, in which a file without a name is made, or the name of a new file, which is removed at once.
-    /// The default is [`std::env::temp_dir`].
+    /// Where the rest goes: a directory, in which a file without a name is made, or the name of a new file, which is removed at
+    /// once. The default is [`std::env::temp_dir`].
     pub fn swap(mut self, place: impl Into<PathBuf>) -> Self {
         self.swap = place.into();
         self
@@ -65,7 +65,8 @@ impl Builder {
         self.swap_limit = bytes;
         self
     }
-    /// A swap device beside others; may be called several times. [`Builder::swap`] and [`Builder::swap_limit`] count for nothing then.
+    /// A swap device beside others; may be called several times. [`Builder::swap`] and [`Builder::swap_limit`] count for nothing
+    /// then.
     pub fn swap_device(mut self, device: DeviceSpec) -> Self {
         self.more.push(device);
         self
@@ -86,14 +87,14 @@ impl Builder {
         self.engine = engine;
         self
     }
-    /// Whether what is written to swap is encrypted, with a key that is made here and never leaves this process. The default is `true`;
-    /// it costs about half a microsecond per page each way. Without it, pages are still checked when they come back.
+    /// Whether what is written to swap is encrypted, with a key that is made here and never leaves this process. The default is
+    /// `true`; it costs about half a microsecond per page each way. Without it, pages are still checked when they come back.
     pub fn encrypt(mut self, on: bool) -> Self {
         self.encrypt = on;
         self
     }
-    /// Whether threads that take each other's pages away, so that none gets on, take turns: all but one may read a page every 5 ms, as
-    /// long as that pays. Only with [`Delivery::Threads`]. The default is `true`.
+    /// Whether threads that take each other's pages away, so that none gets on, take turns: all but one may read a page every 5 ms,
+    /// as long as that pays. Only with [`Delivery::Threads`]. The default is `true`.
     pub fn load_control(mut self, on: bool) -> Self {
         self.load_control = on;
         self
@@ -109,8 +110,8 @@ impl Builder {
         self.regions_max = regions.max(1);
         self
     }
-    /// The most that all regions together may measure, in bytes. The default is 128 GiB, or less under a limit on address space. Costs
-    /// address space in proportion, and memory only as pages are used.
+    /// The most that all regions together may measure, in bytes. The default is 128 GiB, or less under a limit on address space.
+    /// Costs address space in proportion, and memory only as pages are used.
     pub fn managed_max(mut self, bytes: u64) -> Self {
         self.managed_max = bytes;
         self
@@ -147,7 +148,8 @@ impl Builder {
     ///
     /// # Errors
     /// [`Error::NoBudget`], [`Error::BudgetTooSmall`], [`Error::Policy`], [`Error::Userfaultfd`], [`Error::Swap`],
-    /// [`Error::Device`], [`Error::Engine`], [`Error::Key`], [`Error::Resources`], [`Error::Handler`], [`Error::HandlerReplaced`], [`Error::TooManyPagers`].
+    /// [`Error::Device`], [`Error::Engine`], [`Error::Key`], [`Error::Resources`], [`Error::Handler`], [`Error::HandlerReplaced`],
+    /// [`Error::TooManyPagers`].
     pub fn build(self) -> Result<Pager, Error> {
         let memory = self.memory.ok_or(Error::NoBudget)?;
         if memory < MEMORY_BYTES_MIN {
@@ -170,8 +172,8 @@ impl Builder {
 
         let block = StatusFile::create().map_err(Error::Resources)?;
         block.status().init(std::process::id());
-        // SAFETY: the block lives in `Shared` beside the machine, which alone gets this reference, and is dropped after it; its mapping
-        // does not move with it. `Pager::counters` hands it out for no longer than the pager lives.
+        // SAFETY: the block lives in `Shared` beside the machine, which alone gets this reference, and is dropped after it; its
+        // mapping does not move with it. `Pager::counters` hands it out for no longer than the pager lives.
         let status: &'static Status = unsafe { &*std::ptr::from_ref(block.status()) };
         let options = Options {
             memory_bytes: memory,
@@ -351,8 +353,8 @@ impl Owner {
         fault::is_here(self.place, &*self.shared)
     }
 
-    /// What the pager works with. In a forked child that is the parent's: its descriptors act on the parent's memory, and its locks may
-    /// be held by threads that are not there.
+    /// What the pager works with. In a forked child that is the parent's: its descriptors act on the parent's memory, and its locks
+    /// may be held by threads that are not there.
     ///
     /// # Errors
     /// [`Error::Forked`].
@@ -393,10 +395,11 @@ impl Drop for Owner {
 
 /// A pager: a budget of memory, a swap file, and the threads that keep the one within its limit by means of the other.
 ///
-/// A handle: clones are the same pager. When the last one and the last [`Region`] are dropped, its threads end and the swap file is gone.
+/// A handle: clones are the same pager. When the last one and the last [`Region`] are dropped, its threads end and the swap file is
+/// gone.
 ///
-/// A forked child has neither the pager nor its regions: every call answers [`Error::Forked`] there, or panics with those words where it answers
-/// with no error; to drop them is safe.
+/// A forked child has neither the pager nor its regions: every call answers [`Error::Forked`] there, or panics with those words
+/// where it answers with no error; to drop them is safe.
 #[derive(Clone)]
 pub struct Pager(pub(crate) Arc<Owner>);
 
@@ -444,8 +447,9 @@ impl Pager {
         &self.0.must_be_here().machine.status.counters
     }
 
-    /// Changes the replacement policy while regions are in use: a name, or `NAME:KEY=VALUE,...` ([`Builder::policy`]). Every page stays
-    /// where it is and keeps its place in the order in which pages go; what the old policy remembers of pages that are out is lost.
+    /// Changes the replacement policy while regions are in use: a name, or `NAME:KEY=VALUE,...` ([`Builder::policy`]). Every page
+    /// stays where it is and keeps its place in the order in which pages go; what the old policy remembers of pages that are out is
+    /// lost.
     ///
     /// ```
     /// # use overspill::Pager;

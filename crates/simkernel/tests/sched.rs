@@ -1,5 +1,5 @@
-//! The scheduler finds what a wake that is left out leads to, in a toy of the pager: programs take frames under a lock, ring for more and wait;
-//! a daemon waits for the bell, brings frames under the same lock, and wakes who waits.
+//! The scheduler finds what a wake that is left out leads to, in a toy of the pager: programs take frames under a lock, ring for
+//! more and wait; a daemon waits for the bell, brings frames under the same lock, and wakes who waits.
 
 mod toy;
 

@@ -1,4 +1,5 @@
-//! Every counter once: name, unit, help. The report, `overspill stat`, the JSON file and the documentation are made from this table.
+//! Every counter once: name, unit, help. The report, `overspill stat`, the JSON file and the documentation are made from this
+//! table.
 //!
 //! Counters are plain relaxed atomics in one `repr(C)` block, so that a machine may place the block in memory that another
 //! process maps read-only and `overspill stat PID` costs the program nothing. (Model: Firecracker's `metrics.rs`.)

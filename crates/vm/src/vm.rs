@@ -60,8 +60,8 @@ const COPIES_SCAN_MAX: u32 = 1024;
 pub struct Config {
     /// The budget in pages.
     pub memory_pages: u32,
-    /// How many pages may be managed, in pages, as long as 2 MiB (aligned) of which any page is touched have 64 touched on average. If
-    /// they lie thinner it is fewer, if thicker more.
+    /// How many pages may be managed, in pages, as long as 2 MiB (aligned) of which any page is touched have 64 touched on average.
+    /// If they lie thinner it is fewer, if thicker more.
     pub pages_max: u64,
     /// How many objects there may be.
     pub objects_max: u16,
@@ -193,8 +193,8 @@ impl PageIn {
     pub fn asked_for_by(self, write: bool) -> Self {
         PageIn { written: write, ..self }
     }
-    /// Whether it is part of what somebody reads in order: what its pages point to may be wanted next. (Somebody who writes in order writes
-    /// over whatever they point to.)
+    /// Whether it is part of what somebody reads in order: what its pages point to may be wanted next. (Somebody who writes in
+    /// order writes over whatever they point to.)
     pub fn is_read_in_order(&self) -> bool {
         self.stream.is_some() && !self.written
     }
@@ -472,8 +472,8 @@ impl<P: Pager> Vm<P> {
         Ok(vm)
     }
 
-    /// A copy of everything, as a fork makes one of a process's memory; it counts in `counters` from now on. Allocates: for simulated
-    /// machines and tests. => no page is busy, none is being laundered
+    /// A copy of everything, as a fork makes one of a process's memory; it counts in `counters` from now on. Allocates: for
+    /// simulated machines and tests. => no page is busy, none is being laundered
     pub fn fork(&self, counters: &'static Counters) -> Self
     where
         P: Clone,
@@ -527,8 +527,8 @@ impl<P: Pager> Vm<P> {
         self.counters.memory_limit_bytes.set(self.promised as u64 * PAGE_SIZE as u64);
         self.set_aim(pages);
     }
-    /// Works towards `pages` until the next [`Vm::set_limit`], without promising it: before a fork shares the budget out the process has all
-    /// of it, and what faults take above the aim is not over budget.
+    /// Works towards `pages` until the next [`Vm::set_limit`], without promising it: before a fork shares the budget out the
+    /// process has all of it, and what faults take above the aim is not over budget.
     pub fn set_aim(&mut self, pages: u32) {
         self.limit = pages.min(self.promised);
         self.policy.resize(self.limit);
@@ -685,8 +685,8 @@ impl<P: Pager> Vm<P> {
         policy
     }
 
-    /// Changes the policy; returns the old one, to be dropped where that does no harm. Every page stays where it is: mapped pages are
-    /// handed over in the old policy's order, the worst first, those in frequent use as such; pages on trial go on with theirs.
+    /// Changes the policy; returns the old one, to be dropped where that does no harm. Every page stays where it is: mapped pages
+    /// are handed over in the old policy's order, the worst first, those in frequent use as such; pages on trial go on with theirs.
     /// What the old policy remembers of evicted pages is lost. Costs two passes over the frames. => made by [`Vm::make_policy`]
     pub fn set_policy(&mut self, mut new: Box<dyn LivePolicy>) -> Box<dyn LivePolicy> {
         let mut handed_over = 0;
@@ -959,8 +959,8 @@ impl<P: Pager> Vm<P> {
         self.read_cluster(Some(at), next, window, bounds, false, false)
     }
 
-    /// More of the window that `op` was part of: it ended where the device's contiguous run did. To be issued beside `op`, so that a
-    /// reader of pages that lie scattered on the device has many reads in flight.
+    /// More of the window that `op` was part of: it ended where the device's contiguous run did. To be issued beside `op`, so that
+    /// a reader of pages that lie scattered on the device has many reads in flight.
     pub fn read_more(&mut self, op: &PageIn, bounds: Range<PageIndex>) -> Option<PageIn> {
         let (at, mut next, mut left) = self.reads.rest(op.stream?)?;
         while left > 0 && bounds.contains(&next.index()) {
@@ -998,7 +998,8 @@ impl<P: Pager> Vm<P> {
         !word.busy() && matches!(word.state(), State::PagedOut | State::Inactive | State::Clean)
     }
 
-    /// A page that was read in order points to `page`, so it may be touched soon. What is in memory anyhow (compressed) is not brought in.
+    /// A page that was read in order points to `page`, so it may be touched soon. What is in memory anyhow (compressed) is not
+    /// brought in.
     pub fn follow_pointer(&mut self, page: PageId) -> Followed {
         let word = self.table.get(page);
         match word.state() {
@@ -1466,8 +1467,8 @@ impl<P: Pager> Vm<P> {
         self.counters.pages_out.add(pages as u64);
     }
 
-    /// A page's write has ended, or (`slot` is `None`) there was no slot for it. Returns `false` if it was written and the pager has no room to
-    /// remember where: then it stays in memory.
+    /// A page's write has ended, or (`slot` is `None`) there was no slot for it. Returns `false` if it was written and the pager
+    /// has no room to remember where: then it stays in memory.
     pub fn launder_done(&mut self, page: PageId, slot: Option<Slot>, hash: ContentHash, result: IoResult) -> bool {
         let word = self.table.get(page);
         let (mut stored, mut remembered) = (false, true);
@@ -1533,7 +1534,8 @@ impl<P: Pager> Vm<P> {
             && self.frames.queues.is_empty(CLEAN)
             && self.laundering == 0
     }
-    /// Whether no read, no write and no batch to be unmapped is under way: what a fork waits for. (The machine's locks see to the rest.)
+    /// Whether no read, no write and no batch to be unmapped is under way: what a fork waits for. (The machine's locks see to the
+    /// rest.)
     pub fn is_quiescent(&self) -> bool {
         self.reading == 0 && self.laundering == 0 && self.moving == 0 && self.parking == 0
     }
@@ -1612,8 +1614,8 @@ impl<P: Pager> Vm<P> {
         word.state() != State::Untouched || word.busy()
     }
 
-    /// The pages of `from..from + count` are now found at `to` (mremap). `to` must be untouched. Returns `false` if there is no room to
-    /// remember where one of them has gone: what it held cannot be found any more, so the program may not go on.
+    /// The pages of `from..from + count` are now found at `to` (mremap). `to` must be untouched. Returns `false` if there is no
+    /// room to remember where one of them has gone: what it held cannot be found any more, so the program may not go on.
     #[must_use]
     pub fn rename_range(&mut self, from: PageId, to: PageId, count: u64) -> bool {
         let end = from.index() + count;

@@ -1,16 +1,17 @@
-//! Actors take turns by a seed: program threads, handlers and daemons run their own loops, and at each operation on a [`Word`] another one may
-//! go on instead. Time is virtual, and passes when all wait.
+//! Actors take turns by a seed: program threads, handlers and daemons run their own loops, and at each operation on a [`Word`]
+//! another one may go on instead. Time is virtual, and passes when all wait.
 //!
-//! Actors are coroutines of one thread. (Threads with a baton would do without a crate for it, but pass it on in 5 us or more, and a hundred
-//! times that from processor to processor; a coroutine does in 0.1 us, and a run has some thousand turns.) All that is shared is shared by one
-//! thread, so what is between two operations on words is atomic here: weak memory is loom's business.
+//! Actors are coroutines of one thread. (Threads with a baton would do without a crate for it, but pass it on in 5 us or more, and
+//! a hundred times that from processor to processor; a coroutine does in 0.1 us, and a run has some thousand turns.) All that is
+//! shared is shared by one thread, so what is between two operations on words is atomic here: weak memory is loom's business.
 //!
-//! In half of the runs each turn is anybody's. In the other half actors have ranks, the first that can does go on, and at moments the running
-//! one becomes the last: so it may stay behind for long, between any two of its steps (Burckhardt, Kothari, Musuvathi, Nagarakatte 2010).
+//! In half of the runs each turn is anybody's. In the other half actors have ranks, the first that can does go on, and at moments
+//! the running one becomes the last: so it may stay behind for long, between any two of its steps (Burckhardt, Kothari, Musuvathi,
+//! Nagarakatte 2010).
 //!
 //! What counts as a failure, whatever the actors themselves assert:
-//! - a wait that is meant to be ended by a wake is ended by its time-out although its word has changed: a wake was lost. So a time-out is a
-//!   [`Timeout::Tick`] (a clock: it is meant to fire) or a [`Timeout::Rescue`];
+//! - a wait that is meant to be ended by a wake is ended by its time-out although its word has changed: a wake was lost. So a
+//!   time-out is a [`Timeout::Tick`] (a clock: it is meant to fire) or a [`Timeout::Rescue`];
 //! - nobody can go on but by being rescued, and a program has not ended;
 //! - no program has got anything done ([`progress`]) for ten seconds of virtual time.
 
