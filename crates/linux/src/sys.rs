@@ -407,8 +407,10 @@ pub fn thread_count_without_workers() -> Result<u32, Errno> {
             let Some(tid) = core::str::from_utf8(name).ok().and_then(|name| name.parse().ok()) else { continue };
             let mut comm = [0; 16];
             let comm_file = open(&task_path(tid, format_args!("comm")), libc::O_RDONLY | libc::O_CLOEXEC, 0);
-            let is_worker = comm_file.and_then(|file| read(file.raw(), &mut comm)).is_ok() && comm.starts_with(b"iou-");
-            count += u32::from(!is_worker);
+            count += u32::from(match comm_file.and_then(|file| read(file.raw(), &mut comm)) {
+                Ok(_) => !comm.starts_with(b"iou-"),
+                Err(e) => !matches!(e, libc::ENOENT | libc::ESRCH), // it has ended since it was listed
+            });
         }
     }
 }
