@@ -34,18 +34,11 @@ pub fn step(lab: &mut dyn Lab, threads: &mut usize, op: Op) -> Option<Answer> {
     Some(lab::act(lab, op))
 }
 
-/// Does all of them, and writes down what comes of each and what is left in the end.
-pub fn run(lab: &mut dyn Lab, ops: &[Op]) -> Vec<String> {
+/// Does all of them. What comes of each (nothing, if it was left out), and last what can be seen of the memory in the end.
+pub fn run(lab: &mut dyn Lab, ops: &[Op]) -> (Vec<Option<Answer>>, String) {
     let mut threads = THREADS;
-    let mut log: Vec<String> = Vec::with_capacity(ops.len() + 1);
-    for op in ops {
-        log.push(match step(lab, &mut threads, *op) {
-            Some(answer) => format!("{op:x?} -> {answer:x?}"),
-            None => format!("{op:x?} left out"),
-        });
-    }
-    log.push(lab::state(lab));
-    log
+    let answers = ops.iter().map(|op| step(lab, &mut threads, *op)).collect();
+    (answers, lab::state(lab))
 }
 
 /// A sequence of so many steps: chosen with an eye on what they lead to on the model, or most of them would be refused.
