@@ -96,9 +96,9 @@ fn rows(seen: &Snapshot) -> String {
         row(
             "family",
             &[
-                format!("{} processes since forks", grouped(n("family_members"))),
+                format!("{} processes by fork", grouped(n("family_members"))),
                 format!("limit {} together", human(n("family_budget_bytes"))),
-                format!("{} of it nobody's", human(n("family_free_bytes"))),
+                format!("{} unassigned", human(n("family_free_bytes"))),
             ],
         );
     }

@@ -114,9 +114,9 @@ pub struct View {
     pub free: u32,
     /// What the member has.
     pub mine: u32,
-    /// What those others have who want no more, and what of it they could do without.
+    /// What those others have who want no more.
     pub idle: u32,
-    /// The second of these.
+    /// What of that they could do without.
     pub idle_spare: u32,
     /// Members that live, this one too.
     pub members: u32,
