@@ -1,8 +1,7 @@
 //! Raw system calls: no errno, no libc, no thread-local storage.
 //!
-//! Pager threads of the agent are not libc threads, and hooks run inside libc itself, so nothing here may touch libc's state (but [`find_clock`],
-//! which is for set-up).
-//! Every call answers `Result<usize, i32>` with a positive errno.
+//! Pager threads of the agent are not libc threads, and hooks run inside libc itself, so nothing here may touch libc's state (but
+//! [`find_clock`], which is for set-up). Every call answers `Result<usize, i32>` with a positive errno.
 
 use crate::area;
 use core::arch::asm;
@@ -134,8 +133,8 @@ pub struct IoVec {
 /// Where [`advise_ranges`] wants a descriptor of this process: itself, without one (PIDFD_SELF_THREAD_GROUP, Linux 6.14 and later).
 pub const PIDFD_SELF: i32 = -10001;
 
-/// madvise(2) of scattered ranges, with one TLB flush and one time in the kernel (process_madvise on oneself, Linux 6.13 and later), else one
-/// by one. A hole is left out. Returns the first other error; the ranges behind it are advised all the same.
+/// madvise(2) of scattered ranges, with one TLB flush and one time in the kernel (process_madvise on oneself, Linux 6.13 and
+/// later), else one by one. A hole is left out. Returns the first other error; the ranges behind it are advised all the same.
 ///
 /// # Safety
 /// For a discarding advice: nobody needs the content of the ranges.
@@ -152,12 +151,12 @@ pub unsafe fn advise_ranges(pidfd: i32, ranges: &[IoVec], advice: i32) -> Result
     ranges.iter().map(advise).fold(Ok(()), Result::and)
 }
 
-/// Makes the page at `at` this process's own, if it shares it with another one (a fork's other side, KSM): as a write to it does, but
-/// without writing, and without waiting. Returns whether it is its own now; not if it is missing or must not be written.
+/// Makes the page at `at` this process's own, if it shares it with another one (a fork's other side, KSM): as a write to it does,
+/// but without writing, and without waiting. Returns whether it is its own now; not if it is missing or must not be written.
 ///
-/// An atomic `or` with zero on its first word, as futex(2) offers it on behalf of a thread that waits (FUTEX_WAKE_OP). The kernel resolves
-/// the fault of a page that is there; on a missing one that a userfaultfd reports it answers EFAULT. MADV_POPULATE_WRITE waits there until
-/// somebody serves the fault, who may be waiting for the caller.
+/// An atomic `or` with zero on its first word, as futex(2) offers it on behalf of a thread that waits (FUTEX_WAKE_OP). The kernel
+/// resolves the fault of a page that is there; on a missing one that a userfaultfd reports it answers EFAULT. MADV_POPULATE_WRITE
+/// waits there until somebody serves the fault, who may be waiting for the caller.
 pub fn own_page(at: usize) -> bool {
     const OR: u32 = 2; // FUTEX_OP_OR with the argument 0
     const IS_EQUAL: u32 = 0; // FUTEX_OP_CMP_EQ
@@ -315,8 +314,8 @@ pub fn thread_cpu_ns(tid: u32) -> Option<u64> {
     clock_ns(!(tid as i32) << 3 | OF_A_THREAD)
 }
 
-/// Who is at the other end of a connected Unix socket, or was when it was connected or began to listen (SO_PEERCRED). The process id is 0 if that
-/// process is in no namespace of ours.
+/// Who is at the other end of a connected Unix socket, or was when it was connected or began to listen (SO_PEERCRED). The process
+/// id is 0 if that process is in no namespace of ours.
 ///
 /// # Errors
 /// As getsockopt(2).
@@ -452,8 +451,9 @@ pub fn now_ns() -> u64 {
 type VdsoClock = unsafe extern "C" fn(libc::clockid_t, *mut libc::timespec) -> libc::c_int;
 static VDSO_CLOCK: AtomicPtr<libc::c_void> = AtomicPtr::new(ptr::null_mut());
 
-/// Looks for a way to read the clock without a system call, for [`now_ns`]: 20 to 25 ns instead of 420 (a virtual machine, November 2026), some five
-/// times a fault. For each set-up, before its pager pages anything: it is libc that is asked. Without one (a static program), nothing changes.
+/// Looks for a way to read the clock without a system call, for [`now_ns`]: 20 to 25 ns instead of 420 (a virtual machine, November
+/// 2026), some five times a fault. For each set-up, before its pager pages anything: it is libc that is asked. Without one (a
+/// static program), nothing changes.
 pub fn find_clock() {
     // SAFETY: names end with a zero. What is looked for is loaded already, so no code is run, and it is never unloaded.
     let found = unsafe {
@@ -475,7 +475,8 @@ fn clock_ns(clock: i32) -> Option<u64> {
     Some(ns(t))
 }
 
-/// The processor's clock, in ticks of a steady rate (about 2 to 4 per nanosecond), which need not be the same on all CPUs. Without a system call.
+/// The processor's clock, in ticks of a steady rate (about 2 to 4 per nanosecond), which need not be the same on all CPUs. Without
+/// a system call.
 #[inline]
 pub fn cycles() -> u64 {
     // SAFETY: every x86-64 has the instruction, and it changes nothing.
@@ -525,8 +526,9 @@ pub fn restore_signals(old: u64) {
     let _ = unsafe { sys!(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &old as *const u64, 0, 8) };
 }
 
-/// Asks the scheduler for the shortest slices for the calling thread (Linux 6.12: sched_runtime of SCHED_OTHER): it gets no more CPU, but gets
-/// it sooner when it wakes on a busy machine. Needs no privilege. A refusal costs speed only; older kernels take no notice.
+/// Asks the scheduler for the shortest slices for the calling thread (Linux 6.12: sched_runtime of SCHED_OTHER): it gets no more
+/// CPU, but gets it sooner when it wakes on a busy machine. Needs no privilege. A refusal costs speed only; older kernels take no
+/// notice.
 pub fn take_short_slices() {
     /// linux/sched/types.h, its first version.
     #[repr(C)]
@@ -558,8 +560,8 @@ pub fn set_affinity(set: &[u64; 16]) {
     let _ = unsafe { sys!(libc::SYS_sched_setaffinity, 0, 128, set.as_ptr()) };
 }
 
-/// Has a thread of this process (0: the calling one) give way to every ordinary one (SCHED_IDLE), or no longer. Back from there takes what
-/// [`may_be_ordinary_again`] asks for. A refusal is ignored.
+/// Has a thread of this process (0: the calling one) give way to every ordinary one (SCHED_IDLE), or no longer. Back from there
+/// takes what [`may_be_ordinary_again`] asks for. A refusal is ignored.
 pub fn give_way(tid: u32, on: bool) {
     let priority = 0i32;
     let policy = if on { libc::SCHED_IDLE } else { libc::SCHED_OTHER };
@@ -567,8 +569,9 @@ pub fn give_way(tid: u32, on: bool) {
     let _ = unsafe { sys!(libc::SYS_sched_setscheduler, tid, policy, &priority as *const _) };
 }
 
-/// Whether the calling thread is an ordinary one, and would be allowed to be that again when it has given way: CAP_SYS_NICE, or a limit of
-/// niceness that allows it. (It must be allowed what the kernel asks for a lower nice value, so that is tried, and taken back.)
+/// Whether the calling thread is an ordinary one, and would be allowed to be that again when it has given way: CAP_SYS_NICE, or a
+/// limit of niceness that allows it. (It must be allowed what the kernel asks for a lower nice value, so that is tried, and taken
+/// back.)
 pub fn may_be_ordinary_again() -> bool {
     // SAFETY: these calls touch no memory.
     unsafe {
@@ -684,8 +687,8 @@ pub fn fd_of(tid: u32, fd: i32) -> Result<Fd, Errno> {
     }
 }
 
-/// Writes a sentence about Overspill to standard error, in a line of its own: to the one that was there at the start, if [`set_voice`] has said
-/// where it is kept, since the program's descriptor 2 may be anything by now. Does not allocate.
+/// Writes a sentence about Overspill to standard error, in a line of its own: to the one that was there at the start, if
+/// [`set_voice`] has said where it is kept, since the program's descriptor 2 may be anything by now. Does not allocate.
 pub fn complain(message: &[u8]) {
     let (fd, tid) = (voice(), VOICE_TID.load(Relaxed));
     let kept = if tid != 0 { fd_of(tid, fd).ok() } else { None };

@@ -76,9 +76,9 @@
 //! | [`marks_are_inherited`](rules::forks::marks_are_inherited) | |
 //! | [`pages_are_not_shared_with_a_pin`](rules::forks::pages_are_not_shared_with_a_pin) | |
 //!
-//! The last line of defence is `tests/pager.rs`: a toy of a pager runs on this kernel under the scheduler, and mistakes that the real one has made
-//! (a denied move is believed, a page is parked while it is being discarded, a copy is dropped before the next one is in place) are found by
-//! seeds.
+//! The last line of defence is `tests/pager.rs`: a toy of a pager runs on this kernel under the scheduler, and mistakes that the
+//! real one has made (a denied move is believed, a page is parked while it is being discarded, a copy is dropped before the next
+//! one is in place) are found by seeds.
 //!
 //! # What it does not model
 //!

@@ -1,5 +1,5 @@
-//! A toy of a pager on the simulated kernel, under the scheduler: two programs with a few pages each, a handler that serves faults and
-//! follows events, a daemon that takes pages out. Defects that the real pager had are found by seeds.
+//! A toy of a pager on the simulated kernel, under the scheduler: two programs with a few pages each, a handler that serves faults
+//! and follows events, a daemon that takes pages out. Defects that the real pager had are found by seeds.
 
 mod toy;
 

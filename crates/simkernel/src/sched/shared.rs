@@ -1,4 +1,5 @@
-//! The simulated kernel among actors: program threads make calls on it and wait in them, pager threads act on it and wait for messages.
+//! The simulated kernel among actors: program threads make calls on it and wait in them, pager threads act on it and wait for
+//! messages.
 
 use super::{Timeout, Word, turn};
 use crate::call::{Call, Outcome, Progress};
