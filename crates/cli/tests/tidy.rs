@@ -137,21 +137,12 @@ fn no_line_is_too_wide() {
             }
         }
     }
-    let mut wide = BTreeSet::new();
     for (file, text) in files(".rs") {
         for (number, line) in (1..).zip(text.lines()) {
             let width = line.chars().count();
             if width > COLUMNS_MAX && comment(line).is_some_and(|text| !text.starts_with('|')) {
-                wide.insert(file.clone());
-                if !WIDE_COMMENTS.iter().any(|place| file.starts_with(place)) {
-                    findings.push(format!("{file}:{number}: a comment of {width} columns; at most {COLUMNS_MAX}"));
-                }
+                findings.push(format!("{file}:{number}: a comment of {width} columns; at most {COLUMNS_MAX}"));
             }
-        }
-    }
-    for file in WIDE_COMMENTS {
-        if !wide.iter().any(|wide| wide.starts_with(file)) {
-            findings.push(format!("{file}: has no wide comment any more: take it out of WIDE_COMMENTS in {}", file!()));
         }
     }
     report(&findings);
@@ -462,6 +453,3 @@ fn no_name_of_a_workplace() {
     }
     report(&findings);
 }
-
-/// Files and folders with comments that are wider than they may be. The list only gets shorter.
-const WIDE_COMMENTS: &[&str] = &["crates/simkernel/src/remap.rs", "crates/simkernel/src/table.rs"];

@@ -115,7 +115,8 @@ impl Space {
         self.vmas.insert(start, vma);
     }
 
-    /// To a new address, at the same length: several mappings, if none of them is registered. Stops at the first that cannot be moved.
+    /// To a new address, at the same length: several mappings, if none of them is registered. Stops at the first that cannot be
+    /// moved.
     fn move_all(&mut self, ask: Remap, to: usize, told: &mut Notices) -> Result<usize, Errno> {
         let (start, end) = (ask.from, ask.from + ask.len);
         let mut at = start;

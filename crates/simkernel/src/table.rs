@@ -27,8 +27,8 @@ pub enum Entry {
     Page {
         /// Which.
         frame: Arc<Frame>,
-        /// It is this address space's alone. A fork ends that on both sides, and only a write here makes it so again: the end of the other
-        /// side does not (Linux: `PageAnonExclusive`).
+        /// It is this address space's alone. A fork ends that on both sides, and only a write here makes it so again: the end of
+        /// the other side does not (Linux: `PageAnonExclusive`).
         exclusive: bool,
         /// Writes are messages.
         protected: bool,
