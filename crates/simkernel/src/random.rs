@@ -74,6 +74,8 @@ fn choose(rng: &mut Rng, model: &mut ModelLab, threads: usize, fault: Option<usi
     let toucher = idle(model, 0);
     let changer = (0..THREADS).find(|t| idle(model, *t));
     match rng.below(100) {
+        // (rarely: most sequences should have them all)
+        99 if rng.below(4) == 0 => Op::Kill(1 + rng.below(THREADS - 1)),
         0..44 if toucher || changer.is_some() => {
             let call = call(rng, threads < THREADS + FORKS);
             let touches = matches!(
@@ -115,13 +117,15 @@ fn choose(rng: &mut Rng, model: &mut ModelLab, threads: usize, fault: Option<usi
 fn call(rng: &mut Rng, forks: bool) -> Call {
     let number = rng.below(FIELD);
     let at = page(number);
-    let len = (1 + rng.below(4)) * PAGE;
+    // now and then what is no address, or nothing
+    let at = if rng.below(60) == 0 { at + 8 } else { at };
+    let len = if rng.below(60) == 0 { 0 } else { (1 + rng.below(4)) * PAGE };
     let prot = rng.pick(&[READ_WRITE, READ_WRITE, READ_WRITE, READ, 0, READ_WRITE_EXEC]);
     match rng.below(100) {
         0..10 => Call::Map { at, len, prot: if rng.below(2) == 0 { READ_WRITE } else { prot }, replace: rng.below(4) > 0 },
         10..18 => Call::Unmap { at, len },
         18..36 => {
-            let new_len = rng.pick(&[len, len, len + PAGE, len - PAGE, len + 3 * PAGE]);
+            let new_len = rng.pick(&[len, len, len + PAGE, len.saturating_sub(PAGE), len + 3 * PAGE]);
             let to = (rng.below(3) > 0).then(|| page(rng.below(FIELD + 6)));
             Call::Remap { from: at, len, new_len, to, keep: to.is_some() && rng.below(5) == 0 }
         }
