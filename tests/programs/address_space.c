@@ -267,11 +267,8 @@ static int same_flags(const struct page *a, const struct page *b) {
     return a->kind == ANON || (a->object == b->object && b->index == a->index + 1);
 }
 static int joined(struct space *s, int a) {
-    if (a <= 0 || a >= s->n || !s->p[a].kind || !s->p[a - 1].kind) return NO;
-    struct page before = s->p[a - 1];
-    if (same_flags(&before, &s->p[a])) return s->p[a].joined;
-    before.flags ^= DONTFORK; // Overspill keeps all that it pages from forks that it does not follow: to the kernel it is alike
-    return before.kind == ANON && same_flags(&before, &s->p[a]) ? MAYBE : NO;
+    if (a <= 0 || a >= s->n || !s->p[a].kind || !s->p[a - 1].kind || !same_flags(&s->p[a - 1], &s->p[a])) return NO;
+    return s->p[a].joined;
 }
 // One mapping for the kernel?
 static int one_mapping(struct space *s, int a, int n) {

@@ -1,7 +1,7 @@
-/* Children that are made past libc, by a system call in the program's own code: "unpaged", "paged", "dontfork", "viewed", "grown". */
+/* Children and memory that are made past libc, by a system call in the program's own code, and memory that children are not to have:
+   "unpaged", "dontfork", "viewed", "grown". */
 #define _GNU_SOURCE
 #include <errno.h>
-#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -62,12 +62,6 @@ static void is_right(pid_t child, const char *what) {
     expect(WIFEXITED(status) && WEXITSTATUS(status) == 0, "%s: status %#x", what, status);
 }
 
-/* Right bytes, or its end. */
-static void no_zeroes(pid_t child, const char *what) {
-    int status = status_of(child);
-    expect(WIFSIGNALED(status) ? WTERMSIG(status) == SIGSEGV : WEXITSTATUS(status) == 0, "%s: status %#x", what, status);
-}
-
 static int is_there(const void *p, long len) { return msync((void *)p, len, MS_ASYNC) == 0; }
 
 /* Everything fits: such a child has all, and maps, unmaps and forks as it would alone. */
@@ -86,43 +80,6 @@ static void unpaged(void) {
         _exit(wrong(p, MIB) != 0);
     }
     is_right(child, "the child");
-}
-
-static void *of_a_thread(void *p) {
-    pid_t child = raw_fork();
-    if (child == 0) _exit(wrong(p, 8 * MIB) != 0);
-    no_zeroes(child, "a thread's child");
-    return 0;
-}
-
-static void paged(void) {
-    unsigned char *p = map(8 * MIB), *q = map(2 * MIB);
-    fill(p, 8 * MIB);
-    fill(q, 2 * MIB);
-    q = mremap(q, 2 * MIB, 4 * MIB, MREMAP_MAYMOVE);
-    fill(q, 4 * MIB);
-    mprotect(p + MIB, MIB, PROT_READ);
-    press();
-    for (int round = 0; round < 2; round++) {
-        pid_t child = raw_fork();
-        if (child == 0) _exit(wrong(p, 8 * MIB) || wrong(q, 4 * MIB));
-        no_zeroes(child, "the child");
-        child = raw(SYS_fork, 0, 0, 0, 0, 0);
-        if (child == 0) _exit(wrong(q, 4 * MIB) != 0);
-        no_zeroes(child, "the child of fork");
-        /* one that libc makes has all of it, and such children in turn */
-        child = fork();
-        if (child == 0) {
-            child = raw_fork();
-            if (child == 0) _exit(wrong(p, 8 * MIB) != 0);
-            no_zeroes(child, "the child's child");
-            _exit(wrong(p, 8 * MIB) || wrong(q, 4 * MIB));
-        }
-        is_right(child, "libc's child");
-    }
-    expect(!wrong(p, 8 * MIB) && !wrong(q, 4 * MIB), "the parent's");
-    pthread_t thread;
-    expect(pthread_create(&thread, 0, of_a_thread, p) == 0 && pthread_join(thread, 0) == 0, "a thread");
 }
 
 /* What the program itself keeps from its children, and what it does not any more. */
@@ -148,9 +105,6 @@ static void dontfork(void) {
             _exit(0);
         }
         is_right(child, "libc's child");
-        child = raw_fork();
-        if (child == 0) _exit(wrong(c, 4 * MIB) != 0);
-        no_zeroes(child, "the child");
     }
     expect(!wrong(moved, 2 * MIB) && !wrong(b, 4 * MIB) && !wrong(c, 4 * MIB), "the parent's");
 }
@@ -200,7 +154,6 @@ int main(int count, char **arguments) {
     alarm(250);
     const char *which = count > 1 ? arguments[1] : "";
     if (!strcmp(which, "unpaged")) unpaged();
-    if (!strcmp(which, "paged")) paged();
     if (!strcmp(which, "dontfork")) dontfork();
     if (!strcmp(which, "viewed")) viewed();
     if (!strcmp(which, "grown")) grown();

@@ -96,8 +96,6 @@ pub enum Request {
 pub struct Remap {
     /// What of it was left to the kernel.
     pub native: [Pieces; 2],
-    /// What is to be moved is not one mapping: [`Machine::is_kept_apart`].
-    pub apart: bool,
     managed: bool,
 }
 
@@ -492,7 +490,6 @@ fn serve_with(memory: &str, status: &'static Status, status_fd: i32, supervised:
     }
     let here = page_of_this_process().unwrap_or_else(|e| fail(&setup::SetupError::Memory(e).to_string()));
     here.store(1, Relaxed);
-    machine.keep_from_raw_forks();
     let stacks = HookStacks::new().unwrap_or_else(|_| fail("no memory for the pager's stacks"));
     let agent: &'static Agent = Box::leak(Box::new(Agent {
         machine,
@@ -790,14 +787,13 @@ impl Agent {
     /// replaced: [`Machine::take_native`], [`Machine::begin_remap`].
     pub fn begin_remap(&'static self, ranges: [(usize, usize); 2], grows: usize) -> Remap {
         self.stacks.run(move || {
-            let apart = self.machine.is_kept_apart(ranges[0].0, ranges[0].1);
             let native = ranges.map(|(start, end)| {
                 self.machine.take_native(start, end).unwrap_or_else(|| {
                     let _ = self.ask_here(Request::Adopt { start, end }); // it cannot fail
                     Pieces::default()
                 })
             });
-            Remap { native, apart, managed: self.machine.begin_remap(ranges, grows) }
+            Remap { native, managed: self.machine.begin_remap(ranges, grows) }
         })
     }
 
@@ -885,14 +881,9 @@ impl Agent {
         });
     }
 
-    /// What forked children find has been advised: [`Machine::advised_for_forks`].
-    pub fn advised_for_forks(&'static self, start: usize, end: usize, set: Flags, cleared: Flags) -> bool {
-        self.stacks.run(move || self.machine.advised_for_forks(start, end, set, cleared))
-    }
-
-    /// The program's filter of system calls does not allow what [`overspill_linux::raw_forks`] needs.
-    pub fn let_raw_forks(&'static self) {
-        self.stacks.run(move || self.machine.let_raw_forks());
+    /// [`Machine::wiped_on_fork`].
+    pub fn wiped_on_fork(&'static self, start: usize, end: usize, wiped: bool) -> bool {
+        self.stacks.run(move || self.machine.wiped_on_fork(start, end, wiped))
     }
 
     /// MADV_MERGEABLE: equal pages may become one.
@@ -1381,15 +1372,6 @@ impl Agent {
             machine.ring_daemon();
             futex_wait(&AtomicU32::new(0), 0, 50_000);
         };
-        if let Err(e) = machine.begin_fork(&map) {
-            machine.end_fork(&mut map);
-            drop((core, map));
-            self.thaw();
-            drop(childs);
-            family.bury(member);
-            let _ = self.ask_here(Request::NoChild);
-            return -(e as isize);
-        }
         // The child has what this process has, and some more: an equal part of the whole if that is to be had, else as much as
         // this process.
         let (charge, whole) = (core.vm.charge_total() as u32, family.for_two());
@@ -1437,7 +1419,6 @@ impl Agent {
                 }
                 family.apply(&map, &mut core);
                 drop(core);
-                machine.end_fork(&mut map);
                 drop(map);
                 self.thaw();
                 if r.is_ok() && call.shares_files() {

@@ -341,7 +341,7 @@ impl Compressed {
                 return;
             }
             // SAFETY: parts of our own arena that are neither free nor in use until `trim_end`: nobody reads or writes them.
-            let _ = unsafe { sys::advise_ranges(map.pidfd.as_ref().map_or(-1, sys::Fd::raw), &ranges[..n], libc::MADV_DONTNEED) };
+            unsafe { sys::discard_ranges(map.pidfd.as_ref().map_or(-1, sys::Fd::raw), &ranges[..n]) };
             let mut core = machine.core.lock();
             let mut pool = self.pool.lock();
             let pages: u32 = blocks[..n].iter().map(|&block| pool.pool.trim_end(block)).sum();

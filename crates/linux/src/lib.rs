@@ -32,7 +32,6 @@ pub mod park;
 pub mod pointers;
 pub mod probe;
 pub mod ranges;
-pub mod raw_forks;
 pub mod reader;
 pub mod record;
 mod ring;

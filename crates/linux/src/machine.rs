@@ -88,8 +88,6 @@ pub struct Space {
     pub copying: crate::copy_out::Copying,
     /// Unmaps that are still to be reported.
     pub pending: crate::space::PendingUnmaps,
-    /// Ranges were marked while unmaps or moves were under way: see [`crate::raw_forks`].
-    pub remark: bool,
     /// The address of page 0 of each object.
     pub origins: Vec<usize>,
     /// The program's ranges are registered here.
@@ -276,8 +274,6 @@ pub struct Machine {
     /// Other processes may have pages of this one: it has forked, or is a fork's child, or has asked for equal pages to be merged
     /// (KSM).
     pub shares_pages: AtomicBool,
-    /// Managed ranges are kept from forks that are not followed.
-    pub keeps_from_forks: AtomicBool,
     /// A fork is about to happen: nobody starts I/O. Who waits for whom then (no thread may wait for one above it, or for itself):
     ///
     /// | thread | waits for | which |
@@ -635,14 +631,14 @@ impl Machine {
             }
             if n == iov.len() {
                 // SAFETY: nobody owns or holds these places.
-                let _ = unsafe { sys::advise_ranges(pidfd, &iov[..n], libc::MADV_DONTNEED) };
+                unsafe { sys::discard_ranges(pidfd, &iov[..n]) };
                 n = 0;
             }
             iov[n] = IoVec { base: at, len: PAGE_SIZE };
             n += 1;
         }
         // SAFETY: as above.
-        let _ = unsafe { sys::advise_ranges(pidfd, &iov[..n], libc::MADV_DONTNEED) };
+        unsafe { sys::discard_ranges(pidfd, &iov[..n]) };
     }
 
     /// The file and byte offset of a slot, by the extents of its device. A run of slots lies in one piece. => it is on no

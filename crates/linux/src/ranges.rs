@@ -60,8 +60,6 @@ impl Flags {
     pub const WIPE: Flags = Flags(1 << 4);
     /// It may have guard pages (MADV_GUARD_INSTALL): a page is filled because it was touched, and for no other reason.
     pub const GUARDED: Flags = Flags(1 << 5);
-    /// Forked children do not have it (MADV_DONTFORK).
-    pub const DONTFORK: Flags = Flags(1 << 6);
     const NORESERVE: u8 = 1 << 3;
 
     /// Of a new mapping with these flags of mmap(2). The kernel joins neighbours that are alike but for their protection, at once

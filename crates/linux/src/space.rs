@@ -343,9 +343,8 @@ impl Machine {
         let mut messages = [Message::default(); MESSAGES];
         let mut map = self.map.write();
         let n = map.program.read(&mut messages);
-        if n == 0 && (map.remark || !map.pending.ranges.is_empty()) && !map.is_changing() {
+        if n == 0 && !map.pending.ranges.is_empty() && !map.is_changing() {
             map.pending.clear();
-            map.remark = false;
         }
         for message in &messages[..n] {
             match message.decode() {
@@ -395,10 +394,6 @@ impl Machine {
                     let Some(r) = known else { break };
                     map.ranges.remove(r.start, r.end, |_| {});
                     let moved = Range { start: r.start - from + to, end: r.end - from + to, ..r };
-                    if map.remark {
-                        Self::unmark(r.start, r.end);
-                        self.mark(moved.start, moved.end);
-                    }
                     if r.kind == Kind::Managed {
                         if !map.ranges.insert(moved) {
                             self.stop_ranges_full();
@@ -437,14 +432,8 @@ impl Machine {
 
     /// The range is gone, and what was in it.
     fn unmapped(map: &mut Space, core: &mut Core, start: usize, end: usize) {
-        let remark = map.remark;
         map.ranges.remove(start, end, |gone| match gone.kind {
-            Kind::Managed => {
-                Self::give_up_of(core, gone, false);
-                if remark {
-                    Self::unmark(gone.start, gone.end);
-                }
-            }
+            Kind::Managed => Self::give_up_of(core, gone, false),
             Kind::Native => Self::native_gone(core, gone),
         });
     }
@@ -551,7 +540,6 @@ impl Machine {
         })?;
         Self::unmapped(map, core, at, usize::MAX);
         map.pending.clear();
-        self.mark_all(map);
         result
     }
 
@@ -663,9 +651,6 @@ impl Machine {
         }
         let mut map = self.map.write();
         self.replaced(&mut map, start, end, changing);
-        if self.keeps_from_forks.load(Relaxed) {
-            Self::unmark(start, end); // a fork may have marked it for what was known here
-        }
         self.drop_places(&map, false);
     }
 
@@ -696,7 +681,6 @@ impl Machine {
         if map.program.register(range.start, range.end - range.start).is_err() {
             return; // the kernel will not have it (a special mapping): it stays the kernel's
         }
-        self.mark(range.start, range.end);
         map.ranges.remove(range.start, range.end, |_| {}); // known already in part: pages that are known stay as they are
         if !map.ranges.insert(range) {
             self.stop_ranges_full();
@@ -926,6 +910,35 @@ impl Machine {
         }
     }
 
+    /// A registered address was touched that is in no range: memory that has grown by a call that was not followed. It is managed
+    /// from now on, as far as its mapping goes. => nothing is known at the address
+    pub(crate) fn find_grown(&self, map: &mut Space, addr: usize) {
+        let mut mapping = (addr, addr + PAGE_SIZE); // if it cannot be asked for
+        let _ = sys::each_mapping(|start, end| {
+            if (start..end).contains(&addr) {
+                mapping = (start, end);
+            }
+        });
+        let mut grown = Range { start: mapping.0, end: mapping.1, ..Range::of_program(Flags::NONE) };
+        for r in map.ranges.iter() {
+            if r.end <= addr && r.end > mapping.0 {
+                (grown.start, grown.flags) = (r.end, r.flags);
+            } else if r.start > addr {
+                grown.end = grown.end.min(r.start);
+                break;
+            }
+        }
+        self.manage(map, grown);
+    }
+
+    /// The program has said what its forked children are to find here, for which there are no events. Returns `false` if there is no
+    /// room to remember it.
+    #[must_use]
+    pub fn wiped_on_fork(&self, start: usize, end: usize, wiped: bool) -> bool {
+        let change = |flags: Flags| if wiped { flags.with(Flags::WIPE) } else { flags.without(Flags::WIPE) };
+        self.map.write().ranges.change(start, end, change)
+    }
+
     /// What is managed in a range is the kernel's from now on, and no longer known. => [`Machine::keep_in`] has brought it in
     pub fn hand_over(&self, start: usize, end: usize) {
         let mut map = self.map.write();
@@ -935,9 +948,6 @@ impl Machine {
             at = piece.end;
             // SAFETY: all of it that has content is in memory, and stays there.
             if unsafe { map.program.unregister(piece.start, piece.end - piece.start) }.is_ok() {
-                if !piece.flags.has(Flags::DONTFORK) {
-                    Self::unmark(piece.start, piece.end);
-                }
                 Self::unmapped(&mut map, &mut self.core.lock(), piece.start, piece.end);
             }
         }

@@ -120,7 +120,7 @@ pub unsafe fn madvise(at: usize, len: usize, advice: i32) -> Result<(), Errno> {
     unsafe { sys!(libc::SYS_madvise, at, len, advice) }.map(drop)
 }
 
-/// One range of [`advise_ranges`].
+/// One range of [`discard_ranges`].
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct IoVec {
@@ -130,25 +130,23 @@ pub struct IoVec {
     pub len: usize,
 }
 
-/// Where [`advise_ranges`] wants a descriptor of this process: itself, without one (PIDFD_SELF_THREAD_GROUP, Linux 6.14 and later).
-pub const PIDFD_SELF: i32 = -10001;
-
-/// madvise(2) of scattered ranges, with one TLB flush and one time in the kernel (process_madvise on oneself, Linux 6.13 and
-/// later), else one by one. A hole is left out. Returns the first other error; the ranges behind it are advised all the same.
+/// Discards scattered ranges with one TLB flush (process_madvise on oneself, Linux 6.13 and later), else one by one.
 ///
 /// # Safety
-/// For a discarding advice: nobody needs the content of the ranges.
-pub unsafe fn advise_ranges(pidfd: i32, ranges: &[IoVec], advice: i32) -> Result<(), Errno> {
-    if ranges.len() > 1 && pidfd != -1 {
+/// Nobody needs the content of the ranges.
+pub unsafe fn discard_ranges(pidfd: i32, ranges: &[IoVec]) {
+    if ranges.len() > 1 && pidfd >= 0 {
         let total: usize = ranges.iter().map(|r| r.len).sum();
         // SAFETY: the vector lives over the call; discarding is the caller's promise.
-        if unsafe { sys!(libc::SYS_process_madvise, pidfd, ranges.as_ptr(), ranges.len(), advice, 0) } == Ok(total) {
-            return Ok(());
+        let done = unsafe { sys!(libc::SYS_process_madvise, pidfd, ranges.as_ptr(), ranges.len(), libc::MADV_DONTNEED, 0) };
+        if done == Ok(total) {
+            return;
         }
     }
-    // SAFETY: the caller's promise.
-    let advise = |r: &IoVec| unsafe { madvise(r.base, r.len, advice) }.or_else(|e| if e == libc::ENOMEM { Ok(()) } else { Err(e) });
-    ranges.iter().map(advise).fold(Ok(()), Result::and)
+    for r in ranges {
+        // SAFETY: the caller's promise.
+        let _ = unsafe { madvise(r.base, r.len, libc::MADV_DONTNEED) };
+    }
 }
 
 /// Makes the page at `at` this process's own, if it shares it with another one (a fork's other side, KSM): as a write to it does,

@@ -82,12 +82,8 @@ pub fn mremap(agent: &'static Agent, nr: i32, a: [usize; 6]) -> isize {
     let moves_all = fixed && old_len == new_len && old_len > 0 && sys::is_mapped(old, old + PAGE);
     let to = if fixed { (a[4], a[4].wrapping_add(new_len)) } else { NOTHING };
     let remap = agent.begin_remap([(old, old.wrapping_add(old_len)), to], new_len.saturating_sub(old_len));
-    let r = if remap.apart && wants_one_mapping(&a) && !(moves_all && agent.kernel_moves_several()) {
-        -(libc::EFAULT as isize)
-    } else {
-        // SAFETY: the program's own call.
-        unsafe { raw(nr, &a) }
-    };
+    // SAFETY: the program's own call.
+    let r = unsafe { raw(nr, &a) };
     agent.end_remap(remap, r >= 0);
     if r < 0 {
         if r == -(libc::EFAULT as isize) && moves_all && agent.kernel_moves_several() {
@@ -119,16 +115,6 @@ pub fn mremap(agent: &'static Agent, nr: i32, a: [usize; 6]) -> isize {
         }
     }
     r
-}
-
-/// Whether an mremap that is well-formed is refused, by EFAULT, where there are several mappings.
-fn wants_one_mapping(a: &[usize; 6]) -> bool {
-    let (old, old_len, new_len, flags) = (a[0], up(a[1]), up(a[2]), a[3] as i32);
-    let (may_move, fixed) = (flags & libc::MREMAP_MAYMOVE != 0, flags & libc::MREMAP_FIXED != 0);
-    let left_empty = flags & libc::MREMAP_DONTUNMAP != 0;
-    let apart = !fixed || a[4] >= old.saturating_add(old_len) || a[4].saturating_add(new_len) <= old;
-    let formed = old_len > 0 && new_len > 0 && (may_move || flags == 0) && (!left_empty || old_len == new_len) && apart;
-    formed && (fixed || left_empty || new_len > old_len)
 }
 
 /// Several mappings are moved by one call since Linux 6.17, gaps and all, but for those that are registered with a userfaultfd: at
@@ -187,16 +173,10 @@ pub fn madvise(agent: &'static Agent, nr: i32, a: [usize; 6]) -> isize {
             agent.may_merge();
             call()
         }
-        libc::MADV_WIPEONFORK | libc::MADV_KEEPONFORK | libc::MADV_DONTFORK | libc::MADV_DOFORK => {
+        libc::MADV_WIPEONFORK | libc::MADV_KEEPONFORK => {
             let r = call();
-            let (set, cleared) = match advice {
-                libc::MADV_WIPEONFORK => (Flags::WIPE, Flags::NONE),
-                libc::MADV_KEEPONFORK => (Flags::NONE, Flags::WIPE),
-                libc::MADV_DONTFORK => (Flags::DONTFORK, Flags::NONE),
-                _ => (Flags::NONE, Flags::DONTFORK),
-            };
             // without room to remember that something is wiped, the program is told that it cannot rely on it
-            match agent.advised_for_forks(start, advised(nr, &a, r), set, cleared) {
+            match agent.wiped_on_fork(start, advised(nr, &a, r), advice == libc::MADV_WIPEONFORK) {
                 true => r,
                 false => -(libc::ENOMEM as isize),
             }

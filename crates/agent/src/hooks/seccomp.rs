@@ -55,9 +55,6 @@ pub fn seccomp(agent: &'static Agent, nr: i32, a: [usize; 6]) -> Verdict {
             None => return Verdict::pass(), // the kernel refuses it
         },
     };
-    if can_live && read_filter(program).is_some_and(|filter| !can_mark(filter)) {
-        agent.let_raw_forks();
-    }
     match (can_live, flags & TSYNC != 0) {
         (true, true) => Verdict::pass(),
         (true, false) => {
@@ -185,14 +182,6 @@ fn can_live(filter: &[Instruction], engine: Engine) -> bool {
         && IOCTLS_BORNE.iter().all(|ioctl| bears(libc::SYS_ioctl, [0, *ioctl, 0]))
         && bears(libc::SYS_futex, [0, (libc::FUTEX_WAKE_OP | libc::FUTEX_PRIVATE_FLAG) as u64, 0])
         && borne.iter().all(|nr| bears(*nr, [0; 3]))
-}
-
-/// Whether managed memory can be kept from forks that are not followed.
-fn can_mark(filter: &[Instruction]) -> bool {
-    let allows = |nr: libc::c_long, arguments| matches!(run(filter, nr as u32, arguments).unwrap_or(0) & ACTION, ALLOW | LOG);
-    [libc::MADV_DONTFORK, libc::MADV_DOFORK]
-        .iter()
-        .all(|advice| allows(libc::SYS_madvise, [PAGE as u64, PAGE as u64, *advice as u64]))
 }
 
 /// What the filter answers to a call, as the kernel runs it; `None` if it is none that the kernel would take.
