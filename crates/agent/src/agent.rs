@@ -1410,6 +1410,7 @@ impl Agent {
                     why.say();
                     sys::exit_group(125);
                 }
+                family.tell_born();
                 0
             }
             _ => {
@@ -1428,7 +1429,10 @@ impl Agent {
                 }
                 let _ = self.ask_here(r.map_or(Request::NoChild, |pid| Request::Child { pid: pid as u32, fork, member }));
                 match r {
-                    Ok(pid) => pid as isize,
+                    Ok(pid) => {
+                        family.await_birth(member);
+                        pid as isize
+                    }
                     Err(e) => -(e as isize),
                 }
             }

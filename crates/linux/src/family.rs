@@ -42,6 +42,10 @@ struct Block {
     members: [Member; 0],
 }
 
+/// For how long a fork waits until the child's program goes on, and how soon it notices that there is no child, in nanoseconds.
+const BIRTH_NS: u64 = 1_000_000_000;
+const BIRTH_LOOK_NS: u64 = 20_000_000;
+
 /// A process's part of the budget of its family.
 #[derive(Debug)]
 pub struct Family {
@@ -178,6 +182,23 @@ impl Family {
         self.tag.store(tag.0, Relaxed);
         self.shared.store(true, Relaxed);
         self.excess.store(excess, Relaxed);
+    }
+
+    /// In the child: its program goes on.
+    pub fn tell_born(&self) {
+        let born = &self.shares.member(self.tag()).born;
+        born.store(1);
+        sys::futex_wake_shared(born.atomic(), 1);
+    }
+
+    /// Returns when the child's program goes on, or there is none any more. Until then it sleeps in the pager's set-up, which whoever
+    /// waits for it to fall asleep (and then sends it a signal) would take for a sleep of its own. It may be stopped, or slow: that
+    /// is not waited for.
+    pub fn await_birth(&self, child: Tag) {
+        let (born, end) = (&self.shares.member(child).born, sys::now_ns() + BIRTH_NS);
+        while born.load() == 0 && self.shares.lives(child) && sys::now_ns() < end {
+            sys::futex_wait_shared(born.atomic(), 0, BIRTH_LOOK_NS);
+        }
     }
 
     // ---- others ----

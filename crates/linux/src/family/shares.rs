@@ -81,6 +81,8 @@ pub struct Member {
     floor: Word,
     /// Its page daemon sleeps on it.
     pub(super) bell: Word,
+    /// Its program goes on: 1. Who has forked it sleeps on it.
+    pub(super) born: Word,
     /// Its robust list (linux/futex.h), which the kernel reads: `next` of the node; the head, which is `next`, the way from the
     /// node to `life` in bytes, and nothing pending.
     pub(super) node: AtomicUsize,
@@ -266,9 +268,14 @@ impl<'a> Shares<'a> {
             }
             // nobody else changes it now
             let generation = ((member.generation.load() + 1) & 0xFFFF).max(1);
-            for (word, value) in
-                [(&member.parent, parent.0), (&member.wants, 0), (&member.asked, 0), (&member.pages, 0), (&member.floor, 0)]
-            {
+            for (word, value) in [
+                (&member.parent, parent.0),
+                (&member.wants, 0),
+                (&member.asked, 0),
+                (&member.pages, 0),
+                (&member.floor, 0),
+                (&member.born, 0),
+            ] {
                 word.store(value);
             }
             member.generation.store(generation);
