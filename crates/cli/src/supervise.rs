@@ -245,10 +245,10 @@ pub fn on_interrupt(then: impl FnOnce(i32) + Send + 'static) -> io::Result<()> {
     Ok(())
 }
 
-/// A child whose state has changed.
+/// A child whose state has changed, whatever process group it is in.
 fn changed() -> Option<(Pid, WaitStatus)> {
     loop {
-        match rustix::process::waitpid(None, WaitOptions::NOHANG | WaitOptions::UNTRACED) {
+        match rustix::process::wait(WaitOptions::NOHANG | WaitOptions::UNTRACED) {
             Ok(state) => return state,
             Err(rustix::io::Errno::INTR) => {}
             // The program is not reaped yet and SIGCHLD is not ignored, so ECHILD cannot be.

@@ -9,8 +9,8 @@
 //! ```
 //!
 //! The event is told from the program's own by counting ([`Copying`]): of each page there is one of ours. A page that the program
-//! discarded as well, in whatever order, reads as zeroes: it was protected before its copy was made, so nothing can have been
-//! written since (MADV_FREE keeps what is written afterwards).
+//! discarded as well, in whatever order, reads as zeroes: it was protected before its copy was made, and until all is settled its
+//! faults wait, so nothing can have been written since (MADV_FREE keeps what is written afterwards).
 //!
 //! What it cannot know is whether a page is pinned, which a move refuses. Memory that is writable is never taken like this, so
 //! nothing that reads *into* memory can begin; what reads *from* it keeps the page that it has, which nobody changes. Left is a
@@ -332,5 +332,32 @@ mod tests {
         assert!(copying.is_given_up(0) && copying.is_given_up(3));
         copying.end();
         assert!(!copying.overlaps(0, usize::MAX) && !copying.discarded(10 * P, 11 * P));
+    }
+
+    /// The program discarded a page between its copy and the page daemon's own discard, wrote to it again, and that discard took
+    /// what it had written.
+    #[test]
+    fn nothing_comes_to_a_page_that_is_still_to_be_discarded() {
+        use crate::machine::Served;
+        let Some((machine, base)) = crate::space::tests::machine("refilled") else { return };
+        let range = crate::ranges::Range {
+            start: base,
+            end: base + 4 * P,
+            origin: base,
+            ..crate::ranges::Range::of_program(crate::ranges::Flags::NONE)
+        };
+        {
+            let mut map = machine.map.write();
+            map.origins[0] = base;
+            machine.manage(&mut map, range);
+            map.copying.begin([base + P].into_iter());
+        }
+        assert!(matches!(machine.serve(base + P, 0), Served::Busy));
+        assert!(matches!(machine.serve(base, 0), Served::Done));
+        assert!(!sys::is_resident(base + P), "nor did it come with its neighbour");
+        machine.map.write().copying.end();
+        assert!(matches!(machine.serve(base + P, 0), Served::Done) && sys::is_resident(base + P));
+        // SAFETY: nobody uses it any more.
+        unsafe { sys::unmap(base as *mut u8, 3 * crate::space::tests::LEN) };
     }
 }

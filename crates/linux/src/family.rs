@@ -191,9 +191,9 @@ impl Family {
         sys::futex_wake_shared(born.atomic(), 1);
     }
 
-    /// Returns when the child's program goes on, or there is none any more. Until then it sleeps in the pager's set-up, which whoever
-    /// waits for it to fall asleep (and then sends it a signal) would take for a sleep of its own. It may be stopped, or slow: that
-    /// is not waited for.
+    /// Returns when the child's program goes on, or there is none any more. Until then it sleeps in the pager's set-up, which
+    /// whoever waits for it to fall asleep (and then sends it a signal) would take for a sleep of its own. It may be stopped, or
+    /// slow: that is not waited for.
     pub fn await_birth(&self, child: Tag) {
         let (born, end) = (&self.shares.member(child).born, sys::now_ns() + BIRTH_NS);
         while born.load() == 0 && self.shares.lives(child) && sys::now_ns() < end {

@@ -382,6 +382,11 @@ impl Machine {
             return Served::NoMemory; // to be tried again in a moment
         }
         let word = core.vm.page(page);
+        if map.copying.overlaps(addr, addr + PAGE_SIZE) && !word.parking() {
+            // The program has discarded it while the page daemon copied it: what came there now would go with the daemon's own
+            // discard.
+            return Served::Busy;
+        }
         if word.state() == State::PagedOut && !word.busy() {
             let held = core.load.hard_fault(tid, sys::now_ns, sys::thread_cpu_ns);
             self.status.counters.load_turns.set(core.load.turns());
@@ -390,7 +395,8 @@ impl Machine {
             }
         }
         let guarded = range.flags.has(Flags::GUARDED);
-        let bounds = if guarded { page.index()..page.index() + 1 } else { range.bounds() };
+        let bounds =
+            if guarded || map.copying.overlaps(range.start, range.end) { page.index()..page.index() + 1 } else { range.bounds() };
         let fault = core.vm.fault(page, bounds, self.starved.load(Relaxed));
         if let Some(record) = &self.record {
             match fault {

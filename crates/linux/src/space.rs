@@ -931,8 +931,8 @@ impl Machine {
         self.manage(map, grown);
     }
 
-    /// The program has said what its forked children are to find here, for which there are no events. Returns `false` if there is no
-    /// room to remember it.
+    /// The program has said what its forked children are to find here, for which there are no events. Returns `false` if there is
+    /// no room to remember it.
     #[must_use]
     pub fn wiped_on_fork(&self, start: usize, end: usize, wiped: bool) -> bool {
         let change = |flags: Flags| if wiped { flags.with(Flags::WIPE) } else { flags.without(Flags::WIPE) };

@@ -386,6 +386,13 @@ fn the_exit_status_is_the_programs() {
     }
 }
 
+/// The command waited for its own process group only, so it ended with a panic when a program had put itself into another.
+#[test]
+fn a_program_may_leave_the_process_group() {
+    let output = unpaged(&["setsid", "sh", "-c", "exit 7"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(7), "{output:?}");
+}
+
 #[test]
 fn arguments_name_and_streams_are_the_programs() {
     let mut child = unpaged(&["sh", "-c", "cat; echo \"$0 $1\" >&2", "zero", "--memory"])

@@ -119,9 +119,9 @@ fn a_program_enters_a_user_namespace() {
     std::fs::remove_dir_all(&dir).expect("cleanup");
 }
 
-/// A child that was made past libc, by a system call in the program's own code, has no pager: a fork of its own, through libc, waited
-/// for a helper thread that was not there. Memory that had grown past libc was never paged, and a view of shared memory that mremap
-/// made behind paged memory was taken for growth of that, and paged.
+/// A child that was made past libc, by a system call in the program's own code, has no pager: a fork of its own, through libc,
+/// waited for a helper thread that was not there. Memory that had grown past libc was never paged, and a view of shared memory that
+/// mremap made behind paged memory was taken for growth of that, and paged.
 #[test]
 fn what_is_done_past_libc() {
     if !able() {
