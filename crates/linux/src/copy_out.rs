@@ -334,8 +334,8 @@ mod tests {
         assert!(!copying.overlaps(0, usize::MAX) && !copying.discarded(10 * P, 11 * P));
     }
 
-    /// The program discarded a page between its copy and the page daemon's own discard, wrote to it again, and that discard took
-    /// what it had written.
+    /// Until the page daemon's own discard is over nothing may come to a page that it copied, not even ahead of need: the discard
+    /// would take it. (By reading; no run has shown it.)
     #[test]
     fn nothing_comes_to_a_page_that_is_still_to_be_discarded() {
         use crate::machine::Served;

@@ -383,8 +383,8 @@ impl Machine {
         }
         let word = core.vm.page(page);
         if map.copying.overlaps(addr, addr + PAGE_SIZE) && !word.parking() {
-            // The program has discarded it while the page daemon copied it: what came there now would go with the daemon's own
-            // discard.
+            // It was given up while the page daemon copied it, and the daemon discards it by its address: what came there now would
+            // go, too.
             return Served::Busy;
         }
         if word.state() == State::PagedOut && !word.busy() {
