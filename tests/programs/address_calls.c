@@ -257,6 +257,66 @@ static void joined(void) {
     check(mappings(q, 20 * MIB) == 1 && wrong(q, 20 * MIB, 5) == 0, "it is one mapping");
 }
 
+/* How many pages of the range are in memory. */
+static long resident(unsigned char *p, long len) {
+    unsigned char seen[16 * MIB / PAGE];
+    long n = 0;
+    check(!mincore(p, len, seen), "it is mapped");
+    for (long i = 0; i < len / PAGE; i++)
+        n += seen[i] & 1;
+    return n;
+}
+
+/* A mapping that was left to the kernel next to one that is paged: what a call is about is a part of both, and the kernel refuses it. */
+static void in_part(void) {
+    unsigned char *a = map_at(NULL, 40 * MIB, PROT_NONE, 0), *n = a + 32 * MIB, *r;
+    munmap(a, 40 * MIB);
+    map_at(a, 32 * MIB, RW, MAP_FIXED_NOREPLACE);
+    fill(a, 4 * MIB, 3);
+    pressure();
+    map_at(n, 8 * PAGE, RW, MAP_FIXED_NOREPLACE | MAP_NORESERVE); /* so it does not join */
+    fill(n, PAGE, 5);
+    r = mremap(n - 4 * PAGE, 8 * PAGE, 8 * PAGE, MREMAP_MAYMOVE | MREMAP_FIXED, n - 8 * PAGE);
+    check(r == MAP_FAILED && errno == EINVAL, "moved onto itself");
+    check(mappings(n, 8 * PAGE) == 1, "it is still one mapping");
+    fill(n, 8 * PAGE, 5);
+    r = mremap(n, 8 * PAGE, 16 * PAGE, MREMAP_MAYMOVE);
+    check(r != MAP_FAILED && wrong(r, 8 * PAGE, 5) == 0, "and grows as one");
+    n = a - 8 * PAGE;
+    map_at(n, 8 * PAGE, RW, MAP_FIXED_NOREPLACE | MAP_NORESERVE);
+    r = mremap(n, 5 * PAGE, 5 * PAGE, MREMAP_MAYMOVE | MREMAP_FIXED, n + 4 * PAGE);
+    check(r == MAP_FAILED && errno == EINVAL, "moved onto itself, and onto what is paged");
+    check(mappings(n, 8 * PAGE) == 1, "it is still one mapping");
+    check(wrong(a, 4 * MIB, 3) == 0, "what is paged is as it was");
+}
+
+/* Several mappings that move at once (Linux 6.17) onto memory that was left to the kernel: where the gap between them comes it stays. And they
+   are left behind empty: what was moved before the kernel came to one that is paged was moved once more, and was empty. */
+static void gaps(void) {
+    unsigned char *from = map(4 * MIB), *to = map(4 * MIB) /* both fit */, *r;
+    munmap(from + MIB, 2 * MIB);
+    fill(from, MIB, 3);
+    r = mremap(from, 4 * MIB, 4 * MIB, MREMAP_MAYMOVE | MREMAP_FIXED, to);
+    if (r == MAP_FAILED && errno == EFAULT) {
+        printf("one mapping at a time before Linux 6.17\n");
+        return;
+    }
+    check(r == to && wrong(to, MIB, 3) == 0, "they are there");
+    fill(to + MIB, 2 * MIB, 5);
+    pressure();
+    check(resident(to + MIB, 2 * MIB) < 2 * MIB / PAGE, "what stayed between them is paged");
+    check(wrong(to, MIB, 3) == 0 && wrong(to + MIB, 2 * MIB, 5) == 0, "and all right");
+    unsigned char *row = map(32 * MIB), *place = map(32 * MIB);
+    int fd = open("/proc/self/exe", O_RDONLY);
+    check(mmap(row, PAGE, RW, MAP_PRIVATE | MAP_FIXED, fd, 0) == row, "a file first");
+    fill(row, 2 * MIB, 7);
+    r = mremap(row, 2 * MIB, 2 * MIB, MREMAP_MAYMOVE | MREMAP_FIXED | MREMAP_DONTUNMAP, place);
+    check(r == place && wrong(place, 2 * MIB, 7) == 0, "the file has moved, and what follows");
+    check(nonzero(row + PAGE, 2 * MIB - PAGE) == 0, "what was left behind is empty");
+    r = mremap(row, 4 * PAGE, 4 * PAGE, MREMAP_MAYMOVE | MREMAP_FIXED | MREMAP_DONTUNMAP, row + PAGE);
+    check(r == MAP_FAILED && errno == EINVAL, "onto itself nothing moves");
+}
+
 static sigjmp_buf back;
 
 static void on_segv(int signal) {
@@ -427,7 +487,7 @@ int main(int argc, char **argv) {
     static const struct { const char *name; void (*run)(void); } cases[] = {
         {"refused", refused}, {"refused-late", refused_late}, {"refused-after-report", refused_after_report}, {"twice", twice},
         {"onto", onto}, {"several", several}, {"joined", joined}, {"guards", guards},
-        {"secrets", secrets}, {"killed", killed}, {"droppable", droppable}, {"locked", locked},
+        {"secrets", secrets}, {"killed", killed}, {"in-part", in_part}, {"gaps", gaps}, {"droppable", droppable}, {"locked", locked},
     };
     setvbuf(stdout, NULL, _IONBF, 0);
     for (unsigned i = 0; i < sizeof cases / sizeof *cases; i++)

@@ -123,7 +123,7 @@ const _: () = assert!(DESCRIPTORS_MAX <= PACK_MAX);
 /// A child's pager gets room for so many descriptors while it starts: those, and the rings and timers of its threads.
 const DESCRIPTORS_AT_START: u64 = 512;
 /// Where a program's addresses end, less a page: as TASK_SIZE.
-const ADDRESSES_END: usize = (1 << 47) - 4096;
+pub const ADDRESSES_END: usize = (1 << 47) - 4096;
 /// How old a descendant must be to get a control socket, in nanoseconds.
 const SOCKET_AFTER_NS: u64 = 200_000_000;
 /// How long the pager's threads may take to end, in nanoseconds.
@@ -783,6 +783,18 @@ impl Agent {
         }
     }
 
+    /// The native ranges in `start..end` are managed from now on.
+    pub fn adopt(&'static self, start: usize, end: usize) {
+        if self.stacks.run(move || self.machine.map.read().ranges.overlap(start, end, Kind::Native).is_some()) {
+            self.ask(Request::Adopt { start, end });
+        }
+    }
+
+    /// Whether all of `start..end` is the program's anonymous memory, without a gap.
+    pub fn is_known(&'static self, start: usize, end: usize) -> bool {
+        self.stacks.run(move || self.machine.map.read().ranges.covers(start, end))
+    }
+
     /// What is in the first range is about to be moved, and to grow by so many bytes, and what is in the second to be unmapped or
     /// replaced: [`Machine::take_native`], [`Machine::begin_remap`].
     pub fn begin_remap(&'static self, ranges: [(usize, usize); 2], grows: usize) -> Remap {
@@ -805,9 +817,12 @@ impl Agent {
                     self.machine.end_remap(done);
                 }
                 for pieces in remap.native.iter().filter(|pieces| !pieces.is_empty()) {
-                    match done {
-                        true => self.machine.gone(pieces),
-                        false => self.machine.put_back(pieces),
+                    if done {
+                        self.machine.gone(pieces);
+                        continue;
+                    }
+                    for piece in pieces.iter().filter(|piece| !self.machine.put_back(piece)) {
+                        let _ = self.ask_here(Request::Add(*piece)); // it cannot fail
                     }
                 }
             });

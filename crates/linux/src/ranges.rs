@@ -237,6 +237,16 @@ impl RangeMap {
         self.get(self.seek(start)).filter(|r| start < end && r.start < end).copied()
     }
 
+    /// Whether all of `start..end` lies in ranges.
+    pub fn covers(&self, start: usize, end: usize) -> bool {
+        let mut at = start;
+        while at < end {
+            let Some(r) = self.find(at) else { return false };
+            at = r.end;
+        }
+        true
+    }
+
     /// Changes the flags of all that lies in `start..end`. Returns `false` if there is no room for the pieces; then some may be as
     /// before.
     #[must_use]

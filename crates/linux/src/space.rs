@@ -704,14 +704,23 @@ impl Machine {
         self.core.lock().vm.set_reserved(0);
     }
 
-    /// Takes over the native ranges in `start..end`: what becomes of them is in events from here on.
-    pub fn adopt_native_of(&self, start: usize, end: usize) {
+    /// Takes over the native ranges in `start..end`, and those that they join: what becomes of them is in events from here on.
+    ///
+    /// (Only what lies in `start..end` was taken over: the rest of a mapping that reaches beyond, or of one in which a part has
+    /// guard pages, was left to the kernel. One mapping of the program's was two then, and mremap(2) of both said EFAULT.)
+    pub fn adopt_native_of(&self, mut start: usize, mut end: usize) {
         let mut map = self.map.write();
+        let reaches = |map: &Space, addr: usize| map.ranges.find(addr).is_some_and(|r| r.kind == Kind::Native);
+        while start > 0 && reaches(&map, start - 1) {
+            start = map.ranges.find(start - 1).map_or(0, |r| r.start);
+        }
+        while reaches(&map, end) {
+            end = map.ranges.find(end).map_or(end, |r| r.end);
+        }
         while let Some(r) = map.ranges.overlap(start, end, Kind::Native) {
-            let piece = r.within(start, end);
-            map.ranges.remove(piece.start, piece.end, |_| {});
-            Self::unreserve(&mut self.core.lock(), piece.pages());
-            self.manage(&mut map, piece);
+            map.ranges.remove(r.start, r.end, |_| {});
+            Self::unreserve(&mut self.core.lock(), r.pages());
+            self.manage(&mut map, r);
         }
     }
 
@@ -813,20 +822,30 @@ impl Machine {
         }
     }
 
-    /// The kernel has refused the call: they are still there, but for those whose place was taken before it came to that.
-    pub fn put_back(&self, pieces: &Pieces) {
-        let mut map = self.map.write();
-        for &Piece { start, end, flags } in pieces.iter().filter(|p| sys::is_mapped(p.start, p.end)) {
-            if map.ranges.first(start, end).is_none() {
-                // Even if it no longer fits the budget: then the page daemon adopts it.
-                self.reserve_native(&mut map, Range { start, end, kind: Kind::Native, ..Range::of_program(flags) });
-            }
+    /// The kernel has refused the call: this piece is still there, if its place was not taken before it came to that. Returns
+    /// `false` if it is to be managed now; then [`Machine::add_range`] is due.
+    #[must_use]
+    pub fn put_back(&self, piece: &Piece) -> bool {
+        let &Piece { start, end, flags } = piece;
+        if !sys::is_mapped(start, end) {
+            return true;
         }
+        let mut map = self.map.write();
+        if map.ranges.first(start, end).is_some() {
+            return true;
+        }
+        // what lies next to it, and is one mapping with it, may have been taken over during the call
+        if Self::joins_managed(&map, *piece) {
+            return false;
+        }
+        // Even if it no longer fits the budget: then the page daemon adopts it.
+        self.reserve_native(&mut map, Range { start, end, kind: Kind::Native, ..Range::of_program(flags) });
         let short = self.core.lock().vm.wants_daemon();
         drop(map);
         if short {
             self.ring_daemon();
         }
+        true
     }
 
     /// A managed range was moved or resized by a followed mremap: it is at `new` now. A move was reported as an event; growth is

@@ -1,7 +1,7 @@
 //! The program's system calls for memory.
 
 use super::{locks, raw};
-use crate::agent::{Agent, NOTHING, Request};
+use crate::agent::{ADDRESSES_END, Agent, NOTHING, Request};
 use core::sync::atomic::Ordering::*;
 use overspill_linux::ranges::Flags;
 use overspill_linux::space::Piece;
@@ -81,7 +81,18 @@ pub fn mremap(agent: &'static Agent, nr: i32, a: [usize; 6]) -> isize {
     let fixed = flags & libc::MREMAP_FIXED != 0;
     let moves_all = fixed && old_len == new_len && old_len > 0 && sys::is_mapped(old, old + PAGE);
     let to = if fixed { (a[4], a[4].wrapping_add(new_len)) } else { NOTHING };
-    let remap = agent.begin_remap([(old, old.wrapping_add(old_len)), to], new_len.saturating_sub(old_len));
+    let end = old.wrapping_add(old_len);
+    if moves_all && !agent.is_known(old, end) && agent.kernel_moves_several() {
+        let apart = to.0 < to.1 && to.1 <= ADDRESSES_END && (end <= to.0 || to.1 <= old);
+        let leaves = flags == libc::MREMAP_FIXED | libc::MREMAP_MAYMOVE | libc::MREMAP_DONTUNMAP;
+        if apart && leaves && agent.mapping(old, end).is_some_and(|(_, until)| until < end) {
+            // What the kernel has left behind, empty, before it refuses, cannot be told from what it has not moved.
+            return mremap_each(agent, nr, a);
+        }
+        // Where the gaps come, what is there stays: only events tell which parts of it have gone.
+        agent.adopt(to.0, to.1);
+    }
+    let remap = agent.begin_remap([(old, end), to], new_len.saturating_sub(old_len));
     // SAFETY: the program's own call.
     let r = unsafe { raw(nr, &a) };
     agent.end_remap(remap, r >= 0);

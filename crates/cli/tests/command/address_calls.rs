@@ -67,6 +67,20 @@ fn what_is_one_mapping_to_the_kernel_is_one() {
     case("joined");
 }
 
+/// A call was about a part of a mapping that was left to the kernel, and of paged memory: that part was taken over, or it was not
+/// when the rest was, and the kernel refused the call. One mapping was two then, and mremap of both said EFAULT.
+#[test]
+fn a_refused_call_does_not_divide_a_mapping() {
+    case("in-part");
+}
+
+/// Several mappings moved at once. What stays where their gaps come was forgotten, and never paged; and what MREMAP_DONTUNMAP had
+/// moved before the kernel came to paged memory, and refused, was moved a second time, when it was empty.
+#[test]
+fn gaps_between_mappings_that_move() {
+    case("gaps");
+}
+
 /// Guard pages have no event: readahead and zero-ahead were copied over them, and behind them stood what had been there before.
 #[test]
 fn guard_pages_stay() {
