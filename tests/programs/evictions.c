@@ -4,6 +4,7 @@
  * protected          so does memory that is read-only, executable or not to be touched at all; code runs that has been out
  * flips S [fork]     S seconds of memory that becomes writable, is written, discarded and protected again, in two threads under pressure,
  *                    and of forks, if so asked
+ * splits S   S seconds of pieces of read-only memory that are protected anew, which splits and joins its mapping, under pressure
  * direct S FILE      S seconds of direct reads into writable and executable memory, under pressure
  * too-much-locked    locks more than there is, a MiB at a time
  * locked             forks with more than half of the budget locked are not slow
@@ -215,6 +216,39 @@ static void flips(int seconds, int forks_too) {
     for (int i = 0; i < 3 + forks_too; i++) pthread_join(threads[i], 0);
 }
 
+/* Nobody ever writes to it or discards it after it was filled. */
+static void *splitter(void *of) {
+    const struct half *half = of;
+    unsigned seed = half->seed;
+    while (!over) {
+        protect(half->memory + rand_r(&seed) % half->pages * PAGE, PAGE, rand_r(&seed) % 16 ? PROT_READ : PROT_NONE);
+    }
+    return 0;
+}
+static void splits(int seconds) {
+    long len = 12 * MIB;
+    unsigned char *p = map(len);
+    fill(p, len, 8);
+    protect(p, len, PROT_READ);
+    struct half all = {p, len / PAGE, 1};
+    pthread_t threads[2];
+    pthread_create(&threads[0], 0, splitter, &all);
+    pthread_create(&threads[1], 0, presser, 0);
+    for (double end = now() + seconds; now() < end;) {
+        for (long i = 0; i < len; i += PAGE) {
+            /* (read by the kernel, which says EFAULT where the other thread forbids it) */
+            long word;
+            struct iovec to = {&word, sizeof word}, from = {p + i, sizeof word};
+            if (process_vm_readv(getpid(), &to, 1, &from, 1, 0) == sizeof word && word != i / PAGE * 8191 + 8)
+                wrong("page %ld: %#lx", i / PAGE, word);
+        }
+    }
+    over = 1;
+    for (int i = 0; i < 2; i++) pthread_join(threads[i], 0);
+    protect(p, len, PROT_READ);
+    check("split", p, len, 8);
+}
+
 static void direct(int seconds, const char *path) {
     enum { BLOCK = 16 * PAGE, BLOCKS = 64 };
     int file = open(path, O_RDWR | O_CREAT | O_TRUNC, 0600);
@@ -281,6 +315,7 @@ int main(int argc, char **argv) {
     else if (!strcmp(name, "executable")) executable();
     else if (!strcmp(name, "protected")) protected();
     else if (!strcmp(name, "flips") && argc > 2) flips(atoi(argv[2]), argc > 3);
+    else if (!strcmp(name, "splits") && argc > 2) splits(atoi(argv[2]));
     else if (!strcmp(name, "direct") && argc > 3) direct(atoi(argv[2]), argv[3]);
     else if (!strcmp(name, "too-much-locked")) too_much_locked();
     else if (!strcmp(name, "locked")) locked();

@@ -8,7 +8,8 @@
 //!   settle    what is still to be parked is, what the program gave up meanwhile is dropped, what stays may be written again
 //! ```
 //!
-//! The event is told from the program's own by counting ([`Copying`]): of each page there is one of ours. A page that the program
+//! The event is told from the program's own by counting ([`Copying`]): of each page there is one of ours, since each page is discarded
+//! by a call of its own. A page that the program
 //! discarded as well, in whatever order, reads as zeroes: it was protected before its copy was made, and until all is settled its
 //! faults wait, so nothing can have been written since (MADV_FREE keeps what is written afterwards).
 //!
@@ -260,17 +261,18 @@ impl Daemon {
             calm
         });
         machine.discards_own.store(calm, SeqCst);
-        // SAFETY: the pages are busy and were copied, and nobody can have written to them since.
-        let discarded = if calm { unsafe { sys::madvise(addr, len, libc::MADV_DONTNEED) } } else { Err(libc::EAGAIN) };
-        machine.discards_own.store(false, SeqCst);
-        if discarded.is_err() {
+        // Each page by a call of its own, which raises one event. Of several at once the kernel may raise a second one, if the
+        // program splits their mapping (mprotect) while the first waits to be read: nothing tells that from the program's own.
+        for (i, t) in taken.iter_mut().enumerate() {
+            let page = addr + i * PAGE_SIZE;
+            // SAFETY: the page is busy and was copied, and nobody can have written to it since.
+            let discarded = if calm { unsafe { sys::madvise(page, PAGE_SIZE, libc::MADV_DONTNEED) } } else { Err(libc::EAGAIN) };
             self.locked_seen |= discarded == Err(libc::EINVAL);
-            for (i, t) in taken.iter_mut().enumerate() {
-                if sys::is_resident(addr + i * PAGE_SIZE) {
-                    t.result = Parked::Refused;
-                }
+            if discarded.is_err() && sys::is_resident(page) {
+                t.result = Parked::Refused;
             }
         }
+        machine.discards_own.store(false, SeqCst);
     }
 
     fn settle_copies(&mut self, machine: &Machine, taken: &[Taken; BATCH]) -> bool {

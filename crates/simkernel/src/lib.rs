@@ -56,6 +56,7 @@
 //! | [`a_move_is_told_then_the_end_of_its_origin`](rules::events::a_move_is_told_then_the_end_of_its_origin) | a late unmap took what had moved there |
 //! | [`a_move_onto_memory_is_told_in_three`](rules::events::a_move_onto_memory_is_told_in_three) | two ranges at one place |
 //! | [`a_discard_is_told_before_the_act`](rules::events::a_discard_is_told_before_the_act) | content that was thrown away came back |
+//! | [`a_discard_of_what_is_split_is_told_again`](rules::events::a_discard_of_what_is_split_is_told_again) | a page that was copied out read as zeroes |
 //! | [`freed_pages_stay`](rules::events::freed_pages_stay) | a page that was written after MADV_FREE was lost |
 //! | [`what_is_left_behind_stays_registered`](rules::events::what_is_left_behind_stays_registered) | faults that were nobody's |
 //! | [`a_fixed_mapping_replaces`](rules::events::a_fixed_mapping_replaces) | |

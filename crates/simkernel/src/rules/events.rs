@@ -97,6 +97,20 @@ pub fn a_discard_is_told_before_the_act(s: &mut Session) {
     s.note_state();
 }
 
+/// If a mapping is split before the report of a discard has been read, what lies behind the split is told a second time.
+pub fn a_discard_of_what_is_split_is_told_again(s: &mut Session) {
+    filled(s, 0, 4);
+    assert_eq!(s.call(1, advise(0, 4, Advice::DontNeed)), Waits);
+    s.now(protect(1, 1, READ));
+    assert_eq!(s.message(), Some(Message::Remove { start: page(0), end: page(4) }));
+    assert_eq!(s.progress(1), Waits);
+    assert_eq!((s.present(0), s.peek(1), s.peek(3)), (Present::Absent, 101, 103));
+    assert_eq!(s.message(), Some(Message::Remove { start: page(1), end: page(2) }));
+    assert_eq!(s.message(), Some(Message::Remove { start: page(2), end: page(4) }));
+    assert_eq!(s.progress(1), Done(Outcome::Ok(0)));
+    s.note_state();
+}
+
 /// MADV_FREE is told like a discard, but its pages stay until memory is short, and for good if they are written.
 pub fn freed_pages_stay(s: &mut Session) {
     filled(s, 0, 2);

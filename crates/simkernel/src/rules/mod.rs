@@ -30,7 +30,7 @@ macro_rules! each_rule {
             faults: a_fault_waits_for_its_wake, a_move_wakes, a_fault_that_is_woken_is_not_told, the_kernel_waits_for_pages_too, populating_waits,
                 locking_waits, faults_are_told_before_events, guards_are_errors_without_a_message;
             events: an_unmap_is_told_after_the_act, a_change_is_over_when_its_caller_goes_on, an_unmap_is_told_as_the_call_had_it, a_move_is_told_then_the_end_of_its_origin,
-                a_move_onto_memory_is_told_in_three, a_discard_is_told_before_the_act,
+                a_move_onto_memory_is_told_in_three, a_discard_is_told_before_the_act, a_discard_of_what_is_split_is_told_again,
                 freed_pages_stay, what_is_left_behind_stays_registered, a_fixed_mapping_replaces, shrinking_unmaps_the_tail,
                 a_killed_caller_withdraws_its_event, a_killed_discard_is_carried_out,
                 a_locked_mapping_is_populated_before_its_move_is_told;
