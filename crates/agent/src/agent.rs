@@ -336,6 +336,23 @@ pub fn start() {
     STARTING.now.store(false, Release);
 }
 
+/// Where address space is limited, the stack grows now by what the start may need of it: once the tables have taken the rest it
+/// cannot, and the sentence that says so would be a crash. Without room for that either, it is said at once.
+#[inline(never)] // or all that follows would stand on top of it
+fn grow_stack() {
+    const DEPTH: usize = 128 << 10; // it takes some 50 KiB
+    let is_short = |resource| limit(resource).is_some_and(|bytes| bytes < 1 << 20);
+    if limit(libc::RLIMIT_AS).is_none() || is_short(libc::RLIMIT_STACK) {
+        return;
+    }
+    match sys::map_anonymous(DEPTH) {
+        // SAFETY: the mapping just made, which nobody has seen.
+        Ok(room) => unsafe { sys::unmap(room, DEPTH) },
+        Err(_) => no_memory(DEPTH),
+    }
+    core::hint::black_box([0u8; DEPTH]);
+}
+
 /// Room for the pager's own mappings: tables (7 GiB), the parking area (the budget), and what a compressed device or many forks
 /// take.
 fn reserve_area(memory_bytes: usize) {
@@ -367,6 +384,7 @@ fn serve(memory: &str) {
     }
     STARTING.supervised.store(supervised, Relaxed);
     STARTING.status.store(core::ptr::from_ref(status).cast_mut(), Release);
+    grow_stack();
     match serve_with(memory, status, status_fd, supervised) {
         Ok(()) => {}
         Err(why) if supervised => refuse(Some(status), supervised, &why),
