@@ -317,6 +317,59 @@ static void gaps(void) {
     check(r == MAP_FAILED && errno == EINVAL, "onto itself nothing moves");
 }
 
+/* Memory that may only be read is read: without a pager it has no page of its own then, and when it may be written to it is one mapping with its
+   neighbour. With what the pager fills it is not, and mremap of both was EFAULT. */
+static unsigned char *neighbours(long len, int locked) {
+    unsigned char *p = map_at(NULL, 64 * MIB, PROT_NONE, 0);
+    munmap(p, 64 * MIB);
+    map_at(p + 24 * MIB, 24 * MIB, RW, MAP_FIXED_NOREPLACE); /* more than fits: paged */
+    p += 24 * MIB - len;
+    fill(p + len, 2 * len, 3);
+    for (int i = 0; i < 2; i++) { /* the second one goes in between */
+        unsigned char *q = i ? p + len / 2 : p;
+        map_at(q, len / 2, PROT_READ, MAP_FIXED_NOREPLACE);
+        check(nonzero(q, len / 2) == 0, "it is empty");
+        check(!mprotect(q, len / 2, RW), "it may be written to");
+    }
+    fill(p, 3 * len, 3);
+    munmap(p + 3 * len, 24 * MIB - 2 * len);
+    if (locked) check(!mlock(p, 3 * len), "it is locked");
+    pressure();
+    return p;
+}
+
+static void as_one(void) {
+    enum { LEN = 64 * PAGE, ALL = 3 * LEN, MORE = ALL + LEN };
+    unsigned char *p, *r, *to;
+    for (int locked = 0; locked < 2; locked++) {
+        p = neighbours(LEN, locked);
+        check(mremap(p, ALL, MORE, 0) == p && wrong(p, ALL, 3) == 0 && nonzero(p + ALL, LEN) == 0, "it grows where it is");
+        p = neighbours(LEN, locked);
+        map_at(p + ALL, PAGE, PROT_NONE, MAP_FIXED_NOREPLACE);
+        check(mremap(p, ALL, MORE, 0) == MAP_FAILED && errno == ENOMEM && wrong(p, ALL, 3) == 0, "there is no room");
+        r = mremap(p, ALL, MORE, MREMAP_MAYMOVE);
+        check(r != MAP_FAILED && r != p && wrong(r, ALL, 3) == 0 && nonzero(r + ALL, LEN) == 0, "it moves and grows");
+        check(mappings(p, ALL) == 0, "it has gone from where it was");
+        pressure();
+        check(wrong(r, ALL, 3) == 0, "and is still right");
+        to = map(MORE);
+        check(mremap(r, ALL, MORE, MREMAP_MAYMOVE | MREMAP_FIXED, to) == to && wrong(to, ALL, 3) == 0, "it moves to a place, and grows");
+        check(nonzero(to + ALL, LEN) == 0, "what is new is empty");
+        p = neighbours(LEN, locked);
+        check(mremap(p, ALL, 2 * LEN, MREMAP_MAYMOVE | MREMAP_FIXED, to) == to && wrong(to, 2 * LEN, 3) == 0, "it moves, and becomes less");
+        check(mappings(p, ALL) == 0, "nothing is left");
+        munlock(to, MORE);
+    }
+    p = neighbours(LEN, 0);
+    r = mremap(p, ALL, ALL, MREMAP_MAYMOVE | MREMAP_DONTUNMAP);
+    check(r != MAP_FAILED && wrong(r, ALL, 3) == 0 && nonzero(p, ALL) == 0, "it moves, and the place is kept");
+    p = neighbours(LEN, 0);
+    check(!madvise(p + LEN, LEN, MADV_DONTDUMP), "a part is not like the others");
+    check(mremap(p, ALL, MORE, MREMAP_MAYMOVE) == MAP_FAILED && errno == EFAULT && wrong(p, ALL, 3) == 0, "so they are several");
+    pressure();
+    check(wrong(r, ALL, 3) == 0 && wrong(p, ALL, 3) == 0, "all is right in the end");
+}
+
 static sigjmp_buf back;
 
 static void on_segv(int signal) {
@@ -487,7 +540,7 @@ int main(int argc, char **argv) {
     static const struct { const char *name; void (*run)(void); } cases[] = {
         {"refused", refused}, {"refused-late", refused_late}, {"refused-after-report", refused_after_report}, {"twice", twice},
         {"onto", onto}, {"several", several}, {"joined", joined}, {"guards", guards},
-        {"secrets", secrets}, {"killed", killed}, {"in-part", in_part}, {"gaps", gaps}, {"droppable", droppable}, {"locked", locked},
+        {"secrets", secrets}, {"killed", killed}, {"in-part", in_part}, {"gaps", gaps}, {"as-one", as_one}, {"droppable", droppable}, {"locked", locked},
     };
     setvbuf(stdout, NULL, _IONBF, 0);
     for (unsigned i = 0; i < sizeof cases / sizeof *cases; i++)

@@ -99,6 +99,39 @@ pub struct Remap {
     managed: bool,
 }
 
+/// Mappings that lie side by side and are alike: where each begins.
+#[derive(Clone, Copy)]
+pub struct Alike {
+    starts: [usize; ALIKE_MAX],
+    count: usize,
+}
+
+impl Alike {
+    /// In order.
+    pub fn starts(&self) -> &[usize] {
+        &self.starts[..self.count]
+    }
+}
+
+/// More are rarely in one call. The list is on the program's stack.
+const ALIKE_MAX: usize = 32;
+/// There are some forty flags of two letters; few of them are set.
+const FLAGS_LEN: usize = 128;
+
+/// Of the flags of a mapping (VmFlags) those that set it apart: not whether it is registered with a userfaultfd (um, uw, ui), nor
+/// whether it was written to (sd).
+fn what_sets_apart(flags: &[u8]) -> [u8; FLAGS_LEN] {
+    let (mut kept, mut len) = ([0; FLAGS_LEN], 0);
+    for flag in flags.split(|&byte| byte == b' ').filter(|flag| !flag.is_empty() && flag[0] != b'u' && *flag != b"sd") {
+        for &byte in flag.iter().chain(b" ") {
+            if let Some(next) = kept.get_mut(len) {
+                (*next, len) = (byte, len + 1);
+            }
+        }
+    }
+    kept
+}
+
 /// No range.
 pub const NOTHING: (usize, usize) = (0, 0);
 
@@ -857,6 +890,31 @@ impl Agent {
                 }
             });
             found.filter(|_| asked.is_ok())
+        })
+    }
+
+    /// The mappings that `start..end` is made of, if all of it is managed and they are alike in all that Linux looks at before it
+    /// makes two one, but for how their pages were brought in.
+    pub fn alike(&'static self, start: usize, end: usize) -> Option<Alike> {
+        self.stacks.run(move || {
+            let managed = {
+                let map = self.machine.map.read();
+                map.ranges.covers(start, end) && map.ranges.overlap(start, end, Kind::Native).is_none()
+            };
+            let (mut alike, mut fits, mut flags) = (Alike { starts: [0; ALIKE_MAX], count: 0 }, managed, [0; FLAGS_LEN]);
+            let mut look = |from: usize, to: usize, text: &[u8]| {
+                if from >= end || to <= start {
+                    return;
+                }
+                let these = what_sets_apart(text);
+                fits &= alike.count < ALIKE_MAX && (alike.count == 0 || these == flags);
+                if fits {
+                    (alike.starts[alike.count], flags) = (from.max(start), these);
+                    alike.count += 1;
+                }
+            };
+            let asked = managed && sys::each_mapping_flags(&mut look).is_ok();
+            (asked && fits).then_some(alike)
         })
     }
 

@@ -268,6 +268,45 @@ pub fn each_mapping_with(mut f: impl FnMut(usize, usize, i32)) -> Result<(), Err
     }
 }
 
+/// Calls `f(start, end, flags)` for each mapping of the process, in the order of addresses; `flags` is what follows "VmFlags:" in
+/// `/proc/self/smaps`. Slow: the kernel looks at every page. Does not allocate.
+///
+/// # Errors
+/// Those of opening and reading that file.
+pub fn each_mapping_flags(mut f: impl FnMut(usize, usize, &[u8])) -> Result<(), Errno> {
+    let smaps = open(b"/proc/thread-self/smaps\0", libc::O_RDONLY | libc::O_CLOEXEC, 0)?;
+    let (mut buffer, mut line, mut len) = ([0u8; 4096], [0u8; 256], 0); // (of longer lines only the beginning)
+    let mut mapping = (0, 0);
+    loop {
+        // SAFETY: the kernel writes within the buffer.
+        let n = unsafe { sys!(libc::SYS_read, smaps.raw(), buffer.as_mut_ptr(), buffer.len()) }?;
+        if n == 0 {
+            return Ok(());
+        }
+        for &byte in &buffer[..n] {
+            if byte != b'\n' {
+                if let Some(next) = line.get_mut(len) {
+                    (*next, len) = (byte, len + 1);
+                }
+                continue;
+            }
+            match line[..core::mem::take(&mut len)].strip_prefix(b"VmFlags:") {
+                Some(flags) => f(mapping.0, mapping.1, flags),
+                // "START-END ..." in hexadecimal; all other lines begin with a capital letter
+                None if line[0].is_ascii_uppercase() => {}
+                None => mapping = addresses(&line).unwrap_or(mapping),
+            }
+        }
+    }
+}
+
+/// The two numbers at the beginning of such a line.
+fn addresses(line: &[u8]) -> Option<(usize, usize)> {
+    let number = |digits: &[u8]| usize::from_str_radix(core::str::from_utf8(digits).ok()?, 16).ok();
+    let (start, rest) = line.split_at(line.iter().position(|&byte| byte == b'-')?);
+    Some((number(start)?, number(rest[1..].split(|&byte| byte == b' ').next()?)?))
+}
+
 /// pread(2) until `len` bytes or the end of the file.
 ///
 /// # Safety

@@ -75,6 +75,8 @@ pub fn munmap(agent: &'static Agent, nr: i32, a: [usize; 6]) -> isize {
     r
 }
 
+const REFUSED: isize = -(libc::EFAULT as isize);
+
 /// mremap(2).
 pub fn mremap(agent: &'static Agent, nr: i32, a: [usize; 6]) -> isize {
     let (old, old_len, new_len, flags) = (a[0], up(a[1]), up(a[2]), a[3] as i32);
@@ -96,10 +98,10 @@ pub fn mremap(agent: &'static Agent, nr: i32, a: [usize; 6]) -> isize {
     // SAFETY: the program's own call.
     let r = unsafe { raw(nr, &a) };
     agent.end_remap(remap, r >= 0);
+    if r == REFUSED {
+        return if moves_all && agent.kernel_moves_several() { mremap_each(agent, nr, a) } else { mremap_alike(agent, nr, a) };
+    }
     if r < 0 {
-        if r == -(libc::EFAULT as isize) && moves_all && agent.kernel_moves_several() {
-            return mremap_each(agent, nr, a);
-        }
         return r;
     }
     if old_len == 0 {
@@ -136,7 +138,7 @@ fn mremap_each(agent: &'static Agent, nr: i32, a: [usize; 6]) -> isize {
     while at < end {
         let Some((start, until)) = agent.mapping(at, end) else { break };
         if start == old && until == end {
-            return -(libc::EFAULT as isize); // it is one: refused for something else
+            return REFUSED; // it is one: refused for something else
         }
         let r = mremap(agent, nr, [start, until - start, until - start, a[3], a[4] + (start - old), 0]);
         if r < 0 {
@@ -144,7 +146,64 @@ fn mremap_each(agent: &'static Agent, nr: i32, a: [usize; 6]) -> isize {
         }
         (at, moved) = (until, true);
     }
-    if moved { a[4] as isize } else { -(libc::EFAULT as isize) }
+    if moved { a[4] as isize } else { REFUSED }
+}
+
+/// What is one mapping without a pager may be several with it. Linux makes one of two that lie side by side, and are alike, if at
+/// least one of them has no pages yet, or if they had been alike when they got their first. But where the program only reads it has
+/// none, and the pager fills pages all the same; and a mapping is registered only after it was made, when it may have pages.
+///
+/// mremap(2) wants one mapping, and says EFAULT. So what is alike is moved one by one, as if it were one. The last comes first, with
+/// what it grows by: if it is refused nothing has changed.
+fn mremap_alike(agent: &'static Agent, nr: i32, a: [usize; 6]) -> isize {
+    let (old, old_len, new_len, flags) = (a[0], up(a[1]), up(a[2]), a[3] as i32);
+    let end = old + old_len.min(new_len);
+    let Some(alike) = agent.alike(old, end).filter(|alike| alike.starts().len() > 1) else { return REFUSED };
+    let (fixed, left_empty) = (flags & libc::MREMAP_FIXED != 0, flags & libc::MREMAP_DONTUNMAP != 0);
+    if !fixed && !left_empty {
+        let last = alike.starts()[alike.starts().len() - 1];
+        let r = mremap(agent, nr, [last, end - last, old + new_len - last, 0, 0, 0]);
+        if r >= 0 {
+            return old as isize;
+        }
+        if r != -(libc::ENOMEM as isize) || flags & libc::MREMAP_MAYMOVE == 0 {
+            return r;
+        }
+    }
+    if end < old + old_len {
+        let r = munmap(agent, libc::SYS_munmap as i32, [end, old + old_len - end, 0, 0, 0, 0]);
+        if r < 0 {
+            return r;
+        }
+    }
+    let private = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE) as usize;
+    let new = if fixed {
+        a[4]
+    } else {
+        // SAFETY: a mapping of our own, over nothing, for the others to take the place of.
+        match unsafe { raw(libc::SYS_mmap as i32, &[0, new_len, libc::PROT_NONE as usize, private, usize::MAX, 0]) } {
+            r @ ..0 => return r,
+            r => r as usize,
+        }
+    };
+    let flags = (flags | libc::MREMAP_FIXED | libc::MREMAP_MAYMOVE) as usize;
+    let mut until = end;
+    for &start in alike.starts().iter().rev() {
+        let to_len = if until == end { old + new_len - start } else { until - start };
+        let r = mremap(agent, nr, [start, until - start, to_len, flags, new + (start - old), 0]);
+        if r < 0 && until < end {
+            agent.stop("the program was stopped: the system had no memory to move the second part of what an mremap moves, of which the first had been moved");
+        }
+        if r < 0 {
+            if !fixed {
+                // SAFETY: ours, and still as it was made.
+                unsafe { raw(libc::SYS_munmap as i32, &[new, new_len, 0, 0, 0, 0]) };
+            }
+            return r;
+        }
+        until = start;
+    }
+    new as isize
 }
 
 /// brk(2).

@@ -81,6 +81,13 @@ fn gaps_between_mappings_that_move() {
     case("gaps");
 }
 
+/// What was only read has no page of its own without the pager, which fills it all the same; and two mappings that have pages are
+/// not made one when they become alike. An mremap of both was EFAULT.
+#[test]
+fn neighbours_that_are_alike_move_as_one() {
+    case("as-one");
+}
+
 /// Guard pages have no event: readahead and zero-ahead were copied over them, and behind them stood what had been there before.
 #[test]
 fn guard_pages_stay() {
