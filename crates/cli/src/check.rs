@@ -1,9 +1,10 @@
 //! `overspill check`: what this machine offers.
 
 use crate::args::CheckArgs;
+use crate::cgroup;
 use crate::{Failure, preflight};
 use overspill_linux::size::human;
-use overspill_linux::{cgroup, probe, uffd};
+use overspill_linux::{probe, uffd};
 use std::io::Write;
 
 /// Prints a few lines; exit status 0 if programs can be paged.

@@ -3,6 +3,8 @@
 //! ```text
 //! args        what can be asked for, and the help texts
 //! preflight   everything that can go wrong, found before the program starts: one sentence each
+//! program     finds a program, and tells whether the agent can be loaded into it
+//! cgroup      the memory that this process may have
 //! run         puts the parts of `overspill run` together
 //! supervise   starts the program, passes signals on, waits for its end (the only unsafe code here)
 //! keeper      a second process, which leaves nothing behind when `overspill run` or its program is killed
@@ -25,12 +27,14 @@
 
 mod advise;
 mod args;
+mod cgroup;
 mod check;
 mod config;
 mod cost;
 mod keeper;
 mod plot;
 mod preflight;
+mod program;
 mod progress;
 mod report;
 mod run;

@@ -1,13 +1,14 @@
 //! Everything that can be found out before the program starts. Each check fails with one sentence: what happened, where, what to
 //! try.
 
+use crate::cgroup;
+use crate::program::{self, NotFound, Unfit};
 use crate::{FAILED, Failure, NOT_EXECUTABLE, NOT_FOUND};
 use overspill_linux::control;
 use overspill_linux::control_client::{self, ControlError};
 use overspill_linux::device_spec::{self, DeviceSpec, Place, SpecError};
-use overspill_linux::elf::{self, NotFound, Unfit};
 use overspill_linux::size::{self, Size};
-use overspill_linux::{cgroup, probe, signature};
+use overspill_linux::{probe, signature};
 use overspill_vm::policy;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -342,7 +343,7 @@ pub fn program(name: &OsStr) -> Result<Program, Failure> {
     if name.is_empty() {
         return Err(Failure::with_status(NOT_FOUND, "the name of the program to run is empty"));
     }
-    let file = elf::find(name, path.as_deref()).map_err(|error| match error {
+    let file = program::find(name, path.as_deref()).map_err(|error| match error {
         NotFound::Missing if name.as_bytes().contains(&b'/') => {
             let why = match fs::metadata(name) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => error.to_string(),
@@ -364,7 +365,7 @@ pub fn program(name: &OsStr) -> Result<Program, Failure> {
             },
         ),
     })?;
-    let Err((culprit, why)) = elf::examine(&file, path.as_deref()) else {
+    let Err((culprit, why)) = program::examine(&file, path.as_deref()) else {
         return Ok(Program { file, unfit: None });
     };
     let subject = if culprit == file {
@@ -398,7 +399,7 @@ pub fn agent() -> Result<PathBuf, Failure> {
         )));
     };
     let agent = fs::canonicalize(agent).map_err(|error| Failure::new(format!("the agent library {}: {error}", agent.display())))?;
-    match elf::examine_library(&agent) {
+    match program::examine_library(&agent) {
         Ok(None) => {}
         Ok(Some(why)) => {
             return Err(Failure::new(format!("the agent library {} {why}; install it anew", agent.display())));

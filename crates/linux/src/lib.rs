@@ -7,7 +7,6 @@
 //! libc hands out is the very memory that is paged.
 
 pub mod area;
-pub mod cgroup;
 pub mod compressed;
 pub mod content;
 pub mod control;
@@ -20,7 +19,6 @@ pub mod descriptors;
 pub mod device_spec;
 pub mod devices;
 pub mod duty;
-pub mod elf;
 pub mod family;
 pub mod growth;
 pub mod io;
@@ -35,6 +33,7 @@ pub mod ranges;
 pub mod reader;
 pub mod record;
 mod ring;
+pub mod sanitizers;
 pub mod setup;
 pub mod signature;
 pub mod size;

@@ -13,19 +13,25 @@
 //! What cannot be told is let through: what a program starts later, and binfmt_misc. Nothing here is a security check: the file
 //! may change before it is started.
 
+use object::elf::{DT_STRSZ, DT_STRTAB, EM_X86_64, ET_DYN, FileHeader64, PT_INTERP};
+use object::read::elf::{Dyn, FileHeader, ProgramHeader};
+use object::{Endianness, FileKind, ReadCache, ReadRef};
+use overspill_linux::sanitizers::SANITIZERS;
 use rustix::fs::{Access, AtFlags, CWD};
 use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// How often the kernel goes from a script to its interpreter (`BINPRM` recursion in `fs/exec.c`).
 const SCRIPTS_MAX: u32 = 5;
 /// The kernel reads this much of a script's first line.
-const LINE_MAX: usize = 256;
+const LINE_MAX: u64 = 256;
+/// As much as is read of the names that a program asks its loader for: browsers have some MiB of them.
+const NAMES_MAX: u64 = 64 << 20;
 /// `PATH` of a program that has none, as glibc's execvp has it.
 const PATH_DEFAULT: &str = "/bin:/usr/bin";
 
@@ -156,17 +162,6 @@ pub enum Kind {
     Other,
 }
 
-/// The processor that this program was built for, as in `e_machine`.
-const MACHINE: u16 = if cfg!(target_arch = "x86_64") {
-    62
-} else if cfg!(target_arch = "aarch64") {
-    183
-} else if cfg!(target_arch = "riscv64") {
-    243
-} else {
-    0
-};
-
 fn machine_name(machine: u16) -> Option<&'static str> {
     Some(match machine {
         3 => "32-bit x86",
@@ -183,165 +178,70 @@ fn machine_name(machine: u16) -> Option<&'static str> {
     })
 }
 
-/// Tells what stands in a file, reading through `read_at(buffer, offset)`, which fills as much of the buffer as there is.
-///
-/// # Errors
-/// Those of `read_at`.
-pub fn kind_of(mut read_at: impl FnMut(&mut [u8], u64) -> io::Result<usize>) -> io::Result<Kind> {
-    let mut head = [0; LINE_MAX];
-    let length = read_at(&mut head, 0)?;
-    let head = &head[..length];
+/// Tells what stands in a file. `None` if it cannot be read.
+fn kind_of<'a>(file: impl ReadRef<'a>) -> Option<Kind> {
+    let head = file.read_bytes_at(0, file.len().ok()?.min(LINE_MAX)).ok()?;
     if let Some(line) = head.strip_prefix(b"#!") {
-        return Ok(script(line));
+        return Some(script(line));
     }
     if !head.starts_with(b"\x7fELF") {
-        return Ok(Kind::Other);
+        return Some(Kind::Other);
     }
-    let header = match Header::parse(head) {
-        Ok(header) => header,
-        Err(why) => return Ok(Kind::Unfit(why)),
-    };
-    const PT_INTERP: u32 = 3;
-    for i in 0..header.segments {
-        let damaged = Ok(Kind::Unfit(Unfit::Damaged));
-        let Some(segment) = header.segment(i, &mut read_at)? else {
-            return damaged;
-        };
-        if segment.kind != PT_INTERP {
-            continue;
-        }
-        // Bounds as in the kernel's load_elf_binary: PATH_MAX, and at least one character and the zero.
-        let mut path = vec![0; usize::try_from(segment.size).unwrap_or(usize::MAX).min(4097)];
-        if path.len() < 2 || path.len() > 4096 || read_at(&mut path, segment.at)? < path.len() {
-            return damaged;
-        }
-        let end = path.iter().position(|b| *b == 0).unwrap_or(path.len());
-        path.truncate(end);
-        return Ok(Kind::Dynamic(OsString::from_vec(path).into()));
+    Some(loader(file).map_or_else(Kind::Unfit, Kind::Dynamic))
+}
+
+type Header = FileHeader64<Endianness>;
+
+/// The header of an ELF file for this processor, and its byte order.
+fn header<'a>(file: impl ReadRef<'a>) -> Result<(&'a Header, Endianness), Unfit> {
+    match FileKind::parse(file) {
+        Ok(FileKind::Elf64) => {}
+        Ok(FileKind::Elf32) => return Err(Unfit::Bits(32)),
+        _ => return Err(Unfit::Damaged),
     }
-    Ok(Kind::Unfit(Unfit::Static))
+    let header = Header::parse(file).map_err(|_| Unfit::Damaged)?;
+    let endian = header.endian().map_err(|_| Unfit::Damaged)?;
+    match header.e_machine(endian) {
+        EM_X86_64 if endian == Endianness::Little => Ok((header, endian)),
+        other => Err(Unfit::Machine(other.0)),
+    }
+}
+
+/// The dynamic loader that a program names.
+fn loader<'a>(file: impl ReadRef<'a>) -> Result<PathBuf, Unfit> {
+    let (header, endian) = header(file)?;
+    let segments = header.program_headers(endian, file).map_err(|_| Unfit::Damaged)?;
+    let names_loader = segments.iter().find(|segment| segment.p_type(endian) == PT_INTERP).ok_or(Unfit::Static)?;
+    let path = names_loader.data(endian, file).map_err(|()| Unfit::Damaged)?;
+    // Bounds as in the kernel's load_elf_binary: PATH_MAX, and at least one character and the zero.
+    if !(2..=4096).contains(&path.len()) {
+        return Err(Unfit::Damaged);
+    }
+    let path = path.split(|byte| *byte == 0).next().unwrap_or(path);
+    Ok(OsStr::from_bytes(path).into())
 }
 
 /// Why the file cannot be loaded as a library into programs of this processor; `None` if it can, as far as its headers tell.
 ///
 /// # Errors
-/// Those of opening and reading it.
+/// Those of opening it.
 pub fn examine_library(file: &Path) -> io::Result<Option<Unfit>> {
-    let open = File::open(file)?;
-    library_trouble(open.metadata()?.len(), |buffer, offset| read_full(&open, buffer, offset))
+    Ok(library_trouble(&ReadCache::new(File::open(file)?)))
 }
 
-fn library_trouble(length: u64, mut read_at: impl FnMut(&mut [u8], u64) -> io::Result<usize>) -> io::Result<Option<Unfit>> {
-    const ET_DYN: u16 = 3;
-    let mut head = [0; HEAD];
-    let n = read_at(&mut head, 0)?;
-    if n < HEAD || !head.starts_with(b"\x7fELF") {
-        return Ok(Some(Unfit::Damaged));
-    }
-    let header = match Header::parse(&head) {
-        Ok(header) if header.kind == ET_DYN && header.segments > 0 => header,
-        Ok(_) => return Ok(Some(Unfit::Damaged)),
-        Err(why) => return Ok(Some(why)),
+fn library_trouble<'a>(file: impl ReadRef<'a>) -> Option<Unfit> {
+    let (header, endian) = match header(file) {
+        Ok(found) => found,
+        Err(why) => return Some(why),
     };
-    for i in 0..header.segments {
-        // one that was copied in part has the headers, and its segments end behind the file
-        match header.segment(i, &mut read_at)? {
-            Some(segment) if segment.at.checked_add(segment.size).is_some_and(|end| end <= length) => {}
-            _ => return Ok(Some(Unfit::Damaged)),
-        }
-    }
-    Ok(None)
-}
-
-/// The length of an ELF file's header, in bytes.
-const HEAD: usize = 64;
-/// Program headers have this size; the kernel, too, takes no others.
-const SEGMENT: usize = 56;
-
-/// What is looked at of an ELF file's header.
-struct Header {
-    big: bool,
-    /// Program or library.
-    kind: u16,
-    /// Where the table of segments begins.
-    table: u64,
-    segments: u64,
-}
-
-/// What is looked at of a program header.
-struct Segment {
-    kind: u32,
-    at: u64,
-    /// Where in memory.
-    address: u64,
-    size: u64,
-}
-
-impl Header {
-    /// Reads the header of a file for this processor.
-    fn parse(head: &[u8]) -> Result<Header, Unfit> {
-        let (class, order) = head.get(4).zip(head.get(5)).ok_or(Unfit::Damaged)?;
-        match class {
-            1 if usize::BITS != 32 => return Err(Unfit::Bits(32)),
-            2 if usize::BITS != 64 => return Err(Unfit::Bits(64)),
-            2 => {}
-            _ => return Err(Unfit::Damaged),
-        }
-        let big = match order {
-            1 => false,
-            2 => true,
-            _ => return Err(Unfit::Damaged),
-        };
-        let field = Fields { bytes: head, big };
-        let fields = || Some((field.u16(16)?, field.u16(18)?, field.u64(32)?, field.u16(54)?, field.u16(56)?));
-        let (kind, machine, table, size, count) = fields().ok_or(Unfit::Damaged)?;
-        if machine != MACHINE || big != cfg!(target_endian = "big") {
-            return Err(Unfit::Machine(machine));
-        }
-        if count > 0 && usize::from(size) != SEGMENT {
-            return Err(Unfit::Damaged);
-        }
-        Ok(Header { big, kind, table, segments: count.into() })
-    }
-
-    /// Reads a program header; `None` if it is not there.
-    fn segment(&self, i: u64, read_at: &mut impl FnMut(&mut [u8], u64) -> io::Result<usize>) -> io::Result<Option<Segment>> {
-        let mut bytes = [0; SEGMENT];
-        let Some(at) = self.table.checked_add(i * SEGMENT as u64) else {
-            return Ok(None);
-        };
-        if read_at(&mut bytes, at)? < SEGMENT {
-            return Ok(None);
-        }
-        let field = Fields { bytes: &bytes, big: self.big };
-        let fields = || Some(Segment { kind: field.u32(0)?, at: field.u64(8)?, address: field.u64(16)?, size: field.u64(32)? });
-        Ok(fields())
-    }
-}
-
-/// Numbers at offsets, or `None` beyond the end.
-struct Fields<'a> {
-    bytes: &'a [u8],
-    big: bool,
-}
-
-impl Fields<'_> {
-    fn take<const N: usize>(&self, at: usize) -> Option<[u8; N]> {
-        let mut bytes: [u8; N] = self.bytes.get(at..at.checked_add(N)?)?.try_into().ok()?;
-        if self.big {
-            bytes.reverse();
-        }
-        Some(bytes)
-    }
-    fn u16(&self, at: usize) -> Option<u16> {
-        self.take(at).map(u16::from_le_bytes)
-    }
-    fn u32(&self, at: usize) -> Option<u32> {
-        self.take(at).map(u32::from_le_bytes)
-    }
-    fn u64(&self, at: usize) -> Option<u64> {
-        self.take(at).map(u64::from_le_bytes)
-    }
+    let (Ok(segments), Ok(length)) = (header.program_headers(endian, file), file.len()) else { return Some(Unfit::Damaged) };
+    // one that was copied in part has the headers, and its segments end behind the file
+    let is_there = |segment: &<Header as FileHeader>::ProgramHeader| {
+        let (at, size) = segment.file_range(endian);
+        at.checked_add(size).is_some_and(|end| end <= length)
+    };
+    let is_library = header.e_type(endian) == ET_DYN && !segments.is_empty();
+    (!is_library || !segments.iter().all(is_there)).then_some(Unfit::Damaged)
 }
 
 /// What follows `#!`: an interpreter, and the rest of the line as one argument.
@@ -384,11 +284,9 @@ fn env_starts(argument: &OsStr) -> Option<OsString> {
 pub fn examine(program: &Path, path: Option<&OsStr>) -> Result<(), (PathBuf, Unfit)> {
     let mut file = program.to_path_buf();
     for _ in 0..=SCRIPTS_MAX {
-        let kind = File::open(&file).and_then(|open| kind_of(|buffer, offset| read_full(&open, buffer, offset)));
-        let kind = match kind {
-            Ok(kind) => kind,
-            Err(_) => return Err((file, Unfit::Unreadable)),
-        };
+        let Ok(open) = File::open(&file) else { return Err((file, Unfit::Unreadable)) };
+        let open = &ReadCache::new(open);
+        let Some(kind) = kind_of(open) else { return Err((file, Unfit::Unreadable)) };
         let next = match kind {
             Kind::Unfit(unfit) => return Err((file, unfit)),
             Kind::Dynamic(loader) => {
@@ -398,7 +296,7 @@ pub fn examine(program: &Path, path: Option<&OsStr>) -> Result<(), (PathBuf, Unf
                 if cfg!(target_env = "gnu") && is_musl(&loader) {
                     return Err((file, Unfit::Library(loader)));
                 }
-                let unfit = raises_rights(&file).or_else(|| sanitizer(&file).map(Unfit::Sanitizer));
+                let unfit = raises_rights(&file).or_else(|| sanitizer(open).map(Unfit::Sanitizer));
                 return unfit.map_or(Ok(()), |unfit| Err((file, unfit)));
             }
             Kind::Script(interpreter, argument) => {
@@ -429,81 +327,21 @@ pub fn examine(program: &Path, path: Option<&OsStr>) -> Result<(), (PathBuf, Unf
     Ok(()) // Too many scripts: the kernel will say so.
 }
 
-/// Sanitizers that a program cannot be paged with: what each is called, its library's name, and a symbol of it if that is part of
-/// the program.
-pub const SANITIZERS: [(&str, &[u8], &core::ffi::CStr); 5] = [
-    ("AddressSanitizer", b"libasan.so", c"__asan_init"),
-    ("HWAddressSanitizer", b"libhwasan.so", c"__hwasan_init"),
-    ("ThreadSanitizer", b"libtsan.so", c"__tsan_init"),
-    ("MemorySanitizer", b"libmsan.so", c"__msan_init"),
-    ("LeakSanitizer", b"liblsan.so", c"__lsan_init"),
-];
-
 /// The sanitizer that a program was built with, by the names that it asks the loader for or gives it.
-fn sanitizer(file: &Path) -> Option<&'static str> {
-    let open = File::open(file).ok()?;
-    let names = dynamic_names(|buffer, offset| read_full(&open, buffer, offset)).ok().flatten()?;
+fn sanitizer<'a>(file: impl ReadRef<'a>) -> Option<&'static str> {
     let is_of = |name: &[u8], library, symbol: &core::ffi::CStr| name.starts_with(library) || name == symbol.to_bytes();
-    let mut names = names.split(|byte| *byte == 0);
+    let mut names = dynamic_names(file)?.split(|byte| *byte == 0);
     names.find_map(|name| SANITIZERS.iter().find(|(_, library, symbol)| is_of(name, library, symbol))).map(|found| found.0)
 }
 
 /// The string table that a program's loader reads: libraries, and symbols to be bound.
-fn dynamic_names(mut read_at: impl FnMut(&mut [u8], u64) -> io::Result<usize>) -> io::Result<Option<Vec<u8>>> {
-    const PT_LOAD: u32 = 1;
-    const PT_DYNAMIC: u32 = 2;
-    const DT_STRTAB: u64 = 5;
-    const DT_STRSZ: u64 = 10;
-    const NAMES_MAX: u64 = 64 << 20; // browsers have some MiB of it
-    let mut head = [0; HEAD];
-    let n = read_at(&mut head, 0)?;
-    let Ok(header) = Header::parse(&head[..n]) else { return Ok(None) };
-    let mut loads = Vec::new();
-    let mut dynamic = None;
-    for i in 0..header.segments {
-        match header.segment(i, &mut read_at)? {
-            Some(segment) if segment.kind == PT_LOAD => loads.push(segment),
-            Some(segment) if segment.kind == PT_DYNAMIC => dynamic = Some(segment),
-            _ => {}
-        }
-    }
-    let Some(dynamic) = dynamic else { return Ok(None) };
-    let mut table = vec![0; dynamic.size.min(1 << 16) as usize];
-    let n = read_at(&mut table, dynamic.at)?;
-    let (mut address, mut size) = (None, 0);
-    for entry in table[..n].chunks_exact(16) {
-        let field = Fields { bytes: entry, big: header.big };
-        match (field.u64(0), field.u64(8)) {
-            (Some(DT_STRTAB), value) => address = value,
-            (Some(DT_STRSZ), Some(value)) => size = value.min(NAMES_MAX),
-            _ => {}
-        }
-    }
-    let at = address.and_then(|address| {
-        let load = loads.iter().find(|load| address.checked_sub(load.address).is_some_and(|offset| offset < load.size))?;
-        load.at.checked_add(address - load.address)
-    });
-    let Some(at) = at else { return Ok(None) };
-    let mut names = vec![0; size as usize];
-    let n = read_at(&mut names, at)?;
-    names.truncate(n);
-    Ok(Some(names))
-}
-
-fn read_full(file: &File, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
-    let mut done = 0;
-    while done < buffer.len() {
-        let Some(at) = offset.checked_add(done as u64).filter(|at| *at <= i64::MAX as u64) else {
-            break; // Beyond the end of any file.
-        };
-        match file.read_at(&mut buffer[done..], at) {
-            Ok(0) => break,
-            Ok(n) => done += n,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(done)
+fn dynamic_names<'a>(file: impl ReadRef<'a>) -> Option<&'a [u8]> {
+    let (header, endian) = header(file).ok()?;
+    let segments = header.program_headers(endian, file).ok()?;
+    let table = segments.iter().find_map(|segment| segment.dynamic(endian, file).ok().flatten())?;
+    let value = |tag| table.iter().find(|entry| entry.d_tag(endian) == tag).map(|entry| entry.d_val(endian));
+    let (address, size) = (value(DT_STRTAB)?, value(DT_STRSZ)?.min(NAMES_MAX));
+    segments.iter().find_map(|segment| segment.data_range(endian, file, address, size).ok().flatten())
 }
 
 fn is_musl(loader: &Path) -> bool {
@@ -557,37 +395,24 @@ mod tests {
         file
     }
 
-    fn read_of(file: &[u8]) -> impl FnMut(&mut [u8], u64) -> io::Result<usize> + '_ {
-        |buffer, offset| {
-            let rest = usize::try_from(offset).ok().and_then(|at| file.get(at..)).unwrap_or(&[]);
-            let n = rest.len().min(buffer.len());
-            buffer[..n].copy_from_slice(&rest[..n]);
-            Ok(n)
-        }
-    }
-
     fn kind(file: &[u8]) -> Kind {
-        kind_of(read_of(file)).unwrap()
-    }
-
-    fn library(file: &[u8], length: usize) -> Option<Unfit> {
-        library_trouble(length as u64, read_of(file)).unwrap()
+        kind_of(file).unwrap()
     }
 
     /// A library that was copied in part was preloaded, and the program died of it (SIGBUS) without a word.
     #[test]
     fn libraries_that_cannot_be_loaded() {
-        let mut file = elf(MACHINE, &[(1, 0, 64), (1, 64, 200), (0x6474_e551, 0, 0)], &[0; 200]);
-        assert_eq!(library(&file, file.len()), Some(Unfit::Damaged), "a program");
+        let mut file = elf(EM_X86_64.0, &[(1, 0, 64), (1, 64, 200), (0x6474_e551, 0, 0)], &[0; 200]);
+        assert_eq!(library_trouble(&file[..]), Some(Unfit::Damaged), "a program");
         file[16] = 3;
-        assert_eq!(library(&file, file.len()), None);
-        assert_eq!(library(&file, 263), Some(Unfit::Damaged));
+        assert_eq!(library_trouble(&file[..]), None);
+        assert_eq!(library_trouble(&file[..263]), Some(Unfit::Damaged));
         for length in 0..64 + 3 * 56 {
-            assert_eq!(library(&file[..length], file.len()), Some(Unfit::Damaged), "cut to {length}");
+            assert_eq!(library_trouble(&file[..length]), Some(Unfit::Damaged), "cut to {length}");
         }
-        assert_eq!(library(b"root:x:0:0", 10), Some(Unfit::Damaged));
+        assert_eq!(library_trouble(&b"root:x:0:0"[..]), Some(Unfit::Damaged));
         file[18] = 8;
-        assert_eq!(library(&file, file.len()), Some(Unfit::Machine(8)));
+        assert_eq!(library_trouble(&file[..]), Some(Unfit::Machine(8)));
     }
 
     const LOADER: &[u8] = b"/lib64/ld.so\0";
@@ -595,16 +420,16 @@ mod tests {
     #[test]
     fn dynamic_and_static() {
         let at = 64 + 2 * 56;
-        let dynamic = elf(MACHINE, &[(1, 0, 0), (3, at, LOADER.len() as u64)], LOADER);
+        let dynamic = elf(EM_X86_64.0, &[(1, 0, 0), (3, at, LOADER.len() as u64)], LOADER);
         assert_eq!(kind(&dynamic), Kind::Dynamic("/lib64/ld.so".into()));
-        assert_eq!(kind(&elf(MACHINE, &[(1, 0, 0)], b"")), Kind::Unfit(Unfit::Static));
-        assert_eq!(kind(&elf(MACHINE, &[], b"")), Kind::Unfit(Unfit::Static));
+        assert_eq!(kind(&elf(EM_X86_64.0, &[(1, 0, 0)], b"")), Kind::Unfit(Unfit::Static));
+        assert_eq!(kind(&elf(EM_X86_64.0, &[], b"")), Kind::Unfit(Unfit::Static));
     }
 
     #[test]
     fn other_machines() {
         assert_eq!(kind(&elf(8, &[], b"")), Kind::Unfit(Unfit::Machine(8)));
-        let mut other = elf(MACHINE, &[], b"");
+        let mut other = elf(EM_X86_64.0, &[], b"");
         other[4] = 1;
         assert_eq!(kind(&other), Kind::Unfit(Unfit::Bits(32)));
         other[4] = 2;
@@ -614,21 +439,21 @@ mod tests {
 
     #[test]
     fn damaged_files_are_told_and_never_overrun() {
-        let good = elf(MACHINE, &[(1, 0, 0), (3, 64 + 112, LOADER.len() as u64)], LOADER);
+        let good = elf(EM_X86_64.0, &[(1, 0, 0), (3, 64 + 112, LOADER.len() as u64)], LOADER);
         for length in 4..good.len() {
             let cut = kind(&good[..length]);
             assert_eq!(cut, Kind::Unfit(Unfit::Damaged), "cut to {length}");
         }
         for size in [0, 1, 4097, u64::MAX] {
-            let file = elf(MACHINE, &[(3, 120, size)], &[b'a'; 8192]);
+            let file = elf(EM_X86_64.0, &[(3, 120, size)], &[b'a'; 8192]);
             assert_eq!(kind(&file), Kind::Unfit(Unfit::Damaged), "{size}");
         }
-        let beyond = elf(MACHINE, &[(3, u64::MAX, 8)], b"");
+        let beyond = elf(EM_X86_64.0, &[(3, u64::MAX, 8)], b"");
         assert_eq!(kind(&beyond), Kind::Unfit(Unfit::Damaged));
-        let mut table = elf(MACHINE, &[(3, 120, 8)], b"");
+        let mut table = elf(EM_X86_64.0, &[(3, 120, 8)], b"");
         table[32..40].fill(0xff);
         assert_eq!(kind(&table), Kind::Unfit(Unfit::Damaged));
-        let mut sizes = elf(MACHINE, &[(3, 120, 8)], b"");
+        let mut sizes = elf(EM_X86_64.0, &[(3, 120, 8)], b"");
         sizes[54] = 8;
         assert_eq!(kind(&sizes), Kind::Unfit(Unfit::Damaged));
         // Every byte of the header replaced: whatever the answer, there is one.
@@ -669,7 +494,7 @@ mod tests {
     struct Dir(PathBuf);
     impl Dir {
         fn new(name: &str) -> Self {
-            let dir = std::env::temp_dir().join(format!("overspill-elf-{}-{name}", std::process::id()));
+            let dir = std::env::temp_dir().join(format!("overspill-program-{}-{name}", std::process::id()));
             fs::create_dir_all(&dir).unwrap();
             Dir(dir)
         }
@@ -710,7 +535,7 @@ mod tests {
     #[test]
     fn scripts_are_followed_to_their_end() {
         let dir = Dir::new("follow");
-        let fixed = dir.file("static", 0o755, &elf(MACHINE, &[(1, 0, 0)], b""));
+        let fixed = dir.file("static", 0o755, &elf(EM_X86_64.0, &[(1, 0, 0)], b""));
         let one = dir.file("one", 0o755, format!("#!{}\n", fixed.display()).as_bytes());
         let two = dir.file("two", 0o755, format!("#! {} x\n", one.display()).as_bytes());
         let env = dir.file("env-script", 0o755, b"#!/usr/bin/env static\n");
@@ -734,7 +559,7 @@ mod tests {
         let dir = Dir::new("setid");
         let at = 64 + 56;
         let loader = b"/bin/sh\0"; // any file that exists
-        let content = elf(MACHINE, &[(3, at, loader.len() as u64)], loader);
+        let content = elf(EM_X86_64.0, &[(3, at, loader.len() as u64)], loader);
         let own = dir.file("own", 0o6755, &content);
         // Their own ids change nothing, so the agent is loaded.
         assert_eq!(examine(&own, None), Ok(()));
