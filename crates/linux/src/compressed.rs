@@ -41,8 +41,8 @@ use overspill_store::pool::{self, PACKED_BYTES_MAX, Pool, PoolCounters, Refused,
 use overspill_swap::SwapPager;
 use overspill_swap::swap_pager::Memory;
 use overspill_vm::Vm;
-use overspill_vm::pager::Pager as _;
-use overspill_vm::types::{DeviceId, PAGE_SHIFT, PAGE_SIZE, PageId, Slot};
+use overspill_vm::pager::{Location, Pager as _};
+use overspill_vm::types::{DeviceId, PAGE_SHIFT, PAGE_SIZE, PageId};
 use std::sync::Arc;
 
 /// Blocks given back with one TLB flush.
@@ -360,32 +360,20 @@ pub fn write_back_pages(memory_pages: u32) -> usize {
 }
 
 impl Machine {
-    /// If `slot` is on the compressed device: brings the pages `wanted` of the `count` pages from there on into `buffer`, unpacked,
-    /// and answers `true`. What could not be had fails its check later. Does not allocate.
+    /// Brings the pages `wanted` of the `count` pages from `from` on, on the compressed device, into `buffer`, unpacked. What could
+    /// not be had fails its check later. Does not allocate.
     ///
     /// # Safety
     /// `buffer` has room for `count` pages, page-aligned, and nobody else uses it.
-    pub unsafe fn load(&self, slot: Slot, count: u32, wanted: u128, buffer: *mut u8) -> bool {
-        if !self.has_pool.load(Relaxed) {
-            return false;
-        }
+    pub unsafe fn load(&self, from: Location, count: u32, wanted: u128, buffer: *mut u8) {
         let map = self.map.read();
-        let Some(pool) = &map.pool else { return false };
-        let (device, at) = self.core.lock().vm.pager().device_of(slot);
-        if device != pool.device() {
-            return false;
-        }
+        let pool = map.pool.as_ref().expect("a read of it is under way");
+        let at = from.slot_at();
         for i in (0..count).filter(|i| wanted >> i & 1 == 1) {
             // SAFETY: within the caller's buffer, aligned.
             let page = unsafe { &mut *(buffer.add((i as usize) << PAGE_SHIFT) as *mut PageBytes) };
             pool.load(at + i, page);
         }
-        true
-    }
-
-    /// Whether `slot` is on the compressed device. => the device is still there
-    pub fn is_in_pool(&self, slot: Slot) -> bool {
-        self.has_pool.load(Relaxed) && self.core.lock().vm.pager().is_memory(slot)
     }
 }
 

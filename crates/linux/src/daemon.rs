@@ -33,9 +33,9 @@ use core::sync::atomic::Ordering::*;
 use overspill_store::pool::Refused;
 use overspill_store::{PageBytes, checksum};
 use overspill_swap::device_stats;
-use overspill_vm::pager::{IoResult, Pager, SlotRun};
-use overspill_vm::types::{ContentHash, PAGE_SHIFT, PAGE_SIZE, PageId, Slot};
-use overspill_vm::{Config, Look, Member, Parked};
+use overspill_vm::pager::IoResult;
+use overspill_vm::types::{ContentHash, PAGE_SHIFT, PAGE_SIZE, PageId};
+use overspill_vm::{Config, Laundry, Look, Member, PageOut, Parked};
 
 /// Pages per step.
 pub const BATCH: usize = 128;
@@ -64,7 +64,7 @@ struct Write {
     pages: [Dirty; WRITE_PAGES],
     iov: [IoVec; WRITE_PAGES],
     count: usize,
-    slot: Slot,
+    run: Option<PageOut>,
     /// When it was issued.
     since: u64,
     busy: bool,
@@ -89,6 +89,7 @@ pub fn buffer_pages((count, pages): (usize, usize), sealed: bool) -> usize {
 pub struct Daemon {
     io: Io,
     pub(crate) batch: Vec<Member>,
+    laundry: Vec<Laundry>,
     places: Vec<ParkPlace>,
     dirty: Vec<Dirty>,
     /// Pages of the batch that were EBUSY.
@@ -155,13 +156,14 @@ impl Daemon {
             pages: [none; WRITE_PAGES],
             iov: [IoVec { base: 0, len: 0 }; WRITE_PAGES],
             count: 0,
-            slot: Slot(0),
+            run: None,
             since: 0,
             busy: false,
         };
         Ok(Daemon {
             io: Io::new(engine, 32)?,
             batch: Vec::with_capacity(BATCH),
+            laundry: Vec::with_capacity(BATCH),
             places: Vec::with_capacity(BATCH),
             dirty: Vec::with_capacity(BATCH),
             busy: Vec::with_capacity(BATCH),
@@ -520,18 +522,17 @@ impl Daemon {
     /// Returns whether anything was settled or issued.
     fn launder(&mut self, machine: &Machine, most: u32) -> bool {
         let mut core = machine.core.lock();
-        core.vm.launder_batch(most.min(self.write_pages as u32 * 2), &mut self.batch);
+        core.vm.launder_batch(most.min(self.write_pages as u32 * 2), &mut self.laundry);
         self.dirty.clear();
-        for &(page, frame) in &self.batch {
+        for &Laundry { page, frame, stored, in_memory } in &self.laundry {
             let place = core.park.place(frame);
             if !core.park.hold(place) {
                 // it moved to another address while it was being written, and that write has not ended: back on trial
                 core.vm.launder_done(page, None, ContentHash::UNKNOWN, IoResult::NoSpace);
                 continue;
             }
-            let stored = core.vm.pager().stored_content(page);
-            let hash = stored.map_or(ContentHash::UNKNOWN, |s| s.0);
-            self.dirty.push(Dirty { page, place, hash, write: false, packed: stored.is_some_and(|s| s.1) });
+            let hash = stored.unwrap_or(ContentHash::UNKNOWN);
+            self.dirty.push(Dirty { page, place, hash, write: false, packed: in_memory });
         }
         drop(core);
         if self.dirty.is_empty() {
@@ -601,15 +602,22 @@ impl Daemon {
             let want = (self.dirty.len() - at).min(self.write_pages) as u32;
             let room = growth::make_room(machine);
             let near = self.dirty[at].page;
-            let run = match past_memory {
-                false => machine.core.lock().vm.launder_slots(want, near),
-                true => machine.core.lock().vm.launder_slots_past_memory(want, near),
+            let run = {
+                let mut core = machine.core.lock();
+                let run = match past_memory {
+                    false => core.vm.launder_slots(want, near),
+                    true => core.vm.launder_slots_past_memory(want, near),
+                };
+                if let Some(run) = run.filter(|run| !run.location.is_memory) {
+                    core.vm.launder_issued(run.count);
+                }
+                run
             };
             let Some(run) = run else {
                 self.trouble = Some(room.err().unwrap_or(libc::ENOSPC));
                 break;
             };
-            if !past_memory && machine.is_in_pool(run.first) {
+            if run.location.is_memory {
                 match self.pack(machine, run, at) {
                     Packing::Done { stored } => at += stored,
                     Packing::Full { stored } => {
@@ -629,7 +637,7 @@ impl Daemon {
             let w = &mut self.writes[slot];
             w.pages[..n].copy_from_slice(&self.dirty[at..at + n]);
             w.count = n;
-            w.slot = run.first;
+            w.run = Some(run);
             w.since = sys::now_ns();
             w.busy = true;
             let parked = |place: ParkPlace| machine.parking.addr(place);
@@ -657,15 +665,10 @@ impl Daemon {
                     }
                 }
             }
-            let (fd, offset) = {
-                let map = machine.map.read();
-                let mut core = machine.core.lock();
-                core.vm.launder_issued(n as u32);
-                machine.locate_write(&map, &core, run.first)
-            };
+            let fd = machine.fd_to_write(&machine.map.read(), run.location);
             self.in_flight += 1;
             // SAFETY: the vectors lie in `self.writes`, which never moves its elements; the places are held until the completion.
-            unsafe { self.io.write(fd, &w.iov[..vectors], offset, TOKEN_OTHER + slot as u64) };
+            unsafe { self.io.write(fd, &w.iov[..vectors], run.location.offset, TOKEN_OTHER + slot as u64) };
             at += n;
         }
         self.io.submit();
@@ -684,10 +687,10 @@ impl Daemon {
 
     /// Stores pages of `dirty`, from `at` on, in slots of the compressed device. Those that it has taken come to stand first; those
     /// that do not compress go to the end of `dirty`, marked, since they belong past memory.
-    fn pack(&mut self, machine: &Machine, run: SlotRun, at: usize) -> Packing {
+    fn pack(&mut self, machine: &Machine, run: PageOut, at: usize) -> Packing {
         let since = sys::now_ns();
         let map = machine.map.read();
-        let (_, first) = machine.core.lock().vm.pager().device_of(run.first);
+        let first = run.location.slot_at();
         let pool = map.pool.as_ref().expect("slots of it were given");
         let mut packer = pool.packer();
         // Of `dirty[at..]`: stored ones, then refused ones, then those that were not looked at.
@@ -726,16 +729,14 @@ impl Daemon {
             core.vm.pager_mut().io_ended(pool.device(), io);
         }
         for (i, d) in self.dirty[at..at + stored].iter().enumerate() {
-            if !core.vm.launder_done(d.page, Some(Slot(run.first.0 + i as u32)), d.hash, IoResult::Ok) {
+            if !core.vm.launder_done(d.page, Some(run.slot(i as u32)), d.hash, IoResult::Ok) {
                 self.trouble = Some(libc::ENOMEM);
             }
             if core.park.release(d.place) {
                 core.drops.push(d.place);
             }
         }
-        for i in stored as u32..run.count {
-            core.vm.pager_mut().free_slot(Slot(run.first.0 + i));
-        }
+        core.vm.free_slots(&run, stored as u32);
         if end == Some(Refused::Full) {
             core.vm.pager_mut().set_full(pool.device(), true);
         }
@@ -775,11 +776,12 @@ impl Daemon {
         if whole < w.count {
             self.trouble = Some(done.result.err().unwrap_or(libc::EIO));
         }
+        let run = w.run.expect("a write in flight");
         let mut core = machine.core.lock();
-        reader::count_io(machine, &mut core, w.slot, true, w.count as u32, w.since, done.result);
+        reader::count_io(machine, &mut core, run.location.device, true, w.count as u32, w.since, done.result);
         for (i, d) in w.pages[..w.count].iter().enumerate() {
             let result = if i < whole { IoResult::Ok } else { failed };
-            if !core.vm.launder_done(d.page, Some(Slot(w.slot.0 + i as u32)), d.hash, result) {
+            if !core.vm.launder_done(d.page, Some(run.slot(i as u32)), d.hash, result) {
                 self.trouble = Some(libc::ENOMEM);
             }
             if core.park.release(d.place) {

@@ -19,6 +19,9 @@ use protocol::{RawMutex, RawRwLock};
 #[derive(Debug)]
 pub struct Mutex<T> {
     raw: RawMutex,
+    /// How often it was taken.
+    #[cfg(test)]
+    pub(crate) taken: core::sync::atomic::AtomicU32,
     value: UnsafeCell<T>,
 }
 
@@ -30,12 +33,19 @@ unsafe impl<T: Send> Send for Mutex<T> {}
 impl<T> Mutex<T> {
     /// A free lock around `value`.
     pub const fn new(value: T) -> Self {
-        Mutex { raw: RawMutex::new(), value: UnsafeCell::new(value) }
+        Mutex {
+            raw: RawMutex::new(),
+            #[cfg(test)]
+            taken: core::sync::atomic::AtomicU32::new(0),
+            value: UnsafeCell::new(value),
+        }
     }
     /// Takes the lock; waits for it.
     #[inline]
     pub fn lock(&self) -> MutexGuard<'_, T> {
         self.raw.lock();
+        #[cfg(test)]
+        self.taken.fetch_add(1, core::sync::atomic::Ordering::Relaxed);
         MutexGuard(self)
     }
     /// Takes the lock if it is free.
@@ -79,6 +89,9 @@ impl<T> Drop for MutexGuard<'_, T> {
 #[derive(Debug)]
 pub struct RwLock<T> {
     raw: RawRwLock,
+    /// How often it was taken.
+    #[cfg(test)]
+    pub(crate) taken: core::sync::atomic::AtomicU32,
     value: UnsafeCell<T>,
 }
 
@@ -90,7 +103,12 @@ unsafe impl<T: Send> Send for RwLock<T> {}
 impl<T> RwLock<T> {
     /// A free lock around `value`.
     pub const fn new(value: T) -> Self {
-        RwLock { raw: RawRwLock::new(), value: UnsafeCell::new(value) }
+        RwLock {
+            raw: RawRwLock::new(),
+            #[cfg(test)]
+            taken: core::sync::atomic::AtomicU32::new(0),
+            value: UnsafeCell::new(value),
+        }
     }
     /// In the child of a fork, whose only thread holds the lock exclusively: whoever waited for it in the parent is not here, and
     /// must not keep readers out.
@@ -104,11 +122,15 @@ impl<T> RwLock<T> {
     /// Takes the lock shared; waits for it.
     pub fn read(&self) -> ReadGuard<'_, T> {
         self.raw.read();
+        #[cfg(test)]
+        self.taken.fetch_add(1, core::sync::atomic::Ordering::Relaxed);
         ReadGuard(self)
     }
     /// Takes the lock exclusively; waits for it.
     pub fn write(&self) -> WriteGuard<'_, T> {
         self.raw.write();
+        #[cfg(test)]
+        self.taken.fetch_add(1, core::sync::atomic::Ordering::Relaxed);
         WriteGuard(self)
     }
 }

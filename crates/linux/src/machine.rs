@@ -36,10 +36,10 @@ use core::fmt::Write;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering::*};
 use overspill_swap::SwapPager;
 use overspill_vm::page::State;
-use overspill_vm::pager::{IoResult, Pager as _};
+use overspill_vm::pager::{IoResult, Location};
 use overspill_vm::policy::Spec;
 use overspill_vm::status::{Outcome, Status};
-use overspill_vm::types::{DeviceId, FrameId, ObjectId, PAGE_SHIFT, PAGE_SIZE, PageId, Slot};
+use overspill_vm::types::{DeviceId, FrameId, ObjectId, PAGE_SHIFT, PAGE_SIZE, PageId};
 use overspill_vm::{Fault, Filled, PageIn, Vm};
 use std::sync::Arc;
 
@@ -118,6 +118,17 @@ impl Space {
     /// Whether an unmapping or a move is under way, or was and has not been followed.
     pub fn is_changing(&self) -> bool {
         self.program.is_changing() || self.remaps.has_reports()
+    }
+    /// The file of a place on a device; none if the device is memory.
+    pub fn fd(&self, location: Location) -> i32 {
+        if location.is_memory {
+            return -1;
+        }
+        self.files[location.device.0 as usize].as_ref().expect("a device has files").get(location.file).raw()
+    }
+    /// All that it takes to read.
+    pub fn read_of(&self, op: PageIn) -> Read {
+        Read { op, fd: self.fd(op.location) }
     }
     /// The address of a page.
     pub fn addr(&self, page: PageId) -> usize {
@@ -312,17 +323,27 @@ pub struct Machine {
 /// Length of the zero source, in pages.
 pub const ZEROES_PAGES: u32 = 64;
 
+/// A read to be made: all that it takes, so that no lock is needed to begin it. Its device stays, and its file open, until
+/// [`Vm::page_in_arrived`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Read {
+    /// Which pages, and where they are.
+    pub op: PageIn,
+    /// The file; none for a device that is memory.
+    pub fd: i32,
+}
+
 /// What serving a fault came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Served {
     /// The page is there (or its thread was told to look again).
     Done,
     /// It is there; and read this as well, since its reader will want it.
-    DoneReadAhead(PageIn),
+    DoneReadAhead(Read),
     /// Something else is under way with it; its end wakes whoever waits.
     Busy,
     /// Read this; its end wakes whoever waits.
-    Read(PageIn),
+    Read(Read),
     /// No frame is free.
     NoMemory,
     /// Another thread has the turn: not yet, see [`crate::load_control`].
@@ -415,7 +436,7 @@ impl Machine {
                 drop(core);
                 self.stop_table_full()
             }
-            Fault::PageIn(op) => (Served::Read(op.asked_for_by(write)), None),
+            Fault::PageIn(op) => (Served::Read(map.read_of(op.asked_for_by(write))), None),
             Fault::Lost => {
                 drop(core);
                 let _ = map.program.poison(addr, PAGE_SIZE);
@@ -450,7 +471,7 @@ impl Machine {
             }
             Fault::Restore { frame, ahead } => {
                 self.restore(&map, core, addr, page, frame);
-                (ahead.map_or(Served::Done, |op| Served::DoneReadAhead(op.asked_for_by(write))), Some(waiters))
+                (ahead.map_or(Served::Done, |op| Served::DoneReadAhead(map.read_of(op.asked_for_by(write)))), Some(waiters))
             }
         };
         drop(map);
@@ -647,19 +668,9 @@ impl Machine {
         unsafe { sys::discard_ranges(pidfd, &iov[..n]) };
     }
 
-    /// The file and byte offset of a slot, by the extents of its device. A run of slots lies in one piece. => it is on no
-    /// compressed device
-    pub fn locate(&self, map: &Space, core: &Core, slot: Slot) -> (i32, u64) {
-        let location = core.vm.pager().locate(slot);
-        let files = map.files[location.device.0 as usize].as_ref().expect("a device has files");
-        (files.get(location.file).raw(), location.offset)
-    }
-
-    /// The same for a write, which may be one that is to fail: then the descriptor is none.
-    pub fn locate_write(&self, map: &Space, core: &Core, slot: Slot) -> (i32, u64) {
-        let (fd, offset) = self.locate(map, core, slot);
-        let fails = self.inject.write(core.vm.pager().device_of(slot).0);
-        (if fails { -1 } else { fd }, offset)
+    /// The file to write to, or none if this write is to fail.
+    pub fn fd_to_write(&self, map: &Space, location: Location) -> i32 {
+        if self.inject.write(location.device) { -1 } else { map.fd(location) }
     }
 
     /// Changes the replacement policy ([`overspill_vm::Vm::set_policy`]). Allocates.
@@ -672,15 +683,13 @@ impl Machine {
         drop(old); // outside of the lock
     }
 
-    /// The page that was in `slot` is lost: the first is told of. => still there, or just lost
+    /// The page that was at `location` is lost: the first is told of. => its device is still there
     #[cold]
     #[inline(never)] // what it takes of the stack is not to be part of who calls it
-    pub fn note_loss(&self, map: &Space, core: &Core, page: PageId, slot: Slot, why: IoResult) {
+    pub fn note_loss(&self, map: &Space, page: PageId, Location { device, offset, .. }: Location, why: IoResult) {
         if !self.status.loss.is_empty() {
             return;
         }
-        let (device, at) = core.vm.pager().device_of(slot);
-        let offset = if core.vm.pager().is_memory(slot) { u64::from(at) << PAGE_SHIFT } else { self.locate(map, core, slot).1 };
         let mut said = Packet::new();
         let _ = write!(said, "the page at {:#x} could not be read back from byte {offset} of the swap device ", map.addr(page));
         said.put(map.names[device.0 as usize].bytes());

@@ -4,14 +4,14 @@
 //! copies it into the program (`UFFDIO_COPY`, which never flushes a TLB).
 
 use crate::io::{Done, Engine, Io};
-use crate::machine::{Core, Machine, Space};
+use crate::machine::{Core, Machine, Read};
 use crate::park::ParkPlace;
 use crate::pointers::Pointed;
 use crate::sys::{self, Errno};
 use overspill_store::{PageBytes, checksum};
 use overspill_swap::device_stats;
-use overspill_vm::pager::{IoResult, Pager as _};
-use overspill_vm::types::{ContentHash, PAGE_SHIFT, PAGE_SIZE, Slot};
+use overspill_vm::pager::IoResult;
+use overspill_vm::types::{ContentHash, DeviceId, PAGE_SHIFT, PAGE_SIZE};
 use overspill_vm::{CLUSTER_PAGES_MAX, Filled, Followed, PageIn, Place};
 
 /// Single-page buffers, for random faults.
@@ -29,7 +29,7 @@ pub const TOKEN_OTHER: u64 = 1 << 32;
 
 #[derive(Clone, Copy)]
 struct InFlight {
-    op: PageIn,
+    read: Read,
     buffer: *mut u8,
     /// When it was issued.
     since: u64,
@@ -55,7 +55,7 @@ pub const fn buffer_pages(cluster_pages: usize) -> usize {
 #[derive(Clone, Copy, Debug)]
 pub struct After {
     /// To be read next.
-    pub next: Option<PageIn>,
+    pub next: Option<Read>,
     /// Pages that were lost.
     pub lost: u32,
 }
@@ -69,35 +69,31 @@ pub struct After {
 #[inline(never)] // its frame of some KiB is not to be part of those from which further reads are started
 pub unsafe fn arrived(
     machine: &Machine,
-    op: &PageIn,
+    Read { op, fd }: &Read,
     buffer: *mut u8,
     since: u64,
     result: Result<usize, Errno>,
-    issue: impl FnOnce(&Space, &Core, PageIn) -> Option<PageIn>,
+    issue: impl FnOnce(Read) -> Option<Read>,
 ) -> After {
     let mut places = [Place::Discard; CLUSTER_PAGES_MAX];
     let mut stored = [ContentHash::UNKNOWN; CLUSTER_PAGES_MAX];
     let mut right = [false; CLUSTER_PAGES_MAX];
     // SAFETY: the caller's buffer, and nobody else uses it.
-    let read = unsafe { complete(machine, op.slot, op.count, buffer, result) };
+    let read = unsafe { complete(machine, (*fd, op.location.offset), op.count, buffer, result) };
     if machine.inject.flip() {
         // SAFETY: the buffer is this thread's, at least a page long.
         unsafe { *buffer ^= 1 };
     }
     let arrived = || (0..op.count).filter(|i| read.good >> i & 1 == 1 && op.wants(*i));
-    let memory;
-    {
+    stored[0] = op.expected;
+    if op.count > 1 {
         let core = machine.core.lock();
-        memory = core.vm.pager().is_memory(op.slot);
-        for i in arrived() {
-            // a page that is no longer stored is no longer wanted
-            stored[i as usize] = core.vm.pager().content(op.page(i)).unwrap_or(ContentHash::UNKNOWN);
-        }
+        arrived().for_each(|i| stored[i as usize] = core.vm.expected(op, i));
     }
     for i in arrived() {
         // SAFETY: the buffer has `op.count` pages, aligned, and the read into it has ended.
         let bytes = unsafe { &mut *(buffer.add((i as usize) << PAGE_SHIFT) as *mut PageBytes) };
-        right[i as usize] = match memory {
+        right[i as usize] = match op.location.is_memory {
             true => checksum::of(op.page(i), bytes) == stored[i as usize], // not encrypted
             false => machine.content.open(op.page(i), stored[i as usize], bytes),
         };
@@ -113,8 +109,8 @@ pub unsafe fn arrived(
         outcome => outcome,
     };
     let damaged = arrived().any(|i| !right[i as usize] && stored[i as usize] != ContentHash::UNKNOWN);
-    count_io(machine, &mut core, op.slot, false, op.count, since, read.worth(damaged));
-    let next = core.vm.page_in_arrived(op, bounds, check, &mut places).and_then(|next| issue(&map, &core, next));
+    count_io(machine, &mut core, op.location.device, false, op.count, since, read.worth(damaged));
+    let next = core.vm.page_in_arrived(op, bounds, check, &mut places).and_then(|next| issue(map.read_of(next)));
     // a page left parked needs a place; without one it is mapped
     let mut parking = [ParkPlace::NONE; CLUSTER_PAGES_MAX];
     for (i, place) in places[..op.count as usize].iter_mut().enumerate() {
@@ -127,58 +123,57 @@ pub unsafe fn arrived(
     }
     let lost = |i: &u32| places[*i as usize] == Place::Lost;
     if let Some(first) = (0..op.count).find(lost) {
-        machine.note_loss(&map, &core, op.page(first), Slot(op.slot.0 + first), read.of(first));
+        machine.note_loss(&map, op.page(first), op.location_of(first), read.of(first));
     }
     drop(core);
     let lost = (0..op.count).filter(lost).count() as u32;
     let mut wake = op.touched().is_some();
+    let mut filled = [Filled::No; CLUSTER_PAGES_MAX];
     let mut i = 0;
     while i < op.count {
-        let addr = addr_of(i);
+        let (addr, mut n) = (addr_of(i), 1);
+        // SAFETY: within the caller's buffer.
+        let content = unsafe { buffer.add((i as usize) << PAGE_SHIFT) };
         match places[i as usize] {
-            Place::Discard => {
-                wake = true;
-                i += 1;
-            }
+            Place::Discard => wake = true,
             Place::Lost => {
                 let _ = map.program.poison(addr, PAGE_SIZE);
                 wake = true;
-                i += 1;
             }
-            Place::Park(frame) => {
-                let at = parking[i as usize];
-                let to = machine.parking.addr(at);
+            Place::Park(_) => {
+                let to = machine.parking.addr(parking[i as usize]);
                 // SAFETY: the place is ours and absent; the buffer page holds what was read and checked.
-                let moved = unsafe { map.parking.copy(to, buffer.add((i as usize) << PAGE_SHIFT), PAGE_SIZE) };
-                let mut core = machine.core.lock();
+                let moved = unsafe { map.parking.copy(to, content, PAGE_SIZE) };
                 if moved.bytes == PAGE_SIZE {
-                    core.park.own(frame, at);
-                    wake |= core.vm.page_in_done(op.page(i), Filled::Parked);
-                } else {
-                    core.park.give(at);
-                    wake |= core.vm.page_in_done(op.page(i), Filled::No);
+                    filled[i as usize] = Filled::Parked;
                 }
-                i += 1;
             }
             Place::Map => {
-                let mut n = 1;
                 while i + n < op.count && places[(i + n) as usize] == Place::Map {
                     n += 1;
                 }
                 let done = match (0..n).any(|k| map.discards.covers(addr_of(i + k))) {
                     true => 0,
                     // SAFETY: these pages are busy and missing; the buffer holds what was read and checked for them.
-                    false => unsafe { machine.fill_from(&map, addr, buffer.add((i as usize) << PAGE_SHIFT), n) },
+                    false => unsafe { machine.fill_from(&map, addr, content, n) },
                 };
-                let mut core = machine.core.lock();
-                for k in 0..n {
-                    let filled = if k < done { Filled::Mapped } else { Filled::No };
-                    wake |= core.vm.page_in_done(op.page(i + k), filled);
-                }
-                i += n;
+                filled[i as usize..][..done as usize].fill(Filled::Mapped);
             }
         }
+        i += n;
     }
+    let mut core = machine.core.lock();
+    for i in 0..op.count {
+        let (place, filled, at) = (places[i as usize], filled[i as usize], parking[i as usize]);
+        match place {
+            Place::Discard | Place::Lost => continue,
+            Place::Park(frame) if filled == Filled::Parked => core.park.own(frame, at),
+            Place::Park(_) => core.park.give(at),
+            Place::Map => {}
+        }
+        wake |= core.vm.page_in_done(op.page(i), filled);
+    }
+    drop(core);
     if wake || machine.delivery == crate::machine::Delivery::InThread {
         let waiters = machine.waiters(&map, addr_of(0), (op.count as usize) << PAGE_SHIFT);
         drop(map);
@@ -188,10 +183,14 @@ pub unsafe fn arrived(
 }
 
 /// The next part of the window that `op` was part of: to be read beside it.
-pub fn read_more(machine: &Machine, op: &PageIn) -> Option<PageIn> {
+pub fn read_more(machine: &Machine, op: &PageIn) -> Option<Read> {
+    if !op.has_rest() {
+        return None;
+    }
     let map = machine.map.read();
     let range = map.ranges.find(map.addr(op.first))?;
-    machine.core.lock().vm.read_more(op, range.bounds())
+    let more = machine.core.lock().vm.read_more(op, range.bounds());
+    more.map(|op| map.read_of(op))
 }
 
 /// What a read came to, in the end.
@@ -218,23 +217,24 @@ impl Arrived {
     }
 }
 
-/// A read that was cut short goes on behind the cut, and one that failed is tried once more; if that fails too, page by page: a
-/// lost page is lost for good, and its neighbours need not be.
+/// A read (from that descriptor and offset) that was cut short goes on behind the cut, and one that failed is tried once more; if
+/// that fails too, page by page: a lost page is lost for good, and its neighbours need not be.
 ///
 /// # Safety
 /// `buffer` has room for `count` pages; the read into it has ended and nobody else uses it.
-pub(crate) unsafe fn complete(machine: &Machine, slot: Slot, count: u32, buffer: *mut u8, result: Result<usize, Errno>) -> Arrived {
+pub(crate) unsafe fn complete(
+    machine: &Machine,
+    (fd, offset): (i32, u64),
+    count: u32,
+    buffer: *mut u8,
+    result: Result<usize, Errno>,
+) -> Arrived {
     let first = |pages: usize| if pages == 0 { 0 } else { u128::MAX >> (u128::BITS - pages as u32) };
     let pages = count as usize;
     let mut done = result.unwrap_or(0) >> PAGE_SHIFT;
     if done == pages {
         return Arrived { good: first(pages), result };
     }
-    let (fd, offset) = {
-        let map = machine.map.read();
-        let core = machine.core.lock();
-        machine.locate(&map, &core, slot)
-    };
     let again = |from: usize, pages: usize| {
         let (from, len) = (from << PAGE_SHIFT, pages << PAGE_SHIFT);
         let fd = machine.inject.read_again(fd, offset + from as u64, len);
@@ -253,9 +253,16 @@ pub(crate) unsafe fn complete(machine: &Machine, slot: Slot, count: u32, buffer:
     Arrived { good, result: failed.map_or(Ok(pages << PAGE_SHIFT), Err) }
 }
 
-/// Counts an operation of `pages` pages from `slot` on, issued at `since`, for its device. => the device is still there
-pub fn count_io(machine: &Machine, core: &mut Core, slot: Slot, write: bool, pages: u32, since: u64, result: Result<usize, Errno>) {
-    let device = core.vm.pager().device_of(slot).0;
+/// Counts an operation of `pages` pages on `device`, issued at `since`. => the device is still there
+pub fn count_io(
+    machine: &Machine,
+    core: &mut Core,
+    device: DeviceId,
+    write: bool,
+    pages: u32,
+    since: u64,
+    result: Result<usize, Errno>,
+) {
     let bytes = result.unwrap_or(0) as u64;
     let no_space = write && result == Err(libc::ENOSPC);
     let io = device_stats::Io {
@@ -304,15 +311,16 @@ impl Reader {
     ///
     /// (The rest in a loop: a window of 64 scattered pages, each of which called for the next one, was more than a handler's
     /// stack.)
-    pub fn start(&mut self, machine: &Machine, op: PageIn) {
-        let mut next = Some(op);
-        while let Some(op) = next {
-            next = self.start_one(machine, op).or_else(|| self.more(machine, &op));
+    pub fn start(&mut self, machine: &Machine, read: Read) {
+        let mut next = Some(read);
+        while let Some(read) = next {
+            next = self.start_one(machine, read).or_else(|| self.more(machine, &read.op));
         }
     }
 
     /// Returns what is to be read next, if `op` has been read and its reader waits already.
-    fn start_one(&mut self, machine: &Machine, op: PageIn) -> Option<PageIn> {
+    fn start_one(&mut self, machine: &Machine, read: Read) -> Option<Read> {
+        let op = &read.op;
         assert!(op.count as usize <= self.cluster_pages, "a read of {} pages", op.count);
         // Completions of other kinds go back only when a buffer is found: while any lies there, `wait` would not wait.
         let mut others = [None; 8];
@@ -334,19 +342,17 @@ impl Reader {
         for done in others.iter().flatten() {
             self.io.put_back(*done);
         }
-        if machine.is_in_pool(op.slot) {
+        if op.location.is_memory {
             let since = sys::now_ns();
             let buffer = self.buffer(flight);
             // SAFETY: a free flight's buffer, which nobody else hands out; it has room for the cluster.
             let after = unsafe {
-                machine.load(op.slot, op.count, op.wanted, buffer);
-                arrived(machine, &op, buffer, since, Ok((op.count as usize) << PAGE_SHIFT), |_, _, next| Some(next))
+                machine.load(op.location, op.count, op.wanted, buffer);
+                arrived(machine, &read, buffer, since, Ok((op.count as usize) << PAGE_SHIFT), Some)
             };
             return after.next;
         }
-        let map = machine.map.read();
-        let core = machine.core.lock();
-        self.issue(machine, &map, &core, flight, op);
+        self.issue(machine, flight, read);
         None
     }
 
@@ -355,18 +361,18 @@ impl Reader {
         range.find(|i| self.flights[*i].is_none())
     }
 
-    fn issue(&mut self, machine: &Machine, map: &Space, core: &Core, flight: usize, op: PageIn) {
-        let (fd, offset) = machine.locate(map, core, op.slot);
+    fn issue(&mut self, machine: &Machine, flight: usize, read: Read) {
+        let (offset, len) = (read.op.location.offset, (read.op.count as usize) << PAGE_SHIFT);
         let buffer = self.buffer(flight);
-        self.flights[flight] = Some(InFlight { op, buffer, since: sys::now_ns() });
+        self.flights[flight] = Some(InFlight { read, buffer, since: sys::now_ns() });
         self.in_flight += 1;
-        let fd = machine.inject.read(fd, offset, (op.count as usize) << PAGE_SHIFT);
+        let fd = machine.inject.read(read.fd, offset, len);
         // SAFETY: the buffer belongs to this flight until its completion.
-        unsafe { self.io.read(fd, buffer, (op.count as usize) << PAGE_SHIFT, offset, flight as u64) };
+        unsafe { self.io.read(fd, buffer, len, offset, flight as u64) };
     }
 
     /// The next part of the window that begins with `op`, unless much is under way.
-    fn more(&self, machine: &Machine, op: &PageIn) -> Option<PageIn> {
+    fn more(&self, machine: &Machine, op: &PageIn) -> Option<Read> {
         (self.in_flight < READS_MAX - CLUSTERS).then(|| read_more(machine, op)).flatten()
     }
 
@@ -385,7 +391,7 @@ impl Reader {
                 Followed::NoMemory => break,
                 Followed::Read(op) => {
                     let free = self.free_buffer(1).expect("fewer reads than buffers for one page");
-                    self.issue(machine, &map, &core, free, op);
+                    self.issue(machine, free, map.read_of(op));
                     issued = true;
                 }
                 Followed::Restore(frame) => {
@@ -409,24 +415,25 @@ impl Reader {
         let at = done.token as usize;
         let flight = self.flights[at].expect("a read in flight");
         let mut issued = None;
-        let issue = |map: &Space, core: &Core, next: PageIn| match self.free_buffer(next.count) {
+        let issue = |next: Read| match self.free_buffer(next.op.count) {
             // with plain I/O it would be read here and now, under locks
-            Some(free) if self.io.is_asynchronous() && !core.vm.pager().is_memory(next.slot) => {
-                self.issue(machine, map, core, free, next);
+            Some(free) if self.io.is_asynchronous() && !next.op.location.is_memory => {
+                self.issue(machine, free, next);
                 self.io.submit();
-                issued = Some(next);
+                issued = Some(next.op);
                 None
             }
             _ => Some(next),
         };
         // SAFETY: the flight's own buffer, which stays taken until below, and its read has ended.
-        let next = unsafe { arrived(machine, &flight.op, flight.buffer, flight.since, done.result, issue) }.next;
+        let next = unsafe { arrived(machine, &flight.read, flight.buffer, flight.since, done.result, issue) }.next;
         // with plain I/O what they point to would keep everybody waiting
-        if machine.follows_pointers && flight.op.is_read_in_order() && self.io.is_asynchronous() {
-            for i in (0..flight.op.count).filter(|i| flight.op.wants(*i)) {
+        let op = &flight.read.op;
+        if machine.follows_pointers && op.is_read_in_order() && self.io.is_asynchronous() {
+            for i in (0..op.count).filter(|i| op.wants(*i)) {
                 // SAFETY: a page of the flight's own buffer, which stays taken until below, and the read into it has ended.
                 let content = unsafe { &*(flight.buffer.add((i as usize) << PAGE_SHIFT) as *const PageBytes) };
-                self.pointed.scan(machine, flight.op.page(i), content);
+                self.pointed.scan(machine, op.page(i), content);
             }
         }
         self.flights[at] = None;
@@ -455,5 +462,65 @@ impl Drop for Reader {
         }
         // SAFETY: the mapping that `new` made; no read into it is in flight, and only this reader hands its buffers out.
         unsafe { sys::unmap(self.buffers, buffer_pages(self.cluster_pages) << PAGE_SHIFT) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::daemon::Daemon;
+    use crate::machine::Served;
+    use crate::ranges::{Flags, Range};
+    use crate::space::tests::{LEN, machine};
+    use core::sync::atomic::Ordering::Relaxed;
+    use overspill_vm::page::State;
+    use overspill_vm::types::PageId;
+
+    /// Serves a touch whose page is to be read, to the end. Returns how often `core` and `map` were taken.
+    fn hard_fault(machine: &Machine, reader: &mut Reader, addr: usize) -> (u32, u32) {
+        let before = (machine.core.taken.load(Relaxed), machine.map.taken.load(Relaxed));
+        let Served::Read(read) = machine.serve(addr, 0) else { panic!("it is in memory") };
+        reader.start(machine, read);
+        while reader.in_flight() > 0 {
+            reader.io.wait(None);
+            while let Some(done) = reader.io.completion() {
+                reader.finish(machine, done);
+            }
+        }
+        (machine.core.taken.load(Relaxed) - before.0, machine.map.taken.load(Relaxed) - before.1)
+    }
+
+    /// A fault that reads took `core` six times and `map` four times: for each thing that the core knew when it answered.
+    #[test]
+    fn a_hard_fault_takes_few_locks() {
+        let Some((machine, base)) = machine("hard-fault") else { return };
+        let pages = 3 * LEN / PAGE_SIZE;
+        let range = Range { start: base, end: base + 3 * LEN, origin: base, ..Range::of_program(Flags::NONE) };
+        {
+            let mut map = machine.map.write();
+            map.origins[0] = base;
+            machine.manage(&mut map, range);
+        }
+        for addr in (0..pages).map(|i| base + i * PAGE_SIZE) {
+            machine.serve(addr, 0);
+            // SAFETY: our own mapping, and the page is there.
+            unsafe { core::ptr::write_bytes(addr as *mut u8, 7, PAGE_SIZE) };
+        }
+        let (mut daemon, limit) = (Daemon::new(&machine, Engine::Psync).expect("a daemon"), machine.core.lock().vm.limit());
+        machine.core.lock().vm.charge(limit);
+        let out = |i: usize| machine.core.lock().vm.page(PageId::new(Default::default(), i as u64)).state() == State::PagedOut;
+        while !(0..pages).all(out) {
+            daemon.step(&machine);
+        }
+        machine.core.lock().vm.uncharge(limit);
+        let mut reader = Reader::new(Engine::Psync, 8).expect("a reader");
+        let alone = hard_fault(&machine, &mut reader, base);
+        let window = hard_fault(&machine, &mut reader, base + PAGE_SIZE);
+        eprintln!("core and map: {alone:?} for a page alone, {window:?} for a window");
+        // SAFETY: the page is there, and nobody writes it.
+        assert_eq!(unsafe { *(base as *const [u8; PAGE_SIZE]) }, [7; PAGE_SIZE]);
+        assert_eq!((alone, window), ((3, 2), (4, 2)));
+        // SAFETY: nobody uses it any more.
+        unsafe { sys::unmap(base as *mut u8, 3 * LEN) };
     }
 }

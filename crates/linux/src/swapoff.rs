@@ -26,14 +26,14 @@ use crate::control::Progress;
 use crate::devices;
 use crate::growth;
 use crate::io::{Done, Engine, Io};
-use crate::machine::Machine;
+use crate::machine::{Machine, Read};
 use crate::reader;
 use crate::sys::{self, Errno, IoVec, futex_wait};
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use overspill_store::{PageBytes, checksum};
-use overspill_vm::pager::{IoResult, Pager, SlotRun};
-use overspill_vm::types::{ContentHash, DeviceId, PAGE_SHIFT, PAGE_SIZE, PageId, Slot};
-use overspill_vm::{CLUSTER_PAGES_MAX, MoveRun, PageIn, Swapoff, SwapoffRefusal, SwapoffStep};
+use overspill_vm::pager::{IoResult, Location, Pager};
+use overspill_vm::types::{ContentHash, DeviceId, PAGE_SHIFT, PAGE_SIZE, PageId};
+use overspill_vm::{CLUSTER_PAGES_MAX, MoveRun, PageIn, PageOut, Swapoff, SwapoffRefusal, SwapoffStep};
 
 /// Runs on their way at a time.
 const FLIGHTS: usize = 4;
@@ -51,12 +51,13 @@ enum Flight {
     Free,
     /// Pages on their way into memory.
     PageIn {
-        op: PageIn,
+        read: Read,
         since: u64,
     },
     /// A run that is being read.
     Read {
         run: MoveRun,
+        fd: i32,
         since: u64,
     },
     /// Some of its pages are being written, `left` are still to be.
@@ -64,7 +65,7 @@ enum Flight {
         run: MoveRun,
         since: u64,
         left: u128,
-        slot: Slot,
+        slots: PageOut,
         pages: u128,
     },
 }
@@ -263,10 +264,21 @@ impl Worker {
                 self.pause();
                 break;
             };
+            let map = machine.map.read();
             let step = machine.core.lock().vm.swapoff_next(&mut self.off, self.run_pages);
+            let fd = match step {
+                SwapoffStep::Move(MoveRun { location, .. }) | SwapoffStep::PageIn(PageIn { location, .. }) => map.fd(location),
+                _ => -1,
+            };
+            drop(map);
             match step {
-                SwapoffStep::Move(run) => self.read(machine, free, run.slot, run.count, |since| Flight::Read { run, since }),
-                SwapoffStep::PageIn(op) => self.read(machine, free, op.slot, op.count, |since| Flight::PageIn { op, since }),
+                SwapoffStep::Move(run) => {
+                    self.read(machine, free, (fd, run.location), run.count, |since| Flight::Read { run, fd, since });
+                }
+                SwapoffStep::PageIn(op) => {
+                    let read = Read { op, fd };
+                    self.read(machine, free, (fd, op.location), op.count, |since| Flight::PageIn { read, since });
+                }
                 SwapoffStep::Again if scans < SCANS => scans += 1,
                 SwapoffStep::Again => break,
                 SwapoffStep::Wait | SwapoffStep::NoRoom => {
@@ -348,26 +360,22 @@ impl Worker {
         unsafe { &mut *self.buffers.add(page << PAGE_SHIFT).cast() }
     }
 
-    fn read(&mut self, machine: &Machine, flight: usize, slot: Slot, count: u32, new: impl Fn(u64) -> Flight) {
-        // SAFETY: the flight's own buffer; it is free. All pages are wanted, or passed over later.
-        if unsafe { machine.load(slot, count, u128::MAX, self.buffer(flight, 0)) } {
+    fn read(&mut self, machine: &Machine, flight: usize, (fd, at): (i32, Location), count: u32, new: impl Fn(u64) -> Flight) {
+        if at.is_memory {
+            // SAFETY: the flight's own buffer; it is free. All pages are wanted, or passed over later.
+            unsafe { machine.load(at, count, u128::MAX, self.buffer(flight, 0)) };
             self.flights[flight] = new(sys::now_ns());
             self.in_flight += 1;
             self.progress.reads += 1;
             self.ended(machine, Done { token: flight as u64, result: Ok((count as usize) << PAGE_SHIFT) });
             return;
         }
-        let (fd, offset) = {
-            let map = machine.map.read();
-            let core = machine.core.lock();
-            machine.locate(&map, &core, slot)
-        };
-        let fd = machine.inject.read(fd, offset, (count as usize) << PAGE_SHIFT);
+        let fd = machine.inject.read(fd, at.offset, (count as usize) << PAGE_SHIFT);
         self.flights[flight] = new(sys::now_ns());
         self.in_flight += 1;
         self.progress.reads += 1;
         // SAFETY: the flight's own buffer, until its completion.
-        unsafe { self.io.read(fd, self.buffer(flight, 0), (count as usize) << PAGE_SHIFT, offset, flight as u64) };
+        unsafe { self.io.read(fd, self.buffer(flight, 0), (count as usize) << PAGE_SHIFT, at.offset, flight as u64) };
         self.io.submit();
     }
 
@@ -382,39 +390,36 @@ impl Worker {
         let at = done.token as usize;
         match core::mem::replace(&mut self.flights[at], Flight::Free) {
             Flight::Free => unreachable!("a completion without a flight"),
-            Flight::PageIn { op, since } => {
+            Flight::PageIn { read, since } => {
+                let op = &read.op;
                 // SAFETY: the flight's own buffer, and its read has ended.
-                let after =
-                    unsafe { reader::arrived(machine, &op, self.buffer(at, 0), since, done.result, |_, _, next| Some(next)) };
+                let after = unsafe { reader::arrived(machine, &read, self.buffer(at, 0), since, done.result, Some) };
                 assert!(after.next.is_none(), "such a read belongs to no stream");
                 self.progress.memory_pages += u64::from(op.wanted.count_ones() - after.lost);
                 self.progress.lost_pages += u64::from(after.lost);
             }
-            Flight::Read { run, since } => self.arrived(machine, at, run, since, done),
-            Flight::Write { run, since, left, slot, pages } => {
-                self.written(machine, at, &run, since, (slot, pages), done.result);
+            Flight::Read { run, fd, since } => self.arrived(machine, at, (run, fd), since, done),
+            Flight::Write { run, since, left, slots, pages } => {
+                self.written(machine, at, &run, since, (slots, pages), done.result);
                 self.write(machine, at, run, left);
             }
         }
     }
 
-    fn arrived(&mut self, machine: &Machine, flight: usize, run: MoveRun, since: u64, done: Done) {
+    fn arrived(&mut self, machine: &Machine, flight: usize, (run, fd): (MoveRun, i32), since: u64, done: Done) {
         let buffer = self.buffer(flight, 0);
         // SAFETY: the flight's own buffer, and the read into it has ended.
-        let arrived = unsafe { reader::complete(machine, run.slot, run.count, buffer, done.result) };
+        let arrived = unsafe { reader::complete(machine, (fd, run.location.offset), run.count, buffer, done.result) };
         if machine.inject.flip() {
             // SAFETY: as above, at least a page long.
             unsafe { *buffer ^= 1 };
         }
         let read = || (0..run.count).filter(|i| (run.wanted & arrived.good) >> i & 1 == 1);
-        let memory;
+        let memory = run.location.is_memory;
+        self.table(flight).plain = if memory || !machine.content.is_sealed() { u128::MAX } else { 0 };
         {
             let core = machine.core.lock();
-            memory = core.vm.pager().is_memory(run.slot);
-            self.table(flight).plain = if memory || !machine.content.is_sealed() { u128::MAX } else { 0 };
-            for i in read() {
-                self.table(flight).right[i as usize] = core.vm.pager().content(run.page(i));
-            }
+            read().for_each(|i| self.table(flight).right[i as usize] = core.vm.swapoff_expected(&run, i));
         }
         let mut damaged = false;
         for i in read() {
@@ -437,7 +442,7 @@ impl Worker {
         let good = {
             let map = machine.map.read();
             let mut core = machine.core.lock();
-            reader::count_io(machine, &mut core, run.slot, false, run.count, since, arrived.worth(damaged));
+            reader::count_io(machine, &mut core, run.location.device, false, run.count, since, arrived.worth(damaged));
             let good = core.vm.swapoff_arrived(&run, |i, expected| {
                 let outcome = match arrived.of(i) {
                     IoResult::Ok if right[i as usize] != Some(expected) => IoResult::Corrupt,
@@ -448,7 +453,7 @@ impl Worker {
             });
             if lost != 0 {
                 let first = lost.trailing_zeros();
-                machine.note_loss(&map, &core, run.page(first), run.slot_of(first), arrived.of(first));
+                machine.note_loss(&map, run.page(first), run.location.plus(first), arrived.of(first));
             }
             good
         };
@@ -469,7 +474,7 @@ impl Worker {
             let slots = core.vm.launder_slots_past_memory(want, near).or_else(|| core.vm.launder_slots(want, near));
             drop(core);
             match slots {
-                Some(slots) if machine.is_in_pool(slots.first) => left = self.store(machine, flight, &run, left, slots),
+                Some(slots) if slots.location.is_memory => left = self.store(machine, flight, &run, left, slots),
                 slots => break slots,
             }
         };
@@ -491,19 +496,15 @@ impl Worker {
                 vectors += 1;
             }
         }
-        let (fd, offset) = {
-            let map = machine.map.read();
-            let mut core = machine.core.lock();
-            core.vm.launder_issued(slots.count);
-            machine.locate_write(&map, &core, slots.first)
-        };
-        self.flights[flight] = Flight::Write { run, since: sys::now_ns(), left: rest, slot: slots.first, pages };
+        machine.core.lock().vm.launder_issued(slots.count);
+        let fd = machine.fd_to_write(&machine.map.read(), slots.location);
+        self.flights[flight] = Flight::Write { run, since: sys::now_ns(), left: rest, slots, pages };
         self.in_flight += 1;
         self.progress.writes += 1;
         let iov = self.table(flight).iov;
         // SAFETY: the vectors point into the flight's buffer; they themselves are of use until `submit` only, since the kernel
         // takes a copy then (IORING_FEAT_SUBMIT_STABLE, Linux 5.5).
-        unsafe { self.io.write(fd, &iov[..vectors], offset, flight as u64) };
+        unsafe { self.io.write(fd, &iov[..vectors], slots.location.offset, flight as u64) };
         self.io.submit();
     }
 
@@ -524,9 +525,9 @@ impl Worker {
 
     /// Stores pages of a run that was read in slots of the compressed device. Returns those that are still to be written: none of
     /// those that it refused, since they have had their chance.
-    fn store(&mut self, machine: &Machine, flight: usize, run: &MoveRun, left: u128, slots: SlotRun) -> u128 {
+    fn store(&mut self, machine: &Machine, flight: usize, run: &MoveRun, left: u128, slots: PageOut) -> u128 {
         let map = machine.map.read();
-        let first = machine.core.lock().vm.pager().device_of(slots.first).1;
+        let first = slots.location.slot_at();
         let mut rest = left;
         self.progress.writes += 1;
         for k in 0..slots.count {
@@ -546,8 +547,7 @@ impl Worker {
             };
             let result = if stored { IoResult::Ok } else { IoResult::NoSpace };
             let mut core = machine.core.lock();
-            let slot = Slot(slots.first.0 + k);
-            let moved = core.vm.swapoff_written(run, i, slot, (old, checksum::of(page, bytes)), result);
+            let moved = core.vm.swapoff_written(run, i, slots.slot(k), (old, checksum::of(page, bytes)), result);
             self.progress.moved_pages += moved as u64;
             if let Some(pool) = &map.pool {
                 pool.refill(&mut core.vm);
@@ -562,7 +562,7 @@ impl Worker {
         flight: usize,
         run: &MoveRun,
         since: u64,
-        (slot, pages): (Slot, u128),
+        (slots, pages): (PageOut, u128),
         result: Result<usize, Errno>,
     ) {
         let whole = result.map_or(0, |n| n >> PAGE_SHIFT) as u32;
@@ -572,13 +572,13 @@ impl Worker {
             Ok(_) => IoResult::Io(libc::EIO),
         };
         let mut core = machine.core.lock();
-        reader::count_io(machine, &mut core, slot, true, pages.count_ones(), since, result);
+        reader::count_io(machine, &mut core, slots.location.device, true, pages.count_ones(), since, result);
         let each = (0..CLUSTER_PAGES_MAX as u32).filter(|i| pages >> i & 1 == 1);
         for (k, i) in each.enumerate() {
             let result = if (k as u32) < whole { IoResult::Ok } else { failed };
             let table = self.table(flight);
             let hashes = (table.right[i as usize].unwrap_or(ContentHash::UNKNOWN), table.fresh[i as usize]);
-            self.progress.moved_pages += core.vm.swapoff_written(run, i, Slot(slot.0 + k as u32), hashes, result) as u64;
+            self.progress.moved_pages += core.vm.swapoff_written(run, i, slots.slot(k as u32), hashes, result) as u64;
         }
     }
 }

@@ -135,7 +135,7 @@ pub fn handler(
                     companion.note(tid);
                     match serve(machine, &mut reader, (addr, tid), &mut deferred, &mut waiting) {
                         Served::Held => machine.status.counters.held_faults.add(1),
-                        Served::Read(op) if op.count == 1 => {}
+                        Served::Read(read) if read.op.count == 1 => {}
                         Served::Read(_) | Served::DoneReadAhead(_) => companion.note_unfit(),
                         _ => {}
                     }
@@ -167,7 +167,7 @@ fn serve(
             deferred[*waiting] = (addr, tid);
             *waiting += 1;
         }
-        Served::Read(op) | Served::DoneReadAhead(op) => reader.start(machine, op),
+        Served::Read(read) | Served::DoneReadAhead(read) => reader.start(machine, read),
         Served::NoMemory => {
             machine.status.counters.throttled_faults.add(1);
             machine.ring_daemon();

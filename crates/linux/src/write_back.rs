@@ -18,7 +18,8 @@ use crate::machine::Machine;
 use crate::reader;
 use crate::sys::{self, Errno, IoVec};
 use overspill_store::{PageBytes, checksum};
-use overspill_vm::pager::{IoResult, Pager};
+use overspill_vm::PageOut;
+use overspill_vm::pager::IoResult;
 use overspill_vm::types::{ContentHash, PAGE_SHIFT, PAGE_SIZE, PageId, Slot};
 
 /// Pages of a write, at most.
@@ -35,7 +36,7 @@ struct Moving {
 struct Flight {
     pages: [Moving; PAGES_MAX],
     count: usize,
-    slot: Slot,
+    run: Option<PageOut>,
     since: u64,
     iov: IoVec,
     busy: bool,
@@ -65,7 +66,7 @@ impl WriteBack {
         let _ = unsafe { sys::madvise(buffers, len, libc::MADV_WIPEONFORK) };
         let none = Moving { page: PageId::from_raw(0), from: Slot(0), old: ContentHash::UNKNOWN, new: ContentHash::UNKNOWN };
         let iov = IoVec { base: 0, len: 0 };
-        let flight = || Flight { pages: [none; PAGES_MAX], count: 0, slot: Slot(0), since: 0, iov, busy: false };
+        let flight = || Flight { pages: [none; PAGES_MAX], count: 0, run: None, since: 0, iov, busy: false };
         Ok(WriteBack {
             flights: (0..WRITE_BACKS).map(|_| flight()).collect(),
             found: Vec::with_capacity(PAGES_MAX),
@@ -149,22 +150,20 @@ impl WriteBack {
             flight.count = good;
         }
         let mut core = machine.core.lock();
-        for i in flight.count as u32..run.count {
-            core.vm.pager_mut().free_slot(Slot(run.first.0 + i));
-        }
+        core.vm.free_slots(&run, flight.count as u32);
         if flight.count == 0 {
             core.vm.write_back_end();
             return false;
         }
         core.vm.launder_issued(flight.count as u32);
-        let (fd, offset) = machine.locate_write(&map, &core, run.first);
         drop(core);
+        let fd = machine.fd_to_write(&map, run.location);
         drop(map);
-        (flight.slot, flight.since, flight.busy) = (run.first, sys::now_ns(), true);
+        (flight.run, flight.since, flight.busy) = (Some(run), sys::now_ns(), true);
         flight.iov = IoVec { base: buffer, len: flight.count << PAGE_SHIFT };
         // SAFETY: the vector lies in `self.flights`, which never moves its elements; the buffer is this flight's until the
         // completion.
-        unsafe { io.write(fd, core::slice::from_ref(&flight.iov), offset, self.tokens + free as u64) };
+        unsafe { io.write(fd, core::slice::from_ref(&flight.iov), run.location.offset, self.tokens + free as u64) };
         io.submit();
         true
     }
@@ -191,14 +190,14 @@ impl WriteBack {
             Err(e) => IoResult::Io(e),
             Ok(_) => IoResult::Io(libc::EIO),
         };
+        let run = flight.run.expect("a write in flight");
         let map = machine.map.read();
         let mut core = machine.core.lock();
-        reader::count_io(machine, &mut core, flight.slot, true, flight.count as u32, flight.since, done.result);
+        reader::count_io(machine, &mut core, run.location.device, true, flight.count as u32, flight.since, done.result);
         let mut moved = 0;
         for (i, m) in flight.pages[..flight.count].iter().enumerate() {
             let result = if i < whole { IoResult::Ok } else { failed };
-            let to = Slot(flight.slot.0 + i as u32);
-            moved += core.vm.write_back_written(m.page, (m.from, m.old), (to, m.new), result) as u64;
+            moved += core.vm.write_back_written(m.page, (m.from, m.old), (run.slot(i as u32), m.new), result) as u64;
         }
         core.vm.write_back_end();
         if let Some(pool) = &map.pool {

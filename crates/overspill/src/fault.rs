@@ -24,10 +24,9 @@ use crate::pager::Shared;
 use crate::quiet::Quiet;
 use crate::reads;
 use overspill_linux::daemon::Step;
-use overspill_linux::machine::{Delivery, Served};
+use overspill_linux::machine::{Delivery, Read, Served};
 use overspill_linux::reader;
 use overspill_linux::sys::{self, futex_wait};
-use overspill_vm::PageIn;
 use overspill_vm::types::PAGE_SIZE;
 use std::cell::UnsafeCell;
 use std::io;
@@ -167,8 +166,8 @@ pub fn serve(shared: &Shared, addr: usize) -> Ended {
             Served::NotOurs => return Ended::NotOurs,
             Served::Lost => return Ended::Lost,
             Served::Busy | Served::Held => machine.await_arrival(seen),
-            Served::Read(op) => read(shared, op),
-            Served::DoneReadAhead(op) => hand_over(shared, op),
+            Served::Read(it) => read(shared, it),
+            Served::DoneReadAhead(it) => hand_over(shared, it),
             Served::NoMemory => {
                 machine.status.counters.throttled_faults.add(1);
                 if shared.manual.is_none() {
@@ -187,30 +186,30 @@ pub fn serve(shared: &Shared, addr: usize) -> Ended {
 }
 
 /// Reads what was touched here and now, and the rest of its window, and what comes after it, elsewhere.
-fn read(shared: &Shared, op: PageIn) {
+fn read(shared: &Shared, read: Read) {
     let machine = &shared.machine;
-    let beside = if shared.manual.is_none() { reader::read_more(machine, &op) } else { None };
-    let late = beside.and_then(|op| shared.queue.push(op).err());
-    let next = reads::read_here(machine, shared.pool(), &op, |next| queue_up(shared, next));
-    for op in [late, next].into_iter().flatten() {
-        hand_over(shared, op);
+    let more = if shared.manual.is_none() { reader::read_more(machine, &read.op) } else { None };
+    let late = more.and_then(|more| shared.queue.push(more));
+    let next = reads::read_here(machine, shared.pool(), &read, |next| queue_up(shared, next));
+    for read in [late, next].into_iter().flatten() {
+        hand_over(shared, read);
     }
 }
 
 /// Readahead: to the reader thread, or done here when that has enough to do already (or must not be there).
-fn hand_over(shared: &Shared, op: PageIn) {
-    let mut next = Some(op);
-    while let Some(op) = next {
-        next = queue_up(shared, op)
-            .and_then(|op| reads::read_here(&shared.machine, shared.pool(), &op, |next| queue_up(shared, next)));
+fn hand_over(shared: &Shared, read: Read) {
+    let mut next = Some(read);
+    while let Some(read) = next {
+        next = queue_up(shared, read)
+            .and_then(|read| reads::read_here(&shared.machine, shared.pool(), &read, |next| queue_up(shared, next)));
     }
 }
 
-/// Hands `op` to the reader thread, or gives it back.
-fn queue_up(shared: &Shared, op: PageIn) -> Option<PageIn> {
+/// Hands `read` to the reader thread, or gives it back.
+fn queue_up(shared: &Shared, read: Read) -> Option<Read> {
     match shared.manual {
-        Some(_) => Some(op),
-        None => shared.queue.push(op).err(),
+        Some(_) => Some(read),
+        None => shared.queue.push(read),
     }
 }
 

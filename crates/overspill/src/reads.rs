@@ -9,10 +9,9 @@
 use overspill_linux::duty::{SPIN_NS, Spinner};
 use overspill_linux::io::{Engine, Io};
 use overspill_linux::lock::Mutex;
-use overspill_linux::machine::Machine;
+use overspill_linux::machine::{Machine, Read};
 use overspill_linux::reader::{self, CLUSTERS, Reader, SINGLES, TOKEN_OTHER};
 use overspill_linux::sys::{self, Errno, Fd, futex_wait, futex_wake};
-use overspill_vm::PageIn;
 use overspill_vm::types::{PAGE_SHIFT, PAGE_SIZE};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::*};
 
@@ -126,22 +125,19 @@ impl Drop for Buffer<'_> {
     }
 }
 
-/// Reads `op` in the calling thread. If its reader waits already, `issue` is given the next window; what it gives back is returned.
+/// Makes `read` in the calling thread. If its reader waits already, `issue` is given the next window; what it gives back is returned.
 /// Does not allocate. => the caller holds no lock of the pager's
-pub fn read_here(machine: &Machine, pool: &Pool, op: &PageIn, issue: impl FnOnce(PageIn) -> Option<PageIn>) -> Option<PageIn> {
+pub fn read_here(machine: &Machine, pool: &Pool, read: &Read, issue: impl FnOnce(Read) -> Option<Read>) -> Option<Read> {
+    let Read { op, fd } = read;
     let buffer = pool.take(op.count);
     let since = sys::now_ns();
-    // SAFETY: the buffer is this thread's until it is dropped, page-aligned, and long enough for a cluster of `count` pages.
-    let result = if unsafe { machine.load(op.slot, op.count, op.wanted, buffer.start) } {
-        Ok(op.count as usize * PAGE_SIZE)
+    let (offset, len) = (op.location.offset, op.count as usize * PAGE_SIZE);
+    let result = if op.location.is_memory {
+        // SAFETY: the buffer is this thread's until it is dropped, page-aligned, and long enough for a cluster of `count` pages.
+        unsafe { machine.load(op.location, op.count, op.wanted, buffer.start) };
+        Ok(len)
     } else {
-        let (fd, offset) = {
-            let map = machine.map.read();
-            let core = machine.core.lock();
-            machine.locate(&map, &core, op.slot)
-        };
-        let len = op.count as usize * PAGE_SIZE;
-        let fd = machine.inject.read(fd, offset, len);
+        let fd = machine.inject.read(*fd, offset, len);
         let looked = match pool.looks.get(buffer.index) {
             // SAFETY: as above.
             Some(look) => unsafe { look.lock().read(fd, buffer.start, offset) },
@@ -155,14 +151,14 @@ pub fn read_here(machine: &Machine, pool: &Pool, op: &PageIn, issue: impl FnOnce
         }
     };
     // SAFETY: the pool gave this buffer to this thread alone, and the read into it has ended.
-    unsafe { reader::arrived(machine, op, buffer.start, since, result, |_, _, next| issue(next)) }.next
+    unsafe { reader::arrived(machine, read, buffer.start, since, result, issue) }.next
 }
 
 /// Reads waiting for the reader thread.
 const QUEUE: usize = 64;
 
 struct Ring {
-    ops: [Option<PageIn>; QUEUE],
+    reads: [Option<Read>; QUEUE],
     first: usize,
     count: usize,
 }
@@ -198,33 +194,33 @@ impl Queue {
     /// # Errors
     /// EMFILE and the like.
     pub fn new() -> Result<Queue, Errno> {
-        let ring = Ring { ops: [None; QUEUE], first: 0, count: 0 };
+        let ring = Ring { reads: [None; QUEUE], first: 0, count: 0 };
         Ok(Queue { ring: Mutex::new(ring), event: event()?, asleep: AtomicBool::new(false), room: AtomicU32::new(0) })
     }
 
-    /// Hands `op` over, or gives it back if there is no room. Does not wait, does not allocate.
-    pub fn push(&self, op: PageIn) -> Result<(), PageIn> {
+    /// Hands `read` over, or gives it back if there is no room. Does not wait, does not allocate.
+    pub fn push(&self, read: Read) -> Option<Read> {
         let mut ring_ = self.ring.lock();
         if ring_.count == QUEUE {
-            return Err(op);
+            return Some(read);
         }
         let at = (ring_.first + ring_.count) % QUEUE;
-        ring_.ops[at] = Some(op);
+        ring_.reads[at] = Some(read);
         ring_.count += 1;
         drop(ring_);
         if self.asleep.swap(false, SeqCst) {
             ring(&self.event);
         }
-        Ok(())
+        None
     }
 
-    fn pop(&self) -> Option<PageIn> {
+    fn pop(&self) -> Option<Read> {
         let mut ring_ = self.ring.lock();
         if ring_.count == 0 {
             return None;
         }
         let at = ring_.first;
-        let op = ring_.ops[at].take();
+        let read = ring_.reads[at].take();
         ring_.first = (at + 1) % QUEUE;
         ring_.count -= 1;
         let was_full = ring_.count + 1 == QUEUE;
@@ -233,16 +229,16 @@ impl Queue {
             self.room.fetch_add(1, Release);
             futex_wake(&self.room, i32::MAX as u32);
         }
-        op
+        read
     }
 
-    /// Hands `op` over; waits while there is no room. Not for fault handlers.
-    pub fn push_patiently(&self, mut op: PageIn) {
+    /// Hands `read` over; waits while there is no room. Not for fault handlers.
+    pub fn push_patiently(&self, mut read: Read) {
         loop {
             let seen = self.room.load(Acquire);
-            match self.push(op) {
-                Ok(()) => return,
-                Err(back) => op = back,
+            match self.push(read) {
+                None => return,
+                Some(back) => read = back,
             }
             futex_wait(&self.room, seen, 2_000_000);
         }
@@ -266,8 +262,8 @@ pub fn run(machine: &Machine, queue: &Queue, engine: Engine, cluster_pages: usiz
     ready();
     while !machine.quit.load(Acquire) {
         let mut any = false;
-        while let Some(op) = queue.pop() {
-            reader.start(machine, op);
+        while let Some(read) = queue.pop() {
+            reader.start(machine, read);
             any = true;
         }
         while let Some(done) = reader.io.completion() {

@@ -265,6 +265,7 @@ impl Region {
         while at < pages.end {
             let _quiet = Quiet::new();
             let seen = shared.machine.arrivals.load(Acquire);
+            let map = shared.machine.map.read();
             let mut core = shared.machine.core.lock();
             let Some(page) = core.vm.next_present(self.page(at), pages.end as u64) else { return };
             at = page.index() as usize;
@@ -274,10 +275,11 @@ impl Region {
                 continue;
             }
             let most = (pages.end - at).min(shared.cluster_pages) as u32; // no more than the reader's buffers hold
-            let op = core.vm.prefetch(page, most, 0..pages.end as u64);
-            let short = core.vm.wants_daemon() || op.is_none();
+            let read = core.vm.prefetch(page, most, 0..pages.end as u64).map(|op| map.read_of(op));
+            let short = core.vm.wants_daemon() || read.is_none();
             drop(core);
-            let Some(op) = op else {
+            drop(map);
+            let Some(read) = read else {
                 // All frames but the reserve are in use. The daemon makes more; it is asked a few times, since this is only advice.
                 if patience == 0 || !short {
                     return;
@@ -291,8 +293,8 @@ impl Region {
             if short {
                 shared.machine.ring_daemon();
             }
-            at += op.count as usize;
-            shared.queue.push_patiently(op);
+            at += read.op.count as usize;
+            shared.queue.push_patiently(read);
         }
     }
 

@@ -10,7 +10,8 @@ use crate::scenario::Bug;
 use crate::store::Store;
 use crate::world::World;
 use overspill_store::pool::Refused;
-use overspill_vm::pager::{IoResult, Pager, SlotRun};
+use overspill_vm::PageOut;
+use overspill_vm::pager::{IoResult, Pager};
 use overspill_vm::types::{ContentHash, FrameId, PageId, Slot};
 
 /// Pages of a write-back, at most.
@@ -30,7 +31,7 @@ pub struct Moving {
 #[derive(Clone, Debug)]
 pub enum WriteBack {
     /// The pages were looked at; slots they have, their content nobody has yet.
-    Looked(SlotRun, Vec<Moving>),
+    Looked(PageOut, Vec<Moving>),
     /// They are being written.
     Writing(Vec<Moving>, Write),
 }
@@ -130,7 +131,7 @@ impl<S: Store> World<S> {
         self.procs[p].write_backs.extend(next);
     }
 
-    fn issue_write_back(&mut self, p: usize, run: SlotRun, moving: Vec<Moving>) -> Option<WriteBack> {
+    fn issue_write_back(&mut self, p: usize, run: PageOut, moving: Vec<Moving>) -> Option<WriteBack> {
         let process = &mut self.procs[p];
         let mut items = Vec::new();
         for m in &moving {
@@ -143,9 +144,7 @@ impl<S: Store> World<S> {
             let (frame, place) = (FrameId(u32::MAX), pager.place(slot));
             items.push(Item { page: m.page, frame, value, seen: value, slot, place, charged: false, packed: false });
         }
-        for i in items.len() as u32..run.count {
-            process.vm.pager_mut().free_slot(Slot(run.first.0 + i));
-        }
+        process.vm.free_slots(&run, items.len() as u32);
         if items.is_empty() {
             process.vm.write_back_end();
             return None;
@@ -174,7 +173,7 @@ impl<S: Store> World<S> {
     }
 
     /// Stores pages in slots of the compressed device; what it refuses is to go past memory.
-    pub fn pack(&mut self, p: usize, items: Vec<Item>, run: SlotRun) -> Daemon {
+    pub fn pack(&mut self, p: usize, items: Vec<Item>, run: PageOut) -> Daemon {
         let (mut stored, mut refused, mut rest) = (Vec::new(), Vec::new(), items.into_iter().peekable());
         let mut end = None;
         let process = &mut self.procs[p];
@@ -202,9 +201,7 @@ impl<S: Store> World<S> {
         if n > 0 {
             process.vm.launder_issued(n);
         }
-        for i in n..run.count {
-            process.vm.pager_mut().free_slot(Slot(run.first.0 + i));
-        }
+        process.vm.free_slots(&run, n);
         if end == Some(Refused::Full) {
             self.report.pool_full += 1;
             process.vm.pager_mut().inner.set_full(Some(run.first));

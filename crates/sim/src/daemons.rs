@@ -7,7 +7,7 @@ use crate::store::Store;
 use crate::world::World;
 use overspill_vm::pager::IoResult;
 use overspill_vm::types::{FrameId, PageId, Slot};
-use overspill_vm::{Look, Parked};
+use overspill_vm::{Laundry, Look, Parked};
 
 /// The most pages of a batch.
 const BATCH_MAX: usize = 64;
@@ -25,8 +25,7 @@ impl<S: Store> World<S> {
             }
             Daemon::Dropping(frames, done) => self.drop_some(p, frames, done),
             Daemon::Looking(batch, done, writes) if done < batch.len() => {
-                let (page, frame) = batch[done];
-                let (write, dropped) = self.look(p, page, frame);
+                let (write, dropped) = self.look(p, batch[done]);
                 let mut writes = writes;
                 writes.extend(write);
                 if let Some(frame) = dropped {
@@ -72,6 +71,7 @@ impl<S: Store> World<S> {
                     return Daemon::Dropping(frames, 0);
                 }
                 1 if demand.launder > 0 => {
+                    let mut batch = Vec::with_capacity(batch.capacity());
                     process.vm.launder_batch(demand.launder, &mut batch);
                     if !batch.is_empty() {
                         self.note(p, "launder", 0, batch.len() as u64);
@@ -112,7 +112,8 @@ impl<S: Store> World<S> {
     }
 
     /// Looks at a page of a batch. It may have left its frame meanwhile; then the core must not care what was seen.
-    fn look(&mut self, p: usize, page: PageId, frame: FrameId) -> (Option<Item>, Option<FrameId>) {
+    fn look(&mut self, p: usize, laundry: Laundry) -> (Option<Item>, Option<FrameId>) {
+        let Laundry { page, frame, .. } = laundry;
         let process = &mut self.procs[p];
         let garbage = self.rng.bits() | 1;
         let seen = process.parked[frame.at()];

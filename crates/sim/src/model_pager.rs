@@ -71,8 +71,8 @@ impl Pager for ModelPager {
         let after = (1..=after_max).take_while(|k| stored_at(Some(page.index() + *k as u64), slot.0.checked_add(*k))).count();
         Some(HasPage { slot, before: before as u32, after: after as u32 })
     }
-    fn content(&self, page: PageId) -> Option<ContentHash> {
-        self.map.get(&page).map(|(_, content)| *content)
+    fn stored(&self, page: PageId) -> Option<(Slot, ContentHash)> {
+        self.map.get(&page).copied()
     }
     /// First fit; the longest run if there is no full one.
     fn alloc_run(&mut self, want: u32, _: PageId) -> Option<SlotRun> {

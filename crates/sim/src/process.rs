@@ -7,7 +7,7 @@ use crate::compressed::WriteBack;
 use crate::device::{Device, Item, Read, Write};
 use crate::store::{Place, Store, Watched};
 use overspill_vm::types::{FrameId, ObjectId, PageId, PageIndex};
-use overspill_vm::{CLUSTER_PAGES_MAX, Member, MoveRun, PageIn, Place as Goes, Swapoff, Vm};
+use overspill_vm::{CLUSTER_PAGES_MAX, Laundry, Member, MoveRun, PageIn, Place as Goes, Swapoff, Vm};
 use std::ops::Range;
 
 /// Where page numbers start in an object.
@@ -55,7 +55,7 @@ pub enum Daemon {
     /// Dropping the parked content of frames; how many are done.
     Dropping(Vec<FrameId>, usize),
     /// Looking at a batch: members, how many are done, what is to be written.
-    Looking(Vec<Member>, usize, Vec<Item>),
+    Looking(Vec<Laundry>, usize, Vec<Item>),
     /// Finding slots for these; past memory, if the compressed device has refused them.
     Issuing(Vec<Item>, bool),
     /// In the section that unmaps a batch; how many are done.
@@ -236,7 +236,7 @@ impl<S: Store> Process<S> {
     }
     /// The stored place of page `at`.
     pub fn stored(&self, at: usize) -> Option<Place> {
-        self.vm.pager().inner.has_page(self.page(at), 0, 0).map(|h| self.vm.pager().place(h.slot))
+        self.vm.pager().inner.stored(self.page(at)).map(|(slot, _)| self.vm.pager().place(slot))
     }
     /// What `place` holds: in the process's compressed memory, or on the device.
     pub fn held(&self, place: Place, device: &Device) -> Option<u64> {

@@ -20,7 +20,7 @@ use overspill_swap::SwapPager;
 use overspill_vm::pager::IoResult;
 use overspill_vm::policy::Spec;
 use overspill_vm::types::{FrameId, ObjectId, PAGE_SHIFT, PageId, Slot};
-use overspill_vm::{CLUSTER_PAGES_MAX, Config, Decision, Fault, Filled, Look, MEMORY_BYTES_MIN, Member, PageIn, Parked, Place, Vm};
+use overspill_vm::{CLUSTER_PAGES_MAX, Config, Decision, Fault, Filled, Laundry, Look, MEMORY_BYTES_MIN, Member, PageIn, Parked, Place, Vm};
 use std::collections::{HashMap, VecDeque};
 
 /// The most pages of a daemon step.
@@ -339,11 +339,12 @@ impl Stepped {
     }
 
     fn launder(&mut self, most: u32) -> bool {
-        self.vm.launder_batch(most, &mut self.batch);
-        self.batch.sort_unstable();
+        let mut batch = Vec::with_capacity(STEP_PAGES_MAX as usize);
+        self.vm.launder_batch(most, &mut batch);
+        batch.sort_unstable_by_key(|laundry| laundry.page);
         let mut worked = false;
         let mut writes = Vec::new();
-        for &(page, frame) in &self.batch {
+        for Laundry { page, frame, .. } in batch {
             let value = self.parked[&frame];
             match self.vm.launder_look(page, value == 0, hash(page, value)) {
                 Look::Drop(frame) => {

@@ -12,7 +12,7 @@ use overspill_store::budgeted_pool::Balance;
 use overspill_store::pool::SLOT_BYTES;
 use overspill_swap::swap_pager::Memory;
 use overspill_swap::{Io, SwapPager};
-use overspill_vm::pager::{DeviceUse, HasPage, Pager, Scan, SlotRun};
+use overspill_vm::pager::{DeviceUse, HasPage, Location, Pager, Scan, SlotRun};
 use overspill_vm::types::{ContentHash, DeviceId, PageId, PageIndex, Slot};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -266,7 +266,7 @@ impl<S: Store> Watched<S> {
         }
     }
     fn stored_place(&self, page: PageId) -> Option<Place> {
-        self.inner.has_page(page, 0, 0).map(|h| self.place(h.slot))
+        self.inner.stored(page).map(|(slot, _)| self.place(slot))
     }
 }
 
@@ -283,8 +283,11 @@ impl<S: Store> Pager for Watched<S> {
         assert!(self.inner.is_one_piece(first, has.before + 1 + has.after), "slots: {page:?}: {has:?} crosses an extent");
         Some(has)
     }
-    fn content(&self, page: PageId) -> Option<ContentHash> {
-        self.inner.content(page)
+    fn stored(&self, page: PageId) -> Option<(Slot, ContentHash)> {
+        self.inner.stored(page)
+    }
+    fn locate(&self, slot: Slot) -> Location {
+        self.inner.locate(slot)
     }
     fn alloc_run(&mut self, want: u32, near: PageId) -> Option<SlotRun> {
         if self.bug == Bug::SlotTwice
@@ -377,9 +380,6 @@ impl<S: Store> Pager for Watched<S> {
     }
     fn read_ended(&mut self, slot: Slot) {
         self.inner.read_ended(slot);
-    }
-    fn device_of(&self, slot: Slot) -> DeviceId {
-        Pager::device_of(&self.inner, slot)
     }
     fn room(&self) -> u64 {
         self.inner.room()

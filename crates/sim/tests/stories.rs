@@ -47,10 +47,11 @@ fn hash(page: PageId, content: u64) -> ContentHash {
 
 /// Begins to write the oldest page on trial, which holds `content`.
 fn begin_write(vm: &mut Core, content: u64) -> (PageId, Slot) {
-    let mut batch: Vec<Member> = Vec::with_capacity(1);
+    let mut batch = Vec::with_capacity(1);
     vm.launder_batch(1, &mut batch);
-    assert_eq!(vm.launder_look(batch[0].0, false, hash(batch[0].0, content)), Look::Write);
-    (batch[0].0, vm.launder_slots(1, batch[0].0).expect("there is room").first)
+    let page = batch[0].page;
+    assert_eq!(vm.launder_look(page, false, hash(page, content)), Look::Write);
+    (page, vm.launder_slots(1, page).expect("there is room").first)
 }
 
 fn end_write(vm: &mut Core, (page, slot): (PageId, Slot), content: u64) {
@@ -203,12 +204,13 @@ fn a_page_that_moves_while_it_is_written_waits_for_the_write() {
     let mut batch: Vec<Member> = Vec::with_capacity(4);
     vm.park_batch(4, &mut batch);
     vm.park_done(page(1), Parked::Yes);
+    let mut batch = Vec::with_capacity(4);
     vm.launder_batch(4, &mut batch);
     assert_eq!(vm.launder_look(page(1), false, hash(page(1), 1)), Look::Write);
     let slot = vm.launder_slots(1, page(1)).expect("a slot").first;
     assert!(vm.rename_range(page(1), page(2), 1));
     vm.launder_batch(4, &mut batch);
-    assert_eq!(batch.iter().map(|m| m.0).collect::<Vec<_>>(), [page(2)]);
+    assert_eq!(batch.iter().map(|m| m.page).collect::<Vec<_>>(), [page(2)]);
     vm.launder_done(page(2), None, ContentHash::UNKNOWN, IoResult::NoSpace);
     vm.launder_done(page(1), Some(slot), hash(page(1), 1), IoResult::Ok);
     assert!(state(&vm, 2) == State::Inactive && state(&vm, 1) == State::Untouched && vm.is_quiescent());

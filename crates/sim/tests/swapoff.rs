@@ -47,8 +47,9 @@ fn put(vm: &mut Core, pages: std::ops::Range<u64>, version: u64, reclaim: bool) 
         }
         vm.park_these(&[page(index)], &mut batch);
         vm.park_done(page(index), Parked::Yes);
-        vm.launder_batch(1, &mut batch);
-        assert_eq!(batch[0].0, page(index));
+        let mut laundry = Vec::with_capacity(1);
+        vm.launder_batch(1, &mut laundry);
+        assert_eq!(laundry[0].page, page(index));
         let content = ContentHash::of(index + version);
         assert_eq!(vm.launder_look(page(index), false, content), Look::Write);
         let slot = vm.launder_slots(1, page(index)).expect("there is room").first;

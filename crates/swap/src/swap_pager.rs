@@ -30,9 +30,9 @@
 //!   (or whatever) under that number. Entries of devices that are gone are used again, so a machine may swap on and off for ever. A
 //!   device of several pieces (a file that grows in chunks, several files, physical extents): [`SwapPager::add_mapped_device`],
 //!   then whenever [`SwapPager::wants_extent`] names one, [`SwapPager::refill_begin`] or [`SwapPager::add_extent`];
-//!   [`SwapPager::locate`] says where a slot's bytes are; [`SwapPager::punch_begin`] names slots whose bytes can be given back to
+//!   [`Pager::locate`] says where a slot's bytes are; [`SwapPager::punch_begin`] names slots whose bytes can be given back to
 //!   the file system.
-//! - **Reads and writes**: unchanged; [`SwapPager::device_of`] / [`SwapPager::locate`] name the device of a slot. After each
+//! - **Reads and writes**: unchanged; [`SwapPager::device_of`] / [`Pager::locate`] name the device of a slot. After each
 //!   operation call [`SwapPager::io_ended`] (counters, percentiles); if it answers `true` the device has just been retired after
 //!   repeated errors, and the machine should begin a swapoff of it as if someone had asked for one. ENOSPC:
 //!   [`SwapPager::set_full`], as before.
@@ -101,8 +101,8 @@ use crate::device_stats::{DeviceStats, Io};
 use crate::extent::{Extent, ExtentMap, NoExtents};
 use crate::fork_epochs::{Epochs, Renumbered};
 use crate::swap_block::{LEAF_PAGES, NoMetadata, SwapBlocks};
-use overspill_vm::pager::{DeviceUse, HasPage, Pager, Scan, SlotRun};
-use overspill_vm::types::{ContentHash, DeviceId, PAGE_SIZE, PageId, PageIndex, Slot};
+use overspill_vm::pager::{DeviceUse, HasPage, Location, Pager, Scan, SlotRun};
+use overspill_vm::types::{ContentHash, DeviceId, PageId, PageIndex, Slot};
 use std::cmp::Reverse;
 use std::sync::Arc;
 
@@ -210,17 +210,6 @@ impl core::fmt::Display for AddExtentError {
 }
 
 impl core::error::Error for AddExtentError {}
-
-/// Where the bytes of a slot are.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Location {
-    /// The device.
-    pub device: DeviceId,
-    /// Which of its files, as the machine has numbered them; 0 if it has no extents.
-    pub file: u16,
-    /// Where in the file, in bytes.
-    pub offset: u64,
-}
 
 /// What a device is there for at the moment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -934,12 +923,6 @@ impl SwapPager {
         self.devices.join(device.0.into(), at)
     }
 
-    /// The stored content of `page`, as [`Pager::content`], and whether it is on a device that is memory.
-    #[inline]
-    pub fn stored_content(&self, page: PageId) -> Option<(ContentHash, bool)> {
-        self.blocks.get(page).map(|(slot, content)| (content, self.is_memory(slot)))
-    }
-
     /// Slots that devices which are not memory could still give, in slots.
     pub fn room_past_memory(&self) -> u64 {
         self.devices.in_use().filter(|d| d.memory.is_none()).map(|d| u64::from(d.room())).sum()
@@ -1190,20 +1173,6 @@ impl SwapPager {
         self.devices.extents.find(slot)
     }
 
-    /// Where the bytes of `slot` are. A run of slots from [`Pager::alloc_run`] or [`Pager::has_page`] lies in one piece.
-    ///
-    /// # Panics
-    /// If it is on no device.
-    #[inline]
-    pub fn locate(&self, slot: Slot) -> Location {
-        let (device, at) = self.device_of(slot);
-        if self.devices.all[device.0 as usize].mapped {
-            let extent = self.devices.extents.find(slot).expect("a slot of a mapped device is in an extent");
-            return Location { device, file: extent.file, offset: extent.offset_of(slot) };
-        }
-        Location { device, file: 0, offset: u64::from(at) * PAGE_SIZE as u64 }
-    }
-
     /// The most slots that a device can have.
     pub fn slots_max(&self) -> u32 {
         self.devices.all[0].blist.capacity()
@@ -1400,13 +1369,22 @@ impl Pager for SwapPager {
         self.blocks.has_page(page, before_max, after_max, |slot| self.devices.border(slot))
     }
 
-    fn is_memory(&self, slot: Slot) -> bool {
-        self.devices.all[self.device_of(slot).0.0 as usize].memory.is_some()
+    #[inline]
+    fn stored(&self, page: PageId) -> Option<(Slot, ContentHash)> {
+        self.blocks.get(page)
     }
 
+    /// # Panics
+    /// If it is on no device.
     #[inline]
-    fn content(&self, page: PageId) -> Option<ContentHash> {
-        self.blocks.get(page).map(|(_, content)| content)
+    fn locate(&self, slot: Slot) -> Location {
+        let (device, at) = self.device_of(slot);
+        let it = &self.devices.all[device.0 as usize];
+        if it.mapped {
+            let extent = self.devices.extents.find(slot).expect("a slot of a mapped device is in an extent");
+            return Location { device, file: extent.file, is_memory: false, offset: extent.offset_of(slot) };
+        }
+        Location::plain(device, at, it.memory.is_some())
     }
 
     /// A full run from the devices of the highest priority, in turns; a shorter one there if it is not too short; then the same
@@ -1491,10 +1469,6 @@ impl Pager for SwapPager {
 
     fn read_ended(&mut self, slot: Slot) {
         self.devices.of(slot).0.reading -= 1;
-    }
-
-    fn device_of(&self, slot: Slot) -> DeviceId {
-        SwapPager::device_of(self, slot).0
     }
 
     fn room(&self) -> u64 {
@@ -1591,6 +1565,10 @@ mod tests {
         run.first
     }
 
+    fn memory(pager: &SwapPager, slot: Slot) -> bool {
+        pager.locate(slot).is_memory
+    }
+
     /// Device and offset of a slot.
     fn at(pager: &SwapPager, slot: Slot) -> (u16, u32) {
         let (device, at) = pager.device_of(slot);
@@ -1682,7 +1660,7 @@ mod tests {
         let told = Arc::new(Told::default());
         let device = pager.add_memory_device(100, 9, 26, told.clone()).unwrap();
         let first = store(&mut pager, page(0, 0), 4);
-        assert!(pager.is_memory(first) && pager.slot(device, 0) == first);
+        assert!(memory(&pager, first) && pager.slot(device, 0) == first);
         let there = || told.0.lock().unwrap().values().copied().collect::<Vec<_>>();
         assert_eq!(there(), (0..4).map(|k| page(0, k)).collect::<Vec<_>>());
         assert!(pager.rename(page(0, 1), page(0, 70)));
@@ -1692,12 +1670,12 @@ mod tests {
         // past it, and when it is full
         let past = pager.alloc_run_past_memory(2, page(0, 9)).unwrap();
         let within = alloc(&mut pager, 1).unwrap();
-        assert!(!pager.is_memory(past.first) && pager.is_memory(within.first));
+        assert!(!memory(&pager, past.first) && memory(&pager, within.first));
         assert!(pager.assign(page(0, 2), past.first, ContentHash::of(2)));
         assert_eq!(there(), [page(0, 70), page(0, 3)], "it has moved on");
         pager.set_full(device, true);
         let past = alloc(&mut pager, 1).unwrap();
-        assert!(!pager.is_memory(past.first));
+        assert!(!memory(&pager, past.first));
         pager.set_full(device, false);
         pager.set_room(device, 7);
         assert_eq!(pager.room() - pager.room_past_memory(), 7);
@@ -1721,7 +1699,7 @@ mod tests {
         child.release_range(page(0, 0), 100);
         child.remove(device);
         assert_eq!(child.add_device(10, 0), Ok(device));
-        assert!(!child.is_memory(child.slot(device, 0)));
+        assert!(!memory(&child, child.slot(device, 0)));
     }
 
     /// All pages on `device`, by the walk.

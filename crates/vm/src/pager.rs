@@ -4,7 +4,7 @@
 //! no I/O, so a pager here is *metadata only*. It hands out slots and answers where a page is; the machine moves the bytes and
 //! reports one result per page from the closed list [`IoResult`].
 
-use crate::types::{ContentHash, DeviceId, PageId, PageIndex, Slot};
+use crate::types::{ContentHash, DeviceId, PAGE_SHIFT, PageId, PageIndex, Slot};
 
 /// The answer to [`Pager::has_page`]: where the page is and how far it is contiguous on its device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -24,6 +24,34 @@ pub struct SlotRun {
     pub first: Slot,
     /// Length in slots, at least 1.
     pub count: u32,
+}
+
+/// Where the bytes of a slot are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Location {
+    /// The device.
+    pub device: DeviceId,
+    /// Which of its files, as the machine has numbered them; 0 if it has no extents.
+    pub file: u16,
+    /// The device is memory of this process (compressed), and has no file.
+    pub is_memory: bool,
+    /// Where in the file, in bytes; in memory as if each slot had a page.
+    pub offset: u64,
+}
+
+impl Location {
+    /// Slot `at` of a device that is not made of extents.
+    pub const fn plain(device: DeviceId, at: u32, is_memory: bool) -> Self {
+        Location { device, file: 0, is_memory, offset: (at as u64) << PAGE_SHIFT }
+    }
+    /// That of the slot `n` further on, in the same piece.
+    pub const fn plus(self, n: u32) -> Self {
+        Location { offset: self.offset + ((n as u64) << PAGE_SHIFT), ..self }
+    }
+    /// The slot's number on its device. => the device is not made of extents
+    pub const fn slot_at(&self) -> u32 {
+        (self.offset >> PAGE_SHIFT) as u32
+    }
 }
 
 /// What became of one page of an I/O. Closed list; each has another consequence for the page.
@@ -81,13 +109,19 @@ pub trait Pager {
     /// One lookup, no under- or overflow at an object's ends, never across a device (or an extent).
     fn has_page(&self, page: PageId, before_max: u32, after_max: u32) -> Option<HasPage>;
 
-    /// Whether what is in that slot is in memory all the same (compressed).
-    fn is_memory(&self, _slot: Slot) -> bool {
-        false
-    }
+    /// Where `page` is stored, and the hash of its content, if it is.
+    fn stored(&self, page: PageId) -> Option<(Slot, ContentHash)>;
 
     /// The hash of the stored content of `page`, if it is stored.
-    fn content(&self, page: PageId) -> Option<ContentHash>;
+    fn content(&self, page: PageId) -> Option<ContentHash> {
+        self.stored(page).map(|(_, content)| content)
+    }
+
+    /// Where the bytes of `slot` are. Those of a run of slots from [`Pager::alloc_run`] or [`Pager::has_page`] follow it, in one
+    /// piece.
+    fn locate(&self, slot: Slot) -> Location {
+        Location::plain(DeviceId(0), slot.0, false)
+    }
 
     /// Takes up to `want` contiguous free slots; shorter runs as space gets scarce; `None` when there is none at all.
     ///
@@ -137,12 +171,6 @@ pub trait Pager {
     /// That read has ended.
     fn read_ended(&mut self, slot: Slot) {
         _ = slot;
-    }
-
-    /// The device of `slot`.
-    fn device_of(&self, slot: Slot) -> DeviceId {
-        _ = slot;
-        DeviceId(0)
     }
 
     /// Slots that [`Pager::alloc_run`] could still give, in slots.

@@ -28,7 +28,7 @@ use crate::counters::Counters;
 use crate::page::{PageWord, State};
 use crate::page_queue::{ListId, Lists};
 use crate::page_table::PageTable;
-use crate::pager::{IoResult, Pager, SlotRun};
+use crate::pager::{IoResult, Location, Pager, SlotRun};
 use crate::pointers::{Follow, Pointers};
 use crate::policy::{self, Admit, LivePolicy, Spec};
 use crate::status::{TRANSITIONS_MAX, Transitions};
@@ -163,6 +163,10 @@ pub struct PageIn {
     pub first: PageId,
     /// Its slot; page `first + i` is in slot `slot + i`.
     pub slot: Slot,
+    /// Where the bytes of that slot are. The others follow them in one piece.
+    pub location: Location,
+    /// What a read of one page must bring. (A longer one asks when it has arrived: [`Vm::expected`].)
+    pub expected: ContentHash,
     /// In pages, 1 to [`CLUSTER_PAGES_MAX`].
     pub count: u32,
     /// Bit `i`: page `i` is wanted. The others lie between, are in memory already, and are read only because one read over them is
@@ -178,16 +182,27 @@ pub struct PageIn {
     marks: bool,
     /// Nobody asked for its pages (their device leaves, or one of them is a sample): they are left parked.
     parks: bool,
+    /// It ended before its window did, so there may be [`Vm::read_more`].
+    has_rest: bool,
     /// Tells it from all others in flight.
     read: u32,
     stream: Option<StreamRef>,
 }
 
 impl PageIn {
+    /// Whether [`Vm::read_more`] may have an answer.
+    pub fn has_rest(&self) -> bool {
+        self.has_rest
+    }
     /// Page `i` of the cluster.
     #[inline]
     pub fn page(&self, i: u32) -> PageId {
         self.first.offset(i as u64)
+    }
+    /// Where the bytes of page `i` are.
+    #[inline]
+    pub fn location_of(&self, i: u32) -> Location {
+        self.location.plus(i)
     }
     /// The same, asked for by a write (or a read).
     pub fn asked_for_by(self, write: bool) -> Self {
@@ -279,6 +294,37 @@ pub enum Look {
 
 /// A page and the frame it has.
 pub type Member = (PageId, FrameId);
+
+/// A parked page to be looked at.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Laundry {
+    /// The page.
+    pub page: PageId,
+    /// The frame that it has.
+    pub frame: FrameId,
+    /// What is stored of it, if anything is.
+    pub stored: Option<ContentHash>,
+    /// That is on a device which is memory.
+    pub in_memory: bool,
+}
+
+/// Neighbouring slots for pages that are to be written.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PageOut {
+    /// The first slot.
+    pub first: Slot,
+    /// Where its bytes are. The others follow them in one piece.
+    pub location: Location,
+    /// In slots, at least 1.
+    pub count: u32,
+}
+
+impl PageOut {
+    /// Slot `i` of them.
+    pub fn slot(&self, i: u32) -> Slot {
+        Slot(self.first.0 + i)
+    }
+}
 
 /// What the page daemon should do now, in pages. All zero: nothing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -914,8 +960,9 @@ impl<P: Pager> Vm<P> {
         if taken == 0 {
             return None;
         }
+        let rest = window.saturating_sub(count);
         let stream = stream.map(|at| {
-            self.reads.set_rest(at, window.saturating_sub(count));
+            self.reads.set_rest(at, rest);
             self.reads.advance(at, direction.step(page, count))
         });
         self.counters.readahead_pages.add((taken - touched as u32) as u64);
@@ -925,7 +972,8 @@ impl<P: Pager> Vm<P> {
             Direction::Down => (Slot(stored.slot.0 - (count - 1)), wanted.reverse_bits() >> (u128::BITS - count)),
         };
         let op = self.begin_read(direction.lowest(page, count), slot, count, wanted);
-        Some(PageIn { touched, direction, marks: true, stream: stream.filter(|_| window > 1), ..op })
+        let stream = stream.filter(|_| window > 1);
+        Some(PageIn { touched, direction, marks: true, has_rest: stream.is_some() && rest > 0, stream, ..op })
     }
 
     /// The read of `wanted` of `count` pages, which have been given frames and the number `self.read`.
@@ -935,9 +983,12 @@ impl<P: Pager> Vm<P> {
         self.counters.page_in_ops.add(1);
         self.counters.pages_in.add(wanted.count_ones() as u64);
         self.note_usage();
+        let expected = if count == 1 { self.pager.content(first) } else { None };
         PageIn {
             first,
             slot,
+            location: self.pager.locate(slot),
+            expected: expected.unwrap_or(ContentHash::UNKNOWN),
             count,
             wanted,
             touched: false,
@@ -945,6 +996,7 @@ impl<P: Pager> Vm<P> {
             written: false,
             marks: false,
             parks: false,
+            has_rest: false,
             read: self.read,
             stream: None,
         }
@@ -1021,7 +1073,7 @@ impl<P: Pager> Vm<P> {
 
     /// It is no readahead to the policy: what it did not see used is not a hint here, but a pointer that is about to be followed.
     fn read_pointed(&mut self, page: PageId, word: PageWord) -> Option<PageIn> {
-        let stored = self.pager.has_page(page, 0, 0).filter(|stored| !self.pager.is_memory(stored.slot))?;
+        let (slot, _) = self.pager.stored(page).filter(|(slot, _)| !self.pager.locate(*slot).is_memory)?;
         let parks = match self.pointers.next() {
             Follow::No => return None,
             Follow::Yes => false,
@@ -1033,7 +1085,7 @@ impl<P: Pager> Vm<P> {
         self.table.set(page, if parks { word.as_sample() } else { word });
         self.counters.pointed_pages.add(1);
         self.decide(Decision::PageIn(page, 1));
-        Some(PageIn { parks, ..self.begin_read(page, stored.slot, 1, 1) })
+        Some(PageIn { parks, ..self.begin_read(page, slot, 1, 1) })
     }
 
     /// A parked page is mapped again (`No`: it could not be, it stays parked). Returns whether waiting faults must be woken.
@@ -1075,6 +1127,12 @@ impl<P: Pager> Vm<P> {
             self.note_usage();
         }
         word.wanted() || filled != Filled::Mapped
+    }
+
+    /// What page `i` of a cluster must be, as things are. [`ContentHash::UNKNOWN`] if it is not stored any more; then it is not wanted
+    /// any more either.
+    pub fn expected(&self, op: &PageIn, i: u32) -> ContentHash {
+        self.pager.content(op.page(i)).unwrap_or(ContentHash::UNKNOWN)
     }
 
     /// A cluster has been read; `result(i, expected)` gives each page's outcome, having compared its content with `expected`.
@@ -1346,7 +1404,7 @@ impl<P: Pager> Vm<P> {
     }
 
     /// Parked pages to be looked at, oldest first. Each must be answered with [`Vm::launder_look`].
-    pub fn launder_batch(&mut self, most: u32, out: &mut Vec<Member>) {
+    pub fn launder_batch(&mut self, most: u32, out: &mut Vec<Laundry>) {
         out.clear();
         let most = (most as usize).min(out.capacity());
         let mut turns = self.frames.queues.len(TRIAL);
@@ -1363,7 +1421,9 @@ impl<P: Pager> Vm<P> {
             self.table.set(page, word.begin_launder());
             self.laundering += 1;
             self.enqueue(frame, On::Laundry);
-            out.push((page, frame));
+            let stored = self.pager.stored(page);
+            let in_memory = stored.is_some_and(|(slot, _)| self.pager.locate(slot).is_memory);
+            out.push(Laundry { page, frame, stored: stored.map(|(_, content)| content), in_memory });
         }
     }
 
@@ -1416,23 +1476,31 @@ impl<P: Pager> Vm<P> {
     }
 
     /// Slots for a cluster of up to `want` pages, the first of which is `near`.
-    pub fn launder_slots(&mut self, want: u32, near: PageId) -> Option<SlotRun> {
-        let mut run = self.pager.alloc_run(want, near);
-        if run.is_none() && self.free_copies(want) {
-            run = self.pager.alloc_run(want, near);
-        }
-        self.space_short = run.is_none();
-        run
+    pub fn launder_slots(&mut self, want: u32, near: PageId) -> Option<PageOut> {
+        self.slots_or_copies(want, |pager| pager.alloc_run(want, near))
     }
 
     /// As [`Vm::launder_slots`], on devices that are not memory: for pages that those have refused.
-    pub fn launder_slots_past_memory(&mut self, want: u32, near: PageId) -> Option<SlotRun> {
-        let mut run = self.pager.alloc_run_past_memory(want, near);
+    pub fn launder_slots_past_memory(&mut self, want: u32, near: PageId) -> Option<PageOut> {
+        self.slots_or_copies(want, |pager| pager.alloc_run_past_memory(want, near))
+    }
+
+    fn slots_or_copies(&mut self, want: u32, alloc: impl Fn(&mut P) -> Option<SlotRun>) -> Option<PageOut> {
+        let mut run = alloc(&mut self.pager);
         if run.is_none() && self.free_copies(want) {
-            run = self.pager.alloc_run_past_memory(want, near);
+            run = alloc(&mut self.pager);
         }
         self.space_short = run.is_none();
-        run
+        run.map(|run| self.page_out(run))
+    }
+
+    fn page_out(&self, run: SlotRun) -> PageOut {
+        PageOut { first: run.first, location: self.pager.locate(run.first), count: run.count }
+    }
+
+    /// Gives back the slots of `run` from the one at `from` on: there was nothing to be written there.
+    pub fn free_slots(&mut self, run: &PageOut, from: u32) {
+        (from..run.count).for_each(|i| self.pager.free_slot(run.slot(i)));
     }
 
     /// Swap is full: gives up to `want` slots back whose pages are mapped, so that memory and swap add up. (Such a copy only saves

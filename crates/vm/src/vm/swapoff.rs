@@ -42,7 +42,7 @@
 
 use super::{CLUSTER_PAGES_MAX, FrameId, HOLE_PAGES_MAX, On, PageIn, Vm};
 use crate::page::{PageWord, State};
-use crate::pager::{IoResult, Pager, StoredRun};
+use crate::pager::{IoResult, Location, Pager, StoredRun};
 use crate::types::{ContentHash, DeviceId, ObjectId, PageId, Slot};
 
 /// A swapoff under way: where the walk is. The machine holds it, and may drop it after [`Vm::swapoff_cancel`] or `Done`.
@@ -115,11 +115,12 @@ pub struct MoveRun {
     pub first: PageId,
     /// Its slot; page `first + i` is in slot `slot + i`.
     pub slot: Slot,
+    /// Where the bytes of that slot are. The others follow them in one piece.
+    pub location: Location,
     /// In pages, 1 to [`CLUSTER_PAGES_MAX`].
     pub count: u32,
     /// Bit `i`: page `i` is to be moved; the others are only read over. Bit 0 and bit `count - 1` are set.
     pub wanted: u128,
-    device: DeviceId,
     leave: u32,
 }
 
@@ -197,8 +198,8 @@ impl<P: Pager> Vm<P> {
             if !resident || word.frame() != FrameId(n) {
                 continue;
             }
-            if let Some(has) = self.pager.has_page(page, 0, 0) {
-                let there = self.pager.device_of(has.slot) == device;
+            if let Some((slot, _)) = self.pager.stored(page) {
+                let there = self.pager.locate(slot).device == device;
                 copies += there as u64;
                 droppable += (!there && word.state() == State::Clean) as u64;
             }
@@ -235,7 +236,8 @@ impl<P: Pager> Vm<P> {
             off.at = PageId::from_raw(first.raw() + count as u64);
             self.moving += 1;
             self.pager.read_begun(slot);
-            return SwapoffStep::Move(MoveRun { first, slot, count, wanted, device: off.device, leave: off.leave });
+            let location = self.pager.locate(slot);
+            return SwapoffStep::Move(MoveRun { first, slot, location, count, wanted, leave: off.leave });
         }
         match self.bring_in(first, slot, count, wanted) {
             Some(op) => {
@@ -326,6 +328,11 @@ impl<P: Pager> Vm<P> {
         Some(PageIn { parks: true, ..self.begin_read(first, slot, span, wants) })
     }
 
+    /// What page `i` of a run must be, if it is still stored where it was.
+    pub fn swapoff_expected(&self, run: &MoveRun, i: u32) -> Option<ContentHash> {
+        self.pager.stored(run.page(i)).filter(|(slot, _)| *slot == run.slot_of(i)).map(|(_, content)| content)
+    }
+
     /// A run has been read; `result(i, expected)` gives the outcome of each page that is still there, having compared its content
     /// with `expected`. Returns the pages to be written elsewhere, as in [`MoveRun::wanted`]; the contents of the others are of no
     /// use.
@@ -334,15 +341,13 @@ impl<P: Pager> Vm<P> {
     /// [`Vm::swapoff_moved`].
     pub fn swapoff_arrived(&mut self, run: &MoveRun, mut result: impl FnMut(u32, ContentHash) -> IoResult) -> u128 {
         self.pager.read_ended(run.slot);
-        if self.pager.leaving(run.device) != Some(run.leave) {
+        if self.pager.leaving(run.location.device) != Some(run.leave) {
             return 0;
         }
         let mut good = 0;
         for i in (0..run.count).filter(|i| run.wanted >> i & 1 == 1) {
             let page = run.page(i);
-            if self.pager.has_page(page, 0, 0).is_none_or(|has| has.slot != run.slot_of(i)) {
-                continue;
-            }
+            let Some((_, expected)) = self.pager.stored(page).filter(|(slot, _)| *slot == run.slot_of(i)) else { continue };
             let word = self.table.get(page);
             if word.state() != State::PagedOut {
                 self.give_slot_up(page, word); // it came in meanwhile
@@ -351,7 +356,6 @@ impl<P: Pager> Vm<P> {
             if word.busy() {
                 continue; // it is coming in
             }
-            let expected = self.pager.content(page).expect("it is stored");
             match result(i, expected) {
                 IoResult::Ok => good |= 1 << i,
                 outcome => {
@@ -398,9 +402,7 @@ impl<P: Pager> Vm<P> {
         let word = self.table.get(page);
         // One that is being read from its old slot keeps it until it has arrived.
         let read = word.busy() && word.state() == State::PagedOut;
-        let there = self.pager.has_page(page, 0, 0).is_some_and(|has| has.slot == from);
-        let same = there && self.pager.content(page) == Some(old);
-        if result == IoResult::Ok && same && !read {
+        if result == IoResult::Ok && self.pager.stored(page) == Some((from, old)) && !read {
             return self.pager.assign(page, to, new);
         }
         // (memory that takes no more has not failed)

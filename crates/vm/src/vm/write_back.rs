@@ -10,32 +10,30 @@
 //! As in a swapoff nothing is held over I/O: a page is looked up again when its write has ended, by page, slot and content. A slot
 //! that was given up and taken again meanwhile holds other content, or the same, and then so does what was written.
 
-use super::Vm;
+use super::{PageOut, Vm};
 use crate::page::State;
-use crate::pager::{IoResult, Pager, SlotRun};
+use crate::pager::{IoResult, Pager};
 use crate::types::{ContentHash, PageId, Slot};
 
 impl<P: Pager> Vm<P> {
-    /// Slots for up to `want` pages. Each is to go to [`Vm::write_back_written`], or back by [`Pager::free_slot`]; then
+    /// Slots for up to `want` pages. Each is to go to [`Vm::write_back_written`], or back by [`Vm::free_slots`]; then
     /// [`Vm::write_back_end`].
-    pub fn write_back_slots(&mut self, want: u32, near: PageId) -> Option<SlotRun> {
+    pub fn write_back_slots(&mut self, want: u32, near: PageId) -> Option<PageOut> {
         let run = self.pager.alloc_run_past_memory(want, near)?;
         self.moving += 1;
-        Some(run)
+        Some(self.page_out(run))
     }
 
     /// The content of `page` if it is stored in `slot`, and only there, and nothing is under way with it. If it is in a frame too
     /// it gives the slot up here and now.
     pub fn write_back_look(&mut self, page: PageId, slot: Slot) -> Option<ContentHash> {
-        if self.pager.has_page(page, 0, 0)?.slot != slot {
-            return None;
-        }
+        let (_, content) = self.pager.stored(page).filter(|(there, _)| *there == slot)?;
         let word = self.table.get(page);
         if word.state() != State::PagedOut {
             self.give_slot_up(page, word);
             return None;
         }
-        if word.busy() { None } else { self.pager.content(page) }
+        if word.busy() { None } else { Some(content) }
     }
 
     /// `page`, which had `old` content in the slot `from`, has been written to `to`, as `new`, with this result. Returns whether it
