@@ -41,7 +41,6 @@ use overspill_linux::swapoff::{State, Worker};
 use overspill_linux::sys::{self, Errno, Fd, futex_wait, futex_wake};
 use overspill_linux::threads;
 use overspill_linux::uffd;
-use overspill_vm::pager::Pager as _;
 use overspill_vm::status::{Outcome, Status};
 use overspill_vm::types::{DeviceId, ObjectId, PAGE_SHIFT};
 use std::io::Write as _;
@@ -1247,7 +1246,7 @@ impl Agent {
         self.family().bury(member);
         {
             let _map = self.machine.map.read();
-            self.machine.core.lock().vm.pager_mut().child_gone(fork);
+            self.machine.core.lock().vm.devices_mut().child_gone(fork);
         }
         self.machine.take_if_alone();
     }
@@ -1264,7 +1263,7 @@ impl Agent {
     }
 
     fn fixed(map: &Space, core: &Core) -> u32 {
-        map.pool.as_ref().map_or(0, |pool| pool.fixed_pages(core.vm.pager()))
+        map.pool.as_ref().map_or(0, |pool| pool.fixed_pages(core.vm.devices()))
     }
 
     /// Before a fork: what is charged to this process must have room twice in what it has and nobody has.
@@ -1308,11 +1307,11 @@ impl Agent {
                     (least, since) = (charge, now);
                 }
                 // devices may be slow, memory is not
-                let hopeless = map.pool.is_some() && core.vm.pager().room_past_memory() == 0 && now - since > SHRINK_MEMORY_NS;
+                let hopeless = map.pool.is_some() && core.vm.devices().room_past_memory() == 0 && now - since > SHRINK_MEMORY_NS;
                 // the daemon frees more than it must, so that the aim is below half
                 let aim = half.saturating_sub(core.vm.free_high());
                 core.vm.set_aim(aim.max(half / 2));
-                if core.vm.pager().room_past_memory() > 0 {
+                if core.vm.devices().room_past_memory() > 0 {
                     map.pool.iter().for_each(|pool| pool.set_budget(aim)); // what is above three quarters of it goes on
                 }
                 if charge <= half as u64 || hopeless || now - start > SHRINK_NS || Self::is_all_done(machine, now) {
@@ -1339,12 +1338,12 @@ impl Agent {
     fn make_room(&self) {
         let least = {
             let core = self.machine.core.lock();
-            let pager = core.vm.pager();
-            let stored = |id: &DeviceId| pager.device_use(*id).map_or(0, |used| used.stored);
-            if pager.devices().count() < DEVICES_MAX || self.child_device.is_none() {
+            let devices = core.vm.devices();
+            let stored = |id: &DeviceId| devices.device_use(*id).map_or(0, |used| used.stored);
+            if devices.iter().count() < DEVICES_MAX || self.child_device.is_none() {
                 return;
             }
-            pager.devices().filter(|id| pager.is_inherited(*id)).min_by_key(stored)
+            devices.iter().filter(|id| devices.is_inherited(*id)).min_by_key(stored)
         };
         let worker = least.and_then(|id| Worker::new(self.machine, self.engine, id).ok());
         let Some(mut worker) = worker else { return };
@@ -1473,7 +1472,7 @@ impl Agent {
             _ => (charge + spare.min(fair.saturating_sub(charge).max(2 * core.vm.free_high())), 0),
         };
         family.endow(member, pages.max(family.least()), charge);
-        let fork = core.vm.pager_mut().fork_parent();
+        let fork = core.vm.devices_mut().fork_parent();
         core.vm.counters().forks.add(1);
         machine.shares_pages.store(true, Relaxed); // in the child, too
         // Nobody else may hold these in the child, which nobody else has survived.
@@ -1506,7 +1505,7 @@ impl Agent {
             }
             _ => {
                 if r.is_err() {
-                    core.vm.pager_mut().child_gone(fork);
+                    core.vm.devices_mut().child_gone(fork);
                     family.bury(member);
                 }
                 family.apply(&map, &mut core);
@@ -1592,13 +1591,13 @@ impl Agent {
         }
         let free = self.ancestors.iter().find(|fd| fd.load(Relaxed) < 0).ok_or(NoPager::Generations)?;
         free.store(socket.into_raw(), Relaxed);
-        let pager = core.vm.pager_mut();
-        machine.content.forked(pager.stored() > 0)?;
+        let devices = core.vm.devices_mut();
+        machine.content.forked(devices.stored() > 0)?;
         if let Some(spec) = &self.child_device {
             // behind its copy of the compressed device, if its parent's files were
             let priority = if map.pool.is_some() { spec.priority.unwrap_or(0) } else { 0 };
             let files = Self::new_swap_files(spec)?;
-            let device = devices::add_files(pager, &files, priority).map_err(|_| NoPager::Devices)?;
+            let device = devices::add_files(devices, &files, priority).map_err(|_| NoPager::Devices)?;
             map.files[device.0 as usize] = Some(files);
             map.names[device.0 as usize].set(spec.name().as_encoded_bytes());
         }
@@ -1613,14 +1612,14 @@ impl Agent {
 
     /// The devices of files become read-only; those on which nothing is stored are left.
     fn inherit_devices(map: &mut Space, core: &mut Core, files: Files) -> Result<(), NoPager> {
-        let pager = core.vm.pager_mut();
-        pager.inherit();
+        let devices = core.vm.devices_mut();
+        devices.inherit();
         for (at, fds) in files.into_iter().enumerate() {
             let Some(theirs) = map.files[at].take() else { continue };
             let id = DeviceId(at as u16);
-            if pager.device_use(id).is_some_and(|used| used.stored == 0) {
+            if devices.device_use(id).is_some_and(|used| used.stored == 0) {
                 theirs.forget();
-                pager.remove(id);
+                devices.remove(id);
                 map.names[at].set(b"");
             } else {
                 map.files[at] = Some(theirs.reopened(fds)?);

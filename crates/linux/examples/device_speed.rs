@@ -55,10 +55,10 @@ fn main() {
     let device = |lens: &mut dyn Iterator<Item = u32>| {
         let extents_max = 1 << 17;
         let mut pager = SwapPager::without_device(Config { pages_max: 1000, slots_max: slots, devices_max: 1, extents_max });
-        let device = devices::add_files(&mut pager, &files, 0).expect("a device");
+        let device = devices::add_files(pager.devices_mut(), &files, 0).expect("a device");
         let mut at = 0;
         for count in lens {
-            pager.add_extent(device, 0, at, count).expect("room for an extent");
+            pager.devices_mut().add_extent(device, 0, at, count).expect("room for an extent");
             at += u64::from(count) << PAGE_SHIFT;
         }
         Mutex::new(pager)

@@ -38,10 +38,10 @@ use overspill_store::PageBytes;
 use overspill_store::budgeted_pool::{BudgetedPool, SLOTS_PER_PAGE};
 use overspill_store::packing::{Algorithm, Damaged, Packed, Packer, Unpacker};
 use overspill_store::pool::{self, PACKED_BYTES_MAX, Pool, PoolCounters, Refused, SLOT_BYTES, Stored};
-use overspill_swap::SwapPager;
 use overspill_swap::swap_pager::Memory;
+use overspill_swap::{Devices, SwapPager};
 use overspill_vm::Vm;
-use overspill_vm::pager::{Location, Pager as _};
+use overspill_vm::pager::Location;
 use overspill_vm::types::{DeviceId, PAGE_SHIFT, PAGE_SIZE, PageId};
 use std::sync::Arc;
 
@@ -189,7 +189,7 @@ impl Compressed {
         vm: &mut Vm<SwapPager>,
         priority: i16,
     ) -> Result<DeviceId, overspill_swap::swap_pager::AddDeviceError> {
-        let device = vm.pager_mut().add_memory_device(self.slots, priority, SLOT_BYTES as u32, self.clone())?;
+        let device = vm.devices_mut().add_memory_device(self.slots, priority, SLOT_BYTES as u32, self.clone())?;
         self.device.store(device.0, Relaxed);
         vm.charge(self.buffer_pages);
         self.set_budget(vm.limit());
@@ -228,7 +228,7 @@ impl Compressed {
     /// Takes frames for what will be stored, as far as there are any, and looks whether there is room (again). To be called when
     /// frames have come free, before the lock on the core is given back.
     pub fn refill(&self, vm: &mut Vm<SwapPager>) {
-        if vm.pager().device_use(self.device()).is_none() {
+        if vm.devices().device_use(self.device()).is_none() {
             return; // a swapoff has ended, and `leave` is about to come
         }
         self.balance(vm, vm.available());
@@ -243,10 +243,10 @@ impl Compressed {
         vm.uncharge(balance.uncharge);
         let device = self.device();
         if balance.has_room {
-            vm.pager_mut().set_full(device, false);
+            vm.devices_mut().set_full(device, false);
         }
-        vm.pager_mut().set_drops_copies(device, balance.drops_copies);
-        vm.pager_mut().set_room(device, balance.room);
+        vm.devices_mut().set_drops_copies(device, balance.drops_copies);
+        vm.devices_mut().set_room(device, balance.room);
         let gauges = vm.counters();
         gauges.pool_pages.set(counters.stored_pages);
         gauges.pool_memory_bytes.set((counters.resident_pages + credit) << PAGE_SHIFT);
@@ -261,8 +261,8 @@ impl Compressed {
 
     /// Pages of the pool that cannot go anywhere else, in pages of memory: all if no other device has room, else none. What a fork
     /// cannot make smaller.
-    pub fn fixed_pages(&self, pager: &SwapPager) -> u32 {
-        if pager.room_past_memory() > 0 { 0 } else { self.pool.lock().pool.counters().resident_pages as u32 }
+    pub fn fixed_pages(&self, devices: &Devices) -> u32 {
+        if devices.room_past_memory() > 0 { 0 } else { self.pool.lock().pool.counters().resident_pages as u32 }
     }
 
     /// What packs its pages. => whoever holds it is one that a fork waits for

@@ -239,7 +239,7 @@ impl Daemon {
         {
             let mut core = machine.core.lock();
             core.vm.metadata_bytes();
-            core.vm.pager_mut().retry(true);
+            core.vm.devices_mut().retry(true);
         }
         machine.drop_places(&machine.map.read(), true);
         self.give_back.step(machine)
@@ -726,7 +726,7 @@ impl Daemon {
             core.vm.launder_issued(stored as u32);
             let ns = sys::now_ns().saturating_sub(since);
             let io = device_stats::Io { write: true, pages: stored as u32, bytes, ns, ok: true };
-            core.vm.pager_mut().io_ended(pool.device(), io);
+            core.vm.devices_mut().io_ended(pool.device(), io);
         }
         for (i, d) in self.dirty[at..at + stored].iter().enumerate() {
             if !core.vm.launder_done(d.page, Some(run.slot(i as u32)), d.hash, IoResult::Ok) {
@@ -738,7 +738,7 @@ impl Daemon {
         }
         core.vm.free_slots(&run, stored as u32);
         if end == Some(Refused::Full) {
-            core.vm.pager_mut().set_full(pool.device(), true);
+            core.vm.devices_mut().set_full(pool.device(), true);
         }
         pool.refill(&mut core.vm);
         drop(core);
@@ -886,7 +886,7 @@ impl Daemon {
         if self.stuck_since == 0 {
             self.stuck_since = now;
         } else if now - self.stuck_since > FULL_GRACE_NS {
-            if machine.core.lock().vm.pager_mut().stay_all() {
+            if machine.core.lock().vm.devices_mut().stay_all() {
                 self.stuck_since = 0; // a swapoff took the room: better without it than without the program
                 return;
             }

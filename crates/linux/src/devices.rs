@@ -8,9 +8,8 @@ use crate::setup::{DEVICES_MAX, device_slots};
 use crate::swap_file::{Align, DeviceName, SwapFiles};
 use crate::sys::Errno;
 use core::fmt::{self, Write};
-use overspill_swap::SwapPager;
+use overspill_swap::Devices;
 use overspill_swap::swap_pager::{AddDeviceError, DeviceState};
-use overspill_vm::pager::Pager;
 use overspill_vm::types::{DeviceId, PAGE_SIZE};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -38,14 +37,14 @@ pub fn each(machine: &Machine) -> impl Iterator<Item = Description> {
 fn describe(machine: &Machine, device: DeviceId) -> Option<Description> {
     let map = machine.map.read();
     let core = machine.core.lock();
-    let pager = core.vm.pager();
+    let devices = core.vm.devices();
     if !map.has_device(device.0 as usize) {
         return None;
     }
     let files = map.files[device.0 as usize].as_ref();
     let holding = map.pool.as_ref().filter(|_| files.is_none()).map(|pool| pool.holding());
-    let status = pager.status(device)?;
-    let stats = pager.stats(device)?;
+    let status = devices.status(device)?;
+    let stats = devices.stats(device)?;
     let bytes = |slots: u32| slots as u64 * PAGE_SIZE as u64;
     let inherited = status.state == DeviceState::Inherited;
     let mut figures = Figures {
@@ -134,7 +133,7 @@ impl Backing {
     pub fn memory(machine: &Machine, bytes: u64, algorithm: Algorithm) -> Result<Backing, Errno> {
         let (limit, slots_max) = {
             let core = machine.core.lock();
-            (core.vm.limit(), core.vm.pager().slots_max())
+            (core.vm.limit(), core.vm.devices().slots_max())
         };
         Compressed::new(bytes, limit, slots_max, algorithm).map(Backing::Memory)
     }
@@ -153,14 +152,14 @@ pub fn add(machine: &Machine, backing: Backing, name: &[u8], priority: i16, mut 
     };
     let mut map = machine.map.write();
     let mut core = machine.core.lock();
-    let pager = core.vm.pager_mut();
-    let own = |i: &usize| map.has_device(*i) && !pager.is_inherited(DeviceId(*i as u16));
+    let devices = core.vm.devices_mut();
+    let own = |i: &usize| map.has_device(*i) && !devices.is_inherited(DeviceId(*i as u16));
     if (0..DEVICES_MAX).filter(own).any(|i| map.names[i].bytes() == name) {
         return Err(AddError::There);
     }
     let device = match backing {
         Backing::Files(files) => {
-            let device = add_files(pager, &files, priority).map_err(AddError::Refused)?;
+            let device = add_files(devices, &files, priority).map_err(AddError::Refused)?;
             map.files[device.0 as usize] = Some(files);
             device
         }
@@ -173,7 +172,7 @@ pub fn add(machine: &Machine, backing: Backing, name: &[u8], priority: i16, mut 
         }
     };
     map.names[device.0 as usize].set(name);
-    note_devices(machine, &map, core.vm.pager());
+    note_devices(machine, &map, core.vm.devices());
     drop(core);
     drop(map);
     machine.ring_daemon();
@@ -185,9 +184,9 @@ pub fn add(machine: &Machine, backing: Backing, name: &[u8], priority: i16, mut 
 ///
 /// # Errors
 /// [`AddDeviceError`]; nothing is changed then.
-pub fn add_files(pager: &mut SwapPager, files: &SwapFiles, priority: i16) -> Result<DeviceId, AddDeviceError> {
-    let slots = device_slots(files).min(pager.slots_max());
-    if files.grows() { pager.add_mapped_device(slots, priority) } else { pager.add_device(slots, priority) }
+pub fn add_files(devices: &mut Devices, files: &SwapFiles, priority: i16) -> Result<DeviceId, AddDeviceError> {
+    let slots = device_slots(files).min(devices.slots_max());
+    if files.grows() { devices.add_mapped_device(slots, priority) } else { devices.add_device(slots, priority) }
 }
 
 /// Closes the files of a device that is gone. => `swapping` is held
@@ -201,8 +200,8 @@ pub fn remove(machine: &Machine, device: DeviceId) {
             pool.leave(&mut core.vm);
             machine.has_pool.store(false, Relaxed);
         }
-        note_devices(machine, &map, core.vm.pager());
-        machine.status.counters.swap_used_bytes.set(core.vm.pager().used() * PAGE_SIZE as u64);
+        note_devices(machine, &map, core.vm.devices());
+        machine.status.counters.swap_used_bytes.set(core.vm.devices().used() * PAGE_SIZE as u64);
     }
     machine.forget_retired(device); // its number may be another's soon
     drop(map);
@@ -215,15 +214,15 @@ pub fn find(machine: &Machine, name: &[u8]) -> Option<DeviceId> {
     let map = machine.map.read();
     let core = machine.core.lock();
     let named = |i: &usize| map.has_device(*i) && map.names[*i].bytes() == name;
-    let inherited = |i: &usize| core.vm.pager().is_inherited(DeviceId(*i as u16));
+    let inherited = |i: &usize| core.vm.devices().is_inherited(DeviceId(*i as u16));
     (0..DEVICES_MAX).filter(named).min_by_key(inherited).map(|i| DeviceId(i as u16))
 }
 
 /// Tells the status block how much the devices can hold together, and what this process's own are called. Does not allocate.
-fn note_devices(machine: &Machine, map: &Space, pager: &SwapPager) {
-    machine.status.counters.swap_capacity_bytes.set(pager.capacity() * PAGE_SIZE as u64);
+fn note_devices(machine: &Machine, map: &Space, devices: &Devices) {
+    machine.status.counters.swap_capacity_bytes.set(devices.capacity() * PAGE_SIZE as u64);
     let mut text = Packet::new();
-    let own = |i: &usize| map.has_device(*i) && !pager.is_inherited(DeviceId(*i as u16));
+    let own = |i: &usize| map.has_device(*i) && !devices.is_inherited(DeviceId(*i as u16));
     for i in (0..DEVICES_MAX).filter(own) {
         if !text.bytes().is_empty() {
             text.put(b", ");

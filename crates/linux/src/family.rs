@@ -316,7 +316,7 @@ impl Sharing {
         let faults =
             counters.zero_fills.get() + counters.soft_faults.get() + counters.hard_faults.get() + counters.throttled_faults.get();
         let short = promised.saturating_sub(charge) < core.vm.free_low();
-        let fixed = map.pool.as_ref().map_or(0, |pool| pool.fixed_pages(core.vm.pager()));
+        let fixed = map.pool.as_ref().map_or(0, |pool| pool.fixed_pages(core.vm.devices()));
         let held = if now < self.held.1 { self.held.0 } else { 0 };
         let floor = (family.least() + fixed).max(held);
         family.shares.set_floor(family.tag(), floor);
@@ -387,7 +387,7 @@ impl Sharing {
 
     fn aim(map: &Space, mut core: MutexGuard<'_, Core>, pages: u32) {
         core.vm.set_aim(pages);
-        if core.vm.pager().room_past_memory() > 0 {
+        if core.vm.devices().room_past_memory() > 0 {
             map.pool.iter().for_each(|pool| pool.set_budget(pages)); // what is above three quarters of it goes on
         }
     }

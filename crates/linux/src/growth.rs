@@ -22,7 +22,7 @@ use crate::sys::{self, Errno};
 use overspill_swap::Punch;
 use overspill_swap::extent::Extent;
 use overspill_swap::swap_pager::BLOCK_SLOTS;
-use overspill_vm::pager::{Pager as _, SlotRun};
+use overspill_vm::pager::SlotRun;
 use overspill_vm::types::{DeviceId, PAGE_SHIFT, Slot};
 
 /// Slots that are given or got back at a time: what a chunk has.
@@ -44,16 +44,16 @@ pub fn make_room(machine: &Machine) -> Result<(), Errno> {
     let mut result = Ok(());
     // each turn gives a device room, or ends with none for it
     for _ in 0..DEVICES_MAX {
-        if machine.core.lock().vm.pager().wants_extent().is_none() {
+        if machine.core.lock().vm.devices().wants_extent().is_none() {
             break;
         }
         let mut map = machine.map.write();
         // another thread may have been here first
-        let Some(device) = machine.core.lock().vm.pager().wants_extent() else { break };
+        let Some(device) = machine.core.lock().vm.devices().wants_extent() else { break };
         let Some(files) = map.files[device.0 as usize].as_mut() else { break };
         let grown = refill(machine, files, device).unwrap_or_else(|| grow(machine, files, device));
         if let Err(errno) = grown {
-            machine.core.lock().vm.pager_mut().refuse_growth(device);
+            machine.core.lock().vm.devices_mut().refuse_growth(device);
             result = Err(errno);
         }
     }
@@ -66,17 +66,17 @@ pub fn make_room(machine: &Machine) -> Result<(), Errno> {
 /// # Errors
 /// As [`make_room`].
 pub fn try_again(machine: &Machine) -> Result<bool, Errno> {
-    let before = machine.core.lock().vm.pager().room();
-    machine.core.lock().vm.pager_mut().retry(false);
+    let before = machine.core.lock().vm.devices().room();
+    machine.core.lock().vm.devices_mut().retry(false);
     let result = make_room(machine);
-    if machine.core.lock().vm.pager().room() > before { Ok(true) } else { result.map(|()| false) }
+    if machine.core.lock().vm.devices().room() > before { Ok(true) } else { result.map(|()| false) }
 }
 
 /// Gets blocks back that were given back. `None` if there are none.
 fn refill(machine: &Machine, files: &mut SwapFiles, device: DeviceId) -> Option<Result<(), Errno>> {
     let mut result = None;
     for most in [RUN_SLOTS, BLOCK_SLOTS] {
-        let run = machine.core.lock().vm.pager_mut().refill_begin(device, most)?;
+        let run = machine.core.lock().vm.devices_mut().refill_begin(device, most)?;
         let got = each_piece(machine, run, |extent, piece| {
             swap_file::allocate(files.get(extent.file).raw(), extent.offset_of(piece.first), u64::from(piece.count) << PAGE_SHIFT)
         });
@@ -86,12 +86,12 @@ fn refill(machine: &Machine, files: &mut SwapFiles, device: DeviceId) -> Option<
                 let pieces = files.get_mut(extent.file).pieces(extent.offset_of(piece.first), piece.count);
                 if pieces.lens().len() > 1 {
                     // without room for so many extents it is as without alignment
-                    let _ = machine.core.lock().vm.pager_mut().set_extents(piece, pieces.lens());
+                    let _ = machine.core.lock().vm.devices_mut().set_extents(piece, pieces.lens());
                 }
                 Ok(())
             });
         }
-        machine.core.lock().vm.pager_mut().refilled(run, got.is_ok());
+        machine.core.lock().vm.devices_mut().refilled(run, got.is_ok());
         result = Some(got);
         if got.is_ok() {
             break;
@@ -102,17 +102,17 @@ fn refill(machine: &Machine, files: &mut SwapFiles, device: DeviceId) -> Option<
 
 /// The next chunk.
 fn grow(machine: &Machine, files: &mut SwapFiles, device: DeviceId) -> Result<(), Errno> {
-    let left = machine.core.lock().vm.pager().slots_left(device);
+    let left = machine.core.lock().vm.devices().slots_left(device);
     let (file, offset, bytes) = files.grow(u64::from(left) << PAGE_SHIFT)?;
     let pages = (bytes >> PAGE_SHIFT) as u32;
     let pieces = files.get_mut(file).pieces(offset, pages);
     let mut core = machine.core.lock();
-    let pager = core.vm.pager_mut();
-    let pieces = if pager.extents_left() < pieces.lens().len() as u32 { Pieces::one(pages) } else { pieces };
+    let devices = core.vm.devices_mut();
+    let pieces = if devices.extents_left() < pieces.lens().len() as u32 { Pieces::one(pages) } else { pieces };
     let mut at = offset;
     for &count in pieces.lens() {
         // there can be no more extents: what this chunk has stays unused
-        pager.add_extent(device, file, at, count).map_err(|_| libc::ENOSPC)?;
+        devices.add_extent(device, file, at, count).map_err(|_| libc::ENOSPC)?;
         at += u64::from(count) << PAGE_SHIFT;
     }
     Ok(())
@@ -122,7 +122,7 @@ fn grow(machine: &Machine, files: &mut SwapFiles, device: DeviceId) -> Result<()
 fn each_piece(machine: &Machine, run: SlotRun, mut with: impl FnMut(Extent, SlotRun) -> Result<(), Errno>) -> Result<(), Errno> {
     let (mut at, end) = (run.first.0, run.first.0 + run.count);
     while at < end {
-        let extent = machine.core.lock().vm.pager().extent(Slot(at)).expect("a held slot is in an extent");
+        let extent = machine.core.lock().vm.devices().extent(Slot(at)).expect("a held slot is in an extent");
         let count = (extent.last().0 + 1).min(end) - at;
         with(extent, SlotRun { first: Slot(at), count })?;
         at += count;
@@ -149,7 +149,7 @@ impl GiveBack {
         }
         while (self.device as usize) < DEVICES_MAX {
             let device = DeviceId(self.device);
-            let punch = machine.core.lock().vm.pager_mut().punch_begin(device, LOOK_BLOCKS, RUN_SLOTS);
+            let punch = machine.core.lock().vm.devices_mut().punch_begin(device, LOOK_BLOCKS, RUN_SLOTS);
             match punch {
                 Punch::Run(run) => {
                     self.give(machine, device, run);
@@ -174,7 +174,7 @@ impl GiveBack {
         let given = each_piece(machine, run, |extent, piece| {
             swap_file::punch(file(&extent)?, extent.offset_of(piece.first), u64::from(piece.count) << PAGE_SHIFT)
         });
-        machine.core.lock().vm.pager_mut().punched(run, given.is_ok());
+        machine.core.lock().vm.devices_mut().punched(run, given.is_ok());
         if given.is_ok() {
             machine.status.counters.swap_given_back_bytes.add(u64::from(run.count) << PAGE_SHIFT);
         }

@@ -273,9 +273,9 @@ pub fn count_io(
         ok: no_space || bytes == (pages as u64) << PAGE_SHIFT,
     };
     if no_space {
-        core.vm.pager_mut().set_full(device, true);
+        core.vm.devices_mut().set_full(device, true);
     }
-    if core.vm.pager_mut().io_ended(device, io) {
+    if core.vm.devices_mut().io_ended(device, io) {
         machine.retire(device);
     }
 }

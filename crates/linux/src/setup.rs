@@ -248,9 +248,9 @@ pub fn machine(options: &Options<'_>, status: &'static Status) -> Result<Machine
     for ((device, files), pool) in devices.iter().zip(&files).zip(&mut pools) {
         let priority = device.priority.unwrap_or(0);
         let entry = match files {
-            Some(files) => devices::add_files(&mut pager, files, priority),
+            Some(files) => devices::add_files(pager.devices_mut(), files, priority),
             // a compressed device enters once there is a budget, in its place; until then the entry is taken
-            None => pager.add_device(1, priority),
+            None => pager.devices_mut().add_device(1, priority),
         };
         let entry = entry.expect("an empty table has entries, in order");
         if let Place::Compressed(algorithm) = device.place {
@@ -258,7 +258,7 @@ pub fn machine(options: &Options<'_>, status: &'static Status) -> Result<Machine
                 .size
                 .filter(|&bytes| bytes >= SIZE_MIN)
                 .ok_or_else(|| SetupError::Swap(libc::EINVAL, device.name().to_string_lossy().into_owned()))?;
-            let compressed = Compressed::new(bytes, memory_pages, pager.slots_max(), algorithm);
+            let compressed = Compressed::new(bytes, memory_pages, pager.devices().slots_max(), algorithm);
             *pool = Some((entry, compressed.map_err(SetupError::Memory)?));
         }
     }
@@ -274,12 +274,12 @@ pub fn machine(options: &Options<'_>, status: &'static Status) -> Result<Machine
     vm.charge(charged_pages(memory_pages, options.readers, content.is_sealed()));
     let mut pool = None;
     for (device, (entry, compressed)) in devices.iter().zip(pools).filter_map(|(d, p)| Some((d, p?))) {
-        vm.pager_mut().remove(entry);
+        vm.devices_mut().remove(entry);
         let again = compressed.enter(&mut vm, device.priority.unwrap_or(0)).expect("its entry is free again");
         assert!(again == entry && pool.is_none(), "the lowest free entry, and no two devices are alike");
         pool = Some(compressed);
     }
-    let capacity = vm.pager().capacity();
+    let capacity = vm.devices().capacity();
     status.counters.swap_capacity_bytes.set(capacity * PAGE_SIZE as u64);
     status.policy.set(options.policy.to_string().as_bytes());
     status.engine.set(options.engine.name().as_bytes());

@@ -31,7 +31,7 @@ use crate::reader;
 use crate::sys::{self, Errno, IoVec, futex_wait};
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use overspill_store::{PageBytes, checksum};
-use overspill_vm::pager::{IoResult, Location, Pager};
+use overspill_vm::pager::{IoResult, Location};
 use overspill_vm::types::{ContentHash, DeviceId, PAGE_SHIFT, PAGE_SIZE, PageId};
 use overspill_vm::{CLUSTER_PAGES_MAX, MoveRun, PageIn, PageOut, Swapoff, SwapoffRefusal, SwapoffStep};
 
@@ -315,7 +315,7 @@ impl Worker {
     fn watch(&mut self, machine: &Machine) -> State {
         let left = {
             let core = machine.core.lock();
-            core.vm.pager().device_use(self.device()).map_or(0, |u| u.stored)
+            core.vm.devices().device_use(self.device()).map_or(0, |u| u.stored)
         };
         self.progress.left_pages = left;
         let now = sys::now_ns();

@@ -117,13 +117,13 @@ impl WriteBack {
             pool.coldest(run.count as usize, |page, at| self.found.push((page, at)));
             self.found.sort_unstable(); // neighbours are written side by side
             for &(page, at) in &self.found {
-                let from = core.vm.pager().slot(pool.device(), at);
+                let from = core.vm.devices().slot(pool.device(), at);
                 if let Some(old) = core.vm.write_back_look(page, from) {
                     flight.pages[flight.count] = Moving { page, from, old, new: old };
                     flight.count += 1;
                 }
             }
-            let base = core.vm.pager().slot(pool.device(), 0);
+            let base = core.vm.devices().slot(pool.device(), 0);
             drop(core);
             let mut good = 0;
             for i in 0..flight.count {
@@ -176,7 +176,7 @@ impl WriteBack {
         self.found.clear();
         pool.coldest(self.pages, |page, at| self.found.push((page, at)));
         for &(page, at) in &self.found {
-            let slot = core.vm.pager().slot(pool.device(), at);
+            let slot = core.vm.devices().slot(pool.device(), at);
             let _ = core.vm.write_back_look(page, slot);
         }
     }

@@ -16,7 +16,6 @@ use overspill_linux::status_file::StatusFile;
 use overspill_linux::sys::{self, Errno, Fd};
 use overspill_linux::threads;
 use overspill_vm::counters::Counters;
-use overspill_vm::pager::Pager as _;
 use overspill_vm::status::{Outcome, Status};
 use overspill_vm::types::PAGE_SHIFT;
 use overspill_vm::{Decision, MEMORY_BYTES_MIN};
@@ -519,7 +518,7 @@ impl Pager {
         let objects = map.origins.len() as u16;
         let core = machine.core.lock();
         core.vm.check(objects);
-        (core.vm.charge_total(), core.vm.pager().used())
+        (core.vm.charge_total(), core.vm.devices().used())
     }
 }
 

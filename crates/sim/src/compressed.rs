@@ -41,7 +41,7 @@ impl<S: Store> World<S> {
     pub fn add_pool(&mut self, p: usize) {
         let (file, process) = (self.files, &mut self.procs[p]);
         let budget = process.vm.limit();
-        if process.vm.pager_mut().swapon_pool(file, self.sc.pool_pages, self.sc.slots, budget) {
+        if process.vm.devices_mut().swapon_pool(file, self.sc.pool_pages, self.sc.slots, budget) {
             self.files += 1;
             self.refill(p);
             self.note(p, "pool on", self.sc.pool_pages as usize, file as u64);
@@ -51,7 +51,7 @@ impl<S: Store> World<S> {
     /// The device has been taken off: what was charged for it comes back.
     pub fn drop_pool(&mut self, p: usize) {
         let process = &mut self.procs[p];
-        if let Some(mut pool) = process.vm.pager_mut().pool.take() {
+        if let Some(mut pool) = process.vm.devices_mut().pool.take() {
             let pages = pool.kept.give_up();
             process.vm.uncharge(pages);
         }
@@ -61,7 +61,7 @@ impl<S: Store> World<S> {
     pub fn refill(&mut self, p: usize) {
         let vm = &mut self.procs[p].vm;
         let available = vm.available();
-        let pager = vm.pager_mut();
+        let pager = vm.devices_mut();
         let Some(pool) = &mut pager.pool else { return };
         let balance = pool.kept.balance(available);
         pager.inner.steer(pool.device, &balance);
@@ -72,7 +72,7 @@ impl<S: Store> World<S> {
     /// What the page daemon does for it before each of its batches.
     pub fn tend_pool(&mut self, p: usize) {
         self.refill(p);
-        while let Some(pool) = &mut self.procs[p].vm.pager_mut().pool
+        while let Some(pool) = &mut self.procs[p].vm.devices_mut().pool
             && pool.kept.wants_trim()
             && let Some((block, _)) = pool.kept.pool.trim_begin()
         {
@@ -85,7 +85,7 @@ impl<S: Store> World<S> {
 
     fn begin_write_back(&mut self, p: usize) -> bool {
         let process = &mut self.procs[p];
-        let wanted = process.vm.pager_mut().pool.as_mut().is_some_and(|pool| pool.kept.wants_write_back());
+        let wanted = process.vm.devices_mut().pool.as_mut().is_some_and(|pool| pool.kept.wants_write_back());
         if !wanted || process.write_backs.len() == WRITE_BACKS {
             return false;
         }
@@ -93,7 +93,7 @@ impl<S: Store> World<S> {
         let run = process.vm.write_back_slots(want as u32, process.page(0));
         let most = run.map_or(want, |run| run.count as usize);
         let (mut found, mut moving) = (Vec::new(), Vec::new());
-        let pool = process.vm.pager_mut().pool.as_mut().expect("it was asked just now");
+        let pool = process.vm.devices_mut().pool.as_mut().expect("it was asked just now");
         let device = pool.device;
         pool.kept.coldest(most, |page, at| found.push((page, at)));
         found.sort_unstable();
@@ -158,12 +158,12 @@ impl<S: Store> World<S> {
         let process = &mut self.procs[p];
         let m = moving.iter().find(|m| m.page == item.page).expect("it was in the write");
         if result == IoResult::NoSpace && self.rng.chance(500) {
-            process.vm.pager_mut().inner.set_full(Some(item.slot));
+            process.vm.devices_mut().inner.set_full(Some(item.slot));
         }
         let answer = if self.sc.bug == Bug::WriteBackError { IoResult::Ok } else { result };
         let new = hash(item.page, item.value);
         let moved = match self.sc.bug {
-            Bug::WriteBackBlind => process.vm.pager_mut().assign(item.page, item.slot, new),
+            Bug::WriteBackBlind => process.vm.devices_mut().assign(item.page, item.slot, new),
             _ => process.vm.write_back_written(item.page, (m.from, m.old), (item.slot, new), answer),
         };
         self.report.written_back += moved as u64;
@@ -178,7 +178,7 @@ impl<S: Store> World<S> {
         let mut end = None;
         let process = &mut self.procs[p];
         let first = process.vm.pager().inner.place(run.first).1;
-        let pool = process.vm.pager_mut().pool.as_mut().expect("slots of it were given");
+        let pool = process.vm.devices_mut().pool.as_mut().expect("slots of it were given");
         while end.is_none()
             && stored.len() + refused.len() < run.count as usize
             && let Some(mut item) = rest.next_if(|item| !item.packed)
@@ -204,7 +204,7 @@ impl<S: Store> World<S> {
         process.vm.free_slots(&run, n);
         if end == Some(Refused::Full) {
             self.report.pool_full += 1;
-            process.vm.pager_mut().inner.set_full(Some(run.first));
+            process.vm.devices_mut().inner.set_full(Some(run.first));
         }
         self.note(p, "packed", file as usize, n.into());
         for item in stored {

@@ -30,7 +30,7 @@ impl<S: Store> World<S> {
             let process = &mut self.procs[p];
             process.ceiling = process.ceiling.max(process.vm.limit() as u64).max(process.vm.charge_total());
             process.vm.set_limit(pages);
-            process.vm.pager_mut().pool.iter_mut().for_each(|pool| pool.kept.set_budget(pages));
+            process.vm.devices_mut().pool.iter_mut().for_each(|pool| pool.kept.set_budget(pages));
             self.note(p, "limit", pages as usize, 0);
         }
         if self.sc.switches && self.rng.chance(500) {
@@ -43,7 +43,7 @@ impl<S: Store> World<S> {
             self.note(p, name, 0, 0);
         }
         if self.sc.faults.no_space > 0 && self.rng.chance(300) {
-            self.procs[p].vm.pager_mut().inner.set_full(None);
+            self.procs[p].vm.devices_mut().inner.set_full(None);
         }
         if self.rng.chance(self.sc.swaps) {
             self.change_swap(p);
@@ -64,12 +64,12 @@ impl<S: Store> World<S> {
         let file = self.files;
         self.files += 2; // one for its copy of compressed memory
         let parent = &mut self.procs[p];
-        let fork = parent.vm.pager_mut().fork_parent();
+        let fork = parent.vm.devices_mut().fork_parent();
         let mut vm = parent.vm.fork(counters());
         let transitions = Transitions::default();
         vm.show_transitions(&transitions);
         transitions.for_each(|name, count| assert_eq!(count, 0, "{name} of the parent's policy counts for the child"));
-        vm.pager_mut().fork_child(id, [file, file + 1], self.sc.slots);
+        vm.devices_mut().fork_child(id, [file, file + 1], self.sc.slots);
         let child = Process {
             id,
             parent: Some((p, fork)),
@@ -107,7 +107,7 @@ impl<S: Store> World<S> {
     /// Process `p` ends; whoever has waited for that is told.
     pub fn exit(&mut self, p: usize) {
         self.procs[p].alive = false;
-        self.procs[p].vm.pager_mut().exit();
+        self.procs[p].vm.devices_mut().exit();
         self.procs[p].swapoffs.clear();
         self.close_files();
         self.note(p, "ended", p, 0);
@@ -116,7 +116,7 @@ impl<S: Store> World<S> {
             && !self.is_any_alive(child)
         {
             if self.procs[parent].alive {
-                self.procs[parent].vm.pager_mut().child_gone(fork);
+                self.procs[parent].vm.devices_mut().child_gone(fork);
             }
             child = parent;
         }

@@ -58,6 +58,14 @@ impl ModelPager {
 }
 
 impl Pager for ModelPager {
+    type Devices = Self;
+
+    fn devices(&self) -> &Self {
+        self
+    }
+    fn devices_mut(&mut self) -> &mut Self {
+        self
+    }
     fn has_page(&self, page: PageId, before_max: u32, after_max: u32) -> Option<HasPage> {
         let (slot, _) = *self.map.get(&page)?;
         let stored_at = |index: Option<u64>, s: Option<u32>| match (index, s) {

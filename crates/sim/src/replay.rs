@@ -20,7 +20,9 @@ use overspill_swap::SwapPager;
 use overspill_vm::pager::IoResult;
 use overspill_vm::policy::Spec;
 use overspill_vm::types::{FrameId, ObjectId, PAGE_SHIFT, PageId, Slot};
-use overspill_vm::{CLUSTER_PAGES_MAX, Config, Decision, Fault, Filled, Laundry, Look, MEMORY_BYTES_MIN, Member, PageIn, Parked, Place, Vm};
+use overspill_vm::{
+    CLUSTER_PAGES_MAX, Config, Decision, Fault, Filled, Laundry, Look, MEMORY_BYTES_MIN, Member, PageIn, Parked, Place, Vm,
+};
 use std::collections::{HashMap, VecDeque};
 
 /// The most pages of a daemon step.

@@ -87,66 +87,69 @@ impl Store for ModelPager {
 
 impl Store for SwapPager {
     fn place(&self, slot: Slot) -> (usize, u32) {
-        let (device, at) = SwapPager::device_of(self, slot);
+        let (device, at) = self.devices().device_of(slot);
         (device.0 as usize, at)
     }
     fn fork_parent(&mut self) -> u64 {
-        SwapPager::fork_parent(self)
+        self.devices_mut().fork_parent()
     }
     fn fork_child(&mut self, slots: u32) -> Option<DeviceId> {
-        SwapPager::fork_child(self, slots)
+        self.devices_mut().fork_child(slots)
     }
     fn child_gone(&mut self, fork: u64) {
-        SwapPager::child_gone(self, fork);
+        self.devices_mut().child_gone(fork);
     }
     fn exit(&mut self) {}
     fn set_full(&mut self, slot: Option<Slot>) {
         match slot {
-            Some(slot) => SwapPager::set_full(self, SwapPager::device_of(self, slot).0, true),
+            Some(slot) => {
+                let device = self.devices().device_of(slot).0;
+                self.devices_mut().set_full(device, true);
+            }
             None => {
-                for device in self.devices().collect::<Vec<_>>() {
-                    SwapPager::set_full(self, device, false);
+                for device in self.devices().iter().collect::<Vec<_>>() {
+                    self.devices_mut().set_full(device, false);
                 }
             }
         }
     }
     fn add_device(&mut self, slots: u32, priority: i16) -> Option<DeviceId> {
         if slots.is_multiple_of(2) {
-            return SwapPager::add_device(self, slots, priority).ok();
+            return self.devices_mut().add_device(slots, priority).ok();
         }
         // one of many small pieces
-        let device = self.add_mapped_device(slots, priority).ok()?;
+        let device = self.devices_mut().add_mapped_device(slots, priority).ok()?;
         let mut left = slots;
         while left > 0 {
             let count = left.min(1 + left % 29);
             left -= count;
-            if self.add_extent(device, left as u16, u64::from(left) << 20, count).is_err() {
+            if self.devices_mut().add_extent(device, left as u16, u64::from(left) << 20, count).is_err() {
                 break;
             }
         }
-        self.refuse_growth(device);
+        self.devices_mut().refuse_growth(device);
         Some(device)
     }
     fn add_memory_device(&mut self, slots: u32, memory: Arc<dyn Memory>) -> Option<DeviceId> {
-        SwapPager::add_memory_device(self, slots, 9, SLOT_BYTES as u32, memory).ok()
+        self.devices_mut().add_memory_device(slots, 9, SLOT_BYTES as u32, memory).ok()
     }
     fn slot(&self, device: DeviceId, at: u32) -> Slot {
-        SwapPager::slot(self, device, at)
+        self.devices().slot(device, at)
     }
     fn steer(&mut self, device: DeviceId, balance: &Balance) {
         if balance.has_room {
-            SwapPager::set_full(self, device, false);
+            self.devices_mut().set_full(device, false);
         }
-        self.set_drops_copies(device, balance.drops_copies);
-        self.set_room(device, balance.room);
+        self.devices_mut().set_drops_copies(device, balance.drops_copies);
+        self.devices_mut().set_room(device, balance.room);
     }
     fn is_one_piece(&self, first: Slot, count: u32) -> bool {
         let [a, b] = [first, Slot(first.0 + count - 1)].map(|slot| self.locate(slot));
         (a.device, a.file, a.offset + (u64::from(count) - 1) * 4096) == (b.device, b.file, b.offset)
     }
     fn io_ended(&mut self, slot: Slot, write: bool, ok: bool) -> Option<DeviceId> {
-        let device = SwapPager::device_of(self, slot).0;
-        SwapPager::io_ended(self, device, Io { write, pages: 1, bytes: 4096, ns: 1000, ok }).then_some(device)
+        let device = self.devices().device_of(slot).0;
+        self.devices_mut().io_ended(device, Io { write, pages: 1, bytes: 4096, ns: 1000, ok }).then_some(device)
     }
     fn check(&self) {
         SwapPager::check(self);
@@ -271,6 +274,14 @@ impl<S: Store> Watched<S> {
 }
 
 impl<S: Store> Pager for Watched<S> {
+    type Devices = Self;
+
+    fn devices(&self) -> &Self {
+        self
+    }
+    fn devices_mut(&mut self) -> &mut Self {
+        self
+    }
     fn has_page(&self, page: PageId, before_max: u32, after_max: u32) -> Option<HasPage> {
         let has = self.inner.has_page(page, before_max, after_max)?;
         assert!(has.before <= before_max && has.after <= after_max, "{page:?}: {has:?} is more than was asked for");

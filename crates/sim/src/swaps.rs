@@ -23,7 +23,7 @@ impl<S: Store> World<S> {
             0..4 if devices.len() < 5 => {
                 let (file, slots) = (self.files, 20 + self.rng.below(self.sc.slots as u64 - 19) as u32);
                 let priority = self.rng.below(3) as i16 - 1;
-                if process.vm.pager_mut().swapon(file, slots, priority).is_some() {
+                if process.vm.devices_mut().swapon(file, slots, priority).is_some() {
                     self.files += 1;
                     self.report.swapons += 1;
                     self.note(p, "swapon", slots as usize, file as u64);
@@ -67,7 +67,7 @@ impl<S: Store> World<S> {
     pub fn count_write(&mut self, p: usize, ended: &[(Item, IoResult)]) {
         let Some((item, result)) = ended.first() else { return };
         let ok = !matches!(result, IoResult::Io(_));
-        let retired = self.procs[p].vm.pager_mut().inner.io_ended(item.slot, true, ok);
+        let retired = self.procs[p].vm.devices_mut().inner.io_ended(item.slot, true, ok);
         self.retire(p, retired);
     }
 
@@ -182,7 +182,7 @@ impl<S: Store> World<S> {
         let first = process.at(run.first);
         let trusting = self.sc.bug == Bug::MoveUnchecked;
         let ok = read.got.iter().all(|got| got.value.is_ok());
-        let retired = process.vm.pager_mut().inner.io_ended(run.slot, false, ok);
+        let retired = process.vm.devices_mut().inner.io_ended(run.slot, false, ok);
         let may_be_lost = &mut process.may_be_lost;
         let good = process.vm.swapoff_arrived(&run, |i, expected| {
             let (got, at) = (read.got[i as usize], first + i as usize);
@@ -233,7 +233,7 @@ impl<S: Store> World<S> {
         let memory = process.vm.pager().pool.as_ref().map(|pool| pool.file);
         if memory == Some(items[0].place.0) {
             for item in items {
-                let pool = self.procs[p].vm.pager_mut().pool.as_mut().expect("slots of it were given");
+                let pool = self.procs[p].vm.devices_mut().pool.as_mut().expect("slots of it were given");
                 let stored = pool.store(item.place.1, item.value).is_ok();
                 self.report.moved_into_pool += stored as u64;
                 self.moved_out(p, &run, &item, if stored { IoResult::Ok } else { IoResult::NoSpace });
@@ -253,7 +253,7 @@ impl<S: Store> World<S> {
         }
         let memory = process.vm.pager().pool.as_ref().map(|pool| pool.file);
         if result == IoResult::NoSpace && memory != Some(item.place.0) && self.rng.chance(500) {
-            process.vm.pager_mut().inner.set_full(Some(item.slot));
+            process.vm.devices_mut().inner.set_full(Some(item.slot));
         }
         let answer = if self.sc.bug == Bug::MoveWriteError { IoResult::Ok } else { result };
         let content = if matches!(self.sc.bug, Bug::MoveShifted | Bug::MoveUnchecked) {

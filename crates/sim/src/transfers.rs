@@ -82,7 +82,7 @@ impl<S: Store> World<S> {
             }
         };
         let ok = read.got.iter().all(|got| got.value.is_ok());
-        let retired = process.vm.pager_mut().inner.io_ended(op.slot, false, ok);
+        let retired = process.vm.devices_mut().inner.io_ended(op.slot, false, ok);
         let next = process.vm.page_in_arrived(&op, bounds, result, &mut places);
         process.sections += 1;
         process.arriving.push(Arriving { read, places, done: 0, next });
@@ -158,7 +158,7 @@ impl<S: Store> World<S> {
             let process = &mut self.procs[p];
             let hash = hashes.iter().find(|h| h.0 == item.page).expect("it was in the write").1;
             if result == IoResult::NoSpace && self.rng.chance(500) {
-                process.vm.pager_mut().inner.set_full(Some(item.slot));
+                process.vm.devices_mut().inner.set_full(Some(item.slot));
             }
             self.write_ended(p, &item, hash, result);
         }

@@ -118,7 +118,7 @@ fn end(vm: &mut Core, off: &mut Swapoff) {
 fn a_run_goes_to_another_device() {
     let mut vm = core(1000);
     put(&mut vm, 0..128, 0, true);
-    let new = vm.pager_mut().add_device(500, 0).expect("there is an entry");
+    let new = vm.devices_mut().add_device(500, 0).expect("there is an entry");
     let mut off = vm.swapoff_begin(OLD).expect("there is room");
     let used = vm.used();
     let run = next_move(&mut vm, &mut off);
@@ -158,7 +158,7 @@ fn a_clean_page_is_written_again() {
 fn a_page_that_is_faulted_in_meanwhile() {
     let mut vm = core(1000);
     put(&mut vm, 0..8, 0, true);
-    vm.pager_mut().add_device(500, 0).expect("there is an entry");
+    vm.devices_mut().add_device(500, 0).expect("there is an entry");
     let mut off = vm.swapoff_begin(OLD).expect("there is room");
     let run = next_move(&mut vm, &mut off);
     let good = arrived(&mut vm, &run, 0);
@@ -199,7 +199,7 @@ fn pages_go_into_memory() {
 fn pages_that_are_refused_elsewhere_go_into_memory() {
     let mut vm = core(1000);
     put(&mut vm, 0..6, 0, true);
-    vm.pager_mut().add_device(500, 0).expect("there is an entry");
+    vm.devices_mut().add_device(500, 0).expect("there is an entry");
     let mut off = vm.swapoff_begin(OLD).expect("there is room");
     let mut refused = 0;
     let op = loop {
@@ -232,7 +232,7 @@ fn pages_that_are_refused_elsewhere_go_into_memory() {
 fn a_run_of_a_cancelled_swapoff_is_void() {
     let mut vm = core(1);
     put(&mut vm, 0..1, 0, true);
-    let new = vm.pager_mut().add_device(1, -1).expect("there is an entry");
+    let new = vm.devices_mut().add_device(1, -1).expect("there is an entry");
     let mut off = vm.swapoff_begin(OLD).expect("there is room");
     let run = next_move(&mut vm, &mut off);
     vm.swapoff_cancel(OLD);
@@ -257,7 +257,7 @@ fn a_swapoff_is_refused_with_the_figures() {
     let mut vm = core(4000);
     assert_eq!(vm.swapoff_begin(DeviceId(3)), Err(SwapoffRefusal::NotThere));
     put(&mut vm, 0..2500, 0, true);
-    vm.pager_mut().add_device(100, 0).expect("there is an entry");
+    vm.devices_mut().add_device(100, 0).expect("there is an entry");
     let refusal = vm.swapoff_begin(OLD).expect_err("it fits nowhere");
     let memory_pages = (vm.available() - vm.free_low() / 2) as u64;
     assert_eq!(refusal, SwapoffRefusal::NoRoom { pages: 2500, swap_pages: 100, memory_pages });

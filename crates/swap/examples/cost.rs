@@ -87,13 +87,13 @@ fn main() {
     println!("the same, pages anywhere, per page         {ns:8.1} ns");
 
     let start = Instant::now();
-    let child = pager.fork_parent();
+    let child = pager.devices_mut().fork_parent();
     println!("fork_parent                                {:8.1} us", start.elapsed().as_nanos() as f64 / 1000.0);
     let start = Instant::now();
     let released = pager.release_range(page(0), STORED);
     println!("release_range, per page                    {:8.1} ns", start.elapsed().as_nanos() as f64 / released as f64);
     let start = Instant::now();
-    pager.child_gone(child);
+    pager.devices_mut().child_gone(child);
     println!("child_gone, per deferred slot              {:8.1} ns", start.elapsed().as_nanos() as f64 / released as f64);
     let ns = best(100_000, || {
         for _ in 0..100_000 {

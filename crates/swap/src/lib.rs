@@ -30,4 +30,4 @@ pub mod swap_pager;
 pub use device_stats::{DeviceStats, Io, Latency};
 pub use extent::{Extent, ExtentMap};
 pub use overspill_vm::types::DeviceId;
-pub use swap_pager::{AddDeviceError, AddExtentError, Config, DeviceState, DeviceStatus, Punch, SwapPager};
+pub use swap_pager::{AddDeviceError, AddExtentError, Config, DeviceState, DeviceStatus, Devices, Punch, SwapPager};

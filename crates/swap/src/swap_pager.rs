@@ -26,22 +26,22 @@
 //!
 //! # For the machine: how devices are used
 //!
-//! - **swapon**: [`SwapPager::add_device`]`(slots, priority)` answers an entry ([`DeviceId`], below `devices_max`); keep the file
+//! - **swapon**: [`Devices::add_device`]`(slots, priority)` answers an entry ([`DeviceId`], below `devices_max`); keep the file
 //!   (or whatever) under that number. Entries of devices that are gone are used again, so a machine may swap on and off for ever. A
-//!   device of several pieces (a file that grows in chunks, several files, physical extents): [`SwapPager::add_mapped_device`],
-//!   then whenever [`SwapPager::wants_extent`] names one, [`SwapPager::refill_begin`] or [`SwapPager::add_extent`];
-//!   [`Pager::locate`] says where a slot's bytes are; [`SwapPager::punch_begin`] names slots whose bytes can be given back to
+//!   device of several pieces (a file that grows in chunks, several files, physical extents): [`Devices::add_mapped_device`],
+//!   then whenever [`Devices::wants_extent`] names one, [`Devices::refill_begin`] or [`Devices::add_extent`];
+//!   [`Devices::locate`] says where a slot's bytes are; [`Devices::punch_begin`] names slots whose bytes can be given back to
 //!   the file system.
-//! - **Reads and writes**: unchanged; [`SwapPager::device_of`] / [`Pager::locate`] name the device of a slot. After each
-//!   operation call [`SwapPager::io_ended`] (counters, percentiles); if it answers `true` the device has just been retired after
+//! - **Reads and writes**: unchanged; [`Devices::device_of`] / [`Devices::locate`] name the device of a slot. After each
+//!   operation call [`Devices::io_ended`] (counters, percentiles); if it answers `true` the device has just been retired after
 //!   repeated errors, and the machine should begin a swapoff of it as if someone had asked for one. ENOSPC:
-//!   [`SwapPager::set_full`], as before.
+//!   [`Devices::set_full`], as before.
 //! - **swapoff**: `Vm::swapoff_begin`, then `Vm::swapoff_next` until `Done`; see there (`overspill_vm`, `vm/swapoff.rs`). A device
 //!   whose entry is gone has no read or write under way, so its file can be closed. `Vm::swapoff_cancel` at any moment.
-//! - **swaps**: [`SwapPager::devices`] and [`SwapPager::status`]; [`SwapPager::stats`] for counters and percentiles.
-//! - **Compressed memory**: [`SwapPager::add_memory_device`]; what could not be kept goes to slots of
+//! - **swaps**: [`Devices::iter`] and [`Devices::status`]; [`Devices::stats`] for counters and percentiles.
+//! - **Compressed memory**: [`Devices::add_memory_device`]; what could not be kept goes to slots of
 //!   [`Pager::alloc_run_past_memory`].
-//! - **Fork**: as before ([`SwapPager::fork_parent`], [`SwapPager::fork_child`], [`SwapPager::child_gone`]). `Vm::is_quiescent`
+//! - **Fork**: as before ([`Devices::fork_parent`], [`Devices::fork_child`], [`Devices::child_gone`]). `Vm::is_quiescent`
 //!   also waits for runs of a swapoff. The child does not go on with a swapoff of its parent's.
 //!
 //! # How it works
@@ -53,8 +53,8 @@
 //!
 //! **Fork.** A child reads its parent's files by the slots that it has inherited. In the parent, a slot whose page leaves, and had
 //! it at the fork of a child that has not ended, is deferred: remembered, not handed out, so nobody writes over what that child may
-//! still read. [`SwapPager::child_gone`] frees what waited for that child alone (`fork_epochs`). In the child,
-//! [`SwapPager::fork_child`] makes all devices there are read-only and adds one of its own; what it forgets on an inherited device
+//! still read. [`Devices::child_gone`] frees what waited for that child alone (`fork_epochs`). In the child,
+//! [`Devices::fork_child`] makes all devices there are read-only and adds one of its own; what it forgets on an inherited device
 //! it just forgets. A grandchild inherits both.
 //!
 //! **swapoff and forks.** Deferred slots do not keep a device: once no page of *this* process is stored there it is gone for this
@@ -67,7 +67,7 @@
 //! *absent*: used, as far as the free list knows, and nobody's. It is got back before the file grows further, so whatever is free
 //! has room on the disk. Another device's usable length grows in steps of [`GROW_SLOTS`] when no free run of the wanted length is
 //! left, so a file, and the tables, get no longer than they must; only at the greatest length do writes get shorter. A device that
-//! is out of space ([`SwapPager::set_full`]) gives slots only below the highest that was ever written, where the file has its
+//! is out of space ([`Devices::set_full`]) gives slots only below the highest that was ever written, where the file has its
 //! blocks already.
 //!
 //! **Integrity.** The hash of what was written is kept here, in memory, per page, not on the device; and a page's slot is found by
@@ -139,7 +139,7 @@ pub struct Config {
     /// How many devices there can be at a time, inherited ones included. One fork deeper takes one more. `devices_max` times
     /// `slots_max` (rounded up to a power of two) is at most 2^32.
     pub devices_max: u16,
-    /// How many extents there can be, of all devices together ([`SwapPager::add_mapped_device`]); 0 if none will be used.
+    /// How many extents there can be, of all devices together ([`Devices::add_mapped_device`]); 0 if none will be used.
     pub extents_max: u32,
 }
 
@@ -250,7 +250,7 @@ pub struct DeviceStatus {
     pub len: u32,
     /// Slots in use, those that wait for children included (0 on an inherited device), in slots.
     pub used: u32,
-    /// Of these, slots that wait for [`SwapPager::child_gone`], in slots.
+    /// Of these, slots that wait for [`Devices::child_gone`], in slots.
     pub deferred: u32,
     /// Pages of this process that are stored there, in pages.
     pub stored: u32,
@@ -264,10 +264,10 @@ pub struct DeviceStatus {
     pub given_back: u64,
 }
 
-/// What [`SwapPager::punch_begin`] came to.
+/// What [`Devices::punch_begin`] came to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Punch {
-    /// These slots have stayed free; they are held until [`SwapPager::punched`].
+    /// These slots have stayed free; they are held until [`Devices::punched`].
     Run(SlotRun),
     /// Nothing so far; there is more of the device to look at.
     More,
@@ -640,9 +640,9 @@ fn set(epoch: &mut u8, to: u8) {
     }
 }
 
-/// All devices, and which has which slots.
+/// All devices, and which has which slots: what a machine may do with a [`SwapPager`] without the core. It knows of no page.
 #[derive(Clone)]
-struct Devices {
+pub struct Devices {
     /// The table. Entry `i` has the slots from `i << shift` on.
     all: Vec<Device>,
     /// The extents of all of them.
@@ -842,7 +842,7 @@ impl SwapPager {
     /// If a limit is 0, or all devices together do not fit the slot number space, or `pages_max` is beyond 2^34.
     pub fn new(config: Config) -> Self {
         let mut pager = Self::without_device(config);
-        pager.add_device(config.slots_max, 0).expect("the first device fits");
+        pager.devices.add_device(config.slots_max, 0).expect("the first device fits");
         pager
     }
 
@@ -873,6 +873,48 @@ impl SwapPager {
         }
     }
 
+    /// The first stored page at or after `page` in the same object, and its slot. Skips absent parts, however large, quickly.
+    pub fn next_stored(&self, page: PageId) -> Option<(PageId, Slot)> {
+        self.blocks.next(page).map(|(page, slot, _)| (page, slot))
+    }
+
+    /// Walks over everything and asserts the invariants in the head. For tests; costs in proportion to the capacity.
+    ///
+    /// # Panics
+    /// If one does not hold.
+    pub fn check(&self) {
+        self.blocks.check();
+        assert_eq!(self.devices.stored(), self.blocks.stored(), "pages stored, by device and in all");
+        for device in &self.devices.all {
+            device.blist.check();
+            if device.slots == 0 {
+                assert!(device.use_of() == DeviceUse::default() && device.blist.is_empty());
+                assert!(!device.own && device.leaving.is_none());
+                continue;
+            }
+            let absent = device.blocks.iter().filter(|b| **b == ABSENT).count() as u32;
+            assert_eq!(absent * BLOCK_SLOTS, device.absent_count);
+            assert!(device.written_end <= device.blist.len() && device.blist.len() <= device.slots);
+            if device.own {
+                device.assert_counts();
+                let (mut owned, mut deferred) = (0, 0);
+                for index in 0..device.words() {
+                    let used = device.blist.used_word(index);
+                    let [o, d] = [&device.owned, &device.deferred].map(|set| set.word(index));
+                    assert!(o & d == 0 && (o | d) & !used == 0);
+                    for at in (0..WORD_BITS).filter(|bit| d >> bit & 1 != 0).map(|bit| index * WORD_BITS as usize + bit as usize) {
+                        assert!(self.devices.epochs.waits(device.births[at], device.deaths[at]), "slot {at} waits for nobody");
+                    }
+                    owned += o.count_ones();
+                    deferred += d.count_ones();
+                }
+                assert!(owned == device.owned_count && deferred == device.deferred_count);
+            }
+        }
+    }
+}
+
+impl Devices {
     /// Adds a device of `slots` slots, which this process writes. Devices of higher priority are written first, those of equal
     /// priority in turns. Does not allocate.
     ///
@@ -887,18 +929,18 @@ impl SwapPager {
             return Err(AddDeviceError::TooLong { slots_max });
         }
         let index = self.free_entry()?;
-        let device = &mut self.devices.all[index];
+        let device = &mut self.all[index];
         (device.slots, device.own, device.priority) = (slots, true, priority);
-        if ((index as u64) << self.devices.shift) + u64::from(slots) == 1 << 32 {
+        if ((index as u64) << self.shift) + u64::from(slots) == 1 << 32 {
             device.slots = slots - 1; // the swap blocks cannot remember slot u32::MAX
         }
-        self.devices.changed();
+        self.changed();
         Ok(DeviceId(index as u16))
     }
 
     /// Adds a device of `slots` slots that is memory of this process, with `slot_bytes` bytes of tables per slot. What differs from
-    /// others: the memory is told of its slots; full ([`SwapPager::set_full`]) it gives none; a page that comes in may have to
-    /// leave its slot at once ([`SwapPager::set_drops_copies`]); and a forked child goes on writing its own copy of it, so nothing
+    /// others: the memory is told of its slots; full ([`Devices::set_full`]) it gives none; a page that comes in may have to
+    /// leave its slot at once ([`Devices::set_drops_copies`]); and a forked child goes on writing its own copy of it, so nothing
     /// of it is ever frozen. Does not allocate.
     ///
     /// # Errors
@@ -911,30 +953,30 @@ impl SwapPager {
         memory: Arc<dyn Memory>,
     ) -> Result<DeviceId, AddDeviceError> {
         let device = self.add_device(slots, priority)?;
-        let it = &mut self.devices.all[device.0 as usize];
+        let it = &mut self.all[device.0 as usize];
         (it.memory, it.slot_bytes) = (Some(memory), slot_bytes);
-        self.devices.changed();
+        self.changed();
         Ok(device)
     }
 
     /// Slot `at` of `device`.
     #[inline]
     pub fn slot(&self, device: DeviceId, at: u32) -> Slot {
-        self.devices.join(device.0.into(), at)
+        self.join(device.0.into(), at)
     }
 
     /// Slots that devices which are not memory could still give, in slots.
     pub fn room_past_memory(&self) -> u64 {
-        self.devices.in_use().filter(|d| d.memory.is_none()).map(|d| u64::from(d.room())).sum()
+        self.in_use().filter(|d| d.memory.is_none()).map(|d| u64::from(d.room())).sum()
     }
 
     /// Ends all swapoffs, as [`Pager::stay`]. Returns whether there was one.
     pub fn stay_all(&mut self) -> bool {
         let mut any = false;
-        for device in &mut self.devices.all {
+        for device in &mut self.all {
             any |= device.leaving.take().is_some();
         }
-        self.devices.changed();
+        self.changed();
         any
     }
 
@@ -943,20 +985,20 @@ impl SwapPager {
     /// # Panics
     /// If there is no such device.
     pub fn set_drops_copies(&mut self, device: DeviceId, drops: bool) {
-        self.devices.get_mut(device).expect("there is such a device").drops_copies = drops;
+        self.get_mut(device).expect("there is such a device").drops_copies = drops;
     }
 
-    /// The device's memory is thought to have room for so many pages more, in slots: for [`Pager::room`] only.
+    /// The device's memory is thought to have room for so many pages more, in slots: for [`Devices::room`] only.
     ///
     /// # Panics
     /// If there is no such device.
     pub fn set_room(&mut self, device: DeviceId, slots: u32) {
-        self.devices.get_mut(device).expect("there is such a device").room_max = slots;
+        self.get_mut(device).expect("there is such a device").room_max = slots;
     }
 
     fn free_entry(&self) -> Result<usize, AddDeviceError> {
-        let devices_max = self.devices.all.len() as u16;
-        let free = self.devices.all.iter().position(|d| d.slots == 0);
+        let devices_max = self.all.len() as u16;
+        let free = self.all.iter().position(|d| d.slots == 0);
         free.ok_or(AddDeviceError::TooMany { devices_max })
     }
 
@@ -969,7 +1011,7 @@ impl SwapPager {
     /// [`AddDeviceError`]; nothing is changed then.
     pub fn add_mapped_device(&mut self, slots: u32, priority: i16) -> Result<DeviceId, AddDeviceError> {
         let device = self.add_device(slots, priority)?;
-        self.devices.all[device.0 as usize].mapped = true;
+        self.all[device.0 as usize].mapped = true;
         Ok(device)
     }
 
@@ -981,27 +1023,27 @@ impl SwapPager {
     /// # Panics
     /// If `count` is 0.
     pub fn add_extent(&mut self, device: DeviceId, file: u16, offset: u64, count: u32) -> Result<(), AddExtentError> {
-        let extents_max = self.devices.extents.len(); // if that is what is wrong
+        let extents_max = self.extents.len(); // if that is what is wrong
         let index = device.0 as usize;
-        let base = self.devices.join(index, 0).0;
-        let it = self.devices.get_mut(device).filter(|d| d.mapped && d.own).ok_or(AddExtentError::NotMapped)?;
+        let base = self.join(index, 0).0;
+        let it = self.get_mut(device).filter(|d| d.mapped && d.own).ok_or(AddExtentError::NotMapped)?;
         let len = it.blist.len();
         if count > it.slots - len {
             return Err(AddExtentError::TooLong { slots_left: it.slots - len });
         }
         let extent = Extent { first: Slot(base + len), count, file, offset };
-        self.devices.extents.insert(extent).map_err(|NoExtents| AddExtentError::TooMany { extents_max })?;
-        let it = &mut self.devices.all[index];
+        self.extents.insert(extent).map_err(|NoExtents| AddExtentError::TooMany { extents_max })?;
+        let it = &mut self.all[index];
         it.blist.set_len(len + count);
         it.extents += 1;
         Ok(())
     }
 
     /// The device of extents that should get more, or back what it gave back, before the next run is asked for: one that would be
-    /// written, and has no free window any more. `None` also if nothing can be done about it ([`SwapPager::refuse_growth`]).
+    /// written, and has no free window any more. `None` also if nothing can be done about it ([`Devices::refuse_growth`]).
     /// Devices that are memory do not count: what they refuse must find room behind them.
     pub fn wants_extent(&self) -> Option<DeviceId> {
-        let Devices { all, order, .. } = &self.devices;
+        let Devices { all, order, .. } = self;
         let mut from = 0;
         while from < order.len() {
             let priority = all[order[from] as usize].priority;
@@ -1026,27 +1068,27 @@ impl SwapPager {
         None
     }
 
-    /// How many slots the device may still get by [`SwapPager::add_extent`], in slots (pages).
+    /// How many slots the device may still get by [`Devices::add_extent`], in slots (pages).
     pub fn slots_left(&self, device: DeviceId) -> u32 {
-        self.devices.get(device).filter(|d| d.mapped && d.own).map_or(0, |d| d.slots - d.blist.len())
+        self.get(device).filter(|d| d.mapped && d.own).map_or(0, |d| d.slots - d.blist.len())
     }
 
     /// The machine found no more room for the device: it is not asked for any until some was given back.
     pub fn refuse_growth(&mut self, device: DeviceId) {
-        if let Some(it) = self.devices.get_mut(device).filter(|d| d.mapped) {
+        if let Some(it) = self.get_mut(device).filter(|d| d.mapped) {
             it.refused = true;
         }
     }
 
     /// Slots that have stayed free since the last pass over the device, in whole blocks of [`BLOCK_SLOTS`] and at most `most` of
     /// them: their bytes can be given back to the file system. They are held, so that nothing is written there meanwhile, until
-    /// [`SwapPager::punched`]. A window for each writer stays.
+    /// [`Devices::punched`]. A window for each writer stays.
     ///
     /// Looks at `look_max` blocks at most and goes on there next time; [`Punch::End`] ends a pass. Does not allocate.
     pub fn punch_begin(&mut self, device: DeviceId, look_max: u32, most: u32) -> Punch {
-        let base = self.devices.join(device.0.into(), 0).0;
+        let base = self.join(device.0.into(), 0).0;
         let usable = |d: &&mut Device| d.mapped && d.own && d.leaving.is_none() && !d.unpunchable;
-        let Some(it) = self.devices.get_mut(device).filter(usable) else { return Punch::End };
+        let Some(it) = self.get_mut(device).filter(usable) else { return Punch::End };
         let whole = it.blist.len() / BLOCK_SLOTS;
         let mut spare = None;
         for _ in 0..look_max {
@@ -1086,9 +1128,9 @@ impl SwapPager {
     /// The bytes of the run have been given back; or they could not be, and no more of its device's are asked for.
     ///
     /// # Panics
-    /// If it is no run of [`SwapPager::punch_begin`].
+    /// If it is no run of [`Devices::punch_begin`].
     pub fn punched(&mut self, run: SlotRun, given: bool) {
-        let (device, at) = self.devices.of(run.first);
+        let (device, at) = self.of(run.first);
         if given {
             device.set_blocks(at, run.count, ABSENT);
             device.taken_count -= run.count;
@@ -1103,10 +1145,10 @@ impl SwapPager {
     }
 
     /// Slots, at most `most` of them, whose bytes were given back and are wanted again: to be got from the file system. They are
-    /// held until [`SwapPager::refilled`]. Does not allocate.
+    /// held until [`Devices::refilled`]. Does not allocate.
     pub fn refill_begin(&mut self, device: DeviceId, most: u32) -> Option<SlotRun> {
-        let base = self.devices.join(device.0.into(), 0).0;
-        let it = self.devices.get_mut(device).filter(|d| d.own && d.absent_count > 0)?;
+        let base = self.join(device.0.into(), 0).0;
+        let it = self.get_mut(device).filter(|d| d.own && d.absent_count > 0)?;
         let absent = |block: &u8| *block == ABSENT;
         let block = it.blocks.iter().position(absent).expect("as many as are counted");
         let count = it.blocks[block..].iter().take((most / BLOCK_SLOTS).max(1) as usize).take_while(|b| absent(b)).count() as u32;
@@ -1121,9 +1163,9 @@ impl SwapPager {
     /// The bytes of the run are the device's again; or they could not be had.
     ///
     /// # Panics
-    /// If it is no run of [`SwapPager::refill_begin`].
+    /// If it is no run of [`Devices::refill_begin`].
     pub fn refilled(&mut self, run: SlotRun, got: bool) {
-        let (device, at) = self.devices.of(run.first);
+        let (device, at) = self.of(run.first);
         if got {
             device.untake(at, run.count);
         } else {
@@ -1144,7 +1186,7 @@ impl SwapPager {
     /// If the run crosses an extent, or the pieces are not as long as it together.
     pub fn set_extents(&mut self, run: SlotRun, pieces: &[u32]) -> Result<(), NoExtents> {
         assert!(pieces.iter().sum::<u32>() == run.count, "the pieces are the run");
-        let Devices { all, extents, shift, .. } = &mut self.devices;
+        let Devices { all, extents, shift, .. } = self;
         let (first, end) = (run.first, Slot(run.first.0 + run.count));
         let old = extents.find(first).filter(|e| e.last().0 >= end.0 - 1).expect("the run lies in one extent");
         if extents.room() < pieces.len() as u32 + 1 {
@@ -1165,32 +1207,83 @@ impl SwapPager {
 
     /// How many more extents there can be, of all devices together.
     pub fn extents_left(&self) -> u32 {
-        self.devices.extents.room()
+        self.extents.room()
     }
 
     /// The extent that `slot` is in; `None` if its device has none.
     pub fn extent(&self, slot: Slot) -> Option<Extent> {
-        self.devices.extents.find(slot)
+        self.extents.find(slot)
     }
 
     /// The most slots that a device can have.
     pub fn slots_max(&self) -> u32 {
-        self.devices.all[0].blist.capacity()
+        self.all[0].blist.capacity()
+    }
+
+    /// Where the bytes of `slot` are. Those of a run of slots from [`Pager::alloc_run`] or [`Pager::has_page`] follow it, in one
+    /// piece.
+    ///
+    /// # Panics
+    /// If it is on no device.
+    #[inline]
+    pub fn locate(&self, slot: Slot) -> Location {
+        let (device, at) = self.device_of(slot);
+        let it = &self.all[device.0 as usize];
+        if it.mapped {
+            let extent = self.extents.find(slot).expect("a slot of a mapped device is in an extent");
+            return Location { device, file: extent.file, is_memory: false, offset: extent.offset_of(slot) };
+        }
+        Location::plain(device, at, it.memory.is_some())
+    }
+
+    /// Pages stored, on inherited devices too, in pages.
+    pub fn stored(&self) -> u64 {
+        self.in_use().map(|d| u64::from(d.owned_count)).sum()
+    }
+
+    /// Slots in use, in pages.
+    pub fn used(&self) -> u64 {
+        self.own().map(|d| u64::from(d.in_use())).sum()
+    }
+
+    /// Slots that could still be given, in slots.
+    pub fn room(&self) -> u64 {
+        self.in_use().map(|d| u64::from(d.room())).sum()
+    }
+
+    /// What is on `device`, or `None` if there is no such device.
+    pub fn device_use(&self, device: DeviceId) -> Option<DeviceUse> {
+        self.get(device).map(Device::use_of)
+    }
+
+    /// `device` is gone, and its entry may be used for another.
+    ///
+    /// # Panics
+    /// If something is stored there, or a read or write is under way.
+    pub fn remove(&mut self, device: DeviceId) {
+        let base = self.join(device.0.into(), 0);
+        let Some(it) = self.get_mut(device) else { return };
+        let len = if it.mapped { it.blist.len() } else { 0 };
+        it.clear();
+        while let Some(extent) = self.extents.next(base).filter(|e| e.first.0 - base.0 < len) {
+            self.extents.remove(extent.first);
+        }
+        self.changed();
     }
 
     /// The devices that there are, those to be written first first.
-    pub fn devices(&self) -> impl Iterator<Item = DeviceId> + '_ {
-        self.devices.order.iter().map(|&i| DeviceId(i))
+    pub fn iter(&self) -> impl Iterator<Item = DeviceId> + '_ {
+        self.order.iter().map(|&i| DeviceId(i))
     }
 
     /// How a device stands; `None` if there is none of that number. Costs a pass over a bit per 64 slots.
     pub fn status(&self, device: DeviceId) -> Option<DeviceStatus> {
-        self.devices.get(device).map(Device::status)
+        self.get(device).map(Device::status)
     }
 
-    /// What it has done, by [`SwapPager::io_ended`].
+    /// What it has done, by [`Devices::io_ended`].
     pub fn stats(&self, device: DeviceId) -> Option<&DeviceStats> {
-        self.devices.get(device).map(|d| &d.stats)
+        self.get(device).map(|d| &d.stats)
     }
 
     /// Counts an operation. Returns `true` if its failure was one too many ([`ERRORS_MAX`] reads or writes in a row): the device is
@@ -1199,12 +1292,12 @@ impl SwapPager {
     /// # Panics
     /// If there is no such device.
     pub fn io_ended(&mut self, device: DeviceId, io: Io) -> bool {
-        let others = self.devices.in_use().filter(|d| d.gives()).count();
-        let it = self.devices.get_mut(device).expect("there is such a device");
+        let others = self.in_use().filter(|d| d.gives()).count();
+        let it = self.get_mut(device).expect("there is such a device");
         let retire = it.stats.count(io) >= ERRORS_MAX && !it.retired && others > u32::from(it.gives()) as usize;
         if retire {
             it.retired = true;
-            self.devices.changed();
+            self.changed();
         }
         retire
     }
@@ -1215,8 +1308,8 @@ impl SwapPager {
     /// If it is on none.
     #[inline]
     pub fn device_of(&self, slot: Slot) -> (DeviceId, u32) {
-        let (index, at) = self.devices.split(slot);
-        assert!(at < self.devices.all[index].slots, "the slot is on no device");
+        let (index, at) = self.split(slot);
+        assert!(at < self.all[index].slots, "the slot is on no device");
         (DeviceId(index as u16), at)
     }
 
@@ -1225,7 +1318,7 @@ impl SwapPager {
     /// # Panics
     /// If there is no such device.
     pub fn is_inherited(&self, device: DeviceId) -> bool {
-        !self.devices.get(device).expect("there is such a device").own
+        !self.get(device).expect("there is such a device").own
     }
 
     /// The machine saw ENOSPC on `device` (or sees room again). While full, only slots below the highest one ever written are
@@ -1235,10 +1328,10 @@ impl SwapPager {
     /// # Panics
     /// If there is no such device.
     pub fn set_full(&mut self, device: DeviceId, full: bool) {
-        let it = self.devices.get_mut(device).expect("there is such a device");
+        let it = self.get_mut(device).expect("there is such a device");
         if it.full != full {
             it.full = full;
-            self.devices.changed();
+            self.changed();
         }
     }
 
@@ -1246,43 +1339,33 @@ impl SwapPager {
     /// should not do that while it depends on the answer.
     pub fn retry(&mut self, write_too: bool) {
         let mut changed = false;
-        for device in self.devices.own_mut() {
+        for device in self.own_mut() {
             device.refused = false;
             if write_too && device.memory.is_none() {
                 changed |= core::mem::take(&mut device.full);
             }
         }
         if changed {
-            self.devices.changed();
+            self.changed();
         }
     }
 
-    /// The length of all own devices, in slots (pages): the most that [`Pager::used`] can become.
+    /// The length of all own devices, in slots (pages): the most that [`Devices::used`] can become.
     pub fn capacity(&self) -> u64 {
-        self.devices.own().map(|d| u64::from(if d.refused { d.blist.len() } else { d.slots })).sum()
+        self.own().map(|d| u64::from(if d.refused { d.blist.len() } else { d.slots })).sum()
     }
 
-    /// Slots that were given back but wait for [`SwapPager::child_gone`]; they are part of [`Pager::used`].
+    /// Slots that were given back but wait for [`Devices::child_gone`]; they are part of [`Devices::used`].
     pub fn deferred(&self) -> u64 {
-        self.devices.own().map(|d| u64::from(d.deferred_count)).sum()
+        self.own().map(|d| u64::from(d.deferred_count)).sum()
     }
 
-    /// Pages stored, on inherited devices too, in pages.
-    pub fn stored(&self) -> u64 {
-        self.blocks.stored()
-    }
-
-    /// The first stored page at or after `page` in the same object, and its slot. Skips absent parts, however large, quickly.
-    pub fn next_stored(&self, page: PageId) -> Option<(PageId, Slot)> {
-        self.blocks.next(page).map(|(page, slot, _)| (page, slot))
-    }
-
-    /// This process forks, parent's side: no slot that has a page now is overwritten until [`SwapPager::child_gone`] for the number
+    /// This process forks, parent's side: no slot that has a page now is overwritten until [`Devices::child_gone`] for the number
     /// that this returns.
     ///
     /// To be called before the fork. After many forks in a row it costs a pass over two bytes per slot; does not allocate.
     pub fn fork_parent(&mut self) -> u64 {
-        let Devices { all, epochs, .. } = &mut self.devices;
+        let Devices { all, epochs, .. } = self;
         let own = |d: &&mut Device| d.slots > 0 && d.own && d.memory.is_none();
         if epochs.is_full() {
             let to = epochs.renumber();
@@ -1298,7 +1381,7 @@ impl SwapPager {
     /// # Panics
     /// If there was no such fork, or it has been told before.
     pub fn child_gone(&mut self, fork: u64) {
-        let Devices { all, epochs, .. } = &mut self.devices;
+        let Devices { all, epochs, .. } = self;
         if epochs.child_gone(fork) {
             all.iter_mut().filter(|d| d.slots > 0 && d.own).for_each(|device| device.thaw(epochs));
         }
@@ -1307,52 +1390,16 @@ impl SwapPager {
     /// This process is the child of a fork: all devices become read-only, and a swapoff of the parent's is none here. A device of
     /// its own is to be added. Until then the child can read back what is stored, but store nothing. Does not allocate.
     pub fn inherit(&mut self) {
-        self.devices.all.iter_mut().for_each(Device::inherit);
-        self.devices.epochs.forked();
-        self.devices.changed();
+        self.all.iter_mut().for_each(Device::inherit);
+        self.epochs.forked();
+        self.changed();
     }
 
-    /// [`SwapPager::inherit`], and a device of its own, of `slots` slots. `None` if it could not be added
-    /// ([`SwapPager::add_device`]).
+    /// [`Devices::inherit`], and a device of its own, of `slots` slots. `None` if it could not be added
+    /// ([`Devices::add_device`]).
     pub fn fork_child(&mut self, slots: u32) -> Option<DeviceId> {
         self.inherit();
         self.add_device(slots, 0).ok()
-    }
-
-    /// Walks over everything and asserts the invariants in the head. For tests; costs in proportion to the capacity.
-    ///
-    /// # Panics
-    /// If one does not hold.
-    pub fn check(&self) {
-        self.blocks.check();
-        let stored: u64 = self.devices.in_use().map(|d| u64::from(d.owned_count)).sum();
-        assert_eq!(stored, self.stored(), "pages stored, by device and in all");
-        for device in &self.devices.all {
-            device.blist.check();
-            if device.slots == 0 {
-                assert!(device.use_of() == DeviceUse::default() && device.blist.is_empty());
-                assert!(!device.own && device.leaving.is_none());
-                continue;
-            }
-            let absent = device.blocks.iter().filter(|b| **b == ABSENT).count() as u32;
-            assert_eq!(absent * BLOCK_SLOTS, device.absent_count);
-            assert!(device.written_end <= device.blist.len() && device.blist.len() <= device.slots);
-            if device.own {
-                device.assert_counts();
-                let (mut owned, mut deferred) = (0, 0);
-                for index in 0..device.words() {
-                    let used = device.blist.used_word(index);
-                    let [o, d] = [&device.owned, &device.deferred].map(|set| set.word(index));
-                    assert!(o & d == 0 && (o | d) & !used == 0);
-                    for at in (0..WORD_BITS).filter(|bit| d >> bit & 1 != 0).map(|bit| index * WORD_BITS as usize + bit as usize) {
-                        assert!(self.devices.epochs.waits(device.births[at], device.deaths[at]), "slot {at} waits for nobody");
-                    }
-                    owned += o.count_ones();
-                    deferred += d.count_ones();
-                }
-                assert!(owned == device.owned_count && deferred == device.deferred_count);
-            }
-        }
     }
 }
 
@@ -1364,6 +1411,8 @@ fn writer_of(near: PageId) -> usize {
 
 /// Nothing here waits or allocates.
 impl Pager for SwapPager {
+    type Devices = Devices;
+
     #[inline]
     fn has_page(&self, page: PageId, before_max: u32, after_max: u32) -> Option<HasPage> {
         self.blocks.has_page(page, before_max, after_max, |slot| self.devices.border(slot))
@@ -1374,17 +1423,16 @@ impl Pager for SwapPager {
         self.blocks.get(page)
     }
 
-    /// # Panics
-    /// If it is on no device.
+    fn devices(&self) -> &Devices {
+        &self.devices
+    }
+    fn devices_mut(&mut self) -> &mut Devices {
+        &mut self.devices
+    }
+
     #[inline]
     fn locate(&self, slot: Slot) -> Location {
-        let (device, at) = self.device_of(slot);
-        let it = &self.devices.all[device.0 as usize];
-        if it.mapped {
-            let extent = self.devices.extents.find(slot).expect("a slot of a mapped device is in an extent");
-            return Location { device, file: extent.file, is_memory: false, offset: extent.offset_of(slot) };
-        }
-        Location::plain(device, at, it.memory.is_some())
+        self.devices.locate(slot)
     }
 
     /// A full run from the devices of the highest priority, in turns; a shorter one there if it is not too short; then the same
@@ -1455,7 +1503,7 @@ impl Pager for SwapPager {
     }
 
     fn used(&self) -> u64 {
-        self.devices.own().map(|d| u64::from(d.in_use())).sum()
+        self.devices.used()
     }
 
     fn metadata_bytes(&self) -> u64 {
@@ -1472,11 +1520,11 @@ impl Pager for SwapPager {
     }
 
     fn room(&self) -> u64 {
-        self.devices.in_use().map(|d| u64::from(d.room())).sum()
+        self.devices.room()
     }
 
     fn device_use(&self, device: DeviceId) -> Option<DeviceUse> {
-        self.devices.get(device).map(Device::use_of)
+        self.devices.device_use(device)
     }
 
     fn leave(&mut self, device: DeviceId) -> Option<u32> {
@@ -1522,17 +1570,8 @@ impl Pager for SwapPager {
         scan
     }
 
-    /// # Panics
-    /// If something is stored there, or a read or write is under way.
     fn remove(&mut self, device: DeviceId) {
-        let base = self.devices.join(device.0.into(), 0);
-        let Some(it) = self.devices.get_mut(device) else { return };
-        let len = if it.mapped { it.blist.len() } else { 0 };
-        it.clear();
-        while let Some(extent) = self.devices.extents.next(base).filter(|e| e.first.0 - base.0 < len) {
-            self.devices.extents.remove(extent.first);
-        }
-        self.devices.changed();
+        self.devices.remove(device);
     }
 }
 
@@ -1566,25 +1605,25 @@ mod tests {
     }
 
     fn memory(pager: &SwapPager, slot: Slot) -> bool {
-        pager.locate(slot).is_memory
+        pager.devices.locate(slot).is_memory
     }
 
     /// Device and offset of a slot.
     fn at(pager: &SwapPager, slot: Slot) -> (u16, u32) {
-        let (device, at) = pager.device_of(slot);
+        let (device, at) = pager.devices.device_of(slot);
         (device.0, at)
     }
 
     #[test]
     fn a_lower_priority_takes_over_and_runs_end_at_the_border() {
         let mut pager = small(128);
-        let second = pager.add_device(50, -1).unwrap();
-        assert_eq!(pager.capacity(), 178);
+        let second = pager.devices.add_device(50, -1).unwrap();
+        assert_eq!(pager.devices.capacity(), 178);
         store(&mut pager, page(0, 0), 90);
         store(&mut pager, page(0, 90), 38);
         let slot = store(&mut pager, page(0, 128), 50);
         assert_eq!(slot, Slot(128)); // contiguous as a number, but on another device
-        assert_eq!(pager.device_of(slot), (second, 0));
+        assert_eq!(pager.devices.device_of(slot), (second, 0));
         assert_eq!(at(&pager, Slot(127)), (0, 127));
         assert_eq!(pager.has_page(page(0, 127), u32::MAX, u32::MAX).unwrap(), HasPage { slot: Slot(127), before: 127, after: 0 });
         assert_eq!(pager.has_page(page(0, 128), 200, 200).unwrap(), HasPage { slot, before: 0, after: 49 });
@@ -1595,18 +1634,18 @@ mod tests {
     #[test]
     fn equal_priorities_take_turns() {
         let mut pager = small(1000);
-        let fast = [pager.add_device(1000, 5).unwrap(), pager.add_device(300, 5).unwrap()];
+        let fast = [pager.devices.add_device(1000, 5).unwrap(), pager.devices.add_device(300, 5).unwrap()];
         let mut order = Vec::new();
         for k in 0..40 {
             let slot = store(&mut pager, page(0, k * 50), 50);
-            order.push(pager.device_of(slot).0);
+            order.push(pager.devices.device_of(slot).0);
         }
         assert_eq!(order[..4], [fast[0], fast[1], fast[0], fast[1]]);
         assert_eq!(order.iter().filter(|&&d| d == fast[0]).count(), 20);
         assert_eq!(order.iter().filter(|&&d| d == fast[1]).count(), 6, "until the short one is full");
         assert_eq!(order[26..], [DeviceId(0); 14], "then the lower priority");
         pager.release_range(page(0, 0), 200);
-        assert_eq!(pager.devices().map(|d| d.0).collect::<Vec<_>>(), [1, 2, 0]);
+        assert_eq!(pager.devices.iter().map(|d| d.0).collect::<Vec<_>>(), [1, 2, 0]);
         pager.check();
     }
 
@@ -1614,7 +1653,7 @@ mod tests {
     #[test]
     fn crumbs_are_taken_last() {
         let mut pager = small(256);
-        pager.add_device(256, -1).unwrap();
+        pager.devices.add_device(256, -1).unwrap();
         store(&mut pager, page(0, 0), 256);
         (0..256).step_by(2).for_each(|k| assert!(pager.release(page(0, k))));
         let slot = store(&mut pager, page(1, 0), 32);
@@ -1658,9 +1697,9 @@ mod tests {
     fn memory_is_told_of_its_slots_and_is_the_childs_own() {
         let mut pager = small(1000);
         let told = Arc::new(Told::default());
-        let device = pager.add_memory_device(100, 9, 26, told.clone()).unwrap();
+        let device = pager.devices.add_memory_device(100, 9, 26, told.clone()).unwrap();
         let first = store(&mut pager, page(0, 0), 4);
-        assert!(memory(&pager, first) && pager.slot(device, 0) == first);
+        assert!(memory(&pager, first) && pager.devices.slot(device, 0) == first);
         let there = || told.0.lock().unwrap().values().copied().collect::<Vec<_>>();
         assert_eq!(there(), (0..4).map(|k| page(0, k)).collect::<Vec<_>>());
         assert!(pager.rename(page(0, 1), page(0, 70)));
@@ -1673,33 +1712,33 @@ mod tests {
         assert!(!memory(&pager, past.first) && memory(&pager, within.first));
         assert!(pager.assign(page(0, 2), past.first, ContentHash::of(2)));
         assert_eq!(there(), [page(0, 70), page(0, 3)], "it has moved on");
-        pager.set_full(device, true);
+        pager.devices.set_full(device, true);
         let past = alloc(&mut pager, 1).unwrap();
         assert!(!memory(&pager, past.first));
-        pager.set_full(device, false);
-        pager.set_room(device, 7);
-        assert_eq!(pager.room() - pager.room_past_memory(), 7);
+        pager.devices.set_full(device, false);
+        pager.devices.set_room(device, 7);
+        assert_eq!(pager.room() - pager.devices.room_past_memory(), 7);
         assert!(!pager.is_unwelcome(page(0, 3)));
-        pager.set_drops_copies(device, true);
+        pager.devices.set_drops_copies(device, true);
         assert!(pager.is_unwelcome(page(0, 3)) && !pager.is_unwelcome(page(0, 2)));
 
         // after a fork both sides write it, and what the parent gives up is free at once
         let mut pager = small(1000);
-        pager.add_memory_device(100, 9, 26, told.clone()).unwrap();
+        pager.devices.add_memory_device(100, 9, 26, told.clone()).unwrap();
         store(&mut pager, page(0, 0), 4);
         let mut child = pager.clone();
-        pager.fork_parent();
-        child.inherit();
-        assert!(pager.release(page(0, 1)) && pager.deferred() == 0 && pager.used() == 3);
-        assert!(!child.is_inherited(device) && child.is_inherited(DeviceId(0)));
+        pager.devices.fork_parent();
+        child.devices.inherit();
+        assert!(pager.release(page(0, 1)) && pager.devices.deferred() == 0 && pager.used() == 3);
+        assert!(!child.devices.is_inherited(device) && child.devices.is_inherited(DeviceId(0)));
         let slot = store(&mut child, page(0, 10), 2);
-        assert_eq!((child.device_of(slot).0, child.stored()), (device, 6));
+        assert_eq!((child.devices.device_of(slot).0, child.devices.stored()), (device, 6));
         pager.check();
         child.check();
         child.release_range(page(0, 0), 100);
         child.remove(device);
-        assert_eq!(child.add_device(10, 0), Ok(device));
-        assert!(!memory(&child, child.slot(device, 0)));
+        assert_eq!(child.devices.add_device(10, 0), Ok(device));
+        assert!(!memory(&child, child.devices.slot(device, 0)));
     }
 
     /// All pages on `device`, by the walk.
@@ -1719,7 +1758,7 @@ mod tests {
     #[test]
     fn a_leaving_device_gives_nothing_and_is_found_in_runs() {
         let mut pager = small(1000);
-        let other = pager.add_device(1000, 5).unwrap();
+        let other = pager.devices.add_device(1000, 5).unwrap();
         for k in 0..10 {
             store(&mut pager, page(k % 3, u64::from(k) * 1000), 50);
         }
@@ -1745,42 +1784,42 @@ mod tests {
     fn slot_numbers_do_not_run_out() {
         let mut pager = small(64);
         for k in 0..10_000 {
-            let device = pager.add_device(1 + k % 64, 1).unwrap();
+            let device = pager.devices.add_device(1 + k % 64, 1).unwrap();
             let slot = store(&mut pager, page(0, 7), 1);
-            assert_eq!(pager.device_of(slot), (device, 0));
-            _ = pager.fork_parent(); // a child that lives on, with the file open
+            assert_eq!(pager.devices.device_of(slot), (device, 0));
+            _ = pager.devices.fork_parent(); // a child that lives on, with the file open
             pager.leave(device).unwrap();
             assert!(pager.release(page(0, 7)));
-            assert_eq!(pager.deferred(), 1);
+            assert_eq!(pager.devices.deferred(), 1);
             pager.remove(device);
         }
-        assert_eq!(pager.add_device(0, 0), Err(AddDeviceError::Empty));
-        assert_eq!(pager.add_device(65, 0), Err(AddDeviceError::TooLong { slots_max: 64 }));
-        (1..4).for_each(|_| assert!(pager.add_device(1, 0).is_ok()));
-        assert_eq!(pager.add_device(1, 0), Err(AddDeviceError::TooMany { devices_max: 4 }));
+        assert_eq!(pager.devices.add_device(0, 0), Err(AddDeviceError::Empty));
+        assert_eq!(pager.devices.add_device(65, 0), Err(AddDeviceError::TooLong { slots_max: 64 }));
+        (1..4).for_each(|_| assert!(pager.devices.add_device(1, 0).is_ok()));
+        assert_eq!(pager.devices.add_device(1, 0), Err(AddDeviceError::TooMany { devices_max: 4 }));
         pager.check();
     }
 
     #[test]
     fn errors_in_a_row_retire_a_device_but_not_the_last() {
         let mut pager = small(100);
-        let second = pager.add_device(100, 3).unwrap();
+        let second = pager.devices.add_device(100, 3).unwrap();
         let io = |ok| Io { write: true, pages: 1, bytes: 4096, ns: 1000, ok };
         for _ in 0..5 {
-            (0..ERRORS_MAX - 1).for_each(|_| assert!(!pager.io_ended(second, io(false))));
-            assert!(!pager.io_ended(second, io(true)));
+            (0..ERRORS_MAX - 1).for_each(|_| assert!(!pager.devices.io_ended(second, io(false))));
+            assert!(!pager.devices.io_ended(second, io(true)));
         }
         let read = |ok| Io { write: false, ..io(ok) };
-        (0..ERRORS_MAX - 1).for_each(|_| assert!(!pager.io_ended(second, read(false))));
-        (0..ERRORS_MAX - 1).for_each(|_| assert!(!pager.io_ended(second, io(false))));
-        assert!(!pager.io_ended(second, read(true)), "it can still be read");
-        assert!(pager.io_ended(second, io(false)));
-        assert_eq!(pager.status(second).unwrap().state, DeviceState::Retired);
+        (0..ERRORS_MAX - 1).for_each(|_| assert!(!pager.devices.io_ended(second, read(false))));
+        (0..ERRORS_MAX - 1).for_each(|_| assert!(!pager.devices.io_ended(second, io(false))));
+        assert!(!pager.devices.io_ended(second, read(true)), "it can still be read");
+        assert!(pager.devices.io_ended(second, io(false)));
+        assert_eq!(pager.devices.status(second).unwrap().state, DeviceState::Retired);
         let slot = store(&mut pager, page(0, 0), 1);
         assert_eq!(at(&pager, slot), (0, 0));
-        (0..100).for_each(|_| assert!(!pager.io_ended(DeviceId(0), io(false))));
-        assert_eq!(pager.status(DeviceId(0)).unwrap().state, DeviceState::On);
-        assert_eq!(pager.stats(DeviceId(0)).unwrap().writes.errors, 100);
+        (0..100).for_each(|_| assert!(!pager.devices.io_ended(DeviceId(0), io(false))));
+        assert_eq!(pager.devices.status(DeviceId(0)).unwrap().state, DeviceState::On);
+        assert_eq!(pager.devices.stats(DeviceId(0)).unwrap().writes.errors, 100);
     }
 
     #[test]
@@ -1790,18 +1829,18 @@ mod tests {
         let leave = pager.leave(DeviceId(0));
         assert!(leave.is_some());
         let mut child = pager.clone();
-        let own = child.fork_child(100).unwrap();
+        let own = child.devices.fork_child(100).unwrap();
         assert_eq!(child.leaving(DeviceId(0)), None, "a swapoff is not inherited");
         assert_eq!(child.device_use(DeviceId(0)).unwrap().stored, 60);
         child.leave(DeviceId(0)).unwrap();
         for k in 0..60 {
             let run = alloc(&mut child, 1).unwrap();
-            assert_eq!(child.device_of(run.first).0, own);
+            assert_eq!(child.devices.device_of(run.first).0, own);
             assert!(child.assign(page(0, k), run.first, ContentHash::of(0)));
         }
         child.remove(DeviceId(0));
         child.check();
-        assert_eq!(child.add_device(100, 0), Ok(DeviceId(0)));
+        assert_eq!(child.devices.add_device(100, 0), Ok(DeviceId(0)));
         child.check();
     }
 
@@ -1814,28 +1853,28 @@ mod tests {
         assert!(pager.metadata_bytes() < 10_000);
         assert_eq!(alloc(&mut pager, 33).unwrap(), SlotRun { first: Slot(GROW_SLOTS - 32), count: 33 });
         assert_eq!(alloc(&mut pager, u32::MAX).unwrap(), SlotRun { first: Slot(GROW_SLOTS + 1), count: RUN_MAX });
-        while pager.used() + u64::from(RUN_MAX) <= pager.capacity() {
+        while pager.used() + u64::from(RUN_MAX) <= pager.devices.capacity() {
             assert_eq!(alloc(&mut pager, RUN_MAX).unwrap().count, RUN_MAX);
         }
         assert!(alloc(&mut pager, RUN_MAX).unwrap().count < RUN_MAX);
         assert_eq!(alloc(&mut pager, 1), None);
-        assert_eq!(pager.used(), pager.capacity());
+        assert_eq!(pager.used(), pager.devices.capacity());
     }
 
     /// A device whose writes end in ENOSPC was asked again and again while another one stood empty, until the program was stopped.
     #[test]
     fn a_device_without_space_is_asked_last() {
         let mut pager = SwapPager::without_device(Config { pages_max: 1000, slots_max: 100, devices_max: 2, extents_max: 0 });
-        let (fast, slow) = (pager.add_device(50, 1).expect("room"), pager.add_device(50, 0).expect("room"));
-        let device_of = |pager: &SwapPager, run: SlotRun| pager.device_of(run.first).0;
+        let (fast, slow) = (pager.devices.add_device(50, 1).expect("room"), pager.devices.add_device(50, 0).expect("room"));
+        let device_of = |pager: &SwapPager, run: SlotRun| pager.devices.device_of(run.first).0;
         let run = alloc(&mut pager, 20).expect("room");
         assert_eq!(device_of(&pager, run), fast);
-        pager.set_full(fast, true);
+        pager.devices.set_full(fast, true);
         let run = alloc(&mut pager, 20).expect("room");
         assert_eq!(device_of(&pager, run), slow);
-        pager.retry(false);
+        pager.devices.retry(false);
         assert_eq!(alloc(&mut pager, 20).map(|run| device_of(&pager, run)), Some(slow));
-        pager.retry(true);
+        pager.devices.retry(true);
         assert_eq!(alloc(&mut pager, 20).map(|run| device_of(&pager, run)), Some(fast));
     }
 
@@ -1843,7 +1882,7 @@ mod tests {
     #[test]
     fn the_last_slot_number_is_not_used() {
         let mut pager = SwapPager::without_device(Config { pages_max: 100, slots_max: 1 << 28, devices_max: 16, extents_max: 0 });
-        let last = (0..16).map(|_| pager.add_device(1 << 28, 0).expect("an entry")).last().expect("sixteen");
+        let last = (0..16).map(|_| pager.devices.add_device(1 << 28, 0).expect("an entry")).last().expect("sixteen");
         assert_eq!(pager.devices.get(last).map(|d| d.slots), Some((1 << 28) - 1));
         assert_eq!(pager.devices.get(DeviceId(14)).map(|d| d.slots), Some(1 << 28));
     }
@@ -1856,14 +1895,14 @@ mod tests {
         for k in 0..32 {
             pager.free_slot(Slot(run.first.0 + k));
         }
-        pager.set_full(DeviceId(0), true);
+        pager.devices.set_full(DeviceId(0), true);
         assert_eq!(alloc(&mut pager, 32), None);
         pager.release_range(page(0, 10), 20);
         pager.release_range(page(0, 60), 4);
         assert_eq!(alloc(&mut pager, 32), Some(SlotRun { first: Slot(10), count: 20 }));
         assert_eq!(alloc(&mut pager, 32), Some(SlotRun { first: Slot(60), count: 4 }));
         assert_eq!(alloc(&mut pager, 32), None);
-        pager.set_full(DeviceId(0), false);
+        pager.devices.set_full(DeviceId(0), false);
         assert_eq!(alloc(&mut pager, 32).unwrap().count, 32);
         pager.check();
     }
@@ -1872,15 +1911,15 @@ mod tests {
     fn a_slot_waits_for_a_child_that_may_read_it() {
         let mut pager = small(100);
         store(&mut pager, page(0, 0), 60);
-        let child = pager.fork_parent();
+        let child = pager.devices.fork_parent();
         store(&mut pager, page(0, 60), 40);
         assert_eq!(pager.release_range(page(0, 0), 100), 100);
-        assert_eq!((pager.used(), pager.deferred(), pager.stored()), (60, 60, 0));
+        assert_eq!((pager.used(), pager.devices.deferred(), pager.devices.stored()), (60, 60, 0));
         assert_eq!(alloc(&mut pager, 100).unwrap(), SlotRun { first: Slot(60), count: 40 }); // got its pages after the fork
         assert_eq!(alloc(&mut pager, 1), None);
         pager.check();
-        pager.child_gone(child);
-        assert_eq!((pager.used(), pager.deferred()), (40, 0));
+        pager.devices.child_gone(child);
+        assert_eq!((pager.used(), pager.devices.deferred()), (40, 0));
         assert_eq!(alloc(&mut pager, 100).unwrap().count, 60);
         pager.check();
     }
@@ -1891,16 +1930,16 @@ mod tests {
     fn swap_is_bounded_beside_a_child_that_lives_on() {
         let mut pager = small(300);
         store(&mut pager, page(0, 0), 100);
-        let _lives_on = pager.fork_parent();
+        let _lives_on = pager.devices.fork_parent();
         for round in 0..1000 {
             for at in (0..100).step_by(10) {
                 store(&mut pager, page(0, at), 10); // written anew
             }
             assert!(pager.used() <= 200, "round {round}");
-            let child = pager.fork_parent();
+            let child = pager.devices.fork_parent();
             pager.release_range(page(0, round % 100), 1);
-            pager.child_gone(child);
-            assert_eq!(pager.deferred(), 100, "round {round}: what the first child may read");
+            pager.devices.child_gone(child);
+            assert_eq!(pager.devices.deferred(), 100, "round {round}: what the first child may read");
         }
         pager.check();
     }
@@ -1909,13 +1948,13 @@ mod tests {
     fn a_child_without_a_device_can_only_read() {
         let mut pager = SwapPager::new(Config { pages_max: 100, slots_max: 100, devices_max: 2, extents_max: 200 });
         store(&mut pager, page(0, 0), 10);
-        assert_eq!(pager.fork_child(100), Some(DeviceId(1)));
+        assert_eq!(pager.devices.fork_child(100), Some(DeviceId(1)));
         let slot = store(&mut pager, page(0, 10), 10);
         assert_eq!(at(&pager, slot), (1, 0));
-        assert!(pager.is_inherited(DeviceId(0)) && !pager.is_inherited(DeviceId(1)));
-        assert_eq!(pager.fork_child(100), None);
+        assert!(pager.devices.is_inherited(DeviceId(0)) && !pager.devices.is_inherited(DeviceId(1)));
+        assert_eq!(pager.devices.fork_child(100), None);
         assert_eq!(alloc(&mut pager, 1), None);
-        assert_eq!((pager.used(), pager.capacity(), pager.stored()), (0, 0, 20));
+        assert_eq!((pager.used(), pager.devices.capacity(), pager.devices.stored()), (0, 0, 20));
         assert_eq!(pager.has_page(page(0, 5), 9, 9).unwrap(), HasPage { slot: Slot(5), before: 5, after: 4 });
         assert_eq!(pager.release_range(page(0, 0), 100), 20);
         pager.check();
@@ -1936,7 +1975,7 @@ mod tests {
         assert!(panics(|pager| pager.free_slot(Slot(2))));
         assert!(panics(|pager| pager.free_slot(Slot(4))));
         assert!(panics(|pager| {
-            pager.fork_child(10);
+            pager.devices.fork_child(10);
             _ = pager.assign(page(0, 9), Slot(3), ContentHash::of(0)); // taken, but the parent's
         }));
         assert!(!panics(|pager| assert!(pager.assign(page(0, 9), Slot(3), ContentHash::of(0)))));
@@ -1946,23 +1985,23 @@ mod tests {
     #[test]
     fn runs_end_where_extents_do() {
         let mut pager = SwapPager::without_device(Config { pages_max: 9000, slots_max: 5000, devices_max: 2, extents_max: 200 });
-        let device = pager.add_mapped_device(5000, 0).unwrap();
-        assert_eq!(pager.add_extent(DeviceId(1), 0, 0, 1), Err(AddExtentError::NotMapped));
-        assert_eq!((alloc(&mut pager, 1), pager.capacity(), pager.wants_extent()), (None, 5000, Some(device)));
+        let device = pager.devices.add_mapped_device(5000, 0).unwrap();
+        assert_eq!(pager.devices.add_extent(DeviceId(1), 0, 0, 1), Err(AddExtentError::NotMapped));
+        assert_eq!((alloc(&mut pager, 1), pager.devices.capacity(), pager.devices.wants_extent()), (None, 5000, Some(device)));
         let lens: Vec<u32> = (0..200).map(|k| 1 + k * 7 % 41).collect();
         for (k, &len) in lens.iter().enumerate() {
-            pager.add_extent(device, k as u16, 1 << 20, len).unwrap();
+            pager.devices.add_extent(device, k as u16, 1 << 20, len).unwrap();
         }
-        assert_eq!(pager.add_extent(device, 0, 0, 1), Err(AddExtentError::TooMany { extents_max: 200 }));
-        pager.refuse_growth(device);
-        assert_eq!(pager.capacity(), u64::from(lens.iter().sum::<u32>()));
+        assert_eq!(pager.devices.add_extent(device, 0, 0, 1), Err(AddExtentError::TooMany { extents_max: 200 }));
+        pager.devices.refuse_growth(device);
+        assert_eq!(pager.devices.capacity(), u64::from(lens.iter().sum::<u32>()));
         assert_eq!(
-            pager.add_extent(device, 0, 0, 1000),
-            Err(AddExtentError::TooLong { slots_left: 5000 - pager.capacity() as u32 })
+            pager.devices.add_extent(device, 0, 0, 1000),
+            Err(AddExtentError::TooLong { slots_left: 5000 - pager.devices.capacity() as u32 })
         );
         let mut at = 0;
         while let Some(run) = pager.alloc_run(24, page(0, at)) {
-            let [first, last] = [run.first, Slot(run.first.0 + run.count - 1)].map(|slot| pager.locate(slot));
+            let [first, last] = [run.first, Slot(run.first.0 + run.count - 1)].map(|slot| pager.devices.locate(slot));
             assert!(first.file == last.file && last.offset - first.offset == u64::from(run.count - 1) * 4096);
             assert!(last.offset < (1 << 20) + u64::from(lens[last.file as usize]) * 4096);
             for k in 0..run.count {
@@ -1970,10 +2009,10 @@ mod tests {
                 at += 1;
             }
         }
-        assert_eq!(at, pager.capacity());
+        assert_eq!(at, pager.devices.capacity());
         for index in 0..at {
             let has = pager.has_page(page(0, index), u32::MAX, u32::MAX).unwrap();
-            let piece = |slot: u32| pager.locate(Slot(slot)).file;
+            let piece = |slot: u32| pager.devices.locate(Slot(slot)).file;
             assert_eq!(piece(has.slot.0 - has.before), piece(has.slot.0 + has.after));
         }
         // A swapoff's did: it read over the end of one file what was in the next one, and a program lost its pages.
@@ -1981,7 +2020,7 @@ mod tests {
         while let scan = pager.next_on(device, from)
             && let Some(run) = scan.run
         {
-            assert_eq!(pager.locate(run.slot).file, pager.locate(Slot(run.slot.0 + run.count - 1)).file, "{run:?}");
+            assert_eq!(pager.devices.locate(run.slot).file, pager.devices.locate(Slot(run.slot.0 + run.count - 1)).file, "{run:?}");
             assert_eq!(run.first.index(), found, "none is left out");
             (found, from) = (found + u64::from(run.count), scan.next.unwrap());
         }
@@ -1992,8 +2031,8 @@ mod tests {
     /// A device that grows by 16 blocks in pieces of 8.
     fn growing(slots: u32) -> (SwapPager, DeviceId) {
         let mut pager = SwapPager::without_device(Config { pages_max: 99_000, slots_max: slots, devices_max: 2, extents_max: 200 });
-        let device = pager.add_mapped_device(slots, 0).unwrap();
-        (0..16).for_each(|k| pager.add_extent(device, 0, k << 21, BLOCK_SLOTS).unwrap());
+        let device = pager.devices.add_mapped_device(slots, 0).unwrap();
+        (0..16).for_each(|k| pager.devices.add_extent(device, 0, k << 21, BLOCK_SLOTS).unwrap());
         (pager, device)
     }
 
@@ -2001,11 +2040,11 @@ mod tests {
     fn pass(pager: &mut SwapPager, device: DeviceId, given: bool) -> Vec<(u32, u32)> {
         let mut runs = Vec::new();
         loop {
-            match pager.punch_begin(device, 3, 4 * BLOCK_SLOTS) {
+            match pager.devices.punch_begin(device, 3, 4 * BLOCK_SLOTS) {
                 Punch::Run(run) => {
                     assert_eq!(pager.device_use(device).unwrap().taken, u64::from(run.count));
-                    runs.push((pager.device_of(run.first).1, run.count));
-                    pager.punched(run, given);
+                    runs.push((pager.devices.device_of(run.first).1, run.count));
+                    pager.devices.punched(run, given);
                 }
                 Punch::More => {}
                 Punch::End => return runs,
@@ -2018,22 +2057,22 @@ mod tests {
         let (mut pager, device) = growing(1 << 15);
         let blocks = |n: u32| n * BLOCK_SLOTS;
         (0..16).for_each(|k| _ = store(&mut pager, page(0, k * 512), 512));
-        assert_eq!(pager.wants_extent(), Some(device));
+        assert_eq!(pager.devices.wants_extent(), Some(device));
         assert_eq!(pass(&mut pager, device, true), []);
         pager.release_range(page(0, 0), 9000);
         // only what is still free at the next look, and a window for each writer stays
-        assert_eq!((pass(&mut pager, device, true), pager.wants_extent()), (vec![], None));
+        assert_eq!((pass(&mut pager, device, true), pager.devices.wants_extent()), (vec![], None));
         let kept = store(&mut pager, page(1, 0), 1);
         assert_eq!(kept.0, 0);
         assert_eq!(pass(&mut pager, device, true), [(blocks(1), blocks(4)), (blocks(5), blocks(3))]);
-        let status = pager.status(device).unwrap();
+        let status = pager.devices.status(device).unwrap();
         assert_eq!((status.absent, status.given_back, status.used, status.extents), (blocks(7), u64::from(blocks(7)), 1, 16));
-        assert_eq!((pager.used(), pager.room(), pager.capacity()), (1, (1 << 15) - 1, 1 << 15));
+        assert_eq!((pager.used(), pager.room(), pager.devices.capacity()), (1, (1 << 15) - 1, 1 << 15));
         pager.check();
 
         // absent slots are not handed out
         let mut at = 512;
-        while pager.wants_extent().is_none() {
+        while pager.devices.wants_extent().is_none() {
             let run = pager.alloc_run(128, page(1, at)).unwrap();
             assert!((run.first.0 + run.count <= blocks(1)) || run.first.0 >= blocks(8), "{run:?}");
             (0..run.count)
@@ -2041,23 +2080,23 @@ mod tests {
             at += u64::from(run.count);
         }
         // what is absent can be read by nobody's child
-        let child = pager.fork_parent();
-        let run = pager.refill_begin(device, blocks(2)).unwrap();
+        let child = pager.devices.fork_parent();
+        let run = pager.devices.refill_begin(device, blocks(2)).unwrap();
         assert_eq!((run.first, run.count), (Slot(blocks(1)), blocks(2)));
-        pager.refilled(run, false);
+        pager.devices.refilled(run, false);
         pager.check();
-        let run = pager.refill_begin(device, blocks(99)).unwrap();
+        let run = pager.devices.refill_begin(device, blocks(99)).unwrap();
         assert_eq!(run.count, blocks(7));
-        pager.refilled(run, true);
-        assert_eq!((pager.refill_begin(device, 1), pager.wants_extent()), (None, None));
+        pager.devices.refilled(run, true);
+        assert_eq!((pager.devices.refill_begin(device, 1), pager.devices.wants_extent()), (None, None));
         for at in (0..3000).step_by(100) {
             let run = pager.alloc_run(100, page(3, at)).unwrap();
             (0..run.count)
                 .for_each(|k| assert!(pager.assign(page(3, at + u64::from(k)), Slot(run.first.0 + k), ContentHash::of(0))));
         }
         pager.release_range(page(3, 0), 3000);
-        assert_eq!(pager.deferred(), 0);
-        pager.child_gone(child);
+        assert_eq!(pager.devices.deferred(), 0);
+        pager.devices.child_gone(child);
         pager.check();
     }
 
@@ -2075,14 +2114,14 @@ mod tests {
         let (mut pager, device) = growing(1 << 15);
         pass(&mut pager, device, true);
         assert_eq!(pass(&mut pager, device, true).len(), 2);
-        let run = pager.refill_begin(device, BLOCK_SLOTS).unwrap();
-        assert_eq!(pager.set_extents(run, &[2; 256]), Err(NoExtents));
-        pager.set_extents(run, &[12, 300, 200]).unwrap();
-        pager.refilled(run, true);
-        let piece = |at: u32| pager.extent(Slot(at)).map(|e| (e.first.0, e.count, e.offset));
+        let run = pager.devices.refill_begin(device, BLOCK_SLOTS).unwrap();
+        assert_eq!(pager.devices.set_extents(run, &[2; 256]), Err(NoExtents));
+        pager.devices.set_extents(run, &[12, 300, 200]).unwrap();
+        pager.devices.refilled(run, true);
+        let piece = |at: u32| pager.devices.extent(Slot(at)).map(|e| (e.first.0, e.count, e.offset));
         assert_eq!([11, 12, 511].map(piece), [Some((0, 12, 0)), Some((12, 300, 12 << 12)), Some((312, 200, 312 << 12))]);
         assert_eq!(piece(512), Some((512, 512, 1 << 21)));
-        assert_eq!(pager.status(device).unwrap().extents, 18);
+        assert_eq!(pager.devices.status(device).unwrap().extents, 18);
         pager.check();
     }
 
@@ -2090,10 +2129,10 @@ mod tests {
     fn a_device_of_extents_goes_and_its_extents_can_be_had_again() {
         let mut pager = SwapPager::new(Config { pages_max: 900, slots_max: 1000, devices_max: 3, extents_max: 200 });
         for round in 0..3 {
-            let device = pager.add_mapped_device(1000, 1).unwrap();
-            (0..200).for_each(|k| pager.add_extent(device, 0, k << 16, 1 + round).unwrap());
+            let device = pager.devices.add_mapped_device(1000, 1).unwrap();
+            (0..200).for_each(|k| pager.devices.add_extent(device, 0, k << 16, 1 + round).unwrap());
             let slot = store(&mut pager, page(0, 0), 1);
-            assert_eq!(pager.device_of(slot).0, device);
+            assert_eq!(pager.devices.device_of(slot).0, device);
             pager.leave(device).unwrap();
             pager.release(page(0, 0));
             pager.remove(device);
@@ -2122,7 +2161,7 @@ mod tests {
 
     impl Process {
         fn forget(&mut self, slot: Slot) {
-            let (device, at) = self.pager.device_of(slot);
+            let (device, at) = self.pager.devices.device_of(slot);
             if device.0 as usize + 1 < self.files.len() {
                 return; // inherited
             }
@@ -2178,7 +2217,7 @@ mod tests {
                 assert!(run.count >= 1 && run.count <= count - done);
                 for k in 0..run.count {
                     let slot = Slot(run.first.0 + k);
-                    let (device, at) = process.pager.device_of(slot);
+                    let (device, at) = process.pager.devices.device_of(slot);
                     assert_eq!(device.0 as usize + 1, process.files.len(), "only the newest device is written");
                     assert!(process.used.insert(at), "slot given twice");
                     assert!(!process.full || at < process.written_end);
@@ -2201,11 +2240,11 @@ mod tests {
         }
 
         fn fork(&mut self, who: usize) {
-            let fork = self.processes[who].pager.fork_parent();
+            let fork = self.processes[who].pager.devices.fork_parent();
             let mut child = self.processes[who].clone();
             let process = &mut self.processes[who];
             process.readable.insert(fork, process.used.difference(&process.deferred).copied().collect());
-            match child.pager.fork_child(SLOTS) {
+            match child.pager.devices.fork_child(SLOTS) {
                 Some(device) => assert_eq!(device.0 as usize, child.files.len()),
                 None => {
                     assert_eq!(child.files.len(), 4);
@@ -2235,7 +2274,7 @@ mod tests {
 
         fn child_gone(&mut self, who: usize, fork: u64) {
             let process = &mut self.processes[who];
-            process.pager.child_gone(fork);
+            process.pager.devices.child_gone(fork);
             process.readable.remove(&fork).expect("it was forked");
             let Process { used, deferred, readable, .. } = process;
             deferred.retain(|at| {
@@ -2263,10 +2302,10 @@ mod tests {
         fn check(&self, step: usize) {
             for process in self.processes.iter().filter(|p| p.alive) {
                 assert_eq!(process.pager.used() as usize, process.used.len());
-                assert_eq!(process.pager.deferred() as usize, process.deferred.len());
-                assert_eq!(process.pager.stored() as usize, process.pages.len());
+                assert_eq!(process.pager.devices.deferred() as usize, process.deferred.len());
+                assert_eq!(process.pager.devices.stored() as usize, process.pages.len());
                 for (k, (&page, &(slot, content))) in process.pages.iter().enumerate() {
-                    let (device, at) = process.pager.device_of(slot);
+                    let (device, at) = process.pager.devices.device_of(slot);
                     let file = process.files[device.0 as usize];
                     assert_eq!(self.disk[&(file, at)], content, "{page:?} of a process was overwritten");
                     assert_eq!(process.pager.content(page), Some(ContentHash::new(page, content.into(), 0)));
@@ -2276,7 +2315,7 @@ mod tests {
                     let follows = |k: u32| {
                         let next = process.pages.get(&page.offset(k.into()));
                         let next = next.filter(|n| n.0.0 == slot.0 + k);
-                        next.is_some_and(|n| process.pager.device_of(n.0).0 == device)
+                        next.is_some_and(|n| process.pager.devices.device_of(n.0).0 == device)
                     };
                     let after = (1..=40).take_while(|&k| follows(k)).count() as u32;
                     let has = process.pager.has_page(page, 3, 40).unwrap();
@@ -2349,7 +2388,7 @@ mod tests {
                     Op::Exit => world.exit(who),
                     Op::Full(full) => {
                         process.full = full;
-                        process.pager.set_full(DeviceId(process.files.len() as u16 - 1), full);
+                        process.pager.devices.set_full(DeviceId(process.files.len() as u16 - 1), full);
                     }
                 }
                 world.check(step);

@@ -116,13 +116,13 @@ fn nothing_allocates_after_construction() {
         assert_eq!(pager.release_range(page(3, 0), u64::MAX), 1000);
         assert!(pager.next_stored(page(2, 0)).is_some());
     });
-    none("swapping on a device", || pager.add_device(5_000, 0).unwrap());
+    none("swapping on a device", || pager.devices_mut().add_device(5_000, 0).unwrap());
     none("filling all slots", || {
         let mut at = 0;
         while store(&mut pager, page(7, at), 100) {
             at += 100;
         }
-        assert_eq!(pager.used(), pager.capacity());
+        assert_eq!(pager.used(), pager.devices().capacity());
         for k in (0..50_000).step_by(3) {
             pager.release(page(1, k));
         }
@@ -138,39 +138,39 @@ fn nothing_allocates_after_construction() {
         pager.release_range(page(10, 0), u64::MAX);
     });
     none("forking", || {
-        let child = pager.fork_parent();
+        let child = pager.devices_mut().fork_parent();
         pager.release_range(page(7, 0), u64::MAX);
-        assert!(pager.deferred() > 0);
+        assert!(pager.devices().deferred() > 0);
         for k in 0..300 {
-            let another = pager.fork_parent(); // until epochs are numbered anew
+            let another = pager.devices_mut().fork_parent(); // until epochs are numbered anew
             assert!(store(&mut pager, page(7, k), 1));
-            pager.child_gone(another);
+            pager.devices_mut().child_gone(another);
         }
         pager.release_range(page(7, 0), u64::MAX);
-        pager.child_gone(child);
-        assert_eq!(pager.deferred(), 0);
+        pager.devices_mut().child_gone(child);
+        assert_eq!(pager.devices().deferred(), 0);
         for generation in 0..14 {
-            assert!(pager.fork_child(100_000).is_some(), "generation {generation}");
+            assert!(pager.devices_mut().fork_child(100_000).is_some(), "generation {generation}");
             assert!(store(&mut pager, page(20, generation * 1000), 1000));
         }
-        assert!(pager.fork_child(100_000).is_none());
+        assert!(pager.devices_mut().fork_child(100_000).is_none());
         assert_eq!(pager.release_range(page(20, 0), 500), 500);
     });
     none("growing and giving back", || {
         let pager = &mut mapped;
-        let device = pager.add_mapped_device(100_000, 0).unwrap();
-        while pager.wants_extent().is_some() {
+        let device = pager.devices_mut().add_mapped_device(100_000, 0).unwrap();
+        while pager.devices().wants_extent().is_some() {
             for k in 0..10 {
-                pager.add_extent(device, 0, k << 30, 1000).unwrap();
+                pager.devices_mut().add_extent(device, 0, k << 30, 1000).unwrap();
             }
         }
         let mut punched = 0;
         for _ in 0..3 {
             loop {
-                match pager.punch_begin(device, 4, 1024) {
+                match pager.devices_mut().punch_begin(device, 4, 1024) {
                     Punch::Run(run) => {
                         punched += run.count;
-                        pager.punched(run, true);
+                        pager.devices_mut().punched(run, true);
                     }
                     Punch::More => {}
                     Punch::End => break,
@@ -178,10 +178,12 @@ fn nothing_allocates_after_construction() {
             }
         }
         assert!(punched > 1000);
-        let run = pager.refill_begin(device, 512).unwrap();
-        assert_eq!(pager.set_extents(run, &[100, 400, 12]), Ok(()));
-        pager.refilled(run, true);
+        let run = pager.devices_mut().refill_begin(device, 512).unwrap();
+        assert_eq!(pager.devices_mut().set_extents(run, &[100, 400, 12]), Ok(()));
+        pager.devices_mut().refilled(run, true);
     });
-    none("asking", || (pager.used(), pager.metadata_bytes(), pager.capacity(), pager.stored(), pager.devices().count()));
+    none("asking", || {
+        (pager.used(), pager.metadata_bytes(), pager.devices().capacity(), pager.devices().stored(), pager.devices().iter().count())
+    });
     pager.check();
 }

@@ -103,6 +103,16 @@ pub struct DeviceUse {
 /// The functions from [`Pager::read_begun`] on are about devices that come and go. The defaults are those of a pager that has one
 /// device for good.
 pub trait Pager {
+    /// Its devices: what a machine may do with them by itself (add one, grow it, count its I/O, prepare a fork). They know of no
+    /// page, so no page can be changed behind the core's back.
+    type Devices;
+
+    /// The devices.
+    fn devices(&self) -> &Self::Devices;
+
+    /// The devices, to be changed.
+    fn devices_mut(&mut self) -> &mut Self::Devices;
+
     /// Is `page` stored, and how far around it are pages contiguous *on the device*, at most `before_max` and `after_max` pages
     /// (`u32::MAX`: no limit).
     ///

@@ -651,13 +651,17 @@ impl<P: Pager> Vm<P> {
     pub fn next_present(&self, page: PageId, end: PageIndex) -> Option<PageId> {
         self.table.next_present(page, end)
     }
-    /// The pager.
+    /// The pager, to look at.
     pub fn pager(&self) -> &P {
         &self.pager
     }
-    /// The pager, for the machine's own affairs (devices, forks).
-    pub fn pager_mut(&mut self) -> &mut P {
-        &mut self.pager
+    /// Its devices.
+    pub fn devices(&self) -> &P::Devices {
+        self.pager.devices()
+    }
+    /// Its devices, for what the machine does with them by itself.
+    pub fn devices_mut(&mut self) -> &mut P::Devices {
+        self.pager.devices_mut()
     }
     /// The counters.
     pub fn counters(&self) -> &'static Counters {
@@ -1129,8 +1133,8 @@ impl<P: Pager> Vm<P> {
         word.wanted() || filled != Filled::Mapped
     }
 
-    /// What page `i` of a cluster must be, as things are. [`ContentHash::UNKNOWN`] if it is not stored any more; then it is not wanted
-    /// any more either.
+    /// What page `i` of a cluster must be, as things are. [`ContentHash::UNKNOWN`] if it is not stored any more; then it is not
+    /// wanted any more either.
     pub fn expected(&self, op: &PageIn, i: u32) -> ContentHash {
         self.pager.content(op.page(i)).unwrap_or(ContentHash::UNKNOWN)
     }
