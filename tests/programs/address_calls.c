@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <sched.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -536,11 +537,52 @@ static void locked(void) {
     for (int way = 0; way < 4; way++) check(!wrong(moved[way], NEW, 5), "it is as it was written");
 }
 
+static unsigned char *here, *there;
+static volatile int moving = 1;
+enum { MOVED = 64 * PAGE };
+
+static void *moves(void *unused) {
+    while (moving) {
+        check(mremap(here, MOVED, MOVED, MREMAP_MAYMOVE | MREMAP_FIXED, there) == there, "there");
+        check(mremap(there, MOVED, MOVED, MREMAP_MAYMOVE | MREMAP_FIXED, here) == here, "and back");
+    }
+    return unused;
+}
+
+/* A thread moves memory to and fro while another one forks: in the child it is in one place or the other, and whole. */
+static void forks_alongside(void) {
+    pthread_t thread;
+    int lost = 0, nowhere = 0;
+    here = map_at((void *)0x200000000000, MOVED, RW, MAP_FIXED_NOREPLACE); /* where nobody else is */
+    there = here + 64 * MIB;
+    fill(here, MOVED, 3);
+    pressure();
+    pthread_create(&thread, NULL, moves, NULL);
+    for (int i = 0; i < 100; i++) {
+        int status = -1;
+        pid_t child = fork();
+        if (!child) {
+            unsigned char seen[MOVED / PAGE];
+            int h = !mincore(here, MOVED, seen), t = !mincore(there, MOVED, seen);
+            _exit(h == t ? 2 : wrong(h ? here : there, MOVED, 3) != 0);
+        }
+        waitpid(child, &status, 0);
+        lost += status == 1 << 8;
+        nowhere += status == 2 << 8;
+        check(status == 0 || status == 1 << 8 || status == 2 << 8, "a child ends");
+    }
+    moving = 0;
+    pthread_join(thread, NULL);
+    printf("%d children with other bytes, %d with none or two\n", lost, nowhere);
+    check(!lost && !nowhere, "all children have what their parent had");
+    check(wrong(here, MOVED, 3) == 0, "and their parent");
+}
+
 int main(int argc, char **argv) {
     static const struct { const char *name; void (*run)(void); } cases[] = {
         {"refused", refused}, {"refused-late", refused_late}, {"refused-after-report", refused_after_report}, {"twice", twice},
         {"onto", onto}, {"several", several}, {"joined", joined}, {"guards", guards},
-        {"secrets", secrets}, {"killed", killed}, {"in-part", in_part}, {"gaps", gaps}, {"as-one", as_one}, {"droppable", droppable}, {"locked", locked},
+        {"secrets", secrets}, {"killed", killed}, {"in-part", in_part}, {"gaps", gaps}, {"as-one", as_one}, {"forks-alongside", forks_alongside}, {"droppable", droppable}, {"locked", locked},
     };
     setvbuf(stdout, NULL, _IONBF, 0);
     for (unsigned i = 0; i < sizeof cases / sizeof *cases; i++)

@@ -131,6 +131,16 @@ fn what_sets_apart(flags: &[u8]) -> [u8; FLAGS_LEN] {
     kept
 }
 
+/// See [`Agent::in_parts`].
+pub struct Parts(&'static Agent);
+
+impl Drop for Parts {
+    fn drop(&mut self) {
+        let agent = self.0;
+        agent.stacks.run(move || agent.machine.end_parts());
+    }
+}
+
 /// No range.
 pub const NOTHING: (usize, usize) = (0, 0);
 
@@ -859,6 +869,12 @@ impl Agent {
         })
     }
 
+    /// What follows until this is dropped is to be one call, also for a fork.
+    pub fn in_parts(&'static self) -> Parts {
+        self.stacks.run(move || self.machine.begin_parts());
+        Parts(self)
+    }
+
     /// It was, or the kernel has refused the call.
     pub fn end_remap(&'static self, remap: Remap, done: bool) {
         if remap.managed || remap.native.iter().any(|pieces| !pieces.is_empty()) {
@@ -1449,6 +1465,7 @@ impl Agent {
             }
         };
 
+        machine.await_remaps();
         // The freeze: both locks held, no page busy, no write in flight.
         machine.frozen.store(1, SeqCst);
         let (mut map, mut core) = loop {
@@ -1533,6 +1550,7 @@ impl Agent {
     fn thaw(&self) {
         self.machine.frozen.store(0, SeqCst);
         futex_wake(&self.machine.frozen, i32::MAX as u32);
+        self.machine.forked();
     }
 
     /// In the child: what needs no descriptor. What belongs to the parent's threads is reset.
@@ -1542,6 +1560,7 @@ impl Agent {
         machine.map.forked();
         self.desk.store(0, Relaxed); // whoever had it is not here
         machine.frozen.store(0, Relaxed);
+        machine.forking.store(0, Relaxed);
         machine.following.forked();
         machine.daemon_sleeps.store(false, Relaxed);
         machine.waiters.store(0, Relaxed);

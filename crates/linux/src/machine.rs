@@ -297,7 +297,11 @@ pub struct Machine {
     /// | clerk | an unmapping thread, to read its event itself | that thread waits for nothing but its event |
     /// | program's threads | handlers, for a page or an event | hold no lock of the pager's over it |
     /// | program's threads, before they unmap or move memory | page daemon, that copies pages out there | hold no lock over it |
+    /// | forks, before the freeze | program's threads, that unmap or move memory | hold no lock over it; for a second at most |
+    /// | program's threads, before they unmap or move memory | the end of a fork | hold no lock over it |
     pub frozen: AtomicU32,
+    /// And nobody begins to unmap or move memory ([`Machine::await_remaps`]).
+    pub forking: AtomicU32,
     /// Which handler reads messages.
     pub duty: Duty,
     /// Pages of buffers that a swapoff has charged to the budget. A forked child has no swapoff.

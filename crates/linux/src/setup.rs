@@ -331,6 +331,7 @@ pub fn machine(options: &Options<'_>, status: &'static Status) -> Result<Machine
         stuck_since: AtomicU64::new(0),
         shares_pages: AtomicBool::new(false),
         frozen: AtomicU32::new(0),
+        forking: AtomicU32::new(0),
         duty: Duty::default(),
         swapoff_charge: AtomicU32::new(0),
         retired: AtomicU32::new(0),

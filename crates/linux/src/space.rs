@@ -6,7 +6,7 @@
 
 use crate::machine::{Core, Machine, Space};
 use crate::ranges::{Flags, Kind, Range};
-use crate::sys::{self, Errno, futex_wait, sys};
+use crate::sys::{self, Errno, futex_wait, futex_wake, sys};
 use crate::uffd::{Event, Message};
 use core::sync::atomic::{AtomicU32, Ordering::*};
 use overspill_vm::page::State;
@@ -20,6 +20,8 @@ const EVENT_PIECES: usize = 4;
 /// 50 ms in all.
 const UNMAPS_LOOKS: u32 = 500;
 const UNMAPS_LOOK_NS: u64 = 100_000;
+/// How long a fork waits for calls of other threads that move memory, in nanoseconds.
+const REMAPS_NS: u64 = 1_000_000_000;
 
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
@@ -227,6 +229,10 @@ struct Remap {
     grows: usize,
     /// It was reported that this was unmapped, which the kernel may have refused after all.
     reported: Option<(usize, usize)>,
+    /// It is several calls, which are to be one, and each of which is in the list itself.
+    parts: bool,
+    /// A fork has waited for its end in vain.
+    overdue: bool,
 }
 
 /// More threads are hardly in such calls at a time; and who jumps out of one, from a signal handler, leaves it here until his next
@@ -240,7 +246,8 @@ impl Remaps {
     }
     /// A call begins.
     fn begin(&mut self, call: Remap) {
-        self.end(call.thread);
+        // the thread is in no other one, but that which this may be a part of
+        self.calls.retain(|other| other.thread != call.thread || other.parts && !call.parts);
         if self.calls.len() == REMAPS_MAX {
             self.calls.remove(0);
         }
@@ -248,8 +255,12 @@ impl Remaps {
     }
     /// It has been followed. Returns what was reported to have been unmapped by it, and has not been followed yet.
     fn end(&mut self, thread: u32) -> Option<(usize, usize)> {
-        let at = self.calls.iter().position(|call| call.thread == thread)?;
+        let at = self.calls.iter().position(|call| call.thread == thread && !call.parts)?;
         self.calls.swap_remove(at).reported
+    }
+    /// Whether other threads than this one are in such calls, of which the ends are to be waited for.
+    fn others(&self, thread: u32) -> bool {
+        self.calls.iter().any(|call| call.thread != thread && !call.overdue)
     }
     /// The unmapping of a range was reported. Returns whether a call of just that is under way, which may have been refused after
     /// that: then its end will tell.
@@ -773,7 +784,7 @@ impl Machine {
             }
         }
         // the daemon holds the map from its choice until it has the pages, but not while it copies some out
-        self.map.write().remaps.begin(Remap { thread: sys::gettid(), ranges, grows, reported: None });
+        self.announce(Remap { thread: sys::gettid(), ranges, grows, reported: None, parts: false, overdue: false });
         loop {
             let map = self.map.read();
             if !any(&|start, end| map.copying.overlaps(start, end)) {
@@ -782,6 +793,54 @@ impl Machine {
             drop(map);
             futex_wait(&AtomicU32::new(0), 0, UNMAPS_LOOK_NS);
         }
+    }
+
+    /// A thread's call is made of several, each with a [`Machine::begin_remap`] of its own: [`Machine::end_parts`] is due.
+    pub fn begin_parts(&self) {
+        self.announce(Remap { thread: sys::gettid(), ranges: [(0, 0); 2], grows: 0, reported: None, parts: true, overdue: false });
+    }
+
+    /// They have been made.
+    pub fn end_parts(&self) {
+        let me = sys::gettid();
+        self.map.write().remaps.calls.retain(|call| call.thread != me);
+    }
+
+    fn announce(&self, call: Remap) {
+        loop {
+            let mut map = self.map.write();
+            // who is in the middle of something may go on: a fork waits for him
+            if self.forking.load(SeqCst) == 0 || map.remaps.calls.iter().any(|other| other.thread == call.thread) {
+                return map.remaps.begin(call);
+            }
+            drop(map);
+            futex_wait(&self.forking, 1, u64::MAX);
+        }
+    }
+
+    /// A fork is about to happen. From here until [`Machine::forked`] no call begins that moves memory or unmaps it, and none of
+    /// another thread is under way when this returns.
+    ///
+    /// (A child was forked when memory had been moved, and the report of that was not read. Its pager knew what was paged out by the
+    /// old addresses, where nothing was any more: it gave that up, and the child found zeroes at the new ones.)
+    ///
+    /// Who has jumped out of such a call, by a signal handler, is still in it as far as is known: for him, and for who is stopped in
+    /// the middle, a fork waits once, and for a while.
+    pub fn await_remaps(&self) {
+        let (me, start) = (sys::gettid(), sys::now_ns());
+        self.forking.store(1, SeqCst);
+        while self.map.read().remaps.others(me) {
+            if sys::now_ns() - start > REMAPS_NS {
+                self.map.write().remaps.calls.iter_mut().filter(|call| call.thread != me).for_each(|call| call.overdue = true);
+            }
+            futex_wait(&AtomicU32::new(0), 0, UNMAPS_LOOK_NS / 2);
+        }
+    }
+
+    /// The fork has been made.
+    pub fn forked(&self) {
+        self.forking.store(0, Relaxed);
+        futex_wake(&self.forking, i32::MAX as u32);
     }
 
     /// When mremap(2) moves a locked mapping and makes it longer, it brings in what is new before it reports the move, and until
@@ -1103,6 +1162,49 @@ pub(crate) mod tests {
         assert_eq!(there(&map, b), gone);
         machine.core.lock().vm.check(1);
         drop(map);
+        // SAFETY: nobody uses it any more.
+        unsafe { sys::unmap(base as *mut u8, 3 * LEN) };
+    }
+
+    /// A fork in the middle of another thread's mremap: in the child nothing was known at the new addresses, and zeroes were found.
+    #[test]
+    fn a_fork_waits_for_calls_that_move_memory() {
+        let Some((machine, base)) = machine("forks") else { return };
+        let range = Range { start: base, end: base + LEN, ..Range { origin: base, ..Range::of_program(Flags::NONE) } };
+        machine.map.write().origins[0] = base;
+        machine.manage(&mut machine.map.write(), range);
+        let begin = || assert!(machine.begin_remap([(base, base + LEN), (0, 0)], 0));
+        let flag = || std::sync::atomic::AtomicBool::new(false);
+        let (ended, begun, machine) = (flag(), flag(), &machine);
+        let (tell, told) = std::sync::mpsc::channel();
+        std::thread::scope(|s| {
+            s.spawn(|| {
+                machine.begin_parts();
+                begin();
+                tell.send(()).expect("heard");
+                machine.end_remap(true);
+                begin(); // goes on, although somebody forks
+                ended.store(true, SeqCst);
+                machine.end_remap(true);
+                machine.end_parts();
+            });
+            told.recv().expect("told");
+            machine.await_remaps();
+            assert!(ended.load(SeqCst), "the call and its parts have been made");
+            let other = s.spawn(|| {
+                begin();
+                begun.store(true, SeqCst); // and never ends: its thread has jumped out
+            });
+            assert!(!begun.load(SeqCst), "who has not begun waits for the fork");
+            machine.forked();
+            other.join().expect("it begins then");
+        });
+        machine.await_remaps();
+        machine.forked();
+        let start = sys::now_ns();
+        machine.await_remaps();
+        machine.forked();
+        assert!(sys::now_ns() - start < REMAPS_NS / 2, "it is waited for once");
         // SAFETY: nobody uses it any more.
         unsafe { sys::unmap(base as *mut u8, 3 * LEN) };
     }

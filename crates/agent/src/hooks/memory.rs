@@ -134,7 +134,7 @@ pub fn mremap(agent: &'static Agent, nr: i32, a: [usize; 6]) -> isize {
 /// the first such it says EFAULT, having moved what comes before. So the rest is moved one by one.
 fn mremap_each(agent: &'static Agent, nr: i32, a: [usize; 6]) -> isize {
     let (old, end) = (a[0], a[0] + up(a[1]));
-    let (mut at, mut moved) = (old, false);
+    let (mut at, mut moved, _parts) = (old, false, agent.in_parts());
     while at < end {
         let Some((start, until)) = agent.mapping(at, end) else { break };
         if start == old && until == end {
@@ -160,6 +160,7 @@ fn mremap_alike(agent: &'static Agent, nr: i32, a: [usize; 6]) -> isize {
     let end = old + old_len.min(new_len);
     let Some(alike) = agent.alike(old, end).filter(|alike| alike.starts().len() > 1) else { return REFUSED };
     let (fixed, left_empty) = (flags & libc::MREMAP_FIXED != 0, flags & libc::MREMAP_DONTUNMAP != 0);
+    let _parts = agent.in_parts();
     if !fixed && !left_empty {
         let last = alike.starts()[alike.starts().len() - 1];
         let r = mremap(agent, nr, [last, end - last, old + new_len - last, 0, 0, 0]);

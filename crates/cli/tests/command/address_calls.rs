@@ -88,6 +88,13 @@ fn neighbours_that_are_alike_move_as_one() {
     case("as-one");
 }
 
+/// A thread forked while memory that another one had moved (mremap) was known by its old addresses, as the report of that was still
+/// to be read. One child in three found zeroes there.
+#[test]
+fn a_fork_alongside_mremap() {
+    case("forks-alongside");
+}
+
 /// Guard pages have no event: readahead and zero-ahead were copied over them, and behind them stood what had been there before.
 #[test]
 fn guard_pages_stay() {
