@@ -78,7 +78,7 @@ impl Free {
 pub fn reserve(len: usize) {
     let mut len = len.next_multiple_of(PAGE_SIZE);
     let at = loop {
-        match map(0, len, libc::PROT_NONE, 0) {
+        match blank(0, len, 0) {
             Ok(at) => break at,
             Err(_) if len / 2 >= LEAST => len = (len / 2).next_multiple_of(PAGE_SIZE),
             Err(_) => return,
@@ -124,6 +124,15 @@ fn map(at: usize, len: usize, prot: i32, flags: i32) -> Result<usize, Errno> {
     unsafe { sys!(libc::SYS_mmap, at, len, prot, flags, -1isize, 0) }
 }
 
+/// Memory that nobody can use. Core dumps leave it out: the guard of a thread's stack would join it, and whatever is joined to what was
+/// once used is dumped whole, as gigabytes of zeroes.
+fn blank(at: usize, len: usize, flags: i32) -> Result<usize, Errno> {
+    let at = map(at, len, libc::PROT_NONE, flags)?;
+    // SAFETY: just mapped, and empty.
+    let _ = unsafe { sys::madvise(at, len, libc::MADV_DONTDUMP) };
+    Ok(at)
+}
+
 /// See [`sys::map_anonymous`].
 pub(crate) fn map_anonymous(len: usize) -> Result<usize, Errno> {
     map_new(len, 0)
@@ -152,7 +161,7 @@ pub(crate) unsafe fn unmap(at: usize, len: usize) {
     if !(start..end).contains(&at) {
         // SAFETY: the caller's promise.
         let _ = unsafe { sys!(libc::SYS_munmap, at, len) };
-    } else if map(at, len, libc::PROT_NONE, libc::MAP_FIXED).is_ok() {
+    } else if blank(at, len, libc::MAP_FIXED).is_ok() {
         FREE.lock().give(at, at + len);
     } else {
         // SAFETY: the caller's promise. It stays the pager's.

@@ -475,3 +475,23 @@ fn a_filter_that_forbids_the_system_call_leaves_the_device() {
     }
     std::fs::remove_dir_all(&dir).expect("cleanup");
 }
+
+/// A core dump of a program held gigabytes of zeroes, and took minutes to be read: the pager's reservation had joined the guard of a
+/// thread's stack, and with it was taken for memory that had been used.
+#[test]
+fn core_dumps_leave_the_pagers_tables_out() {
+    if !able() {
+        return;
+    }
+    let dir = place("dumps");
+    // in a forked child, which has threads of its own
+    let show = "(while read -r line; do echo \"$line\"; done </proc/self/smaps); true";
+    let r = run(&dir, &["--memory", "16M", "--swap", &swap_option(&dir, "")], None, Path::new("/bin/sh"), &["-c", show]);
+    let maps = String::from_utf8_lossy(&r.output.stdout).into_owned();
+    let sizes = maps.lines().filter_map(|line| line.strip_prefix("Size:")?.trim().strip_suffix(" kB")?.parse::<u64>().ok());
+    let dumped = maps.lines().filter_map(|line| line.strip_prefix("VmFlags:")).map(|flags| !flags.split(' ').any(|f| f == "dd"));
+    let all: u64 = sizes.clone().sum();
+    let in_dump: u64 = sizes.zip(dumped).filter(|(_, dumped)| *dumped).map(|(size, _)| size).sum();
+    assert!(all > 1 << 23 && in_dump < 64 << 10, "{in_dump} KiB of {all}: {maps}");
+    std::fs::remove_dir_all(&dir).expect("cleanup");
+}
