@@ -514,7 +514,7 @@ static void droppable(void) {
 static void locked(void) {
     enum { OLD = 16 * PAGE, NEW = 60 * PAGE };
     unsigned char in[60], *moved[4];
-    alarm(60);
+    alarm(250);
     for (int way = 0; way < 4; way++) {
         /* 0: in place, 1: to where the kernel likes, 2: onto nothing, 3: onto memory that is in use */
         unsigned char *area = map_at(NULL, MIB, PROT_NONE, 0), *to = map(NEW), *p = area + PAGE;

@@ -7,7 +7,7 @@ use overspill::{Delivery, DeviceSpec, Error, Pager, Region};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Command, Output};
 use std::sync::atomic::{AtomicUsize, Ordering::*};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 fn pager(name: &str) -> Pager {
     let delivery = if name.ends_with("threads") { Delivery::Threads } else { Delivery::InThread };
@@ -177,7 +177,7 @@ fn case(name: &str) {
             std::fs::create_dir(&spare).expect("a directory");
             pager.swap_on(DeviceSpec::file(&spare)).expect("a second device");
             assert_eq!(pager.swaps().len(), 2);
-            let until = Instant::now() + Duration::from_secs(60);
+            let until = Instant::now() + PATIENCE;
             while pager.swaps().len() == 2 {
                 fill(&mut region);
                 sum(&region);

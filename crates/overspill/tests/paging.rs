@@ -265,11 +265,18 @@ fn fill(region: &mut Region) {
 fn prefetch_brings_pages_in() {
     for pager in both() {
         let mut region = pager.region(24 * MIB).expect("24 MiB");
-        fill(&mut region);
         let c = pager.counters();
-        let (ops, read) = (c.page_in_ops.get(), c.pages_in.get());
-        region.prefetch(0..MIB);
-        let (ops, read) = (c.page_in_ops.get() - ops, c.pages_in.get() - read);
+        let start = Instant::now();
+        // it is advice: where other programs keep the page daemon from making room, little or nothing comes
+        let (ops, read) = loop {
+            fill(&mut region);
+            let (ops, read) = (c.page_in_ops.get(), c.pages_in.get());
+            region.prefetch(0..MIB);
+            let (ops, read) = (c.page_in_ops.get() - ops, c.pages_in.get() - read);
+            if read >= 100 || start.elapsed() > PATIENCE {
+                break (ops, read);
+            }
+        };
         assert!(read >= 100 && ops <= read / 4, "{read} pages in {ops} reads");
         let hard = c.hard_faults.get();
         assert!(region.as_slice_of::<u64>()[..read as usize / 2 * 512].iter().enumerate().all(|(i, w)| *w == i as u64 + 1));

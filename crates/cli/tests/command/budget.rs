@@ -1,6 +1,6 @@
 //! One budget for a process and all that comes from it by fork.
 
-use crate::common::{able, build, overspill, place};
+use crate::common::{able, build, overspill, patiently, place};
 use crate::runs::{no_swap_file_left, run, swap_option};
 use std::path::Path;
 use std::process::{Command, Output};
@@ -74,8 +74,8 @@ fn the_family_never_has_more_than_the_budget() {
     let dir = place("budget-sum");
     let program = build(&dir, "budget.c");
     let swap = swap_option(&dir, "");
-    let mut command = Command::new("timeout");
-    command.args(["-s", "KILL", "60"]).arg(overspill()).args(["run", "--memory", "32M", "--swap", &swap, "--"]);
+    let mut command = patiently(overspill());
+    command.args(["run", "--memory", "32M", "--swap", &swap, "--"]);
     let child =
         command.arg(&program).args(["turns", "3", "32", "22"]).stdout(std::process::Stdio::piped()).spawn().expect("timeout runs");
     let (mut looks, mut together) = (0, 0);

@@ -2,10 +2,14 @@
 #![allow(dead_code)] // each test uses some of it
 
 use overspill::{Builder, Delivery, Error, Pager};
+use std::time::Duration;
 
 pub const PAGE: usize = overspill::PAGE_SIZE;
 pub const MIB: usize = 1 << 20;
 pub const BUDGET: u64 = 8 << 20;
+
+/// How long anything may take whose time is not what is tested. A busy machine is slow, and only what hangs comes to it.
+pub const PATIENCE: Duration = Duration::from_secs(300);
 
 /// A random number generator: splitmix64.
 pub struct Rng(pub u64);
