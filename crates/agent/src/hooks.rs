@@ -17,7 +17,7 @@
 //!
 //! Hooks run in the program's threads, in the middle of libc. They must not use the program's stack while they hold a pager lock
 //! (its pages are paged), so they switch to a stack of the agent's with all signals blocked. They have the program's descriptor
-//! table, so whatever needs a descriptor of the pager's is done by the clerk thread.
+//! table, so whatever needs a descriptor of the pager's is done by the helper thread thread.
 
 mod credentials;
 mod forks;

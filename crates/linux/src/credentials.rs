@@ -6,8 +6,8 @@
 //! returns. They need none of these rights: what takes one was opened when they started.
 //!
 //! ```text
-//!   program's thread   makes its call; reads what it may do now ([`Rights::read`]); asks the clerk
-//!   clerk              begins a round ([`Following::all`]), wakes everybody, waits, and comes last
+//!   program's thread   makes its call; reads what it may do now ([`Rights::read`]); asks the helper thread
+//!   helper thread      begins a round ([`Following::all`]), wakes everybody, waits, and comes last
 //!   pager's threads    look for a round in each turn of their loops ([`Follower::is_due`]), and take over what was read
 //! ```
 //!

@@ -294,7 +294,7 @@ pub struct Machine {
     /// | page daemon, while [`Machine::discards_own`] | a handler, that reads its event | they do, even during a freeze |
     /// | handlers | the device, for reads under way; then the end of the freeze | |
     /// | swapoff | the device; then the end of the freeze | does not wait for `swapping`, which the fork holds |
-    /// | clerk | an unmapping thread, to read its event itself | that thread waits for nothing but its event |
+    /// | helper thread | an unmapping thread, to read its event itself | that thread waits for nothing but its event |
     /// | program's threads | handlers, for a page or an event | hold no lock of the pager's over it |
     /// | program's threads, before they unmap or move memory | page daemon, that copies pages out there | hold no lock over it |
     /// | forks, before the freeze | program's threads, that unmap or move memory | hold no lock over it; for a second at most |

@@ -1,0 +1,612 @@
+//! Forks. The forking thread stops the pager at a point where no page is busy and no write is in flight, with both locks held;
+//! the kernel then copies the pager's whole state with the process. The child opens userfaultfds of its own, registers the same
+//! ranges, starts its own threads, and reads what its parent had paged out from its parent's file, which neither writes over: the
+//! parent puts slots that were in use at the fork aside until the child's end of a socket is closed, which exec and every kind of
+//! death do. Parent and child share the budget (`family.rs`): before the fork the parent must be so small that both fit into it.
+//!
+//! The child's share of the pager's descriptors comes over the same socket, from the helper thread to the child's first pager thread. So
+//! the program's table, which may be full, has one descriptor more, for a moment; nothing is opened anew, which the program may
+//! have lost the right to; and a block device's claim, which belongs to the open file, is the child's too.
+
+use super::helper::{CHILDREN_MAX, IDLE, Request};
+use super::{Agent, HelperState};
+use crate::hooks::Fork;
+use core::cell::UnsafeCell;
+use core::fmt::Write;
+use core::sync::atomic::{AtomicI32, AtomicU32, Ordering::*};
+use overspill_linux::control::Packet;
+use overspill_linux::descriptors::{self, PACK_MAX};
+use overspill_linux::device_spec::{DeviceSpec, FILES_MAX};
+use overspill_linux::devices;
+use overspill_linux::machine::{Core, Delivery, Machine, Space};
+use overspill_linux::setup::{self, DEVICES_MAX};
+use overspill_linux::swap_file::SwapFiles;
+use overspill_linux::swapoff::{State, Worker};
+use overspill_linux::sys::{self, Errno, Fd, futex_wait, futex_wake};
+use overspill_vm::status::{Outcome, Status};
+use overspill_vm::types::{DeviceId, PAGE_SHIFT};
+
+/// Sockets to ancestors that a process keeps open: one per generation.
+pub(super) const ANCESTORS_MAX: usize = 64;
+
+/// A child's pager gets room for so many descriptors while it starts: those, and the rings and timers of its threads.
+const DESCRIPTORS_AT_START: u64 = 512;
+
+/// How long a fork waits for others of its family to give what they do not use, in nanoseconds.
+const ASK_NS: u64 = 4_000_000;
+
+/// How long a fork waits for the page daemon to make room, in nanoseconds.
+const SHRINK_NS: u64 = 30_000_000_000;
+
+/// The same if the daemon cannot write for so long, though there is something to be written.
+const STUCK_NS: u64 = 300_000_000;
+
+/// The same if there is only compressed memory, and it has not made any for so long.
+const SHRINK_MEMORY_NS: u64 = 500_000_000;
+
+/// Why a forked child has no pager.
+enum NoPager {
+    /// An error of the system.
+    Os(Errno),
+    /// Too many forks in a row.
+    Generations,
+    /// No room for its device beside those that it inherits.
+    Devices,
+}
+
+impl From<Errno> for NoPager {
+    fn from(errno: Errno) -> Self {
+        NoPager::Os(errno)
+    }
+}
+
+impl NoPager {
+    /// A sentence on standard error. Does not allocate.
+    fn say(&self) {
+        let mut line = Packet::new();
+        let _ = match self {
+            NoPager::Os(errno) => write!(
+                line,
+                "the pager could not be set up in a forked child (no userfaultfd, swap space or memory for it: error {errno}), so the \
+                 child was ended"
+            ),
+            NoPager::Generations => write!(
+                line,
+                "a child of {ANCESTORS_MAX} generations of forks without an exec forked once more, and more than {ANCESTORS_MAX} there \
+                 cannot be, so the new child was ended: have one of them exec"
+            ),
+            NoPager::Devices => write!(
+                line,
+                "a forked child would have more than {DEVICES_MAX} swap devices, as each generation of forks without an exec adds one, so \
+                 it was ended: start with fewer --swap devices, or have one of the generations exec"
+            ),
+        };
+        sys::complain(line.bytes());
+    }
+}
+
+/// The files of each device.
+type Files = [[Option<Fd>; FILES_MAX]; DEVICES_MAX];
+
+/// By ancestor.
+type Ancestors = [Option<Fd>; ANCESTORS_MAX];
+
+/// What a child is given of its parent's descriptors.
+struct Inherited {
+    files: Files,
+    ancestors: Ancestors,
+    uffd_device: Option<Fd>,
+    voice: Option<Fd>,
+}
+
+impl Inherited {
+    /// As [`Agent::send_descriptors`] has sent it.
+    fn receive(agent: &Agent, map: &Space, socket: &Fd) -> Result<Self, Errno> {
+        let mut fds = [const { None }; PACK_MAX];
+        let files = || map.files.iter().map(|files| files.iter().flat_map(SwapFiles::iter).count());
+        let held = |fd: &AtomicI32| fd.load(Relaxed) >= 0;
+        let others = agent.ancestors.iter().chain([&agent.uffd_device]).filter(|fd| held(fd)).count();
+        descriptors::receive(socket, &mut fds[..files().sum::<usize>() + others + usize::from(sys::voice() >= 0)])?;
+        let mut got = fds.into_iter();
+        let mut next = || got.next().flatten();
+        let mut share = Inherited {
+            files: [const { [const { None }; FILES_MAX] }; DEVICES_MAX],
+            ancestors: [const { None }; ANCESTORS_MAX],
+            uffd_device: None,
+            voice: None,
+        };
+        for (device, count) in share.files.iter_mut().zip(files()) {
+            device[..count].iter_mut().for_each(|fd| *fd = next());
+        }
+        for (fd, _) in share.ancestors.iter_mut().zip(&agent.ancestors).filter(|(_, theirs)| held(theirs)) {
+            *fd = next();
+        }
+        if held(&agent.uffd_device) {
+            share.uffd_device = next();
+        }
+        share.voice = next();
+        Ok(share)
+    }
+}
+
+/// How a forked child gets its pager: the thread that forked holds all locks and waits while the first pager thread, which has a
+/// descriptor table of its own, does the work.
+pub(super) struct Birth {
+    map: *mut Space,
+    core: *mut Core,
+    /// In the program's table and, as a copy, in the new one; `None`: there is none, and the helper thread is to be met.
+    socket: Option<i32>,
+    result: UnsafeCell<Result<(), NoPager>>,
+}
+
+// SAFETY: the pointers and the result are the new thread's until the agent's `born` says otherwise, and its starter's from then on.
+unsafe impl Sync for Birth {}
+
+impl Birth {
+    fn new(map: &mut Space, core: &mut Core, socket: Option<&Fd>) -> Self {
+        Birth { map, core, socket: socket.map(Fd::raw), result: UnsafeCell::new(Ok(())) }
+    }
+
+    /// In the new thread. Returns whether there is a pager now. Nothing of this may be used afterwards.
+    pub(super) fn happen(&self, agent: &Agent) -> bool {
+        let socket = match self.socket {
+            Some(socket) => {
+                Agent::keep_only(&mut [socket]);
+                Ok(Fd::new(socket as usize))
+            }
+            None => {
+                Agent::keep_only(&mut []);
+                // SAFETY: the parent's helper thread has written it before the fork.
+                descriptors::connect(unsafe { &*agent.meeting.get() })
+            }
+        };
+        // SAFETY: the starter holds both locks, and uses neither value until this is done.
+        let (map, core) = unsafe { (&mut *self.map, &mut *self.core) };
+        let result = socket.map_err(NoPager::Os).and_then(|socket| agent.become_child(map, core, socket));
+        let ok = result.is_ok();
+        // SAFETY: as above.
+        unsafe { *self.result.get() = result };
+        agent.born.store(1, Release);
+        futex_wake(&agent.born, 1);
+        ok
+    }
+
+    /// Until it has happened.
+    fn wait(&self, agent: &Agent) -> Result<(), NoPager> {
+        while agent.born.load(Acquire) == 0 {
+            futex_wait(&agent.born, 0, u64::MAX);
+        }
+        // SAFETY: the other thread is done with it. Acquire above pairs with the Release in `happen`.
+        core::mem::replace(unsafe { &mut *self.result.get() }, Ok(()))
+    }
+}
+
+pub(super) fn copy<const N: usize>(text: &overspill_vm::status::Text<N>) -> [u8; 64] {
+    let mut out = [0; 64];
+    text.copy_to(&mut out);
+    out
+}
+
+impl Agent {
+    /// What either side of a fork has if `whole` does not suffice for both: half of it; of compressed memory that cannot go
+    /// anywhere else each has all.
+    fn half(map: &Space, core: &Core, whole: u32) -> u32 {
+        let fixed = Self::fixed(map, core).min(whole);
+        fixed + (whole - fixed) / 2
+    }
+
+    pub(super) fn fixed(map: &Space, core: &Core) -> u32 {
+        map.pool.as_ref().map_or(0, |pool| pool.fixed_pages(core.vm.devices()))
+    }
+
+    /// Before a fork: what is charged to this process must have room twice in what it has and nobody has.
+    pub(super) fn shrink(&self) {
+        let machine = self.machine;
+        let family = self.family();
+        let start = sys::now_ns();
+        let fits = |map: &Space, core: &Core| core.vm.charge_total() <= u64::from(Self::half(map, core, family.for_two()));
+        // what others of the family do not use is there at once, and costs nothing
+        loop {
+            let seen = machine.arrivals.load(Relaxed);
+            let charge = {
+                let map = machine.map.read();
+                let core = machine.core.lock();
+                if fits(&map, &core) {
+                    return;
+                }
+                core.vm.charge_total()
+            };
+            let view = family.view();
+            if u64::from(view.mine) >= charge + u64::from(view.fair()) || view.idle_spare == 0 || sys::now_ns() - start > ASK_NS {
+                break;
+            }
+            family.ask(&view);
+            machine.await_arrival(seen);
+        }
+        if machine.core.lock().vm.reserved() > 0 {
+            machine.adopt_native(&mut machine.map.write());
+        }
+        let start = sys::now_ns();
+        let (mut least, mut since) = (u64::MAX, start);
+        machine.shrinking.store(true, Relaxed);
+        machine.starved.store(false, Relaxed); // (not from before)
+        loop {
+            {
+                let map = machine.map.read();
+                let mut core = machine.core.lock();
+                let half = Self::half(&map, &core, family.for_two());
+                let (charge, now) = (core.vm.charge_total(), sys::now_ns());
+                if charge < least {
+                    (least, since) = (charge, now);
+                }
+                // devices may be slow, memory is not
+                let hopeless = map.pool.is_some() && core.vm.devices().room_past_memory() == 0 && now - since > SHRINK_MEMORY_NS;
+                // the daemon frees more than it must, so that the aim is below half
+                let aim = half.saturating_sub(core.vm.free_high());
+                core.vm.set_aim(aim.max(half / 2));
+                if core.vm.devices().room_past_memory() > 0 {
+                    map.pool.iter().for_each(|pool| pool.set_budget(aim)); // what is above three quarters of it goes on
+                }
+                if charge <= half as u64 || hopeless || now - start > SHRINK_NS || Self::is_all_done(machine, now) {
+                    family.apply(&map, &mut core);
+                    machine.shrinking.store(false, Relaxed);
+                    return;
+                }
+            }
+            machine.ring_daemon();
+            let seen = machine.arrivals.load(Relaxed);
+            machine.await_arrival(seen);
+        }
+    }
+
+    /// Whether the page daemon has tried everything, and nothing is in flight: what is left stays (locked, pinned, wired), or swap
+    /// is full or fails. Devices that are only slow are not waited for in vain.
+    fn is_all_done(machine: &Machine, now: u64) -> bool {
+        let since = machine.stuck_since.load(Relaxed);
+        since != 0 && (machine.starved.load(Relaxed) || now.saturating_sub(since) > STUCK_NS)
+    }
+
+    /// Takes the inherited device with the least on it off, if there are as many devices as there can be. If that fails the child
+    /// will say so.
+    pub(super) fn make_room(&self) {
+        let least = {
+            let core = self.machine.core.lock();
+            let devices = core.vm.devices();
+            let stored = |id: &DeviceId| devices.device_use(*id).map_or(0, |used| used.stored);
+            if devices.iter().count() < DEVICES_MAX || self.child_device.is_none() {
+                return;
+            }
+            devices.iter().filter(|id| devices.is_inherited(*id)).min_by_key(stored)
+        };
+        let worker = least.and_then(|id| Worker::new(self.machine, self.engine, id).ok());
+        let Some(mut worker) = worker else { return };
+        while worker.step(self.machine) == State::Busy {}
+        worker.end(self.machine);
+    }
+
+    /// What a child needs of the pager's descriptors is on its way when this returns. In the order in which [`Birth::happen`] takes
+    /// it.
+    pub(super) fn send_descriptors(&self, state: &mut HelperState, socket: i32, tid: u32) -> Result<(), Errno> {
+        if state.children.len() == CHILDREN_MAX {
+            return Err(libc::EAGAIN);
+        }
+        let socket = descriptors::with_room(|| sys::fd_of(tid, socket))?;
+        self.send_through(&socket)?;
+        state.pending = Some(socket);
+        Ok(())
+    }
+
+    fn send_through(&self, socket: &Fd) -> Result<(), Errno> {
+        let map = self.machine.map.read();
+        let mut fds = [0; PACK_MAX];
+        let files = map.files.iter().flatten().flat_map(SwapFiles::iter).map(|file| file.raw());
+        let others = self.ancestors.iter().chain([&self.uffd_device]).map(|fd| fd.load(Relaxed)).filter(|fd| *fd >= 0);
+        let mut n = 0;
+        for fd in files.chain(others).chain([sys::voice()].into_iter().filter(|fd| *fd >= 0)) {
+            fds[n] = fd;
+            n += 1;
+        }
+        drop(map);
+        let mut left = 1000;
+        loop {
+            match descriptors::send(socket, &fds[..n]) {
+                // others of this user's have too many on their way for this moment
+                Err(libc::ETOOMANYREFS) if left > 0 => futex_wait(&AtomicU32::new(0), 0, 1_000_000),
+                result => return result,
+            }
+            left -= 1;
+        }
+    }
+
+    /// The program's table is full, and its limit cannot be raised; or a filter forbids `pidfd_getfd`. So the child will come by a
+    /// socket of its own.
+    pub(super) fn listen(&self, state: &mut HelperState) -> Result<(), Errno> {
+        let (listener, name) = descriptors::with_room(descriptors::listen)?;
+        state.listener = Some(listener);
+        // SAFETY: only the forking thread, which waits for this, and its child look at it.
+        unsafe { *self.meeting.get() = name };
+        Ok(())
+    }
+
+    /// Waits for the child there. `None` if it has ended before.
+    pub(super) fn meet(&self, state: &mut HelperState, pid: u32) -> Option<Fd> {
+        let listener = state.listener.take()?;
+        let child = descriptors::with_room(|| sys::pidfd_open(pid)).ok()?;
+        loop {
+            if let Some(socket) = descriptors::with_room(|| descriptors::accept_from(&listener, pid)).ok()? {
+                return self.send_through(&socket).is_ok().then_some(socket);
+            }
+            if sys::is_readable(child.raw()) {
+                return None;
+            }
+            futex_wait(&AtomicU32::new(0), 0, 1_000_000);
+        }
+    }
+
+    /// The program forks.
+    pub fn fork(&'static self, mut call: Fork) -> isize {
+        self.stacks.run(move || {
+            let result = self.fork_here(&mut call);
+            match result {
+                0 => call.tell_child(),
+                1.. => call.tell_parent(),
+                _ => {}
+            }
+            result
+        })
+    }
+
+    fn fork_here(&'static self, call: &mut Fork) -> isize {
+        let machine = self.machine;
+        let _ = self.ask_here(Request::MakeRoom);
+        // One fork at a time, and no device comes or goes from here on. Parent and child both give it back when this function ends.
+        let _swapping = machine.swapping.lock();
+        let _ = self.ask_here(Request::Shrink);
+        // What the child needs of the pager's descriptors waits in a socket, which the child inherits in this thread's table.
+        let sent = descriptors::with_room(descriptors::socket_pair).and_then(|[ours, childs]| {
+            self.ask_here(Request::Send { socket: ours.raw(), tid: sys::gettid() })?;
+            Ok(Some(childs))
+        });
+        let sent = match sent {
+            Err(libc::EMFILE | libc::EPERM | libc::EACCES | libc::ENOSYS) => self.ask_here(Request::Listen).map(|()| None),
+            sent => sent,
+        };
+        let family = self.family();
+        let (childs, member) = match sent.and_then(|childs| Ok((childs, family.reserve().ok_or(libc::EAGAIN)?))) {
+            Ok(both) => both,
+            Err(e) => {
+                let _ = self.ask_here(Request::NoChild);
+                return -(e as isize);
+            }
+        };
+
+        machine.await_remaps();
+        // The freeze: both locks held, no page busy, no write in flight.
+        machine.frozen.store(1, SeqCst);
+        let (mut map, mut core) = loop {
+            let map = machine.map.write();
+            let core = machine.core.lock();
+            if core.vm.is_quiescent() {
+                break (map, core);
+            }
+            drop(core);
+            drop(map);
+            machine.ring_daemon();
+            futex_wait(&AtomicU32::new(0), 0, 50_000);
+        };
+        // The child has what this process has, and some more: an equal part of the whole if that is to be had, else as much as
+        // this process.
+        let (charge, whole) = (core.vm.charge_total() as u32, family.for_two());
+        let spare = whole.saturating_sub(charge.saturating_mul(2)) / 2;
+        let fair = family.total() / (family.view().members + 1);
+        let (pages, excess) = match spare {
+            0 => (Self::half(&map, &core, whole) - Self::fixed(&map, &core), Self::fixed(&map, &core)),
+            _ => (charge + spare.min(fair.saturating_sub(charge).max(2 * core.vm.free_high())), 0),
+        };
+        family.endow(member, pages.max(family.least()), charge);
+        let fork = core.vm.devices_mut().fork_parent();
+        core.vm.counters().forks.add(1);
+        machine.shares_pages.store(true, Relaxed); // in the child, too
+        // Nobody else may hold these in the child, which nobody else has survived.
+        let arena = crate::ARENA.hold();
+        // In the child this thread goes on alone with copies of everything, all locks held.
+        let r = call.make();
+        drop(arena);
+        match r {
+            Ok(0) => {
+                family.forked(member, excess);
+                family.apply(&map, &mut core);
+                self.alone(&mut map, &mut core);
+                let _room = descriptors::room_for(DESCRIPTORS_AT_START);
+                let birth = Birth::new(&mut map, &mut core, childs.as_ref());
+                self.born.store(0, Relaxed);
+                // SAFETY: the thread that is started is done with it when `wait` returns; before that this function does not.
+                let begun = self.begin_threads(Some(unsafe { &*core::ptr::from_ref(&birth) }));
+                drop(childs); // the thread has its own
+                let result = begun.map_err(NoPager::Os).and_then(|()| birth.wait(self));
+                if result.is_ok() {
+                    drop(core);
+                    drop(map);
+                }
+                if let Err(why) = result.and_then(|()| Ok(self.await_threads()?)) {
+                    why.say();
+                    sys::exit_group(125);
+                }
+                family.tell_born();
+                0
+            }
+            _ => {
+                if r.is_err() {
+                    core.vm.devices_mut().child_gone(fork);
+                    family.bury(member);
+                }
+                family.apply(&map, &mut core);
+                drop(core);
+                drop(map);
+                self.thaw();
+                if r.is_ok() && call.shares_files() {
+                    let _ = childs.map(Fd::into_raw); // it is the child's table, too, and the child closes it when it has it elsewhere
+                } else {
+                    drop(childs);
+                }
+                let _ = self.ask_here(r.map_or(Request::NoChild, |pid| Request::Child { pid: pid as u32, fork, member }));
+                match r {
+                    Ok(pid) => {
+                        family.await_birth(member);
+                        pid as isize
+                    }
+                    Err(e) => -(e as isize),
+                }
+            }
+        }
+    }
+
+    /// Handlers go on after a fork.
+    fn thaw(&self) {
+        self.machine.frozen.store(0, SeqCst);
+        futex_wake(&self.machine.frozen, i32::MAX as u32);
+        self.machine.forked();
+    }
+
+    /// In the child: what needs no descriptor. What belongs to the parent's threads is reset.
+    pub(super) fn alone(&self, map: &mut Space, core: &mut Core) {
+        let machine = self.machine;
+        self.here.store(1, Relaxed);
+        machine.map.forked();
+        self.slot.store(0, Relaxed); // whoever had it is not here
+        machine.frozen.store(0, Relaxed);
+        machine.forking.store(0, Relaxed);
+        machine.following.forked();
+        machine.daemon_sleeps.store(false, Relaxed);
+        machine.waiters.store(0, Relaxed);
+        machine.starved.store(false, Relaxed);
+        machine.stuck_since.store(0, Relaxed);
+        machine.shrinking.store(false, Relaxed); // (for the fork of another thread)
+        machine.duty.reset();
+        machine.retired.store(0, Relaxed);
+        if let Some(record) = &machine.record {
+            record.stop();
+            core.vm.set_mapped_max(u32::MAX);
+        }
+        core.vm.uncharge(machine.swapoff_charge.swap(0, Relaxed));
+        core.vm.count_afresh();
+        self.stacks.only_mine();
+        self.request_state.store(IDLE, Relaxed);
+        // SAFETY: this is the process's only thread; the old descriptors are numbers of the parent's pager and are not ours to
+        // close.
+        let state = unsafe { &mut *self.helper.get() };
+        state.children.drain(..).for_each(core::mem::forget);
+        core::mem::forget((state.pending.take(), state.listener.take()));
+        core::mem::forget(map.pidfd.take());
+        map.discards = overspill_linux::space::Discards::new();
+        core.load.forked();
+    }
+
+    /// In the child, in its first pager thread: everything that belongs to the parent's process is replaced.
+    fn become_child(&self, map: &mut Space, core: &mut Core, socket: Fd) -> Result<(), NoPager> {
+        let machine = self.machine;
+        let received = Inherited::receive(self, map, &socket);
+        let (voice, received) = received.map_or_else(|e| (None, Err(e)), |mut share| (share.voice.take(), Ok(share)));
+        sys::set_voice(voice.map_or(-1, Fd::into_raw), sys::gettid());
+        let share = received?;
+        map.pidfd = sys::pidfd_open(sys::getpid()).ok();
+        self.own_status(core.vm.limit())?;
+        core.vm.set_reserved(core.vm.reserved()); // so that the new block shows what is charged
+        machine.quit_event.store(sys::event()?.into_raw(), Relaxed);
+        let device = share.uffd_device;
+        let (program, parking) = setup::open_uffds(Delivery::Threads, device.as_ref())?;
+        self.uffd_device.store(device.map_or(-1, Fd::into_raw), Relaxed);
+        core::mem::forget(core::mem::replace(&mut map.program, program));
+        core::mem::forget(core::mem::replace(&mut map.parking, parking));
+        machine.parking.register(&map.parking)?;
+        Self::inherit_devices(map, core, share.files)?;
+        for (slot, fd) in self.ancestors.iter().zip(share.ancestors) {
+            slot.store(fd.map_or(-1, Fd::into_raw), Relaxed);
+        }
+        let free = self.ancestors.iter().find(|fd| fd.load(Relaxed) < 0).ok_or(NoPager::Generations)?;
+        free.store(socket.into_raw(), Relaxed);
+        let devices = core.vm.devices_mut();
+        machine.content.forked(devices.stored() > 0)?;
+        if let Some(spec) = &self.child_device {
+            // behind its copy of the compressed device, if its parent's files were
+            let priority = if map.pool.is_some() { spec.priority.unwrap_or(0) } else { 0 };
+            let files = Self::new_swap_files(spec)?;
+            let device = devices::add_files(devices, &files, priority).map_err(|_| NoPager::Devices)?;
+            map.files[device.0 as usize] = Some(files);
+            map.names[device.0 as usize].set(spec.name().as_encoded_bytes());
+        }
+        if let Some(pool) = &map.pool {
+            pool.set_budget(core.vm.limit());
+            pool.refill(&mut core.vm);
+        }
+        machine.inherit_ranges(map, core)?;
+        machine.wipe(map, core);
+        Ok(())
+    }
+
+    /// The devices of files become read-only; those on which nothing is stored are left.
+    fn inherit_devices(map: &mut Space, core: &mut Core, files: Files) -> Result<(), NoPager> {
+        let devices = core.vm.devices_mut();
+        devices.inherit();
+        for (at, fds) in files.into_iter().enumerate() {
+            let Some(theirs) = map.files[at].take() else { continue };
+            let id = DeviceId(at as u16);
+            if devices.device_use(id).is_some_and(|used| used.stored == 0) {
+                theirs.forget();
+                devices.remove(id);
+                map.names[at].set(b"");
+            } else {
+                map.files[at] = Some(theirs.reopened(fds)?);
+            }
+        }
+        Ok(())
+    }
+
+    /// Other files in the same places. A place that is a file's name may be in use for a moment by a sibling that does the same.
+    fn new_swap_files(spec: &DeviceSpec) -> Result<SwapFiles, Errno> {
+        for _ in 0..1000 {
+            match SwapFiles::open(spec) {
+                Err((libc::EEXIST, _)) => futex_wait(&AtomicU32::new(0), 0, 1_000_000),
+                result => return result.map_err(|(e, _)| e),
+            }
+        }
+        Err(libc::EEXIST)
+    }
+
+    /// A status block of its own, at the address of the parent's.
+    fn own_status(&self, limit_pages: u32) -> Result<(), Errno> {
+        let old = self.status;
+        let (policy, engine, limit) = (copy(&old.policy), copy(&old.engine), limit_pages as u64 * 4096);
+        let at = old as *const Status as usize;
+        let len = size_of::<Status>().next_multiple_of(4096);
+        // SAFETY: a memory file of our own replaces the shared block in this process; same length, same layout, zeroed.
+        unsafe {
+            let fd = Fd::new(sys::syscall6(
+                libc::SYS_memfd_create,
+                c"overspill-status".as_ptr() as usize,
+                (libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING) as usize,
+                0,
+                0,
+                0,
+                0,
+            )?);
+            sys::syscall6(libc::SYS_ftruncate, fd.raw() as usize, len, 0, 0, 0, 0)?;
+            // who reads it looks whether it can shrink under him: without the seals a descendant could not be asked anything
+            let seals = (libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL) as usize;
+            sys::syscall6(libc::SYS_fcntl, fd.raw() as usize, libc::F_ADD_SEALS as usize, seals, 0, 0, 0)?;
+            let prot = (libc::PROT_READ | libc::PROT_WRITE) as usize;
+            sys::syscall6(libc::SYS_mmap, at, len, prot, (libc::MAP_SHARED | libc::MAP_FIXED) as usize, fd.raw() as usize, 0)?;
+            self.status_fd.store(fd.into_raw(), Relaxed);
+        }
+        self.status.init(sys::getpid());
+        self.status.policy.set(&policy);
+        self.status.engine.set(&engine);
+        self.status.swap.set(self.child_device.as_ref().map_or(&b"compressed"[..], |d| d.name().as_encoded_bytes()));
+        self.status.start_ns.store(sys::now_ns(), Relaxed);
+        self.status.outcome.store(Outcome::Running as u32, Release);
+        self.status.counters.memory_limit_bytes.set(limit);
+        self.status.counters.family_budget_bytes.set(u64::from(self.family().total()) << PAGE_SHIFT);
+        self.machine.supervised.store(false, Relaxed);
+        Ok(())
+    }
+}

@@ -1,0 +1,407 @@
+//! The start: reads the environment, sets the machine up, adopts the heap, or says in one sentence why it cannot.
+
+use super::fork::ANCESTORS_MAX;
+use super::helper::{CHILDREN_MAX, IDLE, Request};
+use super::threads::allowed_cpus;
+use super::{AGENT, Agent, ControlPlace, HelperState, get};
+use crate::hooks::{self, HookStacks};
+use core::cell::UnsafeCell;
+use core::fmt::Write;
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicUsize, Ordering::*};
+use overspill_linux::control::Packet;
+use overspill_linux::device_spec::{self, DeviceSpec, Place};
+use overspill_linux::family::Family;
+use overspill_linux::family::shares::MEMBERS_MAX;
+use overspill_linux::io::Engine;
+use overspill_linux::machine::Delivery;
+use overspill_linux::ranges::Flags;
+use overspill_linux::record::Recorder;
+use overspill_linux::sanitizers::SANITIZERS;
+use overspill_linux::setup::{self, Options};
+use overspill_linux::space::Piece;
+use overspill_linux::status_file::StatusFile;
+use overspill_linux::swap_file::SwapFiles;
+use overspill_linux::sys::{self, Errno, Fd};
+use overspill_linux::{area, uffd};
+use overspill_vm::status::{Outcome, Status};
+use overspill_vm::types::PAGE_SHIFT;
+use std::io::Write as _;
+use std::os::fd::AsRawFd;
+
+/// Members of a family if address space is limited: their entries take 256 KiB.
+const MEMBERS_FEW: usize = 1 << 12;
+
+pub(super) fn variable(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|v| !v.is_empty())
+}
+
+/// An agent that starts, for [`no_memory`].
+struct Starting {
+    now: AtomicBool,
+    /// Null: not yet there.
+    status: AtomicPtr<Status>,
+    supervised: AtomicBool,
+}
+
+static STARTING: Starting =
+    Starting { now: AtomicBool::new(false), status: AtomicPtr::new(core::ptr::null_mut()), supervised: AtomicBool::new(false) };
+
+/// The arena cannot have `bytes` bytes. While the agent starts that is its end, with the figures of the limits that are most likely
+/// the cause; std would only say how many bytes, and abort. Nothing here allocates.
+pub fn no_memory(bytes: usize) {
+    if !STARTING.now.load(Acquire) {
+        return;
+    }
+    let mut line = Packet::new();
+    let _ = write!(line, "the pager could not get {} KiB of memory for its tables", bytes >> 10);
+    let limits = [("-v", limit(libc::RLIMIT_AS)), ("-d", limit(libc::RLIMIT_DATA))];
+    let mut said = " as there is a limit:";
+    for (option, bytes) in limits.iter().filter_map(|(option, bytes)| Some((option, (*bytes)?))) {
+        let _ = write!(line, "{said} ulimit {option} {}", bytes >> 10);
+        said = ",";
+    }
+    let _ = write!(line, "{}", if said == "," { "; raise it, or take it away" } else { "; the machine has none left" });
+    let line = core::str::from_utf8(line.bytes()).unwrap_or("the pager could not get memory for its tables");
+    // SAFETY: null, or the status block, which is mapped for good. Acquire above pairs with the Release of `start`.
+    let status = unsafe { STARTING.status.load(Acquire).as_ref() };
+    refuse(status, STARTING.supervised.load(Relaxed), line)
+}
+
+/// A limit of this process in bytes, if there is one.
+pub(super) fn limit(resource: libc::__rlimit_resource_t) -> Option<u64> {
+    let mut limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: 0 };
+    // SAFETY: writes the structure.
+    unsafe { libc::getrlimit(resource, &mut limit) };
+    (limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur)
+}
+
+/// Ignores SIGXFSZ until it is dropped: what `ulimit -f` does not allow the pager is an error (EFBIG) then, which can be told. The
+/// pager's threads have it blocked.
+struct NoFileSizeSignal(libc::sigaction);
+
+impl NoFileSizeSignal {
+    fn new() -> Self {
+        // SAFETY: all-zero bytes are a valid sigaction; SIG_IGN runs no code; the old action is written to a place that is large
+        // enough.
+        unsafe {
+            let mut ignore: libc::sigaction = core::mem::zeroed();
+            let mut before: libc::sigaction = core::mem::zeroed();
+            ignore.sa_sigaction = libc::SIG_IGN;
+            libc::sigaction(libc::SIGXFSZ, &raw const ignore, &raw mut before);
+            NoFileSizeSignal(before)
+        }
+    }
+}
+
+impl Drop for NoFileSizeSignal {
+    fn drop(&mut self) {
+        // SAFETY: the action that the program had, as the kernel gave it.
+        unsafe { libc::sigaction(libc::SIGXFSZ, &raw const self.0, core::ptr::null_mut()) };
+    }
+}
+
+/// Last words of an agent that cannot start.
+fn refuse(status: Option<&Status>, supervised: bool, message: &str) -> ! {
+    if let Some(status) = status {
+        status.message.set(message.as_bytes());
+        status.outcome.store(Outcome::StartFailed as u32, Release);
+    }
+    if !supervised {
+        sys::complain(message.as_bytes());
+    }
+    sys::exit_group(125)
+}
+
+/// A panic is a bug of Overspill's: says where, and ends the program. A pager thread has no standard error of its own (see
+/// `Machine`'s threads), so the text goes where `overspill run` finds it. Nothing here allocates: whoever panicked may hold any
+/// lock.
+fn last_words(info: &std::panic::PanicHookInfo<'_>) {
+    let mut line = [0u8; 400];
+    let mut rest = &mut line[..];
+    let place = info.location();
+    let text = info.payload();
+    let text = text.downcast_ref::<&str>().copied().or_else(|| text.downcast_ref::<String>().map(String::as_str)).unwrap_or("");
+    let (file, number) = place.map_or(("?", 0), |p| (p.file(), p.line()));
+    let _ = write!(rest, "the program was stopped: internal error of the pager at {file}:{number}, please report it: {text}");
+    let left = rest.len();
+    let line = &line[..line.len() - left];
+    match get() {
+        Some(agent) => agent.machine.stop_program(line),
+        None => {
+            sys::complain(line);
+            sys::kill_self()
+        }
+    }
+}
+
+/// The constructor: nothing without `OVERSPILL_MEMORY`.
+pub fn start() {
+    // SAFETY: looks a name up.
+    let has = |symbol: &core::ffi::CStr| !unsafe { libc::dlsym(libc::RTLD_DEFAULT, symbol.as_ptr()) }.is_null();
+    if SANITIZERS.iter().any(|(_, _, symbol)| has(symbol)) {
+        return; // (`overspill run` refuses such a program, and a descendant is left alone)
+    }
+    let Some(memory) = variable("OVERSPILL_MEMORY") else { return };
+    STARTING.now.store(true, Release);
+    reserve_area(memory.parse().unwrap_or(0));
+    let _quiet = NoFileSizeSignal::new();
+    serve(&memory);
+    STARTING.now.store(false, Release);
+}
+
+/// Where address space is limited, the stack grows now by what the start may need of it: once the tables have taken the rest it
+/// cannot, and the sentence that says so would be a crash. Without room for that either, it is said at once.
+#[inline(never)] // or all that follows would stand on top of it
+fn grow_stack() {
+    const DEPTH: usize = 128 << 10; // it takes some 50 KiB
+    let is_short = |resource| limit(resource).is_some_and(|bytes| bytes < 1 << 20);
+    if limit(libc::RLIMIT_AS).is_none() || is_short(libc::RLIMIT_STACK) {
+        return;
+    }
+    match sys::map_anonymous(DEPTH) {
+        // SAFETY: the mapping just made, which nobody has seen.
+        Ok(room) => unsafe { sys::unmap(room, DEPTH) },
+        Err(_) => no_memory(DEPTH),
+    }
+    core::hint::black_box([0u8; DEPTH]);
+}
+
+/// Room for the pager's own mappings: tables (7 GiB), the parking area (the budget), and what a compressed device or many forks
+/// take.
+fn reserve_area(memory_bytes: usize) {
+    let wanted = (16 << 30) + memory_bytes.saturating_mul(4).min(16 << 40);
+    area::reserve(limit(libc::RLIMIT_AS).map_or(wanted, |limit| wanted.min(limit as usize / 2)));
+}
+
+/// What is kept of it where address space is limited: for the threads of forked children, and for devices that come.
+const KEPT_BYTES: usize = 16 << 20;
+
+/// `memory` is the budget in bytes.
+pub(super) fn serve(memory: &str) {
+    std::panic::set_hook(Box::new(last_words));
+    keep_stderr();
+    let pid = sys::getpid();
+    let given = variable("OVERSPILL_STATUS").and_then(|path| StatusFile::open(path.as_ref()).ok());
+    let given = given.filter(|f| f.status().is_valid() && f.status().pid.load(Relaxed) == pid);
+    let supervised = given.is_some();
+    let own = || {
+        let file = StatusFile::create().ok()?;
+        file.status().init(pid);
+        Some(file)
+    };
+    let Some(file) = given.or_else(own) else { refuse(None, false, "no memory file could be made for the pager's counters") };
+    let status_fd = file.as_raw_fd();
+    let status = file.leak();
+    if supervised {
+        let _ = sys::close(status_fd); // `overspill run` holds it, and the program's table stays as it would be
+    }
+    STARTING.supervised.store(supervised, Relaxed);
+    STARTING.status.store(core::ptr::from_ref(status).cast_mut(), Release);
+    grow_stack();
+    match serve_with(memory, status, status_fd, supervised) {
+        Ok(()) => {}
+        Err(why) if supervised => refuse(Some(status), supervised, &why),
+        Err(why) => go_without(status_fd, &why),
+    }
+}
+
+/// A descendant whose pager cannot start goes on without one, as it would without Overspill; and so do its own descendants, without
+/// a word.
+fn go_without(status_fd: i32, why: &str) {
+    let name = std::fs::read_to_string("/proc/self/comm").unwrap_or_default();
+    sys::complain(format!("process {} ({}) runs without paging: {why}", sys::getpid(), name.trim_end()).as_bytes());
+    let _ = sys::close(status_fd);
+    if sys::voice() >= 0 {
+        let _ = sys::close(sys::voice());
+    }
+    // SAFETY: the process has one thread as yet, and no other that reads the environment.
+    unsafe { std::env::remove_var("OVERSPILL_MEMORY") };
+}
+
+/// A copy of standard error for last words, unless descriptor 2 may be a file of data: in a descendant it counts if it is what
+/// `overspill run` had there, or nothing that keeps what is written to it.
+fn keep_stderr() {
+    // SAFETY: all-zero bytes are a valid stat, which the call writes.
+    let stat = unsafe {
+        let mut stat: libc::stat = core::mem::zeroed();
+        (libc::fstat(libc::STDERR_FILENO, &raw mut stat) == 0).then_some(stat)
+    };
+    let of_run = variable("OVERSPILL_STDERR");
+    let good = stat.filter(|stat| {
+        matches!(stat.st_mode & libc::S_IFMT, libc::S_IFIFO | libc::S_IFCHR | libc::S_IFSOCK)
+            || of_run.is_none_or(|of_run| of_run == format!("{}:{}", stat.st_dev, stat.st_ino))
+    });
+    // SAFETY: takes numbers only.
+    let kept = good.map_or(-1, |_| unsafe { libc::fcntl(libc::STDERR_FILENO, libc::F_DUPFD_CLOEXEC, 3) });
+    sys::set_voice(kept, 0);
+}
+
+/// What can be known to fail before anything of the program is touched is an error.
+fn serve_with(memory: &str, status: &'static Status, status_fd: i32, supervised: bool) -> Result<(), String> {
+    let fail = |message: &str| -> ! { refuse(Some(status), supervised, message) };
+    let Ok(memory_bytes) = memory.parse::<u64>() else { return Err("OVERSPILL_MEMORY is not a number of bytes".into()) };
+    let policy = variable("OVERSPILL_POLICY");
+    let policy = match policy.as_deref().unwrap_or(overspill_vm::policy::DEFAULT).parse() {
+        Ok(policy) => policy,
+        Err(e) => return Err(format!("OVERSPILL_POLICY: {e}")),
+    };
+    let engine = variable("OVERSPILL_ENGINE");
+    let Some(engine) = Engine::from_name(engine.as_deref().unwrap_or("auto")) else {
+        return Err("OVERSPILL_ENGINE is none of auto, io_uring, psync".into());
+    };
+    let engine = match engine.resolve() {
+        Ok(engine) => engine,
+        Err(e) => return Err(setup::SetupError::Engine(e).to_string()),
+    };
+    let swap = std::env::var_os("OVERSPILL_SWAP").filter(|v| !v.is_empty()).unwrap_or_else(|| "file:/tmp".into());
+    let mut swap = match device_spec::parse_list(&swap) {
+        Ok(devices) => devices,
+        Err(e) => return Err(format!("OVERSPILL_SWAP {e}")),
+    };
+    device_spec::settle_priorities(&mut swap, core::iter::empty());
+    let file = swap.iter().find(|d| matches!(d.place, Place::File(_)));
+    let only_memory = swap.iter().all(|d| matches!(d.place, Place::Compressed(_)));
+    let default = || (!only_memory).then(|| DeviceSpec::file(std::env::temp_dir()));
+    let child_device = file.cloned().or_else(default);
+    if !supervised {
+        // One process has a block device; its descendants use the others, or a file of their own.
+        swap.retain(|d| !matches!(d.place, Place::Block { .. }) || SwapFiles::open(d).is_ok());
+        if swap.is_empty() {
+            swap.extend(child_device.clone());
+        }
+    }
+    // Only the process that `overspill trace record` started, and none of its descendants.
+    let record = match variable("OVERSPILL_RECORD").filter(|_| supervised).map(|path| Recorder::open(path.as_ref())) {
+        Some(Err(e)) => return Err(format!("the recording could not be begun: {e}")),
+        opened => opened.and_then(Result::ok),
+    };
+    let control = ControlPlace::new(supervised);
+    let cpus = allowed_cpus();
+    let options = Options {
+        memory_bytes,
+        swap: &swap,
+        policy,
+        engine,
+        delivery: Delivery::Threads,
+        load_control: record.is_none() && variable("OVERSPILL_LOAD_CONTROL").as_deref() != Some("no"),
+        follow_pointers: record.is_none() && variable("OVERSPILL_FOLLOW_POINTERS").as_deref() != Some("no"),
+        encrypt: variable("OVERSPILL_ENCRYPT").as_deref() != Some("no"),
+        pages_max: pages_max(),
+        objects_max: 1,
+        readers: cpus.len(),
+        // Readahead would hide references.
+        ahead_pages_max: record.is_some().then_some(1),
+        decisions_max: 0,
+    };
+    let heap = heap_range();
+    let machine = match setup::machine(&options, status) {
+        Ok(mut machine) => {
+            machine.record = record;
+            let core = machine.core.lock();
+            let (pages, buffers) = (core.vm.limit(), core.vm.charge_total() as u32);
+            drop(core);
+            let members = if limit(libc::RLIMIT_AS).is_some() { MEMBERS_FEW } else { MEMBERS_MAX };
+            match Family::new(pages, buffers, members) {
+                Ok(family) => machine.family = Some(family),
+                Err(e) => return Err(setup::SetupError::Memory(e).to_string()),
+            }
+            status.counters.family_budget_bytes.set(u64::from(pages) << PAGE_SHIFT);
+            status.counters.family_members.set(1);
+            Box::leak(Box::new(machine))
+        }
+        Err(e) => return Err(e.to_string()),
+    };
+    machine.supervised.store(supervised, Relaxed);
+    match sys::event() {
+        Ok(event) => machine.quit_event.store(event.into_raw(), Release),
+        Err(e) => fail(&setup::SetupError::Memory(e).to_string()),
+    }
+    if let Some(record) = &machine.record {
+        machine.core.lock().vm.set_mapped_max(record.mapped_pages_max());
+    }
+    let here = page_of_this_process().unwrap_or_else(|e| fail(&setup::SetupError::Memory(e).to_string()));
+    here.store(1, Relaxed);
+    let stacks = HookStacks::new().unwrap_or_else(|_| fail("no memory for the pager's stacks"));
+    let agent: &'static Agent = Box::leak(Box::new(Agent {
+        machine,
+        here,
+        engine,
+        cluster_pages: setup::cluster_pages((memory_bytes >> PAGE_SHIFT) as u32),
+        stacks,
+        heap_end: AtomicUsize::new(heap.1),
+        child_device,
+        control,
+        slot: AtomicU32::new(0),
+        request_state: AtomicU32::new(IDLE),
+        request: UnsafeCell::new(Request::Shrink),
+        helper: UnsafeCell::new(HelperState { children: Vec::with_capacity(CHILDREN_MAX), pending: None, listener: None }),
+        meeting: UnsafeCell::new([0; _]),
+        born: AtomicU32::new(0),
+        answer: AtomicI32::new(0),
+        locked_bytes: AtomicUsize::new(0),
+        daemon_tid: AtomicU32::new(0),
+        threads_ready: AtomicU32::new(0),
+        threads: AtomicU32::new(0),
+        threads_failed: AtomicI32::new(0),
+        ancestors: [const { AtomicI32::new(-1) }; ANCESTORS_MAX],
+        uffd_device: AtomicI32::new(uffd::open_device().map_or(-1, Fd::into_raw)),
+        status,
+        status_fd: AtomicI32::new(if supervised { -1 } else { status_fd }),
+    }));
+    if heap.1 > heap.0 {
+        machine.add_range(Piece { start: heap.0, end: heap.1.next_multiple_of(4096), flags: Flags::NONE });
+    }
+    // before there are other threads: one that sleeps in `syscall()` would return into the middle of a patch
+    if let Err(function) = hooks::install() {
+        fail(&format!(
+            "this libc's {} is not recognised, so growth of the program's memory could not be followed: Overspill needs glibc 2.36 or alike on x86-64",
+            function.to_string_lossy()
+        ));
+    }
+    if let Err(e) = agent.start_threads() {
+        fail(&setup::SetupError::Memory(e).to_string());
+    }
+    if limit(libc::RLIMIT_AS).is_some() {
+        area::trim(KEPT_BYTES);
+    }
+    status.outcome.store(Outcome::Running as u32, Release);
+    AGENT.store(core::ptr::from_ref(agent).cast_mut(), Release);
+    Ok(())
+}
+
+/// A word of zero, on a page of its own that a fork's child finds empty.
+fn page_of_this_process() -> Result<&'static AtomicU32, Errno> {
+    let page = sys::map_anonymous(1 << PAGE_SHIFT)?;
+    // SAFETY: a fresh mapping of our own, which nobody unmaps; zeroes are a valid value, before and after a fork.
+    unsafe {
+        sys::madvise(page as usize, 1 << PAGE_SHIFT, libc::MADV_WIPEONFORK)?;
+        Ok(&*page.cast::<AtomicU32>())
+    }
+}
+
+/// Where the program's heap is, and its break. Read before the agent maps anything.
+fn heap_range() -> (usize, usize) {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
+    let line = maps.lines().find(|l| l.ends_with("[heap]"));
+    let parse = |s: &str| usize::from_str_radix(s, 16).unwrap_or(0);
+    // SAFETY: brk(0) only asks.
+    let brk = unsafe { sys::syscall6(libc::SYS_brk, 0, 0, 0, 0, 0, 0) }.unwrap_or(0);
+    match line.and_then(|l| l.split_whitespace().next()).and_then(|r| r.split_once('-')) {
+        Some((start, end)) => (parse(start), parse(end)),
+        None => (brk, brk),
+    }
+}
+
+/// How many pages may be managed. Under RLIMIT_AS, or RLIMIT_DATA, a program can have no more than the limit: there are tables for
+/// twice that, in case it lies thin. They take about 300 bytes of address space per page, which count too: a seventh of the limit.
+fn pages_max() -> u64 {
+    let most = 1 << 25;
+    let limits = [limit(libc::RLIMIT_AS), limit(libc::RLIMIT_DATA)];
+    limits
+        .into_iter()
+        .flatten()
+        .map(|bytes| (bytes >> PAGE_SHIFT) * 2)
+        .map(|pages| pages.clamp(1 << 14, most))
+        .min()
+        .unwrap_or(most)
+}

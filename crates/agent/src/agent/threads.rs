@@ -1,0 +1,231 @@
+//! The pager's threads, which are bare ones with a table of descriptors of their own.
+
+use super::Agent;
+use super::fork::{ANCESTORS_MAX, Birth};
+use core::ffi::c_void;
+use core::fmt::Write;
+use core::sync::atomic::{AtomicU32, Ordering::*};
+use overspill_linux::control::Packet;
+use overspill_linux::credentials::Follower;
+use overspill_linux::descriptors::PACK_MAX;
+use overspill_linux::device_spec::FILES_MAX;
+use overspill_linux::setup::DEVICES_MAX;
+use overspill_linux::swap_file::SwapFiles;
+use overspill_linux::sys::{self, Errno, futex_wait, futex_wake};
+use overspill_linux::{control_server, threads};
+
+/// Of the pager's threads: two userfaultfds and the device that makes them, the devices' files, our own process, the status block,
+/// an event, standard error, and those sockets.
+const DESCRIPTORS_MAX: usize = 3 + DEVICES_MAX * FILES_MAX + 4 + ANCESTORS_MAX;
+
+const _: () = assert!(DESCRIPTORS_MAX <= PACK_MAX);
+
+/// How old a descendant must be to get a control socket, in nanoseconds.
+const SOCKET_AFTER_NS: u64 = 200_000_000;
+
+pub(super) fn allowed_cpus() -> Vec<usize> {
+    let set = sys::allowed_cpus();
+    let mut cpus: Vec<usize> = (0..1024).filter(|c| set[c / 64] >> (c % 64) & 1 == 1).collect();
+    cpus.truncate(16);
+    if cpus.is_empty() {
+        cpus.push(0);
+    }
+    cpus
+}
+
+/// What a bare thread is to do.
+#[derive(Clone, Copy)]
+enum Role {
+    /// The first: takes the descriptors along, starts the others, becomes the page daemon. In a forked child it sets the pager up
+    /// before.
+    Daemon(Option<&'static Birth>),
+    Helper,
+    Control,
+    Handler(usize, bool),
+}
+
+struct Job {
+    agent: &'static Agent,
+    role: Role,
+    follower: Follower,
+}
+
+extern "C" fn thread_main(arg: *mut c_void) -> ! {
+    // SAFETY: a leaked job.
+    let Job { agent, role, follower } = unsafe { &*(arg as *const Job) };
+    let follower = &mut { *follower };
+    let machine = agent.machine;
+    let ready = || {
+        agent.threads_ready.fetch_add(1, Release);
+        futex_wake(&agent.threads_ready, 1);
+    };
+    let result = match role {
+        Role::Daemon(birth) => {
+            agent.family().claim();
+            match birth {
+                None => agent.keep_only_ours(),
+                Some(birth) if birth.happen(agent) => {}
+                // the process is about to end; what it says goes through this thread's table
+                Some(_) => loop {
+                    futex_wait(&AtomicU32::new(0), 0, u64::MAX);
+                },
+            }
+            let cpus = allowed_cpus();
+            let one = cpus.len() > 1;
+            let mut failed = agent.spawn(Role::Helper, true).err();
+            if agent.control.is_some() {
+                failed = failed.or(agent.spawn(Role::Control, true).err());
+            }
+            for cpu in cpus {
+                failed = failed.or(agent.spawn(Role::Handler(cpu, one), true).err());
+            }
+            match failed {
+                Some(e) => Err(e),
+                None => threads::daemon(machine, agent.engine, follower, ready),
+            }
+        }
+        Role::Helper => {
+            ready();
+            agent.help();
+            Ok(())
+        }
+        Role::Control => {
+            agent.control(follower);
+            Ok(())
+        }
+        Role::Handler(cpu, pin) => {
+            threads::handler(machine, agent.engine, agent.cluster_pages, pin.then_some(*cpu), follower, ready)
+        }
+    };
+    if let Err(e) = result {
+        agent.threads_failed.store(e, Release);
+        ready();
+    }
+    agent.threads.fetch_sub(1, Relaxed);
+    follower.leave(&machine.following);
+    end_thread()
+}
+
+fn end_thread() -> ! {
+    loop {
+        // SAFETY: ends this thread only.
+        let _ = unsafe { sys::syscall6(libc::SYS_exit, 0, 0, 0, 0, 0, 0) };
+    }
+}
+
+impl Agent {
+    fn spawn(&'static self, role: Role, share_files: bool) -> Result<u32, Errno> {
+        let following = &self.machine.following;
+        // the helper thread sees to it that the others follow, and comes last
+        let follower = if let Role::Helper = role { Follower::none() } else { following.enlist().ok_or(libc::EAGAIN)? };
+        let job = Box::leak(Box::new(Job { agent: self, role, follower }));
+        self.threads.fetch_add(1, Relaxed);
+        // SAFETY: `thread_main` and all it calls use no thread-local storage; the job is leaked.
+        let spawned = unsafe { threads::spawn_bare(thread_main, (job as *mut Job).cast(), share_files) };
+        if spawned.is_err() {
+            self.threads.fetch_sub(1, Relaxed);
+            follower.leave(following);
+        }
+        spawned
+    }
+
+    /// Starts the pager's threads with a copy of the caller's descriptors, then closes the pager's in the caller's table.
+    pub(super) fn start_threads(&'static self) -> Result<(), Errno> {
+        self.begin_threads(None)?;
+        self.await_threads()?;
+        sys::set_voice(sys::voice(), self.daemon_tid.load(Relaxed));
+        let mut ours = [0i32; DESCRIPTORS_MAX];
+        let n = self.descriptors(&mut ours);
+        for fd in &ours[..n] {
+            let _ = sys::close(*fd);
+        }
+        Ok(())
+    }
+
+    /// Starts the first of the pager's threads.
+    pub(super) fn begin_threads(&'static self, birth: Option<&'static Birth>) -> Result<(), Errno> {
+        self.threads_ready.store(0, Relaxed);
+        self.threads_failed.store(0, Relaxed);
+        self.threads.store(0, Relaxed); // (in a forked child these are its parent's)
+        let tid = self.spawn(Role::Daemon(birth), false)?;
+        self.daemon_tid.store(tid, Relaxed);
+        Ok(())
+    }
+
+    /// Until all of them are there.
+    pub(super) fn await_threads(&self) -> Result<(), Errno> {
+        let want = 2 + allowed_cpus().len() as u32;
+        loop {
+            let ready = self.threads_ready.load(Acquire);
+            match self.threads_failed.load(Acquire) {
+                0 if ready >= want => return Ok(()),
+                0 => futex_wait(&self.threads_ready, ready, 1_000_000_000),
+                e => return Err(e),
+            }
+        }
+    }
+
+    /// The descriptors of the pager's table.
+    pub(super) fn descriptors(&self, out: &mut [i32; DESCRIPTORS_MAX]) -> usize {
+        let map = self.machine.map.read();
+        let mut n = 0;
+        let mut add = |fd: i32| {
+            if fd >= 0 && n < out.len() {
+                out[n] = fd;
+                n += 1;
+            }
+        };
+        add(map.program.raw());
+        add(map.parking.raw());
+        map.files.iter().flatten().flat_map(SwapFiles::iter).for_each(|f| add(f.raw()));
+        map.pidfd.iter().for_each(|f| add(f.raw()));
+        add(self.status_fd.load(Relaxed));
+        add(self.machine.quit_event.load(Relaxed));
+        add(sys::voice());
+        add(self.uffd_device.load(Relaxed));
+        self.ancestors.iter().for_each(|f| add(f.load(Relaxed)));
+        n
+    }
+
+    /// Closes, in the pager's fresh table, everything that is the program's: a pipe must end when the program closes it.
+    fn keep_only_ours(&self) {
+        let mut ours = [0i32; DESCRIPTORS_MAX];
+        let n = self.descriptors(&mut ours);
+        Self::keep_only(&mut ours[..n]);
+    }
+
+    pub(super) fn keep_only(ours: &mut [i32]) {
+        ours.sort_unstable();
+        let mut from = 0u32;
+        for fd in ours.iter().map(|fd| *fd as u32).chain([u32::MAX]) {
+            if fd > from {
+                // SAFETY: this thread's table is its own; none of these are the pager's.
+                let _ = unsafe {
+                    sys::syscall6(libc::SYS_close_range, from as usize, fd as usize - (fd != u32::MAX) as usize, 0, 0, 0, 0)
+                };
+            }
+            from = fd.wrapping_add(1);
+        }
+    }
+
+    /// Whoever has no socket goes on without: nobody can ask it anything.
+    pub(super) fn control(&self, follower: &mut Follower) {
+        let first = self.machine.supervised.load(Relaxed);
+        if !first {
+            // Most forks and many programs are over in no time: they leave no socket behind for others to tidy up.
+            follower.wait(&self.machine.following, SOCKET_AFTER_NS);
+        }
+        let mut file = Packet::new();
+        let _ = write!(file, "{}", sys::getpid());
+        if first && !self.control.name.is_empty() {
+            let _ = write!(file, ".{}", self.control.name);
+        }
+        let _ = write!(file, ".sock");
+        // before it follows: the program may be giving up what it takes to enter the directory
+        let listener = control_server::listen(&self.control.directory, file.bytes());
+        follower.look(&self.machine.following);
+        if let Ok(listener) = listener {
+            control_server::serve(self.machine, self.engine, &listener, follower);
+        }
+    }
+}
