@@ -292,7 +292,7 @@ impl Daemon {
                     core.park.own(frame, place);
                     parked += 1;
                 }
-                Some(place) => core.drops.push(place),
+                Some(place) => core.park.abandon(place),
                 None => {}
             }
             any |= result != Parked::Refused;

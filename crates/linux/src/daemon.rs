@@ -566,15 +566,12 @@ impl Daemon {
                     continue;
                 }
                 Look::Drop(frame) => {
-                    assert!(core.park.disown(frame).is_none(), "it is held");
+                    core.retire(frame); // it is held until below
                     core.vm.frames_dropped(core::iter::once(frame));
-                    core.vm.charge(1);
                 }
                 Look::Settled => {}
             }
-            if core.park.release(d.place) {
-                core.drops.push(d.place);
-            }
+            core.park.written(d.place);
         }
         self.dirty.retain(|d| d.write);
         drop(core);
@@ -677,9 +674,7 @@ impl Daemon {
             let mut core = machine.core.lock();
             for d in &self.dirty[at..] {
                 core.vm.launder_done(d.page, None, d.hash, IoResult::NoSpace);
-                if core.park.release(d.place) {
-                    core.drops.push(d.place);
-                }
+                core.park.written(d.place);
             }
         }
         at
@@ -732,9 +727,7 @@ impl Daemon {
             if !core.vm.launder_done(d.page, Some(run.slot(i as u32)), d.hash, IoResult::Ok) {
                 self.trouble = Some(libc::ENOMEM);
             }
-            if core.park.release(d.place) {
-                core.drops.push(d.place);
-            }
+            core.park.written(d.place);
         }
         core.vm.free_slots(&run, stored as u32);
         if end == Some(Refused::Full) {
@@ -784,9 +777,7 @@ impl Daemon {
             if !core.vm.launder_done(d.page, Some(run.slot(i as u32)), d.hash, result) {
                 self.trouble = Some(libc::ENOMEM);
             }
-            if core.park.release(d.place) {
-                core.drops.push(d.place);
-            }
+            core.park.written(d.place);
         }
         drop(core);
         w.busy = false;
@@ -799,20 +790,12 @@ impl Daemon {
         let map = machine.map.read();
         let mut core = machine.core.lock();
         core.vm.reclaim_batch(most, &mut self.batch);
-        self.places.clear();
-        for &(_, frame) in &self.batch {
-            if let Some(place) = core.park.disown(frame) {
-                self.places.push(place);
-            } else {
-                core.vm.charge(1); // an orphan: its write's end drops it
-            }
-        }
+        let orphans = core.park.reclaim(self.batch.iter().map(|m| m.1), &mut self.places);
+        core.vm.charge(orphans);
         drop(core);
         machine.discard_places(&map, &mut self.places);
         let mut core = machine.core.lock();
-        for &place in &self.places {
-            core.park.give(place);
-        }
+        core.park.dropped(&self.places);
         core.vm.frames_dropped(self.batch.iter().map(|m| m.1));
         if let Some(pool) = &map.pool {
             pool.refill(&mut core.vm);

@@ -59,8 +59,6 @@ pub struct Core {
     pub vm: Vm<SwapPager>,
     /// Who owns which parking place.
     pub park: Park,
-    /// Parking places whose content nobody needs any more: charged to the budget until they are dropped.
-    pub drops: Vec<ParkPlace>,
     /// Whose hard faults have to wait.
     pub load: LoadControl,
 }
@@ -70,9 +68,7 @@ impl Core {
     /// is dropped, by [`Machine::drop_places`] or at the end of the write that holds it.
     pub fn retire(&mut self, frame: FrameId) {
         self.vm.charge(1);
-        if let Some(place) = self.park.disown(frame) {
-            self.drops.push(place); // within its capacity: as many as there are places
-        }
+        self.park.retire(frame);
     }
 }
 
@@ -379,7 +375,7 @@ impl Machine {
         if filled {
             core.retire(frame);
         }
-        let batch = core.drops.len() >= DROPS_BATCH;
+        let batch = core.park.drops() >= DROPS_BATCH;
         drop(core);
         if batch {
             self.drop_places(map, false);
@@ -627,21 +623,14 @@ impl Machine {
     pub fn drop_places(&self, map: &Space, all: bool) {
         let mut batch = [ParkPlace::NONE; DROPS_BATCH];
         loop {
-            let mut core = self.core.lock();
-            let n = core.drops.len().min(DROPS_BATCH);
-            if n == 0 || (n < DROPS_BATCH && !all) {
+            let n = self.core.lock().park.drop_batch(&mut batch, all);
+            if n == 0 {
                 return;
             }
-            let rest = core.drops.len() - n;
-            batch[..n].copy_from_slice(&core.drops[rest..]);
-            core.drops.truncate(rest);
-            drop(core);
             let batch = &mut batch[..n];
             self.discard_places(map, batch);
             let mut core = self.core.lock();
-            for &place in batch.iter() {
-                core.park.give(place);
-            }
+            core.park.dropped(batch);
             core.vm.uncharge(n as u32);
             drop(core);
             self.arrived();

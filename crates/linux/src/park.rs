@@ -4,9 +4,18 @@
 //! without waiting for itself). A page is moved in without copying; it comes back by a copy, and its parked original is dropped in
 //! batches, because a move back would flush every CPU's TLB.
 //!
-//! A place is: free; *owned* by a frame; *held* by a write in flight; or both. `places used == owned + held but not owned`.
-//! What is held but no longer owned (the page was restored or released meanwhile) is an orphan: it is charged to the budget
-//! separately and dropped when the write has ended.
+//! The life of a parked copy, which is all in [`Park`]:
+//!
+//! ```text
+//!            take         own                    retire: its frame holds something else, or is free; charged from here on
+//!     free ------> taken -----> owned -----------------------------------> to be dropped --- drop_batch, dropped ---> free
+//!       ^            |          |   ^ |                                          ^                     (uncharged)
+//!       +--- give ---+     hold |   | | written (a write needs the content)      |
+//!                               v   | |                                          |
+//!                            owned and held ----- retire -----> orphan ----------+ written
+//! ```
+//!
+//! A frame that is reclaimed has nothing charged: its content is dropped before it is free ([`Park::reclaim`]).
 
 use crate::sys::{self, Errno};
 use crate::uffd::Uffd;
@@ -133,13 +142,15 @@ impl Drop for Parking {
     }
 }
 
-/// Who needs what. The memory itself is the machine's.
+/// Who needs what. The memory itself is the machine's. What is to be charged to the budget for it is returned.
 pub struct Park {
     places: Blist,
     /// Frame to place plus one.
     of_frame: Vec<u32>,
     held: Vec<bool>,
     orphan: Vec<bool>,
+    /// Places whose content nobody needs any more, charged until they are dropped. Has room for all.
+    drops: Vec<ParkPlace>,
 }
 
 impl Park {
@@ -147,7 +158,9 @@ impl Park {
     pub fn new(places: u32, frames: usize) -> Self {
         let mut list = Blist::new(places);
         list.set_len(places);
-        Park { places: list, of_frame: vec![0; frames], held: vec![false; places as usize], orphan: vec![false; places as usize] }
+        let flags = || vec![false; places as usize];
+        let drops = Vec::with_capacity(places as usize);
+        Park { places: list, of_frame: vec![0; frames], held: flags(), orphan: flags(), drops }
     }
 
     /// A run of free places, at most `want`, in the usual area.
@@ -174,9 +187,56 @@ impl Park {
         ParkPlace(self.of_frame[frame.at()].checked_sub(1).expect("a parked frame"))
     }
 
-    /// The frame no longer needs its place. `Some`: nobody does; drop the content, then [`Park::give`] it. `None`: a write still
-    /// does; it is an orphan from now on.
-    pub fn disown(&mut self, frame: FrameId) -> Option<ParkPlace> {
+    /// The frame's parked original is a second copy from now on (its page is mapped again, or was given up). It is to be charged
+    /// until it is dropped, by [`Park::drop_batch`] or at the end of the write that holds it.
+    pub fn retire(&mut self, frame: FrameId) {
+        let place = self.disown(frame);
+        self.drops.extend(place);
+    }
+
+    /// A copy that has no frame yet will not get one, and is to be dropped. => it is charged
+    pub fn abandon(&mut self, place: ParkPlace) {
+        self.drops.push(place);
+    }
+
+    /// The frames' content is to be dropped; then they are free, and so are the places, by [`Park::give`]. Returns how many copies
+    /// are to be charged: those that a write still needs.
+    pub fn reclaim(&mut self, frames: impl Iterator<Item = FrameId>, places: &mut Vec<ParkPlace>) -> u32 {
+        places.clear();
+        frames
+            .map(|frame| self.disown(frame))
+            .filter(|place| {
+                places.extend(*place);
+                place.is_none()
+            })
+            .count() as u32
+    }
+
+    /// Up to a batch's worth of copies to be dropped; then [`Park::dropped`]. Returns how many; none unless there is a whole batch,
+    /// or `all` are to go.
+    pub fn drop_batch(&mut self, batch: &mut [ParkPlace], all: bool) -> usize {
+        let n = self.drops.len().min(batch.len());
+        if n < batch.len() && !all {
+            return 0;
+        }
+        let rest = self.drops.len() - n;
+        batch[..n].copy_from_slice(&self.drops[rest..]);
+        self.drops.truncate(rest);
+        n
+    }
+
+    /// The content of these is gone. => they are to be uncharged
+    pub fn dropped(&mut self, batch: &[ParkPlace]) {
+        batch.iter().for_each(|&place| self.give(place));
+    }
+
+    /// Copies that are to be dropped.
+    pub fn drops(&self) -> usize {
+        self.drops.len()
+    }
+
+    /// The frame no longer needs its place. `Some`: nobody does. `None`: a write still does; it is an orphan from now on.
+    fn disown(&mut self, frame: FrameId) -> Option<ParkPlace> {
         let place = self.place(frame);
         self.of_frame[frame.at()] = 0;
         if self.held[place.number()] {
@@ -186,15 +246,17 @@ impl Park {
         Some(place)
     }
 
-    /// A write needs the content until [`Park::release`]. Returns whether it may have it: not while another write has.
+    /// A write needs the content until [`Park::written`]. Returns whether it may have it: not while another write has.
     pub fn hold(&mut self, place: ParkPlace) -> bool {
         !core::mem::replace(&mut self.held[place.number()], true)
     }
 
-    /// The write has ended. Returns whether the place was an orphan: then drop the content and [`Park::give`] it.
-    pub fn release(&mut self, place: ParkPlace) -> bool {
+    /// The write has ended. An orphan is to be dropped.
+    pub fn written(&mut self, place: ParkPlace) {
         assert!(core::mem::replace(&mut self.held[place.number()], false), "not held");
-        core::mem::replace(&mut self.orphan[place.number()], false)
+        if core::mem::replace(&mut self.orphan[place.number()], false) {
+            self.drops.push(place);
+        }
     }
 }
 
@@ -209,9 +271,12 @@ mod tests {
         assert_eq!(n, 1);
         p.own(FrameId(3), place);
         assert!(p.hold(place) && !p.hold(place), "one write at a time");
-        assert_eq!(p.disown(FrameId(3)), None);
-        assert!(p.release(place));
-        p.give(place);
+        p.retire(FrameId(3));
+        assert_eq!(p.drops(), 0, "the write needs it");
+        p.written(place);
+        let mut batch = [ParkPlace::NONE; 2];
+        assert_eq!((p.drop_batch(&mut batch, false), p.drop_batch(&mut batch, true)), (0, 1), "no whole batch");
+        p.dropped(&batch[..1]);
         assert_eq!(p.take(8), Some((ParkPlace(0), 8)));
     }
 }

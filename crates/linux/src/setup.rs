@@ -286,12 +286,7 @@ pub fn machine(options: &Options<'_>, status: &'static Status) -> Result<Machine
     status.swap.set(self::names(options.swap).as_bytes());
     status.start_ns.store(sys::now_ns(), core::sync::atomic::Ordering::Relaxed);
     let has_pool = AtomicBool::new(pool.is_some());
-    let core = Core {
-        vm,
-        park: Park::new(places, frames),
-        drops: Vec::with_capacity(places as usize),
-        load: LoadControl::new(options.load_control),
-    };
+    let core = Core { vm, park: Park::new(places, frames), load: LoadControl::new(options.load_control) };
     let space = Space {
         ranges: RangeMap::new(ranges_max(options.pages_max)),
         discards: crate::space::Discards::new(),

@@ -568,13 +568,11 @@ impl Machine {
     }
 
     fn give_up_of(core: &mut Core, piece: Range, keep_mapped: bool) {
-        let (vm, park, drops) = (&mut core.vm, &mut core.park, &mut core.drops);
+        let (vm, park) = (&mut core.vm, &mut core.park);
         let mut parked = 0;
         let forget = |frame| {
             parked += 1;
-            if let Some(place) = park.disown(frame) {
-                drops.push(place);
-            }
+            park.retire(frame);
         };
         if keep_mapped {
             vm.discard_range(piece.page(piece.start), piece.pages(), forget);
