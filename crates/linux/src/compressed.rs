@@ -6,7 +6,7 @@
 //!                                 |  incompressible, full, or no budget
 //!                                 +--> slots past memory: the next device, as if this one had no space
 //!   serving a fault         copy the packed bytes out (the pool's lock) --> unpack into a read's buffer --> as any page
-//!   core                    a slot that is given up is told to the pool at once (`Memory::freed`), and its bytes are free
+//!   core                    a slot that is given up waits for `empty_freed`; then its bytes are free, and it can be given again
 //!   page daemon             credit for what will be stored; free blocks to the kernel; the coldest pages to the next device
 //! ```
 //!
@@ -38,7 +38,6 @@ use overspill_store::PageBytes;
 use overspill_store::budgeted_pool::{BudgetedPool, SLOTS_PER_PAGE};
 use overspill_store::packing::{Algorithm, Damaged, Packed, Packer, Unpacker};
 use overspill_store::pool::{self, PACKED_BYTES_MAX, Pool, PoolCounters, Refused, SLOT_BYTES, Stored};
-use overspill_swap::swap_pager::Memory;
 use overspill_swap::{Devices, SwapPager};
 use overspill_vm::Vm;
 use overspill_vm::pager::Location;
@@ -102,15 +101,6 @@ pub struct Compressed {
 impl core::fmt::Debug for Compressed {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         write!(f, "Compressed({} pages of memory)", self.size_pages)
-    }
-}
-
-impl Memory for Compressed {
-    fn assigned(&self, at: u32, page: PageId) {
-        self.pool.lock().pool.set_page(at, page);
-    }
-    fn freed(&self, at: u32) {
-        self.pool.lock().pool.remove(at);
     }
 }
 
@@ -184,12 +174,8 @@ impl Compressed {
     ///
     /// # Errors
     /// As [`SwapPager::add_memory_device`].
-    pub fn enter(
-        self: &Arc<Self>,
-        vm: &mut Vm<SwapPager>,
-        priority: i16,
-    ) -> Result<DeviceId, overspill_swap::swap_pager::AddDeviceError> {
-        let device = vm.devices_mut().add_memory_device(self.slots, priority, SLOT_BYTES as u32, self.clone())?;
+    pub fn enter(&self, vm: &mut Vm<SwapPager>, priority: i16) -> Result<DeviceId, overspill_swap::swap_pager::AddDeviceError> {
+        let device = vm.devices_mut().add_memory_device(vec![0; self.slots as usize], priority, SLOT_BYTES as u32)?;
         self.device.store(device.0, Relaxed);
         vm.charge(self.buffer_pages);
         self.set_budget(vm.limit());
@@ -231,7 +217,21 @@ impl Compressed {
         if vm.devices().device_use(self.device()).is_none() {
             return; // a swapoff has ended, and `leave` is about to come
         }
+        self.empty_freed(vm);
         self.balance(vm, vm.available());
+    }
+
+    /// Gives the memory back of slots that nobody needs any more, so that they can be given again.
+    pub fn empty_freed(&self, vm: &mut Vm<SwapPager>) {
+        let mut slots = [0; 64];
+        loop {
+            let n = vm.devices_mut().take_freed(self.device(), &mut slots);
+            if n == 0 {
+                return;
+            }
+            let pool = &mut self.pool.lock().pool;
+            slots[..n].iter().for_each(|&at| _ = pool.remove(at));
+        }
     }
 
     fn balance(&self, vm: &mut Vm<SwapPager>, available: u32) {
@@ -309,8 +309,8 @@ impl Compressed {
     }
 
     /// As [`BudgetedPool::coldest`].
-    pub fn coldest(&self, most: usize, each: impl FnMut(PageId, u32)) {
-        self.pool.lock().coldest(most, each);
+    pub fn coldest(&self, most: usize, devices: &Devices, mut each: impl FnMut(PageId, u32)) {
+        self.pool.lock().coldest(most, |at| devices.page_of(self.device(), at).into_iter().for_each(|page| each(page, at)));
     }
 
     /// Counts pages that have gone on.

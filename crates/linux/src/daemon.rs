@@ -574,6 +574,9 @@ impl Daemon {
             core.park.written(d.place);
         }
         self.dirty.retain(|d| d.write);
+        if let Some(pool) = &map.pool {
+            pool.empty_freed(&mut core.vm); // what these pages had there makes room for what they get
+        }
         drop(core);
         machine.drop_places(&map, true);
         drop(map);

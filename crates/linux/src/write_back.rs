@@ -114,7 +114,7 @@ impl WriteBack {
         if let Some(pool) = &map.pool {
             self.found.clear();
             let mut core = machine.core.lock();
-            pool.coldest(run.count as usize, |page, at| self.found.push((page, at)));
+            pool.coldest(run.count as usize, core.vm.devices(), |page, at| self.found.push((page, at)));
             self.found.sort_unstable(); // neighbours are written side by side
             for &(page, at) in &self.found {
                 let from = core.vm.devices().slot(pool.device(), at);
@@ -174,7 +174,7 @@ impl WriteBack {
         let Some(pool) = &map.pool else { return };
         let mut core = machine.core.lock();
         self.found.clear();
-        pool.coldest(self.pages, |page, at| self.found.push((page, at)));
+        pool.coldest(self.pages, core.vm.devices(), |page, at| self.found.push((page, at)));
         for &(page, at) in &self.found {
             let slot = core.vm.devices().slot(pool.device(), at);
             let _ = core.vm.write_back_look(page, slot);

@@ -95,7 +95,9 @@ impl<S: Store> World<S> {
         let (mut found, mut moving) = (Vec::new(), Vec::new());
         let pool = process.vm.devices_mut().pool.as_mut().expect("it was asked just now");
         let device = pool.device;
-        pool.kept.coldest(most, |page, at| found.push((page, at)));
+        pool.kept.coldest(most, |at| found.push(at));
+        let inner = &process.vm.pager().inner;
+        let mut found: Vec<_> = found.into_iter().filter_map(|at| Some((inner.page_of(device, at)?, at))).collect();
         found.sort_unstable();
         for (page, at) in found {
             let from = process.vm.pager().inner.slot(device, at);

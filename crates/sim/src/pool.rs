@@ -4,49 +4,14 @@
 //! A page's content is one word, so how small it gets is decided by the word: one in eight is kept as a word, one in eight does not
 //! compress, the others take from 8 to all of the bytes that the pool takes, the first of which are the word.
 //!
-//! The pool is part of the process ([`crate::store::Watched`] owns it), so a fork copies it. What the pager tells its memory goes
-//! through a [`Teller`], which the copies of a pager share: it is empty between two calls of a pager.
+//! The pool is part of the process ([`crate::store::Watched`] owns it), so a fork copies it.
 
 use crate::rng::mix;
 use overspill_store::budgeted_pool::{BudgetedPool, SLOTS_PER_PAGE};
 use overspill_store::packing::Packed;
 use overspill_store::pool::{PACKED_BYTES_MAX, Pool, Refused, Stored, arena_bytes};
-use overspill_swap::swap_pager::Memory;
-use overspill_vm::types::{DeviceId, PAGE_SIZE, PageId};
+use overspill_vm::types::{DeviceId, PAGE_SIZE};
 use std::fmt;
-use std::sync::{Mutex, PoisonError};
-
-/// What the pager has told of a slot.
-#[derive(Clone, Copy, Debug)]
-pub enum Told {
-    /// A page is stored there.
-    Assigned(u32, PageId),
-    /// It was given up.
-    Freed(u32),
-}
-
-/// Hears what the pager tells.
-#[derive(Debug, Default)]
-pub struct Teller(Mutex<Vec<Told>>);
-
-impl Teller {
-    /// What was told since the last time.
-    pub fn heard(&self) -> Vec<Told> {
-        std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-    fn tell(&self, told: Told) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(told);
-    }
-}
-
-impl Memory for Teller {
-    fn assigned(&self, at: u32, page: PageId) {
-        self.tell(Told::Assigned(at, page));
-    }
-    fn freed(&self, at: u32) {
-        self.tell(Told::Freed(at));
-    }
-}
 
 /// The device.
 #[derive(Clone)]
@@ -97,14 +62,6 @@ impl SimPool {
         match self.kept.pool.copy_out(at, &mut bytes)? {
             Stored::Same(word) => Some(word),
             Stored::Bytes(_) => Some(u64::from_ne_bytes(bytes[..8].try_into().expect("eight bytes"))),
-        }
-    }
-
-    /// The pager has told of a slot.
-    pub fn hear(&mut self, told: Told) {
-        match told {
-            Told::Assigned(at, page) => self.kept.pool.set_page(at, page),
-            Told::Freed(at) => _ = self.kept.pool.remove(at),
         }
     }
 

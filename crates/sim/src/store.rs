@@ -5,19 +5,17 @@
 
 use crate::check::slots::SlotBook;
 use crate::model_pager::ModelPager;
-use crate::pool::{SimPool, Teller, Told};
+use crate::pool::SimPool;
 use crate::rng::Rng;
 use crate::scenario::Bug;
 use overspill_store::budgeted_pool::Balance;
 use overspill_store::pool::SLOT_BYTES;
-use overspill_swap::swap_pager::Memory;
 use overspill_swap::{Io, SwapPager};
 use overspill_vm::pager::{DeviceUse, HasPage, Location, Pager, Scan, SlotRun};
 use overspill_vm::types::{ContentHash, DeviceId, PageId, PageIndex, Slot};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
-use std::sync::Arc;
 
 /// A pager that the simulated machine can run: it can fork and it can say where a slot lies.
 pub trait Store: Pager + Clone {
@@ -39,8 +37,18 @@ pub trait Store: Pager + Clone {
         None
     }
     /// A device that is memory of the process; `None` if there cannot be one.
-    fn add_memory_device(&mut self, slots: u32, memory: Arc<dyn Memory>) -> Option<DeviceId> {
-        _ = (slots, memory);
+    fn add_memory_device(&mut self, slots: u32) -> Option<DeviceId> {
+        _ = slots;
+        None
+    }
+    /// The page that has slot `at` of it.
+    fn page_of(&self, device: DeviceId, at: u32) -> Option<PageId> {
+        _ = (device, at);
+        None
+    }
+    /// A slot of it to be emptied.
+    fn take_freed(&mut self, device: DeviceId) -> Option<u32> {
+        _ = device;
         None
     }
     /// Slot `at` of `device`.
@@ -130,8 +138,15 @@ impl Store for SwapPager {
         self.devices_mut().refuse_growth(device);
         Some(device)
     }
-    fn add_memory_device(&mut self, slots: u32, memory: Arc<dyn Memory>) -> Option<DeviceId> {
-        self.devices_mut().add_memory_device(slots, 9, SLOT_BYTES as u32, memory).ok()
+    fn add_memory_device(&mut self, slots: u32) -> Option<DeviceId> {
+        self.devices_mut().add_memory_device(vec![0; slots as usize], 9, SLOT_BYTES as u32).ok()
+    }
+    fn page_of(&self, device: DeviceId, at: u32) -> Option<PageId> {
+        self.devices().page_of(device, at)
+    }
+    fn take_freed(&mut self, device: DeviceId) -> Option<u32> {
+        let mut slot = [0];
+        (self.devices_mut().take_freed(device, &mut slot) == 1).then_some(slot[0])
     }
     fn slot(&self, device: DeviceId, at: u32) -> Slot {
         self.devices().slot(device, at)
@@ -168,7 +183,6 @@ pub struct Watched<S> {
     pub files: BTreeMap<usize, u32>,
     /// The compressed device, if there is one.
     pub pool: Option<SimPool>,
-    teller: Arc<Teller>,
     process: u32,
     book: Rc<RefCell<SlotBook>>,
     bug: Bug,
@@ -184,7 +198,6 @@ impl<S: Store> Watched<S> {
             inner,
             files: BTreeMap::from([(0, 0)]),
             pool: None,
-            teller: Arc::default(),
             process: 0,
             book,
             bug,
@@ -238,17 +251,17 @@ impl<S: Store> Watched<S> {
     /// A compressed device of `size_pages` pages of memory. Returns whether there is one now.
     pub fn swapon_pool(&mut self, file: u32, size_pages: u32, slots_max: u32, budget: u32) -> bool {
         let slots = SimPool::slots(size_pages, slots_max);
-        let Some(device) = self.inner.add_memory_device(slots, self.teller.clone()) else { return false };
+        let Some(device) = self.inner.add_memory_device(slots) else { return false };
         assert_eq!(self.files.insert(device.0.into(), file), None, "slots: {device:?} was given twice");
         self.pool = Some(SimPool::new(device, file, size_pages, slots, budget));
         true
     }
-    /// The pool hears what the pager has told of its slots.
-    fn listen(&mut self) {
-        for told in self.teller.heard() {
-            let lost = self.bug == Bug::SlotNotFreed && matches!(told, Told::Freed(_)) && self.rng.chance(50);
-            if let Some(pool) = self.pool.as_mut().filter(|_| !lost) {
-                pool.hear(told);
+    /// Slots of the pool that nobody needs any more are emptied.
+    fn empty_freed(&mut self) {
+        let Some(pool) = &mut self.pool else { return };
+        while let Some(at) = self.inner.take_freed(pool.device) {
+            if self.bug != Bug::SlotNotFreed || !self.rng.chance(50) {
+                pool.kept.pool.remove(at);
             }
         }
     }
@@ -331,7 +344,7 @@ impl<S: Store> Pager for Watched<S> {
             return false;
         }
         let assigned = self.inner.assign(page, slot, content);
-        self.listen();
+        self.empty_freed();
         if !assigned {
             self.book.borrow_mut().free(self.process, place);
             return false;
@@ -347,7 +360,7 @@ impl<S: Store> Pager for Watched<S> {
         let place = self.place(slot);
         self.book.borrow_mut().free(self.process, place);
         self.inner.free_slot(slot);
-        self.listen();
+        self.empty_freed();
     }
     fn release(&mut self, page: PageId) -> bool {
         self.release_range(page, 1) > 0
@@ -362,14 +375,14 @@ impl<S: Store> Pager for Watched<S> {
             }
         }
         let released = self.inner.release_range(first, count);
-        self.listen();
+        self.empty_freed();
         assert_eq!(released, stored, "release_range({first:?}, {count})");
         released
     }
     fn rename(&mut self, from: PageId, to: PageId) -> bool {
         let place = self.stored_place(from);
         let renamed = self.inner.rename(from, to);
-        self.listen();
+        self.empty_freed();
         if !renamed {
             return false;
         }
@@ -419,7 +432,7 @@ impl<S: Store> Pager for Watched<S> {
     }
     fn remove(&mut self, device: DeviceId) {
         self.inner.remove(device);
-        self.listen();
+        self.empty_freed();
         self.files.remove(&device.0.into());
         self.last = None;
     }

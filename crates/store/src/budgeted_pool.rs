@@ -14,7 +14,6 @@
 //! It decides and does nothing: the machine charges, tells the pager, and writes.
 
 use crate::pool::{Pool, PoolCounters};
-use overspill_vm::types::PageId;
 
 /// Slots per page of the pool's size: pages that compress better than that do not gain more.
 pub const SLOTS_PER_PAGE: u64 = 8;
@@ -110,15 +109,15 @@ impl<A: AsRef<[u8]> + AsMut<[u8]>> BudgetedPool<A> {
         self.draining && counters.stored_pages > counters.same_filled_pages
     }
 
-    /// The coldest pages that take room, with their slots, up to `most`. They count as the newest from now on, so that they are not
+    /// The slots of the coldest pages that take room, up to `most`. They count as the newest from now on, so that they are not
     /// found again while they are being written.
-    pub fn coldest(&mut self, most: usize, mut each: impl FnMut(PageId, u32)) {
+    pub fn coldest(&mut self, most: usize, mut each: impl FnMut(u32)) {
         let mut found = 0;
         for _ in 0..most * 4 {
             let Some(at) = self.pool.coldest() else { break };
             self.pool.touch(at);
             if !self.pool.is_same(at) {
-                each(self.pool.page(at), at);
+                each(at);
                 found += 1;
                 if found == most {
                     break;
@@ -143,7 +142,6 @@ mod tests {
     use super::*;
     use crate::packing::Packed;
     use crate::pool::{PACKED_BYTES_MAX, Refused, arena_bytes};
-    use overspill_vm::types::ObjectId;
 
     const SIZE_PAGES: u64 = 256;
 
@@ -161,15 +159,14 @@ mod tests {
         let bytes = [7; PACKED_BYTES_MAX];
         let full = (0..2048).find(|at| {
             pool.balance(1000);
-            pool.pool.set_page(*at, PageId::new(ObjectId(0), u64::from(*at)));
             let len = 1 + *at as usize * 1201 % PACKED_BYTES_MAX;
             pool.pool.store(*at, Packed::Bytes(&bytes[..len])) == Err(Refused::Full)
         });
         assert!(full.is_some() && in_use(&pool.pool.counters()) > SIZE_PAGES * 15 / 16, "{full:?} {:?}", pool.pool.counters());
         assert!(pool.wants_write_back() && !pool.balance(1000).has_room);
         let mut coldest = Vec::new();
-        pool.coldest(3, |page, at| coldest.push((page.index(), at)));
-        assert_eq!(coldest, [(0, 0), (1, 1), (2, 2)]);
+        pool.coldest(3, |at| coldest.push(at));
+        assert_eq!(coldest, [0, 1, 2]);
     }
 
     /// ... and once pages had gone, their free blocks kept others from becoming resident, as long as they were fewer than 64 pages.

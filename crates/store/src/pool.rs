@@ -37,12 +37,12 @@
 use crate::PageBytes;
 use crate::packing::{Damaged, Packed, Unpacker};
 use core::ops::Range;
-use overspill_vm::types::{PAGE_SIZE, PageId};
+use overspill_vm::types::PAGE_SIZE;
 
 /// Bytes of a block.
 const BLOCK: usize = 32 << 10;
 /// Bytes of the tables for each slot that was ever used.
-pub const SLOT_BYTES: usize = size_of::<Entry>() + size_of::<u16>() + size_of::<PageId>();
+pub const SLOT_BYTES: usize = size_of::<Entry>() + size_of::<u16>();
 /// Bytes before an object's content: the slot whose it is.
 const HEAD: usize = 4;
 /// Objects per block, by class: as finely as blocks of this size allow down to 1 KiB, then by an eighth and more.
@@ -172,8 +172,6 @@ pub struct Pool<A = Vec<u8>> {
     credit: u64,
     limit: u64,
     entries: Vec<Entry>,
-    /// By slot: the page that the owner says is stored there.
-    pages: Vec<u64>,
     /// Bytes of content by slot, or [`ABSENT`] or [`SAME`].
     lens: Vec<u16>,
     /// Ends of the order list, plus one.
@@ -215,7 +213,6 @@ impl<A: AsRef<[u8]> + AsMut<[u8]>> Pool<A> {
             credit: 0,
             limit: 0,
             entries: vec![[0; 4]; slots as usize],
-            pages: vec![0; slots as usize],
             lens: vec![ABSENT; slots as usize],
             oldest: 0,
             newest: 0,
@@ -311,22 +308,6 @@ impl<A: AsRef<[u8]> + AsMut<[u8]>> Pool<A> {
         self.counters.taken += 1;
         self.link(slot);
         Ok(())
-    }
-
-    /// Says which page is stored in `slot`: the pool only remembers it, for [`Pool::page`].
-    ///
-    /// # Panics
-    /// If there is no such slot.
-    pub fn set_page(&mut self, slot: u32, page: PageId) {
-        self.pages[slot as usize] = page.raw();
-    }
-
-    /// The page in `slot`, as [`Pool::set_page`] was told last.
-    ///
-    /// # Panics
-    /// If there is no such slot.
-    pub fn page(&self, slot: u32) -> PageId {
-        PageId::from_raw(self.pages[slot as usize])
     }
 
     /// Copies what is stored in `slot`, still packed, so that it can be unpacked ([`Unpacker`], [`fill`]) without the pool; `None`

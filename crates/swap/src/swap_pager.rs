@@ -104,7 +104,6 @@ use crate::swap_block::{LEAF_PAGES, NoMetadata, SwapBlocks};
 use overspill_vm::pager::{DeviceUse, HasPage, Location, Pager, Scan, SlotRun};
 use overspill_vm::types::{ContentHash, DeviceId, PageId, PageIndex, Slot};
 use std::cmp::Reverse;
-use std::sync::Arc;
 
 /// A device's usable length grows by this many slots: 64 MiB. Guessed: long next to any cluster, short next to any disk.
 pub const GROW_SLOTS: u32 = 16 * 1024;
@@ -226,17 +225,6 @@ pub enum DeviceState {
     Retired,
 }
 
-/// What keeps the pages of a device that is memory of this process: it is told of its slots, so that it can give memory back at
-/// once.
-///
-/// Called from within the pager's functions, under whatever lock guards the pager: must not wait for long, nor allocate.
-pub trait Memory: Send + Sync {
-    /// `page` is what is stored in slot `at` from now on (it was written, or has got another name).
-    fn assigned(&self, at: u32, page: PageId);
-    /// Nobody needs what is in slot `at` any more. (There may be nothing.)
-    fn freed(&self, at: u32);
-}
-
 /// How a device stands.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DeviceStatus {
@@ -305,14 +293,17 @@ struct Device {
     priority: i16,
     /// It is made of extents, and is as long as they are.
     mapped: bool,
-    /// It is memory of this process.
-    memory: Option<Arc<dyn Memory>>,
+    /// It is memory of this process: by slot, the page that has it, as [`PageId::raw`]. Slots that nobody needs any more are
+    /// `deferred` until the machine has emptied them.
+    memory: Option<Vec<u64>>,
     /// A copy there of a page that is in a frame is worth less than the memory that it takes.
     drops_copies: bool,
     /// It is thought to have room for so many slots more.
     room_max: u32,
-    /// Bytes of the memory's own tables per slot.
+    /// Bytes of the memory's tables per slot.
     slot_bytes: u32,
+    /// Where the next slot to be emptied is looked for, in words of `deferred`.
+    freed_next: usize,
     /// There is no more to be had for it at the moment.
     refused: bool,
     /// Its bytes cannot be given back.
@@ -367,6 +358,7 @@ impl Device {
             drops_copies: false,
             room_max: u32::MAX,
             slot_bytes: 0,
+            freed_next: 0,
             punch_next: 0,
             absent_count: 0,
             given_back: 0,
@@ -405,7 +397,7 @@ impl Device {
         (self.windows, self.window_next, self.mapped, self.punch_next) = ([Window::default(); WRITERS], 0, false, 0);
         (self.refused, self.unpunchable, self.absent_count, self.given_back, self.extents) = (false, false, 0, 0, 0);
         self.stats = DeviceStats::default();
-        (self.memory, self.drops_copies, self.room_max, self.slot_bytes) = (None, false, u32::MAX, 0);
+        (self.memory, self.drops_copies, self.room_max, self.slot_bytes, self.freed_next) = (None, false, u32::MAX, 0, 0);
     }
 
     #[inline]
@@ -455,9 +447,9 @@ impl Device {
         }
     }
 
-    /// Slots in use, which absent ones are not.
+    /// Slots in use, which absent ones are not, nor those that are to be emptied.
     fn in_use(&self) -> u32 {
-        self.blist.used() - self.absent_count
+        self.blist.used() - self.absent_count - (self.deferred_count - self.waiting_count())
     }
 
     /// Whether the slots of block `block` are all free. => it is whole
@@ -524,9 +516,20 @@ impl Device {
     fn free_taken(&mut self, at: u32) {
         if self.own {
             self.assert_taken(at);
-            self.untake(at, 1);
-            self.memory.iter().for_each(|memory| memory.freed(at));
+            match self.memory {
+                Some(_) => {
+                    self.taken_count -= 1;
+                    self.defer(at);
+                    self.assert_counts();
+                }
+                None => self.untake(at, 1),
+            }
         }
+    }
+
+    fn defer(&mut self, at: u32) {
+        self.deferred.insert(at);
+        self.deferred_count += 1;
     }
 
     /// An owned slot loses its page.
@@ -534,18 +537,28 @@ impl Device {
         self.owned_count -= 1;
         if self.own {
             self.owned.remove(at);
-            // of memory a child has a copy
-            let death = if self.memory.is_none() { epochs.death(self.births[at as usize]) } else { None };
-            if let Some(death) = death {
-                self.deferred.insert(at);
-                self.deferred_count += 1;
+            if self.memory.is_some() {
+                self.defer(at); // not for a child, which has a copy of it
+            } else if let Some(death) = epochs.death(self.births[at as usize]) {
+                self.defer(at);
                 set(&mut self.deaths[at as usize], death);
             } else {
                 self.blist.free(at);
             }
             self.assert_counts();
-            self.memory.iter().for_each(|memory| memory.freed(at));
         }
+    }
+
+    /// `page` has slot `at`: remembered for memory.
+    fn name(&mut self, at: u32, page: PageId) {
+        if let Some(pages) = &mut self.memory {
+            pages[at as usize] = page.raw();
+        }
+    }
+
+    /// Slots that wait for a child. (Those of memory wait for the machine.)
+    fn waiting_count(&self) -> u32 {
+        if self.memory.is_some() { 0 } else { self.deferred_count }
     }
 
     fn assert_taken(&self, at: u32) {
@@ -559,7 +572,7 @@ impl Device {
 
     /// Frees what waits for nobody any more.
     fn thaw(&mut self, epochs: &Epochs) {
-        if self.deferred_count == 0 {
+        if self.waiting_count() == 0 {
             return;
         }
         for index in 0..self.words() {
@@ -614,7 +627,7 @@ impl Device {
             slots: self.slots,
             len: self.blist.len(),
             used: if self.own { self.in_use() } else { 0 },
-            deferred: if self.own { self.deferred_count } else { 0 },
+            deferred: if self.own { self.waiting_count() } else { 0 },
             stored: self.owned_count,
             fragmented_permille: (broken * 1000).checked_div(free).unwrap_or(0) as u32,
             extents: self.extents,
@@ -902,7 +915,10 @@ impl SwapPager {
                     let used = device.blist.used_word(index);
                     let [o, d] = [&device.owned, &device.deferred].map(|set| set.word(index));
                     assert!(o & d == 0 && (o | d) & !used == 0);
-                    for at in (0..WORD_BITS).filter(|bit| d >> bit & 1 != 0).map(|bit| index * WORD_BITS as usize + bit as usize) {
+                    let waits = if device.memory.is_some() { 0 } else { d };
+                    for at in
+                        (0..WORD_BITS).filter(|bit| waits >> bit & 1 != 0).map(|bit| index * WORD_BITS as usize + bit as usize)
+                    {
                         assert!(self.devices.epochs.waits(device.births[at], device.deaths[at]), "slot {at} waits for nobody");
                     }
                     owned += o.count_ones();
@@ -938,25 +954,48 @@ impl Devices {
         Ok(DeviceId(index as u16))
     }
 
-    /// Adds a device of `slots` slots that is memory of this process, with `slot_bytes` bytes of tables per slot. What differs from
-    /// others: the memory is told of its slots; full ([`Devices::set_full`]) it gives none; a page that comes in may have to
-    /// leave its slot at once ([`Devices::set_drops_copies`]); and a forked child goes on writing its own copy of it, so nothing
-    /// of it is ever frozen. Does not allocate.
+    /// Adds a device that is memory of this process, with a slot for each of `pages`, which are all 0, and `slot_bytes` bytes of
+    /// the machine's own tables per slot. What differs from others: it is known which page has a slot ([`Devices::page_of`]); a slot
+    /// that nobody needs is given again only when the machine has emptied it ([`Devices::take_freed`]); full
+    /// ([`Devices::set_full`]) it gives none; a page that comes in may have to leave its slot at once
+    /// ([`Devices::set_drops_copies`]); and a forked child goes on writing its own copy of it, so nothing of it is ever frozen. Does
+    /// not allocate.
     ///
     /// # Errors
     /// [`AddDeviceError`]; nothing is changed then.
-    pub fn add_memory_device(
-        &mut self,
-        slots: u32,
-        priority: i16,
-        slot_bytes: u32,
-        memory: Arc<dyn Memory>,
-    ) -> Result<DeviceId, AddDeviceError> {
-        let device = self.add_device(slots, priority)?;
+    pub fn add_memory_device(&mut self, pages: Vec<u64>, priority: i16, slot_bytes: u32) -> Result<DeviceId, AddDeviceError> {
+        let device = self.add_device(pages.len().try_into().unwrap_or(u32::MAX), priority)?;
         let it = &mut self.all[device.0 as usize];
-        (it.memory, it.slot_bytes) = (Some(memory), slot_bytes);
+        (it.memory, it.slot_bytes) = (Some(pages), slot_bytes + size_of::<u64>() as u32);
         self.changed();
         Ok(device)
+    }
+
+    /// The page that has slot `at` of a device that is memory; `None` if none has.
+    pub fn page_of(&self, device: DeviceId, at: u32) -> Option<PageId> {
+        let it = self.get(device).filter(|d| d.owned.get(at))?;
+        it.memory.as_ref().map(|pages| PageId::from_raw(pages[at as usize]))
+    }
+
+    /// Slots of a device that is memory whose content nobody needs any more (there may be none): as many as `out` has room for.
+    /// Returns how many. => the machine empties them before anybody else uses the pager
+    pub fn take_freed(&mut self, device: DeviceId, out: &mut [u32]) -> usize {
+        let Some(it) = self.get_mut(device).filter(|d| d.memory.is_some()) else { return 0 };
+        let (mut taken, words) = (0, it.words());
+        while taken < out.len() && it.deferred_count > 0 {
+            let bits = it.deferred.word(it.freed_next);
+            if bits == 0 {
+                it.freed_next = (it.freed_next + 1) % words;
+                continue;
+            }
+            out[taken] = it.freed_next as u32 * WORD_BITS + bits.trailing_zeros();
+            it.deferred.remove(out[taken]);
+            it.deferred_count -= 1;
+            it.blist.free(out[taken]);
+            taken += 1;
+        }
+        it.assert_counts();
+        taken
     }
 
     /// Slot `at` of `device`.
@@ -1357,7 +1396,7 @@ impl Devices {
 
     /// Slots that were given back but wait for [`Devices::child_gone`]; they are part of [`Devices::used`].
     pub fn deferred(&self) -> u64 {
-        self.own().map(|d| u64::from(d.deferred_count)).sum()
+        self.own().map(|d| u64::from(d.waiting_count())).sum()
     }
 
     /// This process forks, parent's side: no slot that has a page now is overwritten until [`Devices::child_gone`] for the number
@@ -1462,7 +1501,7 @@ impl Pager for SwapPager {
         match self.blocks.insert(page, slot, content) {
             Ok(old) => {
                 device.assign(at, epochs);
-                device.memory.iter().for_each(|memory| memory.assigned(at, page));
+                device.name(at, page);
                 if let Some(old) = old {
                     self.devices.release(old);
                 }
@@ -1497,7 +1536,7 @@ impl Pager for SwapPager {
         let Ok(moved) = self.blocks.rename(from, to) else { return false };
         if moved && let Some((slot, _)) = self.blocks.get(to) {
             let (device, at) = self.devices.of(slot);
-            device.memory.iter().for_each(|memory| memory.assigned(at, to));
+            device.name(at, to);
         }
         true
     }
@@ -1680,38 +1719,30 @@ mod tests {
         }
     }
 
-    /// What a memory was told: page by slot.
-    #[derive(Default)]
-    struct Told(std::sync::Mutex<BTreeMap<u32, PageId>>);
-
-    impl Memory for Told {
-        fn assigned(&self, at: u32, page: PageId) {
-            self.0.lock().unwrap().insert(at, page);
-        }
-        fn freed(&self, at: u32) {
-            self.0.lock().unwrap().remove(&at);
-        }
-    }
-
     #[test]
-    fn memory_is_told_of_its_slots_and_is_the_childs_own() {
+    fn slots_of_memory_have_names_and_are_the_childs_own() {
         let mut pager = small(1000);
-        let told = Arc::new(Told::default());
-        let device = pager.devices.add_memory_device(100, 9, 26, told.clone()).unwrap();
+        let device = pager.devices.add_memory_device(vec![0; 100], 9, 18).unwrap();
+        let there = |pager: &SwapPager| (0..100).filter_map(|at| pager.devices.page_of(device, at)).collect::<Vec<_>>();
+        let freed = |pager: &mut SwapPager| {
+            let mut out = [0; 3];
+            let n = pager.devices.take_freed(device, &mut out);
+            out[..n].to_vec()
+        };
         let first = store(&mut pager, page(0, 0), 4);
         assert!(memory(&pager, first) && pager.devices.slot(device, 0) == first);
-        let there = || told.0.lock().unwrap().values().copied().collect::<Vec<_>>();
-        assert_eq!(there(), (0..4).map(|k| page(0, k)).collect::<Vec<_>>());
+        assert_eq!(there(&pager), (0..4).map(|k| page(0, k)).collect::<Vec<_>>());
         assert!(pager.rename(page(0, 1), page(0, 70)));
         pager.release(page(0, 0));
-        assert_eq!(there(), [page(0, 70), page(0, 2), page(0, 3)]);
+        assert_eq!(there(&pager), [page(0, 70), page(0, 2), page(0, 3)]);
+        assert_eq!((pager.used(), freed(&mut pager), freed(&mut pager)), (3, vec![0], vec![]));
 
         // past it, and when it is full
         let past = pager.alloc_run_past_memory(2, page(0, 9)).unwrap();
         let within = alloc(&mut pager, 1).unwrap();
         assert!(!memory(&pager, past.first) && memory(&pager, within.first));
         assert!(pager.assign(page(0, 2), past.first, ContentHash::of(2)));
-        assert_eq!(there(), [page(0, 70), page(0, 3)], "it has moved on");
+        assert_eq!((there(&pager), freed(&mut pager)), (vec![page(0, 70), page(0, 3)], vec![2]), "it has moved on");
         pager.devices.set_full(device, true);
         let past = alloc(&mut pager, 1).unwrap();
         assert!(!memory(&pager, past.first));
@@ -1724,7 +1755,7 @@ mod tests {
 
         // after a fork both sides write it, and what the parent gives up is free at once
         let mut pager = small(1000);
-        pager.devices.add_memory_device(100, 9, 26, told.clone()).unwrap();
+        pager.devices.add_memory_device(vec![0; 100], 9, 18).unwrap();
         store(&mut pager, page(0, 0), 4);
         let mut child = pager.clone();
         pager.devices.fork_parent();
@@ -1733,6 +1764,14 @@ mod tests {
         assert!(!child.devices.is_inherited(device) && child.devices.is_inherited(DeviceId(0)));
         let slot = store(&mut child, page(0, 10), 2);
         assert_eq!((child.devices.device_of(slot).0, child.devices.stored()), (device, 6));
+        assert_eq!((freed(&mut pager), freed(&mut child)), (vec![1], vec![]));
+        let many = store(&mut child, page(0, 20), 70);
+        child.release_range(page(0, 20), 70);
+        let unused = alloc(&mut child, 1).unwrap().first;
+        child.free_slot(unused);
+        let mut again: Vec<u32> = core::iter::from_fn(|| Some(freed(&mut child)).filter(|f| !f.is_empty())).flatten().collect();
+        again.sort_unstable();
+        assert!(again.starts_with(&[6, 7, 8]) && again.len() == 71 && many == child.devices.slot(device, 6), "{again:?}");
         pager.check();
         child.check();
         child.release_range(page(0, 0), 100);

@@ -17,8 +17,8 @@ pub fn check<S: Store>(process: &Process<S>) {
         if file == pool.file {
             stored += 1;
             assert!(pool.kept.pool.contains(slot), "pool: page {at} is stored in slot {slot}, and nothing is there");
-            let named = pool.kept.pool.page(slot);
-            assert!(named == process.page(at), "pool: slot {slot} is named {named:?} and holds page {at}");
+            let named = process.vm.pager().inner.page_of(pool.device, slot);
+            assert!(named == Some(process.page(at)), "pool: slot {slot} is named {named:?} and holds page {at}");
         }
     }
     let counters = pool.kept.pool.counters();
