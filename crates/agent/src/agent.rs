@@ -223,20 +223,30 @@ impl Agent {
     /// What is in the first range is about to be moved, and to grow by so many bytes, and what is in the second to be unmapped or
     /// replaced: [`Machine::take_native`], [`Machine::begin_remap`].
     pub fn begin_remap(&'static self, ranges: [(usize, usize); 2], grows: usize) -> Remap {
-        self.stacks.run(move || {
-            let native = ranges.map(|(start, end)| {
-                self.machine.take_native(start, end).unwrap_or_else(|| {
-                    let _ = self.ask_here(Request::Adopt { start, end }); // it cannot fail
-                    Pieces::default()
-                })
+        loop {
+            let (remap, may) = self.stacks.run(move || {
+                let native = ranges.map(|(start, end)| {
+                    self.machine.take_native(start, end).unwrap_or_else(|| {
+                        let _ = self.ask_here(Request::Adopt { start, end }); // it cannot fail
+                        Pieces::default()
+                    })
+                });
+                let managed = self.machine.begin_remap(ranges, grows);
+                (Remap { native, managed: managed == Some(true) }, managed.is_some())
             });
-            Remap { native, managed: self.machine.begin_remap(ranges, grows) }
-        })
+            if may {
+                return remap;
+            }
+            self.end_remap(remap, false); // not yet
+            self.machine.await_fork();
+        }
     }
 
     /// What follows until this is dropped is to be one call, also for a fork.
     pub fn in_parts(&'static self) -> Parts {
-        self.stacks.run(move || self.machine.begin_parts());
+        while !self.stacks.run(move || self.machine.begin_parts()) {
+            self.machine.await_fork();
+        }
         Parts(self)
     }
 

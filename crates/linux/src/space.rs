@@ -772,30 +772,33 @@ impl Machine {
 
     /// A thread's system call is about to move what is in the first range, and to unmap or replace what is in the second, and it is
     /// managed: [`Remaps`]. `grows`: by how many bytes it may make what it moves longer. Returns whether it is managed; then
-    /// [`Machine::end_remap`] is due after the call.
-    pub fn begin_remap(&self, ranges: [(usize, usize); 2], grows: usize) -> bool {
+    /// [`Machine::end_remap`] is due after the call. Or `None`: [`Machine::await_fork`] is due before it.
+    pub fn begin_remap(&self, ranges: [(usize, usize); 2], grows: usize) -> Option<bool> {
         let any = |is: &dyn Fn(usize, usize) -> bool| ranges.iter().any(|&(start, end)| is(start, end));
         {
             let map = self.map.read();
             if !any(&|start, end| map.is_settling(start, end)) {
-                return false;
+                return Some(false);
             }
         }
+        if !self.announce(Remap { thread: sys::gettid(), ranges, grows, reported: None, parts: false, overdue: false }) {
+            return None;
+        }
         // the daemon holds the map from its choice until it has the pages, but not while it copies some out
-        self.announce(Remap { thread: sys::gettid(), ranges, grows, reported: None, parts: false, overdue: false });
         loop {
             let map = self.map.read();
             if !any(&|start, end| map.copying.overlaps(start, end)) {
-                return true;
+                return Some(true);
             }
             drop(map);
             futex_wait(&AtomicU32::new(0), 0, UNMAPS_LOOK_NS);
         }
     }
 
-    /// A thread's call is made of several, each with a [`Machine::begin_remap`] of its own: [`Machine::end_parts`] is due.
-    pub fn begin_parts(&self) {
-        self.announce(Remap { thread: sys::gettid(), ranges: [(0, 0); 2], grows: 0, reported: None, parts: true, overdue: false });
+    /// A thread's call is made of several, each with a [`Machine::begin_remap`] of its own: [`Machine::end_parts`] is due. Or
+    /// `false`: [`Machine::await_fork`] is due before it.
+    pub fn begin_parts(&self) -> bool {
+        self.announce(Remap { thread: sys::gettid(), ranges: [(0, 0); 2], grows: 0, reported: None, parts: true, overdue: false })
     }
 
     /// They have been made.
@@ -804,16 +807,21 @@ impl Machine {
         self.map.write().remaps.calls.retain(|call| call.thread != me);
     }
 
-    fn announce(&self, call: Remap) {
-        loop {
-            let mut map = self.map.write();
-            // who is in the middle of something may go on: a fork waits for him
-            if self.forking.load(SeqCst) == 0 || map.remaps.calls.iter().any(|other| other.thread == call.thread) {
-                return map.remaps.begin(call);
-            }
-            drop(map);
-            futex_wait(&self.forking, 1, u64::MAX);
+    /// Returns `false` if a fork is about to happen, which is to be waited for without a hook stack: those who end their calls need
+    /// one, and the fork waits for them.
+    fn announce(&self, call: Remap) -> bool {
+        let mut map = self.map.write();
+        // who is in the middle of something may go on: a fork waits for him
+        let may = self.forking.load(SeqCst) == 0 || map.remaps.calls.iter().any(|other| other.thread == call.thread);
+        if may {
+            map.remaps.begin(call);
         }
+        may
+    }
+
+    /// Until no fork is about to happen.
+    pub fn await_fork(&self) {
+        futex_wait(&self.forking, 1, u64::MAX);
     }
 
     /// A fork is about to happen. From here until [`Machine::forked`] no call begins that moves memory or unmaps it, and none of
@@ -1171,13 +1179,17 @@ pub(crate) mod tests {
         let range = Range { start: base, end: base + LEN, ..Range { origin: base, ..Range::of_program(Flags::NONE) } };
         machine.map.write().origins[0] = base;
         machine.manage(&mut machine.map.write(), range);
-        let begin = || assert!(machine.begin_remap([(base, base + LEN), (0, 0)], 0));
+        let begin = || {
+            while machine.begin_remap([(base, base + LEN), (0, 0)], 0).is_none() {
+                machine.await_fork();
+            }
+        };
         let flag = || std::sync::atomic::AtomicBool::new(false);
         let (ended, begun, machine) = (flag(), flag(), &machine);
         let (tell, told) = std::sync::mpsc::channel();
         std::thread::scope(|s| {
             s.spawn(|| {
-                machine.begin_parts();
+                assert!(machine.begin_parts());
                 begin();
                 tell.send(()).expect("heard");
                 machine.end_remap(true);
@@ -1189,6 +1201,9 @@ pub(crate) mod tests {
             told.recv().expect("told");
             machine.await_remaps();
             assert!(ended.load(SeqCst), "the call and its parts have been made");
+            // (it held one of the stacks that those who end need, and with more threads than stacks a fork took a second)
+            let refused = s.spawn(|| (machine.begin_remap([(base, base + LEN), (0, 0)], 0), machine.begin_parts()));
+            assert_eq!(refused.join().expect("it does not wait"), (None, false));
             let other = s.spawn(|| {
                 begin();
                 begun.store(true, SeqCst); // and never ends: its thread has jumped out
