@@ -1,5 +1,8 @@
 //! A plain fixed-size set of slots: one bit each, no summary. The blist answers "where is room", this only "is it so".
 
+use alloc::vec;
+use alloc::vec::Vec;
+
 /// Bits in a word.
 pub(crate) const WORD_BITS: u32 = u64::BITS;
 

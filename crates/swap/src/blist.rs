@@ -44,6 +44,8 @@
 //! segment tree.
 
 use crate::bitmap::WORD_BITS;
+use alloc::vec;
+use alloc::vec::Vec;
 
 /// log2 of the children per node.
 const RADIX_SHIFT: u32 = 3;
@@ -497,7 +499,7 @@ impl Blist {
             runs.suf = run;
         }
         let node = runs.to_node();
-        std::mem::replace(&mut self.nodes[at], node) != node
+        core::mem::replace(&mut self.nodes[at], node) != node
     }
 
     /// Recomputes the ancestors, from level `from` up, of the slots `first..=last`, until a level does not change.

@@ -29,6 +29,8 @@
 //! Source: the Linux patch of 2019 that put `swap_extent` into a red-black tree (Aaron Lu); B+ trees: Bayer, McCreight 1972. Read,
 //! not copied. `bench/` has the list that the patch replaced.
 
+use alloc::vec;
+use alloc::vec::Vec;
 use overspill_vm::types::Slot;
 
 /// Extents per leaf.
@@ -255,7 +257,7 @@ impl ExtentMap {
     }
 
     /// Moves entries within the tables.
-    fn shift(&mut self, from: std::ops::Range<usize>, to: usize) {
+    fn shift(&mut self, from: core::ops::Range<usize>, to: usize) {
         self.firsts.copy_within(from.clone(), to);
         self.counts.copy_within(from.clone(), to);
         self.files.copy_within(from.clone(), to);

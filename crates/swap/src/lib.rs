@@ -17,7 +17,10 @@
 //! after construction** (`tests/no_alloc.rs` proves it). The tables have their full size from the start, but they are created
 //! zeroed and used from the low end, so the part that was never needed has no physical memory behind it.
 
+#![cfg_attr(not(test), no_std)] // a clock, a thread or a file is an error when it is compiled
 #![forbid(unsafe_code)]
+
+extern crate alloc;
 
 mod bitmap;
 pub mod blist;

@@ -38,6 +38,8 @@
 //! Source: FreeBSD `swap_pager.c` (`struct swblk` in a trie per object) and its review D22409 (one lookup for the slot and its
 //! contiguous neighbours); Linux `radix-tree.c` (height grows at the root). Read, not copied.
 
+use alloc::vec;
+use alloc::vec::Vec;
 use overspill_vm::pager::{HasPage, Scan, StoredRun};
 use overspill_vm::types::{ContentHash, ObjectId, PageId, PageIndex, Slot};
 
@@ -346,7 +348,7 @@ impl SwapBlocks {
             self.touched += 1;
             return self.touched;
         }
-        self.pool = std::mem::take(&mut self.entries[node as usize * NODE_ENTRIES]);
+        self.pool = core::mem::take(&mut self.entries[node as usize * NODE_ENTRIES]);
         self.pool_count -= 1;
         assert!(self.counts[node as usize] == 0);
         node

@@ -101,9 +101,11 @@ use crate::device_stats::{DeviceStats, Io};
 use crate::extent::{Extent, ExtentMap, NoExtents};
 use crate::fork_epochs::{Epochs, Renumbered};
 use crate::swap_block::{LEAF_PAGES, NoMetadata, SwapBlocks};
+use alloc::vec;
+use alloc::vec::Vec;
+use core::cmp::Reverse;
 use overspill_vm::pager::{DeviceUse, HasPage, Location, Pager, Scan, SlotRun};
 use overspill_vm::types::{ContentHash, DeviceId, PageId, PageIndex, Slot};
-use std::cmp::Reverse;
 
 /// A device's usable length grows by this many slots: 64 MiB. Guessed: long next to any cluster, short next to any disk.
 pub const GROW_SLOTS: u32 = 16 * 1024;
@@ -873,7 +875,7 @@ impl SwapPager {
         SwapPager {
             blocks: SwapBlocks::new(u32::try_from(nodes_max).expect("pages_max <= 2^34")),
             devices: Devices {
-                all: std::iter::repeat_with(device).take(config.devices_max.into()).collect(),
+                all: core::iter::repeat_with(device).take(config.devices_max.into()).collect(),
                 extents: ExtentMap::new(config.extents_max),
                 shift,
                 order: Vec::with_capacity(config.devices_max.into()),

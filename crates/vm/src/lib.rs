@@ -16,7 +16,10 @@
 //! It never waits. What cannot be done at once is answered with an action; while the action runs the page is *busy*, which stands
 //! in for a lock, and the machine reports the outcome page by page.
 
+#![cfg_attr(not(test), no_std)] // a clock, a thread or a file is an error when it is compiled
 #![forbid(unsafe_code)]
+
+extern crate alloc;
 
 pub mod counters;
 pub mod page;

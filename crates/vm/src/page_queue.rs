@@ -11,6 +11,8 @@
 //! an end. A node on no list has zero links, so a zeroed array is a set of nodes on no list: what is never used is never resident.
 //! An entry has `W` words of 32 bits: two links, then what the user keeps beside them, so that a reference touches one cache line.
 
+use alloc::vec;
+use alloc::vec::Vec;
 use prefetch_index::prefetch_index;
 
 /// A list of a set: 0 to `K - 1`.

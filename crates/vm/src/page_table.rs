@@ -17,6 +17,8 @@
 
 use crate::page::PageWord;
 use crate::types::{ObjectId, PageId, PageIndex};
+use alloc::vec;
+use alloc::vec::Vec;
 
 const LEAF_BITS: u32 = 9;
 const MIDDLE_BITS: u32 = 9;

@@ -14,6 +14,8 @@
 //! says which.
 
 use crate::types::{PageId, PageIndex};
+use alloc::boxed::Box;
+use alloc::vec;
 use core::ops::Range;
 
 const STREAMS: usize = 32;

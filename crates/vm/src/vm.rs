@@ -34,6 +34,9 @@ use crate::policy::{self, Admit, LivePolicy, Spec};
 use crate::status::{TRANSITIONS_MAX, Transitions};
 use crate::stream::{Direction, StreamRef, Streams};
 use crate::types::{ContentHash, FrameId, ObjectId, PAGE_SIZE, PageId, PageIndex, Slot};
+use alloc::boxed::Box;
+use alloc::vec;
+use alloc::vec::Vec;
 use core::ops::Range;
 
 mod swapoff;

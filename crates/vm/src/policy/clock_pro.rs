@@ -18,6 +18,8 @@
 
 use super::{Args, Arrival, Ghosts, Node, Param, Policy, Setup, Values};
 use crate::page_queue::{ListId, Lists};
+use alloc::vec;
+use alloc::vec::Vec;
 use prefetch_index::prefetch_index;
 
 /// See the module.

@@ -5,6 +5,9 @@
 //! what follows is moved back) that is at most half full. Everything is allocated when the policy is made.
 
 use super::{Admit, Arrival, FrameId, Ghosts, Node, PageId, Policy, See, Setup, Spec, Visitor};
+use alloc::boxed::Box;
+use alloc::vec;
+use alloc::vec::Vec;
 
 /// A policy in the core. No allocation after construction; each call O(1) amortised.
 pub trait LivePolicy: Send {

@@ -18,6 +18,8 @@
 
 use super::{Args, Arrival, Ghosts, Node, Policy, Setup};
 use crate::page_queue::Lists;
+use alloc::vec;
+use alloc::vec::Vec;
 use prefetch_index::prefetch_index;
 
 /// See the module.

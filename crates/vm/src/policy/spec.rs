@@ -1,6 +1,9 @@
 //! Policy specifications, `NAME[:KEY=VALUE,...]`: the one place where they are read, written and complained about.
 
 use super::{DEFAULT, NAMES, TABLE};
+use alloc::borrow::ToOwned;
+use alloc::string::String;
+use alloc::vec::Vec;
 use core::fmt;
 use core::str::FromStr;
 

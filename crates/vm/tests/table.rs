@@ -1,0 +1,255 @@
+//! Each row of the table at the head of `vm.rs`: what a fault or the page daemon is answered, and what becomes of the page.
+
+use overspill_vm::page::State;
+use overspill_vm::pager::{HasPage, IoResult, Pager, SlotRun};
+use overspill_vm::types::{ContentHash, PageId, PageIndex, Slot};
+use overspill_vm::{CLUSTER_PAGES_MAX, Config, Fault, Filled, Look, PageIn, Parked, Place, Vm};
+use std::collections::BTreeMap;
+
+/// One device that never fills up, page after page.
+#[derive(Default)]
+struct Tape {
+    stored: BTreeMap<PageId, (Slot, ContentHash)>,
+    end: u32,
+}
+
+impl Pager for Tape {
+    type Devices = Self;
+
+    fn devices(&self) -> &Self {
+        self
+    }
+    fn devices_mut(&mut self) -> &mut Self {
+        self
+    }
+    fn has_page(&self, page: PageId, _: u32, after_max: u32) -> Option<HasPage> {
+        let (slot, _) = self.stored(page)?;
+        let next = |k: &u32| self.stored(page.offset((*k).into())).is_some_and(|(there, _)| there.0 == slot.0 + k);
+        Some(HasPage { slot, before: 0, after: (1..=after_max).take_while(next).count() as u32 })
+    }
+    fn stored(&self, page: PageId) -> Option<(Slot, ContentHash)> {
+        self.stored.get(&page).copied()
+    }
+    fn alloc_run(&mut self, want: u32, _: PageId) -> Option<SlotRun> {
+        self.end += want;
+        Some(SlotRun { first: Slot(self.end - want), count: want })
+    }
+    fn assign(&mut self, page: PageId, slot: Slot, content: ContentHash) -> bool {
+        self.stored.insert(page, (slot, content));
+        true
+    }
+    fn free_slot(&mut self, _: Slot) {}
+    fn release(&mut self, page: PageId) -> bool {
+        self.stored.remove(&page).is_some()
+    }
+    fn release_range(&mut self, first: PageId, count: PageIndex) -> u64 {
+        (0..count).filter(|i| self.release(first.offset(*i))).count() as u64
+    }
+    fn rename(&mut self, from: PageId, to: PageId) -> bool {
+        if let Some((slot, content)) = self.stored.remove(&from) {
+            self.stored.insert(to, (slot, content.renamed(from, to)));
+        }
+        true
+    }
+    fn used(&self) -> u64 {
+        self.stored.len() as u64
+    }
+    fn metadata_bytes(&self) -> u64 {
+        0
+    }
+}
+
+const FRAMES: u32 = 2048;
+const BOUNDS: core::ops::Range<PageIndex> = 0..1 << 20;
+
+fn page(index: PageIndex) -> PageId {
+    PageId::new(Default::default(), index)
+}
+
+fn content(index: PageIndex) -> ContentHash {
+    ContentHash::new(page(index), 77, 0)
+}
+
+fn core(pages_max: u64) -> Vm<Tape> {
+    let config = Config { readahead_pages_max: 1, zero_ahead_pages_max: 1, ..Config::new(FRAMES, pages_max) };
+    Vm::new(config, Tape::default(), Box::leak(Box::default())).expect("a good configuration")
+}
+
+fn fault(vm: &mut Vm<Tape>, index: PageIndex) -> Fault {
+    vm.fault(page(index), BOUNDS, false)
+}
+
+fn state(vm: &Vm<Tape>, index: PageIndex) -> State {
+    assert!(!vm.page(page(index)).busy());
+    vm.page(page(index)).state()
+}
+
+/// Brings an untouched page to that state, by the calls of the table.
+fn bring_to(vm: &mut Vm<Tape>, index: PageIndex, wanted: State) {
+    for step in [State::Active, State::Inactive, State::Clean, State::PagedOut, State::Lost] {
+        match step {
+            State::Active => {
+                assert_eq!(fault(vm, index), Fault::ZeroFill { first: page(index), count: 1 });
+                assert!(!vm.fill_done(page(index), Filled::Mapped));
+            }
+            State::Inactive => assert!(!park(vm, index, Parked::Yes)),
+            State::Clean => assert!(write(vm, index, IoResult::Ok)),
+            State::PagedOut => reclaim(vm, index),
+            State::Lost => assert_eq!(read(vm, index, |_| IoResult::Io(5)), Place::Lost),
+            State::Untouched => unreachable!(),
+        }
+        assert_eq!(state(vm, index), step);
+        if step == wanted {
+            return;
+        }
+    }
+}
+
+fn park(vm: &mut Vm<Tape>, index: PageIndex, parked: Parked) -> bool {
+    let mut batch = Vec::with_capacity(1);
+    vm.park_batch(1, &mut batch);
+    assert!(batch[0].0 == page(index) && vm.page(page(index)).busy() && vm.is_parking(page(index), batch[0].1));
+    vm.park_done(page(index), parked)
+}
+
+fn look(vm: &mut Vm<Tape>, index: PageIndex) -> Look {
+    let mut batch = Vec::with_capacity(1);
+    vm.launder_batch(1, &mut batch);
+    assert!(batch[0].page == page(index) && vm.page(page(index)).laundering());
+    vm.launder_look(page(index), false, content(index))
+}
+
+/// The page is looked at, and is to be written there.
+fn begin_write(vm: &mut Vm<Tape>, index: PageIndex) -> Slot {
+    assert_eq!(look(vm, index), Look::Write);
+    vm.launder_slots(1, page(index)).expect("room").first
+}
+
+fn write(vm: &mut Vm<Tape>, index: PageIndex, result: IoResult) -> bool {
+    let slot = begin_write(vm, index);
+    vm.launder_done(page(index), Some(slot), content(index), result)
+}
+
+fn reclaim(vm: &mut Vm<Tape>, index: PageIndex) {
+    let (mut batch, used) = (Vec::with_capacity(1), vm.used());
+    vm.reclaim_batch(1, &mut batch);
+    assert!(batch[0].0 == page(index) && vm.used() == used, "its frame holds its content until that is dropped");
+    vm.frames_dropped(batch.iter().map(|m| m.1));
+    assert_eq!(vm.used(), used - 1);
+}
+
+fn begin_read(vm: &mut Vm<Tape>, index: PageIndex) -> PageIn {
+    let Fault::PageIn(op) = fault(vm, index) else { panic!("it is in memory") };
+    assert_eq!((op.first, op.count, op.touched(), op.expected), (page(index), 1, Some(0), content(index)));
+    assert_eq!(op.location.offset, u64::from(op.slot.0) * 4096);
+    op
+}
+
+/// The page is read, with this outcome. Returns where it goes.
+fn read(vm: &mut Vm<Tape>, index: PageIndex, result: impl Fn(ContentHash) -> IoResult) -> Place {
+    let op = begin_read(vm, index);
+    let mut places = [Place::Discard; CLUSTER_PAGES_MAX];
+    assert_eq!(vm.page_in_arrived(&op, BOUNDS, |_, expected| result(expected), &mut places), None);
+    places[0]
+}
+
+#[test]
+fn a_fault_of_each_state() {
+    let mut vm = core(1 << 20);
+    for (index, state) in (0..).zip([State::PagedOut, State::Lost, State::Clean, State::Inactive, State::Active]) {
+        bring_to(&mut vm, index, state);
+    }
+    vm.check(1);
+    assert_eq!(fault(&mut vm, 4), Fault::Mapped, "active");
+    assert!(matches!(fault(&mut vm, 3), Fault::Restore { ahead: None, .. }), "inactive");
+    assert!(matches!(fault(&mut vm, 2), Fault::Restore { ahead: None, .. }), "clean");
+    assert_eq!(fault(&mut vm, 100), Fault::ZeroFill { first: page(100), count: 1 }, "untouched");
+    assert!(matches!(fault(&mut vm, 0), Fault::PageIn(PageIn { count: 1, .. })), "paged out");
+    assert_eq!(fault(&mut vm, 1), Fault::Lost);
+    // all of these are busy now, and a second fault is told to wait
+    for index in [0, 2, 3, 100] {
+        assert_eq!(fault(&mut vm, index), Fault::Busy, "page {index}");
+    }
+    assert!(vm.restore_done(page(3), Filled::Mapped), "somebody waits");
+    assert!(vm.restore_done(page(2), Filled::No) && vm.fill_done(page(100), Filled::No));
+    assert_eq!([3, 2, 100].map(|i| state(&vm, i)), [State::Active, State::Clean, State::Untouched]);
+    vm.check(1);
+}
+
+#[test]
+fn a_page_that_was_read() {
+    let mut vm = core(1 << 20);
+    bring_to(&mut vm, 7, State::PagedOut);
+    let same = |expected| if expected == content(7) { IoResult::Ok } else { IoResult::Corrupt };
+    assert_eq!(read(&mut vm, 7, same), Place::Map);
+    assert!(vm.page_in_done(page(7), Filled::No), "whoever waits looks again");
+    assert_eq!(state(&vm, 7), State::PagedOut);
+    assert_eq!(read(&mut vm, 7, same), Place::Map);
+    assert!(!vm.page_in_done(page(7), Filled::Mapped));
+    assert_eq!(state(&vm, 7), State::Active);
+    // released while it is read: it is untouched at once, and what arrives is thrown away
+    assert!(!park(&mut vm, 7, Parked::Yes) && look(&mut vm, 7) == Look::Settled);
+    reclaim(&mut vm, 7);
+    let op = begin_read(&mut vm, 7);
+    assert_eq!(vm.release_range(page(7), 1, |_| unreachable!("it is not parked")), 1);
+    assert_eq!(state(&vm, 7), State::Untouched);
+    let mut places = [Place::Map; CLUSTER_PAGES_MAX];
+    assert_eq!(vm.page_in_arrived(&op, BOUNDS, |_, _| unreachable!("it is not wanted"), &mut places), None);
+    assert_eq!((places[0], vm.used(), vm.is_quiescent()), (Place::Discard, 0, true));
+    vm.check(1);
+}
+
+#[test]
+fn no_frame_and_no_table() {
+    let mut vm = core(1 << 20);
+    bring_to(&mut vm, 0, State::PagedOut);
+    vm.charge(FRAMES);
+    for index in [0, 1] {
+        assert_eq!(fault(&mut vm, index), Fault::NoMemory);
+    }
+    assert!(matches!(vm.fault(page(1), BOUNDS, true), Fault::ZeroFill { count: 1, .. }), "above the budget");
+    // as thin as pages can lie: there is a table for few of them
+    let mut vm = core(4096);
+    let full = (0..1 << 12).find(|i| vm.fault(page(i << 12), 0..1 << 24, false) == Fault::TableFull);
+    assert!(full.is_some_and(|n| n > 0), "{full:?}");
+}
+
+#[test]
+fn the_page_daemons_batches() {
+    let mut vm = core(1 << 20);
+    // to be parked: refused; absent, so it reads as zeroes from now on; parked
+    bring_to(&mut vm, 0, State::Active);
+    assert!(!park(&mut vm, 0, Parked::Refused) && state(&vm, 0) == State::Active);
+    assert!(!park(&mut vm, 0, Parked::Absent) && state(&vm, 0) == State::Untouched && vm.used() == 0);
+    bring_to(&mut vm, 0, State::Inactive);
+    // looked at: all zeroes
+    let mut batch = Vec::with_capacity(4);
+    vm.launder_batch(4, &mut batch);
+    let frame = batch[0].frame;
+    assert_eq!((batch.len(), batch[0].stored), (1, None));
+    assert_eq!(vm.launder_look(page(0), true, ContentHash::UNKNOWN), Look::Drop(frame));
+    vm.frames_dropped([frame].into_iter());
+    assert_eq!((state(&vm, 0), vm.used()), (State::Untouched, 0));
+    // written: in vain, then with success
+    bring_to(&mut vm, 0, State::Inactive);
+    write(&mut vm, 0, IoResult::NoSpace);
+    assert_eq!((state(&vm, 0), vm.pager().used()), (State::Inactive, 0));
+    assert!(write(&mut vm, 0, IoResult::Ok) && state(&vm, 0) == State::Clean);
+    // unchanged since: clean without a write
+    assert!(matches!(fault(&mut vm, 0), Fault::Restore { .. }));
+    assert!(!vm.restore_done(page(0), Filled::Mapped) && !park(&mut vm, 0, Parked::Yes));
+    vm.launder_batch(4, &mut batch);
+    assert_eq!((batch[0].stored, batch[0].in_memory), (Some(content(0)), false));
+    assert_eq!(vm.launder_look(page(0), false, content(0)), Look::Settled);
+    assert_eq!(state(&vm, 0), State::Clean);
+    reclaim(&mut vm, 0);
+    assert_eq!((state(&vm, 0), vm.used()), (State::PagedOut, 0));
+    // touched while it is written: not clean when the write has ended, but stored
+    bring_to(&mut vm, 1, State::Inactive);
+    let slot = begin_write(&mut vm, 1);
+    assert!(matches!(fault(&mut vm, 1), Fault::Restore { .. }));
+    assert!(!vm.restore_done(page(1), Filled::Mapped) && vm.launder_done(page(1), Some(slot), content(1), IoResult::Ok));
+    assert_eq!((state(&vm, 1), vm.pager().content(page(1))), (State::Active, Some(content(1))));
+    assert!(vm.is_quiescent());
+    vm.check(1);
+}
