@@ -1,4 +1,4 @@
-//! swapoff on Linux: the I/O for what the core decides (`overspill_vm`, `vm/swapoff.rs`).
+//! swapoff on Linux: the I/O for what the core decides (`overspill_vm`, `swapoff.rs`).
 //!
 //! ```text
 //!   a flight:   buffer of a run  --- read, one operation --->  hash, look up again (core)

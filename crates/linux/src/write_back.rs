@@ -3,7 +3,7 @@
 //! ```text
 //!   slots past memory --> coldest pages, unpacked into a buffer, checked --> sealed, if swap is --> write
 //!                                                                                       |
-//!                              still stored in that slot with that content? then here --+   (core, vm/write_back.rs)
+//!                              still stored in that slot with that content? then here --+   (core, write_back.rs)
 //! ```
 //!
 //! The page daemon does it: [`WriteBack::issue`] before each of its steps, [`WriteBack::written`] for each completion. The buffers

@@ -36,7 +36,7 @@
 //!   operation call [`Devices::io_ended`] (counters, percentiles); if it answers `true` the device has just been retired after
 //!   repeated errors, and the machine should begin a swapoff of it as if someone had asked for one. ENOSPC:
 //!   [`Devices::set_full`], as before.
-//! - **swapoff**: `Vm::swapoff_begin`, then `Vm::swapoff_next` until `Done`; see there (`overspill_vm`, `vm/swapoff.rs`). A device
+//! - **swapoff**: `Vm::swapoff_begin`, then `Vm::swapoff_next` until `Done`; see there (`overspill_vm`, `swapoff.rs`). A device
 //!   whose entry is gone has no read or write under way, so its file can be closed. `Vm::swapoff_cancel` at any moment.
 //! - **swaps**: [`Devices::iter`] and [`Devices::status`]; [`Devices::stats`] for counters and percentiles.
 //! - **Compressed memory**: [`Devices::add_memory_device`]; what could not be kept goes to slots of

@@ -21,16 +21,32 @@
 
 extern crate alloc;
 
+mod budget;
+mod config;
 pub mod counters;
+mod fault;
+mod frames;
+mod object;
 pub mod page;
+mod page_in;
+mod page_out;
 pub mod page_queue;
 mod page_table;
 pub mod pager;
 mod pointers;
 pub mod policy;
+mod replacement;
 pub mod status;
 mod stream;
+mod swapoff;
 pub mod types;
 mod vm;
+mod write_back;
 
-pub use vm::*;
+pub use config::{CLUSTER_PAGES_MAX, Config, ConfigError, MEMORY_BYTES_MIN};
+pub use fault::Fault;
+pub use page_in::{Filled, Followed, PageIn, Place};
+pub use page_out::{Demand, Laundry, Look, Member, PageOut, Parked};
+pub use page_table::OBJECT_PAGES_MAX;
+pub use swapoff::{MoveRun, Swapoff, SwapoffRefusal, SwapoffStep};
+pub use vm::{Decision, Vm};

@@ -40,10 +40,13 @@
 //! Source: FreeBSD `swap_pager_swapoff_object` and its review D13545 (runs instead of single pages); Linux `try_to_unuse` (page
 //! by page, counts to zero); read, not copied. Device to device without memory in between is our own.
 
-use super::{CLUSTER_PAGES_MAX, FrameId, HOLE_PAGES_MAX, On, PageIn, Vm};
+use crate::config::CLUSTER_PAGES_MAX;
+use crate::frames::On;
 use crate::page::{PageWord, State};
+use crate::page_in::{HOLE_PAGES_MAX, PageIn};
 use crate::pager::{IoResult, Location, Pager, StoredRun};
-use crate::types::{ContentHash, DeviceId, ObjectId, PageId, Slot};
+use crate::types::{ContentHash, DeviceId, FrameId, ObjectId, PageId, Slot};
+use crate::vm::Vm;
 
 /// A swapoff under way: where the walk is. The machine holds it, and may drop it after [`Vm::swapoff_cancel`] or `Done`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -294,7 +297,7 @@ impl<P: Pager> Vm<P> {
     }
 
     /// A page that is not only stored is no longer stored.
-    pub(super) fn give_slot_up(&mut self, page: PageId, word: PageWord) {
+    pub(crate) fn give_slot_up(&mut self, page: PageId, word: PageWord) {
         self.pager.release(page);
         if word.state() == State::Clean {
             self.table.set(page, word.unstored());
@@ -392,7 +395,7 @@ impl<P: Pager> Vm<P> {
 
     /// `page`, which had `old` content in the slot `from`, has been written to `to`, as `new`, with this result. Nothing was held
     /// meanwhile, so it is looked up again. Returns whether it is stored there now; else the slot is free.
-    pub(super) fn copied(
+    pub(crate) fn copied(
         &mut self,
         page: PageId,
         (from, old): (Slot, ContentHash),
@@ -414,7 +417,7 @@ impl<P: Pager> Vm<P> {
     }
 
     /// A run has been copied from one device to another.
-    pub(super) fn copies_end(&mut self) {
+    pub(crate) fn copies_end(&mut self) {
         self.moving -= 1;
         self.counters.swap_used_bytes.set(self.pager.used() * crate::types::PAGE_SIZE as u64);
     }

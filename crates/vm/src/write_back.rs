@@ -10,10 +10,11 @@
 //! As in a swapoff nothing is held over I/O: a page is looked up again when its write has ended, by page, slot and content. A slot
 //! that was given up and taken again meanwhile holds other content, or the same, and then so does what was written.
 
-use super::{PageOut, Vm};
 use crate::page::State;
+use crate::page_out::PageOut;
 use crate::pager::{IoResult, Pager};
 use crate::types::{ContentHash, PageId, Slot};
+use crate::vm::Vm;
 
 impl<P: Pager> Vm<P> {
     /// Slots for up to `want` pages. Each is to go to [`Vm::write_back_written`], or back by [`Vm::free_slots`]; then

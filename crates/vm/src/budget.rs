@@ -1,0 +1,107 @@
+//! The budget: what is charged to it, and how much is free.
+
+use crate::pager::Pager;
+use crate::types::PAGE_SIZE;
+use crate::vm::Vm;
+
+impl<P: Pager> Vm<P> {
+    /// The budget, in pages.
+    pub fn limit(&self) -> u32 {
+        self.limit
+    }
+
+    /// What the process has been given: [`Vm::limit`], but while it works towards less. In pages.
+    pub fn promised(&self) -> u32 {
+        self.promised
+    }
+
+    /// Changes the budget (processes that came from each other by fork share one). In pages.
+    pub fn set_limit(&mut self, pages: u32) {
+        self.promised = pages.min(self.config.memory_pages);
+        self.counters.memory_limit_bytes.set(self.promised as u64 * PAGE_SIZE as u64);
+        self.set_aim(pages);
+    }
+
+    /// Works towards `pages` until the next [`Vm::set_limit`], without promising it: before a fork shares the budget out the
+    /// process has all of it, and what faults take above the aim is not over budget.
+    pub fn set_aim(&mut self, pages: u32) {
+        self.limit = pages.min(self.promised);
+        self.policy.resize(self.limit);
+    }
+
+    /// At most so many pages stay mapped, but for the moment that the page daemon needs (`u32::MAX`: as many as there are): what is
+    /// mapped is not seen, so this says how fine a recording is. In pages.
+    pub fn set_mapped_max(&mut self, pages: u32) {
+        self.mapped_max = pages;
+    }
+
+    /// Pages charged to the budget: frames, copies held by I/O, address space left to the kernel.
+    pub fn charge_total(&self) -> u64 {
+        self.used as u64 + self.charged as u64 + self.reserved
+    }
+
+    /// Frames in use, in pages.
+    pub fn used(&self) -> u32 {
+        self.used
+    }
+
+    /// How many pages may still be charged.
+    pub fn available(&self) -> u32 {
+        (self.limit as u64).saturating_sub(self.charge_total()) as u32
+    }
+
+    /// Charges `pages` of the machine's own (buffers, parked copies that outlive their page).
+    pub fn charge(&mut self, pages: u32) {
+        self.charged += pages;
+        self.note_usage();
+    }
+
+    /// The inverse of [`Vm::charge`].
+    pub fn uncharge(&mut self, pages: u32) {
+        self.charged = self.charged.checked_sub(pages).expect("uncharged more than was charged");
+        self.note_usage();
+    }
+
+    /// Pages of address space that are left to the kernel and charged in full.
+    pub fn reserved(&self) -> u64 {
+        self.reserved
+    }
+
+    /// Sets [`Vm::reserved`].
+    pub fn set_reserved(&mut self, pages: u64) {
+        self.reserved = pages;
+        self.counters.memory_native_bytes.set(pages * PAGE_SIZE as u64);
+        self.note_usage();
+    }
+
+    /// Below this many available pages the daemon starts.
+    pub fn free_low(&self) -> u32 {
+        (self.limit / 256).clamp(32, 2048)
+    }
+
+    /// Up to this many it works.
+    pub fn free_high(&self) -> u32 {
+        self.free_low() * 2
+    }
+
+    pub(crate) fn note_usage(&self) {
+        let bytes = self.charge_total() * PAGE_SIZE as u64;
+        self.counters.memory_used_bytes.set(bytes);
+        self.counters.memory_peak_bytes.raise(bytes);
+    }
+
+    /// Bytes of the core's and the pager's tables; also sets the counter.
+    pub fn metadata_bytes(&self) -> u64 {
+        let per_frame = 8 + 1 + 8 + self.policy.frame_bytes();
+        let bytes = self.table.bytes() + self.frames.fresh as u64 * per_frame + self.pager.metadata_bytes();
+        self.counters.metadata_bytes.set(bytes);
+        bytes
+    }
+
+    /// A frame is about to be taken.
+    pub(crate) fn count_over_budget(&self) {
+        if self.charge_total() >= self.promised as u64 {
+            self.counters.over_budget.add(1);
+        }
+    }
+}

@@ -1,0 +1,179 @@
+//! Faults: what a touch of a page is answered.
+
+use crate::frames::On;
+use crate::page::{PageWord, State};
+use crate::page_in::{Filled, PageIn};
+use crate::pager::Pager;
+use crate::policy::Admit;
+use crate::stream::Direction;
+use crate::types::{FrameId, PageId, PageIndex};
+use crate::vm::{Decision, Vm};
+use core::ops::Range;
+
+/// The answer to a fault.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Fault {
+    /// The core believes it is mapped. The machine must try to fill it with zeroes and take "it exists" for good: if the kernel
+    /// has dropped the page behind the pager's back (it may, after a discard), this is what brings it back.
+    Mapped,
+    /// Something is under way; the page is woken when it ends.
+    Busy,
+    /// Map the parked page back. `ahead`: it was a marker, so read on.
+    Restore {
+        /// Its frame.
+        frame: FrameId,
+        /// The next window of the reader's stream.
+        ahead: Option<PageIn>,
+    },
+    /// Map empty pages, `count` of them from `first` on, the faulted page among them. All are busy now.
+    ZeroFill {
+        /// The first of them.
+        first: PageId,
+        /// In pages, at least 1.
+        count: u32,
+    },
+    /// Read these pages. All are busy now.
+    PageIn(PageIn),
+    /// No frame is free. Help the page daemon or wait for it, then fault again.
+    NoMemory,
+    /// The page could not be read back earlier.
+    Lost,
+    /// The page table has no room for it, and will have none before much is released.
+    TableFull,
+}
+
+impl<P: Pager> Vm<P> {
+    /// A touch of `page`, which lies in the managed range `bounds` (page indices of its object).
+    ///
+    /// `over_budget`: take a frame although none is free (nothing could be evicted; counted).
+    pub fn fault(&mut self, page: PageId, bounds: Range<PageIndex>, over_budget: bool) -> Fault {
+        debug_assert!(bounds.contains(&page.index()));
+        let word = self.table.get(page);
+        if word.busy() {
+            self.table.set(page, word.want());
+            self.counters.busy_faults.add(1);
+            return Fault::Busy;
+        }
+        match word.state() {
+            State::Active => {
+                self.counters.spurious_faults.add(1);
+                self.decide(Decision::Mapped(page));
+                Fault::Mapped
+            }
+            // a write holds what is parked, so for a while there would be two copies
+            State::Inactive if word.laundering() && self.available() == 0 && !over_budget => Fault::NoMemory,
+            State::Inactive | State::Clean => self.fault_soft(page, word, bounds),
+            State::Untouched => self.fault_first(page, bounds, over_budget),
+            State::PagedOut => self.fault_hard(page, bounds, over_budget),
+            State::Lost => Fault::Lost,
+        }
+    }
+
+    fn fault_soft(&mut self, page: PageId, word: PageWord, bounds: Range<PageIndex>) -> Fault {
+        let frame = word.frame();
+        self.dequeue(frame);
+        self.table.set(page, word.begin_restore());
+        self.counters.soft_faults.add(1);
+        self.decide(Decision::Restore(page));
+        if word.readahead() {
+            self.counters.readahead_used.add(1);
+            self.counters.readahead_rescued.add(!word.marker() as u64);
+        }
+        self.note_used_sample(word);
+        let ahead = if word.marker() { self.reads.find(page).and_then(|s| self.read_on(s, bounds)) } else { None };
+        Fault::Restore { frame, ahead }
+    }
+
+    fn fault_first(&mut self, page: PageId, bounds: Range<PageIndex>, over_budget: bool) -> Fault {
+        if self.available() == 0 && !over_budget {
+            return Fault::NoMemory;
+        }
+        let (stream, window) = self.zeroes.fault(page);
+        let direction = stream.map_or(Direction::Up, |at| self.zeroes.direction(at));
+        let most = self.frames_for(direction.clip(page, window, &bounds), over_budget);
+        self.count_over_budget();
+        let mut count = 0;
+        while count < most {
+            let p = direction.step(page, count);
+            let word = self.table.get(p);
+            if count > 0 && (word.busy() || word.state() != State::Untouched) {
+                break;
+            }
+            if !self.has_frame() {
+                break;
+            }
+            if !self.table.reserve(p) {
+                if count == 0 {
+                    return Fault::TableFull;
+                }
+                break;
+            }
+            let frame = self.take_frame(p).expect("there is one");
+            self.table.set(p, word.begin_fill(frame, count > 0));
+            count += 1;
+        }
+        if count == 0 {
+            return Fault::NoMemory;
+        }
+        stream.map(|at| self.zeroes.advance(at, direction.step(page, count)));
+        self.counters.zero_fills.add(count as u64);
+        self.counters.zero_ahead_pages.add(count as u64 - 1);
+        self.decide(Decision::ZeroFill(page, count));
+        self.note_usage();
+        Fault::ZeroFill { first: direction.lowest(page, count), count }
+    }
+
+    fn fault_hard(&mut self, page: PageId, bounds: Range<PageIndex>, over_budget: bool) -> Fault {
+        if self.available() == 0 && !over_budget {
+            return Fault::NoMemory;
+        }
+        let (stream, window) = self.reads.fault(page);
+        self.count_over_budget();
+        self.counters.hard_faults.add(1);
+        match self.read_cluster(stream, page, window, bounds, true, over_budget) {
+            Some(cluster) => Fault::PageIn(cluster),
+            None => Fault::NoMemory,
+        }
+    }
+
+    /// A parked page is mapped again (`No`: it could not be, it stays parked). Returns whether waiting faults must be woken.
+    pub fn restore_done(&mut self, page: PageId, filled: Filled) -> bool {
+        let word = self.table.get(page);
+        let frame = word.frame();
+        match filled {
+            Filled::Mapped => {
+                self.table.set(page, word.mapped());
+                if word.wired() {
+                    self.policy.remove(frame);
+                } else {
+                    self.policy.referenced(frame);
+                    self.listed += 1;
+                }
+            }
+            Filled::Parked | Filled::No => {
+                // Not back on the laundry: the write under way may be of what it held before it was last mapped.
+                let on = if word.state() == State::Clean { On::Clean } else { On::Trial };
+                self.table.set(page, word.not_restored());
+                self.enqueue(frame, on);
+            }
+        }
+        word.wanted() || filled != Filled::Mapped
+    }
+
+    /// One page of a zero fill. Returns whether waiting faults must be woken.
+    pub fn fill_done(&mut self, page: PageId, filled: Filled) -> bool {
+        let word = self.table.get(page);
+        let frame = word.frame();
+        if filled == Filled::Mapped {
+            self.table.set(page, word.mapped().used());
+            if !word.wired() {
+                self.list(frame, page, if word.readahead() { Admit::ZeroAhead } else { Admit::FirstTouch });
+            }
+        } else {
+            self.table.set(page, word.not_filled());
+            self.give_frame(frame);
+            self.note_usage();
+        }
+        word.wanted() || filled != Filled::Mapped
+    }
+}

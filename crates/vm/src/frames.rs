@@ -1,0 +1,137 @@
+//! Frames: who has which, and which queue it is on.
+
+use crate::page_queue::{ListId, Lists};
+use crate::pager::Pager;
+use crate::types::{FrameId, PageId};
+use crate::vm::Vm;
+use alloc::vec::Vec;
+
+/// Frames above the budget that there are entries for: one cluster per faulting thread, and pages adopted all at once.
+pub(crate) const FRAMES_SLACK: usize = 8192;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub(crate) enum On {
+    Nothing = 0,
+    Trial,
+    Laundry,
+    Clean,
+}
+
+pub(crate) const TRIAL: ListId = 0;
+pub(crate) const LAUNDRY: ListId = 1;
+pub(crate) const CLEAN: ListId = 2;
+
+impl On {
+    const fn queue(self) -> Option<ListId> {
+        match self {
+            On::Nothing => None,
+            On::Trial => Some(TRIAL),
+            On::Laundry => Some(LAUNDRY),
+            On::Clean => Some(CLEAN),
+        }
+    }
+}
+
+#[derive(Clone)]
+pub(crate) struct Frames {
+    pub(crate) page: Vec<PageId>,
+    pub(crate) on: Vec<On>,
+    /// The queues that they are on. The idle words of a frame that is on none:
+    /// - free: the next free frame plus one, 0
+    /// - being read into: `READ`, `EVICTED`
+    /// - else: 0, 0
+    pub(crate) queues: Lists<3>,
+    pub(crate) free: u32,
+    pub(crate) fresh: u32,
+}
+
+/// Which read the frame was taken for: tells a page that is being read from one that was released, and perhaps reused, since.
+pub(crate) const READ: usize = 0;
+
+/// When its page was evicted, by the count of evictions; 0: not known.
+const EVICTED: usize = 1;
+
+impl Frames {
+    pub(crate) fn take(&mut self, page: PageId) -> Option<FrameId> {
+        let n = match self.free.checked_sub(1) {
+            Some(n) => {
+                self.free = core::mem::take(self.queues.idle_words(n))[0];
+                n
+            }
+            None if (self.fresh as usize) < self.page.len() => {
+                self.fresh += 1;
+                self.fresh - 1
+            }
+            None => return None,
+        };
+        self.page[n as usize] = page;
+        Some(FrameId(n))
+    }
+    /// What was read has arrived. => when its page was evicted
+    pub(crate) fn end_read(&mut self, frame: FrameId) -> u32 {
+        core::mem::take(self.queues.idle_words(frame.0))[EVICTED]
+    }
+    fn give(&mut self, frame: FrameId) {
+        assert_eq!(self.on[frame.at()], On::Nothing);
+        *self.queues.idle_words(frame.0) = [self.free, 0];
+        self.free = frame.0 + 1;
+    }
+}
+
+impl<P: Pager> Vm<P> {
+    /// Whether there is an entry for one frame more, within the budget or above it.
+    pub fn has_frame(&self) -> bool {
+        self.frames.free != 0 || (self.frames.fresh as usize) < self.frames.page.len()
+    }
+
+    /// Pages on trial, being laundered, and clean.
+    pub fn queue_lengths(&self) -> (u32, u32, u32) {
+        (self.frames.queues.len(TRIAL), self.frames.queues.len(LAUNDRY), self.frames.queues.len(CLEAN))
+    }
+
+    pub(crate) fn take_frame(&mut self, page: PageId) -> Option<FrameId> {
+        let frame = self.frames.take(page)?;
+        self.used += 1;
+        Some(frame)
+    }
+
+    /// A frame that `page`, evicted at `evicted_at` (0: that does not count), is read into by the read number `self.read`.
+    pub(crate) fn take_frame_to_read(&mut self, page: PageId, evicted_at: u32) -> Option<FrameId> {
+        let frame = self.take_frame(page)?;
+        *self.frames.queues.idle_words(frame.0) = [self.read, evicted_at];
+        Some(frame)
+    }
+
+    pub(crate) fn give_frame(&mut self, frame: FrameId) {
+        self.frames.give(frame);
+        self.used -= 1;
+    }
+
+    pub(crate) fn enqueue(&mut self, frame: FrameId, on: On) {
+        assert_eq!(self.frames.on[frame.at()], On::Nothing);
+        self.frames.on[frame.at()] = on;
+        if let Some(queue) = on.queue() {
+            self.frames.queues.push_back(queue, frame.0);
+        }
+    }
+
+    pub(crate) fn dequeue(&mut self, frame: FrameId) {
+        if let Some(queue) = core::mem::replace(&mut self.frames.on[frame.at()], On::Nothing).queue() {
+            self.frames.queues.remove(queue, frame.0);
+        }
+    }
+
+    /// How many frames may be taken for pages that nobody waits for: what leaves the daemon its reserve.
+    pub(crate) fn spare_frames(&self) -> u32 {
+        self.available().saturating_sub(self.free_low() / 2)
+    }
+
+    /// How many frames a decision may take: `want`, but beyond the first only spare ones.
+    pub(crate) fn frames_for(&self, want: u32, over_budget: bool) -> u32 {
+        if self.available() == 0 {
+            return if over_budget { 1 } else { 0 };
+        }
+        want.min(self.spare_frames()).max(1)
+    }
+}

@@ -1,0 +1,174 @@
+//! What the program does with its pages: it gives them up, moves them, wires them, or has them before they are managed.
+
+use crate::frames::On;
+use crate::page::{PageWord, State};
+use crate::pager::Pager;
+use crate::policy::Admit;
+use crate::types::{FrameId, PAGE_SIZE, PageId};
+use crate::vm::{Decision, Vm};
+
+impl<P: Pager> Vm<P> {
+    /// A page that is there already comes under management. Returns `false` if there is no room to remember it.
+    pub fn adopt(&mut self, page: PageId) -> bool {
+        let word = self.table.get(page);
+        if word.busy() || word.state() != State::Untouched {
+            return true;
+        }
+        if !self.has_frame() || !self.table.reserve(page) {
+            return false;
+        }
+        let frame = self.take_frame(page).expect("there is one");
+        self.table.set(page, word.begin_fill(frame, false).mapped());
+        if !word.wired() {
+            self.list(frame, page, Admit::Adopted);
+        }
+        self.counters.adopted_pages.add(1);
+        true
+    }
+
+    /// The page never leaves memory once it is there (`wired`), or may again. Returns `false` if there is no room to remember it.
+    pub fn wire(&mut self, page: PageId, wired: bool) -> bool {
+        let word = self.table.get(page);
+        if word.wired() != wired {
+            if !self.table.reserve(page) {
+                return false;
+            }
+            self.table.set(page, word.wire(wired));
+            if word.state() == State::Active && !word.busy() {
+                if wired {
+                    self.unlist(word.frame());
+                } else {
+                    self.list(word.frame(), page, Admit::FirstTouch);
+                }
+            }
+        }
+        true
+    }
+
+    /// A range that was not managed is gone, and nothing that comes to its addresses is wired.
+    pub fn unwire_range(&mut self, first: PageId, count: u64) {
+        let (mut at, end) = (first, first.index() + count);
+        while let Some(page) = self.table.next_present(at, end) {
+            self.wire(page, false);
+            at = page.offset(1);
+        }
+    }
+
+    /// The pages of `first..first + count` are given up: their content is forgotten, here and on the device.
+    ///
+    /// `parked(frame)` is called for each frame with parked content before the frame is free again; mapped pages need no call.
+    /// => no restore of these pages is under way (the machine excludes them). Page-ins may be: what arrives is thrown away
+    /// ([`Place::Discard`]). So may they be in a batch to be parked: they are out of it then ([`Vm::is_parking`]).
+    pub fn release_range(&mut self, first: PageId, count: u64, parked: impl FnMut(FrameId)) -> u64 {
+        self.give_up(first, count, false, parked)
+    }
+
+    /// As [`Vm::release_range`], but mapped pages stay as they are: the program is about to discard them itself, or (MADV_FREE) may
+    /// go on using them. One that it does discard is found absent at its next fault or when it is to be parked.
+    pub fn discard_range(&mut self, first: PageId, count: u64, parked: impl FnMut(FrameId)) -> u64 {
+        self.give_up(first, count, true, parked)
+    }
+
+    fn give_up(&mut self, first: PageId, count: u64, keep_mapped: bool, mut parked: impl FnMut(FrameId)) -> u64 {
+        let end = first.index() + count;
+        let mut at = first;
+        let mut released = 0;
+        while let Some(page) = self.table.next_present(at, end) {
+            let word = self.table.get(page);
+            if keep_mapped && word.state() == State::Active {
+                // nothing: not even a write under way of what it held once matters, since contents are compared
+            } else if self.release_one(page, word, &mut parked) {
+                released += 1;
+            }
+            if page.index() + 1 >= end {
+                break;
+            }
+            at = page.offset(1);
+        }
+        self.pager.release_range(first, count);
+        self.counters.released_pages.add(released);
+        self.counters.swap_used_bytes.set(self.pager.used() * PAGE_SIZE as u64);
+        self.note_usage();
+        released
+    }
+
+    fn release_one(&mut self, page: PageId, word: PageWord, parked: &mut impl FnMut(FrameId)) -> bool {
+        if word.has_frame() {
+            let frame = word.frame();
+            if word.parking() {
+                self.parking -= 1; // the daemon has it in a batch, and will see that it is gone
+                self.policy.remove(frame);
+            } else if word.busy() {
+                assert!(matches!(word.state(), State::Untouched | State::PagedOut), "released under way: {page:?} {word:?}");
+            } else if word.state() == State::Active {
+                if !word.wired() {
+                    self.unlist(frame);
+                }
+            } else {
+                self.dequeue(frame);
+                self.policy.remove(frame);
+                parked(frame);
+            }
+            self.give_frame(frame);
+        } else if word.state() == State::PagedOut {
+            self.policy.forget(page);
+        }
+        self.table.set(page, word.released());
+        self.decide(Decision::Release(page));
+        word.state() != State::Untouched || word.busy()
+    }
+
+    /// The pages of `from..from + count` are now found at `to` (mremap). `to` must be untouched. Returns `false` if there is no
+    /// room to remember where one of them has gone: what it held cannot be found any more, so the program may not go on.
+    #[must_use]
+    pub fn rename_range(&mut self, from: PageId, to: PageId, count: u64) -> bool {
+        let end = from.index() + count;
+        let mut at = from;
+        while let Some(page) = self.table.next_present(at, end) {
+            if !self.rename_one(page, to.offset(page.index() - from.index())) {
+                return false;
+            }
+            if page.index() + 1 >= end {
+                break;
+            }
+            at = page.offset(1);
+        }
+        true
+    }
+
+    fn rename_one(&mut self, page: PageId, new: PageId) -> bool {
+        let mut word = self.table.get(page);
+        let there = self.table.get(new);
+        assert!(there.state() == State::Untouched && !there.busy(), "moved onto a page: {new:?} {there:?}");
+        if !self.table.reserve(new) || word.state() != State::Untouched && !self.pager.rename(page, new) {
+            return false;
+        }
+        if word.parking() {
+            self.parking -= 1; // the daemon has it in a batch by its old address: it stays mapped
+            self.list_again(word);
+            word = word.not_parked();
+        }
+        let mut moved = word;
+        if word.busy() {
+            // a read is under way; its content is still in the slot, and what arrives will be thrown away
+            assert!(word.state() == State::PagedOut, "moved under way: {page:?} {word:?}");
+            self.give_frame(word.frame());
+            moved = word.not_filled();
+        }
+        if moved.state() == State::PagedOut {
+            self.policy.forget(page); // a policy knows an evicted page by its address
+        }
+        if moved.has_frame() {
+            let frame = moved.frame();
+            if self.frames.on[frame.at()] == On::Laundry {
+                self.dequeue(frame);
+                self.enqueue(frame, On::Trial);
+            }
+            self.frames.page[frame.at()] = new;
+        }
+        // What is being written of either address stays there, doomed. Wiring moves along, even of an untouched page.
+        self.table.set(new, PageWord::from_raw(there.released().raw() | moved.renamed().raw()));
+        self.table.set(page, word.released());
+        true
+    }
+}

@@ -1,0 +1,412 @@
+//! Page-in: which pages a read brings, and what becomes of each when it has arrived.
+
+use crate::config::CLUSTER_PAGES_MAX;
+use crate::frames::{On, READ};
+use crate::page::{PageWord, State};
+use crate::pager::{IoResult, Location, Pager};
+use crate::pointers::Follow;
+use crate::policy::Admit;
+use crate::stream::{Direction, StreamRef};
+use crate::types::{ContentHash, FrameId, PageId, PageIndex, Slot};
+use crate::vm::{Decision, Vm};
+use core::ops::Range;
+
+/// A read goes on over so many pages that are in memory already, in pages. (At a quarter in memory, at random, a scan would
+/// otherwise read four pages at a time.)
+pub(crate) const HOLE_PAGES_MAX: u32 = 8;
+
+/// A cluster to be read: pages contiguous in the object and on the device.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PageIn {
+    /// The first page.
+    pub first: PageId,
+    /// Its slot; page `first + i` is in slot `slot + i`.
+    pub slot: Slot,
+    /// Where the bytes of that slot are. The others follow them in one piece.
+    pub location: Location,
+    /// What a read of one page must bring. (A longer one asks when it has arrived: [`Vm::expected`].)
+    pub expected: ContentHash,
+    /// In pages, 1 to [`CLUSTER_PAGES_MAX`].
+    pub count: u32,
+    /// Bit `i`: page `i` is wanted. The others lie between, are in memory already, and are read only because one read over them is
+    /// cheaper than two around them. Bit 0 and bit `count - 1` are set.
+    pub wanted: u128,
+    /// The page nearest to the reader was touched (else the whole cluster is readahead).
+    pub(crate) touched: bool,
+    /// Which way the reader goes.
+    pub(crate) direction: Direction,
+    /// The touch that asked for it was a write, as far as is known.
+    pub(crate) written: bool,
+    /// A page of it may be left parked as the marker of its window.
+    pub(crate) marks: bool,
+    /// Nobody asked for its pages (their device leaves, or one of them is a sample): they are left parked.
+    pub(crate) parks: bool,
+    /// It ended before its window did, so there may be [`Vm::read_more`].
+    pub(crate) has_rest: bool,
+    /// Tells it from all others in flight.
+    pub(crate) read: u32,
+    pub(crate) stream: Option<StreamRef>,
+}
+
+impl PageIn {
+    /// Whether [`Vm::read_more`] may have an answer.
+    pub fn has_rest(&self) -> bool {
+        self.has_rest
+    }
+    /// Page `i` of the cluster.
+    #[inline]
+    pub fn page(&self, i: u32) -> PageId {
+        self.first.offset(i as u64)
+    }
+    /// Where the bytes of page `i` are.
+    #[inline]
+    pub fn location_of(&self, i: u32) -> Location {
+        self.location.plus(i)
+    }
+    /// The same, asked for by a write (or a read).
+    pub fn asked_for_by(self, write: bool) -> Self {
+        PageIn { written: write, ..self }
+    }
+    /// Whether it is part of what somebody reads in order: what its pages point to may be wanted next. (Somebody who writes in
+    /// order writes over whatever they point to.)
+    pub fn is_read_in_order(&self) -> bool {
+        self.stream.is_some() && !self.written
+    }
+    /// The `n`th page on the reader's way.
+    #[inline]
+    fn nth(&self, n: u32) -> u32 {
+        match self.direction {
+            Direction::Up => n,
+            Direction::Down => self.count - 1 - n,
+        }
+    }
+    /// Which page was touched, if any was.
+    #[inline]
+    pub fn touched(&self) -> Option<u32> {
+        self.touched.then(|| self.nth(0))
+    }
+    /// Whether page `i` is wanted.
+    #[inline]
+    pub fn wants(&self, i: u32) -> bool {
+        self.wanted >> i & 1 == 1
+    }
+}
+
+/// What a pointer to a page leads to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Followed {
+    /// Nothing: the page is where it should be, or pointers are not worth following.
+    Nothing,
+    /// No frame is free: to be tried again later, if ever.
+    NoMemory,
+    /// Read the page.
+    Read(PageIn),
+    /// Map the parked page again, then [`Vm::restore_done`].
+    Restore(FrameId),
+}
+
+/// Where a page that has been read goes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Place {
+    /// Map it.
+    Map,
+    /// Leave it parked in this frame: its touch asks for the next readahead.
+    Park(FrameId),
+    /// It was released meanwhile, or is not wanted: throw it away. (Already accounted for; no `page_in_done`.)
+    Discard,
+    /// It could not be read: poison it. (Already accounted for; no `page_in_done`.)
+    Lost,
+}
+
+/// What became of a page on its way into memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Filled {
+    /// It is mapped (or was found mapped).
+    Mapped,
+    /// It is parked, as asked.
+    Parked,
+    /// It was not possible now; the page is as before and will be faulted again.
+    No,
+}
+
+impl<P: Pager> Vm<P> {
+    /// Marks a cluster from `page` on as being read. `None` if the first page cannot be read (now).
+    pub(crate) fn read_cluster(
+        &mut self,
+        stream: Option<usize>,
+        page: PageId,
+        window: u32,
+        bounds: Range<PageIndex>,
+        touched: bool,
+        over_budget: bool,
+    ) -> Option<PageIn> {
+        let direction = stream.map_or(Direction::Up, |at| self.reads.direction(at));
+        let want = direction.clip(page, window, &bounds).min(CLUSTER_PAGES_MAX as u32);
+        let want = if touched { self.frames_for(want, over_budget) } else { want.min(self.spare_frames()) };
+        let beside = want.max(1) - 1;
+        let stored = match direction {
+            Direction::Up => self.pager.has_page(page, 0, beside),
+            Direction::Down => self.pager.has_page(page, beside, 0),
+        }?;
+        let most = want.min(stored.before.max(stored.after) + 1);
+        let (mut count, mut taken, mut wanted) = (0, 0u32, 0u128);
+        self.read = self.read.wrapping_add(1);
+        for i in 0..most {
+            let p = direction.step(page, i);
+            let word = self.table.get(p);
+            if word.busy() || word.state() != State::PagedOut {
+                if i == 0 || i - count >= HOLE_PAGES_MAX {
+                    break;
+                }
+                continue;
+            }
+            let Some(frame) = self.take_frame_to_read(p, word.evicted_at()) else { break };
+            self.table.set(p, word.begin_fill(frame, !(touched && i == 0)));
+            wanted |= 1 << i;
+            taken += 1;
+            count = i + 1;
+        }
+        if taken == 0 {
+            return None;
+        }
+        let rest = window.saturating_sub(count);
+        let stream = stream.map(|at| {
+            self.reads.set_rest(at, rest);
+            self.reads.advance(at, direction.step(page, count))
+        });
+        self.counters.readahead_pages.add((taken - touched as u32) as u64);
+        self.decide(Decision::PageIn(page, count));
+        let (slot, wanted) = match direction {
+            Direction::Up => (stored.slot, wanted),
+            Direction::Down => (Slot(stored.slot.0 - (count - 1)), wanted.reverse_bits() >> (u128::BITS - count)),
+        };
+        let op = self.begin_read(direction.lowest(page, count), slot, count, wanted);
+        let stream = stream.filter(|_| window > 1);
+        Some(PageIn { touched, direction, marks: true, has_rest: stream.is_some() && rest > 0, stream, ..op })
+    }
+
+    /// The read of `wanted` of `count` pages, which have been given frames and the number `self.read`.
+    pub(crate) fn begin_read(&mut self, first: PageId, slot: Slot, count: u32, wanted: u128) -> PageIn {
+        self.reading += 1;
+        self.pager.read_begun(slot);
+        self.counters.page_in_ops.add(1);
+        self.counters.pages_in.add(wanted.count_ones() as u64);
+        self.note_usage();
+        let expected = if count == 1 { self.pager.content(first) } else { None };
+        PageIn {
+            first,
+            slot,
+            location: self.pager.locate(slot),
+            expected: expected.unwrap_or(ContentHash::UNKNOWN),
+            count,
+            wanted,
+            touched: false,
+            direction: Direction::Up,
+            written: false,
+            marks: false,
+            parks: false,
+            has_rest: false,
+            read: self.read,
+            stream: None,
+        }
+    }
+
+    /// The reader of this stream has come as far as was read for it: the next window, if its pages are out and frames are free.
+    pub(crate) fn read_on(&mut self, stream: StreamRef, bounds: Range<PageIndex>) -> Option<PageIn> {
+        let (at, next, window) = self.reads.follow(stream)?;
+        if !bounds.contains(&next.index()) {
+            return None;
+        }
+        self.read_cluster(Some(at), next, window, bounds, false, false)
+    }
+
+    /// More of the window that `op` was part of: it ended where the device's contiguous run did. To be issued beside `op`, so that
+    /// a reader of pages that lie scattered on the device has many reads in flight.
+    pub fn read_more(&mut self, op: &PageIn, bounds: Range<PageIndex>) -> Option<PageIn> {
+        let (at, mut next, mut left) = self.reads.rest(op.stream?)?;
+        while left > 0 && bounds.contains(&next.index()) {
+            let word = self.table.get(next);
+            if word.state() == State::PagedOut && !word.busy() {
+                let more = self.read_cluster(Some(at), next, left, bounds, false, false);
+                if let Some(more) = &more {
+                    self.reads.set_rest(at, left.saturating_sub(more.count));
+                }
+                // one marker a window is enough
+                return more.map(|m| PageIn { marks: op.touched && op.count == 1, written: op.written, ..m });
+            }
+            next = self.reads.direction(at).step(next, 1);
+            left -= 1;
+        }
+        None
+    }
+
+    /// The program says that it will want `page`: what to read now, if it is out.
+    pub fn prefetch(&mut self, page: PageId, count: u32, bounds: Range<PageIndex>) -> Option<PageIn> {
+        let word = self.table.get(page);
+        if word.busy() || word.state() != State::PagedOut {
+            return None;
+        }
+        let stream = match self.reads.fault(page) {
+            (Some(at), _) if self.reads.direction(at) == Direction::Up => at,
+            _ => self.reads.begin(page, Direction::Up),
+        };
+        self.read_cluster(Some(stream), page, count.max(2), bounds, false, false)
+    }
+
+    /// Whether `page` is one to follow a pointer to: it is out, or on trial. Costs a look at the table.
+    pub fn is_away(&self, page: PageId) -> bool {
+        let word = self.table.get(page);
+        !word.busy() && matches!(word.state(), State::PagedOut | State::Inactive | State::Clean)
+    }
+
+    /// A page that was read in order points to `page`, so it may be touched soon. What is in memory anyhow (compressed) is not
+    /// brought in.
+    pub fn follow_pointer(&mut self, page: PageId) -> Followed {
+        let word = self.table.get(page);
+        match word.state() {
+            State::PagedOut if !word.busy() && self.spare_frames() == 0 => Followed::NoMemory,
+            State::PagedOut if !word.busy() => self.read_pointed(page, word).map_or(Followed::Nothing, Followed::Read),
+            // a sample is to show whether it is touched, a marker when
+            State::Inactive | State::Clean
+                if !(word.busy() || word.sample() || word.marker() || word.laundering()) && self.pointers.pay() =>
+            {
+                self.dequeue(word.frame());
+                self.table.set(page, word.begin_restore());
+                self.counters.pointed_restored.add(1);
+                self.decide(Decision::Restore(page));
+                Followed::Restore(word.frame())
+            }
+            _ => Followed::Nothing,
+        }
+    }
+
+    /// It is no readahead to the policy: what it did not see used is not a hint here, but a pointer that is about to be followed.
+    fn read_pointed(&mut self, page: PageId, word: PageWord) -> Option<PageIn> {
+        let (slot, _) = self.pager.stored(page).filter(|(slot, _)| !self.pager.locate(*slot).is_memory)?;
+        let parks = match self.pointers.next() {
+            Follow::No => return None,
+            Follow::Yes => false,
+            Follow::Sample => true,
+        };
+        self.read = self.read.wrapping_add(1);
+        let frame = self.take_frame_to_read(page, word.evicted_at())?;
+        let word = word.begin_fill(frame, false);
+        self.table.set(page, if parks { word.as_sample() } else { word });
+        self.counters.pointed_pages.add(1);
+        self.decide(Decision::PageIn(page, 1));
+        Some(PageIn { parks, ..self.begin_read(page, slot, 1, 1) })
+    }
+
+    /// What page `i` of a cluster must be, as things are. [`ContentHash::UNKNOWN`] if it is not stored any more; then it is not
+    /// wanted any more either.
+    pub fn expected(&self, op: &PageIn, i: u32) -> ContentHash {
+        self.pager.content(op.page(i)).unwrap_or(ContentHash::UNKNOWN)
+    }
+
+    /// A cluster has been read; `result(i, expected)` gives each page's outcome, having compared its content with `expected`.
+    /// `places[..count]` says where each goes. Returns the next window, if the reader already waits for this one.
+    pub fn page_in_arrived(
+        &mut self,
+        op: &PageIn,
+        bounds: Range<PageIndex>,
+        mut result: impl FnMut(u32, ContentHash) -> IoResult,
+        places: &mut [Place; CLUSTER_PAGES_MAX],
+    ) -> Option<PageIn> {
+        self.reading -= 1;
+        self.pager.read_ended(op.slot);
+        let mut wanted = false;
+        let mut marker = None;
+        for i in 0..op.count {
+            let page = op.page(i);
+            let word = self.table.get(page);
+            let still_wanted =
+                word.busy() && word.state() == State::PagedOut && self.frames.queues.idle_words(word.frame().0)[READ] == op.read;
+            if !still_wanted {
+                places[i as usize] = Place::Discard;
+                continue;
+            }
+            let outcome = match self.pager.content(page) {
+                Some(expected) => result(i, expected),
+                None => IoResult::Corrupt,
+            };
+            places[i as usize] = match outcome {
+                IoResult::Ok if op.parks && !word.wanted() && !word.wired() => Place::Park(word.frame()),
+                IoResult::Ok => Place::Map,
+                IoResult::Io(_) | IoResult::Corrupt | IoResult::NoSpace => {
+                    if outcome == IoResult::Corrupt {
+                        self.counters.corrupt_pages.add(1);
+                    }
+                    self.counters.read_errors.add(1);
+                    let frame = word.frame();
+                    self.table.set(page, word.lost());
+                    self.give_frame(frame);
+                    Place::Lost
+                }
+            };
+            wanted |= word.wanted();
+        }
+        let stream = op.stream?;
+        if wanted || (op.touched && op.count == 1) {
+            // the reader is already here: everything it waits for is mapped, and the next window is due at once
+            return if wanted { self.read_on(stream, bounds).map(|m| PageIn { written: op.written, ..m }) } else { None };
+        }
+        let after = op.touched as u32;
+        if op.marks && after < op.count {
+            let at = op.nth(after);
+            if places[at as usize] == Place::Map && !self.table.get(op.page(at)).wired() {
+                marker = Some(at);
+            }
+        }
+        if let Some(at) = marker {
+            places[at as usize] = Place::Park(self.table.get(op.page(at)).frame());
+        }
+        None
+    }
+
+    /// One page that was to be mapped or parked. Returns whether waiting faults must be woken.
+    pub fn page_in_done(&mut self, page: PageId, filled: Filled) -> bool {
+        let word = self.table.get(page);
+        let frame = word.frame();
+        match filled {
+            Filled::Mapped => {
+                if word.wanted() {
+                    self.note_used_sample(word);
+                }
+                let used = if word.wanted() && word.readahead() {
+                    self.counters.readahead_used.add(1);
+                    true
+                } else {
+                    false
+                };
+                let why = if word.readahead() { Admit::Readahead } else { Admit::HardFault };
+                self.table.set(page, if used { word.mapped().used() } else { word.mapped() });
+                if self.pager.is_unwelcome(page) {
+                    self.pager.release(page);
+                }
+                let distance = self.refault_distance(frame);
+                if !word.wired() {
+                    self.list_after(frame, page, why, distance);
+                }
+            }
+            Filled::Parked if self.pager.is_unwelcome(page) => {
+                self.pager.release(page);
+                self.table.set(page, word.arrived_unstored());
+                self.frames.end_read(frame);
+                self.policy.arrived_parked(frame, page);
+                self.enqueue(frame, On::Trial);
+            }
+            Filled::Parked => {
+                self.table.set(page, if word.sample() { word.arrived_sample() } else { word.arrived_marker() });
+                self.frames.end_read(frame);
+                self.policy.arrived_parked(frame, page);
+                self.enqueue(frame, On::Trial);
+            }
+            Filled::No => {
+                self.table.set(page, word.not_filled());
+                self.give_frame(frame);
+                self.note_usage();
+            }
+        }
+        word.wanted() || filled == Filled::No
+    }
+}

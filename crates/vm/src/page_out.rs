@@ -1,0 +1,394 @@
+//! Page-out: what the page daemon is to do, batch by batch, and what becomes of the pages.
+
+use crate::frames::{CLEAN, LAUNDRY, On, TRIAL};
+use crate::page::{PageWord, State};
+use crate::pager::{IoResult, Location, Pager, SlotRun};
+use crate::types::{ContentHash, FrameId, PAGE_SIZE, PageId, Slot};
+use crate::vm::{Decision, Vm};
+use alloc::vec::Vec;
+
+/// Frames looked at for a stored copy to be given up when swap is full, in frames: a few microseconds.
+const COPIES_SCAN_MAX: u32 = 1024;
+
+/// What became of a page that was to be unmapped.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Parked {
+    /// It is parked.
+    Yes,
+    /// The kernel holds it (pinned, locked, not writable): it stays mapped.
+    Refused,
+    /// There was no page: the program had discarded it.
+    Absent,
+}
+
+/// What to do with a page whose parked content was looked at.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Look {
+    /// All zeroes: the page is untouched again; drop the parked copy, then [`Vm::frames_dropped`].
+    Drop(FrameId),
+    /// Nothing to do: unchanged since it was stored, or no longer parked.
+    Settled,
+    /// Write it, then [`Vm::launder_done`].
+    Write,
+}
+
+/// A page and the frame it has.
+pub type Member = (PageId, FrameId);
+
+/// A parked page to be looked at.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Laundry {
+    /// The page.
+    pub page: PageId,
+    /// The frame that it has.
+    pub frame: FrameId,
+    /// What is stored of it, if anything is.
+    pub stored: Option<ContentHash>,
+    /// That is on a device which is memory.
+    pub in_memory: bool,
+}
+
+/// Neighbouring slots for pages that are to be written.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PageOut {
+    /// The first slot.
+    pub first: Slot,
+    /// Where its bytes are. The others follow them in one piece.
+    pub location: Location,
+    /// In slots, at least 1.
+    pub count: u32,
+}
+
+impl PageOut {
+    /// Slot `i` of them.
+    pub fn slot(&self, i: u32) -> Slot {
+        Slot(self.first.0 + i)
+    }
+}
+
+/// What the page daemon should do now, in pages. All zero: nothing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Demand {
+    /// Clean pages to be reclaimed.
+    pub reclaim: u32,
+    /// Parked pages to be looked at and written.
+    pub launder: u32,
+    /// Mapped pages to be put on trial.
+    pub park: u32,
+}
+
+impl Demand {
+    /// Whether there is nothing to do.
+    pub fn is_none(&self) -> bool {
+        *self == Demand::default()
+    }
+}
+
+impl<P: Pager> Vm<P> {
+    /// What to do now. Looks at levels only; costs nothing.
+    pub fn demand(&self) -> Demand {
+        let available = self.available();
+        let trial_target = (self.limit as u64 * self.policy.trial_permille() as u64 / 1000) as u32;
+        let short = if available < self.free_high() { self.free_high() - available } else { 0 };
+        let over = (self.charge_total().saturating_sub(self.limit as u64)) as u32;
+        let short = short + over;
+        // by a quarter at a time, so that the daemon is not woken for each page
+        let beyond = if self.listed > self.mapped_max { self.listed - (self.mapped_max - self.mapped_max / 4) } else { 0 };
+        if short == 0 {
+            return Demand { park: beyond, ..Demand::default() };
+        }
+        let reclaim = short.min(self.frames.queues.len(CLEAN));
+        let mut launder = (short - reclaim).saturating_sub(self.laundering).min(self.frames.queues.len(TRIAL));
+        if self.space_short && self.laundering > 0 {
+            launder = 0;
+        }
+        if self.frames.queues.len(TRIAL) + self.laundering < trial_target && self.spare_frames() > 0 && self.listed > 0 {
+            launder = 0; // first let the trial have its length, or it would be none
+        }
+        let after = self.frames.queues.len(TRIAL) - launder;
+        let park = (trial_target.max(short - reclaim)).saturating_sub(after + self.laundering).max(beyond).min(self.listed);
+        Demand { reclaim, launder, park }
+    }
+
+    /// Whether the daemon should be woken.
+    pub fn wants_daemon(&self) -> bool {
+        self.available() < self.free_low() || self.listed > self.mapped_max
+    }
+
+    /// Pages to be unmapped, by the policy's order, as many as `out` has room for. They are busy until [`Vm::park_done`], or until
+    /// they are released or moved ([`Vm::is_parking`]).
+    pub fn park_batch(&mut self, most: u32, out: &mut Vec<Member>) {
+        out.clear();
+        self.counters.daemon_scans.add(1);
+        let mut victims = [FrameId(0); 256];
+        let most = (most as usize).min(out.capacity()).min(victims.len());
+        let n = self.policy.victims(&mut victims[..most]);
+        self.listed -= n as u32;
+        for &frame in &victims[..n] {
+            let page = self.frames.page[frame.at()];
+            let word = self.table.get(page);
+            assert!(word.frame() == frame && word.state() == State::Active && !word.busy(), "victim {page:?}: {word:?}");
+            self.table.set(page, word.begin_park());
+            self.parking += 1;
+            self.decide(Decision::Park(page));
+            out.push((page, frame));
+        }
+    }
+
+    /// As [`Vm::park_batch`], but for these pages, as far as they are mapped and listed.
+    pub fn park_these(&mut self, pages: &[PageId], out: &mut Vec<Member>) {
+        out.clear();
+        for &page in pages.iter().take(out.capacity()) {
+            let word = self.table.get(page);
+            if word.state() == State::Active && !word.busy() && !word.wired() {
+                self.policy.take(word.frame());
+                self.listed -= 1;
+                self.table.set(page, word.begin_park());
+                self.parking += 1;
+                self.decide(Decision::Park(page));
+                out.push((page, word.frame()));
+            }
+        }
+    }
+
+    /// Whether a page of a batch is still to be unmapped. One that was released or moved since is not any more: it gets no
+    /// [`Vm::park_done`], and whoever waits for it must be woken.
+    pub fn is_parking(&self, page: PageId, frame: FrameId) -> bool {
+        let word = self.table.get(page);
+        word.parking() && word.frame() == frame
+    }
+
+    /// Returns whether waiting faults must be woken. => [`Vm::is_parking`]
+    pub fn park_done(&mut self, page: PageId, parked: Parked) -> bool {
+        let word = self.table.get(page);
+        let frame = word.frame();
+        self.parking -= 1;
+        match parked {
+            Parked::Yes => {
+                self.table.set(page, word.parked());
+                self.counters.pages_parked.add(1);
+                self.enqueue(frame, On::Trial);
+            }
+            Parked::Refused => {
+                self.table.set(page, word.not_parked());
+                self.counters.pages_unmovable.add(1);
+                self.list_again(word);
+            }
+            Parked::Absent => {
+                // dropped behind the pager's back: it reads as zeroes from now on
+                self.counters.pages_vanished.add(1);
+                self.policy.remove(frame);
+                self.table.set(page, word.released().wire(word.wired()));
+                self.pager.release(page);
+                self.give_frame(frame);
+                self.note_usage();
+            }
+        }
+        word.wanted()
+    }
+
+    /// Parked pages to be looked at, oldest first. Each must be answered with [`Vm::launder_look`].
+    pub fn launder_batch(&mut self, most: u32, out: &mut Vec<Laundry>) {
+        out.clear();
+        let most = (most as usize).min(out.capacity());
+        let mut turns = self.frames.queues.len(TRIAL);
+        while out.len() < most && turns > 0 {
+            turns -= 1;
+            let Some(frame) = self.frames.queues.front(TRIAL).map(FrameId) else { break };
+            self.dequeue(frame);
+            let page = self.frames.page[frame.at()];
+            let word = self.table.get(page);
+            if word.laundering() {
+                self.enqueue(frame, On::Trial); // rescued and parked again before its write has ended
+                continue;
+            }
+            self.table.set(page, word.begin_launder());
+            self.laundering += 1;
+            self.enqueue(frame, On::Laundry);
+            let stored = self.pager.stored(page);
+            let in_memory = stored.is_some_and(|(slot, _)| self.pager.locate(slot).is_memory);
+            out.push(Laundry { page, frame, stored: stored.map(|(_, content)| content), in_memory });
+        }
+    }
+
+    /// The content of a page of the batch: all zeroes, or with this hash.
+    pub fn launder_look(&mut self, page: PageId, zero: bool, hash: ContentHash) -> Look {
+        let word = self.table.get(page);
+        let Some(frame) = self.in_laundry(word) else {
+            self.launder_end(page, word, false);
+            return Look::Settled;
+        };
+        if zero {
+            self.dequeue(frame);
+            self.launder_end(page, word, false);
+            let word = self.table.get(page);
+            let wired = word.wired();
+            self.table.set(page, word.released().wire(wired));
+            self.pager.release(page);
+            self.policy.remove(frame); // not remembered: its next touch will be a first one
+            self.note_unused(word);
+            self.counters.pages_reclaimed.add(1);
+            self.counters.pages_reclaimed_zero.add(1);
+            self.decide(Decision::DropZero(page));
+            return Look::Drop(frame);
+        }
+        if self.pager.content(page) == Some(hash) {
+            self.dequeue(frame);
+            self.launder_end(page, word, true);
+            self.enqueue(frame, On::Clean);
+            self.counters.pages_reclaimed_clean.add(1);
+            self.decide(Decision::Clean(page));
+            return Look::Settled;
+        }
+        self.policy.dirtied(frame);
+        // A stored copy is of older content. Its slot goes back at once, so that full swap can take the new one.
+        self.pager.release(page);
+        self.decide(Decision::Write(page));
+        Look::Write
+    }
+
+    /// The frame, if the page is still parked with the content that its laundering began with. (A page that was restored, changed
+    /// and parked again before its write has ended is on the trial queue, not on the laundry.)
+    fn in_laundry(&self, word: PageWord) -> Option<FrameId> {
+        let parked = !word.laundering_doomed() && !word.busy() && word.state() == State::Inactive;
+        (parked && self.frames.on[word.frame().at()] == On::Laundry).then(|| word.frame())
+    }
+
+    fn launder_end(&mut self, page: PageId, word: PageWord, stored: bool) {
+        self.laundering -= 1;
+        self.table.set(page, word.laundered(stored));
+    }
+
+    /// Slots for a cluster of up to `want` pages, the first of which is `near`.
+    pub fn launder_slots(&mut self, want: u32, near: PageId) -> Option<PageOut> {
+        self.slots_or_copies(want, |pager| pager.alloc_run(want, near))
+    }
+
+    /// As [`Vm::launder_slots`], on devices that are not memory: for pages that those have refused.
+    pub fn launder_slots_past_memory(&mut self, want: u32, near: PageId) -> Option<PageOut> {
+        self.slots_or_copies(want, |pager| pager.alloc_run_past_memory(want, near))
+    }
+
+    fn slots_or_copies(&mut self, want: u32, alloc: impl Fn(&mut P) -> Option<SlotRun>) -> Option<PageOut> {
+        let mut run = alloc(&mut self.pager);
+        if run.is_none() && self.free_copies(want) {
+            run = alloc(&mut self.pager);
+        }
+        self.space_short = run.is_none();
+        run.map(|run| self.page_out(run))
+    }
+
+    pub(crate) fn page_out(&self, run: SlotRun) -> PageOut {
+        PageOut { first: run.first, location: self.pager.locate(run.first), count: run.count }
+    }
+
+    /// Gives back the slots of `run` from the one at `from` on: there was nothing to be written there.
+    pub fn free_slots(&mut self, run: &PageOut, from: u32) {
+        (from..run.count).for_each(|i| self.pager.free_slot(run.slot(i)));
+    }
+
+    /// Swap is full: gives up to `want` slots back whose pages are mapped, so that memory and swap add up. (Such a copy only saves
+    /// writing the page again if it has not changed by then.) Looks at [`COPIES_SCAN_MAX`] frames, and goes on there next time.
+    fn free_copies(&mut self, want: u32) -> bool {
+        let mut freed = 0;
+        for _ in 0..COPIES_SCAN_MAX.min(self.frames.fresh) {
+            self.copies_at = if self.copies_at + 1 < self.frames.fresh { self.copies_at + 1 } else { 0 };
+            let frame = FrameId(self.copies_at);
+            let page = self.frames.page[frame.at()];
+            let word = self.table.get(page);
+            if word.state() != State::Active || word.busy() || word.frame() != frame {
+                continue;
+            }
+            let before = self.pager.used();
+            if self.pager.release(page) {
+                if self.pager.used() == before {
+                    break; // a fork's other side still needs the slot: giving up our view of it gains nothing
+                }
+                freed += 1;
+                if freed == want {
+                    break;
+                }
+            }
+        }
+        freed > 0
+    }
+
+    /// A write was issued (for the counters).
+    pub fn launder_issued(&mut self, pages: u32) {
+        self.counters.page_out_ops.add(1);
+        self.counters.pages_out.add(pages as u64);
+    }
+
+    /// A page's write has ended, or (`slot` is `None`) there was no slot for it. Returns `false` if it was written and the pager
+    /// has no room to remember where: then it stays in memory.
+    pub fn launder_done(&mut self, page: PageId, slot: Option<Slot>, hash: ContentHash, result: IoResult) -> bool {
+        let word = self.table.get(page);
+        let (mut stored, mut remembered) = (false, true);
+        match (slot, result) {
+            (Some(slot), IoResult::Ok) if !word.laundering_doomed() => {
+                stored = self.pager.assign(page, slot, hash);
+                remembered = stored;
+                let bytes = self.pager.used() * PAGE_SIZE as u64;
+                self.counters.swap_used_bytes.set(bytes);
+                self.counters.swap_peak_bytes.raise(bytes);
+            }
+            (Some(slot), result) => {
+                self.pager.free_slot(slot);
+                self.counters.swap_used_bytes.set(self.pager.used() * PAGE_SIZE as u64);
+                if !matches!(result, IoResult::Ok) {
+                    self.counters.write_errors.add(1);
+                }
+            }
+            (None, _) => {}
+        }
+        let parked = self.in_laundry(word);
+        self.launder_end(page, word, stored && parked.is_some());
+        // If it was rescued meanwhile, the slot holds an older, perhaps still equal copy: the hash will tell.
+        if let Some(frame) = parked {
+            self.dequeue(frame);
+            self.enqueue(frame, if stored { On::Clean } else { On::Trial });
+        }
+        remembered
+    }
+
+    /// Clean pages whose frames are taken, oldest first. The machine drops their content, then calls [`Vm::frames_dropped`].
+    pub fn reclaim_batch(&mut self, most: u32, out: &mut Vec<Member>) {
+        out.clear();
+        let most = (most as usize).min(out.capacity());
+        while out.len() < most {
+            let Some(frame) = self.frames.queues.front(CLEAN).map(FrameId) else { break };
+            self.dequeue(frame);
+            let page = self.frames.page[frame.at()];
+            let word = self.table.get(page);
+            self.evictions = self.evictions.wrapping_add(1).max(1);
+            self.table.set(page, word.reclaimed(self.evictions));
+            self.policy.evicted(frame, page);
+            self.note_unused(word);
+            self.counters.pages_reclaimed.add(1);
+            self.decide(Decision::Reclaim(page));
+            out.push((page, frame));
+        }
+    }
+
+    /// The parked content of these frames is gone.
+    pub fn frames_dropped(&mut self, frames: impl Iterator<Item = FrameId>) {
+        for frame in frames {
+            self.give_frame(frame);
+        }
+        self.note_usage();
+    }
+
+    /// Whether nothing can be evicted however long one waits: no page listed, on trial, clean or being written.
+    pub fn nothing_to_evict(&self) -> bool {
+        self.listed == 0
+            && self.frames.queues.is_empty(TRIAL)
+            && self.frames.queues.is_empty(LAUNDRY)
+            && self.frames.queues.is_empty(CLEAN)
+            && self.laundering == 0
+    }
+
+    /// Pages being laundered now.
+    pub fn laundering(&self) -> u32 {
+        self.laundering
+    }
+}

@@ -1,0 +1,128 @@
+//! The replacement policy, and what it is told.
+
+use crate::page::{PageWord, State};
+use crate::pager::Pager;
+use crate::policy::{self, Admit, LivePolicy, Spec};
+use crate::status::{TRANSITIONS_MAX, Transitions};
+use crate::types::{FrameId, PageId};
+use crate::vm::Vm;
+use alloc::boxed::Box;
+
+impl<P: Pager> Vm<P> {
+    /// The policy and its parameters.
+    pub fn policy(&self) -> Spec {
+        self.policy.spec()
+    }
+
+    /// Copies how often pages went from queue to queue of the policy to where others see it. Costs a dozen stores.
+    pub fn show_transitions(&self, to: &Transitions) {
+        let counts = self.policy.transition_counts().iter().zip(&self.inherited);
+        to.show(&self.policy.spec(), counts.map(|(count, before)| count - before));
+    }
+
+    /// In a fork's child: what the parent's policy has counted is not its own.
+    pub fn count_afresh(&mut self) {
+        self.inherited = [0; TRANSITIONS_MAX];
+        self.inherited.iter_mut().zip(self.policy.transition_counts()).for_each(|(before, count)| *before = *count);
+    }
+
+    /// Makes another policy for this pager, empty, to be given to [`Vm::set_policy`]. Allocates.
+    pub fn make_policy(&self, spec: &Spec) -> Box<dyn LivePolicy> {
+        let mut policy = policy::live::make(spec, self.config.memory_pages, self.frames.page.len());
+        policy.resize(self.limit);
+        policy
+    }
+
+    /// Changes the policy; returns the old one, to be dropped where that does no harm. Every page stays where it is: mapped pages
+    /// are handed over in the old policy's order, the worst first, those in frequent use as such; pages on trial go on with theirs.
+    /// What the old policy remembers of evicted pages is lost. Costs two passes over the frames. => made by [`Vm::make_policy`]
+    pub fn set_policy(&mut self, mut new: Box<dyn LivePolicy>) -> Box<dyn LivePolicy> {
+        let mut handed_over = 0;
+        self.policy.worst_first(&mut |frame, hot| {
+            new.inherit(frame, hot);
+            handed_over += 1;
+        });
+        assert_eq!(handed_over, self.listed, "the policy {} has lost pages, or found some", self.policy.spec());
+        for n in 0..self.frames.fresh {
+            let frame = FrameId(n);
+            let page = self.frames.page[frame.at()];
+            let word = self.table.get(page);
+            let on_trial = match word.state() {
+                State::Active => word.busy(),
+                State::Inactive | State::Clean => true,
+                State::Untouched | State::PagedOut | State::Lost => false,
+            };
+            if on_trial && word.frame() == frame {
+                new.arrived_parked(frame, page);
+            }
+        }
+        self.counters.policy_changes.add(1);
+        self.inherited = [0; TRANSITIONS_MAX];
+        core::mem::replace(&mut self.policy, new)
+    }
+
+    /// Ends the reading into `frame`: how many evictions ago its page was evicted. Counts it.
+    pub(crate) fn refault_distance(&mut self, frame: FrameId) -> Option<u32> {
+        let evicted = self.frames.end_read(frame);
+        if evicted == 0 {
+            return None;
+        }
+        let distance = self.evictions.wrapping_sub(evicted);
+        let counter = match distance as u64 * 2 / self.limit.max(1) as u64 {
+            0 => &self.counters.refaults_within_half,
+            1 => &self.counters.refaults_within_one,
+            2 | 3 => &self.counters.refaults_within_two,
+            _ => &self.counters.refaults_beyond,
+        };
+        counter.add(1);
+        Some(distance)
+    }
+
+    pub(crate) fn note_used_sample(&mut self, word: PageWord) {
+        if word.sample() {
+            self.counters.pointed_used.add(1);
+            self.pointers.used();
+        }
+    }
+
+    /// A page goes out: was it brought in for nothing?
+    pub(crate) fn note_unused(&mut self, word: PageWord) {
+        if word.readahead() {
+            self.counters.readahead_lost.add(1);
+        }
+        if word.sample() {
+            self.counters.pointed_lost.add(1);
+            self.pointers.lost();
+        }
+    }
+
+    pub(crate) fn list(&mut self, frame: FrameId, page: PageId, why: Admit) {
+        self.list_after(frame, page, why, None);
+    }
+
+    pub(crate) fn list_after(&mut self, frame: FrameId, page: PageId, why: Admit, distance: Option<u32>) {
+        self.policy.admit(frame, page, why, distance);
+        self.listed += 1;
+    }
+
+    pub(crate) fn unlist(&mut self, frame: FrameId) {
+        self.policy.remove(frame);
+        self.listed -= 1;
+    }
+
+    /// The page of a batch stays mapped.
+    pub(crate) fn list_again(&mut self, word: PageWord) {
+        if word.wired() {
+            // it was wired while it was being unmapped: wired pages are on no list
+            self.policy.remove(word.frame());
+        } else {
+            self.policy.refused(word.frame());
+            self.listed += 1;
+        }
+    }
+
+    /// Pages that may be unmapped: mapped, and neither busy nor wired.
+    pub fn listed(&self) -> u32 {
+        self.listed
+    }
+}
