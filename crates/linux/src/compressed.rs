@@ -174,7 +174,7 @@ impl Compressed {
     ///
     /// # Errors
     /// As [`SwapPager::add_memory_device`].
-    pub fn enter(&self, vm: &mut Vm<SwapPager>, priority: i16) -> Result<DeviceId, overspill_swap::swap_pager::AddDeviceError> {
+    pub fn enter(&self, vm: &mut Vm<SwapPager>, priority: i16) -> Result<DeviceId, overspill_swap::AddDeviceError> {
         let device = vm.devices_mut().add_memory_device(vec![0; self.slots as usize], priority, SLOT_BYTES as u32)?;
         self.device.store(device.0, Relaxed);
         vm.charge(self.buffer_pages);

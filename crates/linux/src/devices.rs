@@ -9,7 +9,7 @@ use crate::swap_file::{Align, DeviceName, SwapFiles};
 use crate::sys::Errno;
 use core::fmt::{self, Write};
 use overspill_swap::Devices;
-use overspill_swap::swap_pager::{AddDeviceError, DeviceState};
+use overspill_swap::{AddDeviceError, DeviceState};
 use overspill_vm::types::{DeviceId, PAGE_SIZE};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;

@@ -19,9 +19,9 @@ use crate::machine::Machine;
 use crate::setup::DEVICES_MAX;
 use crate::swap_file::{self, CHUNK, Pieces, SwapFiles};
 use crate::sys::{self, Errno};
+use overspill_swap::BLOCK_SLOTS;
 use overspill_swap::Punch;
 use overspill_swap::extent::Extent;
-use overspill_swap::swap_pager::BLOCK_SLOTS;
 use overspill_vm::pager::SlotRun;
 use overspill_vm::types::{DeviceId, PAGE_SHIFT, Slot};
 

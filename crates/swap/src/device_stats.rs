@@ -86,7 +86,7 @@ pub struct Transfers {
     pub latency: Latency,
 }
 
-/// One operation, for [`crate::SwapPager::io_ended`].
+/// One operation, for [`crate::Devices::io_ended`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Io {
     /// A write; otherwise a read.

@@ -3,14 +3,13 @@
 //! ```text
 //!                 trait Pager (overspill-vm)
 //!                          |
-//!    swap_pager     SwapPager: devices in one slot number space, forks, results of writes
+//!    swap_pager     SwapPager: where each page is, and what the devices know of it
 //!                    /                                  \
-//!    swap_block   object, page -> slot, hash       blist   which slots of a device are free
-//!                 (radix trie per object)                  (radix bitmap per device)    bitmap
-//!                                                  extent  slot -> file, offset
-//!                                                          (search tree)                device_stats
-//!                                                  fork_epochs
-//!                                                          which children may read a slot
+//!    swap_block   object, page -> slot, hash       devices   all in one slot number space
+//!                 (radix trie per object)             |      device: the state of its slots
+//!                                                     |      blist, bitmap: which are free, owned, waiting
+//!                                                     |      growth, extent: pieces of files; fork, fork_epochs: who may read what
+//!                                                     |      memory: a device that is compressed memory; device_stats
 //! ```
 //!
 //! Metadata only. Invariants of absence: no system call, no I/O, no clock, no thread, no lock, no unsafe code, and **no allocation
@@ -24,13 +23,21 @@ extern crate alloc;
 
 mod bitmap;
 pub mod blist;
+mod device;
 pub mod device_stats;
+mod devices;
 pub mod extent;
+mod fork;
 mod fork_epochs;
+mod growth;
+mod memory;
 pub mod swap_block;
-pub mod swap_pager;
+mod swap_pager;
 
+pub use device::{BLOCK_SLOTS, DeviceState, DeviceStatus, GROW_SLOTS};
 pub use device_stats::{DeviceStats, Io, Latency};
+pub use devices::{AddDeviceError, Devices, ERRORS_MAX};
 pub use extent::{Extent, ExtentMap};
+pub use growth::{AddExtentError, Punch};
 pub use overspill_vm::types::DeviceId;
-pub use swap_pager::{AddDeviceError, AddExtentError, Config, DeviceState, DeviceStatus, Devices, Punch, SwapPager};
+pub use swap_pager::{Config, SwapPager};

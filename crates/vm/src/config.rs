@@ -61,7 +61,7 @@ impl Config {
     }
 }
 
-/// Why a [`Vm`] could not be made.
+/// Why a [`Vm`](crate::Vm) could not be made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum ConfigError {

@@ -1,0 +1,399 @@
+//! All swap devices in one slot number space: which comes next, and where a slot is.
+
+use crate::device::{Device, DeviceStatus, WRITERS};
+use crate::device_stats::{DeviceStats, Io};
+use crate::extent::ExtentMap;
+use crate::fork_epochs::Epochs;
+use alloc::vec::Vec;
+use core::cmp::Reverse;
+use overspill_vm::pager::{DeviceUse, Location};
+use overspill_vm::types::{DeviceId, PageId, Slot};
+
+/// A device is retired after so many failed reads, or writes, in a row, if there is another.
+pub const ERRORS_MAX: u32 = 8;
+
+/// As long as a lower priority has a run of so many slots, no shorter ones are taken on a higher.
+const SHORT_RUN: u32 = 16;
+
+/// log2 of the pages that surely belong to one writer: 1 GiB.
+pub(crate) const WRITER_SHIFT: u32 = 18;
+
+/// Why a device could not be added.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum AddDeviceError {
+    /// There are as many as there can be.
+    TooMany {
+        /// How many that is.
+        devices_max: u16,
+    },
+    /// It has no slots.
+    Empty,
+    /// It has more slots than a device can have.
+    TooLong {
+        /// How many that is, in slots (pages).
+        slots_max: u32,
+    },
+}
+
+impl core::fmt::Display for AddDeviceError {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match *self {
+            AddDeviceError::TooMany { devices_max } => {
+                write!(f, "there are {devices_max} swap devices, and no more are possible: swap one off first")
+            }
+            AddDeviceError::Empty => write!(f, "the swap device has no room for a single page"),
+            AddDeviceError::TooLong { slots_max } => {
+                write!(f, "the swap device is longer than the {} MiB that were allowed for at the start", slots_max >> 8)
+            }
+        }
+    }
+}
+
+impl core::error::Error for AddDeviceError {}
+
+/// All devices, and which has which slots: what a machine may do with a [`SwapPager`](crate::SwapPager) without the core. It knows
+/// of no page.
+#[derive(Clone)]
+pub struct Devices {
+    /// The table. Entry `i` has the slots from `i << shift` on.
+    pub(crate) all: Vec<Device>,
+    /// The extents of all of them.
+    pub(crate) extents: ExtentMap,
+    pub(crate) shift: u32,
+    /// The entries that are in use, by priority, then by number; those last that answered ENOSPC. Has room for all.
+    pub(crate) order: Vec<u16>,
+    /// Whose turn it is among equals.
+    pub(crate) turn: usize,
+    /// Number of the last swapoff.
+    pub(crate) leaves: u32,
+    /// Devices on which copies of pages in memory are not worth keeping: nothing new goes there though it could, or they are
+    /// memory.
+    pub(crate) unwelcome: u32,
+    /// No slots of devices that are memory are given at the moment.
+    pub(crate) past_memory: bool,
+    /// Which children may read what.
+    pub(crate) epochs: Epochs,
+}
+
+/// Which of a device's streams of writes the pages around `near` belong to.
+pub(crate) fn writer_of(near: PageId) -> usize {
+    let area = near.raw() >> WRITER_SHIFT;
+    (area.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (u64::BITS - WRITERS.ilog2())) as usize
+}
+
+impl Devices {
+    /// The entry of `slot`, and where on it.
+    #[inline]
+    pub(crate) fn split(&self, slot: Slot) -> (usize, u32) {
+        ((slot.0 >> self.shift) as usize, slot.0 & ((1 << self.shift) - 1))
+    }
+
+    #[inline]
+    pub(crate) fn join(&self, index: usize, at: u32) -> Slot {
+        Slot((index as u32) << self.shift | at)
+    }
+
+    /// The device of `slot`, and where on it.
+    #[inline]
+    pub(crate) fn of(&mut self, slot: Slot) -> (&mut Device, u32) {
+        let (index, at) = self.split(slot);
+        let device = &mut self.all[index];
+        assert!(at < device.slots, "the slot is on no device");
+        (device, at)
+    }
+
+    pub(crate) fn get(&self, device: DeviceId) -> Option<&Device> {
+        self.all.get(device.0 as usize).filter(|d| d.slots > 0)
+    }
+
+    pub(crate) fn get_mut(&mut self, device: DeviceId) -> Option<&mut Device> {
+        self.all.get_mut(device.0 as usize).filter(|d| d.slots > 0)
+    }
+
+    pub(crate) fn in_use(&self) -> impl Iterator<Item = &Device> {
+        self.all.iter().filter(|d| d.slots > 0)
+    }
+
+    pub(crate) fn own(&self) -> impl Iterator<Item = &Device> {
+        self.in_use().filter(|d| d.own)
+    }
+
+    pub(crate) fn own_mut(&mut self) -> impl Iterator<Item = &mut Device> {
+        self.all.iter_mut().filter(|d| d.slots > 0 && d.own)
+    }
+
+    pub(crate) fn release(&mut self, slot: Slot) {
+        let (index, at) = self.split(slot);
+        let device = &mut self.all[index];
+        assert!(at < device.slots, "the slot is on no device");
+        device.release(at, &mut self.epochs);
+    }
+
+    /// To be called when a device comes, goes, or changes what it is there for. Does not allocate.
+    pub(crate) fn changed(&mut self) {
+        self.order.clear();
+        self.order.extend((0..self.all.len() as u16).filter(|&i| self.all[i as usize].slots > 0));
+        let key = |i: u16| {
+            let device = &self.all[i as usize];
+            (device.full && device.memory.is_none(), Reverse(device.priority), i)
+        };
+        self.order.sort_unstable_by_key(|&i| key(i));
+        self.unwelcome = self.in_use().filter(|d| d.leaving.is_some() || d.retired || d.memory.is_some()).count() as u32;
+    }
+
+    /// The slots that lie together with `slot`: first and last.
+    #[inline]
+    pub(crate) fn border(&self, slot: Slot) -> (Slot, Slot) {
+        let (index, _) = self.split(slot);
+        let device = &self.all[index];
+        if device.mapped {
+            let extent = self.extents.find(slot).expect("a slot of a mapped device is in an extent");
+            return (extent.first, extent.last());
+        }
+        (self.join(index, 0), self.join(index, device.slots - 1))
+    }
+
+    /// Cuts a run that was just taken to what lies in one extent: its longest piece, the first of such. The rest goes back.
+    pub(crate) fn cut(&mut self, (index, first, count): (usize, u32, u32), writer: usize) -> (usize, u32, u32) {
+        let (mut best, mut at) = ((first, 0), first);
+        while at < first + count {
+            let last = self.border(self.join(index, at)).1;
+            let end = (self.split(last).1 + 1).min(first + count);
+            if end - at > best.1 {
+                best = (at, end - at);
+            }
+            at = end;
+        }
+        let (from, to) = (best.0, best.0 + best.1);
+        let device = &mut self.all[index];
+        if from > first {
+            device.untake(first, from - first);
+        }
+        if to < first + count {
+            device.untake(to, first + count - to);
+            device.windows[writer].at = to;
+        }
+        (index, from, best.1)
+    }
+
+    /// New pages may go to device `index` now.
+    pub(crate) fn gives(&self, index: u16) -> bool {
+        let device = &self.all[index as usize];
+        device.gives() && !(self.past_memory && device.memory.is_some())
+    }
+
+    /// The longest run up to `want` among the devices `order[from..to]`, if it is at least `least` long.
+    fn alloc_longest(&mut self, from: usize, to: usize, want: u32, least: u32, writer: usize) -> Option<(usize, u32, u32)> {
+        let longest = |&i: &u16| {
+            let device = &self.all[i as usize];
+            if self.gives(i) { device.blist.longest_below(device.end()).min(want) } else { 0 }
+        };
+        let best = self.order[from..to].iter().max_by_key(|i| longest(i))?;
+        let (index, count) = (*best as usize, longest(best));
+        if count < least {
+            return None;
+        }
+        let first = self.all[index].alloc_exact(count, writer)?;
+        Some((index, first, count))
+    }
+
+    /// See [`SwapPager::alloc_run`].
+    pub(crate) fn alloc(&mut self, want: u32, writer: usize) -> Option<(usize, u32, u32)> {
+        let run = self.alloc_uncut(want, writer)?;
+        Some(if self.all[run.0].mapped { self.cut(run, writer) } else { run })
+    }
+
+    fn alloc_uncut(&mut self, want: u32, writer: usize) -> Option<(usize, u32, u32)> {
+        let mut from = 0;
+        while from < self.order.len() {
+            let priority = self.all[self.order[from] as usize].priority;
+            let equals = self.order[from..].iter().take_while(|&&i| self.all[i as usize].priority == priority).count();
+            for k in 0..equals {
+                let index = self.order[from + (self.turn + k) % equals] as usize;
+                if self.gives(index as u16)
+                    && let Some(first) = self.all[index].alloc_exact(want, writer)
+                {
+                    self.turn = self.turn.wrapping_add(k + 1);
+                    return Some((index, first, want));
+                }
+            }
+            let short = self.alloc_longest(from, from + equals, want, want.min(SHORT_RUN), writer);
+            if short.is_some() {
+                return short;
+            }
+            from += equals;
+        }
+        self.alloc_longest(0, self.order.len(), want, 1, writer)
+    }
+
+    /// Adds a device of `slots` slots, which this process writes. Devices of higher priority are written first, those of equal
+    /// priority in turns. Does not allocate.
+    ///
+    /// # Errors
+    /// [`AddDeviceError`]; nothing is changed then.
+    pub fn add_device(&mut self, slots: u32, priority: i16) -> Result<DeviceId, AddDeviceError> {
+        let slots_max = self.slots_max();
+        if slots == 0 {
+            return Err(AddDeviceError::Empty);
+        }
+        if slots > slots_max {
+            return Err(AddDeviceError::TooLong { slots_max });
+        }
+        let index = self.free_entry()?;
+        let device = &mut self.all[index];
+        (device.slots, device.own, device.priority) = (slots, true, priority);
+        if ((index as u64) << self.shift) + u64::from(slots) == 1 << 32 {
+            device.slots = slots - 1; // the swap blocks cannot remember slot u32::MAX
+        }
+        self.changed();
+        Ok(DeviceId(index as u16))
+    }
+
+    /// Slot `at` of `device`.
+    #[inline]
+    pub fn slot(&self, device: DeviceId, at: u32) -> Slot {
+        self.join(device.0.into(), at)
+    }
+
+    /// Ends all swapoffs, as `Pager::stay`. Returns whether there was one.
+    pub fn stay_all(&mut self) -> bool {
+        let mut any = false;
+        for device in &mut self.all {
+            any |= device.leaving.take().is_some();
+        }
+        self.changed();
+        any
+    }
+
+    fn free_entry(&self) -> Result<usize, AddDeviceError> {
+        let devices_max = self.all.len() as u16;
+        let free = self.all.iter().position(|d| d.slots == 0);
+        free.ok_or(AddDeviceError::TooMany { devices_max })
+    }
+
+    /// The most slots that a device can have.
+    pub fn slots_max(&self) -> u32 {
+        self.all[0].blist.capacity()
+    }
+
+    /// Where the bytes of `slot` are. Those of a run of slots from `Pager::alloc_run` or `Pager::has_page` follow it, in one
+    /// piece.
+    ///
+    /// # Panics
+    /// If it is on no device.
+    #[inline]
+    pub fn locate(&self, slot: Slot) -> Location {
+        let (device, at) = self.device_of(slot);
+        let it = &self.all[device.0 as usize];
+        if it.mapped {
+            let extent = self.extents.find(slot).expect("a slot of a mapped device is in an extent");
+            return Location { device, file: extent.file, is_memory: false, offset: extent.offset_of(slot) };
+        }
+        Location::plain(device, at, it.memory.is_some())
+    }
+
+    /// Pages stored, on inherited devices too, in pages.
+    pub fn stored(&self) -> u64 {
+        self.in_use().map(|d| u64::from(d.owned_count)).sum()
+    }
+
+    /// Slots in use, in pages.
+    pub fn used(&self) -> u64 {
+        self.own().map(|d| u64::from(d.in_use())).sum()
+    }
+
+    /// Slots that could still be given, in slots.
+    pub fn room(&self) -> u64 {
+        self.in_use().map(|d| u64::from(d.room())).sum()
+    }
+
+    /// What is on `device`, or `None` if there is no such device.
+    pub fn device_use(&self, device: DeviceId) -> Option<DeviceUse> {
+        self.get(device).map(Device::use_of)
+    }
+
+    /// `device` is gone, and its entry may be used for another.
+    ///
+    /// # Panics
+    /// If something is stored there, or a read or write is under way.
+    pub fn remove(&mut self, device: DeviceId) {
+        let base = self.join(device.0.into(), 0);
+        let Some(it) = self.get_mut(device) else { return };
+        let len = if it.mapped { it.blist.len() } else { 0 };
+        it.clear();
+        while let Some(extent) = self.extents.next(base).filter(|e| e.first.0 - base.0 < len) {
+            self.extents.remove(extent.first);
+        }
+        self.changed();
+    }
+
+    /// The devices that there are, those to be written first first.
+    pub fn iter(&self) -> impl Iterator<Item = DeviceId> + '_ {
+        self.order.iter().map(|&i| DeviceId(i))
+    }
+
+    /// How a device stands; `None` if there is none of that number. Costs a pass over a bit per 64 slots.
+    pub fn status(&self, device: DeviceId) -> Option<DeviceStatus> {
+        self.get(device).map(Device::status)
+    }
+
+    /// What it has done, by [`Devices::io_ended`].
+    pub fn stats(&self, device: DeviceId) -> Option<&DeviceStats> {
+        self.get(device).map(|d| &d.stats)
+    }
+
+    /// Counts an operation. Returns `true` if its failure was one too many ([`ERRORS_MAX`] reads or writes in a row): the device is
+    /// retired and should be swapped off. The last device that is written is never retired, since nothing would be better.
+    ///
+    /// # Panics
+    /// If there is no such device.
+    pub fn io_ended(&mut self, device: DeviceId, io: Io) -> bool {
+        let others = self.in_use().filter(|d| d.gives()).count();
+        let it = self.get_mut(device).expect("there is such a device");
+        let retire = it.stats.count(io) >= ERRORS_MAX && !it.retired && others > u32::from(it.gives()) as usize;
+        if retire {
+            it.retired = true;
+            self.changed();
+        }
+        retire
+    }
+
+    /// The device that `slot` is on, and its offset there, in slots (pages).
+    ///
+    /// # Panics
+    /// If it is on none.
+    #[inline]
+    pub fn device_of(&self, slot: Slot) -> (DeviceId, u32) {
+        let (index, at) = self.split(slot);
+        assert!(at < self.all[index].slots, "the slot is on no device");
+        (DeviceId(index as u16), at)
+    }
+
+    /// Whether this process may not write `device`, because it is a parent's.
+    ///
+    /// # Panics
+    /// If there is no such device.
+    pub fn is_inherited(&self, device: DeviceId) -> bool {
+        !self.get(device).expect("there is such a device").own
+    }
+
+    /// The machine saw ENOSPC on `device` (or sees room again). While full, only slots below the highest one ever written are
+    /// given, since the file has their blocks, and only when no other device has room. (A hole below, from a write that failed, may
+    /// still answer ENOSPC; then its slot comes back by `Pager::free_slot`, and the cursor goes on.)
+    ///
+    /// # Panics
+    /// If there is no such device.
+    pub fn set_full(&mut self, device: DeviceId, full: bool) {
+        let it = self.get_mut(device).expect("there is such a device");
+        if it.full != full {
+            it.full = full;
+            self.changed();
+        }
+    }
+
+    /// The length of all own devices, in slots (pages): the most that [`Devices::used`] can become.
+    pub fn capacity(&self) -> u64 {
+        self.own().map(|d| u64::from(if d.refused { d.blist.len() } else { d.slots })).sum()
+    }
+}

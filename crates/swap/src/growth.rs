@@ -1,0 +1,283 @@
+//! Devices of extents: they get longer, and give space back to the file system.
+
+use crate::blist::RUN_MAX;
+use crate::device::{ABSENT, BLOCK_SLOTS, Device, OTHER, SEEN_FREE, WANT_MAX, WRITERS};
+use crate::devices::{AddDeviceError, Devices};
+use crate::extent::{Extent, NoExtents};
+use overspill_vm::pager::SlotRun;
+use overspill_vm::types::{DeviceId, Slot};
+
+/// Why an extent could not be added.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum AddExtentError {
+    /// There is no such device, or it has no extents.
+    NotMapped,
+    /// There are as many extents as there can be.
+    TooMany {
+        /// How many that is.
+        extents_max: u32,
+    },
+    /// The device would be longer than a device can be.
+    TooLong {
+        /// How many slots it can still get, in slots (pages).
+        slots_left: u32,
+    },
+}
+
+impl core::fmt::Display for AddExtentError {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match *self {
+            AddExtentError::NotMapped => write!(f, "the swap device is not one that is made of extents"),
+            AddExtentError::TooMany { extents_max } => {
+                write!(f, "the swap devices have {extents_max} extents, and no more are possible: use files in fewer pieces")
+            }
+            AddExtentError::TooLong { slots_left } => {
+                write!(f, "the swap device can grow by {} MiB only: add another device", slots_left >> 8)
+            }
+        }
+    }
+}
+
+impl core::error::Error for AddExtentError {}
+
+/// What [`Devices::punch_begin`] came to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Punch {
+    /// These slots have stayed free; they are held until [`Devices::punched`].
+    Run(SlotRun),
+    /// Nothing so far; there is more of the device to look at.
+    More,
+    /// The end of the device, or there is nothing to be had on it.
+    End,
+}
+
+impl Devices {
+    /// Adds a device that is made of extents, of up to `slots` slots; at first it has none. Does not allocate.
+    ///
+    /// Its runs end where an extent does, so an operation is on one piece of one file. To have its clusters aligned with the
+    /// physical extents of a file, add those (FIEMAP) as extents.
+    ///
+    /// # Errors
+    /// [`AddDeviceError`]; nothing is changed then.
+    pub fn add_mapped_device(&mut self, slots: u32, priority: i16) -> Result<DeviceId, AddDeviceError> {
+        let device = self.add_device(slots, priority)?;
+        self.all[device.0 as usize].mapped = true;
+        Ok(device)
+    }
+
+    /// A mapped device gets longer by `count` slots, which lie in its file number `file` from byte `offset` on. Does not allocate.
+    ///
+    /// # Errors
+    /// [`AddExtentError`]; nothing is changed then.
+    ///
+    /// # Panics
+    /// If `count` is 0.
+    pub fn add_extent(&mut self, device: DeviceId, file: u16, offset: u64, count: u32) -> Result<(), AddExtentError> {
+        let extents_max = self.extents.len(); // if that is what is wrong
+        let index = device.0 as usize;
+        let base = self.join(index, 0).0;
+        let it = self.get_mut(device).filter(|d| d.mapped && d.own).ok_or(AddExtentError::NotMapped)?;
+        let len = it.blist.len();
+        if count > it.slots - len {
+            return Err(AddExtentError::TooLong { slots_left: it.slots - len });
+        }
+        let extent = Extent { first: Slot(base + len), count, file, offset };
+        self.extents.insert(extent).map_err(|NoExtents| AddExtentError::TooMany { extents_max })?;
+        let it = &mut self.all[index];
+        it.blist.set_len(len + count);
+        it.extents += 1;
+        Ok(())
+    }
+
+    /// The device of extents that should get more, or back what it gave back, before the next run is asked for: one that would be
+    /// written, and has no free window any more. `None` also if nothing can be done about it ([`Devices::refuse_growth`]).
+    /// Devices that are memory do not count: what they refuse must find room behind them.
+    pub fn wants_extent(&self) -> Option<DeviceId> {
+        let Devices { all, order, .. } = self;
+        let mut from = 0;
+        while from < order.len() {
+            let priority = all[order[from] as usize].priority;
+            let equals = order[from..].iter().take_while(|&&i| all[i as usize].priority == priority).count();
+            let mut room = false;
+            for &index in &order[from..from + equals] {
+                let device = &all[index as usize];
+                if device.memory.is_some() {
+                    continue;
+                }
+                let longest = if device.gives() { device.blist.longest_below(device.end()) } else { 0 };
+                if longest < RUN_MAX && device.gives() && device.can_grow() {
+                    return Some(DeviceId(index));
+                }
+                room |= longest >= WANT_MAX || device.gives() && !device.mapped && device.blist.len() < device.end();
+            }
+            if room {
+                return None;
+            }
+            from += equals;
+        }
+        None
+    }
+
+    /// How many slots the device may still get by [`Devices::add_extent`], in slots (pages).
+    pub fn slots_left(&self, device: DeviceId) -> u32 {
+        self.get(device).filter(|d| d.mapped && d.own).map_or(0, |d| d.slots - d.blist.len())
+    }
+
+    /// The machine found no more room for the device: it is not asked for any until some was given back.
+    pub fn refuse_growth(&mut self, device: DeviceId) {
+        if let Some(it) = self.get_mut(device).filter(|d| d.mapped) {
+            it.refused = true;
+        }
+    }
+
+    /// Slots that have stayed free since the last pass over the device, in whole blocks of [`BLOCK_SLOTS`] and at most `most` of
+    /// them: their bytes can be given back to the file system. They are held, so that nothing is written there meanwhile, until
+    /// [`Devices::punched`]. A window for each writer stays.
+    ///
+    /// Looks at `look_max` blocks at most and goes on there next time; [`Punch::End`] ends a pass. Does not allocate.
+    pub fn punch_begin(&mut self, device: DeviceId, look_max: u32, most: u32) -> Punch {
+        let base = self.join(device.0.into(), 0).0;
+        let usable = |d: &&mut Device| d.mapped && d.own && d.leaving.is_none() && !d.unpunchable;
+        let Some(it) = self.get_mut(device).filter(usable) else { return Punch::End };
+        let whole = it.blist.len() / BLOCK_SLOTS;
+        let mut spare = None;
+        for _ in 0..look_max {
+            let block = it.punch_next;
+            if block >= whole {
+                it.punch_next = 0;
+                return Punch::End;
+            }
+            it.punch_next += 1;
+            let free = it.blocks[block as usize] != ABSENT && it.is_block_free(block);
+            match it.blocks[block as usize] {
+                ABSENT => {}
+                _ if !free => it.blocks[block as usize] = OTHER,
+                OTHER => it.blocks[block as usize] = SEEN_FREE,
+                _ => {
+                    // costs a look at each block, so once
+                    let spare = *spare.get_or_insert_with(|| {
+                        it.blist.free_in_blocks().saturating_sub(WRITERS as u32 * BLOCK_SLOTS).min(most) / BLOCK_SLOTS
+                    });
+                    let next = |b: &u32| *b < whole && it.blocks[*b as usize] == SEEN_FREE && it.is_block_free(*b);
+                    let count = (block..block + spare).take_while(next).count() as u32;
+                    if count > 0 {
+                        it.punch_next = block + count;
+                        let (first, count) = (block * BLOCK_SLOTS, count * BLOCK_SLOTS);
+                        it.set_blocks(first, count, OTHER);
+                        it.blist.take(first, count);
+                        it.taken_count += count;
+                        it.assert_counts();
+                        return Punch::Run(SlotRun { first: Slot(base + first), count });
+                    }
+                }
+            }
+        }
+        Punch::More
+    }
+
+    /// The bytes of the run have been given back; or they could not be, and no more of its device's are asked for.
+    ///
+    /// # Panics
+    /// If it is no run of [`Devices::punch_begin`].
+    pub fn punched(&mut self, run: SlotRun, given: bool) {
+        let (device, at) = self.of(run.first);
+        if given {
+            device.set_blocks(at, run.count, ABSENT);
+            device.taken_count -= run.count;
+            device.absent_count += run.count;
+            device.given_back += u64::from(run.count);
+            device.refused = false;
+            device.assert_counts();
+        } else {
+            device.unpunchable = true;
+            device.untake(at, run.count);
+        }
+    }
+
+    /// Slots, at most `most` of them, whose bytes were given back and are wanted again: to be got from the file system. They are
+    /// held until [`Devices::refilled`]. Does not allocate.
+    pub fn refill_begin(&mut self, device: DeviceId, most: u32) -> Option<SlotRun> {
+        let base = self.join(device.0.into(), 0).0;
+        let it = self.get_mut(device).filter(|d| d.own && d.absent_count > 0)?;
+        let absent = |block: &u8| *block == ABSENT;
+        let block = it.blocks.iter().position(absent).expect("as many as are counted");
+        let count = it.blocks[block..].iter().take((most / BLOCK_SLOTS).max(1) as usize).take_while(|b| absent(b)).count() as u32;
+        let (first, count) = (block as u32 * BLOCK_SLOTS, count * BLOCK_SLOTS);
+        it.set_blocks(first, count, OTHER);
+        it.absent_count -= count;
+        it.taken_count += count;
+        it.assert_counts();
+        Some(SlotRun { first: Slot(base + first), count })
+    }
+
+    /// The bytes of the run are the device's again; or they could not be had.
+    ///
+    /// # Panics
+    /// If it is no run of [`Devices::refill_begin`].
+    pub fn refilled(&mut self, run: SlotRun, got: bool) {
+        let (device, at) = self.of(run.first);
+        if got {
+            device.untake(at, run.count);
+        } else {
+            device.set_blocks(at, run.count, ABSENT);
+            device.taken_count -= run.count;
+            device.absent_count += run.count;
+            device.assert_counts();
+        }
+    }
+
+    /// The bytes of a run that is held lie in pieces of these lengths, in slots (pages), from now on. They are where they were in
+    /// the file: only where its physical extents end is new. Does not allocate.
+    ///
+    /// # Errors
+    /// If there is no room for so many extents; nothing is changed then.
+    ///
+    /// # Panics
+    /// If the run crosses an extent, or the pieces are not as long as it together.
+    pub fn set_extents(&mut self, run: SlotRun, pieces: &[u32]) -> Result<(), NoExtents> {
+        assert!(pieces.iter().sum::<u32>() == run.count, "the pieces are the run");
+        let Devices { all, extents, shift, .. } = self;
+        let (first, end) = (run.first, Slot(run.first.0 + run.count));
+        let old = extents.find(first).filter(|e| e.last().0 >= end.0 - 1).expect("the run lies in one extent");
+        if extents.room() < pieces.len() as u32 + 1 {
+            return Err(NoExtents);
+        }
+        let before = extents.len();
+        extents.cut(first).and_then(|()| extents.cut(end)).expect("there is room");
+        extents.remove(first).expect("it begins here");
+        let mut at = first;
+        for &count in pieces {
+            extents.insert(Extent { first: at, count, offset: old.offset_of(at), ..old }).expect("there is room");
+            at.0 += count;
+        }
+        let it = &mut all[(first.0 >> *shift) as usize];
+        it.extents = it.extents + extents.len() - before;
+        Ok(())
+    }
+
+    /// How many more extents there can be, of all devices together.
+    pub fn extents_left(&self) -> u32 {
+        self.extents.room()
+    }
+
+    /// The extent that `slot` is in; `None` if its device has none.
+    pub fn extent(&self, slot: Slot) -> Option<Extent> {
+        self.extents.find(slot)
+    }
+
+    /// Devices that could not grow may ask again. With `write_too` those that answered ENOSPC to a write as well: the machine
+    /// should not do that while it depends on the answer.
+    pub fn retry(&mut self, write_too: bool) {
+        let mut changed = false;
+        for device in self.own_mut() {
+            device.refused = false;
+            if write_too && device.memory.is_none() {
+                changed |= core::mem::take(&mut device.full);
+            }
+        }
+        if changed {
+            self.changed();
+        }
+    }
+}

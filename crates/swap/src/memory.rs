@@ -1,0 +1,95 @@
+//! A device that is memory of this process (compressed).
+
+use crate::bitmap::WORD_BITS;
+use crate::device::Device;
+use crate::devices::{AddDeviceError, Devices};
+use alloc::vec::Vec;
+use overspill_vm::types::{DeviceId, PageId};
+
+impl Device {
+    pub(crate) fn defer(&mut self, at: u32) {
+        self.deferred.insert(at);
+        self.deferred_count += 1;
+    }
+
+    /// `page` has slot `at`: remembered for memory.
+    pub(crate) fn name(&mut self, at: u32, page: PageId) {
+        if let Some(pages) = &mut self.memory {
+            pages[at as usize] = page.raw();
+        }
+    }
+
+    /// Slots that wait for a child. (Those of memory wait for the machine.)
+    pub(crate) fn waiting_count(&self) -> u32 {
+        if self.memory.is_some() { 0 } else { self.deferred_count }
+    }
+}
+
+impl Devices {
+    /// Adds a device that is memory of this process, with a slot for each of `pages`, which are all 0, and `slot_bytes` bytes of
+    /// the machine's own tables per slot. Does not allocate. What differs from others:
+    ///
+    /// - It is known which page has a slot ([`Devices::page_of`]).
+    /// - A slot that nobody needs is given again only when the machine has emptied it ([`Devices::take_freed`]).
+    /// - When it is full ([`Devices::set_full`]) it gives none.
+    /// - A page that comes in may have to leave its slot at once ([`Devices::set_drops_copies`]).
+    /// - A forked child goes on writing its own copy of it, so no slot waits for a child.
+    ///
+    /// # Errors
+    /// [`AddDeviceError`]; nothing is changed then.
+    pub fn add_memory_device(&mut self, pages: Vec<u64>, priority: i16, slot_bytes: u32) -> Result<DeviceId, AddDeviceError> {
+        let device = self.add_device(pages.len().try_into().unwrap_or(u32::MAX), priority)?;
+        let it = &mut self.all[device.0 as usize];
+        (it.memory, it.slot_bytes) = (Some(pages), slot_bytes + size_of::<u64>() as u32);
+        self.changed();
+        Ok(device)
+    }
+
+    /// The page that has slot `at` of a device that is memory; `None` if none has.
+    pub fn page_of(&self, device: DeviceId, at: u32) -> Option<PageId> {
+        let it = self.get(device).filter(|d| d.owned.get(at))?;
+        it.memory.as_ref().map(|pages| PageId::from_raw(pages[at as usize]))
+    }
+
+    /// Slots of a device that is memory whose content nobody needs any more (there may be none): as many as `out` has room for.
+    /// Returns how many. => the machine empties them before anybody else uses the pager
+    pub fn take_freed(&mut self, device: DeviceId, out: &mut [u32]) -> usize {
+        let Some(it) = self.get_mut(device).filter(|d| d.memory.is_some()) else { return 0 };
+        let (mut taken, words) = (0, it.words());
+        while taken < out.len() && it.deferred_count > 0 {
+            let bits = it.deferred.word(it.freed_next);
+            if bits == 0 {
+                it.freed_next = (it.freed_next + 1) % words;
+                continue;
+            }
+            out[taken] = it.freed_next as u32 * WORD_BITS + bits.trailing_zeros();
+            it.deferred.remove(out[taken]);
+            it.deferred_count -= 1;
+            it.blist.free(out[taken]);
+            taken += 1;
+        }
+        it.assert_counts();
+        taken
+    }
+
+    /// Slots that devices which are not memory could still give, in slots.
+    pub fn room_past_memory(&self) -> u64 {
+        self.in_use().filter(|d| d.memory.is_none()).map(|d| u64::from(d.room())).sum()
+    }
+
+    /// Whether pages that come in leave the slots that they have on this device: it is memory, and short of it.
+    ///
+    /// # Panics
+    /// If there is no such device.
+    pub fn set_drops_copies(&mut self, device: DeviceId, drops: bool) {
+        self.get_mut(device).expect("there is such a device").drops_copies = drops;
+    }
+
+    /// The device's memory is thought to have room for so many pages more, in slots: for [`Devices::room`] only.
+    ///
+    /// # Panics
+    /// If there is no such device.
+    pub fn set_room(&mut self, device: DeviceId, slots: u32) {
+        self.get_mut(device).expect("there is such a device").room_max = slots;
+    }
+}
