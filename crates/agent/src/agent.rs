@@ -287,24 +287,27 @@ impl Agent {
     /// makes two one, but for how their pages were brought in.
     pub fn alike(&'static self, start: usize, end: usize) -> Option<Alike> {
         self.stacks.run(move || {
-            let managed = {
+            {
                 let map = self.machine.map.read();
-                map.ranges.covers(start, end) && map.ranges.overlap(start, end, Kind::Native).is_none()
-            };
-            let (mut alike, mut fits, mut flags) = (Alike { starts: [0; ALIKE_MAX], count: 0 }, managed, [0; FLAGS_LEN]);
-            let mut look = |from: usize, to: usize, text: &[u8]| {
+                if !map.ranges.covers(start, end) || map.ranges.overlap(start, end, Kind::Native).is_some() {
+                    return None;
+                }
+            }
+            let (mut alike, mut fits, mut flags) = (Alike { starts: [0; ALIKE_MAX], count: 0 }, true, [0; FLAGS_LEN]);
+            let mut at = start; // (there may be a hole of which nobody has heard)
+            let asked = sys::each_mapping_flags(|from, to, text| {
                 if from >= end || to <= start {
                     return;
                 }
                 let these = what_sets_apart(text);
-                fits &= alike.count < ALIKE_MAX && (alike.count == 0 || these == flags);
+                fits &= from <= at && alike.count < ALIKE_MAX && (alike.count == 0 || these == flags);
                 if fits {
-                    (alike.starts[alike.count], flags) = (from.max(start), these);
+                    alike.starts[alike.count] = at;
                     alike.count += 1;
+                    (at, flags) = (to, these);
                 }
-            };
-            let asked = managed && sys::each_mapping_flags(&mut look).is_ok();
-            (asked && fits).then_some(alike)
+            });
+            (asked.is_ok() && fits && at >= end).then_some(alike)
         })
     }
 

@@ -432,12 +432,38 @@ impl Machine {
             let (until, next) = map.pending.settle(at, end);
             while let Some(r) = map.ranges.first(at, until).map(|r| r.within(at, until)) {
                 // A native one that is there has come since: the event is of all that the call was given.
-                if r.kind == Kind::Managed && !refused || !sys::is_mapped(r.start, r.end) {
+                if r.kind == Kind::Managed && !refused {
                     Self::unmapped(map, &mut self.core.lock(), r.start, r.end);
+                } else {
+                    self.drop_holes(map, r.start, r.end);
                 }
                 at = r.end;
             }
             at = next;
+        }
+    }
+
+    /// What is no longer mapped in the range is gone, and nothing else: another thread may have unmapped a part, which is still to be
+    /// reported.
+    fn drop_holes(&self, map: &mut Space, start: usize, end: usize) {
+        if sys::is_mapped(start, end) {
+            return;
+        }
+        let mut at = start;
+        let asked = sys::each_mapping(|from, to| {
+            if at < from && start < to && at < end {
+                Self::unmapped(map, &mut self.core.lock(), at, from.min(end));
+            }
+            at = at.max(to);
+        });
+        if asked.is_ok() && at < end {
+            Self::unmapped(map, &mut self.core.lock(), at, end);
+        }
+        if asked.is_err() {
+            // no descriptor is to be had
+            for page in (start..end).step_by(PAGE_SIZE).filter(|page| !sys::is_mapped(*page, page + PAGE_SIZE)) {
+                Self::unmapped(map, &mut self.core.lock(), page, page + PAGE_SIZE);
+            }
         }
     }
 
@@ -1170,6 +1196,29 @@ pub(crate) mod tests {
         drop(map);
         // SAFETY: nobody uses it any more.
         unsafe { sys::unmap(base as *mut u8, 3 * LEN) };
+    }
+
+    /// A call was refused after its unmapping had been reported, and another thread had unmapped a part of a range in between: all of
+    /// that range was given up, and what was paged out in the rest of it read as zeroes.
+    #[test]
+    fn after_a_refused_call_only_what_is_not_mapped_is_given_up() {
+        let Some((machine, base)) = machine("holes") else { return };
+        let range = |start, end| Range { start, end, ..Range { origin: base, ..Range::of_program(Flags::NONE) } };
+        let mut map = machine.map.write();
+        map.origins[0] = base;
+        // SAFETY: our own mapping.
+        unsafe { core::ptr::write_bytes(base as *mut u8, 1, 3 * LEN) };
+        machine.manage(&mut map, range(base, base + 3 * LEN));
+        // SAFETY: nobody uses it any more.
+        unsafe { sys::unmap((base + LEN) as *mut u8, LEN) };
+        machine.follow_unmap(&mut map, base, base + 3 * LEN, true);
+        let there = [0, 1, 2].map(|i| there(&machine, &map, range(base + i * LEN, base + (i + 1) * LEN)));
+        assert_eq!(there, [(Some(4), 4), (None, 0), (Some(4), 4)]);
+        drop(map);
+        for at in [base, base + 2 * LEN] {
+            // SAFETY: nobody uses it any more.
+            unsafe { sys::unmap(at as *mut u8, LEN) };
+        }
     }
 
     /// A fork in the middle of another thread's mremap: in the child nothing was known at the new addresses, and zeroes were found.
