@@ -124,8 +124,8 @@ fn map(at: usize, len: usize, prot: i32, flags: i32) -> Result<usize, Errno> {
     unsafe { sys!(libc::SYS_mmap, at, len, prot, flags, -1isize, 0) }
 }
 
-/// Memory that nobody can use. Core dumps leave it out: the guard of a thread's stack would join it, and whatever is joined to what was
-/// once used is dumped whole, as gigabytes of zeroes.
+/// Memory that nobody can use. Core dumps leave it out: the guard of a thread's stack would join it, and whatever is joined to what
+/// was once used is dumped whole, as gigabytes of zeroes.
 fn blank(at: usize, len: usize, flags: i32) -> Result<usize, Errno> {
     let at = map(at, len, libc::PROT_NONE, flags)?;
     // SAFETY: just mapped, and empty.

@@ -1,8 +1,8 @@
 //! The control socket's server: one thread per process, which waits in ppoll until somebody asks.
 //!
-//! It is a thread of its own alongside the helper thread, because that waits on a futex that the program's threads ring, and they have
-//! another descriptor table; and because a swapoff may take long, while a fork may not wait. In the agent it is a bare thread with
-//! the pager's descriptor table: the socket is invisible to the program, and gone at exec.
+//! It is a thread of its own alongside the helper thread, because that waits on a futex that the program's threads ring, and they
+//! have another descriptor table; and because a swapoff may take long, while a fork may not wait. In the agent it is a bare thread
+//! with the pager's descriptor table: the socket is invisible to the program, and gone at exec.
 //!
 //! Holds no lock but for one call into the machine. Allocates nothing. A client that does not read its answers is hung up on.
 

@@ -8,10 +8,10 @@
 //!   settle    what is still to be parked is, what the program gave up meanwhile is dropped, what stays may be written again
 //! ```
 //!
-//! The event is told from the program's own by counting ([`Copying`]): of each page there is one of ours, since each page is discarded
-//! by a call of its own. A page that the program
-//! discarded as well, in whatever order, reads as zeroes: it was protected before its copy was made, and until all is settled its
-//! faults wait, so nothing can have been written since (MADV_FREE keeps what is written afterwards).
+//! The event is told from the program's own by counting ([`Copying`]): of each page there is one of ours, since each page is
+//! discarded by a call of its own. A page that the program discarded as well, in whatever order, reads as zeroes: it was protected
+//! before its copy was made, and until all is settled its faults wait, so nothing can have been written since (MADV_FREE keeps what
+//! is written afterwards).
 //!
 //! What it cannot know is whether a page is pinned, which a move refuses. Memory that is writable is never taken like this, so
 //! nothing that reads *into* memory can begin; what reads *from* it keeps the page that it has, which nobody changes. Left is a

@@ -853,11 +853,11 @@ impl Machine {
     /// A fork is about to happen. From here until [`Machine::forked`] no call begins that moves memory or unmaps it, and none of
     /// another thread is under way when this returns.
     ///
-    /// (A child was forked when memory had been moved, and the report of that was not read. Its pager knew what was paged out by the
-    /// old addresses, where nothing was any more: it gave that up, and the child found zeroes at the new ones.)
+    /// (A child was forked when memory had been moved, and the report of that was not read. Its pager knew what was paged out by
+    /// the old addresses, where nothing was any more: it gave that up, and the child found zeroes at the new ones.)
     ///
-    /// Who has jumped out of such a call, by a signal handler, is still in it as far as is known: for him, and for who is stopped in
-    /// the middle, a fork waits once, and for a while.
+    /// Who has jumped out of such a call, by a signal handler, is still in it as far as is known: for him, and for who is stopped
+    /// in the middle, a fork waits once, and for a while.
     pub fn await_remaps(&self) {
         let (me, start) = (sys::gettid(), sys::now_ns());
         self.forking.store(1, SeqCst);

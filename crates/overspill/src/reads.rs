@@ -125,8 +125,8 @@ impl Drop for Buffer<'_> {
     }
 }
 
-/// Makes `read` in the calling thread. If its reader waits already, `issue` is given the next window; what it gives back is returned.
-/// Does not allocate. => the caller holds no lock of the pager's
+/// Makes `read` in the calling thread. If its reader waits already, `issue` is given the next window; what it gives back is
+/// returned. Does not allocate. => the caller holds no lock of the pager's
 pub fn read_here(machine: &Machine, pool: &Pool, read: &Read, issue: impl FnOnce(Read) -> Option<Read>) -> Option<Read> {
     let Read { op, fd } = read;
     let buffer = pool.take(op.count);

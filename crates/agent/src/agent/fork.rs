@@ -4,9 +4,9 @@
 //! parent puts slots that were in use at the fork aside until the child's end of a socket is closed, which exec and every kind of
 //! death do. Parent and child share the budget (`family.rs`): before the fork the parent must be so small that both fit into it.
 //!
-//! The child's share of the pager's descriptors comes over the same socket, from the helper thread to the child's first pager thread. So
-//! the program's table, which may be full, has one descriptor more, for a moment; nothing is opened anew, which the program may
-//! have lost the right to; and a block device's claim, which belongs to the open file, is the child's too.
+//! The child's share of the pager's descriptors comes over the same socket, from the helper thread to the child's first pager
+//! thread. So the program's table, which may be full, has one descriptor more, for a moment; nothing is opened anew, which the
+//! program may have lost the right to; and a block device's claim, which belongs to the open file, is the child's too.
 
 use super::helper::{CHILDREN_MAX, IDLE, Request};
 use super::{Agent, HelperState};

@@ -153,8 +153,8 @@ fn mremap_each(agent: &'static Agent, nr: i32, a: [usize; 6]) -> isize {
 /// least one of them has no pages yet, or if they had been alike when they got their first. But where the program only reads it has
 /// none, and the pager fills pages all the same; and a mapping is registered only after it was made, when it may have pages.
 ///
-/// mremap(2) wants one mapping, and says EFAULT. So what is alike is moved one by one, as if it were one. The last comes first, with
-/// what it grows by: if it is refused nothing has changed.
+/// mremap(2) wants one mapping, and says EFAULT. So what is alike is moved one by one, as if it were one. The last comes first,
+/// with what it grows by: if it is refused nothing has changed.
 fn mremap_alike(agent: &'static Agent, nr: i32, a: [usize; 6]) -> isize {
     let (old, old_len, new_len, flags) = (a[0], up(a[1]), up(a[2]), a[3] as i32);
     let end = old + old_len.min(new_len);

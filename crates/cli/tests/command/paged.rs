@@ -476,8 +476,8 @@ fn a_filter_that_forbids_the_system_call_leaves_the_device() {
     std::fs::remove_dir_all(&dir).expect("cleanup");
 }
 
-/// A core dump of a program held gigabytes of zeroes, and took minutes to be read: the pager's reservation had joined the guard of a
-/// thread's stack, and with it was taken for memory that had been used.
+/// A core dump of a program held gigabytes of zeroes, and took minutes to be read: the pager's reservation had joined the guard of
+/// a thread's stack, and with it was taken for memory that had been used.
 #[test]
 fn core_dumps_leave_the_pagers_tables_out() {
     if !able() {
