@@ -91,7 +91,7 @@ fn describe(machine: &Machine, device: DeviceId) -> Option<Description> {
         DeviceState::Full => "full",
         DeviceState::Inherited => "inherited",
         DeviceState::Leaving => "leaving",
-        DeviceState::Retired => "failing",
+        DeviceState::Failed => "failing",
     };
     let mut name = DeviceName::new();
     name.set(map.names[device.0 as usize].bytes());

@@ -35,7 +35,7 @@ pub enum DeviceState {
     /// A swapoff is under way.
     Leaving,
     /// It failed too often: nothing is written there any more. A swapoff should take it off.
-    Retired,
+    Failed,
 }
 
 /// How a device stands.
@@ -91,7 +91,7 @@ pub(crate) struct Device {
     /// The machine saw ENOSPC.
     pub(crate) full: bool,
     /// It failed too often.
-    pub(crate) retired: bool,
+    pub(crate) failed: bool,
     /// The number of the swapoff that is under way.
     pub(crate) leaving: Option<u32>,
     pub(crate) priority: i16,
@@ -159,7 +159,7 @@ impl Device {
             slots: 0,
             own: false,
             full: false,
-            retired: false,
+            failed: false,
             leaving: None,
             priority: 0,
             mapped: false,
@@ -204,7 +204,7 @@ impl Device {
         self.blocks[..self.blist.len().div_ceil(BLOCK_SLOTS) as usize].fill(OTHER);
         self.blist.clear();
         self.slots = 0;
-        (self.own, self.full, self.retired, self.leaving) = (false, false, false, None);
+        (self.own, self.full, self.failed, self.leaving) = (false, false, false, None);
         (self.deferred_count, self.forked, self.written_end) = (0, false, 0);
         (self.windows, self.window_next, self.mapped, self.punch_next) = ([Window::default(); WRITERS], 0, false, 0);
         (self.refused, self.unpunchable, self.absent_count, self.given_back, self.extents) = (false, false, 0, 0, 0);
@@ -226,7 +226,7 @@ impl Device {
     /// New pages may go there.
     pub(crate) fn gives(&self) -> bool {
         // memory that is full has no blocks that it could write again
-        self.own && !self.retired && self.leaving.is_none() && !(self.full && self.memory.is_some())
+        self.own && !self.failed && self.leaving.is_none() && !(self.full && self.memory.is_some())
     }
 
     /// Slots from here on must not be handed out.
@@ -371,7 +371,7 @@ impl Device {
         DeviceStatus {
             state: match self {
                 _ if self.leaving.is_some() => DeviceState::Leaving,
-                _ if self.retired => DeviceState::Retired,
+                _ if self.failed => DeviceState::Failed,
                 _ if !self.own => DeviceState::Inherited,
                 _ if self.full || self.refused => DeviceState::Full,
                 _ => DeviceState::On,

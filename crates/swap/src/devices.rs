@@ -9,7 +9,7 @@ use core::cmp::Reverse;
 use overspill_vm::pager::{DeviceUse, Location};
 use overspill_vm::types::{DeviceId, PageId, Slot};
 
-/// A device is retired after so many failed reads, or writes, in a row, if there is another.
+/// A device has failed after so many failed reads, or writes, in a row, if there is another.
 pub const ERRORS_MAX: u32 = 8;
 
 /// As long as a lower priority has a run of so many slots, no shorter ones are taken on a higher.
@@ -139,7 +139,7 @@ impl Devices {
             (device.full && device.memory.is_none(), Reverse(device.priority), i)
         };
         self.order.sort_unstable_by_key(|&i| key(i));
-        self.unwelcome = self.in_use().filter(|d| d.leaving.is_some() || d.retired || d.memory.is_some()).count() as u32;
+        self.unwelcome = self.in_use().filter(|d| d.leaving.is_some() || d.failed || d.memory.is_some()).count() as u32;
     }
 
     /// The slots that lie together with `slot`: first and last.
@@ -343,20 +343,20 @@ impl Devices {
         self.get(device).map(|d| &d.stats)
     }
 
-    /// Counts an operation. Returns `true` if its failure was one too many ([`ERRORS_MAX`] reads or writes in a row): the device is
-    /// retired and should be swapped off. The last device that is written is never retired, since nothing would be better.
+    /// Counts an operation. Returns `true` if its failure was one too many ([`ERRORS_MAX`] reads or writes in a row): the device
+    /// has failed then and should be swapped off. The last device that is written never fails, since nothing would be better.
     ///
     /// # Panics
     /// If there is no such device.
     pub fn io_ended(&mut self, device: DeviceId, io: Io) -> bool {
         let others = self.in_use().filter(|d| d.gives()).count();
         let it = self.get_mut(device).expect("there is such a device");
-        let retire = it.stats.count(io) >= ERRORS_MAX && !it.retired && others > u32::from(it.gives()) as usize;
-        if retire {
-            it.retired = true;
+        let fails = it.stats.count(io) >= ERRORS_MAX && !it.failed && others > u32::from(it.gives()) as usize;
+        if fails {
+            it.failed = true;
             self.changed();
         }
-        retire
+        fails
     }
 
     /// The device that `slot` is on, and its offset there, in slots (pages).

@@ -21,7 +21,7 @@
 //!                        ^  |       stay              ^
 //!          set_full ---- |  | io_ended: repeated      | leave
 //!                       full| errors                  |
-//!                           +----------------> retired+
+//!                           +----------------> failed -+
 //! ```
 //!
 //! # For the machine: how devices are used
@@ -33,7 +33,7 @@
 //!   [`Devices::locate`] says where a slot's bytes are; [`Devices::punch_begin`] names slots whose bytes can be given back to
 //!   the file system.
 //! - **Reads and writes**: unchanged; [`Devices::device_of`] / [`Devices::locate`] name the device of a slot. After each
-//!   operation call [`Devices::io_ended`] (counters, percentiles); if it answers `true` the device has just been retired after
+//!   operation call [`Devices::io_ended`] (counters, percentiles); if it answers `true` the device has just failed, after
 //!   repeated errors, and the machine should begin a swapoff of it as if someone had asked for one. ENOSPC:
 //!   [`Devices::set_full`], as before.
 //! - **swapoff**: `Vm::swapoff_begin`, then `Vm::swapoff_next` until `Done`; see there (`overspill_vm`, `swapoff.rs`). A device
@@ -379,7 +379,7 @@ impl Pager for SwapPager {
         }
         let Some((slot, _)) = self.blocks.get(page) else { return false };
         let device = &self.devices.all[self.devices.split(slot).0];
-        device.leaving.is_some() || device.retired || device.drops_copies
+        device.leaving.is_some() || device.failed || device.drops_copies
     }
 
     fn next_on(&self, device: DeviceId, from: PageId) -> Scan {

@@ -18,7 +18,7 @@ pub enum Fault {
     Mapped,
     /// Something is under way; the page is woken when it ends.
     Busy,
-    /// Map the parked page back. `ahead`: it was a marker, so read on.
+    /// Map the parked page back. `ahead`: it was a readahead trigger, so read on.
     Restore {
         /// Its frame.
         frame: FrameId,
@@ -77,10 +77,10 @@ impl<P: Pager> Vm<P> {
         self.decide(Decision::Restore(page));
         if word.readahead() {
             self.counters.readahead_used.add(1);
-            self.counters.readahead_rescued.add(!word.marker() as u64);
+            self.counters.readahead_rescued.add(!word.trigger() as u64);
         }
         self.note_used_sample(word);
-        let ahead = if word.marker() { self.reads.find(page).and_then(|s| self.read_on(s, bounds)) } else { None };
+        let ahead = if word.trigger() { self.reads.find(page).and_then(|s| self.read_on(s, bounds)) } else { None };
         Fault::Restore { frame, ahead }
     }
 
@@ -152,7 +152,7 @@ impl<P: Pager> Vm<P> {
             }
             Filled::Parked | Filled::No => {
                 // Not back on the laundry: the write under way may be of what it held before it was last mapped.
-                let on = if word.state() == State::Clean { On::Clean } else { On::Trial };
+                let on = if word.state() == State::Clean { On::Clean } else { On::Inactive };
                 self.table.set(page, word.not_restored());
                 self.enqueue(frame, on);
             }

@@ -13,12 +13,12 @@ pub(crate) const FRAMES_SLACK: usize = 8192;
 #[repr(u8)]
 pub(crate) enum On {
     Nothing = 0,
-    Trial,
+    Inactive,
     Laundry,
     Clean,
 }
 
-pub(crate) const TRIAL: ListId = 0;
+pub(crate) const INACTIVE: ListId = 0;
 pub(crate) const LAUNDRY: ListId = 1;
 pub(crate) const CLEAN: ListId = 2;
 
@@ -26,7 +26,7 @@ impl On {
     const fn queue(self) -> Option<ListId> {
         match self {
             On::Nothing => None,
-            On::Trial => Some(TRIAL),
+            On::Inactive => Some(INACTIVE),
             On::Laundry => Some(LAUNDRY),
             On::Clean => Some(CLEAN),
         }
@@ -85,9 +85,9 @@ impl<P: Pager> Vm<P> {
         self.frames.free != 0 || (self.frames.fresh as usize) < self.frames.page.len()
     }
 
-    /// Pages on trial, being laundered, and clean.
+    /// Inactive pages, those being laundered, and clean ones.
     pub fn queue_lengths(&self) -> (u32, u32, u32) {
-        (self.frames.queues.len(TRIAL), self.frames.queues.len(LAUNDRY), self.frames.queues.len(CLEAN))
+        (self.frames.queues.len(INACTIVE), self.frames.queues.len(LAUNDRY), self.frames.queues.len(CLEAN))
     }
 
     pub(crate) fn take_frame(&mut self, page: PageId) -> Option<FrameId> {

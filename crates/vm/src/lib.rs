@@ -5,10 +5,10 @@
 //!        |                            |                                  |
 //!        v                            v                                  v
 //!   +---------------------------------------------------------------------------+
-//!   |  Vm:  page table (state words) - frames - trial queue - policy - streams  |
+//!   |  Vm:  page table (state words) - frames - queues - policy - streams       |
 //!   +---------------------------------------------------------------------------+
 //!        |  actions: zero fill, restore, read these pages, park these,          |
-//!        v           hash and write these, drop these                           v
+//!        v           compare and write these, drop these                        v
 //!     a machine (Linux memory or the simulator) performs them      trait Pager (slots)
 //! ```
 //!

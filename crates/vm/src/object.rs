@@ -61,16 +61,16 @@ impl<P: Pager> Vm<P> {
     /// ([`Place::Discard`](crate::Place::Discard)). So may they be in a batch to be parked: they are out of it then
     /// ([`Vm::is_parking`]).
     pub fn release_range(&mut self, first: PageId, count: u64, parked: impl FnMut(FrameId)) -> u64 {
-        self.give_up(first, count, false, parked)
+        self.release_pages(first, count, false, parked)
     }
 
     /// As [`Vm::release_range`], but mapped pages stay as they are: the program is about to discard them itself, or (MADV_FREE) may
     /// go on using them. One that it does discard is found absent at its next fault or when it is to be parked.
     pub fn discard_range(&mut self, first: PageId, count: u64, parked: impl FnMut(FrameId)) -> u64 {
-        self.give_up(first, count, true, parked)
+        self.release_pages(first, count, true, parked)
     }
 
-    fn give_up(&mut self, first: PageId, count: u64, keep_mapped: bool, mut parked: impl FnMut(FrameId)) -> u64 {
+    fn release_pages(&mut self, first: PageId, count: u64, keep_mapped: bool, mut parked: impl FnMut(FrameId)) -> u64 {
         let end = first.index() + count;
         let mut at = first;
         let mut released = 0;
@@ -163,11 +163,11 @@ impl<P: Pager> Vm<P> {
             let frame = moved.frame();
             if self.frames.on[frame.at()] == On::Laundry {
                 self.dequeue(frame);
-                self.enqueue(frame, On::Trial);
+                self.enqueue(frame, On::Inactive);
             }
             self.frames.page[frame.at()] = new;
         }
-        // What is being written of either address stays there, doomed. Wiring moves along, even of an untouched page.
+        // What is being written of either address stays there, orphaned. Wiring moves along, even of an untouched page.
         self.table.set(new, PageWord::from_raw(there.released().raw() | moved.renamed().raw()));
         self.table.set(page, word.released());
         true

@@ -13,7 +13,7 @@
 //!                    begin_fill           mapped                       v                       |
 //!   PagedOut ----------------> busy ------------> Active             Clean --------------------+
 //!      ^                         |                                     |  ^
-//!      |                         +--- arrived_marker, _sample ---> Inactive     unstored: Clean -> Inactive, its slot was given up
+//!      |                         +-- arrived_trigger, _sample ---> Inactive     unstored: Clean -> Inactive, its slot was given up
 //!      |                         +--- arrived_unstored (swapoff) ---> Inactive
 //!      +------------------------------ reclaimed ----------------------+
 //!
@@ -39,7 +39,7 @@ pub enum State {
     Untouched = 0,
     /// Mapped; the program uses it unseen.
     Active = 1,
-    /// On trial: unmapped, in memory, not known to be stored.
+    /// Unmapped, in memory, not known to be stored.
     Inactive = 2,
     /// Unmapped, in memory, and stored: its frame may be taken at once.
     Clean = 3,
@@ -56,14 +56,14 @@ pub struct PageWord(u64);
 const STATE: u64 = 7;
 const BUSY: u64 = 1 << 3;
 const LAUNDERING: u64 = 1 << 5;
-const LAUNDERING_DOOMED: u64 = 1 << 6;
+const LAUNDERING_ORPHANED: u64 = 1 << 6;
 const WIRED: u64 = 1 << 7;
 const READAHEAD: u64 = 1 << 8;
-const MARKER: u64 = 1 << 9;
+const TRIGGER: u64 = 1 << 9;
 const WANTED: u64 = 1 << 10;
 const SAMPLE: u64 = 1 << 11;
 const FRAME_SHIFT: u32 = 32;
-const FLAGS_OF_PLACE: u64 = WIRED | LAUNDERING | LAUNDERING_DOOMED;
+const FLAGS_OF_PLACE: u64 = WIRED | LAUNDERING | LAUNDERING_ORPHANED;
 
 macro_rules! flag {
     ($get:ident, $bit:expr, $help:literal) => {
@@ -104,10 +104,10 @@ impl PageWord {
     }
     flag!(busy, BUSY, "Held over an action of the machine.");
     flag!(laundering, LAUNDERING, "A write of what was parked is under way.");
-    flag!(laundering_doomed, LAUNDERING_DOOMED, "Released while that write was under way: its slot is freed at the end.");
+    flag!(laundering_orphaned, LAUNDERING_ORPHANED, "Released while that write was under way: its slot is freed at the end.");
     flag!(wired, WIRED, "Never leaves memory.");
-    flag!(readahead, READAHEAD, "Came in beside a fault and is not known to have been used.");
-    flag!(marker, MARKER, "Its first touch asks for the next readahead.");
+    flag!(readahead, READAHEAD, "Came in along with a fault and is not known to have been used.");
+    flag!(trigger, TRIGGER, "Its first touch asks for the next readahead.");
     flag!(wanted, WANTED, "A fault waits for the busy page.");
     flag!(sample, SAMPLE, "Came in because something points to it, and left parked to see whether it is used.");
 
@@ -142,7 +142,7 @@ impl PageWord {
     /// It is known to have been used.
     #[inline]
     pub const fn used(self) -> Self {
-        PageWord(self.0 & !(READAHEAD | MARKER))
+        PageWord(self.0 & !(READAHEAD | TRIGGER))
     }
 
     /// Untouched or PagedOut: a frame is taken and content is on its way.
@@ -157,12 +157,12 @@ impl PageWord {
         assert!(self.busy(), "mapped: {self:?}");
         self.with(State::Active, self.keep(FLAGS_OF_PLACE | READAHEAD), self.frame().0)
     }
-    /// Busy page-in: it arrived but was left parked, to tell of its first touch. It goes on trial like a page that was mapped,
+    /// Busy page-in: it arrived but was left parked, to tell of its first touch. It becomes inactive like a page that was mapped,
     /// although it is stored: as a clean page it would be the first to be reclaimed.
     #[inline]
-    pub fn arrived_marker(self) -> Self {
-        assert!(self.busy() && self.state() == State::PagedOut, "arrived_marker: {self:?}");
-        self.with(State::Inactive, self.keep(FLAGS_OF_PLACE | READAHEAD) | MARKER, self.frame().0)
+    pub fn arrived_trigger(self) -> Self {
+        assert!(self.busy() && self.state() == State::PagedOut, "arrived_trigger: {self:?}");
+        self.with(State::Inactive, self.keep(FLAGS_OF_PLACE | READAHEAD) | TRIGGER, self.frame().0)
     }
     /// Busy page-in: something points to it, and it is to be left parked to see whether it is used.
     #[inline]
@@ -204,7 +204,7 @@ impl PageWord {
     #[inline]
     pub fn begin_restore(self) -> Self {
         assert!(!self.busy() && matches!(self.state(), State::Inactive | State::Clean), "begin_restore: {self:?}");
-        PageWord((self.0 | BUSY) & !(READAHEAD | MARKER | SAMPLE))
+        PageWord((self.0 | BUSY) & !(READAHEAD | TRIGGER | SAMPLE))
     }
     /// Restore that did not happen: as before.
     #[inline]
@@ -245,8 +245,8 @@ impl PageWord {
     #[inline]
     pub fn laundered(self, stored: bool) -> Self {
         assert!(self.laundering(), "laundered: {self:?}");
-        let w = PageWord(self.0 & !(LAUNDERING | LAUNDERING_DOOMED));
-        if stored && !self.laundering_doomed() && !self.busy() && self.state() == State::Inactive {
+        let w = PageWord(self.0 & !(LAUNDERING | LAUNDERING_ORPHANED));
+        if stored && !self.laundering_orphaned() && !self.busy() && self.state() == State::Inactive {
             PageWord(w.0 & !STATE | State::Clean as u64)
         } else {
             w
@@ -264,10 +264,10 @@ impl PageWord {
         assert!(!self.has_frame() && self.state() == State::PagedOut, "evicted_at: {self:?}");
         (self.0 >> FRAME_SHIFT) as u32
     }
-    /// The program gave the page up. A write under way is doomed, and stays in the word until it has ended.
+    /// The program gave the page up. A write under way is orphaned, and stays in the word until it has ended.
     #[inline]
     pub fn released(self) -> Self {
-        self.with(State::Untouched, if self.laundering() { LAUNDERING | LAUNDERING_DOOMED } else { 0 }, 0)
+        self.with(State::Untouched, if self.laundering() { LAUNDERING | LAUNDERING_ORPHANED } else { 0 }, 0)
     }
     /// What moves along when the page changes its address (mremap): state and frame, not what is under way.
     #[inline]
@@ -283,10 +283,10 @@ impl core::fmt::Debug for PageWord {
         for (bit, name) in [
             (BUSY, "busy"),
             (LAUNDERING, "laundering"),
-            (LAUNDERING_DOOMED, "laundering-doomed"),
+            (LAUNDERING_ORPHANED, "laundering-orphaned"),
             (WIRED, "wired"),
             (READAHEAD, "readahead"),
-            (MARKER, "marker"),
+            (TRIGGER, "trigger"),
             (WANTED, "wanted"),
             (SAMPLE, "sample"),
         ] {
@@ -317,13 +317,13 @@ mod tests {
         assert_eq!(w.evicted_at(), 9);
         assert_eq!(w.state(), State::PagedOut);
         assert!(!w.has_frame());
-        let w = w.begin_fill(F, true).arrived_marker();
-        assert!(w.readahead() && w.marker() && w.state() == State::Inactive);
+        let w = w.begin_fill(F, true).arrived_trigger();
+        assert!(w.readahead() && w.trigger() && w.state() == State::Inactive);
         let w = w.begin_restore().mapped();
         assert!(!w.readahead() && w.state() == State::Active);
         let w = w.begin_park().parked().begin_launder().laundered(true).reclaimed(10);
         let w = w.begin_fill(F, false).as_sample().arrived_sample();
-        assert!(w.sample() && !w.marker() && w.state() == State::Inactive);
+        assert!(w.sample() && !w.trigger() && w.state() == State::Inactive);
         assert!(!w.begin_restore().sample());
         assert!(!w.begin_launder().laundered(true).reclaimed(11).sample());
     }
@@ -350,7 +350,7 @@ mod tests {
     #[test]
     fn released_while_laundering_remembers_the_write() {
         let w = PageWord::UNTOUCHED.begin_fill(F, false).mapped().begin_park().parked().begin_launder().released();
-        assert!(w.laundering() && w.laundering_doomed() && w.state() == State::Untouched);
+        assert!(w.laundering() && w.laundering_orphaned() && w.state() == State::Untouched);
         // the page may be used anew meanwhile
         let w = w.begin_fill(F, false).mapped();
         assert_eq!(w.laundered(true), PageWord::UNTOUCHED.begin_fill(F, false).mapped());

@@ -37,8 +37,8 @@ pub struct PageIn {
     pub(crate) direction: Direction,
     /// The touch that asked for it was a write, as far as is known.
     pub(crate) written: bool,
-    /// A page of it may be left parked as the marker of its window.
-    pub(crate) marks: bool,
+    /// A page of it may be left parked as the readahead trigger of its window.
+    pub(crate) has_trigger: bool,
     /// Nobody asked for its pages (their device leaves, or one of them is a sample): they are left parked.
     pub(crate) parks: bool,
     /// It ended before its window did, so there may be [`Vm::read_more`].
@@ -143,10 +143,10 @@ impl<P: Pager> Vm<P> {
         let direction = stream.map_or(Direction::Up, |at| self.reads.direction(at));
         let want = direction.clip(page, window, &bounds).min(CLUSTER_PAGES_MAX as u32);
         let want = if touched { self.frames_for(want, over_budget) } else { want.min(self.spare_frames()) };
-        let beside = want.max(1) - 1;
+        let more = want.max(1) - 1;
         let stored = match direction {
-            Direction::Up => self.pager.has_page(page, 0, beside),
-            Direction::Down => self.pager.has_page(page, beside, 0),
+            Direction::Up => self.pager.has_page(page, 0, more),
+            Direction::Down => self.pager.has_page(page, more, 0),
         }?;
         let most = want.min(stored.before.max(stored.after) + 1);
         let (mut count, mut taken, mut wanted) = (0, 0u32, 0u128);
@@ -182,7 +182,7 @@ impl<P: Pager> Vm<P> {
         };
         let op = self.begin_read(direction.lowest(page, count), slot, count, wanted);
         let stream = stream.filter(|_| window > 1);
-        Some(PageIn { touched, direction, marks: true, has_rest: stream.is_some() && rest > 0, stream, ..op })
+        Some(PageIn { touched, direction, has_trigger: true, has_rest: stream.is_some() && rest > 0, stream, ..op })
     }
 
     /// The read of `wanted` of `count` pages, which have been given frames and the number `self.read`.
@@ -203,7 +203,7 @@ impl<P: Pager> Vm<P> {
             touched: false,
             direction: Direction::Up,
             written: false,
-            marks: false,
+            has_trigger: false,
             parks: false,
             has_rest: false,
             read: self.read,
@@ -220,8 +220,8 @@ impl<P: Pager> Vm<P> {
         self.read_cluster(Some(at), next, window, bounds, false, false)
     }
 
-    /// More of the window that `op` was part of: it ended where the device's contiguous run did. To be issued beside `op`, so that
-    /// a reader of pages that lie scattered on the device has many reads in flight.
+    /// More of the window that `op` was part of: it ended where the device's contiguous run did. To be issued along with `op`, so
+    /// that a reader of pages that lie scattered on the device has many reads in flight.
     pub fn read_more(&mut self, op: &PageIn, bounds: Range<PageIndex>) -> Option<PageIn> {
         let (at, mut next, mut left) = self.reads.rest(op.stream?)?;
         while left > 0 && bounds.contains(&next.index()) {
@@ -231,8 +231,8 @@ impl<P: Pager> Vm<P> {
                 if let Some(more) = &more {
                     self.reads.set_rest(at, left.saturating_sub(more.count));
                 }
-                // one marker a window is enough
-                return more.map(|m| PageIn { marks: op.touched && op.count == 1, written: op.written, ..m });
+                // one trigger a window is enough
+                return more.map(|m| PageIn { has_trigger: op.touched && op.count == 1, written: op.written, ..m });
             }
             next = self.reads.direction(at).step(next, 1);
             left -= 1;
@@ -253,7 +253,7 @@ impl<P: Pager> Vm<P> {
         self.read_cluster(Some(stream), page, count.max(2), bounds, false, false)
     }
 
-    /// Whether `page` is one to follow a pointer to: it is out, or on trial. Costs a look at the table.
+    /// Whether `page` is one to follow a pointer to: it is out, or inactive. Costs a look at the table.
     pub fn is_away(&self, page: PageId) -> bool {
         let word = self.table.get(page);
         !word.busy() && matches!(word.state(), State::PagedOut | State::Inactive | State::Clean)
@@ -266,9 +266,9 @@ impl<P: Pager> Vm<P> {
         match word.state() {
             State::PagedOut if !word.busy() && self.spare_frames() == 0 => Followed::NoMemory,
             State::PagedOut if !word.busy() => self.read_pointed(page, word).map_or(Followed::Nothing, Followed::Read),
-            // a sample is to show whether it is touched, a marker when
+            // a sample is to show whether it is touched, a trigger when
             State::Inactive | State::Clean
-                if !(word.busy() || word.sample() || word.marker() || word.laundering()) && self.pointers.pay() =>
+                if !(word.busy() || word.sample() || word.trigger() || word.laundering()) && self.pointers.pay() =>
             {
                 self.dequeue(word.frame());
                 self.table.set(page, word.begin_restore());
@@ -315,7 +315,7 @@ impl<P: Pager> Vm<P> {
         self.reading -= 1;
         self.pager.read_ended(op.slot);
         let mut wanted = false;
-        let mut marker = None;
+        let mut trigger = None;
         for i in 0..op.count {
             let page = op.page(i);
             let word = self.table.get(page);
@@ -351,13 +351,13 @@ impl<P: Pager> Vm<P> {
             return if wanted { self.read_on(stream, bounds).map(|m| PageIn { written: op.written, ..m }) } else { None };
         }
         let after = op.touched as u32;
-        if op.marks && after < op.count {
+        if op.has_trigger && after < op.count {
             let at = op.nth(after);
             if places[at as usize] == Place::Map && !self.table.get(op.page(at)).wired() {
-                marker = Some(at);
+                trigger = Some(at);
             }
         }
-        if let Some(at) = marker {
+        if let Some(at) = trigger {
             places[at as usize] = Place::Park(self.table.get(op.page(at)).frame());
         }
         None
@@ -393,13 +393,13 @@ impl<P: Pager> Vm<P> {
                 self.table.set(page, word.arrived_unstored());
                 self.frames.end_read(frame);
                 self.policy.arrived_parked(frame, page);
-                self.enqueue(frame, On::Trial);
+                self.enqueue(frame, On::Inactive);
             }
             Filled::Parked => {
-                self.table.set(page, if word.sample() { word.arrived_sample() } else { word.arrived_marker() });
+                self.table.set(page, if word.sample() { word.arrived_sample() } else { word.arrived_trigger() });
                 self.frames.end_read(frame);
                 self.policy.arrived_parked(frame, page);
-                self.enqueue(frame, On::Trial);
+                self.enqueue(frame, On::Inactive);
             }
             Filled::No => {
                 self.table.set(page, word.not_filled());

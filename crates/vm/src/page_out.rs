@@ -1,6 +1,6 @@
 //! Page-out: what the page daemon is to do, batch by batch, and what becomes of the pages.
 
-use crate::frames::{CLEAN, LAUNDRY, On, TRIAL};
+use crate::frames::{CLEAN, INACTIVE, LAUNDRY, On};
 use crate::page::{PageWord, State};
 use crate::pager::{IoResult, Location, Pager, SlotRun};
 use crate::types::{ContentHash, FrameId, PAGE_SIZE, PageId, Slot};
@@ -73,7 +73,7 @@ pub struct Demand {
     pub reclaim: u32,
     /// Parked pages to be looked at and written.
     pub launder: u32,
-    /// Mapped pages to be put on trial.
+    /// Mapped pages to be made inactive.
     pub park: u32,
 }
 
@@ -88,7 +88,7 @@ impl<P: Pager> Vm<P> {
     /// What to do now. Looks at levels only; costs nothing.
     pub fn demand(&self) -> Demand {
         let available = self.available();
-        let trial_target = (self.limit as u64 * self.policy.trial_permille() as u64 / 1000) as u32;
+        let inactive_target = (self.limit as u64 * self.policy.trial_permille() as u64 / 1000) as u32;
         let short = if available < self.free_high() { self.free_high() - available } else { 0 };
         let over = (self.charge_total().saturating_sub(self.limit as u64)) as u32;
         let short = short + over;
@@ -98,15 +98,15 @@ impl<P: Pager> Vm<P> {
             return Demand { park: beyond, ..Demand::default() };
         }
         let reclaim = short.min(self.frames.queues.len(CLEAN));
-        let mut launder = (short - reclaim).saturating_sub(self.laundering).min(self.frames.queues.len(TRIAL));
+        let mut launder = (short - reclaim).saturating_sub(self.laundering).min(self.frames.queues.len(INACTIVE));
         if self.space_short && self.laundering > 0 {
             launder = 0;
         }
-        if self.frames.queues.len(TRIAL) + self.laundering < trial_target && self.spare_frames() > 0 && self.listed > 0 {
-            launder = 0; // first let the trial have its length, or it would be none
+        if self.frames.queues.len(INACTIVE) + self.laundering < inactive_target && self.spare_frames() > 0 && self.listed > 0 {
+            launder = 0; // first let pages be inactive for a while, or no touch of theirs would be seen
         }
-        let after = self.frames.queues.len(TRIAL) - launder;
-        let park = (trial_target.max(short - reclaim)).saturating_sub(after + self.laundering).max(beyond).min(self.listed);
+        let after = self.frames.queues.len(INACTIVE) - launder;
+        let park = (inactive_target.max(short - reclaim)).saturating_sub(after + self.laundering).max(beyond).min(self.listed);
         Demand { reclaim, launder, park }
     }
 
@@ -167,7 +167,7 @@ impl<P: Pager> Vm<P> {
             Parked::Yes => {
                 self.table.set(page, word.parked());
                 self.counters.pages_parked.add(1);
-                self.enqueue(frame, On::Trial);
+                self.enqueue(frame, On::Inactive);
             }
             Parked::Refused => {
                 self.table.set(page, word.not_parked());
@@ -191,15 +191,15 @@ impl<P: Pager> Vm<P> {
     pub fn launder_batch(&mut self, most: u32, out: &mut Vec<Laundry>) {
         out.clear();
         let most = (most as usize).min(out.capacity());
-        let mut turns = self.frames.queues.len(TRIAL);
+        let mut turns = self.frames.queues.len(INACTIVE);
         while out.len() < most && turns > 0 {
             turns -= 1;
-            let Some(frame) = self.frames.queues.front(TRIAL).map(FrameId) else { break };
+            let Some(frame) = self.frames.queues.front(INACTIVE).map(FrameId) else { break };
             self.dequeue(frame);
             let page = self.frames.page[frame.at()];
             let word = self.table.get(page);
             if word.laundering() {
-                self.enqueue(frame, On::Trial); // rescued and parked again before its write has ended
+                self.enqueue(frame, On::Inactive); // rescued and parked again before its write has ended
                 continue;
             }
             self.table.set(page, word.begin_launder());
@@ -248,9 +248,9 @@ impl<P: Pager> Vm<P> {
     }
 
     /// The frame, if the page is still parked with the content that its laundering began with. (A page that was restored, changed
-    /// and parked again before its write has ended is on the trial queue, not on the laundry.)
+    /// and parked again before its write has ended is on the inactive queue, not on the laundry.)
     fn in_laundry(&self, word: PageWord) -> Option<FrameId> {
-        let parked = !word.laundering_doomed() && !word.busy() && word.state() == State::Inactive;
+        let parked = !word.laundering_orphaned() && !word.busy() && word.state() == State::Inactive;
         (parked && self.frames.on[word.frame().at()] == On::Laundry).then(|| word.frame())
     }
 
@@ -325,7 +325,7 @@ impl<P: Pager> Vm<P> {
         let word = self.table.get(page);
         let (mut stored, mut remembered) = (false, true);
         match (slot, result) {
-            (Some(slot), IoResult::Ok) if !word.laundering_doomed() => {
+            (Some(slot), IoResult::Ok) if !word.laundering_orphaned() => {
                 stored = self.pager.assign(page, slot, hash);
                 remembered = stored;
                 let bytes = self.pager.used() * PAGE_SIZE as u64;
@@ -346,7 +346,7 @@ impl<P: Pager> Vm<P> {
         // If it was rescued meanwhile, the slot holds an older, perhaps still equal copy: the hash will tell.
         if let Some(frame) = parked {
             self.dequeue(frame);
-            self.enqueue(frame, if stored { On::Clean } else { On::Trial });
+            self.enqueue(frame, if stored { On::Clean } else { On::Inactive });
         }
         remembered
     }
@@ -378,10 +378,10 @@ impl<P: Pager> Vm<P> {
         self.note_usage();
     }
 
-    /// Whether nothing can be evicted however long one waits: no page listed, on trial, clean or being written.
+    /// Whether nothing can be evicted however long one waits: no page listed, inactive, clean or being written.
     pub fn nothing_to_evict(&self) -> bool {
         self.listed == 0
-            && self.frames.queues.is_empty(TRIAL)
+            && self.frames.queues.is_empty(INACTIVE)
             && self.frames.queues.is_empty(LAUNDRY)
             && self.frames.queues.is_empty(CLEAN)
             && self.laundering == 0

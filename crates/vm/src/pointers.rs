@@ -4,12 +4,12 @@
 //! the reader is still on its way to them: many at a time, where it would wait for one after the other. (Content-directed
 //! prefetching: Cooksey, Jourdan and Grunwald, "A stateless, content-directed data prefetching mechanism", ASPLOS 2002, there for
 //! cache lines.) A program may also just copy its array. So every [`SAMPLE`]th page that something points to is left parked when it
-//! has come in: its touch says that the pointer was followed, its end on trial that it was not. While too few are, only samples are
+//! has come in: its touch says that the pointer was followed, its eviction that it was not. While too few are, only samples are
 //! read.
 
 /// One page of so many is a sample.
 const SAMPLE: u32 = 16;
-/// Pointers are followed while at least one sample in so many is used. A page read beside others costs a third of one that is
+/// Pointers are followed while at least one sample in so many is used. A page read along with others costs a third of one that is
 /// waited for (16 instead of 42 us: docs/decisions/0021), and takes the frame of another.
 const WORTH: u32 = 3;
 /// Of so many samples the average is taken: at twice as many both counts are halved. Guessed.

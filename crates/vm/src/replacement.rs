@@ -34,7 +34,7 @@ impl<P: Pager> Vm<P> {
     }
 
     /// Changes the policy; returns the old one, to be dropped where that does no harm. Every page stays where it is: mapped pages
-    /// are handed over in the old policy's order, the worst first, those in frequent use as such; pages on trial go on with theirs.
+    /// are handed over in the old policy's order, the worst first, those in frequent use as such; inactive pages go on as such.
     /// What the old policy remembers of evicted pages is lost. Costs two passes over the frames. => made by [`Vm::make_policy`]
     pub fn set_policy(&mut self, mut new: Box<dyn LivePolicy>) -> Box<dyn LivePolicy> {
         let mut handed_over = 0;

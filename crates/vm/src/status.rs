@@ -128,9 +128,9 @@ pub struct Status {
     pub engine: Text<32>,
     /// Swap place, for people.
     pub swap: Text<256>,
-    /// One sentence, for [`Outcome::StartFailed`] and [`Outcome::Stopped`].
+    /// One message, for [`Outcome::StartFailed`] and [`Outcome::Stopped`].
     pub message: Text<512>,
-    /// The first page that was lost: where it was, and why. One sentence.
+    /// The first page that was lost: where it was, and why: one message.
     pub loss: Text<512>,
     /// The counters.
     pub counters: Counters,

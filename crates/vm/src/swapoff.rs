@@ -283,7 +283,7 @@ impl<P: Pager> Vm<P> {
             let page = run.first.offset(i as u64);
             let word = self.table.get(page);
             if word.state() != State::PagedOut {
-                self.give_slot_up(page, word);
+                self.release_slot(page, word);
                 off.found = true;
             } else if !word.busy() {
                 if count == 0 {
@@ -297,13 +297,13 @@ impl<P: Pager> Vm<P> {
     }
 
     /// A page that is not only stored is no longer stored.
-    pub(crate) fn give_slot_up(&mut self, page: PageId, word: PageWord) {
+    pub(crate) fn release_slot(&mut self, page: PageId, word: PageWord) {
         self.pager.release(page);
         if word.state() == State::Clean {
             self.table.set(page, word.unstored());
             if !word.busy() {
                 self.dequeue(word.frame());
-                self.enqueue(word.frame(), On::Trial);
+                self.enqueue(word.frame(), On::Inactive);
             }
         }
     }
@@ -353,7 +353,7 @@ impl<P: Pager> Vm<P> {
             let Some((_, expected)) = self.pager.stored(page).filter(|(slot, _)| *slot == run.slot_of(i)) else { continue };
             let word = self.table.get(page);
             if word.state() != State::PagedOut {
-                self.give_slot_up(page, word); // it came in meanwhile
+                self.release_slot(page, word); // it came in meanwhile
                 continue;
             }
             if word.busy() {

@@ -13,7 +13,7 @@
 //!                         no table for the page    TableFull                    -
 //!
 //!  the page daemon, while frames are short (see `demand`)
-//!     park_batch      Active  -> busy       machine unmaps      park_done      -> Inactive, on the trial queue
+//!     park_batch      Active  -> busy       machine unmaps      park_done      -> Inactive, on the inactive queue
 //!     launder_batch   Inactive + laundering machine hashes      launder_look   -> dropped | Clean | to be written
 //!                                           machine writes      launder_done   -> Clean, on the clean queue
 //!     reclaim_batch   Clean -> PagedOut     machine drops       frames_dropped -> free
@@ -253,9 +253,9 @@ impl<P: Pager> Vm<P> {
                         _ if word.busy() => assert_eq!(on, On::Nothing),
                         State::Active => assert_eq!(on, On::Nothing),
                         State::Inactive if on == On::Laundry => {
-                            assert!(word.laundering() && !word.laundering_doomed(), "{page:?} {word:?}")
+                            assert!(word.laundering() && !word.laundering_orphaned(), "{page:?} {word:?}")
                         }
-                        State::Inactive => assert_eq!(on, On::Trial, "{page:?} {word:?}"),
+                        State::Inactive => assert_eq!(on, On::Inactive, "{page:?} {word:?}"),
                         State::Clean => assert_eq!(on, On::Clean),
                         _ => unreachable!("{word:?} has a frame"),
                     }

@@ -31,7 +31,7 @@ impl<P: Pager> Vm<P> {
         let (_, content) = self.pager.stored(page).filter(|(there, _)| *there == slot)?;
         let word = self.table.get(page);
         if word.state() != State::PagedOut {
-            self.give_slot_up(page, word);
+            self.release_slot(page, word);
             return None;
         }
         if word.busy() { None } else { Some(content) }

@@ -228,7 +228,7 @@ fn slot_numbers_do_not_run_out() {
 }
 
 #[test]
-fn errors_in_a_row_retire_a_device_but_not_the_last() {
+fn errors_in_a_row_fail_a_device_but_not_the_last() {
     let mut pager = small(100);
     let second = pager.devices.add_device(100, 3).unwrap();
     let io = |ok| Io { write: true, pages: 1, bytes: 4096, ns: 1000, ok };
@@ -241,7 +241,7 @@ fn errors_in_a_row_retire_a_device_but_not_the_last() {
     (0..ERRORS_MAX - 1).for_each(|_| assert!(!pager.devices.io_ended(second, io(false))));
     assert!(!pager.devices.io_ended(second, read(true)), "it can still be read");
     assert!(pager.devices.io_ended(second, io(false)));
-    assert_eq!(pager.devices.status(second).unwrap().state, DeviceState::Retired);
+    assert_eq!(pager.devices.status(second).unwrap().state, DeviceState::Failed);
     let slot = store(&mut pager, page(0, 0), 1);
     assert_eq!(at(&pager, slot), (0, 0));
     (0..100).for_each(|_| assert!(!pager.devices.io_ended(DeviceId(0), io(false))));
