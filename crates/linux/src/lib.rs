@@ -7,29 +7,40 @@
 //! libc hands out is the very memory that is paged.
 
 pub mod area;
+#[path = "../../machine/src/compressed.rs"]
 pub mod compressed;
 pub mod content;
 pub mod control;
 pub mod control_client;
 pub mod control_server;
+#[path = "../../machine/src/copy_out.rs"]
 pub mod copy_out;
 pub mod credentials;
+#[path = "../../machine/src/daemon.rs"]
 pub mod daemon;
 pub mod descriptors;
 pub mod device_spec;
 pub mod devices;
 pub mod duty;
 pub mod family;
+#[path = "../../machine/src/growth.rs"]
 pub mod growth;
 pub mod io;
+#[path = "../../machine/src/load_control.rs"]
 pub mod load_control;
+#[path = "../../machine/src/lock.rs"]
 pub mod lock;
+#[path = "../../machine/src/machine.rs"]
 pub mod machine;
 pub mod mappings;
+#[path = "../../machine/src/park.rs"]
 pub mod park;
+#[path = "../../machine/src/pointers.rs"]
 pub mod pointers;
 pub mod probe;
+#[path = "../../machine/src/ranges.rs"]
 pub mod ranges;
+#[path = "../../machine/src/reader.rs"]
 pub mod reader;
 pub mod record;
 mod ring;
@@ -37,6 +48,7 @@ pub mod sanitizers;
 pub mod setup;
 pub mod signature;
 pub mod size;
+#[path = "../../machine/src/space.rs"]
 pub mod space;
 pub mod status_file;
 pub mod swap_file;
@@ -44,4 +56,5 @@ pub mod swapoff;
 pub mod sys;
 pub mod threads;
 pub mod uffd;
+#[path = "../../machine/src/write_back.rs"]
 mod write_back;

@@ -9,6 +9,7 @@
 //! lock is held over device I/O, but `map` (exclusive) over the allocation of more blocks for a swap file, once per 64 MiB. `map`
 //! is held (shared) over the userfaultfd calls that fill or take pages, which sleep only for the kernel's own memory locks.
 
+#[path = "lock/protocol.rs"]
 mod protocol;
 
 use core::cell::UnsafeCell;
