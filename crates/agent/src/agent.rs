@@ -409,7 +409,7 @@ impl Agent {
             self.stacks.run(move || {
                 let _ = self.ask_here_with(|| {
                     // SAFETY: a round is part of a request, and no other begins while the slot is ours.
-                    if let Err(e) = unsafe { self.machine.following.rights() }.read() {
+                    if let Err(e) = unsafe { self.machine.host.following.rights() }.read() {
                         self.cannot_follow(e);
                     }
                     Request::Follow { tid: sys::gettid(), ruleset }
@@ -485,6 +485,6 @@ impl Agent {
     }
 
     fn family(&self) -> &'static Family {
-        self.machine.family.as_ref().expect("the agent's machine has one")
+        self.machine.host.family.as_ref().expect("the agent's machine has one")
     }
 }

@@ -28,11 +28,6 @@ impl Content {
         Ok(Content::Sealed(keys))
     }
 
-    /// Whether what is written differs from what is in memory, so that a write needs a buffer.
-    pub fn is_sealed(&self) -> bool {
-        matches!(self, Content::Sealed(_))
-    }
-
     /// In a forked child that goes on paging: a key of its own for what it writes. It keeps those that it inherited for what it
     /// reads, unless nothing is `stored`. => no other thread uses `self` meanwhile; does not allocate
     ///
@@ -61,10 +56,14 @@ impl Content {
             let _ = unsafe { sys::madvise(keys.0.as_ptr() as usize, PAGE_SIZE, libc::MADV_WIPEONFORK) };
         }
     }
+}
 
-    /// What the core is to compare with `stored`, which it has of `page`, to see whether `bytes` are the same. `scratch` holds
-    /// rubbish afterwards.
-    pub fn look(&self, page: PageId, stored: Option<ContentHash>, bytes: &PageBytes, scratch: &mut PageBytes) -> ContentHash {
+impl overspill_machine::kernel::Content for Content {
+    fn is_sealed(&self) -> bool {
+        matches!(self, Content::Sealed(_))
+    }
+
+    fn look(&self, page: PageId, stored: Option<ContentHash>, bytes: &PageBytes, scratch: &mut PageBytes) -> ContentHash {
         match (self, stored) {
             (Content::Checked, _) => checksum::of(page, bytes),
             (Content::Sealed(keys), Some(stored)) if keys.is_unchanged(page, stored, bytes, scratch) => stored,
@@ -72,13 +71,19 @@ impl Content {
         }
     }
 
-    /// Whether `bytes`, which were read from where `page` is stored, are what was written there: `stored`. If so they are what the
-    /// program must find.
-    #[must_use]
-    pub fn open(&self, page: PageId, stored: ContentHash, bytes: &mut PageBytes) -> bool {
+    fn open(&self, page: PageId, stored: ContentHash, bytes: &mut PageBytes) -> bool {
         match self {
             Content::Checked => checksum::of(page, bytes) == stored,
             Content::Sealed(keys) => keys.open(page, stored, bytes),
+        }
+    }
+    fn seal(&self, page: PageId, plain: &PageBytes, sealed: &mut PageBytes) -> ContentHash {
+        match self {
+            Content::Checked => {
+                *sealed = *plain;
+                checksum::of(page, plain)
+            }
+            Content::Sealed(keys) => keys.seal(page, plain, sealed),
         }
     }
 }
@@ -141,6 +146,7 @@ impl Drop for LockedKeys {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use overspill_machine::kernel::Content as _;
 
     #[test]
     fn keys_are_locked_and_left_out_of_dumps() {

@@ -112,7 +112,7 @@ pub fn serve(machine: &Machine, engine: Engine, listener: &Listener, follower: &
     let mut clients = [const { None::<Client> }; CLIENTS_MAX];
     let mut job = None;
     while !machine.quit.load(Acquire) {
-        follower.look(&machine.following);
+        follower.look(&machine.host.following);
         let mut polls = [libc::pollfd { fd: -1, events: libc::POLLIN, revents: 0 }; CLIENTS_MAX + 2];
         polls[CLIENTS_MAX].fd = listener.socket.raw();
         polls[CLIENTS_MAX + 1].fd = machine.quit_event.load(Acquire);
@@ -236,7 +236,7 @@ fn answer(
                 },
             };
             let added = devices::add(machine, backing, name, priority, || {
-                follower.look(&machine.following); // a fork may wait for who waits for this thread
+                follower.look(&machine.host.following); // a fork may wait for who waits for this thread
                 match job {
                     Some(job) => _ = job.worker.step(machine),
                     None => futex_wait(&AtomicU32::new(0), 0, 1_000_000),

@@ -27,7 +27,7 @@ use std::path::{Path, PathBuf};
 /// The least device, in bytes: a few clusters.
 pub const SIZE_MIN: u64 = 1 << 20;
 /// The longest name of a device, in bytes: it travels over the control socket in one packet.
-pub const NAME_MAX: usize = 1023;
+pub use overspill_machine::files::NAME_MAX;
 
 /// The most files or block devices that one device can be made of: their descriptors travel over the control socket in one packet.
 pub const FILES_MAX: usize = 8;

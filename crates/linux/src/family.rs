@@ -235,22 +235,22 @@ impl Family {
     }
 }
 
-impl Machine {
+impl Family {
     /// If this process is the last of its family it has all of the budget again. Returns whether that is so.
-    pub fn take_if_alone(&self) -> bool {
-        let Some(family) = &self.family else { return true };
+    pub fn take_if_alone(machine: &Machine) -> bool {
+        let Some(family) = &machine.host.family else { return true };
         let view = family.view();
-        family.show(self, &view);
+        family.show(machine, &view);
         if view.members > 1 {
             return false;
         }
-        let map = self.map.read();
-        let mut core = self.core.lock();
+        let map = machine.map.read();
+        let mut core = machine.core.lock();
         family.excess.store(0, Relaxed);
         family.take(&map, &mut core, family.total());
         family.shared.store(family.limit() < family.total(), Relaxed);
         drop(core);
-        self.arrived();
+        machine.arrived();
         true
     }
 }
@@ -287,7 +287,7 @@ impl Sharing {
 
     /// One look. => no lock is held
     pub fn step(&mut self, machine: &Machine) {
-        let Some(family) = machine.family.as_ref().filter(|family| family.is_shared()) else { return };
+        let Some(family) = machine.host.family.as_ref().filter(|family| family.is_shared()) else { return };
         let now = sys::now_ns();
         let asked = family.entry().asked.load() != 0;
         if machine.shrinking.load(Relaxed) {
@@ -302,7 +302,7 @@ impl Sharing {
         family.show(machine, &view);
         if view.members == 1 {
             self.aim = None;
-            machine.take_if_alone();
+            Family::take_if_alone(machine);
             return;
         }
         let map = machine.map.read();

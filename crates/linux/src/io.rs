@@ -5,7 +5,8 @@
 //! the transfer when it is issued. Neither allocates after construction.
 
 use crate::ring::{self, Entry, Ring};
-use crate::sys::{self, Errno, IoVec, sys};
+use crate::sys::{self, Errno, sys};
+use overspill_machine::kernel::{Done, IoVec};
 use std::collections::VecDeque;
 
 /// Which engine to use.
@@ -52,15 +53,6 @@ impl Engine {
             Engine::Psync => "psync",
         }
     }
-}
-
-/// Something has ended.
-#[derive(Clone, Copy, Debug)]
-pub struct Done {
-    /// As given when it was issued.
-    pub token: u64,
-    /// Bytes, or what went wrong.
-    pub result: Result<usize, Errno>,
 }
 
 /// What came of [`Io::spin`].
@@ -120,11 +112,6 @@ impl Io {
         Ok(Io { kind, watches: [None; WATCHES], done: VecDeque::with_capacity(depth as usize * 2 + WATCHES) })
     }
 
-    /// Whether transfers go on after they were issued.
-    pub fn is_asynchronous(&self) -> bool {
-        matches!(self.kind, Kind::Uring(_))
-    }
-
     /// Completes with `token` whenever `fd` becomes readable.
     pub fn watch(&mut self, fd: i32, token: u64) {
         let slot = self.watches.iter_mut().find(|w| w.is_none()).expect("few watches");
@@ -159,70 +146,6 @@ impl Io {
         }
     }
 
-    /// Reads `len` bytes at `offset`.
-    ///
-    /// # Safety
-    /// `buf..buf + len` is writable and left alone until the completion.
-    pub unsafe fn read(&mut self, fd: i32, buf: *mut u8, len: usize, offset: u64, token: u64) {
-        if let Kind::Psync = self.kind {
-            // SAFETY: the caller's promise.
-            let result = unsafe { sys::pread_full(fd, buf, len, offset) };
-            self.done.push_back(Done { token, result });
-            return;
-        }
-        // SAFETY: the caller's promise.
-        unsafe { self.push(Entry::read(fd, buf, len, offset, token)) };
-    }
-
-    /// Writes the vectors at `offset`.
-    ///
-    /// # Safety
-    /// The vectors and what they point at live until the completion.
-    pub unsafe fn write(&mut self, fd: i32, iov: &[IoVec], offset: u64, token: u64) {
-        if let Kind::Psync = self.kind {
-            // SAFETY: the caller's promise.
-            let result = unsafe { sys::pwritev(fd, iov, offset) };
-            self.done.push_back(Done { token, result });
-            return;
-        }
-        // SAFETY: the caller's promise.
-        unsafe { self.push(Entry::writev(fd, iov.as_ptr(), iov.len(), offset, token)) };
-    }
-
-    /// Hands over what was issued without waiting.
-    pub fn submit(&mut self) {
-        if let Kind::Uring(ring) = &mut self.kind {
-            ring.submit();
-        }
-    }
-
-    /// Issues, then waits until something has completed, a watched descriptor is readable, or `timeout_ns` has passed.
-    pub fn wait(&mut self, timeout_ns: Option<u64>) {
-        if !self.done.is_empty() {
-            self.submit();
-            return;
-        }
-        match &mut self.kind {
-            Kind::Uring(ring) => ring.wait(timeout_ns),
-            Kind::Psync => {
-                let mut fds = [libc::pollfd { fd: -1, events: libc::POLLIN, revents: 0 }; WATCHES];
-                for (p, w) in fds.iter_mut().zip(&self.watches) {
-                    p.fd = w.map_or(-1, |w| w.0);
-                }
-                let t = timeout_ns
-                    .map(|ns| libc::timespec { tv_sec: (ns / 1_000_000_000) as i64, tv_nsec: (ns % 1_000_000_000) as i64 });
-                let tp = t.as_ref().map_or(core::ptr::null(), |t| t as *const _);
-                // SAFETY: the array and the timeout live over the call.
-                let _ = unsafe { sys!(libc::SYS_ppoll, fds.as_mut_ptr(), WATCHES, tp, 0, 8) };
-                for (p, w) in fds.iter().zip(&self.watches) {
-                    if let (true, Some((_, token))) = (p.revents != 0, w) {
-                        self.done.push_back(Done { token: *token, result: Ok(0) });
-                    }
-                }
-            }
-        }
-    }
-
     /// Issues, then looks for a completion for `ns` nanoseconds without sleeping. With plain I/O there is nothing to look at.
     /// `yields`: any other thread that wants the CPU gets it.
     pub fn spin(&mut self, ns: u64, yields: bool) -> Spun {
@@ -250,14 +173,72 @@ impl Io {
             }
         }
     }
+}
 
-    /// A completion that its taker could not use now.
-    pub fn put_back(&mut self, done: Done) {
+impl overspill_machine::kernel::Io for Io {
+    fn is_asynchronous(&self) -> bool {
+        matches!(self.kind, Kind::Uring(_))
+    }
+
+    unsafe fn read(&mut self, fd: i32, buf: *mut u8, len: usize, offset: u64, token: u64) {
+        if let Kind::Psync = self.kind {
+            // SAFETY: the caller's promise.
+            let result = unsafe { sys::pread_full(fd, buf, len, offset) };
+            self.done.push_back(Done { token, result });
+            return;
+        }
+        // SAFETY: the caller's promise.
+        unsafe { self.push(Entry::read(fd, buf, len, offset, token)) };
+    }
+
+    unsafe fn write(&mut self, fd: i32, iov: &[IoVec], offset: u64, token: u64) {
+        if let Kind::Psync = self.kind {
+            // SAFETY: the caller's promise.
+            let result = unsafe { sys::pwritev(fd, iov, offset) };
+            self.done.push_back(Done { token, result });
+            return;
+        }
+        // SAFETY: the caller's promise.
+        unsafe { self.push(Entry::writev(fd, iov.as_ptr(), iov.len(), offset, token)) };
+    }
+
+    fn submit(&mut self) {
+        if let Kind::Uring(ring) = &mut self.kind {
+            ring.submit();
+        }
+    }
+
+    fn wait(&mut self, timeout_ns: Option<u64>) {
+        if !self.done.is_empty() {
+            self.submit();
+            return;
+        }
+        match &mut self.kind {
+            Kind::Uring(ring) => ring.wait(timeout_ns),
+            Kind::Psync => {
+                let mut fds = [libc::pollfd { fd: -1, events: libc::POLLIN, revents: 0 }; WATCHES];
+                for (p, w) in fds.iter_mut().zip(&self.watches) {
+                    p.fd = w.map_or(-1, |w| w.0);
+                }
+                let t = timeout_ns
+                    .map(|ns| libc::timespec { tv_sec: (ns / 1_000_000_000) as i64, tv_nsec: (ns % 1_000_000_000) as i64 });
+                let tp = t.as_ref().map_or(core::ptr::null(), |t| t as *const _);
+                // SAFETY: the array and the timeout live over the call.
+                let _ = unsafe { sys!(libc::SYS_ppoll, fds.as_mut_ptr(), WATCHES, tp, 0, 8) };
+                for (p, w) in fds.iter().zip(&self.watches) {
+                    if let (true, Some((_, token))) = (p.revents != 0, w) {
+                        self.done.push_back(Done { token: *token, result: Ok(0) });
+                    }
+                }
+            }
+        }
+    }
+
+    fn put_back(&mut self, done: Done) {
         self.done.push_back(done);
     }
 
-    /// The next completion, if there is one.
-    pub fn completion(&mut self) -> Option<Done> {
+    fn completion(&mut self) -> Option<Done> {
         if let Some(done) = self.done.pop_front() {
             return Some(done);
         }

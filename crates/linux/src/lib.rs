@@ -7,54 +7,73 @@
 //! libc hands out is the very memory that is paged.
 
 pub mod area;
-#[path = "../../machine/src/compressed.rs"]
-pub mod compressed;
 pub mod content;
 pub mod control;
 pub mod control_client;
 pub mod control_server;
-#[path = "../../machine/src/copy_out.rs"]
-pub mod copy_out;
 pub mod credentials;
-#[path = "../../machine/src/daemon.rs"]
-pub mod daemon;
 pub mod descriptors;
 pub mod device_spec;
 pub mod devices;
 pub mod duty;
 pub mod family;
-#[path = "../../machine/src/growth.rs"]
-pub mod growth;
 pub mod io;
-#[path = "../../machine/src/load_control.rs"]
-pub mod load_control;
-#[path = "../../machine/src/lock.rs"]
+pub mod kernel;
 pub mod lock;
-#[path = "../../machine/src/machine.rs"]
-pub mod machine;
 pub mod mappings;
-#[path = "../../machine/src/park.rs"]
-pub mod park;
-#[path = "../../machine/src/pointers.rs"]
-pub mod pointers;
 pub mod probe;
-#[path = "../../machine/src/ranges.rs"]
-pub mod ranges;
-#[path = "../../machine/src/reader.rs"]
-pub mod reader;
 pub mod record;
 mod ring;
 pub mod sanitizers;
 pub mod setup;
 pub mod signature;
 pub mod size;
-#[path = "../../machine/src/space.rs"]
-pub mod space;
 pub mod status_file;
 pub mod swap_file;
 pub mod swapoff;
 pub mod sys;
+#[cfg(test)]
+mod tests;
 pub mod threads;
 pub mod uffd;
-#[path = "../../machine/src/write_back.rs"]
-mod write_back;
+
+pub use overspill_machine::{growth, park, ranges, space};
+
+/// The machine, on Linux.
+pub mod machine {
+    use crate::kernel::Linux;
+    pub use overspill_machine::machine::{Core, DROPS_BATCH, Delivery, Inject, Read, Served, Waiters, ZEROES_PAGES};
+
+    /// [`overspill_machine::Machine`].
+    pub type Machine = overspill_machine::Machine<Linux>;
+    /// [`overspill_machine::machine::Space`].
+    pub type Space = overspill_machine::machine::Space<Linux>;
+    /// [`overspill_machine::machine::Parts`].
+    pub type Parts = overspill_machine::machine::Parts<Linux>;
+}
+
+/// The page daemon, on Linux.
+pub mod daemon {
+    pub use overspill_machine::daemon::{BATCH, Step, buffer_pages, writes};
+
+    /// [`overspill_machine::daemon::Daemon`].
+    pub type Daemon = overspill_machine::daemon::Daemon<crate::kernel::Linux>;
+}
+
+/// Page-in, on Linux.
+pub mod reader {
+    pub use overspill_machine::reader::{
+        After, CLUSTERS, READS_MAX, SINGLES, TOKEN_OTHER, arrived, buffer_pages, complete, count_io, read_more,
+    };
+
+    /// [`overspill_machine::reader::Reader`].
+    pub type Reader = overspill_machine::reader::Reader<crate::kernel::Linux>;
+}
+
+/// Compressed memory, on Linux.
+pub mod compressed {
+    pub use overspill_machine::compressed::{Holding, WRITE_BACKS, write_back_pages};
+
+    /// [`overspill_machine::compressed::Compressed`].
+    pub type Compressed = overspill_machine::compressed::Compressed<crate::kernel::Linux>;
+}

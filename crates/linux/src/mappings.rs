@@ -3,18 +3,8 @@
 //! away.
 
 use crate::sys::{self, Errno, Fd, sys};
+use overspill_machine::kernel::{Fixed, Mapping};
 use overspill_vm::types::PAGE_SIZE;
-
-/// A mapping.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Mapping {
-    /// Its first address.
-    pub start: usize,
-    /// The address behind it.
-    pub end: usize,
-    /// PROT_READ, PROT_WRITE, PROT_EXEC.
-    pub prot: i32,
-}
 
 /// The mappings of this process.
 #[derive(Debug, Default)]
@@ -58,18 +48,25 @@ fn open(kept: &mut Option<Fd>, path: &[u8]) -> Result<i32, Errno> {
 }
 
 impl Mappings {
-    /// Opens what it will need, as far as that is to be had: later the program may have become another user, whose /proc is root's.
-    pub fn opened() -> Self {
+    fn look_through(addr: usize) -> Result<Option<Mapping>, Errno> {
+        let mut found = None;
+        sys::each_mapping_with(|start, end, prot| {
+            if (start..end).contains(&addr) {
+                found = Some(Mapping { start, end, prot });
+            }
+        })?;
+        Ok(found)
+    }
+}
+
+impl overspill_machine::kernel::Mappings for Mappings {
+    fn opened() -> Self {
         let mut mappings = Mappings::default();
         let _ = open(&mut mappings.maps, MAPS).and(open(&mut mappings.mem, MEM));
         mappings
     }
 
-    /// The mapping at an address, `None` if there is none.
-    ///
-    /// # Errors
-    /// There is no /proc.
-    pub fn at(&mut self, addr: usize) -> Result<Option<Mapping>, Errno> {
+    fn at(&mut self, addr: usize) -> Result<Option<Mapping>, Errno> {
         let maps = open(&mut self.maps, MAPS)?;
         let mut query = ProcmapQuery { size: size_of::<ProcmapQuery>() as u64, query_addr: addr as u64, ..ProcmapQuery::default() };
         // SAFETY: the kernel reads and writes the structure, which lives over the call.
@@ -83,36 +80,12 @@ impl Mappings {
         }
     }
 
-    fn look_through(addr: usize) -> Result<Option<Mapping>, Errno> {
-        let mut found = None;
-        sys::each_mapping_with(|start, end, prot| {
-            if (start..end).contains(&addr) {
-                found = Some(Mapping { start, end, prot });
-            }
-        })?;
-        Ok(found)
-    }
-
-    /// Reads pages of the program's memory, even where the program may not. Never waits for a page. Returns how many bytes there
-    /// are before the first missing page.
-    ///
-    /// # Errors
-    /// EIO: the first page is missing. Others: the machine does not allow it.
-    pub fn read(&mut self, addr: usize, out: &mut [u8]) -> Result<usize, Errno> {
+    fn read(&mut self, addr: usize, out: &mut [u8]) -> Result<usize, Errno> {
         let mem = open(&mut self.mem, MEM)?;
         // SAFETY: the kernel writes within the slice.
         let n = unsafe { sys!(libc::SYS_pread64, mem, out.as_mut_ptr(), out.len(), addr) }?;
         if n < PAGE_SIZE { Err(libc::EIO) } else { Ok(n & !(PAGE_SIZE - 1)) }
     }
-}
-
-/// Memory of this process that stays where it is, in bytes.
-#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
-pub struct Fixed {
-    /// Locked by the program (mlock).
-    pub locked: u64,
-    /// Pinned for good: registered buffers of io_uring, memory that devices have been given.
-    pub pinned: u64,
 }
 
 /// How much there is; `None` if that cannot be told.
@@ -131,6 +104,7 @@ pub fn fixed() -> Option<Fixed> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use overspill_machine::kernel::Mappings as _;
 
     #[test]
     fn both_ways_tell_the_same() {

@@ -10,6 +10,7 @@
 //! full, faults wait until there is room. One process only is recorded: a forked child stops at its fork.
 
 use crate::status_file::{Mapping, Shared};
+pub use overspill_machine::kernel::Touch;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -17,18 +18,6 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
 
 /// References that the ring has room for: half a second of the fastest faults.
 const ENTRIES: usize = 1 << 16;
-
-/// What a reference was to the pager.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[repr(u8)]
-pub enum Touch {
-    /// The first touch of an untouched page.
-    First = 1,
-    /// A soft fault: the page was on trial.
-    Soft = 2,
-    /// A hard fault: the page was read back.
-    Hard = 3,
-}
 
 #[derive(Debug)]
 #[repr(C)]

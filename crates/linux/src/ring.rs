@@ -6,6 +6,7 @@
 
 use crate::sys::{self, Errno, Fd, sys};
 use core::sync::atomic::{AtomicU32, Ordering::*};
+use overspill_machine::kernel::IoVec;
 use overspill_vm::types::PAGE_SIZE;
 
 /// Completions are put there when their owner asks for them, not by interrupting it.
@@ -98,7 +99,7 @@ impl Entry {
         Entry { opcode: OP_READ, fd, offset, addr: buf as u64, len: len as u32, token, ..Entry::default() }
     }
     /// Writes `count` vectors at `offset`.
-    pub fn writev(fd: i32, iov: *const sys::IoVec, count: usize, offset: u64, token: u64) -> Self {
+    pub fn writev(fd: i32, iov: *const IoVec, count: usize, offset: u64, token: u64) -> Self {
         Entry { opcode: OP_WRITEV, fd, offset, addr: iov as u64, len: count as u32, token, ..Entry::default() }
     }
     /// Whenever something can be read.

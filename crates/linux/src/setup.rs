@@ -2,23 +2,19 @@
 
 use crate::compressed::Compressed;
 use crate::content::Content;
-use crate::credentials::Following;
 use crate::daemon;
 use crate::device_spec::{DeviceSpec, Place, SIZE_MIN};
 use crate::devices;
-use crate::duty::Duty;
 use crate::io::Engine;
-use crate::load_control::LoadControl;
-use crate::lock::{Mutex, RwLock};
-use crate::machine::{Core, Delivery, Inject, Machine, Space, ZEROES_PAGES};
-use crate::park::{Park, Parking};
-use crate::ranges::{RangeMap, ranges_max};
+use crate::kernel::Host;
+use crate::machine::{Delivery, Inject, Machine, Parts};
+use crate::ranges::ranges_max;
 use crate::reader;
 use crate::swap_file::{DeviceName, SwapFiles};
 use crate::sys::{self, Errno, Fd};
 use crate::uffd::{self, Uffd};
 use core::fmt;
-use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64};
+use overspill_machine::kernel::Content as _;
 use overspill_swap::SwapPager;
 use overspill_vm::pager::Pager as _;
 use overspill_vm::policy::Spec;
@@ -170,8 +166,7 @@ pub fn open_uffds(delivery: Delivery, device: Option<&Fd>) -> Result<(Uffd, Uffd
     Ok((program, parking))
 }
 
-/// How many devices there can be, inherited ones included.
-pub const DEVICES_MAX: usize = 16;
+pub use overspill_machine::files::DEVICES_MAX;
 /// How many a process may start with: forked children inherit them, and add one of their own each generation.
 const DEVICES_AT_START: usize = 8;
 
@@ -262,14 +257,6 @@ pub fn machine(options: &Options<'_>, status: &'static Status) -> Result<Machine
             *pool = Some((entry, compressed.map_err(SetupError::Memory)?));
         }
     }
-    let frames = memory_pages as usize + 8192;
-    let places = (memory_pages + 8192).next_multiple_of(64);
-    let parking_area = Parking::new(places, &parking).map_err(SetupError::Memory)?;
-    let zeroes = sys::map_anonymous((ZEROES_PAGES as usize) << PAGE_SHIFT).map_err(SetupError::Memory)?;
-    for i in 0..ZEROES_PAGES as usize {
-        // SAFETY: within the mapping; reading maps the kernel's zero page, so the source costs no memory.
-        unsafe { core::ptr::read_volatile(zeroes.add(i << PAGE_SHIFT)) };
-    }
     let mut vm = Vm::new(config, pager, &status.counters).map_err(SetupError::Config)?;
     vm.charge(charged_pages(memory_pages, options.readers, content.is_sealed()));
     let mut pool = None;
@@ -285,57 +272,28 @@ pub fn machine(options: &Options<'_>, status: &'static Status) -> Result<Machine
     status.engine.set(options.engine.name().as_bytes());
     status.swap.set(self::names(options.swap).as_bytes());
     status.start_ns.store(sys::now_ns(), core::sync::atomic::Ordering::Relaxed);
-    let has_pool = AtomicBool::new(pool.is_some());
-    let core = Core { vm, park: Park::new(places, frames), load: LoadControl::new(options.load_control) };
-    let space = Space {
-        ranges: RangeMap::new(ranges_max(options.pages_max)),
-        discards: crate::space::Discards::new(),
-        remaps: crate::space::Remaps::new(),
-        copying: crate::copy_out::Copying::new(),
-        pending: crate::space::PendingUnmaps::new(),
-        origins: vec![0; options.objects_max as usize],
-        program,
-        parking,
-        files,
-        pool,
-        names,
-        pidfd: sys::pidfd_open(sys::getpid()).ok(),
-    };
-    Ok(Machine {
-        map: RwLock::new(space),
-        swapping: Mutex::new(()),
-        core: Mutex::new(core),
+    let inject = std::env::var("OVERSPILL_INJECT").ok().filter(|text| !text.is_empty());
+    // (some systems have 2^31 for "no limit")
+    let mappings_max = std::fs::read_to_string("/proc/sys/vm/max_map_count").ok().and_then(|text| text.trim().parse().ok());
+    Machine::new(Parts {
+        vm,
         delivery: options.delivery,
         follows_pointers: options.follow_pointers,
+        load_control: options.load_control,
         content,
         writes,
-        has_pool,
+        inject: inject.map_or_else(Inject::default, |text| Inject::parse(&text)),
+        host: Host::new().map_err(SetupError::Memory)?,
         status,
-        supervised: AtomicBool::new(false),
-        inject: std::env::var("OVERSPILL_INJECT")
-            .ok()
-            .filter(|text| !text.is_empty())
-            .map_or_else(Inject::default, |text| Inject::parse(&text)),
-        family: None,
-        daemon_bell: AtomicU32::new(0),
-        daemon_sleeps: AtomicBool::new(false),
-        arrivals: AtomicU32::new(0),
-        waiters: AtomicU32::new(0),
-        shrinking: AtomicBool::new(false),
-        starved: AtomicBool::new(false),
-        stuck_since: AtomicU64::new(0),
-        shares_pages: AtomicBool::new(false),
-        frozen: AtomicU32::new(0),
-        forking: AtomicU32::new(0),
-        duty: Duty::default(),
-        swapoff_charge: AtomicU32::new(0),
-        retired: AtomicU32::new(0),
-        record: None,
-        following: Following::new().map_err(SetupError::Memory)?,
-        quit: AtomicBool::new(false),
-        quit_event: AtomicI32::new(-1),
-        zeroes: zeroes as usize,
-        parking: parking_area,
-        discards_own: AtomicBool::new(false),
+        program,
+        parking,
+        process: sys::pidfd_open(sys::getpid()).ok(),
+        files,
+        names,
+        pool,
+        memory_pages,
+        ranges_max: ranges_max(mappings_max.unwrap_or(65_530), options.pages_max),
+        objects_max: options.objects_max,
     })
+    .map_err(SetupError::Memory)
 }

@@ -4,53 +4,15 @@
 use crate::control::Kind;
 use crate::device_spec::{DeviceSpec, FILES_MAX, NAME_MAX, Place};
 use crate::sys::{self, Errno, Fd, sys};
+pub use overspill_machine::files::DeviceName;
+use overspill_machine::files::{CHUNK, Files, Pieces};
 use overspill_vm::types::{PAGE_SHIFT, PAGE_SIZE};
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
 
-/// The file grows by this many bytes at a time. A power of two that makes one physical extent on most file systems.
-pub const CHUNK: u64 = 64 << 20;
 /// What it tries when there is not so much left. The last of a file system, less than the least of these, is not used.
 const CHUNKS: [u64; 3] = [CHUNK, CHUNK / 16, CHUNK / 256];
-/// Physical extents that are told apart in what is asked about at a time.
-pub const PIECES_MAX: usize = 64;
-
-/// What a device is called. Any bytes, in place: a device that comes later must not allocate. Too long for a hook's stack: it is
-/// written where it is to be.
-pub struct DeviceName {
-    bytes: [u8; NAME_MAX],
-    len: usize,
-}
-
-impl DeviceName {
-    /// Empty.
-    pub const fn new() -> Self {
-        DeviceName { bytes: [0; NAME_MAX], len: 0 }
-    }
-    /// Becomes as much of `name` as there is room for.
-    pub fn set(&mut self, name: &[u8]) {
-        self.len = name.len().min(NAME_MAX);
-        self.bytes[..self.len].copy_from_slice(&name[..self.len]);
-    }
-    /// The name.
-    pub fn bytes(&self) -> &[u8] {
-        &self.bytes[..self.len]
-    }
-}
-
-impl Default for DeviceName {
-    fn default() -> Self {
-        DeviceName::new()
-    }
-}
-
-impl core::fmt::Debug for DeviceName {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        write!(f, "{}", self.bytes().escape_ascii())
-    }
-}
-
 /// An open swap file.
 #[derive(Debug)]
 pub struct SwapFile {
@@ -72,37 +34,6 @@ pub enum Align {
     Extents,
     /// They do not, since the file system does not say where its extents lie.
     Refused,
-}
-
-/// Lengths of pieces of a file, in pages, one behind the other.
-#[derive(Clone, Copy, Debug)]
-pub struct Pieces {
-    lens: [u32; PIECES_MAX],
-    count: usize,
-}
-
-impl Pieces {
-    /// One piece of `pages` pages.
-    pub fn one(pages: u32) -> Self {
-        let mut lens = [0; PIECES_MAX];
-        lens[0] = pages;
-        Pieces { lens, count: 1 }
-    }
-    /// The lengths.
-    pub fn lens(&self) -> &[u32] {
-        &self.lens[..self.count]
-    }
-    /// The last piece ends `pages` pages from the first one's beginning, and another begins there. => it is longer
-    fn cut_at(&mut self, pages: u32) {
-        let whole: u32 = self.lens().iter().sum();
-        let last = self.lens[self.count - 1];
-        let before = whole - last;
-        if self.count < PIECES_MAX && before < pages && pages < whole {
-            self.lens[self.count - 1] = pages - before;
-            self.lens[self.count] = whole - pages;
-            self.count += 1;
-        }
-    }
 }
 
 /// The files, or block devices, that a device is made of: at least one, in the order in which the device's extents number them.
@@ -263,6 +194,27 @@ impl SwapFiles {
             }
         }
         result
+    }
+}
+
+impl Files for SwapFiles {
+    fn fd(&self, file: u16) -> i32 {
+        self.get(file).raw()
+    }
+    fn are_files(&self) -> bool {
+        self.kind() == Kind::File
+    }
+    fn grow(&mut self, bytes_max: u64) -> Result<(u16, u64, u64), Errno> {
+        SwapFiles::grow(self, bytes_max)
+    }
+    fn pieces(&mut self, file: u16, offset: u64, pages: u32) -> Pieces {
+        self.get_mut(file).pieces(offset, pages)
+    }
+    fn allocate(fd: i32, offset: u64, bytes: u64) -> Result<(), Errno> {
+        allocate(fd, offset, bytes)
+    }
+    fn punch(fd: i32, offset: u64, bytes: u64) -> Result<(), Errno> {
+        punch(fd, offset, bytes)
     }
 }
 

@@ -7,6 +7,7 @@ use crate::area;
 use core::arch::asm;
 use core::ptr;
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, Ordering::Relaxed};
+pub use overspill_machine::kernel::IoVec;
 use overspill_vm::types::PAGE_SIZE;
 use std::os::fd::{AsFd, BorrowedFd};
 
@@ -118,16 +119,6 @@ pub unsafe fn unmap(at: *mut u8, len: usize) {
 pub unsafe fn madvise(at: usize, len: usize, advice: i32) -> Result<(), Errno> {
     // SAFETY: the caller's promise.
     unsafe { sys!(libc::SYS_madvise, at, len, advice) }.map(drop)
-}
-
-/// One range of [`discard_ranges`].
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub struct IoVec {
-    /// Address.
-    pub base: usize,
-    /// Bytes.
-    pub len: usize,
 }
 
 /// Discards scattered ranges with one TLB flush (process_madvise on oneself, Linux 6.13 and later), else one by one.

@@ -6,24 +6,19 @@
 
 use crate::credentials::Follower;
 use crate::daemon::Daemon;
-use crate::duty::{Companion, Duty, SPIN_NS, Spinner};
+use crate::duty::{Companion, Duty, Elsewhere, SPIN_NS, Spinner};
 use crate::io::Engine;
 use crate::machine::{Machine, Served};
-use crate::reader::{Reader, TOKEN_OTHER};
+use crate::reader::TOKEN_OTHER;
 use crate::sys::{self, Errno, futex_wait};
 use core::arch::asm;
 use core::ffi::c_void;
 use core::sync::atomic::Ordering::*;
+use overspill_machine::handler::Handler;
+use overspill_machine::kernel::{Io as _, Uffd as _};
 
 const TOKEN_MESSAGES: u64 = TOKEN_OTHER;
 const TOKEN_QUIT: u64 = TOKEN_OTHER + 1;
-/// Faults that wait for a frame or for their thread's turn, per handler. A handler with that many reads no more messages until some
-/// are served.
-const DEFERRED_MAX: usize = 64;
-/// How soon a handler looks whether a fault that waits can be served, in nanoseconds: at first, and at the latest. In
-/// between twice as long each time. (A constant 200 us cost minutes on a busy machine: docs/decisions/0018.)
-const RETRY_NS: core::ops::RangeInclusive<u64> = 100_000..=3_200_000;
-
 /// Serves messages until the machine quits. One per CPU; which of them poll, and which are bound to their CPU: see [`crate::duty`].
 ///
 /// `ready` is called once the handler can serve.
@@ -38,48 +33,44 @@ pub fn handler(
     follower: &mut Follower,
     ready: impl FnOnce(),
 ) -> Result<(), Errno> {
-    let mut reader = Reader::new(engine, cluster_pages)?;
+    let mut handler = Handler::<crate::kernel::Linux>::new(engine, cluster_pages)?;
     let messages = machine.map.read().program.raw();
     match machine.quit_event.load(Acquire) {
         -1 => {}
-        event => reader.io.watch(event, TOKEN_QUIT),
+        event => handler.reader.io.watch(event, TOKEN_QUIT),
     }
     let anywhere = sys::allowed_cpus();
     let mut bound = false;
     ready();
-    let mut deferred: Deferred = [(0, 0); DEFERRED_MAX];
-    let mut waiting = 0;
-    let mut patience = *RETRY_NS.start();
     let mut readable = true;
     sys::take_short_slices();
     let mut polls = false;
     let cpus = sys::count_cpus(&anywhere);
     let mut spinner = Spinner::default();
     let mut companion = Companion::here();
-    let mut follows = false;
     while !machine.quit.load(Acquire) {
-        if follower.is_due(&machine.following) {
-            companion.leave(&machine.duty, &anywhere);
-            follower.follow(&machine.following);
+        if follower.is_due(&machine.host.following) {
+            companion.leave(&machine.host.duty, &anywhere);
+            follower.follow(&machine.host.following);
             companion.is_less();
         }
-        if machine.is_frozen() && reader.in_flight() == 0 {
+        if machine.is_frozen() && handler.reader.in_flight() == 0 {
             machine.follow_own_discards();
             futex_wait(&machine.frozen, 1, 1_000_000);
             readable = true;
             continue;
         }
-        let poller = machine.duty.poller();
+        let poller = machine.host.duty.poller();
         if polls != Duty::polls(poller, cpu) {
             polls = !polls;
             if polls {
-                reader.io.watch(messages, TOKEN_MESSAGES);
+                handler.reader.io.watch(messages, TOKEN_MESSAGES);
             } else {
-                reader.io.unwatch(TOKEN_MESSAGES);
+                handler.reader.io.unwatch(TOKEN_MESSAGES);
             }
         }
         let alone = polls && !Duty::binds(poller) && cpus > 1;
-        if companion.decide(&machine.duty, alone, &anywhere) {
+        if companion.decide(&machine.host.duty, alone, &anywhere) {
             machine.status.counters.companies.add(1);
         }
         if let Some(cpu) = cpu
@@ -88,95 +79,50 @@ pub fn handler(
             bound = !bound;
             sys::set_affinity(&if bound { sys::only_cpu(cpu) } else { anywhere });
         }
-        if !polls && reader.in_flight() == 0 && waiting == 0 && !follows {
-            if machine.duty.wait(poller, || sys::is_readable(messages)) {
+        if !polls && handler.reader.in_flight() == 0 && handler.waiting() == 0 && !handler.follows() {
+            if machine.host.duty.wait(poller, || sys::is_readable(messages)) {
                 machine.status.counters.companies_starved.add(1);
             }
             continue;
         }
-        let mut idle = !(follows || readable && reader.in_flight() == 0);
-        if idle && companion.keeps() && reader.in_flight() == 0 && waiting == 0 {
+        let mut idle = !(handler.follows() || readable && handler.reader.in_flight() == 0);
+        if idle && companion.keeps() && handler.reader.in_flight() == 0 && handler.waiting() == 0 {
             readable = sys::is_readable(messages);
             idle = !readable;
-            companion.note_done(&machine.duty, readable);
+            companion.note_done(&machine.host.duty, readable);
         }
-        let spins = idle && alone && if companion.keeps() { reader.in_flight() > 0 } else { spinner.due() };
+        let spins = idle && alone && if companion.keeps() { handler.reader.in_flight() > 0 } else { spinner.due() };
         let found = spins
-            && match reader.io.spin(SPIN_NS, false) {
+            && match handler.reader.io.spin(SPIN_NS, false) {
                 spun if companion.keeps() => companion.note_spun(spun),
                 spun => spinner.note(spun),
             };
         if idle && !found {
-            reader.io.wait(Some(if waiting > 0 { patience } else { 1_000_000_000 }));
+            handler.reader.io.wait(Some(handler.patience().unwrap_or(1_000_000_000)));
         }
-        while let Some(done) = reader.io.completion() {
-            match done.token {
-                TOKEN_MESSAGES => readable = true,
-                TOKEN_QUIT => {}
-                _ => reader.finish(machine, done),
-            }
-        }
+        handler.reap(machine, |done| readable |= done.token == TOKEN_MESSAGES);
         if machine.is_frozen() {
-            follows = false;
+            handler.pause();
             continue; // no new reads; what is in flight is finished above
         }
-        let retry = waiting;
-        waiting = 0;
-        for i in 0..retry {
-            let touch = deferred[i];
-            serve(machine, &mut reader, touch, &mut deferred, &mut waiting);
-        }
-        patience = if waiting > 0 && waiting == retry { (patience * 2).min(*RETRY_NS.end()) } else { *RETRY_NS.start() };
-        while readable && waiting + 16 <= DEFERRED_MAX {
+        handler.retry(machine);
+        while readable && handler.has_room() {
             // A message tells every handler that polls, and one of them gets it: the others are not to stand in its way.
             readable = sys::is_readable(messages)
-                && machine.read_messages(|addr, tid| {
-                    machine.duty.note(tid, cpu);
-                    companion.note(tid);
-                    match serve(machine, &mut reader, (addr, tid), &mut deferred, &mut waiting) {
-                        Served::Held => machine.status.counters.held_faults.add(1),
-                        Served::Read(read) if read.op.count == 1 => {}
-                        Served::Read(_) | Served::DoneReadAhead(_) => companion.note_unfit(),
-                        _ => {}
+                && handler.read_messages(machine, |tid, served| match served {
+                    None => {
+                        machine.host.duty.note(tid, cpu);
+                        companion.note(tid);
                     }
+                    Some(Served::Held) => machine.status.counters.held_faults.add(1),
+                    Some(Served::Read(read)) if read.op.count == 1 => {}
+                    Some(Served::Read(_) | Served::DoneReadAhead(_)) => companion.note_unfit(),
+                    Some(_) => {}
                 });
         }
-        if waiting + 16 > DEFERRED_MAX {
-            machine.follow_own_discards(); // no messages were read above, and the daemon is to free frames for those that wait
-        }
-        follows = reader.follow_pointers(machine);
+        handler.finish(machine);
     }
     Ok(())
-}
-
-/// A touch that has to be served again, and whose it is.
-type Deferred = [(usize, u32); DEFERRED_MAX];
-
-fn serve(
-    machine: &Machine,
-    reader: &mut Reader,
-    (addr, tid): (usize, u32),
-    deferred: &mut Deferred,
-    waiting: &mut usize,
-) -> Served {
-    // so many are held back that others could not be heard any more: they may go
-    let served = machine.serve(addr, if *waiting < DEFERRED_MAX / 2 { tid } else { 0 });
-    match served {
-        Served::Done | Served::Busy | Served::Lost => {}
-        Served::Held => {
-            deferred[*waiting] = (addr, tid);
-            *waiting += 1;
-        }
-        Served::Read(read) | Served::DoneReadAhead(read) => reader.start(machine, read),
-        Served::NoMemory => {
-            machine.status.counters.throttled_faults.add(1);
-            machine.ring_daemon();
-            deferred[*waiting] = (addr, tid);
-            *waiting += 1;
-        }
-        Served::NotOurs => machine.serve_unmanaged(addr),
-    }
-    served
 }
 
 /// Runs the page daemon until the machine quits.
@@ -186,7 +132,11 @@ fn serve(
 pub fn daemon(machine: &Machine, engine: Engine, follower: &mut Follower, ready: impl FnOnce()) -> Result<(), Errno> {
     let mut daemon = Daemon::new(machine, engine)?;
     ready();
-    daemon.run(machine, follower);
+    let mut elsewhere = Elsewhere::here();
+    daemon.run(machine, |machine| {
+        follower.look(&machine.host.following);
+        elsewhere.go(&machine.host.duty);
+    });
     Ok(())
 }
 

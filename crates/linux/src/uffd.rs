@@ -6,6 +6,8 @@
 use crate::sys::{self, Errno, Fd, sys};
 use core::mem::size_of;
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use overspill_machine::kernel::Uffd as _;
+pub use overspill_machine::kernel::{Event, Moved};
 use overspill_vm::types::PAGE_SIZE;
 
 /// UFFD_FEATURE_EVENT_FORK: needs CAP_SYS_PTRACE to be switched on. Not used.
@@ -100,27 +102,10 @@ pub struct Message {
     args: [u64; 3],
 }
 
-/// What a message says.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Event {
-    /// A thread touched a missing page, or wrote to a protected one: its address, with the lowest bit set if it was a write; thread
-    /// id (0 if it was not asked for).
-    Fault(usize, u32),
-    /// The range moved: from, to, bytes.
-    Remap(usize, usize, usize),
-    /// The range is about to be discarded: start, end.
-    Remove(usize, usize),
-    /// The range has been unmapped: start, end.
-    Unmap(usize, usize),
-    /// Something this pager did not ask for.
-    Other,
-}
-
-impl Message {
-    /// Decodes.
-    pub fn decode(&self) -> Event {
-        let [a, b, c] = self.args.map(|x| x as usize);
-        match self.event {
+impl From<Message> for Event {
+    fn from(message: Message) -> Event {
+        let [a, b, c] = message.args.map(|x| x as usize);
+        match message.event {
             0x12 => Event::Fault(b & !(PAGE_SIZE - 1) | a & PAGEFAULT_FLAG_WRITE, c as u32),
             0x14 => Event::Remap(a, b, c),
             0x15 => Event::Remove(a, b),
@@ -128,17 +113,6 @@ impl Message {
             _ => Event::Other,
         }
     }
-}
-
-/// How a transfer ended: bytes done, and why it stopped there if it did.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Moved {
-    /// Bytes done.
-    pub bytes: usize,
-    /// What stopped it.
-    pub error: Option<Errno>,
-    /// The kernel said that nothing was done, and was wrong.
-    pub denied: bool,
 }
 
 /// Opens the device that makes userfaultfds.
@@ -185,16 +159,6 @@ impl Uffd {
         Ok(Uffd { fd, features, protects: AtomicBool::new(false) })
     }
 
-    /// The descriptor's number.
-    pub fn raw(&self) -> i32 {
-        self.fd.raw()
-    }
-
-    /// Has missing pages of the range reported here. Pages that are there stay.
-    pub fn register(&self, at: usize, len: usize) -> Result<(), Errno> {
-        self.register_for(at, len, self.protects())
-    }
-
     /// The same. `protects`: pages of it can be protected against writes.
     ///
     /// # Errors
@@ -204,31 +168,6 @@ impl Uffd {
         let mut r = RegisterArg { range: Range { start: at as u64, len: len as u64 }, mode, ioctls: 0 };
         // SAFETY: the structure lives over the call. Registering changes no content; who registers serves the faults.
         unsafe { sys!(libc::SYS_ioctl, self.raw(), ioc(RW, 0x00, size_of::<RegisterArg>()), &mut r as *mut _) }.map(drop)
-    }
-
-    /// Whether ranges are registered so that they can be protected.
-    pub fn protects(&self) -> bool {
-        self.protects.load(Relaxed)
-    }
-
-    /// From now on. What is registered already is to be registered again.
-    pub fn set_protects(&self) {
-        self.protects.store(true, Relaxed);
-    }
-
-    /// Protects pages that are there: who writes waits, with a message as for a missing page, whatever the mapping allows by then.
-    ///
-    /// # Errors
-    /// EAGAIN: an event is to be read before; ENOENT: not registered for that.
-    pub fn protect(&self, at: usize, len: usize) -> Result<(), Errno> {
-        self.write_protect(at, len, true)
-    }
-
-    /// The inverse, if anything can be protected. Wakes who waits.
-    pub fn let_write(&self, at: usize, len: usize) {
-        if self.protects() {
-            let _ = self.write_protect(at, len, false);
-        }
     }
 
     /// Protects, or lets write, and says how that went.
@@ -241,77 +180,70 @@ impl Uffd {
         // SAFETY: the structure lives over the call; no content changes, and who serves faults lets writers go on.
         unsafe { sys!(libc::SYS_ioctl, self.raw(), ioc(RW, 0x06, size_of::<WriteProtectArg>()), &mut p as *mut _) }.map(drop)
     }
+}
 
-    /// The inverse of registering. Missing pages read as zeroes afterwards.
-    ///
-    /// # Safety
-    /// No page of the range is held by the pager.
-    pub unsafe fn unregister(&self, at: usize, len: usize) -> Result<(), Errno> {
+impl overspill_machine::kernel::Uffd for Uffd {
+    type Message = Message;
+
+    fn raw(&self) -> i32 {
+        self.fd.raw()
+    }
+
+    fn register(&self, at: usize, len: usize) -> Result<(), Errno> {
+        self.register_for(at, len, self.protects())
+    }
+
+    fn protects(&self) -> bool {
+        self.protects.load(Relaxed)
+    }
+
+    fn set_protects(&self) {
+        self.protects.store(true, Relaxed);
+    }
+
+    fn protect(&self, at: usize, len: usize) -> Result<(), Errno> {
+        self.write_protect(at, len, true)
+    }
+
+    fn let_write(&self, at: usize, len: usize) {
+        if self.protects() {
+            let _ = self.write_protect(at, len, false);
+        }
+    }
+
+    unsafe fn unregister(&self, at: usize, len: usize) -> Result<(), Errno> {
         let mut r = Range { start: at as u64, len: len as u64 };
         // SAFETY: the structure lives over the call; content is the caller's promise.
         unsafe { sys!(libc::SYS_ioctl, self.raw(), ioc(R, 0x01, size_of::<Range>()), &mut r as *mut _) }.map(drop)
     }
 
-    /// Fills missing pages with a copy of `src`. Wakes nobody. Stops at the first page that it cannot fill.
-    ///
-    /// # Safety
-    /// `src..src + len` is readable, and is what the program must find at `dst`.
-    pub unsafe fn copy(&self, dst: usize, src: *const u8, len: usize) -> Moved {
+    unsafe fn copy(&self, dst: usize, src: *const u8, len: usize) -> Moved {
         let mut c = CopyArg { dst: dst as u64, src: src as u64, len: len as u64, mode: COPY_DONT_WAKE, done: 0 };
         // SAFETY: the structure lives over the call; content is the caller's promise.
         let r = unsafe { sys!(libc::SYS_ioctl, self.raw(), ioc(RW, 0x03, size_of::<CopyArg>()), &mut c as *mut _) };
         transferred(r, c.done, len)
     }
 
-    /// Fills missing pages with zeroes, for the first write to take the place of. Unlike [`Uffd::copy`] it leaves guard pages
-    /// (MADV_GUARD_INSTALL) alone: EEXIST. Wakes nobody.
-    pub fn zero(&self, at: usize, len: usize) -> Moved {
+    fn zero(&self, at: usize, len: usize) -> Moved {
         let mut z = ZeroArg { range: Range { start: at as u64, len: len as u64 }, mode: ZERO_DONT_WAKE, done: 0 };
         // SAFETY: the structure lives over the call; a page that is there is left alone.
         let r = unsafe { sys!(libc::SYS_ioctl, self.raw(), ioc(RW, 0x04, size_of::<ZeroArg>()), &mut z as *mut _) };
         transferred(r, z.done, len)
     }
 
-    /// Whether an unmap, discard or move of a range that is registered here is under way: it has begun, and nobody has read its
-    /// event yet.
-    pub fn is_changing(&self) -> bool {
+    fn is_changing(&self) -> bool {
         // SAFETY: nothing is copied; that it cannot be now is said before anything else is looked at.
         unsafe { self.copy(0, core::ptr::null(), 0) }.error == Some(libc::EAGAIN)
     }
 
-    /// Moves pages out of the range at `src` to `dst` (which is registered here) without copying.
-    /// Stops at the first page that it cannot move: ENOENT absent, EBUSY pinned, shared, or isolated for a moment (by advice,
-    /// reclaim, migration), EINVAL the mapping does not allow it, EEXIST `dst` was not empty.
-    ///
-    /// Linux 6.18 denies some moves that it has made: if a page's entry changes under its hands (the "accessed" bit will do, which
-    /// the processor sets and DAMON clears) it tries again, forgets that it did, and then finds `dst` taken by its own move:
-    /// EEXIST. (Mended by "userfaultfd: reset err to be 0 when move_pages_ptes succeeded", August 2026.) Whoever believes it loses
-    /// the page. If `src` has nothing in memory any more, what is at `dst` is the page.
-    ///
-    /// # Safety
-    /// The pager takes the pages over: it must give them back at a touch. `dst` is empty.
-    pub unsafe fn take(&self, dst: usize, src: usize, len: usize) -> Moved {
-        // SAFETY: the caller's promise.
-        let moved = unsafe { self.move_pages(dst, src, len) };
-        if moved.error == Some(libc::EEXIST) && !sys::is_resident(src) {
-            return Moved { bytes: PAGE_SIZE, error: None, denied: true };
-        }
-        moved
-    }
-
-    /// The same, and what the kernel said of it, be it right or not.
-    ///
-    /// # Safety
-    /// As [`Uffd::take`].
-    pub unsafe fn move_pages(&self, dst: usize, src: usize, len: usize) -> Moved {
+    unsafe fn move_pages(&self, dst: usize, src: usize, len: usize) -> Moved {
         let mut c = CopyArg { dst: dst as u64, src: src as u64, len: len as u64, mode: 0, done: 0 };
         // SAFETY: the structure lives over the call; keeping the pages is the caller's promise.
         let r = unsafe { sys!(libc::SYS_ioctl, self.raw(), ioc(RW, 0x05, size_of::<CopyArg>()), &mut c as *mut _) };
         transferred(r, c.done, len)
     }
 
-    /// Makes every touch of a missing page an error (SIGBUS; EFAULT in system calls) and wakes who waits for it.
-    pub fn poison(&self, at: usize, len: usize) -> Result<(), Errno> {
+    fn poison(&self, at: usize, len: usize) -> Result<(), Errno> {
         if self.features & FEATURE_POISON == 0 {
             return Err(libc::EOPNOTSUPP);
         }
@@ -320,8 +252,7 @@ impl Uffd {
         unsafe { sys!(libc::SYS_ioctl, self.raw(), ioc(RW, 0x08, size_of::<PoisonArg>()), &mut p as *mut _) }.map(drop)
     }
 
-    /// Reads waiting messages; zero if there are none.
-    pub fn read(&self, out: &mut [Message]) -> usize {
+    fn read(&self, out: &mut [Message]) -> usize {
         // SAFETY: the kernel writes whole messages within the slice; every bit pattern is a Message.
         let n = unsafe { sys!(libc::SYS_read, self.raw(), out.as_mut_ptr(), size_of_val(out)) };
         n.unwrap_or(0) / size_of::<Message>()
@@ -342,12 +273,14 @@ fn transferred(r: Result<usize, Errno>, done: i64, len: usize) -> Moved {
         Err(_) if done > 0 => (done as usize, None),
         Err(e) => (0, Some(if done < 0 { -done as Errno } else { e })),
     };
-    Moved { bytes, error, denied: false }
+    Moved { bytes, error }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::kernel::Linux;
+    use overspill_machine::daemon::take;
     use std::time::{Duration, Instant};
 
     const PAGES: usize = 16;
@@ -393,10 +326,10 @@ mod tests {
                         wrong = Some(libc::EBUSY); // for good
                     }
                     // SAFETY: both are our own mappings; one of them is empty.
-                    let moved = unsafe { uffd.take(to + done, from + done, LEN - done) };
+                    let (moved, was_denied) = unsafe { take::<Linux>(&uffd, to + done, from + done, LEN - done) };
                     done += moved.bytes;
                     moves += 1;
-                    denied += usize::from(moved.denied);
+                    denied += usize::from(was_denied);
                     // isolated at that moment, for example by the other thread's advice: it is there as before, and can be tried
                     // again
                     wrong = wrong.or(moved.error.filter(|&e| e != libc::EAGAIN && e != libc::EBUSY));
@@ -442,7 +375,7 @@ mod tests {
             }
         }
         // SAFETY: both are our own mappings; `to` is empty.
-        let take = || unsafe { uffd.take(to, from, PAGE_SIZE) };
+        let take = || unsafe { take::<Linux>(&uffd, to, from, PAGE_SIZE) }.0;
         assert_eq!(take().error, Some(libc::EBUSY), "the child has it too");
         while take().error.is_some() {
             assert!(sys::own_page(from)); // (again, if another test forks at this moment)

@@ -30,9 +30,11 @@
 //! that a page came back right is its checksum under its identity, with encryption as without. On the way to a device it is sealed
 //! like any other.
 
+use crate::errno::{self, Errno};
+use crate::kernel::{Advice, IoVec, Kernel};
 use crate::lock::{Mutex, MutexGuard};
 use crate::machine::{Machine, Space};
-use crate::sys::{self, Errno, IoVec};
+use core::marker::PhantomData;
 use core::sync::atomic::{AtomicU16, AtomicU64, Ordering::Relaxed};
 use overspill_store::PageBytes;
 use overspill_store::budgeted_pool::{BudgetedPool, SLOTS_PER_PAGE};
@@ -52,15 +54,16 @@ pub const WRITE_BACKS: usize = 2;
 const UNPACKERS_MAX: usize = 4;
 
 /// The pool's arena.
-struct Arena {
+pub struct Arena<K: Kernel> {
     at: *mut u8,
     len: usize,
+    kernel: PhantomData<K>,
 }
 
 // SAFETY: it owns the mapping.
-unsafe impl Send for Arena {}
+unsafe impl<K: Kernel> Send for Arena<K> {}
 
-impl AsRef<[u8]> for Arena {
+impl<K: Kernel> AsRef<[u8]> for Arena<K> {
     fn as_ref(&self) -> &[u8] {
         // SAFETY: the mapping that `Compressed::new` made, which lives as long as this and is reached through this only. (The
         // kernel takes pages away whose bytes are in no object, see `Compressed::trim`; the pool does not read those.)
@@ -68,37 +71,39 @@ impl AsRef<[u8]> for Arena {
     }
 }
 
-impl AsMut<[u8]> for Arena {
+impl<K: Kernel> AsMut<[u8]> for Arena<K> {
     fn as_mut(&mut self) -> &mut [u8] {
         // SAFETY: as above, borrowed exclusively.
         unsafe { core::slice::from_raw_parts_mut(self.at, self.len) }
     }
 }
 
-impl Drop for Arena {
+impl<K: Kernel> Drop for Arena<K> {
     fn drop(&mut self) {
         // SAFETY: the mapping of `Compressed::new`; nobody borrows it any more.
-        unsafe { sys::unmap(self.at, self.len) };
+        unsafe { K::unmap(self.at, self.len) };
     }
 }
 
 /// A compressed memory device.
-pub struct Compressed {
+pub struct Compressed<K: Kernel> {
     /// Its budget is the process's share. (That of the core is lower while it makes ready for a fork.)
-    pool: Mutex<BudgetedPool<Arena>>,
-    arena: usize,
-    slots: u32,
+    pub pool: Mutex<BudgetedPool<Arena<K>>, K::Word>,
+    /// The address of its memory.
+    pub arena: usize,
+    /// Pages that it can hold, at most.
+    pub slots: u32,
     size_pages: u64,
     device: AtomicU16,
     written_back: AtomicU64,
-    packer: Mutex<Packer>,
+    packer: Mutex<Packer, K::Word>,
     /// None for LZ4, which needs no memory for it.
-    unpackers: Box<[Mutex<Unpacker>]>,
+    unpackers: Box<[Mutex<Unpacker, K::Word>]>,
     /// Pages of buffers for writes to the next device, and of what packs and unpacks; charged as long as the device is there.
-    buffer_pages: u32,
+    pub buffer_pages: u32,
 }
 
-impl core::fmt::Debug for Compressed {
+impl<K: Kernel> core::fmt::Debug for Compressed<K> {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         write!(f, "Compressed({} pages of memory)", self.size_pages)
     }
@@ -128,7 +133,7 @@ impl Holding {
     }
 }
 
-impl Compressed {
+impl<K: Kernel> Compressed<K> {
     /// With an arena for `bytes` bytes, of which nothing is resident yet, for a budget of `memory_pages` pages. At most `slots_max`
     /// pages. Allocates its tables, which take memory as they are used, and what packs and unpacks.
     ///
@@ -137,20 +142,18 @@ impl Compressed {
     ///
     /// # Panics
     /// If the algorithm has no such level.
-    pub fn new(bytes: u64, memory_pages: u32, slots_max: u32, algorithm: Algorithm) -> Result<Arc<Compressed>, Errno> {
-        let len = pool::arena_bytes(usize::try_from(bytes).ok().filter(|n| *n < 1 << 46).ok_or(libc::ENOMEM)?);
-        let at = sys::map_anonymous(len)?;
-        let arena = Arena { at, len };
-        // SAFETY: our own fresh mapping. A huge page would make more resident than was charged; a core dump need not hold it.
-        unsafe {
-            let _ = sys::madvise(at as usize, len, libc::MADV_NOHUGEPAGE);
-            let _ = sys::madvise(at as usize, len, libc::MADV_DONTDUMP);
-        }
+    pub fn new(bytes: u64, memory_pages: u32, slots_max: u32, algorithm: Algorithm) -> Result<Arc<Self>, Errno> {
+        let len = pool::arena_bytes(usize::try_from(bytes).ok().filter(|n| *n < 1 << 46).ok_or(errno::ENOMEM)?);
+        let at = K::map_anonymous(len)?;
+        let arena = Arena::<K> { at, len, kernel: PhantomData };
+        // A huge page would make more resident than was charged; a core dump need not hold it.
+        let _ = K::advise(at as usize, len, Advice::NoHugePages);
+        let _ = K::advise(at as usize, len, Advice::NotDumped);
         let packer = Packer::new(algorithm);
         let unpackers: Box<[_]> = match algorithm {
             Algorithm::Lz4 => Box::new([]),
             Algorithm::Zstd(_) => {
-                let threads = (sys::count_cpus(&sys::allowed_cpus()) as usize).clamp(1, UNPACKERS_MAX);
+                let threads = K::cpus().clamp(1, UNPACKERS_MAX);
                 (0..threads).map(|_| Mutex::new(Unpacker::new(algorithm))).collect()
             }
         };
@@ -266,7 +269,7 @@ impl Compressed {
     }
 
     /// What packs its pages. => whoever holds it is one that a fork waits for
-    pub fn packer(&self) -> MutexGuard<'_, Packer> {
+    pub fn packer(&self) -> MutexGuard<'_, Packer, K::Word> {
         self.packer.lock()
     }
 
@@ -321,7 +324,7 @@ impl Compressed {
 
     /// Gives free blocks back to the kernel, and what they were charged to the budget, if there are many of them. => `map` is held:
     /// a fork does not come in between
-    pub fn trim(&self, machine: &Machine, map: &Space) {
+    pub fn trim(&self, machine: &Machine<K>, map: &Space<K>) {
         let mut blocks = [0; TRIM_BLOCKS];
         let mut ranges = [IoVec { base: 0, len: 0 }; TRIM_BLOCKS];
         loop {
@@ -341,7 +344,7 @@ impl Compressed {
                 return;
             }
             // SAFETY: parts of our own arena that are neither free nor in use until `trim_end`: nobody reads or writes them.
-            unsafe { sys::discard_ranges(map.pidfd.as_ref().map_or(-1, sys::Fd::raw), &ranges[..n]) };
+            unsafe { K::discard_ranges(&map.process, &ranges[..n]) };
             let mut core = machine.core.lock();
             let mut pool = self.pool.lock();
             let pages: u32 = blocks[..n].iter().map(|&block| pool.pool.trim_end(block)).sum();
@@ -359,7 +362,7 @@ pub fn write_back_pages(memory_pages: u32) -> usize {
     (memory_pages as usize / 128).clamp(8, 64)
 }
 
-impl Machine {
+impl<K: Kernel> Machine<K> {
     /// Brings the pages `wanted` of the `count` pages from `from` on, on the compressed device, into `buffer`, unpacked. What could
     /// not be had fails its check later. Does not allocate.
     ///
@@ -378,62 +381,3 @@ impl Machine {
 }
 
 const _: () = assert!(PACKED_BYTES_MAX < PAGE_SIZE, "a page is worth storing");
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn memory_is_taken_as_it_is_used() {
-        for algorithm in [Algorithm::Lz4, Algorithm::ZSTD] {
-            taken_as_it_is_used(algorithm);
-        }
-    }
-
-    fn taken_as_it_is_used(algorithm: Algorithm) {
-        let compressed = Compressed::new(8 << 20, 1 << 16, 1 << 20, algorithm).expect("memory");
-        assert_eq!(compressed.slots, 8 * 2048);
-        let expected = if algorithm == Algorithm::Lz4 { 128 + 4..128 + 8 } else { 128 + 40..128 + 150 };
-        assert!(expected.contains(&compressed.buffer_pages), "{} pages", compressed.buffer_pages);
-        compressed.pool.lock().pool.set_limit(2048);
-        compressed.pool.lock().pool.add_credit(2048);
-        let resident = || {
-            let mut seen = vec![0u8; 2304];
-            // SAFETY: the vector has a byte for each page of the arena.
-            let asked = unsafe { libc::mincore(compressed.arena as *mut _, 9 << 20, seen.as_mut_ptr()) };
-            assert_eq!(asked, 0);
-            seen.iter().filter(|s| **s & 1 == 1).count() as u64
-        };
-        assert_eq!(resident(), 0);
-        let mut packer = compressed.packer();
-        let page = |n: u32| -> PageBytes { core::array::from_fn(|i| if i < 2000 { ((i as u32 * n) >> 3) as u8 } else { n as u8 }) };
-        for n in 1..1000 {
-            compressed.store(n, packer.pack(&page(n))).expect("room");
-        }
-        let counters = compressed.holding().pool;
-        assert_eq!(resident(), counters.resident_pages);
-        assert!(counters.resident_pages > 20 && counters.stored_pages == 999, "{counters:?}");
-        let mut back = [1; PAGE_SIZE];
-        for n in 1..1000 {
-            compressed.load(n, &mut back);
-            assert_eq!(back, page(n));
-        }
-        compressed.load(1000, &mut back);
-        assert_eq!(back, [0; PAGE_SIZE], "there is none");
-    }
-
-    /// A device that was added while no frame was free had nothing to grow of, and the file was taken away next: nothing could be
-    /// stored any more, nothing came free, and the swapoff ended itself after three seconds.
-    #[test]
-    fn added_to_full_memory_it_can_still_take_pages() {
-        let config = overspill_swap::Config { pages_max: 10_000, slots_max: 10_000, devices_max: 2, extents_max: 0 };
-        let counters = Box::leak(Box::<overspill_vm::counters::Counters>::default());
-        let mut vm =
-            Vm::new(overspill_vm::Config::new(8192, 10_000), SwapPager::new(config), counters).expect("a good configuration");
-        vm.charge(vm.available());
-        let compressed = Compressed::new(8 << 20, 8192, 10_000, Algorithm::Lz4).expect("memory");
-        compressed.enter(&mut vm, 0).expect("room for a device");
-        let noise: PageBytes = core::array::from_fn(|i| if i < 3000 { ((i * i) >> 5) as u8 } else { 0 });
-        compressed.store(0, Packer::new(Algorithm::Lz4).pack(&noise)).expect("there is credit");
-    }
-}

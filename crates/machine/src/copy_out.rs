@@ -20,12 +20,12 @@
 //! the program makes its own buffer read-only, and the page is evicted before the read has ended, is lost.
 
 use crate::daemon::{BATCH, Daemon};
+use crate::errno;
+use crate::kernel::{Kernel, Mappings as _, Uffd as _, prot};
 use crate::machine::{Delivery, Machine, Space};
-use crate::mappings;
 use crate::park::ParkPlace;
 use crate::ranges::Kind;
-use crate::sys::{self, futex_wait};
-use core::sync::atomic::{AtomicU32, Ordering::*};
+use core::sync::atomic::Ordering::*;
 use overspill_vm::Parked;
 use overspill_vm::types::PAGE_SIZE;
 
@@ -53,14 +53,16 @@ impl Copying {
     pub const fn new() -> Self {
         Copying { pages: [(0, 0); BATCH], count: 0, window: (0, 0) }
     }
-    fn begin(&mut self, addresses: impl Iterator<Item = usize>) {
+    /// These are taken from now on. => none are
+    pub fn begin(&mut self, addresses: impl Iterator<Item = usize>) {
         self.count = 0;
         for (page, addr) in self.pages.iter_mut().zip(addresses) {
             *page = (addr, 0);
             self.count += 1;
         }
     }
-    fn end(&mut self) {
+    /// None any more.
+    pub fn end(&mut self) {
         (self.count, self.window) = (0, (0, 0));
     }
     /// Whether any of them is in the range.
@@ -105,7 +107,7 @@ struct Taken {
     protected: bool,
 }
 
-impl Machine {
+impl<K: Kernel> Machine<K> {
     /// Reads messages, if the page daemon waits for that, although no fault can be served now: who faults is told to look again.
     pub fn follow_own_discards(&self) {
         if self.discards_own.load(SeqCst) {
@@ -115,7 +117,7 @@ impl Machine {
 
     /// Has what is registered, and will be, report writes to protected pages, too. All of it at once: where one mapping ended and
     /// the next began in that, the program could not move both at once any more.
-    fn protect_ranges(map: &Space) {
+    fn protect_ranges(map: &Space<K>) {
         if !map.program.protects() {
             map.program.set_protects();
             for range in map.ranges.iter().filter(|r| r.kind == Kind::Managed) {
@@ -125,11 +127,11 @@ impl Machine {
     }
 }
 
-impl Daemon {
+impl<K: Kernel> Daemon<K> {
     /// Takes the pages of `self.unwritable`, which cannot be moved. Returns whether any could be taken.
-    pub(crate) fn copy_out(&mut self, machine: &Machine) -> bool {
+    pub(crate) fn copy_out(&mut self, machine: &Machine<K>) -> bool {
         let possible = machine.delivery == Delivery::Threads && !machine.is_frozen();
-        if !possible || mappings::fixed().is_none_or(|fixed| fixed.pinned > 0) {
+        if !possible || K::fixed().is_none_or(|fixed| fixed.pinned > 0) {
             return false;
         }
         {
@@ -143,7 +145,7 @@ impl Daemon {
             self.batch.sort_unstable();
             self.weed_batch(machine, &map, 0);
             let Space { copying, origins, .. } = &mut *map;
-            copying.begin(self.batch.iter().map(|m| Space::addr_of(origins, m.0)));
+            copying.begin(self.batch.iter().map(|m| Space::<K>::addr_of(origins, m.0)));
         }
         let mut taken = [Taken { result: Parked::Refused, place: None, protected: false }; BATCH];
         let n = self.batch.len();
@@ -176,7 +178,7 @@ impl Daemon {
     }
 
     /// Protects and copies a run of the batch, from `at` on.
-    fn copy_run(&mut self, machine: &Machine, map: &Space, at: usize, taken: &mut [Taken]) {
+    fn copy_run(&mut self, machine: &Machine<K>, map: &Space<K>, at: usize, taken: &mut [Taken]) {
         let addr = map.addr(self.batch[at].0);
         if map.program.protect(addr, taken.len() * PAGE_SIZE).is_err() {
             if let Some(range) = map.ranges.find(addr) {
@@ -204,7 +206,7 @@ impl Daemon {
             }
             let Ok(Some(mapping)) = self.mappings.at(page) else { return };
             let ours = ours.min((mapping.end - page) / PAGE_SIZE);
-            if mapping.prot & libc::PROT_WRITE != 0 {
+            if mapping.prot & prot::WRITE != 0 {
                 i += ours; // it may be pinned by now
                 continue;
             }
@@ -215,7 +217,7 @@ impl Daemon {
                     Self::place_copies(machine, map, &bytes[..read], &mut taken[i..]);
                     i += read / PAGE_SIZE;
                 }
-                Err(libc::EIO) => {
+                Err(errno::EIO) => {
                     if !map.program.is_changing() {
                         taken[i].result = Parked::Absent;
                     }
@@ -227,7 +229,7 @@ impl Daemon {
     }
 
     /// Puts copied pages into parking places.
-    fn place_copies(machine: &Machine, map: &Space, bytes: &[u8], taken: &mut [Taken]) {
+    fn place_copies(machine: &Machine<K>, map: &Space<K>, bytes: &[u8], taken: &mut [Taken]) {
         let (mut at, pages) = (0, bytes.len() / PAGE_SIZE);
         while at < pages {
             let Some((place, n)) = machine.core.lock().park.take((pages - at) as u32) else { return };
@@ -247,7 +249,7 @@ impl Daemon {
     }
 
     /// Has the kernel drop a run that was copied. Holds no lock meanwhile, since somebody has to read the event of it.
-    fn discard_run(&mut self, machine: &Machine, addr: usize, taken: &mut [Taken]) {
+    fn discard_run(&mut self, machine: &Machine<K>, addr: usize, taken: &mut [Taken]) {
         let len = taken.len() * PAGE_SIZE;
         let calm = (0..CALM_TRIES).any(|_| {
             let mut map = machine.map.write();
@@ -256,7 +258,7 @@ impl Daemon {
             map.copying.window = if calm { (addr, addr + len) } else { (0, 0) };
             drop(map);
             if !calm {
-                futex_wait(&AtomicU32::new(0), 0, CALM_LOOK_NS);
+                K::sleep_ns(CALM_LOOK_NS);
             }
             calm
         });
@@ -266,16 +268,16 @@ impl Daemon {
         for (i, t) in taken.iter_mut().enumerate() {
             let page = addr + i * PAGE_SIZE;
             // SAFETY: the page is busy and was copied, and nobody can have written to it since.
-            let discarded = if calm { unsafe { sys::madvise(page, PAGE_SIZE, libc::MADV_DONTNEED) } } else { Err(libc::EAGAIN) };
-            self.locked_seen |= discarded == Err(libc::EINVAL);
-            if discarded.is_err() && sys::is_resident(page) {
+            let discarded = if calm { unsafe { K::discard_of_program(page, PAGE_SIZE) } } else { Err(errno::EAGAIN) };
+            self.locked_seen |= discarded == Err(errno::EINVAL);
+            if discarded.is_err() && K::is_resident(page) {
                 t.result = Parked::Refused;
             }
         }
         machine.discards_own.store(false, SeqCst);
     }
 
-    fn settle_copies(&mut self, machine: &Machine, taken: &[Taken; BATCH]) -> bool {
+    fn settle_copies(&mut self, machine: &Machine<K>, taken: &[Taken; BATCH]) -> bool {
         let mut map = machine.map.write();
         let mut core = machine.core.lock();
         let mut parked = 0;
@@ -334,32 +336,5 @@ mod tests {
         assert!(copying.is_given_up(0) && copying.is_given_up(3));
         copying.end();
         assert!(!copying.overlaps(0, usize::MAX) && !copying.discarded(10 * P, 11 * P));
-    }
-
-    /// Until the page daemon's own discard is over nothing may come to a page that it copied, not even ahead of need: the discard
-    /// would take it. (By reading; no run has shown it.)
-    #[test]
-    fn nothing_comes_to_a_page_that_is_still_to_be_discarded() {
-        use crate::machine::Served;
-        let Some((machine, base)) = crate::space::tests::machine("refilled") else { return };
-        let range = crate::ranges::Range {
-            start: base,
-            end: base + 4 * P,
-            origin: base,
-            ..crate::ranges::Range::of_program(crate::ranges::Flags::NONE)
-        };
-        {
-            let mut map = machine.map.write();
-            map.origins[0] = base;
-            machine.manage(&mut map, range);
-            map.copying.begin([base + P].into_iter());
-        }
-        assert!(matches!(machine.serve(base + P, 0), Served::Busy));
-        assert!(matches!(machine.serve(base, 0), Served::Done));
-        assert!(!sys::is_resident(base + P), "nor did it come with its neighbour");
-        machine.map.write().copying.end();
-        assert!(matches!(machine.serve(base + P, 0), Served::Done) && sys::is_resident(base + P));
-        // SAFETY: nobody uses it any more.
-        unsafe { sys::unmap(base as *mut u8, 3 * crate::space::tests::LEN) };
     }
 }

@@ -13,20 +13,17 @@
 //!
 //! Each step takes the locks anew and works on one batch, so a fault never waits longer for the daemon than for one batch's ioctl.
 
-use crate::content::Content;
-use crate::control::Packet;
 use crate::copy_out::COPY_PAGES;
-use crate::credentials::Follower;
-use crate::duty::Elsewhere;
-use crate::family::Sharing;
+use crate::errno::{self, Errno};
 use crate::growth::{self, GiveBack};
-use crate::io::{Done, Engine, Io};
-use crate::lock::ReadGuard;
+use crate::kernel::{
+    Advice, Content as _, Done, Futex as _, Host, Io as _, IoVec, Kernel, Limit, Mappings as _, Moved, Uffd, prot,
+};
+use crate::lock::{ReadGuard, Word as _};
 use crate::machine::{Delivery, Machine, Space};
-use crate::mappings::{self, Mappings};
+use crate::packet::Packet;
 use crate::park::{Area, ParkPlace};
 use crate::reader::{self, TOKEN_OTHER};
-use crate::sys::{self, Errno, IoVec, futex_wait, futex_wait_shared};
 use crate::write_back::WriteBack;
 use core::fmt::Write as _;
 use core::sync::atomic::Ordering::*;
@@ -85,9 +82,29 @@ pub fn buffer_pages((count, pages): (usize, usize), sealed: bool) -> usize {
     if sealed { count * pages } else { 0 }
 }
 
+/// Moves pages out of the range at `src` to `dst` without copying. Stops at the first page that it cannot move: ENOENT absent, EBUSY
+/// pinned, shared, or isolated for a moment (by advice, reclaim, migration), EINVAL the mapping does not allow it, EEXIST `dst` was
+/// not empty. Returns whether the kernel said that nothing was done, and was wrong, too.
+///
+/// Linux 6.18 denies some moves that it has made: if a page's entry changes under its hands (the "accessed" bit will do, which the
+/// processor sets and DAMON clears) it tries again, forgets that it did, and then finds `dst` taken by its own move: EEXIST.
+/// (Mended by "userfaultfd: reset err to be 0 when move_pages_ptes succeeded", August 2026.) Whoever believes it loses the page. If
+/// `src` has nothing in memory any more, what is at `dst` is the page.
+///
+/// # Safety
+/// As [`Uffd::move_pages`].
+pub unsafe fn take<K: Kernel>(parking: &K::Uffd, dst: usize, src: usize, len: usize) -> (Moved, bool) {
+    // SAFETY: the caller's promise.
+    let moved = unsafe { parking.move_pages(dst, src, len) };
+    if moved.error == Some(errno::EEXIST) && !K::is_resident(src) {
+        return (Moved { bytes: PAGE_SIZE, error: None }, true);
+    }
+    (moved, false)
+}
+
 /// One page daemon.
-pub struct Daemon {
-    io: Io,
+pub struct Daemon<K: Kernel> {
+    io: K::Io,
     pub(crate) batch: Vec<Member>,
     laundry: Vec<Laundry>,
     places: Vec<ParkPlace>,
@@ -96,7 +113,7 @@ pub struct Daemon {
     busy: Vec<PageId>,
     /// Pages of the batch that cannot be moved since their memory is not writable.
     pub(crate) unwritable: Vec<PageId>,
-    pub(crate) mappings: Mappings,
+    pub(crate) mappings: K::Mappings,
     /// Locked memory was in the way.
     pub(crate) locked_seen: bool,
     /// How many pages in a row could not be taken.
@@ -107,13 +124,13 @@ pub struct Daemon {
     buffers: usize,
     buffers_len: usize,
     in_flight: usize,
-    write_back: WriteBack,
+    write_back: WriteBack<K>,
     stuck_since: u64,
     freed_before: u64,
     /// Why writing failed, the last time since a frame came free.
     trouble: Option<Errno>,
     give_back: GiveBack,
-    sharing: Sharing,
+    sharing: <K::Host as Host<K>>::Sharing,
 }
 
 /// How storing pages in a compressed device has ended, and how many it took.
@@ -139,17 +156,16 @@ pub enum Step {
     Stuck,
 }
 
-impl Daemon {
+impl<K: Kernel> Daemon<K> {
     /// With I/O of its own.
     ///
     /// # Errors
-    /// As [`Io::new`]; ENOMEM.
-    pub fn new(machine: &Machine, engine: Engine) -> Result<Daemon, Errno> {
+    /// As [`Kernel::io`]; ENOMEM.
+    pub fn new(machine: &Machine<K>, engine: K::Engine) -> Result<Self, Errno> {
         let (count, write_pages) = machine.writes;
         let buffers_len = (buffer_pages(machine.writes, machine.content.is_sealed()) + 1 + COPY_PAGES) << PAGE_SHIFT;
-        let buffers = sys::map_anonymous(buffers_len)? as usize;
-        // SAFETY: our own fresh mapping; a fork's child makes its own.
-        let _ = unsafe { sys::madvise(buffers, buffers_len, libc::MADV_WIPEONFORK) };
+        let buffers = K::map_anonymous(buffers_len)? as usize;
+        let _ = K::advise(buffers, buffers_len, Advice::WipeOnFork); // a fork's child makes its own
         let none =
             Dirty { page: PageId::from_raw(0), place: ParkPlace::NONE, hash: ContentHash::UNKNOWN, write: false, packed: false };
         let write = || Write {
@@ -161,14 +177,14 @@ impl Daemon {
             busy: false,
         };
         Ok(Daemon {
-            io: Io::new(engine, 32)?,
+            io: K::io(engine, 32)?,
             batch: Vec::with_capacity(BATCH),
             laundry: Vec::with_capacity(BATCH),
             places: Vec::with_capacity(BATCH),
             dirty: Vec::with_capacity(BATCH),
             busy: Vec::with_capacity(BATCH),
             unwritable: Vec::with_capacity(BATCH),
-            mappings: if machine.delivery == Delivery::Threads { Mappings::opened() } else { Mappings::default() },
+            mappings: if machine.delivery == Delivery::Threads { K::Mappings::opened() } else { K::Mappings::default() },
             locked_seen: false,
             fruitless: 0,
             writes: (0..count).map(|_| write()).collect(),
@@ -181,21 +197,20 @@ impl Daemon {
             freed_before: 0,
             trouble: None,
             give_back: GiveBack::default(),
-            sharing: Sharing::default(),
+            sharing: Default::default(),
         })
     }
 
-    /// Runs until the machine quits: sleeps while nothing is wanted.
-    pub fn run(&mut self, machine: &Machine, follower: &mut Follower) {
-        let mut elsewhere = Elsewhere::here();
+    /// Runs until the machine quits: sleeps while nothing is wanted. `each` is called before each step, also while a fork is being
+    /// made.
+    pub fn run(&mut self, machine: &Machine<K>, mut each: impl FnMut(&Machine<K>)) {
         while !machine.quit.load(Acquire) {
-            follower.look(&machine.following);
+            each(machine);
             if machine.is_frozen() {
                 self.settle(machine);
-                futex_wait(&machine.frozen, 1, 10_000_000);
+                machine.frozen.wait_for(1, Limit::Tick(10_000_000));
                 continue;
             }
-            elsewhere.go(&machine.duty);
             let bell = machine.bell().load(SeqCst);
             let step = self.step(machine);
             self.watch_progress(machine);
@@ -216,16 +231,16 @@ impl Daemon {
                         self.reap(machine);
                         continue;
                     }
-                    if self.sharing.is_aiming() {
+                    if K::Host::is_aiming(&self.sharing) {
                         continue; // it is there
                     }
                     let sleep = self.before_sleep(machine).unwrap_or(SLEEP_NS);
-                    machine.daemon_sleeps.store(true, SeqCst);
+                    machine.daemon_sleeps.store(1, SeqCst);
                     // a ring between the look above and this store is seen as a changed bell, or finds daemon_sleeps set
                     if !machine.core.lock().vm.wants_daemon() && !machine.quit.load(Acquire) && !machine.is_frozen() {
-                        futex_wait_shared(machine.bell(), bell, sleep);
+                        machine.bell().wait_shared(bell, Limit::Tick(sleep));
                     }
-                    machine.daemon_sleeps.store(false, SeqCst);
+                    machine.daemon_sleeps.store(0, SeqCst);
                 }
                 Step::Stuck => self.stuck(machine),
             }
@@ -235,7 +250,7 @@ impl Daemon {
 
     /// Rarely needed work: counters that cost a walk, second copies that never made a batch, space that the file system may have.
     /// Returns how long to sleep if there is more of it, in nanoseconds.
-    fn before_sleep(&mut self, machine: &Machine) -> Option<u64> {
+    fn before_sleep(&mut self, machine: &Machine<K>) -> Option<u64> {
         {
             let mut core = machine.core.lock();
             core.vm.metadata_bytes();
@@ -246,7 +261,7 @@ impl Daemon {
     }
 
     /// Waits for every write in flight.
-    pub fn settle(&mut self, machine: &Machine) {
+    pub fn settle(&mut self, machine: &Machine<K>) {
         while self.in_flight > 0 {
             self.io.wait(Some(10_000_000));
             self.reap(machine);
@@ -256,14 +271,14 @@ impl Daemon {
     }
 
     /// One batch of whatever is most wanted.
-    pub fn step(&mut self, machine: &Machine) -> Step {
+    pub fn step(&mut self, machine: &Machine<K>) -> Step {
         self.step_of(machine, BATCH as u32)
     }
 
     /// As [`Daemon::step`], with at most `most` pages.
-    pub fn step_of(&mut self, machine: &Machine, most: u32) -> Step {
+    pub fn step_of(&mut self, machine: &Machine<K>, most: u32) -> Step {
         self.reap(machine);
-        self.sharing.step(machine);
+        K::Host::share(&mut self.sharing, machine);
         {
             let map = machine.map.read();
             machine.drop_places(&map, true);
@@ -312,7 +327,7 @@ impl Daemon {
     // ---- park ----
 
     /// Returns whether any page was parked.
-    fn park(&mut self, machine: &Machine, most: u32) -> bool {
+    fn park(&mut self, machine: &Machine<K>, most: u32) -> bool {
         let map = machine.map.read();
         let mut core = machine.core.lock();
         core.vm.park_batch(most, &mut self.batch);
@@ -340,7 +355,7 @@ impl Daemon {
     /// Who reads messages needs the map exclusively, and so does every fault for a moment: it is given to whoever waits between the
     /// moves, each of which flushes TLBs. (Batches of scattered pages held it for 170 us each, an eighth of the time of a program
     /// that thrashed; one in eleven who read messages waited more than 20 us.)
-    fn park_batch<'a>(&mut self, machine: &'a Machine, mut map: ReadGuard<'a, Space>) -> bool {
+    fn park_batch<'a>(&mut self, machine: &'a Machine<K>, mut map: ReadGuard<'a, Space<K>, K::Word>) -> bool {
         let mut any = false;
         let mut at = 0;
         if map.discards.count.load(Relaxed) != 0 || !map.remaps.is_empty() {
@@ -373,14 +388,14 @@ impl Daemon {
 
     /// Drops from `batch[at..]` what is not to be moved (any more): pages that may be about to be discarded, unmapped or moved, and
     /// those that were while the map was not held.
-    pub(crate) fn weed_batch(&mut self, machine: &Machine, map: &Space, at: usize) {
+    pub(crate) fn weed_batch(&mut self, machine: &Machine<K>, map: &Space<K>, at: usize) {
         let mut core = machine.core.lock();
         let mut i = 0;
         self.batch.retain(|&(page, frame)| {
             i += 1;
             let gone = !core.vm.is_parking(page, frame);
             let addr = map.addr(page);
-            let keep = i <= at || !(gone || map.discards.covers(addr) || map.remaps.covers(addr));
+            let keep = i <= at || !(gone || map.discards.covers(addr, K::now_ns) || map.remaps.covers(addr));
             if !keep && (gone || core.vm.park_done(page, Parked::Refused)) {
                 machine.wake(map, addr, PAGE_SIZE);
             }
@@ -389,7 +404,7 @@ impl Daemon {
     }
 
     /// Moves `batch[at..at + n]`, neighbouring pages, to the places from `place` on.
-    fn park_run(&mut self, machine: &Machine, map: &Space, at: usize, n: usize, place: ParkPlace) -> bool {
+    fn park_run(&mut self, machine: &Machine<K>, map: &Space<K>, at: usize, n: usize, place: ParkPlace) -> bool {
         let addr = map.addr(self.batch[at].0);
         let mut results = [Parked::Yes; BATCH];
         let mut areas = [Area::USUAL; BATCH];
@@ -403,16 +418,16 @@ impl Daemon {
             let to = machine.parking.addr(place.plus(done).in_area(area));
             let from = addr + (done << PAGE_SHIFT);
             // SAFETY: the pages are busy: from here on they are the pager's, and a touch brings them back. Free places are empty.
-            let moved = unsafe { map.parking.take(to, from, (until - done) << PAGE_SHIFT) };
+            let (moved, denied) = unsafe { take::<K>(&map.parking, to, from, (until - done) << PAGE_SHIFT) };
             let pages = moved.bytes >> PAGE_SHIFT;
             areas[done..done + pages].fill(area);
             done += pages;
-            if moved.denied {
+            if denied {
                 machine.status.counters.moves_denied.add(1);
             }
             match moved.error {
                 None => {}
-                Some(libc::EINVAL) if done >= known => {
+                Some(errno::EINVAL) if done >= known => {
                     let here = addr + (done << PAGE_SHIFT);
                     let mapping = self.mappings.at(here);
                     known = match mapping {
@@ -424,7 +439,7 @@ impl Daemon {
                         _ => Some(Area::USUAL),
                     };
                     if let Ok(Some(mapping)) = mapping
-                        && mapping.prot & libc::PROT_WRITE == 0
+                        && mapping.prot & prot::WRITE == 0
                     {
                         let room = BATCH - self.unwritable.len();
                         self.unwritable.extend(self.batch[at + done..at + known].iter().take(room).map(|m| m.0));
@@ -436,7 +451,7 @@ impl Daemon {
                     }
                 }
                 // of a protection that moves: so it is locked
-                Some(libc::EINVAL) => {
+                Some(errno::EINVAL) => {
                     self.locked_seen = true;
                     results[done..known].fill(Parked::Refused);
                     done = known;
@@ -444,13 +459,13 @@ impl Daemon {
                 Some(e) => {
                     results[done] = match e {
                         // moved elsewhere, perhaps (mremap): what became of it is in an event that nobody has read yet
-                        libc::ENOENT if map.program.is_changing() => Parked::Refused,
-                        libc::ENOENT => Parked::Absent,
-                        libc::EAGAIN => continue,
+                        errno::ENOENT if map.program.is_changing() => Parked::Refused,
+                        errno::ENOENT => Parked::Absent,
+                        errno::EAGAIN => continue,
                         _ => Parked::Refused,
                     };
-                    occupied[done] = e == libc::EEXIST;
-                    if e == libc::EBUSY {
+                    occupied[done] = e == errno::EEXIST;
+                    if e == errno::EBUSY {
                         self.busy.push(self.batch[at + done].0);
                     }
                     done += 1;
@@ -487,16 +502,16 @@ impl Daemon {
     /// Whether another process can have pages that were EBUSY. Else they are in somebody's hands for a moment (direct I/O, advice,
     /// reclaim), or for long (registered buffers), and are simply tried again when their turn comes. When the program is about to
     /// be stopped for want of memory, sharing that nobody has told of (by raw system calls) is ruled out as well.
-    fn may_be_shared(&self, machine: &Machine) -> bool {
-        machine.shares_pages.load(Relaxed) || self.stuck_since != 0 || sys::merges_memory()
+    fn may_be_shared(&self, machine: &Machine<K>) -> bool {
+        machine.shares_pages.load(Relaxed) || self.stuck_since != 0 || K::merges_memory()
     }
 
     /// Pages that the kernel would not move, perhaps because another process has them too: a write fault gives us our own copy,
     /// which moves. It does not wait: whoever served a fault of ours could be waiting for us.
-    fn unshare(&mut self, machine: &Machine) -> bool {
+    fn unshare(&mut self, machine: &Machine<K>) -> bool {
         let map = machine.map.read();
         for &page in &self.busy {
-            sys::own_page(map.addr(page));
+            K::own_page(map.addr(page));
         }
         machine.status.counters.pages_unshared.add(self.busy.len() as u64);
         let mut core = machine.core.lock();
@@ -520,7 +535,7 @@ impl Daemon {
     }
 
     /// Returns whether anything was settled or issued.
-    fn launder(&mut self, machine: &Machine, most: u32) -> bool {
+    fn launder(&mut self, machine: &Machine<K>, most: u32) -> bool {
         let mut core = machine.core.lock();
         core.vm.launder_batch(most.min(self.write_pages as u32 * 2), &mut self.laundry);
         self.dirty.clear();
@@ -586,7 +601,7 @@ impl Daemon {
     }
 
     /// Writes `dirty` in clusters of neighbouring slots; returns how many pages were issued. The rest goes back on trial.
-    fn write_dirty(&mut self, machine: &Machine) -> usize {
+    fn write_dirty(&mut self, machine: &Machine<K>) -> usize {
         let mut at = 0;
         let mut past_memory = false;
         while at < self.dirty.len() {
@@ -614,7 +629,7 @@ impl Daemon {
                 run
             };
             let Some(run) = run else {
-                self.trouble = Some(room.err().unwrap_or(libc::ENOSPC));
+                self.trouble = Some(room.err().unwrap_or(errno::ENOSPC));
                 break;
             };
             if run.location.is_memory {
@@ -638,11 +653,11 @@ impl Daemon {
             w.pages[..n].copy_from_slice(&self.dirty[at..at + n]);
             w.count = n;
             w.run = Some(run);
-            w.since = sys::now_ns();
+            w.since = K::now_ns();
             w.busy = true;
             let parked = |place: ParkPlace| machine.parking.addr(place);
             let mut vectors = 0;
-            if let Content::Sealed(keys) = &machine.content {
+            if machine.content.is_sealed() {
                 let buffer = self.buffers + ((slot * self.write_pages) << PAGE_SHIFT);
                 for (i, d) in w.pages[..n].iter_mut().enumerate() {
                     // SAFETY: the place is held: its content stays, and nobody writes parked pages. The buffer is this write's,
@@ -650,7 +665,7 @@ impl Daemon {
                     let (plain, sealed) = unsafe {
                         (&*(parked(d.place) as *const PageBytes), &mut *((buffer + (i << PAGE_SHIFT)) as *mut PageBytes))
                     };
-                    d.hash = keys.seal(d.page, plain, sealed);
+                    d.hash = machine.content.seal(d.page, plain, sealed);
                 }
                 w.iov[0] = IoVec { base: buffer, len: n << PAGE_SHIFT };
                 vectors = 1;
@@ -685,8 +700,8 @@ impl Daemon {
 
     /// Stores pages of `dirty`, from `at` on, in slots of the compressed device. Those that it has taken come to stand first; those
     /// that do not compress go to the end of `dirty`, marked, since they belong past memory.
-    fn pack(&mut self, machine: &Machine, run: PageOut, at: usize) -> Packing {
-        let since = sys::now_ns();
+    fn pack(&mut self, machine: &Machine<K>, run: PageOut, at: usize) -> Packing {
+        let since = K::now_ns();
         let map = machine.map.read();
         let first = run.location.slot_at();
         let pool = map.pool.as_ref().expect("slots of it were given");
@@ -722,13 +737,13 @@ impl Daemon {
         core.vm.counters().pool_refused.add(refused as u64);
         if stored > 0 {
             core.vm.launder_issued(stored as u32);
-            let ns = sys::now_ns().saturating_sub(since);
+            let ns = K::now_ns().saturating_sub(since);
             let io = device_stats::Io { write: true, pages: stored as u32, bytes, ns, ok: true };
             core.vm.devices_mut().io_ended(pool.device(), io);
         }
         for (i, d) in self.dirty[at..at + stored].iter().enumerate() {
             if !core.vm.launder_done(d.page, Some(run.slot(i as u32)), d.hash, IoResult::Ok) {
-                self.trouble = Some(libc::ENOMEM);
+                self.trouble = Some(errno::ENOMEM);
             }
             core.park.written(d.place);
         }
@@ -747,8 +762,8 @@ impl Daemon {
     }
 
     /// Takes completions.
-    fn reap(&mut self, machine: &Machine) {
-        if machine.inject.stalled() {
+    fn reap(&mut self, machine: &Machine<K>) {
+        if machine.inject.stalled(K::now_ns) {
             return;
         }
         while let Some(done) = self.io.completion() {
@@ -761,16 +776,16 @@ impl Daemon {
         }
     }
 
-    fn written(&mut self, machine: &Machine, done: Done) {
+    fn written(&mut self, machine: &Machine<K>, done: Done) {
         let w = &mut self.writes[(done.token - TOKEN_OTHER) as usize];
         let whole = done.result.map_or(0, |n| n >> PAGE_SHIFT);
         let failed = match done.result {
-            Err(libc::ENOSPC) => IoResult::NoSpace,
+            Err(errno::ENOSPC) => IoResult::NoSpace,
             Err(e) => IoResult::Io(e),
-            Ok(_) => IoResult::Io(libc::EIO), // cut short: the pages behind the cut were not written
+            Ok(_) => IoResult::Io(errno::EIO), // cut short: the pages behind the cut were not written
         };
         if whole < w.count {
-            self.trouble = Some(done.result.err().unwrap_or(libc::EIO));
+            self.trouble = Some(done.result.err().unwrap_or(errno::EIO));
         }
         let run = w.run.expect("a write in flight");
         let mut core = machine.core.lock();
@@ -778,7 +793,7 @@ impl Daemon {
         for (i, d) in w.pages[..w.count].iter().enumerate() {
             let result = if i < whole { IoResult::Ok } else { failed };
             if !core.vm.launder_done(d.page, Some(run.slot(i as u32)), d.hash, result) {
-                self.trouble = Some(libc::ENOMEM);
+                self.trouble = Some(errno::ENOMEM);
             }
             core.park.written(d.place);
         }
@@ -789,7 +804,7 @@ impl Daemon {
 
     // ---- reclaim ----
 
-    fn reclaim(&mut self, machine: &Machine, most: u32) {
+    fn reclaim(&mut self, machine: &Machine<K>, most: u32) {
         let map = machine.map.read();
         let mut core = machine.core.lock();
         core.vm.reclaim_batch(most, &mut self.batch);
@@ -812,7 +827,7 @@ impl Daemon {
 
     /// Something is wanted and nothing can be evicted. If every page is wired or refused, faults go over the budget, and that is
     /// counted; else swap is full or broken, and [`Daemon::watch_progress`] counts the time.
-    fn stuck(&mut self, machine: &Machine) {
+    fn stuck(&mut self, machine: &Machine<K>) {
         let nothing_to_write = {
             let (trial, laundry, _) = machine.core.lock().vm.queue_lengths();
             trial + laundry == 0
@@ -822,20 +837,20 @@ impl Daemon {
             machine.arrived();
         }
         if machine.stuck_since.load(Relaxed) == 0 {
-            machine.stuck_since.store(sys::now_ns(), Relaxed);
+            machine.stuck_since.store(K::now_ns(), Relaxed);
         }
         if core::mem::take(&mut self.locked_seen)
-            && let Some(fixed) = mappings::fixed()
+            && let Some(fixed) = K::fixed()
         {
             machine.status.counters.memory_locked_bytes.set(fixed.locked);
         }
         let bell = machine.bell().load(SeqCst);
-        futex_wait_shared(machine.bell(), bell, 2_000_000);
+        machine.bell().wait_shared(bell, Limit::Tick(2_000_000));
     }
 
     /// What is in memory cannot leave it.
-    fn stop_for_fixed_pages(machine: &Machine) -> ! {
-        let fixed = mappings::fixed().unwrap_or_default();
+    fn stop_for_fixed_pages(machine: &Machine<K>) -> ! {
+        let fixed = K::fixed().unwrap_or_default();
         let mut said = Packet::new();
         let _ = write!(
             said,
@@ -850,7 +865,7 @@ impl Daemon {
     /// Memory is full, writes fail, and no frame has been freed for a while: swap is full or broken, and the program is stopped,
     /// but for a swapoff that is under way: then that ends. The same if there is no frame above the budget left either, and nothing
     /// that could be written. That pages can still be parked is no progress: soft faults of other threads undo it for ever.
-    fn watch_progress(&mut self, machine: &Machine) {
+    fn watch_progress(&mut self, machine: &Machine<K>) {
         let freed = machine.status.counters.pages_reclaimed.get() + machine.status.counters.released_pages.get();
         let (full, exhausted) = {
             let core = machine.core.lock();
@@ -868,7 +883,7 @@ impl Daemon {
             self.stuck_since = 0;
             return;
         }
-        let now = sys::now_ns();
+        let now = K::now_ns();
         if self.stuck_since == 0 {
             self.stuck_since = now;
         } else if now - self.stuck_since > FULL_GRACE_NS {
@@ -877,7 +892,7 @@ impl Daemon {
                 return;
             }
             let mut trouble = self.trouble;
-            if trouble == Some(libc::ENOSPC) {
+            if trouble == Some(errno::ENOSPC) {
                 match growth::try_again(machine) {
                     Ok(true) => {
                         self.stuck_since = 0; // somebody else has made room
@@ -889,13 +904,13 @@ impl Daemon {
             }
             machine.stop_program(match trouble {
                 None => Self::stop_for_fixed_pages(machine),
-                Some(libc::ENOSPC | libc::EDQUOT) => {
+                Some(errno::ENOSPC | errno::EDQUOT) => {
                     b"memory and swap are both full, so the program was stopped: give it more --memory, or a --swap place with more room"
                 }
-                Some(libc::ENOMEM) => {
+                Some(errno::ENOMEM) => {
                     b"memory is full and the pager has no room to remember where more pages are stored, so the program was stopped: give it more --memory, or the library a larger managed_max"
                 }
-                Some(libc::EFBIG) => {
+                Some(errno::EFBIG) => {
                     b"memory is full and the swap file has reached the limit on the size of files, so the program was stopped: raise the limit (ulimit -f), or give it more --memory"
                 }
                 Some(_) => {
@@ -906,7 +921,7 @@ impl Daemon {
     }
 }
 
-impl Drop for Daemon {
+impl<K: Kernel> Drop for Daemon<K> {
     fn drop(&mut self) {
         // the kernel may still read the buffers
         while self.in_flight > 0 {
@@ -916,6 +931,6 @@ impl Drop for Daemon {
             }
         }
         // SAFETY: the mapping that `new` made; no write from it is in flight.
-        unsafe { sys::unmap(self.buffers as *mut u8, self.buffers_len) };
+        unsafe { K::unmap(self.buffers as *mut u8, self.buffers_len) };
     }
 }

@@ -14,11 +14,10 @@
 //! nothing is written there; and a device does not go while slots of it are held. A fork may happen meanwhile: the child has no use
 //! for those.
 
-use crate::control::Kind;
+use crate::errno::{self, Errno};
+use crate::files::{CHUNK, DEVICES_MAX, Files, Pieces};
+use crate::kernel::Kernel;
 use crate::machine::Machine;
-use crate::setup::DEVICES_MAX;
-use crate::swap_file::{self, CHUNK, Pieces, SwapFiles};
-use crate::sys::{self, Errno};
 use overspill_swap::BLOCK_SLOTS;
 use overspill_swap::Punch;
 use overspill_swap::extent::Extent;
@@ -40,7 +39,7 @@ const HOLE_NS: u64 = 100_000_000;
 ///
 /// # Errors
 /// Why the last device that could not grow did not.
-pub fn make_room(machine: &Machine) -> Result<(), Errno> {
+pub fn make_room<K: Kernel>(machine: &Machine<K>) -> Result<(), Errno> {
     let mut result = Ok(());
     // each turn gives a device room, or ends with none for it
     for _ in 0..DEVICES_MAX {
@@ -65,7 +64,7 @@ pub fn make_room(machine: &Machine) -> Result<(), Errno> {
 ///
 /// # Errors
 /// As [`make_room`].
-pub fn try_again(machine: &Machine) -> Result<bool, Errno> {
+pub fn try_again<K: Kernel>(machine: &Machine<K>) -> Result<bool, Errno> {
     let before = machine.core.lock().vm.devices().room();
     machine.core.lock().vm.devices_mut().retry(false);
     let result = make_room(machine);
@@ -73,17 +72,17 @@ pub fn try_again(machine: &Machine) -> Result<bool, Errno> {
 }
 
 /// Gets blocks back that were given back. `None` if there are none.
-fn refill(machine: &Machine, files: &mut SwapFiles, device: DeviceId) -> Option<Result<(), Errno>> {
+fn refill<K: Kernel>(machine: &Machine<K>, files: &mut K::Files, device: DeviceId) -> Option<Result<(), Errno>> {
     let mut result = None;
     for most in [RUN_SLOTS, BLOCK_SLOTS] {
         let run = machine.core.lock().vm.devices_mut().refill_begin(device, most)?;
         let got = each_piece(machine, run, |extent, piece| {
-            swap_file::allocate(files.get(extent.file).raw(), extent.offset_of(piece.first), u64::from(piece.count) << PAGE_SHIFT)
+            K::Files::allocate(files.fd(extent.file), extent.offset_of(piece.first), u64::from(piece.count) << PAGE_SHIFT)
         });
         if got.is_ok() {
             // the blocks are others than before
             let _ = each_piece(machine, run, |extent, piece| {
-                let pieces = files.get_mut(extent.file).pieces(extent.offset_of(piece.first), piece.count);
+                let pieces = files.pieces(extent.file, extent.offset_of(piece.first), piece.count);
                 if pieces.lens().len() > 1 {
                     // without room for so many extents it is as without alignment
                     let _ = machine.core.lock().vm.devices_mut().set_extents(piece, pieces.lens());
@@ -101,25 +100,29 @@ fn refill(machine: &Machine, files: &mut SwapFiles, device: DeviceId) -> Option<
 }
 
 /// The next chunk.
-fn grow(machine: &Machine, files: &mut SwapFiles, device: DeviceId) -> Result<(), Errno> {
+fn grow<K: Kernel>(machine: &Machine<K>, files: &mut K::Files, device: DeviceId) -> Result<(), Errno> {
     let left = machine.core.lock().vm.devices().slots_left(device);
     let (file, offset, bytes) = files.grow(u64::from(left) << PAGE_SHIFT)?;
     let pages = (bytes >> PAGE_SHIFT) as u32;
-    let pieces = files.get_mut(file).pieces(offset, pages);
+    let pieces = files.pieces(file, offset, pages);
     let mut core = machine.core.lock();
     let devices = core.vm.devices_mut();
     let pieces = if devices.extents_left() < pieces.lens().len() as u32 { Pieces::one(pages) } else { pieces };
     let mut at = offset;
     for &count in pieces.lens() {
         // there can be no more extents: what this chunk has stays unused
-        devices.add_extent(device, file, at, count).map_err(|_| libc::ENOSPC)?;
+        devices.add_extent(device, file, at, count).map_err(|_| errno::ENOSPC)?;
         at += u64::from(count) << PAGE_SHIFT;
     }
     Ok(())
 }
 
 /// Calls `with` with each extent that the run touches and the slots of the run that lie in it, until one fails.
-fn each_piece(machine: &Machine, run: SlotRun, mut with: impl FnMut(Extent, SlotRun) -> Result<(), Errno>) -> Result<(), Errno> {
+fn each_piece<K: Kernel>(
+    machine: &Machine<K>,
+    run: SlotRun,
+    mut with: impl FnMut(Extent, SlotRun) -> Result<(), Errno>,
+) -> Result<(), Errno> {
     let (mut at, end) = (run.first.0, run.first.0 + run.count);
     while at < end {
         let extent = machine.core.lock().vm.devices().extent(Slot(at)).expect("a held slot is in an extent");
@@ -142,8 +145,8 @@ pub struct GiveBack {
 impl GiveBack {
     /// Punches one hole, if there is one to be punched and it is time. Returns when there may be more to do, in nanoseconds from
     /// now, if a hole was punched. => no lock is held; may take as long as the file system takes
-    pub fn step(&mut self, machine: &Machine) -> Option<u64> {
-        let now = sys::now_ns();
+    pub fn step<K: Kernel>(&mut self, machine: &Machine<K>) -> Option<u64> {
+        let now = K::now_ns();
         if now < self.next_ns {
             return None;
         }
@@ -165,14 +168,14 @@ impl GiveBack {
         None
     }
 
-    fn give(&self, machine: &Machine, device: DeviceId, run: SlotRun) {
+    fn give<K: Kernel>(&self, machine: &Machine<K>, device: DeviceId, run: SlotRun) {
         // the device stays, and its descriptors with it, as long as slots of it are held
         let file = |extent: &Extent| match machine.map.read().files[device.0 as usize].as_ref() {
-            Some(files) if files.kind() == Kind::File => Ok(files.get(extent.file).raw()),
-            _ => Err(libc::EOPNOTSUPP),
+            Some(files) if files.are_files() => Ok(files.fd(extent.file)),
+            _ => Err(errno::EOPNOTSUPP),
         };
         let given = each_piece(machine, run, |extent, piece| {
-            swap_file::punch(file(&extent)?, extent.offset_of(piece.first), u64::from(piece.count) << PAGE_SHIFT)
+            K::Files::punch(file(&extent)?, extent.offset_of(piece.first), u64::from(piece.count) << PAGE_SHIFT)
         });
         machine.core.lock().vm.devices_mut().punched(run, given.is_ok());
         if given.is_ok() {

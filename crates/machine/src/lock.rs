@@ -9,48 +9,43 @@
 //! lock is held over device I/O, but `map` (exclusive) over the allocation of more blocks for a swap file, once per 64 MiB. `map`
 //! is held (shared) over the userfaultfd calls that fill or take pages, which sleep only for the kernel's own memory locks.
 
-#[path = "lock/protocol.rs"]
 mod protocol;
 
+use crate::kernel::Futex;
 use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};
+pub use protocol::Word;
 use protocol::{RawMutex, RawRwLock};
 
 /// Mutual exclusion.
 #[derive(Debug)]
-pub struct Mutex<T> {
-    raw: RawMutex,
-    /// How often it was taken.
-    #[cfg(test)]
-    pub(crate) taken: core::sync::atomic::AtomicU32,
+pub struct Mutex<T, W: Word> {
+    raw: RawMutex<W>,
     value: UnsafeCell<T>,
 }
 
 // SAFETY: the lock gives out one reference at a time, so sending T suffices.
-unsafe impl<T: Send> Sync for Mutex<T> {}
+unsafe impl<T: Send, W: Futex> Sync for Mutex<T, W> {}
 // SAFETY: as for T.
-unsafe impl<T: Send> Send for Mutex<T> {}
+unsafe impl<T: Send, W: Futex> Send for Mutex<T, W> {}
 
-impl<T> Mutex<T> {
+impl<T, W: Futex> Mutex<T, W> {
     /// A free lock around `value`.
     pub const fn new(value: T) -> Self {
-        Mutex {
-            raw: RawMutex::new(),
-            #[cfg(test)]
-            taken: core::sync::atomic::AtomicU32::new(0),
-            value: UnsafeCell::new(value),
-        }
+        Mutex { raw: RawMutex::new(), value: UnsafeCell::new(value) }
+    }
+    /// The word that is set when it is taken.
+    pub fn word(&self) -> &W {
+        self.raw.word()
     }
     /// Takes the lock; waits for it.
     #[inline]
-    pub fn lock(&self) -> MutexGuard<'_, T> {
+    pub fn lock(&self) -> MutexGuard<'_, T, W> {
         self.raw.lock();
-        #[cfg(test)]
-        self.taken.fetch_add(1, core::sync::atomic::Ordering::Relaxed);
         MutexGuard(self)
     }
     /// Takes the lock if it is free.
-    pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
+    pub fn try_lock(&self) -> Option<MutexGuard<'_, T, W>> {
         // Only then: a guard that is made and dropped again would give somebody else's lock back.
         self.raw.try_lock().then(|| MutexGuard(self))
     }
@@ -65,22 +60,22 @@ impl<T> Mutex<T> {
 
 /// Unlocks when dropped.
 #[derive(Debug)]
-pub struct MutexGuard<'a, T>(&'a Mutex<T>);
+pub struct MutexGuard<'a, T, W: Word>(&'a Mutex<T, W>);
 
-impl<T> Deref for MutexGuard<'_, T> {
+impl<T, W: Word> Deref for MutexGuard<'_, T, W> {
     type Target = T;
     fn deref(&self) -> &T {
         // SAFETY: the guard exists, so this thread holds the lock.
         unsafe { &*self.0.value.get() }
     }
 }
-impl<T> DerefMut for MutexGuard<'_, T> {
+impl<T, W: Word> DerefMut for MutexGuard<'_, T, W> {
     fn deref_mut(&mut self) -> &mut T {
         // SAFETY: as above, and the guard is borrowed exclusively.
         unsafe { &mut *self.0.value.get() }
     }
 }
-impl<T> Drop for MutexGuard<'_, T> {
+impl<T, W: Word> Drop for MutexGuard<'_, T, W> {
     fn drop(&mut self) {
         self.0.raw.unlock();
     }
@@ -88,28 +83,20 @@ impl<T> Drop for MutexGuard<'_, T> {
 
 /// Shared or exclusive. A waiting writer keeps new readers out, so that events are never starved by faults.
 #[derive(Debug)]
-pub struct RwLock<T> {
-    raw: RawRwLock,
-    /// How often it was taken.
-    #[cfg(test)]
-    pub(crate) taken: core::sync::atomic::AtomicU32,
+pub struct RwLock<T, W: Word> {
+    raw: RawRwLock<W>,
     value: UnsafeCell<T>,
 }
 
 // SAFETY: readers share T, one writer has it alone.
-unsafe impl<T: Send + Sync> Sync for RwLock<T> {}
+unsafe impl<T: Send + Sync, W: Futex> Sync for RwLock<T, W> {}
 // SAFETY: as for T.
-unsafe impl<T: Send> Send for RwLock<T> {}
+unsafe impl<T: Send, W: Futex> Send for RwLock<T, W> {}
 
-impl<T> RwLock<T> {
+impl<T, W: Futex> RwLock<T, W> {
     /// A free lock around `value`.
     pub const fn new(value: T) -> Self {
-        RwLock {
-            raw: RawRwLock::new(),
-            #[cfg(test)]
-            taken: core::sync::atomic::AtomicU32::new(0),
-            value: UnsafeCell::new(value),
-        }
+        RwLock { raw: RawRwLock::new(), value: UnsafeCell::new(value) }
     }
     /// In the child of a fork, whose only thread holds the lock exclusively: whoever waited for it in the parent is not here, and
     /// must not keep readers out.
@@ -120,135 +107,64 @@ impl<T> RwLock<T> {
     pub fn is_wanted(&self) -> bool {
         self.raw.writers() != 0
     }
+    /// The word that is set when it is taken.
+    pub fn word(&self) -> &W {
+        self.raw.word()
+    }
     /// Takes the lock shared; waits for it.
-    pub fn read(&self) -> ReadGuard<'_, T> {
+    pub fn read(&self) -> ReadGuard<'_, T, W> {
         self.raw.read();
-        #[cfg(test)]
-        self.taken.fetch_add(1, core::sync::atomic::Ordering::Relaxed);
         ReadGuard(self)
     }
+    /// Takes the lock shared if nobody has it exclusively, or waits for that.
+    pub fn try_read(&self) -> Option<ReadGuard<'_, T, W>> {
+        self.raw.try_read().then(|| ReadGuard(self))
+    }
+    /// How many wait to have it exclusively, or have it.
+    pub fn writers(&self) -> u32 {
+        self.raw.writers()
+    }
     /// Takes the lock exclusively; waits for it.
-    pub fn write(&self) -> WriteGuard<'_, T> {
+    pub fn write(&self) -> WriteGuard<'_, T, W> {
         self.raw.write();
-        #[cfg(test)]
-        self.taken.fetch_add(1, core::sync::atomic::Ordering::Relaxed);
         WriteGuard(self)
     }
 }
 
 /// Releases when dropped.
 #[derive(Debug)]
-pub struct ReadGuard<'a, T>(&'a RwLock<T>);
+pub struct ReadGuard<'a, T, W: Word>(&'a RwLock<T, W>);
 /// Releases when dropped.
 #[derive(Debug)]
-pub struct WriteGuard<'a, T>(&'a RwLock<T>);
+pub struct WriteGuard<'a, T, W: Word>(&'a RwLock<T, W>);
 
-impl<T> Deref for ReadGuard<'_, T> {
+impl<T, W: Word> Deref for ReadGuard<'_, T, W> {
     type Target = T;
     fn deref(&self) -> &T {
         // SAFETY: the guard exists, so no writer does.
         unsafe { &*self.0.value.get() }
     }
 }
-impl<T> Deref for WriteGuard<'_, T> {
+impl<T, W: Word> Deref for WriteGuard<'_, T, W> {
     type Target = T;
     fn deref(&self) -> &T {
         // SAFETY: the guard exists, so this thread is the only holder.
         unsafe { &*self.0.value.get() }
     }
 }
-impl<T> DerefMut for WriteGuard<'_, T> {
+impl<T, W: Word> DerefMut for WriteGuard<'_, T, W> {
     fn deref_mut(&mut self) -> &mut T {
         // SAFETY: as above.
         unsafe { &mut *self.0.value.get() }
     }
 }
-impl<T> Drop for ReadGuard<'_, T> {
+impl<T, W: Word> Drop for ReadGuard<'_, T, W> {
     fn drop(&mut self) {
         self.0.raw.unlock_read();
     }
 }
-impl<T> Drop for WriteGuard<'_, T> {
+impl<T, W: Word> Drop for WriteGuard<'_, T, W> {
     fn drop(&mut self) {
         self.0.raw.unlock_write();
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::sync::Arc;
-
-    /// A child once inherited the count of a writer that waited in its parent: nobody could read any more.
-    #[test]
-    fn a_forked_child_does_not_wait_for_its_parents_writers() {
-        let lock = Arc::new(RwLock::new(0));
-        let guard = lock.write();
-        let waiting = std::thread::spawn({
-            let lock = lock.clone();
-            move || *lock.write() += 1
-        });
-        while lock.raw.writers() < 2 {
-            std::thread::yield_now();
-        }
-        // SAFETY: the child only looks at the lock, which no other thread of its has, and ends without running anything else.
-        match unsafe { libc::fork() } {
-            0 => {
-                lock.forked();
-                drop(guard);
-                // SAFETY: ends the child.
-                unsafe { libc::_exit(!lock.raw.try_read() as i32) }
-            }
-            child => {
-                let mut status = 0;
-                // SAFETY: writes the status.
-                assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
-                assert_eq!(status, 0, "the child can read");
-            }
-        }
-        drop(guard);
-        waiting.join().expect("no panic");
-        assert_eq!(*lock.read(), 1);
-    }
-
-    #[test]
-    fn a_lock_that_was_not_had_is_not_given_back() {
-        let lock = Mutex::new(());
-        let guard = lock.lock();
-        assert!(lock.try_lock().is_none() && lock.try_lock().is_none());
-        drop(guard);
-        assert!(lock.try_lock().is_some());
-    }
-
-    #[test]
-    fn counts_come_out_right() {
-        let m = Arc::new(Mutex::new(0u64));
-        let rw = Arc::new(RwLock::new([0u64; 2]));
-        let threads: Vec<_> = (0..4)
-            .map(|t| {
-                let (m, rw) = (m.clone(), rw.clone());
-                std::thread::spawn(move || {
-                    for i in 0..20_000 {
-                        match m.try_lock() {
-                            Some(mut n) => *n += 1,
-                            None => *m.lock() += 1,
-                        }
-                        if (i + t) % 8 == 0 {
-                            let mut w = rw.write();
-                            w[0] += 1;
-                            w[1] += 1;
-                        } else {
-                            let r = rw.read();
-                            assert_eq!(r[0], r[1]);
-                        }
-                    }
-                })
-            })
-            .collect();
-        for t in threads {
-            t.join().expect("no panic");
-        }
-        assert_eq!(*m.lock(), 80_000);
-        assert_eq!(rw.read()[0], 10_000);
     }
 }

@@ -18,20 +18,14 @@
 //! processing.
 
 use crate::compressed::Compressed;
-use crate::content::Content;
-use crate::control::Packet;
-use crate::credentials::Following;
-use crate::duty::Duty;
-use crate::family::Family;
+use crate::errno;
+use crate::files::{DEVICES_MAX, DeviceName, Files as _};
+use crate::kernel::{Futex as _, Host as _, IoVec, Kernel, Limit, Moved, Touch, Uffd as _};
 use crate::load_control::LoadControl;
-use crate::lock::{Mutex, MutexGuard, RwLock};
+use crate::lock::{Mutex, MutexGuard, RwLock, Word as _};
+use crate::packet::Packet;
 use crate::park::{Park, ParkPlace, Parking};
 use crate::ranges::{Flags, Kind, RangeMap};
-use crate::record::{Recorder, Touch};
-use crate::setup::DEVICES_MAX;
-use crate::swap_file::{DeviceName, SwapFiles};
-use crate::sys::{self, Fd, IoVec, futex_wait, futex_wake};
-use crate::uffd::{self, Moved, Uffd};
 use core::fmt::Write;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering::*};
 use overspill_swap::SwapPager;
@@ -73,7 +67,7 @@ impl Core {
 }
 
 /// What is changed only when address ranges, descriptors or files change.
-pub struct Space {
+pub struct Space<K: Kernel> {
     /// Who serves which address.
     pub ranges: RangeMap,
     /// Discards, and installations of guard pages, that may be under way.
@@ -87,20 +81,20 @@ pub struct Space {
     /// The address of page 0 of each object.
     pub origins: Vec<usize>,
     /// The program's ranges are registered here.
-    pub program: Uffd,
+    pub program: K::Uffd,
     /// The parking area is registered here.
-    pub parking: Uffd,
+    pub parking: K::Uffd,
     /// The swap files by device.
-    pub files: [Option<SwapFiles>; DEVICES_MAX],
+    pub files: [Option<K::Files>; DEVICES_MAX],
     /// The compressed device, which has no file.
-    pub pool: Option<Arc<Compressed>>,
+    pub pool: Option<Arc<Compressed<K>>>,
     /// Their names.
     pub names: Box<[DeviceName; DEVICES_MAX]>,
-    /// Ourselves, for discards of scattered ranges; -1 if not to be had.
-    pub pidfd: Option<Fd>,
+    /// Ourselves, for discards of scattered ranges.
+    pub process: K::Process,
 }
 
-impl Space {
+impl<K: Kernel> Space<K> {
     /// Whether there is a device of that number.
     pub fn has_device(&self, device: usize) -> bool {
         self.files[device].is_some() || self.pool.as_ref().is_some_and(|pool| pool.device().0 as usize == device)
@@ -120,7 +114,7 @@ impl Space {
         if location.is_memory {
             return -1;
         }
-        self.files[location.device.0 as usize].as_ref().expect("a device has files").get(location.file).raw()
+        self.files[location.device.0 as usize].as_ref().expect("a device has files").fd(location.file)
     }
     /// All that it takes to read.
     pub fn read_of(&self, op: PageIn) -> Read {
@@ -221,11 +215,11 @@ impl Inject {
         self.write_after != 0 && done >= self.write_after && there
     }
     /// Whether the device is to look as if it were busy with something else.
-    pub fn stalled(&self) -> bool {
+    pub fn stalled(&self, now: impl FnOnce() -> u64) -> bool {
         if self.stall_after == 0 || self.writes.load(Relaxed) < self.stall_after {
             return false;
         }
-        let now = sys::now_ns();
+        let now = now();
         match self.stalled_since.compare_exchange(0, now, Relaxed, Relaxed) {
             Ok(_) => true,
             Err(since) => now.saturating_sub(since) < STALL_NS,
@@ -238,20 +232,20 @@ impl Inject {
 }
 
 /// One pager of one process.
-pub struct Machine {
+pub struct Machine<K: Kernel> {
     /// Ranges and descriptors. Outer lock.
-    pub map: RwLock<Space>,
+    pub map: RwLock<Space<K>, K::Word>,
     /// Held by whoever adds or removes a device, outside of `map`; a fork holds it while it takes the files along. Nobody else
     /// waits for it: a swapoff's worker that did could not finish the I/O that the fork waits for.
-    pub swapping: Mutex<()>,
+    pub swapping: Mutex<(), K::Word>,
     /// The core. Inner lock.
-    pub core: Mutex<Core>,
+    pub core: Mutex<Core, K::Word>,
     /// How faults come.
     pub delivery: Delivery,
     /// Whether pointers in pages that are read in order are followed: see [`crate::pointers`].
     pub follows_pointers: bool,
     /// How pages are stored.
-    pub content: Content,
+    pub content: K::Content,
     /// Writes that may be in flight, and pages of each.
     pub writes: (usize, usize),
     /// There is a compressed device: a look before locks are taken.
@@ -262,16 +256,16 @@ pub struct Machine {
     pub supervised: AtomicBool,
     /// Faults on order.
     pub inject: Inject,
-    /// With whom the budget is shared, if a fork's children have pagers of their own.
-    pub family: Option<Family>,
+    /// What else belongs to a machine on this kernel.
+    pub host: K::Host,
     /// The same as [`Machine::bell`], without a family.
-    pub daemon_bell: AtomicU32,
-    /// The daemon sleeps (or is about to).
-    pub daemon_sleeps: AtomicBool,
+    pub daemon_bell: K::Word,
+    /// 1: the daemon sleeps (or is about to).
+    pub daemon_sleeps: K::Word,
     /// Bumped when frames became free or pages arrived, for threads that wait in the fault handler.
-    pub arrivals: AtomicU32,
+    pub arrivals: K::Word,
     /// How many wait for that.
-    pub waiters: AtomicU32,
+    pub waiters: K::Word,
     /// A fork makes the process smaller: that nothing more can go is no reason to stop it.
     pub shrinking: AtomicBool,
     /// Nothing can be evicted: give out frames above the budget.
@@ -286,7 +280,7 @@ pub struct Machine {
     /// | thread | waits for | which |
     /// | --- | --- | --- |
     /// | forks | page daemon, handlers, swapoff: their I/O and busy pages | need devices, and the two locks for moments |
-    /// | page daemon | the device, for writes under way | touches no page of the program's (see [`sys::own_page`]) |
+    /// | page daemon | the device, for writes under way | touches no page of the program's (see [`Kernel::own_page`]) |
     /// | page daemon, while [`Machine::discards_own`] | a handler, that reads its event | they do, even during a freeze |
     /// | handlers | the device, for reads under way; then the end of the freeze | |
     /// | swapoff | the device; then the end of the freeze | does not wait for `swapping`, which the fork holds |
@@ -295,19 +289,13 @@ pub struct Machine {
     /// | program's threads, before they unmap or move memory | page daemon, that copies pages out there | hold no lock over it |
     /// | forks, before the freeze | program's threads, that unmap or move memory | hold no lock over it; for a second at most |
     /// | program's threads, before they unmap or move memory | the end of a fork | hold no lock over it |
-    pub frozen: AtomicU32,
+    pub frozen: K::Word,
     /// And nobody begins to unmap or move memory ([`Machine::await_remaps`]).
-    pub forking: AtomicU32,
-    /// Which handler reads messages.
-    pub duty: Duty,
+    pub forking: K::Word,
     /// Pages of buffers that a swapoff has charged to the budget. A forked child has no swapoff.
     pub swapoff_charge: AtomicU32,
     /// Devices that failed too often, by number: what is on them should go elsewhere ([`Machine::take_retired`]).
-    pub retired: AtomicU32,
-    /// Where page references are recorded, if they are.
-    pub record: Option<Recorder>,
-    /// How the pager's threads follow what the program gives up.
-    pub following: Following,
+    pub retired: K::Word,
     /// The pager is shutting down (library).
     pub quit: AtomicBool,
     /// Readable once `quit` is set, or while there is a round to be followed, for threads that wait for I/O; -1 if there is none.
@@ -315,9 +303,116 @@ pub struct Machine {
     /// A page of zeroes to fill from, [`ZEROES_PAGES`] long.
     pub zeroes: usize,
     /// The parking area's memory.
-    pub parking: Parking,
+    pub parking: Parking<K>,
     /// The page daemon discards pages of the program's, and waits until somebody has read the event of that.
     pub discards_own: AtomicBool,
+}
+
+/// What a machine is made of.
+pub struct Parts<K: Kernel> {
+    /// The core. What the machine's own buffers take is charged already.
+    pub vm: Vm<SwapPager>,
+    /// [`Machine::delivery`].
+    pub delivery: Delivery,
+    /// [`Machine::follows_pointers`].
+    pub follows_pointers: bool,
+    /// Whether threads whose working sets do not fit together take turns.
+    pub load_control: bool,
+    /// [`Machine::content`].
+    pub content: K::Content,
+    /// [`Machine::writes`].
+    pub writes: (usize, usize),
+    /// [`Machine::inject`].
+    pub inject: Inject,
+    /// [`Machine::host`].
+    pub host: K::Host,
+    /// [`Machine::status`].
+    pub status: &'static Status,
+    /// [`Space::program`].
+    pub program: K::Uffd,
+    /// [`Space::parking`].
+    pub parking: K::Uffd,
+    /// [`Space::process`].
+    pub process: K::Process,
+    /// [`Space::files`].
+    pub files: [Option<K::Files>; DEVICES_MAX],
+    /// [`Space::names`].
+    pub names: Box<[DeviceName; DEVICES_MAX]>,
+    /// [`Space::pool`].
+    pub pool: Option<Arc<Compressed<K>>>,
+    /// Pages of the budget.
+    pub memory_pages: u32,
+    /// Ranges that there may be.
+    pub ranges_max: usize,
+    /// Memory objects that there may be.
+    pub objects_max: u16,
+}
+
+/// Frames and parking places beyond the budget: what goes over it, and originals that are still to be dropped.
+const PLACES_MORE: u32 = 8192;
+
+impl<K: Kernel> Machine<K> {
+    /// Sets one up. No thread is started.
+    ///
+    /// # Errors
+    /// ENOMEM; the parking area cannot be registered.
+    pub fn new(parts: Parts<K>) -> Result<Self, errno::Errno> {
+        let frames = (parts.memory_pages + PLACES_MORE) as usize;
+        let places = (parts.memory_pages + PLACES_MORE).next_multiple_of(64);
+        let parking_area = Parking::new(places, &parts.parking)?;
+        let zeroes = K::map_anonymous((ZEROES_PAGES as usize) << PAGE_SHIFT)?;
+        for i in 0..ZEROES_PAGES as usize {
+            // SAFETY: within the mapping; reading maps the kernel's zero page, so the source costs no memory.
+            unsafe { core::ptr::read_volatile(zeroes.add(i << PAGE_SHIFT)) };
+        }
+        let core = Core { vm: parts.vm, park: Park::new(places, frames), load: LoadControl::new(parts.load_control) };
+        let has_pool = AtomicBool::new(parts.pool.is_some());
+        let space = Space {
+            ranges: RangeMap::new(parts.ranges_max),
+            discards: crate::space::Discards::new(),
+            remaps: crate::space::Remaps::new(),
+            copying: crate::copy_out::Copying::new(),
+            pending: crate::space::PendingUnmaps::new(),
+            origins: vec![0; parts.objects_max as usize],
+            program: parts.program,
+            parking: parts.parking,
+            files: parts.files,
+            pool: parts.pool,
+            names: parts.names,
+            process: parts.process,
+        };
+        Ok(Machine {
+            map: RwLock::new(space),
+            swapping: Mutex::new(()),
+            core: Mutex::new(core),
+            delivery: parts.delivery,
+            follows_pointers: parts.follows_pointers,
+            content: parts.content,
+            writes: parts.writes,
+            has_pool,
+            status: parts.status,
+            supervised: AtomicBool::new(false),
+            inject: parts.inject,
+            host: parts.host,
+            daemon_bell: K::Word::ZERO,
+            daemon_sleeps: K::Word::ZERO,
+            arrivals: K::Word::ZERO,
+            waiters: K::Word::ZERO,
+            shrinking: AtomicBool::new(false),
+            starved: AtomicBool::new(false),
+            stuck_since: AtomicU64::new(0),
+            shares_pages: AtomicBool::new(false),
+            frozen: K::Word::ZERO,
+            forking: K::Word::ZERO,
+            swapoff_charge: AtomicU32::new(0),
+            retired: K::Word::ZERO,
+            quit: AtomicBool::new(false),
+            quit_event: AtomicI32::new(-1),
+            zeroes: zeroes as usize,
+            parking: parking_area,
+            discards_own: AtomicBool::new(false),
+        })
+    }
 }
 
 /// Length of the zero source, in pages.
@@ -363,13 +458,20 @@ pub struct Waiters {
     len: usize,
 }
 
-impl Machine {
+impl<K: Kernel> Machine<K> {
     /// Maps the parked `page` again, which the core has made busy. Returns whether waiting faults must be woken.
-    pub(crate) fn restore(&self, map: &Space, core: MutexGuard<'_, Core>, addr: usize, page: PageId, frame: FrameId) -> bool {
+    pub(crate) fn restore(
+        &self,
+        map: &Space<K>,
+        core: MutexGuard<'_, Core, K::Word>,
+        addr: usize,
+        page: PageId,
+        frame: FrameId,
+    ) -> bool {
         let from = self.parking.addr(core.park.place(frame));
         drop(core);
         // SAFETY: the page is busy, so its parked content stays where it is; it is what the program must find.
-        let filled = !map.discards.covers(addr) && unsafe { self.fill_from(map, addr, from as *const u8, 1) } == 1;
+        let filled = !map.discards.covers(addr, K::now_ns) && unsafe { self.fill_from(map, addr, from as *const u8, 1) } == 1;
         let mut core = self.core.lock();
         let wake = core.vm.restore_done(page, if filled { Filled::Mapped } else { Filled::No });
         if filled {
@@ -399,7 +501,7 @@ impl Machine {
         }
         let page = range.page(addr);
         let mut core = self.core.lock();
-        if self.record.as_ref().is_some_and(Recorder::is_full) {
+        if self.host.record_is_full() {
             return Served::NoMemory; // to be tried again in a moment
         }
         let word = core.vm.page(page);
@@ -409,7 +511,7 @@ impl Machine {
             return Served::Busy;
         }
         if word.state() == State::PagedOut && !word.busy() {
-            let held = core.load.hard_fault(tid, sys::now_ns, sys::thread_cpu_ns);
+            let held = core.load.hard_fault(tid, K::now_ns, K::thread_cpu_ns);
             self.status.counters.load_turns.set(core.load.turns());
             if held {
                 return Served::Held;
@@ -419,11 +521,12 @@ impl Machine {
         let bounds =
             if guarded || map.copying.overlaps(range.start, range.end) { page.index()..page.index() + 1 } else { range.bounds() };
         let fault = core.vm.fault(page, bounds, self.starved.load(Relaxed));
-        if let Some(record) = &self.record {
+        if self.host.records() {
+            let record = |touch| self.host.record((addr >> PAGE_SHIFT) as u64, write, touch);
             match fault {
-                Fault::ZeroFill { .. } => record.push((addr >> PAGE_SHIFT) as u64, write, Touch::First),
-                Fault::Restore { .. } => record.push((addr >> PAGE_SHIFT) as u64, write, Touch::Soft),
-                Fault::PageIn(_) => record.push((addr >> PAGE_SHIFT) as u64, write, Touch::Hard),
+                Fault::ZeroFill { .. } => record(Touch::First),
+                Fault::Restore { .. } => record(Touch::Soft),
+                Fault::PageIn(_) => record(Touch::Hard),
                 Fault::Mapped | Fault::Busy | Fault::NoMemory | Fault::Lost | Fault::TableFull => {}
             }
         }
@@ -486,9 +589,9 @@ impl Machine {
 
     /// Fills a missing page with zeroes, but not if it is a guard page: a copy would take its place. Returns how many are there
     /// now: one or none.
-    fn fill_unguarded(&self, map: &Space, addr: usize) -> u32 {
+    fn fill_unguarded(&self, map: &Space<K>, addr: usize) -> u32 {
         let error = map.program.zero(addr, PAGE_SIZE).error;
-        (error.is_none() || error == Some(libc::EEXIST) && sys::is_resident(addr)) as u32
+        (error.is_none() || error == Some(errno::EEXIST) && K::is_resident(addr)) as u32
     }
 
     /// A touch of a registered address that is in no managed range. Memory that has grown by a call that was not followed is such,
@@ -515,7 +618,7 @@ impl Machine {
     }
 
     /// Whether the page at `addr` has content, be it in a range or not: then zeroes may not take its place.
-    pub(crate) fn is_known(&self, map: &Space, addr: usize) -> bool {
+    pub fn is_known(&self, map: &Space<K>, addr: usize) -> bool {
         let core = self.core.lock();
         map.origins.iter().enumerate().filter(|(_, origin)| **origin <= addr).any(|(object, origin)| {
             let index = ((addr - origin) >> PAGE_SHIFT) as u64;
@@ -525,7 +628,7 @@ impl Machine {
     }
 
     /// Copies zeroes into `count` missing pages; returns how many are there now (arrived here or found).
-    pub fn fill_zero(&self, map: &Space, addr: usize, count: u32) -> u32 {
+    pub fn fill_zero(&self, map: &Space<K>, addr: usize, count: u32) -> u32 {
         let mut done = 0;
         while done < count {
             let n = (count - done).min(ZEROES_PAGES);
@@ -544,7 +647,7 @@ impl Machine {
     ///
     /// # Safety
     /// `src` is readable for `count` pages and holds what the program must find.
-    pub unsafe fn fill_from(&self, map: &Space, addr: usize, src: *const u8, count: u32) -> u32 {
+    pub unsafe fn fill_from(&self, map: &Space<K>, addr: usize, src: *const u8, count: u32) -> u32 {
         let len = (count as usize) << PAGE_SHIFT;
         let mut done = 0;
         while done < len {
@@ -553,7 +656,7 @@ impl Machine {
             done += bytes;
             match error {
                 None => {}
-                Some(libc::EEXIST) => done += PAGE_SIZE,
+                Some(errno::EEXIST) => done += PAGE_SIZE,
                 // EAGAIN: an event waits to be read, the page is faulted again after it. ENOENT, EFAULT, ESRCH: the mapping is
                 // gone.
                 Some(_) => break,
@@ -563,25 +666,25 @@ impl Machine {
     }
 
     /// Tells threads that wait for pages of the range to look again.
-    pub fn wake(&self, map: &Space, addr: usize, len: usize) {
+    pub fn wake(&self, map: &Space<K>, addr: usize, len: usize) {
         self.wake_waiters(self.waiters(map, addr, len));
     }
 
     /// Threads that wait for pages of the range.
-    pub fn waiters(&self, map: &Space, addr: usize, len: usize) -> Waiters {
+    pub fn waiters(&self, map: &Space<K>, addr: usize, len: usize) -> Waiters {
         Waiters { program: map.program.raw(), addr, len }
     }
 
     /// Tells them to look again. It is the last thing to be done for them: a handler that gives way to the thread that it wakes may
     /// not go on before that sleeps again. => the caller holds no lock of the pager's
     pub fn wake_last(&self, waiters: Waiters) {
-        self.duty.served();
+        self.host.served();
         self.wake_waiters(waiters);
     }
 
     fn wake_waiters(&self, waiters: Waiters) {
         match self.delivery {
-            Delivery::Threads => uffd::wake(waiters.program, waiters.addr, waiters.len),
+            Delivery::Threads => K::wake(waiters.program, waiters.addr, waiters.len),
             Delivery::InThread => self.arrived(),
         }
     }
@@ -590,25 +693,25 @@ impl Machine {
     pub fn arrived(&self) {
         self.arrivals.fetch_add(1, Release);
         if self.waiters.load(SeqCst) != 0 {
-            futex_wake(&self.arrivals, i32::MAX as u32);
+            self.arrivals.wake(i32::MAX as u32);
         }
     }
 
     /// Waits in the fault handler until something has arrived since `seen`, or a while has passed.
     pub fn await_arrival(&self, seen: u32) {
         self.waiters.fetch_add(1, SeqCst);
-        futex_wait(&self.arrivals, seen, 2_000_000);
+        self.arrivals.wait_for(seen, Limit::Rescue(2_000_000));
         self.waiters.fetch_sub(1, SeqCst);
     }
 
     /// Bumped to wake the page daemon, also by other processes of the family.
-    pub fn bell(&self) -> &AtomicU32 {
-        self.family.as_ref().map_or(&self.daemon_bell, |family| family.bell())
+    pub fn bell(&self) -> &K::Word {
+        self.host.bell().unwrap_or(&self.daemon_bell)
     }
 
     /// Wakes the page daemon if it sleeps.
     pub fn ring_daemon(&self) {
-        if self.daemon_sleeps.swap(false, SeqCst) {
+        if self.daemon_sleeps.swap(0, SeqCst) != 0 {
             self.ring_daemon_anyway();
         }
     }
@@ -616,11 +719,11 @@ impl Machine {
     /// The same, and if it is about to sleep it does not.
     pub fn ring_daemon_anyway(&self) {
         self.bell().fetch_add(1, SeqCst);
-        sys::futex_wake_shared(self.bell(), 1);
+        self.bell().wake_shared(1);
     }
 
     /// Drops what waits to be dropped, if that is a batch's worth (or `all`).
-    pub fn drop_places(&self, map: &Space, all: bool) {
+    pub fn drop_places(&self, map: &Space<K>, all: bool) {
         let mut batch = [ParkPlace::NONE; DROPS_BATCH];
         loop {
             let n = self.core.lock().park.drop_batch(&mut batch, all);
@@ -638,9 +741,8 @@ impl Machine {
     }
 
     /// Discards the content of parking places (which nobody owns or holds). Sorts them.
-    pub fn discard_places(&self, map: &Space, places: &mut [ParkPlace]) {
+    pub fn discard_places(&self, map: &Space<K>, places: &mut [ParkPlace]) {
         places.sort_unstable();
-        let pidfd = map.pidfd.as_ref().map_or(-1, Fd::raw);
         let mut iov = [IoVec { base: 0, len: 0 }; 64];
         let mut n = 0;
         for place in places.iter() {
@@ -651,18 +753,18 @@ impl Machine {
             }
             if n == iov.len() {
                 // SAFETY: nobody owns or holds these places.
-                unsafe { sys::discard_ranges(pidfd, &iov[..n]) };
+                unsafe { K::discard_ranges(&map.process, &iov[..n]) };
                 n = 0;
             }
             iov[n] = IoVec { base: at, len: PAGE_SIZE };
             n += 1;
         }
         // SAFETY: as above.
-        unsafe { sys::discard_ranges(pidfd, &iov[..n]) };
+        unsafe { K::discard_ranges(&map.process, &iov[..n]) };
     }
 
     /// The file to write to, or none if this write is to fail.
-    pub fn fd_to_write(&self, map: &Space, location: Location) -> i32 {
+    pub fn fd_to_write(&self, map: &Space<K>, location: Location) -> i32 {
         if self.inject.write(location.device) { -1 } else { map.fd(location) }
     }
 
@@ -679,7 +781,7 @@ impl Machine {
     /// The page that was at `location` is lost: the first is told of. => its device is still there
     #[cold]
     #[inline(never)] // what it takes of the stack is not to be part of who calls it
-    pub fn note_loss(&self, map: &Space, page: PageId, Location { device, offset, .. }: Location, why: IoResult) {
+    pub fn note_loss(&self, map: &Space<K>, page: PageId, Location { device, offset, .. }: Location, why: IoResult) {
         if !self.status.loss.is_empty() {
             return;
         }
@@ -696,7 +798,7 @@ impl Machine {
     /// A device has failed too often.
     pub fn retire(&self, device: DeviceId) {
         self.retired.fetch_or(1 << device.0, Relaxed);
-        futex_wake(&self.retired, i32::MAX as u32);
+        self.retired.wake(i32::MAX as u32);
     }
 
     /// Nobody is to be told of it any more.
@@ -714,13 +816,13 @@ impl Machine {
 
     /// Waits until there may be such a device, or the pager shuts down.
     pub fn await_retired(&self) {
-        futex_wait(&self.retired, 0, 3_600_000_000_000);
+        self.retired.wait_for(0, Limit::Tick(3_600_000_000_000));
     }
 
     /// Nobody waits for such devices any more.
     pub fn end_await_retired(&self) {
         self.retired.fetch_or(1 << 31, Relaxed);
-        futex_wake(&self.retired, i32::MAX as u32);
+        self.retired.wake(i32::MAX as u32);
     }
 
     /// There is no room to remember one page more.
@@ -741,19 +843,16 @@ impl Machine {
     pub fn stop_program(&self, message: &[u8]) -> ! {
         self.status.message.set(message);
         self.status.outcome.store(Outcome::Stopped as u32, Release);
-        if !self.supervised.load(Relaxed) {
-            sys::complain(message);
-        }
-        sys::kill_self()
+        K::stop(message, !self.supervised.load(Relaxed))
     }
 }
 
 /// Parked originals are dropped so many at a time, with one TLB flush.
 pub const DROPS_BATCH: usize = 32;
 
-impl Drop for Machine {
+impl<K: Kernel> Drop for Machine<K> {
     fn drop(&mut self) {
         // SAFETY: a mapping that set-up made for this machine; nobody else has it any more, so nobody uses it.
-        unsafe { sys::unmap(self.zeroes as *mut u8, (ZEROES_PAGES as usize) << PAGE_SHIFT) };
+        unsafe { K::unmap(self.zeroes as *mut u8, (ZEROES_PAGES as usize) << PAGE_SHIFT) };
     }
 }

@@ -17,8 +17,9 @@
 //!
 //! A frame that is reclaimed has nothing charged: its content is dropped before it is free ([`Park::reclaim`]).
 
-use crate::sys::{self, Errno};
-use crate::uffd::Uffd;
+use crate::errno::Errno;
+use crate::kernel::{Advice, Kernel, Uffd as _, prot};
+use core::marker::PhantomData;
 use core::sync::atomic::{AtomicUsize, Ordering::*};
 use overspill_swap::blist::Blist;
 use overspill_vm::types::{FrameId, PAGE_SHIFT};
@@ -63,48 +64,44 @@ impl Area {
 
 /// The memory of the parking area: a mapping for each protection that pages can be moved from, since UFFDIO_MOVE wants both sides
 /// to have the same. All but the first are made when the program turns out to have such memory.
-pub struct Parking {
+pub struct Parking<K: Kernel> {
     bases: [AtomicUsize; AREAS],
     pages: u32,
+    kernel: PhantomData<K>,
 }
 
-impl Parking {
+impl<K: Kernel> Parking<K> {
     /// Maps the first, of `pages` pages.
     ///
     /// # Errors
     /// As mmap(2), UFFDIO_REGISTER.
-    pub fn new(pages: u32, uffd: &Uffd) -> Result<Self, Errno> {
+    pub fn new(pages: u32, uffd: &K::Uffd) -> Result<Self, Errno> {
         assert!(pages < 1 << AREA_SHIFT);
-        let parking = Parking { bases: [const { AtomicUsize::new(0) }; AREAS], pages };
+        let parking = Parking { bases: [const { AtomicUsize::new(0) }; AREAS], pages, kernel: PhantomData };
         parking.make(0, uffd)?;
         Ok(parking)
     }
 
-    fn make(&self, area: usize, uffd: &Uffd) -> Result<(), Errno> {
+    fn make(&self, area: usize, uffd: &K::Uffd) -> Result<(), Errno> {
         let len = self.bytes();
-        let at = sys::map_anonymous(len)?;
-        let exec = if area == 1 { libc::PROT_EXEC } else { 0 };
-        // SAFETY: our own fresh mapping; huge pages would make moves split them, a core dump need not hold it.
-        let made = unsafe {
-            let _ = sys::madvise(at as usize, len, libc::MADV_NOHUGEPAGE);
-            let _ = sys::madvise(at as usize, len, libc::MADV_DONTDUMP);
-            let prot = libc::PROT_READ | libc::PROT_WRITE | exec;
-            let protected =
-                if exec == 0 { Ok(0) } else { sys::syscall6(libc::SYS_mprotect, at as usize, len, prot as usize, 0, 0, 0) };
-            protected.and_then(|_| uffd.register(at as usize, len))
-        };
+        let at = K::map_anonymous(len)?;
+        // huge pages would make moves split them, a core dump need not hold it
+        let _ = K::advise(at as usize, len, Advice::NoHugePages);
+        let _ = K::advise(at as usize, len, Advice::NotDumped);
+        let protected = if area == 1 { K::make_executable(at as usize, len) } else { Ok(()) };
+        let made = protected.and_then(|()| uffd.register(at as usize, len));
         if made.is_err() {
             // SAFETY: nobody has seen it.
-            unsafe { sys::unmap(at, len) };
+            unsafe { K::unmap(at, len) };
         }
         made.map(|()| self.bases[area].store(at as usize, Release))
     }
 
     /// The area for pages of mappings with this protection. => the page daemon asks
-    pub fn area(&self, prot: i32, uffd: &Uffd) -> Option<Area> {
+    pub fn area(&self, prot: i32, uffd: &K::Uffd) -> Option<Area> {
         let area = match prot {
-            p if p == libc::PROT_READ | libc::PROT_WRITE => 0,
-            p if p == libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC => 1,
+            p if p == prot::READ | prot::WRITE => 0,
+            p if p == prot::READ | prot::WRITE | prot::EXEC => 1,
             _ => return None,
         };
         if self.bases[area].load(Relaxed) == 0 && self.make(area, uffd).is_err() {
@@ -130,15 +127,15 @@ impl Parking {
     ///
     /// # Errors
     /// As UFFDIO_REGISTER.
-    pub fn register(&self, uffd: &Uffd) -> Result<(), Errno> {
+    pub fn register(&self, uffd: &K::Uffd) -> Result<(), Errno> {
         self.made().try_for_each(|base| uffd.register(base, self.bytes()))
     }
 }
 
-impl Drop for Parking {
+impl<K: Kernel> Drop for Parking<K> {
     fn drop(&mut self) {
         // SAFETY: mappings of its own; the machine that they were for is gone.
-        self.made().for_each(|base| unsafe { sys::unmap(base as *mut u8, self.bytes()) });
+        self.made().for_each(|base| unsafe { K::unmap(base as *mut u8, self.bytes()) });
     }
 }
 

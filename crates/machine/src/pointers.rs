@@ -4,6 +4,7 @@
 //! nothing, and the core notices when that is the rule ([`Vm::follow_pointer`](overspill_vm::Vm::follow_pointer)); nothing is ever
 //! written through it.
 
+use crate::kernel::Kernel;
 use crate::machine::{Machine, Space};
 use overspill_store::PageBytes;
 use overspill_vm::types::{PAGE_SHIFT, PAGE_SIZE, PageId};
@@ -41,7 +42,7 @@ impl Pointed {
     }
 
     /// Adds what the page `of` holds pointers to, as far as that is out or on trial.
-    pub fn scan(&mut self, machine: &Machine, of: PageId, content: &PageBytes) {
+    pub fn scan<K: Kernel>(&mut self, machine: &Machine<K>, of: PageId, content: &PageBytes) {
         let mut found = [PageId::from_raw(0); WORDS];
         let map = machine.map.read();
         let found = targets(&map, of, content, &mut found);
@@ -59,7 +60,7 @@ impl Pointed {
 
 /// The managed pages that the words of `content`, that of `of`, are addresses in; of several one after the other in the same page
 /// the first.
-fn targets<'a>(map: &Space, of: PageId, content: &PageBytes, found: &'a mut [PageId; WORDS]) -> &'a [PageId] {
+fn targets<'a, K: Kernel>(map: &Space<K>, of: PageId, content: &PageBytes, found: &'a mut [PageId; WORDS]) -> &'a [PageId] {
     let (mut n, mut last) = (0, of);
     let mut near = map.ranges.find(map.addr(of));
     for word in content.as_chunks().0 {

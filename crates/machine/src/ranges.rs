@@ -32,12 +32,10 @@ const FEW: usize = 192;
 /// Ranges that are between two states, and pieces that a range is about to be cut into: one for each thread, and more.
 const SLACK: usize = 4096;
 
-/// How many ranges a process can have, under the kernel's limit on mappings, which this asks for, if there are tables for
-/// `pages_max` pages: twice as many as a limit of address space lets it have.
-pub fn ranges_max(pages_max: u64) -> usize {
-    // (some systems have 2^31 for "no limit")
-    let limit = std::fs::read_to_string("/proc/sys/vm/max_map_count").ok().and_then(|text| text.trim().parse().ok());
-    2 * limit.unwrap_or(65_530).min(pages_max / 2) as usize + SLACK
+/// How many ranges a process can have that may have `mappings_max` mappings, if there are tables for `pages_max` pages: twice as
+/// many as a limit of address space lets it have.
+pub fn ranges_max(mappings_max: u64, pages_max: u64) -> usize {
+    2 * mappings_max.min(pages_max / 2) as usize + SLACK
 }
 
 /// Who serves a range.
@@ -48,6 +46,9 @@ pub enum Kind {
     /// The pager: registered with userfaultfd.
     Managed,
 }
+
+/// MAP_NORESERVE.
+const MAP_NORESERVE: i32 = 0x4000;
 
 /// What else is known of a range. Neighbours that differ in it are not joined.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -65,7 +66,7 @@ impl Flags {
     /// Of a new mapping with these flags of mmap(2). The kernel joins neighbours that are alike but for their protection, at once
     /// or when that becomes the same; so what is known of them tells the others apart.
     pub fn of_mapping(flags: i32) -> Flags {
-        Flags(if flags & libc::MAP_NORESERVE != 0 { Self::NORESERVE } else { 0 })
+        Flags(if flags & MAP_NORESERVE != 0 { Self::NORESERVE } else { 0 })
     }
     /// Whether all of `other` are set.
     pub fn has(self, other: Flags) -> bool {

@@ -3,11 +3,11 @@
 //! A [`Reader`] belongs to one thread. It reads a cluster into a private buffer, compares each page with what was stored, and
 //! copies it into the program (`UFFDIO_COPY`, which never flushes a TLB).
 
-use crate::io::{Done, Engine, Io};
+use crate::errno::{self, Errno};
+use crate::kernel::{Content as _, Done, Io as _, Kernel, Uffd as _};
 use crate::machine::{Core, Machine, Read};
 use crate::park::ParkPlace;
 use crate::pointers::Pointed;
-use crate::sys::{self, Errno};
 use overspill_store::{PageBytes, checksum};
 use overspill_swap::device_stats;
 use overspill_vm::pager::IoResult;
@@ -36,9 +36,9 @@ struct InFlight {
 }
 
 /// One thread's page-in.
-pub struct Reader {
+pub struct Reader<K: Kernel> {
     /// Its I/O.
-    pub io: Io,
+    pub io: K::Io,
     buffers: *mut u8,
     cluster_pages: usize,
     flights: [Option<InFlight>; READS_MAX],
@@ -67,8 +67,8 @@ pub struct After {
 /// # Safety
 /// `buffer` has room for the cluster, page-aligned; the read into it has ended and nobody else uses it.
 #[inline(never)] // its frame of some KiB is not to be part of those from which further reads are started
-pub unsafe fn arrived(
-    machine: &Machine,
+pub unsafe fn arrived<K: Kernel>(
+    machine: &Machine<K>,
     Read { op, fd }: &Read,
     buffer: *mut u8,
     since: u64,
@@ -152,7 +152,7 @@ pub unsafe fn arrived(
                 while i + n < op.count && places[(i + n) as usize] == Place::Map {
                     n += 1;
                 }
-                let done = match (0..n).any(|k| map.discards.covers(addr_of(i + k))) {
+                let done = match (0..n).any(|k| map.discards.covers(addr_of(i + k), K::now_ns)) {
                     true => 0,
                     // SAFETY: these pages are busy and missing; the buffer holds what was read and checked for them.
                     false => unsafe { machine.fill_from(&map, addr, content, n) },
@@ -183,7 +183,7 @@ pub unsafe fn arrived(
 }
 
 /// The next part of the window that `op` was part of: to be read beside it.
-pub fn read_more(machine: &Machine, op: &PageIn) -> Option<Read> {
+pub fn read_more<K: Kernel>(machine: &Machine<K>, op: &PageIn) -> Option<Read> {
     if !op.has_rest() {
         return None;
     }
@@ -194,7 +194,7 @@ pub fn read_more(machine: &Machine, op: &PageIn) -> Option<Read> {
 }
 
 /// What a read came to, in the end.
-pub(crate) struct Arrived {
+pub struct Arrived {
     /// A bit for each page that was read.
     pub good: u128,
     /// Of the read as a whole: all of its bytes, or what went wrong with the last page that did.
@@ -205,14 +205,14 @@ impl Arrived {
     /// The same as [`Arrived::result`], but that a page whose content is not right is the device's fault like one that was not
     /// read.
     pub fn worth(&self, damaged: bool) -> Result<usize, Errno> {
-        if damaged { self.result.and(Err(libc::EBADMSG)) } else { self.result }
+        if damaged { self.result.and(Err(errno::EBADMSG)) } else { self.result }
     }
     /// What became of page `i`.
     pub fn of(&self, i: u32) -> IoResult {
         match self.result {
             _ if self.good >> i & 1 == 1 => IoResult::Ok,
             Err(e) => IoResult::Io(e),
-            Ok(_) => IoResult::Io(libc::EIO),
+            Ok(_) => IoResult::Io(errno::EIO),
         }
     }
 }
@@ -222,8 +222,8 @@ impl Arrived {
 ///
 /// # Safety
 /// `buffer` has room for `count` pages; the read into it has ended and nobody else uses it.
-pub(crate) unsafe fn complete(
-    machine: &Machine,
+pub unsafe fn complete<K: Kernel>(
+    machine: &Machine<K>,
     (fd, offset): (i32, u64),
     count: u32,
     buffer: *mut u8,
@@ -239,14 +239,14 @@ pub(crate) unsafe fn complete(
         let (from, len) = (from << PAGE_SHIFT, pages << PAGE_SHIFT);
         let fd = machine.inject.read_again(fd, offset + from as u64, len);
         // SAFETY: a part of the caller's buffer.
-        unsafe { sys::pread_full(fd, buffer.add(from), len, offset + from as u64) }
+        unsafe { K::read_now(fd, buffer.add(from), len, offset + from as u64) }
     };
     done += again(done, pages - done).unwrap_or(0) >> PAGE_SHIFT;
     let (mut good, mut failed) = (first(done), None);
     for page in done..pages {
         match again(page, 1) {
             Ok(PAGE_SIZE) => good |= 1 << page,
-            Ok(_) => failed = Some(libc::EIO),
+            Ok(_) => failed = Some(errno::EIO),
             Err(e) => failed = Some(e),
         }
     }
@@ -254,8 +254,8 @@ pub(crate) unsafe fn complete(
 }
 
 /// Counts an operation of `pages` pages on `device`, issued at `since`. => the device is still there
-pub fn count_io(
-    machine: &Machine,
+pub fn count_io<K: Kernel>(
+    machine: &Machine<K>,
     core: &mut Core,
     device: DeviceId,
     write: bool,
@@ -264,12 +264,12 @@ pub fn count_io(
     result: Result<usize, Errno>,
 ) {
     let bytes = result.unwrap_or(0) as u64;
-    let no_space = write && result == Err(libc::ENOSPC);
+    let no_space = write && result == Err(errno::ENOSPC);
     let io = device_stats::Io {
         write,
         pages: if no_space { 0 } else { pages },
         bytes,
-        ns: sys::now_ns().saturating_sub(since),
+        ns: K::now_ns().saturating_sub(since),
         ok: no_space || bytes == (pages as u64) << PAGE_SHIFT,
     };
     if no_space {
@@ -280,19 +280,19 @@ pub fn count_io(
     }
 }
 
-impl Reader {
+impl<K: Kernel> Reader<K> {
     /// With I/O of its own.
     ///
     /// # Errors
-    /// As [`Io::new`]; ENOMEM.
-    pub fn new(engine: Engine, cluster_pages: usize) -> Result<Reader, Errno> {
+    /// As [`Kernel::io`]; ENOMEM.
+    pub fn new(engine: K::Engine, cluster_pages: usize) -> Result<Self, Errno> {
         let len = buffer_pages(cluster_pages) << PAGE_SHIFT;
-        let buffers = sys::map_anonymous(len)?;
+        let buffers = K::map_anonymous(len)?;
         // Present from the start: a fault here would have to be served by somebody else.
         // SAFETY: our own fresh mapping.
         unsafe { buffers.write_bytes(0, len) };
         let flights = [None; READS_MAX];
-        Ok(Reader { io: Io::new(engine, 64)?, buffers, cluster_pages, flights, in_flight: 0, pointed: Pointed::default() })
+        Ok(Reader { io: K::io(engine, 64)?, buffers, cluster_pages, flights, in_flight: 0, pointed: Pointed::default() })
     }
 
     fn buffer(&self, flight: usize) -> *mut u8 {
@@ -311,7 +311,7 @@ impl Reader {
     ///
     /// (The rest in a loop: a window of 64 scattered pages, each of which called for the next one, was more than a handler's
     /// stack.)
-    pub fn start(&mut self, machine: &Machine, read: Read) {
+    pub fn start(&mut self, machine: &Machine<K>, read: Read) {
         let mut next = Some(read);
         while let Some(read) = next {
             next = self.start_one(machine, read).or_else(|| self.more(machine, &read.op));
@@ -319,7 +319,7 @@ impl Reader {
     }
 
     /// Returns what is to be read next, if `op` has been read and its reader waits already.
-    fn start_one(&mut self, machine: &Machine, read: Read) -> Option<Read> {
+    fn start_one(&mut self, machine: &Machine<K>, read: Read) -> Option<Read> {
         let op = &read.op;
         assert!(op.count as usize <= self.cluster_pages, "a read of {} pages", op.count);
         // Completions of other kinds go back only when a buffer is found: while any lies there, `wait` would not wait.
@@ -343,7 +343,7 @@ impl Reader {
             self.io.put_back(*done);
         }
         if op.location.is_memory {
-            let since = sys::now_ns();
+            let since = K::now_ns();
             let buffer = self.buffer(flight);
             // SAFETY: a free flight's buffer, which nobody else hands out; it has room for the cluster.
             let after = unsafe {
@@ -361,10 +361,10 @@ impl Reader {
         range.find(|i| self.flights[*i].is_none())
     }
 
-    fn issue(&mut self, machine: &Machine, flight: usize, read: Read) {
+    fn issue(&mut self, machine: &Machine<K>, flight: usize, read: Read) {
         let (offset, len) = (read.op.location.offset, (read.op.count as usize) << PAGE_SHIFT);
         let buffer = self.buffer(flight);
-        self.flights[flight] = Some(InFlight { read, buffer, since: sys::now_ns() });
+        self.flights[flight] = Some(InFlight { read, buffer, since: K::now_ns() });
         self.in_flight += 1;
         let fd = machine.inject.read(read.fd, offset, len);
         // SAFETY: the buffer belongs to this flight until its completion.
@@ -372,13 +372,13 @@ impl Reader {
     }
 
     /// The next part of the window that begins with `op`, unless much is under way.
-    fn more(&self, machine: &Machine, op: &PageIn) -> Option<Read> {
+    fn more(&self, machine: &Machine<K>, op: &PageIn) -> Option<Read> {
         (self.in_flight < READS_MAX - CLUSTERS).then(|| read_more(machine, op)).flatten()
     }
 
     /// Brings in what pages that were read in order point to, as much as may be under way beside what somebody waits for. Returns
     /// whether there is more to be done at once.
-    pub fn follow_pointers(&mut self, machine: &Machine) -> bool {
+    pub fn follow_pointers(&mut self, machine: &Machine<K>) -> bool {
         let (mut issued, mut restored) = (false, 0);
         while self.in_flight < POINTED
             && restored < RESTORES
@@ -411,7 +411,7 @@ impl Reader {
     }
 
     /// A read has ended.
-    pub fn finish(&mut self, machine: &Machine, done: Done) {
+    pub fn finish(&mut self, machine: &Machine<K>, done: Done) {
         let at = done.token as usize;
         let flight = self.flights[at].expect("a read in flight");
         let mut issued = None;
@@ -449,7 +449,7 @@ impl Reader {
     }
 }
 
-impl Drop for Reader {
+impl<K: Kernel> Drop for Reader<K> {
     fn drop(&mut self) {
         // the kernel may still write to the buffers
         while self.in_flight > 0 {
@@ -461,66 +461,6 @@ impl Drop for Reader {
             }
         }
         // SAFETY: the mapping that `new` made; no read into it is in flight, and only this reader hands its buffers out.
-        unsafe { sys::unmap(self.buffers, buffer_pages(self.cluster_pages) << PAGE_SHIFT) };
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::daemon::Daemon;
-    use crate::machine::Served;
-    use crate::ranges::{Flags, Range};
-    use crate::space::tests::{LEN, machine};
-    use core::sync::atomic::Ordering::Relaxed;
-    use overspill_vm::page::State;
-    use overspill_vm::types::PageId;
-
-    /// Serves a touch whose page is to be read, to the end. Returns how often `core` and `map` were taken.
-    fn hard_fault(machine: &Machine, reader: &mut Reader, addr: usize) -> (u32, u32) {
-        let before = (machine.core.taken.load(Relaxed), machine.map.taken.load(Relaxed));
-        let Served::Read(read) = machine.serve(addr, 0) else { panic!("it is in memory") };
-        reader.start(machine, read);
-        while reader.in_flight() > 0 {
-            reader.io.wait(None);
-            while let Some(done) = reader.io.completion() {
-                reader.finish(machine, done);
-            }
-        }
-        (machine.core.taken.load(Relaxed) - before.0, machine.map.taken.load(Relaxed) - before.1)
-    }
-
-    /// A fault that reads took `core` six times and `map` four times: for each thing that the core knew when it answered.
-    #[test]
-    fn a_hard_fault_takes_few_locks() {
-        let Some((machine, base)) = machine("hard-fault") else { return };
-        let pages = 3 * LEN / PAGE_SIZE;
-        let range = Range { start: base, end: base + 3 * LEN, origin: base, ..Range::of_program(Flags::NONE) };
-        {
-            let mut map = machine.map.write();
-            map.origins[0] = base;
-            machine.manage(&mut map, range);
-        }
-        for addr in (0..pages).map(|i| base + i * PAGE_SIZE) {
-            machine.serve(addr, 0);
-            // SAFETY: our own mapping, and the page is there.
-            unsafe { core::ptr::write_bytes(addr as *mut u8, 7, PAGE_SIZE) };
-        }
-        let (mut daemon, limit) = (Daemon::new(&machine, Engine::Psync).expect("a daemon"), machine.core.lock().vm.limit());
-        machine.core.lock().vm.charge(limit);
-        let out = |i: usize| machine.core.lock().vm.page(PageId::new(Default::default(), i as u64)).state() == State::PagedOut;
-        while !(0..pages).all(out) {
-            daemon.step(&machine);
-        }
-        machine.core.lock().vm.uncharge(limit);
-        let mut reader = Reader::new(Engine::Psync, 8).expect("a reader");
-        let alone = hard_fault(&machine, &mut reader, base);
-        let window = hard_fault(&machine, &mut reader, base + PAGE_SIZE);
-        eprintln!("core and map: {alone:?} for a page alone, {window:?} for a window");
-        // SAFETY: the page is there, and nobody writes it.
-        assert_eq!(unsafe { *(base as *const [u8; PAGE_SIZE]) }, [7; PAGE_SIZE]);
-        assert_eq!((alone, window), ((3, 2), (4, 2)));
-        // SAFETY: nobody uses it any more.
-        unsafe { sys::unmap(base as *mut u8, 3 * LEN) };
+        unsafe { K::unmap(self.buffers, buffer_pages(self.cluster_pages) << PAGE_SHIFT) };
     }
 }

@@ -4,10 +4,11 @@
 //! everything fits, the program runs at the kernel's speed and the promise still holds. When frames get short, all native ranges
 //! are adopted: registered, and their present pages taken over one by one.
 
+use crate::errno::{self, Errno};
+use crate::kernel::{Event, Host as _, Kernel, Uffd};
+use crate::lock::Word as _;
 use crate::machine::{Core, Machine, Space};
 use crate::ranges::{Flags, Kind, Range};
-use crate::sys::{self, Errno, futex_wait, futex_wake, sys};
-use crate::uffd::{Event, Message};
 use core::sync::atomic::{AtomicU32, Ordering::*};
 use overspill_vm::page::State;
 use overspill_vm::types::{ObjectId, PAGE_SHIFT, PAGE_SIZE, PageId};
@@ -21,73 +22,7 @@ const EVENT_PIECES: usize = 4;
 const UNMAPS_LOOKS: u32 = 500;
 const UNMAPS_LOOK_NS: u64 = 100_000;
 /// How long a fork waits for calls of other threads that move memory, in nanoseconds.
-const REMAPS_NS: u64 = 1_000_000_000;
-
-#[repr(C)]
-#[derive(Clone, Copy, Default)]
-struct PageRegion {
-    start: u64,
-    end: u64,
-    categories: u64,
-}
-
-#[repr(C)]
-#[derive(Default)]
-struct ScanArg {
-    size: u64,
-    flags: u64,
-    start: u64,
-    end: u64,
-    walk_end: u64,
-    vec: u64,
-    vec_len: u64,
-    max_pages: u64,
-    category_inverted: u64,
-    category_mask: u64,
-    category_anyof_mask: u64,
-    return_mask: u64,
-}
-
-const PAGEMAP_SCAN: u64 = 3 << 30 | (size_of::<ScanArg>() as u64) << 16 | (b'f' as u64) << 8 | 16;
-const PAGE_IS_PRESENT: u64 = 1 << 3;
-
-/// Calls `f(start, end)` for each run of present pages in the range, in bytes; some of them twice if that is not to be had at once.
-fn each_present(start: usize, end: usize, mut f: impl FnMut(usize, usize)) {
-    // Without a descriptor to be had (RLIMIT_NOFILE is the program's), or where /proc is root's (PR_SET_DUMPABLE), each page is
-    // asked for.
-    if scan_present(start, end, &mut f).is_err() {
-        sys::each_resident(start, end, |at| f(at, at + PAGE_SIZE));
-    }
-}
-
-fn scan_present(start: usize, end: usize, mut f: impl FnMut(usize, usize)) -> Result<(), i32> {
-    // (of the thread: when the first thread has ended, the process's is empty)
-    let pagemap = sys::open(b"/proc/thread-self/pagemap\0", libc::O_RDONLY | libc::O_CLOEXEC, 0)?;
-    let mut regions = [PageRegion::default(); 64];
-    let mut at = start;
-    while at < end {
-        let mut arg = ScanArg {
-            size: size_of::<ScanArg>() as u64,
-            start: at as u64,
-            end: end as u64,
-            vec: regions.as_mut_ptr() as u64,
-            vec_len: regions.len() as u64,
-            category_mask: PAGE_IS_PRESENT,
-            return_mask: PAGE_IS_PRESENT,
-            ..ScanArg::default()
-        };
-        // SAFETY: the kernel reads and writes the structure and at most `vec_len` regions, both live.
-        let n = unsafe { sys!(libc::SYS_ioctl, pagemap.raw(), PAGEMAP_SCAN, &mut arg as *mut _) }?;
-        for r in &regions[..n] {
-            f(r.start as usize, r.end as usize);
-        }
-        if arg.walk_end as usize <= at {
-            break;
-        }
-        at = arg.walk_end as usize;
-    }
-    Ok(())
-}
+pub const REMAPS_NS: u64 = 1_000_000_000;
 
 /// Ranges whose discard the kernel has announced and may not have done yet. Reading the announcement lets the discard go on, and
 /// nothing tells of its end: a page parked in between would come back with content that the program has thrown away. So pages of
@@ -112,8 +47,7 @@ impl Discards {
     pub fn new() -> Self {
         Discards { ranges: [(0, 0, 0); DISCARDS_MAX], count: AtomicU32::new(0) }
     }
-    fn add(&mut self, start: usize, end: usize) {
-        let now = sys::now_ns();
+    fn add(&mut self, start: usize, end: usize, now: u64) {
         // Where all are taken, one that is near is of both from now on: that keeps a little more in memory for a while.
         let grows = |r: &(usize, usize, u64)| if r.2 <= now { 0 } else { r.1.max(end) - r.0.min(start) - (r.1 - r.0) + 1 };
         if let Some(r) = self.ranges.iter_mut().min_by_key(|r| grows(r)) {
@@ -122,14 +56,14 @@ impl Discards {
         }
         self.recount(now);
     }
-    fn done(&mut self, start: usize, end: usize) {
+    fn done(&mut self, start: usize, end: usize, now: u64) {
         // its own rather than what another thread discards within it
         let own = self.ranges.iter().position(|r| r.2 != 0 && (r.0, r.1) == (start, end));
         let within = || self.ranges.iter().position(|r| r.2 != 0 && r.0 >= start && r.1 <= end);
         if let Some(at) = own.or_else(within) {
             self.ranges[at] = (0, 0, 0);
         }
-        self.recount(sys::now_ns());
+        self.recount(now);
     }
     fn recount(&mut self, now: u64) {
         let mut n = 0;
@@ -142,9 +76,9 @@ impl Discards {
         self.count.store(n, Relaxed);
     }
     /// Whether the page at `addr` may be about to be discarded.
-    pub fn covers(&self, addr: usize) -> bool {
+    pub fn covers(&self, addr: usize, now: impl FnOnce() -> u64) -> bool {
         self.count.load(Relaxed) != 0 && {
-            let now = sys::now_ns();
+            let now = now();
             self.ranges.iter().any(|r| r.2 > now && r.0 <= addr && addr < r.1)
         }
     }
@@ -163,7 +97,7 @@ impl Default for Discards {
 /// was read. What followed took the new pages for those that had gone: they read as zeroes.
 ///
 /// The kernel counts an unmapping as under way from before its act until its report has been read
-/// ([`crate::uffd::Uffd::is_changing`]): when none is under way, there is none that is still to be reported, and
+/// ([`Uffd::is_changing`]): when none is under way, there is none that is still to be reported, and
 /// [`Machine::read_messages`] forgets them all.
 #[derive(Debug)]
 pub struct PendingUnmaps {
@@ -342,30 +276,30 @@ impl Pieces {
 /// The most that [`Machine::keep_in`] brings in, in bytes.
 const KEEP_IN_MAX: usize = 64 << 30;
 
-impl Machine {
+impl<K: Kernel> Machine<K> {
     /// A wrapped discard has returned.
     pub fn discard_done(&self, start: usize, end: usize) {
-        self.map.write().discards.done(start, end);
+        self.map.write().discards.done(start, end, K::now_ns());
     }
 
     /// Reads waiting messages. Events are followed at once; addresses of faults are given to `fault`, after the lock is free.
     /// Returns whether there may be more.
     pub fn read_messages(&self, mut fault: impl FnMut(usize, u32)) -> bool {
-        let mut messages = [Message::default(); MESSAGES];
+        let mut messages = [<K::Uffd as Uffd>::Message::default(); MESSAGES];
         let mut map = self.map.write();
         let n = map.program.read(&mut messages);
         if n == 0 && !map.pending.ranges.is_empty() && !map.is_changing() {
             map.pending.clear();
         }
         for message in &messages[..n] {
-            match message.decode() {
+            match (*message).into() {
                 Event::Fault(..) | Event::Other => {}
                 event => self.follow(&mut map, event),
             }
         }
         drop(map);
         for message in &messages[..n] {
-            if let Event::Fault(addr, tid) = message.decode() {
+            if let Event::Fault(addr, tid) = (*message).into() {
                 fault(addr, tid);
             }
         }
@@ -373,7 +307,7 @@ impl Machine {
     }
 
     /// An unmap, discard or move of managed memory that the kernel has reported.
-    pub(crate) fn follow(&self, map: &mut Space, event: Event) {
+    pub fn follow(&self, map: &mut Space<K>, event: Event) {
         self.status.counters.events.add(1);
         if !map.ranges.has_room(EVENT_PIECES) {
             self.stop_ranges_full();
@@ -389,7 +323,7 @@ impl Machine {
                     self.give_up(piece, true);
                     at = piece.end;
                 }
-                map.discards.add(start, end);
+                map.discards.add(start, end, K::now_ns());
             }
             Event::Remap(from, to, len) => {
                 // Whatever was there has gone, or the kernel would not have moved anything to it.
@@ -426,7 +360,7 @@ impl Machine {
     }
 
     /// An unmapping was reported. `refused`: but the call was refused, so that it may not have come to that.
-    fn follow_unmap(&self, map: &mut Space, start: usize, end: usize, refused: bool) {
+    pub fn follow_unmap(&self, map: &mut Space<K>, start: usize, end: usize, refused: bool) {
         let mut at = start;
         while at < end {
             let (until, next) = map.pending.settle(at, end);
@@ -445,12 +379,12 @@ impl Machine {
 
     /// What is no longer mapped in the range is gone, and nothing else: another thread may have unmapped a part, which is still to be
     /// reported.
-    fn drop_holes(&self, map: &mut Space, start: usize, end: usize) {
-        if sys::is_mapped(start, end) {
+    fn drop_holes(&self, map: &mut Space<K>, start: usize, end: usize) {
+        if K::is_mapped(start, end) {
             return;
         }
         let mut at = start;
-        let asked = sys::each_mapping(|from, to| {
+        let asked = K::each_mapping(|from, to| {
             if at < from && start < to && at < end {
                 Self::unmapped(map, &mut self.core.lock(), at, from.min(end));
             }
@@ -461,14 +395,14 @@ impl Machine {
         }
         if asked.is_err() {
             // no descriptor is to be had
-            for page in (start..end).step_by(PAGE_SIZE).filter(|page| !sys::is_mapped(*page, page + PAGE_SIZE)) {
+            for page in (start..end).step_by(PAGE_SIZE).filter(|page| !K::is_mapped(*page, page + PAGE_SIZE)) {
                 Self::unmapped(map, &mut self.core.lock(), page, page + PAGE_SIZE);
             }
         }
     }
 
     /// The range is gone, and what was in it.
-    fn unmapped(map: &mut Space, core: &mut Core, start: usize, end: usize) {
+    fn unmapped(map: &mut Space<K>, core: &mut Core, start: usize, end: usize) {
         map.ranges.remove(start, end, |gone| match gone.kind {
             Kind::Managed => Self::give_up_of(core, gone, false),
             Kind::Native => Self::native_gone(core, gone),
@@ -477,7 +411,7 @@ impl Machine {
 
     /// The kernel has made a mapping of its own choice here, so whatever the map knows here has gone. `pending`: it may still say
     /// so.
-    fn replaced(&self, map: &mut Space, start: usize, end: usize, pending: bool) {
+    fn replaced(&self, map: &mut Space<K>, start: usize, end: usize, pending: bool) {
         // (that may be of much more, and the call may have been refused: nothing but this is known to have gone)
         let aside = map.remaps.put_aside_of(start, end);
         if let Some((start, end)) = aside {
@@ -495,7 +429,7 @@ impl Machine {
 
     /// A region of the library's is gone, or its content is: no event tells of it with in-thread delivery. The caller has the
     /// kernel drop the pages under the same lock. `unmapped`: the range itself is gone too.
-    pub fn forget_range(&self, map: &mut Space, start: usize, end: usize, unmapped: bool) {
+    pub fn forget_range(&self, map: &mut Space<K>, start: usize, end: usize, unmapped: bool) {
         let mut at = start;
         while let Some(r) = map.ranges.overlap(at, end, Kind::Managed) {
             let piece = Range { start: r.start.max(at), end: r.end.min(end), ..r };
@@ -522,7 +456,7 @@ impl Machine {
             if !map.ranges.change(start, end, |flags| flags.with(Flags::GUARDED)) {
                 return None;
             }
-            map.discards.add(start, end);
+            map.discards.add(start, end, K::now_ns());
         }
         Some(before)
     }
@@ -536,21 +470,21 @@ impl Machine {
             self.give_up(piece, false);
             at = piece.end;
         }
-        map.discards.done(start, end);
+        map.discards.done(start, end, K::now_ns());
         self.drop_places(&map, false);
     }
 
     /// The guard pages have been taken away again, or there are none: the call was refused.
     pub fn unguarded(&self, start: usize, end: usize) {
         let mut map = self.map.write();
-        map.discards.done(start, end);
+        map.discards.done(start, end, K::now_ns());
         // without room for the pieces, they are taken for guarded, which is slower and otherwise the same
         let _ = map.ranges.change(start, end, |flags| flags.without(Flags::GUARDED));
     }
 
     /// The call was refused, where there may be guard pages since an earlier one.
     pub fn not_guarded(&self, start: usize, end: usize) {
-        self.map.write().discards.done(start, end);
+        self.map.write().discards.done(start, end, K::now_ns());
     }
 
     /// In a fork's child: registers what it has of the managed ranges, and gives up what it has not: MADV_DONTFORK, or a range that
@@ -558,17 +492,17 @@ impl Machine {
     ///
     /// # Errors
     /// Its mappings cannot be read or registered.
-    pub fn inherit_ranges(&self, map: &mut Space, core: &mut Core) -> Result<(), Errno> {
+    pub fn inherit_ranges(&self, map: &mut Space<K>, core: &mut Core) -> Result<(), Errno> {
         map.remaps.calls.clear(); // of threads that are not here
         let (mut at, mut result) = (0, Ok(()));
-        sys::each_mapping(|start, end| {
+        K::each_mapping(|start, end| {
             Self::unmapped(map, core, at, start);
             at = start;
             while let Some(r) = map.ranges.overlap(at, end, Kind::Managed) {
                 let piece = Range { start: r.start.max(at), end: r.end.min(end), ..r };
                 match map.program.register(piece.start, piece.end - piece.start) {
                     Ok(()) => {}
-                    Err(libc::EINVAL) => Self::unmapped(map, core, piece.start, piece.end), // something else is there by now
+                    Err(errno::EINVAL) => Self::unmapped(map, core, piece.start, piece.end), // something else is there by now
                     Err(e) => result = Err(e),
                 }
                 at = piece.end;
@@ -582,7 +516,7 @@ impl Machine {
 
     /// In a fork's child: what is to be empty there is. The kernel has done it with what was mapped; the pager's share is what was
     /// not.
-    pub fn wipe(&self, map: &Space, core: &mut Core) {
+    pub fn wipe(&self, map: &Space<K>, core: &mut Core) {
         for r in map.ranges.iter().filter(|r| r.kind == Kind::Managed && r.flags.has(Flags::WIPE)) {
             Self::give_up_of(core, *r, false);
         }
@@ -628,14 +562,14 @@ impl Machine {
 
     /// Whether the kernel would make one mapping of the piece and a managed neighbour. It does so when the piece is registered
     /// before it is touched, and not afterwards; and mremap(2), for one, wants what it is given to be one mapping.
-    fn joins_managed(map: &Space, piece: Piece) -> bool {
+    fn joins_managed(map: &Space<K>, piece: Piece) -> bool {
         let alike = |r: Option<&Range>| {
             r.is_some_and(|r| r.kind == Kind::Managed && r.flags.without(Flags::GUARDED) == piece.flags.without(Flags::GUARDED))
         };
         alike(map.ranges.find(piece.start.wrapping_sub(1))) || alike(map.ranges.find(piece.end))
     }
 
-    fn insert_native(&self, map: &mut Space, piece: Piece) -> bool {
+    fn insert_native(&self, map: &mut Space<K>, piece: Piece) -> bool {
         self.drop_native(map, piece.start, piece.end);
         let range = Range { start: piece.start, end: piece.end, kind: Kind::Native, ..Range::of_program(piece.flags) };
         let fits = {
@@ -644,10 +578,11 @@ impl Machine {
             core.vm.charge_total() + range.pages() + margin <= core.vm.limit() as u64
         };
         // what is left to the kernel cannot be recorded
-        fits && self.record.is_none() && self.reserve_native(map, range)
+        fits && !self.host.records() && self.reserve_native(map, range)
     }
 
-    fn reserve_native(&self, map: &mut Space, range: Range) -> bool {
+    /// A native range is charged in full. Returns whether there was room for it in the map.
+    pub fn reserve_native(&self, map: &mut Space<K>, range: Range) -> bool {
         let inserted = map.ranges.insert(range);
         if inserted {
             let mut core = self.core.lock();
@@ -681,7 +616,7 @@ impl Machine {
                 looks += 1;
             }
             if changing {
-                futex_wait(&AtomicU32::new(0), 0, UNMAPS_LOOK_NS);
+                K::sleep_ns(UNMAPS_LOOK_NS);
             }
         }
         let mut map = self.map.write();
@@ -705,13 +640,13 @@ impl Machine {
     }
 
     /// A fault message read by somebody who does not serve faults: its thread looks again, and a handler gets the next message.
-    pub(crate) fn wake_any(&self, addr: usize) {
+    pub fn wake_any(&self, addr: usize) {
         let map = self.map.read();
         self.wake(&map, addr & !(PAGE_SIZE - 1), PAGE_SIZE);
     }
 
     /// Registers a range and takes over the pages that are there.
-    pub fn manage(&self, map: &mut Space, range: Range) {
+    pub fn manage(&self, map: &mut Space<K>, range: Range) {
         let range = Range { kind: Kind::Managed, ..range };
         if map.program.register(range.start, range.end - range.start).is_err() {
             return; // the kernel will not have it (a special mapping): it stays the kernel's
@@ -726,11 +661,11 @@ impl Machine {
                 core.vm.adopt(range.page(addr));
             }
         };
-        each_present(range.start, range.end, adopt);
+        K::each_present(range.start, range.end, adopt);
     }
 
     /// Takes over every native range. The charge falls from their size to what is in memory.
-    pub fn adopt_native(&self, map: &mut Space) {
+    pub fn adopt_native(&self, map: &mut Space<K>) {
         while let Some(range) = map.ranges.overlap(0, usize::MAX, Kind::Native) {
             map.ranges.remove(range.start, range.end, |_| {});
             Self::unreserve(&mut self.core.lock(), range.pages());
@@ -745,7 +680,7 @@ impl Machine {
     /// guard pages, was left to the kernel. One mapping of the program's was two then, and mremap(2) of both said EFAULT.)
     pub fn adopt_native_of(&self, mut start: usize, mut end: usize) {
         let mut map = self.map.write();
-        let reaches = |map: &Space, addr: usize| map.ranges.find(addr).is_some_and(|r| r.kind == Kind::Native);
+        let reaches = |map: &Space<K>, addr: usize| map.ranges.find(addr).is_some_and(|r| r.kind == Kind::Native);
         while start > 0 && reaches(&map, start - 1) {
             start = map.ranges.find(start - 1).map_or(0, |r| r.start);
         }
@@ -760,7 +695,7 @@ impl Machine {
     }
 
     /// Native ranges in `start..end` are gone (no event tells of them).
-    pub fn drop_native(&self, map: &mut Space, start: usize, end: usize) {
+    pub fn drop_native(&self, map: &mut Space<K>, start: usize, end: usize) {
         let mut at = start;
         while let Some(r) = map.ranges.overlap(at, end, Kind::Native) {
             let piece = r.within(at, end);
@@ -807,7 +742,7 @@ impl Machine {
                 return Some(false);
             }
         }
-        if !self.announce(Remap { thread: sys::gettid(), ranges, grows, reported: None, parts: false, overdue: false }) {
+        if !self.announce(Remap { thread: K::thread_id(), ranges, grows, reported: None, parts: false, overdue: false }) {
             return None;
         }
         // the daemon holds the map from its choice until it has the pages, but not while it copies some out
@@ -817,19 +752,19 @@ impl Machine {
                 return Some(true);
             }
             drop(map);
-            futex_wait(&AtomicU32::new(0), 0, UNMAPS_LOOK_NS);
+            K::sleep_ns(UNMAPS_LOOK_NS);
         }
     }
 
     /// A thread's call is made of several, each with a [`Machine::begin_remap`] of its own: [`Machine::end_parts`] is due. Or
     /// `false`: [`Machine::await_fork`] is due before it.
     pub fn begin_parts(&self) -> bool {
-        self.announce(Remap { thread: sys::gettid(), ranges: [(0, 0); 2], grows: 0, reported: None, parts: true, overdue: false })
+        self.announce(Remap { thread: K::thread_id(), ranges: [(0, 0); 2], grows: 0, reported: None, parts: true, overdue: false })
     }
 
     /// They have been made.
     pub fn end_parts(&self) {
-        let me = sys::gettid();
+        let me = K::thread_id();
         self.map.write().remaps.calls.retain(|call| call.thread != me);
     }
 
@@ -847,7 +782,7 @@ impl Machine {
 
     /// Until no fork is about to happen.
     pub fn await_fork(&self) {
-        futex_wait(&self.forking, 1, u64::MAX);
+        self.forking.wait(1);
     }
 
     /// A fork is about to happen. From here until [`Machine::forked`] no call begins that moves memory or unmaps it, and none of
@@ -859,26 +794,26 @@ impl Machine {
     /// Who has jumped out of such a call, by a signal handler, is still in it as far as is known: for him, and for who is stopped
     /// in the middle, a fork waits once, and for a while.
     pub fn await_remaps(&self) {
-        let (me, start) = (sys::gettid(), sys::now_ns());
+        let (me, start) = (K::thread_id(), K::now_ns());
         self.forking.store(1, SeqCst);
         while self.map.read().remaps.others(me) {
-            if sys::now_ns() - start > REMAPS_NS {
+            if K::now_ns() - start > REMAPS_NS {
                 self.map.write().remaps.calls.iter_mut().filter(|call| call.thread != me).for_each(|call| call.overdue = true);
             }
-            futex_wait(&AtomicU32::new(0), 0, UNMAPS_LOOK_NS / 2);
+            K::sleep_ns(UNMAPS_LOOK_NS / 2);
         }
     }
 
     /// The fork has been made.
     pub fn forked(&self) {
         self.forking.store(0, Relaxed);
-        futex_wake(&self.forking, i32::MAX as u32);
+        self.forking.wake(i32::MAX as u32);
     }
 
     /// When mremap(2) moves a locked mapping and makes it longer, it brings in what is new before it reports the move, and until
     /// that has been read nobody can fill a page. So such a page, which `thread` misses in its call, is left to the kernel until
     /// the call has returned. Returns whether it is one.
-    pub(crate) fn leave_growth(&self, map: &Space, addr: usize, thread: u32) -> bool {
+    pub fn leave_growth(&self, map: &Space<K>, addr: usize, thread: u32) -> bool {
         let grows = map.remaps.grows(addr, thread, map.ranges.find(addr).is_some()) && map.program.is_changing();
         // SAFETY: it is new, so it has no content.
         grows && unsafe { map.program.unregister(addr, PAGE_SIZE) }.is_ok()
@@ -890,7 +825,7 @@ impl Machine {
     /// for what is to be there instead. Who believed it lost what was paged out there.
     pub fn end_remap(&self, done: bool) {
         let mut map = self.map.write();
-        if let Some((start, end)) = map.remaps.end(sys::gettid()) {
+        if let Some((start, end)) = map.remaps.end(K::thread_id()) {
             self.follow_unmap(&mut map, start, end, !done);
             self.drop_places(&map, false);
         }
@@ -918,7 +853,7 @@ impl Machine {
     #[must_use]
     pub fn put_back(&self, piece: &Piece) -> bool {
         let &Piece { start, end, flags } = piece;
-        if !sys::is_mapped(start, end) {
+        if !K::is_mapped(start, end) {
             return true;
         }
         let mut map = self.map.write();
@@ -973,7 +908,7 @@ impl Machine {
     pub fn wire_addresses(&self, object: ObjectId, origin: usize, start: usize, end: usize) {
         let touch = |addr: usize| {
             // SAFETY: the caller's memory, mapped readable; a read brings the page in through the ordinary fault path.
-            unsafe { core::ptr::read_volatile(addr as *const u8) };
+            unsafe { K::touch_directly(addr) };
             true
         };
         self.wire_each(object, origin, start, end, touch);
@@ -1011,7 +946,7 @@ impl Machine {
         loop {
             let range = self.map.read().ranges.overlap(at, end, Kind::Managed);
             let Some(piece) = range.map(|range| range.within(at, end)) else { return true };
-            let touch = |addr: usize| sys::read_own(addr, &mut [0]).is_ok();
+            let touch = |addr: usize| K::touch(addr);
             let fits = piece.end - piece.start <= KEEP_IN_MAX;
             if !fits || !self.wire_each(piece.object, piece.origin, piece.start, piece.end, touch) {
                 return false;
@@ -1022,9 +957,9 @@ impl Machine {
 
     /// A registered address was touched that is in no range: memory that has grown by a call that was not followed. It is managed
     /// from now on, as far as its mapping goes. => nothing is known at the address
-    pub(crate) fn find_grown(&self, map: &mut Space, addr: usize) {
+    pub fn find_grown(&self, map: &mut Space<K>, addr: usize) {
         let mut mapping = (addr, addr + PAGE_SIZE); // if it cannot be asked for
-        let _ = sys::each_mapping(|start, end| {
+        let _ = K::each_mapping(|start, end| {
             if (start..end).contains(&addr) {
                 mapping = (start, end);
             }
@@ -1071,12 +1006,8 @@ impl Machine {
 }
 
 #[cfg(test)]
-pub(crate) mod tests {
+mod tests {
     use super::*;
-    use crate::device_spec;
-    use crate::machine::Delivery;
-    use crate::setup::{self, Options};
-    use overspill_vm::status::Status;
 
     /// More discards were under way than there was room for, and the oldest was forgotten: pages of it that were parked before it
     /// had been carried out would have come back with what the program had thrown away.
@@ -1085,13 +1016,13 @@ pub(crate) mod tests {
         let mut discards = Discards::new();
         let many = 3 * DISCARDS_MAX;
         let page = |i: usize| (i * 0x9E37 % many) * 2 * PAGE_SIZE;
-        (0..many).for_each(|i| discards.add(page(i), page(i) + PAGE_SIZE));
-        assert!((0..many).all(|i| discards.covers(page(i))));
+        (0..many).for_each(|i| discards.add(page(i), page(i) + PAGE_SIZE, 0));
+        assert!((0..many).all(|i| discards.covers(page(i), || 1)));
         let mut discards = Discards::new();
-        discards.add(5 * PAGE_SIZE, 6 * PAGE_SIZE);
-        discards.add(0, 10 * PAGE_SIZE);
-        discards.done(0, 10 * PAGE_SIZE);
-        assert!(discards.covers(5 * PAGE_SIZE) && !discards.covers(PAGE_SIZE), "another thread's, within");
+        discards.add(5 * PAGE_SIZE, 6 * PAGE_SIZE, 0);
+        discards.add(0, 10 * PAGE_SIZE, 0);
+        discards.done(0, 10 * PAGE_SIZE, 1);
+        assert!(discards.covers(5 * PAGE_SIZE, || 1) && !discards.covers(PAGE_SIZE, || 1), "another thread's, within");
     }
 
     #[test]
@@ -1117,196 +1048,5 @@ pub(crate) mod tests {
         pending.add(10, 20);
         pending.cancel(10, 20);
         assert_eq!(news(&mut pending, 10, 20), [(10, 20)]);
-    }
-
-    pub(crate) const LEN: usize = 4 * PAGE_SIZE;
-
-    /// A machine, if there can be one here, and the address of three ranges of `LEN` bytes.
-    pub(crate) fn machine(name: &str) -> Option<(Machine, usize)> {
-        let place = std::env::temp_dir().join(format!("{name}-{}", std::process::id()));
-        let swap = [device_spec::parse(place.as_os_str()).expect("a place")];
-        let status: &'static Status = Box::leak(Box::default());
-        let options = Options {
-            memory_bytes: 8 << 20,
-            swap: &swap,
-            policy: "fifo".parse().expect("a policy"),
-            engine: crate::io::Engine::Psync,
-            delivery: Delivery::InThread,
-            encrypt: false,
-            load_control: false,
-            follow_pointers: false,
-            pages_max: 1 << 20,
-            objects_max: 1,
-            readers: 0,
-            ahead_pages_max: None,
-            decisions_max: 0,
-        };
-        let machine = setup::machine(&options, status).inspect_err(|e| eprintln!("SKIPPED: {e}")).ok();
-        assert!(machine.is_some() || std::env::var_os("CI").is_none(), "cannot be tested here");
-        Some((machine?, sys::map_anonymous(3 * LEN).expect("48 KiB") as usize))
-    }
-
-    /// The pages that are managed, and those that are there.
-    fn there(machine: &Machine, map: &Space, range: Range) -> (Option<u64>, usize) {
-        let managed = map.ranges.overlap(range.start, range.end, Kind::Managed).map(|r| r.pages());
-        let core = machine.core.lock();
-        let pages = (0..4).filter(|i| core.vm.page(range.page(range.start + i * PAGE_SIZE)).state() == State::Active);
-        (managed, pages.count())
-    }
-
-    /// One thread moves its pages from A to B. Before the kernel reports that A is unmapped, another thread's pages have come there
-    /// from C, which is reported before. The pager took the report that followed for the end of the second thread's pages: they
-    /// read as zeroes.
-    #[test]
-    fn a_late_unmap_does_not_take_what_has_come_there_since() {
-        let Some((machine, base)) = machine("late") else { return };
-        // addresses count from the mapping: one object, whose pages are numbered from there
-        let [a, b, c] = [0, 1, 2].map(|i| base + i * LEN);
-        let range = |start| Range { start, end: start + LEN, ..Range { origin: base, ..Range::of_program(Flags::NONE) } };
-        let mut map = machine.map.write();
-        map.origins[0] = base;
-        for (start, byte) in [(a, 1u8), (c, 3)] {
-            // SAFETY: our own mapping.
-            unsafe { core::ptr::write_bytes(start as *mut u8, byte, LEN) };
-            machine.manage(&mut map, range(start));
-        }
-        let there = |map: &Space, start: usize| there(&machine, map, range(start));
-        // A page of a range that had found no room in the map was filled with zeroes, whatever it held.
-        let known = |map: &Space| [a, b, c].map(|at| machine.is_known(map, at));
-        assert_eq!(known(&map), [true, false, true]);
-        map.ranges.remove(a, a + LEN, |_| {});
-        assert_eq!(known(&map), [true, false, true]);
-        assert!(map.ranges.insert(range(a)));
-        let gone = (None, 0);
-        assert_eq!((there(&map, a).1, there(&map, b), there(&map, c).1), (4, gone, 4));
-        machine.follow(&mut map, Event::Remap(a, b, LEN));
-        machine.follow(&mut map, Event::Remap(c, a, LEN));
-        machine.follow(&mut map, Event::Unmap(a, a + LEN));
-        assert_eq!((there(&map, a).1, there(&map, b).1, there(&map, c)), (4, 4, gone), "what came to A is there");
-        machine.follow(&mut map, Event::Unmap(c, c + LEN));
-        // a plain unmap may be overtaken as well
-        machine.follow(&mut map, Event::Remap(a, b, LEN));
-        assert_eq!((there(&map, a), there(&map, b).1), (gone, 4));
-        machine.follow(&mut map, Event::Unmap(b, b + LEN));
-        machine.follow(&mut map, Event::Unmap(a, a + LEN));
-        assert_eq!(there(&map, b).1, 4);
-        machine.follow(&mut map, Event::Unmap(b, b + LEN));
-        assert_eq!(there(&map, b), gone);
-        machine.core.lock().vm.check(1);
-        drop(map);
-        // SAFETY: nobody uses it any more.
-        unsafe { sys::unmap(base as *mut u8, 3 * LEN) };
-    }
-
-    /// A call was refused after its unmapping had been reported, and another thread had unmapped a part of a range in between: all of
-    /// that range was given up, and what was paged out in the rest of it read as zeroes.
-    #[test]
-    fn after_a_refused_call_only_what_is_not_mapped_is_given_up() {
-        let Some((machine, base)) = machine("holes") else { return };
-        let range = |start, end| Range { start, end, ..Range { origin: base, ..Range::of_program(Flags::NONE) } };
-        let mut map = machine.map.write();
-        map.origins[0] = base;
-        // SAFETY: our own mapping.
-        unsafe { core::ptr::write_bytes(base as *mut u8, 1, 3 * LEN) };
-        machine.manage(&mut map, range(base, base + 3 * LEN));
-        // SAFETY: nobody uses it any more.
-        unsafe { sys::unmap((base + LEN) as *mut u8, LEN) };
-        machine.follow_unmap(&mut map, base, base + 3 * LEN, true);
-        let there = [0, 1, 2].map(|i| there(&machine, &map, range(base + i * LEN, base + (i + 1) * LEN)));
-        assert_eq!(there, [(Some(4), 4), (None, 0), (Some(4), 4)]);
-        drop(map);
-        for at in [base, base + 2 * LEN] {
-            // SAFETY: nobody uses it any more.
-            unsafe { sys::unmap(at as *mut u8, LEN) };
-        }
-    }
-
-    /// A fork in the middle of another thread's mremap: in the child nothing was known at the new addresses, and zeroes were found.
-    #[test]
-    fn a_fork_waits_for_calls_that_move_memory() {
-        let Some((machine, base)) = machine("forks") else { return };
-        let range = Range { start: base, end: base + LEN, ..Range { origin: base, ..Range::of_program(Flags::NONE) } };
-        machine.map.write().origins[0] = base;
-        machine.manage(&mut machine.map.write(), range);
-        let begin = || {
-            while machine.begin_remap([(base, base + LEN), (0, 0)], 0).is_none() {
-                machine.await_fork();
-            }
-        };
-        let flag = || std::sync::atomic::AtomicBool::new(false);
-        let (ended, begun, machine) = (flag(), flag(), &machine);
-        let (tell, told) = std::sync::mpsc::channel();
-        std::thread::scope(|s| {
-            s.spawn(|| {
-                assert!(machine.begin_parts());
-                begin();
-                tell.send(()).expect("heard");
-                machine.end_remap(true);
-                begin(); // goes on, although somebody forks
-                ended.store(true, SeqCst);
-                machine.end_remap(true);
-                machine.end_parts();
-            });
-            told.recv().expect("told");
-            machine.await_remaps();
-            assert!(ended.load(SeqCst), "the call and its parts have been made");
-            // (it held one of the stacks that those who end need, and with more threads than stacks a fork took a second)
-            let refused = s.spawn(|| (machine.begin_remap([(base, base + LEN), (0, 0)], 0), machine.begin_parts()));
-            assert_eq!(refused.join().expect("it does not wait"), (None, false));
-            let other = s.spawn(|| {
-                begin();
-                begun.store(true, SeqCst); // and never ends: its thread has jumped out
-            });
-            assert!(!begun.load(SeqCst), "who has not begun waits for the fork");
-            machine.forked();
-            other.join().expect("it begins then");
-        });
-        machine.await_remaps();
-        machine.forked();
-        let start = sys::now_ns();
-        machine.await_remaps();
-        machine.forked();
-        assert!(sys::now_ns() - start < REMAPS_NS / 2, "it is waited for once");
-        // SAFETY: nobody uses it any more.
-        unsafe { sys::unmap(base as *mut u8, 3 * LEN) };
-    }
-
-    /// A managed range moved onto one that was left to the kernel, of whose end no event tells: the map found two at the same
-    /// place, and stopped the program. And an unmap is reported of all that the call was given, also where something else is by
-    /// then.
-    #[test]
-    fn what_was_left_to_the_kernel_has_no_events() {
-        let Some((machine, base)) = machine("native") else { return };
-        let [a, b, c] = [0, 1, 2].map(|i| base + i * LEN);
-        let range = |start| Range { start, end: start + LEN, ..Range { origin: base, ..Range::of_program(Flags::WIPE) } };
-        let mut map = machine.map.write();
-        // SAFETY: our own mapping.
-        unsafe { core::ptr::write_bytes(base as *mut u8, 1, 2 * LEN) };
-        machine.manage(&mut map, range(a));
-        assert!(machine.reserve_native(&mut map, Range { kind: Kind::Native, ..range(b) }));
-        assert_eq!(machine.core.lock().vm.reserved(), 4);
-        machine.follow(&mut map, Event::Remap(a, b, LEN));
-        assert_eq!((there(&machine, &map, range(a)), there(&machine, &map, range(b))), ((None, 0), (Some(4), 4)));
-        assert_eq!(map.ranges.find(b).map(|r| r.flags), Some(Flags::WIPE), "they move along");
-        assert_eq!(machine.core.lock().vm.reserved(), 0);
-        machine.follow(&mut map, Event::Unmap(a, a + LEN));
-        // all three, and then C is mapped again
-        assert!(machine.reserve_native(&mut map, Range { kind: Kind::Native, ..range(c) }));
-        machine.follow(&mut map, Event::Unmap(a, c + LEN));
-        assert_eq!(map.ranges.first(a, c + LEN).map(|r| (r.start, r.kind)), Some((c, Kind::Native)));
-        assert_eq!(machine.core.lock().vm.reserved(), 4);
-        // a new mapping over what is known proves that it has gone
-        machine.manage(&mut map, range(a));
-        drop(map);
-        machine.await_unmaps(a, a + LEN);
-        let mut map = machine.map.write();
-        assert_eq!(there(&machine, &map, range(a)), (None, 0));
-        // what nobody knew of moves, too
-        machine.follow(&mut map, Event::Remap(a, b, LEN));
-        assert!(map.ranges.find(b).is_some_and(|r| r.kind == Kind::Managed));
-        machine.core.lock().vm.check(1);
-        drop(map);
-        // SAFETY: nobody uses it any more.
-        unsafe { sys::unmap(base as *mut u8, 3 * LEN) };
     }
 }

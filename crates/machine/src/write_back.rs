@@ -11,12 +11,12 @@
 //! meanwhile comes in from the pool, and the write was for nothing.
 
 use crate::compressed::{WRITE_BACKS, write_back_pages};
-use crate::content::Content;
+use crate::errno::{self, Errno};
 use crate::growth;
-use crate::io::{Done, Io};
+use crate::kernel::{Advice, Content as _, Done, Io as _, IoVec, Kernel};
 use crate::machine::Machine;
 use crate::reader;
-use crate::sys::{self, Errno, IoVec};
+use core::marker::PhantomData;
 use overspill_store::{PageBytes, checksum};
 use overspill_vm::PageOut;
 use overspill_vm::pager::IoResult;
@@ -43,7 +43,7 @@ struct Flight {
 }
 
 /// The page daemon's write-back.
-pub struct WriteBack {
+pub struct WriteBack<K: Kernel> {
     flights: Vec<Flight>,
     found: Vec<(PageId, u32)>,
     pages: usize,
@@ -51,19 +51,19 @@ pub struct WriteBack {
     buffers: usize,
     tokens: u64,
     in_flight: usize,
+    kernel: PhantomData<K>,
 }
 
-impl WriteBack {
+impl<K: Kernel> WriteBack<K> {
     /// Its completions have tokens from `tokens` on.
     ///
     /// # Errors
     /// ENOMEM.
-    pub fn new(machine: &Machine, tokens: u64) -> Result<WriteBack, Errno> {
+    pub fn new(machine: &Machine<K>, tokens: u64) -> Result<Self, Errno> {
         let pages = write_back_pages(machine.core.lock().vm.limit()).min(PAGES_MAX);
         let len = buffers_len(pages);
-        let buffers = sys::map_anonymous(len)? as usize;
-        // SAFETY: our own fresh mapping; a fork's child makes its own.
-        let _ = unsafe { sys::madvise(buffers, len, libc::MADV_WIPEONFORK) };
+        let buffers = K::map_anonymous(len)? as usize;
+        let _ = K::advise(buffers, len, Advice::WipeOnFork); // a fork's child makes its own
         let none = Moving { page: PageId::from_raw(0), from: Slot(0), old: ContentHash::UNKNOWN, new: ContentHash::UNKNOWN };
         let iov = IoVec { base: 0, len: 0 };
         let flight = || Flight { pages: [none; PAGES_MAX], count: 0, run: None, since: 0, iov, busy: false };
@@ -74,6 +74,7 @@ impl WriteBack {
             buffers,
             tokens,
             in_flight: 0,
+            kernel: PhantomData,
         })
     }
 
@@ -88,7 +89,7 @@ impl WriteBack {
     }
 
     /// Issues writes if the compressed device is getting full and there is another that takes pages. Returns how many.
-    pub fn issue(&mut self, machine: &Machine, io: &mut Io) -> usize {
+    pub fn issue(&mut self, machine: &Machine<K>, io: &mut K::Io) -> usize {
         let mut issued = 0;
         while let Some(free) = self.flights.iter().position(|f| !f.busy) {
             let wanted = machine.map.read().pool.as_ref().is_some_and(|pool| pool.wants_write_back());
@@ -101,7 +102,7 @@ impl WriteBack {
         issued
     }
 
-    fn fill(&mut self, machine: &Machine, free: usize, io: &mut Io) -> bool {
+    fn fill(&mut self, machine: &Machine<K>, free: usize, io: &mut K::Io) -> bool {
         let _ = growth::make_room(machine); // without any there are no slots, or fewer
         let Some(run) = machine.core.lock().vm.write_back_slots(self.pages as u32, PageId::from_raw(0)) else {
             self.drop_copies(machine);
@@ -141,9 +142,10 @@ impl WriteBack {
                     continue; // it has changed; or it is damaged, which whoever touches it will find
                 }
                 flight.pages[good] = moving;
-                match &machine.content {
-                    Content::Sealed(keys) => flight.pages[good].new = keys.seal(moving.page, scratch, page),
-                    Content::Checked => page.copy_from_slice(scratch),
+                if machine.content.is_sealed() {
+                    flight.pages[good].new = machine.content.seal(moving.page, scratch, page);
+                } else {
+                    page.copy_from_slice(scratch);
                 }
                 good += 1;
             }
@@ -159,7 +161,7 @@ impl WriteBack {
         drop(core);
         let fd = machine.fd_to_write(&map, run.location);
         drop(map);
-        (flight.run, flight.since, flight.busy) = (Some(run), sys::now_ns(), true);
+        (flight.run, flight.since, flight.busy) = (Some(run), K::now_ns(), true);
         flight.iov = IoVec { base: buffer, len: flight.count << PAGE_SHIFT };
         // SAFETY: the vector lies in `self.flights`, which never moves its elements; the buffer is this flight's until the
         // completion.
@@ -169,7 +171,7 @@ impl WriteBack {
     }
 
     /// There is nowhere to go: of the coldest pages, those that are in a frame too give their slots up.
-    fn drop_copies(&mut self, machine: &Machine) {
+    fn drop_copies(&mut self, machine: &Machine<K>) {
         let map = machine.map.read();
         let Some(pool) = &map.pool else { return };
         let mut core = machine.core.lock();
@@ -182,13 +184,13 @@ impl WriteBack {
     }
 
     /// A write has ended.
-    pub fn written(&mut self, machine: &Machine, done: Done) {
+    pub fn written(&mut self, machine: &Machine<K>, done: Done) {
         let flight = &mut self.flights[(done.token - self.tokens) as usize];
         let whole = done.result.map_or(0, |n| n >> PAGE_SHIFT);
         let failed = match done.result {
-            Err(libc::ENOSPC) => IoResult::NoSpace,
+            Err(errno::ENOSPC) => IoResult::NoSpace,
             Err(e) => IoResult::Io(e),
-            Ok(_) => IoResult::Io(libc::EIO),
+            Ok(_) => IoResult::Io(errno::EIO),
         };
         let run = flight.run.expect("a write in flight");
         let map = machine.map.read();
@@ -214,9 +216,9 @@ fn buffers_len(pages: usize) -> usize {
     (WRITE_BACKS * pages + 1) << PAGE_SHIFT
 }
 
-impl Drop for WriteBack {
+impl<K: Kernel> Drop for WriteBack<K> {
     fn drop(&mut self) {
         // SAFETY: the mapping that `new` made; the daemon, whose field this is, has waited for the writes from it.
-        unsafe { sys::unmap(self.buffers as *mut u8, buffers_len(self.pages)) };
+        unsafe { K::unmap(self.buffers as *mut u8, buffers_len(self.pages)) };
     }
 }

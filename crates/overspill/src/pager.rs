@@ -380,7 +380,7 @@ impl Drop for Owner {
         }
         let machine = &self.shared.machine;
         machine.quit.store(true, SeqCst);
-        machine.duty.call_everyone();
+        machine.host.duty.call_everyone();
         machine.ring_daemon_anyway();
         self.shared.queue.wake();
         machine.end_await_retired();

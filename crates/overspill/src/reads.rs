@@ -12,6 +12,7 @@ use overspill_linux::lock::Mutex;
 use overspill_linux::machine::{Machine, Read};
 use overspill_linux::reader::{self, CLUSTERS, Reader, SINGLES, TOKEN_OTHER};
 use overspill_linux::sys::{self, Errno, Fd, futex_wait, futex_wake};
+use overspill_machine::kernel::Io as _;
 use overspill_vm::types::{PAGE_SHIFT, PAGE_SIZE};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::*};
 

@@ -476,15 +476,15 @@ impl Agent {
         self.slot.store(0, Relaxed); // whoever had it is not here
         machine.frozen.store(0, Relaxed);
         machine.forking.store(0, Relaxed);
-        machine.following.forked();
-        machine.daemon_sleeps.store(false, Relaxed);
+        machine.host.following.forked();
+        machine.daemon_sleeps.store(0, Relaxed);
         machine.waiters.store(0, Relaxed);
         machine.starved.store(false, Relaxed);
         machine.stuck_since.store(0, Relaxed);
         machine.shrinking.store(false, Relaxed); // (for the fork of another thread)
-        machine.duty.reset();
+        machine.host.duty.reset();
         machine.retired.store(0, Relaxed);
-        if let Some(record) = &machine.record {
+        if let Some(record) = &machine.host.record {
             record.stop();
             core.vm.set_mapped_max(u32::MAX);
         }
@@ -497,7 +497,7 @@ impl Agent {
         let state = unsafe { &mut *self.helper.get() };
         state.children.drain(..).for_each(core::mem::forget);
         core::mem::forget((state.pending.take(), state.listener.take()));
-        core::mem::forget(map.pidfd.take());
+        core::mem::forget(map.process.take());
         map.discards = overspill_linux::space::Discards::new();
         core.load.forked();
     }
@@ -509,7 +509,7 @@ impl Agent {
         let (voice, received) = received.map_or_else(|e| (None, Err(e)), |mut share| (share.voice.take(), Ok(share)));
         sys::set_voice(voice.map_or(-1, Fd::into_raw), sys::gettid());
         let share = received?;
-        map.pidfd = sys::pidfd_open(sys::getpid()).ok();
+        map.process = sys::pidfd_open(sys::getpid()).ok();
         self.own_status(core.vm.limit())?;
         core.vm.set_reserved(core.vm.reserved()); // so that the new block shows what is charged
         machine.quit_event.store(sys::event()?.into_raw(), Relaxed);

@@ -3,6 +3,7 @@
 
 use super::{Agent, Child, HelperState};
 use core::sync::atomic::Ordering::*;
+use overspill_linux::family::Family;
 use overspill_linux::family::shares::Tag;
 use overspill_linux::mappings;
 use overspill_linux::space::Piece;
@@ -132,7 +133,7 @@ impl Agent {
                 Request::Follow { tid, ruleset } => self.follow_all(ruleset.map(|fd| (tid, fd))),
                 Request::Retire => {
                     self.machine.quit.store(true, Release);
-                    self.machine.following.wake();
+                    self.machine.host.following.wake();
                     self.call();
                 }
                 Request::Shrink => self.shrink(),
@@ -158,9 +159,9 @@ impl Agent {
     /// Wakes all of the pager's threads. => the helper thread
     pub(super) fn call(&self) {
         let machine = self.machine;
-        machine.duty.end_company();
+        machine.host.duty.end_company();
         let _ = sys::write(machine.quit_event.load(Relaxed), &1u64.to_ne_bytes());
-        machine.duty.call_everyone();
+        machine.host.duty.call_everyone();
         machine.ring_daemon();
     }
 
@@ -168,7 +169,7 @@ impl Agent {
     fn follow_all(&self, landlock: Option<(u32, i32)>) {
         let machine = self.machine;
         // SAFETY: the helper thread does one thing after the other, and who asked for it waits.
-        let result = unsafe { machine.following.all(landlock, || self.call()) };
+        let result = unsafe { machine.host.following.all(landlock, || self.call()) };
         let _ = sys::read(machine.quit_event.load(Relaxed), &mut [0; 8]);
         if let Err(e) = result {
             self.cannot_follow(e);
@@ -194,6 +195,6 @@ impl Agent {
             let _map = self.machine.map.read();
             self.machine.core.lock().vm.devices_mut().child_gone(fork);
         }
-        self.machine.take_if_alone();
+        Family::take_if_alone(self.machine);
     }
 }

@@ -296,13 +296,13 @@ fn serve_with(memory: &str, status: &'static Status, status_fd: i32, supervised:
     let heap = heap_range();
     let machine = match setup::machine(&options, status) {
         Ok(mut machine) => {
-            machine.record = record;
+            machine.host.record = record;
             let core = machine.core.lock();
             let (pages, buffers) = (core.vm.limit(), core.vm.charge_total() as u32);
             drop(core);
             let members = if limit(libc::RLIMIT_AS).is_some() { MEMBERS_FEW } else { MEMBERS_MAX };
             match Family::new(pages, buffers, members) {
-                Ok(family) => machine.family = Some(family),
+                Ok(family) => machine.host.family = Some(family),
                 Err(e) => return Err(setup::SetupError::Memory(e).to_string()),
             }
             status.counters.family_budget_bytes.set(u64::from(pages) << PAGE_SHIFT);
@@ -316,7 +316,7 @@ fn serve_with(memory: &str, status: &'static Status, status_fd: i32, supervised:
         Ok(event) => machine.quit_event.store(event.into_raw(), Release),
         Err(e) => fail(&setup::SetupError::Memory(e).to_string()),
     }
-    if let Some(record) = &machine.record {
+    if let Some(record) = &machine.host.record {
         machine.core.lock().vm.set_mapped_max(record.mapped_pages_max());
     }
     let here = page_of_this_process().unwrap_or_else(|e| fail(&setup::SetupError::Memory(e).to_string()));

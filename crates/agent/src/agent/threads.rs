@@ -13,6 +13,7 @@ use overspill_linux::setup::DEVICES_MAX;
 use overspill_linux::swap_file::SwapFiles;
 use overspill_linux::sys::{self, Errno, futex_wait, futex_wake};
 use overspill_linux::{control_server, threads};
+use overspill_machine::kernel::Uffd as _;
 
 /// Of the pager's threads: two userfaultfds and the device that makes them, the devices' files, our own process, the status block,
 /// an event, standard error, and those sockets.
@@ -102,7 +103,7 @@ extern "C" fn thread_main(arg: *mut c_void) -> ! {
         ready();
     }
     agent.threads.fetch_sub(1, Relaxed);
-    follower.leave(&machine.following);
+    follower.leave(&machine.host.following);
     end_thread()
 }
 
@@ -115,7 +116,7 @@ fn end_thread() -> ! {
 
 impl Agent {
     fn spawn(&'static self, role: Role, share_files: bool) -> Result<u32, Errno> {
-        let following = &self.machine.following;
+        let following = &self.machine.host.following;
         // the helper thread sees to it that the others follow, and comes last
         let follower = if let Role::Helper = role { Follower::none() } else { following.enlist().ok_or(libc::EAGAIN)? };
         let job = Box::leak(Box::new(Job { agent: self, role, follower }));
@@ -178,7 +179,7 @@ impl Agent {
         add(map.program.raw());
         add(map.parking.raw());
         map.files.iter().flatten().flat_map(SwapFiles::iter).for_each(|f| add(f.raw()));
-        map.pidfd.iter().for_each(|f| add(f.raw()));
+        map.process.iter().for_each(|f| add(f.raw()));
         add(self.status_fd.load(Relaxed));
         add(self.machine.quit_event.load(Relaxed));
         add(sys::voice());
@@ -213,7 +214,7 @@ impl Agent {
         let first = self.machine.supervised.load(Relaxed);
         if !first {
             // Most forks and many programs are over in no time: they leave no socket behind for others to tidy up.
-            follower.wait(&self.machine.following, SOCKET_AFTER_NS);
+            follower.wait(&self.machine.host.following, SOCKET_AFTER_NS);
         }
         let mut file = Packet::new();
         let _ = write!(file, "{}", sys::getpid());
@@ -223,7 +224,7 @@ impl Agent {
         let _ = write!(file, ".sock");
         // before it follows: the program may be giving up what it takes to enter the directory
         let listener = control_server::listen(&self.control.directory, file.bytes());
-        follower.look(&self.machine.following);
+        follower.look(&self.machine.host.following);
         if let Ok(listener) = listener {
             control_server::serve(self.machine, self.engine, &listener, follower);
         }

@@ -3,18 +3,23 @@
 //! Over a trait, so that loom can take the words over and try every order of steps and every value a weakly ordered machine may
 //! show (the tests below); the real ones are atomics on which the kernel lets threads sleep.
 
-use crate::sys::{cycles, futex_wait, futex_wake};
-use core::sync::atomic::{AtomicU32, Ordering, Ordering::*};
+use crate::kernel::Futex;
+use core::sync::atomic::{Ordering, Ordering::*};
 
 /// An atomic word on which threads can sleep.
 pub trait Word {
     /// Looks at `ready` again and again before it sleeps, for as long as that may be the shorter way. Returns whether it became
     /// true.
     fn spin(ready: impl FnMut() -> bool) -> bool;
+    /// Its value.
     fn load(&self, order: Ordering) -> u32;
+    /// Sets it.
     fn store(&self, value: u32, order: Ordering);
+    /// Sets it, and says what it was.
     fn swap(&self, value: u32, order: Ordering) -> u32;
+    /// Adds, and says what it was.
     fn fetch_add(&self, n: u32, order: Ordering) -> u32;
+    /// Subtracts, and says what it was.
     fn fetch_sub(&self, n: u32, order: Ordering) -> u32;
     /// Relaxed if it fails.
     fn compare_exchange(&self, from: u32, to: u32, order: Ordering) -> bool;
@@ -26,69 +31,15 @@ pub trait Word {
     fn fence();
 }
 
-/// How long a waiting thread looks before it sleeps, in ticks of the processor's clock: about 25 us. The map is held for one
-/// UFFDIO_MOVE at a time, which is 14 us if it has to interrupt another CPU, and a sleeper is running again 35 to 45 us after it
-/// was woken (virtual machines, measured November 2026). To look for as long as sleeping would take costs at most twice the best.
-const SPIN_CYCLES: u64 = 75_000;
-
-impl Word for AtomicU32 {
-    fn spin(mut ready: impl FnMut() -> bool) -> bool {
-        let began = cycles();
-        loop {
-            if ready() {
-                return true;
-            }
-            if cycles().wrapping_sub(began) > SPIN_CYCLES {
-                return false;
-            }
-            core::hint::spin_loop();
-        }
-    }
-    #[inline]
-    fn load(&self, order: Ordering) -> u32 {
-        self.load(order)
-    }
-    #[inline]
-    fn store(&self, value: u32, order: Ordering) {
-        self.store(value, order);
-    }
-    #[inline]
-    fn swap(&self, value: u32, order: Ordering) -> u32 {
-        self.swap(value, order)
-    }
-    #[inline]
-    fn fetch_add(&self, n: u32, order: Ordering) -> u32 {
-        self.fetch_add(n, order)
-    }
-    #[inline]
-    fn fetch_sub(&self, n: u32, order: Ordering) -> u32 {
-        self.fetch_sub(n, order)
-    }
-    #[inline]
-    fn compare_exchange(&self, from: u32, to: u32, order: Ordering) -> bool {
-        self.compare_exchange(from, to, order, Relaxed).is_ok()
-    }
-    fn wait(&self, expected: u32) {
-        futex_wait(self, expected, u64::MAX);
-    }
-    fn wake(&self, count: u32) {
-        futex_wake(self, count);
-    }
-    #[inline]
-    fn fence() {
-        core::sync::atomic::fence(SeqCst);
-    }
-}
-
 /// Mutual exclusion. 0 free, 1 held, 2 held and waited for (Drepper, "Futexes are tricky", 2011, section 5).
 #[derive(Debug)]
-pub struct RawMutex<W = AtomicU32> {
+pub struct RawMutex<W> {
     state: W,
 }
 
-impl RawMutex {
+impl<W: Futex> RawMutex<W> {
     pub const fn new() -> Self {
-        RawMutex { state: AtomicU32::new(0) }
+        RawMutex { state: W::ZERO }
     }
 }
 
@@ -119,6 +70,9 @@ impl<W: Word> RawMutex<W> {
             self.state.wake(1);
         }
     }
+    pub fn word(&self) -> &W {
+        &self.state
+    }
     /// Nobody holds it or waits for it any more.
     pub fn reset(&self) {
         self.state.store(0, Relaxed);
@@ -129,7 +83,7 @@ impl<W: Word> RawMutex<W> {
 ///
 /// `state`: number of readers, or `WRITER`. `writers`: how many wait or hold. `turn`: bumped at every release, for sleepers.
 #[derive(Debug)]
-pub struct RawRwLock<W = AtomicU32> {
+pub struct RawRwLock<W> {
     state: W,
     writers: W,
     turn: W,
@@ -138,9 +92,9 @@ pub struct RawRwLock<W = AtomicU32> {
 
 const WRITER: u32 = u32::MAX;
 
-impl RawRwLock {
+impl<W: Futex> RawRwLock<W> {
     pub const fn new() -> Self {
-        RawRwLock { state: AtomicU32::new(0), writers: AtomicU32::new(0), turn: AtomicU32::new(0), sleepers: AtomicU32::new(0) }
+        RawRwLock { state: W::ZERO, writers: W::ZERO, turn: W::ZERO, sleepers: W::ZERO }
     }
 }
 
@@ -211,6 +165,9 @@ impl<W: Word> RawRwLock<W> {
         if self.sleepers.load(Relaxed) != 0 {
             self.turn.wake(i32::MAX as u32);
         }
+    }
+    pub fn word(&self) -> &W {
+        &self.state
     }
     /// Its holder has it exclusively, and nobody waits any more.
     pub fn reset_waiters(&self) {

@@ -9,6 +9,7 @@ mod worker;
 
 use overspill_linux::sys::{self, Fd};
 use overspill_linux::uffd::{self, Event, FEATURE_MOVE, FEATURE_POISON, FEATURES_EVENTS, Uffd};
+use overspill_machine::kernel::Uffd as _;
 use overspill_simkernel::call::{Call, Outcome, Progress};
 use overspill_simkernel::errno::Errno;
 use overspill_simkernel::lab::{BASE, Lab, PARKING, PLACES, Session, THREADS};
@@ -223,7 +224,7 @@ impl Pmap for LinuxLab {
     fn messages(&mut self, most: usize) -> Vec<Message> {
         let mut raw = vec![uffd::Message::default(); most];
         let count = self.program.read(&mut raw);
-        let decoded = raw[..count].iter().map(|message| match message.decode() {
+        let decoded = raw[..count].iter().map(|message| match (*message).into() {
             Event::Fault(at, _) => Message::Fault { at: at & !1, write: at & 1 == 1 },
             Event::Remap(from, to, len) => Message::Remap { from, to, len },
             Event::Remove(start, end) => Message::Remove { start, end },

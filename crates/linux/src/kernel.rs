@@ -1,0 +1,246 @@
+//! Linux below the machine ([`overspill_machine::Kernel`]): system calls, as they are.
+
+use crate::content::Content;
+use crate::credentials::Following;
+use crate::duty::Duty;
+use crate::family::{Family, Sharing};
+use crate::io::{Engine, Io};
+use crate::lock::Futex;
+use crate::machine::Machine;
+use crate::mappings::{self, Mappings};
+use crate::record::Recorder;
+use crate::swap_file::SwapFiles;
+use crate::sys::{self, Errno, Fd, sys};
+use crate::uffd::{self, Uffd};
+use overspill_machine::errno;
+use overspill_machine::kernel::{Advice, Fixed, IoVec, Kernel, Touch, prot};
+use overspill_vm::types::PAGE_SIZE;
+
+const _: () = {
+    assert!(errno::ENOENT == libc::ENOENT && errno::EIO == libc::EIO && errno::EAGAIN == libc::EAGAIN);
+    assert!(errno::ENOMEM == libc::ENOMEM && errno::EBUSY == libc::EBUSY && errno::EEXIST == libc::EEXIST);
+    assert!(errno::EINVAL == libc::EINVAL && errno::EFBIG == libc::EFBIG && errno::ENOSPC == libc::ENOSPC);
+    assert!(errno::EBADMSG == libc::EBADMSG && errno::EOPNOTSUPP == libc::EOPNOTSUPP && errno::EDQUOT == libc::EDQUOT);
+    assert!(prot::READ == libc::PROT_READ && prot::WRITE == libc::PROT_WRITE && prot::EXEC == libc::PROT_EXEC);
+};
+
+/// Linux.
+pub enum Linux {}
+
+/// What else belongs to a machine on Linux.
+pub struct Host {
+    /// With whom the budget is shared, if a fork's children have pagers of their own.
+    pub family: Option<Family>,
+    /// Which handler reads messages.
+    pub duty: Duty,
+    /// Where page references are recorded, if they are.
+    pub record: Option<Recorder>,
+    /// How the pager's threads follow what the program gives up.
+    pub following: Following,
+}
+
+impl Host {
+    /// Of a process alone, which nobody records.
+    ///
+    /// # Errors
+    /// As [`Following::new`].
+    pub fn new() -> Result<Host, Errno> {
+        Ok(Host { family: None, duty: Duty::default(), record: None, following: Following::new()? })
+    }
+}
+
+impl overspill_machine::kernel::Host<Linux> for Host {
+    type Sharing = Sharing;
+    fn bell(&self) -> Option<&Futex> {
+        self.family.as_ref().map(|family| Futex::of(family.bell()))
+    }
+    fn served(&self) {
+        self.duty.served();
+    }
+    fn records(&self) -> bool {
+        self.record.is_some()
+    }
+    fn record_is_full(&self) -> bool {
+        self.record.as_ref().is_some_and(Recorder::is_full)
+    }
+    fn record(&self, page: u64, write: bool, touch: Touch) {
+        if let Some(record) = &self.record {
+            record.push(page, write, touch);
+        }
+    }
+    fn share(sharing: &mut Sharing, machine: &Machine) {
+        sharing.step(machine);
+    }
+    fn is_aiming(sharing: &Sharing) -> bool {
+        sharing.is_aiming()
+    }
+}
+
+impl Kernel for Linux {
+    type Word = Futex;
+    type Uffd = Uffd;
+    type Io = Io;
+    type Engine = Engine;
+    type Files = SwapFiles;
+    type Content = Content;
+    type Mappings = Mappings;
+    type Process = Option<Fd>;
+    type Host = Host;
+
+    fn now_ns() -> u64 {
+        sys::now_ns()
+    }
+    fn thread_id() -> u32 {
+        sys::gettid()
+    }
+    fn thread_cpu_ns(thread: u32) -> Option<u64> {
+        sys::thread_cpu_ns(thread)
+    }
+    fn sleep_ns(ns: u64) {
+        sys::futex_wait(&core::sync::atomic::AtomicU32::new(0), 0, ns);
+    }
+    fn cpus() -> usize {
+        sys::count_cpus(&sys::allowed_cpus()) as usize
+    }
+    fn stop(message: &[u8], tell: bool) -> ! {
+        if tell {
+            sys::complain(message);
+        }
+        sys::kill_self()
+    }
+
+    fn map_anonymous(len: usize) -> Result<*mut u8, Errno> {
+        sys::map_anonymous(len)
+    }
+    unsafe fn unmap(at: *mut u8, len: usize) {
+        // SAFETY: the caller's promise.
+        unsafe { sys::unmap(at, len) };
+    }
+    fn advise(at: usize, len: usize, advice: Advice) -> Result<(), Errno> {
+        let advice = match advice {
+            Advice::NoHugePages => libc::MADV_NOHUGEPAGE,
+            Advice::NotDumped => libc::MADV_DONTDUMP,
+            Advice::WipeOnFork => libc::MADV_WIPEONFORK,
+        };
+        // SAFETY: none of these changes what this process reads.
+        unsafe { sys::madvise(at, len, advice) }
+    }
+    fn make_executable(at: usize, len: usize) -> Result<(), Errno> {
+        // SAFETY: the pager's own memory, which is as readable and writable as before.
+        unsafe { sys!(libc::SYS_mprotect, at, len, libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC) }.map(drop)
+    }
+    unsafe fn discard_ranges(process: &Option<Fd>, ranges: &[IoVec]) {
+        // SAFETY: the caller's promise.
+        unsafe { sys::discard_ranges(process.as_ref().map_or(-1, Fd::raw), ranges) };
+    }
+
+    unsafe fn discard_of_program(at: usize, len: usize) -> Result<(), Errno> {
+        // SAFETY: the caller's promise.
+        unsafe { sys::madvise(at, len, libc::MADV_DONTNEED) }
+    }
+    fn is_resident(at: usize) -> bool {
+        sys::is_resident(at)
+    }
+    fn is_mapped(start: usize, end: usize) -> bool {
+        sys::is_mapped(start, end)
+    }
+    fn each_present(start: usize, end: usize, f: impl FnMut(usize, usize)) {
+        each_present(start, end, f);
+    }
+    fn each_mapping(f: impl FnMut(usize, usize)) -> Result<(), Errno> {
+        sys::each_mapping(f)
+    }
+    fn touch(at: usize) -> bool {
+        sys::read_own(at, &mut [0]).is_ok()
+    }
+    unsafe fn touch_directly(at: usize) {
+        // SAFETY: the caller's promise.
+        unsafe { core::ptr::read_volatile(at as *const u8) };
+    }
+    fn own_page(at: usize) -> bool {
+        sys::own_page(at)
+    }
+    fn merges_memory() -> bool {
+        sys::merges_memory()
+    }
+    fn fixed() -> Option<Fixed> {
+        mappings::fixed()
+    }
+
+    fn io(engine: Engine, depth: u32) -> Result<Io, Errno> {
+        Io::new(engine, depth)
+    }
+    unsafe fn read_now(fd: i32, buf: *mut u8, len: usize, offset: u64) -> Result<usize, Errno> {
+        // SAFETY: the caller's promise.
+        unsafe { sys::pread_full(fd, buf, len, offset) }
+    }
+    fn wake(uffd: i32, at: usize, len: usize) {
+        uffd::wake(uffd, at, len);
+    }
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct PageRegion {
+    start: u64,
+    end: u64,
+    categories: u64,
+}
+
+#[repr(C)]
+#[derive(Default)]
+struct ScanArg {
+    size: u64,
+    flags: u64,
+    start: u64,
+    end: u64,
+    walk_end: u64,
+    vec: u64,
+    vec_len: u64,
+    max_pages: u64,
+    category_inverted: u64,
+    category_mask: u64,
+    category_anyof_mask: u64,
+    return_mask: u64,
+}
+
+const PAGEMAP_SCAN: u64 = 3 << 30 | (size_of::<ScanArg>() as u64) << 16 | (b'f' as u64) << 8 | 16;
+const PAGE_IS_PRESENT: u64 = 1 << 3;
+
+/// Calls `f(start, end)` for each run of present pages in the range, in bytes; some of them twice if that is not to be had at once.
+fn each_present(start: usize, end: usize, mut f: impl FnMut(usize, usize)) {
+    // Without a descriptor to be had (RLIMIT_NOFILE is the program's), or where /proc is root's (PR_SET_DUMPABLE), each page is
+    // asked for.
+    if scan_present(start, end, &mut f).is_err() {
+        sys::each_resident(start, end, |at| f(at, at + PAGE_SIZE));
+    }
+}
+
+fn scan_present(start: usize, end: usize, mut f: impl FnMut(usize, usize)) -> Result<(), i32> {
+    // (of the thread: when the first thread has ended, the process's is empty)
+    let pagemap = sys::open(b"/proc/thread-self/pagemap\0", libc::O_RDONLY | libc::O_CLOEXEC, 0)?;
+    let mut regions = [PageRegion::default(); 64];
+    let mut at = start;
+    while at < end {
+        let mut arg = ScanArg {
+            size: size_of::<ScanArg>() as u64,
+            start: at as u64,
+            end: end as u64,
+            vec: regions.as_mut_ptr() as u64,
+            vec_len: regions.len() as u64,
+            category_mask: PAGE_IS_PRESENT,
+            return_mask: PAGE_IS_PRESENT,
+            ..ScanArg::default()
+        };
+        // SAFETY: the kernel reads and writes the structure and at most `vec_len` regions, both live.
+        let n = unsafe { sys!(libc::SYS_ioctl, pagemap.raw(), PAGEMAP_SCAN, &mut arg as *mut _) }?;
+        for r in &regions[..n] {
+            f(r.start as usize, r.end as usize);
+        }
+        if arg.walk_end as usize <= at {
+            break;
+        }
+        at = arg.walk_end as usize;
+    }
+    Ok(())
+}

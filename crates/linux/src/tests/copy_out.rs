@@ -1,0 +1,27 @@
+//! Pages that are taken by a copy.
+
+use crate::machine::Served;
+use crate::ranges::{Flags, Range};
+use crate::sys;
+use overspill_vm::types::PAGE_SIZE as P;
+
+/// Until the page daemon's own discard is over nothing may come to a page that it copied, not even ahead of need: the discard
+/// would take it. (By reading; no run has shown it.)
+#[test]
+fn nothing_comes_to_a_page_that_is_still_to_be_discarded() {
+    let Some((machine, base)) = super::machine("refilled") else { return };
+    let range = Range { start: base, end: base + 4 * P, origin: base, ..Range::of_program(Flags::NONE) };
+    {
+        let mut map = machine.map.write();
+        map.origins[0] = base;
+        machine.manage(&mut map, range);
+        map.copying.begin([base + P].into_iter());
+    }
+    assert!(matches!(machine.serve(base + P, 0), Served::Busy));
+    assert!(matches!(machine.serve(base, 0), Served::Done));
+    assert!(!sys::is_resident(base + P), "nor did it come with its neighbour");
+    machine.map.write().copying.end();
+    assert!(matches!(machine.serve(base + P, 0), Served::Done) && sys::is_resident(base + P));
+    // SAFETY: nobody uses it any more.
+    unsafe { sys::unmap(base as *mut u8, 3 * super::LEN) };
+}

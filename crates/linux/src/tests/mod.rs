@@ -1,0 +1,209 @@
+//! Tests of the machine on Linux's own memory.
+
+mod compressed;
+mod copy_out;
+mod lock;
+mod reader;
+
+use crate::device_spec;
+use crate::machine::{Delivery, Machine, Space};
+use crate::ranges::{Flags, Kind, Range};
+use crate::setup::{self, Options};
+use crate::sys;
+use core::sync::atomic::Ordering::SeqCst;
+use overspill_machine::kernel::Event;
+use overspill_machine::space::REMAPS_NS;
+use overspill_vm::page::State;
+use overspill_vm::status::Status;
+use overspill_vm::types::PAGE_SIZE;
+
+pub const LEN: usize = 4 * PAGE_SIZE;
+
+/// A machine, if there can be one here, and the address of three ranges of `LEN` bytes.
+pub fn machine(name: &str) -> Option<(Machine, usize)> {
+    let place = std::env::temp_dir().join(format!("{name}-{}", std::process::id()));
+    let swap = [device_spec::parse(place.as_os_str()).expect("a place")];
+    let status: &'static Status = Box::leak(Box::default());
+    let options = Options {
+        memory_bytes: 8 << 20,
+        swap: &swap,
+        policy: "fifo".parse().expect("a policy"),
+        engine: crate::io::Engine::Psync,
+        delivery: Delivery::InThread,
+        encrypt: false,
+        load_control: false,
+        follow_pointers: false,
+        pages_max: 1 << 20,
+        objects_max: 1,
+        readers: 0,
+        ahead_pages_max: None,
+        decisions_max: 0,
+    };
+    let machine = setup::machine(&options, status).inspect_err(|e| eprintln!("SKIPPED: {e}")).ok();
+    assert!(machine.is_some() || std::env::var_os("CI").is_none(), "cannot be tested here");
+    Some((machine?, sys::map_anonymous(3 * LEN).expect("48 KiB") as usize))
+}
+
+/// The pages that are managed, and those that are there.
+fn there(machine: &Machine, map: &Space, range: Range) -> (Option<u64>, usize) {
+    let managed = map.ranges.overlap(range.start, range.end, Kind::Managed).map(|r| r.pages());
+    let core = machine.core.lock();
+    let pages = (0..4).filter(|i| core.vm.page(range.page(range.start + i * PAGE_SIZE)).state() == State::Active);
+    (managed, pages.count())
+}
+
+/// One thread moves its pages from A to B. Before the kernel reports that A is unmapped, another thread's pages have come there
+/// from C, which is reported before. The pager took the report that followed for the end of the second thread's pages: they
+/// read as zeroes.
+#[test]
+fn a_late_unmap_does_not_take_what_has_come_there_since() {
+    let Some((machine, base)) = machine("late") else { return };
+    // addresses count from the mapping: one object, whose pages are numbered from there
+    let [a, b, c] = [0, 1, 2].map(|i| base + i * LEN);
+    let range = |start| Range { start, end: start + LEN, ..Range { origin: base, ..Range::of_program(Flags::NONE) } };
+    let mut map = machine.map.write();
+    map.origins[0] = base;
+    for (start, byte) in [(a, 1u8), (c, 3)] {
+        // SAFETY: our own mapping.
+        unsafe { core::ptr::write_bytes(start as *mut u8, byte, LEN) };
+        machine.manage(&mut map, range(start));
+    }
+    let there = |map: &Space, start: usize| there(&machine, map, range(start));
+    // A page of a range that had found no room in the map was filled with zeroes, whatever it held.
+    let known = |map: &Space| [a, b, c].map(|at| machine.is_known(map, at));
+    assert_eq!(known(&map), [true, false, true]);
+    map.ranges.remove(a, a + LEN, |_| {});
+    assert_eq!(known(&map), [true, false, true]);
+    assert!(map.ranges.insert(range(a)));
+    let gone = (None, 0);
+    assert_eq!((there(&map, a).1, there(&map, b), there(&map, c).1), (4, gone, 4));
+    machine.follow(&mut map, Event::Remap(a, b, LEN));
+    machine.follow(&mut map, Event::Remap(c, a, LEN));
+    machine.follow(&mut map, Event::Unmap(a, a + LEN));
+    assert_eq!((there(&map, a).1, there(&map, b).1, there(&map, c)), (4, 4, gone), "what came to A is there");
+    machine.follow(&mut map, Event::Unmap(c, c + LEN));
+    // a plain unmap may be overtaken as well
+    machine.follow(&mut map, Event::Remap(a, b, LEN));
+    assert_eq!((there(&map, a), there(&map, b).1), (gone, 4));
+    machine.follow(&mut map, Event::Unmap(b, b + LEN));
+    machine.follow(&mut map, Event::Unmap(a, a + LEN));
+    assert_eq!(there(&map, b).1, 4);
+    machine.follow(&mut map, Event::Unmap(b, b + LEN));
+    assert_eq!(there(&map, b), gone);
+    machine.core.lock().vm.check(1);
+    drop(map);
+    // SAFETY: nobody uses it any more.
+    unsafe { sys::unmap(base as *mut u8, 3 * LEN) };
+}
+
+/// A call was refused after its unmapping had been reported, and another thread had unmapped a part of a range in between: all of
+/// that range was given up, and what was paged out in the rest of it read as zeroes.
+#[test]
+fn after_a_refused_call_only_what_is_not_mapped_is_given_up() {
+    let Some((machine, base)) = machine("holes") else { return };
+    let range = |start, end| Range { start, end, ..Range { origin: base, ..Range::of_program(Flags::NONE) } };
+    let mut map = machine.map.write();
+    map.origins[0] = base;
+    // SAFETY: our own mapping.
+    unsafe { core::ptr::write_bytes(base as *mut u8, 1, 3 * LEN) };
+    machine.manage(&mut map, range(base, base + 3 * LEN));
+    // SAFETY: nobody uses it any more.
+    unsafe { sys::unmap((base + LEN) as *mut u8, LEN) };
+    machine.follow_unmap(&mut map, base, base + 3 * LEN, true);
+    let there = [0, 1, 2].map(|i| there(&machine, &map, range(base + i * LEN, base + (i + 1) * LEN)));
+    assert_eq!(there, [(Some(4), 4), (None, 0), (Some(4), 4)]);
+    drop(map);
+    for at in [base, base + 2 * LEN] {
+        // SAFETY: nobody uses it any more.
+        unsafe { sys::unmap(at as *mut u8, LEN) };
+    }
+}
+
+/// A fork in the middle of another thread's mremap: in the child nothing was known at the new addresses, and zeroes were found.
+#[test]
+fn a_fork_waits_for_calls_that_move_memory() {
+    let Some((machine, base)) = machine("forks") else { return };
+    let range = Range { start: base, end: base + LEN, ..Range { origin: base, ..Range::of_program(Flags::NONE) } };
+    machine.map.write().origins[0] = base;
+    machine.manage(&mut machine.map.write(), range);
+    let begin = || {
+        while machine.begin_remap([(base, base + LEN), (0, 0)], 0).is_none() {
+            machine.await_fork();
+        }
+    };
+    let flag = || std::sync::atomic::AtomicBool::new(false);
+    let (ended, begun, machine) = (flag(), flag(), &machine);
+    let (tell, told) = std::sync::mpsc::channel();
+    std::thread::scope(|s| {
+        s.spawn(|| {
+            assert!(machine.begin_parts());
+            begin();
+            tell.send(()).expect("heard");
+            machine.end_remap(true);
+            begin(); // goes on, although somebody forks
+            ended.store(true, SeqCst);
+            machine.end_remap(true);
+            machine.end_parts();
+        });
+        told.recv().expect("told");
+        machine.await_remaps();
+        assert!(ended.load(SeqCst), "the call and its parts have been made");
+        // (it held one of the stacks that those who end need, and with more threads than stacks a fork took a second)
+        let refused = s.spawn(|| (machine.begin_remap([(base, base + LEN), (0, 0)], 0), machine.begin_parts()));
+        assert_eq!(refused.join().expect("it does not wait"), (None, false));
+        let other = s.spawn(|| {
+            begin();
+            begun.store(true, SeqCst); // and never ends: its thread has jumped out
+        });
+        assert!(!begun.load(SeqCst), "who has not begun waits for the fork");
+        machine.forked();
+        other.join().expect("it begins then");
+    });
+    machine.await_remaps();
+    machine.forked();
+    let start = sys::now_ns();
+    machine.await_remaps();
+    machine.forked();
+    assert!(sys::now_ns() - start < REMAPS_NS / 2, "it is waited for once");
+    // SAFETY: nobody uses it any more.
+    unsafe { sys::unmap(base as *mut u8, 3 * LEN) };
+}
+
+/// A managed range moved onto one that was left to the kernel, of whose end no event tells: the map found two at the same
+/// place, and stopped the program. And an unmap is reported of all that the call was given, also where something else is by
+/// then.
+#[test]
+fn what_was_left_to_the_kernel_has_no_events() {
+    let Some((machine, base)) = machine("native") else { return };
+    let [a, b, c] = [0, 1, 2].map(|i| base + i * LEN);
+    let range = |start| Range { start, end: start + LEN, ..Range { origin: base, ..Range::of_program(Flags::WIPE) } };
+    let mut map = machine.map.write();
+    // SAFETY: our own mapping.
+    unsafe { core::ptr::write_bytes(base as *mut u8, 1, 2 * LEN) };
+    machine.manage(&mut map, range(a));
+    assert!(machine.reserve_native(&mut map, Range { kind: Kind::Native, ..range(b) }));
+    assert_eq!(machine.core.lock().vm.reserved(), 4);
+    machine.follow(&mut map, Event::Remap(a, b, LEN));
+    assert_eq!((there(&machine, &map, range(a)), there(&machine, &map, range(b))), ((None, 0), (Some(4), 4)));
+    assert_eq!(map.ranges.find(b).map(|r| r.flags), Some(Flags::WIPE), "they move along");
+    assert_eq!(machine.core.lock().vm.reserved(), 0);
+    machine.follow(&mut map, Event::Unmap(a, a + LEN));
+    // all three, and then C is mapped again
+    assert!(machine.reserve_native(&mut map, Range { kind: Kind::Native, ..range(c) }));
+    machine.follow(&mut map, Event::Unmap(a, c + LEN));
+    assert_eq!(map.ranges.first(a, c + LEN).map(|r| (r.start, r.kind)), Some((c, Kind::Native)));
+    assert_eq!(machine.core.lock().vm.reserved(), 4);
+    // a new mapping over what is known proves that it has gone
+    machine.manage(&mut map, range(a));
+    drop(map);
+    machine.await_unmaps(a, a + LEN);
+    let mut map = machine.map.write();
+    assert_eq!(there(&machine, &map, range(a)), (None, 0));
+    // what nobody knew of moves, too
+    machine.follow(&mut map, Event::Remap(a, b, LEN));
+    assert!(map.ranges.find(b).is_some_and(|r| r.kind == Kind::Managed));
+    machine.core.lock().vm.check(1);
+    drop(map);
+    // SAFETY: nobody uses it any more.
+    unsafe { sys::unmap(base as *mut u8, 3 * LEN) };
+}

@@ -1,0 +1,61 @@
+//! Page-in.
+
+use super::{LEN, machine};
+use crate::daemon::Daemon;
+use crate::io::Engine;
+use crate::lock::times_taken;
+use crate::machine::{Machine, Served};
+use crate::ranges::{Flags, Range};
+use crate::reader::Reader;
+use crate::sys;
+use overspill_machine::kernel::Io as _;
+use overspill_vm::page::State;
+use overspill_vm::types::{PAGE_SIZE, PageId};
+
+/// Serves a touch whose page is to be read, to the end. Returns how often `core` and `map` were taken.
+fn hard_fault(machine: &Machine, reader: &mut Reader, addr: usize) -> (u32, u32) {
+    let before = (times_taken(machine.core.word()), times_taken(machine.map.word()));
+    let Served::Read(read) = machine.serve(addr, 0) else { panic!("it is in memory") };
+    reader.start(machine, read);
+    while reader.in_flight() > 0 {
+        reader.io.wait(None);
+        while let Some(done) = reader.io.completion() {
+            reader.finish(machine, done);
+        }
+    }
+    (times_taken(machine.core.word()) - before.0, times_taken(machine.map.word()) - before.1)
+}
+
+/// A fault that reads took `core` six times and `map` four times: for each thing that the core knew when it answered.
+#[test]
+fn a_hard_fault_takes_few_locks() {
+    let Some((machine, base)) = machine("hard-fault") else { return };
+    let pages = 3 * LEN / PAGE_SIZE;
+    let range = Range { start: base, end: base + 3 * LEN, origin: base, ..Range::of_program(Flags::NONE) };
+    {
+        let mut map = machine.map.write();
+        map.origins[0] = base;
+        machine.manage(&mut map, range);
+    }
+    for addr in (0..pages).map(|i| base + i * PAGE_SIZE) {
+        machine.serve(addr, 0);
+        // SAFETY: our own mapping, and the page is there.
+        unsafe { core::ptr::write_bytes(addr as *mut u8, 7, PAGE_SIZE) };
+    }
+    let (mut daemon, limit) = (Daemon::new(&machine, Engine::Psync).expect("a daemon"), machine.core.lock().vm.limit());
+    machine.core.lock().vm.charge(limit);
+    let out = |i: usize| machine.core.lock().vm.page(PageId::new(Default::default(), i as u64)).state() == State::PagedOut;
+    while !(0..pages).all(out) {
+        daemon.step(&machine);
+    }
+    machine.core.lock().vm.uncharge(limit);
+    let mut reader = Reader::new(Engine::Psync, 8).expect("a reader");
+    let alone = hard_fault(&machine, &mut reader, base);
+    let window = hard_fault(&machine, &mut reader, base + PAGE_SIZE);
+    eprintln!("core and map: {alone:?} for a page alone, {window:?} for a window");
+    // SAFETY: the page is there, and nobody writes it.
+    assert_eq!(unsafe { *(base as *const [u8; PAGE_SIZE]) }, [7; PAGE_SIZE]);
+    assert_eq!((alone, window), ((3, 2), (4, 2)));
+    // SAFETY: nobody uses it any more.
+    unsafe { sys::unmap(base as *mut u8, 3 * LEN) };
+}

@@ -1,0 +1,104 @@
+//! What a machine knows of its swap devices' files: how they are reached, what they are called, how they grow.
+
+use crate::errno::Errno;
+use core::fmt;
+
+/// How many devices there can be, inherited ones included.
+pub const DEVICES_MAX: usize = 16;
+/// The longest name of a device, in bytes.
+pub const NAME_MAX: usize = 1023;
+/// A file grows by this many bytes at a time. A power of two that makes one physical extent on most file systems.
+pub const CHUNK: u64 = 64 << 20;
+/// Physical extents that are told apart in what is asked about at a time.
+pub const PIECES_MAX: usize = 64;
+
+/// What a device is called. Any bytes, in place: a device that comes later must not allocate. Too long for a hook's stack: it is
+/// written where it is to be.
+pub struct DeviceName {
+    bytes: [u8; NAME_MAX],
+    len: usize,
+}
+
+impl DeviceName {
+    /// Empty.
+    pub const fn new() -> Self {
+        DeviceName { bytes: [0; NAME_MAX], len: 0 }
+    }
+    /// Becomes as much of `name` as there is room for.
+    pub fn set(&mut self, name: &[u8]) {
+        self.len = name.len().min(NAME_MAX);
+        self.bytes[..self.len].copy_from_slice(&name[..self.len]);
+    }
+    /// The name.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+}
+
+impl Default for DeviceName {
+    fn default() -> Self {
+        DeviceName::new()
+    }
+}
+
+impl fmt::Debug for DeviceName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.bytes().escape_ascii())
+    }
+}
+
+/// Lengths of pieces of a file, in pages, one behind the other.
+#[derive(Clone, Copy, Debug)]
+pub struct Pieces {
+    lens: [u32; PIECES_MAX],
+    count: usize,
+}
+
+impl Pieces {
+    /// One piece of `pages` pages.
+    pub fn one(pages: u32) -> Self {
+        let mut lens = [0; PIECES_MAX];
+        lens[0] = pages;
+        Pieces { lens, count: 1 }
+    }
+    /// The lengths.
+    pub fn lens(&self) -> &[u32] {
+        &self.lens[..self.count]
+    }
+    /// The last piece ends `pages` pages from the first one's beginning, and another begins there. => it is longer
+    pub fn cut_at(&mut self, pages: u32) {
+        let whole: u32 = self.lens().iter().sum();
+        let last = self.lens[self.count - 1];
+        let before = whole - last;
+        if self.count < PIECES_MAX && before < pages && pages < whole {
+            self.lens[self.count - 1] = pages - before;
+            self.lens[self.count] = whole - pages;
+            self.count += 1;
+        }
+    }
+}
+
+/// The files of one device, by number.
+pub trait Files: Send + Sync {
+    /// The descriptor of one.
+    fn fd(&self, file: u16) -> i32;
+    /// Whether holes can be punched: they are files in a file system.
+    fn are_files(&self) -> bool;
+    /// Makes one of them longer, by at most so many bytes: which, from where on, by how much.
+    ///
+    /// # Errors
+    /// As fallocate(2); ENOSPC if none can.
+    fn grow(&mut self, bytes_max: u64) -> Result<(u16, u64, u64), Errno>;
+    /// The pieces that `pages` pages from byte `offset` of a file on are to be used in.
+    fn pieces(&mut self, file: u16, offset: u64, pages: u32) -> Pieces;
+    /// Gets blocks for a part of a file.
+    ///
+    /// # Errors
+    /// As fallocate(2).
+    fn allocate(fd: i32, offset: u64, bytes: u64) -> Result<(), Errno>;
+    /// Gives the blocks of a part of a file back.
+    ///
+    /// # Errors
+    /// As fallocate(2).
+    fn punch(fd: i32, offset: u64, bytes: u64) -> Result<(), Errno>;
+}

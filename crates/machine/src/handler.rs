@@ -1,0 +1,124 @@
+//! What a handler does: it serves the faults that messages tell of, and finishes the reads that they led to. Who polls, on which CPU,
+//! and how it waits is its thread's.
+
+use crate::errno::Errno;
+use crate::kernel::{Done, Io as _, Kernel};
+use crate::machine::{Machine, Served};
+use crate::reader::{Reader, TOKEN_OTHER};
+
+/// Faults that wait for a frame or for their thread's turn, per handler. A handler with that many reads no more messages until some
+/// are served.
+const DEFERRED_MAX: usize = 64;
+/// Messages that are read at a time.
+const MESSAGES: usize = 16;
+/// How soon a handler looks whether a fault that waits can be served, in nanoseconds: at first, and at the latest. In
+/// between twice as long each time. (A constant 200 us cost minutes on a busy machine: docs/decisions/0018.)
+const RETRY_NS: core::ops::RangeInclusive<u64> = 100_000..=3_200_000;
+
+/// One thread's.
+pub struct Handler<K: Kernel> {
+    /// Its reads.
+    pub reader: Reader<K>,
+    /// Touches that have to be served again, and whose they are.
+    deferred: [(usize, u32); DEFERRED_MAX],
+    waiting: usize,
+    patience: u64,
+    follows: bool,
+}
+
+impl<K: Kernel> Handler<K> {
+    /// With I/O of its own.
+    ///
+    /// # Errors
+    /// As [`Reader::new`].
+    pub fn new(engine: K::Engine, cluster_pages: usize) -> Result<Self, Errno> {
+        let reader = Reader::new(engine, cluster_pages)?;
+        Ok(Handler { reader, deferred: [(0, 0); DEFERRED_MAX], waiting: 0, patience: *RETRY_NS.start(), follows: false })
+    }
+
+    /// How many faults wait to be served again.
+    pub fn waiting(&self) -> usize {
+        self.waiting
+    }
+
+    /// Whether there is more to be done at once.
+    pub fn follows(&self) -> bool {
+        self.follows
+    }
+
+    /// How soon faults that wait are to be served again, if there are any, in nanoseconds.
+    pub fn patience(&self) -> Option<u64> {
+        (self.waiting > 0).then_some(self.patience)
+    }
+
+    /// Whether messages may be read.
+    pub fn has_room(&self) -> bool {
+        self.waiting + MESSAGES <= DEFERRED_MAX
+    }
+
+    /// Finishes the reads that have ended. Completions of other kinds are given to `other`.
+    pub fn reap(&mut self, machine: &Machine<K>, mut other: impl FnMut(Done)) {
+        while let Some(done) = self.reader.io.completion() {
+            match done.token {
+                TOKEN_OTHER.. => other(done),
+                _ => self.reader.finish(machine, done),
+            }
+        }
+    }
+
+    /// A fork is being made: nothing is begun.
+    pub fn pause(&mut self) {
+        self.follows = false;
+    }
+
+    /// Serves what waits once more.
+    pub fn retry(&mut self, machine: &Machine<K>) {
+        let retry = core::mem::take(&mut self.waiting);
+        for i in 0..retry {
+            let (addr, tid) = self.deferred[i];
+            self.serve(machine, addr, tid);
+        }
+        let longer = self.waiting > 0 && self.waiting == retry;
+        self.patience = if longer { (self.patience * 2).min(*RETRY_NS.end()) } else { *RETRY_NS.start() };
+    }
+
+    /// Reads messages and serves their faults; `served` is told of whose each was, before, and what came of it. Returns whether there
+    /// may be more. => [`Handler::has_room`]
+    pub fn read_messages(&mut self, machine: &Machine<K>, mut served: impl FnMut(u32, Option<Served>)) -> bool {
+        machine.read_messages(|addr, tid| {
+            served(tid, None);
+            let result = self.serve(machine, addr, tid);
+            served(tid, Some(result));
+        })
+    }
+
+    /// What is left to do when no message can be read any more.
+    pub fn finish(&mut self, machine: &Machine<K>) {
+        if !self.has_room() {
+            machine.follow_own_discards(); // no messages were read, and the daemon is to free frames for those that wait
+        }
+        self.follows = self.reader.follow_pointers(machine);
+    }
+
+    fn serve(&mut self, machine: &Machine<K>, addr: usize, tid: u32) -> Served {
+        // so many are held back that others could not be heard any more: they may go
+        let served = machine.serve(addr, if self.waiting < DEFERRED_MAX / 2 { tid } else { 0 });
+        match served {
+            Served::Done | Served::Busy | Served::Lost => {}
+            Served::Held => self.defer(addr, tid),
+            Served::Read(read) | Served::DoneReadAhead(read) => self.reader.start(machine, read),
+            Served::NoMemory => {
+                machine.status.counters.throttled_faults.add(1);
+                machine.ring_daemon();
+                self.defer(addr, tid);
+            }
+            Served::NotOurs => machine.serve_unmanaged(addr),
+        }
+        served
+    }
+
+    fn defer(&mut self, addr: usize, tid: u32) {
+        self.deferred[self.waiting] = (addr, tid);
+        self.waiting += 1;
+    }
+}

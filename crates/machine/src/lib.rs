@@ -1,0 +1,30 @@
+//! Overspill's machine: it performs what `overspill-vm` decides, and decides itself whatever needs the kernel's word: how a fault is
+//! served, what an event means, which pages can be taken out and how, what a failed write leads to.
+//!
+//! It knows no kernel. All that touches the world is behind the trait [`Kernel`]: `overspill-linux` implements it by system calls,
+//! and the tests here by `overspill-simkernel`, a model of Linux on which the machine's threads run as actors whose order a seed
+//! chooses.
+//!
+//! Code that a fault or the page daemon can reach does not allocate, log or format.
+
+pub mod compressed;
+pub mod copy_out;
+pub mod daemon;
+pub mod errno;
+pub mod files;
+pub mod growth;
+pub mod handler;
+pub mod kernel;
+pub mod load_control;
+pub mod lock;
+pub mod machine;
+pub mod packet;
+pub mod park;
+pub mod pointers;
+pub mod ranges;
+pub mod reader;
+pub mod space;
+mod write_back;
+
+pub use kernel::Kernel;
+pub use machine::Machine;
