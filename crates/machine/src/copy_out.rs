@@ -21,7 +21,7 @@
 
 use crate::daemon::{BATCH, Daemon};
 use crate::errno;
-use crate::kernel::{Kernel, Mappings as _, Uffd as _, prot};
+use crate::kernel::{Kernel, Mappings as _, Mistake, Uffd as _, prot};
 use crate::machine::{Delivery, Machine, Space};
 use crate::park::ParkPlace;
 use crate::ranges::Kind;
@@ -265,10 +265,15 @@ impl<K: Kernel> Daemon<K> {
         machine.discards_own.store(calm, SeqCst);
         // Each page by a call of its own, which raises one event. Of several at once the kernel may raise a second one, if the
         // program splits their mapping (mprotect) while the first waits to be read: nothing tells that from the program's own.
+        let at_once = K::mistake(Mistake::DiscardsRunsAtOnce);
         for (i, t) in taken.iter_mut().enumerate() {
             let page = addr + i * PAGE_SIZE;
+            let len = if at_once { len } else { PAGE_SIZE };
+            if at_once && i > 0 {
+                break;
+            }
             // SAFETY: the page is busy and was copied, and nobody can have written to it since.
-            let discarded = if calm { unsafe { K::discard_of_program(page, PAGE_SIZE) } } else { Err(errno::EAGAIN) };
+            let discarded = if calm { unsafe { K::discard_of_program(page, len) } } else { Err(errno::EAGAIN) };
             self.locked_seen |= discarded == Err(errno::EINVAL);
             if discarded.is_err() && K::is_resident(page) {
                 t.result = Parked::Refused;

@@ -17,7 +17,7 @@ use crate::copy_out::COPY_PAGES;
 use crate::errno::{self, Errno};
 use crate::growth::{self, GiveBack};
 use crate::kernel::{
-    Advice, Content as _, Done, Futex as _, Host, Io as _, IoVec, Kernel, Limit, Mappings as _, Moved, Uffd, prot,
+    Advice, Content as _, Done, Futex as _, Host, Io as _, IoVec, Kernel, Limit, Mappings as _, Mistake, Moved, Uffd, prot,
 };
 use crate::lock::{ReadGuard, Word as _};
 use crate::machine::{Delivery, Machine, Space};
@@ -96,7 +96,7 @@ pub fn buffer_pages((count, pages): (usize, usize), sealed: bool) -> usize {
 pub unsafe fn take<K: Kernel>(parking: &K::Uffd, dst: usize, src: usize, len: usize) -> (Moved, bool) {
     // SAFETY: the caller's promise.
     let moved = unsafe { parking.move_pages(dst, src, len) };
-    if moved.error == Some(errno::EEXIST) && !K::is_resident(src) {
+    if moved.error == Some(errno::EEXIST) && !K::mistake(Mistake::BelievesDenials) && !K::is_resident(src) {
         return (Moved { bytes: PAGE_SIZE, error: None }, true);
     }
     (moved, false)
@@ -395,7 +395,9 @@ impl<K: Kernel> Daemon<K> {
             i += 1;
             let gone = !core.vm.is_parking(page, frame);
             let addr = map.addr(page);
-            let keep = i <= at || !(gone || map.discards.covers(addr, K::now_ns) || map.remaps.covers(addr));
+            let discarded = map.discards.covers(addr, K::now_ns) && !K::mistake(Mistake::TakesWhatIsDiscarded);
+            let replaced = map.remaps.covers(addr) && !K::mistake(Mistake::TakesWhatIsReplaced);
+            let keep = i <= at || !(gone || discarded || replaced);
             if !keep && (gone || core.vm.park_done(page, Parked::Refused)) {
                 machine.wake(map, addr, PAGE_SIZE);
             }
@@ -413,6 +415,8 @@ impl<K: Kernel> Daemon<K> {
         // Up to where the pages' protection is known, and the area for it. A run of several mappings, or of another protection, is
         // refused.
         let (mut known, mut area) = (0, Area::USUAL);
+        // Where the page went at which a move ended early, if it went, and in which area that is.
+        let mut ended: Option<(usize, Area)> = None;
         while done < n {
             let until = if done < known { known } else { n };
             let to = machine.parking.addr(place.plus(done).in_area(area));
@@ -422,8 +426,22 @@ impl<K: Kernel> Daemon<K> {
             let pages = moved.bytes >> PAGE_SHIFT;
             areas[done..done + pages].fill(area);
             done += pages;
+            // A move that ends early does not say why: the next one does, unless the program has changed the mapping in between
+            // (mprotect). So a denied move of that page is told by what is in its place, which was empty. (Found by a seed: a page
+            // that had gone read as zeroes.)
+            let early = ended.take().filter(|_| moved.error.is_some() && !K::mistake(Mistake::ForgetsDenialsWithin));
+            if let Some((_, area)) = early.filter(|(to, _)| K::is_resident(*to) && !K::is_resident(from)) {
+                machine.status.counters.moves_denied.add(1);
+                areas[done] = area;
+                done += 1;
+                continue;
+            }
             if denied {
                 machine.status.counters.moves_denied.add(1);
+            } else if pages > 0 && done < until {
+                ended = Some((to + moved.bytes, area));
+            } else if moved.error == Some(errno::EAGAIN) {
+                ended = early;
             }
             match moved.error {
                 None => {}

@@ -145,6 +145,11 @@ pub trait Kernel: Sized + Send + Sync + 'static {
 pub enum Mistake {
     /// A move that the kernel denies is believed to have failed: a page read as zeroes.
     BelievesDenials,
+    /// The same of a page behind others, if its mapping is another by the time that the kernel is asked again.
+    ForgetsDenialsWithin,
+    /// What is copied out of memory that is not writable is discarded by one call, which a split mapping makes two of: the second
+    /// was taken for the program's, and the page read as zeroes.
+    DiscardsRunsAtOnce,
     /// Pages are taken while the program's discard of them may still be under way: what was thrown away came back.
     TakesWhatIsDiscarded,
     /// Pages are taken by their address while a call may put others there: they read as zeroes.
@@ -153,10 +158,8 @@ pub enum Mistake {
     FollowsLateUnmaps,
     /// A refused munmap that was reported is believed: what was paged out there was lost.
     BelievesRefusedUnmaps,
-    /// A parked original is dropped although its copy was refused.
+    /// A parked original is dropped although its copy was refused (EAGAIN).
     DropsBeforeTheCopy,
-    /// What has been written is dropped from the parking area while the write is still under way.
-    DropsWhatIsWritten,
 }
 
 /// What is advised.

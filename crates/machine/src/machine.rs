@@ -20,7 +20,7 @@
 use crate::compressed::Compressed;
 use crate::errno;
 use crate::files::{DEVICES_MAX, DeviceName, Files as _};
-use crate::kernel::{Futex as _, Host as _, IoVec, Kernel, Limit, Moved, Touch, Uffd as _};
+use crate::kernel::{Futex as _, Host as _, IoVec, Kernel, Limit, Mistake, Moved, Touch, Uffd as _};
 use crate::load_control::LoadControl;
 use crate::lock::{Mutex, MutexGuard, RwLock, Word as _};
 use crate::packet::Packet;
@@ -473,6 +473,7 @@ impl<K: Kernel> Machine<K> {
         // SAFETY: the page is busy, so its parked content stays where it is; it is what the program must find.
         let filled = !map.discards.covers(addr, K::now_ns) && unsafe { self.fill_from(map, addr, from as *const u8, 1) } == 1;
         let mut core = self.core.lock();
+        let filled = filled || K::mistake(Mistake::DropsBeforeTheCopy);
         let wake = core.vm.restore_done(page, if filled { Filled::Mapped } else { Filled::No });
         if filled {
             core.retire(frame);

@@ -5,7 +5,7 @@
 //! are adopted: registered, and their present pages taken over one by one.
 
 use crate::errno::{self, Errno};
-use crate::kernel::{Event, Host as _, Kernel, Uffd};
+use crate::kernel::{Event, Host as _, Kernel, Mistake, Uffd};
 use crate::lock::Word as _;
 use crate::machine::{Core, Machine, Space};
 use crate::ranges::{Flags, Kind, Range};
@@ -313,7 +313,7 @@ impl<K: Kernel> Machine<K> {
             self.stop_ranges_full();
         }
         match event {
-            Event::Unmap(start, end) if map.remaps.put_aside(start, end) => {}
+            Event::Unmap(start, end) if !K::mistake(Mistake::BelievesRefusedUnmaps) && map.remaps.put_aside(start, end) => {}
             Event::Unmap(start, end) => self.follow_unmap(map, start, end, false),
             Event::Remove(start, end) if map.copying.discarded(start, end) => {} // by the page daemon
             Event::Remove(start, end) => {
@@ -363,7 +363,7 @@ impl<K: Kernel> Machine<K> {
     pub fn follow_unmap(&self, map: &mut Space<K>, start: usize, end: usize, refused: bool) {
         let mut at = start;
         while at < end {
-            let (until, next) = map.pending.settle(at, end);
+            let (until, next) = if K::mistake(Mistake::FollowsLateUnmaps) { (end, end) } else { map.pending.settle(at, end) };
             while let Some(r) = map.ranges.first(at, until).map(|r| r.within(at, until)) {
                 // A native one that is there has come since: the event is of all that the call was given.
                 if r.kind == Kind::Managed && !refused {

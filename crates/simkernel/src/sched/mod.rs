@@ -32,7 +32,7 @@ const DEMOTION: usize = 24;
 /// Without progress for so long, all is taken to stand still.
 const PATIENCE_NS: u64 = 10_000_000_000;
 /// Words of an actor's stack.
-const STACK_WORDS: usize = 0x4000;
+const STACK_WORDS: usize = 0x8000;
 
 /// What an actor is for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -108,8 +108,21 @@ fn with<T>(f: impl FnOnce(&mut Run) -> T) -> T {
     RUN.with_borrow_mut(|run| f(run.as_mut().expect("within a run")))
 }
 
+/// Whether this is an actor of a run, and not what prepares one or cleans up after it.
+pub fn is_running() -> bool {
+    generator::is_generator() && !std::thread::panicking() && RUN.with_borrow(Option::is_some)
+}
+
+/// The number of the actor that runs. => in a run
+pub fn running() -> usize {
+    with(|run| run.running)
+}
+
 /// Another actor may go on here.
 pub fn turn() {
+    if !is_running() {
+        return;
+    }
     // (the scoped way hands the scope to a closure; what yields here is called from far below it)
     #[allow(deprecated)]
     generator::yield_with(());
@@ -117,7 +130,7 @@ pub fn turn() {
 
 /// Virtual nanoseconds since the run began.
 pub fn now() -> u64 {
-    with(|run| run.now)
+    RUN.with_borrow(|run| run.as_ref().map_or(0, |run| run.now))
 }
 
 /// A program has got something done.
@@ -167,8 +180,9 @@ pub fn run(seed: u64, actors: Vec<Actor>) -> Result<Report, Failure> {
             },
         }
     };
-    drop(bodies);
     RUN.take();
+    // An actor in the middle of something would be unwound, and what it holds dropped, in a world that has come to its end.
+    bodies.into_iter().filter(|body| !body.is_done()).for_each(std::mem::forget);
     result
 }
 

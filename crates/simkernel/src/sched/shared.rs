@@ -40,7 +40,21 @@ impl Shared {
 
     /// A task makes a call, and waits until it returns.
     pub fn call(&self, task: usize, call: Call) -> Outcome {
-        self.enter(|kernel| kernel.start(task, call));
+        self.call_if(task, call, |_| true).expect("it may")
+    }
+
+    /// The same, if `may` says so of the kernel as it is when the call begins.
+    pub fn call_if(&self, task: usize, call: Call, may: impl FnOnce(&Kernel) -> bool) -> Option<Outcome> {
+        let begun = self.enter(|kernel| {
+            let may = may(kernel);
+            if may {
+                kernel.start(task, call);
+            }
+            may
+        });
+        if !begun {
+            return None;
+        }
         loop {
             let seen = self.tasks[task].load();
             let progress = self.enter(|kernel| {
@@ -50,7 +64,7 @@ impl Shared {
                 kernel.progress(task)
             });
             match progress {
-                Progress::Done(outcome) => return outcome,
+                Progress::Done(outcome) => return Some(outcome),
                 Progress::Waits | Progress::Dead => self.tasks[task].wait(seen, Timeout::Never),
             };
         }
@@ -63,6 +77,11 @@ impl Shared {
 
     /// Waits until there has been something to read since.
     pub fn await_message(&self, seen: u32) {
-        self.messages.wait(seen, Timeout::Never);
+        self.await_message_until(seen, Timeout::Never);
+    }
+
+    /// The same, and no longer than this.
+    pub fn await_message_until(&self, seen: u32, timeout: Timeout) {
+        self.messages.wait(seen, timeout);
     }
 }

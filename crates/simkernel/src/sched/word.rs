@@ -1,6 +1,6 @@
 //! A word that threads share and wait on: an atomic, with futex(2)'s wait and wake.
 
-use super::{State, turn, with};
+use super::{State, is_running, turn, with};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 
@@ -97,6 +97,9 @@ impl Word {
     }
     /// Wakes so many of those that wait, the first ones first. How many there were.
     pub fn wake(&self, most: usize) -> usize {
+        if !is_running() {
+            return 0;
+        }
         turn();
         with(|run| {
             let waits = |state: &State| match state {

@@ -1,0 +1,375 @@
+//! A program's thread: it maps, touches, protects, discards, moves and unmaps memory of its own, as hooks of the agent have it, and
+//! knows what each of its pages must hold.
+
+use crate::world::{Sim, World, tell};
+use overspill_machine::Machine;
+use overspill_machine::ranges::Flags;
+use overspill_machine::space::{Piece, Pieces};
+use overspill_simkernel::call::{Advice, Call, Outcome, READ, READ_WRITE, SIGBUS};
+use overspill_simkernel::errno::EFAULT;
+use overspill_simkernel::kernel::Kernel;
+use overspill_simkernel::pmap::PAGE;
+use overspill_simkernel::rng::Rng;
+use overspill_simkernel::sched;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::sync::atomic::Ordering::Relaxed;
+
+/// The first address of what programs map.
+pub const BASE: usize = 1 << 28;
+const NOTHING: (usize, usize) = (0, 0);
+
+/// What a page may hold.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Holds {
+    This(u8),
+    /// It was freed (MADV_FREE): this or zeroes.
+    OrZeroes(u8),
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Page {
+    holds: Holds,
+    prot: u8,
+}
+
+/// What a scenario's programs do, by weight.
+#[derive(Clone, Copy, Debug)]
+pub struct Habits {
+    /// Steps of each thread.
+    pub steps: usize,
+    /// Addresses that all threads share, in pages.
+    pub arena: usize,
+    /// Pages that a thread has at most.
+    pub pages: usize,
+    /// Weights: touch, sweep, discard, free, protect, map, unmap, move, grow, flip.
+    pub weights: [usize; 10],
+}
+
+/// A thread of the program's.
+pub struct Thread<'a> {
+    machine: &'a Machine<Sim>,
+    world: Rc<World>,
+    rng: Rng,
+    habits: Habits,
+    name: usize,
+    step: usize,
+    pages: BTreeMap<usize, Page>,
+}
+
+/// What an announced call needs to end it.
+struct Announced {
+    native: [Pieces; 2],
+    managed: bool,
+}
+
+impl<'a> Thread<'a> {
+    /// Number `name`.
+    pub fn new(machine: &'a Machine<Sim>, world: Rc<World>, seed: u64, habits: Habits, name: usize) -> Self {
+        Thread { machine, world, rng: Rng::new(seed), habits, name, step: 0, pages: BTreeMap::new() }
+    }
+
+    /// Until it has done what it has to do.
+    pub fn run(&mut self) {
+        let sum: usize = self.habits.weights.iter().sum();
+        for step in 0..self.habits.steps {
+            self.step = step;
+            let mut draw = self.rng.below(sum);
+            let what = self.habits.weights.iter().position(|weight| {
+                let hit = draw < *weight;
+                draw = draw.wrapping_sub(*weight);
+                hit
+            });
+            match what.expect("below the sum") {
+                0 => self.touch(),
+                1 => self.sweep(),
+                2 => self.discard(Advice::DontNeed),
+                3 => self.discard(Advice::Free),
+                4 => self.protect(),
+                5 => self.map(),
+                6 => self.unmap(),
+                7 => self.remap(),
+                8 => self.grow(),
+                _ => self.flip(),
+            }
+            sched::progress();
+        }
+        let all: Vec<usize> = self.pages.keys().copied().collect();
+        all.iter().for_each(|at| self.read(*at));
+        while let Some((start, len)) = self.pages.keys().next().map(|at| (*at, self.run_from(*at))) {
+            self.unmap_range(start, len.min(16));
+        }
+    }
+
+    // ---- hooks, as in the agent ----
+
+    fn announce(&self, ranges: [(usize, usize); 2], grows: usize) -> Announced {
+        let native = ranges.map(|(start, end)| {
+            self.machine.take_native(start, end).unwrap_or_else(|| {
+                self.machine.adopt_native_of(start, end);
+                Pieces::default()
+            })
+        });
+        let managed = loop {
+            match self.machine.begin_remap(ranges, grows) {
+                Some(managed) => break managed,
+                None => self.machine.await_fork(),
+            }
+        };
+        Announced { native, managed }
+    }
+
+    fn ended(&self, announced: &Announced, done: bool) {
+        if announced.managed {
+            self.machine.end_remap(done);
+        }
+        for pieces in announced.native.iter().filter(|pieces| !pieces.is_empty()) {
+            if done {
+                self.machine.gone(pieces);
+                continue;
+            }
+            pieces.iter().filter(|piece| !self.machine.put_back(piece)).for_each(|piece| self.machine.add_range(*piece));
+        }
+    }
+
+    fn new_range(&self, start: usize, end: usize) {
+        let piece = Piece { start, end, flags: Flags::NONE };
+        if start < end && !self.machine.try_native(piece) {
+            self.machine.add_range(piece);
+        }
+    }
+
+    // ---- what it does ----
+
+    fn say(&self, what: std::fmt::Arguments<'_>) {
+        if std::env::var_os("TELL").is_some() {
+            println!("{:>9} thread {} step {}: {what}", sched::now(), self.name, self.step);
+        }
+    }
+
+    fn any(&mut self) -> Option<usize> {
+        let all: Vec<usize> = self.pages.keys().copied().collect();
+        (!all.is_empty()).then(|| self.rng.pick(&all))
+    }
+
+    /// How many pages lie in a row.
+    fn run_from(&self, at: usize) -> usize {
+        (0..).take_while(|i| self.pages.contains_key(&(at + i * PAGE))).count()
+    }
+
+    /// A stretch of its pages.
+    fn stretch(&mut self, most: usize) -> Option<(usize, usize)> {
+        let at = self.any()?;
+        let len = self.run_from(at).min(1 + self.rng.below(most));
+        Some((at, len))
+    }
+
+    fn read(&mut self, at: usize) {
+        if self.pages[&at].prot & READ == 0 {
+            return;
+        }
+        tell(at, PAGE, || "program reads".to_string());
+        let got = self.world.call(Call::Read { at });
+        tell(at, PAGE, || format!("program has read {got:?}"));
+        let page = self.pages.get_mut(&at).expect("its own");
+        match (page.holds, got) {
+            (_, Outcome::Signal(SIGBUS)) if self.world.lossy.get() => page.holds = Holds::OrZeroes(0), // it was lost, and that is told
+            (Holds::This(byte), Outcome::Ok(got)) if got == byte as usize => {}
+            (Holds::OrZeroes(byte), Outcome::Ok(got)) if got == byte as usize => {}
+            (Holds::OrZeroes(_), Outcome::Ok(0)) => page.holds = Holds::This(0),
+            (holds, got) => panic!("page {at:x} of thread {} in step {} must hold {holds:?}: {got:?}", self.name, self.step),
+        }
+    }
+
+    fn write(&mut self, at: usize) {
+        if self.pages[&at].prot & 2 == 0 {
+            return;
+        }
+        let byte = 1 + self.rng.below(255) as u8;
+        tell(at, PAGE, || format!("program writes {byte}"));
+        match self.world.call(Call::Write { at, byte }) {
+            Outcome::Ok(_) => self.pages.get_mut(&at).expect("its own").holds = Holds::This(byte),
+            Outcome::Signal(SIGBUS) if self.world.lossy.get() => {}
+            other => panic!("a write of page {at:x} of thread {} in step {}: {other:?}", self.name, self.step),
+        }
+    }
+
+    fn touch(&mut self) {
+        let Some(at) = self.any() else { return self.map() };
+        if self.rng.below(2) == 0 { self.read(at) } else { self.write(at) }
+    }
+
+    /// Many pages in order.
+    fn sweep(&mut self) {
+        let Some((at, len)) = self.stretch(48) else { return };
+        let writes = self.rng.below(2) == 0;
+        self.say(format_args!("sweeps {at:x} +{len} {}", if writes { "writing" } else { "reading" }));
+        for i in 0..len {
+            if writes { self.write(at + i * PAGE) } else { self.read(at + i * PAGE) }
+        }
+    }
+
+    fn discard(&mut self, advice: Advice) {
+        let Some((at, len)) = self.stretch(8) else { return };
+        self.discard_range(at, len, advice);
+        if self.rng.below(2) == 0 {
+            let at = at + self.rng.below(len) * PAGE;
+            self.write(at);
+        }
+    }
+
+    fn discard_range(&mut self, at: usize, len: usize, advice: Advice) {
+        self.say(format_args!("{advice:?} {at:x} +{len}"));
+        tell(at, len * PAGE, || format!("program's {advice:?} {at:x} +{len}"));
+        // (what it may still hold until the call returns is nobody's to know)
+        let outcome = self.world.call(Call::Advise { at, len: len * PAGE, advice });
+        assert_eq!(outcome, Outcome::Ok(0));
+        if self.machine.map.read().discards.count.load(Relaxed) != 0 {
+            self.machine.discard_done(at, at + len * PAGE);
+        }
+        for i in 0..len {
+            let page = self.pages.get_mut(&(at + i * PAGE)).expect("its own");
+            page.holds = match (advice, page.holds) {
+                (Advice::Free, Holds::This(byte) | Holds::OrZeroes(byte)) if byte != 0 => Holds::OrZeroes(byte),
+                _ => Holds::This(0),
+            };
+        }
+    }
+
+    fn protect(&mut self) {
+        let Some((at, len)) = self.stretch(16) else { return };
+        let prot = self.rng.pick(&[READ, READ_WRITE, READ_WRITE, 0]);
+        self.protect_range(at, len, prot);
+    }
+
+    fn protect_range(&mut self, at: usize, len: usize, prot: u8) {
+        self.say(format_args!("protects {at:x} +{len} {prot}"));
+        tell(at, len * PAGE, || format!("program protects {at:x} +{len} {prot}"));
+        assert_eq!(self.world.call(Call::Protect { at, len: len * PAGE, prot }), Outcome::Ok(0));
+        (0..len).for_each(|i| self.pages.get_mut(&(at + i * PAGE)).expect("its own").prot = prot);
+    }
+
+    /// Memory becomes writable, is looked at and written, and is protected again.
+    fn flip(&mut self) {
+        let Some((at, len)) = self.stretch(32) else { return self.map() };
+        if self.rng.below(8) == 0 {
+            self.discard_range(at, len, Advice::DontNeed);
+        }
+        self.protect_range(at, len, READ_WRITE);
+        (0..len).for_each(|i| self.read(at + i * PAGE));
+        if self.rng.below(8) == 0 {
+            self.discard_range(at, len, Advice::Free);
+        }
+        (0..len).for_each(|i| self.write(at + i * PAGE));
+        let prot = self.rng.pick(&[READ, READ, 0]);
+        self.protect_range(at, len, prot);
+    }
+
+    /// The kernel's choice of a free place.
+    fn map(&mut self) {
+        if self.pages.len() >= self.habits.pages {
+            return self.unmap();
+        }
+        let len = 1 + self.rng.below(32);
+        for _ in 0..8 {
+            let at = BASE + self.rng.below(self.habits.arena) / 8 * 8 * PAGE;
+            let prot = READ_WRITE;
+            if self.world.call(Call::Map { at, len: len * PAGE, prot, replace: false }) == Outcome::Ok(at) {
+                self.say(format_args!("maps {at:x} +{len}"));
+                self.new_range(at, at + len * PAGE);
+                (0..len).for_each(|i| _ = self.pages.insert(at + i * PAGE, Page { holds: Holds::This(0), prot }));
+                return;
+            }
+        }
+    }
+
+    fn unmap(&mut self) {
+        if let Some((at, len)) = self.stretch(16) {
+            self.unmap_range(at, len);
+        }
+    }
+
+    fn unmap_range(&mut self, at: usize, len: usize) {
+        self.say(format_args!("unmaps {at:x} +{len}"));
+        let announced = self.announce([NOTHING, (at, at + len * PAGE)], 0);
+        // from here on the addresses may be another thread's
+        (0..len).for_each(|i| _ = self.pages.remove(&(at + i * PAGE)));
+        let outcome = self.world.call(Call::Unmap { at, len: len * PAGE });
+        assert_eq!(outcome, Outcome::Ok(0));
+        self.ended(&announced, true);
+    }
+
+    /// To a place that nobody uses, or over pages of its own.
+    fn remap(&mut self) {
+        let Some((from, len)) = self.stretch(16) else { return };
+        let over = self.rng.below(3) == 0;
+        let to = match self.stretch(1) {
+            Some((at, _)) if over => at,
+            _ => BASE + self.rng.below(self.habits.arena) / 8 * 8 * PAGE,
+        };
+        let overlaps = from < to + len * PAGE && to < from + len * PAGE;
+        if over && self.run_from(to) < len || overlaps {
+            return;
+        }
+        let one = self.world.kernel.enter(|kernel| kernel.spaces[0].find(from).is_some_and(|vma| from + len * PAGE <= vma.end));
+        if !one {
+            return; // (the agent moves several one by one)
+        }
+        let replaced = if over { (to, to + len * PAGE) } else { NOTHING };
+        let announced = self.announce([(from, from + len * PAGE), replaced], 0);
+        let call = Call::Remap { from, len: len * PAGE, new_len: len * PAGE, to: Some(to), keep: false };
+        // (where the kernel chooses the place, nobody has it)
+        let free = |kernel: &Kernel| over || kernel.spaces[0].first_in(to, to + len * PAGE).is_none();
+        // from here on the old addresses may be another thread's
+        let pages: Vec<Page> = (0..len).map(|i| self.pages.remove(&(from + i * PAGE)).expect("its own")).collect();
+        let mut put = |base: usize| pages.iter().enumerate().for_each(|(i, page)| _ = self.pages.insert(base + i * PAGE, *page));
+        let Some(outcome) = self.world.kernel.call_if(sched::running(), call, free) else {
+            put(from);
+            return self.ended(&announced, false);
+        };
+        put(if outcome == Outcome::Ok(to) { to } else { from });
+        self.say(format_args!("moves {from:x} +{len} to {to:x}: {outcome:?}"));
+        let moved = outcome == Outcome::Ok(to);
+        self.ended(&announced, moved);
+        if !moved {
+            assert_eq!(outcome, Outcome::Err(EFAULT), "they are several by now");
+            assert!(self.world.kernel.enter(|kernel| kernel.spaces[0].find(from).is_some()), "the first of them has moved");
+            return;
+        }
+        if announced.native[0].is_empty() {
+            self.machine.resized_range(len * PAGE, to, len * PAGE);
+        }
+        for piece in announced.native[0].iter() {
+            self.new_range(to + (piece.start - from), to + (piece.end - from));
+        }
+    }
+
+    /// In place.
+    fn grow(&mut self) {
+        let Some(at) = self.any() else { return };
+        let len = self.run_from(at);
+        let more = 1 + self.rng.below(8);
+        if self.pages.len() + more > self.habits.pages {
+            return;
+        }
+        let range = (at, at + len * PAGE);
+        let announced = self.announce([range, NOTHING], more * PAGE);
+        let outcome =
+            self.world.call(Call::Remap { from: at, len: len * PAGE, new_len: (len + more) * PAGE, to: None, keep: false });
+        self.say(format_args!("grows {at:x} +{len} by {more}: {outcome:?}"));
+        let done = outcome == Outcome::Ok(at);
+        self.ended(&announced, done);
+        if !done {
+            return;
+        }
+        let prot = self.pages[&(at + (len - 1) * PAGE)].prot;
+        (len..len + more).for_each(|i| _ = self.pages.insert(at + i * PAGE, Page { holds: Holds::This(0), prot }));
+        if announced.native[0].is_empty() {
+            self.machine.resized_range(len * PAGE, at, (len + more) * PAGE);
+        }
+        for piece in announced.native[0].iter() {
+            let end = if piece.end == range.1 { at + (len + more) * PAGE } else { piece.end };
+            self.new_range(piece.start, end);
+        }
+    }
+}
