@@ -6,7 +6,7 @@
  *   orphan MIB W     a child that outlives its parent and its own child does the same
  *   exec MIB W       the parent does, while a child that has execed lives
  *   nested N MIB W   each forks the next and waits, holding what it has; the last one does it, then the one before, and so on
- *   both MIB SEC     two processes fill MIB MiB each, again and again, for SEC seconds
+ *   both MIB N       two processes fill MIB MiB each, again and again, N times at the least
  *   crowd N W        the parent does, when N children that lived at a time have been killed
  *
  * W is how many MiB should be there at once. Each prints a line per worker: how many there were.
@@ -214,21 +214,23 @@ static void nested(int n, int mib)
     say("worker", use(p, mib, n + 100));
 }
 
-static void both(int mib, int seconds)
+static void both(int mib, int rounds)
 {
+    /* how many rounds each has made: nobody ends before the other has made all of them */
+    volatile int *made = mmap(0, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     pid_t pid = fork();
     if (pid < 0)
         fail("fork");
     unsigned char *p = room(mib);
-    double end = now() + seconds;
-    int least = mib;
-    for (unsigned salt = 0; now() < end; salt++) {
+    int me = pid == 0, least = mib;
+    for (unsigned salt = 0; made[0] < rounds || made[1] < rounds; salt++) {
         fill(p, mib, salt);
         look(p, mib, salt);
-        if (now() > end - seconds / 2.0) {
+        if (made[0] > rounds / 2 && made[1] > rounds / 2) {
             int r = resident(p, mib);
             least = r < least ? r : least;
         }
+        made[me]++;
     }
     say("one of two", least);
     if (pid == 0)

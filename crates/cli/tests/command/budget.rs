@@ -58,10 +58,10 @@ fn nested_forks_share_the_budget() {
 }
 
 /// Of two that both want all of it neither starves. (Half of it would be 16 MiB less the pager's own; they are looked at while one
-/// may be done already, or is not run for a while.)
+/// is not run for a while.)
 #[test]
 fn two_that_work_have_a_part_each() {
-    let Some(had) = workers("budget-both", "32M", &["both", "32", "3"]) else { return };
+    let Some(had) = workers("budget-both", "32M", &["both", "32", "10"]) else { return };
     assert!(had.len() == 2 && had.iter().all(|mib| *mib >= 6) && had.iter().sum::<u32>() < 32, "{had:?}");
 }
 
