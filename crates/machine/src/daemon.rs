@@ -82,9 +82,9 @@ pub fn buffer_pages((count, pages): (usize, usize), sealed: bool) -> usize {
     if sealed { count * pages } else { 0 }
 }
 
-/// Moves pages out of the range at `src` to `dst` without copying. Stops at the first page that it cannot move: ENOENT absent, EBUSY
-/// pinned, shared, or isolated for a moment (by advice, reclaim, migration), EINVAL the mapping does not allow it, EEXIST `dst` was
-/// not empty. Returns whether the kernel said that nothing was done, and was wrong, too.
+/// Moves pages out of the range at `src` to `dst` without copying. Stops at the first page that it cannot move: ENOENT absent,
+/// EBUSY pinned, shared, or isolated for a moment (by advice, reclaim, migration), EINVAL the mapping does not allow it, EEXIST
+/// `dst` was not empty. Returns whether the kernel said that nothing was done, and was wrong, too.
 ///
 /// Linux 6.18 denies some moves that it has made: if a page's entry changes under its hands (the "accessed" bit will do, which the
 /// processor sets and DAMON clears) it tries again, forgets that it did, and then finds `dst` taken by its own move: EEXIST.

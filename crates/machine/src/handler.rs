@@ -1,5 +1,5 @@
-//! What a handler does: it serves the faults that messages tell of, and finishes the reads that they led to. Who polls, on which CPU,
-//! and how it waits is its thread's.
+//! What a handler does: it serves the faults that messages tell of, and finishes the reads that they led to. Who polls, on which
+//! CPU, and how it waits is its thread's.
 
 use crate::errno::Errno;
 use crate::kernel::{Done, Io as _, Kernel};
@@ -82,8 +82,8 @@ impl<K: Kernel> Handler<K> {
         self.patience = if longer { (self.patience * 2).min(*RETRY_NS.end()) } else { *RETRY_NS.start() };
     }
 
-    /// Reads messages and serves their faults; `served` is told of whose each was, before, and what came of it. Returns whether there
-    /// may be more. => [`Handler::has_room`]
+    /// Reads messages and serves their faults; `served` is told of whose each was, before, and what came of it. Returns whether
+    /// there may be more. => [`Handler::has_room`]
     pub fn read_messages(&mut self, machine: &Machine<K>, mut served: impl FnMut(u32, Option<Served>)) -> bool {
         machine.read_messages(|addr, tid| {
             served(tid, None);

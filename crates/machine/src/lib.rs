@@ -1,5 +1,5 @@
-//! Overspill's machine: it performs what `overspill-vm` decides, and decides itself whatever needs the kernel's word: how a fault is
-//! served, what an event means, which pages can be taken out and how, what a failed write leads to.
+//! Overspill's machine: it performs what `overspill-vm` decides, and decides itself whatever needs the kernel's word: how a fault
+//! is served, what an event means, which pages can be taken out and how, what a failed write leads to.
 //!
 //! It knows no kernel. All that touches the world is behind the trait [`Kernel`]: `overspill-linux` implements it by system calls,
 //! and the tests here by `overspill-simkernel`, a model of Linux on which the machine's threads run as actors whose order a seed

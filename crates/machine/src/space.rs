@@ -377,8 +377,8 @@ impl<K: Kernel> Machine<K> {
         }
     }
 
-    /// What is no longer mapped in the range is gone, and nothing else: another thread may have unmapped a part, which is still to be
-    /// reported.
+    /// What is no longer mapped in the range is gone, and nothing else: another thread may have unmapped a part, which is still to
+    /// be reported.
     fn drop_holes(&self, map: &mut Space<K>, start: usize, end: usize) {
         if K::is_mapped(start, end) {
             return;
