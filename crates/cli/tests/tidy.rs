@@ -40,13 +40,15 @@ const OF_OTHERS: [&str; 3] = ["handle_userfault", "thread::current", "userfaultf
 /// Names of places where somebody once worked on this.
 const WORKPLACE: [&str; 3] = ["/work/", "/tmp/w/", "/root/"];
 
-/// Which of our crates each crate may use. `vm` uses nobody; `linux` and `sim` do not know each other.
-const MAY_USE: [(&str, &[&str]); 12] = [
-    ("crates/agent", &["overspill-vm", "overspill-swap", "overspill-linux"]),
+/// Which of our crates each crate may use. `vm` uses nobody; `machine` knows no kernel; `linux` and `sim` do not know
+/// each other.
+const MAY_USE: [(&str, &[&str]); 13] = [
+    ("crates/agent", &["overspill-vm", "overspill-swap", "overspill-machine", "overspill-linux"]),
     ("crates/cli", &["overspill-lab", "overspill-linux", "overspill-trace", "overspill-vm"]),
     ("crates/lab", &["overspill-sim", "overspill-vm"]),
-    ("crates/linux", &["overspill-vm", "overspill-swap", "overspill-store"]),
-    ("crates/overspill", &["overspill-vm", "overspill-linux"]),
+    ("crates/linux", &["overspill-vm", "overspill-swap", "overspill-store", "overspill-machine"]),
+    ("crates/machine", &["overspill-vm", "overspill-swap", "overspill-store"]),
+    ("crates/overspill", &["overspill-vm", "overspill-machine", "overspill-linux"]),
     ("crates/sim", &["overspill-vm", "overspill-swap", "overspill-store"]),
     ("crates/simkernel", &[]),
     ("crates/store", &["overspill-vm"]),
