@@ -59,11 +59,18 @@ fn the_decisions_are_the_same() {
         ),
         ("backwards", scan(true).chain((0..pages as u64).rev().map(|p| (p, p % 2 == 0))).collect()),
     ];
-    for policy in overspill::POLICIES {
-        // all strings for the two that differ most, two for each of the others: it takes seconds per string
-        let few = !["use-once", "fifo"].contains(policy);
-        for (what, string) in strings.iter().filter(|(what, _)| !few || ["scans", "hot and cold"].contains(what)) {
-            compare(what, policy, pages, string);
+    let compare_all = |policies: &[&'static str]| {
+        for policy in policies {
+            // all strings for the two that differ most, two for each of the others: it takes seconds per string
+            let few = !["use-once", "fifo"].contains(policy);
+            for (what, string) in strings.iter().filter(|(what, _)| !few || ["scans", "hot and cold"].contains(what)) {
+                compare(what, policy, pages, string);
+            }
         }
-    }
+    };
+    let (some, others) = overspill::POLICIES.split_at(overspill::POLICIES.len() / 2);
+    std::thread::scope(|s| {
+        s.spawn(|| compare_all(some));
+        compare_all(others);
+    });
 }
