@@ -1,8 +1,8 @@
 //! How I/O is issued: io_uring, or pread and pwritev where io_uring is refused. One [`Io`] belongs to one thread, or to one thread
 //! at a time ([`Io::lent`]).
 //!
-//! Both engines look the same from above: issue, [`Io::wait`], then take completions with [`Io::completion`]. The plain engine does
-//! the transfer when it is issued. Neither allocates after construction.
+//! Both engines look the same from above: issue, wait, then take completions ([`overspill_machine::kernel::Io`]). The plain engine
+//! does the transfer when it is issued. Neither allocates after construction.
 
 use crate::ring::{self, Entry, Ring};
 use crate::sys::{self, Errno, sys};

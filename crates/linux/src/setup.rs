@@ -38,9 +38,9 @@ pub struct Options<'a> {
     pub delivery: Delivery,
     /// Whether what is written is encrypted.
     pub encrypt: bool,
-    /// Whether threads that thrash take turns: see [`crate::load_control`].
+    /// Whether threads that thrash take turns: see [`overspill_machine::load_control`].
     pub load_control: bool,
-    /// Whether pointers in pages that are read in order are followed: see [`crate::pointers`].
+    /// Whether pointers in pages that are read in order are followed: see [`overspill_machine::pointers`].
     pub follow_pointers: bool,
     /// How many pages may be managed.
     pub pages_max: u64,

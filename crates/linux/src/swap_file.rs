@@ -358,7 +358,8 @@ impl SwapFile {
     }
 
     /// The pieces that `pages` pages from byte `offset` on are to be used in: of a file that is aligned its physical extents, if
-    /// the file system says where they lie; else one. What is beyond [`PIECES_MAX`] pieces is the last one's.
+    /// the file system says where they lie; else one. What is beyond [`overspill_machine::files::PIECES_MAX`] pieces is the last
+    /// one's.
     pub fn pieces(&mut self, offset: u64, pages: u32) -> Pieces {
         let mut pieces = Pieces::one(pages);
         if self.align != Align::Extents {

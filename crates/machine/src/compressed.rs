@@ -176,7 +176,7 @@ impl<K: Kernel> Compressed<K> {
     /// Adds it to the pager, and charges what it needs from the beginning. => the caller puts it into `Space::pool`
     ///
     /// # Errors
-    /// As [`SwapPager::add_memory_device`].
+    /// As [`overspill_swap::Devices::add_memory_device`].
     pub fn enter(&self, vm: &mut Vm<SwapPager>, priority: i16) -> Result<DeviceId, overspill_swap::AddDeviceError> {
         let device = vm.devices_mut().add_memory_device(vec![0; self.slots as usize], priority, SLOT_BYTES as u32)?;
         self.device.store(device.0, Relaxed);
