@@ -1048,8 +1048,10 @@ static void op_brk(void) {
     if (bytes < 0 || bytes > HEAP_PAGES * PAGE) return;
     call("brk(B + %ld)", bytes);
     expect(result(brk(s->base + bytes)), 0, 0);
-    me->heap_bytes = bytes;
     long now = (bytes + PAGE - 1) / PAGE;
+    // Linux does not take away what is not there (in a child, MADV_DONTFORK), and libc says nothing of it
+    if (now < pages && !mapped_in(s, (int)now, (int)(pages - now)) && (char *)sbrk(0) - (char *)s->base == before) return;
+    me->heap_bytes = bytes;
     for (long i = now; i < pages; i++) release(&s->p[i]);
     for (long i = pages; i < now; i++) {
         s->p[i] = (struct page){.kind = ANON, .prot = PROT_READ | PROT_WRITE, .joined = MAYBE};
