@@ -230,33 +230,12 @@ pub fn each_mapping(mut f: impl FnMut(usize, usize)) -> Result<(), Errno> {
 /// # Errors
 /// Those of opening and reading `/proc/self/maps`.
 pub fn each_mapping_with(mut f: impl FnMut(usize, usize, i32)) -> Result<(), Errno> {
-    let maps = open(b"/proc/thread-self/maps\0", libc::O_RDONLY | libc::O_CLOEXEC, 0)?;
-    let mut buffer = [0u8; 4096];
-    // "START-END rwxp REST", in hexadecimal: the number being read, the one before it, and how far in the line it is
-    let (mut number, mut start, mut field, mut prot) = (0usize, 0, 0, 0);
-    loop {
-        // SAFETY: the kernel writes within the buffer.
-        let n = unsafe { sys!(libc::SYS_read, maps.raw(), buffer.as_mut_ptr(), buffer.len()) }?;
-        if n == 0 {
-            return Ok(());
+    each_line(b"/proc/thread-self/maps\0", |line| {
+        if let Some((start, end, rest)) = mapping(line) {
+            let has = |letter: u8, prot| if rest[..4].contains(&letter) { prot } else { 0 };
+            f(start, end, has(b'r', libc::PROT_READ) | has(b'w', libc::PROT_WRITE) | has(b'x', libc::PROT_EXEC));
         }
-        for &byte in &buffer[..n] {
-            match (field, byte) {
-                (_, b'\n') => (number, field, prot) = (0, 0, 0),
-                (0, b'-') => (start, number, field) = (number, 0, 1),
-                (1, b' ') => field = 2,
-                (2, b'r') => prot |= libc::PROT_READ,
-                (2, b'w') => prot |= libc::PROT_WRITE,
-                (2, b'x') => prot |= libc::PROT_EXEC,
-                (2, b' ') => {
-                    f(start, number, prot);
-                    field = 3;
-                }
-                (2 | 3, _) => {}
-                (_, digit) => number = number << 4 | char::from(digit).to_digit(16).unwrap_or(0) as usize,
-            }
-        }
-    }
+    })
 }
 
 /// Calls `f(start, end, flags)` for each mapping of the process, in the order of addresses; `flags` is what follows "VmFlags:" in
@@ -265,37 +244,41 @@ pub fn each_mapping_with(mut f: impl FnMut(usize, usize, i32)) -> Result<(), Err
 /// # Errors
 /// Those of opening and reading that file.
 pub fn each_mapping_flags(mut f: impl FnMut(usize, usize, &[u8])) -> Result<(), Errno> {
-    let smaps = open(b"/proc/thread-self/smaps\0", libc::O_RDONLY | libc::O_CLOEXEC, 0)?;
-    let (mut buffer, mut line, mut len) = ([0u8; 4096], [0u8; 256], 0); // (of longer lines only the beginning)
-    let mut mapping = (0, 0);
+    let mut of = (0, 0);
+    each_line(b"/proc/thread-self/smaps\0", |line| match line.strip_prefix(b"VmFlags:") {
+        Some(flags) => f(of.0, of.1, flags),
+        // "START-END ..." in hexadecimal; all other lines begin with a capital letter
+        None if line.first().is_some_and(u8::is_ascii_uppercase) => {}
+        None => of = mapping(line).map_or(of, |(start, end, _)| (start, end)),
+    })
+}
+
+/// Calls `f` for each line of a file; of long ones for the beginning. Does not allocate.
+fn each_line(path: &[u8], mut f: impl FnMut(&[u8])) -> Result<(), Errno> {
+    let file = open(path, libc::O_RDONLY | libc::O_CLOEXEC, 0)?;
+    let (mut buffer, mut line, mut len) = ([0u8; 4096], [0u8; 256], 0);
     loop {
         // SAFETY: the kernel writes within the buffer.
-        let n = unsafe { sys!(libc::SYS_read, smaps.raw(), buffer.as_mut_ptr(), buffer.len()) }?;
+        let n = unsafe { sys!(libc::SYS_read, file.raw(), buffer.as_mut_ptr(), buffer.len()) }?;
         if n == 0 {
             return Ok(());
         }
         for &byte in &buffer[..n] {
-            if byte != b'\n' {
-                if let Some(next) = line.get_mut(len) {
-                    (*next, len) = (byte, len + 1);
-                }
-                continue;
-            }
-            match line[..core::mem::take(&mut len)].strip_prefix(b"VmFlags:") {
-                Some(flags) => f(mapping.0, mapping.1, flags),
-                // "START-END ..." in hexadecimal; all other lines begin with a capital letter
-                None if line[0].is_ascii_uppercase() => {}
-                None => mapping = addresses(&line).unwrap_or(mapping),
+            if byte == b'\n' {
+                f(&line[..core::mem::take(&mut len)]);
+            } else if let Some(next) = line.get_mut(len) {
+                (*next, len) = (byte, len + 1);
             }
         }
     }
 }
 
-/// The two numbers at the beginning of such a line.
-fn addresses(line: &[u8]) -> Option<(usize, usize)> {
+/// A line of `/proc/self/maps`: "START-END rwxp REST", the numbers in hexadecimal. The last part begins with the letters.
+fn mapping(line: &[u8]) -> Option<(usize, usize, &[u8])> {
     let number = |digits: &[u8]| usize::from_str_radix(core::str::from_utf8(digits).ok()?, 16).ok();
     let (start, rest) = line.split_at(line.iter().position(|&byte| byte == b'-')?);
-    Some((number(start)?, number(rest[1..].split(|&byte| byte == b' ').next()?)?))
+    let (end, rest) = rest.split_at(rest.iter().position(|&byte| byte == b' ')?);
+    Some((number(start)?, number(&end[1..])?, rest.get(1..).filter(|rest| rest.len() >= 4)?))
 }
 
 /// pread(2) until `len` bytes or the end of the file.

@@ -265,18 +265,13 @@ impl<K: Kernel> Daemon<K> {
         machine.discards_own.store(calm, SeqCst);
         // Each page by a call of its own, which raises one event. Of several at once the kernel may raise a second one, if the
         // program splits their mapping (mprotect) while the first waits to be read: nothing tells that from the program's own.
-        let at_once = K::mistake(Mistake::DiscardsRunsAtOnce);
-        for (i, t) in taken.iter_mut().enumerate() {
-            let page = addr + i * PAGE_SIZE;
-            let len = if at_once { len } else { PAGE_SIZE };
-            if at_once && i > 0 {
-                break;
-            }
+        let step = if K::mistake(Mistake::DiscardsRunsAtOnce) { len } else { PAGE_SIZE };
+        for at in (addr..addr + len).step_by(step) {
             // SAFETY: the page is busy and was copied, and nobody can have written to it since.
-            let discarded = if calm { unsafe { K::discard_of_program(page, len) } } else { Err(errno::EAGAIN) };
+            let discarded = if calm { unsafe { K::discard_of_program(at, step) } } else { Err(errno::EAGAIN) };
             self.locked_seen |= discarded == Err(errno::EINVAL);
-            if discarded.is_err() && K::is_resident(page) {
-                t.result = Parked::Refused;
+            if discarded.is_err() && K::is_resident(at) {
+                taken[(at - addr) / PAGE_SIZE].result = Parked::Refused;
             }
         }
         machine.discards_own.store(false, SeqCst);
@@ -331,7 +326,7 @@ mod tests {
         assert!(copying.overlaps(12 * P, 20 * P) && !copying.overlaps(13 * P, 20 * P));
         assert!(!copying.discarded(11 * P, 12 * P), "nothing is discarded by us yet");
         copying.window = (10 * P, 13 * P);
-        // a mapping may have been split since: then there are two reports
+        // of a piece that is not all ours, and of one that is
         assert!(!copying.discarded(10 * P, 12 * P) && copying.discarded(12 * P, 13 * P));
         assert!(!copying.discarded(12 * P, 13 * P), "the second is the program's, or the first was");
         let given_up: Vec<_> = (0..4).map(|i| copying.is_given_up(i)).collect();

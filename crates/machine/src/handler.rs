@@ -5,12 +5,11 @@ use crate::errno::Errno;
 use crate::kernel::{Done, Io as _, Kernel};
 use crate::machine::{Machine, Served};
 use crate::reader::{Reader, TOKEN_OTHER};
+use crate::space::MESSAGES;
 
 /// Faults that wait for a frame or for their thread's turn, per handler. A handler with that many reads no more messages until some
 /// are served.
 const DEFERRED_MAX: usize = 64;
-/// Messages that are read at a time.
-const MESSAGES: usize = 16;
 /// How soon a handler looks whether a fault that waits can be served, in nanoseconds: at first, and at the latest. In
 /// between twice as long each time. (A constant 200 us cost minutes on a busy machine: docs/decisions/0018.)
 const RETRY_NS: core::ops::RangeInclusive<u64> = 100_000..=3_200_000;

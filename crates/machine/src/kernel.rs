@@ -156,8 +156,6 @@ pub enum Mistake {
     TakesWhatIsReplaced,
     /// What is reported to have been unmapped is taken for what lives there by then.
     FollowsLateUnmaps,
-    /// A refused munmap that was reported is believed: what was paged out there was lost.
-    BelievesRefusedUnmaps,
     /// A parked original is dropped although its copy was refused (EAGAIN).
     DropsBeforeTheCopy,
 }

@@ -14,7 +14,7 @@ use overspill_vm::page::State;
 use overspill_vm::types::{ObjectId, PAGE_SHIFT, PAGE_SIZE, PageId};
 
 /// Messages are read so many at a time.
-const MESSAGES: usize = 16;
+pub(crate) const MESSAGES: usize = 16;
 /// An event makes so many ranges more, at most, but for those that [`Machine::manage`] makes.
 const EVENT_PIECES: usize = 4;
 /// How often [`Machine::await_unmaps`] looks while events are under way all the time, how long it waits in between, in nanoseconds:
@@ -313,7 +313,7 @@ impl<K: Kernel> Machine<K> {
             self.stop_ranges_full();
         }
         match event {
-            Event::Unmap(start, end) if !K::mistake(Mistake::BelievesRefusedUnmaps) && map.remaps.put_aside(start, end) => {}
+            Event::Unmap(start, end) if map.remaps.put_aside(start, end) => {}
             Event::Unmap(start, end) => self.follow_unmap(map, start, end, false),
             Event::Remove(start, end) if map.copying.discarded(start, end) => {} // by the page daemon
             Event::Remove(start, end) => {

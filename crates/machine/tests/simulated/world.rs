@@ -145,6 +145,15 @@ impl SimWord {
     fn word(&self) -> &sched::Word {
         self.0.get_or_init(|| sched::Word::new(0))
     }
+    /// Changes it, and says what it was.
+    fn update(&self, change: impl Fn(u32) -> u32) -> u32 {
+        loop {
+            let old = self.word().load();
+            if self.word().replace(old, change(old)) {
+                return old;
+            }
+        }
+    }
 }
 
 impl Word for SimWord {
@@ -181,20 +190,10 @@ impl Word for SimWord {
 impl kernel::Futex for SimWord {
     const ZERO: SimWord = SimWord(OnceLock::new());
     fn fetch_or(&self, bits: u32, _: Ordering) -> u32 {
-        loop {
-            let old = self.word().load();
-            if self.word().replace(old, old | bits) {
-                return old;
-            }
-        }
+        self.update(|old| old | bits)
     }
     fn fetch_and(&self, bits: u32, _: Ordering) -> u32 {
-        loop {
-            let old = self.word().load();
-            if self.word().replace(old, old & bits) {
-                return old;
-            }
-        }
+        self.update(|old| old & bits)
     }
     fn wait_for(&self, expected: u32, limit: Limit) {
         let timeout = match limit {
