@@ -365,6 +365,14 @@ static void as_one(void) {
     r = mremap(p, ALL, ALL, MREMAP_MAYMOVE | MREMAP_DONTUNMAP);
     check(r != MAP_FAILED && wrong(r, ALL, 3) == 0 && nonzero(p, ALL) == 0, "it moves, and the place is kept");
     p = neighbours(LEN, 0);
+    if (madvise(p, LEN, GUARD_INSTALL) == 0) {
+        check(madvise(p, LEN, GUARD_REMOVE) == 0, "a part has had guards, which sets it apart from nothing");
+        r = mremap(p, ALL, MORE, MREMAP_MAYMOVE);
+        check(r != MAP_FAILED && nonzero(r, LEN) == 0, "it moves as one, and is empty where the guards were");
+        fill(r, LEN, 3);
+        check(wrong(r, ALL, 3) == 0, "the rest is right");
+    }
+    p = neighbours(LEN, 0);
     check(!madvise(p + LEN, LEN, MADV_DONTDUMP), "a part is not like the others");
     check(mremap(p, ALL, MORE, MREMAP_MAYMOVE) == MAP_FAILED && errno == EFAULT && wrong(p, ALL, 3) == 0, "so they are several");
     pressure();

@@ -73,10 +73,10 @@ const ALIKE_MAX: usize = 32;
 const FLAGS_LEN: usize = 128;
 
 /// Of the flags of a mapping (VmFlags) those that set it apart: not whether it is registered with a userfaultfd (um, uw, ui), nor
-/// whether it was written to (sd).
+/// whether it was written to (sd), or has had guards (gu).
 fn what_sets_apart(flags: &[u8]) -> [u8; FLAGS_LEN] {
     let (mut kept, mut len) = ([0; FLAGS_LEN], 0);
-    for flag in flags.split(|&byte| byte == b' ').filter(|flag| !flag.is_empty() && flag[0] != b'u' && *flag != b"sd") {
+    for flag in flags.split(|&byte| byte == b' ').filter(|flag| !matches!(*flag, [] | [b'u', ..] | b"sd" | b"gu")) {
         for &byte in flag.iter().chain(b" ") {
             if let Some(next) = kept.get_mut(len) {
                 (*next, len) = (byte, len + 1);
