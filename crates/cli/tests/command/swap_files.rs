@@ -97,40 +97,44 @@ fn is_root() -> bool {
 /// go back to the file system, and the program can have them again.
 #[test]
 fn freed_memory_is_freed_on_disk() {
+    gives_back("give-back", &[]);
+}
+
+#[test]
+fn freed_memory_is_freed_on_disk_without_encryption() {
+    gives_back("give-back-plain", &["--no-encrypt", "--engine", "psync"]);
+}
+
+fn gives_back(name: &str, options: &[&str]) {
     if !able() || !is_root() {
         return;
     }
-    let dir = place("give-back");
-    for options in [&[][..], &["--no-encrypt", "--engine", "psync"]] {
-        let mut all = vec!["--memory", "16M", "--swap"];
-        let (swap, mut most) = (swap(&dir), 0);
-        all.push(&swap);
-        all.extend(options);
-        let mut pages = Pages::start(&dir, "give-back", 110, &all, "");
-        let file = pages.swap_file();
-        let on_disk = || fs::metadata(&file).expect("it is open").blocks() * 512;
-        for round in 0..3 {
-            most = most.max(on_disk());
-            assert!(most >= 85 * MIB, "{most} bytes on disk");
-            pages.ask("free");
-            let start = Instant::now();
-            // a window for each of the eight writers stays, and what is still stored
-            while on_disk() > 40 * MIB {
-                assert!(start.elapsed() < PATIENCE, "round {round}: {} bytes stay on disk", on_disk());
-                std::thread::sleep(Duration::from_millis(50));
-            }
-            let (stat, device) = (pages.json("stat"), pages.json("swaps"));
-            let given = stat["swap_given_back_bytes"].as_u64().expect("a counter");
-            assert!(given >= (round + 1) * 45 * MIB, "{given} bytes in {} rounds", round + 1);
-            // asked for later, and it goes on
-            assert!(device["given_back_bytes"].as_u64() >= Some(given), "{device}");
-            pages.ask("check");
-            pages.ask("fill");
-            pages.ask("check");
+    let dir = place(name);
+    let (swap, mut most) = (swap(&dir), 0);
+    let mut pages = Pages::start(&dir, name, 110, &[&["--memory", "16M", "--swap", &swap], options].concat(), "");
+    let file = pages.swap_file();
+    let on_disk = || fs::metadata(&file).expect("it is open").blocks() * 512;
+    for round in 0..2 {
+        most = most.max(on_disk());
+        assert!(most >= 85 * MIB, "{most} bytes on disk");
+        pages.ask("free");
+        let start = Instant::now();
+        // a window for each of the eight writers stays, and what is still stored
+        while on_disk() > 40 * MIB {
+            assert!(start.elapsed() < PATIENCE, "round {round}: {} bytes stay on disk", on_disk());
+            std::thread::sleep(Duration::from_millis(50));
         }
-        assert!(on_disk() <= most + 64 * MIB, "what was given back is used again before the file grows");
-        pages.end();
+        let (stat, device) = (pages.json("stat"), pages.json("swaps"));
+        let given = stat["swap_given_back_bytes"].as_u64().expect("a counter");
+        assert!(given >= (round + 1) * 45 * MIB, "{given} bytes in {} rounds", round + 1);
+        // asked for later, and it goes on
+        assert!(device["given_back_bytes"].as_u64() >= Some(given), "{device}");
+        pages.ask("check");
+        pages.ask("fill");
+        pages.ask("check");
     }
+    assert!(on_disk() <= most + 64 * MIB, "what was given back is used again before the file grows");
+    pages.end();
     assert_eq!(fs::read_dir(dir.join("swap")).expect("dir").count(), 0, "a swap file is left");
     fs::remove_dir_all(&dir).expect("cleanup");
 }
@@ -219,74 +223,108 @@ fn nothing_of_memory_is_found_in_the_file() {
     fs::remove_dir_all(&dir).expect("cleanup");
 }
 
-/// A device of three files: pages lie on all of them, go from it to another one and back, holes are punched in each file, and a
-/// forked child finds everything.
-#[test]
-fn a_device_of_several_files() {
-    if !able() || !is_root() {
-        return;
-    }
-    let dir = place("several");
-    let names = ["swap", "b", "c"];
-    let places = names.map(|name| {
+const NAMES: [&str; 3] = ["swap", "b", "c"];
+
+/// Three directories in `dir`, and a device of a file in each of them.
+fn three_files(dir: &Path) -> ([String; 3], String) {
+    let places = NAMES.map(|name| {
         fs::create_dir_all(dir.join(name)).expect("temp dir");
         dir.join(name).canonicalize().expect("it is there").to_str().expect("UTF-8").to_owned()
     });
     let spec = format!("file:{},path={},path={},size=1G", places[0], places[1], places[2]);
-    let config = dir.join("config.toml");
-    let toml = format!("[[swap]]\nkind = \"file\"\npaths = {places:?}\nsize = \"1G\"\n");
-    fs::write(&config, toml).expect("write");
-    let by_file = ["--config", config.to_str().expect("UTF-8")];
-    for (options, engine) in [(["--swap", spec.as_str()], "io_uring"), (by_file, "psync")] {
-        let options = [&["--memory", "16M", "--engine", engine], &options[..]].concat();
-        // more than two chunks, so that the third file has something too
-        let mut pages = Pages::start(&dir, "several", 160, &options, "");
-        let device = pages.json("swaps");
-        let first = |name: &str| device[name].as_u64().expect("a figure");
-        assert_eq!((&device["device"], first("files"), first("size_bytes")), (&places[0].as_str().into(), 3, 1 << 30), "{device}");
-        let on_disk = |pages: &Pages| {
-            let file = |name| pages.file_in(name).expect("the pager has all of them open");
-            names.map(|name| fs::metadata(file(name)).expect("it is open").blocks() * 512)
-        };
-        assert!(on_disk(&pages).iter().all(|bytes| *bytes >= 4 * MIB), "{:?}", on_disk(&pages));
-        let full: u64 = on_disk(&pages).iter().sum();
-        pages.ask("free");
-        let start = Instant::now();
-        while on_disk(&pages).iter().sum::<u64>() > full / 4 {
-            assert!(start.elapsed() < PATIENCE, "{:?} stay on disk", on_disk(&pages));
-            std::thread::sleep(Duration::from_millis(50));
-        }
-        pages.ask("fill");
+    (places, spec)
+}
 
-        let ask = |pages: &Pages, arguments: &[&str]| {
-            let output = Command::new(overspill()).args([arguments[0], &pages.name]).args(&arguments[1..]).output();
-            let output = output.expect("overspill runs");
-            assert!(output.status.success(), "{arguments:?}: {output:?}");
-            String::from_utf8_lossy(&output.stdout).into_owned()
-        };
-        assert!(ask(&pages, &["swaps"]).contains("swap + 2 more"));
-        // off it and back to one that comes over the socket
-        let other = dir.join("other");
-        fs::create_dir_all(&other).expect("temp dir");
-        let other = other.to_str().expect("UTF-8");
-        ask(&pages, &["swapon", other]);
-        assert!(ask(&pages, &["swapoff", &spec]).contains(" reads of "));
-        assert!(names.iter().all(|name| pages.file_in(name).is_none()), "all of its files are closed");
-        ask(&pages, &["swapon", &spec]);
-        ask(&pages, &["swapoff", other]);
-        assert_eq!(pages.json("swaps")["files"], 3);
-        pages.end();
-        // the child reads its parent's files, all of them, and has three of its own
-        if engine == "io_uring" {
-            let mut pages = Pages::start(&dir, "several", 160, &options, "");
-            pages.ask("fork");
-            pages.end();
-        }
-        for name in names {
-            assert_eq!(fs::read_dir(dir.join(name)).expect("dir").count(), 0, "a swap file is left");
-        }
+/// A device of three files: pages lie on all of them, go from it to another one and back, and holes are punched in each file.
+#[test]
+fn a_device_of_several_files() {
+    several_files("several", "io_uring", |_, spec| ["--swap".into(), spec.into()]);
+}
+
+#[test]
+fn a_device_of_several_files_by_a_configuration_file() {
+    several_files("several-config", "psync", |dir, _| {
+        let config = dir.join("config.toml");
+        let places = NAMES.map(|name| dir.canonicalize().expect("it is there").join(name));
+        fs::write(&config, format!("[[swap]]\nkind = \"file\"\npaths = {places:?}\nsize = \"1G\"\n")).expect("write");
+        ["--config".into(), config.to_str().expect("UTF-8").into()]
+    });
+}
+
+fn several_files(name: &str, engine: &str, options: fn(&Path, &str) -> [String; 2]) {
+    if !able() || !is_root() {
+        return;
     }
-    // one of the files cannot be had: a sentence that names it, and nothing is left
+    let dir = place(name);
+    let (places, spec) = three_files(&dir);
+    let options = options(&dir, &spec);
+    let options = ["--memory", "16M", "--engine", engine, &options[0], &options[1]];
+    // more than two chunks, so that the third file has something too
+    let mut pages = Pages::start(&dir, name, 160, &options, "");
+    let device = pages.json("swaps");
+    let first = |name: &str| device[name].as_u64().expect("a figure");
+    assert_eq!((&device["device"], first("files"), first("size_bytes")), (&places[0].as_str().into(), 3, 1 << 30), "{device}");
+    let on_disk = |pages: &Pages| {
+        let file = |name| pages.file_in(name).expect("the pager has all of them open");
+        NAMES.map(|name| fs::metadata(file(name)).expect("it is open").blocks() * 512)
+    };
+    assert!(on_disk(&pages).iter().all(|bytes| *bytes >= 4 * MIB), "{:?}", on_disk(&pages));
+    let full: u64 = on_disk(&pages).iter().sum();
+    pages.ask("free");
+    let start = Instant::now();
+    while on_disk(&pages).iter().sum::<u64>() > full / 4 {
+        assert!(start.elapsed() < PATIENCE, "{:?} stay on disk", on_disk(&pages));
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    pages.ask("fill");
+
+    let ask = |pages: &Pages, arguments: &[&str]| {
+        let output = Command::new(overspill()).args([arguments[0], &pages.name]).args(&arguments[1..]).output();
+        let output = output.expect("overspill runs");
+        assert!(output.status.success(), "{arguments:?}: {output:?}");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    assert!(ask(&pages, &["swaps"]).contains("swap + 2 more"));
+    // off it and back to one that comes over the socket
+    let other = dir.join("other");
+    fs::create_dir_all(&other).expect("temp dir");
+    let other = other.to_str().expect("UTF-8");
+    ask(&pages, &["swapon", other]);
+    assert!(ask(&pages, &["swapoff", &spec]).contains(" reads of "));
+    assert!(NAMES.iter().all(|name| pages.file_in(name).is_none()), "all of its files are closed");
+    ask(&pages, &["swapon", &spec]);
+    ask(&pages, &["swapoff", other]);
+    assert_eq!(pages.json("swaps")["files"], 3);
+    pages.end();
+    for name in NAMES {
+        assert_eq!(fs::read_dir(dir.join(name)).expect("dir").count(), 0, "a swap file is left");
+    }
+    fs::remove_dir_all(&dir).expect("cleanup");
+}
+
+/// The child reads its parent's files, all of them, and has three of its own.
+#[test]
+fn a_forked_child_reads_several_files() {
+    if !able() || !is_root() {
+        return;
+    }
+    let dir = place("several-forked");
+    let (_, spec) = three_files(&dir);
+    let mut pages = Pages::start(&dir, "several-forked", 160, &["--memory", "16M", "--swap", &spec], "");
+    pages.ask("fork");
+    pages.end();
+    assert!(NAMES.iter().all(|name| fs::read_dir(dir.join(name)).expect("dir").count() == 0), "a swap file is left");
+    fs::remove_dir_all(&dir).expect("cleanup");
+}
+
+/// One of the files cannot be had: a sentence that names it, and nothing is left.
+#[test]
+fn a_device_of_several_files_of_which_one_cannot_be_had() {
+    if !able() {
+        return;
+    }
+    let dir = place("several-refused");
+    let (places, _) = three_files(&dir);
     for (spec, word) in [
         (format!("file:{},path={}/no/such", places[0], places[1]), "/b/no does not exist"),
         (format!("file:{},path={}", places[0], places[0]), "twice"),
