@@ -37,17 +37,19 @@ mod tests;
 pub mod threads;
 pub mod uffd;
 
-pub use overspill_machine::{growth, park, ranges, space};
+pub use overspill_machine::{growth, native, park, ranges};
 
 /// The machine, on Linux.
 pub mod machine {
     use crate::kernel::Linux;
-    pub use overspill_machine::machine::{Core, DROPS_BATCH, Delivery, Inject, Read, Served, Waiters, ZEROES_PAGES};
+    pub use overspill_machine::inject::Inject;
+    pub use overspill_machine::machine::{Core, DROPS_BATCH, Delivery};
+    pub use overspill_machine::serve::{Read, Served, Waiters, ZEROES_PAGES};
 
     /// [`overspill_machine::Machine`].
     pub type Machine = overspill_machine::Machine<Linux>;
-    /// [`overspill_machine::machine::Space`].
-    pub type Space = overspill_machine::machine::Space<Linux>;
+    /// [`overspill_machine::space::Space`].
+    pub type Space = overspill_machine::space::Space<Linux>;
     /// [`overspill_machine::machine::Parts`].
     pub type Parts = overspill_machine::machine::Parts<Linux>;
 }

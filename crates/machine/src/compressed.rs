@@ -33,7 +33,8 @@
 use crate::errno::{self, Errno};
 use crate::kernel::{Advice, IoVec, Kernel};
 use crate::lock::{Mutex, MutexGuard};
-use crate::machine::{Machine, Space};
+use crate::machine::Machine;
+use crate::space::Space;
 use core::marker::PhantomData;
 use core::sync::atomic::{AtomicU16, AtomicU64, Ordering::Relaxed};
 use overspill_store::PageBytes;

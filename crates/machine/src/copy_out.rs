@@ -22,9 +22,10 @@
 use crate::daemon::{BATCH, Daemon};
 use crate::errno;
 use crate::kernel::{Kernel, Mappings as _, Mistake, Uffd as _, prot};
-use crate::machine::{Delivery, Machine, Space};
+use crate::machine::{Delivery, Machine};
 use crate::park::ParkPlace;
 use crate::ranges::Kind;
+use crate::space::Space;
 use core::sync::atomic::Ordering::*;
 use overspill_vm::Parked;
 use overspill_vm::types::PAGE_SIZE;

@@ -2,10 +2,11 @@
 //! CPU, and how it waits is its thread's.
 
 use crate::errno::Errno;
+use crate::events::MESSAGES;
 use crate::kernel::{Done, Io as _, Kernel};
-use crate::machine::{Machine, Served};
+use crate::machine::Machine;
 use crate::reader::{Reader, TOKEN_OTHER};
-use crate::space::MESSAGES;
+use crate::serve::Served;
 
 /// Faults that wait for a frame or for their thread's turn, per handler. A handler with that many reads no more messages until some
 /// are served.

@@ -10,19 +10,25 @@
 pub mod compressed;
 pub mod copy_out;
 pub mod daemon;
+pub mod discards;
 pub mod errno;
+pub mod events;
 pub mod files;
 pub mod growth;
 pub mod handler;
+pub mod inject;
 pub mod kernel;
 pub mod load_control;
 pub mod lock;
 pub mod machine;
+pub mod native;
 pub mod packet;
 pub mod park;
 pub mod pointers;
 pub mod ranges;
 pub mod reader;
+pub mod remaps;
+pub mod serve;
 pub mod space;
 mod write_back;
 

@@ -5,7 +5,8 @@
 //! written through it.
 
 use crate::kernel::Kernel;
-use crate::machine::{Machine, Space};
+use crate::machine::Machine;
+use crate::space::Space;
 use overspill_store::PageBytes;
 use overspill_vm::types::{PAGE_SHIFT, PAGE_SIZE, PageId};
 use std::collections::VecDeque;

@@ -5,9 +5,10 @@
 
 use crate::errno::{self, Errno};
 use crate::kernel::{Content as _, Done, Io as _, Kernel, Uffd as _};
-use crate::machine::{Core, Machine, Read};
+use crate::machine::{Core, Machine};
 use crate::park::ParkPlace;
 use crate::pointers::Pointed;
+use crate::serve::Read;
 use overspill_store::{PageBytes, checksum};
 use overspill_swap::device_stats;
 use overspill_vm::pager::IoResult;

@@ -90,6 +90,11 @@ impl<P: Pager> Vm<P> {
         (self.frames.queues.len(INACTIVE), self.frames.queues.len(LAUNDRY), self.frames.queues.len(CLEAN))
     }
 
+    /// Whether there are pages in memory that could be written.
+    pub fn has_writable(&self) -> bool {
+        self.frames.queues.len(INACTIVE) + self.frames.queues.len(LAUNDRY) > 0
+    }
+
     pub(crate) fn take_frame(&mut self, page: PageId) -> Option<FrameId> {
         let frame = self.frames.take(page)?;
         self.used += 1;

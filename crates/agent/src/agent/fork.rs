@@ -498,7 +498,7 @@ impl Agent {
         state.children.drain(..).for_each(core::mem::forget);
         core::mem::forget((state.pending.take(), state.listener.take()));
         core::mem::forget(map.process.take());
-        map.discards = overspill_linux::space::Discards::new();
+        map.discards = overspill_machine::discards::Discards::new();
         core.load.forked();
     }
 

@@ -6,7 +6,7 @@ use core::sync::atomic::Ordering::*;
 use overspill_linux::family::Family;
 use overspill_linux::family::shares::Tag;
 use overspill_linux::mappings;
-use overspill_linux::space::Piece;
+use overspill_linux::native::Piece;
 use overspill_linux::sys::{self, Errno, futex_wait, futex_wake};
 
 /// What the helper thread is asked for.

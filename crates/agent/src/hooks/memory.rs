@@ -3,8 +3,8 @@
 use super::{locks, raw};
 use crate::agent::{ADDRESSES_END, Agent, NOTHING, Request};
 use core::sync::atomic::Ordering::*;
+use overspill_linux::native::Piece;
 use overspill_linux::ranges::Flags;
-use overspill_linux::space::Piece;
 use overspill_linux::sys;
 
 const PAGE: usize = 4096;

@@ -273,7 +273,7 @@ fn a_bug_in_the_pager_is_one_sentence() {
     let program = build(&dir, "churn.c");
     let r = run(&dir, &["--memory", "16M", "--swap", &swap_option(&dir, "")], Some("panic=50"), &program, &["32"]);
     assert_eq!(r.output.status.code(), Some(125), "{:?}", r.output);
-    assert!(r.stderr().contains("internal error of the pager at crates/machine/src/machine.rs:"), "{}", r.stderr());
+    assert!(r.stderr().contains("internal error of the pager at crates/machine/src/inject.rs:"), "{}", r.stderr());
     assert!(r.stderr().contains("please report it: a panic on order"), "{}", r.stderr());
     no_swap_file_left(&dir);
     std::fs::remove_dir_all(&dir).expect("cleanup");

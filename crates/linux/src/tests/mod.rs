@@ -12,7 +12,7 @@ use crate::setup::{self, Options};
 use crate::sys;
 use core::sync::atomic::Ordering::SeqCst;
 use overspill_machine::kernel::Event;
-use overspill_machine::space::REMAPS_NS;
+use overspill_machine::remaps::REMAPS_NS;
 use overspill_vm::page::State;
 use overspill_vm::status::Status;
 use overspill_vm::types::PAGE_SIZE;

@@ -3,8 +3,8 @@
 
 use crate::world::{Sim, World, tell};
 use overspill_machine::Machine;
+use overspill_machine::native::{Piece, Pieces};
 use overspill_machine::ranges::Flags;
-use overspill_machine::space::{Piece, Pieces};
 use overspill_simkernel::call::{Advice, Call, Outcome, READ, READ_WRITE, SIGBUS};
 use overspill_simkernel::errno::EFAULT;
 use overspill_simkernel::kernel::Kernel;

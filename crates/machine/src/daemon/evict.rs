@@ -1,0 +1,248 @@
+//! Parking: what the policy has chosen is moved out of the program's sight.
+
+use super::{BATCH, Daemon};
+use crate::errno;
+use crate::kernel::{Kernel, Mappings as _, Mistake, Moved, Uffd, prot};
+use crate::lock::ReadGuard;
+use crate::machine::{Delivery, Machine};
+use crate::park::{Area, ParkPlace};
+use crate::space::Space;
+use core::sync::atomic::Ordering::*;
+use overspill_vm::Parked;
+use overspill_vm::types::{PAGE_SHIFT, PAGE_SIZE};
+
+/// Moves pages out of the range at `src` to `dst` without copying. Stops at the first page that it cannot move: ENOENT absent,
+/// EBUSY pinned, shared, or isolated for a moment (by advice, reclaim, migration), EINVAL the mapping does not allow it, EEXIST
+/// `dst` was not empty. Returns whether the kernel said that nothing was done, and was wrong, too.
+///
+/// Linux 6.18 denies some moves that it has made: if a page's entry changes under its hands (the "accessed" bit will do, which the
+/// processor sets and DAMON clears) it tries again, forgets that it did, and then finds `dst` taken by its own move: EEXIST.
+/// (Mended by "userfaultfd: reset err to be 0 when move_pages_ptes succeeded", August 2026.) Whoever believes it loses the page. If
+/// `src` has nothing in memory any more, what is at `dst` is the page.
+///
+/// # Safety
+/// As [`Uffd::move_pages`].
+pub unsafe fn take<K: Kernel>(parking: &K::Uffd, dst: usize, src: usize, len: usize) -> (Moved, bool) {
+    // SAFETY: the caller's promise.
+    let moved = unsafe { parking.move_pages(dst, src, len) };
+    if moved.error == Some(errno::EEXIST) && !K::mistake(Mistake::BelievesDenials) && !K::is_resident(src) {
+        return (Moved { bytes: PAGE_SIZE, error: None }, true);
+    }
+    (moved, false)
+}
+
+impl<K: Kernel> Daemon<K> {
+    /// Returns whether any page was parked.
+    pub(super) fn park(&mut self, machine: &Machine<K>, most: u32) -> bool {
+        let map = machine.map.read();
+        let mut core = machine.core.lock();
+        core.vm.park_batch(most, &mut self.batch);
+        drop(core);
+        if self.batch.is_empty() {
+            return false;
+        }
+        self.batch.sort_unstable();
+        self.busy.clear();
+        self.unwritable.clear();
+        let tried = self.batch.len() as u32;
+        let mut any = self.park_batch(machine, map);
+        if !self.busy.is_empty() && self.may_be_shared(machine) {
+            any |= self.unshare(machine);
+        }
+        if !self.unwritable.is_empty() {
+            any |= self.copy_out(machine);
+        }
+        self.fruitless = if any { 0 } else { self.fruitless.saturating_add(tried) };
+        any
+    }
+
+    /// Moves the batch out of sight. Pages that are busy are collected.
+    ///
+    /// Who reads messages needs the map exclusively, and so does every fault for a moment: it is given to whoever waits between the
+    /// moves, each of which flushes TLBs. (Batches of scattered pages held it for 170 us each, an eighth of the time of a program
+    /// that thrashed; one in eleven who read messages waited more than 20 us.)
+    fn park_batch<'a>(&mut self, machine: &'a Machine<K>, mut map: ReadGuard<'a, Space<K>, K::Word>) -> bool {
+        let mut any = false;
+        let mut at = 0;
+        if map.discards.count.load(Relaxed) != 0 || !map.remaps.is_empty() {
+            self.weed_batch(machine, &map, at);
+        }
+        while at < self.batch.len() {
+            let mut n = 1;
+            while at + n < self.batch.len() && self.batch[at + n].0.raw() == self.batch[at].0.raw() + n as u64 {
+                n += 1;
+            }
+            let Some((place, n)) = machine.core.lock().park.take(n as u32) else {
+                let mut core = machine.core.lock();
+                for &(page, _) in &self.batch[at..] {
+                    if core.vm.park_done(page, Parked::Refused) {
+                        machine.wake(&map, map.addr(page), PAGE_SIZE);
+                    }
+                }
+                break;
+            };
+            any |= self.park_run(machine, &map, at, n as usize, place);
+            at += n as usize;
+            if at < self.batch.len() && machine.map.is_wanted() {
+                drop(map);
+                map = machine.map.read();
+                self.weed_batch(machine, &map, at);
+            }
+        }
+        any
+    }
+
+    /// Drops from `batch[at..]` what is not to be moved (any more): pages that may be about to be discarded, unmapped or moved, and
+    /// those that were while the map was not held.
+    pub(crate) fn weed_batch(&mut self, machine: &Machine<K>, map: &Space<K>, at: usize) {
+        let mut core = machine.core.lock();
+        let mut i = 0;
+        self.batch.retain(|&(page, frame)| {
+            i += 1;
+            let gone = !core.vm.is_parking(page, frame);
+            let addr = map.addr(page);
+            let discarded = map.discards.covers(addr, K::now_ns) && !K::mistake(Mistake::TakesWhatIsDiscarded);
+            let replaced = map.remaps.covers(addr) && !K::mistake(Mistake::TakesWhatIsReplaced);
+            let keep = i <= at || !(gone || discarded || replaced);
+            if !keep && (gone || core.vm.park_done(page, Parked::Refused)) {
+                machine.wake(map, addr, PAGE_SIZE);
+            }
+            keep
+        });
+    }
+
+    /// Moves `batch[at..at + n]`, neighbouring pages, to the places from `place` on.
+    fn park_run(&mut self, machine: &Machine<K>, map: &Space<K>, at: usize, n: usize, place: ParkPlace) -> bool {
+        let addr = map.addr(self.batch[at].0);
+        let mut results = [Parked::Yes; BATCH];
+        let mut areas = [Area::USUAL; BATCH];
+        let mut occupied = [false; BATCH]; // places that were not empty
+        let mut done = 0;
+        // Up to where the pages' protection is known, and the area for it. A run of several mappings, or of another protection, is
+        // refused.
+        let (mut known, mut area) = (0, Area::USUAL);
+        // Where the page went at which a move ended early, if it went, and in which area that is.
+        let mut ended: Option<(usize, Area)> = None;
+        while done < n {
+            let until = if done < known { known } else { n };
+            let to = machine.parking.addr(place.plus(done).in_area(area));
+            let from = addr + (done << PAGE_SHIFT);
+            // SAFETY: the pages are busy: from here on they are the pager's, and a touch brings them back. Free places are empty.
+            let (moved, denied) = unsafe { take::<K>(&map.parking, to, from, (until - done) << PAGE_SHIFT) };
+            let pages = moved.bytes >> PAGE_SHIFT;
+            areas[done..done + pages].fill(area);
+            done += pages;
+            // A move that ends early does not say why: the next one does, unless the program has changed the mapping in between
+            // (mprotect). So a denied move of that page is told by what is in its place, which was empty. (Found by a seed: a page
+            // that had gone read as zeroes.)
+            let early = ended.take().filter(|_| moved.error.is_some() && !K::mistake(Mistake::ForgetsDenialsWithin));
+            if let Some((_, area)) = early.filter(|(to, _)| K::is_resident(*to) && !K::is_resident(from)) {
+                machine.status.counters.moves_denied.add(1);
+                areas[done] = area;
+                done += 1;
+                continue;
+            }
+            if denied {
+                machine.status.counters.moves_denied.add(1);
+            } else if pages > 0 && done < until {
+                ended = Some((to + moved.bytes, area));
+            } else if moved.error == Some(errno::EAGAIN) {
+                ended = early;
+            }
+            match moved.error {
+                None => {}
+                Some(errno::EINVAL) if done >= known => {
+                    let here = addr + (done << PAGE_SHIFT);
+                    let mapping = self.mappings.at(here);
+                    known = match mapping {
+                        Ok(Some(mapping)) => n.min((mapping.end - addr) >> PAGE_SHIFT),
+                        _ => done + 1, // it is not there any more, or that cannot be told
+                    };
+                    let to_area = match mapping {
+                        Ok(Some(mapping)) => machine.parking.area(mapping.prot, &map.parking),
+                        _ => Some(Area::USUAL),
+                    };
+                    if let Ok(Some(mapping)) = mapping
+                        && mapping.prot & prot::WRITE == 0
+                    {
+                        let room = BATCH - self.unwritable.len();
+                        self.unwritable.extend(self.batch[at + done..at + known].iter().take(room).map(|m| m.0));
+                    }
+                    area = to_area.unwrap_or(Area::USUAL);
+                    if to_area.is_none() {
+                        results[done..known].fill(Parked::Refused);
+                        done = known;
+                    }
+                }
+                // of a protection that moves: so it is locked
+                Some(errno::EINVAL) => {
+                    self.locked_seen = true;
+                    results[done..known].fill(Parked::Refused);
+                    done = known;
+                }
+                Some(e) => {
+                    results[done] = match e {
+                        // moved elsewhere, perhaps (mremap): what became of it is in an event that nobody has read yet
+                        errno::ENOENT if map.program.is_changing() => Parked::Refused,
+                        errno::ENOENT => Parked::Absent,
+                        errno::EAGAIN => continue,
+                        _ => Parked::Refused,
+                    };
+                    occupied[done] = e == errno::EEXIST;
+                    if e == errno::EBUSY {
+                        self.busy.push(self.batch[at + done].0);
+                    }
+                    done += 1;
+                }
+            }
+            if done >= known {
+                area = Area::USUAL;
+            }
+        }
+        let mut any = false;
+        let mut wake = false;
+        let mut core = machine.core.lock();
+        for (i, &result) in results[..n].iter().enumerate() {
+            let (page, frame) = self.batch[at + i];
+            let its = place.plus(i).in_area(areas[i]);
+            match result {
+                Parked::Yes => {
+                    core.park.own(frame, its);
+                    any = true;
+                }
+                Parked::Refused if occupied[i] => {} // whatever is there: it is never used again
+                Parked::Refused | Parked::Absent => core.park.give(its),
+            }
+            any |= result == Parked::Absent;
+            wake |= core.vm.park_done(page, result);
+        }
+        drop(core);
+        if wake || machine.delivery == Delivery::InThread {
+            machine.wake(map, addr, n << PAGE_SHIFT);
+        }
+        any
+    }
+
+    /// Whether another process can have pages that were EBUSY. Else they are in somebody's hands for a moment (direct I/O, advice,
+    /// reclaim), or for long (registered buffers), and are simply tried again when their turn comes. When the program is about to
+    /// be stopped for want of memory, sharing that nobody has told of (by raw system calls) is ruled out as well.
+    fn may_be_shared(&self, machine: &Machine<K>) -> bool {
+        machine.shares_pages.load(Relaxed) || self.stuck_since != 0 || K::merges_memory()
+    }
+
+    /// Pages that the kernel would not move, perhaps because another process has them too: a write fault gives us our own copy,
+    /// which moves. It does not wait: whoever served a fault of ours could be waiting for us.
+    fn unshare(&mut self, machine: &Machine<K>) -> bool {
+        let map = machine.map.read();
+        for &page in &self.busy {
+            K::own_page(map.addr(page));
+        }
+        machine.status.counters.pages_unshared.add(self.busy.len() as u64);
+        let mut core = machine.core.lock();
+        core.vm.park_these(&self.busy, &mut self.batch);
+        drop(core);
+        self.batch.sort_unstable();
+        self.busy.clear();
+        self.park_batch(machine, map)
+    }
+}

@@ -1,0 +1,359 @@
+//! Laundering: the content of parked pages is compared with what is stored, and written if it changed.
+
+use super::{BATCH, Daemon};
+use crate::errno;
+use crate::growth;
+use crate::kernel::{Content as _, Done, Io as _, IoVec, Kernel};
+use crate::machine::Machine;
+use crate::park::ParkPlace;
+use crate::reader::{self, TOKEN_OTHER};
+use overspill_store::pool::Refused;
+use overspill_store::{PageBytes, checksum};
+use overspill_swap::device_stats;
+use overspill_vm::pager::IoResult;
+use overspill_vm::types::{ContentHash, PAGE_SHIFT, PAGE_SIZE, PageId};
+use overspill_vm::{Config, Laundry, Look, PageOut};
+
+/// Pages per write.
+const WRITE_PAGES: usize = 64;
+
+/// Writes in flight.
+pub(super) const WRITES_MAX: usize = 12;
+
+/// The fewest. A batch is launched only while two are free.
+const WRITES_MIN: usize = 4;
+
+#[derive(Clone, Copy)]
+pub(super) struct Dirty {
+    page: PageId,
+    place: ParkPlace,
+    hash: ContentHash,
+    write: bool,
+    /// The compressed device has had it: it was stored there or refused.
+    packed: bool,
+}
+
+pub(super) struct Write {
+    pages: [Dirty; WRITE_PAGES],
+    iov: [IoVec; WRITE_PAGES],
+    count: usize,
+    run: Option<PageOut>,
+    /// When it was issued.
+    since: u64,
+    busy: bool,
+}
+
+impl Write {
+    /// None is under way.
+    pub(super) fn new() -> Write {
+        let (page, place) = (PageId::from_raw(0), ParkPlace::NONE);
+        Write {
+            pages: [Dirty { page, place, hash: ContentHash::UNKNOWN, write: false, packed: false }; WRITE_PAGES],
+            iov: [IoVec { base: 0, len: 0 }; WRITE_PAGES],
+            count: 0,
+            run: None,
+            since: 0,
+            busy: false,
+        }
+    }
+}
+
+/// How many writes may be in flight, of how many pages each, for a budget of `memory_pages` pages. Encrypted ones need buffers,
+/// which are charged to it: a 128th of it or four clusters, at most 3 MiB.
+pub fn writes(memory_pages: u32, sealed: bool) -> (usize, usize) {
+    if !sealed {
+        return (WRITES_MAX, WRITE_PAGES);
+    }
+    let pages = (Config::cluster_pages(memory_pages) as usize).min(WRITE_PAGES);
+    ((memory_pages as usize / 128 / pages).clamp(WRITES_MIN, WRITES_MAX), pages)
+}
+
+/// Pages of buffers for that.
+pub fn buffer_pages((count, pages): (usize, usize), sealed: bool) -> usize {
+    if sealed { count * pages } else { 0 }
+}
+
+/// How storing pages in a compressed device has ended, and how many it took.
+enum Packing {
+    /// All that there were slots for were stored or refused.
+    Done { stored: usize },
+    /// It has no room.
+    Full { stored: usize },
+    /// The budget has no frame for it at the moment.
+    NoCredit { stored: usize },
+}
+
+impl<K: Kernel> Daemon<K> {
+    /// A page of the buffers to look at pages with.
+    fn scratch(&self) -> usize {
+        self.copy_buffer() - PAGE_SIZE
+    }
+
+    /// Returns whether anything was settled or issued.
+    pub(super) fn launder(&mut self, machine: &Machine<K>, most: u32) -> bool {
+        let mut core = machine.core.lock();
+        core.vm.launder_batch(most.min(self.write_pages as u32 * 2), &mut self.laundry);
+        self.dirty.clear();
+        for &Laundry { page, frame, stored, in_memory } in &self.laundry {
+            let place = core.park.place(frame);
+            if !core.park.hold(place) {
+                // it moved to another address while it was being written, and that write has not ended: back on trial
+                core.vm.launder_done(page, None, ContentHash::UNKNOWN, IoResult::NoSpace);
+                continue;
+            }
+            let hash = stored.unwrap_or(ContentHash::UNKNOWN);
+            self.dirty.push(Dirty { page, place, hash, write: false, packed: in_memory });
+        }
+        drop(core);
+        if self.dirty.is_empty() {
+            return false;
+        }
+        self.dirty.sort_unstable_by_key(|d| d.page); // neighbours are written side by side
+        let mut zero = [false; BATCH];
+        // SAFETY: the page of our buffers that no write uses.
+        let scratch = unsafe { &mut *(self.scratch() as *mut PageBytes) };
+        for (d, zero) in self.dirty.iter_mut().zip(&mut zero) {
+            // SAFETY: the place is held: its content stays, and nobody writes parked pages.
+            let bytes = unsafe { &*(machine.parking.addr(d.place) as *const PageBytes) };
+            *zero = checksum::is_zero(bytes);
+            if !*zero {
+                let stored = (d.hash != ContentHash::UNKNOWN).then_some(d.hash);
+                d.hash = match d.packed {
+                    true => checksum::of(d.page, bytes), // a compressed device has it, not encrypted
+                    false => machine.content.look(d.page, stored, bytes, scratch),
+                };
+            }
+        }
+        let (looked_at, mut writes) = (self.dirty.len(), 0);
+        let map = machine.map.read();
+        let mut core = machine.core.lock();
+        for (d, zero) in self.dirty.iter_mut().zip(&zero) {
+            match core.vm.launder_look(d.page, *zero, d.hash) {
+                Look::Write => {
+                    d.write = true;
+                    d.packed = false;
+                    writes += 1;
+                    continue;
+                }
+                Look::Drop(frame) => {
+                    core.retire(frame); // it is held until below
+                    core.vm.frames_dropped(core::iter::once(frame));
+                }
+                Look::Settled => {}
+            }
+            core.park.written(d.place);
+        }
+        self.dirty.retain(|d| d.write);
+        if let Some(pool) = &map.pool {
+            pool.empty_freed(&mut core.vm); // what these pages had there makes room for what they get
+        }
+        drop(core);
+        machine.drop_places(&map, true);
+        drop(map);
+        let settled = looked_at - writes; // dropped ones too
+        let issued = self.write_dirty(machine);
+        settled + issued > 0
+    }
+
+    /// Writes `dirty` in clusters of neighbouring slots; returns how many pages were issued. The rest goes back on trial.
+    fn write_dirty(&mut self, machine: &Machine<K>) -> usize {
+        let mut at = 0;
+        let mut past_memory = false;
+        while at < self.dirty.len() {
+            if self.dirty[at].packed && !past_memory {
+                past_memory = true; // only what was refused is left, see `pack`
+            }
+            let mut free = self.writes.iter().position(|w| !w.busy);
+            if free.is_none() {
+                self.reap(machine); // with plain I/O all have ended already
+                free = self.writes.iter().position(|w| !w.busy);
+            }
+            let Some(slot) = free else { break };
+            let want = (self.dirty.len() - at).min(self.write_pages) as u32;
+            let room = growth::make_room(machine);
+            let near = self.dirty[at].page;
+            let run = {
+                let mut core = machine.core.lock();
+                let run = match past_memory {
+                    false => core.vm.launder_slots(want, near),
+                    true => core.vm.launder_slots_past_memory(want, near),
+                };
+                if let Some(run) = run.filter(|run| !run.location.is_memory) {
+                    core.vm.launder_issued(run.count);
+                }
+                run
+            };
+            let Some(run) = run else {
+                self.trouble = Some(room.err().unwrap_or(errno::ENOSPC));
+                break;
+            };
+            if run.location.is_memory {
+                match self.pack(machine, run, at) {
+                    Packing::Done { stored } => at += stored,
+                    Packing::Full { stored } => {
+                        at += stored;
+                        past_memory = true;
+                    }
+                    // what has been stored so far makes room for it
+                    Packing::NoCredit { stored } if at + stored > 0 => {
+                        at += stored;
+                        break;
+                    }
+                    Packing::NoCredit { .. } => past_memory = true,
+                }
+                continue;
+            }
+            let n = run.count as usize;
+            let w = &mut self.writes[slot];
+            w.pages[..n].copy_from_slice(&self.dirty[at..at + n]);
+            w.count = n;
+            w.run = Some(run);
+            w.since = K::now_ns();
+            w.busy = true;
+            let parked = |place: ParkPlace| machine.parking.addr(place);
+            let mut vectors = 0;
+            if machine.content.is_sealed() {
+                let buffer = self.buffers + ((slot * self.write_pages) << PAGE_SHIFT);
+                for (i, d) in w.pages[..n].iter_mut().enumerate() {
+                    // SAFETY: the place is held: its content stays, and nobody writes parked pages. The buffer is this write's,
+                    // which is not in flight.
+                    let (plain, sealed) = unsafe {
+                        (&*(parked(d.place) as *const PageBytes), &mut *((buffer + (i << PAGE_SHIFT)) as *mut PageBytes))
+                    };
+                    d.hash = machine.content.seal(d.page, plain, sealed);
+                }
+                w.iov[0] = IoVec { base: buffer, len: n << PAGE_SHIFT };
+                vectors = 1;
+            } else {
+                for d in &w.pages[..n] {
+                    let base = parked(d.place);
+                    if vectors > 0 && w.iov[vectors - 1].base + w.iov[vectors - 1].len == base {
+                        w.iov[vectors - 1].len += PAGE_SIZE;
+                    } else {
+                        w.iov[vectors] = IoVec { base, len: PAGE_SIZE };
+                        vectors += 1;
+                    }
+                }
+            }
+            let fd = machine.fd_to_write(&machine.map.read(), run.location);
+            self.in_flight += 1;
+            // SAFETY: the vectors lie in `self.writes`, which never moves its elements; the places are held until the completion.
+            unsafe { self.io.write(fd, &w.iov[..vectors], run.location.offset, TOKEN_OTHER + slot as u64) };
+            at += n;
+        }
+        self.io.submit();
+        let rest = self.dirty.len() - at;
+        if rest > 0 {
+            let mut core = machine.core.lock();
+            for d in &self.dirty[at..] {
+                core.vm.launder_done(d.page, None, d.hash, IoResult::NoSpace);
+                core.park.written(d.place);
+            }
+        }
+        at
+    }
+
+    /// Stores pages of `dirty`, from `at` on, in slots of the compressed device. Those that it has taken come to stand first; those
+    /// that do not compress go to the end of `dirty`, marked, since they belong past memory.
+    fn pack(&mut self, machine: &Machine<K>, run: PageOut, at: usize) -> Packing {
+        let since = K::now_ns();
+        let map = machine.map.read();
+        let first = run.location.slot_at();
+        let pool = map.pool.as_ref().expect("slots of it were given");
+        let mut packer = pool.packer();
+        // Of `dirty[at..]`: stored ones, then refused ones, then those that were not looked at.
+        let (mut stored, mut refused, mut bytes) = (0, 0, 0);
+        let mut end = None;
+        while stored + refused < run.count as usize && !self.dirty[at + stored + refused].packed {
+            let d = &mut self.dirty[at + stored + refused];
+            // SAFETY: the place is held: its content stays, and nobody writes parked pages.
+            let plain = unsafe { &*(machine.parking.addr(d.place) as *const PageBytes) };
+            d.hash = checksum::of(d.page, plain);
+            let packed = packer.pack(plain);
+            let result = pool.store(first + stored as u32, packed);
+            match result {
+                Ok(()) => {
+                    bytes += packed.bytes();
+                    self.dirty.swap(at + stored, at + stored + refused);
+                    stored += 1;
+                }
+                Err(Refused::Incompressible) => {
+                    d.packed = true;
+                    refused += 1;
+                }
+                Err(why) => {
+                    end = Some(why);
+                    break;
+                }
+            }
+        }
+        drop(packer);
+        let mut core = machine.core.lock();
+        core.vm.counters().pool_refused.add(refused as u64);
+        if stored > 0 {
+            core.vm.launder_issued(stored as u32);
+            let ns = K::now_ns().saturating_sub(since);
+            let io = device_stats::Io { write: true, pages: stored as u32, bytes, ns, ok: true };
+            core.vm.devices_mut().io_ended(pool.device(), io);
+        }
+        for (i, d) in self.dirty[at..at + stored].iter().enumerate() {
+            if !core.vm.launder_done(d.page, Some(run.slot(i as u32)), d.hash, IoResult::Ok) {
+                self.trouble = Some(errno::ENOMEM);
+            }
+            core.park.written(d.place);
+        }
+        core.vm.free_slots(&run, stored as u32);
+        if end == Some(Refused::Full) {
+            core.vm.devices_mut().set_full(pool.device(), true);
+        }
+        pool.refill(&mut core.vm);
+        drop(core);
+        self.dirty[at + stored..].rotate_left(refused);
+        match end {
+            Some(Refused::Full) => Packing::Full { stored },
+            Some(Refused::NoCredit) => Packing::NoCredit { stored },
+            Some(Refused::Incompressible) | None => Packing::Done { stored },
+        }
+    }
+
+    /// Takes completions.
+    pub(super) fn reap(&mut self, machine: &Machine<K>) {
+        if machine.inject.stalled(K::now_ns) {
+            return;
+        }
+        while let Some(done) = self.io.completion() {
+            if self.write_back.is_its(done.token) {
+                self.write_back.written(machine, done);
+                self.in_flight -= 1;
+            } else {
+                self.written(machine, done);
+            }
+        }
+    }
+
+    fn written(&mut self, machine: &Machine<K>, done: Done) {
+        let w = &mut self.writes[(done.token - TOKEN_OTHER) as usize];
+        let whole = done.result.map_or(0, |n| n >> PAGE_SHIFT);
+        let failed = match done.result {
+            Err(errno::ENOSPC) => IoResult::NoSpace,
+            Err(e) => IoResult::Io(e),
+            Ok(_) => IoResult::Io(errno::EIO), // cut short: the pages behind the cut were not written
+        };
+        if whole < w.count {
+            self.trouble = Some(done.result.err().unwrap_or(errno::EIO));
+        }
+        let run = w.run.expect("a write in flight");
+        let mut core = machine.core.lock();
+        reader::count_io(machine, &mut core, run.location.device, true, w.count as u32, w.since, done.result);
+        for (i, d) in w.pages[..w.count].iter().enumerate() {
+            let result = if i < whole { IoResult::Ok } else { failed };
+            if !core.vm.launder_done(d.page, Some(run.slot(i as u32)), d.hash, result) {
+                self.trouble = Some(errno::ENOMEM);
+            }
+            core.park.written(d.place);
+        }
+        drop(core);
+        w.busy = false;
+        self.in_flight -= 1;
+    }
+}

@@ -1,0 +1,179 @@
+//! Nothing can be evicted: waiting, frames above the budget, and the end of the program.
+
+use super::Daemon;
+use crate::errno::{self, Errno};
+use crate::growth;
+use crate::kernel::{Futex as _, Kernel, Limit};
+use crate::lock::Word as _;
+use crate::machine::Machine;
+use crate::packet::Packet;
+use core::fmt::Write as _;
+use core::sync::atomic::Ordering::*;
+
+/// How long both memory and swap may be full before the program is stopped, in nanoseconds.
+const GRACE_NS: u64 = 3_000_000_000;
+
+/// How it stands with memory after a step of the page daemon.
+#[derive(Clone, Copy)]
+struct Outlook {
+    /// Frames that could be given out: within the budget, and in all.
+    free: bool,
+    free_above: bool,
+    /// There are pages in memory that could be written.
+    writable: bool,
+    /// A frame has come free since the last step, or a fork makes the process smaller.
+    progress: bool,
+    /// Why writing failed.
+    trouble: Option<Errno>,
+    /// For how long it has been so, in nanoseconds.
+    stuck_ns: Option<u64>,
+}
+
+/// What follows from that.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Verdict {
+    /// All is well. A device that is only slow is waited for, as long as it takes.
+    Fine,
+    /// It may get better.
+    Wait,
+    /// It has not got better.
+    GiveUp,
+}
+
+/// Memory is full, writes fail, and no frame has been freed for a while: swap is full or broken. The same if there is no frame
+/// above the budget left either, and nothing that could be written. That pages can still be parked is no progress: soft faults of
+/// other threads undo it for ever.
+fn judge(outlook: Outlook) -> Verdict {
+    let Outlook { free, free_above, writable, progress, trouble, stuck_ns } = outlook;
+    let fails = trouble.is_some() && !free && writable;
+    let exhausted = !free_above && !writable;
+    match stuck_ns {
+        _ if progress || !(fails || exhausted) => Verdict::Fine,
+        Some(ns) if ns > GRACE_NS => Verdict::GiveUp,
+        _ => Verdict::Wait,
+    }
+}
+
+/// Why the program is stopped, if writing failed.
+fn message(trouble: Errno) -> &'static [u8] {
+    match trouble {
+        errno::ENOSPC | errno::EDQUOT => {
+            b"memory and swap are both full, so the program was stopped: give it more --memory, or a --swap place with more room"
+        }
+        errno::ENOMEM => {
+            b"memory is full and the pager has no room to remember where more pages are stored, so the program was stopped: give it more --memory, or the library a larger managed_max"
+        }
+        errno::EFBIG => {
+            b"memory is full and the swap file has reached the limit on the size of files, so the program was stopped: raise the limit (ulimit -f), or give it more --memory"
+        }
+        _ => {
+            b"writing to the swap place failed and memory is full, so the program was stopped: see the system log for the device's errors, or use another --swap place"
+        }
+    }
+}
+
+impl<K: Kernel> Daemon<K> {
+    /// Something is wanted and nothing can be evicted. If every page is wired or refused, faults go over the budget, and that is
+    /// counted; else swap is full or broken, and [`Daemon::watch_progress`] counts the time.
+    pub(super) fn stuck(&mut self, machine: &Machine<K>) {
+        if !machine.core.lock().vm.has_writable() {
+            machine.starved.store(true, Relaxed);
+            machine.arrived();
+        }
+        if machine.stuck_since.load(Relaxed) == 0 {
+            machine.stuck_since.store(K::now_ns(), Relaxed);
+        }
+        if core::mem::take(&mut self.locked_seen)
+            && let Some(fixed) = K::fixed()
+        {
+            machine.status.counters.memory_locked_bytes.set(fixed.locked);
+        }
+        let bell = machine.bell().load(SeqCst);
+        machine.bell().wait_shared(bell, Limit::Tick(2_000_000));
+    }
+
+    /// After each step: stops the program if it is of no use to go on. A swapoff that is under way ends before.
+    pub(super) fn watch_progress(&mut self, machine: &Machine<K>) {
+        let freed = machine.status.counters.pages_reclaimed.get() + machine.status.counters.released_pages.get();
+        let outlook = {
+            let core = machine.core.lock();
+            Outlook {
+                free: core.vm.available() > 0,
+                free_above: core.vm.has_frame(),
+                writable: core.vm.has_writable(),
+                progress: freed != self.freed_before || machine.shrinking.load(Relaxed),
+                trouble: self.trouble,
+                stuck_ns: (self.stuck_since != 0).then(|| K::now_ns() - self.stuck_since),
+            }
+        };
+        if outlook.progress || outlook.free || !outlook.writable {
+            self.freed_before = freed;
+            self.trouble = None;
+        }
+        match judge(outlook) {
+            Verdict::Fine => self.stuck_since = 0,
+            Verdict::Wait if self.stuck_since == 0 => self.stuck_since = K::now_ns(),
+            Verdict::Wait => {}
+            // a swapoff took the room: better without it than without the program
+            Verdict::GiveUp if machine.core.lock().vm.devices_mut().stay_all() => self.stuck_since = 0,
+            Verdict::GiveUp => match self.trouble {
+                None => Self::stop_for_fixed_pages(machine),
+                Some(errno::ENOSPC) => match growth::try_again(machine) {
+                    Ok(true) => self.stuck_since = 0, // somebody else has made room
+                    Ok(false) => machine.stop_program(message(errno::ENOSPC)),
+                    Err(why) => machine.stop_program(message(why)),
+                },
+                Some(why) => machine.stop_program(message(why)),
+            },
+        }
+    }
+
+    /// What is in memory cannot leave it.
+    fn stop_for_fixed_pages(machine: &Machine<K>) -> ! {
+        let fixed = K::fixed().unwrap_or_default();
+        let mut said = Packet::new();
+        let _ = write!(
+            said,
+            "memory is full of pages that cannot leave it ({} MiB locked by the program, {} MiB pinned by registered buffers or devices, \
+             the rest held by the kernel or in memory of an unusual kind), so the program was stopped: give it more --memory",
+            fixed.locked >> 20,
+            fixed.pinned >> 20
+        );
+        machine.stop_program(said.bytes())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_is_stopped_only_for_what_does_not_pass() {
+        let (long, short) = (Some(GRACE_NS + 1), Some(GRACE_NS));
+        let full = Outlook { free: false, free_above: true, writable: true, progress: false, trouble: None, stuck_ns: long };
+        for (what, outlook, verdict) in [
+            ("a slow device", full, Verdict::Fine),
+            ("writes fail", Outlook { trouble: Some(errno::EIO), ..full }, Verdict::GiveUp),
+            ("for a moment", Outlook { trouble: Some(errno::EIO), stuck_ns: short, ..full }, Verdict::Wait),
+            ("since now", Outlook { trouble: Some(errno::EIO), stuck_ns: None, ..full }, Verdict::Wait),
+            ("but a frame came free", Outlook { trouble: Some(errno::EIO), progress: true, ..full }, Verdict::Fine),
+            ("but there is memory", Outlook { trouble: Some(errno::EIO), free: true, ..full }, Verdict::Fine),
+            ("nothing can be written, so faults go above the budget", Outlook { writable: false, ..full }, Verdict::Fine),
+            ("nor is there a frame above it", Outlook { writable: false, free_above: false, ..full }, Verdict::GiveUp),
+            ("which may pass", Outlook { writable: false, free_above: false, stuck_ns: short, ..full }, Verdict::Wait),
+            ("or has", Outlook { writable: false, free_above: false, progress: true, ..full }, Verdict::Fine),
+            ("no frame, but something to write", Outlook { free_above: false, ..full }, Verdict::Fine),
+        ] {
+            assert_eq!(judge(outlook), verdict, "{what}");
+        }
+    }
+
+    #[test]
+    fn each_trouble_has_its_message() {
+        let messages = [errno::ENOSPC, errno::ENOMEM, errno::EFBIG, errno::EIO].map(message);
+        for (i, one) in messages.iter().enumerate() {
+            assert!(!messages[..i].contains(one));
+        }
+        assert_eq!(message(errno::EDQUOT), message(errno::ENOSPC));
+    }
+}

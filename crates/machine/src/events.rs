@@ -1,0 +1,325 @@
+//! Events of the program's address space, all followed under the exclusive map lock.
+//!
+//! Why that: the kernel refuses to fill pages (EAGAIN) from the moment an unmap, discard or
+//! move begins until its event is *read*. If fills could run between the reading and the processing of an event, old content could
+//! land in a range that is new. With the lock, a fill comes wholly before the reading (then the kernel guards it) or after the
+//! processing.
+
+use crate::kernel::{Event, Kernel, Mistake, Uffd};
+use crate::machine::{Core, Machine};
+use crate::ranges::{Flags, Kind, Range};
+use crate::space::Space;
+use overspill_vm::types::PAGE_SIZE;
+
+/// Messages are read so many at a time.
+pub(crate) const MESSAGES: usize = 16;
+
+/// An event makes so many ranges more, at most, but for those that [`Machine::manage`] makes.
+const EVENT_PIECES: usize = 4;
+
+/// How often [`Machine::await_unmaps`] looks while events are under way all the time, how long it waits in between, in nanoseconds:
+/// 50 ms in all.
+const UNMAPS_LOOKS: u32 = 500;
+
+pub(crate) const UNMAPS_LOOK_NS: u64 = 100_000;
+
+/// Addresses that were given up and whose unmapping is still to be reported: when it is, it is not of what lives there by then.
+///
+/// The kernel gives addresses out again before it reports that they came free. A move is reported first, and only when that has
+/// been read the unmapping of where it came from; meanwhile another thread's move may have come to that very place, and its report
+/// was read. What followed took the new pages for those that had gone: they read as zeroes.
+///
+/// The kernel counts an unmapping as under way from before its act until its report has been read
+/// ([`Uffd::is_changing`]): when none is under way, there is none that is still to be reported, and
+/// [`Machine::read_messages`] forgets them all.
+#[derive(Debug)]
+pub struct PendingUnmaps {
+    ranges: Vec<(usize, usize)>,
+}
+
+/// One for each thread that is just unmapping or moving, and those of the moment before.
+const PENDING_MAX: usize = 1 << 16;
+
+impl PendingUnmaps {
+    /// None.
+    pub fn new() -> Self {
+        PendingUnmaps { ranges: Vec::with_capacity(PENDING_MAX) }
+    }
+    /// The unmapping of this range, or of more, has taken place as far as the pager is concerned.
+    fn add(&mut self, start: usize, end: usize) {
+        if self.ranges.len() == PENDING_MAX {
+            self.ranges.swap_remove(0); // more than there are threads: its report is one of those that never come
+        }
+        self.ranges.push((start, end));
+    }
+    /// There will be no such report.
+    pub fn cancel(&mut self, start: usize, end: usize) {
+        self.ranges.retain(|r| *r != (start, end));
+    }
+    /// There will be none at all.
+    pub fn clear(&mut self) {
+        self.ranges.clear();
+    }
+    /// An unmapping of `at..end` was reported. Up to where it is news, and from where on again. => at < end
+    fn settle(&mut self, at: usize, end: usize) -> (usize, usize) {
+        let within = |r: &(usize, usize)| at <= r.0 && r.0 < r.1 && r.1 <= end;
+        let first = (0..self.ranges.len()).filter(|i| within(&self.ranges[*i])).min_by_key(|i| self.ranges[*i].0);
+        first.map_or((end, end), |i| self.ranges.swap_remove(i))
+    }
+}
+
+impl Default for PendingUnmaps {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<K: Kernel> Machine<K> {
+    /// Reads waiting messages. Events are followed at once; addresses of faults are given to `fault`, after the lock is free.
+    /// Returns whether there may be more.
+    pub fn read_messages(&self, mut fault: impl FnMut(usize, u32)) -> bool {
+        let mut messages = [<K::Uffd as Uffd>::Message::default(); MESSAGES];
+        let mut map = self.map.write();
+        let n = map.program.read(&mut messages);
+        if n == 0 && !map.pending.ranges.is_empty() && !map.is_changing() {
+            map.pending.clear();
+        }
+        for message in &messages[..n] {
+            match (*message).into() {
+                Event::Fault(..) | Event::Other => {}
+                event => self.follow(&mut map, event),
+            }
+        }
+        drop(map);
+        for message in &messages[..n] {
+            if let Event::Fault(addr, tid) = (*message).into() {
+                fault(addr, tid);
+            }
+        }
+        n == MESSAGES
+    }
+
+    /// An unmap, discard or move of managed memory that the kernel has reported.
+    pub fn follow(&self, map: &mut Space<K>, event: Event) {
+        self.status.counters.events.add(1);
+        if !map.ranges.has_room(EVENT_PIECES) {
+            self.stop_ranges_full();
+        }
+        match event {
+            Event::Unmap(start, end) if map.remaps.put_aside(start, end) => {}
+            Event::Unmap(start, end) => self.follow_unmap(map, start, end, false),
+            Event::Remove(start, end) if map.copying.discarded(start, end) => {} // by the page daemon
+            Event::Remove(start, end) => {
+                let mut at = start;
+                while let Some(r) = map.ranges.overlap(at, end, Kind::Managed) {
+                    let piece = Range { start: r.start.max(at), end: r.end.min(end), ..r };
+                    self.give_up(piece, true);
+                    at = piece.end;
+                }
+                map.discards.add(start, end, K::now_ns());
+            }
+            Event::Remap(from, to, len) => {
+                // Whatever was there has gone, or the kernel would not have moved anything to it.
+                self.replaced(map, to, to + len, true);
+                let mut at = from;
+                while at < from + len {
+                    let known = map.ranges.first(at, from + len).map(|r| r.within(at, from + len));
+                    let until = known.map_or(from + len, |r| r.start);
+                    if at < until {
+                        // registered, or there would be no event: what is there is what is mapped
+                        self.manage(map, Range { start: at - from + to, end: until - from + to, ..Range::of_program(Flags::NONE) });
+                    }
+                    let Some(r) = known else { break };
+                    map.ranges.remove(r.start, r.end, |_| {});
+                    let moved = Range { start: r.start - from + to, end: r.end - from + to, ..r };
+                    if r.kind == Kind::Managed {
+                        if !map.ranges.insert(moved) {
+                            self.stop_ranges_full();
+                        }
+                        if !self.core.lock().vm.rename_range(r.page(r.start), moved.page(moved.start), r.pages()) {
+                            self.stop_table_full();
+                        }
+                    } else {
+                        Self::unreserve(&mut self.core.lock(), r.pages());
+                        self.manage(map, moved);
+                    }
+                    at = r.end;
+                }
+                map.pending.add(from, from + len);
+            }
+            Event::Fault(..) | Event::Other => {}
+        }
+        self.drop_places(map, false);
+    }
+
+    /// An unmapping was reported. `refused`: but the call was refused, so that it may not have come to that.
+    pub fn follow_unmap(&self, map: &mut Space<K>, start: usize, end: usize, refused: bool) {
+        let mut at = start;
+        while at < end {
+            let (until, next) = if K::mistake(Mistake::FollowsLateUnmaps) { (end, end) } else { map.pending.settle(at, end) };
+            while let Some(r) = map.ranges.first(at, until).map(|r| r.within(at, until)) {
+                // A native one that is there has come since: the event is of all that the call was given.
+                if r.kind == Kind::Managed && !refused {
+                    Self::unmapped(map, &mut self.core.lock(), r.start, r.end);
+                } else {
+                    self.drop_holes(map, r.start, r.end);
+                }
+                at = r.end;
+            }
+            at = next;
+        }
+    }
+
+    /// What is no longer mapped in the range is gone, and nothing else: another thread may have unmapped a part, which is still to
+    /// be reported.
+    fn drop_holes(&self, map: &mut Space<K>, start: usize, end: usize) {
+        if K::is_mapped(start, end) {
+            return;
+        }
+        let mut at = start;
+        let asked = K::each_mapping(|from, to| {
+            if at < from && start < to && at < end {
+                Self::unmapped(map, &mut self.core.lock(), at, from.min(end));
+            }
+            at = at.max(to);
+        });
+        if asked.is_ok() && at < end {
+            Self::unmapped(map, &mut self.core.lock(), at, end);
+        }
+        if asked.is_err() {
+            // no descriptor is to be had
+            for page in (start..end).step_by(PAGE_SIZE).filter(|page| !K::is_mapped(*page, page + PAGE_SIZE)) {
+                Self::unmapped(map, &mut self.core.lock(), page, page + PAGE_SIZE);
+            }
+        }
+    }
+
+    /// The range is gone, and what was in it.
+    pub(crate) fn unmapped(map: &mut Space<K>, core: &mut Core, start: usize, end: usize) {
+        map.ranges.remove(start, end, |gone| match gone.kind {
+            Kind::Managed => Self::give_up_of(core, gone, false),
+            Kind::Native => Self::native_gone(core, gone),
+        });
+    }
+
+    /// The kernel has made a mapping of its own choice here, so whatever the map knows here has gone. `pending`: it may still say
+    /// so.
+    fn replaced(&self, map: &mut Space<K>, start: usize, end: usize, pending: bool) {
+        // (that may be of much more, and the call may have been refused: nothing but this is known to have gone)
+        let aside = map.remaps.put_aside_of(start, end);
+        if let Some((start, end)) = aside {
+            map.pending.add(start, end);
+        }
+        while let Some(old) = map.ranges.first(start, end) {
+            let old = old.within(start, end);
+            Self::unmapped(map, &mut self.core.lock(), old.start, old.end);
+            let known = aside.is_some_and(|(start, end)| start <= old.start && old.end <= end);
+            if pending && old.kind == Kind::Managed && !known {
+                map.pending.add(old.start, old.end);
+            }
+        }
+    }
+
+    /// A region of the library's is gone, or its content is: no event tells of it with in-thread delivery. The caller has the
+    /// kernel drop the pages under the same lock. `unmapped`: the range itself is gone too.
+    pub fn forget_range(&self, map: &mut Space<K>, start: usize, end: usize, unmapped: bool) {
+        let mut at = start;
+        while let Some(r) = map.ranges.overlap(at, end, Kind::Managed) {
+            let piece = Range { start: r.start.max(at), end: r.end.min(end), ..r };
+            if unmapped {
+                map.ranges.remove(piece.start, piece.end, |_| {});
+            }
+            self.give_up(piece, false);
+            at = piece.end;
+        }
+        self.drop_places(map, true);
+    }
+
+    /// To be called before a new mapping is managed. What was at its addresses before is gone, and if that was managed an event
+    /// tells of it, which must be followed first: it would be taken for the end of the new mapping. The kernel gives the addresses
+    /// out before it sends the event, so that may take until the thread that unmapped has run again.
+    ///
+    /// If that thread is killed, the kernel withdraws the event. So nothing is waited for when no event is under way and all have
+    /// been read, nor for long when others come all the time.
+    pub fn await_unmaps(&self, start: usize, end: usize) {
+        let mut changing = true;
+        let mut looks = 0;
+        while looks < UNMAPS_LOOKS && changing {
+            changing = self.map.read().program.is_changing();
+            while self.read_messages(|addr, _| self.wake_any(addr)) {}
+            let map = self.map.read();
+            if !map.is_settling(start, end) {
+                return;
+            }
+            let copying = map.copying.overlaps(start, end);
+            drop(map);
+            if copying {
+                changing = true; // the page daemon is about to be done with it
+            } else {
+                looks += 1;
+            }
+            if changing {
+                K::sleep_ns(UNMAPS_LOOK_NS);
+            }
+        }
+        let mut map = self.map.write();
+        self.replaced(&mut map, start, end, changing);
+        self.drop_places(&map, false);
+    }
+
+    /// A fault message read by somebody who does not serve faults: its thread looks again, and a handler gets the next message.
+    pub fn wake_any(&self, addr: usize) {
+        let map = self.map.read();
+        self.wake(&map, addr & !(PAGE_SIZE - 1), PAGE_SIZE);
+    }
+
+    /// The pages of a piece are given up: their content is forgotten. `keep_mapped`: but for those that are mapped.
+    pub(crate) fn give_up(&self, piece: Range, keep_mapped: bool) {
+        Self::give_up_of(&mut self.core.lock(), piece, keep_mapped);
+    }
+
+    pub(crate) fn give_up_of(core: &mut Core, piece: Range, keep_mapped: bool) {
+        let (vm, park) = (&mut core.vm, &mut core.park);
+        let mut parked = 0;
+        let forget = |frame| {
+            parked += 1;
+            park.retire(frame);
+        };
+        if keep_mapped {
+            vm.discard_range(piece.page(piece.start), piece.pages(), forget);
+        } else {
+            vm.release_range(piece.page(piece.start), piece.pages(), forget);
+        }
+        vm.charge(parked);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_pending_is_not_news() {
+        let mut pending = PendingUnmaps::new();
+        let news = |pending: &mut PendingUnmaps, start, end| {
+            let (mut at, mut found) = (start, Vec::new());
+            while at < end {
+                let (until, next) = pending.settle(at, end);
+                found.extend((at < until).then_some((at, until)));
+                at = next;
+            }
+            found
+        };
+        assert_eq!(news(&mut pending, 10, 20), [(10, 20)]);
+        pending.add(30, 40);
+        pending.add(10, 20);
+        assert_eq!(news(&mut pending, 15, 20), [(15, 20)], "another one");
+        assert_eq!(news(&mut pending, 5, 50), [(5, 10), (20, 30), (40, 50)]);
+        assert_eq!(news(&mut pending, 5, 50), [(5, 50)], "once");
+        pending.add(10, 20);
+        assert_eq!(news(&mut pending, 10, 20), []);
+        pending.add(10, 20);
+        pending.cancel(10, 20);
+        assert_eq!(news(&mut pending, 10, 20), [(10, 20)]);
+    }
+}

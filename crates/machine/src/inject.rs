@@ -1,0 +1,105 @@
+//! Faults that are to fail, for tests.
+
+use core::sync::atomic::Ordering::*;
+use overspill_vm::types::{DeviceId, PAGE_SHIFT};
+
+/// How long a device that stalls on order stalls, in nanoseconds.
+pub const STALL_NS: u64 = 5_000_000_000;
+
+/// Faults that are to fail, for tests (`OVERSPILL_INJECT`).
+#[derive(Debug, Default)]
+pub struct Inject {
+    /// Fail reads after this many, with EIO; 0: never.
+    pub read_after: u64,
+    /// Fail each first attempt of a read whose number is a multiple of this, with EIO; 0: none.
+    pub read_every: u64,
+    /// Fail reads that touch this page of a file, counted from 1, with EIO; 0: none.
+    pub bad_page: u64,
+    /// Fail writes after this many, with EIO; 0: never.
+    pub write_after: u64,
+    /// Only writes to this device, counted from 1; 0: to any.
+    pub write_device: u64,
+    /// Flip a bit in pages read after this many; 0: never.
+    pub flip_after: u64,
+    /// Hold the ends of writes back for [`STALL_NS`] once, after this many; 0: never.
+    pub stall_after: u64,
+    /// Panic at a read after this many; 0: never.
+    pub panic_after: u64,
+    /// When the stall began, on the monotonic clock.
+    pub stalled_since: core::sync::atomic::AtomicU64,
+    /// No more than so many pages per operation, and one at a time, in a swapoff; 0: as many as go.
+    pub swapoff_pages: u64,
+    /// So many were done.
+    pub reads: core::sync::atomic::AtomicU64,
+    /// So many were done.
+    pub writes: core::sync::atomic::AtomicU64,
+}
+
+impl Inject {
+    /// From `read=N,read_every=N,bad_page=N,write=N,write_device=N,flip=N,stall=N,panic=N,swapoff_pages=N`.
+    ///
+    /// # Panics
+    /// If it is anything else: a test that injects nothing would pass.
+    pub fn parse(text: &str) -> Inject {
+        let mut inject = Inject::default();
+        for part in text.split(',') {
+            let (key, n) = part.split_once('=').unwrap_or((part, "1"));
+            let n = n.parse().unwrap_or_else(|_| panic!("OVERSPILL_INJECT: {n:?} is no number"));
+            match key {
+                "read" => inject.read_after = n,
+                "read_every" => inject.read_every = n,
+                "bad_page" => inject.bad_page = n,
+                "write" => inject.write_after = n,
+                "write_device" => inject.write_device = n,
+                "flip" => inject.flip_after = n,
+                "stall" => inject.stall_after = n,
+                "panic" => inject.panic_after = n,
+                "swapoff_pages" => inject.swapoff_pages = n,
+                _ => panic!("OVERSPILL_INJECT: there is no {key:?}"),
+            }
+        }
+        inject
+    }
+    fn due(after: u64, count: &core::sync::atomic::AtomicU64) -> bool {
+        after != 0 && count.fetch_add(1, Relaxed) >= after
+    }
+    /// The descriptor to read `bytes` bytes at `offset` of `fd` with, for the first time: `fd`, or none if this read is to fail.
+    ///
+    /// # Panics
+    /// If that is on order.
+    pub fn read(&self, fd: i32, offset: u64, bytes: usize) -> i32 {
+        assert!(!Self::due(self.panic_after, &self.reads), "a panic on order");
+        let once = self.read_every != 0 && (self.reads.load(Relaxed) + 1).is_multiple_of(self.read_every);
+        let fd = self.read_again(fd, offset, bytes);
+        if once { -1 } else { fd }
+    }
+    /// The same for a further attempt.
+    pub fn read_again(&self, fd: i32, offset: u64, bytes: usize) -> i32 {
+        let pages = (offset >> PAGE_SHIFT) + 1..=(offset + bytes as u64) >> PAGE_SHIFT;
+        let counted = self.read_after != 0 || self.read_every != 0; // otherwise pages that come back damaged are
+        let done = if counted { self.reads.fetch_add(1, Relaxed) } else { 0 };
+        let due = self.read_after != 0 && done >= self.read_after;
+        if due || self.bad_page != 0 && pages.contains(&self.bad_page) { -1 } else { fd }
+    }
+    /// Whether this write to `device` is to fail.
+    pub(crate) fn write(&self, device: DeviceId) -> bool {
+        let done = self.writes.fetch_add(1, Relaxed);
+        let there = self.write_device == 0 || self.write_device == u64::from(device.0) + 1;
+        self.write_after != 0 && done >= self.write_after && there
+    }
+    /// Whether the device is to look as if it were busy with something else.
+    pub fn stalled(&self, now: impl FnOnce() -> u64) -> bool {
+        if self.stall_after == 0 || self.writes.load(Relaxed) < self.stall_after {
+            return false;
+        }
+        let now = now();
+        match self.stalled_since.compare_exchange(0, now, Relaxed, Relaxed) {
+            Ok(_) => true,
+            Err(since) => now.saturating_sub(since) < STALL_NS,
+        }
+    }
+    /// Whether this page is to come back damaged.
+    pub fn flip(&self) -> bool {
+        Self::due(self.flip_after, &self.reads)
+    }
+}

@@ -1,0 +1,241 @@
+//! Native ranges, and how they are adopted.
+//!
+//! **Native until it matters.** A new range that fits the budget as a whole is left to the kernel and charged in full: while
+//! everything fits, the program runs at the kernel's speed and the promise still holds. When frames get short, all native ranges
+//! are adopted: registered, and their present pages taken over one by one.
+
+use crate::kernel::{Host as _, Kernel, Uffd};
+use crate::machine::{Core, Machine};
+use crate::ranges::{Flags, Kind, Range};
+use crate::space::Space;
+use overspill_vm::types::{PAGE_SHIFT, PAGE_SIZE};
+
+/// A part of a native range that is out of the map over a system call.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Piece {
+    /// First address.
+    pub start: usize,
+    /// Address after the last.
+    pub end: usize,
+    /// As in the map.
+    pub flags: Flags,
+}
+
+/// What a system call takes the place of, or moves: native ranges, of which no event tells. They are taken out of the map before
+/// the call, because the kernel may give their addresses to another thread before it returns, and put back if the kernel refuses
+/// it.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Pieces {
+    list: [Piece; PIECES_MAX],
+    count: usize,
+}
+
+/// Native ranges that lie side by side are one, so there are rarely more. The list is on the program's stack.
+const PIECES_MAX: usize = 12;
+
+impl Pieces {
+    /// In order.
+    pub fn iter(&self) -> impl Iterator<Item = &Piece> {
+        self.list[..self.count].iter()
+    }
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+}
+
+impl<K: Kernel> Machine<K> {
+    /// The program has a new anonymous private range: if it fits the budget whole it is left to the kernel, and nothing needs to be
+    /// asked of it. Returns `false` if that is not so; then [`Machine::add_range`] is due.
+    pub fn try_native(&self, piece: Piece) -> bool {
+        let mut map = self.map.write();
+        // over a range whose unmapping has yet to be read: the event must be followed first
+        !map.is_settling(piece.start, piece.end) && !Self::joins_managed(&map, piece) && self.insert_native(&mut map, piece)
+    }
+
+    /// Whether the kernel would make one mapping of the piece and a managed neighbour. It does so when the piece is registered
+    /// before it is touched, and not afterwards; and mremap(2), for one, wants what it is given to be one mapping.
+    fn joins_managed(map: &Space<K>, piece: Piece) -> bool {
+        let alike = |r: Option<&Range>| {
+            r.is_some_and(|r| r.kind == Kind::Managed && r.flags.without(Flags::GUARDED) == piece.flags.without(Flags::GUARDED))
+        };
+        alike(map.ranges.find(piece.start.wrapping_sub(1))) || alike(map.ranges.find(piece.end))
+    }
+
+    fn insert_native(&self, map: &mut Space<K>, piece: Piece) -> bool {
+        self.drop_native(map, piece.start, piece.end);
+        let range = Range { start: piece.start, end: piece.end, kind: Kind::Native, ..Range::of_program(piece.flags) };
+        let fits = {
+            let core = self.core.lock();
+            let margin = core.vm.free_high() as u64 * 2;
+            core.vm.charge_total() + range.pages() + margin <= core.vm.limit() as u64
+        };
+        // what is left to the kernel cannot be recorded
+        fits && !self.host.records() && self.reserve_native(map, range)
+    }
+
+    /// A native range is charged in full. Returns whether there was room for it in the map.
+    pub fn reserve_native(&self, map: &mut Space<K>, range: Range) -> bool {
+        let inserted = map.ranges.insert(range);
+        if inserted {
+            let mut core = self.core.lock();
+            let total = core.vm.reserved() + range.pages();
+            core.vm.set_reserved(total);
+        }
+        inserted
+    }
+
+    /// The program has a new anonymous private range.
+    pub fn add_range(&self, piece: Piece) {
+        let Piece { start, end, flags } = piece;
+        self.await_unmaps(start, end);
+        let mut map = self.map.write();
+        if !Self::joins_managed(&map, piece) {
+            if map.ranges.overlap(start, end, Kind::Managed).is_none() && self.insert_native(&mut map, piece) {
+                return;
+            }
+            self.adopt_native(&mut map);
+        }
+        self.drop_native(&mut map, start, end);
+        self.manage(&mut map, Range { start, end, ..Range::of_program(flags) });
+    }
+
+    /// Registers a range and takes over the pages that are there.
+    pub fn manage(&self, map: &mut Space<K>, range: Range) {
+        let range = Range { kind: Kind::Managed, ..range };
+        if map.program.register(range.start, range.end - range.start).is_err() {
+            return; // the kernel will not have it (a special mapping): it stays the kernel's
+        }
+        map.ranges.remove(range.start, range.end, |_| {}); // known already in part: pages that are known stay as they are
+        if !map.ranges.insert(range) {
+            self.stop_ranges_full();
+        }
+        let mut core = self.core.lock();
+        let adopt = |start: usize, end: usize| {
+            for addr in (start..end).step_by(PAGE_SIZE) {
+                core.vm.adopt(range.page(addr));
+            }
+        };
+        K::each_present(range.start, range.end, adopt);
+    }
+
+    /// Takes over every native range. The charge falls from their size to what is in memory.
+    pub fn adopt_native(&self, map: &mut Space<K>) {
+        while let Some(range) = map.ranges.overlap(0, usize::MAX, Kind::Native) {
+            map.ranges.remove(range.start, range.end, |_| {});
+            Self::unreserve(&mut self.core.lock(), range.pages());
+            self.manage(map, range);
+        }
+        self.core.lock().vm.set_reserved(0);
+    }
+
+    /// Takes over the native ranges in `start..end`, and those that they join: what becomes of them is in events from here on.
+    ///
+    /// (Only what lies in `start..end` was taken over: the rest of a mapping that reaches beyond, or of one in which a part has
+    /// guard pages, was left to the kernel. One mapping of the program's was two then, and mremap(2) of both said EFAULT.)
+    pub fn adopt_native_of(&self, mut start: usize, mut end: usize) {
+        let mut map = self.map.write();
+        let reaches = |map: &Space<K>, addr: usize| map.ranges.find(addr).is_some_and(|r| r.kind == Kind::Native);
+        while start > 0 && reaches(&map, start - 1) {
+            start = map.ranges.find(start - 1).map_or(0, |r| r.start);
+        }
+        while reaches(&map, end) {
+            end = map.ranges.find(end).map_or(end, |r| r.end);
+        }
+        while let Some(r) = map.ranges.overlap(start, end, Kind::Native) {
+            map.ranges.remove(r.start, r.end, |_| {});
+            Self::unreserve(&mut self.core.lock(), r.pages());
+            self.manage(&mut map, r);
+        }
+    }
+
+    /// Native ranges in `start..end` are gone (no event tells of them).
+    pub fn drop_native(&self, map: &mut Space<K>, start: usize, end: usize) {
+        let mut at = start;
+        while let Some(r) = map.ranges.overlap(at, end, Kind::Native) {
+            let piece = r.within(at, end);
+            map.ranges.remove(piece.start, piece.end, |_| {});
+            Self::native_gone(&mut self.core.lock(), piece);
+            at = piece.end;
+        }
+    }
+
+    /// A system call is about to unmap, replace or move the range: its native parts, of which no event will tell, are taken out of
+    /// the map. `None` if they are too many, or there are managed parts as well: then [`Machine::adopt_native_of`] is due before
+    /// the call. (The event will be of the whole range, and another thread's new range could lie where a native part was.)
+    pub fn take_native(&self, start: usize, end: usize) -> Option<Pieces> {
+        let mut pieces = Pieces::default();
+        if self.map.read().ranges.overlap(start, end, Kind::Native).is_none() {
+            return Some(pieces);
+        }
+        let mut map = self.map.write();
+        if map.ranges.overlap(start, end, Kind::Managed).is_some() {
+            return None;
+        }
+        let mut at = start;
+        while let Some(r) = map.ranges.overlap(at, end, Kind::Native) {
+            let r = r.within(at, end);
+            *pieces.list.get_mut(pieces.count)? = Piece { start: r.start, end: r.end, flags: r.flags };
+            pieces.count += 1;
+            at = r.end;
+        }
+        for piece in pieces.iter() {
+            map.ranges.remove(piece.start, piece.end, |_| {});
+            Self::unreserve(&mut self.core.lock(), ((piece.end - piece.start) >> PAGE_SHIFT) as u64);
+        }
+        Some(pieces)
+    }
+
+    /// The call has been made: what it took the place of, or moved, is wired no more.
+    pub fn gone(&self, pieces: &Pieces) {
+        let map = self.map.write();
+        for &Piece { start, end, .. } in pieces.iter() {
+            let mut at = start;
+            while at < end {
+                let since = map.ranges.first(at, end); // another thread's, by now
+                let until = since.map_or(end, |r| r.start.max(at));
+                if at < until {
+                    let gone = Range { start: at, end: until, ..Range::of_program(Flags::NONE) };
+                    self.core.lock().vm.unwire_range(gone.page(at), gone.pages());
+                }
+                at = since.map_or(end, |r| r.end);
+            }
+        }
+    }
+
+    /// The kernel has refused the call: this piece is still there, if its place was not taken before it came to that. Returns
+    /// `false` if it is to be managed now; then [`Machine::add_range`] is due.
+    #[must_use]
+    pub fn put_back(&self, piece: &Piece) -> bool {
+        let &Piece { start, end, flags } = piece;
+        if !K::is_mapped(start, end) {
+            return true;
+        }
+        let mut map = self.map.write();
+        if map.ranges.first(start, end).is_some() {
+            return true;
+        }
+        // what lies next to it, and is one mapping with it, may have been taken over during the call
+        if Self::joins_managed(&map, *piece) {
+            return false;
+        }
+        // Even if it no longer fits the budget: then the page daemon adopts it.
+        self.reserve_native(&mut map, Range { start, end, kind: Kind::Native, ..Range::of_program(flags) });
+        let short = self.core.lock().vm.wants_daemon();
+        drop(map);
+        if short {
+            self.ring_daemon();
+        }
+        true
+    }
+
+    pub(crate) fn native_gone(core: &mut Core, piece: Range) {
+        Self::unreserve(core, piece.pages());
+        core.vm.unwire_range(piece.page(piece.start), piece.pages());
+    }
+
+    pub(crate) fn unreserve(core: &mut Core, pages: u64) {
+        let left = core.vm.reserved().saturating_sub(pages);
+        core.vm.set_reserved(left);
+    }
+}

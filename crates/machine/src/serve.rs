@@ -1,0 +1,288 @@
+//! Serves a fault: asks the core, fills the page or begins a read, and wakes who waits.
+
+use crate::errno;
+use crate::kernel::{Host as _, Kernel, Mistake, Moved, Touch, Uffd as _};
+use crate::lock::MutexGuard;
+use crate::machine::{Core, DROPS_BATCH, Delivery, Machine};
+use crate::ranges::{Flags, Kind};
+use crate::space::Space;
+use core::sync::atomic::Ordering::*;
+use overspill_vm::page::State;
+use overspill_vm::types::{FrameId, ObjectId, PAGE_SHIFT, PAGE_SIZE, PageId};
+use overspill_vm::{Fault, Filled, PageIn};
+
+/// Length of the zero source, in pages.
+pub const ZEROES_PAGES: u32 = 64;
+
+/// A read to be made: all that it takes, so that no lock is needed to begin it. Its device stays, and its file open, until
+/// [`Vm::page_in_arrived`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Read {
+    /// Which pages, and where they are.
+    pub op: PageIn,
+    /// The file; none for a device that is memory.
+    pub fd: i32,
+}
+
+/// What serving a fault came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Served {
+    /// The page is there (or its thread was told to look again).
+    Done,
+    /// It is there; and read this as well, since its reader will want it.
+    DoneReadAhead(Read),
+    /// Something else is under way with it; its end wakes whoever waits.
+    Busy,
+    /// Read this; its end wakes whoever waits.
+    Read(Read),
+    /// No frame is free.
+    NoMemory,
+    /// Another thread has the turn: not yet, see [`crate::load_control`].
+    Held,
+    /// It cannot be had: an error at the access.
+    Lost,
+    /// Not an address of the pager's.
+    NotOurs,
+}
+
+/// Threads that wait for pages, to be woken when the map is no longer held. (Only a fork's child gets another descriptor for its
+/// program, and no thread of the pager's goes there.)
+#[derive(Clone, Copy, Debug)]
+pub struct Waiters {
+    program: i32,
+    addr: usize,
+    len: usize,
+}
+
+impl<K: Kernel> Machine<K> {
+    /// Maps the parked `page` again, which the core has made busy. Returns whether waiting faults must be woken.
+    pub(crate) fn restore(
+        &self,
+        map: &Space<K>,
+        core: MutexGuard<'_, Core, K::Word>,
+        addr: usize,
+        page: PageId,
+        frame: FrameId,
+    ) -> bool {
+        let from = self.parking.addr(core.park.place(frame));
+        drop(core);
+        // SAFETY: the page is busy, so its parked content stays where it is; it is what the program must find.
+        let filled = !map.discards.covers(addr, K::now_ns) && unsafe { self.fill_from(map, addr, from as *const u8, 1) } == 1;
+        let mut core = self.core.lock();
+        let filled = filled || K::mistake(Mistake::DropsBeforeTheCopy);
+        let wake = core.vm.restore_done(page, if filled { Filled::Mapped } else { Filled::No });
+        if filled {
+            core.retire(frame);
+        }
+        let batch = core.park.drops() >= DROPS_BATCH;
+        drop(core);
+        if batch {
+            self.drop_places(map, false);
+        }
+        wake
+    }
+
+    /// Serves a touch of `addr`, all but I/O and waiting. For a recording, the lowest bit of `addr` says that it is a write.
+    ///
+    /// `tid`: whose touch it is, if it may be [`Served::Held`]; else 0.
+    pub fn serve(&self, addr: usize, tid: u32) -> Served {
+        let write = addr & 1 == 1;
+        let addr = addr & !(PAGE_SIZE - 1);
+        let map = self.map.read();
+        if !map.remaps.is_empty() && self.leave_growth(&map, addr, tid) {
+            return Served::Done; // its thread has been woken
+        }
+        let Some(range) = map.ranges.find(addr).copied() else { return Served::NotOurs };
+        if range.kind == Kind::Native {
+            return Served::NotOurs;
+        }
+        let page = range.page(addr);
+        let mut core = self.core.lock();
+        if self.host.record_is_full() {
+            return Served::NoMemory; // to be tried again in a moment
+        }
+        let word = core.vm.page(page);
+        if map.copying.overlaps(addr, addr + PAGE_SIZE) && !word.parking() {
+            // It was given up while the page daemon copied it, and the daemon discards it by its address: what came there now would
+            // go, too.
+            return Served::Busy;
+        }
+        if word.state() == State::PagedOut && !word.busy() {
+            let held = core.load.hard_fault(tid, K::now_ns, K::thread_cpu_ns);
+            self.status.counters.load_turns.set(core.load.turns());
+            if held {
+                return Served::Held;
+            }
+        }
+        let guarded = range.flags.has(Flags::GUARDED);
+        let bounds =
+            if guarded || map.copying.overlaps(range.start, range.end) { page.index()..page.index() + 1 } else { range.bounds() };
+        let fault = core.vm.fault(page, bounds, self.starved.load(Relaxed));
+        if self.host.records() {
+            let record = |touch| self.host.record((addr >> PAGE_SHIFT) as u64, write, touch);
+            match fault {
+                Fault::ZeroFill { .. } => record(Touch::First),
+                Fault::Restore { .. } => record(Touch::Soft),
+                Fault::PageIn(_) => record(Touch::Hard),
+                Fault::Mapped | Fault::Busy | Fault::NoMemory | Fault::Lost | Fault::TableFull => {}
+            }
+        }
+        let wants_daemon = core.vm.wants_daemon();
+        let waiters = self.waiters(&map, addr, PAGE_SIZE);
+        let (served, waiters) = match fault {
+            Fault::Busy => (Served::Busy, None),
+            Fault::NoMemory => (Served::NoMemory, None),
+            Fault::TableFull => {
+                drop(core);
+                self.stop_table_full()
+            }
+            Fault::PageIn(op) => (Served::Read(map.read_of(op.asked_for_by(write))), None),
+            Fault::Lost => {
+                drop(core);
+                let _ = map.program.poison(addr, PAGE_SIZE);
+                (Served::Lost, Some(waiters))
+            }
+            Fault::Mapped => {
+                // The program may have discarded it (then it is filled), or another thread was faster. Under the lock: without it
+                // the page daemon could park the page between the look and the filling, and the program would find zeroes in its
+                // place.
+                let filled = if guarded {
+                    map.program.zero(addr, PAGE_SIZE)
+                } else {
+                    // SAFETY: a page of zeroes, never written; what is there already is left alone.
+                    unsafe { map.program.copy(addr, self.zeroes as *const u8, PAGE_SIZE) }
+                };
+                self.status.counters.pages_vanished.add(u64::from(filled.error.is_none()));
+                drop(core);
+                map.program.let_write(addr, PAGE_SIZE); // if it was to be copied out, and was not
+                (Served::Done, Some(waiters))
+            }
+            Fault::ZeroFill { first, count } => {
+                drop(core);
+                let addr = map.addr(first);
+                let done = if guarded { self.fill_unguarded(&map, addr) } else { self.fill_zero(&map, addr, count) };
+                let mut core = self.core.lock();
+                for i in 0..count {
+                    let filled = if i < done { Filled::Mapped } else { Filled::No };
+                    core.vm.fill_done(first.offset(i as u64), filled);
+                }
+                drop(core);
+                (Served::Done, Some(self.waiters(&map, addr, (count as usize) << PAGE_SHIFT)))
+            }
+            Fault::Restore { frame, ahead } => {
+                self.restore(&map, core, addr, page, frame);
+                (ahead.map_or(Served::Done, |op| Served::DoneReadAhead(map.read_of(op.asked_for_by(write)))), Some(waiters))
+            }
+        };
+        drop(map);
+        if wants_daemon {
+            self.ring_daemon();
+        }
+        if let Some(waiters) = waiters {
+            self.wake_last(waiters);
+        }
+        served
+    }
+
+    /// Fills a missing page with zeroes, but not if it is a guard page: a copy would take its place. Returns how many are there
+    /// now: one or none.
+    fn fill_unguarded(&self, map: &Space<K>, addr: usize) -> u32 {
+        let error = map.program.zero(addr, PAGE_SIZE).error;
+        (error.is_none() || error == Some(errno::EEXIST) && K::is_resident(addr)) as u32
+    }
+
+    /// A touch of a registered address that is in no managed range. Memory that has grown by a call that was not followed is such,
+    /// and what another has left behind (MREMAP_DONTUNMAP); so is, for a moment, what is about to be managed, or has just been
+    /// moved or unmapped, as long as the report of it is unread (then the touch comes again). What the pager knows nothing of is
+    /// empty.
+    pub fn serve_unmanaged(&self, addr: usize) {
+        let addr = addr & !(PAGE_SIZE - 1);
+        let mut map = self.map.write();
+        // otherwise it is managed by now: its thread looks again
+        if map.ranges.overlap(addr, addr + PAGE_SIZE, Kind::Managed).is_none() {
+            if self.is_known(&map, addr) {
+                self.stop_program(b"the program was stopped: internal error of the pager, please report it: a page that has content is in no range");
+            }
+            let filled = self.fill_zero(&map, addr, 1) == 1;
+            map.program.let_write(addr, PAGE_SIZE);
+            // Only what is registered can be filled: the message may be an old one, and something else be there by now. And what
+            // grows by a call that is followed is managed when that has returned.
+            if filled && map.remaps.is_empty() && map.ranges.first(addr, addr + PAGE_SIZE).is_none() {
+                self.find_grown(&mut map, addr);
+            }
+        }
+        self.wake(&map, addr, PAGE_SIZE);
+    }
+
+    /// Whether the page at `addr` has content, be it in a range or not: then zeroes may not take its place.
+    pub fn is_known(&self, map: &Space<K>, addr: usize) -> bool {
+        let core = self.core.lock();
+        map.origins.iter().enumerate().filter(|(_, origin)| **origin <= addr).any(|(object, origin)| {
+            let index = ((addr - origin) >> PAGE_SHIFT) as u64;
+            let found = core.vm.next_present(PageId::new(ObjectId(object as u16), index), index + 1);
+            found.map(|page| core.vm.page(page)).is_some_and(|word| word.busy() || word.state() != State::Untouched)
+        })
+    }
+
+    /// Copies zeroes into `count` missing pages; returns how many are there now (arrived here or found).
+    pub fn fill_zero(&self, map: &Space<K>, addr: usize, count: u32) -> u32 {
+        let mut done = 0;
+        while done < count {
+            let n = (count - done).min(ZEROES_PAGES);
+            // SAFETY: the source is `ZEROES_PAGES` pages of zeroes, never written; these pages are untouched, so zeroes are right.
+            let m = unsafe { self.fill_from(map, addr + ((done as usize) << PAGE_SHIFT), self.zeroes as *const u8, n) };
+            done += m;
+            if m < n {
+                break;
+            }
+        }
+        done
+    }
+
+    /// Copies `count` pages from `src` into missing pages; a page that is there already is left alone. Returns how many from the
+    /// first on are there now.
+    ///
+    /// # Safety
+    /// `src` is readable for `count` pages and holds what the program must find.
+    pub unsafe fn fill_from(&self, map: &Space<K>, addr: usize, src: *const u8, count: u32) -> u32 {
+        let len = (count as usize) << PAGE_SHIFT;
+        let mut done = 0;
+        while done < len {
+            // SAFETY: within the caller's source.
+            let Moved { bytes, error, .. } = unsafe { map.program.copy(addr + done, src.add(done), len - done) };
+            done += bytes;
+            match error {
+                None => {}
+                Some(errno::EEXIST) => done += PAGE_SIZE,
+                // EAGAIN: an event waits to be read, the page is faulted again after it. ENOENT, EFAULT, ESRCH: the mapping is
+                // gone.
+                Some(_) => break,
+            }
+        }
+        (done >> PAGE_SHIFT) as u32
+    }
+
+    /// Tells threads that wait for pages of the range to look again.
+    pub fn wake(&self, map: &Space<K>, addr: usize, len: usize) {
+        self.wake_waiters(self.waiters(map, addr, len));
+    }
+
+    /// Threads that wait for pages of the range.
+    pub fn waiters(&self, map: &Space<K>, addr: usize, len: usize) -> Waiters {
+        Waiters { program: map.program.raw(), addr, len }
+    }
+
+    /// Tells them to look again. It is the last thing to be done for them: a handler that gives way to the thread that it wakes may
+    /// not go on before that sleeps again. => the caller holds no lock of the pager's
+    pub fn wake_last(&self, waiters: Waiters) {
+        self.host.served();
+        self.wake_waiters(waiters);
+    }
+
+    fn wake_waiters(&self, waiters: Waiters) {
+        match self.delivery {
+            Delivery::Threads => K::wake(waiters.program, waiters.addr, waiters.len),
+            Delivery::InThread => self.arrived(),
+        }
+    }
+}
