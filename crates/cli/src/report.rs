@@ -127,9 +127,9 @@ fn rows(seen: &Snapshot) -> String {
     if n("load_turns") != 0 {
         row("thrashing", &[pages(n("load_turns"), "turns"), pages(n("held_faults"), "hard faults held back")]);
     }
-    if n("companies") != 0 {
-        let ended = pages(n("companies_starved"), "times parted because others took it");
-        row("company", &[pages(n("companies"), "times on the CPU of the thread that faults"), ended]);
+    if n("same_cpu_begun") != 0 {
+        let ended = pages(n("same_cpu_starved"), "times ended because others took it");
+        row("same CPU", &[pages(n("same_cpu_begun"), "times on the CPU of the thread that faults"), ended]);
     }
     row(
         "page in",

@@ -2,7 +2,6 @@
 
 use crate::content::Content;
 use crate::credentials::Following;
-use crate::duty::Duty;
 use crate::family::{Family, Sharing};
 use crate::io::{Engine, Io};
 use crate::lock::Futex;
@@ -12,6 +11,7 @@ use crate::record::Recorder;
 use crate::swap_file::SwapFiles;
 use crate::sys::{self, Errno, Fd, sys};
 use crate::uffd::{self, Uffd};
+use crate::wake_policy::WakePolicy;
 use overspill_machine::errno;
 use overspill_machine::kernel::{Advice, Fixed, IoVec, Kernel, Touch, prot};
 use overspill_vm::types::PAGE_SIZE;
@@ -32,7 +32,7 @@ pub struct Host {
     /// With whom the budget is shared, if a fork's children have pagers of their own.
     pub family: Option<Family>,
     /// Which handler reads messages.
-    pub duty: Duty,
+    pub wake_policy: WakePolicy,
     /// Where page references are recorded, if they are.
     pub record: Option<Recorder>,
     /// How the pager's threads follow what the program gives up.
@@ -45,7 +45,7 @@ impl Host {
     /// # Errors
     /// As [`Following::new`].
     pub fn new() -> Result<Host, Errno> {
-        Ok(Host { family: None, duty: Duty::default(), record: None, following: Following::new()? })
+        Ok(Host { family: None, wake_policy: WakePolicy::default(), record: None, following: Following::new()? })
     }
 }
 
@@ -55,7 +55,7 @@ impl overspill_machine::kernel::Host<Linux> for Host {
         self.family.as_ref().map(|family| Futex::of(family.bell()))
     }
     fn served(&self) {
-        self.duty.served();
+        self.wake_policy.served();
     }
     fn records(&self) -> bool {
         self.record.is_some()

@@ -1,4 +1,4 @@
-//! The pager's threads: handlers that serve messages, the page daemon, and how a thread is made that libc does not know of.
+//! The pager's threads: the page daemon's, and how a thread is made that libc does not know of.
 //!
 //! The agent's threads are made by a bare clone: libc would allocate from the heap that is paged, end its single-threaded fast
 //! paths, and expect the thread to answer its broadcasts. They share everything with the program but the descriptor table, so that
@@ -6,124 +6,12 @@
 
 use crate::credentials::Follower;
 use crate::daemon::Daemon;
-use crate::duty::{Companion, Duty, Elsewhere, SPIN_NS, Spinner};
 use crate::io::Engine;
-use crate::machine::{Machine, Served};
-use crate::reader::TOKEN_OTHER;
-use crate::sys::{self, Errno, futex_wait};
+use crate::machine::Machine;
+use crate::same_cpu::StaysOff;
+use crate::sys::{self, Errno};
 use core::arch::asm;
 use core::ffi::c_void;
-use core::sync::atomic::Ordering::*;
-use overspill_machine::handler::Handler;
-use overspill_machine::kernel::{Io as _, Uffd as _};
-
-const TOKEN_MESSAGES: u64 = TOKEN_OTHER;
-const TOKEN_QUIT: u64 = TOKEN_OTHER + 1;
-/// Serves messages until the machine quits. One per CPU; which of them poll, and which are bound to their CPU: see [`crate::duty`].
-///
-/// `ready` is called once the handler can serve.
-///
-/// # Errors
-/// If its I/O cannot be set up.
-pub fn handler(
-    machine: &Machine,
-    engine: Engine,
-    cluster_pages: usize,
-    cpu: Option<usize>,
-    follower: &mut Follower,
-    ready: impl FnOnce(),
-) -> Result<(), Errno> {
-    let mut handler = Handler::<crate::kernel::Linux>::new(engine, cluster_pages)?;
-    let messages = machine.map.read().program.raw();
-    match machine.quit_event.load(Acquire) {
-        -1 => {}
-        event => handler.reader.io.watch(event, TOKEN_QUIT),
-    }
-    let anywhere = sys::allowed_cpus();
-    let mut bound = false;
-    ready();
-    let mut readable = true;
-    sys::take_short_slices();
-    let mut polls = false;
-    let cpus = sys::count_cpus(&anywhere);
-    let mut spinner = Spinner::default();
-    let mut companion = Companion::here();
-    while !machine.quit.load(Acquire) {
-        if follower.is_due(&machine.host.following) {
-            companion.leave(&machine.host.duty, &anywhere);
-            follower.follow(&machine.host.following);
-            companion.is_less();
-        }
-        if machine.is_frozen() && handler.reader.in_flight() == 0 {
-            machine.follow_own_discards();
-            futex_wait(&machine.frozen, 1, 1_000_000);
-            readable = true;
-            continue;
-        }
-        let poller = machine.host.duty.poller();
-        if polls != Duty::polls(poller, cpu) {
-            polls = !polls;
-            if polls {
-                handler.reader.io.watch(messages, TOKEN_MESSAGES);
-            } else {
-                handler.reader.io.unwatch(TOKEN_MESSAGES);
-            }
-        }
-        let alone = polls && !Duty::binds(poller) && cpus > 1;
-        if companion.decide(&machine.host.duty, alone, &anywhere) {
-            machine.status.counters.companies.add(1);
-        }
-        if let Some(cpu) = cpu
-            && bound != Duty::binds(poller)
-        {
-            bound = !bound;
-            sys::set_affinity(&if bound { sys::only_cpu(cpu) } else { anywhere });
-        }
-        if !polls && handler.reader.in_flight() == 0 && handler.waiting() == 0 && !handler.follows() {
-            if machine.host.duty.wait(poller, || sys::is_readable(messages)) {
-                machine.status.counters.companies_starved.add(1);
-            }
-            continue;
-        }
-        let mut idle = !(handler.follows() || readable && handler.reader.in_flight() == 0);
-        if idle && companion.keeps() && handler.reader.in_flight() == 0 && handler.waiting() == 0 {
-            readable = sys::is_readable(messages);
-            idle = !readable;
-            companion.note_done(&machine.host.duty, readable);
-        }
-        let spins = idle && alone && if companion.keeps() { handler.reader.in_flight() > 0 } else { spinner.due() };
-        let found = spins
-            && match handler.reader.io.spin(SPIN_NS, false) {
-                spun if companion.keeps() => companion.note_spun(spun),
-                spun => spinner.note(spun),
-            };
-        if idle && !found {
-            handler.reader.io.wait(Some(handler.patience().unwrap_or(1_000_000_000)));
-        }
-        handler.reap(machine, |done| readable |= done.token == TOKEN_MESSAGES);
-        if machine.is_frozen() {
-            handler.pause();
-            continue; // no new reads; what is in flight is finished above
-        }
-        handler.retry(machine);
-        while readable && handler.has_room() {
-            // A message tells every handler that polls, and one of them gets it: the others are not to stand in its way.
-            readable = sys::is_readable(messages)
-                && handler.read_messages(machine, |tid, served| match served {
-                    None => {
-                        machine.host.duty.note(tid, cpu);
-                        companion.note(tid);
-                    }
-                    Some(Served::Held) => machine.status.counters.held_faults.add(1),
-                    Some(Served::Read(read)) if read.op.count == 1 => {}
-                    Some(Served::Read(_) | Served::DoneReadAhead(_)) => companion.note_unfit(),
-                    Some(_) => {}
-                });
-        }
-        handler.finish(machine);
-    }
-    Ok(())
-}
 
 /// Runs the page daemon until the machine quits.
 ///
@@ -132,10 +20,10 @@ pub fn handler(
 pub fn daemon(machine: &Machine, engine: Engine, follower: &mut Follower, ready: impl FnOnce()) -> Result<(), Errno> {
     let mut daemon = Daemon::new(machine, engine)?;
     ready();
-    let mut elsewhere = Elsewhere::here();
+    let mut stays_off = StaysOff::here();
     daemon.run(machine, |machine| {
         follower.look(&machine.host.following);
-        elsewhere.go(&machine.host.duty);
+        stays_off.update(&machine.host.wake_policy);
     });
     Ok(())
 }

@@ -14,7 +14,7 @@ use overspill_linux::machine::{Delivery, Machine};
 use overspill_linux::setup::{self, Options, SetupError};
 use overspill_linux::status_file::StatusFile;
 use overspill_linux::sys::{self, Errno, Fd};
-use overspill_linux::threads;
+use overspill_linux::{handler, threads};
 use overspill_vm::counters::Counters;
 use overspill_vm::status::{Outcome, Status};
 use overspill_vm::types::PAGE_SHIFT;
@@ -311,7 +311,7 @@ impl Owner {
         for &cpu in cpus {
             let cpu = (cpus.len() > 1).then_some(cpu);
             self.spawn("overspill-fault", &ready, move |shared, up| {
-                threads::handler(&shared.machine, engine, cluster_pages, cpu, &mut Follower::none(), up)
+                handler::run(&shared.machine, engine, cluster_pages, cpu, &mut Follower::none(), up)
             })?;
         }
         drop(ready);
@@ -380,7 +380,7 @@ impl Drop for Owner {
         }
         let machine = &self.shared.machine;
         machine.quit.store(true, SeqCst);
-        machine.host.duty.call_everyone();
+        machine.host.wake_policy.call_everyone();
         machine.ring_daemon_anyway();
         self.shared.queue.wake();
         machine.end_await_retired();

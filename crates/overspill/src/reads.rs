@@ -6,11 +6,11 @@
 //!
 //! [`Queue`]: readahead on its way to the reader thread. Bounded: when it is full, whoever has more reads it himself (or waits).
 
-use overspill_linux::duty::{SPIN_NS, Spinner};
 use overspill_linux::io::{Engine, Io};
 use overspill_linux::lock::Mutex;
 use overspill_linux::machine::{Machine, Read};
 use overspill_linux::reader::{self, CLUSTERS, Reader, SINGLES, TOKEN_OTHER};
+use overspill_linux::spinner::{SPIN_NS, Spinner};
 use overspill_linux::sys::{self, Errno, Fd, futex_wait, futex_wake};
 use overspill_machine::kernel::Io as _;
 use overspill_vm::types::{PAGE_SHIFT, PAGE_SIZE};

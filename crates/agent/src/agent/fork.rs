@@ -482,7 +482,7 @@ impl Agent {
         machine.starved.store(false, Relaxed);
         machine.stuck_since.store(0, Relaxed);
         machine.shrinking.store(false, Relaxed); // (for the fork of another thread)
-        machine.host.duty.reset();
+        machine.host.wake_policy.reset();
         machine.retired.store(0, Relaxed);
         if let Some(record) = &machine.host.record {
             record.stop();

@@ -159,9 +159,9 @@ impl Agent {
     /// Wakes all of the pager's threads. => the helper thread
     pub(super) fn call(&self) {
         let machine = self.machine;
-        machine.host.duty.end_company();
+        machine.host.wake_policy.end_same_cpu();
         let _ = sys::write(machine.quit_event.load(Relaxed), &1u64.to_ne_bytes());
-        machine.host.duty.call_everyone();
+        machine.host.wake_policy.call_everyone();
         machine.ring_daemon();
     }
 

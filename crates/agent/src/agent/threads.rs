@@ -12,7 +12,7 @@ use overspill_linux::device_spec::FILES_MAX;
 use overspill_linux::setup::DEVICES_MAX;
 use overspill_linux::swap_file::SwapFiles;
 use overspill_linux::sys::{self, Errno, futex_wait, futex_wake};
-use overspill_linux::{control_server, threads};
+use overspill_linux::{control_server, handler, threads};
 use overspill_machine::kernel::Uffd as _;
 
 /// Of the pager's threads: two userfaultfds and the device that makes them, the devices' files, our own process, the status block,
@@ -94,9 +94,7 @@ extern "C" fn thread_main(arg: *mut c_void) -> ! {
             agent.control(follower);
             Ok(())
         }
-        Role::Handler(cpu, pin) => {
-            threads::handler(machine, agent.engine, agent.cluster_pages, pin.then_some(*cpu), follower, ready)
-        }
+        Role::Handler(cpu, pin) => handler::run(machine, agent.engine, agent.cluster_pages, pin.then_some(*cpu), follower, ready),
     };
     if let Err(e) = result {
         agent.threads_failed.store(e, Release);

@@ -168,7 +168,7 @@ fn threads_that_thrash_take_turns() {
 /// A single thread whose faults come one by one has its handler on its own CPU, where that gives way to it. When others take every
 /// CPU, it gets on all the same.
 #[test]
-fn a_thread_alone_has_company() {
+fn a_thread_alone_has_its_handler_on_its_cpu() {
     if !able() {
         return;
     }
@@ -179,14 +179,14 @@ fn a_thread_alone_has_company() {
     assert_eq!(r.output.status.code(), Some(0), "{:?}", r.output);
     assert_eq!(String::from_utf8_lossy(&r.output.stdout), "all pages right\n");
     let wall = r.stats["wall_seconds"].as_f64().expect("a time");
-    println!("{wall:.1} s, {} times company, {} parted", r.stat("companies"), r.stat("companies_starved"));
+    println!("{wall:.1} s, {} times on its CPU, {} of them starved", r.stat("same_cpu_begun"), r.stat("same_cpu_starved"));
     // the first touches do not depend on any device's speed; an ordinary user's handlers may not come back from where they give
     // way, and with one CPU there is nobody to watch
     let cpus = std::thread::available_parallelism().map_or(1, |n| n.get());
     if std::env::var_os("CI").is_some() && cpus > 1 {
-        assert!(r.stat("companies") > 0, "{}", r.stats);
+        assert!(r.stat("same_cpu_begun") > 0, "{}", r.stats);
     }
-    assert!(r.stat("companies_starved") <= r.stat("companies"));
+    assert!(r.stat("same_cpu_starved") <= r.stat("same_cpu_begun"));
     no_swap_file_left(&dir);
     std::fs::remove_dir_all(&dir).expect("cleanup");
 }

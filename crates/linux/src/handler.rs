@@ -1,0 +1,204 @@
+//! A handler's thread: it serves messages until the machine quits. One per CPU.
+//!
+//! Which handlers wait for messages, and on which CPU, is the [wake policy](crate::wake_policy)'s; what is done with a message is
+//! the machine's ([`overspill_machine::handler`]).
+
+use crate::credentials::Follower;
+use crate::io::Engine;
+use crate::kernel::Linux;
+use crate::machine::{Machine, Served};
+use crate::reader::TOKEN_OTHER;
+use crate::same_cpu::Candidate;
+use crate::spinner::{SPIN_NS, Spinner};
+use crate::sys::{self, Errno, futex_wait};
+use crate::wake_policy::WakePolicy;
+use core::sync::atomic::Ordering::*;
+use overspill_machine::kernel::{Io as _, Uffd as _};
+
+const TOKEN_MESSAGES: u64 = TOKEN_OTHER;
+const TOKEN_QUIT: u64 = TOKEN_OTHER + 1;
+
+/// What a handler knows from one round to the next.
+struct Handler<'a> {
+    machine: &'a Machine,
+    policy: &'a WakePolicy,
+    inner: overspill_machine::handler::Handler<Linux>,
+    /// The descriptor that messages are read from.
+    messages: i32,
+    /// The CPU that it is bound to when all handlers poll.
+    cpu: Option<usize>,
+    /// Where it may run otherwise, and how many CPUs these are.
+    anywhere: [u64; 16],
+    cpus: u32,
+    bound: bool,
+    /// It waits for messages, and no other handler does.
+    polls: bool,
+    alone: bool,
+    /// There may be a message.
+    readable: bool,
+    spinner: Spinner,
+    candidate: Candidate,
+}
+
+/// Serves messages until the machine quits. `ready` is called once it can.
+///
+/// # Errors
+/// If its I/O cannot be set up.
+pub fn run(
+    machine: &Machine,
+    engine: Engine,
+    cluster_pages: usize,
+    cpu: Option<usize>,
+    follower: &mut Follower,
+    ready: impl FnOnce(),
+) -> Result<(), Errno> {
+    let mut handler = Handler::new(machine, engine, cluster_pages, cpu)?;
+    ready();
+    sys::take_short_slices();
+    while !machine.quit.load(Acquire) {
+        handler.follow_rights(follower);
+        if handler.waits_for_fork() {
+            continue;
+        }
+        let poller = handler.policy.poller();
+        handler.take_part(poller);
+        if handler.sleeps(poller) {
+            continue;
+        }
+        handler.wait();
+        handler.inner.reap(machine, |done| handler.readable |= done.token == TOKEN_MESSAGES);
+        if machine.is_frozen() {
+            handler.inner.pause();
+            continue; // no new reads; what is in flight is finished above
+        }
+        handler.inner.retry(machine);
+        handler.serve();
+        handler.inner.finish(machine);
+    }
+    Ok(())
+}
+
+impl<'a> Handler<'a> {
+    fn new(machine: &'a Machine, engine: Engine, cluster_pages: usize, cpu: Option<usize>) -> Result<Self, Errno> {
+        let mut inner = overspill_machine::handler::Handler::<Linux>::new(engine, cluster_pages)?;
+        match machine.quit_event.load(Acquire) {
+            -1 => {}
+            event => inner.reader.io.watch(event, TOKEN_QUIT),
+        }
+        let anywhere = sys::allowed_cpus();
+        Ok(Handler {
+            machine,
+            policy: &machine.host.wake_policy,
+            inner,
+            messages: machine.map.read().program.raw(),
+            cpu,
+            anywhere,
+            cpus: sys::count_cpus(&anywhere),
+            bound: false,
+            polls: false,
+            alone: false,
+            readable: true,
+            spinner: Spinner::default(),
+            candidate: Candidate::here(),
+        })
+    }
+
+    /// Gives rights up if the program has.
+    fn follow_rights(&mut self, follower: &mut Follower) {
+        if follower.is_due(&self.machine.host.following) {
+            self.candidate.leave(self.policy, &self.anywhere);
+            follower.follow(&self.machine.host.following);
+            self.candidate.has_given_up();
+        }
+    }
+
+    /// Waits for a while if a fork is being made and nothing is in flight. Returns whether it did.
+    fn waits_for_fork(&mut self) -> bool {
+        let waits = self.machine.is_frozen() && self.inner.reader.in_flight() == 0;
+        if waits {
+            self.machine.follow_own_discards();
+            futex_wait(&self.machine.frozen, 1, 1_000_000);
+            self.readable = true;
+        }
+        waits
+    }
+
+    /// Does what the wake policy says: waits for messages or not, and is bound to its CPU or not.
+    fn take_part(&mut self, poller: u32) {
+        if self.polls != WakePolicy::polls(poller, self.cpu) {
+            self.polls = !self.polls;
+            match self.polls {
+                true => self.inner.reader.io.watch(self.messages, TOKEN_MESSAGES),
+                false => self.inner.reader.io.unwatch(TOKEN_MESSAGES),
+            }
+        }
+        self.alone = self.polls && !WakePolicy::binds(poller) && self.cpus > 1;
+        if self.candidate.decide(self.policy, self.alone, &self.anywhere) {
+            self.machine.status.counters.same_cpu_begun.add(1);
+        }
+        if let Some(cpu) = self.cpu
+            && self.bound != WakePolicy::binds(poller)
+        {
+            self.bound = !self.bound;
+            sys::set_affinity(&if self.bound { sys::only_cpu(cpu) } else { self.anywhere });
+        }
+    }
+
+    /// No read is under way and no fault waits to be tried again.
+    fn is_done(&self) -> bool {
+        self.inner.reader.in_flight() == 0 && self.inner.waiting() == 0
+    }
+
+    /// Sleeps until the wake policy changes, if there is nothing for this handler to do. Returns whether it did.
+    fn sleeps(&self, poller: u32) -> bool {
+        let sleeps = !self.polls && self.is_done() && !self.inner.follows();
+        if sleeps && self.policy.wait(poller, || sys::is_readable(self.messages)) {
+            self.machine.status.counters.same_cpu_starved.add(1);
+        }
+        sleeps
+    }
+
+    /// Waits for a message or a completion, polling first where that pays.
+    fn wait(&mut self) {
+        let mut idle = !(self.inner.follows() || self.readable && self.inner.reader.in_flight() == 0);
+        if idle && self.candidate.is_on() && self.is_done() {
+            self.readable = sys::is_readable(self.messages);
+            idle = !self.readable;
+            self.candidate.note_done(self.policy, self.readable);
+        }
+        if !idle {
+            return;
+        }
+        let reader = &mut self.inner.reader;
+        let spins = self.alone && if self.candidate.is_on() { reader.in_flight() > 0 } else { self.spinner.due() };
+        let found = spins
+            && match reader.io.spin(SPIN_NS, false) {
+                spun if self.candidate.is_on() => self.candidate.note_spun(spun),
+                spun => self.spinner.note(spun),
+            };
+        if !found {
+            let patience = self.inner.patience().unwrap_or(1_000_000_000);
+            self.inner.reader.io.wait(Some(patience));
+        }
+    }
+
+    /// Reads and serves messages while there are any. A message tells every handler that polls, and one of them gets it: the others
+    /// are not to stand in its way.
+    fn serve(&mut self) {
+        let (machine, policy, cpu) = (self.machine, self.policy, self.cpu);
+        while self.readable && self.inner.has_room() {
+            let candidate = &mut self.candidate;
+            self.readable = sys::is_readable(self.messages)
+                && self.inner.read_messages(machine, |thread, served| match served {
+                    None => {
+                        policy.note(thread, cpu);
+                        candidate.note(thread);
+                    }
+                    Some(Served::Held) => machine.status.counters.held_faults.add(1),
+                    Some(Served::Read(read)) if read.op.count == 1 => {}
+                    Some(Served::Read(_) | Served::DoneReadAhead(_)) => candidate.note_unfit(),
+                    Some(_) => {}
+                });
+        }
+    }
+}
