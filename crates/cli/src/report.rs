@@ -124,8 +124,8 @@ fn rows(seen: &Snapshot) -> String {
             pages(n("throttled_faults"), "throttled"),
         ],
     );
-    if n("load_turns") != 0 {
-        row("thrashing", &[pages(n("load_turns"), "turns"), pages(n("held_faults"), "hard faults held back")]);
+    if n("load_tokens") != 0 {
+        row("thrashing", &[pages(n("load_tokens"), "tokens given"), pages(n("held_faults"), "hard faults held back")]);
     }
     if n("same_cpu_begun") != 0 {
         let ended = pages(n("same_cpu_starved"), "times ended because others took it");

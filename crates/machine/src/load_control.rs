@@ -1,53 +1,54 @@
 //! Load control: threads that take each other's pages away bring in their working sets one after the other.
 //!
 //! Two threads whose working sets fit the budget one at a time, but not together, read a page at almost every touch, and neither
-//! gets on. Then one of them has the *turn*: the hard faults of the others are held back to a trickle, so that its pages come in,
+//! gets on. Then one of them has the *token*: the hard faults of the others are held back to a trickle, so that its pages come in,
 //! stay, and it computes. First touches and soft faults are never held, and neither is anything while nobody thrashes.
 //!
 //! Sources: that a working set is to run only while it fits is Denning, "The working set model for program behavior" (1968); that
-//! one of several is preferred is the swap token of Jiang and Zhang, "Token-ordered LRU" (2005). Theirs keeps the owner's pages,
-//! ours the others' faults back: it needs no owner per page and no word with the replacement policy, and the device is the turn's
-//! alone.
+//! one of several is preferred is the swap token of Jiang and Zhang, "Token-ordered LRU" (2005). Theirs protects the holder's
+//! pages, ours holds the others' faults back: it needs no owner per page and nothing of the replacement policy, and the device is
+//! the holder's alone.
 //!
 //! Whether it pays is not foretold but measured, by the processor time that the faulting threads get per second of wall time:
-//! before, and in turns. It is tried only where they get so little of one processor that a thread by itself could have more, and
-//! given up, for longer each time, when they do not get clearly more. A thread that has the turn and neither faults nor runs hands
-//! it on at once. What this cannot tell from work is a thread that spins until another one gets on; that one has [`HOLD_NS`] per
-//! read until the turn ends.
+//! before, and with the token. It is tried only where they get so little of one processor that a thread by itself could have more,
+//! and given up, for longer each time, when they do not get clearly more. A holder that neither faults nor runs hands the token on
+//! at once. What this cannot tell from work is a thread that spins until another one gets on; that one has [`HOLD_NS`] per read
+//! until the holder's time is up.
 //!
-//! No system calls but those that the caller's clock makes: it can be told any story.
+//! It makes no system calls but those of the caller's clocks, so that tests can tell it any story.
 
 /// How often things are weighed up, in nanoseconds.
 const WINDOW_NS: u64 = 1_000_000_000;
 /// Hard faults per second from which a thread is one of those that may thrash.
 const HARD_MIN: u64 = 200;
-/// So many windows in a row before a turn is given.
+/// So many windows in a row before the token is given.
 const WINDOWS: u32 = 2;
 /// Not tried if the threads get more than this of one processor, in thousandths: then there is not so much to be had.
 const CPU_MAX: u64 = 650;
-/// What they must get in turns, in thousandths of what they got before: in one window once, so that it may go on, and not less than
-/// the second for long. High, because a program's phases differ, and because it is for those that gain much.
+/// What they must get with the token, in thousandths of what they got before: in one window once, so that it may go on, and not
+/// less than the second for long. High, because a program's phases differ, and because it is for those that gain much.
 const PAYS: u64 = 1400;
 const POOR: u64 = 1200;
-/// The first turn in nanoseconds, and the longest: each that ran out doubles it, since bringing a working set in is what costs.
-const TURN_NS: u64 = 10_000_000_000;
-const TURN_MAX_NS: u64 = 80_000_000_000;
+/// How long a thread holds the token, in nanoseconds: at first, and at most. Each time that runs out doubles it, since bringing a
+/// working set in is what costs.
+const TOKEN_NS: u64 = 10_000_000_000;
+const TOKEN_MAX_NS: u64 = 80_000_000_000;
 /// The others may read a page every so often.
 pub const HOLD_NS: u64 = 5_000_000;
-/// How often it is asked whether the thread that has the turn is alive, and what part of that time it must have run. (20 ms and a
-/// tenth took the turn from threads that were only waiting for a processor.)
+/// How often it is asked whether the holder is alive, and what part of that time it must have run. (20 ms and a tenth took the
+/// token from threads that were only waiting for a processor.)
 const ALIVE_NS: u64 = 200_000_000;
 const ALIVE_PART: u64 = 20;
-/// Windows until the turns must have shown that they pay, and how many poor ones in a row end them later. (A handover is poor for
+/// Windows until the token must have shown that it pays, and how many poor ones in a row end them later. (A handover is poor for
 /// as long as a working set takes to come in.)
-const TRIAL_WINDOWS: u32 = 6;
+const FIRST_WINDOWS: u32 = 6;
 const POOR_WINDOWS: u32 = 10;
 /// How long it is left alone after it did not pay, in nanoseconds: at first, and at most.
 const BACKOFF_NS: u64 = 60_000_000_000;
 const BACKOFF_MAX_NS: u64 = 960_000_000_000;
 /// Threads that are looked at.
 const THREADS: usize = 16;
-/// Who was held back so recently waits for the turn, in nanoseconds.
+/// Who was held back so recently waits for the token, in nanoseconds.
 const WAITS_NS: u64 = 100_000_000;
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -60,24 +61,24 @@ struct Thread {
     cpu: u64,
     /// When it was last held back.
     held: u64,
-    /// When its last turn ended; 0: it has had none.
-    turned: u64,
+    /// When it had the token last; 0: never.
+    held_token: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
 enum Phase {
     /// Nobody is held back.
     Free { thrashing: u32, cpu: u64 },
-    /// One thread has the turn.
-    Turns(Turns),
+    /// One thread has the token.
+    Given(Token),
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Turns {
+struct Token {
     /// At first: what the threads got before, in thousandths of a processor.
     before: u64,
     holder: Holder,
-    /// How long a turn is.
+    /// How long a thread holds it.
     length: u64,
     /// When the others may read the next page.
     next: u64,
@@ -88,11 +89,11 @@ struct Turns {
     paid: bool,
 }
 
-/// Who has the turn.
+/// Who has the token.
 #[derive(Clone, Copy, Debug)]
 struct Holder {
     tid: u32,
-    /// When its turn began.
+    /// When it got it.
     since: u64,
     /// Its last hard fault.
     fault: u64,
@@ -115,7 +116,7 @@ pub struct LoadControl {
     phase: Phase,
     backoff: u64,
     not_before: u64,
-    turns: u64,
+    given: u64,
 }
 
 const FREE: Phase = Phase::Free { thrashing: 0, cpu: 0 };
@@ -130,7 +131,7 @@ impl LoadControl {
             phase: FREE,
             backoff: BACKOFF_NS,
             not_before: 0,
-            turns: 0,
+            given: 0,
         }
     }
 
@@ -139,9 +140,9 @@ impl LoadControl {
         *self = LoadControl::new(self.on);
     }
 
-    /// Turns given so far.
-    pub fn turns(&self) -> u64 {
-        self.turns
+    /// How often the token was given so far.
+    pub fn tokens(&self) -> u64 {
+        self.given
     }
 
     /// The thread `tid` is about to read a page. Returns whether it has to wait: then ask again in a moment, about [`HOLD_NS`].
@@ -157,21 +158,21 @@ impl LoadControl {
             self.weigh_up(now, tid, &cpu);
         }
         let thread = &mut self.threads[at];
-        let Phase::Turns(turns) = &mut self.phase else {
+        let Phase::Given(token) = &mut self.phase else {
             thread.hard += 1;
             return false;
         };
-        if turns.holder.tid == tid {
+        if token.holder.tid == tid {
             thread.hard += 1;
-            turns.holder.fault = now;
+            token.holder.fault = now;
             return false;
         }
         thread.held = now;
-        turns.held = true;
-        let holder = &mut turns.holder;
+        token.held = true;
+        let holder = &mut token.holder;
         let (alive, had) = holder.alive;
-        if now - holder.since >= turns.length {
-            turns.length = (turns.length * 2).min(TURN_MAX_NS);
+        if now - holder.since >= token.length {
+            token.length = (token.length * 2).min(TOKEN_MAX_NS);
             self.hand_on(now, &cpu);
         } else if now - alive >= ALIVE_NS {
             match cpu(holder.tid) {
@@ -181,10 +182,10 @@ impl LoadControl {
                 _ => self.hand_on(now, &cpu),
             }
         }
-        let Phase::Turns(turns) = &mut self.phase else { unreachable!("turns are handed on, not ended") };
-        let hold = turns.holder.tid != tid && now < turns.next;
+        let Phase::Given(token) = &mut self.phase else { unreachable!("the token is handed on, not taken back") };
+        let hold = token.holder.tid != tid && now < token.next;
         if !hold {
-            turns.next = now + HOLD_NS;
+            token.next = now + HOLD_NS;
             self.threads[at].hard += 1;
         }
         hold
@@ -204,11 +205,11 @@ impl LoadControl {
         let elapsed = now - self.window;
         let stale = elapsed >= 2 * WINDOW_NS; // nobody has faulted for a while
         self.window = now;
-        let turning = matches!(self.phase, Phase::Turns(_));
+        let given = matches!(self.phase, Phase::Given(_));
         let (mut ran, mut busy) = (0, 0);
         for t in self.threads.iter_mut().filter(|t| t.tid != 0) {
             // who has ended, or does not fault, makes room for those that do
-            let Some(cpu) = cpu(t.tid).filter(|_| t.hard > 0 || turning || t.tid == tid) else {
+            let Some(cpu) = cpu(t.tid).filter(|_| t.hard > 0 || given || t.tid == tid) else {
                 *t = Thread::default();
                 continue;
             };
@@ -230,18 +231,18 @@ impl LoadControl {
                     self.begin(now, tid, before, cpu);
                 }
             }
-            Phase::Turns(turns) => {
-                turns.windows += 1;
-                turns.paid |= rate * 1000 >= turns.before * PAYS;
-                turns.poor = if rate * 1000 >= turns.before * POOR { 0 } else { turns.poor + 1 };
-                let held = core::mem::replace(&mut turns.held, false);
+            Phase::Given(token) => {
+                token.windows += 1;
+                token.paid |= rate * 1000 >= token.before * PAYS;
+                token.poor = if rate * 1000 >= token.before * POOR { 0 } else { token.poor + 1 };
+                let held = core::mem::replace(&mut token.held, false);
                 if !held {
                     self.phase = FREE; // the others have what they need, or are gone
-                } else if turns.poor >= POOR_WINDOWS || !turns.paid && turns.windows >= TRIAL_WINDOWS {
+                } else if token.poor >= POOR_WINDOWS || !token.paid && token.windows >= FIRST_WINDOWS {
                     self.not_before = now + self.backoff;
                     self.backoff = (self.backoff * 2).min(BACKOFF_MAX_NS);
                     self.phase = FREE;
-                } else if turns.paid {
+                } else if token.paid {
                     self.backoff = BACKOFF_NS;
                 }
             }
@@ -249,11 +250,11 @@ impl LoadControl {
     }
 
     fn begin(&mut self, now: u64, holder: u32, before: u64, cpu: &impl Fn(u32) -> Option<u64>) {
-        self.turns += 1;
-        self.phase = Phase::Turns(Turns {
+        self.given += 1;
+        self.phase = Phase::Given(Token {
             before,
             holder: Holder::new(now, holder, cpu),
-            length: TURN_NS,
+            length: TOKEN_NS,
             next: now,
             held: true,
             windows: 0,
@@ -262,16 +263,16 @@ impl LoadControl {
         });
     }
 
-    /// The turn goes to who waits for it and has been without it for longest.
+    /// The token goes to the thread that waits for it and has been without it for longest.
     fn hand_on(&mut self, now: u64, cpu: &impl Fn(u32) -> Option<u64>) {
-        let Phase::Turns(turns) = &mut self.phase else { return };
-        if let Some(old) = self.threads.iter_mut().find(|t| t.tid == turns.holder.tid) {
-            old.turned = now;
+        let Phase::Given(token) = &mut self.phase else { return };
+        if let Some(old) = self.threads.iter_mut().find(|t| t.tid == token.holder.tid) {
+            old.held_token = now;
         }
-        let waits = |t: &&Thread| t.tid != 0 && t.tid != turns.holder.tid && now - t.held < WAITS_NS;
-        let Some(next) = self.threads.iter().filter(waits).min_by_key(|t| t.turned) else { return };
-        self.turns += 1;
-        turns.holder = Holder::new(now, next.tid, cpu);
+        let waits = |t: &&Thread| t.tid != 0 && t.tid != token.holder.tid && now - t.held < WAITS_NS;
+        let Some(next) = self.threads.iter().filter(waits).min_by_key(|t| t.held_token) else { return };
+        self.given += 1;
+        token.holder = Holder::new(now, next.tid, cpu);
     }
 }
 
@@ -308,7 +309,7 @@ mod tests {
         }
         fn holder(&self) -> Option<u32> {
             match &self.load.phase {
-                Phase::Turns(t) => Some(t.holder.tid),
+                Phase::Given(t) => Some(t.holder.tid),
                 Phase::Free { .. } => None,
             }
         }
@@ -323,7 +324,7 @@ mod tests {
                 }
             }
         }
-        /// The same, and who has the turn computes without reading; the other one waits.
+        /// The same, and the holder computes without reading; the other one waits.
         fn compute(&mut self, ms: u64) {
             for _ in 0..ms {
                 self.now += MS;
@@ -340,23 +341,23 @@ mod tests {
     }
 
     #[test]
-    fn two_that_thrash_take_turns() {
+    fn two_that_thrash_have_the_token_alternately() {
         let mut s = Story::new();
         s.thrash(1500);
         assert_eq!(s.holder(), None, "not at once");
         s.thrash(2600);
-        let first = s.holder().expect("a turn");
+        let first = s.holder().expect("a holder");
         let other = if first == 7 { 9 } else { 7 };
         s.read.clear();
         s.compute(5000);
         assert_eq!(s.holder(), Some(first));
         assert!((900..=1100).contains(&s.read[&other]), "one in {HOLD_NS} ns: {:?}", s.read);
         s.compute(8000);
-        assert_eq!(s.holder(), Some(other), "its turn ran out");
+        assert_eq!(s.holder(), Some(other), "its time ran out");
         s.compute(10_000);
-        assert_eq!(s.holder(), Some(other), "the second turn is longer");
+        assert_eq!(s.holder(), Some(other), "the second time is longer");
         s.compute(20_000);
-        assert_eq!((s.holder(), s.load.turns()), (Some(first), 3));
+        assert_eq!((s.holder(), s.load.tokens()), (Some(first), 3));
     }
 
     #[test]
@@ -365,22 +366,22 @@ mod tests {
         s.thrash(4000);
         assert!(s.holder().is_some());
         s.thrash(10_000); // the holder gets its tenth, the other less
-        assert_eq!((s.holder(), s.load.turns()), (None, 1));
+        assert_eq!((s.holder(), s.load.tokens()), (None, 1));
         s.thrash(45_000);
-        assert_eq!(s.load.turns(), 1, "left alone");
+        assert_eq!(s.load.tokens(), 1, "left alone");
         s.thrash(30_000);
-        assert_eq!(s.load.turns(), 2);
+        assert_eq!(s.load.tokens(), 2);
         s.thrash(100_000);
-        assert_eq!(s.load.turns(), 2, "for longer each time");
+        assert_eq!(s.load.tokens(), 2, "for longer each time");
         s.thrash(40_000);
-        assert_eq!(s.load.turns(), 3);
+        assert_eq!(s.load.tokens(), 3);
     }
 
     #[test]
     fn who_waits_or_has_ended_hands_it_on() {
         let mut s = Story::new();
         s.thrash(4000);
-        let first = s.holder().expect("a turn");
+        let first = s.holder().expect("a holder");
         let other = if first == 7 { 9 } else { 7 };
         for _ in 0..300 {
             s.now += MS;
@@ -408,7 +409,7 @@ mod tests {
             s.touch(7);
             s.run(7, MS / 10);
         }
-        assert_eq!(s.load.turns(), 0, "one thread");
+        assert_eq!(s.load.tokens(), 0, "one thread");
         for _ in 0..10_000 {
             s.now += MS;
             for tid in [7, 9] {
@@ -416,14 +417,14 @@ mod tests {
                 s.run(tid, MS / 2);
             }
         }
-        assert_eq!(s.load.turns(), 0, "two that get on");
+        assert_eq!(s.load.tokens(), 0, "two that get on");
         let mut off = Story { load: LoadControl::new(false), ..Story::new() };
         off.thrash(10_000);
-        assert_eq!(off.load.turns(), 0, "switched off");
+        assert_eq!(off.load.tokens(), 0, "switched off");
     }
 
     #[test]
-    fn of_many_that_wait_each_gets_its_turn() {
+    fn of_many_that_wait_each_gets_the_token() {
         let mut s = Story::new();
         let mut had = std::collections::HashSet::new();
         for _ in 0..700_000u64 {

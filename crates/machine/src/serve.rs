@@ -109,7 +109,7 @@ impl<K: Kernel> Machine<K> {
         }
         if word.state() == State::PagedOut && !word.busy() {
             let held = core.load.hard_fault(tid, K::now_ns, K::thread_cpu_ns);
-            self.status.counters.load_turns.set(core.load.turns());
+            self.status.counters.load_tokens.set(core.load.tokens());
             if held {
                 return Served::Held;
             }
