@@ -15,6 +15,7 @@ use overspill_linux::io::{Engine, Io};
 use overspill_linux::lock::Mutex;
 use overspill_linux::swap_file::{SwapFile, SwapFiles};
 use overspill_linux::sys::{self, IoVec};
+use overspill_machine::files::Files as _;
 use overspill_machine::kernel::Io as _;
 use overspill_swap::{Config, SwapPager};
 use overspill_vm::pager::{Pager, SlotRun};

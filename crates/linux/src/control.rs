@@ -41,7 +41,9 @@
 
 use crate::device_spec::{Algorithm, NAME_MAX};
 use core::fmt::{self, Write};
+use overspill_machine::figures;
 pub use overspill_machine::packet::{PACKET_MAX, Packet};
+pub use overspill_machine::swapoff::Progress;
 use overspill_store::zstd;
 
 /// What every request begins with.
@@ -207,36 +209,6 @@ impl Request<'_> {
     }
 }
 
-/// A table of numbers that travel as `KEY=VALUE`: their names, in order, with units last.
-macro_rules! figures {
-    ($(#[$doc:meta])* $type:ident { $($(#[$field_doc:meta])* $field:ident,)* }) => {
-        $(#[$doc])*
-        #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-        pub struct $type {
-            $($(#[$field_doc])* pub $field: u64,)*
-        }
-
-        impl $type {
-            /// Each name and its value.
-            pub fn each(&self) -> impl Iterator<Item = (&'static str, u64)> {
-                [$((stringify!($field), self.$field),)*].into_iter()
-            }
-            fn set(&mut self, key: &[u8], value: u64) {
-                $(if key == stringify!($field).as_bytes() {
-                    self.$field = value;
-                })*
-            }
-        }
-
-        impl fmt::Display for $type {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                $(write!(f, " {}={}", stringify!($field), self.$field)?;)*
-                Ok(())
-            }
-        }
-    };
-}
-
 figures! {
     /// What a device has done.
     Figures {
@@ -296,26 +268,6 @@ figures! {
         ratio_permille,
         /// Memory that holds no compressed page, in bytes.
         overhead_bytes,
-    }
-}
-
-figures! {
-    /// How far a swapoff is.
-    Progress {
-        /// Pages that are still on the device.
-        left_pages,
-        /// Pages that went to other devices.
-        moved_pages,
-        /// Pages that came into memory.
-        memory_pages,
-        /// Pages that could not be read, or were not what had been written: they are lost.
-        lost_pages,
-        /// Reads issued.
-        reads,
-        /// Writes issued.
-        writes,
-        /// Since it began, in nanoseconds.
-        nanoseconds,
     }
 }
 

@@ -32,7 +32,6 @@ pub mod size;
 pub mod spinner;
 pub mod status_file;
 pub mod swap_file;
-pub mod swapoff;
 pub mod sys;
 #[cfg(test)]
 mod tests;
@@ -81,4 +80,12 @@ pub mod compressed {
 
     /// [`overspill_machine::compressed::Compressed`].
     pub type Compressed = overspill_machine::compressed::Compressed<crate::kernel::Linux>;
+}
+
+/// swapoff, on Linux.
+pub mod swapoff {
+    pub use overspill_machine::swapoff::{BeginError, Failure, State};
+
+    /// [`overspill_machine::swapoff::Worker`].
+    pub type Worker = overspill_machine::swapoff::Worker<crate::kernel::Linux>;
 }

@@ -14,6 +14,7 @@ use crate::swap_file::{DeviceName, SwapFiles};
 use crate::sys::{self, Errno, Fd};
 use crate::uffd::{self, Uffd};
 use core::fmt;
+use overspill_machine::files::{Files as _, SLOTS_UNLIMITED};
 use overspill_machine::kernel::Content as _;
 use overspill_swap::SwapPager;
 use overspill_vm::pager::Pager as _;
@@ -170,18 +171,8 @@ pub use overspill_machine::files::DEVICES_MAX;
 /// How many a process may start with: forked children inherit them, and add one of their own each generation.
 const DEVICES_AT_START: usize = 8;
 
-/// The length of a device without a limit, in slots: 256 GiB.
-const SLOTS_UNLIMITED: u32 = 1 << 26;
 /// The least that such a device has when address space is short: 4 GiB.
 const SLOTS_USUAL_MIN: u64 = 1 << 20;
-/// The most that a device can have: 1 TiB. One slot number space has room for [`DEVICES_MAX`] of those.
-const SLOTS_MAX: u64 = 1 << 28;
-
-/// A device's length in slots.
-pub fn device_slots(files: &SwapFiles) -> u32 {
-    if files.limit() == 0 { SLOTS_UNLIMITED } else { (files.limit() >> PAGE_SHIFT).clamp(1, SLOTS_MAX) as u32 }
-}
-
 /// The devices' names, for people.
 pub fn names(devices: &[DeviceSpec]) -> String {
     let name = |d: &DeviceSpec| d.names().map(|name| name.to_string_lossy()).collect::<Vec<_>>().join(" + ");
@@ -223,7 +214,7 @@ pub fn machine(options: &Options<'_>, status: &'static Status) -> Result<Machine
             Place::Compressed(_) => {}
             Place::File(_) | Place::Block { .. } => {
                 let opened = SwapFiles::open(device).map_err(fail)?;
-                lengths[i] = if opened.limit() == 0 { 0 } else { device_slots(&opened) };
+                lengths[i] = if opened.limit() == 0 { 0 } else { opened.slots() };
                 files[i] = Some(opened);
             }
         }

@@ -134,11 +134,6 @@ impl SwapFiles {
         self.all.iter().flatten()
     }
 
-    /// How many there are.
-    pub fn count(&self) -> usize {
-        self.iter().count()
-    }
-
     /// The one of this number, as the device's extents have it.
     ///
     /// # Panics
@@ -160,28 +155,24 @@ impl SwapFiles {
         self.get(0).kind
     }
 
-    /// The most they may hold together, in bytes; 0: no limit.
-    pub fn limit(&self) -> u64 {
-        self.limit
-    }
-
     /// Whether clusters end where physical extents do, in all of them.
     pub fn align(&self) -> Align {
         let refused = self.iter().find(|file| file.align == Align::Refused);
         refused.unwrap_or(self.get(0)).align
     }
+}
 
-    /// Whether slots get their places as the files grow; else slot `n` is page `n` of the one block device.
-    pub fn grows(&self) -> bool {
+impl Files for SwapFiles {
+    fn count(&self) -> usize {
+        self.iter().count()
+    }
+    fn limit(&self) -> u64 {
+        self.limit
+    }
+    fn grows(&self) -> bool {
         self.kind() == Kind::File || self.count() > 1
     }
-
-    /// Gets blocks for the device's next `bytes_max` bytes at most, in the file whose turn it is, or the next one that has room.
-    /// Returns which that is, where they begin in it and how many there are, in bytes.
-    ///
-    /// # Errors
-    /// As [`SwapFile::grow`], of the last that was tried.
-    pub fn grow(&mut self, bytes_max: u64) -> Result<(u16, u64, u64), Errno> {
+    fn grow(&mut self, bytes_max: u64) -> Result<(u16, u64, u64), Errno> {
         let (count, grown) = (self.count(), self.iter().map(|file| file.len).sum());
         let left = if self.limit == 0 { bytes_max } else { bytes_max.min(self.limit.saturating_sub(grown)) };
         let mut result = Err(libc::ENOSPC);
@@ -195,17 +186,11 @@ impl SwapFiles {
         }
         result
     }
-}
-
-impl Files for SwapFiles {
     fn fd(&self, file: u16) -> i32 {
         self.get(file).raw()
     }
     fn are_files(&self) -> bool {
         self.kind() == Kind::File
-    }
-    fn grow(&mut self, bytes_max: u64) -> Result<(u16, u64, u64), Errno> {
-        SwapFiles::grow(self, bytes_max)
     }
     fn pieces(&mut self, file: u16, offset: u64, pages: u32) -> Pieces {
         self.get_mut(file).pieces(offset, pages)

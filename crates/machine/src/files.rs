@@ -2,6 +2,7 @@
 
 use crate::errno::Errno;
 use core::fmt;
+use overspill_vm::types::PAGE_SHIFT;
 
 /// How many devices there can be, inherited ones included.
 pub const DEVICES_MAX: usize = 16;
@@ -78,16 +79,32 @@ impl Pieces {
     }
 }
 
+/// The length of a device without a limit, in slots: 256 GiB.
+pub const SLOTS_UNLIMITED: u32 = 1 << 26;
+/// The most that a device can have: 1 TiB. One slot number space has room for [`DEVICES_MAX`] of those.
+const SLOTS_MAX: u64 = 1 << 28;
+
 /// The files of one device, by number.
 pub trait Files: Send + Sync {
+    /// How many there are.
+    fn count(&self) -> usize;
+    /// The most they may hold together, in bytes; 0: no limit.
+    fn limit(&self) -> u64;
+    /// Whether slots get their places as the files grow; else slot `n` is page `n` of the one block device.
+    fn grows(&self) -> bool;
+    /// The device's length in slots.
+    fn slots(&self) -> u32 {
+        if self.limit() == 0 { SLOTS_UNLIMITED } else { (self.limit() >> PAGE_SHIFT).clamp(1, SLOTS_MAX) as u32 }
+    }
     /// The descriptor of one.
     fn fd(&self, file: u16) -> i32;
     /// Whether holes can be punched: they are files in a file system.
     fn are_files(&self) -> bool;
-    /// Makes one of them longer, by at most so many bytes: which, from where on, by how much.
+    /// Gets blocks for the device's next `bytes_max` bytes at most, in the file whose turn it is, or the next one that has room.
+    /// Returns which that is, where they begin in it and how many there are, in bytes.
     ///
     /// # Errors
-    /// As fallocate(2); ENOSPC if none can.
+    /// As fallocate(2), of the last that was tried; ENOSPC if none can be longer.
     fn grow(&mut self, bytes_max: u64) -> Result<(u16, u64, u64), Errno>;
     /// The pieces that `pages` pages from byte `offset` of a file on are to be used in.
     fn pieces(&mut self, file: u16, offset: u64, pages: u32) -> Pieces;

@@ -10,6 +10,7 @@
 pub mod compressed;
 pub mod copy_out;
 pub mod daemon;
+pub mod devices;
 pub mod discards;
 pub mod errno;
 pub mod events;
@@ -30,6 +31,7 @@ pub mod reader;
 pub mod remaps;
 pub mod serve;
 pub mod space;
+pub mod swapoff;
 mod write_back;
 
 pub use kernel::Kernel;

@@ -47,3 +47,35 @@ impl Write for Packet {
         Ok(())
     }
 }
+
+/// A table of numbers that travel as `KEY=VALUE`: their names, in order, with units last.
+#[macro_export]
+macro_rules! figures {
+    ($(#[$doc:meta])* $type:ident { $($(#[$field_doc:meta])* $field:ident,)* }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+        pub struct $type {
+            $($(#[$field_doc])* pub $field: u64,)*
+        }
+
+        impl $type {
+            /// Each name and its value.
+            pub fn each(&self) -> impl Iterator<Item = (&'static str, u64)> {
+                [$((stringify!($field), self.$field),)*].into_iter()
+            }
+            /// Becomes what a name says.
+            pub fn set(&mut self, key: &[u8], value: u64) {
+                $(if key == stringify!($field).as_bytes() {
+                    self.$field = value;
+                })*
+            }
+        }
+
+        impl ::core::fmt::Display for $type {
+            fn fmt(&self, f: &mut ::core::fmt::Formatter<'_>) -> ::core::fmt::Result {
+                $(write!(f, " {}={}", stringify!($field), self.$field)?;)*
+                Ok(())
+            }
+        }
+    };
+}

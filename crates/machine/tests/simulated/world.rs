@@ -482,6 +482,15 @@ impl kernel::Io for SimIo {
 pub struct SimFiles(pub i32);
 
 impl Files for SimFiles {
+    fn count(&self) -> usize {
+        1
+    }
+    fn limit(&self) -> u64 {
+        0
+    }
+    fn grows(&self) -> bool {
+        false
+    }
     fn fd(&self, _: u16) -> i32 {
         self.0
     }

@@ -1,4 +1,4 @@
-//! swapoff on Linux: the I/O for what the core decides (`overspill_vm`, `swapoff.rs`).
+//! swapoff: the I/O for what the core decides (`overspill_vm`, `swapoff.rs`).
 //!
 //! ```text
 //!   a flight:   buffer of a run  --- read, one operation --->  hash, look up again (core)
@@ -18,19 +18,18 @@
 //! waits, nothing new begins, and what has been read is dropped, not written: it is found again by the next pass.
 //!
 //! Memory: the flights' buffers and tables, charged to the budget before they are touched. With
-//! [`Inject::swapoff_pages`](crate::machine::Inject) a run has that many pages at most, and there is one flight: the yardstick of
+//! [`Inject::swapoff_pages`](crate::inject::Inject) a run has that many pages at most, and there is one flight: the yardstick of
 //! page by page.
 
-use crate::content::Content;
-use crate::control::Progress;
 use crate::devices;
+use crate::errno::{self, Errno};
+use crate::figures;
 use crate::growth;
-use crate::io::{Engine, Io};
-use crate::machine::{Machine, Read};
+use crate::kernel::{Advice, Content as _, Done, Futex as _, Io as _, IoVec, Kernel, Limit};
+use crate::machine::Machine;
 use crate::reader;
-use crate::sys::{self, Errno, futex_wait};
-use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
-use overspill_machine::kernel::{Content as _, Done, Io as _, IoVec};
+use crate::serve::Read;
+use core::sync::atomic::Ordering::Relaxed;
 use overspill_store::{PageBytes, checksum};
 use overspill_vm::pager::{IoResult, Location};
 use overspill_vm::types::{ContentHash, DeviceId, PAGE_SHIFT, PAGE_SIZE, PageId};
@@ -38,6 +37,8 @@ use overspill_vm::{CLUSTER_PAGES_MAX, MoveRun, PageIn, PageOut, Swapoff, Swapoff
 
 /// Runs on their way at a time.
 const FLIGHTS: usize = 4;
+/// How long a step waits if there is nothing to do but wait, in nanoseconds.
+const WAIT_NS: u64 = 1_000_000;
 /// Steps of the walk that find nothing, per [`Worker::step`].
 const SCANS: u32 = 64;
 /// Runs begun per [`Worker::step`].
@@ -122,9 +123,29 @@ impl core::fmt::Display for Failure {
     }
 }
 
+figures! {
+    /// How far a swapoff is.
+    Progress {
+        /// Pages that are still on the device.
+        left_pages,
+        /// Pages that went to other devices.
+        moved_pages,
+        /// Pages that came into memory.
+        memory_pages,
+        /// Pages that could not be read, or were not what had been written: they are lost.
+        lost_pages,
+        /// Reads issued.
+        reads,
+        /// Writes issued.
+        writes,
+        /// Since it began, in nanoseconds.
+        nanoseconds,
+    }
+}
+
 /// One swapoff.
-pub struct Worker {
-    io: Io,
+pub struct Worker<K: Kernel> {
+    io: K::Io,
     off: Swapoff,
     buffers: *mut u8,
     run_pages: u32,
@@ -144,7 +165,7 @@ pub struct Worker {
 }
 
 // SAFETY: the buffers are the worker's own mapping, which it alone hands out.
-unsafe impl Send for Worker {}
+unsafe impl<K: Kernel> Send for Worker<K> where K::Io: Send {}
 
 /// Why a swapoff does not begin.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -164,12 +185,12 @@ impl core::fmt::Display for BeginError {
     }
 }
 
-impl Worker {
+impl<K: Kernel> Worker<K> {
     /// Begins to take everything off `device`.
     ///
     /// # Errors
     /// [`BeginError`]; nothing is changed then.
-    pub fn new(machine: &Machine, engine: Engine, device: DeviceId) -> Result<Worker, BeginError> {
+    pub fn new(machine: &Machine<K>, engine: K::Engine, device: DeviceId) -> Result<Self, BeginError> {
         let resources = BeginError::Resources;
         let (limit, free_low) = {
             let core = machine.core.lock();
@@ -182,20 +203,19 @@ impl Worker {
             n => (n.min(CLUSTER_PAGES_MAX as u64) as u32, 1),
         };
         let pages = (run_pages + TABLE_PAGES) * flights_max as u32;
-        let io = Io::new(engine, FLIGHTS as u32 * 2).map_err(resources)?;
-        let buffers = sys::map_anonymous((pages as usize) << PAGE_SHIFT).map_err(resources)?;
-        // SAFETY: our own fresh mapping; a forked child has no swapoff.
-        let _ = unsafe { sys::madvise(buffers as usize, (pages as usize) << PAGE_SHIFT, libc::MADV_WIPEONFORK) };
+        let io = K::io(engine, FLIGHTS as u32 * 2).map_err(resources)?;
+        let buffers = K::map_anonymous((pages as usize) << PAGE_SHIFT).map_err(resources)?;
+        let _ = K::advise(buffers as usize, (pages as usize) << PAGE_SHIFT, Advice::WipeOnFork); // a forked child has no swapoff
         let begun = machine.core.lock().vm.swapoff_begin(device);
         let unmap = || {
             // SAFETY: the mapping made above, which nobody has seen.
-            unsafe { sys::unmap(buffers, (pages as usize) << PAGE_SHIFT) };
+            unsafe { K::unmap(buffers, (pages as usize) << PAGE_SHIFT) };
         };
         let off = begun.map_err(|refusal| {
             unmap();
             BeginError::Refused(refusal)
         })?;
-        let start = sys::now_ns();
+        let start = K::now_ns();
         let progress = Progress { left_pages: off.pages(), ..Progress::default() };
         Ok(Worker {
             io,
@@ -217,10 +237,10 @@ impl Worker {
 
     /// Charges a further flight's buffer to the budget, if there is room for it; for the first one the page daemon makes room, and
     /// if it cannot in a while the swapoff, which will help it, goes before.
-    fn make_ready(&mut self, machine: &Machine) {
+    fn make_ready(&mut self, machine: &Machine<K>) {
         let pages = self.run_pages + TABLE_PAGES;
         let mut core = machine.core.lock();
-        let late = self.ready == 0 && sys::now_ns() - self.start > BUFFERS_NS;
+        let late = self.ready == 0 && K::now_ns() - self.start > BUFFERS_NS;
         if self.ready < self.flights_max && (core.vm.available() >= pages || late) {
             core.vm.charge(pages);
             machine.swapoff_charge.fetch_add(pages, Relaxed); // under the lock: a fork sees both or none
@@ -228,7 +248,7 @@ impl Worker {
         } else if self.ready == 0 {
             drop(core);
             machine.ring_daemon();
-            nap();
+            K::sleep_ns(WAIT_NS);
         }
     }
 
@@ -239,18 +259,18 @@ impl Worker {
 
     /// How far it is.
     pub fn progress(&self) -> Progress {
-        Progress { nanoseconds: sys::now_ns() - self.start, ..self.progress }
+        Progress { nanoseconds: K::now_ns() - self.start, ..self.progress }
     }
 
     /// Does a bit, and waits a millisecond at the most if there is nothing to do but wait. After [`State::Done`] or
     /// [`State::Failed`] the worker is to be ended by [`Worker::end`].
-    pub fn step(&mut self, machine: &Machine) -> State {
+    pub fn step(&mut self, machine: &Machine<K>) -> State {
         self.reap(machine);
         if machine.is_frozen() {
-            self.moved_at = sys::now_ns(); // a fork may take long: that is not its own want of progress
+            self.moved_at = K::now_ns(); // a fork may take long: that is not its own want of progress
             match self.in_flight {
-                0 => futex_wait(&machine.frozen, 1, 1_000_000),
-                _ => self.io.wait(Some(1_000_000)),
+                0 => machine.frozen.wait_for(1, Limit::Tick(WAIT_NS)),
+                _ => self.io.wait(Some(WAIT_NS)),
             }
             return State::Busy;
         }
@@ -261,7 +281,7 @@ impl Worker {
                 break; // from memory they end as they begin, and others want an answer
             }
             let Some(_swapping) = machine.swapping.try_lock() else {
-                self.moved_at = sys::now_ns(); // a fork, as above
+                self.moved_at = K::now_ns(); // a fork, as above
                 self.pause();
                 break;
             };
@@ -309,17 +329,17 @@ impl Worker {
     }
 
     fn pause(&mut self) {
-        if self.in_flight > 0 { self.io.wait(Some(1_000_000)) } else { nap() }
+        if self.in_flight > 0 { self.io.wait(Some(WAIT_NS)) } else { K::sleep_ns(WAIT_NS) }
     }
 
     /// Gives up if nothing has moved for long.
-    fn watch(&mut self, machine: &Machine) -> State {
+    fn watch(&mut self, machine: &Machine<K>) -> State {
         let left = {
             let core = machine.core.lock();
             core.vm.devices().device_use(self.device()).map_or(0, |u| u.stored)
         };
         self.progress.left_pages = left;
-        let now = sys::now_ns();
+        let now = K::now_ns();
         if left < self.left_then {
             (self.left_then, self.moved_at) = (left, now);
         }
@@ -331,7 +351,7 @@ impl Worker {
     }
 
     /// Ends it: cancels what is not done, waits for what is in flight, and gives the buffers back.
-    pub fn end(mut self, machine: &Machine) {
+    pub fn end(mut self, machine: &Machine<K>) {
         if !self.over {
             machine.core.lock().vm.swapoff_cancel(self.device());
         }
@@ -341,7 +361,7 @@ impl Worker {
         }
         let pages = (self.run_pages + TABLE_PAGES) * self.flights_max as u32;
         // SAFETY: the worker's own mapping; no I/O is in flight.
-        unsafe { sys::unmap(self.buffers, (pages as usize) << PAGE_SHIFT) };
+        unsafe { K::unmap(self.buffers, (pages as usize) << PAGE_SHIFT) };
         let charged = (self.run_pages + TABLE_PAGES) * self.ready as u32;
         let mut core = machine.core.lock();
         core.vm.uncharge(charged);
@@ -361,18 +381,18 @@ impl Worker {
         unsafe { &mut *self.buffers.add(page << PAGE_SHIFT).cast() }
     }
 
-    fn read(&mut self, machine: &Machine, flight: usize, (fd, at): (i32, Location), count: u32, new: impl Fn(u64) -> Flight) {
+    fn read(&mut self, machine: &Machine<K>, flight: usize, (fd, at): (i32, Location), count: u32, new: impl Fn(u64) -> Flight) {
         if at.is_memory {
             // SAFETY: the flight's own buffer; it is free. All pages are wanted, or passed over later.
             unsafe { machine.load(at, count, u128::MAX, self.buffer(flight, 0)) };
-            self.flights[flight] = new(sys::now_ns());
+            self.flights[flight] = new(K::now_ns());
             self.in_flight += 1;
             self.progress.reads += 1;
             self.ended(machine, Done { token: flight as u64, result: Ok((count as usize) << PAGE_SHIFT) });
             return;
         }
         let fd = machine.inject.read(fd, at.offset, (count as usize) << PAGE_SHIFT);
-        self.flights[flight] = new(sys::now_ns());
+        self.flights[flight] = new(K::now_ns());
         self.in_flight += 1;
         self.progress.reads += 1;
         // SAFETY: the flight's own buffer, until its completion.
@@ -380,13 +400,13 @@ impl Worker {
         self.io.submit();
     }
 
-    fn reap(&mut self, machine: &Machine) {
+    fn reap(&mut self, machine: &Machine<K>) {
         while let Some(done) = self.io.completion() {
             self.ended(machine, done);
         }
     }
 
-    fn ended(&mut self, machine: &Machine, done: Done) {
+    fn ended(&mut self, machine: &Machine<K>, done: Done) {
         self.in_flight -= 1;
         let at = done.token as usize;
         match core::mem::replace(&mut self.flights[at], Flight::Free) {
@@ -407,7 +427,7 @@ impl Worker {
         }
     }
 
-    fn arrived(&mut self, machine: &Machine, flight: usize, (run, fd): (MoveRun, i32), since: u64, done: Done) {
+    fn arrived(&mut self, machine: &Machine<K>, flight: usize, (run, fd): (MoveRun, i32), since: u64, done: Done) {
         let buffer = self.buffer(flight, 0);
         // SAFETY: the flight's own buffer, and the read into it has ended.
         let arrived = unsafe { reader::complete(machine, (fd, run.location.offset), run.count, buffer, done.result) };
@@ -463,7 +483,7 @@ impl Worker {
     }
 
     /// Writes pages of a run that was read, as many as there are neighbouring slots for.
-    fn write(&mut self, machine: &Machine, flight: usize, run: MoveRun, mut left: u128) {
+    fn write(&mut self, machine: &Machine<K>, flight: usize, run: MoveRun, mut left: u128) {
         let slots = loop {
             if left == 0 || machine.is_frozen() {
                 break None;
@@ -499,7 +519,7 @@ impl Worker {
         }
         machine.core.lock().vm.launder_issued(slots.count);
         let fd = machine.fd_to_write(&machine.map.read(), slots.location);
-        self.flights[flight] = Flight::Write { run, since: sys::now_ns(), left: rest, slots, pages };
+        self.flights[flight] = Flight::Write { run, since: K::now_ns(), left: rest, slots, pages };
         self.in_flight += 1;
         self.progress.writes += 1;
         let iov = self.table(flight).iov;
@@ -510,23 +530,21 @@ impl Worker {
     }
 
     /// Page `i` of the flight's buffer becomes what a device gets.
-    fn seal(&mut self, machine: &Machine, flight: usize, page: PageId, i: u32) {
+    fn seal(&mut self, machine: &Machine<K>, flight: usize, page: PageId, i: u32) {
         // SAFETY: the flight's own buffer, of which nothing is read or written at the moment.
         let bytes = unsafe { &mut *(self.buffer(flight, i) as *mut PageBytes) };
         let table = self.table(flight);
         table.fresh[i as usize] = table.right[i as usize].unwrap_or(ContentHash::UNKNOWN);
-        if let Content::Sealed(keys) = &machine.content
-            && table.plain >> i & 1 == 1
-        {
+        if machine.content.is_sealed() && table.plain >> i & 1 == 1 {
             table.scratch.copy_from_slice(bytes);
-            table.fresh[i as usize] = keys.seal(page, &table.scratch, bytes);
+            table.fresh[i as usize] = machine.content.seal(page, &table.scratch, bytes);
             table.plain &= !(1 << i);
         }
     }
 
     /// Stores pages of a run that was read in slots of the compressed device. Returns those that are still to be written: none of
     /// those that it refused, since they have had their chance.
-    fn store(&mut self, machine: &Machine, flight: usize, run: &MoveRun, left: u128, slots: PageOut) -> u128 {
+    fn store(&mut self, machine: &Machine<K>, flight: usize, run: &MoveRun, left: u128, slots: PageOut) -> u128 {
         let map = machine.map.read();
         let first = slots.location.slot_at();
         let mut rest = left;
@@ -559,7 +577,7 @@ impl Worker {
 
     fn written(
         &mut self,
-        machine: &Machine,
+        machine: &Machine<K>,
         flight: usize,
         run: &MoveRun,
         since: u64,
@@ -568,9 +586,9 @@ impl Worker {
     ) {
         let whole = result.map_or(0, |n| n >> PAGE_SHIFT) as u32;
         let failed = match result {
-            Err(libc::ENOSPC) => IoResult::NoSpace,
+            Err(errno::ENOSPC) => IoResult::NoSpace,
             Err(e) => IoResult::Io(e),
-            Ok(_) => IoResult::Io(libc::EIO),
+            Ok(_) => IoResult::Io(errno::EIO),
         };
         let mut core = machine.core.lock();
         reader::count_io(machine, &mut core, slots.location.device, true, pages.count_ones(), since, result);
@@ -582,8 +600,4 @@ impl Worker {
             self.progress.moved_pages += core.vm.swapoff_written(run, i, slots.slot(k as u32), hashes, result) as u64;
         }
     }
-}
-
-fn nap() {
-    futex_wait(&AtomicU32::new(0), 0, 1_000_000);
 }
