@@ -10,6 +10,7 @@ use overspill_machine::lock::Word;
 pub type Mutex<T> = overspill_machine::lock::Mutex<T, Futex>;
 /// [`overspill_machine::lock::MutexGuard`].
 pub type MutexGuard<'a, T> = overspill_machine::lock::MutexGuard<'a, T, Futex>;
+pub use overspill_machine::lock::Rank;
 /// [`overspill_machine::lock::RwLock`].
 pub type RwLock<T> = overspill_machine::lock::RwLock<T, Futex>;
 
@@ -39,6 +40,13 @@ impl Deref for Futex {
 const SPIN_CYCLES: u64 = 75_000;
 
 impl Word for Futex {
+    #[inline]
+    fn thread() -> usize {
+        let pointer;
+        // SAFETY: the word at the thread pointer is its own address, in libc's threads and in ours.
+        unsafe { core::arch::asm!("mov {}, fs:[0]", out(reg) pointer, options(nostack, readonly, preserves_flags)) };
+        pointer
+    }
     fn spin(mut ready: impl FnMut() -> bool) -> bool {
         let began = cycles();
         loop {

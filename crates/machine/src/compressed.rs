@@ -32,7 +32,7 @@
 
 use crate::errno::{self, Errno};
 use crate::kernel::{Advice, IoVec, Kernel};
-use crate::lock::{Mutex, MutexGuard};
+use crate::lock::{Mutex, MutexGuard, Rank};
 use crate::machine::Machine;
 use crate::space::Space;
 use core::marker::PhantomData;
@@ -155,20 +155,20 @@ impl<K: Kernel> Compressed<K> {
             Algorithm::Lz4 => Box::new([]),
             Algorithm::Zstd(_) => {
                 let threads = K::cpus().clamp(1, UNPACKERS_MAX);
-                (0..threads).map(|_| Mutex::new(Unpacker::new(algorithm))).collect()
+                (0..threads).map(|_| Mutex::ranked(Rank::Packer, Unpacker::new(algorithm))).collect()
             }
         };
         let working_bytes = packer.bytes() + unpackers.iter().map(|unpacker| unpacker.lock().bytes()).sum::<usize>();
         let size_pages = bytes >> PAGE_SHIFT;
         let slots = (size_pages * SLOTS_PER_PAGE).min(slots_max as u64) as u32;
         Ok(Arc::new(Compressed {
-            pool: Mutex::new(BudgetedPool::new(Pool::over(slots, arena), size_pages, memory_pages)),
+            pool: Mutex::ranked(Rank::Pool, BudgetedPool::new(Pool::over(slots, arena), size_pages, memory_pages)),
             arena: at as usize,
             slots,
             size_pages,
             device: AtomicU16::new(u16::MAX),
             written_back: AtomicU64::new(0),
-            packer: Mutex::new(packer),
+            packer: Mutex::ranked(Rank::Packer, packer),
             unpackers,
             buffer_pages: (WRITE_BACKS * write_back_pages(memory_pages) + working_bytes.div_ceil(PAGE_SIZE)) as u32,
         }))

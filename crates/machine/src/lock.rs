@@ -10,17 +10,20 @@
 //! is held (shared) over the userfaultfd calls that fill or take pages, which sleep only for the kernel's own memory locks.
 
 mod protocol;
+mod rank;
 
 use crate::kernel::Futex;
 use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};
 pub use protocol::Word;
 use protocol::{RawMutex, RawRwLock};
+pub use rank::Rank;
 
 /// Mutual exclusion.
 #[derive(Debug)]
 pub struct Mutex<T, W: Word> {
     raw: RawMutex<W>,
+    rank: Rank,
     value: UnsafeCell<T>,
 }
 
@@ -30,9 +33,17 @@ unsafe impl<T: Send, W: Futex> Sync for Mutex<T, W> {}
 unsafe impl<T: Send, W: Futex> Send for Mutex<T, W> {}
 
 impl<T, W: Futex> Mutex<T, W> {
-    /// A free lock around `value`.
+    /// A free lock around `value`, under which nothing is locked.
     pub const fn new(value: T) -> Self {
-        Mutex { raw: RawMutex::new(), value: UnsafeCell::new(value) }
+        Self::ranked(Rank::Leaf, value)
+    }
+    /// A free lock around `value`, which stands here in the order of locks.
+    pub const fn ranked(rank: Rank, value: T) -> Self {
+        Mutex { raw: RawMutex::new(), rank, value: UnsafeCell::new(value) }
+    }
+    fn guard(&self) -> MutexGuard<'_, T, W> {
+        rank::taken::<W>(self.rank);
+        MutexGuard(self)
     }
     /// The word that is set when it is taken.
     pub fn word(&self) -> &W {
@@ -41,13 +52,14 @@ impl<T, W: Futex> Mutex<T, W> {
     /// Takes the lock; waits for it.
     #[inline]
     pub fn lock(&self) -> MutexGuard<'_, T, W> {
+        rank::check::<W>(self.rank);
         self.raw.lock();
-        MutexGuard(self)
+        self.guard()
     }
     /// Takes the lock if it is free.
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T, W>> {
         // Only then: a guard that is made and dropped again would give somebody else's lock back.
-        self.raw.try_lock().then(|| MutexGuard(self))
+        self.raw.try_lock().then(|| self.guard())
     }
     /// In the child of a fork, whose only thread does not hold the lock: whoever held it in the parent is not here.
     ///
@@ -77,6 +89,7 @@ impl<T, W: Word> DerefMut for MutexGuard<'_, T, W> {
 }
 impl<T, W: Word> Drop for MutexGuard<'_, T, W> {
     fn drop(&mut self) {
+        rank::given::<W>(self.0.rank);
         self.0.raw.unlock();
     }
 }
@@ -85,6 +98,7 @@ impl<T, W: Word> Drop for MutexGuard<'_, T, W> {
 #[derive(Debug)]
 pub struct RwLock<T, W: Word> {
     raw: RawRwLock<W>,
+    rank: Rank,
     value: UnsafeCell<T>,
 }
 
@@ -94,14 +108,15 @@ unsafe impl<T: Send + Sync, W: Futex> Sync for RwLock<T, W> {}
 unsafe impl<T: Send, W: Futex> Send for RwLock<T, W> {}
 
 impl<T, W: Futex> RwLock<T, W> {
-    /// A free lock around `value`.
-    pub const fn new(value: T) -> Self {
-        RwLock { raw: RawRwLock::new(), value: UnsafeCell::new(value) }
+    /// A free lock around `value`, which stands here in the order of locks.
+    pub const fn ranked(rank: Rank, value: T) -> Self {
+        RwLock { raw: RawRwLock::new(), rank, value: UnsafeCell::new(value) }
     }
     /// In the child of a fork, whose only thread holds the lock exclusively: whoever waited for it in the parent is not here, and
     /// must not keep readers out.
     pub fn forked(&self) {
         self.raw.reset_waiters();
+        rank::forked::<W>();
     }
     /// Whether somebody waits to have it exclusively, or has it.
     pub fn is_wanted(&self) -> bool {
@@ -113,12 +128,17 @@ impl<T, W: Futex> RwLock<T, W> {
     }
     /// Takes the lock shared; waits for it.
     pub fn read(&self) -> ReadGuard<'_, T, W> {
+        rank::check::<W>(self.rank);
         self.raw.read();
+        rank::taken::<W>(self.rank);
         ReadGuard(self)
     }
     /// Takes the lock shared if nobody has it exclusively, or waits for that.
     pub fn try_read(&self) -> Option<ReadGuard<'_, T, W>> {
-        self.raw.try_read().then(|| ReadGuard(self))
+        self.raw.try_read().then(|| {
+            rank::taken::<W>(self.rank);
+            ReadGuard(self)
+        })
     }
     /// How many wait to have it exclusively, or have it.
     pub fn writers(&self) -> u32 {
@@ -126,7 +146,9 @@ impl<T, W: Futex> RwLock<T, W> {
     }
     /// Takes the lock exclusively; waits for it.
     pub fn write(&self) -> WriteGuard<'_, T, W> {
+        rank::check::<W>(self.rank);
         self.raw.write();
+        rank::taken::<W>(self.rank);
         WriteGuard(self)
     }
 }
@@ -160,11 +182,13 @@ impl<T, W: Word> DerefMut for WriteGuard<'_, T, W> {
 }
 impl<T, W: Word> Drop for ReadGuard<'_, T, W> {
     fn drop(&mut self) {
+        rank::given::<W>(self.0.rank);
         self.0.raw.unlock_read();
     }
 }
 impl<T, W: Word> Drop for WriteGuard<'_, T, W> {
     fn drop(&mut self) {
+        rank::given::<W>(self.0.rank);
         self.0.raw.unlock_write();
     }
 }

@@ -18,7 +18,7 @@ use crate::files::{DEVICES_MAX, DeviceName};
 use crate::inject::Inject;
 use crate::kernel::{Futex as _, Host as _, IoVec, Kernel, Limit};
 use crate::load_control::LoadControl;
-use crate::lock::{Mutex, RwLock, Word as _};
+use crate::lock::{Mutex, Rank, RwLock, Word as _};
 use crate::packet::Packet;
 use crate::park::{Park, ParkPlace, Parking};
 use crate::ranges::RangeMap;
@@ -214,9 +214,9 @@ impl<K: Kernel> Machine<K> {
             process: parts.process,
         };
         Ok(Machine {
-            map: RwLock::new(space),
-            swapping: Mutex::new(()),
-            core: Mutex::new(core),
+            map: RwLock::ranked(Rank::Map, space),
+            swapping: Mutex::ranked(Rank::Swapping, ()),
+            core: Mutex::ranked(Rank::Core, core),
             delivery: parts.delivery,
             follows_pointers: parts.follows_pointers,
             content: parts.content,

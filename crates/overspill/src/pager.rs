@@ -9,7 +9,7 @@ use overspill_linux::credentials::Follower;
 use overspill_linux::daemon::Daemon;
 use overspill_linux::device_spec::{self, DeviceSpec};
 use overspill_linux::io::Engine;
-use overspill_linux::lock;
+use overspill_linux::lock::{self, Rank};
 use overspill_linux::machine::{Delivery, Machine};
 use overspill_linux::setup::{self, Options, SetupError};
 use overspill_linux::status_file::StatusFile;
@@ -206,8 +206,11 @@ impl Builder {
         let regions =
             Regions { free: (0..self.regions_max).rev().collect(), pages_left: pages_max, wired_left: (memory >> PAGE_SHIFT) / 2 };
         let resources = |e| Error::Resources(os(e));
-        let manual =
-            self.manual_daemon.then(|| Daemon::new(&machine, engine).map(lock::Mutex::new)).transpose().map_err(resources)?;
+        let manual = self
+            .manual_daemon
+            .then(|| Daemon::new(&machine, engine).map(|daemon| lock::Mutex::ranked(Rank::Daemon, daemon)))
+            .transpose()
+            .map_err(resources)?;
         let shared = Arc::new(Shared {
             machine,
             pool: (delivery == Delivery::InThread).then(|| Pool::new(cluster_pages, engine)).transpose().map_err(resources)?,

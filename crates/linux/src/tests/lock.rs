@@ -1,12 +1,12 @@
 //! The locks, with threads and forks.
 
-use crate::lock::{Mutex, RwLock};
+use crate::lock::{Mutex, Rank, RwLock};
 use std::sync::Arc;
 
 /// A child once inherited the count of a writer that waited in its parent: nobody could read any more.
 #[test]
 fn a_forked_child_does_not_wait_for_its_parents_writers() {
-    let lock = Arc::new(RwLock::new(0));
+    let lock = Arc::new(RwLock::ranked(Rank::Map, 0));
     let guard = lock.write();
     let waiting = std::thread::spawn({
         let lock = lock.clone();
@@ -47,7 +47,7 @@ fn a_lock_that_was_not_had_is_not_given_back() {
 #[test]
 fn counts_come_out_right() {
     let m = Arc::new(Mutex::new(0u64));
-    let rw = Arc::new(RwLock::new([0u64; 2]));
+    let rw = Arc::new(RwLock::ranked(Rank::Map, [0u64; 2]));
     let threads: Vec<_> = (0..4)
         .map(|t| {
             let (m, rw) = (m.clone(), rw.clone());

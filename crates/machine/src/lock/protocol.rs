@@ -8,6 +8,11 @@ use core::sync::atomic::{Ordering, Ordering::*};
 
 /// An atomic word on which threads can sleep.
 pub trait Word {
+    /// The calling thread, as a number of its own, for the check of ranks; 0: it is not checked.
+    #[inline(always)]
+    fn thread() -> usize {
+        0
+    }
     /// Looks at `ready` again and again before it sleeps, for as long as that may be the shorter way. Returns whether it became
     /// true.
     fn spin(ready: impl FnMut() -> bool) -> bool;
