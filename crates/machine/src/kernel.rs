@@ -158,6 +158,15 @@ pub enum Mistake {
     FollowsLateUnmaps,
     /// A parked original is dropped although its copy was refused (EAGAIN).
     DropsBeforeTheCopy,
+    /// Pages that the other devices refuse are offered to them again and again, and not brought into memory: the swapoff never
+    /// ended. (It was compressed memory that refused them, which was not counted as a failed write.)
+    OffersWhatIsRefused,
+    /// A swapoff gives up when nothing has moved for ten seconds, though nothing failed.
+    GivesUpAsItWaits,
+    /// A device's files are closed when nothing is stored there any more, and not only when nothing is read from there.
+    ClosesBeforeReadsEnd,
+    /// Pages that one read leaves parked all have the place of the last of them.
+    ParksInOnePlace,
 }
 
 /// What is advised.

@@ -4,7 +4,7 @@
 //! copies it into the program (`UFFDIO_COPY`, which never flushes a TLB).
 
 use crate::errno::{self, Errno};
-use crate::kernel::{Content as _, Done, Io as _, Kernel, Uffd as _};
+use crate::kernel::{Content as _, Done, Io as _, Kernel, Mistake, Uffd as _};
 use crate::machine::{Core, Machine};
 use crate::park::ParkPlace;
 use crate::pointers::Pointed;
@@ -119,6 +119,15 @@ pub unsafe fn arrived<K: Kernel>(
             match core.park.take(1) {
                 Some((at, _)) => parking[i] = at,
                 None => *place = Place::Map,
+            }
+        }
+    }
+    if K::mistake(Mistake::ParksInOnePlace)
+        && let Some(last) = places.iter().rposition(|place| matches!(place, Place::Park(_)))
+    {
+        for i in 0..last {
+            if matches!(places[i], Place::Park(_)) {
+                (places[i], parking[i]) = (places[last], parking[last]);
             }
         }
     }

@@ -25,7 +25,7 @@ use crate::devices;
 use crate::errno::{self, Errno};
 use crate::figures;
 use crate::growth;
-use crate::kernel::{Advice, Content as _, Done, Futex as _, Io as _, IoVec, Kernel, Limit};
+use crate::kernel::{Advice, Content as _, Done, Futex as _, Io as _, IoVec, Kernel, Limit, Mistake};
 use crate::machine::Machine;
 use crate::reader;
 use crate::serve::Read;
@@ -43,8 +43,12 @@ const WAIT_NS: u64 = 1_000_000;
 const SCANS: u32 = 64;
 /// Runs begun per [`Worker::step`].
 const RUNS: u64 = 16;
-/// How long no page may have left the device before the swapoff gives up, in nanoseconds.
+/// How long the swapoff may be told again and again what is in its way, and no page leave the device meanwhile, before it gives up,
+/// in nanoseconds. A device or a page daemon that is only slow is waited for, as long as it takes.
 const PATIENCE_NS: u64 = 10_000_000_000;
+/// What is told once counts for so long at most, in nanoseconds: it is told 200 times at least. Where there is no processor time for
+/// the swapoff there is none for the page daemon either, which makes room.
+const TOLD_NS: u64 = 50_000_000;
 /// How long the daemon may take to make room for the buffers, in nanoseconds.
 const BUFFERS_NS: u64 = 1_000_000_000;
 
@@ -105,8 +109,8 @@ pub enum Failure {
     Cancelled,
     /// Memory and the other devices have filled up meanwhile.
     NoRoom,
-    /// Reads or writes went on failing.
-    NoProgress,
+    /// Writes to the other devices went on failing, or those refused the pages.
+    Refused,
 }
 
 impl core::fmt::Display for Failure {
@@ -116,8 +120,8 @@ impl core::fmt::Display for Failure {
             Failure::NoRoom => {
                 "memory and the other swap devices have filled up meanwhile, so the device is in use as before: add a device first"
             }
-            Failure::NoProgress => {
-                "no page could be moved for ten seconds, so the device is in use as before: see its errors in `overspill swaps`"
+            Failure::Refused => {
+                "the other swap devices have taken no page for ten seconds, so the device is in use as before: see their errors in `overspill swaps`"
             }
         })
     }
@@ -156,10 +160,11 @@ pub struct Worker<K: Kernel> {
     in_flight: usize,
     progress: Progress,
     start: u64,
-    /// When pages last left the device, and how many were there then.
-    moved_at: u64,
-    left_then: u64,
-    no_room: bool,
+    /// What was in its way in this step, if anything was, and when it was told of such before.
+    trouble: Option<Failure>,
+    told_at: u64,
+    /// For how long that has been so, and no page left the device, in nanoseconds.
+    waited_ns: u64,
     /// The core knows of no swapoff any more.
     over: bool,
 }
@@ -228,9 +233,9 @@ impl<K: Kernel> Worker<K> {
             in_flight: 0,
             progress,
             start,
-            moved_at: start,
-            left_then: off.pages(),
-            no_room: false,
+            trouble: None,
+            told_at: start,
+            waited_ns: 0,
             over: false,
         })
     }
@@ -267,7 +272,6 @@ impl<K: Kernel> Worker<K> {
     pub fn step(&mut self, machine: &Machine<K>) -> State {
         self.reap(machine);
         if machine.is_frozen() {
-            self.moved_at = K::now_ns(); // a fork may take long: that is not its own want of progress
             match self.in_flight {
                 0 => machine.frozen.wait_for(1, Limit::Tick(WAIT_NS)),
                 _ => self.io.wait(Some(WAIT_NS)),
@@ -281,12 +285,17 @@ impl<K: Kernel> Worker<K> {
                 break; // from memory they end as they begin, and others want an answer
             }
             let Some(_swapping) = machine.swapping.try_lock() else {
-                self.moved_at = K::now_ns(); // a fork, as above
-                self.pause();
+                self.pause(); // a fork, or a device is being added
                 break;
             };
             let map = machine.map.read();
-            let step = machine.core.lock().vm.swapoff_next(&mut self.off, self.run_pages);
+            let step = {
+                let mut core = machine.core.lock();
+                if K::mistake(Mistake::OffersWhatIsRefused) {
+                    self.off.forget_refusals();
+                }
+                core.vm.swapoff_next(&mut self.off, self.run_pages)
+            };
             let fd = match step {
                 SwapoffStep::Move(MoveRun { location, .. }) | SwapoffStep::PageIn(PageIn { location, .. }) => map.fd(location),
                 _ => -1,
@@ -303,8 +312,11 @@ impl<K: Kernel> Worker<K> {
                 SwapoffStep::Again if scans < SCANS => scans += 1,
                 SwapoffStep::Again => break,
                 SwapoffStep::Wait | SwapoffStep::NoRoom => {
-                    self.no_room = step == SwapoffStep::NoRoom;
-                    if self.no_room {
+                    if K::mistake(Mistake::ClosesBeforeReadsEnd) && self.progress.left_pages == 0 {
+                        machine.map.write().files[self.device().0 as usize] = None;
+                    }
+                    if step == SwapoffStep::NoRoom {
+                        self.trouble = Some(Failure::NoRoom);
                         machine.ring_daemon();
                     }
                     self.pause();
@@ -318,7 +330,7 @@ impl<K: Kernel> Worker<K> {
                 }
                 SwapoffStep::Cancelled => {
                     self.over = true;
-                    return State::Failed(Failure::Cancelled);
+                    return State::Failed(Failure::NoRoom); // the page daemon took the device back, or the program would have ended
                 }
             }
         }
@@ -332,22 +344,20 @@ impl<K: Kernel> Worker<K> {
         if self.in_flight > 0 { self.io.wait(Some(WAIT_NS)) } else { K::sleep_ns(WAIT_NS) }
     }
 
-    /// Gives up if nothing has moved for long.
+    /// Gives up if something has been in the way for long, and nothing moved.
     fn watch(&mut self, machine: &Machine<K>) -> State {
         let left = {
             let core = machine.core.lock();
             core.vm.devices().device_use(self.device()).map_or(0, |u| u.stored)
         };
-        self.progress.left_pages = left;
+        if core::mem::replace(&mut self.progress.left_pages, left) != left {
+            self.waited_ns = 0;
+        }
+        let waits = K::mistake(Mistake::GivesUpAsItWaits).then_some(Failure::Refused);
+        let Some(trouble) = self.trouble.take().or(waits) else { return State::Busy };
         let now = K::now_ns();
-        if left < self.left_then {
-            (self.left_then, self.moved_at) = (left, now);
-        }
-        match now - self.moved_at > PATIENCE_NS {
-            false => State::Busy,
-            true if self.no_room => State::Failed(Failure::NoRoom),
-            true => State::Failed(Failure::NoProgress),
-        }
+        self.waited_ns += (now - core::mem::replace(&mut self.told_at, now)).min(TOLD_NS);
+        if self.waited_ns > PATIENCE_NS { State::Failed(trouble) } else { State::Busy }
     }
 
     /// Ends it: cancels what is not done, waits for what is in flight, and gives the buffers back.
@@ -500,6 +510,9 @@ impl<K: Kernel> Worker<K> {
             }
         };
         let Some(slots) = slots else {
+            if left != 0 && !machine.is_frozen() {
+                self.trouble = Some(Failure::NoRoom);
+            }
             machine.core.lock().vm.swapoff_moved(run);
             return;
         };
@@ -567,7 +580,7 @@ impl<K: Kernel> Worker<K> {
             let result = if stored { IoResult::Ok } else { IoResult::NoSpace };
             let mut core = machine.core.lock();
             let moved = core.vm.swapoff_written(run, i, slots.slot(k), (old, checksum::of(page, bytes)), result);
-            self.progress.moved_pages += moved as u64;
+            self.wrote(moved, result);
             if let Some(pool) = &map.pool {
                 pool.refill(&mut core.vm);
             }
@@ -597,7 +610,16 @@ impl<K: Kernel> Worker<K> {
             let result = if (k as u32) < whole { IoResult::Ok } else { failed };
             let table = self.table(flight);
             let hashes = (table.right[i as usize].unwrap_or(ContentHash::UNKNOWN), table.fresh[i as usize]);
-            self.progress.moved_pages += core.vm.swapoff_written(run, i, slots.slot(k as u32), hashes, result) as u64;
+            let moved = core.vm.swapoff_written(run, i, slots.slot(k as u32), hashes, result);
+            self.wrote(moved, result);
+        }
+    }
+
+    /// A page was written, or was to be.
+    fn wrote(&mut self, moved: bool, result: IoResult) {
+        self.progress.moved_pages += u64::from(moved);
+        if result != IoResult::Ok {
+            self.trouble = Some(Failure::Refused);
         }
     }
 }

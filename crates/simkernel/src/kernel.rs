@@ -75,6 +75,8 @@ pub struct Kernel {
     /// Pages are isolated for moments, and their entries change, as this says: a move may be refused for nothing, or denied
     /// although it was made.
     pub disturbed: Option<Rng>,
+    /// Half of the writes fill the rest of their page with noise, as this says.
+    pub noise: Option<Rng>,
 }
 
 impl Kernel {
@@ -230,7 +232,15 @@ impl Kernel {
                 Access::Waits(uffd) => self.wait_for_page(task, step, uffd, at, false),
             },
             Step::Write { at, byte } => match self.spaces[number].fault(at, true) {
-                Access::Allowed => self.spaces[number].bytes_mut(at)[at % PAGE] = byte,
+                Access::Allowed => {
+                    let bytes = self.spaces[number].bytes_mut(at);
+                    if let Some(noise) = &mut self.noise
+                        && noise.below(2) == 0
+                    {
+                        bytes.as_chunks_mut().0.iter_mut().for_each(|word| *word = noise.bits().to_ne_bytes());
+                    }
+                    bytes[at % PAGE] = byte;
+                }
                 Access::Signal(signal) => self.tasks[task].outcome = Outcome::Signal(signal),
                 Access::Waits(uffd) => self.wait_for_page(task, step, uffd, at, true),
             },

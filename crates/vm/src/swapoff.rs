@@ -68,6 +68,10 @@ impl Swapoff {
     pub fn device(&self) -> DeviceId {
         self.device
     }
+    /// What other devices have refused is offered to them again, as if they had not. (For tests: it may never end.)
+    pub fn forget_refusals(&mut self) {
+        self.to_memory = false;
+    }
     /// Pages that were stored there at the beginning, in pages. How many are left: [`Pager::device_use`].
     pub fn pages(&self) -> u64 {
         self.pages

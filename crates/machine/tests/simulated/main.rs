@@ -1,9 +1,12 @@
 //! The machine's own code under simulation: its handler and its page daemon serve a program of a few threads on the simulated
 //! kernel, and a seed chooses whose turn it is at each lock and each call.
 
+mod disk;
 mod program;
+mod swapoff;
 mod world;
 
+use disk::SimFiles;
 use overspill_machine::daemon::{self, Daemon};
 use overspill_machine::files::{DEVICES_MAX, DeviceName};
 use overspill_machine::handler::Handler;
@@ -21,7 +24,7 @@ use overspill_vm::{Config, Vm};
 use program::{Habits, Thread};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::*};
-use world::{Checked, Nothing, Sim, SimFiles, SimUffd, Trouble, World, world};
+use world::{Checked, Nothing, Sim, SimUffd, Trouble, World, world};
 
 /// What a run is made of.
 #[derive(Clone, Copy, Debug)]
@@ -34,15 +37,24 @@ struct Scenario {
     /// Pages change hands for moments behind everybody's back.
     disturbed: bool,
     trouble: Trouble,
+    /// Pages are sealed.
+    sealed: bool,
+    /// Some pages do not compress.
+    noisy: bool,
+    /// Devices come and go.
+    swaps: Option<swapoff::Habits>,
 }
 
 const USUAL: Scenario = Scenario {
     threads: 2,
     memory: 112,
     policy: "use-once",
-    habits: Habits { steps: 120, arena: 512, pages: 140, weights: [20, 12, 4, 3, 4, 4, 2, 2, 1, 2] },
+    habits: Habits { steps: 120, arena: 512, pages: 140, weights: [20, 12, 4, 3, 4, 4, 2, 2, 1, 2], rest_ns: 0 },
     disturbed: true,
-    trouble: Trouble { read_error: 0, write_error: 0, no_space: 0, short: 0 },
+    trouble: Trouble::NONE,
+    sealed: false,
+    noisy: false,
+    swaps: None,
 };
 
 fn handler(machine: &Machine<Sim>) {
@@ -92,14 +104,14 @@ fn machine(scenario: &Scenario) -> Machine<Sim> {
     let mut vm = Vm::new(config, pager, &status.counters).expect("a good configuration");
     vm.set_limit(scenario.memory);
     let mut files = [const { None }; DEVICES_MAX];
-    files[0] = Some(SimFiles(7));
+    files[0] = Some(SimFiles::block(SLOTS as usize));
     Machine::new(Parts {
         vm,
         delivery: Delivery::Threads,
         follows_pointers: false,
         load_control: false,
-        content: Checked,
-        writes: daemon::writes(LEAST_PAGES, false),
+        content: Checked { sealed: scenario.sealed },
+        writes: daemon::writes(LEAST_PAGES, scenario.sealed),
         inject: Inject::default(),
         host: Nothing,
         status,
@@ -117,7 +129,9 @@ fn machine(scenario: &Scenario) -> Machine<Sim> {
 }
 
 fn run(scenario: &Scenario, seed: u64, mistake: Option<Mistake>) -> Result<Report, Failure> {
-    let world = World::begin(seed, scenario.threads + 2, scenario.disturbed, scenario.trouble, mistake);
+    let world = World::begin(seed, scenario.threads + 3, scenario.disturbed, scenario.trouble, mistake);
+    world.kernel.enter(|kernel| kernel.noise = scenario.noisy.then(|| Rng::new(!seed)));
+    world.disk.space.set(scenario.swaps.map_or(0, |habits| habits.space));
     let machine = Arc::new(machine(scenario));
     let mut rng = Rng::new(seed.wrapping_mul(3));
     let left = Arc::new(AtomicUsize::new(scenario.threads));
@@ -138,6 +152,11 @@ fn run(scenario: &Scenario, seed: u64, mistake: Option<Mistake>) -> Result<Repor
     let pages_out = Arc::clone(&machine);
     let act = move || Daemon::new(&pages_out, ()).expect("memory").run(&pages_out, |_| {});
     actors.push(Actor { name: "daemon", role: Role::Program, act: Box::new(act) });
+    if let Some(habits) = scenario.swaps {
+        let (machine, seed) = (Arc::clone(&machine), rng.bits());
+        let act = move || swapoff::Control::new(&machine, world::world(), seed, habits).run();
+        actors.push(Actor { name: "control", role: Role::Program, act: Box::new(act) });
+    }
     let report = sched::run(seed, actors)?;
     let checked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
         let core = machine.core.lock();
@@ -190,8 +209,11 @@ fn programs_find_what_they_wrote() {
 }
 
 /// Memory that becomes writable, is written, discarded and protected again, under pressure.
-const FLIPS: Scenario =
-    Scenario { threads: 3, habits: Habits { steps: 30, arena: 512, pages: 80, weights: [0, 1, 0, 0, 0, 1, 0, 0, 0, 8] }, ..USUAL };
+const FLIPS: Scenario = Scenario {
+    threads: 3,
+    habits: Habits { steps: 30, arena: 512, pages: 80, weights: [0, 1, 0, 0, 0, 1, 0, 0, 0, 8], rest_ns: 0 },
+    ..USUAL
+};
 
 #[test]
 fn memory_that_is_protected_and_discarded_holds_what_it_must() {
@@ -201,7 +223,7 @@ fn memory_that_is_protected_and_discarded_holds_what_it_must() {
 /// Threads that map, unmap and move memory in few places: what one has given up is another's at once.
 const CROWDED: Scenario = Scenario {
     threads: 3,
-    habits: Habits { steps: 60, arena: 160, pages: 60, weights: [12, 12, 3, 2, 2, 8, 8, 10, 1, 0] },
+    habits: Habits { steps: 60, arena: 160, pages: 60, weights: [12, 12, 3, 2, 2, 8, 8, 10, 1, 0], rest_ns: 0 },
     ..USUAL
 };
 
@@ -213,13 +235,231 @@ fn what_comes_to_a_place_is_not_what_went() {
 /// Memory is moved over other memory.
 const REPLACED: Scenario = Scenario {
     threads: 2,
-    habits: Habits { steps: 60, arena: 512, pages: 120, weights: [4, 20, 0, 0, 0, 4, 1, 30, 0, 0] },
+    habits: Habits { steps: 60, arena: 512, pages: 120, weights: [4, 20, 0, 0, 0, 4, 1, 30, 0, 0], rest_ns: 0 },
     ..USUAL
 };
 
 #[test]
 fn what_is_replaced_is_not_taken() {
     all_pass(&REPLACED, 30);
+}
+
+/// Devices are added and swapped off, small ones as well.
+const SWAPS: Scenario = Scenario {
+    habits: program::Habits { steps: 240, weights: [20, 30, 4, 3, 4, 4, 2, 2, 1, 2], ..USUAL.habits },
+    swaps: Some(swapoff::Habits {
+        threads: 2,
+        program: 320,
+        lengths: (64, 512),
+        compressed: false,
+        space: 0,
+        sparse: false,
+        bold: 300,
+        cancelled: 250,
+    }),
+    ..USUAL
+};
+
+#[test]
+fn what_is_on_a_device_survives_it() {
+    all_pass(&SWAPS, 8);
+}
+
+/// The same with more memory, so that a swapoff moves runs of pages.
+const RUNS: Scenario = Scenario {
+    threads: 2,
+    memory: 448,
+    habits: program::Habits { steps: 120, arena: 2048, pages: 480, weights: [10, 60, 4, 2, 2, 20, 2, 2, 1, 2], rest_ns: 0 },
+    swaps: Some(swapoff::Habits {
+        threads: 2,
+        program: 1100,
+        lengths: (256, 1500),
+        compressed: false,
+        space: 0,
+        sparse: false,
+        bold: 300,
+        cancelled: 250,
+    }),
+    ..USUAL
+};
+
+#[test]
+fn runs_of_pages_survive_their_device() {
+    all_pass(&RUNS, 4);
+}
+
+/// Devices so short that much has to go into memory, and often does not fit there.
+const TIGHT: Scenario = Scenario {
+    swaps: Some(swapoff::Habits {
+        threads: 2,
+        program: 320,
+        lengths: (16, 128),
+        compressed: false,
+        space: 0,
+        sparse: false,
+        bold: 1000,
+        cancelled: 250,
+    }),
+    ..SWAPS
+};
+
+#[test]
+fn what_fits_nowhere_stays_where_it_is() {
+    all_pass(&TIGHT, 8);
+}
+
+/// Both at once.
+const TIGHT_RUNS: Scenario = Scenario {
+    swaps: Some(swapoff::Habits {
+        threads: 2,
+        program: 1100,
+        lengths: (16, 400),
+        compressed: false,
+        space: 0,
+        sparse: false,
+        bold: 1000,
+        cancelled: 250,
+    }),
+    ..RUNS
+};
+
+#[test]
+fn runs_that_fit_nowhere_stay_where_they_are() {
+    all_pass(&TIGHT_RUNS, 4);
+}
+
+/// Compressed memory among the devices, which refuses what does not compress.
+const COMPRESSED: Scenario = Scenario {
+    noisy: true,
+    swaps: Some(swapoff::Habits {
+        threads: 2,
+        program: 320,
+        lengths: (16, 200),
+        compressed: true,
+        space: 0,
+        sparse: false,
+        bold: 1000,
+        cancelled: 250,
+    }),
+    ..SWAPS
+};
+
+#[test]
+fn compressed_memory_comes_and_goes() {
+    all_pass(&COMPRESSED, 8);
+}
+
+/// The other devices take nothing from a swapoff: it has to come into memory.
+const REFUSED: Scenario = Scenario {
+    habits: program::Habits { pages: 70, ..SWAPS.habits },
+    trouble: Trouble { refused: 1000, ..Trouble::NONE },
+    swaps: Some(swapoff::Habits {
+        threads: 2,
+        program: 160,
+        lengths: (200, 400),
+        compressed: false,
+        space: 0,
+        sparse: false,
+        bold: 1000,
+        cancelled: 50,
+    }),
+    ..COMPRESSED
+};
+
+#[test]
+fn what_is_refused_comes_into_memory() {
+    all_pass(&REFUSED, 4);
+}
+
+/// The file system is full: files that are long enough have no room but where they have been written.
+const FULL: Scenario = Scenario {
+    noisy: true,
+    habits: program::Habits { pages: 70, ..SWAPS.habits },
+    swaps: Some(swapoff::Habits {
+        threads: 2,
+        program: 160,
+        lengths: (16, 200),
+        compressed: true,
+        space: 30,
+        sparse: true,
+        bold: 1000,
+        cancelled: 250,
+    }),
+    ..SWAPS
+};
+
+#[test]
+fn a_full_file_system_ends_a_swapoff() {
+    all_pass(&FULL, 4);
+}
+
+/// Files that grow as they are needed, in a file system that may be full.
+const GROWING: Scenario = Scenario {
+    habits: program::Habits { rest_ns: 2_500_000_000, ..SWAPS.habits },
+    swaps: Some(swapoff::Habits {
+        threads: 2,
+        program: 320,
+        lengths: (64, 512),
+        compressed: false,
+        space: 400,
+        sparse: false,
+        bold: 300,
+        cancelled: 250,
+    }),
+    ..SWAPS
+};
+
+#[test]
+fn files_grow_and_give_back() {
+    all_pass(&GROWING, 8);
+}
+
+/// What is on devices is sealed.
+const SEALED: Scenario = Scenario {
+    sealed: true,
+    noisy: true,
+    swaps: Some(swapoff::Habits {
+        threads: 2,
+        program: 320,
+        lengths: (64, 512),
+        compressed: true,
+        space: 400,
+        sparse: false,
+        bold: 300,
+        cancelled: 250,
+    }),
+    ..SWAPS
+};
+
+#[test]
+fn what_is_sealed_is_opened_again() {
+    all_pass(&SEALED, 8);
+}
+
+/// The device from which pages are moved, or that to which, takes longer than ten seconds now and then. A swapoff that had moved
+/// nothing for so long gave up, though nothing had failed.
+const SLOW: Scenario = Scenario { trouble: Trouble { stall: 2, ..Trouble::NONE }, ..SWAPS };
+
+#[test]
+fn a_slow_device_is_waited_for() {
+    all_pass(&SLOW, 8);
+}
+
+/// Transfers fail, are short, find no space. Pages may be lost if they cannot be read, which is told.
+const TROUBLED: Scenario =
+    Scenario { trouble: Trouble { read_error: 5, write_error: 20, no_space: 5, short: 50, ..Trouble::NONE }, ..SWAPS };
+
+#[test]
+fn transfers_fail() {
+    all_pass(&TROUBLED, 8);
+}
+
+/// The same, but that nothing need be lost.
+const WRITES_FAIL: Scenario = Scenario { trouble: Trouble { write_error: 60, no_space: 10, short: 50, ..Trouble::NONE }, ..SWAPS };
+
+#[test]
+fn writes_fail_and_nothing_is_lost() {
+    all_pass(&WRITES_FAIL, 8);
 }
 
 /// What mended a defect is taken back: a seed finds it again.
@@ -235,6 +475,10 @@ fn each_mistake_is_found() {
         (TakesWhatIsReplaced, REPLACED, 146),
         (FollowsLateUnmaps, CROWDED, 137),
         (DropsBeforeTheCopy, CROWDED, 56),
+        (OffersWhatIsRefused, REFUSED, 4),
+        (GivesUpAsItWaits, SLOW, 0),
+        (ClosesBeforeReadsEnd, SWAPS, 2),
+        (ParksInOnePlace, TIGHT_RUNS, 7),
     ];
     let wanted = std::env::var("MISTAKE").ok();
     let mut missed = Vec::new();

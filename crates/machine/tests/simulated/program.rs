@@ -44,6 +44,8 @@ pub struct Habits {
     pub pages: usize,
     /// Weights: touch, sweep, discard, free, protect, map, unmap, move, grow, flip.
     pub weights: [usize; 10],
+    /// How long a thread rests in the middle and in the end, in nanoseconds.
+    pub rest_ns: u64,
 }
 
 /// A thread of the program's.
@@ -73,6 +75,9 @@ impl<'a> Thread<'a> {
     pub fn run(&mut self) {
         let sum: usize = self.habits.weights.iter().sum();
         for step in 0..self.habits.steps {
+            if step == self.habits.steps / 2 {
+                self.world.rest(self.habits.rest_ns);
+            }
             self.step = step;
             let mut draw = self.rng.below(sum);
             let what = self.habits.weights.iter().position(|weight| {
@@ -94,6 +99,7 @@ impl<'a> Thread<'a> {
             }
             sched::progress();
         }
+        self.world.rest(self.habits.rest_ns);
         let all: Vec<usize> = self.pages.keys().copied().collect();
         all.iter().for_each(|at| self.read(*at));
         while let Some((start, len)) = self.pages.keys().next().map(|at| (*at, self.run_from(*at))) {

@@ -4,8 +4,8 @@
 //! simulated kernel's page table as well, and each transfer that touches it keeps the two alike; what is dropped is overwritten, so
 //! that whoever reads it afterwards finds rubbish.
 
+use crate::disk::{Disk, SimFiles};
 use overspill_machine::errno::Errno;
-use overspill_machine::files::{Files, Pieces};
 use overspill_machine::kernel::{self, Advice, Done, Event, Fixed, IoVec, Kernel, Limit, Mapping, Mistake, Moved, Touch};
 use overspill_machine::lock::Word;
 use overspill_machine::{Machine, errno};
@@ -46,6 +46,15 @@ pub struct Trouble {
     pub no_space: usize,
     /// Transfers that do only a part.
     pub short: usize,
+    /// Transfers of the control thread's that take longer than anybody's patience.
+    pub stall: usize,
+    /// Writes of the control thread's that are refused.
+    pub refused: usize,
+}
+
+impl Trouble {
+    /// Devices that are without.
+    pub const NONE: Trouble = Trouble { read_error: 0, write_error: 0, no_space: 0, short: 0, stall: 0, refused: 0 };
 }
 
 /// One run's world.
@@ -58,6 +67,13 @@ pub struct World {
     mistake: Option<Mistake>,
     /// Reads that failed for good are expected.
     pub lossy: Cell<bool>,
+    /// Files and their space.
+    pub disk: Disk,
+    /// A device is being swapped off.
+    pub swaps: Cell<bool>,
+    /// No other is to be: a program waits for the end of this one.
+    pub rests: Cell<usize>,
+    control: usize,
 }
 
 thread_local! {
@@ -83,13 +99,28 @@ impl World {
             devices: RefCell::default(),
             trouble,
             mistake,
-            lossy: Cell::new(false),
+            lossy: Cell::new(trouble.read_error > 0),
+            disk: Disk::default(),
+            swaps: Cell::new(false),
+            rests: Cell::new(0),
+            control: threads - 1,
         });
         WORLD.set(Some(Rc::clone(&world)));
         world
     }
 
-    fn draw(&self, limit: usize) -> usize {
+    /// Whether transfers fail.
+    pub fn is_troubled(&self) -> bool {
+        self.trouble.read_error + self.trouble.write_error + self.trouble.no_space + self.trouble.refused > 0
+    }
+
+    /// Whether transfers take longer than anybody's patience.
+    pub fn stalls(&self) -> bool {
+        self.trouble.stall > 0
+    }
+
+    /// A number below that.
+    pub fn draw(&self, limit: usize) -> usize {
         self.rng.borrow_mut().below(limit)
     }
 
@@ -97,13 +128,33 @@ impl World {
         thousandths > 0 && self.draw(1000) < thousandths
     }
 
+    /// What was written there is gone: rubbish is read.
+    pub fn forget(&self, fd: i32, offset: u64, pages: usize) {
+        let mut devices = self.devices.borrow_mut();
+        (0..pages).for_each(|i| drop(devices.remove(&(fd, offset + (i * PAGE) as u64))));
+    }
+
     /// The calling thread makes a call.
     pub fn call(&self, call: Call) -> Outcome {
         self.kernel.call(sched::running(), call)
     }
 
+    /// A program does nothing until no device is being swapped off, and for so many nanoseconds at least.
+    pub fn rest(&self, ns: u64) {
+        self.rests.set(self.rests.get() + 1);
+        let start = sched::now();
+        while self.swaps.get() || sched::now() < start + ns {
+            sched::Word::new(0).wait(0, Timeout::Tick(10_000_000));
+            sched::progress();
+        }
+        self.rests.set(self.rests.get() - 1);
+    }
+
     /// How long a transfer takes, in nanoseconds.
     fn latency(&self) -> u64 {
+        if sched::is_running() && sched::running() == self.control && self.happens(self.trouble.stall) {
+            return 12_000_000_000;
+        }
         match self.draw(16) {
             0 => 1_000_000 + self.draw(5_000_000) as u64,
             1..4 => 1_000,
@@ -316,7 +367,7 @@ impl kernel::Uffd for SimUffd {
         world().kernel.enter(|kernel| kernel.uffds[self.number].changing > 0)
     }
     fn poison(&self, at: usize, len: usize) -> Result<(), Errno> {
-        world().lossy.set(true);
+        assert!(world().trouble.read_error > 0, "the page at {at:x} is lost");
         let result = world().kernel.enter(|kernel| kernel.poison(self.number, at, len));
         if result.bytes == len { Ok(()) } else { Err(result.error.unwrap_or(errno::EAGAIN)) }
     }
@@ -386,6 +437,7 @@ fn perform(fd: i32, offset: u64, transfer: &Transfer) -> Result<usize, Errno> {
     if fd < 0 {
         return Err(errno::EIO);
     }
+    assert!(fd < world.disk.files.get(), "no such file: {fd}");
     let part = |pages: usize| if pages > 1 && world.happens(world.trouble.short) { 1 + world.draw(pages - 1) } else { pages };
     match transfer {
         Transfer::Read(buffer, len) => {
@@ -406,7 +458,8 @@ fn perform(fd: i32, offset: u64, transfer: &Transfer) -> Result<usize, Errno> {
             if world.happens(world.trouble.no_space) {
                 return Err(errno::ENOSPC);
             }
-            if world.happens(world.trouble.write_error) {
+            let refused = sched::is_running() && sched::running() == world.control && world.happens(world.trouble.refused);
+            if refused || world.happens(world.trouble.write_error) {
                 return Err(errno::EIO);
             }
             let data = match what {
@@ -415,6 +468,10 @@ fn perform(fd: i32, offset: u64, transfer: &Transfer) -> Result<usize, Errno> {
             };
             let pages = part(data.len() / PAGE);
             for i in 0..pages {
+                let is_new = !world.devices.borrow().contains_key(&(fd, offset + (i * PAGE) as u64));
+                if is_new && !world.disk.take_page(fd) {
+                    return if i == 0 { Err(errno::ENOSPC) } else { Ok(i * PAGE) };
+                }
                 let page = data[i * PAGE..(i + 1) * PAGE].try_into().expect("a page");
                 world.devices.borrow_mut().insert((fd, offset + (i * PAGE) as u64), Box::new(page));
             }
@@ -425,6 +482,7 @@ fn perform(fd: i32, offset: u64, transfer: &Transfer) -> Result<usize, Errno> {
 
 impl SimIo {
     fn issue(&mut self, token: u64, fd: i32, offset: u64, transfer: Transfer) {
+        world().disk.check_open(fd);
         let due = sched::now() + world().latency();
         self.ops.push(Op { token, fd, offset, transfer, due });
         self.ops.sort_by_key(|op| op.due);
@@ -465,7 +523,13 @@ impl kernel::Io for SimIo {
         }
         let ns = self.next_in().unwrap_or(u64::MAX).min(timeout_ns.unwrap_or(u64::MAX));
         assert!(ns < u64::MAX, "a wait for nothing");
-        sched::Word::new(0).wait(0, Timeout::Tick(ns));
+        let until = sched::now() + ns;
+        while sched::now() < until {
+            if ns > 5_000_000_000 {
+                sched::progress(); // the device's time is nobody's fault
+            }
+            sched::Word::new(0).wait(0, Timeout::Tick((until - sched::now()).min(5_000_000_000)));
+        }
         self.end_due();
     }
     fn completion(&mut self) -> Option<Done> {
@@ -478,55 +542,38 @@ impl kernel::Io for SimIo {
     }
 }
 
-/// A device's one file.
-pub struct SimFiles(pub i32);
+/// Pages are stored as they are, or sealed.
+pub struct Checked {
+    /// They are sealed: what is stored is no page.
+    pub sealed: bool,
+}
 
-impl Files for SimFiles {
-    fn count(&self) -> usize {
-        1
-    }
-    fn limit(&self) -> u64 {
-        0
-    }
-    fn grows(&self) -> bool {
-        false
-    }
-    fn fd(&self, _: u16) -> i32 {
-        self.0
-    }
-    fn are_files(&self) -> bool {
-        false
-    }
-    fn grow(&mut self, _: u64) -> Result<(u16, u64, u64), Errno> {
-        Err(errno::ENOSPC)
-    }
-    fn pieces(&mut self, _: u16, _: u64, pages: u32) -> Pieces {
-        Pieces::one(pages)
-    }
-    fn allocate(_: i32, _: u64, _: u64) -> Result<(), Errno> {
-        Ok(())
-    }
-    fn punch(_: i32, _: u64, _: u64) -> Result<(), Errno> {
-        Err(errno::EOPNOTSUPP)
+impl Checked {
+    /// Sealed becomes plain, and the inverse.
+    fn turn(&self, page: PageId, content: ContentHash, bytes: &mut PageBytes) {
+        if self.sealed {
+            let mut pad = Rng::new(content.tag(page) as u64);
+            bytes.as_chunks_mut().0.iter_mut().for_each(|word| *word = (u64::from_ne_bytes(*word) ^ pad.bits()).to_ne_bytes());
+        }
     }
 }
 
-/// Pages are stored as they are.
-pub struct Checked;
-
 impl kernel::Content for Checked {
     fn is_sealed(&self) -> bool {
-        false
+        self.sealed
     }
     fn look(&self, page: PageId, _: Option<ContentHash>, bytes: &PageBytes, _: &mut PageBytes) -> ContentHash {
         checksum::of(page, bytes)
     }
     fn open(&self, page: PageId, stored: ContentHash, bytes: &mut PageBytes) -> bool {
+        self.turn(page, stored, bytes);
         checksum::of(page, bytes) == stored
     }
     fn seal(&self, page: PageId, plain: &PageBytes, sealed: &mut PageBytes) -> ContentHash {
         *sealed = *plain;
-        checksum::of(page, plain)
+        let content = checksum::of(page, plain);
+        self.turn(page, content, sealed);
+        content
     }
 }
 
@@ -699,6 +746,7 @@ impl Kernel for Sim {
         Ok(SimIo { ops: Vec::new(), done: VecDeque::new() })
     }
     unsafe fn read_now(fd: i32, buf: *mut u8, len: usize, offset: u64) -> Result<usize, Errno> {
+        world().disk.check_open(fd);
         Self::sleep_ns(world().latency());
         perform(fd, offset, &Transfer::Read(buf, len))
     }

@@ -1,0 +1,180 @@
+//! Devices come and go while the program runs: a thread of the pager's as the agent's control socket has it.
+
+use crate::disk::SimFiles;
+use crate::world::{Sim, World};
+use overspill_machine::Machine;
+use overspill_machine::devices::{self, Backing};
+use overspill_machine::files::{DEVICES_MAX, Files as _};
+use overspill_machine::swapoff::{BeginError, Failure, State, Worker};
+use overspill_simkernel::rng::Rng;
+use overspill_simkernel::sched::{self, Timeout};
+use overspill_store::packing::Algorithm;
+use overspill_swap::DeviceState;
+use overspill_vm::SwapoffRefusal;
+use overspill_vm::types::DeviceId;
+use std::rc::Rc;
+use std::sync::atomic::Ordering::Acquire;
+
+/// A swapoff ends within so many nanoseconds.
+const ENDS_NS: u64 = 60_000_000_000;
+
+/// How devices come and go.
+#[derive(Clone, Copy, Debug)]
+pub struct Habits {
+    /// Threads of the program.
+    pub threads: usize,
+    /// Pages that the program can have at most: devices that have room for these have room for all.
+    pub program: usize,
+    /// Lengths of devices, in pages.
+    pub lengths: (usize, usize),
+    /// Whether there is compressed memory among them.
+    pub compressed: bool,
+    /// What the file system has for files that grow, in pages; 0: there are none.
+    pub space: usize,
+    /// Those do not grow, but find out as they are written that it is full.
+    pub sparse: bool,
+    /// Of a thousand swapoffs so many begin although what is on the device may not fit elsewhere.
+    pub bold: usize,
+    /// Of a thousand swapoffs so many are cancelled after a few steps.
+    pub cancelled: usize,
+}
+
+/// The thread.
+pub struct Control<'a> {
+    machine: &'a Machine<Sim>,
+    world: Rc<World>,
+    rng: Rng,
+    habits: Habits,
+    names: usize,
+}
+
+impl<'a> Control<'a> {
+    /// That of a machine.
+    pub fn new(machine: &'a Machine<Sim>, world: Rc<World>, seed: u64, habits: Habits) -> Self {
+        Control { machine, world, rng: Rng::new(seed), habits, names: 0 }
+    }
+
+    /// Until the machine quits.
+    pub fn run(&mut self) {
+        while !self.machine.quit.load(Acquire) {
+            sched::Word::new(0).wait(0, Timeout::Tick(1_000 + self.rng.below(2_000_000) as u64));
+            if self.world.rests.get() > 0 {
+                continue;
+            }
+            let own = self.own();
+            if let Some(device) = self.machine.take_retired() {
+                self.swapoff(device);
+            } else if own.len() < 2 || own.len() < 4 && self.rng.below(2) == 0 {
+                let (least, most) = self.habits.lengths;
+                let pages = least + self.rng.below(most - least);
+                let kind = self.rng.below(4);
+                self.add(kind, pages);
+            } else {
+                let device = self.rng.pick(&own);
+                self.swapoff(device);
+            }
+        }
+    }
+
+    fn say(&self, what: std::fmt::Arguments<'_>) {
+        if std::env::var_os("TELL").is_some() {
+            println!("{:>9} control: {what}", sched::now());
+        }
+    }
+
+    /// A swapoff has been given up: memory has no room, where the program has done nothing for that long. (Unless the page daemon
+    /// has taken the device back, and emptied memory at once.)
+    fn check_reason(&self, device: DeviceId) {
+        let core = self.machine.core.lock();
+        let idle = self.world.rests.get() == self.habits.threads && !self.machine.quit.load(Acquire);
+        let left = core.vm.devices().device_use(device).map_or(0, |used| used.stored);
+        let room = core.vm.available() > core.vm.free_low();
+        let leaves = core.vm.devices().status(device).is_some_and(|status| status.state == DeviceState::Leaving);
+        assert!(!idle || !leaves || !room, "{left} pages were left although there are {} free in memory", core.vm.available());
+    }
+
+    fn own(&self) -> Vec<DeviceId> {
+        self.machine.core.lock().vm.devices().iter().collect()
+    }
+
+    /// What there is room for on the others, whatever the file system has and however well pages compress.
+    fn elsewhere(&self, device: DeviceId) -> usize {
+        let map = self.machine.map.read();
+        let core = self.machine.core.lock();
+        let devices = core.vm.devices();
+        let sure = |other: &DeviceId| *other != device && map.files[other.0 as usize].as_ref().is_some_and(|f| !f.grows());
+        let others = devices.iter().filter(sure).filter_map(|other| devices.status(other));
+        others.filter(|status| status.state == DeviceState::On).map(|status| status.slots as usize).sum()
+    }
+
+    /// `kind`: 0 compressed memory, 1 or 2 so many files that grow; if that is not to be had a block device.
+    fn add(&mut self, kind: usize, pages: usize) {
+        self.names += 1;
+        let name = self.names.to_string();
+        let priority = self.rng.below(3) as i16;
+        if kind == 0 && self.habits.compressed && !self.machine.has_pool.load(Acquire) {
+            let bytes = (1 + self.rng.below(64)) << 16;
+            let backing = Backing::memory(self.machine, bytes as u64, Algorithm::Lz4).expect("memory");
+            let added = devices::add(self.machine, backing, b"compressed", priority, || ());
+            self.say(format_args!("adds {} KiB of compressed memory: {added:?}", bytes >> 10));
+            return assert!(added.is_ok(), "{added:?}");
+        }
+        let files = match kind {
+            1 | 2 if self.habits.sparse => SimFiles::sparse(pages),
+            1 | 2 if self.habits.space > 0 => SimFiles::growing(kind, pages),
+            _ => SimFiles::block(pages),
+        };
+        let wait = || _ = sched::Word::new(0).wait(0, Timeout::Tick(1_000));
+        let added = devices::add(self.machine, Backing::Files(files), name.as_bytes(), priority, wait);
+        self.say(format_args!("adds {name} of {pages} pages, priority {priority}: {added:?}"));
+        assert!(added.is_ok() || self.own().len() == DEVICES_MAX, "{added:?}");
+    }
+
+    fn swapoff(&mut self, device: DeviceId) {
+        let fits = self.elsewhere(device) >= self.habits.program;
+        if !fits && self.rng.below(1000) >= self.habits.bold {
+            return;
+        }
+        let mut worker = match Worker::new(self.machine, (), device) {
+            Ok(worker) => worker,
+            Err(BeginError::Refused(SwapoffRefusal::NoRoom { .. })) if !fits => return,
+            Err(why) => panic!("{why}"),
+        };
+        self.world.swaps.set(true);
+        let start = sched::now();
+        let mut steps = if self.rng.below(1000) < self.habits.cancelled { self.rng.below(300) } else { usize::MAX };
+        self.say(format_args!("swaps {device:?} off: {:?}, fits: {fits}", worker.progress()));
+        let state = loop {
+            let last = steps == 0 || self.machine.quit.load(Acquire);
+            steps = steps.saturating_sub(1);
+            assert!(sched::now() - start < ENDS_NS, "a swapoff that does not end: {:?}", worker.progress());
+            if self.world.stalls() {
+                sched::progress(); // it is the device's time that passes
+            }
+            match worker.step(self.machine) {
+                State::Busy if last => break State::Failed(Failure::Cancelled),
+                State::Busy => {}
+                state => break state,
+            }
+        };
+        self.say(format_args!("swapoff of {device:?}: {state:?}, {:?}", worker.progress()));
+        let lost = worker.progress().lost_pages;
+        if let State::Failed(Failure::NoRoom | Failure::Refused) = state {
+            self.check_reason(device);
+        }
+        worker.end(self.machine);
+        self.world.swaps.set(false);
+        assert!(lost == 0 || self.world.lossy.get(), "{lost} pages are lost");
+        match state {
+            State::Done => assert!(!self.machine.map.read().has_device(device.0 as usize), "it is gone"),
+            State::Failed(Failure::Cancelled) => {}
+            State::Failed(_) if self.habits.sparse => {}
+            // (where nothing fails, what is refused elsewhere goes into memory, or there is no room)
+            State::Failed(why) => assert!(!fits && why == Failure::NoRoom || self.world.is_troubled(), "{why:?}: {why}"),
+            State::Busy => unreachable!("the loop goes on"),
+        }
+        if !fits && state == State::Done {
+            self.add(3, self.habits.program); // or the program may not go on
+        }
+    }
+}
