@@ -6,7 +6,7 @@
 
 use core::alloc::{GlobalAlloc, Layout};
 use overspill_linux::area;
-use overspill_linux::lock::Mutex;
+use overspill_linux::lock::{Mutex, Rank};
 use overspill_linux::sys;
 
 const CHUNK: usize = 256 << 10;
@@ -25,7 +25,7 @@ pub struct Arena {
 impl Arena {
     /// Empty.
     pub const fn new() -> Self {
-        Arena { chunk: Mutex::new(Chunk { at: 0, end: 0 }) }
+        Arena { chunk: Mutex::ranked(Rank::Heap, Chunk { at: 0, end: 0 }) }
     }
 
     /// Nobody allocates until what this returns is dropped: for a fork.

@@ -51,6 +51,7 @@ impl<T, W: Futex> Mutex<T, W> {
     }
     /// Takes the lock; waits for it.
     #[inline]
+    #[cfg_attr(debug_assertions, track_caller)]
     pub fn lock(&self) -> MutexGuard<'_, T, W> {
         rank::check::<W>(self.rank);
         self.raw.lock();
@@ -127,6 +128,7 @@ impl<T, W: Futex> RwLock<T, W> {
         self.raw.word()
     }
     /// Takes the lock shared; waits for it.
+    #[cfg_attr(debug_assertions, track_caller)]
     pub fn read(&self) -> ReadGuard<'_, T, W> {
         rank::check::<W>(self.rank);
         self.raw.read();
@@ -145,6 +147,7 @@ impl<T, W: Futex> RwLock<T, W> {
         self.raw.writers()
     }
     /// Takes the lock exclusively; waits for it.
+    #[cfg_attr(debug_assertions, track_caller)]
     pub fn write(&self) -> WriteGuard<'_, T, W> {
         rank::check::<W>(self.rank);
         self.raw.write();

@@ -22,6 +22,8 @@ pub enum Rank {
     Packer,
     /// Compressed memory.
     Pool,
+    /// The heap of the agent's.
+    Heap,
     /// Nothing is locked under it.
     Leaf,
 }
@@ -55,6 +57,7 @@ fn me<W: Word>() -> Option<usize> {
 
 /// The calling thread is about to wait for a lock.
 #[inline]
+#[cfg_attr(debug_assertions, track_caller)]
 pub fn check<W: Word>(rank: Rank) {
     if let Some(holder) = me::<W>().and_then(holder) {
         let inner = holder.held.load(Relaxed) >> rank as u32;
