@@ -154,7 +154,7 @@ impl<K: Kernel> Daemon<K> {
                     machine.daemon_sleeps.store(1, SeqCst);
                     // a ring between the look above and this store is seen as a changed bell, or finds daemon_sleeps set
                     if !machine.core.lock().vm.wants_daemon() && !machine.quit.load(Acquire) && !machine.is_frozen() {
-                        machine.bell().wait_shared(bell, Limit::Tick(sleep));
+                        machine.bell().wait_shared(bell, Limit::Rescue(sleep)); // also a clock, but a ring ends it
                     }
                     machine.daemon_sleeps.store(0, SeqCst);
                 }

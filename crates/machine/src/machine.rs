@@ -16,7 +16,7 @@ use crate::compressed::Compressed;
 use crate::errno;
 use crate::files::{DEVICES_MAX, DeviceName};
 use crate::inject::Inject;
-use crate::kernel::{Futex as _, Host as _, IoVec, Kernel, Limit};
+use crate::kernel::{Futex as _, Host as _, IoVec, Kernel, Limit, Mistake};
 use crate::load_control::LoadControl;
 use crate::lock::{Mutex, Rank, RwLock, Word as _};
 use crate::packet::Packet;
@@ -278,7 +278,9 @@ impl<K: Kernel> Machine<K> {
     /// The same, and if it is about to sleep it does not.
     pub fn ring_daemon_anyway(&self) {
         self.bell().fetch_add(1, SeqCst);
-        self.bell().wake_shared(1);
+        if !K::mistake(Mistake::RingsNobody) {
+            self.bell().wake_shared(1);
+        }
     }
 
     /// Drops what waits to be dropped, if that is a batch's worth (or `all`).

@@ -475,6 +475,7 @@ fn each_mistake_is_found() {
         (TakesWhatIsReplaced, REPLACED, 146),
         (FollowsLateUnmaps, CROWDED, 137),
         (DropsBeforeTheCopy, CROWDED, 56),
+        (RingsNobody, USUAL, 0),
         (OffersWhatIsRefused, REFUSED, 4),
         (GivesUpAsItWaits, SLOW, 0),
         (ClosesBeforeReadsEnd, SWAPS, 2),
