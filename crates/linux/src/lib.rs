@@ -44,6 +44,7 @@ pub use overspill_machine::{growth, native, park, ranges};
 /// The machine, on Linux.
 pub mod machine {
     use crate::kernel::Linux;
+    pub use overspill_machine::fork::Forked;
     pub use overspill_machine::inject::Inject;
     pub use overspill_machine::machine::{Core, DROPS_BATCH, Delivery};
     pub use overspill_machine::serve::{Read, Served, Waiters, ZEROES_PAGES};
@@ -52,6 +53,8 @@ pub mod machine {
     pub type Machine = overspill_machine::Machine<Linux>;
     /// [`overspill_machine::space::Space`].
     pub type Space = overspill_machine::space::Space<Linux>;
+    /// [`overspill_machine::fork::Frozen`].
+    pub type Frozen<'a> = overspill_machine::fork::Frozen<'a, Linux>;
     /// [`overspill_machine::machine::Parts`].
     pub type Parts = overspill_machine::machine::Parts<Linux>;
 }

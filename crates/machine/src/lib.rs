@@ -15,6 +15,7 @@ pub mod discards;
 pub mod errno;
 pub mod events;
 pub mod files;
+pub mod fork;
 pub mod growth;
 pub mod handler;
 pub mod inject;

@@ -1,8 +1,9 @@
-//! Forks. The forking thread stops the pager at a point where no page is busy and no write is in flight, with both locks held;
-//! the kernel then copies the pager's whole state with the process. The child opens userfaultfds of its own, registers the same
-//! ranges, starts its own threads, and reads what its parent had paged out from its parent's file, which neither writes over: the
-//! parent puts slots that were in use at the fork aside until the child's end of a socket is closed, which exec and every kind of
-//! death do. Parent and child share the budget (`family.rs`): before the fork the parent must be so small that both fit into it.
+//! Forks: what touches the process. How the pager stands still meanwhile, and what either side makes of its copy, is the machine's
+//! ([`overspill_machine::fork`]).
+//!
+//! The child opens userfaultfds of its own, registers the same ranges, starts its own threads, and reads what its parent had paged
+//! out from its parent's file, until the child's end of a socket is closed, which exec and every kind of death do. Parent and child
+//! share the budget (`family.rs`).
 //!
 //! The child's share of the pager's descriptors comes over the same socket, from the helper thread to the child's first pager
 //! thread. So the program's table, which may be full, has one descriptor more, for a moment; nothing is opened anew, which the
@@ -18,7 +19,7 @@ use overspill_linux::control::Packet;
 use overspill_linux::descriptors::{self, PACK_MAX};
 use overspill_linux::device_spec::{DeviceSpec, FILES_MAX};
 use overspill_linux::devices;
-use overspill_linux::machine::{Core, Delivery, Machine, Space};
+use overspill_linux::machine::{Delivery, Forked, Frozen, Space};
 use overspill_linux::setup::{self, DEVICES_MAX};
 use overspill_linux::swap_file::SwapFiles;
 use overspill_linux::swapoff::{State, Worker};
@@ -34,15 +35,6 @@ const DESCRIPTORS_AT_START: u64 = 512;
 
 /// How long a fork waits for others of its family to give what they do not use, in nanoseconds.
 const ASK_NS: u64 = 4_000_000;
-
-/// How long a fork waits for the page daemon to make room, in nanoseconds.
-const SHRINK_NS: u64 = 30_000_000_000;
-
-/// The same if the daemon cannot write for so long, though there is something to be written.
-const STUCK_NS: u64 = 300_000_000;
-
-/// The same if there is only compressed memory, and it has not made any for so long.
-const SHRINK_MEMORY_NS: u64 = 500_000_000;
 
 /// Why a forked child has no pager.
 enum NoPager {
@@ -132,19 +124,18 @@ impl Inherited {
 /// How a forked child gets its pager: the thread that forked holds all locks and waits while the first pager thread, which has a
 /// descriptor table of its own, does the work.
 pub(super) struct Birth {
-    map: *mut Space,
-    core: *mut Core,
+    frozen: *mut Frozen<'static>,
     /// In the program's table and, as a copy, in the new one; `None`: there is none, and the helper thread is to be met.
     socket: Option<i32>,
     result: UnsafeCell<Result<(), NoPager>>,
 }
 
-// SAFETY: the pointers and the result are the new thread's until the agent's `born` says otherwise, and its starter's from then on.
+// SAFETY: the pointer and the result are the new thread's until the agent's `born` says otherwise, and its starter's from then on.
 unsafe impl Sync for Birth {}
 
 impl Birth {
-    fn new(map: &mut Space, core: &mut Core, socket: Option<&Fd>) -> Self {
-        Birth { map, core, socket: socket.map(Fd::raw), result: UnsafeCell::new(Ok(())) }
+    fn new(frozen: &mut Frozen<'static>, socket: Option<&Fd>) -> Self {
+        Birth { frozen, socket: socket.map(Fd::raw), result: UnsafeCell::new(Ok(())) }
     }
 
     /// In the new thread. Returns whether there is a pager now. Nothing of this may be used afterwards.
@@ -160,9 +151,9 @@ impl Birth {
                 descriptors::connect(unsafe { &*agent.meeting.get() })
             }
         };
-        // SAFETY: the starter holds both locks, and uses neither value until this is done.
-        let (map, core) = unsafe { (&mut *self.map, &mut *self.core) };
-        let result = socket.map_err(NoPager::Os).and_then(|socket| agent.become_child(map, core, socket));
+        // SAFETY: the starter has it, and does not use it until this is done.
+        let frozen = unsafe { &mut *self.frozen };
+        let result = socket.map_err(NoPager::Os).and_then(|socket| agent.become_child(frozen, socket));
         let ok = result.is_ok();
         // SAFETY: as above.
         unsafe { *self.result.get() = result };
@@ -188,34 +179,15 @@ pub(super) fn copy<const N: usize>(text: &overspill_vm::status::Text<N>) -> [u8;
 }
 
 impl Agent {
-    /// What either side of a fork has if `whole` does not suffice for both: half of it; of compressed memory that cannot go
-    /// anywhere else each has all.
-    fn half(map: &Space, core: &Core, whole: u32) -> u32 {
-        let fixed = Self::fixed(map, core).min(whole);
-        fixed + (whole - fixed) / 2
-    }
-
-    pub(super) fn fixed(map: &Space, core: &Core) -> u32 {
-        map.pool.as_ref().map_or(0, |pool| pool.fixed_pages(core.vm.devices()))
-    }
-
     /// Before a fork: what is charged to this process must have room twice in what it has and nobody has.
     pub(super) fn shrink(&self) {
         let machine = self.machine;
         let family = self.family();
         let start = sys::now_ns();
-        let fits = |map: &Space, core: &Core| core.vm.charge_total() <= u64::from(Self::half(map, core, family.for_two()));
         // what others of the family do not use is there at once, and costs nothing
         loop {
             let seen = machine.arrivals.load(Relaxed);
-            let charge = {
-                let map = machine.map.read();
-                let core = machine.core.lock();
-                if fits(&map, &core) {
-                    return;
-                }
-                core.vm.charge_total()
-            };
+            let Err(charge) = machine.fits_twice(family.for_two()) else { return };
             let view = family.view();
             if u64::from(view.mine) >= charge + u64::from(view.fair()) || view.idle_spare == 0 || sys::now_ns() - start > ASK_NS {
                 break;
@@ -223,47 +195,7 @@ impl Agent {
             family.ask(&view);
             machine.await_arrival(seen);
         }
-        if machine.core.lock().vm.reserved() > 0 {
-            machine.adopt_native(&mut machine.map.write());
-        }
-        let start = sys::now_ns();
-        let (mut least, mut since) = (u64::MAX, start);
-        machine.shrinking.store(true, Relaxed);
-        machine.starved.store(false, Relaxed); // (not from before)
-        loop {
-            {
-                let map = machine.map.read();
-                let mut core = machine.core.lock();
-                let half = Self::half(&map, &core, family.for_two());
-                let (charge, now) = (core.vm.charge_total(), sys::now_ns());
-                if charge < least {
-                    (least, since) = (charge, now);
-                }
-                // devices may be slow, memory is not
-                let hopeless = map.pool.is_some() && core.vm.devices().room_past_memory() == 0 && now - since > SHRINK_MEMORY_NS;
-                // the daemon frees more than it must, so that the aim is below half
-                let aim = half.saturating_sub(core.vm.free_high());
-                core.vm.set_aim(aim.max(half / 2));
-                if core.vm.devices().room_past_memory() > 0 {
-                    map.pool.iter().for_each(|pool| pool.set_budget(aim)); // what is above three quarters of it goes on
-                }
-                if charge <= half as u64 || hopeless || now - start > SHRINK_NS || Self::is_all_done(machine, now) {
-                    family.apply(&map, &mut core);
-                    machine.shrinking.store(false, Relaxed);
-                    return;
-                }
-            }
-            machine.ring_daemon();
-            let seen = machine.arrivals.load(Relaxed);
-            machine.await_arrival(seen);
-        }
-    }
-
-    /// Whether the page daemon has tried everything, and nothing is in flight: what is left stays (locked, pinned, wired), or swap
-    /// is full or fails. Devices that are only slow are not waited for in vain.
-    fn is_all_done(machine: &Machine, now: u64) -> bool {
-        let since = machine.stuck_since.load(Relaxed);
-        since != 0 && (machine.starved.load(Relaxed) || now.saturating_sub(since) > STUCK_NS)
+        machine.shrink(|| family.for_two(), |map, core| family.apply(map, core));
     }
 
     /// Takes the inherited device with the least on it off, if there are as many devices as there can be. If that fails the child
@@ -380,116 +312,87 @@ impl Agent {
             }
         };
 
-        machine.await_remaps();
-        // The freeze: both locks held, no page busy, no write in flight.
-        machine.frozen.store(1, SeqCst);
-        let (mut map, mut core) = loop {
-            let map = machine.map.write();
-            let core = machine.core.lock();
-            if core.vm.is_quiescent() {
-                break (map, core);
+        let forked = machine.fork(|frozen| {
+            // The child has what this process has, and some more: an equal part of the whole if that is to be had, else as much as
+            // this process.
+            let Frozen { map, core, .. } = &*frozen;
+            let (charge, whole, fixed) = (core.vm.charge_total() as u32, family.for_two(), map.fixed_pages(core));
+            let spare = whole.saturating_sub(charge.saturating_mul(2)) / 2;
+            let fair = family.total() / (family.view().members + 1);
+            let (pages, excess) = match spare {
+                0 => (map.half(core, whole).saturating_sub(fixed), fixed),
+                _ => (charge + spare.min(fair.saturating_sub(charge).max(2 * core.vm.free_high())), 0),
+            };
+            family.endow(member, pages.max(family.least()), charge);
+            // Nobody else may hold this in the child, which nobody else has survived.
+            let arena = crate::ARENA.hold();
+            // In the child this thread goes on alone with copies of everything, all locks held.
+            let r = call.make();
+            drop(arena);
+            match r {
+                Ok(0) => {
+                    family.forked(member, excess);
+                    self.alone(frozen);
+                }
+                Ok(_) => {}
+                Err(_) => family.bury(member),
             }
-            drop(core);
-            drop(map);
-            machine.ring_daemon();
-            futex_wait(&AtomicU32::new(0), 0, 50_000);
-        };
-        // The child has what this process has, and some more: an equal part of the whole if that is to be had, else as much as
-        // this process.
-        let (charge, whole) = (core.vm.charge_total() as u32, family.for_two());
-        let spare = whole.saturating_sub(charge.saturating_mul(2)) / 2;
-        let fair = family.total() / (family.view().members + 1);
-        let (pages, excess) = match spare {
-            0 => (Self::half(&map, &core, whole) - Self::fixed(&map, &core), Self::fixed(&map, &core)),
-            _ => (charge + spare.min(fair.saturating_sub(charge).max(2 * core.vm.free_high())), 0),
-        };
-        family.endow(member, pages.max(family.least()), charge);
-        let fork = core.vm.devices_mut().fork_parent();
-        core.vm.counters().forks.add(1);
-        machine.shares_pages.store(true, Relaxed); // in the child, too
-        // Nobody else may hold these in the child, which nobody else has survived.
-        let arena = crate::ARENA.hold();
-        // In the child this thread goes on alone with copies of everything, all locks held.
-        let r = call.make();
-        drop(arena);
-        match r {
-            Ok(0) => {
-                family.forked(member, excess);
-                family.apply(&map, &mut core);
-                self.alone(&mut map, &mut core);
-                let _room = descriptors::room_for(DESCRIPTORS_AT_START);
-                let birth = Birth::new(&mut map, &mut core, childs.as_ref());
-                self.born.store(0, Relaxed);
-                // SAFETY: the thread that is started is done with it when `wait` returns; before that this function does not.
-                let begun = self.begin_threads(Some(unsafe { &*core::ptr::from_ref(&birth) }));
-                drop(childs); // the thread has its own
-                let result = begun.map_err(NoPager::Os).and_then(|()| birth.wait(self));
-                if result.is_ok() {
-                    drop(core);
-                    drop(map);
-                }
-                if let Err(why) = result.and_then(|()| Ok(self.await_threads()?)) {
-                    why.say();
-                    sys::exit_group(125);
-                }
+            family.apply(&frozen.map, &mut frozen.core);
+            r
+        });
+        let made = match forked {
+            Ok(Forked::Child(frozen)) => {
+                self.await_birth(frozen, childs);
                 family.tell_born();
-                0
+                return 0;
             }
-            _ => {
-                if r.is_err() {
-                    core.vm.devices_mut().child_gone(fork);
-                    family.bury(member);
-                }
-                family.apply(&map, &mut core);
-                drop(core);
-                drop(map);
-                self.thaw();
-                if r.is_ok() && call.shares_files() {
-                    let _ = childs.map(Fd::into_raw); // it is the child's table, too, and the child closes it when it has it elsewhere
-                } else {
-                    drop(childs);
-                }
-                let _ = self.ask_here(r.map_or(Request::NoChild, |pid| Request::Child { pid: pid as u32, fork, member }));
-                match r {
-                    Ok(pid) => {
-                        family.await_birth(member);
-                        pid as isize
-                    }
-                    Err(e) => -(e as isize),
-                }
+            Ok(Forked::Parent { child, fork }) => Ok((child, fork)),
+            Err(e) => Err(e),
+        };
+        if made.is_ok() && call.shares_files() {
+            let _ = childs.map(Fd::into_raw); // it is the child's table, too, and the child closes it when it has it elsewhere
+        } else {
+            drop(childs);
+        }
+        let _ = self.ask_here(made.map_or(Request::NoChild, |(pid, fork)| Request::Child { pid: pid as u32, fork, member }));
+        match made {
+            Ok((pid, _)) => {
+                family.await_birth(member);
+                pid as isize
             }
+            Err(e) => -(e as isize),
         }
     }
 
-    /// Handlers go on after a fork.
-    fn thaw(&self) {
-        self.machine.frozen.store(0, SeqCst);
-        futex_wake(&self.machine.frozen, i32::MAX as u32);
-        self.machine.forked();
+    /// In the child: it has a pager when this returns.
+    fn await_birth(&'static self, mut frozen: Frozen<'static>, socket: Option<Fd>) {
+        let _room = descriptors::room_for(DESCRIPTORS_AT_START);
+        let birth = Birth::new(&mut frozen, socket.as_ref());
+        self.born.store(0, Relaxed);
+        // SAFETY: the thread that is started is done with it when `wait` returns; before that this function does not.
+        let begun = self.begin_threads(Some(unsafe { &*core::ptr::from_ref(&birth) }));
+        drop(socket); // the thread has its own
+        let result = begun.map_err(NoPager::Os).and_then(|()| birth.wait(self));
+        if result.is_ok() {
+            drop(frozen);
+        }
+        if let Err(why) = result.and_then(|()| Ok(self.await_threads()?)) {
+            why.say();
+            sys::exit_group(125);
+        }
     }
 
     /// In the child: what needs no descriptor. What belongs to the parent's threads is reset.
-    pub(super) fn alone(&self, map: &mut Space, core: &mut Core) {
+    fn alone(&self, frozen: &mut Frozen) {
         let machine = self.machine;
         self.here.store(1, Relaxed);
-        machine.map.forked();
         self.slot.store(0, Relaxed); // whoever had it is not here
-        machine.frozen.store(0, Relaxed);
-        machine.forking.store(0, Relaxed);
         machine.host.following.forked();
-        machine.daemon_sleeps.store(0, Relaxed);
-        machine.waiters.store(0, Relaxed);
-        machine.starved.store(false, Relaxed);
-        machine.stuck_since.store(0, Relaxed);
-        machine.shrinking.store(false, Relaxed); // (for the fork of another thread)
         machine.host.wake_policy.reset();
-        machine.retired.store(0, Relaxed);
         if let Some(record) = &machine.host.record {
             record.stop();
-            core.vm.set_mapped_max(u32::MAX);
+            frozen.core.vm.set_mapped_max(u32::MAX);
         }
-        core.vm.uncharge(machine.swapoff_charge.swap(0, Relaxed));
-        core.vm.count_afresh();
         self.stacks.only_mine();
         self.request_state.store(IDLE, Relaxed);
         // SAFETY: this is the process's only thread; the old descriptors are numbers of the parent's pager and are not ours to
@@ -497,34 +400,37 @@ impl Agent {
         let state = unsafe { &mut *self.helper.get() };
         state.children.drain(..).for_each(core::mem::forget);
         core::mem::forget((state.pending.take(), state.listener.take()));
-        core::mem::forget(map.process.take());
-        map.discards = overspill_machine::discards::Discards::new();
-        core.load.forked();
+        core::mem::forget(frozen.map.process.take());
     }
 
     /// In the child, in its first pager thread: everything that belongs to the parent's process is replaced.
-    fn become_child(&self, map: &mut Space, core: &mut Core, socket: Fd) -> Result<(), NoPager> {
+    fn become_child(&self, frozen: &mut Frozen, socket: Fd) -> Result<(), NoPager> {
         let machine = self.machine;
-        let received = Inherited::receive(self, map, &socket);
+        let received = Inherited::receive(self, &frozen.map, &socket);
         let (voice, received) = received.map_or_else(|e| (None, Err(e)), |mut share| (share.voice.take(), Ok(share)));
         sys::set_voice(voice.map_or(-1, Fd::into_raw), sys::gettid());
-        let share = received?;
-        map.process = sys::pidfd_open(sys::getpid()).ok();
-        self.own_status(core.vm.limit())?;
-        core.vm.set_reserved(core.vm.reserved()); // so that the new block shows what is charged
+        let mut share = received?;
+        frozen.map.process = sys::pidfd_open(sys::getpid()).ok();
+        let vm = &mut frozen.core.vm;
+        self.own_status(vm.limit())?;
+        vm.set_reserved(vm.reserved()); // so that the new block shows what is charged
         machine.quit_event.store(sys::event()?.into_raw(), Relaxed);
         let device = share.uffd_device;
         let (program, parking) = setup::open_uffds(Delivery::Threads, device.as_ref())?;
         self.uffd_device.store(device.map_or(-1, Fd::into_raw), Relaxed);
-        core::mem::forget(core::mem::replace(&mut map.program, program));
-        core::mem::forget(core::mem::replace(&mut map.parking, parking));
-        machine.parking.register(&map.parking)?;
-        Self::inherit_devices(map, core, share.files)?;
+        frozen.inherit(program, parking, |at, theirs, needed| {
+            if needed {
+                return theirs.reopened(core::mem::replace(&mut share.files[at], [const { None }; FILES_MAX])).map(Some);
+            }
+            theirs.forget();
+            Ok(None)
+        })?;
         for (slot, fd) in self.ancestors.iter().zip(share.ancestors) {
             slot.store(fd.map_or(-1, Fd::into_raw), Relaxed);
         }
         let free = self.ancestors.iter().find(|fd| fd.load(Relaxed) < 0).ok_or(NoPager::Generations)?;
         free.store(socket.into_raw(), Relaxed);
+        let Frozen { map, core, .. } = &mut *frozen;
         let devices = core.vm.devices_mut();
         machine.content.forked(devices.stored() > 0)?;
         if let Some(spec) = &self.child_device {
@@ -535,31 +441,7 @@ impl Agent {
             map.files[device.0 as usize] = Some(files);
             map.names[device.0 as usize].set(spec.name().as_encoded_bytes());
         }
-        if let Some(pool) = &map.pool {
-            pool.set_budget(core.vm.limit());
-            pool.refill(&mut core.vm);
-        }
-        machine.inherit_ranges(map, core)?;
-        machine.wipe(map, core);
-        Ok(())
-    }
-
-    /// The devices of files become read-only; those on which nothing is stored are left.
-    fn inherit_devices(map: &mut Space, core: &mut Core, files: Files) -> Result<(), NoPager> {
-        let devices = core.vm.devices_mut();
-        devices.inherit();
-        for (at, fds) in files.into_iter().enumerate() {
-            let Some(theirs) = map.files[at].take() else { continue };
-            let id = DeviceId(at as u16);
-            if devices.device_use(id).is_some_and(|used| used.stored == 0) {
-                theirs.forget();
-                devices.remove(id);
-                map.names[at].set(b"");
-            } else {
-                map.files[at] = Some(theirs.reopened(fds)?);
-            }
-        }
-        Ok(())
+        Ok(frozen.take_over()?)
     }
 
     /// Other files in the same places. A place that is a file's name may be in use for a moment by a sibling that does the same.

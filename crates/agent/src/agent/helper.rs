@@ -191,10 +191,7 @@ impl Agent {
 
     pub(super) fn child_gone(&self, fork: u64, member: Tag) {
         self.family().bury(member);
-        {
-            let _map = self.machine.map.read();
-            self.machine.core.lock().vm.devices_mut().child_gone(fork);
-        }
+        self.machine.child_gone(fork);
         Family::take_if_alone(self.machine);
     }
 }

@@ -1,0 +1,249 @@
+//! Forks: the forking thread stops the pager where no page is busy and no write is in flight, with both locks held, and the kernel
+//! copies the pager's whole state with the process.
+//!
+//! ```text
+//!   Machine::shrink      until what is charged has room twice
+//!   Machine::fork        no call moves memory; handlers, page daemon and swapoff end what they have begun (`Machine::frozen`)
+//!                        both locks; the child is counted: slots that are in use wait for it
+//!                        the kernel copies the process
+//!                            parent: all go on                       child: alone, with copies of everything, both locks held
+//!                            child_gone, when it has ended           Frozen::inherit, take_over, and threads of its own
+//! ```
+//!
+//! A child reads what its parent had paged out from its parent's devices, which neither writes over: the parent puts slots that
+//! were in use at the fork aside until the child, and all that comes from it, has ended or called exec (`overspill_swap`'s forks).
+//!
+//! Who waits for whom during a freeze stands at [`Machine::frozen`].
+
+use crate::errno::Errno;
+use crate::files::DEVICES_MAX;
+use crate::kernel::Kernel;
+use crate::lock::{MutexGuard, Word as _, WriteGuard};
+use crate::machine::{Core, Machine};
+use crate::space::Space;
+use core::sync::atomic::Ordering::*;
+use overspill_vm::types::DeviceId;
+
+/// How long a fork waits for the page daemon to make room, in nanoseconds.
+const SHRINK_NS: u64 = 30_000_000_000;
+/// The same if the daemon cannot write for so long, though there is something to be written.
+const STUCK_NS: u64 = 300_000_000;
+/// The same if there is only compressed memory, and it has not made any for so long.
+const SHRINK_MEMORY_NS: u64 = 500_000_000;
+/// How soon a freeze looks again whether all stand still, in nanoseconds.
+const FREEZE_LOOK_NS: u64 = 50_000;
+
+/// A pager that stands still, in the parent of a fork or in its child: both locks. (The core's is given back first.)
+pub struct Frozen<'a, K: Kernel> {
+    /// The core.
+    pub core: MutexGuard<'a, Core, K::Word>,
+    /// The map.
+    pub map: WriteGuard<'a, Space<K>, K::Word>,
+    machine: &'a Machine<K>,
+}
+
+/// Where a fork has come to.
+pub enum Forked<'a, K: Kernel> {
+    /// In the parent, which goes on.
+    Parent {
+        /// The child's id.
+        child: usize,
+        /// The fork's number, for [`Machine::child_gone`].
+        fork: u64,
+    },
+    /// In the child.
+    Child(Frozen<'a, K>),
+}
+
+impl<K: Kernel> Space<K> {
+    /// Pages of compressed memory that can go nowhere else. A fork cannot make them fewer.
+    pub fn fixed_pages(&self, core: &Core) -> u32 {
+        self.pool.as_ref().map_or(0, |pool| pool.fixed_pages(core.vm.devices()))
+    }
+
+    /// What either side of a fork has if `whole` does not suffice for both: half of it; of compressed memory that cannot go
+    /// anywhere else each has all.
+    pub fn half(&self, core: &Core, whole: u32) -> u32 {
+        let fixed = self.fixed_pages(core).min(whole);
+        fixed + (whole - fixed) / 2
+    }
+}
+
+impl<K: Kernel> Machine<K> {
+    /// Whether what is charged has room twice in `whole` pages.
+    ///
+    /// # Errors
+    /// It has not: how much it is.
+    pub fn fits_twice(&self, whole: u32) -> Result<(), u64> {
+        let map = self.map.read();
+        let core = self.core.lock();
+        let charge = core.vm.charge_total();
+        if charge <= u64::from(map.half(&core, whole)) { Ok(()) } else { Err(charge) }
+    }
+
+    /// Before a fork: has the page daemon evict until what is charged has room twice in `whole` pages, or no more can be had.
+    /// `restore` sets the limit to what it was.
+    pub fn shrink(&self, whole: impl Fn() -> u32, restore: impl FnOnce(&Space<K>, &mut Core)) {
+        if self.core.lock().vm.reserved() > 0 {
+            self.adopt_native(&mut self.map.write());
+        }
+        let start = K::now_ns();
+        let (mut least, mut since) = (u64::MAX, start);
+        self.shrinking.store(true, Relaxed);
+        self.starved.store(false, Relaxed); // (not from before)
+        loop {
+            {
+                let map = self.map.read();
+                let mut core = self.core.lock();
+                let half = map.half(&core, whole());
+                let (charge, now) = (core.vm.charge_total(), K::now_ns());
+                if charge < least {
+                    (least, since) = (charge, now);
+                }
+                // devices may be slow, memory is not
+                let hopeless = map.pool.is_some() && core.vm.devices().room_past_memory() == 0 && now - since > SHRINK_MEMORY_NS;
+                // the daemon frees more than it must, so that the aim is below half
+                let aim = half.saturating_sub(core.vm.free_high());
+                core.vm.set_aim(aim.max(half / 2));
+                if core.vm.devices().room_past_memory() > 0 {
+                    map.pool.iter().for_each(|pool| pool.set_budget(aim)); // what is above three quarters of it goes on
+                }
+                if charge <= half as u64 || hopeless || now - start > SHRINK_NS || self.is_all_done(now) {
+                    restore(&map, &mut core);
+                    self.shrinking.store(false, Relaxed);
+                    return;
+                }
+            }
+            self.ring_daemon();
+            let seen = self.arrivals.load(Relaxed);
+            self.await_arrival(seen);
+        }
+    }
+
+    /// Whether the page daemon has tried everything, and nothing is in flight: what is left stays (locked, pinned, wired), or swap
+    /// is full or fails. Devices that are only slow are not waited for in vain.
+    fn is_all_done(&self, now: u64) -> bool {
+        let since = self.stuck_since.load(Relaxed);
+        since != 0 && (self.starved.load(Relaxed) || now.saturating_sub(since) > STUCK_NS)
+    }
+
+    /// The program forks. `clone` has the kernel copy the process while the pager stands still: it returns the child's id, and in
+    /// the child 0. => `swapping` is held, so that there is one fork at a time, and no device comes or goes
+    ///
+    /// # Errors
+    /// `clone`'s: there is no child.
+    pub fn fork(&self, clone: impl FnOnce(&mut Frozen<K>) -> Result<usize, Errno>) -> Result<Forked<'_, K>, Errno> {
+        let mut frozen = self.freeze();
+        // Before there is a child: its parent writes as soon as it goes on. And a child has forked, too.
+        let fork = frozen.core.vm.devices_mut().fork_parent();
+        frozen.core.vm.counters().forks.add(1);
+        self.shares_pages.store(true, Relaxed);
+        let child = clone(&mut frozen);
+        if child == Ok(0) {
+            frozen.alone();
+            return Ok(Forked::Child(frozen));
+        }
+        if child.is_err() {
+            frozen.core.vm.devices_mut().child_gone(fork);
+        }
+        frozen.thaw();
+        child.map(|child| Forked::Parent { child, fork })
+    }
+
+    /// Both locks, when no call moves memory, no page is busy and no write is in flight.
+    fn freeze(&self) -> Frozen<'_, K> {
+        self.await_remaps();
+        self.frozen.store(1, SeqCst);
+        loop {
+            let map = self.map.write();
+            let core = self.core.lock();
+            if core.vm.is_quiescent() {
+                return Frozen { core, map, machine: self };
+            }
+            drop(core);
+            drop(map);
+            self.ring_daemon();
+            K::sleep_ns(FREEZE_LOOK_NS);
+        }
+    }
+
+    /// The child of a fork, and all that came from it, has ended or called exec: slots that they alone could read are free.
+    pub fn child_gone(&self, fork: u64) {
+        let _map = self.map.read();
+        self.core.lock().vm.devices_mut().child_gone(fork);
+    }
+}
+
+impl<K: Kernel> Frozen<'_, K> {
+    /// In the parent: all go on.
+    fn thaw(self) {
+        let Frozen { core, map, machine } = self;
+        drop(core);
+        drop(map);
+        machine.frozen.store(0, SeqCst);
+        machine.frozen.wake(i32::MAX as u32);
+        machine.forked();
+    }
+
+    /// In the child: what belongs to its parent's threads is reset. Whoever waited for the map is not here.
+    fn alone(&mut self) {
+        let machine = self.machine;
+        machine.map.forked();
+        machine.frozen.store(0, Relaxed);
+        machine.forking.store(0, Relaxed);
+        machine.daemon_sleeps.store(0, Relaxed);
+        machine.waiters.store(0, Relaxed);
+        machine.starved.store(false, Relaxed);
+        machine.stuck_since.store(0, Relaxed);
+        machine.shrinking.store(false, Relaxed); // (for the fork of another thread)
+        machine.retired.store(0, Relaxed);
+        self.core.vm.uncharge(machine.swapoff_charge.swap(0, Relaxed));
+        self.core.vm.count_afresh();
+        self.core.load.forked();
+        self.map.discards = crate::discards::Discards::new();
+    }
+
+    /// In the child: its own userfaultfds take the place of its parent's, which are numbers of another process's and not closed,
+    /// and its parent's devices become read-only. `files` makes the child's own of a device's files, or forgets them: those of a
+    /// device on which nothing is stored, which is left.
+    ///
+    /// # Errors
+    /// The parking area cannot be registered; `files`'.
+    pub fn inherit<E: From<Errno>>(
+        &mut self,
+        program: K::Uffd,
+        parking: K::Uffd,
+        mut files: impl FnMut(usize, K::Files, bool) -> Result<Option<K::Files>, E>,
+    ) -> Result<(), E> {
+        core::mem::forget(core::mem::replace(&mut self.map.program, program));
+        core::mem::forget(core::mem::replace(&mut self.map.parking, parking));
+        self.machine.parking.register(&self.map.parking)?;
+        let devices = self.core.vm.devices_mut();
+        devices.inherit();
+        for at in 0..DEVICES_MAX {
+            let Some(theirs) = self.map.files[at].take() else { continue };
+            let id = DeviceId(at as u16);
+            let stored = devices.device_use(id).is_none_or(|used| used.stored > 0);
+            self.map.files[at] = files(at, theirs, stored)?;
+            if !stored {
+                devices.remove(id);
+                self.map.names[at].set(b"");
+            }
+        }
+        Ok(())
+    }
+
+    /// In the child, when it has its devices: its parent's memory is its own.
+    ///
+    /// # Errors
+    /// A range cannot be registered.
+    pub fn take_over(&mut self) -> Result<(), Errno> {
+        if let Some(pool) = &self.map.pool {
+            pool.set_budget(self.core.vm.limit());
+            pool.refill(&mut self.core.vm);
+        }
+        self.machine.inherit_ranges(&mut self.map, &mut self.core)?;
+        self.machine.wipe(&self.map, &mut self.core);
+        Ok(())
+    }
+}
