@@ -45,12 +45,12 @@ fn pager(delivery: Delivery) -> Result<[Samples; 3], overspill::Error> {
     let words = region.as_mut_slice_of::<u64>().as_mut_ptr();
     let c = pager.counters();
     let mut samples = [Samples::default(), Samples::default(), Samples::default()];
-    // The first pass is zero fills. From the second on pages are out or on trial; the third is measured.
+    // The first pass is zero fills. From the second on pages are out or inactive; the third is measured.
     for pass in 0..3 {
         for n in 0..PAGES {
             let before = [c.zero_fills.get(), c.soft_faults.get(), c.hard_faults.get()];
             // Every other touch is of a page that was touched some while ago, for as long as a page stays in memory or a bit less:
-            // some of these are on trial.
+            // some of these are inactive.
             let resident = MEMORY as usize / PAGE;
             let back = if n % 2 == 1 && pass > 0 { (resident + n * 7919 % resident) | 1 } else { 0 };
             // SAFETY: within the region.
@@ -87,7 +87,7 @@ fn main() {
     for delivery in [Delivery::InThread, Delivery::Threads] {
         match pager(delivery) {
             Ok(mut samples) => {
-                for (kind, samples) in ["zero fill", "soft (on trial)", "hard (read from swap)"].into_iter().zip(&mut samples) {
+                for (kind, samples) in ["zero fill", "soft (inactive)", "hard (read from swap)"].into_iter().zip(&mut samples) {
                     println!("| {kind} | {delivery:?} | {} |", samples.show());
                 }
             }

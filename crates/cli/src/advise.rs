@@ -57,7 +57,7 @@ struct Point {
     faults: u64,
     /// First references, or first touches, among them.
     first: u64,
-    /// Touches of pages on trial, counted or estimated.
+    /// Touches of inactive pages, counted or estimated.
     soft: u64,
     /// Predicted.
     seconds: f64,

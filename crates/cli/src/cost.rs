@@ -11,18 +11,18 @@
 //! here, and nothing overlaps with the program: it is what a single thread waits for, and pessimistic for several.
 //!
 //! Where the live core was asked (`--see faults`), it has counted what is guessed above: first touches are filled with zeroes, soft
-//! faults are its own, and so are pages and reads. `cluster`, `trial` and `cold` are not used then:
+//! faults are its own, and so are pages and reads. `cluster`, `inactive` and `cold` are not used then:
 //!
 //! ```text
 //! seconds = run + ( faults * fault + soft_faults * soft + page_in_ops * latency + (pages_in + written) * page ) / 1e6
 //! ```
 //!
-//! How many soft faults a live run has depends on what is on trial. With `trial` of the memory on trial, and pages in order of
-//! their last reference, a soft fault is what hits in all of an LRU memory but not in its first `1 - trial`: the difference of
-//! LRU's faults at the two sizes, which is taken for every policy.
+//! How many soft faults a live run has depends on what is inactive. With `inactive` of the memory that is inactive, and pages in
+//! order of their last reference, a soft fault is what hits in all of an LRU memory but not in its first `1 - inactive`: the
+//! difference of LRU's faults at the two sizes, which is taken for every policy.
 
 use overspill_lab::{Counts, Curve, LiveCounts};
-use overspill_vm::policy::TRIAL_PERMILLE;
+use overspill_vm::policy::PARKED_PERMILLE;
 use std::str::FromStr;
 
 /// Costs in microseconds, unless something else is said.
@@ -39,30 +39,30 @@ pub struct CostModel {
     page: f64,
     /// Pages per read.
     cluster: f64,
-    /// Share of the memory on trial.
-    trial: f64,
+    /// Share of the memory that is inactive.
+    inactive: f64,
     /// First references are fresh memory, not read.
     cold_is_zero: bool,
     /// Seconds with everything in memory.
     run: f64,
 }
 
-/// The disk of a virtual machine in November 2026: 25 us for a random page of 4 KiB at depth 1, 2.8 us per page in order. On trial
-/// is what the core puts there.
+/// The disk of a virtual machine in November 2026: 25 us for a random page of 4 KiB at depth 1, 2.8 us per page in order. On
+/// inactive is what the core puts there.
 const SSD: CostModel = CostModel {
     fault: 10.0,
     soft: 10.0,
     latency: 22.0,
     page: 2.8,
     cluster: 1.0,
-    trial: TRIAL_PERMILLE as f64 / 1000.0,
+    inactive: PARKED_PERMILLE as f64 / 1000.0,
     cold_is_zero: false,
     run: 0.0,
 };
 /// A disk of 7200 revolutions a minute: half a revolution (4.2 ms) and a short seek, 150 MB/s. Guessed.
 const DISK: CostModel = CostModel { latency: 8000.0, page: 27.0, ..SSD };
 
-const KEYS: &str = "fault, soft, latency, page, cluster, trial, cold, run";
+const KEYS: &str = "fault, soft, latency, page, cluster, inactive, cold, run";
 
 impl FromStr for CostModel {
     type Err = String;
@@ -90,7 +90,7 @@ impl CostModel {
             "latency" => (&mut self.latency, 0.0..=1e9),
             "page" => (&mut self.page, 0.0..=1e9),
             "cluster" => (&mut self.cluster, 1.0..=65536.0),
-            "trial" => (&mut self.trial, 0.0..=0.9),
+            "inactive" => (&mut self.inactive, 0.0..=0.9),
             "run" => (&mut self.run, 0.0..=1e9),
             "cold" => {
                 self.cold_is_zero = match value {
@@ -111,7 +111,7 @@ impl CostModel {
 
     /// Soft faults of a run with `memory` pages, estimated from what LRU does at every size.
     pub fn soft_faults(&self, lru: &Curve, memory: u32) -> u64 {
-        let seen = (f64::from(memory) * (1.0 - self.trial)).round().max(1.0) as u32;
+        let seen = (f64::from(memory) * (1.0 - self.inactive)).round().max(1.0) as u32;
         lru.counts(seen).faults - lru.counts(memory).faults
     }
 
@@ -154,7 +154,7 @@ mod tests {
         // 900 first touches are not read: 320 reads of 100 us, 2000 transfers of 2 us; 500 written; 1200 faults of 10 us; 40 of 5
         // us.
         let micros = 320.0 * 100.0 + 2000.0 * 2.0 + 500.0 * 2.0 + 1200.0 * 10.0 + 40.0 * 5.0;
-        for keys in ["", ",cold=zero", ",cold=read,cluster=8,trial=0.5"] {
+        for keys in ["", ",cold=zero", ",cold=read,cluster=8,inactive=0.5"] {
             let model: CostModel = format!("ssd:fault=10,soft=5,latency=100,page=2,run=1{keys}").parse().unwrap();
             assert!((model.seconds_live(&live) - (1.0 + micros / 1e6)).abs() < 1e-12, "{keys}");
         }
@@ -162,11 +162,12 @@ mod tests {
 
     /// It was 12 % in the core once, and stayed so here when the core went down to 6.
     #[test]
-    fn what_is_on_trial_is_the_cores_share() {
-        let trial = "ssd".parse::<CostModel>().unwrap().trial;
-        assert_eq!(trial, f64::from(overspill_vm::policy::TRIAL_PERMILLE) / 1000.0);
-        let documented =
-            format!("    trial    share of the memory that is on trial, where a reference is soft        {trial}     {trial}");
+    fn what_is_inactive_is_the_cores_share() {
+        let inactive = "ssd".parse::<CostModel>().unwrap().inactive;
+        assert_eq!(inactive, f64::from(overspill_vm::policy::PARKED_PERMILLE) / 1000.0);
+        let documented = format!(
+            "    inactive share of the memory that is inactive, where a reference is soft        {inactive}     {inactive}"
+        );
         assert!(crate::args::lab::SIM_HELP.lines().any(|line| line == documented), "{documented}");
     }
 

@@ -145,7 +145,7 @@ fn rows(seen: &Snapshot) -> String {
             &[
                 pages(n("readahead_pages"), "pages"),
                 format!("{} seen used", share(n("readahead_used"), n("readahead_pages"))),
-                pages(n("readahead_rescued"), "rescued on trial"),
+                pages(n("readahead_rescued"), "rescued while inactive"),
                 pages(n("readahead_lost"), "lost before any use seen"),
             ],
         );
@@ -374,7 +374,7 @@ mod tests {
             "limit 64.0 MiB",
             "300 pages, 40% seen used",
             "7 within one",
-            "3 queue_to_trial",
+            "3 queue_to_parked",
         ] {
             assert!(text.contains(words), "{words} in {text}");
         }
@@ -388,7 +388,7 @@ mod tests {
         for info in TABLE {
             assert!(json[info.name].is_u64(), "{}", info.name);
         }
-        assert_eq!(json["policy_transitions"]["queue_to_trial"], 3);
+        assert_eq!(json["policy_transitions"]["queue_to_parked"], 3);
         assert_eq!(json["policy"], "fifo", "what the pager says goes before what was asked for");
         assert_eq!(json["swap"], "/tmp");
         assert_eq!(json["exit_status"], 137);

@@ -149,6 +149,6 @@ mod tests {
         assert_eq!(transitions(&first, Some(&first)), "");
         status.transitions.show(&fifo, [2, 9, 0].into_iter());
         let second = transitions(&Snapshot::of(&status), Some(&first));
-        assert!(second.starts_with("    fifo: queue_to_trial 6"), "{second}");
+        assert!(second.starts_with("    fifo: queue_to_parked 6"), "{second}");
     }
 }

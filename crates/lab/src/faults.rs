@@ -1,6 +1,6 @@
 //! What the live machine would see of a string: the real core, fault by fault.
 //!
-//! A policy that runs live is not told every reference, only what faults: first touches, touches of pages on trial (soft faults),
+//! A policy that runs live is not told every reference, only what faults: first touches, touches of inactive pages (soft faults),
 //! and touches of pages that are out (hard faults). Which those are depends on the page daemon's targets as much as on the policy,
 //! so the string goes through [`overspill_vm::Vm`] itself, on the simulated machine that the Linux machine is compared with
 //! ([`overspill_sim::replay`]), with one thread; its reads and its page daemon go on beside the program for a guessed while.
@@ -56,7 +56,7 @@ pub struct Live {
 pub struct LiveCounts {
     /// As without the machine; see [`replay_faults`] for what they mean here.
     pub counts: Counts,
-    /// Touches of pages on trial.
+    /// Touches of inactive pages.
     pub soft_faults: u64,
     /// Pages read from swap, those of readahead among them.
     pub pages_in: u64,

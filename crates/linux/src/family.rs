@@ -2,9 +2,9 @@
 //!
 //! Who has which part of it stands in memory that they share ([`shares`]). A process's limit is its part. The page daemon sees to
 //! it ([`Sharing`]): when it runs short it takes what nobody has; if there is nothing it asks the others, and evicts its own
-//! meanwhile. Who is asked gives what it has and does not use, then a sixteenth at a time of what it has: its pages go on trial as
-//! ever, and if it turns out that it uses them it wants them back, and keeps an equal part from then on. So memory goes to whoever
-//! uses it, an idle process is left with little, and nobody has less than an equal part for long who wants more.
+//! meanwhile. Who is asked gives what it has and does not use, then a sixteenth at a time of what it has: its pages become inactive
+//! as ever, and if it turns out that it uses them it wants them back, and keeps an equal part from then on. So memory goes to
+//! whoever uses it, an idle process is left with little, and nobody has less than an equal part for long who wants more.
 //!
 //! A part is made smaller in this order: the core works towards less ([`overspill_vm::Vm::set_aim`]); once no more is charged, the
 //! units are given back. It grows in the other order. Both under the lock on the core, so that the limit is what the units say.

@@ -397,7 +397,7 @@ pub struct Fixed {
 pub enum Touch {
     /// The first touch of an untouched page.
     First = 1,
-    /// A soft fault: the page was on trial.
+    /// A soft fault: the page was inactive.
     Soft = 2,
     /// A hard fault: the page was read back.
     Hard = 3,

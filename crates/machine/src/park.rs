@@ -1,4 +1,4 @@
-//! The parking area: where pages on trial wait, out of the program's sight.
+//! The parking area: where inactive pages wait, out of the program's sight.
 //!
 //! Anonymous memory, registered on a userfaultfd of its own that reports no events (so that the pager may discard parked pages
 //! without waiting for itself). A page is moved in without copying; it comes back by a copy, and its parked original is dropped in

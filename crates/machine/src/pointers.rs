@@ -42,7 +42,7 @@ impl Pointed {
         self.0.pop_front();
     }
 
-    /// Adds what the page `of` holds pointers to, as far as that is out or on trial.
+    /// Adds what the page `of` holds pointers to, as far as that is out or inactive.
     pub fn scan<K: Kernel>(&mut self, machine: &Machine<K>, of: PageId, content: &PageBytes) {
         let mut found = [PageId::from_raw(0); WORDS];
         let map = machine.map.read();

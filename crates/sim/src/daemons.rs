@@ -233,8 +233,8 @@ impl<S: Store> Process<S> {
     /// The daemon has tried everything for a while, in vain: all is wired or refused, or swap is full or broken. (That pages can
     /// still be parked is no progress: other threads' soft faults undo it for ever.)
     pub fn stuck(&self) -> bool {
-        let (trial, laundry, clean) = self.vm.queue_lengths();
-        let tried = self.fruitless > 20 + 2 * (trial + laundry);
+        let (inactive, laundry, clean) = self.vm.queue_lengths();
+        let tried = self.fruitless > 20 + 2 * (inactive + laundry);
         clean == 0 && (tried || (self.vm.nothing_to_evict() && self.daemons.iter().all(|d| matches!(d, Daemon::Idle))))
     }
 

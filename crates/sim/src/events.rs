@@ -95,7 +95,7 @@ impl<S: Store> World<S> {
         }
         let parked = &mut process.parked;
         process.vm.release_range(first, count as u64, |frame| {
-            parked[frame.at()].take().expect("frames: a page on trial has no parked content");
+            parked[frame.at()].take().expect("frames: an inactive page has no parked content");
         });
         for (page, frame) in held {
             process.charge_held_copy(page, frame);

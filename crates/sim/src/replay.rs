@@ -99,7 +99,7 @@ pub fn replay(references: &[(u64, bool)], config: &ReplayConfig) -> Vec<Decision
 pub struct ReplayCounts {
     /// Faults that were answered with fresh pages.
     pub first_touches: u64,
-    /// Faults on pages on trial.
+    /// Faults on inactive pages.
     pub soft_faults: u64,
     /// Faults that had to read.
     pub hard_faults: u64,
@@ -416,7 +416,7 @@ mod tests {
                 ("reclaim", decisions.iter().any(|d| matches!(d, Decision::Reclaim(_)))),
             ];
             for (name, seen) in kinds {
-                // under fifo a trial is no longer than a batch, so nothing is touched on trial here
+                // under fifo no more than a batch is inactive, so nothing is touched while inactive here
                 assert!(seen || (policy, name) == (&"fifo", "restore"), "{policy}: no {name}");
             }
         }

@@ -27,7 +27,7 @@ impl<S: Store> World<S> {
                     self.report.refused += 1;
                     Filled::No
                 } else {
-                    let value = process.unpark(frame).expect("frames: a page on trial has no parked content");
+                    let value = process.unpark(frame).expect("frames: an inactive page has no parked content");
                     process.map(access.at, value);
                     process.charge_held_copy(page, frame);
                     Filled::Mapped
@@ -94,7 +94,7 @@ impl<S: Store> World<S> {
         }
     }
 
-    /// A page that is on trial or being written: touching those again and again is what brings rare orders about.
+    /// A page that is inactive or being written: touching those again and again is what brings rare orders about.
     fn just_parked(&mut self, p: usize) -> Option<usize> {
         let process = &self.procs[p];
         let page = match self.rng.below(2) {

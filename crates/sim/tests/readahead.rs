@@ -4,7 +4,7 @@
 //! Each window leaves its first page parked: its touch says that the window is used, and asks for the next one beside the program.
 //! That marker was put with the clean pages, which are the first to be reclaimed, so a page daemon that was short of frames took it
 //! at once: every second to fourth window began with a read of one page that the program waited for, under every policy. Now it
-//! goes on trial, as any other page would. Under `fifo`, whose trial is no longer than a batch, the loss is still to be seen.
+//! becomes inactive, as any other page would. Under `fifo`, which has no more than a batch inactive, the loss is still to be seen.
 
 use overspill_sim::{ReplayConfig, ReplayCounts, replay_counts};
 use overspill_vm::policy::{NAMES, Spec};

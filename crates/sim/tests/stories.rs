@@ -45,7 +45,7 @@ fn hash(page: PageId, content: u64) -> ContentHash {
     ContentHash::new(page, content.into(), 0)
 }
 
-/// Begins to write the oldest page on trial, which holds `content`.
+/// Begins to write the oldest inactive page, which holds `content`.
 fn begin_write(vm: &mut Core, content: u64) -> (PageId, Slot) {
     let mut batch = Vec::with_capacity(1);
     vm.launder_batch(1, &mut batch);

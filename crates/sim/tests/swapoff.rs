@@ -36,7 +36,7 @@ fn stored(vm: &Core, device: DeviceId) -> u64 {
     vm.pager().device_use(device).expect("it is there").stored
 }
 
-/// Brings pages to the trial queue, the clean queue (`write`), and the device (`reclaim`). A page's content is its index plus
+/// Brings pages to the inactive queue, the clean queue (`write`), and the device (`reclaim`). A page's content is its index plus
 /// `version`.
 fn put(vm: &mut Core, pages: std::ops::Range<u64>, version: u64, reclaim: bool) {
     let mut batch: Vec<Member> = Vec::with_capacity(1);

@@ -46,7 +46,7 @@ pub enum Kind {
     Reference = 0,
     /// The first touch of an untouched page.
     FirstTouch = 1,
-    /// A soft fault: the page was on trial.
+    /// A soft fault: the page was inactive.
     SoftFault = 2,
     /// A hard fault: the page was read back.
     HardFault = 3,

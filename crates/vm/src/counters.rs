@@ -81,7 +81,7 @@ counters! {
     metadata_bytes, "bytes", "The pager's own tables.";
     zero_fills, "pages", "Pages given out empty at their first touch.";
     zero_ahead_pages, "pages", "Of these, pages filled beside the touched one.";
-    soft_faults, "faults", "Touches of a page on trial: it was unmapped, still in memory, and came back without I/O.";
+    soft_faults, "faults", "Touches of an inactive page: it was unmapped, still in memory, and came back without I/O.";
     hard_faults, "faults", "Touches of a page that had to be read.";
     busy_faults, "faults", "Touches of a page that was being moved, read or filled at that moment.";
     spurious_faults, "faults", "Touches of a page that had arrived in the meantime.";
@@ -97,7 +97,7 @@ counters! {
     pages_reclaimed, "pages", "Frames taken from pages.";
     pages_reclaimed_clean, "pages", "Of these, pages whose stored copy was still good, so nothing was written.";
     pages_reclaimed_zero, "pages", "Of these, pages that held only zeroes, dropped without a slot.";
-    pages_parked, "pages", "Pages unmapped on trial.";
+    pages_parked, "pages", "Pages unmapped and inactive.";
     pages_copied_out, "pages", "Of these, pages of memory that is not writable, which cannot be moved: they were copied and discarded.";
     pages_unmovable, "pages", "Times the kernel would not move a page (not writable, pinned, locked, shared or in use at that moment).";
     moves_denied, "pages", "Pages that the kernel had moved though it said that it had not (Linux 6.18).";
@@ -105,10 +105,10 @@ counters! {
     pages_unshared, "pages", "Pages copied so that they are no longer shared with another process after a fork.";
     readahead_pages, "pages", "Pages read beside the touched one.";
     readahead_used, "pages", "Of these, pages the program then went on to use, as far as the pager can see.";
-    readahead_rescued, "pages", "Of these, pages that were on trial by then, and would have been lost soon.";
+    readahead_rescued, "pages", "Of these, pages that were inactive by then, and would have been lost soon.";
     readahead_lost, "pages", "Pages read beside a touched one whose frames were taken before any use that the pager could see.";
     pointed_pages, "pages", "Pages read because one that was read in order points to them.";
-    pointed_restored, "pages", "Pages on trial that were mapped again for that reason, before they were touched.";
+    pointed_restored, "pages", "Inactive pages that were mapped again for that reason, before they were touched.";
     pointed_used, "pages", "Of the pages read for that reason, samples that the program then used.";
     pointed_lost, "pages", "The same, samples whose frames were taken before any use.";
     refaults_within_half, "pages", "Pages read back after fewer evictions than half of the budget has pages.";

@@ -47,12 +47,12 @@ impl<P: Pager> Vm<P> {
             let frame = FrameId(n);
             let page = self.frames.page[frame.at()];
             let word = self.table.get(page);
-            let on_trial = match word.state() {
+            let inactive = match word.state() {
                 State::Active => word.busy(),
                 State::Inactive | State::Clean => true,
                 State::Untouched | State::PagedOut | State::Lost => false,
             };
-            if on_trial && word.frame() == frame {
+            if inactive && word.frame() == frame {
                 new.arrived_parked(frame, page);
             }
         }

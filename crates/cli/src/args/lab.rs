@@ -40,7 +40,7 @@ Counting:
 
   With --see faults the string goes through the live core instead, page daemon and all: the policy
   is told what it would be told live, the faults. `faults` are first touches and hard faults,
-  `cold_faults` the first touches, `soft_faults` the touches of pages on trial; `pages_in` pages
+  `cold_faults` the first touches, `soft_faults` the touches of inactive pages; `pages_in` pages
   were read in `page_in_ops` reads. The pager's buffers are taken off the memory as `overspill run`
   does it on this machine. What is not known is when things happen: how long a read takes and how
   much the daemon does meanwhile is guessed. Beside live runs on an idle machine hard faults were
@@ -53,11 +53,11 @@ Cost model:
     latency  each read, beyond the transfer of its pages                            22       8000
     page     transfer of one page, in or out                                        2.8      27
     cluster  pages that one read brings in                                          1        1
-    trial    share of the memory that is on trial, where a reference is soft        0.06     0.06
+    inactive share of the memory that is inactive, where a reference is soft        0.06     0.06
     cold     a first reference: read (of a file) or zero (of fresh memory)          read     read
     run      seconds that the program takes with everything in memory               0        0
   With --see faults soft faults, pages and reads are those counted, and first touches are fresh
-  memory: cluster, trial and cold are not used.
+  memory: cluster, inactive and cold are not used.
   docs/LAB.md has the formula and where the figures come from.
 
 Examples:

@@ -97,7 +97,7 @@ impl<K: Kernel> Daemon<K> {
         for &Laundry { page, frame, stored, in_memory } in &self.laundry {
             let place = core.park.place(frame);
             if !core.park.hold(place) {
-                // it moved to another address while it was being written, and that write has not ended: back on trial
+                // it moved to another address while it was being written, and that write has not ended: inactive again
                 core.vm.launder_done(page, None, ContentHash::UNKNOWN, IoResult::NoSpace);
                 continue;
             }
@@ -155,7 +155,7 @@ impl<K: Kernel> Daemon<K> {
         settled + issued > 0
     }
 
-    /// Writes `dirty` in clusters of neighbouring slots; returns how many pages were issued. The rest goes back on trial.
+    /// Writes `dirty` in clusters of neighbouring slots; returns how many pages were issued. The rest goes inactive again.
     fn write_dirty(&mut self, machine: &Machine<K>) -> usize {
         let mut at = 0;
         let mut past_memory = false;

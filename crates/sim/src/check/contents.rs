@@ -1,6 +1,6 @@
 //! Property: at any moment the one good copy of every page is where its state says, read or not.
 //!
-//! Mapped pages in the program's sight, pages on trial in their frame, paged-out pages on the store with their hash, others
+//! Mapped pages in the program's sight, inactive pages in their frame, paged-out pages on the store with their hash, others
 //! nowhere. Stronger than waiting for a read: it finds a wrong copy when it becomes wrong.
 
 use crate::device::{Device, hash};

@@ -1,7 +1,7 @@
 //! Property: frames are conserved, and all memory that is held is accounted for.
 //!
 //! `used == frames of pages + frames about to be dropped`; every mapped page has a frame; parked contents are exactly those of
-//! pages on trial, clean pages and frames about to be dropped.
+//! inactive pages, clean pages and frames about to be dropped.
 
 use crate::process::{Daemon, Process};
 use crate::store::Store;

@@ -15,10 +15,10 @@
 //! short, not by a timer. A page's scans between two touches are bounded by the binary logarithm of its age, so a victim costs O(1)
 //! amortised.
 //!
-//! Live a touch is seen only on trial, so an age says nothing that the place in the ring does not say, and a rule may do without. A
-//! rule that *spares* has this instead: a page that is touched on one trial after another is spared its next round of the ring,
-//! then two, four and eight of them, because each trial costs a move out of sight and a soft fault to learn what is known already.
-//! At most [`SPARED_IN_A_ROW`] are spared before one is taken, so a victim costs O(1).
+//! Live a touch is seen only while a page is parked, so an age says nothing that the place in the ring does not say, and a rule may
+//! do without. A rule that *spares* has this instead: a page that is touched while parked, again and again, is spared its next
+//! round of the ring, then two, four and eight of them, because each time costs a move out of sight and a soft fault to learn what
+//! is known already. At most [`SPARED_IN_A_ROW`] are spared before one is taken, so a victim costs O(1).
 
 use super::{Args, Arrival, Ghosts, Node, Param, Policy, See, Setup, Values};
 use crate::page_queue::{ListId, Lists};
@@ -56,7 +56,7 @@ pub trait Rule: Clone + Send + 'static {
     const TOUCH_DEACTIVATES: bool = false;
     /// Whether live the ages are kept too.
     const AGES_LIVE: bool = false;
-    /// Whether live pages are spared rounds of the ring for what they have shown on earlier trials.
+    /// Whether live pages are spared rounds of the ring for what they have shown while they were parked earlier.
     const SPARES: bool = false;
     /// The age with which a page comes from the inactive queue to the ring. Its mark comes along, so the next scan adds to that.
     /// 2.4.5 left the age alone, which is zero there; the use-once patch adds "page->age = PAGE_AGE_START" in both places.
@@ -86,7 +86,7 @@ pub const QUEUE: Param = Param {
     key: "queue",
     default: "0.1",
     values: Values::Number(0.01, 0.99),
-    help: "live: as `inactive`, without the trial, which is a second such queue behind it",
+    help: "live: as `inactive`, without the parked pages, which is a second such queue behind it",
 };
 
 /// A policy over these lists.
@@ -118,8 +118,8 @@ const USED: u32 = 4;
 const FRESH: u32 = 8;
 const DIRTY: u32 = 16;
 const AGE_SHIFT: u32 = 8;
-/// Where pages are spared, the age is the round of the ring in which a page is put on trial again, counted down, and these bits say
-/// what it was at first. They outlast the trial.
+/// Where pages are spared, the age is the round of the ring in which a page is parked again, counted down, and these bits say
+/// what it was at first. They stay while it is parked.
 const EARNED_SHIFT: u32 = 16;
 const EARNED: u32 = 0xF << EARNED_SHIFT;
 const EARNED_MAX: u32 = 8;
@@ -134,8 +134,8 @@ const ACTIVE_TO_ACTIVE: usize = 4;
 const ACTIVE_TO_INACTIVE: usize = 5;
 const INACTIVE_TO_ACTIVE: usize = 6;
 const INACTIVE_TO_INACTIVE: usize = 7;
-const TO_TRIAL: usize = 8;
-const TRIAL_TO_ACTIVE: usize = 9;
+const TO_PARKED: usize = 8;
+const PARKED_TO_ACTIVE: usize = 9;
 
 impl<R: Rule> Aged<R> {
     #[inline]
@@ -197,8 +197,8 @@ impl<R: Rule> Policy for Aged<R> {
         "active_to_inactive",
         "inactive_to_active",
         "inactive_to_inactive",
-        "inactive_to_trial",
-        "trial_to_active",
+        "inactive_to_parked",
+        "parked_to_active",
     ];
     const NODE_BYTES: usize = 12;
 
@@ -306,13 +306,13 @@ impl<R: Rule> Policy for Aged<R> {
     }
     #[inline]
     fn take(&mut self, node: Node) {
-        self.counts[TO_TRIAL] += 1;
+        self.counts[TO_PARKED] += 1;
         let earned = self.lists.word(node, 0) & EARNED;
         self.remove(node);
         *self.lists.word_mut(node, 0) = earned;
     }
     fn rescued(&mut self, node: Node) {
-        self.counts[TRIAL_TO_ACTIVE] += 1;
+        self.counts[PARKED_TO_ACTIVE] += 1;
         let age = match (self.lists.word(node, 0) & EARNED) >> EARNED_SHIFT {
             _ if !self.spares => AGE_START,
             0 => 1,

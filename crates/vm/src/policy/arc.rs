@@ -54,11 +54,11 @@ const NEW_TO_T1: usize = 0;
 const T1_TO_T2: usize = 1;
 const B1_TO_T2: usize = 2;
 const B2_TO_T2: usize = 3;
-const T1_TO_TRIAL: usize = 4;
-const T2_TO_TRIAL: usize = 5;
-const TRIAL_TO_B1: usize = 6;
-const TRIAL_TO_B2: usize = 7;
-const TRIAL_TO_T2: usize = 8;
+const T1_TO_PARKED: usize = 4;
+const T2_TO_PARKED: usize = 5;
+const PARKED_TO_B1: usize = 6;
+const PARKED_TO_B2: usize = 7;
+const PARKED_TO_T2: usize = 8;
 const FORGOTTEN: usize = 9;
 
 impl Arc {
@@ -74,7 +74,7 @@ impl Arc {
     /// => just taken out of `list`
     #[inline(always)]
     fn took(&mut self, list: ListId, node: Node) {
-        let (state, count) = if list == T1 { (TAKEN_FROM_T1, T1_TO_TRIAL) } else { (TAKEN_FROM_T2, T2_TO_TRIAL) };
+        let (state, count) = if list == T1 { (TAKEN_FROM_T1, T1_TO_PARKED) } else { (TAKEN_FROM_T2, T2_TO_PARKED) };
         self.counts[count] += 1;
         self.set(node, state);
     }
@@ -106,11 +106,11 @@ impl Policy for Arc {
         "t1_to_t2",
         "b1_to_t2",
         "b2_to_t2",
-        "t1_to_trial",
-        "t2_to_trial",
-        "trial_to_b1",
-        "trial_to_b2",
-        "trial_to_t2",
+        "t1_to_parked",
+        "t2_to_parked",
+        "parked_to_b1",
+        "parked_to_b2",
+        "parked_to_t2",
         "forgotten",
     ];
     const NODE_BYTES: usize = 12;
@@ -197,12 +197,12 @@ impl Policy for Arc {
         self.took(list, node);
     }
     fn rescued(&mut self, node: Node) {
-        self.counts[TRIAL_TO_T2] += 1;
+        self.counts[PARKED_TO_T2] += 1;
         self.put(node, IN_T2);
     }
     #[inline(always)]
     fn evicted<G: Ghosts>(&mut self, ghosts: &mut G, node: Node) {
-        let (state, count) = if self.lists.word(node, 0) == TAKEN_FROM_T1 { (IN_B1, TRIAL_TO_B1) } else { (IN_B2, TRIAL_TO_B2) };
+        let (state, count) = if self.lists.word(node, 0) == TAKEN_FROM_T1 { (IN_B1, PARKED_TO_B1) } else { (IN_B2, PARKED_TO_B2) };
         self.counts[count] += 1;
         self.put(node, state);
         let (b1, b2) = (self.lists.len(B1), self.lists.len(B2));

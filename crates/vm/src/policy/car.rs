@@ -43,10 +43,10 @@ const T1_TO_T2: usize = 1;
 const T2_TO_T2: usize = 2;
 const B1_TO_T2: usize = 3;
 const B2_TO_T2: usize = 4;
-const T1_TO_TRIAL: usize = 5;
-const T2_TO_TRIAL: usize = 6;
-const TRIAL_TO_GHOSTS: usize = 7;
-const TRIAL_TO_T2: usize = 8;
+const T1_TO_PARKED: usize = 5;
+const T2_TO_PARKED: usize = 6;
+const PARKED_TO_GHOSTS: usize = 7;
+const PARKED_TO_T2: usize = 8;
 const FORGOTTEN: usize = 9;
 
 impl Car {
@@ -58,7 +58,7 @@ impl Car {
     /// => just taken out of `list`
     #[inline(always)]
     fn took(&mut self, list: ListId, node: Node) {
-        let (state, count) = if list == T1 { (TAKEN_FROM_T1, T1_TO_TRIAL) } else { (TAKEN_FROM_T2, T2_TO_TRIAL) };
+        let (state, count) = if list == T1 { (TAKEN_FROM_T1, T1_TO_PARKED) } else { (TAKEN_FROM_T2, T2_TO_PARKED) };
         self.counts[count] += 1;
         self.state[node as usize] = state;
     }
@@ -82,10 +82,10 @@ impl Policy for Car {
         "t2_to_t2",
         "b1_to_t2",
         "b2_to_t2",
-        "t1_to_trial",
-        "t2_to_trial",
-        "trial_to_ghosts",
-        "trial_to_t2",
+        "t1_to_parked",
+        "t2_to_parked",
+        "parked_to_ghosts",
+        "parked_to_t2",
         "forgotten",
     ];
     const NODE_BYTES: usize = 9;
@@ -166,12 +166,12 @@ impl Policy for Car {
         self.took(list, node);
     }
     fn rescued(&mut self, node: Node) {
-        self.counts[TRIAL_TO_T2] += 1;
+        self.counts[PARKED_TO_T2] += 1;
         self.put(node, IN_T2);
     }
     #[inline(always)]
     fn evicted<G: Ghosts>(&mut self, ghosts: &mut G, node: Node) {
-        self.counts[TRIAL_TO_GHOSTS] += 1;
+        self.counts[PARKED_TO_GHOSTS] += 1;
         let state = if self.state[node as usize] == TAKEN_FROM_T1 { IN_B1 } else { IN_B2 };
         self.put(node, state);
         let (b1, b2) = (self.lists.len(B1), self.lists.len(B2));

@@ -4,7 +4,7 @@
 //! takes the first page without one; the newcomer takes the victim's place, just behind the hand. That is a queue: the hand's place
 //! is its old end, and a page that is spared goes to its new end. A page enters without a bit (`enter=0`: its fault is no second
 //! use), or with one (`enter=1`, as a processor that sets the bit at the faulting access does). Bad where `lru` is: scans and loops
-//! larger than memory. Live a touch on trial is the bit.
+//! larger than memory. Live a touch of an inactive page is the bit.
 
 use super::{Args, Arrival, Ghosts, Node, Param, Policy, Setup, Values};
 use crate::page_queue::Lists;
@@ -42,7 +42,7 @@ impl Policy for Clock {
         values: Values::Words(&["0", "1"]),
         help: "the bit that a page enters with; 1 as a faulting access of a processor would set it",
     }];
-    const TRANSITIONS: &'static [&'static str] = &["new_to_ring", "ring_to_ring", "ring_to_trial", "trial_to_ring"];
+    const TRANSITIONS: &'static [&'static str] = &["new_to_ring", "ring_to_ring", "ring_to_parked", "parked_to_ring"];
     const NODE_BYTES: usize = 9;
 
     fn new(args: &Args, setup: &Setup) -> Self {

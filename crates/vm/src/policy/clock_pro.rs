@@ -66,8 +66,8 @@ const GHOST_TO_HOT: usize = 2;
 const COLD_TO_HOT: usize = 3;
 const COLD_TO_COLD: usize = 4;
 const HOT_TO_COLD: usize = 5;
-const COLD_TO_TRIAL: usize = 6;
-const TRIAL_TO_GHOST: usize = 7;
+const COLD_TO_PARKED: usize = 6;
+const PARKED_TO_GHOST: usize = 7;
 const FORGOTTEN: usize = 8;
 
 /// How a move of the hot hand for a cold page ended.
@@ -269,8 +269,8 @@ impl Policy for ClockPro {
         "cold_to_hot",
         "cold_to_cold",
         "hot_to_cold",
-        "cold_to_trial",
-        "trial_to_ghost",
+        "cold_to_parked",
+        "parked_to_ghost",
         "forgotten",
     ];
     const NODE_BYTES: usize = 9;
@@ -367,7 +367,7 @@ impl Policy for ClockPro {
         self.full = true;
         loop {
             let Some(node) = self.seek_cold() else {
-                // every cold page is on trial: the oldest hot one must do
+                // every cold page is inactive: the oldest hot one must do
                 let hot = self.lists.iter(RING).find(|node| self.state[*node as usize] & (HOT | TAKEN) == HOT)?;
                 self.take(hot);
                 return Some(hot);
@@ -381,7 +381,7 @@ impl Policy for ClockPro {
     }
     #[inline]
     fn take(&mut self, node: Node) {
-        self.counts[COLD_TO_TRIAL] += 1;
+        self.counts[COLD_TO_PARKED] += 1;
         if self.is(node, HOT) {
             self.hot -= 1;
             self.off(node, HOT);
@@ -416,7 +416,7 @@ impl Policy for ClockPro {
     fn evicted<G: Ghosts>(&mut self, ghosts: &mut G, node: Node) {
         self.resident -= 1;
         if self.lists.listed(node) && self.is(node, IN_TEST) {
-            self.counts[TRIAL_TO_GHOST] += 1;
+            self.counts[PARKED_TO_GHOST] += 1;
             self.state[node as usize] = IN_TEST;
             self.ghosts += 1;
             self.trim();

@@ -56,8 +56,8 @@ struct Page {
 const NEW_TO_BUCKET: usize = 0;
 const BUCKET_TO_FURTHER: usize = 1;
 const BUCKET_TO_NEARER: usize = 2;
-const BUCKET_TO_TRIAL: usize = 3;
-const TRIAL_TO_BUCKET: usize = 4;
+const BUCKET_TO_PARKED: usize = 3;
+const PARKED_TO_BUCKET: usize = 4;
 
 impl Cost {
     /// Distance in time, in references, to the expected next event.
@@ -132,7 +132,7 @@ impl Policy for Cost {
         help: "weight of the newest interval in the average; a guess",
     }];
     const TRANSITIONS: &'static [&'static str] =
-        &["new_to_bucket", "bucket_to_further", "bucket_to_nearer", "bucket_to_trial", "trial_to_bucket"];
+        &["new_to_bucket", "bucket_to_further", "bucket_to_nearer", "bucket_to_parked", "parked_to_bucket"];
     const NODE_BYTES: usize = size_of::<Page>() + 8;
 
     fn new(args: &Args, setup: &Setup) -> Self {
@@ -194,13 +194,13 @@ impl Policy for Cost {
     }
     #[inline]
     fn take(&mut self, node: Node) {
-        self.counts[BUCKET_TO_TRIAL] += 1;
+        self.counts[BUCKET_TO_PARKED] += 1;
         let page = &mut self.pages[node as usize];
         let bucket = core::mem::take(&mut page.bucket) as usize - 1;
         self.unlist(node, bucket);
     }
     fn rescued(&mut self, node: Node) {
-        self.counts[TRIAL_TO_BUCKET] += 1;
+        self.counts[PARKED_TO_BUCKET] += 1;
         self.use_page(node);
         let bucket = self.bucket(node);
         self.put(node, bucket);

@@ -2,8 +2,8 @@
 //!
 //! The yardstick: no page is ever spared (Belady 1966, "A study of replacement algorithms for a virtual-storage computer"). Bad at
 //! whatever has a working set, and the only policy here that can get worse with more memory (Belady's anomaly); good where nothing
-//! is used twice, because it costs nothing. A touch on trial is served but changes nothing: the page keeps its place at the old
-//! end.
+//! is used twice, because it costs nothing. A touch of an inactive page is served but changes nothing: the page keeps its place at
+//! the old end.
 
 use super::{Args, Arrival, Ghosts, Node, Policy, Setup};
 use crate::page_queue::Lists;
@@ -22,7 +22,7 @@ const RESCUED: usize = 2;
 impl Policy for Fifo {
     const NAME: &'static str = "fifo";
     const ABOUT: &'static str = "the oldest page goes, used or not (Belady 1966)";
-    const TRANSITIONS: &'static [&'static str] = &["new_to_queue", "queue_to_trial", "trial_to_queue"];
+    const TRANSITIONS: &'static [&'static str] = &["new_to_queue", "queue_to_parked", "parked_to_queue"];
     const NODE_BYTES: usize = 8;
 
     fn new(_: &Args, setup: &Setup) -> Self {
@@ -71,7 +71,7 @@ impl Policy for Fifo {
     fn inherit<G: Ghosts>(&mut self, _: &mut G, node: Node, _: bool) {
         self.queue.push_back(0, node);
     }
-    /// It learns nothing from a trial.
+    /// It learns nothing from a touch of an inactive page.
     fn trial_permille(&self) -> u32 {
         0
     }

@@ -56,8 +56,8 @@ const NEW_TO_HIR: usize = 1;
 const HIR_TO_LIR: usize = 2;
 const GHOST_TO_LIR: usize = 3;
 const LIR_TO_HIR: usize = 4;
-const HIR_TO_TRIAL: usize = 5;
-const TRIAL_TO_GHOST: usize = 6;
+const HIR_TO_PARKED: usize = 5;
+const PARKED_TO_GHOST: usize = 6;
 const FORGOTTEN: usize = 7;
 
 impl Lirs {
@@ -158,7 +158,7 @@ impl Policy for Lirs {
     ];
     const GHOSTS_PERMILLE: u32 = 2000;
     const TRANSITIONS: &'static [&'static str] =
-        &["new_to_lir", "new_to_hir", "hir_to_lir", "ghost_to_lir", "lir_to_hir", "hir_to_trial", "trial_to_ghost", "forgotten"];
+        &["new_to_lir", "new_to_hir", "hir_to_lir", "ghost_to_lir", "lir_to_hir", "hir_to_parked", "parked_to_ghost", "forgotten"];
     const NODE_BYTES: usize = 20;
 
     fn new(args: &Args, setup: &Setup) -> Self {
@@ -242,7 +242,7 @@ impl Policy for Lirs {
     }
     #[inline]
     fn take(&mut self, node: Node) {
-        self.counts[HIR_TO_TRIAL] += 1;
+        self.counts[HIR_TO_PARKED] += 1;
         if self.word(node) & LIR == 0 {
             self.queues.remove(Q, node);
         } else {
@@ -269,7 +269,7 @@ impl Policy for Lirs {
             ghosts.forget(node);
             return;
         }
-        self.counts[TRIAL_TO_GHOST] += 1;
+        self.counts[PARKED_TO_GHOST] += 1;
         self.queues.push_back(GHOSTS, node);
         if self.queues.len(GHOSTS) > self.ghosts
             && let Some(oldest) = self.queues.front(GHOSTS)

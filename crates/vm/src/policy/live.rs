@@ -15,27 +15,27 @@ pub trait LivePolicy: Send {
     fn spec(&self) -> Spec;
     /// `page` is in memory in `frame` and mapped. `distance`: see [`Arrival`]. => frame unknown to the policy
     fn admit(&mut self, frame: FrameId, page: PageId, why: Admit, distance: Option<u32>);
-    /// `page` is in memory in `frame`, and on trial from the start. => frame unknown to the policy
+    /// `page` is in memory in `frame`, and inactive from the start. => frame unknown to the policy
     fn arrived_parked(&mut self, frame: FrameId, page: PageId);
-    /// A page on trial was touched and is mapped again.
+    /// An inactive page was touched and is mapped again.
     fn referenced(&mut self, frame: FrameId);
-    /// Takes the next victims, the worst first, for their trial. Returns how many; fewer than asked only if there are no more.
+    /// Takes the next victims, the worst first, to be parked. Returns how many; fewer than asked only if there are no more.
     fn victims(&mut self, out: &mut [FrameId]) -> usize;
     /// As if it had been a victim. => frame is on a list of the policy
     fn take(&mut self, frame: FrameId);
     /// A victim could not be unmapped (pinned, locked): look elsewhere for a while.
     fn refused(&mut self, frame: FrameId);
-    /// The page was given up or wired. => frame is on a list of the policy, or on trial
+    /// The page was given up or wired. => frame is on a list of the policy, or inactive
     fn remove(&mut self, frame: FrameId);
-    /// The page on trial in `frame` was not touched; it has left memory. Ghosts are made here.
+    /// The inactive page in `frame` was not touched; it has left memory. Ghosts are made here.
     fn evicted(&mut self, frame: FrameId, page: PageId);
     /// The page, which is not in memory, was given up: it need not be remembered.
     fn forget(&mut self, page: PageId);
-    /// The page in `frame` was found written. => listed or on trial
+    /// The page in `frame` was found written. => listed or inactive
     fn dirtied(&mut self, frame: FrameId);
     /// The budget is now `memory` pages.
     fn resize(&mut self, memory: u32);
-    /// How long a trial is, in thousandths of the budget that may be on trial at a time. 0: the trial is no longer than a batch.
+    /// How much of the budget may be inactive at a time, in thousandths. 0: no more than a batch.
     fn trial_permille(&self) -> u32;
     /// Calls `each` with all listed frames, the worst first, and whether they are held to be in frequent use.
     fn worst_first(&self, each: &mut dyn FnMut(FrameId, bool));

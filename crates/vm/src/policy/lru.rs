@@ -2,8 +2,8 @@
 //!
 //! The classic (Denning 1968 gives its reason, Mattson, Gecsei, Slutz and Traiger 1970 its stack property: the pages that a smaller
 //! memory holds are held by a larger one too, so one pass counts the misses of all sizes; the lab does that). Bad at a scan, which
-//! pushes out everything, and at a loop a little larger than memory, where it misses every time. Live only touches on trial are
-//! seen, so it is a second-chance queue: nearer to `clock` than to this.
+//! pushes out everything, and at a loop a little larger than memory, where it misses every time. Live only touches of inactive
+//! pages are seen, so it is a second-chance queue: nearer to `clock` than to this.
 
 use super::{Args, Arrival, Ghosts, Node, Policy, Setup};
 use crate::page_queue::Lists;
@@ -23,7 +23,7 @@ const RESCUED: usize = 2;
 impl Policy for Lru {
     const NAME: &'static str = "lru";
     const ABOUT: &'static str = "the page that was not touched for the longest time goes (Mattson and others 1970)";
-    const TRANSITIONS: &'static [&'static str] = &["new_to_queue", "queue_to_trial", "trial_to_queue"];
+    const TRANSITIONS: &'static [&'static str] = &["new_to_queue", "queue_to_parked", "parked_to_queue"];
     const NODE_BYTES: usize = 8;
 
     fn new(_: &Args, setup: &Setup) -> Self {

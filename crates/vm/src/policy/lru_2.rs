@@ -53,8 +53,8 @@ const TWICE: u64 = 1 << 63;
 
 const NEW_TO_HEAP: usize = 0;
 const GHOST_TO_HEAP: usize = 1;
-const HEAP_TO_TRIAL: usize = 2;
-const TRIAL_TO_HEAP: usize = 3;
+const HEAP_TO_PARKED: usize = 2;
+const PARKED_TO_HEAP: usize = 3;
 const FORGOTTEN: usize = 4;
 
 impl LruTwo {
@@ -151,7 +151,7 @@ impl Policy for LruTwo {
         },
     ];
     const GHOSTS_PERMILLE: u32 = 1000;
-    const TRANSITIONS: &'static [&'static str] = &["new_to_heap", "ghost_to_heap", "heap_to_trial", "trial_to_heap", "forgotten"];
+    const TRANSITIONS: &'static [&'static str] = &["new_to_heap", "ghost_to_heap", "heap_to_parked", "parked_to_heap", "forgotten"];
     const NODE_BYTES: usize = size_of::<Page>() + size_of::<(u64, Node)>() + 8;
 
     fn new(args: &Args, setup: &Setup) -> Self {
@@ -216,11 +216,11 @@ impl Policy for LruTwo {
         Some(node)
     }
     fn take(&mut self, node: Node) {
-        self.counts[HEAP_TO_TRIAL] += 1;
+        self.counts[HEAP_TO_PARKED] += 1;
         self.unlist(node);
     }
     fn rescued(&mut self, node: Node) {
-        self.counts[TRIAL_TO_HEAP] += 1;
+        self.counts[PARKED_TO_HEAP] += 1;
         self.use_page(node);
         let key = self.key(node);
         self.push((key, node));

@@ -41,8 +41,8 @@ const USED: u8 = 8;
 const NEW_TO_YOUNGEST: usize = 0;
 const NEW_TO_OLDER: usize = 1;
 const OLDEST_TO_YOUNGEST: usize = 2;
-const OLDEST_TO_TRIAL: usize = 3;
-const TRIAL_TO_YOUNGEST: usize = 4;
+const OLDEST_TO_PARKED: usize = 3;
+const PARKED_TO_YOUNGEST: usize = 4;
 const GENERATIONS_BEGUN: usize = 5;
 const GENERATIONS_ENDED: usize = 6;
 
@@ -75,8 +75,8 @@ impl Policy for MgLru {
         "new_to_youngest",
         "new_to_older",
         "oldest_to_youngest",
-        "oldest_to_trial",
-        "trial_to_youngest",
+        "oldest_to_parked",
+        "parked_to_youngest",
         "generations_begun",
         "generations_ended",
     ];
@@ -139,11 +139,11 @@ impl Policy for MgLru {
     }
     #[inline(always)]
     fn take(&mut self, node: Node) {
-        self.counts[OLDEST_TO_TRIAL] += 1;
+        self.counts[OLDEST_TO_PARKED] += 1;
         self.remove(node);
     }
     fn rescued(&mut self, node: Node) {
-        self.counts[TRIAL_TO_YOUNGEST] += 1;
+        self.counts[PARKED_TO_YOUNGEST] += 1;
         self.put(node, self.youngest);
     }
     fn remove(&mut self, node: Node) {

@@ -4,16 +4,16 @@
 //!                          what happens to a page                       what the policy is told
 //!   lab, every reference   it is touched and in memory                  reference  (true)
 //!                          it is touched and not in memory              reference  (false), expect, [victim, evicted,] admit
-//!   live, faults only      a batch is needed                            victim, victim, ...   (each goes on trial: unmapped, kept)
-//!                          touched on trial                             rescued
-//!                          not touched on trial                         evicted
+//!   live, faults only      a batch is needed                            victim, victim, ...   (each becomes inactive: unmapped, kept)
+//!                          touched while inactive                       rescued
+//!                          not touched while inactive                   evicted
 //!                          read back, filled, adopted                   expect (if it is remembered), admit
 //!   both                   written (as far as that is seen)             dirtied
 //! ```
 //!
-//! Linux gives user space no referenced bit, so live a policy is told of a reference only when a page *on trial* is touched: the
+//! Linux gives user space no referenced bit, so live a policy is told of a reference only when an *inactive* page is touched: the
 //! page daemon asks for victims, unmaps them and keeps them for a while; a touch in that time is a soft fault and a rescue; a page
-//! whose trial ends untouched is evicted. In the lab every reference is told and a victim is evicted at once, as papers count.
+//! that is not touched in time is evicted. In the lab every reference is told and a victim is evicted at once, as papers count.
 //!
 //! A policy orders *nodes*: numbers of its own records, one for each page that it has in its lists or remembers. It sees no memory,
 //! no addresses, no clock. Live, [`live::Live`] gives out the nodes (a page that a policy remembers after its eviction, a *ghost*,
@@ -92,7 +92,7 @@ pub struct Arrival {
 pub enum See {
     /// All: [`Policy::reference`] (the lab, as papers count).
     All,
-    /// Those to pages on trial: [`Policy::rescued`] (live).
+    /// Those to inactive pages: [`Policy::rescued`] (live).
     Trials,
 }
 
@@ -120,7 +120,7 @@ pub trait Ghosts {
 /// The lab replays a hundred million references a second only if `reference`, `victim`, `evicted` and `admit` become one loop.
 /// The compiler takes them for too large, hence `#[inline(always)]` on those of the policies that are worth it.
 ///
-/// A node is *listed* (its page is in memory), *taken* (its page is on trial, or about to be evicted), a *ghost* (evicted and
+/// A node is *listed* (its page is in memory), *taken* (its page is inactive, or about to be evicted), a *ghost* (evicted and
 /// remembered) or unknown. `=>` says what holds before a call.
 pub trait Policy: Clone + Send + Sized + 'static {
     /// The name that `--policy` takes.
@@ -167,7 +167,7 @@ pub trait Policy: Clone + Send + Sized + 'static {
     fn evicted<G: Ghosts>(&mut self, ghosts: &mut G, node: Node) {
         ghosts.forget(node);
     }
-    /// Live: the page of an unknown node is in memory and on trial, though it was never listed. => taken from now on
+    /// Live: the page of an unknown node is in memory and inactive, though it was never listed. => taken from now on
     fn arrived_taken(&mut self, _node: Node) {}
     /// The page is given up or wired: the node is unknown from now on. => listed or taken
     fn remove(&mut self, node: Node);
@@ -180,22 +180,22 @@ pub trait Policy: Clone + Send + Sized + 'static {
     fn worst_first(&self, each: &mut dyn FnMut(Node, bool));
     /// As `admit`, but from another policy that listed it; `hot` as in [`Policy::worst_first`].
     fn inherit<G: Ghosts>(&mut self, ghosts: &mut G, node: Node, hot: bool);
-    /// Live: how long a trial is, in thousandths of the budget that may be on trial at a time. 0: no longer than a batch.
+    /// Live: how much of the budget may be inactive at a time, in thousandths. 0: no more than a batch.
     fn trial_permille(&self) -> u32 {
-        TRIAL_PERMILLE
+        PARKED_PERMILLE
     }
     /// How often each transition between its queues has happened.
     fn transitions(&self) -> &[u64];
 }
 
-/// Length of the trial queue in thousandths of the budget, for every policy that lives on references. A reference is seen only on
-/// trial, so the trial is a policy's memory of what is used; but each page of a working set that stays pays a soft fault per trial,
+/// Inactive pages in thousandths of the budget, for every policy that lives on references. A reference is seen only of an inactive
+/// page, so these are a policy's memory of what is used. But each page of a working set that stays pays a soft fault each time,
 /// and where threads of the program keep all CPUs busy that costs three times as much as on an idle machine (30 us instead of 10).
 /// Half of 120 halves the soft faults and adds 2 to 4 % of hard ones (a sort where it nearly fits: 20 %): `xz -T2` in half of its
 /// memory takes 39 and 46 s instead of 93 and 75, a sort 10.0 and 11.4 s instead of 11.2 and 10.8, by turns; with 40, 25 and 10 xz
 /// did not end in 100 s but for one run of 68 s. Before refaults were judged, 60 lost a hot set of 40 % of memory beside a scan;
 /// now its hard faults are the same with `use-once`, and 4 % more with `clock` and `aging`.
-pub const TRIAL_PERMILLE: u32 = 60;
+pub const PARKED_PERMILLE: u32 = 60;
 
 /// Something that is to be done with a policy of whatever type.
 pub trait Visitor {
@@ -293,7 +293,7 @@ mod tests {
     #[derive(Default)]
     struct Model {
         listed: BTreeSet<FrameId>,
-        trial: BTreeSet<FrameId>,
+        parked: BTreeSet<FrameId>,
         page_of: BTreeMap<FrameId, u32>,
     }
 
@@ -316,30 +316,30 @@ mod tests {
             }
             2 if !known && !model.is_in_memory(n) => {
                 p.arrived_parked(frame, page(n));
-                model.trial.insert(frame);
+                model.parked.insert(frame);
                 model.page_of.insert(frame, n);
             }
-            3 if model.trial.remove(&frame) => {
+            3 if model.parked.remove(&frame) => {
                 p.referenced(frame);
                 model.listed.insert(frame);
             }
-            4 if model.trial.remove(&frame) => {
+            4 if model.parked.remove(&frame) => {
                 p.refused(frame);
                 model.listed.insert(frame);
             }
-            5 | 6 if model.trial.remove(&frame) => {
+            5 | 6 if model.parked.remove(&frame) => {
                 let was = model.page_of.remove(&frame).expect("it has a page");
                 p.evicted(frame, page(was));
             }
             7 if known => {
                 p.remove(frame);
                 model.listed.remove(&frame);
-                model.trial.remove(&frame);
+                model.parked.remove(&frame);
                 model.page_of.remove(&frame);
             }
             8 if model.listed.remove(&frame) => {
                 p.take(frame);
-                model.trial.insert(frame);
+                model.parked.insert(frame);
             }
             9 if !model.is_in_memory(n) => p.forget(page(n)),
             10 if known => p.dirtied(frame),
@@ -350,7 +350,7 @@ mod tests {
                 prop_assert!(got == 5 || got == model.listed.len());
                 for v in &out[..got] {
                     prop_assert!(model.listed.remove(v), "{v:?} was not listed");
-                    prop_assert!(model.trial.insert(*v));
+                    prop_assert!(model.parked.insert(*v));
                 }
             }
             _ => {}
@@ -398,7 +398,7 @@ mod tests {
             for (spec, ops) in switches {
                 let mut next = live::make(&spec, 32, 32);
                 p.worst_first(&mut |frame, hot| next.inherit(frame, hot));
-                for frame in &model.trial {
+                for frame in &model.parked {
                     next.arrived_parked(*frame, page(model.page_of[frame]));
                 }
                 p = next;

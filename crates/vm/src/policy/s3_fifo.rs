@@ -10,7 +10,7 @@
 //! `small` 0.1 is the paper's. The algorithm is not determined by its text; here a count begins again at zero in M, a page that
 //! overfills M makes M give up the victim at once, and G is looked up after the victim has been chosen. Bad at pages whose second
 //! use comes after G has forgotten them, and at scans that touch each page several times (a count above one in S is a pass to M).
-//! Live a touch on trial is the pass.
+//! Live a touch of an inactive page is the pass.
 
 use super::{Args, Arrival, Ghosts, Node, Param, Policy, Setup, Values};
 use crate::page_queue::{ListId, Lists};
@@ -47,10 +47,10 @@ const NEW_TO_S: usize = 0;
 const G_TO_M: usize = 1;
 const S_TO_M: usize = 2;
 const M_TO_M: usize = 3;
-const S_TO_TRIAL: usize = 4;
-const M_TO_TRIAL: usize = 5;
-const TRIAL_TO_G: usize = 6;
-const TRIAL_TO_M: usize = 7;
+const S_TO_PARKED: usize = 4;
+const M_TO_PARKED: usize = 5;
+const PARKED_TO_G: usize = 6;
+const PARKED_TO_M: usize = 7;
 const M_EVICTED: usize = 8;
 const FORGOTTEN: usize = 9;
 
@@ -63,7 +63,7 @@ impl S3Fifo {
     /// => just taken out of `list`
     #[inline(always)]
     fn took(&mut self, list: ListId, node: Node) {
-        let (state, count) = if list == S { (TAKEN_FROM_S, S_TO_TRIAL) } else { (TAKEN_FROM_M, M_TO_TRIAL) };
+        let (state, count) = if list == S { (TAKEN_FROM_S, S_TO_PARKED) } else { (TAKEN_FROM_M, M_TO_PARKED) };
         self.counts[count] += 1;
         self.state[node as usize] = state;
     }
@@ -112,10 +112,10 @@ impl Policy for S3Fifo {
         "ghost_to_main",
         "small_to_main",
         "main_to_main",
-        "small_to_trial",
-        "main_to_trial",
-        "trial_to_ghost",
-        "trial_to_main",
+        "small_to_parked",
+        "main_to_parked",
+        "parked_to_ghost",
+        "parked_to_main",
         "main_evicted",
         "forgotten",
     ];
@@ -173,7 +173,7 @@ impl Policy for S3Fifo {
         self.took(list, node);
     }
     fn rescued(&mut self, node: Node) {
-        self.counts[TRIAL_TO_M] += 1;
+        self.counts[PARKED_TO_M] += 1;
         self.put(node, IN_M);
     }
     #[inline(always)]
@@ -184,7 +184,7 @@ impl Policy for S3Fifo {
             ghosts.forget(node);
             return;
         }
-        self.counts[TRIAL_TO_G] += 1;
+        self.counts[PARKED_TO_G] += 1;
         self.put(node, IN_G);
         while self.lists.len(G) > self.main.min(self.ghosts) {
             let Some(oldest) = self.lists.pop_front(G) else { break };

@@ -36,7 +36,7 @@ const RESCUED: usize = 3;
 impl Policy for Sieve {
     const NAME: &'static str = "sieve";
     const ABOUT: &'static str = "a hand sifts untouched pages out of a queue that keeps its order (NSDI 2024)";
-    const TRANSITIONS: &'static [&'static str] = &["new_to_queue", "passed_by_hand", "queue_to_trial", "trial_to_queue"];
+    const TRANSITIONS: &'static [&'static str] = &["new_to_queue", "passed_by_hand", "queue_to_parked", "parked_to_queue"];
     const NODE_BYTES: usize = 9;
 
     fn new(_: &Args, setup: &Setup) -> Self {

@@ -11,7 +11,7 @@
 //! use-once thread asks for. A victim comes from A1in while that is longer than `kin`, else from Am. A page found in A1out leaves
 //! it before the victim for it is chosen. `kin` 0.25 and `kout` 0.5 of the memory are the paper's own. Bad where a page's second
 //! use comes after A1out has forgotten it (`kout` bounds the loop that it can learn), and where each page is used for a short while
-//! only: each second use then costs a read. Live a page from A1in that is touched on trial has shown just what a hit in A1out
+//! only: each second use then costs a read. Live a page from A1in that is touched while inactive has shown just what a hit in A1out
 //! shows.
 
 use super::{Args, Arrival, Ghosts, Node, Param, Policy, Setup, Values};
@@ -44,12 +44,12 @@ const TAKEN_FROM_AM: u32 = 6;
 
 const NEW_TO_A1_IN: usize = 0;
 const A1_OUT_TO_AM: usize = 1;
-const A1_IN_TO_TRIAL: usize = 2;
-const AM_TO_TRIAL: usize = 3;
-const TRIAL_TO_A1_OUT: usize = 4;
-const TRIAL_TO_AM: usize = 5;
+const A1_IN_TO_PARKED: usize = 2;
+const AM_TO_PARKED: usize = 3;
+const PARKED_TO_A1_OUT: usize = 4;
+const PARKED_TO_AM: usize = 5;
 const A1_OUT_FORGOTTEN: usize = 6;
-const TRIAL_TO_A1_IN: usize = 7;
+const PARKED_TO_A1_IN: usize = 7;
 const AM_EVICTED: usize = 8;
 
 impl TwoQueues {
@@ -65,7 +65,7 @@ impl TwoQueues {
     /// => just taken out of `list`
     #[inline(always)]
     fn took(&mut self, list: ListId, node: Node) {
-        let (state, count) = if list == A1_IN { (TAKEN_FROM_A1_IN, A1_IN_TO_TRIAL) } else { (TAKEN_FROM_AM, AM_TO_TRIAL) };
+        let (state, count) = if list == A1_IN { (TAKEN_FROM_A1_IN, A1_IN_TO_PARKED) } else { (TAKEN_FROM_AM, AM_TO_PARKED) };
         self.counts[count] += 1;
         self.set(node, state);
     }
@@ -92,12 +92,12 @@ impl Policy for TwoQueues {
     const TRANSITIONS: &'static [&'static str] = &[
         "new_to_a1in",
         "a1out_to_am",
-        "a1in_to_trial",
-        "am_to_trial",
-        "trial_to_a1out",
-        "trial_to_am",
+        "a1in_to_parked",
+        "am_to_parked",
+        "parked_to_a1out",
+        "parked_to_am",
         "a1out_forgotten",
-        "trial_to_a1in",
+        "parked_to_a1in",
         "am_evicted",
     ];
     const NODE_BYTES: usize = 12;
@@ -161,12 +161,12 @@ impl Policy for TwoQueues {
         self.took(list, node);
     }
     fn rescued(&mut self, node: Node) {
-        self.counts[TRIAL_TO_AM] += 1;
+        self.counts[PARKED_TO_AM] += 1;
         self.put(node, IN_AM);
     }
     fn refused(&mut self, node: Node) {
         if self.lists.word(node, 0) == TAKEN_FROM_A1_IN {
-            self.counts[TRIAL_TO_A1_IN] += 1;
+            self.counts[PARKED_TO_A1_IN] += 1;
             self.put(node, IN_A1_IN);
         } else {
             self.rescued(node);
@@ -180,7 +180,7 @@ impl Policy for TwoQueues {
             ghosts.forget(node);
             return;
         }
-        self.counts[TRIAL_TO_A1_OUT] += 1;
+        self.counts[PARKED_TO_A1_OUT] += 1;
         self.put(node, IN_A1_OUT);
         while self.lists.len(A1_OUT) > self.kout {
             let Some(oldest) = self.lists.pop_front(A1_OUT) else { break };

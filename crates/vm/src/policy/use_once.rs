@@ -5,21 +5,22 @@
 //! it has come to the old end of the queue, and it goes to the active ring. A scan passes through the inactive queue and leaves the
 //! active ring alone. The lists are in `ages.rs`.
 //!
-//! Live, the queue position is what the age was: a page leaves the inactive queue's old end for its trial, a touch there makes it
-//! active, and active pages go back to the inactive queue, oldest first, whenever the inactive queue falls below its share of the
-//! pages. References to mapped pages are not seen, so a page of a hot set may well be evicted. What is seen is that it comes back:
-//! a hard fault less than `refault` times the memory's number of evictions after the page left is taken for a second use, and the
-//! page begins on the active ring (after Weiner 2014, the head of Linux's `mm/workingset.c`: with so much more memory it would have
-//! stayed). With `refault=0` it begins again at age zero, as in the patch. The default, once the memory, was chosen on bench
+//! Live, the queue position is what the age was: a page leaves the inactive queue's old end to be parked, and a touch there makes
+//! it active, and active pages go back to the inactive queue, oldest first, whenever the inactive queue falls below its share of
+//! the pages. References to mapped pages are not seen, so a page of a hot set may well be evicted. What is seen is that it comes
+//! back: a hard fault less than `refault` times the memory's number of evictions after the page left is taken for a second use, and
+//! the page begins on the active ring (after Weiner 2014, the head of Linux's `mm/workingset.c`: with so much more memory it would
+//! have stayed). With `refault=0` it begins again at age zero, as in the patch. The default, once the memory, was chosen on bench
 //! `hot-scan`, where 0.5 to 2 differ little, and costs a sort and a Python program under 1.6 % more faults or spares them some. In
-//! the lab, which is told every reference, it has no effect. Behind the queue the trial is a second one, so the queue is shorter
-//! live (`queue`), and a page that was touched on one trial after another is spared the next ones (`ages.rs`): with a queue of a
-//! tenth instead of a third, and pages spared, recorded strings of a sort have 17 % fewer hard faults in half of its memory, of
-//! `hot-scan` 16 %, of a Python program and of SQLite 2 to 5 % (replayed with `--see faults`, when the trial was twice as long;
-//! 0.05 to 0.2 differ little).
+//! the lab, which is told every reference, it has no effect. Behind the queue the parked pages are a second one, so the queue is
+//! shorter live (`queue`), and a page that was touched while parked, again and again, is spared the next ones (`ages.rs`): with a
+//! queue of a tenth instead of a third, and pages spared, recorded strings of a sort have 17 % fewer hard faults in half of its
+//! memory, of `hot-scan` 16 %, of a Python program and of SQLite 2 to 5 % (replayed with `--see faults`, when twice as many were
+//! parked; 0.05 to 0.2 differ little).
 //!
-//! Bad where a page's second use comes just after its trial has ended (loops a little larger than memory), and where one *use*
-//! makes several references in quick succession: a scan in small records looks like a working set. `use-once-window` is the answer.
+//! Bad where a page's second use comes just after it was parked and evicted (loops a little larger than memory), and where one
+//! *use* makes several references in quick succession: a scan in small records looks like a working set. `use-once-window` is the
+//! answer.
 
 use super::ages::{Aged, INACTIVE, QUEUE, REFAULT, Rule, Start};
 use super::{Arrival, Param};
@@ -75,7 +76,7 @@ mod tests {
         let mut out = [FrameId(0); 10];
         assert_eq!(p.victims(&mut out), 10);
         for f in out {
-            p.referenced(f); // used again on trial
+            p.referenced(f); // used again while parked
         }
         for f in 20..40 {
             p.admit(FrameId(f), page(f), Admit::HardFault, None); // the scan
@@ -85,18 +86,18 @@ mod tests {
         assert!(out.iter().all(|f| f.0 >= 10), "a page that was used again went before the scan: {out:?}");
     }
 
-    /// A page that is touched on every trial was put on trial in every round of the ring: a soft fault each, to learn what was
+    /// A page that is touched whenever it is parked was parked in every round of the ring: a soft fault each, to learn what was
     /// known.
     #[test]
-    fn what_was_used_on_every_trial_is_tried_less_and_less_often() {
+    fn what_is_touched_whenever_it_is_parked_is_parked_less_and_less_often() {
         let page = |n: u32| PageId::new(ObjectId(0), n as u64);
         let mut p = live::make(&Spec::named("use-once").expect("it is there"), 64, 64);
         (0..64).for_each(|f| p.admit(FrameId(f), page(f), Admit::FirstTouch, None));
-        let mut trials = [0; 4];
+        let mut parked = [0; 4];
         for round in 0..4096 {
             let mut out = [FrameId(0)];
             assert_eq!(p.victims(&mut out), 1);
-            trials[round / 1024] += (out[0].0 < 32) as u32;
+            parked[round / 1024] += (out[0].0 < 32) as u32;
             if out[0].0 < 32 {
                 p.referenced(out[0]); // half of the pages are used
             } else {
@@ -104,7 +105,7 @@ mod tests {
                 p.admit(out[0], page(out[0].0), Admit::HardFault, None); // the others pass through
             }
         }
-        assert!(trials[3] * 3 < trials[0], "{trials:?}");
+        assert!(parked[3] * 3 < parked[0], "{parked:?}");
     }
 
     /// All pages may have earned to be spared: one is found all the same, without going round and round.
