@@ -4,7 +4,7 @@
 //!                          what happens to a page                       what the policy is told
 //!   lab, every reference   it is touched and in memory                  reference  (true)
 //!                          it is touched and not in memory              reference  (false), expect, [victim, evicted,] admit
-//!   live, faults only      a batch is needed                            victim, victim, ...   (each becomes inactive: unmapped, kept)
+//!   live, faults only      a batch is needed                            victim, victim, ...   (each is inactive then)
 //!                          touched while inactive                       rescued
 //!                          not touched while inactive                   evicted
 //!                          read back, filled, adopted                   expect (if it is remembered), admit
