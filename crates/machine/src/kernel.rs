@@ -158,6 +158,8 @@ pub enum Mistake {
     FollowsLateUnmaps,
     /// A parked original is dropped although its copy was refused (EAGAIN).
     DropsBeforeTheCopy,
+    /// Parked copies are taken off the budget while they are still in memory.
+    UnchargesBeforeTheDrop,
     /// The page daemon's bell is rung, and who sleeps there is not woken.
     RingsNobody,
     /// Pages that the other devices refuse are offered to them again and again, and not brought into memory: the swapoff never

@@ -292,10 +292,14 @@ impl<K: Kernel> Machine<K> {
                 return;
             }
             let batch = &mut batch[..n];
+            let early = K::mistake(Mistake::UnchargesBeforeTheDrop);
+            if early {
+                self.core.lock().vm.uncharge(n as u32);
+            }
             self.discard_places(map, batch);
             let mut core = self.core.lock();
             core.park.dropped(batch);
-            core.vm.uncharge(n as u32);
+            core.vm.uncharge(if early { 0 } else { n as u32 });
             drop(core);
             self.arrived();
         }

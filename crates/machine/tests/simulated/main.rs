@@ -133,6 +133,8 @@ fn run(scenario: &Scenario, seed: u64, mistake: Option<Mistake>) -> Result<Repor
     world.kernel.enter(|kernel| kernel.noise = scenario.noisy.then(|| Rng::new(!seed)));
     world.disk.space.set(scenario.swaps.map_or(0, |habits| habits.space));
     let machine = Arc::new(machine(scenario));
+    let copies = scenario.habits.weights[4] + scenario.habits.weights[9] > 0;
+    world.charge.set(Some((machine.status, if copies { world::COPIED_OUT } else { 1 })));
     let mut rng = Rng::new(seed.wrapping_mul(3));
     let left = Arc::new(AtomicUsize::new(scenario.threads));
     let mut actors = Vec::new();
@@ -206,6 +208,14 @@ fn all_pass(scenario: &Scenario, default: u64) {
 #[test]
 fn programs_find_what_they_wrote() {
     all_pass(&USUAL, 20);
+}
+
+/// All memory is writable, so that nothing is copied out: what is resident is charged, to the page.
+const WRITABLE: Scenario = Scenario { habits: Habits { weights: [20, 12, 4, 3, 0, 4, 2, 2, 1, 0], ..USUAL.habits }, ..USUAL };
+
+#[test]
+fn what_is_resident_is_charged() {
+    all_pass(&WRITABLE, 10);
 }
 
 /// Memory that becomes writable, is written, discarded and protected again, under pressure.
@@ -476,6 +486,7 @@ fn each_mistake_is_found() {
         (FollowsLateUnmaps, CROWDED, 137),
         (DropsBeforeTheCopy, CROWDED, 56),
         (RingsNobody, USUAL, 0),
+        (UnchargesBeforeTheDrop, WRITABLE, 0),
         (OffersWhatIsRefused, REFUSED, 4),
         (GivesUpAsItWaits, SLOW, 0),
         (ClosesBeforeReadsEnd, SWAPS, 2),

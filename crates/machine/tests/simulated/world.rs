@@ -18,6 +18,7 @@ use overspill_simkernel::sched::{self, Timeout, shared::Shared};
 use overspill_simkernel::table::Entry;
 use overspill_simkernel::vma::{LOCKED, Registration};
 use overspill_store::checksum;
+use overspill_vm::status::Status;
 use overspill_vm::types::{ContentHash, PageId};
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::cell::{Cell, RefCell};
@@ -32,6 +33,8 @@ pub const PROGRAM: usize = 0;
 pub const PARK: usize = 1;
 /// What is found where something was dropped.
 const RUBBISH: u8 = 0xDB;
+/// Pages that the page daemon copies out at a time.
+pub const COPIED_OUT: usize = 32;
 /// From here on addresses are the pager's own.
 const OWN: usize = 1 << 40;
 
@@ -69,6 +72,9 @@ pub struct World {
     pub lossy: Cell<bool>,
     /// Files and their space.
     pub disk: Disk,
+    /// What the machine shows of itself, and pages that may be there twice for a moment: as they are copied out, or one that is brought
+    /// back, whose parked copy is charged when it is there.
+    pub charge: Cell<Option<(&'static Status, usize)>>,
     /// A device is being swapped off.
     pub swaps: Cell<bool>,
     /// No other is to be: a program waits for the end of this one.
@@ -101,6 +107,7 @@ impl World {
             mistake,
             lossy: Cell::new(trouble.read_error > 0),
             disk: Disk::default(),
+            charge: Cell::new(None),
             swaps: Cell::new(false),
             rests: Cell::new(0),
             control: threads - 1,
@@ -112,6 +119,15 @@ impl World {
     /// Whether transfers fail.
     pub fn is_troubled(&self) -> bool {
         self.trouble.read_error + self.trouble.write_error + self.trouble.no_space + self.trouble.refused > 0
+    }
+
+    /// What is resident is charged: to be asked when pages have come.
+    fn check_charge(&self, kernel: &Simulated) {
+        let Some((status, twice)) = self.charge.get() else { return };
+        let charged = status.counters.memory_used_bytes.get() as usize / PAGE;
+        let there = |entry: &&Entry| matches!(entry, Entry::Page { .. } | Entry::Zero { .. });
+        let resident = kernel.spaces[0].table.values().filter(there).count();
+        assert!(resident <= charged + twice, "{resident} pages are resident and {charged} charged");
     }
 
     /// Whether transfers take longer than anybody's patience.
@@ -347,11 +363,16 @@ impl kernel::Uffd for SimUffd {
             if dst >= OWN {
                 mirror(kernel, dst, result.bytes);
             }
+            world().check_charge(kernel);
             moved(result)
         })
     }
     fn zero(&self, at: usize, len: usize) -> Moved {
-        let result = world().kernel.enter(|kernel| moved(kernel.zero(self.number, at, len)));
+        let result = world().kernel.enter(|kernel| {
+            let result = moved(kernel.zero(self.number, at, len));
+            world().check_charge(kernel);
+            result
+        });
         tell(at, len, || format!("zero at {at:x}: {result:?}"));
         result
     }
