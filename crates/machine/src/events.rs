@@ -32,7 +32,7 @@ pub(crate) const UNMAPS_LOOK_NS: u64 = 100_000;
 /// The kernel counts an unmapping as under way from before its act until its report has been read
 /// ([`Uffd::is_changing`]): when none is under way, there is none that is still to be reported, and
 /// [`Machine::read_messages`] forgets them all.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct PendingUnmaps {
     ranges: Vec<(usize, usize)>,
 }

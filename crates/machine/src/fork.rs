@@ -13,13 +13,15 @@
 //! A child reads what its parent had paged out from its parent's devices, which neither writes over: the parent puts slots that
 //! were in use at the fork aside until the child, and all that comes from it, has ended or called exec (`overspill_swap`'s forks).
 //!
+//! A simulated kernel does not copy the pager's memory: [`Frozen::copy`] does it there, and [`Machine::resume`] goes on in the copy.
+//!
 //! Who waits for whom during a freeze stands at [`Machine::frozen`].
 
 use crate::errno::Errno;
 use crate::files::DEVICES_MAX;
-use crate::kernel::Kernel;
+use crate::kernel::{Kernel, Mistake};
 use crate::lock::{MutexGuard, Word as _, WriteGuard};
-use crate::machine::{Core, Machine};
+use crate::machine::{Core, Machine, Parts};
 use crate::space::Space;
 use core::sync::atomic::Ordering::*;
 use overspill_vm::types::DeviceId;
@@ -143,7 +145,7 @@ impl<K: Kernel> Machine<K> {
             frozen.alone();
             return Ok(Forked::Child(frozen));
         }
-        if child.is_err() {
+        if child.is_err() || K::mistake(Mistake::ThawsEarly) {
             frozen.core.vm.devices_mut().child_gone(fork);
         }
         frozen.thaw();
@@ -169,12 +171,63 @@ impl<K: Kernel> Machine<K> {
 
     /// The child of a fork, and all that came from it, has ended or called exec: slots that they alone could read are free.
     pub fn child_gone(&self, fork: u64) {
+        if K::mistake(Mistake::ThawsEarly) || K::mistake(Mistake::NeverThaws) {
+            return;
+        }
         let _map = self.map.read();
         self.core.lock().vm.devices_mut().child_gone(fork);
+    }
+
+    /// In the child, if this is a [`Frozen::copy`].
+    ///
+    /// # Safety
+    /// So it is, and nobody has resumed it before.
+    pub unsafe fn resume(&self) -> Frozen<'_, K> {
+        // SAFETY: the copy's locks are as held as the original's were, and this is the thread that goes on.
+        let (core, map) = unsafe { (self.core.held(), self.map.held()) };
+        let mut frozen = Frozen { core, map, machine: self };
+        frozen.alone();
+        frozen
     }
 }
 
 impl<K: Kernel> Frozen<'_, K> {
+    /// A copy of the machine as it stands, both locks held. What is in `parts` is a copy already, or another's; the parking area is
+    /// elsewhere, and what is parked is to be copied there. Allocates: for simulated kernels.
+    ///
+    /// # Errors
+    /// As [`Machine::new`].
+    pub fn copy(&self, parts: Parts<K>) -> Result<Machine<K>, Errno> {
+        let (copy, from) = (Machine::new(parts)?, self.machine);
+        {
+            let (mut map, mut core) = (copy.map.write(), copy.core.lock());
+            assert!(self.map.ranges.iter().all(|range| map.ranges.insert(*range)));
+            map.remaps = self.map.remaps.clone();
+            map.pending = self.map.pending.clone();
+            map.origins.clone_from(&self.map.origins);
+            core.park = self.core.park.clone();
+        }
+        copy.map.copy_words(&from.map);
+        copy.core.copy_words(&from.core);
+        for (to, from) in [
+            (&copy.frozen, &from.frozen),
+            (&copy.forking, &from.forking),
+            (&copy.daemon_sleeps, &from.daemon_sleeps),
+            (&copy.waiters, &from.waiters),
+            (&copy.retired, &from.retired),
+        ] {
+            to.store(from.load(Relaxed), Relaxed);
+        }
+        for (to, from) in
+            [(&copy.starved, &from.starved), (&copy.shrinking, &from.shrinking), (&copy.shares_pages, &from.shares_pages)]
+        {
+            to.store(from.load(Relaxed), Relaxed);
+        }
+        copy.stuck_since.store(from.stuck_since.load(Relaxed), Relaxed);
+        copy.swapoff_charge.store(from.swapoff_charge.load(Relaxed), Relaxed);
+        Ok(copy)
+    }
+
     /// In the parent: all go on.
     fn thaw(self) {
         let Frozen { core, map, machine } = self;
@@ -188,7 +241,9 @@ impl<K: Kernel> Frozen<'_, K> {
     /// In the child: what belongs to its parent's threads is reset. Whoever waited for the map is not here.
     fn alone(&mut self) {
         let machine = self.machine;
-        machine.map.forked();
+        if !K::mistake(Mistake::WaitsForItsParent) {
+            machine.map.forked();
+        }
         machine.frozen.store(0, Relaxed);
         machine.forking.store(0, Relaxed);
         machine.daemon_sleeps.store(0, Relaxed);

@@ -171,6 +171,14 @@ pub enum Mistake {
     ClosesBeforeReadsEnd,
     /// Pages that one read leaves parked all have the place of the last of them.
     ParksInOnePlace,
+    /// What a child can read is given to others while it lives.
+    ThawsEarly,
+    /// What a child could read is never given to others: swap grows without bound.
+    NeverThaws,
+    /// A forked child takes those of its parent who waited for the map for its own: nobody gets in.
+    WaitsForItsParent,
+    /// The page daemon waits for a page that it makes its own: for a handler that waits for a fork that waits for the daemon.
+    WaitsToUnshare,
 }
 
 /// What is advised.

@@ -69,6 +69,17 @@ impl<T, W: Futex> Mutex<T, W> {
     pub unsafe fn forked(&self) {
         self.raw.reset();
     }
+    /// As held, and waited for, as the other is.
+    pub(crate) fn copy_words(&self, from: &Self) {
+        self.raw.copy(&from.raw);
+    }
+    /// The hold that a thread has already.
+    ///
+    /// # Safety
+    /// It is the calling thread's, which gives it back by this.
+    pub(crate) unsafe fn held(&self) -> MutexGuard<'_, T, W> {
+        self.guard()
+    }
 }
 
 /// Unlocks when dropped.
@@ -118,6 +129,18 @@ impl<T, W: Futex> RwLock<T, W> {
     pub fn forked(&self) {
         self.raw.reset_waiters();
         rank::forked::<W>();
+    }
+    /// As held, and waited for, as the other is.
+    pub(crate) fn copy_words(&self, from: &Self) {
+        self.raw.copy(&from.raw);
+    }
+    /// The exclusive hold that a thread has already.
+    ///
+    /// # Safety
+    /// It is the calling thread's, which gives it back by this.
+    pub(crate) unsafe fn held(&self) -> WriteGuard<'_, T, W> {
+        rank::taken::<W>(self.rank);
+        WriteGuard(self)
     }
     /// Whether somebody waits to have it exclusively, or has it.
     pub fn is_wanted(&self) -> bool {

@@ -140,6 +140,7 @@ impl<K: Kernel> Drop for Parking<K> {
 }
 
 /// Who needs what. The memory itself is the machine's. What is to be charged to the budget for it is returned.
+#[derive(Clone)]
 pub struct Park {
     places: Blist,
     /// Frame to place plus one.

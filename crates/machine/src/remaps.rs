@@ -19,7 +19,7 @@ pub const REMAPS_NS: u64 = 1_000_000_000;
 /// kernel reports only afterwards: mremap(MREMAP_FIXED) puts one mapping in the place of another. The daemon parked the page that
 /// had come for the one that had gone, and gave it up with that: it read as zeroes. (The kernel refuses to *fill* pages meanwhile,
 /// not to take them.)
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Remaps {
     pub(crate) calls: Vec<Remap>,
 }

@@ -233,9 +233,16 @@ impl<K: Kernel> Daemon<K> {
     /// Pages that the kernel would not move, perhaps because another process has them too: a write fault gives us our own copy,
     /// which moves. It does not wait: whoever served a fault of ours could be waiting for us.
     fn unshare(&mut self, machine: &Machine<K>) -> bool {
-        let map = machine.map.read();
+        let mut map = machine.map.read();
         for &page in &self.busy {
-            K::own_page(map.addr(page));
+            let at = map.addr(page);
+            if K::mistake(Mistake::WaitsToUnshare) {
+                drop(map);
+                K::own_page(at);
+                map = machine.map.read();
+            } else {
+                K::own_page(at);
+            }
         }
         machine.status.counters.pages_unshared.add(self.busy.len() as u64);
         let mut core = machine.core.lock();

@@ -78,6 +78,10 @@ impl<W: Word> RawMutex<W> {
     pub fn word(&self) -> &W {
         &self.state
     }
+    /// As the other is.
+    pub fn copy(&self, from: &Self) {
+        self.state.store(from.state.load(Relaxed), Relaxed);
+    }
     /// Nobody holds it or waits for it any more.
     pub fn reset(&self) {
         self.state.store(0, Relaxed);
@@ -173,6 +177,14 @@ impl<W: Word> RawRwLock<W> {
     }
     pub fn word(&self) -> &W {
         &self.state
+    }
+    /// As the other is.
+    pub fn copy(&self, from: &Self) {
+        for (to, from) in
+            [(&self.state, &from.state), (&self.writers, &from.writers), (&self.turn, &from.turn), (&self.sleepers, &from.sleepers)]
+        {
+            to.store(from.load(Relaxed), Relaxed);
+        }
     }
     /// Its holder has it exclusively, and nobody waits any more.
     pub fn reset_waiters(&self) {

@@ -5,7 +5,7 @@ use overspill_machine::errno::{self, Errno};
 use overspill_machine::files::{Files, Pieces};
 use overspill_simkernel::pmap::PAGE;
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Files by their descriptors.
 #[derive(Default)]
@@ -13,6 +13,8 @@ pub struct Disk {
     /// The next descriptor.
     pub files: Cell<i32>,
     closed: RefCell<BTreeSet<i32>>,
+    /// Further processes that have a descriptor.
+    shared: RefCell<BTreeMap<i32, usize>>,
     /// Those that have space only where they have been written.
     sparse: RefCell<BTreeSet<i32>>,
     /// Pages that the file system has left for files that grow.
@@ -52,6 +54,11 @@ impl SimFiles {
     pub fn block(pages: usize) -> Self {
         SimFiles { fds: vec![world().disk.open()], lens: vec![0], limit: pages, grows: false, turn: 0 }
     }
+    /// The same, as a forked child has it.
+    pub fn shared(&self) -> Self {
+        self.fds.iter().for_each(|fd| *world().disk.shared.borrow_mut().entry(*fd).or_default() += 1);
+        SimFiles { fds: self.fds.clone(), lens: vec![0; self.fds.len()], ..*self }
+    }
     /// One that has space only where it has been written.
     pub fn sparse(pages: usize) -> Self {
         let files = SimFiles::block(pages);
@@ -67,7 +74,12 @@ impl SimFiles {
 
 impl Drop for SimFiles {
     fn drop(&mut self) {
-        world().disk.closed.borrow_mut().extend(&self.fds);
+        for fd in &self.fds {
+            match world().disk.shared.borrow_mut().get_mut(fd) {
+                Some(others) if *others > 0 => *others -= 1,
+                _ => _ = world().disk.closed.borrow_mut().insert(*fd),
+            }
+        }
         world().disk.space.update(|space| space + self.lens.iter().sum::<usize>());
     }
 }

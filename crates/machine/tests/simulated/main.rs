@@ -2,6 +2,7 @@
 //! kernel, and a seed chooses whose turn it is at each lock and each call.
 
 mod disk;
+mod forks;
 mod program;
 mod swapoff;
 mod world;
@@ -11,7 +12,7 @@ use overspill_machine::daemon::{self, Daemon};
 use overspill_machine::files::{DEVICES_MAX, DeviceName};
 use overspill_machine::handler::Handler;
 use overspill_machine::inject::Inject;
-use overspill_machine::kernel::Mistake;
+use overspill_machine::kernel::{Futex as _, Limit, Mistake};
 use overspill_machine::machine::{Delivery, Parts};
 use overspill_machine::{Machine, ranges};
 use overspill_simkernel::rng::Rng;
@@ -43,18 +44,32 @@ struct Scenario {
     noisy: bool,
     /// Devices come and go.
     swaps: Option<swapoff::Habits>,
+    /// Forked children that may live at a time.
+    children: usize,
+    /// Pages that the first device has room for.
+    slots: u32,
 }
 
 const USUAL: Scenario = Scenario {
     threads: 2,
     memory: 112,
     policy: "use-once",
-    habits: Habits { steps: 120, arena: 512, pages: 140, weights: [20, 12, 4, 3, 4, 4, 2, 2, 1, 2], rest_ns: 0 },
+    habits: Habits {
+        steps: 120,
+        arena: 512,
+        pages: 140,
+        weights: [20, 12, 4, 3, 4, 4, 2, 2, 1, 2],
+        rest_ns: 0,
+        forks: 0,
+        peeks: 0,
+    },
     disturbed: true,
     trouble: Trouble::NONE,
     sealed: false,
     noisy: false,
     swaps: None,
+    children: 0,
+    slots: SLOTS,
 };
 
 fn handler(machine: &Machine<Sim>) {
@@ -65,8 +80,13 @@ fn handler(machine: &Machine<Sim>) {
         handler.reap(machine, |_| {});
         if machine.is_frozen() {
             handler.pause();
-            machine.follow_own_discards();
-            sched::Word::new(0).wait(0, Timeout::Tick(100_000));
+            match handler.reader.io.next_in() {
+                Some(ns) => _ = sched::Word::new(0).wait(0, Timeout::Tick(ns)),
+                None => {
+                    machine.follow_own_discards();
+                    machine.frozen.wait_for(1, Limit::Tick(1_000_000));
+                }
+            }
             continue;
         }
         handler.retry(machine);
@@ -89,6 +109,36 @@ const CLUSTER_PAGES: usize = 8;
 const LEAST_PAGES: u32 = (overspill_vm::MEMORY_BYTES_MIN >> 12) as u32;
 const SLOTS: u32 = 4096;
 
+/// What a process's machine is made of.
+fn parts(
+    vm: Vm<SwapPager>,
+    status: &'static Status,
+    files: [Option<SimFiles>; DEVICES_MAX],
+    process: usize,
+    sealed: bool,
+) -> Parts<Sim> {
+    Parts {
+        memory_pages: vm.limit(),
+        vm,
+        delivery: Delivery::Threads,
+        follows_pointers: false,
+        load_control: false,
+        content: Checked { sealed },
+        writes: daemon::writes(LEAST_PAGES, sealed),
+        inject: Inject::default(),
+        host: Nothing,
+        status,
+        program: SimUffd::new(world::program_of(process)),
+        parking: SimUffd::new(world::park_of(process)),
+        process: (),
+        files,
+        names: Box::new([const { DeviceName::new() }; DEVICES_MAX]),
+        pool: None,
+        ranges_max: ranges::ranges_max(1000, 1 << 14),
+        objects_max: 1,
+    }
+}
+
 fn machine(scenario: &Scenario) -> Machine<Sim> {
     let status: &'static Status = Box::leak(Box::default());
     let mut config = Config::new(LEAST_PAGES, 1 << 14);
@@ -100,36 +150,18 @@ fn machine(scenario: &Scenario) -> Machine<Sim> {
         devices_max: DEVICES_MAX as u16,
         extents_max: 64,
     });
-    pager.devices_mut().add_device(SLOTS, 0).expect("the first");
+    pager.devices_mut().add_device(scenario.slots, 0).expect("the first");
     let mut vm = Vm::new(config, pager, &status.counters).expect("a good configuration");
     vm.set_limit(scenario.memory);
     let mut files = [const { None }; DEVICES_MAX];
-    files[0] = Some(SimFiles::block(SLOTS as usize));
-    Machine::new(Parts {
-        vm,
-        delivery: Delivery::Threads,
-        follows_pointers: false,
-        load_control: false,
-        content: Checked { sealed: scenario.sealed },
-        writes: daemon::writes(LEAST_PAGES, scenario.sealed),
-        inject: Inject::default(),
-        host: Nothing,
-        status,
-        program: SimUffd::new(world::PROGRAM),
-        parking: SimUffd::new(world::PARK),
-        process: (),
-        files,
-        names: Box::new([const { DeviceName::new() }; DEVICES_MAX]),
-        pool: None,
-        memory_pages: scenario.memory,
-        ranges_max: ranges::ranges_max(1000, 1 << 14),
-        objects_max: 1,
-    })
-    .expect("memory")
+    files[0] = Some(SimFiles::block(scenario.slots as usize));
+    Machine::new(parts(vm, status, files, 0, scenario.sealed)).expect("memory")
 }
 
 fn run(scenario: &Scenario, seed: u64, mistake: Option<Mistake>) -> Result<Report, Failure> {
-    let world = World::begin(seed, scenario.threads + 3, scenario.disturbed, scenario.trouble, mistake);
+    let mut processes = vec![0; scenario.threads + 2 + usize::from(scenario.swaps.is_some())];
+    (1..=scenario.children).for_each(|child| processes.extend([child; forks::ACTORS]));
+    let world = World::begin(seed, processes, scenario.disturbed, scenario.trouble, mistake);
     world.kernel.enter(|kernel| kernel.noise = scenario.noisy.then(|| Rng::new(!seed)));
     world.disk.space.set(scenario.swaps.map_or(0, |habits| habits.space));
     let machine = Arc::new(machine(scenario));
@@ -145,6 +177,7 @@ fn run(scenario: &Scenario, seed: u64, mistake: Option<Mistake>) -> Result<Repor
             if left.fetch_sub(1, SeqCst) == 1 {
                 machine.quit.store(true, Release);
                 machine.ring_daemon_anyway();
+                world::world().children.program_ended();
             }
         };
         actors.push(Actor { name: title, role: Role::Program, act: Box::new(act) });
@@ -159,14 +192,22 @@ fn run(scenario: &Scenario, seed: u64, mistake: Option<Mistake>) -> Result<Repor
         let act = move || swapoff::Control::new(&machine, world::world(), seed, habits).run();
         actors.push(Actor { name: "control", role: Role::Program, act: Box::new(act) });
     }
-    let report = sched::run(seed, actors)?;
+    (1..=scenario.children).for_each(|child| actors.extend(forks::actors(child, scenario.habits, rng.bits())));
+    world.children.begin(&machine);
+    let report = sched::run(seed, actors);
+    world.children.end();
+    let report = report?;
     let checked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
         let core = machine.core.lock();
         core.vm.check(1);
+        if scenario.children > 0 {
+            core.vm.pager().check();
+            assert_eq!(core.vm.devices().deferred(), 0, "slots wait for children that have ended");
+        }
         let counters = &machine.status.counters;
         if std::env::var_os("TELL").is_some() {
             println!(
-                "{} soft, {} hard, {} zero fills, {} reclaimed, {} copied out, {} denied, {} over budget",
+                "{} soft, {} hard, {} zero fills, {} reclaimed, {} copied out, {} denied, {} over budget, {} forks, {} unshared",
                 counters.soft_faults.get(),
                 counters.hard_faults.get(),
                 counters.zero_fills.get(),
@@ -174,6 +215,8 @@ fn run(scenario: &Scenario, seed: u64, mistake: Option<Mistake>) -> Result<Repor
                 counters.pages_copied_out.get(),
                 counters.moves_denied.get(),
                 counters.over_budget.get(),
+                counters.forks.get(),
+                counters.pages_unshared.get(),
             );
         }
     }));
@@ -221,7 +264,7 @@ fn what_is_resident_is_charged() {
 /// Memory that becomes writable, is written, discarded and protected again, under pressure.
 const FLIPS: Scenario = Scenario {
     threads: 3,
-    habits: Habits { steps: 30, arena: 512, pages: 80, weights: [0, 1, 0, 0, 0, 1, 0, 0, 0, 8], rest_ns: 0 },
+    habits: Habits { steps: 30, arena: 512, pages: 80, weights: [0, 1, 0, 0, 0, 1, 0, 0, 0, 8], rest_ns: 0, forks: 0, peeks: 0 },
     ..USUAL
 };
 
@@ -233,7 +276,7 @@ fn memory_that_is_protected_and_discarded_holds_what_it_must() {
 /// Threads that map, unmap and move memory in few places: what one has given up is another's at once.
 const CROWDED: Scenario = Scenario {
     threads: 3,
-    habits: Habits { steps: 60, arena: 160, pages: 60, weights: [12, 12, 3, 2, 2, 8, 8, 10, 1, 0], rest_ns: 0 },
+    habits: Habits { steps: 60, arena: 160, pages: 60, weights: [12, 12, 3, 2, 2, 8, 8, 10, 1, 0], rest_ns: 0, forks: 0, peeks: 0 },
     ..USUAL
 };
 
@@ -245,7 +288,7 @@ fn what_comes_to_a_place_is_not_what_went() {
 /// Memory is moved over other memory.
 const REPLACED: Scenario = Scenario {
     threads: 2,
-    habits: Habits { steps: 60, arena: 512, pages: 120, weights: [4, 20, 0, 0, 0, 4, 1, 30, 0, 0], rest_ns: 0 },
+    habits: Habits { steps: 60, arena: 512, pages: 120, weights: [4, 20, 0, 0, 0, 4, 1, 30, 0, 0], rest_ns: 0, forks: 0, peeks: 0 },
     ..USUAL
 };
 
@@ -279,7 +322,15 @@ fn what_is_on_a_device_survives_it() {
 const RUNS: Scenario = Scenario {
     threads: 2,
     memory: 448,
-    habits: program::Habits { steps: 120, arena: 2048, pages: 480, weights: [10, 60, 4, 2, 2, 20, 2, 2, 1, 2], rest_ns: 0 },
+    habits: program::Habits {
+        steps: 120,
+        arena: 2048,
+        pages: 480,
+        weights: [10, 60, 4, 2, 2, 20, 2, 2, 1, 2],
+        rest_ns: 0,
+        forks: 0,
+        peeks: 0,
+    },
     swaps: Some(swapoff::Habits {
         threads: 2,
         program: 1100,
@@ -472,6 +523,35 @@ fn writes_fail_and_nothing_is_lost() {
     all_pass(&WRITES_FAIL, 8);
 }
 
+/// Threads that fork alongside others, on a device that is nearly full of what children can still read. Each child, and each of its
+/// own, runs a machine of its own on what it has inherited.
+const FORKS: Scenario = Scenario {
+    memory: 72,
+    habits: Habits { steps: 90, pages: 72, weights: [8, 24, 4, 2, 3, 4, 2, 2, 1, 1], forks: 50, ..USUAL.habits },
+    children: 3,
+    slots: 176,
+    ..USUAL
+};
+
+#[test]
+fn children_find_what_was_there_at_the_fork() {
+    all_pass(&FORKS, 15);
+}
+
+/// Memory that forks share is discarded and written, and made the process's own again to be paged out.
+const UNSHARED: Scenario = Scenario {
+    threads: 3,
+    memory: 72,
+    habits: Habits { steps: 60, pages: 64, weights: [6, 12, 24, 0, 0, 2, 0, 0, 0, 0], forks: 100, ..USUAL.habits },
+    children: 2,
+    ..USUAL
+};
+
+#[test]
+fn forks_discards_and_sharing_get_on() {
+    all_pass(&UNSHARED, 15);
+}
+
 /// What mended a defect is taken back: a seed finds it again.
 #[test]
 fn each_mistake_is_found() {
@@ -491,6 +571,10 @@ fn each_mistake_is_found() {
         (GivesUpAsItWaits, SLOW, 0),
         (ClosesBeforeReadsEnd, SWAPS, 2),
         (ParksInOnePlace, TIGHT_RUNS, 7),
+        (ThawsEarly, FORKS, 0),
+        (NeverThaws, FORKS, 0),
+        (WaitsForItsParent, FORKS, 4),
+        (WaitsToUnshare, UNSHARED, 69),
     ];
     let wanted = std::env::var("MISTAKE").ok();
     let mut missed = Vec::new();

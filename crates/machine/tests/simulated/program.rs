@@ -1,7 +1,7 @@
 //! A program's thread: it maps, touches, protects, discards, moves and unmaps memory of its own, as hooks of the agent have it, and
 //! knows what each of its pages must hold.
 
-use crate::world::{Sim, World, tell};
+use crate::world::{Sim, World, here, tell};
 use overspill_machine::Machine;
 use overspill_machine::native::{Piece, Pieces};
 use overspill_machine::ranges::Flags;
@@ -21,14 +21,14 @@ const NOTHING: (usize, usize) = (0, 0);
 
 /// What a page may hold.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Holds {
+pub enum Holds {
     This(u8),
     /// It was freed (MADV_FREE): this or zeroes.
     OrZeroes(u8),
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Page {
+pub struct Page {
     holds: Holds,
     prot: u8,
 }
@@ -46,17 +46,21 @@ pub struct Habits {
     pub weights: [usize; 10],
     /// How long a thread rests in the middle and in the end, in nanoseconds.
     pub rest_ns: u64,
+    /// Before so many steps of a thousand it forks.
+    pub forks: usize,
+    /// And looks at others' pages, if nobody else changes them.
+    pub peeks: usize,
 }
 
 /// A thread of the program's.
 pub struct Thread<'a> {
-    machine: &'a Machine<Sim>,
-    world: Rc<World>,
-    rng: Rng,
+    pub machine: &'a Machine<Sim>,
+    pub world: Rc<World>,
+    pub rng: Rng,
     habits: Habits,
     name: usize,
     step: usize,
-    pages: BTreeMap<usize, Page>,
+    pub pages: BTreeMap<usize, Page>,
 }
 
 /// What an announced call needs to end it.
@@ -79,6 +83,12 @@ impl<'a> Thread<'a> {
                 self.world.rest(self.habits.rest_ns);
             }
             self.step = step;
+            if self.habits.forks > 0 && self.rng.below(1000) < self.habits.forks {
+                self.fork();
+            }
+            if self.habits.peeks > 0 && self.rng.below(1000) < self.habits.peeks {
+                self.peek();
+            }
             let mut draw = self.rng.below(sum);
             let what = self.habits.weights.iter().position(|weight| {
                 let hit = draw < *weight;
@@ -147,7 +157,7 @@ impl<'a> Thread<'a> {
 
     // ---- what it does ----
 
-    fn say(&self, what: std::fmt::Arguments<'_>) {
+    pub fn say(&self, what: std::fmt::Arguments<'_>) {
         if std::env::var_os("TELL").is_some() {
             println!("{:>9} thread {} step {}: {what}", sched::now(), self.name, self.step);
         }
@@ -317,7 +327,8 @@ impl<'a> Thread<'a> {
         if over && self.run_from(to) < len || overlaps {
             return;
         }
-        let one = self.world.kernel.enter(|kernel| kernel.spaces[0].find(from).is_some_and(|vma| from + len * PAGE <= vma.end));
+        let one =
+            self.world.kernel.enter(|kernel| kernel.spaces[here()].find(from).is_some_and(|vma| from + len * PAGE <= vma.end));
         if !one {
             return; // (the agent moves several one by one)
         }
@@ -325,7 +336,7 @@ impl<'a> Thread<'a> {
         let announced = self.announce([(from, from + len * PAGE), replaced], 0);
         let call = Call::Remap { from, len: len * PAGE, new_len: len * PAGE, to: Some(to), keep: false };
         // (where the kernel chooses the place, nobody has it)
-        let free = |kernel: &Kernel| over || kernel.spaces[0].first_in(to, to + len * PAGE).is_none();
+        let free = |kernel: &Kernel| over || kernel.spaces[here()].first_in(to, to + len * PAGE).is_none();
         // from here on the old addresses may be another thread's
         let pages: Vec<Page> = (0..len).map(|i| self.pages.remove(&(from + i * PAGE)).expect("its own")).collect();
         let mut put = |base: usize| pages.iter().enumerate().for_each(|(i, page)| _ = self.pages.insert(base + i * PAGE, *page));
@@ -339,7 +350,7 @@ impl<'a> Thread<'a> {
         self.ended(&announced, moved);
         if !moved {
             assert_eq!(outcome, Outcome::Err(EFAULT), "they are several by now");
-            assert!(self.world.kernel.enter(|kernel| kernel.spaces[0].find(from).is_some()), "the first of them has moved");
+            assert!(self.world.kernel.enter(|kernel| kernel.spaces[here()].find(from).is_some()), "the first of them has moved");
             return;
         }
         if announced.native[0].is_empty() {

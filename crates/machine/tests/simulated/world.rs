@@ -5,6 +5,7 @@
 //! that whoever reads it afterwards finds rubbish.
 
 use crate::disk::{Disk, SimFiles};
+use crate::forks::Children;
 use overspill_machine::errno::Errno;
 use overspill_machine::kernel::{self, Advice, Done, Event, Fixed, IoVec, Kernel, Limit, Mapping, Mistake, Moved, Touch};
 use overspill_machine::lock::Word;
@@ -16,6 +17,7 @@ use overspill_simkernel::pmap::{Message, PAGE, PageBytes};
 use overspill_simkernel::rng::Rng;
 use overspill_simkernel::sched::{self, Timeout, shared::Shared};
 use overspill_simkernel::table::Entry;
+use overspill_simkernel::uffd::Uffd;
 use overspill_simkernel::vma::{LOCKED, Registration};
 use overspill_store::checksum;
 use overspill_vm::status::Status;
@@ -24,19 +26,23 @@ use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
-use std::sync::OnceLock;
 use std::sync::atomic::Ordering;
+use std::sync::{Mutex, OnceLock};
 
-/// The program's userfaultfd.
-pub const PROGRAM: usize = 0;
-/// The parking area's.
-pub const PARK: usize = 1;
+/// A process's userfaultfd for its program.
+pub const fn program_of(process: usize) -> usize {
+    2 * process
+}
+/// The same for its parking area.
+pub const fn park_of(process: usize) -> usize {
+    2 * process + 1
+}
 /// What is found where something was dropped.
 const RUBBISH: u8 = 0xDB;
 /// Pages that the page daemon copies out at a time.
 pub const COPIED_OUT: usize = 32;
 /// From here on addresses are the pager's own.
-const OWN: usize = 1 << 40;
+pub const OWN: usize = 1 << 40;
 
 /// What can go wrong with a device, in thousandths of the operations.
 #[derive(Clone, Copy, Default, Debug)]
@@ -80,6 +86,10 @@ pub struct World {
     /// No other is to be: a program waits for the end of this one.
     pub rests: Cell<usize>,
     control: usize,
+    /// Each actor's, which has the number of its address space.
+    processes: Vec<usize>,
+    /// Where children run.
+    pub children: Children,
 }
 
 thread_local! {
@@ -92,15 +102,19 @@ pub fn world() -> Rc<World> {
 }
 
 impl World {
-    /// A new one, with so many threads. It is this thread's until the next.
-    pub fn begin(seed: u64, threads: usize, disturbed: bool, trouble: Trouble, mistake: Option<Mistake>) -> Rc<World> {
+    /// A new one, of the actors of these processes: the control thread, if there is one, is the last of the first process's. It is
+    /// this thread's until the next.
+    pub fn begin(seed: u64, processes: Vec<usize>, disturbed: bool, trouble: Trouble, mistake: Option<Mistake>) -> Rc<World> {
         let mut kernel = Simulated::default();
-        let space = kernel.new_space();
-        (0..threads).for_each(|task| assert_eq!(kernel.new_task(space), task));
-        assert_eq!([kernel.new_uffd(space, true), kernel.new_uffd(space, false)], [PROGRAM, PARK]);
+        for process in 0..=processes.iter().copied().max().expect("there is one") {
+            assert_eq!(kernel.new_space(), process);
+            let uffds = [kernel.new_uffd(process, true), kernel.new_uffd(process, false)];
+            assert_eq!(uffds, [program_of(process), park_of(process)]);
+        }
+        processes.iter().enumerate().for_each(|(task, process)| assert_eq!(kernel.new_task(*process), task));
         kernel.disturbed = disturbed.then(|| Rng::new(seed ^ 0x5555));
         let world = Rc::new(World {
-            kernel: Shared::new(kernel, threads),
+            kernel: Shared::new(kernel, processes.len()),
             rng: RefCell::new(Rng::new(!seed)),
             devices: RefCell::default(),
             trouble,
@@ -110,7 +124,9 @@ impl World {
             charge: Cell::new(None),
             swaps: Cell::new(false),
             rests: Cell::new(0),
-            control: threads - 1,
+            control: processes.iter().filter(|process| **process == 0).count() - 1,
+            children: Children::new(&processes),
+            processes,
         });
         WORLD.set(Some(Rc::clone(&world)));
         world
@@ -179,6 +195,11 @@ impl World {
     }
 }
 
+/// The process that runs.
+pub fn here() -> usize {
+    if sched::is_running() { world().processes[sched::running()] } else { 0 }
+}
+
 /// Tells of what is done to the page whose address is in the environment, in hexadecimal (`WATCH`).
 pub fn tell(at: usize, len: usize, what: impl FnOnce() -> String) {
     thread_local! {
@@ -190,10 +211,11 @@ pub fn tell(at: usize, len: usize, what: impl FnOnce() -> String) {
 }
 
 /// What a page of the parking area is in the simulated kernel it is in real memory, too.
-fn mirror(kernel: &Simulated, at: usize, len: usize) {
+fn mirror(kernel: &Simulated, uffd: usize, at: usize, len: usize) {
+    let space = &kernel.spaces[kernel.uffds[uffd].space];
     for page in (at..at + len).step_by(PAGE) {
-        if let Some(Entry::Page { .. } | Entry::Zero { .. }) = kernel.spaces[0].table.get(&page) {
-            let bytes = kernel.spaces[0].bytes(page);
+        if let Some(Entry::Page { .. } | Entry::Zero { .. }) = space.table.get(&page) {
+            let bytes = space.bytes(page);
             // SAFETY: a page of the parking area, which is a mapping of our own; nobody reads it before this has returned, or it
             // holds the same already.
             unsafe { core::ptr::copy_nonoverlapping(bytes.as_ptr(), page as *mut u8, PAGE) };
@@ -320,18 +342,19 @@ impl kernel::Uffd for SimUffd {
         self.number as i32
     }
     fn register(&self, at: usize, len: usize) -> Result<(), Errno> {
-        let with = Registration { uffd: self.number, events: self.number == PROGRAM, protects: self.protects.get() };
         world().kernel.enter(|kernel| {
-            if at >= OWN && kernel.spaces[0].find(at).is_none() {
-                kernel.spaces[0].map(at, len, call::READ_WRITE, false, &mut Vec::new())?; // the pager's own memory
+            let Uffd { space, events, .. } = kernel.uffds[self.number];
+            let space = &mut kernel.spaces[space];
+            if at >= OWN && space.find(at).is_none() {
+                space.map(at, len, call::READ_WRITE, false, &mut Vec::new())?; // the pager's own memory
             }
-            kernel.spaces[0].register(at, len, with)
+            space.register(at, len, Registration { uffd: self.number, events, protects: self.protects.get() })
         })
     }
     unsafe fn unregister(&self, at: usize, len: usize) -> Result<(), Errno> {
         world().kernel.enter(|kernel| {
-            let registered = kernel.spaces[0].unregister(at, len)?;
-            registered.iter().for_each(|(start, end)| kernel.wake(PROGRAM, *start, end - start));
+            let registered = kernel.spaces[here()].unregister(at, len)?;
+            registered.iter().for_each(|(start, end)| kernel.wake(self.number, *start, end - start));
             Ok(())
         })
     }
@@ -361,7 +384,7 @@ impl kernel::Uffd for SimUffd {
                 format!("copy to {dst:x} +{}: {result:?}, {:?}", len / PAGE, from.iter().map(|p| p[0]).collect::<Vec<_>>())
             });
             if dst >= OWN {
-                mirror(kernel, dst, result.bytes);
+                mirror(kernel, self.number, dst, result.bytes);
             }
             world().check_charge(kernel);
             moved(result)
@@ -380,7 +403,7 @@ impl kernel::Uffd for SimUffd {
         world().kernel.enter(|kernel| {
             let result = kernel.move_pages(self.number, dst, src, len);
             tell(src, len, || format!("take {src:x} +{} to {dst:x}: {result:?}", len / PAGE));
-            mirror(kernel, dst, len);
+            mirror(kernel, self.number, dst, len);
             moved(result)
         })
     }
@@ -388,7 +411,6 @@ impl kernel::Uffd for SimUffd {
         world().kernel.enter(|kernel| kernel.uffds[self.number].changing > 0)
     }
     fn poison(&self, at: usize, len: usize) -> Result<(), Errno> {
-        assert!(world().trouble.read_error > 0, "the page at {at:x} is lost");
         let result = world().kernel.enter(|kernel| kernel.poison(self.number, at, len));
         if result.bytes == len { Ok(()) } else { Err(result.error.unwrap_or(errno::EAGAIN)) }
     }
@@ -608,14 +630,14 @@ impl kernel::Mappings for SimMappings {
     }
     fn at(&mut self, addr: usize) -> Result<Option<Mapping>, Errno> {
         let mapping = |vma: &overspill_simkernel::vma::Vma| Mapping { start: vma.start, end: vma.end, prot: vma.prot.into() };
-        Ok(world().kernel.enter(|kernel| kernel.spaces[0].find(addr).map(mapping)))
+        Ok(world().kernel.enter(|kernel| kernel.spaces[here()].find(addr).map(mapping)))
     }
     fn read(&mut self, addr: usize, out: &mut [u8]) -> Result<usize, Errno> {
         world().kernel.enter(|kernel| {
             let mut read = 0;
             for page in out.chunks_exact_mut(PAGE) {
-                match kernel.spaces[0].table.get(&(addr + read)) {
-                    Some(Entry::Page { .. } | Entry::Zero { .. }) => page.copy_from_slice(kernel.spaces[0].bytes(addr + read)),
+                match kernel.spaces[here()].table.get(&(addr + read)) {
+                    Some(Entry::Page { .. } | Entry::Zero { .. }) => page.copy_from_slice(kernel.spaces[here()].bytes(addr + read)),
                     _ => break,
                 }
                 read += PAGE;
@@ -647,8 +669,13 @@ impl kernel::Host<Sim> for Nothing {
     }
 }
 
+/// Where what is mapped was allocated, by address.
+static ALLOCATED: Mutex<BTreeMap<usize, usize>> = Mutex::new(BTreeMap::new());
+
+/// One page more: an allocation that is aligned to pages would be cleared by hand, and a run has tens of megabytes that nobody
+/// touches.
 fn layout(len: usize) -> Layout {
-    Layout::from_size_align(len, PAGE).expect("a length")
+    Layout::from_size_align(len + PAGE, 1).expect("a length")
 }
 
 impl Kernel for Sim {
@@ -682,26 +709,29 @@ impl Kernel for Sim {
     }
     fn map_anonymous(len: usize) -> Result<*mut u8, Errno> {
         // SAFETY: not of no bytes.
-        let at = unsafe { alloc_zeroed(layout(len)) };
+        let block = unsafe { alloc_zeroed(layout(len)) };
+        let at = block.wrapping_add(block.align_offset(PAGE));
         assert!(at as usize >= OWN);
+        ALLOCATED.lock().expect("whole").insert(at as usize, block as usize);
         Ok(at)
     }
     unsafe fn unmap(at: *mut u8, len: usize) {
+        let block = ALLOCATED.lock().expect("whole").remove(&(at as usize)).expect("it is mapped");
         // SAFETY: the caller's promise.
-        unsafe { dealloc(at, layout(len)) };
+        unsafe { dealloc(block as *mut u8, layout(len)) };
     }
     fn advise(_: usize, _: usize, _: Advice) -> Result<(), Errno> {
         Ok(())
     }
     fn make_executable(at: usize, len: usize) -> Result<(), Errno> {
         let prot = call::READ_WRITE_EXEC;
-        world().kernel.enter(|kernel| kernel.spaces[0].map(at, len, prot, false, &mut Vec::new())).map(drop)
+        world().kernel.enter(|kernel| kernel.spaces[here()].map(at, len, prot, false, &mut Vec::new())).map(drop)
     }
     unsafe fn discard_ranges((): &(), ranges: &[IoVec]) {
         world().kernel.enter(|kernel| {
             for range in ranges {
                 for page in (range.base..range.base + range.len).step_by(PAGE) {
-                    kernel.spaces[0].table.remove(&page);
+                    kernel.spaces[here()].table.remove(&page);
                 }
                 // SAFETY: the caller's promise: nobody needs it.
                 unsafe { core::ptr::write_bytes(range.base as *mut u8, RUBBISH, range.len) };
@@ -719,13 +749,13 @@ impl Kernel for Sim {
         }
     }
     fn is_resident(at: usize) -> bool {
-        world().kernel.enter(|kernel| matches!(kernel.spaces[0].table.get(&at), Some(Entry::Page { .. } | Entry::Zero { .. })))
+        world().kernel.enter(|kernel| matches!(kernel.spaces[here()].table.get(&at), Some(Entry::Page { .. } | Entry::Zero { .. })))
     }
     fn is_mapped(start: usize, end: usize) -> bool {
         world().kernel.enter(|kernel| {
             let mut at = start;
             while at < end {
-                let Some(vma) = kernel.spaces[0].find(at) else { return false };
+                let Some(vma) = kernel.spaces[here()].find(at) else { return false };
                 at = vma.end;
             }
             true
@@ -733,11 +763,12 @@ impl Kernel for Sim {
     }
     fn each_present(start: usize, end: usize, mut f: impl FnMut(usize, usize)) {
         let there = |(at, entry): (&usize, &Entry)| matches!(entry, Entry::Page { .. } | Entry::Zero { .. }).then_some(*at);
-        let list: Vec<usize> = world().kernel.enter(|kernel| kernel.spaces[0].table.range(start..end).filter_map(there).collect());
+        let list: Vec<usize> =
+            world().kernel.enter(|kernel| kernel.spaces[here()].table.range(start..end).filter_map(there).collect());
         list.iter().for_each(|at| f(*at, at + PAGE));
     }
     fn each_mapping(mut f: impl FnMut(usize, usize)) -> Result<(), Errno> {
-        let list: Vec<_> = world().kernel.enter(|kernel| kernel.spaces[0].vmas.values().map(|v| (v.start, v.end)).collect());
+        let list: Vec<_> = world().kernel.enter(|kernel| kernel.spaces[here()].vmas.values().map(|v| (v.start, v.end)).collect());
         list.iter().for_each(|(start, end)| f(*start, *end));
         Ok(())
     }
@@ -748,8 +779,11 @@ impl Kernel for Sim {
         world().call(Call::Read { at });
     }
     fn own_page(at: usize) -> bool {
-        world().kernel.enter(|kernel| match kernel.spaces[0].table.get(&at) {
-            Some(Entry::Page { .. }) => kernel.spaces[0].fault(at, true) == Access::Allowed,
+        if Self::mistake(Mistake::WaitsToUnshare) {
+            return world().call(Call::Advise { at, len: PAGE, advice: call::Advice::PopulateWrite }) == Outcome::Ok(0);
+        }
+        world().kernel.enter(|kernel| match kernel.spaces[here()].table.get(&at) {
+            Some(Entry::Page { .. }) => kernel.spaces[here()].fault(at, true) == Access::Allowed,
             _ => false,
         })
     }
@@ -758,7 +792,7 @@ impl Kernel for Sim {
     }
     fn fixed() -> Option<Fixed> {
         let locked = world().kernel.enter(|kernel| {
-            let locked = kernel.spaces[0].vmas.values().filter(|vma| vma.is(LOCKED));
+            let locked = kernel.spaces[here()].vmas.values().filter(|vma| vma.is(LOCKED));
             locked.map(|vma| vma.end - vma.start).sum::<usize>()
         });
         Some(Fixed { locked: locked as u64, pinned: 0 })
