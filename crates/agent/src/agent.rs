@@ -450,13 +450,13 @@ impl Agent {
 
     /// The pager goes, and leaves the program to itself, if the kernel has all of its memory: nothing was paged yet. Returns
     /// whether it has gone. => the program has one thread
-    pub fn retire(&'static self) -> bool {
+    pub fn leave(&'static self) -> bool {
         self.stacks.run(move || {
             if self.machine.map.read().ranges.overlap(0, usize::MAX, Kind::Managed).is_some() {
                 return false;
             }
             AGENT.store(core::ptr::null_mut(), Release);
-            let _ = self.ask_here(Request::Retire);
+            let _ = self.ask_here(Request::Leave);
             let start = sys::now_ns();
             while sys::thread_count() != Ok(1) {
                 if sys::now_ns() - start > RETIRE_NS {

@@ -158,7 +158,7 @@ pub fn serve(machine: &Machine, engine: Engine, listener: &Listener, follower: &
 
 /// A swapoff of a device that has failed too often, as if somebody had asked for it. If there is no room for its pages they stay.
 fn failed_device(machine: &Machine, engine: Engine) -> Option<Job> {
-    let worker = Worker::new(machine, engine, machine.take_retired()?).ok()?;
+    let worker = Worker::new(machine, engine, machine.take_failed_device()?).ok()?;
     Some(Job { client: None, worker, told: 0 })
 }
 

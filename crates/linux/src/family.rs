@@ -6,8 +6,9 @@
 //! as ever, and if it turns out that it uses them it wants them back, and keeps an equal part from then on. So memory goes to
 //! whoever uses it, an idle process is left with little, and nobody has less than an equal part for long who wants more.
 //!
-//! A part is made smaller in this order: the core works towards less ([`overspill_vm::Vm::set_aim`]); once no more is charged, the
-//! units are given back. It grows in the other order. Both under the lock on the core, so that the limit is what the units say.
+//! A part is made smaller in this order: the core works towards less ([`overspill_vm::Vm::set_reclaim_target`]); once no more is
+//! charged, the units are given back. It grows in the other order. Both under the lock on the core, so that the limit is what the
+//! units say.
 //!
 //! What is charged to two processes after a fork may be one page still, which neither has written to. It counts twice, since
 //! nothing tells when it becomes two.
@@ -263,14 +264,14 @@ pub struct Sharing {
     pause: u64,
     /// When it was last short; 0: not lately.
     wanted: u64,
-    aim: Option<Aim>,
+    target: Option<Target>,
     /// It cannot make do with less than so many pages, until then.
     held: (u32, u64),
 }
 
 /// It works towards less.
 #[derive(Clone, Copy, Debug)]
-struct Aim {
+struct Target {
     pages: u32,
     since: u64,
     /// Faults at that time.
@@ -281,8 +282,8 @@ struct Aim {
 
 impl Sharing {
     /// Whether it works towards less.
-    pub fn is_aiming(&self) -> bool {
-        self.aim.is_some()
+    pub fn is_shrinking(&self) -> bool {
+        self.target.is_some()
     }
 
     /// One look. => no lock is held
@@ -291,17 +292,17 @@ impl Sharing {
         let now = sys::now_ns();
         let asked = family.entry().asked.load() != 0;
         if machine.shrinking.load(Relaxed) {
-            self.aim = None; // a fork has another one
+            self.target = None; // a fork has another one
             return;
         }
-        if !asked && self.aim.is_none() && now < self.look_at {
+        if !asked && self.target.is_none() && now < self.look_at {
             return;
         }
         self.look_at = now + LOOK_NS.start();
         let view = family.view();
         family.show(machine, &view);
         if view.members == 1 {
-            self.aim = None;
+            self.target = None;
             Family::take_if_alone(machine);
             return;
         }
@@ -324,17 +325,18 @@ impl Sharing {
         if self.wanted == 0 && family.shares.wants(family.tag()) {
             self.wanted = now; // for a fork
         }
-        self.aim = self.aim.filter(|aim| core.vm.limit() == aim.pages); // or a fork has set the limit anew
-        if let Some(aim) = self.aim {
+        self.target = self.target.filter(|target| core.vm.limit() == target.pages); // or a fork has set the limit anew
+        if let Some(target) = self.target {
             // a page in eight of those that are to go was missed
-            let used = faults.wrapping_sub(aim.faults) > u64::from(promised.saturating_sub(aim.pages) / 8).max(8) && !aim.yields;
-            let late = now - aim.since > PATIENCE_NS;
-            if charge <= aim.pages {
-                self.aim = None;
-                family.shares.give(family.tag(), promised.saturating_sub(aim.pages), Tag::NOBODY);
+            let used =
+                faults.wrapping_sub(target.faults) > u64::from(promised.saturating_sub(target.pages) / 8).max(8) && !target.yields;
+            let late = now - target.since > PATIENCE_NS;
+            if charge <= target.pages {
+                self.target = None;
+                family.shares.give(family.tag(), promised.saturating_sub(target.pages), Tag::NOBODY);
                 family.apply(&map, &mut core);
             } else if used || late {
-                self.aim = None;
+                self.target = None;
                 family.apply(&map, &mut core);
                 if used {
                     self.wanted = now;
@@ -374,8 +376,8 @@ impl Sharing {
                 family.apply(&map, &mut core);
             }
             Plan::ShrinkTo(pages) => {
-                self.aim = Some(Aim { pages, since: now, faults, yields: standing.wants });
-                Self::aim(&map, core, pages);
+                self.target = Some(Target { pages, since: now, faults, yields: standing.wants });
+                Self::shrink_to(&map, core, pages);
                 return;
             }
         }
@@ -385,8 +387,8 @@ impl Sharing {
         }
     }
 
-    fn aim(map: &Space, mut core: MutexGuard<'_, Core>, pages: u32) {
-        core.vm.set_aim(pages);
+    fn shrink_to(map: &Space, mut core: MutexGuard<'_, Core>, pages: u32) {
+        core.vm.set_reclaim_target(pages);
         if core.vm.devices().room_past_memory() > 0 {
             map.pool.iter().for_each(|pool| pool.set_budget(pages)); // what is above three quarters of it goes on
         }

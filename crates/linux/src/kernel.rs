@@ -71,8 +71,8 @@ impl overspill_machine::kernel::Host<Linux> for Host {
     fn share(sharing: &mut Sharing, machine: &Machine) {
         sharing.step(machine);
     }
-    fn is_aiming(sharing: &Sharing) -> bool {
-        sharing.is_aiming()
+    fn is_shrinking(sharing: &Sharing) -> bool {
+        sharing.is_shrinking()
     }
 }
 

@@ -147,7 +147,7 @@ impl<K: Kernel> Daemon<K> {
                         self.reap(machine);
                         continue;
                     }
-                    if K::Host::is_aiming(&self.sharing) {
+                    if K::Host::is_shrinking(&self.sharing) {
                         continue; // it is there
                     }
                     let sleep = self.before_sleep(machine).unwrap_or(SLEEP_NS);

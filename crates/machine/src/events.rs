@@ -283,7 +283,7 @@ impl<K: Kernel> Machine<K> {
         let mut parked = 0;
         let forget = |frame| {
             parked += 1;
-            park.retire(frame);
+            park.orphan(frame);
         };
         if keep_mapped {
             vm.discard_range(piece.page(piece.start), piece.pages(), forget);

@@ -13,7 +13,8 @@
 //! A child reads what its parent had paged out from its parent's devices, which neither writes over: the parent puts slots that
 //! were in use at the fork aside until the child, and all that comes from it, has ended or called exec (`overspill_swap`'s forks).
 //!
-//! A simulated kernel does not copy the pager's memory: [`Frozen::copy`] does it there, and [`Machine::resume`] goes on in the copy.
+//! A simulated kernel does not copy the pager's memory: [`Frozen::copy`] does it there, and [`Machine::resume`] goes on in the
+//! copy.
 //!
 //! Who waits for whom during a freeze stands at [`Machine::frozen`].
 
@@ -104,11 +105,11 @@ impl<K: Kernel> Machine<K> {
                 }
                 // devices may be slow, memory is not
                 let hopeless = map.pool.is_some() && core.vm.devices().room_past_memory() == 0 && now - since > SHRINK_MEMORY_NS;
-                // the daemon frees more than it must, so that the aim is below half
-                let aim = half.saturating_sub(core.vm.free_high());
-                core.vm.set_aim(aim.max(half / 2));
+                // the daemon frees more than it must, so that the target is below half
+                let target = half.saturating_sub(core.vm.free_high());
+                core.vm.set_reclaim_target(target.max(half / 2));
                 if core.vm.devices().room_past_memory() > 0 {
-                    map.pool.iter().for_each(|pool| pool.set_budget(aim)); // what is above three quarters of it goes on
+                    map.pool.iter().for_each(|pool| pool.set_budget(target)); // what is above three quarters of it goes on
                 }
                 if charge <= half as u64 || hopeless || now - start > SHRINK_NS || self.is_all_done(now) {
                     restore(&map, &mut core);
@@ -214,7 +215,7 @@ impl<K: Kernel> Frozen<'_, K> {
             (&copy.forking, &from.forking),
             (&copy.daemon_sleeps, &from.daemon_sleeps),
             (&copy.waiters, &from.waiters),
-            (&copy.retired, &from.retired),
+            (&copy.failed_devices, &from.failed_devices),
         ] {
             to.store(from.load(Relaxed), Relaxed);
         }
@@ -251,7 +252,7 @@ impl<K: Kernel> Frozen<'_, K> {
         machine.starved.store(false, Relaxed);
         machine.stuck_since.store(0, Relaxed);
         machine.shrinking.store(false, Relaxed); // (for the fork of another thread)
-        machine.retired.store(0, Relaxed);
+        machine.failed_devices.store(0, Relaxed);
         self.core.vm.uncharge(machine.swapoff_charge.swap(0, Relaxed));
         self.core.vm.count_afresh();
         self.core.load.forked();

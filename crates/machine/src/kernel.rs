@@ -430,5 +430,5 @@ pub trait Host<K: Kernel>: Send + Sync {
     /// One look at the others. => no lock is held
     fn share(sharing: &mut Self::Sharing, machine: &Machine<K>);
     /// Whether the process is to become smaller.
-    fn is_aiming(sharing: &Self::Sharing) -> bool;
+    fn is_shrinking(sharing: &Self::Sharing) -> bool;
 }

@@ -57,9 +57,9 @@ pub struct Core {
 impl Core {
     /// The frame's parked original is a second copy from now on (its page is mapped again, or was given up). It is charged until it
     /// is dropped, by [`Machine::drop_places`] or at the end of the write that holds it.
-    pub fn retire(&mut self, frame: FrameId) {
+    pub fn orphan(&mut self, frame: FrameId) {
         self.vm.charge(1);
-        self.park.retire(frame);
+        self.park.orphan(frame);
     }
 }
 
@@ -126,8 +126,8 @@ pub struct Machine<K: Kernel> {
     pub forking: K::Word,
     /// Pages of buffers that a swapoff has charged to the budget. A forked child has no swapoff.
     pub swapoff_charge: AtomicU32,
-    /// Devices that failed too often, by number: what is on them should go elsewhere ([`Machine::take_retired`]).
-    pub retired: K::Word,
+    /// Devices that failed too often, by number: what is on them should go elsewhere ([`Machine::take_failed_device`]).
+    pub failed_devices: K::Word,
     /// The pager is shutting down (library).
     pub quit: AtomicBool,
     /// Readable once `quit` is set, or while there is a round to be followed, for threads that wait for I/O; -1 if there is none.
@@ -237,7 +237,7 @@ impl<K: Kernel> Machine<K> {
             frozen: K::Word::ZERO,
             forking: K::Word::ZERO,
             swapoff_charge: AtomicU32::new(0),
-            retired: K::Word::ZERO,
+            failed_devices: K::Word::ZERO,
             quit: AtomicBool::new(false),
             quit_event: AtomicI32::new(-1),
             zeroes: zeroes as usize,
@@ -361,33 +361,33 @@ impl<K: Kernel> Machine<K> {
     }
 
     /// A device has failed too often.
-    pub fn retire(&self, device: DeviceId) {
-        self.retired.fetch_or(1 << device.0, Relaxed);
-        self.retired.wake(i32::MAX as u32);
+    pub fn device_failed(&self, device: DeviceId) {
+        self.failed_devices.fetch_or(1 << device.0, Relaxed);
+        self.failed_devices.wake(i32::MAX as u32);
     }
 
     /// Nobody is to be told of it any more.
-    pub fn forget_retired(&self, device: DeviceId) {
-        self.retired.fetch_and(!(1 << device.0), Relaxed);
+    pub fn forget_failed_device(&self, device: DeviceId) {
+        self.failed_devices.fetch_and(!(1 << device.0), Relaxed);
     }
 
     /// A device that has failed too often and that nobody has been told of, for whoever swaps it off.
-    pub fn take_retired(&self) -> Option<DeviceId> {
-        let device = self.retired.load(Relaxed).trailing_zeros() as usize;
+    pub fn take_failed_device(&self) -> Option<DeviceId> {
+        let device = self.failed_devices.load(Relaxed).trailing_zeros() as usize;
         let device = (device < DEVICES_MAX).then_some(DeviceId(device as u16))?;
-        self.forget_retired(device);
+        self.forget_failed_device(device);
         Some(device)
     }
 
     /// Waits until there may be such a device, or the pager shuts down.
-    pub fn await_retired(&self) {
-        self.retired.wait_for(0, Limit::Tick(3_600_000_000_000));
+    pub fn await_failed_device(&self) {
+        self.failed_devices.wait_for(0, Limit::Tick(3_600_000_000_000));
     }
 
     /// Nobody waits for such devices any more.
-    pub fn end_await_retired(&self) {
-        self.retired.fetch_or(1 << 31, Relaxed);
-        self.retired.wake(i32::MAX as u32);
+    pub fn end_await_failed_device(&self) {
+        self.failed_devices.fetch_or(1 << 31, Relaxed);
+        self.failed_devices.wake(i32::MAX as u32);
     }
 
     /// There is no room to remember one page more.

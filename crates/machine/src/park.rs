@@ -7,12 +7,12 @@
 //! The life of a parked copy, which is all in [`Park`]:
 //!
 //! ```text
-//!            take         own                    retire: its frame holds something else, or is free; charged from here on
+//!            take         own                    orphan: its frame holds something else, or is free; charged from here on
 //!     free ------> taken -----> owned -----------------------------------> to be dropped --- drop_batch, dropped ---> free
 //!       ^            |          |   ^ |                                          ^                     (uncharged)
 //!       +--- give ---+     hold |   | | written (a write needs the content)      |
 //!                               v   | |                                          |
-//!                            owned and held ----- retire -----> orphan ----------+ written
+//!                            owned and held ----- orphan -----> orphan ----------+ written
 //! ```
 //!
 //! A frame that is reclaimed has nothing charged: its content is dropped before it is free ([`Park::reclaim`]).
@@ -187,7 +187,7 @@ impl Park {
 
     /// The frame's parked original is a second copy from now on (its page is mapped again, or was given up). It is to be charged
     /// until it is dropped, by [`Park::drop_batch`] or at the end of the write that holds it.
-    pub fn retire(&mut self, frame: FrameId) {
+    pub fn orphan(&mut self, frame: FrameId) {
         let place = self.disown(frame);
         self.drops.extend(place);
     }
@@ -269,7 +269,7 @@ mod tests {
         assert_eq!(n, 1);
         p.own(FrameId(3), place);
         assert!(p.hold(place) && !p.hold(place), "one write at a time");
-        p.retire(FrameId(3));
+        p.orphan(FrameId(3));
         assert_eq!(p.drops(), 0, "the write needs it");
         p.written(place);
         let mut batch = [ParkPlace::NONE; 2];

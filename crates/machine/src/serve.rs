@@ -72,7 +72,7 @@ impl<K: Kernel> Machine<K> {
         let filled = filled || K::mistake(Mistake::DropsBeforeTheCopy);
         let wake = core.vm.restore_done(page, if filled { Filled::Mapped } else { Filled::No });
         if filled {
-            core.retire(frame);
+            core.orphan(frame);
         }
         let batch = core.park.drops() >= DROPS_BATCH;
         drop(core);

@@ -46,9 +46,9 @@ const RUNS: u64 = 16;
 /// How long the swapoff may be told again and again what is in its way, and no page leave the device meanwhile, before it gives up,
 /// in nanoseconds. A device or a page daemon that is only slow is waited for, as long as it takes.
 const PATIENCE_NS: u64 = 10_000_000_000;
-/// What is told once counts for so long at most, in nanoseconds: it is told 200 times at least. Where there is no processor time
-/// for the swapoff there is none for the page daemon either, which makes room.
-const TOLD_NS: u64 = 50_000_000;
+/// What is told once counts for so long at most, in nanoseconds: it is told 20 times at least. Where there is no processor time for
+/// the swapoff there is none for the page daemon either, which makes room. An idle page daemon tries a full device every 500 ms.
+const TOLD_NS: u64 = 500_000_000;
 /// How long the daemon may take to make room for the buffers, in nanoseconds.
 const BUFFERS_NS: u64 = 1_000_000_000;
 

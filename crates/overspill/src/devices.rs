@@ -73,9 +73,9 @@ pub fn empty_failing(shared: &Shared) {
     let machine = &shared.machine;
     let ends = || machine.quit.load(Acquire);
     while !ends() {
-        machine.await_retired();
+        machine.await_failed_device();
         let _turn = shared.swapoff.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(device) = machine.take_retired()
+        if let Some(device) = machine.take_failed_device()
             && let Ok(mut running) = Running::begin(shared, device)
         {
             while running.step() == State::Busy && !ends() {}

@@ -306,7 +306,7 @@ impl Owner {
         self.spawn("overspill-reader", &ready, move |shared, up| {
             reads::run(&shared.machine, &shared.queue, engine, cluster_pages, up)
         })?;
-        self.spawn("overspill-retire", &ready, |shared, up| {
+        self.spawn("overspill-empty", &ready, |shared, up| {
             up();
             devices::empty_failing(shared);
             Ok(())
@@ -386,7 +386,7 @@ impl Drop for Owner {
         machine.host.wake_policy.call_everyone();
         machine.ring_daemon_anyway();
         self.shared.queue.wake();
-        machine.end_await_retired();
+        machine.end_await_failed_device();
         reads::ring(&self.shared.quit);
         for thread in self.threads.drain(..) {
             let _ = thread.join();

@@ -171,7 +171,7 @@ fn case(name: &str) {
             fill(&mut region);
             println!("memory and swap had room for all");
         }
-        Some("retired") => {
+        Some("failed") => {
             // writes to the first device fail before long: it is emptied by itself, while everything else goes on
             let spare = std::env::temp_dir().join(format!("overspill-spare-{}", std::process::id()));
             std::fs::create_dir(&spare).expect("a directory");
@@ -341,7 +341,7 @@ fn main() {
         says(&format!("plain-{delivery}"), "", None, "all is well as user");
         says(&format!("fork-{delivery}"), "", None, "all is well");
         says(&format!("inherited-{delivery}"), "", None, "the child could do nothing");
-        says(&format!("retired-{delivery}"), "write=40,write_device=1", None, "the failing device is gone");
+        says(&format!("failed-{delivery}"), "write=40,write_device=1", None, "the failing device is gone");
     }
     says("many-inthread", "", None, "63 pagers beside the first");
     says("embedder-inthread", "read=100", None, "the embedder saw it");

@@ -8,7 +8,7 @@
 //! | a slot holds garbage from the beginning of its write to the end (torn) | nobody reads it meanwhile |
 //! | short reads and writes | the machine does the rest |
 //! | a write fails (EIO), leaving garbage | the page stays in memory, the slot comes back, it is written again elsewhere |
-//! | all writes to one of several devices fail from some moment on | it is retired, and its pages go elsewhere |
+//! | all writes to one of several devices fail from some moment on | it has failed, and its pages go elsewhere |
 //! | a write finds no room (ENOSPC), or no slot is free, or no metadata | the page stays in memory; when nothing can be evicted any more, the budget gives way, counted |
 //!
 //! What cannot be survived, but must be noticed: the access gets an error (`Fault::Lost`), never wrong content:

@@ -198,7 +198,7 @@ pub struct Report {
     pub moved: u64,
     pub moves_void: u64,
     pub brought_in: u64,
-    pub retired: u64,
+    pub failed_devices: u64,
     pub packed: u64,
     pub pool_refused: u64,
     pub pool_full: u64,
@@ -214,7 +214,7 @@ impl Report {
         macro_rules! sum { ($($f:ident)*) => { $(self.$f += other.$f;)* } }
         sum!(steps accesses soft_faults hard_faults busy_faults page_outs reclaimed_clean reclaimed_zero readahead over_budget
             lost_pages write_errors refused out_of_batch discards unmaps remaps adopted doomed_reads forks switches checks
-            swapons swapoffs swapoffs_refused swapoffs_cancelled moved moves_void brought_in retired
+            swapons swapoffs swapoffs_refused swapoffs_cancelled moved moves_void brought_in failed_devices
             packed pool_refused pool_full pools_off moved_into_pool written_back write_backs_void);
     }
 }

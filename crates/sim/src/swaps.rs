@@ -67,15 +67,15 @@ impl<S: Store> World<S> {
     pub fn count_write(&mut self, p: usize, ended: &[(Item, IoResult)]) {
         let Some((item, result)) = ended.first() else { return };
         let ok = !matches!(result, IoResult::Io(_));
-        let retired = self.procs[p].vm.devices_mut().inner.io_ended(item.slot, true, ok);
-        self.retire(p, retired);
+        let failed = self.procs[p].vm.devices_mut().inner.io_ended(item.slot, true, ok);
+        self.device_failed(p, failed);
     }
 
     /// A device has failed too often.
-    pub fn retire(&mut self, p: usize, device: Option<DeviceId>) {
+    pub fn device_failed(&mut self, p: usize, device: Option<DeviceId>) {
         let Some(device) = device else { return };
-        self.report.retired += 1;
-        self.note(p, "retired", device.0.into(), 0);
+        self.report.failed_devices += 1;
+        self.note(p, "device failed", device.0.into(), 0);
         if !self.procs[p].swapoffs.iter().any(|l| l.off.device() == device) {
             self.swapoff(p, device);
         }
@@ -182,7 +182,7 @@ impl<S: Store> World<S> {
         let first = process.at(run.first);
         let trusting = self.sc.bug == Bug::MoveUnchecked;
         let ok = read.got.iter().all(|got| got.value.is_ok());
-        let retired = process.vm.devices_mut().inner.io_ended(run.slot, false, ok);
+        let failed = process.vm.devices_mut().inner.io_ended(run.slot, false, ok);
         let may_be_lost = &mut process.may_be_lost;
         let good = process.vm.swapoff_arrived(&run, |i, expected| {
             let (got, at) = (read.got[i as usize], first + i as usize);
@@ -212,7 +212,7 @@ impl<S: Store> World<S> {
         let items: Vec<Item> = items.collect();
         self.report.moves_void += (run.wanted.count_ones() as usize - items.len()) as u64;
         self.note(p, "move read", first, items.len() as u64);
-        self.retire(p, retired);
+        self.device_failed(p, failed);
         items
     }
 

@@ -82,12 +82,12 @@ impl<S: Store> World<S> {
             }
         };
         let ok = read.got.iter().all(|got| got.value.is_ok());
-        let retired = process.vm.devices_mut().inner.io_ended(op.slot, false, ok);
+        let failed = process.vm.devices_mut().inner.io_ended(op.slot, false, ok);
         let next = process.vm.page_in_arrived(&op, bounds, result, &mut places);
         process.sections += 1;
         process.arriving.push(Arriving { read, places, done: 0, next });
         self.note(p, "read arrived", first, op.count as u64);
-        self.retire(p, retired);
+        self.device_failed(p, failed);
     }
 
     /// Some pages of an arrived cluster go to their places.

@@ -226,7 +226,7 @@ fn swapoff_of_failing_devices() {
     assert_eq!(sum.lost_pages, 0);
     let sum = seeds("swapoff-bad", |seed| Scenario { faults: Faults { corrupt: 20, ..Faults::ALL }, ..base(seed) });
     if whole() {
-        assert!(sum.retired > 20 && sum.swapoffs > 50 && sum.lost_pages > 10);
+        assert!(sum.failed_devices > 20 && sum.swapoffs > 50 && sum.lost_pages > 10);
     }
 }
 

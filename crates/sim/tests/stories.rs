@@ -328,12 +328,12 @@ fn a_full_page_table_is_said() {
 }
 
 /// A program with compressed memory was said to be over its budget 7,823 times, and never was: before a fork shares the budget out
-/// the process aims at less than half of it, and all that other threads touched until it was there counted.
+/// the process shrinks to less than half of it, and all that other threads touched until it was there counted.
 #[test]
-fn what_is_above_an_aim_is_not_over_budget() {
+fn what_is_above_a_reclaim_target_is_not_over_budget() {
     let mut vm = core(4096);
     (0..100).for_each(|index| touch(&mut vm, index));
-    vm.set_aim(80);
+    vm.set_reclaim_target(80);
     assert_eq!((vm.limit(), vm.available()), (80, 0));
     assert_eq!(vm.fault(page(100), 0..END, false), Fault::NoMemory);
     assert_eq!(vm.fault(page(100), 0..END, true), Fault::ZeroFill { first: page(100), count: 1 });
@@ -344,8 +344,8 @@ fn what_is_above_an_aim_is_not_over_budget() {
     assert_eq!(vm.fault(page(101), 0..END, true), Fault::ZeroFill { first: page(101), count: 1 });
     vm.fill_done(page(101), Filled::Mapped);
     assert_eq!(vm.counters().over_budget.get(), 1);
-    // an aim is over with the next limit
-    vm.set_aim(10);
+    // a reclaim target is over with the next limit
+    vm.set_reclaim_target(10);
     vm.set_limit(2048);
     assert_eq!(vm.available(), 2048 - 102);
     vm.check(1);

@@ -19,12 +19,12 @@ impl<P: Pager> Vm<P> {
     pub fn set_limit(&mut self, pages: u32) {
         self.promised = pages.min(self.config.memory_pages);
         self.counters.memory_limit_bytes.set(self.promised as u64 * PAGE_SIZE as u64);
-        self.set_aim(pages);
+        self.set_reclaim_target(pages);
     }
 
     /// Works towards `pages` until the next [`Vm::set_limit`], without promising it: before a fork shares the budget out the
-    /// process has all of it, and what faults take above the aim is not over budget.
-    pub fn set_aim(&mut self, pages: u32) {
+    /// process has all of it, and what faults take above the reclaim target is not over budget.
+    pub fn set_reclaim_target(&mut self, pages: u32) {
         self.limit = pages.min(self.promised);
         self.policy.resize(self.limit);
     }

@@ -68,7 +68,7 @@ pub struct Vm<P: Pager> {
     pub(crate) zeroes: Streams,
     pub(crate) pointers: Pointers,
     pub(crate) limit: u32,
-    /// What the process has been given: the limit, but while it aims at less.
+    /// What the process has been given: the limit, but while its reclaim target is less.
     pub(crate) promised: u32,
     /// More listed pages than this are parked even if frames are free.
     pub(crate) mapped_max: u32,

@@ -28,7 +28,7 @@ pub enum Request {
     /// A managed range was moved and is still there, empty.
     LeftEmpty { old: usize, new: usize, len: usize },
     /// All of the pager's threads are to end.
-    Retire,
+    Leave,
     /// A fork is about to happen: there must be room for a child with all that is charged to this process.
     Shrink,
     /// The same: there must be an entry for a device of the child's.
@@ -131,7 +131,7 @@ impl Agent {
                 Request::LeftEmpty { old, new, len } => self.machine.left_empty(old, new, len),
                 Request::Resized { old_len, new, new_len } => self.machine.resized_range(old_len, new, new_len),
                 Request::Follow { tid, ruleset } => self.follow_all(ruleset.map(|fd| (tid, fd))),
-                Request::Retire => {
+                Request::Leave => {
                     self.machine.quit.store(true, Release);
                     self.machine.host.following.wake();
                     self.call();

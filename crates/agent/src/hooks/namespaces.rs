@@ -1,7 +1,7 @@
 //! Namespaces that the kernel lets only a process of one thread enter.
 //!
 //! The pager's threads count as the program's. So while nothing of the program's is paged the pager goes before such a call
-//! ([`Agent::retire`]), and the program is on its own from there on, as it is when it execs: what is started then has a pager
+//! ([`Agent::leave`]), and the program is on its own from there on, as it is when it execs: what is started then has a pager
 //! again, if it may have a userfaultfd. A program that is being paged is refused with EINVAL by the kernel.
 
 use crate::agent::Agent;
@@ -25,6 +25,6 @@ pub fn enters(agent: &'static Agent, nr: i32, a: [usize; 6]) {
         }
     };
     if needs_one_thread && agent.is_only_thread() {
-        agent.retire();
+        agent.leave();
     }
 }

@@ -6,7 +6,7 @@
 //! cannot:
 //!
 //! ```text
-//!   everything still fits the budget, one thread   the pager goes ([`Agent::retire`]), and the program is on its own from then on
+//!   everything still fits the budget, one thread   the pager goes ([`Agent::leave`]), and the program is on its own from then on
 //!   otherwise                                      the program is stopped with a message: a page that is out could not come back
 //! ```
 //!
@@ -66,7 +66,7 @@ pub fn seccomp(agent: &'static Agent, nr: i32, a: [usize; 6]) -> Verdict {
             }
             Verdict::done(r)
         }
-        (false, _) if alone && agent.retire() => Verdict::pass(),
+        (false, _) if alone && agent.leave() => Verdict::pass(),
         (false, _) => agent.stop(
             "the program was stopped: it puts itself under a seccomp filter under which its pager's threads cannot live (they need userfaultfd's \
              ioctls, io_uring or pread and pwritev, futex and madvise), and there is memory of it in swap; run it without Overspill, or allow \

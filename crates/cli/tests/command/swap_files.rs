@@ -512,13 +512,13 @@ fn a_failing_device_is_emptied() {
     if !able() {
         return;
     }
-    let dir = place("retired");
+    let dir = place("failed-device");
     let (swap, other) = (swap(&dir), dir.join("other"));
     fs::create_dir_all(&other).expect("temp dir");
     for engine in ["io_uring", "psync"] {
         let (first, second) = (format!("file:{swap},prio=9"), format!("file:{},prio=1", other.display()));
         let options = ["--memory", "16M", "--engine", engine, "--swap", &first, "--swap", &second];
-        let mut pages = Pages::start(&dir, "retired", 40, &options, "write=40,write_device=1");
+        let mut pages = Pages::start(&dir, "failed-device", 40, &options, "write=40,write_device=1");
         let swaps = |pages: &Pages| {
             let output = Command::new(overspill()).args(["swaps", &pages.name, "--json"]).output().expect("overspill runs");
             String::from_utf8(output.stdout).expect("UTF-8")

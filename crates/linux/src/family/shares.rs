@@ -456,7 +456,7 @@ mod tests {
         charge: u32,
         appetite: u32,
         wants: bool,
-        aim: Option<u32>,
+        target: Option<u32>,
         /// It is in the middle of something.
         at_work: bool,
         /// Looks in a row at which it had less than an equal part and wanted more.
@@ -604,7 +604,7 @@ mod tests {
             let mine = self.shares.pages(tag);
             // what faults and the page daemon do between two looks
             self.change(p, |process| {
-                let limit = process.aim.unwrap_or(mine);
+                let limit = process.target.unwrap_or(mine);
                 process.charge = if process.charge > limit {
                     process.charge - (process.charge - limit).min(128)
                 } else if process.charge > process.appetite + 64 {
@@ -614,10 +614,10 @@ mod tests {
                 };
             });
             let process = self.get(p);
-            if let Some(aim) = process.aim {
-                if process.charge <= aim {
-                    self.shares.give(tag, mine.saturating_sub(aim), Tag::NOBODY);
-                    self.change(p, |process| process.aim = None);
+            if let Some(target) = process.target {
+                if process.charge <= target {
+                    self.shares.give(tag, mine.saturating_sub(target), Tag::NOBODY);
+                    self.change(p, |process| process.target = None);
                 }
                 return;
             }
@@ -638,7 +638,7 @@ mod tests {
                 Plan::Stay => {}
                 Plan::Take(pages) => _ = self.shares.take(tag, pages),
                 Plan::Ask => self.shares.ask(tag, &view, |_| {}),
-                Plan::ShrinkTo(pages) => self.change(p, |process| process.aim = Some(pages)),
+                Plan::ShrinkTo(pages) => self.change(p, |process| process.target = Some(pages)),
             }
         }
 

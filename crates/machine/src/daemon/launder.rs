@@ -136,7 +136,7 @@ impl<K: Kernel> Daemon<K> {
                     continue;
                 }
                 Look::Drop(frame) => {
-                    core.retire(frame); // it is held until below
+                    core.orphan(frame); // it is held until below
                     core.vm.frames_dropped(core::iter::once(frame));
                 }
                 Look::Settled => {}

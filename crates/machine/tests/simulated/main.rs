@@ -166,7 +166,7 @@ fn run(scenario: &Scenario, seed: u64, mistake: Option<Mistake>) -> Result<Repor
     world.disk.space.set(scenario.swaps.map_or(0, |habits| habits.space));
     let machine = Arc::new(machine(scenario));
     let copies = scenario.habits.weights[4] + scenario.habits.weights[9] > 0;
-    world.charge.set(Some((machine.status, if copies { world::COPIED_OUT } else { 1 })));
+    world.charge.set(Some((machine.status, if copies { world::COPIED_OUT } else { world::IN_PASSING })));
     let mut rng = Rng::new(seed.wrapping_mul(3));
     let left = Arc::new(AtomicUsize::new(scenario.threads));
     let mut actors = Vec::new();

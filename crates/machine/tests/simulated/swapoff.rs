@@ -62,7 +62,7 @@ impl<'a> Control<'a> {
                 continue;
             }
             let own = self.own();
-            if let Some(device) = self.machine.take_retired() {
+            if let Some(device) = self.machine.take_failed_device() {
                 self.swapoff(device);
             } else if own.len() < 2 || own.len() < 4 && self.rng.below(2) == 0 {
                 let (least, most) = self.habits.lengths;

