@@ -15,7 +15,7 @@ use overspill_vm::{Fault, Filled, PageIn};
 pub const ZEROES_PAGES: u32 = 64;
 
 /// A read to be made: all that it takes, so that no lock is needed to begin it. Its device stays, and its file open, until
-/// [`Vm::page_in_arrived`].
+/// [`overspill_vm::Vm::page_in_arrived`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Read {
     /// Which pages, and where they are.
