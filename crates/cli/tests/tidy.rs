@@ -57,7 +57,7 @@ const MAY_USE: [(&str, &[&str]); 13] = [
     ("crates/linux", &["overspill-vm", "overspill-swap", "overspill-store", "overspill-machine"]),
     ("crates/machine", &["overspill-vm", "overspill-swap", "overspill-store"]),
     ("crates/overspill", &["overspill-vm", "overspill-machine", "overspill-linux"]),
-    ("crates/sim", &["overspill-vm", "overspill-swap", "overspill-store"]),
+    ("crates/sim", &["overspill-vm", "overspill-swap", "overspill-store", "overspill-machine", "overspill-simkernel"]),
     ("crates/simkernel", &[]),
     ("crates/store", &["overspill-vm"]),
     ("crates/swap", &["overspill-vm"]),

@@ -23,7 +23,7 @@
 //! Models: TigerBeetle's VOPR (fault model at the head of the device, checkers in files of their own), NetBSD's pdsim (the kernel's
 //! own policy code in a simulator); read, not copied.
 
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 mod check;
 mod compressed;
@@ -32,6 +32,7 @@ mod device;
 mod events;
 mod forks;
 mod log;
+pub mod machine;
 mod model_pager;
 mod pool;
 mod process;

@@ -1,7 +1,7 @@
 //! Devices come and go while the program runs: a thread of the pager's as the agent's control socket has it.
 
-use crate::disk::SimFiles;
-use crate::world::{Sim, World};
+use super::disk::SimFiles;
+use super::world::{Sim, World};
 use overspill_machine::Machine;
 use overspill_machine::devices::{self, Backing};
 use overspill_machine::files::{DEVICES_MAX, Files as _};
@@ -21,8 +21,6 @@ const ENDS_NS: u64 = 60_000_000_000;
 /// How devices come and go.
 #[derive(Clone, Copy, Debug)]
 pub struct Habits {
-    /// Threads of the program.
-    pub threads: usize,
     /// Pages that the program can have at most: devices that have room for these have room for all.
     pub program: usize,
     /// Lengths of devices, in pages.
@@ -45,13 +43,15 @@ pub struct Control<'a> {
     world: Rc<World>,
     rng: Rng,
     habits: Habits,
+    /// Of the program.
+    threads: usize,
     names: usize,
 }
 
 impl<'a> Control<'a> {
     /// That of a machine.
-    pub fn new(machine: &'a Machine<Sim>, world: Rc<World>, seed: u64, habits: Habits) -> Self {
-        Control { machine, world, rng: Rng::new(seed), habits, names: 0 }
+    pub fn new(machine: &'a Machine<Sim>, world: Rc<World>, seed: u64, habits: Habits, threads: usize) -> Self {
+        Control { machine, world, rng: Rng::new(seed), habits, threads, names: 0 }
     }
 
     /// Until the machine quits.
@@ -86,7 +86,7 @@ impl<'a> Control<'a> {
     /// has taken the device back, and emptied memory at once.)
     fn check_reason(&self, device: DeviceId) {
         let core = self.machine.core.lock();
-        let idle = self.world.rests.get() == self.habits.threads && !self.machine.quit.load(Acquire);
+        let idle = self.world.rests.get() == self.threads && !self.machine.quit.load(Acquire);
         let left = core.vm.devices().device_use(device).map_or(0, |used| used.stored);
         let room = core.vm.available() > core.vm.free_low();
         let leaves = core.vm.devices().status(device).is_some_and(|status| status.state == DeviceState::Leaving);

@@ -4,8 +4,8 @@
 //! simulated kernel's page table as well, and each transfer that touches it keeps the two alike; what is dropped is overwritten, so
 //! that whoever reads it afterwards finds rubbish.
 
-use crate::disk::{Disk, SimFiles};
-use crate::forks::Children;
+use super::disk::{Disk, SimFiles};
+use super::forks::Children;
 use overspill_machine::errno::Errno;
 use overspill_machine::kernel::{self, Advice, Done, Event, Fixed, IoVec, Kernel, Limit, Mapping, Mistake, Moved, Touch};
 use overspill_machine::lock::Word;

@@ -4,10 +4,10 @@
 //!
 //! There are places for a few children at a time, each with actors that wait for one.
 
-use crate::disk::SimFiles;
-use crate::program::{BASE, Habits, Page, Thread};
-use crate::world::{OWN, Sim, SimUffd, World, here, park_of, program_of, tell, world};
-use crate::{SLOTS, handler, parts};
+use super::disk::SimFiles;
+use super::program::{BASE, Habits, Page, Thread};
+use super::run::{SLOTS, handler, parts};
+use super::world::{OWN, Sim, SimUffd, World, here, park_of, program_of, tell, world};
 use overspill_machine::daemon::Daemon;
 use overspill_machine::errno::{self, Errno};
 use overspill_machine::fork::{Forked, Frozen};

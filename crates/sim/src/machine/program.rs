@@ -1,7 +1,7 @@
 //! A program's thread: it maps, touches, protects, discards, moves and unmaps memory of its own, as hooks of the agent have it, and
 //! knows what each of its pages must hold.
 
-use crate::world::{Sim, World, here, tell};
+use super::world::{Sim, World, here, tell};
 use overspill_machine::Machine;
 use overspill_machine::native::{Piece, Pieces};
 use overspill_machine::ranges::Flags;
@@ -189,7 +189,8 @@ impl<'a> Thread<'a> {
         tell(at, PAGE, || format!("program has read {got:?}"));
         let page = self.pages.get_mut(&at).expect("its own");
         match (page.holds, got) {
-            (_, Outcome::Signal(SIGBUS)) if self.world.lossy.get() => page.holds = Holds::OrZeroes(0), // it was lost, and that is told
+            // it was lost, and that is told
+            (_, Outcome::Signal(SIGBUS)) if self.world.lossy.get() => page.holds = Holds::OrZeroes(0),
             (Holds::This(byte), Outcome::Ok(got)) if got == byte as usize => {}
             (Holds::OrZeroes(byte), Outcome::Ok(got)) if got == byte as usize => {}
             (Holds::OrZeroes(_), Outcome::Ok(0)) => page.holds = Holds::This(0),

@@ -1,0 +1,234 @@
+//! The machine's own code under simulation: its handler and its page daemon serve a program of a few threads on the simulated
+//! kernel, and a seed chooses whose turn it is at each lock and each call.
+
+use super::disk::SimFiles;
+use super::program::{self, Thread};
+use super::world::{self, Checked, Nothing, Sim, SimUffd, Trouble, World, world};
+use super::{forks, swapoff};
+use overspill_machine::daemon::{self, Daemon};
+use overspill_machine::files::{DEVICES_MAX, DeviceName};
+use overspill_machine::handler::Handler;
+use overspill_machine::inject::Inject;
+use overspill_machine::kernel::{Futex as _, Limit, Mistake};
+use overspill_machine::machine::{Delivery, Parts};
+use overspill_machine::{Machine, ranges};
+use overspill_simkernel::rng::Rng;
+use overspill_simkernel::sched::{self, Actor, Failure, Report, Role, Timeout};
+use overspill_swap::SwapPager;
+use overspill_vm::pager::Pager as _;
+use overspill_vm::policy::Spec;
+use overspill_vm::status::Status;
+use overspill_vm::{Config, Vm};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::*};
+
+/// What a run is made of.
+#[derive(Clone, Copy, Debug)]
+pub struct Scenario {
+    /// Threads of the program.
+    pub threads: usize,
+    /// The budget, in pages.
+    pub memory: u32,
+    /// The replacement policy.
+    pub policy: &'static str,
+    /// What the threads do.
+    pub habits: program::Habits,
+    /// Pages change hands for moments behind everybody's back.
+    pub disturbed: bool,
+    /// How devices fail.
+    pub trouble: Trouble,
+    /// Pages are sealed.
+    pub sealed: bool,
+    /// Some pages do not compress.
+    pub noisy: bool,
+    /// Devices come and go.
+    pub swaps: Option<swapoff::Habits>,
+    /// Forked children that may live at a time.
+    pub children: usize,
+    /// Pages that the first device has room for.
+    pub slots: u32,
+}
+
+/// Two threads that do a little of everything on one device, in less memory than they want.
+pub const USUAL: Scenario = Scenario {
+    threads: 2,
+    memory: 112,
+    policy: "use-once",
+    habits: program::Habits {
+        steps: 120,
+        arena: 512,
+        pages: 140,
+        weights: [20, 12, 4, 3, 4, 4, 2, 2, 1, 2],
+        rest_ns: 0,
+        forks: 0,
+        peeks: 0,
+    },
+    disturbed: true,
+    trouble: Trouble::NONE,
+    sealed: false,
+    noisy: false,
+    swaps: None,
+    children: 0,
+    slots: SLOTS,
+};
+
+/// The loop of a handler.
+pub fn handler(machine: &Machine<Sim>) {
+    let world = world();
+    let mut handler = Handler::new((), CLUSTER_PAGES).expect("memory");
+    while !machine.quit.load(Acquire) {
+        let seen = world.kernel.messages_seen();
+        handler.reap(machine, |_| {});
+        if machine.is_frozen() {
+            handler.pause();
+            match handler.reader.io.next_in() {
+                Some(ns) => _ = sched::Word::new(0).wait(0, Timeout::Tick(ns)),
+                None => {
+                    machine.follow_own_discards();
+                    machine.frozen.wait_for(1, Limit::Tick(1_000_000));
+                }
+            }
+            continue;
+        }
+        handler.retry(machine);
+        let mut more = true;
+        while more && handler.has_room() {
+            let mut any = false;
+            more = handler.read_messages(machine, |_, _| any = true) || any;
+        }
+        handler.finish(machine);
+        if !handler.follows() {
+            let limit = handler.patience().unwrap_or(1_000_000_000).min(handler.reader.io.next_in().unwrap_or(u64::MAX));
+            world.kernel.await_message_until(seen, Timeout::Tick(limit));
+        }
+    }
+}
+
+/// Pages of a cluster.
+const CLUSTER_PAGES: usize = 8;
+/// The least budget that there is, of which a scenario has a part.
+const LEAST_PAGES: u32 = (overspill_vm::MEMORY_BYTES_MIN >> 12) as u32;
+/// Pages that a device has room for, where it does not matter.
+pub const SLOTS: u32 = 4096;
+
+/// What a process's machine is made of.
+pub fn parts(
+    vm: Vm<SwapPager>,
+    status: &'static Status,
+    files: [Option<SimFiles>; DEVICES_MAX],
+    process: usize,
+    sealed: bool,
+) -> Parts<Sim> {
+    Parts {
+        memory_pages: vm.limit(),
+        vm,
+        delivery: Delivery::Threads,
+        follows_pointers: false,
+        load_control: false,
+        content: Checked { sealed },
+        writes: daemon::writes(LEAST_PAGES, sealed),
+        inject: Inject::default(),
+        host: Nothing,
+        status,
+        program: SimUffd::new(world::program_of(process)),
+        parking: SimUffd::new(world::park_of(process)),
+        process: (),
+        files,
+        names: Box::new([const { DeviceName::new() }; DEVICES_MAX]),
+        pool: None,
+        ranges_max: ranges::ranges_max(1000, 1 << 14),
+        objects_max: 1,
+    }
+}
+
+fn machine(scenario: &Scenario) -> Machine<Sim> {
+    let status: &'static Status = Box::leak(Box::default());
+    let mut config = Config::new(LEAST_PAGES, 1 << 14);
+    config.policy = scenario.policy.parse::<Spec>().expect("a policy");
+    config.readahead_pages_max = CLUSTER_PAGES as u32;
+    let mut pager = SwapPager::without_device(overspill_swap::Config {
+        pages_max: 1 << 14,
+        slots_max: SLOTS,
+        devices_max: DEVICES_MAX as u16,
+        extents_max: 64,
+    });
+    pager.devices_mut().add_device(scenario.slots, 0).expect("the first");
+    let mut vm = Vm::new(config, pager, &status.counters).expect("a good configuration");
+    vm.set_limit(scenario.memory);
+    let mut files = [const { None }; DEVICES_MAX];
+    files[0] = Some(SimFiles::block(scenario.slots as usize));
+    Machine::new(parts(vm, status, files, 0, scenario.sealed)).expect("memory")
+}
+
+/// Runs a scenario; with a mistake if one is wanted.
+///
+/// # Errors
+/// What went wrong.
+pub fn run(scenario: &Scenario, seed: u64, mistake: Option<Mistake>) -> Result<Report, Failure> {
+    let mut processes = vec![0; scenario.threads + 2 + usize::from(scenario.swaps.is_some())];
+    (1..=scenario.children).for_each(|child| processes.extend([child; forks::ACTORS]));
+    let world = World::begin(seed, processes, scenario.disturbed, scenario.trouble, mistake);
+    world.kernel.enter(|kernel| kernel.noise = scenario.noisy.then(|| Rng::new(!seed)));
+    world.disk.space.set(scenario.swaps.map_or(0, |habits| habits.space));
+    let machine = Arc::new(machine(scenario));
+    let copies = scenario.habits.weights[4] + scenario.habits.weights[9] > 0;
+    world.charge.set(Some((machine.status, if copies { world::COPIED_OUT } else { world::IN_PASSING })));
+    let mut rng = Rng::new(seed.wrapping_mul(3));
+    let left = Arc::new(AtomicUsize::new(scenario.threads));
+    let mut actors = Vec::new();
+    for (name, title) in ["first", "second", "third", "fourth"].into_iter().enumerate().take(scenario.threads) {
+        let (machine, left, habits, seed) = (Arc::clone(&machine), Arc::clone(&left), scenario.habits, rng.bits());
+        let act = move || {
+            Thread::new(&machine, world::world(), seed, habits, name).run();
+            if left.fetch_sub(1, SeqCst) == 1 {
+                machine.quit.store(true, Release);
+                machine.ring_daemon_anyway();
+                world::world().children.program_ended();
+            }
+        };
+        actors.push(Actor { name: title, role: Role::Program, act: Box::new(act) });
+    }
+    let serves = Arc::clone(&machine);
+    actors.push(Actor { name: "handler", role: Role::Program, act: Box::new(move || handler(&serves)) });
+    let pages_out = Arc::clone(&machine);
+    let act = move || Daemon::new(&pages_out, ()).expect("memory").run(&pages_out, |_| {});
+    actors.push(Actor { name: "daemon", role: Role::Program, act: Box::new(act) });
+    if let Some(habits) = scenario.swaps {
+        let (machine, seed, threads) = (Arc::clone(&machine), rng.bits(), scenario.threads);
+        let act = move || swapoff::Control::new(&machine, world::world(), seed, habits, threads).run();
+        actors.push(Actor { name: "control", role: Role::Program, act: Box::new(act) });
+    }
+    (1..=scenario.children).for_each(|child| actors.extend(forks::actors(child, scenario.habits, rng.bits())));
+    world.children.begin(&machine);
+    let report = sched::run(seed, actors);
+    world.children.end();
+    let report = report?;
+    let checked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        let core = machine.core.lock();
+        core.vm.check(1);
+        if scenario.children > 0 {
+            core.vm.pager().check();
+            assert_eq!(core.vm.devices().deferred(), 0, "slots wait for children that have ended");
+        }
+        let counters = &machine.status.counters;
+        if std::env::var_os("TELL").is_some() {
+            println!(
+                "{} soft, {} hard, {} zero fills, {} reclaimed, {} copied out, {} denied, {} over budget, {} forks, {} unshared",
+                counters.soft_faults.get(),
+                counters.hard_faults.get(),
+                counters.zero_fills.get(),
+                counters.pages_reclaimed.get(),
+                counters.pages_copied_out.get(),
+                counters.moves_denied.get(),
+                counters.over_budget.get(),
+                counters.forks.get(),
+                counters.pages_unshared.get(),
+            );
+        }
+    }));
+    drop(world);
+    match checked {
+        Ok(()) => Ok(report),
+        Err(panic) => Err(Failure::Panicked(panic.downcast_ref::<String>().cloned().unwrap_or_default())),
+    }
+}
