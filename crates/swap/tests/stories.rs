@@ -3,20 +3,21 @@
 //!
 //! The simulation finds them again by itself when a fix is taken out; these say what it was.
 
-use overspill_sim::ModelPager;
+use overspill_swap::SwapPager;
 use overspill_vm::counters::Counters;
 use overspill_vm::page::State;
 use overspill_vm::pager::{IoResult, Pager};
 use overspill_vm::types::{ContentHash, FrameId, ObjectId, PageId, Slot};
 use overspill_vm::{CLUSTER_PAGES_MAX, Config, Fault, Filled, Look, Member, PageIn, Parked, Place, Vm};
 
-type Core = Vm<ModelPager>;
+type Core = Vm<SwapPager>;
 
 const END: u64 = 1 << 20;
 
 fn core(pages_max: u64) -> Core {
     let config = Config { readahead_pages_max: 1, zero_ahead_pages_max: 1, ..Config::new(2048, pages_max) };
-    Vm::new(config, ModelPager::new(1000), Box::leak(Box::<Counters>::default())).expect("a good configuration")
+    let swap = SwapPager::new(overspill_swap::Config { pages_max: 20_000, slots_max: 1000, devices_max: 1, extents_max: 0 });
+    Vm::new(config, swap, Box::leak(Box::<Counters>::default())).expect("a good configuration")
 }
 
 fn page(index: u64) -> PageId {

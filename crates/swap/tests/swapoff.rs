@@ -1,6 +1,6 @@
-//! What a swapoff owes to pages in rare orders, each as the shortest order of calls, over the real swap pager.
+//! What a swapoff owes to pages in rare orders, each as the shortest order of calls, over the swap pager.
 //!
-//! The simulation (`seeds.rs`) mixes all of them with everything else; these say what they are.
+//! The simulation of the machine mixes all of them with everything else; these say what they are.
 
 use overspill_swap::{Config as SwapConfig, DeviceId, SwapPager};
 use overspill_vm::counters::Counters;
@@ -193,8 +193,8 @@ fn pages_go_into_memory() {
 }
 
 /// Another device has slots but refuses these pages (compressed memory does, if they do not compress), and that is no write error.
-/// So the walk offered them again and again and the swapoff never ended, though there was room in memory. (Seed 1250 of the
-/// simulation's `compressed-swapoff`.)
+/// So the walk offered them again and again and the swapoff never ended, though there was room in memory. (Found by a seed of
+/// the simulation.)
 #[test]
 fn pages_that_are_refused_elsewhere_go_into_memory() {
     let mut vm = core(1000);
