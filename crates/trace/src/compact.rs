@@ -26,6 +26,7 @@
 use crate::builder::Builder;
 use crate::error::Complaint;
 use crate::input::Input;
+use crate::trace::Kind;
 use std::io::{self, Write};
 use xxhash_rust::xxh3::Xxh3;
 
@@ -37,25 +38,6 @@ const HEADER_BYTES: usize = 16;
 const BLOCK_EVENTS_MAX: u32 = 1 << 16;
 /// One byte with 4 bits, ten with 7.
 const EVENT_BYTES_MAX: usize = 11;
-
-/// What a reference was to the pager that recorded it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[repr(u8)]
-pub enum Kind {
-    /// Nothing is known but that there was a reference.
-    Reference = 0,
-    /// The first touch of an untouched page.
-    FirstTouch = 1,
-    /// A soft fault: the page was inactive.
-    SoftFault = 2,
-    /// A hard fault: the page was read back.
-    HardFault = 3,
-}
-
-impl Kind {
-    /// All kinds, in the order of their numbers.
-    pub const ALL: [Kind; 4] = [Kind::Reference, Kind::FirstTouch, Kind::SoftFault, Kind::HardFault];
-}
 
 /// Writes a trace, block by block.
 pub struct Writer<W: Write> {

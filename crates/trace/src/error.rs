@@ -1,6 +1,6 @@
 //! What can be wrong with a trace, in sentences.
 
-use crate::format::Format;
+use crate::format::list::Format;
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};

@@ -3,18 +3,10 @@
 use crate::builder::Builder;
 use crate::compact;
 use crate::error::Error;
-use crate::format::{self, Format};
+use crate::format::{self, list::Format};
 use crate::input::Input;
+use crate::trace::Guess;
 use std::path::Path;
-
-/// A format, and how it was found.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Guess {
-    /// The format.
-    pub format: Format,
-    /// In words: "as told", "by its name".
-    pub why: &'static str,
-}
 
 /// What is looked at.
 const HEAD_BYTES: usize = 64 << 10;

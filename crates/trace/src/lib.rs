@@ -33,15 +33,15 @@ mod format;
 mod guess;
 mod input;
 mod output;
+mod trace;
 mod unpack;
 
-pub use builder::{Bits, OBJECT_SHIFT, Part, Trace};
-pub use compact::{Kind, Writer};
+pub use compact::Writer;
 pub use error::{Error, Position};
-pub use format::Format;
-pub use guess::Guess;
+pub use format::list::Format;
 pub use input::Packing;
 pub use output::{Packer, write_compact, write_lines};
+pub use trace::{Bits, Guess, Kind, OBJECT_SHIFT, Part, Trace};
 
 use builder::Builder;
 use input::Input;

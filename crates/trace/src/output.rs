@@ -1,8 +1,8 @@
 //! Writing traces, packed or not.
 
-use crate::builder::Trace;
 use crate::compact;
 use crate::input::Packing;
+use crate::trace::{Kind, Trace};
 use std::io::{self, Write};
 
 /// zstd's level: above it, it takes much longer and packs traces hardly better.
@@ -81,7 +81,7 @@ impl<W: Write> Write for Packer<W> {
 pub fn write_compact<W: Write>(trace: &Trace, out: W) -> io::Result<W> {
     let mut writer = compact::Writer::new(out, trace.page_bytes, trace.kinds.is_some())?;
     for (index, &page) in trace.pages.iter().enumerate() {
-        let kind = trace.kinds.as_ref().map_or(compact::Kind::Reference, |kinds| kinds[index]);
+        let kind = trace.kinds.as_ref().map_or(Kind::Reference, |kinds| kinds[index]);
         writer.event(trace.numbers[page as usize], trace.writes.get(index), kind)?;
     }
     writer.finish()

@@ -1,4 +1,4 @@
-//! The formats: one parser each. Adding one is a file, an entry in `formats!` and, if it can be recognised, a line in `guess`.
+//! The formats: one parser each. Adding one is a file, an entry in `list.rs` and, if it can be recognised, a line in `guess`.
 
 mod addr;
 mod arc;
@@ -6,6 +6,7 @@ mod fields;
 mod lackey;
 mod lines;
 mod lirs;
+pub(crate) mod list;
 mod msr;
 mod oracle;
 mod pages;
@@ -17,8 +18,7 @@ use crate::builder::Builder;
 use crate::compact;
 use crate::error::Complaint;
 use crate::input::Input;
-use std::fmt;
-use std::str::FromStr;
+use list::Format;
 
 /// A parser of a text format. It keeps what one line says about later ones.
 pub(crate) trait TextParser {
@@ -37,72 +37,6 @@ pub(crate) trait RecordParser {
     fn record_bytes(&self) -> usize;
     /// Takes one record. The error is a sentence about that record.
     fn record(&mut self, record: &[u8], out: &mut Builder) -> Result<(), String>;
-}
-
-macro_rules! formats {
-    ($($(#[doc = $help:literal])* $variant:ident = $name:literal,)*) => {
-        /// A trace format.
-        #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-        #[non_exhaustive]
-        pub enum Format { $($(#[doc = $help])* $variant,)* }
-
-        impl Format {
-            /// All formats.
-            pub const ALL: &[Format] = &[$(Format::$variant),*];
-
-            /// The name, as options take it.
-            pub fn name(self) -> &'static str {
-                match self { $(Format::$variant => $name,)* }
-            }
-        }
-    };
-}
-
-formats! {
-    /// One page number per line, decimal or hexadecimal with `0x`, then `r` or `w` if known.
-    Lines = "lines",
-    /// One decimal block number per line; `*` is a mark.
-    Lirs = "lirs",
-    /// Lines `start n 0 sequence`: n blocks from start on.
-    Arc = "arc",
-    /// Output of `valgrind --tool=lackey --trace-mem=yes`.
-    Lackey = "lackey",
-    /// Lines `s|l ADDRESS [gap]`: byte addresses.
-    Addr = "addr",
-    /// VMware's vscsi records, version 1 or 2.
-    Vscsi = "vscsi",
-    /// libCacheSim's oracleGeneral records.
-    Oracle = "oracle",
-    /// Page numbers of 4 bytes, little endian.
-    U32le = "u32le",
-    /// Page numbers of 4 bytes, big endian.
-    U32be = "u32be",
-    /// The CSV files of MSR Cambridge.
-    Msr = "msr",
-    /// `strace -f` of file reads and writes.
-    Strace = "strace",
-    /// Lines `r|w HEX`: page numbers.
-    Pages = "pages",
-    /// Overspill's own compact format.
-    Overspill = "overspill",
-}
-
-impl fmt::Display for Format {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-impl FromStr for Format {
-    type Err = String;
-
-    /// The format of that name; else a sentence that lists the names.
-    fn from_str(name: &str) -> Result<Self, String> {
-        Format::ALL.iter().copied().find(|format| format.name() == name).ok_or_else(|| {
-            let names: Vec<&str> = Format::ALL.iter().map(|format| format.name()).collect();
-            format!("\"{name}\" is not a trace format; there are {}", names.join(", "))
-        })
-    }
 }
 
 /// The parser of a text format, `None` for a binary one.
