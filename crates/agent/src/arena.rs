@@ -46,7 +46,7 @@ impl<A, C> Drop for Held<A, C> {
 }
 
 fn map(len: usize) -> usize {
-    let Ok(at) = sys::map_anonymous(len) else {
+    let Ok(at) = area::map_anonymous(len) else {
         crate::agent::no_memory(len);
         return 0;
     };
@@ -83,7 +83,7 @@ unsafe impl GlobalAlloc for Arena {
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
         if layout.size() >= LARGE {
             // SAFETY: a large block is exactly one mapping.
-            unsafe { sys::unmap(block, layout.size().next_multiple_of(4096)) };
+            unsafe { area::unmap(block, layout.size().next_multiple_of(4096)) };
         }
     }
 }

@@ -10,6 +10,7 @@
 //! its physical ones, for each of the numbers in turn; then a line for each has the bytes per second and the shares of the time
 //! that was spent in the map, in parts per million: of the threads' time, and of the processor time.
 
+use overspill_linux::area;
 use overspill_linux::devices;
 use overspill_linux::io::{Engine, Io};
 use overspill_linux::lock::Mutex;
@@ -128,7 +129,7 @@ fn transfer(pager: &Mutex<SwapPager>, fd: i32, slots: u32, pass: Pass) -> (u64, 
     let Pass { operation, pages, depth, seed, until } = pass;
     let mut io = Io::new(Engine::Uring, depth as u32).expect("io_uring");
     let len = (pages as usize) << PAGE_SHIFT;
-    let buffers = sys::map_anonymous(len * depth).expect("memory");
+    let buffers = area::map_anonymous(len * depth).expect("memory");
     // SAFETY: our own fresh mapping. Not zeroes: a device might make less of those.
     unsafe {
         (0..len * depth / 8).for_each(|i| buffers.cast::<u64>().add(i).write((i as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15)))
@@ -184,6 +185,6 @@ fn transfer(pager: &Mutex<SwapPager>, fd: i32, slots: u32, pass: Pass) -> (u64, 
         }
     }
     // SAFETY: the mapping made above; nothing is in flight.
-    unsafe { sys::unmap(buffers, len * depth) };
+    unsafe { area::unmap(buffers, len * depth) };
     (done, map_ns)
 }

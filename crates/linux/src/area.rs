@@ -133,9 +133,12 @@ fn blank(at: usize, len: usize, flags: i32) -> Result<usize, Errno> {
     Ok(at)
 }
 
-/// See [`sys::map_anonymous`].
-pub(crate) fn map_anonymous(len: usize) -> Result<usize, Errno> {
-    map_new(len, 0)
+/// Maps fresh private anonymous memory, `len` bytes, without reserving swap for it; in the reservation if there is one.
+///
+/// # Errors
+/// ENOMEM.
+pub fn map_anonymous(len: usize) -> Result<*mut u8, Errno> {
+    map_new(len, 0).map(|at| at as *mut u8)
 }
 
 /// The same, but forked children share it.
@@ -151,12 +154,12 @@ fn map_new(len: usize, flags: i32) -> Result<usize, Errno> {
     map(at, len, prot, libc::MAP_FIXED | flags).inspect_err(|_| FREE.lock().give(at, at + len))
 }
 
-/// See [`sys::unmap`].
+/// Unmaps.
 ///
 /// # Safety
-/// As there.
-pub(crate) unsafe fn unmap(at: usize, len: usize) {
-    let len = len.next_multiple_of(PAGE_SIZE);
+/// Nothing may use the range any more.
+pub unsafe fn unmap(at: *mut u8, len: usize) {
+    let (at, len) = (at as usize, len.next_multiple_of(PAGE_SIZE));
     let (start, end) = FREE.lock().bounds;
     if !(start..end).contains(&at) {
         // SAFETY: the caller's promise.

@@ -1,6 +1,7 @@
 //! A page's bytes between memory and device, on Linux: checked only, or sealed with keys that lie in a page of memory which is
 //! locked, left out of core dumps, and wiped at the end. The argument for the scheme is in [`overspill_store::seal`].
 
+use crate::area;
 use crate::sys::{self, Errno, sys};
 use core::ops::Deref;
 use core::ptr::NonNull;
@@ -109,7 +110,7 @@ unsafe impl Sync for LockedKeys {}
 
 impl LockedKeys {
     fn new() -> Result<LockedKeys, Errno> {
-        let at = sys::map_anonymous(PAGE_SIZE)?;
+        let at = area::map_anonymous(PAGE_SIZE)?;
         // SAFETY: a fresh mapping, aligned, a page long, and `Keys` is no longer. From here on it is unmapped by the drop.
         let keys = unsafe {
             at.cast::<Keys>().write(Keys::new());
@@ -139,7 +140,7 @@ impl Drop for LockedKeys {
     fn drop(&mut self) {
         self.wipe();
         // SAFETY: the mapping of `new`, which nobody borrows any more. (`Keys` has nothing to drop but what was wiped.)
-        unsafe { sys::unmap(self.0.as_ptr().cast(), PAGE_SIZE) };
+        unsafe { area::unmap(self.0.as_ptr().cast(), PAGE_SIZE) };
     }
 }
 

@@ -19,6 +19,7 @@
 //! that act for several users) is taken over like everything else, so the last one counts. Security modules' labels are not looked
 //! at.
 
+use crate::area;
 use crate::sys::{self, Errno, futex_wait, futex_wake, sys};
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicI32, AtomicU32, Ordering::*};
@@ -110,7 +111,7 @@ impl Rights {
             secure_bits: 0,
             no_new_privileges: false,
             landlock: -1,
-            more_groups: sys::map_anonymous(GROUPS_MAX * size_of::<u32>())?.cast(),
+            more_groups: area::map_anonymous(GROUPS_MAX * size_of::<u32>())?.cast(),
             more_groups_count: 0,
         })
     }
@@ -183,7 +184,7 @@ impl Rights {
 impl Drop for Rights {
     fn drop(&mut self) {
         // SAFETY: its own mapping.
-        unsafe { sys::unmap(self.more_groups.cast(), GROUPS_MAX * size_of::<u32>()) };
+        unsafe { area::unmap(self.more_groups.cast(), GROUPS_MAX * size_of::<u32>()) };
     }
 }
 

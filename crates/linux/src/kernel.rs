@@ -1,5 +1,6 @@
 //! Linux below the machine ([`overspill_machine::Kernel`]): system calls, as they are.
 
+use crate::area;
 use crate::content::Content;
 use crate::credentials::Following;
 use crate::family::{Family, Sharing};
@@ -110,11 +111,11 @@ impl Kernel for Linux {
     }
 
     fn map_anonymous(len: usize) -> Result<*mut u8, Errno> {
-        sys::map_anonymous(len)
+        area::map_anonymous(len)
     }
     unsafe fn unmap(at: *mut u8, len: usize) {
         // SAFETY: the caller's promise.
-        unsafe { sys::unmap(at, len) };
+        unsafe { area::unmap(at, len) };
     }
     fn advise(at: usize, len: usize, advice: Advice) -> Result<(), Errno> {
         let advice = match advice {

@@ -1,6 +1,6 @@
 //! The pager's locks ([`overspill_machine::lock`]) on Linux: their words are atomics on which the kernel lets threads sleep.
 
-use crate::sys::{cycles, futex_wait, futex_wait_shared, futex_wake, futex_wake_shared};
+use crate::sys::{cycles, futex_wait, futex_wait_shared, futex_wake, futex_wake_shared, thread_pointer};
 use core::ops::Deref;
 use core::sync::atomic::{AtomicU32, Ordering, Ordering::*};
 use overspill_machine::kernel::Limit;
@@ -42,10 +42,7 @@ const SPIN_CYCLES: u64 = 75_000;
 impl Word for Futex {
     #[inline]
     fn thread() -> usize {
-        let pointer;
-        // SAFETY: the word at the thread pointer is its own address, in libc's threads and in ours.
-        unsafe { core::arch::asm!("mov {}, fs:[0]", out(reg) pointer, options(nostack, readonly, preserves_flags)) };
-        pointer
+        thread_pointer()
     }
     fn spin(mut ready: impl FnMut() -> bool) -> bool {
         let began = cycles();

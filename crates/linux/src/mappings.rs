@@ -104,11 +104,12 @@ pub fn fixed() -> Option<Fixed> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::area;
     use overspill_machine::kernel::Mappings as _;
 
     #[test]
     fn both_ways_tell_the_same() {
-        let base = sys::map_anonymous(4 * PAGE_SIZE).expect("16 KiB") as usize;
+        let base = area::map_anonymous(4 * PAGE_SIZE).expect("16 KiB") as usize;
         let mut mappings = Mappings::default();
         for (page, prot) in [(1, libc::PROT_READ), (2, libc::PROT_NONE)] {
             let at = base + page * PAGE_SIZE;
@@ -122,7 +123,7 @@ mod tests {
         assert_eq!(mappings.read(base + 2 * PAGE_SIZE, &mut page), Ok(2 * PAGE_SIZE), "whatever the protection");
         assert_eq!(page, [0; 2 * PAGE_SIZE]);
         // SAFETY: nobody uses it any more.
-        unsafe { sys::unmap(base as *mut u8, 4 * PAGE_SIZE) };
+        unsafe { area::unmap(base as *mut u8, 4 * PAGE_SIZE) };
         assert!(mappings.read(0, &mut page).is_err());
         assert!(fixed().is_some());
     }

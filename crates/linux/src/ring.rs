@@ -4,6 +4,7 @@
 //! (IORING_SETUP_NO_MMAP): the kernel maps a ring where it likes and refuses any other place, and the pager's mappings have theirs
 //! ([`crate::area`]). A kernel that wants that memory in one physical piece (before Linux 6.10) places the ring itself.
 
+use crate::area;
 use crate::sys::{self, Errno, Fd, sys};
 use core::sync::atomic::{AtomicU32, Ordering::*};
 use overspill_machine::kernel::IoVec;
@@ -148,7 +149,7 @@ impl Drop for Memory {
     fn drop(&mut self) {
         // SAFETY: the queues, of a ring whose descriptor is closed (fields are dropped in order). The kernel has its own hold on
         // the pages.
-        unsafe { sys::unmap(self.at, self.len) };
+        unsafe { area::unmap(self.at, self.len) };
     }
 }
 
@@ -186,7 +187,7 @@ impl Ring {
     fn in_our_memory(entries: u32, flags: u32) -> Result<Ring, Errno> {
         let completions = 2 * entries as usize; // what the kernel takes if it is not told
         let map = |len: usize| -> Result<Memory, Errno> {
-            let at = sys::map_anonymous(len)?;
+            let at = area::map_anonymous(len)?;
             // SAFETY: our own fresh mapping. A forked child has no part in it.
             let _ = unsafe { sys::madvise(at as usize, len, libc::MADV_WIPEONFORK) };
             Ok(Memory { at, len })

@@ -3,7 +3,6 @@
 //! Pager threads of the agent are not libc threads, and hooks run inside libc itself, so nothing here may touch libc's state (but
 //! [`find_clock`], which is for set-up). Every call answers `Result<usize, i32>` with a positive errno.
 
-use crate::area;
 use core::arch::asm;
 use core::ptr;
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, Ordering::Relaxed};
@@ -86,11 +85,6 @@ pub fn close(fd: i32) -> Result<(), Errno> {
     unsafe { sys!(libc::SYS_close, fd) }.map(drop)
 }
 
-/// Maps fresh private anonymous memory, `len` bytes, without reserving swap for it; in [`area`] if there is one.
-pub fn map_anonymous(len: usize) -> Result<*mut u8, Errno> {
-    area::map_anonymous(len).map(|at| at as *mut u8)
-}
-
 /// Copies from memory of this process, which need not be there.
 ///
 /// # Errors
@@ -101,15 +95,6 @@ pub fn read_own(from: usize, to: &mut [u8]) -> Result<(), Errno> {
     // SAFETY: the kernel writes within the slice, and looks itself whether there is anything to read.
     let n = unsafe { sys!(libc::SYS_process_vm_readv, getpid(), &raw const local, 1, &raw const remote, 1, 0) }?;
     if n == len { Ok(()) } else { Err(libc::EFAULT) }
-}
-
-/// Unmaps.
-///
-/// # Safety
-/// Nothing may use the range any more.
-pub unsafe fn unmap(at: *mut u8, len: usize) {
-    // SAFETY: the caller's promise.
-    unsafe { area::unmap(at as usize, len) };
 }
 
 /// madvise(2) with an advice that does not change what the program reads, or on memory that is the pager's own.
@@ -435,6 +420,15 @@ pub fn getpid() -> u32 {
 pub fn gettid() -> u32 {
     // SAFETY: no arguments.
     unsafe { sys!(libc::SYS_gettid) }.unwrap_or(0) as u32
+}
+
+/// The calling thread's pointer to its thread-local storage, a number of its own. Without a system call.
+#[inline]
+pub fn thread_pointer() -> usize {
+    let pointer;
+    // SAFETY: the word at the thread pointer is its own address, in libc's threads and in ours.
+    unsafe { core::arch::asm!("mov {}, fs:[0]", out(reg) pointer, options(nostack, readonly, preserves_flags)) };
+    pointer
 }
 
 /// pidfd_open(2).

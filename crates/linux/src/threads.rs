@@ -4,6 +4,7 @@
 //! paths, and expect the thread to answer its broadcasts. They share everything with the program but the descriptor table, so that
 //! a program that closes every descriptor it does not know cannot close the pager's, and sees the numbers it would see without.
 
+use crate::area;
 use crate::credentials::Follower;
 use crate::daemon::Daemon;
 use crate::io::Engine;
@@ -38,12 +39,9 @@ const TLS_ABOVE: usize = 16 << 10;
 
 /// How far below the thread pointer errno is, in whole pages. The program's own thread-locals lie between, as large as it likes.
 fn errno_below() -> usize {
-    let pointer: usize;
-    // SAFETY: the word at the thread pointer is its own address, in libc's threads and in ours.
-    unsafe { asm!("mov {}, fs:[0]", out(reg) pointer, options(nostack, readonly, preserves_flags)) };
     // SAFETY: returns an address, and asks nothing.
     let errno = unsafe { libc::__errno_location() } as usize;
-    pointer.saturating_sub(errno).next_multiple_of(4096)
+    sys::thread_pointer().saturating_sub(errno).next_multiple_of(4096)
 }
 
 /// Starts `entry(arg)` in a thread that libc does not know. All signals are blocked in it. It never returns.
@@ -56,11 +54,11 @@ fn errno_below() -> usize {
 /// # Safety
 /// `entry` must not use Rust's or libc's thread-local storage beyond errno, must not unwind, and `arg` must stay valid for it.
 pub unsafe fn spawn_bare(entry: extern "C" fn(*mut c_void) -> !, arg: *mut c_void, share_files: bool) -> Result<u32, Errno> {
-    let stack = sys::map_anonymous(GUARD + STACK)?;
+    let stack = area::map_anonymous(GUARD + STACK)?;
     // SAFETY: the lowest page of our own fresh mapping.
     unsafe { sys::syscall6(libc::SYS_mprotect, stack as usize, GUARD, libc::PROT_NONE as usize, 0, 0, 0)? };
     let below = TLS_BELOW + errno_below();
-    let tls = sys::map_anonymous(below + TLS_ABOVE)?;
+    let tls = area::map_anonymous(below + TLS_ABOVE)?;
     // SAFETY: both are our own fresh mappings. The block's head holds what code compiled for x86-64 ELF reads relative to fs: the
     // self pointers (0, 16), the dynamic thread vector (8, the caller's: only a dying thread's panic looks at it), the stack
     // protector's canary (40) and the pointer guard (48), copied from the calling thread.

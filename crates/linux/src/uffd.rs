@@ -279,6 +279,7 @@ fn transferred(r: Result<usize, Errno>, done: i64, len: usize) -> Moved {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::area;
     use crate::kernel::Linux;
     use overspill_machine::daemon::take;
     use std::time::{Duration, Instant};
@@ -296,7 +297,7 @@ mod tests {
             assert!(std::env::var_os("CI").is_none(), "cannot be tested here");
             return;
         };
-        let areas = [0; 2].map(|_: u8| sys::map_anonymous(LEN).expect("64 KiB") as usize);
+        let areas = [0; 2].map(|_: u8| area::map_anonymous(LEN).expect("64 KiB") as usize);
         areas.iter().for_each(|&at| uffd.register(at, LEN).expect("registered"));
         // another test's fork would share the pages, which cannot be moved then
         // SAFETY: this changes no content.
@@ -348,7 +349,7 @@ mod tests {
         // SAFETY: the pages of our own mapping, all of which are there.
         assert!(unsafe { core::slice::from_raw_parts(last as *const u8, LEN) }.iter().all(|&byte| byte == 7));
         // SAFETY: nobody uses them any more.
-        areas.iter().for_each(|&at| unsafe { sys::unmap(at as *mut u8, LEN) });
+        areas.iter().for_each(|&at| unsafe { area::unmap(at as *mut u8, LEN) });
     }
 
     /// The page daemon populated what a fork had shared by MADV_POPULATE_WRITE. If the program had discarded the page meanwhile,
@@ -361,7 +362,7 @@ mod tests {
             assert!(std::env::var_os("CI").is_none(), "cannot be tested here");
             return;
         };
-        let [from, to] = [0; 2].map(|_: u8| sys::map_anonymous(LEN).expect("64 KiB") as usize);
+        let [from, to] = [0; 2].map(|_: u8| area::map_anonymous(LEN).expect("64 KiB") as usize);
         [from, to].iter().for_each(|&at| uffd.register(at, LEN).expect("registered"));
         let source = [7u8; PAGE_SIZE];
         // SAFETY: our own mapping, and our own page.
@@ -387,7 +388,7 @@ mod tests {
         unsafe {
             libc::kill(child, libc::SIGKILL);
             libc::waitpid(child, &mut 0, 0);
-            [from, to].iter().for_each(|&at| sys::unmap(at as *mut u8, LEN));
+            [from, to].iter().for_each(|&at| area::unmap(at as *mut u8, LEN));
         }
     }
 }

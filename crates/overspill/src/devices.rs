@@ -1,10 +1,11 @@
 //! Swap devices of a pager that runs: further ones, which there are, and away with one. What `overspill swapon`, `swaps` and
 //! `swapoff` are for programs.
 
-use crate::error::Error;
+use crate::error::{Error, os};
 use crate::fault;
-use crate::pager::{Pager, Shared, os};
+use crate::pager::Pager;
 use crate::quiet::Quiet;
+use crate::shared::Shared;
 use overspill_linux::control::{Device, Progress};
 use overspill_linux::device_spec::{self, DeviceSpec, Place};
 use overspill_linux::devices::{self, Backing};

@@ -1,6 +1,7 @@
 //! What can go wrong, in sentences.
 
 use overspill_linux::setup::SetupError;
+use overspill_linux::sys::Errno;
 use std::path::PathBuf;
 use std::{fmt, io};
 
@@ -86,7 +87,7 @@ impl fmt::Display for Error {
                 write!(f, "the pager's handler for SIGBUS was replaced: install the other one before the first pager is built")
             }
             Error::TooManyPagers => {
-                write!(f, "there are {} pagers in this process, and there can be no more", crate::fault::PAGERS_MAX)
+                write!(f, "there are {} pagers in this process, and there can be no more", crate::PAGERS_MAX)
             }
             Error::TooManyRegions => write!(f, "the pager has as many regions as its builder allowed"),
             Error::RegionSize { bytes: 0, .. } => write!(f, "a region needs at least one byte"),
@@ -131,4 +132,9 @@ impl From<Error> for io::Error {
             e => io::Error::other(e),
         }
     }
+}
+
+/// The error of that number.
+pub(crate) fn os(e: Errno) -> io::Error {
+    io::Error::from_raw_os_error(e)
 }

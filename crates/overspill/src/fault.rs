@@ -20,9 +20,11 @@
 //! not fill its parent's memory through descriptors that it has inherited. (In the regions themselves it finds nothing:
 //! `forks.rs`.)
 
-use crate::pager::Shared;
+use crate::PAGERS_MAX;
 use crate::quiet::Quiet;
 use crate::reads;
+use crate::shared::Shared;
+use overspill_linux::area;
 use overspill_linux::daemon::Step;
 use overspill_linux::machine::{Delivery, Read, Served};
 use overspill_linux::reader;
@@ -35,8 +37,6 @@ use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering::*};
 use std::sync::{Mutex, PoisonError};
 
-/// The most pagers in a process.
-pub const PAGERS_MAX: usize = 64;
 /// `si_code` of an access to content that is gone.
 const BUS_MCEERR_AR: i32 = 4;
 
@@ -78,7 +78,7 @@ pub fn prepare(handler: bool) -> Result<(), crate::Error> {
     let mut installed = INSTALLED.lock().unwrap_or_else(PoisonError::into_inner);
     if table().is_none() {
         let os = |e| crate::Error::Resources(io::Error::from_raw_os_error(e));
-        let page = sys::map_anonymous(PAGE_SIZE).map_err(os)?;
+        let page = area::map_anonymous(PAGE_SIZE).map_err(os)?;
         // SAFETY: our own fresh page; the advice is about children.
         unsafe { sys::madvise(page as usize, PAGE_SIZE, libc::MADV_WIPEONFORK) }.map_err(os)?;
         TABLE.store(page.cast(), Release);

@@ -61,6 +61,7 @@
 //!
 //! What is not known here is how fast a medium is: see `examples/hash_table.rs` for what it costs on yours.
 
+mod builder;
 mod devices;
 mod error;
 mod fault;
@@ -69,7 +70,9 @@ mod pager;
 mod quiet;
 mod reads;
 mod region;
+mod shared;
 
+pub use builder::Builder;
 pub use error::Error;
 pub use overspill_linux::control::{Device as SwapDevice, Figures as SwapFigures, Progress as SwapoffProgress};
 pub use overspill_linux::device_spec::{self, DeviceSpec};
@@ -79,7 +82,7 @@ pub use overspill_vm::MEMORY_BYTES_MIN;
 pub use overspill_vm::counters::{Counter, Counters, Info as CounterInfo};
 #[doc(hidden)]
 pub use overspill_vm::{Decision, types as vm_types};
-pub use pager::{Builder, Pager};
+pub use pager::Pager;
 pub use region::{Advice, Pod, Region, RegionOf, Wired, WiredMut};
 
 /// Bytes in a page: what is moved, wired and advised in one piece.
@@ -87,3 +90,6 @@ pub const PAGE_SIZE: usize = overspill_vm::types::PAGE_SIZE;
 
 /// The names that [`Builder::policy`] takes.
 pub const POLICIES: &[&str] = overspill_vm::policy::NAMES;
+
+/// The most pagers in a process.
+const PAGERS_MAX: usize = 64;

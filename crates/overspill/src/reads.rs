@@ -6,6 +6,7 @@
 //!
 //! [`Queue`]: readahead on its way to the reader thread. Bounded: when it is full, whoever has more reads it himself (or waits).
 
+use overspill_linux::area;
 use overspill_linux::io::{Engine, Io};
 use overspill_linux::lock::Mutex;
 use overspill_linux::machine::{Machine, Read};
@@ -66,7 +67,7 @@ impl Pool {
     pub fn new(cluster_pages: usize, engine: Engine) -> Result<Pool, Errno> {
         assert_eq!(reader::buffer_pages(cluster_pages), SINGLES + CLUSTERS * cluster_pages);
         let len = reader::buffer_pages(cluster_pages) << PAGE_SHIFT;
-        let start = sys::map_anonymous(len)?;
+        let start = area::map_anonymous(len)?;
         // Present from the start: so that the kernel has no reason to fail a read.
         // SAFETY: our own fresh mapping of that length.
         unsafe { start.write_bytes(0, len) };
@@ -107,7 +108,7 @@ impl Pool {
 impl Drop for Pool {
     fn drop(&mut self) {
         // SAFETY: the mapping that `new` made; buffers borrow the pool, so none is left.
-        unsafe { sys::unmap(self.start as *mut u8, reader::buffer_pages(self.cluster_pages) << PAGE_SHIFT) };
+        unsafe { area::unmap(self.start as *mut u8, reader::buffer_pages(self.cluster_pages) << PAGE_SHIFT) };
     }
 }
 

@@ -5,6 +5,7 @@ use crate::fault;
 use crate::forks;
 use crate::pager::Pager;
 use crate::quiet::Quiet;
+use overspill_linux::area;
 use overspill_linux::machine::Delivery;
 use overspill_linux::ranges::{Flags, Kind, Range as AddressRange};
 use overspill_linux::sys;
@@ -87,7 +88,7 @@ unsafe impl Send for Region {}
 unsafe impl Sync for Region {}
 
 impl Region {
-    pub(crate) fn new(pager: Pager, bytes: usize) -> Result<Region, Error> {
+    fn new(pager: Pager, bytes: usize) -> Result<Region, Error> {
         let owner = &pager.0;
         owner.here()?;
         let pages = bytes.div_ceil(PAGE_SIZE);
@@ -107,7 +108,7 @@ impl Region {
             Error::Map(io::Error::from_raw_os_error(e))
         };
         let len = pages << PAGE_SHIFT;
-        let start = sys::map_anonymous(len).map_err(give_back)?;
+        let start = area::map_anonymous(len).map_err(give_back)?;
         let base = start as usize;
         let machine = &owner.shared.machine;
         // SAFETY: our own fresh mapping; none of the three changes what it holds. Huge pages would have to be split. A forked child
@@ -130,7 +131,7 @@ impl Region {
         };
         if !managed {
             // SAFETY: our own mapping, which nobody has seen yet.
-            unsafe { sys::unmap(start, len) };
+            unsafe { area::unmap(start, len) };
             return Err(give_back(libc::ENOMEM));
         }
         forks::keep_out(base, len);
@@ -601,7 +602,7 @@ impl Drop for Region {
             Delivery::Threads => {
                 // SAFETY: the region's own mapping, and nothing borrows it any more. Without a lock: munmap waits until a handler
                 // has read the event. By the time it returns the addresses may be another region's.
-                unsafe { sys::unmap(self.start, len) };
+                unsafe { area::unmap(self.start, len) };
                 let _quiet = Quiet::new();
                 drop(machine.map.read()); // who has read the event keeps the lock until he has followed it
             }
@@ -610,7 +611,7 @@ impl Drop for Region {
                 let mut map = machine.map.write();
                 // SAFETY: as above; under the lock nobody moves or fills its pages. What is being read for it is thrown away on
                 // arrival.
-                unsafe { sys::unmap(self.start, len) };
+                unsafe { area::unmap(self.start, len) };
                 machine.forget_range(&mut map, start, start + len, true);
             }
         }
@@ -687,6 +688,25 @@ impl DerefMut for WiredMut<'_> {
 impl Drop for WiredMut<'_> {
     fn drop(&mut self) {
         self.region.unwire_id(self.id);
+    }
+}
+
+impl Pager {
+    /// A region of `bytes` bytes, all zero. Costs address space; memory is taken page by page as it is touched.
+    ///
+    /// # Errors
+    /// [`Error::RegionSize`], [`Error::TooManyRegions`], [`Error::Map`], [`Error::Forked`].
+    pub fn region(&self, bytes: usize) -> Result<Region, Error> {
+        Region::new(self.clone(), bytes)
+    }
+
+    /// A region of `count` numbers, all zero.
+    ///
+    /// # Errors
+    /// As [`Pager::region`].
+    pub fn region_of<T: Pod>(&self, count: usize) -> Result<RegionOf<T>, Error> {
+        let bytes = count.saturating_mul(size_of::<T>());
+        self.region(bytes).map(RegionOf::new)
     }
 }
 

@@ -158,9 +158,9 @@ fn grow_stack() {
     if limit(libc::RLIMIT_AS).is_none() || is_short(libc::RLIMIT_STACK) {
         return;
     }
-    match sys::map_anonymous(DEPTH) {
+    match area::map_anonymous(DEPTH) {
         // SAFETY: the mapping just made, which nobody has seen.
-        Ok(room) => unsafe { sys::unmap(room, DEPTH) },
+        Ok(room) => unsafe { area::unmap(room, DEPTH) },
         Err(_) => no_memory(DEPTH),
     }
     core::hint::black_box([0u8; DEPTH]);
@@ -371,7 +371,7 @@ fn serve_with(memory: &str, status: &'static Status, status_fd: i32, supervised:
 
 /// A word of zero, on a page of its own that a fork's child finds empty.
 fn page_of_this_process() -> Result<&'static AtomicU32, Errno> {
-    let page = sys::map_anonymous(1 << PAGE_SHIFT)?;
+    let page = area::map_anonymous(1 << PAGE_SHIFT)?;
     // SAFETY: a fresh mapping of our own, which nobody unmaps; zeroes are a valid value, before and after a fork.
     unsafe {
         sys::madvise(page as usize, 1 << PAGE_SHIFT, libc::MADV_WIPEONFORK)?;

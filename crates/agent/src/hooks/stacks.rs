@@ -13,6 +13,7 @@
 use core::arch::asm;
 use core::mem::offset_of;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
+use overspill_linux::area;
 use overspill_linux::sys::{self, futex_wait, futex_wake};
 
 /// Stacks for hooks.
@@ -35,7 +36,7 @@ impl HookStacks {
     /// # Errors
     /// As mmap(2).
     pub fn new() -> Result<Self, i32> {
-        let base = sys::map_anonymous(HOOK_STACKS * HOOK_STACK)? as usize;
+        let base = area::map_anonymous(HOOK_STACKS * HOOK_STACK)? as usize;
         Ok(HookStacks { base, taken: AtomicU64::new(0), returned: AtomicU32::new(0), sleepers: AtomicU32::new(0) })
     }
 

@@ -1,5 +1,6 @@
 //! Pages that are taken by a copy.
 
+use crate::area;
 use crate::machine::Served;
 use crate::ranges::{Flags, Range};
 use crate::sys;
@@ -23,5 +24,5 @@ fn nothing_comes_to_a_page_that_is_still_to_be_discarded() {
     machine.map.write().copying.end();
     assert!(matches!(machine.serve(base + P, 0), Served::Done) && sys::is_resident(base + P));
     // SAFETY: nobody uses it any more.
-    unsafe { sys::unmap(base as *mut u8, 3 * super::LEN) };
+    unsafe { area::unmap(base as *mut u8, 3 * super::LEN) };
 }

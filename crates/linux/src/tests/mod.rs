@@ -5,6 +5,7 @@ mod copy_out;
 mod lock;
 mod reader;
 
+use crate::area;
 use crate::device_spec;
 use crate::machine::{Delivery, Machine, Space};
 use crate::ranges::{Flags, Kind, Range};
@@ -41,7 +42,7 @@ pub fn machine(name: &str) -> Option<(Machine, usize)> {
     };
     let machine = setup::machine(&options, status).inspect_err(|e| eprintln!("SKIPPED: {e}")).ok();
     assert!(machine.is_some() || std::env::var_os("CI").is_none(), "cannot be tested here");
-    Some((machine?, sys::map_anonymous(3 * LEN).expect("48 KiB") as usize))
+    Some((machine?, area::map_anonymous(3 * LEN).expect("48 KiB") as usize))
 }
 
 /// The pages that are managed, and those that are there.
@@ -93,7 +94,7 @@ fn a_late_unmap_does_not_take_what_has_come_there_since() {
     machine.core.lock().vm.check(1);
     drop(map);
     // SAFETY: nobody uses it any more.
-    unsafe { sys::unmap(base as *mut u8, 3 * LEN) };
+    unsafe { area::unmap(base as *mut u8, 3 * LEN) };
 }
 
 /// A call was refused after its unmapping had been reported, and another thread had unmapped a part of a range in between: all of
@@ -108,14 +109,14 @@ fn after_a_refused_call_only_what_is_not_mapped_is_given_up() {
     unsafe { core::ptr::write_bytes(base as *mut u8, 1, 3 * LEN) };
     machine.manage(&mut map, range(base, base + 3 * LEN));
     // SAFETY: nobody uses it any more.
-    unsafe { sys::unmap((base + LEN) as *mut u8, LEN) };
+    unsafe { area::unmap((base + LEN) as *mut u8, LEN) };
     machine.follow_unmap(&mut map, base, base + 3 * LEN, true);
     let there = [0, 1, 2].map(|i| there(&machine, &map, range(base + i * LEN, base + (i + 1) * LEN)));
     assert_eq!(there, [(Some(4), 4), (None, 0), (Some(4), 4)]);
     drop(map);
     for at in [base, base + 2 * LEN] {
         // SAFETY: nobody uses it any more.
-        unsafe { sys::unmap(at as *mut u8, LEN) };
+        unsafe { area::unmap(at as *mut u8, LEN) };
     }
 }
 
@@ -166,7 +167,7 @@ fn a_fork_waits_for_calls_that_move_memory() {
     machine.forked();
     assert!(sys::now_ns() - start < REMAPS_NS / 2, "it is waited for once");
     // SAFETY: nobody uses it any more.
-    unsafe { sys::unmap(base as *mut u8, 3 * LEN) };
+    unsafe { area::unmap(base as *mut u8, 3 * LEN) };
 }
 
 /// A managed range moved onto one that was left to the kernel, of whose end no event tells: the map found two at the same
@@ -205,5 +206,5 @@ fn what_was_left_to_the_kernel_has_no_events() {
     machine.core.lock().vm.check(1);
     drop(map);
     // SAFETY: nobody uses it any more.
-    unsafe { sys::unmap(base as *mut u8, 3 * LEN) };
+    unsafe { area::unmap(base as *mut u8, 3 * LEN) };
 }

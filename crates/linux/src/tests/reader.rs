@@ -1,13 +1,13 @@
 //! Page-in.
 
 use super::{LEN, machine};
+use crate::area;
 use crate::daemon::Daemon;
 use crate::io::Engine;
 use crate::lock::times_taken;
 use crate::machine::{Machine, Served};
 use crate::ranges::{Flags, Range};
 use crate::reader::Reader;
-use crate::sys;
 use overspill_machine::kernel::Io as _;
 use overspill_vm::page::State;
 use overspill_vm::types::{PAGE_SIZE, PageId};
@@ -57,5 +57,5 @@ fn a_hard_fault_takes_few_locks() {
     assert_eq!(unsafe { *(base as *const [u8; PAGE_SIZE]) }, [7; PAGE_SIZE]);
     assert_eq!((alone, window), ((3, 2), (4, 2)));
     // SAFETY: nobody uses it any more.
-    unsafe { sys::unmap(base as *mut u8, 3 * LEN) };
+    unsafe { area::unmap(base as *mut u8, 3 * LEN) };
 }

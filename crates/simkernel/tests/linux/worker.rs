@@ -3,6 +3,7 @@
 use super::{outcome, touch};
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicU32, Ordering::*};
+use overspill_linux::area;
 use overspill_linux::sys::{self, Errno, Fd, syscall6};
 use overspill_simkernel::call::{Advice, Call, Outcome, Progress};
 use overspill_simkernel::lab::{BASE, PAGES, PARKING, PLACES, THREADS};
@@ -174,8 +175,8 @@ impl Drop for Slots {
     fn drop(&mut self) {
         // SAFETY: all that used them are dead.
         unsafe {
-            sys::unmap(self.shared.cast(), size_of::<Shared>());
-            sys::unmap(self.stacks as *mut u8, THREADS * STACK);
+            area::unmap(self.shared.cast(), size_of::<Shared>());
+            area::unmap(self.stacks as *mut u8, THREADS * STACK);
         }
     }
 }

@@ -1,0 +1,322 @@
+//! Setting a pager up, and its threads.
+
+use crate::devices;
+use crate::error::{Error, os};
+use crate::fault;
+use crate::pager::{Owner, Pager, Regions};
+use crate::reads::{self, Pool, Queue};
+use crate::shared::Shared;
+use overspill_linux::credentials::Follower;
+use overspill_linux::daemon::Daemon;
+use overspill_linux::device_spec::{self, DeviceSpec};
+use overspill_linux::io::Engine;
+use overspill_linux::lock::{self, Rank};
+use overspill_linux::machine::Delivery;
+use overspill_linux::setup::{self, Options, SetupError};
+use overspill_linux::status_file::StatusFile;
+use overspill_linux::sys::{self, Errno};
+use overspill_linux::{handler, threads};
+use overspill_vm::MEMORY_BYTES_MIN;
+use overspill_vm::status::{Outcome, Status};
+use overspill_vm::types::PAGE_SHIFT;
+use std::path::PathBuf;
+use std::sync::atomic::Ordering::*;
+use std::sync::mpsc::{self, Sender};
+use std::sync::{Arc, Mutex};
+use std::thread;
+
+/// How a [`Pager`] is to be; from [`Pager::builder`].
+#[derive(Clone, Debug)]
+pub struct Builder {
+    memory: Option<u64>,
+    swap: PathBuf,
+    swap_limit: u64,
+    more: Vec<DeviceSpec>,
+    policy: String,
+    delivery: Delivery,
+    engine: Engine,
+    encrypt: bool,
+    load_control: bool,
+    follow_pointers: bool,
+    regions_max: u16,
+    managed_max: u64,
+    manual_daemon: bool,
+    decisions_max: usize,
+    ahead_pages_max: Option<u32>,
+}
+
+impl Builder {
+    /// The budget, in bytes: what all regions together have in memory, with buffers. At least [`MEMORY_BYTES_MIN`].
+    pub fn memory(mut self, bytes: u64) -> Self {
+        self.memory = Some(bytes);
+        self
+    }
+    /// Where the rest goes: a directory, in which a file without a name is made, or the name of a new file, which is removed at
+    /// once. The default is [`std::env::temp_dir`].
+    pub fn swap(mut self, place: impl Into<PathBuf>) -> Self {
+        self.swap = place.into();
+        self
+    }
+    /// The most swap space, in bytes. The default, 0, is what the file system has, up to 256 GiB.
+    pub fn swap_limit(mut self, bytes: u64) -> Self {
+        self.swap_limit = bytes;
+        self
+    }
+    /// A swap device beside others; may be called several times. [`Builder::swap`] and [`Builder::swap_limit`] count for nothing
+    /// then.
+    pub fn swap_device(mut self, device: DeviceSpec) -> Self {
+        self.more.push(device);
+        self
+    }
+    /// Which pages go first: one of [`POLICIES`](crate::POLICIES), with parameters if need be, as `2q:kin=0.25`. The default is
+    /// `use-once`.
+    pub fn policy(mut self, spec: impl Into<String>) -> Self {
+        self.policy = spec.into();
+        self
+    }
+    /// How faults are delivered. The default is [`Delivery::InThread`].
+    pub fn delivery(mut self, delivery: Delivery) -> Self {
+        self.delivery = delivery;
+        self
+    }
+    /// How I/O is issued. The default is io_uring where it is to be had.
+    pub fn engine(mut self, engine: Engine) -> Self {
+        self.engine = engine;
+        self
+    }
+    /// Whether what is written to swap is encrypted, with a key that is made here and never leaves this process. The default is
+    /// `true`; it costs about half a microsecond per page each way. Without it, pages are still checked when they come back.
+    pub fn encrypt(mut self, on: bool) -> Self {
+        self.encrypt = on;
+        self
+    }
+    /// Whether threads that take each other's pages away, so that none gets on, take turns: all but one may read a page every 5 ms,
+    /// as long as that pays. Only with [`Delivery::Threads`]. The default is `true`.
+    pub fn load_control(mut self, on: bool) -> Self {
+        self.load_control = on;
+        self
+    }
+    /// Whether pages are read ahead because pages that are read in order hold their addresses, as an array of pointers does. It
+    /// is given up while too few of such pages are used. The default is `true`.
+    pub fn follow_pointers(mut self, on: bool) -> Self {
+        self.follow_pointers = on;
+        self
+    }
+    /// The most regions at a time. The default is 64.
+    pub fn regions_max(mut self, regions: u16) -> Self {
+        self.regions_max = regions.max(1);
+        self
+    }
+    /// The most that all regions together may measure, in bytes. The default is 128 GiB, or less under a limit on address space.
+    /// Costs address space in proportion, and memory only as pages are used.
+    pub fn managed_max(mut self, bytes: u64) -> Self {
+        self.managed_max = bytes;
+        self
+    }
+    /// For tests: no thread; after each fault the page daemon's work is done at once by the faulting thread.
+    #[doc(hidden)]
+    pub fn manual_daemon(mut self, on: bool) -> Self {
+        self.manual_daemon = on;
+        self
+    }
+    /// For tests: remember so many decisions.
+    #[doc(hidden)]
+    pub fn decisions_max(mut self, decisions: usize) -> Self {
+        self.decisions_max = decisions;
+        self
+    }
+    /// For tests: bound the windows of readahead and zero-ahead, in pages.
+    #[doc(hidden)]
+    pub fn ahead_pages_max(mut self, pages: u32) -> Self {
+        self.ahead_pages_max = Some(pages);
+        self
+    }
+
+    fn devices(&self) -> Vec<DeviceSpec> {
+        let mut devices = self.more.clone();
+        if devices.is_empty() {
+            devices.push(DeviceSpec { size: (self.swap_limit != 0).then_some(self.swap_limit), ..DeviceSpec::file(&self.swap) });
+        }
+        device_spec::settle_priorities(&mut devices, core::iter::empty());
+        devices
+    }
+
+    /// Sets the pager up and starts its threads. All that it will ever allocate on behalf of faults is allocated here.
+    ///
+    /// # Errors
+    /// [`Error::NoBudget`], [`Error::BudgetTooSmall`], [`Error::Policy`], [`Error::Userfaultfd`], [`Error::Swap`],
+    /// [`Error::Device`], [`Error::Engine`], [`Error::Key`], [`Error::Resources`], [`Error::Handler`], [`Error::HandlerReplaced`],
+    /// [`Error::TooManyPagers`].
+    pub fn build(self) -> Result<Pager, Error> {
+        let memory = self.memory.ok_or(Error::NoBudget)?;
+        if memory < MEMORY_BYTES_MIN {
+            return Err(Error::BudgetTooSmall);
+        }
+        let swap = self.devices();
+        if let Some(double) = device_spec::twice(&swap) {
+            return Err(Error::Swap { place: double.into(), source: os(libc::EBUSY) });
+        }
+        for device in &swap {
+            devices::check(device)?;
+        }
+        let policy = self.policy.parse().map_err(Error::Policy)?;
+        let engine = if self.manual_daemon { Engine::Psync } else { self.engine };
+        let engine = engine.resolve().map_err(|e| Error::Engine(os(e)))?;
+        let delivery = if self.manual_daemon { Delivery::InThread } else { self.delivery };
+        let cluster_pages = setup::cluster_pages((memory >> PAGE_SHIFT).min(1 << 28) as u32);
+        let cpus = if delivery == Delivery::Threads { allowed_cpus() } else { Vec::new() };
+        let pages_max = (self.managed_max >> PAGE_SHIFT).clamp(1, 1 << 32);
+
+        let block = StatusFile::create().map_err(Error::Resources)?;
+        block.status().init(std::process::id());
+        // SAFETY: the block lives in `Shared` beside the machine, which alone gets this reference, and is dropped after it; its
+        // mapping does not move with it. `Pager::counters` hands it out for no longer than the pager lives.
+        let status: &'static Status = unsafe { &*std::ptr::from_ref(block.status()) };
+        let options = Options {
+            memory_bytes: memory,
+            swap: &swap,
+            policy,
+            engine,
+            delivery,
+            encrypt: self.encrypt,
+            load_control: self.load_control,
+            follow_pointers: self.follow_pointers,
+            pages_max,
+            objects_max: self.regions_max,
+            readers: match (self.manual_daemon, delivery) {
+                (true, _) => 0,
+                (false, Delivery::InThread) => 2, // the pool, and the reader thread's own
+                (false, Delivery::Threads) => cpus.len() + 1,
+            },
+            ahead_pages_max: self.ahead_pages_max,
+            decisions_max: self.decisions_max,
+        };
+        let machine = setup::machine(&options, status).map_err(|e| match e {
+            SetupError::Swap(e, place) => Error::Swap { place: place.into(), source: os(e) },
+            SetupError::Engine(e) => Error::Engine(os(e)),
+            SetupError::Memory(e) => Error::Resources(os(e)),
+            SetupError::Key(e) => Error::Key(os(e)),
+            e => Error::Userfaultfd(e),
+        })?;
+        machine.content.keep_from_children();
+        let quit = reads::event().map_err(|e| Error::Resources(os(e)))?;
+        machine.quit_event.store(quit.raw(), Release);
+        let regions =
+            Regions { free: (0..self.regions_max).rev().collect(), pages_left: pages_max, wired_left: (memory >> PAGE_SHIFT) / 2 };
+        let resources = |e| Error::Resources(os(e));
+        let manual = self
+            .manual_daemon
+            .then(|| Daemon::new(&machine, engine).map(|daemon| lock::Mutex::ranked(Rank::Daemon, daemon)))
+            .transpose()
+            .map_err(resources)?;
+        let shared = Arc::new(Shared {
+            machine,
+            pool: (delivery == Delivery::InThread).then(|| Pool::new(cluster_pages, engine)).transpose().map_err(resources)?,
+            queue: Queue::new().map_err(resources)?,
+            cluster_pages,
+            engine,
+            manual,
+            swapoff: Mutex::new(()),
+            quit,
+            _status: block,
+        });
+        fault::prepare(delivery == Delivery::InThread)?;
+        // SAFETY: behind an Arc, which `Owner` holds until its drop has called `leave`.
+        let place = unsafe { fault::enter(Arc::as_ptr(&shared)) }.ok_or(Error::TooManyPagers)?;
+        let owner = Owner { shared, place, threads: Vec::new(), regions: Mutex::new(regions) };
+        let owner = if self.manual_daemon { owner } else { owner.start(engine, cluster_pages, &cpus)? };
+        status.outcome.store(Outcome::Running as u32, Release);
+        Ok(Pager(Arc::new(owner)))
+    }
+}
+
+impl Pager {
+    /// A builder with the defaults. [`Builder::memory`] must be called.
+    pub fn builder() -> Builder {
+        Builder {
+            memory: None,
+            swap: std::env::temp_dir(),
+            swap_limit: 0,
+            more: Vec::new(),
+            policy: overspill_vm::policy::DEFAULT.into(),
+            delivery: Delivery::default(),
+            engine: Engine::default(),
+            encrypt: true,
+            load_control: true,
+            follow_pointers: true,
+            regions_max: 64,
+            managed_max: managed_max(),
+            manual_daemon: false,
+            decisions_max: 0,
+            ahead_pages_max: None,
+        }
+    }
+}
+
+type Ready = Sender<Result<(), Errno>>;
+
+impl Owner {
+    fn start(mut self, engine: Engine, cluster_pages: usize, cpus: &[usize]) -> Result<Self, Error> {
+        let (ready, answers) = mpsc::channel();
+        self.spawn("overspill-daemon", &ready, move |shared, up| {
+            threads::daemon(&shared.machine, engine, &mut Follower::none(), up)
+        })?;
+        self.spawn("overspill-reader", &ready, move |shared, up| {
+            reads::run(&shared.machine, &shared.queue, engine, cluster_pages, up)
+        })?;
+        self.spawn("overspill-empty", &ready, |shared, up| {
+            up();
+            devices::empty_failing(shared);
+            Ok(())
+        })?;
+        for &cpu in cpus {
+            let cpu = (cpus.len() > 1).then_some(cpu);
+            self.spawn("overspill-fault", &ready, move |shared, up| {
+                handler::run(&shared.machine, engine, cluster_pages, cpu, &mut Follower::none(), up)
+            })?;
+        }
+        drop(ready);
+        for _ in 0..self.threads.len() {
+            let answer = answers.recv().unwrap_or(Err(libc::EIO));
+            answer.map_err(|e| Error::Resources(os(e)))?; // dropping self ends those that run
+        }
+        Ok(self)
+    }
+
+    fn spawn(
+        &mut self,
+        name: &str,
+        ready: &Ready,
+        run: impl FnOnce(&Shared, Box<dyn FnOnce()>) -> Result<(), Errno> + Send + 'static,
+    ) -> Result<(), Error> {
+        let (shared, ready) = (self.shared.clone(), ready.clone());
+        let main = move || {
+            let up = ready.clone();
+            if let Err(e) = run(&shared, Box::new(move || _ = up.send(Ok(())))) {
+                let _ = ready.send(Err(e));
+            }
+        };
+        // The program's signals are not for these threads, and they inherit the mask.
+        let mask = sys::block_signals();
+        let thread = thread::Builder::new().name(name.into()).spawn(main);
+        sys::restore_signals(mask);
+        self.threads.push(thread.map_err(Error::Resources)?);
+        Ok(())
+    }
+}
+
+/// How many bytes may be managed by default: the tables' address space is bounded by RLIMIT_AS.
+fn managed_max() -> u64 {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: writes the structure.
+    let asked = unsafe { libc::getrlimit(libc::RLIMIT_AS, &mut limit) };
+    let most = 128 << 30;
+    // about 128 bytes of tables' address space per page; a quarter of the limit may go to them
+    if asked != 0 || limit.rlim_cur == libc::RLIM_INFINITY { most } else { (limit.rlim_cur * 8).clamp(64 << 20, most) }
+}
+
+fn allowed_cpus() -> Vec<usize> {
+    let set = sys::allowed_cpus();
+    let cpus = (0..set.len() * 64).filter(|c| set[c / 64] >> (c % 64) & 1 == 1).take(16);
+    cpus.collect()
+}
