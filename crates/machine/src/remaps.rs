@@ -1,7 +1,7 @@
 //! Calls of the program's that unmap, replace or move memory: they are announced before, and followed after.
 
 use crate::events::UNMAPS_LOOK_NS;
-use crate::kernel::{Kernel, Uffd};
+use crate::kernel::{Kernel, Mistake, Uffd};
 use crate::lock::Word as _;
 use crate::machine::Machine;
 use crate::ranges::{Kind, Range};
@@ -197,7 +197,7 @@ impl<K: Kernel> Machine<K> {
     pub fn end_remap(&self, done: bool) {
         let mut map = self.map.write();
         if let Some((start, end)) = map.remaps.end(K::thread_id()) {
-            self.follow_unmap(&mut map, start, end, !done);
+            self.follow_unmap(&mut map, start, end, !done && !K::mistake(Mistake::BelievesUnmaps));
             self.drop_places(&map, false);
         }
     }

@@ -6,7 +6,7 @@ use overspill_machine::Machine;
 use overspill_machine::native::{Piece, Pieces};
 use overspill_machine::ranges::Flags;
 use overspill_simkernel::call::{Advice, Call, Outcome, READ, READ_WRITE, SIGBUS};
-use overspill_simkernel::errno::EFAULT;
+use overspill_simkernel::errno::{EFAULT, EPERM};
 use overspill_simkernel::kernel::Kernel;
 use overspill_simkernel::pmap::PAGE;
 use overspill_simkernel::rng::Rng;
@@ -31,6 +31,15 @@ pub enum Holds {
 pub struct Page {
     holds: Holds,
     prot: u8,
+    /// It is there to stay (mseal).
+    sealed: bool,
+}
+
+impl Page {
+    /// As it is mapped.
+    fn new(prot: u8) -> Self {
+        Page { holds: Holds::This(0), prot, sealed: false }
+    }
 }
 
 /// What a scenario's programs do, by weight.
@@ -48,7 +57,9 @@ pub struct Habits {
     pub rest_ns: u64,
     /// Before so many steps of a thousand it forks.
     pub forks: usize,
-    /// And looks at others' pages, if nobody else changes them.
+    /// Before so many it seals pages, and unmaps what holds them, which is refused.
+    pub seals: usize,
+    /// Before so many it looks at others' pages, if nobody else changes them.
     pub peeks: usize,
 }
 
@@ -89,6 +100,9 @@ impl<'a> Thread<'a> {
             if self.habits.peeks > 0 && self.rng.below(1000) < self.habits.peeks {
                 self.peek();
             }
+            if self.habits.seals > 0 && self.rng.below(1000) < self.habits.seals {
+                self.seal();
+            }
             let mut draw = self.rng.below(sum);
             let what = self.habits.weights.iter().position(|weight| {
                 let hit = draw < *weight;
@@ -112,6 +126,7 @@ impl<'a> Thread<'a> {
         self.world.rest(self.habits.rest_ns);
         let all: Vec<usize> = self.pages.keys().copied().collect();
         all.iter().for_each(|at| self.read(*at));
+        self.pages.retain(|_, page| !page.sealed);
         while let Some((start, len)) = self.pages.keys().next().map(|at| (*at, self.run_from(*at))) {
             self.unmap_range(start, len.min(16));
         }
@@ -180,6 +195,25 @@ impl<'a> Thread<'a> {
         Some((at, len))
     }
 
+    fn is_sealed(&self, at: usize, len: usize) -> bool {
+        (0..len).any(|i| self.pages[&(at + i * PAGE)].sealed)
+    }
+
+    /// A stretch of its pages that calls may change.
+    fn free_stretch(&mut self, most: usize) -> Option<(usize, usize)> {
+        self.stretch(most).filter(|&(at, len)| !self.is_sealed(at, len))
+    }
+
+    /// A few pages are there to stay. What lies around them cannot be unmapped with them.
+    fn seal(&mut self) {
+        let Some((at, len)) = self.stretch(4) else { return };
+        self.say(format_args!("seals {at:x} +{len}"));
+        assert_eq!(self.world.call(Call::Seal { at, len: len * PAGE }), Outcome::Ok(0));
+        (0..len).for_each(|i| self.pages.get_mut(&(at + i * PAGE)).expect("its own").sealed = true);
+        let before = (1..=self.rng.below(12)).take_while(|i| self.pages.contains_key(&(at - i * PAGE))).count();
+        self.unmap_range(at - before * PAGE, before + len);
+    }
+
     fn read(&mut self, at: usize) {
         if self.pages[&at].prot & READ == 0 {
             return;
@@ -227,7 +261,7 @@ impl<'a> Thread<'a> {
     }
 
     fn discard(&mut self, advice: Advice) {
-        let Some((at, len)) = self.stretch(8) else { return };
+        let Some((at, len)) = self.free_stretch(8) else { return };
         self.discard_range(at, len, advice);
         if self.rng.below(2) == 0 {
             let at = at + self.rng.below(len) * PAGE;
@@ -254,7 +288,7 @@ impl<'a> Thread<'a> {
     }
 
     fn protect(&mut self) {
-        let Some((at, len)) = self.stretch(16) else { return };
+        let Some((at, len)) = self.free_stretch(16) else { return };
         let prot = self.rng.pick(&[READ, READ_WRITE, READ_WRITE, 0]);
         self.protect_range(at, len, prot);
     }
@@ -268,7 +302,7 @@ impl<'a> Thread<'a> {
 
     /// Memory becomes writable, is looked at and written, and is protected again.
     fn flip(&mut self) {
-        let Some((at, len)) = self.stretch(32) else { return self.map() };
+        let Some((at, len)) = self.free_stretch(32) else { return self.map() };
         if self.rng.below(8) == 0 {
             self.discard_range(at, len, Advice::DontNeed);
         }
@@ -294,7 +328,7 @@ impl<'a> Thread<'a> {
             if self.world.call(Call::Map { at, len: len * PAGE, prot, replace: false }) == Outcome::Ok(at) {
                 self.say(format_args!("maps {at:x} +{len}"));
                 self.new_range(at, at + len * PAGE);
-                (0..len).for_each(|i| _ = self.pages.insert(at + i * PAGE, Page { holds: Holds::This(0), prot }));
+                (0..len).for_each(|i| _ = self.pages.insert(at + i * PAGE, Page::new(prot)));
                 return;
             }
         }
@@ -309,23 +343,26 @@ impl<'a> Thread<'a> {
     fn unmap_range(&mut self, at: usize, len: usize) {
         self.say(format_args!("unmaps {at:x} +{len}"));
         let announced = self.announce([NOTHING, (at, at + len * PAGE)], 0);
-        // from here on the addresses may be another thread's
-        (0..len).for_each(|i| _ = self.pages.remove(&(at + i * PAGE)));
+        let refused = self.is_sealed(at, len);
+        if !refused {
+            // from here on the addresses may be another thread's
+            (0..len).for_each(|i| _ = self.pages.remove(&(at + i * PAGE)));
+        }
         let outcome = self.world.call(Call::Unmap { at, len: len * PAGE });
-        assert_eq!(outcome, Outcome::Ok(0));
-        self.ended(&announced, true);
+        assert_eq!(outcome, if refused { Outcome::Err(EPERM) } else { Outcome::Ok(0) });
+        self.ended(&announced, !refused);
     }
 
     /// To a place that nobody uses, or over pages of its own.
     fn remap(&mut self) {
-        let Some((from, len)) = self.stretch(16) else { return };
+        let Some((from, len)) = self.free_stretch(16) else { return };
         let over = self.rng.below(3) == 0;
         let to = match self.stretch(1) {
             Some((at, _)) if over => at,
             _ => BASE + self.rng.below(self.habits.arena) / 8 * 8 * PAGE,
         };
         let overlaps = from < to + len * PAGE && to < from + len * PAGE;
-        if over && self.run_from(to) < len || overlaps {
+        if over && (self.run_from(to) < len || self.is_sealed(to, len)) || overlaps {
             return;
         }
         let one =
@@ -381,7 +418,7 @@ impl<'a> Thread<'a> {
             return;
         }
         let prot = self.pages[&(at + (len - 1) * PAGE)].prot;
-        (len..len + more).for_each(|i| _ = self.pages.insert(at + i * PAGE, Page { holds: Holds::This(0), prot }));
+        (len..len + more).for_each(|i| _ = self.pages.insert(at + i * PAGE, Page::new(prot)));
         if announced.native[0].is_empty() {
             self.machine.resized_range(len * PAGE, at, (len + more) * PAGE);
         }

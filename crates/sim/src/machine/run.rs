@@ -61,6 +61,7 @@ pub const USUAL: Scenario = Scenario {
         weights: [20, 12, 4, 3, 4, 4, 2, 2, 1, 2],
         rest_ns: 0,
         forks: 0,
+        seals: 0,
         peeks: 0,
     },
     disturbed: true,
