@@ -175,16 +175,22 @@ pub fn run(scenario: &Scenario, seed: u64, mistake: Option<Mistake>) -> Result<R
     let copies = scenario.habits.weights[4] + scenario.habits.weights[9] > 0;
     world.charge.set(Some((machine.status, if copies { world::COPIED_OUT } else { world::IN_PASSING })));
     let mut rng = Rng::new(seed.wrapping_mul(3));
-    let left = Arc::new(AtomicUsize::new(scenario.threads));
+    // program threads, and the page daemon behind them
+    let left = Arc::new(AtomicUsize::new(scenario.threads + 1));
     let mut actors = Vec::new();
     for (name, title) in ["first", "second", "third", "fourth"].into_iter().enumerate().take(scenario.threads) {
         let (machine, left, habits, seed) = (Arc::clone(&machine), Arc::clone(&left), scenario.habits, rng.bits());
         let act = move || {
             Thread::new(&machine, world::world(), seed, habits, name).run();
-            if left.fetch_sub(1, SeqCst) == 1 {
+            if left.fetch_sub(1, SeqCst) == 2 {
                 machine.quit.store(true, Release);
                 machine.ring_daemon_anyway();
                 world::world().children.program_ended();
+                // sealed memory is still there, of which the daemon may be discarding something (a process that ends simply ends)
+                while left.load(SeqCst) > 0 {
+                    machine.follow_own_discards();
+                    sched::Word::new(0).wait(0, Timeout::Tick(100_000));
+                }
             }
         };
         actors.push(Actor { name: title, role: Role::Program, act: Box::new(act) });
@@ -192,7 +198,10 @@ pub fn run(scenario: &Scenario, seed: u64, mistake: Option<Mistake>) -> Result<R
     let serves = Arc::clone(&machine);
     actors.push(Actor { name: "handler", role: Role::Program, act: Box::new(move || handler(&serves)) });
     let pages_out = Arc::clone(&machine);
-    let act = move || Daemon::new(&pages_out, ()).expect("memory").run(&pages_out, |_| {});
+    let act = move || {
+        Daemon::new(&pages_out, ()).expect("memory").run(&pages_out, |_| {});
+        left.fetch_sub(1, SeqCst);
+    };
     actors.push(Actor { name: "daemon", role: Role::Program, act: Box::new(act) });
     if let Some(habits) = scenario.swaps {
         let (machine, seed, threads) = (Arc::clone(&machine), rng.bits(), scenario.threads);
