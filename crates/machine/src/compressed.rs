@@ -31,7 +31,7 @@
 //! like any other.
 
 use crate::errno::{self, Errno};
-use crate::kernel::{Advice, IoVec, Kernel};
+use crate::kernel::{Advice, IoVec, Kernel, Mistake};
 use crate::lock::{Mutex, MutexGuard, Rank};
 use crate::machine::Machine;
 use crate::space::Space;
@@ -234,6 +234,9 @@ impl<K: Kernel> Compressed<K> {
                 return;
             }
             let pool = &mut self.pool.lock().pool;
+            if K::mistake(Mistake::KeepsWhatIsFreed) {
+                continue;
+            }
             slots[..n].iter().for_each(|&at| _ = pool.remove(at));
         }
     }

@@ -182,6 +182,26 @@ pub enum Mistake {
     WaitsForItsParent,
     /// The page daemon waits for a page that it makes its own: for a handler that waits for a fork that waits for the daemon.
     WaitsToUnshare,
+    /// What a device gives back is not compared with what was written.
+    TrustsDevices,
+    /// A read that was cut short is not completed: what is behind the cut is lost.
+    LeavesShortReads,
+    /// A write of the page daemon's that failed is taken for good.
+    BelievesFailedWrites,
+    /// The same of a swapoff's.
+    BelievesFailedMoves,
+    /// The same of a page that was to go on from compressed memory.
+    BelievesFailedWriteBacks,
+    /// Compressed memory is not told which slots were given up.
+    KeepsWhatIsFreed,
+    /// Pages that are to stay in memory may leave it.
+    KeepsNothing,
+    /// A parking place that was not needed is not given back.
+    LosesPlaces,
+    /// Faults go above the budget although frames could be had.
+    GoesOverBudget,
+    /// Threads that wait for pages of a read are not woken when it has ended.
+    ForgetsWhoWaits,
 }
 
 /// What is advised.

@@ -228,6 +228,11 @@ impl Park {
         batch.iter().for_each(|&place| self.give(place));
     }
 
+    /// Places that are not free.
+    pub fn used(&self) -> u32 {
+        self.places.used()
+    }
+
     /// Copies that are to be dropped.
     pub fn drops(&self) -> usize {
         self.drops.len()

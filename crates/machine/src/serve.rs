@@ -117,7 +117,7 @@ impl<K: Kernel> Machine<K> {
         let guarded = range.flags.has(Flags::GUARDED);
         let bounds =
             if guarded || map.copying.overlaps(range.start, range.end) { page.index()..page.index() + 1 } else { range.bounds() };
-        let fault = core.vm.fault(page, bounds, self.starved.load(Relaxed));
+        let fault = core.vm.fault(page, bounds, self.starved.load(Relaxed) || K::mistake(Mistake::GoesOverBudget));
         if self.host.records() {
             let record = |touch| self.host.record((addr >> PAGE_SHIFT) as u64, write, touch);
             match fault {

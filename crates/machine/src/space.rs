@@ -6,7 +6,7 @@ use crate::discards::Discards;
 use crate::errno::{self, Errno};
 use crate::events::PendingUnmaps;
 use crate::files::{DEVICES_MAX, DeviceName, Files as _};
-use crate::kernel::{Kernel, Uffd};
+use crate::kernel::{Kernel, Mistake, Uffd};
 use crate::lock::Word as _;
 use crate::machine::{Core, Machine};
 use crate::ranges::{Flags, Kind, Range, RangeMap};
@@ -193,7 +193,7 @@ impl<K: Kernel> Machine<K> {
                     }
                     continue;
                 }
-                if !core.vm.wire(page, true) {
+                if !core.vm.wire(page, !K::mistake(Mistake::KeepsNothing)) {
                     drop(core);
                     self.stop_table_full();
                 }

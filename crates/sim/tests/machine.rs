@@ -102,9 +102,11 @@ const RUNS: Scenario = Scenario {
     threads: 2,
     memory: 448,
     habits: Habits { steps: 120, arena: 2048, pages: 480, weights: [10, 60, 4, 2, 2, 20, 2, 2, 1, 2], ..USUAL.habits },
-    swaps: Some(Swaps { program: 1100, lengths: (256, 1500), ..COME_AND_GO }),
+    swaps: Some(SWAPS_OF_RUNS),
     ..USUAL
 };
+
+const SWAPS_OF_RUNS: Swaps = Swaps { program: 1100, lengths: (256, 1500), ..COME_AND_GO };
 
 #[test]
 fn runs_of_pages_survive_their_device() {
@@ -210,6 +212,88 @@ fn writes_fail_and_nothing_is_lost() {
     all_pass(&WRITES_FAIL, 8);
 }
 
+/// Devices give back other than was written, or write it somewhere else. That is told, page by page, and nothing else is lost.
+const CORRUPT: Scenario = Scenario { trouble: Trouble { corrupt: 10, short: 50, ..Trouble::NONE }, ..SWAPS };
+
+#[test]
+fn what_comes_back_wrong_is_told() {
+    all_pass(&CORRUPT, 8);
+}
+
+/// Devices die: they can be read, and no write succeeds any more. They are swapped off.
+const DEATHS: Scenario = Scenario { trouble: Trouble { deaths: 30, short: 50, ..Trouble::NONE }, ..SWAPS };
+
+#[test]
+fn devices_die() {
+    all_pass(&DEATHS, 8);
+}
+
+/// The budget and the policy change, and pages are to stay in memory.
+const WHIMS: Scenario = Scenario { habits: Habits { whims: 80, ..USUAL.habits }, ..USUAL };
+
+#[test]
+fn the_budget_and_the_policy_change() {
+    all_pass(&WHIMS, 20);
+}
+
+/// Memory and swap add up: all that the program can have has room in both, but for what the page daemon keeps free.
+const ADD_UP: Scenario = Scenario {
+    memory: 256,
+    habits: Habits { steps: 80, arena: 1024, pages: 300, weights: [4, 60, 2, 1, 0, 30, 2, 2, 1, 0], ..USUAL.habits },
+    slots: 600 - 256 + 64,
+    ..USUAL
+};
+
+#[test]
+fn memory_and_swap_add_up() {
+    all_pass(&ADD_UP, 15);
+}
+
+/// They do not suffice, and the program may be stopped.
+const TOO_LITTLE: Scenario = Scenario { slots: 160, may_stop: Some("memory and swap are both full"), ..ADD_UP };
+
+#[test]
+fn a_program_that_has_no_room_is_stopped() {
+    all_pass(&TOO_LITTLE, 15);
+}
+
+/// The pager cannot remember where more pages are.
+const FORGETFUL: Scenario =
+    Scenario { remembered: 100, may_stop: Some("the pager has no room to remember where more pages are"), ..USUAL };
+
+#[test]
+fn a_pager_that_cannot_remember_more_stops_the_program() {
+    all_pass(&FORGETFUL, 15);
+}
+
+/// Everything at once.
+const STORM: Scenario = Scenario {
+    threads: 3,
+    habits: Habits { whims: 30, rest_ns: 1_000_000_000, pages: 100, ..SWAPS.habits },
+    trouble: Trouble { read_error: 2, write_error: 10, no_space: 5, short: 50, corrupt: 3, deaths: 10, ..Trouble::NONE },
+    noisy: true,
+    swaps: Some(Swaps { compressed: true, space: 400, ..COME_AND_GO }),
+    ..SWAPS
+};
+
+#[test]
+fn everything_at_once() {
+    all_pass(&STORM, 8);
+}
+
+/// Compressed memory whose coldest pages go on to devices, some of whose writes fail.
+const WRITE_BACK: Scenario = Scenario {
+    noisy: true,
+    trouble: Trouble { write_error: 60, ..Trouble::NONE },
+    swaps: Some(Swaps { compressed: true, bold: 0, ..SWAPS_OF_RUNS }),
+    ..RUNS
+};
+
+#[test]
+fn what_is_cold_goes_on() {
+    all_pass(&WRITE_BACK, 8);
+}
+
 /// Threads that fork alongside others, on a device that is nearly full of what children can still read. Each child, and each of its
 /// own, runs a machine of its own on what it has inherited.
 const FORKS: Scenario = Scenario {
@@ -223,6 +307,15 @@ const FORKS: Scenario = Scenario {
 #[test]
 fn children_find_what_was_there_at_the_fork() {
     all_pass(&FORKS, 15);
+}
+
+/// Devices come and go meanwhile, and the budget changes.
+const FORKS_AND_SWAPS: Scenario =
+    Scenario { habits: Habits { whims: 20, ..FORKS.habits }, swaps: Some(COME_AND_GO), slots: SWAPS.slots, ..FORKS };
+
+#[test]
+fn forks_and_swapoffs_get_on() {
+    all_pass(&FORKS_AND_SWAPS, 10);
 }
 
 /// Memory that forks share is discarded and written, and made the process's own again to be paged out.
@@ -255,14 +348,24 @@ fn each_mistake_is_found() {
         (DropsBeforeTheCopy, CROWDED, 56),
         (RingsNobody, USUAL, 0),
         (UnchargesBeforeTheDrop, WRITABLE, 0),
-        (OffersWhatIsRefused, REFUSED, 4),
-        (GivesUpAsItWaits, SLOW, 0),
-        (ClosesBeforeReadsEnd, SWAPS, 2),
-        (ParksInOnePlace, TIGHT_RUNS, 7),
+        (OffersWhatIsRefused, REFUSED, 5),
+        (GivesUpAsItWaits, SLOW, 3),
+        (ClosesBeforeReadsEnd, SWAPS, 11),
+        (ParksInOnePlace, TIGHT_RUNS, 14),
         (ThawsEarly, FORKS, 0),
         (NeverThaws, FORKS, 0),
         (WaitsForItsParent, FORKS, 4),
         (WaitsToUnshare, UNSHARED, 69),
+        (TrustsDevices, CORRUPT, 0),
+        (LeavesShortReads, WRITES_FAIL, 0),
+        (BelievesFailedWrites, WRITES_FAIL, 0),
+        (BelievesFailedMoves, WRITES_FAIL, 0),
+        (BelievesFailedWriteBacks, WRITE_BACK, 6),
+        (KeepsWhatIsFreed, COMPRESSED, 0),
+        (KeepsNothing, WHIMS, 0),
+        (LosesPlaces, USUAL, 0),
+        (GoesOverBudget, USUAL, 0),
+        (ForgetsWhoWaits, CROWDED, 48),
     ];
     let wanted = std::env::var("MISTAKE").ok();
     let mut missed = Vec::new();

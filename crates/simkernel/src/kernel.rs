@@ -75,7 +75,7 @@ pub struct Kernel {
     /// Pages are isolated for moments, and their entries change, as this says: a move may be refused for nothing, or denied
     /// although it was made.
     pub disturbed: Option<Rng>,
-    /// Half of the writes fill the rest of their page with noise, as this says.
+    /// Writes fill their page with noise, or a part of it, as this says.
     pub noise: Option<Rng>,
 }
 
@@ -234,10 +234,9 @@ impl Kernel {
             Step::Write { at, byte } => match self.spaces[number].fault(at, true) {
                 Access::Allowed => {
                     let bytes = self.spaces[number].bytes_mut(at);
-                    if let Some(noise) = &mut self.noise
-                        && noise.below(2) == 0
-                    {
-                        bytes.as_chunks_mut().0.iter_mut().for_each(|word| *word = noise.bits().to_ne_bytes());
+                    if let Some(noise) = &mut self.noise {
+                        let words = noise.below(PAGE / 4); // half of them are all of it
+                        bytes.as_chunks_mut().0.iter_mut().take(words).for_each(|word| *word = noise.bits().to_ne_bytes());
                     }
                     bytes[at % PAGE] = byte;
                 }

@@ -351,3 +351,11 @@ fn what_is_above_a_reclaim_target_is_not_over_budget() {
     assert_eq!(vm.available(), 2048 - 102);
     vm.check(1);
 }
+
+/// What was adopted was charged, and not shown as charged before something else was.
+#[test]
+fn what_is_adopted_shows() {
+    let mut vm = core(1000);
+    (0..3).for_each(|index| assert!(vm.adopt(page(index))));
+    assert_eq!((vm.charge_total(), vm.counters().memory_used_bytes.get()), (3, 3 << 12));
+}

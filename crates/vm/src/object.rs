@@ -23,6 +23,7 @@ impl<P: Pager> Vm<P> {
             self.list(frame, page, Admit::Adopted);
         }
         self.counters.adopted_pages.add(1);
+        self.note_usage();
         true
     }
 

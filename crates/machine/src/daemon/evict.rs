@@ -211,6 +211,7 @@ impl<K: Kernel> Daemon<K> {
                     any = true;
                 }
                 Parked::Refused if occupied[i] => {} // whatever is there: it is never used again
+                Parked::Absent if K::mistake(Mistake::LosesPlaces) => {}
                 Parked::Refused | Parked::Absent => core.park.give(its),
             }
             any |= result == Parked::Absent;

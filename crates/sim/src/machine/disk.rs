@@ -17,6 +17,8 @@ pub struct Disk {
     shared: RefCell<BTreeMap<i32, usize>>,
     /// Those that have space only where they have been written.
     sparse: RefCell<BTreeSet<i32>>,
+    /// Those that take no more writes.
+    dead: RefCell<BTreeSet<i32>>,
     /// Pages that the file system has left for files that grow.
     pub space: Cell<usize>,
 }
@@ -32,6 +34,10 @@ impl Disk {
         let sparse = self.sparse.borrow().contains(&fd);
         self.space.set(left.saturating_sub(sparse.into()));
         !sparse || left > 0
+    }
+    /// Whether no write to it succeeds.
+    pub fn is_dead(&self, fd: i32) -> bool {
+        self.dead.borrow().contains(&fd)
     }
     /// Nobody begins a transfer with a descriptor that is closed. (One that has begun may go on.)
     pub fn check_open(&self, fd: i32) {
@@ -58,6 +64,14 @@ impl SimFiles {
     pub fn shared(&self) -> Self {
         self.fds.iter().for_each(|fd| *world().disk.shared.borrow_mut().entry(*fd).or_default() += 1);
         SimFiles { fds: self.fds.clone(), lens: vec![0; self.fds.len()], ..*self }
+    }
+    /// From now on no write succeeds.
+    pub fn die(&self) {
+        world().disk.dead.borrow_mut().extend(&self.fds);
+    }
+    /// Whether writes may succeed.
+    pub fn lives(&self) -> bool {
+        !self.fds.iter().any(|fd| world().disk.is_dead(*fd))
     }
     /// One that has space only where it has been written.
     pub fn sparse(pages: usize) -> Self {

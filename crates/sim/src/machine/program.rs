@@ -3,21 +3,27 @@
 
 use super::world::{Sim, World, here, tell};
 use overspill_machine::Machine;
+use overspill_machine::kernel::Kernel as _;
 use overspill_machine::native::{Piece, Pieces};
-use overspill_machine::ranges::Flags;
+use overspill_machine::ranges::{Flags, Kind};
 use overspill_simkernel::call::{Advice, Call, Outcome, READ, READ_WRITE, SIGBUS};
 use overspill_simkernel::errno::{EFAULT, EPERM};
 use overspill_simkernel::kernel::Kernel;
 use overspill_simkernel::pmap::PAGE;
 use overspill_simkernel::rng::Rng;
 use overspill_simkernel::sched;
-use std::collections::BTreeMap;
+use overspill_vm::policy;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// The first address of what programs map.
 pub const BASE: usize = 1 << 28;
 const NOTHING: (usize, usize) = (0, 0);
+/// The smallest budget that whims choose, in pages.
+const LEAST_BUDGET: u32 = 90;
+/// Pages that a thread has kept in memory at a time.
+const KEPT_MAX: usize = 6;
 
 /// What a page may hold.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -61,6 +67,8 @@ pub struct Habits {
     pub seals: usize,
     /// Before so many it looks at others' pages, if nobody else changes them.
     pub peeks: usize,
+    /// And changes the budget or the policy, or has pages kept in memory.
+    pub whims: usize,
 }
 
 /// A thread of the program's.
@@ -72,6 +80,8 @@ pub struct Thread<'a> {
     name: usize,
     step: usize,
     pub pages: BTreeMap<usize, Page>,
+    /// Those that may not leave memory.
+    kept: BTreeSet<usize>,
 }
 
 /// What an announced call needs to end it.
@@ -83,7 +93,7 @@ struct Announced {
 impl<'a> Thread<'a> {
     /// Number `name`.
     pub fn new(machine: &'a Machine<Sim>, world: Rc<World>, seed: u64, habits: Habits, name: usize) -> Self {
-        Thread { machine, world, rng: Rng::new(seed), habits, name, step: 0, pages: BTreeMap::new() }
+        Thread { machine, world, rng: Rng::new(seed), habits, name, step: 0, pages: BTreeMap::new(), kept: BTreeSet::new() }
     }
 
     /// Until it has done what it has to do.
@@ -102,6 +112,9 @@ impl<'a> Thread<'a> {
             }
             if self.habits.seals > 0 && self.rng.below(1000) < self.habits.seals {
                 self.seal();
+            }
+            if self.habits.whims > 0 && self.rng.below(1000) < self.habits.whims {
+                self.whim();
             }
             let mut draw = self.rng.below(sum);
             let what = self.habits.weights.iter().position(|weight| {
@@ -183,6 +196,11 @@ impl<'a> Thread<'a> {
         (!all.is_empty()).then(|| self.rng.pick(&all))
     }
 
+    /// Pages that are given up, or move, need not stay.
+    fn forget_kept(&mut self, at: usize, len: usize) {
+        self.kept.retain(|kept| !(at..at + len * PAGE).contains(kept));
+    }
+
     /// How many pages lie in a row.
     fn run_from(&self, at: usize) -> usize {
         (0..).take_while(|i| self.pages.contains_key(&(at + i * PAGE))).count()
@@ -245,6 +263,38 @@ impl<'a> Thread<'a> {
         }
     }
 
+    fn whim(&mut self) {
+        match self.rng.below(3) {
+            0 => {
+                let pages = LEAST_BUDGET + self.rng.below(LEAST_BUDGET as usize) as u32;
+                self.say(format_args!("has {pages} pages of memory from now on"));
+                let map = self.machine.map.read();
+                self.machine.core.lock().vm.set_limit(pages);
+                map.pool.iter().for_each(|pool| pool.set_budget(pages));
+                self.machine.ring_daemon_anyway();
+            }
+            1 => {
+                let policy = self.rng.pick(policy::NAMES);
+                self.say(format_args!("is managed by {policy} from now on"));
+                self.machine.set_policy(&policy.parse().expect("its name"));
+            }
+            _ => self.keep(),
+        }
+        let resident = |at: &usize| Sim::is_resident(*at);
+        assert!(self.kept.iter().all(resident), "a page has left that was to stay");
+    }
+
+    /// Has a page stay in memory.
+    fn keep(&mut self) {
+        let Some(at) = self.any() else { return };
+        let managed = self.machine.map.read().ranges.overlap(at, at + PAGE, Kind::Managed).is_some();
+        if managed && self.kept.len() < KEPT_MAX && self.machine.keep_in(at, at + PAGE) {
+            self.say(format_args!("keeps {at:x}"));
+            self.read(at);
+            self.kept.extend(Sim::is_resident(at).then_some(at));
+        }
+    }
+
     fn touch(&mut self) {
         let Some(at) = self.any() else { return self.map() };
         if self.rng.below(2) == 0 { self.read(at) } else { self.write(at) }
@@ -270,6 +320,7 @@ impl<'a> Thread<'a> {
     }
 
     fn discard_range(&mut self, at: usize, len: usize, advice: Advice) {
+        self.forget_kept(at, len);
         self.say(format_args!("{advice:?} {at:x} +{len}"));
         tell(at, len * PAGE, || format!("program's {advice:?} {at:x} +{len}"));
         // (what it may still hold until the call returns is nobody's to know)
@@ -341,6 +392,7 @@ impl<'a> Thread<'a> {
     }
 
     fn unmap_range(&mut self, at: usize, len: usize) {
+        self.forget_kept(at, len);
         self.say(format_args!("unmaps {at:x} +{len}"));
         let announced = self.announce([NOTHING, (at, at + len * PAGE)], 0);
         let refused = self.is_sealed(at, len);
@@ -375,6 +427,8 @@ impl<'a> Thread<'a> {
         let call = Call::Remap { from, len: len * PAGE, new_len: len * PAGE, to: Some(to), keep: false };
         // (where the kernel chooses the place, nobody has it)
         let free = |kernel: &Kernel| over || kernel.spaces[here()].first_in(to, to + len * PAGE).is_none();
+        self.forget_kept(from, len);
+        self.forget_kept(to, len);
         // from here on the old addresses may be another thread's
         let pages: Vec<Page> = (0..len).map(|i| self.pages.remove(&(from + i * PAGE)).expect("its own")).collect();
         let mut put = |base: usize| pages.iter().enumerate().for_each(|(i, page)| _ = self.pages.insert(base + i * PAGE, *page));

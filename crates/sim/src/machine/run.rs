@@ -9,7 +9,7 @@ use overspill_machine::daemon::{self, Daemon};
 use overspill_machine::files::{DEVICES_MAX, DeviceName};
 use overspill_machine::handler::Handler;
 use overspill_machine::inject::Inject;
-use overspill_machine::kernel::{Futex as _, Limit, Mistake};
+use overspill_machine::kernel::{Futex as _, Io as _, Limit, Mistake};
 use overspill_machine::machine::{Delivery, Parts};
 use overspill_machine::{Machine, ranges};
 use overspill_simkernel::rng::Rng;
@@ -47,6 +47,10 @@ pub struct Scenario {
     pub children: usize,
     /// Pages that the first device has room for.
     pub slots: u32,
+    /// Pages that the swap pager can remember, if they lie close together.
+    pub remembered: u64,
+    /// The program may be stopped for want of memory and swap, with a sentence that begins so.
+    pub may_stop: Option<&'static str>,
 }
 
 /// Two threads that do a little of everything on one device, in less memory than they want.
@@ -63,6 +67,7 @@ pub const USUAL: Scenario = Scenario {
         forks: 0,
         seals: 0,
         peeks: 0,
+        whims: 0,
     },
     disturbed: true,
     trouble: Trouble::NONE,
@@ -71,6 +76,8 @@ pub const USUAL: Scenario = Scenario {
     swaps: None,
     children: 0,
     slots: SLOTS,
+    remembered: 1 << 14,
+    may_stop: None,
 };
 
 /// The loop of a handler.
@@ -103,6 +110,10 @@ pub fn handler(machine: &Machine<Sim>) {
             world.kernel.await_message_until(seen, Timeout::Tick(limit));
         }
     }
+    while handler.reader.in_flight() > 0 {
+        handler.reader.io.wait(None);
+        handler.reap(machine, |_| {});
+    }
 }
 
 /// Pages of a cluster.
@@ -121,7 +132,7 @@ pub fn parts(
     sealed: bool,
 ) -> Parts<Sim> {
     Parts {
-        memory_pages: vm.limit(),
+        memory_pages: LEAST_PAGES,
         vm,
         delivery: Delivery::Threads,
         follows_pointers: false,
@@ -148,7 +159,7 @@ fn machine(scenario: &Scenario) -> Machine<Sim> {
     config.policy = scenario.policy.parse::<Spec>().expect("a policy");
     config.readahead_pages_max = CLUSTER_PAGES as u32;
     let mut pager = SwapPager::without_device(overspill_swap::Config {
-        pages_max: 1 << 14,
+        pages_max: scenario.remembered,
         slots_max: SLOTS,
         devices_max: DEVICES_MAX as u16,
         extents_max: 64,
@@ -159,6 +170,40 @@ fn machine(scenario: &Scenario) -> Machine<Sim> {
     let mut files = [const { None }; DEVICES_MAX];
     files[0] = Some(SimFiles::block(scenario.slots as usize));
     Machine::new(parts(vm, status, files, 0, scenario.sealed)).expect("memory")
+}
+
+/// All has been given up: nothing is left in use. And what is told of the run is right.
+fn check_end(scenario: &Scenario, machine: &Machine<Sim>, world: &World) {
+    let (map, mut core) = (machine.map.read(), machine.core.lock());
+    core.vm.check(1);
+    core.vm.pager().check();
+    if scenario.habits.seals > 0 {
+        return; // that is there to stay
+    }
+    let devices = core.vm.devices();
+    assert_eq!(devices.deferred(), 0, "slots wait for children that have ended");
+    assert_eq!((core.vm.used(), devices.stored(), devices.used()), (0, 0, 0), "frames, pages stored and slots are left");
+    assert!(core.vm.is_quiescent(), "something is under way");
+    assert_eq!((core.park.used(), core.park.drops()), (0, 0), "parking places are in use, or to be dropped");
+    let pool = map.pool.as_ref().map_or(0, |pool| {
+        pool.refill(&mut core.vm); // which empties what was given up
+        let holding = pool.holding();
+        assert_eq!(holding.pool.stored_pages, 0, "compressed memory keeps pages that were given up");
+        u64::from(pool.buffer_pages) + (holding.memory_bytes >> 12)
+    });
+    assert_eq!(core.vm.charge_total(), pool, "charged in the end, and for compressed memory");
+    let counters = core.vm.counters();
+    let lost = counters.read_errors.get();
+    assert!(lost <= world.harmed.get(), "{lost} pages are lost of {} that were harmed", world.harmed.get());
+    let is_plain = !world.is_troubled() && scenario.swaps.is_none() && scenario.children == 0;
+    assert!(!is_plain || counters.over_budget.get() == 0, "faults went above the budget");
+}
+
+/// The program was stopped: there was nothing else to be done.
+fn check_stop(status: &Status) {
+    let counters = &status.counters;
+    let (used, limit) = (counters.memory_used_bytes.get(), counters.memory_limit_bytes.get());
+    assert!(used >= limit, "stopped although memory was free: {used} of {limit} bytes were in use");
 }
 
 /// Runs a scenario; with a mistake if one is wanted.
@@ -212,18 +257,20 @@ pub fn run(scenario: &Scenario, seed: u64, mistake: Option<Mistake>) -> Result<R
     world.children.begin(&machine);
     let report = sched::run(seed, actors);
     world.children.end();
-    let report = report?;
-    let checked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-        let core = machine.core.lock();
-        core.vm.check(1);
-        if scenario.children > 0 {
-            core.vm.pager().check();
-            assert_eq!(core.vm.devices().deferred(), 0, "slots wait for children that have ended");
+    let report = match report {
+        Err(Failure::Panicked(said)) if scenario.may_stop.is_some_and(|why| said.contains(why)) => {
+            check_stop(machine.status);
+            return Ok(Report { turns: 0, ns: 0, rescues: 0 });
         }
+        report => report?,
+    };
+    let checked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        check_end(scenario, &machine, &world);
         let counters = &machine.status.counters;
         if std::env::var_os("TELL").is_some() {
             println!(
-                "{} soft, {} hard, {} zero fills, {} reclaimed, {} copied out, {} denied, {} over budget, {} forks, {} unshared",
+                "{} soft, {} hard, {} zero fills, {} reclaimed, {} copied out, {} denied, {} over budget, {} forks, {} unshared, \
+                 {} refused, {} written back",
                 counters.soft_faults.get(),
                 counters.hard_faults.get(),
                 counters.zero_fills.get(),
@@ -233,6 +280,8 @@ pub fn run(scenario: &Scenario, seed: u64, mistake: Option<Mistake>) -> Result<R
                 counters.over_budget.get(),
                 counters.forks.get(),
                 counters.pages_unshared.get(),
+                counters.pool_refused.get(),
+                counters.pool_written_back.get(),
             );
         }
     }));

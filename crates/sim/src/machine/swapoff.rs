@@ -17,6 +17,8 @@ use std::sync::atomic::Ordering::Acquire;
 
 /// A swapoff ends within so many nanoseconds.
 const ENDS_NS: u64 = 60_000_000_000;
+/// Compressed memory's priority; others have less.
+const PRIORITY_MAX: i16 = 3;
 
 /// How devices come and go.
 #[derive(Clone, Copy, Debug)]
@@ -62,16 +64,27 @@ impl<'a> Control<'a> {
                 continue;
             }
             let own = self.own();
+            if self.world.happens(self.world.trouble.deaths) {
+                let device = self.rng.pick(&own);
+                if self.elsewhere(device) >= self.habits.program {
+                    self.say(format_args!("{device:?} dies"));
+                    self.machine.map.read().files[device.0 as usize].iter().for_each(SimFiles::die);
+                }
+            }
             if let Some(device) = self.machine.take_failed_device() {
                 self.swapoff(device);
             } else if own.len() < 2 || own.len() < 4 && self.rng.below(2) == 0 {
                 let (least, most) = self.habits.lengths;
                 let pages = least + self.rng.below(most - least);
-                let kind = self.rng.below(4);
+                let kind = if self.names == 0 { 0 } else { self.rng.below(4) };
                 self.add(kind, pages);
             } else {
                 let device = self.rng.pick(&own);
-                self.swapoff(device);
+                let is_pool = self.machine.map.read().pool.as_ref().is_some_and(|pool| pool.device() == device);
+                // compressed memory stays for longer, so that it gets full
+                if !is_pool || self.rng.below(8) == 0 {
+                    self.swapoff(device);
+                }
             }
         }
     }
@@ -102,7 +115,8 @@ impl<'a> Control<'a> {
         let map = self.machine.map.read();
         let core = self.machine.core.lock();
         let devices = core.vm.devices();
-        let sure = |other: &DeviceId| *other != device && map.files[other.0 as usize].as_ref().is_some_and(|f| !f.grows());
+        let sure =
+            |other: &DeviceId| *other != device && map.files[other.0 as usize].as_ref().is_some_and(|f| !f.grows() && f.lives());
         let others = devices.iter().filter(sure).filter_map(|other| devices.status(other));
         others.filter(|status| status.state == DeviceState::On).map(|status| status.slots as usize).sum()
     }
@@ -111,11 +125,11 @@ impl<'a> Control<'a> {
     fn add(&mut self, kind: usize, pages: usize) {
         self.names += 1;
         let name = self.names.to_string();
-        let priority = self.rng.below(3) as i16;
+        let priority = self.rng.below(PRIORITY_MAX as usize) as i16;
         if kind == 0 && self.habits.compressed && !self.machine.has_pool.load(Acquire) {
-            let bytes = (1 + self.rng.below(64)) << 16;
+            let bytes = (1 + self.rng.below(16)) << 16;
             let backing = Backing::memory(self.machine, bytes as u64, Algorithm::Lz4).expect("memory");
-            let added = devices::add(self.machine, backing, b"compressed", priority, || ());
+            let added = devices::add(self.machine, backing, b"compressed", PRIORITY_MAX, || ());
             self.say(format_args!("adds {} KiB of compressed memory: {added:?}", bytes >> 10));
             return assert!(added.is_ok(), "{added:?}");
         }

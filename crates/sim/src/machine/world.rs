@@ -62,11 +62,17 @@ pub struct Trouble {
     pub stall: usize,
     /// Writes of the control thread's that are refused.
     pub refused: usize,
+    /// Pages that come back other than they were written: changed on their way or on the device, never written although that was
+    /// said, or written somewhere else.
+    pub corrupt: usize,
+    /// Of the control thread's steps: a device dies. From then on no write to it succeeds.
+    pub deaths: usize,
 }
 
 impl Trouble {
     /// Devices that are without.
-    pub const NONE: Trouble = Trouble { read_error: 0, write_error: 0, no_space: 0, short: 0, stall: 0, refused: 0 };
+    pub const NONE: Trouble =
+        Trouble { read_error: 0, write_error: 0, no_space: 0, short: 0, stall: 0, refused: 0, corrupt: 0, deaths: 0 };
 }
 
 /// One run's world.
@@ -75,10 +81,12 @@ pub struct World {
     pub kernel: Shared,
     rng: RefCell<Rng>,
     devices: RefCell<BTreeMap<(i32, u64), Box<PageBytes>>>,
-    trouble: Trouble,
+    pub trouble: Trouble,
     mistake: Option<Mistake>,
     /// Reads that failed for good are expected.
     pub lossy: Cell<bool>,
+    /// Pages that devices have harmed: so many may be lost.
+    pub harmed: Cell<u64>,
     /// Files and their space.
     pub disk: Disk,
     /// What the machine shows of itself, and pages that may be there twice for a moment: as they are copied out, or one that is
@@ -122,7 +130,8 @@ impl World {
             devices: RefCell::default(),
             trouble,
             mistake,
-            lossy: Cell::new(trouble.read_error > 0),
+            lossy: Cell::new(trouble.read_error + trouble.corrupt > 0),
+            harmed: Cell::new(0),
             disk: Disk::default(),
             charge: Cell::new(None),
             swaps: Cell::new(false),
@@ -137,7 +146,8 @@ impl World {
 
     /// Whether transfers fail.
     pub fn is_troubled(&self) -> bool {
-        self.trouble.read_error + self.trouble.write_error + self.trouble.no_space + self.trouble.refused > 0
+        let Trouble { read_error, write_error, no_space, refused, corrupt, deaths, short: _, stall: _ } = self.trouble;
+        read_error + write_error + no_space + refused + corrupt + deaths > 0
     }
 
     /// What is resident is charged: to be asked when pages have come.
@@ -159,8 +169,25 @@ impl World {
         self.rng.borrow_mut().below(limit)
     }
 
-    fn happens(&self, thousandths: usize) -> bool {
+    /// Whether something happens that does so often.
+    pub fn happens(&self, thousandths: usize) -> bool {
         thousandths > 0 && self.draw(1000) < thousandths
+    }
+
+    /// A device does harm to so many pages.
+    fn harm(&self, pages: usize) {
+        self.harmed.set(self.harmed.get() + pages as u64);
+    }
+
+    /// Where a page is written that should go there: somewhere else now and then, or nowhere.
+    fn place(&self, own: (i32, u64)) -> Option<(i32, u64)> {
+        if !self.happens(self.trouble.corrupt) {
+            return Some(own);
+        }
+        self.harm(2);
+        let devices = self.devices.borrow();
+        let other = self.draw(2 * devices.len() + 1);
+        devices.keys().nth(other).copied()
     }
 
     /// What was written there is gone: rubbish is read.
@@ -488,13 +515,18 @@ fn perform(fd: i32, offset: u64, transfer: &Transfer) -> Result<usize, Errno> {
     match transfer {
         Transfer::Read(buffer, len) => {
             if world.happens(world.trouble.read_error) {
+                world.harm(len / PAGE);
                 return Err(errno::EIO);
             }
             let pages = part(len / PAGE);
             for i in 0..pages {
                 let devices = world.devices.borrow();
                 let page = devices.get(&(fd, offset + (i * PAGE) as u64));
-                let bytes = page.map_or([0; PAGE], |page| **page);
+                let mut bytes = page.map_or([0; PAGE], |page| **page);
+                if world.happens(world.trouble.corrupt) {
+                    bytes[world.draw(PAGE)] ^= 1 << world.draw(8);
+                    world.harm(1);
+                }
                 // SAFETY: the buffer is the transfer's until it has ended: the issuer's promise.
                 unsafe { core::ptr::copy_nonoverlapping(bytes.as_ptr(), buffer.add(i * PAGE), PAGE) };
             }
@@ -505,7 +537,7 @@ fn perform(fd: i32, offset: u64, transfer: &Transfer) -> Result<usize, Errno> {
                 return Err(errno::ENOSPC);
             }
             let refused = sched::is_running() && sched::running() == world.control && world.happens(world.trouble.refused);
-            if refused || world.happens(world.trouble.write_error) {
+            if refused || world.disk.is_dead(fd) || world.happens(world.trouble.write_error) {
                 return Err(errno::EIO);
             }
             let data = match what {
@@ -519,7 +551,8 @@ fn perform(fd: i32, offset: u64, transfer: &Transfer) -> Result<usize, Errno> {
                     return if i == 0 { Err(errno::ENOSPC) } else { Ok(i * PAGE) };
                 }
                 let page = data[i * PAGE..(i + 1) * PAGE].try_into().expect("a page");
-                world.devices.borrow_mut().insert((fd, offset + (i * PAGE) as u64), Box::new(page));
+                let place = world.place((fd, offset + (i * PAGE) as u64));
+                place.map(|place| world.devices.borrow_mut().insert(place, Box::new(page)));
             }
             Ok(pages * PAGE)
         }
