@@ -66,6 +66,9 @@ const MAY_USE: [(&str, &[&str]); 13] = [
     ("bench", &["overspill", "overspill-lab", "overspill-vm", "overspill-trace", "overspill-swap", "overspill-store"]),
 ];
 
+/// Crates whose files may import each other in a circle, and why.
+const CIRCLES: [(&str, &str); 1] = [("crates/sim", "each part of a simulated world changes the world")];
+
 /// The repository.
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
@@ -420,6 +423,110 @@ fn crates_use_what_they_may() {
         }
     }
     report(&findings);
+}
+
+/// The paths of a `use`, or of an expression, that go on here after `before`: `b, c::{d, e}` in braces are `b`, `c::d` and `c::e`.
+/// Returns what follows them.
+fn paths<'t>(text: &'t str, before: &[&'t str], found: &mut Vec<Vec<&'t str>>) -> &'t str {
+    let between = |c: char| c.is_whitespace() || c == ',';
+    if let Some(group) = text.strip_prefix('{') {
+        let mut text = group.trim_start_matches(between);
+        while !text.starts_with('}') {
+            let rest = paths(text, before, found);
+            let next = rest.find([',', '}']).expect("a group ends"); // past `as name` and `*`
+            text = rest[next..].trim_start_matches(between);
+        }
+        return &text[1..];
+    }
+    let end = text.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(text.len());
+    let path = [before, &[&text[..end]]].concat();
+    if let Some(rest) = text[end..].strip_prefix("::") {
+        return paths(rest, &path, found);
+    }
+    found.push(path);
+    &text[end..]
+}
+
+/// Which files of a crate each of its files imports from, by their paths without the ending; tests left out. A folder's head counts
+/// as a file. That it names its own parts does not count: a head that has the trait and lists what implements it is what folders
+/// are for.
+fn imports(sources: &[(&str, &str)]) -> BTreeMap<String, BTreeSet<String>> {
+    let module = |path: &str| path.trim_end_matches(".rs").trim_end_matches("/mod").to_owned();
+    let names: BTreeSet<String> = sources.iter().map(|(path, _)| module(path)).collect();
+    let file_of = |path: &[&str]| (1..=path.len()).rev().map(|n| path[..n].join("/")).find(|name| names.contains(name));
+    let mut all = BTreeMap::new();
+    for (path, text) in sources {
+        let own = module(path);
+        let parents: Vec<&str> = own.split('/').collect();
+        let parents = &parents[..parents.len() - 1];
+        let text = text.split("#[cfg(test)]\nmod tests").next().unwrap();
+        let code: String = text.lines().map(|line| line.split("//").next().unwrap().to_owned() + "\n").collect();
+        let mut found = Vec::new();
+        for (word, base) in [("crate::", &[][..]), ("super::", parents)] {
+            for (at, _) in code.match_indices(word).filter(|(at, _)| !code[..*at].ends_with("super::")) {
+                paths(&code[at + word.len()..], base, &mut found);
+            }
+        }
+        let files = found.iter().filter_map(|path| file_of(path));
+        all.insert(own.clone(), files.filter(|file| *file != own && !file.starts_with(&format!("{own}/"))).collect());
+    }
+    all
+}
+
+/// Who imports a circle's file sees all of the circle: nobody can read one without the others.
+#[test]
+fn no_import_circles() {
+    let sources = files(".rs");
+    let mut crates: BTreeMap<&str, Vec<(&str, &str)>> = BTreeMap::new();
+    for (file, text) in &sources {
+        if let Some((package, path)) = file.split_once("/src/")
+            && package.starts_with("crates/")
+        {
+            crates.entry(package).or_default().push((path, text));
+        }
+    }
+    let mut findings = Vec::new();
+    for (package, sources) in crates {
+        let imports = imports(&sources);
+        let reached = |from: &String| {
+            let (mut reached, mut next) = (BTreeSet::new(), vec![from]);
+            while let Some(file) = next.pop() {
+                next.extend(imports[file].iter().filter(|file| reached.insert((*file).clone())));
+            }
+            reached
+        };
+        let reached: BTreeMap<&String, BTreeSet<String>> = imports.keys().map(|file| (file, reached(file))).collect();
+        let mut circles: Vec<_> = imports
+            .keys()
+            .map(|file| imports.keys().filter(|other| reached[file].contains(*other) && reached[*other].contains(file)).collect())
+            .filter(|circle: &Vec<_>| circle.len() > 2)
+            .collect();
+        circles.sort();
+        circles.dedup();
+        if !CIRCLES.iter().any(|(may, _)| *may == package) {
+            findings.extend(circles.iter().map(|circle| format!("{package}/src: import each other in a circle: {circle:?}")));
+        }
+    }
+    report(&findings);
+}
+
+/// What the check above is made of.
+#[test]
+fn import_circles_are_found() {
+    let mut found = Vec::new();
+    assert_eq!(paths("a::{b, c::{self, d as e}, *};", &[], &mut found), ";");
+    let found: Vec<_> = found.iter().map(|path| path.join("::")).collect();
+    assert_eq!(found, ["a::b", "a::c::self", "a::c::d", "a::"]);
+    let sources = [
+        ("a.rs", "use crate::{b::B, Root};\n#[cfg(test)]\nmod tests { use crate::c; }"),
+        ("b/mod.rs", "mod d;\nuse d::D; // crate::c"),
+        ("b/d.rs", "use super::{B, e::E};\nfn f(x: crate::a::A) {}"),
+        ("b/e.rs", ""),
+        ("c.rs", "use crate::b::d::D;"),
+    ];
+    let imports = imports(&sources);
+    let of = |file: &str| imports[file].iter().map(String::as_str).collect::<Vec<_>>().join(" ");
+    assert_eq!(["a", "b", "b/d", "b/e", "c"].map(of), ["b", "", "a b b/e", "", "b/d"]);
 }
 
 /// A source file that no `mod` names is not compiled, and nobody notices.

@@ -19,6 +19,7 @@
 pub mod shares;
 
 use crate::area;
+use crate::kernel::Linux;
 use crate::lock::MutexGuard;
 use crate::machine::{Core, Machine, Space};
 use crate::sys::{self, Errno, sys};
@@ -280,14 +281,12 @@ struct Target {
     yields: bool,
 }
 
-impl Sharing {
-    /// Whether it works towards less.
-    pub fn is_shrinking(&self) -> bool {
+impl overspill_machine::daemon::Sharing<Linux> for Sharing {
+    fn is_shrinking(&self) -> bool {
         self.target.is_some()
     }
 
-    /// One look. => no lock is held
-    pub fn step(&mut self, machine: &Machine) {
+    fn step(&mut self, machine: &Machine) {
         let Some(family) = machine.host.family.as_ref().filter(|family| family.is_shared()) else { return };
         let now = sys::now_ns();
         let asked = family.entry().asked.load() != 0;
@@ -386,7 +385,9 @@ impl Sharing {
             family.shares.set_wants(family.tag(), true);
         }
     }
+}
 
+impl Sharing {
     fn shrink_to(map: &Space, mut core: MutexGuard<'_, Core>, pages: u32) {
         core.vm.set_reclaim_target(pages);
         if core.vm.devices().room_past_memory() > 0 {

@@ -3,10 +3,9 @@
 use crate::area;
 use crate::content::Content;
 use crate::credentials::Following;
-use crate::family::{Family, Sharing};
+use crate::family::Family;
 use crate::io::{Engine, Io};
 use crate::lock::Futex;
-use crate::machine::Machine;
 use crate::mappings::{self, Mappings};
 use crate::record::Recorder;
 use crate::swap_file::SwapFiles;
@@ -51,7 +50,6 @@ impl Host {
 }
 
 impl overspill_machine::kernel::Host<Linux> for Host {
-    type Sharing = Sharing;
     fn bell(&self) -> Option<&Futex> {
         self.family.as_ref().map(|family| Futex::of(family.bell()))
     }
@@ -68,12 +66,6 @@ impl overspill_machine::kernel::Host<Linux> for Host {
         if let Some(record) = &self.record {
             record.push(page, write, touch);
         }
-    }
-    fn share(sharing: &mut Sharing, machine: &Machine) {
-        sharing.step(machine);
-    }
-    fn is_shrinking(sharing: &Sharing) -> bool {
-        sharing.is_shrinking()
     }
 }
 

@@ -46,8 +46,9 @@ pub mod machine {
     use crate::kernel::Linux;
     pub use overspill_machine::fork::Forked;
     pub use overspill_machine::inject::Inject;
-    pub use overspill_machine::machine::{Core, DROPS_BATCH, Delivery};
-    pub use overspill_machine::serve::{Read, Served, Waiters, ZEROES_PAGES};
+    pub use overspill_machine::machine::{Core, DROPS_BATCH, Delivery, ZEROES_PAGES};
+    pub use overspill_machine::serve::{Served, Waiters};
+    pub use overspill_machine::space::Read;
 
     /// [`overspill_machine::Machine`].
     pub type Machine = overspill_machine::Machine<Linux>;
@@ -64,7 +65,7 @@ pub mod daemon {
     pub use overspill_machine::daemon::{BATCH, Step, buffer_pages, writes};
 
     /// [`overspill_machine::daemon::Daemon`].
-    pub type Daemon = overspill_machine::daemon::Daemon<crate::kernel::Linux>;
+    pub type Daemon = overspill_machine::daemon::Daemon<crate::kernel::Linux, crate::family::Sharing>;
 }
 
 /// Page-in, on Linux.

@@ -7,6 +7,7 @@
 use crate::area;
 use crate::credentials::Follower;
 use crate::daemon::Daemon;
+use crate::family::Sharing;
 use crate::io::Engine;
 use crate::machine::Machine;
 use crate::same_cpu::StaysOff;
@@ -19,7 +20,7 @@ use core::ffi::c_void;
 /// # Errors
 /// If its I/O cannot be set up.
 pub fn daemon(machine: &Machine, engine: Engine, follower: &mut Follower, ready: impl FnOnce()) -> Result<(), Errno> {
-    let mut daemon = Daemon::new(machine, engine)?;
+    let mut daemon = Daemon::sharing(machine, engine, Sharing::default())?;
     ready();
     let mut stays_off = StaysOff::here();
     daemon.run(machine, |machine| {

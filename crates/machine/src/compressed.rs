@@ -31,10 +31,8 @@
 //! like any other.
 
 use crate::errno::{self, Errno};
-use crate::kernel::{Advice, IoVec, Kernel, Mistake};
+use crate::kernel::{Advice, Kernel, Mistake};
 use crate::lock::{Mutex, MutexGuard, Rank};
-use crate::machine::Machine;
-use crate::space::Space;
 use core::marker::PhantomData;
 use core::sync::atomic::{AtomicU16, AtomicU64, Ordering::Relaxed};
 use overspill_store::PageBytes;
@@ -43,12 +41,9 @@ use overspill_store::packing::{Algorithm, Damaged, Packed, Packer, Unpacker};
 use overspill_store::pool::{self, PACKED_BYTES_MAX, Pool, PoolCounters, Refused, SLOT_BYTES, Stored};
 use overspill_swap::{Devices, SwapPager};
 use overspill_vm::Vm;
-use overspill_vm::pager::Location;
 use overspill_vm::types::{DeviceId, PAGE_SHIFT, PAGE_SIZE, PageId};
 use std::sync::Arc;
 
-/// Blocks given back with one TLB flush.
-const TRIM_BLOCKS: usize = 32;
 /// Writes of pages that go on to the next device, at a time.
 pub const WRITE_BACKS: usize = 2;
 /// Threads that can unpack at the same time with an algorithm that needs memory for it.
@@ -67,7 +62,7 @@ unsafe impl<K: Kernel> Send for Arena<K> {}
 impl<K: Kernel> AsRef<[u8]> for Arena<K> {
     fn as_ref(&self) -> &[u8] {
         // SAFETY: the mapping that `Compressed::new` made, which lives as long as this and is reached through this only. (The
-        // kernel takes pages away whose bytes are in no object, see `Compressed::trim`; the pool does not read those.)
+        // kernel takes pages away whose bytes are in no object, see `Machine::trim`; the pool does not read those.)
         unsafe { core::slice::from_raw_parts(self.at, self.len) }
     }
 }
@@ -325,63 +320,11 @@ impl<K: Kernel> Compressed<K> {
         self.written_back.fetch_add(pages, Relaxed);
         vm.counters().pool_written_back.add(pages);
     }
-
-    /// Gives free blocks back to the kernel, and what they were charged to the budget, if there are many of them. => `map` is held:
-    /// a fork does not come in between
-    pub fn trim(&self, machine: &Machine<K>, map: &Space<K>) {
-        let mut blocks = [0; TRIM_BLOCKS];
-        let mut ranges = [IoVec { base: 0, len: 0 }; TRIM_BLOCKS];
-        loop {
-            let mut n = 0;
-            {
-                let mut pool = self.pool.lock();
-                while n < TRIM_BLOCKS
-                    && pool.wants_trim()
-                    && let Some((block, range)) = pool.pool.trim_begin()
-                {
-                    blocks[n] = block;
-                    ranges[n] = IoVec { base: self.arena + range.start, len: range.len() };
-                    n += 1;
-                }
-            }
-            if n == 0 {
-                return;
-            }
-            // SAFETY: parts of our own arena that are neither free nor in use until `trim_end`: nobody reads or writes them.
-            unsafe { K::discard_ranges(&map.process, &ranges[..n]) };
-            let mut core = machine.core.lock();
-            let mut pool = self.pool.lock();
-            let pages: u32 = blocks[..n].iter().map(|&block| pool.pool.trim_end(block)).sum();
-            drop(pool);
-            core.vm.uncharge(pages);
-            self.refill(&mut core.vm);
-            drop(core);
-            machine.arrived();
-        }
-    }
 }
 
 /// Pages of a write to the next device, for a budget of `memory_pages` pages.
 pub fn write_back_pages(memory_pages: u32) -> usize {
     (memory_pages as usize / 128).clamp(8, 64)
-}
-
-impl<K: Kernel> Machine<K> {
-    /// Brings the pages `wanted` of the `count` pages from `from` on, on the compressed device, into `buffer`, unpacked. What could
-    /// not be had fails its check later. Does not allocate.
-    ///
-    /// # Safety
-    /// `buffer` has room for `count` pages, page-aligned, and nobody else uses it.
-    pub unsafe fn load(&self, from: Location, count: u32, wanted: u128, buffer: *mut u8) {
-        let map = self.map.read();
-        let pool = map.pool.as_ref().expect("a read of it is under way");
-        let at = from.slot_at();
-        for i in (0..count).filter(|i| wanted >> i & 1 == 1) {
-            // SAFETY: within the caller's buffer, aligned.
-            let page = unsafe { &mut *(buffer.add((i as usize) << PAGE_SHIFT) as *mut PageBytes) };
-            pool.load(at + i, page);
-        }
-    }
 }
 
 const _: () = assert!(PACKED_BYTES_MAX < PAGE_SIZE, "a page is worth storing");

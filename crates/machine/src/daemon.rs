@@ -13,18 +13,21 @@
 //!
 //! Each step takes the locks anew and works on one batch, so a fault never waits longer for the daemon than for one batch's ioctl.
 
+mod copy_out;
 mod evict;
 mod launder;
 mod out_of_memory;
 
-use crate::copy_out::COPY_PAGES;
+use crate::compressed::Compressed;
 use crate::errno::Errno;
 use crate::growth::GiveBack;
-use crate::kernel::{Advice, Content as _, Futex as _, Host, Io as _, Kernel, Limit, Mappings as _};
+use crate::kernel::{Advice, Content as _, Futex as _, Io as _, IoVec, Kernel, Limit, Mappings as _};
 use crate::lock::Word as _;
 use crate::machine::{Delivery, Machine};
 use crate::park::ParkPlace;
 use crate::reader::TOKEN_OTHER;
+use crate::space::Space;
+use crate::space::copying::COPIES_MAX;
 use crate::write_back::WriteBack;
 use core::sync::atomic::Ordering::*;
 pub use evict::take;
@@ -35,23 +38,45 @@ use overspill_vm::{Laundry, Member};
 
 /// Pages per step.
 pub const BATCH: usize = 128;
+const _: () = assert!(BATCH <= COPIES_MAX);
+/// So many pages that are copied out are read at a time: each time may wait for the lock of the program's address space, which it
+/// may be fighting for itself.
+const COPY_PAGES: usize = 32;
+/// Blocks of compressed memory given back with one TLB flush.
+const TRIM_BLOCKS: usize = 32;
 /// How long it sleeps when nobody rings, in nanoseconds.
 const SLEEP_NS: u64 = 500_000_000;
 
+/// What a page daemon does about its process's part of a budget that processes share.
+pub trait Sharing<K: Kernel> {
+    /// One look at the others. => no lock is held
+    fn step(&mut self, machine: &Machine<K>);
+    /// Whether the process is to become smaller.
+    fn is_shrinking(&self) -> bool;
+}
+
+/// Of a process that shares it with nobody.
+impl<K: Kernel> Sharing<K> for () {
+    fn step(&mut self, _: &Machine<K>) {}
+    fn is_shrinking(&self) -> bool {
+        false
+    }
+}
+
 /// One page daemon.
-pub struct Daemon<K: Kernel> {
+pub struct Daemon<K: Kernel, S = ()> {
     io: K::Io,
-    pub(crate) batch: Vec<Member>,
+    batch: Vec<Member>,
     laundry: Vec<Laundry>,
     places: Vec<ParkPlace>,
     dirty: Vec<Dirty>,
     /// Pages of the batch that were EBUSY.
     busy: Vec<PageId>,
     /// Pages of the batch that cannot be moved since their memory is not writable.
-    pub(crate) unwritable: Vec<PageId>,
-    pub(crate) mappings: K::Mappings,
+    unwritable: Vec<PageId>,
+    mappings: K::Mappings,
     /// Locked memory was in the way.
-    pub(crate) locked_seen: bool,
+    locked_seen: bool,
     /// How many pages in a row could not be taken.
     fruitless: u32,
     writes: Vec<Write>,
@@ -66,7 +91,7 @@ pub struct Daemon<K: Kernel> {
     /// Why writing failed, the last time since a frame came free.
     trouble: Option<Errno>,
     give_back: GiveBack,
-    sharing: <K::Host as Host<K>>::Sharing,
+    sharing: S,
 }
 
 /// What a step came to.
@@ -83,11 +108,21 @@ pub enum Step {
 }
 
 impl<K: Kernel> Daemon<K> {
+    /// Of a process that shares its budget with nobody; with I/O of its own.
+    ///
+    /// # Errors
+    /// As [`Daemon::sharing`].
+    pub fn new(machine: &Machine<K>, engine: K::Engine) -> Result<Self, Errno> {
+        Self::sharing(machine, engine, ())
+    }
+}
+
+impl<K: Kernel, S: Sharing<K>> Daemon<K, S> {
     /// With I/O of its own.
     ///
     /// # Errors
     /// As [`Kernel::io`]; ENOMEM.
-    pub fn new(machine: &Machine<K>, engine: K::Engine) -> Result<Self, Errno> {
+    pub fn sharing(machine: &Machine<K>, engine: K::Engine, sharing: S) -> Result<Self, Errno> {
         let (count, write_pages) = machine.writes;
         let buffers_len = (buffer_pages(machine.writes, machine.content.is_sealed()) + 1 + COPY_PAGES) << PAGE_SHIFT;
         let buffers = K::map_anonymous(buffers_len)? as usize;
@@ -113,7 +148,7 @@ impl<K: Kernel> Daemon<K> {
             freed_before: 0,
             trouble: None,
             give_back: GiveBack::default(),
-            sharing: Default::default(),
+            sharing,
         })
     }
 
@@ -147,7 +182,7 @@ impl<K: Kernel> Daemon<K> {
                         self.reap(machine);
                         continue;
                     }
-                    if K::Host::is_shrinking(&self.sharing) {
+                    if self.sharing.is_shrinking() {
                         continue; // it is there
                     }
                     let sleep = self.before_sleep(machine).unwrap_or(SLEEP_NS);
@@ -194,13 +229,13 @@ impl<K: Kernel> Daemon<K> {
     /// As [`Daemon::step`], with at most `most` pages.
     pub fn step_of(&mut self, machine: &Machine<K>, most: u32) -> Step {
         self.reap(machine);
-        K::Host::share(&mut self.sharing, machine);
+        self.sharing.step(machine);
         {
             let map = machine.map.read();
             machine.drop_places(&map, true);
             if let Some(pool) = &map.pool {
                 pool.refill(&mut machine.core.lock().vm);
-                pool.trim(machine, &map);
+                machine.trim(&map, pool);
             }
         }
         if machine.has_pool.load(Relaxed) && !machine.is_frozen() {
@@ -240,11 +275,6 @@ impl<K: Kernel> Daemon<K> {
         if self.in_flight > 0 { Step::Waiting } else { Step::Stuck }
     }
 
-    /// The last [`COPY_PAGES`] pages of the buffers, which are in memory if pages had to be copied out.
-    pub(crate) fn copy_buffer(&self) -> usize {
-        self.buffers + self.buffers_len - (COPY_PAGES << PAGE_SHIFT)
-    }
-
     fn reclaim(&mut self, machine: &Machine<K>, most: u32) {
         let map = machine.map.read();
         let mut core = machine.core.lock();
@@ -265,7 +295,43 @@ impl<K: Kernel> Daemon<K> {
     }
 }
 
-impl<K: Kernel> Drop for Daemon<K> {
+impl<K: Kernel> Machine<K> {
+    /// Gives free blocks back to the kernel, and what they were charged to the budget, if there are many of them. => `map` is held:
+    /// a fork does not come in between
+    fn trim(&self, map: &Space<K>, device: &Compressed<K>) {
+        let mut blocks = [0; TRIM_BLOCKS];
+        let mut ranges = [IoVec { base: 0, len: 0 }; TRIM_BLOCKS];
+        loop {
+            let mut n = 0;
+            {
+                let mut pool = device.pool.lock();
+                while n < TRIM_BLOCKS
+                    && pool.wants_trim()
+                    && let Some((block, range)) = pool.pool.trim_begin()
+                {
+                    blocks[n] = block;
+                    ranges[n] = IoVec { base: device.arena + range.start, len: range.len() };
+                    n += 1;
+                }
+            }
+            if n == 0 {
+                return;
+            }
+            // SAFETY: parts of our own arena that are neither free nor in use until `trim_end`: nobody reads or writes them.
+            unsafe { K::discard_ranges(&map.process, &ranges[..n]) };
+            let mut core = self.core.lock();
+            let mut pool = device.pool.lock();
+            let pages: u32 = blocks[..n].iter().map(|&block| pool.pool.trim_end(block)).sum();
+            drop(pool);
+            core.vm.uncharge(pages);
+            device.refill(&mut core.vm);
+            drop(core);
+            self.arrived();
+        }
+    }
+}
+
+impl<K: Kernel, S> Drop for Daemon<K, S> {
     fn drop(&mut self) {
         // the kernel may still read the buffers
         while self.in_flight > 0 {

@@ -18,12 +18,14 @@
 //!
 //! Who waits for whom during a freeze stands at [`Machine::frozen`].
 
-use crate::errno::Errno;
+use crate::errno::{self, Errno};
 use crate::files::DEVICES_MAX;
-use crate::kernel::{Kernel, Mistake};
+use crate::kernel::{Kernel, Mistake, Uffd as _};
 use crate::lock::{MutexGuard, Word as _, WriteGuard};
 use crate::machine::{Core, Machine, Parts};
+use crate::ranges::{Flags, Kind, Range};
 use crate::space::Space;
+use crate::space::discards::Discards;
 use core::sync::atomic::Ordering::*;
 use overspill_vm::types::DeviceId;
 
@@ -256,7 +258,7 @@ impl<K: Kernel> Frozen<'_, K> {
         self.core.vm.uncharge(machine.swapoff_charge.swap(0, Relaxed));
         self.core.vm.count_afresh();
         self.core.load.forked();
-        self.map.discards = crate::discards::Discards::new();
+        self.map.discards = Discards::new();
     }
 
     /// In the child: its own userfaultfds take the place of its parent's, which are numbers of another process's and not closed,
@@ -301,5 +303,42 @@ impl<K: Kernel> Frozen<'_, K> {
         self.machine.inherit_ranges(&mut self.map, &mut self.core)?;
         self.machine.wipe(&self.map, &mut self.core);
         Ok(())
+    }
+}
+
+impl<K: Kernel> Machine<K> {
+    /// In a fork's child: registers what it has of the managed ranges, and gives up what it has not: MADV_DONTFORK, or a range that
+    /// another thread unmapped in the moment of the fork, of which nobody will hear here.
+    ///
+    /// # Errors
+    /// Its mappings cannot be read or registered.
+    fn inherit_ranges(&self, map: &mut Space<K>, core: &mut Core) -> Result<(), Errno> {
+        map.remaps.clear(); // of threads that are not here
+        let (mut at, mut result) = (0, Ok(()));
+        K::each_mapping(|start, end| {
+            Self::unmapped(map, core, at, start);
+            at = start;
+            while let Some(r) = map.ranges.overlap(at, end, Kind::Managed) {
+                let piece = Range { start: r.start.max(at), end: r.end.min(end), ..r };
+                match map.program.register(piece.start, piece.end - piece.start) {
+                    Ok(()) => {}
+                    Err(errno::EINVAL) => Self::unmapped(map, core, piece.start, piece.end), // something else is there by now
+                    Err(e) => result = Err(e),
+                }
+                at = piece.end;
+            }
+            at = end;
+        })?;
+        Self::unmapped(map, core, at, usize::MAX);
+        map.pending.clear();
+        result
+    }
+
+    /// In a fork's child: what is to be empty there is. The kernel has done it with what was mapped; the pager's share is what was
+    /// not.
+    fn wipe(&self, map: &Space<K>, core: &mut Core) {
+        for r in map.ranges.iter().filter(|r| r.kind == Kind::Managed && r.flags.has(Flags::WIPE)) {
+            Self::give_up_of(core, *r, false);
+        }
     }
 }

@@ -5,10 +5,7 @@
 
 use crate::errno::Errno;
 use crate::files::Files;
-use crate::lock::Word;
-use crate::machine::Machine;
-use core::fmt::Debug;
-use core::sync::atomic::Ordering;
+pub use crate::futex::{Futex, Limit};
 use overspill_store::PageBytes;
 use overspill_vm::types::{ContentHash, PageId};
 
@@ -215,40 +212,6 @@ pub enum Advice {
     WipeOnFork,
 }
 
-/// How long a wait lasts at most, in nanoseconds.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Limit {
-    /// As a clock: that it ends so is what is meant.
-    Tick(u64),
-    /// In case that something is forgotten: a wake ends it, or the word's new value.
-    Rescue(u64),
-}
-
-impl Limit {
-    /// Nanoseconds.
-    pub fn ns(self) -> u64 {
-        let (Limit::Tick(ns) | Limit::Rescue(ns)) = self;
-        ns
-    }
-}
-
-/// A word that threads wait on, and processes that share it.
-pub trait Futex: Word + Debug + Send + Sync + 'static {
-    /// Zero.
-    #[allow(clippy::declare_interior_mutable_const)] // it begins as many words
-    const ZERO: Self;
-    /// Sets bits, and says what it was.
-    fn fetch_or(&self, bits: u32, order: Ordering) -> u32;
-    /// Keeps these bits only, and says what it was.
-    fn fetch_and(&self, bits: u32, order: Ordering) -> u32;
-    /// As [`Word::wait`], and no longer than this.
-    fn wait_for(&self, expected: u32, limit: Limit);
-    /// The same, of a word that processes may share.
-    fn wait_shared(&self, expected: u32, limit: Limit);
-    /// Wakes so many who wait so.
-    fn wake_shared(&self, count: u32);
-}
-
 /// What a message says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
@@ -436,10 +399,8 @@ pub enum Touch {
     Hard = 3,
 }
 
-/// What else belongs to a machine on a kernel: a family of processes that share the budget, who polls for faults, a recording.
+/// What else belongs to a machine on a kernel: who else rings its page daemon, who polls for faults, a recording.
 pub trait Host<K: Kernel>: Send + Sync {
-    /// What the page daemon does about its process's part of a shared budget.
-    type Sharing: Default;
     /// The page daemon waits on this, if other processes ring it as well.
     fn bell(&self) -> Option<&K::Word>;
     /// A fault has been served, all but waking its thread.
@@ -450,8 +411,4 @@ pub trait Host<K: Kernel>: Send + Sync {
     fn record_is_full(&self) -> bool;
     /// Records one. => there is room
     fn record(&self, page: u64, write: bool, touch: Touch);
-    /// One look at the others. => no lock is held
-    fn share(sharing: &mut Self::Sharing, machine: &Machine<K>);
-    /// Whether the process is to become smaller.
-    fn is_shrinking(sharing: &Self::Sharing) -> bool;
 }

@@ -7,15 +7,15 @@
 //!
 //! Code that a fault or the page daemon can reach does not allocate, log or format.
 
+pub mod advice;
 pub mod compressed;
-pub mod copy_out;
 pub mod daemon;
 pub mod devices;
-pub mod discards;
 pub mod errno;
 pub mod events;
 pub mod files;
 pub mod fork;
+pub mod futex;
 pub mod growth;
 pub mod handler;
 pub mod inject;

@@ -12,10 +12,10 @@
 mod protocol;
 mod rank;
 
-use crate::kernel::Futex;
+use crate::futex::Futex;
+pub use crate::futex::Word;
 use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};
-pub use protocol::Word;
 use protocol::{RawMutex, RawRwLock};
 pub use rank::Rank;
 

@@ -22,8 +22,11 @@ use crate::lock::{Mutex, Rank, RwLock, Word as _};
 use crate::packet::Packet;
 use crate::park::{Park, ParkPlace, Parking};
 use crate::ranges::RangeMap;
-use crate::serve::ZEROES_PAGES;
 use crate::space::Space;
+use crate::space::copying::Copying;
+use crate::space::discards::Discards;
+use crate::space::pending_unmaps::PendingUnmaps;
+use crate::space::remaps::Remaps;
 use core::fmt::Write;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering::*};
 use overspill_swap::SwapPager;
@@ -180,6 +183,9 @@ pub struct Parts<K: Kernel> {
     pub objects_max: u16,
 }
 
+/// Length of the zero source, in pages.
+pub const ZEROES_PAGES: u32 = 64;
+
 /// Frames and parking places beyond the budget: what goes over it, and originals that are still to be dropped.
 const PLACES_MORE: u32 = 8192;
 
@@ -201,10 +207,10 @@ impl<K: Kernel> Machine<K> {
         let has_pool = AtomicBool::new(parts.pool.is_some());
         let space = Space {
             ranges: RangeMap::new(parts.ranges_max),
-            discards: crate::discards::Discards::new(),
-            remaps: crate::remaps::Remaps::new(),
-            copying: crate::copy_out::Copying::new(),
-            pending: crate::events::PendingUnmaps::new(),
+            discards: Discards::new(),
+            remaps: Remaps::new(),
+            copying: Copying::new(),
+            pending: PendingUnmaps::new(),
             origins: vec![0; parts.objects_max as usize],
             program: parts.program,
             parking: parts.parking,
@@ -261,6 +267,11 @@ impl<K: Kernel> Machine<K> {
         self.waiters.fetch_add(1, SeqCst);
         self.arrivals.wait_for(seen, Limit::Rescue(2_000_000));
         self.waiters.fetch_sub(1, SeqCst);
+    }
+
+    /// Whether faults of the whole process have to wait for a fork that is being made.
+    pub fn is_frozen(&self) -> bool {
+        self.frozen.load(Acquire) != 0
     }
 
     /// Bumped to wake the page daemon, also by other processes of the family.

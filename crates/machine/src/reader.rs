@@ -8,10 +8,10 @@ use crate::kernel::{Content as _, Done, Io as _, Kernel, Mistake, Uffd as _};
 use crate::machine::{Core, Machine};
 use crate::park::ParkPlace;
 use crate::pointers::Pointed;
-use crate::serve::Read;
+use crate::space::Read;
 use overspill_store::{PageBytes, checksum};
 use overspill_swap::device_stats;
-use overspill_vm::pager::IoResult;
+use overspill_vm::pager::{IoResult, Location};
 use overspill_vm::types::{ContentHash, DeviceId, PAGE_SHIFT, PAGE_SIZE};
 use overspill_vm::{CLUSTER_PAGES_MAX, Filled, Followed, PageIn, Place};
 
@@ -472,5 +472,23 @@ impl<K: Kernel> Drop for Reader<K> {
         }
         // SAFETY: the mapping that `new` made; no read into it is in flight, and only this reader hands its buffers out.
         unsafe { K::unmap(self.buffers, buffer_pages(self.cluster_pages) << PAGE_SHIFT) };
+    }
+}
+
+impl<K: Kernel> Machine<K> {
+    /// Brings the pages `wanted` of the `count` pages from `from` on, on the compressed device, into `buffer`, unpacked. What could
+    /// not be had fails its check later. Does not allocate.
+    ///
+    /// # Safety
+    /// `buffer` has room for `count` pages, page-aligned, and nobody else uses it.
+    pub unsafe fn load(&self, from: Location, count: u32, wanted: u128, buffer: *mut u8) {
+        let map = self.map.read();
+        let pool = map.pool.as_ref().expect("a read of it is under way");
+        let at = from.slot_at();
+        for i in (0..count).filter(|i| wanted >> i & 1 == 1) {
+            // SAFETY: within the caller's buffer, aligned.
+            let page = unsafe { &mut *(buffer.add((i as usize) << PAGE_SHIFT) as *mut PageBytes) };
+            pool.load(at + i, page);
+        }
     }
 }

@@ -3,26 +3,13 @@
 use crate::errno;
 use crate::kernel::{Host as _, Kernel, Mistake, Moved, Touch, Uffd as _};
 use crate::lock::MutexGuard;
-use crate::machine::{Core, DROPS_BATCH, Delivery, Machine};
-use crate::ranges::{Flags, Kind};
-use crate::space::Space;
+use crate::machine::{Core, DROPS_BATCH, Delivery, Machine, ZEROES_PAGES};
+use crate::ranges::{Flags, Kind, Range};
+use crate::space::{Read, Space};
 use core::sync::atomic::Ordering::*;
 use overspill_vm::page::State;
 use overspill_vm::types::{FrameId, ObjectId, PAGE_SHIFT, PAGE_SIZE, PageId};
-use overspill_vm::{Fault, Filled, PageIn};
-
-/// Length of the zero source, in pages.
-pub const ZEROES_PAGES: u32 = 64;
-
-/// A read to be made: all that it takes, so that no lock is needed to begin it. Its device stays, and its file open, until
-/// [`overspill_vm::Vm::page_in_arrived`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Read {
-    /// Which pages, and where they are.
-    pub op: PageIn,
-    /// The file; none for a device that is memory.
-    pub fd: i32,
-}
+use overspill_vm::{Fault, Filled};
 
 /// What serving a fault came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -222,6 +209,27 @@ impl<K: Kernel> Machine<K> {
             let found = core.vm.next_present(PageId::new(ObjectId(object as u16), index), index + 1);
             found.map(|page| core.vm.page(page)).is_some_and(|word| word.busy() || word.state() != State::Untouched)
         })
+    }
+
+    /// A registered address was touched that is in no range: memory that has grown by a call that was not followed. It is managed
+    /// from now on, as far as its mapping goes. => nothing is known at the address
+    fn find_grown(&self, map: &mut Space<K>, addr: usize) {
+        let mut mapping = (addr, addr + PAGE_SIZE); // if it cannot be asked for
+        let _ = K::each_mapping(|start, end| {
+            if (start..end).contains(&addr) {
+                mapping = (start, end);
+            }
+        });
+        let mut grown = Range { start: mapping.0, end: mapping.1, ..Range::of_program(Flags::NONE) };
+        for r in map.ranges.iter() {
+            if r.end <= addr && r.end > mapping.0 {
+                (grown.start, grown.flags) = (r.end, r.flags);
+            } else if r.start > addr {
+                grown.end = grown.end.min(r.start);
+                break;
+            }
+        }
+        self.manage(map, grown);
     }
 
     /// Copies zeroes into `count` missing pages; returns how many are there now (arrived here or found).

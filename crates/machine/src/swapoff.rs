@@ -28,7 +28,7 @@ use crate::growth;
 use crate::kernel::{Advice, Content as _, Done, Futex as _, Io as _, IoVec, Kernel, Limit, Mistake};
 use crate::machine::Machine;
 use crate::reader;
-use crate::serve::Read;
+use crate::space::Read;
 use core::sync::atomic::Ordering::Relaxed;
 use overspill_store::{PageBytes, checksum};
 use overspill_vm::pager::{IoResult, Location};

@@ -9,6 +9,7 @@ use crate::shared::Shared;
 use overspill_linux::credentials::Follower;
 use overspill_linux::daemon::Daemon;
 use overspill_linux::device_spec::{self, DeviceSpec};
+use overspill_linux::family::Sharing;
 use overspill_linux::io::Engine;
 use overspill_linux::lock::{self, Rank};
 use overspill_linux::machine::Delivery;
@@ -206,7 +207,7 @@ impl Builder {
         let resources = |e| Error::Resources(os(e));
         let manual = self
             .manual_daemon
-            .then(|| Daemon::new(&machine, engine).map(|daemon| lock::Mutex::ranked(Rank::Daemon, daemon)))
+            .then(|| Daemon::sharing(&machine, engine, Sharing::default()).map(|daemon| lock::Mutex::ranked(Rank::Daemon, daemon)))
             .transpose()
             .map_err(resources)?;
         let shared = Arc::new(Shared {

@@ -83,8 +83,8 @@ impl Drop for Owner {
 
 /// A pager: a budget of memory, a swap file, and the threads that keep the one within its limit by means of the other.
 ///
-/// A handle: clones are the same pager. When the last one and the last [`Region`] are dropped, its threads end and the swap file is
-/// gone.
+/// A handle: clones are the same pager. When the last one and the last [`Region`](crate::Region) are dropped, its threads end and
+/// the swap file is gone.
 ///
 /// A forked child has neither the pager nor its regions: every call answers [`Error::Forked`] there, or panics with those words
 /// where it answers with no error; to drop them is safe.
@@ -97,9 +97,9 @@ impl Pager {
         &self.0.must_be_here().machine.status.counters
     }
 
-    /// Changes the replacement policy while regions are in use: a name, or `NAME:KEY=VALUE,...` ([`Builder::policy`]). Every page
-    /// stays where it is and keeps its place in the order in which pages go; what the old policy remembers of pages that are out is
-    /// lost.
+    /// Changes the replacement policy while regions are in use: a name, or `NAME:KEY=VALUE,...`
+    /// ([`Builder::policy`](crate::Builder::policy)). Every page stays where it is and keeps its place in the order in which pages
+    /// go; what the old policy remembers of pages that are out is lost.
     ///
     /// ```
     /// # use overspill::Pager;

@@ -3,6 +3,7 @@
 use super::{LEN, machine};
 use crate::area;
 use crate::daemon::Daemon;
+use crate::family::Sharing;
 use crate::io::Engine;
 use crate::lock::times_taken;
 use crate::machine::{Machine, Served};
@@ -42,7 +43,8 @@ fn a_hard_fault_takes_few_locks() {
         // SAFETY: our own mapping, and the page is there.
         unsafe { core::ptr::write_bytes(addr as *mut u8, 7, PAGE_SIZE) };
     }
-    let (mut daemon, limit) = (Daemon::new(&machine, Engine::Psync).expect("a daemon"), machine.core.lock().vm.limit());
+    let (mut daemon, limit) =
+        (Daemon::sharing(&machine, Engine::Psync, Sharing::default()).expect("a daemon"), machine.core.lock().vm.limit());
     machine.core.lock().vm.charge(limit);
     let out = |i: usize| machine.core.lock().vm.page(PageId::new(Default::default(), i as u64)).state() == State::PagedOut;
     while !(0..pages).all(out) {

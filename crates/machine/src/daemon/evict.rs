@@ -31,7 +31,7 @@ pub unsafe fn take<K: Kernel>(parking: &K::Uffd, dst: usize, src: usize, len: us
     (moved, false)
 }
 
-impl<K: Kernel> Daemon<K> {
+impl<K: Kernel, S> Daemon<K, S> {
     /// Returns whether any page was parked.
     pub(super) fn park(&mut self, machine: &Machine<K>, most: u32) -> bool {
         let map = machine.map.read();
@@ -94,7 +94,7 @@ impl<K: Kernel> Daemon<K> {
 
     /// Drops from `batch[at..]` what is not to be moved (any more): pages that may be about to be discarded, unmapped or moved, and
     /// those that were while the map was not held.
-    pub(crate) fn weed_batch(&mut self, machine: &Machine<K>, map: &Space<K>, at: usize) {
+    pub(super) fn weed_batch(&mut self, machine: &Machine<K>, map: &Space<K>, at: usize) {
         let mut core = machine.core.lock();
         let mut i = 0;
         self.batch.retain(|&(page, frame)| {

@@ -83,7 +83,7 @@ enum Packing {
     NoCredit { stored: usize },
 }
 
-impl<K: Kernel> Daemon<K> {
+impl<K: Kernel, S> Daemon<K, S> {
     /// A page of the buffers to look at pages with.
     fn scratch(&self) -> usize {
         self.copy_buffer() - PAGE_SIZE

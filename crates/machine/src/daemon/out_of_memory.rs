@@ -72,7 +72,7 @@ fn message(trouble: Errno) -> &'static [u8] {
     }
 }
 
-impl<K: Kernel> Daemon<K> {
+impl<K: Kernel, S> Daemon<K, S> {
     /// Something is wanted and nothing can be evicted. If every page is wired or refused, faults go over the budget, and that is
     /// counted; else swap is full or broken, and [`Daemon::watch_progress`] counts the time.
     pub(super) fn stuck(&mut self, machine: &Machine<K>) {

@@ -3,38 +3,8 @@
 //! Over a trait, so that loom can take the words over and try every order of steps and every value a weakly ordered machine may
 //! show (the tests below); the real ones are atomics on which the kernel lets threads sleep.
 
-use crate::kernel::Futex;
-use core::sync::atomic::{Ordering, Ordering::*};
-
-/// An atomic word on which threads can sleep.
-pub trait Word {
-    /// The calling thread, as a number of its own, for the check of ranks; 0: it is not checked.
-    #[inline(always)]
-    fn thread() -> usize {
-        0
-    }
-    /// Looks at `ready` again and again before it sleeps, for as long as that may be the shorter way. Returns whether it became
-    /// true.
-    fn spin(ready: impl FnMut() -> bool) -> bool;
-    /// Its value.
-    fn load(&self, order: Ordering) -> u32;
-    /// Sets it.
-    fn store(&self, value: u32, order: Ordering);
-    /// Sets it, and says what it was.
-    fn swap(&self, value: u32, order: Ordering) -> u32;
-    /// Adds, and says what it was.
-    fn fetch_add(&self, n: u32, order: Ordering) -> u32;
-    /// Subtracts, and says what it was.
-    fn fetch_sub(&self, n: u32, order: Ordering) -> u32;
-    /// Relaxed if it fails.
-    fn compare_exchange(&self, from: u32, to: u32, order: Ordering) -> bool;
-    /// Sleeps if the word is still `expected`, until it is woken or for no reason at all.
-    fn wait(&self, expected: u32);
-    /// Wakes so many sleepers.
-    fn wake(&self, count: u32);
-    /// A fence that all threads see in one order.
-    fn fence();
-}
+use crate::futex::{Futex, Word};
+use core::sync::atomic::Ordering::*;
 
 /// Mutual exclusion. 0 free, 1 held, 2 held and waited for (Drepper, "Futexes are tricky", 2011, section 5).
 #[derive(Debug)]
@@ -202,6 +172,7 @@ impl<W: Word> RawRwLock<W> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use core::sync::atomic::Ordering;
     use loom::cell::UnsafeCell;
     use loom::sync::{Arc, Condvar, Mutex};
 

@@ -3,7 +3,7 @@
 //! What each thread holds is in a table by thread, not in thread-local storage: the agent's threads have none of their own. A lock
 //! that is only tried may be taken in any order.
 
-use super::protocol::Word;
+use crate::futex::Word;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering::*};
 
 /// Where a lock stands in the order, outer to inner.

@@ -6,10 +6,10 @@
 
 use super::disk::{Disk, SimFiles};
 use super::forks::Children;
+use overspill_machine::errno;
 use overspill_machine::errno::Errno;
 use overspill_machine::kernel::{self, Advice, Done, Event, Fixed, IoVec, Kernel, Limit, Mapping, Mistake, Moved, Touch};
 use overspill_machine::lock::Word;
-use overspill_machine::{Machine, errno};
 use overspill_simkernel::call::{self, Call, Outcome};
 use overspill_simkernel::fault::Access;
 use overspill_simkernel::kernel::Kernel as Simulated;
@@ -687,7 +687,6 @@ impl kernel::Mappings for SimMappings {
 pub struct Nothing;
 
 impl kernel::Host<Sim> for Nothing {
-    type Sharing = ();
     fn bell(&self) -> Option<&SimWord> {
         None
     }
@@ -699,10 +698,6 @@ impl kernel::Host<Sim> for Nothing {
         false
     }
     fn record(&self, _: u64, _: bool, _: Touch) {}
-    fn share(_: &mut (), _: &Machine<Sim>) {}
-    fn is_shrinking(_: &()) -> bool {
-        false
-    }
 }
 
 /// Where what is mapped was allocated, by address.

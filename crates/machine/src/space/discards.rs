@@ -1,7 +1,5 @@
 //! Discards that may be under way.
 
-use crate::kernel::Kernel;
-use crate::machine::Machine;
 use core::sync::atomic::{AtomicU32, Ordering::*};
 
 /// Ranges whose discard the kernel has announced and may not have done yet. Reading the announcement lets the discard go on, and
@@ -68,13 +66,6 @@ impl Discards {
 impl Default for Discards {
     fn default() -> Self {
         Self::new()
-    }
-}
-
-impl<K: Kernel> Machine<K> {
-    /// A wrapped discard has returned.
-    pub fn discard_done(&self, start: usize, end: usize) {
-        self.map.write().discards.done(start, end, K::now_ns());
     }
 }
 

@@ -8,10 +8,10 @@
 //!   settle    what is still to be parked is, what the program gave up meanwhile is dropped, what stays may be written again
 //! ```
 //!
-//! The event is told from the program's own by counting ([`Copying`]): of each page there is one of ours, since each page is
-//! discarded by a call of its own. A page that the program discarded as well, in whatever order, reads as zeroes: it was protected
-//! before its copy was made, and until all is settled its faults wait, so nothing can have been written since (MADV_FREE keeps what
-//! is written afterwards).
+//! The event is told from the program's own by counting ([`Copying`](crate::space::copying::Copying)): of each page there is one of
+//! ours, since each page is discarded by a call of its own. A page that the program discarded as well, in whatever order, reads as
+//! zeroes: it was protected before its copy was made, and until all is settled its faults wait, so nothing can have been written
+//! since (MADV_FREE keeps what is written afterwards).
 //!
 //! What it cannot know is whether a page is pinned, which a move refuses. Memory that is writable is never taken like this, so
 //! nothing that reads *into* memory can begin; what reads *from* it keeps the page that it has, which nobody changes. Left is a
@@ -19,7 +19,7 @@
 //! io_uring, given to a device) the kernel says so (VmPin), and nothing is copied out. A single direct read that is under way while
 //! the program makes its own buffer read-only, and the page is evicted before the read has ended, is lost.
 
-use crate::daemon::{BATCH, Daemon};
+use super::{BATCH, COPY_PAGES, Daemon};
 use crate::errno;
 use crate::kernel::{Kernel, Mappings as _, Mistake, Uffd as _, prot};
 use crate::machine::{Delivery, Machine};
@@ -28,75 +28,13 @@ use crate::ranges::Kind;
 use crate::space::Space;
 use core::sync::atomic::Ordering::*;
 use overspill_vm::Parked;
-use overspill_vm::types::PAGE_SIZE;
+use overspill_vm::types::{PAGE_SHIFT, PAGE_SIZE};
 
-/// So many pages are read at a time: each time may wait for the lock of the program's address space, which it may be fighting for
-/// itself.
-pub(crate) const COPY_PAGES: usize = 32;
 /// So many pages are copied at a time even if no frame is free.
 const AT_ONCE: u32 = 16;
 /// How often it looks whether no event waits to be read, and how long it waits in between, in nanoseconds.
 const CALM_TRIES: u32 = 20;
 const CALM_LOOK_NS: u64 = 50_000;
-
-/// Pages that are being taken by a copy, and what becomes of them meanwhile. Changed under the exclusive map lock.
-#[derive(Debug)]
-pub struct Copying {
-    /// Address, and how many discards of it were reported: of ours, or as many as two of the program's. In the order of addresses.
-    pages: [(usize, u8); BATCH],
-    count: usize,
-    /// What the page daemon discards just now.
-    window: (usize, usize),
-}
-
-impl Copying {
-    /// None.
-    pub const fn new() -> Self {
-        Copying { pages: [(0, 0); BATCH], count: 0, window: (0, 0) }
-    }
-    /// These are taken from now on. => none are
-    pub fn begin(&mut self, addresses: impl Iterator<Item = usize>) {
-        self.count = 0;
-        for (page, addr) in self.pages.iter_mut().zip(addresses) {
-            *page = (addr, 0);
-            self.count += 1;
-        }
-    }
-    /// None any more.
-    pub fn end(&mut self) {
-        (self.count, self.window) = (0, (0, 0));
-    }
-    /// Whether any of them is in the range.
-    pub fn overlaps(&self, start: usize, end: usize) -> bool {
-        self.pages[..self.count].iter().any(|(addr, _)| (start..end).contains(addr))
-    }
-    /// A discard was reported. Returns whether it is the page daemon's, as far as one can tell: one for each page is.
-    pub fn discarded(&mut self, start: usize, end: usize) -> bool {
-        let within = self.window.0 <= start && end <= self.window.1;
-        let mut first = true;
-        for (addr, count) in &mut self.pages[..self.count] {
-            if (start..end).contains(addr) {
-                first &= *count == 0;
-                *count = count.saturating_add(if within { 1 } else { 2 });
-            }
-        }
-        within && first
-    }
-    /// Whether anybody has discarded page `i`.
-    fn is_touched(&self, i: usize) -> bool {
-        self.pages[i].1 > 0
-    }
-    /// Whether the program has discarded page `i`, which the page daemon discarded, too.
-    fn is_given_up(&self, i: usize) -> bool {
-        self.pages[i].1 > 1
-    }
-}
-
-impl Default for Copying {
-    fn default() -> Self {
-        Self::new()
-    }
-}
 
 /// What has become of one page of the batch.
 #[derive(Clone, Copy)]
@@ -128,9 +66,9 @@ impl<K: Kernel> Machine<K> {
     }
 }
 
-impl<K: Kernel> Daemon<K> {
+impl<K: Kernel, S> Daemon<K, S> {
     /// Takes the pages of `self.unwritable`, which cannot be moved. Returns whether any could be taken.
-    pub(crate) fn copy_out(&mut self, machine: &Machine<K>) -> bool {
+    pub(super) fn copy_out(&mut self, machine: &Machine<K>) -> bool {
         let possible = machine.delivery == Delivery::Threads && !machine.is_frozen();
         if !possible || K::fixed().is_none_or(|fixed| fixed.pinned > 0) {
             return false;
@@ -170,6 +108,11 @@ impl<K: Kernel> Daemon<K> {
             at += run.max(1);
         }
         self.settle_copies(machine, &taken)
+    }
+
+    /// The last [`COPY_PAGES`] pages of the buffers, which are in memory if pages had to be copied out.
+    pub(super) fn copy_buffer(&self) -> usize {
+        self.buffers + self.buffers_len - (COPY_PAGES << PAGE_SHIFT)
     }
 
     /// How many neighbouring pages the batch has from `at` on.
@@ -256,7 +199,7 @@ impl<K: Kernel> Daemon<K> {
             let mut map = machine.map.write();
             // what lives there by now may be something else, as long as a report is waiting
             let calm = !map.program.is_changing();
-            map.copying.window = if calm { (addr, addr + len) } else { (0, 0) };
+            map.copying.set_window(if calm { (addr, addr + len) } else { (0, 0) });
             drop(map);
             if !calm {
                 K::sleep_ns(CALM_LOOK_NS);
@@ -311,31 +254,5 @@ impl<K: Kernel> Daemon<K> {
         map.copying.end();
         machine.status.counters.pages_copied_out.add(parked);
         any
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const P: usize = PAGE_SIZE;
-
-    #[test]
-    fn the_programs_discards_are_told_from_our_own() {
-        let mut copying = Copying::new();
-        copying.begin([10 * P, 11 * P, 12 * P, 20 * P].into_iter());
-        assert!(copying.overlaps(12 * P, 20 * P) && !copying.overlaps(13 * P, 20 * P));
-        assert!(!copying.discarded(11 * P, 12 * P), "nothing is discarded by us yet");
-        copying.window = (10 * P, 13 * P);
-        // of a piece that is not all ours, and of one that is
-        assert!(!copying.discarded(10 * P, 12 * P) && copying.discarded(12 * P, 13 * P));
-        assert!(!copying.discarded(12 * P, 13 * P), "the second is the program's, or the first was");
-        let given_up: Vec<_> = (0..4).map(|i| copying.is_given_up(i)).collect();
-        assert_eq!(given_up, [false, true, true, false]);
-        copying.window = (20 * P, 21 * P);
-        assert!(!copying.discarded(0, 100 * P), "more than ours");
-        assert!(copying.is_given_up(0) && copying.is_given_up(3));
-        copying.end();
-        assert!(!copying.overlaps(0, usize::MAX) && !copying.discarded(10 * P, 11 * P));
     }
 }
