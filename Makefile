@@ -53,7 +53,7 @@ soak: need-python build
 	$(PYTHON) scripts/swapoff_soak.py
 	$(PYTHON) scripts/programs.py --profile quick
 	$(PYTHON) scripts/suites.py --profile full
-	OVERSPILL_SEEDS=500 $(CARGO) test --release -p overspill-sim --test seeds
+	SEEDS=500 $(CARGO) test --release -p overspill-sim --test machine
 	OVERSPILL_SEEDS=1000 $(CARGO) test --release -p overspill-cli --test command any_calls -- --nocapture
 
 build: need-cargo need-cc

@@ -1,130 +1,295 @@
-//! Forks, ends of children, and changes of the budget and of the replacement policy.
+//! Forked children. Each has a machine of its own: the production code goes on, in a copy, on a copy of its parent's address space
+//! whose pages both share until one of them writes. Its program knows what its pages held at the fork, and looks at others' as
+//! well: what it finds of those is what was written there, or the machine says that it is lost.
 //!
-//! A fork waits until nothing is under way in the process, as the real machine does; then the whole core is copied. From there on
-//! parent and child are independent and share only the store. A process is told when a child, and all of the child's own, have
-//! ended.
+//! There are places for a few children at a time, each with actors that wait for one.
 
-use crate::process::{Daemon, Process, Thread};
-use crate::store::Store;
-use crate::world::{World, counters};
-use overspill_vm::policy::{NAMES, Spec};
-use overspill_vm::status::Transitions;
+use crate::disk::SimFiles;
+use crate::program::{BASE, Habits, Page, Thread};
+use crate::run::{SLOTS, handler, parts};
+use crate::world::{OWN, Sim, SimUffd, World, here, park_of, program_of, tell, world};
+use overspill_machine::daemon::Daemon;
+use overspill_machine::errno::{self, Errno};
+use overspill_machine::fork::{Forked, Frozen};
+use overspill_machine::park::ParkPlace;
+use overspill_machine::{Machine, files::DEVICES_MAX};
+use overspill_simkernel::call::{Call, Outcome, READ};
+use overspill_simkernel::pmap::PAGE;
+use overspill_simkernel::remap::Remap;
+use overspill_simkernel::rng::Rng;
+use overspill_simkernel::sched::{self, Actor, Role, Timeout, Word};
+use overspill_simkernel::table::Entry;
+use overspill_simkernel::uffd::Uffd;
+use overspill_vm::status::Status;
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::*;
 
-/// Processes there may be in one run, ended ones included: each is a whole core.
-const PROCESSES_EVER_MAX: usize = 8;
+/// Of a child: its program's thread, its handler, its page daemon.
+pub const ACTORS: usize = 3;
 
-impl<S: Store> World<S> {
-    /// Now and then begins or completes something.
-    pub fn control_step(&mut self, p: usize) {
-        if self.procs[p].freezing {
-            if self.procs[p].quiet() {
-                assert_eq!(self.procs[p].vm.laundering(), 0, "nothing is written, but pages are marked as laundering");
-                self.procs[p].freezing = false;
-                if std::mem::take(&mut self.procs[p].ending) { self.exit(p) } else { self.fork(p) }
+/// Where a child runs; the first is the first process's.
+#[derive(Default)]
+struct Place {
+    machine: RefCell<Option<Arc<Machine<Sim>>>>,
+    /// What its program knows of its memory.
+    pages: RefCell<BTreeMap<usize, Page>>,
+    /// It is taken, from before the fork until nobody can read anything of what was its.
+    taken: Cell<bool>,
+    /// Its program has ended.
+    ended: Cell<bool>,
+    parent: Cell<usize>,
+    /// Its parent's number of it.
+    fork: Cell<Option<u64>>,
+    /// Its own children.
+    children: Cell<usize>,
+    /// How often its program, and its pager's threads, were begun.
+    begun: [Word; 2],
+    /// How many of its pager's threads have ended.
+    over: Word,
+}
+
+/// All of them.
+pub struct Children {
+    places: Vec<Place>,
+    /// Programs that have not ended.
+    programs: Cell<usize>,
+}
+
+impl Children {
+    /// For these actors' processes.
+    pub fn new(processes: &[usize]) -> Self {
+        let places = 1 + processes.iter().copied().max().unwrap_or(0);
+        Children { places: (0..places).map(|_| Place::default()).collect(), programs: Cell::new(1) }
+    }
+
+    /// The first process.
+    pub fn begin(&self, machine: &Arc<Machine<Sim>>) {
+        self.places[0].taken.set(true);
+        *self.places[0].machine.borrow_mut() = Some(Arc::clone(machine));
+    }
+
+    /// No process is there any more.
+    pub fn end(&self) {
+        self.places.iter().for_each(|place| drop(place.machine.take()));
+    }
+
+    /// A place for a child.
+    fn take(&self) -> Option<usize> {
+        let free = self.places.iter().position(|place| !place.taken.get())?;
+        self.places[free].taken.set(true);
+        Some(free)
+    }
+
+    /// A child is there.
+    fn born(&self, child: usize, machine: Machine<Sim>, pages: BTreeMap<usize, Page>) {
+        let place = &self.places[child];
+        *place.machine.borrow_mut() = Some(Arc::new(machine));
+        *place.pages.borrow_mut() = pages;
+        place.ended.set(false);
+        place.parent.set(here());
+        place.fork.set(None);
+        place.children.set(0);
+        self.places[here()].children.update(|n| n + 1);
+        self.programs.update(|n| n + 1);
+    }
+
+    /// Waits for the next process in a place; none when there will be none any more.
+    fn next(&self, place: usize, threads: usize, seen: &mut u32) -> Option<Arc<Machine<Sim>>> {
+        let place = &self.places[place];
+        place.begun[threads].wait(*seen, Timeout::Never);
+        *seen += 1;
+        place.machine.borrow().clone()
+    }
+
+    /// Its program goes on, or its pager's threads.
+    fn go(&self, place: usize, threads: usize) {
+        self.places[place].begun[threads].add(1);
+        self.places[place].begun[threads].wake(usize::MAX);
+    }
+
+    /// A process's program has ended. All of them: there will be none any more.
+    pub fn program_ended(&self) {
+        self.programs.update(|n| n - 1);
+        if self.programs.get() == 0 {
+            for place in 1..self.places.len() {
+                [0, 1].iter().for_each(|threads| self.go(place, *threads));
             }
+        }
+    }
+
+    /// A process has ended, or its parent knows of it by now: if both, and its children have ended too, its parent is told.
+    fn settle(&self, place: usize) {
+        let it = &self.places[place];
+        let Some(fork) = it.fork.get().filter(|_| it.ended.get() && it.children.get() == 0) else { return };
+        it.fork.set(None);
+        let parent = it.parent.get();
+        let theirs = &self.places[parent];
+        // in its own time, if it lives
+        sched::Word::new(0).wait(0, Timeout::Tick(1 + world().draw(2_000_000) as u64));
+        let machine = theirs.machine.borrow().clone();
+        machine.inspect(|machine| machine.child_gone(fork));
+        theirs.children.update(|n| n - 1);
+        it.taken.set(false);
+        self.settle(parent);
+    }
+}
+
+impl Thread<'_> {
+    /// It goes on in a child, too, if there is a place for one.
+    pub fn fork(&mut self) {
+        let world = std::rc::Rc::clone(&self.world);
+        let Some(child) = world.children.take() else { return };
+        let machine = self.machine;
+        let fails = self.rng.below(8) == 0;
+        self.say(format_args!("forks child {child}{}", if fails { ", which fails" } else { "" }));
+        let _swapping = machine.swapping.lock();
+        let limit = machine.core.lock().vm.limit();
+        let whole = limit * (1 + self.rng.below(2) as u32);
+        if machine.fits_twice(whole).is_err() {
+            machine.shrink(|| whole, |_, core| core.vm.set_limit(limit));
+        }
+        let pages = &self.pages;
+        let forked = machine.fork(|frozen| {
+            if fails {
+                return Err(errno::EAGAIN);
+            }
+            let copy = copy(&world, child, machine, frozen);
+            world.children.born(child, copy, pages.clone());
+            world.children.go(child, 0);
+            Ok(child)
+        });
+        match forked {
+            Ok(Forked::Parent { fork, .. }) => {
+                world.children.places[child].fork.set(Some(fork));
+                world.children.settle(child);
+            }
+            Ok(Forked::Child(_)) => unreachable!("it goes on elsewhere"),
+            Err(_) => world.children.places[child].taken.set(false),
+        }
+    }
+
+    /// Looks at a page of whose content it knows nothing: another thread's, at the fork.
+    pub fn peek(&mut self) {
+        let mapped = |kernel: &mut overspill_simkernel::kernel::Kernel| {
+            let readable = kernel.spaces[here()].vmas.range(BASE..OWN).filter(|(_, vma)| vma.prot & READ != 0);
+            readable.map(|(_, vma)| (vma.start, vma.end)).collect::<Vec<_>>()
+        };
+        let mapped = self.world.kernel.enter(mapped);
+        if mapped.is_empty() {
             return;
         }
-        if self.sc.limits && self.rng.chance(50) {
-            let least = (self.sc.memory_pages / 2).max(140);
-            let pages = least + self.rng.below((self.sc.memory_pages - least + 1) as u64) as u32;
-            let process = &mut self.procs[p];
-            process.ceiling = process.ceiling.max(process.vm.limit() as u64).max(process.vm.charge_total());
-            process.vm.set_limit(pages);
-            process.vm.devices_mut().pool.iter_mut().for_each(|pool| pool.kept.set_budget(pages));
-            self.note(p, "limit", pages as usize, 0);
-        }
-        if self.sc.switches && self.rng.chance(500) {
-            let name = NAMES[self.rng.index(NAMES.len())];
-            let vm = &mut self.procs[p].vm;
-            let policy = vm.make_policy(&Spec::named(name).expect("it is in the table"));
-            vm.set_policy(policy);
-            vm.check(2);
-            self.report.switches += 1;
-            self.note(p, name, 0, 0);
-        }
-        if self.sc.faults.no_space > 0 && self.rng.chance(300) {
-            self.procs[p].vm.devices_mut().inner.set_full(None);
-        }
-        if self.rng.chance(self.sc.swaps) {
-            self.change_swap(p);
-        }
-        if self.sc.processes_max > 1 && self.rng.chance(200) {
-            let alive = self.procs.iter().filter(|p| p.alive).count();
-            if p > 0 && self.rng.chance(300) {
-                self.procs[p].ending = true;
-                self.procs[p].freezing = true;
-            } else if alive < self.sc.processes_max && self.procs.len() < PROCESSES_EVER_MAX {
-                self.procs[p].freezing = true;
-            }
-        }
+        let (start, end) = self.rng.pick(&mapped);
+        let at = start + self.rng.below((end - start) / PAGE) * PAGE;
+        let got = self.world.call(Call::Read { at });
+        tell(at, PAGE, || format!("child has seen {got:?}"));
+        assert!(matches!(got, Outcome::Ok(_)), "page {at:x} of a child: {got:?}");
     }
+}
 
-    fn fork(&mut self, p: usize) {
-        let id = self.procs.len() as u32;
-        let file = self.files;
-        self.files += 2; // one for its copy of compressed memory
-        let parent = &mut self.procs[p];
-        let fork = parent.vm.devices_mut().fork_parent();
-        let mut vm = parent.vm.fork(counters());
-        let transitions = Transitions::default();
-        vm.show_transitions(&transitions);
-        transitions.for_each(|name, count| assert_eq!(count, 0, "{name} of the parent's policy counts for the child"));
-        vm.devices_mut().fork_child(id, [file, file + 1], self.sc.slots);
-        let child = Process {
-            id,
-            parent: Some((p, fork)),
-            alive: true,
-            per_object: parent.per_object,
-            mapped: parent.mapped.clone(),
-            parked: parent.parked.clone(),
-            expected: parent.expected.clone(),
-            may_be_lost: parent.may_be_lost.clone(),
-            wired: parent.wired.clone(),
-            threads: vec![Thread::Idle; self.sc.threads],
-            daemons: vec![Daemon::Idle; self.sc.daemons],
-            event: None,
-            sections: 0,
-            reads: Vec::new(),
-            arriving: Vec::new(),
-            writes: Vec::new(),
-            swapoffs: Vec::new(),
-            moves: Vec::new(),
-            write_backs: Vec::new(),
-            freezing: false,
-            ending: false,
-            fruitless: 0,
-            ceiling: parent.ceiling,
-            asked_over: parent.asked_over,
-            held_copies: 0,
-            vm,
-        };
-        self.procs.push(child);
-        self.report.forks += 1;
-        self.note(p, "forked", id as usize, 0);
-        self.check_all();
-    }
-
-    /// Process `p` ends; whoever has waited for that is told.
-    pub fn exit(&mut self, p: usize) {
-        self.procs[p].alive = false;
-        self.procs[p].vm.devices_mut().exit();
-        self.procs[p].swapoffs.clear();
-        self.close_files();
-        self.note(p, "ended", p, 0);
-        let mut child = p;
-        while let Some((parent, fork)) = self.procs[child].parent
-            && !self.is_any_alive(child)
-        {
-            if self.procs[parent].alive {
-                self.procs[parent].vm.devices_mut().child_gone(fork);
-            }
-            child = parent;
+/// What the kernel does in a fork: the address space, and in it the machine.
+fn copy(world: &World, child: usize, machine: &Machine<Sim>, frozen: &Frozen<Sim>) -> Machine<Sim> {
+    let status: &'static Status = Box::leak(Box::default());
+    world.kernel.enter(|kernel| {
+        kernel.spaces[child] = kernel.spaces[here()].fork();
+        for (uffd, events) in [(program_of(child), true), (park_of(child), false)] {
+            kernel.uffds[uffd] = Uffd { space: child, events, ..Uffd::default() };
         }
-    }
+    });
+    let mut files = [const { None }; DEVICES_MAX];
+    files.iter_mut().zip(&frozen.map.files).for_each(|(copy, it)| *copy = it.as_ref().map(SimFiles::shared));
+    let copy =
+        frozen.copy(parts(frozen.core.vm.fork(&status.counters), status, files, child, machine.content.sealed)).expect("memory");
+    // The parking area is real memory: the child's is at another place.
+    let [from, to] = [machine, &copy].map(|machine| machine.parking.addr(ParkPlace::NONE));
+    world.kernel.enter(|kernel| {
+        let space = &mut kernel.spaces[child];
+        let area = space.find(from).expect("it is mapped").clone();
+        let len = area.end - area.start;
+        assert_eq!(space.remap(Remap { from, len, new_len: len, to: Some(to), keep: false }).result, Ok(to));
+        for (at, entry) in space.table.range(to..to + len) {
+            let Entry::Page { frame, .. } = entry else { continue };
+            // SAFETY: a page of the child's parking area, which nobody uses yet.
+            unsafe { core::ptr::copy_nonoverlapping(frame.bytes.as_ptr(), *at as *mut u8, PAGE) };
+        }
+    });
+    copy
+}
 
-    /// Whether the process or a descendant of it lives.
-    fn is_any_alive(&self, ancestor: usize) -> bool {
-        let line = |p: usize| std::iter::successors(Some(p), |&p| self.procs[p].parent.map(|(parent, _)| parent));
-        (0..self.procs.len()).filter(|&p| self.procs[p].alive).any(|p| line(p).any(|p| p == ancestor))
+/// What a child's program does: first what the thread does that sets its pager up.
+fn program(place: usize, machine: &Machine<Sim>, habits: Habits, seed: u64) {
+    let world = world();
+    {
+        // SAFETY: it is a copy, and this is the thread that goes on.
+        let mut frozen = unsafe { machine.resume() };
+        let [program, parking] = [program_of(place), park_of(place)].map(SimUffd::new);
+        frozen.inherit::<Errno>(program, parking, |_, theirs, needed| Ok(needed.then_some(theirs))).expect("it is mapped");
+        let own = frozen.core.vm.devices_mut().add_device(SLOTS, 0).expect("there are few");
+        frozen.map.files[own.0 as usize] = Some(SimFiles::block(SLOTS as usize));
+        frozen.take_over().expect("it is mapped");
     }
+    world.children.go(place, 1);
+    let it = &world.children.places[place];
+    let mut rng = Rng::new(seed);
+    if rng.below(2) == 0 {
+        // its parent goes on for long meanwhile
+        Word::new(0).wait(0, Timeout::Tick(1 + rng.below(20_000_000) as u64));
+    }
+    let mut thread = Thread::new(machine, std::rc::Rc::clone(&world), rng.bits(), habits, 10 * place);
+    thread.pages = it.pages.take();
+    thread.run();
+    machine.quit.store(true, Release);
+    machine.ring_daemon_anyway();
+    // Others' memory is still there, of which the page daemon may be discarding something. (A process that ends simply ends.)
+    while it.over.load() < ACTORS as u32 - 1 {
+        machine.follow_own_discards();
+        Word::new(0).wait(0, Timeout::Tick(100_000));
+    }
+    it.over.store(0);
+    {
+        let core = machine.core.lock();
+        core.vm.check(1);
+        core.vm.pager().check();
+    }
+    it.ended.set(true);
+    it.machine.take();
+    world.children.program_ended();
+    world.children.settle(place);
+}
+
+/// The actors of a place, in its process's order.
+pub fn actors(place: usize, habits: Habits, seed: u64) -> [Actor; ACTORS] {
+    const NAMES: [[&str; ACTORS]; 3] = [
+        ["child 1", "handler of child 1", "daemon of child 1"],
+        ["child 2", "handler of child 2", "daemon of child 2"],
+        ["child 3", "handler of child 3", "daemon of child 3"],
+    ];
+    let habits = Habits { steps: habits.steps / 5, peeks: 400, ..habits };
+    let runs = move || {
+        let (mut rng, mut seen) = (Rng::new(seed), 0);
+        while let Some(machine) = world().children.next(place, 0, &mut seen) {
+            program(place, &machine, habits, rng.bits());
+        }
+    };
+    let serves = move |serve: fn(&Machine<Sim>)| {
+        let mut seen = 0;
+        while let Some(machine) = world().children.next(place, 1, &mut seen) {
+            serve(&machine);
+            drop(machine);
+            let over = &world().children.places[place].over;
+            over.add(1);
+            over.wake(usize::MAX);
+        }
+    };
+    let [program, handles, pages_out] = NAMES[place - 1];
+    [
+        Actor { name: program, role: Role::Program, act: Box::new(runs) },
+        Actor { name: handles, role: Role::Program, act: Box::new(move || serves(handler)) },
+        Actor {
+            name: pages_out,
+            role: Role::Program,
+            act: Box::new(move || serves(|machine| Daemon::new(machine, ()).expect("memory").run(machine, |_| {}))),
+        },
+    ]
 }

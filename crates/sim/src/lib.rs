@@ -1,100 +1,58 @@
-//! The simulated machine: the very same core and swap metadata as on Linux, run from a seed.
+//! The machine under simulation: the very code that runs on Linux, on a model of it.
 //!
 //! ```text
-//!   Scenario { seed, .. } --> run --> Report                    or Failure { seed, step, what, log }
-//!                              |
-//!        program threads, page daemons, device, system calls, forks: one step at a time, in an order that the seed chooses
-//!                              |                                          |
-//!                              v                                          v
-//!        overspill_vm::Vm (the core, unchanged)            check: one property per file
-//!                              |
-//!        Watched: SwapPager (the real one) or ModelPager (ordered maps)
+//!   Scenario, seed --> run --> Report or Failure
+//!
+//!   program.rs   a program's threads: they map, touch, protect, discard, move and unmap memory,       forks.rs   children, each
+//!                and know what each of their pages must hold                                                     with a machine
+//!   swapoff.rs   devices come and go                                                                  run.rs     all of it
+//!   ------------------------------------------------------------------------------------------------------------------------
+//!   overspill_machine, _vm, _swap, _store: handler, page daemon, readers, swapoff, forks, locks       as on Linux
+//!   ------------------------------------------------------------------------------------------------------------------------
+//!   world.rs     the kernel below (overspill-simkernel), and devices that take their time and fail    disk.rs    files
 //! ```
 //!
-//! A page's content is one word, a frame is an entry of a vector, the device is a map, time is the number of steps. So some
-//! thousand accesses with all their faults take milliseconds, and whatever goes wrong goes wrong again with the same seed.
+//! A seed chooses whose turn it is at each lock and each call, what programs do, and what goes wrong. Time is virtual, so some
+//! seconds take milliseconds, and whatever goes wrong goes wrong again with the same seed.
+//!
+//! **What must hold**, beyond what core, pager and locks assert themselves:
+//!
+//! | | |
+//! | --- | --- |
+//! | contents | each read finds what was last written there, or zeroes after a discard; an error only if a device has harmed the page |
+//! | losses | no more pages are lost than devices have harmed |
+//! | budget | what is resident is charged; faults go above the budget only if nothing can be evicted |
+//! | wired pages | never leave memory |
+//! | progress | somebody gets something done within ten seconds, no wake is lost, each swapoff ends, and fails only for a reason |
+//! | the end | no frame, parking place, slot or charge is left; nothing waits for children that have ended |
+//! | being stopped | only if memory is full, and the scenario leaves no room |
+//!
+//! Deliberate mistakes ([`Mistake`]) show that this is noticed: `tests/machine.rs`.
+//!
+//! **What devices do** ([`Trouble`]): transfers end in any order; what is written is taken at the beginning or in the end; reads
+//! and writes fail, are short, find no space, are late; what comes back is not what was written; a device dies. Not modelled: a
+//! device that never answers, a crash of the pager.
 //!
 //! [`replay`] is the other use: a recorded reference string, one thread, everything done at once; the Linux machine in stepped mode
 //! must come to the same decisions.
 //!
-//! What it cannot do: it knows nothing of time, so it says nothing about speed; the interleaving is of whole calls of the core,
-//! which the real machine makes under a lock.
-//!
-//! Models: TigerBeetle's VOPR (fault model at the head of the device, checkers in files of their own), NetBSD's pdsim (the kernel's
-//! own policy code in a simulator); read, not copied.
+//! Models: TigerBeetle's VOPR (faults, and checks that are shown to find something), NetBSD's pdsim (the kernel's own policy code in
+//! a simulator); read, not copied.
 
-#![deny(unsafe_code)]
-
-mod check;
-mod compressed;
-mod daemons;
-mod device;
-mod events;
+mod disk;
 mod forks;
-mod log;
-pub mod machine;
-mod model_pager;
-mod pool;
-mod process;
+mod program;
 mod replay;
-pub mod rng;
-mod scenario;
-mod store;
-mod swaps;
-mod threads;
-mod transfers;
+#[cfg(test)]
+mod rng;
+mod run;
+mod swapoff;
 mod world;
 
-pub use model_pager::ModelPager;
+pub use overspill_machine::kernel::Mistake;
+pub use overspill_simkernel::sched::{Failure, Report};
+pub use program::Habits;
 pub use replay::{ReplayConfig, ReplayCounts, replay, replay_counts};
-pub use scenario::{Bug, Failure, Faults, PagerKind, Report, Scenario};
-
-use overspill_swap::SwapPager;
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use store::Store;
-use world::World;
-
-/// Runs a scenario over the real swap pager and over the model.
-///
-/// # Errors
-/// The first property that did not hold.
-pub fn run(scenario: &Scenario) -> Result<Report, Failure> {
-    let mut report = run_with(scenario, PagerKind::Swap)?;
-    report.add(&run_with(scenario, PagerKind::Model)?);
-    Ok(report)
-}
-
-/// Runs a scenario over one of the pagers.
-///
-/// # Errors
-/// The first property that did not hold.
-pub fn run_with(scenario: &Scenario, pager: PagerKind) -> Result<Report, Failure> {
-    match pager {
-        PagerKind::Model => run_over(scenario, ModelPager::new(scenario.slots)),
-        PagerKind::Swap => {
-            let config = overspill_swap::Config {
-                pages_max: 2 * scenario.pages as u64,
-                slots_max: scenario.slots,
-                devices_max: 12,
-                extents_max: 500,
-            };
-            run_over(scenario, SwapPager::new(config))
-        }
-    }
-}
-
-fn run_over<S: Store>(scenario: &Scenario, store: S) -> Result<Report, Failure> {
-    let mut world = World::new(scenario.clone(), store);
-    // The world is only looked at afterwards, so it does not matter how a panic has left it.
-    match catch_unwind(AssertUnwindSafe(|| world.run())) {
-        Ok(()) => Ok(world.report),
-        Err(panic) => {
-            let what = match (panic.downcast_ref::<String>(), panic.downcast_ref::<&str>()) {
-                (Some(text), _) => text.clone(),
-                (None, Some(text)) => (*text).to_owned(),
-                (None, None) => "a panic without words".to_owned(),
-            };
-            Err(Failure { seed: scenario.seed, step: world.now, what, log: world.log.text() })
-        }
-    }
-}
+pub use run::{Scenario, USUAL, run};
+pub use swapoff::Habits as Swaps;
+pub use world::Trouble;

@@ -1,245 +1,845 @@
-//! The event loop: one seed, several processes, one device; any actor may run between two steps of any other.
+//! The simulated kernel below the machine: `overspill-simkernel` for memory and threads, and devices that take their time.
 //!
-//! ```text
-//!   step:  choose a process, choose an actor
-//!     program thread   touch a page; take a fault one call further; begin a system call            (threads.rs)
-//!     page daemon      one look, one drop, one park, one issue further                             (daemons.rs)
-//!     device           one operation ends, in any order; its pages go to their places              (transfers.rs)
-//!     compressed       packing; a write-back one stage further                                     (compressed.rs)
-//!     system call      discard, unmap, remap one stage further                                     (events.rs)
-//!     swaps            swapon, swapoff, one step of a swapoff                                      (swaps.rs)
-//!     control          fork, end of a child, another budget                                        (forks.rs)
-//! ```
-//!
-//! The rules that the Linux machine keeps by its lock on the address space are kept here by counting *sections*: no system call's
-//! message is followed between a fault and the end of its fill, or between the arrival of a read and the mapping of its pages.
-//! Reads and writes in flight are not sections, and neither is a batch that is being parked: anything may happen meanwhile.
-//!
-//! Checkers run after every step (cheap ones) or every few hundred (walks); see `check`.
+//! Memory that the pager maps for itself is real: buffers, the source of zeroes, the parking area. What is parked there is in the
+//! simulated kernel's page table as well, and each transfer that touches it keeps the two alike; what is dropped is overwritten, so
+//! that whoever reads it afterwards finds rubbish.
 
-use crate::check;
-use crate::check::slots::SlotBook;
-use crate::device::Device;
-use crate::log::Log;
-use crate::process::{Daemon, Process, Thread};
-use crate::rng::Rng;
-use crate::scenario::{Report, Scenario};
-use crate::store::{Store, Watched};
-use overspill_vm::counters::Counters;
-use overspill_vm::{Config, Vm};
-use std::cell::RefCell;
+use crate::disk::{Disk, SimFiles};
+use crate::forks::Children;
+use overspill_machine::errno;
+use overspill_machine::errno::Errno;
+use overspill_machine::kernel::{self, Advice, Done, Event, Fixed, IoVec, Kernel, Limit, Mapping, Mistake, Moved, Touch};
+use overspill_machine::lock::Word;
+use overspill_simkernel::call::{self, Call, Outcome};
+use overspill_simkernel::fault::Access;
+use overspill_simkernel::kernel::Kernel as Simulated;
+use overspill_simkernel::pmap::{Message, PAGE, PageBytes};
+use overspill_simkernel::rng::Rng;
+use overspill_simkernel::sched::{self, Timeout, shared::Shared};
+use overspill_simkernel::table::Entry;
+use overspill_simkernel::uffd::Uffd;
+use overspill_simkernel::vma::{LOCKED, Registration};
+use overspill_store::checksum;
+use overspill_vm::status::Status;
+use overspill_vm::types::{ContentHash, PageId};
+use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
+use std::sync::atomic::Ordering;
+use std::sync::{Mutex, OnceLock};
 
-/// Steps that an operation may take to come back from the device, at most: by the seed. The long one lets a page be mapped, changed
-/// and parked again while it is still being written.
-const LATENCY_STEPS: [u64; 4] = [5, 60, 250, 1500];
+/// A process's userfaultfd for its program.
+pub const fn program_of(process: usize) -> usize {
+    2 * process
+}
+/// The same for its parking area.
+pub const fn park_of(process: usize) -> usize {
+    2 * process + 1
+}
+/// What is found where something was dropped.
+const RUBBISH: u8 = 0xDB;
+/// Pages that the page daemon copies out at a time.
+pub const COPIED_OUT: usize = 32;
+/// Pages that may be there uncharged for a moment otherwise: one that is brought back, whose parked copy is charged a step later,
+/// and one that a call is about to replace (one seed in thousands; which step that is has not been traced).
+pub const IN_PASSING: usize = 2;
+/// From here on addresses are the pager's own.
+pub const OWN: usize = 1 << 40;
 
-/// Everything.
-pub struct World<S: Store> {
-    /// What is run.
-    pub sc: Scenario,
-    /// Every choice.
-    pub rng: Rng,
-    /// Steps so far.
-    pub now: u64,
-    /// All processes, ended ones included.
-    pub procs: Vec<Process<S>>,
-    /// The store.
-    pub device: Device,
-    /// The slot account.
-    pub book: Rc<RefCell<SlotBook>>,
-    /// Files there are.
-    pub files: u32,
-    /// Contents written so far: each is new.
-    pub contents: u64,
-    /// The last events.
-    pub log: Log,
-    /// What was done.
-    pub report: Report,
-    /// How often the page daemons run, in thousandths of the steps: by the seed, from too slow to eager.
-    pub daemon_permille: u64,
-    /// Step at which an access last ended, for the progress checker.
-    pub progress: u64,
+/// What can go wrong with a device, in thousandths of the operations.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Trouble {
+    /// Reads that fail.
+    pub read_error: usize,
+    /// Writes that fail.
+    pub write_error: usize,
+    /// Writes that find the device full.
+    pub no_space: usize,
+    /// Transfers that do only a part.
+    pub short: usize,
+    /// Transfers of the control thread's that take longer than anybody's patience.
+    pub stall: usize,
+    /// Writes of the control thread's that are refused.
+    pub refused: usize,
+    /// Pages that come back other than they were written: changed on their way or on the device, never written although that was
+    /// said, or written somewhere else.
+    pub corrupt: usize,
+    /// Of the control thread's steps: a device dies. From then on no write to it succeeds.
+    pub deaths: usize,
 }
 
-impl<S: Store> World<S> {
-    /// Sets up one process over `store`.
-    pub fn new(mut sc: Scenario, store: S) -> Self {
-        sc.pages &= !1; // two objects of one length
-        let mut rng = Rng::new(sc.seed);
-        let book = Rc::new(RefCell::new(SlotBook::new(sc.slot_book_silent)));
-        let pager = Watched::new(store, book.clone(), sc.bug, rng.bits(), sc.faults.no_metadata);
-        let least = (overspill_vm::MEMORY_BYTES_MIN >> overspill_vm::types::PAGE_SHIFT) as u32;
-        let config = Config {
-            objects_max: 2,
-            object_pages: sc.pages as u64,
-            policy: sc.policy,
-            readahead_pages_max: sc.ahead_pages_max,
-            zero_ahead_pages_max: sc.ahead_pages_max,
-            ..Config::new(sc.memory_pages.max(least), sc.pages as u64 + 4096)
-        };
-        let mut vm = Vm::new(config, pager, counters()).expect("a good configuration");
-        vm.set_limit(sc.memory_pages);
-        let process = Process {
-            id: 0,
-            parent: None,
-            alive: true,
-            per_object: sc.pages / 2,
-            mapped: vec![None; sc.pages],
-            parked: vec![None; sc.memory_pages.max(least) as usize + 8192],
-            expected: vec![0; sc.pages],
-            may_be_lost: vec![false; sc.pages],
-            wired: vec![false; sc.pages],
-            threads: vec![Thread::Idle; sc.threads],
-            daemons: vec![Daemon::Idle; sc.daemons],
-            event: None,
-            sections: 0,
-            reads: Vec::new(),
-            arriving: Vec::new(),
-            writes: Vec::new(),
-            swapoffs: Vec::new(),
-            moves: Vec::new(),
-            write_backs: Vec::new(),
-            freezing: false,
-            ending: false,
-            fruitless: 0,
-            ceiling: 0,
-            asked_over: 0,
-            held_copies: 0,
-            vm,
-        };
-        let daemon_permille = [40, 80, 160, 300][rng.index(4)];
-        let chosen = LATENCY_STEPS[rng.index(LATENCY_STEPS.len())];
-        let device = Device::new(sc.faults, if sc.latency_steps > 0 { sc.latency_steps } else { chosen });
-        let mut world = World {
-            sc,
-            rng,
-            now: 0,
-            procs: vec![process],
-            device,
-            book,
-            files: 1,
-            contents: 0,
-            log: Log::default(),
-            report: Report::default(),
-            progress: 0,
-            daemon_permille,
-        };
-        if world.sc.pool_pages > 0 {
-            world.add_pool(0);
+impl Trouble {
+    /// Devices that are without.
+    pub const NONE: Trouble =
+        Trouble { read_error: 0, write_error: 0, no_space: 0, short: 0, stall: 0, refused: 0, corrupt: 0, deaths: 0 };
+}
+
+/// One run's world.
+pub struct World {
+    /// Memory and threads.
+    pub kernel: Shared,
+    rng: RefCell<Rng>,
+    devices: RefCell<BTreeMap<(i32, u64), Box<PageBytes>>>,
+    pub trouble: Trouble,
+    mistake: Option<Mistake>,
+    /// Reads that failed for good are expected.
+    pub lossy: Cell<bool>,
+    /// Pages that devices have harmed: so many may be lost.
+    pub harmed: Cell<u64>,
+    /// Files and their space.
+    pub disk: Disk,
+    /// What the machine shows of itself, and pages that may be there twice for a moment: as they are copied out, or one that is
+    /// brought back, whose parked copy is charged when it is there.
+    pub charge: Cell<Option<(&'static Status, usize)>>,
+    /// A device is being swapped off.
+    pub swaps: Cell<bool>,
+    /// No other is to be: a program waits for the end of this one.
+    pub rests: Cell<usize>,
+    control: usize,
+    /// Each actor's, which has the number of its address space.
+    processes: Vec<usize>,
+    /// Where children run.
+    pub children: Children,
+}
+
+thread_local! {
+    static WORLD: RefCell<Option<Rc<World>>> = const { RefCell::new(None) };
+}
+
+/// This thread's.
+pub fn world() -> Rc<World> {
+    WORLD.with_borrow(|world| Rc::clone(world.as_ref().expect("there is one")))
+}
+
+impl World {
+    /// A new one, of the actors of these processes: the control thread, if there is one, is the last of the first process's. It is
+    /// this thread's until the next.
+    pub fn begin(seed: u64, processes: Vec<usize>, disturbed: bool, trouble: Trouble, mistake: Option<Mistake>) -> Rc<World> {
+        let mut kernel = Simulated::default();
+        for process in 0..=processes.iter().copied().max().expect("there is one") {
+            assert_eq!(kernel.new_space(), process);
+            let uffds = [kernel.new_uffd(process, true), kernel.new_uffd(process, false)];
+            assert_eq!(uffds, [program_of(process), park_of(process)]);
         }
+        processes.iter().enumerate().for_each(|(task, process)| assert_eq!(kernel.new_task(*process), task));
+        kernel.disturbed = disturbed.then(|| Rng::new(seed ^ 0x5555));
+        let world = Rc::new(World {
+            kernel: Shared::new(kernel, processes.len()),
+            rng: RefCell::new(Rng::new(!seed)),
+            devices: RefCell::default(),
+            trouble,
+            mistake,
+            lossy: Cell::new(trouble.read_error + trouble.corrupt > 0),
+            harmed: Cell::new(0),
+            disk: Disk::default(),
+            charge: Cell::new(None),
+            swaps: Cell::new(false),
+            rests: Cell::new(0),
+            control: processes.iter().filter(|process| **process == 0).count() - 1,
+            children: Children::new(&processes),
+            processes,
+        });
+        WORLD.set(Some(Rc::clone(&world)));
         world
     }
 
-    /// Notes an event.
-    pub fn note(&mut self, p: usize, what: &'static str, at: usize, with: u64) {
-        self.log.add(self.now, p as u32, what, at as u64, with);
+    /// Whether transfers fail.
+    pub fn is_troubled(&self) -> bool {
+        let Trouble { read_error, write_error, no_space, refused, corrupt, deaths, short: _, stall: _ } = self.trouble;
+        read_error + write_error + no_space + refused + corrupt + deaths > 0
     }
 
-    /// The whole run.
-    ///
-    /// # Panics
-    /// When a property does not hold.
-    pub fn run(&mut self) {
-        while self.now < self.sc.steps {
-            self.step();
-        }
-        self.finish();
-        for process in &self.procs {
-            let c = process.vm.counters();
-            self.report.soft_faults += c.soft_faults.get();
-            self.report.hard_faults += c.hard_faults.get();
-            self.report.busy_faults += c.busy_faults.get();
-            self.report.page_outs += c.pages_out.get();
-            self.report.reclaimed_clean += c.pages_reclaimed_clean.get();
-            self.report.reclaimed_zero += c.pages_reclaimed_zero.get();
-            self.report.readahead += c.readahead_pages.get();
-            self.report.over_budget += c.over_budget.get();
-            self.report.write_errors += c.write_errors.get();
-        }
-        self.report.steps = self.now;
+    /// What is resident is charged: to be asked when pages have come.
+    fn check_charge(&self, kernel: &Simulated) {
+        let Some((status, twice)) = self.charge.get() else { return };
+        let charged = status.counters.memory_used_bytes.get() as usize / PAGE;
+        let there = |entry: &&Entry| matches!(entry, Entry::Page { .. } | Entry::Zero { .. });
+        let resident = kernel.spaces[0].table.values().filter(there).count();
+        assert!(resident <= charged + twice, "{resident} pages are resident and {charged} charged");
     }
 
-    fn step(&mut self) {
-        self.now += 1;
-        let alive: usize = self.procs.iter().filter(|p| p.alive).count();
-        let nth = self.rng.index(alive);
-        let p = (0..self.procs.len()).filter(|p| self.procs[*p].alive).nth(nth).expect("one is alive");
-        match self.rng.below(1000 + self.daemon_permille) {
-            0..600 => {
-                let t = self.rng.index(self.procs[p].threads.len());
-                self.thread_step(p, t);
-            }
-            600..900 => self.transfer_step(p),
-            900..930 if self.sc.swaps > 0 => self.swap_step(p),
-            900..930 => self.transfer_step(p),
-            930..990 => self.event_step(p),
-            990..1000 => self.control_step(p),
-            _ => {
-                let d = self.rng.index(self.procs[p].daemons.len());
-                self.daemon_step(p, d);
-            }
-        }
-        check::budget::check(&mut self.procs[p]);
-        check::progress::check(self);
-        if self.rng.chance(3) {
-            self.check_all();
-        }
+    /// Whether transfers take longer than anybody's patience.
+    pub fn stalls(&self) -> bool {
+        self.trouble.stall > 0
     }
 
-    /// Walks over everything.
-    pub fn check_all(&mut self) {
-        self.report.checks += 1;
-        for process in self.procs.iter().filter(|p| p.alive) {
-            process.vm.check(2);
-            check::frames::check(process);
-            check::contents::check(process, &self.device);
-            check::pool::check(process);
-        }
-        if self.rng.chance(50) {
-            self.procs.iter().filter(|p| p.alive).for_each(|p| p.vm.pager().inner.check());
-        }
+    /// A number below that.
+    pub fn draw(&self, limit: usize) -> usize {
+        self.rng.borrow_mut().below(limit)
     }
 
-    /// Lets everything under way end, gives all memory up, and looks for what is left over.
-    fn finish(&mut self) {
-        for p in 0..self.procs.len() {
-            self.procs[p].freezing = true;
-            self.procs[p].ending = false;
+    /// Whether something happens that does so often.
+    pub fn happens(&self, thousandths: usize) -> bool {
+        thousandths > 0 && self.draw(1000) < thousandths
+    }
+
+    /// A device does harm to so many pages.
+    fn harm(&self, pages: usize) {
+        self.harmed.set(self.harmed.get() + pages as u64);
+    }
+
+    /// Where a page is written that should go there: somewhere else now and then, or nowhere.
+    fn place(&self, own: (i32, u64)) -> Option<(i32, u64)> {
+        if !self.happens(self.trouble.corrupt) {
+            return Some(own);
         }
-        let end = self.now + 400_000;
-        while !self.procs.iter().all(|p| !p.alive || (p.quiet() && p.swapoffs.is_empty())) {
-            self.now += 1;
-            assert!(self.now < end, "progress: what is under way does not end");
-            for p in 0..self.procs.len() {
-                if self.procs[p].alive {
-                    (0..self.procs[p].threads.len()).for_each(|t| self.thread_step(p, t));
-                    (0..self.procs[p].daemons.len()).for_each(|d| self.daemon_step(p, d));
-                    self.transfer_step(p);
-                    self.event_step(p);
-                    self.swapoff_step(p);
-                }
-            }
+        self.harm(2);
+        let devices = self.devices.borrow();
+        let other = self.draw(2 * devices.len() + 1);
+        devices.keys().nth(other).copied()
+    }
+
+    /// What was written there is gone: rubbish is read.
+    pub fn forget(&self, fd: i32, offset: u64, pages: usize) {
+        let mut devices = self.devices.borrow_mut();
+        (0..pages).for_each(|i| drop(devices.remove(&(fd, offset + (i * PAGE) as u64))));
+    }
+
+    /// The calling thread makes a call.
+    pub fn call(&self, call: Call) -> Outcome {
+        self.kernel.call(sched::running(), call)
+    }
+
+    /// A program does nothing until no device is being swapped off, and for so many nanoseconds at least.
+    pub fn rest(&self, ns: u64) {
+        self.rests.set(self.rests.get() + 1);
+        let start = sched::now();
+        while self.swaps.get() || sched::now() < start + ns {
+            sched::Word::new(0).wait(0, Timeout::Tick(10_000_000));
+            sched::progress();
         }
-        self.check_all();
-        check::progress::check_nobody_waits(self);
-        for p in (0..self.procs.len()).rev() {
-            if self.procs[p].alive {
-                let all = self.procs[p].mapped.len();
-                self.release(p, 0, self.procs[p].per_object.min(all));
-                self.release(p, self.procs[p].per_object, all - self.procs[p].per_object);
-                self.drop_pool(p);
-                check::leaks::check_process(&self.procs[p]);
-                if p > 0 {
-                    self.exit(p);
-                }
-            }
+        self.rests.set(self.rests.get() - 1);
+    }
+
+    /// How long a transfer takes, in nanoseconds.
+    fn latency(&self) -> u64 {
+        if sched::is_running() && sched::running() == self.control && self.happens(self.trouble.stall) {
+            return 12_000_000_000;
         }
-        check::leaks::check_store(&mut self.procs[0], &self.book.borrow());
+        match self.draw(16) {
+            0 => 1_000_000 + self.draw(5_000_000) as u64,
+            1..4 => 1_000,
+            _ => 5_000 + self.draw(100_000) as u64,
+        }
     }
 }
 
-/// Counters live as long as the program; a simulated process's are leaked, 300 bytes each.
-pub fn counters() -> &'static Counters {
-    Box::leak(Box::default())
+/// The process that runs.
+pub fn here() -> usize {
+    if sched::is_running() { world().processes[sched::running()] } else { 0 }
+}
+
+/// Tells of what is done to the page whose address is in the environment, in hexadecimal (`WATCH`).
+pub fn tell(at: usize, len: usize, what: impl FnOnce() -> String) {
+    thread_local! {
+        static WATCHED: Option<usize> = std::env::var("WATCH").ok().and_then(|at| usize::from_str_radix(&at, 16).ok());
+    }
+    if WATCHED.with(|watched| watched.is_some_and(|page| (at..at + len).contains(&page))) {
+        println!("{:>9} actor {}: {}", sched::now(), if sched::is_running() { sched::running() } else { 99 }, what());
+    }
+}
+
+/// What a page of the parking area is in the simulated kernel it is in real memory, too.
+fn mirror(kernel: &Simulated, uffd: usize, at: usize, len: usize) {
+    let space = &kernel.spaces[kernel.uffds[uffd].space];
+    for page in (at..at + len).step_by(PAGE) {
+        if let Some(Entry::Page { .. } | Entry::Zero { .. }) = space.table.get(&page) {
+            let bytes = space.bytes(page);
+            // SAFETY: a page of the parking area, which is a mapping of our own; nobody reads it before this has returned, or it
+            // holds the same already.
+            unsafe { core::ptr::copy_nonoverlapping(bytes.as_ptr(), page as *mut u8, PAGE) };
+        }
+    }
+}
+
+/// Below the machine.
+pub enum Sim {}
+
+/// A word that actors wait on.
+#[derive(Debug)]
+pub struct SimWord(OnceLock<sched::Word>);
+
+impl SimWord {
+    fn word(&self) -> &sched::Word {
+        self.0.get_or_init(|| sched::Word::new(0))
+    }
+    /// Changes it, and says what it was.
+    fn update(&self, change: impl Fn(u32) -> u32) -> u32 {
+        loop {
+            let old = self.word().load();
+            if self.word().replace(old, change(old)) {
+                return old;
+            }
+        }
+    }
+}
+
+impl Word for SimWord {
+    fn spin(_: impl FnMut() -> bool) -> bool {
+        false
+    }
+    fn load(&self, _: Ordering) -> u32 {
+        self.word().load()
+    }
+    fn store(&self, value: u32, _: Ordering) {
+        self.word().store(value);
+    }
+    fn swap(&self, value: u32, _: Ordering) -> u32 {
+        self.word().swap(value)
+    }
+    fn fetch_add(&self, n: u32, _: Ordering) -> u32 {
+        self.word().add(n)
+    }
+    fn fetch_sub(&self, n: u32, _: Ordering) -> u32 {
+        self.word().add(n.wrapping_neg())
+    }
+    fn compare_exchange(&self, from: u32, to: u32, _: Ordering) -> bool {
+        self.word().replace(from, to)
+    }
+    fn wait(&self, expected: u32) {
+        self.word().wait(expected, Timeout::Never);
+    }
+    fn wake(&self, count: u32) {
+        self.word().wake(count as usize);
+    }
+    fn fence() {}
+}
+
+impl kernel::Futex for SimWord {
+    const ZERO: SimWord = SimWord(OnceLock::new());
+    fn fetch_or(&self, bits: u32, _: Ordering) -> u32 {
+        self.update(|old| old | bits)
+    }
+    fn fetch_and(&self, bits: u32, _: Ordering) -> u32 {
+        self.update(|old| old & bits)
+    }
+    fn wait_for(&self, expected: u32, limit: Limit) {
+        let timeout = match limit {
+            Limit::Tick(ns) => Timeout::Tick(ns),
+            Limit::Rescue(ns) => Timeout::Rescue(ns),
+        };
+        self.word().wait(expected, timeout);
+    }
+    fn wait_shared(&self, expected: u32, limit: Limit) {
+        self.wait_for(expected, limit);
+    }
+    fn wake_shared(&self, count: u32) {
+        self.wake(count);
+    }
+}
+
+/// A message, as it is read.
+#[derive(Clone, Copy, Debug)]
+pub struct SimMessage(Event);
+
+impl Default for SimMessage {
+    fn default() -> Self {
+        SimMessage(Event::Other)
+    }
+}
+
+impl From<SimMessage> for Event {
+    fn from(message: SimMessage) -> Event {
+        message.0
+    }
+}
+
+/// A userfaultfd, by its number.
+pub struct SimUffd {
+    number: usize,
+    protects: Cell<bool>,
+}
+
+// SAFETY: all actors are one thread's.
+unsafe impl Sync for SimUffd {}
+
+impl SimUffd {
+    /// That of this number.
+    pub fn new(number: usize) -> Self {
+        SimUffd { number, protects: Cell::new(false) }
+    }
+}
+
+fn moved(moved: overspill_simkernel::pmap::Moved) -> Moved {
+    Moved { bytes: moved.bytes, error: moved.error }
+}
+
+impl kernel::Uffd for SimUffd {
+    type Message = SimMessage;
+
+    fn raw(&self) -> i32 {
+        self.number as i32
+    }
+    fn register(&self, at: usize, len: usize) -> Result<(), Errno> {
+        world().kernel.enter(|kernel| {
+            let Uffd { space, events, .. } = kernel.uffds[self.number];
+            let space = &mut kernel.spaces[space];
+            if at >= OWN && space.find(at).is_none() {
+                space.map(at, len, call::READ_WRITE, false, &mut Vec::new())?; // the pager's own memory
+            }
+            space.register(at, len, Registration { uffd: self.number, events, protects: self.protects.get() })
+        })
+    }
+    unsafe fn unregister(&self, at: usize, len: usize) -> Result<(), Errno> {
+        world().kernel.enter(|kernel| {
+            let registered = kernel.spaces[here()].unregister(at, len)?;
+            registered.iter().for_each(|(start, end)| kernel.wake(self.number, *start, end - start));
+            Ok(())
+        })
+    }
+    fn protects(&self) -> bool {
+        self.protects.get()
+    }
+    fn set_protects(&self) {
+        self.protects.set(true);
+    }
+    fn protect(&self, at: usize, len: usize) -> Result<(), Errno> {
+        let result = world().kernel.enter(|kernel| kernel.write_protect(self.number, at, len, true));
+        tell(at, len, || format!("protect {at:x} +{}: {result:?}", len / PAGE));
+        result
+    }
+    fn let_write(&self, at: usize, len: usize) {
+        if self.protects.get() {
+            let result = world().kernel.enter(|kernel| kernel.write_protect(self.number, at, len, false));
+            tell(at, len, || format!("let write {at:x} +{}: {result:?}", len / PAGE));
+        }
+    }
+    unsafe fn copy(&self, dst: usize, src: *const u8, len: usize) -> Moved {
+        world().kernel.enter(|kernel| {
+            // SAFETY: the caller's promise; the parking area and the pager's buffers are real memory.
+            let from = unsafe { core::slice::from_raw_parts(src.cast::<PageBytes>(), len / PAGE) };
+            let result = kernel.copy(self.number, dst, from);
+            tell(dst, len, || {
+                format!("copy to {dst:x} +{}: {result:?}, {:?}", len / PAGE, from.iter().map(|p| p[0]).collect::<Vec<_>>())
+            });
+            if dst >= OWN {
+                mirror(kernel, self.number, dst, result.bytes);
+            }
+            world().check_charge(kernel);
+            moved(result)
+        })
+    }
+    fn zero(&self, at: usize, len: usize) -> Moved {
+        let result = world().kernel.enter(|kernel| {
+            let result = moved(kernel.zero(self.number, at, len));
+            world().check_charge(kernel);
+            result
+        });
+        tell(at, len, || format!("zero at {at:x}: {result:?}"));
+        result
+    }
+    unsafe fn move_pages(&self, dst: usize, src: usize, len: usize) -> Moved {
+        world().kernel.enter(|kernel| {
+            let result = kernel.move_pages(self.number, dst, src, len);
+            tell(src, len, || format!("take {src:x} +{} to {dst:x}: {result:?}", len / PAGE));
+            mirror(kernel, self.number, dst, len);
+            moved(result)
+        })
+    }
+    fn is_changing(&self) -> bool {
+        world().kernel.enter(|kernel| kernel.uffds[self.number].changing > 0)
+    }
+    fn poison(&self, at: usize, len: usize) -> Result<(), Errno> {
+        let result = world().kernel.enter(|kernel| kernel.poison(self.number, at, len));
+        if result.bytes == len { Ok(()) } else { Err(result.error.unwrap_or(errno::EAGAIN)) }
+    }
+    fn read(&self, out: &mut [SimMessage]) -> usize {
+        world().kernel.enter(|kernel| {
+            let mut count = 0;
+            while count < out.len()
+                && let Some(message) = kernel.read_message(self.number)
+            {
+                out[count] = SimMessage(match message {
+                    Message::Fault { at, write } => {
+                        let thread = kernel.uffds[self.number].told.last().expect("just read").task + 1;
+                        Event::Fault(at | usize::from(write), thread as u32)
+                    }
+                    Message::Remap { from, to, len } => Event::Remap(from, to, len),
+                    Message::Remove { start, end } => Event::Remove(start, end),
+                    Message::Unmap { start, end } => Event::Unmap(start, end),
+                });
+                match out[count].0 {
+                    Event::Fault(at, thread) => tell(at & !1, PAGE, || format!("fault {at:x} of thread {thread}")),
+                    Event::Remap(from, to, len) => tell(from, len, || format!("{from:x} +{} has moved to {to:x}", len / PAGE)),
+                    Event::Remove(start, end) => tell(start, end - start, || format!("discard of {start:x}..{end:x}")),
+                    Event::Unmap(start, end) => tell(start, end - start, || format!("unmap of {start:x}..{end:x}")),
+                    Event::Other => {}
+                }
+                count += 1;
+            }
+            count
+        })
+    }
+}
+
+enum Transfer {
+    Read(*mut u8, usize),
+    /// What is written: captured at the beginning, or vectors that are looked at in the end.
+    Write(Result<Vec<u8>, Vec<IoVec>>),
+}
+
+struct Op {
+    token: u64,
+    fd: i32,
+    offset: u64,
+    transfer: Transfer,
+    due: u64,
+}
+
+/// One actor's I/O.
+pub struct SimIo {
+    ops: Vec<Op>,
+    done: VecDeque<Done>,
+}
+
+// SAFETY: all actors are one thread's.
+unsafe impl Send for SimIo {}
+
+fn gather(iov: &[IoVec]) -> Vec<u8> {
+    let mut data = Vec::new();
+    for v in iov {
+        // SAFETY: what is written stays readable until the end of the write: the issuer's promise.
+        data.extend_from_slice(unsafe { core::slice::from_raw_parts(v.base as *const u8, v.len) });
+    }
+    data
+}
+
+fn perform(fd: i32, offset: u64, transfer: &Transfer) -> Result<usize, Errno> {
+    let world = world();
+    if fd < 0 {
+        return Err(errno::EIO);
+    }
+    assert!(fd < world.disk.files.get(), "no such file: {fd}");
+    let part = |pages: usize| if pages > 1 && world.happens(world.trouble.short) { 1 + world.draw(pages - 1) } else { pages };
+    match transfer {
+        Transfer::Read(buffer, len) => {
+            if world.happens(world.trouble.read_error) {
+                world.harm(len / PAGE);
+                return Err(errno::EIO);
+            }
+            let pages = part(len / PAGE);
+            for i in 0..pages {
+                let devices = world.devices.borrow();
+                let page = devices.get(&(fd, offset + (i * PAGE) as u64));
+                let mut bytes = page.map_or([0; PAGE], |page| **page);
+                if world.happens(world.trouble.corrupt) {
+                    bytes[world.draw(PAGE)] ^= 1 << world.draw(8);
+                    world.harm(1);
+                }
+                // SAFETY: the buffer is the transfer's until it has ended: the issuer's promise.
+                unsafe { core::ptr::copy_nonoverlapping(bytes.as_ptr(), buffer.add(i * PAGE), PAGE) };
+            }
+            Ok(pages * PAGE)
+        }
+        Transfer::Write(what) => {
+            if world.happens(world.trouble.no_space) {
+                return Err(errno::ENOSPC);
+            }
+            let refused = sched::is_running() && sched::running() == world.control && world.happens(world.trouble.refused);
+            if refused || world.disk.is_dead(fd) || world.happens(world.trouble.write_error) {
+                return Err(errno::EIO);
+            }
+            let data = match what {
+                Ok(data) => data.clone(),
+                Err(iov) => gather(iov),
+            };
+            let pages = part(data.len() / PAGE);
+            for i in 0..pages {
+                let is_new = !world.devices.borrow().contains_key(&(fd, offset + (i * PAGE) as u64));
+                if is_new && !world.disk.take_page(fd) {
+                    return if i == 0 { Err(errno::ENOSPC) } else { Ok(i * PAGE) };
+                }
+                let page = data[i * PAGE..(i + 1) * PAGE].try_into().expect("a page");
+                let place = world.place((fd, offset + (i * PAGE) as u64));
+                place.map(|place| world.devices.borrow_mut().insert(place, Box::new(page)));
+            }
+            Ok(pages * PAGE)
+        }
+    }
+}
+
+impl SimIo {
+    fn issue(&mut self, token: u64, fd: i32, offset: u64, transfer: Transfer) {
+        world().disk.check_open(fd);
+        let due = sched::now() + world().latency();
+        self.ops.push(Op { token, fd, offset, transfer, due });
+        self.ops.sort_by_key(|op| op.due);
+    }
+    fn end_due(&mut self) {
+        let now = if sched::is_running() { sched::now() } else { u64::MAX };
+        while self.ops.first().is_some_and(|op| op.due <= now) {
+            let op = self.ops.remove(0);
+            let result = perform(op.fd, op.offset, &op.transfer);
+            self.done.push_back(Done { token: op.token, result });
+        }
+    }
+    /// When the next transfer ends, from now on.
+    pub fn next_in(&self) -> Option<u64> {
+        self.ops.first().map(|op| op.due.saturating_sub(sched::now()).max(1))
+    }
+}
+
+impl kernel::Io for SimIo {
+    fn is_asynchronous(&self) -> bool {
+        true
+    }
+    unsafe fn read(&mut self, fd: i32, buf: *mut u8, len: usize, offset: u64, token: u64) {
+        self.issue(token, fd, offset, Transfer::Read(buf, len));
+    }
+    unsafe fn write(&mut self, fd: i32, iov: &[IoVec], offset: u64, token: u64) {
+        // a device takes what it writes at the beginning, or in the end
+        let what = if world().draw(2) == 0 { Ok(gather(iov)) } else { Err(iov.to_vec()) };
+        self.issue(token, fd, offset, Transfer::Write(what));
+    }
+    fn submit(&mut self) {
+        sched::turn();
+    }
+    fn wait(&mut self, timeout_ns: Option<u64>) {
+        self.end_due();
+        if !self.done.is_empty() || !sched::is_running() {
+            return;
+        }
+        let ns = self.next_in().unwrap_or(u64::MAX).min(timeout_ns.unwrap_or(u64::MAX));
+        assert!(ns < u64::MAX, "a wait for nothing");
+        let until = sched::now() + ns;
+        while sched::now() < until {
+            if ns > 5_000_000_000 {
+                sched::progress(); // the device's time is nobody's fault
+            }
+            sched::Word::new(0).wait(0, Timeout::Tick((until - sched::now()).min(5_000_000_000)));
+        }
+        self.end_due();
+    }
+    fn completion(&mut self) -> Option<Done> {
+        sched::turn();
+        self.end_due();
+        self.done.pop_front()
+    }
+    fn put_back(&mut self, done: Done) {
+        self.done.push_back(done);
+    }
+}
+
+/// Pages are stored as they are, or sealed.
+pub struct Checked {
+    /// They are sealed: what is stored is no page.
+    pub sealed: bool,
+}
+
+impl Checked {
+    /// Sealed becomes plain, and the inverse.
+    fn turn(&self, page: PageId, content: ContentHash, bytes: &mut PageBytes) {
+        if self.sealed {
+            let mut pad = Rng::new(content.tag(page) as u64);
+            bytes.as_chunks_mut().0.iter_mut().for_each(|word| *word = (u64::from_ne_bytes(*word) ^ pad.bits()).to_ne_bytes());
+        }
+    }
+}
+
+impl kernel::Content for Checked {
+    fn is_sealed(&self) -> bool {
+        self.sealed
+    }
+    fn look(&self, page: PageId, _: Option<ContentHash>, bytes: &PageBytes, _: &mut PageBytes) -> ContentHash {
+        checksum::of(page, bytes)
+    }
+    fn open(&self, page: PageId, stored: ContentHash, bytes: &mut PageBytes) -> bool {
+        self.turn(page, stored, bytes);
+        checksum::of(page, bytes) == stored
+    }
+    fn seal(&self, page: PageId, plain: &PageBytes, sealed: &mut PageBytes) -> ContentHash {
+        *sealed = *plain;
+        let content = checksum::of(page, plain);
+        self.turn(page, content, sealed);
+        content
+    }
+}
+
+/// What is mapped.
+#[derive(Default)]
+pub struct SimMappings;
+
+impl kernel::Mappings for SimMappings {
+    fn opened() -> Self {
+        SimMappings
+    }
+    fn at(&mut self, addr: usize) -> Result<Option<Mapping>, Errno> {
+        let mapping = |vma: &overspill_simkernel::vma::Vma| Mapping { start: vma.start, end: vma.end, prot: vma.prot.into() };
+        Ok(world().kernel.enter(|kernel| kernel.spaces[here()].find(addr).map(mapping)))
+    }
+    fn read(&mut self, addr: usize, out: &mut [u8]) -> Result<usize, Errno> {
+        world().kernel.enter(|kernel| {
+            let mut read = 0;
+            for page in out.chunks_exact_mut(PAGE) {
+                match kernel.spaces[here()].table.get(&(addr + read)) {
+                    Some(Entry::Page { .. } | Entry::Zero { .. }) => page.copy_from_slice(kernel.spaces[here()].bytes(addr + read)),
+                    _ => break,
+                }
+                read += PAGE;
+            }
+            if read == 0 { Err(errno::EIO) } else { Ok(read) }
+        })
+    }
+}
+
+/// Nothing else.
+pub struct Nothing;
+
+impl kernel::Host<Sim> for Nothing {
+    fn bell(&self) -> Option<&SimWord> {
+        None
+    }
+    fn served(&self) {}
+    fn records(&self) -> bool {
+        false
+    }
+    fn record_is_full(&self) -> bool {
+        false
+    }
+    fn record(&self, _: u64, _: bool, _: Touch) {}
+}
+
+/// Where what is mapped was allocated, by address.
+static ALLOCATED: Mutex<BTreeMap<usize, usize>> = Mutex::new(BTreeMap::new());
+
+/// One page more: an allocation that is aligned to pages would be cleared by hand, and a run has tens of megabytes that nobody
+/// touches.
+fn layout(len: usize) -> Layout {
+    Layout::from_size_align(len + PAGE, 1).expect("a length")
+}
+
+impl Kernel for Sim {
+    type Word = SimWord;
+    type Uffd = SimUffd;
+    type Io = SimIo;
+    type Engine = ();
+    type Files = SimFiles;
+    type Content = Checked;
+    type Mappings = SimMappings;
+    type Process = ();
+    type Host = Nothing;
+
+    fn now_ns() -> u64 {
+        sched::now() + 1
+    }
+    fn thread_id() -> u32 {
+        sched::running() as u32 + 1
+    }
+    fn thread_cpu_ns(_: u32) -> Option<u64> {
+        Some(sched::now())
+    }
+    fn sleep_ns(ns: u64) {
+        sched::Word::new(0).wait(0, Timeout::Tick(ns));
+    }
+    fn cpus() -> usize {
+        2
+    }
+    fn stop(message: &[u8], _: bool) -> ! {
+        panic!("{}", String::from_utf8_lossy(message))
+    }
+    fn map_anonymous(len: usize) -> Result<*mut u8, Errno> {
+        // SAFETY: not of no bytes.
+        let block = unsafe { alloc_zeroed(layout(len)) };
+        let at = block.wrapping_add(block.align_offset(PAGE));
+        assert!(at as usize >= OWN);
+        ALLOCATED.lock().expect("whole").insert(at as usize, block as usize);
+        Ok(at)
+    }
+    unsafe fn unmap(at: *mut u8, len: usize) {
+        let block = ALLOCATED.lock().expect("whole").remove(&(at as usize)).expect("it is mapped");
+        // SAFETY: the caller's promise.
+        unsafe { dealloc(block as *mut u8, layout(len)) };
+    }
+    fn advise(_: usize, _: usize, _: Advice) -> Result<(), Errno> {
+        Ok(())
+    }
+    fn make_executable(at: usize, len: usize) -> Result<(), Errno> {
+        let prot = call::READ_WRITE_EXEC;
+        world().kernel.enter(|kernel| kernel.spaces[here()].map(at, len, prot, false, &mut Vec::new())).map(drop)
+    }
+    unsafe fn discard_ranges((): &(), ranges: &[IoVec]) {
+        world().kernel.enter(|kernel| {
+            for range in ranges {
+                for page in (range.base..range.base + range.len).step_by(PAGE) {
+                    kernel.spaces[here()].table.remove(&page);
+                }
+                // SAFETY: the caller's promise: nobody needs it.
+                unsafe { core::ptr::write_bytes(range.base as *mut u8, RUBBISH, range.len) };
+            }
+        });
+    }
+    unsafe fn discard_of_program(at: usize, len: usize) -> Result<(), Errno> {
+        tell(at, len, || format!("own discard of {at:x} +{} begins", len / PAGE));
+        let outcome = world().call(Call::Advise { at, len, advice: call::Advice::DontNeed });
+        tell(at, len, || format!("own discard of {at:x} +{}: {outcome:?}", len / PAGE));
+        match outcome {
+            Outcome::Ok(_) => Ok(()),
+            Outcome::Err(e) => Err(e),
+            Outcome::Signal(_) => unreachable!("advice is no touch"),
+        }
+    }
+    fn is_resident(at: usize) -> bool {
+        world().kernel.enter(|kernel| matches!(kernel.spaces[here()].table.get(&at), Some(Entry::Page { .. } | Entry::Zero { .. })))
+    }
+    fn is_mapped(start: usize, end: usize) -> bool {
+        world().kernel.enter(|kernel| {
+            let mut at = start;
+            while at < end {
+                let Some(vma) = kernel.spaces[here()].find(at) else { return false };
+                at = vma.end;
+            }
+            true
+        })
+    }
+    fn each_present(start: usize, end: usize, mut f: impl FnMut(usize, usize)) {
+        let there = |(at, entry): (&usize, &Entry)| matches!(entry, Entry::Page { .. } | Entry::Zero { .. }).then_some(*at);
+        let list: Vec<usize> =
+            world().kernel.enter(|kernel| kernel.spaces[here()].table.range(start..end).filter_map(there).collect());
+        list.iter().for_each(|at| f(*at, at + PAGE));
+    }
+    fn each_mapping(mut f: impl FnMut(usize, usize)) -> Result<(), Errno> {
+        let list: Vec<_> = world().kernel.enter(|kernel| kernel.spaces[here()].vmas.values().map(|v| (v.start, v.end)).collect());
+        list.iter().for_each(|(start, end)| f(*start, *end));
+        Ok(())
+    }
+    fn touch(at: usize) -> bool {
+        matches!(world().call(Call::KernelRead { at }), Outcome::Ok(_))
+    }
+    unsafe fn touch_directly(at: usize) {
+        world().call(Call::Read { at });
+    }
+    fn own_page(at: usize) -> bool {
+        if Self::mistake(Mistake::WaitsToUnshare) {
+            return world().call(Call::Advise { at, len: PAGE, advice: call::Advice::PopulateWrite }) == Outcome::Ok(0);
+        }
+        world().kernel.enter(|kernel| match kernel.spaces[here()].table.get(&at) {
+            Some(Entry::Page { .. }) => kernel.spaces[here()].fault(at, true) == Access::Allowed,
+            _ => false,
+        })
+    }
+    fn merges_memory() -> bool {
+        false
+    }
+    fn fixed() -> Option<Fixed> {
+        let locked = world().kernel.enter(|kernel| {
+            let locked = kernel.spaces[here()].vmas.values().filter(|vma| vma.is(LOCKED));
+            locked.map(|vma| vma.end - vma.start).sum::<usize>()
+        });
+        Some(Fixed { locked: locked as u64, pinned: 0 })
+    }
+    fn io((): (), _: u32) -> Result<SimIo, Errno> {
+        Ok(SimIo { ops: Vec::new(), done: VecDeque::new() })
+    }
+    unsafe fn read_now(fd: i32, buf: *mut u8, len: usize, offset: u64) -> Result<usize, Errno> {
+        world().disk.check_open(fd);
+        Self::sleep_ns(world().latency());
+        perform(fd, offset, &Transfer::Read(buf, len))
+    }
+    fn wake(uffd: i32, at: usize, len: usize) {
+        world().kernel.enter(|kernel| kernel.wake(uffd as usize, at, len));
+    }
+    fn mistake(mistake: Mistake) -> bool {
+        world().mistake == Some(mistake)
+    }
 }

@@ -1,7 +1,7 @@
 //! Scenarios of the machine under simulation, each for a few seeds (`SEEDS=N`, `FIRST=N`; `SEED=N` is one run again), and the
 //! mistakes that they find.
 
-use overspill_sim::machine::{Habits, Mistake, Scenario, Swaps, Trouble, USUAL, run};
+use overspill_sim::{Habits, Mistake, Scenario, Swaps, Trouble, USUAL, run};
 
 fn seeds(default: u64) -> std::ops::Range<u64> {
     let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse().ok());

@@ -1,10 +1,10 @@
 //! The machine's own code under simulation: its handler and its page daemon serve a program of a few threads on the simulated
 //! kernel, and a seed chooses whose turn it is at each lock and each call.
 
-use super::disk::SimFiles;
-use super::program::{self, Thread};
-use super::world::{self, Checked, Nothing, Sim, SimUffd, Trouble, World, world};
-use super::{forks, swapoff};
+use crate::disk::SimFiles;
+use crate::program::{self, Thread};
+use crate::world::{self, Checked, Nothing, Sim, SimUffd, Trouble, World, world};
+use crate::{forks, swapoff};
 use overspill_machine::daemon::{self, Daemon};
 use overspill_machine::files::{DEVICES_MAX, DeviceName};
 use overspill_machine::handler::Handler;

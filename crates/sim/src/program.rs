@@ -1,7 +1,7 @@
 //! A program's thread: it maps, touches, protects, discards, moves and unmaps memory of its own, as hooks of the agent have it, and
 //! knows what each of its pages must hold.
 
-use super::world::{Sim, World, here, tell};
+use crate::world::{Sim, World, here, tell};
 use overspill_machine::Machine;
 use overspill_machine::kernel::Kernel as _;
 use overspill_machine::native::{Piece, Pieces};
@@ -263,6 +263,7 @@ impl<'a> Thread<'a> {
         }
     }
 
+    /// Changes something, and looks whether all adds up.
     fn whim(&mut self) {
         match self.rng.below(3) {
             0 => {
@@ -282,6 +283,9 @@ impl<'a> Thread<'a> {
         }
         let resident = |at: &usize| Sim::is_resident(*at);
         assert!(self.kept.iter().all(resident), "a page has left that was to stay");
+        let core = self.machine.core.lock();
+        core.vm.check(1);
+        core.vm.pager().check();
     }
 
     /// Has a page stay in memory.

@@ -1,6 +1,6 @@
 //! Swap files, and the file system that they are in.
 
-use super::world::world;
+use crate::world::world;
 use overspill_machine::errno::{self, Errno};
 use overspill_machine::files::{Files, Pieces};
 use overspill_simkernel::pmap::PAGE;

@@ -1,7 +1,7 @@
 //! Devices come and go while the program runs: a thread of the pager's as the agent's control socket has it.
 
-use super::disk::SimFiles;
-use super::world::{Sim, World};
+use crate::disk::SimFiles;
+use crate::world::{Sim, World};
 use overspill_machine::Machine;
 use overspill_machine::devices::{self, Backing};
 use overspill_machine::files::{DEVICES_MAX, Files as _};
