@@ -3,7 +3,7 @@
 //! A policy that runs live is not told every reference, only what faults: first touches, touches of inactive pages (soft faults),
 //! and touches of pages that are out (hard faults). Which those are depends on the page daemon's targets as much as on the policy,
 //! so the string goes through [`overspill_vm::Vm`] itself, on the simulated machine that the Linux machine is compared with
-//! ([`overspill_sim::replay`]), with one thread; its reads and its page daemon go on beside the program for a guessed while.
+//! ([`overspill_sim::replay`]), with one thread; its reads and its page daemon go on alongside the program for a guessed while.
 
 use crate::replay::{Counts, STRETCH};
 use crate::string::References;
@@ -108,7 +108,7 @@ pub fn replay_faults_with_progress(
         charged_pages: live.charged,
         readahead_pages_max: ahead,
         zero_ahead_pages_max: ahead,
-        beside: true,
+        alongside: true,
         ..ReplayConfig::new(live.memory, layout.pages)
     };
     let mut seen = vec![false; layout.at.len()];
@@ -185,7 +185,7 @@ mod tests {
                         charged_pages: 30,
                         readahead_pages_max: ahead,
                         zero_ahead_pages_max: ahead,
-                        beside: true,
+                        alongside: true,
                         ..ReplayConfig::new(FAULTS_MEMORY_MIN, layout.pages)
                     },
                 );

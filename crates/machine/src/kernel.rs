@@ -6,6 +6,7 @@
 use crate::errno::Errno;
 use crate::files::Files;
 pub use crate::futex::{Futex, Limit};
+use core::ops::Deref;
 use overspill_store::PageBytes;
 use overspill_vm::types::{ContentHash, PageId};
 
@@ -58,10 +59,25 @@ pub trait Kernel: Sized + Send + Sync + 'static {
     /// # Errors
     /// ENOMEM.
     fn map_anonymous(len: usize) -> Result<*mut u8, Errno>;
+    /// The same for a parking area, into which nobody but the kernel looks unless there is compressed memory.
+    ///
+    /// # Errors
+    /// ENOMEM.
+    fn map_parking(len: usize) -> Result<*mut u8, Errno> {
+        Self::map_anonymous(len)
+    }
+    /// What is parked at an address.
+    ///
+    /// # Safety
+    /// Something is, and stays there for as long as this is used.
+    unsafe fn parked(at: usize) -> impl Deref<Target = PageBytes> {
+        // SAFETY: the caller's promise.
+        unsafe { &*(at as *const PageBytes) }
+    }
     /// Unmaps the pager's own memory.
     ///
     /// # Safety
-    /// [`Kernel::map_anonymous`] made it; nothing uses it any more.
+    /// [`Kernel::map_anonymous`] or [`Kernel::map_parking`] made it; nothing uses it any more.
     unsafe fn unmap(at: *mut u8, len: usize);
     /// Advice on the pager's own memory.
     ///

@@ -84,7 +84,7 @@ impl<K: Kernel> Parking<K> {
 
     fn make(&self, area: usize, uffd: &K::Uffd) -> Result<(), Errno> {
         let len = self.bytes();
-        let at = K::map_anonymous(len)?;
+        let at = K::map_parking(len)?;
         // huge pages would make moves split them, a core dump need not hold it
         let _ = K::advise(at as usize, len, Advice::NoHugePages);
         let _ = K::advise(at as usize, len, Advice::NotDumped);

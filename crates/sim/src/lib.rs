@@ -33,8 +33,8 @@
 //! and writes fail, are short, find no space, are late; what comes back is not what was written; a device dies. Not modelled: a
 //! device that never answers, a crash of the pager.
 //!
-//! [`replay`] is the other use: a recorded reference string, one thread, everything done at once; the Linux machine in stepped mode
-//! must come to the same decisions.
+//! [`replay`] is the other use: a recorded reference string, one thread, on a kernel whose pages are words and where nothing fails
+//! (`replay/flat.rs`); the Linux machine in stepped mode must come to the same decisions.
 //!
 //! Models: TigerBeetle's VOPR (faults, and checks that are shown to find something), NetBSD's pdsim (the kernel's own policy code in
 //! a simulator); read, not copied.

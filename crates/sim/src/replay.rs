@@ -1,34 +1,43 @@
-//! A recorded reference string on the simulated machine: one thread, every action done at once, so that the decisions are a
-//! function of string, configuration and core alone. The Linux machine in stepped mode must come to the same ones.
+//! A recorded reference string through the machine's own code: one thread, on a kernel without surprises ([`flat`]), so that the
+//! decisions are a function of string, configuration and code alone. The Linux machine in stepped mode must come to the same ones.
 //!
-//! The order, which both machines keep:
+//! 1. For each reference: if the page is not mapped, its fault is served, until it is.
+//! 2. A read ends at once; then the next window that the core has answered with, if any, is read in the same way.
+//! 3. After each fault, if `wants_daemon()`: steps of the page daemon, of [`STEP_PAGES_MAX`] pages at most, until one achieves
+//!    nothing. A fault for which there is `NoMemory` even then is served above the budget.
 //!
-//! 1. For each reference: if the page is not mapped, fault; perform the action; if it is still not mapped, fault again.
-//! 2. Zero fill: all its pages are mapped, in order. Restore: the page is mapped, then `ahead`, if any, is read.
-//! 3. A read ends at once: all pages to their places in order (mapped, or parked where the core says so), then the next window that
-//!    the core has answered with, if any, is read in the same way.
-//! 4. After each fault, if `wants_daemon()`: daemon steps until `demand().is_none()`, or until a step achieves nothing. A step is
-//!    `reclaim_batch(min(reclaim, 64))`; else `launder_batch(min(launder, 64))`, looked at and written in the order of page ids,
-//!    the writes ending at once in that order; else `park_batch(min(park, 64))`, all parked, reported in the order of page ids.
-//!    `NoMemory` runs the same steps; if the fault then says so again, it is repeated above the budget.
+//! With [`ReplayConfig::alongside`] reads take their time, and the daemon does a part of it only.
 //!
 //! A write gives a page new content each time; a page only read keeps its content (zero, if it was never written).
 
+mod flat;
+
+use crate::world::Nothing;
+use flat::{Flat, FlatFile, FlatUffd, Words};
+use overspill_machine::daemon::{self, Daemon, Step};
+use overspill_machine::files::DEVICES_MAX;
+use overspill_machine::inject::Inject;
+use overspill_machine::machine::{Delivery, Parts};
+use overspill_machine::ranges::{self, Flags, Range};
+use overspill_machine::serve::Served;
+use overspill_machine::space::Read;
+use overspill_machine::{Kernel as _, Machine, reader};
+use overspill_store::PageBytes;
 use overspill_swap::SwapPager;
-use overspill_vm::pager::IoResult;
+use overspill_vm::page::State;
 use overspill_vm::policy::Spec;
-use overspill_vm::types::{ContentHash, FrameId, ObjectId, PAGE_SHIFT, PageId, Slot};
-use overspill_vm::{
-    CLUSTER_PAGES_MAX, Config, Decision, Fault, Filled, Laundry, Look, MEMORY_BYTES_MIN, Member, PageIn, Parked, Place, Vm,
-};
-use std::collections::{HashMap, VecDeque};
+use overspill_vm::status::Status;
+use overspill_vm::types::{ObjectId, PAGE_SHIFT, PAGE_SIZE, PageId};
+use overspill_vm::{CLUSTER_PAGES_MAX, Config, Decision, Demand, MEMORY_BYTES_MIN, Vm};
+use std::collections::VecDeque;
+use std::sync::atomic::Ordering::Relaxed;
 
 /// The most pages of a daemon step.
 const STEP_PAGES_MAX: u32 = 64;
 
 /// What a read takes that nobody waits for, in references.
 const READ_REFERENCES: u64 = 32;
-/// What the daemon does beside a fault or such a read: it moves so many runs of neighbouring pages, or looks at four times, drops
+/// What the daemon does alongside a fault or such a read: it moves so many runs of neighbouring pages, or looks at four times, drops
 /// eight times as many. With 12 to 16 six policies have within 8 % as many hard faults on one program as live, and within 19 % as
 /// many soft ones (docs/LAB-FAULTS.md); with half of it a scan has to wait for frames.
 const MOVES: i32 = 16;
@@ -50,10 +59,10 @@ pub struct ReplayConfig {
     pub slots: u32,
     /// Pages of the budget that the machine keeps for its own buffers.
     pub charged_pages: u32,
-    /// Reads that nobody waits for and the page daemon go on beside the program, as live: such a read ends some references later,
+    /// Reads that nobody waits for and the page daemon go on alongside the program, as live: such a read ends some references later,
     /// or when its pages are touched; the rest of a window is read with it; and the daemon does a little at each fault and each
     /// such read. Else everything is done at once, and each read alone, as by a machine that is stepped by hand.
-    pub beside: bool,
+    pub alongside: bool,
     /// The most decisions that are remembered.
     pub decisions_max: usize,
 }
@@ -69,7 +78,7 @@ impl ReplayConfig {
             zero_ahead_pages_max: None,
             slots: u32::try_from(pages).unwrap_or(u32::MAX).saturating_add(1024),
             charged_pages: 0,
-            beside: false,
+            alongside: false,
             decisions_max: 1 << 20,
         }
     }
@@ -89,7 +98,7 @@ impl ReplayConfig {
 /// assert!(decisions.iter().any(|d| matches!(d, Decision::Write(_))));
 /// ```
 pub fn replay(references: &[(u64, bool)], config: &ReplayConfig) -> Vec<Decision> {
-    run(references.iter().copied(), config).vm.decisions().to_vec()
+    run(references.iter().copied(), config).machine.core.lock().vm.decisions().to_vec()
 }
 
 /// What the core counted in a replay.
@@ -119,8 +128,8 @@ pub struct ReplayCounts {
 /// # Panics
 /// As [`replay`].
 pub fn replay_counts(references: impl IntoIterator<Item = (u64, bool)>, config: &ReplayConfig) -> ReplayCounts {
-    let machine = run(references, &ReplayConfig { decisions_max: 0, ..config.clone() });
-    let counters = machine.vm.counters();
+    let replay = run(references, &ReplayConfig { decisions_max: 0, ..config.clone() });
+    let counters = &replay.machine.status.counters;
     ReplayCounts {
         first_touches: counters.zero_fills.get() - counters.zero_ahead_pages.get(),
         soft_faults: counters.soft_faults.get(),
@@ -129,266 +138,212 @@ pub fn replay_counts(references: impl IntoIterator<Item = (u64, bool)>, config: 
         page_in_ops: counters.page_in_ops.get(),
         pages_out: counters.pages_out.get(),
         readahead: counters.readahead_pages.get(),
-        readahead_lost: machine.lost_ahead,
+        readahead_lost: replay.lost_ahead(),
     }
 }
 
-fn run(references: impl IntoIterator<Item = (u64, bool)>, config: &ReplayConfig) -> Stepped {
-    let least = (MEMORY_BYTES_MIN >> PAGE_SHIFT) as u32;
-    let mut core = Config {
-        policy: config.policy,
-        decisions_max: config.decisions_max,
-        ..Config::new(config.memory_pages.max(least), config.pages)
-    };
-    core.readahead_pages_max = config.readahead_pages_max.unwrap_or(core.readahead_pages_max);
-    core.zero_ahead_pages_max = config.zero_ahead_pages_max.unwrap_or(core.zero_ahead_pages_max);
-    let pager =
-        SwapPager::new(overspill_swap::Config { pages_max: config.pages, slots_max: config.slots, devices_max: 1, extents_max: 0 });
-    let mut vm = Vm::new(core, pager, Box::leak(Box::default())).expect("a good configuration");
-    vm.set_limit(config.memory_pages);
-    vm.charge(config.charged_pages);
-    let mut machine = Stepped {
-        pages: config.pages,
-        mapped: vec![None; config.pages as usize],
-        expected: vec![0; config.pages as usize],
-        parked: HashMap::new(),
-        stored: HashMap::new(),
-        batch: Vec::with_capacity(STEP_PAGES_MAX as usize),
-        unused: vec![false; config.pages as usize],
-        lost_ahead: 0,
-        beside: config.beside,
-        now: 0,
-        under_way: VecDeque::new(),
-        vm,
-    };
+fn run(references: impl IntoIterator<Item = (u64, bool)>, config: &ReplayConfig) -> Replay {
+    let mut replay = Replay::new(config);
     for (page, write) in references {
-        machine.now += 1;
-        machine.reference(page, write.then_some(machine.now));
+        replay.now += 1;
+        replay.reference(page, write.then_some(replay.now));
     }
-    while machine.arrive_next() {}
-    machine
+    while replay.arrive_next() {}
+    replay
 }
 
-/// The hash that stands for a page's content: different contents never agree, nor do different pages.
-fn hash(page: PageId, value: u64) -> ContentHash {
-    ContentHash::new(page, value as u128, 0)
-}
+/// A page of a buffer.
+#[derive(Clone)]
+#[repr(align(4096))]
+struct Page(#[allow(dead_code)] PageBytes);
 
-struct Stepped {
-    pages: u64,
-    vm: Vm<SwapPager>,
-    mapped: Vec<Option<u64>>,
+struct Replay {
+    machine: Machine<Flat>,
+    daemon: Daemon<Flat>,
+    buffer: Vec<Page>,
     expected: Vec<u64>,
-    parked: HashMap<FrameId, u64>,
-    stored: HashMap<Slot, u64>,
-    batch: Vec<Member>,
     /// Read, and not referenced since.
     unused: Vec<bool>,
-    /// See [`ReplayCounts::readahead_lost`].
+    /// See [`ReplayCounts::readahead_lost`]: of those that were read again.
     lost_ahead: u64,
-    /// See [`ReplayConfig::beside`].
-    beside: bool,
+    /// See [`ReplayConfig::alongside`].
+    alongside: bool,
     /// References so far.
     now: u64,
     /// Reads that nobody waited for when they began, and when they end.
-    under_way: VecDeque<(u64, PageIn)>,
+    under_way: VecDeque<(u64, Read)>,
 }
 
-impl Stepped {
+impl Replay {
+    fn new(config: &ReplayConfig) -> Self {
+        flat::clear();
+        let least = (MEMORY_BYTES_MIN >> PAGE_SHIFT) as u32;
+        let mut core = Config {
+            policy: config.policy,
+            decisions_max: config.decisions_max,
+            ..Config::new(config.memory_pages.max(least), config.pages)
+        };
+        core.readahead_pages_max = config.readahead_pages_max.unwrap_or(core.readahead_pages_max);
+        core.zero_ahead_pages_max = config.zero_ahead_pages_max.unwrap_or(core.zero_ahead_pages_max);
+        let swap = overspill_swap::Config { pages_max: config.pages, slots_max: config.slots, devices_max: 1, extents_max: 0 };
+        let status: &'static Status = Box::leak(Box::default());
+        let mut vm = Vm::new(core, SwapPager::new(swap), &status.counters).expect("a good configuration");
+        vm.set_limit(config.memory_pages);
+        vm.charge(config.charged_pages);
+        let mut files = [const { None }; DEVICES_MAX];
+        files[0] = Some(FlatFile(u64::from(config.slots) << PAGE_SHIFT));
+        let parts = Parts {
+            vm,
+            delivery: Delivery::InThread,
+            follows_pointers: false,
+            load_control: false,
+            content: Words,
+            writes: daemon::writes(config.memory_pages, false),
+            inject: Inject::default(),
+            host: Nothing,
+            status,
+            program: FlatUffd,
+            parking: FlatUffd,
+            process: (),
+            files,
+            names: Box::default(),
+            pool: None,
+            memory_pages: config.memory_pages,
+            ranges_max: ranges::ranges_max(1, config.pages),
+            objects_max: 1,
+        };
+        let machine = Machine::new(parts).expect("memory");
+        let (start, end) = (flat::PROGRAM, flat::PROGRAM + ((config.pages as usize) << PAGE_SHIFT));
+        let mut map = machine.map.write();
+        map.origins[0] = start;
+        machine.manage(&mut map, Range { start, end, origin: start, ..Range::of_program(Flags::NONE) });
+        drop(map);
+        Replay {
+            daemon: Daemon::new(&machine, ()).expect("memory"),
+            machine,
+            buffer: vec![Page([0; PAGE_SIZE]); CLUSTER_PAGES_MAX],
+            expected: vec![0; config.pages as usize],
+            unused: vec![false; config.pages as usize],
+            lost_ahead: 0,
+            alongside: config.alongside,
+            now: 0,
+            under_way: VecDeque::new(),
+        }
+    }
+
     fn reference(&mut self, page: u64, write: Option<u64>) {
         while self.under_way.front().is_some_and(|(due, _)| *due <= self.now) {
             self.arrive_next();
         }
-        let mut over_budget = false;
-        while self.mapped[page as usize].is_none() {
-            let again = self.fault(page, over_budget);
-            if self.vm.wants_daemon() {
-                self.run_daemon();
+        let found = loop {
+            match flat::touch(page, write) {
+                Some(found) => break found,
+                None => self.fault(page),
             }
-            assert!(!(again && over_budget), "no frame for page {page}, not even above the budget");
-            over_budget = again && self.vm.available() == 0;
-        }
+        };
         self.unused[page as usize] = false;
-        let found = self.mapped[page as usize].expect("it is mapped");
-        assert_eq!(found, self.expected[page as usize], "page {page} reads wrong");
-        if let Some(new) = write {
-            self.mapped[page as usize] = Some(new);
-            self.expected[page as usize] = new;
+        let expected = &mut self.expected[page as usize];
+        assert_eq!(found, *expected, "page {page} reads wrong");
+        *expected = write.unwrap_or(found);
+    }
+
+    fn fault(&mut self, at: u64) {
+        let served = self.machine.serve(flat::PROGRAM + ((at as usize) << PAGE_SHIFT), 0);
+        self.machine.drop_places(&self.machine.map.read(), true);
+        match served {
+            Served::Done | Served::NoMemory => {}
+            Served::Read(read) | Served::DoneReadAhead(read) => self.read(Some(read)),
+            Served::Busy => self.await_page(PageId::new(ObjectId(0), at)),
+            Served::Held | Served::Lost | Served::NotOurs => unreachable!("nothing fails"),
         }
+        self.run_daemon();
+        let starved = served == Served::NoMemory && self.machine.core.lock().vm.available() == 0;
+        let was = self.machine.starved.swap(starved, Relaxed);
+        assert!(!(starved && was), "no frame for page {at}, not even above the budget");
     }
 
-    /// Returns whether there was no memory.
-    fn fault(&mut self, at: u64, over_budget: bool) -> bool {
-        let page = PageId::new(ObjectId(0), at);
-        match self.vm.fault(page, 0..self.pages, over_budget) {
-            Fault::Mapped => self.map(page, 0),
-            Fault::Restore { frame, ahead } => {
-                let value = self.parked.remove(&frame).expect("it is parked");
-                self.map(page, value);
-                self.vm.restore_done(page, Filled::Mapped);
-                self.read(ahead);
-            }
-            Fault::ZeroFill { first, count } => {
-                for i in 0..count as u64 {
-                    self.map(first.offset(i), 0);
-                    self.vm.fill_done(first.offset(i), Filled::Mapped);
-                }
-            }
-            Fault::PageIn(op) => self.read(Some(op)),
-            Fault::NoMemory => return true,
-            Fault::Busy => self.await_page(page),
-            Fault::Lost | Fault::TableFull => unreachable!("nothing fails"),
-        }
-        false
-    }
-
-    fn map(&mut self, page: PageId, value: u64) {
-        let old = self.mapped[page.index() as usize].replace(value);
-        assert!(old.is_none(), "{page:?} is mapped already");
-    }
-
-    /// Begins to read `op`; what was touched arrives at once, since the program does nothing meanwhile.
-    fn read(&mut self, op: Option<PageIn>) {
-        let mut next = op;
-        while let Some(op) = next {
-            next = if self.beside {
-                self.under_way.push_back((self.now + READ_REFERENCES, op));
-                self.vm.read_more(&op, 0..self.pages)
+    /// Begins to read; what was touched arrives at once, since the program does nothing meanwhile.
+    fn read(&mut self, first: Option<Read>) {
+        let mut next = first;
+        while let Some(read) = next {
+            next = if self.alongside {
+                self.under_way.push_back((self.now + READ_REFERENCES, read));
+                reader::read_more(&self.machine, &read.op)
             } else {
-                self.arrive(&op)
+                self.arrive(&read)
             };
         }
-        if let Some(at) = op.and_then(|op| Some(op.page(op.touched()?))) {
+        if let Some(at) = first.and_then(|Read { op, .. }| Some(op.page(op.touched()?))) {
             self.await_page(at);
         }
     }
 
     fn await_page(&mut self, page: PageId) {
-        while self.vm.page(page).busy() {
+        while self.machine.core.lock().vm.page(page).busy() {
             assert!(self.arrive_next(), "nothing is under way with {page:?}");
         }
     }
 
     /// The oldest read ends. Returns `false` if none is under way.
     fn arrive_next(&mut self) -> bool {
-        let Some((_, op)) = self.under_way.pop_front() else { return false };
-        let next = self.arrive(&op);
+        let Some((_, read)) = self.under_way.pop_front() else { return false };
+        let next = self.arrive(&read);
         self.read(next);
-        if op.touched().is_none() && self.vm.wants_daemon() {
+        if read.op.touched().is_none() {
             self.run_daemon();
         }
         true
     }
 
     /// What was read is there. => what is to be read next
-    fn arrive(&mut self, op: &PageIn) -> Option<PageIn> {
-        let mut places = [Place::Discard; CLUSTER_PAGES_MAX];
-        let stored = &self.stored;
-        let value = |i: u32| stored[&Slot(op.slot.0 + i)];
-        let check = |i, expected| if hash(op.page(i), value(i)) == expected { IoResult::Ok } else { IoResult::Corrupt };
-        let next = self.vm.page_in_arrived(op, 0..self.pages, check, &mut places);
-        for i in 0..op.count {
-            let (page, value) = (op.page(i), self.stored[&Slot(op.slot.0 + i)]);
-            let filled = match places[i as usize] {
-                Place::Map => {
-                    self.map(page, value);
-                    Filled::Mapped
-                }
-                Place::Park(frame) => {
-                    self.parked.insert(frame, value);
-                    Filled::Parked
-                }
-                Place::Discard if !op.wants(i) => continue,
-                Place::Discard | Place::Lost => unreachable!("nothing is released, and nothing fails"),
-            };
-            self.unused[page.index() as usize] = true; // that which was touched is referenced next
-            self.vm.page_in_done(page, filled);
+    fn arrive(&mut self, read: &Read) -> Option<Read> {
+        let (op, buffer) = (&read.op, self.buffer.as_mut_ptr().cast());
+        for i in (0..op.count).filter(|i| op.wants(*i)) {
+            // that which was touched is referenced next
+            let unused = std::mem::replace(&mut self.unused[op.page(i).index() as usize], true);
+            self.lost_ahead += u64::from(unused);
         }
-        next
+        let len = (op.count as usize) << PAGE_SHIFT;
+        // SAFETY: the buffer has room for every read, and is used by one at a time.
+        unsafe {
+            let done = Flat::read_now(read.fd, buffer, len, op.location.offset);
+            reader::arrived(&self.machine, read, buffer, Flat::now_ns(), done, Some).next
+        }
     }
 
-    /// All that there is to do; beside the program [`MOVES`].
+    /// All that there is to do; alongside the program [`MOVES`].
     fn run_daemon(&mut self) {
-        let mut moves = if self.beside { MOVES } else { i32::MAX };
+        let machine = &self.machine;
+        if !machine.core.lock().vm.wants_daemon() {
+            return;
+        }
+        let mut moves = if self.alongside { MOVES } else { i32::MAX };
         while moves > 0 {
-            let demand = self.vm.demand();
-            let worked = if demand.reclaim > 0 {
-                let n = demand.reclaim.min(STEP_PAGES_MAX);
-                moves -= n as i32 / 8;
-                self.reclaim(n)
-            } else if demand.launder > 0 {
-                let n = demand.launder.min(STEP_PAGES_MAX);
-                moves -= n as i32 / 4;
-                self.launder(n)
-            } else if demand.park > 0 {
-                let worked = self.park(demand.park.min(STEP_PAGES_MAX).min(moves as u32));
-                moves -= self.batch.chunk_by(|a, b| a.0.offset(1) == b.0).count() as i32;
-                worked
-            } else {
+            let demand = machine.core.lock().vm.demand();
+            let parks = demand.reclaim + demand.launder == 0;
+            let most = if parks { STEP_PAGES_MAX.min(moves as u32) } else { STEP_PAGES_MAX };
+            if self.daemon.step_of(machine, most) != Step::Worked {
                 return;
+            }
+            self.daemon.settle(machine);
+            let runs = flat::take_runs();
+            moves -= match demand {
+                _ if parks => runs,
+                Demand { reclaim: 0, launder, .. } => (launder.min(most) / 4) as i32,
+                Demand { reclaim, .. } => (reclaim.min(most) / 8) as i32,
             };
-            if !worked {
+            if parks && runs == 0 {
                 return;
             }
         }
     }
 
-    fn reclaim(&mut self, most: u32) -> bool {
-        self.vm.reclaim_batch(most, &mut self.batch);
-        for (page, frame) in &self.batch {
-            self.parked.remove(frame).expect("it is parked");
-            self.lost_ahead += u64::from(std::mem::take(&mut self.unused[page.index() as usize]));
-        }
-        self.vm.frames_dropped(self.batch.iter().map(|m| m.1));
-        !self.batch.is_empty()
-    }
-
-    fn launder(&mut self, most: u32) -> bool {
-        let mut batch = Vec::with_capacity(STEP_PAGES_MAX as usize);
-        self.vm.launder_batch(most, &mut batch);
-        batch.sort_unstable_by_key(|laundry| laundry.page);
-        let mut worked = false;
-        let mut writes = Vec::new();
-        for Laundry { page, frame, .. } in batch {
-            let value = self.parked[&frame];
-            match self.vm.launder_look(page, value == 0, hash(page, value)) {
-                Look::Drop(frame) => {
-                    self.parked.remove(&frame);
-                    self.vm.frames_dropped(std::iter::once(frame));
-                    worked = true;
-                }
-                Look::Settled => worked = true,
-                Look::Write => writes.push((page, value)),
-            }
-        }
-        let mut at = 0;
-        while at < writes.len() {
-            let Some(run) = self.vm.launder_slots((writes.len() - at) as u32, writes[at].0) else { break };
-            self.vm.launder_issued(run.count);
-            for i in 0..run.count {
-                let (slot, (page, value)) = (Slot(run.first.0 + i), writes[at]);
-                self.stored.insert(slot, value);
-                self.vm.launder_done(page, Some(slot), hash(page, value), IoResult::Ok);
-                at += 1;
-            }
-            worked = true;
-        }
-        for &(page, value) in &writes[at..] {
-            self.vm.launder_done(page, None, hash(page, value), IoResult::NoSpace);
-        }
-        worked
-    }
-
-    fn park(&mut self, most: u32) -> bool {
-        self.vm.park_batch(most, &mut self.batch);
-        self.batch.sort_unstable();
-        for i in 0..self.batch.len() {
-            let (page, frame) = self.batch[i];
-            let value = self.mapped[page.index() as usize].take().expect("it is mapped");
-            self.parked.insert(frame, value);
-            self.vm.park_done(page, Parked::Yes);
-        }
-        !self.batch.is_empty()
+    /// Pages that were read ahead and reclaimed before their first use.
+    fn lost_ahead(&self) -> u64 {
+        let core = self.machine.core.lock();
+        let lost = |page| core.vm.page(PageId::new(ObjectId(0), page)).state() == State::PagedOut;
+        let unused = self.unused.iter().zip(0..).filter(|(unused, page)| **unused && lost(*page));
+        self.lost_ahead + unused.count() as u64
     }
 }
 
@@ -431,9 +386,9 @@ mod tests {
     #[test]
     fn stale_copies_do_not_fill_the_device() {
         let string: Vec<(u64, bool)> = (0..4500).map(|n| (n % 900, true)).collect();
-        let machine =
+        let replay =
             run(string.iter().copied(), &ReplayConfig { slots: 460, readahead_pages_max: Some(1), ..ReplayConfig::new(600, 900) });
-        assert_eq!(machine.vm.counters().over_budget.get(), 0);
+        assert_eq!(replay.machine.status.counters.over_budget.get(), 0);
     }
 
     /// Memory and swap add up: every page holds a content of its own, and they are nearly as many as frames and slots together.
@@ -447,8 +402,8 @@ mod tests {
         for (pages, enough) in [(fits, true), (fits + u64::from(2 * change), false)] {
             let mut string: Vec<(u64, bool)> = (0..pages).map(|page| (page, true)).collect();
             string.extend((0..30_000).map(|_| (rng.below(pages), rng.chance(500))));
-            let machine = run(string.iter().copied(), &ReplayConfig { slots, ..ReplayConfig::new(memory, pages) });
-            assert_eq!(machine.vm.counters().over_budget.get() == 0, enough, "{pages} pages");
+            let replay = run(string.iter().copied(), &ReplayConfig { slots, ..ReplayConfig::new(memory, pages) });
+            assert_eq!(replay.machine.status.counters.over_budget.get() == 0, enough, "{pages} pages");
         }
     }
 

@@ -686,8 +686,8 @@ impl kernel::Mappings for SimMappings {
 /// Nothing else.
 pub struct Nothing;
 
-impl kernel::Host<Sim> for Nothing {
-    fn bell(&self) -> Option<&SimWord> {
+impl<K: Kernel> kernel::Host<K> for Nothing {
+    fn bell(&self) -> Option<&K::Word> {
         None
     }
     fn served(&self) {}

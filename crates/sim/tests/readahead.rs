@@ -54,7 +54,7 @@ fn without_a_trial_it_is_lost() {
 /// faults here).
 #[test]
 fn who_goes_down_is_read_ahead_of_as_well() {
-    let config = ReplayConfig { beside: true, ..config("use-once") };
+    let config = ReplayConfig { alongside: true, ..config("use-once") };
     let up = || (0..PAGES).map(|page| (page, true));
     let down = || up().rev();
     let up = replay_counts(up().chain(up()).chain(up()), &config);

@@ -114,7 +114,7 @@ impl<K: Kernel, S> Daemon<K, S> {
         let scratch = unsafe { &mut *(self.scratch() as *mut PageBytes) };
         for (d, zero) in self.dirty.iter_mut().zip(&mut zero) {
             // SAFETY: the place is held: its content stays, and nobody writes parked pages.
-            let bytes = unsafe { &*(machine.parking.addr(d.place) as *const PageBytes) };
+            let bytes = &*unsafe { K::parked(machine.parking.addr(d.place)) };
             *zero = checksum::is_zero(bytes);
             if !*zero {
                 let stored = (d.hash != ContentHash::UNKNOWN).then_some(d.hash);

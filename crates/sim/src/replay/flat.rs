@@ -1,0 +1,357 @@
+//! The kernel below a replay: one thread, one range, one device, and nothing fails. The content of a page is a word, so it takes
+//! eight bytes wherever it is: in the program's memory, in the parking area, on the device. Neither of the first two is memory of
+//! ours; their addresses are only names.
+
+use crate::world::{Nothing, SimMappings, SimMessage, SimWord};
+use overspill_machine::errno::{self, Errno};
+use overspill_machine::files::{Files, Pieces};
+use overspill_machine::kernel::{self, Advice, Done, Fixed, IoVec, Kernel, Moved};
+use overspill_store::PageBytes;
+use overspill_vm::types::{ContentHash, PAGE_SHIFT, PAGE_SIZE, PageId};
+use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::mem::{replace, take};
+use std::ops::Deref;
+
+/// Where the program's memory begins: beyond all addresses that there are.
+pub const PROGRAM: usize = 1 << 60;
+/// Where the parking area begins.
+const PARKING: usize = 1 << 61;
+/// Instead of a content: nothing is there.
+const ABSENT: u64 = u64::MAX;
+
+/// All contents.
+#[derive(Default)]
+struct Memory {
+    program: Vec<u64>,
+    parked: Vec<u64>,
+    device: Vec<u64>,
+    /// Runs of neighbouring pages that were moved, and where the last one ended.
+    runs: (i32, usize),
+}
+
+thread_local! {
+    static MEMORY: RefCell<Memory> = RefCell::default();
+}
+
+impl Memory {
+    /// The page at a named address.
+    fn page(&mut self, at: usize) -> &mut u64 {
+        match at.checked_sub(PARKING) {
+            Some(offset) => &mut self.parked[offset >> PAGE_SHIFT],
+            None => &mut self.program[(at - PROGRAM) >> PAGE_SHIFT],
+        }
+    }
+    /// What is parked there, or in a buffer.
+    ///
+    /// # Safety
+    /// It is, and a buffer is aligned.
+    unsafe fn source(&self, at: usize) -> u64 {
+        match at.checked_sub(PARKING) {
+            Some(offset) => self.parked[offset >> PAGE_SHIFT],
+            // SAFETY: the caller's promise.
+            None => unsafe { *(at as *const u64) },
+        }
+    }
+}
+
+/// Forgets all of this thread's.
+pub fn clear() {
+    MEMORY.set(Memory::default());
+}
+
+/// The program touches a page, and writes that to it, if anything. => what was there, `None`: nothing is
+pub fn touch(page: u64, write: Option<u64>) -> Option<u64> {
+    MEMORY.with_borrow_mut(|memory| {
+        let content = &mut memory.program[page as usize];
+        match *content {
+            ABSENT => None,
+            old => {
+                *content = write.unwrap_or(old);
+                Some(old)
+            }
+        }
+    })
+}
+
+/// How many runs of neighbouring pages were moved since this was last asked.
+pub fn take_runs() -> i32 {
+    MEMORY.with_borrow_mut(|memory| take(&mut memory.runs).0)
+}
+
+/// No call of such a kind is made in a replay.
+fn never() -> ! {
+    unreachable!("one thread, one range, one device, and nothing fails")
+}
+
+/// The kernel.
+pub enum Flat {}
+
+/// A userfaultfd.
+pub struct FlatUffd;
+
+impl kernel::Uffd for FlatUffd {
+    type Message = SimMessage;
+
+    fn raw(&self) -> i32 {
+        0
+    }
+    fn register(&self, at: usize, len: usize) -> Result<(), Errno> {
+        MEMORY.with_borrow_mut(|memory| {
+            let of = if at == PARKING { &mut memory.parked } else { &mut memory.program };
+            *of = vec![ABSENT; len >> PAGE_SHIFT];
+        });
+        Ok(())
+    }
+    unsafe fn unregister(&self, _: usize, _: usize) -> Result<(), Errno> {
+        never()
+    }
+    fn protects(&self) -> bool {
+        false
+    }
+    fn set_protects(&self) {
+        never()
+    }
+    fn protect(&self, _: usize, _: usize) -> Result<(), Errno> {
+        never()
+    }
+    fn let_write(&self, _: usize, _: usize) {}
+    unsafe fn copy(&self, dst: usize, src: *const u8, len: usize) -> Moved {
+        MEMORY.with_borrow_mut(|memory| {
+            for at in (0..len).step_by(PAGE_SIZE) {
+                // SAFETY: the caller's promise; the pager's buffers are aligned to pages.
+                let content = unsafe { memory.source(src as usize + at) };
+                if replace(memory.page(dst + at), content) != ABSENT {
+                    never()
+                }
+            }
+        });
+        Moved { bytes: len, error: None }
+    }
+    fn zero(&self, _: usize, _: usize) -> Moved {
+        never()
+    }
+    unsafe fn move_pages(&self, dst: usize, src: usize, len: usize) -> Moved {
+        MEMORY.with_borrow_mut(|memory| {
+            let (runs, end) = memory.runs;
+            memory.runs = (runs + i32::from(src != end), src + len);
+            for at in (0..len).step_by(PAGE_SIZE) {
+                let content = replace(memory.page(src + at), ABSENT);
+                if content == ABSENT || replace(memory.page(dst + at), content) != ABSENT {
+                    never()
+                }
+            }
+        });
+        Moved { bytes: len, error: None }
+    }
+    fn is_changing(&self) -> bool {
+        false
+    }
+    fn poison(&self, _: usize, _: usize) -> Result<(), Errno> {
+        never()
+    }
+    fn read(&self, _: &mut [SimMessage]) -> usize {
+        never()
+    }
+}
+
+/// Transfers end when they are issued.
+pub struct FlatIo(VecDeque<Done>);
+
+impl kernel::Io for FlatIo {
+    fn is_asynchronous(&self) -> bool {
+        false
+    }
+    unsafe fn read(&mut self, _: i32, _: *mut u8, _: usize, _: u64, _: u64) {
+        never()
+    }
+    unsafe fn write(&mut self, _: i32, iov: &[IoVec], offset: u64, token: u64) {
+        let pages = iov.iter().flat_map(|v| (v.base..v.base + v.len).step_by(PAGE_SIZE));
+        let bytes = MEMORY.with_borrow_mut(|memory| {
+            let mut slot = (offset >> PAGE_SHIFT) as usize;
+            for at in pages {
+                let content = *memory.page(at);
+                memory.device.resize(memory.device.len().max(slot + 1), ABSENT);
+                memory.device[slot] = content;
+                slot += 1;
+            }
+            (slot << PAGE_SHIFT) - offset as usize
+        });
+        self.0.push_back(Done { token, result: Ok(bytes) });
+    }
+    fn submit(&mut self) {}
+    fn wait(&mut self, _: Option<u64>) {}
+    fn completion(&mut self) -> Option<Done> {
+        self.0.pop_front()
+    }
+    fn put_back(&mut self, done: Done) {
+        self.0.push_front(done);
+    }
+}
+
+/// A block device of so many bytes.
+pub struct FlatFile(pub u64);
+
+impl Files for FlatFile {
+    fn count(&self) -> usize {
+        1
+    }
+    fn limit(&self) -> u64 {
+        self.0
+    }
+    fn grows(&self) -> bool {
+        false
+    }
+    fn fd(&self, _: u16) -> i32 {
+        0
+    }
+    fn are_files(&self) -> bool {
+        false
+    }
+    fn grow(&mut self, _: u64) -> Result<(u16, u64, u64), Errno> {
+        never()
+    }
+    fn pieces(&mut self, _: u16, _: u64, _: u32) -> Pieces {
+        never()
+    }
+    fn allocate(_: i32, _: u64, _: u64) -> Result<(), Errno> {
+        never()
+    }
+    fn punch(_: i32, _: u64, _: u64) -> Result<(), Errno> {
+        never()
+    }
+}
+
+/// The hash that stands for a page's content: different contents never agree, nor do different pages.
+fn hash(page: PageId, bytes: &PageBytes) -> ContentHash {
+    let content = u64::from_ne_bytes(*bytes.first_chunk().expect("a page"));
+    ContentHash::new(page, content.into(), 0)
+}
+
+/// Contents are words, the first ones of otherwise empty pages.
+pub struct Words;
+
+impl kernel::Content for Words {
+    fn is_sealed(&self) -> bool {
+        false
+    }
+    fn look(&self, page: PageId, _: Option<ContentHash>, bytes: &PageBytes, _: &mut PageBytes) -> ContentHash {
+        hash(page, bytes)
+    }
+    fn open(&self, page: PageId, stored: ContentHash, bytes: &mut PageBytes) -> bool {
+        hash(page, bytes) == stored
+    }
+    fn seal(&self, _: PageId, _: &PageBytes, _: &mut PageBytes) -> ContentHash {
+        never()
+    }
+}
+
+fn layout(len: usize) -> Layout {
+    Layout::from_size_align(len, PAGE_SIZE).expect("a length")
+}
+
+impl Kernel for Flat {
+    type Word = SimWord;
+    type Uffd = FlatUffd;
+    type Io = FlatIo;
+    type Engine = ();
+    type Files = FlatFile;
+    type Content = Words;
+    type Mappings = SimMappings;
+    type Process = ();
+    type Host = Nothing;
+
+    fn now_ns() -> u64 {
+        1
+    }
+    fn thread_id() -> u32 {
+        1
+    }
+    fn thread_cpu_ns(_: u32) -> Option<u64> {
+        None
+    }
+    fn sleep_ns(_: u64) {}
+    fn cpus() -> usize {
+        1
+    }
+    fn stop(message: &[u8], _: bool) -> ! {
+        panic!("{}", String::from_utf8_lossy(message))
+    }
+    fn map_anonymous(len: usize) -> Result<*mut u8, Errno> {
+        // SAFETY: not of no bytes.
+        let at = unsafe { alloc_zeroed(layout(len)) };
+        if at.is_null() { Err(errno::ENOMEM) } else { Ok(at) }
+    }
+    fn map_parking(_: usize) -> Result<*mut u8, Errno> {
+        Ok(PARKING as *mut u8)
+    }
+    unsafe fn parked(at: usize) -> impl Deref<Target = PageBytes> {
+        let mut bytes = Box::new([0; PAGE_SIZE]);
+        let content = MEMORY.with_borrow_mut(|memory| *memory.page(at));
+        *bytes.first_chunk_mut().expect("a page") = content.to_ne_bytes();
+        bytes
+    }
+    unsafe fn unmap(at: *mut u8, len: usize) {
+        if at as usize != PARKING {
+            // SAFETY: the caller's promise.
+            unsafe { dealloc(at, layout(len)) };
+        }
+    }
+    fn advise(_: usize, _: usize, _: Advice) -> Result<(), Errno> {
+        Ok(())
+    }
+    fn make_executable(_: usize, _: usize) -> Result<(), Errno> {
+        never()
+    }
+    unsafe fn discard_ranges((): &(), ranges: &[IoVec]) {
+        MEMORY.with_borrow_mut(|memory| {
+            for range in ranges {
+                let first = (range.base - PARKING) >> PAGE_SHIFT;
+                memory.parked[first..first + (range.len >> PAGE_SHIFT)].fill(ABSENT);
+            }
+        });
+    }
+    unsafe fn discard_of_program(_: usize, _: usize) -> Result<(), Errno> {
+        never()
+    }
+    fn is_resident(at: usize) -> bool {
+        MEMORY.with_borrow_mut(|memory| *memory.page(at) != ABSENT)
+    }
+    fn is_mapped(_: usize, _: usize) -> bool {
+        never()
+    }
+    fn each_present(_: usize, _: usize, _: impl FnMut(usize, usize)) {}
+    fn each_mapping(_: impl FnMut(usize, usize)) -> Result<(), Errno> {
+        never()
+    }
+    fn touch(_: usize) -> bool {
+        never()
+    }
+    unsafe fn touch_directly(_: usize) {
+        never()
+    }
+    fn own_page(_: usize) -> bool {
+        never()
+    }
+    fn merges_memory() -> bool {
+        false
+    }
+    fn fixed() -> Option<Fixed> {
+        None
+    }
+    fn io((): (), _: u32) -> Result<FlatIo, Errno> {
+        Ok(FlatIo(VecDeque::new()))
+    }
+    unsafe fn read_now(_: i32, buf: *mut u8, len: usize, offset: u64) -> Result<usize, Errno> {
+        MEMORY.with_borrow(|memory| {
+            for at in (0..len).step_by(PAGE_SIZE) {
+                let content = memory.device[(offset as usize + at) >> PAGE_SHIFT];
+                // SAFETY: the caller's promise; buffers are aligned to pages.
+                unsafe { *buf.add(at).cast() = content };
+            }
+        });
+        Ok(len)
+    }
+    fn wake(_: i32, _: usize, _: usize) {}
+}
