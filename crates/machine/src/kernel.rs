@@ -169,8 +169,8 @@ pub enum Mistake {
     TakesWhatIsReplaced,
     /// What is reported to have been unmapped is taken for what lives there by then.
     FollowsLateUnmaps,
-    /// What is reported to have been unmapped is gone, though the call was refused for a sealed mapping behind it: what was paged out
-    /// there was lost.
+    /// What is reported to have been unmapped is gone, though the call was refused for a sealed mapping behind it: what was paged
+    /// out there was lost.
     BelievesUnmaps,
     /// A parked original is dropped although its copy was refused (EAGAIN).
     DropsBeforeTheCopy,

@@ -36,8 +36,8 @@
 //! [`replay`] is the other use: a recorded reference string, one thread, on a kernel whose pages are words and where nothing fails
 //! (`replay/flat.rs`); the Linux machine in stepped mode must come to the same decisions.
 //!
-//! Models: TigerBeetle's VOPR (faults, and checks that are shown to find something), NetBSD's pdsim (the kernel's own policy code in
-//! a simulator); read, not copied.
+//! Models: TigerBeetle's VOPR (faults, and checks that are shown to find something), NetBSD's pdsim (the kernel's own policy code
+//! in a simulator); read, not copied.
 
 mod disk;
 mod forks;

@@ -90,6 +90,22 @@ struct Announced {
     managed: bool,
 }
 
+/// Pages that a call unmaps, moves or replaces, from before it is announced until all have followed.
+struct Going(Rc<World>, usize);
+
+impl Going {
+    fn new(world: &Rc<World>, pages: usize) -> Self {
+        world.going.update(|n| n + pages);
+        Going(Rc::clone(world), pages)
+    }
+}
+
+impl Drop for Going {
+    fn drop(&mut self) {
+        self.0.going.update(|n| n - self.1);
+    }
+}
+
 impl<'a> Thread<'a> {
     /// Number `name`.
     pub fn new(machine: &'a Machine<Sim>, world: Rc<World>, seed: u64, habits: Habits, name: usize) -> Self {
@@ -398,6 +414,7 @@ impl<'a> Thread<'a> {
     fn unmap_range(&mut self, at: usize, len: usize) {
         self.forget_kept(at, len);
         self.say(format_args!("unmaps {at:x} +{len}"));
+        let _going = Going::new(&self.world, len);
         let announced = self.announce([NOTHING, (at, at + len * PAGE)], 0);
         let refused = self.is_sealed(at, len);
         if !refused {
@@ -426,6 +443,7 @@ impl<'a> Thread<'a> {
         if !one {
             return; // (the agent moves several one by one)
         }
+        let _going = Going::new(&self.world, 2 * len);
         let replaced = if over { (to, to + len * PAGE) } else { NOTHING };
         let announced = self.announce([(from, from + len * PAGE), replaced], 0);
         let call = Call::Remap { from, len: len * PAGE, new_len: len * PAGE, to: Some(to), keep: false };
@@ -465,6 +483,7 @@ impl<'a> Thread<'a> {
         if self.pages.len() + more > self.habits.pages {
             return;
         }
+        let _going = Going::new(&self.world, len);
         let range = (at, at + len * PAGE);
         let announced = self.announce([range, NOTHING], more * PAGE);
         let outcome =

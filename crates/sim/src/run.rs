@@ -39,7 +39,7 @@ pub struct Scenario {
     pub trouble: Trouble,
     /// Pages are sealed.
     pub sealed: bool,
-    /// Some pages do not compress.
+    /// Pages hold more than a byte: some do not compress, and some hold addresses, which are followed.
     pub noisy: bool,
     /// Devices come and go.
     pub swaps: Option<swapoff::Habits>,
@@ -130,12 +130,13 @@ pub fn parts(
     files: [Option<SimFiles>; DEVICES_MAX],
     process: usize,
     sealed: bool,
+    follows_pointers: bool,
 ) -> Parts<Sim> {
     Parts {
         memory_pages: LEAST_PAGES,
         vm,
         delivery: Delivery::Threads,
-        follows_pointers: false,
+        follows_pointers,
         load_control: false,
         content: Checked { sealed },
         writes: daemon::writes(LEAST_PAGES, sealed),
@@ -169,7 +170,7 @@ fn machine(scenario: &Scenario) -> Machine<Sim> {
     vm.set_limit(scenario.memory);
     let mut files = [const { None }; DEVICES_MAX];
     files[0] = Some(SimFiles::block(scenario.slots as usize));
-    Machine::new(parts(vm, status, files, 0, scenario.sealed)).expect("memory")
+    Machine::new(parts(vm, status, files, 0, scenario.sealed, scenario.noisy)).expect("memory")
 }
 
 /// All has been given up: nothing is left in use. And what is told of the run is right.
@@ -195,7 +196,7 @@ fn check_end(scenario: &Scenario, machine: &Machine<Sim>, world: &World) {
     let counters = core.vm.counters();
     let lost = counters.read_errors.get();
     assert!(lost <= world.harmed.get(), "{lost} pages are lost of {} that were harmed", world.harmed.get());
-    let is_plain = !world.is_troubled() && scenario.swaps.is_none() && scenario.children == 0;
+    let is_plain = !world.is_troubled() && scenario.swaps.is_none() && scenario.children + scenario.habits.whims == 0;
     assert!(!is_plain || counters.over_budget.get() == 0, "faults went above the budget");
 }
 
@@ -270,7 +271,7 @@ pub fn run(scenario: &Scenario, seed: u64, mistake: Option<Mistake>) -> Result<R
         if std::env::var_os("TELL").is_some() {
             println!(
                 "{} soft, {} hard, {} zero fills, {} reclaimed, {} copied out, {} denied, {} over budget, {} forks, {} unshared, \
-                 {} refused, {} written back",
+                 {} refused, {} written back, {} pointed to",
                 counters.soft_faults.get(),
                 counters.hard_faults.get(),
                 counters.zero_fills.get(),
@@ -282,6 +283,7 @@ pub fn run(scenario: &Scenario, seed: u64, mistake: Option<Mistake>) -> Result<R
                 counters.pages_unshared.get(),
                 counters.pool_refused.get(),
                 counters.pool_written_back.get(),
+                counters.pointed_pages.get(),
             );
         }
     }));

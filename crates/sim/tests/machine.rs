@@ -360,7 +360,7 @@ fn each_mistake_is_found() {
         (LeavesShortReads, WRITES_FAIL, 0),
         (BelievesFailedWrites, WRITES_FAIL, 0),
         (BelievesFailedMoves, WRITES_FAIL, 0),
-        (BelievesFailedWriteBacks, WRITE_BACK, 6),
+        (BelievesFailedWriteBacks, WRITE_BACK, 40),
         (KeepsWhatIsFreed, COMPRESSED, 0),
         (KeepsNothing, WHIMS, 0),
         (LosesPlaces, USUAL, 0),

@@ -75,7 +75,7 @@ pub struct Kernel {
     /// Pages are isolated for moments, and their entries change, as this says: a move may be refused for nothing, or denied
     /// although it was made.
     pub disturbed: Option<Rng>,
-    /// Writes fill their page with noise, or a part of it, as this says.
+    /// Writes fill their page with noise, or a part of it, as this says. Some of it is addresses.
     pub noise: Option<Rng>,
 }
 
@@ -236,7 +236,10 @@ impl Kernel {
                     let bytes = self.spaces[number].bytes_mut(at);
                     if let Some(noise) = &mut self.noise {
                         let words = noise.below(PAGE / 4); // half of them are all of it
-                        bytes.as_chunks_mut().0.iter_mut().take(words).for_each(|word| *word = noise.bits().to_ne_bytes());
+                        bytes.as_chunks_mut().0.iter_mut().take(words).for_each(|word| {
+                            let near = noise.below(8) == 0;
+                            *word = if near { (at + noise.below(1 << 20)) as u64 } else { noise.bits() }.to_ne_bytes();
+                        });
                     }
                     bytes[at % PAGE] = byte;
                 }
