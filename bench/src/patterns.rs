@@ -6,7 +6,7 @@
 //! random            pages drawn evenly, read
 //! update            pages drawn evenly, read and written
 //! hot-scan          half of the accesses go over all pages in order; of the other half nine in ten are to a hot tenth of the
-//!                   pages, in one piece: an index beside a scan
+//!                   pages, in one piece: an index alongside a scan
 //! hot-scan-spread   the same with the hot pages spread evenly over the whole memory: objects in a heap
 //! ```
 //!
@@ -45,7 +45,7 @@ const HOT_DIVISOR: usize = 10;
 /// passes over all memory twice, so that it can push out the hot set, and the hot set can come back.
 const HOT_SCAN_LENGTH: usize = 4;
 
-/// Accesses of one kind between two readings of the clock in hot-scan: few enough that the two streams run beside each other,
+/// Accesses of one kind between two readings of the clock in hot-scan: few enough that the two streams run alongside each other,
 /// enough that the clock costs nothing.
 const TURN: usize = 16;
 
@@ -60,9 +60,9 @@ pub enum Pattern {
     Random,
     /// Pages drawn evenly, read and written.
     Update,
-    /// A hot set, in one piece, with a scan beside it.
+    /// A hot set, in one piece, with a scan alongside it.
     HotScan,
-    /// A hot set, spread over the whole memory, with a scan beside it.
+    /// A hot set, spread over the whole memory, with a scan alongside it.
     HotScanSpread,
 }
 
@@ -280,7 +280,7 @@ fn check(page: usize, found: u64) -> Result<(), Wrong> {
     if found >> COUNT_BITS == tag(page) { Ok(()) } else { Err(Wrong::Value { page, found }) }
 }
 
-/// SplitMix64 (Steele, Lea, Flood 2014): a few instructions per number, so that it does not show beside a page fault.
+/// SplitMix64 (Steele, Lea, Flood 2014): a few instructions per number, so that it does not show compared with a page fault.
 struct Rng(u64);
 
 impl Rng {

@@ -1,4 +1,4 @@
-//! What a fault costs, by kind and delivery, beside the kernel's own first touch. Prints a Markdown table.
+//! What a fault costs, by kind and delivery, compared with the kernel's own first touch. Prints a Markdown table.
 //!
 //! Each touch is timed by itself, in one thread, in an order that neither readahead nor zero-ahead follows, and sorted by what the
 //! pager's counters say it was. Everything has been written once before hard faults are measured, and on a machine with memory to
@@ -13,7 +13,7 @@ const PAGES: usize = 3 * MEMORY as usize / PAGE;
 /// Coprime with everything that a window may be.
 const STRIDE: usize = 1009;
 
-/// The n-th page touched: each once, none beside the one before.
+/// The n-th page touched: each once, none next to the one before.
 fn order(n: usize) -> usize {
     n * STRIDE % PAGES
 }

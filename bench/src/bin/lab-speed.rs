@@ -2,8 +2,8 @@
 //!
 //! `lab-speed DIRECTORY` takes `arc_OLTP.lis.zst` and `arc_P6.lis.zst` from there, and measures the decoding of these files, too
 //! (from the system's cache: reading, unpacking, parsing, numbering); without an argument it makes a string of its own (a hot set
-//! beside scans). `OVERSPILL_POLICY=NAME` measures that one only, and with `decoding` only the decoding. Time is the thread's time
-//! on a processor, best of `RUNS` runs: on a machine that others use, too, that is nearest to the truth, but their use of the
+//! alongside scans). `OVERSPILL_POLICY=NAME` measures that one only, and with `decoding` only the decoding. Time is the thread's
+//! time on a processor, best of `RUNS` runs: on a machine that others use, too, that is nearest to the truth, but their use of the
 //! caches is still in it. Prints a table in Markdown.
 
 use overspill_lab::{Job, LabPolicy, References, lru_curve, matrix, number_by_appearance, replay};

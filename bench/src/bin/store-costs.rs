@@ -1,5 +1,5 @@
 //! What a page costs on its way to a device and back, without the fault and without the device: checksum, seal, compression, and
-//! the whole page-in from the compressed pool, beside the kernel's zram. Prints Markdown tables.
+//! the whole page-in from the compressed pool, compared with the kernel's zram. Prints Markdown tables.
 //!
 //! `store-costs [--zram]`: with it (as root) a zram device is made, filled with the same pages, read, and removed again.
 

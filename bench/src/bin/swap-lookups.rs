@@ -1,4 +1,4 @@
-//! What the swap metadata's lookups cost, beside the ways that they replace: `cargo run --release -p overspill-bench --bin
+//! What the swap metadata's lookups cost, compared with the ways that they replace: `cargo run --release -p overspill-bench --bin
 //! swap-lookups`.
 //!
 //! Two yardsticks live here and nowhere else: a lookup page by page (one trie walk per neighbour, as FreeBSD did before review

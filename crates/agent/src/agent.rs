@@ -1,7 +1,7 @@
 //! The agent: a machine, its threads, and what hooks ask of them.
 //!
 //! ```text
-//!   start     from the environment to a pager, or to one sentence
+//!   start     from the environment to a pager, or to one message
 //!   threads   one handler for each CPU, the page daemon, the control thread: bare threads with descriptors of their own
 //!   helper    the helper thread: does for the program's threads what needs those descriptors
 //!   fork      a child with a pager of its own
@@ -468,7 +468,7 @@ impl Agent {
         })
     }
 
-    /// Ends the program, with a sentence.
+    /// Ends the program, with a message.
     pub fn stop(&self, why: &str) -> ! {
         self.machine.stop_program(why.as_bytes())
     }

@@ -1,7 +1,7 @@
 //! The library that `overspill run` preloads into a program: it adopts the program's anonymous memory before `main`.
 //!
 //! ```text
-//!   lib.rs     constructor: reads the environment, starts the agent or leaves a sentence and exits with 125
+//!   lib.rs     constructor: reads the environment, starts the agent or leaves a message and exits with 125
 //!   agent.rs   the agent: machine, pager threads, the helper thread, and forks
 //!   hooks.rs   following the program's system calls for memory, forks and threads from inside libc
 //!   arena.rs   the agent's own allocator

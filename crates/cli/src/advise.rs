@@ -105,7 +105,7 @@ impl Advice {
     /// The live core is told what it would see.
     fn by_faults(file: &Path, trace: &Trace, asked: &[Asked], model: &CostModel) -> Result<Advice, Failure> {
         let low = smallest(trace).max(FAULTS_MEMORY_MIN);
-        // Everything fits, the pager's buffers and the frames that its daemon keeps free beside it.
+        // Everything fits, the pager's buffers and the frames that its daemon keeps free alongside it.
         let pages = trace.unique().saturating_add(trace.unique() / 8);
         let sizes = sizes(low, pages.saturating_add(sim::charged_pages(pages)).max(low));
         let mut jobs = Vec::new();

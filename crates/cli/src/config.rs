@@ -45,7 +45,7 @@ pub struct Config {
     pub swap: Vec<Swap>,
 }
 
-/// The devices, with a sentence for those who write them in another way.
+/// The devices, with a message for those who write them in another way.
 fn swaps<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Swap>, D::Error> {
     struct Swaps;
     impl<'de> Visitor<'de> for Swaps {

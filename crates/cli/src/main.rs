@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! args        what can be asked for, and the help texts
-//! preflight   everything that can go wrong, found before the program starts: one sentence each
+//! preflight   everything that can go wrong, found before the program starts: one message each
 //! program     finds a program, and tells whether the agent can be loaded into it
 //! cgroup      the memory that this process may have
 //! run         puts the parts of `overspill run` together
@@ -63,7 +63,7 @@ const NOT_FOUND: u8 = 127;
 struct Failure {
     /// Exit status.
     status: u8,
-    /// One sentence: what happened, where, what to try. Without a full stop.
+    /// One message: what happened, where, what to try. Without a full stop.
     message: String,
 }
 

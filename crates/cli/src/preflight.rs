@@ -1,4 +1,4 @@
-//! Everything that can be found out before the program starts. Each check fails with one sentence: what happened, where, what to
+//! Everything that can be found out before the program starts. Each check fails with one message: what happened, where, what to
 //! try.
 
 use crate::cgroup;
@@ -333,7 +333,7 @@ fn try_file_in(directory: &Path) -> Result<std::os::fd::OwnedFd, Errno> {
 pub struct Program {
     /// The file to execute.
     pub file: PathBuf,
-    /// Why it cannot be paged, as one sentence.
+    /// Why it cannot be paged, as one message.
     pub unfit: Option<String>,
 }
 

@@ -58,7 +58,7 @@ fn one(text: &str) -> Result<One, String> {
 }
 
 impl Sizes {
-    /// In pages of a trace, rising, each once. The error is a sentence about `--memory`.
+    /// In pages of a trace, rising, each once. The error is a message about `--memory`.
     pub fn pages(&self, unique_pages: u64, page_bytes: u32) -> Result<Vec<u32>, String> {
         let pages = |one: One| {
             let pages = match one {

@@ -67,7 +67,7 @@ pub struct LiveCounts {
 /// What the live machine would count.
 ///
 /// `faults` are first touches and hard faults. `cold_faults` are the first touches: with readahead fewer than there are pages,
-/// since a page that was filled beside a touched one is not missed. `pages_written` goes to swap, the last content of each page
+/// since a page that was filled next to a touched one is not missed. `pages_written` goes to swap, the last content of each page
 /// that was written since it was last there; the first reference to a page counts as writing it, because memory that nobody writes
 /// is zero and is not kept.
 ///

@@ -1,7 +1,7 @@
 //! Fault counts of the policies on real traces, integer for integer.
 //!
-//! Three small traces are committed beside this test, with their counts. The large ones are found through `OVERSPILL_TRACES`, or
-//! beside the repository; where they are not there the tests say so and count as not run.
+//! Three small traces are committed next to this test, with their counts. The large ones are found through `OVERSPILL_TRACES`, or
+//! next to the repository; where they are not there the tests say so and count as not run.
 
 mod common;
 

@@ -27,10 +27,10 @@
 //!   overspill/1 swapoff NAME                           progress KEY=VALUE ...   ten a second, then ok KEY=VALUE ...
 //!   overspill/1 policy SPEC                            ok                (as for --policy)
 //!   overspill/1 cancel                                 (while a swapoff of this client's runs) it ends with an error
-//!   anything else, or what cannot be done              error SENTENCE
+//!   anything else, or what cannot be done              error MESSAGE
 //! ```
 //!
-//! Both sides look who the other is (SO_PEERCRED), beside the modes. Who may ask: the user that the process was when it began to
+//! Both sides look who the other is (SO_PEERCRED), besides the modes. Who may ask: the user that the process was when it began to
 //! listen, and root. Who is asked: the process that is meant, and no other. Somebody else can be first with the name of a directory
 //! under /tmp, and with a process id: that directory is not used then, and who does not have the process id that was asked for is
 //! told nothing and handed nothing. What the process is asked to use is opened by the *client*, with its own rights and flags, and
@@ -60,7 +60,7 @@ pub const PROGRAM_NAME_MAX: usize = 32;
 pub enum Request<'a> {
     /// Which devices there are.
     Swaps,
-    /// A further device. The descriptors come beside it.
+    /// A further device. The descriptors come alongside it.
     Swapon {
         /// `file`, `block` or `compressed`.
         kind: Kind,
@@ -304,7 +304,7 @@ pub enum Reply {
     Progress(Progress),
     /// Done; for a swapoff with its figures.
     Ok(Progress),
-    /// Not done: a sentence that says why.
+    /// Not done: a message that says why.
     Error(String),
 }
 

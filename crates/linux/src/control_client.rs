@@ -23,7 +23,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// How long the end of a process may take once it has closed its socket, which comes early in it.
 const END: Duration = Duration::from_secs(2);
 
-/// Why nothing could be asked. `Display` gives one sentence.
+/// Why nothing could be asked. `Display` gives one message.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum ControlError {

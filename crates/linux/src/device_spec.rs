@@ -63,12 +63,12 @@ pub struct DeviceSpec {
     pub align: bool,
 }
 
-/// What is wrong with a device. `Display` gives a sentence without its subject: "has no ...".
+/// What is wrong with a device. `Display` gives a message without its subject: "has no ...".
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SpecError(String);
 
 impl SpecError {
-    /// With a sentence without its subject.
+    /// With a message without its subject.
     pub fn new(why: impl Into<String>) -> Self {
         SpecError(why.into())
     }
@@ -443,7 +443,7 @@ pub fn parse_list(text: &OsStr) -> Result<Vec<DeviceSpec>, SpecError> {
     Ok(devices)
 }
 
-/// Gives those without a priority one, beside devices of `present` priorities: compressed memory comes before all others, since
+/// Gives those without a priority one, alongside devices of `present` priorities: compressed memory comes before all others, since
 /// behind them it would take memory for nothing; the rest come after what is present, in their order.
 pub fn settle_priorities(devices: &mut [DeviceSpec], present: impl Iterator<Item = i16> + Clone) {
     let front = devices.iter().filter_map(|d| d.priority).chain(present.clone()).max().unwrap_or(-1).max(-1).saturating_add(1);

@@ -20,7 +20,6 @@ pub mod shares;
 
 use crate::area;
 use crate::kernel::Linux;
-use crate::lock::MutexGuard;
 use crate::machine::{Core, Machine, Space};
 use crate::sys::{self, Errno, sys};
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering::*};
@@ -170,13 +169,23 @@ impl Family {
         self.limit().saturating_add(self.shares.free()).min(self.total())
     }
 
-    /// Gives a child its part: `pages`, as far as nobody has them or this process, to which `charge` pages are charged, does not
-    /// need them.
-    pub fn endow(&self, child: Tag, pages: u32, charge: u32) {
+    /// Gives a child its part, as far as nobody has it or this process does not need it: what this process has, and some more,
+    /// which is an equal part of the whole if that is to be had, else as much as this process. Returns how many pages the child has
+    /// above it.
+    pub fn endow(&self, child: Tag, map: &Space, core: &Core) -> u32 {
+        let (charge, whole, fixed) = (core.vm.charge_total() as u32, self.for_two(), map.fixed_pages(core));
+        let spare = whole.saturating_sub(charge.saturating_mul(2)) / 2;
+        let fair = self.total() / (self.view().members + 1);
+        let (pages, excess) = match spare {
+            0 => (map.half(core, whole).saturating_sub(fixed), fixed),
+            _ => (charge + spare.min(fair.saturating_sub(charge).max(2 * core.vm.free_high())), 0),
+        };
+        let pages = pages.max(self.least());
         let taken = self.shares.take(child, pages);
         let spare = self.shares.pages(self.tag()).saturating_sub(charge);
         self.shares.give(self.tag(), pages.saturating_sub(taken).min(spare), child);
         self.shared.store(true, Relaxed);
+        excess
     }
 
     /// In the child: it is this member. `excess` pages are above its part.
@@ -316,7 +325,7 @@ impl overspill_machine::daemon::Sharing<Linux> for Sharing {
         let faults =
             counters.zero_fills.get() + counters.soft_faults.get() + counters.hard_faults.get() + counters.throttled_faults.get();
         let short = promised.saturating_sub(charge) < core.vm.free_low();
-        let fixed = map.pool.as_ref().map_or(0, |pool| pool.fixed_pages(core.vm.devices()));
+        let fixed = map.fixed_pages(&core);
         let held = if now < self.held.1 { self.held.0 } else { 0 };
         let floor = (family.least() + fixed).max(held);
         family.shares.set_floor(family.tag(), floor);
@@ -376,22 +385,13 @@ impl overspill_machine::daemon::Sharing<Linux> for Sharing {
             }
             Plan::ShrinkTo(pages) => {
                 self.target = Some(Target { pages, since: now, faults, yields: standing.wants });
-                Self::shrink_to(&map, core, pages);
+                map.set_targets(&mut core, pages, pages);
                 return;
             }
         }
         if short && self.wanted == 0 {
             self.wanted = now;
             family.shares.set_wants(family.tag(), true);
-        }
-    }
-}
-
-impl Sharing {
-    fn shrink_to(map: &Space, mut core: MutexGuard<'_, Core>, pages: u32) {
-        core.vm.set_reclaim_target(pages);
-        if core.vm.devices().room_past_memory() > 0 {
-            map.pool.iter().for_each(|pool| pool.set_budget(pages)); // what is above three quarters of it goes on
         }
     }
 }

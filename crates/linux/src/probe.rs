@@ -53,7 +53,7 @@ pub struct FullMode {
     pub features: u64,
 }
 
-/// Why there is no userfaultfd in full mode. `Display` gives one sentence with what to change.
+/// Why there is no userfaultfd in full mode. `Display` gives one message with what to change.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Refusal {

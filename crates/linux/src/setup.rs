@@ -1,4 +1,4 @@
-//! Setting a machine up, and what can go wrong with it, in sentences.
+//! Setting a machine up, and what can go wrong with it, and the messages that say so.
 
 use crate::compressed::Compressed;
 use crate::content::Content;
@@ -55,7 +55,7 @@ pub struct Options<'a> {
     pub decisions_max: usize,
 }
 
-/// Why a machine could not be set up. Displays as one sentence: what happened, where, what to try.
+/// Why a machine could not be set up. Displays as one message: what happened, where, what to try.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum SetupError {

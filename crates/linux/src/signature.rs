@@ -124,7 +124,7 @@ const MARKS_AT_END: &[(&str, u64, u64, &[u8])] = &[
     ("a partition table", 4096, 4096, b"EFI PART"),
 ];
 
-/// Why a block device of this swap device is refused, as a sentence: there is data on it, and nobody insisted. What cannot be
+/// Why a block device of this swap device is refused, as a message: there is data on it, and nobody insisted. What cannot be
 /// opened is not looked at.
 pub fn refusal(device: &DeviceSpec) -> Option<String> {
     if !matches!(device.place, Place::Block { force: false, .. }) {

@@ -29,7 +29,7 @@ impl Size {
 /// 100 % in the unit of [`Size::Share`].
 const WHOLE: u32 = 10_000;
 
-/// What is wrong with a text that was meant as a size. `Display` gives one sentence without its subject: "is not a size: ...".
+/// What is wrong with a text that was meant as a size. `Display` gives a message without its subject: "is not a size: ...".
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum SizeError {

@@ -9,7 +9,7 @@ pub const SPIN_NS: u64 = 150_000;
 const MISSES: u32 = 6;
 
 /// The same if others wanted the CPU each time again. Who lets them have it waits for it for milliseconds, while a sleeper that is
-/// woken gets it at once: two busy programs beside, and random reads took half as long again with 2^6.
+/// woken gets it at once: two busy programs alongside, and random reads took half as long again with 2^6.
 const PREEMPTED: u32 = 13;
 
 /// After so many times in a row that it was of use, that begins anew.

@@ -251,7 +251,7 @@ fn string<const N: usize>(text: &Text<N>) -> String {
     text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }
 
-/// Why [`find`] found no block. `Display` gives one sentence.
+/// Why [`find`] found no block. `Display` gives one message.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum FindError {

@@ -692,7 +692,7 @@ pub fn fd_of(tid: u32, fd: i32) -> Result<Fd, Errno> {
     }
 }
 
-/// Writes a sentence about Overspill to standard error, in a line of its own: to the one that was there at the start, if
+/// Writes a message about Overspill to standard error, in a line of its own: to the one that was there at the start, if
 /// [`set_voice`] has said where it is kept, since the program's descriptor 2 may be anything by now. Does not allocate.
 pub fn complain(message: &[u8]) {
     let (fd, tid) = (voice(), VOICE_TID.load(Relaxed));

@@ -14,7 +14,7 @@ use overspill_swap::{AddDeviceError, Devices};
 use overspill_vm::types::{DeviceId, PAGE_SIZE};
 use std::sync::Arc;
 
-/// Why a device could not be added. Displays as one sentence.
+/// Why a device could not be added. Displays as one message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AddError {
     /// One of that name is there.
@@ -74,8 +74,7 @@ pub fn add<K: Kernel>(
     let mut map = machine.map.write();
     let mut core = machine.core.lock();
     let devices = core.vm.devices_mut();
-    let own = |i: &usize| map.has_device(*i) && !devices.is_inherited(DeviceId(*i as u16));
-    if (0..DEVICES_MAX).filter(own).any(|i| map.names[i].bytes() == name) {
+    if own_devices(&map, devices).any(|i| map.names[i].bytes() == name) {
         return Err(AddError::There);
     }
     let device = match backing {
@@ -139,12 +138,16 @@ pub fn find<K: Kernel>(machine: &Machine<K>, name: &[u8]) -> Option<DeviceId> {
     (0..DEVICES_MAX).filter(named).min_by_key(inherited).map(|i| DeviceId(i as u16))
 }
 
+/// The numbers of the process's own devices: those that it did not inherit.
+fn own_devices<K: Kernel>(map: &Space<K>, devices: &Devices) -> impl Iterator<Item = usize> {
+    (0..DEVICES_MAX).filter(|i| map.has_device(*i) && !devices.is_inherited(DeviceId(*i as u16)))
+}
+
 /// Tells the status block how much the devices can hold together, and what this process's own are called. Does not allocate.
 fn note_devices<K: Kernel>(machine: &Machine<K>, map: &Space<K>, devices: &Devices) {
     machine.status.counters.swap_capacity_bytes.set(devices.capacity() * PAGE_SIZE as u64);
     let mut text = Packet::new();
-    let own = |i: &usize| map.has_device(*i) && !devices.is_inherited(DeviceId(*i as u16));
-    for i in (0..DEVICES_MAX).filter(own) {
+    for i in own_devices(map, devices) {
         if !text.bytes().is_empty() {
             text.put(b", ");
         }

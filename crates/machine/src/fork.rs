@@ -66,6 +66,14 @@ impl<K: Kernel> Space<K> {
         self.pool.as_ref().map_or(0, |pool| pool.fixed_pages(core.vm.devices()))
     }
 
+    /// The page daemon is to make the process smaller, and compressed memory too, as far as that can go anywhere else.
+    pub fn set_targets(&self, core: &mut Core, pages: u32, pool_budget: u32) {
+        core.vm.set_reclaim_target(pages);
+        if core.vm.devices().room_past_memory() > 0 {
+            self.pool.iter().for_each(|pool| pool.set_budget(pool_budget)); // what is above three quarters of it goes on
+        }
+    }
+
     /// What either side of a fork has if `whole` does not suffice for both: half of it; of compressed memory that cannot go
     /// anywhere else each has all.
     pub fn half(&self, core: &Core, whole: u32) -> u32 {
@@ -109,10 +117,7 @@ impl<K: Kernel> Machine<K> {
                 let hopeless = map.pool.is_some() && core.vm.devices().room_past_memory() == 0 && now - since > SHRINK_MEMORY_NS;
                 // the daemon frees more than it must, so that the target is below half
                 let target = half.saturating_sub(core.vm.free_high());
-                core.vm.set_reclaim_target(target.max(half / 2));
-                if core.vm.devices().room_past_memory() > 0 {
-                    map.pool.iter().for_each(|pool| pool.set_budget(target)); // what is above three quarters of it goes on
-                }
+                map.set_targets(&mut core, target.max(half / 2), target);
                 if charge <= half as u64 || hopeless || now - start > SHRINK_NS || self.is_all_done(now) {
                     restore(&map, &mut core);
                     self.shrinking.store(false, Relaxed);

@@ -1,4 +1,4 @@
-//! Pointers in pages that somebody reads in order, and reading what they point to beside him.
+//! Pointers in pages that somebody reads in order, and reading what they point to alongside him.
 //!
 //! A word of such a page is taken for a pointer if it is an address that the pager answers for. If it is none, a page is read for
 //! nothing, and the core notices when that is the rule ([`Vm::follow_pointer`](overspill_vm::Vm::follow_pointer)); nothing is ever

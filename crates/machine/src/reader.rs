@@ -101,7 +101,7 @@ pub unsafe fn arrived<K: Kernel>(
     }
     let map = machine.map.read();
     let addr_of = |i: u32| map.addr(op.page(i));
-    // the range may have been cut since the read began; what was cut off is doomed and is not placed
+    // the range may have been cut since the read began; what was cut off is orphaned and is not placed
     let range = map.ranges.find(addr_of(0)).or_else(|| map.ranges.find(addr_of(op.count - 1)));
     let bounds = range.map_or(0..0, |r| r.bounds());
     let mut core = machine.core.lock();
@@ -192,7 +192,7 @@ pub unsafe fn arrived<K: Kernel>(
     After { next, lost }
 }
 
-/// The next part of the window that `op` was part of: to be read beside it.
+/// The next part of the window that `op` was part of: to be read alongside it.
 pub fn read_more<K: Kernel>(machine: &Machine<K>, op: &PageIn) -> Option<Read> {
     if !op.has_rest() {
         return None;
@@ -386,8 +386,8 @@ impl<K: Kernel> Reader<K> {
         (self.in_flight < READS_MAX - CLUSTERS).then(|| read_more(machine, op)).flatten()
     }
 
-    /// Brings in what pages that were read in order point to, as much as may be under way beside what somebody waits for. Returns
-    /// whether there is more to be done at once.
+    /// Brings in what pages that were read in order point to, as much as may be under way alongside what somebody waits for.
+    /// Returns whether there is more to be done at once.
     pub fn follow_pointers(&mut self, machine: &Machine<K>) -> bool {
         let (mut issued, mut restored) = (false, 0);
         while self.in_flight < POINTED

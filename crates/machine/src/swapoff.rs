@@ -386,7 +386,7 @@ impl<K: Kernel> Worker<K> {
 
     fn table(&mut self, flight: usize) -> &mut Table {
         let page = self.flights_max * self.run_pages as usize + flight * TABLE_PAGES as usize;
-        // SAFETY: the tables lie behind the buffers in the worker's mapping, page-aligned and one beside the other; zeroed bytes
+        // SAFETY: the tables lie behind the buffers in the worker's mapping, page-aligned and one next to the other; zeroed bytes
         // are valid (nothing is right); the worker is borrowed exclusively.
         unsafe { &mut *self.buffers.add(page << PAGE_SHIFT).cast() }
     }

@@ -63,7 +63,7 @@ impl Builder {
         self.swap_limit = bytes;
         self
     }
-    /// A swap device beside others; may be called several times. [`Builder::swap`] and [`Builder::swap_limit`] count for nothing
+    /// A swap device alongside others; may be called several times. [`Builder::swap`] and [`Builder::swap_limit`] count for nothing
     /// then.
     pub fn swap_device(mut self, device: DeviceSpec) -> Self {
         self.more.push(device);
@@ -170,7 +170,7 @@ impl Builder {
 
         let block = StatusFile::create().map_err(Error::Resources)?;
         block.status().init(std::process::id());
-        // SAFETY: the block lives in `Shared` beside the machine, which alone gets this reference, and is dropped after it; its
+        // SAFETY: the block lives in `Shared` next to the machine, which alone gets this reference, and is dropped after it; its
         // mapping does not move with it. `Pager::counters` hands it out for no longer than the pager lives.
         let status: &'static Status = unsafe { &*std::ptr::from_ref(block.status()) };
         let options = Options {

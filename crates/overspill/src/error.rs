@@ -1,11 +1,11 @@
-//! What can go wrong, in sentences.
+//! What can go wrong, and the messages that say so.
 
 use overspill_linux::setup::SetupError;
 use overspill_linux::sys::Errno;
 use std::path::PathBuf;
 use std::{fmt, io};
 
-/// Why something could not be done. Displays as one sentence.
+/// Why something could not be done. Displays as one message.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Error {

@@ -131,7 +131,7 @@ impl Pager {
         spec.to_string()
     }
 
-    /// Where the first page that was lost had been (device and byte), and why it was, in a sentence; `None` as long as none was.
+    /// Where the first page that was lost had been (device and byte), and why it was, as a message; `None` as long as none was.
     pub fn first_loss(&self) -> Option<String> {
         let mut text = [0; 512];
         let n = self.0.must_be_here().machine.status.loss.copy_to(&mut text);

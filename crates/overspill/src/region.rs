@@ -191,8 +191,8 @@ impl Region {
 
     /// As numbers that several threads may change. Exclusive, because bytes and atomics cannot be had at the same time.
     pub fn as_atomics(&mut self) -> &[AtomicU64] {
-        // SAFETY: as above; an `AtomicU64` has the size and the bits of a `u64`, and no other reference to the memory lives beside
-        // it.
+        // SAFETY: as above; an `AtomicU64` has the size and the bits of a `u64`, and no other reference to the memory lives
+        // alongside it.
         unsafe { std::slice::from_raw_parts(self.start.cast(), self.len / size_of::<AtomicU64>()) }
     }
 

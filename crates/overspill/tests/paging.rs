@@ -517,7 +517,7 @@ fn many_small_regions() {
     pager.check();
 }
 
-/// The tables are small beside what they manage.
+/// The tables are small compared with what they manage.
 #[test]
 fn metadata_is_small() {
     let Some(pager) = build(Pager::builder().memory(16 << 20)) else { return };

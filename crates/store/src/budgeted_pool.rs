@@ -1,6 +1,6 @@
 //! A pool, and what it may take of the memory budget of the process whose memory it is.
 //!
-//! What is resident of the arena is charged, and beside it a *credit* that the next pages may make resident: without it the pool
+//! What is resident of the arena is charged, and alongside it a *credit* that the next pages may make resident: without it the pool
 //! could grow only when frames are free, and it is needed exactly when none are. The credit is filled up whenever frames come free,
 //! before anybody else gets them ([`BudgetedPool::balance`]). The pool takes three quarters of the budget at the most, whatever its
 //! size.

@@ -14,9 +14,9 @@
 //!
 //! **Always compact.** When an object is freed, the last object of its class (the top block's last) moves into the hole, and its
 //! slot's entry follows. So there is no compaction to run and no block that is kept alive by one object: space that holds nothing
-//! is at most one partly filled block per class (32 of them: 1 MiB, whatever the pool's size), and beside that the rounding up to a
-//! class, and what a block is longer than its objects: 5 % in the middle, 10 % at worst for pages that compress to more than 1 KiB.
-//! The price is copying one object per free.
+//! is at most one partly filled block per class (32 of them: 1 MiB, whatever the pool's size), and besides that the rounding up to
+//! a class, and what a block is longer than its objects: 5 % in the middle, 10 % at worst for pages that compress to more than 1
+//! KiB. The price is copying one object per free.
 //!
 //! **Memory.** A block is filled from its start, so what is *resident* of it is its first pages, as many as its objects have ever
 //! reached (the caller's arena may be a mapping of which nothing is there before it is touched). [`Pool::store`] makes pages
@@ -252,7 +252,7 @@ impl<A: AsRef<[u8]> + AsMut<[u8]>> Pool<A> {
         self.counters
     }
 
-    /// Bytes of the tables beside the arena, if every slot is touched: [`SLOT_BYTES`] per slot, 5 per block.
+    /// Bytes of the tables alongside the arena, if every slot is touched: [`SLOT_BYTES`] per slot, 5 per block.
     pub fn metadata_bytes(&self) -> u64 {
         (self.entries.len() * SLOT_BYTES + self.below.len() * (size_of::<u32>() + size_of::<u8>())) as u64
     }

@@ -21,8 +21,8 @@
 //!
 //! Whether a page still is what was stored is decided by sealing it once more under the *stored* number and comparing tags
 //! ([`Keys::is_unchanged`]). Two contents may then have been encrypted with one nonce, but ciphertext and tag of the second never
-//! leave the caller's scratch page, which lies beside the page itself. A hash beside the tag would be 8 bytes more per page and as
-//! slow.
+//! leave the caller's scratch page, which lies next to the page itself. A hash next to the tag would be 8 bytes more per page and
+//! as slow.
 //!
 //! **What is remembered.** Of the number only the low half, so that 20 bytes per page do. The high half is that of the counter
 //! unless more than 2^32 pages (16 TiB) were written since; then candidates are tried, newest first, and the tag tells. The tag is

@@ -18,7 +18,7 @@
 //!
 //! Slots and hashes lie apart because the question asked most often, "how far is this page contiguous on the device", wants slots
 //! only: it walks down once, compares neighbouring entries, eight at a time and without a branch for each, and finds the leaf
-//! beside in the node above. Only where that ends too, each 16,384 pages, does it walk down again.
+//! next to it in the node above. Only where that ends too, each 16,384 pages, does it walk down again.
 //!
 //! Invariants:
 //!
@@ -203,7 +203,7 @@ impl SwapBlocks {
         (node, parent)
     }
 
-    /// The leaf of `index`, beside the leaf of `from`, which has this `parent`; or node 0.
+    /// The leaf of `index`, next to the leaf of `from`, which has this `parent`; or node 0.
     #[inline]
     fn leaf_beside(&self, object: ObjectId, from: PageIndex, parent: u32, index: PageIndex) -> u32 {
         let same_parent = from >> (2 * NODE_SHIFT) == index >> (2 * NODE_SHIFT);

@@ -73,7 +73,7 @@
 //! **Integrity.** The hash of what was written is kept here, in memory, per page, not on the device; and a page's slot is found by
 //! its object and index. So whatever is read from a slot is accepted only if it is, byte for byte (but for a chance of 2^-128),
 //! what was last written *for that page*: content of another page's slot, of an older version of the same page, or of a write that
-//! was lost has another hash, or is the same content. Object, page and generation need not be written beside the content.
+//! was lost has another hash, or is the same content. Object, page and generation need not be written alongside the content.
 //!
 //! Invariants, per device, asserted at each change:
 //!

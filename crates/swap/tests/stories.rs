@@ -112,8 +112,8 @@ fn a_refused_restore_does_not_join_an_older_write() {
     vm.check(1);
 }
 
-/// A page was being read when it was unmapped: busy and doomed, so that what arrived would be thrown away. Before it arrived
-/// another page was moved to that address. It inherited *busy* and *doomed*: faults on it waited, and when the read arrived, the
+/// A page was being read when it was unmapped: busy and orphaned, so that what arrived would be thrown away. Before it arrived
+/// another page was moved to that address. It inherited *busy* and *orphaned*: faults on it waited, and when the read arrived, the
 /// core threw the page that had moved there away instead, and its frame was lost.
 #[test]
 fn a_page_may_move_to_where_a_read_is_under_way() {
@@ -253,7 +253,7 @@ fn demand_asks_only_for_what_there_is() {
 
 /// The page table was full when a page moved. The core went on without managing it if it was mapped, and panicked if it was not:
 /// its content could not have been found any more. Now it says so, and everything is as it was: who moves pages stops the program
-/// with a sentence.
+/// with a message.
 #[test]
 fn a_page_moves_to_where_there_is_no_room() {
     let mut vm = core(1);

@@ -1,4 +1,4 @@
-//! What can be wrong with a trace, in sentences.
+//! What can be wrong with a trace, and the messages that say so.
 
 use crate::format::list::Format;
 use std::fmt;
@@ -31,7 +31,7 @@ pub(crate) struct Complaint {
     pub source: Option<io::Error>,
 }
 
-/// Why a trace could not be read. `Display` is one sentence: the file, the place, what is wrong, what to try.
+/// Why a trace could not be read. `Display` is one message: the file, the place, what is wrong, what to try.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Error {

@@ -1,7 +1,7 @@
 //! The published traces: what their README says of each (references, unique pages) is what comes out of the file.
 //!
 //! The files are not part of the repository. The directory is that of the environment variable `OVERSPILL_TRACES`, or
-//! `../shared/traces` beside the repository.
+//! `../shared/traces` next to the repository.
 
 use overspill_trace::{Format, Options, read};
 use std::io::Write;

@@ -9,7 +9,7 @@
 //!
 //! A node is on at most one list of a set at a time. A list is a ring through its head, so that no operation has a special case for
 //! an end. A node on no list has zero links, so a zeroed array is a set of nodes on no list: what is never used is never resident.
-//! An entry has `W` words of 32 bits: two links, then what the user keeps beside them, so that a reference touches one cache line.
+//! An entry has `W` words of 32 bits: two links, then what the user keeps next to them, so that a reference touches one cache line.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -18,7 +18,7 @@ use prefetch_index::prefetch_index;
 /// A list of a set: 0 to `K - 1`.
 pub type ListId = usize;
 
-/// `K` lists over one set of nodes, with `W - 2` words of the user's beside the links of each node.
+/// `K` lists over one set of nodes, with `W - 2` words of the user's next to the links of each node.
 #[derive(Clone, Debug)]
 pub struct Lists<const K: usize, const W: usize = 2> {
     entries: Vec<[u32; W]>,

@@ -1,6 +1,6 @@
 //! Streams: who reads pages in order, and how far ahead of it to go.
 //!
-//! A small table of recent runs, and a larger one of single faults. A fault that continues a run doubles its window; one beside a
+//! A small table of recent runs, and a larger one of single faults. A fault that continues a run doubles its window; one next to a
 //! recent fault is a new run, in the place of the least recently used one; any other is remembered as single. So random faults cost
 //! no extra page and push no run out, and a scan is at full window after a few faults, even with some hundred random ones between
 //! two of its own (an array of pointers that are followed). The tables, not the neighbours' residency, decide: with a quarter of
@@ -20,7 +20,7 @@ use core::ops::Range;
 
 const STREAMS: usize = 32;
 /// Single faults, each in a place that its page decides. With twice as many a run would be found with twice as many random faults
-/// between its own, and twice as many random faults would lie beside another: here 1 % of them in 100,000 pages.
+/// between its own, and twice as many random faults would lie next to another: here 1 % of them in 100,000 pages.
 const SINGLES: usize = 512;
 /// A run that has not gone on for so many faults is over. (Without this, random faults now and then fell just ahead of runs of long
 /// ago, and each time a whole window was read for nothing: half of all pages read in bench `random`.)
@@ -268,8 +268,9 @@ mod tests {
         assert_eq!(fault(&mut s, 0), 1); // nothing lies below it
     }
 
-    /// A scan beside random faults read page by page: a few dozen random faults between two of its own pushed it out of the table.
-    /// Later it was only before it had shown itself that they did: an array of pointers, each of which leads to a fault, did not.
+    /// A scan alongside random faults read page by page: a few dozen random faults between two of its own pushed it out of the
+    /// table. Later it was only before it had shown itself that they did: an array of pointers, each of which leads to a fault, did
+    /// not.
     #[test]
     fn a_scan_survives_random_faults() {
         let mut s = Streams::new(8, 64);

@@ -42,7 +42,7 @@ enum NoPager {
     Os(Errno),
     /// Too many forks in a row.
     Generations,
-    /// No room for its device beside those that it inherits.
+    /// No room for its device alongside those that it inherits.
     Devices,
 }
 
@@ -53,7 +53,7 @@ impl From<Errno> for NoPager {
 }
 
 impl NoPager {
-    /// A sentence on standard error. Does not allocate.
+    /// A message on standard error. Does not allocate.
     fn say(&self) {
         let mut line = Packet::new();
         let _ = match self {
@@ -313,17 +313,7 @@ impl Agent {
         };
 
         let forked = machine.fork(|frozen| {
-            // The child has what this process has, and some more: an equal part of the whole if that is to be had, else as much as
-            // this process.
-            let Frozen { map, core, .. } = &*frozen;
-            let (charge, whole, fixed) = (core.vm.charge_total() as u32, family.for_two(), map.fixed_pages(core));
-            let spare = whole.saturating_sub(charge.saturating_mul(2)) / 2;
-            let fair = family.total() / (family.view().members + 1);
-            let (pages, excess) = match spare {
-                0 => (map.half(core, whole).saturating_sub(fixed), fixed),
-                _ => (charge + spare.min(fair.saturating_sub(charge).max(2 * core.vm.free_high())), 0),
-            };
-            family.endow(member, pages.max(family.least()), charge);
+            let excess = family.endow(member, &frozen.map, &frozen.core);
             // Nobody else may hold this in the child, which nobody else has survived.
             let arena = crate::ARENA.hold();
             // In the child this thread goes on alone with copies of everything, all locks held.

@@ -1,4 +1,4 @@
-//! The start: reads the environment, sets the machine up, adopts the heap, or says in one sentence why it cannot.
+//! The start: reads the environment, sets the machine up, adopts the heap, or says in one message why it cannot.
 
 use super::fork::ANCESTORS_MAX;
 use super::helper::{CHILDREN_MAX, IDLE, Request};
@@ -150,7 +150,7 @@ pub fn start() {
 }
 
 /// Where address space is limited, the stack grows now by what the start may need of it: once the tables have taken the rest it
-/// cannot, and the sentence that says so would be a crash. Without room for that either, it is said at once.
+/// cannot, and the message that says so would be a crash. Without room for that either, it is said at once.
 #[inline(never)] // or all that follows would stand on top of it
 fn grow_stack() {
     const DEPTH: usize = 128 << 10; // it takes some 50 KiB

@@ -60,7 +60,7 @@ fn several_mappings_move_at_once() {
     case("several");
 }
 
-/// What was mapped into the middle of a managed range, or beside it, was left to the kernel where it fit the budget: two mappings
+/// What was mapped into the middle of a managed range, or next to it, was left to the kernel where it fit the budget: two mappings
 /// instead of one, for good once both had been touched. A resize of both (mremap) was EFAULT.
 #[test]
 fn what_is_one_mapping_to_the_kernel_is_one() {

@@ -58,7 +58,7 @@ fn a_program_that_gave_root_up_forks() {
 }
 
 /// While any child lived, whatever was in use at any fork was put aside: swap grew without bound. 12 MiB are written 12 times here
-/// beside a child that stays, and 56 MiB must do.
+/// alongside a child that stays, and 56 MiB must do.
 #[test]
 fn swap_is_bounded_beside_a_child_that_stays() {
     family("family-rounds", ",size=56M", &["rounds", "12"]);

@@ -235,7 +235,7 @@ fn limited(limit: &str, options: &[&str], program: &Path, arguments: &[&str]) ->
 }
 
 /// A pager that could not have its tables aborted, with a backtrace, and was said not to have come up. Later it said so, but where
-/// the tables had taken the last of the address space, and the sentence needed another page of stack, it was a segmentation fault:
+/// the tables had taken the last of the address space, and the message needed another page of stack, it was a segmentation fault:
 /// at `ulimit -v 50000` one time in three, as the stack begins somewhere else each time.
 #[test]
 fn limits_on_memory_are_one_sentence() {

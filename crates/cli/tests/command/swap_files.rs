@@ -105,6 +105,15 @@ fn freed_memory_is_freed_on_disk_without_encryption() {
     gives_back("give-back-plain", &["--no-encrypt", "--engine", "psync"]);
 }
 
+/// Until there are no more than `most` bytes on disk.
+fn await_fall(most: u64, on_disk: impl Fn() -> u64) {
+    let start = Instant::now();
+    while on_disk() > most {
+        assert!(start.elapsed() < PATIENCE, "{} bytes stay on disk", on_disk());
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
 fn gives_back(name: &str, options: &[&str]) {
     if !able() || !is_root() {
         return;
@@ -118,12 +127,7 @@ fn gives_back(name: &str, options: &[&str]) {
         most = most.max(on_disk());
         assert!(most >= 85 * MIB, "{most} bytes on disk");
         pages.ask("free");
-        let start = Instant::now();
-        // a window for each of the eight writers stays, and what is still stored
-        while on_disk() > 40 * MIB {
-            assert!(start.elapsed() < PATIENCE, "round {round}: {} bytes stay on disk", on_disk());
-            std::thread::sleep(Duration::from_millis(50));
-        }
+        await_fall(40 * MIB, on_disk); // a window for each of the eight writers stays, and what is still stored
         let (stat, device) = (pages.json("stat"), pages.json("swaps"));
         let given = stat["swap_given_back_bytes"].as_u64().expect("a counter");
         assert!(given >= (round + 1) * 45 * MIB, "{given} bytes in {} rounds", round + 1);
@@ -271,11 +275,7 @@ fn several_files(name: &str, engine: &str, options: fn(&Path, &str) -> [String; 
     assert!(on_disk(&pages).iter().all(|bytes| *bytes >= 4 * MIB), "{:?}", on_disk(&pages));
     let full: u64 = on_disk(&pages).iter().sum();
     pages.ask("free");
-    let start = Instant::now();
-    while on_disk(&pages).iter().sum::<u64>() > full / 4 {
-        assert!(start.elapsed() < PATIENCE, "{:?} stay on disk", on_disk(&pages));
-        std::thread::sleep(Duration::from_millis(50));
-    }
+    await_fall(full / 4, || on_disk(&pages).iter().sum());
     pages.ask("fill");
 
     let ask = |pages: &Pages, arguments: &[&str]| {
@@ -317,7 +317,7 @@ fn a_forked_child_reads_several_files() {
     fs::remove_dir_all(&dir).expect("cleanup");
 }
 
-/// One of the files cannot be had: a sentence that names it, and nothing is left.
+/// One of the files cannot be had: a message that names it, and nothing is left.
 #[test]
 fn a_device_of_several_files_of_which_one_cannot_be_had() {
     if !able() {
@@ -411,7 +411,7 @@ impl Drop for Group {
 }
 
 /// Swap on a tmpfs is memory, so writing it may need what there is none of. It comes to an end all the same: with the result where
-/// memory is just enough; by the kernel's killing where the control group has too little; with a sentence where the tmpfs itself is
+/// memory is just enough; by the kernel's killing where the control group has too little; with a message where the tmpfs itself is
 /// too small. (Why it cannot deadlock is in docs/decisions/0026.)
 #[test]
 fn a_tmpfs_with_memory_short_comes_to_an_end() {
@@ -506,7 +506,7 @@ fn a_swapoff_loses_only_what_cannot_be_read() {
     fs::remove_dir_all(&dir).expect("cleanup");
 }
 
-/// A device that takes no more writes is emptied unasked, beside reads that go well, and nothing is lost.
+/// A device that takes no more writes is emptied unasked, alongside reads that go well, and nothing is lost.
 #[test]
 fn a_failing_device_is_emptied() {
     if !able() {

@@ -27,7 +27,7 @@ fn pieces_anywhere_in_the_address_space() {
     std::fs::remove_dir_all(&dir).expect("cleanup");
 }
 
-/// When there is no room for one page more the program is told so in a sentence; it does not read zeroes, and nothing panics.
+/// When there is no room for one page more the program is told so in a message; it does not read zeroes, and nothing panics.
 #[test]
 fn tables_that_are_full_are_one_sentence() {
     if !able() {

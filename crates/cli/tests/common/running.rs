@@ -1,4 +1,4 @@
-//! A program that runs beside the test, and is asked about its devices meanwhile.
+//! A program that runs alongside the test, and is asked about its devices meanwhile.
 
 use crate::common::{PATIENCE, overspill, patiently, unique};
 use serde_json::Value;

@@ -4,8 +4,8 @@ use overspill_trace::{Options, Trace};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-/// Where the large traces are: `OVERSPILL_TRACES`, or beside the repository. A place that was named and has none is a failure; if
-/// none was named and there are none beside the repository, that is said.
+/// Where the large traces are: `OVERSPILL_TRACES`, or next to the repository. A place that was named and has none is a failure; if
+/// none was named and there are none next to the repository, that is said.
 pub fn directory() -> Option<PathBuf> {
     let there = |place: &Path| place.join("reference_misses.csv").is_file();
     if let Some(place) = std::env::var_os("OVERSPILL_TRACES").map(PathBuf::from) {

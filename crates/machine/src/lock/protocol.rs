@@ -176,7 +176,7 @@ mod tests {
     use loom::cell::UnsafeCell;
     use loom::sync::{Arc, Condvar, Mutex};
 
-    /// A word of loom's, with the kernel's queue beside it: a sleeper compares under the queue's lock, as the kernel does.
+    /// A word of loom's, with the kernel's queue alongside it: a sleeper compares under the queue's lock, as the kernel does.
     struct Modelled {
         word: loom::sync::atomic::AtomicU32,
         queue: Mutex<()>,

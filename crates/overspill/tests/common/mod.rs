@@ -48,7 +48,7 @@ pub fn both() -> Vec<Pager> {
         .collect()
 }
 
-/// Clusters above the budget beside those of faulting threads: originals that are still being written while their copy is back.
+/// Clusters above the budget alongside those of faulting threads: originals that are still being written while their copy is back.
 const WRITING: u64 = 4;
 
 /// The budget was kept: at its peak, at most a cluster per faulting thread above it (and [`WRITING`]), and nothing was given out

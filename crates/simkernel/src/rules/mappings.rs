@@ -34,8 +34,8 @@ pub fn protection_is_not_told(s: &mut Session) {
     s.note_state();
 }
 
-/// A new mapping beside a registered one is one of its own. Registered as well, it is joined with it, unless both have been written
-/// apart: then they stay two for good, and calls that want one mapping fail on them.
+/// A new mapping next to a registered one is one of its own. Registered as well, it is joined with it, unless both have been
+/// written apart: then they stay two for good, and calls that want one mapping fail on them.
 pub fn neighbours_join_when_one_is_touched(s: &mut Session) {
     filled(s, 0, 2);
     map(s, 2, 2);

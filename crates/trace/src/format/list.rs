@@ -60,7 +60,7 @@ impl fmt::Display for Format {
 impl FromStr for Format {
     type Err = String;
 
-    /// The format of that name; else a sentence that lists the names.
+    /// The format of that name; else a message that lists the names.
     fn from_str(name: &str) -> Result<Self, String> {
         Format::ALL.iter().copied().find(|format| format.name() == name).ok_or_else(|| {
             let names: Vec<&str> = Format::ALL.iter().map(|format| format.name()).collect();

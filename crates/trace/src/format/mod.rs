@@ -22,7 +22,7 @@ use list::Format;
 
 /// A parser of a text format. It keeps what one line says about later ones.
 pub(crate) trait TextParser {
-    /// Takes one line, without its end. The error is a sentence about that line.
+    /// Takes one line, without its end. The error is a message about that line.
     fn line(&mut self, line: &[u8], out: &mut Builder) -> Result<(), String>;
 
     /// There are no more lines.
@@ -35,7 +35,7 @@ pub(crate) trait TextParser {
 pub(crate) trait RecordParser {
     /// Bytes of a record.
     fn record_bytes(&self) -> usize;
-    /// Takes one record. The error is a sentence about that record.
+    /// Takes one record. The error is a message about that record.
     fn record(&mut self, record: &[u8], out: &mut Builder) -> Result<(), String>;
 }
 

@@ -1,7 +1,7 @@
 //! `strace -f` of file reads and writes, as references to pages of files.
 //!
 //! ```text
-//! strace -f -y -o FILE PROGRAM...        -y (paths beside descriptors) is not needed, but follows symbolic links
+//! strace -f -y -o FILE PROGRAM...        -y (paths next to descriptors) is not needed, but follows symbolic links
 //! ```
 //!
 //! What is read from a line, with or without process id and time before it:
@@ -576,7 +576,7 @@ fn given(argument: &[u8]) -> Option<&[u8]> {
     (argument != b"NULL").then_some(argument)
 }
 
-/// The path beside a descriptor (`3</etc/passwd>`), as `strace -y` prints it.
+/// The path next to a descriptor (`3</etc/passwd>`), as `strace -y` prints it.
 fn annotation(argument: &[u8]) -> Option<Vec<u8>> {
     let begin = argument.iter().position(|&byte| byte == b'<')?;
     if begin == 0 || !argument[..begin].iter().all(|byte| byte.is_ascii_alphanumeric() || *byte == b'_') {

@@ -2,7 +2,7 @@
 //!
 //! Source: the use-once thread's account of 2.4.5 (Rik van Riel's design of 2000); the lists are in `ages.rs`. A touch adds to a
 //! page's age, a scan without one halves it; at zero the page goes to the inactive queue. Good at telling pages that are used often
-//! from those used now and then. Bad beside a scan: each page of the scan circulates on the ring for several rounds before it is
+//! from those used now and then. Bad alongside a scan: each page of the scan circulates on the ring for several rounds before it is
 //! found useless, and ages the others meanwhile, which is what use-once was made against. Live a touch is seen only while the page
 //! is inactive, so ages differ little and this is nearly `fifo` with a second chance.
 

@@ -54,11 +54,11 @@ pub type Node = u32;
 pub enum Admit {
     /// The program touched it for the first time.
     FirstTouch,
-    /// It was filled beside such a touch.
+    /// It was filled next to such a touch.
     ZeroAhead,
     /// The program touched it and it was read.
     HardFault,
-    /// It was read beside such a touch.
+    /// It was read next to such a touch.
     Readahead,
     /// The program read it from a file, or wrote it there, and it was not in memory: for the first time, or again after its
     /// eviction. The lab says so of traces of files and disks; live it does not occur, since there are no pages of files.
@@ -193,7 +193,7 @@ pub trait Policy: Clone + Send + Sized + 'static {
 /// and where threads of the program keep all CPUs busy that costs three times as much as on an idle machine (30 us instead of 10).
 /// Half of 120 halves the soft faults and adds 2 to 4 % of hard ones (a sort where it nearly fits: 20 %): `xz -T2` in half of its
 /// memory takes 39 and 46 s instead of 93 and 75, a sort 10.0 and 11.4 s instead of 11.2 and 10.8, by turns; with 40, 25 and 10 xz
-/// did not end in 100 s but for one run of 68 s. Before refaults were judged, 60 lost a hot set of 40 % of memory beside a scan;
+/// did not end in 100 s but for one run of 68 s. Before refaults were judged, 60 lost a hot set of 40 % of memory alongside a scan;
 /// now its hard faults are the same with `use-once`, and 4 % more with `clock` and `aging`.
 pub const PARKED_PERMILLE: u32 = 60;
 
