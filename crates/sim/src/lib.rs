@@ -43,8 +43,6 @@ mod disk;
 mod forks;
 mod program;
 mod replay;
-#[cfg(test)]
-mod rng;
 mod run;
 mod swapoff;
 mod world;

@@ -350,14 +350,14 @@ impl Replay {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rng::Rng;
+    use overspill_simkernel::rng::Rng;
 
     /// The same string gives the same decisions, under every policy, and something of every kind.
     #[test]
     fn decisions_are_a_function_of_the_string() {
         let mut rng = Rng::new(1);
         let mut string: Vec<(u64, bool)> = (0..3000).map(|p| (p, p % 3 != 0)).collect();
-        string.extend((0..10_000).map(|_| (rng.below(rng.clone().below(3000) + 1), rng.chance(300))));
+        string.extend((0..10_000).map(|_| (rng.below(rng.clone().below(3000) + 1) as u64, rng.below(10) < 3)));
         string.extend((0..3000).map(|p| (p, false)));
         for policy in overspill_vm::policy::NAMES {
             let config = ReplayConfig { policy: Spec::named(policy).expect("known"), ..ReplayConfig::new(600, 3000) };
@@ -401,7 +401,7 @@ mod tests {
         let mut rng = Rng::new(3);
         for (pages, enough) in [(fits, true), (fits + u64::from(2 * change), false)] {
             let mut string: Vec<(u64, bool)> = (0..pages).map(|page| (page, true)).collect();
-            string.extend((0..30_000).map(|_| (rng.below(pages), rng.chance(500))));
+            string.extend((0..30_000).map(|_| (rng.below(pages as usize) as u64, rng.below(2) == 0)));
             let replay = run(string.iter().copied(), &ReplayConfig { slots, ..ReplayConfig::new(memory, pages) });
             assert_eq!(replay.machine.status.counters.over_budget.get() == 0, enough, "{pages} pages");
         }
