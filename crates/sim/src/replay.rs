@@ -37,9 +37,9 @@ const STEP_PAGES_MAX: u32 = 64;
 
 /// What a read takes that nobody waits for, in references.
 const READ_REFERENCES: u64 = 32;
-/// What the daemon does alongside a fault or such a read: it moves so many runs of neighbouring pages, or looks at four times, drops
-/// eight times as many. With 12 to 16 six policies have within 8 % as many hard faults on one program as live, and within 19 % as
-/// many soft ones (docs/LAB-FAULTS.md); with half of it a scan has to wait for frames.
+/// What the daemon does alongside a fault or such a read: it moves so many runs of neighbouring pages, or looks at four times,
+/// drops eight times as many. With 12 to 16 six policies have within 8 % as many hard faults on one program as live, and within
+/// 19 % as many soft ones (docs/LAB-FAULTS.md); with half of it a scan has to wait for frames.
 const MOVES: i32 = 16;
 
 /// How a string is replayed.
@@ -59,9 +59,9 @@ pub struct ReplayConfig {
     pub slots: u32,
     /// Pages of the budget that the machine keeps for its own buffers.
     pub charged_pages: u32,
-    /// Reads that nobody waits for and the page daemon go on alongside the program, as live: such a read ends some references later,
-    /// or when its pages are touched; the rest of a window is read with it; and the daemon does a little at each fault and each
-    /// such read. Else everything is done at once, and each read alone, as by a machine that is stepped by hand.
+    /// Reads that nobody waits for and the page daemon go on alongside the program, as live: such a read ends some references
+    /// later, or when its pages are touched; the rest of a window is read with it; and the daemon does a little at each fault and
+    /// each such read. Else everything is done at once, and each read alone, as by a machine that is stepped by hand.
     pub alongside: bool,
     /// The most decisions that are remembered.
     pub decisions_max: usize,
