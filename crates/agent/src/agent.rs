@@ -239,14 +239,14 @@ impl Agent {
                 return remap;
             }
             self.end_remap(remap, false); // not yet
-            self.machine.await_fork();
+            self.machine.await_others();
         }
     }
 
     /// What follows until this is dropped is to be one call, also for a fork.
     pub fn in_parts(&'static self) -> Parts {
         while !self.stacks.run(move || self.machine.begin_parts()) {
-            self.machine.await_fork();
+            self.machine.await_others();
         }
         Parts(self)
     }

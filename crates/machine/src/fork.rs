@@ -220,6 +220,7 @@ impl<K: Kernel> Frozen<'_, K> {
         for (to, from) in [
             (&copy.frozen, &from.frozen),
             (&copy.forking, &from.forking),
+            (&copy.moving, &from.moving),
             (&copy.daemon_sleeps, &from.daemon_sleeps),
             (&copy.waiters, &from.waiters),
             (&copy.failed_devices, &from.failed_devices),
@@ -254,6 +255,7 @@ impl<K: Kernel> Frozen<'_, K> {
         }
         machine.frozen.store(0, Relaxed);
         machine.forking.store(0, Relaxed);
+        machine.moving.store(0, Relaxed);
         machine.daemon_sleeps.store(0, Relaxed);
         machine.waiters.store(0, Relaxed);
         machine.starved.store(false, Relaxed);

@@ -172,6 +172,8 @@ pub enum Mistake {
     /// What is reported to have been unmapped is gone, though the call was refused for a sealed mapping behind it: what was paged
     /// out there was lost.
     BelievesUnmaps,
+    /// Two threads move memory at a time, and the kernel reports the second move first: what both had moved was lost.
+    MovesAtOnce,
     /// A parked original is dropped although its copy was refused (EAGAIN).
     DropsBeforeTheCopy,
     /// Parked copies are taken off the budget while they are still in memory.

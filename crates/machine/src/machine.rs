@@ -124,9 +124,12 @@ pub struct Machine<K: Kernel> {
     /// | program's threads, before they unmap or move memory | page daemon, that copies pages out there | hold no lock over it |
     /// | forks, before the freeze | program's threads, that unmap or move memory | hold no lock over it; for a second at most |
     /// | program's threads, before they unmap or move memory | the end of a fork | hold no lock over it |
+    /// | program's threads, before they move memory | others that move some | hold no lock over it |
     pub frozen: K::Word,
     /// And nobody begins to unmap or move memory ([`Machine::await_remaps`]).
     pub forking: K::Word,
+    /// Nobody else begins to move memory ([`Machine::begin_remap`]).
+    pub moving: K::Word,
     /// Pages of buffers that a swapoff has charged to the budget. A forked child has no swapoff.
     pub swapoff_charge: AtomicU32,
     /// Devices that failed too often, by number: what is on them should go elsewhere ([`Machine::take_failed_device`]).
@@ -242,6 +245,7 @@ impl<K: Kernel> Machine<K> {
             shares_pages: AtomicBool::new(false),
             frozen: K::Word::ZERO,
             forking: K::Word::ZERO,
+            moving: K::Word::ZERO,
             swapoff_charge: AtomicU32::new(0),
             failed_devices: K::Word::ZERO,
             quit: AtomicBool::new(false),

@@ -1,7 +1,7 @@
 //! Calls of the program's that unmap, replace or move memory: they are announced before, and followed after.
 
 use crate::events::UNMAPS_LOOK_NS;
-use crate::kernel::{Kernel, Mistake, Uffd};
+use crate::kernel::{Futex as _, Kernel, Limit, Mistake, Uffd};
 use crate::lock::Word as _;
 use crate::machine::Machine;
 use crate::ranges::{Kind, Range};
@@ -13,10 +13,14 @@ use overspill_vm::types::PAGE_SIZE;
 /// How long a fork waits for calls of other threads that move memory, in nanoseconds.
 pub const REMAPS_NS: u64 = 1_000_000_000;
 
+/// How long a call that moves memory waits for another, in nanoseconds: longer than any takes. The other's thread has jumped out of
+/// it.
+const MOVES_NS: u64 = 10_000_000_000;
+
 impl<K: Kernel> Machine<K> {
     /// A thread's system call is about to move what is in the first range, and to unmap or replace what is in the second, and it is
     /// managed: [`Remaps`](crate::space::remaps::Remaps). `grows`: by how many bytes it may make what it moves longer. Returns
-    /// whether it is managed; then [`Machine::end_remap`] is due after the call. Or `None`: [`Machine::await_fork`] is due before
+    /// whether it is managed; then [`Machine::end_remap`] is due after the call. Or `None`: [`Machine::await_others`] is due before
     /// it.
     pub fn begin_remap(&self, ranges: [(usize, usize); 2], grows: usize) -> Option<bool> {
         let any = |is: &dyn Fn(usize, usize) -> bool| ranges.iter().any(|&(start, end)| is(start, end));
@@ -26,7 +30,7 @@ impl<K: Kernel> Machine<K> {
                 return Some(false);
             }
         }
-        if !self.announce(Remap::new(K::thread_id(), ranges, grows, false)) {
+        if !self.announce(Remap::new(K::thread_id(), ranges, grows, false, K::now_ns())) {
             return None;
         }
         // the daemon holds the map from its choice until it has the pages, but not while it copies some out
@@ -41,9 +45,9 @@ impl<K: Kernel> Machine<K> {
     }
 
     /// A thread's call is made of several, each with a [`Machine::begin_remap`] of its own: [`Machine::end_parts`] is due. Or
-    /// `false`: [`Machine::await_fork`] is due before it.
+    /// `false`: [`Machine::await_others`] is due before it.
     pub fn begin_parts(&self) -> bool {
-        self.announce(Remap::new(K::thread_id(), [(0, 0); 2], 0, true))
+        self.announce(Remap::new(K::thread_id(), [(0, 0); 2], 0, true, K::now_ns()))
     }
 
     /// They have been made.
@@ -52,21 +56,32 @@ impl<K: Kernel> Machine<K> {
         self.map.write().remaps.forget(me);
     }
 
-    /// Returns `false` if a fork is about to happen, which is to be waited for without a hook stack: those who end their calls need
-    /// one, and the fork waits for them.
+    /// Returns `false` if a fork is about to happen, or another thread is moving memory. That is to be waited for without a hook
+    /// stack: those who end their calls need one, and they are waited for.
+    ///
+    /// One call moves memory at a time. The kernel reports a move when others may already have been made: a mapping came to where
+    /// another had just been, and its report was read first. What was known there was taken for gone, and what had come for what
+    /// had gone: both were lost.
     fn announce(&self, call: Remap) -> bool {
         let mut map = self.map.write();
         // who is in the middle of something may go on: a fork waits for him
-        let may = self.forking.load(SeqCst) == 0 || map.remaps.has(call.thread);
+        let forks = self.forking.load(SeqCst) != 0 && !map.remaps.has(call.thread);
+        let at_once = !call.moves() || K::mistake(Mistake::MovesAtOnce);
+        let moves = !at_once && map.remaps.others_move(call.thread, K::now_ns(), MOVES_NS);
+        let may = !forks && !moves;
+        if moves || may && call.moves() {
+            self.moving.store(1, Relaxed);
+        }
         if may {
             map.remaps.begin(call);
         }
         may
     }
 
-    /// Until no fork is about to happen.
-    pub fn await_fork(&self) {
+    /// Until no fork is about to happen, and nobody moves memory, as far as is known: then to begin is tried again.
+    pub fn await_others(&self) {
         self.forking.wait(1);
+        self.moving.wait_for(1, Limit::Tick(MOVES_NS));
     }
 
     /// A fork is about to happen. From here until [`Machine::forked`] no call begins that moves memory or unmaps it, and none of
@@ -100,7 +115,12 @@ impl<K: Kernel> Machine<K> {
     /// for what is to be there instead. Who believed it lost what was paged out there.
     pub fn end_remap(&self, done: bool) {
         let mut map = self.map.write();
-        if let Some((start, end)) = map.remaps.end(K::thread_id()) {
+        let Some(call) = map.remaps.end(K::thread_id()) else { return };
+        if call.moves() {
+            self.moving.store(0, Relaxed);
+            self.moving.wake(i32::MAX as u32);
+        }
+        if let Some((start, end)) = call.reported {
             self.follow_unmap(&mut map, start, end, !done && !K::mistake(Mistake::BelievesUnmaps));
             self.drop_places(&map, false);
         }

@@ -173,7 +173,7 @@ impl<'a> Thread<'a> {
         let managed = loop {
             match self.machine.begin_remap(ranges, grows) {
                 Some(managed) => break managed,
-                None => self.machine.await_fork(),
+                None => self.machine.await_others(),
             }
         };
         Announced { native, managed }

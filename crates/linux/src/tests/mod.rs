@@ -129,7 +129,7 @@ fn a_fork_waits_for_calls_that_move_memory() {
     machine.manage(&mut machine.map.write(), range);
     let begin = || {
         while machine.begin_remap([(base, base + LEN), (0, 0)], 0).is_none() {
-            machine.await_fork();
+            machine.await_others();
         }
     };
     let flag = || std::sync::atomic::AtomicBool::new(false);

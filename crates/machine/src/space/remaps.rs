@@ -18,18 +18,25 @@ pub(crate) struct Remap {
     pub(crate) thread: u32,
     ranges: [(usize, usize); 2],
     grows: usize,
-    /// It was reported that this was unmapped, which the kernel may have refused after all.
-    reported: Option<(usize, usize)>,
+    /// It was reported that this was unmapped, which the kernel may have refused after all: it is still to be followed.
+    pub(crate) reported: Option<(usize, usize)>,
     parts: bool,
-    /// A fork has waited for its end in vain.
+    /// When it began, in nanoseconds.
+    since: u64,
+    /// Its end was waited for in vain.
     overdue: bool,
 }
 
 impl Remap {
     /// A call of this thread's. `ranges`: what it moves, and what it unmaps or replaces. `grows`: by so many bytes it may make a
-    /// mapping longer. `parts`: it is several calls, which are to be one, and each of which is in the list itself.
-    pub(crate) fn new(thread: u32, ranges: [(usize, usize); 2], grows: usize, parts: bool) -> Self {
-        Remap { thread, ranges, grows, reported: None, parts, overdue: false }
+    /// mapping longer. `parts`: it is several calls, which are to be one, and each of which is in the list itself. `since`: now, in
+    /// nanoseconds.
+    pub(crate) fn new(thread: u32, ranges: [(usize, usize); 2], grows: usize, parts: bool, since: u64) -> Self {
+        Remap { thread, ranges, grows, reported: None, parts, since, overdue: false }
+    }
+    /// Whether it may move something, rather than only unmap or replace.
+    pub(crate) fn moves(&self) -> bool {
+        self.ranges[0].0 < self.ranges[0].1
     }
 }
 
@@ -51,14 +58,21 @@ impl Remaps {
         }
         self.calls.push(call);
     }
-    /// It has been followed. Returns what was reported to have been unmapped by it, and has not been followed yet.
-    pub(crate) fn end(&mut self, thread: u32) -> Option<(usize, usize)> {
+    /// It has been made. Returns the call.
+    pub(crate) fn end(&mut self, thread: u32) -> Option<Remap> {
         let at = self.calls.iter().position(|call| call.thread == thread && !call.parts)?;
-        self.calls.swap_remove(at).reported
+        Some(self.calls.swap_remove(at))
     }
     /// Whether other threads than this one are in such calls, of which the ends are to be waited for.
     pub(crate) fn others(&self, thread: u32) -> bool {
         self.calls.iter().any(|call| call.thread != thread && !call.overdue)
+    }
+    /// Whether another thread than this one is moving something: [`Machine::await_others`](crate::Machine::await_others). Who has
+    /// been for longer than `patience` nanoseconds counts no more.
+    pub(crate) fn others_move(&mut self, thread: u32, now: u64, patience: u64) -> bool {
+        let late = |call: &&mut Remap| call.moves() && call.thread != thread && now.saturating_sub(call.since) > patience;
+        self.calls.iter_mut().filter(late).for_each(|call| call.overdue = true);
+        self.calls.iter().any(|call| call.moves() && call.thread != thread && !call.overdue)
     }
     /// The unmapping of a range was reported. Returns whether a call of just that is under way, which may have been refused after
     /// that: then its end will tell.
