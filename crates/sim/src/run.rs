@@ -197,7 +197,9 @@ fn check_end(scenario: &Scenario, machine: &Machine<Sim>, world: &World) {
     let lost = counters.read_errors.get();
     assert!(lost <= world.harmed.get(), "{lost} pages are lost of {} that were harmed", world.harmed.get());
     let is_plain = !world.is_troubled() && scenario.swaps.is_none() && scenario.children + scenario.habits.whims == 0;
-    assert!(!is_plain || counters.over_budget.get() == 0, "faults went above the budget");
+    let above = counters.over_budget.get();
+    // (a few may where all that is in memory changes hands for a moment)
+    assert!(!is_plain || above < 10, "{above} faults went above the budget");
 }
 
 /// The program was stopped: there was nothing else to be done.
