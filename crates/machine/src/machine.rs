@@ -47,7 +47,7 @@ pub enum Delivery {
     InThread,
 }
 
-/// What is changed by core calls.
+/// What is changed by core calls. Lock key: all of it by the lock around it, [`Machine::core`].
 pub struct Core {
     /// The core.
     pub vm: Vm<SwapPager>,
@@ -67,50 +67,54 @@ impl Core {
 }
 
 /// One pager of one process.
+///
+/// Lock key: (L) a lock; (C) constant; (A) atomic, and by itself; (F) a word that threads sleep on, atomic; (D) atomic, changed by
+/// the page daemon only; (K) atomic, changed by the forking thread only; (O) atomic, changed under the core's lock.
 pub struct Machine<K: Kernel> {
-    /// Ranges and descriptors. Outer lock.
+    /// (L) Ranges and descriptors. Outer lock.
     pub map: RwLock<Space<K>, K::Word>,
-    /// Held by whoever adds or removes a device, outside of `map`; a fork holds it while it takes the files along. Nobody else
-    /// waits for it: a swapoff's worker that did could not finish the I/O that the fork waits for.
+    /// (L) Held by whoever adds or removes a device, outside of `map`; a fork holds it while it takes the files along. Nobody
+    /// else waits for it: a swapoff's worker that did could not finish the I/O that the fork waits for.
     pub swapping: Mutex<(), K::Word>,
-    /// The core. Inner lock.
+    /// (L) The core. Inner lock.
     pub core: Mutex<Core, K::Word>,
-    /// How faults come.
+    /// (C) How faults come.
     pub delivery: Delivery,
-    /// Whether pointers in pages that are read in order are followed: see [`crate::pointers`].
+    /// (C) Whether pointers in pages that are read in order are followed: see [`crate::pointers`].
     pub follows_pointers: bool,
-    /// How pages are stored.
+    /// (C) How pages are stored.
     pub content: K::Content,
-    /// Writes that may be in flight, and pages of each.
+    /// (C) Writes that may be in flight, and pages of each.
     pub writes: (usize, usize),
-    /// There is a compressed device: a look before locks are taken.
+    /// (A) There is a compressed device: a look before locks are taken.
     pub has_pool: AtomicBool,
-    /// What `overspill run` and `stat` see.
+    /// (C) What `overspill run` and `stat` see.
     pub status: &'static Status,
-    /// `overspill run` stands by and will print what is to be said.
+    /// (A) `overspill run` stands by and will print what is to be said.
     pub supervised: AtomicBool,
-    /// Faults on order.
+    /// (C) Faults on order.
     pub inject: Inject,
-    /// What else belongs to a machine on this kernel.
+    /// (C) What else belongs to a machine on this kernel.
     pub host: K::Host,
-    /// The same as [`Machine::bell`], without a family.
+    /// (F) The same as [`Machine::bell`], without a family.
     pub daemon_bell: K::Word,
-    /// 1: the daemon sleeps (or is about to).
+    /// (F) 1: the daemon sleeps (or is about to).
     pub daemon_sleeps: K::Word,
-    /// Bumped when frames became free or pages arrived, for threads that wait in the fault handler.
+    /// (F) Bumped when frames became free or pages arrived, for threads that wait in the fault handler.
     pub arrivals: K::Word,
-    /// How many wait for that.
+    /// (F) How many wait for that.
     pub waiters: K::Word,
-    /// A fork makes the process smaller: that nothing more can go is no reason to stop it.
+    /// (K) A fork makes the process smaller: that nothing more can go is no reason to stop it.
     pub shrinking: AtomicBool,
-    /// Nothing can be evicted: give out frames above the budget.
+    /// (A) Nothing can be evicted: give out frames above the budget.
     pub starved: AtomicBool,
-    /// Since when the page daemon can do nothing at all, in nanoseconds; 0: it can, or has nothing to do.
+    /// (D) Since when the page daemon can do nothing at all, in nanoseconds; 0: it can, or has nothing to do.
     pub stuck_since: AtomicU64,
-    /// Other processes may have pages of this one: it has forked, or is a fork's child, or has asked for equal pages to be merged
-    /// (KSM).
+    /// (A) Other processes may have pages of this one: it has forked, or is a fork's child, or has asked for equal pages to be
+    /// merged (KSM).
     pub shares_pages: AtomicBool,
-    /// A fork is about to happen: nobody starts I/O. Who waits for whom then (no thread may wait for one above it, or for itself):
+    /// (F) A fork is about to happen: nobody starts I/O. Who waits for whom then (no thread may wait for one above it, or for
+    /// itself):
     ///
     /// | thread | waits for | which |
     /// | --- | --- | --- |
@@ -126,23 +130,24 @@ pub struct Machine<K: Kernel> {
     /// | program's threads, before they unmap or move memory | the end of a fork | hold no lock over it |
     /// | program's threads, before they move memory | others that move some | hold no lock over it |
     pub frozen: K::Word,
-    /// And nobody begins to unmap or move memory ([`Machine::await_remaps`]).
+    /// (F) And nobody begins to unmap or move memory ([`Machine::await_remaps`]).
     pub forking: K::Word,
-    /// Nobody else begins to move memory ([`Machine::begin_remap`]).
+    /// (F) Nobody else begins to move memory ([`Machine::begin_remap`]).
     pub moving: K::Word,
-    /// Pages of buffers that a swapoff has charged to the budget. A forked child has no swapoff.
+    /// (O) Pages of buffers that a swapoff has charged to the budget. A forked child has no swapoff.
     pub swapoff_charge: AtomicU32,
-    /// Devices that failed too often, by number: what is on them should go elsewhere ([`Machine::take_failed_device`]).
+    /// (F) Devices that failed too often, by number: what is on them should go elsewhere ([`Machine::take_failed_device`]).
     pub failed_devices: K::Word,
-    /// The pager is shutting down (library).
+    /// (A) The pager is shutting down (library).
     pub quit: AtomicBool,
-    /// Readable once `quit` is set, or while there is a round to be followed, for threads that wait for I/O; -1 if there is none.
+    /// (A) Readable once `quit` is set, or while there is a round to be followed, for threads that wait for I/O; -1 if there is
+    /// none.
     pub quit_event: AtomicI32,
-    /// A page of zeroes to fill from, [`ZEROES_PAGES`] long.
+    /// (C) A page of zeroes to fill from, [`ZEROES_PAGES`] long.
     pub zeroes: usize,
-    /// The parking area's memory.
+    /// (C) The parking area's memory.
     pub parking: Parking<K>,
-    /// The page daemon discards pages of the program's, and waits until somebody has read the event of that.
+    /// (D) The page daemon discards pages of the program's, and waits until somebody has read the event of that.
     pub discards_own: AtomicBool,
 }
 

@@ -18,7 +18,8 @@ use pending_unmaps::PendingUnmaps;
 use remaps::Remaps;
 use std::sync::Arc;
 
-/// What is changed only when address ranges, descriptors or files change.
+/// What is changed only when address ranges, descriptors or files change. Lock key: all of it by the lock around it,
+/// `Machine::map`: shared to read, exclusive to change.
 pub struct Space<K: Kernel> {
     /// Who serves which address.
     pub ranges: RangeMap,
