@@ -3,9 +3,9 @@
 use crate::printable;
 use crate::supervise::End;
 use overspill_linux::size::human;
-use overspill_linux::status_file::Snapshot;
+use overspill_linux::status_file::{LockHolds, Snapshot};
 use overspill_vm::status::Outcome;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 use std::ffi::OsString;
 use std::fmt::Write;
 use std::time::Duration;
@@ -229,7 +229,23 @@ pub fn all(seen: &Snapshot) -> String {
         let _ =
             writeln!(text, "{name:<24}{:>18} {:<11}Between queues of the policy, since it took over.", grouped(*count), "pages");
     }
+    for lock in seen.locks.iter().filter(|lock| lock.count > 0) {
+        let [p50, p99, p999, longest] = holds_ns(lock).map(|ns| format!("{:.1}", ns as f64 / 1000.0));
+        let _ = writeln!(
+            text,
+            "{:<24}{:>18} {:<11}Lock: {p50} us at the median, {p99} at p99, {p999} at p99.9, {longest} at most (from {}).",
+            lock.name,
+            grouped(lock.count),
+            "holds",
+            lock.longest_at
+        );
+    }
     text
+}
+
+fn holds_ns(lock: &LockHolds) -> [u64; 4] {
+    let [p50, p99, p999] = lock.quantiles_ns;
+    [p50, p99, p999, lock.longest_ns]
 }
 
 /// What a snapshot says as JSON.
@@ -254,7 +270,21 @@ pub fn json(seen: &Snapshot) -> Map<String, Value> {
     }
     let transitions: Map<_, _> = seen.transitions.iter().map(|(name, count)| ((*name).to_owned(), (*count).into())).collect();
     map.insert("policy_transitions".into(), transitions.into());
+    let locks: Map<_, _> = seen.locks.iter().map(|lock| (lock.name.to_owned(), holds(lock))).collect();
+    map.insert("lock_holds".into(), locks.into());
     map
+}
+
+fn holds(lock: &LockHolds) -> Value {
+    let [p50, p99, p999] = lock.quantiles_ns;
+    json!({
+        "count": lock.count,
+        "p50_ns": p50,
+        "p99_ns": p99,
+        "p999_ns": p999,
+        "longest_ns": lock.longest_ns,
+        "longest_at": lock.longest_at,
+    })
 }
 
 /// What `overspill run --stats-file` writes. A program that ran without a pager has `paged: false` and zero counters, and names
@@ -344,6 +374,7 @@ mod tests {
         status.counters.readahead_pages.set(300);
         status.counters.readahead_used.set(120);
         status.counters.refaults_within_one.set(7);
+        status.locks.core.add(7, std::panic::Location::caller());
         status.transitions.show(&"fifo".parse().expect("a policy"), [0, 3, 0].into_iter());
         Snapshot::of(&status)
     }
@@ -389,6 +420,7 @@ mod tests {
             assert!(json[info.name].is_u64(), "{}", info.name);
         }
         assert_eq!(json["policy_transitions"]["queue_to_parked"], 3);
+        assert_eq!(json["lock_holds"]["core"]["count"], 1);
         assert_eq!(json["policy"], "fifo", "what the pager says goes before what was asked for");
         assert_eq!(json["swap"], "/tmp");
         assert_eq!(json["exit_status"], 137);

@@ -44,6 +44,10 @@ impl Word for Futex {
     fn thread() -> usize {
         thread_pointer()
     }
+    #[inline]
+    fn ticks() -> u64 {
+        cycles()
+    }
     fn spin(mut ready: impl FnMut() -> bool) -> bool {
         let began = cycles();
         loop {

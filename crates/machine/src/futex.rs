@@ -10,6 +10,11 @@ pub trait Word {
     fn thread() -> usize {
         0
     }
+    /// A steady clock that is cheap to read, for the times that locks are held.
+    #[inline(always)]
+    fn ticks() -> u64 {
+        0
+    }
     /// Looks at `ready` again and again before it sleeps, for as long as that may be the shorter way. Returns whether it became
     /// true.
     fn spin(ready: impl FnMut() -> bool) -> bool;

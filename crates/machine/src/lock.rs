@@ -16,14 +16,42 @@ use crate::futex::Futex;
 pub use crate::futex::Word;
 use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};
+use core::panic::Location;
+use overspill_vm::hold_times::HoldTimes;
 use protocol::{RawMutex, RawRwLock};
 pub use rank::Rank;
+
+/// A hold of a lock whose hold times are measured.
+#[derive(Debug)]
+struct Hold {
+    times: &'static HoldTimes,
+    since: u64,
+    at: &'static Location<'static>,
+}
+
+impl Hold {
+    /// It begins, for who is called from here.
+    #[inline]
+    #[track_caller]
+    fn begin<W: Word>(times: Option<&'static HoldTimes>) -> Option<Self> {
+        let at = Location::caller();
+        times.map(|times| Hold { times, since: W::ticks(), at })
+    }
+    /// The lock is free again. (Clocks of two processors may differ by a little.)
+    #[inline]
+    fn end<W: Word>(hold: &Option<Self>) {
+        if let Some(hold) = hold {
+            hold.times.add(W::ticks().saturating_sub(hold.since), hold.at);
+        }
+    }
+}
 
 /// Mutual exclusion.
 #[derive(Debug)]
 pub struct Mutex<T, W: Word> {
     raw: RawMutex<W>,
     rank: Rank,
+    times: Option<&'static HoldTimes>,
     value: UnsafeCell<T>,
 }
 
@@ -39,11 +67,17 @@ impl<T, W: Futex> Mutex<T, W> {
     }
     /// A free lock around `value`, which stands here in the order of locks.
     pub const fn ranked(rank: Rank, value: T) -> Self {
-        Mutex { raw: RawMutex::new(), rank, value: UnsafeCell::new(value) }
+        Mutex { raw: RawMutex::new(), rank, times: None, value: UnsafeCell::new(value) }
     }
+    /// The same lock, with its hold times measured.
+    pub fn timed(self, times: &'static HoldTimes) -> Self {
+        Mutex { times: Some(times), ..self }
+    }
+    #[inline]
+    #[track_caller]
     fn guard(&self) -> MutexGuard<'_, T, W> {
         rank::taken::<W>(self.rank);
-        MutexGuard(self)
+        MutexGuard { lock: self, hold: Hold::begin::<W>(self.times) }
     }
     /// The word that is set when it is taken.
     pub fn word(&self) -> &W {
@@ -51,16 +85,17 @@ impl<T, W: Futex> Mutex<T, W> {
     }
     /// Takes the lock; waits for it.
     #[inline]
-    #[cfg_attr(debug_assertions, track_caller)]
+    #[track_caller]
     pub fn lock(&self) -> MutexGuard<'_, T, W> {
         rank::check::<W>(self.rank);
         self.raw.lock();
         self.guard()
     }
     /// Takes the lock if it is free.
+    #[track_caller]
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T, W>> {
         // Only then: a guard that is made and dropped again would give somebody else's lock back.
-        self.raw.try_lock().then(|| self.guard())
+        if self.raw.try_lock() { Some(self.guard()) } else { None }
     }
     /// In the child of a fork, whose only thread does not hold the lock: whoever held it in the parent is not here.
     ///
@@ -77,6 +112,7 @@ impl<T, W: Futex> Mutex<T, W> {
     ///
     /// # Safety
     /// It is the calling thread's, which gives it back by this.
+    #[track_caller]
     pub(crate) unsafe fn held(&self) -> MutexGuard<'_, T, W> {
         self.guard()
     }
@@ -84,25 +120,29 @@ impl<T, W: Futex> Mutex<T, W> {
 
 /// Unlocks when dropped.
 #[derive(Debug)]
-pub struct MutexGuard<'a, T, W: Word>(&'a Mutex<T, W>);
+pub struct MutexGuard<'a, T, W: Word> {
+    lock: &'a Mutex<T, W>,
+    hold: Option<Hold>,
+}
 
 impl<T, W: Word> Deref for MutexGuard<'_, T, W> {
     type Target = T;
     fn deref(&self) -> &T {
         // SAFETY: the guard exists, so this thread holds the lock.
-        unsafe { &*self.0.value.get() }
+        unsafe { &*self.lock.value.get() }
     }
 }
 impl<T, W: Word> DerefMut for MutexGuard<'_, T, W> {
     fn deref_mut(&mut self) -> &mut T {
         // SAFETY: as above, and the guard is borrowed exclusively.
-        unsafe { &mut *self.0.value.get() }
+        unsafe { &mut *self.lock.value.get() }
     }
 }
 impl<T, W: Word> Drop for MutexGuard<'_, T, W> {
     fn drop(&mut self) {
-        rank::given::<W>(self.0.rank);
-        self.0.raw.unlock();
+        rank::given::<W>(self.lock.rank);
+        self.lock.raw.unlock();
+        Hold::end::<W>(&self.hold);
     }
 }
 
@@ -111,6 +151,8 @@ impl<T, W: Word> Drop for MutexGuard<'_, T, W> {
 pub struct RwLock<T, W: Word> {
     raw: RawRwLock<W>,
     rank: Rank,
+    shared: Option<&'static HoldTimes>,
+    exclusive: Option<&'static HoldTimes>,
     value: UnsafeCell<T>,
 }
 
@@ -122,7 +164,23 @@ unsafe impl<T: Send, W: Futex> Send for RwLock<T, W> {}
 impl<T, W: Futex> RwLock<T, W> {
     /// A free lock around `value`, which stands here in the order of locks.
     pub const fn ranked(rank: Rank, value: T) -> Self {
-        RwLock { raw: RawRwLock::new(), rank, value: UnsafeCell::new(value) }
+        RwLock { raw: RawRwLock::new(), rank, shared: None, exclusive: None, value: UnsafeCell::new(value) }
+    }
+    /// The same lock, with its hold times measured: each reader's, and each writer's.
+    pub fn timed(self, shared: &'static HoldTimes, exclusive: &'static HoldTimes) -> Self {
+        RwLock { shared: Some(shared), exclusive: Some(exclusive), ..self }
+    }
+    #[inline]
+    #[track_caller]
+    fn read_guard(&self) -> ReadGuard<'_, T, W> {
+        rank::taken::<W>(self.rank);
+        ReadGuard { lock: self, hold: Hold::begin::<W>(self.shared) }
+    }
+    #[inline]
+    #[track_caller]
+    fn write_guard(&self) -> WriteGuard<'_, T, W> {
+        rank::taken::<W>(self.rank);
+        WriteGuard { lock: self, hold: Hold::begin::<W>(self.exclusive) }
     }
     /// In the child of a fork, whose only thread holds the lock exclusively: whoever waited for it in the parent is not here, and
     /// must not keep readers out.
@@ -138,9 +196,9 @@ impl<T, W: Futex> RwLock<T, W> {
     ///
     /// # Safety
     /// It is the calling thread's, which gives it back by this.
+    #[track_caller]
     pub(crate) unsafe fn held(&self) -> WriteGuard<'_, T, W> {
-        rank::taken::<W>(self.rank);
-        WriteGuard(self)
+        self.write_guard()
     }
     /// Whether somebody waits to have it exclusively, or has it.
     pub fn is_wanted(&self) -> bool {
@@ -151,70 +209,74 @@ impl<T, W: Futex> RwLock<T, W> {
         self.raw.word()
     }
     /// Takes the lock shared; waits for it.
-    #[cfg_attr(debug_assertions, track_caller)]
+    #[track_caller]
     pub fn read(&self) -> ReadGuard<'_, T, W> {
         rank::check::<W>(self.rank);
         self.raw.read();
-        rank::taken::<W>(self.rank);
-        ReadGuard(self)
+        self.read_guard()
     }
     /// Takes the lock shared if nobody has it exclusively, or waits for that.
+    #[track_caller]
     pub fn try_read(&self) -> Option<ReadGuard<'_, T, W>> {
-        self.raw.try_read().then(|| {
-            rank::taken::<W>(self.rank);
-            ReadGuard(self)
-        })
+        if self.raw.try_read() { Some(self.read_guard()) } else { None }
     }
     /// How many wait to have it exclusively, or have it.
     pub fn writers(&self) -> u32 {
         self.raw.writers()
     }
     /// Takes the lock exclusively; waits for it.
-    #[cfg_attr(debug_assertions, track_caller)]
+    #[track_caller]
     pub fn write(&self) -> WriteGuard<'_, T, W> {
         rank::check::<W>(self.rank);
         self.raw.write();
-        rank::taken::<W>(self.rank);
-        WriteGuard(self)
+        self.write_guard()
     }
 }
 
 /// Releases when dropped.
 #[derive(Debug)]
-pub struct ReadGuard<'a, T, W: Word>(&'a RwLock<T, W>);
+pub struct ReadGuard<'a, T, W: Word> {
+    lock: &'a RwLock<T, W>,
+    hold: Option<Hold>,
+}
 /// Releases when dropped.
 #[derive(Debug)]
-pub struct WriteGuard<'a, T, W: Word>(&'a RwLock<T, W>);
+pub struct WriteGuard<'a, T, W: Word> {
+    lock: &'a RwLock<T, W>,
+    hold: Option<Hold>,
+}
 
 impl<T, W: Word> Deref for ReadGuard<'_, T, W> {
     type Target = T;
     fn deref(&self) -> &T {
         // SAFETY: the guard exists, so no writer does.
-        unsafe { &*self.0.value.get() }
+        unsafe { &*self.lock.value.get() }
     }
 }
 impl<T, W: Word> Deref for WriteGuard<'_, T, W> {
     type Target = T;
     fn deref(&self) -> &T {
         // SAFETY: the guard exists, so this thread is the only holder.
-        unsafe { &*self.0.value.get() }
+        unsafe { &*self.lock.value.get() }
     }
 }
 impl<T, W: Word> DerefMut for WriteGuard<'_, T, W> {
     fn deref_mut(&mut self) -> &mut T {
         // SAFETY: as above.
-        unsafe { &mut *self.0.value.get() }
+        unsafe { &mut *self.lock.value.get() }
     }
 }
 impl<T, W: Word> Drop for ReadGuard<'_, T, W> {
     fn drop(&mut self) {
-        rank::given::<W>(self.0.rank);
-        self.0.raw.unlock_read();
+        rank::given::<W>(self.lock.rank);
+        self.lock.raw.unlock_read();
+        Hold::end::<W>(&self.hold);
     }
 }
 impl<T, W: Word> Drop for WriteGuard<'_, T, W> {
     fn drop(&mut self) {
-        rank::given::<W>(self.0.rank);
-        self.0.raw.unlock_write();
+        rank::given::<W>(self.lock.rank);
+        self.lock.raw.unlock_write();
+        Hold::end::<W>(&self.hold);
     }
 }

@@ -227,10 +227,11 @@ impl<K: Kernel> Machine<K> {
             names: parts.names,
             process: parts.process,
         };
+        let locks = &parts.status.locks;
         Ok(Machine {
-            map: RwLock::ranked(Rank::Map, space),
+            map: RwLock::ranked(Rank::Map, space).timed(&locks.map_shared, &locks.map_exclusive),
             swapping: Mutex::ranked(Rank::Swapping, ()),
-            core: Mutex::ranked(Rank::Core, core),
+            core: Mutex::ranked(Rank::Core, core).timed(&locks.core),
             delivery: parts.delivery,
             follows_pointers: parts.follows_pointers,
             content: parts.content,

@@ -26,6 +26,7 @@ mod config;
 pub mod counters;
 mod fault;
 mod frames;
+pub mod hold_times;
 mod object;
 pub mod page;
 mod page_in;

@@ -4,15 +4,16 @@
 //! another process, so every field is an atomic or an array of atomic bytes, and a reader must check [`Status::is_valid`].
 
 use crate::counters::{Counter, Counters};
+use crate::hold_times::HoldTimes;
 use crate::policy::{Spec, TABLE};
 use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 /// Name of the memory file; `/proc/PID/task/TID/fd` shows it as `/memfd:overspill-status`.
 pub const STATUS_NAME: &str = "overspill-status";
 /// Marks a valid block and its layout version.
-pub const STATUS_MAGIC: u64 = u64::from_le_bytes(*b"ovspst06");
+pub const STATUS_MAGIC: u64 = u64::from_le_bytes(*b"ovspst07");
 
-/// A text of at most `N` bytes, written once by its owner.
+/// A text of at most `N` bytes. While it is replaced, a reader sees some of both.
 #[derive(Debug)]
 #[repr(transparent)]
 pub struct Text<const N: usize>([AtomicU8; N]);
@@ -122,6 +123,8 @@ pub struct Status {
     pub reserved: AtomicU32,
     /// CLOCK_MONOTONIC at the pager's start, in nanoseconds.
     pub start_ns: AtomicU64,
+    /// The clock of [`Status::locks`] then, in ticks.
+    pub start_ticks: AtomicU64,
     /// Replacement policy.
     pub policy: Text<64>,
     /// `io_uring` or `psync`.
@@ -136,6 +139,27 @@ pub struct Status {
     pub counters: Counters,
     /// What the policy did.
     pub transitions: Transitions,
+    /// How long locks were held.
+    pub locks: Locks,
+}
+
+/// The locks whose hold times are measured.
+#[derive(Debug, Default)]
+#[repr(C)]
+pub struct Locks {
+    /// The address space's, shared: each reader's own time.
+    pub map_shared: HoldTimes,
+    /// The same, exclusive.
+    pub map_exclusive: HoldTimes,
+    /// The core's.
+    pub core: HoldTimes,
+}
+
+impl Locks {
+    /// Each with its name.
+    pub fn each(&self) -> [(&'static str, &HoldTimes); 3] {
+        [("map_shared", &self.map_shared), ("map_exclusive", &self.map_exclusive), ("core", &self.core)]
+    }
 }
 
 impl Status {
@@ -148,6 +172,11 @@ impl Status {
         self.size.store(size_of::<Status>() as u64, Relaxed);
         self.pid.store(pid, Relaxed);
         self.magic.store(STATUS_MAGIC, Relaxed);
+    }
+    /// The pager starts now, by both clocks.
+    pub fn start(&self, ns: u64, ticks: u64) {
+        self.start_ticks.store(ticks, Relaxed);
+        self.start_ns.store(ns, Relaxed);
     }
 }
 

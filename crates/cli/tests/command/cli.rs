@@ -642,7 +642,7 @@ const AGENT: &str = r#"
 #include <sys/stat.h>
 #include <unistd.h>
 struct block {
-    uint64_t magic, size; uint32_t pid, outcome, supervisor_done, reserved; uint64_t start_ns;
+    uint64_t magic, size; uint32_t pid, outcome, supervisor_done, reserved; uint64_t start_ns, start_ticks;
     char policy[64], engine[32], swap[256], message[512], loss[512]; uint64_t counters[64];
 };
 __attribute__((constructor)) static void start(void) {
@@ -651,7 +651,7 @@ __attribute__((constructor)) static void start(void) {
     struct stat st;
     fstat(fd, &st);
     struct block *b = mmap(0, st.st_size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    if (b == MAP_FAILED || memcmp(&b->magic, "ovspst06", 8) || b->size != (uint64_t)st.st_size) abort();
+    if (b == MAP_FAILED || memcmp(&b->magic, "ovspst07", 8) || b->size != (uint64_t)st.st_size) abort();
     if (b->pid != (uint32_t)getpid()) return;
     if (strcmp(getenv("OVERSPILL_MEMORY"), "67108864") || !strstr(getenv("OVERSPILL_SWAP"), ",size=1073741824,prio=-1")) abort();
     if (strncmp(getenv("OVERSPILL_SWAP"), "file:/", 6) || !getenv("OVERSPILL_RUN")) abort();

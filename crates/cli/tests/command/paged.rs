@@ -5,12 +5,54 @@
 
 use crate::common::{PATIENCE, able, build, overspill, patiently, place};
 use crate::runs::{Run, no_swap_file_left, run, swap_option};
+use std::io::{BufRead as _, BufReader};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 /// Exit status of a program that died of SIGBUS.
 const SIGBUS_STATUS: i32 = 128 + 7;
+
+/// `overspill stat` of a program that waits, and of its child by fork, which begins to count anew: each takes the core's lock for
+/// each fault and more, and holds no lock for longer than it has lived.
+#[test]
+fn lock_holds_are_measured() {
+    if !able() {
+        return;
+    }
+    let dir = place("holds");
+    let program = build(&dir, "holds.c");
+    let mut command = Command::new(overspill());
+    command.args(["run", "--memory", "8M", "--swap", &swap_option(&dir, ""), "--"]).arg(program).arg("8");
+    let start = Instant::now();
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("overspill runs");
+    let mut lines = BufReader::new(child.stdout.take().expect("a pipe")).lines();
+    let pids = [(); 2].map(|()| lines.next().expect("two lines").expect("they can be read"));
+    let stat = |pid: &str, how: &str| {
+        let output = Command::new(overspill()).args(["stat", how, pid]).output().expect("overspill runs");
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).expect("UTF-8")
+    };
+    for pid in &pids {
+        let json: serde_json::Value = serde_json::from_str(&stat(pid, "--json")).expect("JSON");
+        let lived = start.elapsed().as_nanos() as u64;
+        let n = |value: &serde_json::Value| value.as_u64().unwrap_or_else(|| panic!("{json:#}"));
+        let faults: u64 = ["zero_fills", "soft_faults", "hard_faults"].iter().map(|name| n(&json[name])).sum();
+        for lock in ["map_shared", "map_exclusive", "core"] {
+            let holds = &json["lock_holds"][lock];
+            let at = ["p50_ns", "p99_ns", "p999_ns", "longest_ns"].map(|name| n(&holds[name]));
+            assert!(at[0] > 0 && at.is_sorted() && at[3] < lived, "{json:#}");
+            assert!(holds["longest_at"].as_str().is_some_and(|at| at.contains("src/") && at.contains(".rs:")), "{json:#}");
+            assert!(stat(pid, "--all").lines().any(|line| line.starts_with(lock) && line.contains(" holds ")), "{lock}");
+        }
+        let core = n(&json["lock_holds"]["core"]["count"]);
+        assert!(faults > 1000 && (faults..100 * faults).contains(&core), "{core} holds, {faults} faults");
+    }
+    drop(child.stdin.take());
+    assert!(child.wait().expect("it ends").success());
+    no_swap_file_left(&dir);
+    std::fs::remove_dir_all(&dir).expect("cleanup");
+}
 
 #[test]
 fn threads_moves_discards_and_forks() {

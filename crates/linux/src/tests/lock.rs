@@ -1,6 +1,9 @@
 //! The locks, with threads and forks.
 
 use crate::lock::{Mutex, Rank, RwLock};
+use crate::status_file::Snapshot;
+use crate::sys;
+use overspill_vm::status::Status;
 use std::sync::Arc;
 
 /// A child once inherited the count of a writer that waited in its parent: nobody could read any more.
@@ -74,4 +77,33 @@ fn counts_come_out_right() {
     }
     assert_eq!(*m.lock(), 80_000);
     assert_eq!(rw.read()[0], 10_000);
+}
+
+/// A hold of 20 ms shows as one of 20 ms, of the lock that was held so, and of the line where it was taken. The reader works out
+/// what a tick is by two readings of both clocks.
+#[test]
+fn hold_times_are_told_in_nanoseconds() {
+    let status: &'static Status = Box::leak(Box::default());
+    status.start(sys::now_ns(), sys::cycles());
+    let map = RwLock::ranked(Rank::Map, ()).timed(&status.locks.map_shared, &status.locks.map_exclusive);
+    let core = Mutex::ranked(Rank::Core, ()).timed(&status.locks.core);
+    let began = sys::now_ns();
+    let line = line!() + 1;
+    let readers = [map.read(), map.try_read().expect("nobody writes")];
+    while sys::now_ns() < began + 20_000_000 {
+        drop(core.lock());
+    }
+    drop(readers);
+    let (took, ended) = (sys::now_ns() - began, sys::now_ns());
+    drop(map.write());
+    assert!(core.try_lock().is_some());
+    let [shared, exclusive, core] = <[_; 3]>::try_from(Snapshot::of(status).locks).expect("three");
+    let beside = sys::now_ns() - ended;
+    for ns in [shared.longest_ns, shared.quantiles_ns[0]] {
+        assert!((19_900_000..=took + took / 100).contains(&ns), "{shared:?} in {took} ns");
+    }
+    assert_eq!((shared.count, shared.longest_at), (2, format!("{}:{line}", file!())));
+    assert!(exclusive.count == 1 && exclusive.longest_ns <= beside + beside / 100, "{exclusive:?} in {beside} ns");
+    let [p50, p99, p999] = core.quantiles_ns;
+    assert!(core.count > 1 && core.longest_ns < took && p50 <= p99 && p99 <= p999 && p999 <= core.longest_ns, "{core:?}");
 }
