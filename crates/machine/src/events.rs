@@ -61,7 +61,7 @@ impl<K: Kernel> Machine<K> {
             Event::Remove(start, end) => {
                 let mut at = start;
                 while let Some(r) = map.ranges.overlap(at, end, Kind::Managed) {
-                    let piece = Range { start: r.start.max(at), end: r.end.min(end), ..r };
+                    let piece = r.within(at, end);
                     self.give_up(piece, true);
                     at = piece.end;
                 }
@@ -174,7 +174,7 @@ impl<K: Kernel> Machine<K> {
     pub fn forget_range(&self, map: &mut Space<K>, start: usize, end: usize, unmapped: bool) {
         let mut at = start;
         while let Some(r) = map.ranges.overlap(at, end, Kind::Managed) {
-            let piece = Range { start: r.start.max(at), end: r.end.min(end), ..r };
+            let piece = r.within(at, end);
             if unmapped {
                 map.ranges.remove(piece.start, piece.end, |_| {});
             }

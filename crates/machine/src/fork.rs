@@ -23,7 +23,7 @@ use crate::files::DEVICES_MAX;
 use crate::kernel::{Kernel, Mistake, Uffd as _};
 use crate::lock::{MutexGuard, Word as _, WriteGuard};
 use crate::machine::{Core, Machine, Parts};
-use crate::ranges::{Flags, Kind, Range};
+use crate::ranges::{Flags, Kind};
 use crate::space::Space;
 use crate::space::discards::Discards;
 use core::sync::atomic::Ordering::*;
@@ -326,7 +326,7 @@ impl<K: Kernel> Machine<K> {
             Self::unmapped(map, core, at, start);
             at = start;
             while let Some(r) = map.ranges.overlap(at, end, Kind::Managed) {
-                let piece = Range { start: r.start.max(at), end: r.end.min(end), ..r };
+                let piece = r.within(at, end);
                 match map.program.register(piece.start, piece.end - piece.start) {
                     Ok(()) => {}
                     Err(errno::EINVAL) => Self::unmapped(map, core, piece.start, piece.end), // something else is there by now

@@ -2,8 +2,7 @@
 //! is served, what an event means, which pages can be taken out and how, what a failed write leads to.
 //!
 //! It knows no kernel. All that touches the world is behind the trait [`Kernel`]: `overspill-linux` implements it by system calls,
-//! and `overspill-sim` by a model of Linux on which the machine's threads run as actors whose order a seed
-//! chooses.
+//! and `overspill-sim` by a model of Linux, on which the machine's threads run as actors whose order a seed chooses.
 //!
 //! Code that a fault or the page daemon can reach does not allocate, log or format.
 

@@ -49,7 +49,7 @@ pub struct Scenario {
     pub slots: u32,
     /// Pages that the swap pager can remember, if they lie close together.
     pub remembered: u64,
-    /// The program may be stopped for want of memory and swap, with a sentence that begins so.
+    /// The program may be stopped for want of memory and swap, with a message that has this in it.
     pub may_stop: Option<&'static str>,
 }
 

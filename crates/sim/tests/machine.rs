@@ -62,11 +62,8 @@ fn what_comes_to_a_place_is_not_what_went() {
 }
 
 /// Memory is moved over other memory.
-const REPLACED: Scenario = Scenario {
-    threads: 2,
-    habits: Habits { steps: 60, pages: 120, weights: [4, 20, 0, 0, 0, 4, 1, 30, 0, 0], ..USUAL.habits },
-    ..USUAL
-};
+const REPLACED: Scenario =
+    Scenario { habits: Habits { steps: 60, pages: 120, weights: [4, 20, 0, 0, 0, 4, 1, 30, 0, 0], ..USUAL.habits }, ..USUAL };
 
 #[test]
 fn what_is_replaced_is_not_taken() {
@@ -76,7 +73,6 @@ fn what_is_replaced_is_not_taken() {
 /// Memory is moved by many to where other memory has just been.
 const MOVED: Scenario = Scenario {
     threads: 4,
-    memory: 112,
     habits: Habits { steps: 70, arena: 320, pages: 48, weights: [10, 24, 0, 0, 0, 8, 2, 40, 0, 0], ..USUAL.habits },
     ..USUAL
 };
@@ -112,7 +108,6 @@ fn what_is_on_a_device_survives_it() {
 
 /// The same with more memory, so that a swapoff moves runs of pages.
 const RUNS: Scenario = Scenario {
-    threads: 2,
     memory: 448,
     habits: Habits { steps: 120, arena: 2048, pages: 480, weights: [10, 60, 4, 2, 2, 20, 2, 2, 1, 2], ..USUAL.habits },
     swaps: Some(SWAPS_OF_RUNS),
@@ -135,8 +130,7 @@ fn what_fits_nowhere_stays_where_it_is() {
 }
 
 /// Both at once.
-const TIGHT_RUNS: Scenario =
-    Scenario { swaps: Some(Swaps { program: 1100, lengths: (16, 400), bold: 1000, ..COME_AND_GO }), ..RUNS };
+const TIGHT_RUNS: Scenario = Scenario { swaps: Some(Swaps { lengths: (16, 400), bold: 1000, ..SWAPS_OF_RUNS }), ..RUNS };
 
 #[test]
 fn runs_that_fit_nowhere_stay_where_they_are() {
@@ -285,7 +279,7 @@ const STORM: Scenario = Scenario {
     habits: Habits { whims: 30, rest_ns: 1_000_000_000, pages: 100, ..SWAPS.habits },
     trouble: Trouble { read_error: 2, write_error: 10, no_space: 5, short: 50, corrupt: 3, deaths: 10, ..Trouble::NONE },
     noisy: true,
-    swaps: Some(Swaps { compressed: true, space: 400, ..COME_AND_GO }),
+    swaps: SEALED.swaps,
     ..SWAPS
 };
 

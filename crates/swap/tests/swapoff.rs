@@ -267,3 +267,36 @@ fn a_swapoff_is_refused_with_the_figures() {
     vm.swapoff_begin(OLD).expect("now it fits");
     assert_eq!(vm.swapoff_begin(OLD), Err(SwapoffRefusal::Leaving));
 }
+
+/// The file system was full, and the page daemon tried the same writes again and again: one was always under way. So a swapoff heard
+/// that it was to wait, and never that there is no room, and its ten seconds of patience took minutes. (Found by a seed of the
+/// simulation.)
+#[test]
+fn writes_that_fail_are_not_waited_for() {
+    let mut vm = core(4000);
+    put(&mut vm, 0..4, 0, true);
+    vm.devices_mut().add_device(2, 0).expect("there is an entry");
+    let mut off = vm.swapoff_begin(OLD).expect("there is memory");
+    let mut batch: Vec<Member> = Vec::with_capacity(1);
+    let mut laundry = Vec::with_capacity(1);
+    for index in 100.. {
+        if vm.available() <= vm.free_low() / 2 {
+            break;
+        }
+        assert_eq!(vm.fault(page(index), 0..END, false), Fault::ZeroFill { first: page(index), count: 1 });
+        vm.fill_done(page(index), Filled::Mapped);
+    }
+    let mut begin = |vm: &mut Core, index: u64| {
+        vm.park_these(&[page(index)], &mut batch);
+        vm.park_done(page(index), Parked::Yes);
+        vm.launder_batch(1, &mut laundry);
+        assert_eq!(vm.launder_look(page(index), false, ContentHash::of(index)), Look::Write);
+        vm.launder_slots(1, page(index)).expect("there is room").first
+    };
+    let first = begin(&mut vm, 100);
+    begin(&mut vm, 101);
+    assert_eq!(next(&mut vm, &mut off), SwapoffStep::Wait, "what is written makes room");
+    vm.launder_done(page(100), Some(first), ContentHash::of(100), IoResult::NoSpace);
+    assert_eq!(vm.launder_slots(1, page(100)).map(|run| run.first), Some(first), "it is tried again");
+    assert_eq!(next(&mut vm, &mut off), SwapoffStep::NoRoom);
+}

@@ -324,6 +324,9 @@ impl<P: Pager> Vm<P> {
     pub fn launder_done(&mut self, page: PageId, slot: Option<Slot>, hash: ContentHash, result: IoResult) -> bool {
         let word = self.table.get(page);
         let (mut stored, mut remembered) = (false, true);
+        if slot.is_some() {
+            self.writes_fail = !matches!(result, IoResult::Ok);
+        }
         match (slot, result) {
             (Some(slot), IoResult::Ok) if !word.laundering_orphaned() => {
                 stored = self.pager.assign(page, slot, hash);

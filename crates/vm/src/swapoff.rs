@@ -155,7 +155,8 @@ pub enum SwapoffStep {
     Again,
     /// All that is left is under way. Call again when a read or write has ended.
     Wait,
-    /// Nothing is under way that would help, and nothing fits: neither a slot elsewhere nor a frame.
+    /// Nothing is under way that would help, and nothing fits: neither a slot elsewhere nor a frame. (Writes that fail do not help,
+    /// though they are tried again and again.)
     NoRoom,
     /// Nothing needs the device any more; it is gone, and its number may be given to another.
     Done,
@@ -252,7 +253,8 @@ impl<P: Pager> Vm<P> {
                 off.at = PageId::from_raw(first.raw() + op.count as u64);
                 SwapoffStep::PageIn(op)
             }
-            None if !self.is_quiescent() => SwapoffStep::Wait,
+            // what is being written makes room, unless it is what has failed before, tried again
+            None if !self.is_quiescent() && !self.writes_fail => SwapoffStep::Wait,
             None => {
                 off.to_memory = false; // perhaps they have recovered
                 SwapoffStep::NoRoom

@@ -79,6 +79,8 @@ pub struct Vm<P: Pager> {
     pub(crate) reading: u32,
     /// Runs that are on their way from one device to another.
     pub(crate) moving: u32,
+    /// The last write of the page daemon that ended has failed.
+    pub(crate) writes_fail: bool,
     /// Pages of batches that are to be unmapped.
     pub(crate) parking: u32,
     /// Number of the last read.
@@ -130,6 +132,7 @@ impl<P: Pager> Vm<P> {
             laundering: 0,
             reading: 0,
             moving: 0,
+            writes_fail: false,
             parking: 0,
             read: 0,
             listed: 0,
@@ -171,6 +174,7 @@ impl<P: Pager> Vm<P> {
             laundering: self.laundering,
             reading: self.reading,
             moving: self.moving,
+            writes_fail: self.writes_fail,
             parking: self.parking,
             read: self.read,
             listed: self.listed,
