@@ -372,6 +372,10 @@ static void as_one(void) {
         fill(r, LEN, 3);
         check(wrong(r, ALL, 3) == 0, "the rest is right");
     }
+    p = map(2 * LEN); /* both parts become read-only, one of them when it has been read: without a pager neither is accountable then */
+    check(!mprotect(p + LEN, LEN, PROT_READ) && nonzero(p, LEN) == 0 && !mprotect(p, LEN, PROT_READ), "it may only be read");
+    to = mremap(p, 2 * LEN, ALL, MREMAP_MAYMOVE);
+    check(to != MAP_FAILED && nonzero(to, ALL) == 0, "what has been read is no other mapping");
     p = neighbours(LEN, 0);
     check(!madvise(p + LEN, LEN, MADV_DONTDUMP), "a part is not like the others");
     check(mremap(p, ALL, MORE, MREMAP_MAYMOVE) == MAP_FAILED && errno == EFAULT && wrong(p, ALL, 3) == 0, "so they are several");

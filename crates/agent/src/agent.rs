@@ -19,7 +19,7 @@ use overspill_linux::family::Family;
 use overspill_linux::family::shares::Tag;
 use overspill_linux::io::Engine;
 use overspill_linux::machine::Machine;
-use overspill_linux::native::{Piece, Pieces};
+use overspill_linux::mremap::ADDRESSES_END;
 use overspill_linux::ranges::{Kind, Range};
 use overspill_linux::sys::{self, Errno, Fd, futex_wait};
 use overspill_vm::status::Status;
@@ -44,61 +44,6 @@ pub fn get() -> Option<&'static Agent> {
     unsafe { AGENT.load(Acquire).as_ref() }.filter(|agent| agent.here.load(Relaxed) != 0)
 }
 
-/// A system call that unmaps, replaces or moves memory, and has not been made yet.
-#[derive(Clone, Copy)]
-pub struct Remap {
-    /// What of it was left to the kernel.
-    pub native: [Pieces; 2],
-    managed: bool,
-}
-
-/// Mappings that lie side by side and are alike: where each begins.
-#[derive(Clone, Copy)]
-pub struct Alike {
-    starts: [usize; ALIKE_MAX],
-    count: usize,
-}
-
-impl Alike {
-    /// In order.
-    pub fn starts(&self) -> &[usize] {
-        &self.starts[..self.count]
-    }
-}
-
-/// More are rarely in one call. The list is on the program's stack.
-const ALIKE_MAX: usize = 32;
-
-/// There are some forty flags of two letters; few of them are set.
-const FLAGS_LEN: usize = 128;
-
-/// Of the flags of a mapping (VmFlags) those that set it apart: not whether it is registered with a userfaultfd (um, uw, ui), nor
-/// whether it was written to (sd), or has had guards (gu).
-fn what_sets_apart(flags: &[u8]) -> [u8; FLAGS_LEN] {
-    let (mut kept, mut len) = ([0; FLAGS_LEN], 0);
-    for flag in flags.split(|&byte| byte == b' ').filter(|flag| !matches!(*flag, [] | [b'u', ..] | b"sd" | b"gu")) {
-        for &byte in flag.iter().chain(b" ") {
-            if let Some(next) = kept.get_mut(len) {
-                (*next, len) = (byte, len + 1);
-            }
-        }
-    }
-    kept
-}
-
-/// See [`Agent::in_parts`].
-pub struct Parts(&'static Agent);
-
-impl Drop for Parts {
-    fn drop(&mut self) {
-        let agent = self.0;
-        agent.stacks.run(move || agent.machine.end_parts());
-    }
-}
-
-/// No range.
-pub const NOTHING: (usize, usize) = (0, 0);
-
 /// A forked child that may still read what was paged out at its fork.
 struct Child {
     /// The other end is the child's, and its descendants'.
@@ -106,9 +51,6 @@ struct Child {
     fork: u64,
     member: Tag,
 }
-
-/// Where a program's addresses end, less a page: as TASK_SIZE.
-pub const ADDRESSES_END: usize = (1 << 47) - 4096;
 
 /// How long the pager's threads may take to end, in nanoseconds.
 const RETIRE_NS: u64 = 10_000_000_000;
@@ -188,133 +130,11 @@ impl ControlPlace {
 unsafe impl Sync for Agent {}
 
 impl Agent {
-    /// A new anonymous private range of the program's.
-    pub fn new_range(&'static self, piece: Piece) {
-        if piece.start < piece.end && !self.stacks.run(move || self.machine.try_native(piece)) {
-            self.ask(Request::Add(piece));
-        }
-    }
-
-    /// The program has a new mapping that is not for the pager.
-    pub fn not_ours(&'static self, start: usize, end: usize) {
-        if self.stacks.run(move || self.machine.map.read().ranges.first(start, end).is_some()) {
-            self.ask(Request::NotOurs { start, end });
-        }
-    }
-
     /// The program serves the faults of this range itself from now on.
     pub fn hand_over(&'static self, start: usize, end: usize) {
         if self.is_managed(start, end) && self.stacks.run(move || self.machine.keep_in(start, end)) {
             self.ask(Request::HandOver { start, end });
         }
-    }
-
-    /// The native ranges in `start..end` are managed from now on.
-    pub fn adopt(&'static self, start: usize, end: usize) {
-        if self.stacks.run(move || self.machine.map.read().ranges.overlap(start, end, Kind::Native).is_some()) {
-            self.ask(Request::Adopt { start, end });
-        }
-    }
-
-    /// Whether all of `start..end` is the program's anonymous memory, without a gap.
-    pub fn is_known(&'static self, start: usize, end: usize) -> bool {
-        self.stacks.run(move || self.machine.map.read().ranges.covers(start, end))
-    }
-
-    /// What is in the first range is about to be moved, and to grow by so many bytes, and what is in the second to be unmapped or
-    /// replaced: [`Machine::take_native`], [`Machine::begin_remap`].
-    pub fn begin_remap(&'static self, ranges: [(usize, usize); 2], grows: usize) -> Remap {
-        loop {
-            let (remap, may) = self.stacks.run(move || {
-                let native = ranges.map(|(start, end)| {
-                    self.machine.take_native(start, end).unwrap_or_else(|| {
-                        let _ = self.ask_here(Request::Adopt { start, end }); // it cannot fail
-                        Pieces::default()
-                    })
-                });
-                let managed = self.machine.begin_remap(ranges, grows);
-                (Remap { native, managed: managed == Some(true) }, managed.is_some())
-            });
-            if may {
-                return remap;
-            }
-            self.end_remap(remap, false); // not yet
-            self.machine.await_others();
-        }
-    }
-
-    /// What follows until this is dropped is to be one call, also for a fork.
-    pub fn in_parts(&'static self) -> Parts {
-        while !self.stacks.run(move || self.machine.begin_parts()) {
-            self.machine.await_others();
-        }
-        Parts(self)
-    }
-
-    /// It was, or the kernel has refused the call.
-    pub fn end_remap(&'static self, remap: Remap, done: bool) {
-        if remap.managed || remap.native.iter().any(|pieces| !pieces.is_empty()) {
-            self.stacks.run(move || {
-                if remap.managed {
-                    self.machine.end_remap(done);
-                }
-                for pieces in remap.native.iter().filter(|pieces| !pieces.is_empty()) {
-                    if done {
-                        self.machine.gone(pieces);
-                        continue;
-                    }
-                    for piece in pieces.iter().filter(|piece| !self.machine.put_back(piece)) {
-                        let _ = self.ask_here(Request::Add(*piece)); // it cannot fail
-                    }
-                }
-            });
-        }
-    }
-
-    /// The part of the first mapping in `start..end` that lies there. None also if that cannot be asked (RLIMIT_NOFILE).
-    pub fn mapping(&'static self, start: usize, end: usize) -> Option<(usize, usize)> {
-        self.stacks.run(move || {
-            let mut found = None;
-            let asked = sys::each_mapping(|from, to| {
-                if found.is_none() && from < end && start < to {
-                    found = Some((from.max(start), to.min(end)));
-                }
-            });
-            found.filter(|_| asked.is_ok())
-        })
-    }
-
-    /// The mappings that `start..end` is made of, if all of it is managed and they are alike in all that Linux looks at before it
-    /// makes two one, but for how their pages were brought in.
-    pub fn alike(&'static self, start: usize, end: usize) -> Option<Alike> {
-        self.stacks.run(move || {
-            {
-                let map = self.machine.map.read();
-                if !map.ranges.covers(start, end) || map.ranges.overlap(start, end, Kind::Native).is_some() {
-                    return None;
-                }
-            }
-            let (mut alike, mut fits, mut flags) = (Alike { starts: [0; ALIKE_MAX], count: 0 }, true, [0; FLAGS_LEN]);
-            let mut at = start; // (there may be a hole of which nobody has heard)
-            let asked = sys::each_mapping_flags(|from, to, text| {
-                if from >= end || to <= start {
-                    return;
-                }
-                let these = what_sets_apart(text);
-                fits &= from <= at && alike.count < ALIKE_MAX && (alike.count == 0 || these == flags);
-                if fits {
-                    alike.starts[alike.count] = at;
-                    alike.count += 1;
-                    (at, flags) = (to, these);
-                }
-            });
-            (asked.is_ok() && fits && at >= end).then_some(alike)
-        })
-    }
-
-    /// Whether one mremap(2) moves several mappings: Linux 6.17.
-    pub fn kernel_moves_several(&'static self) -> bool {
-        self.stacks.run(|| sys::kernel_version() >= (6, 17))
     }
 
     /// The most that one mmap may populate, in bytes: a quarter of the budget.
@@ -436,6 +256,11 @@ impl Agent {
     /// How many threads of this process are the pager's.
     pub fn own_threads(&self) -> u32 {
         self.threads.load(Relaxed)
+    }
+
+    /// Its machine.
+    pub fn machine(&self) -> &'static Machine {
+        self.machine
     }
 
     /// Stacks for hooks.

@@ -62,8 +62,8 @@ unsafe extern "C" fn on_syscall(nr: i32, args: &[usize; 6]) -> Verdict {
     let Some(agent) = agent::get().filter(followed) else { return Verdict::pass() };
     Verdict::done(match nr as libc::c_long {
         libc::SYS_mmap => memory::mmap(agent, nr, a),
-        libc::SYS_munmap => memory::munmap(agent, nr, a),
-        libc::SYS_mremap => memory::mremap(agent, nr, a),
+        libc::SYS_munmap => memory::munmap(agent, a),
+        libc::SYS_mremap => memory::mremap(agent, a),
         libc::SYS_brk => memory::brk(agent, nr, a),
         libc::SYS_madvise => memory::madvise(agent, nr, a),
         libc::SYS_mlock | libc::SYS_mlock2 => locks::mlock(agent, nr, a),

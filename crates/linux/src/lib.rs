@@ -39,7 +39,7 @@ pub mod threads;
 pub mod uffd;
 pub mod wake_policy;
 
-pub use overspill_machine::{growth, native, park, ranges};
+pub use overspill_machine::{growth, mremap, native, park, ranges};
 
 /// The machine, on Linux.
 pub mod machine {

@@ -11,6 +11,8 @@ pub const EIO: Errno = 5;
 pub const EAGAIN: Errno = 11;
 /// There is no memory.
 pub const ENOMEM: Errno = 12;
+/// There is no such address, or it is not what is wanted there.
+pub const EFAULT: Errno = 14;
 /// Somebody else has it too, or holds it.
 pub const EBUSY: Errno = 16;
 /// Something is there already.

@@ -174,6 +174,8 @@ pub enum Mistake {
     BelievesUnmaps,
     /// Two threads move memory at a time, and the kernel reports the second move first: what both had moved was lost.
     MovesAtOnce,
+    /// An mremap that the kernel refuses, of what is one mapping without a pager and several with it, is refused.
+    MovesOnlyOne,
     /// A parked original is dropped although its copy was refused (EAGAIN).
     DropsBeforeTheCopy,
     /// Parked copies are taken off the budget while they are still in memory.

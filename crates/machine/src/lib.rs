@@ -22,6 +22,7 @@ pub mod kernel;
 pub mod load_control;
 pub mod lock;
 pub mod machine;
+pub mod mremap;
 pub mod native;
 pub mod packet;
 pub mod park;

@@ -6,7 +6,7 @@
 
 use crate::disk::SimFiles;
 use crate::program::{BASE, Habits, Page, Thread};
-use crate::run::{SLOTS, handler, parts};
+use crate::run::{SLOTS, handler, parts, program_ended};
 use crate::world::{OWN, Sim, SimUffd, World, here, park_of, program_of, tell, world};
 use overspill_machine::daemon::Daemon;
 use overspill_machine::errno::{self, Errno};
@@ -24,7 +24,6 @@ use overspill_vm::status::Status;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::*;
 
 /// Of a child: its program's thread, its handler, its page daemon.
 pub const ACTORS: usize = 3;
@@ -240,13 +239,7 @@ fn program(place: usize, machine: &Machine<Sim>, habits: Habits, seed: u64) {
     let mut thread = Thread::new(machine, std::rc::Rc::clone(&world), rng.bits(), habits, 10 * place);
     thread.pages = it.pages.take();
     thread.run();
-    machine.quit.store(true, Release);
-    machine.ring_daemon_anyway();
-    // Others' memory is still there, of which the page daemon may be discarding something. (A process that ends simply ends.)
-    while it.over.load() < ACTORS as u32 - 1 {
-        machine.follow_own_discards();
-        Word::new(0).wait(0, Timeout::Tick(100_000));
-    }
+    program_ended(machine, || {}, || it.over.load() < ACTORS as u32 - 1);
     it.over.store(0);
     {
         let core = machine.core.lock();

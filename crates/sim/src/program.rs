@@ -1,17 +1,20 @@
 //! A program's thread: it maps, touches, protects, discards, moves and unmaps memory of its own, as hooks of the agent have it, and
 //! knows what each of its pages must hold.
 
-use crate::world::{Sim, World, here, tell};
+use crate::world::{Sim, World, here, tell, world};
 use overspill_machine::Machine;
+use overspill_machine::errno::Errno;
 use overspill_machine::kernel::Kernel as _;
-use overspill_machine::native::{Piece, Pieces};
+use overspill_machine::mremap::{Change, FIXED, Hook, LEAVES, MAY_MOVE, Mremap};
+use overspill_machine::native::Piece;
 use overspill_machine::ranges::{Flags, Kind};
-use overspill_simkernel::call::{Advice, Call, Outcome, READ, READ_WRITE, SIGBUS};
-use overspill_simkernel::errno::{EFAULT, EPERM};
+use overspill_simkernel::call::{Advice, Call, Outcome, Progress, READ, READ_WRITE, SIGBUS};
+use overspill_simkernel::errno::{EFAULT, ENOMEM, EPERM};
 use overspill_simkernel::kernel::Kernel;
 use overspill_simkernel::pmap::PAGE;
 use overspill_simkernel::rng::Rng;
 use overspill_simkernel::sched;
+use overspill_simkernel::vma::ACCOUNT;
 use overspill_vm::policy;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -19,7 +22,8 @@ use std::sync::atomic::Ordering::Relaxed;
 
 /// The first address of what programs map.
 pub const BASE: usize = 1 << 28;
-const NOTHING: (usize, usize) = (0, 0);
+/// Pages between the addresses of threads that have some of their own.
+const APART: usize = 128;
 /// The smallest budget that whims choose, in pages.
 const LEAST_BUDGET: u32 = 90;
 /// Pages that a thread has kept in memory at a time.
@@ -69,6 +73,120 @@ pub struct Habits {
     pub peeks: usize,
     /// And changes the budget or the policy, or has pages kept in memory.
     pub whims: usize,
+    /// Each thread has addresses of its own, and makes its calls without a pager as well ([`Twin`]).
+    pub twins: bool,
+}
+
+/// A thread's memory as it is without a pager, where all that it does is done as well.
+struct Twin(Kernel);
+
+impl Twin {
+    fn new() -> Self {
+        let mut kernel = Kernel::default();
+        let space = kernel.new_space();
+        kernel.new_task(space);
+        Twin(kernel)
+    }
+
+    fn call(&mut self, call: Call) -> Outcome {
+        self.0.start(0, call);
+        self.0.run(0);
+        match self.0.progress(0) {
+            Progress::Done(outcome) => outcome,
+            other => panic!("{call:?} without a pager: {other:?}"),
+        }
+    }
+}
+
+/// What a thread's hooks have.
+#[derive(Clone, Copy)]
+struct Hooks<'a> {
+    machine: &'a Machine<Sim>,
+    /// Where the kernel moves what it may put where it likes, if nobody has the place.
+    place: usize,
+    /// It does so even where it need not.
+    moves: bool,
+}
+
+fn answer(outcome: Outcome) -> isize {
+    match outcome {
+        Outcome::Ok(value) => value as isize,
+        Outcome::Err(e) => -(e as isize),
+        Outcome::Signal(_) => unreachable!("it is no touch"),
+    }
+}
+
+impl Hooks<'_> {
+    /// mremap(2), where `perform(call, chosen)` makes a call of the model's; `chosen`: the kernel has chosen the place.
+    fn ask(self, call: Mremap, mut perform: impl FnMut(Call, bool) -> Outcome) -> isize {
+        let Mremap { old, old_len, new_len, flags, new } = call;
+        let keep = flags & LEAVES != 0;
+        let remap = |to| Call::Remap { from: old, len: old_len, new_len, to, keep };
+        if flags & FIXED != 0 {
+            return answer(perform(remap(Some(new)), false));
+        }
+        if !keep && !self.moves {
+            let outcome = perform(remap(None), false);
+            if outcome != Outcome::Err(ENOMEM) || flags & MAY_MOVE == 0 {
+                return answer(outcome);
+            }
+        }
+        answer(perform(remap(Some(self.place)), true))
+    }
+
+    /// Why the kernel does not move a mapping to a place of its choice: it moves one, and to where nobody is.
+    fn refusal(kernel: &Kernel, space: usize, call: Call) -> Option<Errno> {
+        let Call::Remap { from, len, new_len, to: Some(to), .. } = call else { unreachable!("it is no move: {call:?}") };
+        let space = &kernel.spaces[space];
+        match space.find(from) {
+            Some(vma) if from + len.min(new_len) <= vma.end => space.first_in(to, to + new_len).map(|_| ENOMEM),
+            _ => Some(EFAULT),
+        }
+    }
+}
+
+impl Hook for Hooks<'_> {
+    type Kernel = Sim;
+    type Kind = (u8, u16);
+
+    fn machine(&self) -> &Machine<Sim> {
+        self.machine
+    }
+    fn run<R>(self, f: impl FnOnce(Self) -> R + 'static) -> R {
+        f(self)
+    }
+    fn perform(self, change: Change) {
+        self.machine.perform(change);
+    }
+    fn call(self, call: Mremap) -> isize {
+        let world = world();
+        self.ask(call, |call, chosen| {
+            let mut refusal = None;
+            let may = |kernel: &Kernel| {
+                refusal = if chosen { Self::refusal(kernel, here(), call) } else { None };
+                refusal.is_none()
+            };
+            let outcome = world.kernel.call_if(sched::running(), call, may);
+            outcome.unwrap_or_else(|| Outcome::Err(refusal.expect("it was")))
+        })
+    }
+    fn call_munmap(self, at: usize, len: usize) -> isize {
+        answer(world().call(Call::Unmap { at, len }))
+    }
+    fn reserve(self, len: usize) -> isize {
+        match world().call(Call::Map { at: self.place, len, prot: 0, replace: false }) {
+            Outcome::Ok(at) => at as isize,
+            _ => -(ENOMEM as isize),
+        }
+    }
+    fn moves_several(self) -> bool {
+        true
+    }
+    fn each_mapping(self, mut f: impl FnMut(usize, usize, Self::Kind)) -> Result<(), Errno> {
+        let list = |kernel: &mut Kernel| kernel.spaces[here()].vmas.values().cloned().collect::<Vec<_>>();
+        world().kernel.enter(list).iter().for_each(|vma| f(vma.start, vma.end, (vma.prot, vma.flags & !ACCOUNT)));
+        Ok(())
+    }
 }
 
 /// A thread of the program's.
@@ -82,12 +200,9 @@ pub struct Thread<'a> {
     pub pages: BTreeMap<usize, Page>,
     /// Those that may not leave memory.
     kept: BTreeSet<usize>,
-}
-
-/// What an announced call needs to end it.
-struct Announced {
-    native: [Pieces; 2],
-    managed: bool,
+    /// The first address of what it maps.
+    base: usize,
+    twin: Option<Twin>,
 }
 
 /// Pages that a call unmaps, moves or replaces, from before it is announced until all have followed.
@@ -109,7 +224,10 @@ impl Drop for Going {
 impl<'a> Thread<'a> {
     /// Number `name`.
     pub fn new(machine: &'a Machine<Sim>, world: Rc<World>, seed: u64, habits: Habits, name: usize) -> Self {
-        Thread { machine, world, rng: Rng::new(seed), habits, name, step: 0, pages: BTreeMap::new(), kept: BTreeSet::new() }
+        let (base, twin) =
+            if habits.twins { (BASE + name * (habits.arena + APART) * PAGE, Some(Twin::new())) } else { (BASE, None) };
+        let (rng, pages, kept) = (Rng::new(seed), BTreeMap::new(), BTreeSet::new());
+        Thread { machine, world, rng, habits, name, step: 0, pages, kept, base, twin }
     }
 
     /// Until it has done what it has to do.
@@ -161,42 +279,40 @@ impl<'a> Thread<'a> {
         }
     }
 
-    // ---- hooks, as in the agent ----
+    // ---- hooks ----
 
-    fn announce(&self, ranges: [(usize, usize); 2], grows: usize) -> Announced {
-        let native = ranges.map(|(start, end)| {
-            self.machine.take_native(start, end).unwrap_or_else(|| {
-                self.machine.adopt_native_of(start, end);
-                Pieces::default()
-            })
+    /// Where the kernel moves what it may put where it likes.
+    fn hooks(&self, place: usize) -> Hooks<'a> {
+        Hooks { machine: self.machine, place, moves: self.twin.is_none() }
+    }
+
+    /// Makes a call that needs no hook.
+    fn call(&mut self, call: Call) -> Outcome {
+        let outcome = self.world.call(call);
+        if let Some(twin) = &mut self.twin {
+            let without = twin.call(call);
+            // (what was freed may be there for longer)
+            assert!(
+                outcome == without || matches!(call, Call::Read { .. }),
+                "{call:x?}: {outcome:x?}, and without a pager {without:x?}"
+            );
+        }
+        outcome
+    }
+
+    /// mremap(2), if it can be made without a pager: then it can with one.
+    fn mremap(&mut self, hooks: Hooks<'a>, call: Mremap) -> Option<isize> {
+        let Some(twin) = &mut self.twin else { return Some(hooks.mremap(call)) };
+        let without = hooks.ask(call, |call, chosen| match chosen.then(|| Hooks::refusal(&twin.0, 0, call)).flatten() {
+            Some(e) => Outcome::Err(e),
+            None => twin.call(call),
         });
-        let managed = loop {
-            match self.machine.begin_remap(ranges, grows) {
-                Some(managed) => break managed,
-                None => self.machine.await_others(),
-            }
-        };
-        Announced { native, managed }
-    }
-
-    fn ended(&self, announced: &Announced, done: bool) {
-        if announced.managed {
-            self.machine.end_remap(done);
+        if without < 0 {
+            return None;
         }
-        for pieces in announced.native.iter().filter(|pieces| !pieces.is_empty()) {
-            if done {
-                self.machine.gone(pieces);
-                continue;
-            }
-            pieces.iter().filter(|piece| !self.machine.put_back(piece)).for_each(|piece| self.machine.add_range(*piece));
-        }
-    }
-
-    fn new_range(&self, start: usize, end: usize) {
-        let piece = Piece { start, end, flags: Flags::NONE };
-        if start < end && !self.machine.try_native(piece) {
-            self.machine.add_range(piece);
-        }
+        let with = hooks.mremap(call);
+        assert_eq!(with, without, "{call:x?} of thread {} in step {}, with a pager and without", self.name, self.step);
+        Some(with)
     }
 
     // ---- what it does ----
@@ -242,7 +358,7 @@ impl<'a> Thread<'a> {
     fn seal(&mut self) {
         let Some((at, len)) = self.stretch(4) else { return };
         self.say(format_args!("seals {at:x} +{len}"));
-        assert_eq!(self.world.call(Call::Seal { at, len: len * PAGE }), Outcome::Ok(0));
+        assert_eq!(self.call(Call::Seal { at, len: len * PAGE }), Outcome::Ok(0));
         (0..len).for_each(|i| self.pages.get_mut(&(at + i * PAGE)).expect("its own").sealed = true);
         let before = (1..=self.rng.below(12)).take_while(|i| self.pages.contains_key(&(at - i * PAGE))).count();
         self.unmap_range(at - before * PAGE, before + len);
@@ -253,7 +369,7 @@ impl<'a> Thread<'a> {
             return;
         }
         tell(at, PAGE, || "program reads".to_string());
-        let got = self.world.call(Call::Read { at });
+        let got = self.call(Call::Read { at });
         tell(at, PAGE, || format!("program has read {got:?}"));
         let page = self.pages.get_mut(&at).expect("its own");
         match (page.holds, got) {
@@ -272,7 +388,7 @@ impl<'a> Thread<'a> {
         }
         let byte = 1 + self.rng.below(255) as u8;
         tell(at, PAGE, || format!("program writes {byte}"));
-        match self.world.call(Call::Write { at, byte }) {
+        match self.call(Call::Write { at, byte }) {
             Outcome::Ok(_) => self.pages.get_mut(&at).expect("its own").holds = Holds::This(byte),
             Outcome::Signal(SIGBUS) if self.world.lossy.get() => {}
             other => panic!("a write of page {at:x} of thread {} in step {}: {other:?}", self.name, self.step),
@@ -344,7 +460,7 @@ impl<'a> Thread<'a> {
         self.say(format_args!("{advice:?} {at:x} +{len}"));
         tell(at, len * PAGE, || format!("program's {advice:?} {at:x} +{len}"));
         // (what it may still hold until the call returns is nobody's to know)
-        let outcome = self.world.call(Call::Advise { at, len: len * PAGE, advice });
+        let outcome = self.call(Call::Advise { at, len: len * PAGE, advice });
         assert_eq!(outcome, Outcome::Ok(0));
         if self.machine.map.read().discards.count.load(Relaxed) != 0 {
             self.machine.discard_done(at, at + len * PAGE);
@@ -367,7 +483,7 @@ impl<'a> Thread<'a> {
     fn protect_range(&mut self, at: usize, len: usize, prot: u8) {
         self.say(format_args!("protects {at:x} +{len} {prot}"));
         tell(at, len * PAGE, || format!("program protects {at:x} +{len} {prot}"));
-        assert_eq!(self.world.call(Call::Protect { at, len: len * PAGE, prot }), Outcome::Ok(0));
+        assert_eq!(self.call(Call::Protect { at, len: len * PAGE, prot }), Outcome::Ok(0));
         (0..len).for_each(|i| self.pages.get_mut(&(at + i * PAGE)).expect("its own").prot = prot);
     }
 
@@ -387,6 +503,10 @@ impl<'a> Thread<'a> {
         self.protect_range(at, len, prot);
     }
 
+    fn place(&mut self) -> usize {
+        self.base + self.rng.below(self.habits.arena) / 8 * 8 * PAGE
+    }
+
     /// The kernel's choice of a free place.
     fn map(&mut self) {
         if self.pages.len() >= self.habits.pages {
@@ -394,11 +514,11 @@ impl<'a> Thread<'a> {
         }
         let len = 1 + self.rng.below(32);
         for _ in 0..8 {
-            let at = BASE + self.rng.below(self.habits.arena) / 8 * 8 * PAGE;
+            let at = self.place();
             let prot = READ_WRITE;
-            if self.world.call(Call::Map { at, len: len * PAGE, prot, replace: false }) == Outcome::Ok(at) {
+            if self.call(Call::Map { at, len: len * PAGE, prot, replace: false }) == Outcome::Ok(at) {
                 self.say(format_args!("maps {at:x} +{len}"));
-                self.new_range(at, at + len * PAGE);
+                self.hooks(0).new_range(Piece { start: at, end: at + len * PAGE, flags: Flags::NONE });
                 (0..len).for_each(|i| _ = self.pages.insert(at + i * PAGE, Page::new(prot)));
                 return;
             }
@@ -415,24 +535,28 @@ impl<'a> Thread<'a> {
         self.forget_kept(at, len);
         self.say(format_args!("unmaps {at:x} +{len}"));
         let _going = Going::new(&self.world, len);
-        let announced = self.announce([NOTHING, (at, at + len * PAGE)], 0);
         let refused = self.is_sealed(at, len);
         if !refused {
             // from here on the addresses may be another thread's
             (0..len).for_each(|i| _ = self.pages.remove(&(at + i * PAGE)));
         }
-        let outcome = self.world.call(Call::Unmap { at, len: len * PAGE });
-        assert_eq!(outcome, if refused { Outcome::Err(EPERM) } else { Outcome::Ok(0) });
-        self.ended(&announced, !refused);
+        let outcome = self.hooks(0).munmap(at, len * PAGE);
+        assert_eq!(outcome, if refused { -(EPERM as isize) } else { 0 });
+        if let Some(twin) = &mut self.twin {
+            assert_eq!(answer(twin.call(Call::Unmap { at, len: len * PAGE })), outcome);
+        }
     }
 
     /// To a place that nobody uses, or over pages of its own.
     fn remap(&mut self) {
+        if self.twin.is_some() {
+            return self.remap_any();
+        }
         let Some((from, len)) = self.free_stretch(16) else { return };
         let over = self.rng.below(3) == 0;
         let to = match self.stretch(1) {
             Some((at, _)) if over => at,
-            _ => BASE + self.rng.below(self.habits.arena) / 8 * 8 * PAGE,
+            _ => self.place(),
         };
         let overlaps = from < to + len * PAGE && to < from + len * PAGE;
         if over && (self.run_from(to) < len || self.is_sealed(to, len)) || overlaps {
@@ -441,37 +565,53 @@ impl<'a> Thread<'a> {
         let one =
             self.world.kernel.enter(|kernel| kernel.spaces[here()].find(from).is_some_and(|vma| from + len * PAGE <= vma.end));
         if !one {
-            return; // (the agent moves several one by one)
+            return;
         }
         let _going = Going::new(&self.world, 2 * len);
-        let replaced = if over { (to, to + len * PAGE) } else { NOTHING };
-        let announced = self.announce([(from, from + len * PAGE), replaced], 0);
-        let call = Call::Remap { from, len: len * PAGE, new_len: len * PAGE, to: Some(to), keep: false };
-        // (where the kernel chooses the place, nobody has it)
-        let free = |kernel: &Kernel| over || kernel.spaces[here()].first_in(to, to + len * PAGE).is_none();
         self.forget_kept(from, len);
         self.forget_kept(to, len);
         // from here on the old addresses may be another thread's
         let pages: Vec<Page> = (0..len).map(|i| self.pages.remove(&(from + i * PAGE)).expect("its own")).collect();
-        let mut put = |base: usize| pages.iter().enumerate().for_each(|(i, page)| _ = self.pages.insert(base + i * PAGE, *page));
-        let Some(outcome) = self.world.kernel.call_if(sched::running(), call, free) else {
-            put(from);
-            return self.ended(&announced, false);
+        let flags = MAY_MOVE | if over { FIXED } else { 0 };
+        let r = self.hooks(to).mremap(Mremap { old: from, old_len: len * PAGE, new_len: len * PAGE, flags, new: to });
+        self.say(format_args!("moves {from:x} +{len} to {to:x}: {r:x}"));
+        assert!(r > 0 || !over && r == -(ENOMEM as isize), "a move of {from:x} +{len} to {to:x}: {r}");
+        let base = if r > 0 { r as usize } else { from };
+        pages.iter().enumerate().for_each(|(i, page)| _ = self.pages.insert(base + i * PAGE, *page));
+    }
+
+    /// Whatever mremap(2) does, if it does so without a pager: also with gaps in what it moves.
+    fn remap_any(&mut self) {
+        let Some(from) = self.any() else { return };
+        let most = if self.rng.below(4) == 0 { 64 } else { self.run_from(from) };
+        let len = 1 + self.rng.below(most.min(64));
+        let (fixed, leaves) = (self.rng.below(2) == 0, self.rng.below(4) == 0);
+        let new_len = if leaves || self.rng.below(2) == 0 { len } else { 1 + self.rng.below(len + 8) };
+        let place = self.place();
+        let to = match self.any() {
+            Some(at) if self.rng.below(3) == 0 => at,
+            _ => place,
         };
-        put(if outcome == Outcome::Ok(to) { to } else { from });
-        self.say(format_args!("moves {from:x} +{len} to {to:x}: {outcome:?}"));
-        let moved = outcome == Outcome::Ok(to);
-        self.ended(&announced, moved);
-        if !moved {
-            assert_eq!(outcome, Outcome::Err(EFAULT), "they are several by now");
-            assert!(self.world.kernel.enter(|kernel| kernel.spaces[here()].find(from).is_some()), "the first of them has moved");
+        let overlaps = fixed && from < to + new_len * PAGE && to < from + len * PAGE;
+        if overlaps || self.pages.len() + new_len > self.habits.pages + len {
             return;
         }
-        if announced.native[0].is_empty() {
-            self.machine.resized_range(len * PAGE, to, len * PAGE);
-        }
-        for piece in announced.native[0].iter() {
-            self.new_range(to + (piece.start - from), to + (piece.end - from));
+        let flags = if self.rng.below(4) == 0 && !fixed && !leaves { 0 } else { MAY_MOVE };
+        let flags = flags | if fixed { FIXED } else { 0 } | if leaves { LEAVES } else { 0 };
+        let _going = Going::new(&self.world, len + new_len);
+        let call = Mremap { old: from, old_len: len * PAGE, new_len: new_len * PAGE, flags, new: to };
+        let r = self.mremap(self.hooks(place), call);
+        self.say(format_args!("mremap {from:x} +{len} to {new_len} {flags:x} {to:x}: {r:x?}"));
+        let Some(r) = r.map(|r| r as usize) else { return };
+        self.forget_kept(from, len);
+        self.forget_kept(r, new_len);
+        let pages: Vec<Option<Page>> = (0..len).map(|i| self.pages.remove(&(from + i * PAGE))).collect();
+        let grown = pages[len.min(new_len) - 1].map(|page| Page::new(page.prot));
+        let there = pages.iter().copied().chain(std::iter::repeat(grown)).take(new_len).enumerate();
+        self.pages.extend(there.filter_map(|(i, page)| Some((r + i * PAGE, page?))));
+        if leaves {
+            let left = pages.iter().enumerate().filter_map(|(i, page)| Some((from + i * PAGE, Page::new((*page)?.prot))));
+            self.pages.extend(left);
         }
     }
 
@@ -484,24 +624,12 @@ impl<'a> Thread<'a> {
             return;
         }
         let _going = Going::new(&self.world, len);
-        let range = (at, at + len * PAGE);
-        let announced = self.announce([range, NOTHING], more * PAGE);
-        let outcome =
-            self.world.call(Call::Remap { from: at, len: len * PAGE, new_len: (len + more) * PAGE, to: None, keep: false });
-        self.say(format_args!("grows {at:x} +{len} by {more}: {outcome:?}"));
-        let done = outcome == Outcome::Ok(at);
-        self.ended(&announced, done);
-        if !done {
-            return;
-        }
-        let prot = self.pages[&(at + (len - 1) * PAGE)].prot;
-        (len..len + more).for_each(|i| _ = self.pages.insert(at + i * PAGE, Page::new(prot)));
-        if announced.native[0].is_empty() {
-            self.machine.resized_range(len * PAGE, at, (len + more) * PAGE);
-        }
-        for piece in announced.native[0].iter() {
-            let end = if piece.end == range.1 { at + (len + more) * PAGE } else { piece.end };
-            self.new_range(piece.start, end);
+        let call = Mremap { old: at, old_len: len * PAGE, new_len: (len + more) * PAGE, flags: 0, new: 0 };
+        let r = self.mremap(Hooks { moves: false, ..self.hooks(0) }, call);
+        self.say(format_args!("grows {at:x} +{len} by {more}: {r:x?}"));
+        if r == Some(at as isize) {
+            let prot = self.pages[&(at + (len - 1) * PAGE)].prot;
+            (len..len + more).for_each(|i| _ = self.pages.insert(at + i * PAGE, Page::new(prot)));
         }
     }
 }

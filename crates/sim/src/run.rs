@@ -68,6 +68,7 @@ pub const USUAL: Scenario = Scenario {
         seals: 0,
         peeks: 0,
         whims: 0,
+        twins: false,
     },
     disturbed: true,
     trouble: Trouble::NONE,
@@ -113,6 +114,18 @@ pub fn handler(machine: &Machine<Sim>) {
     while handler.reader.in_flight() > 0 {
         handler.reader.io.wait(None);
         handler.reap(machine, |_| {});
+    }
+}
+
+/// A process's program has ended, which is told by `tell`, and its pager's threads end: for as long as `there` are some. Memory is
+/// still there, of which the page daemon may be discarding something. (A process that ends simply ends.)
+pub fn program_ended(machine: &Machine<Sim>, tell: impl FnOnce(), there: impl Fn() -> bool) {
+    machine.quit.store(true, Release);
+    machine.ring_daemon_anyway();
+    tell();
+    while there() {
+        machine.follow_own_discards();
+        sched::Word::new(0).wait(0, Timeout::Tick(100_000));
     }
 }
 
@@ -231,14 +244,7 @@ pub fn run(scenario: &Scenario, seed: u64, mistake: Option<Mistake>) -> Result<R
         let act = move || {
             Thread::new(&machine, world::world(), seed, habits, name).run();
             if left.fetch_sub(1, SeqCst) == 2 {
-                machine.quit.store(true, Release);
-                machine.ring_daemon_anyway();
-                world::world().children.program_ended();
-                // sealed memory is still there, of which the daemon may be discarding something (a process that ends simply ends)
-                while left.load(SeqCst) > 0 {
-                    machine.follow_own_discards();
-                    sched::Word::new(0).wait(0, Timeout::Tick(100_000));
-                }
+                program_ended(&machine, || world::world().children.program_ended(), || left.load(SeqCst) > 0);
             }
         };
         actors.push(Actor { name: title, role: Role::Program, act: Box::new(act) });

@@ -6,27 +6,19 @@ use core::sync::atomic::Ordering::*;
 use overspill_linux::family::Family;
 use overspill_linux::family::shares::Tag;
 use overspill_linux::mappings;
-use overspill_linux::native::Piece;
+use overspill_linux::mremap::Change;
 use overspill_linux::sys::{self, Errno, futex_wait, futex_wake};
 
 /// What the helper thread is asked for.
 #[derive(Clone, Copy)]
 pub enum Request {
-    /// A new anonymous private range.
-    Add(Piece),
-    /// What the map knows here has gone: something else that is not the pager's was mapped.
-    NotOurs { start: usize, end: usize },
+    /// What a hook needs.
+    Perform(Change),
     /// What is managed here is the kernel's from now on: [`Machine::hand_over`].
     HandOver { start: usize, end: usize },
-    /// Native ranges in here are to be managed.
-    Adopt { start: usize, end: usize },
-    /// A managed range was moved or resized.
-    Resized { old_len: usize, new: usize, new_len: usize },
     /// The program's thread of this id may do less now, and perhaps has confined itself by this Landlock ruleset: so may the
     /// pager's threads.
     Follow { tid: u32, ruleset: Option<i32> },
-    /// A managed range was moved and is still there, empty.
-    LeftEmpty { old: usize, new: usize, len: usize },
     /// All of the pager's threads are to end.
     Leave,
     /// A fork is about to happen: there must be room for a child with all that is charged to this process.
@@ -69,7 +61,7 @@ impl Agent {
     /// As [`Agent::ask`]; returns how it ended.
     ///
     /// => on a hook stack
-    pub(super) fn ask_here(&self, request: Request) -> Result<(), Errno> {
+    pub fn ask_here(&self, request: Request) -> Result<(), Errno> {
         self.ask_here_with(|| request)
     }
 
@@ -124,12 +116,8 @@ impl Agent {
             let mut result = Ok(());
             // SAFETY: the asker has written it before it said so, and waits.
             match unsafe { *self.request.get() } {
-                Request::Add(piece) => self.machine.add_range(piece),
-                Request::NotOurs { start, end } => self.machine.await_unmaps(start, end),
+                Request::Perform(change) => self.machine.perform(change),
                 Request::HandOver { start, end } => self.machine.hand_over(start, end),
-                Request::Adopt { start, end } => self.machine.adopt_native_of(start, end),
-                Request::LeftEmpty { old, new, len } => self.machine.left_empty(old, new, len),
-                Request::Resized { old_len, new, new_len } => self.machine.resized_range(old_len, new, new_len),
                 Request::Follow { tid, ruleset } => self.follow_all(ruleset.map(|fd| (tid, fd))),
                 Request::Leave => {
                     self.machine.quit.store(true, Release);

@@ -1,17 +1,16 @@
 //! The program's system calls for memory.
 
 use super::{locks, raw};
-use crate::agent::{ADDRESSES_END, Agent, NOTHING, Request};
+use crate::agent::{Agent, Request};
 use core::sync::atomic::Ordering::*;
+use overspill_linux::kernel::Linux;
+use overspill_linux::machine::Machine;
+use overspill_linux::mremap::{Change, Hook, Mremap, NOTHING, up};
 use overspill_linux::native::Piece;
 use overspill_linux::ranges::Flags;
-use overspill_linux::sys;
+use overspill_linux::sys::{self, Errno};
 
 const PAGE: usize = 4096;
-
-fn up(n: usize) -> usize {
-    n.wrapping_add(PAGE - 1) & !(PAGE - 1)
-}
 
 /// Whether the kernel will refuse the call for an address within a page: such a call is not followed.
 pub fn is_refused(nr: i32, a: &[usize; 6]) -> bool {
@@ -67,144 +66,66 @@ pub fn mmap(agent: &'static Agent, nr: i32, mut a: [usize; 6]) -> isize {
 }
 
 /// munmap(2).
-pub fn munmap(agent: &'static Agent, nr: i32, a: [usize; 6]) -> isize {
-    let remap = agent.begin_remap([NOTHING, (a[0], a[0].wrapping_add(up(a[1])))], 0);
-    // SAFETY: the program's own call.
-    let r = unsafe { raw(nr, &a) };
-    agent.end_remap(remap, r == 0);
-    r
+pub fn munmap(agent: &'static Agent, a: [usize; 6]) -> isize {
+    agent.munmap(a[0], a[1])
 }
-
-const REFUSED: isize = -(libc::EFAULT as isize);
 
 /// mremap(2).
-pub fn mremap(agent: &'static Agent, nr: i32, a: [usize; 6]) -> isize {
-    let (old, old_len, new_len, flags) = (a[0], up(a[1]), up(a[2]), a[3] as i32);
-    let fixed = flags & libc::MREMAP_FIXED != 0;
-    let moves_all = fixed && old_len == new_len && old_len > 0 && sys::is_mapped(old, old + PAGE);
-    let to = if fixed { (a[4], a[4].wrapping_add(new_len)) } else { NOTHING };
-    let end = old.wrapping_add(old_len);
-    if moves_all && !agent.is_known(old, end) && agent.kernel_moves_several() {
-        let apart = to.0 < to.1 && to.1 <= ADDRESSES_END && (end <= to.0 || to.1 <= old);
-        let leaves = flags == libc::MREMAP_FIXED | libc::MREMAP_MAYMOVE | libc::MREMAP_DONTUNMAP;
-        if apart && leaves && agent.mapping(old, end).is_some_and(|(_, until)| until < end) {
-            // What the kernel has left behind, empty, before it refuses, cannot be told from what it has not moved.
-            return mremap_each(agent, nr, a);
-        }
-        // Where the gaps come, what is there stays: only events tell which parts of it have gone.
-        agent.adopt(to.0, to.1);
-    }
-    let remap = agent.begin_remap([(old, end), to], new_len.saturating_sub(old_len));
-    // SAFETY: the program's own call.
-    let r = unsafe { raw(nr, &a) };
-    agent.end_remap(remap, r >= 0);
-    if r == REFUSED {
-        return if moves_all && agent.kernel_moves_several() { mremap_each(agent, nr, a) } else { mremap_alike(agent, nr, a) };
-    }
-    if r < 0 {
-        return r;
-    }
-    if old_len == 0 {
-        // another view of a shared mapping, however large: nothing has grown, not even what ends where it begins
-        agent.not_ours(r as usize, r as usize + new_len);
-        return r;
-    }
-    let native = remap.native[0];
-    let (new, left_empty) = (r as usize, flags & libc::MREMAP_DONTUNMAP != 0);
-    if native.is_empty() {
-        agent.ask(Request::Resized { old_len, new, new_len });
-        if left_empty {
-            agent.ask(Request::LeftEmpty { old, new, len: old_len });
-        }
-        return r;
-    }
-    for &Piece { start, end, flags } in native.iter() {
-        let at = new + (start - old);
-        // what grows is as what it grows from
-        let until = if end == old + old_len { new + new_len } else { new + (end - old) };
-        agent.new_range(Piece { start: at, end: until.min(new + new_len), flags });
-        if left_empty {
-            agent.new_range(Piece { start, end, flags });
-        }
-    }
-    r
+pub fn mremap(agent: &'static Agent, a: [usize; 6]) -> isize {
+    agent.mremap(Mremap { old: a[0], old_len: a[1], new_len: a[2], flags: a[3], new: a[4] })
 }
 
-/// Several mappings are moved by one call since Linux 6.17, gaps and all, but for those that are registered with a userfaultfd: at
-/// the first such it says EFAULT, having moved what comes before. So the rest is moved one by one.
-fn mremap_each(agent: &'static Agent, nr: i32, a: [usize; 6]) -> isize {
-    let (old, end) = (a[0], a[0] + up(a[1]));
-    let (mut at, mut moved, _parts) = (old, false, agent.in_parts());
-    while at < end {
-        let Some((start, until)) = agent.mapping(at, end) else { break };
-        if start == old && until == end {
-            return REFUSED; // it is one: refused for something else
-        }
-        let r = mremap(agent, nr, [start, until - start, until - start, a[3], a[4] + (start - old), 0]);
-        if r < 0 {
-            return r;
-        }
-        (at, moved) = (until, true);
-    }
-    if moved { a[4] as isize } else { REFUSED }
-}
+/// There are some forty flags of two letters; few of them are set.
+const FLAGS_LEN: usize = 128;
 
-/// What is one mapping without a pager may be several with it. Linux makes one of two that lie side by side, and are alike, if at
-/// least one of them has no pages yet, or if they had been alike when they got their first. But where the program only reads it has
-/// none, and the pager fills pages all the same; and a mapping is registered only after it was made, when it may have pages.
-///
-/// mremap(2) wants one mapping, and says EFAULT. So what is alike is moved one by one, as if it were one. The last comes first,
-/// with what it grows by: if it is refused nothing has changed.
-fn mremap_alike(agent: &'static Agent, nr: i32, a: [usize; 6]) -> isize {
-    let (old, old_len, new_len, flags) = (a[0], up(a[1]), up(a[2]), a[3] as i32);
-    let end = old + old_len.min(new_len);
-    let Some(alike) = agent.alike(old, end).filter(|alike| alike.starts().len() > 1) else { return REFUSED };
-    let (fixed, left_empty) = (flags & libc::MREMAP_FIXED != 0, flags & libc::MREMAP_DONTUNMAP != 0);
-    let _parts = agent.in_parts();
-    if !fixed && !left_empty {
-        let last = alike.starts()[alike.starts().len() - 1];
-        let r = mremap(agent, nr, [last, end - last, old + new_len - last, 0, 0, 0]);
-        if r >= 0 {
-            return old as isize;
-        }
-        if r != -(libc::ENOMEM as isize) || flags & libc::MREMAP_MAYMOVE == 0 {
-            return r;
-        }
-    }
-    if end < old + old_len {
-        let r = munmap(agent, libc::SYS_munmap as i32, [end, old + old_len - end, 0, 0, 0, 0]);
-        if r < 0 {
-            return r;
-        }
-    }
-    let private = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE) as usize;
-    let new = if fixed {
-        a[4]
-    } else {
-        // SAFETY: a mapping of our own, over nothing, for the others to take the place of.
-        match unsafe { raw(libc::SYS_mmap as i32, &[0, new_len, libc::PROT_NONE as usize, private, usize::MAX, 0]) } {
-            r @ ..0 => return r,
-            r => r as usize,
-        }
-    };
-    let flags = (flags | libc::MREMAP_FIXED | libc::MREMAP_MAYMOVE) as usize;
-    let mut until = end;
-    for &start in alike.starts().iter().rev() {
-        let to_len = if until == end { old + new_len - start } else { until - start };
-        let r = mremap(agent, nr, [start, until - start, to_len, flags, new + (start - old), 0]);
-        if r < 0 && until < end {
-            agent.stop("the program was stopped: the system had no memory to move the second part of what an mremap moves, of which the first had been moved");
-        }
-        if r < 0 {
-            if !fixed {
-                // SAFETY: ours, and still as it was made.
-                unsafe { raw(libc::SYS_munmap as i32, &[new, new_len, 0, 0, 0, 0]) };
+/// Of the flags of a mapping (VmFlags) those that set it apart: not whether it is registered with a userfaultfd (um, uw, ui), was
+/// written to (sd), or has had guards (gu); nor whether it is accountable (ac). Memory that becomes read-only is no longer so, unless
+/// it has pages; and where it was only read it has some with a pager, and none without.
+fn what_sets_apart(flags: &[u8]) -> [u8; FLAGS_LEN] {
+    let (mut kept, mut len) = ([0; FLAGS_LEN], 0);
+    for flag in flags.split(|&byte| byte == b' ').filter(|flag| !matches!(*flag, [] | [b'u', ..] | b"sd" | b"gu" | b"ac")) {
+        for &byte in flag.iter().chain(b" ") {
+            if let Some(next) = kept.get_mut(len) {
+                (*next, len) = (byte, len + 1);
             }
-            return r;
         }
-        until = start;
     }
-    new as isize
+    kept
+}
+
+impl Hook for &'static Agent {
+    type Kernel = Linux;
+    type Kind = [u8; FLAGS_LEN];
+
+    fn machine(&self) -> &Machine {
+        Agent::machine(self)
+    }
+    fn run<R>(self, f: impl FnOnce(Self) -> R + 'static) -> R {
+        self.stacks().run(move || f(self))
+    }
+    fn perform(self, change: Change) {
+        let _ = self.ask_here(Request::Perform(change)); // it cannot fail
+    }
+    fn call(self, call: Mremap) -> isize {
+        let Mremap { old, old_len, new_len, flags, new } = call;
+        // SAFETY: the program's own call.
+        unsafe { raw(libc::SYS_mremap as i32, &[old, old_len, new_len, flags, new, 0]) }
+    }
+    fn call_munmap(self, at: usize, len: usize) -> isize {
+        // SAFETY: the program's own call, or of what `reserve` has mapped.
+        unsafe { raw(libc::SYS_munmap as i32, &[at, len, 0, 0, 0, 0]) }
+    }
+    fn reserve(self, len: usize) -> isize {
+        let private = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE) as usize;
+        // SAFETY: a mapping of our own, over nothing.
+        unsafe { raw(libc::SYS_mmap as i32, &[0, len, libc::PROT_NONE as usize, private, usize::MAX, 0]) }
+    }
+    fn moves_several(self) -> bool {
+        self.run(|_| sys::kernel_version() >= (6, 17))
+    }
+    fn each_mapping(self, mut f: impl FnMut(usize, usize, Self::Kind)) -> Result<(), Errno> {
+        sys::each_mapping_flags(|start, end, flags| f(start, end, what_sets_apart(flags)))
+    }
 }
 
 /// brk(2).

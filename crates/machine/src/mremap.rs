@@ -1,0 +1,376 @@
+//! What a hook does in a thread of the program's whose system call unmaps, replaces or moves memory, and mremap(2) as a whole.
+
+use crate::errno::{EFAULT, ENOMEM, Errno};
+use crate::kernel::{Kernel, Mistake};
+use crate::machine::Machine;
+use crate::native::{Piece, Pieces};
+use crate::ranges::Kind;
+use overspill_vm::types::PAGE_SIZE;
+
+/// MREMAP_MAYMOVE.
+pub const MAY_MOVE: usize = 1;
+/// MREMAP_FIXED.
+pub const FIXED: usize = 2;
+/// MREMAP_DONTUNMAP.
+pub const LEAVES: usize = 4;
+/// No range.
+pub const NOTHING: (usize, usize) = (0, 0);
+/// Where a program's addresses end, less a page: as TASK_SIZE.
+pub const ADDRESSES_END: usize = (1 << 47) - 4096;
+
+const REFUSED: isize = -(EFAULT as isize);
+
+/// As the kernel rounds lengths.
+pub fn up(n: usize) -> usize {
+    n.wrapping_add(PAGE_SIZE - 1) & !(PAGE_SIZE - 1)
+}
+
+/// The arguments of mremap(2), as the program has given them.
+#[derive(Clone, Copy, Debug)]
+pub struct Mremap {
+    /// Address.
+    pub old: usize,
+    /// Bytes.
+    pub old_len: usize,
+    /// Bytes afterwards.
+    pub new_len: usize,
+    /// [`MAY_MOVE`] and so on.
+    pub flags: usize,
+    /// The new address, if that is [`FIXED`].
+    pub new: usize,
+}
+
+/// What needs the pager's descriptors.
+#[derive(Clone, Copy, Debug)]
+pub enum Change {
+    /// There is a new anonymous private range.
+    Add(Piece),
+    /// What the map knows here has gone, start and end: something else that is not the pager's was mapped.
+    NotOurs(usize, usize),
+    /// Native ranges in here are to be managed: start, end.
+    Adopt(usize, usize),
+    /// A managed range was moved or resized: bytes before, address, bytes.
+    Resized(usize, usize, usize),
+    /// A managed range was moved and is still there, empty: from, to, bytes.
+    LeftEmpty(usize, usize, usize),
+}
+
+impl<K: Kernel> Machine<K> {
+    /// For a hook.
+    pub fn perform(&self, change: Change) {
+        match change {
+            Change::Add(piece) => self.add_range(piece),
+            Change::NotOurs(start, end) => self.await_unmaps(start, end),
+            Change::Adopt(start, end) => self.adopt_native_of(start, end),
+            Change::Resized(old_len, new, new_len) => self.resized_range(old_len, new, new_len),
+            Change::LeftEmpty(old, new, len) => self.left_empty(old, new, len),
+        }
+    }
+}
+
+/// A system call that unmaps, replaces or moves memory, and has not been made yet.
+#[derive(Clone, Copy)]
+pub struct Announced {
+    /// What of it was left to the kernel.
+    native: [Pieces; 2],
+    managed: bool,
+}
+
+/// Mappings that lie side by side and are alike: where each begins.
+#[derive(Clone, Copy)]
+struct Alike {
+    starts: [usize; ALIKE_MAX],
+    count: usize,
+}
+
+/// More are rarely in one call. The list is on the program's stack.
+const ALIKE_MAX: usize = 32;
+
+/// See [`Hook::in_parts`].
+struct InParts<H: Hook>(H);
+
+impl<H: Hook> Drop for InParts<H> {
+    fn drop(&mut self) {
+        self.0.run(|hook| hook.machine().end_parts());
+    }
+}
+
+/// A hook: a thread of the program's, in a system call.
+pub trait Hook: Copy {
+    /// Below the machine.
+    type Kernel: Kernel;
+    /// What sets a mapping apart from its neighbours, but for how its pages were brought in.
+    type Kind: Copy + PartialEq;
+
+    /// The process's.
+    fn machine(&self) -> &Machine<Self::Kernel>;
+    /// Runs `f` on a stack of which no page can be missed. `f` captures nothing by reference: that would be on the program's.
+    fn run<R>(self, f: impl FnOnce(Self) -> R + 'static) -> R;
+    /// Has [`Machine::perform`] called where the pager's descriptors are. => in [`Hook::run`]
+    fn perform(self, change: Change);
+    /// mremap(2), and nothing else: an address, or an error, which is negative.
+    fn call(self, call: Mremap) -> isize;
+    /// munmap(2), and nothing else.
+    fn call_munmap(self, at: usize, len: usize) -> isize;
+    /// Maps something of so many bytes over nothing, to be replaced.
+    fn reserve(self, len: usize) -> isize;
+    /// Whether the kernel moves several mappings by one mremap(2): Linux 6.17.
+    fn moves_several(self) -> bool;
+    /// Calls `f(start, end, kind)` for each mapping, in the order of addresses.
+    ///
+    /// # Errors
+    /// That cannot be told.
+    fn each_mapping(self, f: impl FnMut(usize, usize, Self::Kind)) -> Result<(), Errno>;
+
+    /// A new anonymous private range of the program's.
+    fn new_range(self, piece: Piece) {
+        if piece.start < piece.end && !self.run(move |hook| hook.machine().try_native(piece)) {
+            self.run(move |hook| hook.perform(Change::Add(piece)));
+        }
+    }
+
+    /// The program has a new mapping that is not for the pager.
+    fn not_ours(self, start: usize, end: usize) {
+        if self.run(move |hook| hook.machine().map.read().ranges.first(start, end).is_some()) {
+            self.run(move |hook| hook.perform(Change::NotOurs(start, end)));
+        }
+    }
+
+    /// What is in the first range is about to be moved, and to grow by so many bytes, and what is in the second to be unmapped or
+    /// replaced: [`Machine::take_native`], [`Machine::begin_remap`].
+    fn begin_remap(self, ranges: [(usize, usize); 2], grows: usize) -> Announced {
+        loop {
+            let (announced, may) = self.run(move |hook| {
+                let native = ranges.map(|(start, end)| {
+                    hook.machine().take_native(start, end).unwrap_or_else(|| {
+                        hook.perform(Change::Adopt(start, end));
+                        Pieces::default()
+                    })
+                });
+                let managed = hook.machine().begin_remap(ranges, grows);
+                (Announced { native, managed: managed == Some(true) }, managed.is_some())
+            });
+            if may {
+                return announced;
+            }
+            self.end_remap(announced, false); // not yet
+            self.machine().await_others();
+        }
+    }
+
+    /// It was, or the kernel has refused the call.
+    fn end_remap(self, announced: Announced, done: bool) {
+        if announced.managed || announced.native.iter().any(|pieces| !pieces.is_empty()) {
+            self.run(move |hook| {
+                if announced.managed {
+                    hook.machine().end_remap(done);
+                }
+                for pieces in announced.native.iter().filter(|pieces| !pieces.is_empty()) {
+                    if done {
+                        hook.machine().gone(pieces);
+                        continue;
+                    }
+                    pieces
+                        .iter()
+                        .filter(|piece| !hook.machine().put_back(piece))
+                        .for_each(|piece| hook.perform(Change::Add(*piece)));
+                }
+            });
+        }
+    }
+
+    /// munmap(2).
+    fn munmap(self, at: usize, len: usize) -> isize {
+        let announced = self.begin_remap([NOTHING, (at, at.wrapping_add(up(len)))], 0);
+        let r = self.call_munmap(at, len);
+        self.end_remap(announced, r == 0);
+        r
+    }
+
+    /// mremap(2).
+    fn mremap(self, call: Mremap) -> isize {
+        let Mremap { old, flags, .. } = call;
+        let (old_len, new_len) = (up(call.old_len), up(call.new_len));
+        let fixed = flags & FIXED != 0;
+        let moves_all = fixed && old_len == new_len && old_len > 0 && Self::Kernel::is_mapped(old, old + PAGE_SIZE);
+        let to = if fixed { (call.new, call.new.wrapping_add(new_len)) } else { NOTHING };
+        let end = old.wrapping_add(old_len);
+        let known = |hook: Self| hook.run(move |hook| hook.machine().map.read().ranges.covers(old, end));
+        if moves_all && !known(self) && self.moves_several() {
+            let apart = to.0 < to.1 && to.1 <= ADDRESSES_END && (end <= to.0 || to.1 <= old);
+            let leaves = flags == FIXED | MAY_MOVE | LEAVES;
+            if apart && leaves && mapping(self, old, end).is_some_and(|(_, until)| until < end) {
+                // What the kernel has left behind, empty, before it refuses, cannot be told from what it has not moved.
+                return move_each(self, call);
+            }
+            // Where the gaps come, what is there stays: only events tell which parts of it have gone.
+            if self.run(move |hook| hook.machine().map.read().ranges.overlap(to.0, to.1, Kind::Native).is_some()) {
+                self.run(move |hook| hook.perform(Change::Adopt(to.0, to.1)));
+            }
+        }
+        let announced = self.begin_remap([(old, end), to], new_len.saturating_sub(old_len));
+        let r = self.call(call);
+        self.end_remap(announced, r >= 0);
+        if r == REFUSED && !Self::Kernel::mistake(Mistake::MovesOnlyOne) {
+            return if moves_all && self.moves_several() { move_each(self, call) } else { move_alike(self, call) };
+        }
+        if r < 0 {
+            return r;
+        }
+        if old_len == 0 {
+            // another view of a shared mapping, however large: nothing has grown, not even what ends where it begins
+            self.not_ours(r as usize, r as usize + new_len);
+            return r;
+        }
+        let native = announced.native[0];
+        let (new, left_empty) = (r as usize, flags & LEAVES != 0);
+        if native.is_empty() {
+            self.run(move |hook| hook.perform(Change::Resized(old_len, new, new_len)));
+            if left_empty {
+                self.run(move |hook| hook.perform(Change::LeftEmpty(old, new, old_len)));
+            }
+            return r;
+        }
+        for &Piece { start, end, flags } in native.iter() {
+            let at = new + (start - old);
+            // what grows is as what it grows from
+            let until = if end == old + old_len { new + new_len } else { new + (end - old) };
+            self.new_range(Piece { start: at, end: until.min(new + new_len), flags });
+            if left_empty {
+                self.new_range(Piece { start, end, flags });
+            }
+        }
+        r
+    }
+}
+
+/// What follows until this is dropped is to be one call, also for a fork.
+fn in_parts<H: Hook>(hook: H) -> InParts<H> {
+    while !hook.run(|hook| hook.machine().begin_parts()) {
+        hook.machine().await_others();
+    }
+    InParts(hook)
+}
+
+/// The part of the first mapping in `start..end` that lies there. None also if that cannot be asked (RLIMIT_NOFILE).
+fn mapping<H: Hook>(hook: H, start: usize, end: usize) -> Option<(usize, usize)> {
+    hook.run(move |_| {
+        let mut found = None;
+        let asked = H::Kernel::each_mapping(|from, to| {
+            if found.is_none() && from < end && start < to {
+                found = Some((from.max(start), to.min(end)));
+            }
+        });
+        found.filter(|_| asked.is_ok())
+    })
+}
+
+/// The mappings that `start..end` is made of, if all of it is managed and they are alike in all that Linux looks at before it makes
+/// two one, but for how their pages were brought in.
+fn alike<H: Hook>(hook: H, start: usize, end: usize) -> Option<Alike> {
+    hook.run(move |hook| {
+        {
+            let map = hook.machine().map.read();
+            if !map.ranges.covers(start, end) || map.ranges.overlap(start, end, Kind::Native).is_some() {
+                return None;
+            }
+        }
+        let (mut alike, mut fits, mut kind) = (Alike { starts: [0; ALIKE_MAX], count: 0 }, true, None);
+        let mut at = start; // (there may be a hole of which nobody has heard)
+        let asked = hook.each_mapping(|from, to, this| {
+            if from >= end || to <= start {
+                return;
+            }
+            fits &= from <= at && alike.count < ALIKE_MAX && kind.is_none_or(|kind| kind == this);
+            if fits {
+                alike.starts[alike.count] = at;
+                alike.count += 1;
+                (at, kind) = (to, Some(this));
+            }
+        });
+        (asked.is_ok() && fits && at >= end).then_some(alike)
+    })
+}
+
+/// Several mappings are moved by one call since Linux 6.17, gaps and all, but for those that are registered with a userfaultfd: at
+/// the first such it says EFAULT, having moved what comes before. So the rest is moved one by one.
+fn move_each<H: Hook>(hook: H, call: Mremap) -> isize {
+    let (old, end) = (call.old, call.old + up(call.old_len));
+    let (mut at, mut moved, _parts) = (old, false, in_parts(hook));
+    while at < end {
+        let Some((start, until)) = mapping(hook, at, end) else { break };
+        if start == old && until == end {
+            return REFUSED; // it is one: refused for something else
+        }
+        let len = until - start;
+        let r = hook.mremap(Mremap { old: start, old_len: len, new_len: len, new: call.new + (start - old), ..call });
+        if r < 0 {
+            return r;
+        }
+        (at, moved) = (until, true);
+    }
+    if moved { call.new as isize } else { REFUSED }
+}
+
+/// What is one mapping without a pager may be several with it. Linux makes one of two that lie side by side, and are alike, if at
+/// least one of them has no pages yet, or if they had been alike when they got their first. But where the program only reads it has
+/// none, and the pager fills pages all the same; and a mapping is registered only after it was made, when it may have pages.
+///
+/// mremap(2) wants one mapping, and says EFAULT. So what is alike is moved one by one, as if it were one. The last comes first,
+/// with what it grows by: if it is refused nothing has changed.
+fn move_alike<H: Hook>(hook: H, call: Mremap) -> isize {
+    let Mremap { old, flags, .. } = call;
+    let (old_len, new_len) = (up(call.old_len), up(call.new_len));
+    let end = old + old_len.min(new_len);
+    let Some(alike) = alike(hook, old, end).filter(|alike| alike.count > 1) else { return REFUSED };
+    let starts = &alike.starts[..alike.count];
+    let (fixed, left_empty) = (flags & FIXED != 0, flags & LEAVES != 0);
+    let _parts = in_parts(hook);
+    if !fixed && !left_empty {
+        let last = starts[starts.len() - 1];
+        let r = hook.mremap(Mremap { old: last, old_len: end - last, new_len: old + new_len - last, flags: 0, new: 0 });
+        if r >= 0 {
+            return old as isize;
+        }
+        if r != -(ENOMEM as isize) || flags & MAY_MOVE == 0 {
+            return r;
+        }
+    }
+    if end < old + old_len {
+        let r = hook.munmap(end, old + old_len - end);
+        if r < 0 {
+            return r;
+        }
+    }
+    let new = if fixed {
+        call.new
+    } else {
+        match hook.reserve(new_len) {
+            r @ ..0 => return r,
+            r => r as usize,
+        }
+    };
+    let mut until = end;
+    for &start in starts.iter().rev() {
+        let to_len = if until == end { old + new_len - start } else { until - start };
+        let part = Mremap {
+            old: start,
+            old_len: until - start,
+            new_len: to_len,
+            flags: flags | FIXED | MAY_MOVE,
+            new: new + (start - old),
+        };
+        let r = hook.mremap(part);
+        if r < 0 && until < end {
+            hook.machine().stop_program(b"the program was stopped: the system had no memory to move the second part of what an mremap moves, of which the first had been moved");
+        }
+        if r < 0 {
+            if !fixed {
+                hook.call_munmap(new, new_len); // ours, and still as it was made
+            }
+            return r;
+        }
+        until = start;
+    }
+    new as isize
+}
