@@ -68,6 +68,7 @@
 //! | [`growth_in_place_is_not_told`](rules::mappings::growth_in_place_is_not_told) | |
 //! | [`protection_is_not_told`](rules::mappings::protection_is_not_told) | |
 //! | [`neighbours_join_when_one_is_touched`](rules::mappings::neighbours_join_when_one_is_touched) | mremap refused over what Linux alone would have joined |
+//! | [`what_is_only_read_is_one_mapping`](rules::mappings::what_is_only_read_is_one_mapping) | mremap refused what had only been read |
 //! | [`a_remap_of_several_is_refused`](rules::mappings::a_remap_of_several_is_refused) | the same |
 //! | [`refused_calls_change_nothing`](rules::mappings::refused_calls_change_nothing) | refused calls lost memory |
 //! | [`a_move_keeps_its_page_numbers`](rules::mappings::a_move_keeps_its_page_numbers) | |

@@ -50,6 +50,37 @@ pub fn neighbours_join_when_one_is_touched(s: &mut Session) {
     s.note_state();
 }
 
+/// What is one mapping without a pager is several with one, which fills what is only read: two that have pages are not joined by
+/// what comes between them, and what becomes read-only stays accountable. An mremap of all of it was EFAULT.
+pub fn what_is_only_read_is_one_mapping(s: &mut Session) {
+    for (first, with, parts) in [(0, false, 1), (20, true, 2)] {
+        let read_in = |s: &mut Session, at: usize| {
+            map(s, at, 2);
+            if with {
+                s.change(Op::Register(at, 2, false)).expect("it is mapped");
+                assert_eq!(s.transfer(Op::ZeroIn(at, 1)), Moved::done(PAGE));
+            }
+            assert_eq!(s.now(read(at)), Outcome::Ok(0));
+        };
+        read_in(s, first);
+        read_in(s, first + 4);
+        read_in(s, first + 2);
+        assert_eq!(s.lab.mappings(page(first), page(first + 6)).len(), parts, "what came between is one with its neighbours");
+        map(s, first + 10, 4);
+        assert_eq!(s.now(protect(first + 12, 2, READ)), Outcome::Ok(0));
+        if with {
+            s.change(Op::Register(first + 10, 4, false)).expect("it is mapped");
+            assert_eq!(s.transfer(Op::ZeroIn(first + 10, 1)), Moved::done(PAGE));
+        }
+        assert_eq!(s.now(read(first + 10)), Outcome::Ok(0));
+        assert_eq!(s.now(protect(first + 10, 2, READ)), Outcome::Ok(0));
+        assert_eq!(s.lab.mappings(page(first + 10), page(first + 14)).len(), parts, "both may only be read");
+        let grown = s.now(remap(first + 10, 4, None, 5));
+        assert_eq!(grown, if with { Outcome::Err(EFAULT) } else { Outcome::Ok(page(first + 10)) });
+        s.note_state();
+    }
+}
+
 /// Several mappings are moved together only at one length, and only if none of them is registered: else EFAULT, and with no way
 /// back from what has been moved before.
 pub fn a_remap_of_several_is_refused(s: &mut Session) {

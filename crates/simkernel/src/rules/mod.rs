@@ -34,7 +34,7 @@ macro_rules! each_rule {
                 freed_pages_stay, what_is_left_behind_stays_registered, a_fixed_mapping_replaces, shrinking_unmaps_the_tail,
                 a_killed_caller_withdraws_its_event, a_killed_discard_is_carried_out,
                 a_locked_mapping_is_populated_before_its_move_is_told;
-            mappings: growth_in_place_is_not_told, protection_is_not_told, neighbours_join_when_one_is_touched,
+            mappings: growth_in_place_is_not_told, protection_is_not_told, neighbours_join_when_one_is_touched, what_is_only_read_is_one_mapping,
                 a_remap_of_several_is_refused, refused_calls_change_nothing, a_move_keeps_its_page_numbers;
             forks: a_child_is_not_registered, a_child_lacks_what_it_was_told_to, an_inherited_descriptor_acts_on_the_parent,
                 marks_are_inherited, pages_are_not_shared_with_a_pin;
