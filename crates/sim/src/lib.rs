@@ -20,6 +20,7 @@
 //! | | |
 //! | --- | --- |
 //! | contents | each read finds what was last written there, or zeroes after a discard; an error only if a device has harmed the page |
+//! | mremap | what it does in a second address space without a pager, where a thread makes the same calls, it does with one |
 //! | losses | no more pages are lost than devices have harmed |
 //! | budget | what is resident is charged; faults go above the budget only if nothing can be evicted |
 //! | wired pages | never leave memory |

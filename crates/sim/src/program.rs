@@ -57,7 +57,7 @@ impl Page {
 pub struct Habits {
     /// Steps of each thread.
     pub steps: usize,
-    /// Addresses that all threads share, in pages.
+    /// Addresses that all threads share, in pages; or that each has (`twins`).
     pub arena: usize,
     /// Pages that a thread has at most.
     pub pages: usize,

@@ -78,9 +78,9 @@ pub fn mremap(agent: &'static Agent, a: [usize; 6]) -> isize {
 /// There are some forty flags of two letters; few of them are set.
 const FLAGS_LEN: usize = 128;
 
-/// Of the flags of a mapping (VmFlags) those that set it apart: not whether it is registered with a userfaultfd (um, uw, ui), was
-/// written to (sd), or has had guards (gu); nor whether it is accountable (ac). Memory that becomes read-only is no longer so, unless
-/// it has pages; and where it was only read it has some with a pager, and none without.
+/// Of the flags of a mapping (VmFlags) those that set it apart: not whether it is registered with a userfaultfd (um, uw, ui), or
+/// was written to (sd), or has had guards (gu); nor whether it is accountable (ac). Memory that becomes read-only is no longer so,
+/// unless it has pages; and where it was only read it has some with a pager, and none without.
 fn what_sets_apart(flags: &[u8]) -> [u8; FLAGS_LEN] {
     let (mut kept, mut len) = ([0; FLAGS_LEN], 0);
     for flag in flags.split(|&byte| byte == b' ').filter(|flag| !matches!(*flag, [] | [b'u', ..] | b"sd" | b"gu" | b"ac")) {
