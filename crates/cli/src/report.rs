@@ -284,6 +284,7 @@ fn holds(lock: &LockHolds) -> Value {
         "p999_ns": p999,
         "longest_ns": lock.longest_ns,
         "longest_at": lock.longest_at,
+        "histogram_ns": lock.histogram,
     })
 }
 

@@ -224,6 +224,8 @@ pub struct LockHolds {
     pub longest_ns: u64,
     /// Where that began: file and line.
     pub longest_at: String,
+    /// How many were at most so long, in nanoseconds, and longer than what is before.
+    pub histogram: Vec<(u64, u64)>,
 }
 
 impl LockHolds {
@@ -231,12 +233,15 @@ impl LockHolds {
     fn of(name: &'static str, times: &HoldTimes, ns_per_tick: f64) -> Self {
         let ns = |ticks: u64| (ticks as f64 * ns_per_tick) as u64;
         let (file, line) = times.longest_at();
+        let mut histogram = Vec::new();
+        times.for_each(|last, count| histogram.push((ns(last), count)));
         LockHolds {
             name,
             count: times.count(),
             quantiles_ns: [500, 990, 999].map(|thousandths| ns(times.quantile(thousandths))),
             longest_ns: ns(times.longest()),
             longest_at: format!("{}:{line}", string(file)),
+            histogram,
         }
     }
 }

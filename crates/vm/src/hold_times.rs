@@ -79,6 +79,12 @@ impl HoldTimes {
         self.writing.store(false, Release);
     }
 
+    /// Calls `each` with the longest time of each bucket that is not empty, in ticks, and the number of holds in it.
+    pub fn for_each(&self, mut each: impl FnMut(u64, u64)) {
+        let filled = self.counts.iter().enumerate().filter(|(_, count)| count.get() > 0);
+        filled.for_each(|(at, count)| each(last_of(at), count.get()));
+    }
+
     /// How often it was held.
     pub fn count(&self) -> u64 {
         self.counts.iter().map(Counter::get).sum()
