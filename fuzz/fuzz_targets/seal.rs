@@ -4,7 +4,7 @@
 use libfuzzer_sys::fuzz_target;
 use overspill_store::PageBytes;
 use overspill_store::seal::{KEY_BYTES, Keys};
-use overspill_vm::types::{ContentHash, ObjectId, PAGE_SIZE, PageId};
+use overspill_vm::types::{Tag, ObjectId, PAGE_SIZE, PageId};
 
 /// Writes of the page, its index and that of the page it is opened as, changes to the record, changes to bytes, and the content.
 type Input = (u8, u64, u64, [u8; 20], Vec<(u16, u8)>, Vec<u8>);
@@ -24,10 +24,10 @@ fuzz_target!(|input: Input| {
     for (word, bytes) in words.iter_mut().zip(changes.as_chunks::<4>().0) {
         *word ^= u32::from_ne_bytes(*bytes);
     }
-    let (mut bytes, damaged) = (sealed, ContentHash::from_words(words));
+    let (mut bytes, damaged) = (sealed, Tag::from_words(words));
     damage.iter().for_each(|(at, change)| bytes[*at as usize % PAGE_SIZE] ^= change);
     // a record is as good for another page if it is masked with that one's identity: so a rename works
-    let record = |content: ContentHash, at| (content.tag(page(at)), content.number());
+    let record = |tag: Tag, at| (tag.unmasked(page(at)), tag.number());
     let whole = bytes == sealed && record(damaged, other) == record(remembered, index);
     assert_eq!(keys.open(page(other), damaged, &mut bytes), whole);
     assert!(bytes == if whole { plain } else { [0; PAGE_SIZE] }, "nothing is left of a page that is not to be used");

@@ -7,7 +7,7 @@ use overspill_store::packing::{Algorithm, Packed, Packer, Unpacker};
 use overspill_store::pool::Pool;
 use overspill_store::seal::Keys;
 use overspill_store::{PageBytes, checksum};
-use overspill_vm::types::{ContentHash, ObjectId, PAGE_SIZE, PageId};
+use overspill_vm::types::{ObjectId, PAGE_SIZE, PageId, Tag};
 use std::fs::{self, File, OpenOptions};
 use std::hint::black_box;
 use std::io;
@@ -88,7 +88,7 @@ fn check_and_seal() {
     let pages = pages(WARM, heap);
     let mut sealed = vec![[0; PAGE_SIZE]; WARM];
     let mut work = vec![[0; PAGE_SIZE]; WARM];
-    let mut stored = vec![ContentHash::UNKNOWN; WARM];
+    let mut stored = vec![Tag::UNKNOWN; WARM];
     let keys = Keys::new();
     keys.add(&[7; 16]).expect("a key");
     println!("| step | ns per page |\n| --- | --- |");
@@ -130,7 +130,7 @@ fn compression(name: &str, fill: Fill, algorithm: Algorithm, zram: bool) -> io::
         pool.store(slot as u32, packer.pack(page)).expect("there is room");
     }
     let store = start.elapsed().as_nanos() as f64 / COLD as f64;
-    let stored: Vec<ContentHash> = cold.iter().enumerate().map(|(i, page)| checksum::of(page_id(i), page)).collect();
+    let stored: Vec<Tag> = cold.iter().enumerate().map(|(i, page)| checksum::of(page_id(i), page)).collect();
     let (mut rng, mut page) = (Rng(3), Box::new(Page([0; PAGE_SIZE])));
     let load = cost(|_| {
         let i = rng.below(COLD);

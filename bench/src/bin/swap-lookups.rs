@@ -8,7 +8,7 @@
 use overspill_swap::extent::{Extent, ExtentMap};
 use overspill_swap::{Config, SwapPager};
 use overspill_vm::pager::{HasPage, Pager};
-use overspill_vm::types::{ContentHash, ObjectId, PageId, Slot};
+use overspill_vm::types::{ObjectId, PageId, Slot, Tag};
 use std::hint::black_box;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Instant;
@@ -79,7 +79,7 @@ fn pager(run: u64) -> SwapPager {
         let first = PageId::new(ObjectId(0), BASE + (first / run * 7919 % (STORED / run)) * run);
         let slots = pager.alloc_run(run as u32, first).expect("there is room");
         for k in 0..u64::from(slots.count) {
-            assert!(pager.assign(first.offset(k), Slot(slots.first.0 + k as u32), ContentHash::of(k)));
+            assert!(pager.assign(first.offset(k), Slot(slots.first.0 + k as u32), Tag::of(k)));
         }
     }
     pager

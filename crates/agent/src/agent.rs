@@ -16,7 +16,7 @@ use overspill_linux::control::Packet;
 use overspill_linux::descriptors;
 use overspill_linux::device_spec::DeviceSpec;
 use overspill_linux::family::Family;
-use overspill_linux::family::shares::Tag;
+use overspill_linux::family::shares::MemberId;
 use overspill_linux::io::Engine;
 use overspill_linux::machine::Machine;
 use overspill_linux::mremap::ADDRESSES_END;
@@ -49,7 +49,7 @@ struct Child {
     /// The other end is the child's, and its descendants'.
     socket: Fd,
     fork: u64,
-    member: Tag,
+    member: MemberId,
 }
 
 /// How long the pager's threads may take to end, in nanoseconds.

@@ -7,7 +7,7 @@ use core::ops::Deref;
 use core::ptr::NonNull;
 use overspill_store::seal::{KEY_BYTES, Keys};
 use overspill_store::{PageBytes, checksum};
-use overspill_vm::types::{ContentHash, PAGE_SIZE, PageId};
+use overspill_vm::types::{PAGE_SIZE, PageId, Tag};
 
 /// How pages are stored.
 #[derive(Debug)]
@@ -64,21 +64,21 @@ impl overspill_machine::kernel::Content for Content {
         matches!(self, Content::Sealed(_))
     }
 
-    fn look(&self, page: PageId, stored: Option<ContentHash>, bytes: &PageBytes, scratch: &mut PageBytes) -> ContentHash {
+    fn tag(&self, page: PageId, stored: Option<Tag>, bytes: &PageBytes, scratch: &mut PageBytes) -> Tag {
         match (self, stored) {
             (Content::Checked, _) => checksum::of(page, bytes),
             (Content::Sealed(keys), Some(stored)) if keys.is_unchanged(page, stored, bytes, scratch) => stored,
-            (Content::Sealed(_), _) => ContentHash::UNKNOWN,
+            (Content::Sealed(_), _) => Tag::UNKNOWN,
         }
     }
 
-    fn open(&self, page: PageId, stored: ContentHash, bytes: &mut PageBytes) -> bool {
+    fn open(&self, page: PageId, stored: Tag, bytes: &mut PageBytes) -> bool {
         match self {
             Content::Checked => checksum::of(page, bytes) == stored,
             Content::Sealed(keys) => keys.open(page, stored, bytes),
         }
     }
-    fn seal(&self, page: PageId, plain: &PageBytes, sealed: &mut PageBytes) -> ContentHash {
+    fn seal(&self, page: PageId, plain: &PageBytes, sealed: &mut PageBytes) -> Tag {
         match self {
             Content::Checked => {
                 *sealed = *plain;
@@ -166,11 +166,11 @@ mod tests {
             let plain = [7u8; PAGE_SIZE];
             let mut bytes = plain;
             let stored = match &content {
-                Content::Checked => content.look(page, None, &plain, &mut [0; PAGE_SIZE]),
+                Content::Checked => content.tag(page, None, &plain, &mut [0; PAGE_SIZE]),
                 Content::Sealed(keys) => keys.seal(page, &plain, &mut bytes),
             };
-            assert_eq!(content.look(page, Some(stored), &plain, &mut [0; PAGE_SIZE]), stored);
-            assert_ne!(content.look(page, Some(stored), &[8; PAGE_SIZE], &mut [0; PAGE_SIZE]), stored);
+            assert_eq!(content.tag(page, Some(stored), &plain, &mut [0; PAGE_SIZE]), stored);
+            assert_ne!(content.tag(page, Some(stored), &[8; PAGE_SIZE], &mut [0; PAGE_SIZE]), stored);
             content.forked(true).expect("another key");
             assert_eq!(content.is_sealed(), bytes != plain);
             let mut damaged = bytes;

@@ -24,7 +24,7 @@ use crate::machine::{Core, Machine, Space};
 use crate::sys::{self, Errno, sys};
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering::*};
 use overspill_vm::types::PAGE_SIZE;
-use shares::{MEMBERS_MAX, Member, Plan, Shares, Standing, Tag, UNITS, View, Word};
+use shares::{MEMBERS_MAX, Member, MemberId, Plan, Shares, Standing, UNITS, View, Word};
 
 /// Pages beyond its own buffers that a process has at least.
 const LEAST_PAGES: u32 = 96;
@@ -52,7 +52,7 @@ const BIRTH_LOOK_NS: u64 = 20_000_000;
 pub struct Family {
     shares: Shares<'static>,
     /// This process's.
-    tag: AtomicU32,
+    id: AtomicU32,
     /// There may be others.
     shared: AtomicBool,
     least: u32,
@@ -71,23 +71,23 @@ impl Family {
         // SAFETY: our own fresh mapping, zeroed, for good, and as long as that; it is read and written through atomics only.
         let (block, entries) = unsafe { (&*at, core::slice::from_raw_parts(&raw const (*at).members as *const Member, members)) };
         let shares = Shares::new(pages, &block.used, &block.units, entries);
-        let tag = shares.reserve(Tag::NOBODY).expect("all entries are free");
-        shares.take(tag, pages);
+        let id = shares.reserve(MemberId::NOBODY).expect("all entries are free");
+        shares.take(id, pages);
         Ok(Family {
             shares,
-            tag: AtomicU32::new(tag.0),
+            id: AtomicU32::new(id.0),
             shared: AtomicBool::new(false),
             least: buffer_pages + LEAST_PAGES,
             excess: AtomicU32::new(0),
         })
     }
 
-    fn tag(&self) -> Tag {
-        Tag(self.tag.load(Relaxed))
+    fn id(&self) -> MemberId {
+        MemberId(self.id.load(Relaxed))
     }
 
     fn entry(&self) -> &'static Member {
-        self.shares.member(self.tag())
+        self.shares.member(self.id())
     }
 
     /// The page daemon sleeps on this, by [`sys::futex_wait_shared`].
@@ -112,12 +112,12 @@ impl Family {
 
     /// This process's limit, in pages.
     pub fn limit(&self) -> u32 {
-        self.shares.pages(self.tag()).max(self.least()).saturating_add(self.excess.load(Relaxed)).min(self.total())
+        self.shares.pages(self.id()).max(self.least()).saturating_add(self.excess.load(Relaxed)).min(self.total())
     }
 
     /// How things stand for it.
     pub fn view(&self) -> View {
-        self.shares.view(self.tag())
+        self.shares.view(self.id())
     }
 
     /// What it could have if it wanted: an equal part, or what it has.
@@ -128,19 +128,19 @@ impl Family {
     /// This thread's end is the process's from now on. Of a child, it may be that its parent is dead and its part was given up: it
     /// gets another.
     pub fn claim(&self) {
-        if self.is_claimed(self.tag()) {
+        if self.is_claimed(self.id()) {
             return;
         }
-        if let Some(tag) = self.shares.reserve(Tag::NOBODY)
-            && self.is_claimed(tag)
+        if let Some(id) = self.shares.reserve(MemberId::NOBODY)
+            && self.is_claimed(id)
         {
-            self.tag.store(tag.0, Relaxed);
-            self.shares.take(tag, self.least());
+            self.id.store(id.0, Relaxed);
+            self.shares.take(id, self.least());
         }
     }
 
-    fn is_claimed(&self, tag: Tag) -> bool {
-        let member = self.shares.member(tag);
+    fn is_claimed(&self, id: MemberId) -> bool {
+        let member = self.shares.member(id);
         let (node, head) = (&raw const member.node as usize, &raw const member.head as usize);
         member.node.store(head, Relaxed);
         member.head[0].store(node, Relaxed);
@@ -149,18 +149,18 @@ impl Family {
         // SAFETY: the list stands in the entry, which stays mapped for good. At this thread's end the kernel follows it, and writes
         // to `life` if that is this thread's id, which is what it is for. No other list of this thread's is known to anybody.
         let _ = unsafe { sys!(libc::SYS_set_robust_list, head, size_of_val(&member.head)) };
-        self.shares.claim(tag, sys::gettid())
+        self.shares.claim(id, sys::gettid())
     }
 
     // ---- fork ----
 
     /// For a child that is about to be forked. `None` if there are too many.
-    pub fn reserve(&self) -> Option<Tag> {
-        self.shares.reserve(self.tag())
+    pub fn reserve(&self) -> Option<MemberId> {
+        self.shares.reserve(self.id())
     }
 
     /// There is no child, or it has ended: what it was given is free. (As a rule the kernel has said so before.)
-    pub fn bury(&self, child: Tag) {
+    pub fn bury(&self, child: MemberId) {
         self.shares.bury(child);
     }
 
@@ -172,7 +172,7 @@ impl Family {
     /// Gives a child its part, as far as nobody has it or this process does not need it: what this process has, and some more,
     /// which is an equal part of the whole if that is to be had, else as much as this process. Returns how many pages the child has
     /// above it.
-    pub fn endow(&self, child: Tag, map: &Space, core: &Core) -> u32 {
+    pub fn endow(&self, child: MemberId, map: &Space, core: &Core) -> u32 {
         let (charge, whole, fixed) = (core.vm.charge_total() as u32, self.for_two(), map.fixed_pages(core));
         let spare = whole.saturating_sub(charge.saturating_mul(2)) / 2;
         let fair = self.total() / (self.view().members + 1);
@@ -182,22 +182,22 @@ impl Family {
         };
         let pages = pages.max(self.least());
         let taken = self.shares.take(child, pages);
-        let spare = self.shares.pages(self.tag()).saturating_sub(charge);
-        self.shares.give(self.tag(), pages.saturating_sub(taken).min(spare), child);
+        let spare = self.shares.pages(self.id()).saturating_sub(charge);
+        self.shares.give(self.id(), pages.saturating_sub(taken).min(spare), child);
         self.shared.store(true, Relaxed);
         excess
     }
 
     /// In the child: it is this member. `excess` pages are above its part.
-    pub fn forked(&self, tag: Tag, excess: u32) {
-        self.tag.store(tag.0, Relaxed);
+    pub fn forked(&self, id: MemberId, excess: u32) {
+        self.id.store(id.0, Relaxed);
         self.shared.store(true, Relaxed);
         self.excess.store(excess, Relaxed);
     }
 
     /// In the child: its program goes on.
     pub fn tell_born(&self) {
-        let born = &self.shares.member(self.tag()).born;
+        let born = &self.shares.member(self.id()).born;
         born.store(1);
         sys::futex_wake_shared(born.atomic(), 1);
     }
@@ -205,7 +205,7 @@ impl Family {
     /// Returns when the child's program goes on, or there is none any more. Until then it sleeps in the pager's set-up, which
     /// whoever waits for it to fall asleep (and then sends it a signal) would take for a sleep of its own. It may be stopped, or
     /// slow: that is not waited for.
-    pub fn await_birth(&self, child: Tag) {
+    pub fn await_birth(&self, child: MemberId) {
         let (born, end) = (&self.shares.member(child).born, sys::now_ns() + BIRTH_NS);
         while born.load() == 0 && self.shares.lives(child) && sys::now_ns() < end {
             sys::futex_wait_shared(born.atomic(), 0, BIRTH_LOOK_NS);
@@ -216,8 +216,8 @@ impl Family {
 
     /// Asks the others for memory. => it is short
     pub fn ask(&self, view: &View) {
-        self.shares.set_wants(self.tag(), true);
-        self.shares.ask(self.tag(), view, |member| {
+        self.shares.set_wants(self.id(), true);
+        self.shares.ask(self.id(), view, |member| {
             let bell = member.bell.atomic();
             bell.fetch_add(1, SeqCst);
             sys::futex_wake_shared(bell, 1);
@@ -226,7 +226,7 @@ impl Family {
 
     /// Takes up to `pages` pages that nobody has. Returns whether there were any.
     pub fn take(&self, map: &Space, core: &mut Core, pages: u32) -> bool {
-        let taken = self.shares.take(self.tag(), pages);
+        let taken = self.shares.take(self.id(), pages);
         self.apply(map, core);
         taken > 0
     }
@@ -328,9 +328,9 @@ impl overspill_machine::daemon::Sharing<Linux> for Sharing {
         let fixed = map.fixed_pages(&core);
         let held = if now < self.held.1 { self.held.0 } else { 0 };
         let floor = (family.least() + fixed).max(held);
-        family.shares.set_floor(family.tag(), floor);
+        family.shares.set_floor(family.id(), floor);
         family.excess.fetch_min(fixed, Relaxed);
-        if self.wanted == 0 && family.shares.wants(family.tag()) {
+        if self.wanted == 0 && family.shares.wants(family.id()) {
             self.wanted = now; // for a fork
         }
         self.target = self.target.filter(|target| core.vm.limit() == target.pages); // or a fork has set the limit anew
@@ -341,14 +341,14 @@ impl overspill_machine::daemon::Sharing<Linux> for Sharing {
             let late = now - target.since > PATIENCE_NS;
             if charge <= target.pages {
                 self.target = None;
-                family.shares.give(family.tag(), promised.saturating_sub(target.pages), Tag::NOBODY);
+                family.shares.give(family.id(), promised.saturating_sub(target.pages), MemberId::NOBODY);
                 family.apply(&map, &mut core);
             } else if used || late {
                 self.target = None;
                 family.apply(&map, &mut core);
                 if used {
                     self.wanted = now;
-                    family.shares.set_wants(family.tag(), true);
+                    family.shares.set_wants(family.id(), true);
                 } else {
                     self.held = (charge, now + LEFT_ALONE_NS);
                 }
@@ -358,7 +358,7 @@ impl overspill_machine::daemon::Sharing<Linux> for Sharing {
         family.entry().asked.store(0);
         if self.wanted != 0 && !short && now - self.wanted > WANTS_NS {
             self.wanted = 0;
-            family.shares.set_wants(family.tag(), false);
+            family.shares.set_wants(family.id(), false);
         }
         let standing = Standing { charge, spare: core.vm.free_high(), floor, short, wants: self.wanted != 0, asked };
         match shares::plan(&view, &standing) {
@@ -380,7 +380,7 @@ impl overspill_machine::daemon::Sharing<Linux> for Sharing {
                 return;
             }
             Plan::ShrinkTo(pages) if charge <= pages => {
-                family.shares.give(family.tag(), promised.saturating_sub(pages), Tag::NOBODY);
+                family.shares.give(family.id(), promised.saturating_sub(pages), MemberId::NOBODY);
                 family.apply(&map, &mut core);
             }
             Plan::ShrinkTo(pages) => {
@@ -391,7 +391,7 @@ impl overspill_machine::daemon::Sharing<Linux> for Sharing {
         }
         if short && self.wanted == 0 {
             self.wanted = now;
-            family.shares.set_wants(family.tag(), true);
+            family.shares.set_wants(family.id(), true);
         }
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   park      take victims from the policy; MOVE runs of neighbouring pages out of sight            map shared, one batch
-//!   launder   hash parked pages; unchanged -> clean, zero -> dropped, else write in clusters        no lock while hashing, writing
+//!   launder   compare with tags; unchanged -> clean, zero -> dropped, else write in clusters        no lock meanwhile
 //!             (encrypted: each write's pages are sealed into its buffer)
 //!   reclaim   discard the parked content of clean pages, many with one TLB flush                    map shared, one batch
 //!

@@ -8,7 +8,7 @@ use crate::files::Files;
 pub use crate::futex::{Futex, Limit};
 use core::ops::Deref;
 use overspill_store::PageBytes;
-use overspill_vm::types::{ContentHash, PageId};
+use overspill_vm::types::{PageId, Tag};
 
 /// Protection of memory: readable, writable, executable.
 pub mod prot {
@@ -359,15 +359,14 @@ pub trait Io {
 pub trait Content: Send + Sync {
     /// Whether what is written differs from what is in memory, so that a write needs a buffer.
     fn is_sealed(&self) -> bool;
-    /// What the core is to compare with `stored`, which it has of `page`, to see whether `bytes` are the same. `scratch` holds
-    /// rubbish afterwards.
-    fn look(&self, page: PageId, stored: Option<ContentHash>, bytes: &PageBytes, scratch: &mut PageBytes) -> ContentHash;
+    /// The tag of `bytes`, for the core to compare with `stored`, which it has of `page`. `scratch` holds rubbish afterwards.
+    fn tag(&self, page: PageId, stored: Option<Tag>, bytes: &PageBytes, scratch: &mut PageBytes) -> Tag;
     /// Whether `bytes`, which were read from where `page` is stored, are what was written there: `stored`. If so they are what the
     /// program must find.
     #[must_use]
-    fn open(&self, page: PageId, stored: ContentHash, bytes: &mut PageBytes) -> bool;
+    fn open(&self, page: PageId, stored: Tag, bytes: &mut PageBytes) -> bool;
     /// What is to be written of a page, and what the core is to remember of it.
-    fn seal(&self, page: PageId, plain: &PageBytes, sealed: &mut PageBytes) -> ContentHash;
+    fn seal(&self, page: PageId, plain: &PageBytes, sealed: &mut PageBytes) -> Tag;
 }
 
 /// One mapping of the program's.

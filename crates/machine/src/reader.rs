@@ -12,7 +12,7 @@ use crate::space::Read;
 use overspill_store::{PageBytes, checksum};
 use overspill_swap::device_stats;
 use overspill_vm::pager::{IoResult, Location};
-use overspill_vm::types::{ContentHash, DeviceId, PAGE_SHIFT, PAGE_SIZE};
+use overspill_vm::types::{DeviceId, PAGE_SHIFT, PAGE_SIZE, Tag};
 use overspill_vm::{CLUSTER_PAGES_MAX, Filled, Followed, PageIn, Place};
 
 /// Single-page buffers, for random faults.
@@ -77,7 +77,7 @@ pub unsafe fn arrived<K: Kernel>(
     issue: impl FnOnce(Read) -> Option<Read>,
 ) -> After {
     let mut places = [Place::Discard; CLUSTER_PAGES_MAX];
-    let mut stored = [ContentHash::UNKNOWN; CLUSTER_PAGES_MAX];
+    let mut stored = [Tag::UNKNOWN; CLUSTER_PAGES_MAX];
     let mut right = [false; CLUSTER_PAGES_MAX];
     // SAFETY: the caller's buffer, and nobody else uses it.
     let read = unsafe { complete(machine, (*fd, op.location.offset), op.count, buffer, result) };
@@ -105,11 +105,11 @@ pub unsafe fn arrived<K: Kernel>(
     let range = map.ranges.find(addr_of(0)).or_else(|| map.ranges.find(addr_of(op.count - 1)));
     let bounds = range.map_or(0..0, |r| r.bounds());
     let mut core = machine.core.lock();
-    let check = |i: u32, expected: ContentHash| match read.of(i) {
+    let check = |i: u32, expected: Tag| match read.of(i) {
         IoResult::Ok if !right[i as usize] || stored[i as usize] != expected => IoResult::Corrupt,
         outcome => outcome,
     };
-    let damaged = arrived().any(|i| !right[i as usize] && stored[i as usize] != ContentHash::UNKNOWN);
+    let damaged = arrived().any(|i| !right[i as usize] && stored[i as usize] != Tag::UNKNOWN);
     count_io(machine, &mut core, op.location.device, false, op.count, since, read.worth(damaged));
     let next = core.vm.page_in_arrived(op, bounds, check, &mut places).and_then(|next| issue(map.read_of(next)));
     // a page left parked needs a place; without one it is mapped

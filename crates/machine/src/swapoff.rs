@@ -1,7 +1,7 @@
 //! swapoff: the I/O for what the core decides (`overspill_vm`, `swapoff.rs`).
 //!
 //! ```text
-//!   a flight:   buffer of a run  --- read, one operation --->  hash, look up again (core)
+//!   a flight:   buffer of a run  --- read, one operation --->  check, look up again (core)
 //!                                                                |  pages that are still wanted
 //!                                      +-------------------------+
 //!                                      v
@@ -32,7 +32,7 @@ use crate::space::Read;
 use core::sync::atomic::Ordering::Relaxed;
 use overspill_store::{PageBytes, checksum};
 use overspill_vm::pager::{IoResult, Location};
-use overspill_vm::types::{ContentHash, DeviceId, PAGE_SHIFT, PAGE_SIZE, PageId};
+use overspill_vm::types::{DeviceId, PAGE_SHIFT, PAGE_SIZE, PageId, Tag};
 use overspill_vm::{CLUSTER_PAGES_MAX, MoveRun, PageIn, PageOut, Swapoff, SwapoffRefusal, SwapoffStep};
 
 /// Runs on their way at a time.
@@ -79,11 +79,11 @@ enum Flight {
 /// What a flight knows of its pages. It lies behind the buffers in their mapping: a bare thread's stack is too short for it.
 struct Table {
     /// What was stored when the read had ended, if what was read is that.
-    right: [Option<ContentHash>; CLUSTER_PAGES_MAX],
+    right: [Option<Tag>; CLUSTER_PAGES_MAX],
     /// Bit `i`: page `i` of the buffer is not encrypted.
     plain: u128,
     /// What is stored of each page when its write has ended.
-    fresh: [ContentHash; CLUSTER_PAGES_MAX],
+    fresh: [Tag; CLUSTER_PAGES_MAX],
     scratch: PageBytes,
     iov: [IoVec; CLUSTER_PAGES_MAX],
 }
@@ -547,7 +547,7 @@ impl<K: Kernel> Worker<K> {
         // SAFETY: the flight's own buffer, of which nothing is read or written at the moment.
         let bytes = unsafe { &mut *(self.buffer(flight, i) as *mut PageBytes) };
         let table = self.table(flight);
-        table.fresh[i as usize] = table.right[i as usize].unwrap_or(ContentHash::UNKNOWN);
+        table.fresh[i as usize] = table.right[i as usize].unwrap_or(Tag::UNKNOWN);
         if machine.content.is_sealed() && table.plain >> i & 1 == 1 {
             table.scratch.copy_from_slice(bytes);
             table.fresh[i as usize] = machine.content.seal(page, &table.scratch, bytes);
@@ -569,7 +569,7 @@ impl<K: Kernel> Worker<K> {
             // SAFETY: the flight's own buffer, of which nothing is read or written at the moment.
             let bytes = unsafe { &mut *(self.buffer(flight, i) as *mut PageBytes) };
             let table = self.table(flight);
-            let old = table.right[i as usize].unwrap_or(ContentHash::UNKNOWN);
+            let old = table.right[i as usize].unwrap_or(Tag::UNKNOWN);
             // it was right when it was looked at, so it is now
             let opened = table.plain >> i & 1 == 1 || machine.content.open(page, old, bytes);
             table.plain |= 1 << i;
@@ -609,8 +609,8 @@ impl<K: Kernel> Worker<K> {
         for (k, i) in each.enumerate() {
             let result = if (k as u32) < whole || K::mistake(Mistake::BelievesFailedMoves) { IoResult::Ok } else { failed };
             let table = self.table(flight);
-            let hashes = (table.right[i as usize].unwrap_or(ContentHash::UNKNOWN), table.fresh[i as usize]);
-            let moved = core.vm.swapoff_written(run, i, slots.slot(k as u32), hashes, result);
+            let tags = (table.right[i as usize].unwrap_or(Tag::UNKNOWN), table.fresh[i as usize]);
+            let moved = core.vm.swapoff_written(run, i, slots.slot(k as u32), tags, result);
             self.wrote(moved, result);
         }
     }

@@ -3,7 +3,7 @@
 //! ```text
 //!   slots past memory --> coldest pages, unpacked into a buffer, checked --> sealed, if swap is --> write
 //!                                                                                       |
-//!                              still stored in that slot with that content? then here --+   (core, write_back.rs)
+//!                              still stored in that slot with that tag? then here ------+   (core, write_back.rs)
 //! ```
 //!
 //! The page daemon does it: [`WriteBack::issue`] before each of its steps, [`WriteBack::written`] for each completion. The buffers
@@ -20,7 +20,7 @@ use core::marker::PhantomData;
 use overspill_store::{PageBytes, checksum};
 use overspill_vm::PageOut;
 use overspill_vm::pager::IoResult;
-use overspill_vm::types::{ContentHash, PAGE_SHIFT, PAGE_SIZE, PageId, Slot};
+use overspill_vm::types::{PAGE_SHIFT, PAGE_SIZE, PageId, Slot, Tag};
 
 /// Pages of a write, at most.
 const PAGES_MAX: usize = 64;
@@ -29,8 +29,8 @@ const PAGES_MAX: usize = 64;
 struct Moving {
     page: PageId,
     from: Slot,
-    old: ContentHash,
-    new: ContentHash,
+    old: Tag,
+    new: Tag,
 }
 
 struct Flight {
@@ -64,7 +64,7 @@ impl<K: Kernel> WriteBack<K> {
         let len = buffers_len(pages);
         let buffers = K::map_anonymous(len)? as usize;
         let _ = K::advise(buffers, len, Advice::WipeOnFork); // a fork's child makes its own
-        let none = Moving { page: PageId::from_raw(0), from: Slot(0), old: ContentHash::UNKNOWN, new: ContentHash::UNKNOWN };
+        let none = Moving { page: PageId::from_raw(0), from: Slot(0), old: Tag::UNKNOWN, new: Tag::UNKNOWN };
         let iov = IoVec { base: 0, len: 0 };
         let flight = || Flight { pages: [none; PAGES_MAX], count: 0, run: None, since: 0, iov, busy: false };
         Ok(WriteBack {

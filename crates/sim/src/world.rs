@@ -21,7 +21,7 @@ use overspill_simkernel::uffd::Uffd;
 use overspill_simkernel::vma::{LOCKED, Registration};
 use overspill_store::checksum;
 use overspill_vm::status::Status;
-use overspill_vm::types::{ContentHash, PageId};
+use overspill_vm::types::{PageId, Tag};
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
@@ -632,9 +632,9 @@ pub struct Checked {
 
 impl Checked {
     /// Sealed becomes plain, and the inverse.
-    fn turn(&self, page: PageId, content: ContentHash, bytes: &mut PageBytes) {
+    fn scramble(&self, page: PageId, tag: Tag, bytes: &mut PageBytes) {
         if self.sealed {
-            let mut pad = Rng::new(content.tag(page) as u64);
+            let mut pad = Rng::new(tag.unmasked(page) as u64);
             bytes.as_chunks_mut().0.iter_mut().for_each(|word| *word = (u64::from_ne_bytes(*word) ^ pad.bits()).to_ne_bytes());
         }
     }
@@ -644,18 +644,18 @@ impl kernel::Content for Checked {
     fn is_sealed(&self) -> bool {
         self.sealed
     }
-    fn look(&self, page: PageId, _: Option<ContentHash>, bytes: &PageBytes, _: &mut PageBytes) -> ContentHash {
+    fn tag(&self, page: PageId, _: Option<Tag>, bytes: &PageBytes, _: &mut PageBytes) -> Tag {
         checksum::of(page, bytes)
     }
-    fn open(&self, page: PageId, stored: ContentHash, bytes: &mut PageBytes) -> bool {
-        self.turn(page, stored, bytes);
+    fn open(&self, page: PageId, stored: Tag, bytes: &mut PageBytes) -> bool {
+        self.scramble(page, stored, bytes);
         checksum::of(page, bytes) == stored
     }
-    fn seal(&self, page: PageId, plain: &PageBytes, sealed: &mut PageBytes) -> ContentHash {
+    fn seal(&self, page: PageId, plain: &PageBytes, sealed: &mut PageBytes) -> Tag {
         *sealed = *plain;
-        let content = checksum::of(page, plain);
-        self.turn(page, content, sealed);
-        content
+        let tag = checksum::of(page, plain);
+        self.scramble(page, tag, sealed);
+        tag
     }
 }
 

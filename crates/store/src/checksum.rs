@@ -2,15 +2,15 @@
 //!
 //! It is not cryptographic: it guards against accident (a changed page, a damaged device, a write that went astray or was lost),
 //! not against somebody who can write to the device and chooses the bytes; [`crate::seal`] does. It covers the page's identity by
-//! the mask of [`ContentHash`]. An older generation of the same page differs in content, or not at all. Source: Collet, XXH3.
+//! the mask of [`Tag`]. An older generation of the same page differs in content, or not at all. Source: Collet, XXH3.
 
 use crate::PageBytes;
-use overspill_vm::types::{ContentHash, PageId};
+use overspill_vm::types::{PageId, Tag};
 
 /// What is to be remembered of `page` with these bytes.
 #[inline]
-pub fn of(page: PageId, bytes: &PageBytes) -> ContentHash {
-    ContentHash::new(page, xxhash_rust::xxh3::xxh3_128(bytes), 0)
+pub fn of(page: PageId, bytes: &PageBytes) -> Tag {
+    Tag::new(page, xxhash_rust::xxh3::xxh3_128(bytes), 0)
 }
 
 /// Whether every byte is zero. Leaves at the first block that is not.
@@ -33,7 +33,7 @@ mod tests {
         let mut bytes = [0u8; PAGE_SIZE];
         assert!(is_zero(&bytes));
         let stored = of(page(7), &bytes);
-        assert_ne!(stored, ContentHash::UNKNOWN);
+        assert_ne!(stored, Tag::UNKNOWN);
         for bit in 0..PAGE_SIZE * 8 {
             bytes[bit / 8] ^= 1 << (bit % 8);
             assert!(of(page(7), &bytes) != stored && !is_zero(&bytes));

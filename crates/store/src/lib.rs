@@ -6,8 +6,8 @@
 //!   page --> pool (same-filled | packed) --coldest------> device      a compressed memory device in front of another
 //! ```
 //!
-//! What proves that a page came back right is a [`ContentHash`](overspill_vm::types::ContentHash), 20 bytes in memory that never go
-//! to a device; whether they were made by [`checksum`] or by [`seal`] shows in how they are checked only.
+//! What proves that a page came back right is a [`Tag`](overspill_vm::types::Tag), 20 bytes in memory that never go to a device;
+//! whether they were made by [`checksum`] or by [`seal`] shows in how they are checked only.
 //!
 //! No system calls, no clock, no threads, and no allocation after set-up: all of it may run in a process whose heap is paged, on
 //! threads that libc does not know, and in a signal handler. No unsafe code but for the calls of zstd's C library (`zstd.rs`).

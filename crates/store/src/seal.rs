@@ -3,8 +3,8 @@
 //! ```text
 //!   page ----+                                                 +--> ciphertext, 4096 bytes: to the device
 //!            +--> AEGIS-128L (key, nonce = number of the write) +
-//!   key -----+                                                 +--> tag, 16 bytes } remembered in memory:
-//!                                 number, its low 4 bytes ------------------------} a ContentHash
+//!   key -----+                                                 +--> its tag, 16 bytes } remembered in memory:
+//!                                 number, its low 4 bytes ----------------------------} a `Tag`
 //! ```
 //!
 //! **What is promised.** Somebody who reads the device at any time, also many times, learns which slots were written when, and
@@ -21,12 +21,12 @@
 //!
 //! Whether a page still is what was stored is decided by sealing it once more under the *stored* number and comparing tags
 //! ([`Keys::is_unchanged`]). Two contents may then have been encrypted with one nonce, but ciphertext and tag of the second never
-//! leave the caller's scratch page, which lies next to the page itself. A hash next to the tag would be 8 bytes more per page and
-//! as slow.
+//! leave the caller's scratch page, which lies next to the page itself. A hash of the content next to the tag would be 8 bytes more
+//! per page and as slow.
 //!
 //! **What is remembered.** Of the number only the low half, so that 20 bytes per page do. The high half is that of the counter
 //! unless more than 2^32 pages (16 TiB) were written since; then candidates are tried, newest first, and the tag tells. The tag is
-//! whole: 16 bytes. It is masked with the page's identity (see [`ContentHash`]) instead of having object and index authenticated as
+//! whole: 16 bytes. It is masked with the page's identity (see [`Tag`]) instead of having object and index authenticated as
 //! associated data, because mremap renames pages and must not have to read them. The write's number is associated already, being
 //! the nonce.
 //!
@@ -42,7 +42,7 @@ use crate::PageBytes;
 use aegis::aegis128l::Aegis128L;
 use core::fmt;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
-use overspill_vm::types::{ContentHash, PAGE_SIZE, PageId};
+use overspill_vm::types::{PAGE_SIZE, PageId, Tag};
 
 /// Bytes of a key.
 pub const KEY_BYTES: usize = 16;
@@ -113,42 +113,41 @@ impl Keys {
     ///
     /// # Panics
     /// If there is no key.
-    pub fn seal(&self, page: PageId, plain: &PageBytes, sealed: &mut PageBytes) -> ContentHash {
+    pub fn seal(&self, page: PageId, plain: &PageBytes, sealed: &mut PageBytes) -> Tag {
         let number = self.next.fetch_add(1, Relaxed);
-        ContentHash::new(page, self.encrypt(number, plain, sealed), number as u32)
+        Tag::new(page, self.encrypt(number, plain, sealed), number as u32)
     }
 
-    /// Decrypts `bytes` in place, which came from where `page` is stored with `content`. Answers whether they are what was sealed;
-    /// if not, they are erased.
+    /// Decrypts `bytes` in place, which came from where `page` is stored with `tag`. Answers whether they are what was sealed; if
+    /// not, they are erased.
     ///
     /// => does not wait; does not allocate
     #[must_use]
-    pub fn open(&self, page: PageId, content: ContentHash, bytes: &mut PageBytes) -> bool {
-        let tag = content.tag(page).to_le_bytes();
-        let mut candidates = self.candidates(content);
+    pub fn open(&self, page: PageId, tag: Tag, bytes: &mut PageBytes) -> bool {
+        let expected = tag.unmasked(page).to_le_bytes();
+        let mut candidates = self.candidates(tag);
         let Some(mut number) = candidates.next() else {
             bytes.fill(0); // no write had such a number yet
             return false;
         };
         for older in candidates {
             let mut copy = *bytes; // a failure erases
-            if self.cipher(number).decrypt_in_place(&mut copy, &tag, &[]).is_ok() {
+            if self.cipher(number).decrypt_in_place(&mut copy, &expected, &[]).is_ok() {
                 *bytes = copy;
                 return true;
             }
             number = older;
         }
-        self.cipher(number).decrypt_in_place(bytes, &tag, &[]).is_ok()
+        self.cipher(number).decrypt_in_place(bytes, &expected, &[]).is_ok()
     }
 
-    /// Whether `page`, with the content `plain`, is what was sealed as `content`. Leaves rubbish in `scratch`, which is not to be
-    /// kept.
+    /// Whether `page`, with the content `plain`, is what was sealed as `tag`. Leaves rubbish in `scratch`, which is not to be kept.
     ///
     /// => does not wait; does not allocate
     #[must_use]
-    pub fn is_unchanged(&self, page: PageId, content: ContentHash, plain: &PageBytes, scratch: &mut PageBytes) -> bool {
-        let tag = content.tag(page);
-        self.candidates(content).any(|number| self.encrypt(number, plain, scratch) == tag)
+    pub fn is_unchanged(&self, page: PageId, tag: Tag, plain: &PageBytes, scratch: &mut PageBytes) -> bool {
+        let expected = tag.unmasked(page);
+        self.candidates(tag).any(|number| self.encrypt(number, plain, scratch) == expected)
     }
 
     /// Forgets all keys: what they have sealed stays so for ever.
@@ -163,9 +162,9 @@ impl Keys {
     }
 
     /// The numbers that a write may have had, newest first. More than one only after 2^32 writes.
-    fn candidates(&self, content: ContentHash) -> impl Iterator<Item = u64> + use<> {
+    fn candidates(&self, tag: Tag) -> impl Iterator<Item = u64> + use<> {
         let next = self.next.load(Relaxed);
-        let same_epoch = next & !(EPOCH - 1) | u64::from(content.number());
+        let same_epoch = next & !(EPOCH - 1) | u64::from(tag.number());
         let newest = if same_epoch < next { Some(same_epoch) } else { same_epoch.checked_sub(EPOCH) };
         core::iter::successors(newest, |number| number.checked_sub(EPOCH))
     }
@@ -242,19 +241,19 @@ mod tests {
         let keys = keys(5);
         let plain = pattern(1);
         let mut sealed = [0; PAGE_SIZE];
-        let content = keys.seal(page(9), &plain, &mut sealed);
+        let tag = keys.seal(page(9), &plain, &mut sealed);
         for bit in 0..PAGE_SIZE * 8 {
             let mut bytes = sealed;
             bytes[bit / 8] ^= 1 << (bit % 8);
-            assert!(!keys.open(page(9), content, &mut bytes), "bit {bit}");
+            assert!(!keys.open(page(9), tag, &mut bytes), "bit {bit}");
             assert!(bytes.iter().all(|b| *b == 0), "nothing is left of a page that is not to be used");
         }
         for bit in 0..160 {
-            let mut words = content.to_words();
+            let mut words = tag.to_words();
             words[bit / 32] ^= 1 << (bit % 32);
-            assert!(!keys.open(page(9), ContentHash::from_words(words), &mut sealed.clone()), "bit {bit} of the record");
+            assert!(!keys.open(page(9), Tag::from_words(words), &mut sealed.clone()), "bit {bit} of the record");
         }
-        assert!(keys.open(page(9), content, &mut sealed));
+        assert!(keys.open(page(9), tag, &mut sealed));
         assert_eq!(sealed, plain);
     }
 
@@ -294,15 +293,15 @@ mod tests {
         let keys = keys(5);
         let mut scratch = [0; PAGE_SIZE];
         let mut plain = pattern(3);
-        let content = keys.seal(page(1), &plain, &mut [0; PAGE_SIZE]);
-        assert!(keys.is_unchanged(page(1), content, &plain, &mut scratch));
-        assert!(!keys.is_unchanged(page(2), content, &plain, &mut scratch));
+        let tag = keys.seal(page(1), &plain, &mut [0; PAGE_SIZE]);
+        assert!(keys.is_unchanged(page(1), tag, &plain, &mut scratch));
+        assert!(!keys.is_unchanged(page(2), tag, &plain, &mut scratch));
         for at in [0, 1, 63, 64, 2048, 4095] {
             plain[at] ^= 0x80;
-            assert!(!keys.is_unchanged(page(1), content, &plain, &mut scratch));
+            assert!(!keys.is_unchanged(page(1), tag, &plain, &mut scratch));
             plain[at] ^= 0x80;
         }
-        assert!(keys.is_unchanged(page(1), content, &plain, &mut scratch));
+        assert!(keys.is_unchanged(page(1), tag, &plain, &mut scratch));
     }
 
     /// Parent and child go on from the same counter; a generation each, down to the greatest depth.
@@ -313,21 +312,21 @@ mod tests {
         let mut sealed_with = HashSet::new();
         for generation in 0..KEYS_MAX as u8 {
             let mine = family.last().unwrap();
-            let mut readable: Vec<(PageId, ContentHash, PageBytes, u8)> = stored.last().cloned().unwrap_or_default();
+            let mut readable: Vec<(PageId, Tag, PageBytes, u8)> = stored.last().cloned().unwrap_or_default();
             for n in 0..3 {
                 // all living generations write: each must find numbers that nobody has used with its key
                 for (g, keys) in family.iter().enumerate() {
                     let mut sealed = [0; PAGE_SIZE];
-                    let content = keys.seal(page(n), &pattern(generation), &mut sealed);
-                    assert!(sealed_with.insert((g, content.number())), "a nonce is used twice");
+                    let tag = keys.seal(page(n), &pattern(generation), &mut sealed);
+                    assert!(sealed_with.insert((g, tag.number())), "a nonce is used twice");
                     if g == generation as usize {
-                        readable.push((page(n), content, sealed, generation));
+                        readable.push((page(n), tag, sealed, generation));
                     }
                 }
             }
-            for (page, content, sealed, written_by) in &readable {
+            for (page, tag, sealed, written_by) in &readable {
                 let mut bytes = *sealed;
-                assert!(mine.open(*page, *content, &mut bytes), "generation {generation} reads what {written_by} wrote");
+                assert!(mine.open(*page, *tag, &mut bytes), "generation {generation} reads what {written_by} wrote");
                 assert_eq!(bytes, pattern(*written_by));
             }
             stored.push(readable);
@@ -339,8 +338,8 @@ mod tests {
                 break;
             }
         }
-        let (_, content, sealed, _) = &stored[2][8];
-        assert!(!family[1].open(page(2), *content, &mut sealed.clone()), "a parent has not its child's key");
+        let (_, tag, sealed, _) = &stored[2][8];
+        assert!(!family[1].open(page(2), *tag, &mut sealed.clone()), "a parent has not its child's key");
     }
 
     #[test]
@@ -359,14 +358,14 @@ mod tests {
             let keys = keys(1);
             keys.next.store(start, Relaxed);
             let mut sealed = [0; PAGE_SIZE];
-            let content = keys.seal(page(1), &pattern(seed), &mut sealed);
+            let tag = keys.seal(page(1), &pattern(seed), &mut sealed);
             keys.next.fetch_add(since, Relaxed);
-            prop_assert!(keys.is_unchanged(page(1), content, &pattern(seed), &mut [0; PAGE_SIZE]));
-            prop_assert!(!keys.is_unchanged(page(1), content, &pattern(seed ^ 1), &mut [0; PAGE_SIZE]));
+            prop_assert!(keys.is_unchanged(page(1), tag, &pattern(seed), &mut [0; PAGE_SIZE]));
+            prop_assert!(!keys.is_unchanged(page(1), tag, &pattern(seed ^ 1), &mut [0; PAGE_SIZE]));
             let mut damaged = sealed;
             damaged[17] ^= 4;
-            prop_assert!(!keys.open(page(1), content, &mut damaged));
-            prop_assert!(keys.open(page(1), content, &mut sealed));
+            prop_assert!(!keys.open(page(1), tag, &mut damaged));
+            prop_assert!(keys.open(page(1), tag, &mut sealed));
             prop_assert_eq!(sealed, pattern(seed));
         }
     }

@@ -6,7 +6,7 @@
 use overspill_swap::blist::Blist;
 use overspill_swap::{Config, SwapPager};
 use overspill_vm::pager::Pager;
-use overspill_vm::types::{ContentHash, ObjectId, PageId, Slot};
+use overspill_vm::types::{ObjectId, PageId, Slot, Tag};
 use std::hint::black_box;
 use std::time::Instant;
 
@@ -40,7 +40,7 @@ fn store(pager: &mut SwapPager, cluster: u32, at: impl Fn(u64) -> u64) {
     while done < STORED {
         let run = pager.alloc_run(cluster, PageId::new(ObjectId(0), 0)).unwrap();
         for k in 0..run.count {
-            assert!(pager.assign(page(at(done)), Slot(run.first.0 + k), ContentHash::of(done)));
+            assert!(pager.assign(page(at(done)), Slot(run.first.0 + k), Tag::of(done)));
             done += 1;
         }
     }
@@ -76,10 +76,10 @@ fn main() {
     }
     let ns = best(LOOKUPS, || {
         for k in 0..LOOKUPS {
-            black_box(pager.content(page(scatter(k, 21))));
+            black_box(pager.tag(page(scatter(k, 21))));
         }
     });
-    println!("content, anywhere                          {ns:8.1} ns");
+    println!("tag, anywhere                              {ns:8.1} ns");
 
     let ns = best(STORED, || store(&mut pager, 32, |k| k));
     println!("store again in clusters of 32, per page    {ns:8.1} ns (alloc_run / 32 + assign + free of the old slot)");

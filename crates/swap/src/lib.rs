@@ -5,7 +5,7 @@
 //!                          |
 //!    swap_pager     SwapPager: where each page is, and what the devices know of it
 //!                    /                                  \
-//!    swap_block   object, page -> slot, hash       devices   all in one slot number space
+//!    swap_block   object, page -> slot, tag        devices   all in one slot number space
 //!                 (radix trie per object)             |      device: the state of its slots
 //!                                                     |      blist, bitmap: which are free, owned, waiting
 //!                                                     |      growth, extent: pieces of files; fork, fork_epochs: who may read what

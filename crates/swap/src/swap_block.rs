@@ -1,4 +1,4 @@
-//! Swap blocks: for every object a map from page index to slot and content hash, as a radix trie.
+//! Swap blocks: for every object a map from page index to slot and tag, as a radix trie.
 //!
 //! ```text
 //!   object 7: root, height 2                      page index, 40 bits
@@ -8,7 +8,7 @@
 //!     [ x . . . . x ]        node, level 1                           +---------|--> leaf
 //!       |         |                                                            +--> entry of the leaf
 //!     [ssss..ss] [s...]      leaves, level 0: 128 pages each; s = slot + 1, 0 = not stored
-//!     [hhhh..hh] [h...]      and, for leaves only, 128 content hashes in an array apart
+//!     [tttt..tt] [t...]      and, for leaves only, 128 tags in an array apart
 //! ```
 //!
 //! The root is as high as the object's greatest index demands: an object of up to 128 pages is one leaf, one of 8 GiB has height 2,
@@ -16,9 +16,9 @@
 //! leaf have the same shape. Node 0 is never given out and stays zero: a lookup that meets "no child" goes on through
 //! node 0 and ends with "no slot", without a branch.
 //!
-//! Slots and hashes lie apart because the question asked most often, "how far is this page contiguous on the device", wants slots
-//! only: it walks down once, compares neighbouring entries, eight at a time and without a branch for each, and finds the leaf
-//! next to it in the node above. Only where that ends too, each 16,384 pages, does it walk down again.
+//! Slots and tags lie apart because the question asked most often, "how far is this page contiguous on the device", wants slots
+//! only: it walks down once, compares neighbouring entries, eight at a time and without a branch for each, and finds the leaf next
+//! to it in the node above. Only where that ends too, each 16,384 pages, does it walk down again.
 //!
 //! Invariants:
 //!
@@ -27,10 +27,10 @@
 //! - `in use + in pool == touched <= capacity`
 //! - `stored` = sum of the counts of all leaves
 //!
-//! Memory: 512 bytes of entries, 2.5 KiB of hashes and 1 byte of count per node, that is 24.01 bytes per page plus 24/127 for the
+//! Memory: 512 bytes of entries, 2.5 KiB of tags and 1 byte of count per node, that is 24.01 bytes per page plus 24/127 for the
 //! inner nodes: 24.2 bytes per page (0.59 %) where pages are dense. In the worst case, one stored page per leaf, it is 3 KiB for
-//! that page; that is why a leaf has 128 pages and not 512. Untouched capacity is address space only. The hash part of an inner
-//! node is not used; sharing a pool is worth that 1 per cent.
+//! that page; that is why a leaf has 128 pages and not 512. Untouched capacity is address space only. The tags of an inner node are
+//! not used; sharing a pool is worth that 1 per cent.
 //!
 //! What it cannot do: it does not find the page of a slot (that needs a walk, see [`SwapBlocks::next`]), it does not get lower when
 //! the far end of an object goes (only when all of it goes), and memory once touched stays touched.
@@ -41,7 +41,7 @@
 use alloc::vec;
 use alloc::vec::Vec;
 use overspill_vm::pager::{HasPage, Scan, StoredRun};
-use overspill_vm::types::{ContentHash, ObjectId, PageId, PageIndex, Slot};
+use overspill_vm::types::{ObjectId, PageId, PageIndex, Slot, Tag};
 
 /// log2 of the entries of a node.
 const NODE_SHIFT: u32 = 7;
@@ -58,8 +58,8 @@ const INSERT_NODES_MAX: u32 = 2 * HEIGHT_MAX as u32 + 1;
 const RENAME_RESERVE: u32 = 128;
 /// Objects: all that an [`ObjectId`] can name.
 const OBJECTS: usize = 1 << 16;
-/// Bytes per node: entries, hashes, count.
-const NODE_BYTES: u64 = (NODE_ENTRIES * (size_of::<u32>() + size_of::<ContentHash>()) + 1) as u64;
+/// Bytes per node: entries, tags, count.
+const NODE_BYTES: u64 = (NODE_ENTRIES * (size_of::<u32>() + size_of::<Tag>()) + 1) as u64;
 
 /// There is no node left to remember one more page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -79,7 +79,7 @@ pub struct SwapBlocks {
     /// `NODE_ENTRIES` per node: child (inner) or slot + 1 (leaf); 0 is none.
     entries: Vec<u32>,
     /// `NODE_ENTRIES` per node, used by leaves.
-    hashes: Vec<[u32; 5]>,
+    tags: Vec<[u32; 5]>,
     /// Per node: entries that are not 0.
     counts: Vec<u8>,
     /// Per object: the root node, 0 for none.
@@ -154,7 +154,7 @@ impl SwapBlocks {
         let nodes = nodes_max as usize + 1; // and node 0
         SwapBlocks {
             entries: vec![0; nodes * NODE_ENTRIES],
-            hashes: vec![[0; 5]; nodes * NODE_ENTRIES],
+            tags: vec![[0; 5]; nodes * NODE_ENTRIES],
             counts: vec![0; nodes],
             roots: vec![0; OBJECTS],
             heights: vec![0; OBJECTS],
@@ -221,12 +221,12 @@ impl SwapBlocks {
         self.entries[node as usize * NODE_ENTRIES + digit]
     }
 
-    /// Where `page` is stored, and the hash of its content. Does not allocate.
+    /// Where `page` is stored, and its tag. Does not allocate.
     #[inline]
-    pub fn get(&self, page: PageId) -> Option<(Slot, ContentHash)> {
+    pub fn get(&self, page: PageId) -> Option<(Slot, Tag)> {
         let at = self.leaf(page.object(), page.index()) as usize * NODE_ENTRIES + digit(page.index(), 0);
         let slot = self.entries[at].checked_sub(1)?;
-        Some((Slot(slot), ContentHash::from_words(self.hashes[at])))
+        Some((Slot(slot), Tag::from_words(self.tags[at])))
     }
 
     /// Where `page` is stored and how far its neighbours are contiguous with it: page `p + k` in slot `s + k`.
@@ -277,15 +277,15 @@ impl SwapBlocks {
         Some(HasPage { slot: Slot(slot), before, after })
     }
 
-    /// Remembers `slot` and `content` for `page`; returns the slot that it had before. Does not allocate.
+    /// Remembers `slot` and `tag` for `page`; returns the slot that it had before. Does not allocate.
     ///
     /// # Errors
     /// If there is no metadata left for it; nothing is changed then. A page that is stored already is always accepted.
-    pub fn insert(&mut self, page: PageId, slot: Slot, content: ContentHash) -> Result<Option<Slot>, NoMetadata> {
-        self.insert_keeping(RENAME_RESERVE, page, slot, content)
+    pub fn insert(&mut self, page: PageId, slot: Slot, tag: Tag) -> Result<Option<Slot>, NoMetadata> {
+        self.insert_keeping(RENAME_RESERVE, page, slot, tag)
     }
 
-    fn insert_keeping(&mut self, reserve: u32, page: PageId, slot: Slot, content: ContentHash) -> Result<Option<Slot>, NoMetadata> {
+    fn insert_keeping(&mut self, reserve: u32, page: PageId, slot: Slot, tag: Tag) -> Result<Option<Slot>, NoMetadata> {
         assert!(slot.0 < u32::MAX, "slot + 1 must fit");
         let (object, index) = (page.object(), page.index());
         let mut leaf = self.leaf(object, index);
@@ -298,7 +298,7 @@ impl SwapBlocks {
         let at = leaf as usize * NODE_ENTRIES + digit(index, 0);
         let old = self.entries[at].checked_sub(1).map(Slot);
         self.entries[at] = slot.0 + 1;
-        self.hashes[at] = content.to_words();
+        self.tags[at] = tag.to_words();
         if old.is_none() {
             self.counts[leaf as usize] += 1;
             self.stored += 1;
@@ -383,7 +383,7 @@ impl SwapBlocks {
     }
 
     /// Forgets `page`; returns where it was. Does not allocate.
-    pub fn remove(&mut self, page: PageId) -> Option<(Slot, ContentHash)> {
+    pub fn remove(&mut self, page: PageId) -> Option<(Slot, Tag)> {
         let found = self.get(page)?;
         self.remove_range(page, 1, |_| ());
         Some(found)
@@ -430,7 +430,7 @@ impl SwapBlocks {
     /// [`SwapBlocks::remove_range`].
     ///
     /// Reading on from the answer + 1 visits an object in order, and needs no lock between two steps.
-    pub fn next(&self, page: PageId) -> Option<(PageId, Slot, ContentHash)> {
+    pub fn next(&self, page: PageId) -> Option<(PageId, Slot, Tag)> {
         let object = page.object();
         let mut index = page.index();
         loop {
@@ -440,7 +440,7 @@ impl SwapBlocks {
             if let Some(k) = self.entries[leaf + from..leaf + NODE_ENTRIES].iter().position(|&e| e != 0) {
                 let found = leaf + from + k;
                 let slot = Slot(self.entries[found] - 1);
-                return Some((PageId::new(object, at + k as u64), slot, ContentHash::from_words(self.hashes[found])));
+                return Some((PageId::new(object, at + k as u64), slot, Tag::from_words(self.tags[found])));
             }
             index = (at | (LEAF_PAGES - 1)) + 1;
         }
@@ -526,8 +526,8 @@ impl SwapBlocks {
     /// If `to` is stored.
     pub fn rename(&mut self, from: PageId, to: PageId) -> Result<bool, NoMetadata> {
         assert!(self.get(to).is_none(), "rename onto a page that is stored");
-        let Some((slot, content)) = self.get(from) else { return Ok(false) };
-        self.insert_keeping(0, to, slot, content.renamed(from, to))?;
+        let Some((slot, tag)) = self.get(from) else { return Ok(false) };
+        self.insert_keeping(0, to, slot, tag.renamed(from, to))?;
         self.remove(from);
         Ok(true)
     }

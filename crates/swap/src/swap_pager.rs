@@ -70,10 +70,10 @@
 //! is out of space ([`Devices::set_full`]) gives slots only below the highest that was ever written, where the file has its
 //! blocks already.
 //!
-//! **Integrity.** The hash of what was written is kept here, in memory, per page, not on the device; and a page's slot is found by
+//! **Integrity.** The tag of what was written is kept here, in memory, per page, not on the device; and a page's slot is found by
 //! its object and index. So whatever is read from a slot is accepted only if it is, byte for byte (but for a chance of 2^-128),
 //! what was last written *for that page*: content of another page's slot, of an older version of the same page, or of a write that
-//! was lost has another hash, or is the same content. Object, page and generation need not be written alongside the content.
+//! was lost has another tag, or is the same content. Object, page and generation need not be written alongside the content.
 //!
 //! Invariants, per device, asserted at each change:
 //!
@@ -104,7 +104,7 @@ use crate::fork_epochs::Epochs;
 use crate::swap_block::{LEAF_PAGES, NoMetadata, SwapBlocks};
 use alloc::vec::Vec;
 use overspill_vm::pager::{DeviceUse, HasPage, Location, Pager, Scan, SlotRun};
-use overspill_vm::types::{ContentHash, DeviceId, PageId, PageIndex, Slot};
+use overspill_vm::types::{DeviceId, PageId, PageIndex, Slot, Tag};
 
 /// Swap blocks that one step of a walk looks at, at most: a few microseconds.
 const SCAN_LEAVES_MAX: u32 = 32;
@@ -135,14 +135,14 @@ pub struct Config {
 /// ```
 /// use overspill_swap::{Config, SwapPager};
 /// use overspill_vm::pager::Pager;
-/// use overspill_vm::types::{ContentHash, ObjectId, PageId, Slot};
+/// use overspill_vm::types::{ObjectId, PageId, Slot, Tag};
 ///
 /// let mut swap = SwapPager::new(Config { pages_max: 1000, slots_max: 1000, devices_max: 2, extents_max: 0 });
 /// let first = PageId::new(ObjectId(0), 100);
 /// let run = swap.alloc_run(8, first).unwrap();
 /// for k in 0..run.count {
 ///     // ... the machine writes the page ...
-///     assert!(swap.assign(first.offset(k.into()), Slot(run.first.0 + k), ContentHash::of(7)));
+///     assert!(swap.assign(first.offset(k.into()), Slot(run.first.0 + k), Tag::of(7)));
 /// }
 /// let has = swap.has_page(first.offset(2), 64, 64).unwrap();
 /// assert_eq!((has.before, has.after), (2, 5));
@@ -245,7 +245,7 @@ impl Pager for SwapPager {
     }
 
     #[inline]
-    fn stored(&self, page: PageId) -> Option<(Slot, ContentHash)> {
+    fn stored(&self, page: PageId) -> Option<(Slot, Tag)> {
         self.blocks.get(page)
     }
 
@@ -280,12 +280,12 @@ impl Pager for SwapPager {
 
     /// # Panics
     /// If `slot` is not taken, or not on an own device.
-    fn assign(&mut self, page: PageId, slot: Slot, content: ContentHash) -> bool {
+    fn assign(&mut self, page: PageId, slot: Slot, tag: Tag) -> bool {
         let (index, at) = self.devices.split(slot);
         let Devices { all, epochs, .. } = &mut self.devices;
         let device = &mut all[index];
         assert!(at < device.slots, "the slot is on no device");
-        match self.blocks.insert(page, slot, content) {
+        match self.blocks.insert(page, slot, tag) {
             Ok(old) => {
                 device.assign(at, epochs);
                 device.name(at, page);

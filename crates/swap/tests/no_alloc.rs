@@ -3,7 +3,7 @@
 
 use overspill_swap::{Config, Punch, SwapPager};
 use overspill_vm::pager::Pager;
-use overspill_vm::types::{ContentHash, ObjectId, PageId, Slot};
+use overspill_vm::types::{ObjectId, PageId, Slot, Tag};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::thread::LocalKey;
@@ -72,7 +72,7 @@ fn store(pager: &mut SwapPager, first: PageId, count: u32) -> bool {
         for k in 0..run.count {
             let slot = Slot(run.first.0 + k);
             if remembered {
-                remembered = pager.assign(first.offset((done + k).into()), slot, ContentHash::of(k.into()));
+                remembered = pager.assign(first.offset((done + k).into()), slot, Tag::of(k.into()));
             } else {
                 pager.free_slot(slot);
             }
@@ -100,7 +100,7 @@ fn nothing_allocates_after_construction() {
         for index in 0..70_000 {
             let has = pager.has_page(page(1, index), 64, 64);
             assert_eq!(has.is_some(), index < 60_000);
-            assert_eq!(pager.content(page(1, index)).is_some(), index < 60_000);
+            assert_eq!(pager.tag(page(1, index)).is_some(), index < 60_000);
         }
     });
     none("storing again", || assert!(store(&mut pager, page(1, 10_000), 5_000)));

@@ -7,7 +7,7 @@ use overspill_swap::SwapPager;
 use overspill_vm::counters::Counters;
 use overspill_vm::page::State;
 use overspill_vm::pager::{IoResult, Pager};
-use overspill_vm::types::{ContentHash, FrameId, ObjectId, PageId, Slot};
+use overspill_vm::types::{FrameId, ObjectId, PageId, Slot, Tag};
 use overspill_vm::{CLUSTER_PAGES_MAX, Config, Fault, Filled, Look, Member, PageIn, Parked, Place, Vm};
 
 type Core = Vm<SwapPager>;
@@ -42,8 +42,8 @@ fn park(vm: &mut Core, outcome: impl FnOnce(&mut Core, PageId) -> Parked) {
     vm.park_done(batch[0].0, parked);
 }
 
-fn hash(page: PageId, content: u64) -> ContentHash {
-    ContentHash::new(page, content.into(), 0)
+fn tag(page: PageId, content: u64) -> Tag {
+    Tag::new(page, content.into(), 0)
 }
 
 /// Begins to write the oldest inactive page, which holds `content`.
@@ -51,12 +51,12 @@ fn begin_write(vm: &mut Core, content: u64) -> (PageId, Slot) {
     let mut batch = Vec::with_capacity(1);
     vm.launder_batch(1, &mut batch);
     let page = batch[0].page;
-    assert_eq!(vm.launder_look(page, false, hash(page, content)), Look::Write);
+    assert_eq!(vm.launder_look(page, false, tag(page, content)), Look::Write);
     (page, vm.launder_slots(1, page).expect("there is room").first)
 }
 
 fn end_write(vm: &mut Core, (page, slot): (PageId, Slot), content: u64) {
-    vm.launder_done(page, Some(slot), hash(page, content), IoResult::Ok);
+    vm.launder_done(page, Some(slot), tag(page, content), IoResult::Ok);
 }
 
 /// Takes the frames of all clean pages.
@@ -86,7 +86,7 @@ fn begin_read(vm: &mut Core, index: u64) -> PageIn {
 /// A read of one page has ended with `content`; where it goes.
 fn end_read(vm: &mut Core, op: &PageIn, content: u64) -> Place {
     let mut places = [Place::Discard; CLUSTER_PAGES_MAX];
-    let compare = |i, expected| if hash(op.page(i), content) == expected { IoResult::Ok } else { IoResult::Corrupt };
+    let compare = |i, expected| if tag(op.page(i), content) == expected { IoResult::Ok } else { IoResult::Corrupt };
     vm.page_in_arrived(op, 0..END, compare, &mut places);
     places[0]
 }
@@ -207,19 +207,19 @@ fn a_page_that_moves_while_it_is_written_waits_for_the_write() {
     vm.park_done(page(1), Parked::Yes);
     let mut batch = Vec::with_capacity(4);
     vm.launder_batch(4, &mut batch);
-    assert_eq!(vm.launder_look(page(1), false, hash(page(1), 1)), Look::Write);
+    assert_eq!(vm.launder_look(page(1), false, tag(page(1), 1)), Look::Write);
     let slot = vm.launder_slots(1, page(1)).expect("a slot").first;
     assert!(vm.rename_range(page(1), page(2), 1));
     vm.launder_batch(4, &mut batch);
     assert_eq!(batch.iter().map(|m| m.page).collect::<Vec<_>>(), [page(2)]);
-    vm.launder_done(page(2), None, ContentHash::UNKNOWN, IoResult::NoSpace);
-    vm.launder_done(page(1), Some(slot), hash(page(1), 1), IoResult::Ok);
+    vm.launder_done(page(2), None, Tag::UNKNOWN, IoResult::NoSpace);
+    vm.launder_done(page(1), Some(slot), tag(page(1), 1), IoResult::Ok);
     assert!(state(&vm, 2) == State::Inactive && state(&vm, 1) == State::Untouched && vm.is_quiescent());
     vm.check(1);
     vm.launder_batch(4, &mut batch);
-    assert_eq!(vm.launder_look(page(2), false, hash(page(2), 2)), Look::Write);
+    assert_eq!(vm.launder_look(page(2), false, tag(page(2), 2)), Look::Write);
     let slot = vm.launder_slots(1, page(2)).expect("a slot").first;
-    vm.launder_done(page(2), Some(slot), hash(page(2), 2), IoResult::Ok);
+    vm.launder_done(page(2), Some(slot), tag(page(2), 2), IoResult::Ok);
     assert!(state(&vm, 2) == State::Clean);
     vm.check(1);
 }

@@ -6,7 +6,7 @@ use overspill_swap::{Config as SwapConfig, DeviceId, SwapPager};
 use overspill_vm::counters::Counters;
 use overspill_vm::page::State;
 use overspill_vm::pager::{IoResult, Pager};
-use overspill_vm::types::{ContentHash, ObjectId, PageId, Slot};
+use overspill_vm::types::{ObjectId, PageId, Slot, Tag};
 use overspill_vm::{
     CLUSTER_PAGES_MAX, Config, Fault, Filled, Look, Member, MoveRun, PageIn, Parked, Place, Swapoff, SwapoffRefusal, SwapoffStep,
     Vm,
@@ -50,10 +50,10 @@ fn put(vm: &mut Core, pages: std::ops::Range<u64>, version: u64, reclaim: bool) 
         let mut laundry = Vec::with_capacity(1);
         vm.launder_batch(1, &mut laundry);
         assert_eq!(laundry[0].page, page(index));
-        let content = ContentHash::of(index + version);
-        assert_eq!(vm.launder_look(page(index), false, content), Look::Write);
+        let tag = Tag::of(index + version);
+        assert_eq!(vm.launder_look(page(index), false, tag), Look::Write);
         let slot = vm.launder_slots(1, page(index)).expect("there is room").first;
-        vm.launder_done(page(index), Some(slot), content, IoResult::Ok);
+        vm.launder_done(page(index), Some(slot), tag, IoResult::Ok);
         if reclaim {
             vm.reclaim_batch(1, &mut batch);
             vm.frames_dropped(batch.iter().map(|m| m.1));
@@ -70,8 +70,7 @@ fn begin_read(vm: &mut Core, index: u64) -> PageIn {
 
 fn end_read(vm: &mut Core, op: &PageIn, version: u64, filled: Filled) {
     let mut places = [Place::Discard; CLUSTER_PAGES_MAX];
-    let good =
-        |i: u32, expected| if expected == ContentHash::of(op.page(i).index() + version) { IoResult::Ok } else { IoResult::Corrupt };
+    let good = |i: u32, expected| if expected == Tag::of(op.page(i).index() + version) { IoResult::Ok } else { IoResult::Corrupt };
     vm.page_in_arrived(op, 0..END, good, &mut places);
     for i in 0..op.count {
         assert!(matches!(places[i as usize], Place::Map | Place::Park(_)), "{places:?}");
@@ -87,8 +86,8 @@ fn next_move(vm: &mut Core, off: &mut Swapoff) -> MoveRun {
 }
 
 fn arrived(vm: &mut Core, run: &MoveRun, version: u64) -> u128 {
-    let content = |i| ContentHash::of(run.page(i).index() + version);
-    vm.swapoff_arrived(run, |i, expected| if expected == content(i) { IoResult::Ok } else { IoResult::Corrupt })
+    let tag = |i| Tag::of(run.page(i).index() + version);
+    vm.swapoff_arrived(run, |i, expected| if expected == tag(i) { IoResult::Ok } else { IoResult::Corrupt })
 }
 
 /// Writes the pages of a run to their new slots.
@@ -96,8 +95,8 @@ fn place(vm: &mut Core, run: MoveRun, good: u128, version: u64) -> u32 {
     let mut moved = 0;
     for i in (0..run.count).filter(|i| good >> i & 1 == 1) {
         let to = vm.launder_slots(1, run.page(i)).expect("there is room").first;
-        let content = ContentHash::of(run.page(i).index() + version);
-        moved += vm.swapoff_written(&run, i, to, (content, content), IoResult::Ok) as u32;
+        let tag = Tag::of(run.page(i).index() + version);
+        moved += vm.swapoff_written(&run, i, to, (tag, tag), IoResult::Ok) as u32;
     }
     vm.swapoff_moved(run);
     moved
@@ -209,8 +208,8 @@ fn pages_that_are_refused_elsewhere_go_into_memory() {
                 assert_eq!(arrived(&mut vm, &run, 0), 0b11_1111);
                 for i in 0..run.count {
                     let to = vm.launder_slots(1, run.page(i)).expect("there is room").first;
-                    let content = ContentHash::of(run.page(i).index());
-                    assert!(!vm.swapoff_written(&run, i, to, (content, content), IoResult::NoSpace));
+                    let tag = Tag::of(run.page(i).index());
+                    assert!(!vm.swapoff_written(&run, i, to, (tag, tag), IoResult::NoSpace));
                 }
                 vm.swapoff_moved(run);
                 refused += 1;
@@ -290,13 +289,13 @@ fn writes_that_fail_are_not_waited_for() {
         vm.park_these(&[page(index)], &mut batch);
         vm.park_done(page(index), Parked::Yes);
         vm.launder_batch(1, &mut laundry);
-        assert_eq!(vm.launder_look(page(index), false, ContentHash::of(index)), Look::Write);
+        assert_eq!(vm.launder_look(page(index), false, Tag::of(index)), Look::Write);
         vm.launder_slots(1, page(index)).expect("there is room").first
     };
     let first = begin(&mut vm, 100);
     begin(&mut vm, 101);
     assert_eq!(next(&mut vm, &mut off), SwapoffStep::Wait, "what is written makes room");
-    vm.launder_done(page(100), Some(first), ContentHash::of(100), IoResult::NoSpace);
+    vm.launder_done(page(100), Some(first), Tag::of(100), IoResult::NoSpace);
     assert_eq!(vm.launder_slots(1, page(100)).map(|run| run.first), Some(first), "it is tried again");
     assert_eq!(next(&mut vm, &mut off), SwapoffStep::NoRoom);
 }

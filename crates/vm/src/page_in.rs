@@ -7,7 +7,7 @@ use crate::pager::{IoResult, Location, Pager};
 use crate::pointers::Follow;
 use crate::policy::Admit;
 use crate::stream::{Direction, StreamRef};
-use crate::types::{ContentHash, FrameId, PageId, PageIndex, Slot};
+use crate::types::{FrameId, PageId, PageIndex, Slot, Tag};
 use crate::vm::{Decision, Vm};
 use core::ops::Range;
 
@@ -25,7 +25,7 @@ pub struct PageIn {
     /// Where the bytes of that slot are. The others follow them in one piece.
     pub location: Location,
     /// What a read of one page must bring. (A longer one asks when it has arrived: [`Vm::expected`].)
-    pub expected: ContentHash,
+    pub expected: Tag,
     /// In pages, 1 to [`CLUSTER_PAGES_MAX`].
     pub count: u32,
     /// Bit `i`: page `i` is wanted. The others lie between, are in memory already, and are read only because one read over them is
@@ -192,12 +192,12 @@ impl<P: Pager> Vm<P> {
         self.counters.page_in_ops.add(1);
         self.counters.pages_in.add(wanted.count_ones() as u64);
         self.note_usage();
-        let expected = if count == 1 { self.pager.content(first) } else { None };
+        let expected = if count == 1 { self.pager.tag(first) } else { None };
         PageIn {
             first,
             slot,
             location: self.pager.locate(slot),
-            expected: expected.unwrap_or(ContentHash::UNKNOWN),
+            expected: expected.unwrap_or(Tag::UNKNOWN),
             count,
             wanted,
             touched: false,
@@ -297,19 +297,19 @@ impl<P: Pager> Vm<P> {
         Some(PageIn { parks, ..self.begin_read(page, slot, 1, 1) })
     }
 
-    /// What page `i` of a cluster must be, as things are. [`ContentHash::UNKNOWN`] if it is not stored any more; then it is not
-    /// wanted any more either.
-    pub fn expected(&self, op: &PageIn, i: u32) -> ContentHash {
-        self.pager.content(op.page(i)).unwrap_or(ContentHash::UNKNOWN)
+    /// What page `i` of a cluster must be, as things are. [`Tag::UNKNOWN`] if it is not stored any more; then it is not wanted any
+    /// more either.
+    pub fn expected(&self, op: &PageIn, i: u32) -> Tag {
+        self.pager.tag(op.page(i)).unwrap_or(Tag::UNKNOWN)
     }
 
-    /// A cluster has been read; `result(i, expected)` gives each page's outcome, having compared its content with `expected`.
+    /// A cluster has been read; `result(i, expected)` gives each page's outcome, having compared its tag with `expected`.
     /// `places[..count]` says where each goes. Returns the next window, if the reader already waits for this one.
     pub fn page_in_arrived(
         &mut self,
         op: &PageIn,
         bounds: Range<PageIndex>,
-        mut result: impl FnMut(u32, ContentHash) -> IoResult,
+        mut result: impl FnMut(u32, Tag) -> IoResult,
         places: &mut [Place; CLUSTER_PAGES_MAX],
     ) -> Option<PageIn> {
         self.reading -= 1;
@@ -325,7 +325,7 @@ impl<P: Pager> Vm<P> {
                 places[i as usize] = Place::Discard;
                 continue;
             }
-            let outcome = match self.pager.content(page) {
+            let outcome = match self.pager.tag(page) {
                 Some(expected) => result(i, expected),
                 None => IoResult::Corrupt,
             };

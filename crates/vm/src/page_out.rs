@@ -3,7 +3,7 @@
 use crate::frames::{CLEAN, INACTIVE, LAUNDRY, On};
 use crate::page::{PageWord, State};
 use crate::pager::{IoResult, Location, Pager, SlotRun};
-use crate::types::{ContentHash, FrameId, PAGE_SIZE, PageId, Slot};
+use crate::types::{FrameId, PAGE_SIZE, PageId, Slot, Tag};
 use crate::vm::{Decision, Vm};
 use alloc::vec::Vec;
 
@@ -43,7 +43,7 @@ pub struct Laundry {
     /// The frame that it has.
     pub frame: FrameId,
     /// What is stored of it, if anything is.
-    pub stored: Option<ContentHash>,
+    pub stored: Option<Tag>,
     /// That is on a device which is memory.
     pub in_memory: bool,
 }
@@ -207,12 +207,12 @@ impl<P: Pager> Vm<P> {
             self.enqueue(frame, On::Laundry);
             let stored = self.pager.stored(page);
             let in_memory = stored.is_some_and(|(slot, _)| self.pager.locate(slot).is_memory);
-            out.push(Laundry { page, frame, stored: stored.map(|(_, content)| content), in_memory });
+            out.push(Laundry { page, frame, stored: stored.map(|(_, tag)| tag), in_memory });
         }
     }
 
-    /// The content of a page of the batch: all zeroes, or with this hash.
-    pub fn launder_look(&mut self, page: PageId, zero: bool, hash: ContentHash) -> Look {
+    /// The content of a page of the batch: all zeroes, or with this tag.
+    pub fn launder_look(&mut self, page: PageId, zero: bool, tag: Tag) -> Look {
         let word = self.table.get(page);
         let Some(frame) = self.in_laundry(word) else {
             self.launder_end(page, word, false);
@@ -232,7 +232,7 @@ impl<P: Pager> Vm<P> {
             self.decide(Decision::DropZero(page));
             return Look::Drop(frame);
         }
-        if self.pager.content(page) == Some(hash) {
+        if self.pager.tag(page) == Some(tag) {
             self.dequeue(frame);
             self.launder_end(page, word, true);
             self.enqueue(frame, On::Clean);
@@ -321,7 +321,7 @@ impl<P: Pager> Vm<P> {
 
     /// A page's write has ended, or (`slot` is `None`) there was no slot for it. Returns `false` if it was written and the pager
     /// has no room to remember where: then it stays in memory.
-    pub fn launder_done(&mut self, page: PageId, slot: Option<Slot>, hash: ContentHash, result: IoResult) -> bool {
+    pub fn launder_done(&mut self, page: PageId, slot: Option<Slot>, tag: Tag, result: IoResult) -> bool {
         let word = self.table.get(page);
         let (mut stored, mut remembered) = (false, true);
         if slot.is_some() {
@@ -329,7 +329,7 @@ impl<P: Pager> Vm<P> {
         }
         match (slot, result) {
             (Some(slot), IoResult::Ok) if !word.laundering_orphaned() => {
-                stored = self.pager.assign(page, slot, hash);
+                stored = self.pager.assign(page, slot, tag);
                 remembered = stored;
                 let bytes = self.pager.used() * PAGE_SIZE as u64;
                 self.counters.swap_used_bytes.set(bytes);
@@ -346,7 +346,7 @@ impl<P: Pager> Vm<P> {
         }
         let parked = self.in_laundry(word);
         self.launder_end(page, word, stored && parked.is_some());
-        // If it was rescued meanwhile, the slot holds an older, perhaps still equal copy: the hash will tell.
+        // If it was rescued meanwhile, the slot holds an older, perhaps still equal copy: the tag will tell.
         if let Some(frame) = parked {
             self.dequeue(frame);
             self.enqueue(frame, if stored { On::Clean } else { On::Inactive });

@@ -4,7 +4,7 @@
 //! no I/O, so a pager here is *metadata only*. It hands out slots and answers where a page is; the machine moves the bytes and
 //! reports one result per page from the closed list [`IoResult`].
 
-use crate::types::{ContentHash, DeviceId, PAGE_SHIFT, PageId, PageIndex, Slot};
+use crate::types::{DeviceId, PAGE_SHIFT, PageId, PageIndex, Slot, Tag};
 
 /// The answer to [`Pager::has_page`]: where the page is and how far it is contiguous on its device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -119,12 +119,12 @@ pub trait Pager {
     /// One lookup, no under- or overflow at an object's ends, never across a device (or an extent).
     fn has_page(&self, page: PageId, before_max: u32, after_max: u32) -> Option<HasPage>;
 
-    /// Where `page` is stored, and the hash of its content, if it is.
-    fn stored(&self, page: PageId) -> Option<(Slot, ContentHash)>;
+    /// Where `page` is stored, and its tag, if it is.
+    fn stored(&self, page: PageId) -> Option<(Slot, Tag)>;
 
-    /// The hash of the stored content of `page`, if it is stored.
-    fn content(&self, page: PageId) -> Option<ContentHash> {
-        self.stored(page).map(|(_, content)| content)
+    /// The tag of `page`, if it is stored.
+    fn tag(&self, page: PageId) -> Option<Tag> {
+        self.stored(page).map(|(_, tag)| tag)
     }
 
     /// Where the bytes of `slot` are. Those of a run of slots from [`Pager::alloc_run`] or [`Pager::has_page`] follow it, in one
@@ -145,11 +145,11 @@ pub trait Pager {
         self.alloc_run(want, near)
     }
 
-    /// Says that `page` is stored in `slot` with that content. A slot that it had before is freed.
+    /// Says that `page` is stored in `slot` with that tag. A slot that it had before is freed.
     ///
     /// Returns `false` if there is no metadata left to remember it (the slot is freed).
     #[must_use]
-    fn assign(&mut self, page: PageId, slot: Slot, content: ContentHash) -> bool;
+    fn assign(&mut self, page: PageId, slot: Slot, tag: Tag) -> bool;
 
     /// Gives back a slot that was taken but not assigned.
     fn free_slot(&mut self, slot: Slot);

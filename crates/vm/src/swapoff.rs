@@ -20,9 +20,9 @@
 //!
 //! **Nothing is held over I/O.** A page of a run is not busy: it may be faulted in (from the old slot, whose content stays, since a
 //! leaving device gives no slots), released or renamed meanwhile. So it is looked up again after the read and again after the
-//! write, by *page, slot and content*: only a page that is still stored in that slot with that content is moved. (The content's
-//! hash serves as the generation: if it is the same, so is what was copied.) What was read is void if the swapoff was cancelled
-//! meanwhile, since then the slots can have been given again: [`MoveRun`] has the number of its leave.
+//! write, by *page, slot and tag*: only a page that is still stored in that slot with that tag is moved. (The tag serves as the
+//! generation: if it is the same, so is what was copied.) What was read is void if the swapoff was cancelled meanwhile, since then
+//! the slots can have been given again: [`MoveRun`] has the number of its leave.
 //!
 //! **It ends.** The walk goes over all objects again and again, until nothing is stored on the device, no write to it is under way
 //! and no read from it. After the first pass only those writes, failed moves and pages that were renamed behind the walk are left;
@@ -45,7 +45,7 @@ use crate::frames::On;
 use crate::page::{PageWord, State};
 use crate::page_in::{HOLE_PAGES_MAX, PageIn};
 use crate::pager::{IoResult, Location, Pager, StoredRun};
-use crate::types::{ContentHash, DeviceId, FrameId, ObjectId, PageId, Slot};
+use crate::types::{DeviceId, FrameId, ObjectId, PageId, Slot, Tag};
 use crate::vm::Vm;
 
 /// A swapoff under way: where the walk is. The machine holds it, and may drop it after [`Vm::swapoff_cancel`] or `Done`.
@@ -338,8 +338,8 @@ impl<P: Pager> Vm<P> {
     }
 
     /// What page `i` of a run must be, if it is still stored where it was.
-    pub fn swapoff_expected(&self, run: &MoveRun, i: u32) -> Option<ContentHash> {
-        self.pager.stored(run.page(i)).filter(|(slot, _)| *slot == run.slot_of(i)).map(|(_, content)| content)
+    pub fn swapoff_expected(&self, run: &MoveRun, i: u32) -> Option<Tag> {
+        self.pager.stored(run.page(i)).filter(|(slot, _)| *slot == run.slot_of(i)).map(|(_, tag)| tag)
     }
 
     /// A run has been read; `result(i, expected)` gives the outcome of each page that is still there, having compared its content
@@ -348,7 +348,7 @@ impl<P: Pager> Vm<P> {
     ///
     /// Then [`Vm::launder_slots`] and [`Vm::swapoff_written`] until all are written or there are no slots, and
     /// [`Vm::swapoff_moved`].
-    pub fn swapoff_arrived(&mut self, run: &MoveRun, mut result: impl FnMut(u32, ContentHash) -> IoResult) -> u128 {
+    pub fn swapoff_arrived(&mut self, run: &MoveRun, mut result: impl FnMut(u32, Tag) -> IoResult) -> u128 {
         self.pager.read_ended(run.slot);
         if self.pager.leaving(run.location.device) != Some(run.leave) {
             return 0;
@@ -380,16 +380,9 @@ impl<P: Pager> Vm<P> {
         good
     }
 
-    /// Page `i` of a run, which had the content `old`, has been written to `to` as `new` (the same, unless it was sealed or opened
-    /// on the way), with this result. Returns whether it is stored there now.
-    pub fn swapoff_written(
-        &mut self,
-        run: &MoveRun,
-        i: u32,
-        to: Slot,
-        (old, new): (ContentHash, ContentHash),
-        result: IoResult,
-    ) -> bool {
+    /// Page `i` of a run, which had the tag `old`, has been written to `to` as `new` (the same, unless it was sealed or opened on
+    /// the way), with this result. Returns whether it is stored there now.
+    pub fn swapoff_written(&mut self, run: &MoveRun, i: u32, to: Slot, (old, new): (Tag, Tag), result: IoResult) -> bool {
         self.copied(run.page(i), (run.slot_of(i), old), (to, new), result)
     }
 
@@ -399,15 +392,9 @@ impl<P: Pager> Vm<P> {
         self.copies_end();
     }
 
-    /// `page`, which had `old` content in the slot `from`, has been written to `to`, as `new`, with this result. Nothing was held
+    /// `page`, which had the tag `old` in the slot `from`, has been written to `to`, as `new`, with this result. Nothing was held
     /// meanwhile, so it is looked up again. Returns whether it is stored there now; else the slot is free.
-    pub(crate) fn copied(
-        &mut self,
-        page: PageId,
-        (from, old): (Slot, ContentHash),
-        (to, new): (Slot, ContentHash),
-        result: IoResult,
-    ) -> bool {
+    pub(crate) fn copied(&mut self, page: PageId, (from, old): (Slot, Tag), (to, new): (Slot, Tag), result: IoResult) -> bool {
         let word = self.table.get(page);
         // One that is being read from its old slot keeps it until it has arrived.
         let read = word.busy() && word.state() == State::PagedOut;

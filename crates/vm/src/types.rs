@@ -89,32 +89,32 @@ pub struct DeviceId(pub u16);
 
 /// What is remembered of a page's stored content: says whether a page changed since it was written, and whether it came back right.
 ///
-/// A 128-bit tag of the content and the number of the write (for a tag that depends on it: the seal of an encrypted page). It stays
-/// in memory and never goes to a device.
+/// A 128-bit check of the content, and the number of the write (for a check that depends on it: the seal of an encrypted page). It
+/// stays in memory and never goes to a device.
 ///
-/// **Identity.** The tag is kept masked with its page's name, in a form that a change of name can follow without knowing the
-/// content: `masked = tag ^ mask(page)`. Whoever compares unmasks with the name of the page that he wants, so what belongs to
-/// another page never compares equal, and [`ContentHash::renamed`] is all that mremap takes. The mask is no secret; it guards
-/// against mistakes.
+/// **Identity.** The check is kept masked with its page's name, in a form that a change of name can follow without knowing the
+/// content: `masked = check ^ mask(page)`. Whoever compares unmasks with the name of the page that he wants, so what belongs to
+/// another page never compares equal, and [`Tag::renamed`] is all that mremap takes. The mask is no secret; it guards against
+/// mistakes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
-pub struct ContentHash {
+pub struct Tag {
     masked: [u32; 4],
     number: u32,
 }
 
-impl ContentHash {
+impl Tag {
     /// Of a page that was not looked at: equals no page's that was (but for chance, 1 in 2^128).
-    pub const UNKNOWN: ContentHash = ContentHash { masked: [0; 4], number: 0 };
+    pub const UNKNOWN: Tag = Tag { masked: [0; 4], number: 0 };
 
-    /// For `page`, whose content has this tag, as of write `number`.
+    /// For `page`, whose content has this check, as of write `number`.
     #[inline]
-    pub const fn new(page: PageId, tag: u128, number: u32) -> Self {
-        let bits = tag ^ mask(page);
-        ContentHash { masked: [bits as u32, (bits >> 32) as u32, (bits >> 64) as u32, (bits >> 96) as u32], number }
+    pub const fn new(page: PageId, check: u128, number: u32) -> Self {
+        let bits = check ^ mask(page);
+        Tag { masked: [bits as u32, (bits >> 32) as u32, (bits >> 64) as u32, (bits >> 96) as u32], number }
     }
-    /// The tag, if this is of `page`; else something else.
+    /// The check, if this is of `page`; else something else.
     #[inline]
-    pub const fn tag(self, page: PageId) -> u128 {
+    pub const fn unmasked(self, page: PageId) -> u128 {
         let [a, b, c, d] = self.masked;
         (a as u128 | (b as u128) << 32 | (c as u128) << 64 | (d as u128) << 96) ^ mask(page)
     }
@@ -126,24 +126,23 @@ impl ContentHash {
     /// The same content, which is now that of `to` instead of `from`.
     #[inline]
     pub const fn renamed(self, from: PageId, to: PageId) -> Self {
-        Self::new(to, self.tag(from), self.number)
+        Self::new(to, self.unmasked(from), self.number)
     }
-    /// As words, for a table: the words of [`ContentHash::UNKNOWN`] are zero, so such a table can be made of memory that is not
-    /// touched.
+    /// As words, for a table: the words of [`Tag::UNKNOWN`] are zero, so such a table can be made of memory that is not touched.
     #[inline]
     pub const fn to_words(self) -> [u32; 5] {
         let [a, b, c, d] = self.masked;
         [a, b, c, d, self.number]
     }
-    /// The inverse of [`ContentHash::to_words`].
+    /// The inverse of [`Tag::to_words`].
     #[inline]
     pub const fn from_words([a, b, c, d, number]: [u32; 5]) -> Self {
-        ContentHash { masked: [a, b, c, d], number }
+        Tag { masked: [a, b, c, d], number }
     }
     /// With this value as it is, for a table or a test that only stores and compares.
     #[inline]
     pub const fn of(value: u64) -> Self {
-        ContentHash { masked: [value as u32, (value >> 32) as u32, 0, 0], number: 0 }
+        Tag { masked: [value as u32, (value >> 32) as u32, 0, 0], number: 0 }
     }
 }
 
@@ -165,14 +164,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_tag_belongs_to_its_page(tag: u128, number: u32, from in 0..1u64 << 56, to in 0..1u64 << 56) {
+        fn a_tag_belongs_to_its_page(check: u128, number: u32, from in 0..1u64 << 56, to in 0..1u64 << 56) {
             let (from, to) = (PageId::from_raw(from), PageId::from_raw(to));
-            let content = ContentHash::new(from, tag, number);
-            prop_assert_eq!((content.tag(from), content.number()), (tag, number));
-            prop_assert_eq!(content.tag(to) == tag, from == to);
-            let renamed = content.renamed(from, to);
-            prop_assert_eq!((renamed.tag(to), renamed.number()), (tag, number));
-            prop_assert_eq!(renamed.renamed(to, from), content);
+            let tag = Tag::new(from, check, number);
+            prop_assert_eq!((tag.unmasked(from), tag.number()), (check, number));
+            prop_assert_eq!(tag.unmasked(to) == check, from == to);
+            let renamed = tag.renamed(from, to);
+            prop_assert_eq!((renamed.unmasked(to), renamed.number()), (check, number));
+            prop_assert_eq!(renamed.renamed(to, from), tag);
         }
     }
 }

@@ -7,13 +7,13 @@
 //!   write_back_end        all is done with the run; a fork may come
 //! ```
 //!
-//! As in a swapoff nothing is held over I/O: a page is looked up again when its write has ended, by page, slot and content. A slot
-//! that was given up and taken again meanwhile holds other content, or the same, and then so does what was written.
+//! As in a swapoff nothing is held over I/O: a page is looked up again when its write has ended, by page, slot and tag. A slot that
+//! was given up and taken again meanwhile holds other content, or the same, and then so does what was written.
 
 use crate::page::State;
 use crate::page_out::PageOut;
 use crate::pager::{IoResult, Pager};
-use crate::types::{ContentHash, PageId, Slot};
+use crate::types::{PageId, Slot, Tag};
 use crate::vm::Vm;
 
 impl<P: Pager> Vm<P> {
@@ -25,27 +25,21 @@ impl<P: Pager> Vm<P> {
         Some(self.page_out(run))
     }
 
-    /// The content of `page` if it is stored in `slot`, and only there, and nothing is under way with it. If it is in a frame too
-    /// it gives the slot up here and now.
-    pub fn write_back_look(&mut self, page: PageId, slot: Slot) -> Option<ContentHash> {
-        let (_, content) = self.pager.stored(page).filter(|(there, _)| *there == slot)?;
+    /// The tag of `page` if it is stored in `slot`, and only there, and nothing is under way with it. If it is in a frame too it
+    /// gives the slot up here and now.
+    pub fn write_back_look(&mut self, page: PageId, slot: Slot) -> Option<Tag> {
+        let (_, tag) = self.pager.stored(page).filter(|(there, _)| *there == slot)?;
         let word = self.table.get(page);
         if word.state() != State::PagedOut {
             self.release_slot(page, word);
             return None;
         }
-        if word.busy() { None } else { Some(content) }
+        if word.busy() { None } else { Some(tag) }
     }
 
-    /// `page`, which had `old` content in the slot `from`, has been written to `to`, as `new`, with this result. Returns whether it
+    /// `page`, which had the tag `old` in the slot `from`, has been written to `to`, as `new`, with this result. Returns whether it
     /// is stored there now.
-    pub fn write_back_written(
-        &mut self,
-        page: PageId,
-        from: (Slot, ContentHash),
-        to: (Slot, ContentHash),
-        result: IoResult,
-    ) -> bool {
+    pub fn write_back_written(&mut self, page: PageId, from: (Slot, Tag), to: (Slot, Tag), result: IoResult) -> bool {
         self.copied(page, from, to, result)
     }
 

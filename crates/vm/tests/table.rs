@@ -2,14 +2,14 @@
 
 use overspill_vm::page::State;
 use overspill_vm::pager::{HasPage, IoResult, Pager, SlotRun};
-use overspill_vm::types::{ContentHash, PageId, PageIndex, Slot};
+use overspill_vm::types::{PageId, PageIndex, Slot, Tag};
 use overspill_vm::{CLUSTER_PAGES_MAX, Config, Fault, Filled, Look, PageIn, Parked, Place, Vm};
 use std::collections::BTreeMap;
 
 /// One device that never fills up, page after page.
 #[derive(Default)]
 struct Tape {
-    stored: BTreeMap<PageId, (Slot, ContentHash)>,
+    stored: BTreeMap<PageId, (Slot, Tag)>,
     end: u32,
 }
 
@@ -27,15 +27,15 @@ impl Pager for Tape {
         let next = |k: &u32| self.stored(page.offset((*k).into())).is_some_and(|(there, _)| there.0 == slot.0 + k);
         Some(HasPage { slot, before: 0, after: (1..=after_max).take_while(next).count() as u32 })
     }
-    fn stored(&self, page: PageId) -> Option<(Slot, ContentHash)> {
+    fn stored(&self, page: PageId) -> Option<(Slot, Tag)> {
         self.stored.get(&page).copied()
     }
     fn alloc_run(&mut self, want: u32, _: PageId) -> Option<SlotRun> {
         self.end += want;
         Some(SlotRun { first: Slot(self.end - want), count: want })
     }
-    fn assign(&mut self, page: PageId, slot: Slot, content: ContentHash) -> bool {
-        self.stored.insert(page, (slot, content));
+    fn assign(&mut self, page: PageId, slot: Slot, tag: Tag) -> bool {
+        self.stored.insert(page, (slot, tag));
         true
     }
     fn free_slot(&mut self, _: Slot) {}
@@ -46,8 +46,8 @@ impl Pager for Tape {
         (0..count).filter(|i| self.release(first.offset(*i))).count() as u64
     }
     fn rename(&mut self, from: PageId, to: PageId) -> bool {
-        if let Some((slot, content)) = self.stored.remove(&from) {
-            self.stored.insert(to, (slot, content.renamed(from, to)));
+        if let Some((slot, tag)) = self.stored.remove(&from) {
+            self.stored.insert(to, (slot, tag.renamed(from, to)));
         }
         true
     }
@@ -66,8 +66,8 @@ fn page(index: PageIndex) -> PageId {
     PageId::new(Default::default(), index)
 }
 
-fn content(index: PageIndex) -> ContentHash {
-    ContentHash::new(page(index), 77, 0)
+fn tag(index: PageIndex) -> Tag {
+    Tag::new(page(index), 77, 0)
 }
 
 fn core(pages_max: u64) -> Vm<Tape> {
@@ -116,7 +116,7 @@ fn look(vm: &mut Vm<Tape>, index: PageIndex) -> Look {
     let mut batch = Vec::with_capacity(1);
     vm.launder_batch(1, &mut batch);
     assert!(batch[0].page == page(index) && vm.page(page(index)).laundering());
-    vm.launder_look(page(index), false, content(index))
+    vm.launder_look(page(index), false, tag(index))
 }
 
 /// The page is looked at, and is to be written there.
@@ -127,7 +127,7 @@ fn begin_write(vm: &mut Vm<Tape>, index: PageIndex) -> Slot {
 
 fn write(vm: &mut Vm<Tape>, index: PageIndex, result: IoResult) -> bool {
     let slot = begin_write(vm, index);
-    vm.launder_done(page(index), Some(slot), content(index), result)
+    vm.launder_done(page(index), Some(slot), tag(index), result)
 }
 
 fn reclaim(vm: &mut Vm<Tape>, index: PageIndex) {
@@ -140,13 +140,13 @@ fn reclaim(vm: &mut Vm<Tape>, index: PageIndex) {
 
 fn begin_read(vm: &mut Vm<Tape>, index: PageIndex) -> PageIn {
     let Fault::PageIn(op) = fault(vm, index) else { panic!("it is in memory") };
-    assert_eq!((op.first, op.count, op.touched(), op.expected), (page(index), 1, Some(0), content(index)));
+    assert_eq!((op.first, op.count, op.touched(), op.expected), (page(index), 1, Some(0), tag(index)));
     assert_eq!(op.location.offset, u64::from(op.slot.0) * 4096);
     op
 }
 
 /// The page is read, with this outcome. Returns where it goes.
-fn read(vm: &mut Vm<Tape>, index: PageIndex, result: impl Fn(ContentHash) -> IoResult) -> Place {
+fn read(vm: &mut Vm<Tape>, index: PageIndex, result: impl Fn(Tag) -> IoResult) -> Place {
     let op = begin_read(vm, index);
     let mut places = [Place::Discard; CLUSTER_PAGES_MAX];
     assert_eq!(vm.page_in_arrived(&op, BOUNDS, |_, expected| result(expected), &mut places), None);
@@ -180,7 +180,7 @@ fn a_fault_of_each_state() {
 fn a_page_that_was_read() {
     let mut vm = core(1 << 20);
     bring_to(&mut vm, 7, State::PagedOut);
-    let same = |expected| if expected == content(7) { IoResult::Ok } else { IoResult::Corrupt };
+    let same = |expected| if expected == tag(7) { IoResult::Ok } else { IoResult::Corrupt };
     assert_eq!(read(&mut vm, 7, same), Place::Map);
     assert!(vm.page_in_done(page(7), Filled::No), "whoever waits looks again");
     assert_eq!(state(&vm, 7), State::PagedOut);
@@ -227,7 +227,7 @@ fn the_page_daemons_batches() {
     vm.launder_batch(4, &mut batch);
     let frame = batch[0].frame;
     assert_eq!((batch.len(), batch[0].stored), (1, None));
-    assert_eq!(vm.launder_look(page(0), true, ContentHash::UNKNOWN), Look::Drop(frame));
+    assert_eq!(vm.launder_look(page(0), true, Tag::UNKNOWN), Look::Drop(frame));
     vm.frames_dropped([frame].into_iter());
     assert_eq!((state(&vm, 0), vm.used()), (State::Untouched, 0));
     // written: in vain, then with success
@@ -239,8 +239,8 @@ fn the_page_daemons_batches() {
     assert!(matches!(fault(&mut vm, 0), Fault::Restore { .. }));
     assert!(!vm.restore_done(page(0), Filled::Mapped) && !park(&mut vm, 0, Parked::Yes));
     vm.launder_batch(4, &mut batch);
-    assert_eq!((batch[0].stored, batch[0].in_memory), (Some(content(0)), false));
-    assert_eq!(vm.launder_look(page(0), false, content(0)), Look::Settled);
+    assert_eq!((batch[0].stored, batch[0].in_memory), (Some(tag(0)), false));
+    assert_eq!(vm.launder_look(page(0), false, tag(0)), Look::Settled);
     assert_eq!(state(&vm, 0), State::Clean);
     reclaim(&mut vm, 0);
     assert_eq!((state(&vm, 0), vm.used()), (State::PagedOut, 0));
@@ -248,8 +248,8 @@ fn the_page_daemons_batches() {
     bring_to(&mut vm, 1, State::Inactive);
     let slot = begin_write(&mut vm, 1);
     assert!(matches!(fault(&mut vm, 1), Fault::Restore { .. }));
-    assert!(!vm.restore_done(page(1), Filled::Mapped) && vm.launder_done(page(1), Some(slot), content(1), IoResult::Ok));
-    assert_eq!((state(&vm, 1), vm.pager().content(page(1))), (State::Active, Some(content(1))));
+    assert!(!vm.restore_done(page(1), Filled::Mapped) && vm.launder_done(page(1), Some(slot), tag(1), IoResult::Ok));
+    assert_eq!((state(&vm, 1), vm.pager().tag(page(1))), (State::Active, Some(tag(1))));
     assert!(vm.is_quiescent());
     vm.check(1);
 }

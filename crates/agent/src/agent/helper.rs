@@ -4,7 +4,7 @@
 use super::{Agent, Child, HelperState};
 use core::sync::atomic::Ordering::*;
 use overspill_linux::family::Family;
-use overspill_linux::family::shares::Tag;
+use overspill_linux::family::shares::MemberId;
 use overspill_linux::mappings;
 use overspill_linux::mremap::Change;
 use overspill_linux::sys::{self, Errno, futex_wait, futex_wake};
@@ -30,7 +30,7 @@ pub enum Request {
     /// The same, where that cannot be: be there to be met by the child.
     Listen,
     /// The child is there, by that fork of the pager's, as that member of the family.
-    Child { pid: u32, fork: u64, member: Tag },
+    Child { pid: u32, fork: u64, member: MemberId },
     /// There is none.
     NoChild,
     /// How much of the process's memory is locked: to `locked_bytes`.
@@ -177,7 +177,7 @@ impl Agent {
         }
     }
 
-    pub(super) fn child_gone(&self, fork: u64, member: Tag) {
+    pub(super) fn child_gone(&self, fork: u64, member: MemberId) {
         self.family().bury(member);
         self.machine.child_gone(fork);
         Family::take_if_alone(self.machine);

@@ -1,6 +1,6 @@
 //! Who has which part of the budget of a family of processes: what stands in their shared memory, and what is done with it.
 //!
-//! The budget is cut into [`UNITS`] units, and each unit has one owner: a word with the *tag* of a member, or 0. What a member may
+//! The budget is cut into [`UNITS`] units, and each unit has one owner: a word with the *id* of a member, or 0. What a member may
 //! have is the sum of its units, so the members' limits never exceed the whole, whatever happens in between: to take a unit, to
 //! give it back and to hand it on is one compare-and-swap each. There is no lock that a process could die or be stopped with, and
 //! nothing is ever half done.
@@ -14,10 +14,10 @@
 //!                   by the parent, before it forks     by the child
 //! ```
 //!
-//! A tag is the number of an entry and its generation, which each reservation raises. The units of a member that died are free from
-//! that moment: nothing needs to be cleaned up, since whoever looks for a free unit finds that the tag in it is a dead one. An
-//! entry that was reserved and not claimed counts for as long as its parent lives; a child that comes too late finds it gone, and
-//! gets another.
+//! An id is the number of an entry and its generation, which each reservation raises. The units of a member that died are free from
+//! that moment: nothing needs to be cleaned up, since whoever looks for a free unit finds that the id in it is a dead one. An entry
+//! that was reserved and not claimed counts for as long as its parent lives; a child that comes too late finds it gone, and gets
+//! another.
 //!
 //! Any member can write over what stands here, since it is in the memory of each. Whoever does that disturbs how the budget is
 //! shared out, and nothing else: every value is read as one that may be anything, and nobody can have more than the whole.
@@ -70,7 +70,7 @@ impl Word {
 pub struct Member {
     pub(super) life: Word,
     generation: Word,
-    /// The tag of who has reserved it.
+    /// The id of who has reserved it.
     parent: Word,
     /// It is short of memory, and no unit is free: 1.
     wants: Word,
@@ -91,13 +91,13 @@ pub struct Member {
 
 /// A member, by the number of its entry and the generation of that. 0: nobody.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Tag(pub u32);
+pub struct MemberId(pub u32);
 
-impl Tag {
+impl MemberId {
     /// No member.
-    pub const NOBODY: Tag = Tag(0);
-    fn new(index: usize, generation: u32) -> Tag {
-        Tag(generation << 16 | index as u32)
+    pub const NOBODY: MemberId = MemberId(0);
+    fn new(index: usize, generation: u32) -> MemberId {
+        MemberId(generation << 16 | index as u32)
     }
     fn index(self) -> usize {
         self.0 as usize & 0xFFFF
@@ -225,9 +225,9 @@ impl<'a> Shares<'a> {
         (end(i + 1) - end(i)) as u32
     }
 
-    /// Its entry. (No other tag than those that were given comes here, but if one did it would be another entry.)
-    pub(super) fn member(&self, tag: Tag) -> &'a Member {
-        &self.members[tag.index() % self.members.len()]
+    /// Its entry. (No other id than those that were given comes here, but if one did it would be another entry.)
+    pub(super) fn member(&self, id: MemberId) -> &'a Member {
+        &self.members[id.index() % self.members.len()]
     }
 
     fn used(&self) -> &'a [Member] {
@@ -235,31 +235,31 @@ impl<'a> Shares<'a> {
     }
 
     /// The value of its `life`, if that is said of this generation.
-    fn life(&self, tag: Tag) -> u32 {
-        let member = self.members.get(tag.index()).filter(|_| tag != Tag::NOBODY);
+    fn life(&self, id: MemberId) -> u32 {
+        let member = self.members.get(id.index()).filter(|_| id != MemberId::NOBODY);
         // the generation first: its life is that generation's then, or a later one's, of which the next look will tell
-        member.filter(|m| m.generation.load() == tag.generation()).map_or(FREE, |m| m.life.load())
+        member.filter(|m| m.generation.load() == id.generation()).map_or(FREE, |m| m.life.load())
     }
 
     /// Whether it is there, or about to be.
-    pub fn lives(&self, tag: Tag) -> bool {
-        match self.life(tag) {
+    pub fn lives(&self, id: MemberId) -> bool {
+        match self.life(id) {
             FREE | DIED | RESERVED => false,
-            life if life == UNCLAIMED | tag.generation() => {
-                let parent = Tag(self.member(tag).parent.load());
-                parent == Tag::NOBODY || !matches!(self.life(parent), FREE | DIED | RESERVED)
+            life if life == UNCLAIMED | id.generation() => {
+                let parent = MemberId(self.member(id).parent.load());
+                parent == MemberId::NOBODY || !matches!(self.life(parent), FREE | DIED | RESERVED)
             }
             _ => true,
         }
     }
 
     /// An entry for a child of `parent`'s, which has nothing yet. `None` if there are too many.
-    pub fn reserve(&self, parent: Tag) -> Option<Tag> {
+    pub fn reserve(&self, parent: MemberId) -> Option<MemberId> {
         for (index, member) in self.members.iter().enumerate() {
             let life = member.life.load();
             let unclaimed = life & UNCLAIMED != 0 && life & DIED == 0;
             // of one that was never claimed neither child nor parent may be there
-            if unclaimed && (self.lives(Tag::new(index, life & 0xFFFF)) || !member.life.replace(life, FREE)) {
+            if unclaimed && (self.lives(MemberId::new(index, life & 0xFFFF)) || !member.life.replace(life, FREE)) {
                 continue;
             }
             let life = if unclaimed { FREE } else { life };
@@ -284,30 +284,30 @@ impl<'a> Shares<'a> {
             while used <= index as u32 && !self.used.replace(used, index as u32 + 1) {
                 used = self.used.load();
             }
-            return Some(Tag::new(index, generation));
+            return Some(MemberId::new(index, generation));
         }
         None
     }
 
     /// The member is there: its thread `tid` has the entry on its robust list. Returns `false` if the entry was given up before.
-    pub fn claim(&self, tag: Tag, tid: u32) -> bool {
-        self.member(tag).life.replace(UNCLAIMED | tag.generation(), tid)
+    pub fn claim(&self, id: MemberId, tid: u32) -> bool {
+        self.member(id).life.replace(UNCLAIMED | id.generation(), tid)
     }
 
     /// It is known to have ended, or never to come.
-    pub fn bury(&self, tag: Tag) {
-        let life = self.life(tag);
+    pub fn bury(&self, id: MemberId) {
+        let life = self.life(id);
         if !matches!(life, FREE | DIED | RESERVED) {
-            self.member(tag).life.replace(life, DIED);
+            self.member(id).life.replace(life, DIED);
         }
     }
 
     /// The pages of the units whose owners are such.
-    fn sum(&self, mut counts: impl FnMut(Tag) -> bool) -> u32 {
+    fn sum(&self, mut counts: impl FnMut(MemberId) -> bool) -> u32 {
         let mut last = None; // neighbours often have one owner
         let mut pages = 0;
         for (i, word) in self.units.iter().enumerate() {
-            let owner = Tag(word.load());
+            let owner = MemberId(word.load());
             let counted = match last {
                 Some((before, counted)) if before == owner => counted,
                 _ => counts(owner),
@@ -319,8 +319,8 @@ impl<'a> Shares<'a> {
     }
 
     /// What it has.
-    pub fn pages(&self, tag: Tag) -> u32 {
-        self.sum(|owner| owner == tag)
+    pub fn pages(&self, id: MemberId) -> u32 {
+        self.sum(|owner| owner == id)
     }
 
     /// What nobody has.
@@ -329,72 +329,72 @@ impl<'a> Shares<'a> {
     }
 
     /// Takes `pages` pages of what nobody has, less than a unit more, or all there is. Returns how many.
-    pub fn take(&self, tag: Tag, pages: u32) -> u32 {
+    pub fn take(&self, id: MemberId, pages: u32) -> u32 {
         let mut taken = 0;
         for (i, word) in self.units.iter().enumerate() {
             if taken >= pages {
                 break;
             }
-            let owner = Tag(word.load());
-            if owner != tag && !self.lives(owner) && word.replace(owner.0, tag.0) {
+            let owner = MemberId(word.load());
+            if owner != id && !self.lives(owner) && word.replace(owner.0, id.0) {
                 taken += self.unit(i);
             }
         }
-        self.show(tag);
+        self.show(id);
         taken
     }
 
     /// Hands up to `pages` pages of its own on to another member, or to nobody, in whole units. Returns how many. Nobody gives what
     /// is charged.
-    pub fn give(&self, tag: Tag, pages: u32, to: Tag) -> u32 {
+    pub fn give(&self, id: MemberId, pages: u32, to: MemberId) -> u32 {
         let mut given = 0;
         for (i, word) in self.units.iter().enumerate().rev() {
             let len = self.unit(i);
-            if given + len <= pages && word.load() == tag.0 && word.replace(tag.0, to.0) {
+            if given + len <= pages && word.load() == id.0 && word.replace(id.0, to.0) {
                 given += len;
             }
         }
-        self.show(tag);
-        if to != Tag::NOBODY {
+        self.show(id);
+        if to != MemberId::NOBODY {
             self.show(to);
         }
         given
     }
 
     /// So that others can guess what it could do without.
-    fn show(&self, tag: Tag) {
-        self.member(tag).pages.store(self.pages(tag));
+    fn show(&self, id: MemberId) {
+        self.member(id).pages.store(self.pages(id));
     }
 
     /// It does not go below so many pages.
-    pub fn set_floor(&self, tag: Tag, pages: u32) {
-        self.member(tag).floor.store(pages);
+    pub fn set_floor(&self, id: MemberId, pages: u32) {
+        self.member(id).floor.store(pages);
     }
 
     /// Whether it wants more.
-    pub fn wants(&self, tag: Tag) -> bool {
-        self.member(tag).wants.load() != 0
+    pub fn wants(&self, id: MemberId) -> bool {
+        self.member(id).wants.load() != 0
     }
 
     /// It wants more, or no more.
-    pub fn set_wants(&self, tag: Tag, wants: bool) {
-        self.member(tag).wants.store(wants.into());
+    pub fn set_wants(&self, id: MemberId, wants: bool) {
+        self.member(id).wants.store(wants.into());
     }
 
     /// Calls `each` for the others that live.
-    fn for_each_other(&self, tag: Tag, mut each: impl FnMut(&'a Member)) {
+    fn for_each_other(&self, id: MemberId, mut each: impl FnMut(&'a Member)) {
         for (index, member) in self.used().iter().enumerate() {
-            let other = Tag::new(index, member.generation.load());
-            if other != tag && self.lives(other) {
+            let other = MemberId::new(index, member.generation.load());
+            if other != id && self.lives(other) {
                 each(member);
             }
         }
     }
 
     /// How things stand for it.
-    pub fn view(&self, tag: Tag) -> View {
-        let mut view = View { total: self.total, free: self.free(), mine: self.pages(tag), members: 1, ..View::default() };
-        self.for_each_other(tag, |member| {
+    pub fn view(&self, id: MemberId) -> View {
+        let mut view = View { total: self.total, free: self.free(), mine: self.pages(id), members: 1, ..View::default() };
+        self.for_each_other(id, |member| {
             let pages = member.pages.load();
             view.members += 1;
             if member.wants.load() == 0 {
@@ -408,9 +408,9 @@ impl<'a> Shares<'a> {
     }
 
     /// Asks those others who could do without something, or have more than their part. `ring` wakes their page daemons.
-    pub fn ask(&self, tag: Tag, view: &View, mut ring: impl FnMut(&'a Member)) {
+    pub fn ask(&self, id: MemberId, view: &View, mut ring: impl FnMut(&'a Member)) {
         let level = view.level();
-        self.for_each_other(tag, |member| {
+        self.for_each_other(id, |member| {
             let least = if member.wants.load() == 0 { member.floor.load() } else { level.saturating_add(level / STEP) };
             if member.pages.load() > least && member.asked.load() == 0 {
                 member.asked.store(1);
@@ -447,7 +447,7 @@ mod tests {
 
     #[derive(Debug, Clone, Default)]
     struct Process {
-        tag: u32,
+        id: u32,
         parent: Option<usize>,
         /// It has claimed its entry.
         there: bool,
@@ -486,9 +486,9 @@ mod tests {
     impl Model {
         fn new(total: u32, seed: u64, rate: u64, deaths: u64) -> Rc<Model> {
             let shares = shares(total, 24);
-            let first = shares.reserve(Tag::NOBODY).expect("all are free");
+            let first = shares.reserve(MemberId::NOBODY).expect("all are free");
             assert_eq!(shares.take(first, total), total);
-            let first = Process { tag: first.0, ..Process::default() };
+            let first = Process { id: first.0, ..Process::default() };
             let model = Rc::new(Model {
                 shares,
                 processes: RefCell::new(vec![first]),
@@ -555,7 +555,7 @@ mod tests {
                 process.charge = 0;
                 process.clone()
             });
-            let life = &self.shares.member(Tag(process.tag)).life.0;
+            let life = &self.shares.member(MemberId(process.id)).life.0;
             let _ = life.compare_exchange(p as u32 + 1, DIED, SeqCst, SeqCst);
             self.killed.set(self.killed.get() + 1);
         }
@@ -576,8 +576,8 @@ mod tests {
         }
 
         fn arrive(&self, p: usize) {
-            let tag = Tag(self.get(p).tag);
-            if self.shares.claim(tag, p as u32 + 1) {
+            let id = MemberId(self.get(p).id);
+            if self.shares.claim(id, p as u32 + 1) {
                 self.change(p, |process| process.there = true);
                 return;
             }
@@ -585,9 +585,9 @@ mod tests {
             let parent = self.get(p).parent.expect("the first one's entry is not given up");
             assert!(self.get(parent).dead);
             self.change(p, |process| process.charge = 0);
-            if let Some(tag) = self.shares.reserve(Tag::NOBODY) {
-                self.change(p, |process| process.tag = tag.0);
-                assert!(self.shares.claim(tag, p as u32 + 1), "nobody gives up what has no parent");
+            if let Some(id) = self.shares.reserve(MemberId::NOBODY) {
+                self.change(p, |process| process.id = id.0);
+                assert!(self.shares.claim(id, p as u32 + 1), "nobody gives up what has no parent");
                 self.change(p, |process| process.there = true);
             }
         }
@@ -600,8 +600,8 @@ mod tests {
                 let appetite = if self.below(3) == 0 { 0 } else { self.below(u64::from(self.shares.total) * 2) as u32 };
                 self.change(p, |process| process.appetite = appetite);
             }
-            let tag = Tag(self.get(p).tag);
-            let mine = self.shares.pages(tag);
+            let id = MemberId(self.get(p).id);
+            let mine = self.shares.pages(id);
             // what faults and the page daemon do between two looks
             self.change(p, |process| {
                 let limit = process.target.unwrap_or(mine);
@@ -616,18 +616,18 @@ mod tests {
             let process = self.get(p);
             if let Some(target) = process.target {
                 if process.charge <= target {
-                    self.shares.give(tag, mine.saturating_sub(target), Tag::NOBODY);
+                    self.shares.give(id, mine.saturating_sub(target), MemberId::NOBODY);
                     self.change(p, |process| process.target = None);
                 }
                 return;
             }
-            let view = self.shares.view(tag);
+            let view = self.shares.view(id);
             let short = process.appetite > mine && mine - process.charge < 8;
-            let asked = self.shares.member(tag).asked.load() != 0;
-            self.shares.member(tag).asked.store(0);
-            self.shares.set_floor(tag, FLOOR);
+            let asked = self.shares.member(id).asked.load() != 0;
+            self.shares.member(id).asked.store(0);
+            self.shares.set_floor(id, FLOOR);
             let wants = short || process.wants && process.appetite > mine;
-            self.shares.set_wants(tag, wants);
+            self.shares.set_wants(id, wants);
             self.change(p, |process| {
                 process.wants = wants;
                 let starves = short && u64::from(view.mine) * 8 < u64::from(view.fair()) * 7;
@@ -636,21 +636,21 @@ mod tests {
             });
             match plan(&view, &Standing { charge: process.charge, spare: 8, floor: FLOOR, short, wants, asked }) {
                 Plan::Stay => {}
-                Plan::Take(pages) => _ = self.shares.take(tag, pages),
-                Plan::Ask => self.shares.ask(tag, &view, |_| {}),
+                Plan::Take(pages) => _ = self.shares.take(id, pages),
+                Plan::Ask => self.shares.ask(id, &view, |_| {}),
                 Plan::ShrinkTo(pages) => self.change(p, |process| process.target = Some(pages)),
             }
         }
 
         fn fork(&self, p: usize) {
             let process = self.get(p);
-            let Some(child) = self.shares.reserve(Tag(process.tag)) else { return };
+            let Some(child) = self.shares.reserve(MemberId(process.id)) else { return };
             self.forks.set(self.forks.get() + 1);
             let taken = self.shares.take(child, process.charge);
-            let spare = self.shares.pages(Tag(process.tag)) - process.charge;
-            let given = self.shares.give(Tag(process.tag), process.charge.saturating_sub(taken).min(spare), child);
+            let spare = self.shares.pages(MemberId(process.id)) - process.charge;
+            let given = self.shares.give(MemberId(process.id), process.charge.saturating_sub(taken).min(spare), child);
             let charge = (taken + given).min(process.charge);
-            let child = Process { tag: child.0, parent: Some(p), charge, appetite: process.appetite, ..Process::default() };
+            let child = Process { id: child.0, parent: Some(p), charge, appetite: process.appetite, ..Process::default() };
             self.processes.borrow_mut().push(child);
         }
 
@@ -661,7 +661,7 @@ mod tests {
             let mut sum = 0;
             for (p, process) in processes.iter().enumerate().filter(|(_, process)| !process.dead) {
                 let orphan = !process.there && process.parent.is_some_and(|parent| processes[parent].dead);
-                let pages = self.shares.pages(Tag(process.tag));
+                let pages = self.shares.pages(MemberId(process.id));
                 assert!(orphan || process.charge <= pages, "process {p} has {pages} pages and uses {}", process.charge);
                 sum += if orphan { 0 } else { pages };
             }
@@ -695,9 +695,9 @@ mod tests {
                 model.change(last, |process| process.parent = Some(0));
                 model.arrive(last);
             }
-            let tag = Tag(model.get(last).tag);
-            model.shares.take(tag, u32::MAX);
-            assert_eq!(model.shares.pages(tag), model.shares.total, "seed {seed}");
+            let id = MemberId(model.get(last).id);
+            model.shares.take(id, u32::MAX);
+            assert_eq!(model.shares.pages(id), model.shares.total, "seed {seed}");
             (killed, forks) = (killed + model.killed.get(), forks + model.forks.get());
         }
         assert!(killed > 1000 && forks > 1000, "{killed} killed, {forks} forks");
@@ -714,7 +714,7 @@ mod tests {
     }
 
     fn pages(model: &Model) -> Vec<u32> {
-        model.alive().into_iter().map(|p| model.shares.pages(Tag(model.get(p).tag))).collect()
+        model.alive().into_iter().map(|p| model.shares.pages(MemberId(model.get(p).id))).collect()
     }
 
     /// One that works gets nearly all, whoever had it before; of several that work each gets as much as another.
@@ -742,15 +742,15 @@ mod tests {
     #[test]
     fn what_was_reserved_is_not_lost() {
         let shares = shares(640, 3);
-        let first = shares.reserve(Tag::NOBODY).expect("room");
+        let first = shares.reserve(MemberId::NOBODY).expect("room");
         assert!(shares.claim(first, 11) && !shares.claim(first, 11));
         shares.take(first, 640);
         let child = shares.reserve(first).expect("room");
         assert_eq!((shares.give(first, 100, child), shares.pages(child), shares.free()), (100, 100, 0));
         shares.member(first).life.store(DIED);
         assert_eq!((shares.lives(first), shares.lives(child), shares.free()), (false, false, 640));
-        let others = [(); 3].map(|()| shares.reserve(Tag::NOBODY).expect("room"));
-        assert_eq!(shares.reserve(Tag::NOBODY), None);
+        let others = [(); 3].map(|()| shares.reserve(MemberId::NOBODY).expect("room"));
+        assert_eq!(shares.reserve(MemberId::NOBODY), None);
         assert!(others.iter().all(|other| *other != child) && !shares.claim(child, 12) && shares.claim(others[1], 12));
         shares.bury(others[1]);
         shares.bury(others[2]);
@@ -778,16 +778,18 @@ mod tests {
                 word.store(random() >> (random() % 32));
             }
             shares.used.store(random());
-            let Some(tag) = shares.reserve(Tag(random())) else { continue };
-            let view = shares.view(tag);
+            let Some(id) = shares.reserve(MemberId(random())) else { continue };
+            let view = shares.view(id);
             for wants in [false, true] {
                 let standing = Standing { charge: 10, spare: 8, floor: 20, short: wants, wants, asked: true };
                 if let Plan::Take(pages) | Plan::ShrinkTo(pages) = plan(&view, &standing) {
                     assert!(pages <= 1000);
                 }
             }
-            shares.ask(tag, &view, |_| {});
-            assert!(shares.take(tag, u32::MAX) <= 1000 && shares.pages(tag) <= 1000 && shares.give(tag, 500, Tag(random())) <= 500);
+            shares.ask(id, &view, |_| {});
+            assert!(
+                shares.take(id, u32::MAX) <= 1000 && shares.pages(id) <= 1000 && shares.give(id, 500, MemberId(random())) <= 500
+            );
         }
     }
 }

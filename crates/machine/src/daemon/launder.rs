@@ -11,7 +11,7 @@ use overspill_store::pool::Refused;
 use overspill_store::{PageBytes, checksum};
 use overspill_swap::device_stats;
 use overspill_vm::pager::IoResult;
-use overspill_vm::types::{ContentHash, PAGE_SHIFT, PAGE_SIZE, PageId};
+use overspill_vm::types::{PAGE_SHIFT, PAGE_SIZE, PageId, Tag};
 use overspill_vm::{Config, Laundry, Look, PageOut};
 
 /// Pages per write.
@@ -27,7 +27,7 @@ const WRITES_MIN: usize = 4;
 pub(super) struct Dirty {
     page: PageId,
     place: ParkPlace,
-    hash: ContentHash,
+    tag: Tag,
     write: bool,
     /// The compressed device has had it: it was stored there or refused.
     packed: bool,
@@ -48,7 +48,7 @@ impl Write {
     pub(super) fn new() -> Write {
         let (page, place) = (PageId::from_raw(0), ParkPlace::NONE);
         Write {
-            pages: [Dirty { page, place, hash: ContentHash::UNKNOWN, write: false, packed: false }; WRITE_PAGES],
+            pages: [Dirty { page, place, tag: Tag::UNKNOWN, write: false, packed: false }; WRITE_PAGES],
             iov: [IoVec { base: 0, len: 0 }; WRITE_PAGES],
             count: 0,
             run: None,
@@ -98,11 +98,11 @@ impl<K: Kernel, S> Daemon<K, S> {
             let place = core.park.place(frame);
             if !core.park.hold(place) {
                 // it moved to another address while it was being written, and that write has not ended: inactive again
-                core.vm.launder_done(page, None, ContentHash::UNKNOWN, IoResult::NoSpace);
+                core.vm.launder_done(page, None, Tag::UNKNOWN, IoResult::NoSpace);
                 continue;
             }
-            let hash = stored.unwrap_or(ContentHash::UNKNOWN);
-            self.dirty.push(Dirty { page, place, hash, write: false, packed: in_memory });
+            let tag = stored.unwrap_or(Tag::UNKNOWN);
+            self.dirty.push(Dirty { page, place, tag, write: false, packed: in_memory });
         }
         drop(core);
         if self.dirty.is_empty() {
@@ -117,10 +117,10 @@ impl<K: Kernel, S> Daemon<K, S> {
             let bytes = &*unsafe { K::parked(machine.parking.addr(d.place)) };
             *zero = checksum::is_zero(bytes);
             if !*zero {
-                let stored = (d.hash != ContentHash::UNKNOWN).then_some(d.hash);
-                d.hash = match d.packed {
+                let stored = (d.tag != Tag::UNKNOWN).then_some(d.tag);
+                d.tag = match d.packed {
                     true => checksum::of(d.page, bytes), // a compressed device has it, not encrypted
-                    false => machine.content.look(d.page, stored, bytes, scratch),
+                    false => machine.content.tag(d.page, stored, bytes, scratch),
                 };
             }
         }
@@ -128,7 +128,7 @@ impl<K: Kernel, S> Daemon<K, S> {
         let map = machine.map.read();
         let mut core = machine.core.lock();
         for (d, zero) in self.dirty.iter_mut().zip(&zero) {
-            match core.vm.launder_look(d.page, *zero, d.hash) {
+            match core.vm.launder_look(d.page, *zero, d.tag) {
                 Look::Write => {
                     d.write = true;
                     d.packed = false;
@@ -220,7 +220,7 @@ impl<K: Kernel, S> Daemon<K, S> {
                     let (plain, sealed) = unsafe {
                         (&*(parked(d.place) as *const PageBytes), &mut *((buffer + (i << PAGE_SHIFT)) as *mut PageBytes))
                     };
-                    d.hash = machine.content.seal(d.page, plain, sealed);
+                    d.tag = machine.content.seal(d.page, plain, sealed);
                 }
                 w.iov[0] = IoVec { base: buffer, len: n << PAGE_SHIFT };
                 vectors = 1;
@@ -246,7 +246,7 @@ impl<K: Kernel, S> Daemon<K, S> {
         if rest > 0 {
             let mut core = machine.core.lock();
             for d in &self.dirty[at..] {
-                core.vm.launder_done(d.page, None, d.hash, IoResult::NoSpace);
+                core.vm.launder_done(d.page, None, d.tag, IoResult::NoSpace);
                 core.park.written(d.place);
             }
         }
@@ -268,7 +268,7 @@ impl<K: Kernel, S> Daemon<K, S> {
             let d = &mut self.dirty[at + stored + refused];
             // SAFETY: the place is held: its content stays, and nobody writes parked pages.
             let plain = unsafe { &*(machine.parking.addr(d.place) as *const PageBytes) };
-            d.hash = checksum::of(d.page, plain);
+            d.tag = checksum::of(d.page, plain);
             let packed = packer.pack(plain);
             let result = pool.store(first + stored as u32, packed);
             match result {
@@ -297,7 +297,7 @@ impl<K: Kernel, S> Daemon<K, S> {
             core.vm.devices_mut().io_ended(pool.device(), io);
         }
         for (i, d) in self.dirty[at..at + stored].iter().enumerate() {
-            if !core.vm.launder_done(d.page, Some(run.slot(i as u32)), d.hash, IoResult::Ok) {
+            if !core.vm.launder_done(d.page, Some(run.slot(i as u32)), d.tag, IoResult::Ok) {
                 self.trouble = Some(errno::ENOMEM);
             }
             core.park.written(d.place);
@@ -347,7 +347,7 @@ impl<K: Kernel, S> Daemon<K, S> {
         reader::count_io(machine, &mut core, run.location.device, true, w.count as u32, w.since, done.result);
         for (i, d) in w.pages[..w.count].iter().enumerate() {
             let result = if i < whole || K::mistake(Mistake::BelievesFailedWrites) { IoResult::Ok } else { failed };
-            if !core.vm.launder_done(d.page, Some(run.slot(i as u32)), d.hash, result) {
+            if !core.vm.launder_done(d.page, Some(run.slot(i as u32)), d.tag, result) {
                 self.trouble = Some(errno::ENOMEM);
             }
             core.park.written(d.place);

@@ -7,7 +7,7 @@ use overspill_machine::errno::{self, Errno};
 use overspill_machine::files::{Files, Pieces};
 use overspill_machine::kernel::{self, Advice, Done, Fixed, IoVec, Kernel, Moved};
 use overspill_store::PageBytes;
-use overspill_vm::types::{ContentHash, PAGE_SHIFT, PAGE_SIZE, PageId};
+use overspill_vm::types::{PAGE_SHIFT, PAGE_SIZE, PageId, Tag};
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -223,10 +223,10 @@ impl Files for FlatFile {
     }
 }
 
-/// The hash that stands for a page's content: different contents never agree, nor do different pages.
-fn hash(page: PageId, bytes: &PageBytes) -> ContentHash {
+/// The tag that stands for a page's content: different contents never agree, nor do different pages.
+fn tag(page: PageId, bytes: &PageBytes) -> Tag {
     let content = u64::from_ne_bytes(*bytes.first_chunk().expect("a page"));
-    ContentHash::new(page, content.into(), 0)
+    Tag::new(page, content.into(), 0)
 }
 
 /// Contents are words, the first ones of otherwise empty pages.
@@ -236,13 +236,13 @@ impl kernel::Content for Words {
     fn is_sealed(&self) -> bool {
         false
     }
-    fn look(&self, page: PageId, _: Option<ContentHash>, bytes: &PageBytes, _: &mut PageBytes) -> ContentHash {
-        hash(page, bytes)
+    fn tag(&self, page: PageId, _: Option<Tag>, bytes: &PageBytes, _: &mut PageBytes) -> Tag {
+        tag(page, bytes)
     }
-    fn open(&self, page: PageId, stored: ContentHash, bytes: &mut PageBytes) -> bool {
-        hash(page, bytes) == stored
+    fn open(&self, page: PageId, stored: Tag, bytes: &mut PageBytes) -> bool {
+        tag(page, bytes) == stored
     }
-    fn seal(&self, _: PageId, _: &PageBytes, _: &mut PageBytes) -> ContentHash {
+    fn seal(&self, _: PageId, _: &PageBytes, _: &mut PageBytes) -> Tag {
         never()
     }
 }

@@ -16,8 +16,8 @@ fn anywhere(_: Slot) -> (Slot, Slot) {
 fn both_ends_of_an_object() {
     let mut blocks = SwapBlocks::new(100);
     for k in 0..300 {
-        blocks.insert(page(3, k), Slot(1000 + k as u32), ContentHash::of(k)).unwrap();
-        blocks.insert(page(3, LAST - k), Slot(5000 - k as u32), ContentHash::of(k)).unwrap();
+        blocks.insert(page(3, k), Slot(1000 + k as u32), Tag::of(k)).unwrap();
+        blocks.insert(page(3, LAST - k), Slot(5000 - k as u32), Tag::of(k)).unwrap();
     }
     let has = |index, before, after| blocks.has_page(page(3, index), before, after, anywhere).unwrap();
     assert_eq!(has(0, u32::MAX, u32::MAX), HasPage { slot: Slot(1000), before: 0, after: 299 });
@@ -34,8 +34,8 @@ fn both_ends_of_an_object() {
 fn the_lowest_and_the_highest_slot() {
     let mut blocks = SwapBlocks::new(100);
     // Page 9 has slot 0: before it, "slot - 1" must not be taken for "not stored".
-    blocks.insert(page(0, 9), Slot(0), ContentHash::of(1)).unwrap();
-    blocks.insert(page(0, 20), Slot(u32::MAX - 1), ContentHash::of(1)).unwrap();
+    blocks.insert(page(0, 9), Slot(0), Tag::of(1)).unwrap();
+    blocks.insert(page(0, 20), Slot(u32::MAX - 1), Tag::of(1)).unwrap();
     let alone = |slot| Some(HasPage { slot: Slot(slot), before: 0, after: 0 });
     assert_eq!(blocks.has_page(page(0, 9), 99, 99, anywhere), alone(0));
     assert_eq!(blocks.has_page(page(0, 20), 99, 99, anywhere), alone(u32::MAX - 1));
@@ -45,7 +45,7 @@ fn the_lowest_and_the_highest_slot() {
 fn a_device_border_ends_a_run() {
     let mut blocks = SwapBlocks::new(100);
     for k in 0..100 {
-        blocks.insert(page(0, k), Slot(k as u32), ContentHash::of(k)).unwrap();
+        blocks.insert(page(0, k), Slot(k as u32), Tag::of(k)).unwrap();
     }
     let border = |slot: Slot| if slot.0 < 40 { (Slot(0), Slot(39)) } else { (Slot(40), Slot(1000)) };
     assert_eq!(blocks.has_page(page(0, 39), 99, 99, border).unwrap().after, 0);
@@ -59,7 +59,7 @@ fn nodes_come_back() {
     for round in 0..3 {
         for k in 0..200 {
             let at = page(k as u16 % 5, k * 7_777_777 * (round + 1));
-            blocks.insert(at, Slot(k as u32), ContentHash::of(0)).unwrap();
+            blocks.insert(at, Slot(k as u32), Tag::of(0)).unwrap();
         }
         blocks.check();
         let mut slots = 0;
@@ -77,7 +77,7 @@ fn an_empty_terabyte_is_cheap() {
     let mut blocks = SwapBlocks::new(100);
     let far = [0, 1 << 20, 1 << 28, (1 << 35) - 1, LAST];
     for (k, &at) in far.iter().enumerate() {
-        blocks.insert(page(0, at), Slot(k as u32), ContentHash::of(7)).unwrap();
+        blocks.insert(page(0, at), Slot(k as u32), Tag::of(7)).unwrap();
     }
     let mut seen = Vec::new();
     let mut at = page(0, 0);
@@ -102,13 +102,13 @@ fn an_empty_terabyte_is_cheap() {
 fn without_metadata_nothing_changes_and_renames_still_work() {
     let mut blocks = SwapBlocks::new(50);
     let mut count = 0;
-    while blocks.insert(page(0, count * 1_000_000), Slot(count as u32), ContentHash::of(count)).is_ok() {
+    while blocks.insert(page(0, count * 1_000_000), Slot(count as u32), Tag::of(count)).is_ok() {
         count += 1;
     }
     assert!(count >= 10, "{count}");
     assert_eq!(blocks.stored(), count);
-    assert_eq!(blocks.insert(page(1, 0), Slot(77), ContentHash::of(0)), Err(NoMetadata));
-    assert_eq!(blocks.insert(page(0, 0), Slot(77), ContentHash::of(0)), Ok(Some(Slot(0))));
+    assert_eq!(blocks.insert(page(1, 0), Slot(77), Tag::of(0)), Err(NoMetadata));
+    assert_eq!(blocks.insert(page(0, 0), Slot(77), Tag::of(0)), Ok(Some(Slot(0))));
     for k in 0..count {
         assert_eq!(blocks.rename(page(0, k * 1_000_000), page(9, k * 3_000_000 + 5)), Ok(true));
     }
@@ -122,7 +122,7 @@ fn the_walk_ends_behind_the_last_child_of_every_level() {
     for height in 1..=HEIGHT_MAX as u32 {
         let end = (1u64 << (NODE_SHIFT * (height + 1))).min(PageId::INDEX_LIMIT);
         let mut blocks = SwapBlocks::new(100);
-        blocks.insert(page(0, end - 2 * LEAF_PAGES), Slot(0), ContentHash::of(0)).unwrap();
+        blocks.insert(page(0, end - 2 * LEAF_PAGES), Slot(0), Tag::of(0)).unwrap();
         assert!(blocks.next(page(0, 0)).is_some());
         assert_eq!(blocks.next(page(0, end - 2 * LEAF_PAGES + 1)), None);
         assert_eq!(blocks.next(page(0, end - LEAF_PAGES)), None);
@@ -182,12 +182,12 @@ proptest! {
     #[test]
     fn behaves_like_a_map(ops in prop::collection::vec(op(), 1..60), nodes in prop_oneof![Just(1000u32), 0..60u32]) {
         let mut blocks = SwapBlocks::new(nodes);
-        let mut model: BTreeMap<PageId, (Slot, ContentHash)> = BTreeMap::new();
+        let mut model: BTreeMap<PageId, (Slot, Tag)> = BTreeMap::new();
         for (step, op) in ops.into_iter().enumerate() {
             match op {
                 Op::Insert { object, index, slot, pages } => {
                     for k in 0..pages.min(LAST - index + 1) {
-                        let (at, value) = (page(object, index + k), (Slot(slot + k as u32), ContentHash::of(step as u64 + k)));
+                        let (at, value) = (page(object, index + k), (Slot(slot + k as u32), Tag::of(step as u64 + k)));
                         match blocks.insert(at, value.0, value.1) {
                             Ok(old) => prop_assert_eq!(old, model.insert(at, value).map(|v| v.0)),
                             Err(NoMetadata) => prop_assert!(!model.contains_key(&at) && nodes < 1000),
@@ -216,7 +216,7 @@ proptest! {
                             Ok(was) => {
                                 let value = model.remove(&from);
                                 prop_assert_eq!(was, value.is_some());
-                                if let Some((slot, content)) = value { model.insert(to, (slot, content.renamed(from, to))); }
+                                if let Some((slot, tag)) = value { model.insert(to, (slot, tag.renamed(from, to))); }
                             }
                             Err(NoMetadata) => prop_assert!(model.contains_key(&from)),
                         }
@@ -246,8 +246,8 @@ proptest! {
         for object in [0, 1, 65535] {
             let mut walked = Vec::new();
             let mut from = Some(0);
-            while let Some((at, slot, content)) = from.and_then(|index| blocks.next(page(object, index))) {
-                walked.push((at, (slot, content)));
+            while let Some((at, slot, tag)) = from.and_then(|index| blocks.next(page(object, index))) {
+                walked.push((at, (slot, tag)));
                 from = Some(at.index() + 1).filter(|&i| i <= LAST);
             }
             let range = model.range(page(object, 0)..=page(object, LAST)).map(|(&p, &v)| (p, v));

@@ -26,7 +26,7 @@ fn store(pager: &mut SwapPager, first: PageId, count: u32) -> Slot {
     let run = pager.alloc_run(count, first).unwrap();
     assert_eq!(run.count, count);
     for k in 0..count {
-        assert!(pager.assign(first.offset(k.into()), Slot(run.first.0 + k), ContentHash::of(k.into())));
+        assert!(pager.assign(first.offset(k.into()), Slot(run.first.0 + k), Tag::of(k.into())));
     }
     run.first
 }
@@ -129,7 +129,7 @@ fn slots_of_memory_have_names_and_are_the_childs_own() {
     let past = pager.alloc_run_past_memory(2, page(0, 9)).unwrap();
     let within = alloc(&mut pager, 1).unwrap();
     assert!(!memory(&pager, past.first) && memory(&pager, within.first));
-    assert!(pager.assign(page(0, 2), past.first, ContentHash::of(2)));
+    assert!(pager.assign(page(0, 2), past.first, Tag::of(2)));
     assert_eq!((there(&pager), freed(&mut pager)), (vec![page(0, 70), page(0, 3)], vec![2]), "it has moved on");
     pager.devices.set_full(device, true);
     let past = alloc(&mut pager, 1).unwrap();
@@ -199,7 +199,7 @@ fn a_leaving_device_gives_nothing_and_is_found_in_runs() {
     assert!(pager.is_unwelcome(page(1, 1000)) && !pager.is_unwelcome(page(9, 0)));
     for (p, _) in walk(&pager, other) {
         let run = pager.alloc_run(1, p).unwrap();
-        assert!(pager.assign(p, run.first, ContentHash::of(0)));
+        assert!(pager.assign(p, run.first, Tag::of(0)));
     }
     assert_eq!(pager.device_use(other), Some(DeviceUse::default()));
     pager.remove(other);
@@ -263,7 +263,7 @@ fn a_child_takes_an_inherited_device_off() {
     for k in 0..60 {
         let run = alloc(&mut child, 1).unwrap();
         assert_eq!(child.devices.device_of(run.first).0, own);
-        assert!(child.assign(page(0, k), run.first, ContentHash::of(0)));
+        assert!(child.assign(page(0, k), run.first, Tag::of(0)));
     }
     child.remove(DeviceId(0));
     child.check();
@@ -396,16 +396,16 @@ fn a_slot_never_gets_a_second_page() {
         alloc(&mut pager, 1).unwrap(); // slot 3 is taken, 4 is free
         std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| f(&mut pager))).is_err()
     };
-    assert!(panics(|pager| _ = pager.assign(page(0, 9), Slot(2), ContentHash::of(0)))); // owned
-    assert!(panics(|pager| _ = pager.assign(page(0, 9), Slot(4), ContentHash::of(0)))); // free
-    assert!(panics(|pager| _ = pager.assign(page(0, 9), Slot(100), ContentHash::of(0)))); // on no device
+    assert!(panics(|pager| _ = pager.assign(page(0, 9), Slot(2), Tag::of(0)))); // owned
+    assert!(panics(|pager| _ = pager.assign(page(0, 9), Slot(4), Tag::of(0)))); // free
+    assert!(panics(|pager| _ = pager.assign(page(0, 9), Slot(100), Tag::of(0)))); // on no device
     assert!(panics(|pager| pager.free_slot(Slot(2))));
     assert!(panics(|pager| pager.free_slot(Slot(4))));
     assert!(panics(|pager| {
         pager.devices.fork_child(10);
-        _ = pager.assign(page(0, 9), Slot(3), ContentHash::of(0)); // taken, but the parent's
+        _ = pager.assign(page(0, 9), Slot(3), Tag::of(0)); // taken, but the parent's
     }));
-    assert!(!panics(|pager| assert!(pager.assign(page(0, 9), Slot(3), ContentHash::of(0)))));
+    assert!(!panics(|pager| assert!(pager.assign(page(0, 9), Slot(3), Tag::of(0)))));
 }
 
 /// A device of many small pieces: no run crosses a border, all of it is used, and each slot is where its piece says.
@@ -432,7 +432,7 @@ fn runs_end_where_extents_do() {
         assert!(first.file == last.file && last.offset - first.offset == u64::from(run.count - 1) * 4096);
         assert!(last.offset < (1 << 20) + u64::from(lens[last.file as usize]) * 4096);
         for k in 0..run.count {
-            assert!(pager.assign(page(0, at), Slot(run.first.0 + k), ContentHash::of(0)));
+            assert!(pager.assign(page(0, at), Slot(run.first.0 + k), Tag::of(0)));
             at += 1;
         }
     }
@@ -502,7 +502,7 @@ fn what_stays_free_is_given_back_and_got_back_before_the_device_grows() {
     while pager.devices.wants_extent().is_none() {
         let run = pager.alloc_run(128, page(1, at)).unwrap();
         assert!((run.first.0 + run.count <= blocks(1)) || run.first.0 >= blocks(8), "{run:?}");
-        (0..run.count).for_each(|k| assert!(pager.assign(page(1, at + u64::from(k)), Slot(run.first.0 + k), ContentHash::of(0))));
+        (0..run.count).for_each(|k| assert!(pager.assign(page(1, at + u64::from(k)), Slot(run.first.0 + k), Tag::of(0))));
         at += u64::from(run.count);
     }
     // what is absent can be read by nobody's child
@@ -517,7 +517,7 @@ fn what_stays_free_is_given_back_and_got_back_before_the_device_grows() {
     assert_eq!((pager.devices.refill_begin(device, 1), pager.devices.wants_extent()), (None, None));
     for at in (0..3000).step_by(100) {
         let run = pager.alloc_run(100, page(3, at)).unwrap();
-        (0..run.count).for_each(|k| assert!(pager.assign(page(3, at + u64::from(k)), Slot(run.first.0 + k), ContentHash::of(0))));
+        (0..run.count).for_each(|k| assert!(pager.assign(page(3, at + u64::from(k)), Slot(run.first.0 + k), Tag::of(0))));
     }
     pager.release_range(page(3, 0), 3000);
     assert_eq!(pager.devices.deferred(), 0);
@@ -655,7 +655,7 @@ impl World {
                 self.contents += 1;
                 self.disk.insert((file, at), self.contents);
                 process.written_end = process.written_end.max(at + 1);
-                assert!(process.pager.assign(page, slot, ContentHash::new(page, self.contents.into(), 0)));
+                assert!(process.pager.assign(page, slot, Tag::new(page, self.contents.into(), 0)));
                 if let Some((old, _)) = process.pages.insert(page, (slot, self.contents)) {
                     process.forget(old);
                 }
@@ -733,7 +733,7 @@ impl World {
                 let (device, at) = process.pager.devices.device_of(slot);
                 let file = process.files[device.0 as usize];
                 assert_eq!(self.disk[&(file, at)], content, "{page:?} of a process was overwritten");
-                assert_eq!(process.pager.content(page), Some(ContentHash::new(page, content.into(), 0)));
+                assert_eq!(process.pager.tag(page), Some(Tag::new(page, content.into(), 0)));
                 if k % 7 != step % 7 {
                     continue;
                 }
