@@ -1,7 +1,7 @@
 //! The configuration file of `overspill run --config`: TOML, the same options under the same names. Unknown keys and wrong values
 //! are errors with the line.
 
-use overspill_linux::device_spec::{self, DeviceSpec, Place, SpecError};
+use overspill_linux::device_spec::{self, DeviceSpec, Medium, SpecError};
 use serde::de::{self, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use std::fmt;
@@ -144,10 +144,10 @@ impl Swap {
             return fail("has path and paths; write one of them");
         }
         let mut paths = self.path.iter().chain(&self.paths).cloned();
-        let place = match (self.kind, paths.next()) {
-            (Kind::File, Some(path)) => Place::File(path),
-            (Kind::Block, Some(path)) => Place::Block { path, force: self.force == Some(true) },
-            (Kind::Compressed, None) => Place::Compressed(match &self.algo {
+        let medium = match (self.kind, paths.next()) {
+            (Kind::File, Some(path)) => Medium::File(path),
+            (Kind::Block, Some(path)) => Medium::Block { path, force: self.force == Some(true) },
+            (Kind::Compressed, None) => Medium::Compressed(match &self.algo {
                 Some(name) => device_spec::algorithm(name)?,
                 None => device_spec::Algorithm::default(),
             }),
@@ -165,7 +165,7 @@ impl Swap {
         }
         let align = self.align.as_deref().map_or(Ok(false), device_spec::align)?;
         let size = self.size.as_deref().map(device_spec::size).transpose()?;
-        DeviceSpec { place, more: paths.collect(), size, priority: self.prio, align }.checked()
+        DeviceSpec { medium, more: paths.collect(), size, priority: self.prio, align }.checked()
     }
 }
 

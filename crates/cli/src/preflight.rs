@@ -6,7 +6,7 @@ use crate::program::{self, NotFound, Unfit};
 use crate::{FAILED, Failure, NOT_EXECUTABLE, NOT_FOUND};
 use overspill_linux::control;
 use overspill_linux::control_client::{self, ControlError};
-use overspill_linux::device_spec::{self, DeviceSpec, Place, SpecError};
+use overspill_linux::device_spec::{self, DeviceSpec, Medium, SpecError};
 use overspill_linux::size::{self, Size};
 use overspill_linux::{probe, signature};
 use overspill_vm::policy;
@@ -166,8 +166,8 @@ pub fn try_device(swap: &mut Swap, origin: &str, mut device: DeviceSpec) -> Resu
     let at = |path: &Path| if several { format!("{origin}: {}", path.display()) } else { origin.to_owned() };
     let fail = |path: &Path, why: &str| Failure::new(format!("{}: {why}", at(path)));
     let size = device.size.unwrap_or(0);
-    match &mut device.place {
-        Place::File(path) => {
+    match &mut device.medium {
+        Medium::File(path) => {
             let mut free = 0u64;
             for path in [path].into_iter().chain(&mut device.more) {
                 let (place, directory) = resolve(path).map_err(|why| fail(path, &why))?;
@@ -179,7 +179,7 @@ pub fn try_device(swap: &mut Swap, origin: &str, mut device: DeviceSpec) -> Resu
                 swap.warnings.push(format!("{origin}: {size} of swap are allowed and only {free} are free"));
             }
         }
-        Place::Block { path, force } => {
+        Medium::Block { path, force } => {
             let mut length = 0u64;
             for path in [path].into_iter().chain(&mut device.more) {
                 let place = fs::canonicalize(&*path);
@@ -194,7 +194,7 @@ pub fn try_device(swap: &mut Swap, origin: &str, mut device: DeviceSpec) -> Resu
                 swap.warnings.push(format!("{origin}: {size} of swap are allowed and {them} only {length}"));
             }
         }
-        Place::Compressed(_) => swap.free = swap.free.saturating_add(size),
+        Medium::Compressed(_) => swap.free = swap.free.saturating_add(size),
     }
     if let Some(long) = device.names().find(|name| name.len() > device_spec::NAME_MAX) {
         return Err(fail(Path::new(long), "the absolute path of this place is too long; name one that is shorter"));

@@ -9,7 +9,7 @@ use crate::swaps::{connect, devices, failed};
 use crate::{Failure, preflight, printable, say, supervise};
 use overspill_linux::control::{Kind, Progress, Reply, Request};
 use overspill_linux::control_client::{Connection, ControlError};
-use overspill_linux::device_spec::{self, DeviceSpec, Place};
+use overspill_linux::device_spec::{self, DeviceSpec, Medium};
 use overspill_linux::setup::DEVICES_MAX;
 use overspill_linux::size::human;
 use overspill_linux::swap_file::{SwapFile, SwapFiles};
@@ -78,8 +78,8 @@ struct Opened<'a> {
 
 impl<'a> Opened<'a> {
     fn new(device: &'a DeviceSpec) -> Result<Self, Failure> {
-        let files = match device.place {
-            Place::Compressed(_) => None,
+        let files = match device.medium {
+            Medium::Compressed(_) => None,
             _ => Some(SwapFiles::open(device).map_err(|(e, place)| {
                 let why = std::io::Error::from_raw_os_error(e);
                 Failure::new(format!("{}: {why}; name another place", place.display()))
@@ -95,8 +95,8 @@ impl<'a> Opened<'a> {
     fn add(&self, connection: &Connection) -> Result<(), Failure> {
         let fail = |why: String| Failure::with_status(NOTHING, format!("{}: {why}", self.name().display()));
         let kind = self.files.as_ref().map_or(Kind::Compressed, SwapFiles::kind);
-        let algorithm = match self.device.place {
-            Place::Compressed(algorithm) => algorithm,
+        let algorithm = match self.device.medium {
+            Medium::Compressed(algorithm) => algorithm,
             _ => device_spec::Algorithm::default(),
         };
         let descriptors: Vec<_> = self.files.iter().flat_map(SwapFiles::iter).map(SwapFile::as_fd).collect();
@@ -186,7 +186,7 @@ fn device_name(connection: &Connection, device: &OsStr) -> Result<Vec<u8>, Failu
     let there = devices(connection)?;
     let mut candidates = vec![device.to_owned()];
     let spec = device_spec::parse(device).ok();
-    let paths = spec.iter().filter_map(|d| d.place.path()).chain([Path::new(device)]);
+    let paths = spec.iter().filter_map(|d| d.medium.path()).chain([Path::new(device)]);
     for path in paths {
         candidates.push(path.into());
         candidates.extend(fs::canonicalize(path).ok().map(Into::into));

@@ -34,7 +34,7 @@ pub const FILES_MAX: usize = 8;
 
 /// What a device is made of.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Place {
+pub enum Medium {
     /// A directory, or a file that does not exist yet.
     File(PathBuf),
     /// A block device.
@@ -52,7 +52,7 @@ pub enum Place {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DeviceSpec {
     /// What it is made of.
-    pub place: Place,
+    pub medium: Medium,
     /// Further places of the same kind that it is made of as well, for a file or a block device.
     pub more: Vec<PathBuf>,
     /// The most it may hold, in bytes, a multiple of 4096; `None`: as far as its place goes.
@@ -88,20 +88,20 @@ fn fail<T>(why: impl Into<String>) -> Result<T, SpecError> {
 
 const KINDS: &str = "file, block, compressed";
 
-impl Place {
+impl Medium {
     /// The word before the colon.
     pub fn kind(&self) -> &'static str {
         match self {
-            Place::File(_) => "file",
-            Place::Block { .. } => "block",
-            Place::Compressed(_) => "compressed",
+            Medium::File(_) => "file",
+            Medium::Block { .. } => "block",
+            Medium::Compressed(_) => "compressed",
         }
     }
     /// Its path, if it has one.
     pub fn path(&self) -> Option<&Path> {
         match self {
-            Place::File(path) | Place::Block { path, .. } => Some(path),
-            Place::Compressed(_) => None,
+            Medium::File(path) | Medium::Block { path, .. } => Some(path),
+            Medium::Compressed(_) => None,
         }
     }
 }
@@ -109,7 +109,7 @@ impl Place {
 impl DeviceSpec {
     /// A file in the directory `place`, or the new file `place`, without a limit.
     pub fn file(place: impl Into<PathBuf>) -> Self {
-        DeviceSpec { place: Place::File(place.into()), more: Vec::new(), size: None, priority: None, align: false }
+        DeviceSpec { medium: Medium::File(place.into()), more: Vec::new(), size: None, priority: None, align: false }
     }
 
     /// The same device, made of a further file or block device too: a place such as its first one.
@@ -131,7 +131,7 @@ impl DeviceSpec {
 
     /// What the device is called by `swaps` and `swapoff`: its path, or its kind if it has none.
     pub fn name(&self) -> &OsStr {
-        self.place.path().map_or(OsStr::new(self.place.kind()), Path::as_os_str)
+        self.medium.path().map_or(OsStr::new(self.medium.kind()), Path::as_os_str)
     }
 
     /// The device, if what is said of it goes together.
@@ -141,7 +141,7 @@ impl DeviceSpec {
     pub fn checked(self) -> Result<Self, SpecError> {
         for name in self.names().map(OsStr::as_bytes) {
             if name.is_empty() {
-                return fail(format!("names no place; write {}:PATH", self.place.kind()));
+                return fail(format!("names no place; write {}:PATH", self.medium.kind()));
             }
             if name.len() > NAME_MAX {
                 return fail(format!("has a name of more than {NAME_MAX} bytes"));
@@ -159,15 +159,15 @@ impl DeviceSpec {
         if let Some(double) = twice(std::slice::from_ref(&self)) {
             return fail(format!("has the place {} twice; name each once", double.display()));
         }
-        if let Place::Compressed(_) = self.place
+        if let Medium::Compressed(_) = self.medium
             && !self.more.is_empty()
         {
             return fail("has a path, and compressed devices have none");
         }
-        if self.size.is_none() && matches!(self.place, Place::Compressed(_)) {
+        if self.size.is_none() && matches!(self.medium, Medium::Compressed(_)) {
             return fail("needs a size, since it is memory, such as 512M");
         }
-        if let Place::Compressed(Algorithm::Zstd(level)) = self.place
+        if let Medium::Compressed(Algorithm::Zstd(level)) = self.medium
             && !zstd::LEVELS.contains(&level)
         {
             return fail(no_level(level));
@@ -177,9 +177,9 @@ impl DeviceSpec {
 
     /// The text that [`parse`] reads back.
     pub fn encode(&self) -> OsString {
-        let mut text = Vec::from(self.place.kind());
+        let mut text = Vec::from(self.medium.kind());
         text.push(b':');
-        let paths = self.place.path().into_iter().chain(self.more.iter().map(PathBuf::as_path));
+        let paths = self.medium.path().into_iter().chain(self.more.iter().map(PathBuf::as_path));
         for (i, path) in paths.enumerate() {
             if i > 0 {
                 text.extend_from_slice(b",path=");
@@ -198,13 +198,13 @@ impl DeviceSpec {
         if let Some(priority) = self.priority {
             options.push(format!("prio={priority}"));
         }
-        match &self.place {
-            Place::File(_) if self.align => options.push("align=extents".into()),
-            Place::Block { force: true, .. } => options.push("force".into()),
-            Place::Compressed(Algorithm::Zstd(level)) => options.push(format!("algo=zstd:{level}")),
+        match &self.medium {
+            Medium::File(_) if self.align => options.push("align=extents".into()),
+            Medium::Block { force: true, .. } => options.push("force".into()),
+            Medium::Compressed(Algorithm::Zstd(level)) => options.push(format!("algo=zstd:{level}")),
             _ => {}
         }
-        let has_path = self.place.path().is_some();
+        let has_path = self.medium.path().is_some();
         for (i, option) in options.iter().enumerate() {
             if has_path || i > 0 {
                 text.push(b',');
@@ -218,9 +218,9 @@ impl DeviceSpec {
 /// Reads one device.
 ///
 /// ```
-/// use overspill_linux::device_spec::{Place, parse};
+/// use overspill_linux::device_spec::{Medium, parse};
 /// let device = parse("block:/dev/sdb,prio=5".as_ref()).unwrap();
-/// assert_eq!((device.place.kind(), device.priority, device.size), ("block", Some(5), None));
+/// assert_eq!((device.medium.kind(), device.priority, device.size), ("block", Some(5), None));
 /// assert!(parse("floppy:/dev/fd0".as_ref()).is_err());
 /// ```
 ///
@@ -262,17 +262,17 @@ fn parse_kind(kind: &str, rest: &[u8]) -> Result<DeviceSpec, SpecError> {
     }
     let mut fields = fields(rest, b',')?.into_iter();
     let mut path = || PathBuf::from(OsString::from_vec(fields.next().unwrap_or_default()));
-    let place = match kind {
-        "file" => Place::File(path()),
-        "block" => Place::Block { path: path(), force: false },
-        "compressed" => Place::Compressed(Algorithm::default()),
+    let medium = match kind {
+        "file" => Medium::File(path()),
+        "block" => Medium::Block { path: path(), force: false },
+        "compressed" => Medium::Compressed(Algorithm::default()),
         _ => return fail(format!("is of the kind {kind:?}, and there are {KINDS}; a file of this name would be ./{kind}:...")),
     };
-    let mut device = DeviceSpec { place, more: Vec::new(), size: None, priority: None, align: false };
+    let mut device = DeviceSpec { medium, more: Vec::new(), size: None, priority: None, align: false };
     let mut seen: Vec<Vec<u8>> = Vec::new();
     for field in fields {
         if let Some(path) = field.strip_prefix(b"path=")
-            && device.place.path().is_some()
+            && device.medium.path().is_some()
         {
             device.more.push(OsStr::from_bytes(path).into());
             continue;
@@ -292,28 +292,28 @@ fn parse_kind(kind: &str, rest: &[u8]) -> Result<DeviceSpec, SpecError> {
 
 /// One option.
 fn set(device: &mut DeviceSpec, key: &[u8], value: Option<&str>) -> Result<(), SpecError> {
-    match (key, value, &mut device.place) {
+    match (key, value, &mut device.medium) {
         (b"size", Some(text), _) => device.size = Some(size(text)?),
         (b"prio", Some(text), _) => device.priority = Some(priority(text)?),
-        (b"align", Some(text), Place::File(_)) => device.align = align(text)?,
-        (b"force", None, Place::Block { force, .. }) => *force = true,
-        (b"algo", Some(text), Place::Compressed(algorithm)) => *algorithm = self::algorithm(text)?,
+        (b"align", Some(text), Medium::File(_)) => device.align = align(text)?,
+        (b"force", None, Medium::Block { force, .. }) => *force = true,
+        (b"algo", Some(text), Medium::Compressed(algorithm)) => *algorithm = self::algorithm(text)?,
         (b"size" | b"prio", None, _)
-        | (b"align", None, Place::File(_))
-        | (b"path", None, Place::File(_) | Place::Block { .. })
-        | (b"algo", None, Place::Compressed(_)) => {
+        | (b"align", None, Medium::File(_))
+        | (b"path", None, Medium::File(_) | Medium::Block { .. })
+        | (b"algo", None, Medium::Compressed(_)) => {
             return fail(format!("has {} without a value", key.escape_ascii()));
         }
-        (b"force", Some(_), Place::Block { .. }) => return fail("has force with a value; write just force"),
-        (_, _, place) => {
-            let keys = match place {
-                Place::File(_) => "path, size, prio, align",
-                Place::Block { .. } => "path, size, prio, force",
-                Place::Compressed(_) => "size, algo, prio",
+        (b"force", Some(_), Medium::Block { .. }) => return fail("has force with a value; write just force"),
+        (_, _, medium) => {
+            let keys = match medium {
+                Medium::File(_) => "path, size, prio, align",
+                Medium::Block { .. } => "path, size, prio, force",
+                Medium::Compressed(_) => "size, algo, prio",
             };
             let key =
                 if key.is_empty() { "an option without a name".into() } else { format!("{:?}", key.escape_ascii().to_string()) };
-            return fail(format!("has {key}, and {} devices have {keys}", place.kind()));
+            return fail(format!("has {key}, and {} devices have {keys}", medium.kind()));
         }
     }
     Ok(())
@@ -449,9 +449,9 @@ pub fn settle_priorities(devices: &mut [DeviceSpec], present: impl Iterator<Item
     let front = devices.iter().filter_map(|d| d.priority).chain(present.clone()).max().unwrap_or(-1).max(-1).saturating_add(1);
     let mut last = present.min().unwrap_or(0).min(0);
     for device in devices.iter_mut().filter(|d| d.priority.is_none()) {
-        device.priority = match device.place {
-            Place::Compressed(_) => Some(front),
-            Place::File(_) | Place::Block { .. } => {
+        device.priority = match device.medium {
+            Medium::Compressed(_) => Some(front),
+            Medium::File(_) | Medium::Block { .. } => {
                 last = last.saturating_sub(1);
                 Some(last)
             }
@@ -486,16 +486,16 @@ mod tests {
         assert_eq!(parse(&read("block::,prio=0").unwrap().encode()).map_err(|e| e.to_string()), read("block::,prio=0"));
         assert_eq!(
             read("compressed:size=512M,algo=lz4"),
-            Ok(DeviceSpec { place: Place::Compressed(Algorithm::Lz4), size: Some(512 << 20), ..DeviceSpec::file("") })
+            Ok(DeviceSpec { medium: Medium::Compressed(Algorithm::Lz4), size: Some(512 << 20), ..DeviceSpec::file("") })
         );
         for (text, level) in [("algo=zstd,size=1M", 1), ("size=1M,algo=zstd:7", 7)] {
-            let place = Place::Compressed(Algorithm::Zstd(level));
-            assert_eq!(read(&format!("compressed:{text}")), Ok(DeviceSpec { place, size: Some(1 << 20), ..DeviceSpec::file("") }));
+            let medium = Medium::Compressed(Algorithm::Zstd(level));
+            assert_eq!(read(&format!("compressed:{text}")), Ok(DeviceSpec { medium, size: Some(1 << 20), ..DeviceSpec::file("") }));
         }
         assert_eq!(
             read("block:/dev/x,prio=5,force"),
             Ok(DeviceSpec {
-                place: Place::Block { path: "/dev/x".into(), force: true },
+                medium: Medium::Block { path: "/dev/x".into(), force: true },
                 priority: Some(5),
                 ..DeviceSpec::file("")
             })
@@ -608,21 +608,21 @@ mod tests {
     fn device() -> impl Strategy<Value = DeviceSpec> {
         let path = || prop::collection::vec(prop::sample::select(&b"/ab,;\\=: \xff\n"[..]), 1..20);
         let path = move || path().prop_map(|bytes| PathBuf::from(OsString::from_vec(bytes)));
-        let place = prop_oneof![
-            path().prop_map(Place::File),
-            (path(), any::<bool>()).prop_map(|(path, force)| Place::Block { path, force }),
-            prop_oneof![Just(Algorithm::Lz4), zstd::LEVELS.prop_map(Algorithm::Zstd)].prop_map(Place::Compressed),
+        let medium = prop_oneof![
+            path().prop_map(Medium::File),
+            (path(), any::<bool>()).prop_map(|(path, force)| Medium::Block { path, force }),
+            prop_oneof![Just(Algorithm::Lz4), zstd::LEVELS.prop_map(Algorithm::Zstd)].prop_map(Medium::Compressed),
         ];
         let size = prop::option::of((SIZE_MIN >> 12..1 << 40).prop_map(|pages| pages << 12));
         let more = prop::collection::hash_set(path(), 0..FILES_MAX);
-        (place, more, size, any::<Option<i16>>(), any::<bool>()).prop_map(|(place, mut more, size, priority, align)| {
-            let size = if matches!(place, Place::Compressed(_)) { size.or(Some(SIZE_MIN)) } else { size };
-            let align = align && matches!(place, Place::File(_));
-            match place.path() {
+        (medium, more, size, any::<Option<i16>>(), any::<bool>()).prop_map(|(medium, mut more, size, priority, align)| {
+            let size = if matches!(medium, Medium::Compressed(_)) { size.or(Some(SIZE_MIN)) } else { size };
+            let align = align && matches!(medium, Medium::File(_));
+            match medium.path() {
                 Some(path) => _ = more.remove(path),
                 None => more.clear(),
             }
-            DeviceSpec { place, more: more.into_iter().collect(), size, priority, align }
+            DeviceSpec { medium, more: more.into_iter().collect(), size, priority, align }
         })
     }
 

@@ -3,7 +3,7 @@
 use crate::compressed::Compressed;
 use crate::content::Content;
 use crate::daemon;
-use crate::device_spec::{DeviceSpec, Place, SIZE_MIN};
+use crate::device_spec::{DeviceSpec, Medium, SIZE_MIN};
 use crate::devices;
 use crate::io::Engine;
 use crate::kernel::Host;
@@ -210,9 +210,9 @@ pub fn machine(options: &Options<'_>, status: &'static Status) -> Result<Machine
         if i == DEVICES_AT_START {
             return Err(fail((libc::E2BIG, device.name())));
         }
-        match device.place {
-            Place::Compressed(_) => {}
-            Place::File(_) | Place::Block { .. } => {
+        match device.medium {
+            Medium::Compressed(_) => {}
+            Medium::File(_) | Medium::Block { .. } => {
                 let opened = SwapFiles::open(device).map_err(fail)?;
                 lengths[i] = if opened.limit() == 0 { 0 } else { opened.slots() };
                 files[i] = Some(opened);
@@ -239,7 +239,7 @@ pub fn machine(options: &Options<'_>, status: &'static Status) -> Result<Machine
             None => pager.devices_mut().add_device(1, priority),
         };
         let entry = entry.expect("an empty table has entries, in order");
-        if let Place::Compressed(algorithm) = device.place {
+        if let Medium::Compressed(algorithm) = device.medium {
             let bytes = device
                 .size
                 .filter(|&bytes| bytes >= SIZE_MIN)

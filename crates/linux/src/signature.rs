@@ -5,7 +5,7 @@
 //! one device of some thousands: that costs a `force`, and a mark that is not looked for costs the data. What keeps no mark at all,
 //! such as plain dm-crypt, cannot be seen.
 
-use crate::device_spec::{DeviceSpec, Place};
+use crate::device_spec::{DeviceSpec, Medium};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Seek, SeekFrom};
 use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
@@ -127,7 +127,7 @@ const MARKS_AT_END: &[(&str, u64, u64, &[u8])] = &[
 /// Why a block device of this swap device is refused, as a message: there is data on it, and nobody insisted. What cannot be
 /// opened is not looked at.
 pub fn refusal(device: &DeviceSpec) -> Option<String> {
-    if !matches!(device.place, Place::Block { force: false, .. }) {
+    if !matches!(device.medium, Medium::Block { force: false, .. }) {
         return None;
     }
     device.names().map(Path::new).find_map(|path| {

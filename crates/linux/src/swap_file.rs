@@ -2,7 +2,7 @@
 //! parts; or a block device, claimed with O_EXCL. O_DIRECT where it can be had. And the files of a device that is made of several.
 
 use crate::control::Kind;
-use crate::device_spec::{DeviceSpec, FILES_MAX, NAME_MAX, Place};
+use crate::device_spec::{DeviceSpec, FILES_MAX, Medium, NAME_MAX};
 use crate::sys::{self, Errno, Fd, sys};
 pub use overspill_machine::files::DeviceName;
 use overspill_machine::files::{CHUNK, Files, Pieces};
@@ -57,7 +57,7 @@ impl SwapFiles {
         let each = device.names().map(|name| {
             // a block device counts with all of its length: the limit is that of all together
             let limit = if several { 0 } else { device.size.unwrap_or(0) };
-            SwapFile::open(&device.place, name, limit, device.align).map_err(|e| (e, name))
+            SwapFile::open(&device.medium, name, limit, device.align).map_err(|e| (e, name))
         });
         let mut files = SwapFiles { all: [const { None }; FILES_MAX], limit: device.size.unwrap_or(0), turn: 0 };
         for (i, file) in each.enumerate() {
@@ -204,11 +204,11 @@ impl Files for SwapFiles {
 }
 
 impl SwapFile {
-    fn open(place: &Place, name: &OsStr, limit: u64, align: bool) -> Result<SwapFile, Errno> {
+    fn open(medium: &Medium, name: &OsStr, limit: u64, align: bool) -> Result<SwapFile, Errno> {
         let name = name.as_bytes();
-        match place {
-            Place::File(_) => Ok(Self::create(name, limit)?.aligned(align)),
-            Place::Block { .. } => {
+        match medium {
+            Medium::File(_) => Ok(Self::create(name, limit)?.aligned(align)),
+            Medium::Block { .. } => {
                 let mut path = [0u8; NAME_MAX + 1];
                 path.get_mut(..name.len()).ok_or(libc::ENAMETOOLONG)?.copy_from_slice(name);
                 // O_EXCL without O_CREAT claims a block device: the kernel refuses it if a file system, another claim or its swap
@@ -216,7 +216,7 @@ impl SwapFile {
                 let flags = libc::O_RDWR | libc::O_CLOEXEC | libc::O_EXCL | libc::O_NONBLOCK;
                 Self::from_block(sys::open(&path[..name.len() + 1], flags, 0)?, limit)
             }
-            Place::Compressed(_) => Err(libc::ENOTSUP),
+            Medium::Compressed(_) => Err(libc::ENOTSUP),
         }
     }
 

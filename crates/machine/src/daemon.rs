@@ -34,7 +34,7 @@ pub use evict::take;
 use launder::{Dirty, WRITES_MAX, Write};
 pub use launder::{buffer_pages, writes};
 use overspill_vm::types::{PAGE_SHIFT, PageId};
-use overspill_vm::{Laundry, Member};
+use overspill_vm::{Laundry, Resident};
 
 /// Pages per step.
 pub const BATCH: usize = 128;
@@ -66,7 +66,7 @@ impl<K: Kernel> Sharing<K> for () {
 /// One page daemon.
 pub struct Daemon<K: Kernel, S = ()> {
     io: K::Io,
-    batch: Vec<Member>,
+    batch: Vec<Resident>,
     laundry: Vec<Laundry>,
     places: Vec<ParkPlace>,
     dirty: Vec<Dirty>,

@@ -13,7 +13,7 @@ use overspill_store::{PageBytes, checksum};
 use overspill_swap::device_stats;
 use overspill_vm::pager::{IoResult, Location};
 use overspill_vm::types::{DeviceId, PAGE_SHIFT, PAGE_SIZE, Tag};
-use overspill_vm::{CLUSTER_PAGES_MAX, Filled, Followed, PageIn, Place};
+use overspill_vm::{CLUSTER_PAGES_MAX, Destination, Filled, Followed, PageIn};
 
 /// Single-page buffers, for random faults.
 pub const SINGLES: usize = 16;
@@ -76,7 +76,7 @@ pub unsafe fn arrived<K: Kernel>(
     result: Result<usize, Errno>,
     issue: impl FnOnce(Read) -> Option<Read>,
 ) -> After {
-    let mut places = [Place::Discard; CLUSTER_PAGES_MAX];
+    let mut places = [Destination::Discard; CLUSTER_PAGES_MAX];
     let mut stored = [Tag::UNKNOWN; CLUSTER_PAGES_MAX];
     let mut right = [false; CLUSTER_PAGES_MAX];
     // SAFETY: the caller's buffer, and nobody else uses it.
@@ -115,23 +115,23 @@ pub unsafe fn arrived<K: Kernel>(
     // a page left parked needs a place; without one it is mapped
     let mut parking = [ParkPlace::NONE; CLUSTER_PAGES_MAX];
     for (i, place) in places[..op.count as usize].iter_mut().enumerate() {
-        if let Place::Park(_) = *place {
+        if let Destination::Park(_) = *place {
             match core.park.take(1) {
                 Some((at, _)) => parking[i] = at,
-                None => *place = Place::Map,
+                None => *place = Destination::Map,
             }
         }
     }
     if K::mistake(Mistake::ParksInOnePlace)
-        && let Some(last) = places.iter().rposition(|place| matches!(place, Place::Park(_)))
+        && let Some(last) = places.iter().rposition(|place| matches!(place, Destination::Park(_)))
     {
         for i in 0..last {
-            if matches!(places[i], Place::Park(_)) {
+            if matches!(places[i], Destination::Park(_)) {
                 (places[i], parking[i]) = (places[last], parking[last]);
             }
         }
     }
-    let lost = |i: &u32| places[*i as usize] == Place::Lost;
+    let lost = |i: &u32| places[*i as usize] == Destination::Lost;
     if let Some(first) = (0..op.count).find(lost) {
         machine.note_loss(&map, op.page(first), op.location_of(first), read.of(first));
     }
@@ -145,12 +145,12 @@ pub unsafe fn arrived<K: Kernel>(
         // SAFETY: within the caller's buffer.
         let content = unsafe { buffer.add((i as usize) << PAGE_SHIFT) };
         match places[i as usize] {
-            Place::Discard => wake = true,
-            Place::Lost => {
+            Destination::Discard => wake = true,
+            Destination::Lost => {
                 let _ = map.program.poison(addr, PAGE_SIZE);
                 wake = true;
             }
-            Place::Park(_) => {
+            Destination::Park(_) => {
                 let to = machine.parking.addr(parking[i as usize]);
                 // SAFETY: the place is ours and absent; the buffer page holds what was read and checked.
                 let moved = unsafe { map.parking.copy(to, content, PAGE_SIZE) };
@@ -158,8 +158,8 @@ pub unsafe fn arrived<K: Kernel>(
                     filled[i as usize] = Filled::Parked;
                 }
             }
-            Place::Map => {
-                while i + n < op.count && places[(i + n) as usize] == Place::Map {
+            Destination::Map => {
+                while i + n < op.count && places[(i + n) as usize] == Destination::Map {
                     n += 1;
                 }
                 let done = match (0..n).any(|k| map.discards.covers(addr_of(i + k), K::now_ns)) {
@@ -176,10 +176,10 @@ pub unsafe fn arrived<K: Kernel>(
     for i in 0..op.count {
         let (place, filled, at) = (places[i as usize], filled[i as usize], parking[i as usize]);
         match place {
-            Place::Discard | Place::Lost => continue,
-            Place::Park(frame) if filled == Filled::Parked => core.park.own(frame, at),
-            Place::Park(_) => core.park.give(at),
-            Place::Map => {}
+            Destination::Discard | Destination::Lost => continue,
+            Destination::Park(frame) if filled == Filled::Parked => core.park.own(frame, at),
+            Destination::Park(_) => core.park.give(at),
+            Destination::Map => {}
         }
         wake |= core.vm.page_in_done(op.page(i), filled);
     }

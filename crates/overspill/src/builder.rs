@@ -4,7 +4,7 @@ use crate::devices;
 use crate::error::{Error, os};
 use crate::fault;
 use crate::pager::{Owner, Pager, Regions};
-use crate::reads::{self, Pool, Queue};
+use crate::reads::{self, Buffers, Queue};
 use crate::shared::Shared;
 use overspill_linux::credentials::Follower;
 use overspill_linux::daemon::Daemon;
@@ -186,7 +186,7 @@ impl Builder {
             objects_max: self.regions_max,
             readers: match (self.manual_daemon, delivery) {
                 (true, _) => 0,
-                (false, Delivery::InThread) => 2, // the pool, and the reader thread's own
+                (false, Delivery::InThread) => 2, // the buffers, and the reader thread's own
                 (false, Delivery::Threads) => cpus.len() + 1,
             },
             ahead_pages_max: self.ahead_pages_max,
@@ -212,7 +212,10 @@ impl Builder {
             .map_err(resources)?;
         let shared = Arc::new(Shared {
             machine,
-            pool: (delivery == Delivery::InThread).then(|| Pool::new(cluster_pages, engine)).transpose().map_err(resources)?,
+            buffers: (delivery == Delivery::InThread)
+                .then(|| Buffers::new(cluster_pages, engine))
+                .transpose()
+                .map_err(resources)?,
             queue: Queue::new().map_err(resources)?,
             cluster_pages,
             engine,

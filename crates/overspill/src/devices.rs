@@ -7,7 +7,7 @@ use crate::pager::Pager;
 use crate::quiet::Quiet;
 use crate::shared::Shared;
 use overspill_linux::control::{Device, Progress};
-use overspill_linux::device_spec::{self, DeviceSpec, Place};
+use overspill_linux::device_spec::{self, DeviceSpec, Medium};
 use overspill_linux::devices::{self, Backing};
 use overspill_linux::setup;
 use overspill_linux::signature;
@@ -110,11 +110,11 @@ impl Pager {
     pub fn swap_on(&self, mut device: DeviceSpec) -> Result<(), Error> {
         let machine = &self.0.here()?.machine;
         check(&device)?;
-        let backing = match device.place {
-            Place::File(_) | Place::Block { .. } => {
+        let backing = match device.medium {
+            Medium::File(_) | Medium::Block { .. } => {
                 Backing::Files(SwapFiles::open(&device).map_err(|(e, place)| Error::Swap { place: place.into(), source: os(e) })?)
             }
-            Place::Compressed(algorithm) => {
+            Medium::Compressed(algorithm) => {
                 let _quiet = Quiet::new();
                 Backing::memory(machine, device.size.unwrap_or(0), algorithm).map_err(|e| Error::Resources(os(e)))?
             }

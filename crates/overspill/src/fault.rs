@@ -190,7 +190,7 @@ fn read(shared: &Shared, read: Read) {
     let machine = &shared.machine;
     let more = if shared.manual.is_none() { reader::read_more(machine, &read.op) } else { None };
     let late = more.and_then(|more| shared.queue.push(more));
-    let next = reads::read_here(machine, shared.pool(), &read, |next| queue_up(shared, next));
+    let next = reads::read_here(machine, shared.buffers(), &read, |next| queue_up(shared, next));
     for read in [late, next].into_iter().flatten() {
         hand_over(shared, read);
     }
@@ -201,7 +201,7 @@ fn hand_over(shared: &Shared, read: Read) {
     let mut next = Some(read);
     while let Some(read) = next {
         next = queue_up(shared, read)
-            .and_then(|read| reads::read_here(&shared.machine, shared.pool(), &read, |next| queue_up(shared, next)));
+            .and_then(|read| reads::read_here(&shared.machine, shared.buffers(), &read, |next| queue_up(shared, next)));
     }
 }
 

@@ -1,8 +1,9 @@
 //! Reads that faulting threads do themselves, and those they hand to the reader thread.
 //!
-//! [`Pool`]: buffers for the former, made at set-up and charged to the budget. A thread that finds none free waits for one; who has
-//! one waits for nothing but the device, so that ends. Who reads a single page does not sleep at once: a fast device answers sooner
-//! than a sleeper is running again, which is 20 to 30 us after the interrupt on a virtual machine whose CPU has halted meanwhile.
+//! [`Buffers`]: buffers for the former, made at set-up and charged to the budget. A thread that finds none free waits for one; who
+//! has one waits for nothing but the device, so that ends. Who reads a single page does not sleep at once: a fast device answers
+//! sooner than a sleeper is running again, which is 20 to 30 us after the interrupt on a virtual machine whose CPU has halted
+//! meanwhile.
 //!
 //! [`Queue`]: readahead on its way to the reader thread. Bounded: when it is full, whoever has more reads it himself (or waits).
 
@@ -18,29 +19,29 @@ use overspill_vm::types::{PAGE_SHIFT, PAGE_SIZE};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::*};
 
 /// Of the buffers of one page, those with a ring of their own. With more reads under way than that, sleeping gives others the CPU.
-const LOOKING: usize = 4;
+const POLLERS: usize = 4;
 
 const SINGLES_MASK: u32 = (1 << SINGLES) - 1;
 const CLUSTERS_MASK: u32 = ((1 << CLUSTERS) - 1) << SINGLES;
 
-/// Buffers.
-pub struct Pool {
+/// All buffers.
+pub struct Buffers {
     start: usize,
     cluster_pages: usize,
     /// A bit for each buffer that is free. Also the word that waiters sleep on.
     free: AtomicU32,
     waiters: AtomicU32,
     /// Of the first buffers. Only who has the buffer takes the lock.
-    looks: Vec<Mutex<Look>>,
+    pollers: Vec<Mutex<Poller>>,
 }
 
-/// Reads a page, and looks for its end for a while.
-struct Look {
+/// Reads a page, and polls for its end for a while.
+struct Poller {
     io: Io,
     spinner: Spinner,
 }
 
-impl Look {
+impl Poller {
     /// # Safety
     /// The page at `buf` is writable and left alone meanwhile.
     unsafe fn read(&mut self, fd: i32, buf: *mut u8, offset: u64) -> Result<usize, Errno> {
@@ -59,12 +60,12 @@ impl Look {
     }
 }
 
-impl Pool {
+impl Buffers {
     /// With [`reader::buffer_pages`] pages, all present.
     ///
     /// # Errors
     /// ENOMEM; the errno of io_uring_setup.
-    pub fn new(cluster_pages: usize, engine: Engine) -> Result<Pool, Errno> {
+    pub fn new(cluster_pages: usize, engine: Engine) -> Result<Buffers, Errno> {
         assert_eq!(reader::buffer_pages(cluster_pages), SINGLES + CLUSTERS * cluster_pages);
         let len = reader::buffer_pages(cluster_pages) << PAGE_SHIFT;
         let start = area::map_anonymous(len)?;
@@ -72,14 +73,14 @@ impl Pool {
         // SAFETY: our own fresh mapping of that length.
         unsafe { start.write_bytes(0, len) };
         let free = AtomicU32::new(SINGLES_MASK | CLUSTERS_MASK);
-        let mut pool = Pool { start: start as usize, cluster_pages, free, waiters: AtomicU32::new(0), looks: Vec::new() };
-        // on one CPU nothing would come of looking
+        let mut buffers = Buffers { start: start as usize, cluster_pages, free, waiters: AtomicU32::new(0), pollers: Vec::new() };
+        // on one CPU nothing would come of polling
         if engine == Engine::Uring && sys::count_cpus(&sys::allowed_cpus()) > 1 {
-            for _ in 0..LOOKING {
-                pool.looks.push(Mutex::new(Look { io: Io::lent(engine, 1)?, spinner: Spinner::default() }));
+            for _ in 0..POLLERS {
+                buffers.pollers.push(Mutex::new(Poller { io: Io::lent(engine, 1)?, spinner: Spinner::default() }));
             }
         }
-        Ok(pool)
+        Ok(buffers)
     }
 
     /// A buffer for `pages` pages, for this thread alone until it is dropped. Waits until one is free; does not allocate.
@@ -99,39 +100,39 @@ impl Pool {
             if self.free.compare_exchange_weak(free, free & !(1 << index), Acquire, Relaxed).is_ok() {
                 let index = index as usize;
                 let page = if index < SINGLES { index } else { SINGLES + (index - SINGLES) * self.cluster_pages };
-                return Buffer { pool: self, index, start: (self.start + (page << PAGE_SHIFT)) as *mut u8 };
+                return Buffer { buffers: self, index, start: (self.start + (page << PAGE_SHIFT)) as *mut u8 };
             }
         }
     }
 }
 
-impl Drop for Pool {
+impl Drop for Buffers {
     fn drop(&mut self) {
-        // SAFETY: the mapping that `new` made; buffers borrow the pool, so none is left.
+        // SAFETY: the mapping that `new` made; each buffer borrows them, so none is left.
         unsafe { area::unmap(self.start as *mut u8, reader::buffer_pages(self.cluster_pages) << PAGE_SHIFT) };
     }
 }
 
 struct Buffer<'a> {
-    pool: &'a Pool,
+    buffers: &'a Buffers,
     index: usize,
     start: *mut u8,
 }
 
 impl Drop for Buffer<'_> {
     fn drop(&mut self) {
-        self.pool.free.fetch_or(1 << self.index, Release);
-        if self.pool.waiters.load(SeqCst) != 0 {
-            futex_wake(&self.pool.free, i32::MAX as u32);
+        self.buffers.free.fetch_or(1 << self.index, Release);
+        if self.buffers.waiters.load(SeqCst) != 0 {
+            futex_wake(&self.buffers.free, i32::MAX as u32);
         }
     }
 }
 
 /// Makes `read` in the calling thread. If its reader waits already, `issue` is given the next window; what it gives back is
 /// returned. Does not allocate. => the caller holds no lock of the pager's
-pub fn read_here(machine: &Machine, pool: &Pool, read: &Read, issue: impl FnOnce(Read) -> Option<Read>) -> Option<Read> {
+pub fn read_here(machine: &Machine, buffers: &Buffers, read: &Read, issue: impl FnOnce(Read) -> Option<Read>) -> Option<Read> {
     let Read { op, fd } = read;
-    let buffer = pool.take(op.count);
+    let buffer = buffers.take(op.count);
     let since = sys::now_ns();
     let (offset, len) = (op.location.offset, op.count as usize * PAGE_SIZE);
     let result = if op.location.is_memory {
@@ -140,19 +141,19 @@ pub fn read_here(machine: &Machine, pool: &Pool, read: &Read, issue: impl FnOnce
         Ok(len)
     } else {
         let fd = machine.inject.read(*fd, offset, len);
-        let looked = match pool.looks.get(buffer.index) {
+        let polled = match buffers.pollers.get(buffer.index) {
             // SAFETY: as above.
             Some(look) => unsafe { look.lock().read(fd, buffer.start, offset) },
             None => Ok(0),
         };
-        match looked {
-            Ok(PAGE_SIZE) => looked,
+        match polled {
+            Ok(PAGE_SIZE) => polled,
             // no ring, or a read that came short or failed: once more, as long as it takes
             // SAFETY: as above.
             _ => unsafe { sys::pread_full(fd, buffer.start, len, offset) },
         }
     };
-    // SAFETY: the pool gave this buffer to this thread alone, and the read into it has ended.
+    // SAFETY: `take` gave this buffer to this thread alone, and the read into it has ended.
     unsafe { reader::arrived(machine, read, buffer.start, since, result, issue) }.next
 }
 

@@ -1,6 +1,6 @@
 //! What a pager's threads and fault handlers have in common.
 
-use crate::reads::{Pool, Queue};
+use crate::reads::{Buffers, Queue};
 use overspill_linux::daemon::Daemon;
 use overspill_linux::io::Engine;
 use overspill_linux::lock;
@@ -13,7 +13,7 @@ use std::sync::Mutex;
 pub struct Shared {
     pub machine: Machine,
     /// Of in-thread delivery.
-    pub pool: Option<Pool>,
+    pub buffers: Option<Buffers>,
     pub queue: Queue,
     /// The most pages of a read.
     pub cluster_pages: usize,
@@ -29,7 +29,7 @@ pub struct Shared {
 
 impl Shared {
     /// => in-thread delivery
-    pub fn pool(&self) -> &Pool {
-        self.pool.as_ref().expect("in-thread delivery has a pool")
+    pub fn buffers(&self) -> &Buffers {
+        self.buffers.as_ref().expect("in-thread delivery has buffers")
     }
 }

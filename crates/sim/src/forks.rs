@@ -30,7 +30,7 @@ pub const ACTORS: usize = 3;
 
 /// Where a child runs; the first is the first process's.
 #[derive(Default)]
-struct Place {
+struct ProcessEntry {
     machine: RefCell<Option<Arc<Machine<Sim>>>>,
     /// What its program knows of its memory.
     pages: RefCell<BTreeMap<usize, Page>>,
@@ -51,7 +51,7 @@ struct Place {
 
 /// All of them.
 pub struct Children {
-    places: Vec<Place>,
+    places: Vec<ProcessEntry>,
     /// Programs that have not ended.
     programs: Cell<usize>,
 }
@@ -60,7 +60,7 @@ impl Children {
     /// For these actors' processes.
     pub fn new(processes: &[usize]) -> Self {
         let places = 1 + processes.iter().copied().max().unwrap_or(0);
-        Children { places: (0..places).map(|_| Place::default()).collect(), programs: Cell::new(1) }
+        Children { places: (0..places).map(|_| ProcessEntry::default()).collect(), programs: Cell::new(1) }
     }
 
     /// The first process.

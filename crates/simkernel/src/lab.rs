@@ -5,7 +5,7 @@
 
 use crate::call::{Call, Outcome, Progress};
 use crate::errno::Errno;
-use crate::pmap::{Message, Moved, PAGE, Place, Pmap, Present};
+use crate::pmap::{Message, Moved, PAGE, ParkPlace, Pmap, Present};
 use std::fmt::Write;
 
 /// The program's first address.
@@ -107,7 +107,7 @@ pub fn act(lab: &mut dyn Lab, op: Op) -> Answer {
 
 fn perform(lab: &mut dyn Lab, op: Op) -> Answer {
     use Answer::*;
-    let place = |number: usize| Place(number);
+    let place = |number: usize| ParkPlace(number);
     match op {
         Op::Call(thread, call) => {
             lab.start(thread, call);

@@ -49,7 +49,7 @@ impl ModelLab {
     }
 }
 
-fn place(place: Place) -> usize {
+fn place(place: ParkPlace) -> usize {
     PARKING + place.0 * PAGE
 }
 
@@ -107,23 +107,23 @@ impl Pmap for ModelLab {
     fn zero_in(&mut self, at: usize, pages: usize) -> Moved {
         self.kernel.zero(PROGRAM, at, pages * PAGE)
     }
-    fn restore(&mut self, at: usize, from: Place, pages: usize) -> Moved {
-        let from: Vec<PageBytes> = (0..pages).map(|i| self.parked(Place(from.0 + i))).collect();
+    fn restore(&mut self, at: usize, from: ParkPlace, pages: usize) -> Moved {
+        let from: Vec<PageBytes> = (0..pages).map(|i| self.parked(ParkPlace(from.0 + i))).collect();
         self.kernel.copy(PROGRAM, at, &from)
     }
-    fn take(&mut self, at: usize, to: Place, pages: usize) -> Moved {
+    fn take(&mut self, at: usize, to: ParkPlace, pages: usize) -> Moved {
         self.kernel.move_pages(PARK, place(to), at, pages * PAGE)
     }
-    fn give_back(&mut self, at: usize, from: Place, pages: usize) -> Moved {
+    fn give_back(&mut self, at: usize, from: ParkPlace, pages: usize) -> Moved {
         self.kernel.move_pages(PROGRAM, at, place(from), pages * PAGE)
     }
-    fn park_copy(&mut self, to: Place, from: &PageBytes) -> Moved {
+    fn park_copy(&mut self, to: ParkPlace, from: &PageBytes) -> Moved {
         self.kernel.copy(PARK, place(to), &[*from])
     }
-    fn parked(&mut self, at: Place) -> PageBytes {
+    fn parked(&mut self, at: ParkPlace) -> PageBytes {
         *self.kernel.spaces[SPACE].bytes(place(at))
     }
-    fn drop_parked(&mut self, places: &[Place]) {
+    fn drop_parked(&mut self, places: &[ParkPlace]) {
         let memory = &mut self.kernel.spaces[SPACE];
         places.iter().for_each(|at| drop(memory.table.remove(&place(*at))));
     }

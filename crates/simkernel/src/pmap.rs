@@ -12,7 +12,7 @@ pub type PageBytes = [u8; PAGE];
 
 /// A page of the parking area, where the pager keeps pages out of the program's sight.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct Place(pub usize);
+pub struct ParkPlace(pub usize);
 
 /// How a transfer ended. Linux reports either bytes or an error: what stopped a transfer that had begun is said by the next call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -108,20 +108,20 @@ pub trait Pmap {
     /// Fills missing pages with zeroes, and leaves every kind of mark alone. (UFFDIO_ZEROPAGE, waking nobody.)
     fn zero_in(&mut self, at: usize, pages: usize) -> Moved;
     /// Fills missing pages with copies of parked ones. (UFFDIO_COPY, waking nobody.)
-    fn restore(&mut self, at: usize, from: Place, pages: usize) -> Moved;
+    fn restore(&mut self, at: usize, from: ParkPlace, pages: usize) -> Moved;
     /// Moves pages out of the program's sight. (UFFDIO_MOVE on the parking area's userfaultfd.)
-    fn take(&mut self, at: usize, to: Place, pages: usize) -> Moved;
+    fn take(&mut self, at: usize, to: ParkPlace, pages: usize) -> Moved;
     /// Moves parked pages into the program. (UFFDIO_MOVE on the program's userfaultfd.)
-    fn give_back(&mut self, at: usize, from: Place, pages: usize) -> Moved;
+    fn give_back(&mut self, at: usize, from: ParkPlace, pages: usize) -> Moved;
     /// Parks a copy. (UFFDIO_COPY on the parking area's userfaultfd.)
-    fn park_copy(&mut self, to: Place, from: &PageBytes) -> Moved;
+    fn park_copy(&mut self, to: ParkPlace, from: &PageBytes) -> Moved;
     /// What is parked there.
     ///
     /// # Panics
     /// If nothing is.
-    fn parked(&mut self, place: Place) -> PageBytes;
+    fn parked(&mut self, place: ParkPlace) -> PageBytes;
     /// Forgets what is parked there.
-    fn drop_parked(&mut self, places: &[Place]);
+    fn drop_parked(&mut self, places: &[ParkPlace]);
     /// Whether the page at an address is in memory, as mincore(2) says it.
     fn resident(&mut self, at: usize) -> bool;
     /// Whether an unmap, discard or move is under way: it has begun, and its caller has not gone on since its message was read.

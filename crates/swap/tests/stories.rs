@@ -8,7 +8,7 @@ use overspill_vm::counters::Counters;
 use overspill_vm::page::State;
 use overspill_vm::pager::{IoResult, Pager};
 use overspill_vm::types::{FrameId, ObjectId, PageId, Slot, Tag};
-use overspill_vm::{CLUSTER_PAGES_MAX, Config, Fault, Filled, Look, Member, PageIn, Parked, Place, Vm};
+use overspill_vm::{CLUSTER_PAGES_MAX, Compared, Config, Destination, Fault, Filled, PageIn, Parked, Resident, Vm};
 
 type Core = Vm<SwapPager>;
 
@@ -36,7 +36,7 @@ fn touch(vm: &mut Core, index: u64) {
 
 /// Unmaps the next victim; `outcome` is called while it is busy.
 fn park(vm: &mut Core, outcome: impl FnOnce(&mut Core, PageId) -> Parked) {
-    let mut batch: Vec<Member> = Vec::with_capacity(1);
+    let mut batch: Vec<Resident> = Vec::with_capacity(1);
     vm.park_batch(1, &mut batch);
     let parked = outcome(vm, batch[0].0);
     vm.park_done(batch[0].0, parked);
@@ -51,7 +51,7 @@ fn begin_write(vm: &mut Core, content: u64) -> (PageId, Slot) {
     let mut batch = Vec::with_capacity(1);
     vm.launder_batch(1, &mut batch);
     let page = batch[0].page;
-    assert_eq!(vm.launder_look(page, false, tag(page, content)), Look::Write);
+    assert_eq!(vm.launder_compared(page, false, tag(page, content)), Compared::Write);
     (page, vm.launder_slots(1, page).expect("there is room").first)
 }
 
@@ -61,7 +61,7 @@ fn end_write(vm: &mut Core, (page, slot): (PageId, Slot), content: u64) {
 
 /// Takes the frames of all clean pages.
 fn reclaim(vm: &mut Core) {
-    let mut batch: Vec<Member> = Vec::with_capacity(64);
+    let mut batch: Vec<Resident> = Vec::with_capacity(64);
     vm.reclaim_batch(64, &mut batch);
     vm.frames_dropped(batch.iter().map(|m| m.1));
 }
@@ -84,8 +84,8 @@ fn begin_read(vm: &mut Core, index: u64) -> PageIn {
 }
 
 /// A read of one page has ended with `content`; where it goes.
-fn end_read(vm: &mut Core, op: &PageIn, content: u64) -> Place {
-    let mut places = [Place::Discard; CLUSTER_PAGES_MAX];
+fn end_read(vm: &mut Core, op: &PageIn, content: u64) -> Destination {
+    let mut places = [Destination::Discard; CLUSTER_PAGES_MAX];
     let compare = |i, expected| if tag(op.page(i), content) == expected { IoResult::Ok } else { IoResult::Corrupt };
     vm.page_in_arrived(op, 0..END, compare, &mut places);
     places[0]
@@ -124,7 +124,7 @@ fn a_page_may_move_to_where_a_read_is_under_way() {
     vm.release_range(page(1), 1, |_: FrameId| panic!("it has no parked content"));
     assert!(vm.rename_range(page(2), page(1), 1));
     assert!(state(&vm, 1) == State::Active && !vm.page(page(1)).busy());
-    assert_eq!(end_read(&mut vm, &op, 10), Place::Discard);
+    assert_eq!(end_read(&mut vm, &op, 10), Destination::Discard);
     assert_eq!((state(&vm, 1), vm.used()), (State::Active, 1));
     vm.check(1);
 }
@@ -139,8 +139,8 @@ fn two_reads_for_one_address_are_told_apart() {
     vm.release_range(page(1), 1, |_: FrameId| panic!("it has no parked content"));
     assert!(vm.rename_range(page(2), page(1), 1));
     let new = begin_read(&mut vm, 1);
-    assert_eq!(end_read(&mut vm, &old, 10), Place::Discard);
-    assert_eq!(end_read(&mut vm, &new, 20), Place::Map);
+    assert_eq!(end_read(&mut vm, &old, 10), Destination::Discard);
+    assert_eq!(end_read(&mut vm, &new, 20), Destination::Map);
     vm.page_in_done(page(1), Filled::Mapped);
     vm.check(1);
 }
@@ -156,7 +156,7 @@ fn a_page_wired_while_it_is_being_parked() {
         Parked::Refused
     });
     vm.check(1);
-    let mut batch: Vec<Member> = Vec::with_capacity(8);
+    let mut batch: Vec<Resident> = Vec::with_capacity(8);
     vm.park_batch(8, &mut batch);
     assert!(batch.is_empty());
     // ... and if it turns out that the program had discarded it, it is wired still
@@ -174,7 +174,7 @@ fn a_page_wired_while_it_is_being_parked() {
 fn pages_of_a_batch_are_released_and_moved() {
     let mut vm = core(1000);
     (1..=4).for_each(|i| touch(&mut vm, i));
-    let mut batch: Vec<Member> = Vec::with_capacity(4);
+    let mut batch: Vec<Resident> = Vec::with_capacity(4);
     vm.park_batch(4, &mut batch);
     assert!(batch.len() == 4 && !vm.is_quiescent(), "no fork may copy it");
     assert_eq!(vm.fault(page(1), 0..END, false), Fault::Busy, "somebody waits for a page");
@@ -186,12 +186,12 @@ fn pages_of_a_batch_are_released_and_moved() {
     assert!(vm.rename_range(page(3), page(103), 1));
     assert!(vm.page(page(103)).wired());
     vm.check(1);
-    let still: Vec<Member> = batch.into_iter().filter(|m| vm.is_parking(m.0, m.1)).collect();
+    let still: Vec<Resident> = batch.into_iter().filter(|m| vm.is_parking(m.0, m.1)).collect();
     assert_eq!(still.iter().map(|m| m.0).collect::<Vec<_>>(), [page(4)]);
     vm.park_done(still[0].0, Parked::Yes);
     assert!(vm.is_quiescent());
     vm.check(1);
-    let mut batch: Vec<Member> = Vec::with_capacity(4);
+    let mut batch: Vec<Resident> = Vec::with_capacity(4);
     vm.park_batch(4, &mut batch);
     batch.sort();
     assert_eq!(batch.iter().map(|m| m.0).collect::<Vec<_>>(), [page(1), page(102)], "they are listed again, but for what is wired");
@@ -202,12 +202,12 @@ fn pages_of_a_batch_are_released_and_moved() {
 fn a_page_that_moves_while_it_is_written_waits_for_the_write() {
     let mut vm = core(1000);
     touch(&mut vm, 1);
-    let mut batch: Vec<Member> = Vec::with_capacity(4);
+    let mut batch: Vec<Resident> = Vec::with_capacity(4);
     vm.park_batch(4, &mut batch);
     vm.park_done(page(1), Parked::Yes);
     let mut batch = Vec::with_capacity(4);
     vm.launder_batch(4, &mut batch);
-    assert_eq!(vm.launder_look(page(1), false, tag(page(1), 1)), Look::Write);
+    assert_eq!(vm.launder_compared(page(1), false, tag(page(1), 1)), Compared::Write);
     let slot = vm.launder_slots(1, page(1)).expect("a slot").first;
     assert!(vm.rename_range(page(1), page(2), 1));
     vm.launder_batch(4, &mut batch);
@@ -217,7 +217,7 @@ fn a_page_that_moves_while_it_is_written_waits_for_the_write() {
     assert!(state(&vm, 2) == State::Inactive && state(&vm, 1) == State::Untouched && vm.is_quiescent());
     vm.check(1);
     vm.launder_batch(4, &mut batch);
-    assert_eq!(vm.launder_look(page(2), false, tag(page(2), 2)), Look::Write);
+    assert_eq!(vm.launder_compared(page(2), false, tag(page(2), 2)), Compared::Write);
     let slot = vm.launder_slots(1, page(2)).expect("a slot").first;
     vm.launder_done(page(2), Some(slot), tag(page(2), 2), IoResult::Ok);
     assert!(state(&vm, 2) == State::Clean);
@@ -280,7 +280,7 @@ fn a_stale_copy_makes_room_for_the_new_one() {
     }
     assert_eq!(vm.pager().used(), 1000);
     let op = begin_read(&mut vm, 7);
-    assert_eq!(end_read(&mut vm, &op, 17), Place::Map);
+    assert_eq!(end_read(&mut vm, &op, 17), Destination::Map);
     vm.page_in_done(page(7), Filled::Mapped);
     park(&mut vm, |_, _| Parked::Yes);
     let write = begin_write(&mut vm, 99);
@@ -297,7 +297,7 @@ fn copies_of_mapped_pages_make_room() {
         page_out(&mut vm, index, 10 + index);
     }
     let op = begin_read(&mut vm, 7);
-    assert_eq!(end_read(&mut vm, &op, 17), Place::Map);
+    assert_eq!(end_read(&mut vm, &op, 17), Destination::Map);
     vm.page_in_done(page(7), Filled::Mapped);
     assert!(vm.wire(page(7), true)); // so that the other one is the victim
     touch(&mut vm, 2000);

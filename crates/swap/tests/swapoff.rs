@@ -8,8 +8,8 @@ use overspill_vm::page::State;
 use overspill_vm::pager::{IoResult, Pager};
 use overspill_vm::types::{ObjectId, PageId, Slot, Tag};
 use overspill_vm::{
-    CLUSTER_PAGES_MAX, Config, Fault, Filled, Look, Member, MoveRun, PageIn, Parked, Place, Swapoff, SwapoffRefusal, SwapoffStep,
-    Vm,
+    CLUSTER_PAGES_MAX, Compared, Config, Destination, Fault, Filled, MoveRun, PageIn, Parked, Resident, Swapoff, SwapoffRefusal,
+    SwapoffStep, Vm,
 };
 
 type Core = Vm<SwapPager>;
@@ -39,7 +39,7 @@ fn stored(vm: &Core, device: DeviceId) -> u64 {
 /// Brings pages to the inactive queue, the clean queue (`write`), and the device (`reclaim`). A page's content is its index plus
 /// `version`.
 fn put(vm: &mut Core, pages: std::ops::Range<u64>, version: u64, reclaim: bool) {
-    let mut batch: Vec<Member> = Vec::with_capacity(1);
+    let mut batch: Vec<Resident> = Vec::with_capacity(1);
     for index in pages {
         if state(vm, index) == State::Untouched {
             assert_eq!(vm.fault(page(index), 0..END, false), Fault::ZeroFill { first: page(index), count: 1 });
@@ -51,7 +51,7 @@ fn put(vm: &mut Core, pages: std::ops::Range<u64>, version: u64, reclaim: bool) 
         vm.launder_batch(1, &mut laundry);
         assert_eq!(laundry[0].page, page(index));
         let tag = Tag::of(index + version);
-        assert_eq!(vm.launder_look(page(index), false, tag), Look::Write);
+        assert_eq!(vm.launder_compared(page(index), false, tag), Compared::Write);
         let slot = vm.launder_slots(1, page(index)).expect("there is room").first;
         vm.launder_done(page(index), Some(slot), tag, IoResult::Ok);
         if reclaim {
@@ -69,11 +69,11 @@ fn begin_read(vm: &mut Core, index: u64) -> PageIn {
 }
 
 fn end_read(vm: &mut Core, op: &PageIn, version: u64, filled: Filled) {
-    let mut places = [Place::Discard; CLUSTER_PAGES_MAX];
+    let mut places = [Destination::Discard; CLUSTER_PAGES_MAX];
     let good = |i: u32, expected| if expected == Tag::of(op.page(i).index() + version) { IoResult::Ok } else { IoResult::Corrupt };
     vm.page_in_arrived(op, 0..END, good, &mut places);
     for i in 0..op.count {
-        assert!(matches!(places[i as usize], Place::Map | Place::Park(_)), "{places:?}");
+        assert!(matches!(places[i as usize], Destination::Map | Destination::Park(_)), "{places:?}");
         vm.page_in_done(op.page(i), filled);
     }
 }
@@ -145,7 +145,7 @@ fn a_clean_page_is_written_again() {
     for index in 0..10 {
         assert_eq!(state(&vm, index), State::Inactive);
     }
-    let mut batch: Vec<Member> = Vec::with_capacity(100);
+    let mut batch: Vec<Resident> = Vec::with_capacity(100);
     vm.reclaim_batch(100, &mut batch);
     assert!(batch.is_empty());
     vm.check(1);
@@ -169,9 +169,9 @@ fn a_page_that_is_faulted_in_meanwhile() {
     end_read(&mut vm, &read, 0, Filled::Mapped);
     assert_eq!((stored(&vm, OLD), state(&vm, 2)), (0, State::Active));
     assert_eq!(next(&mut vm, &mut off), SwapoffStep::Wait, "a read of what was released is under way");
-    let mut places = [Place::Map; CLUSTER_PAGES_MAX];
+    let mut places = [Destination::Map; CLUSTER_PAGES_MAX];
     vm.page_in_arrived(&doomed, 0..END, |_, _| panic!("nobody wants it"), &mut places);
-    assert_eq!(places[0], Place::Discard);
+    assert_eq!(places[0], Destination::Discard);
     end(&mut vm, &mut off);
 }
 
@@ -276,7 +276,7 @@ fn writes_that_fail_are_not_waited_for() {
     put(&mut vm, 0..4, 0, true);
     vm.devices_mut().add_device(2, 0).expect("there is an entry");
     let mut off = vm.swapoff_begin(OLD).expect("there is memory");
-    let mut batch: Vec<Member> = Vec::with_capacity(1);
+    let mut batch: Vec<Resident> = Vec::with_capacity(1);
     let mut laundry = Vec::with_capacity(1);
     for index in 100.. {
         if vm.available() <= vm.free_low() / 2 {
@@ -289,7 +289,7 @@ fn writes_that_fail_are_not_waited_for() {
         vm.park_these(&[page(index)], &mut batch);
         vm.park_done(page(index), Parked::Yes);
         vm.launder_batch(1, &mut laundry);
-        assert_eq!(vm.launder_look(page(index), false, Tag::of(index)), Look::Write);
+        assert_eq!(vm.launder_compared(page(index), false, Tag::of(index)), Compared::Write);
         vm.launder_slots(1, page(index)).expect("there is room").first
     };
     let first = begin(&mut vm, 100);

@@ -46,8 +46,8 @@ mod write_back;
 
 pub use config::{CLUSTER_PAGES_MAX, Config, ConfigError, MEMORY_BYTES_MIN};
 pub use fault::Fault;
-pub use page_in::{Filled, Followed, PageIn, Place};
-pub use page_out::{Demand, Laundry, Look, Member, PageOut, Parked};
+pub use page_in::{Destination, Filled, Followed, PageIn};
+pub use page_out::{Compared, Demand, Laundry, PageOut, Parked, Resident};
 pub use page_table::OBJECT_PAGES_MAX;
 pub use swapoff::{MoveRun, Swapoff, SwapoffRefusal, SwapoffStep};
 pub use vm::{Decision, Vm};

@@ -59,7 +59,7 @@ impl<P: Pager> Vm<P> {
     ///
     /// `parked(frame)` is called for each frame with parked content before the frame is free again; mapped pages need no call.
     /// => no restore of these pages is under way (the machine excludes them). Page-ins may be: what arrives is thrown away
-    /// ([`Place::Discard`](crate::Place::Discard)). So may they be in a batch to be parked: they are out of it then
+    /// ([`Destination::Discard`](crate::Destination::Discard)). So may they be in a batch to be parked: they are out of it then
     /// ([`Vm::is_parking`]).
     pub fn release_range(&mut self, first: PageId, count: u64, parked: impl FnMut(FrameId)) -> u64 {
         self.release_pages(first, count, false, parked)

@@ -107,7 +107,7 @@ pub enum Followed {
 
 /// Where a page that has been read goes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Place {
+pub enum Destination {
     /// Map it.
     Map,
     /// Leave it parked in this frame: its touch asks for the next readahead.
@@ -310,7 +310,7 @@ impl<P: Pager> Vm<P> {
         op: &PageIn,
         bounds: Range<PageIndex>,
         mut result: impl FnMut(u32, Tag) -> IoResult,
-        places: &mut [Place; CLUSTER_PAGES_MAX],
+        places: &mut [Destination; CLUSTER_PAGES_MAX],
     ) -> Option<PageIn> {
         self.reading -= 1;
         self.pager.read_ended(op.slot);
@@ -322,7 +322,7 @@ impl<P: Pager> Vm<P> {
             let still_wanted =
                 word.busy() && word.state() == State::PagedOut && self.frames.queues.idle_words(word.frame().0)[READ] == op.read;
             if !still_wanted {
-                places[i as usize] = Place::Discard;
+                places[i as usize] = Destination::Discard;
                 continue;
             }
             let outcome = match self.pager.tag(page) {
@@ -330,8 +330,8 @@ impl<P: Pager> Vm<P> {
                 None => IoResult::Corrupt,
             };
             places[i as usize] = match outcome {
-                IoResult::Ok if op.parks && !word.wanted() && !word.wired() => Place::Park(word.frame()),
-                IoResult::Ok => Place::Map,
+                IoResult::Ok if op.parks && !word.wanted() && !word.wired() => Destination::Park(word.frame()),
+                IoResult::Ok => Destination::Map,
                 IoResult::Io(_) | IoResult::Corrupt | IoResult::NoSpace => {
                     if outcome == IoResult::Corrupt {
                         self.counters.corrupt_pages.add(1);
@@ -340,7 +340,7 @@ impl<P: Pager> Vm<P> {
                     let frame = word.frame();
                     self.table.set(page, word.lost());
                     self.give_frame(frame);
-                    Place::Lost
+                    Destination::Lost
                 }
             };
             wanted |= word.wanted();
@@ -353,12 +353,12 @@ impl<P: Pager> Vm<P> {
         let after = op.touched as u32;
         if op.has_trigger && after < op.count {
             let at = op.nth(after);
-            if places[at as usize] == Place::Map && !self.table.get(op.page(at)).wired() {
+            if places[at as usize] == Destination::Map && !self.table.get(op.page(at)).wired() {
                 trigger = Some(at);
             }
         }
         if let Some(at) = trigger {
-            places[at as usize] = Place::Park(self.table.get(op.page(at)).frame());
+            places[at as usize] = Destination::Park(self.table.get(op.page(at)).frame());
         }
         None
     }

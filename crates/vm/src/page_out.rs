@@ -23,7 +23,7 @@ pub enum Parked {
 
 /// What to do with a page whose parked content was looked at.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Look {
+pub enum Compared {
     /// All zeroes: the page is untouched again; drop the parked copy, then [`Vm::frames_dropped`].
     Drop(FrameId),
     /// Nothing to do: unchanged since it was stored, or no longer parked.
@@ -33,7 +33,7 @@ pub enum Look {
 }
 
 /// A page and the frame it has.
-pub type Member = (PageId, FrameId);
+pub type Resident = (PageId, FrameId);
 
 /// A parked page to be looked at.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -117,7 +117,7 @@ impl<P: Pager> Vm<P> {
 
     /// Pages to be unmapped, by the policy's order, as many as `out` has room for. They are busy until [`Vm::park_done`], or until
     /// they are released or moved ([`Vm::is_parking`]).
-    pub fn park_batch(&mut self, most: u32, out: &mut Vec<Member>) {
+    pub fn park_batch(&mut self, most: u32, out: &mut Vec<Resident>) {
         out.clear();
         self.counters.daemon_scans.add(1);
         let mut victims = [FrameId(0); 256];
@@ -136,7 +136,7 @@ impl<P: Pager> Vm<P> {
     }
 
     /// As [`Vm::park_batch`], but for these pages, as far as they are mapped and listed.
-    pub fn park_these(&mut self, pages: &[PageId], out: &mut Vec<Member>) {
+    pub fn park_these(&mut self, pages: &[PageId], out: &mut Vec<Resident>) {
         out.clear();
         for &page in pages.iter().take(out.capacity()) {
             let word = self.table.get(page);
@@ -187,7 +187,7 @@ impl<P: Pager> Vm<P> {
         word.wanted()
     }
 
-    /// Parked pages to be looked at, oldest first. Each must be answered with [`Vm::launder_look`].
+    /// Parked pages to be looked at, oldest first. Each must be answered with [`Vm::launder_compared`].
     pub fn launder_batch(&mut self, most: u32, out: &mut Vec<Laundry>) {
         out.clear();
         let most = (most as usize).min(out.capacity());
@@ -212,11 +212,11 @@ impl<P: Pager> Vm<P> {
     }
 
     /// The content of a page of the batch: all zeroes, or with this tag.
-    pub fn launder_look(&mut self, page: PageId, zero: bool, tag: Tag) -> Look {
+    pub fn launder_compared(&mut self, page: PageId, zero: bool, tag: Tag) -> Compared {
         let word = self.table.get(page);
         let Some(frame) = self.in_laundry(word) else {
             self.launder_end(page, word, false);
-            return Look::Settled;
+            return Compared::Settled;
         };
         if zero {
             self.dequeue(frame);
@@ -230,7 +230,7 @@ impl<P: Pager> Vm<P> {
             self.counters.pages_reclaimed.add(1);
             self.counters.pages_reclaimed_zero.add(1);
             self.decide(Decision::DropZero(page));
-            return Look::Drop(frame);
+            return Compared::Drop(frame);
         }
         if self.pager.tag(page) == Some(tag) {
             self.dequeue(frame);
@@ -238,13 +238,13 @@ impl<P: Pager> Vm<P> {
             self.enqueue(frame, On::Clean);
             self.counters.pages_reclaimed_clean.add(1);
             self.decide(Decision::Clean(page));
-            return Look::Settled;
+            return Compared::Settled;
         }
         self.policy.dirtied(frame);
         // A stored copy is of older content. Its slot goes back at once, so that full swap can take the new one.
         self.pager.release(page);
         self.decide(Decision::Write(page));
-        Look::Write
+        Compared::Write
     }
 
     /// The frame, if the page is still parked with the content that its laundering began with. (A page that was restored, changed
@@ -355,7 +355,7 @@ impl<P: Pager> Vm<P> {
     }
 
     /// Clean pages whose frames are taken, oldest first. The machine drops their content, then calls [`Vm::frames_dropped`].
-    pub fn reclaim_batch(&mut self, most: u32, out: &mut Vec<Member>) {
+    pub fn reclaim_batch(&mut self, most: u32, out: &mut Vec<Resident>) {
         out.clear();
         let most = (most as usize).min(out.capacity());
         while out.len() < most {

@@ -32,9 +32,9 @@ pub const OBJECT_PAGES_MAX: PageIndex = 1 << (LEAF_BITS + MIDDLE_BITS + ROOT_BIT
 /// Leaves are made for pages that lie so thin: one of V8's pieces has 64.
 const LEAF_PAGES_USED_MIN: u64 = 64;
 
-/// A pool of fixed-size nodes in one zeroed vector: memory is touched only as far as nodes were ever used.
+/// Fixed-size nodes in one zeroed vector: memory is touched only as far as nodes were ever used.
 #[derive(Clone, Debug)]
-struct Pool<T> {
+struct Nodes<T> {
     node_bits: u32,
     cells: Vec<T>,
     /// Per node: cells that are not zero.
@@ -43,9 +43,9 @@ struct Pool<T> {
     free: Vec<u32>,
 }
 
-impl<T: Copy + Default> Pool<T> {
+impl<T: Copy + Default> Nodes<T> {
     fn new(node_bits: u32, nodes: usize) -> Self {
-        Pool {
+        Nodes {
             node_bits,
             cells: vec![T::default(); nodes << node_bits],
             live: vec![0; nodes],
@@ -92,8 +92,8 @@ pub struct PageTable {
     /// Entries of each object's root.
     root_len: usize,
     objects: u16,
-    middles: Pool<u32>,
-    leaves: Pool<u64>,
+    middles: Nodes<u32>,
+    leaves: Nodes<u64>,
 }
 
 /// The cell of a leaf, and of a middle, that is on the way to a page.
@@ -121,8 +121,8 @@ impl PageTable {
             roots: vec![0; roots],
             root_len,
             objects: objects_max,
-            middles: Pool::new(MIDDLE_BITS, leaves.min(roots)),
-            leaves: Pool::new(LEAF_BITS, leaves),
+            middles: Nodes::new(MIDDLE_BITS, leaves.min(roots)),
+            leaves: Nodes::new(LEAF_BITS, leaves),
         }
     }
 

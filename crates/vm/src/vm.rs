@@ -14,7 +14,7 @@
 //!
 //!  the page daemon, while frames are short (see `demand`)
 //!     park_batch      Active  -> busy       machine unmaps      park_done      -> Inactive, on the inactive queue
-//!     launder_batch   Inactive + laundering machine compares    launder_look   -> dropped | Clean | to be written
+//!     launder_batch   Inactive + laundering machine compares    launder_compared -> dropped | Clean | to be written
 //!                                           machine writes      launder_done   -> Clean, on the clean queue
 //!     reclaim_batch   Clean -> PagedOut     machine drops       frames_dropped -> free
 //! ```

@@ -3,7 +3,7 @@
 use overspill_vm::page::State;
 use overspill_vm::pager::{HasPage, IoResult, Pager, SlotRun};
 use overspill_vm::types::{PageId, PageIndex, Slot, Tag};
-use overspill_vm::{CLUSTER_PAGES_MAX, Config, Fault, Filled, Look, PageIn, Parked, Place, Vm};
+use overspill_vm::{CLUSTER_PAGES_MAX, Compared, Config, Destination, Fault, Filled, PageIn, Parked, Vm};
 use std::collections::BTreeMap;
 
 /// One device that never fills up, page after page.
@@ -95,7 +95,7 @@ fn bring_to(vm: &mut Vm<Tape>, index: PageIndex, wanted: State) {
             State::Inactive => assert!(!park(vm, index, Parked::Yes)),
             State::Clean => assert!(write(vm, index, IoResult::Ok)),
             State::PagedOut => reclaim(vm, index),
-            State::Lost => assert_eq!(read(vm, index, |_| IoResult::Io(5)), Place::Lost),
+            State::Lost => assert_eq!(read(vm, index, |_| IoResult::Io(5)), Destination::Lost),
             State::Untouched => unreachable!(),
         }
         assert_eq!(state(vm, index), step);
@@ -112,16 +112,16 @@ fn park(vm: &mut Vm<Tape>, index: PageIndex, parked: Parked) -> bool {
     vm.park_done(page(index), parked)
 }
 
-fn look(vm: &mut Vm<Tape>, index: PageIndex) -> Look {
+fn compare(vm: &mut Vm<Tape>, index: PageIndex) -> Compared {
     let mut batch = Vec::with_capacity(1);
     vm.launder_batch(1, &mut batch);
     assert!(batch[0].page == page(index) && vm.page(page(index)).laundering());
-    vm.launder_look(page(index), false, tag(index))
+    vm.launder_compared(page(index), false, tag(index))
 }
 
 /// The page is looked at, and is to be written there.
 fn begin_write(vm: &mut Vm<Tape>, index: PageIndex) -> Slot {
-    assert_eq!(look(vm, index), Look::Write);
+    assert_eq!(compare(vm, index), Compared::Write);
     vm.launder_slots(1, page(index)).expect("room").first
 }
 
@@ -146,9 +146,9 @@ fn begin_read(vm: &mut Vm<Tape>, index: PageIndex) -> PageIn {
 }
 
 /// The page is read, with this outcome. Returns where it goes.
-fn read(vm: &mut Vm<Tape>, index: PageIndex, result: impl Fn(Tag) -> IoResult) -> Place {
+fn read(vm: &mut Vm<Tape>, index: PageIndex, result: impl Fn(Tag) -> IoResult) -> Destination {
     let op = begin_read(vm, index);
-    let mut places = [Place::Discard; CLUSTER_PAGES_MAX];
+    let mut places = [Destination::Discard; CLUSTER_PAGES_MAX];
     assert_eq!(vm.page_in_arrived(&op, BOUNDS, |_, expected| result(expected), &mut places), None);
     places[0]
 }
@@ -181,21 +181,21 @@ fn a_page_that_was_read() {
     let mut vm = core(1 << 20);
     bring_to(&mut vm, 7, State::PagedOut);
     let same = |expected| if expected == tag(7) { IoResult::Ok } else { IoResult::Corrupt };
-    assert_eq!(read(&mut vm, 7, same), Place::Map);
+    assert_eq!(read(&mut vm, 7, same), Destination::Map);
     assert!(vm.page_in_done(page(7), Filled::No), "whoever waits looks again");
     assert_eq!(state(&vm, 7), State::PagedOut);
-    assert_eq!(read(&mut vm, 7, same), Place::Map);
+    assert_eq!(read(&mut vm, 7, same), Destination::Map);
     assert!(!vm.page_in_done(page(7), Filled::Mapped));
     assert_eq!(state(&vm, 7), State::Active);
     // released while it is read: it is untouched at once, and what arrives is thrown away
-    assert!(!park(&mut vm, 7, Parked::Yes) && look(&mut vm, 7) == Look::Settled);
+    assert!(!park(&mut vm, 7, Parked::Yes) && compare(&mut vm, 7) == Compared::Settled);
     reclaim(&mut vm, 7);
     let op = begin_read(&mut vm, 7);
     assert_eq!(vm.release_range(page(7), 1, |_| unreachable!("it is not parked")), 1);
     assert_eq!(state(&vm, 7), State::Untouched);
-    let mut places = [Place::Map; CLUSTER_PAGES_MAX];
+    let mut places = [Destination::Map; CLUSTER_PAGES_MAX];
     assert_eq!(vm.page_in_arrived(&op, BOUNDS, |_, _| unreachable!("it is not wanted"), &mut places), None);
-    assert_eq!((places[0], vm.used(), vm.is_quiescent()), (Place::Discard, 0, true));
+    assert_eq!((places[0], vm.used(), vm.is_quiescent()), (Destination::Discard, 0, true));
     vm.check(1);
 }
 
@@ -227,7 +227,7 @@ fn the_page_daemons_batches() {
     vm.launder_batch(4, &mut batch);
     let frame = batch[0].frame;
     assert_eq!((batch.len(), batch[0].stored), (1, None));
-    assert_eq!(vm.launder_look(page(0), true, Tag::UNKNOWN), Look::Drop(frame));
+    assert_eq!(vm.launder_compared(page(0), true, Tag::UNKNOWN), Compared::Drop(frame));
     vm.frames_dropped([frame].into_iter());
     assert_eq!((state(&vm, 0), vm.used()), (State::Untouched, 0));
     // written: in vain, then with success
@@ -240,7 +240,7 @@ fn the_page_daemons_batches() {
     assert!(!vm.restore_done(page(0), Filled::Mapped) && !park(&mut vm, 0, Parked::Yes));
     vm.launder_batch(4, &mut batch);
     assert_eq!((batch[0].stored, batch[0].in_memory), (Some(tag(0)), false));
-    assert_eq!(vm.launder_look(page(0), false, tag(0)), Look::Settled);
+    assert_eq!(vm.launder_compared(page(0), false, tag(0)), Compared::Settled);
     assert_eq!(state(&vm, 0), State::Clean);
     reclaim(&mut vm, 0);
     assert_eq!((state(&vm, 0), vm.used()), (State::PagedOut, 0));

@@ -9,7 +9,7 @@ use core::cell::UnsafeCell;
 use core::fmt::Write;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicUsize, Ordering::*};
 use overspill_linux::control::Packet;
-use overspill_linux::device_spec::{self, DeviceSpec, Place};
+use overspill_linux::device_spec::{self, DeviceSpec, Medium};
 use overspill_linux::family::Family;
 use overspill_linux::family::shares::MEMBERS_MAX;
 use overspill_linux::io::Engine;
@@ -259,13 +259,13 @@ fn serve_with(memory: &str, status: &'static Status, status_fd: i32, supervised:
         Err(e) => return Err(format!("OVERSPILL_SWAP {e}")),
     };
     device_spec::settle_priorities(&mut swap, core::iter::empty());
-    let file = swap.iter().find(|d| matches!(d.place, Place::File(_)));
-    let only_memory = swap.iter().all(|d| matches!(d.place, Place::Compressed(_)));
+    let file = swap.iter().find(|d| matches!(d.medium, Medium::File(_)));
+    let only_memory = swap.iter().all(|d| matches!(d.medium, Medium::Compressed(_)));
     let default = || (!only_memory).then(|| DeviceSpec::file(std::env::temp_dir()));
     let child_device = file.cloned().or_else(default);
     if !supervised {
         // One process has a block device; its descendants use the others, or a file of their own.
-        swap.retain(|d| !matches!(d.place, Place::Block { .. }) || SwapFiles::open(d).is_ok());
+        swap.retain(|d| !matches!(d.medium, Medium::Block { .. }) || SwapFiles::open(d).is_ok());
         if swap.is_empty() {
             swap.extend(child_device.clone());
         }

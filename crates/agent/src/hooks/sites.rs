@@ -16,47 +16,47 @@ use core::arch::global_asm;
 use core::ffi::CStr;
 use overspill_linux::sys;
 
-/// Where a system call is made.
-enum Place {
-    /// In this function, which libc exports.
-    In(&'static CStr),
-    /// In a function that libc does not export: the only such site of its text.
+/// The function of libc that makes a system call.
+enum Function {
+    /// One that libc exports.
+    Exported(&'static CStr),
+    /// One that libc does not export: the call is the only such one in its text.
     Hidden(&'static CStr),
 }
 
 /// The system calls that are followed, with the libc functions that make them.
-const SITES: &[(Place, libc::c_long)] = &[
-    (Place::In(c"mmap"), libc::SYS_mmap),
-    (Place::In(c"munmap"), libc::SYS_munmap),
-    (Place::In(c"mremap"), libc::SYS_mremap),
-    (Place::In(c"brk"), libc::SYS_brk),
-    (Place::In(c"madvise"), libc::SYS_madvise),
-    (Place::In(c"mlock"), libc::SYS_mlock),
-    (Place::In(c"mlock2"), libc::SYS_mlock2),
-    (Place::In(c"mlockall"), libc::SYS_mlockall),
-    (Place::In(c"munlock"), libc::SYS_munlock),
-    (Place::In(c"munlockall"), libc::SYS_munlockall),
-    (Place::In(c"_Fork"), libc::SYS_clone),
-    (Place::In(c"clone"), libc::SYS_clone),
-    (Place::In(c"clone"), libc::SYS_exit), // where the function that it was given returns to
-    (Place::Hidden(c"clone3"), libc::SYS_clone3),
-    (Place::In(c"syscall"), ANY),
+const SITES: &[(Function, libc::c_long)] = &[
+    (Function::Exported(c"mmap"), libc::SYS_mmap),
+    (Function::Exported(c"munmap"), libc::SYS_munmap),
+    (Function::Exported(c"mremap"), libc::SYS_mremap),
+    (Function::Exported(c"brk"), libc::SYS_brk),
+    (Function::Exported(c"madvise"), libc::SYS_madvise),
+    (Function::Exported(c"mlock"), libc::SYS_mlock),
+    (Function::Exported(c"mlock2"), libc::SYS_mlock2),
+    (Function::Exported(c"mlockall"), libc::SYS_mlockall),
+    (Function::Exported(c"munlock"), libc::SYS_munlock),
+    (Function::Exported(c"munlockall"), libc::SYS_munlockall),
+    (Function::Exported(c"_Fork"), libc::SYS_clone),
+    (Function::Exported(c"clone"), libc::SYS_clone),
+    (Function::Exported(c"clone"), libc::SYS_exit), // where the function that it was given returns to
+    (Function::Hidden(c"clone3"), libc::SYS_clone3),
+    (Function::Exported(c"syscall"), ANY),
     // of a process of one thread; for others see SETXID
-    (Place::In(c"setuid"), libc::SYS_setuid),
-    (Place::In(c"setgid"), libc::SYS_setgid),
-    (Place::In(c"setreuid"), libc::SYS_setreuid),
-    (Place::In(c"setregid"), libc::SYS_setregid),
-    (Place::In(c"setresuid"), libc::SYS_setresuid),
-    (Place::In(c"setresgid"), libc::SYS_setresgid),
-    (Place::In(c"seteuid"), libc::SYS_setresuid),
-    (Place::In(c"setegid"), libc::SYS_setresgid),
-    (Place::In(c"setgroups"), libc::SYS_setgroups),
-    (Place::In(c"capset"), libc::SYS_capset),
-    (Place::In(c"prctl"), libc::SYS_prctl),
-    (Place::In(c"ioctl"), libc::SYS_ioctl),
-    (Place::In(c"unshare"), libc::SYS_unshare),
-    (Place::In(c"setns"), libc::SYS_setns),
-    (Place::In(c"fstatat"), libc::SYS_newfstatat),
+    (Function::Exported(c"setuid"), libc::SYS_setuid),
+    (Function::Exported(c"setgid"), libc::SYS_setgid),
+    (Function::Exported(c"setreuid"), libc::SYS_setreuid),
+    (Function::Exported(c"setregid"), libc::SYS_setregid),
+    (Function::Exported(c"setresuid"), libc::SYS_setresuid),
+    (Function::Exported(c"setresgid"), libc::SYS_setresgid),
+    (Function::Exported(c"seteuid"), libc::SYS_setresuid),
+    (Function::Exported(c"setegid"), libc::SYS_setresgid),
+    (Function::Exported(c"setgroups"), libc::SYS_setgroups),
+    (Function::Exported(c"capset"), libc::SYS_capset),
+    (Function::Exported(c"prctl"), libc::SYS_prctl),
+    (Function::Exported(c"ioctl"), libc::SYS_ioctl),
+    (Function::Exported(c"unshare"), libc::SYS_unshare),
+    (Function::Exported(c"setns"), libc::SYS_setns),
+    (Function::Exported(c"fstatat"), libc::SYS_newfstatat),
 ];
 /// Functions that call libc's `__nptl_setxid` if the process has several threads: it has each of them make the call, and returns
 /// what it came to. It is not exported, so it is these calls of it that are followed ([`super::credentials::on_setxid`]).
@@ -218,8 +218,8 @@ pub fn install() -> Result<(), &'static CStr> {
     for ((place, nr), site) in SITES.iter().zip(&mut sites) {
         let pattern = pattern(*nr);
         let (name, found) = match place {
-            Place::In(name) => (name, Some(function(name)).filter(|at| *at != 0).and_then(|at| find_site(at, &pattern))),
-            Place::Hidden(name) => (name, find_hidden(function(c"mmap"), &pattern)),
+            Function::Exported(name) => (name, Some(function(name)).filter(|at| *at != 0).and_then(|at| find_site(at, &pattern))),
+            Function::Hidden(name) => (name, find_hidden(function(c"mmap"), &pattern)),
         };
         *site = found.ok_or(*name)?;
     }
@@ -261,10 +261,10 @@ pub fn install() -> Result<(), &'static CStr> {
     Ok(())
 }
 
-impl Place {
+impl Function {
     fn name(&self) -> &'static CStr {
         match self {
-            Place::In(name) | Place::Hidden(name) => name,
+            Function::Exported(name) | Function::Hidden(name) => name,
         }
     }
 }

@@ -12,7 +12,7 @@ use overspill_store::{PageBytes, checksum};
 use overspill_swap::device_stats;
 use overspill_vm::pager::IoResult;
 use overspill_vm::types::{PAGE_SHIFT, PAGE_SIZE, PageId, Tag};
-use overspill_vm::{Config, Laundry, Look, PageOut};
+use overspill_vm::{Compared, Config, Laundry, PageOut};
 
 /// Pages per write.
 const WRITE_PAGES: usize = 64;
@@ -128,18 +128,18 @@ impl<K: Kernel, S> Daemon<K, S> {
         let map = machine.map.read();
         let mut core = machine.core.lock();
         for (d, zero) in self.dirty.iter_mut().zip(&zero) {
-            match core.vm.launder_look(d.page, *zero, d.tag) {
-                Look::Write => {
+            match core.vm.launder_compared(d.page, *zero, d.tag) {
+                Compared::Write => {
                     d.write = true;
                     d.packed = false;
                     writes += 1;
                     continue;
                 }
-                Look::Drop(frame) => {
+                Compared::Drop(frame) => {
                     core.orphan(frame); // it is held until below
                     core.vm.frames_dropped(core::iter::once(frame));
                 }
-                Look::Settled => {}
+                Compared::Settled => {}
             }
             core.park.written(d.place);
         }

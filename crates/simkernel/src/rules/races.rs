@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::lab::{Lab, PARKING};
-use crate::pmap::Place;
+use crate::pmap::ParkPlace;
 use std::collections::BTreeSet;
 
 /// UFFDIO_MOVE while another thread's advice clears the pages' "accessed" bits and isolates them for moments. A page may be refused
@@ -21,7 +21,7 @@ pub fn moves_under_advice(lab: &mut dyn Lab, tries: usize) -> BTreeSet<String> {
             let to = if out { PARKING } else { page(0) };
             let mut done = 0;
             while done < RUN {
-                let (at, place, left) = (page(done), Place(done), RUN - done);
+                let (at, place, left) = (page(done), ParkPlace(done), RUN - done);
                 let moved = if out { lab.take(at, place, left) } else { lab.give_back(at, place, left) };
                 let told = done + moved.bytes / PAGE;
                 done = (told..RUN).find(|n| !lab.resident(to + n * PAGE)).unwrap_or(RUN);

@@ -108,7 +108,7 @@ impl Drop for OwnMemory {
     }
 }
 
-fn place(place: Place) -> usize {
+fn place(place: ParkPlace) -> usize {
     PARKING + place.0 * PAGE
 }
 
@@ -170,28 +170,28 @@ impl Pmap for LinuxLab {
     fn zero_in(&mut self, at: usize, pages: usize) -> Moved {
         moved(self.program.zero(at, pages * PAGE))
     }
-    fn restore(&mut self, at: usize, from: Place, pages: usize) -> Moved {
+    fn restore(&mut self, at: usize, from: ParkPlace, pages: usize) -> Moved {
         // SAFETY: what is parked there was asked for; the target is the lab's.
         moved(unsafe { self.program.copy(at, place(from) as *const u8, pages * PAGE) })
     }
-    fn take(&mut self, at: usize, to: Place, pages: usize) -> Moved {
+    fn take(&mut self, at: usize, to: ParkPlace, pages: usize) -> Moved {
         // SAFETY: both are the lab's.
         moved(unsafe { self.park.move_pages(place(to), at, pages * PAGE) })
     }
-    fn give_back(&mut self, at: usize, from: Place, pages: usize) -> Moved {
+    fn give_back(&mut self, at: usize, from: ParkPlace, pages: usize) -> Moved {
         // SAFETY: both are the lab's.
         moved(unsafe { self.program.move_pages(at, place(from), pages * PAGE) })
     }
-    fn park_copy(&mut self, to: Place, from: &PageBytes) -> Moved {
+    fn park_copy(&mut self, to: ParkPlace, from: &PageBytes) -> Moved {
         // SAFETY: the source is live; the target is the lab's.
         moved(unsafe { self.park.copy(place(to), from.as_ptr(), PAGE) })
     }
-    fn parked(&mut self, at: Place) -> PageBytes {
+    fn parked(&mut self, at: ParkPlace) -> PageBytes {
         let mut bytes = [0; PAGE];
         self.memory.read_exact_at(&mut bytes, place(at) as u64).expect("it is there");
         bytes
     }
-    fn drop_parked(&mut self, places: &[Place]) {
+    fn drop_parked(&mut self, places: &[ParkPlace]) {
         // SAFETY: the lab's.
         places.iter().for_each(|at| unsafe { sys::madvise(place(*at), PAGE, libc::MADV_DONTNEED) }.expect("mapped"));
     }
