@@ -267,9 +267,9 @@ fn a_swapoff_is_refused_with_the_figures() {
     assert_eq!(vm.swapoff_begin(OLD), Err(SwapoffRefusal::Leaving));
 }
 
-/// The file system was full, and the page daemon tried the same writes again and again: one was always under way. So a swapoff heard
-/// that it was to wait, and never that there is no room, and its ten seconds of patience took minutes. (Found by a seed of the
-/// simulation.)
+/// The file system was full, and the page daemon tried the same writes again and again: one was always under way, or a run was
+/// being written back. So a swapoff heard that it was to wait, and never that there is no room, and its ten seconds of patience
+/// took minutes. (Found by seeds of the simulation.)
 #[test]
 fn writes_that_fail_are_not_waited_for() {
     let mut vm = core(4000);

@@ -4,7 +4,7 @@ use crate::frames::On;
 use crate::page::{PageWord, State};
 use crate::pager::Pager;
 use crate::policy::Admit;
-use crate::types::{FrameId, PAGE_SIZE, PageId};
+use crate::types::{FrameId, PageId};
 use crate::vm::{Decision, Vm};
 
 impl<P: Pager> Vm<P> {
@@ -89,7 +89,7 @@ impl<P: Pager> Vm<P> {
         }
         self.pager.release_range(first, count);
         self.counters.released_pages.add(released);
-        self.counters.swap_used_bytes.set(self.pager.used() * PAGE_SIZE as u64);
+        self.show_swap_used();
         self.note_usage();
         released
     }

@@ -324,9 +324,6 @@ impl<P: Pager> Vm<P> {
     pub fn launder_done(&mut self, page: PageId, slot: Option<Slot>, tag: Tag, result: IoResult) -> bool {
         let word = self.table.get(page);
         let (mut stored, mut remembered) = (false, true);
-        if slot.is_some() {
-            self.writes_fail = !matches!(result, IoResult::Ok);
-        }
         match (slot, result) {
             (Some(slot), IoResult::Ok) if !word.laundering_orphaned() => {
                 stored = self.pager.assign(page, slot, tag);
@@ -337,7 +334,7 @@ impl<P: Pager> Vm<P> {
             }
             (Some(slot), result) => {
                 self.pager.free_slot(slot);
-                self.counters.swap_used_bytes.set(self.pager.used() * PAGE_SIZE as u64);
+                self.show_swap_used();
                 if !matches!(result, IoResult::Ok) {
                     self.counters.write_errors.add(1);
                 }
@@ -352,6 +349,10 @@ impl<P: Pager> Vm<P> {
             self.enqueue(frame, if stored { On::Clean } else { On::Inactive });
         }
         remembered
+    }
+
+    pub(crate) fn show_swap_used(&self) {
+        self.counters.swap_used_bytes.set(self.pager.used() * PAGE_SIZE as u64);
     }
 
     /// Clean pages whose frames are taken, oldest first. The machine drops their content, then calls [`Vm::frames_dropped`].

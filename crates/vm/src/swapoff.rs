@@ -61,6 +61,8 @@ pub struct Swapoff {
     /// Pages stored on the device when this pass began.
     left: u64,
     pages: u64,
+    /// Writes that had failed when it last found no room.
+    write_errors: u64,
 }
 
 impl Swapoff {
@@ -193,7 +195,12 @@ impl<P: Pager> Vm<P> {
             to_memory: false,
             left: u64::MAX,
             pages: stored,
+            write_errors: self.write_errors(),
         })
+    }
+
+    fn write_errors(&self) -> u64 {
+        self.counters.write_errors.get()
     }
 
     /// Resident pages with a copy on a device that leaves, and clean pages whose copy is on another.
@@ -253,9 +260,10 @@ impl<P: Pager> Vm<P> {
                 off.at = PageId::from_raw(first.raw() + op.count as u64);
                 SwapoffStep::PageIn(op)
             }
-            // what is being written makes room, unless it is what has failed before, tried again
-            None if !self.is_quiescent() && !self.writes_fail => SwapoffStep::Wait,
+            // what is being written makes room, unless it is what has failed, tried again
+            None if !self.is_quiescent() && self.write_errors() == off.write_errors => SwapoffStep::Wait,
             None => {
+                off.write_errors = self.write_errors();
                 off.to_memory = false; // perhaps they have recovered
                 SwapoffStep::NoRoom
             }
@@ -389,7 +397,8 @@ impl<P: Pager> Vm<P> {
     /// All is done with a run.
     pub fn swapoff_moved(&mut self, run: MoveRun) {
         _ = run;
-        self.copies_end();
+        self.moving -= 1;
+        self.show_swap_used();
     }
 
     /// `page`, which had the tag `old` in the slot `from`, has been written to `to`, as `new`, with this result. Nothing was held
@@ -407,11 +416,5 @@ impl<P: Pager> Vm<P> {
         }
         self.pager.free_slot(to);
         false
-    }
-
-    /// A run has been copied from one device to another.
-    pub(crate) fn copies_end(&mut self) {
-        self.moving -= 1;
-        self.counters.swap_used_bytes.set(self.pager.used() * crate::types::PAGE_SIZE as u64);
     }
 }

@@ -77,10 +77,10 @@ pub struct Vm<P: Pager> {
     pub(crate) reserved: u64,
     pub(crate) laundering: u32,
     pub(crate) reading: u32,
-    /// Runs that are on their way from one device to another.
+    /// Runs that a swapoff moves to another device.
     pub(crate) moving: u32,
-    /// The last write of the page daemon that ended has failed.
-    pub(crate) writes_fail: bool,
+    /// Runs that are written back from a device that is memory.
+    pub(crate) writing_back: u32,
     /// Pages of batches that are to be unmapped.
     pub(crate) parking: u32,
     /// Number of the last read.
@@ -132,7 +132,7 @@ impl<P: Pager> Vm<P> {
             laundering: 0,
             reading: 0,
             moving: 0,
-            writes_fail: false,
+            writing_back: 0,
             parking: 0,
             read: 0,
             listed: 0,
@@ -174,7 +174,7 @@ impl<P: Pager> Vm<P> {
             laundering: self.laundering,
             reading: self.reading,
             moving: self.moving,
-            writes_fail: self.writes_fail,
+            writing_back: self.writing_back,
             parking: self.parking,
             read: self.read,
             listed: self.listed,
@@ -233,7 +233,7 @@ impl<P: Pager> Vm<P> {
     /// Whether no read, no write and no batch to be unmapped is under way: what a fork waits for. (The machine's locks see to the
     /// rest.)
     pub fn is_quiescent(&self) -> bool {
-        self.reading == 0 && self.laundering == 0 && self.moving == 0 && self.parking == 0
+        self.reading == 0 && self.laundering == 0 && self.moving == 0 && self.writing_back == 0 && self.parking == 0
     }
 
     /// Every frame, page and queue adds up. For tests; walks everything.

@@ -21,7 +21,7 @@ impl<P: Pager> Vm<P> {
     /// [`Vm::write_back_end`].
     pub fn write_back_slots(&mut self, want: u32, near: PageId) -> Option<PageOut> {
         let run = self.pager.alloc_run_past_memory(want, near)?;
-        self.moving += 1;
+        self.writing_back += 1;
         Some(self.page_out(run))
     }
 
@@ -45,6 +45,7 @@ impl<P: Pager> Vm<P> {
 
     /// All is done with a run.
     pub fn write_back_end(&mut self) {
-        self.copies_end();
+        self.writing_back -= 1;
+        self.show_swap_used();
     }
 }
