@@ -125,7 +125,8 @@ impl Hooks<'_> {
         if flags & FIXED != 0 {
             return answer(perform(remap(Some(new)), false));
         }
-        if !keep && !self.moves {
+        let moves = keep || self.moves && flags & MAY_MOVE != 0;
+        if !moves {
             let outcome = perform(remap(None), false);
             if outcome != Outcome::Err(ENOMEM) || flags & MAY_MOVE == 0 {
                 return answer(outcome);
