@@ -73,7 +73,7 @@ pub struct Habits {
     pub peeks: usize,
     /// And changes the budget or the policy, or has pages kept in memory.
     pub whims: usize,
-    /// Each thread has addresses of its own, and makes its calls without a pager as well ([`Twin`]).
+    /// Each thread has addresses of its own, and makes its calls without a pager as well.
     pub twins: bool,
 }
 
