@@ -36,23 +36,32 @@ fn stored(vm: &Core, device: DeviceId) -> u64 {
     vm.pager().device_use(device).expect("it is there").stored
 }
 
-/// Brings pages to the inactive queue, the clean queue (`write`), and the device (`reclaim`). A page's content is its index plus
-/// `version`.
+/// The first touch.
+fn touch(vm: &mut Core, index: u64) {
+    assert_eq!(vm.fault(page(index), 0..END, false), Fault::ZeroFill { first: page(index), count: 1 });
+    vm.fill_done(page(index), Filled::Mapped);
+}
+
+/// Parks a mapped page and begins to write it, when no other is inactive. Returns its slot.
+fn begin_write(vm: &mut Core, index: u64, tag: Tag) -> Slot {
+    vm.park_these(&[page(index)], &mut Vec::with_capacity(1));
+    vm.park_done(page(index), Parked::Yes);
+    let mut laundry = Vec::with_capacity(1);
+    vm.launder_batch(1, &mut laundry);
+    assert_eq!(laundry[0].page, page(index));
+    assert_eq!(vm.launder_compared(page(index), false, tag), Compared::Write);
+    vm.launder_slots(1, page(index)).expect("there is room").first
+}
+
+/// Brings pages to the clean queue, and on to the device (`reclaim`). A page's content is its index plus `version`.
 fn put(vm: &mut Core, pages: std::ops::Range<u64>, version: u64, reclaim: bool) {
     let mut batch: Vec<Resident> = Vec::with_capacity(1);
     for index in pages {
         if state(vm, index) == State::Untouched {
-            assert_eq!(vm.fault(page(index), 0..END, false), Fault::ZeroFill { first: page(index), count: 1 });
-            vm.fill_done(page(index), Filled::Mapped);
+            touch(vm, index);
         }
-        vm.park_these(&[page(index)], &mut batch);
-        vm.park_done(page(index), Parked::Yes);
-        let mut laundry = Vec::with_capacity(1);
-        vm.launder_batch(1, &mut laundry);
-        assert_eq!(laundry[0].page, page(index));
         let tag = Tag::of(index + version);
-        assert_eq!(vm.launder_compared(page(index), false, tag), Compared::Write);
-        let slot = vm.launder_slots(1, page(index)).expect("there is room").first;
+        let slot = begin_write(vm, index, tag);
         vm.launder_done(page(index), Some(slot), tag, IoResult::Ok);
         if reclaim {
             vm.reclaim_batch(1, &mut batch);
@@ -161,7 +170,7 @@ fn a_page_that_is_faulted_in_meanwhile() {
     let mut off = vm.swapoff_begin(OLD).expect("there is room");
     let run = next_move(&mut vm, &mut off);
     let good = arrived(&mut vm, &run, 0);
-    let (read, doomed) = (begin_read(&mut vm, 2), begin_read(&mut vm, 5));
+    let (read, released) = (begin_read(&mut vm, 2), begin_read(&mut vm, 5));
     vm.release_range(page(5), 1, |_| panic!("it has no parked content"));
     assert_eq!(place(&mut vm, run, good, 0), 6);
     assert_eq!(stored(&vm, OLD), 1);
@@ -170,7 +179,7 @@ fn a_page_that_is_faulted_in_meanwhile() {
     assert_eq!((stored(&vm, OLD), state(&vm, 2)), (0, State::Active));
     assert_eq!(next(&mut vm, &mut off), SwapoffStep::Wait, "a read of what was released is under way");
     let mut places = [Destination::Map; CLUSTER_PAGES_MAX];
-    vm.page_in_arrived(&doomed, 0..END, |_, _| panic!("nobody wants it"), &mut places);
+    vm.page_in_arrived(&released, 0..END, |_, _| panic!("nobody wants it"), &mut places);
     assert_eq!(places[0], Destination::Discard);
     end(&mut vm, &mut off);
 }
@@ -276,24 +285,13 @@ fn writes_that_fail_are_not_waited_for() {
     put(&mut vm, 0..4, 0, true);
     vm.devices_mut().add_device(2, 0).expect("there is an entry");
     let mut off = vm.swapoff_begin(OLD).expect("there is memory");
-    let mut batch: Vec<Resident> = Vec::with_capacity(1);
-    let mut laundry = Vec::with_capacity(1);
     for index in 100.. {
         if vm.available() <= vm.free_low() / 2 {
             break;
         }
-        assert_eq!(vm.fault(page(index), 0..END, false), Fault::ZeroFill { first: page(index), count: 1 });
-        vm.fill_done(page(index), Filled::Mapped);
+        touch(&mut vm, index);
     }
-    let mut begin = |vm: &mut Core, index: u64| {
-        vm.park_these(&[page(index)], &mut batch);
-        vm.park_done(page(index), Parked::Yes);
-        vm.launder_batch(1, &mut laundry);
-        assert_eq!(vm.launder_compared(page(index), false, Tag::of(index)), Compared::Write);
-        vm.launder_slots(1, page(index)).expect("there is room").first
-    };
-    let first = begin(&mut vm, 100);
-    begin(&mut vm, 101);
+    let [first, _] = [100, 101].map(|index| begin_write(&mut vm, index, Tag::of(index)));
     assert_eq!(next(&mut vm, &mut off), SwapoffStep::Wait, "what is written makes room");
     vm.launder_done(page(100), Some(first), Tag::of(100), IoResult::NoSpace);
     assert_eq!(vm.launder_slots(1, page(100)).map(|run| run.first), Some(first), "it is tried again");

@@ -328,9 +328,8 @@ impl<P: Pager> Vm<P> {
             (Some(slot), IoResult::Ok) if !word.laundering_orphaned() => {
                 stored = self.pager.assign(page, slot, tag);
                 remembered = stored;
-                let bytes = self.pager.used() * PAGE_SIZE as u64;
-                self.counters.swap_used_bytes.set(bytes);
-                self.counters.swap_peak_bytes.raise(bytes);
+                self.show_swap_used();
+                self.counters.swap_peak_bytes.raise(self.counters.swap_used_bytes.get());
             }
             (Some(slot), result) => {
                 self.pager.free_slot(slot);

@@ -98,12 +98,12 @@ fn hold_times_are_told_in_nanoseconds() {
     drop(map.write());
     assert!(core.try_lock().is_some());
     let [shared, exclusive, core] = <[_; 3]>::try_from(Snapshot::of(status).locks).expect("three");
-    let beside = sys::now_ns() - ended;
+    let since = sys::now_ns() - ended;
     for ns in [shared.longest_ns, shared.quantiles_ns[0]] {
         assert!((19_900_000..=took + took / 100).contains(&ns), "{shared:?} in {took} ns");
     }
     assert_eq!((shared.count, shared.longest_at), (2, format!("{}:{line}", file!())));
-    assert!(exclusive.count == 1 && exclusive.longest_ns <= beside + beside / 100, "{exclusive:?} in {beside} ns");
+    assert!(exclusive.count == 1 && exclusive.longest_ns <= since + since / 100, "{exclusive:?} in {since} ns");
     let [p50, p99, p999] = core.quantiles_ns;
     assert!(core.count > 1 && core.longest_ns < took && p50 <= p99 && p99 <= p999 && p999 <= core.longest_ns, "{core:?}");
 }
