@@ -167,6 +167,7 @@ impl<K: Kernel, S: Sharing<K>> Daemon<K, S> {
             self.watch_progress(machine);
             if step != Step::Stuck {
                 machine.stuck_since.store(0, Relaxed);
+                machine.starved.store(false, Relaxed);
             }
             match step {
                 Step::Worked => {}
@@ -176,7 +177,6 @@ impl<K: Kernel, S: Sharing<K>> Daemon<K, S> {
                 }
                 Step::Idle => {
                     self.fruitless = 0;
-                    machine.starved.store(false, Relaxed);
                     if self.in_flight > 0 {
                         self.io.wait(Some(10_000_000));
                         self.reap(machine);

@@ -211,8 +211,7 @@ fn check_end(scenario: &Scenario, machine: &Machine<Sim>, world: &World) {
     assert!(lost <= world.harmed.get(), "{lost} pages are lost of {} that were harmed", world.harmed.get());
     let is_plain = !world.is_troubled() && scenario.swaps.is_none() && scenario.children + scenario.habits.whims == 0;
     let above = counters.over_budget.get();
-    // (a few may where all that is in memory changes hands for a moment)
-    assert!(!is_plain || above < 10, "{above} faults went above the budget");
+    assert!(!is_plain || above == 0, "{above} faults went above the budget");
 }
 
 /// The program was stopped: there was nothing else to be done.

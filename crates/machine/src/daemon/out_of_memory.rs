@@ -73,10 +73,15 @@ fn message(trouble: Errno) -> &'static [u8] {
 }
 
 impl<K: Kernel, S> Daemon<K, S> {
-    /// Something is wanted and nothing can be evicted. If every page is wired or refused, faults go over the budget, and that is
-    /// counted; else swap is full or broken, and [`Daemon::watch_progress`] counts the time.
+    /// Something is wanted and nothing can be evicted. If no frame is free and every page is wired or refused, faults go over the
+    /// budget until something can be evicted again, and that is counted. If there are pages that could be written, swap is full or
+    /// broken, and [`Daemon::watch_progress`] counts the time.
     pub(super) fn stuck(&mut self, machine: &Machine<K>) {
-        if !machine.core.lock().vm.has_writable() {
+        let is_starved = {
+            let core = machine.core.lock();
+            core.vm.available() == 0 && !core.vm.has_writable()
+        };
+        if is_starved {
             machine.starved.store(true, Relaxed);
             machine.arrived();
         }
