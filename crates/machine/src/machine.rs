@@ -106,7 +106,7 @@ pub struct Machine<K: Kernel> {
     pub waiters: K::Word,
     /// (K) A fork makes the process smaller: that nothing more can go is no reason to stop it.
     pub shrinking: AtomicBool,
-    /// (A) Nothing can be evicted: give out frames above the budget.
+    /// (A) No frame is free and no page in memory can be written: give out frames above the budget.
     pub starved: AtomicBool,
     /// (D) Since when the page daemon can do nothing at all, in nanoseconds; 0: it can, or has nothing to do.
     pub stuck_since: AtomicU64,
