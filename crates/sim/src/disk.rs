@@ -73,6 +73,10 @@ impl SimFiles {
     pub fn lives(&self) -> bool {
         !self.fds.iter().any(|fd| world().disk.is_dead(*fd))
     }
+    /// Whether it has space for all its pages.
+    pub fn is_block(&self) -> bool {
+        !self.grows && !self.fds.iter().any(|fd| world().disk.sparse.borrow().contains(fd))
+    }
     /// One that has space only where it has been written.
     pub fn sparse(pages: usize) -> Self {
         let files = SimFiles::block(pages);

@@ -4,7 +4,7 @@ use crate::disk::SimFiles;
 use crate::world::{Sim, World};
 use overspill_machine::Machine;
 use overspill_machine::devices::{self, Backing};
-use overspill_machine::files::{DEVICES_MAX, Files as _};
+use overspill_machine::files::DEVICES_MAX;
 use overspill_machine::swapoff::{BeginError, Failure, State, Worker};
 use overspill_simkernel::rng::Rng;
 use overspill_simkernel::sched::{self, Timeout};
@@ -116,7 +116,7 @@ impl<'a> Control<'a> {
         let core = self.machine.core.lock();
         let devices = core.vm.devices();
         let sure =
-            |other: &DeviceId| *other != device && map.files[other.0 as usize].as_ref().is_some_and(|f| !f.grows() && f.lives());
+            |other: &DeviceId| *other != device && map.files[other.0 as usize].as_ref().is_some_and(|f| f.is_block() && f.lives());
         let others = devices.iter().filter(sure).filter_map(|other| devices.status(other));
         others.filter(|status| status.state == DeviceState::On).map(|status| status.slots as usize).sum()
     }

@@ -12,6 +12,8 @@ use core::sync::atomic::Ordering::*;
 
 /// How long both memory and swap may be full before the program is stopped, in nanoseconds.
 const GRACE_NS: u64 = 3_000_000_000;
+/// After so long devices that answered ENOSPC to a write are asked once more: they may have space again.
+const ASKS_AGAIN_NS: u64 = GRACE_NS / 2;
 
 /// How it stands with memory after a step of the page daemon.
 #[derive(Clone, Copy)]
@@ -117,7 +119,11 @@ impl<K: Kernel, S> Daemon<K, S> {
         }
         match judge(outlook) {
             Verdict::Fine => self.stuck_since = 0,
-            Verdict::Wait if self.stuck_since == 0 => self.stuck_since = K::now_ns(),
+            Verdict::Wait if self.stuck_since == 0 => (self.stuck_since, self.asked_again) = (K::now_ns(), false),
+            Verdict::Wait if !self.asked_again && K::now_ns() - self.stuck_since > ASKS_AGAIN_NS => {
+                self.asked_again = true;
+                machine.core.lock().vm.devices_mut().retry(true);
+            }
             Verdict::Wait => {}
             // a swapoff took the room: better without it than without the program
             Verdict::GiveUp if machine.core.lock().vm.devices_mut().stay_all() => self.stuck_since = 0,
