@@ -87,8 +87,8 @@ pub struct Daemon<K: Kernel, S = ()> {
     in_flight: usize,
     write_back: WriteBack<K>,
     stuck_since: u64,
-    /// Devices were asked again since then whether they have space.
-    asked_again: bool,
+    /// When devices were last asked again whether they have space.
+    asked_at: u64,
     freed_before: u64,
     /// Why writing failed, the last time since a frame came free.
     trouble: Option<Errno>,
@@ -147,7 +147,7 @@ impl<K: Kernel, S: Sharing<K>> Daemon<K, S> {
             in_flight: 0,
             write_back: WriteBack::new(machine, TOKEN_OTHER + WRITES_MAX as u64)?,
             stuck_since: 0,
-            asked_again: false,
+            asked_at: 0,
             freed_before: 0,
             trouble: None,
             give_back: GiveBack::default(),

@@ -217,6 +217,8 @@ pub enum Mistake {
     LosesPlaces,
     /// Faults go above the budget although frames could be had.
     GoesOverBudget,
+    /// A device that has answered ENOSPC once is not asked again before the program is stopped.
+    AsksOnce,
     /// Threads that wait for pages of a read are not woken when it has ended.
     ForgetsWhoWaits,
 }

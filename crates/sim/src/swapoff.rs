@@ -17,6 +17,8 @@ use std::sync::atomic::Ordering::Acquire;
 
 /// A swapoff ends within so many nanoseconds.
 const ENDS_NS: u64 = 60_000_000_000;
+/// Who was told that there is no room lets the program go on for so many nanoseconds: it may have waited all the time.
+const PAUSE_NS: u64 = 100_000_000;
 /// Compressed memory's priority; others have less.
 const PRIORITY_MAX: i16 = 3;
 
@@ -187,8 +189,10 @@ impl<'a> Control<'a> {
             State::Failed(why) => assert!(!fits && why == Failure::NoRoom || self.world.is_troubled(), "{why:?}: {why}"),
             State::Busy => unreachable!("the loop goes on"),
         }
-        if !fits && state == State::Done {
-            self.add(3, self.habits.program); // or the program may not go on
+        match state {
+            State::Done if !fits => self.add(3, self.habits.program), // or the program may not go on
+            State::Failed(Failure::NoRoom) => _ = sched::Word::new(0).wait(0, Timeout::Tick(PAUSE_NS)),
+            _ => {}
         }
     }
 }

@@ -275,6 +275,16 @@ fn a_pager_that_cannot_remember_more_stops_the_program() {
     all_pass(&FORGETFUL, 15);
 }
 
+/// A file system is full now and then, and has space again. The program was stopped as soon as each device had answered ENOSPC once
+/// since the page daemon last slept, however much space there was (STORM 40686).
+const SPACE_COMES_BACK: Scenario =
+    Scenario { threads: 3, memory: 72, noisy: true, trouble: Trouble { no_space: 40, ..Trouble::NONE }, ..USUAL };
+
+#[test]
+fn a_full_device_is_asked_again() {
+    all_pass(&SPACE_COMES_BACK, 10);
+}
+
 /// Everything at once.
 const STORM: Scenario = Scenario {
     threads: 3,
@@ -391,6 +401,7 @@ fn each_mistake_is_found() {
         (KeepsNothing, WHIMS, 0),
         (LosesPlaces, USUAL, 1),
         (GoesOverBudget, USUAL, 2),
+        (AsksOnce, SPACE_COMES_BACK, 0),
         (ForgetsWhoWaits, CROWDED, 78),
     ];
     let wanted = std::env::var("MISTAKE").ok();

@@ -267,7 +267,7 @@ impl Devices {
     }
 
     /// Devices that could not grow may ask again. With `write_too` those that answered ENOSPC to a write as well: the machine
-    /// should not do that again and again while it depends on the answer.
+    /// should not do that often while it depends on the answer.
     pub fn retry(&mut self, write_too: bool) {
         let mut changed = false;
         for device in self.own_mut() {

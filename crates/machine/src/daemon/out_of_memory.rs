@@ -3,7 +3,7 @@
 use super::Daemon;
 use crate::errno::{self, Errno};
 use crate::growth;
-use crate::kernel::{Futex as _, Kernel, Limit};
+use crate::kernel::{Futex as _, Kernel, Limit, Mistake};
 use crate::lock::Word as _;
 use crate::machine::Machine;
 use crate::packet::Packet;
@@ -12,8 +12,8 @@ use core::sync::atomic::Ordering::*;
 
 /// How long both memory and swap may be full before the program is stopped, in nanoseconds.
 const GRACE_NS: u64 = 3_000_000_000;
-/// After so long devices that answered ENOSPC to a write are asked once more: they may have space again.
-const ASKS_AGAIN_NS: u64 = GRACE_NS / 2;
+/// So often devices that answered ENOSPC to a write are asked again meanwhile: they may have space.
+const ASKS_AGAIN_NS: u64 = 500_000_000;
 
 /// How it stands with memory after a step of the page daemon.
 #[derive(Clone, Copy)]
@@ -101,6 +101,7 @@ impl<K: Kernel, S> Daemon<K, S> {
 
     /// After each step: stops the program if it is of no use to go on. A swapoff that is under way ends before.
     pub(super) fn watch_progress(&mut self, machine: &Machine<K>) {
+        let now = K::now_ns();
         let freed = machine.status.counters.pages_reclaimed.get() + machine.status.counters.released_pages.get();
         let outlook = {
             let core = machine.core.lock();
@@ -110,7 +111,7 @@ impl<K: Kernel, S> Daemon<K, S> {
                 writable: core.vm.has_writable(),
                 progress: freed != self.freed_before || machine.shrinking.load(Relaxed),
                 trouble: self.trouble,
-                stuck_ns: (self.stuck_since != 0).then(|| K::now_ns() - self.stuck_since),
+                stuck_ns: (self.stuck_since != 0).then(|| now - self.stuck_since),
             }
         };
         if outlook.progress || outlook.free || !outlook.writable {
@@ -119,9 +120,9 @@ impl<K: Kernel, S> Daemon<K, S> {
         }
         match judge(outlook) {
             Verdict::Fine => self.stuck_since = 0,
-            Verdict::Wait if self.stuck_since == 0 => (self.stuck_since, self.asked_again) = (K::now_ns(), false),
-            Verdict::Wait if !self.asked_again && K::now_ns() - self.stuck_since > ASKS_AGAIN_NS => {
-                self.asked_again = true;
+            Verdict::Wait if self.stuck_since == 0 => (self.stuck_since, self.asked_at) = (now, now),
+            Verdict::Wait if now - self.asked_at > ASKS_AGAIN_NS && !K::mistake(Mistake::AsksOnce) => {
+                self.asked_at = now;
                 machine.core.lock().vm.devices_mut().retry(true);
             }
             Verdict::Wait => {}
