@@ -194,8 +194,8 @@ fn what_is_sealed_is_opened_again() {
 }
 
 /// The device from which pages are moved, or that to which, takes longer than ten seconds now and then. A swapoff that had moved
-/// nothing for so long gave up, though nothing had failed. (None takes the last room: its worker may wait for a read that it needs no
-/// more, and no device can be added meanwhile. Seed 49713: the program was stopped before.)
+/// nothing for so long gave up, though nothing had failed. (None takes the last room: its worker may wait for a read that it no
+/// longer needs, and no device can be added meanwhile. Seed 49713: the program was stopped before.)
 const SLOW: Scenario =
     Scenario { trouble: Trouble { stall: 2, ..Trouble::NONE }, swaps: Some(Swaps { bold: 0, ..COME_AND_GO }), ..SWAPS };
 
