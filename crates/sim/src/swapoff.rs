@@ -68,7 +68,7 @@ impl<'a> Control<'a> {
             let own = self.own();
             if self.world.happens(self.world.trouble.deaths) {
                 let device = self.rng.pick(&own);
-                if self.elsewhere(device) >= self.habits.program {
+                if self.fits(device) {
                     self.say(format_args!("{device:?} dies"));
                     self.machine.map.read().files[device.0 as usize].iter().for_each(SimFiles::die);
                 }
@@ -123,6 +123,11 @@ impl<'a> Control<'a> {
         others.filter(|status| status.state == DeviceState::On).map(|status| status.slots as usize).sum()
     }
 
+    /// Whether there is for all that the program can have.
+    fn fits(&self, device: DeviceId) -> bool {
+        self.elsewhere(device) >= self.habits.program
+    }
+
     /// `kind`: 0 compressed memory, 1 or 2 so many files that grow; if that is not to be had a block device.
     fn add(&mut self, kind: usize, pages: usize) {
         self.names += 1;
@@ -147,13 +152,14 @@ impl<'a> Control<'a> {
     }
 
     fn swapoff(&mut self, device: DeviceId) {
-        let fits = self.elsewhere(device) >= self.habits.program;
+        let fits = self.fits(device);
         if !fits && self.rng.below(1000) >= self.habits.bold {
             return;
         }
         let mut worker = match Worker::new(self.machine, (), device) {
             Ok(worker) => worker,
-            Err(BeginError::Refused(SwapoffRefusal::NoRoom { .. })) if !fits => return,
+            // (another device may have answered ENOSPC meanwhile)
+            Err(BeginError::Refused(SwapoffRefusal::NoRoom { .. })) if !fits || !self.fits(device) => return,
             Err(why) => panic!("{why}"),
         };
         self.world.swaps.set(true);
