@@ -46,7 +46,7 @@ pub mod machine {
     use crate::kernel::Linux;
     pub use overspill_machine::fork::Forked;
     pub use overspill_machine::inject::Inject;
-    pub use overspill_machine::machine::{Core, DROPS_BATCH, Delivery, ZEROES_PAGES};
+    pub use overspill_machine::machine::{Config, Core, DROPS_BATCH, Delivery, ZEROES_PAGES};
     pub use overspill_machine::serve::{Served, Waiters};
     pub use overspill_machine::space::Read;
 

@@ -7,7 +7,7 @@ use crate::device_spec::{DeviceSpec, Medium, SIZE_MIN};
 use crate::devices;
 use crate::io::Engine;
 use crate::kernel::Host;
-use crate::machine::{Delivery, Inject, Machine, Parts};
+use crate::machine::{self, Delivery, Inject, Machine, Parts};
 use crate::ranges::ranges_max;
 use crate::reader;
 use crate::swap_file::{DeviceName, SwapFiles};
@@ -268,11 +268,13 @@ pub fn machine(options: &Options<'_>, status: &'static Status) -> Result<Machine
     let mappings_max = std::fs::read_to_string("/proc/sys/vm/max_map_count").ok().and_then(|text| text.trim().parse().ok());
     Machine::new(Parts {
         vm,
-        delivery: options.delivery,
-        follows_pointers: options.follow_pointers,
-        load_control: options.load_control,
+        config: machine::Config {
+            delivery: options.delivery,
+            follows_pointers: options.follow_pointers,
+            load_control: options.load_control,
+            writes,
+        },
         content,
-        writes,
         inject: inject.map_or_else(Inject::default, |text| Inject::parse(&text)),
         host: Host::new().map_err(SetupError::Memory)?,
         status,

@@ -125,8 +125,8 @@ impl<K: Kernel, S: Sharing<K>> Daemon<K, S> {
     /// # Errors
     /// As [`Kernel::io`]; ENOMEM.
     pub fn sharing(machine: &Machine<K>, engine: K::Engine, sharing: S) -> Result<Self, Errno> {
-        let (count, write_pages) = machine.writes;
-        let buffers_len = (buffer_pages(machine.writes, machine.content.is_sealed()) + 1 + COPY_PAGES) << PAGE_SHIFT;
+        let (count, write_pages) = machine.config.writes;
+        let buffers_len = (buffer_pages(machine.config.writes, machine.content.is_sealed()) + 1 + COPY_PAGES) << PAGE_SHIFT;
         let buffers = K::map_anonymous(buffers_len)? as usize;
         let _ = K::advise(buffers, buffers_len, Advice::WipeOnFork); // a fork's child makes its own
         Ok(Daemon {
@@ -137,7 +137,7 @@ impl<K: Kernel, S: Sharing<K>> Daemon<K, S> {
             dirty: Vec::with_capacity(BATCH),
             busy: Vec::with_capacity(BATCH),
             unwritable: Vec::with_capacity(BATCH),
-            mappings: if machine.delivery == Delivery::Threads { K::Mappings::opened() } else { K::Mappings::default() },
+            mappings: if machine.config.delivery == Delivery::Threads { K::Mappings::opened() } else { K::Mappings::default() },
             locked_seen: false,
             fruitless: 0,
             writes: (0..count).map(|_| Write::new()).collect(),

@@ -214,6 +214,7 @@ impl<K: Kernel> Frozen<'_, K> {
             map.pending = self.map.pending.clone();
             map.origins.clone_from(&self.map.origins);
             core.park = self.core.park.clone();
+            core.swapoff_charge = self.core.swapoff_charge;
         }
         copy.map.copy_words(&from.map);
         copy.core.copy_words(&from.core);
@@ -233,7 +234,6 @@ impl<K: Kernel> Frozen<'_, K> {
             to.store(from.load(Relaxed), Relaxed);
         }
         copy.stuck_since.store(from.stuck_since.load(Relaxed), Relaxed);
-        copy.swapoff_charge.store(from.swapoff_charge.load(Relaxed), Relaxed);
         Ok(copy)
     }
 
@@ -262,7 +262,8 @@ impl<K: Kernel> Frozen<'_, K> {
         machine.stuck_since.store(0, Relaxed);
         machine.shrinking.store(false, Relaxed); // (for the fork of another thread)
         machine.failed_devices.store(0, Relaxed);
-        self.core.vm.uncharge(machine.swapoff_charge.swap(0, Relaxed));
+        let swapoff_charge = core::mem::take(&mut self.core.swapoff_charge);
+        self.core.vm.uncharge(swapoff_charge);
         self.core.vm.count_afresh();
         self.core.load.forked();
         self.map.discards = Discards::new();

@@ -12,6 +12,9 @@
 //!
 //! Lock order: `map` (shared for whatever fills or takes pages, exclusive for reading events and changing ranges) -> `core`.
 
+mod config;
+mod zeroes;
+
 use crate::compressed::Compressed;
 use crate::errno;
 use crate::files::{DEVICES_MAX, DeviceName};
@@ -27,25 +30,18 @@ use crate::space::copying::Copying;
 use crate::space::discards::Discards;
 use crate::space::pending_unmaps::PendingUnmaps;
 use crate::space::remaps::Remaps;
+pub use config::{Config, Delivery};
 use core::fmt::Write;
-use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering::*};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering::*};
 use overspill_swap::SwapPager;
 use overspill_vm::Vm;
 use overspill_vm::pager::{IoResult, Location};
 use overspill_vm::policy::Spec;
 use overspill_vm::status::{Outcome, Status};
-use overspill_vm::types::{DeviceId, FrameId, PAGE_SHIFT, PAGE_SIZE, PageId};
+use overspill_vm::types::{DeviceId, FrameId, PAGE_SIZE, PageId};
 use std::sync::Arc;
-
-/// How a thread that touches a missing page gets it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Delivery {
-    /// Handler threads read messages; every system call works on every page; needs the full userfaultfd.
-    Threads,
-    /// The faulting thread serves itself in a SIGBUS handler; system calls on absent pages return EFAULT; needs no privileges.
-    #[default]
-    InThread,
-}
+pub use zeroes::ZEROES_PAGES;
+use zeroes::Zeroes;
 
 /// What is changed by core calls. Lock key: all of it by the lock around it, [`Machine::core`].
 pub struct Core {
@@ -55,6 +51,8 @@ pub struct Core {
     pub park: Park,
     /// Whose hard faults have to wait.
     pub load: LoadControl,
+    /// Pages of buffers that a swapoff has charged to the budget. A forked child has no swapoff.
+    pub(crate) swapoff_charge: u32,
 }
 
 impl Core {
@@ -69,8 +67,10 @@ impl Core {
 /// One pager of one process.
 ///
 /// Lock key: (L) a lock; (C) constant; (A) atomic, and by itself; (F) a word that threads sleep on, atomic; (D) atomic, changed by
-/// the page daemon only; (K) atomic, changed by the forking thread only; (O) atomic, changed under the core's lock.
+/// the page daemon only; (K) atomic, changed by the forking thread only.
 pub struct Machine<K: Kernel> {
+    /// (C) What untouched pages are filled from.
+    pub(crate) zeroes: Zeroes<K>,
     /// (L) Ranges and descriptors. Outer lock.
     pub map: RwLock<Space<K>, K::Word>,
     /// (L) Held by whoever adds or removes a device, outside of `map`; a fork holds it while it takes the files along. Nobody
@@ -78,14 +78,10 @@ pub struct Machine<K: Kernel> {
     pub swapping: Mutex<(), K::Word>,
     /// (L) The core. Inner lock.
     pub core: Mutex<Core, K::Word>,
-    /// (C) How faults come.
-    pub delivery: Delivery,
-    /// (C) Whether pointers in pages that are read in order are followed: see [`crate::pointers`].
-    pub follows_pointers: bool,
+    /// (C) What was chosen.
+    pub config: Config,
     /// (C) How pages are stored.
     pub content: K::Content,
-    /// (C) Writes that may be in flight, and pages of each.
-    pub writes: (usize, usize),
     /// (A) There is a compressed device: a look before locks are taken.
     pub has_pool: AtomicBool,
     /// (C) What `overspill run` and `stat` see.
@@ -134,8 +130,6 @@ pub struct Machine<K: Kernel> {
     pub forking: K::Word,
     /// (F) Nobody else begins to move memory ([`Machine::begin_remap`]).
     pub moving: K::Word,
-    /// (O) Pages of buffers that a swapoff has charged to the budget. A forked child has no swapoff.
-    pub swapoff_charge: AtomicU32,
     /// (F) Devices that failed too often, by number: what is on them should go elsewhere ([`Machine::take_failed_device`]).
     pub failed_devices: K::Word,
     /// (A) The pager is shutting down (library).
@@ -143,8 +137,6 @@ pub struct Machine<K: Kernel> {
     /// (A) Readable once `quit` is set, or while there is a round to be followed, for threads that wait for I/O; -1 if there is
     /// none.
     pub quit_event: AtomicI32,
-    /// (C) A page of zeroes to fill from, [`ZEROES_PAGES`] long.
-    pub zeroes: usize,
     /// (C) The parking area's memory.
     pub parking: Parking<K>,
     /// (D) The page daemon discards pages of the program's, and waits until somebody has read the event of that.
@@ -155,16 +147,10 @@ pub struct Machine<K: Kernel> {
 pub struct Parts<K: Kernel> {
     /// The core. What the machine's own buffers take is charged already.
     pub vm: Vm<SwapPager>,
-    /// [`Machine::delivery`].
-    pub delivery: Delivery,
-    /// [`Machine::follows_pointers`].
-    pub follows_pointers: bool,
-    /// Whether threads whose working sets do not fit together take turns.
-    pub load_control: bool,
+    /// [`Machine::config`].
+    pub config: Config,
     /// [`Machine::content`].
     pub content: K::Content,
-    /// [`Machine::writes`].
-    pub writes: (usize, usize),
     /// [`Machine::inject`].
     pub inject: Inject,
     /// [`Machine::host`].
@@ -191,9 +177,6 @@ pub struct Parts<K: Kernel> {
     pub objects_max: u16,
 }
 
-/// Length of the zero source, in pages.
-pub const ZEROES_PAGES: u32 = 64;
-
 /// Frames and parking places beyond the budget: what goes over it, and originals that are still to be dropped.
 const PLACES_MORE: u32 = 8192;
 
@@ -206,12 +189,9 @@ impl<K: Kernel> Machine<K> {
         let frames = (parts.memory_pages + PLACES_MORE) as usize;
         let places = (parts.memory_pages + PLACES_MORE).next_multiple_of(64);
         let parking_area = Parking::new(places, &parts.parking)?;
-        let zeroes = K::map_anonymous((ZEROES_PAGES as usize) << PAGE_SHIFT)?;
-        for i in 0..ZEROES_PAGES as usize {
-            // SAFETY: within the mapping; reading maps the kernel's zero page, so the source costs no memory.
-            unsafe { core::ptr::read_volatile(zeroes.add(i << PAGE_SHIFT)) };
-        }
-        let core = Core { vm: parts.vm, park: Park::new(places, frames), load: LoadControl::new(parts.load_control) };
+        let zeroes = Zeroes::new()?;
+        let load = LoadControl::new(parts.config.load_control);
+        let core = Core { vm: parts.vm, park: Park::new(places, frames), load, swapoff_charge: 0 };
         let has_pool = AtomicBool::new(parts.pool.is_some());
         let space = Space {
             ranges: RangeMap::new(parts.ranges_max),
@@ -229,13 +209,12 @@ impl<K: Kernel> Machine<K> {
         };
         let locks = &parts.status.locks;
         Ok(Machine {
+            zeroes,
             map: RwLock::ranked(Rank::Map, space).timed(&locks.map_shared, &locks.map_exclusive),
             swapping: Mutex::ranked(Rank::Swapping, ()),
             core: Mutex::ranked(Rank::Core, core).timed(&locks.core),
-            delivery: parts.delivery,
-            follows_pointers: parts.follows_pointers,
+            config: parts.config,
             content: parts.content,
-            writes: parts.writes,
             has_pool,
             status: parts.status,
             supervised: AtomicBool::new(false),
@@ -252,11 +231,9 @@ impl<K: Kernel> Machine<K> {
             frozen: K::Word::ZERO,
             forking: K::Word::ZERO,
             moving: K::Word::ZERO,
-            swapoff_charge: AtomicU32::new(0),
             failed_devices: K::Word::ZERO,
             quit: AtomicBool::new(false),
             quit_event: AtomicI32::new(-1),
-            zeroes: zeroes as usize,
             parking: parking_area,
             discards_own: AtomicBool::new(false),
         })
@@ -435,10 +412,3 @@ impl<K: Kernel> Machine<K> {
 
 /// Parked originals are dropped so many at a time, with one TLB flush.
 pub const DROPS_BATCH: usize = 32;
-
-impl<K: Kernel> Drop for Machine<K> {
-    fn drop(&mut self) {
-        // SAFETY: a mapping that set-up made for this machine; nobody else has it any more, so nobody uses it.
-        unsafe { K::unmap(self.zeroes as *mut u8, (ZEROES_PAGES as usize) << PAGE_SHIFT) };
-    }
-}

@@ -184,7 +184,7 @@ pub unsafe fn arrived<K: Kernel>(
         wake |= core.vm.page_in_done(op.page(i), filled);
     }
     drop(core);
-    if (wake || machine.delivery == crate::machine::Delivery::InThread) && !K::mistake(Mistake::ForgetsWhoWaits) {
+    if (wake || machine.config.delivery == crate::machine::Delivery::InThread) && !K::mistake(Mistake::ForgetsWhoWaits) {
         let waiters = machine.waiters(&map, addr_of(0), (op.count as usize) << PAGE_SHIFT);
         drop(map);
         machine.wake_last(waiters);
@@ -439,7 +439,7 @@ impl<K: Kernel> Reader<K> {
         let next = unsafe { arrived(machine, &flight.read, flight.buffer, flight.since, done.result, issue) }.next;
         // with plain I/O what they point to would keep everybody waiting
         let op = &flight.read.op;
-        if machine.follows_pointers && op.is_read_in_order() && self.io.is_asynchronous() {
+        if machine.config.follows_pointers && op.is_read_in_order() && self.io.is_asynchronous() {
             for i in (0..op.count).filter(|i| op.wants(*i)) {
                 // SAFETY: a page of the flight's own buffer, which stays taken until below, and the read into it has ended.
                 let content = unsafe { &*(flight.buffer.add((i as usize) << PAGE_SHIFT) as *const PageBytes) };

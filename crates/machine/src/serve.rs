@@ -137,7 +137,7 @@ impl<K: Kernel> Machine<K> {
                     map.program.zero(addr, PAGE_SIZE)
                 } else {
                     // SAFETY: a page of zeroes, never written; what is there already is left alone.
-                    unsafe { map.program.copy(addr, self.zeroes as *const u8, PAGE_SIZE) }
+                    unsafe { map.program.copy(addr, self.zeroes.pages(), PAGE_SIZE) }
                 };
                 self.status.counters.pages_vanished.add(u64::from(filled.error.is_none()));
                 drop(core);
@@ -238,7 +238,7 @@ impl<K: Kernel> Machine<K> {
         while done < count {
             let n = (count - done).min(ZEROES_PAGES);
             // SAFETY: the source is `ZEROES_PAGES` pages of zeroes, never written; these pages are untouched, so zeroes are right.
-            let m = unsafe { self.fill_from(map, addr + ((done as usize) << PAGE_SHIFT), self.zeroes as *const u8, n) };
+            let m = unsafe { self.fill_from(map, addr + ((done as usize) << PAGE_SHIFT), self.zeroes.pages(), n) };
             done += m;
             if m < n {
                 break;
@@ -288,7 +288,7 @@ impl<K: Kernel> Machine<K> {
     }
 
     fn wake_waiters(&self, waiters: Waiters) {
-        match self.delivery {
+        match self.config.delivery {
             Delivery::Threads => K::wake(waiters.program, waiters.addr, waiters.len),
             Delivery::InThread => self.arrived(),
         }

@@ -29,7 +29,6 @@ use crate::kernel::{Advice, Content as _, Done, Futex as _, Io as _, IoVec, Kern
 use crate::machine::Machine;
 use crate::reader;
 use crate::space::Read;
-use core::sync::atomic::Ordering::Relaxed;
 use overspill_store::{PageBytes, checksum};
 use overspill_vm::pager::{IoResult, Location};
 use overspill_vm::types::{DeviceId, PAGE_SHIFT, PAGE_SIZE, PageId, Tag};
@@ -248,7 +247,7 @@ impl<K: Kernel> Worker<K> {
         let late = self.ready == 0 && K::now_ns() - self.start > BUFFERS_NS;
         if self.ready < self.flights_max && (core.vm.available() >= pages || late) {
             core.vm.charge(pages);
-            machine.swapoff_charge.fetch_add(pages, Relaxed); // under the lock: a fork sees both or none
+            core.swapoff_charge += pages;
             self.ready += 1;
         } else if self.ready == 0 {
             drop(core);
@@ -375,7 +374,7 @@ impl<K: Kernel> Worker<K> {
         let charged = (self.run_pages + TABLE_PAGES) * self.ready as u32;
         let mut core = machine.core.lock();
         core.vm.uncharge(charged);
-        machine.swapoff_charge.fetch_sub(charged, Relaxed);
+        core.swapoff_charge -= charged;
     }
 
     fn buffer(&self, flight: usize, page: u32) -> *mut u8 {

@@ -241,7 +241,7 @@ extern "C" fn on_sigbus(signal: i32, info: *mut libc::siginfo_t, context: *mut l
             // SAFETY: null, or a pager that `leave` keeps alive while `users` counts us (see there).
             let shared = unsafe { entry.pager.load(SeqCst).as_ref() };
             let ended = match shared {
-                Some(s) if s.machine.delivery == Delivery::InThread => serve(s, addr),
+                Some(s) if s.machine.config.delivery == Delivery::InThread => serve(s, addr),
                 _ => Ended::NotOurs,
             };
             entry.users.fetch_sub(1, SeqCst);

@@ -147,7 +147,7 @@ impl Pager {
 
     /// How faults are delivered.
     pub fn delivery(&self) -> Delivery {
-        self.0.shared.machine.delivery
+        self.0.shared.machine.config.delivery
     }
 
     /// For tests: the decisions that were remembered.

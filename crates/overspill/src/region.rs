@@ -119,7 +119,7 @@ impl Region {
         };
         let managed = advised.is_ok() && {
             let _quiet = Quiet::new();
-            if machine.delivery == Delivery::Threads {
+            if machine.config.delivery == Delivery::Threads {
                 machine.await_unmaps(base, base + len);
             }
             let mut map = machine.map.write();
@@ -325,7 +325,7 @@ impl Region {
         }
         let (start, len) = (self.addr(first), (end - first) << PAGE_SHIFT);
         let machine = &self.pager.0.shared.machine;
-        match machine.delivery {
+        match machine.config.delivery {
             Delivery::Threads => {
                 // SAFETY: whole pages of this region, borrowed exclusively; the caller gives them up. Without a lock: it waits
                 // until a handler has followed.
@@ -427,7 +427,7 @@ impl Region {
                     return Ok(());
                 }
             }
-            let there = match shared.machine.delivery {
+            let there = match shared.machine.config.delivery {
                 Delivery::InThread => fault::bring_in(shared, self.addr(index)),
                 Delivery::Threads => {
                     // SAFETY: a page of this region; populating changes no content. It waits for a handler, which takes no lock of
@@ -598,7 +598,7 @@ impl Drop for Region {
         let (start, len) = (self.start as usize, self.pages() << PAGE_SHIFT);
         forks::forget(start);
         let machine = &owner.shared.machine;
-        match machine.delivery {
+        match machine.config.delivery {
             Delivery::Threads => {
                 // SAFETY: the region's own mapping, and nothing borrows it any more. Without a lock: munmap waits until a handler
                 // has read the event. By the time it returns the addresses may be another region's.

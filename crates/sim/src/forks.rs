@@ -199,7 +199,14 @@ fn copy(world: &World, child: usize, machine: &Machine<Sim>, frozen: &Frozen<Sim
     let mut files = [const { None }; DEVICES_MAX];
     files.iter_mut().zip(&frozen.map.files).for_each(|(copy, it)| *copy = it.as_ref().map(SimFiles::shared));
     let copy = frozen
-        .copy(parts(frozen.core.vm.fork(&status.counters), status, files, child, machine.content.sealed, machine.follows_pointers))
+        .copy(parts(
+            frozen.core.vm.fork(&status.counters),
+            status,
+            files,
+            child,
+            machine.content.sealed,
+            machine.config.follows_pointers,
+        ))
         .expect("memory");
     // The parking area is real memory: the child's is at another place.
     let [from, to] = [machine, &copy].map(|machine| machine.parking.addr(ParkPlace::NONE));

@@ -17,7 +17,7 @@ use flat::{Flat, FlatFile, FlatUffd, Words};
 use overspill_machine::daemon::{self, Daemon, Step};
 use overspill_machine::files::DEVICES_MAX;
 use overspill_machine::inject::Inject;
-use overspill_machine::machine::{Delivery, Parts};
+use overspill_machine::machine::{self, Delivery, Parts};
 use overspill_machine::ranges::{self, Flags, Range};
 use overspill_machine::serve::Served;
 use overspill_machine::space::Read;
@@ -194,11 +194,13 @@ impl Replay {
         files[0] = Some(FlatFile(u64::from(config.slots) << PAGE_SHIFT));
         let parts = Parts {
             vm,
-            delivery: Delivery::InThread,
-            follows_pointers: false,
-            load_control: false,
+            config: machine::Config {
+                delivery: Delivery::InThread,
+                follows_pointers: false,
+                load_control: false,
+                writes: daemon::writes(config.memory_pages, false),
+            },
             content: Words,
-            writes: daemon::writes(config.memory_pages, false),
             inject: Inject::default(),
             host: Nothing,
             status,

@@ -10,7 +10,7 @@ use overspill_machine::files::{DEVICES_MAX, DeviceName};
 use overspill_machine::handler::Handler;
 use overspill_machine::inject::Inject;
 use overspill_machine::kernel::{Futex as _, Io as _, Limit, Mistake};
-use overspill_machine::machine::{Delivery, Parts};
+use overspill_machine::machine::{self, Delivery, Parts};
 use overspill_machine::{Machine, ranges};
 use overspill_simkernel::rng::Rng;
 use overspill_simkernel::sched::{self, Actor, Failure, Report, Role, Timeout};
@@ -148,11 +148,13 @@ pub fn parts(
     Parts {
         memory_pages: LEAST_PAGES,
         vm,
-        delivery: Delivery::Threads,
-        follows_pointers,
-        load_control: false,
+        config: machine::Config {
+            delivery: Delivery::Threads,
+            follows_pointers,
+            load_control: false,
+            writes: daemon::writes(LEAST_PAGES, sealed),
+        },
         content: Checked { sealed },
-        writes: daemon::writes(LEAST_PAGES, sealed),
         inject: Inject::default(),
         host: Nothing,
         status,

@@ -218,7 +218,7 @@ impl<K: Kernel, S> Daemon<K, S> {
             wake |= core.vm.park_done(page, result);
         }
         drop(core);
-        if wake || machine.delivery == Delivery::InThread {
+        if wake || machine.config.delivery == Delivery::InThread {
             machine.wake(map, addr, n << PAGE_SHIFT);
         }
         any

@@ -1,0 +1,24 @@
+//! What is chosen for a machine when it is set up.
+
+/// How a thread that touches a missing page gets it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Delivery {
+    /// Handler threads read messages; every system call works on every page; needs the full userfaultfd.
+    Threads,
+    /// The faulting thread serves itself in a SIGBUS handler; system calls on absent pages return EFAULT; needs no privileges.
+    #[default]
+    InThread,
+}
+
+/// What does not change as long as the machine runs.
+#[derive(Clone, Copy, Debug)]
+pub struct Config {
+    /// How faults come.
+    pub delivery: Delivery,
+    /// Whether pointers in pages that are read in order are followed: see [`crate::pointers`].
+    pub follows_pointers: bool,
+    /// Whether threads whose working sets do not fit together take turns.
+    pub load_control: bool,
+    /// Writes that may be in flight, and pages of each.
+    pub writes: (usize, usize),
+}
