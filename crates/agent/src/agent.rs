@@ -193,7 +193,7 @@ impl Agent {
 
     /// MADV_MERGEABLE: equal pages may become one.
     pub fn may_merge(&self) {
-        self.machine.shares_pages.store(true, Relaxed);
+        self.machine.may_share_pages();
     }
 
     /// MADV_GUARD_INSTALL is about to be called: [`Machine::begin_guard`].

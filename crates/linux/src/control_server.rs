@@ -17,7 +17,7 @@ use crate::swapoff::{self, State, Worker};
 use crate::sys::{self, Errno, Fd, futex_wait, sys};
 use core::fmt::Write;
 use core::mem::size_of;
-use core::sync::atomic::{AtomicU32, Ordering::*};
+use core::sync::atomic::AtomicU32;
 use overspill_vm::policy::SpecError;
 
 /// Clients at a time.
@@ -111,11 +111,11 @@ struct Job {
 pub fn serve(machine: &Machine, engine: Engine, listener: &Listener, follower: &mut Follower) {
     let mut clients = [const { None::<Client> }; CLIENTS_MAX];
     let mut job = None;
-    while !machine.quit.load(Acquire) {
+    while !machine.shutdown.has_begun() {
         follower.look(&machine.host.following);
         let mut polls = [libc::pollfd { fd: -1, events: libc::POLLIN, revents: 0 }; CLIENTS_MAX + 2];
         polls[CLIENTS_MAX].fd = listener.socket.raw();
-        polls[CLIENTS_MAX + 1].fd = machine.quit_event.load(Acquire);
+        polls[CLIENTS_MAX + 1].fd = machine.shutdown.event();
         for (poll, client) in polls.iter_mut().zip(&clients) {
             poll.fd = client.as_ref().map_or(-1, |c| c.socket.raw());
         }
@@ -158,7 +158,7 @@ pub fn serve(machine: &Machine, engine: Engine, listener: &Listener, follower: &
 
 /// A swapoff of a device that has failed too often, as if somebody had asked for it. If there is no room for its pages they stay.
 fn failed_device(machine: &Machine, engine: Engine) -> Option<Job> {
-    let worker = Worker::new(machine, engine, machine.take_failed_device()?).ok()?;
+    let worker = Worker::new(machine, engine, machine.failed_devices.take()?).ok()?;
     Some(Job { client: None, worker, told: 0 })
 }
 

@@ -261,7 +261,7 @@ impl Family {
         family.take(&map, &mut core, family.total());
         family.shared.store(family.limit() < family.total(), Relaxed);
         drop(core);
-        machine.arrived();
+        machine.arrivals.announce();
         true
     }
 }
@@ -299,7 +299,7 @@ impl overspill_machine::daemon::Sharing<Linux> for Sharing {
         let Some(family) = machine.host.family.as_ref().filter(|family| family.is_shared()) else { return };
         let now = sys::now_ns();
         let asked = family.entry().asked.load() != 0;
-        if machine.shrinking.load(Relaxed) {
+        if machine.freeze.is_shrinking() {
             self.target = None; // a fork has another one
             return;
         }
@@ -316,7 +316,7 @@ impl overspill_machine::daemon::Sharing<Linux> for Sharing {
         }
         let map = machine.map.read();
         let mut core = machine.core.lock();
-        if machine.is_frozen() {
+        if machine.freeze.is_on() {
             return;
         }
         let promised = core.vm.promised();
@@ -367,7 +367,7 @@ impl overspill_machine::daemon::Sharing<Linux> for Sharing {
                 if family.take(&map, &mut core, pages) {
                     self.pause = 0;
                     drop(core);
-                    machine.arrived();
+                    machine.arrivals.announce();
                     return;
                 }
             }

@@ -10,9 +10,8 @@ use crate::machine::{Machine, Served};
 use crate::reader::TOKEN_OTHER;
 use crate::same_cpu::Candidate;
 use crate::spinner::{SPIN_NS, Spinner};
-use crate::sys::{self, Errno, futex_wait};
+use crate::sys::{self, Errno};
 use crate::wake_policy::WakePolicy;
-use core::sync::atomic::Ordering::*;
 use overspill_machine::kernel::{Io as _, Uffd as _};
 
 const TOKEN_MESSAGES: u64 = TOKEN_OTHER;
@@ -55,7 +54,7 @@ pub fn run(
     let mut handler = Handler::new(machine, engine, cluster_pages, cpu)?;
     ready();
     sys::take_short_slices();
-    while !machine.quit.load(Acquire) {
+    while !machine.shutdown.has_begun() {
         handler.follow_rights(follower);
         if handler.waits_for_fork() {
             continue;
@@ -67,7 +66,7 @@ pub fn run(
         }
         handler.wait();
         handler.inner.reap(machine, |done| handler.readable |= done.token == TOKEN_MESSAGES);
-        if machine.is_frozen() {
+        if machine.freeze.is_on() {
             handler.inner.pause();
             continue; // no new reads; what is in flight is finished above
         }
@@ -81,7 +80,7 @@ pub fn run(
 impl<'a> Handler<'a> {
     fn new(machine: &'a Machine, engine: Engine, cluster_pages: usize, cpu: Option<usize>) -> Result<Self, Errno> {
         let mut inner = overspill_machine::handler::Handler::<Linux>::new(engine, cluster_pages)?;
-        match machine.quit_event.load(Acquire) {
+        match machine.shutdown.event() {
             -1 => {}
             event => inner.reader.io.watch(event, TOKEN_QUIT),
         }
@@ -114,10 +113,10 @@ impl<'a> Handler<'a> {
 
     /// Waits for a while if a fork is being made and nothing is in flight. Returns whether it did.
     fn waits_for_fork(&mut self) -> bool {
-        let waits = self.machine.is_frozen() && self.inner.reader.in_flight() == 0;
+        let waits = self.machine.freeze.is_on() && self.inner.reader.in_flight() == 0;
         if waits {
             self.machine.follow_own_discards();
-            futex_wait(&self.machine.frozen, 1, 1_000_000);
+            self.machine.freeze.wait(1_000_000);
             self.readable = true;
         }
         waits

@@ -21,15 +21,13 @@ mod out_of_memory;
 use crate::compressed::Compressed;
 use crate::errno::Errno;
 use crate::growth::GiveBack;
-use crate::kernel::{Advice, Content as _, Futex as _, Io as _, IoVec, Kernel, Limit, Mappings as _};
-use crate::lock::Word as _;
+use crate::kernel::{Advice, Content as _, Io as _, IoVec, Kernel, Mappings as _};
 use crate::machine::{Delivery, Machine};
 use crate::park::ParkPlace;
 use crate::reader::TOKEN_OTHER;
 use crate::space::Space;
 use crate::space::copying::COPIES_MAX;
 use crate::write_back::WriteBack;
-use core::sync::atomic::Ordering::*;
 pub use evict::take;
 use launder::{Dirty, WRITES_MAX, Write};
 pub use launder::{buffer_pages, writes};
@@ -158,19 +156,18 @@ impl<K: Kernel, S: Sharing<K>> Daemon<K, S> {
     /// Runs until the machine quits: sleeps while nothing is wanted. `each` is called before each step, also while a fork is being
     /// made.
     pub fn run(&mut self, machine: &Machine<K>, mut each: impl FnMut(&Machine<K>)) {
-        while !machine.quit.load(Acquire) {
+        while !machine.shutdown.has_begun() {
             each(machine);
-            if machine.is_frozen() {
+            if machine.freeze.is_on() {
                 self.settle(machine);
-                machine.frozen.wait_for(1, Limit::Tick(10_000_000));
+                machine.freeze.wait(10_000_000);
                 continue;
             }
-            let bell = machine.bell().load(SeqCst);
+            let rings = machine.doorbell.count(&machine.host);
             let step = self.step(machine);
             self.watch_progress(machine);
             if step != Step::Stuck {
-                machine.stuck_since.store(0, Relaxed);
-                machine.starved.store(false, Relaxed);
+                machine.shortage.end();
             }
             match step {
                 Step::Worked => {}
@@ -189,12 +186,9 @@ impl<K: Kernel, S: Sharing<K>> Daemon<K, S> {
                         continue; // it is there
                     }
                     let sleep = self.before_sleep(machine).unwrap_or(SLEEP_NS);
-                    machine.daemon_sleeps.store(1, SeqCst);
-                    // a ring between the look above and this store is seen as a changed bell, or finds daemon_sleeps set
-                    if !machine.core.lock().vm.wants_daemon() && !machine.quit.load(Acquire) && !machine.is_frozen() {
-                        machine.bell().wait_shared(bell, Limit::Rescue(sleep)); // also a clock, but a ring ends it
-                    }
-                    machine.daemon_sleeps.store(0, SeqCst);
+                    machine.doorbell.sleep(&machine.host, rings, sleep, || {
+                        !machine.core.lock().vm.wants_daemon() && !machine.shutdown.has_begun() && !machine.freeze.is_on()
+                    });
                 }
                 Step::Stuck => self.stuck(machine),
             }
@@ -241,7 +235,7 @@ impl<K: Kernel, S: Sharing<K>> Daemon<K, S> {
                 machine.trim(&map, pool);
             }
         }
-        if machine.has_pool.load(Relaxed) && !machine.is_frozen() {
+        if machine.has_pool() && !machine.freeze.is_on() {
             self.in_flight += self.write_back.issue(machine, &mut self.io);
         }
         let (demand, native, available, listed) = {
@@ -294,7 +288,7 @@ impl<K: Kernel, S: Sharing<K>> Daemon<K, S> {
         }
         drop(core);
         drop(map);
-        machine.arrived();
+        machine.arrivals.announce();
     }
 }
 
@@ -329,7 +323,7 @@ impl<K: Kernel> Machine<K> {
             core.vm.uncharge(pages);
             device.refill(&mut core.vm);
             drop(core);
-            self.arrived();
+            self.arrivals.announce();
         }
     }
 }

@@ -123,10 +123,10 @@ pub fn remove<K: Kernel>(machine: &Machine<K>, device: DeviceId) {
         note_devices(machine, &map, core.vm.devices());
         machine.status.counters.swap_used_bytes.set(core.vm.devices().used() * PAGE_SIZE as u64);
     }
-    machine.forget_failed_device(device); // its number may be another's soon
+    machine.failed_devices.forget(device); // its number may be another's soon
     drop(map);
     drop((files, pool)); // the end of a long file takes its time, and needs no lock
-    machine.arrived();
+    machine.arrivals.announce();
 }
 
 /// The device of that name, own ones first.

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   Machine::shrink      until what is charged has room twice
-//!   Machine::fork        no call moves memory; handlers, page daemon and swapoff end what they have begun (`Machine::frozen`)
+//!   Machine::fork        no call moves memory; handlers, page daemon and swapoff end what they have begun (machine/freeze.rs)
 //!                        both locks; the child is counted: slots that are in use wait for it
 //!                        the kernel copies the process
 //!                            parent: all go on                       child: alone, with copies of everything, both locks held
@@ -16,12 +16,12 @@
 //! A simulated kernel does not copy the pager's memory: [`Frozen::copy`] does it there, and [`Machine::resume`] goes on in the
 //! copy.
 //!
-//! Who waits for whom during a freeze stands at [`Machine::frozen`].
+//! Who waits for whom during a freeze: [`crate::machine::freeze`].
 
 use crate::errno::{self, Errno};
 use crate::files::DEVICES_MAX;
 use crate::kernel::{Kernel, Mistake, Uffd as _};
-use crate::lock::{MutexGuard, Word as _, WriteGuard};
+use crate::lock::{MutexGuard, WriteGuard};
 use crate::machine::{Core, Machine, Parts};
 use crate::ranges::{Flags, Kind};
 use crate::space::Space;
@@ -102,8 +102,8 @@ impl<K: Kernel> Machine<K> {
         }
         let start = K::now_ns();
         let (mut least, mut since) = (u64::MAX, start);
-        self.shrinking.store(true, Relaxed);
-        self.starved.store(false, Relaxed); // (not from before)
+        self.freeze.set_shrinking(true);
+        self.shortage.set_starved(false); // (not from before)
         loop {
             {
                 let map = self.map.read();
@@ -120,21 +120,20 @@ impl<K: Kernel> Machine<K> {
                 map.set_targets(&mut core, target.max(half / 2), target);
                 if charge <= half as u64 || hopeless || now - start > SHRINK_NS || self.is_all_done(now) {
                     restore(&map, &mut core);
-                    self.shrinking.store(false, Relaxed);
+                    self.freeze.set_shrinking(false);
                     return;
                 }
             }
             self.ring_daemon();
-            let seen = self.arrivals.load(Relaxed);
-            self.await_arrival(seen);
+            self.arrivals.wait(self.arrivals.count());
         }
     }
 
     /// Whether the page daemon has tried everything, and nothing is in flight: what is left stays (locked, pinned, wired), or swap
     /// is full or fails. Devices that are only slow are not waited for in vain.
     fn is_all_done(&self, now: u64) -> bool {
-        let since = self.stuck_since.load(Relaxed);
-        since != 0 && (self.starved.load(Relaxed) || now.saturating_sub(since) > STUCK_NS)
+        let since = self.shortage.stuck_since();
+        since.is_some_and(|since| self.shortage.is_starved() || now.saturating_sub(since) > STUCK_NS)
     }
 
     /// The program forks. `clone` has the kernel copy the process while the pager stands still: it returns the child's id, and in
@@ -147,7 +146,7 @@ impl<K: Kernel> Machine<K> {
         // Before there is a child: its parent writes as soon as it goes on. And a child has forked, too.
         let fork = frozen.core.vm.devices_mut().fork_parent();
         frozen.core.vm.counters().forks.add(1);
-        self.shares_pages.store(true, Relaxed);
+        self.may_share_pages();
         let child = clone(&mut frozen);
         if child == Ok(0) {
             frozen.alone();
@@ -163,7 +162,7 @@ impl<K: Kernel> Machine<K> {
     /// Both locks, when no call moves memory, no page is busy and no write is in flight.
     fn freeze(&self) -> Frozen<'_, K> {
         self.await_remaps();
-        self.frozen.store(1, SeqCst);
+        self.freeze.begin();
         loop {
             let map = self.map.write();
             let core = self.core.lock();
@@ -218,22 +217,13 @@ impl<K: Kernel> Frozen<'_, K> {
         }
         copy.map.copy_words(&from.map);
         copy.core.copy_words(&from.core);
-        for (to, from) in [
-            (&copy.frozen, &from.frozen),
-            (&copy.forking, &from.forking),
-            (&copy.moving, &from.moving),
-            (&copy.daemon_sleeps, &from.daemon_sleeps),
-            (&copy.waiters, &from.waiters),
-            (&copy.failed_devices, &from.failed_devices),
-        ] {
-            to.store(from.load(Relaxed), Relaxed);
-        }
-        for (to, from) in
-            [(&copy.starved, &from.starved), (&copy.shrinking, &from.shrinking), (&copy.shares_pages, &from.shares_pages)]
-        {
-            to.store(from.load(Relaxed), Relaxed);
-        }
-        copy.stuck_since.store(from.stuck_since.load(Relaxed), Relaxed);
+        copy.freeze.copy(&from.freeze);
+        copy.remap_gate.copy(&from.remap_gate);
+        copy.doorbell.copy(&from.doorbell);
+        copy.arrivals.copy(&from.arrivals);
+        copy.failed_devices.copy(&from.failed_devices);
+        copy.shortage.copy(&from.shortage);
+        copy.shares_pages.store(from.shares_pages.load(Relaxed), Relaxed);
         Ok(copy)
     }
 
@@ -242,8 +232,7 @@ impl<K: Kernel> Frozen<'_, K> {
         let Frozen { core, map, machine } = self;
         drop(core);
         drop(map);
-        machine.frozen.store(0, SeqCst);
-        machine.frozen.wake(i32::MAX as u32);
+        machine.freeze.end();
         machine.forked();
     }
 
@@ -253,15 +242,12 @@ impl<K: Kernel> Frozen<'_, K> {
         if !K::mistake(Mistake::WaitsForItsParent) {
             machine.map.forked();
         }
-        machine.frozen.store(0, Relaxed);
-        machine.forking.store(0, Relaxed);
-        machine.moving.store(0, Relaxed);
-        machine.daemon_sleeps.store(0, Relaxed);
-        machine.waiters.store(0, Relaxed);
-        machine.starved.store(false, Relaxed);
-        machine.stuck_since.store(0, Relaxed);
-        machine.shrinking.store(false, Relaxed); // (for the fork of another thread)
-        machine.failed_devices.store(0, Relaxed);
+        machine.freeze.forked();
+        machine.remap_gate.forked();
+        machine.doorbell.forked();
+        machine.arrivals.forked();
+        machine.shortage.end();
+        machine.failed_devices.forked();
         let swapoff_charge = core::mem::take(&mut self.core.swapoff_charge);
         self.core.vm.uncharge(swapoff_charge);
         self.core.vm.count_afresh();

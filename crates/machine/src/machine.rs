@@ -12,16 +12,23 @@
 //!
 //! Lock order: `map` (shared for whatever fills or takes pages, exclusive for reading events and changing ranges) -> `core`.
 
+pub mod arrivals;
 mod config;
+mod doorbell;
+pub mod failed_devices;
+pub mod freeze;
+mod remap_gate;
+pub mod shortage;
+pub mod shutdown;
 mod zeroes;
 
 use crate::compressed::Compressed;
 use crate::errno;
 use crate::files::{DEVICES_MAX, DeviceName};
 use crate::inject::Inject;
-use crate::kernel::{Futex as _, Host as _, IoVec, Kernel, Limit, Mistake};
+use crate::kernel::{IoVec, Kernel, Mistake};
 use crate::load_control::LoadControl;
-use crate::lock::{Mutex, Rank, RwLock, Word as _};
+use crate::lock::{Mutex, Rank, RwLock};
 use crate::packet::Packet;
 use crate::park::{Park, ParkPlace, Parking};
 use crate::ranges::RangeMap;
@@ -30,15 +37,22 @@ use crate::space::copying::Copying;
 use crate::space::discards::Discards;
 use crate::space::pending_unmaps::PendingUnmaps;
 use crate::space::remaps::Remaps;
+use arrivals::Arrivals;
 pub use config::{Config, Delivery};
 use core::fmt::Write;
-use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering::*};
+use core::sync::atomic::{AtomicBool, Ordering::*};
+use doorbell::Doorbell;
+use failed_devices::FailedDevices;
+use freeze::Freeze;
 use overspill_swap::SwapPager;
 use overspill_vm::Vm;
 use overspill_vm::pager::{IoResult, Location};
 use overspill_vm::policy::Spec;
 use overspill_vm::status::{Outcome, Status};
-use overspill_vm::types::{DeviceId, FrameId, PAGE_SIZE, PageId};
+use overspill_vm::types::{FrameId, PAGE_SIZE, PageId};
+use remap_gate::RemapGate;
+use shortage::Shortage;
+use shutdown::Shutdown;
 use std::sync::Arc;
 pub use zeroes::ZEROES_PAGES;
 use zeroes::Zeroes;
@@ -66,8 +80,8 @@ impl Core {
 
 /// One pager of one process.
 ///
-/// Lock key: (L) a lock; (C) constant; (A) atomic, and by itself; (F) a word that threads sleep on, atomic; (D) atomic, changed by
-/// the page daemon only; (K) atomic, changed by the forking thread only.
+/// Lock key: (L) a lock; (C) constant; (A) atomic, and by itself; (D) atomic, changed by the page daemon only; (S) a struct with a
+/// lock key of its own.
 pub struct Machine<K: Kernel> {
     /// (C) What untouched pages are filled from.
     pub(crate) zeroes: Zeroes<K>,
@@ -82,65 +96,36 @@ pub struct Machine<K: Kernel> {
     pub config: Config,
     /// (C) How pages are stored.
     pub content: K::Content,
-    /// (A) There is a compressed device: a look before locks are taken.
-    pub has_pool: AtomicBool,
     /// (C) What `overspill run` and `stat` see.
     pub status: &'static Status,
-    /// (A) `overspill run` stands by and will print what is to be said.
-    pub supervised: AtomicBool,
     /// (C) Faults on order.
     pub inject: Inject,
     /// (C) What else belongs to a machine on this kernel.
     pub host: K::Host,
-    /// (F) The same as [`Machine::bell`], without a family.
-    pub daemon_bell: K::Word,
-    /// (F) 1: the daemon sleeps (or is about to).
-    pub daemon_sleeps: K::Word,
-    /// (F) Bumped when frames became free or pages arrived, for threads that wait in the fault handler.
-    pub arrivals: K::Word,
-    /// (F) How many wait for that.
-    pub waiters: K::Word,
-    /// (K) A fork makes the process smaller: that nothing more can go is no reason to stop it.
-    pub shrinking: AtomicBool,
-    /// (A) No frame is free and no page in memory can be written: give out frames above the budget.
-    pub starved: AtomicBool,
-    /// (D) Since when the page daemon can do nothing at all, in nanoseconds; 0: it can, or has nothing to do.
-    pub stuck_since: AtomicU64,
-    /// (A) Other processes may have pages of this one: it has forked, or is a fork's child, or has asked for equal pages to be
-    /// merged (KSM).
-    pub shares_pages: AtomicBool,
-    /// (F) A fork is about to happen: nobody starts I/O. Who waits for whom then (no thread may wait for one above it, or for
-    /// itself):
-    ///
-    /// | thread | waits for | which |
-    /// | --- | --- | --- |
-    /// | forks | page daemon, handlers, swapoff: their I/O and busy pages | need devices, and the two locks for moments |
-    /// | page daemon | the device, for writes under way | touches no page of the program's (see [`Kernel::own_page`]) |
-    /// | page daemon, while [`Machine::discards_own`] | a handler, that reads its event | they do, even during a freeze |
-    /// | handlers | the device, for reads under way; then the end of the freeze | |
-    /// | swapoff | the device; then the end of the freeze | does not wait for `swapping`, which the fork holds |
-    /// | helper thread | an unmapping thread, to read its event itself | that thread waits for nothing but its event |
-    /// | program's threads | handlers, for a page or an event | hold no lock of the pager's over it |
-    /// | program's threads, before they unmap or move memory | page daemon, that copies pages out there | hold no lock over it |
-    /// | forks, before the freeze | program's threads, that unmap or move memory | hold no lock over it; for a second at most |
-    /// | program's threads, before they unmap or move memory | the end of a fork | hold no lock over it |
-    /// | program's threads, before they move memory | others that move some | hold no lock over it |
-    pub frozen: K::Word,
-    /// (F) And nobody begins to unmap or move memory ([`Machine::await_remaps`]).
-    pub forking: K::Word,
-    /// (F) Nobody else begins to move memory ([`Machine::begin_remap`]).
-    pub moving: K::Word,
-    /// (F) Devices that failed too often, by number: what is on them should go elsewhere ([`Machine::take_failed_device`]).
-    pub failed_devices: K::Word,
-    /// (A) The pager is shutting down (library).
-    pub quit: AtomicBool,
-    /// (A) Readable once `quit` is set, or while there is a round to be followed, for threads that wait for I/O; -1 if there is
-    /// none.
-    pub quit_event: AtomicI32,
+    /// (S) How the page daemon is woken: [`Machine::ring_daemon`].
+    pub(crate) doorbell: Doorbell<K>,
+    /// (S) What threads in the fault handler wait for.
+    pub arrivals: Arrivals<K::Word>,
+    /// (S) The freeze of a fork.
+    pub freeze: Freeze<K::Word>,
+    /// (S) Who may begin to unmap or move memory.
+    pub(crate) remap_gate: RemapGate<K::Word>,
+    /// (S) Memory is short, and the page daemon cannot help.
+    pub shortage: Shortage,
+    /// (S) Devices that failed too often.
+    pub failed_devices: FailedDevices<K::Word>,
+    /// (S) Whether the threads are to end.
+    pub shutdown: Shutdown,
     /// (C) The parking area's memory.
     pub parking: Parking<K>,
+    /// (A) There is a compressed device: a look before locks are taken.
+    pub(crate) has_pool: AtomicBool,
+    /// (A) `overspill run` stands by and will print what is to be said.
+    supervised: AtomicBool,
+    /// (A) Other processes may have pages of this one: [`Machine::may_share_pages`].
+    pub(crate) shares_pages: AtomicBool,
     /// (D) The page daemon discards pages of the program's, and waits until somebody has read the event of that.
-    pub discards_own: AtomicBool,
+    pub(crate) discards_own: AtomicBool,
 }
 
 /// What a machine is made of.
@@ -215,70 +200,55 @@ impl<K: Kernel> Machine<K> {
             core: Mutex::ranked(Rank::Core, core).timed(&locks.core),
             config: parts.config,
             content: parts.content,
-            has_pool,
             status: parts.status,
-            supervised: AtomicBool::new(false),
             inject: parts.inject,
             host: parts.host,
-            daemon_bell: K::Word::ZERO,
-            daemon_sleeps: K::Word::ZERO,
-            arrivals: K::Word::ZERO,
-            waiters: K::Word::ZERO,
-            shrinking: AtomicBool::new(false),
-            starved: AtomicBool::new(false),
-            stuck_since: AtomicU64::new(0),
-            shares_pages: AtomicBool::new(false),
-            frozen: K::Word::ZERO,
-            forking: K::Word::ZERO,
-            moving: K::Word::ZERO,
-            failed_devices: K::Word::ZERO,
-            quit: AtomicBool::new(false),
-            quit_event: AtomicI32::new(-1),
+            doorbell: Doorbell::new(),
+            arrivals: Arrivals::new(),
+            freeze: Freeze::new(),
+            remap_gate: RemapGate::new(),
+            shortage: Shortage::new(),
+            failed_devices: FailedDevices::new(),
+            shutdown: Shutdown::new(),
             parking: parking_area,
+            has_pool,
+            supervised: AtomicBool::new(false),
+            shares_pages: AtomicBool::new(false),
             discards_own: AtomicBool::new(false),
         })
     }
 }
 
 impl<K: Kernel> Machine<K> {
-    /// Something that threads in the fault handler may wait for has happened.
-    pub fn arrived(&self) {
-        self.arrivals.fetch_add(1, Release);
-        if self.waiters.load(SeqCst) != 0 {
-            self.arrivals.wake(i32::MAX as u32);
-        }
-    }
-
-    /// Waits in the fault handler until something has arrived since `seen`, or a while has passed.
-    pub fn await_arrival(&self, seen: u32) {
-        self.waiters.fetch_add(1, SeqCst);
-        self.arrivals.wait_for(seen, Limit::Rescue(2_000_000));
-        self.waiters.fetch_sub(1, SeqCst);
-    }
-
-    /// Whether faults of the whole process have to wait for a fork that is being made.
-    pub fn is_frozen(&self) -> bool {
-        self.frozen.load(Acquire) != 0
-    }
-
-    /// Bumped to wake the page daemon, also by other processes of the family.
-    pub fn bell(&self) -> &K::Word {
-        self.host.bell().unwrap_or(&self.daemon_bell)
-    }
-
     /// Wakes the page daemon if it sleeps.
     pub fn ring_daemon(&self) {
-        if self.daemon_sleeps.swap(0, SeqCst) != 0 {
-            self.ring_daemon_anyway();
-        }
+        self.doorbell.ring(&self.host);
     }
 
     /// The same, and if it is about to sleep it does not.
     pub fn ring_daemon_anyway(&self) {
-        self.bell().fetch_add(1, SeqCst);
-        if !K::mistake(Mistake::RingsNobody) {
-            self.bell().wake_shared(1);
-        }
+        self.doorbell.ring_anyway(&self.host);
+    }
+
+    /// Whether there is a compressed device. By the time that it is looked at there may be none.
+    pub fn has_pool(&self) -> bool {
+        self.has_pool.load(Relaxed)
+    }
+
+    /// Other processes may have pages of this one from now on: it has forked, or is a fork's child, or has asked for equal pages to
+    /// be merged (KSM).
+    pub fn may_share_pages(&self) {
+        self.shares_pages.store(true, Relaxed);
+    }
+
+    /// Whether `overspill run` stands by and will print what is to be said.
+    pub fn is_supervised(&self) -> bool {
+        self.supervised.load(Relaxed)
+    }
+
+    /// Whether it does, from now on.
+    pub fn set_supervised(&self, supervised: bool) {
+        self.supervised.store(supervised, Relaxed);
     }
 
     /// Drops what waits to be dropped, if that is a batch's worth (or `all`).
@@ -299,7 +269,7 @@ impl<K: Kernel> Machine<K> {
             core.park.dropped(batch);
             core.vm.uncharge(if early { 0 } else { n as u32 });
             drop(core);
-            self.arrived();
+            self.arrivals.announce();
         }
     }
 
@@ -358,36 +328,6 @@ impl<K: Kernel> Machine<K> {
         self.status.loss.set(said.bytes());
     }
 
-    /// A device has failed too often.
-    pub fn device_failed(&self, device: DeviceId) {
-        self.failed_devices.fetch_or(1 << device.0, Relaxed);
-        self.failed_devices.wake(i32::MAX as u32);
-    }
-
-    /// Nobody is to be told of it any more.
-    pub fn forget_failed_device(&self, device: DeviceId) {
-        self.failed_devices.fetch_and(!(1 << device.0), Relaxed);
-    }
-
-    /// A device that has failed too often and that nobody has been told of, for whoever swaps it off.
-    pub fn take_failed_device(&self) -> Option<DeviceId> {
-        let device = self.failed_devices.load(Relaxed).trailing_zeros() as usize;
-        let device = (device < DEVICES_MAX).then_some(DeviceId(device as u16))?;
-        self.forget_failed_device(device);
-        Some(device)
-    }
-
-    /// Waits until there may be such a device, or the pager shuts down.
-    pub fn await_failed_device(&self) {
-        self.failed_devices.wait_for(0, Limit::Tick(3_600_000_000_000));
-    }
-
-    /// Nobody waits for such devices any more.
-    pub fn end_await_failed_device(&self) {
-        self.failed_devices.fetch_or(1 << 31, Relaxed);
-        self.failed_devices.wake(i32::MAX as u32);
-    }
-
     /// There is no room to remember one page more.
     pub fn stop_table_full(&self) -> ! {
         self.stop_program(
@@ -406,7 +346,7 @@ impl<K: Kernel> Machine<K> {
     pub fn stop_program(&self, message: &[u8]) -> ! {
         self.status.message.set(message);
         self.status.outcome.store(Outcome::Stopped as u32, Release);
-        K::stop(message, !self.supervised.load(Relaxed))
+        K::stop(message, !self.is_supervised())
     }
 }
 

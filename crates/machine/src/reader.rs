@@ -286,7 +286,7 @@ pub fn count_io<K: Kernel>(
         core.vm.devices_mut().set_full(device, true);
     }
     if core.vm.devices_mut().io_ended(device, io) {
-        machine.device_failed(device);
+        machine.failed_devices.add(device);
     }
 }
 

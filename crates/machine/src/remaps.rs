@@ -1,13 +1,11 @@
 //! Calls of the program's that unmap, replace or move memory: they are announced before, and followed after.
 
 use crate::events::UNMAPS_LOOK_NS;
-use crate::kernel::{Futex as _, Kernel, Limit, Mistake, Uffd};
-use crate::lock::Word as _;
+use crate::kernel::{Kernel, Mistake, Uffd};
 use crate::machine::Machine;
 use crate::ranges::{Kind, Range};
 use crate::space::Space;
 use crate::space::remaps::Remap;
-use core::sync::atomic::Ordering::*;
 use overspill_vm::types::PAGE_SIZE;
 
 /// How long a fork waits for calls of other threads that move memory, in nanoseconds.
@@ -65,12 +63,12 @@ impl<K: Kernel> Machine<K> {
     fn announce(&self, call: Remap) -> bool {
         let mut map = self.map.write();
         // who is in the middle of something may go on: a fork waits for him
-        let forks = self.forking.load(SeqCst) != 0 && !map.remaps.has(call.thread);
+        let forks = self.remap_gate.forks() && !map.remaps.has(call.thread);
         let at_once = !call.moves() || K::mistake(Mistake::MovesAtOnce);
         let moves = !at_once && map.remaps.others_move(call.thread, K::now_ns(), MOVES_NS);
         let may = !forks && !moves;
         if moves || may && call.moves() {
-            self.moving.store(1, Relaxed);
+            self.remap_gate.begin_move();
         }
         if may {
             map.remaps.begin(call);
@@ -80,8 +78,7 @@ impl<K: Kernel> Machine<K> {
 
     /// Until no fork is about to happen, and nobody moves memory, as far as is known: then to begin is tried again.
     pub fn await_others(&self) {
-        self.forking.wait(1);
-        self.moving.wait_for(1, Limit::Tick(MOVES_NS));
+        self.remap_gate.wait(MOVES_NS);
     }
 
     /// A fork is about to happen. From here until [`Machine::forked`] no call begins that moves memory or unmaps it, and none of
@@ -94,7 +91,7 @@ impl<K: Kernel> Machine<K> {
     /// in the middle, a fork waits once, and for a while.
     pub fn await_remaps(&self) {
         let (me, start) = (K::thread_id(), K::now_ns());
-        self.forking.store(1, SeqCst);
+        self.remap_gate.begin_fork();
         while self.map.read().remaps.others(me) {
             if K::now_ns() - start > REMAPS_NS {
                 self.map.write().remaps.give_up_others(me);
@@ -105,8 +102,7 @@ impl<K: Kernel> Machine<K> {
 
     /// The fork has been made.
     pub fn forked(&self) {
-        self.forking.store(0, Relaxed);
-        self.forking.wake(i32::MAX as u32);
+        self.remap_gate.end_fork();
     }
 
     /// The call has returned, so that its events have been read. `done`: it was not refused.
@@ -117,8 +113,7 @@ impl<K: Kernel> Machine<K> {
         let mut map = self.map.write();
         let Some(call) = map.remaps.end(K::thread_id()) else { return };
         if call.moves() {
-            self.moving.store(0, Relaxed);
-            self.moving.wake(i32::MAX as u32);
+            self.remap_gate.end_move();
         }
         if let Some((start, end)) = call.reported {
             self.follow_unmap(&mut map, start, end, !done && !K::mistake(Mistake::BelievesUnmaps));

@@ -6,7 +6,6 @@ use crate::lock::MutexGuard;
 use crate::machine::{Core, DROPS_BATCH, Delivery, Machine, ZEROES_PAGES};
 use crate::ranges::{Flags, Kind, Range};
 use crate::space::{Read, Space};
-use core::sync::atomic::Ordering::*;
 use overspill_vm::page::State;
 use overspill_vm::types::{FrameId, ObjectId, PAGE_SHIFT, PAGE_SIZE, PageId};
 use overspill_vm::{Fault, Filled};
@@ -104,7 +103,7 @@ impl<K: Kernel> Machine<K> {
         let guarded = range.flags.has(Flags::GUARDED);
         let bounds =
             if guarded || map.copying.overlaps(range.start, range.end) { page.index()..page.index() + 1 } else { range.bounds() };
-        let fault = core.vm.fault(page, bounds, self.starved.load(Relaxed) || K::mistake(Mistake::GoesOverBudget));
+        let fault = core.vm.fault(page, bounds, self.shortage.is_starved() || K::mistake(Mistake::GoesOverBudget));
         if self.host.records() {
             let record = |touch| self.host.record((addr >> PAGE_SHIFT) as u64, write, touch);
             match fault {
@@ -290,7 +289,7 @@ impl<K: Kernel> Machine<K> {
     fn wake_waiters(&self, waiters: Waiters) {
         match self.config.delivery {
             Delivery::Threads => K::wake(waiters.program, waiters.addr, waiters.len),
-            Delivery::InThread => self.arrived(),
+            Delivery::InThread => self.arrivals.announce(),
         }
     }
 }

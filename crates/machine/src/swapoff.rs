@@ -25,7 +25,7 @@ use crate::devices;
 use crate::errno::{self, Errno};
 use crate::figures;
 use crate::growth;
-use crate::kernel::{Advice, Content as _, Done, Futex as _, Io as _, IoVec, Kernel, Limit, Mistake};
+use crate::kernel::{Advice, Content as _, Done, Io as _, IoVec, Kernel, Mistake};
 use crate::machine::Machine;
 use crate::reader;
 use crate::space::Read;
@@ -270,9 +270,9 @@ impl<K: Kernel> Worker<K> {
     /// [`State::Failed`] the worker is to be ended by [`Worker::end`].
     pub fn step(&mut self, machine: &Machine<K>) -> State {
         self.reap(machine);
-        if machine.is_frozen() {
+        if machine.freeze.is_on() {
             match self.in_flight {
-                0 => machine.frozen.wait_for(1, Limit::Tick(WAIT_NS)),
+                0 => machine.freeze.wait(WAIT_NS),
                 _ => self.io.wait(Some(WAIT_NS)),
             }
             return State::Busy;
@@ -494,7 +494,7 @@ impl<K: Kernel> Worker<K> {
     /// Writes pages of a run that was read, as many as there are neighbouring slots for.
     fn write(&mut self, machine: &Machine<K>, flight: usize, run: MoveRun, mut left: u128) {
         let slots = loop {
-            if left == 0 || machine.is_frozen() {
+            if left == 0 || machine.freeze.is_on() {
                 break None;
             }
             let (want, near) = (left.count_ones(), run.page(left.trailing_zeros()));
@@ -509,7 +509,7 @@ impl<K: Kernel> Worker<K> {
             }
         };
         let Some(slots) = slots else {
-            if left != 0 && !machine.is_frozen() {
+            if left != 0 && !machine.freeze.is_on() {
                 self.trouble = Some(Failure::NoRoom);
             }
             machine.core.lock().vm.swapoff_moved(run);

@@ -201,7 +201,7 @@ impl Builder {
         })?;
         machine.content.keep_from_children();
         let quit = reads::event().map_err(|e| Error::Resources(os(e)))?;
-        machine.quit_event.store(quit.raw(), Release);
+        machine.shutdown.set_event(quit.raw());
         let regions =
             Regions { free: (0..self.regions_max).rev().collect(), pages_left: pages_max, wired_left: (memory >> PAGE_SHIFT) / 2 };
         let resources = |e| Error::Resources(os(e));

@@ -16,7 +16,6 @@ use overspill_linux::swapoff::{BeginError, State, Worker};
 use overspill_vm::types::DeviceId;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
-use std::sync::atomic::Ordering::*;
 use std::sync::{PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
@@ -72,11 +71,11 @@ impl Drop for Running<'_> {
 /// Empties devices that have failed too often, until the pager shuts down. What finds no room stays: it can be read, perhaps.
 pub fn empty_failing(shared: &Shared) {
     let machine = &shared.machine;
-    let ends = || machine.quit.load(Acquire);
+    let ends = || machine.shutdown.has_begun();
     while !ends() {
-        machine.await_failed_device();
+        machine.failed_devices.wait();
         let _turn = shared.swapoff.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(device) = machine.take_failed_device()
+        if let Some(device) = machine.failed_devices.take()
             && let Ok(mut running) = Running::begin(shared, device)
         {
             while running.step() == State::Busy && !ends() {}

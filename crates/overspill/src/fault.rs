@@ -159,20 +159,20 @@ pub enum Ended {
 pub fn serve(shared: &Shared, addr: usize) -> Ended {
     let machine = &shared.machine;
     loop {
-        let seen = machine.arrivals.load(Acquire); // before the look: what arrives after it ends the waits below
+        let seen = machine.arrivals.count(); // before the look: what arrives after it ends the waits below
         let served = machine.serve(addr & !1, 0); // nobody is held back: the thread itself would have to sleep
         match served {
             Served::Done => {}
             Served::NotOurs => return Ended::NotOurs,
             Served::Lost => return Ended::Lost,
-            Served::Busy | Served::Held => machine.await_arrival(seen),
+            Served::Busy | Served::Held => machine.arrivals.wait(seen),
             Served::Read(it) => read(shared, it),
             Served::DoneReadAhead(it) => hand_over(shared, it),
             Served::NoMemory => {
                 machine.status.counters.throttled_faults.add(1);
                 if shared.manual.is_none() {
                     machine.ring_daemon();
-                    machine.await_arrival(seen);
+                    machine.arrivals.wait(seen);
                 }
             }
         }
@@ -225,7 +225,7 @@ pub fn step_daemon(shared: &Shared, no_memory: bool) {
         let mut daemon = daemon.lock();
         while daemon.step_of(machine, MANUAL_STEP) == Step::Worked {}
     }
-    machine.starved.store(no_memory && machine.core.lock().vm.available() == 0, Relaxed);
+    machine.shortage.set_starved(no_memory && machine.core.lock().vm.available() == 0);
 }
 
 extern "C" fn on_sigbus(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {

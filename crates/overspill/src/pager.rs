@@ -9,7 +9,6 @@ use overspill_linux::machine::Delivery;
 use overspill_vm::Decision;
 use overspill_vm::counters::Counters;
 use std::fmt;
-use std::sync::atomic::Ordering::*;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
@@ -68,11 +67,11 @@ impl Drop for Owner {
             return;
         }
         let machine = &self.shared.machine;
-        machine.quit.store(true, SeqCst);
+        machine.shutdown.begin();
         machine.host.wake_policy.call_everyone();
         machine.ring_daemon_anyway();
         self.shared.queue.wake();
-        machine.end_await_failed_device();
+        machine.failed_devices.end();
         reads::ring(&self.shared.quit);
         for thread in self.threads.drain(..) {
             let _ = thread.join();

@@ -263,7 +263,7 @@ pub fn run(machine: &Machine, queue: &Queue, engine: Engine, cluster_pages: usiz
     let mut reader = Reader::new(engine, cluster_pages)?;
     reader.io.watch(queue.event.raw(), TOKEN_QUEUE);
     ready();
-    while !machine.quit.load(Acquire) {
+    while !machine.shutdown.has_begun() {
         let mut any = false;
         while let Some(read) = queue.pop() {
             reader.start(machine, read);

@@ -17,7 +17,7 @@ use std::io;
 use std::marker::PhantomData;
 use std::ops::{Bound, Deref, DerefMut, Range, RangeBounds};
 use std::os::fd::{AsFd, AsRawFd};
-use std::sync::atomic::{AtomicU64, Ordering::Acquire};
+use std::sync::atomic::AtomicU64;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Plain old data: every pattern of bits is a value, there is no padding, and nothing can be changed through a shared reference.
@@ -265,7 +265,7 @@ impl Region {
         let mut patience = PATIENCE;
         while at < pages.end {
             let _quiet = Quiet::new();
-            let seen = shared.machine.arrivals.load(Acquire);
+            let seen = shared.machine.arrivals.count();
             let map = shared.machine.map.read();
             let mut core = shared.machine.core.lock();
             let Some(page) = core.vm.next_present(self.page(at), pages.end as u64) else { return };
@@ -287,7 +287,7 @@ impl Region {
                 }
                 patience -= 1;
                 shared.machine.ring_daemon();
-                shared.machine.await_arrival(seen);
+                shared.machine.arrivals.wait(seen);
                 continue;
             };
             patience = PATIENCE;

@@ -30,7 +30,6 @@ use overspill_vm::status::Status;
 use overspill_vm::types::{ObjectId, PAGE_SHIFT, PAGE_SIZE, PageId};
 use overspill_vm::{CLUSTER_PAGES_MAX, Config, Decision, Demand, MEMORY_BYTES_MIN, Vm};
 use std::collections::VecDeque;
-use std::sync::atomic::Ordering::Relaxed;
 
 /// The most pages of a daemon step.
 const STEP_PAGES_MAX: u32 = 64;
@@ -260,7 +259,8 @@ impl Replay {
         }
         self.run_daemon();
         let starved = served == Served::NoMemory && self.machine.core.lock().vm.available() == 0;
-        let was = self.machine.starved.swap(starved, Relaxed);
+        let was = self.machine.shortage.is_starved();
+        self.machine.shortage.set_starved(starved);
         assert!(!(starved && was), "no frame for page {at}, not even above the budget");
     }
 

@@ -9,7 +9,7 @@ use overspill_machine::daemon::{self, Daemon};
 use overspill_machine::files::{DEVICES_MAX, DeviceName};
 use overspill_machine::handler::Handler;
 use overspill_machine::inject::Inject;
-use overspill_machine::kernel::{Futex as _, Io as _, Limit, Mistake};
+use overspill_machine::kernel::{Io as _, Mistake};
 use overspill_machine::machine::{self, Delivery, Parts};
 use overspill_machine::{Machine, ranges};
 use overspill_simkernel::rng::Rng;
@@ -85,16 +85,16 @@ pub const USUAL: Scenario = Scenario {
 pub fn handler(machine: &Machine<Sim>) {
     let world = world();
     let mut handler = Handler::new((), CLUSTER_PAGES).expect("memory");
-    while !machine.quit.load(Acquire) {
+    while !machine.shutdown.has_begun() {
         let seen = world.kernel.messages_seen();
         handler.reap(machine, |_| {});
-        if machine.is_frozen() {
+        if machine.freeze.is_on() {
             handler.pause();
             match handler.reader.io.next_in() {
                 Some(ns) => _ = sched::Word::new(0).wait(0, Timeout::Tick(ns)),
                 None => {
                     machine.follow_own_discards();
-                    machine.frozen.wait_for(1, Limit::Tick(1_000_000));
+                    machine.freeze.wait(1_000_000);
                 }
             }
             continue;
@@ -120,7 +120,7 @@ pub fn handler(machine: &Machine<Sim>) {
 /// A process's program has ended, which is told by `tell`, and its pager's threads end: for as long as `there` are some. Memory is
 /// still there, of which the page daemon may be discarding something. (A process that ends simply ends.)
 pub fn program_ended(machine: &Machine<Sim>, tell: impl FnOnce(), there: impl Fn() -> bool) {
-    machine.quit.store(true, Release);
+    machine.shutdown.begin();
     machine.ring_daemon_anyway();
     tell();
     while there() {

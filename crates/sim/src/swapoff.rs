@@ -13,7 +13,6 @@ use overspill_swap::DeviceState;
 use overspill_vm::SwapoffRefusal;
 use overspill_vm::types::DeviceId;
 use std::rc::Rc;
-use std::sync::atomic::Ordering::Acquire;
 
 /// A swapoff ends within so many nanoseconds.
 const ENDS_NS: u64 = 60_000_000_000;
@@ -60,7 +59,7 @@ impl<'a> Control<'a> {
 
     /// Until the machine quits.
     pub fn run(&mut self) {
-        while !self.machine.quit.load(Acquire) {
+        while !self.machine.shutdown.has_begun() {
             sched::Word::new(0).wait(0, Timeout::Tick(1_000 + self.rng.below(2_000_000) as u64));
             if self.world.rests.get() > 0 {
                 continue;
@@ -73,7 +72,7 @@ impl<'a> Control<'a> {
                     self.machine.map.read().files[device.0 as usize].iter().for_each(SimFiles::die);
                 }
             }
-            if let Some(device) = self.machine.take_failed_device() {
+            if let Some(device) = self.machine.failed_devices.take() {
                 self.swapoff(device);
             } else if own.len() < 2 || own.len() < 4 && self.rng.below(2) == 0 {
                 let (least, most) = self.habits.lengths;
@@ -101,7 +100,7 @@ impl<'a> Control<'a> {
     /// has taken the device back, and emptied memory at once.)
     fn check_reason(&self, device: DeviceId) {
         let core = self.machine.core.lock();
-        let idle = self.world.rests.get() == self.threads && !self.machine.quit.load(Acquire);
+        let idle = self.world.rests.get() == self.threads && !self.machine.shutdown.has_begun();
         let left = core.vm.devices().device_use(device).map_or(0, |used| used.stored);
         let room = core.vm.available() > core.vm.free_low();
         let leaves = core.vm.devices().status(device).is_some_and(|status| status.state == DeviceState::Leaving);
@@ -133,7 +132,7 @@ impl<'a> Control<'a> {
         self.names += 1;
         let name = self.names.to_string();
         let priority = self.rng.below(PRIORITY_MAX as usize) as i16;
-        if kind == 0 && self.habits.compressed && !self.machine.has_pool.load(Acquire) {
+        if kind == 0 && self.habits.compressed && !self.machine.has_pool() {
             let bytes = (1 + self.rng.below(16)) << 16;
             let backing = Backing::memory(self.machine, bytes as u64, Algorithm::Lz4).expect("memory");
             let added = devices::add(self.machine, backing, b"compressed", PRIORITY_MAX, || ());
@@ -167,7 +166,7 @@ impl<'a> Control<'a> {
         let mut steps = if self.rng.below(1000) < self.habits.cancelled { self.rng.below(300) } else { usize::MAX };
         self.say(format_args!("swaps {device:?} off: {:?}, fits: {fits}", worker.progress()));
         let state = loop {
-            let last = steps == 0 || self.machine.quit.load(Acquire);
+            let last = steps == 0 || self.machine.shutdown.has_begun();
             steps = steps.saturating_sub(1);
             assert!(sched::now() - start < ENDS_NS, "a swapoff that does not end: {:?}", worker.progress());
             if self.world.stalls() {

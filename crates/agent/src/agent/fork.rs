@@ -186,14 +186,14 @@ impl Agent {
         let start = sys::now_ns();
         // what others of the family do not use is there at once, and costs nothing
         loop {
-            let seen = machine.arrivals.load(Relaxed);
+            let seen = machine.arrivals.count();
             let Err(charge) = machine.fits_twice(family.for_two()) else { return };
             let view = family.view();
             if u64::from(view.mine) >= charge + u64::from(view.fair()) || view.idle_spare == 0 || sys::now_ns() - start > ASK_NS {
                 break;
             }
             family.ask(&view);
-            machine.await_arrival(seen);
+            machine.arrivals.wait(seen);
         }
         machine.shrink(|| family.for_two(), |map, core| family.apply(map, core));
     }
@@ -404,7 +404,7 @@ impl Agent {
         let vm = &mut frozen.core.vm;
         self.own_status(vm.limit())?;
         vm.set_reserved(vm.reserved()); // so that the new block shows what is charged
-        machine.quit_event.store(sys::event()?.into_raw(), Relaxed);
+        machine.shutdown.set_event(sys::event()?.into_raw());
         let device = share.uffd_device;
         let (program, parking) = setup::open_uffds(Delivery::Threads, device.as_ref())?;
         self.uffd_device.store(device.map_or(-1, Fd::into_raw), Relaxed);
@@ -478,7 +478,7 @@ impl Agent {
         self.status.outcome.store(Outcome::Running as u32, Release);
         self.status.counters.memory_limit_bytes.set(limit);
         self.status.counters.family_budget_bytes.set(u64::from(self.family().total()) << PAGE_SHIFT);
-        self.machine.supervised.store(false, Relaxed);
+        self.machine.set_supervised(false);
         Ok(())
     }
 }

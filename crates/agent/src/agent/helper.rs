@@ -100,7 +100,7 @@ impl Agent {
     }
 
     pub(super) fn help(&self) {
-        while !self.machine.quit.load(Acquire) {
+        while !self.machine.shutdown.has_begun() {
             // SAFETY: this thread is the helper thread.
             let state = unsafe { &mut *self.helper.get() };
             let asked = self.request_state.load(Acquire);
@@ -120,7 +120,7 @@ impl Agent {
                 Request::HandOver { start, end } => self.machine.hand_over(start, end),
                 Request::Follow { tid, ruleset } => self.follow_all(ruleset.map(|fd| (tid, fd))),
                 Request::Leave => {
-                    self.machine.quit.store(true, Release);
+                    self.machine.shutdown.begin();
                     self.machine.host.following.wake();
                     self.call();
                 }
@@ -148,7 +148,7 @@ impl Agent {
     pub(super) fn call(&self) {
         let machine = self.machine;
         machine.host.wake_policy.end_same_cpu();
-        let _ = sys::write(machine.quit_event.load(Relaxed), &1u64.to_ne_bytes());
+        let _ = sys::write(machine.shutdown.event(), &1u64.to_ne_bytes());
         machine.host.wake_policy.call_everyone();
         machine.ring_daemon();
     }
@@ -158,7 +158,7 @@ impl Agent {
         let machine = self.machine;
         // SAFETY: the helper thread does one thing after the other, and who asked for it waits.
         let result = unsafe { machine.host.following.all(landlock, || self.call()) };
-        let _ = sys::read(machine.quit_event.load(Relaxed), &mut [0; 8]);
+        let _ = sys::read(machine.shutdown.event(), &mut [0; 8]);
         if let Err(e) = result {
             self.cannot_follow(e);
         }

@@ -311,9 +311,9 @@ fn serve_with(memory: &str, status: &'static Status, status_fd: i32, supervised:
         }
         Err(e) => return Err(e.to_string()),
     };
-    machine.supervised.store(supervised, Relaxed);
+    machine.set_supervised(supervised);
     match sys::event() {
-        Ok(event) => machine.quit_event.store(event.into_raw(), Release),
+        Ok(event) => machine.shutdown.set_event(event.into_raw()),
         Err(e) => fail(&setup::SetupError::Memory(e).to_string()),
     }
     if let Some(record) = &machine.host.record {

@@ -179,7 +179,7 @@ impl Agent {
         map.files.iter().flatten().flat_map(SwapFiles::iter).for_each(|f| add(f.raw()));
         map.process.iter().for_each(|f| add(f.raw()));
         add(self.status_fd.load(Relaxed));
-        add(self.machine.quit_event.load(Relaxed));
+        add(self.machine.shutdown.event());
         add(sys::voice());
         add(self.uffd_device.load(Relaxed));
         self.ancestors.iter().for_each(|f| add(f.load(Relaxed)));
@@ -209,7 +209,7 @@ impl Agent {
 
     /// Whoever has no socket goes on without: nobody can ask it anything.
     pub(super) fn control(&self, follower: &mut Follower) {
-        let first = self.machine.supervised.load(Relaxed);
+        let first = self.machine.is_supervised();
         if !first {
             // Most forks and many programs are over in no time: they leave no socket behind for others to tidy up.
             follower.wait(&self.machine.host.following, SOCKET_AFTER_NS);

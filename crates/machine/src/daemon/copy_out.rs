@@ -69,7 +69,7 @@ impl<K: Kernel> Machine<K> {
 impl<K: Kernel, S> Daemon<K, S> {
     /// Takes the pages of `self.unwritable`, which cannot be moved. Returns whether any could be taken.
     pub(super) fn copy_out(&mut self, machine: &Machine<K>) -> bool {
-        let possible = machine.config.delivery == Delivery::Threads && !machine.is_frozen();
+        let possible = machine.config.delivery == Delivery::Threads && !machine.freeze.is_on();
         if !possible || K::fixed().is_none_or(|fixed| fixed.pinned > 0) {
             return false;
         }

@@ -3,12 +3,10 @@
 use super::Daemon;
 use crate::errno::{self, Errno};
 use crate::growth;
-use crate::kernel::{Futex as _, Kernel, Limit, Mistake};
-use crate::lock::Word as _;
+use crate::kernel::{Kernel, Mistake};
 use crate::machine::Machine;
 use crate::packet::Packet;
 use core::fmt::Write as _;
-use core::sync::atomic::Ordering::*;
 
 /// How long both memory and swap may be full before the program is stopped, in nanoseconds.
 const GRACE_NS: u64 = 3_000_000_000;
@@ -84,19 +82,16 @@ impl<K: Kernel, S> Daemon<K, S> {
             core.vm.available() == 0 && !core.vm.has_writable()
         };
         if is_starved {
-            machine.starved.store(true, Relaxed);
-            machine.arrived();
+            machine.shortage.set_starved(true);
+            machine.arrivals.announce();
         }
-        if machine.stuck_since.load(Relaxed) == 0 {
-            machine.stuck_since.store(K::now_ns(), Relaxed);
-        }
+        machine.shortage.note_stuck(K::now_ns);
         if core::mem::take(&mut self.locked_seen)
             && let Some(fixed) = K::fixed()
         {
             machine.status.counters.memory_locked_bytes.set(fixed.locked);
         }
-        let bell = machine.bell().load(SeqCst);
-        machine.bell().wait_shared(bell, Limit::Tick(2_000_000));
+        machine.doorbell.pause(&machine.host, 2_000_000);
     }
 
     /// After each step: stops the program if it is of no use to go on. A swapoff that is under way ends before.
@@ -109,7 +104,7 @@ impl<K: Kernel, S> Daemon<K, S> {
                 free: core.vm.available() > 0,
                 free_above: core.vm.has_frame(),
                 writable: core.vm.has_writable(),
-                progress: freed != self.freed_before || machine.shrinking.load(Relaxed),
+                progress: freed != self.freed_before || machine.freeze.is_shrinking(),
                 trouble: self.trouble,
                 stuck_ns: (self.stuck_since != 0).then(|| now - self.stuck_since),
             }

@@ -1,0 +1,59 @@
+//! Who may begin a call that unmaps or moves memory: nobody while a fork is about to happen, and one at a time moves memory.
+//!
+//! Which calls are under way is known under the map lock ([`Remaps`](crate::space::remaps::Remaps)), where it is decided who may.
+//! Who may not waits here, without a lock.
+
+use crate::futex::{Futex, Limit};
+use core::sync::atomic::Ordering::*;
+
+/// The gate. Lock key: (F) a word that threads sleep on, atomic.
+#[derive(Debug)]
+pub(crate) struct RemapGate<W> {
+    /// (F) 1: a fork is about to happen.
+    forks: W,
+    /// (F) 1: a thread moves memory. Stored under the exclusive map lock.
+    moves: W,
+}
+
+impl<W: Futex> RemapGate<W> {
+    pub(super) const fn new() -> Self {
+        RemapGate { forks: W::ZERO, moves: W::ZERO }
+    }
+    /// A fork is about to happen.
+    pub(crate) fn begin_fork(&self) {
+        self.forks.store(1, SeqCst);
+    }
+    /// Whether one is.
+    pub(crate) fn forks(&self) -> bool {
+        self.forks.load(SeqCst) != 0
+    }
+    /// It has been made.
+    pub(crate) fn end_fork(&self) {
+        self.forks.store(0, Relaxed);
+        self.forks.wake(i32::MAX as u32);
+    }
+    /// A thread moves memory. => the map is held exclusively
+    pub(crate) fn begin_move(&self) {
+        self.moves.store(1, Relaxed);
+    }
+    /// It has been moved. => the map is held exclusively
+    pub(crate) fn end_move(&self) {
+        self.moves.store(0, Relaxed);
+        self.moves.wake(i32::MAX as u32);
+    }
+    /// Waits until no fork is about to happen and nobody moves memory; for the latter so many nanoseconds at most.
+    pub(crate) fn wait(&self, ns: u64) {
+        self.forks.wait(1);
+        self.moves.wait_for(1, Limit::Tick(ns));
+    }
+    /// In a copy of the machine: as it is there.
+    pub(crate) fn copy(&self, from: &Self) {
+        self.forks.store(from.forks.load(Relaxed), Relaxed);
+        self.moves.store(from.moves.load(Relaxed), Relaxed);
+    }
+    /// In a fork's child: nobody else is here.
+    pub(crate) fn forked(&self) {
+        self.forks.store(0, Relaxed);
+        self.moves.store(0, Relaxed);
+    }
+}
