@@ -4,16 +4,17 @@
 //!
 //! There are places for a few children at a time, each with actors that wait for one.
 
-use crate::disk::SimFiles;
-use crate::program::{BASE, Habits, Page, Thread};
-use crate::run::{SLOTS, handler, parts, program_ended};
-use crate::world::{OWN, Sim, SimUffd, World, here, park_of, program_of, tell, world};
+use crate::files::SimFiles;
+use crate::kernel::Sim;
+use crate::process::{SLOTS, handler, parts, program_ended};
+use crate::program::{Habits, Page, Thread};
+use crate::uffd::SimUffd;
+use crate::world::{World, here, park_of, program_of, world};
 use overspill_machine::daemon::Daemon;
 use overspill_machine::errno::{self, Errno};
 use overspill_machine::fork::{Forked, Frozen};
 use overspill_machine::park::ParkPlace;
 use overspill_machine::{Machine, files::DEVICES_MAX};
-use overspill_simkernel::call::{Call, Outcome, READ};
 use overspill_simkernel::pmap::PAGE;
 use overspill_simkernel::remap::Remap;
 use overspill_simkernel::rng::Rng;
@@ -23,6 +24,7 @@ use overspill_simkernel::uffd::Uffd;
 use overspill_vm::status::Status;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
+use std::rc::Rc;
 use std::sync::Arc;
 
 /// Of a child: its program's thread, its handler, its page daemon.
@@ -56,17 +58,24 @@ pub struct Children {
     programs: Cell<usize>,
 }
 
-impl Children {
-    /// For these actors' processes.
-    pub fn new(processes: &[usize]) -> Self {
-        let places = 1 + processes.iter().copied().max().unwrap_or(0);
-        Children { places: (0..places).map(|_| ProcessEntry::default()).collect(), programs: Cell::new(1) }
-    }
+thread_local! {
+    static CHILDREN: RefCell<Option<Rc<Children>>> = const { RefCell::new(None) };
+}
 
-    /// The first process.
-    pub fn begin(&self, machine: &Arc<Machine<Sim>>) {
-        self.places[0].taken.set(true);
-        *self.places[0].machine.borrow_mut() = Some(Arc::clone(machine));
+/// This thread's.
+pub fn children() -> Rc<Children> {
+    CHILDREN.with_borrow(|children| Rc::clone(children.as_ref().expect("there are places for some")))
+}
+
+impl Children {
+    /// Places for so many, and the first process's. They are this thread's until the next.
+    pub fn begin(most: usize, machine: &Arc<Machine<Sim>>) -> Rc<Children> {
+        let places: Vec<_> = (0..=most).map(|_| ProcessEntry::default()).collect();
+        places[0].taken.set(true);
+        *places[0].machine.borrow_mut() = Some(Arc::clone(machine));
+        let children = Rc::new(Children { places, programs: Cell::new(1) });
+        CHILDREN.set(Some(Rc::clone(&children)));
+        children
     }
 
     /// No process is there any more.
@@ -135,55 +144,36 @@ impl Children {
     }
 }
 
-impl Thread<'_> {
-    /// It goes on in a child, too, if there is a place for one.
-    pub fn fork(&mut self) {
-        let world = std::rc::Rc::clone(&self.world);
-        let Some(child) = world.children.take() else { return };
-        let machine = self.machine;
-        let fails = self.rng.below(8) == 0;
-        self.say(format_args!("forks child {child}{}", if fails { ", which fails" } else { "" }));
-        let _swapping = machine.swapping.lock();
-        let limit = machine.core.lock().vm.limit();
-        let whole = limit * (1 + self.rng.below(2) as u32);
-        if machine.fits_twice(whole).is_err() {
-            machine.shrink(|| whole, |_, core| core.vm.set_limit(limit));
-        }
-        let pages = &self.pages;
-        let forked = machine.fork(|frozen| {
-            if fails {
-                return Err(errno::EAGAIN);
-            }
-            let copy = copy(&world, child, machine, frozen);
-            world.children.born(child, copy, pages.clone());
-            world.children.go(child, 0);
-            Ok(child)
-        });
-        match forked {
-            Ok(Forked::Parent { fork, .. }) => {
-                world.children.places[child].fork.set(Some(fork));
-                world.children.settle(child);
-            }
-            Ok(Forked::Child(_)) => unreachable!("it goes on elsewhere"),
-            Err(_) => world.children.places[child].taken.set(false),
-        }
+/// A program's thread goes on in a child, too, if there is a place for one.
+pub fn fork(thread: &mut Thread<'_>) {
+    let children = children();
+    let Some(child) = children.take() else { return };
+    let machine = thread.machine;
+    let fails = thread.rng.below(8) == 0;
+    thread.say(format_args!("forks child {child}{}", if fails { ", which fails" } else { "" }));
+    let _swapping = machine.swapping.lock();
+    let limit = machine.core.lock().vm.limit();
+    let whole = limit * (1 + thread.rng.below(2) as u32);
+    if machine.fits_twice(whole).is_err() {
+        machine.shrink(|| whole, |_, core| core.vm.set_limit(limit));
     }
-
-    /// Looks at a page of whose content it knows nothing: another thread's, at the fork.
-    pub fn peek(&mut self) {
-        let mapped = |kernel: &mut overspill_simkernel::kernel::Kernel| {
-            let readable = kernel.spaces[here()].vmas.range(BASE..OWN).filter(|(_, vma)| vma.prot & READ != 0);
-            readable.map(|(_, vma)| (vma.start, vma.end)).collect::<Vec<_>>()
-        };
-        let mapped = self.world.kernel.enter(mapped);
-        if mapped.is_empty() {
-            return;
+    let pages = &thread.pages;
+    let forked = machine.fork(|frozen| {
+        if fails {
+            return Err(errno::EAGAIN);
         }
-        let (start, end) = self.rng.pick(&mapped);
-        let at = start + self.rng.below((end - start) / PAGE) * PAGE;
-        let got = self.world.call(Call::Read { at });
-        tell(at, PAGE, || format!("child has seen {got:?}"));
-        assert!(matches!(got, Outcome::Ok(_)), "page {at:x} of a child: {got:?}");
+        let copy = copy(&thread.world, child, machine, frozen);
+        children.born(child, copy, pages.clone());
+        children.go(child, 0);
+        Ok(child)
+    });
+    match forked {
+        Ok(Forked::Parent { fork, .. }) => {
+            children.places[child].fork.set(Some(fork));
+            children.settle(child);
+        }
+        Ok(Forked::Child(_)) => unreachable!("it goes on elsewhere"),
+        Err(_) => children.places[child].taken.set(false),
     }
 }
 
@@ -226,7 +216,7 @@ fn copy(world: &World, child: usize, machine: &Machine<Sim>, frozen: &Frozen<Sim
 
 /// What a child's program does: first what the thread does that sets its pager up.
 fn program(place: usize, machine: &Machine<Sim>, habits: Habits, seed: u64) {
-    let world = world();
+    let children = children();
     {
         // SAFETY: it is a copy, and this is the thread that goes on.
         let mut frozen = unsafe { machine.resume() };
@@ -236,16 +226,16 @@ fn program(place: usize, machine: &Machine<Sim>, habits: Habits, seed: u64) {
         frozen.map.files[own.0 as usize] = Some(SimFiles::block(SLOTS as usize));
         frozen.take_over().expect("it is mapped");
     }
-    world.children.go(place, 1);
-    let it = &world.children.places[place];
+    children.go(place, 1);
+    let it = &children.places[place];
     let mut rng = Rng::new(seed);
     if rng.below(2) == 0 {
         // its parent goes on for long meanwhile
         Word::new(0).wait(0, Timeout::Tick(1 + rng.below(20_000_000) as u64));
     }
-    let mut thread = Thread::new(machine, std::rc::Rc::clone(&world), rng.bits(), habits, 10 * place);
+    let mut thread = Thread::new(machine, world(), rng.bits(), habits, 10 * place);
     thread.pages = it.pages.take();
-    thread.run();
+    thread.run(fork);
     program_ended(machine, || {}, || it.over.load() < ACTORS as u32 - 1);
     it.over.store(0);
     {
@@ -255,8 +245,8 @@ fn program(place: usize, machine: &Machine<Sim>, habits: Habits, seed: u64) {
     }
     it.ended.set(true);
     it.machine.take();
-    world.children.program_ended();
-    world.children.settle(place);
+    children.program_ended();
+    children.settle(place);
 }
 
 /// The actors of a place, in its process's order.
@@ -269,16 +259,16 @@ pub fn actors(place: usize, habits: Habits, seed: u64) -> [Actor; ACTORS] {
     let habits = Habits { steps: habits.steps / 5, peeks: 400, ..habits };
     let runs = move || {
         let (mut rng, mut seen) = (Rng::new(seed), 0);
-        while let Some(machine) = world().children.next(place, 0, &mut seen) {
+        while let Some(machine) = children().next(place, 0, &mut seen) {
             program(place, &machine, habits, rng.bits());
         }
     };
     let serves = move |serve: fn(&Machine<Sim>)| {
         let mut seen = 0;
-        while let Some(machine) = world().children.next(place, 1, &mut seen) {
+        while let Some(machine) = children().next(place, 1, &mut seen) {
             serve(&machine);
             drop(machine);
-            let over = &world().children.places[place].over;
+            let over = &children().places[place].over;
             over.add(1);
             over.wake(usize::MAX);
         }

@@ -3,14 +3,22 @@
 //! ```text
 //!   Scenario, seed --> run --> Report or Failure
 //!
-//!   program.rs   a program's threads: they map, touch, protect, discard, move and unmap memory,       forks.rs   children, each
-//!                and know what each of their pages must hold                                                     with a machine
-//!   swapoff.rs   devices come and go                                                                  run.rs     all of it
+//!   run.rs       all of it
+//!   forks.rs     children, each with a machine of its own
+//!   program.rs   a program's threads: they map, touch, protect, discard, move and unmap memory, and know what each of their
+//!                pages must hold
+//!   swapoff.rs   devices come and go              process.rs   what each process has: its machine's parts, its handler
 //!   ------------------------------------------------------------------------------------------------------------------------
 //!   overspill_machine, _vm, _swap, _store: handler, page daemon, readers, swapoff, forks, locks       as on Linux
 //!   ------------------------------------------------------------------------------------------------------------------------
-//!   world.rs     the kernel below (overspill-simkernel), and devices that take their time and fail    disk.rs    files
+//!   kernel.rs    the kernel below (trait Kernel, by overspill-simkernel)
+//!   uffd.rs      userfaultfds                     io.rs        transfers, which take their time and fail
+//!   files.rs     swap files                       content.rs   how pages are stored                     word.rs   futexes
+//!   world.rs     the state of a run
+//!   trouble.rs   the fault model                  disk.rs      the file system
 //! ```
+//!
+//! Each file uses those below it, and none above.
 //!
 //! A seed chooses whose turn it is at each lock and each call, what programs do, and what goes wrong. Time is virtual, so some
 //! seconds take milliseconds, and whatever goes wrong goes wrong again with the same seed.
@@ -40,12 +48,20 @@
 //! Models: TigerBeetle's VOPR (faults, and checks that are shown to find something), NetBSD's pdsim (the kernel's own policy code
 //! in a simulator); read, not copied.
 
+mod content;
 mod disk;
+mod files;
 mod forks;
+mod io;
+mod kernel;
+mod process;
 mod program;
 mod replay;
 mod run;
 mod swapoff;
+mod trouble;
+mod uffd;
+mod word;
 mod world;
 
 pub use overspill_machine::kernel::Mistake;
@@ -54,4 +70,4 @@ pub use program::Habits;
 pub use replay::{ReplayConfig, ReplayCounts, replay, replay_counts};
 pub use run::{Scenario, USUAL, run};
 pub use swapoff::Habits as Swaps;
-pub use world::Trouble;
+pub use trouble::Trouble;

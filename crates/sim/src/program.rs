@@ -1,7 +1,8 @@
 //! A program's thread: it maps, touches, protects, discards, moves and unmaps memory of its own, as hooks of the agent have it, and
 //! knows what each of its pages must hold.
 
-use crate::world::{Sim, World, here, tell, world};
+use crate::kernel::Sim;
+use crate::world::{OWN, World, here, tell, world};
 use overspill_machine::Machine;
 use overspill_machine::errno::Errno;
 use overspill_machine::kernel::Kernel as _;
@@ -21,7 +22,7 @@ use std::rc::Rc;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// The first address of what programs map.
-pub const BASE: usize = 1 << 28;
+const BASE: usize = 1 << 28;
 /// Pages between the addresses of threads that have some of their own.
 const APART: usize = 128;
 /// The smallest budget that whims choose, in pages.
@@ -231,8 +232,8 @@ impl<'a> Thread<'a> {
         Thread { machine, world, rng, habits, name, step: 0, pages, kept, base, twin }
     }
 
-    /// Until it has done what it has to do.
-    pub fn run(&mut self) {
+    /// Until it has done what it has to do. `fork`: how it forks.
+    pub fn run(&mut self, fork: impl Fn(&mut Self)) {
         let sum: usize = self.habits.weights.iter().sum();
         for step in 0..self.habits.steps {
             if step == self.habits.steps / 2 {
@@ -240,7 +241,7 @@ impl<'a> Thread<'a> {
             }
             self.step = step;
             if self.habits.forks > 0 && self.rng.below(1000) < self.habits.forks {
-                self.fork();
+                fork(self);
             }
             if self.habits.peeks > 0 && self.rng.below(1000) < self.habits.peeks {
                 self.peek();
@@ -381,6 +382,23 @@ impl<'a> Thread<'a> {
             (Holds::OrZeroes(_), Outcome::Ok(0)) => page.holds = Holds::This(0),
             (holds, got) => panic!("page {at:x} of thread {} in step {} must hold {holds:?}: {got:?}", self.name, self.step),
         }
+    }
+
+    /// Looks at a page of whose content it knows nothing: another thread's, at the fork.
+    fn peek(&mut self) {
+        let mapped = |kernel: &mut Kernel| {
+            let readable = kernel.spaces[here()].vmas.range(BASE..OWN).filter(|(_, vma)| vma.prot & READ != 0);
+            readable.map(|(_, vma)| (vma.start, vma.end)).collect::<Vec<_>>()
+        };
+        let mapped = self.world.kernel.enter(mapped);
+        if mapped.is_empty() {
+            return;
+        }
+        let (start, end) = self.rng.pick(&mapped);
+        let at = start + self.rng.below((end - start) / PAGE) * PAGE;
+        let got = self.world.call(Call::Read { at });
+        tell(at, PAGE, || format!("child has seen {got:?}"));
+        assert!(matches!(got, Outcome::Ok(_)), "page {at:x} of a child: {got:?}");
     }
 
     fn write(&mut self, at: usize) {

@@ -12,7 +12,7 @@
 
 mod flat;
 
-use crate::world::Nothing;
+use crate::kernel::Nothing;
 use flat::{Flat, FlatFile, FlatUffd, Words};
 use overspill_machine::daemon::{self, Daemon, Step};
 use overspill_machine::files::DEVICES_MAX;

@@ -1,19 +1,20 @@
 //! The machine's own code under simulation: its handler and its page daemon serve a program of a few threads on the simulated
 //! kernel, and a seed chooses whose turn it is at each lock and each call.
 
-use crate::disk::SimFiles;
+use crate::files::SimFiles;
+use crate::forks::{self, Children, children};
+use crate::kernel::Sim;
+use crate::process::{CLUSTER_PAGES, LEAST_PAGES, SLOTS, handler, parts, program_ended};
 use crate::program::{self, Thread};
-use crate::world::{self, Checked, Nothing, Sim, SimUffd, Trouble, World, world};
-use crate::{forks, swapoff};
-use overspill_machine::daemon::{self, Daemon};
-use overspill_machine::files::{DEVICES_MAX, DeviceName};
-use overspill_machine::handler::Handler;
-use overspill_machine::inject::Inject;
-use overspill_machine::kernel::{Io as _, Mistake};
-use overspill_machine::machine::{self, Delivery, Parts};
-use overspill_machine::{Machine, ranges};
+use crate::swapoff;
+use crate::trouble::Trouble;
+use crate::world::{self, World};
+use overspill_machine::Machine;
+use overspill_machine::daemon::Daemon;
+use overspill_machine::files::DEVICES_MAX;
+use overspill_machine::kernel::Mistake;
 use overspill_simkernel::rng::Rng;
-use overspill_simkernel::sched::{self, Actor, Failure, Report, Role, Timeout};
+use overspill_simkernel::sched::{self, Actor, Failure, Report, Role};
 use overspill_swap::SwapPager;
 use overspill_vm::pager::Pager as _;
 use overspill_vm::policy::Spec;
@@ -81,94 +82,6 @@ pub const USUAL: Scenario = Scenario {
     may_stop: None,
 };
 
-/// The loop of a handler.
-pub fn handler(machine: &Machine<Sim>) {
-    let world = world();
-    let mut handler = Handler::new((), CLUSTER_PAGES).expect("memory");
-    while !machine.shutdown.has_begun() {
-        let seen = world.kernel.messages_seen();
-        handler.reap(machine, |_| {});
-        if machine.freeze.is_on() {
-            handler.pause();
-            match handler.reader.io.next_in() {
-                Some(ns) => _ = sched::Word::new(0).wait(0, Timeout::Tick(ns)),
-                None => {
-                    machine.follow_own_discards();
-                    machine.freeze.wait(1_000_000);
-                }
-            }
-            continue;
-        }
-        handler.retry(machine);
-        let mut more = true;
-        while more && handler.has_room() {
-            let mut any = false;
-            more = handler.read_messages(machine, |_, _| any = true) || any;
-        }
-        handler.finish(machine);
-        if !handler.follows() {
-            let limit = handler.patience().unwrap_or(1_000_000_000).min(handler.reader.io.next_in().unwrap_or(u64::MAX));
-            world.kernel.await_message_until(seen, Timeout::Tick(limit));
-        }
-    }
-    while handler.reader.in_flight() > 0 {
-        handler.reader.io.wait(None);
-        handler.reap(machine, |_| {});
-    }
-}
-
-/// A process's program has ended, which is told by `tell`, and its pager's threads end: for as long as `there` are some. Memory is
-/// still there, of which the page daemon may be discarding something. (A process that ends simply ends.)
-pub fn program_ended(machine: &Machine<Sim>, tell: impl FnOnce(), there: impl Fn() -> bool) {
-    machine.shutdown.begin();
-    machine.ring_daemon_anyway();
-    tell();
-    while there() {
-        machine.follow_own_discards();
-        sched::Word::new(0).wait(0, Timeout::Tick(100_000));
-    }
-}
-
-/// Pages of a cluster.
-const CLUSTER_PAGES: usize = 8;
-/// The least budget that there is, of which a scenario has a part.
-const LEAST_PAGES: u32 = (overspill_vm::MEMORY_BYTES_MIN >> 12) as u32;
-/// Pages that a device has room for, where it does not matter.
-pub const SLOTS: u32 = 4096;
-
-/// What a process's machine is made of.
-pub fn parts(
-    vm: Vm<SwapPager>,
-    status: &'static Status,
-    files: [Option<SimFiles>; DEVICES_MAX],
-    process: usize,
-    sealed: bool,
-    follows_pointers: bool,
-) -> Parts<Sim> {
-    Parts {
-        memory_pages: LEAST_PAGES,
-        vm,
-        config: machine::Config {
-            delivery: Delivery::Threads,
-            follows_pointers,
-            load_control: false,
-            writes: daemon::writes(LEAST_PAGES, sealed),
-        },
-        content: Checked { sealed },
-        inject: Inject::default(),
-        host: Nothing,
-        status,
-        program: SimUffd::new(world::program_of(process)),
-        parking: SimUffd::new(world::park_of(process)),
-        process: (),
-        files,
-        names: Box::new([const { DeviceName::new() }; DEVICES_MAX]),
-        pool: None,
-        ranges_max: ranges::ranges_max(1000, 1 << 14),
-        objects_max: 1,
-    }
-}
-
 fn machine(scenario: &Scenario) -> Machine<Sim> {
     let status: &'static Status = Box::leak(Box::default());
     let mut config = Config::new(LEAST_PAGES, 1 << 14);
@@ -211,7 +124,7 @@ fn check_end(scenario: &Scenario, machine: &Machine<Sim>, world: &World) {
     let counters = core.vm.counters();
     let lost = counters.read_errors.get();
     assert!(lost <= world.harmed.get(), "{lost} pages are lost of {} that were harmed", world.harmed.get());
-    let is_plain = !world.is_troubled() && scenario.swaps.is_none() && scenario.children + scenario.habits.whims == 0;
+    let is_plain = !world.trouble.fails() && scenario.swaps.is_none() && scenario.children + scenario.habits.whims == 0;
     let above = counters.over_budget.get();
     assert!(!is_plain || above == 0, "{above} faults went above the budget");
 }
@@ -234,6 +147,7 @@ pub fn run(scenario: &Scenario, seed: u64, mistake: Option<Mistake>) -> Result<R
     world.kernel.enter(|kernel| kernel.noise = scenario.noisy.then(|| Rng::new(!seed)));
     world.disk.space.set(scenario.swaps.map_or(0, |habits| habits.space));
     let machine = Arc::new(machine(scenario));
+    let places = Children::begin(scenario.children, &machine);
     let copies = scenario.habits.weights[4] + scenario.habits.weights[9] > 0;
     world.charge.set(Some((machine.status, if copies { world::COPIED_OUT } else { world::IN_PASSING })));
     let mut rng = Rng::new(seed.wrapping_mul(3));
@@ -243,9 +157,9 @@ pub fn run(scenario: &Scenario, seed: u64, mistake: Option<Mistake>) -> Result<R
     for (name, title) in ["first", "second", "third", "fourth"].into_iter().enumerate().take(scenario.threads) {
         let (machine, left, habits, seed) = (Arc::clone(&machine), Arc::clone(&left), scenario.habits, rng.bits());
         let act = move || {
-            Thread::new(&machine, world::world(), seed, habits, name).run();
+            Thread::new(&machine, world::world(), seed, habits, name).run(forks::fork);
             if left.fetch_sub(1, SeqCst) == 2 {
-                program_ended(&machine, || world::world().children.program_ended(), || left.load(SeqCst) > 0);
+                program_ended(&machine, || children().program_ended(), || left.load(SeqCst) > 0);
             }
         };
         actors.push(Actor { name: title, role: Role::Program, act: Box::new(act) });
@@ -264,9 +178,8 @@ pub fn run(scenario: &Scenario, seed: u64, mistake: Option<Mistake>) -> Result<R
         actors.push(Actor { name: "control", role: Role::Program, act: Box::new(act) });
     }
     (1..=scenario.children).for_each(|child| actors.extend(forks::actors(child, scenario.habits, rng.bits())));
-    world.children.begin(&machine);
     let report = sched::run(seed, actors);
-    world.children.end();
+    places.end();
     let report = match report {
         Err(Failure::Panicked(said)) if scenario.may_stop.is_some_and(|why| said.contains(why)) => {
             check_stop(machine.status);

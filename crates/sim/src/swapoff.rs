@@ -1,7 +1,8 @@
 //! Devices come and go while the program runs: a thread of the pager's as the agent's control socket has it.
 
-use crate::disk::SimFiles;
-use crate::world::{Sim, World};
+use crate::files::SimFiles;
+use crate::kernel::Sim;
+use crate::world::World;
 use overspill_machine::Machine;
 use overspill_machine::devices::{self, Backing};
 use overspill_machine::files::DEVICES_MAX;
@@ -169,7 +170,7 @@ impl<'a> Control<'a> {
             let last = steps == 0 || self.machine.shutdown.has_begun();
             steps = steps.saturating_sub(1);
             assert!(sched::now() - start < ENDS_NS, "a swapoff that does not end: {:?}", worker.progress());
-            if self.world.stalls() {
+            if self.world.trouble.stalls() {
                 sched::progress(); // it is the device's time that passes
             }
             match worker.step(self.machine) {
@@ -191,7 +192,7 @@ impl<'a> Control<'a> {
             State::Failed(Failure::Cancelled) => {}
             State::Failed(_) if self.habits.sparse => {}
             // (where nothing fails, what is refused elsewhere goes into memory, or there is no room)
-            State::Failed(why) => assert!(!fits && why == Failure::NoRoom || self.world.is_troubled(), "{why:?}: {why}"),
+            State::Failed(why) => assert!(!fits && why == Failure::NoRoom || self.world.trouble.fails(), "{why:?}: {why}"),
             State::Busy => unreachable!("the loop goes on"),
         }
         match state {

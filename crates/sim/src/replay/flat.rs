@@ -2,7 +2,9 @@
 //! eight bytes wherever it is: in the program's memory, in the parking area, on the device. Neither of the first two is memory of
 //! ours; their addresses are only names.
 
-use crate::world::{Nothing, SimMappings, SimMessage, SimWord};
+use crate::kernel::{Nothing, SimMappings};
+use crate::uffd::SimMessage;
+use crate::word::SimWord;
 use overspill_machine::errno::{self, Errno};
 use overspill_machine::files::{Files, Pieces};
 use overspill_machine::kernel::{self, Advice, Done, Fixed, IoVec, Kernel, Moved};

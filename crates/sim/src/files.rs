@@ -1,0 +1,109 @@
+//! The files of swap devices.
+
+use crate::world::world;
+use overspill_machine::errno::{self, Errno};
+use overspill_machine::files::{Files, Pieces};
+use overspill_simkernel::pmap::PAGE;
+
+/// The files of a device.
+pub struct SimFiles {
+    fds: Vec<i32>,
+    /// The length of each that grows, in pages.
+    lens: Vec<usize>,
+    limit: usize,
+    grows: bool,
+    turn: usize,
+}
+
+impl SimFiles {
+    /// One of so many pages, whose space it has.
+    pub fn block(pages: usize) -> Self {
+        SimFiles { fds: vec![world().disk.open()], lens: vec![0], limit: pages, grows: false, turn: 0 }
+    }
+    /// The same, as a forked child has it.
+    pub fn shared(&self) -> Self {
+        self.fds.iter().for_each(|fd| world().disk.share(*fd));
+        SimFiles { fds: self.fds.clone(), lens: vec![0; self.fds.len()], ..*self }
+    }
+    /// From now on no write succeeds.
+    pub fn die(&self) {
+        self.fds.iter().for_each(|fd| world().disk.kill(*fd));
+    }
+    /// Whether writes may succeed.
+    pub fn lives(&self) -> bool {
+        !self.fds.iter().any(|fd| world().disk.is_dead(*fd))
+    }
+    /// Whether it has space for all its pages.
+    pub fn is_block(&self) -> bool {
+        !self.grows && !self.fds.iter().any(|fd| world().disk.is_sparse(*fd))
+    }
+    /// One that has space only where it has been written.
+    pub fn sparse(pages: usize) -> Self {
+        let files = SimFiles::block(pages);
+        files.fds.iter().for_each(|fd| world().disk.make_sparse(*fd));
+        files
+    }
+    /// So many that have so many pages together, when they have grown.
+    pub fn growing(count: usize, pages: usize) -> Self {
+        let fds = (0..count).map(|_| world().disk.open()).collect();
+        SimFiles { fds, lens: vec![0; count], limit: pages, grows: true, turn: 0 }
+    }
+}
+
+impl Drop for SimFiles {
+    fn drop(&mut self) {
+        self.fds.iter().for_each(|fd| world().disk.close(*fd));
+        world().disk.space.update(|space| space + self.lens.iter().sum::<usize>());
+    }
+}
+
+impl Files for SimFiles {
+    fn count(&self) -> usize {
+        self.fds.len()
+    }
+    fn limit(&self) -> u64 {
+        (self.limit * PAGE) as u64
+    }
+    fn grows(&self) -> bool {
+        self.grows
+    }
+    fn fd(&self, file: u16) -> i32 {
+        self.fds[file as usize]
+    }
+    fn are_files(&self) -> bool {
+        self.grows
+    }
+    fn grow(&mut self, bytes_max: u64) -> Result<(u16, u64, u64), Errno> {
+        let world = world();
+        let left = self.limit - self.lens.iter().sum::<usize>();
+        let most = left.min(bytes_max as usize / PAGE).min(world.disk.space.get());
+        let pages = most.min(1 + world.draw(64));
+        if pages == 0 {
+            return Err(errno::ENOSPC);
+        }
+        self.turn = (self.turn + 1) % self.fds.len();
+        let len = &mut self.lens[self.turn];
+        *len += pages;
+        world.disk.space.update(|space| space - pages);
+        Ok((self.turn as u16, ((*len - pages) * PAGE) as u64, (pages * PAGE) as u64))
+    }
+    fn pieces(&mut self, _: u16, _: u64, pages: u32) -> Pieces {
+        let mut pieces = Pieces::one(pages);
+        if pages > 1 && world().draw(2) == 0 {
+            pieces.cut_at(1 + world().draw(pages as usize - 1) as u32);
+        }
+        pieces
+    }
+    fn allocate(_: i32, _: u64, bytes: u64) -> Result<(), Errno> {
+        let world = world();
+        let left = world.disk.space.get().checked_sub(bytes as usize / PAGE).ok_or(errno::ENOSPC)?;
+        world.disk.space.set(left);
+        Ok(())
+    }
+    fn punch(fd: i32, offset: u64, bytes: u64) -> Result<(), Errno> {
+        let world = world();
+        world.disk.forget(fd, offset, bytes as usize / PAGE);
+        world.disk.space.update(|space| space + bytes as usize / PAGE);
+        Ok(())
+    }
+}

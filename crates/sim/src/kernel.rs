@@ -1,0 +1,215 @@
+//! The kernel below the machine: `overspill-simkernel` for memory and threads, and devices that take their time.
+//!
+//! Memory that the pager maps for itself is real: buffers, the source of zeroes, the parking area. What is dropped there is
+//! overwritten, so that whoever reads it afterwards finds rubbish.
+
+use crate::content::Checked;
+use crate::files::SimFiles;
+use crate::io::{self, SimIo};
+use crate::uffd::SimUffd;
+use crate::word::SimWord;
+use crate::world::{OWN, here, tell, world};
+use overspill_machine::errno::{self, Errno};
+use overspill_machine::kernel::{Advice, Fixed, Host, IoVec, Kernel, Mapping, Mappings, Mistake, Touch};
+use overspill_simkernel::call::{self, Call, Outcome};
+use overspill_simkernel::fault::Access;
+use overspill_simkernel::pmap::PAGE;
+use overspill_simkernel::sched::{self, Timeout};
+use overspill_simkernel::table::Entry;
+use overspill_simkernel::vma::{LOCKED, Vma};
+use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+
+/// What is found where something was dropped.
+const RUBBISH: u8 = 0xDB;
+
+/// Below the machine.
+pub enum Sim {}
+
+/// What is mapped.
+#[derive(Default)]
+pub struct SimMappings;
+
+impl Mappings for SimMappings {
+    fn opened() -> Self {
+        SimMappings
+    }
+    fn at(&mut self, addr: usize) -> Result<Option<Mapping>, Errno> {
+        let mapping = |vma: &Vma| Mapping { start: vma.start, end: vma.end, prot: vma.prot.into() };
+        Ok(world().kernel.enter(|kernel| kernel.spaces[here()].find(addr).map(mapping)))
+    }
+    fn read(&mut self, addr: usize, out: &mut [u8]) -> Result<usize, Errno> {
+        world().kernel.enter(|kernel| {
+            let mut read = 0;
+            for page in out.chunks_exact_mut(PAGE) {
+                match kernel.spaces[here()].table.get(&(addr + read)) {
+                    Some(Entry::Page { .. } | Entry::Zero { .. }) => page.copy_from_slice(kernel.spaces[here()].bytes(addr + read)),
+                    _ => break,
+                }
+                read += PAGE;
+            }
+            if read == 0 { Err(errno::EIO) } else { Ok(read) }
+        })
+    }
+}
+
+/// Nothing else.
+pub struct Nothing;
+
+impl<K: Kernel> Host<K> for Nothing {
+    fn bell(&self) -> Option<&K::Word> {
+        None
+    }
+    fn served(&self) {}
+    fn records(&self) -> bool {
+        false
+    }
+    fn record_is_full(&self) -> bool {
+        false
+    }
+    fn record(&self, _: u64, _: bool, _: Touch) {}
+}
+
+/// Where what is mapped was allocated, by address.
+static ALLOCATED: Mutex<BTreeMap<usize, usize>> = Mutex::new(BTreeMap::new());
+
+/// One page more: an allocation that is aligned to pages would be cleared by hand, and a run has tens of megabytes that nobody
+/// touches.
+fn layout(len: usize) -> Layout {
+    Layout::from_size_align(len + PAGE, 1).expect("a length")
+}
+
+impl Kernel for Sim {
+    type Word = SimWord;
+    type Uffd = SimUffd;
+    type Io = SimIo;
+    type Engine = ();
+    type Files = SimFiles;
+    type Content = Checked;
+    type Mappings = SimMappings;
+    type Process = ();
+    type Host = Nothing;
+
+    fn now_ns() -> u64 {
+        sched::now() + 1
+    }
+    fn thread_id() -> u32 {
+        sched::running() as u32 + 1
+    }
+    fn thread_cpu_ns(_: u32) -> Option<u64> {
+        Some(sched::now())
+    }
+    fn sleep_ns(ns: u64) {
+        sched::Word::new(0).wait(0, Timeout::Tick(ns));
+    }
+    fn cpus() -> usize {
+        2
+    }
+    fn stop(message: &[u8], _: bool) -> ! {
+        panic!("{}", String::from_utf8_lossy(message))
+    }
+    fn map_anonymous(len: usize) -> Result<*mut u8, Errno> {
+        // SAFETY: not of no bytes.
+        let block = unsafe { alloc_zeroed(layout(len)) };
+        let at = block.wrapping_add(block.align_offset(PAGE));
+        assert!(at as usize >= OWN);
+        ALLOCATED.lock().expect("whole").insert(at as usize, block as usize);
+        Ok(at)
+    }
+    unsafe fn unmap(at: *mut u8, len: usize) {
+        let block = ALLOCATED.lock().expect("whole").remove(&(at as usize)).expect("it is mapped");
+        // SAFETY: the caller's promise.
+        unsafe { dealloc(block as *mut u8, layout(len)) };
+    }
+    fn advise(_: usize, _: usize, _: Advice) -> Result<(), Errno> {
+        Ok(())
+    }
+    fn make_executable(at: usize, len: usize) -> Result<(), Errno> {
+        let prot = call::READ_WRITE_EXEC;
+        world().kernel.enter(|kernel| kernel.spaces[here()].map(at, len, prot, false, &mut Vec::new())).map(drop)
+    }
+    unsafe fn discard_ranges((): &(), ranges: &[IoVec]) {
+        world().kernel.enter(|kernel| {
+            for range in ranges {
+                for page in (range.base..range.base + range.len).step_by(PAGE) {
+                    kernel.spaces[here()].table.remove(&page);
+                }
+                // SAFETY: the caller's promise: nobody needs it.
+                unsafe { core::ptr::write_bytes(range.base as *mut u8, RUBBISH, range.len) };
+            }
+        });
+    }
+    unsafe fn discard_of_program(at: usize, len: usize) -> Result<(), Errno> {
+        tell(at, len, || format!("own discard of {at:x} +{} begins", len / PAGE));
+        let outcome = world().call(Call::Advise { at, len, advice: call::Advice::DontNeed });
+        tell(at, len, || format!("own discard of {at:x} +{}: {outcome:?}", len / PAGE));
+        match outcome {
+            Outcome::Ok(_) => Ok(()),
+            Outcome::Err(e) => Err(e),
+            Outcome::Signal(_) => unreachable!("advice is no touch"),
+        }
+    }
+    fn is_resident(at: usize) -> bool {
+        world().kernel.enter(|kernel| matches!(kernel.spaces[here()].table.get(&at), Some(Entry::Page { .. } | Entry::Zero { .. })))
+    }
+    fn is_mapped(start: usize, end: usize) -> bool {
+        world().kernel.enter(|kernel| {
+            let mut at = start;
+            while at < end {
+                let Some(vma) = kernel.spaces[here()].find(at) else { return false };
+                at = vma.end;
+            }
+            true
+        })
+    }
+    fn each_present(start: usize, end: usize, mut f: impl FnMut(usize, usize)) {
+        let there = |(at, entry): (&usize, &Entry)| matches!(entry, Entry::Page { .. } | Entry::Zero { .. }).then_some(*at);
+        let list: Vec<usize> =
+            world().kernel.enter(|kernel| kernel.spaces[here()].table.range(start..end).filter_map(there).collect());
+        list.iter().for_each(|at| f(*at, at + PAGE));
+    }
+    fn each_mapping(mut f: impl FnMut(usize, usize)) -> Result<(), Errno> {
+        let list: Vec<_> = world().kernel.enter(|kernel| kernel.spaces[here()].vmas.values().map(|v| (v.start, v.end)).collect());
+        list.iter().for_each(|(start, end)| f(*start, *end));
+        Ok(())
+    }
+    fn touch(at: usize) -> bool {
+        matches!(world().call(Call::KernelRead { at }), Outcome::Ok(_))
+    }
+    unsafe fn touch_directly(at: usize) {
+        world().call(Call::Read { at });
+    }
+    fn own_page(at: usize) -> bool {
+        if Self::mistake(Mistake::WaitsToUnshare) {
+            return world().call(Call::Advise { at, len: PAGE, advice: call::Advice::PopulateWrite }) == Outcome::Ok(0);
+        }
+        world().kernel.enter(|kernel| match kernel.spaces[here()].table.get(&at) {
+            Some(Entry::Page { .. }) => kernel.spaces[here()].fault(at, true) == Access::Allowed,
+            _ => false,
+        })
+    }
+    fn merges_memory() -> bool {
+        false
+    }
+    fn fixed() -> Option<Fixed> {
+        let locked = world().kernel.enter(|kernel| {
+            let locked = kernel.spaces[here()].vmas.values().filter(|vma| vma.is(LOCKED));
+            locked.map(|vma| vma.end - vma.start).sum::<usize>()
+        });
+        Some(Fixed { locked: locked as u64, pinned: 0 })
+    }
+    fn io((): (), _: u32) -> Result<SimIo, Errno> {
+        Ok(SimIo::default())
+    }
+    unsafe fn read_now(fd: i32, buf: *mut u8, len: usize, offset: u64) -> Result<usize, Errno> {
+        // SAFETY: the caller's promise.
+        unsafe { io::read_now(fd, buf, len, offset) }
+    }
+    fn wake(uffd: i32, at: usize, len: usize) {
+        world().kernel.enter(|kernel| kernel.wake(uffd as usize, at, len));
+    }
+    fn mistake(mistake: Mistake) -> bool {
+        world().makes(mistake)
+    }
+}
