@@ -1,10 +1,10 @@
-//! Where the pager's own mappings lie: one reservation, made at start.
+//! The reservation: one piece of address space, reserved at start, in which the pager's own mappings lie.
 //!
-//! Under `overspill run` the address space is the program's. Were the pager's mappings placed by the kernel, they would come to lie
-//! where the program has just unmapped something: a touch that must end it would find the pager's memory instead, and write to it.
-//! So the agent reserves a piece of the address space before the program runs ([`reserve`]), and whatever the pager maps later, in
-//! a forked child too, is cut from there; what it unmaps goes back, and is inaccessible again. The reservation costs nothing:
-//! PROT_NONE, no swap, no page tables.
+//! Under `overspill run` the address space is the program's. If the kernel placed the pager's mappings, it could put them where the
+//! program has just unmapped something. A stray touch there must end the program; it would read or write the pager's memory
+//! instead. So the agent reserves a piece of the address space before the program runs ([`reserve`]). Everything that the pager
+//! maps later is cut from there, also in a forked child. Memory that it unmaps goes back and is inaccessible again. The reservation
+//! costs nothing: PROT_NONE, no swap, no page tables.
 //!
 //! Without a reservation (the library, the command), or when it is used up, mappings are placed by the kernel.
 
@@ -12,14 +12,14 @@ use crate::lock::Mutex;
 use crate::sys::{self, Errno, sys};
 use overspill_vm::types::PAGE_SIZE;
 
-/// Pieces that may be free at a time. Blocks come in a few sizes, most of them for good, so that there are a handful.
+/// Pieces that may be free at a time. There are a handful: blocks come in a few sizes, and most stay for good.
 const PIECES: usize = 128;
 /// The least that is worth reserving.
 const LEAST: usize = 64 << 20;
 
 #[derive(Debug)]
 struct Free {
-    /// All of it, as `start..end`; nothing: no reservation.
+    /// The whole reservation, as `start..end`; empty if there is none.
     bounds: (usize, usize),
     /// Free pieces of it, by address. No two touch.
     pieces: [(usize, usize); PIECES],
@@ -33,8 +33,8 @@ impl Free {
         Free { bounds: (0, 0), pieces: [(0, 0); PIECES], count: 0 }
     }
 
-    /// Cuts `len` bytes off the end of the highest piece that has as many: what is left over is in the low end, which may be given
-    /// up.
+    /// Cuts `len` bytes off the end of the highest piece that is long enough. So the free rest is at the low end, where [`trim`]
+    /// can give it up.
     fn take(&mut self, len: usize) -> Option<usize> {
         let found = self.pieces[..self.count].iter().rposition(|(start, end)| end - start >= len)?;
         let piece = &mut self.pieces[found];
@@ -46,7 +46,7 @@ impl Free {
         Some(at)
     }
 
-    /// The inverse. Without room to remember them, bytes stay reserved and unused.
+    /// Gives a piece back. If there is no entry left for it, it stays reserved and unused.
     fn give(&mut self, start: usize, end: usize) {
         let next = self.pieces[..self.count].partition_point(|p| p.0 < start);
         let joins_before = next > 0 && self.pieces[next - 1].1 == start;
@@ -73,8 +73,7 @@ impl Free {
     }
 }
 
-/// Reserves `len` bytes, or half as many, and so on: where address space is limited it has to do with less. Once, before there are
-/// threads.
+/// Reserves `len` bytes; where address space is limited, half as many, and so on. To be called once, before there are threads.
 pub fn reserve(len: usize) {
     let mut len = len.next_multiple_of(PAGE_SIZE);
     let at = loop {
@@ -90,7 +89,7 @@ pub fn reserve(len: usize) {
     free.give(at, at + len);
 }
 
-/// Gives up what is free at the low end but for `keep` bytes: address space that is limited is the program's.
+/// Gives up the free low end except for `keep` bytes: the program needs address space that is limited.
 pub fn trim(keep: usize) {
     let mut free = FREE.lock();
     let (start, _) = free.bounds;
@@ -106,13 +105,13 @@ pub fn trim(keep: usize) {
     }
 }
 
-/// Where the reservation is: what lies in `start..end` is the pager's. `None` if there is none.
+/// The bounds of the reservation: all memory in `start..end` is the pager's. `None` if there is no reservation.
 pub fn bounds() -> Option<(usize, usize)> {
     let bounds = FREE.lock().bounds;
     (bounds.0 < bounds.1).then_some(bounds)
 }
 
-/// Nobody takes or gives until what this returns is dropped: for a fork.
+/// Locks the reservation until the returned guard is dropped, for a fork.
 pub fn hold() -> impl Drop {
     FREE.lock()
 }
@@ -124,8 +123,8 @@ fn map(at: usize, len: usize, prot: i32, flags: i32) -> Result<usize, Errno> {
     unsafe { sys!(libc::SYS_mmap, at, len, prot, flags, -1isize, 0) }
 }
 
-/// Memory that nobody can use. Core dumps leave it out: the guard of a thread's stack would join it, and whatever is joined to what
-/// was once used is dumped whole, as gigabytes of zeroes.
+/// Maps inaccessible memory. Core dumps leave it out: the kernel merges it with the guard page of a thread's stack, and a merged
+/// mapping of which a part was once used is dumped whole, as gigabytes of zeroes.
 fn blank(at: usize, len: usize, flags: i32) -> Result<usize, Errno> {
     let at = map(at, len, libc::PROT_NONE, flags)?;
     // SAFETY: just mapped, and empty.
@@ -141,7 +140,7 @@ pub fn map_anonymous(len: usize) -> Result<*mut u8, Errno> {
     map_new(len, 0).map(|at| at as *mut u8)
 }
 
-/// The same, but forked children share it.
+/// As [`map_anonymous`], but forked children share it.
 pub(crate) fn map_shared(len: usize) -> Result<usize, Errno> {
     map_new(len, libc::MAP_SHARED)
 }
@@ -154,7 +153,8 @@ fn map_new(len: usize, flags: i32) -> Result<usize, Errno> {
     map(at, len, prot, libc::MAP_FIXED | flags).inspect_err(|_| FREE.lock().give(at, at + len))
 }
 
-/// Unmaps.
+/// Unmaps memory of [`map_anonymous`].
+///
 ///
 /// # Safety
 /// Nothing may use the range any more.

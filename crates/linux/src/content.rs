@@ -1,5 +1,5 @@
-//! A page's bytes between memory and device, on Linux: checked only, or sealed with keys that lie in a page of memory which is
-//! locked, left out of core dumps, and wiped at the end. The argument for the scheme is in [`overspill_store::seal`].
+//! A page's bytes between memory and device, on Linux. They are checked only, or sealed with keys. The keys lie in a page of memory
+//! that is locked, left out of core dumps, and wiped at the end. [`overspill_store::seal`] explains the scheme.
 
 use crate::area;
 use crate::sys::{self, Errno, sys};
@@ -29,8 +29,8 @@ impl Content {
         Ok(Content::Sealed(keys))
     }
 
-    /// In a forked child that goes on paging: a key of its own for what it writes. It keeps those that it inherited for what it
-    /// reads, unless nothing is `stored`. => no other thread uses `self` meanwhile; does not allocate
+    /// In a forked child that goes on paging: makes a key of its own for the pages that it writes. It keeps the inherited keys for
+    /// the pages that it reads, unless nothing is `stored`. => no other thread uses `self` meanwhile; does not allocate
     ///
     /// # Errors
     /// As [`Content::sealed`]; EMFILE if the child has too many ancestors.
@@ -43,14 +43,15 @@ impl Content {
         keys.add(&random_key()?).map_err(|_| libc::EMFILE)
     }
 
-    /// The program has unlocked all memory of the process. What cannot be locked again could go to the kernel's swap from now on.
+    /// Locks the keys again after the program has unlocked all memory of the process. If that fails, they could go to the kernel's
+    /// swap from now on.
     pub fn lock_again(&self) {
         if let Content::Sealed(keys) = self {
             let _ = keys.lock();
         }
     }
 
-    /// Forked children will find the keys wiped. For a pager that has no life in them.
+    /// Wipes the keys in forked children. For a pager that does not go on in them.
     pub fn keep_from_children(&self) {
         if let Content::Sealed(keys) = self {
             // SAFETY: our own mapping; a child that has it wiped has no pager that would use it. (No keys are a valid value.)
@@ -91,7 +92,7 @@ impl overspill_machine::kernel::Content for Content {
 
 fn random_key() -> Result<[u8; KEY_BYTES], Errno> {
     let mut key = [0u8; KEY_BYTES];
-    // SAFETY: the kernel writes within the array. So few bytes come whole, once the kernel has any randomness, for which it waits.
+    // SAFETY: the kernel writes within the array. (It waits until it has randomness, and then returns so few bytes whole.)
     match unsafe { sys!(libc::SYS_getrandom, key.as_mut_ptr(), KEY_BYTES, 0) } {
         Ok(KEY_BYTES) => Ok(key),
         Ok(_) => Err(libc::EIO),

@@ -1,7 +1,7 @@
-//! The control socket's protocol, and where the sockets are.
+//! The protocol of the control sockets, and where these sockets are.
 //!
-//! Each process that is paged has a Unix socket (SOCK_SEQPACKET: packets keep their bounds), mode 0600, in a directory that only
-//! its owner can enter. Its name has the process id, and the name that `overspill run --name` gave:
+//! Each paged process has a Unix socket (SOCK_SEQPACKET: packets keep their bounds), mode 0600, in a directory that only its owner
+//! can enter. The socket's name has the process id, and the name from `overspill run --name`:
 //!
 //! ```text
 //!   $XDG_RUNTIME_DIR/overspill/    else /run/user/UID/overspill/, /run/overspill-UID/ (root can make it), /tmp/overspill-UID/,
@@ -9,12 +9,13 @@
 //!       4712.nightly.sock          directory 0700, sockets 0600, the user's
 //! ```
 //!
-//! The first of these that can be had is used, and all are searched. A descendant of the program gets its socket when it is 0.2 s
-//! old, so that short ones leave none behind; what is left behind is removed by the next `overspill` that comes along.
+//! A process uses the first of these directories that it can make or enter; commands search all of them. A descendant of the
+//! program gets its socket when it is 0.2 s old, so that short-lived ones leave none behind. The next `overspill` command removes
+//! sockets that were left behind.
 //!
-//! A request is one packet of text, at most [`PACKET_MAX`] bytes: the protocol's version, a verb, and its words, a space between
-//! them. A name goes to the end of the packet, so it may have spaces. Answers are packets too: any number of `device` or
-//! `progress`, then one `ok` or `error`. A client that goes away gives up what it asked for.
+//! A request is one packet of text, at most [`PACKET_MAX`] bytes: the protocol's version, a verb, and its words, with a space
+//! between them. A name goes to the end of the packet, so it may have spaces. Answers are packets, too: any number of `device` or
+//! `progress`, then one `ok` or `error`. If a client goes away, its swapoff is given up.
 //!
 //! ```text
 //!   request                                            answers
@@ -30,12 +31,12 @@
 //!   anything else, or what cannot be done              error MESSAGE
 //! ```
 //!
-//! Both sides look who the other is (SO_PEERCRED), besides the modes. Who may ask: the user that the process was when it began to
-//! listen, and root. Who is asked: the process that is meant, and no other. Somebody else can be first with the name of a directory
-//! under /tmp, and with a process id: that directory is not used then, and who does not have the process id that was asked for is
-//! told nothing and handed nothing. What the process is asked to use is opened by the *client*, with its own rights and flags, and
-//! passed as a descriptor: so `swapon` works in a program that has changed its root or its user, and a process never opens what
-//! somebody else names.
+//! File modes are not the only protection: each side checks who the other is (SO_PEERCRED). The server answers the user that the
+//! process was when it began to listen, and root. The client asks only the process that is meant. Another user can be first with
+//! the name of a directory under /tmp, or with a socket of that process id. The client does not use such a directory, and it sends
+//! nothing to a server that has another process id. The *client* opens the files of a new device, with its own rights and flags,
+//! and passes their descriptors. So `swapon` works in a program that has changed its root or its user, and a process never opens a
+//! name that another process sent.
 //!
 //! Nothing here allocates on the server's side, and no packet makes either side panic (tests and `fuzz/` throw random ones).
 
@@ -55,12 +56,12 @@ const ZSTD: &[u8] = b"compressed,algo=zstd:";
 /// The longest name of a program, in bytes.
 pub const PROGRAM_NAME_MAX: usize = 32;
 
-/// What can be asked for.
+/// A request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Request<'a> {
-    /// Which devices there are.
+    /// List the devices.
     Swaps,
-    /// A further device. The descriptors come alongside it.
+    /// Add a device. Its descriptors come with the packet.
     Swapon {
         /// `file`, `block` or `compressed`.
         kind: Kind,
@@ -72,14 +73,14 @@ pub enum Request<'a> {
         align: bool,
         /// Of compressed memory: how its pages are packed.
         algorithm: Algorithm,
-        /// What it is to be called.
+        /// Its name.
         name: &'a [u8],
     },
     /// Move everything off the device of this name, and give it up.
     Swapoff(&'a [u8]),
     /// Replace pages by this policy from now on.
     Policy(&'a str),
-    /// No further with the swapoff.
+    /// Cancel this client's swapoff.
     Cancel,
 }
 
@@ -252,11 +253,11 @@ figures! {
         given_back_bytes,
         /// 1 if its pieces are the file's physical extents.
         aligned,
-        /// 1 if they were to be, and the file system does not say where those lie.
+        /// 1 if they should be, but the file system does not say where its extents lie.
         align_refused,
-        /// On a compressed device: pages stored. On others this and what follows is 0.
+        /// On a compressed device: pages stored. On other devices this and all that follow are 0.
         stored_pages,
-        /// What they take, without overhead, in bytes.
+        /// The bytes that they take, without overhead.
         packed_bytes,
         /// Pages among them that are one word repeated, and take no room.
         same_filled_pages,
@@ -300,7 +301,7 @@ pub fn device_packet(kind: &str, state: &str, priority: i16, figures: &Figures, 
 pub enum Reply {
     /// One of the devices.
     Device(Device),
-    /// How far it is.
+    /// How far the swapoff is.
     Progress(Progress),
     /// Done; for a swapoff with its figures.
     Ok(Progress),
@@ -308,7 +309,7 @@ pub enum Reply {
     Error(String),
 }
 
-/// Reads an answer; `None` if it is none. Keys that are not known are passed over: they are of a later version.
+/// Reads an answer; `None` if the packet is none. Unknown keys are skipped: they come from a later version.
 pub fn parse_reply(packet: &[u8]) -> Option<Reply> {
     let (verb, mut rest) = word(packet);
     if verb == b"error" {
@@ -434,7 +435,7 @@ mod tests {
         }
     }
 
-    /// With two figures more it would have been cut off, without a word.
+    /// With two more figures the packet would have been cut off silently.
     #[test]
     fn the_longest_answer_fits() {
         let mut figures = Figures::default();

@@ -1,4 +1,5 @@
-//! The control socket's other end: finding the socket of a process, asking it, and its answers. See [`crate::control`].
+//! The client's side of the control socket: finds the socket of a process, sends a request, and reads the answers. See
+//! [`crate::control`].
 
 use crate::control::{self, PACKET_MAX, Packet, Reply, Request};
 use crate::device_spec::FILES_MAX;
@@ -20,10 +21,10 @@ use std::time::Duration;
 
 /// How long a process may take to answer. It answers at once unless it is stopped.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How long the end of a process may take once it has closed its socket, which comes early in it.
+/// How long the end of a process may take after it has closed its socket, which it does early.
 const END: Duration = Duration::from_secs(2);
 
-/// Why nothing could be asked. `Display` gives one message.
+/// Why a request failed. `Display` gives one message.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum ControlError {
@@ -37,13 +38,13 @@ pub enum ControlError {
     NoSocket(u32),
     /// The socket is somebody else's.
     NotPermitted(u32),
-    /// Something else the kernel says.
+    /// Another error of the socket.
     Io(u32, io::Error),
-    /// No answer came in time, or none that can be read.
+    /// No answer came in time, or one that cannot be read.
     NoAnswer(u32),
     /// There is no such process any more.
     Ended(u32),
-    /// The process is there, and has closed its socket without an answer.
+    /// The process is still there, but has closed its socket without an answer.
     Closed(u32),
     /// The process refused.
     Refused(String),
@@ -89,11 +90,11 @@ impl fmt::Display for ControlError {
 
 impl std::error::Error for ControlError {}
 
-/// Where this user's sockets may be. A program and whoever looks for it may have been given different environments.
+/// The directories where this user's sockets may be. A program and the command that looks for it may have different environments.
 pub fn directories() -> Vec<PathBuf> {
     let uid = rustix::process::geteuid().as_raw();
     let set = |name| std::env::var_os(name).map(PathBuf::from).filter(|dir| dir.is_absolute());
-    // `sudo` may leave a user's to root
+    // after `sudo` this variable may still name another user's directory
     let is_own = |dir: &PathBuf| std::fs::metadata(dir).is_ok_and(|data| data.uid() == uid);
     let runtime = set("XDG_RUNTIME_DIR").into_iter().chain([format!("/run/user/{uid}").into()]).filter(is_own);
     let others = ["/run".into(), "/tmp".into()].into_iter().chain(set("TMPDIR"));
@@ -101,10 +102,10 @@ pub fn directories() -> Vec<PathBuf> {
     runtime.map(|dir| dir.join("overspill")).chain(others).collect()
 }
 
-/// The first of [`directories`] that is there or can be made, and that is this user's alone.
+/// The first of [`directories`] that exists or can be made, and that only this user can enter.
 ///
 /// # Errors
-/// [`ControlError::Directory`] if none is; about the last.
+/// [`ControlError::Directory`] for the last of them if there is none.
 pub fn make_directory() -> Result<PathBuf, ControlError> {
     let mut failure = None;
     for path in directories() {
@@ -126,12 +127,12 @@ enum OpenError {
     NotPrivate(&'static str),
 }
 
-/// Opens the directory and looks whether it is private to this user.
+/// Opens the directory and checks that only this user can enter it.
 fn open_directory(path: &Path) -> Result<OwnedFd, OpenError> {
     open_directory_of(path, &[my_uid()]).map(|(directory, _)| directory)
 }
 
-/// Opens the directory and looks whether it is private to one of these users; says to whom.
+/// Opens the directory and checks that only one of these users can enter it. Returns which one.
 fn open_directory_of(path: &Path, owners: &[u32]) -> Result<(OwnedFd, u32), OpenError> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let directory = rustix::fs::open(path, flags, Mode::empty()).map_err(OpenError::Kernel)?;
@@ -160,13 +161,13 @@ fn sockets(directory: &OwnedFd) -> io::Result<Vec<(u32, String)>> {
     Ok(all)
 }
 
-/// Removes the sockets of processes that have ended: those that nobody listens on.
+/// Removes the sockets of processes that have ended: those on which no process listens.
 pub fn remove_stale(path: &Path) {
     let Ok(directory) = open_directory(path) else { return };
     for (pid, name) in sockets(&directory).unwrap_or_default() {
         let file = control::socket_name(pid, &name);
-        // A process that is there may be about to bind anew: that is its own business. And one that is not may have that id in
-        // another namespace.
+        // A living process may be about to bind its socket anew, so its socket stays. And a process that seems to be gone may have
+        // that id in another namespace, so the socket is tried.
         if has_ended(pid, Duration::ZERO) && matches!(connect_in(&directory, pid, &name), Err(Errno::CONNREFUSED)) {
             let _ = rustix::fs::unlinkat(&directory, file.as_str(), AtFlags::empty());
         }
@@ -181,7 +182,7 @@ pub fn find_name(name: &str) -> Result<u32, ControlError> {
     let mut pids = Vec::new();
     let mut failure = ControlError::NoSuchName(name.into());
     if name.is_empty() {
-        return Err(failure); // and not whichever program was given none
+        return Err(failure); // or this would find any program without a name
     }
     for path in directories() {
         let directory = match open_directory(&path) {
@@ -194,7 +195,7 @@ pub fn find_name(name: &str) -> Result<u32, ControlError> {
         };
         remove_stale(&path);
         let named = sockets(&directory).unwrap_or_default().into_iter().filter(|s| s.1 == name);
-        // who listens, and not what the file is called: it may be in a namespace of process ids of its own
+        // take the id of the process that listens, not the one in the file's name: it may be in another process id namespace
         let listeners = named.filter_map(|(pid, _)| listener(&connect_in(&directory, pid, name).ok()?, my_uid()));
         pids.extend(listeners);
     }
@@ -219,13 +220,13 @@ fn my_uid() -> u32 {
     rustix::process::geteuid().as_raw()
 }
 
-/// The process that listens at the other end, if it is `owner`'s.
+/// The process that listens at the other end, if it belongs to `owner`.
 fn listener(socket: &OwnedFd, owner: u32) -> Option<u32> {
     let peer = sys::peer(socket.as_raw_fd()).ok().filter(|peer| peer.uid == owner)?;
     u32::try_from(peer.pid).ok().filter(|pid| *pid != 0)
 }
 
-/// The users that a process is: real, effective and saved.
+/// The real, effective and saved user ids of a process.
 fn users_of(pid: u32) -> Vec<u32> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("Uid:")).unwrap_or_default();
@@ -240,7 +241,7 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// Connects to the process: in the directories of this user, else in the one that the process was started with.
+    /// Connects to the process. Searches the directories of this user, then the one that the process was started with.
     ///
     /// # Errors
     /// [`ControlError`].
@@ -248,7 +249,7 @@ impl Connection {
         let mut directories = directories();
         directories.extend(directory_of(pid));
         let mut failure = ControlError::NoSocket(pid);
-        // Root may ask other users' processes, in directories of theirs.
+        // Root may ask other users' processes, whose sockets are in those users' directories.
         let mut owners = vec![my_uid()];
         if my_uid() == 0 {
             owners.extend(users_of(pid));
@@ -262,7 +263,7 @@ impl Connection {
                 }
                 Err(_) => continue,
             };
-            // the socket that is called after the process; else whichever it is, if it is in a namespace of process ids of its own
+            // the socket that has the process id in its name; then all others, for a process in a process id namespace of its own
             let mut sockets = sockets(&directory).unwrap_or_default();
             sockets.sort_by_key(|(number, _)| *number != pid);
             for (number, name) in sockets {
@@ -298,17 +299,17 @@ impl Connection {
         let result = rustix::net::sendmsg(&self.socket, &[IoSlice::new(packet.bytes())], &mut ancillary, SendFlags::NOSIGNAL);
         match result {
             Ok(_) => Ok(()),
-            // it has said why before it hung up: that is read next
+            // the server sent the reason before it hung up; it is read next
             Err(Errno::PIPE | Errno::CONNRESET) => Ok(()),
             Err(error) => Err(ControlError::Io(self.pid, error.into())),
         }
     }
 
-    /// The next answer; waits for it.
+    /// Waits for the next answer.
     ///
     /// # Errors
-    /// [`ControlError::NoAnswer`], [`ControlError::Ended`], [`ControlError::Closed`]; [`ControlError::Refused`] if that is the
-    /// answer.
+    /// [`ControlError::NoAnswer`], [`ControlError::Ended`], [`ControlError::Closed`]; [`ControlError::Refused`] if the answer is an
+    /// error.
     pub fn receive(&self) -> Result<Reply, ControlError> {
         let mut packet = [0u8; PACKET_MAX];
         let n = loop {
@@ -316,7 +317,7 @@ impl Connection {
                 Err(Errno::INTR) => {}
                 Ok((_, n)) if n > 0 => break n,
                 Err(Errno::AGAIN) => return Err(ControlError::NoAnswer(self.pid)),
-                // the other end is closed: by a process that has ended, which takes a moment more, or without an end
+                // the other end is closed: the process ends, which may take a moment more, or has closed it for another reason
                 _ if has_ended(self.pid, END) => return Err(ControlError::Ended(self.pid)),
                 _ => return Err(ControlError::Closed(self.pid)),
             }
@@ -335,7 +336,7 @@ impl AsFd for Connection {
     }
 }
 
-/// Whether the process is gone, or ends within `patience`. A zombie is gone: nothing of it is left that could answer.
+/// Whether the process has ended, or ends within `patience`. A zombie has ended: it cannot answer.
 pub fn has_ended(pid: u32, patience: Duration) -> bool {
     let Some(process) = i32::try_from(pid).ok().and_then(Pid::from_raw) else { return true };
     let pidfd = match rustix::process::pidfd_open(process, PidfdFlags::empty()) {
@@ -346,7 +347,7 @@ pub fn has_ended(pid: u32, patience: Duration) -> bool {
     matches!(rustix::event::poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], Some(&patience)), Ok(1))
 }
 
-/// The directory that a process was told by the `overspill run` that started it.
+/// The directory that `overspill run` gave to the process when it started it.
 fn directory_of(pid: u32) -> Option<PathBuf> {
     let environment = std::fs::read(format!("/proc/{pid}/environ")).ok()?;
     let value = environment.split(|b| *b == 0).find_map(|v| v.strip_prefix(b"OVERSPILL_CONTROL="))?;
@@ -358,8 +359,8 @@ mod tests {
     use super::*;
     use std::process::Command;
 
-    /// "Process 4711 does not answer; it may be stopped" was said of a forked child that had just come to its end in the middle of
-    /// a swapoff: whatever was no answer counted as none in time.
+    /// When a forked child ended in the middle of a swapoff, the message was "process 4711 does not answer; it may be stopped":
+    /// every failure counted as an answer that did not come in time.
     #[test]
     fn an_ended_process_is_said_to_have_ended() {
         let pair = || {
@@ -389,7 +390,7 @@ mod tests {
             ended.join().expect("no panic")
         });
         assert!(matches!(ended, Err(ControlError::Ended(n)) if n == pid), "{ended:?}");
-        // nobody has waited for it: a zombie cannot be asked, either
+        // nobody has waited for it, so it is a zombie, which cannot be asked
         assert!(matches!(Connection::open(pid), Err(ControlError::Ended(_))));
         child.wait().expect("wait");
         assert!(has_ended(pid, Duration::ZERO) && !has_ended(std::process::id(), Duration::ZERO));

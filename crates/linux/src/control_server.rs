@@ -1,10 +1,12 @@
-//! The control socket's server: one thread per process, which waits in ppoll until somebody asks.
+//! The server's side of the control socket: one thread per process, which waits in ppoll for requests.
 //!
-//! It is a thread of its own alongside the helper thread, because that waits on a futex that the program's threads ring, and they
-//! have another descriptor table; and because a swapoff may take long, while a fork may not wait. In the agent it is a bare thread
-//! with the pager's descriptor table: the socket is invisible to the program, and gone at exec.
+//! The helper thread cannot do this work. It waits on a futex, which the program's threads wake: they have another descriptor table
+//! and could not write to one that it polls. And a swapoff may take long, while a fork must not wait for the helper thread. In the
+//! agent the server is a bare thread with the pager's descriptor table. So the socket is invisible to the program, and gone at
+//! exec.
 //!
-//! Holds no lock but for one call into the machine. Allocates nothing. A client that does not read its answers is hung up on.
+//! The server holds locks only for one call into the machine, and allocates nothing. It hangs up on a client that does not read its
+//! answers.
 
 use crate::control::{self, Kind, PACKET_MAX, Packet, Request};
 use crate::credentials::Follower;
@@ -20,11 +22,11 @@ use core::mem::size_of;
 use core::sync::atomic::AtomicU32;
 use overspill_vm::policy::SpecError;
 
-/// Clients at a time.
+/// The most clients at a time.
 const CLIENTS_MAX: usize = 8;
-/// A client that has not asked anything for so long is hung up on, in nanoseconds.
+/// The server hangs up on a client that has not asked anything for so long, in nanoseconds.
 const IDLE_NS: u64 = 10_000_000_000;
-/// So often a client hears how far its swapoff is, in nanoseconds.
+/// The interval at which a client is told how far its swapoff is, in nanoseconds.
 const PROGRESS_NS: u64 = 100_000_000;
 
 /// A control socket that is bound and listens.
@@ -34,8 +36,7 @@ pub struct Listener {
     owner: u32,
 }
 
-/// Binds `file` in `directory`, which must be private to this user. What is left there of an earlier process of this id is
-/// replaced.
+/// Binds `file` in `directory`, which must be private to this user. Replaces the socket of an earlier process with this id.
 ///
 /// # Errors
 /// EPERM if the directory is not the user's own with mode 0700; as open(2), socket(2), bind(2).
@@ -54,7 +55,8 @@ pub fn listen(directory: &[u8], file: &[u8]) -> Result<Listener, Errno> {
     if stat.st_uid != owner || stat.st_mode & 0o077 != 0 {
         return Err(libc::EPERM);
     }
-    // Through the directory's descriptor: an address may be 107 bytes long, and the directory is the one that was looked at.
+    // The address goes through the directory's descriptor: an address has at most 107 bytes, and so it is surely the directory that
+    // was checked.
     let mut address = Packet::new();
     let _ = write!(address, "/proc/thread-self/fd/{}/", directory.raw());
     address.put(file);
@@ -64,7 +66,7 @@ pub fn listen(directory: &[u8], file: &[u8]) -> Result<Listener, Errno> {
     // SAFETY: the calls read the name and the address, which live over them, and no other memory.
     unsafe {
         let socket = Fd::new(sys!(libc::SYS_socket, libc::AF_UNIX, kind, 0)?);
-        // The kernel gives the file the mode of the socket: there is no moment at which others could connect.
+        // The kernel gives the file the mode of the socket, so others cannot connect at any moment.
         sys!(libc::SYS_fchmod, socket.raw(), 0o600)?;
         let _ = sys!(libc::SYS_unlinkat, directory.raw(), name.as_ptr(), 0);
         let mut unix = libc::sockaddr_un { sun_family: libc::AF_UNIX as u16, sun_path: [0; 108] };
@@ -100,7 +102,7 @@ enum Received {
     TooLong,
 }
 
-/// A swapoff under way, and who asked for it. Nobody did if the device has failed too often.
+/// A swapoff under way, and the client that asked for it; `None` if the pager empties a failed device by itself.
 struct Job {
     client: Option<usize>,
     worker: Worker,
@@ -119,7 +121,7 @@ pub fn serve(machine: &Machine, engine: Engine, listener: &Listener, follower: &
         for (poll, client) in polls.iter_mut().zip(&clients) {
             poll.fd = client.as_ref().map_or(-1, |c| c.socket.raw());
         }
-        // a job's step waits by itself; and once a second is soon enough for a device that has failed
+        // with a job do not wait: its steps wait by themselves; else look for failed devices once a second
         let timeout = libc::timespec { tv_sec: job.is_none() as i64, tv_nsec: 0 };
         // SAFETY: the array and the timeout live over the call.
         let _ = unsafe { sys!(libc::SYS_ppoll, polls.as_mut_ptr(), polls.len(), &raw const timeout, 0, 8) };
@@ -156,13 +158,13 @@ pub fn serve(machine: &Machine, engine: Engine, listener: &Listener, follower: &
     }
 }
 
-/// A swapoff of a device that has failed too often, as if somebody had asked for it. If there is no room for its pages they stay.
+/// Begins a swapoff of a device that has failed too often, if there is one. If there is no room for its pages, they stay.
 fn failed_device(machine: &Machine, engine: Engine) -> Option<Job> {
     let worker = Worker::new(machine, engine, machine.failed_devices.take()?).ok()?;
     Some(Job { client: None, worker, told: 0 })
 }
 
-/// A bit of the swapoff, and a word about it. Returns whether it goes on.
+/// Does a step of the swapoff, and tells the client how far it is. Returns whether the swapoff goes on.
 fn work(machine: &Machine, job: &mut Job, clients: &[Option<Client>; CLIENTS_MAX], now: u64) -> bool {
     let state = job.worker.step(machine);
     let client = job.client.and_then(|i| clients[i].as_ref());
@@ -175,7 +177,7 @@ fn work(machine: &Machine, job: &mut Job, clients: &[Option<Client>; CLIENTS_MAX
     };
     job.told = now;
     let heard = client.is_none_or(|client| send(client, &packet));
-    // whoever does not listen to how far it is has gone, or soon will
+    // a client that does not take the message has gone, or soon will
     state == State::Busy && heard
 }
 
@@ -192,12 +194,12 @@ fn accept(listener: &Listener, clients: &mut [Option<Client>; CLIENTS_MAX], now:
     } else {
         refuse(&client, format_args!("{CLIENTS_MAX} others are asking this process already; try again"));
     }
-    // What it has sent already is read, not looked at: a socket that is closed with something unread takes the answer back.
+    // Read what the client has already sent: if a socket is closed with unread data, the client does not get the answer.
     let mut packet = [0u8; PACKET_MAX];
     while let (Received::Packet(_) | Received::TooLong, _) = receive(&client, &mut packet) {}
 }
 
-/// Reads one packet and does what it says. Returns whether the client stays.
+/// Reads one packet and answers it. Returns whether the client stays.
 fn answer(
     machine: &Machine,
     engine: Engine,
@@ -236,7 +238,7 @@ fn answer(
                 },
             };
             let added = devices::add(machine, backing, name, priority, || {
-                follower.look(&machine.host.following); // a fork may wait for who waits for this thread
+                follower.look(&machine.host.following); // a fork may wait for a thread that waits for this one to follow
                 match job {
                     Some(job) => _ = job.worker.step(machine),
                     None => futex_wait(&AtomicU32::new(0), 0, 1_000_000),
@@ -294,7 +296,7 @@ fn refuse(client: &Client, why: core::fmt::Arguments<'_>) -> bool {
     send(client, &packet)
 }
 
-/// Returns whether it went: a client that does not read is not worth waiting for.
+/// Sends a packet without waiting. Returns whether the client took it.
 fn send(client: &Client, packet: &Packet) -> bool {
     let bytes = packet.bytes();
     let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
@@ -302,7 +304,7 @@ fn send(client: &Client, packet: &Packet) -> bool {
     unsafe { sys!(libc::SYS_sendto, client.socket.raw(), bytes.as_ptr(), bytes.len(), flags, 0, 0) }.is_ok()
 }
 
-/// One packet, and the descriptors that came with it, in order. (Those for which there is no room the kernel closes.)
+/// Receives one packet and the descriptors that came with it, in order. (The kernel closes those for which there is no room.)
 fn receive(client: &Client, packet: &mut [u8; PACKET_MAX]) -> (Received, [Option<Fd>; FILES_MAX]) {
     #[repr(C, align(8))]
     struct Ancillary {

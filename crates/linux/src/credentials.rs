@@ -1,23 +1,23 @@
-//! The pager's threads may do what the program may do, and no more.
+//! Gives the pager's threads the rights of the program, and no more.
 //!
-//! A program gives rights up for good: a daemon that leaves root behind, a parser that confines itself. The kernel keeps rights per
-//! thread, and libc tells its own threads only. A thread of the pager's that kept them would hand them to whoever takes the program
-//! over: it has only to write to that thread's stack. So each change is followed by the pager's threads before the program's call
-//! returns. They need none of these rights: what takes one was opened when they started.
+//! Programs give up rights for good: a daemon gives up root, a parser confines itself. The kernel keeps rights per thread, and libc
+//! changes those of its own threads only. If a pager thread kept its rights, an attacker who takes the program over could use them
+//! by writing to that thread's stack. So the pager's threads follow each change before the program's call returns. They need none
+//! of these rights: what needs a right was opened when they started.
 //!
 //! ```text
-//!   program's thread   makes its call; reads what it may do now ([`Rights::read`]); asks the helper thread
-//!   helper thread      begins a round ([`Following::all`]), wakes everybody, waits, and comes last
-//!   pager's threads    look for a round in each turn of their loops ([`Follower::is_due`]), and take over what was read
+//!     program's thread   makes its call; reads the rights that it has now ([`Rights::read`]); asks the helper thread
+//!   helper thread      begins a round ([`Following::all`]), wakes all threads, waits, and follows last
+//!   pager's threads    look for a round in each turn of their loops ([`Follower::is_due`]), and take over the rights
 //! ```
 //!
-//! What is taken over is a state and not a call, so a change that no hook has seen is made up for by the next one that is. A right
-//! that came back (seteuid to and fro) comes back here too as far as the kernel allows; a thread that may do less than the program
-//! is as good.
+//! The threads take over a state and do not repeat a call. So if no hook saw a change, they follow it at the next one that a hook
+//! sees. If a program gets a right back (seteuid there and back), the pager's threads get it back as far as the kernel allows. It
+//! does no harm if they have fewer rights than the program.
 //!
-//! Not followed: what a program's thread does for itself alone while others keep their rights (raw system calls, as file servers do
-//! that act for several users) is taken over like everything else, so the last one counts. Security modules' labels are not looked
-//! at.
+//! Limits: a thread of the program may change its own rights alone, by raw system calls, as file servers do that act for several
+//! users. The pager's threads follow that like any other change, so the last one counts. Labels of security modules are not
+//! followed.
 
 use crate::area;
 use crate::sys::{self, Errno, futex_wait, futex_wake, sys};
@@ -28,9 +28,9 @@ use core::sync::atomic::{AtomicI32, AtomicU32, Ordering::*};
 const FOLLOWERS_MAX: usize = 32;
 /// Linux's NGROUPS_MAX.
 const GROUPS_MAX: usize = 65536;
-/// No thread has this place.
+/// Marks a place that no thread has.
 const NOBODY: u32 = u32::MAX;
-/// How long a thread has before it is called again, in nanoseconds.
+/// After so long a thread that has not followed is called again, in nanoseconds.
 const CALL_AGAIN_NS: u64 = 1_000_000;
 
 const CAP_SETGID: u64 = 1 << 6;
@@ -80,7 +80,7 @@ fn ids(call: libc::c_long) -> Result<[u32; 3], Errno> {
     Ok(ids)
 }
 
-/// What a thread may do.
+/// The rights of a thread.
 pub struct Rights {
     users: [u32; 3],
     groups: [u32; 3],
@@ -88,7 +88,7 @@ pub struct Rights {
     bounding: u64,
     secure_bits: usize,
     no_new_privileges: bool,
-    /// A ruleset of Landlock's to be confined by, in the pager's descriptor table; -1: none.
+    /// The descriptor, in the pager's table, of the Landlock ruleset to be confined by; -1: none.
     landlock: i32,
     more_groups: *mut u32,
     more_groups_count: usize,
@@ -98,7 +98,8 @@ pub struct Rights {
 unsafe impl Send for Rights {}
 
 impl Rights {
-    /// Room for them.
+    /// Makes room for them.
+    ///
     ///
     /// # Errors
     /// As mmap(2).
@@ -116,15 +117,15 @@ impl Rights {
         })
     }
 
-    /// Those of the calling thread.
+    /// Reads those of the calling thread.
     ///
     /// # Errors
-    /// What the kernel says: nothing is known that makes it refuse.
+    /// As from the kernel; no case is known in which it refuses.
     pub fn read(&mut self) -> Result<(), Errno> {
         self.users = ids(libc::SYS_getresuid)?;
         self.groups = ids(libc::SYS_getresgid)?;
         self.capabilities = Capabilities::get()?;
-        // a capability that this kernel does not know is an error, and counts as there
+        // for a capability that it does not know, the kernel answers with an error; such a capability counts as present
         self.bounding = (0..64).filter(|cap| prctl(libc::PR_CAPBSET_READ, *cap) != Ok(0)).fold(0, |set, cap| set | 1 << cap);
         self.secure_bits = prctl(libc::PR_GET_SECUREBITS, 0)?;
         self.no_new_privileges = prctl(libc::PR_GET_NO_NEW_PRIVS, 0)? != 0;
@@ -133,7 +134,7 @@ impl Rights {
         Ok(())
     }
 
-    /// Makes them those of the calling thread, as far as it has more.
+    /// Reduces the rights of the calling thread to these.
     fn take(&self) -> Result<(), Errno> {
         let before = Capabilities::get()?;
         Capabilities { effective: before.permitted, ..before }.set()?; // for what follows
@@ -172,7 +173,7 @@ impl Rights {
             inheritable: now.inheritable & self.capabilities.inheritable,
         }
         .set()?;
-        // Who was refused has no such capability, so it may do less than the program already. But it must not be root.
+        // A thread that was refused lacks the capability, so it already has fewer rights than the program. But it must not be root.
         let (users, groups) = (ids(libc::SYS_getresuid)?, ids(libc::SYS_getresgid)?);
         let is_behind = before.permitted & CAP_SETUID != 0 && users != self.users
             || before.permitted & CAP_SETGID != 0 && groups != self.groups
@@ -193,7 +194,7 @@ pub struct Following {
     round: AtomicU32,
     /// The round that each thread has followed last, or [`NOBODY`].
     threads: [AtomicU32; FOLLOWERS_MAX],
-    /// Bumped by each that has. A futex.
+    /// Counts the threads that have followed. A futex.
     followed: AtomicU32,
     failed: AtomicI32,
     rights: UnsafeCell<Rights>,
@@ -203,7 +204,8 @@ pub struct Following {
 unsafe impl Sync for Following {}
 
 impl Following {
-    /// Nobody follows yet.
+    /// Without threads.
+    ///
     ///
     /// # Errors
     /// As mmap(2).
@@ -217,24 +219,24 @@ impl Following {
         })
     }
 
-    /// A place for a thread, to be had before it is started, and by a thread that has followed as far as anybody.
+    /// Takes a place for a thread that is about to be started. => the calling thread has followed all rounds
     pub fn enlist(&self) -> Option<Follower> {
         let round = self.round.load(Acquire);
         let place = self.threads.iter().position(|t| t.compare_exchange(NOBODY, round, AcqRel, Relaxed).is_ok())?;
         Some(Follower { place, round })
     }
 
-    /// Wakes who waits for a round ([`Follower::wait`]).
+    /// Wakes the threads that wait for a round ([`Follower::wait`]).
     pub fn wake(&self) {
         futex_wake(&self.round, i32::MAX as u32);
     }
 
-    /// In a forked child none of them is left.
+    /// Forgets all threads, in a forked child, where none of them is left.
     pub fn forked(&self) {
         self.threads.iter().for_each(|thread| thread.store(NOBODY, Relaxed));
     }
 
-    /// Where the rights stand that the next round is about.
+    /// The rights that the threads take over in the next round.
     ///
     /// # Safety
     /// No round is under way, and none begins while it is used.
@@ -244,14 +246,14 @@ impl Following {
         unsafe { &mut *self.rights.get() }
     }
 
-    /// A round: all threads follow, the calling one, which has not enlisted, at last. `call` wakes those that sleep. `landlock`:
-    /// the program's thread of this id has confined itself by this ruleset of its descriptor table.
+    /// Makes a round: all enlisted threads follow, and then the calling one, which has not enlisted. `call` wakes those that sleep.
+    /// `landlock`: the program's thread of this id has confined itself by this ruleset of its descriptor table.
     ///
     /// # Errors
-    /// Why one of them could not.
+    /// Why one of them could not follow.
     ///
     /// # Safety
-    /// One at a time, and nobody writes to the rights meanwhile.
+    /// Only one round may be under way, and nobody may write to the rights meanwhile.
     pub unsafe fn all(&self, landlock: Option<(u32, i32)>, mut call: impl FnMut()) -> Result<(), Errno> {
         // SAFETY: no round is under way: the caller's promise.
         let rights = unsafe { self.rights() };
@@ -285,12 +287,12 @@ pub struct Follower {
 }
 
 impl Follower {
-    /// A thread of libc's, which follows by itself.
+    /// For a thread of libc's, which libc makes follow.
     pub fn none() -> Self {
         Follower { place: usize::MAX, round: 0 }
     }
 
-    /// Whether there is a round to be followed. To be asked in each turn of a thread's loop.
+    /// Whether there is a round to follow. To be asked in each turn of a thread's loop.
     pub fn is_due(&self, following: &Following) -> bool {
         following.round.load(Acquire) != self.round
     }
@@ -300,7 +302,7 @@ impl Follower {
         futex_wait(&following.round, self.round, timeout_ns);
     }
 
-    /// Follows.
+    /// Follows the round that is under way.
     pub fn follow(&mut self, following: &Following) {
         self.round = following.round.load(Acquire);
         // SAFETY: within a round nobody writes to the rights.
@@ -310,14 +312,14 @@ impl Follower {
         self.answer(following, self.round);
     }
 
-    /// As it is due.
+    /// Follows if a round is due.
     pub fn look(&mut self, following: &Following) {
         if self.is_due(following) {
             self.follow(following);
         }
     }
 
-    /// The thread is about to end.
+    /// Gives the place up, before the thread ends.
     pub fn leave(self, following: &Following) {
         self.answer(following, NOBODY);
     }

@@ -1,17 +1,17 @@
-//! Descriptors on their way from the pager's table to a forked child: over a socket, since parent and child share nothing else, and
-//! since nothing of `/proc` may have to be opened anew (the program may have another user, root or process namespace by now).
+//! Sends descriptors from the pager's table to a forked child, over a socket.
 //!
-//! Nothing here allocates.
+//! Parent and child share nothing else. Opening the files anew through `/proc` may fail, because the program may have changed its
+//! user, root or process id namespace. Nothing here allocates.
 
 use crate::sys::{Errno, Fd, sys};
 use core::mem::{MaybeUninit, size_of};
 
-/// So many go in one message: SCM_MAX_FD of Linux.
+/// The most descriptors in one message: Linux's SCM_MAX_FD.
 pub const PACK_MAX: usize = 253;
-/// The soft limit is raised by so much for a moment.
+/// The soft limit of descriptors is raised by so much for a moment.
 const MORE: u64 = 64;
 
-/// A pair of connected sockets. The end of either is seen at the other (`sys::is_readable`) once no process has it open.
+/// A pair of connected sockets. When no process has one of them open any more, the other becomes readable (`sys::is_readable`).
 ///
 /// # Errors
 /// As socketpair(2).
@@ -22,7 +22,7 @@ pub fn socket_pair() -> Result<[Fd; 2], Errno> {
     Ok(pair.map(|fd| Fd::new(fd as usize)))
 }
 
-/// The name of a socket that has no file: what the kernel gave it.
+/// The name that the kernel gave to a socket without a file.
 pub type Name = [u8; 6];
 
 #[repr(C)]
@@ -31,7 +31,7 @@ struct Address {
     name: Name,
 }
 
-/// A socket that waits for one who comes by its name, which no file has. Others may come, too: see [`accept_from`].
+/// A listening socket without a file. A process that knows its name can connect. Others can, too: see [`accept_from`].
 ///
 /// # Errors
 /// As socket(2), bind(2), listen(2).
@@ -50,7 +50,7 @@ pub fn listen() -> Result<(Fd, Name), Errno> {
     }
 }
 
-/// The socket of process `pid`, if it has come. Whoever else has is sent away.
+/// The connection from process `pid`, if there is one. Connections from others are closed.
 ///
 /// # Errors
 /// As accept4(2).
@@ -73,7 +73,7 @@ pub fn accept_from(listener: &Fd, pid: u32) -> Result<Option<Fd>, Errno> {
     }
 }
 
-/// Goes to a socket of [`listen`].
+/// Connects to a socket of [`listen`].
 ///
 /// # Errors
 /// As connect(2).
@@ -149,7 +149,7 @@ pub fn receive(socket: &Fd, out: &mut [Option<Fd>]) -> Result<(), Errno> {
     if out.iter().any(Option::is_none) || got.next().is_some() { Err(libc::EMFILE) } else { Ok(()) }
 }
 
-/// The limit of descriptors is raised for as long as this lives.
+/// Raises the limit of descriptors as long as this lives.
 pub struct MoreDescriptors {
     before: libc::rlimit,
     now: libc::rlimit,
@@ -184,7 +184,7 @@ impl Drop for MoreDescriptors {
     }
 }
 
-/// Makes the call, and if the table of descriptors is full (EMFILE) makes it again while the limit is raised, if that can be.
+/// Makes the call. If the table of descriptors is full (EMFILE), raises the limit if that is allowed, and makes the call again.
 ///
 /// # Errors
 /// Those of the call.
@@ -198,7 +198,8 @@ pub fn with_room<T>(call: impl Fn() -> Result<T, Errno>) -> Result<T, Errno> {
     }
 }
 
-/// The limit is at least `count` until what this returns is dropped, if that can be. => no other thread sets limits meanwhile
+/// Raises the limit to at least `count`, if that is allowed, until the returned value is dropped. => no other thread sets limits
+/// meanwhile
 pub fn room_for(count: u64) -> Option<MoreDescriptors> {
     if limit(None).is_ok_and(|is| is.rlim_cur < count) { MoreDescriptors::new(count) } else { None }
 }
@@ -223,7 +224,7 @@ mod tests {
         assert_eq!(receive(&theirs, &mut got[..1]), Err(libc::EMFILE));
         assert!(!sys::is_readable(ours.raw()));
         drop(theirs);
-        // another test has a copy of this process's table for a while, and so of the other end
+        // another test has a copy of this process's table for a while, and the other end in it
         let mut poll = libc::pollfd { fd: ours.raw(), events: libc::POLLIN, revents: 0 };
         // SAFETY: the structure lives over the call.
         assert_eq!(unsafe { libc::poll(&raw mut poll, 1, 10_000) }, 1);

@@ -8,11 +8,11 @@
 //!   DIR|FILE[:SIZE]                            short for file:
 //! ```
 //!
-//! With `path=` a device is made of several files, or of several block devices, that are filled by turns; its size is theirs
-//! together, and it is called by the first. A backslash takes the character behind it as it is, so a name may have commas:
-//! `file:/mnt/a\,b`. Sizes are read by [`crate::size`]. Priorities go from -32768 to 32767; pages go to the device of the highest
-//! that has room. Devices without one get -1, -2, ... in the order in which they are named, as with swapon(8); but compressed
-//! memory goes in front of all ([`settle_priorities`]).
+//! With `path=` a device is made of several files, or of several block devices, which are filled in turns. SIZE is that of all
+//! together, and the device has the name of the first. A backslash takes the character behind it as it is, so a name may have
+//! commas: `file:/mnt/a\,b`. [`crate::size`] reads sizes. Priorities go from -32768 to 32767; pages go to the device with the
+//! highest priority that has room. Devices without a priority get -1, -2, ... in the order in which they are named, as with
+//! swapon(8). Compressed memory without one goes before all others ([`settle_priorities`]).
 //!
 //! Invariant: [`parse`] of [`DeviceSpec::encode`] gives the same device (a test has random ones), and no text makes it panic.
 
@@ -24,12 +24,12 @@ use std::fmt;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-/// The least device, in bytes: a few clusters.
+/// The smallest device, in bytes: a few clusters.
 pub const SIZE_MIN: u64 = 1 << 20;
-/// The longest name of a device, in bytes: it travels over the control socket in one packet.
+/// The longest name of a device, in bytes: it must fit into one packet of the control socket.
 pub use overspill_machine::files::NAME_MAX;
 
-/// The most files or block devices that one device can be made of: their descriptors travel over the control socket in one packet.
+/// The most files or block devices of one device: their descriptors must fit into one packet of the control socket.
 pub const FILES_MAX: usize = 8;
 
 /// What a device is made of.
@@ -48,12 +48,12 @@ pub enum Medium {
     Compressed(Algorithm),
 }
 
-/// A swap device that is asked for.
+/// A swap device, as it was asked for.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DeviceSpec {
     /// What it is made of.
     pub medium: Medium,
-    /// Further places of the same kind that it is made of as well, for a file or a block device.
+    /// Further files or block devices, of the same kind, that it is made of.
     pub more: Vec<PathBuf>,
     /// The most it may hold, in bytes, a multiple of 4096; `None`: as far as its place goes.
     pub size: Option<u64>,
@@ -112,7 +112,7 @@ impl DeviceSpec {
         DeviceSpec { medium: Medium::File(place.into()), more: Vec::new(), size: None, priority: None, align: false }
     }
 
-    /// The same device, made of a further file or block device too: a place such as its first one.
+    /// The same device with one more file or block device; `place` is of the same kind as the first.
     ///
     /// ```
     /// use overspill_linux::device_spec::DeviceSpec;
@@ -124,17 +124,17 @@ impl DeviceSpec {
         self
     }
 
-    /// The name that it is called by, and those of all further places that it is made of.
+    /// The device's name, and the names of all further places that it is made of.
     pub fn names(&self) -> impl Iterator<Item = &OsStr> {
         [self.name()].into_iter().chain(self.more.iter().map(|path| path.as_os_str()))
     }
 
-    /// What the device is called by `swaps` and `swapoff`: its path, or its kind if it has none.
+    /// The device's name for `swaps` and `swapoff`: its path, or its kind if it has no path.
     pub fn name(&self) -> &OsStr {
         self.medium.path().map_or(OsStr::new(self.medium.kind()), Path::as_os_str)
     }
 
-    /// The device, if what is said of it goes together.
+    /// The device, if its parts are valid and go together.
     ///
     /// # Errors
     /// No name, one that is too long or has a zero byte, too many of them or one twice, or memory without a size.
@@ -225,8 +225,7 @@ impl DeviceSpec {
 /// ```
 ///
 /// # Errors
-/// [`SpecError`] says what is wrong. Whether the place exists is not looked at, except that a name that does exist is taken whole
-/// where a colon in it could mean something else.
+/// [`SpecError`] says what is wrong. The place need not exist. But if a file has the whole name, a colon in it belongs to the name.
 pub fn parse(text: &OsStr) -> Result<DeviceSpec, SpecError> {
     let bytes = text.as_bytes();
     if bytes.is_empty() {
@@ -239,7 +238,7 @@ pub fn parse(text: &OsStr) -> Result<DeviceSpec, SpecError> {
     .checked()
 }
 
-/// Splits a word and a colon off that stand for a kind: known or not, but not the name of a directory with a size.
+/// Splits off a word and a colon that stand for a kind, known or not. The name of a directory with a size is not one.
 fn kind_of(text: &OsStr) -> Option<(&str, &[u8])> {
     let bytes = text.as_bytes();
     let colon = bytes.iter().position(|b| *b == b':')?;
@@ -251,7 +250,7 @@ fn kind_of(text: &OsStr) -> Option<(&str, &[u8])> {
     (!is_like_a_size(rest) && std::fs::symlink_metadata(Path::new(text)).is_err()).then_some((kind, rest))
 }
 
-/// What follows a colon was meant as a size, not as a part of a name.
+/// Whether the text behind a colon was meant as a size, and not as a part of a name.
 fn is_like_a_size(text: &[u8]) -> bool {
     text.first().is_none_or(|b| b.is_ascii_digit() || *b == b'.')
 }
@@ -354,7 +353,7 @@ pub fn align(text: &str) -> Result<bool, SpecError> {
 /// A compressor, as `algo=` takes it.
 ///
 /// # Errors
-/// An unknown name, or a level that there is not.
+/// An unknown name, or a level that does not exist.
 pub fn algorithm(text: &str) -> Result<Algorithm, SpecError> {
     match text.split_once(':') {
         None if text == "lz4" => Ok(Algorithm::Lz4),
@@ -371,8 +370,8 @@ fn no_level(level: impl fmt::Display) -> String {
     format!("has zstd at level {level}, and there are levels {} to {}", zstd::LEVELS.start(), zstd::LEVELS.end())
 }
 
-/// Reads `DIR|FILE[:SIZE]`. A colon may belong to the name, so an existing file of the whole name comes first, and what follows the
-/// last colon must at least begin like a number, unless a directory stands before it.
+/// Reads `DIR|FILE[:SIZE]`. A colon may belong to the name. So a file that has the whole name is taken first. Else the text behind
+/// the last colon must at least begin like a number, unless a directory stands before it.
 fn parse_plain(text: &OsStr) -> Result<DeviceSpec, SpecError> {
     let bytes = text.as_bytes();
     let exists = std::fs::symlink_metadata(Path::new(text)).is_ok();
@@ -430,7 +429,7 @@ pub fn parse_list(text: &OsStr) -> Result<Vec<DeviceSpec>, SpecError> {
     let (bytes, mut start, mut at) = (text.as_bytes(), 0, 0);
     while at <= bytes.len() {
         match bytes.get(at) {
-            // of the last character nothing is behind it: what stands there is still a device
+            // a backslash at the end of the text escapes nothing, and still belongs to the device
             Some(b'\\') if at + 1 < bytes.len() => at += 1,
             Some(b';') | None => {
                 devices.push(parse(OsStr::from_bytes(&bytes[start..at]))?);
@@ -443,8 +442,8 @@ pub fn parse_list(text: &OsStr) -> Result<Vec<DeviceSpec>, SpecError> {
     Ok(devices)
 }
 
-/// Gives those without a priority one, alongside devices of `present` priorities: compressed memory comes before all others, since
-/// behind them it would take memory for nothing; the rest come after what is present, in their order.
+/// Gives a priority to devices without one, given the `present` priorities of other devices. Compressed memory comes before all
+/// others, because behind them it would take memory in vain. The rest come after those that are present, in their order.
 pub fn settle_priorities(devices: &mut [DeviceSpec], present: impl Iterator<Item = i16> + Clone) {
     let front = devices.iter().filter_map(|d| d.priority).chain(present.clone()).max().unwrap_or(-1).max(-1).saturating_add(1);
     let mut last = present.min().unwrap_or(0).min(0);
@@ -459,7 +458,7 @@ pub fn settle_priorities(devices: &mut [DeviceSpec], present: impl Iterator<Item
     }
 }
 
-/// The first place that is named twice: of two devices, or of one.
+/// The first place that is named twice, by two devices or by one.
 pub fn twice(devices: &[DeviceSpec]) -> Option<&OsStr> {
     let names = || devices.iter().flat_map(DeviceSpec::names);
     names().enumerate().find(|(i, name)| names().take(*i).any(|other| other == *name)).map(|(_, name)| name)
@@ -482,7 +481,7 @@ mod tests {
     fn devices_people_write() {
         assert_eq!(read("file:/path,size=4G,prio=10"), file("/path", Some(4 << 30), Some(10)));
         assert_eq!(read("file:/a\\,b\\\\c,prio=-3"), file("/a,b\\c", None, Some(-3)));
-        // a path that ends in a colon once lost the comma behind it
+        // regression: a path that ends in a colon lost the comma behind it
         assert_eq!(parse(&read("block::,prio=0").unwrap().encode()).map_err(|e| e.to_string()), read("block::,prio=0"));
         assert_eq!(
             read("compressed:size=512M,algo=lz4"),
@@ -581,7 +580,7 @@ mod tests {
         assert_eq!(result, Ok(DeviceSpec::file(dir)));
     }
 
-    /// A list that ended in a backslash lost its last device, and the only one left none. Found by fuzzing.
+    /// A list that ended in a backslash lost its last device; a list of one device became empty. Found by fuzzing.
     #[test]
     fn a_list_that_ends_in_a_backslash_is_whole() {
         let list = parse_list("/a;/b\\".as_ref()).unwrap();

@@ -1,4 +1,4 @@
-//! The swap devices of a running machine, and what each has done. (How they come and go: [`overspill_machine::devices`].)
+//! Describes the swap devices of a running machine. ([`overspill_machine::devices`] adds and removes them.)
 
 use crate::control::{Figures, Kind};
 use crate::machine::Machine;
@@ -27,7 +27,7 @@ pub struct Description {
     pub name: DeviceName,
 }
 
-/// All devices there are. Does not allocate; takes the locks for one device at a time.
+/// All devices. Does not allocate; takes the locks for one device at a time.
 pub fn each(machine: &Machine) -> impl Iterator<Item = Description> {
     (0..DEVICES_MAX as u16).filter_map(|number| describe(machine, DeviceId(number)))
 }
@@ -47,7 +47,7 @@ fn describe(machine: &Machine, device: DeviceId) -> Option<Description> {
     let inherited = status.state == DeviceState::Inherited;
     let mut figures = Figures {
         number: device.0 as u64,
-        // whatever was asked for: a device has no more slots than that
+        // the limit, but no more than the device has slots
         size_bytes: files.map_or(0, |f| if f.limit() == 0 { bytes(status.slots) } else { f.limit().min(bytes(status.slots)) }),
         files: files.map_or(0, SwapFiles::count) as u64,
         // of a parent's device, what this process can still read there

@@ -1,7 +1,7 @@
-//! A handler's thread: it serves messages until the machine quits. One per CPU.
+//! The thread of a handler. It serves messages until the machine quits. There is one per CPU.
 //!
-//! Which handlers wait for messages, and on which CPU, is the [wake policy](crate::wake_policy)'s; what is done with a message is
-//! the machine's ([`overspill_machine::handler`]).
+//! The [wake policy](crate::wake_policy) decides which handlers wait for messages, and on which CPU. The machine
+//! ([`overspill_machine::handler`]) serves them.
 
 use crate::credentials::Follower;
 use crate::io::Engine;
@@ -26,12 +26,13 @@ struct Handler<'a> {
     messages: i32,
     /// The CPU that it is bound to when all handlers poll.
     cpu: Option<usize>,
-    /// Where it may run otherwise, and how many CPUs these are.
+    /// The CPUs on which it may run otherwise, and their number.
     anywhere: [u64; 16],
     cpus: u32,
     bound: bool,
-    /// It waits for messages, and no other handler does.
+    /// It waits for messages.
     polls: bool,
+    /// No other handler waits for messages, and there is more than one CPU.
     alone: bool,
     /// There may be a message.
     readable: bool,
@@ -39,7 +40,7 @@ struct Handler<'a> {
     candidate: Candidate,
 }
 
-/// Serves messages until the machine quits. `ready` is called once it can.
+/// Serves messages until the machine quits. Calls `ready` as soon as it can serve them.
 ///
 /// # Errors
 /// If its I/O cannot be set up.
@@ -102,7 +103,7 @@ impl<'a> Handler<'a> {
         })
     }
 
-    /// Gives rights up if the program has.
+    /// Gives up rights if the program has given them up.
     fn follow_rights(&mut self, follower: &mut Follower) {
         if follower.is_due(&self.machine.host.following) {
             self.candidate.leave(self.policy, &self.anywhere);
@@ -122,7 +123,7 @@ impl<'a> Handler<'a> {
         waits
     }
 
-    /// Does what the wake policy says: waits for messages or not, and is bound to its CPU or not.
+    /// Follows the wake policy: waits for messages or not, and is bound to its CPU or not.
     fn take_part(&mut self, poller: u32) {
         if self.polls != WakePolicy::polls(poller, self.cpu) {
             self.polls = !self.polls;
@@ -143,7 +144,7 @@ impl<'a> Handler<'a> {
         }
     }
 
-    /// No read is under way and no fault waits to be tried again.
+    /// Whether no read is under way and no fault waits to be tried again.
     fn is_done(&self) -> bool {
         self.inner.reader.in_flight() == 0 && self.inner.waiting() == 0
     }
@@ -181,8 +182,8 @@ impl<'a> Handler<'a> {
         }
     }
 
-    /// Reads and serves messages while there are any. A message tells every handler that polls, and one of them gets it: the others
-    /// are not to stand in its way.
+    /// Reads and serves messages while there are any. A message wakes every handler that polls, and only one of them gets it. So it
+    /// looks before it reads, which takes the exclusive map lock.
     fn serve(&mut self) {
         let (machine, policy, cpu) = (self.machine, self.policy, self.cpu);
         while self.readable && self.inner.has_room() {

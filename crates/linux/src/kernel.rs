@@ -1,4 +1,4 @@
-//! Linux below the machine ([`overspill_machine::Kernel`]): system calls, as they are.
+//! Linux below the machine: implements [`overspill_machine::Kernel`] by system calls.
 
 use crate::area;
 use crate::content::Content;
@@ -29,18 +29,18 @@ pub enum Linux {}
 
 /// What else belongs to a machine on Linux.
 pub struct Host {
-    /// With whom the budget is shared, if a fork's children have pagers of their own.
+    /// The processes that share the budget, if a fork's children have pagers of their own.
     pub family: Option<Family>,
     /// Which handler reads messages.
     pub wake_policy: WakePolicy,
-    /// Where page references are recorded, if they are.
+    /// The recording of page references, if there is one.
     pub record: Option<Recorder>,
-    /// How the pager's threads follow what the program gives up.
+    /// How the pager's threads follow the program when it gives up rights.
     pub following: Following,
 }
 
 impl Host {
-    /// Of a process alone, which nobody records.
+    /// For a process without a family and without a recording.
     ///
     /// # Errors
     /// As [`Following::new`].
@@ -200,17 +200,18 @@ struct ScanArg {
 const PAGEMAP_SCAN: u64 = 3 << 30 | (size_of::<ScanArg>() as u64) << 16 | (b'f' as u64) << 8 | 16;
 const PAGE_IS_PRESENT: u64 = 1 << 3;
 
-/// Calls `f(start, end)` for each run of present pages in the range, in bytes; some of them twice if that is not to be had at once.
+/// Calls `f(start, end)` for each run of present pages in the range, in bytes. If a scan fails half-way, it reports some runs
+/// twice.
 fn each_present(start: usize, end: usize, mut f: impl FnMut(usize, usize)) {
-    // Without a descriptor to be had (RLIMIT_NOFILE is the program's), or where /proc is root's (PR_SET_DUMPABLE), each page is
-    // asked for.
+    // The scan needs a descriptor, which RLIMIT_NOFILE may refuse, and access to /proc, which PR_SET_DUMPABLE may take away.
+    // Without them the kernel is asked page by page.
     if scan_present(start, end, &mut f).is_err() {
         sys::each_resident(start, end, |at| f(at, at + PAGE_SIZE));
     }
 }
 
 fn scan_present(start: usize, end: usize, mut f: impl FnMut(usize, usize)) -> Result<(), i32> {
-    // (of the thread: when the first thread has ended, the process's is empty)
+    // (the thread's file: once the first thread has ended, that of the process is empty)
     let pagemap = sys::open(b"/proc/thread-self/pagemap\0", libc::O_RDONLY | libc::O_CLOEXEC, 0)?;
     let mut regions = [PageRegion::default(); 64];
     let mut at = start;

@@ -1,10 +1,11 @@
-//! Overspill's machine on Linux: it performs on real memory what `overspill-vm` decides.
+//! Overspill on Linux: the kernel below `overspill-machine`, and the threads that run it.
 //!
-//! The unsafe code of the system lives here (and in the agent): raw system calls (`sys`), userfaultfd (`uffd`), locks (`lock`),
-//! I/O (`io`), and the machine that joins them (`machine`, `space`, `reader`, `daemon`).
+//! [`kernel`] implements the machine's trait `Kernel` by system calls (`sys`), userfaultfd (`uffd`), futexes (`lock`) and I/O
+//! (`io`). `handler` and `threads` run the machine, and `control*` let other processes ask it. The modules at the end of this file
+//! give the machine's types for this kernel. The unsafe code of the system lives here, in the machine, and in the agent.
 //!
-//! Code that a fault or the daemon can reach does not allocate, log, format, or take a lock of libc's: in the agent the heap that
-//! libc hands out is the very memory that is paged.
+//! Code that a fault or the daemon can reach does not allocate, log, format, or take a lock of libc's. In the agent, the heap that
+//! libc hands out is the memory that is paged.
 
 pub mod area;
 pub mod content;

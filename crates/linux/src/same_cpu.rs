@@ -1,15 +1,18 @@
-//! The same-CPU handler: it runs on the very CPU of the thread that faults, and gives way to it (SCHED_IDLE).
+//! The same-CPU handler runs on the CPU of the thread that faults, and gives way to it (SCHED_IDLE).
 //!
-//! To the scheduler a CPU that runs only such a thread is idle. So the kernel wakes the program there, in the handler's place, and
-//! the handler goes on there when the program sleeps at its next fault: two switches between threads in place of two wakes across
-//! CPUs. It may poll for a completion as long as it likes, since any other thread is preferred.
+//! The scheduler takes a CPU that runs only such a thread for idle. So the kernel wakes the program there, and the program takes
+//! the handler's place. When the program sleeps at its next fault, the handler goes on there. Two switches between threads replace
+//! two wakes across CPUs. The handler may poll for a completion as long as it likes, because the scheduler prefers any other
+//! thread.
 //!
-//! For that very reason it may not get the CPU when others want it, and whoever waits for it then waits long. So another handler
-//! watches it, every 1 to 16 ms: if it has something to do, does not sleep and did not get on, it is made an ordinary thread again,
-//! and there is no same-CPU handler for a while. That takes CAP_SYS_NICE ([`sys::may_be_ordinary_again`]); without it there is
-//! none. The watcher and the page daemon stay off that CPU ([`StaysOff`]).
+//! For the same reason the handler may not get the CPU while other threads want it, and a thread that waits for the handler then
+//! waits long. So another handler watches it, every 1 to 16 ms. If it has something to do, does not sleep and makes no progress,
+//! the watcher makes it an ordinary thread again, and there is no same-CPU handler for a while. That takes CAP_SYS_NICE
+//! ([`sys::may_be_ordinary_again`]); without it there is no same-CPU handler. The watcher and the page daemon stay off that CPU
+//! ([`StaysOff`]).
 //!
-//! It is for faults that come one by one: what is read ahead is to be copied while the program runs, not in its place.
+//! A same-CPU handler is for faults that come one by one. Pages that are read ahead should be copied while the program runs, not in
+//! its place.
 
 use crate::io::Spun;
 use crate::sys::{self, futex_wait};
@@ -19,24 +22,25 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
 /// What the same-CPU handler and the handler that watches it share.
 #[derive(Debug, Default)]
 pub struct SameCpu {
-    /// Its thread id, or 0.
+    /// The handler's thread id, or 0.
     handler: AtomicU32,
-    /// Its CPU and one, or 0.
+    /// Its CPU plus one, or 0.
     cpu: AtomicU32,
-    /// Counts up as it gets on.
+    /// Counts the handler's progress.
     beat: AtomicU32,
-    /// It has nothing to do, or nothing that anybody waits for.
+    /// The handler has nothing to do, or nothing that another thread waits for.
     done: AtomicBool,
+    /// Another handler watches it.
     watched: AtomicBool,
-    /// Since when (CLOCK_MONOTONIC, in nanoseconds).
+    /// When it began (CLOCK_MONOTONIC, in nanoseconds).
     since: AtomicU64,
-    /// When it may be tried again (CLOCK_MONOTONIC, in nanoseconds), and after what pause, in nanoseconds.
+    /// When a handler may try again (CLOCK_MONOTONIC, in nanoseconds), and the pause before that, in nanoseconds.
     again: AtomicU64,
     pause: AtomicU64,
 }
 
 impl SameCpu {
-    /// In a fork's child: there is none.
+    /// Forgets the handler, in a fork's child.
     pub(crate) fn reset(&self) {
         self.handler.store(0, Relaxed);
         self.cpu.store(0, Relaxed);
@@ -45,8 +49,8 @@ impl SameCpu {
 }
 
 impl WakePolicy {
-    /// Waits until who polls is no longer as `seen`, at most a second. The same-CPU handler is watched meanwhile; `readable`:
-    /// whether a message waits. Returns whether it has been found not to get on.
+    /// Waits until the word that says which handlers poll is no longer `seen`, at most a second. Meanwhile it watches the same-CPU
+    /// handler; `readable` says whether a message waits. Returns whether the handler was found to make no progress.
     pub fn wait(&self, seen: u32, readable: impl Fn() -> bool) -> bool {
         let same_cpu = &self.same_cpu;
         if same_cpu.handler.load(Acquire) != 0 && !same_cpu.watched.swap(true, AcqRel) {
@@ -75,7 +79,7 @@ impl WakePolicy {
                 tick = (2 * tick).min(*TICK_NS.end());
                 continue;
             }
-            // a long tick tells no more than a short one, but now it is worth looking again soon
+            // one long tick without progress does not count; look again after a short one
             if core::mem::replace(&mut tick, *TICK_NS.start()) > *TICK_NS.start() {
                 continue;
             }
@@ -83,7 +87,7 @@ impl WakePolicy {
                 true => starved += 1,
                 false => quiet += 1,
             }
-            // it may also sleep: for a device, or for a frame
+            // it may also sleep, because it waits for a device or a frame
             if starved == STARVED && !sys::wants_cpu(same_cpu.handler.load(Acquire)) {
                 starved = 0;
             }
@@ -94,7 +98,7 @@ impl WakePolicy {
         }
     }
 
-    /// Whether the calling handler, `handler` by its thread id, may be the same-CPU handler from now on.
+    /// Whether the calling handler, whose thread id is `handler`, may be the same-CPU handler from now on.
     fn begin(&self, handler: u32) -> bool {
         let same_cpu = &self.same_cpu;
         let now = sys::now_ns();
@@ -104,7 +108,7 @@ impl WakePolicy {
         same_cpu.since.store(now, Relaxed);
         same_cpu.done.store(false, Relaxed);
         same_cpu.handler.store(handler, Release);
-        // one of the others is to watch: if they are called to poll just now, it is to be none
+        // one of the others must watch; if all of them were just called to poll, there is no same-CPU handler
         let watched = self.call_watcher();
         if !watched {
             same_cpu.handler.store(0, Release);
@@ -112,10 +116,10 @@ impl WakePolicy {
         watched
     }
 
-    /// There is no same-CPU handler any more. `starved`: it did not get the CPU, so for a while there is none.
+    /// Ends the same-CPU handler. `starved`: it did not get the CPU, so there is none for a while.
     fn end(&self, starved: bool) {
         let same_cpu = &self.same_cpu;
-        // also if somebody else has ended it: the handler may have written its CPU after that
+        // also if another thread has ended it already: the handler may have written its CPU after that
         same_cpu.cpu.store(0, Relaxed);
         let handler = same_cpu.handler.swap(0, AcqRel);
         if handler == 0 {
@@ -125,7 +129,7 @@ impl WakePolicy {
         if starved {
             let now = sys::now_ns();
             let pause = same_cpu.pause.load(Relaxed);
-            // what lasted longer than the pause before it was worth it
+            // a handler that lasted longer than the pause before it was worth it
             let good = now.saturating_sub(same_cpu.since.load(Relaxed)) > pause;
             let pause = if good { *PAUSE_NS.start() } else { (2 * pause).min(*PAUSE_NS.end()) };
             same_cpu.pause.store(pause, Relaxed);
@@ -133,60 +137,62 @@ impl WakePolicy {
         }
     }
 
-    /// There is no same-CPU handler any more, for now.
+    /// Ends the same-CPU handler, for now.
     pub fn end_same_cpu(&self) {
         self.end(false);
     }
 
-    /// All is done for those who are about to be woken.
+    /// Notes that the work for the threads that are about to be woken is done.
     pub fn served(&self) {
         self.same_cpu.done.store(true, Release);
     }
 }
 
-/// How often the watcher checks, in nanoseconds: at first and when the handler did not get on, and while it does. In between half
-/// as often each time. (The watcher disturbs: for a moment the scheduler takes the handler's CPU for a busy one, and may wake the
-/// program on another one. Of 23 such wakes in 0.1 s 16 were by the watcher when it always checked after a millisecond.)
+/// The watcher's interval, in nanoseconds: the first value at first and after a check without progress; it doubles up to the second
+/// while the handler makes progress. (The watcher disturbs: for a moment the scheduler takes the handler's CPU for a busy one, and
+/// may wake the program on another one. When the watcher checked every millisecond, it caused 16 of 23 such wakes in 0.1 s.)
 const TICK_NS: core::ops::RangeInclusive<u64> = 1_000_000..=16_000_000;
 
-/// After so many checks without getting on it is made an ordinary thread again.
+/// After so many checks without progress the handler is made an ordinary thread again.
 const STARVED: u32 = 2;
 
-/// Without a fault for so many ticks it ends.
+/// After so many ticks without a fault there is no same-CPU handler any more.
 const QUIET: u32 = 50;
 
-/// How long there is none after one that did not get on, in nanoseconds: at first, and at most. In between twice as long each time.
+/// How long there is no same-CPU handler after one that made no progress, in nanoseconds: at first, and at most. It doubles each
+/// time.
 const PAUSE_NS: core::ops::RangeInclusive<u64> = 100_000_000..=10_000_000_000;
 
-/// After so many messages it is decided anew whether a handler is to be one.
+/// After so many messages a handler decides anew whether it becomes, or stays, the same-CPU handler.
 const MESSAGES: u32 = 64;
 
-/// At most one of so many may have led to readahead, or to a page that took longer than [`SPIN_NS`].
+/// At most one message in so many may have led to readahead, or to a page that took longer than [`SPIN_NS`].
 const FIT: u32 = 8;
 
-/// After so many times that [`SPIN_NS`] was too short it sleeps.
+/// When [`SPIN_NS`] was too short so many times in a row, the handler sleeps until the read completes.
 const VAIN: u32 = 64;
 
-/// If so often in a row no message had come when all was done, the program is thought to run on another CPU. While asking for its
-/// CPU is of no use, twice as often each time.
+/// If so many times in a row no message had come when all work was done, the program probably runs on another CPU, and the handler
+/// asks for that CPU. The number doubles each time that asking did not help.
 const APART: core::ops::RangeInclusive<u32> = 2..=256;
 
 /// A handler that may be the same-CPU handler.
 #[derive(Debug)]
 pub struct Candidate {
-    /// It is allowed to.
+    /// It is allowed to be one.
     may: bool,
     /// Its thread id.
     handler: u32,
-    /// It is.
+    /// It is the same-CPU handler.
     on: bool,
-    /// Since the last decision.
+    /// Messages since the last decision, and how many of them led to readahead or to a slow page.
     messages: u32,
     unfit: u32,
-    /// Polled in vain for the end of a read, so often in a row.
+    /// How many times in a row it polled in vain for the completion of a read.
     vain: u32,
-    /// Whose fault was the last.
+    /// The thread that faulted last.
     thread: u32,
+    /// How many times in a row no message had come when all work was done, and when that means another CPU ([`APART`]).
     apart: u32,
     apart_max: u32,
 }
@@ -196,14 +202,14 @@ impl Candidate {
     pub fn here() -> Self {
         let may = sys::may_be_ordinary_again();
         if may {
-            sys::keep_io_priority(); // which would go down with its policy
+            sys::keep_io_priority(); // it would fall with the scheduling policy
         }
         let apart_max = *APART.start();
         Candidate { may, handler: sys::gettid(), on: false, messages: 0, unfit: 0, vain: 0, thread: 0, apart: 0, apart_max }
     }
 
-    /// Before the thread gives rights up, one of which it may need to be an ordinary one again. [`Candidate::has_given_up`] comes
-    /// after it.
+    /// Stops being the same-CPU handler before the thread gives up rights: it may need one of them to become an ordinary thread
+    /// again. The caller must call [`Candidate::has_given_up`] afterwards.
     pub fn leave(&mut self, policy: &WakePolicy, anywhere: &[u64; 16]) {
         if core::mem::take(&mut self.on) {
             policy.end(false);
@@ -213,7 +219,7 @@ impl Candidate {
         }
     }
 
-    /// It has given rights up.
+    /// Notes that the thread has given up rights.
     pub fn has_given_up(&mut self) {
         self.may = self.may && sys::may_be_ordinary_again();
     }
@@ -223,19 +229,19 @@ impl Candidate {
         self.on
     }
 
-    /// A fault of `thread`.
+    /// Notes a fault of `thread`.
     pub fn note(&mut self, thread: u32) {
         self.thread = thread;
         self.messages += 1;
     }
 
-    /// It led to readahead, or its page takes long.
+    /// Notes that the fault led to readahead, or that its page takes long.
     pub fn note_unfit(&mut self) {
         self.unfit += 1;
     }
 
-    /// What came of polling for the end of a read. Returns whether it is not to wait for it. (That the program had the CPU
-    /// meanwhile is as it should be.)
+    /// Notes the outcome of polling for a read's completion. Returns whether the handler goes on without sleeping. (It is as it
+    /// should be if the program had the CPU meanwhile.)
     pub fn note_spun(&mut self, spun: Spun) -> bool {
         match spun {
             Spun::Found | Spun::Preempted => self.vain = 0,
@@ -248,8 +254,8 @@ impl Candidate {
         self.vain < VAIN
     }
 
-    /// To be called before each wait. `alone`: no other handler polls, and the calling thread is bound to no CPU but for this.
-    /// Returns whether it becomes the same-CPU handler.
+    /// Decides whether the calling thread is the same-CPU handler. To be called before each wait. `alone`: no other handler polls,
+    /// and the calling thread is bound to no CPU for another reason. Returns whether it has just become the same-CPU handler.
     pub fn decide(&mut self, policy: &WakePolicy, alone: bool, anywhere: &[u64; 16]) -> bool {
         let mut on = self.on && alone && policy.same_cpu.handler.load(Acquire) == self.handler;
         if self.messages >= MESSAGES {
@@ -279,7 +285,7 @@ impl Candidate {
         on
     }
 
-    /// All is done; `readable`: the next message is there already.
+    /// Notes that all work is done. `readable`: the next message has come already.
     pub fn note_done(&mut self, policy: &WakePolicy, readable: bool) {
         policy.served();
         if readable {
@@ -303,8 +309,8 @@ impl Candidate {
     }
 }
 
-/// A thread of the pager's that stays off the same-CPU handler's CPU, until this is dropped: to the scheduler that CPU is idle, so
-/// it would put the thread there of all places, and the handler would wait for it.
+/// Keeps a pager thread off the same-CPU handler's CPU until this is dropped. The scheduler takes that CPU for idle, so it would
+/// prefer it for the thread, and the handler would wait.
 #[derive(Debug)]
 pub struct StaysOff {
     anywhere: [u64; 16],
@@ -312,12 +318,12 @@ pub struct StaysOff {
 }
 
 impl StaysOff {
-    /// The calling thread.
+    /// For the calling thread.
     pub fn here() -> Self {
         StaysOff { anywhere: sys::allowed_cpus(), off: 0 }
     }
 
-    /// Leaves that CPU if it is there. To be called by the same thread, now and then.
+    /// Follows a change of the same-CPU handler's CPU. To be called by the same thread, now and then.
     pub fn update(&mut self, policy: &WakePolicy) {
         let off = policy.same_cpu.cpu.load(Relaxed);
         if off != self.off {
@@ -327,14 +333,14 @@ impl StaysOff {
                 let only = sys::only_cpu(off as usize - 1);
                 cpus.iter_mut().zip(only).for_each(|(cpus, only)| *cpus &= !only);
             }
-            // if that was its only one, the kernel refuses, and it stays
+            // if it is the thread's only CPU, the kernel refuses, and the thread stays
             sys::set_affinity(&cpus);
         }
     }
 }
 
 impl Drop for StaysOff {
-    /// The thread may be anywhere again.
+    /// Lets the thread run on all its CPUs again.
     fn drop(&mut self) {
         if self.off != 0 {
             sys::set_affinity(&self.anywhere);
@@ -370,7 +376,7 @@ mod tests {
             while tid.load(Acquire) == 0 {
                 std::thread::yield_now();
             }
-            // it ends even if an assertion does not hold, which the scope would wait for
+            // the thread must end even if an assertion fails, because the scope waits for it
             let held = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| with(tid.load(Acquire))));
             ended.store(1, Release);
             futex_wake(&ended, 1);
@@ -378,8 +384,9 @@ mod tests {
         });
     }
 
-    /// A thread that gives way to others may get no CPU for a second, and whoever waits for it waits as long: it is found and made
-    /// an ordinary one. (Here it runs and does not get on: a CPU that is taken away for so long cannot be had in a test.)
+    /// A thread that gives way to others may get no CPU for a second, and threads that wait for it wait as long. So it must be
+    /// found and made an ordinary thread. (Here the thread runs and makes no progress: a test cannot take the CPU away for so
+    /// long.)
     #[test]
     fn a_handler_that_does_not_get_on_is_made_ordinary() {
         if !sys::may_be_ordinary_again() {
@@ -393,7 +400,7 @@ mod tests {
             true,
             || sys::give_way(0, true),
             |tid| {
-                // all is done, and a message waits that it does not read
+                // `done`, and a message that it does not read
                 let starve = |policy: &WakePolicy, done: bool, readable: bool| {
                     let before = policy.poller();
                     assert!(policy.begin(tid));
@@ -412,19 +419,18 @@ mod tests {
                 };
                 starve(&policy, true, true);
                 assert!(!policy.begin(tid), "not at once again");
-                // nothing waits, but it is in the middle of something, and perhaps holds a lock
+                // no message waits, but it is in the middle of something, and perhaps holds a lock
                 policy.same_cpu.again.store(0, Relaxed);
                 starve(&policy, false, false);
                 let pause = policy.same_cpu.pause.load(Relaxed);
                 assert!(PAUSE_NS.contains(&pause));
-                // nothing to do at all: over, but nobody is to blame
+                // nothing to do at all: it ends, and there is no pause
                 policy.same_cpu.again.store(0, Relaxed);
                 starve(&policy, true, false);
                 assert_eq!((policy.same_cpu.again.load(Relaxed), policy.same_cpu.pause.load(Relaxed)), (0, pause));
             },
         );
-        // a device that took more than two milliseconds for a page, or a frame that was waited for, passed for others that want the
-        // CPU
+        // a handler that waited more than two milliseconds for a device or a frame was mistaken for one that did not get the CPU
         with_a_thread(
             false,
             || sys::give_way(0, true),
@@ -439,7 +445,7 @@ mod tests {
         );
     }
 
-    /// It goes to the CPU of the thread whose faults it serves, and what is read ahead for that thread ends it.
+    /// The handler goes to the CPU of the thread whose faults it serves. Readahead for that thread ends it.
     #[test]
     fn it_is_on_the_programs_cpu_and_for_single_pages() {
         let anywhere = sys::allowed_cpus();
@@ -475,9 +481,9 @@ mod tests {
         }
     }
 
-    /// The scheduler takes the same-CPU handler's CPU for an idle one. The page daemon went there and worked for milliseconds, with
-    /// the handler and the program waiting, until the watcher ended it. (With the daemon bound to that CPU, to see what it does, 23
-    /// of 23 ended so.)
+    /// The scheduler takes the same-CPU handler's CPU for idle. The page daemon went there and worked for milliseconds while
+    /// handler and program waited, until the watcher ended the same-CPU handler. (With the daemon bound to that CPU, 23 of 23 ended
+    /// in that way.)
     #[test]
     fn the_page_daemon_stays_off_that_cpu() {
         let anywhere = sys::allowed_cpus();

@@ -1,21 +1,22 @@
-//! Whether a thread looks for a while before it sleeps.
+//! Decides whether a thread polls for a while before it sleeps.
 
 use crate::io::Spun;
 
-/// How long a handler looks before it sleeps, in nanoseconds: what a fast device takes for a page, and the rest of a fault.
+/// How long a handler polls before it sleeps, in nanoseconds: the time that a fast device takes for a page, and the rest of a
+/// fault.
 pub const SPIN_NS: u64 = 150_000;
 
-/// After so many times in vain, and from then on, it sleeps at once 2^MISSES - 1 times before it tries again.
+/// The most that misses count. After n misses a thread sleeps at once 2^n - 1 times before it polls again.
 const MISSES: u32 = 6;
 
-/// The same if others wanted the CPU each time again. Who lets them have it waits for it for milliseconds, while a sleeper that is
-/// woken gets it at once: two busy programs alongside, and random reads took half as long again with 2^6.
+/// The same if other threads wanted the CPU each time. A thread that yields the CPU gets it back only after milliseconds, while a
+/// sleeper that is woken gets it at once. Next to two busy programs, random reads took half as long again with 2^6.
 const PREEMPTED: u32 = 13;
 
-/// After so many times in a row that it was of use, that begins anew.
+/// After so many successes in a row, `preempted` begins anew.
 const UNDISTURBED: u32 = 256;
 
-/// Whether a thread should look before it sleeps.
+/// Whether a thread should poll before it sleeps.
 #[derive(Debug, Default)]
 pub struct Spinner {
     skip: u32,
@@ -25,13 +26,13 @@ pub struct Spinner {
 }
 
 impl Spinner {
-    /// Whether it should this time. If so, [`Spinner::note`] is due.
+    /// Whether the thread should poll this time. If so, it must call [`Spinner::note`] afterwards.
     pub fn due(&mut self) -> bool {
         let due = self.skip == 0;
         self.skip = self.skip.saturating_sub(1);
         due
     }
-    /// What came of it. Returns whether something was found.
+    /// Notes the outcome of polling. Returns whether something was found.
     pub fn note(&mut self, spun: Spun) -> bool {
         match spun {
             Spun::Found => {

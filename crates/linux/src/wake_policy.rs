@@ -1,21 +1,21 @@
-//! Wake policy: which handlers wait for messages. It is one, bound to no CPU, or all, each bound to its own.
+//! The wake policy says which handlers wait for messages: one, bound to no CPU, or all of them, each bound to its own.
 //!
 //! The kernel wakes every thread that polls a userfaultfd for every fault, and a wake across CPUs costs more than serving the fault
 //! (10 to 60 us on a virtual machine). So as long as only one thread of the program faults, only one handler polls, and the others
-//! sleep. It is bound to no CPU then: the scheduler puts it where a CPU is awake. (Bound to the CPU that the faulting thread was
-//! last on, random page-ins took a fifth longer: when the handler has answered, its own CPU is busy with it, so the program is
-//! woken on another one.) Once two threads fault alternately, all handlers poll, and each is likely to get what happened on its own
-//! CPU.
+//! sleep. The one that polls is bound to no CPU, so that the scheduler can put it on a CPU that is awake. (When it was bound to the
+//! CPU on which the faulting thread had last run, random page-ins took a fifth longer. When the handler has answered, that CPU is
+//! still busy with the handler, so the kernel wakes the program on another one.) Once two threads fault alternately, all handlers
+//! poll. Then each is likely to get the faults of its own CPU.
 //!
-//! A handler that polls alone does not sleep at once when there is nothing to do. For [`SPIN_NS`](crate::spinner::SPIN_NS) it
-//! polls without sleeping: a message comes soon if the program lives on its faults, and a fast device answers within that time,
-//! while to be woken costs 5 to 10 us each time (30 us on some virtual machines). It takes a second CPU for as long as the program
-//! faults without pause. With one CPU, or two threads that fault, there is no spinning; and where it finds nothing, or others want
-//! the CPU, it is done less and less.
+//! A handler that polls alone does not sleep at once when there is nothing to do. For [`SPIN_NS`](crate::spinner::SPIN_NS) it polls
+//! without sleeping. If the program does little but fault, the next message comes soon, and a fast device answers within that time.
+//! A wakeup costs 5 to 10 us each time (30 us on some virtual machines). The polling occupies a second CPU while the program faults
+//! without pause. With one CPU, or two threads that fault, handlers do not spin. Where spinning finds nothing, or other threads
+//! want the CPU, they spin less and less.
 //!
-//! Best of all, it runs on the very CPU of the thread that faults: [`crate::same_cpu`].
+//! It is fastest if the handler runs on the CPU of the faulting thread itself: [`crate::same_cpu`].
 //!
-//! Nothing but speed depends on this: whoever reads a message serves it, and at any time at least one handler polls.
+//! Only speed depends on this policy. Any handler can serve any message, and at least one handler polls at any time.
 
 use crate::same_cpu::SameCpu;
 use crate::sys::futex_wake;
@@ -23,20 +23,21 @@ use core::sync::atomic::{AtomicU32, Ordering::*};
 
 /// All handlers poll.
 const EVERYONE: u32 = u32::MAX;
-/// In the word that says who polls: the CPU's bits, and above them how often a same-CPU handler has begun, so that whoever is about
-/// to wait for a change does not miss that there is one to be watched.
+/// The word that says which handler polls has the CPU in these bits. Above them it counts how often a same-CPU handler has begun.
+/// So a handler that is about to wait for a change of the word does not miss that there is a same-CPU handler to watch.
 const CPU_BITS: u32 = 16;
 const CPU: u32 = (1 << CPU_BITS) - 1;
 const COUNT: u32 = (1 << (31 - CPU_BITS)) - 1;
-/// So many faults in a row by one thread: it is alone. Guessed: a change of policy costs about as much as one wake too many.
+/// After so many faults in a row by one thread, that thread counts as the only one that faults. Guessed: a change of policy costs
+/// about as much as one wake too many.
 pub(crate) const ALONE: u32 = 64;
-/// Threads that alternate after fewer faults than this fault at the same time.
+/// Two threads that take turns after fewer faults than this count as faulting at the same time.
 const ALTERNATE: u32 = 32;
 
 /// See the module.
 #[derive(Debug)]
 pub struct WakePolicy {
-    /// The CPU whose handler polls alone, bound to none, and the count; or [`EVERYONE`]. A futex.
+    /// The CPU whose handler polls alone, and the count; or [`EVERYONE`]. A futex.
     pub(crate) poller: AtomicU32,
     /// The thread that faulted last, and how many times in a row.
     last: AtomicU32,
@@ -52,14 +53,14 @@ impl Default for WakePolicy {
 }
 
 impl WakePolicy {
-    /// As at the start: everyone polls. For a fork's child.
+    /// Sets everything as at the start, when all handlers poll. For a fork's child.
     pub fn reset(&self) {
         self.streak.store(0, Relaxed);
         self.poller.store(EVERYONE, Relaxed);
         self.same_cpu.reset();
     }
 
-    /// Who polls, to be given to [`WakePolicy::polls`] and [`WakePolicy::wait`].
+    /// The word that says which handlers poll, for [`WakePolicy::polls`] and [`WakePolicy::wait`].
     pub fn poller(&self) -> u32 {
         self.poller.load(Acquire)
     }
@@ -69,17 +70,17 @@ impl WakePolicy {
         poller == EVERYONE
     }
 
-    /// Whether the handler of `cpu` is one of them. A handler that has no CPU always is.
+    /// Whether the handler of `cpu` polls. A handler without a CPU always does.
     pub fn polls(poller: u32, cpu: Option<usize>) -> bool {
         poller == EVERYONE || cpu.is_none_or(|cpu| cpu as u32 == poller & CPU)
     }
 
-    /// All handlers are to poll (and to look whether the machine quits).
+    /// Makes all handlers poll (and look whether the machine quits).
     pub fn call_everyone(&self) {
         self.set(EVERYONE);
     }
 
-    /// The handler of `cpu` has read a fault of the thread `tid` (0: not known).
+    /// Notes that the handler of `cpu` has read a fault of the thread `tid` (0: not known).
     pub fn note(&self, tid: u32, cpu: Option<usize>) {
         let Some(cpu) = cpu else { return };
         let streak = if tid == self.last.load(Relaxed) {
@@ -94,13 +95,13 @@ impl WakePolicy {
             0
         };
         if tid != 0 && streak > 0 && streak.is_multiple_of(ALONE) && self.poller() == EVERYONE {
-            // only who polls reads, so this is set once
+            // only a handler that polls reads messages, so this is set once
             self.set(cpu as u32);
         }
     }
 
-    /// A same-CPU handler begins, if still only one handler polls: who waits for a change is woken, to watch it. Returns whether it
-    /// does.
+    /// Wakes the handlers that wait for a change, so that one of them watches a same-CPU handler that begins. Returns whether it
+    /// may begin: only if still just one handler polls.
     pub(crate) fn call_watcher(&self) -> bool {
         let poller = self.poller();
         let (cpu, count) = (poller & CPU, ((poller >> CPU_BITS) + 1) & COUNT);
@@ -137,7 +138,7 @@ mod tests {
         assert!(!WakePolicy::polls(policy.poller(), Some(5)));
         fault(u32::MAX, 1); // alternately
         assert!(WakePolicy::polls(policy.poller(), Some(5)));
-        fault(0, 10 * ALONE); // a kernel that does not tell
+        fault(0, 10 * ALONE); // a kernel that does not report the thread
         assert!(WakePolicy::polls(policy.poller(), Some(5)));
     }
 }
