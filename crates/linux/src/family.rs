@@ -1,20 +1,21 @@
-//! The budget of a family: a process and all that came from it by fork, each with a pager of its own, and one `--memory` for all.
+//! The budget of a family: a process and all its forks have a pager each, and one `--memory` for all.
 //!
-//! Who has which part of it stands in memory that they share ([`shares`]). A process's limit is its part. The page daemon sees to
-//! it ([`Sharing`]): when it runs short it takes what nobody has; if there is nothing it asks the others, and evicts its own
-//! meanwhile. Who is asked gives what it has and does not use, then a sixteenth at a time of what it has: its pages become inactive
-//! as ever, and if it turns out that it uses them it wants them back, and keeps an equal part from then on. So memory goes to
-//! whoever uses it, an idle process is left with little, and nobody has less than an equal part for long who wants more.
+//! Shared memory says which process has which part of the budget ([`shares`]). A process's limit is its part. The page daemon
+//! manages it ([`Sharing`]). When its process runs short, it takes units that nobody has. If there are none, it asks the others,
+//! and evicts pages of its own meanwhile. A process that is asked gives what it does not use, and then a sixteenth of its part at a
+//! time. Its pages become inactive as always. If it turns out to use them, it wants them back, and keeps an equal part from then
+//! on. So memory goes to the processes that use it, an idle process is left with little, and a process that wants more does not
+//! have less than an equal part for long.
 //!
-//! A part is made smaller in this order: the core works towards less ([`overspill_vm::Vm::set_reclaim_target`]); once no more is
-//! charged, the units are given back. It grows in the other order. Both under the lock on the core, so that the limit is what the
-//! units say.
+//! A part shrinks in this order: the core works towards less ([`overspill_vm::Vm::set_reclaim_target`]); once no more is charged,
+//! the units are given back. It grows in the opposite order. Both happen under the core lock, so that the limit always equals the
+//! units.
 //!
-//! What is charged to two processes after a fork may be one page still, which neither has written to. It counts twice, since
-//! nothing tells when it becomes two.
+//! After a fork two processes may be charged for one page, which neither has written to. It counts twice, because nothing tells
+//! when it becomes two pages.
 //!
-//! A process needs something in order to work at all, however many they are: its buffers, and a few pages more ([`Family::least`]).
-//! With more processes than that goes into the budget, they exceed it together.
+//! Each process needs its buffers and a few more pages to work at all ([`Family::least`]). With more processes than the budget can
+//! hold at that size, the family exceeds it.
 
 pub mod shares;
 
@@ -26,13 +27,13 @@ use core::sync::atomic::{AtomicBool, AtomicU32, Ordering::*};
 use overspill_vm::types::PAGE_SIZE;
 use shares::{MEMBERS_MAX, Member, MemberId, Plan, Shares, Standing, UNITS, View, Word};
 
-/// Pages beyond its own buffers that a process has at least.
+/// The least that a process has beyond its own buffers, in pages.
 const LEAST_PAGES: u32 = 96;
-/// How soon a process that is short looks again, in nanoseconds: at first, and at the latest if it asks in vain.
+/// The interval at which a process that is short looks again, in nanoseconds: at first, and at most if it asks in vain.
 const LOOK_NS: core::ops::RangeInclusive<u64> = 2_000_000..=128_000_000;
-/// For how long a process that was short counts as one that wants more, in nanoseconds.
+/// A process that was short counts for so long as one that wants more, in nanoseconds.
 const WANTS_NS: u64 = 500_000_000;
-/// How long it works towards less before it gives up, and for how long nobody needs to ask it then, in nanoseconds.
+/// A process works towards less for so long before it gives up, and then keeps its part for so long, in nanoseconds.
 const PATIENCE_NS: u64 = 500_000_000;
 const LEFT_ALONE_NS: u64 = 5_000_000_000;
 
@@ -43,7 +44,8 @@ struct Block {
     members: [Member; 0],
 }
 
-/// For how long a fork waits until the child's program goes on, and how soon it notices that there is no child, in nanoseconds.
+/// A fork waits at most so long until the child's program goes on, and checks at this interval whether the child lives, in
+/// nanoseconds.
 const BIRTH_NS: u64 = 1_000_000_000;
 const BIRTH_LOOK_NS: u64 = 20_000_000;
 
@@ -51,17 +53,17 @@ const BIRTH_LOOK_NS: u64 = 20_000_000;
 #[derive(Debug)]
 pub struct Family {
     shares: Shares<'static>,
-    /// This process's.
+    /// This process's id.
     id: AtomicU32,
-    /// There may be others.
+    /// There may be other processes.
     shared: AtomicBool,
     least: u32,
-    /// What it may have above its part, in pages: compressed memory that it got by a fork, and that can go nowhere.
+    /// What the process may have above its part, in pages: compressed memory that it got by a fork and that cannot go elsewhere.
     excess: AtomicU32,
 }
 
 impl Family {
-    /// Of a process alone, which has all `pages` pages, and needs `buffer_pages` for itself. In memory that forked children share.
+    /// For a single process, which has all `pages` pages and needs `buffer_pages` for itself. Forked children share the memory.
     ///
     /// # Errors
     /// As mmap(2).
@@ -90,7 +92,7 @@ impl Family {
         self.shares.member(self.id())
     }
 
-    /// The page daemon sleeps on this, by [`sys::futex_wait_shared`].
+    /// The word on which the page daemon sleeps, by [`sys::futex_wait_shared`].
     pub fn bell(&self) -> &'static AtomicU32 {
         self.entry().bell.atomic()
     }
@@ -105,7 +107,7 @@ impl Family {
         self.shares.total()
     }
 
-    /// What a process has at least, in pages.
+    /// The least that a process has, in pages.
     pub fn least(&self) -> u32 {
         self.least.min(self.total())
     }
@@ -115,18 +117,18 @@ impl Family {
         self.shares.pages(self.id()).max(self.least()).saturating_add(self.excess.load(Relaxed)).min(self.total())
     }
 
-    /// How things stand for it.
+    /// The state of the budget, as this process sees it.
     pub fn view(&self) -> View {
         self.shares.view(self.id())
     }
 
-    /// What it could have if it wanted: an equal part, or what it has.
+    /// The pages that this process can have if it wants more: an equal part, or its limit if that is more.
     pub fn within_reach(&self) -> u32 {
         if self.is_shared() { self.view().fair().max(self.limit()) } else { self.limit() }
     }
 
-    /// This thread's end is the process's from now on. Of a child, it may be that its parent is dead and its part was given up: it
-    /// gets another.
+    /// From now on the end of the calling thread counts as the end of the process. If a child's parent is dead, its part may have
+    /// been given up; then it gets another.
     pub fn claim(&self) {
         if self.is_claimed(self.id()) {
             return;
@@ -146,32 +148,32 @@ impl Family {
         member.head[0].store(node, Relaxed);
         member.head[1].store((&raw const member.life as usize).wrapping_sub(node), Relaxed);
         member.head[2].store(0, Relaxed);
-        // SAFETY: the list stands in the entry, which stays mapped for good. At this thread's end the kernel follows it, and writes
-        // to `life` if that is this thread's id, which is what it is for. No other list of this thread's is known to anybody.
+        // SAFETY: the list is in the entry, which stays mapped for good. At this thread's end the kernel follows it, and writes to
+        // `life` if that is this thread's id, as it should. This thread has no other robust list.
         let _ = unsafe { sys!(libc::SYS_set_robust_list, head, size_of_val(&member.head)) };
         self.shares.claim(id, sys::gettid())
     }
 
     // ---- fork ----
 
-    /// For a child that is about to be forked. `None` if there are too many.
+    /// Reserves an entry for a child that is about to be forked. `None` if there are too many.
     pub fn reserve(&self) -> Option<MemberId> {
         self.shares.reserve(self.id())
     }
 
-    /// There is no child, or it has ended: what it was given is free. (As a rule the kernel has said so before.)
+    /// Frees the part of a child that has ended or was never made. (Usually the kernel has already marked it.)
     pub fn bury(&self, child: MemberId) {
         self.shares.bury(child);
     }
 
-    /// What this process and a child can have together, in pages.
+    /// The pages that this process and a child can have together.
     pub fn for_two(&self) -> u32 {
         self.limit().saturating_add(self.shares.free()).min(self.total())
     }
 
-    /// Gives a child its part, as far as nobody has it or this process does not need it: what this process has, and some more,
-    /// which is an equal part of the whole if that is to be had, else as much as this process. Returns how many pages the child has
-    /// above it.
+    /// Gives a child its part, from units that nobody has or that this process does not need. It is as much as this process is
+    /// charged, and some more: up to an equal part of the whole if there is room, else as much as this process gets. Returns how
+    /// many pages the child has above its part.
     pub fn endow(&self, child: MemberId, map: &Space, core: &Core) -> u32 {
         let (charge, whole, fixed) = (core.vm.charge_total() as u32, self.for_two(), map.fixed_pages(core));
         let spare = whole.saturating_sub(charge.saturating_mul(2)) / 2;
@@ -188,23 +190,23 @@ impl Family {
         excess
     }
 
-    /// In the child: it is this member. `excess` pages are above its part.
+    /// In the child: makes this process the member `id`. `excess` pages are above its part.
     pub fn forked(&self, id: MemberId, excess: u32) {
         self.id.store(id.0, Relaxed);
         self.shared.store(true, Relaxed);
         self.excess.store(excess, Relaxed);
     }
 
-    /// In the child: its program goes on.
+    /// In the child: tells the parent that the child's program goes on.
     pub fn tell_born(&self) {
         let born = &self.shares.member(self.id()).born;
         born.store(1);
         sys::futex_wake_shared(born.atomic(), 1);
     }
 
-    /// Returns when the child's program goes on, or there is none any more. Until then it sleeps in the pager's set-up, which
-    /// whoever waits for it to fall asleep (and then sends it a signal) would take for a sleep of its own. It may be stopped, or
-    /// slow: that is not waited for.
+    /// Returns when the child's program goes on, or the child has ended, or it takes too long because it is stopped or slow. Until
+    /// then the child sleeps in the pager's set-up. A program that waits until its child sleeps, and then sends it a signal, would
+    /// take that for a sleep of the child's own.
     pub fn await_birth(&self, child: MemberId) {
         let (born, end) = (&self.shares.member(child).born, sys::now_ns() + BIRTH_NS);
         while born.load() == 0 && self.shares.lives(child) && sys::now_ns() < end {
@@ -214,7 +216,7 @@ impl Family {
 
     // ---- others ----
 
-    /// Asks the others for memory. => it is short
+    /// Asks the other processes for memory. => this process is short
     pub fn ask(&self, view: &View) {
         self.shares.set_wants(self.id(), true);
         self.shares.ask(self.id(), view, |member| {
@@ -231,14 +233,14 @@ impl Family {
         taken > 0
     }
 
-    /// The limit is what the units say.
+    /// Sets the limit to what the units say.
     pub fn apply(&self, map: &Space, core: &mut Core) {
         let limit = self.limit();
         core.vm.set_limit(limit);
         map.pool.iter().for_each(|pool| pool.set_budget(limit));
     }
 
-    /// So that it can be seen.
+    /// Publishes the view in the counters.
     fn show(&self, machine: &Machine, view: &View) {
         let counters = &machine.status.counters;
         counters.family_members.set(view.members.into());
@@ -247,7 +249,7 @@ impl Family {
 }
 
 impl Family {
-    /// If this process is the last of its family it has all of the budget again. Returns whether that is so.
+    /// If this process is the last of its family, gives it the whole budget again. Returns whether it is.
     pub fn take_if_alone(machine: &Machine) -> bool {
         let Some(family) = &machine.host.family else { return true };
         let view = family.view();
@@ -266,27 +268,27 @@ impl Family {
     }
 }
 
-/// What the page daemon does about its process's part of the budget.
+/// The page daemon's state about its process's part of the budget.
 #[derive(Debug, Default)]
 pub struct Sharing {
-    /// When to look next, and how long after that.
+    /// When to look next, and the pause before the look after that if the process asks in vain.
     look_at: u64,
     pause: u64,
-    /// When it was last short; 0: not lately.
+    /// When the process was last short; 0: not lately.
     wanted: u64,
     target: Option<Target>,
-    /// It cannot make do with less than so many pages, until then.
+    /// The process needs at least so many pages, until then.
     held: (u32, u64),
 }
 
-/// It works towards less.
+/// A smaller part that the process works towards.
 #[derive(Clone, Copy, Debug)]
 struct Target {
     pages: u32,
     since: u64,
     /// Faults at that time.
     faults: u64,
-    /// It does so though it wants more: it has more than its part.
+    /// The process wants more, but has more than an equal part.
     yields: bool,
 }
 
@@ -300,7 +302,7 @@ impl overspill_machine::daemon::Sharing<Linux> for Sharing {
         let now = sys::now_ns();
         let asked = family.entry().asked.load() != 0;
         if machine.freeze.is_shrinking() {
-            self.target = None; // a fork has another one
+            self.target = None; // a fork has set a target of its own
             return;
         }
         if !asked && self.target.is_none() && now < self.look_at {
@@ -333,9 +335,9 @@ impl overspill_machine::daemon::Sharing<Linux> for Sharing {
         if self.wanted == 0 && family.shares.wants(family.id()) {
             self.wanted = now; // for a fork
         }
-        self.target = self.target.filter(|target| core.vm.limit() == target.pages); // or a fork has set the limit anew
+        self.target = self.target.filter(|target| core.vm.limit() == target.pages); // else a fork has set another limit
         if let Some(target) = self.target {
-            // a page in eight of those that are to go was missed
+            // faults show that it uses one page in eight of those that should go
             let used =
                 faults.wrapping_sub(target.faults) > u64::from(promised.saturating_sub(target.pages) / 8).max(8) && !target.yields;
             let late = now - target.since > PATIENCE_NS;

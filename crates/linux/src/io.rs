@@ -1,7 +1,7 @@
-//! How I/O is issued: io_uring, or pread and pwritev where io_uring is refused. One [`Io`] belongs to one thread, or to one thread
-//! at a time ([`Io::lent`]).
+//! Issues I/O by io_uring, or by pread and pwritev where io_uring is refused. One [`Io`] belongs to one thread, or to one thread at
+//! a time ([`Io::lent`]).
 //!
-//! Both engines look the same from above: issue, wait, then take completions ([`overspill_machine::kernel::Io`]). The plain engine
+//! Both engines have the same interface: issue, wait, then take completions ([`overspill_machine::kernel::Io`]). The plain engine
 //! does the transfer when it is issued. Neither allocates after construction.
 
 use crate::ring::{self, Entry, Ring};
@@ -31,7 +31,7 @@ impl Engine {
             _ => return None,
         })
     }
-    /// `Auto` becomes what this machine offers.
+    /// Replaces `Auto` by what this machine offers.
     ///
     /// # Errors
     /// The errno of io_uring_setup if io_uring was asked for by name and is refused.
@@ -55,22 +55,22 @@ impl Engine {
     }
 }
 
-/// What came of [`Io::spin`].
+/// The outcome of [`Io::spin`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Spun {
     /// There is a completion.
     Found,
     /// There was none in that time.
     InVain,
-    /// Others had the CPU meanwhile. Perhaps there is one.
+    /// Other threads had the CPU meanwhile. There may be a completion.
     Preempted,
 }
 
-/// Who could not look for so long did not have the CPU, in nanoseconds.
+/// A thread that could not poll for so long did not have the CPU, in nanoseconds.
 const PREEMPTED_NS: u64 = 200_000;
 
 const WATCHES: usize = 4;
-/// The end of a watch; not reported.
+/// The completion of a watch's removal; not reported.
 const TOKEN_REMOVED: u64 = u64::MAX;
 
 enum Kind {
@@ -86,21 +86,21 @@ pub struct Io {
 }
 
 impl Io {
-    /// For up to `depth` transfers at a time. `engine` has been resolved.
+    /// For up to `depth` transfers at a time. => `engine` is resolved
     ///
     /// # Errors
     /// The errno of io_uring_setup.
     pub fn new(engine: Engine, depth: u32) -> Result<Io, Errno> {
-        // completions are reaped by this thread only, when it asks: the kernel need not interrupt it
+        // only this thread reaps completions, when it asks for them, so the kernel need not interrupt it
         Io::with(engine, depth, ring::SINGLE_ISSUER | ring::DEFER_TASKRUN)
     }
 
-    /// As [`Io::new`], but for any thread: the one that issues waits for the end of what it has issued, before another does.
+    /// As [`Io::new`], but for one thread at a time: a thread that issues waits for the completion before another thread uses this.
     ///
     /// # Errors
     /// As [`Io::new`].
     pub fn lent(engine: Engine, depth: u32) -> Result<Io, Errno> {
-        // completions are reaped as the thread that issued enters the kernel: it need not be interrupted for that
+        // the thread that issued gets its completions when it enters the kernel, so the kernel need not interrupt it
         Io::with(engine, depth, ring::COOP_TASKRUN)
     }
 
@@ -126,7 +126,7 @@ impl Io {
         }
     }
 
-    /// No longer. One completion with `token` may still come.
+    /// Ends a watch. One completion with `token` may still come.
     pub fn unwatch(&mut self, token: u64) {
         let Some(slot) = self.watches.iter_mut().find(|w| w.is_some_and(|(_, t)| t == token)) else { return };
         *slot = None;
@@ -146,8 +146,8 @@ impl Io {
         }
     }
 
-    /// Issues, then looks for a completion for `ns` nanoseconds without sleeping. With plain I/O there is nothing to look at.
-    /// `yields`: any other thread that wants the CPU gets it.
+    /// Issues, then polls for a completion for `ns` nanoseconds without sleeping. With plain I/O there is nothing to poll.
+    /// `yields`: gives the CPU to any other thread that wants it.
     pub fn spin(&mut self, ns: u64, yields: bool) -> Spun {
         if !self.done.is_empty() {
             return Spun::Found;
@@ -156,7 +156,7 @@ impl Io {
         let start = sys::now_ns();
         let mut looked = start;
         loop {
-            ring.look(); // completions are put into the ring when this thread asks for them (see `new`)
+            ring.look(); // the kernel puts completions into the ring when this thread asks (see `new`)
             let now = sys::now_ns();
             if now - looked > PREEMPTED_NS {
                 return Spun::Preempted;
@@ -248,7 +248,7 @@ impl overspill_machine::kernel::Io for Io {
         if let Some((fd, _)) = self.watches.iter().flatten().copied().find(|w| w.1 == token)
             && !done.more()
             && result != -libc::ECANCELED
-        // a watch that was given up and is wanted again: it has been armed anew
+        // a watch that was removed and wanted again has been armed anew
         {
             self.arm(fd, token);
         }

@@ -1,4 +1,4 @@
-//! The pager's locks ([`overspill_machine::lock`]) on Linux: their words are atomics on which the kernel lets threads sleep.
+//! The pager's locks ([`overspill_machine::lock`]) on Linux: their words are futexes.
 
 use crate::sys::{cycles, futex_wait, futex_wait_shared, futex_wake, futex_wake_shared, thread_pointer};
 use core::ops::Deref;
@@ -34,9 +34,9 @@ impl Deref for Futex {
     }
 }
 
-/// How long a waiting thread looks before it sleeps, in ticks of the processor's clock: about 25 us. The map is held for one
-/// UFFDIO_MOVE at a time, which is 14 us if it has to interrupt another CPU, and a sleeper is running again 35 to 45 us after it
-/// was woken (virtual machines, measured November 2026). To look for as long as sleeping would take costs at most twice the best.
+/// How long a waiting thread polls before it sleeps, in ticks of the processor's clock: about 25 us. The map lock is held for one
+/// UFFDIO_MOVE at a time, which takes 14 us if it has to interrupt another CPU. A sleeper runs again 35 to 45 us after it was woken
+/// (virtual machines, measured November 2026). To poll for as long as sleeping would take costs at most twice the best.
 const SPIN_CYCLES: u64 = 75_000;
 
 impl Word for Futex {
@@ -122,11 +122,11 @@ impl overspill_machine::kernel::Futex for Futex {
 
 #[cfg(test)]
 thread_local! {
-    /// How often each word of a lock was set as a lock is taken, by this thread.
+    /// How often this thread has taken the lock of each word.
     static TAKEN: core::cell::RefCell<std::collections::BTreeMap<usize, u32>> = const { core::cell::RefCell::new(std::collections::BTreeMap::new()) };
 }
 
-/// How often this thread has taken the lock whose word this is.
+/// How often this thread has taken the lock with this word.
 #[cfg(test)]
 pub fn times_taken(word: &Futex) -> u32 {
     TAKEN.with_borrow(|taken| taken.get(&(word as *const Futex as usize)).copied().unwrap_or(0))

@@ -1,6 +1,5 @@
-//! What a process's own mappings are like, as the kernel tells it: their bounds and protection, their bytes whatever the
-//! protection, and how much of them is locked or pinned. The files of /proc are opened once and kept: a later chroot takes nothing
-//! away.
+//! Asks the kernel about the process's own mappings: their bounds and protection, their bytes even where they are not readable, and
+//! how much of them is locked or pinned. The files of /proc are opened once and kept, so that a later chroot does not matter.
 
 use crate::sys::{self, Errno, Fd, sys};
 use overspill_machine::kernel::{Fixed, Mapping};
@@ -36,7 +35,7 @@ struct ProcmapQuery {
 const PROCMAP_QUERY: u64 = 3 << 30 | (size_of::<ProcmapQuery>() as u64) << 16 | (b'f' as u64) << 8 | 17;
 const _: () = assert!(libc::PROT_READ == 1 && libc::PROT_WRITE == 2 && libc::PROT_EXEC == 4, "as the flags of PROCMAP_QUERY");
 
-// (of the thread: when the first thread has ended, the process's tell nothing)
+// (the thread's file: once the first thread has ended, that of the process is empty)
 const MAPS: &[u8] = b"/proc/thread-self/maps\0";
 const MEM: &[u8] = b"/proc/thread-self/mem\0";
 
@@ -88,7 +87,7 @@ impl overspill_machine::kernel::Mappings for Mappings {
     }
 }
 
-/// How much there is; `None` if that cannot be told.
+/// How much memory is locked or pinned; `None` if that is unknown.
 pub fn fixed() -> Option<Fixed> {
     let status = sys::open(b"/proc/thread-self/status\0", libc::O_RDONLY | libc::O_CLOEXEC, 0).ok()?;
     let mut text = [0; 4096];

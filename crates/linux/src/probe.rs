@@ -1,7 +1,7 @@
-//! What this machine offers to a pager, found out by trying it and undoing it at once.
+//! Finds out what this machine offers to a pager, by trying it and undoing it at once.
 //!
-//! `overspill run` needs userfaultfd in *full* mode: only then do system calls wait for an absent page, so that unmodified
-//! programs work. There are two ways to it, tried in this order:
+//! `overspill run` needs userfaultfd in *full* mode. Only then do system calls wait for an absent page, so that unmodified programs
+//! work. There are two ways to get it, tried in this order; the third line tells a missing right from a filter:
 //!
 //! ```text
 //! userfaultfd(0)                           CAP_SYS_PTRACE, or sysctl vm.unprivileged_userfaultfd = 1
@@ -9,7 +9,7 @@
 //! userfaultfd(UFFD_USER_MODE_ONLY)         always allowed; enough for the library, not for `run`. Refused too: a filter is at work
 //! ```
 //!
-//! Then the pager's own way to its descriptors is tried ([`setup::open_uffds`]), so that this says what `run` will find.
+//! Then the pager's own way to open its descriptors is tried ([`setup::open_uffds`]), so that the answer is what `run` will find.
 
 use crate::machine::Delivery;
 use crate::setup;
@@ -26,7 +26,7 @@ pub const FEATURES_NEEDED: u64 = FEATURES_EVENTS | FEATURE_MOVE;
 const DEVICE: &str = "/dev/userfaultfd";
 const SYSCTL: &str = "/proc/sys/vm/unprivileged_userfaultfd";
 
-/// How a userfaultfd in full mode can be had.
+/// How to get a userfaultfd in full mode.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Way {
     /// The system call.
@@ -62,12 +62,12 @@ pub enum Refusal {
         /// Whether a seccomp filter is on this process, which may answer ENOSYS as well.
         filtered: bool,
     },
-    /// Full mode is for others: the user mode works.
+    /// Full mode is not permitted; user mode works.
     NotPermitted {
         /// Whether the device exists.
         device: bool,
     },
-    /// Not even the user mode is permitted, so a filter stands in the way.
+    /// Not even user mode is permitted, so a seccomp filter must be the reason.
     Filtered {
         /// Whether the device exists.
         device: bool,
@@ -193,7 +193,8 @@ fn owned(result: libc::c_long) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(result as libc::c_int) })
 }
 
-/// The handshake with no feature asked for answers which there are. It can be done once per descriptor: this one is spent.
+/// The features of the kernel: the answer to a handshake that asks for none. A descriptor allows one handshake, so this one is used
+/// up.
 fn features_of(fd: &OwnedFd) -> io::Result<u64> {
     let mut api = ApiArg { api: uffd::API, ..ApiArg::default() };
     // SAFETY: UFFDIO_API reads and writes a struct uffdio_api, three 64-bit words, which `api` is and outlives the call.
@@ -292,7 +293,7 @@ mod tests {
 
     #[test]
     fn this_machine_answers() {
-        // Whatever it answers: the probes end, and a refusal can be put into words.
+        // Any answer will do: the probes must return, and a refusal must have a message.
         match full_mode() {
             Ok(mode) => assert_eq!(mode.features & FEATURES_NEEDED, FEATURES_NEEDED),
             Err(refusal) => assert!(!refusal.to_string().is_empty()),

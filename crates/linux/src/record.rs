@@ -1,4 +1,4 @@
-//! A recording of page references: a ring in shared memory, filled by the pager, emptied by `overspill trace record`.
+//! A recording of page references: a ring in shared memory, which the pager fills and `overspill trace record` empties.
 //!
 //! ```text
 //! overspill trace record        pager in the program, under the core lock
@@ -6,8 +6,8 @@
 //!   drain  <------------------    push
 //! ```
 //!
-//! The ring lies outside the program, so that what it holds when the program dies, however that happens, is not lost. When it is
-//! full, faults wait until there is room. One process only is recorded: a forked child stops at its fork.
+//! The ring is memory of another process, so that its content survives any end of the program. When it is full, faults wait until
+//! there is room. Only one process is recorded: a forked child stops recording at its fork.
 
 use crate::status_file::{Mapping, Shared};
 pub use overspill_machine::kernel::Touch;
@@ -16,15 +16,15 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
 
-/// References that the ring has room for: half a second of the fastest faults.
+/// The ring's room, in references: half a second of the fastest faults.
 const ENTRIES: usize = 1 << 16;
 
 #[derive(Debug)]
 #[repr(C)]
 struct Ring {
-    /// The recorder keeps at most so many pages mapped.
+    /// The pager keeps at most so many pages mapped.
     mapped_pages_max: AtomicU32,
-    /// Nobody empties the ring any more.
+    /// The ring is not emptied any more.
     closed: AtomicU32,
     /// References put in, and taken out, so far.
     put: AtomicU64,
@@ -44,7 +44,8 @@ pub struct Recording {
 }
 
 impl Recording {
-    /// Makes an empty ring, for a pager that is to keep at most `mapped_pages_max` pages mapped: only what is not mapped is seen.
+    /// Makes an empty ring, for a pager that should keep at most `mapped_pages_max` pages mapped: touches of mapped pages are not
+    /// seen.
     ///
     /// # Errors
     /// What the kernel says: no memory, or no descriptor left.
@@ -59,11 +60,11 @@ impl Recording {
         format!("/proc/{}/fd/{}", std::process::id(), self.file.as_raw_fd()).into()
     }
 
-    /// Takes out what is there: calls `each` with page number, whether it was a write, and the number of the [`Touch`]. Returns how
-    /// many there were.
+    /// Takes all references out: calls `each` with the page number, whether it was a write, and the number of the [`Touch`].
+    /// Returns how many there were.
     ///
     /// # Errors
-    /// The first of `each`; the rest stays in.
+    /// The first error of `each`; the rest stays in the ring.
     pub fn drain<E>(&self, mut each: impl FnMut(u64, bool, u8) -> Result<(), E>) -> Result<u64, E> {
         let ring = self.ring.block();
         // Acquire: the entries before it are seen.
@@ -79,7 +80,7 @@ impl Recording {
         Ok(count)
     }
 
-    /// Nothing is taken out any more: the pager stops recording.
+    /// Makes the pager stop recording, because the ring will not be emptied any more.
     pub fn close(&self) {
         self.ring.block().closed.store(1, Relaxed);
     }
@@ -102,7 +103,7 @@ impl Recorder {
         Ok(Recorder { ring, stopped: AtomicBool::new(false) })
     }
 
-    /// At most so many pages are to be mapped.
+    /// The pager should keep at most so many pages mapped.
     pub fn mapped_pages_max(&self) -> u32 {
         self.ring.block().mapped_pages_max.load(Relaxed)
     }
@@ -127,7 +128,7 @@ impl Recorder {
         }
     }
 
-    /// This process is recorded no more: it is a forked child.
+    /// Stops recording, in a forked child.
     pub fn stop(&self) {
         self.stopped.store(true, Relaxed);
     }
@@ -137,7 +138,7 @@ impl Recorder {
 mod tests {
     use super::*;
 
-    /// Everything comes out, once and in order, over many turns of the ring; a full ring says so, and a closed one is never full.
+    /// All references come out, once and in order, over many turns of the ring. A full ring says so; a closed one is never full.
     #[test]
     fn nothing_is_lost() {
         let recording = Recording::create(77).unwrap();

@@ -1,8 +1,9 @@
-//! io_uring: as much of it as [`crate::io`] needs.
+//! The part of io_uring that [`crate::io`] needs.
 //!
-//! Numbers and structures from the kernel's ABI (`include/uapi/linux/io_uring.h`). The memory of the queues is our own
-//! (IORING_SETUP_NO_MMAP): the kernel maps a ring where it likes and refuses any other place, and the pager's mappings have theirs
-//! ([`crate::area`]). A kernel that wants that memory in one physical piece (before Linux 6.10) places the ring itself.
+//! Numbers and structures are from the kernel's ABI (`include/uapi/linux/io_uring.h`). The queues lie in memory of our own
+//! (IORING_SETUP_NO_MMAP). The kernel would choose the place of a ring that it maps itself, but the pager's mappings must lie in
+//! its reservation ([`crate::area`]). Before Linux 6.10 the kernel needs that memory in one physical piece, so there it maps the
+//! ring.
 
 use crate::area;
 use crate::sys::{self, Errno, Fd, sys};
@@ -10,11 +11,11 @@ use core::sync::atomic::{AtomicU32, Ordering::*};
 use overspill_machine::kernel::IoVec;
 use overspill_vm::types::PAGE_SIZE;
 
-/// Completions are put there when their owner asks for them, not by interrupting it.
+/// The owner gets completions when it enters the kernel, and is not interrupted for them.
 pub const COOP_TASKRUN: u32 = 1 << 8;
-/// One thread only issues.
+/// Only one thread issues.
 pub const SINGLE_ISSUER: u32 = 1 << 12;
-/// Completions are put there when their owner waits for them. => SINGLE_ISSUER
+/// The owner gets completions only when it waits for them. => SINGLE_ISSUER
 pub const DEFER_TASKRUN: u32 = 1 << 13;
 const NO_MMAP: u32 = 1 << 14;
 const NO_SQARRAY: u32 = 1 << 16;
@@ -28,9 +29,9 @@ const OP_WRITEV: u8 = 2;
 const OP_POLL_ADD: u8 = 6;
 const OP_POLL_REMOVE: u8 = 7;
 const OP_READ: u8 = 22;
-/// Of a poll: again and again.
+/// Flag of a poll: completes each time, not once.
 const POLL_MULTI: u32 = 1;
-/// Of a completion: the same entry will have more.
+/// Flag of a completion: the same entry will have more.
 const MORE: u32 = 1 << 1;
 
 #[repr(C)]
@@ -77,7 +78,7 @@ struct Params {
 }
 const _: () = assert!(size_of::<Params>() == 120);
 
-/// What is to be done.
+/// An entry of the submission queue.
 #[repr(C)]
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Entry {
@@ -103,21 +104,21 @@ impl Entry {
     pub fn writev(fd: i32, iov: *const IoVec, count: usize, offset: u64, token: u64) -> Self {
         Entry { opcode: OP_WRITEV, fd, offset, addr: iov as u64, len: count as u32, token, ..Entry::default() }
     }
-    /// Whenever something can be read.
+    /// Completes whenever `fd` is readable.
     pub fn poll(fd: i32, token: u64) -> Self {
         Entry { opcode: OP_POLL_ADD, fd, len: POLL_MULTI, op_flags: libc::POLLIN as u32, token, ..Entry::default() }
     }
-    /// The end of the poll that has this token.
+    /// Ends the poll that has the token `polled`.
     pub fn poll_remove(polled: u64, token: u64) -> Self {
         Entry { opcode: OP_POLL_REMOVE, fd: -1, addr: polled, token, ..Entry::default() }
     }
 }
 
-/// What came of it.
+/// A completion.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Completion {
-    /// As given.
+    /// The entry's token.
     pub token: u64,
     /// Bytes, or minus an errno.
     pub result: i32,
@@ -125,7 +126,7 @@ pub struct Completion {
 }
 
 impl Completion {
-    /// Whether its entry goes on.
+    /// Whether its entry will have more completions.
     pub fn more(&self) -> bool {
         self.flags & MORE != 0
     }
@@ -147,13 +148,13 @@ struct Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        // SAFETY: the queues, of a ring whose descriptor is closed (fields are dropped in order). The kernel has its own hold on
+        // SAFETY: the memory of queues whose ring is closed (fields are dropped in order). The kernel keeps its own reference to
         // the pages.
         unsafe { area::unmap(self.at, self.len) };
     }
 }
 
-/// A ring. One thread at a time has it.
+/// A ring. One thread at a time uses it.
 pub struct Ring {
     fd: Fd,
     entries: Memory,
@@ -167,7 +168,7 @@ pub struct Ring {
 unsafe impl Send for Ring {}
 
 impl Ring {
-    /// For `entries` entries that are not yet handed over; a power of two. Flags that the kernel does not know are left out.
+    /// With room for `entries` entries that are not yet submitted, a power of two. Leaves out flags that the kernel does not know.
     ///
     /// # Errors
     /// As io_uring_setup(2), mmap(2).
@@ -185,10 +186,10 @@ impl Ring {
     }
 
     fn in_our_memory(entries: u32, flags: u32) -> Result<Ring, Errno> {
-        let completions = 2 * entries as usize; // what the kernel takes if it is not told
+        let completions = 2 * entries as usize; // the kernel's default
         let map = |len: usize| -> Result<Memory, Errno> {
             let at = area::map_anonymous(len)?;
-            // SAFETY: our own fresh mapping. A forked child has no part in it.
+            // SAFETY: our own fresh mapping. A forked child does not use it.
             let _ = unsafe { sys::madvise(at as usize, len, libc::MADV_WIPEONFORK) };
             Ok(Memory { at, len })
         };
@@ -199,7 +200,7 @@ impl Ring {
         params.submission.user_addr = memory.at as u64;
         let fd = Ring::set_up(entries, &mut params)?;
         if params.completion.cqes as usize + params.completion_entries as usize * size_of::<Completion>() > queues.len {
-            return Err(libc::EINVAL); // more than was asked for: there is no such kernel
+            return Err(libc::EINVAL); // more than was asked for: no kernel does that
         }
         Ok(Ring { fd, entries: memory, queues, submission: params.submission, completion: params.completion, tail: 0 }.opened())
     }
@@ -214,7 +215,7 @@ impl Ring {
             let (prot, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_POPULATE);
             // SAFETY: a new mapping at a place of the kernel's choice overlaps nothing.
             let at = unsafe { sys!(libc::SYS_mmap, 0, len, prot, flags, fd.raw(), offset) }?;
-            // SAFETY: a forked child has no part in it.
+            // SAFETY: a forked child does not use it.
             let _ = unsafe { sys::madvise(at, len, libc::MADV_DONTFORK) };
             Ok(Memory { at: at as *mut u8, len })
         };
@@ -223,7 +224,8 @@ impl Ring {
         let queues = map((array + params.submission_entries as usize * 4).max(cqes), 0)?;
         let memory = map(params.submission_entries as usize * size_of::<Entry>(), OFFSET_SQES)?;
         for i in 0..params.submission_entries {
-            // SAFETY: within the mapping, by the kernel's own word. Which entry is next is said by the tail alone then.
+            // SAFETY: the offsets are the kernel's own, within the mapping. With this array the tail alone says which entry is
+            // next.
             unsafe { queues.at.add(array).cast::<u32>().add(i as usize).write(i) };
         }
         Ok(Ring { fd, entries: memory, queues, submission: params.submission, completion: params.completion, tail: 0 }.opened())
@@ -235,7 +237,7 @@ impl Ring {
     }
 
     fn word(&self, offset: u32) -> &AtomicU32 {
-        // SAFETY: an aligned word of the queues that the kernel has told of, mapped as long as the ring.
+        // SAFETY: an aligned word of the queues, at an offset that the kernel gave, mapped as long as the ring.
         unsafe { &*self.queues.at.add(offset as usize).cast::<AtomicU32>() }
     }
 
@@ -248,7 +250,7 @@ impl Ring {
     /// Puts an entry into the queue. Returns whether there was room.
     ///
     /// # Safety
-    /// What it refers to lives until it has completed.
+    /// The memory that the entry refers to must live until it has completed.
     #[must_use]
     pub unsafe fn push(&mut self, entry: Entry) -> bool {
         if self.unissued() == self.word(self.submission.entries).load(Relaxed) {
@@ -263,17 +265,17 @@ impl Ring {
         true
     }
 
-    /// Hands over what is in the queue.
+    /// Submits the entries in the queue.
     pub fn submit(&mut self) {
         self.enter(0, 0, core::ptr::null(), 0);
     }
 
-    /// Hands over, and has the kernel put down what has completed, without waiting.
+    /// Submits, and gets the completions that are ready, without waiting.
     pub fn look(&mut self) {
         self.enter(0, ENTER_GETEVENTS, core::ptr::null(), 0);
     }
 
-    /// Hands over, and waits until something has completed, or `timeout_ns` has passed.
+    /// Submits, and waits until an entry has completed, or `timeout_ns` has passed.
     pub fn wait(&mut self, timeout_ns: Option<u64>) {
         let Some(ns) = timeout_ns else { return self.enter(1, ENTER_GETEVENTS, core::ptr::null(), 0) };
         let timeout = [(ns / 1_000_000_000) as i64, (ns % 1_000_000_000) as i64];
@@ -282,7 +284,8 @@ impl Ring {
         self.enter(1, ENTER_GETEVENTS | ENTER_EXT_ARG, argument, size_of::<EnterArgument>());
     }
 
-    /// Errors do not matter: what was not handed over is at the next call, and who waited in vain looks again.
+    /// Errors do not matter: entries that were not submitted are submitted at the next call, and a thread that waited in vain looks
+    /// again.
     fn enter(&mut self, complete: u32, flags: u32, argument: *const EnterArgument, len: usize) {
         // SAFETY: what was pushed lives, by the promise of `push`; the argument and what it points at live over the call.
         let _ = unsafe { sys!(libc::SYS_io_uring_enter, self.fd.raw(), self.unissued(), complete, flags, argument, len) };
@@ -294,7 +297,7 @@ impl Ring {
         head != self.word(self.completion.tail).load(Acquire)
     }
 
-    /// The next one.
+    /// Takes the next completion.
     pub fn completion(&mut self) -> Option<Completion> {
         if !self.has_completion() {
             return None;
@@ -316,7 +319,7 @@ impl Ring {
 mod tests {
     use super::*;
 
-    /// Both kinds of memory, more entries than the queue holds, and a poll that reports twice.
+    /// With both kinds of memory: more entries than the queue holds, and a poll that reports twice.
     #[test]
     fn entries_complete() {
         for new in [Ring::in_our_memory, Ring::in_the_kernels_memory] {

@@ -1,7 +1,7 @@
-//! Sanitizers: compilers build programs with them that get their memory past libc.
+//! Sanitizers: programs that are built with one get their memory without libc.
 
-/// Sanitizers that a program cannot be paged with: what each is called, its library's name, and a symbol of it if that is part of
-/// the program.
+/// Sanitizers with which a program cannot be paged: the name of each, its library's name, and a symbol that shows it if it is
+/// linked into the program.
 pub const SANITIZERS: [(&str, &[u8], &core::ffi::CStr); 5] = [
     ("AddressSanitizer", b"libasan.so", c"__asan_init"),
     ("HWAddressSanitizer", b"libhwasan.so", c"__hwasan_init"),

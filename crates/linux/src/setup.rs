@@ -1,4 +1,4 @@
-//! Setting a machine up, and what can go wrong with it, and the messages that say so.
+//! Sets a machine up, and has the messages for what can go wrong.
 
 use crate::compressed::Compressed;
 use crate::content::Content;
@@ -35,9 +35,9 @@ pub struct Options<'a> {
     pub policy: Spec,
     /// How I/O is issued; resolved.
     pub engine: Engine,
-    /// How faults come.
+    /// How faults are delivered.
     pub delivery: Delivery,
-    /// Whether what is written is encrypted.
+    /// Whether swap is encrypted.
     pub encrypt: bool,
     /// Whether threads that thrash take turns: see [`overspill_machine::load_control`].
     pub load_control: bool,
@@ -49,9 +49,9 @@ pub struct Options<'a> {
     pub objects_max: u16,
     /// Threads that will own a [`reader::Reader`] each.
     pub readers: usize,
-    /// Readahead and zero-ahead windows are this at the most, in pages; `None`: by the budget.
+    /// The longest window of readahead and zero-ahead, in pages; `None`: by the budget.
     pub ahead_pages_max: Option<u32>,
-    /// Decisions to remember, for tests.
+    /// The number of decisions to remember, for tests.
     pub decisions_max: usize,
 }
 
@@ -67,7 +67,7 @@ pub enum SetupError {
     Swap(Errno, String),
     /// io_uring was asked for and is refused.
     Engine(Errno),
-    /// There is no locked memory or no randomness for a key.
+    /// No memory could be locked for a key, or there was no randomness.
     Key(Errno),
     /// mmap(2) or clone(2) failed.
     Memory(Errno),
@@ -168,10 +168,10 @@ pub fn open_uffds(delivery: Delivery, device: Option<&Fd>) -> Result<(Uffd, Uffd
 }
 
 pub use overspill_machine::files::DEVICES_MAX;
-/// How many a process may start with: forked children inherit them, and add one of their own each generation.
+/// The most devices that a process may start with: forked children inherit them, and each generation adds one of its own.
 const DEVICES_AT_START: usize = 8;
 
-/// The least that such a device has when address space is short: 4 GiB.
+/// The smallest table for a device without a limit, when address space is short: 4 GiB.
 const SLOTS_USUAL_MIN: u64 = 1 << 20;
 /// The devices' names, for people.
 pub fn names(devices: &[DeviceSpec]) -> String {
@@ -179,7 +179,7 @@ pub fn names(devices: &[DeviceSpec]) -> String {
     devices.iter().map(name).collect::<Vec<_>>().join(", ")
 }
 
-/// Sets a machine up. No thread is started.
+/// Sets a machine up, without starting any thread.
 ///
 /// # Errors
 /// [`SetupError`].
@@ -220,11 +220,11 @@ pub fn machine(options: &Options<'_>, status: &'static Status) -> Result<Machine
         }
         names[i].set(device.name().as_encoded_bytes());
     }
-    // Tables for a device of 256 GiB, which has no limit or may come later, unless address space is so short that nothing near it
-    // can be managed.
+    // A device without a limit, or one that comes later, gets tables for 256 GiB. They are smaller if address space is so short
+    // that far less memory can be managed.
     let usual = options.pages_max.saturating_mul(2).next_power_of_two().clamp(SLOTS_USUAL_MIN, SLOTS_UNLIMITED.into()) as u32;
     let mut pager = SwapPager::without_device(overspill_swap::Config {
-        // an object of a few pages takes the metadata of sixteen, twice
+        // an object of a few pages takes the metadata of sixteen pages, twice
         pages_max: options.pages_max + 32 * u64::from(options.objects_max),
         slots_max: lengths.iter().copied().max().unwrap_or(0).max(usual),
         devices_max: DEVICES_MAX as u16,
@@ -235,7 +235,7 @@ pub fn machine(options: &Options<'_>, status: &'static Status) -> Result<Machine
         let priority = device.priority.unwrap_or(0);
         let entry = match files {
             Some(files) => devices::add_files(pager.devices_mut(), files, priority),
-            // a compressed device enters once there is a budget, in its place; until then the entry is taken
+            // a compressed device is entered later, when there is a budget; until then this entry keeps its place
             None => pager.devices_mut().add_device(1, priority),
         };
         let entry = entry.expect("an empty table has entries, in order");

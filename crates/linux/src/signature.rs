@@ -1,9 +1,9 @@
-//! Whether somebody's data seems to be on a block device: the marks that file systems, partition tables and the like leave at fixed
-//! places near its start, and, of those that have theirs there, near its end.
+//! Tells whether somebody's data seems to be on a block device. File systems, partition tables and the like leave marks at fixed
+//! places near the start of a device, some of them near its end.
 //!
-//! The places are from each format's own documentation, the same that blkid(8) looks at. Marks of two bytes are found by chance on
-//! one device of some thousands: that costs a `force`, and a mark that is not looked for costs the data. What keeps no mark at all,
-//! such as plain dm-crypt, cannot be seen.
+//! The places are from each format's own documentation; blkid(8) looks at the same. A mark of two bytes is found by chance on one
+//! device in some thousands. That costs the user a `force`; a missed mark would cost the data. Formats without any mark, such as
+//! plain dm-crypt, are not recognised.
 
 use crate::device_spec::{DeviceSpec, Medium};
 use std::fs::{File, OpenOptions};
@@ -87,7 +87,7 @@ const MARKS: &[(&str, u64, &[u8])] = &[
     ("a hibernated system", 4086, b"S1SUSPEND"),
     ("LUKS", 0, b"LUKS\xba\xbe"),
     ("LUKS", 0x4000, b"SKUL\xba\xbe"),
-    // its label is in one of the first four sectors
+    // the label is in one of the first four sectors
     ("LVM", 0x218, b"LVM2 001"),
     ("LVM", 0x18, b"LVM2 001"),
     ("LVM", 0x418, b"LVM2 001"),
@@ -107,13 +107,13 @@ const MARKS: &[(&str, u64, &[u8])] = &[
 
 /// Name, a power of two, how far before the end in bytes, mark. The end is that of the device, rounded down to the power of two.
 const MARKS_AT_END: &[(&str, u64, u64, &[u8])] = &[
-    // md's superblock 0.90 in either order of bytes, 1.0, and those that mainboards' RAID leaves
+    // md's superblock 0.90 in either order of bytes, 1.0, and those of mainboards' RAID
     ("a RAID member", 64 << 10, 64 << 10, &[0xfc, 0x4e, 0x2b, 0xa9]),
     ("a RAID member", 64 << 10, 64 << 10, &[0xa9, 0x2b, 0x4e, 0xfc]),
     ("a RAID member", 4096, 8192, &[0xfc, 0x4e, 0x2b, 0xa9]),
     ("a RAID member", 512, 1024, b"Intel Raid ISM"),
     ("a RAID member", 512, 512, &[0xde, 0x11, 0xde, 0x11]),
-    // its metadata of the versions 8 and 9, with or without a clean end
+    // metadata of the versions 8 and 9, with or without a clean end
     ("DRBD", 4096, 4096 - 60, &[0x83, 0x74, 0x02, 0x6b]),
     ("DRBD", 4096, 4096 - 60, &[0x83, 0x74, 0x02, 0x6c]),
     ("DRBD", 4096, 4096 - 60, &[0x83, 0x74, 0x02, 0x6d]),
@@ -124,8 +124,8 @@ const MARKS_AT_END: &[(&str, u64, u64, &[u8])] = &[
     ("a partition table", 4096, 4096, b"EFI PART"),
 ];
 
-/// Why a block device of this swap device is refused, as a message: there is data on it, and nobody insisted. What cannot be
-/// opened is not looked at.
+/// A message if a block device of this swap device has data on it and `force` was not given. Devices that cannot be opened are
+/// skipped.
 pub fn refusal(device: &DeviceSpec) -> Option<String> {
     if !matches!(device.medium, Medium::Block { force: false, .. }) {
         return None;
@@ -138,7 +138,7 @@ pub fn refusal(device: &DeviceSpec) -> Option<String> {
     })
 }
 
-/// What was found on a block device that swap would destroy, and how to insist.
+/// The message about data on a block device that swap would destroy. It says how to use the device all the same.
 pub fn sentence(what: &str, path: &Path) -> String {
     format!(
         "there seems to be {what} on this block device, and swap would destroy it; if it may go, write block:{},force",
@@ -146,10 +146,10 @@ pub fn sentence(what: &str, path: &Path) -> String {
     )
 }
 
-/// What seems to be on the device, if anything is. What cannot be read holds nothing.
+/// What seems to be on the device, if anything is. Places behind the device's end count as empty.
 ///
 /// # Errors
-/// As read(2) and lseek(2), but for reading behind the device's end.
+/// As read(2) and lseek(2).
 pub fn find(device: &File) -> io::Result<Option<&'static str>> {
     let end = { device }.seek(SeekFrom::End(0))?;
     let at_start = MARKS.iter().copied();
@@ -166,7 +166,7 @@ pub fn find(device: &File) -> io::Result<Option<&'static str>> {
     Ok(None)
 }
 
-/// Where a mark near the end is, on a device of `end` bytes; `None` on one that is too short for it.
+/// The place of a mark near the end, on a device of `end` bytes; `None` if the device is too short for it.
 fn place_at_end(end: u64, unit: u64, back: u64) -> Option<u64> {
     (end & !(unit - 1)).checked_sub(back)
 }
@@ -199,7 +199,7 @@ mod tests {
     #[test]
     fn marks_are_found_at_the_end() {
         let path = place("end");
-        // the end is seldom a multiple of anything
+        // lengths that are not multiples of the units
         for len in [1 << 20, (1 << 20) + (60 << 10) + 512, 100_000_000 / 512 * 512] {
             for &(name, unit, back, mark) in MARKS_AT_END {
                 let file = File::options().read(true).write(true).create(true).truncate(true).open(&path).unwrap();
@@ -211,7 +211,7 @@ mod tests {
                 assert_eq!(find(&file).unwrap(), None, "{name}: that is not the end");
             }
         }
-        // one that is too short for most of them, and one that is empty
+        // a device that is too short for most marks, and an empty one
         for len in [700, 0] {
             File::create(&path).unwrap().set_len(len).unwrap();
             assert_eq!(find(&File::open(&path).unwrap()).unwrap(), None);
@@ -219,7 +219,7 @@ mod tests {
         std::fs::remove_file(path).unwrap();
     }
 
-    /// Where the places of md's superblocks are, in figures of its own source: for 0.90 MD_NEW_SIZE_SECTORS, for 1.0 super_1_load.
+    /// The places of md's superblocks, computed as its own source does: for 0.90 MD_NEW_SIZE_SECTORS, for 1.0 super_1_load.
     #[test]
     fn raid_superblocks_are_where_md_has_them() {
         for sectors in [2048u64, 2055, 409_600, 1_953_525_168] {
@@ -229,7 +229,7 @@ mod tests {
         }
     }
 
-    /// What the programs make that are there.
+    /// Devices made by the programs that are installed.
     #[test]
     fn what_is_made_by_mkfs_is_found() {
         let path = place("mkfs");

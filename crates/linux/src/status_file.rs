@@ -26,7 +26,8 @@ use std::ptr::NonNull;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::time::Duration;
 
-/// What processes may share.
+/// A type that processes may share.
+///
 ///
 /// # Safety
 /// All fields are atomics, so any bytes are a valid value, and others may write to it at any time.
@@ -155,7 +156,7 @@ impl AsRawFd for StatusFile {
     }
 }
 
-/// A status block to read from, and only that.
+/// A status block to read from.
 #[derive(Debug)]
 pub struct StatusView {
     map: Mapping<Status>,
@@ -182,12 +183,12 @@ impl StatusView {
     }
 }
 
-/// What a status block said at one moment. Counters that belong together may differ by the events of a microsecond.
+/// The content of a status block at one moment. Counters that belong together may differ by the events of a microsecond.
 #[derive(Clone, Debug)]
 pub struct Snapshot {
     /// The program's process id.
     pub pid: u32,
-    /// `None`: a value that this version does not know.
+    /// `None` for a value that this version does not know.
     pub outcome: Option<Outcome>,
     /// Whether `overspill run` has seen the program end.
     pub supervisor_done: bool,
@@ -201,35 +202,35 @@ pub struct Snapshot {
     pub swap: String,
     /// Why the pager did not start, or stopped the program.
     pub message: String,
-    /// Where the first page that was lost had been, and why it was; empty if none was.
+    /// The place of the first page that was lost, and the reason; empty if none was lost.
     pub loss: String,
     /// The counters in table order.
     pub counters: Vec<(&'static Info, u64)>,
-    /// How often pages went from one queue of the policy to another: the names of both, and the count.
+    /// The policy's transitions from queue to queue: name and count.
     pub transitions: Vec<(&'static str, u64)>,
-    /// How long locks were held.
+    /// How long the locks were held.
     pub locks: Vec<LockHolds>,
 }
 
-/// How long one lock was held, each time.
+/// How long one lock was held each time.
 #[derive(Clone, Debug)]
 pub struct LockHolds {
-    /// Which.
+    /// The lock's name.
     pub name: &'static str,
-    /// How often.
+    /// How many times it was held.
     pub count: u64,
-    /// Half of the holds, 99 % and 99.9 % of them were at most as long, in nanoseconds. A quarter too much at most.
+    /// 50 %, 99 % and 99.9 % of the holds were at most as long, in nanoseconds. Too high by a quarter at most.
     pub quantiles_ns: [u64; 3],
-    /// The longest.
+    /// The longest hold.
     pub longest_ns: u64,
-    /// Where that began: file and line.
+    /// Where the longest hold began: file and line.
     pub longest_at: String,
-    /// How many were at most so long, in nanoseconds, and longer than what is before.
+    /// For each length in nanoseconds: how many holds were at most that long, and longer than the entry before.
     pub histogram: Vec<(u64, u64)>,
 }
 
 impl LockHolds {
-    /// `ns_per_tick`: what a tick of the writer's clock is.
+    /// `ns_per_tick`: the length of a tick of the writer's clock.
     fn of(name: &'static str, times: &HoldTimes, ns_per_tick: f64) -> Self {
         let ns = |ticks: u64| (ticks as f64 * ns_per_tick) as u64;
         let (file, line) = times.longest_at();
@@ -255,7 +256,7 @@ impl Snapshot {
         status.counters.for_each(|info, value| counters.push((info, value)));
         let mut transitions = Vec::new();
         status.transitions.for_each(|name, count| transitions.push((name, count)));
-        // Since the pager's start, by both clocks. (They are the machine's, not the program's.)
+        // The time since the pager's start, by both clocks. (Both are clocks of the machine, not of the program.)
         let ns = sys::now_ns().saturating_sub(status.start_ns.load(Relaxed));
         let ticks = sys::cycles().saturating_sub(status.start_ticks.load(Relaxed));
         let ns_per_tick = ns as f64 / ticks.max(1) as f64;
@@ -278,7 +279,7 @@ impl Snapshot {
     /// The counter of this name.
     ///
     /// # Panics
-    /// If the table has no such counter: that is a slip of the caller's.
+    /// If the table has no such counter: a mistake of the caller.
     pub fn counter(&self, name: &str) -> u64 {
         match self.counters.iter().find(|(info, _)| info.name == name) {
             Some((_, value)) => *value,
@@ -287,7 +288,7 @@ impl Snapshot {
     }
 }
 
-/// A text of the block, as UTF-8 without control characters: it goes to a terminal, and another process wrote it.
+/// A text of the block, as UTF-8 without control characters, because another process wrote it and it goes to a terminal.
 fn string<const N: usize>(text: &Text<N>) -> String {
     let mut bytes = [0; N];
     let length = text.copy_to(&mut bytes);
@@ -305,7 +306,7 @@ pub enum FindError {
     NotPermitted(u32),
     /// The process has no status block.
     NotPaged(u32),
-    /// There is a block, and it cannot be read.
+    /// There is a block, but it cannot be read.
     Unreadable(u32, io::Error),
 }
 
@@ -330,8 +331,8 @@ impl std::error::Error for FindError {}
 
 /// Finds the status block of a running program, or of the `overspill run` above it.
 ///
-/// The pager's threads may have a descriptor table of their own, so those of all threads are searched; then, because a program
-/// may have closed descriptors that are not its own, those of the parent process, for a block meant for `pid`.
+/// The pager's threads may have a descriptor table of their own, so the descriptors of all threads are searched. A program may have
+/// closed descriptors that are not its own. So those of the parent process come next, for a block meant for `pid`.
 ///
 /// # Errors
 /// [`FindError`] says why there is none.
@@ -385,7 +386,7 @@ pub fn find(pid: u32) -> Result<StatusView, FindError> {
     }
 }
 
-/// `/memfd:overspill-status (deleted)` is how the kernel shows a descriptor of the block.
+/// Whether a link of `/proc` shows a descriptor of a block: `/memfd:overspill-status (deleted)`.
 fn is_status_link(target: &Path) -> bool {
     let rest = target.as_os_str().as_bytes().strip_prefix(b"/memfd:");
     rest.and_then(|rest| rest.strip_prefix(STATUS_NAME.as_bytes())).is_some_and(|end| end.is_empty() || end == b" (deleted)")

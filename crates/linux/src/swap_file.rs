@@ -1,5 +1,7 @@
-//! A swap device's file: anonymous (never has a name, or loses it at once), mode 0600, grown in chunks, which can be given back in
-//! parts; or a block device, claimed with O_EXCL. O_DIRECT where it can be had. And the files of a device that is made of several.
+//! The files of a swap device, one or several.
+//!
+//! A file has no name, or loses it at once. Its mode is 0600. It grows in chunks, and parts of it can be given back. A block device
+//! is claimed with O_EXCL. Both use O_DIRECT where it works.
 
 use crate::control::Kind;
 use crate::device_spec::{DeviceSpec, FILES_MAX, Medium, NAME_MAX};
@@ -11,13 +13,13 @@ use std::ffi::OsStr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
 
-/// What it tries when there is not so much left. The last of a file system, less than the least of these, is not used.
+/// The sizes that a file tries to grow by, the largest first. If the file system has less room than the smallest, it is not used.
 const CHUNKS: [u64; 3] = [CHUNK, CHUNK / 16, CHUNK / 256];
 /// An open swap file.
 #[derive(Debug)]
 pub struct SwapFile {
     fd: Fd,
-    /// So many bytes it has grown to.
+    /// The length that it has grown to, in bytes.
     len: u64,
     limit: u64,
     direct: bool,
@@ -28,11 +30,11 @@ pub struct SwapFile {
 /// Whether clusters end where the file's physical extents do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Align {
-    /// Nobody asked for it.
+    /// Not asked for.
     No,
     /// They do.
     Extents,
-    /// They do not, since the file system does not say where its extents lie.
+    /// They do not, because the file system does not say where its extents lie.
     Refused,
 }
 
@@ -40,9 +42,9 @@ pub enum Align {
 #[derive(Debug)]
 pub struct SwapFiles {
     all: [Option<SwapFile>; FILES_MAX],
-    /// Of all together, in bytes; 0: none.
+    /// The limit of all together, in bytes; 0: none.
     limit: u64,
-    /// The one that grows next.
+    /// The file that grows next.
     turn: usize,
 }
 
@@ -50,12 +52,12 @@ impl SwapFiles {
     /// Opens what `device` describes.
     ///
     /// # Errors
-    /// Which of its places it was. For a file as [`SwapFile::create`]. For a block device: EBUSY if it is mounted or somebody
-    /// else's, ENOTBLK if it is none, and as from open(2). ENOTSUP for devices that are no files. Nothing is left behind then.
+    /// The error and the place that caused it. For a file as [`SwapFile::create`]. For a block device: EBUSY if it is in use,
+    /// ENOTBLK if it is none, and as from open(2). ENOTSUP for devices without files. After an error nothing is left behind.
     pub fn open(device: &DeviceSpec) -> Result<SwapFiles, (Errno, &OsStr)> {
         let several = !device.more.is_empty();
         let each = device.names().map(|name| {
-            // a block device counts with all of its length: the limit is that of all together
+            // each of several block devices counts with its whole length; the limit is for all together
             let limit = if several { 0 } else { device.size.unwrap_or(0) };
             SwapFile::open(&device.medium, name, limit, device.align).map_err(|e| (e, name))
         });
@@ -67,7 +69,7 @@ impl SwapFiles {
         Ok(files)
     }
 
-    /// Of files, or block devices, that are open (and claimed). `limit` bytes at most, all together; 0: no limit. Not of none.
+    /// Takes over files, or block devices, that are open (and claimed). `limit`: the most bytes of all together; 0: no limit.
     ///
     /// # Errors
     /// As [`SwapFile::from_block`]; EINVAL if one is not of the kind, or there are none or too many.
@@ -87,7 +89,7 @@ impl SwapFiles {
         Ok(files)
     }
 
-    /// Over one file.
+    /// Of one file.
     pub fn one(file: SwapFile) -> SwapFiles {
         let limit = file.limit;
         let mut all = [const { None }; FILES_MAX];
@@ -95,15 +97,14 @@ impl SwapFiles {
         SwapFiles { all, limit, turn: 0 }
     }
 
-    /// The same files through other descriptors, of a process that was forked. The old ones are another table's numbers, and stay
-    /// open.
+    /// The same files through other descriptors, in a forked process. The old numbers belong to another table, and stay open.
     ///
     /// # Errors
     /// EBADF if one is missing.
     pub fn reopened(self, mut fds: [Option<Fd>; FILES_MAX]) -> Result<SwapFiles, Errno> {
         let SwapFiles { all, limit, turn } = self;
         let mut new = SwapFiles { all: [const { None }; FILES_MAX], limit, turn };
-        // all of the old ones first: none may be closed
+        // take all old numbers first: none of them may be closed here
         let shapes = all.map(|old| {
             let shape = old.as_ref().map(|old| (old.len, old.limit, old.kind, old.align));
             core::mem::forget(old);
@@ -122,7 +123,7 @@ impl SwapFiles {
         self.all.into_iter().for_each(core::mem::forget);
     }
 
-    /// What they may hold together, in bytes; 0: no limit.
+    /// The most that they may hold together, in bytes; 0: no limit.
     fn length_limit(&self) -> u64 {
         let lengths = || self.iter().map(|file| file.limit);
         let sum = if lengths().any(|limit| limit == 0) { 0 } else { lengths().sum() };
@@ -134,7 +135,7 @@ impl SwapFiles {
         self.all.iter().flatten()
     }
 
-    /// The one of this number, as the device's extents have it.
+    /// The file of this number, as the device's extents have it.
     ///
     /// # Panics
     /// If there is none.
@@ -150,7 +151,7 @@ impl SwapFiles {
         self.all[file as usize].as_mut().expect("an extent is of a file of its device")
     }
 
-    /// What they are, all alike.
+    /// Their kind; all have the same.
     pub fn kind(&self) -> Kind {
         self.get(0).kind
     }
@@ -220,7 +221,7 @@ impl SwapFile {
         }
     }
 
-    /// Over a block device that is open and claimed. `limit` bytes at most; 0: all of it.
+    /// Takes over a block device that is open and claimed. Uses `limit` bytes at most; 0: all of it.
     ///
     /// # Errors
     /// ENOTBLK if it is none, ENOMEDIUM if it is empty, ENOSPC if it is shorter than a page.
@@ -238,7 +239,7 @@ impl SwapFile {
         }
     }
 
-    /// Makes a file in the directory `place`, or as the new file `place`. `limit` bytes at most; 0: no limit.
+    /// Makes a file in the directory `place`, or the new file `place`. `limit`: its most bytes; 0: no limit.
     ///
     /// # Errors
     /// ENOENT, EACCES, EROFS, EEXIST, ... as from open(2).
@@ -252,7 +253,7 @@ impl SwapFile {
         let base = libc::O_RDWR | libc::O_CLOEXEC;
         let fd = match sys::open(dir, base | libc::O_TMPFILE | libc::O_EXCL, 0o600) {
             Ok(fd) => fd,
-            // a new file; or a file system without O_TMPFILE: a name that nobody else has, for as long as it takes to unlink it
+            // a new file; or the file system has no O_TMPFILE, and the file has a unique name until it is unlinked
             Err(libc::ENOENT | libc::ENOTDIR) => Self::named(dir)?,
             Err(libc::EOPNOTSUPP | libc::EISDIR | libc::EINVAL) => {
                 let mut n = place.len();
@@ -280,24 +281,24 @@ impl SwapFile {
         Ok(fd)
     }
 
-    /// Over a file that is open already.
+    /// Takes over a file that is open already.
     pub fn from_fd(fd: Fd, limit: u64, kind: Kind) -> SwapFile {
         // SAFETY: sets a flag of our own descriptor; refused where the file system has no direct I/O.
         let direct = unsafe { sys!(libc::SYS_fcntl, fd.raw(), libc::F_SETFL, libc::O_DIRECT) }.is_ok();
         SwapFile { fd, len: 0, limit, direct, kind, align: Align::No }
     }
 
-    /// The same file, whose clusters are to end where its physical extents do if `align` says so.
+    /// The same file. With `align` its clusters should end where its physical extents do.
     pub fn aligned(self, align: bool) -> SwapFile {
         SwapFile { align: if align { Align::Extents } else { Align::No }, ..self }
     }
 
-    /// Whether they do.
+    /// Whether its clusters end where its physical extents do.
     pub fn align(&self) -> Align {
         self.align
     }
 
-    /// What it is.
+    /// Its kind.
     pub fn kind(&self) -> Kind {
         self.kind
     }
@@ -312,13 +313,13 @@ impl SwapFile {
         self.fd.raw()
     }
 
-    /// Whether reads and writes go past the page cache.
+    /// Whether reads and writes bypass the page cache.
     pub fn is_direct(&self) -> bool {
         self.direct
     }
 
-    /// Gets blocks for what comes next in the file, at most `bytes_max` bytes of it. Returns where that begins and how long it is,
-    /// in bytes, whole pages. Where nothing can be allocated in advance the file grows as it is written.
+    /// Gets blocks for the next part of the file, at most `bytes_max` bytes. Returns its start and length in bytes, whole pages. On
+    /// file systems that cannot allocate in advance, the file grows as it is written.
     ///
     /// # Errors
     /// ENOSPC if the limit or the file system's room is reached; EIO and the like.
@@ -342,20 +343,20 @@ impl SwapFile {
         result
     }
 
-    /// The pieces that `pages` pages from byte `offset` on are to be used in: of a file that is aligned its physical extents, if
-    /// the file system says where they lie; else one. What is beyond [`overspill_machine::files::PIECES_MAX`] pieces is the last
-    /// one's.
+    /// The pieces in which `pages` pages from byte `offset` on should be used. In an aligned file these are its physical extents,
+    /// if the file system says where they lie; else it is one piece. The last of [`overspill_machine::files::PIECES_MAX`] pieces
+    /// takes the rest.
     pub fn pieces(&mut self, offset: u64, pages: u32) -> Pieces {
         let mut pieces = Pieces::one(pages);
         if self.align != Align::Extents {
             return pieces;
         }
         let end = offset + (u64::from(pages) << PAGE_SHIFT);
-        // where the physical extent before this place ends, in the file and on the disk
+        // the end of the physical extent before this place, in the file and on the disk
         let (mut at, mut disk) = (offset, None);
         while at < end {
             let mut ask = FiemapAsk { start: at, length: end - at, count: ASKED as u32, ..FiemapAsk::default() };
-            // SAFETY: FS_IOC_FIEMAP reads the head and writes it and at most `count` extents behind it, for which there is room.
+            // SAFETY: FS_IOC_FIEMAP reads the head, and writes it and at most `count` extents behind it, for which there is room.
             if unsafe { sys!(libc::SYS_ioctl, self.fd.raw(), FS_IOC_FIEMAP, &raw mut ask) }.is_err() {
                 self.align = Align::Refused;
                 return Pieces::one(pages);
@@ -367,7 +368,7 @@ impl SwapFile {
                     return Pieces::one(pages);
                 }
                 if disk != Some(extent.physical.wrapping_sub(extent.logical)) && extent.logical > offset && extent.logical < end {
-                    // a page that two extents share is the earlier one's
+                    // a page that two extents share belongs to the earlier one
                     pieces.cut_at((extent.logical - offset).div_ceil(PAGE_SIZE as u64) as u32);
                 }
                 disk = Some(extent.physical.wrapping_sub(extent.logical));
@@ -399,7 +400,7 @@ pub fn allocate(fd: i32, offset: u64, bytes: u64) -> Result<(), Errno> {
 /// As fallocate(2): EOPNOTSUPP where it cannot be done.
 pub fn punch(fd: i32, offset: u64, bytes: u64) -> Result<(), Errno> {
     let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
-    // SAFETY: touches no memory. What was written there is lost, and that the caller wants.
+    // SAFETY: touches no memory. The caller wants the content to be lost.
     unsafe { sys!(libc::SYS_fallocate, fd, mode, offset, bytes) }.map(drop)
 }
 
@@ -407,9 +408,9 @@ pub fn punch(fd: i32, offset: u64, bytes: u64) -> Result<(), Errno> {
 const FS_IOC_FIEMAP: usize = 0xc020_660b;
 /// FIEMAP_EXTENT_LAST.
 const FIEMAP_LAST: u32 = 0x1;
-/// FIEMAP_EXTENT_UNKNOWN, _DELALLOC, _ENCODED, _NOT_ALIGNED, _DATA_INLINE, _DATA_TAIL: there is no place on a disk to tell.
+/// FIEMAP_EXTENT_UNKNOWN, _DELALLOC, _ENCODED, _NOT_ALIGNED, _DATA_INLINE, _DATA_TAIL: the extent has no place on the disk.
 const FIEMAP_NOWHERE: u32 = 0x2 | 0x4 | 0x8 | 0x100 | 0x200 | 0x400;
-/// Extents that are asked for at a time: 2 KiB, on a bare thread's stack.
+/// The number of extents to ask for at a time: 2 KiB on a bare thread's stack.
 const ASKED: usize = 32;
 
 /// `struct fiemap_extent` of linux/fiemap.h.
@@ -424,7 +425,7 @@ struct FiemapExtent {
     more: [u32; 3],
 }
 
-/// `struct fiemap`, and room behind it.
+/// `struct fiemap`, with room for extents behind it.
 #[repr(C)]
 #[derive(Default)]
 struct FiemapAsk {
@@ -462,7 +463,7 @@ pub fn kind_of(fd: &Fd) -> Option<Kind> {
 mod tests {
     use super::*;
 
-    /// A file whose extents lie apart on the disk, since another grew by turns with it, is cut where they end.
+    /// A file whose extents lie apart on the disk, because it grew in turns with another file, is cut where they end.
     #[test]
     fn pieces_are_the_physical_extents() {
         let dir = std::env::temp_dir().join(format!("overspill-pieces-{}", std::process::id()));
@@ -480,7 +481,7 @@ mod tests {
         assert!(pieces.lens().iter().all(|n| *n > 0));
         match file.align() {
             Align::Refused => println!("not run: this file system does not say where its extents lie"),
-            // all of them in one piece would be a file system that knows better
+            // the file system placed them all in one piece
             _ => println!("{:?}", pieces.lens()),
         }
         let part = file.pieces(1 << 18, 64);
@@ -489,7 +490,7 @@ mod tests {
         use std::os::unix::fs::MetadataExt;
         let before = st_blocks(&file).blocks();
         match punch(file.raw(), 1 << 20, 1 << 20) {
-            // give or take what the file system needs to remember the hole: a test failed for one block of that
+            // within what the file system needs to remember the hole: a test failed by one such block
             Ok(()) => assert!((before - st_blocks(&file).blocks()).abs_diff(2048) <= 64),
             Err(e) => println!("not run: this file system takes nothing back ({e})"),
         }
@@ -497,7 +498,7 @@ mod tests {
         std::fs::remove_dir_all(&dir).expect("cleanup");
     }
 
-    /// What is swapped out is nobody else's: no name leads to it, and its mode lets no other user in.
+    /// Other users cannot read swapped pages: the file has no name, and its mode lets no other user in.
     #[test]
     fn nobody_else_may_open_a_swap_file() {
         use std::os::unix::fs::MetadataExt;
@@ -530,13 +531,13 @@ mod tests {
         assert_eq!(files.grow(u64::MAX), Ok((2, 0, CHUNK)));
         assert_eq!(files.grow(u64::MAX), Ok((0, CHUNK, 4096)));
         assert_eq!(files.grow(u64::MAX), Err(libc::ENOSPC));
-        // one that cannot grow any more does not keep the others from it
+        // a file that cannot grow any more does not keep the others from growing
         files.limit = 0;
         files.get_mut(1).limit = 4096;
         assert_eq!(files.grow(4096), Ok((2, CHUNK, 4096)));
         assert_eq!(files.grow(4096), Ok((0, CHUNK + 4096, 4096)));
         drop(files);
-        // of three one cannot be had: nothing is left of the others, and it is told which
+        // one of three cannot be opened: nothing is left of the others, and the error says which it was
         let device = DeviceSpec::file(dir.join("a")).and(dir.join("no/such")).and(dir.join("b"));
         assert_eq!(SwapFiles::open(&device).err(), Some((libc::ENOENT, dir.join("no/such").as_os_str())));
         assert_eq!(std::fs::read_dir(&dir).expect("dir").count(), 0);

@@ -1,40 +1,38 @@
-//! Who has which part of the budget of a family of processes: what stands in their shared memory, and what is done with it.
+//! The shared memory that says which process of a family has which part of the budget, and the operations on it.
 //!
-//! The budget is cut into [`UNITS`] units, and each unit has one owner: a word with the *id* of a member, or 0. What a member may
-//! have is the sum of its units, so the members' limits never exceed the whole, whatever happens in between: to take a unit, to
-//! give it back and to hand it on is one compare-and-swap each. There is no lock that a process could die or be stopped with, and
-//! nothing is ever half done.
+//! The budget is cut into [`UNITS`] units, and each unit has one owner: a word with the *id* of a member, or 0. A member's limit is
+//! the sum of its units. One compare-and-swap takes a unit, gives it back, or hands it on. So the sum of the limits never exceeds
+//! the budget, no process can die or be stopped while it holds a lock, and no change is ever half done.
 //!
-//! **Members** have an entry each. Its word `life` says whether the member lives, and the kernel itself writes there when it does
-//! not any more: the word is on the robust list (get_robust_list(2)) of the member's page daemon, which ends when the process ends
-//! or execs, in whatever way.
+//! **Members** have an entry each. Its word `life` says whether the member lives. The word is on the robust list
+//! (get_robust_list(2)) of the member's page daemon, which ends when the process ends or execs, for whatever reason. Then the
+//! kernel itself writes to it.
 //!
 //! ```text
 //!   FREE or DIED --reserve--> RESERVED --> UNCLAIMED --claim--> a thread's id --the kernel--> DIED
 //!                   by the parent, before it forks     by the child
 //! ```
 //!
-//! An id is the number of an entry and its generation, which each reservation raises. The units of a member that died are free from
-//! that moment: nothing needs to be cleaned up, since whoever looks for a free unit finds that the id in it is a dead one. An entry
-//! that was reserved and not claimed counts for as long as its parent lives; a child that comes too late finds it gone, and gets
-//! another.
+//! An id is the number of an entry and its generation, which each reservation raises. When a member dies, its units are free at
+//! that moment. Nothing needs to be cleaned up: a process that looks for a free unit finds a dead id in it. An entry that was
+//! reserved and not claimed counts as long as its parent lives. A child that comes too late finds it gone, and gets another.
 //!
-//! Any member can write over what stands here, since it is in the memory of each. Whoever does that disturbs how the budget is
-//! shared out, and nothing else: every value is read as one that may be anything, and nobody can have more than the whole.
+//! Any member can overwrite this memory. That disturbs how the budget is shared, and nothing else: the code expects any value in
+//! any word, and no member can get more than the whole budget.
 
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering::*};
 
-/// Parts of the budget. (Fewer in tests, which do something between any two looks at them.)
+/// Parts of the budget. (Fewer in tests, which do something between any two accesses.)
 pub const UNITS: usize = if cfg!(test) { 64 } else { 2048 };
-/// Members there may be at a time.
+/// The most members at a time.
 pub const MEMBERS_MAX: usize = 1 << 16;
 
-/// Of an entry's `life`.
+/// Values of an entry's `life`.
 const FREE: u32 = 0;
 /// FUTEX_OWNER_DIED: linux/futex.h.
 const DIED: u32 = 0x4000_0000;
 const RESERVED: u32 = 0x1000_0000;
-/// With the entry's generation. No thread's id is as large.
+/// Together with the entry's generation. No thread's id is as large.
 const UNCLAIMED: u32 = 0x2000_0000;
 
 /// An atomic word; all accesses are in one order. In tests anything may happen before each.
@@ -70,18 +68,18 @@ impl Word {
 pub struct Member {
     pub(super) life: Word,
     generation: Word,
-    /// The id of who has reserved it.
+    /// The id of the member that has reserved the entry.
     parent: Word,
-    /// It is short of memory, and no unit is free: 1.
+    /// 1: it is short of memory, and no unit is free.
     wants: Word,
-    /// Somebody else is: 1. It should see what it can do without.
+    /// 1: another member is. This one should look what it can do without.
     pub(super) asked: Word,
-    /// What it has and what it does not go below, in pages, for others to guess what it can do without.
+    /// What it has, and the least that it needs, in pages: others estimate from these what it can do without.
     pages: Word,
     floor: Word,
     /// Its page daemon sleeps on it.
     pub(super) bell: Word,
-    /// Its program goes on: 1. Who has forked it sleeps on it.
+    /// 1: its program goes on. The member that has forked it sleeps on this word.
     pub(super) born: Word,
     /// Its robust list (linux/futex.h), which the kernel reads: `next` of the node; the head, which is `next`, the way from the
     /// node to `life` in bytes, and nothing pending.
@@ -89,7 +87,7 @@ pub struct Member {
     pub(super) head: [AtomicUsize; 3],
 }
 
-/// A member, by the number of its entry and the generation of that. 0: nobody.
+/// A member: the number of its entry and the entry's generation. 0: nobody.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MemberId(pub u32);
 
@@ -107,7 +105,7 @@ impl MemberId {
     }
 }
 
-/// How things stand, as one member sees them. In pages, but for the numbers of members.
+/// The state of the budget, as one member sees it. All in pages, except for the numbers of members.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct View {
     /// The whole budget.
@@ -116,39 +114,39 @@ pub struct View {
     pub free: u32,
     /// What the member has.
     pub mine: u32,
-    /// What those others have who want no more.
+    /// What the other members have that do not want more.
     pub idle: u32,
-    /// What of that they could do without.
+    /// How much of `idle` they could do without.
     pub idle_spare: u32,
-    /// Members that live, this one too.
+    /// Living members, including this one.
     pub members: u32,
     /// Others that want more.
     pub wanting: u32,
 }
 
 impl View {
-    /// An equal part of the whole: everybody can have that.
+    /// An equal part of the whole, which each member can have.
     pub fn fair(&self) -> u32 {
         self.total / self.members.max(1)
     }
-    /// What each of those that want more may have: an equal part of what the others leave, and at least a fair one.
+    /// What each member that wants more may have: an equal part of what the others leave, and at least [`View::fair`].
     pub fn level(&self) -> u32 {
         (self.total.saturating_sub(self.idle) / (self.wanting + 1)).max(self.fair())
     }
 }
 
-/// How a member stands. In pages.
+/// The state of one member. In pages.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Standing {
     /// What is charged to it.
     pub charge: u32,
     /// What it needs to have free in order to work.
     pub spare: u32,
-    /// What it does not go below.
+    /// The least that it needs.
     pub floor: u32,
-    /// It has less free of what it has been given than it should have.
+    /// Less of its part is free than should be.
     pub short: bool,
-    /// It was short a moment ago, or uses what it was about to give up.
+    /// It was short a moment ago, or it uses pages that it was about to give up.
     pub wants: bool,
     /// Others have asked.
     pub asked: bool,
@@ -159,24 +157,24 @@ pub struct Standing {
 pub enum Plan {
     /// Nothing.
     Stay,
-    /// Take so many pages of what nobody has.
+    /// Take so many pages that nobody has.
     Take(u32),
-    /// Ask the others, and make do with what it has meanwhile.
+    /// Ask the others, and make do with its own part meanwhile.
     Ask,
-    /// Work towards so many pages, and give back what is above them once that is done.
+    /// Work towards so many pages, and then give back the rest.
     ShrinkTo(u32),
 }
 
-/// A limit is made smaller by this part of it at a time; and differences that are not larger are left alone.
+/// A limit shrinks by this fraction of it at a time. Smaller differences are left alone.
 const STEP: u32 = 16;
 
-/// What a member that stands so should do. One step: the next is planned after it.
+/// The next step for a member in this state.
 pub fn plan(view: &View, member: &Standing) -> Plan {
     if member.short && view.free > 0 {
         return Plan::Take((view.mine / 4).max(view.total / 64).clamp(1, view.free));
     }
     let level = view.level();
-    // what is free is enough for those who asked
+    // if this much is free, it is enough for the members that asked
     if member.asked && view.free < view.total / 64 {
         let needed = (member.charge + 2 * member.spare).max(member.floor);
         let step = (view.mine / STEP).max(2 * view.total / UNITS as u32);
@@ -187,12 +185,12 @@ pub fn plan(view: &View, member: &Standing) -> Plan {
                 return Plan::ShrinkTo(lower.max(least));
             }
         } else if needed <= lower {
-            return Plan::ShrinkTo(needed); // nobody misses it
+            return Plan::ShrinkTo(needed); // it does not use the rest
         } else if view.mine > member.floor {
             return Plan::ShrinkTo(lower.max(member.floor));
         }
     }
-    // those that have more than is their part are asked, too
+    // members that have more than their part are asked, too
     let below = view.wanting > 0 && view.mine + level / STEP < level;
     if member.short && (view.idle_spare > 0 || below) { Plan::Ask } else { Plan::Stay }
 }
@@ -201,14 +199,14 @@ pub fn plan(view: &View, member: &Standing) -> Plan {
 #[derive(Clone, Copy, Debug)]
 pub struct Shares<'a> {
     total: u32,
-    /// How many entries were ever in use.
+    /// The number of entries that were ever in use.
     used: &'a Word,
     units: &'a [Word; UNITS],
     members: &'a [Member],
 }
 
 impl<'a> Shares<'a> {
-    /// Over memory that was zeroed, or used so before, for a budget of `total` pages. At most [`MEMBERS_MAX`] entries.
+    /// For a budget of `total` pages. The memory must be zeroed, or used by `Shares` before. At most [`MEMBERS_MAX`] entries.
     pub fn new(total: u32, used: &'a Word, units: &'a [Word; UNITS], members: &'a [Member]) -> Self {
         assert!((1..=MEMBERS_MAX).contains(&members.len()));
         Shares { total, used, units, members }
@@ -219,13 +217,13 @@ impl<'a> Shares<'a> {
         self.total
     }
 
-    /// The length of a unit, in pages. They differ by one page at most, and are the whole together.
+    /// The length of a unit, in pages. Units differ by one page at most, and their sum is the whole.
     fn unit(&self, i: usize) -> u32 {
         let end = |n: usize| self.total as u64 * n as u64 / UNITS as u64;
         (end(i + 1) - end(i)) as u32
     }
 
-    /// Its entry. (No other id than those that were given comes here, but if one did it would be another entry.)
+    /// The member's entry. (For an id that was never given out, some other entry.)
     pub(super) fn member(&self, id: MemberId) -> &'a Member {
         &self.members[id.index() % self.members.len()]
     }
@@ -234,14 +232,14 @@ impl<'a> Shares<'a> {
         &self.members[..(self.used.load() as usize).min(self.members.len())]
     }
 
-    /// The value of its `life`, if that is said of this generation.
+    /// The value of its `life`, if the entry still has this generation.
     fn life(&self, id: MemberId) -> u32 {
         let member = self.members.get(id.index()).filter(|_| id != MemberId::NOBODY);
-        // the generation first: its life is that generation's then, or a later one's, of which the next look will tell
+        // the generation first: then `life` belongs to it, or to a later one, which the next look will find
         member.filter(|m| m.generation.load() == id.generation()).map_or(FREE, |m| m.life.load())
     }
 
-    /// Whether it is there, or about to be.
+    /// Whether the member lives, or is about to.
     pub fn lives(&self, id: MemberId) -> bool {
         match self.life(id) {
             FREE | DIED | RESERVED => false,
@@ -253,12 +251,12 @@ impl<'a> Shares<'a> {
         }
     }
 
-    /// An entry for a child of `parent`'s, which has nothing yet. `None` if there are too many.
+    /// Reserves an entry for a child of `parent`, which has no units yet. `None` if there are too many.
     pub fn reserve(&self, parent: MemberId) -> Option<MemberId> {
         for (index, member) in self.members.iter().enumerate() {
             let life = member.life.load();
             let unclaimed = life & UNCLAIMED != 0 && life & DIED == 0;
-            // of one that was never claimed neither child nor parent may be there
+            // an entry that was never claimed is free only if neither child nor parent lives
             if unclaimed && (self.lives(MemberId::new(index, life & 0xFFFF)) || !member.life.replace(life, FREE)) {
                 continue;
             }
@@ -266,7 +264,7 @@ impl<'a> Shares<'a> {
             if !matches!(life, FREE | DIED) || !member.life.replace(life, RESERVED) {
                 continue;
             }
-            // nobody else changes it now
+            // no other process changes it now
             let generation = ((member.generation.load() + 1) & 0xFFFF).max(1);
             for (word, value) in [
                 (&member.parent, parent.0),
@@ -289,12 +287,13 @@ impl<'a> Shares<'a> {
         None
     }
 
-    /// The member is there: its thread `tid` has the entry on its robust list. Returns `false` if the entry was given up before.
+    /// Claims the entry for a member whose thread `tid` has it on its robust list. Returns `false` if the entry was given up
+    /// before.
     pub fn claim(&self, id: MemberId, tid: u32) -> bool {
         self.member(id).life.replace(UNCLAIMED | id.generation(), tid)
     }
 
-    /// It is known to have ended, or never to come.
+    /// Frees the entry of a member that has ended or will never start.
     pub fn bury(&self, id: MemberId) {
         let life = self.life(id);
         if !matches!(life, FREE | DIED | RESERVED) {
@@ -302,7 +301,7 @@ impl<'a> Shares<'a> {
         }
     }
 
-    /// The pages of the units whose owners are such.
+    /// The pages of the units whose owners `counts` accepts.
     fn sum(&self, mut counts: impl FnMut(MemberId) -> bool) -> u32 {
         let mut last = None; // neighbours often have one owner
         let mut pages = 0;
@@ -318,17 +317,17 @@ impl<'a> Shares<'a> {
         pages
     }
 
-    /// What it has.
+    /// The member's pages.
     pub fn pages(&self, id: MemberId) -> u32 {
         self.sum(|owner| owner == id)
     }
 
-    /// What nobody has.
+    /// The pages that no member has.
     pub fn free(&self) -> u32 {
         self.sum(|owner| !self.lives(owner))
     }
 
-    /// Takes `pages` pages of what nobody has, less than a unit more, or all there is. Returns how many.
+    /// Takes `pages` pages that no member has, rounded up to whole units, or all that there are. Returns how many.
     pub fn take(&self, id: MemberId, pages: u32) -> u32 {
         let mut taken = 0;
         for (i, word) in self.units.iter().enumerate() {
@@ -344,8 +343,8 @@ impl<'a> Shares<'a> {
         taken
     }
 
-    /// Hands up to `pages` pages of its own on to another member, or to nobody, in whole units. Returns how many. Nobody gives what
-    /// is charged.
+    /// Hands on up to `pages` pages of the member's own to another member, or to nobody, in whole units. Returns how many. The
+    /// caller must not give pages that are charged.
     pub fn give(&self, id: MemberId, pages: u32, to: MemberId) -> u32 {
         let mut given = 0;
         for (i, word) in self.units.iter().enumerate().rev() {
@@ -361,27 +360,27 @@ impl<'a> Shares<'a> {
         given
     }
 
-    /// So that others can guess what it could do without.
+    /// Publishes the member's pages, so that others can estimate what it could do without.
     fn show(&self, id: MemberId) {
         self.member(id).pages.store(self.pages(id));
     }
 
-    /// It does not go below so many pages.
+    /// Sets the least that the member needs, in pages.
     pub fn set_floor(&self, id: MemberId, pages: u32) {
         self.member(id).floor.store(pages);
     }
 
-    /// Whether it wants more.
+    /// Whether the member wants more.
     pub fn wants(&self, id: MemberId) -> bool {
         self.member(id).wants.load() != 0
     }
 
-    /// It wants more, or no more.
+    /// Sets whether the member wants more.
     pub fn set_wants(&self, id: MemberId, wants: bool) {
         self.member(id).wants.store(wants.into());
     }
 
-    /// Calls `each` for the others that live.
+    /// Calls `each` for the other living members.
     fn for_each_other(&self, id: MemberId, mut each: impl FnMut(&'a Member)) {
         for (index, member) in self.used().iter().enumerate() {
             let other = MemberId::new(index, member.generation.load());
@@ -391,7 +390,7 @@ impl<'a> Shares<'a> {
         }
     }
 
-    /// How things stand for it.
+    /// The state of the budget, as the member sees it.
     pub fn view(&self, id: MemberId) -> View {
         let mut view = View { total: self.total, free: self.free(), mine: self.pages(id), members: 1, ..View::default() };
         self.for_each_other(id, |member| {
@@ -407,7 +406,7 @@ impl<'a> Shares<'a> {
         view
     }
 
-    /// Asks those others who could do without something, or have more than their part. `ring` wakes their page daemons.
+    /// Asks the other members that could do without something, or have more than their part. `ring` wakes their page daemons.
     pub fn ask(&self, id: MemberId, view: &View, mut ring: impl FnMut(&'a Member)) {
         let level = view.level();
         self.for_each_other(id, |member| {
@@ -431,7 +430,7 @@ mod tests {
         static FAMILY: RefCell<Option<Rc<Model>>> = const { RefCell::new(None) };
     }
 
-    /// Before each access to a word: others run, or the process that makes it is killed.
+    /// Runs before each access to a word: other processes take steps, or the process that makes the access is killed.
     pub(super) fn meanwhile() {
         let model = FAMILY.with(|family| family.borrow().clone());
         if let Some(model) = model {
@@ -452,29 +451,28 @@ mod tests {
         /// It has claimed its entry.
         there: bool,
         dead: bool,
-        /// What is charged, and how much it would like to use.
+        /// The pages charged to it, and the pages that it would like to use.
         charge: u32,
         appetite: u32,
         wants: bool,
         target: Option<u32>,
-        /// It is in the middle of something.
+        /// It is in the middle of a step.
         at_work: bool,
-        /// Looks in a row at which it had less than an equal part and wanted more.
+        /// How many looks in a row it had less than an equal part and wanted more.
         starving: u32,
     }
 
     struct Killed;
 
-    /// Processes that do in turn what the page daemon and forks do, with other processes' steps and deaths between any two
-    /// accesses.
+    /// Processes that take the steps of page daemons and forks in turn. Between any two accesses other processes take steps or die.
     struct Model {
         shares: Shares<'static>,
         processes: RefCell<Vec<Process>>,
         random: Cell<u64>,
-        /// Who makes the present access, if it may be killed.
+        /// The process that makes the present access, if it may be killed.
         now: Cell<Option<usize>>,
         depth: Cell<u32>,
-        /// Something happens before one access in so many; 0: never. One in so many of these is a death.
+        /// Something happens before one access in so many; 0: never. One in as many of these events is a death.
         rate: u64,
         deaths: u64,
         killed: Cell<u32>,
@@ -548,7 +546,7 @@ mod tests {
             }
         }
 
-        /// As the kernel does.
+        /// Kills a process, as the kernel does.
         fn kill(&self, p: usize) {
             let process = self.change(p, |process| {
                 process.dead = true;
@@ -560,7 +558,7 @@ mod tests {
             self.killed.set(self.killed.get() + 1);
         }
 
-        /// One thing that a process does.
+        /// One step of a process.
         fn step(&self, p: usize) {
             let before = self.now.replace(Some(p));
             self.depth.set(self.depth.get() + 1);
@@ -581,7 +579,7 @@ mod tests {
                 self.change(p, |process| process.there = true);
                 return;
             }
-            // its parent is dead, and somebody has taken what it was given
+            // its parent is dead, and another process has taken its units
             let parent = self.get(p).parent.expect("the first one's entry is not given up");
             assert!(self.get(parent).dead);
             self.change(p, |process| process.charge = 0);
@@ -602,13 +600,13 @@ mod tests {
             }
             let id = MemberId(self.get(p).id);
             let mine = self.shares.pages(id);
-            // what faults and the page daemon do between two looks
+            // the effect of faults and the page daemon between two looks
             self.change(p, |process| {
                 let limit = process.target.unwrap_or(mine);
                 process.charge = if process.charge > limit {
                     process.charge - (process.charge - limit).min(128)
                 } else if process.charge > process.appetite + 64 {
-                    process.charge // what is idle stays until somebody asks
+                    process.charge // idle pages stay until another process asks
                 } else {
                     process.appetite.max(process.charge).min(limit)
                 };
@@ -654,9 +652,10 @@ mod tests {
             self.processes.borrow_mut().push(child);
         }
 
-        /// The sum of what is charged is never above the whole: each has what is charged to it, and no unit has two owners.
+        /// The sum of all charges never exceeds the whole: each process has at least what it is charged, and no unit has two
+        /// owners.
         fn check(&self) {
-            let rate = self.depth.replace(9); // nothing happens in here
+            let rate = self.depth.replace(9); // no events in here
             let processes = self.processes.borrow();
             let mut sum = 0;
             for (p, process) in processes.iter().enumerate().filter(|(_, process)| !process.dead) {
@@ -677,8 +676,8 @@ mod tests {
         }
     }
 
-    /// Whatever the order of things, and whoever is killed in the middle of what: nobody's memory is given to somebody else, nobody
-    /// starves, and the last one has all of it.
+    /// In any order of steps, with processes killed at any point: no process loses memory that it is charged for, none starves, and
+    /// the last one gets the whole budget.
     #[test]
     fn members_come_and_go_at_any_step() {
         let (mut killed, mut forks) = (0, 0);
@@ -717,7 +716,7 @@ mod tests {
         model.alive().into_iter().map(|p| model.shares.pages(MemberId(model.get(p).id))).collect()
     }
 
-    /// One that works gets nearly all, whoever had it before; of several that work each gets as much as another.
+    /// A process that works alone gets nearly all, whichever process had it before. Several that work get equal parts.
     #[test]
     fn memory_goes_to_who_uses_it() {
         let model = family(4096, 9);
@@ -738,7 +737,7 @@ mod tests {
         model.end();
     }
 
-    /// An entry that was reserved for a child counts as long as its parent lives, and then is everybody's; the child notices.
+    /// An entry that was reserved for a child counts as long as its parent lives. Then it is free for all, and the child notices.
     #[test]
     fn what_was_reserved_is_not_lost() {
         let shares = shares(640, 3);
@@ -760,7 +759,7 @@ mod tests {
         assert!(shares.lives(next), "those were before it");
     }
 
-    /// Whatever a member writes there: no more than the whole is given, and nothing panics.
+    /// With any values in the shared memory, no more than the whole is given out, and nothing panics.
     #[test]
     fn anything_may_stand_there() {
         let mut x = 1u32;
