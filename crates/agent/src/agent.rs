@@ -1,10 +1,10 @@
-//! The agent: a machine, its threads, and what hooks ask of them.
+//! The agent: a machine, its threads, and the requests of hooks.
 //!
 //! ```text
-//!   start     from the environment to a pager, or to one message
+//!   start     reads the environment and starts the pager, or ends with one message
 //!   threads   one handler for each CPU, the page daemon, the control thread: bare threads with descriptors of their own
-//!   helper    the helper thread: does for the program's threads what needs those descriptors
-//!   fork      a child with a pager of its own
+//!   helper    the helper thread uses those descriptors for the program's threads
+//!   fork      gives a child a pager of its own
 //! ```
 
 use crate::hooks::HookStacks;
@@ -38,15 +38,15 @@ use start::variable;
 
 static AGENT: AtomicPtr<Agent> = AtomicPtr::new(core::ptr::null_mut());
 
-/// The agent, once it serves. A child that was forked past libc has a copy of it, and none of its threads: there it does not.
+/// The agent, once it serves. `None` in a child that was forked past libc: it has a copy of the agent, but none of its threads.
 pub fn get() -> Option<&'static Agent> {
     // SAFETY: set once to a leaked agent. Acquire pairs with the Release in `start`.
     unsafe { AGENT.load(Acquire).as_ref() }.filter(|agent| agent.here.load(Relaxed) != 0)
 }
 
-/// A forked child that may still read what was paged out at its fork.
+/// A forked child that may still read pages that were out at its fork.
 struct Child {
-    /// The other end is the child's, and its descendants'.
+    /// The child and its descendants have the other end.
     socket: Fd,
     fork: u64,
     member: MemberId,
@@ -59,7 +59,7 @@ const RETIRE_NS: u64 = 10_000_000_000;
 struct HelperState {
     /// Never longer than [`CHILDREN_MAX`], for which it has room.
     children: Vec<Child>,
-    /// Of a fork that is under way: our end of its socket, or where the child can be met.
+    /// Of a fork that is under way: our end of its socket, or the socket to which the child will connect.
     pending: Option<Fd>,
     listener: Option<Fd>,
 }
@@ -67,50 +67,50 @@ struct HelperState {
 /// See the module.
 pub struct Agent {
     machine: &'static Machine,
-    /// On a page that a fork's child finds empty (MADV_WIPEONFORK): 1 where the agent's threads are.
+    /// 1 in the process that has the agent's threads. The page is wiped in a fork's child (MADV_WIPEONFORK).
     here: &'static AtomicU32,
     engine: Engine,
     cluster_pages: usize,
     stacks: HookStacks,
     /// The program's break.
     pub heap_end: AtomicUsize,
-    /// What a forked child's own device is made from; nothing if all is compressed memory, of which it has a copy.
+    /// Describes the device that a forked child makes; `None` if all is compressed memory, of which the child has a copy.
     child_device: Option<DeviceSpec>,
-    /// The directory of control sockets and the name of this process's; empty: it has none.
+    /// The directory of control sockets, and the name of this process; empty: there is no socket.
     control: ControlPlace,
-    // the request slot: one request at a time, of the thread of this id; 0: of none
+    // the request slot: the id of the thread whose request it has; 0: free
     slot: AtomicU32,
     request_state: AtomicU32,
     request: UnsafeCell<Request>,
     locked_bytes: AtomicUsize,
     helper: UnsafeCell<HelperState>,
-    /// Where a child that has inherited no socket meets the helper thread.
+    /// The name of the socket at which a child that has inherited none finds the helper thread.
     meeting: UnsafeCell<descriptors::Name>,
-    /// Of a forked child: its pager is there, or cannot be.
+    /// In a forked child, 1: its pager works, or could not be set up.
     born: AtomicU32,
-    /// How the last request ended: 0, or an errno.
+    /// The result of the last request: 0, or an errno.
     answer: AtomicI32,
     // the pager's threads
     daemon_tid: AtomicU32,
     threads_ready: AtomicU32,
     threads_failed: AtomicI32,
-    /// How many there are.
+    /// The number of the pager's threads.
     threads: AtomicU32,
     // descriptors in the pager's table that a forked child needs: our ends of the sockets to our ancestors
     ancestors: [AtomicI32; ANCESTORS_MAX],
-    /// /dev/userfaultfd, in the pager's table: after a change of users a child can make a userfaultfd in no other way. -1: it
-    /// cannot be opened.
+    /// /dev/userfaultfd, in the pager's table; -1 if it cannot be opened. After a change of users a child can make a userfaultfd in
+    /// no other way.
     uffd_device: AtomicI32,
     status: &'static Status,
     /// The status block's descriptor, in the pager's table; -1 if `overspill run` holds it.
     status_fd: AtomicI32,
 }
 
-/// Where the control socket is to be.
+/// The place of the control socket.
 struct ControlPlace {
-    /// Empty: there is none.
+    /// Empty: there is no socket.
     directory: Vec<u8>,
-    /// Of the process that `overspill run` started, and of no other.
+    /// The name from `--name`, in the process that `overspill run` started; empty in others.
     name: String,
 }
 
@@ -130,7 +130,7 @@ impl ControlPlace {
 unsafe impl Sync for Agent {}
 
 impl Agent {
-    /// The program serves the faults of this range itself from now on.
+    /// Leaves this range to the program, which serves its faults itself from now on.
     pub fn hand_over(&'static self, start: usize, end: usize) {
         if self.is_managed(start, end) && self.stacks.run(move || self.machine.keep_in(start, end)) {
             self.ask(Request::HandOver { start, end });
@@ -142,7 +142,7 @@ impl Agent {
         self.within_reach_bytes() / 4
     }
 
-    /// What this process could have of the budget if it wanted.
+    /// The part of the budget that this process can have if it wants more.
     fn within_reach_bytes(&self) -> usize {
         (self.family().within_reach() as usize) << PAGE_SHIFT
     }
@@ -152,8 +152,8 @@ impl Agent {
         self.stacks.run(move || area::bounds().is_some_and(|(from, to)| start < to && from < end))
     }
 
-    /// Whether the program's anonymous memory in `start..end` fits into the budget besides all that is locked, if it is locked too.
-    /// A quarter of the budget is for what is not.
+    /// Whether the program's anonymous memory in `start..end` may be locked: all locked memory must fit into three quarters of the
+    /// budget.
     pub fn may_lock(&'static self, start: usize, end: usize) -> bool {
         self.stacks.run(move || {
             let overlap = |r: &Range| r.end.min(end).saturating_sub(r.start.max(start));
@@ -167,17 +167,17 @@ impl Agent {
         })
     }
 
-    /// The first of the program's anonymous ranges that ends behind `at`, from there on.
+    /// The part from `at` on of the program's first anonymous range that ends behind `at`.
     pub fn next_range(&'static self, at: usize) -> Option<(usize, usize)> {
         self.stacks.run(move || self.machine.map.read().ranges.first(at, usize::MAX).map(|r| (r.start.max(at), r.end)))
     }
 
-    /// The program has unlocked everything, and with it the page of the pager's that must not be swapped by the kernel.
+    /// Locks the page of keys again, which the kernel must not swap, after the program has unlocked all memory.
     pub fn lock_keys(&self) {
         self.machine.content.lock_again();
     }
 
-    /// A discard has returned: its pages may be parked again.
+    /// To be called when a discard has returned: its pages may be parked again.
     pub fn discarded(&'static self, start: usize, end: usize) {
         self.stacks.run(move || {
             if self.machine.map.read().discards.count.load(Relaxed) != 0 {
@@ -191,39 +191,39 @@ impl Agent {
         self.stacks.run(move || self.machine.wiped_on_fork(start, end, wiped))
     }
 
-    /// MADV_MERGEABLE: equal pages may become one.
+    /// To be called at MADV_MERGEABLE: from now on the kernel may merge equal pages.
     pub fn may_merge(&self) {
         self.machine.may_share_pages();
     }
 
-    /// MADV_GUARD_INSTALL is about to be called: [`Machine::begin_guard`].
+    /// To be called before MADV_GUARD_INSTALL: [`Machine::begin_guard`].
     pub fn begin_guard(&'static self, start: usize, end: usize) -> Option<bool> {
         self.stacks.run(move || self.machine.begin_guard(start, end))
     }
 
-    /// It has put guard pages there.
+    /// The call has put guard pages there.
     pub fn guarded(&'static self, start: usize, end: usize) {
         self.stacks.run(move || self.machine.guarded(start, end));
     }
 
-    /// There are none.
+    /// There are no guard pages there.
     pub fn unguarded(&'static self, start: usize, end: usize) {
         self.stacks.run(move || self.machine.unguarded(start, end));
     }
 
-    /// It has put none there, and others may be there.
+    /// The call has put no guard pages there; there may be older ones.
     pub fn not_guarded(&'static self, start: usize, end: usize) {
         self.stacks.run(move || self.machine.not_guarded(start, end));
     }
 
-    /// Pages that the kernel may need when it cannot wait for them. An address that no program can have is none of ours.
+    /// Wires pages that the kernel may need when it cannot wait for them. Ignores addresses that no program can have.
     pub fn wire(&'static self, at: usize, len: usize) {
         if at != 0 && at < ADDRESSES_END {
             self.stacks.run(move || self.machine.wire_addresses(ObjectId(0), 0, at, at + len));
         }
     }
 
-    /// What the pager's threads may do follows what this thread of the program's may do: it has given something up.
+    /// Gives the pager's threads the rights of the calling thread of the program, which has given some up.
     pub fn follow(&'static self, ruleset: Option<i32>) {
         if self.is_its_process() {
             self.stacks.run(move || {
@@ -248,7 +248,7 @@ impl Agent {
         self.status.pid.load(Relaxed) == sys::getpid()
     }
 
-    /// Whether the program has this thread only.
+    /// Whether the calling thread is the program's only one.
     pub fn is_only_thread(&self) -> bool {
         sys::thread_count_without_workers() == Ok(self.own_threads() + 1)
     }
@@ -273,8 +273,8 @@ impl Agent {
         self.engine
     }
 
-    /// The pager goes, and leaves the program to itself, if the kernel has all of its memory: nothing was paged yet. Returns
-    /// whether it has gone. => the program has one thread
+    /// Ends the pager, so that the program goes on without it, if no memory of the program is managed yet. Returns whether it has
+    /// ended. => the program has one thread
     pub fn leave(&'static self) -> bool {
         self.stacks.run(move || {
             if self.machine.map.read().ranges.overlap(0, usize::MAX, Kind::Managed).is_some() {
@@ -298,7 +298,7 @@ impl Agent {
         self.machine.stop_program(why.as_bytes())
     }
 
-    /// A thread of the pager's may do more than the program, and it cannot be helped.
+    /// Stops the program because a pager thread has more rights than the program and cannot give them up.
     pub fn cannot_follow(&self, error: Errno) -> ! {
         let mut line = Packet::new();
         let _ = write!(

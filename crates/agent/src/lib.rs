@@ -3,12 +3,15 @@
 //! ```text
 //!   lib.rs     constructor: reads the environment, starts the agent or leaves a message and exits with 125
 //!   agent.rs   the agent: machine, pager threads, the helper thread, and forks
-//!   hooks.rs   following the program's system calls for memory, forks and threads from inside libc
+//!     hooks.rs   follows the program's system calls for memory, forks and threads from inside libc
 //!   arena.rs   the agent's own allocator
 //! ```
 //!
-//! Rules in here: the program's heap and stacks may be paged out at any moment, so pager threads never touch them; pager threads
-//! are not libc threads, so they use no thread-local storage; nothing is allocated after set-up.
+//! Rules of this crate:
+//!
+//! - The program's heap and stacks may be paged out at any moment, so pager threads never touch them.
+//! - Pager threads are not libc threads, so they use no thread-local storage.
+//! - Nothing is allocated after set-up.
 
 mod agent;
 mod arena;

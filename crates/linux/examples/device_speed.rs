@@ -1,14 +1,14 @@
-//! What the device layer does with a disk: slots, extents, and I/O, without pages and programs. `bench/fio.py` compares it with
-//! fio, and `bench/extents.py` devices of few extents with devices of many.
+//! Measures the device layer alone: slots, extents, and I/O, without pages and programs. `bench/fio.py` compares it with fio, and
+//! `bench/extents.py` compares devices of few extents with devices of many.
 //!
-//! `device_speed DIRECTORY BYTES OPERATION PAGES THREADS DEPTH SECONDS [EXTENTS...]`, OPERATION being `read`, `write` or `both`
-//! (one request in two each), PAGES per request, DEPTH requests in flight per thread. A write takes a run of slots as page-out
-//! does, a read goes to slots drawn evenly; both find their place by the device's extents, under one lock for all threads, as in a
-//! machine.
+//! `device_speed DIRECTORY BYTES OPERATION PAGES THREADS DEPTH SECONDS [EXTENTS...]`: OPERATION is `read`, `write` or `both` (half
+//! of the requests each). There are PAGES pages per request and DEPTH requests in flight per thread. A write takes a run of slots
+//! as page-out does; a read goes to slots drawn evenly. Both look up their place in the device's extents, under one lock for all
+//! threads, as in a machine.
 //!
-//! Prints the bytes per second. With EXTENTS the file, one and the same, is a device of so many extents of equal length instead of
-//! its physical ones, for each of the numbers in turn; then a line for each has the bytes per second and the shares of the time
-//! that was spent in the map, in parts per million: of the threads' time, and of the processor time.
+//! Prints the bytes per second. With EXTENTS the same file is measured once for each number, as a device of so many extents of
+//! equal length instead of its physical ones. Then each line has the bytes per second and the time spent in lookups, in parts per
+//! million of the threads' time and of the processor time.
 
 use overspill_linux::area;
 use overspill_linux::devices;
@@ -120,11 +120,11 @@ struct Pass {
     depth: usize,
     /// Also which writer it is.
     seed: u64,
-    /// `None`: as many as the device has slots.
+    /// `None`: until each slot had its turn.
     until: Option<Instant>,
 }
 
-/// One thread's part. Returns the bytes, and the nanoseconds that it was in the map.
+/// The work of one thread. Returns the bytes, and the nanoseconds spent in lookups.
 fn transfer(pager: &Mutex<SwapPager>, fd: i32, slots: u32, pass: Pass) -> (u64, u64) {
     let Pass { operation, pages, depth, seed, until } = pass;
     let mut io = Io::new(Engine::Uring, depth as u32).expect("io_uring");
@@ -147,7 +147,7 @@ fn transfer(pager: &Mutex<SwapPager>, fd: i32, slots: u32, pass: Pass) -> (u64, 
             let mut pager = pager.lock();
             let run = match write {
                 true => pager.alloc_run(pages, near),
-                // whole requests in one extent, as clusters that were written so are
+                // each request within one extent, as for clusters that were written so
                 false => Some(SlotRun { first: Slot(rng.below(u64::from(slots / pages)) as u32 * pages), count: pages }),
             };
             let Some(run) = run else { break };

@@ -1,7 +1,7 @@
 //! Raw system calls: no errno, no libc, no thread-local storage.
 //!
-//! Pager threads of the agent are not libc threads, and hooks run inside libc itself, so nothing here may touch libc's state (but
-//! [`find_clock`], which is for set-up). Every call answers `Result<usize, i32>` with a positive errno.
+//! Pager threads of the agent are not libc threads, and hooks run inside libc itself. So nothing here may touch libc's state,
+//! except [`find_clock`], which runs at set-up. Every call returns `Result<usize, i32>` with a positive errno.
 
 use core::arch::asm;
 use core::ptr;
@@ -16,7 +16,7 @@ pub type Errno = i32;
 /// The raw call with six arguments.
 ///
 /// # Safety
-/// As the system call itself: the kernel reads and writes whatever the arguments point at.
+/// As for the system call itself: the kernel reads and writes the memory that the arguments point at.
 #[inline]
 pub unsafe fn syscall6(nr: libc::c_long, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> Result<usize, Errno> {
     let ret: isize;
@@ -68,7 +68,7 @@ impl Fd {
 
 impl AsFd for Fd {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: the descriptor is open as long as its owner lives, which is borrowed.
+        // SAFETY: the descriptor is open as long as its owner, which is borrowed.
         unsafe { BorrowedFd::borrow_raw(self.0) }
     }
 }
@@ -79,20 +79,20 @@ impl Drop for Fd {
     }
 }
 
-/// close(2). Closing a descriptor that somebody else relies on is a logic error, not a memory error.
+/// close(2). To close a descriptor that other code relies on is a logic error, not a memory error.
 pub fn close(fd: i32) -> Result<(), Errno> {
     // SAFETY: close touches no memory of ours.
     unsafe { sys!(libc::SYS_close, fd) }.map(drop)
 }
 
-/// Copies from memory of this process, which need not be there.
+/// Copies from memory of this process, which need not be mapped.
 ///
 /// # Errors
-/// EFAULT if some of it is not.
+/// EFAULT if some of it is not mapped.
 pub fn read_own(from: usize, to: &mut [u8]) -> Result<(), Errno> {
     let len = to.len();
     let (local, remote) = (IoVec { base: to.as_mut_ptr() as usize, len }, IoVec { base: from, len });
-    // SAFETY: the kernel writes within the slice, and looks itself whether there is anything to read.
+    // SAFETY: the kernel writes within the slice, and itself checks whether there is anything to read.
     let n = unsafe { sys!(libc::SYS_process_vm_readv, getpid(), &raw const local, 1, &raw const remote, 1, 0) }?;
     if n == len { Ok(()) } else { Err(libc::EFAULT) }
 }
@@ -100,7 +100,7 @@ pub fn read_own(from: usize, to: &mut [u8]) -> Result<(), Errno> {
 /// madvise(2) with an advice that does not change what the program reads, or on memory that is the pager's own.
 ///
 /// # Safety
-/// For a discarding advice: nobody needs the content of the range.
+/// If the advice discards: nothing may need the content of the range.
 pub unsafe fn madvise(at: usize, len: usize, advice: i32) -> Result<(), Errno> {
     // SAFETY: the caller's promise.
     unsafe { sys!(libc::SYS_madvise, at, len, advice) }.map(drop)
@@ -109,7 +109,7 @@ pub unsafe fn madvise(at: usize, len: usize, advice: i32) -> Result<(), Errno> {
 /// Discards scattered ranges with one TLB flush (process_madvise on oneself, Linux 6.13 and later), else one by one.
 ///
 /// # Safety
-/// Nobody needs the content of the ranges.
+/// Nothing may need the content of the ranges.
 pub unsafe fn discard_ranges(pidfd: i32, ranges: &[IoVec]) {
     if ranges.len() > 1 && pidfd >= 0 {
         let total: usize = ranges.iter().map(|r| r.len).sum();
@@ -125,19 +125,19 @@ pub unsafe fn discard_ranges(pidfd: i32, ranges: &[IoVec]) {
     }
 }
 
-/// Makes the page at `at` this process's own, if it shares it with another one (a fork's other side, KSM): as a write to it does,
-/// but without writing, and without waiting. Returns whether it is its own now; not if it is missing or must not be written.
+/// Unshares the page at `at` if this process shares it with another one (a fork's other side, KSM). It does so as a write would,
+/// but without writing and without waiting. Returns whether the page is this process's own now; not if it is missing or read-only.
 ///
-/// An atomic `or` with zero on its first word, as futex(2) offers it on behalf of a thread that waits (FUTEX_WAKE_OP). The kernel
-/// resolves the fault of a page that is there; on a missing one that a userfaultfd reports it answers EFAULT. MADV_POPULATE_WRITE
-/// waits there until somebody serves the fault, who may be waiting for the caller.
+/// futex(2) offers an atomic `or` with zero on the page's first word (FUTEX_WAKE_OP). The kernel resolves the fault if the page is
+/// there, and answers EFAULT if it is missing and a userfaultfd would report it. MADV_POPULATE_WRITE would wait there for a
+/// handler, which may be waiting for the caller.
 pub fn own_page(at: usize) -> bool {
     const OR: u32 = 2; // FUTEX_OP_OR with the argument 0
     const IS_EQUAL: u32 = 0; // FUTEX_OP_CMP_EQ
-    const RARELY: u32 = 0x800; // of the comparison's 12 bits: -2048. If it is equal, one waiter looks again, which is always allowed.
+    const RARELY: u32 = 0x800; // -2048 in the comparison's 12 bits. If it is equal, one waiter looks again, which does no harm.
     let nobody = AtomicU32::new(0);
     let op = OR << 28 | IS_EQUAL << 24 | RARELY;
-    // SAFETY: the word at `at` keeps its value, atomically; nobody waits on the other one, which lives over the call.
+    // SAFETY: the word at `at` keeps its value, atomically; no thread waits on the other one, which lives over the call.
     unsafe { sys!(libc::SYS_futex, nobody.as_ptr(), libc::FUTEX_WAKE_OP | libc::FUTEX_PRIVATE_FLAG, 1, 0, at, op) }.is_ok()
 }
 
@@ -149,17 +149,17 @@ pub fn merges_memory() -> bool {
     merges == Ok(1)
 }
 
-/// Whether there is a thread of this id, alive, that shares this process's memory. If that cannot be told: yes.
+/// Whether a thread of this id is alive and shares this process's memory. `true` if that cannot be found out.
 pub fn shares_memory(tid: u32) -> bool {
     let (from, mut to) = (0u8, 0u8);
     let there = IoVec { base: &raw const from as usize, len: 1 };
     let here = IoVec { base: &raw mut to as usize, len: 1 };
-    // SAFETY: copies one live byte to another, if it is this memory; else whatever is there, or nothing.
+    // SAFETY: copies one live byte to another if it is this memory; else any byte, or nothing.
     let copied = unsafe { sys!(libc::SYS_process_vm_readv, tid, &raw const here, 1, &raw const there, 1, 0) };
     copied != Err(libc::ESRCH)
 }
 
-/// The kernel's version: 6.18.3 is (6, 18). Zeroes if it does not say.
+/// The kernel's version: 6.18.3 is (6, 18). Zeroes if it is unknown.
 pub fn kernel_version() -> (u32, u32) {
     // SAFETY: all-zero bytes are a valid structure of texts, which the kernel fills.
     let name = unsafe {
@@ -196,7 +196,7 @@ pub fn each_resident(start: usize, end: usize, mut f: impl FnMut(usize)) {
         if unsafe { sys!(libc::SYS_mincore, at, pages * PAGE_SIZE, seen.as_mut_ptr()) }.is_ok() {
             (0..pages).filter(|i| seen[*i] & 1 == 1).for_each(|i| f(at + i * PAGE_SIZE));
         } else {
-            // a part is not mapped
+            // a part of it is not mapped
             (0..pages).map(|i| at + i * PAGE_SIZE).filter(|at| is_resident(*at)).for_each(&mut f);
         }
     }
@@ -238,7 +238,7 @@ pub fn each_mapping_flags(mut f: impl FnMut(usize, usize, &[u8])) -> Result<(), 
     })
 }
 
-/// Calls `f` for each line of a file; of long ones for the beginning. Does not allocate.
+/// Calls `f` for each line of a file, or for the beginning of a long one. Does not allocate.
 fn each_line(path: &[u8], mut f: impl FnMut(&[u8])) -> Result<(), Errno> {
     let file = open(path, libc::O_RDONLY | libc::O_CLOEXEC, 0)?;
     let (mut buffer, mut line, mut len) = ([0u8; 4096], [0u8; 256], 0);
@@ -269,7 +269,7 @@ fn mapping(line: &[u8]) -> Option<(usize, usize, &[u8])> {
 /// pread(2) until `len` bytes or the end of the file.
 ///
 /// # Safety
-/// `buf..buf + len` is writable and not read by others meanwhile.
+/// `buf..buf + len` must be writable, and no other thread may read it meanwhile.
 pub unsafe fn pread_full(fd: i32, buf: *mut u8, len: usize, offset: u64) -> Result<usize, Errno> {
     let mut done = 0;
     while done < len {
@@ -310,8 +310,8 @@ pub fn thread_cpu_ns(tid: u32) -> Option<u64> {
     clock_ns(!(tid as i32) << 3 | OF_A_THREAD)
 }
 
-/// Who is at the other end of a connected Unix socket, or was when it was connected or began to listen (SO_PEERCRED). The process
-/// id is 0 if that process is in no namespace of ours.
+/// The process at the other end of a connected Unix socket, as it was when it connected or began to listen (SO_PEERCRED). The
+/// process id is 0 if that process is not in our process id namespace.
 ///
 /// # Errors
 /// As getsockopt(2).
@@ -323,7 +323,7 @@ pub fn peer(socket: i32) -> Result<libc::ucred, Errno> {
     Ok(peer)
 }
 
-/// An event to be waited for like a descriptor: readable from a [`write`](fn@write) of a 64-bit number on, until it is read.
+/// A descriptor that becomes readable by a [`write`](fn@write) of a 64-bit number, until it is read.
 ///
 /// # Errors
 /// As eventfd(2).
@@ -332,7 +332,7 @@ pub fn event() -> Result<Fd, Errno> {
     unsafe { sys!(libc::SYS_eventfd2, 0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) }.map(Fd::new)
 }
 
-/// Whether something can be read now. (Or the other side is gone.)
+/// Whether something can be read now, or the other side is gone.
 pub fn is_readable(fd: i32) -> bool {
     let mut p = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
     let zero = libc::timespec { tv_sec: 0, tv_nsec: 0 };
@@ -341,7 +341,7 @@ pub fn is_readable(fd: i32) -> bool {
     p.revents != 0
 }
 
-/// write(2), once. For last words.
+/// write(2), once.
 pub fn write(fd: i32, buf: &[u8]) -> Result<usize, Errno> {
     // SAFETY: the kernel reads within the slice only.
     unsafe { sys!(libc::SYS_write, fd, buf.as_ptr(), buf.len()) }
@@ -382,7 +382,7 @@ pub fn task_directory() -> Result<libc::stat, Errno> {
     Ok(stat)
 }
 
-/// How many of them are no workers of io_uring's, which belong to the kernel and come and go.
+/// How many threads this process has, without io_uring's workers, which belong to the kernel and come and go.
 pub fn thread_count_without_workers() -> Result<u32, Errno> {
     let tasks = open(b"/proc/self/task\0", libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC, 0)?;
     let mut count = 0;
@@ -422,7 +422,7 @@ pub fn gettid() -> u32 {
     unsafe { sys!(libc::SYS_gettid) }.unwrap_or(0) as u32
 }
 
-/// The calling thread's pointer to its thread-local storage, a number of its own. Without a system call.
+/// The calling thread's pointer to its thread-local storage: a number that differs for each thread. Without a system call.
 #[inline]
 pub fn thread_pointer() -> usize {
     let pointer;
@@ -441,7 +441,7 @@ pub fn pidfd_open(pid: u32) -> Result<Fd, Errno> {
 pub fn now_ns() -> u64 {
     let read: Option<VdsoClock> = {
         let found = VDSO_CLOCK.load(Relaxed);
-        // SAFETY: null, which is none, or what `find_clock` has found: a function of this type, which stays where it is.
+        // SAFETY: null, which is `None`, or a function of this type that `find_clock` has found, and that stays where it is.
         unsafe { core::mem::transmute(found) }
     };
     let mut t = libc::timespec { tv_sec: 0, tv_nsec: 0 };
@@ -452,15 +452,15 @@ pub fn now_ns() -> u64 {
     }
 }
 
-/// The kernel's own code for reading clocks, which it maps into every process (vdso(7)): it touches nothing of libc's.
+/// The kernel's own code for reading clocks, which it maps into every process (vdso(7)). It does not touch libc's state.
 type VdsoClock = unsafe extern "C" fn(libc::clockid_t, *mut libc::timespec) -> libc::c_int;
 static VDSO_CLOCK: AtomicPtr<libc::c_void> = AtomicPtr::new(ptr::null_mut());
 
 /// Looks for a way to read the clock without a system call, for [`now_ns`]: 20 to 25 ns instead of 420 (a virtual machine, November
-/// 2026), some five times a fault. For each set-up, before its pager pages anything: it is libc that is asked. Without one (a
-/// static program), nothing changes.
+/// 2026), some five times a fault. To be called in set-up, before anything is paged, because it asks libc. If there is no such way
+/// (in a static program), nothing changes.
 pub fn find_clock() {
-    // SAFETY: names end with a zero. What is looked for is loaded already, so no code is run, and it is never unloaded.
+    // SAFETY: names end with a zero. The library is loaded already, so no code is run, and it is never unloaded.
     let found = unsafe {
         let vdso = libc::dlopen(c"linux-vdso.so.1".as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD);
         if vdso.is_null() { vdso } else { libc::dlsym(vdso, c"__vdso_clock_gettime".as_ptr()) }
@@ -480,8 +480,7 @@ fn clock_ns(clock: i32) -> Option<u64> {
     Some(ns(t))
 }
 
-/// The processor's clock, in ticks of a steady rate (about 2 to 4 per nanosecond), which need not be the same on all CPUs. Without
-/// a system call.
+/// The processor's clock, in ticks of a steady rate (about 2 to 4 per nanosecond). CPUs may differ. Without a system call.
 #[inline]
 pub fn cycles() -> u64 {
     // SAFETY: every x86-64 has the instruction, and it changes nothing.
@@ -493,7 +492,7 @@ pub fn futex_wait(word: &core::sync::atomic::AtomicU32, expected: u32, timeout_n
     futex_wait_with(word, expected, timeout_ns, libc::FUTEX_PRIVATE_FLAG);
 }
 
-/// The same, on a word in memory that other processes may share, who wake by [`futex_wake_shared`].
+/// The same, on a word in memory that other processes may share. They wake by [`futex_wake_shared`].
 pub fn futex_wait_shared(word: &core::sync::atomic::AtomicU32, expected: u32, timeout_ns: u64) {
     futex_wait_with(word, expected, timeout_ns, 0);
 }
@@ -531,9 +530,9 @@ pub fn restore_signals(old: u64) {
     let _ = unsafe { sys!(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &old as *const u64, 0, 8) };
 }
 
-/// Asks the scheduler for the shortest slices for the calling thread (Linux 6.12: sched_runtime of SCHED_OTHER): it gets no more
-/// CPU, but gets it sooner when it wakes on a busy machine. Needs no privilege. A refusal costs speed only; older kernels take no
-/// notice.
+/// Asks the scheduler for the shortest slices for the calling thread (Linux 6.12: sched_runtime of SCHED_OTHER). The thread gets no
+/// more CPU time, but gets it sooner when it wakes on a busy machine. Needs no privilege. A refusal costs speed only; older kernels
+/// ignore it.
 pub fn take_short_slices() {
     /// linux/sched/types.h, its first version.
     #[repr(C)]
@@ -553,7 +552,7 @@ pub fn take_short_slices() {
     // SAFETY: the kernel writes at most `size` bytes to the structure, which has as many.
     let got = unsafe { sys!(libc::SYS_sched_getattr, 0, &mut attr as *mut _, size, 0) };
     if got.is_ok() && matches!(attr.policy as i32, libc::SCHED_OTHER | libc::SCHED_BATCH) {
-        (attr.size, attr.runtime) = (size as u32, 100_000); // the least that it takes, in nanoseconds
+        (attr.size, attr.runtime) = (size as u32, 100_000); // the least that it accepts, in nanoseconds
         // SAFETY: the kernel reads the structure; all but the slice stays as it was.
         let _ = unsafe { sys!(libc::SYS_sched_setattr, 0, &attr as *const _, 0) };
     }
@@ -565,8 +564,8 @@ pub fn set_affinity(set: &[u64; 16]) {
     let _ = unsafe { sys!(libc::SYS_sched_setaffinity, 0, 128, set.as_ptr()) };
 }
 
-/// Has a thread of this process (0: the calling one) give way to every ordinary one (SCHED_IDLE), or no longer. Back from there
-/// takes what [`may_be_ordinary_again`] asks for. A refusal is ignored.
+/// Makes a thread of this process (0: the calling one) give way to every ordinary thread (SCHED_IDLE), or makes it an ordinary one
+/// again, which takes what [`may_be_ordinary_again`] checks. A refusal is ignored.
 pub fn give_way(tid: u32, on: bool) {
     let priority = 0i32;
     let policy = if on { libc::SCHED_IDLE } else { libc::SCHED_OTHER };
@@ -574,14 +573,13 @@ pub fn give_way(tid: u32, on: bool) {
     let _ = unsafe { sys!(libc::SYS_sched_setscheduler, tid, policy, &priority as *const _) };
 }
 
-/// Whether the calling thread is an ordinary one, and would be allowed to be that again when it has given way: CAP_SYS_NICE, or a
-/// limit of niceness that allows it. (It must be allowed what the kernel asks for a lower nice value, so that is tried, and taken
-/// back.)
+/// Whether the calling thread is an ordinary one, and could become one again after it has given way: by CAP_SYS_NICE, or by a limit
+/// of niceness that allows it. (The kernel asks for the same right as for a lower nice value, so that is tried and taken back.)
 pub fn may_be_ordinary_again() -> bool {
     // SAFETY: these calls touch no memory.
     unsafe {
         if sys!(libc::SYS_sched_getscheduler, 0) != Ok(libc::SCHED_OTHER as usize) {
-            return false; // a choice of the user's, which is not to be lost
+            return false; // the user chose another policy, which must not be lost
         }
         let Ok(twenty_minus_nice) = sys!(libc::SYS_getpriority, libc::PRIO_PROCESS, 0) else { return false };
         let nice = 20 - twenty_minus_nice as i32;
@@ -590,7 +588,7 @@ pub fn may_be_ordinary_again() -> bool {
     }
 }
 
-/// Has the calling thread's I/O keep its ordinary priority, whatever its scheduling policy. A refusal costs speed only.
+/// Keeps the calling thread's I/O at ordinary priority, whatever its scheduling policy. A refusal costs speed only.
 pub fn keep_io_priority() {
     const WHO_PROCESS: i32 = 1;
     const BEST_EFFORT_4: i32 = 2 << 13 | 4;
@@ -598,33 +596,33 @@ pub fn keep_io_priority() {
     let _ = unsafe { sys!(libc::SYS_ioprio_set, WHO_PROCESS, 0, BEST_EFFORT_4) };
 }
 
-/// `/proc/self/task/TID/` and `what`, with zeroes behind it, for [`open`]. Does not allocate.
+/// The path `/proc/self/task/TID/` followed by `what`, with zeroes behind it, for [`open`]. Does not allocate.
 ///
 /// # Panics
-/// If that is longer than 63 bytes.
+/// If the path is longer than 63 bytes.
 pub fn task_path(tid: u32, what: core::fmt::Arguments<'_>) -> [u8; 64] {
     let mut path = [0; 64];
     std::io::Write::write_fmt(&mut &mut path[..63], format_args!("/proc/self/task/{tid}/{what}")).expect("a short path");
     path
 }
 
-/// The CPU that a thread of this process runs on or ran on last, if [`only_cpu`] has a bit for it. Some 30 us.
+/// The CPU that a thread of this process runs on, or ran on last, if [`only_cpu`] has a bit for it. Takes some 30 us.
 pub fn cpu_of(tid: u32) -> Option<usize> {
     let parse = |cpu: &[u8]| core::str::from_utf8(cpu).ok()?.parse().ok();
     stat_field(tid, 39, parse).filter(|cpu| *cpu < 1024)
 }
 
-/// Whether a thread of this process runs, or waits for nothing but a CPU; or if that cannot be told. Some 30 us.
+/// Whether a thread of this process runs, or waits for nothing but a CPU. `true` if that cannot be found out. Takes some 30 us.
 pub fn wants_cpu(tid: u32) -> bool {
     stat_field(tid, 3, |state| Some(state == b"R")).unwrap_or(true)
 }
 
-/// What `read_field` makes of a field of a thread's stat (proc_pid_stat(5); the first is 1), from the third on.
+/// Reads a field of a thread's stat by `read_field`. Fields are numbered as in proc_pid_stat(5), from the third on.
 fn stat_field<T>(tid: u32, field: usize, read_field: impl FnOnce(&[u8]) -> Option<T>) -> Option<T> {
     let stat = open(&task_path(tid, format_args!("stat")), libc::O_RDONLY | libc::O_CLOEXEC, 0).ok()?;
     let mut text = [0; 1024];
     let len = read(stat.raw(), &mut text).ok()?;
-    // the second field, the name, may hold anything, but ends with the last parenthesis
+    // the second field, the name, may have any characters, but ends with the last parenthesis
     let name_ends = text[..len].iter().rposition(|byte| *byte == b')')?;
     read_field(text[name_ends..len].split(|byte| *byte == b' ').nth(field - 2)?)
 }
@@ -663,11 +661,11 @@ pub fn exit_group(status: i32) -> ! {
     }
 }
 
-/// Where [`complain`] writes: a descriptor, or -1 for nowhere, and the thread in whose table it is, or 0 for the caller's.
+/// The descriptor to which [`complain`] writes, or -1 for none, and the thread in whose table it is, or 0 for the caller's.
 static VOICE: AtomicI32 = AtomicI32::new(libc::STDERR_FILENO);
 static VOICE_TID: AtomicU32 = AtomicU32::new(0);
 
-/// Where [`complain`] is to write: to `fd` of the table of thread `tid` (0: of whoever complains), or nowhere (-1).
+/// Makes [`complain`] write to `fd` of the table of thread `tid` (0: of the thread that calls it), or nowhere (-1).
 pub fn set_voice(fd: i32, tid: u32) {
     VOICE_TID.store(tid, Relaxed);
     VOICE.store(fd, Relaxed);
@@ -692,8 +690,8 @@ pub fn fd_of(tid: u32, fd: i32) -> Result<Fd, Errno> {
     }
 }
 
-/// Writes a message about Overspill to standard error, in a line of its own: to the one that was there at the start, if
-/// [`set_voice`] has said where it is kept, since the program's descriptor 2 may be anything by now. Does not allocate.
+/// Writes a message about Overspill to standard error, in a line of its own. After [`set_voice`] it uses the standard error of the
+/// start, because the program's descriptor 2 may be anything by now. Does not allocate.
 pub fn complain(message: &[u8]) {
     let (fd, tid) = (voice(), VOICE_TID.load(Relaxed));
     let kept = if tid != 0 { fd_of(tid, fd).ok() } else { None };

@@ -1,8 +1,9 @@
-//! The pager's threads: the page daemon's, and how a thread is made that libc does not know of.
+//! The page daemon's thread, and threads that libc does not know of.
 //!
-//! The agent's threads are made by a bare clone: libc would allocate from the heap that is paged, end its single-threaded fast
-//! paths, and expect the thread to answer its broadcasts. They share everything with the program but the descriptor table, so that
-//! a program that closes every descriptor it does not know cannot close the pager's, and sees the numbers it would see without.
+//! The agent makes its threads by a bare clone. libc would allocate them from the heap, which is paged. It would give up its fast
+//! paths for single-threaded programs, and expect the threads to answer its broadcasts. The agent's threads share everything with
+//! the program except the descriptor table. So a program that closes all unknown descriptors cannot close the pager's, and it sees
+//! the same numbers as without Overspill.
 
 use crate::area;
 use crate::credentials::Follower;
@@ -30,22 +31,22 @@ pub fn daemon(machine: &Machine, engine: Engine, follower: &mut Follower, ready:
     Ok(())
 }
 
-/// Bytes of a bare thread's stack, and of the page below it that ends a thread which needs more, before it writes over anything.
+/// Bytes of a bare thread's stack, and of the guard below it, which ends a thread that overflows its stack.
 const STACK: usize = 256 << 10;
 const GUARD: usize = 4096;
-/// Bytes of its thread-local block: room below the thread pointer beyond libc's errno, and above it for the thread descriptor's
-/// head.
+/// Bytes of its thread-local block: below the thread pointer, beyond libc's errno, and above it, for the head of the thread
+/// descriptor.
 const TLS_BELOW: usize = 48 << 10;
 const TLS_ABOVE: usize = 16 << 10;
 
-/// How far below the thread pointer errno is, in whole pages. The program's own thread-locals lie between, as large as it likes.
+/// How far errno lies below the thread pointer, in whole pages. The program's own thread-locals lie in between, of any size.
 fn errno_below() -> usize {
-    // SAFETY: returns an address, and asks nothing.
+    // SAFETY: only returns an address.
     let errno = unsafe { libc::__errno_location() } as usize;
     sys::thread_pointer().saturating_sub(errno).next_multiple_of(4096)
 }
 
-/// Starts `entry(arg)` in a thread that libc does not know. All signals are blocked in it. It never returns.
+/// Starts `entry(arg)`, which never returns, in a thread that libc does not know. All signals are blocked in it.
 ///
 /// `share_files`: use the caller's descriptor table; else a copy of it.
 ///

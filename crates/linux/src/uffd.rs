@@ -1,6 +1,6 @@
-//! userfaultfd: the ioctls that Overspill needs, with their errors as they are.
+//! userfaultfd: the ioctls that Overspill needs, with the kernel's own errors.
 //!
-//! Numbers and structures from the kernel's ABI (`include/uapi/linux/userfaultfd.h`, Linux 6.18). The crates there are stop before
+//! Numbers and structures are from the kernel's ABI (`include/uapi/linux/userfaultfd.h`, Linux 6.18). The existing crates have no
 //! MOVE and POISON.
 
 use crate::sys::{self, Errno, Fd, sys};
@@ -10,7 +10,7 @@ use overspill_machine::kernel::Uffd as _;
 pub use overspill_machine::kernel::{Event, Moved};
 use overspill_vm::types::PAGE_SIZE;
 
-/// UFFD_FEATURE_EVENT_FORK: needs CAP_SYS_PTRACE to be switched on. Not used.
+/// UFFD_FEATURE_EVENT_FORK. It needs CAP_SYS_PTRACE, and is not used.
 pub const FEATURE_EVENT_FORK: u64 = 1 << 1;
 /// UFFD_FEATURE_EVENT_REMAP, _REMOVE, _UNMAP.
 pub const FEATURES_EVENTS: u64 = 1 << 2 | 1 << 3 | 1 << 6;
@@ -128,15 +128,15 @@ pub fn open_device() -> Result<Fd, Errno> {
 pub struct Uffd {
     fd: Fd,
     features: u64,
-    /// What is registered can be protected against writes.
+    /// Whether registered memory can be protected against writes.
     protects: AtomicBool,
 }
 
 impl Uffd {
-    /// Opens one. `full`: it must also serve faults that the kernel takes on the program's behalf (system calls); that needs
+    /// Opens one. `full`: it must also serve faults that the kernel takes on the program's behalf (system calls). That needs
     /// CAP_SYS_PTRACE, `vm.unprivileged_userfaultfd=1`, or access to `/dev/userfaultfd`. The device is tried second, also without
-    /// `full`: a seccomp filter may forbid the system call alone, as EPERM or ENOSYS. `device` is that device, if it is open
-    /// already: who opened it may have lost the right to open it again.
+    /// `full`, because a seccomp filter may forbid the system call alone, with EPERM or ENOSYS. `device` is that device if it is
+    /// open already: the process may have lost the right to open it again.
     ///
     /// # Errors
     /// EPERM, ENOSYS as from the system call; EINVAL if a feature is missing.
@@ -159,25 +159,25 @@ impl Uffd {
         Ok(Uffd { fd, features, protects: AtomicBool::new(false) })
     }
 
-    /// The same. `protects`: pages of it can be protected against writes.
+    /// Registers a range. `protects`: its pages can be protected against writes.
     ///
     /// # Errors
-    /// EINVAL nothing is mapped there, or not such memory; EBUSY it is registered on another.
+    /// EINVAL: nothing is mapped there, or other memory; EBUSY: it is registered on another userfaultfd.
     pub fn register_for(&self, at: usize, len: usize, protects: bool) -> Result<(), Errno> {
         let mode = REGISTER_MODE_MISSING | if protects { REGISTER_MODE_WP } else { 0 };
         let mut r = RegisterArg { range: Range { start: at as u64, len: len as u64 }, mode, ioctls: 0 };
-        // SAFETY: the structure lives over the call. Registering changes no content; who registers serves the faults.
+        // SAFETY: the structure lives over the call. Registering changes no content; the caller serves the faults.
         unsafe { sys!(libc::SYS_ioctl, self.raw(), ioc(RW, 0x00, size_of::<RegisterArg>()), &mut r as *mut _) }.map(drop)
     }
 
-    /// Protects, or lets write, and says how that went.
+    /// Protects pages against writes, or lets writes through again.
     ///
     /// # Errors
     /// As [`Uffd::protect`].
     pub fn write_protect(&self, at: usize, len: usize, on: bool) -> Result<(), Errno> {
         let mode = if on { WRITEPROTECT_MODE_WP } else { 0 };
         let mut p = WriteProtectArg { range: Range { start: at as u64, len: len as u64 }, mode };
-        // SAFETY: the structure lives over the call; no content changes, and who serves faults lets writers go on.
+        // SAFETY: the structure lives over the call; no content changes, and the thread that serves faults lets writers go on.
         unsafe { sys!(libc::SYS_ioctl, self.raw(), ioc(RW, 0x06, size_of::<WriteProtectArg>()), &mut p as *mut _) }.map(drop)
     }
 }
@@ -232,7 +232,7 @@ impl overspill_machine::kernel::Uffd for Uffd {
     }
 
     fn is_changing(&self) -> bool {
-        // SAFETY: nothing is copied; that it cannot be now is said before anything else is looked at.
+        // SAFETY: nothing is copied; the kernel answers EAGAIN before it checks anything else.
         unsafe { self.copy(0, core::ptr::null(), 0) }.error == Some(libc::EAGAIN)
     }
 
@@ -259,7 +259,7 @@ impl overspill_machine::kernel::Uffd for Uffd {
     }
 }
 
-/// Lets threads that wait for pages of the range look again. `fd` is [`Uffd::raw`].
+/// Makes threads that wait for pages of the range look again. `fd` is [`Uffd::raw`].
 pub fn wake(fd: i32, at: usize, len: usize) {
     let mut r = Range { start: at as u64, len: len as u64 };
     // SAFETY: the structure lives over the call; waking changes no content.
@@ -269,7 +269,7 @@ pub fn wake(fd: i32, at: usize, len: usize) {
 fn transferred(r: Result<usize, Errno>, done: i64, len: usize) -> Moved {
     let (bytes, error) = match r {
         Ok(_) => (len, None),
-        // a partial transfer answers EAGAIN and the bytes done; else `done` is the negative errno (or untouched)
+        // a partial transfer fails with EAGAIN, and `done` is the bytes done; else `done` is the negative errno, or untouched
         Err(_) if done > 0 => (done as usize, None),
         Err(e) => (0, Some(if done < 0 { -done as Errno } else { e })),
     };
@@ -287,9 +287,10 @@ mod tests {
     const PAGES: usize = 16;
     const LEN: usize = PAGES * PAGE_SIZE;
 
-    /// A Python program crashed, once in some hundred runs: the kernel had moved a page out of its memory, and said that it had
-    /// not. So the pager thought it still there, its place free, and filled what was then missing with zeroes. Here another thread
-    /// clears the pages' "accessed" bits all the time, as DAMON does; Linux 6.18 denies one move in some hundred then.
+    /// A Python program crashed, once in some hundred runs: the kernel had moved a page out of its memory and answered that it had
+    /// not. The pager believed that the page was still there and its parking place free, and later filled the missing page with
+    /// zeroes. In this test another thread clears the pages' "accessed" bits all the time, as DAMON does. Then Linux 6.18 denies
+    /// one move in some hundred.
     #[test]
     fn a_move_that_the_kernel_denies_is_known() {
         let uffd = Uffd::open(false, FEATURE_MOVE, None);
@@ -299,8 +300,7 @@ mod tests {
         };
         let areas = [0; 2].map(|_: u8| area::map_anonymous(LEN).expect("64 KiB") as usize);
         areas.iter().for_each(|&at| uffd.register(at, LEN).expect("registered"));
-        // another test's fork would share the pages, which cannot be moved then
-        // SAFETY: this changes no content.
+        // a fork of another test would share the pages, and then they could not be moved SAFETY: this changes no content.
         areas.iter().for_each(|&at| unsafe { sys::madvise(at, LEN, libc::MADV_DONTFORK) }.expect("advised"));
         let source = [7u8; PAGE_SIZE];
         for page in 0..PAGES {
@@ -331,8 +331,8 @@ mod tests {
                     done += moved.bytes;
                     moves += 1;
                     denied += usize::from(was_denied);
-                    // isolated at that moment, for example by the other thread's advice: it is there as before, and can be tried
-                    // again
+                    // the page is isolated at that moment, for example by the other thread's advice: it is still there, and can be
+                    // tried again
                     wrong = wrong.or(moved.error.filter(|&e| e != libc::EAGAIN && e != libc::EBUSY));
                 }
                 let there = |at: usize| (0..PAGES).filter(|page| sys::is_resident(at + page * PAGE_SIZE)).count();
@@ -352,9 +352,9 @@ mod tests {
         areas.iter().for_each(|&at| unsafe { area::unmap(at as *mut u8, LEN) });
     }
 
-    /// The page daemon populated what a fork had shared by MADV_POPULATE_WRITE. If the program had discarded the page meanwhile,
-    /// that waits for a handler; the handlers waited for the fork that was being made, and the fork for the daemon's writes: for
-    /// ever. Nobody serves faults here, so whatever waits for one hangs.
+    /// The page daemon used MADV_POPULATE_WRITE to unshare pages after a fork. If the program had discarded the page meanwhile,
+    /// that call waits for a handler. The handlers waited for a fork, and the fork waited for the daemon's writes: for ever. In
+    /// this test no thread serves faults, so anything that waits for one hangs.
     #[test]
     fn what_a_fork_shares_becomes_our_own_without_waiting_for_a_fault() {
         let Ok(uffd) = Uffd::open(true, FEATURE_MOVE, None).inspect_err(|e| eprintln!("SKIPPED: no full userfaultfd (error {e})"))

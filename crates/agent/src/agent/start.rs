@@ -1,4 +1,4 @@
-//! The start: reads the environment, sets the machine up, adopts the heap, or says in one message why it cannot.
+//! The start: reads the environment, sets the machine up, and adopts the heap. If it cannot, it says so in one message.
 
 use super::fork::ANCESTORS_MAX;
 use super::helper::{CHILDREN_MAX, IDLE, Request};
@@ -28,17 +28,17 @@ use overspill_vm::types::PAGE_SHIFT;
 use std::io::Write as _;
 use std::os::fd::AsRawFd;
 
-/// Members of a family if address space is limited: their entries take 256 KiB.
+/// The most members of a family if address space is limited: their entries take 256 KiB.
 const MEMBERS_FEW: usize = 1 << 12;
 
 pub(super) fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|v| !v.is_empty())
 }
 
-/// An agent that starts, for [`no_memory`].
+/// The state of an agent that starts, for [`no_memory`].
 struct Starting {
     now: AtomicBool,
-    /// Null: not yet there.
+    /// Null as long as there is none.
     status: AtomicPtr<Status>,
     supervised: AtomicBool,
 }
@@ -46,8 +46,8 @@ struct Starting {
 static STARTING: Starting =
     Starting { now: AtomicBool::new(false), status: AtomicPtr::new(core::ptr::null_mut()), supervised: AtomicBool::new(false) };
 
-/// The arena cannot have `bytes` bytes. While the agent starts that is its end, with the figures of the limits that are most likely
-/// the cause; std would only say how many bytes, and abort. Nothing here allocates.
+/// To be called when the arena cannot get `bytes` bytes. While the agent starts, this ends the process, with the limits that are
+/// most likely the cause; std would only name the bytes and abort. Nothing here allocates.
 pub fn no_memory(bytes: usize) {
     if !STARTING.now.load(Acquire) {
         return;
@@ -75,8 +75,8 @@ pub(super) fn limit(resource: libc::__rlimit_resource_t) -> Option<u64> {
     (limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur)
 }
 
-/// Ignores SIGXFSZ until it is dropped: what `ulimit -f` does not allow the pager is an error (EFBIG) then, which can be told. The
-/// pager's threads have it blocked.
+/// Ignores SIGXFSZ until it is dropped. Then a write that `ulimit -f` forbids fails with EFBIG, which can be reported. The pager's
+/// threads have the signal blocked.
 struct NoFileSizeSignal(libc::sigaction);
 
 impl NoFileSizeSignal {
@@ -100,7 +100,7 @@ impl Drop for NoFileSizeSignal {
     }
 }
 
-/// Last words of an agent that cannot start.
+/// Ends the process of an agent that cannot start, with a message.
 fn refuse(status: Option<&Status>, supervised: bool, message: &str) -> ! {
     if let Some(status) = status {
         status.message.set(message.as_bytes());
@@ -112,9 +112,8 @@ fn refuse(status: Option<&Status>, supervised: bool, message: &str) -> ! {
     sys::exit_group(125)
 }
 
-/// A panic is a bug of Overspill's: says where, and ends the program. A pager thread has no standard error of its own (see
-/// `Machine`'s threads), so the text goes where `overspill run` finds it. Nothing here allocates: whoever panicked may hold any
-/// lock.
+/// Reports a panic, which is a bug of Overspill's, and ends the program. A pager thread has no standard error of its own, so the
+/// text goes where `overspill run` finds it. Nothing here allocates, because the thread that panicked may hold any lock.
 fn last_words(info: &std::panic::PanicHookInfo<'_>) {
     let mut line = [0u8; 400];
     let mut rest = &mut line[..];
@@ -134,7 +133,7 @@ fn last_words(info: &std::panic::PanicHookInfo<'_>) {
     }
 }
 
-/// The constructor: nothing without `OVERSPILL_MEMORY`.
+/// The constructor. Does nothing without `OVERSPILL_MEMORY`.
 pub fn start() {
     // SAFETY: looks a name up.
     let has = |symbol: &core::ffi::CStr| !unsafe { libc::dlsym(libc::RTLD_DEFAULT, symbol.as_ptr()) }.is_null();
@@ -149,9 +148,9 @@ pub fn start() {
     STARTING.now.store(false, Release);
 }
 
-/// Where address space is limited, the stack grows now by what the start may need of it: once the tables have taken the rest it
-/// cannot, and the message that says so would be a crash. Without room for that either, it is said at once.
-#[inline(never)] // or all that follows would stand on top of it
+/// Where address space is limited, makes the stack grow now by as much as the start may need. Later the tables may have taken the
+/// rest, and the process would crash instead of saying so. If there is no room even now, it says so at once.
+#[inline(never)] // or the frames of all that follows would lie on top of it
 fn grow_stack() {
     const DEPTH: usize = 128 << 10; // it takes some 50 KiB
     let is_short = |resource| limit(resource).is_some_and(|bytes| bytes < 1 << 20);
@@ -166,17 +165,17 @@ fn grow_stack() {
     core::hint::black_box([0u8; DEPTH]);
 }
 
-/// Room for the pager's own mappings: tables (7 GiB), the parking area (the budget), and what a compressed device or many forks
-/// take.
+/// Reserves address space for the pager's own mappings: tables (7 GiB), the parking area (the budget), and room for a compressed
+/// device or many forks.
 fn reserve_area(memory_bytes: usize) {
     let wanted = (16 << 30) + memory_bytes.saturating_mul(4).min(16 << 40);
     area::reserve(limit(libc::RLIMIT_AS).map_or(wanted, |limit| wanted.min(limit as usize / 2)));
 }
 
-/// What is kept of it where address space is limited: for the threads of forked children, and for devices that come.
+/// How much of the reservation is kept where address space is limited: for the threads of forked children, and for new devices.
 const KEPT_BYTES: usize = 16 << 20;
 
-/// `memory` is the budget in bytes.
+/// Starts the pager. `memory` is the budget in bytes.
 pub(super) fn serve(memory: &str) {
     std::panic::set_hook(Box::new(last_words));
     keep_stderr();
@@ -205,8 +204,7 @@ pub(super) fn serve(memory: &str) {
     }
 }
 
-/// A descendant whose pager cannot start goes on without one, as it would without Overspill; and so do its own descendants, without
-/// a word.
+/// Lets a descendant whose pager cannot start go on without one. Its own descendants go on without one, too, and without a message.
 fn go_without(status_fd: i32, why: &str) {
     let name = std::fs::read_to_string("/proc/self/comm").unwrap_or_default();
     sys::complain(format!("process {} ({}) runs without paging: {why}", sys::getpid(), name.trim_end()).as_bytes());
@@ -214,12 +212,12 @@ fn go_without(status_fd: i32, why: &str) {
     if sys::voice() >= 0 {
         let _ = sys::close(sys::voice());
     }
-    // SAFETY: the process has one thread as yet, and no other that reads the environment.
+    // SAFETY: the process has only this thread yet, so no other reads the environment.
     unsafe { std::env::remove_var("OVERSPILL_MEMORY") };
 }
 
-/// A copy of standard error for last words, unless descriptor 2 may be a file of data: in a descendant it counts if it is what
-/// `overspill run` had there, or nothing that keeps what is written to it.
+/// Keeps a copy of standard error for the pager's messages, unless descriptor 2 may be a data file. In a descendant it is used if
+/// it is the file that `overspill run` had there, or a pipe, terminal or socket.
 fn keep_stderr() {
     // SAFETY: all-zero bytes are a valid stat, which the call writes.
     let stat = unsafe {
@@ -236,7 +234,7 @@ fn keep_stderr() {
     sys::set_voice(kept, 0);
 }
 
-/// What can be known to fail before anything of the program is touched is an error.
+/// Sets up and starts the pager. Failures that show before the program's memory is touched are returned as errors.
 fn serve_with(memory: &str, status: &'static Status, status_fd: i32, supervised: bool) -> Result<(), String> {
     let fail = |message: &str| -> ! { refuse(Some(status), supervised, message) };
     let Ok(memory_bytes) = memory.parse::<u64>() else { return Err("OVERSPILL_MEMORY is not a number of bytes".into()) };
@@ -270,7 +268,7 @@ fn serve_with(memory: &str, status: &'static Status, status_fd: i32, supervised:
             swap.extend(child_device.clone());
         }
     }
-    // Only the process that `overspill trace record` started, and none of its descendants.
+    // Only the process that `overspill trace record` started is recorded, and none of its descendants.
     let record = match variable("OVERSPILL_RECORD").filter(|_| supervised).map(|path| Recorder::open(path.as_ref())) {
         Some(Err(e)) => return Err(format!("the recording could not be begun: {e}")),
         opened => opened.and_then(Result::ok),
@@ -351,7 +349,7 @@ fn serve_with(memory: &str, status: &'static Status, status_fd: i32, supervised:
     if heap.1 > heap.0 {
         machine.add_range(Piece { start: heap.0, end: heap.1.next_multiple_of(4096), flags: Flags::NONE });
     }
-    // before there are other threads: one that sleeps in `syscall()` would return into the middle of a patch
+    // before there are other threads: a thread that sleeps in `syscall()` would return into the middle of a patch
     if let Err(function) = hooks::install() {
         fail(&format!(
             "this libc's {} is not recognised, so growth of the program's memory could not be followed: Overspill needs glibc 2.36 or alike on x86-64",
@@ -379,7 +377,7 @@ fn page_of_this_process() -> Result<&'static AtomicU32, Errno> {
     }
 }
 
-/// Where the program's heap is, and its break. Read before the agent maps anything.
+/// The bounds of the program's heap; the end is its break. To be called before the agent maps anything.
 fn heap_range() -> (usize, usize) {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
     let line = maps.lines().find(|l| l.ends_with("[heap]"));
@@ -392,8 +390,9 @@ fn heap_range() -> (usize, usize) {
     }
 }
 
-/// How many pages may be managed. Under RLIMIT_AS, or RLIMIT_DATA, a program can have no more than the limit: there are tables for
-/// twice that, in case it lies thin. They take about 300 bytes of address space per page, which count too: a seventh of the limit.
+/// How many pages may be managed. Under RLIMIT_AS or RLIMIT_DATA a program cannot have more than the limit. The tables are for
+/// twice that, because its memory may lie scattered. They take about 300 bytes of address space per page, which count against the
+/// limit, too: a seventh of it.
 fn pages_max() -> u64 {
     let most = 1 << 25;
     let limits = [limit(libc::RLIMIT_AS), limit(libc::RLIMIT_DATA)];

@@ -46,8 +46,8 @@ fn taken_as_it_is_used(algorithm: Algorithm) {
     assert_eq!(back, [0; PAGE_SIZE], "there is none");
 }
 
-/// A device that was added while no frame was free had nothing to grow of, and the file was taken away next: nothing could be
-/// stored any more, nothing came free, and the swapoff ended itself after three seconds.
+/// A compressed device was added while no frame was free, so it could not grow. Then the file was removed: no page could be stored
+/// any more, no frame came free, and the swapoff gave up after three seconds.
 #[test]
 fn added_to_full_memory_it_can_still_take_pages() {
     let config = overspill_swap::Config { pages_max: 10_000, slots_max: 10_000, devices_max: 2, extents_max: 0 };

@@ -1,4 +1,4 @@
-//! Pages that are taken by a copy.
+//! Pages that are copied out.
 
 use crate::area;
 use crate::machine::Served;
@@ -6,8 +6,8 @@ use crate::ranges::{Flags, Range};
 use crate::sys;
 use overspill_vm::types::PAGE_SIZE as P;
 
-/// Until the page daemon's own discard is over nothing may come to a page that it copied, not even ahead of need: the discard
-/// would take it. (By reading; no run has shown it.)
+/// Until the page daemon's own discard is over, no content may come to a page that it has copied out, not even by readahead: the
+/// discard would remove it. (Found by reading the code; no run has shown it.)
 #[test]
 fn nothing_comes_to_a_page_that_is_still_to_be_discarded() {
     let Some((machine, base)) = super::machine("refilled") else { return };

@@ -6,7 +6,7 @@ use crate::sys;
 use overspill_vm::status::Status;
 use std::sync::Arc;
 
-/// A child once inherited the count of a writer that waited in its parent: nobody could read any more.
+/// A child inherited the count of a writer that waited in its parent, and no thread could take the lock for reading any more.
 #[test]
 fn a_forked_child_does_not_wait_for_its_parents_writers() {
     let lock = Arc::new(RwLock::ranked(Rank::Map, 0));
@@ -18,7 +18,7 @@ fn a_forked_child_does_not_wait_for_its_parents_writers() {
     while lock.writers() < 2 {
         std::thread::yield_now();
     }
-    // SAFETY: the child only looks at the lock, which no other thread of its has, and ends without running anything else.
+    // SAFETY: the child only looks at the lock, which none of its threads holds, and ends without running anything else.
     match unsafe { libc::fork() } {
         0 => {
             lock.forked();
@@ -79,8 +79,8 @@ fn counts_come_out_right() {
     assert_eq!(rw.read()[0], 10_000);
 }
 
-/// A hold of 20 ms shows as one of 20 ms, of the lock that was held so, and of the line where it was taken. The reader works out
-/// what a tick is by two readings of both clocks.
+/// A hold of 20 ms shows as one of 20 ms, for the right lock and the line where it was taken. The reader works out the length of a
+/// tick from two readings of both clocks.
 #[test]
 fn hold_times_are_told_in_nanoseconds() {
     let status: &'static Status = Box::leak(Box::default());

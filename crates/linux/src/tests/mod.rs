@@ -20,7 +20,7 @@ use overspill_vm::types::PAGE_SIZE;
 
 pub const LEN: usize = 4 * PAGE_SIZE;
 
-/// A machine, if there can be one here, and the address of three ranges of `LEN` bytes.
+/// A machine, if this system allows one, and the address of three ranges of `LEN` bytes.
 pub fn machine(name: &str) -> Option<(Machine, usize)> {
     let place = std::env::temp_dir().join(format!("{name}-{}", std::process::id()));
     let swap = [device_spec::parse(place.as_os_str()).expect("a place")];
@@ -45,7 +45,7 @@ pub fn machine(name: &str) -> Option<(Machine, usize)> {
     Some((machine?, area::map_anonymous(3 * LEN).expect("48 KiB") as usize))
 }
 
-/// The pages that are managed, and those that are there.
+/// The first managed page of the range, and the number of pages that are in memory.
 fn there(machine: &Machine, map: &Space, range: Range) -> (Option<u64>, usize) {
     let managed = map.ranges.overlap(range.start, range.end, Kind::Managed).map(|r| r.pages());
     let core = machine.core.lock();
@@ -53,9 +53,9 @@ fn there(machine: &Machine, map: &Space, range: Range) -> (Option<u64>, usize) {
     (managed, pages.count())
 }
 
-/// One thread moves its pages from A to B. Before the kernel reports that A is unmapped, another thread's pages have come there
-/// from C, which is reported before. The pager took the report that followed for the end of the second thread's pages: they
-/// read as zeroes.
+/// One thread moves its pages from A to B. Before the kernel reports that A is unmapped, another thread's pages move there from C,
+/// and that move is reported first. The pager took the later report for an unmapping of the second thread's pages, which then read
+/// as zeroes.
 #[test]
 fn a_late_unmap_does_not_take_what_has_come_there_since() {
     let Some((machine, base)) = machine("late") else { return };
@@ -97,8 +97,8 @@ fn a_late_unmap_does_not_take_what_has_come_there_since() {
     unsafe { area::unmap(base as *mut u8, 3 * LEN) };
 }
 
-/// A call was refused after its unmapping had been reported, and another thread had unmapped a part of a range in between: all of
-/// that range was given up, and what was paged out in the rest of it read as zeroes.
+/// The kernel refused a call after it had reported its unmapping, and another thread had unmapped a part of the range in between.
+/// The pager gave up the whole range, and pages that were out in the rest of it read as zeroes.
 #[test]
 fn after_a_refused_call_only_what_is_not_mapped_is_given_up() {
     let Some((machine, base)) = machine("holes") else { return };
@@ -120,7 +120,8 @@ fn after_a_refused_call_only_what_is_not_mapped_is_given_up() {
     }
 }
 
-/// A fork in the middle of another thread's mremap: in the child nothing was known at the new addresses, and zeroes were found.
+/// A fork happened in the middle of another thread's mremap. The child's pager knew nothing at the new addresses, and the child
+/// found zeroes.
 #[test]
 fn a_fork_waits_for_calls_that_move_memory() {
     let Some((machine, base)) = machine("forks") else { return };
@@ -141,7 +142,7 @@ fn a_fork_waits_for_calls_that_move_memory() {
             begin();
             tell.send(()).expect("heard");
             machine.end_remap(true);
-            begin(); // goes on, although somebody forks
+            begin(); // goes on, although a fork is under way
             ended.store(true, SeqCst);
             machine.end_remap(true);
             machine.end_parts();
@@ -149,7 +150,7 @@ fn a_fork_waits_for_calls_that_move_memory() {
         told.recv().expect("told");
         machine.await_remaps();
         assert!(ended.load(SeqCst), "the call and its parts have been made");
-        // (it held one of the stacks that those who end need, and with more threads than stacks a fork took a second)
+        // (a waiting call held a stack that ending calls need, and with more threads than stacks a fork took a second)
         let refused = s.spawn(|| (machine.begin_remap([(base, base + LEN), (0, 0)], 0), machine.begin_parts()));
         assert_eq!(refused.join().expect("it does not wait"), (None, false));
         let other = s.spawn(|| {
@@ -170,8 +171,8 @@ fn a_fork_waits_for_calls_that_move_memory() {
     unsafe { area::unmap(base as *mut u8, 3 * LEN) };
 }
 
-/// A managed range moved onto one that was left to the kernel, of whose end no event tells: the map found two at the same
-/// place, and stopped the program. And an unmap is reported of all that the call was given, also where something else is by
+/// A managed range moved onto a native one. No event reports the end of a native range, so the map found two ranges at the same
+/// place and stopped the program. And the kernel reports an unmap of the whole range of a call, also where another mapping is by
 /// then.
 #[test]
 fn what_was_left_to_the_kernel_has_no_events() {
@@ -194,13 +195,13 @@ fn what_was_left_to_the_kernel_has_no_events() {
     machine.follow(&mut map, Event::Unmap(a, c + LEN));
     assert_eq!(map.ranges.first(a, c + LEN).map(|r| (r.start, r.kind)), Some((c, Kind::Native)));
     assert_eq!(machine.core.lock().vm.reserved(), 4);
-    // a new mapping over what is known proves that it has gone
+    // a new mapping over a known range proves that the range has gone
     machine.manage(&mut map, range(a));
     drop(map);
     machine.await_unmaps(a, a + LEN);
     let mut map = machine.map.write();
     assert_eq!(there(&machine, &map, range(a)), (None, 0));
-    // what nobody knew of moves, too
+    // memory that the map did not know moves, too
     machine.follow(&mut map, Event::Remap(a, b, LEN));
     assert!(map.ranges.find(b).is_some_and(|r| r.kind == Kind::Managed));
     machine.core.lock().vm.check(1);

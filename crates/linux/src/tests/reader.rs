@@ -13,7 +13,7 @@ use overspill_machine::kernel::Io as _;
 use overspill_vm::page::State;
 use overspill_vm::types::{PAGE_SIZE, PageId};
 
-/// Serves a touch whose page is to be read, to the end. Returns how often `core` and `map` were taken.
+/// Serves a touch of a page that must be read, to the end. Returns how often `core` and `map` were taken.
 fn hard_fault(machine: &Machine, reader: &mut Reader, addr: usize) -> (u32, u32) {
     let before = (times_taken(machine.core.word()), times_taken(machine.map.word()));
     let Served::Read(read) = machine.serve(addr, 0) else { panic!("it is in memory") };
@@ -27,7 +27,7 @@ fn hard_fault(machine: &Machine, reader: &mut Reader, addr: usize) -> (u32, u32)
     (times_taken(machine.core.word()) - before.0, times_taken(machine.map.word()) - before.1)
 }
 
-/// A fault that reads took `core` six times and `map` four times: for each thing that the core knew when it answered.
+/// A fault that reads took `core` six times and `map` four times, because the machine asked the core for one fact after the other.
 #[test]
 fn a_hard_fault_takes_few_locks() {
     let Some((machine, base)) = machine("hard-fault") else { return };
