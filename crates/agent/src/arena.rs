@@ -1,6 +1,6 @@
-//! The agent's allocator: its own mappings, never the program's heap, which is the very memory that it pages.
+//! The agent's allocator. It uses mappings of its own, and never the program's heap, which is paged.
 //!
-//! Large blocks are mappings of their own, zeroed and untouched, so that tables cost memory only as they are used. Small ones are
+//! Large blocks are mappings of their own, zeroed and untouched, so that tables cost memory only as they are used. Small blocks are
 //! cut from chunks and never given back: the agent allocates at set-up only. If there is no memory then, the agent says so and ends
 //! the program.
 
@@ -28,14 +28,14 @@ impl Arena {
         Arena { chunk: Mutex::ranked(Rank::Heap, Chunk { at: 0, end: 0 }) }
     }
 
-    /// Nobody allocates until what this returns is dropped: for a fork.
+    /// Locks the arena until the returned guard is dropped, for a fork.
     pub fn hold(&self) -> impl Drop + '_ {
         let chunk = self.chunk.lock();
         Held { _area: area::hold(), _chunk: chunk }
     }
 }
 
-/// Given back in this order, the inverse of how they are taken.
+/// The guards are released in this order, the opposite of the order in which they are taken.
 struct Held<A, C> {
     _area: A,
     _chunk: C,
@@ -50,7 +50,8 @@ fn map(len: usize) -> usize {
         crate::agent::no_memory(len);
         return 0;
     };
-    // SAFETY: our own fresh mapping; the advice changes no content. It also keeps the kernel from merging it with the program's.
+    // SAFETY: our own fresh mapping; the advice changes no content. It also keeps the kernel from merging the mapping with the
+    // program's.
     let _ = unsafe { sys::madvise(at as usize, len, libc::MADV_DONTDUMP) };
     at as usize
 }

@@ -1,23 +1,23 @@
-//! Following the program's own system calls, from inside libc.
+//! Follows the program's own system calls, from inside libc.
 //!
-//! malloc grows by libc-internal calls that no symbol interposition sees. So the agent patches the system call *sites* of a few
-//! libc functions ([`sites`]): a site becomes a jump to a stub, which calls [`on_syscall`]. This sees malloc's brk and mmap,
-//! `_Fork`'s clone at the very instant of the fork, and what a program does by `syscall()`.
+//! malloc grows by calls inside libc that symbol interposition does not see. So the agent patches the system call *sites* of some
+//! libc functions ([`sites`]): a site becomes a jump to a stub, which calls [`on_syscall`]. It sees malloc's brk and mmap,
+//! `_Fork`'s clone, and the calls that a program makes by `syscall()`.
 //!
 //! ```text
-//!   sites.rs     patching; how a site goes on
+//!   sites.rs     patching; how the code goes on behind a site
 //!   stacks.rs    stacks to run on
 //!   memory.rs    mmap, munmap, mremap, brk, madvise
 //!   locks.rs     mlock, mlock2, mlockall, and their inverses
 //!   threads.rs   starts, ends and number of threads
-//!   credentials.rs, seccomp.rs   what the program gives up
+//!     credentials.rs, seccomp.rs   rights that the program gives up
 //!   namespaces.rs   namespaces that only a process of one thread may enter
 //!   forks.rs     clone and clone3 that make processes
 //! ```
 //!
-//! Hooks run in the program's threads, in the middle of libc. They must not use the program's stack while they hold a pager lock
-//! (its pages are paged), so they switch to a stack of the agent's with all signals blocked. They have the program's descriptor
-//! table, so whatever needs a descriptor of the pager's is done by the helper thread thread.
+//! Hooks run in the program's threads, in the middle of libc. They must not use the program's stack while they hold a pager lock,
+//! because that stack is paged. So they switch to a stack of the agent's, with all signals blocked. They have the program's
+//! descriptor table, so the helper thread does everything that needs a descriptor of the pager's.
 
 mod credentials;
 mod forks;
@@ -49,15 +49,15 @@ unsafe fn raw(nr: i32, a: &[usize; 6]) -> isize {
     }
 }
 
-/// A followed system call of the program's. What is not followed is made at the site.
+/// Handles a system call at a patched site. A call that is not followed is made at the site.
 unsafe extern "C" fn on_syscall(nr: i32, args: &[usize; 6]) -> Verdict {
     let a = *args;
     if nr as libc::c_long == libc::SYS_ioctl && a[1] != memory::REGISTER {
         return Verdict::pass();
     }
     let makes_process = matches!(nr as libc::c_long, libc::SYS_clone | libc::SYS_clone3 | libc::SYS_fork);
-    // Another process that shares the memory (vfork, CLONE_VM) takes no lock of the pager's: it may be killed at any moment, and
-    // would keep it.
+    // Another process that shares the memory (vfork, CLONE_VM) must not take a lock of the pager's: if it is killed, nothing would
+    // release the lock.
     let followed = |agent: &&Agent| !memory::is_refused(nr, &a) && (makes_process || agent.is_its_process());
     let Some(agent) = agent::get().filter(followed) else { return Verdict::pass() };
     Verdict::done(match nr as libc::c_long {
@@ -111,7 +111,7 @@ unsafe extern "C" fn on_syscall(nr: i32, args: &[usize; 6]) -> Verdict {
     })
 }
 
-/// `clone` or `clone3` with CLONE_VM: the call is made at its site, as it returns on another stack in the new thread.
+/// `clone` or `clone3` with CLONE_VM. The call is made at its site, because in the new thread it returns on another stack.
 fn begins(agent: &'static Agent, args: Option<CloneArgs>) -> Verdict {
     if let Some(args) = args.filter(|args| args.flags & libc::CLONE_VM as u64 != 0) {
         threads::begins(agent, &args);
@@ -119,8 +119,8 @@ fn begins(agent: &'static Agent, args: Option<CloneArgs>) -> Verdict {
     Verdict::pass()
 }
 
-/// A call that makes a process. The child goes on with a copy of the hook's stack, so a stack that it was given is put in place
-/// behind it.
+/// A call that makes a process. The child goes on with a copy of the hook's stack. If the program gave the child a stack, it gets
+/// that when the hook returns.
 fn fork(agent: &'static Agent, (call, stack): (Fork, usize)) -> Verdict {
     let result = agent.fork(call);
     if result == 0 {

@@ -1,13 +1,13 @@
-//! Forks: what touches the process. How the pager stands still meanwhile, and what either side makes of its copy, is the machine's
-//! ([`overspill_machine::fork`]).
+//! The agent's part of a fork: the process, its threads and descriptors. The machine ([`overspill_machine::fork`]) freezes the
+//! pager meanwhile, and makes the child's copy its own.
 //!
-//! The child opens userfaultfds of its own, registers the same ranges, starts its own threads, and reads what its parent had paged
-//! out from its parent's file, until the child's end of a socket is closed, which exec and every kind of death do. Parent and child
-//! share the budget (`family.rs`).
+//! The child opens userfaultfds of its own, registers the same ranges and starts its own threads. It reads pages that its parent
+//! had paged out from the parent's file, until the child's end of a socket is closed; exec and every kind of death close it. Parent
+//! and child share the budget (`family.rs`).
 //!
-//! The child's share of the pager's descriptors comes over the same socket, from the helper thread to the child's first pager
-//! thread. So the program's table, which may be full, has one descriptor more, for a moment; nothing is opened anew, which the
-//! program may have lost the right to; and a block device's claim, which belongs to the open file, is the child's too.
+//! The child gets its copies of the pager's descriptors over the same socket, from the helper thread to the child's first pager
+//! thread. So the program's table, which may be full, has one more descriptor only for a moment. Nothing is opened anew, because
+//! the program may have lost the right to do so. And a block device's claim, which belongs to the open file, is the child's, too.
 
 use super::helper::{CHILDREN_MAX, IDLE, Request};
 use super::{Agent, HelperState};
@@ -27,13 +27,14 @@ use overspill_linux::sys::{self, Errno, Fd, futex_wait, futex_wake};
 use overspill_vm::status::{Outcome, Status};
 use overspill_vm::types::{DeviceId, PAGE_SHIFT};
 
-/// Sockets to ancestors that a process keeps open: one per generation.
+/// The most sockets to ancestors that a process keeps open: one per generation.
 pub(super) const ANCESTORS_MAX: usize = 64;
 
-/// A child's pager gets room for so many descriptors while it starts: those, and the rings and timers of its threads.
+/// A child's pager gets room for so many descriptors while it starts: for those that it inherits, and for the rings and timers of
+/// its threads.
 const DESCRIPTORS_AT_START: u64 = 512;
 
-/// How long a fork waits for others of its family to give what they do not use, in nanoseconds.
+/// How long a fork waits for other members of the family to give what they do not use, in nanoseconds.
 const ASK_NS: u64 = 4_000_000;
 
 /// Why a forked child has no pager.
@@ -53,7 +54,7 @@ impl From<Errno> for NoPager {
 }
 
 impl NoPager {
-    /// A message on standard error. Does not allocate.
+    /// Writes a message to standard error. Does not allocate.
     fn say(&self) {
         let mut line = Packet::new();
         let _ = match self {
@@ -80,10 +81,10 @@ impl NoPager {
 /// The files of each device.
 type Files = [[Option<Fd>; FILES_MAX]; DEVICES_MAX];
 
-/// By ancestor.
+/// The socket to each ancestor.
 type Ancestors = [Option<Fd>; ANCESTORS_MAX];
 
-/// What a child is given of its parent's descriptors.
+/// The descriptors that a child gets from its parent.
 struct Inherited {
     files: Files,
     ancestors: Ancestors,
@@ -92,7 +93,7 @@ struct Inherited {
 }
 
 impl Inherited {
-    /// As [`Agent::send_descriptors`] has sent it.
+    /// Receives what [`Agent::send_descriptors`] has sent.
     fn receive(agent: &Agent, map: &Space, socket: &Fd) -> Result<Self, Errno> {
         let mut fds = [const { None }; PACK_MAX];
         let files = || map.files.iter().map(|files| files.iter().flat_map(SwapFiles::iter).count());
@@ -121,16 +122,16 @@ impl Inherited {
     }
 }
 
-/// How a forked child gets its pager: the thread that forked holds all locks and waits while the first pager thread, which has a
+/// The start of a pager in a forked child. The thread that forked holds all locks and waits. The first pager thread, which has a
 /// descriptor table of its own, does the work.
 pub(super) struct Birth {
     frozen: *mut Frozen<'static>,
-    /// In the program's table and, as a copy, in the new one; `None`: there is none, and the helper thread is to be met.
+    /// The socket, in the program's table and in the copy of it; `None`: the child must connect to the helper thread by name.
     socket: Option<i32>,
     result: UnsafeCell<Result<(), NoPager>>,
 }
 
-// SAFETY: the pointer and the result are the new thread's until the agent's `born` says otherwise, and its starter's from then on.
+// SAFETY: until the agent's `born` is set, only the new thread uses the pointer and the result; from then on only its starter does.
 unsafe impl Sync for Birth {}
 
 impl Birth {
@@ -138,7 +139,7 @@ impl Birth {
         Birth { frozen, socket: socket.map(Fd::raw), result: UnsafeCell::new(Ok(())) }
     }
 
-    /// In the new thread. Returns whether there is a pager now. Nothing of this may be used afterwards.
+    /// Sets the pager up, in the new thread. Returns whether there is a pager now. `self` must not be used afterwards.
     pub(super) fn happen(&self, agent: &Agent) -> bool {
         let socket = match self.socket {
             Some(socket) => {
@@ -151,7 +152,7 @@ impl Birth {
                 descriptors::connect(unsafe { &*agent.meeting.get() })
             }
         };
-        // SAFETY: the starter has it, and does not use it until this is done.
+        // SAFETY: the starter owns it, and does not use it until this is done.
         let frozen = unsafe { &mut *self.frozen };
         let result = socket.map_err(NoPager::Os).and_then(|socket| agent.become_child(frozen, socket));
         let ok = result.is_ok();
@@ -162,7 +163,7 @@ impl Birth {
         ok
     }
 
-    /// Until it has happened.
+    /// Waits until the pager is set up or has failed.
     fn wait(&self, agent: &Agent) -> Result<(), NoPager> {
         while agent.born.load(Acquire) == 0 {
             futex_wait(&agent.born, 0, u64::MAX);
@@ -179,12 +180,12 @@ pub(super) fn copy<const N: usize>(text: &overspill_vm::status::Text<N>) -> [u8;
 }
 
 impl Agent {
-    /// Before a fork: what is charged to this process must have room twice in what it has and nobody has.
+    /// Shrinks this process before a fork, until twice its charge fits into its own part and the free part of the budget.
     pub(super) fn shrink(&self) {
         let machine = self.machine;
         let family = self.family();
         let start = sys::now_ns();
-        // what others of the family do not use is there at once, and costs nothing
+        // first ask the family: what others do not use is there at once and costs nothing
         loop {
             let seen = machine.arrivals.count();
             let Err(charge) = machine.fits_twice(family.for_two()) else { return };
@@ -198,8 +199,8 @@ impl Agent {
         machine.shrink(|| family.for_two(), |map, core| family.apply(map, core));
     }
 
-    /// Takes the inherited device with the least on it off, if there are as many devices as there can be. If that fails the child
-    /// will say so.
+    /// If there are as many devices as possible, empties and removes the inherited device with the fewest pages. If that fails, the
+    /// child reports it.
     pub(super) fn make_room(&self) {
         let least = {
             let core = self.machine.core.lock();
@@ -216,8 +217,7 @@ impl Agent {
         worker.end(self.machine);
     }
 
-    /// What a child needs of the pager's descriptors is on its way when this returns. In the order in which [`Birth::happen`] takes
-    /// it.
+    /// Sends the pager's descriptors that a child needs, in the order in which [`Inherited::receive`] takes them.
     pub(super) fn send_descriptors(&self, state: &mut HelperState, socket: i32, tid: u32) -> Result<(), Errno> {
         if state.children.len() == CHILDREN_MAX {
             return Err(libc::EAGAIN);
@@ -242,7 +242,7 @@ impl Agent {
         let mut left = 1000;
         loop {
             match descriptors::send(socket, &fds[..n]) {
-                // others of this user's have too many on their way for this moment
+                // other processes of this user have too many descriptors in flight at this moment
                 Err(libc::ETOOMANYREFS) if left > 0 => futex_wait(&AtomicU32::new(0), 0, 1_000_000),
                 result => return result,
             }
@@ -250,17 +250,17 @@ impl Agent {
         }
     }
 
-    /// The program's table is full, and its limit cannot be raised; or a filter forbids `pidfd_getfd`. So the child will come by a
-    /// socket of its own.
+    /// Makes a socket to which the child will connect by itself. For when the program's table is full and its limit cannot be
+    /// raised, or a filter forbids `pidfd_getfd`.
     pub(super) fn listen(&self, state: &mut HelperState) -> Result<(), Errno> {
         let (listener, name) = descriptors::with_room(descriptors::listen)?;
         state.listener = Some(listener);
-        // SAFETY: only the forking thread, which waits for this, and its child look at it.
+        // SAFETY: only the forking thread, which waits for this, and its child read it.
         unsafe { *self.meeting.get() = name };
         Ok(())
     }
 
-    /// Waits for the child there. `None` if it has ended before.
+    /// Waits until the child connects, and sends its descriptors. `None` if it has ended before.
     pub(super) fn meet(&self, state: &mut HelperState, pid: u32) -> Option<Fd> {
         let listener = state.listener.take()?;
         let child = descriptors::with_room(|| sys::pidfd_open(pid)).ok()?;
@@ -275,7 +275,7 @@ impl Agent {
         }
     }
 
-    /// The program forks.
+    /// Makes the program's fork.
     pub fn fork(&'static self, mut call: Fork) -> isize {
         self.stacks.run(move || {
             let result = self.fork_here(&mut call);
@@ -291,10 +291,11 @@ impl Agent {
     fn fork_here(&'static self, call: &mut Fork) -> isize {
         let machine = self.machine;
         let _ = self.ask_here(Request::MakeRoom);
-        // One fork at a time, and no device comes or goes from here on. Parent and child both give it back when this function ends.
+        // One fork at a time, and no device comes or goes from here on. Parent and child both release the lock when this function
+        // ends.
         let _swapping = machine.swapping.lock();
         let _ = self.ask_here(Request::Shrink);
-        // What the child needs of the pager's descriptors waits in a socket, which the child inherits in this thread's table.
+        // The descriptors that the child needs wait in a socket, which the child inherits in this thread's table.
         let sent = descriptors::with_room(descriptors::socket_pair).and_then(|[ours, childs]| {
             self.ask_here(Request::Send { socket: ours.raw(), tid: sys::gettid() })?;
             Ok(Some(childs))
@@ -314,9 +315,9 @@ impl Agent {
 
         let forked = machine.fork(|frozen| {
             let excess = family.endow(member, &frozen.map, &frozen.core);
-            // Nobody else may hold this in the child, which nobody else has survived.
+            // No other thread may hold this lock, because no other thread exists in the child.
             let arena = crate::ARENA.hold();
-            // In the child this thread goes on alone with copies of everything, all locks held.
+            // In the child this thread goes on alone, with a copy of everything and with all locks held.
             let r = call.make();
             drop(arena);
             match r {
@@ -340,7 +341,7 @@ impl Agent {
             Err(e) => Err(e),
         };
         if made.is_ok() && call.shares_files() {
-            let _ = childs.map(Fd::into_raw); // it is the child's table, too, and the child closes it when it has it elsewhere
+            let _ = childs.map(Fd::into_raw); // the table is the child's, too: the child closes it once it has a copy elsewhere
         } else {
             drop(childs);
         }
@@ -354,12 +355,12 @@ impl Agent {
         }
     }
 
-    /// In the child: it has a pager when this returns.
+    /// In the child: waits until it has a pager, or ends it.
     fn await_birth(&'static self, mut frozen: Frozen<'static>, socket: Option<Fd>) {
         let _room = descriptors::room_for(DESCRIPTORS_AT_START);
         let birth = Birth::new(&mut frozen, socket.as_ref());
         self.born.store(0, Relaxed);
-        // SAFETY: the thread that is started is done with it when `wait` returns; before that this function does not.
+        // SAFETY: the new thread is done with it when `wait` returns, and this function does not return before.
         let begun = self.begin_threads(Some(unsafe { &*core::ptr::from_ref(&birth) }));
         drop(socket); // the thread has its own
         let result = begun.map_err(NoPager::Os).and_then(|()| birth.wait(self));
@@ -372,11 +373,11 @@ impl Agent {
         }
     }
 
-    /// In the child: what needs no descriptor. What belongs to the parent's threads is reset.
+    /// In the child: resets everything that belongs to the parent's threads. Needs no descriptor.
     fn alone(&self, frozen: &mut Frozen) {
         let machine = self.machine;
         self.here.store(1, Relaxed);
-        self.slot.store(0, Relaxed); // whoever had it is not here
+        self.slot.store(0, Relaxed); // the thread that had it is not in the child
         machine.host.following.forked();
         machine.host.wake_policy.reset();
         if let Some(record) = &machine.host.record {
@@ -385,15 +386,15 @@ impl Agent {
         }
         self.stacks.only_mine();
         self.request_state.store(IDLE, Relaxed);
-        // SAFETY: this is the process's only thread; the old descriptors are numbers of the parent's pager and are not ours to
-        // close.
+        // SAFETY: this is the process's only thread. The old descriptors are numbers in the table of the parent's pager, so they
+        // are not closed here.
         let state = unsafe { &mut *self.helper.get() };
         state.children.drain(..).for_each(core::mem::forget);
         core::mem::forget((state.pending.take(), state.listener.take()));
         core::mem::forget(frozen.map.process.take());
     }
 
-    /// In the child, in its first pager thread: everything that belongs to the parent's process is replaced.
+    /// In the child, in its first pager thread: replaces everything that belongs to the parent's process.
     fn become_child(&self, frozen: &mut Frozen, socket: Fd) -> Result<(), NoPager> {
         let machine = self.machine;
         let received = Inherited::receive(self, &frozen.map, &socket);
@@ -403,7 +404,7 @@ impl Agent {
         frozen.map.process = sys::pidfd_open(sys::getpid()).ok();
         let vm = &mut frozen.core.vm;
         self.own_status(vm.limit())?;
-        vm.set_reserved(vm.reserved()); // so that the new block shows what is charged
+        vm.set_reserved(vm.reserved()); // so that the new status block shows the charges
         machine.shutdown.set_event(sys::event()?.into_raw());
         let device = share.uffd_device;
         let (program, parking) = setup::open_uffds(Delivery::Threads, device.as_ref())?;
@@ -424,7 +425,7 @@ impl Agent {
         let devices = core.vm.devices_mut();
         machine.content.forked(devices.stored() > 0)?;
         if let Some(spec) = &self.child_device {
-            // behind its copy of the compressed device, if its parent's files were
+            // behind its copy of the compressed device, if the parent's files were behind it
             let priority = if map.pool.is_some() { spec.priority.unwrap_or(0) } else { 0 };
             let files = Self::new_swap_files(spec)?;
             let device = devices::add_files(devices, &files, priority).map_err(|_| NoPager::Devices)?;
@@ -434,7 +435,7 @@ impl Agent {
         Ok(frozen.take_over()?)
     }
 
-    /// Other files in the same places. A place that is a file's name may be in use for a moment by a sibling that does the same.
+    /// Makes new files in the same places. If a place is a file's name, a sibling that does the same may use it for a moment.
     fn new_swap_files(spec: &DeviceSpec) -> Result<SwapFiles, Errno> {
         for _ in 0..1000 {
             match SwapFiles::open(spec) {
@@ -445,7 +446,7 @@ impl Agent {
         Err(libc::EEXIST)
     }
 
-    /// A status block of its own, at the address of the parent's.
+    /// Makes a status block of its own, at the address of the parent's.
     fn own_status(&self, limit_pages: u32) -> Result<(), Errno> {
         let old = self.status;
         let (policy, engine, limit) = (copy(&old.policy), copy(&old.engine), limit_pages as u64 * 4096);
@@ -463,7 +464,7 @@ impl Agent {
                 0,
             )?);
             sys::syscall6(libc::SYS_ftruncate, fd.raw() as usize, len, 0, 0, 0, 0)?;
-            // who reads it looks whether it can shrink under him: without the seals a descendant could not be asked anything
+            // readers refuse a file that may shrink: without the seals `overspill stat` would not work on descendants
             let seals = (libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL) as usize;
             sys::syscall6(libc::SYS_fcntl, fd.raw() as usize, libc::F_ADD_SEALS as usize, seals, 0, 0, 0)?;
             let prot = (libc::PROT_READ | libc::PROT_WRITE) as usize;

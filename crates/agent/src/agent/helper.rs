@@ -1,5 +1,5 @@
-//! The helper thread: does for the program's threads what needs the pager's descriptors, one request at a time, and watches for the
-//! end of forked children.
+//! The helper thread uses the pager's descriptors for the program's threads, one request at a time. It also watches for the end of
+//! forked children.
 
 use super::{Agent, Child, HelperState};
 use core::sync::atomic::Ordering::*;
@@ -9,41 +9,41 @@ use overspill_linux::mappings;
 use overspill_linux::mremap::Change;
 use overspill_linux::sys::{self, Errno, futex_wait, futex_wake};
 
-/// What the helper thread is asked for.
+/// A request to the helper thread.
 #[derive(Clone, Copy)]
 pub enum Request {
-    /// What a hook needs.
+    /// Make a change for a hook.
     Perform(Change),
-    /// What is managed here is the kernel's from now on: [`Machine::hand_over`].
+    /// Leave the managed memory in this range to the kernel from now on: [`Machine::hand_over`].
     HandOver { start: usize, end: usize },
-    /// The program's thread of this id may do less now, and perhaps has confined itself by this Landlock ruleset: so may the
-    /// pager's threads.
+    /// Give the pager's threads the rights of the program's thread `tid`, which has given some up, perhaps by this Landlock
+    /// ruleset.
     Follow { tid: u32, ruleset: Option<i32> },
-    /// All of the pager's threads are to end.
+    /// End all of the pager's threads.
     Leave,
-    /// A fork is about to happen: there must be room for a child with all that is charged to this process.
+    /// Before a fork: make room for a child with as much memory as is charged to this process.
     Shrink,
-    /// The same: there must be an entry for a device of the child's.
+    /// Before a fork: make room for a device of the child's.
     MakeRoom,
-    /// The same: take `socket`, a descriptor of thread `tid`, and send what the child needs through it.
+    /// Before a fork: send the descriptors that the child needs through `socket`, a descriptor of thread `tid`.
     Send { socket: i32, tid: u32 },
-    /// The same, where that cannot be: be there to be met by the child.
+    /// Before a fork, if sending fails: listen, so that the child can connect.
     Listen,
-    /// The child is there, by that fork of the pager's, as that member of the family.
+    /// After a fork: watch the child, which is this member of the family.
     Child { pid: u32, fork: u64, member: MemberId },
-    /// There is none.
+    /// After a fork that failed: forget the socket.
     NoChild,
-    /// How much of the process's memory is locked: to `locked_bytes`.
+    /// Store in `locked_bytes` how much of the process's memory is locked.
     Locked,
 }
 
-/// Children that are watched at a time: their table is address space until it is used.
+/// The most children that are watched at a time. Their table is only address space until it is used.
 pub(super) const CHILDREN_MAX: usize = 1 << 16;
 
-/// How often they are looked at while there are few, in nanoseconds.
+/// The interval at which children are checked while there are few, in nanoseconds.
 const WATCH_NS: u64 = 5_000_000;
 
-/// How often a thread that waits for the slot looks whether its owner is still alive, in nanoseconds.
+/// The interval at which a thread that waits for the slot checks whether the slot's owner still lives, in nanoseconds.
 const SLOT_POLL_NS: u64 = 20_000_000;
 
 pub(super) const IDLE: u32 = 0;
@@ -53,12 +53,12 @@ const ASKED: u32 = 1;
 const ANSWERED: u32 = 2;
 
 impl Agent {
-    /// Has the helper thread do something and waits for it.
+    /// Sends a request to the helper thread and waits for its end.
     pub fn ask(&'static self, request: Request) {
         self.stacks.run(move || _ = self.ask_here(request));
     }
 
-    /// As [`Agent::ask`]; returns how it ended.
+    /// As [`Agent::ask`]; returns the result.
     ///
     /// => on a hook stack
     pub fn ask_here(&self, request: Request) -> Result<(), Errno> {
@@ -83,7 +83,8 @@ impl Agent {
         if answer == 0 { Ok(()) } else { Err(answer) }
     }
 
-    /// No lock: a process that shares the memory (CLONE_VM) may be killed while it asks, and would hold it for ever.
+    /// The slot holds a thread id in place of a lock: a process that shares the memory (CLONE_VM) may be killed while it asks, and
+    /// would hold a lock for ever.
     fn take_slot(&self) {
         let me = sys::gettid();
         while let Err(owner) = self.slot.compare_exchange(0, me, Acquire, Relaxed) {
@@ -93,7 +94,7 @@ impl Agent {
                 break;
             }
         }
-        // what a dead one has asked for
+        // wait for the end of a request that a dead thread has made
         while self.request_state.load(Acquire) == ASKED {
             futex_wait(&self.request_state, ASKED, u64::MAX);
         }
@@ -105,7 +106,7 @@ impl Agent {
             let state = unsafe { &mut *self.helper.get() };
             let asked = self.request_state.load(Acquire);
             if asked != ASKED {
-                // a hundredth of a CPU goes to that at most, however many there are
+                // checking takes a hundredth of a CPU at most, however many children there are
                 let pause = WATCH_NS * (1 + state.children.len() as u64 / 64);
                 futex_wait(&self.request_state, asked, if state.children.is_empty() { u64::MAX } else { pause });
             }
@@ -114,7 +115,7 @@ impl Agent {
                 continue;
             }
             let mut result = Ok(());
-            // SAFETY: the asker has written it before it said so, and waits.
+            // SAFETY: the thread that asks has written it before it set ASKED, and waits.
             match unsafe { *self.request.get() } {
                 Request::Perform(change) => self.machine.perform(change),
                 Request::HandOver { start, end } => self.machine.hand_over(start, end),
@@ -156,7 +157,7 @@ impl Agent {
     /// => the helper thread
     fn follow_all(&self, landlock: Option<(u32, i32)>) {
         let machine = self.machine;
-        // SAFETY: the helper thread does one thing after the other, and who asked for it waits.
+        // SAFETY: the helper thread does one request after the other, and the thread that asked waits.
         let result = unsafe { machine.host.following.all(landlock, || self.call()) };
         let _ = sys::read(machine.shutdown.event(), &mut [0; 8]);
         if let Err(e) = result {
@@ -164,7 +165,8 @@ impl Agent {
         }
     }
 
-    /// The end of children: the slots that they alone could read are free. (What they had of the budget is free already.)
+    /// Checks for children that have ended, and frees the slots that they alone could read. (Their part of the budget is free
+    /// already.)
     fn watch(&self, state: &mut HelperState) {
         let mut at = 0;
         while let Some(child) = state.children.get(at) {

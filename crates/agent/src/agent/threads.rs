@@ -1,4 +1,4 @@
-//! The pager's threads, which are bare ones with a table of descriptors of their own.
+//! The pager's threads. They are bare threads with a descriptor table of their own.
 
 use super::Agent;
 use super::fork::{ANCESTORS_MAX, Birth};
@@ -15,8 +15,8 @@ use overspill_linux::sys::{self, Errno, futex_wait, futex_wake};
 use overspill_linux::{control_server, handler, threads};
 use overspill_machine::kernel::Uffd as _;
 
-/// Of the pager's threads: two userfaultfds and the device that makes them, the devices' files, our own process, the status block,
-/// an event, standard error, and those sockets.
+/// The most descriptors in the pager's table: two userfaultfds and the device that makes them, the devices' files, our own process,
+/// the status block, an event, standard error, and the sockets to ancestors.
 const DESCRIPTORS_MAX: usize = 3 + DEVICES_MAX * FILES_MAX + 4 + ANCESTORS_MAX;
 
 const _: () = assert!(DESCRIPTORS_MAX <= PACK_MAX);
@@ -34,11 +34,11 @@ pub(super) fn allowed_cpus() -> Vec<usize> {
     cpus
 }
 
-/// What a bare thread is to do.
+/// The role of a bare thread.
 #[derive(Clone, Copy)]
 enum Role {
-    /// The first: takes the descriptors along, starts the others, becomes the page daemon. In a forked child it sets the pager up
-    /// before.
+    /// The first thread. It takes the descriptors along, starts the other threads, and becomes the page daemon. In a forked child
+    /// it first sets the pager up.
     Daemon(Option<&'static Birth>),
     Helper,
     Control,
@@ -66,7 +66,7 @@ extern "C" fn thread_main(arg: *mut c_void) -> ! {
             match birth {
                 None => agent.keep_only_ours(),
                 Some(birth) if birth.happen(agent) => {}
-                // the process is about to end; what it says goes through this thread's table
+                // the process is about to end; its message goes through this thread's table
                 Some(_) => loop {
                     futex_wait(&AtomicU32::new(0), 0, u64::MAX);
                 },
@@ -115,7 +115,7 @@ fn end_thread() -> ! {
 impl Agent {
     fn spawn(&'static self, role: Role, share_files: bool) -> Result<u32, Errno> {
         let following = &self.machine.host.following;
-        // the helper thread sees to it that the others follow, and comes last
+        // the helper thread makes the others follow, and follows last
         let follower = if let Role::Helper = role { Follower::none() } else { following.enlist().ok_or(libc::EAGAIN)? };
         let job = Box::leak(Box::new(Job { agent: self, role, follower }));
         self.threads.fetch_add(1, Relaxed);
@@ -128,7 +128,8 @@ impl Agent {
         spawned
     }
 
-    /// Starts the pager's threads with a copy of the caller's descriptors, then closes the pager's in the caller's table.
+    /// Starts the pager's threads with a copy of the caller's descriptor table. Then closes the pager's descriptors in the
+    /// caller's.
     pub(super) fn start_threads(&'static self) -> Result<(), Errno> {
         self.begin_threads(None)?;
         self.await_threads()?;
@@ -151,7 +152,7 @@ impl Agent {
         Ok(())
     }
 
-    /// Until all of them are there.
+    /// Waits until all of them run.
     pub(super) fn await_threads(&self) -> Result<(), Errno> {
         let want = 2 + allowed_cpus().len() as u32;
         loop {
@@ -164,7 +165,7 @@ impl Agent {
         }
     }
 
-    /// The descriptors of the pager's table.
+    /// Lists the descriptors of the pager's table. Returns how many there are.
     pub(super) fn descriptors(&self, out: &mut [i32; DESCRIPTORS_MAX]) -> usize {
         let map = self.machine.map.read();
         let mut n = 0;
@@ -186,7 +187,7 @@ impl Agent {
         n
     }
 
-    /// Closes, in the pager's fresh table, everything that is the program's: a pipe must end when the program closes it.
+    /// Closes the program's descriptors in the pager's fresh table: a pipe must end when the program closes it.
     fn keep_only_ours(&self) {
         let mut ours = [0i32; DESCRIPTORS_MAX];
         let n = self.descriptors(&mut ours);
@@ -207,11 +208,11 @@ impl Agent {
         }
     }
 
-    /// Whoever has no socket goes on without: nobody can ask it anything.
+    /// The control thread. If there can be no socket, it ends, and commands cannot reach the process.
     pub(super) fn control(&self, follower: &mut Follower) {
         let first = self.machine.is_supervised();
         if !first {
-            // Most forks and many programs are over in no time: they leave no socket behind for others to tidy up.
+            // Most forks and many programs end soon, and should leave no socket behind.
             follower.wait(&self.machine.host.following, SOCKET_AFTER_NS);
         }
         let mut file = Packet::new();
@@ -220,7 +221,7 @@ impl Agent {
             let _ = write!(file, ".{}", self.control.name);
         }
         let _ = write!(file, ".sock");
-        // before it follows: the program may be giving up what it takes to enter the directory
+        // before it follows: the program may be giving up the right to enter the directory
         let listener = control_server::listen(&self.control.directory, file.bytes());
         follower.look(&self.machine.host.following);
         if let Ok(listener) = listener {

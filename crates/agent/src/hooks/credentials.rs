@@ -1,11 +1,11 @@
-//! What the program gives up: the pager's threads follow before the call returns (`overspill_linux::credentials`).
+//! Calls by which the program gives up rights. The pager's threads follow before the call returns (`overspill_linux::credentials`).
 
 use super::raw;
 use crate::agent::{self, Agent};
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicUsize, Ordering::*};
 
-/// prctl(2)'s options by which a thread may do less from then on.
+/// Whether this is an option of prctl(2) by which a thread gives up rights.
 pub fn is_less(option: usize) -> bool {
     let options = [libc::PR_SET_NO_NEW_PRIVS, libc::PR_CAPBSET_DROP, libc::PR_SET_SECUREBITS, libc::PR_CAP_AMBIENT];
     options.contains(&(option as i32))
@@ -25,12 +25,12 @@ pub fn give_up(agent: &'static Agent, nr: i32, a: [usize; 6]) -> isize {
 /// libc's `__nptl_setxid`.
 static REAL_SETXID: AtomicUsize = AtomicUsize::new(0);
 
-/// Before the first call is patched.
+/// To be called before the first call is patched.
 pub fn set_real_setxid(at: usize) {
     REAL_SETXID.store(at, Release);
 }
 
-/// In place of `__nptl_setxid`: all of libc's threads have made the call when that returns.
+/// Called in place of `__nptl_setxid`. When the real one returns, all of libc's threads have made the call.
 pub unsafe extern "C" fn on_setxid(command: *mut c_void) -> i32 {
     // SAFETY: libc's function, which its own code calls with this argument; only patched calls come here.
     let real = unsafe { core::mem::transmute::<usize, unsafe extern "C" fn(*mut c_void) -> i32>(REAL_SETXID.load(Acquire)) };

@@ -1,9 +1,9 @@
-//! `clone` and `clone3` without CLONE_VM, in a form in which they can be made while the pager's locks are held.
+//! Makes `clone` and `clone3` without CLONE_VM while the pager's locks are held.
 //!
-//! The kernel reads and writes the program's memory in such a call: a structure of arguments, thread ids that are to be stored. A
-//! page of it may be out, and nobody would bring it in; or worse, the kernel would write an id into a page that is missing in the
-//! child, whose pager is not there yet, and the page's content would be lost. So all that is read before and written after, when no
-//! lock is held.
+//! In such a call the kernel reads and writes the program's memory: the structure of arguments, and places for thread ids. A page
+//! of that memory may be out, and no thread would bring it in. Worse, the kernel could write an id into a page that is missing in
+//! the child, which has no pager yet, and the page's content would be lost. So the memory is read before the call and written after
+//! it, when no lock is held.
 
 use core::ffi::c_int;
 use overspill_linux::sys::{self, Errno};
@@ -26,26 +26,26 @@ const SET_TID_MAX: usize = 32;
 /// A call that makes a process.
 pub struct Fork {
     flags: usize,
-    /// Of `clone`.
+    /// The arguments of `clone`.
     args: [usize; 6],
-    /// Of `clone3`: its structure, how long the program says it is, and the ids that are to be taken.
+    /// Of `clone3`: its structure and the length that the program gave, and the ids that the child should get.
     words: Option<(Words, usize)>,
     set_tid: [i32; SET_TID_MAX],
-    /// Where the program wants the child's id, in its own memory and in the child's, and the pidfd; 0: nowhere.
+    /// Where the program wants the child's id in its own memory, in the child's, and the pidfd; 0: nowhere.
     to_parent: usize,
     to_child: usize,
     to_pidfd: usize,
-    /// What the kernel has stored: the id, the pidfd.
+    /// The id and the pidfd that the kernel has stored.
     told: [c_int; 2],
 }
 
-/// An address at which a number may be stored, or 0 if nothing is there: the kernel ignores that, and so must we.
+/// The address, or 0 if nothing is mapped there: the kernel ignores such an address, so this must, too.
 fn reachable(at: usize) -> usize {
     if sys::read_own(at, &mut [0; size_of::<c_int>()]).is_ok() { at } else { 0 }
 }
 
 impl Fork {
-    /// `fork` and `clone`. Returns the child's stack as well; 0: the caller's.
+    /// From the arguments of `fork` or `clone`. Also returns the child's stack; 0: the caller's.
     pub fn clone(mut args: [usize; 6]) -> (Self, usize) {
         let flags = args[0];
         let stack = core::mem::take(&mut args[1]);
@@ -63,7 +63,7 @@ impl Fork {
         (fork, stack)
     }
 
-    /// `clone3`. `None`: it shares memory, or it is nothing that the kernel will take.
+    /// From the arguments of `clone3`. `None` if it shares memory, or if the kernel will refuse it.
     pub fn clone3(at: usize, len: usize) -> Option<(Self, usize)> {
         let mut bytes = [0u8; WORDS * 8];
         if !(64..=bytes.len()).contains(&len) || !len.is_multiple_of(8) {
@@ -119,7 +119,7 @@ impl Fork {
                     (0, _) => a[2] = pidfd,
                     (_, _) => a[2] = pid,
                 }
-                // SAFETY: the program's own fork; what the kernel is to write is `told`.
+                // SAFETY: the program's own fork; the kernel writes to `told`.
                 unsafe { sys::syscall6(libc::SYS_clone, a[0], a[1], a[2], a[3], a[4], a[5]) }
             }
             Some((Words(words), len)) => {
@@ -136,7 +136,7 @@ impl Fork {
         }
     }
 
-    /// In the parent, with no lock held: stores what the program wants to know.
+    /// In the parent: stores the ids for the program. => no lock held
     pub fn tell_parent(&self) {
         store(self.to_parent, self.told[0]);
         store(self.to_pidfd, self.told[1]);
@@ -150,8 +150,8 @@ impl Fork {
 
 fn store(at: usize, number: c_int) {
     if at != 0 {
-        // SAFETY: the program's own pointer, to a place for a number. (To a bad one the kernel would not store, and this is the
-        // end; but what would a program want with that?)
+        // SAFETY: the program's own pointer to a place for a number. (With a bad pointer the kernel would store nothing, and this
+        // crashes; no sensible program passes one.)
         unsafe { (at as *mut c_int).write_volatile(number) };
     }
 }

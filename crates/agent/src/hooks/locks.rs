@@ -1,12 +1,12 @@
 //! The program's system calls that lock memory.
 //!
-//! Locked pages cannot be evicted, so they are part of the budget for as long as they are locked, and some of it must be left for
-//! the rest of the program. (Memory that is locked twice counts twice.) What does not fit is refused as Linux refuses what is above
-//! RLIMIT_MEMLOCK: ENOMEM. Pages that are locked and do not fit would be given out above the budget, page by page, until the
+//! Locked pages cannot be evicted, so they take a part of the budget as long as they are locked, and some of it must be left for
+//! the rest of the program. (Memory that is locked twice counts twice.) A lock that does not fit is refused with ENOMEM, as Linux
+//! refuses locks above RLIMIT_MEMLOCK. If it were allowed, frames would be given out above the budget, page by page, until the
 //! program is stopped.
 //!
-//! mlockall is made of mlocks of the program's anonymous memory. The kernel's own would populate the pager's sparse tables, and
-//! lock what the pager maps later; and it would lock all or nothing. Mapped files are left to the page cache.
+//! mlockall is replaced by an mlock of each of the program's anonymous ranges. The kernel's own would populate the pager's sparse
+//! tables, lock memory that the pager maps later, and lock all or nothing. Mapped files are left to the page cache.
 
 use super::raw;
 use crate::agent::Agent;
@@ -14,17 +14,17 @@ use core::sync::atomic::{AtomicI32, Ordering::*};
 
 const KNOWN: i32 = libc::MCL_CURRENT | libc::MCL_FUTURE | libc::MCL_ONFAULT;
 
-/// The flags of an mlockall(MCL_FUTURE): 0 if what is mapped from now on is not to be locked. A child begins without.
+/// The flags of an mlockall(MCL_FUTURE); 0 if new mappings should not be locked. A child begins with 0.
 static FUTURE: AtomicI32 = AtomicI32::new(0);
 
-/// The locks of the parent are not a child's.
+/// Forgets the parent's locks, in a child.
 pub fn forked() {
     FUTURE.store(0, Relaxed);
 }
 
 /// mlock(2) and mlock2(2).
 pub fn mlock(agent: &'static Agent, nr: i32, a: [usize; 6]) -> isize {
-    // (a range that wraps around is refused by the kernel)
+    // (the kernel refuses a range that wraps around)
     if a[0].checked_add(a[1]).is_some_and(|end| agent.is_the_pagers(a[0], end) || !agent.may_lock(a[0], end)) {
         return -(libc::ENOMEM as isize);
     }
@@ -56,7 +56,7 @@ pub fn mlockall(agent: &'static Agent, nr: i32, a: [usize; 6]) -> isize {
     0
 }
 
-/// munlock(2): a program may unlock whatever it finds in /proc/self/maps.
+/// munlock(2). A program may unlock any memory that it finds in /proc/self/maps.
 pub fn munlock(agent: &'static Agent, nr: i32, a: [usize; 6]) -> isize {
     // SAFETY: the program's own call.
     let r = unsafe { raw(nr, &a) };
@@ -75,7 +75,7 @@ pub fn munlockall(agent: &'static Agent, nr: i32, a: [usize; 6]) -> isize {
     r
 }
 
-/// The program has mapped `start..end`: locked, if it has asked for that and it fits.
+/// Locks `start..end`, which the program has just mapped, if it has asked for that and it fits.
 pub fn mapped(agent: &'static Agent, start: usize, end: usize) {
     let flags = FUTURE.load(Relaxed);
     if flags != 0 && agent.may_lock(start, end) {
@@ -83,7 +83,7 @@ pub fn mapped(agent: &'static Agent, start: usize, end: usize) {
     }
 }
 
-/// Locks `start..end`, and brings it into memory as mlockall does: as far as that is possible.
+/// Locks `start..end` and, as mlockall does, brings it into memory as far as possible.
 fn lock(start: usize, end: usize, flags: i32) -> isize {
     let len = end - start;
     // SAFETY: the program has asked for it; no content changes.

@@ -12,7 +12,7 @@ use overspill_linux::sys::{self, Errno};
 
 const PAGE: usize = 4096;
 
-/// Whether the kernel will refuse the call for an address within a page: such a call is not followed.
+/// Whether the kernel will refuse the call because an address is not page-aligned. Such a call is not followed.
 pub fn is_refused(nr: i32, a: &[usize; 6]) -> bool {
     match nr as libc::c_long {
         libc::SYS_munmap => !a[0].is_multiple_of(PAGE),
@@ -29,10 +29,10 @@ const MADV_GUARD_INSTALL: i32 = 102;
 const MADV_GUARD_REMOVE: i32 = 103;
 const MAP_DROPPABLE: i32 = 0x08;
 
-/// mmap(2). Left to the kernel, and not known to the pager, is what is not private and anonymous: files, shared memory, and
-/// MAP_DROPPABLE, which the kernel may empty at any moment; huge pages, which it reserves apart; and MAP_GROWSDOWN, whose growth
-/// nobody tells of. All else is known (MAP_STACK, MAP_NORESERVE, MAP_32BIT, PROT_NONE): a reservation of terabytes is one range,
-/// and costs nothing until it is touched.
+/// mmap(2). The pager leaves to the kernel all memory that is not private and anonymous: files, shared memory, and MAP_DROPPABLE,
+/// which the kernel may empty at any moment. It also leaves huge pages, which the kernel reserves separately, and MAP_GROWSDOWN,
+/// because the kernel does not report its growth. The pager follows everything else (MAP_STACK, MAP_NORESERVE, MAP_32BIT,
+/// PROT_NONE). A reservation of terabytes is one range, and costs nothing until it is touched.
 pub fn mmap(agent: &'static Agent, nr: i32, mut a: [usize; 6]) -> isize {
     let flags = a[3] as i32;
     let anonymous = flags & libc::MAP_ANONYMOUS != 0 && matches!(flags & libc::MAP_TYPE, libc::MAP_PRIVATE | MAP_DROPPABLE);
@@ -45,7 +45,7 @@ pub fn mmap(agent: &'static Agent, nr: i32, mut a: [usize; 6]) -> isize {
     }
     let over = fixed.then(|| agent.begin_remap([NOTHING, (a[0], a[0].wrapping_add(up(a[1])))], 0));
     if private && a[1] > agent.populatable_bytes() {
-        // What is populated could be more than the budget before the pager knows of it.
+        // The populated memory could exceed the budget before the pager knows of it.
         a[3] &= !(libc::MAP_POPULATE | libc::MAP_LOCKED) as usize;
     }
     // SAFETY: the program's own call.
@@ -75,12 +75,12 @@ pub fn mremap(agent: &'static Agent, a: [usize; 6]) -> isize {
     agent.mremap(Mremap { old: a[0], old_len: a[1], new_len: a[2], flags: a[3], new: a[4] })
 }
 
-/// There are some forty flags of two letters; few of them are set.
+/// Room for the flags of a mapping. There are some forty flags of two letters; few of them are set.
 const FLAGS_LEN: usize = 128;
 
-/// Of the flags of a mapping (VmFlags) those that set it apart: not whether it is registered with a userfaultfd (um, uw, ui), or
-/// was written to (sd), or has had guards (gu); nor whether it is accountable (ac). Memory that becomes read-only is no longer so,
-/// unless it has pages; and where it was only read it has some with a pager, and none without.
+/// The flags of a mapping (VmFlags) that keep it apart from its neighbours. Flags that the pager itself may change do not count:
+/// registered with a userfaultfd (um, uw, ui), written to (sd), has had guards (gu), and accountable (ac). Memory that becomes
+/// read-only loses `ac` unless it has pages; memory that was only read has pages with a pager, and none without.
 fn what_sets_apart(flags: &[u8]) -> [u8; FLAGS_LEN] {
     let (mut kept, mut len) = ([0; FLAGS_LEN], 0);
     for flag in flags.split(|&byte| byte == b' ').filter(|flag| !matches!(*flag, [] | [b'u', ..] | b"sd" | b"gu" | b"ac")) {
@@ -167,7 +167,7 @@ pub fn madvise(agent: &'static Agent, nr: i32, a: [usize; 6]) -> isize {
         }
         libc::MADV_WIPEONFORK | libc::MADV_KEEPONFORK => {
             let r = call();
-            // without room to remember that something is wiped, the program is told that it cannot rely on it
+            // if there is no room to remember that the range is wiped, the call fails
             match agent.wiped_on_fork(start, advised(nr, &a, r), advice == libc::MADV_WIPEONFORK) {
                 true => r,
                 false => -(libc::ENOMEM as isize),
@@ -196,8 +196,9 @@ pub fn madvise(agent: &'static Agent, nr: i32, a: [usize; 6]) -> isize {
     }
 }
 
-/// Up to where advice was taken. The kernel goes on over holes (ENOMEM), and stops at the first mapping that it cannot advise
-/// (EINVAL), when what lies before has been advised. Where that was is found by halves: the same advice once more changes nothing.
+/// The end of the part that was advised. The kernel goes on over holes (ENOMEM), and stops at the first mapping that it cannot
+/// advise (EINVAL), after it has advised all that lies before. Bisection finds that place: to give the same advice again changes
+/// nothing.
 fn advised(nr: i32, a: &[usize; 6], r: isize) -> usize {
     let (start, end) = (a[0], a[0] + up(a[1]));
     match -r as i32 {
@@ -223,9 +224,9 @@ fn advised(nr: i32, a: &[usize; 6], r: isize) -> usize {
 /// UFFDIO_REGISTER.
 pub const REGISTER: usize = 0xC020_AA00;
 
-/// ioctl(2) of a userfaultfd of the program's: it is about to register a range, which no other may have. What the pager has there
-/// it brings in and leaves to the program, and to the kernel: it is not paged, and not counted, any more. (A page of zeroes that
-/// has been dropped is a missing one.)
+/// ioctl(2) of a userfaultfd of the program's own: the program is about to register a range, which must not be registered with
+/// another. The pager brings its pages there in, and leaves the range to the program and the kernel: it is not paged or counted any
+/// more. (A page of zeroes that has been dropped is missing there.)
 pub fn registers(agent: &'static Agent, a: &[usize; 6]) {
     let mut range = [0u8; 16];
     if sys::read_own(a[2], &mut range).is_err() {

@@ -1,16 +1,16 @@
-//! Filters of system calls that the program puts itself under (seccomp(2)).
+//! Filters of system calls that the program installs for itself (seccomp(2)).
 //!
-//! A sandbox is as good as the thread outside of it, so the pager's threads come under the program's filter, too, if they can live
-//! there: the filter is run over the calls that they make, as the kernel would run it. If they can, the kernel is asked to put it
-//! on all threads at once (SECCOMP_FILTER_FLAG_TSYNC), which for a program of one thread is the same as on this one. If they
-//! cannot:
+//! A single thread outside of a sandbox is a way out of it. So the pager's threads come under the program's filter, too, if they
+//! can work under it. To find out, the filter is run over the calls that they make, as the kernel would run it. If they can, the
+//! kernel is asked to install it on all threads at once (SECCOMP_FILTER_FLAG_TSYNC), which for a program of one thread is what it
+//! wants. If they cannot:
 //!
 //! ```text
-//!   everything still fits the budget, one thread   the pager goes ([`Agent::leave`]), and the program is on its own from then on
+//!   everything still fits the budget, one thread   the pager ends ([`Agent::leave`]), and the program goes on without it
 //!   otherwise                                      the program is stopped with a message: a page that is out could not come back
 //! ```
 //!
-//! A filter on one thread of several is that thread's own: the program's other threads are outside of it as well.
+//! A filter on one of several threads applies to that thread only, because the program's other threads are outside of it as well.
 
 use super::raw;
 use super::sites::Verdict;
@@ -27,7 +27,7 @@ const TSYNC_ESRCH: usize = 1 << 4;
 const FILTER_MAX: usize = 4096;
 const PAGE: usize = 4096;
 
-/// What the filter says to a call, in the upper half of its answer.
+/// The action in a filter's answer: its upper half.
 const ACTION: u32 = 0xFFFF_0000;
 const ALLOW: u32 = 0x7FFF_0000;
 const LOG: u32 = 0x7FFC_0000;
@@ -62,7 +62,7 @@ pub fn seccomp(agent: &'static Agent, nr: i32, a: [usize; 6]) -> Verdict {
             // SAFETY: the program's own call, on all threads.
             let r = unsafe { raw(libc::SYS_seccomp as i32, &[SET_MODE_FILTER, flags | TSYNC | listens, program, 0, 0, 0]) };
             if r > 0 && flags & NEW_LISTENER == 0 {
-                agent.cannot_follow(libc::ESRCH); // the id of a thread that is under another filter
+                agent.cannot_follow(libc::ESRCH); // `r` is the id of a thread that is under another filter
             }
             Verdict::done(r)
         }
@@ -92,16 +92,16 @@ struct Program {
     filter: *const Instruction,
 }
 
-/// The program's filter, where it stands; `None` if nothing is there.
+/// The program's filter, in place; `None` if nothing is mapped there.
 fn read_filter(at: usize) -> Option<&'static [Instruction]> {
     if !at.is_multiple_of(8) || !is_mapped(at, size_of::<Program>()) {
         return None;
     }
-    // SAFETY: mapped, and the program says that it is this structure.
+    // SAFETY: mapped, and the program passes it as this structure.
     let program = unsafe { &*(at as *const Program) };
     let (filter, len) = (program.filter as usize, program.len as usize);
     let good = (1..=FILTER_MAX).contains(&len) && filter.is_multiple_of(4) && is_mapped(filter, len * size_of::<Instruction>());
-    // SAFETY: mapped for so many; the program waits for its call, and a thread of it that writes there meanwhile changes what the
+    // SAFETY: so many are mapped. The program waits for its call; a thread of it that writes there meanwhile changes what the
     // kernel would read, too.
     good.then(|| unsafe { core::slice::from_raw_parts(filter as *const Instruction, len) })
 }
@@ -115,14 +115,14 @@ fn is_mapped(at: usize, len: usize) -> bool {
 
 /// userfaultfd's ioctls: REGISTER, UNREGISTER, WAKE, COPY, MOVE, POISON.
 const IOCTLS: [u64; 6] = [0xC020_AA00, 0x8010_AA01, 0x8010_AA02, 0xC028_AA03, 0xC028_AA05, 0xC020_AA08];
-/// The same: ZEROPAGE, WRITEPROTECT. Without them guarded pages, and such as are not writable, stay.
+/// The same: ZEROPAGE, WRITEPROTECT. Without them, guarded pages and pages that are not writable stay in memory.
 const IOCTLS_BORNE: [u64; 2] = [0xC020_AA04, 0xC018_AA06];
 
-/// Whether the pager's threads, and hooks in the program's, can live under the filter.
+/// Whether the pager's threads, and the hooks in the program's threads, can work under the filter.
 fn can_live(filter: &[Instruction], engine: Engine) -> bool {
     let says = |nr: libc::c_long, arguments: [u64; 3]| run(filter, nr as u32, arguments).unwrap_or(0) & ACTION;
     let allows = |nr, arguments| matches!(says(nr, arguments), ALLOW | LOG);
-    // what it answers with an error number costs speed or comfort only
+    // for these calls an error is good enough: it costs speed or comfort only
     let bears = |nr, arguments| matches!(says(nr, arguments), ALLOW | LOG | ERRNO);
     let io: &[libc::c_long] = match engine {
         Engine::Psync => &[libc::SYS_pread64, libc::SYS_pwritev],
@@ -184,7 +184,7 @@ fn can_live(filter: &[Instruction], engine: Engine) -> bool {
         && borne.iter().all(|nr| bears(*nr, [0; 3]))
 }
 
-/// What the filter answers to a call, as the kernel runs it; `None` if it is none that the kernel would take.
+/// Runs the filter over a call, as the kernel does, and returns its answer. `None` if the kernel would not take the filter.
 fn run(filter: &[Instruction], nr: u32, arguments: [u64; 3]) -> Option<u32> {
     const ARCHITECTURE: u32 = 0xC000_003E; // AUDIT_ARCH_X86_64
     // struct seccomp_data: nr, arch, instruction pointer, six arguments
@@ -195,7 +195,7 @@ fn run(filter: &[Instruction], nr: u32, arguments: [u64; 3]) -> Option<u32> {
     }
     let (mut a, mut x, mut memory) = (0u32, 0u32, [0u32; 16]);
     let mut at = 0usize;
-    // jumps go forward only, so it ends
+    // jumps go forward only, so the loop ends
     loop {
         let Instruction { code, jump_true, jump_false, k } = *filter.get(at)?;
         at += 1;
@@ -259,7 +259,7 @@ mod tests {
         Instruction { code: 0x15, jump_true, jump_false, k }
     }
 
-    /// A filter that answers this to these calls, and something else to others.
+    /// A filter with one answer for these calls, and another for all others.
     fn filter(calls: &[libc::c_long], to_them: u32, to_others: u32) -> Vec<Instruction> {
         let mut filter = vec![statement(0x20, 0)];
         for (i, nr) in calls.iter().enumerate() {
@@ -284,7 +284,7 @@ mod tests {
         assert!(!lives(&filter(&[libc::SYS_futex], 0x7FC0_0000, ALLOW)), "who is asked may be waiting for us");
     }
 
-    /// By the architecture, a jump over several, a bit of an argument: as libseccomp makes them.
+    /// With a check of the architecture, a jump over several instructions, and part of an argument, as libseccomp makes them.
     #[test]
     fn a_filter_is_run_as_the_kernel_runs_it() {
         let terminal_only = [

@@ -1,7 +1,7 @@
-//! Patching the system call sites of libc.
+//! Patches the system call sites of libc.
 //!
-//! A site is `mov eax, nr; syscall`, seven bytes, which become a jump to a stub. The generic `syscall()` function has another form,
-//! whose number is in eax already: `syscall; cmp rax, -4095`, eight bytes. A stub calls [`super::on_syscall`], and then goes on
+//! A site is `mov eax, nr; syscall`, seven bytes, which become a jump to a stub. In the generic `syscall()` function the number is
+//! in eax already, and the site is `syscall; cmp rax, -4095`, eight bytes. A stub calls [`super::on_syscall`], and then goes on
 //! behind the site in one of three ways ([`How`]).
 //!
 //! ```text
@@ -20,7 +20,7 @@ use overspill_linux::sys;
 enum Function {
     /// One that libc exports.
     Exported(&'static CStr),
-    /// One that libc does not export: the call is the only such one in its text.
+    /// One that libc does not export. Its call is the only one of that number in libc's text.
     Hidden(&'static CStr),
 }
 
@@ -38,10 +38,10 @@ const SITES: &[(Function, libc::c_long)] = &[
     (Function::Exported(c"munlockall"), libc::SYS_munlockall),
     (Function::Exported(c"_Fork"), libc::SYS_clone),
     (Function::Exported(c"clone"), libc::SYS_clone),
-    (Function::Exported(c"clone"), libc::SYS_exit), // where the function that it was given returns to
+    (Function::Exported(c"clone"), libc::SYS_exit), // made when the thread's function returns
     (Function::Hidden(c"clone3"), libc::SYS_clone3),
     (Function::Exported(c"syscall"), ANY),
-    // of a process of one thread; for others see SETXID
+    // for a process of one thread; for others see SETXID
     (Function::Exported(c"setuid"), libc::SYS_setuid),
     (Function::Exported(c"setgid"), libc::SYS_setgid),
     (Function::Exported(c"setreuid"), libc::SYS_setreuid),
@@ -58,8 +58,8 @@ const SITES: &[(Function, libc::c_long)] = &[
     (Function::Exported(c"setns"), libc::SYS_setns),
     (Function::Exported(c"fstatat"), libc::SYS_newfstatat),
 ];
-/// Functions that call libc's `__nptl_setxid` if the process has several threads: it has each of them make the call, and returns
-/// what it came to. It is not exported, so it is these calls of it that are followed ([`super::credentials::on_setxid`]).
+/// Functions that call libc's `__nptl_setxid` if the process has several threads. It makes each of them make the system call, and
+/// returns the result. libc does not export it, so these calls of it are patched ([`super::credentials::on_setxid`]).
 const SETXID: &[(&CStr, libc::c_long)] = &[
     (c"setuid", libc::SYS_setuid),
     (c"setgid", libc::SYS_setgid),
@@ -71,7 +71,7 @@ const SETXID: &[(&CStr, libc::c_long)] = &[
     (c"setegid", libc::SYS_setresgid),
     (c"setgroups", libc::SYS_setgroups),
 ];
-/// The call lies within so many bytes of the store of the system call's number.
+/// The call lies within so many bytes behind the store of the system call's number.
 const CALL_WITHIN: usize = 48;
 /// The number is in eax already: `syscall()`.
 const ANY: libc::c_long = -1;
@@ -79,7 +79,7 @@ const ANY: libc::c_long = -1;
 const SITE_WITHIN: usize = 160;
 /// `syscall; cmp rax, -4095`.
 const SITE_OF_ANY: [u8; 8] = [0x0F, 0x05, 0x48, 0x3D, 0x01, 0xF0, 0xFF, 0xFF];
-/// Bytes of a stub, and where in it the ways back begin.
+/// Bytes of a stub, and the offsets in it of the two ways back.
 const STUB_LEN: usize = 96;
 const DONE: usize = 32;
 const PASS: usize = 64;
@@ -95,15 +95,16 @@ pub struct How(usize);
 impl How {
     /// The call has been made; the result is its answer.
     pub const DONE: How = How(0);
-    /// The call is to be made at the site, as it stands.
+    /// The call must be made at the site, as it is.
     pub const PASS: How = How(1);
-    /// As DONE, and the stack pointer is `top` from there on: in a forked child that was given a stack. => it is neither 0 nor 1
+    /// As DONE, with `top` as the stack pointer from then on: for a forked child that was given a stack. => `top` is neither 0 nor
+    /// 1
     pub fn on_stack(top: usize) -> How {
         How(top)
     }
 }
 
-/// What a hook says to its site, in rax and rdx.
+/// A hook's answer to its site, in rax and rdx.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct Verdict {
@@ -118,7 +119,7 @@ impl Verdict {
     pub fn done(result: isize) -> Self {
         Verdict { result, how: How::DONE }
     }
-    /// The call is to be made at the site.
+    /// The call must be made at the site.
     pub fn pass() -> Self {
         Verdict { result: 0, how: How::PASS }
     }
@@ -228,7 +229,7 @@ pub fn install() -> Result<(), &'static CStr> {
     for ((name, nr), call) in SETXID.iter().zip(&mut calls) {
         let (at, target) = find_setxid_call(function(name), *nr).ok_or(*name)?;
         if setxid != 0 && setxid != target {
-            return Err(name); // not what it was taken for
+            return Err(name); // the target is not `__nptl_setxid`
         }
         (*call, setxid) = (at, target);
     }
@@ -297,7 +298,8 @@ fn find_site(function: usize, pattern: &[u8]) -> Option<usize> {
     text.windows(pattern.len()).position(|w| w == pattern).map(|at| function + at)
 }
 
-/// Where `function` calls `__nptl_setxid` with the number `nr`, and where that is: `mov dword [rsp], nr`, and the next call.
+/// The place where `function` calls `__nptl_setxid` with the number `nr`, and the address of that: the first call after `mov dword
+/// [rsp], nr`.
 fn find_setxid_call(function: usize, nr: libc::c_long) -> Option<(usize, usize)> {
     let mut store = [0xC7, 0x04, 0x24, 0, 0, 0, 0];
     store[3..].copy_from_slice(&(nr as i32).to_le_bytes());
@@ -319,7 +321,7 @@ fn find_hidden(function: usize, pattern: &[u8]) -> Option<usize> {
     })
     .ok()?;
     let (start, end) = found?;
-    // SAFETY: it holds code of libc's: a mapping of its text, readable as a whole, which nobody unmaps.
+    // SAFETY: a mapping of libc's text, readable as a whole, which is never unmapped.
     let text = unsafe { core::slice::from_raw_parts(start as *const u8, end - start) };
     let mut places = text.windows(pattern.len()).enumerate().filter(|(_, w)| *w == pattern).map(|(at, _)| start + at);
     places.next().filter(|_| places.next().is_none())
@@ -352,7 +354,7 @@ impl Code {
         self.bytes[self.at..self.at + bytes.len()].copy_from_slice(bytes);
         self.at += bytes.len();
     }
-    /// The way back: the comparison that stood in the site, if it did, and the jump.
+    /// The way back: the comparison that was in the site, if there was one, and the jump.
     fn put_return(&mut self, nr: libc::c_long, resume: usize) {
         if nr == ANY {
             self.put(&SITE_OF_ANY[2..]);

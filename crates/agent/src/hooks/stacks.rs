@@ -1,14 +1,14 @@
-//! Stacks of the agent's for hooks: the program's stack is paged, and a page of it must not be missed while a lock is held.
+//! The agent's stacks for hooks. The program's stack is paged, and no page of it may be missing while a lock is held.
 //!
-//! There are a few, and any number of threads: who finds none free sleeps until one is given back. So they are a gate as well:
-//! hundreds of threads that map and unmap do not all stand at the pager's locks, where each that is released would wake all who
-//! wait.
+//! There are a few stacks, for any number of threads. A thread that finds none free sleeps until one is given back. So the stacks
+//! also limit contention: hundreds of threads that map and unmap do not all wait for the pager's locks, where each release would
+//! wake all of them.
 //!
-//! That nobody sleeps here for ever: whoever has a stack waits for locks, for the helper thread and its answer, for the page daemon
-//! and the handlers (in a fork, and when it touches a page that it wires). The pager's threads have stacks of their own and never
-//! come here. A lock is held either by one of them or by somebody who has a hook stack already; a thread holds none while it asks
-//! for one (hooks do not nest: signals are blocked, and a hook makes its own system calls unhooked). So no holder of a stack ever
-//! waits for somebody who sleeps here.
+//! No thread sleeps here for ever. A thread that has a stack waits for locks, for the helper thread's answer, and for the page
+//! daemon and the handlers (in a fork, and when it touches a page that it wires). The pager's threads have stacks of their own and
+//! never come here. Every lock is held by one of them, or by a thread that has a hook stack already: a thread holds no lock while
+//! it asks for a stack. (Hooks do not nest: signals are blocked, and a hook makes its own system calls unhooked.) So no thread with
+//! a stack ever waits for a thread that sleeps here.
 
 use core::arch::asm;
 use core::mem::offset_of;
@@ -21,9 +21,9 @@ pub struct HookStacks {
     base: usize,
     /// A bit for each that is in use.
     taken: AtomicU64,
-    /// Counts those that were given back. A futex, for whoever finds none.
+    /// Counts the stacks that were given back. A futex, on which threads sleep that find none.
     returned: AtomicU32,
-    /// How many sleep on it.
+    /// The number of threads that sleep on it.
     sleepers: AtomicU32,
 }
 
@@ -50,7 +50,8 @@ impl HookStacks {
         if let Some(index) = self.try_take() {
             return index;
         }
-        // SeqCst throughout: either the sleeper sees the stack that was given back, or whoever gave it back sees the sleeper.
+        // SeqCst throughout: either the sleeper sees the stack that was given back, or the thread that gave it back sees the
+        // sleeper.
         self.sleepers.fetch_add(1, SeqCst);
         let index = loop {
             let returned = self.returned.load(SeqCst);
@@ -80,18 +81,18 @@ impl HookStacks {
         self.sleepers.store(0, Relaxed);
     }
 
-    /// Runs `f` on a hook stack with all signals blocked. What `f` has captured is copied there, and it can capture nothing of the
-    /// caller's by reference (`'static`): that would be a reference to the program's stack, and a page of that must not be missed
-    /// while a lock is held. (One was: a thread that unmapped held `map` shared over the miss, and the handler that was to read its
-    /// message waited for `map`, exclusive, for ever.)
+    /// Runs `f` on a hook stack with all signals blocked. The captures of `f` are copied there. It cannot capture by reference
+    /// (`'static`), because a reference to the program's stack could miss a page while a lock is held. (That happened: a thread
+    /// that unmapped held `map` shared and missed a page, and the handler that had to read its message waited for `map`, exclusive,
+    /// for ever.)
     pub fn run<R>(&self, f: impl FnOnce() -> R + 'static) -> R {
         let mask = sys::block_signals();
         let index = self.take();
         let top = self.base + (index + 1) * HOOK_STACK;
         let mut call = Call { f: Some(f), result: None };
         let enter = entry_of(&call);
-        // SAFETY: the new stack is ours alone and aligned; `enter` gets a pointer that lives over the call and returns normally, or
-        // in a forked child returns on that process's copy of the same stack.
+        // SAFETY: the new stack is aligned and used by this thread alone. `enter` gets a pointer that lives over the call. It
+        // returns normally, or in a forked child on that process's copy of the same stack.
         unsafe {
             asm!(
                 "mov r12, rsp",
@@ -110,14 +111,14 @@ impl HookStacks {
         call.result.expect("the call has run")
     }
 
-    /// Ends this thread with that status, once `before` has run on a hook stack. Nothing is touched of the thread's own stack from
-    /// there on, which others may take for free already: without Overspill the rest would be one instruction.
+    /// Runs `before` on a hook stack, and then ends this thread with that status. From there on the thread's own stack is not
+    /// touched, because other threads may already take it for free.
     pub fn exit(&self, status: i32, before: extern "C" fn(i32)) -> ! {
         sys::block_signals();
         let index = self.take();
         let top = self.base + (index + 1) * HOOK_STACK;
-        // SAFETY: the stack is ours alone and aligned until its bit is cleared; from there on only registers are used. `before`
-        // preserves r12 to r14.
+        // SAFETY: the stack is aligned, and used by this thread alone until its bit is cleared; from there on only registers are
+        // used. `before` preserves r12 to r14.
         unsafe {
             asm!(
                 "mov rsp, {top}",

@@ -1,22 +1,20 @@
-//! Starts of threads: what the kernel touches when a thread ends must never be paged. Their ends, and how many a program is told
-//! that it has.
+//! Starts and ends of threads, and the number of threads that a program sees.
 //!
-//! A thread that ends does not wait for a missing page: the kernel leaves its tid word as it is (CLONE_CHILD_CLEARTID), and whoever
-//! joins it sleeps for ever. So the page is wired before the thread exists, in the system call that makes it: threads of
-//! pthread_create and thrd_create are made by clone3, as are those that libc makes for itself (timers, aio, getaddrinfo_a), and
-//! others by clone. The page stays wired until it is unmapped: libc keeps a stack for the next thread, which wires the same page
-//! again.
+//! When a thread ends, the kernel clears its tid word (CLONE_CHILD_CLEARTID), but does not wait for a missing page. If the page
+//! were out, a thread that joins would sleep for ever. So the page is wired before the thread exists, in the system call that makes
+//! it. pthread_create, thrd_create and libc's own threads (timers, aio, getaddrinfo_a) use clone3; others use clone. The page stays
+//! wired until it is unmapped: libc keeps a stack for the next thread, which wires the same page again.
 
 use crate::agent::{self, Agent};
 use overspill_linux::sys;
 
-/// Bytes of glibc's thread descriptor that the kernel or an ending thread may look at (tid, robust list, rseq), rounded up. It
-/// begins where the thread pointer points.
+/// Bytes of glibc's thread descriptor, from the thread pointer on, that the kernel or an ending thread may read (tid, robust list,
+/// rseq), rounded up.
 const DESCRIPTOR_BYTES: usize = 0xA00;
 /// Bytes of a `struct robust_list_head`.
 const ROBUST_HEAD_BYTES: usize = 24;
 
-/// What clone3(2) is told, as far as every kernel that has it knows (CLONE_ARGS_SIZE_VER0).
+/// The arguments of clone3(2) that every kernel with this call knows (CLONE_ARGS_SIZE_VER0).
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 pub struct CloneArgs {
@@ -31,7 +29,7 @@ pub struct CloneArgs {
 }
 
 impl CloneArgs {
-    /// What clone3 is called with; `None` where the kernel will refuse it.
+    /// Those of a clone3; `None` if the kernel will refuse it.
     pub fn read(a: &[usize; 6]) -> Option<Self> {
         let mut words = [0u8; size_of::<CloneArgs>()];
         if a[1] < words.len() || sys::read_own(a[0], &mut words).is_err() {
@@ -40,13 +38,13 @@ impl CloneArgs {
         // SAFETY: eight words, of which any value is one; the array has as many bytes.
         Some(unsafe { words.as_ptr().cast::<CloneArgs>().read_unaligned() })
     }
-    /// The same of clone(2).
+    /// Those of a clone(2).
     pub fn of_clone(a: &[usize; 6]) -> Self {
         CloneArgs { flags: a[0] as u64, child_tid: a[3] as u64, tls: a[4] as u64, ..CloneArgs::default() }
     }
 }
 
-/// Somebody is about to be made who shares this memory.
+/// To be called before a thread or process is made that shares this memory.
 pub fn begins(agent: &'static Agent, args: &CloneArgs) {
     if args.flags & libc::CLONE_SETTLS as u64 != 0 {
         agent.wire(args.tls as usize, DESCRIPTOR_BYTES);
@@ -56,18 +54,18 @@ pub fn begins(agent: &'static Agent, args: &CloneArgs) {
     }
 }
 
-/// set_tid_address(2): the word that is cleared when this thread ends.
+/// set_tid_address(2): wires the word that is cleared when this thread ends.
 pub fn tid_address(agent: &'static Agent, at: usize) {
     agent.wire(at, size_of::<u32>());
 }
 
-/// set_robust_list(2): where its robust mutexes are looked for when it ends.
+/// set_robust_list(2): wires the head of the list that the kernel reads when this thread ends.
 pub fn robust_list(agent: &'static Agent, at: usize) {
     agent.wire(at, ROBUST_HEAD_BYTES);
 }
 
-/// exit(2), by `syscall()` or at the end of a function that clone() was given. With the last thread the process ends, which the
-/// pager's own threads would keep alive.
+/// exit(2), by `syscall()` or at the end of a function that clone() was given. With the program's last thread the process must end;
+/// the pager's own threads would keep it alive.
 pub fn exits(agent: &'static Agent, status: i32) -> ! {
     extern "C" fn whole_process(status: i32) {
         if agent::get().is_some_and(Agent::is_only_thread) {
@@ -77,8 +75,8 @@ pub fn exits(agent: &'static Agent, status: i32) -> ! {
     agent.stacks().exit(status, whole_process)
 }
 
-/// newfstatat(2): the links of /proc/self/task are how a program counts its threads (Chromium's zygote ends where it finds more
-/// than one). The pager's are none of its.
+/// newfstatat(2). Programs count their threads by the links of /proc/self/task. (Chromium's zygote ends if it finds more than one.)
+/// So the pager's threads are subtracted.
 pub fn count(agent: &Agent, nr: i32, a: [usize; 6]) -> isize {
     // SAFETY: the program's own call.
     let result = unsafe { super::raw(nr, &a) };

@@ -45,7 +45,7 @@ pub fn machine(name: &str) -> Option<(Machine, usize)> {
     Some((machine?, area::map_anonymous(3 * LEN).expect("48 KiB") as usize))
 }
 
-/// The first managed page of the range, and the number of pages that are in memory.
+/// The length of the managed range there, in pages, and the number of its pages that are active.
 fn there(machine: &Machine, map: &Space, range: Range) -> (Option<u64>, usize) {
     let managed = map.ranges.overlap(range.start, range.end, Kind::Managed).map(|r| r.pages());
     let core = machine.core.lock();
