@@ -1,4 +1,4 @@
-//! A hash table several times as large as the memory it is given.
+//! A hash table that is several times as large as its memory.
 //!
 //! ```text
 //! cargo run --release -p overspill --example hash_table -- 256 64    # MiB of table, MiB of memory
@@ -42,7 +42,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let keys = table.cells.len() as u64 / 2; // half full
     println!("{keys} keys in {table_mib} MiB, of which {memory_mib} MiB in memory");
 
-    // In the order of their cells, as after sorting: every other order costs a page for each key, on any medium.
+    // In the order of their cells, as after sorting: in any other order each key costs a page, on any device.
     let start = Instant::now();
     let mut order: Vec<u64> = (1..=keys).collect();
     order.sort_unstable_by_key(|key| mix(*key) % (keys * 2));

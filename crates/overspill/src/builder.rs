@@ -1,4 +1,4 @@
-//! Setting a pager up, and its threads.
+//! Sets a pager up and starts its threads.
 
 use crate::devices;
 use crate::error::{Error, os};
@@ -26,7 +26,7 @@ use std::sync::mpsc::{self, Sender};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
-/// How a [`Pager`] is to be; from [`Pager::builder`].
+/// Options of a [`Pager`]; from [`Pager::builder`].
 #[derive(Clone, Debug)]
 pub struct Builder {
     memory: Option<u64>,
@@ -47,30 +47,29 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// The budget, in bytes: what all regions together have in memory, with buffers. At least [`MEMORY_BYTES_MIN`].
+    /// The budget in bytes: the most that all regions together, with buffers, have in memory. At least [`MEMORY_BYTES_MIN`].
     pub fn memory(mut self, bytes: u64) -> Self {
         self.memory = Some(bytes);
         self
     }
-    /// Where the rest goes: a directory, in which a file without a name is made, or the name of a new file, which is removed at
-    /// once. The default is [`std::env::temp_dir`].
+    /// Where pages go that do not fit: a directory, for a file without a name, or the name of a new file, which is removed at once.
+    /// The default is [`std::env::temp_dir`].
     pub fn swap(mut self, place: impl Into<PathBuf>) -> Self {
         self.swap = place.into();
         self
     }
-    /// The most swap space, in bytes. The default, 0, is what the file system has, up to 256 GiB.
+    /// The most swap space, in bytes. The default, 0, is all that the file system has, up to 256 GiB.
     pub fn swap_limit(mut self, bytes: u64) -> Self {
         self.swap_limit = bytes;
         self
     }
-    /// A swap device alongside others; may be called several times. [`Builder::swap`] and [`Builder::swap_limit`] count for nothing
-    /// then.
+    /// Adds a swap device; may be called several times. Then [`Builder::swap`] and [`Builder::swap_limit`] have no effect.
     pub fn swap_device(mut self, device: DeviceSpec) -> Self {
         self.more.push(device);
         self
     }
-    /// Which pages go first: one of [`POLICIES`](crate::POLICIES), with parameters if need be, as `2q:kin=0.25`. The default is
-    /// `use-once`.
+    /// The replacement policy: one of [`POLICIES`](crate::POLICIES), with parameters if you like, such as `2q:kin=0.25`. The
+    /// default is `use-once`.
     pub fn policy(mut self, spec: impl Into<String>) -> Self {
         self.policy = spec.into();
         self
@@ -80,25 +79,25 @@ impl Builder {
         self.delivery = delivery;
         self
     }
-    /// How I/O is issued. The default is io_uring where it is to be had.
+    /// How I/O is issued. The default is io_uring where the kernel allows it.
     pub fn engine(mut self, engine: Engine) -> Self {
         self.engine = engine;
         self
     }
-    /// Whether what is written to swap is encrypted, with a key that is made here and never leaves this process. The default is
-    /// `true`; it costs about half a microsecond per page each way. Without it, pages are still checked when they come back.
+    /// Whether swap is encrypted, with a key that never leaves this process. The default is `true`. It costs about half a
+    /// microsecond per page each way. Without it, pages are still checked when they come back.
     pub fn encrypt(mut self, on: bool) -> Self {
         self.encrypt = on;
         self
     }
-    /// Whether threads that take each other's pages away, so that none gets on, take turns: all but one may read a page every 5 ms,
-    /// as long as that pays. Only with [`Delivery::Threads`]. The default is `true`.
+    /// Whether threads take turns when they take each other's pages away so that none makes progress: all but one may read only one
+    /// page every 5 ms, as long as that pays. Only with [`Delivery::Threads`]. The default is `true`.
     pub fn load_control(mut self, on: bool) -> Self {
         self.load_control = on;
         self
     }
-    /// Whether pages are read ahead because pages that are read in order hold their addresses, as an array of pointers does. It
-    /// is given up while too few of such pages are used. The default is `true`.
+    /// Whether the pager reads ahead the pages whose addresses it finds in pages that are read in order, such as an array of
+    /// pointers. It stops while too few of these pages are used. The default is `true`.
     pub fn follow_pointers(mut self, on: bool) -> Self {
         self.follow_pointers = on;
         self
@@ -108,13 +107,13 @@ impl Builder {
         self.regions_max = regions.max(1);
         self
     }
-    /// The most that all regions together may measure, in bytes. The default is 128 GiB, or less under a limit on address space.
-    /// Costs address space in proportion, and memory only as pages are used.
+    /// The most bytes of all regions together. The default is 128 GiB, or less under a limit on address space. The pager's tables
+    /// take address space in proportion, and memory only as pages are used.
     pub fn managed_max(mut self, bytes: u64) -> Self {
         self.managed_max = bytes;
         self
     }
-    /// For tests: no thread; after each fault the page daemon's work is done at once by the faulting thread.
+    /// For tests: starts no thread; after each fault the faulting thread does the page daemon's work at once.
     #[doc(hidden)]
     pub fn manual_daemon(mut self, on: bool) -> Self {
         self.manual_daemon = on;
@@ -142,7 +141,7 @@ impl Builder {
         devices
     }
 
-    /// Sets the pager up and starts its threads. All that it will ever allocate on behalf of faults is allocated here.
+    /// Sets the pager up and starts its threads. All memory that faults will ever need is allocated here.
     ///
     /// # Errors
     /// [`Error::NoBudget`], [`Error::BudgetTooSmall`], [`Error::Policy`], [`Error::Userfaultfd`], [`Error::Swap`],
@@ -170,8 +169,8 @@ impl Builder {
 
         let block = StatusFile::create().map_err(Error::Resources)?;
         block.status().init(std::process::id());
-        // SAFETY: the block lives in `Shared` next to the machine, which alone gets this reference, and is dropped after it; its
-        // mapping does not move with it. `Pager::counters` hands it out for no longer than the pager lives.
+        // SAFETY: only the machine gets this reference. The block lives in `Shared` next to the machine and is dropped after it;
+        // its mapping does not move. `Pager::counters` hands it out for no longer than the pager lives.
         let status: &'static Status = unsafe { &*std::ptr::from_ref(block.status()) };
         let options = Options {
             memory_bytes: memory,
@@ -282,7 +281,7 @@ impl Owner {
         drop(ready);
         for _ in 0..self.threads.len() {
             let answer = answers.recv().unwrap_or(Err(libc::EIO));
-            answer.map_err(|e| Error::Resources(os(e)))?; // dropping self ends those that run
+            answer.map_err(|e| Error::Resources(os(e)))?; // dropping self ends the threads that run
         }
         Ok(self)
     }
@@ -300,7 +299,7 @@ impl Owner {
                 let _ = ready.send(Err(e));
             }
         };
-        // The program's signals are not for these threads, and they inherit the mask.
+        // These threads must not take the program's signals; they inherit the mask.
         let mask = sys::block_signals();
         let thread = thread::Builder::new().name(name.into()).spawn(main);
         sys::restore_signals(mask);
@@ -309,7 +308,7 @@ impl Owner {
     }
 }
 
-/// How many bytes may be managed by default: the tables' address space is bounded by RLIMIT_AS.
+/// The default of [`Builder::managed_max`]: RLIMIT_AS limits the address space of the tables.
 fn managed_max() -> u64 {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: writes the structure.

@@ -1,5 +1,4 @@
-//! Swap devices of a pager that runs: further ones, which there are, and away with one. What `overspill swapon`, `swaps` and
-//! `swapoff` are for programs.
+//! Adds, lists and removes swap devices of a running pager, as `overspill swapon`, `swaps` and `swapoff` do for programs.
 
 use crate::error::{Error, os};
 use crate::fault;
@@ -19,17 +18,17 @@ use std::os::unix::ffi::OsStrExt;
 use std::sync::{PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
-/// How often whoever waits for a swapoff is told how far it is.
+/// The interval at which the caller of a swapoff is told how far it is.
 const TELL: Duration = Duration::from_millis(100);
 
-/// What is wrong with a device, before it is made or written to.
+/// Checks a device before it is made or written to.
 pub fn check(device: &DeviceSpec) -> Result<(), Error> {
     let checked = device.clone().checked();
     checked.map_err(|why| Error::Device(format!("the swap device {} {why}", device.name().display())))?;
     signature::refusal(device).map_or(Ok(()), |why| Err(Error::Device(why)))
 }
 
-/// A swapoff; given up if it is dropped before its end.
+/// A swapoff. If it is dropped before its end, it is cancelled.
 struct Running<'a> {
     shared: &'a Shared,
     worker: Option<Worker>,
@@ -68,7 +67,7 @@ impl Drop for Running<'_> {
     }
 }
 
-/// Empties devices that have failed too often, until the pager shuts down. What finds no room stays: it can be read, perhaps.
+/// Empties devices that have failed too often, until the pager shuts down. Pages that find no room stay: perhaps they can be read.
 pub fn empty_failing(shared: &Shared) {
     let machine = &shared.machine;
     let ends = || machine.shutdown.has_begun();
@@ -84,8 +83,8 @@ pub fn empty_failing(shared: &Shared) {
 }
 
 impl Pager {
-    /// Adds a swap device, while regions are in use. Without a priority it comes after all that are there, compressed memory before
-    /// them.
+    /// Adds a swap device, while regions are in use. Without a priority it comes after all existing devices; compressed memory
+    /// comes before them.
     ///
     /// ```
     /// # use overspill::{DeviceSpec, Pager};
@@ -104,8 +103,8 @@ impl Pager {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Swap`] if a file of it cannot be made or opened, [`Error::Device`] if it cannot be as it was asked for or a device
-    /// of that name is there, [`Error::Resources`], [`Error::Forked`]. Nothing is changed, and nothing left behind, then.
+    /// [`Error::Swap`] if one of its files cannot be made or opened, [`Error::Device`] if the device is not possible or there is
+    /// one of that name, [`Error::Resources`], [`Error::Forked`]. After an error nothing is changed, and nothing is left behind.
     pub fn swap_on(&self, mut device: DeviceSpec) -> Result<(), Error> {
         let machine = &self.0.here()?.machine;
         check(&device)?;
@@ -126,18 +125,18 @@ impl Pager {
         added.map(drop).map_err(|why| Error::Device(format!("{}: {why}", device.name().display())))
     }
 
-    /// Takes the device of this name away: the path of its first file, as it was given, or `compressed`. What is stored there goes
-    /// to other devices, or into memory within the budget. Regions stay in use meanwhile. Waits for the end.
+    /// Removes a swap device and waits for the end. `name` is the path of its first file, as it was given, or `compressed`. Its
+    /// pages go to other devices, or into memory within the budget. Regions stay in use meanwhile.
     ///
     /// # Errors
-    /// [`Error::Device`]: there is no such device, what is on it fits nowhere (with the figures), another swapoff is under way, or
-    /// it could not be brought to an end. The device is in use as before then.
+    /// [`Error::Device`]: there is no such device, its pages fit nowhere (with the figures), another swapoff is under way, or this
+    /// one failed. After an error the device is in use as before.
     pub fn swap_off(&self, name: impl AsRef<OsStr>) -> Result<Progress, Error> {
         self.swap_off_while(name, |_| true)
     }
 
-    /// As [`Pager::swap_off`], telling `goes_on` ten times a second how far it is, until that answers `false`: then it ends with an
-    /// error, and the device is in use as before with what is still on it.
+    /// As [`Pager::swap_off`], but calls `goes_on` ten times a second with the progress. If that returns `false`, the swapoff ends
+    /// with an error, and the device is in use as before, with the pages that are still on it.
     ///
     /// # Errors
     /// As [`Pager::swap_off`].
@@ -168,7 +167,7 @@ impl Pager {
         }
     }
 
-    /// The swap devices, those that are used first first, and what each has done.
+    /// The swap devices in the order in which they are used, with their figures.
     pub fn swaps(&self) -> Vec<Device> {
         let shared = self.0.must_be_here();
         let mut all: Vec<_> = Vec::with_capacity(setup::DEVICES_MAX);

@@ -1,11 +1,11 @@
-//! What can go wrong, and the messages that say so.
+//! Errors and their messages.
 
 use overspill_linux::setup::SetupError;
 use overspill_linux::sys::Errno;
 use std::path::PathBuf;
 use std::{fmt, io};
 
-/// Why something could not be done. Displays as one message.
+/// Why a call failed. Displays as one message.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Error {
@@ -13,9 +13,9 @@ pub enum Error {
     NoBudget,
     /// The budget is under [`MEMORY_BYTES_MIN`](crate::MEMORY_BYTES_MIN).
     BudgetTooSmall,
-    /// There is no such replacement policy, or not with those parameters.
+    /// There is no such replacement policy, or it does not take those parameters.
     Policy(overspill_vm::policy::SpecError),
-    /// userfaultfd cannot be had here; the source says why and what to do.
+    /// There is no userfaultfd here; the source says why and what to do.
     Userfaultfd(SetupError),
     /// The swap file could not be made.
     Swap {
@@ -24,36 +24,36 @@ pub enum Error {
         /// Why.
         source: io::Error,
     },
-    /// A swap device cannot be as it was asked for; the text says why and what to do.
+    /// A swap device is not possible as it was asked for; the text says why and what to do.
     Device(String),
     /// io_uring was asked for by name and is refused.
     Engine(io::Error),
-    /// No key could be made, or locked in memory, to encrypt swap with.
+    /// No key for encryption could be made, or locked in memory.
     Key(io::Error),
     /// The pager could not get memory, threads or descriptors for itself.
     Resources(io::Error),
     /// The handler for SIGBUS could not be installed.
     Handler(io::Error),
-    /// Somebody has replaced the handler for SIGBUS since the first pager installed it.
+    /// The handler for SIGBUS was replaced after the first pager installed it.
     HandlerReplaced,
-    /// There are as many pagers in this process as there can be.
+    /// This process has the most pagers that are possible.
     TooManyPagers,
-    /// There are as many regions as [`Builder::regions_max`](crate::Builder::regions_max) says.
+    /// There are as many regions as [`Builder::regions_max`](crate::Builder::regions_max) allows.
     TooManyRegions,
     /// A region of no bytes, or of more than the pager can still manage.
     RegionSize {
         /// What was asked for, in bytes.
         bytes: usize,
-        /// What could be had, in bytes.
+        /// What is available, in bytes.
         available: u64,
     },
-    /// The address space for a region could not be had.
+    /// There is no address space for a region.
     Map(io::Error),
     /// Wiring so much would leave too little of the budget for everything else.
     WiredTooMuch {
         /// What was asked for, in bytes.
         bytes: u64,
-        /// What could still be wired, in bytes.
+        /// What can still be wired, in bytes.
         available: u64,
     },
     /// The range has pages that stay wired.

@@ -1,10 +1,10 @@
-//! Faults served by the thread that takes them, in its SIGBUS handler.
+//! In-thread delivery: a thread serves its own faults in the SIGBUS handler.
 //!
 //! ```text
 //!   si_code          address            serve()           then
 //!   ------------------------------------------------------------------------------------------------------
 //!   BUS_MCEERR_AR    any                -                 previous handler (a page of ours is lost, or a real hardware error)
-//!   BUS_ADRERR       in nobody's region NotOurs           previous handler
+//!     BUS_ADRERR       in no region       NotOurs           previous handler
 //!                    in a region        Done              return: the access is repeated
 //!                                       DoneReadAhead     to the reader thread; return
 //!                                       Read              read, check, map; return
@@ -13,12 +13,11 @@
 //!                                       Lost              previous handler, told BUS_MCEERR_AR
 //! ```
 //!
-//! The handler runs with all signals blocked, so what it holds is not held by anything that it could itself interrupt. It does not
-//! allocate, format, or take a lock of libc's, and it leaves errno alone: the system calls below it are raw.
+//! The handler runs with all signals blocked, so it never interrupts code that holds one of its locks. It does not allocate,
+//! format, or take a lock of libc's. It leaves errno alone: the system calls below it are raw.
 //!
-//! The table of pagers lies on a page of its own that a forked child finds wiped: a child that touches its parent's regions must
-//! not fill its parent's memory through descriptors that it has inherited. (In the regions themselves it finds nothing:
-//! `forks.rs`.)
+//! The table of pagers lies on a page of its own that is wiped in a forked child: a child that touches its parent's regions must
+//! not fill its parent's memory through inherited descriptors. (The regions themselves are inaccessible there: `forks.rs`.)
 
 use crate::PAGERS_MAX;
 use crate::quiet::Quiet;
@@ -37,13 +36,13 @@ use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering::*};
 use std::sync::{Mutex, PoisonError};
 
-/// `si_code` of an access to content that is gone.
+/// `si_code` of an access to a page whose content is lost.
 const BUS_MCEERR_AR: i32 = 4;
 
 #[repr(C)]
 struct Entry {
     pager: AtomicPtr<Shared>,
-    /// Threads that are looking at `pager`, or serve a fault with it.
+    /// The number of threads that look at `pager` or serve a fault with it.
     users: AtomicU32,
 }
 
@@ -57,11 +56,11 @@ const _: () = assert!(size_of::<Table>() <= PAGE_SIZE);
 static TABLE: AtomicPtr<Table> = AtomicPtr::new(ptr::null_mut());
 
 struct Previous(UnsafeCell<MaybeUninit<libc::sigaction>>);
-// SAFETY: written once, under `INSTALLED`, before the handler that reads it is there.
+// SAFETY: written once, under `INSTALLED`, before the handler that reads it is installed.
 unsafe impl Sync for Previous {}
 static PREVIOUS: Previous = Previous(UnsafeCell::new(MaybeUninit::uninit()));
 
-/// Whether the handler is there. Also guards the making of the table.
+/// Whether the handler is installed. The lock also guards the creation of the table.
 static INSTALLED: Mutex<bool> = Mutex::new(false);
 
 fn table() -> Option<&'static Table> {
@@ -70,7 +69,7 @@ fn table() -> Option<&'static Table> {
     unsafe { TABLE.load(Acquire).as_ref() }
 }
 
-/// Makes the table; installs the handler if `handler` says so and it is not there.
+/// Makes the table. With `handler`, installs the handler unless it is installed already.
 ///
 /// # Errors
 /// [`crate::Error::Handler`], [`crate::Error::HandlerReplaced`], [`crate::Error::Resources`].
@@ -93,7 +92,8 @@ pub fn prepare(handler: bool) -> Result<(), crate::Error> {
         action.sa_flags = libc::SA_SIGINFO | libc::SA_RESTART;
         // SAFETY: a signal set is plain bits; all ones is every signal, libc's own included.
         unsafe { ptr::write_bytes(&raw mut action.sa_mask, 0xff, 1) };
-        // SAFETY: the handler is not there yet, so nobody reads PREVIOUS; it is valid from this call on. Both structures are live.
+        // SAFETY: the handler is not installed yet, so no thread reads PREVIOUS; it is valid from this call on. Both structures are
+        // live.
         let (asked, set) = unsafe {
             let previous = PREVIOUS.0.get();
             let asked = libc::sigaction(libc::SIGBUS, ptr::null(), (*previous).as_mut_ptr());
@@ -106,7 +106,7 @@ pub fn prepare(handler: bool) -> Result<(), crate::Error> {
         return Ok(());
     }
     let mut now = MaybeUninit::<libc::sigaction>::uninit();
-    // SAFETY: asks only, and writes the structure.
+    // SAFETY: only writes the structure.
     let now = unsafe {
         if libc::sigaction(libc::SIGBUS, ptr::null(), now.as_mut_ptr()) != 0 {
             return Err(crate::Error::Handler(io::Error::last_os_error()));
@@ -119,26 +119,26 @@ pub fn prepare(handler: bool) -> Result<(), crate::Error> {
     Ok(())
 }
 
-/// Enters a pager into the table. Answers its place, or `None` if the table is full.
+/// Enters a pager into the table. Returns its place, or `None` if the table is full.
 ///
 /// # Safety
-/// `shared` stays where it is until [`leave`] has returned.
+/// `shared` must stay where it is until [`leave`] has returned.
 pub unsafe fn enter(shared: *const Shared) -> Option<usize> {
     let entries = &table()?.entries;
     entries.iter().position(|e| e.pager.compare_exchange(ptr::null_mut(), shared.cast_mut(), SeqCst, SeqCst).is_ok())
 }
 
-/// Whether the pager is (still) at that place: not so in a forked child.
+/// Whether the pager is still at that place. It is not in a forked child.
 pub fn is_here(place: usize, shared: *const Shared) -> bool {
     table().is_some_and(|t| ptr::eq(t.entries[place].pager.load(Acquire), shared))
 }
 
-/// Takes a pager out of the table; waits until no handler looks at it.
+/// Takes a pager out of the table, and waits until no handler uses it.
 pub fn leave(place: usize) {
     let Some(table) = table() else { return };
     let entry = &table.entries[place];
     entry.pager.store(ptr::null_mut(), SeqCst);
-    // SeqCst on both sides: a handler that counts itself after this look finds null, one that did before is seen here.
+    // SeqCst on both sides: a handler that counts itself after this load finds null; one that did so before is seen here.
     while entry.users.load(SeqCst) != 0 {
         futex_wait(&AtomicU32::new(0), 0, 50_000);
     }
@@ -149,9 +149,9 @@ pub fn leave(place: usize) {
 pub enum Ended {
     /// The access can be repeated.
     Repeat,
-    /// The page cannot be had.
+    /// The page is lost.
     Lost,
-    /// It is no address of this pager's.
+    /// The address belongs to no region of this pager.
     NotOurs,
 }
 
@@ -159,8 +159,8 @@ pub enum Ended {
 pub fn serve(shared: &Shared, addr: usize) -> Ended {
     let machine = &shared.machine;
     loop {
-        let seen = machine.arrivals.count(); // before the look: what arrives after it ends the waits below
-        let served = machine.serve(addr & !1, 0); // nobody is held back: the thread itself would have to sleep
+        let seen = machine.arrivals.count(); // first: any arrival after this ends the waits below
+        let served = machine.serve(addr & !1, 0); // without load control: the thread itself would have to sleep
         match served {
             Served::Done => {}
             Served::NotOurs => return Ended::NotOurs,
@@ -185,7 +185,7 @@ pub fn serve(shared: &Shared, addr: usize) -> Ended {
     }
 }
 
-/// Reads what was touched here and now, and the rest of its window, and what comes after it, elsewhere.
+/// Reads the touched page in this thread. The rest of its window and the next window go to the reader thread.
 fn read(shared: &Shared, read: Read) {
     let machine = &shared.machine;
     let more = if shared.manual.is_none() { reader::read_more(machine, &read.op) } else { None };
@@ -196,7 +196,7 @@ fn read(shared: &Shared, read: Read) {
     }
 }
 
-/// Readahead: to the reader thread, or done here when that has enough to do already (or must not be there).
+/// Gives readahead to the reader thread, or does it in this thread if the queue is full (or tests have no reader thread).
 fn hand_over(shared: &Shared, read: Read) {
     let mut next = Some(read);
     while let Some(read) = next {
@@ -205,7 +205,7 @@ fn hand_over(shared: &Shared, read: Read) {
     }
 }
 
-/// Hands `read` to the reader thread, or gives it back.
+/// Gives `read` to the reader thread, or returns it.
 fn queue_up(shared: &Shared, read: Read) -> Option<Read> {
     match shared.manual {
         Some(_) => Some(read),
@@ -216,7 +216,7 @@ fn queue_up(shared: &Shared, read: Read) -> Option<Read> {
 /// Pages per step, as in `overspill_sim::replay`.
 const MANUAL_STEP: u32 = 64;
 
-/// Tests: what the page daemon would do, at once.
+/// For tests: does the page daemon's work at once.
 pub fn step_daemon(shared: &Shared, no_memory: bool) {
     let Some(daemon) = &shared.manual else { return };
     let machine = &shared.machine;
@@ -238,7 +238,7 @@ extern "C" fn on_sigbus(signal: i32, info: *mut libc::siginfo_t, context: *mut l
                 continue;
             }
             entry.users.fetch_add(1, SeqCst);
-            // SAFETY: null, or a pager that `leave` keeps alive while `users` counts us (see there).
+            // SAFETY: null, or a pager that `leave` keeps alive while `users` counts this thread.
             let shared = unsafe { entry.pager.load(SeqCst).as_ref() };
             let ended = match shared {
                 Some(s) if s.machine.config.delivery == Delivery::InThread => serve(s, addr),
@@ -257,19 +257,19 @@ extern "C" fn on_sigbus(signal: i32, info: *mut libc::siginfo_t, context: *mut l
     }
     let mut copy: libc::siginfo_t;
     let info = if lost {
-        // SAFETY: a copy of a valid structure; a lost page is told like one with broken hardware, since both are content that is
-        // gone.
+        // SAFETY: a copy of a valid structure. A lost page is reported like one with broken hardware, because its content is gone,
+        // too.
         copy = unsafe { *info };
         copy.si_code = BUS_MCEERR_AR;
         &raw mut copy
     } else {
         info
     };
-    // SAFETY: what the kernel gave us, or a copy.
+    // SAFETY: the kernel's structures, or a copy.
     unsafe { chain(signal, info, context) };
 }
 
-/// Does what would have been done without us.
+/// Does what would have happened without the pager.
 ///
 /// # Safety
 /// As for a signal handler: `info` and `context` are what the kernel gave.
@@ -281,8 +281,8 @@ unsafe fn chain(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_v
     match previous.sa_sigaction {
         libc::SIG_IGN if sent => {}
         libc::SIG_IGN | libc::SIG_DFL => {
-            // The end of the process. A fault comes again when we return and finds nobody; a signal that was sent must be sent
-            // again. SAFETY: the default action; the structures are live. tgkill touches no memory.
+            // The process must end. A fault is repeated when this returns, and meets the default action. A signal that was sent
+            // must be sent again. SAFETY: the default action; the structures are live. tgkill touches no memory.
             unsafe {
                 let mut action: libc::sigaction = MaybeUninit::zeroed().assume_init();
                 action.sa_sigaction = libc::SIG_DFL;
@@ -294,8 +294,8 @@ unsafe fn chain(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_v
             }
         }
         handler => {
-            // The mask that it would have been called with: it may well leave by a jump.
-            // SAFETY: the kernel's context; the head of a signal set is the kernel's 64-bit set.
+            // Set the mask that the handler would have been called with: it may leave by a jump. SAFETY: the kernel's context; the
+            // head of a signal set is the kernel's 64-bit set.
             unsafe {
                 let context = context.cast::<libc::ucontext_t>();
                 let mut mask = (&raw const (*context).uc_sigmask).cast::<u64>().read();
@@ -305,7 +305,7 @@ unsafe fn chain(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_v
                 }
                 sys::restore_signals(mask);
             }
-            // SAFETY: a handler that the program installed for this signal, called as its flags say.
+            // SAFETY: a handler that the program installed for this signal, called according to its flags.
             unsafe {
                 if previous.sa_flags & libc::SA_SIGINFO != 0 {
                     let handler: extern "C" fn(i32, *mut libc::siginfo_t, *mut libc::c_void) = std::mem::transmute(handler);
@@ -319,7 +319,7 @@ unsafe fn chain(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_v
     }
 }
 
-/// Brings the page at `addr` in, without a signal. Answers whether that was possible.
+/// Brings the page at `addr` in, without a signal. Returns whether that was possible.
 pub fn bring_in(shared: &Shared, addr: usize) -> bool {
     let _quiet = Quiet::new();
     serve(shared, addr) == Ended::Repeat

@@ -1,9 +1,9 @@
-//! What a forked child finds where its parent's regions are: nothing, for good.
+//! Makes regions inaccessible in a forked child.
 //!
-//! It must not find its parent's pages, of which those that are out read as zero. It must not find a hole either: its malloc would
-//! be given those very addresses, and slices of a region that it has inherited would be slices of somebody else's memory, in safe
-//! code. So regions are MADV_WIPEONFORK, and libc calls [`child`] in the child before `fork` returns there, which makes them
-//! inaccessible. Slices that were made before the fork stay valid as addresses; to touch them is a SIGSEGV.
+//! The child must not find its parent's pages, because those that are out would read as zero. It must not find a hole either. The
+//! kernel would give those addresses to its malloc, and inherited slices of a region would point into other memory, in safe code.
+//! So regions are MADV_WIPEONFORK, and libc calls [`child`] in the child before `fork` returns there, which makes them
+//! inaccessible. Slices from before the fork stay valid as addresses; a touch is a SIGSEGV.
 
 use crate::quiet::Quiet;
 use overspill_linux::lock::{Mutex, MutexGuard};
@@ -16,24 +16,25 @@ type Regions = Vec<(usize, usize)>;
 /// The regions of this process: start and length.
 static REGIONS: Mutex<Regions> = Mutex::new(Vec::new());
 
-/// Over a fork, the forking thread's hold on [`REGIONS`], and its signals: a handler that forks would wait for it for ever.
+/// Over a fork: the forking thread's lock on [`REGIONS`], and its signal mask. (A signal handler that forks would wait for the lock
+/// for ever, so signals are blocked.)
 struct Held(UnsafeCell<Option<(MutexGuard<'static, Regions>, u64)>>);
-// SAFETY: touched only by whoever holds REGIONS.
+// SAFETY: touched only by the thread that holds REGIONS.
 unsafe impl Sync for Held {}
 static HELD: Held = Held(UnsafeCell::new(None));
 
-/// Forked children are to find nothing there.
+/// Makes this region inaccessible in forked children.
 pub fn keep_out(start: usize, len: usize) {
     static INSTALL: Once = Once::new();
     INSTALL.call_once(|| {
-        // SAFETY: three functions without arguments, which stay. If there is no memory for them children find zeroes.
+        // SAFETY: three functions without arguments, which stay. If there is no memory to register them, children find zeroes.
         unsafe { libc::pthread_atfork(Some(prepare), Some(parent), Some(child)) };
     });
     let _quiet = Quiet::new();
     REGIONS.lock().push((start, len));
 }
 
-/// The region is about to be unmapped.
+/// Forgets a region that is about to be unmapped.
 pub fn forget(start: usize) {
     let _quiet = Quiet::new();
     REGIONS.lock().retain(|r| r.0 != start);
@@ -42,12 +43,12 @@ pub fn forget(start: usize) {
 extern "C" fn prepare() {
     let mask = sys::block_signals();
     let regions = REGIONS.lock();
-    // SAFETY: the lock is ours.
+    // SAFETY: this thread holds the lock.
     unsafe { *HELD.0.get() = Some((regions, mask)) };
 }
 
 extern "C" fn parent() {
-    // SAFETY: the lock is ours since `prepare`.
+    // SAFETY: this thread holds the lock since `prepare`.
     if let Some((regions, mask)) = unsafe { (*HELD.0.get()).take() } {
         drop(regions);
         sys::restore_signals(mask);
@@ -58,8 +59,7 @@ extern "C" fn child() {
     // SAFETY: as in `parent`: this is a copy of the thread that prepared.
     if let Some((regions, mask)) = unsafe { (*HELD.0.get()).take() } {
         for (start, len) in regions.iter() {
-            // SAFETY: whole regions of the parent's. What the child has there is wiped memory that its safe code must not be able
-            // to use.
+            // SAFETY: whole regions of the parent's. The child has wiped memory there, which its safe code must not be able to use.
             let _ = unsafe { sys::syscall6(libc::SYS_mprotect, *start, *len, libc::PROT_NONE as usize, 0, 0, 0) };
         }
         drop(regions);

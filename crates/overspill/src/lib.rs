@@ -1,4 +1,4 @@
-//! Memory regions that may be larger than the memory they are given: what does not fit lies in a swap file, page by page.
+//! Memory regions that may be larger than their memory budget. Pages that do not fit lie in a swap file.
 //!
 //! ```
 //! use overspill::Pager;
@@ -15,8 +15,8 @@
 //! # }
 //! ```
 //!
-//! A [`Pager`] has a budget, a swap file and a replacement policy; a [`Region`] is plain memory (`Deref<Target = [u8]>`), paged by
-//! it.
+//! A [`Pager`] has a budget, a swap file and a replacement policy. It pages [`Region`]s, which are plain memory (`Deref<Target =
+//! [u8]>`).
 //!
 //! # How faults are delivered
 //!
@@ -27,16 +27,16 @@
 //!   system calls    EFAULT on pages that are out                 work on every page
 //! ```
 //!
-//! With [`Delivery::InThread`] the first pager installs a handler for SIGBUS, for good. What is not its business goes to the
-//! handler that was there before. So: install another SIGBUS handler *before* the first pager, do not block SIGBUS in threads that
-//! use regions, and leave such threads 24 KiB of stack to be interrupted on. (In a Rust program the handler before is Rust's own.
-//! It answers a SIGBUS that is not its business, such as one that was sent, by restoring the default action: the next fault would
+//! With [`Delivery::InThread`] the first pager installs a handler for SIGBUS, for good. It passes other SIGBUS signals on to the
+//! handler that was there before. So install your own SIGBUS handler *before* the first pager. Do not block SIGBUS in threads that
+//! use regions, and leave such threads 24 KiB of stack for the handler. (In a Rust program the handler before is Rust's own. When
+//! it gets a SIGBUS that is not its business, such as one that was sent, it restores the default action. Then the next fault would
 //! end the program.)
 //!
 //! # System calls on region memory
 //!
 //! With in-thread delivery the kernel cannot wait for a page, so `read(2)` into a region fails with EFAULT where pages are out.
-//! Bring the pages in and hold them there: [`Region::read_at`] and [`Region::write_at`] do it for files, and [`Region::wire`] and
+//! Bring the pages in and keep them there: [`Region::read_at`] and [`Region::write_at`] do so for files, [`Region::wire`] and
 //! [`Region::wire_mut`] for everything else:
 //!
 //! ```
@@ -53,13 +53,14 @@
 //!
 //! # What goes wrong, and how it shows
 //!
-//! - A page that cannot be read back, or comes back other than it was written, raises SIGBUS (`si_code` BUS_MCEERR_AR) at the
-//!   access; wiring and file transfers answer [`Error::Lost`] or EIO instead. It is never handed out.
-//! - When memory and swap are both full for three seconds, the process is stopped with a message: there is no page to go on with.
-//! - A forked child does not have what is in the regions (its access is a SIGSEGV), nor the pagers: calls answer [`Error::Forked`],
-//!   or panic where they answer with no error. It may drop them, and build a pager of its own.
+//! - If a page cannot be read back, or comes back with another content, the access raises SIGBUS (`si_code` BUS_MCEERR_AR). Wiring
+//!   and file transfers fail with [`Error::Lost`] or EIO instead. The program never sees a wrong page.
+//! - When memory and swap are both full for three seconds, the process is stopped with a message, because no page can be brought
+//!   in.
+//! - A forked child has neither the content of the regions (an access is a SIGSEGV) nor the pagers. Calls return [`Error::Forked`],
+//!   or panic if they cannot return an error. The child may drop pagers and regions, and build a pager of its own.
 //!
-//! What is not known here is how fast a medium is: see `examples/hash_table.rs` for what it costs on yours.
+//! How fast all this is depends on your device: `examples/hash_table.rs` measures it.
 
 mod builder;
 mod devices;
@@ -85,7 +86,7 @@ pub use overspill_vm::{Decision, types as vm_types};
 pub use pager::Pager;
 pub use region::{Advice, Pod, Region, RegionOf, Wired, WiredMut};
 
-/// Bytes in a page: what is moved, wired and advised in one piece.
+/// Bytes in a page, the unit in which memory is moved, wired and advised.
 pub const PAGE_SIZE: usize = overspill_vm::types::PAGE_SIZE;
 
 /// The names that [`Builder::policy`] takes.

@@ -1,4 +1,4 @@
-//! A pager: the handle that programs have, and its end.
+//! The handle of a pager, and the end of a pager.
 
 use crate::error::Error;
 use crate::fault;
@@ -12,9 +12,9 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
-/// What regions have of the pager's.
+/// What is left for regions.
 pub struct Regions {
-    /// Object numbers that no region has.
+    /// Object numbers that no region uses.
     pub free: Vec<u16>,
     /// Pages that may still be managed.
     pub pages_left: u64,
@@ -22,7 +22,7 @@ pub struct Regions {
     pub wired_left: u64,
 }
 
-/// Who ends it all.
+/// Owns the pager: its drop ends the threads.
 pub struct Owner {
     pub shared: Arc<Shared>,
     pub place: usize,
@@ -35,13 +35,13 @@ impl Owner {
         self.regions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether this process made the pager. A forked child has a copy that is good for nothing.
+    /// Whether this process made the pager. A forked child has a copy that it cannot use.
     pub fn is_alive(&self) -> bool {
         fault::is_here(self.place, &*self.shared)
     }
 
-    /// What the pager works with. In a forked child that is the parent's: its descriptors act on the parent's memory, and its locks
-    /// may be held by threads that are not there.
+    /// The pager's shared state. It must not be used in a forked child: its descriptors act on the parent's memory, and its locks
+    /// may be held by threads that do not exist there.
     ///
     /// # Errors
     /// [`Error::Forked`].
@@ -49,7 +49,7 @@ impl Owner {
         if self.is_alive() { Ok(&self.shared) } else { Err(Error::Forked) }
     }
 
-    /// As [`Owner::here`], for calls that cannot answer with an error.
+    /// As [`Owner::here`], for calls that cannot return an error.
     ///
     /// # Panics
     /// In a forked child.
@@ -61,7 +61,7 @@ impl Owner {
 impl Drop for Owner {
     fn drop(&mut self) {
         if !self.is_alive() {
-            // In a forked child: the threads are not there to be joined, and the descriptors are shared with the parent's pager.
+            // In a forked child: there are no threads to join, and the descriptors are shared with the parent's pager.
             std::mem::forget(self.shared.clone());
             std::mem::take(&mut self.threads).into_iter().for_each(std::mem::forget);
             return;
@@ -80,25 +80,25 @@ impl Drop for Owner {
     }
 }
 
-/// A pager: a budget of memory, a swap file, and the threads that keep the one within its limit by means of the other.
+/// A pager: a memory budget, a swap file, and the threads that keep regions within the budget.
 ///
-/// A handle: clones are the same pager. When the last one and the last [`Region`](crate::Region) are dropped, its threads end and
-/// the swap file is gone.
+/// This is a handle: clones are the same pager. When the last clone and the last [`Region`](crate::Region) are dropped, its threads
+/// end and the swap file is gone.
 ///
-/// A forked child has neither the pager nor its regions: every call answers [`Error::Forked`] there, or panics with those words
-/// where it answers with no error; to drop them is safe.
+/// In a forked child every call returns [`Error::Forked`], or panics with the same message if it cannot return an error. To drop
+/// the pager and its regions is safe there.
 #[derive(Clone)]
 pub struct Pager(pub(crate) Arc<Owner>);
 
 impl Pager {
-    /// What the pager has done so far. The values go on changing; `overspill stat` shows them as well.
+    /// The pager's counters. The values go on changing; `overspill stat` shows them as well.
     pub fn counters(&self) -> &Counters {
         &self.0.must_be_here().machine.status.counters
     }
 
     /// Changes the replacement policy while regions are in use: a name, or `NAME:KEY=VALUE,...`
-    /// ([`Builder::policy`](crate::Builder::policy)). Every page stays where it is and keeps its place in the order in which pages
-    /// go; what the old policy remembers of pages that are out is lost.
+    /// ([`Builder::policy`](crate::Builder::policy)). Every page stays where it is, and the order of eviction is kept. The old
+    /// policy's history of pages that are out is lost.
     ///
     /// ```
     /// # use overspill::Pager;
@@ -111,7 +111,7 @@ impl Pager {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Policy`], with the names that there are, and [`Error::Forked`]; nothing is changed then.
+    /// [`Error::Policy`], with the names of all policies, and [`Error::Forked`]. After an error nothing is changed.
     pub fn set_policy(&self, policy: &str) -> Result<(), Error> {
         let spec = policy.parse().map_err(Error::Policy)?;
         let machine = &self.0.here()?.machine;
@@ -130,14 +130,14 @@ impl Pager {
         spec.to_string()
     }
 
-    /// Where the first page that was lost had been (device and byte), and why it was, as a message; `None` as long as none was.
+    /// A message about the first page that was lost: its device and byte, and the reason. `None` if none was lost.
     pub fn first_loss(&self) -> Option<String> {
         let mut text = [0; 512];
         let n = self.0.must_be_here().machine.status.loss.copy_to(&mut text);
         (n > 0).then(|| String::from_utf8_lossy(&text[..n]).into_owned())
     }
 
-    /// The bytes of the pager's own tables that are in use, which are not part of the budget. Walks some of them.
+    /// The bytes in use of the pager's own tables, which the budget does not cover. Walks some of the tables.
     pub fn metadata_bytes(&self) -> u64 {
         let machine = &self.0.must_be_here().machine;
         let _quiet = Quiet::new();
@@ -159,7 +159,7 @@ impl Pager {
         decisions
     }
 
-    /// For tests: pages charged to the budget and slots in use now. Panics if the core does not add up.
+    /// For tests: pages charged to the budget and slots in use now. Panics if an invariant of the core does not hold.
     #[doc(hidden)]
     pub fn check(&self) -> (u64, u64) {
         let machine = &self.0.must_be_here().machine;

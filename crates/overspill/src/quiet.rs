@@ -1,16 +1,16 @@
-//! Signals are blocked while a thread of the program's holds a lock of the pager's.
+//! Blocks signals while a thread of the program holds a lock of the pager's.
 //!
-//! Else a handler of the program's could interrupt the holder, touch a region, and wait in the pager's own handler for the lock
-//! that its own thread holds. => no region memory is touched meanwhile: SIGBUS is blocked too
+//! Otherwise a signal handler of the program could interrupt the holder, touch a region, and wait in the pager's own handler for
+//! the lock that its own thread holds. => no region memory is touched meanwhile: SIGBUS is blocked, too
 
 use overspill_linux::sys;
 use std::marker::PhantomData;
 
-/// While it lives, the calling thread takes no signals.
+/// Blocks all signals of the calling thread until it is dropped.
 pub struct Quiet(u64, PhantomData<*const ()>);
 
 impl Quiet {
-    /// From now on.
+    /// Blocks them.
     pub fn new() -> Quiet {
         Quiet(sys::block_signals(), PhantomData)
     }

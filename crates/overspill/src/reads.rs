@@ -1,11 +1,11 @@
-//! Reads that faulting threads do themselves, and those they hand to the reader thread.
+//! Reads that faulting threads do themselves, and reads that they give to the reader thread.
 //!
-//! [`Buffers`]: buffers for the former, made at set-up and charged to the budget. A thread that finds none free waits for one; who
-//! has one waits for nothing but the device, so that ends. Who reads a single page does not sleep at once: a fast device answers
-//! sooner than a sleeper is running again, which is 20 to 30 us after the interrupt on a virtual machine whose CPU has halted
-//! meanwhile.
+//! [`Buffers`] are for a thread's own reads. They are made at set-up and charged to the budget. A thread that finds none free waits
+//! for one. A thread that has a buffer waits only for the device, so the wait ends. A thread that reads a single page polls before
+//! it sleeps: a fast device answers before a sleeper runs again, which on a virtual machine with a halted CPU is 20 to 30 us after
+//! the interrupt.
 //!
-//! [`Queue`]: readahead on its way to the reader thread. Bounded: when it is full, whoever has more reads it himself (or waits).
+//! [`Queue`] holds readahead for the reader thread. It is bounded: when it is full, a thread does the read itself (or waits).
 
 use overspill_linux::area;
 use overspill_linux::io::{Engine, Io};
@@ -18,7 +18,7 @@ use overspill_machine::kernel::Io as _;
 use overspill_vm::types::{PAGE_SHIFT, PAGE_SIZE};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::*};
 
-/// Of the buffers of one page, those with a ring of their own. With more reads under way than that, sleeping gives others the CPU.
+/// The number of one-page buffers with a ring of their own. With more reads under way, threads sleep, and others get the CPU.
 const POLLERS: usize = 4;
 
 const SINGLES_MASK: u32 = (1 << SINGLES) - 1;
@@ -28,14 +28,14 @@ const CLUSTERS_MASK: u32 = ((1 << CLUSTERS) - 1) << SINGLES;
 pub struct Buffers {
     start: usize,
     cluster_pages: usize,
-    /// A bit for each buffer that is free. Also the word that waiters sleep on.
+    /// A bit for each free buffer. Waiters sleep on this word.
     free: AtomicU32,
     waiters: AtomicU32,
-    /// Of the first buffers. Only who has the buffer takes the lock.
+    /// The rings of the first buffers. Only the thread that has the buffer takes the lock.
     pollers: Vec<Mutex<Poller>>,
 }
 
-/// Reads a page, and polls for its end for a while.
+/// Reads a page, and polls for the completion for a while.
 struct Poller {
     io: Io,
     spinner: Spinner,
@@ -43,7 +43,7 @@ struct Poller {
 
 impl Poller {
     /// # Safety
-    /// The page at `buf` is writable and left alone meanwhile.
+    /// The page at `buf` must be writable, and nothing else may use it meanwhile.
     unsafe fn read(&mut self, fd: i32, buf: *mut u8, offset: u64) -> Result<usize, Errno> {
         // SAFETY: the caller's promise; this returns only after the completion.
         unsafe { self.io.read(fd, buf, PAGE_SIZE, offset, 0) };
@@ -69,12 +69,11 @@ impl Buffers {
         assert_eq!(reader::buffer_pages(cluster_pages), SINGLES + CLUSTERS * cluster_pages);
         let len = reader::buffer_pages(cluster_pages) << PAGE_SHIFT;
         let start = area::map_anonymous(len)?;
-        // Present from the start: so that the kernel has no reason to fail a read.
-        // SAFETY: our own fresh mapping of that length.
+        // Present from the start, so that the kernel has no reason to fail a read. SAFETY: our own fresh mapping of that length.
         unsafe { start.write_bytes(0, len) };
         let free = AtomicU32::new(SINGLES_MASK | CLUSTERS_MASK);
         let mut buffers = Buffers { start: start as usize, cluster_pages, free, waiters: AtomicU32::new(0), pollers: Vec::new() };
-        // on one CPU nothing would come of polling
+        // on one CPU polling is of no use
         if engine == Engine::Uring && sys::count_cpus(&sys::allowed_cpus()) > 1 {
             for _ in 0..POLLERS {
                 buffers.pollers.push(Mutex::new(Poller { io: Io::lent(engine, 1)?, spinner: Spinner::default() }));
@@ -83,7 +82,7 @@ impl Buffers {
         Ok(buffers)
     }
 
-    /// A buffer for `pages` pages, for this thread alone until it is dropped. Waits until one is free; does not allocate.
+    /// Takes a buffer for `pages` pages, for this thread alone until it is dropped. Waits until one is free; does not allocate.
     fn take(&self, pages: u32) -> Buffer<'_> {
         let mask = if pages == 1 { SINGLES_MASK } else { CLUSTERS_MASK };
         assert!(pages as usize <= self.cluster_pages.max(1));
@@ -96,7 +95,7 @@ impl Buffers {
                 continue;
             }
             let index = (free & mask).trailing_zeros();
-            // Acquire pairs with the Release of whoever had the buffer before.
+            // Acquire pairs with the Release of the thread that had the buffer before.
             if self.free.compare_exchange_weak(free, free & !(1 << index), Acquire, Relaxed).is_ok() {
                 let index = index as usize;
                 let page = if index < SINGLES { index } else { SINGLES + (index - SINGLES) * self.cluster_pages };
@@ -108,7 +107,7 @@ impl Buffers {
 
 impl Drop for Buffers {
     fn drop(&mut self) {
-        // SAFETY: the mapping that `new` made; each buffer borrows them, so none is left.
+        // SAFETY: the mapping that `new` made; each buffer borrows `self`, so none is left.
         unsafe { area::unmap(self.start as *mut u8, reader::buffer_pages(self.cluster_pages) << PAGE_SHIFT) };
     }
 }
@@ -128,7 +127,7 @@ impl Drop for Buffer<'_> {
     }
 }
 
-/// Makes `read` in the calling thread. If its reader waits already, `issue` is given the next window; what it gives back is
+/// Makes `read` in the calling thread. If a thread waits for it already, calls `issue` with the next window; what that returns is
 /// returned. Does not allocate. => the caller holds no lock of the pager's
 pub fn read_here(machine: &Machine, buffers: &Buffers, read: &Read, issue: impl FnOnce(Read) -> Option<Read>) -> Option<Read> {
     let Read { op, fd } = read;
@@ -148,8 +147,7 @@ pub fn read_here(machine: &Machine, buffers: &Buffers, read: &Read, issue: impl 
         };
         match polled {
             Ok(PAGE_SIZE) => polled,
-            // no ring, or a read that came short or failed: once more, as long as it takes
-            // SAFETY: as above.
+            // no ring, or the read was short or failed: read again, without polling SAFETY: as above.
             _ => unsafe { sys::pread_full(fd, buffer.start, len, offset) },
         }
     };
@@ -157,7 +155,7 @@ pub fn read_here(machine: &Machine, buffers: &Buffers, read: &Read, issue: impl 
     unsafe { reader::arrived(machine, read, buffer.start, since, result, issue) }.next
 }
 
-/// Reads waiting for the reader thread.
+/// The most reads that wait for the reader thread.
 const QUEUE: usize = 64;
 
 struct Ring {
@@ -169,10 +167,10 @@ struct Ring {
 /// Readahead on its way to the reader thread.
 pub struct Queue {
     ring: Mutex<Ring>,
-    /// An event descriptor: the reader thread waits for it and for the device at once.
+    /// An event descriptor, so that the reader thread can wait for it and for the device at the same time.
     event: Fd,
     asleep: AtomicBool,
-    /// Bumped when there is room again, for those that wait for it.
+    /// Bumped when there is room again. Threads that wait for room sleep on it.
     room: AtomicU32,
 }
 
@@ -181,7 +179,7 @@ pub struct Queue {
 /// # Errors
 /// EMFILE and the like.
 pub fn event() -> Result<Fd, Errno> {
-    // SAFETY: makes a descriptor and touches no memory; nobody else has the number it answers.
+    // SAFETY: makes a descriptor and touches no memory; the descriptor is not used elsewhere.
     let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
     if fd < 0 { Err(std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EMFILE)) } else { Ok(Fd::new(fd as usize)) }
 }
@@ -201,7 +199,7 @@ impl Queue {
         Ok(Queue { ring: Mutex::new(ring), event: event()?, asleep: AtomicBool::new(false), room: AtomicU32::new(0) })
     }
 
-    /// Hands `read` over, or gives it back if there is no room. Does not wait, does not allocate.
+    /// Gives `read` to the reader thread, or returns it if there is no room. Does not wait, does not allocate.
     pub fn push(&self, read: Read) -> Option<Read> {
         let mut ring_ = self.ring.lock();
         if ring_.count == QUEUE {
@@ -235,7 +233,7 @@ impl Queue {
         read
     }
 
-    /// Hands `read` over; waits while there is no room. Not for fault handlers.
+    /// Gives `read` to the reader thread; waits while there is no room. Not for fault handlers.
     pub fn push_patiently(&self, mut read: Read) {
         loop {
             let seen = self.room.load(Acquire);
@@ -247,7 +245,7 @@ impl Queue {
         }
     }
 
-    /// Has the reader thread look at `quit`.
+    /// Makes the reader thread look at `quit`.
     pub fn wake(&self) {
         ring(&self.event);
     }
@@ -258,7 +256,7 @@ const TOKEN_QUEUE: u64 = TOKEN_OTHER;
 /// The reader thread. Returns when the machine quits and nothing is in flight.
 ///
 /// # Errors
-/// If its I/O cannot be set up; `ready` was not called then.
+/// If its I/O cannot be set up. Then `ready` was not called.
 pub fn run(machine: &Machine, queue: &Queue, engine: Engine, cluster_pages: usize, ready: impl FnOnce()) -> Result<(), Errno> {
     let mut reader = Reader::new(engine, cluster_pages)?;
     reader.io.watch(queue.event.raw(), TOKEN_QUEUE);
@@ -282,7 +280,7 @@ pub fn run(machine: &Machine, queue: &Queue, engine: Engine, cluster_pages: usiz
             continue;
         }
         queue.asleep.store(true, SeqCst);
-        // What was pushed before this look is seen by it; whoever pushes after it finds `asleep` set, and rings.
+        // This sees all reads that were pushed before. A thread that pushes later finds `asleep` set, and wakes this thread.
         if queue.ring.lock().count == 0 {
             reader.io.wait(Some(1_000_000_000));
         }

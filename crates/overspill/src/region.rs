@@ -23,12 +23,12 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// Plain old data: every pattern of bits is a value, there is no padding, and nothing can be changed through a shared reference.
 ///
 /// # Safety
-/// All of that must be so, and the alignment must be at most [`PAGE_SIZE`](crate::PAGE_SIZE).
+/// All of that must hold, and the alignment must be at most [`PAGE_SIZE`](crate::PAGE_SIZE).
 pub unsafe trait Pod: Copy + 'static {}
 
 macro_rules! pod {
     ($($t:ty)*) => { $(
-        // SAFETY: a number without padding, of which every pattern of bits is a value.
+        // SAFETY: a number without padding, for which every pattern of bits is a value.
         unsafe impl Pod for $t {}
     )* };
 }
@@ -36,10 +36,10 @@ pod!(u8 u16 u32 u64 u128 usize i8 i16 i32 i64 i128 isize f32 f64);
 // SAFETY: an array is its elements, one after another, with nothing between.
 unsafe impl<T: Pod, const N: usize> Pod for [T; N] {}
 
-/// What the program says about a range; see [`Region::advise`].
+/// Advice about a range; see [`Region::advise`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Advice {
-    /// It will be wanted soon: as [`Region::prefetch`].
+    /// It will be needed soon: as [`Region::prefetch`].
     WillNeed,
     /// Its content is not needed any more: as [`Region::discard`].
     DontNeed,
@@ -48,7 +48,7 @@ pub enum Advice {
 /// File transfers wire so many pages at a time.
 const TRANSFER_PAGES: usize = 64;
 
-/// A prefetch waits so often, 2 ms each at most, for frames to become free.
+/// How many times a prefetch waits for free frames, 2 ms each at most.
 const PATIENCE: u32 = 8;
 
 struct Wire {
@@ -69,10 +69,10 @@ impl Wires {
     }
 }
 
-/// A range of paged memory. All zero at first; plain memory in every way but for system calls (see the crate's head).
+/// A range of paged memory. It is zero at first, and plain memory except for system calls (see the crate's documentation).
 ///
-/// A forked child has the range, so that nothing else comes to lie there, and nothing in it: a touch is a SIGSEGV. (A child that
-/// was made by a raw system call, past libc's handlers of forks, finds zeroes.)
+/// In a forked child the range is inaccessible: a touch is a SIGSEGV. It stays reserved, so that no other memory can lie there. (A
+/// child that was made by a raw system call, without libc's fork handlers, finds zeroes.)
 pub struct Region {
     pager: Pager,
     start: *mut u8,
@@ -83,8 +83,8 @@ pub struct Region {
 
 // SAFETY: the range belongs to this value alone and is not tied to a thread: any thread's touch is served.
 unsafe impl Send for Region {}
-// SAFETY: shared references give shared access to bytes only; what the pager does to pages does not change what they hold. The rest
-// is behind locks.
+// SAFETY: shared references give shared access to bytes only, and the pager does not change the content of pages. The rest is
+// behind locks.
 unsafe impl Sync for Region {}
 
 impl Region {
@@ -111,8 +111,8 @@ impl Region {
         let start = area::map_anonymous(len).map_err(give_back)?;
         let base = start as usize;
         let machine = &owner.shared.machine;
-        // SAFETY: our own fresh mapping; none of the three changes what it holds. Huge pages would have to be split. A forked child
-        // has nothing of what is in it (see `forks`). (A kernel without huge pages refuses the first.)
+        // SAFETY: our own fresh mapping; none of the three changes its content. No huge pages, which would have to be split; wiped
+        // in a forked child (see `forks`). (A kernel without huge pages refuses the first.)
         let advised = unsafe {
             let _ = sys::madvise(base, len, libc::MADV_NOHUGEPAGE);
             sys::madvise(base, len, libc::MADV_WIPEONFORK)
@@ -130,7 +130,7 @@ impl Region {
             map.ranges.find(base).is_some()
         };
         if !managed {
-            // SAFETY: our own mapping, which nobody has seen yet.
+            // SAFETY: our own mapping, which is not used yet.
             unsafe { area::unmap(start, len) };
             return Err(give_back(libc::ENOMEM));
         }
@@ -163,23 +163,24 @@ impl Region {
         &self.pager
     }
 
-    /// What its pager has done so far, for all of its regions.
+    /// The counters of its pager, for all of the pager's regions.
     pub fn counters(&self) -> &Counters {
         self.pager.counters()
     }
 
-    /// As numbers; a rest too short for one is left out.
+    /// The region as a slice of `T`; a rest that is too short for one is left out.
+    ///
     ///
     /// # Panics
     /// If `T` has no size.
     pub fn as_slice_of<T: Pod>(&self) -> &[T] {
         assert!(size_of::<T>() > 0);
-        // SAFETY: readable memory of `len` bytes at the start of a page, initialised (zero pages, or what was written), any bits
-        // are a `T`, and none can be changed through the references that `&self` allows.
+        // SAFETY: readable, initialised memory of `len` bytes at the start of a page. Any bits are a `T`, and nothing can be
+        // changed through the references that `&self` allows.
         unsafe { std::slice::from_raw_parts(self.start.cast(), self.len / size_of::<T>()) }
     }
 
-    /// As numbers to change; a rest too short for one is left out.
+    /// The region as a mutable slice of `T`; a rest that is too short for one is left out.
     ///
     /// # Panics
     /// If `T` has no size.
@@ -189,10 +190,10 @@ impl Region {
         unsafe { std::slice::from_raw_parts_mut(self.start.cast(), self.len / size_of::<T>()) }
     }
 
-    /// As numbers that several threads may change. Exclusive, because bytes and atomics cannot be had at the same time.
+    /// The region as numbers that several threads may change. Takes `&mut self`, because there must be no byte slices at the same
+    /// time.
     pub fn as_atomics(&mut self) -> &[AtomicU64] {
-        // SAFETY: as above; an `AtomicU64` has the size and the bits of a `u64`, and no other reference to the memory lives
-        // alongside it.
+        // SAFETY: as above; an `AtomicU64` has the size and the bits of a `u64`, and there is no other reference to the memory.
         unsafe { std::slice::from_raw_parts(self.start.cast(), self.len / size_of::<AtomicU64>()) }
     }
 
@@ -241,8 +242,8 @@ impl Region {
         Ok(())
     }
 
-    /// Has pages of the range that are out read in the background: of half the budget at most, and as far as others can be evicted
-    /// for them soon. Waits for that and for reads to begin, not for their end.
+    /// Reads pages of the range that are out in the background: at most half of the budget, and as many as can get frames soon.
+    /// Waits for frames and for the reads to begin, but not for their end.
     ///
     /// # Panics
     /// If the range is not within the region, or this is a forked child.
@@ -275,13 +276,13 @@ impl Region {
                 at += 1;
                 continue;
             }
-            let most = (pages.end - at).min(shared.cluster_pages) as u32; // no more than the reader's buffers hold
+            let most = (pages.end - at).min(shared.cluster_pages) as u32; // as much as fits a buffer of the reader
             let read = core.vm.prefetch(page, most, 0..pages.end as u64).map(|op| map.read_of(op));
             let short = core.vm.wants_daemon() || read.is_none();
             drop(core);
             drop(map);
             let Some(read) = read else {
-                // All frames but the reserve are in use. The daemon makes more; it is asked a few times, since this is only advice.
+                // All frames but the reserve are in use. Wake the daemon to free some, but only a few times, since this is advice.
                 if patience == 0 || !short {
                     return;
                 }
@@ -299,10 +300,10 @@ impl Region {
         }
     }
 
-    /// Gives the content of the range up: it reads as zero afterwards, and takes neither memory nor swap space.
+    /// Discards the content of the range: it reads as zero afterwards, and takes neither memory nor swap space.
     ///
     /// # Errors
-    /// [`Error::IsWired`] if pages of it were left wired; [`Error::Forked`].
+    /// [`Error::IsWired`] if [`Wired::keep`] left pages of it wired; [`Error::Forked`].
     ///
     /// # Panics
     /// If the range is not within the region.
@@ -327,8 +328,8 @@ impl Region {
         let machine = &self.pager.0.shared.machine;
         match machine.config.delivery {
             Delivery::Threads => {
-                // SAFETY: whole pages of this region, borrowed exclusively; the caller gives them up. Without a lock: it waits
-                // until a handler has followed.
+                // SAFETY: whole pages of this region, borrowed exclusively; the caller gives them up. Without a lock, because the
+                // call waits until a handler has followed.
                 let _ = unsafe { sys::madvise(start, len, libc::MADV_DONTNEED) };
                 let _quiet = Quiet::new();
                 machine.discard_done(start, start + len);
@@ -352,8 +353,8 @@ impl Region {
         self.wires.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Brings the range's pages in and holds them there until the guard is dropped. What is wired several times stays until the
-    /// last.
+    /// Brings the range's pages in and keeps them in memory until the guard is dropped. Pages that are wired several times stay
+    /// until the last guard is dropped.
     ///
     /// # Errors
     /// [`Error::WiredTooMuch`]: at most half of the budget can be wired. [`Error::Lost`], [`Error::Forked`].
@@ -366,7 +367,7 @@ impl Region {
         Ok(Wired { region: self, range, id })
     }
 
-    /// As [`Region::wire`], to write to.
+    /// As [`Region::wire`], for writing.
     ///
     /// # Errors
     /// As [`Region::wire`].
@@ -389,7 +390,7 @@ impl Region {
             regions.wired_left = left.ok_or(Error::WiredTooMuch { bytes: (pages.len() << PAGE_SHIFT) as u64, available })?;
         }
         let id = {
-            // Before the first page is wired: from now on nobody unwires a page of it.
+            // Before the first page is wired, so that from now on no other thread unwires a page of it.
             let mut wires = self.wires();
             wires.last += 1;
             let id = wires.last;
@@ -419,7 +420,7 @@ impl Region {
                 if word.state() == State::Lost {
                     return Err(Error::Lost);
                 }
-                // Wherever it is: once it arrives it stays, so the next look, or the one after it, finds it.
+                // Wherever the page is: once it arrives it stays, so one of the next looks finds it.
                 if !core.vm.wire(page, true) {
                     return Err(Error::Resources(io::Error::from_raw_os_error(libc::ENOMEM)));
                 }
@@ -430,8 +431,8 @@ impl Region {
             let there = match shared.machine.config.delivery {
                 Delivery::InThread => fault::bring_in(shared, self.addr(index)),
                 Delivery::Threads => {
-                    // SAFETY: a page of this region; populating changes no content. It waits for a handler, which takes no lock of
-                    // ours.
+                    // SAFETY: a page of this region; populating changes no content. The call waits for a handler, which does not
+                    // take the locks that this thread holds.
                     match unsafe { sys::madvise(self.addr(index), PAGE_SIZE, libc::MADV_POPULATE_READ) } {
                         Ok(()) | Err(libc::EAGAIN | libc::EINTR) => true,
                         Err(_) => false,
@@ -446,7 +447,7 @@ impl Region {
 
     fn unwire_id(&self, id: u64) {
         if !self.pager.0.is_alive() {
-            return; // the end of a guard in a forked child
+            return; // in a forked child
         }
         let mut wires = self.wires();
         let Some(at) = wires.live.iter().position(|w| w.id == id) else { return };
@@ -454,7 +455,7 @@ impl Region {
         self.unwire_pages(&wires, pages);
     }
 
-    /// Unwires pages that no live wire covers. => they are no longer of a live wire
+    /// Unwires the pages that no other live wire covers. => this wire is already removed
     fn unwire_pages(&self, wires: &Wires, pages: Range<usize>) {
         self.pager.0.regions().wired_left += pages.len() as u64;
         let _quiet = Quiet::new();
@@ -466,7 +467,7 @@ impl Region {
         }
     }
 
-    /// Lets go of pages that [`Wired::keep`] left wired: all that lie wholly within the range.
+    /// Unwires pages that [`Wired::keep`] left wired: all that lie wholly within the range.
     ///
     /// # Panics
     /// If the range is not within the region, or this is a forked child.
@@ -502,8 +503,8 @@ impl Region {
 
     // ---- files ----
 
-    /// Reads from a file at `offset` into the range, until it is full or the file ends; answers how many bytes. Works with both
-    /// deliveries: the pages are wired, a piece at a time.
+    /// Reads from a file at `offset` into the range, until it is full or the file ends. Returns the number of bytes. Works with
+    /// both deliveries: the pages are wired, a piece at a time.
     ///
     /// ```
     /// # fn main() -> std::io::Result<()> {
@@ -531,7 +532,7 @@ impl Region {
         })
     }
 
-    /// Writes the range to a file at `offset`; answers how many bytes.
+    /// Writes the range to a file at `offset`. Returns the number of bytes.
     ///
     /// # Errors
     /// As pwrite(2); EIO if a page is lost; `OutOfMemory` if too much is wired already.
@@ -543,12 +544,12 @@ impl Region {
         let fd = file.as_fd().as_raw_fd();
         self.transfer(range, |piece, done| {
             let iov = [sys::IoVec { base: self.start as usize + piece.start, len: piece.len() }];
-            // SAFETY: the piece lies in the region, which nobody else can change while `&self` is borrowed.
+            // SAFETY: the piece lies in the region, which cannot change while `&self` is borrowed.
             unsafe { sys::pwritev(fd, &iov, offset + done) }
         })
     }
 
-    /// Calls `go` for one wired piece of the range after another, until all is done, or it does nothing.
+    /// Wires one piece of the range after the other and calls `go` for it, until all is done or `go` transfers nothing.
     fn transfer(&self, range: Range<usize>, mut go: impl FnMut(Range<usize>, u64) -> Result<usize, i32>) -> io::Result<usize> {
         self.pager.0.here()?;
         let mut at = range.start;
@@ -600,17 +601,17 @@ impl Drop for Region {
         let machine = &owner.shared.machine;
         match machine.config.delivery {
             Delivery::Threads => {
-                // SAFETY: the region's own mapping, and nothing borrows it any more. Without a lock: munmap waits until a handler
-                // has read the event. By the time it returns the addresses may be another region's.
+                // SAFETY: the region's own mapping, and nothing borrows it any more. Without a lock, because munmap waits until a
+                // handler has read the event. When it returns, the addresses may belong to another region.
                 unsafe { area::unmap(self.start, len) };
                 let _quiet = Quiet::new();
-                drop(machine.map.read()); // who has read the event keeps the lock until he has followed it
+                drop(machine.map.read()); // the thread that has read the event holds the lock until it has followed the event
             }
             Delivery::InThread => {
                 let _quiet = Quiet::new();
                 let mut map = machine.map.write();
-                // SAFETY: as above; under the lock nobody moves or fills its pages. What is being read for it is thrown away on
-                // arrival.
+                // SAFETY: as above; under the lock no thread moves or fills its pages. Reads for it are thrown away when they
+                // arrive.
                 unsafe { area::unmap(self.start, len) };
                 machine.forget_range(&mut map, start, start + len, true);
             }
@@ -621,7 +622,7 @@ impl Drop for Region {
     }
 }
 
-/// A range that is in memory and stays there while this lives: fit for system calls. From [`Region::wire`].
+/// A range that stays in memory while this lives, so that system calls can use it. From [`Region::wire`].
 #[derive(Debug)]
 pub struct Wired<'a> {
     region: &'a Region,
@@ -653,7 +654,7 @@ impl Drop for Wired<'_> {
     }
 }
 
-/// A [`Wired`] range to write to. From [`Region::wire_mut`].
+/// A writable [`Wired`] range. From [`Region::wire_mut`].
 #[derive(Debug)]
 pub struct WiredMut<'a> {
     region: &'a mut Region,
@@ -692,7 +693,7 @@ impl Drop for WiredMut<'_> {
 }
 
 impl Pager {
-    /// A region of `bytes` bytes, all zero. Costs address space; memory is taken page by page as it is touched.
+    /// A region of `bytes` bytes, all zero. It takes address space at once, and memory page by page as it is touched.
     ///
     /// # Errors
     /// [`Error::RegionSize`], [`Error::TooManyRegions`], [`Error::Map`], [`Error::Forked`].
@@ -721,11 +722,11 @@ impl<T: Pod> RegionOf<T> {
     pub(crate) fn new(region: Region) -> Self {
         RegionOf { region, of: PhantomData }
     }
-    /// The bytes, to wire or advise.
+    /// The region itself, to wire or advise.
     pub fn region(&self) -> &Region {
         &self.region
     }
-    /// The bytes, to change.
+    /// The region itself, mutable.
     pub fn region_mut(&mut self) -> &mut Region {
         &mut self.region
     }

@@ -1,4 +1,4 @@
-//! What a pager's threads and fault handlers have in common.
+//! The state that a pager's threads and fault handlers share.
 
 use crate::reads::{Buffers, Queue};
 use overspill_linux::daemon::Daemon;
@@ -9,10 +9,10 @@ use overspill_linux::status_file::StatusFile;
 use overspill_linux::sys::Fd;
 use std::sync::Mutex;
 
-/// What the pager's threads and fault handlers use.
+/// The state that a pager's threads and fault handlers share.
 pub struct Shared {
     pub machine: Machine,
-    /// Of in-thread delivery.
+    /// With in-thread delivery.
     pub buffers: Option<Buffers>,
     pub queue: Queue,
     /// The most pages of a read.
@@ -20,10 +20,10 @@ pub struct Shared {
     /// Resolved.
     pub engine: Engine,
     pub manual: Option<lock::Mutex<Daemon>>,
-    /// Held by whoever takes a device away.
+    /// Held by a thread that removes a device.
     pub swapoff: Mutex<()>,
     pub quit: Fd,
-    /// After the machine, which has references into it.
+    /// Dropped after the machine, which has references into it.
     pub _status: StatusFile,
 }
 

@@ -1,4 +1,4 @@
-//! Ends of processes: each case is a child of its own, started from this binary with the case's name.
+//! How processes end. Each case is a child of its own, started from this binary with the case's name.
 
 mod common;
 
@@ -46,11 +46,11 @@ extern "C" fn embedder(_: i32, info: *mut libc::siginfo_t, _: *mut libc::c_void)
     let (code, addr) = unsafe { ((*info).si_code, (*info).si_addr()) };
     BUS_CODE.store(code as usize, SeqCst);
     BUS_ADDR.store(addr as usize, SeqCst);
-    // SAFETY: the frame that was marked is still there: it is `case`, which waits for us.
+    // SAFETY: the marked frame still exists: it is that of `case`, which waits for this.
     unsafe { siglongjmp(&raw mut BACK as *mut u64, 1) }
 }
 
-/// What a forked child may ask of its parent's pager.
+/// Checks what a forked child may do with its parent's pager.
 fn in_a_child(pager: &Pager, region: &mut Region, name: &str) {
     let file = std::fs::File::open("/proc/self/exe").expect("this program");
     let answers = [
@@ -112,7 +112,7 @@ fn case(name: &str) {
         }
     }
     if name.starts_with("sent") {
-        // SAFETY: the default action. (Rust's own handler forgives one SIGBUS that was sent.)
+        // SAFETY: the default action. (Rust's own handler survives one SIGBUS that was sent.)
         unsafe { libc::signal(libc::SIGBUS, libc::SIG_DFL) };
     }
     let pager = pager(name);
@@ -148,12 +148,12 @@ fn case(name: &str) {
             println!("the embedder saw it");
         }
         Some("elsewhere") => {
-            // a mapped file that was cut short: an error that is none of the pager's
+            // a mapped file that was cut short: an error that does not concern the pager
             fill(&mut region);
             let path = std::env::temp_dir().join(format!("overspill-cut-{}", std::process::id()));
             let file = std::fs::OpenOptions::new().create_new(true).read(true).write(true).open(&path).expect("a file");
             std::fs::remove_file(&path).expect("its name");
-            // SAFETY: a new shared mapping of an empty file; a touch of it is the error that is wanted.
+            // SAFETY: a new shared mapping of an empty file; the test wants the error of touching it.
             unsafe {
                 use std::os::fd::AsRawFd;
                 let at = libc::mmap(std::ptr::null_mut(), PAGE, libc::PROT_READ, libc::MAP_SHARED, file.as_raw_fd(), 0);
@@ -172,7 +172,7 @@ fn case(name: &str) {
             println!("memory and swap had room for all");
         }
         Some("failed") => {
-            // writes to the first device fail before long: it is emptied by itself, while everything else goes on
+            // writes to the first device soon fail: the pager empties it while everything else goes on
             let spare = std::env::temp_dir().join(format!("overspill-spare-{}", std::process::id()));
             std::fs::create_dir(&spare).expect("a directory");
             pager.swap_on(DeviceSpec::file(&spare)).expect("a second device");
@@ -200,7 +200,7 @@ fn case(name: &str) {
                     let at = region.as_ptr();
                     drop(region);
                     drop(pager);
-                    // SAFETY: not valid in this process, which is what is to be seen: SIGSEGV.
+                    // SAFETY: the address is not valid in this process, as the test wants: SIGSEGV.
                     println!("{}", unsafe { at.read_volatile() });
                     std::process::exit(0);
                 }
@@ -217,12 +217,12 @@ fn case(name: &str) {
             println!("all is well");
         }
         Some("inherited") => {
-            // Safe calls in a child acted on the parent's memory, through descriptors that the child had inherited: pages that the
-            // parent had filled read as zero. And what the child allocated came to lie where its slices pointed.
+            // Safe calls in a child acted on the parent's memory, through inherited descriptors: pages that the parent had filled
+            // read as zero. And memory that the child allocated came to lie where its slices pointed.
             region.wire(0..PAGE).expect("wired").keep();
             let guard = region.wire_mut(..PAGE).expect("wired");
             let (mut wait, mut go) = std::io::pipe().expect("a pipe");
-            // SAFETY: no other thread of this program's holds a lock that the child needs.
+            // SAFETY: no other thread of this program holds a lock that the child needs.
             match unsafe { libc::fork() } {
                 0 => {
                     drop(go);

@@ -1,4 +1,4 @@
-//! Regions over compressed memory: contents, what is charged, what is counted.
+//! Regions over compressed memory: their contents, the charges, and the counters.
 
 mod common;
 
@@ -8,7 +8,7 @@ use std::sync::Barrier;
 
 const WORDS: usize = PAGE / 8;
 
-/// Page `n` of `version`: by turns one word, numbers that compress, noise.
+/// Page `n` of `version`: in turns one word, numbers that compress, and noise.
 fn fill(page: &mut [u64], n: usize, version: u64) {
     let mut rng = Rng((n as u64) << 20 | version);
     match n % 3 {
@@ -36,8 +36,8 @@ fn churn(pager: &Pager, pages: usize, touches: usize, kinds: usize) {
     churn_beside(pager, pages, touches, kinds, &Barrier::new(1));
 }
 
-/// Pages come and go at random and change, against a model of their versions. It goes on when all others at `filled` have filled
-/// their regions too: threads that a busy machine runs one after the other would each have had all memory to themselves.
+/// Pages come and go at random and change, against a model of their versions. The thread waits at `filled` until all others have
+/// filled their regions, too: if a busy machine ran the threads one after the other, each would have all memory to itself.
 fn churn_beside(pager: &Pager, pages: usize, touches: usize, kinds: usize, filled: &Barrier) {
     let mut region = pager.region_of::<u64>(pages * WORDS).expect("a region");
     let mut versions = vec![0u64; pages];
@@ -76,7 +76,7 @@ fn contents_survive_in_front_of_a_file() {
     }
 }
 
-/// What is charged for the pool is given back as its pages go.
+/// The charge for the pool is given back as its pages go.
 #[test]
 fn memory_comes_back() {
     for pager in pagers(32 << 20, &["compressed:size=24M"]) {
@@ -84,7 +84,7 @@ fn memory_comes_back() {
         churn(&pager, 12_000, 10_000, 2);
         assert_eq!(pager.counters().pool_refused.get(), 0);
         assert_budget(&pager, 1);
-        // the region is gone, and with it what was stored of it; free blocks go as the daemon comes along
+        // the region is gone, and so are its stored pages; the daemon gives free blocks back later
         let region = pager.region(MIB).expect("a region");
         drop(region);
         let (charged, slots) = pager.check();
@@ -113,7 +113,7 @@ fn zstd_packs_tighter() {
     let mut packed = Vec::new();
     for algorithm in ["lz4", "zstd", "zstd:7"] {
         let mut bytes = Vec::new();
-        // of each delivery and each engine one
+        // one pager for each delivery and engine
         for pager in pagers(BUDGET, &[&format!("compressed:size=5M,algo={algorithm}")]).into_iter().step_by(3) {
             churn(&pager, 2600, 300, 2);
             assert_eq!((pager.counters().pool_refused.get(), pager.counters().corrupt_pages.get()), (0, 0));
@@ -133,8 +133,7 @@ fn zstd_packs_tighter() {
     }
 }
 
-/// Several threads unpack at the same time, more of them than there are contexts to do it with on a small machine, in front of a
-/// file.
+/// More threads unpack at the same time than there are contexts on a small machine, with a file behind the pool.
 #[test]
 fn zstd_in_front_of_a_file_by_several_threads() {
     let file = format!("file:{}", std::env::temp_dir().display());

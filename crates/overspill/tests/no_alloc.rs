@@ -1,5 +1,4 @@
-//! Nothing is allocated on behalf of a fault: not by the fault, nor by laundering, reclaim or swap-in, with either engine or
-//! delivery.
+//! A fault allocates nothing, nor do laundering, reclaim and page-in, with either engine and delivery.
 
 mod common;
 
@@ -11,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering::*};
 struct Counting;
 static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
 
-// SAFETY: all is left to the system's allocator.
+// SAFETY: all calls go to the system's allocator.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.fetch_add(1, Relaxed);

@@ -1,4 +1,4 @@
-//! Regions behave like memory: contents survive paging, whoever touches what at what time.
+//! Regions behave like memory: contents survive paging, whatever threads touch at what time.
 
 mod common;
 
@@ -59,7 +59,7 @@ fn several_threads_share_a_region() {
     }
 }
 
-/// Threads that want the same pages at the same time: each counts on its own word of every page.
+/// Several threads use the same pages at the same time: each counts in its own word of every page.
 #[test]
 fn several_threads_share_pages() {
     for pager in both() {
@@ -111,8 +111,8 @@ impl Drop for SetAtEnd<'_> {
     }
 }
 
-/// The page daemon may still write pages whose region is gone, and it holds slots while it gives their space back to the file
-/// system, which takes seconds on a busy disk.
+/// Waits until charges and slots are back at `before`. The page daemon may still write pages whose region is gone. It also holds
+/// slots while it gives their space back to the file system, which takes seconds on a busy disk.
 fn comes_back_to(pager: &Pager, before: (u64, u64)) {
     let start = Instant::now();
     while pager.check() != before {
@@ -121,15 +121,14 @@ fn comes_back_to(pager: &Pager, before: (u64, u64)) {
     }
 }
 
-/// A region that comes and goes while another is in use; object numbers and address ranges are used again, and nothing is left
-/// behind.
+/// A region comes and goes while another is in use. Object numbers and address ranges are used again, and nothing is left behind.
 #[test]
 fn regions_go_while_others_are_used() {
     for pager in both() {
         let before = pager.check();
         let stop = AtomicBool::new(false);
         thread::scope(|s| {
-            let _end = SetAtEnd(&stop); // of a panic too, or the scope would wait for ever
+            let _end = SetAtEnd(&stop); // also after a panic, or the scope would wait for ever
             s.spawn(|| {
                 let mut rounds = 0;
                 while !stop.load(Relaxed) || rounds == 0 {
@@ -152,8 +151,8 @@ fn regions_go_while_others_are_used() {
     }
 }
 
-/// The kernel gives the addresses of an unmapped range out again before it tells the pager of the unmapping. When that was heard
-/// only after somebody else had a region there, the new region was taken for gone, and the old one's pages were found in the next.
+/// The kernel gives the addresses of an unmapped range out again before it reports the unmapping to the pager. If another region
+/// was there by then, the pager took the new region for gone, and the old region's pages showed up in the next.
 #[test]
 fn regions_come_and_go_in_several_threads() {
     for pager in both() {
@@ -180,8 +179,8 @@ fn regions_come_and_go_in_several_threads() {
     }
 }
 
-/// A fault may be served late: its thread lost the CPU, another one has brought the page in, and the page daemon is about to take
-/// it away again. Then a page of zeroes was put in its place once. Here such faults are sent by hand.
+/// A fault may be served late: its thread lost the CPU, another thread has brought the page in, and the page daemon is about to
+/// take it away again. In that case the pager once put a page of zeroes in its place. This test sends such faults by hand.
 #[test]
 fn a_late_fault_does_not_empty_its_page() {
     let Some(pager) = build(Pager::builder().memory(BUDGET)) else { return };
@@ -207,9 +206,9 @@ fn a_late_fault_does_not_empty_its_page() {
     });
 }
 
-/// Linux 6.18 denies some moves that it has made (`Uffd::take`): when a page is used in the moment that it is taken away, and
-/// something, here advice, else a monitor of memory (DAMON), has cleared its "accessed" bit before. The pager believed it, and the
-/// next use found zeroes.
+/// Linux 6.18 denies some moves that it has made (`Uffd::take`): if the program uses a page at the moment when it is moved, after
+/// something has cleared its "accessed" bit (here advice, elsewhere DAMON). The pager believed the kernel, and the next use found
+/// zeroes.
 #[test]
 fn a_page_that_is_used_while_it_is_taken_keeps_its_content() {
     for pager in both() {
@@ -245,7 +244,7 @@ fn a_page_that_is_used_while_it_is_taken_keeps_its_content() {
     }
 }
 
-/// What the calling thread would get for touching a page that is not there.
+/// Sends the calling thread the signal that it would get for touching a missing page.
 fn send_fault(addr: usize) {
     // SAFETY: all zeroes is a siginfo; the address of a fault is its first field behind the head, at 16. A signal to the thread
     // itself, which the pager's handler takes: it changes no content.
@@ -270,7 +269,7 @@ fn prefetch_brings_pages_in() {
         let mut region = pager.region(24 * MIB).expect("24 MiB");
         let c = pager.counters();
         let start = Instant::now();
-        // it is advice: where other programs keep the page daemon from making room, little or nothing comes
+        // this is advice: if other programs keep the page daemon from freeing frames, few or no pages are read
         let (ops, read) = loop {
             fill(&mut region);
             let (ops, read) = (c.page_in_ops.get(), c.pages_in.get());
@@ -301,7 +300,7 @@ fn wired_pages_stay() {
         let wired = region.wire(MIB..2 * MIB).expect("wired");
         let sum: u64 = region.as_slice_of::<u64>().iter().step_by(512).sum(); // pushes everything else out
         assert!(sum > 0);
-        // the kernel may write to it and read from it now, and finds it without a fault
+        // the kernel may now write to it and read from it without a fault
         let (faults, hard) = (pager.counters().soft_faults.get(), pager.counters().hard_faults.get());
         assert_eq!(wired[..8], (MIB as u64 / 8 + 1).to_ne_bytes());
         assert!(wired.chunks(8).enumerate().all(|(i, w)| w == ((MIB / 8 + i) as u64 + 1).to_ne_bytes()));
@@ -359,7 +358,7 @@ fn files_are_read_and_written() {
     }
 }
 
-/// In-thread delivery cannot have the kernel wait; the other can.
+/// With in-thread delivery the kernel cannot wait for a page; with handler threads it can.
 #[test]
 fn system_calls_on_pages_that_are_out() {
     for pager in both() {
@@ -501,8 +500,8 @@ fn what_cannot_be_had_is_said() {
     pager.region(33 << 20).expect("there is room again");
 }
 
-/// Room to remember where pages are stored was made for pages that lie thick: a region of a few pages takes as much as one of
-/// sixteen. When it was used up, pages were written again and again, and the program waited for ever.
+/// The tables for stored pages were made for dense pages, but a region of a few pages takes as much room in them as one of sixteen.
+/// When they were full, pages were written again and again, and the program waited for ever.
 #[test]
 fn many_small_regions() {
     let Some(pager) = build(Pager::builder().memory(BUDGET).regions_max(8000).managed_max(128 << 20)) else { return };

@@ -1,4 +1,4 @@
-//! Arrays of pointers: what they point to is read ahead, and is what was written there.
+//! Arrays of pointers: the pages that they point to are read ahead, with the right content.
 
 mod common;
 
@@ -56,8 +56,8 @@ fn what_an_array_points_to_is_read_ahead() {
     }
 }
 
-/// What is only looked at costs samples, once that is known: one page in sixteen, where each pass has 8192 pointers to pages that
-/// are out.
+/// If a program only looks at pointers, following them costs samples only, once the pager has found out: one page in sixteen, where
+/// each pass has 8192 pointers to pages that are out.
 #[test]
 fn what_nobody_follows_is_given_up() {
     for delivery in [Delivery::InThread, Delivery::Threads] {

@@ -1,4 +1,4 @@
-//! What is in the swap file: nothing of the pages, unless encryption is off; and damage to it never reaches the program.
+//! The swap file shows nothing of the pages, unless encryption is off. Damage to it never reaches the program.
 
 mod common;
 
@@ -15,7 +15,7 @@ fn place(name: &str) -> PathBuf {
     dir
 }
 
-/// The swap file that some pager of this process has in `dir`. It has no name there.
+/// The swap file, which has no name, of a pager of this process in `dir`.
 fn swap_file(dir: &Path) -> File {
     assert_eq!(std::fs::read_dir(dir).expect("dir").count(), 0, "it has a name");
     let fds = std::fs::read_dir("/proc/self/fd").expect("descriptors").map(|e| e.expect("entry").path());
@@ -34,7 +34,7 @@ fn fill(region: &mut Region) {
     }
 }
 
-/// Any 16 bytes of the text have one of its halves in one piece.
+/// Counts places in the file that have a half of the text. Any 16 bytes of the text have one of its halves in one piece.
 fn halves_in(file: &File) -> usize {
     let mut bytes = Vec::new();
     std::io::Read::read_to_end(&mut &*file, &mut bytes).expect("the file is read");
@@ -62,7 +62,7 @@ fn nothing_of_a_page_is_in_the_swap_file() {
     std::fs::remove_dir_all(&dir).expect("cleanup");
 }
 
-/// A bit is flipped in every page of the swap file; then every page is asked for.
+/// A bit is flipped in every page of the swap file. Then every page is touched.
 #[test]
 fn a_flipped_bit_is_never_handed_out() {
     let dir = place("flip");

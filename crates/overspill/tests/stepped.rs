@@ -1,4 +1,4 @@
-//! One core, two machines: on the same references, Linux memory and the simulator come to the same decisions.
+//! One machine, two kernels: with the same references, Linux and the simulated kernel lead to the same decisions.
 
 mod common;
 
@@ -17,7 +17,7 @@ fn compare(what: &str, policy: &'static str, pages: usize, references: &[(u64, b
     let words = region.as_mut_slice_of::<u64>();
     let mut expected = vec![0; pages];
     for (n, &(page, write)) in references.iter().enumerate() {
-        // SAFETY: within the region. Volatile: each reference is to be made, and in this order.
+        // SAFETY: within the region. Volatile, so that each reference is made, in this order.
         unsafe {
             let word = &raw mut words[page as usize * 512];
             if write {

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 const WORDS: usize = PAGE / 8;
 
-/// Directories that are removed in the end, with nothing in them.
+/// Directories that are removed in the end, and must be empty then.
 struct Places(PathBuf);
 
 impl Places {
@@ -25,7 +25,7 @@ impl Places {
         std::fs::create_dir_all(&dir).expect("temp dir");
         dir
     }
-    /// Open files that lie in it. (Of other tests' threads, too: so not of their directories.)
+    /// The number of open files of this process that lie in it.
     fn open(&self) -> usize {
         let files = std::fs::read_dir("/proc/self/fd").expect("proc").flatten();
         files.filter(|file| std::fs::read_link(file.path()).is_ok_and(|to| to.starts_with(&self.0))).count()
@@ -44,7 +44,7 @@ impl Drop for Places {
     }
 }
 
-/// One after the other.
+/// Pagers of both deliveries and engines, one after the other.
 fn pagers(memory: u64, device: DeviceSpec) -> impl Iterator<Item = Pager> {
     let kinds =
         [Delivery::InThread, Delivery::Threads].map(|delivery| [Engine::Uring, Engine::Psync].map(|engine| (delivery, engine)));
@@ -62,7 +62,7 @@ fn word(n: usize, version: u64, i: usize) -> u64 {
     (n as u64) << 40 ^ version << 20 ^ (i as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
-/// Touches pages at random, and changes them, until `stop`; looks at all of them in the end.
+/// Touches and changes pages at random until `stop`; in the end checks all of them.
 fn churn(pager: &Pager, pages: usize, seed: u64, stop: &AtomicBool) {
     let mut region = pager.region_of::<u64>(pages * WORDS).expect("a region");
     let mut versions = vec![0u64; pages];
@@ -86,7 +86,7 @@ fn churn(pager: &Pager, pages: usize, seed: u64, stop: &AtomicBool) {
     }
 }
 
-/// Some of them are made of several files, one is compressed memory.
+/// Some of the devices are made of several files, and one is compressed memory.
 #[test]
 fn devices_come_and_go_under_threads() {
     let places = Places::new("churn");
@@ -100,7 +100,7 @@ fn devices_come_and_go_under_threads() {
                 let (pager, stop) = (&pager, &stop);
                 scope.spawn(move || churn(pager, 4000, seed, stop));
             }
-            // whatever becomes of this thread, the others end
+            // however this thread ends, the others end, too
             struct Stop<'a>(&'a AtomicBool);
             impl Drop for Stop<'_> {
                 fn drop(&mut self) {
@@ -156,7 +156,7 @@ fn what_cannot_be_is_refused_and_nothing_changes() {
         refused(pager.swap_off(&first).map(drop), &["/a: ", "MiB are on this device", "add a device first"]);
         assert_eq!(places.open(), 1, "nothing is left behind");
 
-        // given up half-way
+        // cancelled half-way
         pager.swap_on(DeviceSpec::file(&second)).expect("a further device");
         let before = device(&pager, &first).expect("it is there").figures.used_bytes;
         let mut told = 0;
@@ -179,7 +179,7 @@ fn what_cannot_be_is_refused_and_nothing_changes() {
     }
 }
 
-/// Pages are on all files of a device, and the figures say so.
+/// Pages are on all files of a device, and the figures show it.
 #[test]
 fn several_files_are_one_device() {
     let places = Places::new("several");
@@ -214,7 +214,7 @@ fn several_files_are_one_device() {
     }
 }
 
-/// The library takes no block device that somebody's data is on, as little as the command.
+/// Like the command, the library refuses a block device with data on it.
 #[test]
 fn data_on_a_block_device_is_guarded() {
     let places = Places::new("guarded");

@@ -1,4 +1,4 @@
-//! What the tests share.
+//! Helpers for the tests.
 #![allow(dead_code)] // each test uses some of it
 
 use overspill::{Builder, Delivery, Error, Pager};
@@ -8,7 +8,7 @@ pub const PAGE: usize = overspill::PAGE_SIZE;
 pub const MIB: usize = 1 << 20;
 pub const BUDGET: u64 = 8 << 20;
 
-/// How long anything may take whose time is not what is tested. A busy machine is slow, and only what hangs comes to it.
+/// A time limit that only a hang reaches, however busy the machine. For everything whose speed is not tested.
 pub const PATIENCE: Duration = Duration::from_secs(300);
 
 /// A random number generator: splitmix64.
@@ -27,7 +27,7 @@ impl Rng {
     }
 }
 
-/// A pager, or `None` if this kernel or user cannot have one: said aloud, and a failure under CI.
+/// A pager, or `None`, with a message, if this kernel or user cannot have one. Under CI that is a failure.
 pub fn build(builder: Builder) -> Option<Pager> {
     match builder.build() {
         Ok(pager) => Some(pager),
@@ -40,7 +40,7 @@ pub fn build(builder: Builder) -> Option<Pager> {
     }
 }
 
-/// Pagers of both deliveries with the least budget.
+/// Pagers of both deliveries with the smallest budget.
 pub fn both() -> Vec<Pager> {
     [Delivery::InThread, Delivery::Threads]
         .into_iter()
@@ -48,11 +48,12 @@ pub fn both() -> Vec<Pager> {
         .collect()
 }
 
-/// Clusters above the budget alongside those of faulting threads: originals that are still being written while their copy is back.
+/// Clusters above the budget in addition to those of faulting threads: originals that are still being written while their copy is
+/// back in the program.
 const WRITING: u64 = 4;
 
-/// The budget was kept: at its peak, at most a cluster per faulting thread above it (and [`WRITING`]), and nothing was given out
-/// for want of victims.
+/// Asserts that the budget was kept: the peak was at most a cluster per faulting thread above it (and [`WRITING`]), and no frame
+/// was given out above it because there were no victims.
 pub fn assert_budget(pager: &Pager, threads: u64) {
     let c = pager.counters();
     let limit = c.memory_limit_bytes.get();
