@@ -1,4 +1,4 @@
-//! What the swap pager's operations cost, in nanoseconds each: `cargo run --release -p overspill-swap --example cost`.
+//! Measures the swap pager's operations, in nanoseconds each: `cargo run --release -p overspill-swap --example cost`.
 //!
 //! Sizes are those of a machine with 16 GiB of swap of which 8 GiB are in use. Every figure is the mean over many operations,
 //! the best of five rounds.

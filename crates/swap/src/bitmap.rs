@@ -1,4 +1,4 @@
-//! A plain fixed-size set of slots: one bit each, no summary. The blist answers "where is room", this only "is it so".
+//! A set of slots of fixed size: one bit each, without a summary. The blist finds room; this only tells whether a slot is in it.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -52,7 +52,7 @@ impl Bitmap {
         self.0[index]
     }
 
-    /// Replaces word `index`. A zero is not written over a zero, which would only cost memory.
+    /// Replaces word `index`. Does not write a zero over a zero, which would only touch memory.
     #[inline]
     pub(crate) fn set_word(&mut self, index: usize, bits: u64) {
         if self.0[index] != bits {

@@ -12,9 +12,9 @@
 //!            suf  free slots at its end                        each at most RUN_MAX = 512: ten bits, three in a u32
 //! ```
 //!
-//! Clusters are written next-fit: a cursor walks through the device, so that what is paged out together lies together and is read
-//! back together. A run may cross any border of words and nodes. When no run of the wanted length is left, the longest that
-//! there is is given; so writes get shorter as space gets scarce, but never shorter than they must.
+//! Clusters are written next-fit: a cursor walks through the device, so that pages that are paged out together lie together and can
+//! be read together. A run may cross any border of words and nodes. If no run of the wanted length is left, the longest one is
+//! given. So writes get shorter as space gets scarce, but never shorter than necessary.
 //!
 //! Invariants (the first three are asserted where they could break, also in release; [`Blist::check`] walks for all):
 //!
@@ -30,11 +30,11 @@
 //! machine, November 2026, `examples/cost.rs`): a run costs 105 to 231 ns, whether the list is empty, ragged or 99.9 % used, giving
 //! back one slot 20 to 35 ns. With exact lengths up to the root it was 120 to 633 and 75 to 170 ns.
 //!
-//! Memory: 1 bit per slot, and 4 bytes per node: 32/512 * 8/7 = 0.07 bits; 1.07 bits per slot, 34 KiB per GiB of swap. All of
-//! it is set up at creation, zeroed, and costs address space only until [`Blist::set_len`] comes near.
+//! Memory: 1 bit per slot, and 4 bytes per node: 32/512 * 8/7 = 0.07 bits; 1.07 bits per slot, 34 KiB per GiB of swap. All of it is
+//! set up at creation, zeroed, and takes address space only until [`Blist::set_len`] reaches it.
 //!
-//! What it cannot do: give more than `RUN_MAX` slots (2 MiB) at once, shrink, or know anything of alignment. It has one cursor; who
-//! keeps several streams of writers apart has cursors of his own (see `swap_pager`).
+//! What it cannot do: give more than `RUN_MAX` slots (2 MiB) at once, shrink, or respect alignment. It has one cursor. A caller
+//! that keeps several streams of writes apart has cursors of its own (see `swap_pager`).
 //!
 //! Rejected: Dillon's one-sided hint ("may be too high, never too low", one number per node). It needs less memory, but finds runs
 //! across borders only with special care, and a stale hint costs a fruitless descent just when the device is nearly full. Three
@@ -51,7 +51,7 @@ use alloc::vec::Vec;
 const RADIX_SHIFT: u32 = 3;
 /// log2 of the slots in a word.
 const WORD_SHIFT: u32 = WORD_BITS.trailing_zeros();
-/// The longest run that is told from longer ones, and the longest that is given, in slots.
+/// The longest run that is distinguished from longer ones, and the longest that is given, in slots.
 pub const RUN_MAX: u32 = 512;
 const _: () = assert!(RUN_MAX as u64 == span(1), "joined() knows a node that is all free by its pre, up to level 1");
 /// Bytes per node.
@@ -68,7 +68,7 @@ struct Runs {
 }
 
 impl Runs {
-    /// Of the lowest `width` bits of `bits`; the others must be 0.
+    /// The runs of the lowest `width` bits of `bits`; the others must be 0.
     #[inline]
     fn of_word(bits: u64, width: u32) -> Self {
         if bits == 0 {
@@ -147,7 +147,7 @@ pub struct Blist {
     words: Vec<u64>,
     /// Levels 1 and up, one after another: [`Runs`], packed.
     nodes: Vec<u32>,
-    /// Where level `l` (from 1) starts in `nodes`; how many it has is the difference to the next.
+    /// Where level `l` (from 1) starts in `nodes`; the difference to the next is its length.
     level_start: [usize; LEVELS_MAX + 2],
     /// Levels above the words; the topmost has one node.
     levels: u32,
@@ -277,9 +277,9 @@ impl Blist {
             return None;
         }
         if end == self.len && self.longest_below(end) < want {
-            return None; // one look at the root
+            return None; // the root alone tells
         }
-        // A run across the cursor is found by the second search; it looks at all, which costs no more than a part.
+        // The second search also finds a run across the cursor. It searches everything, which costs no more than a part.
         self.find(cursor, end, want).or_else(|| self.find(0, end, want))
     }
 
@@ -289,13 +289,13 @@ impl Blist {
         if start >= end || want > end - start { None } else { self.find(start, end, want) }
     }
 
-    /// Free slots in whole blocks of [`RUN_MAX`]: what is not fragmented, in slots. Costs a look at each block.
+    /// Free slots in whole blocks of [`RUN_MAX`], that is, without fragmented ones, in slots. Looks at each block.
     pub fn free_in_blocks(&self) -> u32 {
         let blocks = u64::from(self.len) / span(1);
         (0..blocks as usize).map(|block| if self.runs(1, block).pre == RUN_MAX { RUN_MAX } else { 0 }).sum()
     }
 
-    /// Back to no slots at all. Costs in proportion to the length.
+    /// Makes the list empty, with no slots at all. Costs in proportion to the length.
     pub fn clear(&mut self) {
         let touched = |level: u32, len: u32| u64::from(len).div_ceil(span(level)) as usize;
         self.words[..touched(0, self.len)].fill(0);
@@ -385,8 +385,8 @@ impl Blist {
         None
     }
 
-    /// The end of a search for slots below `end`. Nothing beyond the length is free, so there the whole tree may be looked at,
-    /// which lets the walk end with few large pieces.
+    /// The end of a search for slots below `end`. Beyond the length nothing is free, so the search may go to the end of the tree.
+    /// Then the walk ends with few large pieces.
     fn search_end(&self, end: u32) -> u64 {
         if end >= self.len { span(self.levels) } else { u64::from(end) }
     }
@@ -463,8 +463,8 @@ impl Blist {
         }
     }
 
-    /// The slots `first..=last`, all below one node of level 1, have become free: makes that node right without a look at all of
-    /// its words, since runs only get longer. Returns whether it changed.
+    /// Updates the node of level 1 over the slots `first..=last`, which have become free. Need not read all of its words, because
+    /// runs only get longer. Returns whether the node changed.
     fn extend(&mut self, first: u32, last: u32) -> bool {
         let node_start = first & !(RUN_MAX - 1);
         let node_end = node_start + (RUN_MAX - 1);
@@ -521,9 +521,9 @@ impl Blist {
         }
     }
 
-    /// What node `index` of `level` must hold, from its children.
+    /// The value of node `index` of `level`, from its children.
     fn joined(&self, level: u32, index: usize) -> u32 {
-        let child_span = span(level - 1) as u32; // beyond level 1 no `pre` reaches it; it is cut, and so is what it would add to
+        let child_span = span(level - 1) as u32; // above level 1 no `pre` reaches it, because runs are cut at RUN_MAX
         let (mut pre, mut max, mut run) = (0, 0, 0);
         let mut whole = true; // all children so far are free
         for child in index << RADIX_SHIFT..(index + 1) << RADIX_SHIFT {
@@ -699,7 +699,7 @@ mod tests {
             let mut taken: Vec<(u32, u32)> = Vec::new();
             for (op, at, want) in ops {
                 match op {
-                    // Few operations must fill it: some are huge.
+                    // Some operations are huge, so that few of them fill it.
                     0..=3 => {
                         let want = if op == 3 { want * 8 } else { want };
                         let end = if op == 2 { at % (capacity + 10) } else { u32::MAX };

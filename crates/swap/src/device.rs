@@ -13,35 +13,35 @@ pub const GROW_SLOTS: u32 = 16 * 1024;
 
 const _: () = assert!(GROW_SLOTS >= RUN_MAX, "one step of growth must do for any run");
 
-/// Slots whose bytes are given back to the file system together, and got back: 2 MiB, what a writer's window is. Less would scatter
-/// the file over the disk; more is seldom free as a whole.
+/// Slots whose bytes are given back to the file system, and got back, together: 2 MiB, as long as a writer's window. Shorter blocks
+/// would scatter the file over the disk; longer ones are seldom free as a whole.
 pub const BLOCK_SLOTS: u32 = RUN_MAX;
 
-/// A run that is asked for is no longer: the longest cluster.
+/// The longest run that is asked for: the longest cluster.
 pub(crate) const WANT_MAX: u32 = 128;
 
-/// Streams of writes that are kept apart on a device.
+/// The number of streams of writes that are kept apart on a device.
 pub(crate) const WRITERS: usize = 8;
 
-/// What a device is there for at the moment.
+/// What a device is used for at the moment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DeviceState {
     /// Pages are written there.
     On,
     /// Out of space: pages are written only where the file has blocks already.
     Full,
-    /// A parent's: only read.
+    /// A parent's device: only read.
     Inherited,
     /// A swapoff is under way.
     Leaving,
-    /// It failed too often: nothing is written there any more. A swapoff should take it off.
+    /// It failed too often: nothing is written there any more. The machine should begin a swapoff.
     Failed,
 }
 
-/// How a device stands.
+/// The status of a device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DeviceStatus {
-    /// What it is there for.
+    /// What it is used for.
     pub state: DeviceState,
     /// Higher ones are written first.
     pub priority: i16,
@@ -49,7 +49,7 @@ pub struct DeviceStatus {
     pub slots: u32,
     /// Its length so far, in slots.
     pub len: u32,
-    /// Slots in use, those that wait for children included (0 on an inherited device), in slots.
+    /// Slots in use, including those that wait for children (0 on an inherited device), in slots.
     pub used: u32,
     /// Of these, slots that wait for [`child_gone`](crate::Devices::child_gone), in slots.
     pub deferred: u32,
@@ -57,24 +57,24 @@ pub struct DeviceStatus {
     pub stored: u32,
     /// Of the free slots below `len`, how many lie in holes shorter than a whole block of [`RUN_MAX`] slots, in thousandths.
     pub fragmented_permille: u32,
-    /// Pieces that it is made of; 0 if it is one whole.
+    /// Extents that it is made of; 0 if it has none.
     pub extents: u32,
-    /// Slots whose bytes the file system has, and may give to others, in slots.
+    /// Slots whose bytes were given back to the file system and not got back, in slots.
     pub absent: u32,
     /// Slots whose bytes were ever given back, in slots.
     pub given_back: u64,
 }
 
-/// How a block of [`BLOCK_SLOTS`] slots stands: nothing is known. Numbers, because zeroed tables cost no memory.
+/// State of a block of [`BLOCK_SLOTS`] slots: nothing is known. (The states are numbers, because zeroed tables cost no memory.)
 pub(crate) const OTHER: u8 = 0;
 
-/// It was all free the last time.
+/// State of a block: it was all free at the last look.
 pub(crate) const SEEN_FREE: u8 = 1;
 
-/// Its bytes were given back.
+/// State of a block: its bytes were given back.
 pub(crate) const ABSENT: u8 = 2;
 
-/// Where a writer goes on: the window `at..end` was all free when it was chosen.
+/// The place where a writer goes on: the window `at..end` was all free when it was chosen.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Window {
     pub(crate) at: u32,
@@ -86,7 +86,7 @@ pub(crate) struct Window {
 pub(crate) struct Device {
     /// Its greatest length; 0: there is no device in this entry.
     pub(crate) slots: u32,
-    /// This process writes it. Otherwise it is inherited: of what is below, only the counts and `reading` are kept.
+    /// This process writes it. Otherwise it is inherited, and of the fields below only the counts and `reading` are kept.
     pub(crate) own: bool,
     /// The machine saw ENOSPC.
     pub(crate) full: bool,
@@ -97,33 +97,33 @@ pub(crate) struct Device {
     pub(crate) priority: i16,
     /// It is made of extents, and is as long as they are.
     pub(crate) mapped: bool,
-    /// It is memory of this process: by slot, the page that has it, as [`PageId::raw`]. Slots that nobody needs any more are
-    /// `deferred` until the machine has emptied them.
+    /// It is memory of this process: the page of each slot, as [`PageId::raw`]. Slots that are not needed any more are `deferred`
+    /// until the machine has emptied them.
     pub(crate) memory: Option<Vec<u64>>,
-    /// A copy there of a page that is in a frame is worth less than the memory that it takes.
+    /// A page that comes into a frame should give up its copy here.
     pub(crate) drops_copies: bool,
-    /// It is thought to have room for so many slots more.
+    /// An estimate of how many more slots it has room for.
     pub(crate) room_max: u32,
     /// Bytes of the memory's tables per slot.
     pub(crate) slot_bytes: u32,
     /// Where the next slot to be emptied is looked for, in words of `deferred`.
     pub(crate) freed_next: usize,
-    /// There is no more to be had for it at the moment.
+    /// The machine cannot make it longer at the moment.
     pub(crate) refused: bool,
     /// Its bytes cannot be given back.
     pub(crate) unpunchable: bool,
-    /// How its blocks stand: [`OTHER`], [`SEEN_FREE`], [`ABSENT`].
+    /// The states of its blocks: [`OTHER`], [`SEEN_FREE`], [`ABSENT`].
     pub(crate) blocks: Vec<u8>,
-    /// The block that is looked at next.
+    /// The block to look at next.
     pub(crate) punch_next: u32,
     /// Slots in absent blocks.
     pub(crate) absent_count: u32,
     pub(crate) given_back: u64,
-    /// The extents that it has.
+    /// The number of its extents.
     pub(crate) extents: u32,
     /// Slots that their page has left and that a child may still read.
     pub(crate) deferred: Bitmap,
-    /// By slot, of those that a page has or had: the epochs in which that came and, if the slot is deferred, left.
+    /// By slot: the epoch in which its page came and, if the slot is deferred, the one in which it left.
     pub(crate) births: Vec<u8>,
     pub(crate) deaths: Vec<u8>,
     /// Slots that a page has.
@@ -134,17 +134,17 @@ pub(crate) struct Device {
     pub(crate) deferred_count: u32,
     /// Reads under way.
     pub(crate) reading: u32,
-    /// There was a fork since it is there.
+    /// There was a fork since it was added.
     pub(crate) forked: bool,
     /// One more than the highest slot that was ever written.
     pub(crate) written_end: u32,
     pub(crate) windows: [Window; WRITERS],
-    /// Where the next window is looked for.
+    /// Where to look for the next window.
     pub(crate) window_next: u32,
     pub(crate) stats: DeviceStats,
 }
 
-/// Writes what is new only: a table that was never touched has no memory.
+/// Writes new values only: a table that was never touched has no memory.
 #[inline]
 pub(crate) fn set(epoch: &mut u8, to: u8) {
     if *epoch != to {
@@ -192,11 +192,11 @@ impl Device {
         }
     }
 
-    /// The entry is free again. => nothing is stored, taken or read there
+    /// Makes the entry free again. => nothing is stored, taken or read there
     pub(crate) fn clear(&mut self) {
         assert!(self.use_of() == DeviceUse::default(), "a device is removed while something needs it");
         for index in 0..self.words() {
-            // what children wait for is theirs; the owned bits of an inherited device are the parent's
+            // slots that children may still read are theirs; the owned bits of an inherited device are the parent's
             for set in [&mut self.deferred, &mut self.owned] {
                 set.set_word(index, 0);
             }
@@ -223,13 +223,13 @@ impl Device {
         DeviceUse { stored: self.owned_count.into(), taken: self.taken_count.into(), reading: self.reading.into() }
     }
 
-    /// New pages may go there.
+    /// Whether new pages may go there.
     pub(crate) fn gives(&self) -> bool {
-        // memory that is full has no blocks that it could write again
+        // a full memory device cannot reuse blocks as a full file can
         self.own && !self.failed && self.leaving.is_none() && !(self.full && self.memory.is_some())
     }
 
-    /// Slots from here on must not be handed out.
+    /// The end of the slots that may be given out.
     pub(crate) fn end(&self) -> u32 {
         match self {
             _ if self.full => self.written_end,
@@ -238,19 +238,19 @@ impl Device {
         }
     }
 
-    /// Gives a taken slot range back that will not be written.
+    /// Gives back taken slots that will not be written.
     pub(crate) fn untake(&mut self, first: u32, count: u32) {
         self.blist.free_run(first, count);
         self.taken_count -= count;
         self.assert_counts();
     }
 
-    /// A device of extents that may get more, or back what was given back.
+    /// Whether it is a device of extents that can get more, or get slots back that were given back.
     pub(crate) fn can_grow(&self) -> bool {
         self.mapped && !self.full && !self.refused && (self.blist.len() < self.slots || self.absent_count > 0)
     }
 
-    /// Slots that it could still give; a few less if it is full.
+    /// Slots that it can still give; a few less if it is full.
     pub(crate) fn room(&self) -> u32 {
         match self.gives() {
             true if self.can_grow() => self.slots - self.in_use(),
@@ -259,7 +259,7 @@ impl Device {
         }
     }
 
-    /// Slots in use, which absent ones are not, nor those that are to be emptied.
+    /// Slots in use, without absent ones and those that the machine must still empty.
     pub(crate) fn in_use(&self) -> u32 {
         self.blist.used() - self.absent_count - (self.deferred_count - self.waiting_count())
     }
@@ -269,12 +269,12 @@ impl Device {
         self.blist.is_all_free(block * BLOCK_SLOTS, BLOCK_SLOTS)
     }
 
-    /// Sets how the blocks of a run stand. => they are whole
+    /// Sets the state of the blocks of a run. => they are whole
     pub(crate) fn set_blocks(&mut self, first: u32, count: u32, block: u8) {
         self.blocks[(first / BLOCK_SLOTS) as usize..][..(count / BLOCK_SLOTS) as usize].fill(block);
     }
 
-    /// Takes exactly `want` slots, growing if need be.
+    /// Takes exactly `want` slots. Grows if necessary.
     pub(crate) fn alloc_exact(&mut self, want: u32, writer: usize) -> Option<u32> {
         let mut first = self.find(want, writer);
         let len = self.blist.len();
@@ -292,7 +292,7 @@ impl Device {
         Some(first)
     }
 
-    /// `want` free slots: in the writer's window, in a new one, or anywhere.
+    /// Finds `want` free slots: in the writer's window, in a new window, or anywhere.
     pub(crate) fn find(&mut self, want: u32, writer: usize) -> Option<u32> {
         let end = self.end();
         let window = self.windows[writer];
@@ -301,7 +301,7 @@ impl Device {
         }
         if let Some(fresh) = self.blist.find_from(self.window_next, RUN_MAX, end) {
             self.window_next = fresh + RUN_MAX;
-            // a lone writer goes on where it was, across the border
+            // a single writer goes on where it was, across the border of its window
             let at = if fresh == window.end { window.at } else { fresh };
             self.windows[writer] = Window { at, end: fresh + RUN_MAX };
             return self.blist.find_within(at, fresh + RUN_MAX, want);
@@ -311,7 +311,7 @@ impl Device {
         Some(first)
     }
 
-    /// A taken slot gets a page.
+    /// Gives a taken slot a page.
     pub(crate) fn assign(&mut self, at: u32, epochs: &mut Epochs) {
         assert!(self.own, "a slot of a read-only device cannot be assigned");
         self.assert_taken(at);
@@ -324,7 +324,7 @@ impl Device {
         self.written_end = self.written_end.max(at + 1);
     }
 
-    /// A taken slot gets none after all.
+    /// Frees a taken slot that gets no page.
     pub(crate) fn free_taken(&mut self, at: u32) {
         if self.own {
             self.assert_taken(at);
@@ -339,13 +339,13 @@ impl Device {
         }
     }
 
-    /// An owned slot loses its page.
+    /// Takes the page off an owned slot.
     pub(crate) fn release(&mut self, at: u32, epochs: &mut Epochs) {
         self.owned_count -= 1;
         if self.own {
             self.owned.remove(at);
             if self.memory.is_some() {
-                self.defer(at); // not for a child, which has a copy of it
+                self.defer(at); // until the machine has emptied it; a child has a copy of its own
             } else if let Some(death) = epochs.death(self.births[at as usize]) {
                 self.defer(at);
                 set(&mut self.deaths[at as usize], death);
@@ -390,7 +390,7 @@ impl Device {
     }
 
     pub(crate) fn metadata_bytes(&self) -> u64 {
-        // owned; after a fork deferred, births and deaths as well
+        // bits per slot: owned; after a fork also deferred, birth and death
         let bits = if self.forked { 18 } else { 1 };
         let blocks = if self.mapped { u64::from(self.blist.len() / BLOCK_SLOTS) } else { 0 };
         let memory = u64::from(self.blist.len()) * u64::from(self.slot_bytes);

@@ -1,13 +1,13 @@
-//! What a device has done: counters, and how long its operations took. Filled by the machine, since there is no clock here.
+//! Counters of a device, and histograms of how long its operations took. The machine fills them, because this crate has no clock.
 
-/// Octaves are cut into so many equal parts: a figure is right within an eighth of itself.
+/// Each octave is cut into so many equal parts, so a figure is right to within an eighth.
 const PARTS: usize = 8;
-/// log2 of the shortest time that is told from shorter ones: 256 ns.
+/// log2 of the shortest time that is distinguished from shorter ones: 256 ns.
 const SHIFT_MIN: u32 = 8;
 /// Octaves: up to 2^36 ns, 69 s.
 const OCTAVES: usize = 28;
 
-/// A histogram of times, in nanoseconds. Its size is constant; what is longer than 69 s counts as that.
+/// A histogram of times, in nanoseconds. Its size is constant; longer times count as 69 s.
 #[derive(Clone, Debug)]
 pub struct Latency {
     buckets: [u32; OCTAVES * PARTS],
@@ -40,8 +40,8 @@ impl Latency {
         self.max_ns
     }
 
-    /// A time that `permille` thousandths of the operations did not exceed, in nanoseconds: never below the true one, and at most
-    /// an eighth above it (or 256 ns). 0 if there were none.
+    /// The time that `permille` thousandths of the operations did not exceed, in nanoseconds. It is never below the true time, and
+    /// at most an eighth (or 256 ns) above it. 0 if there were no operations.
     pub fn percentile_ns(&self, permille: u32) -> u64 {
         let rank = (self.count * u64::from(permille.min(1000))).div_ceil(1000).max(1);
         let mut seen = 0;
@@ -75,12 +75,12 @@ pub struct Transfers {
     pub ops: u64,
     /// Pages of those that succeeded.
     pub pages: u64,
-    /// Bytes that went over the wire in those; less than the pages hold, on a device that compresses.
+    /// Bytes transferred in those; on a device that compresses, less than the pages have.
     pub bytes: u64,
     /// Operations that failed.
     pub errors: u64,
-    /// Those that failed since the last that succeeded. (Kept apart for reads and writes: a device that takes no more writes may be
-    /// read for long.)
+    /// Failures since the last success. (Counted apart for reads and writes: a device that takes no more writes may be readable for
+    /// long.)
     pub errors_in_a_row: u32,
     /// How long the operations took.
     pub latency: Latency,
@@ -97,7 +97,7 @@ pub struct Io {
     pub bytes: u64,
     /// From issue to completion, in nanoseconds.
     pub ns: u64,
-    /// Whether the device did it. (ENOSPC is no failure of the device: `true`, with no pages and bytes.)
+    /// Whether the operation succeeded. (ENOSPC is not a failure of the device: `true`, with no pages and bytes.)
     pub ok: bool,
 }
 
@@ -111,7 +111,7 @@ pub struct DeviceStats {
 }
 
 impl DeviceStats {
-    /// Counts an operation. => how many of its direction have failed in a row
+    /// Counts an operation. Returns how many of its direction have failed in a row.
     pub(crate) fn count(&mut self, io: Io) -> u32 {
         let transfers = if io.write { &mut self.writes } else { &mut self.reads };
         transfers.ops += 1;

@@ -1,4 +1,4 @@
-//! All swap devices in one slot number space: which comes next, and where a slot is.
+//! All swap devices in one slot number space: which device comes next, and where a slot is.
 
 use crate::device::{Device, DeviceStatus, WRITERS};
 use crate::device_stats::{DeviceStats, Io};
@@ -9,29 +9,29 @@ use core::cmp::Reverse;
 use overspill_vm::pager::{DeviceUse, Location};
 use overspill_vm::types::{DeviceId, PageId, Slot};
 
-/// A device has failed after so many failed reads, or writes, in a row, if there is another.
+/// A device has failed after so many failed reads, or writes, in a row, if there is another device.
 pub const ERRORS_MAX: u32 = 8;
 
-/// As long as a lower priority has a run of so many slots, no shorter ones are taken on a higher.
+/// As long as a lower priority has a run of so many slots, no shorter run is taken on a higher priority.
 const SHORT_RUN: u32 = 16;
 
-/// log2 of the pages that surely belong to one writer: 1 GiB.
+/// log2 of the pages of one address range whose writes form one stream: 1 GiB.
 pub(crate) const WRITER_SHIFT: u32 = 18;
 
 /// Why a device could not be added.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum AddDeviceError {
-    /// There are as many as there can be.
+    /// There is no entry left.
     TooMany {
-        /// How many that is.
+        /// The most devices.
         devices_max: u16,
     },
     /// It has no slots.
     Empty,
     /// It has more slots than a device can have.
     TooLong {
-        /// How many that is, in slots (pages).
+        /// The most slots (pages).
         slots_max: u32,
     },
 }
@@ -52,8 +52,8 @@ impl core::fmt::Display for AddDeviceError {
 
 impl core::error::Error for AddDeviceError {}
 
-/// All devices, and which has which slots: what a machine may do with a [`SwapPager`](crate::SwapPager) without the core. It knows
-/// of no page.
+/// All devices and their slots. A machine may use this part of a [`SwapPager`](crate::SwapPager) without the core. It does not know
+/// where pages are.
 #[derive(Clone)]
 pub struct Devices {
     /// The table. Entry `i` has the slots from `i << shift` on.
@@ -61,29 +61,29 @@ pub struct Devices {
     /// The extents of all of them.
     pub(crate) extents: ExtentMap,
     pub(crate) shift: u32,
-    /// The entries that are in use, by priority, then by number; those last that answered ENOSPC. Has room for all.
+    /// The entries in use, by priority, then by number; those that answered ENOSPC come last. Has room for all.
     pub(crate) order: Vec<u16>,
-    /// Whose turn it is among equals.
+    /// The next of several devices with equal priority.
     pub(crate) turn: usize,
     /// Number of the last swapoff.
     pub(crate) leaves: u32,
-    /// Devices on which copies of pages in memory are not worth keeping: nothing new goes there though it could, or they are
-    /// memory.
+    /// A bit for each device on which a page in memory should not keep a copy: new pages do not go there, or it is memory that is
+    /// short.
     pub(crate) unwelcome: u32,
-    /// No slots of devices that are memory are given at the moment.
+    /// Slots of memory devices are not given out at the moment.
     pub(crate) past_memory: bool,
-    /// Which children may read what.
+    /// Says which children may read which slots.
     pub(crate) epochs: Epochs,
 }
 
-/// Which of a device's streams of writes the pages around `near` belong to.
+/// The stream of writes that the pages around `near` belong to.
 pub(crate) fn writer_of(near: PageId) -> usize {
     let area = near.raw() >> WRITER_SHIFT;
     (area.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (u64::BITS - WRITERS.ilog2())) as usize
 }
 
 impl Devices {
-    /// The entry of `slot`, and where on it.
+    /// The entry of `slot`, and the slot's number on it.
     #[inline]
     pub(crate) fn split(&self, slot: Slot) -> (usize, u32) {
         ((slot.0 >> self.shift) as usize, slot.0 & ((1 << self.shift) - 1))
@@ -94,7 +94,7 @@ impl Devices {
         Slot((index as u32) << self.shift | at)
     }
 
-    /// The device of `slot`, and where on it.
+    /// The device of `slot`, and the slot's number on it.
     #[inline]
     pub(crate) fn of(&mut self, slot: Slot) -> (&mut Device, u32) {
         let (index, at) = self.split(slot);
@@ -130,7 +130,7 @@ impl Devices {
         device.release(at, &mut self.epochs);
     }
 
-    /// To be called when a device comes, goes, or changes what it is there for. Does not allocate.
+    /// To be called when a device comes, goes, or changes its state. Does not allocate.
     pub(crate) fn changed(&mut self) {
         self.order.clear();
         self.order.extend((0..self.all.len() as u16).filter(|&i| self.all[i as usize].slots > 0));
@@ -142,7 +142,7 @@ impl Devices {
         self.unwelcome = self.in_use().filter(|d| d.leaving.is_some() || d.failed || d.memory.is_some()).count() as u32;
     }
 
-    /// The slots that lie together with `slot`: first and last.
+    /// The first and last slot of the piece (device or extent) that `slot` is in.
     #[inline]
     pub(crate) fn border(&self, slot: Slot) -> (Slot, Slot) {
         let (index, _) = self.split(slot);
@@ -154,7 +154,7 @@ impl Devices {
         (self.join(index, 0), self.join(index, device.slots - 1))
     }
 
-    /// Cuts a run that was just taken to what lies in one extent: its longest piece, the first of such. The rest goes back.
+    /// Cuts a run that was just taken to its longest piece in one extent. The rest goes back.
     pub(crate) fn cut(&mut self, (index, first, count): (usize, u32, u32), writer: usize) -> (usize, u32, u32) {
         let (mut best, mut at) = ((first, 0), first);
         while at < first + count {
@@ -177,13 +177,13 @@ impl Devices {
         (index, from, best.1)
     }
 
-    /// New pages may go to device `index` now.
+    /// Whether new pages may go to device `index` now.
     pub(crate) fn gives(&self, index: u16) -> bool {
         let device = &self.all[index as usize];
         device.gives() && !(self.past_memory && device.memory.is_some())
     }
 
-    /// The longest run up to `want` among the devices `order[from..to]`, if it is at least `least` long.
+    /// Takes the longest run, up to `want`, on the devices `order[from..to]`, if it has at least `least` slots.
     fn alloc_longest(&mut self, from: usize, to: usize, want: u32, least: u32, writer: usize) -> Option<(usize, u32, u32)> {
         let longest = |&i: &u16| {
             let device = &self.all[i as usize];
@@ -231,7 +231,7 @@ impl Devices {
     /// priority in turns. Does not allocate.
     ///
     /// # Errors
-    /// [`AddDeviceError`]; nothing is changed then.
+    /// [`AddDeviceError`]; then nothing is changed.
     pub fn add_device(&mut self, slots: u32, priority: i16) -> Result<DeviceId, AddDeviceError> {
         let slots_max = self.slots_max();
         if slots == 0 {
@@ -244,7 +244,7 @@ impl Devices {
         let device = &mut self.all[index];
         (device.slots, device.own, device.priority) = (slots, true, priority);
         if ((index as u64) << self.shift) + u64::from(slots) == 1 << 32 {
-            device.slots = slots - 1; // the swap blocks cannot remember slot u32::MAX
+            device.slots = slots - 1; // the swap blocks cannot store slot u32::MAX
         }
         self.changed();
         Ok(DeviceId(index as u16))
@@ -277,8 +277,7 @@ impl Devices {
         self.all[0].blist.capacity()
     }
 
-    /// Where the bytes of `slot` are. Those of a run of slots from `Pager::alloc_run` or `Pager::has_page` follow it, in one
-    /// piece.
+    /// Where the bytes of `slot` are. The bytes of a run of slots from `Pager::alloc_run` or `Pager::has_page` lie in one piece.
     ///
     /// # Panics
     /// If it is on no device.
@@ -293,7 +292,7 @@ impl Devices {
         Location::plain(device, at, it.memory.is_some())
     }
 
-    /// Pages stored, on inherited devices too, in pages.
+    /// Pages stored, including those on inherited devices.
     pub fn stored(&self) -> u64 {
         self.in_use().map(|d| u64::from(d.owned_count)).sum()
     }
@@ -303,17 +302,17 @@ impl Devices {
         self.own().map(|d| u64::from(d.in_use())).sum()
     }
 
-    /// Slots that could still be given, in slots.
+    /// Slots that can still be given.
     pub fn room(&self) -> u64 {
         self.in_use().map(|d| u64::from(d.room())).sum()
     }
 
-    /// What is on `device`, or `None` if there is no such device.
+    /// The use of `device`, or `None` if there is no such device.
     pub fn device_use(&self, device: DeviceId) -> Option<DeviceUse> {
         self.get(device).map(Device::use_of)
     }
 
-    /// `device` is gone, and its entry may be used for another.
+    /// Removes `device`. Its entry may be used for another.
     ///
     /// # Panics
     /// If something is stored there, or a read or write is under way.
@@ -328,23 +327,23 @@ impl Devices {
         self.changed();
     }
 
-    /// The devices that there are, those to be written first first.
+    /// All devices, in the order in which they are written.
     pub fn iter(&self) -> impl Iterator<Item = DeviceId> + '_ {
         self.order.iter().map(|&i| DeviceId(i))
     }
 
-    /// How a device stands; `None` if there is none of that number. Costs a pass over a bit per 64 slots.
+    /// The status of a device; `None` if there is none of that number. Costs a pass over a bit per 64 slots.
     pub fn status(&self, device: DeviceId) -> Option<DeviceStatus> {
         self.get(device).map(Device::status)
     }
 
-    /// What it has done, by [`Devices::io_ended`].
+    /// Its counters, which [`Devices::io_ended`] fills.
     pub fn stats(&self, device: DeviceId) -> Option<&DeviceStats> {
         self.get(device).map(|d| &d.stats)
     }
 
-    /// Counts an operation. Returns `true` if its failure was one too many ([`ERRORS_MAX`] reads or writes in a row): the device
-    /// has failed then and should be swapped off. The last device that is written never fails, since nothing would be better.
+    /// Counts an operation. Returns `true` if the device has just failed, after [`ERRORS_MAX`] failed reads or writes in a row: it
+    /// should be swapped off. The last device that can be written never counts as failed, because there is no better one.
     ///
     /// # Panics
     /// If there is no such device.
@@ -362,7 +361,7 @@ impl Devices {
     /// The device that `slot` is on, and its offset there, in slots (pages).
     ///
     /// # Panics
-    /// If it is on none.
+    /// If it is on no device.
     #[inline]
     pub fn device_of(&self, slot: Slot) -> (DeviceId, u32) {
         let (index, at) = self.split(slot);
@@ -370,7 +369,7 @@ impl Devices {
         (DeviceId(index as u16), at)
     }
 
-    /// Whether this process may not write `device`, because it is a parent's.
+    /// Whether `device` belongs to a parent, so that this process must not write it.
     ///
     /// # Panics
     /// If there is no such device.
@@ -378,9 +377,10 @@ impl Devices {
         !self.get(device).expect("there is such a device").own
     }
 
-    /// The machine saw ENOSPC on `device` (or sees room again). While full, only slots below the highest one ever written are
-    /// given, since the file has their blocks, and only when no other device has room. (A hole below, from a write that failed, may
-    /// still answer ENOSPC; then its slot comes back by `Pager::free_slot`, and the cursor goes on.)
+    /// To be called when the machine saw ENOSPC on `device`, or sees room again. A full device gives only slots below the highest
+    /// one that was ever written, because the file has their blocks, and only when no other device has room. (A failed write may
+    /// have left a hole below. A write there answers ENOSPC again; then its slot comes back by `Pager::free_slot`, and the cursor
+    /// goes on.)
     ///
     /// # Panics
     /// If there is no such device.
@@ -392,7 +392,7 @@ impl Devices {
         }
     }
 
-    /// The length of all own devices, in slots (pages): the most that [`Devices::used`] can become.
+    /// The length of all own devices, in slots (pages): the upper limit of [`Devices::used`].
     pub fn capacity(&self) -> u64 {
         self.own().map(|d| u64::from(if d.refused { d.blist.len() } else { d.slots })).sum()
     }

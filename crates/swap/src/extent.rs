@@ -1,4 +1,4 @@
-//! Extents: where the slots of a device lie, when it is more than one piece: file pieces, whole files, block devices.
+//! Extents say where the slots of a device lie if it has more than one piece: pieces of files, whole files, block devices.
 //!
 //! ```text
 //!   root     [ 0 | 8192 | 20480 | ... ]                    the first slot of each leaf, in order
@@ -6,13 +6,13 @@
 //!   leaves       [ 0 256 512 ... ]  [ 8192 9000 ... ]      up to 64 extents each: first slot; elsewhere count, file, offset
 //! ```
 //!
-//! A search tree of two levels. All leaves lie at the same depth, and two neighbours hold more than one leaf's worth together, so
-//! the tree is balanced by its shape. A lookup is a binary search in the root and one in a leaf: for 84,656 extents 12 and 6
-//! comparisons, in six or seven cache lines, of which the upper ones are shared by all lookups.
+//! This is a search tree of two levels. All leaves lie at the same depth, and two neighbours together have more extents than one
+//! leaf can, so the tree is always balanced. A lookup is a binary search in the root and one in a leaf. For 84,656 extents that is
+//! 12 and 6 comparisons, in six or seven cache lines. All lookups share the upper ones.
 //!
-//! Why not a deeper tree: a lookup would touch no fewer lines, and the only cost of a wide root is that a split or a merge moves
-//! its tail, 8 bytes per leaf: 20 KiB at 84,656 extents, a microsecond, once in 32 changes, and changes are as rare as growth in
-//! chunks. At a million extents it is 0.25 MiB. Why not a red-black tree as in the kernel: 17 dependent cache misses instead of
+//! Why not a deeper tree: a lookup would touch no fewer lines. The only cost of a wide root is that a split or a merge moves its
+//! tail, 8 bytes per leaf. That is 20 KiB at 84,656 extents, a microsecond, once in 32 changes, and changes are as rare as growth
+//! in chunks. At a million extents it is 0.25 MiB. Why not a red-black tree as in the kernel: 17 dependent cache misses instead of
 //! seven.
 //!
 //! Invariants ([`ExtentMap::check`]):
@@ -21,7 +21,7 @@
 //! - no leaf is empty; two neighbouring leaves together hold more than one can
 //! - leaves in use + leaves free == leaves touched <= leaves there are
 //!
-//! Extents are never joined, even if they touch: a border is where the owner wants one (the end of a chunk, a physical extent).
+//! Extents are never joined, even if they touch: the owner wants a border there (the end of a chunk or of a physical extent).
 //!
 //! Memory: 18 bytes per place of an extent, and leaves are at least half full: at most 36.3 bytes per extent. No allocation after
 //! [`ExtentMap::new`]; untouched leaves are address space only.
@@ -43,7 +43,7 @@ pub struct Extent {
     pub first: Slot,
     /// Its length in slots (pages), at least 1.
     pub count: u32,
-    /// Which of the device's files, as the machine numbers them.
+    /// The number of its file, as the machine numbers the device's files.
     pub file: u16,
     /// Where it begins there, in bytes.
     pub offset: u64,
@@ -55,7 +55,7 @@ impl Extent {
     pub fn last(&self) -> Slot {
         Slot(self.first.0 + (self.count - 1))
     }
-    /// Where `slot` lies in the file, in bytes. => it is one of its slots
+    /// Where `slot` lies in the file, in bytes. => `slot` is in this extent
     #[inline]
     pub fn offset_of(&self, slot: Slot) -> u64 {
         self.offset + u64::from(slot.0 - self.first.0) * overspill_vm::types::PAGE_SIZE as u64
@@ -71,9 +71,9 @@ pub struct NoExtents;
 pub struct ExtentMap {
     /// First slot of each leaf, in order.
     root: Vec<u32>,
-    /// The leaf of each.
+    /// The number of each of these leaves.
     leaf: Vec<u32>,
-    /// Per leaf: how many it has.
+    /// Per leaf: how many extents it has.
     lens: Vec<u8>,
     /// `LEAF` per leaf.
     firsts: Vec<u32>,
@@ -91,7 +91,7 @@ pub struct ExtentMap {
 impl ExtentMap {
     /// A map for up to `extents_max` extents. Allocates everything it will ever need, zeroed.
     pub fn new(extents_max: u32) -> Self {
-        // Neighbours in pairs hold more than LEAF; one leaf more may be left over, and one is wanted while another is split.
+        // Two neighbours together have more than LEAF; one more leaf may be left over, and a split needs one.
         let leaves = if extents_max == 0 { 0 } else { 2 * (extents_max as usize / LEAF) + 3 };
         ExtentMap {
             root: Vec::with_capacity(leaves),
@@ -108,7 +108,7 @@ impl ExtentMap {
         }
     }
 
-    /// How many there are.
+    /// The number of extents.
     pub fn len(&self) -> u32 {
         self.len
     }
@@ -118,7 +118,7 @@ impl ExtentMap {
         self.len == 0
     }
 
-    /// How many can be added.
+    /// How many extents can still be added.
     pub fn room(&self) -> u32 {
         self.len_max - self.len
     }
@@ -128,7 +128,7 @@ impl ExtentMap {
         u64::from(self.touched) * (LEAF as u64 * 18 + 1 + 12)
     }
 
-    /// Place in the root of the leaf that `slot` is in, if in any. => not empty
+    /// The place in the root of the leaf that may have `slot`. => not empty
     #[inline]
     fn root_of(&self, slot: u32) -> usize {
         self.root.partition_point(|&first| first <= slot).saturating_sub(1)
@@ -221,7 +221,7 @@ impl ExtentMap {
         Ok(())
     }
 
-    /// Takes the extent out that begins at `first`. Does not allocate.
+    /// Removes the extent that begins at `first`. Does not allocate.
     pub fn remove(&mut self, first: Slot) -> Option<Extent> {
         let position = self.position(first).filter(|&at| self.firsts[at] == first.0)?;
         let extent = self.extent(position);
@@ -285,7 +285,7 @@ impl ExtentMap {
     fn split(&mut self, at: usize) {
         let fresh = self.leaf_alloc();
         let (leaf, new) = (self.leaf[at] as usize, fresh as usize);
-        // Extents are mostly added at the end: then a short tail goes, so that leaves stay nearly full.
+        // Extents are mostly added at the end. There only a short tail moves, so that leaves stay nearly full.
         let keep = if at + 1 == self.root.len() { LEAF - 1 } else { LEAF / 2 };
         self.shift(leaf * LEAF + keep..(leaf + 1) * LEAF, new * LEAF);
         self.lens[leaf] = keep as u8;
@@ -294,7 +294,7 @@ impl ExtentMap {
         self.leaf.insert(at + 1, fresh);
     }
 
-    /// Joins the leaf at place `at` of the root with the next one, if there are both and they fit one.
+    /// Joins the leaf at place `at` of the root with the next one, if both exist and fit into one.
     fn merge(&mut self, at: usize) {
         if at + 1 >= self.leaf.len() {
             return;

@@ -1,4 +1,4 @@
-//! What a fork does to devices: the child reads the parent's, and slots that it may still read wait for it.
+//! The effect of forks on devices: the child reads the parent's, and slots that it may still read wait for its end.
 
 use crate::bitmap::WORD_BITS;
 use crate::device::{Device, set};
@@ -7,7 +7,7 @@ use crate::fork_epochs::{Epochs, Renumbered};
 use overspill_vm::types::DeviceId;
 
 impl Device {
-    /// Frees what waits for nobody any more.
+    /// Frees slots that do not wait for any child any more.
     fn thaw(&mut self, epochs: &Epochs) {
         if self.waiting_count() == 0 {
             return;
@@ -35,14 +35,14 @@ impl Device {
         self.assert_counts();
     }
 
-    /// The epochs have other numbers.
+    /// Follows a renumbering of the epochs.
     fn renumber(&mut self, to: &Renumbered) {
         let len = self.blist.len() as usize;
         self.births[..len].iter_mut().for_each(|epoch| set(epoch, to.births[*epoch as usize]));
         self.deaths[..len].iter_mut().for_each(|epoch| set(epoch, to.deaths[*epoch as usize]));
     }
 
-    /// This process is a child: it may only read what is there. Memory it has a copy of.
+    /// Makes the device read-only, in a child. A memory device stays writable: the child has a copy of it.
     fn inherit(&mut self) {
         self.own = self.memory.is_some() && self.own;
         self.leaving = None;
@@ -51,15 +51,15 @@ impl Device {
 }
 
 impl Devices {
-    /// Slots that were given back but wait for [`Devices::child_gone`]; they are part of [`Devices::used`].
+    /// Slots that were given back but wait for [`Devices::child_gone`]. They count in [`Devices::used`].
     pub fn deferred(&self) -> u64 {
         self.own().map(|d| u64::from(d.waiting_count())).sum()
     }
 
-    /// This process forks, parent's side: no slot that has a page now is overwritten until [`Devices::child_gone`] for the number
-    /// that this returns.
+    /// To be called in the parent before a fork. No slot that has a page now is overwritten until [`Devices::child_gone`] is called
+    /// with the returned number.
     ///
-    /// To be called before the fork. After many forks in a row it costs a pass over two bytes per slot; does not allocate.
+    /// After many forks in a row it costs a pass over two bytes per slot; does not allocate.
     pub fn fork_parent(&mut self) -> u64 {
         let Devices { all, epochs, .. } = self;
         let own = |d: &&mut Device| d.slots > 0 && d.own && d.memory.is_none();
@@ -71,11 +71,11 @@ impl Devices {
         epochs.fork()
     }
 
-    /// Neither the child of this fork nor any child of its own can read slots of this process any more: they have ended or exec'd,
-    /// or the fork failed. Once for each fork. Frees what waited for them alone; does not allocate.
+    /// To be called once for each fork, when neither its child nor that child's descendants can read slots of this process any
+    /// more: they have ended or exec'd, or the fork failed. Frees the slots that waited for them alone; does not allocate.
     ///
     /// # Panics
-    /// If there was no such fork, or it has been told before.
+    /// If there was no such fork, or this was called for it before.
     pub fn child_gone(&mut self, fork: u64) {
         let Devices { all, epochs, .. } = self;
         if epochs.child_gone(fork) {
@@ -83,15 +83,15 @@ impl Devices {
         }
     }
 
-    /// This process is the child of a fork: all devices become read-only, and a swapoff of the parent's is none here. A device of
-    /// its own is to be added. Until then the child can read back what is stored, but store nothing. Does not allocate.
+    /// To be called in the child of a fork. All devices become read-only, and a swapoff of the parent's ends here. Until a device
+    /// of its own is added, the child can read stored pages, but store none. Does not allocate.
     pub fn inherit(&mut self) {
         self.all.iter_mut().for_each(Device::inherit);
         self.epochs.forked();
         self.changed();
     }
 
-    /// [`Devices::inherit`], and a device of its own, of `slots` slots. `None` if it could not be added
+    /// [`Devices::inherit`], and then adds a device of the child's own, of `slots` slots. `None` if that failed
     /// ([`Devices::add_device`]).
     pub fn fork_child(&mut self, slots: u32) -> Option<DeviceId> {
         self.inherit();

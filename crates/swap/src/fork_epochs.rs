@@ -1,9 +1,8 @@
-//! Which children of a fork may still read a slot that its page has left.
+//! Says which children of forks may still read a slot that its page has left.
 //!
-//! Forks divide a process's life into *epochs*: a slot that gets its page after a fork cannot be read by that fork's child, nor one
-//! that its page left before the fork. So for each slot the epoch in which it got its page is kept (its *birth*), and for a slot
-//! that waits also the one in which the page left (its *death*). It waits for the children of the forks in between, and for no
-//! others:
+//! Forks divide a process's life into *epochs*. The child of a fork cannot read a slot that got its page after the fork, nor one
+//! that its page left before. So for each slot the epoch in which it got its page is kept (its *birth*). A slot that waits also has
+//! the epoch in which the page left (its *death*). It waits for the children of the forks in between, and for no others:
 //!
 //! ```text
 //!   fork       1           2         3            4              (child 2 has ended)
@@ -11,18 +10,18 @@
 //!                   ^birth                     ^death             waits for child 3
 //! ```
 //!
-//! Forks between which no page came or left have one epoch. Epochs are numbers of one byte; when they run out, those without living
-//! children are left out and the rest is numbered anew, and if that is not enough the oldest are joined in pairs (their slots wait
-//! for both).
+//! Forks between which no page came or left share an epoch. Epochs are numbers of one byte. When they run out, epochs without
+//! living children are dropped and the rest is numbered anew. If that is not enough, the oldest are joined in pairs (their slots
+//! wait for both).
 //!
 //! Invariant: a slot waits if and only if `oldest_after(birth) <= death`.
 
 /// Numbers of epochs; 0 is the time before all forks.
 const EPOCHS: usize = 256;
-/// So many are in use at most when they have been numbered anew, so that this is done seldom.
+/// The most epochs in use after a renumbering, so that the next one does not come soon.
 const KEPT: usize = EPOCHS / 2;
 
-/// What became of the epochs' numbers: new numbers of births and of deaths by old ones.
+/// The new numbers after a renumbering: of births and of deaths, by old number.
 pub(crate) struct Renumbered {
     pub(crate) births: [u8; EPOCHS],
     pub(crate) deaths: [u8; EPOCHS],
@@ -31,9 +30,9 @@ pub(crate) struct Renumbered {
 /// The forks that began an epoch.
 #[derive(Clone, Copy, Default)]
 struct Forks {
-    /// The serial number of the first.
+    /// The serial number of the first of them.
     first: u64,
-    /// Children that have not ended.
+    /// The number of children that have not ended.
     alive: u32,
 }
 
@@ -43,13 +42,13 @@ pub(crate) struct Epochs {
     /// By epoch; those from 1 to `now` have begun.
     forks: [Forks; EPOCHS],
     now: u8,
-    /// Of the last fork.
+    /// The serial number of the last fork.
     serial: u64,
     /// A page came or left since the last fork.
     changed: bool,
-    /// By epoch: the first after it that has living children.
+    /// By epoch: the first epoch after it that has living children.
     oldest_after: [Option<u8>; EPOCHS],
-    /// The last that has.
+    /// The last epoch that has living children.
     newest: u8,
 }
 
@@ -72,7 +71,7 @@ impl Epochs {
         self.now
     }
 
-    /// The death of a slot whose page leaves now, if it has to wait.
+    /// The death of a slot whose page leaves now, if the slot has to wait.
     #[inline]
     pub(crate) fn death(&mut self, birth: u8) -> Option<u8> {
         self.changed = true;
@@ -85,7 +84,7 @@ impl Epochs {
         self.oldest_after[birth as usize].is_some_and(|oldest| oldest <= death)
     }
 
-    /// The next fork needs a number and there is none: [`Epochs::renumber`] first.
+    /// Whether there is no number left for the next fork, so that [`Epochs::renumber`] must come first.
     pub(crate) fn is_full(&self) -> bool {
         self.begins() && self.now as usize == EPOCHS - 1
     }
@@ -94,7 +93,7 @@ impl Epochs {
         self.now == 0 || self.changed
     }
 
-    /// A child is forked. Returns the fork's serial number.
+    /// Counts a fork. Returns its serial number.
     pub(crate) fn fork(&mut self) -> u64 {
         self.serial += 1;
         if self.begins() {
@@ -107,7 +106,7 @@ impl Epochs {
         self.serial
     }
 
-    /// The child of fork `serial` and its descendants have ended. Returns whether slots may have waited for that.
+    /// To be called when the child of fork `serial` and its descendants have ended. Returns whether slots may have waited for that.
     pub(crate) fn child_gone(&mut self, serial: u64) -> bool {
         let begun = &mut self.forks[1..=self.now as usize];
         let epoch = begun.partition_point(|forks| forks.first <= serial);
@@ -120,7 +119,7 @@ impl Epochs {
         last
     }
 
-    /// This process is a child: it has none.
+    /// Forgets all forks, in a child.
     pub(crate) fn forked(&mut self) {
         *self = Epochs::new();
     }
@@ -137,14 +136,14 @@ impl Epochs {
         }
     }
 
-    /// Leaves out what nobody waits for, and joins pairs of the oldest if there are too many. Births and deaths are to be changed
-    /// as told.
+    /// Drops epochs without living children, and joins pairs of the oldest if there are too many. The caller must change births and
+    /// deaths to the returned numbers.
     pub(crate) fn renumber(&mut self) -> Renumbered {
         let (old, before) = (self.forks, self.now as usize);
         let alive = old[1..=before].iter().filter(|forks| forks.alive > 0).count();
         let pairs = alive.saturating_sub(KEPT);
-        // New numbers of the `n`-th with living children. A birth between the two of a pair was before the second, a death after
-        // the first.
+        // New numbers of the `n`-th epoch with living children. A birth between the two of a pair counts as before the second, a
+        // death as after the first.
         let birth = |n: usize| if n < 2 * pairs { n / 2 } else { n - pairs };
         let death = |n: usize| if n < 2 * pairs { n.div_ceil(2) } else { n - pairs };
         let mut told = Renumbered { births: [0; EPOCHS], deaths: [0; EPOCHS] };
@@ -170,8 +169,8 @@ mod tests {
     use super::*;
     use std::collections::{BTreeMap, BTreeSet};
 
-    /// Against a set of living children per slot, with so many children at a time that numbers run out and must be joined, and with
-    /// so few that none are. Nothing is freed too early, ever; and as long as there are few children nothing waits too long.
+    /// Against a model with a set of living children per slot. With many children numbers run out and epochs are joined; with few
+    /// children they are not. No slot is ever freed too early, and with few children no slot waits too long.
     #[test]
     fn a_slot_waits_for_the_children_that_can_read_it() {
         for most in [1, 3, 20, 600] {
@@ -181,7 +180,7 @@ mod tests {
                 random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
                 (random >> 33) % n
             };
-            // of slots that a page has: birth, and who can read it; of those that wait death too
+            // slots with a page: birth, and the children that can read it; slots that wait: death, too
             let mut owned: BTreeMap<u32, (u8, BTreeSet<u64>)> = BTreeMap::new();
             let mut waiting: BTreeMap<u32, (u8, u8, BTreeSet<u64>)> = BTreeMap::new();
             let (mut children, mut slot, mut renumbered) = (Vec::new(), 0, 0);

@@ -1,4 +1,4 @@
-//! Devices of extents: they get longer, and give space back to the file system.
+//! Devices of extents get longer, and give space back to the file system.
 
 use crate::blist::RUN_MAX;
 use crate::device::{ABSENT, BLOCK_SLOTS, Device, OTHER, SEEN_FREE, WANT_MAX, WRITERS};
@@ -13,14 +13,14 @@ use overspill_vm::types::{DeviceId, Slot};
 pub enum AddExtentError {
     /// There is no such device, or it has no extents.
     NotMapped,
-    /// There are as many extents as there can be.
+    /// There is no room for another extent.
     TooMany {
-        /// How many that is.
+        /// The most extents.
         extents_max: u32,
     },
-    /// The device would be longer than a device can be.
+    /// The device would become too long.
     TooLong {
-        /// How many slots it can still get, in slots (pages).
+        /// How many slots (pages) it can still get.
         slots_left: u32,
     },
 }
@@ -41,40 +41,40 @@ impl core::fmt::Display for AddExtentError {
 
 impl core::error::Error for AddExtentError {}
 
-/// What [`Devices::punch_begin`] came to.
+/// The result of [`Devices::punch_begin`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Punch {
-    /// These slots have stayed free; they are held until [`Devices::punched`].
+    /// These slots have stayed free. They are taken until [`Devices::punched`].
     Run(SlotRun),
-    /// Nothing so far; there is more of the device to look at.
+    /// Nothing so far; more of the device is left to look at.
     More,
-    /// The end of the device, or there is nothing to be had on it.
+    /// The end of the device, or the device has nothing to give back.
     End,
 }
 
 impl Devices {
     /// Adds a device that is made of extents, of up to `slots` slots; at first it has none. Does not allocate.
     ///
-    /// Its runs end where an extent does, so an operation is on one piece of one file. To have its clusters aligned with the
-    /// physical extents of a file, add those (FIEMAP) as extents.
+    /// Its runs end where an extent ends, so an operation is on one piece of one file. To align its clusters with the physical
+    /// extents of a file, add those (FIEMAP) as extents.
     ///
     /// # Errors
-    /// [`AddDeviceError`]; nothing is changed then.
+    /// [`AddDeviceError`]; then nothing is changed.
     pub fn add_mapped_device(&mut self, slots: u32, priority: i16) -> Result<DeviceId, AddDeviceError> {
         let device = self.add_device(slots, priority)?;
         self.all[device.0 as usize].mapped = true;
         Ok(device)
     }
 
-    /// A mapped device gets longer by `count` slots, which lie in its file number `file` from byte `offset` on. Does not allocate.
+    /// Makes a mapped device longer by `count` slots, which lie in its file number `file` from byte `offset` on. Does not allocate.
     ///
     /// # Errors
-    /// [`AddExtentError`]; nothing is changed then.
+    /// [`AddExtentError`]; then nothing is changed.
     ///
     /// # Panics
     /// If `count` is 0.
     pub fn add_extent(&mut self, device: DeviceId, file: u16, offset: u64, count: u32) -> Result<(), AddExtentError> {
-        let extents_max = self.extents.len(); // if that is what is wrong
+        let extents_max = self.extents.len(); // the maximum, if TooMany is the error
         let index = device.0 as usize;
         let base = self.join(index, 0).0;
         let it = self.get_mut(device).filter(|d| d.mapped && d.own).ok_or(AddExtentError::NotMapped)?;
@@ -90,9 +90,9 @@ impl Devices {
         Ok(())
     }
 
-    /// The device of extents that should get more, or back what it gave back, before the next run is asked for: one that would be
-    /// written, and has no free window any more. `None` also if nothing can be done about it ([`Devices::refuse_growth`]).
-    /// Devices that are memory do not count: what they refuse must find room behind them.
+    /// The device of extents that should get longer, or get slots back that it gave back, before the next run is asked for. It is
+    /// the device that would be written, if it has no free window any more. `None` also if it cannot grow
+    /// ([`Devices::refuse_growth`]). Memory devices do not count: pages that they refuse must find room behind them.
     pub fn wants_extent(&self) -> Option<DeviceId> {
         let Devices { all, order, .. } = self;
         let mut from = 0;
@@ -124,16 +124,16 @@ impl Devices {
         self.get(device).filter(|d| d.mapped && d.own).map_or(0, |d| d.slots - d.blist.len())
     }
 
-    /// The machine found no more room for the device: it is not asked for any until some was given back.
+    /// To be called if the machine found no more room for the device. It does not ask for more until some was given back.
     pub fn refuse_growth(&mut self, device: DeviceId) {
         if let Some(it) = self.get_mut(device).filter(|d| d.mapped) {
             it.refused = true;
         }
     }
 
-    /// Slots that have stayed free since the last pass over the device, in whole blocks of [`BLOCK_SLOTS`] and at most `most` of
-    /// them: their bytes can be given back to the file system. They are held, so that nothing is written there meanwhile, until
-    /// [`Devices::punched`]. A window for each writer stays.
+    /// Finds slots that have stayed free since the last pass over the device, in whole blocks of [`BLOCK_SLOTS`] and at most `most`
+    /// slots: their bytes can be given back to the file system. They are taken until [`Devices::punched`], so that nothing is
+    /// written there meanwhile. A window for each writer stays.
     ///
     /// Looks at `look_max` blocks at most and goes on there next time; [`Punch::End`] ends a pass. Does not allocate.
     pub fn punch_begin(&mut self, device: DeviceId, look_max: u32, most: u32) -> Punch {
@@ -155,7 +155,7 @@ impl Devices {
                 _ if !free => it.blocks[block as usize] = OTHER,
                 OTHER => it.blocks[block as usize] = SEEN_FREE,
                 _ => {
-                    // costs a look at each block, so once
+                    // this looks at each block, so do it once
                     let spare = *spare.get_or_insert_with(|| {
                         it.blist.free_in_blocks().saturating_sub(WRITERS as u32 * BLOCK_SLOTS).min(most) / BLOCK_SLOTS
                     });
@@ -176,7 +176,7 @@ impl Devices {
         Punch::More
     }
 
-    /// The bytes of the run have been given back; or they could not be, and no more of its device's are asked for.
+    /// To be called when the bytes of the run have been given back. If they could not be, the device is not punched any more.
     ///
     /// # Panics
     /// If it is no run of [`Devices::punch_begin`].
@@ -195,8 +195,8 @@ impl Devices {
         }
     }
 
-    /// Slots, at most `most` of them, whose bytes were given back and are wanted again: to be got from the file system. They are
-    /// held until [`Devices::refilled`]. Does not allocate.
+    /// Finds slots, at most `most` of them, whose bytes were given back and are needed again. The machine must get blocks for them
+    /// from the file system. They are taken until [`Devices::refilled`]. Does not allocate.
     pub fn refill_begin(&mut self, device: DeviceId, most: u32) -> Option<SlotRun> {
         let base = self.join(device.0.into(), 0).0;
         let it = self.get_mut(device).filter(|d| d.own && d.absent_count > 0)?;
@@ -211,7 +211,7 @@ impl Devices {
         Some(SlotRun { first: Slot(base + first), count })
     }
 
-    /// The bytes of the run are the device's again; or they could not be had.
+    /// To be called when the file system has given blocks for the run, or has refused.
     ///
     /// # Panics
     /// If it is no run of [`Devices::refill_begin`].
@@ -227,14 +227,14 @@ impl Devices {
         }
     }
 
-    /// The bytes of a run that is held lie in pieces of these lengths, in slots (pages), from now on. They are where they were in
-    /// the file: only where its physical extents end is new. Does not allocate.
+    /// Divides a run from [`Devices::refill_begin`] into pieces of these lengths, in slots (pages). Its place in the file stays;
+    /// only the ends of its physical extents are new. Does not allocate.
     ///
     /// # Errors
-    /// If there is no room for so many extents; nothing is changed then.
+    /// If there is no room for so many extents; then nothing is changed.
     ///
     /// # Panics
-    /// If the run crosses an extent, or the pieces are not as long as it together.
+    /// If the run crosses an extent, or the pieces together do not have its length.
     pub fn set_extents(&mut self, run: SlotRun, pieces: &[u32]) -> Result<(), NoExtents> {
         assert!(pieces.iter().sum::<u32>() == run.count, "the pieces are the run");
         let Devices { all, extents, shift, .. } = self;
@@ -266,8 +266,8 @@ impl Devices {
         self.extents.find(slot)
     }
 
-    /// Devices that could not grow may ask again. With `write_too` those that answered ENOSPC to a write as well: the machine
-    /// should not do that often while it depends on the answer.
+    /// Lets devices that could not grow ask again. With `write_too`, also those that answered ENOSPC to a write. The machine should
+    /// not do that often while it depends on the answer.
     pub fn retry(&mut self, write_too: bool) {
         let mut changed = false;
         for device in self.own_mut() {

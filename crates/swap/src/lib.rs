@@ -1,4 +1,4 @@
-//! Where pages lie when they have no frame: Overspill's swap pager.
+//! Overspill's swap pager: it knows where pages lie that have no frame.
 //!
 //! ```text
 //!                 trait Pager (overspill-vm)
@@ -12,11 +12,11 @@
 //!                                                     |      memory: a device that is compressed memory; device_stats
 //! ```
 //!
-//! Metadata only. Invariants of absence: no system call, no I/O, no clock, no thread, no lock, no unsafe code, and **no allocation
-//! after construction** (`tests/no_alloc.rs` proves it). The tables have their full size from the start, but they are created
-//! zeroed and used from the low end, so the part that was never needed has no physical memory behind it.
+//! The crate has metadata only: no system call, no I/O, no clock, no thread, no lock, no unsafe code, and **no allocation after
+//! construction** (`tests/no_alloc.rs`). The tables have their full size from the start. They are created zeroed and used from the
+//! low end, so the part that was never needed has no physical memory behind it.
 
-#![cfg_attr(not(test), no_std)] // a clock, a thread or a file is an error when it is compiled
+#![cfg_attr(not(test), no_std)] // so that a clock, a thread or a file does not compile
 #![forbid(unsafe_code)]
 
 extern crate alloc;

@@ -1,4 +1,4 @@
-//! A device that is memory of this process (compressed).
+//! A device that is memory of this process: compressed memory.
 
 use crate::bitmap::WORD_BITS;
 use crate::device::Device;
@@ -12,31 +12,31 @@ impl Device {
         self.deferred_count += 1;
     }
 
-    /// `page` has slot `at`: remembered for memory.
+    /// Notes that `page` has slot `at`, if the device is memory.
     pub(crate) fn name(&mut self, at: u32, page: PageId) {
         if let Some(pages) = &mut self.memory {
             pages[at as usize] = page.raw();
         }
     }
 
-    /// Slots that wait for a child. (Those of memory wait for the machine.)
+    /// Slots that wait for a child. (Deferred slots of a memory device wait for the machine instead.)
     pub(crate) fn waiting_count(&self) -> u32 {
         if self.memory.is_some() { 0 } else { self.deferred_count }
     }
 }
 
 impl Devices {
-    /// Adds a device that is memory of this process, with a slot for each of `pages`, which are all 0, and `slot_bytes` bytes of
-    /// the machine's own tables per slot. Does not allocate. What differs from others:
+    /// Adds a device that is memory of this process, with a slot for each entry of `pages`, which are all 0. The machine's own
+    /// tables have `slot_bytes` bytes per slot. Does not allocate. It differs from other devices:
     ///
-    /// - It is known which page has a slot ([`Devices::page_of`]).
-    /// - A slot that nobody needs is given again only when the machine has emptied it ([`Devices::take_freed`]).
-    /// - When it is full ([`Devices::set_full`]) it gives none.
-    /// - A page that comes in may have to leave its slot at once ([`Devices::set_drops_copies`]).
-    /// - A forked child goes on writing its own copy of it, so no slot waits for a child.
+    /// - It knows the page of each slot ([`Devices::page_of`]).
+    /// - A slot that is not needed any more is given again only when the machine has emptied it ([`Devices::take_freed`]).
+    /// - When it is full ([`Devices::set_full`]) it gives no slots.
+    /// - A page that comes in may have to give up its slot at once ([`Devices::set_drops_copies`]).
+    /// - A forked child goes on writing its own copy of the device, so no slot waits for a child.
     ///
     /// # Errors
-    /// [`AddDeviceError`]; nothing is changed then.
+    /// [`AddDeviceError`]; then nothing is changed.
     pub fn add_memory_device(&mut self, pages: Vec<u64>, priority: i16, slot_bytes: u32) -> Result<DeviceId, AddDeviceError> {
         let device = self.add_device(pages.len().try_into().unwrap_or(u32::MAX), priority)?;
         let it = &mut self.all[device.0 as usize];
@@ -45,14 +45,14 @@ impl Devices {
         Ok(device)
     }
 
-    /// The page that has slot `at` of a device that is memory; `None` if none has.
+    /// The page in slot `at` of a memory device; `None` if the slot has none.
     pub fn page_of(&self, device: DeviceId, at: u32) -> Option<PageId> {
         let it = self.get(device).filter(|d| d.owned.get(at))?;
         it.memory.as_ref().map(|pages| PageId::from_raw(pages[at as usize]))
     }
 
-    /// Slots of a device that is memory whose content nobody needs any more (there may be none): as many as `out` has room for.
-    /// Returns how many. => the machine empties them before anybody else uses the pager
+    /// Takes slots of a memory device whose content is not needed any more, as many as there are and `out` has room for. Returns
+    /// how many. => the machine empties them before the pager is used again
     pub fn take_freed(&mut self, device: DeviceId, out: &mut [u32]) -> usize {
         let Some(it) = self.get_mut(device).filter(|d| d.memory.is_some()) else { return 0 };
         let (mut taken, words) = (0, it.words());
@@ -72,12 +72,12 @@ impl Devices {
         taken
     }
 
-    /// Slots that devices which are not memory could still give, in slots.
+    /// Slots that can still be given by devices that are not memory.
     pub fn room_past_memory(&self) -> u64 {
         self.in_use().filter(|d| d.memory.is_none()).map(|d| u64::from(d.room())).sum()
     }
 
-    /// Whether pages that come in leave the slots that they have on this device: it is memory, and short of it.
+    /// Sets whether pages that come in give up their slots on this device, because it is memory and short of it.
     ///
     /// # Panics
     /// If there is no such device.
@@ -85,7 +85,7 @@ impl Devices {
         self.get_mut(device).expect("there is such a device").drops_copies = drops;
     }
 
-    /// The device's memory is thought to have room for so many pages more, in slots: for [`Devices::room`] only.
+    /// Sets an estimate of how many more slots the device's memory has room for. Only [`Devices::room`] uses it.
     ///
     /// # Panics
     /// If there is no such device.

@@ -1,4 +1,4 @@
-//! Swap blocks: for every object a map from page index to slot and tag, as a radix trie.
+//! Swap blocks: for each object a map from page index to slot and tag, as a radix trie.
 //!
 //! ```text
 //!   object 7: root, height 2                      page index, 40 bits
@@ -11,14 +11,14 @@
 //!     [tttt..tt] [t...]      and, for leaves only, 128 tags in an array apart
 //! ```
 //!
-//! The root is as high as the object's greatest index demands: an object of up to 128 pages is one leaf, one of 8 GiB has height 2,
-//! and height 4 is exactly the 47 bits of an address space. All nodes come from one pool, since an inner node and the slots of a
-//! leaf have the same shape. Node 0 is never given out and stays zero: a lookup that meets "no child" goes on through
-//! node 0 and ends with "no slot", without a branch.
+//! The root is as high as the object's greatest index requires: an object of up to 128 pages is one leaf, one of 8 GiB has height
+//! 2, and height 4 is exactly the 47 bits of an address space. All nodes come from one pool, because an inner node and the slots of
+//! a leaf have the same shape. Node 0 is never given out and stays zero. A lookup that meets "no child" goes on through node 0 and
+//! ends with "no slot", without a branch.
 //!
-//! Slots and tags lie apart because the question asked most often, "how far is this page contiguous on the device", wants slots
-//! only: it walks down once, compares neighbouring entries, eight at a time and without a branch for each, and finds the leaf next
-//! to it in the node above. Only where that ends too, each 16,384 pages, does it walk down again.
+//! Slots and tags lie apart because the most frequent question, "how far is this page contiguous on the device", needs slots only.
+//! It walks down once, compares neighbouring entries, eight at a time and without a branch for each, and finds the next leaf in the
+//! node above. Only where that node ends, each 16,384 pages, does it walk down again.
 //!
 //! Invariants:
 //!
@@ -32,8 +32,8 @@
 //! that page; that is why a leaf has 128 pages and not 512. Untouched capacity is address space only. The tags of an inner node are
 //! not used; sharing a pool is worth that 1 per cent.
 //!
-//! What it cannot do: it does not find the page of a slot (that needs a walk, see [`SwapBlocks::next`]), it does not get lower when
-//! the far end of an object goes (only when all of it goes), and memory once touched stays touched.
+//! What it cannot do: find the page of a slot (that needs a walk, see [`SwapBlocks::next`]). The trie does not get lower when the
+//! far end of an object goes, only when the whole object goes. Memory that was touched stays touched.
 //!
 //! Source: FreeBSD `swap_pager.c` (`struct swblk` in a trie per object) and its review D22409 (one lookup for the slot and its
 //! contiguous neighbours); Linux `radix-tree.c` (height grows at the root). Read, not copied.
@@ -52,16 +52,16 @@ pub const LEAF_PAGES: u64 = NODE_ENTRIES as u64;
 /// Inner levels that the greatest page index needs.
 const HEIGHT_MAX: usize = 5;
 const _: () = assert!(PageId::INDEX_LIMIT <= 1 << (NODE_SHIFT as usize * (HEIGHT_MAX + 1)));
-/// Nodes that one insertion can need: new levels above the old root, and a new path down from the top.
+/// The most nodes that one insertion can need: new levels above the old root, and a new path down from the top.
 const INSERT_NODES_MAX: u32 = 2 * HEIGHT_MAX as u32 + 1;
-/// Nodes that are kept for [`SwapBlocks::rename`], which comes from an mremap that cannot be refused; see there. Guessed.
+/// Nodes in reserve for [`SwapBlocks::rename`], which follows an mremap and cannot be refused; see there. Guessed.
 const RENAME_RESERVE: u32 = 128;
 /// Objects: all that an [`ObjectId`] can name.
 const OBJECTS: usize = 1 << 16;
 /// Bytes per node: entries, tags, count.
 const NODE_BYTES: u64 = (NODE_ENTRIES * (size_of::<u32>() + size_of::<Tag>()) + 1) as u64;
 
-/// There is no node left to remember one more page.
+/// There is no node left for one more page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NoMetadata;
 
@@ -86,7 +86,7 @@ pub struct SwapBlocks {
     roots: Vec<u32>,
     /// Per object: the root's level.
     heights: Vec<u8>,
-    /// Objects from here on were never used.
+    /// Objects from this number on were never used.
     objects_touched: usize,
     /// The first node of the pool, 0 for none.
     pool: u32,
@@ -98,7 +98,7 @@ pub struct SwapBlocks {
     stored: u64,
 }
 
-/// Digit of `index` that chooses the entry of a node of `level`.
+/// The digit of `index` that selects the entry in a node of `level`.
 #[inline]
 const fn digit(index: PageIndex, level: usize) -> usize {
     (index >> (NODE_SHIFT as usize * level)) as usize & (NODE_ENTRIES - 1)
@@ -110,13 +110,13 @@ const fn covers(height: usize, index: PageIndex) -> bool {
     index >> (NODE_SHIFT as usize * (height + 1)) == 0
 }
 
-/// Entries that are compared at a time: two registers of the least x86-64.
+/// Entries that are compared at a time: two registers of the oldest x86-64.
 const LANES: usize = 8;
 
 /// Whether `lanes` is `first`, `first + 1`, ...
 #[inline]
 fn rises(lanes: &[u32; LANES], first: u32) -> bool {
-    // no early end: so it is done in registers
+    // without an early end, so that it is done in registers
     lanes.iter().zip(0..).fold(0, |differs, (&entry, k)| differs | (entry ^ first.wrapping_add(k))) == 0
 }
 
@@ -188,7 +188,7 @@ impl SwapBlocks {
         self.leaf_and_parent(object, index).0
     }
 
-    /// The leaf of `index` and the node above it; node 0 for what there is not.
+    /// The leaf of `index` and the node above it; node 0 where there is none.
     #[inline]
     fn leaf_and_parent(&self, object: ObjectId, index: PageIndex) -> (u32, u32) {
         let height = self.heights[object.0 as usize] as usize;
@@ -231,9 +231,9 @@ impl SwapBlocks {
 
     /// Where `page` is stored and how far its neighbours are contiguous with it: page `p + k` in slot `s + k`.
     ///
-    /// `border` answers for a slot which slots are on the same device (or extent), first and last; nothing beyond is counted. At
-    /// most `before_max` and `after_max` pages are. One lookup, and one more per border of 16,384 pages that the answer crosses;
-    /// does not allocate.
+    /// `border` returns the first and last slot of the device (or extent) of a slot; nothing beyond them is counted. At most
+    /// `before_max` and `after_max` pages are counted. Costs one lookup, and one more for each border of 16,384 pages that the
+    /// answer crosses; does not allocate.
     pub fn has_page(
         &self,
         page: PageId,
@@ -248,7 +248,7 @@ impl SwapBlocks {
         let (first, last) = border(Slot(slot));
         assert!(first.0 <= slot && slot <= last.0);
 
-        // In each leaf the neighbours are compared as one slice, and only a border that is reached costs another lookup.
+        // In each leaf the neighbours are compared as one slice. Only at the end of a leaf is another lookup needed.
         let before_max = u64::from(before_max.min(slot - first.0)).min(index) as u32;
         let (mut node, mut at, mut before) = (leaf, digit(index, 0), 0);
         loop {
@@ -277,10 +277,10 @@ impl SwapBlocks {
         Some(HasPage { slot: Slot(slot), before, after })
     }
 
-    /// Remembers `slot` and `tag` for `page`; returns the slot that it had before. Does not allocate.
+    /// Stores `slot` and `tag` for `page`; returns the slot that it had before. Does not allocate.
     ///
     /// # Errors
-    /// If there is no metadata left for it; nothing is changed then. A page that is stored already is always accepted.
+    /// If there is no metadata left for it; then nothing is changed. A page that is stored already is always accepted.
     pub fn insert(&mut self, page: PageId, slot: Slot, tag: Tag) -> Result<Option<Slot>, NoMetadata> {
         self.insert_keeping(RENAME_RESERVE, page, slot, tag)
     }
@@ -389,10 +389,11 @@ impl SwapBlocks {
         Some(found)
     }
 
-    /// Forgets the pages of `first..first + count` in the object of `first`, telling each slot. Returns how many there were.
+    /// Forgets the pages of `first..first + count` in the object of `first`. Calls `forget` with each slot, and returns how many
+    /// there were.
     ///
-    /// A range that ends beyond the last possible index ends there. Absent parts are stepped over at the level where they are
-    /// absent, so that empty terabytes cost a few nodes. Does not allocate.
+    /// A range that goes beyond the last possible index ends there. Absent parts are skipped at the level where they are absent, so
+    /// that empty terabytes cost a few nodes. Does not allocate.
     pub fn remove_range(&mut self, first: PageId, count: PageIndex, mut forget: impl FnMut(Slot)) -> u64 {
         let object = first.object();
         let end = first.index().saturating_add(count).min(PageId::INDEX_LIMIT);
@@ -426,10 +427,9 @@ impl SwapBlocks {
         removed
     }
 
-    /// The first stored page at or after `page` in the same object. Absent parts are stepped over as in
-    /// [`SwapBlocks::remove_range`].
+    /// The first stored page at or after `page` in the same object. Absent parts are skipped as in [`SwapBlocks::remove_range`].
     ///
-    /// Reading on from the answer + 1 visits an object in order, and needs no lock between two steps.
+    /// To visit an object in order, call this again with the returned page + 1; between two steps no lock is needed.
     pub fn next(&self, page: PageId) -> Option<(PageId, Slot, Tag)> {
         let object = page.object();
         let mut index = page.index();
@@ -447,8 +447,7 @@ impl SwapBlocks {
     }
 
     /// The next pages at or after `from`, in any object, whose slots are in `first..=last`: a run of neighbouring pages in
-    /// neighbouring slots that lies in one leaf. Looks at `leaves_max` leaves (or objects) at most; [`Scan::next`] is where to go
-    /// on.
+    /// neighbouring slots, within one leaf. Looks at `leaves_max` leaves (or objects) at most. [`Scan::next`] says where to go on.
     pub fn next_in(&self, from: PageId, first: Slot, last: Slot, leaves_max: u32) -> Scan {
         let (mut object, mut index) = (from.object(), from.index());
         for _ in 0..leaves_max {
@@ -498,7 +497,7 @@ impl SwapBlocks {
                     level -= 1;
                     path[level] = self.entries[node + from + k];
                 }
-                // Nothing more in this node: go on behind it, in the lowest node above where that is not beyond the end too.
+                // Nothing more in this node: go on behind it, in the lowest node above that has more entries.
                 None => {
                     at = ((at >> (shift + NODE_SHIFT as usize)) + 1) << (shift + NODE_SHIFT as usize);
                     loop {
@@ -516,11 +515,11 @@ impl SwapBlocks {
         Some((at, path))
     }
 
-    /// What is stored for `from` is now stored for `to`. Returns whether `from` was. Does not allocate.
+    /// Gives the slot and tag of `from` to `to`. Returns whether `from` was stored. Does not allocate.
     ///
     /// # Errors
-    /// If there is no metadata left for `to`; nothing is changed then. That is rare: pages are moved in ranges, whose old leaves
-    /// become free as the new ones are filled, and a reserve is kept for the rest.
+    /// If there is no metadata left for `to`; then nothing is changed. That is rare: pages move in ranges, whose old leaves become
+    /// free as the new ones are filled, and there is a reserve.
     ///
     /// # Panics
     /// If `to` is stored.

@@ -1,5 +1,5 @@
-//! The swap pager: swap blocks over the slots of several devices, that come and go while pages are stored on them, and what a fork
-//! does to all that.
+//! The swap pager: swap blocks over the slots of several devices. Devices come and go while pages are stored on them, and forks
+//! share them.
 //!
 //! ```text
 //!   slot number space   entry 0           | entry 1           | entry 2          | ...
@@ -26,74 +26,73 @@
 //!
 //! # For the machine: how devices are used
 //!
-//! - **swapon**: [`Devices::add_device`]`(slots, priority)` answers an entry ([`DeviceId`], below `devices_max`); keep the file
-//!   (or whatever) under that number. Entries of devices that are gone are used again, so a machine may swap on and off for ever. A
-//!   device of several pieces (a file that grows in chunks, several files, physical extents): [`Devices::add_mapped_device`],
-//!   then whenever [`Devices::wants_extent`] names one, [`Devices::refill_begin`] or [`Devices::add_extent`];
-//!   [`Devices::locate`] says where a slot's bytes are; [`Devices::punch_begin`] names slots whose bytes can be given back to
-//!   the file system.
-//! - **Reads and writes**: unchanged; [`Devices::device_of`] / [`Devices::locate`] name the device of a slot. After each
-//!   operation call [`Devices::io_ended`] (counters, percentiles); if it answers `true` the device has just failed, after
-//!   repeated errors, and the machine should begin a swapoff of it as if someone had asked for one. ENOSPC:
-//!   [`Devices::set_full`], as before.
-//! - **swapoff**: `Vm::swapoff_begin`, then `Vm::swapoff_next` until `Done`; see there (`overspill_vm`, `swapoff.rs`). A device
-//!   whose entry is gone has no read or write under way, so its file can be closed. `Vm::swapoff_cancel` at any moment.
+//! - **swapon**: [`Devices::add_device`]`(slots, priority)` returns an entry ([`DeviceId`], below `devices_max`). The machine keeps
+//!   the file under that number. Entries of removed devices are used again, so a machine may swap on and off for ever. A device of
+//!   several pieces (a file that grows in chunks, several files, physical extents) is added by [`Devices::add_mapped_device`].
+//!   Then, whenever [`Devices::wants_extent`] names a device, the machine calls [`Devices::refill_begin`] or
+//!   [`Devices::add_extent`]. [`Devices::locate`] says where a slot's bytes are. [`Devices::punch_begin`] names slots whose bytes
+//!   can be given back to the file system.
+//! - **Reads and writes**: [`Devices::device_of`] and [`Devices::locate`] name the device of a slot. After each operation call
+//!   [`Devices::io_ended`] (counters, percentiles). If it returns `true`, the device has just failed after repeated errors, and the
+//!   machine should begin a swapoff of it. After ENOSPC call [`Devices::set_full`].
+//! - **swapoff**: `Vm::swapoff_begin`, then `Vm::swapoff_next` until `Done`; see `swapoff.rs` of `overspill_vm`. A device whose
+//!   entry is gone has no read or write under way, so its file can be closed. `Vm::swapoff_cancel` may be called at any moment.
 //! - **swaps**: [`Devices::iter`] and [`Devices::status`]; [`Devices::stats`] for counters and percentiles.
-//! - **Compressed memory**: [`Devices::add_memory_device`]; what could not be kept goes to slots of
-//!   [`Pager::alloc_run_past_memory`].
-//! - **Fork**: as before ([`Devices::fork_parent`], [`Devices::fork_child`], [`Devices::child_gone`]). `Vm::is_quiescent`
-//!   also waits for runs of a swapoff. The child does not go on with a swapoff of its parent's.
+//! - **Compressed memory**: [`Devices::add_memory_device`]. Pages that it refuses go to slots of [`Pager::alloc_run_past_memory`].
+//! - **Fork**: [`Devices::fork_parent`], [`Devices::fork_child`], [`Devices::child_gone`]. `Vm::is_quiescent` also waits for runs
+//!   of a swapoff. The child does not go on with a swapoff of its parent's.
 //!
 //! # How it works
 //!
-//! **Choice.** Devices of the highest priority first; among equals a run each in turn. A run that is much shorter than wanted
-//! is taken only when no lower priority has a longer one either. Within a device, each of eight *writers* (an address range of a
-//! GiB hashes to one) has a window of [`RUN_MAX`] free slots to itself as long as there are such, so that pages that lie near each
-//! other in memory lie near each other on the device even if they are written in turns; then next-fit from where the writer was.
+//! **Choice.** Devices of the highest priority come first; among equals each gets a run in turn. A run that is much shorter than
+//! wanted is taken only if no lower priority has a longer one either. Each device has eight *writers*; an address range of a GiB
+//! hashes to one. As long as there are windows of [`RUN_MAX`] free slots, each writer has one to itself. So pages that lie near
+//! each other in memory lie near each other on the device, even if they are written in turns. Without such windows a writer goes on
+//! next-fit from where it was.
 //!
-//! **Fork.** A child reads its parent's files by the slots that it has inherited. In the parent, a slot whose page leaves, and had
-//! it at the fork of a child that has not ended, is deferred: remembered, not handed out, so nobody writes over what that child may
-//! still read. [`Devices::child_gone`] frees what waited for that child alone (`fork_epochs`). In the child,
-//! [`Devices::fork_child`] makes all devices there are read-only and adds one of its own; what it forgets on an inherited device
-//! it just forgets. A grandchild inherits both.
+//! **Fork.** A child reads its parent's files by the slots that it has inherited. In the parent, a slot that loses a page which it
+//! had at the fork of a living child is deferred: it is not given out, so that nothing overwrites data that the child may still
+//! read. [`Devices::child_gone`] frees the slots that waited for that child alone (`fork_epochs`). In the child,
+//! [`Devices::fork_child`] makes all devices read-only and adds one of its own. When the child forgets a page on an inherited
+//! device, the slot is left alone. A grandchild inherits both kinds.
 //!
-//! **swapoff and forks.** Deferred slots do not keep a device: once no page of *this* process is stored there it is gone for this
-//! process, and its file is closed here. A child that may still read it has it open itself, and the file lives as long as anyone
-//! has. (A block device must not be given to others before the children are gone; the machine counts them anyway.) In the child the
-//! device is inherited; it leaves by the same steps, when it is asked to.
+//! **swapoff and forks.** Deferred slots do not keep a device. Once no page of *this* process is stored there, the device is gone
+//! for this process, and its file is closed here. A child that may still read it has it open itself, and the file lives as long as
+//! any process has it open. (A block device must not be given to others before the children are gone; the machine counts them
+//! anyway.) In the child the device is inherited, and leaves by the same steps when a swapoff is asked for.
 //!
-//! **Growth.** A device of extents gets them from the machine, before it has no window left for a writer. Blocks of 2 MiB
+//! **Growth.** A device of extents gets more from the machine before it runs out of windows for writers. Blocks of 2 MiB
 //! ([`BLOCK_SLOTS`]) that stay free are given back to the file system, all but one for each writer. From then on such a block is
-//! *absent*: used, as far as the free list knows, and nobody's. It is got back before the file grows further, so whatever is free
-//! has room on the disk. Another device's usable length grows in steps of [`GROW_SLOTS`] when no free run of the wanted length is
-//! left, so a file, and the tables, get no longer than they must; only at the greatest length do writes get shorter. A device that
-//! is out of space ([`Devices::set_full`]) gives slots only below the highest that was ever written, where the file has its
-//! blocks already.
+//! *absent*: the free list counts it as used, but no page has it. Absent blocks are got back before the file grows further, so
+//! every free slot has room on the disk. The usable length of other devices grows in steps of [`GROW_SLOTS`] when no free run of
+//! the wanted length is left, so the file and the tables get no longer than necessary. Writes get shorter only at the greatest
+//! length. A device that is out of space ([`Devices::set_full`]) gives only slots below the highest that was ever written, where
+//! the file has blocks already.
 //!
-//! **Integrity.** The tag of what was written is kept here, in memory, per page, not on the device; and a page's slot is found by
-//! its object and index. So whatever is read from a slot is accepted only if it is, byte for byte (but for a chance of 2^-128),
-//! what was last written *for that page*: content of another page's slot, of an older version of the same page, or of a write that
-//! was lost has another tag, or is the same content. Object, page and generation need not be written alongside the content.
+//! **Integrity.** The tag of each stored page is kept in memory here, not on the device, and the slot of a page is found by object
+//! and index. So data that is read from a slot is accepted only if it is, byte for byte (except for a chance of 2^-128), what was
+//! last written *for that page*. Data of another page, of an older version of the page, or from before a lost write has another
+//! tag, or is the same data. So object, page and generation need not be written next to the content.
 //!
 //! Invariants, per device, asserted at each change:
 //!
 //! - `taken + owned + deferred + absent == used`, `used + free == len <= slots` (own devices)
-//! - no slot has two pages: `assign` needs a slot that is taken, and taken it is no longer then
+//! - no slot has two pages: `assign` needs a taken slot, and then the slot is no longer taken
 //! - a slot is deferred only as long as a child that may read it lives
 //! - all slots in use are below `len`; all written ones below `written_end <= len`
 //! - `owned` = pages stored there, on inherited devices too; a device that is gone has none
 //!
 //! Memory, per slot below `len`: 1.07 bits free list, 1 bit owned, after a fork 1 bit deferred and two bytes for epochs: at most
-//! 19.1 bits, which is 0.06 per cent. Per page: see `swap_block`. All devices' tables are made at set-up for the largest device, as
-//! address space.
+//! 19.1 bits, which is 0.06 per cent. Per page: see `swap_block`. The tables of all devices are made at set-up, for the largest
+//! device, as address space.
 //!
 //! Locks: none; `&mut` is the lock. No I/O, no waiting, no allocation after [`SwapPager::new`].
 //!
-//! What it cannot do: free a slot of the parent's before the child has ended, when both have forgotten it.
+//! What it cannot do: free a slot of the parent's before the child has ended, although both have forgotten it.
 //!
 //! Source: FreeBSD `swap_pager.c` (devices as ranges of one `daddr` space, next device when one is full); Linux `swapfile.c`
-//! (priorities, clusters per CPU); read, not copied. The fork scheme is our own, since the kernel has a reference count per slot,
-//! which two processes cannot share without shared memory.
+//! (priorities, clusters per CPU); read, not copied. The fork scheme is our own. The kernel has a reference count per slot, which
+//! two processes cannot share without shared memory.
 
 use crate::bitmap::WORD_BITS;
 use crate::blist::RUN_MAX;
@@ -106,30 +105,30 @@ use alloc::vec::Vec;
 use overspill_vm::pager::{DeviceUse, HasPage, Location, Pager, Scan, SlotRun};
 use overspill_vm::types::{DeviceId, PageId, PageIndex, Slot, Tag};
 
-/// Swap blocks that one step of a walk looks at, at most: a few microseconds.
+/// The most swap blocks that one step of a walk looks at: a few microseconds.
 const SCAN_LEAVES_MAX: u32 = 32;
 
-/// Nodes are made for pages that lie so thin. See [`Config::pages_max`].
+/// The tables are sized for at least so many stored pages per leaf on average. See [`Config::pages_max`].
 const LEAF_PAGES_STORED_MIN: u64 = LEAF_PAGES / 8;
 
-/// What a [`SwapPager`] is made for. All of it is limits; unused capacity costs address space only.
+/// The limits of a [`SwapPager`]. Unused capacity costs address space only.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Config {
-    /// How many stored pages can be remembered, in pages, as long as blocks of 128 pages (512 KiB) of which any page is stored have
-    /// 16 stored on average. If they lie thinner it is fewer (`pages_max / 16` such blocks), if thicker more.
+    /// The most stored pages, if a block of 128 pages (512 KiB) that has any stored page has 16 on average. If stored pages are
+    /// more scattered, fewer fit (`pages_max / 16` such blocks); if they are denser, more.
     pub pages_max: u64,
     /// The length of the first device, and the most that a later one can have, in slots (pages).
     pub slots_max: u32,
-    /// How many devices there can be at a time, inherited ones included. One fork deeper takes one more. `devices_max` times
+    /// The most devices at a time, including inherited ones. Each generation of forks takes one more. `devices_max` times
     /// `slots_max` (rounded up to a power of two) is at most 2^32.
     pub devices_max: u16,
-    /// How many extents there can be, of all devices together ([`Devices::add_mapped_device`]); 0 if none will be used.
+    /// The most extents of all devices together ([`Devices::add_mapped_device`]); 0 if none will be used.
     pub extents_max: u32,
 }
 
-/// Where pages lie on swap devices. Implements [`Pager`].
+/// Knows where pages lie on swap devices. Implements [`Pager`].
 ///
-/// `Clone` is what a fork does to memory. It is meant for tests and simulation: a copy has physical memory behind all of its
+/// `Clone` does what a fork does to memory. It is meant for tests and simulation: a copy has physical memory behind all of its
 /// tables.
 ///
 /// ```
@@ -191,7 +190,7 @@ impl SwapPager {
         }
     }
 
-    /// The first stored page at or after `page` in the same object, and its slot. Skips absent parts, however large, quickly.
+    /// The first stored page at or after `page` in the same object, and its slot. Quickly skips absent parts of any size.
     pub fn next_stored(&self, page: PageId) -> Option<(PageId, Slot)> {
         self.blocks.next(page).map(|(page, slot, _)| (page, slot))
     }
@@ -235,7 +234,7 @@ impl SwapPager {
     }
 }
 
-/// Nothing here waits or allocates.
+/// No method waits or allocates.
 impl Pager for SwapPager {
     type Devices = Devices;
 
@@ -261,8 +260,8 @@ impl Pager for SwapPager {
         self.devices.locate(slot)
     }
 
-    /// A full run from the devices of the highest priority, in turns; a shorter one there if it is not too short; then the same
-    /// with the next priority; at last the longest that there is on any. Never more than [`RUN_MAX`].
+    /// Takes a full run from the devices of the highest priority, in turns, or a shorter one there if it is not too short. Then
+    /// tries the same with the next priority, and at last the longest run on any device. Never gives more than [`RUN_MAX`].
     ///
     /// # Panics
     /// If `want` is 0.

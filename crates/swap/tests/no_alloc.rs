@@ -1,5 +1,5 @@
-//! No operation of the swap pager allocates after construction, and what construction allocates is zeroed memory, which the
-//! operating system backs only as it is touched.
+//! No operation of the swap pager allocates after construction. Construction allocates zeroed memory, which the operating system
+//! backs only as it is touched.
 
 use overspill_swap::{Config, Punch, SwapPager};
 use overspill_vm::pager::Pager;
@@ -11,7 +11,8 @@ use std::thread::LocalKey;
 /// The system's allocator, with a count of calls that give or take memory.
 struct Counting;
 
-// Of each thread, since the test runner's own thread allocates when it likes: four calls of it once passed for the pager's.
+// Counted per thread, because the test runner's own thread may allocate at any time: four of its calls were once counted as the
+// pager's.
 thread_local! {
     static CALLS: Cell<u64> = const { Cell::new(0) };
     /// Bytes asked for without asking for zeroes.
@@ -22,7 +23,8 @@ fn count(count: &'static LocalKey<Cell<u64>>, n: usize) {
     count.set(count.get() + n as u64);
 }
 
-// SAFETY: every call is passed on unchanged to the system's allocator, which keeps the contract; counting touches no memory of it.
+// SAFETY: every call is passed on unchanged to the system's allocator, which keeps the contract; counting touches no allocated
+// memory.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(&CALLS, 1);

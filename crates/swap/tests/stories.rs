@@ -1,7 +1,7 @@
-//! Bugs that the simulation, or the reading that it led to, has found in the core: each as the shortest order of calls that shows
-//! it.
+//! Bugs of the core that the simulation found, or that were found by reading the code because of it. Each test is the shortest
+//! order of calls that shows the bug.
 //!
-//! The simulation finds them again by itself when a fix is taken out; these say what it was.
+//! If a fix is taken out, the simulation finds the bug again by itself; these tests explain it.
 
 use overspill_swap::SwapPager;
 use overspill_vm::counters::Counters;
@@ -28,13 +28,13 @@ fn state(vm: &Core, index: u64) -> State {
     vm.page(page(index)).state()
 }
 
-/// The first touch.
+/// Serves a first touch.
 fn touch(vm: &mut Core, index: u64) {
     assert_eq!(vm.fault(page(index), 0..END, false), Fault::ZeroFill { first: page(index), count: 1 });
     vm.fill_done(page(index), Filled::Mapped);
 }
 
-/// Unmaps the next victim; `outcome` is called while it is busy.
+/// Parks the next victim. Calls `outcome` while the page is busy.
 fn park(vm: &mut Core, outcome: impl FnOnce(&mut Core, PageId) -> Parked) {
     let mut batch: Vec<Resident> = Vec::with_capacity(1);
     vm.park_batch(1, &mut batch);
@@ -66,7 +66,7 @@ fn reclaim(vm: &mut Core) {
     vm.frames_dropped(batch.iter().map(|m| m.1));
 }
 
-/// Brings a page with `content` to the device.
+/// Pages a page with `content` out.
 fn page_out(vm: &mut Core, index: u64, content: u64) {
     touch(vm, index);
     park(vm, |_, _| Parked::Yes);
@@ -83,7 +83,7 @@ fn begin_read(vm: &mut Core, index: u64) -> PageIn {
     }
 }
 
-/// A read of one page has ended with `content`; where it goes.
+/// Ends a read of one page with `content`. Returns where the page goes.
 fn end_read(vm: &mut Core, op: &PageIn, content: u64) -> Destination {
     let mut places = [Destination::Discard; CLUSTER_PAGES_MAX];
     let compare = |i, expected| if tag(op.page(i), content) == expected { IoResult::Ok } else { IoResult::Corrupt };
@@ -91,10 +91,10 @@ fn end_read(vm: &mut Core, op: &PageIn, content: u64) -> Destination {
     places[0]
 }
 
-/// A page was being written, was touched (a soft fault), changed, and parked again. Its next soft fault was refused by the kernel
-/// (an event waited to be read), so it stayed parked, and the core put it back on the *laundry*, since a write of it was under way.
-/// But that write was of the older content. When it ended, the page was clean with a stored copy that it did not have; its frame
-/// was taken, and the change was lost.
+/// A page was being written, was touched (a soft fault), changed, and parked again. The kernel refused its next soft fault, because
+/// an event waited to be read, so the page stayed parked. The core put it back on the *laundry*, because a write of it was under
+/// way. But that write had the older content. When it ended, the page counted as clean although its stored copy was outdated; its
+/// frame was taken, and the change was lost.
 #[test]
 fn a_refused_restore_does_not_join_an_older_write() {
     let mut vm = core(1000);
@@ -112,9 +112,9 @@ fn a_refused_restore_does_not_join_an_older_write() {
     vm.check(1);
 }
 
-/// A page was being read when it was unmapped: busy and orphaned, so that what arrived would be thrown away. Before it arrived
-/// another page was moved to that address. It inherited *busy* and *orphaned*: faults on it waited, and when the read arrived, the
-/// core threw the page that had moved there away instead, and its frame was lost.
+/// A page was unmapped while it was being read. It was busy and orphaned, so that the data would be thrown away when it arrived.
+/// Before that, another page was moved to the address and inherited *busy* and *orphaned*. Faults on it waited, and when the read
+/// arrived, the core threw away the page that had moved there, and its frame was lost.
 #[test]
 fn a_page_may_move_to_where_a_read_is_under_way() {
     let mut vm = core(1000);
@@ -129,7 +129,8 @@ fn a_page_may_move_to_where_a_read_is_under_way() {
     vm.check(1);
 }
 
-/// The same, one step further: what has moved there is paged out and is being read itself. The older read is not taken for it.
+/// The same, one step further: the page that has moved there is paged out and is being read itself. The core must not take the
+/// older read for its own.
 #[test]
 fn two_reads_for_one_address_are_told_apart() {
     let mut vm = core(1000);
@@ -145,8 +146,8 @@ fn two_reads_for_one_address_are_told_apart() {
     vm.check(1);
 }
 
-/// A page was wired just while it was being unmapped, and the kernel refused to unmap it. The core gave it back to the policy;
-/// wired pages are on no list, and the next batch stumbled over it.
+/// A page was wired while it was being unmapped, and the kernel refused to unmap it. The core gave it back to the policy. But wired
+/// pages must be on no list, and the next batch found it there.
 #[test]
 fn a_page_wired_while_it_is_being_parked() {
     let mut vm = core(1000);
@@ -169,7 +170,7 @@ fn a_page_wired_while_it_is_being_parked() {
     vm.check(1);
 }
 
-/// The daemon gives the address space to whoever waits for it between two moves, so what is in its batch may go meanwhile.
+/// Between two moves the daemon gives way to threads that wait for the map lock, so pages of its batch may go meanwhile.
 #[test]
 fn pages_of_a_batch_are_released_and_moved() {
     let mut vm = core(1000);
@@ -179,7 +180,7 @@ fn pages_of_a_batch_are_released_and_moved() {
     assert!(batch.len() == 4 && !vm.is_quiescent(), "no fork may copy it");
     assert_eq!(vm.fault(page(1), 0..END, false), Fault::Busy, "somebody waits for a page");
     assert_eq!(vm.release_range(page(1), 1, |_| panic!("it is mapped")), 1);
-    touch(&mut vm, 1); // and what is there now is another page
+    touch(&mut vm, 1); // so another page is there now
     assert!(vm.rename_range(page(2), page(102), 1));
     assert!(state(&vm, 102) == State::Active && !vm.page(page(102)).busy());
     assert!(vm.wire(page(3), true));
@@ -197,7 +198,7 @@ fn pages_of_a_batch_are_released_and_moved() {
     assert_eq!(batch.iter().map(|m| m.0).collect::<Vec<_>>(), [page(1), page(102)], "they are listed again, but for what is wired");
 }
 
-/// A page moves while it is being written, and is to be written again before that write has ended: the machine has it wait.
+/// A page moves while it is being written, and must be written again before that write has ended: the machine makes it wait.
 #[test]
 fn a_page_that_moves_while_it_is_written_waits_for_the_write() {
     let mut vm = core(1000);
@@ -237,8 +238,8 @@ fn wiring_moves_along() {
     vm.check(1);
 }
 
-/// The daemon was asked to park pages although all were wired: `demand` never became nothing, and `nothing_to_evict` was true
-/// although mapped pages could have been parked, so that the budget gave way without need.
+/// The daemon was asked to park pages although all were wired: `demand` never became nothing. And `nothing_to_evict` was true
+/// although mapped pages could have been parked, so the budget was exceeded without need.
 #[test]
 fn demand_asks_only_for_what_there_is() {
     let mut vm = core(4000);
@@ -251,9 +252,9 @@ fn demand_asks_only_for_what_there_is() {
     assert!(vm.demand().is_none());
 }
 
-/// The page table was full when a page moved. The core went on without managing it if it was mapped, and panicked if it was not:
-/// its content could not have been found any more. Now it says so, and everything is as it was: who moves pages stops the program
-/// with a message.
+/// The page table was full when a page moved. If the page was mapped, the core went on without managing it; if it was not, the core
+/// panicked, because its content could not have been found any more. Now the core reports the error and changes nothing, and the
+/// caller stops the program with a message.
 #[test]
 fn a_page_moves_to_where_there_is_no_room() {
     let mut vm = core(1);
@@ -270,8 +271,7 @@ fn a_page_moves_to_where_there_is_no_room() {
     vm.check(1);
 }
 
-/// A page that had changed kept the slot of its older content until the new content had one. With all slots taken there was none,
-/// ever.
+/// A changed page kept the slot of its older content until the new content had a slot. With all slots taken, it never got one.
 #[test]
 fn a_stale_copy_makes_room_for_the_new_one() {
     let mut vm = core(1000);
@@ -308,7 +308,7 @@ fn copies_of_mapped_pages_make_room() {
     vm.check(1);
 }
 
-/// A fault beyond the page table was "no memory", and was tried again for ever.
+/// A fault beyond the page table was reported as "no memory", and was tried again for ever.
 #[test]
 fn a_full_page_table_is_said() {
     let leaf_pages = 512;
@@ -328,8 +328,8 @@ fn a_full_page_table_is_said() {
     touch(&mut vm, touched * leaf_pages);
 }
 
-/// A program with compressed memory was said to be over its budget 7,823 times, and never was: before a fork shares the budget out
-/// the process shrinks to less than half of it, and all that other threads touched until it was there counted.
+/// A program with compressed memory was reported to be over its budget 7,823 times, and never was. Before a fork the process
+/// shrinks to less than half of its budget, and every touch by other threads until then was counted.
 #[test]
 fn what_is_above_a_reclaim_target_is_not_over_budget() {
     let mut vm = core(4096);
@@ -340,7 +340,7 @@ fn what_is_above_a_reclaim_target_is_not_over_budget() {
     assert_eq!(vm.fault(page(100), 0..END, true), Fault::ZeroFill { first: page(100), count: 1 });
     vm.fill_done(page(100), Filled::Mapped);
     assert_eq!((vm.counters().over_budget.get(), vm.counters().memory_limit_bytes.get()), (0, 2048 << 12));
-    // but what is above the budget is
+    // but pages above the budget count
     vm.set_limit(90);
     assert_eq!(vm.fault(page(101), 0..END, true), Fault::ZeroFill { first: page(101), count: 1 });
     vm.fill_done(page(101), Filled::Mapped);
@@ -352,7 +352,7 @@ fn what_is_above_a_reclaim_target_is_not_over_budget() {
     vm.check(1);
 }
 
-/// What was adopted was charged, and not shown as charged before something else was.
+/// Adopted pages were charged, but the charge did not show until something else was charged.
 #[test]
 fn what_is_adopted_shows() {
     let mut vm = core(1000);

@@ -1,6 +1,6 @@
-//! What a swapoff owes to pages in rare orders, each as the shortest order of calls, over the swap pager.
+//! Rare orders of events during a swapoff, over the swap pager. Each test is the shortest order of calls.
 //!
-//! The simulation of the machine mixes all of them with everything else; these say what they are.
+//! The simulation of the machine mixes all of them with everything else; these tests explain them.
 
 use overspill_swap::{Config as SwapConfig, DeviceId, SwapPager};
 use overspill_vm::counters::Counters;
@@ -36,7 +36,7 @@ fn stored(vm: &Core, device: DeviceId) -> u64 {
     vm.pager().device_use(device).expect("it is there").stored
 }
 
-/// The first touch.
+/// Serves a first touch.
 fn touch(vm: &mut Core, index: u64) {
     assert_eq!(vm.fault(page(index), 0..END, false), Fault::ZeroFill { first: page(index), count: 1 });
     vm.fill_done(page(index), Filled::Mapped);
@@ -111,7 +111,7 @@ fn place(vm: &mut Core, run: MoveRun, good: u128, version: u64) -> u32 {
     moved
 }
 
-/// The next step that is more than a look.
+/// The next step that has work for the machine.
 fn next(vm: &mut Core, off: &mut Swapoff) -> SwapoffStep {
     (0..10).map(|_| vm.swapoff_next(off, 128)).find(|step| *step != SwapoffStep::Again).expect("it does not look for ever")
 }
@@ -141,7 +141,7 @@ fn a_run_goes_to_another_device() {
     end_read(&mut vm, &op, 0, Filled::Mapped);
 }
 
-/// A clean page was in memory and on the device only: it must be written again before its frame is taken.
+/// A clean page is in memory and was stored on this device only, so it must be written again before its frame is taken.
 #[test]
 fn a_clean_page_is_written_again() {
     let mut vm = core(1000);
@@ -160,8 +160,8 @@ fn a_clean_page_is_written_again() {
     vm.check(1);
 }
 
-/// A page that a fault reads while its run is moved keeps its old slot until it has arrived, since the read is of that slot; then
-/// it gives it up. The swapoff waits for the read, even if the page is released meanwhile.
+/// A fault reads a page while its run is moved. The page keeps its old slot until it has arrived, because the read is from that
+/// slot. Then it gives the slot up. The swapoff waits for the read, even if the page is released meanwhile.
 #[test]
 fn a_page_that_is_faulted_in_meanwhile() {
     let mut vm = core(1000);
@@ -200,9 +200,9 @@ fn pages_go_into_memory() {
     vm.check(1);
 }
 
-/// Another device has slots but refuses these pages (compressed memory does, if they do not compress), and that is no write error.
-/// So the walk offered them again and again and the swapoff never ended, though there was room in memory. (Found by a seed of
-/// the simulation.)
+/// Another device has slots but refuses these pages, which is not a write error: compressed memory refuses pages that do not
+/// compress. The walk offered them again and again, and the swapoff never ended although there was room in memory. (Found by a seed
+/// of the simulation.)
 #[test]
 fn pages_that_are_refused_elsewhere_go_into_memory() {
     let mut vm = core(1000);
@@ -233,9 +233,9 @@ fn pages_that_are_refused_elsewhere_go_into_memory() {
     assert_eq!(vm.counters().write_errors.get(), 0);
 }
 
-/// A swapoff was cancelled while a run was being read, and its slot was given again, to the same page with a new content, before
-/// another swapoff began. What the first one had read was compared with the new content and the page was taken for lost. (Found by
-/// thinking, before there was a number on each leave.)
+/// A swapoff was cancelled while a run was being read. The same page got its slot again with new content, and another swapoff
+/// began. The data that the first one had read was compared with the new tag, and the page was taken for lost. (Found by thinking,
+/// before each swapoff had a number.)
 #[test]
 fn a_run_of_a_cancelled_swapoff_is_void() {
     let mut vm = core(1);
@@ -276,8 +276,8 @@ fn a_swapoff_is_refused_with_the_figures() {
     assert_eq!(vm.swapoff_begin(OLD), Err(SwapoffRefusal::Leaving));
 }
 
-/// The file system was full, and the page daemon tried the same writes again and again: one was always under way, or a run was
-/// being written back. So a swapoff heard that it was to wait, and never that there is no room, and its ten seconds of patience
+/// The file system was full, and the page daemon tried the same writes again and again. A write was always under way, or a run was
+/// being written back. So the swapoff was always told to wait, and never that there is no room, and its time limit of ten seconds
 /// took minutes. (Found by seeds of the simulation.)
 #[test]
 fn writes_that_fail_are_not_waited_for() {
@@ -298,8 +298,8 @@ fn writes_that_fail_are_not_waited_for() {
     assert_eq!(next(&mut vm, &mut off), SwapoffStep::NoRoom);
 }
 
-/// A run that is being written back from compressed memory was taken for one of the swapoff's own, which must end before it looks
-/// again. On a full file system there always was one. (Found by a seed of the simulation.)
+/// A run that was being written back from compressed memory was taken for one of the swapoff's own, which must end before the walk
+/// goes on. On a full file system there always was one. (Found by a seed of the simulation.)
 #[test]
 fn a_write_back_is_not_waited_for() {
     let mut vm = core(1000);

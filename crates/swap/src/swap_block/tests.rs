@@ -89,7 +89,7 @@ fn an_empty_terabyte_is_cheap() {
         at = found.offset(1);
     }
     assert_eq!(seen, far.iter().enumerate().map(|(k, &at)| (at, k as u32)).collect::<Vec<_>>());
-    // Done in a loop, since one at a time would hide a walk over every absent leaf.
+    // In a loop, because a single call would hide a walk over every absent leaf.
     for _ in 0..100_000 {
         assert_eq!(blocks.remove_range(page(0, 2), 1 << 19, |_| ()), 0);
         assert_eq!(blocks.remove_range(page(0, 1 << 29), 1 << 34, |_| ()), 0);
@@ -116,7 +116,7 @@ fn without_metadata_nothing_changes_and_renames_still_work() {
     blocks.check();
 }
 
-/// Found by the property test: stepping out of several full levels at once carried twice and went round to the first child.
+/// Found by the property test: a step out of several full levels at once carried twice, and went round to the first child.
 #[test]
 fn the_walk_ends_behind_the_last_child_of_every_level() {
     for height in 1..=HEIGHT_MAX as u32 {
@@ -129,7 +129,7 @@ fn the_walk_ends_behind_the_last_child_of_every_level() {
     }
 }
 
-/// Indices around everything where something may go wrong: leaf borders, level borders, both ends.
+/// Indices around the places where something may go wrong: leaf borders, level borders, both ends.
 fn index() -> impl Strategy<Value = PageIndex> {
     let corner = prop::sample::select(vec![0, 128, 128 * 128, 1 << 21, 1 << 28, 1 << 35, LAST]);
     prop_oneof![
@@ -160,7 +160,7 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// Runs of every length, broken at every place, also by what differs in one bit or where numbers end.
+/// Runs of every length, broken at every place, also by a difference in one bit or at the end of the numbers.
 #[test]
 fn runs_are_counted_up_to_where_they_break() {
     for (len, first) in (0..40).flat_map(|len| [1, 1000, u32::MAX - 20].map(|first| (len, first))) {

@@ -17,7 +17,7 @@ fn small(slots_max: u32) -> SwapPager {
     SwapPager::new(Config { pages_max: 4000, slots_max, devices_max: 4, extents_max: 200 })
 }
 
-/// Takes slots for nobody in particular.
+/// Takes slots for no particular page.
 fn alloc(pager: &mut SwapPager, want: u32) -> Option<SlotRun> {
     pager.alloc_run(want, page(0, 0))
 }
@@ -76,7 +76,7 @@ fn equal_priorities_take_turns() {
     pager.check();
 }
 
-/// A device that is nearly full gives no crumbs while a lower priority has room, but in the end all of it is used.
+/// A nearly full device gives no short runs while a lower priority has room, but in the end all of it is used.
 #[test]
 fn crumbs_are_taken_last() {
     let mut pager = small(256);
@@ -141,7 +141,7 @@ fn slots_of_memory_have_names_and_are_the_childs_own() {
     pager.devices.set_drops_copies(device, true);
     assert!(pager.is_unwelcome(page(0, 3)) && !pager.is_unwelcome(page(0, 2)));
 
-    // after a fork both sides write it, and what the parent gives up is free at once
+    // after a fork both sides write their copies, and slots that the parent gives up are free at once
     let mut pager = small(1000);
     pager.devices.add_memory_device(vec![0; 100], 9, 18).unwrap();
     store(&mut pager, page(0, 0), 4);
@@ -288,7 +288,7 @@ fn a_device_grows_before_it_hands_out_less() {
     assert_eq!(pager.used(), pager.devices.capacity());
 }
 
-/// A device whose writes end in ENOSPC was asked again and again while another one stood empty, until the program was stopped.
+/// A device whose writes failed with ENOSPC was tried again and again while another one was empty, until the program was stopped.
 #[test]
 fn a_device_without_space_is_asked_last() {
     let mut pager = SwapPager::without_device(Config { pages_max: 1000, slots_max: 100, devices_max: 2, extents_max: 0 });
@@ -305,7 +305,7 @@ fn a_device_without_space_is_asked_last() {
     assert_eq!(alloc(&mut pager, 20).map(|run| device_of(&pager, run)), Some(fast));
 }
 
-/// The last entry of the table may end at the last number that a slot can have, which is one too many for the swap blocks.
+/// The last entry of the table may end at the greatest slot number, which is one too many for the swap blocks.
 #[test]
 fn the_last_slot_number_is_not_used() {
     let mut pager = SwapPager::without_device(Config { pages_max: 100, slots_max: 1 << 28, devices_max: 16, extents_max: 0 });
@@ -351,8 +351,8 @@ fn a_slot_waits_for_a_child_that_may_read_it() {
     pager.check();
 }
 
-/// A server with one child that lives long and many that do not grew its swap file without bound: all that was in use at any
-/// fork was put aside until no child at all was left.
+/// The swap file of a server with one long-lived child and many short-lived ones grew without bound: all slots in use at any fork
+/// waited until no child at all was left.
 #[test]
 fn swap_is_bounded_beside_a_child_that_lives_on() {
     let mut pager = small(300);
@@ -408,7 +408,7 @@ fn a_slot_never_gets_a_second_page() {
     assert!(!panics(|pager| assert!(pager.assign(page(0, 9), Slot(3), Tag::of(0)))));
 }
 
-/// A device of many small pieces: no run crosses a border, all of it is used, and each slot is where its piece says.
+/// On a device of many small pieces no run crosses a border, all of it is used, and each slot is where its piece says.
 #[test]
 fn runs_end_where_extents_do() {
     let mut pager = SwapPager::without_device(Config { pages_max: 9000, slots_max: 5000, devices_max: 2, extents_max: 200 });
@@ -442,7 +442,7 @@ fn runs_end_where_extents_do() {
         let piece = |slot: u32| pager.devices.locate(Slot(slot)).file;
         assert_eq!(piece(has.slot.0 - has.before), piece(has.slot.0 + has.after));
     }
-    // A swapoff's did: it read over the end of one file what was in the next one, and a program lost its pages.
+    // Runs of a swapoff did cross borders: they read on beyond the end of one file, and a program lost its pages.
     let (mut found, mut from) = (0, page(0, 0));
     while let scan = pager.next_on(device, from)
         && let Some(run) = scan.run
@@ -463,7 +463,7 @@ fn growing(slots: u32) -> (SwapPager, DeviceId) {
     (pager, device)
 }
 
-/// One pass: what can be given back, in slots from the beginning, each run with its length.
+/// Makes one pass. Returns the runs that can be given back: first slot, from the beginning of the device, and length.
 fn pass(pager: &mut SwapPager, device: DeviceId, given: bool) -> Vec<(u32, u32)> {
     let mut runs = Vec::new();
     loop {
@@ -487,7 +487,7 @@ fn what_stays_free_is_given_back_and_got_back_before_the_device_grows() {
     assert_eq!(pager.devices.wants_extent(), Some(device));
     assert_eq!(pass(&mut pager, device, true), []);
     pager.release_range(page(0, 0), 9000);
-    // only what is still free at the next look, and a window for each writer stays
+    // only blocks that are still free at the next look, and a window for each writer stays
     assert_eq!((pass(&mut pager, device, true), pager.devices.wants_extent()), (vec![], None));
     let kept = store(&mut pager, page(1, 0), 1);
     assert_eq!(kept.0, 0);
@@ -505,7 +505,7 @@ fn what_stays_free_is_given_back_and_got_back_before_the_device_grows() {
         (0..run.count).for_each(|k| assert!(pager.assign(page(1, at + u64::from(k)), Slot(run.first.0 + k), Tag::of(0))));
         at += u64::from(run.count);
     }
-    // what is absent can be read by nobody's child
+    // no child can read absent slots
     let child = pager.devices.fork_parent();
     let run = pager.devices.refill_begin(device, blocks(2)).unwrap();
     assert_eq!((run.first, run.count), (Slot(blocks(1)), blocks(2)));
@@ -573,10 +573,10 @@ struct Process {
     files: Vec<usize>,
     parent: Option<usize>,
     alive: bool,
-    /// The fork of its parent's that it comes from.
+    /// The parent's fork that made it.
     fork: u64,
-    /// The model's account of the newest file: slots in use, deferred ones, and what each child of its own can read, as
-    /// offsets.
+    /// The model's account of the newest file, as offsets: slots in use, deferred slots, and the slots that each child of its own
+    /// can read.
     used: BTreeSet<u32>,
     deferred: BTreeSet<u32>,
     readable: BTreeMap<u64, BTreeSet<u32>>,
@@ -598,7 +598,7 @@ impl Process {
     }
 }
 
-/// Processes and the files that they share. A read finds what the page's owner wrote, or a slot was overwritten.
+/// Processes and the files that they share. If a read does not find what the page's owner wrote, a slot was overwritten.
 struct World {
     processes: Vec<Process>,
     /// (file, offset) -> content
@@ -628,7 +628,7 @@ impl World {
         World { processes: vec![process], disk: BTreeMap::new(), files: 1, contents: 0 }
     }
 
-    /// Does what the core does: takes a run, writes it, assigns, and takes the next until all are stored.
+    /// Stores pages as the core does: takes a run, writes it, assigns its slots, and takes the next run until all are stored.
     fn store(&mut self, who: usize, first: PageId, count: u32, fails: bool) {
         let process = &mut self.processes[who];
         let file = *process.files.last().unwrap();
@@ -723,7 +723,7 @@ impl World {
         }
     }
 
-    /// Every page of every process; the neighbours of one in seven.
+    /// Checks every page of every process, and the neighbours of one page in seven.
     fn check(&self, step: usize) {
         for process in self.processes.iter().filter(|p| p.alive) {
             assert_eq!(process.pager.used() as usize, process.used.len());
