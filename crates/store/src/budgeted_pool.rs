@@ -1,26 +1,26 @@
-//! A pool, and what it may take of the memory budget of the process whose memory it is.
+//! A pool, and its part of the memory budget of its process.
 //!
-//! What is resident of the arena is charged, and alongside it a *credit* that the next pages may make resident: without it the pool
-//! could grow only when frames are free, and it is needed exactly when none are. The credit is filled up whenever frames come free,
-//! before anybody else gets them ([`BudgetedPool::balance`]). The pool takes three quarters of the budget at the most, whatever its
+//! The arena's resident pages are charged to the budget. So is a *credit*: pages that the pool may make resident next. Without it
+//! the pool could grow only when frames are free, and it is needed just when none are. As frames come free, the credit is filled up
+//! before anything else gets them ([`BudgetedPool::balance`]). The pool takes at most three quarters of the budget, whatever its
 //! size.
 //!
-//! | of the most that it may take | |
+//! | resident, of the most that it may take | what happens |
 //! | --- | --- |
-//! | from 3/4 on | a page that comes in leaves its slot |
+//! | from 3/4 on | a page that comes in gives up its slot |
 //! | from 15/16 on, down to 7/8 | the coldest pages go on to the next device |
-//! | above 31/32 | once full it stays so |
+//! | above 31/32 | a pool that was full still counts as full |
 //!
-//! It decides and does nothing: the machine charges, tells the pager, and writes.
+//! This module only decides. The machine charges, tells the pager, and writes.
 
 use crate::pool::{Pool, PoolCounters};
 
-/// Slots per page of the pool's size: pages that compress better than that do not gain more.
+/// Slots per page of the pool's size: a better ratio of compression does not make more pages fit.
 pub const SLOTS_PER_PAGE: u64 = 8;
-/// Free blocks stay resident while they have no more pages than that: the next ones come without a page fault.
+/// Free blocks stay resident up to so many pages, so that they can be used again without a page fault.
 const SPARE_PAGES: u64 = 64;
 
-/// The pool and its share.
+/// The pool and its part of the budget.
 #[derive(Clone)]
 pub struct BudgetedPool<A = Vec<u8>> {
     /// The pool. Its credit and limit are for [`BudgetedPool::balance`] to set.
@@ -31,40 +31,40 @@ pub struct BudgetedPool<A = Vec<u8>> {
     draining: bool,
 }
 
-/// What is to be done after [`BudgetedPool::balance`].
+/// What the machine must do after [`BudgetedPool::balance`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Balance {
-    /// To be charged to the budget, in pages.
+    /// Pages to charge to the budget.
     pub charge: u32,
-    /// To be taken off what is charged, in pages.
+    /// Pages to take off the charge.
     pub uncharge: u32,
-    /// The device is not full (any more).
+    /// The device is not full, or not any more.
     pub has_room: bool,
-    /// A copy of a page that is in a frame too is worth less than the memory that it takes.
+    /// A page that comes into a frame should give up its copy here.
     pub drops_copies: bool,
-    /// There is thought to be room for so many pages more, in slots.
+    /// An estimate of how many more pages there is room for, in slots.
     pub room: u32,
 }
 
 impl<A: AsRef<[u8]> + AsMut<[u8]>> BudgetedPool<A> {
-    /// `pool`, over an arena of [`arena_bytes`](crate::pool::arena_bytes), may take up to `size_pages` pages, of a budget of
+    /// `pool`, over an arena of [`arena_bytes`](crate::pool::arena_bytes), which may take up to `size_pages` pages of a budget of
     /// `budget` pages.
     pub fn new(pool: Pool<A>, size_pages: u64, budget: u32) -> Self {
         BudgetedPool { pool, size_pages, budget, draining: false }
     }
 
-    /// The process's share of the budget is `pages` from now on.
+    /// Sets the budget of the process, in pages.
     pub fn set_budget(&mut self, pages: u32) {
         self.budget = pages;
     }
 
-    /// The most it may take, in pages, whatever the budget.
+    /// The most pages that it may take, whatever the budget.
     pub fn size_pages(&self) -> u64 {
         self.size_pages
     }
 
-    /// Takes of the `available` free frames what the next pages may need, or gives back what they will not, and looks whether there
-    /// is room (again). To be called when frames have come free, before anybody else gets them.
+    /// Takes the frames that the next pages may need from the `available` free frames, or gives back frames that they will not
+    /// need. Then checks whether there is room. To be called when frames have come free, before anything else gets them.
     pub fn balance(&mut self, available: u32) -> Balance {
         let most = self.size_pages.min(self.budget as u64 * 3 / 4);
         self.pool.set_limit(most);
@@ -75,7 +75,7 @@ impl<A: AsRef<[u8]> + AsMut<[u8]>> BudgetedPool<A> {
         self.pool.add_credit(more);
         let less = self.pool.take_credit(credit.saturating_sub(want));
         let in_use = in_use(&counters);
-        // what is on other devices may be there because it does not compress: then there is no room for it here
+        // pages on other devices may be there because they do not compress: then there is no room for them here
         let each = match counters.incompressible * 16 > counters.taken {
             true => 0,
             false => counters.stored_pages.max(1).checked_div(in_use).unwrap_or(2).clamp(1, SLOTS_PER_PAGE),
@@ -89,14 +89,14 @@ impl<A: AsRef<[u8]> + AsMut<[u8]>> BudgetedPool<A> {
         }
     }
 
-    /// It is given up: how many pages are charged for it.
+    /// Gives the pool up. Returns how many pages are charged for it.
     pub fn give_up(&mut self) -> u32 {
         let credit = self.pool.take_credit(u64::MAX);
         self.pool.set_limit(0);
         (credit + self.pool.counters().resident_pages) as u32
     }
 
-    /// Whether free blocks should go back to the kernel: there are many, or nothing else may become resident for their sake.
+    /// Whether free blocks should go back to the kernel: there are many, or nothing else can become resident because of them.
     pub fn wants_trim(&self) -> bool {
         self.pool.counters().spare_pages > SPARE_PAGES.min(self.pool.limit() / 32)
     }
@@ -109,8 +109,8 @@ impl<A: AsRef<[u8]> + AsMut<[u8]>> BudgetedPool<A> {
         self.draining && counters.stored_pages > counters.same_filled_pages
     }
 
-    /// The slots of the coldest pages that take room, up to `most`. They count as the newest from now on, so that they are not
-    /// found again while they are being written.
+    /// Calls `each` with the slots of the coldest pages that take room, up to `most`. They count as the newest from now on, so that
+    /// they are not found again while they are being written.
     pub fn coldest(&mut self, most: usize, mut each: impl FnMut(u32)) {
         let mut found = 0;
         for _ in 0..most * 4 {
@@ -131,8 +131,8 @@ fn in_use(counters: &PoolCounters) -> u64 {
     counters.resident_pages - counters.spare_pages
 }
 
-/// What the pool may make resident before frames have come free again, in pages, for a budget of `budget`. A batch of the page
-/// daemon's at its worst takes 102; each class of sizes may begin a block.
+/// The pages that the pool may make resident before frames come free again, for a budget of `budget` pages. The worst batch of the
+/// page daemon takes 102; each class of sizes may begin a block.
 fn reserve_pages(budget: u32) -> u64 {
     (budget as u64 / 64).clamp(48, 160)
 }
@@ -150,9 +150,9 @@ mod tests {
         BudgetedPool::new(Pool::over(2048, arena), SIZE_PAGES, 4096)
     }
 
-    /// A pool of a megabyte had no block left for a class that had none, with a third of its memory free: it refused pages, and
-    /// nothing went on to the next device, since that begins at fifteen sixteenths. The simulator found it, by its device that
-    /// nothing was ever written to.
+    /// A pool of a megabyte had no block left for a class that had none, although a third of its memory was free. It refused pages,
+    /// and no page went on to the next device, because that begins at fifteen sixteenths. (Found by the simulator, which noticed a
+    /// device that nothing was ever written to.)
     #[test]
     fn a_small_pool_is_full_by_its_limit() {
         let mut pool = small();
@@ -169,7 +169,7 @@ mod tests {
         assert_eq!(coldest, [0, 1, 2]);
     }
 
-    /// ... and once pages had gone, their free blocks kept others from becoming resident, as long as they were fewer than 64 pages.
+    /// ... and once pages had gone, their free blocks, up to 64 pages, kept other blocks from becoming resident.
     #[test]
     fn free_blocks_of_a_small_pool_go_back() {
         let mut pool = small();
@@ -188,7 +188,7 @@ mod tests {
         assert!(pool.pool.counters().spare_pages <= SIZE_PAGES / 32);
     }
 
-    /// What is charged is what is resident and the credit, at any time.
+    /// At any time the charge is the resident pages plus the credit.
     #[test]
     fn what_is_charged_is_what_it_takes() {
         let mut pool = small();

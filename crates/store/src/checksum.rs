@@ -1,19 +1,19 @@
-//! What a page that is stored as it is must look like when it comes back: 128-bit XXH3.
+//! The checksum of a page that is stored unencrypted: 128-bit XXH3.
 //!
-//! It is not cryptographic: it guards against accident (a changed page, a damaged device, a write that went astray or was lost),
-//! not against somebody who can write to the device and chooses the bytes; [`crate::seal`] does. It covers the page's identity by
-//! the mask of [`Tag`]. An older generation of the same page differs in content, or not at all. Source: Collet, XXH3.
+//! It is not cryptographic. It guards against accidents (a changed page, a damaged device, a lost or misplaced write). It does not
+//! guard against somebody who can write chosen bytes to the device; [`crate::seal`] does. The mask of [`Tag`] covers the page's
+//! identity. An older generation of the same page has another content, or the same and does no harm. Source: Collet, XXH3.
 
 use crate::PageBytes;
 use overspill_vm::types::{PageId, Tag};
 
-/// What is to be remembered of `page` with these bytes.
+/// The tag of `page` with these bytes.
 #[inline]
 pub fn of(page: PageId, bytes: &PageBytes) -> Tag {
     Tag::new(page, xxhash_rust::xxh3::xxh3_128(bytes), 0)
 }
 
-/// Whether every byte is zero. Leaves at the first block that is not.
+/// Whether every byte is zero. Stops at the first block that is not.
 #[inline]
 pub fn is_zero(bytes: &PageBytes) -> bool {
     bytes.as_chunks::<64>().0.iter().all(|block| block.iter().fold(0, |a, b| a | b) == 0)

@@ -1,4 +1,4 @@
-//! What becomes of a page's bytes on their way to a device and back.
+//! The form of a page's bytes on their way to a device and back.
 //!
 //! ```text
 //!   page --> checksum ----------------------------------> device      without encryption
@@ -6,11 +6,11 @@
 //!   page --> pool (same-filled | packed) --coldest------> device      a compressed memory device in front of another
 //! ```
 //!
-//! What proves that a page came back right is a [`Tag`](overspill_vm::types::Tag), 20 bytes in memory that never go to a device;
-//! whether they were made by [`checksum`] or by [`seal`] shows in how they are checked only.
+//! A [`Tag`](overspill_vm::types::Tag) proves that a page came back right: 20 bytes in memory that never go to a device.
+//! [`checksum`] or [`seal`] makes and checks it.
 //!
-//! No system calls, no clock, no threads, and no allocation after set-up: all of it may run in a process whose heap is paged, on
-//! threads that libc does not know, and in a signal handler. No unsafe code but for the calls of zstd's C library (`zstd.rs`).
+//! No system calls, no clock, no threads, and no allocation after set-up: the code may run in a process whose heap is paged, on
+//! threads that libc does not know, and in a signal handler. The only unsafe code is the calls of zstd's C library (`zstd.rs`).
 
 #![deny(unsafe_code)]
 

@@ -1,7 +1,7 @@
-//! Packing pages and unpacking them, apart from the pool, so that it needs no lock on it.
+//! Packs and unpacks pages. This is apart from the pool, so that it needs no lock on the pool.
 //!
-//! LZ4 unpacks in about a microsecond; zstd takes several, and packs tighter. Nothing allocates after set-up. Whether a page came
-//! out right is for its checksum to say, which the caller has: damaged bytes give an error or wrong content, never more.
+//! LZ4 unpacks in about a microsecond; zstd takes several, and packs tighter. Nothing allocates after set-up. Damaged bytes give an
+//! error or wrong content, and nothing worse. The caller has the page's checksum, which tells whether the content is right.
 //!
 //! Source: Ziv, Lempel 1977; Collet, LZ4.
 
@@ -22,14 +22,14 @@ pub enum Algorithm {
 }
 
 impl Algorithm {
-    /// zstd at the level that it has if none is named.
+    /// zstd at its default level.
     pub const ZSTD: Algorithm = Algorithm::Zstd(1);
 }
 
-/// What became of a page's bytes.
+/// A packed page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Packed<'a> {
-    /// This word, over and over.
+    /// The page is this word, repeated.
     Same(u64),
     /// These bytes, at most [`PACKED_BYTES_MAX`].
     Bytes(&'a [u8]),
@@ -38,7 +38,7 @@ pub enum Packed<'a> {
 }
 
 impl Packed<'_> {
-    /// What is to be kept, in bytes.
+    /// The length of the content to keep, in bytes.
     pub fn bytes(&self) -> u64 {
         match self {
             Packed::Same(_) => 8,
@@ -60,7 +60,7 @@ pub struct Packer {
 }
 
 impl Packer {
-    /// Allocates all that it will need: 21 KiB for LZ4.
+    /// Allocates all memory that it will need: 21 KiB for LZ4.
     ///
     /// # Panics
     /// If zstd has no such level.
@@ -108,7 +108,7 @@ pub enum Unpacker {
 }
 
 impl Unpacker {
-    /// Allocates all that it will need: nothing for LZ4, 94 KiB for zstd.
+    /// Allocates all memory that it will need: nothing for LZ4, 94 KiB for zstd.
     pub fn new(algorithm: Algorithm) -> Unpacker {
         match algorithm {
             Algorithm::Lz4 => Unpacker::Lz4,
@@ -127,7 +127,7 @@ impl Unpacker {
     /// Unpacks. Does not allocate.
     ///
     /// # Errors
-    /// [`Damaged`] if these are not the bytes of a page; `page` has any content then.
+    /// [`Damaged`] if these are not the bytes of a page. Then `page` may have any content.
     pub fn unpack(&mut self, bytes: &[u8], page: &mut PageBytes) -> Result<(), Damaged> {
         let len = match self {
             Unpacker::Lz4 => decompress_into(bytes, page).ok(),
@@ -177,7 +177,7 @@ pub(crate) mod tests {
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 2 } else { 256 }))]
-        /// Whatever the bytes: an error, or content that the page's checksum does not take. (Nothing worse: no panic.)
+        /// Any bytes give an error, or content that the page's checksum rejects; no panic.
         #[test]
         fn damage_is_an_error_or_does_not_pass_the_checksum(
             seed: u64, noise in 1..3000usize, at: prop::sample::Index, bit in 0..8u32, cut: Option<prop::sample::Index>, junk: Vec<u8>,
@@ -196,7 +196,7 @@ pub(crate) mod tests {
                 let mut back = [0; PAGE_SIZE];
                 prop_assert!(unpacker.unpack(&damaged, &mut back).is_err() || back == good || crate::checksum::of(id, &back) != stored);
                 let _ = unpacker.unpack(&junk, &mut back);
-                // and what is whole comes out right after that
+                // undamaged bytes still unpack correctly after that
                 prop_assert!(unpacker.unpack(bytes, &mut back).is_ok() && back == good);
             }
         }

@@ -12,16 +12,16 @@
 //!   entries  by slot: where its object is (or its word), and the order of storing
 //! ```
 //!
-//! **Always compact.** When an object is freed, the last object of its class (the top block's last) moves into the hole, and its
-//! slot's entry follows. So there is no compaction to run and no block that is kept alive by one object: space that holds nothing
-//! is at most one partly filled block per class (32 of them: 1 MiB, whatever the pool's size), and besides that the rounding up to
-//! a class, and what a block is longer than its objects: 5 % in the middle, 10 % at worst for pages that compress to more than 1
-//! KiB. The price is copying one object per free.
+//! **Always compact.** When an object is freed, the last object of its class (the last of the top block) moves into the hole, and
+//! the entry of its slot follows. So no compaction is needed, and no block is kept for a single object. Unused space is at most one
+//! partly filled block per class (32 of them: 1 MiB, whatever the pool's size), the rounding up to a class, and the rest of a block
+//! behind its objects: 5 % on average, 10 % at worst for pages that compress to more than 1 KiB. The price is to copy one object
+//! per free.
 //!
-//! **Memory.** A block is filled from its start, so what is *resident* of it is its first pages, as many as its objects have ever
-//! reached (the caller's arena may be a mapping of which nothing is there before it is touched). [`Pool::store`] makes pages
-//! resident only as far as the limit and the *credit* go, which is what the owner has charged for it in advance. A block that has
-//! become free stays resident and is used again first; the owner gives it back to the kernel between [`Pool::trim_begin`] and
+//! **Memory.** A block is filled from its start. So its *resident* pages are its first ones, as many as its objects have ever
+//! reached. (The caller's arena may be a mapping whose pages come into memory as they are touched.) [`Pool::store`] makes pages
+//! resident only within the limit and the *credit*, which the owner has charged to its budget in advance. A block that has become
+//! free stays resident and is used again first. The owner gives it back to the kernel between [`Pool::trim_begin`] and
 //! [`Pool::trim_end`].
 //!
 //! Invariants: `blocks_used + blocks free == blocks touched <= blocks`; each class has `filled <= objects per block` in its top
@@ -29,10 +29,10 @@
 //!
 //! Packing is apart from the pool (`packing.rs`), so that it needs no lock on it. Nothing allocates after set-up.
 //!
-//! What it cannot do: give single pages of partly filled blocks back (one such block per class, so 31 times 28 KiB at the most).
+//! What it cannot do: give back single pages of partly filled blocks (one such block per class, so 31 times 28 KiB at most).
 //!
-//! Source: the kernel's zsmalloc (size classes over chains of pages) and zram (same-filled pages, refusing what does not compress).
-//! Read, not copied.
+//! Source: the kernel's zsmalloc (size classes over chains of pages) and zram (same-filled pages, refusing pages that do not
+//! compress). Read, not copied.
 
 use crate::PageBytes;
 use crate::packing::{Damaged, Packed, Unpacker};
@@ -43,9 +43,10 @@ use overspill_vm::types::PAGE_SIZE;
 const BLOCK: usize = 32 << 10;
 /// Bytes of the tables for each slot that was ever used.
 pub const SLOT_BYTES: usize = size_of::<Entry>() + size_of::<u16>();
-/// Bytes before an object's content: the slot whose it is.
+/// Bytes before an object's content: its slot.
 const HEAD: usize = 4;
-/// Objects per block, by class: as finely as blocks of this size allow down to 1 KiB, then by an eighth and more.
+/// Objects per block, by class: in the finest steps that blocks of this size allow down to 1 KiB, below that in steps of an eighth
+/// and more.
 const CLASS_OBJECTS: [usize; CLASSES] = [
     256, 128, 96, 80, 64, 56, 48, 40, 36, 32, 31, 30, 29, 28, 27, 26, 25, 24, 23, 22, 21, 20, 19, 18, 17, 16, 15, 14, 13, 12, 11,
     10,
@@ -53,7 +54,7 @@ const CLASS_OBJECTS: [usize; CLASSES] = [
 /// Classes.
 const CLASSES: usize = 32;
 
-/// The longest content of an object, in bytes: what takes more than four fifths of a page is not worth keeping.
+/// The longest content of an object, in bytes: a page that needs more than four fifths of its size is not worth keeping.
 pub const PACKED_BYTES_MAX: usize = class_size(CLASSES - 1) - HEAD;
 
 /// Bytes of an object, head included.
@@ -61,8 +62,8 @@ const fn class_size(class: usize) -> usize {
     (BLOCK / CLASS_OBJECTS[class]) & !3
 }
 
-/// How long an arena must be so that a pool whose limit is `bytes` is full by its limit, never for want of blocks: each class may
-/// have one that is hardly filled.
+/// The length of the arena for a pool whose limit is `bytes`. The pool then becomes full by its limit, and never because it has no
+/// blocks: each class may have one block that is hardly filled.
 pub const fn arena_bytes(bytes: usize) -> usize {
     bytes.next_multiple_of(BLOCK) + CLASSES * BLOCK
 }
@@ -82,18 +83,18 @@ const CLASS_SIZES: [u16; CLASSES] = {
 pub enum Refused {
     /// It does not compress: send it straight to the next device.
     Incompressible,
-    /// The arena or the limit is reached: write the coldest pages back first, or send this one to the next device.
+    /// The end of the arena or the limit is reached: write the coldest pages back first, or send this page to the next device.
     Full,
-    /// More memory would have to become resident than there is credit for.
+    /// More memory would have to become resident than the credit allows.
     NoCredit,
 }
 
-/// What the pool holds and has refused.
+/// Counters of what the pool has stored and refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct PoolCounters {
     /// Pages stored now, same-filled ones too.
     pub stored_pages: u64,
-    /// Those of them that are a word.
+    /// How many of them are one word, repeated.
     pub same_filled_pages: u64,
     /// Compressed content of the others, in bytes.
     pub packed_bytes: u64,
@@ -105,9 +106,9 @@ pub struct PoolCounters {
     pub incompressible: u64,
     /// Pages refused since the start because the arena was full.
     pub full: u64,
-    /// Arena that is resident, in pages: that of the blocks in use and of those free blocks that were not given back.
+    /// Resident pages of the arena: of blocks in use, and of free blocks that were not given back.
     pub resident_pages: u64,
-    /// Of these, those of free blocks.
+    /// How many of them belong to free blocks.
     pub spare_pages: u64,
 }
 
@@ -117,7 +118,7 @@ impl PoolCounters {
         let arena = self.arena_used_bytes;
         if arena == 0 { 0.0 } else { (self.stored_pages * PAGE_SIZE as u64) as f64 / arena as f64 }
     }
-    /// Arena in use that is not content: heads, rounding, holes. In bytes.
+    /// Bytes of the used arena that are not content: heads, rounding, holes.
     pub fn arena_overhead_bytes(&self) -> u64 {
         self.arena_used_bytes - self.packed_bytes
     }
@@ -135,7 +136,7 @@ const NEWER: usize = 3;
 
 /// In `lens`: nothing is stored.
 const ABSENT: u16 = 0;
-/// In `lens`: a word.
+/// In `lens`: a same-filled page.
 const SAME: u16 = u16::MAX;
 
 #[derive(Clone, Copy, Default)]
@@ -146,7 +147,7 @@ struct Class {
     filled: u32,
 }
 
-/// What is where in a slot, from [`Pool::copy_out`].
+/// The content of a slot, from [`Pool::copy_out`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Stored {
     /// A page of this word.
@@ -155,7 +156,7 @@ pub enum Stored {
     Bytes(usize),
 }
 
-/// The pool, over an arena that belongs to it.
+/// The pool, with its arena.
 #[derive(Clone)]
 pub struct Pool<A = Vec<u8>> {
     arena: A,
@@ -164,11 +165,11 @@ pub struct Pool<A = Vec<u8>> {
     /// By block: how many of its pages, from its start, are resident.
     resident: Vec<u8>,
     classes: [Class; CLASSES],
-    /// Free blocks: those that are resident, and those that are not (any more).
+    /// Lists of free blocks: those that are resident, and those that are not.
     free: u32,
     empty: u32,
     touched: u32,
-    /// Pages that may still become resident, and that may be in all.
+    /// How many more pages may become resident, and the most resident pages.
     credit: u64,
     limit: u64,
     entries: Vec<Entry>,
@@ -182,7 +183,7 @@ pub struct Pool<A = Vec<u8>> {
 
 impl Pool {
     /// For `slots` slots and `arena_bytes` of compressed pages, in whole blocks of 32 KiB, all of which it may use. Allocates all
-    /// that it will ever need, zeroed; memory is used as it is touched.
+    /// memory that it will ever need, zeroed, so that it is used only as it is touched.
     ///
     /// # Panics
     /// If `slots` is 2^32 - 1.
@@ -194,8 +195,8 @@ impl Pool {
 }
 
 impl<A: AsRef<[u8]> + AsMut<[u8]>> Pool<A> {
-    /// For `slots` slots, over an arena of which whole blocks of 32 KiB are used. It has neither credit nor a limit above 0 yet.
-    /// Allocates its tables, zeroed, so that they take memory only as they are touched.
+    /// For `slots` slots, over an arena, of which it uses whole blocks of 32 KiB. Credit and limit are 0 at first. Allocates its
+    /// tables, zeroed, so that they take memory only as they are touched.
     ///
     /// # Panics
     /// If `slots` is 2^32 - 1.
@@ -230,14 +231,14 @@ impl<A: AsRef<[u8]> + AsMut<[u8]>> Pool<A> {
         self.credit += pages;
     }
 
-    /// Takes up to `pages` pages of the credit away; says how many.
+    /// Takes up to `pages` pages off the credit. Returns how many.
     pub fn take_credit(&mut self, pages: u64) -> u64 {
         let taken = pages.min(self.credit);
         self.credit -= taken;
         taken
     }
 
-    /// No more than so many pages may be resident. What is resident already stays.
+    /// Sets the most resident pages. Pages that are resident already stay.
     pub fn set_limit(&mut self, pages: u64) {
         self.limit = pages;
     }
@@ -247,7 +248,7 @@ impl<A: AsRef<[u8]> + AsMut<[u8]>> Pool<A> {
         self.limit
     }
 
-    /// What it holds and has refused.
+    /// Its counters.
     pub fn counters(&self) -> PoolCounters {
         self.counters
     }
@@ -267,10 +268,10 @@ impl<A: AsRef<[u8]> + AsMut<[u8]>> Pool<A> {
         self.lens[slot as usize] != ABSENT
     }
 
-    /// Stores a page in `slot`, as the newest; what the slot had is dropped in any case. Does not allocate.
+    /// Stores a page in `slot`, as the newest. The old content of the slot is dropped in any case. Does not allocate.
     ///
     /// # Errors
-    /// [`Refused`]; the slot is empty then.
+    /// [`Refused`]; then the slot is empty.
     ///
     /// # Panics
     /// If there is no such slot, or the bytes are none or more than [`PACKED_BYTES_MAX`].
@@ -310,8 +311,8 @@ impl<A: AsRef<[u8]> + AsMut<[u8]>> Pool<A> {
         Ok(())
     }
 
-    /// Copies what is stored in `slot`, still packed, so that it can be unpacked ([`Unpacker`], [`fill`]) without the pool; `None`
-    /// if nothing is. Does not allocate.
+    /// Copies the content of `slot`, still packed, so that it can be unpacked ([`Unpacker`], [`fill`]) without the pool. `None` if
+    /// the slot is empty. Does not allocate.
     ///
     /// # Panics
     /// If there is no such slot.
@@ -328,10 +329,10 @@ impl<A: AsRef<[u8]> + AsMut<[u8]>> Pool<A> {
         }
     }
 
-    /// Puts the page in `slot` into `page`. Answers whether there is one. Does not allocate.
+    /// Unpacks the page in `slot` into `page`. Returns whether there is one. Does not allocate.
     ///
     /// # Errors
-    /// [`Damaged`] if its bytes are no longer those of a packed page.
+    /// [`Damaged`] if its bytes are not those of a packed page any more.
     ///
     /// # Panics
     /// If there is no such slot.
@@ -348,7 +349,7 @@ impl<A: AsRef<[u8]> + AsMut<[u8]>> Pool<A> {
         Ok(true)
     }
 
-    /// Empties `slot`. Answers whether a page was stored there. Copies at most one object; does not allocate.
+    /// Empties `slot`. Returns whether a page was stored there. Copies at most one object; does not allocate.
     ///
     /// # Panics
     /// If there is no such slot.
@@ -368,12 +369,12 @@ impl<A: AsRef<[u8]> + AsMut<[u8]>> Pool<A> {
         true
     }
 
-    /// The slot that was stored longest ago: the one to be written back to the next device.
+    /// The slot that was stored longest ago, which should be written back to the next device first.
     pub fn coldest(&self) -> Option<u32> {
         self.oldest.checked_sub(1)
     }
 
-    /// The slot stored just after `slot`, which is stored.
+    /// The slot that was stored just after `slot`. => `slot` is stored
     pub fn next_coldest(&self, slot: u32) -> Option<u32> {
         debug_assert!(self.contains(slot));
         self.entries[slot as usize][NEWER].checked_sub(1)
@@ -384,7 +385,7 @@ impl<A: AsRef<[u8]> + AsMut<[u8]>> Pool<A> {
         self.lens[slot as usize] == SAME
     }
 
-    /// `slot`, which is stored, counts as just stored.
+    /// Makes `slot` count as just stored. => `slot` is stored
     pub fn touch(&mut self, slot: u32) {
         debug_assert!(self.contains(slot));
         self.unlink(slot);
@@ -393,8 +394,8 @@ impl<A: AsRef<[u8]> + AsMut<[u8]>> Pool<A> {
 
     // ---- the arena ----
 
-    /// A free block that is resident: its number, and where its resident part is in the arena, to be given back to the kernel. It
-    /// is neither free nor in use until [`Pool::trim_end`].
+    /// Takes a free block that is resident. Returns its number and its resident part of the arena, which the caller should give
+    /// back to the kernel. Until [`Pool::trim_end`] the block is neither free nor in use.
     pub fn trim_begin(&mut self) -> Option<(u32, Range<usize>)> {
         let block = self.free.checked_sub(1)?;
         self.free = self.below[block as usize];
@@ -403,7 +404,7 @@ impl<A: AsRef<[u8]> + AsMut<[u8]>> Pool<A> {
         Some((block, at..at + self.resident[block as usize] as usize * PAGE_SIZE))
     }
 
-    /// The block from [`Pool::trim_begin`] has no memory any more. Says how many pages that were.
+    /// To be called when the block from [`Pool::trim_begin`] has no memory any more. Returns how many pages it had.
     pub fn trim_end(&mut self, block: u32) -> u32 {
         let pages = core::mem::take(&mut self.resident[block as usize]);
         self.below[block as usize] = self.empty;
@@ -412,7 +413,7 @@ impl<A: AsRef<[u8]> + AsMut<[u8]>> Pool<A> {
         pages.into()
     }
 
-    /// Room for an object, in bytes from the arena's start.
+    /// Takes room for an object. Returns its offset in the arena, in bytes.
     fn take(&mut self, class: usize) -> Result<usize, Refused> {
         let Class { top, filled } = self.classes[class];
         let fresh = top == 0 || filled as usize == CLASS_OBJECTS[class];
@@ -438,7 +439,7 @@ impl<A: AsRef<[u8]> + AsMut<[u8]>> Pool<A> {
             match block {
                 block if block == self.free => {
                     self.free = self.below[block as usize - 1];
-                    // what it had before `need`, which is all that it had if that was more
+                    // the pages that it had before (all of them, also if it had more than `need`)
                     self.counters.spare_pages -= u64::from(self.resident[block as usize - 1]) - more;
                 }
                 block if block == self.empty => self.empty = self.below[block as usize - 1],
@@ -596,7 +597,7 @@ mod tests {
         }
     }
 
-    /// Pages of all sizes come and go at random for long; what is left takes the room that it would take in a new pool.
+    /// Pages of all sizes come and go at random for a long time. The remaining pages take as much room as in a new pool.
     #[test]
     fn it_does_not_fragment() {
         let (slots, rounds) = if cfg!(miri) { (20, 50) } else { (4000, 40_000) };
@@ -640,7 +641,7 @@ mod tests {
         }
     }
 
-    /// Not a page becomes resident without credit, none above the limit, and what is given back can be charged elsewhere.
+    /// No page becomes resident without credit or above the limit, and pages that are given back can be charged elsewhere.
     #[test]
     fn memory_is_taken_by_credit_and_up_to_the_limit() {
         let (mut packer, mut pool) = (Packer::new(Algorithm::Lz4), Pool::over(200, vec![0; 8 * BLOCK]));

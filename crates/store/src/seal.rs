@@ -1,4 +1,4 @@
-//! Encryption: a page is sealed on its way out and opened on its way in, by an AEAD, under keys that exist in this process only.
+//! Encryption. An AEAD seals a page on its way out and opens it on its way in, under keys that exist only in this process.
 //!
 //! ```text
 //!   page ----+                                                 +--> ciphertext, 4096 bytes: to the device
@@ -7,34 +7,35 @@
 //!                                 number, its low 4 bytes ----------------------------} a `Tag`
 //! ```
 //!
-//! **What is promised.** Somebody who reads the device at any time, also many times, learns which slots were written when, and
-//! nothing else. Somebody who writes to it can make a page unreadable, but not have another content accepted: not a changed one,
-//! not another page's, not an older one of the same page (2^-128 per try, and a failed try is the end of the page). Not in scope:
-//! who can read this process's memory. The program's pages are there in the clear, and copies of the key pass through registers and
-//! stacks of the threads that seal.
+//! **Promises.** An attacker who reads the device, at any time and repeatedly, learns which slots were written when, and nothing
+//! else. An attacker who writes to it can make a page unreadable, but cannot make another content pass: not a changed one, not that
+//! of another page, not an older one of the same page (2^-128 per try, and a failed try loses the page). Attackers who can read
+//! this process's memory are not in scope. The program's pages are there in the clear, and copies of the key pass through registers
+//! and stacks of the threads that seal.
 //!
-//! **Numbers and nonces.** Every sealing takes the next number of a 64-bit counter, and the number is the nonce: there is no way to
-//! seal that does not take one, so no nonce of a key is used for two writes; a page whose write failed is sealed anew under a new
-//! number. A *fork* copies key and counter. So the child adds a key of its own ([`Keys::add`]) before it writes anything, and goes
-//! on counting from where the parent stood: each key serves the numbers from its first one to the next key's, and a number alone
-//! tells which key opens a page. What the child inherited it opens by the inherited keys, which it never seals with again.
+//! **Numbers and nonces.** Each write takes the next number of a 64-bit counter, and the number is the nonce. There is no way to
+//! seal without taking a number, so two writes never use one nonce with one key. A page whose write failed is sealed anew under a
+//! new number. A *fork* copies key and counter. So the child adds a key of its own ([`Keys::add`]) before it writes anything, and
+//! goes on counting from the parent's number. Each key serves the numbers from its first one up to that of the next key, so the
+//! number alone tells which key opens a page. The child opens inherited pages with inherited keys, and never seals with these
+//! again.
 //!
-//! Whether a page still is what was stored is decided by sealing it once more under the *stored* number and comparing tags
-//! ([`Keys::is_unchanged`]). Two contents may then have been encrypted with one nonce, but ciphertext and tag of the second never
-//! leave the caller's scratch page, which lies next to the page itself. A hash of the content next to the tag would be 8 bytes more
-//! per page and as slow.
+//! To find out whether a page is unchanged, it is sealed once more under the *stored* number, and the tags are compared
+//! ([`Keys::is_unchanged`]). Two contents may then have been encrypted with one nonce. But ciphertext and tag of the second never
+//! leave the caller's scratch page, which lies next to the page itself. A hash of the content next to the tag would take 8 bytes
+//! more per page and be as slow.
 //!
-//! **What is remembered.** Of the number only the low half, so that 20 bytes per page do. The high half is that of the counter
-//! unless more than 2^32 pages (16 TiB) were written since; then candidates are tried, newest first, and the tag tells. The tag is
-//! whole: 16 bytes. It is masked with the page's identity (see [`Tag`]) instead of having object and index authenticated as
-//! associated data, because mremap renames pages and must not have to read them. The write's number is associated already, being
-//! the nonce.
+//! **What is kept in memory.** Only the low half of the number, so that 20 bytes per page are enough. The high half is that of the
+//! counter, unless more than 2^32 pages (16 TiB) were written since. Then candidates are tried, newest first, and the tag shows the
+//! right one. The tag is whole: 16 bytes. It is masked with the page's identity (see [`Tag`]). Object and index are not
+//! authenticated as associated data, because mremap renames pages and must not have to read them. The number of the write is
+//! covered already, because it is the nonce.
 //!
-//! **Why AEGIS-128L.** Measured (bench/RESULTS-store.md): it seals at about half of the cost of AES-128-GCM in ring, and a quarter
-//! of the same in pure Rust. It is one of the winners of CAESAR, and an IRTF draft. The crate `aegis` brings its authors' C code,
-//! which finds AES-NI at run time and has a constant-time fallback; it calls no malloc, takes no lock once a key was added, and of
-//! thread-local storage it touches `errno` only, for lengths that are never passed here. aws-lc keeps its error queue in
-//! thread-local storage that it allocates. The pure Rust version of AEGIS has AES-NI only if it is chosen at compile time.
+//! **Why AEGIS-128L.** Measured (bench/RESULTS-store.md): it costs about half of AES-128-GCM in ring, and a quarter of AES-128-GCM
+//! in pure Rust. It is one of the winners of CAESAR, and an IRTF draft. The crate `aegis` has its authors' C code, which finds
+//! AES-NI at run time and has a constant-time fallback. It calls no malloc, and takes no lock once a key was added. Of thread-local
+//! storage it touches `errno` only, for lengths that are never passed here. aws-lc keeps its error queue in thread-local storage
+//! that it allocates. The pure Rust version of AEGIS uses AES-NI only if that is chosen at compile time.
 //!
 //! Source: Wu, Preneel 2013, "AEGIS: a fast authenticated encryption algorithm"; draft-irtf-cfrg-aegis-aead. Read, not copied.
 
@@ -46,14 +47,14 @@ use overspill_vm::types::{PAGE_SIZE, PageId, Tag};
 
 /// Bytes of a key.
 pub const KEY_BYTES: usize = 16;
-/// Keys that one process can have: its own and one for each ancestor that has sealed anything.
+/// The most keys of one process: its own, and one for each ancestor that has sealed anything.
 pub const KEYS_MAX: usize = 64;
-/// Numbers that share their high half.
+/// How many numbers share their high half.
 const EPOCH: u64 = 1 << 32;
 
-/// A process's keys. Less than a page, in one piece: the caller puts it into memory that is locked and not dumped.
+/// A process's keys. They fit into a page, so that the caller can put them into memory that is locked and not dumped.
 ///
-/// All fields are atomic so that a wipe and a fork's child can change what threads share; nothing here waits.
+/// All fields are atomic, because a wipe and a fork's child change them while threads share them. Nothing here waits.
 pub struct Keys {
     /// The number of the next write.
     next: AtomicU64,
@@ -63,7 +64,7 @@ pub struct Keys {
 
 struct Key {
     words: [AtomicU64; 2],
-    /// Serves numbers from this one on.
+    /// The first number that the key serves.
     first: AtomicU64,
 }
 
@@ -86,13 +87,13 @@ impl Keys {
         Keys { next: AtomicU64::new(0), count: AtomicU32::new(0), keys }
     }
 
-    /// From here on pages are sealed with `key`: 16 bytes of the kernel's randomness that nothing else is done with. The last key
-    /// is forgotten if nothing was sealed with it.
+    /// Makes `key` the key for sealing from now on: 16 random bytes from the kernel that are used for nothing else. If nothing was
+    /// sealed with the last key, it is forgotten.
     ///
     /// => no other thread seals meanwhile (at the start, or in a fork's child while it is alone); does not allocate
     ///
     /// # Errors
-    /// [`TooManyKeys`]; nothing is changed then.
+    /// [`TooManyKeys`]; then nothing is changed.
     pub fn add(&self, key: &[u8; KEY_BYTES]) -> Result<(), TooManyKeys> {
         let count = self.count.load(Relaxed) as usize;
         let unused = |key: &Key| key.first.load(Relaxed) == self.next.load(Relaxed);
@@ -107,7 +108,7 @@ impl Keys {
         Ok(())
     }
 
-    /// Encrypts `page` with the content `plain` into `sealed`, under a number of its own. What is answered opens it again.
+    /// Encrypts `page` with the content `plain` into `sealed`, under a number of its own. Returns the tag that opens it again.
     ///
     /// => does not wait; does not allocate
     ///
@@ -118,8 +119,8 @@ impl Keys {
         Tag::new(page, self.encrypt(number, plain, sealed), number as u32)
     }
 
-    /// Decrypts `bytes` in place, which came from where `page` is stored with `tag`. Answers whether they are what was sealed; if
-    /// not, they are erased.
+    /// Decrypts `bytes` in place; they were read from where `page` is stored with `tag`. Returns whether they are what was sealed.
+    /// If not, they are erased.
     ///
     /// => does not wait; does not allocate
     #[must_use]
@@ -127,11 +128,11 @@ impl Keys {
         let expected = tag.unmasked(page).to_le_bytes();
         let mut candidates = self.candidates(tag);
         let Some(mut number) = candidates.next() else {
-            bytes.fill(0); // no write had such a number yet
+            bytes.fill(0); // no write has had such a number yet
             return false;
         };
         for older in candidates {
-            let mut copy = *bytes; // a failure erases
+            let mut copy = *bytes; // a failure erases the copy
             if self.cipher(number).decrypt_in_place(&mut copy, &expected, &[]).is_ok() {
                 *bytes = copy;
                 return true;
@@ -141,7 +142,7 @@ impl Keys {
         self.cipher(number).decrypt_in_place(bytes, &expected, &[]).is_ok()
     }
 
-    /// Whether `page`, with the content `plain`, is what was sealed as `tag`. Leaves rubbish in `scratch`, which is not to be kept.
+    /// Whether `page`, with the content `plain`, is what was sealed as `tag`. Overwrites `scratch`, which must not be kept.
     ///
     /// => does not wait; does not allocate
     #[must_use]
@@ -150,7 +151,7 @@ impl Keys {
         self.candidates(tag).any(|number| self.encrypt(number, plain, scratch) == expected)
     }
 
-    /// Forgets all keys: what they have sealed stays so for ever.
+    /// Forgets all keys. Pages that they have sealed can never be opened again.
     pub fn wipe(&self) {
         self.count.store(0, SeqCst);
         for key in &self.keys {
@@ -161,7 +162,7 @@ impl Keys {
         core::hint::black_box(self);
     }
 
-    /// The numbers that a write may have had, newest first. More than one only after 2^32 writes.
+    /// The possible numbers of a write, newest first. There is more than one only after 2^32 writes.
     fn candidates(&self, tag: Tag) -> impl Iterator<Item = u64> + use<> {
         let next = self.next.load(Relaxed);
         let same_epoch = next & !(EPOCH - 1) | u64::from(tag.number());
@@ -222,7 +223,7 @@ mod tests {
         core::array::from_fn(|i| (i as u8).wrapping_mul(31) ^ (i >> 4) as u8 ^ seed)
     }
 
-    /// Of a fork: the same keys and counter.
+    /// Copies keys and counter, as a fork does.
     fn copy_of(keys: &Keys) -> Keys {
         let copy = Keys::new();
         copy.next.store(keys.next.load(Relaxed), Relaxed);
@@ -235,7 +236,7 @@ mod tests {
         copy
     }
 
-    /// 32,768 flips in what the device keeps, and all 160 in what memory keeps.
+    /// Flips each of the 32,768 bits on the device, and each of the 160 in memory.
     #[test]
     fn every_flipped_bit_is_detected() {
         let keys = keys(5);
@@ -257,7 +258,7 @@ mod tests {
         assert_eq!(sealed, plain);
     }
 
-    /// A slot with another page's, or an older, perfectly sealed content: a write that was lost or went astray.
+    /// A slot has the perfectly sealed content of another page, or an older one: a lost or misplaced write.
     #[test]
     fn only_the_last_write_of_the_page_itself_opens() {
         let keys = keys(5);
@@ -304,17 +305,17 @@ mod tests {
         assert!(keys.is_unchanged(page(1), tag, &plain, &mut scratch));
     }
 
-    /// Parent and child go on from the same counter; a generation each, down to the greatest depth.
+    /// Parent and child go on from the same counter, one generation after the other, down to the greatest depth.
     #[test]
     fn forks_read_what_they_inherited_and_share_no_key_and_number() {
         let mut family = vec![keys(0)];
-        let mut stored = vec![]; // by generation: what it could read at its fork
+        let mut stored = vec![]; // by generation: pages that it could read at its fork
         let mut sealed_with = HashSet::new();
         for generation in 0..KEYS_MAX as u8 {
             let mine = family.last().unwrap();
             let mut readable: Vec<(PageId, Tag, PageBytes, u8)> = stored.last().cloned().unwrap_or_default();
             for n in 0..3 {
-                // all living generations write: each must find numbers that nobody has used with its key
+                // all living generations write: each must find numbers that were never used with its key
                 for (g, keys) in family.iter().enumerate() {
                     let mut sealed = [0; PAGE_SIZE];
                     let tag = keys.seal(page(n), &pattern(generation), &mut sealed);
@@ -352,7 +353,7 @@ mod tests {
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
-        /// However far the counter has gone since: by up to 64 TiB.
+        /// Pages open however far the counter has gone since: by up to 64 TiB.
         #[test]
         fn pages_of_any_age_open(start in prop_oneof![Just(0), Just(EPOCH - 3), 0..4 * EPOCH], since in 0..4 * EPOCH, seed: u8) {
             let keys = keys(1);

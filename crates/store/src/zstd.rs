@@ -1,16 +1,15 @@
 //! Zstandard for pages, in memory that is allocated once.
 //!
-//! The C library takes memory from malloc, which in a paged process is the heap that is paged, but for its *static contexts*: those
-//! have a workspace that the caller gives them, and answer an error where another context would allocate ("static cctx: no
-//! resize"). What is used here is the one-shot calls on such contexts. Of these, in zstd 1.5.7: `ZSTD_resetCCtx_internal` alone
-//! could resize, and refuses if `staticSize` is set; the decoder has all of its tables in the context, and buffers only when it
-//! streams. The library as it is built here (without threads) has no thread-local storage, no lock and no lazy initialisation: what
-//! the CPU offers is asked by `cpuid` when a context is made and kept in it. `tests/zstd_no_malloc.rs` counts calls of malloc. Its
-//! trace hooks (`ZSTD_trace_compress_begin` and three more) are weak symbols: only a program that defines and exports functions of
-//! these names would have them called here.
+//! The C library usually takes memory from malloc, and in a paged process that heap is paged. *Static contexts* do not: they have a
+//! workspace from the caller, and return an error where another context would allocate ("static cctx: no resize"). This module uses
+//! the one-shot calls on such contexts. In zstd 1.5.7 only `ZSTD_resetCCtx_internal` could resize, and it refuses if `staticSize`
+//! is set. The decoder has all of its tables in the context, and buffers only when it streams. The library as it is built here
+//! (without threads) has no thread-local storage, no lock and no lazy initialisation: it asks `cpuid` when a context is made, and
+//! keeps the answer there. `tests/zstd_no_malloc.rs` counts calls of malloc. Its trace hooks (`ZSTD_trace_compress_begin` and three
+//! more) are weak symbols: they are called only if the program defines and exports functions of these names.
 //!
-//! The only unsafe code of the crate. What the decoder makes of damaged bytes is an error or wrong content, as the pool's head
-//! demands; that it writes nowhere else is for zstd's own fuzzing to say, and the bytes are those of our own memory.
+//! This is the only unsafe code of the crate. From damaged bytes the decoder makes an error or wrong content, as the pool requires.
+//! We rely on zstd's own fuzzing that it writes nowhere else, and the bytes come from our own memory.
 //!
 //! Source: Collet, Kucherawy 2021, RFC 8878. `zstd.h`, section "Static allocation".
 
@@ -22,7 +21,7 @@ use zstd_sys::{
     ZSTD_getCParams, ZSTD_initStaticCCtx, ZSTD_initStaticDCtx, ZSTD_isError,
 };
 
-/// The levels there are.
+/// The possible levels.
 pub const LEVELS: core::ops::RangeInclusive<u8> = 1..=19;
 
 /// A context's memory, aligned to eight bytes as the library asks for.
@@ -36,11 +35,11 @@ fn workspace(bytes: usize) -> Workspace {
 pub struct Compressor {
     context: NonNull<ZSTD_CCtx>,
     level: u8,
-    /// Where the context lies. Never touched from here on but through `context`.
+    /// The memory of the context. Touched only through `context`.
     workspace: Workspace,
 }
 
-// SAFETY: the context lies in the workspace, which this owns, points nowhere else (but to constants), and is of no thread.
+// SAFETY: the context lies in the workspace, which this owns. It points only there and to constants, and belongs to no thread.
 unsafe impl Send for Compressor {}
 
 impl Compressor {
@@ -50,10 +49,10 @@ impl Compressor {
     /// If the level is not one of [`LEVELS`].
     pub fn new(level: u8) -> Compressor {
         assert!(LEVELS.contains(&level), "zstd has no level {level}");
-        // SAFETY: two functions of their arguments.
+        // SAFETY: both functions only compute a number.
         let bytes = unsafe { ZSTD_estimateCCtxSize_usingCParams(ZSTD_getCParams(level.into(), PAGE_SIZE as u64, 0)) };
         let mut workspace = workspace(bytes);
-        // SAFETY: aligned to eight, so long, and nobody else's as long as the context lives: it is in the same value.
+        // SAFETY: the workspace is aligned to eight and long enough, and used by this context alone: both are in the same value.
         let context = unsafe { ZSTD_initStaticCCtx(workspace.as_mut_ptr().cast(), size_of_val(&*workspace)) };
         Compressor { context: NonNull::new(context).expect("it is aligned and large enough"), level, workspace }
     }
@@ -63,7 +62,7 @@ impl Compressor {
         size_of_val(&*self.workspace)
     }
 
-    /// Packs a page into `out`; says how long that is, or nothing if there is not enough room. Does not allocate.
+    /// Packs a page into `out`. Returns the length, or `None` if there is not enough room. Does not allocate.
     pub fn compress(&mut self, page: &PageBytes, out: &mut [u8]) -> Option<usize> {
         // SAFETY: the context that `new` made, borrowed exclusively; both buffers with their lengths, and they do not overlap.
         let n = unsafe {
@@ -99,7 +98,7 @@ impl Default for Decompressor {
 impl Decompressor {
     /// Allocates its workspace: 94 KiB.
     pub fn new() -> Decompressor {
-        // SAFETY: it answers a constant.
+        // SAFETY: returns a constant.
         let mut workspace = workspace(unsafe { ZSTD_estimateDCtxSize() });
         // SAFETY: as in `Compressor::new`.
         let context = unsafe { ZSTD_initStaticDCtx(workspace.as_mut_ptr().cast(), size_of_val(&*workspace)) };
@@ -111,8 +110,8 @@ impl Decompressor {
         size_of_val(&*self.workspace)
     }
 
-    /// Unpacks what [`Compressor::compress`] made; says how many bytes of `page` that were, or nothing if the bytes are damaged.
-    /// Does not allocate.
+    /// Unpacks bytes from [`Compressor::compress`]. Returns how many bytes of `page` were written, or `None` if the input is
+    /// damaged. Does not allocate.
     pub fn decompress(&mut self, bytes: &[u8], page: &mut PageBytes) -> Option<usize> {
         // SAFETY: the context that `new` made, borrowed exclusively; both buffers with their lengths, and they do not overlap.
         let n = unsafe {
@@ -122,7 +121,7 @@ impl Decompressor {
     }
 }
 
-/// A length that the library answered, if it is no error.
+/// A length that the library returned, if it is not an error.
 fn length(n: usize) -> Option<usize> {
     // SAFETY: a comparison.
     (unsafe { ZSTD_isError(n) } == 0).then_some(n)
@@ -140,7 +139,7 @@ mod tests {
         })
     }
 
-    /// The estimate is what the library asks for, at each level, again and again, whatever the pages were before.
+    /// The estimated workspace is enough at each level, again and again, whatever the pages were before.
     #[test]
     fn a_workspace_of_the_estimate_suffices_at_all_levels() {
         let mut decompressor = Decompressor::new();

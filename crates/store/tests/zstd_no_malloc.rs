@@ -1,5 +1,5 @@
-//! zstd is C code with a malloc of its own to call, and in a paged process malloc's heap is what is paged. This program's `malloc`
-//! and its kin are those below, for the C code too: they count.
+//! zstd is C code that could call malloc, and in a paged process malloc's heap is paged. The functions below replace `malloc` and
+//! its kin in this program, also for the C code, and count the calls.
 
 use overspill_store::PageBytes;
 use overspill_store::packing::{Algorithm, Packed, Packer, Unpacker};
@@ -8,7 +8,7 @@ use overspill_vm::types::PAGE_SIZE;
 use std::cell::Cell;
 use std::ffi::c_void;
 
-// Of each thread, since the test runner's own thread allocates when it likes. (A constant without a destructor: no malloc.)
+// Counted per thread, because the test runner's own thread may allocate at any time. (A constant without a destructor: no malloc.)
 thread_local!(static CALLS: Cell<u64> = const { Cell::new(0) });
 
 unsafe extern "C" {
@@ -21,7 +21,7 @@ unsafe extern "C" {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn malloc(size: usize) -> *mut c_void {
     CALLS.set(CALLS.get() + 1);
-    // SAFETY: the caller's duties are those of libc's function.
+    // SAFETY: the caller must keep the contract of libc's function.
     unsafe { __libc_malloc(size) }
 }
 
@@ -50,7 +50,7 @@ fn calls() -> u64 {
     CALLS.get()
 }
 
-/// By turns pages that compress well, hardly, and not at all.
+/// In turns, pages that compress well, hardly, and not at all.
 fn page(n: usize) -> PageBytes {
     let mut x = n as u64;
     std::array::from_fn(|i| {
@@ -61,7 +61,7 @@ fn page(n: usize) -> PageBytes {
 
 #[test]
 fn packing_and_unpacking_never_allocate() {
-    // SAFETY: a context that is made and freed; what the library allocates by itself has to be seen.
+    // SAFETY: a context that is made and freed, to show that the library's own allocations are counted.
     let seen = unsafe {
         let before = calls();
         zstd_sys::ZSTD_freeCCtx(zstd_sys::ZSTD_createCCtx());
