@@ -1,9 +1,9 @@
-//! `overspill advise`: which policy and how much memory a recorded program wants, in plain words, with the figures behind them.
+//! `overspill advise`: says in plain words which policy and how much memory suit a recorded program, with the figures.
 //!
-//! Two ways to count. A string of which nothing is known but its references is replayed page by page, and policies are compared by
-//! their page-ins in proportion to opt's. What our own pager recorded (a trace with kinds) holds only what the pager sees, so it is
-//! replayed through the live core, from the least memory that `overspill run` takes; opt cannot run there, and policies are
-//! compared by first touches and hard faults with the best of them at each size.
+//! There are two ways to count. A string that has nothing but references is replayed page by page, and policies are compared by
+//! their page-ins in proportion to opt's. A trace that our own pager recorded (with kinds of faults) has only the references that
+//! the pager sees. It is replayed through the live core, from the least memory that `overspill run` takes. opt cannot run there, so
+//! policies are compared by first touches and hard faults with the best of them at each size.
 
 use crate::args::lab::AdviseArgs;
 use crate::cost::CostModel;
@@ -17,11 +17,11 @@ use std::fmt::Write as _;
 use std::io::{self, Write as _};
 use std::path::Path;
 
-/// Sizes that are looked at.
+/// The number of sizes.
 const SIZES: u32 = 12;
-/// The smallest of them: this share of the unique pages.
+/// The smallest size: this share of the unique pages.
 const SMALLEST: f64 = 0.005;
-/// A step that brings less than this share of the page-ins that memory can save makes no knee.
+/// A step that saves less than this share of the page-ins that memory can save makes no knee.
 const STEP_MIN: f64 = 0.05;
 /// Policies nearer to each other than this, in page-ins, are equal for practical purposes, and so are sizes.
 const EQUAL: f64 = 0.01;
@@ -44,22 +44,22 @@ pub fn advise(args: &AdviseArgs) -> Result<u8, Failure> {
         };
         let gap = if index == 0 { "" } else { "\n" };
         if write!(io::stdout(), "{gap}{}", advice.text(file, &trace)).is_err() {
-            break; // a closed pipe is the reader's business
+            break; // the reader has closed the pipe
         }
     }
     Ok(0)
 }
 
-/// What a policy does in one memory.
+/// The counts of a policy at one size of memory.
 #[derive(Clone, Copy)]
 struct Point {
-    /// Page-ins; of the live core, first touches and hard faults.
+    /// Page-ins; with the live core, first touches and hard faults.
     faults: u64,
     /// First references, or first touches, among them.
     first: u64,
     /// Touches of inactive pages, counted or estimated.
     soft: u64,
-    /// Predicted.
+    /// The predicted run time.
     seconds: f64,
 }
 
@@ -67,7 +67,7 @@ struct Point {
 struct Candidate {
     name: String,
     points: Vec<Point>,
-    /// Faults beyond the measure's, in proportion, on average over the sizes.
+    /// Faults above those of the measure, in proportion, on average over the sizes.
     over: f64,
 }
 
@@ -77,15 +77,15 @@ struct Advice {
     sizes: Vec<u32>,
     /// The best first.
     candidates: Vec<Candidate>,
-    /// What policies are compared with at each size: opt's faults, or the fewest of any policy.
+    /// The faults that policies are compared with at each size: opt's, or the fewest of any policy.
     measure: Vec<u64>,
     knees: Vec<usize>,
-    /// Index of the size advised.
+    /// The index of the advised size.
     elbow: usize,
 }
 
 impl Advice {
-    /// Every reference is told.
+    /// By a replay in which policies hear of every reference.
     fn by_references(file: &Path, trace: &Trace, asked: &[Asked], model: &CostModel) -> Result<Advice, Failure> {
         let string = sim::references(file, &trace.pages, trace.unique(), &trace.writes, trace.is_of_files())?;
         let sizes = sizes(smallest(trace), trace.unique());
@@ -102,10 +102,10 @@ impl Advice {
         Ok(Advice::new(false, sizes, asked, points, opt.iter().map(|point| point.faults).collect()))
     }
 
-    /// The live core is told what it would see.
+    /// By a replay on the live core, which hears of faults only.
     fn by_faults(file: &Path, trace: &Trace, asked: &[Asked], model: &CostModel) -> Result<Advice, Failure> {
         let low = smallest(trace).max(FAULTS_MEMORY_MIN);
-        // Everything fits, the pager's buffers and the frames that its daemon keeps free alongside it.
+        // Room for everything, for the pager's buffers, and for the frames that its daemon keeps free.
         let pages = trace.unique().saturating_add(trace.unique() / 8);
         let sizes = sizes(low, pages.saturating_add(sim::charged_pages(pages)).max(low));
         let mut jobs = Vec::new();
@@ -128,7 +128,7 @@ impl Advice {
         Ok(Advice::new(true, sizes, asked, &points, measure))
     }
 
-    /// `points` policy by policy, each with all sizes.
+    /// From `points`, policy by policy, each with all sizes.
     fn new(live: bool, sizes: Vec<u32>, asked: &[Asked], points: &[Point], measure: Vec<u64>) -> Advice {
         let mut candidates: Vec<Candidate> = asked
             .iter()
@@ -299,25 +299,25 @@ fn percent(share: f64) -> String {
     format!("{:.1}%", share * 100.0)
 }
 
-/// The smallest memory that is looked at, in pages.
+/// The smallest size of memory, in pages.
 fn smallest(trace: &Trace) -> u32 {
     ((f64::from(trace.unique()) * SMALLEST) as u32).max(1)
 }
 
-/// The sizes that are looked at, rising, each once.
+/// The sizes, rising, each once.
 fn sizes(low: u32, high: u32) -> Vec<u32> {
     let mut sizes = spread(low, high, SIZES);
     sizes.dedup();
     sizes
 }
 
-/// Whether all memory there is saves so little of the faults of the smallest size that it does not matter.
+/// Whether even the largest memory saves hardly any of the faults of the smallest.
 fn saves_nothing(first: u64, last: u64) -> bool {
     first.saturating_sub(last) as f64 <= EQUAL * first as f64
 }
 
-/// Sizes before which a step brought at least twice as much as the one after brings. After the last there is none; it is a knee if
-/// its step brought at least twice as much as steps do on average, as where a loop fits at last.
+/// The knees: sizes whose step saved at least twice as much as the step after it. The last size has no step after it. It is a knee
+/// if its step saved at least twice as much as steps do on average, as where a loop fits at last.
 fn knees(faults: &[u64]) -> Vec<usize> {
     let (first, least) = (faults[0], faults.iter().min().copied().unwrap_or(0));
     if saves_nothing(first, least) {
@@ -334,9 +334,9 @@ fn knees(faults: &[u64]) -> Vec<usize> {
 /// The size whose point lies furthest below the straight line from the first point of the curve to the last (Satopaa, Albrecht,
 /// Irwin and Raghavan, "Finding a Kneedle in a Haystack", 2011). Sizes are evenly spaced, on their logarithmic scale.
 ///
-/// That alone finds nothing in a curve that bends the other way, as a loop's does under any policy: little is saved until all of it
-/// fits. So where no point lies below the line the last size is taken, or the first if there is nothing to be saved; and where at
-/// least two thirds of what can be saved lie beyond the point found, the rest of the curve is looked at in the same way.
+/// That alone finds nothing in a curve that bends the other way, as that of a loop does under any policy: little is saved until the
+/// whole loop fits. So if no point lies below the line, the last size is taken, or the first if there is nothing to save. If at
+/// least two thirds of what can be saved lie beyond the point, the rest of the curve is searched in the same way.
 fn elbow(faults: &[u64]) -> usize {
     let (first, end) = (faults[0], faults.len() - 1);
     let last = faults[end];
@@ -353,12 +353,12 @@ fn elbow(faults: &[u64]) -> usize {
     end
 }
 
-/// The index of the point furthest below the line from the first to the last; of equals the first. `None`: none is below it.
+/// The index of the point furthest below the line from the first to the last; the first of equals. `None` if no point is below it.
 fn furthest_below(faults: &[u64]) -> Option<usize> {
     let (first, last) = (faults[0] as f64, faults[faults.len() - 1] as f64);
     let steps = (faults.len() - 1).max(1) as f64;
     let below = |index: usize| first + (last - first) * index as f64 / steps - faults[index] as f64;
-    // What is due to rounding is not below.
+    // A difference due to rounding does not count.
     let least = 1e-9 * first;
     let best = (0..faults.len()).reduce(|best, other| if below(other) > below(best) { other } else { best })?;
     (below(best) > least).then_some(best)
@@ -379,19 +379,19 @@ mod tests {
         // Nothing to choose.
         assert_eq!((knees(&[5, 5, 5]), elbow(&[5, 5, 5])), (vec![], 0));
         assert_eq!((knees(&[5]), elbow(&[5])), (vec![], 0));
-        // A straight line has no knee, and nothing speaks for stopping before its end.
+        // A straight line has no knee, and no reason to stop before its end.
         assert_eq!((knees(&[50, 40, 30, 20, 10]), elbow(&[50, 40, 30, 20, 10])), (vec![], 4));
     }
 
-    /// A loop under lru misses always until it fits; under a policy that keeps a part of it, the curve falls faster and faster on
-    /// the logarithmic scale. Both lie above the line, and 5 pages of 1011 were advised.
+    /// Under lru a loop always misses until it fits. Under a policy that keeps a part of the loop, the curve falls faster and
+    /// faster on the logarithmic scale. Both curves lie above the line, and 5 pages of 1011 were advised.
     #[test]
     fn a_loop_has_its_knee_at_its_end() {
         let lru = [1000, 1000, 1000, 1000, 1000, 10];
         assert_eq!((knees(&lru), elbow(&lru)), (vec![5], 5));
         let part = [970, 940, 880, 760, 520, 10];
         assert_eq!((knees(&part), elbow(&part)), (vec![5], 5));
-        // A small working set first: what is saved lies at the loop's end all the same.
+        // A small working set first: most is still saved at the loop's end.
         let both = [1000, 900, 900, 900, 900, 900, 10];
         assert_eq!((knees(&both), elbow(&both)), (vec![1, 6], 6));
         // The cliff before the last, and a slope before it that bends the other way.

@@ -1,4 +1,4 @@
-//! What can be asked for. The doc comments and texts here are the help that users read.
+//! The command line. The doc comments and texts here are the help that users read.
 
 pub mod lab;
 
@@ -9,7 +9,7 @@ use std::path::PathBuf;
 /// Virtual memory in user space: run a program that needs more memory than it may have.
 ///
 /// Overspill gives a program a fixed amount of memory and keeps the rest of its data in a swap file of its own. It needs no swap
-/// partition and no change to the program, and no root where userfaultfd is open to users: `overspill check` tells.
+/// partition and no change to the program, and no root where userfaultfd is open to users. `overspill check` says whether it is.
 #[derive(Parser, Debug)]
 #[command(name = "overspill", version, propagate_version = true, max_term_width = 100)]
 #[command(after_long_help = "\
@@ -49,13 +49,13 @@ pub enum Command {
     /// Give a running program more swap devices
     #[command(after_long_help = SWAPON_HELP)]
     Swapon(SwaponArgs),
-    /// Change how a running program's pages are chosen that go
+    /// Change the replacement policy of a running program
     #[command(after_long_help = POLICY_HELP)]
     Policy(PolicyArgs),
     /// Empty a swap device of a running program, and take it away
     #[command(after_long_help = SWAPOFF_HELP)]
     Swapoff(SwapoffArgs),
-    /// Tell what this machine offers, and what to change so that programs can be paged
+    /// Say what this machine offers, and what to change so that programs can be paged
     ///
     /// Tries everything that `overspill run` needs, and undoes it at once. Exit status 0: programs can be paged here. 1: they
     /// cannot; the last line says what to change.
@@ -63,7 +63,7 @@ pub enum Command {
     /// For `overspill run` itself
     #[command(name = crate::keeper::COMMAND, hide = true)]
     Keep {
-        /// Of the run to be kept an eye on.
+        /// The mark of the run to watch.
         mark: String,
     },
     /// Replay recorded reference strings under policies and sizes of memory: the lab
@@ -160,12 +160,12 @@ pub struct RunArgs {
     #[arg(short, long, value_name = "SIZE", required_unless_present = "config")]
     pub memory: Option<String>,
 
-    /// Where the rest goes: a directory, a file to be made, or a device; may be given several times [default: $TMPDIR or /tmp]
+    /// Where pages go that do not fit: a directory, a new file, or a device; may be given several times [default: $TMPDIR or /tmp]
     ///
     /// DIR: an existing directory; the swap file in it has no name. FILE: a file that does not exist yet; it is removed as soon as
-    /// it is open. Either way nothing is left behind, however the program ends. With :SIZE the swap never grows beyond SIZE;
-    /// when all swap is full, the program is stopped with a message. Choose a disk: a tmpfs is memory. See "Swap devices" below
-    /// for more ways to write it.
+    /// it is open. Either way nothing is left behind, however the program ends. With :SIZE the swap never grows beyond SIZE; when
+    /// all swap is full, the program is stopped with a message. Choose a disk: a tmpfs is memory. See "Swap devices" below for more
+    /// ways to write it.
     #[arg(short, long, value_name = "DIR|FILE[:SIZE]|DEVICE")]
     pub swap: Vec<OsString>,
 
@@ -173,15 +173,15 @@ pub struct RunArgs {
     #[arg(short, long)]
     pub name: Option<String>,
 
-    /// Take options from a TOML file; those on the command line go before
+    /// Take options from a TOML file; those on the command line win
     ///
     /// See "Configuration file" below. Unknown keys are errors.
     #[arg(short, long, value_name = "FILE")]
     pub config: Option<PathBuf>,
 
-    /// How to choose the pages that go [default: use-once]
+    /// The replacement policy [default: use-once]
     ///
-    /// An unknown name lists those there are.
+    /// An unknown name lists all policies.
     #[arg(short, long, value_name = "NAME")]
     pub policy: Option<String>,
 
@@ -192,25 +192,25 @@ pub struct RunArgs {
     #[arg(short, long, value_name = "ENGINE")]
     pub engine: Option<String>,
 
-    /// Do not encrypt what goes to swap
+    /// Do not encrypt swap
     ///
-    /// By default it is encrypted (AEGIS-128L), with a key that is made for this run and never leaves the program's memory. That
+    /// By default swap is encrypted (AEGIS-128L), with a key that is made for this run and never leaves the program's memory. That
     /// costs about half a microsecond per page each way. Pages are checked when they come back in either case.
     #[arg(long)]
     pub no_encrypt: bool,
 
-    /// Let threads that thrash all read as they like
+    /// Do not make threads that thrash take turns
     ///
-    /// By default, if threads take each other's pages away so that none gets on, they take turns: one brings its pages in and
-    /// computes, the others may read a page every 5 ms. It is given up where it does not pay. `--stats` tells how many turns there
+    /// By default, if threads take each other's pages away so that none makes progress, they take turns: one brings its pages in
+    /// and computes, the others may read a page every 5 ms. This stops where it does not pay. `--stats` shows how many turns there
     /// were.
     #[arg(long)]
     pub no_load_control: bool,
 
-    /// Do not read ahead what arrays of pointers point to
+    /// Do not read ahead the pages that arrays of pointers point to
     ///
-    /// By default, while a program reads pages in order, what they hold addresses of is brought in beside it, as long as enough of
-    /// that is used. `--stats` tells how many pages that were, and of a sample how many were used.
+    /// By default, while a program reads pages in order, the pages whose addresses they hold are brought in as well, as long as
+    /// enough of these are used. `--stats` shows how many pages that were, and how many of a sample were used.
     #[arg(long)]
     pub no_follow_pointers: bool,
 
@@ -226,7 +226,7 @@ pub struct RunArgs {
 
     /// If the program cannot be paged, warn and run it without paging
     ///
-    /// Covers programs the agent cannot be loaded into, a missing agent, and a machine without userfaultfd. Mistakes in the
+    /// Covers programs into which the agent cannot be loaded, a missing agent, and a machine without userfaultfd. Mistakes in the
     /// other options are still errors.
     #[arg(long)]
     pub best_effort: bool,
@@ -335,7 +335,7 @@ pub struct SwapoffArgs {
     #[arg(value_name = "PID|NAME")]
     pub program: String,
 
-    /// The device, as `overspill swaps` calls it, or a path to it
+    /// The device, as `overspill swaps` names it, or a path to it
     #[arg(value_name = "DEVICE")]
     pub device: OsString,
 }
@@ -363,7 +363,7 @@ pub struct StatArgs {
     #[arg(long)]
     pub json: bool,
 
-    /// Print every counter with its unit and meaning; with --interval, below each line what went between the policy's queues
+    /// Print every counter with its unit and meaning; with --interval, below each line the moves between the policy's queues
     #[arg(long, conflicts_with = "json")]
     pub all: bool,
 
@@ -386,8 +386,8 @@ pub struct CheckArgs {
     pub swap: Option<OsString>,
 }
 
-/// Whether `command`, the end of the command line `line`, begins with what was meant as an option: clap takes an option that it
-/// does not know for the program. After `--` a program may be called anything.
+/// Whether `command`, the end of the command line `line`, begins with a word that was meant as an option: clap takes an unknown
+/// option for the program. After `--` a program may have any name.
 pub fn is_mistyped(line: &[OsString], command: &[OsString]) -> bool {
     let before = line.len().checked_sub(command.len() + 1).and_then(|at| line.get(at));
     let dashed = command.first().is_some_and(|name| name.as_encoded_bytes().starts_with(b"-"));
@@ -411,7 +411,7 @@ mod tests {
         Cli::command().debug_assert();
     }
 
-    /// Help is wrapped at 100 columns. A longer line of what is laid out by hand would break in the middle of a sentence.
+    /// Help is wrapped at 100 columns. A longer line of a text that is laid out by hand would break in the middle.
     #[test]
     fn what_is_laid_out_by_hand_fits() {
         fn look_at(command: &clap::Command) {

@@ -1,4 +1,4 @@
-//! The memory this process may have: the lowest limit of its memory control groups, and the machine's memory.
+//! How much memory this process may have: the lowest limit of its memory control groups, and the machine's memory.
 //!
 //! ```text
 //! /proc/self/cgroup      0::/a/b            (version 2)         4:memory:/a/b          (version 1, also both at once)
@@ -6,8 +6,8 @@
 //! then, from /a/b up to the mount point: memory.max or memory.limit_in_bytes; the lowest number counts
 //! ```
 //!
-//! A limit higher up than the mount point cannot be seen from here; in a container that is normal, and the container's own limit
-//! is what counts. `memory.high` is not looked at: it slows a program down and does not end it.
+//! A limit above the mount point cannot be seen from here. In a container that is normal, and the container's own limit counts.
+//! `memory.high` is ignored: it slows a program down and does not end it.
 
 use std::ffi::OsString;
 use std::fs;
@@ -23,7 +23,7 @@ pub struct Limit {
     pub file: PathBuf,
 }
 
-/// The lowest memory limit on this process, or `None` if there is none below the machine's memory.
+/// The lowest memory limit of this process, or `None` if there is none below the machine's memory.
 pub fn memory_limit() -> Option<Limit> {
     let cgroups = fs::read_to_string("/proc/self/cgroup").ok()?;
     let mounts = fs::read("/proc/self/mountinfo").ok()?;
@@ -32,7 +32,7 @@ pub fn memory_limit() -> Option<Limit> {
 }
 
 /// [`memory_limit`] from the texts of `/proc/self/cgroup` and `/proc/self/mountinfo`, with every file looked up below `root`.
-/// Limits above the machine's memory are not left out; the number that means "no limit" in version 1 is.
+/// Includes limits above the machine's memory, but not the number that means "no limit" in version 1.
 pub fn memory_limit_in(cgroups: &str, mountinfo: &[u8], root: &Path) -> Option<Limit> {
     let mut lowest: Option<Limit> = None;
     for mount in mountinfo.split(|b| *b == b'\n').filter_map(Mount::parse) {
@@ -79,9 +79,9 @@ enum Version {
 #[derive(PartialEq, Eq, Debug)]
 struct Mount {
     version: Version,
-    /// Which directory of the hierarchy is mounted.
+    /// The directory of the hierarchy that is mounted.
     directory: PathBuf,
-    /// Where.
+    /// The mount point.
     point: PathBuf,
 }
 

@@ -76,7 +76,7 @@ pub fn check(args: &CheckArgs) -> Result<u8, Failure> {
         line("verdict", "programs cannot be paged here:".into());
         lines.extend(problems.into_iter().map(|problem| format!("  - {problem}")));
     }
-    // A closed pipe is the reader's business.
+    // It does not matter if the reader has closed the pipe.
     let _ = writeln!(std::io::stdout(), "{}", lines.join("\n"));
     Ok(if ok { 0 } else { 1 })
 }

@@ -1,5 +1,5 @@
-//! The configuration file of `overspill run --config`: TOML, the same options under the same names. Unknown keys and wrong values
-//! are errors with the line.
+//! The configuration file of `overspill run --config`: TOML, with the same options under the same names. Unknown keys and wrong
+//! values are errors that name the line.
 
 use overspill_linux::device_spec::{self, DeviceSpec, Medium, SpecError};
 use serde::de::{self, MapAccess, SeqAccess, Visitor};
@@ -8,10 +8,10 @@ use std::fmt;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-/// The longest file, in bytes. What is longer was meant to be something else, and need not come to an end.
+/// The longest file, in bytes. A longer one was given by mistake, and might never end.
 const BYTES_MAX: u64 = 1 << 20;
 
-/// What stands in a file. Values are as on the command line, and checked where those are.
+/// The content of a file. Values are as on the command line, and checked in the same place.
 #[derive(Deserialize, Clone, PartialEq, Eq, Debug, Default)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Config {
@@ -104,7 +104,7 @@ pub fn read(path: &Path) -> Result<Config, String> {
     };
     let mut text = String::new();
     let file = std::fs::File::open(path).map_err(unread)?;
-    // bytes first: a sign that is cut in two is no mistake of the file's
+    // bytes first, because the limit may cut a character in two, which is not the file's mistake
     let mut bytes = Vec::new();
     file.take(BYTES_MAX + 1).read_to_end(&mut bytes).map_err(unread)?;
     if bytes.len() as u64 > BYTES_MAX {
@@ -129,7 +129,7 @@ pub fn parse(text: &str) -> Result<Config, String> {
 }
 
 impl Swap {
-    /// What it is called in an error, behind its number: its first place, if it has one.
+    /// Its name in an error, behind its number: its first place, if it has one.
     pub fn label(&self) -> String {
         self.path.iter().chain(&self.paths).next().map_or_else(String::new, |path| format!(" ({})", path.display()))
     }
@@ -188,7 +188,7 @@ mod tests {
         assert_eq!(parse(""), Ok(Config::default()));
     }
 
-    /// "The same options" were said to be there; two were not.
+    /// The documentation promised the same options in the file, but two were missing.
     #[test]
     fn every_switch_can_be_set() {
         let text = "stats = true\nbest-effort = true\nno-encrypt = true\nno-load-control = true\nno-follow-pointers = true\n";

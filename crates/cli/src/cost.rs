@@ -7,19 +7,20 @@
 //!                 + written * page ) / 1e6
 //! ```
 //!
-//! with `read` the faults, each of one page, less the cold ones if they are `zeroed` instead. The device does one thing at a time
-//! here, and nothing overlaps with the program: it is what a single thread waits for, and pessimistic for several.
+//! `read` is the number of faults, each of one page, without the cold ones if they are `zeroed` instead. The device does one thing
+//! at a time, and nothing overlaps with the program. That is the time for which a single thread waits; for several it is
+//! pessimistic.
 //!
-//! Where the live core was asked (`--see faults`), it has counted what is guessed above: first touches are filled with zeroes, soft
-//! faults are its own, and so are pages and reads. `cluster`, `inactive` and `cold` are not used then:
+//! With the live core (`--see faults`), soft faults, pages and reads are counted and not guessed, and first touches are filled with
+//! zeroes. `cluster`, `inactive` and `cold` are not used then:
 //!
 //! ```text
 //! seconds = run + ( faults * fault + soft_faults * soft + page_in_ops * latency + (pages_in + written) * page ) / 1e6
 //! ```
 //!
-//! How many soft faults a live run has depends on what is inactive. With `inactive` of the memory that is inactive, and pages in
-//! order of their last reference, a soft fault is what hits in all of an LRU memory but not in its first `1 - inactive`: the
-//! difference of LRU's faults at the two sizes, which is taken for every policy.
+//! The number of soft faults of a live run depends on which pages are inactive. Take pages in the order of their last reference,
+//! with a share `inactive` of the memory inactive. Then a soft fault is a reference that hits in the whole of an LRU memory, but
+//! not in its first `1 - inactive`. Their number is the difference of LRU's faults at the two sizes, and is used for every policy.
 
 use overspill_lab::{Counts, Curve, LiveCounts};
 use overspill_vm::policy::PARKED_PERMILLE;
@@ -28,12 +29,12 @@ use std::str::FromStr;
 /// Costs in microseconds, unless something else is said.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct CostModel {
-    /// A hard fault or first touch, besides reading: delivery by a handler thread (8 to 10) and UFFDIO_COPY (1.3); measured,
+    /// A hard fault or first touch, without reading: delivery by a handler thread (8 to 10) and UFFDIO_COPY (1.3). Measured:
     /// ARCHITECTURE.md, "A fault's way".
     fault: f64,
-    /// A soft fault: the same way.
+    /// A soft fault, measured in the same way.
     soft: f64,
-    /// A read, besides the transfer.
+    /// A read, without the transfer.
     latency: f64,
     /// Transfer of a page.
     page: f64,
@@ -41,14 +42,14 @@ pub struct CostModel {
     cluster: f64,
     /// Share of the memory that is inactive.
     inactive: f64,
-    /// First references are fresh memory, not read.
+    /// First references are to fresh memory, which is not read.
     cold_is_zero: bool,
     /// Seconds with everything in memory.
     run: f64,
 }
 
-/// The disk of a virtual machine in November 2026: 25 us for a random page of 4 KiB at depth 1, 2.8 us per page in order. On
-/// inactive is what the core puts there.
+/// The disk of a virtual machine in November 2026: 25 us for a random page of 4 KiB at depth 1, 2.8 us per page in order. The
+/// inactive share is that of the core.
 const SSD: CostModel = CostModel {
     fault: 10.0,
     soft: 10.0,
@@ -109,7 +110,7 @@ impl CostModel {
         Ok(())
     }
 
-    /// Soft faults of a run with `memory` pages, estimated from what LRU does at every size.
+    /// Soft faults of a run with `memory` pages, estimated from LRU's faults at every size.
     pub fn soft_faults(&self, lru: &Curve, memory: u32) -> u64 {
         let seen = (f64::from(memory) * (1.0 - self.inactive)).round().max(1.0) as u32;
         lru.counts(seen).faults - lru.counts(memory).faults
@@ -124,7 +125,7 @@ impl CostModel {
         self.run + (device + faults) / 1e6
     }
 
-    /// Seconds that a run takes, of which the live core has counted the reads and the soft faults.
+    /// Seconds that a run takes, from the reads and soft faults that the live core has counted.
     pub fn seconds_live(&self, live: &LiveCounts) -> f64 {
         let device = (live.pages_in + live.counts.pages_written) as f64 * self.page + live.page_in_ops as f64 * self.latency;
         let faults = live.counts.faults as f64 * self.fault + live.soft_faults as f64 * self.soft;
@@ -160,7 +161,7 @@ mod tests {
         }
     }
 
-    /// It was 12 % in the core once, and stayed so here when the core went down to 6.
+    /// The core's share went from 12 % to 6 %, and this one stayed at 12 %.
     #[test]
     fn what_is_inactive_is_the_cores_share() {
         let inactive = "ssd".parse::<CostModel>().unwrap().inactive;

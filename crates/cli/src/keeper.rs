@@ -1,15 +1,15 @@
-//! Leaves nothing behind when `overspill run` or its program is killed.
+//! Kills the descendants of a program when `overspill run` or the program is killed.
 //!
-//! The kernel kills the program that `overspill run` started (PR_SET_PDEATHSIG), but not that program's children, and a process
-//! that is just executing something new has no agent in it that could notice. So a small second process, the keeper, waits at a
-//! pipe for the end of `overspill run`. If it was announced, the keeper ends: what goes on in the background was meant to. If not,
-//! or if `overspill run` closes the pipe because the program was killed or asked to end (TERM, INT), it kills all processes that
-//! carry this run's mark in their environment, until there have been none for a while: one that is in the middle of an exec shows
-//! no environment for a moment.
+//! The kernel kills the program that `overspill run` started (PR_SET_PDEATHSIG), but not that program's children. An agent in them
+//! could not do it either: a process in the middle of an exec has none. So a small second process, the keeper, waits at a pipe for
+//! the end of `overspill run`. If `overspill run` announces its end, the keeper ends, too: processes in the background may go on.
+//! If `overspill run` is killed, or closes the pipe because the program was killed or asked to end (TERM, INT), the keeper kills
+//! all processes that have this run's mark in their environment. It goes on until there have been none for a while, because a
+//! process in the middle of an exec shows no environment for a moment.
 //!
-//! Limits: it does not find a process that was started with an empty environment (and so without Overspill), nor one whose
-//! environment it may not read (set-uid). It cannot help if it is killed as well. `overspill run` waits for it for a few seconds
-//! only: a process that the kernel does not let go of (state D) ends later.
+//! Limits: the keeper does not find a process that was started with an empty environment (and so without Overspill), nor one whose
+//! environment it may not read (set-uid). It cannot help if it is killed as well. `overspill run` waits for it only a few seconds:
+//! a process that the kernel does not let go (state D) ends later.
 
 use crate::Failure;
 use rustix::process::{Pid, Signal, kill_process};
@@ -21,34 +21,34 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// The mark's name in the environment of the program and all its descendants.
 const MARK: &str = "OVERSPILL_RUN";
-/// What `overspill` is called with to be the keeper.
+/// The subcommand that makes `overspill` the keeper.
 pub const COMMAND: &str = "keep";
-/// What `overspill run` sends before it ends of its own accord.
+/// The byte that `overspill run` sends before it ends by itself.
 const DONE: u8 = b'.';
-/// No process with the mark for this long: there are none.
+/// If no process has had the mark for this long, there are none left.
 const QUIET: Duration = Duration::from_millis(300);
-/// How long `overspill run` waits for the end of all descendants. Guessed: killed processes end in milliseconds, but for those with
-/// much memory or a slow disk.
+/// How long `overspill run` waits for the end of all descendants. Guessed: killed processes end in milliseconds, except for those
+/// with much memory or a slow disk.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The keeper, as `overspill run` sees it.
 pub struct Keeper(Child);
 
 impl Keeper {
-    /// Starts it and marks `program`, which is to be started next.
+    /// Starts it, and marks `program`, which will be started next.
     ///
     /// # Errors
     /// This executable cannot be started a second time.
     pub fn start(program: &mut Command) -> Result<Keeper, Failure> {
-        // Process ids come round again, and an older run's descendants may live: the time makes the mark this run's.
+        // Process ids are used again, and descendants of an older run may live, so the mark includes the time.
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let mark = format!("{}.{}", std::process::id(), now.as_nanos());
         let process = Command::new("/proc/self/exe")
             .arg0("overspill")
             .args([COMMAND, &mark])
-            .env_clear() // no agent in it, and not the mark of a run around this one
+            .env_clear() // no agent, and not the mark of a run around this one
             .current_dir("/")
-            .process_group(0) // Ctrl-C is not for it
+            .process_group(0) // so that Ctrl-C does not reach it
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
@@ -58,7 +58,7 @@ impl Keeper {
         Ok(Keeper(process))
     }
 
-    /// The program was killed, or asked to end: the keeper ends its descendants, then itself.
+    /// Makes the keeper end the program's descendants, and then itself. For when the program was killed or asked to end.
     pub fn end_descendants(mut self) {
         drop(self.0.stdin.take());
         let start = Instant::now();
@@ -67,12 +67,12 @@ impl Keeper {
         }
     }
 
-    /// The run has ended as it should: the keeper ends too.
+    /// Ends the keeper, after a normal end of the run.
     pub fn dismiss(mut self) {
         if let Some(pipe) = &mut self.0.stdin {
             let _ = pipe.write_all(&[DONE]);
         }
-        // if it has been reaped already, with children that were not ours, there is nothing to wait for
+        // it may have been reaped already, together with children that were not ours
         let _ = self.0.wait();
     }
 }

@@ -1,17 +1,17 @@
 //! The command `overspill`.
 //!
 //! ```text
-//! args        what can be asked for, and the help texts
-//! preflight   everything that can go wrong, found before the program starts: one message each
+//! args        the command line, and the help texts
+//! preflight   finds everything that can go wrong before the program starts: one message each
 //! program     finds a program, and tells whether the agent can be loaded into it
 //! cgroup      the memory that this process may have
 //! run         puts the parts of `overspill run` together
 //! supervise   starts the program, passes signals on, waits for its end (the only unsafe code here)
-//! keeper      a second process, which leaves nothing behind when `overspill run` or its program is killed
+//! keeper      a second process, which kills the descendants when `overspill run` or its program is killed
 //! report      counters for people and as JSON
 //! config      the file of `overspill run --config`
 //! stat        `overspill stat`: reads the status block of a running program
-//! swaps       `overspill swaps` and `policy`: a running program is asked over its control socket
+//! swaps       `overspill swaps` and `policy`: ask a running program over its control socket
 //! swapon      `overspill swapon` and `swapoff`
 //! check       `overspill check`: what this machine offers
 //! sim         `overspill sim`: policies and sizes on recorded reference strings
@@ -20,7 +20,7 @@
 //! sizes       sizes of memory for the lab
 //! plot        miss-ratio curves as a picture
 //! trace       `overspill trace`: what is in a trace, conversion; loads traces for the lab's other commands
-//! progress    how far long work has come
+//! progress    shows how far long work is
 //! ```
 
 #![deny(unsafe_code)]
@@ -76,14 +76,13 @@ impl Failure {
     }
 }
 
-/// A line on standard error. A closed standard error is no reason to fail.
+/// Writes a line to standard error. If that is closed, nothing happens.
 fn say(line: impl fmt::Display) {
     use std::io::Write;
     let _ = writeln!(std::io::stderr(), "overspill: {}", printable(&line.to_string()));
 }
 
-/// `text` as one line that changes nothing about a terminal. Names are in it, of files and devices, and others may have chosen
-/// those.
+/// `text` as one line without control characters for a terminal. It has names of files and devices that others may have chosen.
 fn printable(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {

@@ -1,7 +1,7 @@
 //! Miss-ratio curves as a picture: layout here, drawing in `plot/svg.rs` and `plot/png.rs`, which get the same calls.
 //!
-//! Colours are those of Okabe and Ito ("Color Universal Design", 2008) but yellow, which is hardly seen on white; every curve has a
-//! marker of its own shape as well, so that none is told by colour alone.
+//! The colours are those of Okabe and Ito ("Color Universal Design", 2008) without yellow, which is hardly visible on white. Each
+//! curve also has a marker of its own shape, so that colour is never the only difference.
 
 mod png;
 mod svg;
@@ -99,7 +99,7 @@ impl Marker {
     }
 }
 
-/// Where a text stands with regard to its point.
+/// The position of a text relative to its point.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Anchor {
     Start,
@@ -107,7 +107,7 @@ enum Anchor {
     End,
 }
 
-/// What draws. Units are pixels of the SVG, y downwards; a text's point is on its base line.
+/// Draws shapes and texts. Units are pixels of the SVG, y downwards; a text's point is on its base line.
 trait Canvas {
     fn polyline(&mut self, points: &[Point], color: Color, width: f64);
     fn polygon(&mut self, points: &[Point], color: Color);
@@ -227,7 +227,7 @@ fn short(number: f64) -> String {
     format!("{value}{unit}")
 }
 
-/// At most `length` characters of a name; what is left out is the middle.
+/// At most `length` characters of a name; the middle is left out.
 fn shorten(name: &str, length: usize) -> String {
     let letters: Vec<char> = name.chars().collect();
     if letters.len() <= length {

@@ -1,5 +1,4 @@
-//! Everything that can be found out before the program starts. Each check fails with one message: what happened, where, what to
-//! try.
+//! The checks that are made before the program starts. Each fails with one message: what happened, where, what to try.
 
 use crate::cgroup;
 use crate::program::{self, NotFound, Unfit};
@@ -21,13 +20,13 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-/// The least memory that can be promised: the pager's buffers and a working set for a few threads. Guessed.
+/// The smallest budget: the pager's buffers and a working set for a few threads. Guessed.
 pub const MEMORY_MIN: u64 = 8 << 20;
 
 /// The ways to issue I/O.
 const ENGINES: [&str; 3] = ["auto", "io_uring", "psync"];
 
-/// What is wrong with a block device of no length.
+/// The message about a block device of no length.
 const EMPTY: &str = "this block device is empty: no medium is in it, or it was not set up; name another";
 
 /// The budget in bytes, a whole number of pages. `origin` is where it was asked for: `--memory`, or a key of a file.
@@ -74,7 +73,7 @@ pub fn memory_warning(origin: &str, bytes: u64) -> Option<String> {
     ))
 }
 
-/// The policy, as `NAME[:KEY=VALUE,...]`, which `origin` gives.
+/// Checks the policy, `NAME[:KEY=VALUE,...]`. `origin` says where it was given.
 pub fn policy<'a>(origin: &str, spec: Option<&'a str>) -> Result<&'a str, Failure> {
     let spec = spec.unwrap_or(policy::DEFAULT);
     match spec.parse::<policy::Spec>() {
@@ -83,7 +82,7 @@ pub fn policy<'a>(origin: &str, spec: Option<&'a str>) -> Result<&'a str, Failur
     }
 }
 
-/// The engine's name, tried out if it was asked for, by `origin`.
+/// Checks the engine's name, and tries the engine out if it was asked for. `origin` says where it was given.
 pub fn engine<'a>(origin: &str, name: &'a str) -> Result<&'a str, Failure> {
     if !ENGINES.contains(&name) {
         return Err(Failure::new(format!("{origin}: there is no engine {name:?}; there are {}", ENGINES.join(", "))));
@@ -99,7 +98,8 @@ pub fn engine<'a>(origin: &str, name: &'a str) -> Result<&'a str, Failure> {
     Ok(name)
 }
 
-/// The program's name, which `origin` gives it, empty without one; no other that runs has it.
+/// Checks the name of the program, which no other running program may have. `origin` says where it was given. Returns an empty name
+/// if there is none.
 pub fn program_name<'a>(origin: &str, name: Option<&'a str>) -> Result<&'a str, Failure> {
     let Some(name) = name else { return Ok("") };
     if let Some(why) = control::program_name_trouble(name) {
@@ -118,7 +118,7 @@ pub struct Swap {
     pub devices: Vec<DeviceSpec>,
     /// Free space on their file systems, in bytes.
     pub free: u64,
-    /// What works and is hardly what the user wants.
+    /// Warnings about settings that work, but are probably not what the user wants.
     pub warnings: Vec<String>,
 }
 
@@ -129,8 +129,8 @@ impl Swap {
     }
 }
 
-/// Reads the swap devices that were asked for, each with where that was (`--swap`, say), and tries them out. Without any it is the
-/// directory for temporary files.
+/// Reads the swap devices that were asked for, each with its origin (such as `--swap`), and tries them out. If there are none, the
+/// directory for temporary files is used.
 pub fn swap(asked: &[(String, Result<DeviceSpec, SpecError>)]) -> Result<Swap, Failure> {
     let mut swap = Swap::default();
     for (origin, device) in asked {
@@ -203,7 +203,7 @@ pub fn try_device(swap: &mut Swap, origin: &str, mut device: DeviceSpec) -> Resu
     Ok(())
 }
 
-/// A file in `directory`. Gives what is free there, in bytes; of memory, which is warned of, as much as one likes.
+/// Tries a file in `directory`. Returns the free bytes there; for memory, which gets a warning, the largest number.
 fn try_file_place(swap: &mut Swap, origin: &str, directory: &Path) -> Result<u64, Failure> {
     let fail = |why: &str| Failure::new(format!("{origin}: {why}"));
     let file = try_file_in(directory).map_err(|error| {
@@ -229,12 +229,12 @@ fn try_file_place(swap: &mut Swap, origin: &str, directory: &Path) -> Result<u64
     Ok(free)
 }
 
-/// Looks whether a block device may be written over. Gives its length in bytes.
+/// Checks that a block device may be overwritten. Returns its length in bytes.
 fn try_block_device(path: &Path, force: bool) -> Result<u64, String> {
     let Some(data) = fs::metadata(path).ok().filter(|data| data.file_type().is_block_device()) else {
         return Err("this is not a block device; for a file or a directory write file:PATH".into());
     };
-    // The kernel lets root open one that is read-only, and fails each write.
+    // The kernel lets root open a read-only device, and then fails each write.
     let (major, minor) = (rustix::fs::major(data.rdev()), rustix::fs::minor(data.rdev()));
     if fs::read_to_string(format!("/sys/dev/block/{major}:{minor}/ro")).is_ok_and(|text| text.trim() == "1") {
         return Err("this block device is read-only; name another, or make it writable (blockdev --setrw)".into());
@@ -273,7 +273,7 @@ fn try_block_device(path: &Path, force: bool) -> Result<u64, String> {
     }
 }
 
-/// Makes the place absolute and names the directory the swap file is to be in.
+/// Makes the place absolute. Also returns the directory of the swap file.
 fn resolve(place: &Path) -> Result<(PathBuf, PathBuf), String> {
     match fs::metadata(place) {
         Ok(data) if data.is_dir() => {
@@ -318,7 +318,7 @@ fn try_file_in(directory: &Path) -> Result<std::os::fd::OwnedFd, Errno> {
     let mode = Mode::RUSR | Mode::WUSR;
     let flags = OFlags::RDWR | OFlags::CLOEXEC;
     match rustix::fs::open(directory, flags | OFlags::TMPFILE, mode) {
-        // The file system knows no files without names (or the kernel, which then takes this for opening a directory).
+        // The file system has no files without names (or the kernel has none, and takes this for opening a directory).
         Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL | Errno::NOENT) => {}
         other => return other,
     }
@@ -328,7 +328,7 @@ fn try_file_in(directory: &Path) -> Result<std::os::fd::OwnedFd, Errno> {
     Ok(file)
 }
 
-/// A program that is there.
+/// A program that was found.
 #[derive(Debug)]
 pub struct Program {
     /// The file to execute.
@@ -337,7 +337,7 @@ pub struct Program {
     pub unfit: Option<String>,
 }
 
-/// Finds the program and looks whether the agent can be loaded into it.
+/// Finds the program and checks whether the agent can be loaded into it.
 pub fn program(name: &OsStr) -> Result<Program, Failure> {
     let path = env::var_os("PATH");
     if name.is_empty() {

@@ -1,7 +1,7 @@
-//! Finding a program, and telling beforehand whether the agent can be loaded into it.
+//! Finds a program, and tells beforehand whether the agent can be loaded into it.
 //!
-//! LD_PRELOAD is obeyed by the dynamic loader that a program names, so it has no effect, *without a word*, on programs that are
-//! statically linked, of another architecture or C library, or run with more rights than their caller. Each is found out here.
+//! The dynamic loader that a program names obeys LD_PRELOAD. So it *silently* has no effect on programs that are statically linked,
+//! of another architecture or C library, or run with more rights than their caller. This module recognises each of them.
 //!
 //! ```text
 //! NAME --find--> file --examine--> ELF: class, machine, PT_INTERP, set-id bits, file capabilities
@@ -10,8 +10,8 @@
 //!                       +-------- #!/usr/bin/env NAME                env itself, and then what env starts
 //! ```
 //!
-//! What cannot be told is let through: what a program starts later, and binfmt_misc. Nothing here is a security check: the file
-//! may change before it is started.
+//! It lets through what it cannot know: programs that a program starts later, and binfmt_misc. This is not a security check: the
+//! file may change before it is started.
 
 use object::elf::{DT_STRSZ, DT_STRTAB, EM_X86_64, ET_DYN, FileHeader64, PT_INTERP};
 use object::read::elf::{Dyn, FileHeader, ProgramHeader};
@@ -26,21 +26,21 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// How often the kernel goes from a script to its interpreter (`BINPRM` recursion in `fs/exec.c`).
+/// How many times the kernel goes from a script to its interpreter (`BINPRM` recursion in `fs/exec.c`).
 const SCRIPTS_MAX: u32 = 5;
 /// The kernel reads this much of a script's first line.
 const LINE_MAX: u64 = 256;
-/// As much as is read of the names that a program asks its loader for: browsers have some MiB of them.
+/// The most bytes to read of the names that a program asks its loader for. Browsers have some MiB of them.
 const NAMES_MAX: u64 = 64 << 20;
-/// `PATH` of a program that has none, as glibc's execvp has it.
+/// The default of `PATH`, as in glibc's execvp.
 const PATH_DEFAULT: &str = "/bin:/usr/bin";
 
 /// Why a program was not found.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum NotFound {
-    /// There is no such file. By custom exit status 127.
+    /// There is no such file. By convention exit status 127.
     Missing,
-    /// There is one, and it cannot be executed. By custom exit status 126.
+    /// The file cannot be executed. By convention exit status 126.
     NotExecutable(PathBuf),
 }
 
@@ -74,7 +74,7 @@ pub fn find(name: &OsStr, path: Option<&OsStr>) -> Result<PathBuf, NotFound> {
             file.push(name);
             let file = PathBuf::from(file);
             if file.is_dir() {
-                continue; // A directory on the way is no reason to say "not executable".
+                continue; // A directory of that name does not count as "not executable".
             }
             if let Some(file) = look(file) {
                 return Ok(file);
@@ -102,13 +102,13 @@ pub enum Unfit {
     Capabilities,
     /// Its loader belongs to another C library than the agent's.
     Library(PathBuf),
-    /// It is built with this sanitizer, which gets its memory past libc.
+    /// It is built with this sanitizer, which gets its memory without libc.
     Sanitizer(&'static str),
-    /// Its loader or interpreter does not exist, so it cannot start at all. By custom exit status 127.
+    /// Its loader or interpreter does not exist, so it cannot start at all. By convention exit status 127.
     NoInterpreter(PathBuf),
     /// An ELF header that makes no sense.
     Damaged,
-    /// It is executable and cannot be read, so nothing can be told (the kernel does not let it be traced or preloaded either).
+    /// It can be executed but not read, so nothing is known about it. (The kernel does not let it be traced or preloaded either.)
     Unreadable,
 }
 
@@ -149,7 +149,7 @@ impl fmt::Display for Unfit {
 
 impl std::error::Error for Unfit {}
 
-/// What kind of file an ELF file is, as far as this module asks.
+/// The kind of an executable file, as far as this module needs it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Kind {
     /// A program or library with a dynamic loader.
@@ -178,7 +178,7 @@ fn machine_name(machine: u16) -> Option<&'static str> {
     })
 }
 
-/// Tells what stands in a file. `None` if it cannot be read.
+/// The kind of a file. `None` if it cannot be read.
 fn kind_of<'a>(file: impl ReadRef<'a>) -> Option<Kind> {
     let head = file.read_bytes_at(0, file.len().ok()?.min(LINE_MAX)).ok()?;
     if let Some(line) = head.strip_prefix(b"#!") {
@@ -235,7 +235,7 @@ fn library_trouble<'a>(file: impl ReadRef<'a>) -> Option<Unfit> {
         Err(why) => return Some(why),
     };
     let (Ok(segments), Ok(length)) = (header.program_headers(endian, file), file.len()) else { return Some(Unfit::Damaged) };
-    // one that was copied in part has the headers, and its segments end behind the file
+    // a file that was copied in part has the headers, but its segments end behind the file
     let is_there = |segment: &<Header as FileHeader>::ProgramHeader| {
         let (at, size) = segment.file_range(endian);
         at.checked_add(size).is_some_and(|end| end <= length)
@@ -257,7 +257,7 @@ fn script(line: &[u8]) -> Kind {
     Kind::Script(OsStr::from_bytes(interpreter).into(), (!argument.is_empty()).then(|| OsStr::from_bytes(argument).into()))
 }
 
-/// The name that `env` starts, from the one argument that a `#!` line gives it. `None` if it cannot be told.
+/// The name that `env` starts, from the one argument that a `#!` line gives it. `None` if it is unknown.
 fn env_starts(argument: &OsStr) -> Option<OsString> {
     let text = argument.as_bytes();
     // Without -S the whole argument is one word.
@@ -280,7 +280,7 @@ fn env_starts(argument: &OsStr) -> Option<OsString> {
 /// `#!/usr/bin/env`.
 ///
 /// # Errors
-/// The file that stands in the way (the program, or an interpreter on the way to it), and why.
+/// The file that is the problem (the program, or an interpreter on the way to it), and why.
 pub fn examine(program: &Path, path: Option<&OsStr>) -> Result<(), (PathBuf, Unfit)> {
     let mut file = program.to_path_buf();
     for _ in 0..=SCRIPTS_MAX {
@@ -311,7 +311,7 @@ pub fn examine(program: &Path, path: Option<&OsStr>) -> Result<(), (PathBuf, Unf
                     None => interpreter,
                     Some(name) => {
                         examine(&interpreter, None)?;
-                        // What env does not find it reports itself.
+                        // If env does not find it, env itself reports that.
                         let Ok(found) = find(&name, path) else {
                             return Ok(());
                         };
@@ -324,10 +324,10 @@ pub fn examine(program: &Path, path: Option<&OsStr>) -> Result<(), (PathBuf, Unf
         };
         file = next;
     }
-    Ok(()) // Too many scripts: the kernel will say so.
+    Ok(()) // Too many scripts: the kernel will report it.
 }
 
-/// The sanitizer that a program was built with, by the names that it asks the loader for or gives it.
+/// The sanitizer that a program was built with, recognised by the names that the program imports or exports.
 fn sanitizer<'a>(file: impl ReadRef<'a>) -> Option<&'static str> {
     let is_of = |name: &[u8], library, symbol: &core::ffi::CStr| name.starts_with(library) || name == symbol.to_bytes();
     let mut names = dynamic_names(file)?.split(|byte| *byte == 0);
@@ -399,7 +399,7 @@ mod tests {
         kind_of(file).unwrap()
     }
 
-    /// A library that was copied in part was preloaded, and the program died of it (SIGBUS) without a word.
+    /// A library that was copied in part was preloaded, and the program died of SIGBUS without a message.
     #[test]
     fn libraries_that_cannot_be_loaded() {
         let mut file = elf(EM_X86_64.0, &[(1, 0, 64), (1, 64, 200), (0x6474_e551, 0, 0)], &[0; 200]);
@@ -456,7 +456,7 @@ mod tests {
         let mut sizes = elf(EM_X86_64.0, &[(3, 120, 8)], b"");
         sizes[54] = 8;
         assert_eq!(kind(&sizes), Kind::Unfit(Unfit::Damaged));
-        // Every byte of the header replaced: whatever the answer, there is one.
+        // Every byte of the header replaced: any answer will do, but no panic.
         for i in 4..good.len() {
             for value in [0, 1, 0x7f, 0xff] {
                 let mut file = good.clone();

@@ -1,13 +1,13 @@
-//! How far long work has come, on standard error: a line that changes on a terminal, else a line from time to time.
+//! Shows on standard error how far long work is: a line that changes on a terminal, else a line from time to time.
 
 use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
 
-/// Work that is done sooner says nothing.
+/// Work that ends sooner shows nothing.
 const SILENT: Duration = Duration::from_millis(500);
-/// Between two prints on a terminal.
+/// The time between two prints on a terminal.
 const TERMINAL_STEP: Duration = Duration::from_millis(200);
-/// Between two lines elsewhere: in a log file or under another program.
+/// The time between two lines elsewhere: in a log file or under another program.
 const LOG_STEP: Duration = Duration::from_secs(10);
 
 /// Shows progress.
@@ -26,18 +26,18 @@ impl Meter {
         Meter { what: what.into(), next, terminal, shown: false }
     }
 
-    /// `done` of `total` parts are done; a total of 0 is not known.
+    /// Shows that `done` of `total` parts are done; a total of 0 means unknown.
     pub fn show(&mut self, done: u64, total: u64) {
         let now = Instant::now();
         if now < self.next {
             return;
         }
         self.next = now + if self.terminal { TERMINAL_STEP } else { LOG_STEP };
-        // Not above 100, should a file grow while it is read.
+        // Not above 100 if a file grows while it is read.
         let share = (done as f64 / total as f64 * 100.0).min(100.0);
         let text = if total == 0 { self.what.clone() } else { format!("{}: {share:.0}%", self.what) };
         let mut stderr = std::io::stderr();
-        // A closed standard error is no reason to fail.
+        // It does not matter if standard error is closed.
         let _ = if self.terminal { write!(stderr, "\r\x1b[K{text}") } else { writeln!(stderr, "overspill: {text}") };
         let _ = stderr.flush();
         self.shown = true;

@@ -20,7 +20,7 @@ pub struct Run<'a> {
     pub exit_status: u8,
     /// How long it ran.
     pub wall: Duration,
-    /// Whether a pager was in it.
+    /// Whether it had a pager.
     pub paged: bool,
     /// The budget that was asked for, in bytes.
     pub memory: u64,
@@ -72,7 +72,7 @@ pub fn of_process(seen: &Snapshot, age: Option<Duration>) -> String {
     text + &rows(seen)
 }
 
-/// The rows that both have.
+/// The rows that both reports have.
 fn rows(seen: &Snapshot) -> String {
     let n = |name: &str| seen.counter(name);
     let pages = |count: u64, what: &str| format!("{} {what}", grouped(count));
@@ -91,7 +91,7 @@ fn rows(seen: &Snapshot) -> String {
             format!("pager's tables {}", human(n("metadata_bytes"))),
         ],
     );
-    // alone it has all of the budget
+    // a process without others has the whole budget
     if n("family_members") > 1 || n("memory_limit_bytes") < n("family_budget_bytes") {
         row(
             "family",
@@ -248,7 +248,7 @@ fn holds_ns(lock: &LockHolds) -> [u64; 4] {
     [p50, p99, p999, lock.longest_ns]
 }
 
-/// What a snapshot says as JSON.
+/// A snapshot as JSON.
 pub fn json(seen: &Snapshot) -> Map<String, Value> {
     let mut map = Map::new();
     map.insert("pid".into(), seen.pid.into());

@@ -18,14 +18,14 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::Ordering::Release;
 
-/// Runs the program; gives the exit status.
+/// Runs the program; returns the exit status.
 pub fn run(args: &RunArgs) -> Result<u8, Failure> {
     run_with(args, None)
 }
 
 /// As [`run`]; the program's page references go to `recording`.
 pub fn run_with(args: &RunArgs, recording: Option<&Recording>) -> Result<u8, Failure> {
-    // The options first, then the program, then the machine: mistakes before circumstances.
+    // Check the options first, then the program, then the machine: mistakes before circumstances.
     let line: Vec<_> = env::args_os().collect();
     if args::is_mistyped(&line, &args.command) {
         return Err(Failure::new(format!(
@@ -34,7 +34,7 @@ pub fn run_with(args: &RunArgs, recording: Option<&Recording>) -> Result<u8, Fai
         )));
     }
     let config = configuration(args)?;
-    // where a value comes from that is wrong
+    // for messages: where a wrong value comes from
     let origin = |option: &Option<String>, key: &str| match (option, &args.config) {
         (None, Some(path)) => format!("--config {}: {key}", path.display()),
         _ => format!("--{key}"),
@@ -117,13 +117,13 @@ pub fn run_with(args: &RunArgs, recording: Option<&Recording>) -> Result<u8, Fai
             .env("OVERSPILL_LOAD_CONTROL", if no_load_control { "no" } else { "yes" })
             .env("OVERSPILL_FOLLOW_POINTERS", if no_follow_pointers { "no" } else { "yes" })
             .env("OVERSPILL_STATUS", block.path());
-        // what a descendant's pager has to say goes where this command's own words go, and nowhere else
+        // messages of a descendant's pager go to this command's standard error, and nowhere else
         match rustix::fs::fstat(std::io::stderr()) {
             Ok(stat) => command.env("OVERSPILL_STDERR", format!("{}:{}", stat.st_dev, stat.st_ino)),
             Err(_) => command.env_remove("OVERSPILL_STDERR"),
         };
-        // A program with AddressSanitizer that this one starts runs without paging; but it would end itself, as the agent is loaded
-        // before it.
+        // A descendant with AddressSanitizer runs without paging. But it would end itself, because the agent is loaded before its
+        // runtime, unless this option is set.
         let mut asan = env::var_os("ASAN_OPTIONS").filter(|options| !options.is_empty()).unwrap_or_default();
         if !asan.is_empty() {
             asan.push(":");
@@ -153,7 +153,7 @@ pub fn run_with(args: &RunArgs, recording: Option<&Recording>) -> Result<u8, Fai
     if let Ok(directory) = &sockets {
         control_client::remove_stale(directory);
     }
-    // Release: nothing of the run comes after it, for a pager that reads it with Acquire.
+    // Release: a pager that reads this with Acquire sees everything that the run did before.
     block.status().supervisor_done.store(1, Release);
 
     let seen = block.snapshot();
@@ -161,7 +161,7 @@ pub fn run_with(args: &RunArgs, recording: Option<&Recording>) -> Result<u8, Fai
     if let Some(trouble) = trouble {
         say(trouble);
     } else if agent.is_some() && seen.outcome == Some(Outcome::NotStarted) && matches!(ended.end, End::Exit(_)) {
-        // (who was killed early may have been about to start one)
+        // (a program that was killed early may have been about to start one)
         say(format_args!("warning: no pager came up in {}, so it ran without paging", program.file.display()));
     }
     if !seen.loss.is_empty() {
@@ -185,14 +185,14 @@ pub fn run_with(args: &RunArgs, recording: Option<&Recording>) -> Result<u8, Fai
     if let (Some(file), Some(path)) = (&mut stats_file, stats_path) {
         let json = report::json_of_run(&run, &seen);
         if let Err(error) = writeln!(file, "{json:#}").and_then(|()| file.flush()) {
-            // The program's result is worth more than the counters: its exit status stays.
+            // The program's exit status is worth more than the counters, so it stays.
             say(format_args!("warning: --stats-file {}: {error}", path.display()));
         }
     }
     Ok(status)
 }
 
-/// The error, with what to try if it is a limit's.
+/// The error; if it comes from a limit, with what to try.
 fn what_to_try(error: &std::io::Error) -> String {
     match error.kind() {
         ErrorKind::FileTooLarge => "the limit on the size of files is too low; raise it (ulimit -f)".into(),
@@ -200,20 +200,20 @@ fn what_to_try(error: &std::io::Error) -> String {
     }
 }
 
-/// What the configuration file says, if there is one.
+/// The content of the configuration file, if there is one.
 fn configuration(args: &RunArgs) -> Result<Config, Failure> {
     let Some(path) = &args.config else { return Ok(Config::default()) };
     config::read(path).map_err(|why| Failure::new(format!("--config {}: {why}", path.display())))
 }
 
-/// The directory of the control sockets, made if need be.
+/// The directory of the control sockets. Makes it if necessary.
 fn control_directory() -> Result<PathBuf, ControlError> {
     let path = control_client::make_directory()?;
     control_client::remove_stale(&path);
     Ok(path)
 }
 
-/// The exit status, and what went wrong in Overspill itself.
+/// The exit status, and the message if Overspill itself failed.
 fn verdict(end: End, outcome: Option<Outcome>, message: &str) -> (u8, Option<String>) {
     let own = match end {
         End::Exit(status) => status,

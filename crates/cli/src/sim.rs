@@ -34,7 +34,7 @@ pub fn policies(specs: &[String]) -> Result<Vec<Asked>, Failure> {
         } else {
             let policy = spec.parse::<LabPolicy>().map_err(|error| {
                 Failure::new(match error {
-                    // the lab has one more, and a word for all
+                    // the lab has one more policy, and a word for all of them
                     SpecError::Policy(name) => {
                         let (names, opt) = (NAMES.join(", "), LabPolicy::OPT);
                         format!("--policy {spec}: there is no replacement policy {name:?}, only {names}, {opt}, or all")
@@ -45,7 +45,7 @@ pub fn policies(specs: &[String]) -> Result<Vec<Asked>, Failure> {
             asked.push(Asked { given: spec.clone(), policy });
         }
     }
-    // The same SPEC twice is asked once.
+    // The same SPEC given twice counts once.
     let mut seen = std::collections::HashSet::new();
     asked.retain(|asked| seen.insert(asked.given.clone()));
     Ok(asked)
@@ -60,7 +60,7 @@ pub struct Row {
     /// With `--see faults`.
     pub live: Option<LiveCounts>,
     pub seconds: f64,
-    /// Of the faults, if they are an estimate.
+    /// The margin of the faults, if they are an estimate.
     pub margin: Option<u64>,
     pub predicted_seconds: Option<f64>,
 }
@@ -71,7 +71,7 @@ impl Row {
     }
 }
 
-/// What is needed of a trace, or of a part of one, to replay it.
+/// The references of a trace, or of a part of one, for a replay.
 pub fn references<'a>(
     name: &Path,
     pages: &'a [u32],
@@ -98,7 +98,7 @@ pub fn sim(args: &SimArgs) -> Result<u8, Failure> {
         }
     }
     if let Some(file) = &args.plot {
-        // a mistake is told before the work
+        // report a mistake before the work
         let directory = file.parent().filter(|path| !path.as_os_str().is_empty()).unwrap_or(Path::new("."));
         if !directory.is_dir() {
             let why = format!("--plot {} cannot be written: there is no directory {}", file.display(), directory.display());
@@ -118,7 +118,7 @@ pub fn sim(args: &SimArgs) -> Result<u8, Failure> {
             Output::Csv => csv(file, &rows, index == 0, args.sample),
             Output::Table => table(file, &trace, &rows, args.sample),
         };
-        // A closed pipe is the reader's business; the picture is still drawn.
+        // If the reader has closed the pipe, the picture is still drawn.
         let _ = out.write_all(text.as_bytes());
         if args.plot.is_some() {
             panels.push(panel(file, &trace, &rows));
@@ -173,7 +173,7 @@ fn run(args: &SimArgs, file: &Path, trace: &Trace, asked: &[Asked]) -> Result<Ve
     Ok(rows.collect())
 }
 
-/// Threads of the pager that read, at most.
+/// The most reading threads of a pager.
 const READERS_MAX: usize = 16;
 
 /// A job of [`replay_live`].
@@ -183,7 +183,7 @@ pub struct LiveJob {
     pub memory: u32,
 }
 
-/// All jobs through the live core, on all processors, with progress: what it counted, and the seconds it took.
+/// Runs all jobs on the live core, on all processors, with progress. Returns the counts and the seconds of each.
 pub fn replay_live(file: &Path, trace: &Trace, readahead: bool, jobs: &[LiveJob]) -> Result<Vec<(LiveCounts, f64)>, Failure> {
     let string = references(file, &trace.pages, trace.unique(), &trace.writes, trace.is_of_files())?;
     let layout = Layout::new(&trace.numbers);
@@ -195,12 +195,12 @@ pub fn replay_live(file: &Path, trace: &Trace, readahead: bool, jobs: &[LiveJob]
     }))
 }
 
-/// Pages of a live memory that are the pager's buffers, as `overspill run` has them on this machine.
+/// How many pages of a live memory the pager's buffers take, as under `overspill run` on this machine.
 pub fn charged_pages(memory: u32) -> u32 {
     setup::charged_pages(memory, processors().min(READERS_MAX), true)
 }
 
-/// `--see faults`: through the live core.
+/// `--see faults`: on the live core.
 fn run_faults(args: &SimArgs, file: &Path, trace: &Trace, asked: &[Asked]) -> Result<Vec<Row>, Failure> {
     if args.sample.is_some() {
         return Err(Failure::new("--see faults cannot be sampled, since the core works on whole memories; leave --sample out"));
@@ -236,7 +236,7 @@ fn processors() -> usize {
     std::thread::available_parallelism().map_or(1, |n| n.get())
 }
 
-/// All jobs on all processors, with progress.
+/// Runs all jobs on all processors, with progress.
 pub fn replay(string: &References<'_>, jobs: &[Job], what: &str) -> Vec<Outcome> {
     matrix(string, jobs, processors(), progress(what, work(string, jobs.len())))
 }
@@ -256,7 +256,7 @@ fn work(string: &References<'_>, jobs: usize) -> u64 {
     string.pages().len() as u64 * jobs as u64
 }
 
-/// What shows how much of `total` is done, whichever thread says so.
+/// A function by which any thread reports how much of `total` it has done.
 fn progress(what: impl Into<String>, total: u64) -> impl Fn(u64) + Sync {
     let meter = Mutex::new(Meter::new(what));
     move |done| {
@@ -266,7 +266,7 @@ fn progress(what: impl Into<String>, total: u64) -> impl Fn(u64) + Sync {
     }
 }
 
-/// Counts of a sample of pages, times one over its rate. With a rate of 1, the counts.
+/// The counts of a sample of pages, divided by its rate.
 fn scale_up(counts: &Counts, references_total: u64, rate: f64) -> Counts {
     if rate == 1.0 {
         return *counts;
@@ -282,18 +282,18 @@ fn scale_up(counts: &Counts, references_total: u64, rate: f64) -> Counts {
     }
 }
 
-/// Parts of a sample whose differences tell how far it can be trusted.
+/// The number of parts of a sample, whose differences give the margin.
 const PARTS: u32 = 10;
-/// Student's t for 9 degrees of freedom: 95 % of the cases are within.
+/// Student's t for 9 degrees of freedom, 95 %.
 const T_95: f64 = 2.262;
-/// A smaller memory, in pages, tells nothing about a large one.
+/// The smallest memory of a part, in pages. A smaller one tells nothing about a large memory.
 const PART_PAGES_MIN: f64 = 8.0;
 
-/// 95 % margins of the faults that `outcomes` (of the whole sample) stand for.
+/// The 95 % margins of the faults that are estimated from `outcomes` (of the whole sample).
 ///
-/// Each of ten parts of the sample, split by page, is a sample of a tenth of the rate; its estimates differ from those of the
-/// others as those of different samples do. From their spread comes the error of their mean; the whole sample's is no greater. The
-/// difference of that mean to the whole sample's estimate, which the ten times smaller memories cause, is added.
+/// The sample is split by page into ten parts. Each is a sample of a tenth of the rate, and their estimates differ as those of
+/// different samples do. The spread of the estimates gives the error of their mean; the error of the whole sample is no greater.
+/// The distance between that mean and the estimate of the whole sample, which the ten times smaller memories cause, is added.
 fn sampling_margins(
     file: &Path,
     trace: &Trace,
@@ -392,7 +392,7 @@ fn csv(file: &Path, rows: &[Row], with_names: bool, sample: Option<f64>) -> Stri
     text
 }
 
-/// More sizes than this go down the page instead of across.
+/// With more sizes than this, the table has sizes down and policies across.
 const COLUMNS_MAX: usize = 7;
 
 fn table(file: &Path, trace: &Trace, rows: &[Row], sample: Option<f64>) -> String {
@@ -429,7 +429,7 @@ fn table(file: &Path, trace: &Trace, rows: &[Row], sample: Option<f64>) -> Strin
     text
 }
 
-/// Policies down and sizes across, or the other way round if there are many sizes and fewer policies.
+/// A table with policies down and sizes across, or the other way round if there are many sizes and fewer policies.
 fn grid(rows: &[Row], cell: impl Fn(&Row) -> String) -> String {
     let mut policies: Vec<&str> = Vec::new();
     let mut sizes: Vec<u32> = Vec::new();

@@ -12,7 +12,7 @@ enum One {
     Share(Size),
 }
 
-/// What `--memory` says.
+/// The value of `--memory`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Sizes {
     text: String,
@@ -25,7 +25,7 @@ enum Kind {
     Range(One, One, u32),
 }
 
-/// More sizes are a mistake.
+/// The most sizes. More are a mistake.
 const STEPS_MAX: u32 = 1000;
 
 impl FromStr for Sizes {
@@ -58,7 +58,7 @@ fn one(text: &str) -> Result<One, String> {
 }
 
 impl Sizes {
-    /// In pages of a trace, rising, each once. The error is a message about `--memory`.
+    /// The sizes in pages of a trace, rising, each once. The error is a message about `--memory`.
     pub fn pages(&self, unique_pages: u64, page_bytes: u32) -> Result<Vec<u32>, String> {
         let pages = |one: One| {
             let pages = match one {

@@ -67,7 +67,7 @@ fn print(args: &StatArgs, pid: u32, view: &StatusView) -> io::Result<()> {
     Ok(())
 }
 
-/// The columns, in characters, and what is in them: two levels, then sums of counters.
+/// The columns and the counters in each: two levels, then sums of counters.
 const COLUMNS: &[(&str, &[&str])] = &[
     ("memory", &["memory_used_bytes"]),
     ("swap", &["swap_used_bytes"]),
@@ -83,14 +83,14 @@ const COLUMNS: &[(&str, &[&str])] = &[
     ("reclaimed", &["pages_reclaimed"]),
     ("throttled", &["throttled_faults"]),
 ];
-/// Columns that show levels.
+/// The number of columns that show levels.
 const LEVELS: usize = 2;
 
 fn heading() -> String {
     COLUMNS.iter().map(|(name, _)| format!("{name:>10}")).collect()
 }
 
-/// Levels as they are, everything else since `before`.
+/// A line: levels as they are, and everything else since `before`.
 fn columns(seen: &Snapshot, before: Option<&Snapshot>) -> String {
     let since = |name: &&str| seen.counter(name).saturating_sub(before.map_or(0, |b| b.counter(name)));
     let column = |(i, (_, counters)): (usize, &(&str, &[&str]))| match i < LEVELS {
@@ -100,7 +100,8 @@ fn columns(seen: &Snapshot, before: Option<&Snapshot>) -> String {
     COLUMNS.iter().enumerate().map(column).collect()
 }
 
-/// What went between the policy's queues since `before`; nothing if nothing did. All of it if the policy is another since.
+/// The moves between the policy's queues since `before`; empty if there were none. If the policy has changed, all moves of the new
+/// one.
 fn transitions(seen: &Snapshot, before: Option<&Snapshot>) -> String {
     let before = before.filter(|b| b.policy == seen.policy);
     let was = |name: &str| before.and_then(|b| b.transitions.iter().find(|t| t.0 == name)).map_or(0, |t| t.1);

@@ -5,18 +5,18 @@
 //! signal from the terminal (SI_KERNEL)           -> nothing: the program is in the same foreground group and has it already
 //! signal from the program itself                 -> nothing: programs signal their parent to say "ready"
 //! program stopped by job control (Ctrl-Z)        -> the supervisor stops too, so that the shell gets its prompt back
-//! program ended                                  -> done; by a signal, or after SIGTERM or SIGINT: its descendants are to end too
+//! program ended                                  -> done; by a signal, or after SIGTERM or SIGINT: its descendants must end too
 //! supervisor killed                              -> the kernel kills the program (PR_SET_PDEATHSIG)
 //! ```
 //!
-//! The signals are blocked and fetched with sigwaitinfo, so there is no handler, no race and nothing that could interrupt a
-//! system call. The program gets the mask and the dispositions that the supervisor was started with, SIGPIPE, SIGXFSZ and SIGCHLD
-//! too.
+//! The signals are blocked and fetched with sigwaitinfo. So there is no handler, no race, and nothing that could interrupt a system
+//! call. The program gets the mask and the dispositions with which the supervisor was started, also for SIGPIPE, SIGXFSZ and
+//! SIGCHLD.
 //!
-//! The other commands have only [`on_interrupt`] from here.
+//! The other commands use only [`on_interrupt`].
 //!
-//! Limit: a signal that a process sends to the whole process group reaches the program twice, once by itself and once passed on;
-//! the two cannot be told apart. `timeout` has the same limit.
+//! Limit: a signal that a process sends to the whole process group reaches the program twice, once directly and once passed on. The
+//! two cannot be distinguished. `timeout` has the same limit.
 
 use overspill_linux::status_file::StatusFile;
 use rustix::process::{Pid, Signal, WaitOptions, WaitStatus};
@@ -43,14 +43,14 @@ pub struct Ended {
     pub end: End,
     /// From its start to its end.
     pub wall: Duration,
-    /// Whether a process has sent SIGTERM or SIGINT to the supervisor. The terminal's SIGINT does not count: to many programs
-    /// Ctrl-C is a key like others, and those to which it is not end by it.
+    /// Whether a process has sent SIGTERM or SIGINT to the supervisor. The terminal's SIGINT does not count: many programs use
+    /// Ctrl-C as a key, and all others end by it.
     pub asked: bool,
 }
 
 impl Ended {
-    /// Whether the program's descendants are to end too: it was killed, or all of it was asked to end. What a program that ends
-    /// by itself has left in the background was meant to stay.
+    /// Whether the program's descendants must end, too: the program was killed, or the run was asked to end. If the program ended
+    /// by itself, processes that it left in the background may stay.
     pub fn takes_descendants(&self) -> bool {
         self.asked || matches!(self.end, End::Signal(_))
     }
@@ -58,7 +58,7 @@ impl Ended {
 
 /// SIGPIPE's disposition when this process was started. Rust's runtime ignores the signal before `main`.
 static SIGPIPE_AT_START: AtomicUsize = AtomicUsize::new(libc::SIG_DFL);
-/// The same of SIGXFSZ, which is ignored here: a file that `ulimit -f` does not allow is then an error (EFBIG) that can be told.
+/// The same for SIGXFSZ, which is ignored here: then a write that `ulimit -f` forbids is an error (EFBIG) that can be reported.
 static SIGXFSZ_AT_START: AtomicUsize = AtomicUsize::new(libc::SIG_DFL);
 
 extern "C" fn note_signals() {
@@ -74,7 +74,7 @@ extern "C" fn note_signals() {
 #[unsafe(link_section = ".init_array")]
 static NOTE_SIGNALS: extern "C" fn() = note_signals;
 
-/// SIG_DFL, SIG_IGN or a handler.
+/// A signal's disposition: SIG_DFL, SIG_IGN or a handler.
 fn disposition(signal: libc::c_int) -> usize {
     let mut action = MaybeUninit::<libc::sigaction>::zeroed();
     // SAFETY: with a null new action sigaction only writes the old one, to a place that is large enough; all-zero bytes are a
@@ -98,8 +98,8 @@ fn set_disposition(signal: libc::c_int, disposition: libc::sighandler_t) {
 struct Signals(libc::sigset_t);
 
 impl Signals {
-    /// Everything that is waited for: SIGCHLD, and what can be passed on. Not the signals that a fault of the supervisor itself
-    /// raises, nor those that its own output to a terminal may (SIGTTOU), nor SIGPIPE, which is ignored.
+    /// All signals to wait for: SIGCHLD, and those that can be passed on. Not those that a fault of the supervisor itself raises,
+    /// nor SIGTTOU, which its own output to a terminal may raise, nor SIGPIPE, which is ignored.
     fn to_wait_for() -> Self {
         use libc::*;
         let few = [
@@ -122,7 +122,7 @@ impl Signals {
         }
     }
 
-    /// Blocks these signals besides those that are blocked, and gives what was blocked before.
+    /// Blocks these signals in addition to those that are blocked already. Returns the mask from before.
     fn block(&self) -> io::Result<Self> {
         let mut before = MaybeUninit::<libc::sigset_t>::zeroed();
         // SAFETY: both pointers are to sigset_t, the first initialised; the second is written.
@@ -230,11 +230,11 @@ pub fn supervise(mut command: Command, block: &'static StatusFile) -> io::Result
     }
 }
 
-/// From here on, Ctrl-C and its like do not end this process but have `then` called, with the signal's number, once; a second ends
-/// it.
+/// From here on, the first Ctrl-C or similar signal does not end this process, but calls `then` with the signal's number. A second
+/// one ends the process.
 ///
 /// # Errors
-/// No thread can be had for it.
+/// No thread can be started for it.
 pub fn on_interrupt(then: impl FnOnce(i32) + Send + 'static) -> io::Result<()> {
     let signals = Signals::of([libc::SIGINT, libc::SIGTERM, libc::SIGHUP]);
     signals.block()?;
@@ -251,16 +251,16 @@ fn changed() -> Option<(Pid, WaitStatus)> {
         match rustix::process::wait(WaitOptions::NOHANG | WaitOptions::UNTRACED) {
             Ok(state) => return state,
             Err(rustix::io::Errno::INTR) => {}
-            // The program is not reaped yet and SIGCHLD is not ignored, so ECHILD cannot be.
+            // The program is not reaped yet and SIGCHLD is not ignored, so ECHILD is impossible.
             Err(error) => panic!("waitpid: {error}"),
         }
     }
 }
 
-/// Returns whether the signal was one to be passed on.
+/// Passes a signal on to the program, if it should be. Returns whether it was.
 fn pass_on(received: &Received, program: Pid) -> bool {
     match received.sender {
-        // The program is not reaped yet, so the id is still its own; it may have ended, and then there is nobody to tell.
+        // The program is not reaped yet, so the id is still its own. If it has ended, the signal has no effect.
         Some(sender) if sender != program.as_raw_nonzero().get() => {
             // SAFETY: kill touches no memory.
             unsafe { libc::kill(program.as_raw_nonzero().get(), received.signal) };
@@ -270,8 +270,8 @@ fn pass_on(received: &Received, program: Pid) -> bool {
     }
 }
 
-/// Follows a program that job control has stopped, so that the shell sees the job stopped; the shell continues both. Not after
-/// SIGSTOP: whoever sent it to the program alone will continue the program alone.
+/// Stops this process after job control has stopped the program, so that the shell sees the job stopped; the shell continues both.
+/// Not after SIGSTOP, which was sent to the program alone: the sender will continue it alone.
 fn stop_too(signal: i32, program: Pid) {
     let by_job_control = matches!(signal, libc::SIGTSTP | libc::SIGTTIN | libc::SIGTTOU);
     let together = rustix::process::getpgid(Some(program)).is_ok_and(|g| g == rustix::process::getpgrp());

@@ -1,6 +1,7 @@
-//! `overspill swapon` and `overspill swapoff`: devices come and go while a program runs.
+//! `overspill swapon` and `overspill swapoff` add and remove devices while a program runs.
 //!
-//! The files are opened here, with this user's rights, and handed over: see `overspill_linux::control`.
+//! This process opens the files, with its user's rights, and passes their descriptors to the program: see
+//! `overspill_linux::control`.
 
 use crate::args::{SwapoffArgs, SwaponArgs};
 use crate::report::{duration, grouped};
@@ -23,7 +24,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering::SeqCst};
 use std::time::Duration;
 
-/// Exit status of a swapoff that has ended, with pages that could not be read.
+/// Exit status of a swapoff that has ended, but some pages could not be read.
 const LOST: u8 = 2;
 
 /// Adds devices: all of them, or none.
@@ -40,7 +41,7 @@ pub fn swapon(args: &SwaponArgs) -> Result<u8, Failure> {
     let connection = connect(&args.program)?;
     let there = devices(&connection)?;
     let own = || there.iter().filter(|d| d.state != "inherited");
-    // What can be told before is told before.
+    // Report beforehand what is known beforehand.
     if let Some(double) = asked.devices.iter().find(|d| own().any(|o| o.name == d.name().as_bytes())) {
         return Err(Failure::with_status(
             NOTHING,
@@ -70,7 +71,7 @@ pub fn swapon(args: &SwaponArgs) -> Result<u8, Failure> {
     Ok(0)
 }
 
-/// A device whose files are open, all that this command can do for it alone.
+/// A device whose files are open. More this command cannot do alone.
 struct Opened<'a> {
     device: &'a DeviceSpec,
     files: Option<SwapFiles>,
@@ -112,8 +113,8 @@ impl<'a> Opened<'a> {
     }
 }
 
-/// Swaps off again what was added before a later one failed: the last first, since what is on it may go back to where it came from.
-/// What cannot be emptied stays, and is named.
+/// Swaps off again the devices that were added before a later one failed. The last comes first, so that its pages can go back to
+/// where they came from. A device that cannot be emptied stays, and the message names it.
 fn take_back(connection: &Connection, added: &[Opened<'_>], failure: Failure) -> Failure {
     let off = |device: &Opened<'_>| -> Result<(), ControlError> {
         connection.send(&Request::Swapoff(device.name().as_bytes()), &[])?;
@@ -127,7 +128,7 @@ fn take_back(connection: &Connection, added: &[Opened<'_>], failure: Failure) ->
     Failure { message, ..failure }
 }
 
-/// Empties a device, and gives it up.
+/// Empties a device, and removes it.
 pub fn swapoff(args: &SwapoffArgs) -> Result<u8, Failure> {
     let connection = Arc::new(connect(&args.program)?);
     let name = device_name(&connection, &args.device)?;
@@ -155,7 +156,7 @@ pub fn swapoff(args: &SwapoffArgs) -> Result<u8, Failure> {
     line.show("");
     let why = match result {
         Ok(Reply::Ok(progress)) => {
-            // A closed standard output is no reason to fail: it is done.
+            // It does not matter if standard output is closed: the work is done.
             let name = printable(&String::from_utf8_lossy(&name));
             let _ = writeln!(std::io::stdout(), "{}", summary(&name, &progress));
             if progress.lost_pages > 0 {
@@ -180,8 +181,8 @@ pub fn swapoff(args: &SwapoffArgs) -> Result<u8, Failure> {
     Err(Failure::with_status(status, format!("{}: {why}", String::from_utf8_lossy(&name))))
 }
 
-/// What the process calls the device that is meant: as it is shown by `overspill swaps`, or a path to it, or the text it was asked
-/// for by.
+/// The process's own name for the device. The user may give the name that `overspill swaps` shows, a path to the device, or the
+/// text with which it was added.
 fn device_name(connection: &Connection, device: &OsStr) -> Result<Vec<u8>, Failure> {
     let there = devices(connection)?;
     let mut candidates = vec![device.to_owned()];

@@ -1,4 +1,5 @@
-//! `overspill swaps`, the swap devices of a running program, and `overspill policy`: both over its control socket.
+//! `overspill swaps` shows the swap devices of a running program; `overspill policy` changes its policy. Both use its control
+//! socket.
 
 use crate::args::{PolicyArgs, SwapsArgs};
 use crate::report::grouped;
@@ -11,7 +12,7 @@ use overspill_linux::status_file;
 use serde_json::{Map, Value};
 use std::io::{self, ErrorKind, Write};
 
-/// The process that is meant by an id or a name: that of the program, or of the `overspill run` above it.
+/// The process for an id or a name; the id may be that of the program, or of the `overspill run` above it.
 pub fn process(program: &str) -> Result<u32, Failure> {
     let number = !program.is_empty() && program.bytes().all(|b| b.is_ascii_digit());
     if number {
@@ -23,12 +24,12 @@ pub fn process(program: &str) -> Result<u32, Failure> {
 /// Connects to the pager of that process.
 pub fn connect(program: &str) -> Result<Connection, Failure> {
     let pid = process(program)?;
-    // the status block knows which process a supervisor's program is, and says it well if there is none
+    // the status block says which process is the program of a supervisor, and gives a good message if there is none
     let seen = status_file::find(pid).map_err(|error| Failure::with_status(NOTHING, error.to_string()))?;
     Connection::open(seen.snapshot().pid).map_err(failed)
 }
 
-/// As what went wrong with a connection counts.
+/// The failure of the command for an error of a connection.
 pub fn failed(error: control_client::ControlError) -> Failure {
     Failure::with_status(NOTHING, error.to_string())
 }
@@ -69,7 +70,7 @@ pub fn name(device: &Device) -> String {
     printable(&String::from_utf8_lossy(&device.name))
 }
 
-/// The state, and what does not show in a number.
+/// The state, and other remarks that no number shows.
 fn state(device: &Device) -> String {
     let unaligned = if device.figures.align_refused != 0 { ", cannot be aligned here" } else { "" };
     format!("{}{unaligned}", device.state)
@@ -124,7 +125,7 @@ fn table(devices: &[Device]) -> String {
     text
 }
 
-/// What a compressed device holds, as a line under the table.
+/// The figures of a compressed device, as a line under the table.
 fn compressed(device: &Device) -> String {
     let f = &device.figures;
     let overhead = (f.overhead_bytes * 100).checked_div(f.used_bytes).unwrap_or(0);

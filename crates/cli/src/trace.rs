@@ -1,4 +1,4 @@
-//! `overspill trace`: what is in a trace, and conversion; and the loading of traces for the lab's other commands.
+//! `overspill trace`: shows what is in a trace, and converts traces. Also loads traces for the lab's other commands.
 
 use crate::args::RunArgs;
 use crate::args::lab::{TraceArgs, TraceCommand, TraceConvertArgs, TraceInfoArgs, TraceOptions, TraceRecordArgs};
@@ -32,7 +32,7 @@ pub fn trace(args: &TraceArgs) -> Result<u8, Failure> {
     }
 }
 
-/// Reads a trace, with progress, and tells the format on standard error if it was guessed.
+/// Reads a trace, with progress. If the format was guessed, names it on standard error.
 pub fn load(file: &Path, options: &TraceOptions, sample: Option<f64>) -> Result<Trace, Failure> {
     let mut meter = Meter::new(format!("reading {}", file.display()));
     let options = Options { format: options.trace_format, page_bytes: options.page_size, sample };
@@ -55,13 +55,13 @@ fn info(args: &TraceInfoArgs) -> Result<u8, Failure> {
             false => format!("\n{}", about.text(file, &trace)),
         };
         if writeln!(io::stdout(), "{text}").is_err() {
-            break; // a closed pipe is the reader's business
+            break; // the reader has closed the pipe
         }
     }
     Ok(0)
 }
 
-/// What `trace info` counts.
+/// The counts of `trace info`.
 struct About {
     writes: u64,
     pages_once: u64,
@@ -188,12 +188,12 @@ fn unwritable(out: &Path, error: &io::Error) -> Failure {
     Failure::with_status(NOT_DONE, message)
 }
 
-/// Fewer mapped pages than this, and an instruction that needs several at once might never have them all.
+/// The fewest mapped pages. With fewer, an instruction that needs several pages at once might never have them all.
 const MAPPED_PAGES_MIN: u64 = 64;
-/// How often the ring is looked at while it is empty.
+/// The interval at which the ring is checked while it is empty.
 const LOOK: Duration = Duration::from_millis(2);
 
-/// Runs a program and writes what its pager sees.
+/// Runs a program and writes the references that its pager sees.
 fn record(args: &TraceRecordArgs) -> Result<u8, Failure> {
     let memory_pages = preflight::memory("--memory", &args.memory)? / PAGE_SIZE as u64;
     let mapped = (memory_pages * u64::from(100 - args.fine) / 100).max(MAPPED_PAGES_MIN);
@@ -217,7 +217,7 @@ fn record(args: &TraceRecordArgs) -> Result<u8, Failure> {
     let file = create(&args.out)?;
     let ended = AtomicBool::new(false);
     let (status, written) = thread::scope(|scope| {
-        // Signals are for the thread that waits for the program.
+        // The thread that waits for the program must get the signals.
         let mask = sys::block_signals();
         let writer = scope.spawn(|| {
             let written = write_recording(&recording, file, &args.out, &ended);
@@ -261,7 +261,7 @@ fn write_recording(recording: &Recording, file: File, out: &Path, ended: &Atomic
     };
     let mut references = 0;
     loop {
-        // Before the look: what the program did last is there by then.
+        // Read this before the ring, so that the program's last references are not missed.
         let last = ended.load(Acquire);
         let count = recording.drain(|page, write, touch| writer.event(page, write, Kind::ALL[usize::from(touch)]))?;
         references += count;
@@ -275,9 +275,9 @@ fn write_recording(recording: &Recording, file: File, out: &Path, ended: &Atomic
     Ok(references)
 }
 
-/// What a recording is written as.
+/// The format in which a recording is written.
 enum Recorder {
-    /// A page and `r` or `w`; of which kind a fault was is lost, as in a conversion.
+    /// A page and `r` or `w`; the kinds of faults are lost, as in a conversion.
     Lines(Packer<BufWriter<File>>),
     Compact(Box<Writer<Packer<BufWriter<File>>>>),
 }

@@ -80,7 +80,7 @@ pub enum Output {
     Csv,
 }
 
-/// What policies are told.
+/// Which references policies hear of.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
 pub enum See {
     /// Every reference, as papers count
@@ -113,7 +113,7 @@ pub struct SimArgs {
     #[arg(short, long, value_name = "LIST|LOW:HIGH:STEPS")]
     pub memory: Sizes,
 
-    /// What policies are told: every reference, or what the live pager sees
+    /// Which references policies hear of: all, or those that the live pager sees
     #[arg(long, value_enum, default_value = "all", value_name = "WHAT")]
     pub see: See,
 
@@ -135,9 +135,9 @@ pub struct SimArgs {
     #[arg(long, value_name = "MODEL")]
     pub cost_model: Option<CostModel>,
 
-    /// Look at this share of the pages only, above 0 and below 1, and estimate (SHARDS)
+    /// Replay only this share of the pages, above 0 and below 1, and estimate (SHARDS)
     ///
-    /// Time and memory fall with the share. Each estimate has a margin that the exact count lies in with 95 % confidence, taken
+    /// Time and memory fall with the share. Each estimate has a margin in which the exact count lies with 95 % confidence. It comes
     /// from the differences between ten parts of the sample.
     #[arg(long, value_name = "RATE", value_parser = rate)]
     pub sample: Option<f64>,
@@ -192,8 +192,8 @@ pub struct TraceOptions {
 
     /// Bytes of a page, a power of two [default: what the trace says, or 4096]
     ///
-    /// Traces of byte addresses are cut into pages of this size. For those of page numbers it says what a page is, where sizes are
-    /// given or shown in bytes.
+    /// Traces of byte addresses are cut into pages of this size. For traces of page numbers it converts sizes that are given or
+    /// shown in bytes.
     #[arg(long, value_name = "BYTES", value_parser = page_bytes)]
     pub page_size: Option<u32>,
 }
@@ -215,7 +215,7 @@ pub enum TraceCommand {
         after_long_help = RECORD_HELP
     )]
     Record(TraceRecordArgs),
-    /// Tell what is in a trace: references, unique pages, writes
+    /// Show what is in a trace: references, unique pages, writes
     #[command(after_long_help = TRACE_HELP)]
     Info(TraceInfoArgs),
     /// Write a trace in Overspill's compact format, or as lines
@@ -254,21 +254,21 @@ pub struct TraceRecordArgs {
     #[arg(short, long, value_name = "SIZE", default_value = "64M")]
     pub memory: String,
 
-    /// Where the rest goes, as for `overspill run` [default: $TMPDIR or /tmp]
+    /// Where pages go that do not fit, as for `overspill run` [default: $TMPDIR or /tmp]
     #[arg(short, long, value_name = "DIR|FILE[:SIZE]|DEVICE")]
     pub swap: Vec<OsString>,
 
-    /// How to choose the pages that are unmapped
+    /// The policy that chooses the pages to unmap
     ///
-    /// With fifo every page is unmapped in its turn, however often it is used; other policies keep the pages mapped that they
-    /// value, and their references are not seen.
+    /// With fifo every page is unmapped in its turn, however often it is used. Other policies keep valuable pages mapped, and the
+    /// references to those are not seen.
     #[arg(short, long, value_name = "NAME", default_value = "fifo")]
     pub policy: String,
 
     /// The share of memory that is kept unmapped, from 1 to 99
     ///
-    /// The pages used last, in the rest of the memory, are not seen when they are used again. A finer recording is slower: each
-    /// reference to an unmapped page costs about as much as a soft fault, some 10 microseconds.
+    /// The rest of the memory has the pages that were used last; when these are used again, it is not seen. A finer recording is
+    /// slower: each reference to an unmapped page costs about as much as a soft fault, some 10 microseconds.
     #[arg(long, value_name = "PERCENT", default_value_t = 90, value_parser = clap::value_parser!(u8).range(1..=99))]
     pub fine: u8,
 

@@ -1,4 +1,4 @@
-//! The picture as PNG: shapes by tiny-skia, letters from a font that is in the program, so that none need be installed.
+//! The picture as PNG. tiny-skia draws the shapes; letters come from a font that is compiled in, so that none need be installed.
 
 use super::{Anchor, BLACK, Canvas, Color, Point};
 use noto_sans_mono_bitmap::{FontWeight, RasterHeight, get_raster, get_raster_width};
