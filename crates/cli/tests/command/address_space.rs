@@ -1,7 +1,7 @@
-//! The random tester of the address-space calls (`tests/programs/address_space.c`) under Overspill, with less memory than it uses,
-//! and what it has found that has a story of its own.
+//! The random tester of the address-space calls (`tests/programs/address_space.c`) under Overspill, with less memory than it uses.
+//! Some of its findings have a test of their own here.
 //!
-//! `OVERSPILL_SEEDS` is how many seeds are run (CI: a few); `OVERSPILL_SEED` the first. A difference prints its seed, and
+//! `OVERSPILL_SEEDS` is the number of seeds (CI: a few); `OVERSPILL_SEED` is the first. A difference prints its seed, and
 //! `overspill run -m 16M -- address_space --seed N` shows it again.
 
 use crate::common::{able, build, overspill, patiently, place};
@@ -21,7 +21,7 @@ fn run(dir: &Path, program: &Path, arguments: &[&str]) -> Output {
     command.output().expect("timeout runs")
 }
 
-/// Any call at any time, from one thread and from several: each has a model of what its memory must hold.
+/// Any call at any time, from one thread and from several. Each thread has a model of the content of its memory.
 #[test]
 fn any_calls_in_any_order() {
     if !able() {
@@ -48,10 +48,10 @@ fn any_calls_in_any_order() {
     std::fs::remove_dir_all(&dir).expect("cleanup");
 }
 
-/// The page daemon takes a page by its address. It had chosen one of the memory that an mremap(MREMAP_FIXED) was about to replace,
-/// and took what had come there instead, which the kernel reports only afterwards: that was booked for what had gone, and went with
-/// it. Read-only memory is copied out instead: it was moved between the copy and the end of that, and the copy was thrown away.
-/// Either way zeroes were found.
+/// The page daemon takes a page by its address. It had chosen a page of memory that an mremap(MREMAP_FIXED) was about to replace,
+/// which the kernel reports only afterwards. So it took a page of the new memory under the name of the old, and gave it up with the
+/// old. Read-only memory is copied out: it was moved before that was finished, and the copy was thrown away. Either way the program
+/// found zeroes.
 #[test]
 fn what_moves_onto_memory_that_is_evicted_stays() {
     if !able() {
@@ -66,8 +66,9 @@ fn what_moves_onto_memory_that_is_evicted_stays() {
     std::fs::remove_dir_all(&dir).expect("cleanup");
 }
 
-/// The pager's threads had 48 KiB below their thread pointer. In a program with more thread-locals than that libc's errno lies
-/// further down, and whatever a pager's thread failed in was written over the program's memory, or another thread's stack: it hung.
+/// The pager's threads had 48 KiB below their thread pointer. In a program with more thread-locals than that, libc's errno lies
+/// further down. When a call of a pager thread failed, errno was written over the program's memory, or another thread's stack: it
+/// hung.
 #[test]
 fn many_thread_locals() {
     if !able() {

@@ -1,11 +1,12 @@
-//! One budget for a process and all that comes from it by fork.
+//! One budget for a process and all its forks.
 
 use crate::common::{able, build, overspill, patiently, place};
 use crate::runs::{no_swap_file_left, run, swap_option};
 use std::path::Path;
 use std::process::{Command, Output};
 
-/// What `budget` says with these arguments at `memory`: how many MiB each worker had in memory at once. `None` where it cannot run.
+/// Runs `budget` with these arguments at `memory`. Returns how many MiB each worker had in memory at once; `None` where it cannot
+/// run.
 fn workers(name: &str, memory: &str, args: &[&str]) -> Option<Vec<u32>> {
     if !able() {
         return None;
@@ -20,15 +21,14 @@ fn workers(name: &str, memory: &str, args: &[&str]) -> Option<Vec<u32>> {
     Some(said.lines().filter_map(|line| line.rsplit_once(' ')?.1.parse().ok()).collect())
 }
 
-/// Each fork halved the budget: of eight workers the last had 8 MiB of 128, and so had the parent, whoever worked and whoever
-/// waited.
+/// Each fork halved the budget. Of eight workers the last had 8 MiB of 128, and so had the parent, whether it worked or waited.
 #[test]
 fn each_worker_gets_nearly_all_when_it_alone_works() {
     let Some(had) = workers("budget-turns", "48M", &["turns", "3", "48", "36"]) else { return };
     assert!(had.len() == 4 && had.iter().all(|mib| *mib >= 36), "{had:?}");
 }
 
-/// What a process has comes back however it ends.
+/// The part of a process comes back however the process ends.
 #[test]
 fn the_budget_of_killed_workers_comes_back() {
     let Some(had) = workers("budget-killed", "48M", &["killed", "3", "48", "36"]) else { return };
@@ -37,7 +37,8 @@ fn the_budget_of_killed_workers_comes_back() {
     assert!(had.len() == 1 && had[0] >= 24, "{had:?}");
 }
 
-/// A child's share went back to its parent only. Who outlived its parent kept what it had for good, and nobody got the parent's.
+/// A child's part went back to its parent only. A child that outlived its parent kept its part for good, and no process got the
+/// parent's.
 #[test]
 fn the_budget_of_a_dead_parent_is_its_childs() {
     let Some(had) = workers("budget-orphan", "32M", &["orphan", "32", "24"]) else { return };
@@ -57,15 +58,15 @@ fn nested_forks_share_the_budget() {
     assert!(had.len() == 3 && had.iter().all(|mib| *mib >= 16), "{had:?}");
 }
 
-/// Of two that both want all of it neither starves. (Half of it would be 16 MiB less the pager's own; they are looked at while one
-/// is not run for a while.)
+/// Two processes both want the whole budget, and neither starves. (Half of it would be 16 MiB less the pager's own; one may not
+/// have run for a while when this is measured.)
 #[test]
 fn two_that_work_have_a_part_each() {
     let Some(had) = workers("budget-both", "32M", &["both", "32", "10"]) else { return };
     assert!(had.len() == 2 && had.iter().all(|mib| *mib >= 6) && had.iter().sum::<u32>() < 32, "{had:?}");
 }
 
-/// At every moment all of them together have no more than the budget: they are stopped, and what is charged to them is added up.
+/// At every moment all of them together have no more than the budget: they are stopped, and their charges are added up.
 #[test]
 fn the_family_never_has_more_than_the_budget() {
     if !able() {

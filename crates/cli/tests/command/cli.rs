@@ -1,5 +1,5 @@
-//! Runs the command as users do. No real agent takes part: what needs one is either expected to fail before it, runs with
-//! `--best-effort` and a missing agent, or has a few lines of C in its place, which also pins down the interface between the two.
+//! Runs the command as users do, without a real agent. Tests that would need one fail before it is loaded, run with `--best-effort`
+//! and a missing agent, or have a few lines of C in its place, which also fix the interface between command and agent.
 
 use crate::common::copy;
 use std::fs;
@@ -32,7 +32,7 @@ impl Dir {
         fs::set_permissions(&file, fs::Permissions::from_mode(mode)).unwrap();
         file
     }
-    /// Compiles a C program; `None`, with a word about it, where there is no compiler.
+    /// Compiles a C program. `None`, with a message, where there is no compiler.
     fn compile(&self, name: &str, source: &str, options: &[&str]) -> Option<PathBuf> {
         let code = self.file(&format!("{name}.c"), 0o644, source.as_bytes());
         let out = self.0.join(name);
@@ -60,7 +60,7 @@ fn overspill(arguments: &[&str]) -> Command {
     command
 }
 
-/// `overspill run` of a program without paging: what is left is the supervisor.
+/// `overspill run` of a program without paging, to test the supervisor alone.
 fn unpaged(program: &[&str]) -> Command {
     let mut command = overspill(&["run", "--best-effort", "--memory", "64M", "--"]);
     command.args(program);
@@ -71,7 +71,7 @@ fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// The command failed before the program started: this exit status, and one line with all these words.
+/// Asserts that the command failed before the program started, with this exit status and one line with all these words.
 #[track_caller]
 fn refused(command: &mut Command, status: i32, words: &[&str]) {
     let output = command.output().unwrap();
@@ -118,7 +118,7 @@ fn wrong_usage_is_125() {
     }
 }
 
-/// An option that there is not was taken for the program: status 127, "there is no such program".
+/// An unknown option was taken for the program: status 127, "there is no such program".
 #[test]
 fn a_mistyped_option_is_wrong_usage() {
     refused(&mut overspill(&["run", "-m", "64M", "--stat", "--", "true"]), 125, &["no option --stat;", "--help"]);
@@ -202,7 +202,7 @@ fn swap_devices_that_cannot_be_used() {
     let config = dir.file("config.toml", 0o600, b"memory = \"64M\"\n[[swap]]\nkind = \"file\"\npath = \"/nonexistent/x\"\n");
     let mut with_config = overspill(&["run", "--config"]);
     refused(with_config.arg(&config).args(["--", "true"]), 125, &["config.toml: swap device 1 (/nonexistent/x)", "does not exist"]);
-    // what is wrong in the file is not blamed on an option that nobody wrote
+    // a mistake in the file is not blamed on an option that was not given
     for (text, words) in [
         ("memory = \"lots\"", &["config.toml: memory \"lots\"", "not a size"][..]),
         ("memory = \"4K\"", &["config.toml: memory 4K", "minimum is 8M"]),
@@ -245,7 +245,7 @@ fn names_and_programs_that_are_not_there() {
         refused(&mut command(&[verb, "4294967295"]), 1, &["there is no process"]);
         refused(&mut command(&[verb, "99999999999"]), 1, &["there is no process"]);
     }
-    // somebody else made the directory that would be ours, or left it open
+    // another user made the directory that would be ours, or left it open
     let sockets = dir.0.join("overspill");
     fs::create_dir(&sockets).unwrap();
     fs::set_permissions(&sockets, fs::Permissions::from_mode(0o777)).unwrap();
@@ -293,7 +293,7 @@ fn a_missing_agent() {
     );
 }
 
-/// A file that is no library was preloaded all the same: the program ran unpaged, or died of SIGBUS without a word.
+/// A file that is no library was preloaded: the program ran unpaged, or died of SIGBUS without a message.
 #[test]
 fn an_agent_that_cannot_be_loaded() {
     let dir = Dir::new("damaged");
@@ -329,7 +329,7 @@ fn programs_that_are_not_there() {
     refused(&mut run(&dir.file("broken", 0o755, b"\x7fELF junk")), 126, &["not a valid ELF file"]);
 }
 
-/// A static program that prints `ran` and exits with 7; made by hand if it cannot be compiled, and then it cannot run.
+/// A static program that prints `ran` and exits with 7. If it cannot be compiled, it is made by hand, and cannot run.
 fn static_program(dir: &Dir) -> (PathBuf, bool) {
     let source = "#include <stdio.h>\nint main(void) { puts(\"ran\"); return 7; }\n";
     if let Some(program) = dir.compile("static", source, &["-static"]) {
@@ -386,7 +386,7 @@ fn the_exit_status_is_the_programs() {
     }
 }
 
-/// The command waited for its own process group only, so it ended with a panic when a program had put itself into another.
+/// The command waited for its own process group only, so it panicked when a program had put itself into another.
 #[test]
 fn a_program_may_leave_the_process_group() {
     let output = unpaged(&["setsid", "sh", "-c", "exit 7"]).output().unwrap();
@@ -417,7 +417,7 @@ fn status_line(command: &mut Command, name: &str) -> String {
 
 #[test]
 fn the_program_starts_with_the_signals_it_would_have_without_us() {
-    // With `exec`, what the shell has ignored is what overspill, and then the program, starts with.
+    // With `exec`, overspill and then the program start with the signals ignored that the shell has ignored.
     for ignore in ["", "trap '' PIPE HUP CHLD; "] {
         let script = |command: &str| {
             let mut shell = Command::new("sh");
@@ -432,7 +432,7 @@ fn the_program_starts_with_the_signals_it_would_have_without_us() {
     }
 }
 
-/// The supervisor died of SIGXFSZ without a word. The program itself is to get the signal as ever.
+/// The supervisor died of SIGXFSZ without a message. The program itself must still get the signal.
 #[test]
 fn a_limit_on_the_size_of_files() {
     let limited = |limit: &str| {
@@ -458,11 +458,11 @@ fn no_descriptor_is_left_open_in_the_program() {
     assert!(!String::from_utf8_lossy(&output.stdout).contains("memfd"), "{output:?}");
 }
 
-/// Starts a shell that says "ready" and then does what `script` says; gives the supervisor and the shell's further output.
+/// Starts a shell that says "ready" and then runs `script`. Returns the supervisor and the shell's further output.
 fn ready(script: &str) -> (std::process::Child, BufReader<std::process::ChildStdout>) {
     let script = format!("{script}\necho ready; while :; do sleep 0.02; done");
-    // A test run in the background of a shell has SIGINT and SIGQUIT ignored, and no shell can trap what it was started with
-    // ignored.
+    // In the background of a shell, tests have SIGINT and SIGQUIT ignored, and no shell can trap a signal that was ignored when it
+    // started.
     let run = unpaged(&["sh", "-c", &script]);
     let mut command = Command::new("env");
     command.arg("--default-signal=HUP,INT,QUIT").arg(run.get_program()).args(run.get_args());
@@ -488,7 +488,7 @@ fn signals_are_passed_on() {
         assert_eq!(rest, format!("got {signal}\n"));
         assert_eq!(child.wait().unwrap().code(), Some(33));
     }
-    // A signal that the program does not catch ends it, and not the supervisor first.
+    // A signal that the program does not catch ends the program, and the supervisor does not end before it.
     let (mut child, _out) = ready("");
     kill(child.id(), "TERM");
     let end = child.wait().unwrap();
@@ -522,7 +522,7 @@ fn the_program_does_not_outlive_a_killed_supervisor() {
     let (mut child, mut out) = ready("");
     kill(child.id(), "KILL");
     child.wait().unwrap();
-    // The end of the pipe comes when the shell, and the sleep that it waits for, have gone.
+    // The pipe ends when the shell, and the sleep that it waits for, have ended.
     let mut rest = String::new();
     out.read_to_string(&mut rest).unwrap();
     assert_eq!(rest, "");
@@ -538,7 +538,7 @@ fn a_killed_program_leaves_nothing() {
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
         assert_eq!(child.wait().unwrap().code(), Some(status));
         let job = line.trim();
-        // a zombie has ended: nobody may be there to reap it
+        // a zombie counts as ended: there may be no process that reaps it
         let state = fs::read_to_string(format!("/proc/{job}/stat")).unwrap_or_default();
         let lives = state.rsplit(')').next().and_then(|s| s.trim().chars().next()).is_some_and(|state| state != 'Z');
         if lives {
@@ -548,8 +548,7 @@ fn a_killed_program_leaves_nothing() {
     }
 }
 
-/// A program that catches the signal and ends in its own way has been asked to end all the same; one that gets it by itself has
-/// not.
+/// A program that catches the signal and ends in its own way was asked to end, too. A program that alone gets the signal was not.
 #[test]
 fn a_program_that_was_asked_to_end_leaves_nothing() {
     for signal in ["TERM", "INT"] {
@@ -631,7 +630,7 @@ fn check_says_what_there_is() {
     assert!(text.contains("OVERSPILL_AGENT"));
 }
 
-/// What an agent does, as far as the command sees it. `ACT` is put in its place.
+/// An agent, as far as the command sees it. `ACT` is replaced.
 const AGENT: &str = r#"
 #include <fcntl.h>
 #include <signal.h>
@@ -663,7 +662,7 @@ __attribute__((constructor)) static void start(void) {
 }
 "#;
 
-/// `overspill run` with such an agent; `None`, with a word about it, where that is impossible.
+/// `overspill run` with such an agent. `None`, with a message, where that is impossible.
 fn with_agent(dir: &Dir, act: &str, options: &[&str]) -> Option<Command> {
     let agent = dir.compile("agent.so", &AGENT.replace("ACT", act), &["-shared", "-fPIC"])?;
     let check = Command::new(OVERSPILL).arg("check").arg("--swap").arg(&dir.0).env("OVERSPILL_AGENT", &agent).output();
@@ -699,7 +698,7 @@ fn a_pager_that_does_not_come_up_is_told() {
     let output = command.args(["sh", "-c", "exit 6"]).output().unwrap();
     assert_eq!(output.status.code(), Some(6));
     assert!(stderr(&output).contains("warning: no pager came up"), "{}", stderr(&output));
-    // but one that died at its very start did not run without paging
+    // but a program that died at its very start did not run without paging
     let Some(mut command) = with_agent(&dir, "b->outcome = 0; abort();", &[]) else {
         return;
     };

@@ -1,5 +1,5 @@
 //! Compressed memory as a swap device, under real programs with the agent: in front of a file and alone, full, forked, added and
-//! taken off.
+//! removed.
 
 use crate::common::{able, build, overspill, patiently, place};
 use crate::running::Running;
@@ -28,7 +28,7 @@ impl Test {
         Some(Test { dir, program, swap })
     }
 
-    /// Runs the program to its end; kills it when it hangs. Answers its output and its counters.
+    /// Runs the program to its end; kills it when it hangs. Returns its output and its counters.
     fn run(&self, options: &[&str], arguments: &[&str]) -> (Output, Value) {
         let stats = self.dir.join("stats.json");
         let mut command = patiently(overspill());
@@ -56,10 +56,11 @@ fn stat(stats: &Value, name: &str) -> u64 {
     stats[name].as_u64().unwrap_or_else(|| panic!("no {name} in {stats}"))
 }
 
-/// The budget and what may be above it: a cluster for each of two faulting threads and the handlers' reads, as in the other tests.
+/// Asserts that the budget was kept, within a cluster for each of two faulting threads and the handlers' reads, as in the other
+/// tests.
 #[track_caller]
 fn within(stats: &Value, memory: u64) {
-    // (over_budget is not looked at: while a fork makes the process smaller it counts what is above half of the budget)
+    // (not `over_budget`: while a fork makes the process smaller, that counts frames above half of the budget)
     assert!(stat(stats, "memory_peak_bytes") <= memory + 2 * MIB, "the budget: {stats}");
 }
 
@@ -78,8 +79,8 @@ fn all_kinds_of_pages_in_front_of_a_file() {
     test.end();
 }
 
-/// A fork finds more in the pool than its two sides could have: that goes to the file, and the fork does not wait for its half
-/// minute. (Without a priority compressed memory comes first, also if it is named last. It was the last then, and nothing ever got
+/// A fork finds more in the pool than its two sides can have. The rest goes to the file, and the fork does not wait for half a
+/// minute. (Without a priority compressed memory comes first, even if it is named last. It used to come last, and no page ever got
 /// there.)
 #[test]
 fn a_fork_makes_a_large_pool_smaller() {
@@ -91,8 +92,8 @@ fn a_fork_makes_a_large_pool_smaller() {
     test.end();
 }
 
-/// All that is stored fits: not a byte goes to the file. (Without forks, by the third argument: who waits for a child gives its
-/// memory to it, and what it has in the pool goes on then.)
+/// All stored pages fit into the pool: not a byte goes to the file. (Without forks, by the third argument: a process that waits for
+/// a child gives its memory to it, and then its pages in the pool go on to the file.)
 #[test]
 fn what_fits_the_pool_goes_nowhere_else() {
     let Some(test) = Test::new("fits") else { return };
@@ -117,7 +118,7 @@ fn a_full_pool_writes_its_coldest_pages_back() {
     test.end();
 }
 
-/// The program fits into compressed memory, forks and all.
+/// The program and its forks fit into compressed memory.
 #[test]
 fn alone_it_holds_more_than_the_budget() {
     let Some(test) = Test::new("alone") else { return };
@@ -166,7 +167,7 @@ impl Test {
     }
 }
 
-/// Waits until the devices are so, and returns them.
+/// Waits until `is` holds for the devices, and returns them.
 fn wait_for(running: &Running, what: &str, is: impl Fn(&[Value]) -> bool) -> Vec<Value> {
     let mut devices = Vec::new();
     running.wait_until(what, |running| {
@@ -209,7 +210,7 @@ fn it_is_shown_and_comes_and_goes() {
         let table = String::from_utf8_lossy(&table.stdout).into_owned();
         assert!(table.contains("same-filled") && table.contains("written back"), "{table}");
 
-        // to the file; nothing of it is left in the budget
+        // swapoff of the pool, to the file; the budget has no charge left for it
         for round in 0..3 {
             let output = running.ask("swapoff", &["compressed"]);
             assert!(output.status.success(), "round {round}: {output:?} {:?}", running.swaps());
@@ -223,7 +224,7 @@ fn it_is_shown_and_comes_and_goes() {
         let output = running.ask("swapon", &["compressed:size=8M,algo=zstd:0"]);
         assert!(output.status.code() == Some(125), "{output:?}");
 
-        // and the file away from under it: what is there goes into memory or the pool, or it is refused
+        // swapoff of the file: its pages go into memory or the pool, or it is refused
         let file = test.dir.join("swap");
         let output = running.ask("swapoff", &[file.to_str().unwrap()]);
         assert!(matches!(output.status.code(), Some(0 | 1)), "{output:?}");

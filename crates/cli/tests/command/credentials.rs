@@ -1,4 +1,4 @@
-//! Nobody gains a right by it: programs that give rights up under `overspill run`.
+//! Programs that give up rights under `overspill run`: no process gains a right.
 
 use crate::common::{able, build, overspill, place};
 use crate::runs::{no_swap_file_left, run, swap_option};
@@ -8,7 +8,7 @@ use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-/// Whether this can be tried: only root has something to give up.
+/// Whether these tests can run: only root has rights to give up.
 fn root() -> bool {
     let root = rustix::process::geteuid().is_root();
     if !root {
@@ -17,9 +17,9 @@ fn root() -> bool {
     root && able()
 }
 
-/// A program left root behind for good, and the pager's threads stayed root: libc does not know of them. Who took the program over
-/// had only to have one of them run its code. The same with capabilities, no_new_privs and Landlock. They follow now, before the
-/// program's call returns, and page on.
+/// A program gave up root for good, and the pager's threads stayed root, because libc does not know of them. An attacker who took
+/// the program over could have made one of them run code. The same held for capabilities, no_new_privs and Landlock. Now the
+/// threads follow before the program's call returns, and page on.
 #[test]
 fn the_pagers_threads_give_up_what_the_program_gives_up() {
     if !root() {
@@ -49,9 +49,9 @@ fn the_pagers_threads_give_up_what_the_program_gives_up() {
     std::fs::remove_dir_all(&dir).expect("cleanup");
 }
 
-/// A seccomp filter for all threads was put on the pager's as well, and killed them; one for the only thread left them out, so the
-/// sandbox had a door. Who can live under the filter gets it (above); else the pager goes while nothing is paged, and later the
-/// program is stopped.
+/// A seccomp filter for all threads was put on the pager's as well, and killed them. A filter for the only thread left them out, so
+/// the sandbox had a way out. Now threads that can work under the filter get it (above). Otherwise the pager ends if nothing is
+/// paged yet, and later the program is stopped.
 #[test]
 fn a_filter_that_the_pager_cannot_live_under() {
     if !able() {
@@ -71,8 +71,8 @@ fn a_filter_that_the_pager_cannot_live_under() {
     std::fs::remove_dir_all(&dir).expect("cleanup");
 }
 
-/// A daemon that gave root up and started another program: that one's pager could not have a userfaultfd any more and ended it,
-/// status 125. It runs, as without Overspill: without paging if need be, and that is said once.
+/// A daemon gave up root and started another program. That program's pager could not get a userfaultfd any more and ended it with
+/// status 125. Now it runs, without paging if necessary, and says so once.
 #[test]
 fn a_program_that_gave_root_up_starts_others() {
     if !root() {
@@ -89,8 +89,8 @@ fn a_program_that_gave_root_up_starts_others() {
     std::fs::remove_dir_all(&dir).expect("cleanup");
 }
 
-/// The pager's last words in a descendant went to descriptor 2, whatever that was by then: into the program's data. They go where
-/// `overspill run` had its standard error, or nowhere.
+/// The pager's messages in a descendant went to descriptor 2, whatever that was by then: into the program's data. Now they go to
+/// the standard error of `overspill run`, or nowhere.
 #[test]
 fn last_words_are_no_data() {
     if !root() {
@@ -105,7 +105,7 @@ fn last_words_are_no_data() {
     assert_eq!(std::fs::read(&data).expect("data"), b"data");
     assert_eq!(r.output.status.code(), Some(100 + 9), "the child was stopped: {:?}", r.output);
     assert!(r.stderr().contains("internal error of the pager"), "{}", r.stderr());
-    // by exec nothing but descriptor 2 is known, and a file is no place for words
+    // after exec only descriptor 2 is known, and messages must not go into a file
     let r = run(&dir, &options, None, &program, &[file, "exec", "/bin/true"]);
     assert_eq!(r.output.status.code(), Some(0), "{:?}", r.output);
     assert_eq!(std::fs::read(&data).expect("data"), b"data");
@@ -113,8 +113,8 @@ fn last_words_are_no_data() {
     std::fs::remove_dir_all(&dir).expect("cleanup");
 }
 
-/// A program with AddressSanitizer ended itself, since its runtime was not first, and one with ThreadSanitizer crashed or was
-/// refused with a wrong reason. They are refused with the reason before they start, and a program that is paged can start them.
+/// A program with AddressSanitizer ended itself, because its runtime was not loaded first. One with ThreadSanitizer crashed or was
+/// refused with a wrong reason. Now they are refused with the reason before they start, and a paged program can start them.
 #[test]
 fn sanitizers_are_refused_and_left_alone() {
     if !able() {
@@ -151,9 +151,9 @@ fn sanitizers_are_refused_and_left_alone() {
     std::fs::remove_dir_all(&dir).expect("cleanup");
 }
 
-/// Root asked its own program for something, and told another user's process instead, which had made the directory for sockets
-/// first, and was handed the descriptors of files and block devices. Who does not have the process id that is meant is told
-/// nothing, and a directory that is somebody else's is not looked into.
+/// Root asked its own program for something. But another user had made the directory for sockets first, and that user's process got
+/// the request with descriptors of files and block devices. Now a process with another process id is told nothing, and a directory
+/// of another user is ignored.
 #[test]
 fn an_impostor_is_told_nothing() {
     if !able() {
@@ -196,7 +196,7 @@ fn an_impostor_is_told_nothing() {
             }
             let output = command.output().expect("overspill runs");
             let stderr = String::from_utf8_lossy(&output.stderr);
-            // (it is itself that answers, or nobody, if it has no socket yet)
+            // (the process itself answers, or none does if it has no socket yet)
             let nobody = format!("process {pid} has no control socket");
             assert!(output.status.success() || stderr.contains(&nobody), "{verb}: {output:?}");
             let mut packet = [0u8; 4096];

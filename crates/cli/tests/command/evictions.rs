@@ -1,4 +1,4 @@
-//! What can leave memory under `overspill run`, and what becomes of the rest. The program is `tests/programs/evictions.c`.
+//! Which pages can leave memory under `overspill run`, and what happens to the rest. The program is `tests/programs/evictions.c`.
 
 use crate::common::{able, build, place};
 use crate::runs::{Run, no_swap_file_left, run, swap_option};
@@ -35,8 +35,8 @@ fn within_budget(r: &Run) {
     assert!(r.stat("memory_peak_bytes") <= (16 << 20) + (1 << 20) && r.stat("over_budget") == 0, "{}", r.stats);
 }
 
-/// The kernel refuses to move a page with the same error whether a fork's other side has it, or direct I/O, or advice by another
-/// thread for a moment. The page daemon took each for a fork, and populated the page for nothing.
+/// The kernel refuses to move a page with the same error if a fork's other side shares it, if direct I/O has it, or if advice by
+/// another thread has it for a moment. The page daemon took each case for a fork, and populated the page in vain.
 #[test]
 fn a_page_in_somebodys_hands_is_not_taken_for_a_forks() {
     let Some(r) = evict("pinned", &["pinned"]) else { return };
@@ -44,16 +44,16 @@ fn a_page_in_somebodys_hands_is_not_taken_for_a_forks() {
     assert_eq!(r.stat("pages_unshared"), 0, "nobody has forked: {}", r.stats);
 }
 
-/// The page daemon populated a page that a fork had shared, and that the program had discarded meanwhile; so it waited for a
-/// handler, the handlers for the next fork, and that for the daemon. It took seconds to happen.
+/// The page daemon populated a page that a fork had shared, and that the program had discarded meanwhile. So it waited for a
+/// handler, the handlers waited for the next fork, and the fork waited for the daemon. It happened within seconds.
 #[test]
 fn forks_discards_and_sharing_get_on() {
     let Some(r) = evict("forks", &["forks", "2"]) else { return };
     assert!(r.stat("pages_unshared") > 0, "{}", r.stats);
 }
 
-/// The kernel moves pages between mappings of one protection only. Memory that is writable and executable (a compiler's at run
-/// time) could not go to the parking area, so it stayed: the program was stopped when it had more of it than the budget.
+/// The kernel moves pages only between mappings of the same protection. So writable and executable memory (of a compiler at run
+/// time) could not go to the parking area, and stayed in memory. The program was stopped when it had more of it than the budget.
 #[test]
 fn executable_memory_goes_like_any_other() {
     let Some(r) = evict("executable", &["executable"]) else { return };
@@ -61,7 +61,7 @@ fn executable_memory_goes_like_any_other() {
     within_budget(&r);
 }
 
-/// The same with memory that is not writable, which cannot be moved at all.
+/// The same for memory that is not writable, which cannot be moved at all.
 #[test]
 fn protected_memory_goes_like_any_other() {
     let Some(r) = evict("protected", &["protected"]) else { return };
@@ -78,31 +78,31 @@ fn nothing_is_lost_when_protection_changes_under_pressure() {
     }
 }
 
-/// A page that is copied out is discarded, which the kernel reports; if the program splits the mapping before that report is read
-/// (mprotect), the kernel reports what lies behind the split a second time. That was taken for a discard of the program's, and the
-/// page read as zeroes: some in each second of this program.
+/// A page that is copied out is discarded, and the kernel reports that. If the program splits the mapping (mprotect) before the
+/// report is read, the kernel reports the part behind the split a second time. The pager took that for a discard by the program,
+/// and the page read as zeroes: some pages in each second of this program.
 #[test]
 fn nothing_is_lost_when_mappings_are_split_under_pressure() {
     let Some(r) = evict("splits", &["splits", "2"]) else { return };
     assert!(r.stat("pages_copied_out") > 0, "{}", r.stats);
 }
 
-/// A page that is taken while a device writes to it would lose what is written. A move refuses that, whatever the area.
+/// A page that is taken while a device writes to it would lose the data. The kernel refuses to move such a page, to any area.
 #[test]
 fn direct_reads_into_executable_memory_lose_nothing() {
     let Some(r) = evict("direct", &["direct", "2", "FILE"]) else { return };
     assert!(r.stat("pages_out") > 1000, "{}", r.stats);
 }
 
-/// A fork brings the process below half of its budget first. With more than half of it locked it waited for that for thirty
-/// seconds, each time.
+/// A fork first brings the process below half of its budget. With more than half of it locked, each fork waited thirty seconds for
+/// that.
 #[test]
 fn locked_memory_does_not_hold_up_a_fork() {
     let Some(r) = evict("locked", &["locked"]) else { return };
     assert!((10 << 20..11 << 20).contains(&r.stat("memory_locked_bytes")), "{}", r.stats);
 }
 
-/// What a program locks stays. If that is more than it was given, it is told how much it has locked.
+/// Memory that a program locks stays. If it locks more than its budget, a message says how much it has locked.
 #[test]
 fn too_much_locked_memory_is_one_sentence() {
     let Some(r) = evict_some("too-much", &["too-much-locked"]) else { return };

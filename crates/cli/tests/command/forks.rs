@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::Command;
 
 /// A child that was made by `clone()` or `syscall()`, and not by libc's fork, found zeroes where its parent's pages were out. And
-/// when the function given to `clone()` returned, the pager's threads kept the child alive for ever.
+/// when the function that was given to `clone()` returned, the pager's threads kept the child alive for ever.
 #[test]
 fn children_of_clone_find_everything() {
     if !able() {
@@ -22,7 +22,7 @@ fn children_of_clone_find_everything() {
     std::fs::remove_dir_all(&dir).expect("cleanup");
 }
 
-/// What `family` does with these arguments, at 16 MiB, and a swap file with that option.
+/// Runs `family` with these arguments, at 16 MiB, with this option of the swap file.
 fn family(name: &str, suffix: &str, args: &[&str]) -> Option<Run> {
     if !able() {
         return None;
@@ -43,53 +43,55 @@ fn family(name: &str, suffix: &str, args: &[&str]) -> Option<Run> {
     Some(r)
 }
 
-/// A fork needed some free descriptors in the program's table: with a full one it failed with EMFILE, which no fork does by itself.
+/// A fork needed some free descriptors in the program's table. With a full table it failed with EMFILE, which forks never do
+/// otherwise.
 #[test]
 fn a_full_descriptor_table_does_not_keep_a_program_from_forking() {
     family("family-full", "", &["full", "200"]);
-    family("family-full", "", &["full", "40"]); // for who may not raise it
+    family("family-full", "", &["full", "40"]); // for users who may not raise the limit
 }
 
-/// A daemon that had given root up could not fork any more: the swap files were opened anew in /proc, which is root's then, and a
-/// userfaultfd could not be had.
+/// A daemon that had given up root could not fork any more: the swap files were opened anew in /proc, which belongs to root then,
+/// and it could not get a userfaultfd.
 #[test]
 fn a_program_that_gave_root_up_forks() {
     family("family-user", "", &["user"]);
 }
 
-/// While any child lived, whatever was in use at any fork was put aside: swap grew without bound. 12 MiB are written 12 times here
-/// alongside a child that stays, and 56 MiB must do.
+/// While any child lived, all slots in use at any fork waited, and swap grew without bound. This test writes 12 MiB 12 times next
+/// to a child that stays, and 56 MiB of swap must be enough.
 #[test]
 fn swap_is_bounded_beside_a_child_that_stays() {
     family("family-rounds", ",size=56M", &["rounds", "12"]);
 }
 
-/// More than 256 children at a time: the ends of those beyond were not seen, and their slots and shares stayed put for good.
+/// More than 256 children at a time: the ends of further children were not seen, and their slots and parts of the budget were never
+/// freed.
 #[test]
 fn many_children_at_a_time() {
     family("family-children", "", &["children", "300"]);
 }
 
-/// In a process namespace of its own, with the old /proc, a child's own fork failed: it looked for its threads by the wrong
+/// In a process id namespace of its own, with the old /proc, a child's own fork failed: it looked for its threads by the wrong
 /// numbers.
 #[test]
 fn the_first_process_of_a_namespace_forks() {
     family("family-namespace", "", &["namespace"]);
 }
 
-/// By a vfork's child, in a signal handler, by threads at a time, and with flags of clone.
+/// Forks by a vfork's child, in a signal handler, by several threads at a time, and with flags of clone.
 #[test]
 fn forks_of_many_kinds() {
     family("family-kinds", "", &["kinds"]);
 }
 
-/// Each generation of forks took a device, and the sixteenth was the last.
+/// Each generation of forks took a device, and after sixteen no fork was possible.
 #[test]
 fn generations_of_forks() {
     family("family-generations", "", &["generations", "18"]);
 }
 
-/// A process that shares the memory was killed while it unmapped. It kept a lock of the pager's for ever, or its unmapping was
+/// A process that shares the memory was killed while it unmapped. A lock of the pager's stayed held for ever, or its unmapping was
 /// never reported: its parent waited for 19 s, and then found old content in a new mapping.
 #[test]
 fn a_process_that_shares_the_memory_may_be_killed() {
@@ -104,8 +106,8 @@ fn a_process_that_shares_the_memory_may_be_killed() {
     std::fs::remove_dir_all(&dir).expect("cleanup");
 }
 
-/// The pager's threads count as the program's, and a program of several threads may not enter a user namespace: `unshare -U`, and
-/// each sandbox that begins with one, failed with EINVAL.
+/// The kernel counts the pager's threads as the program's, and a program of several threads may not enter a user namespace. So
+/// `unshare -U`, and each sandbox that begins with one, failed with EINVAL.
 #[test]
 fn a_program_enters_a_user_namespace() {
     if !able() {
@@ -119,8 +121,8 @@ fn a_program_enters_a_user_namespace() {
     std::fs::remove_dir_all(&dir).expect("cleanup");
 }
 
-/// A child that was made past libc, by a system call in the program's own code, has no pager: a fork of its own, through libc,
-/// waited for a helper thread that was not there. Memory that had grown past libc was never paged, and a view of shared memory that
+/// A child that was made by a system call in the program's own code has no pager. When it forked through libc, it waited for a
+/// helper thread that did not exist. Memory that had grown without libc was never paged. And a second mapping of shared memory that
 /// mremap made behind paged memory was taken for growth of that, and paged.
 #[test]
 fn what_is_done_past_libc() {

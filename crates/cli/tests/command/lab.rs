@@ -1,4 +1,4 @@
-//! The lab's commands as users call them: results on a string that can be counted by hand, and every mistake they can make.
+//! The lab's commands as users call them: results on strings that can be counted by hand, and mistakes that users can make.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -47,7 +47,7 @@ fn succeeds(arguments: &[&str]) -> (String, String) {
     (stdout, stderr)
 }
 
-/// This exit status, nothing on standard output, and an error with all these words.
+/// Asserts this exit status, nothing on standard output, and an error with all these words.
 #[track_caller]
 fn refused(arguments: &[&str], status: i32, words: &[&str]) {
     let output = overspill(arguments);
@@ -80,8 +80,8 @@ fn json_has_the_fields_of_the_reference_counts() {
     assert!(stderr.contains("format lines, guessed by its content"), "{stderr}");
     let rows = json_lines(&stdout);
     assert_eq!(rows.len(), 4);
-    // LRU misses always in a loop that is one page too large; MIN hits every second time, but for the first
-    // round. Of the five times that page 3 is written, the last stays in memory.
+    // LRU always misses in a loop that is one page too large; MIN hits every second time, except in the first round. Of the five
+    // times that page 3 is written, the last stays in memory.
     for (row, (policy, memory, faults, written)) in
         rows.iter().zip([("lru", 2, 15, Some(4)), ("lru", 3, 3, Some(0)), ("opt", 2, 9, None), ("opt", 3, 3, Some(0))])
     {
@@ -200,7 +200,7 @@ fn policies_and_sizes_that_are_not_there() {
     sim("best", "2", &["--policy best", "no replacement policy \"best\"", "use-once", "cost, opt, or all"]);
     sim("lru:depth=3", "2", &["depth"]);
     sim("2q:kin=7", "2", &["kin"]);
-    // It was said that there is no policy "opt", and after every mistake in a parameter that there is "all", too.
+    // A message said that there is no policy "opt", and after every mistake in a parameter that there is "all", too.
     sim("opt:x=1", "2", &["--policy opt:x=1: policy opt has no parameters, so \"x\" cannot be set"]);
     let (_, stderr) = texts(&overspill(&["sim", "-t", &trace, "-p", "2q:kin=7", "-m", "2"]));
     assert!(!stderr.contains("or all"), "{stderr}");
@@ -290,8 +290,8 @@ fn advice() {
     refused(&["advise", "--trace", &trace, "--policy", "best"], 125, &["no replacement policy"]);
 }
 
-/// A loop fits all at once or not at all under lru. It was told that half a per cent of it was enough memory, and that the curve
-/// had no knee, since only steps with another after them were looked at.
+/// Under lru a loop fits as a whole or not at all. The advice was that half a per cent of it was enough memory, and that the curve
+/// had no knee, because only steps with another after them counted.
 #[test]
 fn a_loop_is_advised_to_fit() {
     let dir = Dir::new("advise-loop");
@@ -309,8 +309,8 @@ fn a_loop_is_advised_to_fit() {
     assert!(stdout.contains("Memory: 3.95 MiB (1011 pages)"), "{stdout}");
 }
 
-/// What the pager recorded is replayed as the pager would see it: no memory below the least of `overspill run` is advised, and
-/// first touches, which are filled with zeroes, are not called reads.
+/// A trace that the pager recorded is replayed as the pager would see it. No memory below the least of `overspill run` is advised,
+/// and first touches, which are filled with zeroes, are not called reads.
 #[test]
 fn advice_on_a_recorded_program() {
     let dir = Dir::new("advise-recorded");
@@ -345,7 +345,7 @@ fn advice_on_a_recorded_program() {
     assert_eq!(line.split_whitespace().nth(6), Some(&*seconds), "{row}");
 }
 
-/// First touches are not read, and pages of readahead are transferred: the core has counted both.
+/// First touches are not read, and pages of readahead are transferred: the core counts both.
 #[test]
 fn predicted_times_of_the_live_core() {
     let dir = Dir::new("cost-live");
@@ -365,7 +365,7 @@ fn predicted_times_of_the_live_core() {
     assert!(row["pages_in"].as_u64() > row["page_in_ops"].as_u64(), "windows of many pages: {row}");
 }
 
-/// The marks of the use-once thread, as far as docs/LAB.md says they are reached.
+/// The figures of the use-once thread, as far as docs/LAB.md says that they are met.
 #[test]
 fn a_build_beside_a_grep() {
     let trace = concat!(env!("CARGO_MANIFEST_DIR"), "/../../bench/traces/build_grep.ovt.zst");
@@ -401,7 +401,7 @@ fn help_fits_the_terminal() {
     }
 }
 
-/// What the live pager would see of a small program: a first touch of each page, and nothing of what stays mapped.
+/// The live pager sees a first touch of each page of a small program, and nothing of pages that stay mapped.
 #[test]
 fn see_faults_counts_what_the_live_pager_sees() {
     let dir = Dir::new("faults");

@@ -3,9 +3,9 @@
 use crate::common::{able, build, place};
 use crate::runs::{no_swap_file_left, run, swap_option};
 
-/// One mlock of more than a quarter of the budget was refused with EPERM, several that came to more than the budget were not
-/// refused, mlock2 was not looked at, and no mlockall was possible: a program that locks its memory, as real-time programs and
-/// keepers of secrets do, did not run. munlockall unlocked the page of the pager's keys.
+/// One mlock of more than a quarter of the budget was refused with EPERM, but several that together exceeded the budget were not.
+/// mlock2 was not followed, and no mlockall was possible. So programs that lock their memory, such as real-time programs and
+/// keepers of secrets, did not run. munlockall unlocked the page of the pager's keys.
 #[test]
 fn what_fits_is_locked() {
     if !able() {

@@ -1,7 +1,7 @@
-//! All tests of the command, as one program: it is linked once, and tests of different files run side by side.
+//! All tests of the command, as one program, so that it is linked once and tests of different files run side by side.
 //!
-//! `cargo test -p overspill-cli --test command paged::` runs those of one file. Most run C programs of `tests/programs` under
-//! `overspill run`, and spend much of their time waiting, so `make test` runs more of them at a time than there are CPUs.
+//! `cargo test -p overspill-cli --test command paged::` runs the tests of one file. Most run C programs of `tests/programs` under
+//! `overspill run` and wait much of their time, so `make test` runs more of them at a time than there are CPUs.
 
 #[path = "../common/mod.rs"]
 mod common;

@@ -1,7 +1,7 @@
 //! Real programs under `overspill run`, with the agent: what they see, what the pager promises, and what happens when devices fail.
 //!
 //! The programs are C sources in `tests/programs`, built here with cc. Without userfaultfd in full mode or cc these tests say so
-//! and count as run only outside CI; with CI set they fail.
+//! and pass; with CI set they fail.
 
 use crate::common::{PATIENCE, able, build, overspill, patiently, place};
 use crate::runs::{Run, no_swap_file_left, run, swap_option};
@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 /// Exit status of a program that died of SIGBUS.
 const SIGBUS_STATUS: i32 = 128 + 7;
 
-/// `overspill stat` of a program that waits, and of its child by fork, which begins to count anew: each takes the core's lock for
-/// each fault and more, and holds no lock for longer than it has lived.
+/// `overspill stat` of a program that waits, and of its forked child, which begins to count anew. Each takes the core lock at least
+/// once per fault, and holds no lock for longer than it has lived.
 #[test]
 fn lock_holds_are_measured() {
     if !able() {
@@ -74,7 +74,7 @@ fn threads_moves_discards_and_forks() {
     std::fs::remove_dir_all(&dir).expect("cleanup");
 }
 
-/// One fork more than there can be was told as any failure of the system.
+/// One fork more than is possible was reported like any failure of the system.
 #[test]
 fn too_many_generations_of_forks_are_one_sentence() {
     if !able() {
@@ -94,9 +94,9 @@ fn too_many_generations_of_forks_are_one_sentence() {
     std::fs::remove_dir_all(&dir).expect("cleanup");
 }
 
-/// Two children at a time. The first ended while the second was being forked, and since the second was counted only when its fork
-/// was over, nobody was left who could read what the parent had stored: its slots were used again, and the second child died of
-/// SIGBUS. And a parent that has no memory to share kept what its children could read for ever, until swap was full.
+/// Two children at a time. The first ended while the second was being forked. The second was counted only when its fork was over,
+/// so it seemed that no child could read the parent's slots: they were used again, and the second child died of SIGBUS. And a
+/// parent that has no memory to share kept the slots that its children could read for ever, until swap was full.
 #[test]
 fn a_child_keeps_its_pages_when_its_sibling_ends() {
     if !able() {
@@ -113,9 +113,9 @@ fn a_child_keeps_its_pages_when_its_sibling_ends() {
     std::fs::remove_dir_all(&dir).expect("cleanup");
 }
 
-/// Each was wrong once. A child found its parent's bytes in a new mapping where a range had been that it did not inherit, after ten
-/// seconds. A call that the kernel refuses ended the program, or had a range never paged. MAP_POPULATE brought in more than the
-/// budget. When the first thread had ended, what was there already was not found, and stayed.
+/// Four bugs. After ten seconds a child found its parent's bytes in a new mapping, where a range had been that it did not inherit.
+/// A call that the kernel refuses ended the program, or left a range unpaged for ever. MAP_POPULATE brought in more than the
+/// budget. When the first thread had ended, pages that were in memory already were not found, and stayed.
 #[test]
 fn corners_of_the_address_space() {
     if !able() {
@@ -159,7 +159,7 @@ fn address_space_calls_behave() {
     std::fs::remove_dir_all(&dir).expect("cleanup");
 }
 
-/// Reads of one window called each other, a handler's stack was used up, and what lay below it was written over.
+/// Reads of one window called each other recursively, until a handler's stack overflowed and memory below it was overwritten.
 #[test]
 fn a_window_of_scattered_pages() {
     if !able() {
@@ -168,7 +168,7 @@ fn a_window_of_scattered_pages() {
     let dir = place("scattered");
     let program = build(&dir, "scattered.c");
     for engine in ["io_uring", "psync"] {
-        // as little memory as has the longest windows
+        // the smallest memory that has the longest windows
         let options = ["--memory", "128M", "--engine", engine, "--swap", &swap_option(&dir, "")];
         let r = run(&dir, &options, None, &program, &["160"]);
         assert_eq!(r.output.status.code(), Some(0), "{engine}: {:?}", r.output);
@@ -177,8 +177,8 @@ fn a_window_of_scattered_pages() {
     std::fs::remove_dir_all(&dir).expect("cleanup");
 }
 
-/// Working sets that fit one at a time: one thread at a time has the token, and the report says so, or have been done before it
-/// came to that. `OVERSPILL_TOUCHES` is for how many thousand touches each thread goes on (30 without it; 400 in `make soak`).
+/// Working sets that fit one at a time. One thread at a time has the token, and the report says so, unless the threads end before.
+/// `OVERSPILL_TOUCHES` is the number of touches of each thread, in thousands (30 without it; 400 in `make soak`).
 #[test]
 fn threads_that_thrash_get_on_one_by_one() {
     if !able() {
@@ -202,7 +202,7 @@ fn threads_that_thrash_get_on_one_by_one() {
         if options.contains(&"--no-load-control") {
             assert_eq!((tokens, r.stat("held_faults")), (0, 0));
         } else {
-            // how long they thrash, and whether it is worth a token, is up to the machine
+            // how long they thrash, and whether a token pays, depends on the machine
             let thrashed = wall > 20.0 && r.stat("hard_faults") as f64 > 2000.0 * wall;
             assert!(tokens > 0 || !thrashed, "{}", r.stats);
             assert!(tokens > 0 || r.stat("held_faults") == 0, "{}", r.stats);
@@ -211,8 +211,8 @@ fn threads_that_thrash_get_on_one_by_one() {
     std::fs::remove_dir_all(&dir).expect("cleanup");
 }
 
-/// A single thread whose faults come one by one has its handler on its own CPU, where that gives way to it. When others take every
-/// CPU, it gets on all the same.
+/// A single thread whose faults come one by one has its handler on its own CPU, where the handler gives way to it. It makes
+/// progress even when other programs take every CPU.
 #[test]
 fn a_thread_alone_has_its_handler_on_its_cpu() {
     if !able() {
@@ -226,8 +226,8 @@ fn a_thread_alone_has_its_handler_on_its_cpu() {
     assert_eq!(String::from_utf8_lossy(&r.output.stdout), "all pages right\n");
     let wall = r.stats["wall_seconds"].as_f64().expect("a time");
     println!("{wall:.1} s, {} times on its CPU, {} of them starved", r.stat("same_cpu_begun"), r.stat("same_cpu_starved"));
-    // the first touches do not depend on any device's speed; an ordinary user's handlers may not come back from where they give
-    // way, and with one CPU there is nobody to watch
+    // first touches do not depend on any device's speed. There is no same-CPU handler for ordinary users, because it could not
+    // become an ordinary thread again, nor with one CPU, because there is no watcher
     let cpus = std::thread::available_parallelism().map_or(1, |n| n.get());
     if std::env::var_os("CI").is_some() && cpus > 1 {
         assert!(r.stat("same_cpu_begun") > 0, "{}", r.stats);
@@ -252,7 +252,7 @@ fn full_swap_is_one_sentence() {
     std::fs::remove_dir_all(&dir).expect("cleanup");
 }
 
-/// A file that `ulimit -f` kept from growing was called a full one, with most of the disk free.
+/// A file that `ulimit -f` kept from growing was reported as full, although most of the disk was free.
 #[test]
 fn a_limit_on_the_size_of_files_is_one_sentence() {
     if !able() {
@@ -276,9 +276,9 @@ fn limited(limit: &str, options: &[&str], program: &Path, arguments: &[&str]) ->
     command.arg(program).args(arguments).env_remove("OVERSPILL_INJECT").output().expect("sh runs")
 }
 
-/// A pager that could not have its tables aborted, with a backtrace, and was said not to have come up. Later it said so, but where
-/// the tables had taken the last of the address space, and the message needed another page of stack, it was a segmentation fault:
-/// at `ulimit -v 50000` one time in three, as the stack begins somewhere else each time.
+/// A pager that could not get memory for its tables aborted with a backtrace, and the message was that no pager had come up. Later
+/// it said the reason. But if the tables had taken the last of the address space and the message needed another page of stack, it
+/// crashed: at `ulimit -v 50000` one time in three, because the stack begins at another place each time.
 #[test]
 fn limits_on_memory_are_one_sentence() {
     if !able() {
@@ -325,7 +325,7 @@ fn a_bug_in_the_pager_is_one_sentence() {
     std::fs::remove_dir_all(&dir).expect("cleanup");
 }
 
-/// A disk that others keep busy for seconds was taken for a full one, and the program was stopped.
+/// A disk that was busy with other work for seconds was taken for a full one, and the program was stopped.
 #[test]
 fn a_slow_device_is_not_a_full_one() {
     if !able() {
@@ -340,9 +340,9 @@ fn a_slow_device_is_not_a_full_one() {
     std::fs::remove_dir_all(&dir).expect("cleanup");
 }
 
-/// A page that moved to another address (mremap) while it was being written could be taken for writing again before that write had
-/// ended, and the pager panicked: "held twice". A page that had moved when it was to be unmapped was taken for discarded, and
-/// forgotten: it was never unmapped again, and in no count.
+/// A page that moved to another address (mremap) while it was being written could be chosen for writing again before that write had
+/// ended, and the pager panicked: "held twice". A page that had moved before it was unmapped was taken for discarded and forgotten:
+/// it was never unmapped again, and in no count.
 #[test]
 fn pages_move_while_they_are_written() {
     if !able() {
@@ -375,7 +375,7 @@ fn failing_devices_never_give_a_wrong_byte() {
         assert!(r.stderr().contains("a page was lost: the page at 0x") && r.stderr().contains(&loss), "{}", r.stderr());
         assert!(r.stats["first_loss"].as_str().expect("a text").contains(&loss), "{}", r.stats);
     };
-    told(&read, "error "); // a descriptor that is none stands for the device
+    told(&read, "error "); // the injected error is an invalid descriptor in place of the device
     let flip = run(&dir, &memory, Some("flip=500"), &program, &["24"]);
     assert_eq!(flip.output.status.code(), Some(SIGBUS_STATUS), "a flipped bit: {:?}", flip.output);
     assert!(flip.stat("corrupt_pages") > 0);
@@ -390,7 +390,7 @@ fn failing_devices_never_give_a_wrong_byte() {
     std::fs::remove_dir_all(&dir).expect("cleanup");
 }
 
-/// Memory that the program has made read-only stayed in memory: much of it was the program's end.
+/// Memory that the program has made read-only stayed in memory. A program with much of it was stopped.
 #[test]
 fn read_only_memory_goes_like_any_other() {
     if !able() {
@@ -406,8 +406,8 @@ fn read_only_memory_goes_like_any_other() {
     std::fs::remove_dir_all(&dir).expect("cleanup");
 }
 
-/// Killed at any moment, also while a descendant is in the middle of an exec and has no agent that could notice: such ones stayed.
-/// So did descendants of a program that was only asked to end, by TERM or INT.
+/// The run is killed at any moment, also while a descendant is in the middle of an exec and has no agent that could notice: such
+/// descendants stayed. So did descendants of a program that was asked to end by TERM or INT.
 #[test]
 fn a_killed_supervisor_leaves_nothing() {
     if !able() {
@@ -434,7 +434,7 @@ fn a_killed_supervisor_leaves_nothing() {
         let killed = Command::new("kill").args([&format!("-{signal}"), &child.id().to_string()]).status().expect("kill runs");
         assert!(killed.success());
         child.wait().expect("ends");
-        // whatever ran under it has ended by now; a killed one leaves that to the keeper
+        // all descendants have ended by now; if `overspill run` was killed, the keeper ends them
         let start = Instant::now();
         while alive() {
             let late = signal != "KILL" || start.elapsed() > PATIENCE;
@@ -449,8 +449,8 @@ fn a_killed_supervisor_leaves_nothing() {
     std::fs::remove_dir_all(&dir).expect("cleanup");
 }
 
-/// What a program touches is in the recording of it: every page once as a first touch, and hard faults after memory is full; the
-/// program runs as ever, its exit status is handed on, and a forked child is not recorded.
+/// A recording has the pages that a program touches: every page once as a first touch, and hard faults after memory is full. The
+/// program runs as usual, its exit status is passed on, and a forked child is not recorded.
 #[test]
 fn recordings_hold_what_the_program_touched() {
     if !able() {
@@ -476,7 +476,7 @@ fn recordings_hold_what_the_program_touched() {
     assert!(info["writes"].as_u64().expect("a number") >= 4000, "{info}");
     assert!(info["unique_pages"].as_u64().expect("a number") < 4400, "the child's pages are not in it: {info}");
 
-    // A name that asks for lines gets them, as from `trace convert`; it was the compact format, whatever the name.
+    // A name that asks for lines gets lines, as from `trace convert`; it used to get the compact format.
     let lines = dir.join("touches.txt");
     let output = record(&["--out", lines.to_str().expect("a plain name")]);
     assert_eq!(output.status.code(), Some(7), "{output:?}");
@@ -494,7 +494,7 @@ fn recordings_hold_what_the_program_touched() {
     std::fs::remove_dir_all(&dir).expect("the directory is removed");
 }
 
-/// `check` found a userfaultfd by way of its device, and `run` did not.
+/// `check` found a userfaultfd through its device, and `run` did not.
 #[test]
 fn a_filter_that_forbids_the_system_call_leaves_the_device() {
     if !able() {
@@ -522,8 +522,8 @@ fn a_filter_that_forbids_the_system_call_leaves_the_device() {
     std::fs::remove_dir_all(&dir).expect("cleanup");
 }
 
-/// A core dump of a program held gigabytes of zeroes, and took minutes to be read: the pager's reservation had joined the guard of
-/// a thread's stack, and with it was taken for memory that had been used.
+/// A core dump of a program had gigabytes of zeroes, and reading it took minutes: the kernel had merged the pager's reservation
+/// with the guard of a thread's stack, and the whole counted as used memory.
 #[test]
 fn core_dumps_leave_the_pagers_tables_out() {
     if !able() {

@@ -1,6 +1,6 @@
 //! Swap devices that come and go under real programs, with the agent: `swaps`, `swapon`, `swapoff`, and what they refuse.
 //!
-//! `OVERSPILL_SWAPOFFS` is how many swapoffs the long test makes, half of them with each engine (16 without it; 400 in `make
+//! `OVERSPILL_SWAPOFFS` is the number of swapoffs in the long test, half of them with each engine (16 without it; 400 in `make
 //! soak`).
 
 use crate::common::{PATIENCE, able, build, copy, overspill, patiently, place, unique};
@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 const MIB: u64 = 1 << 20;
 
-/// churn with `mib` MiB per thread, until it is told to end.
+/// Starts churn with `mib` MiB per thread. It runs until the test ends it.
 fn churn(dir: &Path, test: &str, mib: &str, options: &[&str], environment: &[(&str, &str)]) -> Running {
     Running::start(dir, test, options, &build(dir, "churn.c"), &[mib], environment)
 }
@@ -34,7 +34,7 @@ fn directories<const N: usize>(dir: &Path) -> [PathBuf; N] {
     })
 }
 
-/// One line on standard error with these words, and this exit status.
+/// Asserts one line on standard error with these words, and this exit status.
 #[track_caller]
 fn refused(output: &Output, status: i32, words: &[&str]) {
     let text = String::from_utf8_lossy(&output.stderr);
@@ -68,8 +68,8 @@ fn devices_come_and_go_at_random_moments() {
         let mut rng = Rng(u64::from(wanted) * 7 + options[3].len() as u64);
         let (mut offs, mut busy, mut moved) = (0, 0, 0u64);
         let start = Instant::now();
-        // and until some had pages to move. That is a number and no share: one in six of them has, where the machine is busy,
-        // so a share that is missed at first is never made good
+        // and until some had pages to move. That is a number and not a share: on a busy machine one in six has, so a share that is
+        // missed at first would never be reached
         while offs < wanted.div_ceil(2) || moved < u64::from(wanted.div_ceil(8)) {
             assert!(start.elapsed() < PATIENCE + Duration::from_secs(10) * wanted, "{offs} swapoffs so far: {:?}", running.swaps());
             std::thread::sleep(Duration::from_millis(rng.below(150)));
@@ -81,7 +81,7 @@ fn devices_come_and_go_at_random_moments() {
                 let output = running.ask("swapon", &[&format!("file:{}{priority}", at.display())]);
                 assert!(output.status.success(), "{output:?}");
             } else if there.len() > 1 {
-                // pages that fit nowhere, or not while they are there in such numbers, are no mistake
+                // it is no mistake if the pages fit nowhere at the moment
                 let output = running.ask("swapoff", &[at.to_str().unwrap()]);
                 match output.status.code() {
                     Some(0) => {
@@ -156,7 +156,7 @@ fn what_cannot_be_is_refused_and_nothing_changes() {
     fs::remove_dir_all(&dir).expect("cleanup");
 }
 
-/// Of several devices the first ones were added when a later one was refused.
+/// When one of several devices was refused, those before it were added all the same.
 #[test]
 fn several_are_added_or_none() {
     if !able() {
@@ -174,7 +174,7 @@ fn several_are_added_or_none() {
             assert_eq!(fs::read_dir(place).expect("dir").count(), 0);
         }
     };
-    // the address space is shorter; that is known to the program only. The higher priority has pages come at once
+    // the address space is too short, which only the program knows. Because of the higher priority, pages come at once
     let first = format!("file:{},prio=9", texts[1]);
     refused(&running.ask("swapon", &[&first, texts[2], "compressed:size=1P"]), 1, &["compressed: ", "no address space"]);
     alone();
@@ -182,15 +182,15 @@ fn several_are_added_or_none() {
     alone();
     refused(&running.ask("swapon", &[texts[1], "/nonexistent/dir/file"]), 125, &["/nonexistent/dir", "does not exist"]);
     alone();
-    // not all that are possible: the program forks, and a child needs one more
+    // fewer than are possible: the program forks, and a child needs one more
     let output = running.ask("swapon", &texts[1..8]);
     assert!(output.status.success() && running.swaps().len() == 8, "{output:?}");
     running.end();
     fs::remove_dir_all(&dir).expect("cleanup");
 }
 
-/// What was asked for was shown as what a device can hold: 100 TiB, where there are 2^28 slots, and 900 GiB of 16 MiB of memory.
-/// And `stat` named the devices of the start for ever.
+/// The size that was asked for was shown as what a device can hold: 100 TiB, where there are 2^28 slots, and 900 GiB in 16 MiB of
+/// memory. And `stat` always named the devices of the start.
 #[test]
 fn what_is_shown_is_what_is_there() {
     if !able() {
@@ -240,7 +240,7 @@ fn what_is_shown_is_what_is_there() {
     fs::remove_dir_all(&dir).expect("cleanup");
 }
 
-/// Several pages of one read are parked then: the reader once had a place for one only, since nothing else had parked more.
+/// Several pages of one read are parked here. The reader had a place for one only, because nothing else had parked more.
 #[test]
 fn the_only_device_is_emptied_into_memory() {
     if !able() {
@@ -340,14 +340,14 @@ fn nobody_else_may_ask() {
         command.args(arguments).uid(65534).gid(65534).env_remove("XDG_RUNTIME_DIR").env("TMPDIR", "/tmp");
         command.output().expect("overspill runs")
     };
-    // an empty name was that of any program without one
+    // an empty name matched any program without a name
     refused(&Command::new(&command).args(["stat", ""]).output().expect("overspill runs"), 1, &["no program of yours"]);
     refused(&ask(&["swaps", &pid]), 1, &["may not look into process"]);
     refused(&ask(&["stat", &pid]), 1, &["may not look into process"]);
     refused(&ask(&["swapoff", &pid, "/x"]), 1, &["may not look into process"]);
     refused(&ask(&["swaps", &running.name]), 1, &["no program of yours"]);
 
-    // Even if somebody opens the directory and the socket to all, the process looks at who asks.
+    // Even if the directory and the socket are opened to all, the process checks who asks.
     let sockets = dir.join("overspill");
     let modes = |file: &Path, mode| fs::set_permissions(file, fs::Permissions::from_mode(mode)).expect("chmod");
     let socket = fs::read_dir(&sockets).expect("dir").flatten().map(|e| e.path());
@@ -449,7 +449,7 @@ fn the_policy_changes_while_the_program_runs() {
     fs::remove_dir_all(&dir).expect("cleanup");
 }
 
-/// A loop device over a new file; taken away when dropped.
+/// A loop device over a new file; removed when dropped.
 struct Loop(String);
 
 impl Loop {
@@ -496,7 +496,7 @@ fn block_devices_are_used_and_guarded() {
     let forced = format!("{spec},force");
     let output = run(&forced);
     assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
-    // more than it has: as with files, that is told
+    // more than it has: as with files, that is reported
     let output = run(&format!("{forced},size=10G"));
     let text = String::from_utf8_lossy(&output.stderr);
     assert!(
@@ -526,8 +526,8 @@ fn block_devices_are_used_and_guarded() {
     fs::remove_dir_all(&dir).expect("cleanup");
 }
 
-/// A program that went into the background lost the device: its child had opened it anew, without the claim, so another run took it
-/// and wrote over the child's pages.
+/// A program that went into the background lost the device. Its child had opened it anew, without the claim, so another run took it
+/// and overwrote the child's pages.
 #[test]
 fn a_program_in_the_background_keeps_its_block_device() {
     if !able() {

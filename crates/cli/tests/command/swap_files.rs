@@ -1,4 +1,4 @@
-//! Swap files from outside, under real programs: what the disk has of them, and what can be found in them.
+//! Swap files seen from outside, under real programs: how much disk they take, and what can be found in them.
 
 use crate::common::{PATIENCE, able, build, overspill, patiently, place, unique};
 use std::fs::{self, File};
@@ -50,7 +50,7 @@ impl Pages {
         serde_json::from_slice(&output.stdout).expect("JSON")
     }
 
-    /// The swap file, as its pager's threads have it: in no other descriptor table, and without a name.
+    /// The swap file. It has no name, and is open only in the descriptor table of the pager's threads.
     fn swap_file(&self) -> PathBuf {
         self.file_in("swap").expect("the pager has its swap file open")
     }
@@ -93,8 +93,8 @@ fn is_root() -> bool {
     root
 }
 
-/// A program that needed much memory for a while does not keep the disk full: blocks in which nothing is stored any more
-/// go back to the file system, and the program can have them again.
+/// A program that needed much memory for a while does not keep the disk full: blocks without stored pages go back to the file
+/// system, and the program can get them again.
 #[test]
 fn freed_memory_is_freed_on_disk() {
     gives_back("give-back", &[]);
@@ -105,7 +105,7 @@ fn freed_memory_is_freed_on_disk_without_encryption() {
     gives_back("give-back-plain", &["--no-encrypt", "--engine", "psync"]);
 }
 
-/// Until there are no more than `most` bytes on disk.
+/// Waits until there are at most `most` bytes on disk.
 fn await_fall(most: u64, on_disk: impl Fn() -> u64) {
     let start = Instant::now();
     while on_disk() > most {
@@ -127,11 +127,11 @@ fn gives_back(name: &str, options: &[&str]) {
         most = most.max(on_disk());
         assert!(most >= 85 * MIB, "{most} bytes on disk");
         pages.ask("free");
-        await_fall(40 * MIB, on_disk); // a window for each of the eight writers stays, and what is still stored
+        await_fall(40 * MIB, on_disk); // a window for each of the eight writers stays, and so do stored pages
         let (stat, device) = (pages.json("stat"), pages.json("swaps"));
         let given = stat["swap_given_back_bytes"].as_u64().expect("a counter");
         assert!(given >= (round + 1) * 45 * MIB, "{given} bytes in {} rounds", round + 1);
-        // asked for later, and it goes on
+        // read after `stat`, so it may be more
         assert!(device["given_back_bytes"].as_u64() >= Some(given), "{device}");
         pages.ask("check");
         pages.ask("fill");
@@ -143,8 +143,8 @@ fn gives_back(name: &str, options: &[&str]) {
     fs::remove_dir_all(&dir).expect("cleanup");
 }
 
-/// The same when clusters are to end where the physical extents do. Where the file system does not say where those lie, it is used
-/// all the same, and `swaps` says so.
+/// The same when clusters should end where the physical extents do. If the file system does not say where those lie, it is used all
+/// the same, and `swaps` says so.
 #[test]
 fn clusters_end_where_physical_extents_do() {
     if !able() || !is_root() {
@@ -158,7 +158,7 @@ fn clusters_end_where_physical_extents_do() {
     assert_eq!(figure("aligned") + figure("align_refused"), 1, "{device}");
     let filefrag = Command::new("filefrag").arg(pages.swap_file()).output();
     match filefrag.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()) {
-        // a hole, where something was given back already, is one border more for filefrag and none for clusters
+        // a hole, where blocks were given back already, is one more border for filefrag but none for clusters
         Ok(text) if figure("aligned") == 1 && pages.json("swaps")["given_back_bytes"] == 0 => {
             // "NAME: 3 extents found"; the borders of chunks are some more
             let found = text.rsplit(": ").next().and_then(|t| t.split(' ').next()).and_then(|n| n.parse::<u64>().ok());
@@ -205,7 +205,7 @@ fn found(file: &Path) -> usize {
     seen.len()
 }
 
-/// Somebody who takes the disk away, or reads it later, finds nothing of what the program had in memory.
+/// An attacker who takes the disk, or reads it later, finds nothing of the program's memory.
 #[test]
 fn nothing_of_memory_is_found_in_the_file() {
     if !able() || !is_root() {
@@ -220,7 +220,7 @@ fn nothing_of_memory_is_found_in_the_file() {
         let options: Vec<_> = ["--memory", "16M", "--swap", &swap].into_iter().chain(option.iter().copied()).collect();
         let pages = Pages::start(&dir, "search", 40, &options, "");
         let found = found(&pages.swap_file());
-        // unencrypted all of them lie there: so it is the right file, and the search finds what is there
+        // unencrypted all of them are there, which shows that it is the right file and that the search works
         assert_eq!(found, if plain { 100 } else { 0 }, "pages found, {option:?}");
         pages.end();
     }
@@ -239,7 +239,7 @@ fn three_files(dir: &Path) -> ([String; 3], String) {
     (places, spec)
 }
 
-/// A device of three files: pages lie on all of them, go from it to another one and back, and holes are punched in each file.
+/// A device of three files: pages lie on all of them, go to another device and back, and holes are punched in each file.
 #[test]
 fn a_device_of_several_files() {
     several_files("several", "io_uring", |_, spec| ["--swap".into(), spec.into()]);
@@ -263,7 +263,7 @@ fn several_files(name: &str, engine: &str, options: fn(&Path, &str) -> [String; 
     let (places, spec) = three_files(&dir);
     let options = options(&dir, &spec);
     let options = ["--memory", "16M", "--engine", engine, &options[0], &options[1]];
-    // more than two chunks, so that the third file has something too
+    // more than two chunks, so that the third file has some pages, too
     let mut pages = Pages::start(&dir, name, 160, &options, "");
     let device = pages.json("swaps");
     let first = |name: &str| device[name].as_u64().expect("a figure");
@@ -285,7 +285,7 @@ fn several_files(name: &str, engine: &str, options: fn(&Path, &str) -> [String; 
         String::from_utf8_lossy(&output.stdout).into_owned()
     };
     assert!(ask(&pages, &["swaps"]).contains("swap + 2 more"));
-    // off it and back to one that comes over the socket
+    // swapoff, and then to a device that comes over the socket
     let other = dir.join("other");
     fs::create_dir_all(&other).expect("temp dir");
     let other = other.to_str().expect("UTF-8");
@@ -302,7 +302,7 @@ fn several_files(name: &str, engine: &str, options: fn(&Path, &str) -> [String; 
     fs::remove_dir_all(&dir).expect("cleanup");
 }
 
-/// The child reads its parent's files, all of them, and has three of its own.
+/// The child reads all of its parent's files, and has three of its own.
 #[test]
 fn a_forked_child_reads_several_files() {
     if !able() || !is_root() {
@@ -317,7 +317,7 @@ fn a_forked_child_reads_several_files() {
     fs::remove_dir_all(&dir).expect("cleanup");
 }
 
-/// One of the files cannot be had: a message that names it, and nothing is left.
+/// If one of the files cannot be made, a message names it, and nothing is left.
 #[test]
 fn a_device_of_several_files_of_which_one_cannot_be_had() {
     if !able() {
@@ -360,7 +360,7 @@ impl Drop for Shared {
 }
 
 /// A file system that does not say where its extents lie (FIEMAP is refused) is used all the same, in one piece per chunk, and
-/// `swaps` says so. The tmpfs is warned of once.
+/// `swaps` says so. There is one warning about the tmpfs.
 #[test]
 fn a_tmpfs_cannot_be_aligned_and_is_used() {
     if !able() {
@@ -410,9 +410,9 @@ impl Drop for Group {
     }
 }
 
-/// Swap on a tmpfs is memory, so writing it may need what there is none of. It comes to an end all the same: with the result where
-/// memory is just enough; by the kernel's killing where the control group has too little; with a message where the tmpfs itself is
-/// too small. (Why it cannot deadlock is in docs/decisions/0026.)
+/// Swap on a tmpfs is memory, so a write may need memory when there is none. The program ends all the same: with its result if
+/// memory is just enough; by the kernel's out-of-memory killer if the control group has too little; with a message if the tmpfs
+/// itself is too small. (docs/decisions/0026 says why it cannot deadlock.)
 #[test]
 fn a_tmpfs_with_memory_short_comes_to_an_end() {
     if !able() {
@@ -440,7 +440,7 @@ fn a_tmpfs_with_memory_short_comes_to_an_end() {
 
     let group = limit(96).expect("there was one");
     let output = run("300", Some(&group), "", &shared.0);
-    // the program or `overspill run`, whichever the kernel chose
+    // the kernel killed the program or `overspill run`
     assert!(!output.status.success() && output.stdout.is_empty(), "{output:?}");
     let start = Instant::now();
     while !group.processes().is_empty() {
@@ -457,8 +457,7 @@ fn a_tmpfs_with_memory_short_comes_to_an_end() {
     assert_eq!(output.status.code(), Some(125), "{output:?}");
     assert!(text.contains("swap") && text.contains("full") && output.stdout.is_empty(), "{text}");
 
-    // it was full for a while: the program was stopped all the same, though there was room again when it was asked for the last
-    // time
+    // it was full for a while: the program was stopped although there was room again at the last attempt
     let (own, filler) = (own.display(), own.join("filler").display().to_string());
     let mount = format!(
         "mount -t tmpfs -o size=120M overspill {own} && head -c 100M /dev/zero > {filler} && {{ (sleep 1; rm {filler}) & }} && "
@@ -468,8 +467,7 @@ fn a_tmpfs_with_memory_short_comes_to_an_end() {
     fs::remove_dir_all(&dir).expect("cleanup");
 }
 
-/// Reads that fail once are tried again, in a swapoff too, and then page by page: a run with one bad page once lost all of its
-/// pages.
+/// Reads that fail once are tried again, also in a swapoff, and then page by page. (A run with one bad page lost all of its pages.)
 #[test]
 fn a_swapoff_loses_only_what_cannot_be_read() {
     if !able() {
@@ -485,7 +483,7 @@ fn a_swapoff_loses_only_what_cannot_be_read() {
             let ask = |verb: &str, place: &str| {
                 let output = Command::new(overspill()).args([verb, &pages.name, place]).output().expect("overspill runs");
                 let said = String::from_utf8_lossy(&output.stderr);
-                let loses = verb == "swapoff" && lost > 0; // that it did was not said once
+                let loses = verb == "swapoff" && lost > 0; // regression: the loss was not reported
                 assert_eq!(output.status.code(), Some(if loses { 2 } else { 0 }), "{engine}, {inject}: {output:?}");
                 assert_eq!(said.contains("4.00 KiB on it could not be read"), loses, "{engine}, {inject}: {said}");
             };
@@ -506,7 +504,7 @@ fn a_swapoff_loses_only_what_cannot_be_read() {
     fs::remove_dir_all(&dir).expect("cleanup");
 }
 
-/// A device that takes no more writes is emptied unasked, alongside reads that go well, and nothing is lost.
+/// A device that takes no more writes is emptied unasked while reads still succeed, and nothing is lost.
 #[test]
 fn a_failing_device_is_emptied() {
     if !able() {
@@ -537,8 +535,8 @@ fn a_failing_device_is_emptied() {
     fs::remove_dir_all(&dir).expect("cleanup");
 }
 
-/// What comes back damaged is a failure of its device like what does not come back: one that does so again and again is emptied,
-/// and with it goes whatever is still right.
+/// A page that comes back damaged counts as a failure of its device, like one that does not come back. A device that fails
+/// repeatedly is emptied, and its good pages are saved.
 #[test]
 fn damaged_pages_count_against_their_device() {
     if !able() {
@@ -550,7 +548,7 @@ fn damaged_pages_count_against_their_device() {
     let (first, second) = (format!("file:{swap},prio=9"), format!("file:{},prio=1", other.display()));
     let options = ["--memory", "16M", "--swap", &first, "--swap", &second];
     let mut pages = Pages::start(&dir, "damaged", 64, &options, "flip=200");
-    // the touch of the first lost page ends it, but readahead and this swapoff read many more
+    // the touch of the first lost page ends the program, but readahead and this swapoff read many more
     let output = Command::new(overspill()).args(["swapoff", &pages.name, &swap]).output().expect("overspill runs");
     assert_eq!(output.status.code(), Some(2), "{output:?}");
     assert!(String::from_utf8_lossy(&output.stderr).contains("could not be read and are lost"), "{output:?}");
@@ -560,7 +558,7 @@ fn damaged_pages_count_against_their_device() {
     fs::remove_dir_all(&dir).expect("cleanup");
 }
 
-/// Forked children could not be asked for anything: their status block was not sealed, and who reads it insists on that.
+/// Commands did not work on forked children: their status block was not sealed, and readers require that.
 #[test]
 fn a_forked_child_has_devices_of_its_own() {
     if !able() {
@@ -587,7 +585,7 @@ fn a_forked_child_has_devices_of_its_own() {
     let states: Vec<_> =
         swaps.lines().map(|l| serde_json::from_str::<serde_json::Value>(l).expect("JSON")["state"].clone()).collect();
     assert!(states.contains(&"inherited".into()) && states.contains(&"on".into()), "{swaps}");
-    // what it inherited, too, can be moved off the parent's device, and its own device can go
+    // inherited pages can also be moved off the parent's device, and the child's own device can go
     let other = other.to_str().expect("UTF-8");
     for words in [["swapon", child, other], ["swapoff", child, &swap], ["swapoff", child, &swap]] {
         let output = ask(&words);

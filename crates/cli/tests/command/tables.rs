@@ -1,12 +1,13 @@
-//! Memory in many pieces: the pager's tables have room for what a program can have, wherever it lies, or say that they have not.
+//! Memory in many pieces: the pager's tables have room for all memory that a program can have, wherever it lies, or the pager says
+//! that they do not.
 
 use crate::common::{able, build, place};
 use crate::runs::{no_swap_file_left, run, swap_option};
 use std::path::Path;
 
 /// Node.js was stopped as soon as it was paged: V8 puts each 256 KiB of its heap at a random address, and the page table had room
-/// for 73 places that lie 16 GiB apart. Under a limit of address space the tables are small, and must still do for what fits the
-/// limit.
+/// for 73 places that lie 16 GiB apart. Under a limit of address space the tables are small, and must still be enough for memory
+/// within the limit.
 #[test]
 fn pieces_anywhere_in_the_address_space() {
     if !able() {
@@ -27,7 +28,7 @@ fn pieces_anywhere_in_the_address_space() {
     std::fs::remove_dir_all(&dir).expect("cleanup");
 }
 
-/// When there is no room for one page more the program is told so in a message; it does not read zeroes, and nothing panics.
+/// When there is no room for one page more, a message says so; the program does not read zeroes, and nothing panics.
 #[test]
 fn tables_that_are_full_are_one_sentence() {
     if !able() {
@@ -44,9 +45,9 @@ fn tables_that_are_full_are_one_sentence() {
     std::fs::remove_dir_all(&dir).expect("cleanup");
 }
 
-/// A mapping that is cut into thousands of pieces keeps what is in them, and leaves nothing behind where it was. (That nothing is
-/// dropped where there are more pieces than there is room for is tested in `overspill_linux::ranges`: it takes a vm.max_map_count
-/// of more.)
+/// A mapping that is cut into thousands of pieces keeps their content, and leaves nothing behind in its old place. (The tests of
+/// `overspill_linux::ranges` check that nothing is dropped if there are more pieces than room: that takes a larger
+/// vm.max_map_count.)
 #[test]
 fn a_mapping_full_of_holes() {
     if !able() {

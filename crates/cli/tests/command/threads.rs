@@ -3,9 +3,8 @@
 use crate::common::{able, build, place};
 use crate::runs::{no_swap_file_left, run, swap_option};
 
-/// There are 64 stacks for the program's calls that are followed, and a thread that found none free took it in turns with the
-/// others to look again and again, while those who had one did not get a processor: 160 threads that map and unmap got nothing
-/// done, for good.
+/// There are 64 stacks for hooks. Threads that found none free looked again and again, so the threads that had one did not get a
+/// processor: 160 threads that map and unmap made no progress at all.
 #[test]
 fn more_threads_than_stacks() {
     if !able() {
@@ -21,8 +20,8 @@ fn more_threads_than_stacks() {
     std::fs::remove_dir_all(&dir).expect("cleanup");
 }
 
-/// The kernel does not wait for a missing page when it clears the word that says that a thread has ended. Only pthread_create was
-/// followed, so a thread of thrd_create, or of a program's own clone, whose page went out while it slept was waited for for ever.
+/// When a thread ends, the kernel clears a word and does not wait if its page is missing. Only pthread_create was followed. If the
+/// page of a thread of thrd_create, or of a program's own clone, went out while it slept, its join waited for ever.
 #[test]
 fn the_end_of_a_thread_is_seen() {
     if !able() {
@@ -37,8 +36,8 @@ fn the_end_of_a_thread_is_seen() {
     std::fs::remove_dir_all(&dir).expect("cleanup");
 }
 
-/// The buffers, rings and stacks of a forked child's pager were placed by the kernel where its parent had just unmapped something:
-/// a touch that must end the program found the pager's memory.
+/// The kernel placed the buffers, rings and stacks of a forked child's pager where its parent had just unmapped something. A touch
+/// that must end the program found the pager's memory.
 #[test]
 fn what_was_unmapped_stays_unmapped() {
     if !able() {
@@ -57,7 +56,7 @@ fn what_was_unmapped_stays_unmapped() {
 }
 
 /// A program that counted its threads found the pager's: Chromium's zygote ended. And a thread that ended by a raw exit counted the
-/// others, on its own stack, which its parent unmapped.
+/// other threads while it was on its own stack, which its parent unmapped.
 #[test]
 fn threads_are_counted_and_end_at_once() {
     if !able() {

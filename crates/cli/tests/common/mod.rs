@@ -1,4 +1,4 @@
-//! What the tests of real programs share: see `paged.rs`.
+//! Helpers for the tests of real programs: see `paged.rs`.
 
 #![allow(dead_code)] // not each program of tests uses all of it
 
@@ -32,17 +32,17 @@ pub fn able() -> bool {
     false
 }
 
-/// How long anything may take whose time is not what is tested. A busy machine is slow, and only what hangs comes to it.
+/// A time limit that only a hang reaches, however busy the machine. For everything whose speed is not tested.
 pub const PATIENCE: Duration = Duration::from_secs(300);
 
-/// `program`, killed when it has used up all patience.
+/// `program`, killed after [`PATIENCE`].
 pub fn patiently(program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new("timeout");
     command.args(["-s", "KILL", &PATIENCE.as_secs().to_string()]).arg(program);
     command
 }
 
-/// `name`, as nothing else that these tests start or make is called.
+/// A name from `name` that nothing else in these tests has.
 pub fn unique(name: &str) -> String {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     format!("{name}-{}-{}", std::process::id(), COUNT.fetch_add(1, Relaxed))
@@ -55,7 +55,7 @@ pub fn place(name: &str) -> PathBuf {
     dir
 }
 
-/// The program of this source in `tests/programs`, in `dir`. It is compiled once for all tests that want it.
+/// The program of this source in `tests/programs`, in `dir`. It is compiled once for all tests that need it.
 pub fn build(dir: &Path, source: &str) -> PathBuf {
     static COMPILED: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
     let name = source.trim_end_matches(".c");
@@ -74,8 +74,8 @@ pub fn build(dir: &Path, source: &str) -> PathBuf {
     out
 }
 
-/// A copy of a program. Made by another process: as long as any process has a program open for writing, such as a child that
-/// another test has just forked in this one, it cannot be run.
+/// Copies a program. Another process makes the copy: a program cannot be run while any process has it open for writing, and a child
+/// that another test has just forked here would have it open.
 pub fn copy(from: &Path, to: &Path) {
     let copied = Command::new("cp").arg(from).arg(to).status().expect("cp runs");
     assert!(copied.success(), "{} can be copied", from.display());

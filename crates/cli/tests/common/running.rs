@@ -1,4 +1,4 @@
-//! A program that runs alongside the test, and is asked about its devices meanwhile.
+//! A program that runs alongside the test, which asks it about its devices meanwhile.
 
 use crate::common::{PATIENCE, overspill, patiently, unique};
 use serde_json::Value;
@@ -17,7 +17,7 @@ pub struct Running {
 }
 
 impl Running {
-    /// `program arguments`, which ends when the file `stop` of `dir` comes to be: its last argument.
+    /// Starts `program arguments`, which ends when its last argument, the file `stop` of `dir`, exists.
     pub fn start(
         dir: &Path,
         test: &str,
@@ -41,7 +41,7 @@ impl Running {
         running
     }
 
-    /// The devices, as JSON; none if it cannot be asked.
+    /// The devices, as JSON; none if the program does not answer.
     pub fn swaps(&self) -> Vec<Value> {
         let output = self.ask("swaps", &["--json"]);
         String::from_utf8_lossy(&output.stdout).lines().map(|l| serde_json::from_str(l).expect("JSON")).collect()
@@ -63,7 +63,7 @@ impl Running {
         }
     }
 
-    /// Tells it to end, and looks whether everything was right.
+    /// Makes it end, and checks that everything was right.
     pub fn end(mut self) {
         fs::write(self.dir.join("stop"), b"").expect("write");
         let start = Instant::now();

@@ -6,7 +6,7 @@ use crate::common::{overspill, patiently};
 use std::path::Path;
 use std::process::Output;
 
-/// What a run came to.
+/// The result of a run.
 pub struct Run {
     pub output: Output,
     pub stats: serde_json::Value,
@@ -42,14 +42,14 @@ pub fn run(dir: &Path, options: &[&str], inject: Option<&str>, program: &Path, a
     Run { output, stats }
 }
 
-/// The `--swap` of a run: a folder of the test's, and what follows it.
+/// The `--swap` of a run: a folder of the test's, and `suffix`.
 pub fn swap_option(dir: &Path, suffix: &str) -> String {
     let swap = dir.join("swap");
     std::fs::create_dir_all(&swap).expect("swap dir");
     format!("{}{suffix}", swap.display())
 }
 
-/// The run has left nothing there.
+/// Asserts that the run has left no swap file in `dir`.
 pub fn no_swap_file_left(dir: &Path) {
     assert_eq!(std::fs::read_dir(dir.join("swap")).expect("swap dir").count(), 0, "a swap file is left");
 }
