@@ -3,7 +3,7 @@
 use crate::patterns::Pattern;
 use std::fmt;
 
-/// Help text; `{program}` is for the caller to fill in.
+/// Help text; the caller replaces `{program}`.
 const HELP: &str = "\
 Touches memory in several patterns and prints one line of JSON for each.
 
@@ -18,7 +18,7 @@ Touches memory in several patterns and prints one line of JSON for each.
 fill comes first whatever LIST says: the others check what it wrote. Exit status: 2 for a wrong
 option, 3 for a wrong value in memory.";
 
-/// What was asked for.
+/// The options.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
     /// How much memory to touch, in bytes; whole pages.
@@ -56,7 +56,7 @@ impl fmt::Display for Refusal {
 }
 
 impl Options {
-    /// Reads the process's arguments; prints help or what is wrong, and ends the process, if there are no options to give.
+    /// Reads the process's arguments. On a mistake, or if help is asked for, prints a text and ends the process.
     pub fn from_args() -> Self {
         Self::parse(std::env::args().skip(1)).unwrap_or_else(|refusal| match refusal {
             Refusal::Help => {

@@ -17,11 +17,11 @@
 //! bits 23..0   updates so far    summed up after the last pattern: the sum must be the number of updates made
 //! ```
 //!
-//! So a page of another address, a page of zeroes and a stale page are all found. The word stands in another cache line for
-//! each page: at one offset everywhere, all pages would compete for a few cache sets, which is not what is measured.
+//! So a page of another address, a page of zeroes and a stale page are all found. The word is in another cache line in each page:
+//! with one offset everywhere, all pages would compete for a few cache sets, which would distort the measurement.
 //!
-//! The same seed makes the same accesses on every memory and for every pager. Threads divide them: thread t of n touches the
-//! t-th part of an ordered pattern, and draws its share of a random one with a seed of its own.
+//! The same seed makes the same accesses on every memory and with every pager. Threads share them: thread t of n touches the t-th
+//! part of an ordered pattern, and draws its part of a random pattern with a seed of its own.
 
 use crate::options::Options;
 use serde_json::{Value, json};
@@ -41,12 +41,12 @@ const COUNT_BITS: u32 = 24;
 /// The hot set is one page in so many.
 const HOT_DIVISOR: usize = 10;
 
-/// Hot-scan makes so many times the accesses of the other random patterns: with as many of those as there are pages, the scan
-/// passes over all memory twice, so that it can push out the hot set, and the hot set can come back.
+/// Hot-scan makes so many times the accesses of the other random patterns. If those have as many accesses as there are pages, the
+/// scan passes over all memory twice, so that it can push out the hot set, and the hot set can come back.
 const HOT_SCAN_LENGTH: usize = 4;
 
-/// Accesses of one kind between two readings of the clock in hot-scan: few enough that the two streams run alongside each other,
-/// enough that the clock costs nothing.
+/// Accesses of one kind between two readings of the clock in hot-scan: few enough that the two streams alternate, and enough that
+/// the clock costs nothing.
 const TURN: usize = 16;
 
 /// A way to go over memory.
@@ -129,7 +129,7 @@ impl Part {
     }
 }
 
-/// What one thread did: all of it, and for hot-scan its two streams.
+/// The times of one thread: all of it, and for hot-scan its two streams.
 #[derive(Clone, Copy, Default)]
 struct Done {
     accesses: usize,
@@ -138,7 +138,7 @@ struct Done {
     scan: Part,
 }
 
-/// Runs the patterns of `options` on `memory`, gives `report` a JSON object for each.
+/// Runs the patterns of `options` on `memory`. Calls `report` with a JSON object for each.
 ///
 /// `memory` is read and written only through atomics, so threads may share it.
 ///
@@ -164,7 +164,7 @@ pub fn run(options: &Options, memory: &[AtomicU64], mut report: impl FnMut(&Valu
     if found == updates { Ok(()) } else { Err(Wrong::Sum { made: updates, found }) }
 }
 
-/// Runs one pattern, on the calling thread when one is enough: a second thread, even an idle one, makes paging dearer.
+/// Runs one pattern, on the calling thread if one is enough: a second thread, even an idle one, makes paging slower.
 fn all_threads(pattern: Pattern, options: &Options, memory: &[AtomicU64]) -> Result<Vec<Done>, Wrong> {
     if options.threads == 1 {
         return touch(pattern, options, memory, 0).map(|done| vec![done]);
@@ -193,14 +193,14 @@ fn object(pattern: Pattern, options: &Options, pages: usize, done: &[Done], time
         let sum = |part: fn(&Done) -> Part| {
             done.iter().map(part).fold(Part::default(), |a, b| Part { accesses: a.accesses + b.accesses, time: a.time + b.time })
         };
-        // With several threads these are times of one thread, not of the clock on the wall.
+        // With several threads these are the times of one thread, not wall time.
         object["ns_per_hot_access"] = json!(sum(|d| d.hot).ns_per_access());
         object["ns_per_scan_access"] = json!(sum(|d| d.scan).ns_per_access());
     }
     object
 }
 
-/// One thread's share of a pattern.
+/// One thread's part of a pattern.
 fn touch(pattern: Pattern, options: &Options, memory: &[AtomicU64], thread: usize) -> Result<Done, Wrong> {
     let pages = options.size / PAGE;
     let share = |whole: usize| whole * (thread + 1) / options.threads - whole * thread / options.threads;
@@ -266,7 +266,7 @@ fn word(memory: &[AtomicU64], page: usize) -> &AtomicU64 {
     &memory[page * WORDS + page * LINE_WORDS % WORDS]
 }
 
-/// Forty bits that no other page has, and that are not zero: the number's own bits, mixed one to one.
+/// Forty bits that no other page has and that are not zero: the bits of the number, mixed one to one.
 fn tag(page: usize) -> u64 {
     let mask = (1 << (u64::BITS - COUNT_BITS)) - 1;
     (page as u64 + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15) & mask
@@ -280,7 +280,7 @@ fn check(page: usize, found: u64) -> Result<(), Wrong> {
     if found >> COUNT_BITS == tag(page) { Ok(()) } else { Err(Wrong::Value { page, found }) }
 }
 
-/// SplitMix64 (Steele, Lea, Flood 2014): a few instructions per number, so that it does not show compared with a page fault.
+/// SplitMix64 (Steele, Lea, Flood 2014): a few instructions per number, which is negligible next to a page fault.
 struct Rng(u64);
 
 impl Rng {

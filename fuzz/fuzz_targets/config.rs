@@ -1,4 +1,4 @@
-//! The configuration file: no text panics, and every error is one line that begins with where.
+//! The configuration file: no text causes a panic, and every error is one line that begins with the place.
 #![no_main]
 
 #[path = "../../crates/cli/src/config.rs"]

@@ -1,4 +1,4 @@
-//! `--swap`: no text panics, and what is understood is written and read back the same.
+//! `--swap`: no text causes a panic, and a valid text is written and read back the same.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,4 +1,4 @@
-//! Sealed pages with any damage, also to what is remembered of them: nothing but the page that was sealed is opened.
+//! Sealed pages with any damage, also to their records in memory: only the page that was sealed is opened.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -6,7 +6,8 @@ use overspill_store::PageBytes;
 use overspill_store::seal::{KEY_BYTES, Keys};
 use overspill_vm::types::{Tag, ObjectId, PAGE_SIZE, PageId};
 
-/// Writes of the page, its index and that of the page it is opened as, changes to the record, changes to bytes, and the content.
+/// The number of writes of the page, its index and the index as which it is opened, changes to the record, changes to bytes, and
+/// the content.
 type Input = (u8, u64, u64, [u8; 20], Vec<(u16, u8)>, Vec<u8>);
 
 fuzz_target!(|input: Input| {
@@ -26,7 +27,7 @@ fuzz_target!(|input: Input| {
     }
     let (mut bytes, damaged) = (sealed, Tag::from_words(words));
     damage.iter().for_each(|(at, change)| bytes[*at as usize % PAGE_SIZE] ^= change);
-    // a record is as good for another page if it is masked with that one's identity: so a rename works
+    // a record is valid for another page if it is masked with that page's identity, as a rename does
     let record = |tag: Tag, at| (tag.unmasked(page(at)), tag.number());
     let whole = bytes == sealed && record(damaged, other) == record(remembered, index);
     assert_eq!(keys.open(page(other), damaged, &mut bytes), whole);

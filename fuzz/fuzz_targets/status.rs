@@ -1,4 +1,4 @@
-//! The status block of another process, which may hold anything: it is read without a panic, and no control character gets out.
+//! The status block of another process may have any content: it is read without a panic, and no control character gets out.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -10,7 +10,7 @@ use std::os::fd::AsRawFd;
 use std::path::Path;
 
 fuzz_target!(|bytes: &[u8]| {
-    // a valid head most of the time, then what comes
+    // a valid head most of the time, then any bytes
     let Some((&how, bytes)) = bytes.split_first() else { return };
     let mut block = Vec::new();
     if how != 0 {

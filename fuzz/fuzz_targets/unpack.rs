@@ -1,4 +1,4 @@
-//! Whatever bytes the pool's arena might hold after damage: unpacking answers an error, or a page that packs and unpacks to itself.
+//! Any bytes that the pool's arena might have after damage: unpacking gives an error, or a page that packs and unpacks to itself.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,6 +1,6 @@
-//! What sealing a page costs with each AEAD that was considered. Prints a Markdown table. Each candidate seals 2 MiB of pages in
-//! turn, from one buffer into another; where its interface works in place, the copy before it counts. The candidates take turns, 21
-//! rounds; the least counts.
+//! Measures the cost of sealing a page with each AEAD that was considered. Prints a Markdown table. Each candidate seals 2 MiB of
+//! pages, from one buffer into another; if its interface works in place, the copy before it counts. The candidates take turns for
+//! 21 rounds; the lowest time counts.
 
 use aes_gcm::{AeadInOut, KeyInit};
 use std::hint::black_box;

@@ -1,6 +1,6 @@
-//! The access patterns on plain anonymous memory, for whoever pages it: the kernel, or `overspill run`.
+//! The access patterns on plain anonymous memory, paged by the kernel or by `overspill run`.
 //!
-//! Huge pages are off, because neither pager moves them and the kernel's first touch would otherwise be another thing.
+//! Huge pages are off, because neither pager moves them, and because the kernel's first touch could not be compared otherwise.
 
 use overspill_bench::options::Options;
 use overspill_bench::patterns;
@@ -28,7 +28,7 @@ fn main() -> ExitCode {
 
 /// Maps `size` bytes of private memory, for the life of the process.
 fn anonymous(size: usize) -> io::Result<&'static [AtomicU64]> {
-    // SAFETY: a new private mapping at an address of the kernel's choice changes no memory that anybody uses.
+    // SAFETY: a new private mapping at an address of the kernel's choice changes no memory that is in use.
     let start = unsafe {
         libc::mmap(
             std::ptr::null_mut(),

@@ -1,7 +1,7 @@
 //! The access patterns on a region of the library's, whose budget is `--memory`.
 //!
-//! Same options and output as `access`. `OVERSPILL_DELIVERY=threads`, `OVERSPILL_POLICY` and `OVERSPILL_ENGINE` choose what the
-//! common options do not; the pager's counters are a last line of JSON.
+//! It has the same options and output as `access`. `OVERSPILL_DELIVERY=threads`, `OVERSPILL_POLICY` and `OVERSPILL_ENGINE` set what
+//! the common options do not. The last line of JSON has the pager's counters.
 
 use overspill::{Delivery, Engine, Pager, Region};
 use overspill_bench::options::Options;

@@ -1,8 +1,8 @@
-//! What a fault costs, by kind and delivery, compared with the kernel's own first touch. Prints a Markdown table.
+//! Measures the cost of a fault, by kind and delivery, compared with the kernel's own first touch. Prints a Markdown table.
 //!
-//! Each touch is timed by itself, in one thread, in an order that neither readahead nor zero-ahead follows, and sorted by what the
-//! pager's counters say it was. Everything has been written once before hard faults are measured, and on a machine with memory to
-//! spare the host has the file in its cache: the figures are what the pager costs, with a fast medium.
+//! Each touch is timed by itself, in one thread, in an order that neither readahead nor zero-ahead follows. The pager's counters
+//! tell its kind. All pages have been written once before hard faults are measured. If the host has memory to spare, it has the
+//! file in its cache, so the figures show the cost of the pager with a fast device.
 
 use overspill::{Delivery, Pager};
 use std::time::Instant;
@@ -10,7 +10,7 @@ use std::time::Instant;
 const PAGE: usize = 4096;
 const MEMORY: u64 = 64 << 20;
 const PAGES: usize = 3 * MEMORY as usize / PAGE;
-/// Coprime with everything that a window may be.
+/// Coprime with all lengths of windows.
 const STRIDE: usize = 1009;
 
 /// The n-th page touched: each once, none next to the one before.
@@ -49,8 +49,8 @@ fn pager(delivery: Delivery) -> Result<[Samples; 3], overspill::Error> {
     for pass in 0..3 {
         for n in 0..PAGES {
             let before = [c.zero_fills.get(), c.soft_faults.get(), c.hard_faults.get()];
-            // Every other touch is of a page that was touched some while ago, for as long as a page stays in memory or a bit less:
-            // some of these are inactive.
+            // Every other touch goes to a page that was touched some time ago, not quite as long ago as pages stay in memory, so
+            // that some of these pages are inactive.
             let resident = MEMORY as usize / PAGE;
             let back = if n % 2 == 1 && pass > 0 { (resident + n * 7919 % resident) | 1 } else { 0 };
             // SAFETY: within the region.
@@ -76,7 +76,7 @@ fn kernel() -> Samples {
     unsafe { libc::madvise(at, PAGES * PAGE, libc::MADV_NOHUGEPAGE) };
     // SAFETY: within the mapping.
     let samples = (0..PAGES).map(|n| timed(unsafe { at.cast::<u64>().add(order(n) * PAGE / 8) }, 1)).collect();
-    // SAFETY: nobody uses it any more.
+    // SAFETY: it is not used any more.
     unsafe { libc::munmap(at, PAGES * PAGE) };
     Samples(samples)
 }

@@ -1,10 +1,11 @@
-//! How fast the lab replays: references per second of each policy, one thread, trace decoded beforehand; and the whole matrix.
+//! Measures how fast the lab replays: references per second of each policy, on one thread with a decoded trace; and the whole
+//! matrix.
 //!
-//! `lab-speed DIRECTORY` takes `arc_OLTP.lis.zst` and `arc_P6.lis.zst` from there, and measures the decoding of these files, too
-//! (from the system's cache: reading, unpacking, parsing, numbering); without an argument it makes a string of its own (a hot set
-//! alongside scans). `OVERSPILL_POLICY=NAME` measures that one only, and with `decoding` only the decoding. Time is the thread's
-//! time on a processor, best of `RUNS` runs: on a machine that others use, too, that is nearest to the truth, but their use of the
-//! caches is still in it. Prints a table in Markdown.
+//! `lab-speed DIRECTORY` takes `arc_OLTP.lis.zst` and `arc_P6.lis.zst` from there, and also measures the decoding of these files
+//! (from the system's cache: reading, unpacking, parsing, numbering). Without an argument it makes a string of its own (a hot set
+//! and scans). `OVERSPILL_POLICY=NAME` measures that policy only, and with `decoding` only the decoding. Time is the thread's time
+//! on a processor, the best of `RUNS` runs. On a busy machine that is nearest to the truth, although other programs still use the
+//! caches. Prints a table in Markdown.
 
 use overspill_lab::{Job, LabPolicy, References, lru_curve, matrix, number_by_appearance, replay};
 use overspill_trace::Options;
@@ -15,7 +16,7 @@ use std::time::{Duration, Instant};
 
 const RUNS: usize = 9;
 
-/// In place of a policy.
+/// The name of the decoding, in place of a policy.
 const DECODING: &str = "decoding";
 
 fn main() {
@@ -40,13 +41,14 @@ fn main() {
     }
 }
 
-/// Reads a trace whose format shows from its name or content. Of the writes it knows nothing, as the marks are for replaying.
+/// Reads a trace; its name or content shows the format. Ignores write bits, because the target figures are for replays without
+/// them.
 fn load(path: &Path) -> Trace {
     let trace = overspill_trace::read(path, &Options::default(), &mut |_| {}).unwrap_or_else(|e| panic!("{e}"));
     Trace { unique: trace.unique(), pages: trace.pages }
 }
 
-/// Reads each file several times, as it is, packed and in lines.
+/// Reads each file several times, as it is: packed, in lines.
 fn decoding(files: &[PathBuf]) {
     println!("| file, packed as it is | references | decoding, millions/s | seconds |");
     println!("| --- | ---: | ---: | ---: |");
@@ -88,8 +90,8 @@ fn made() -> Trace {
     Trace { pages, unique }
 }
 
-/// Time that this thread has been on a processor. (The clock on the wall would count who else is there; the scheduler's statistics
-/// are brought up to date every 4 ms only, half of what a replay of OLTP takes.)
+/// The time that this thread has been on a processor. (Wall time would count other programs; the scheduler's statistics are updated
+/// every 4 ms only, half of what a replay of OLTP takes.)
 fn on_cpu() -> Duration {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
@@ -128,7 +130,7 @@ fn speeds(cases: &[(&str, &Trace, u32)], only: Option<&str>) {
             });
             format!("{:.1}", trace.pages.len() as f64 / time.as_secs_f64() / 1e6)
         });
-        // the lab itself keeps nothing for a page, but for a policy that wants distances (`mglru`), four more
+        // the lab itself keeps nothing for a page, except four bytes for a policy that needs distances (`mglru`)
         let bytes = TABLE.iter().find(|info| info.name == policy.name()).map(|info| info.node_bytes.to_string());
         println!("| {policy} | {} | {} |", cells.collect::<Vec<_>>().join(" | "), bytes.as_deref().unwrap_or("-"));
     }
@@ -144,7 +146,7 @@ fn speeds(cases: &[(&str, &Trace, u32)], only: Option<&str>) {
     }
 }
 
-/// What the machine can do at most today: fifo as a ring of page numbers and a byte per page, and no counts but one.
+/// The most that the machine can do today: fifo as a ring of page numbers and a byte per page, with a single count.
 fn plain_fifo(trace: &Trace, memory: u32) -> u64 {
     let mut resident = vec![false; trace.unique as usize];
     let mut ring = vec![u32::MAX; memory as usize];

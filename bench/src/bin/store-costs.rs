@@ -1,7 +1,7 @@
-//! What a page costs on its way to a device and back, without the fault and without the device: checksum, seal, compression, and
-//! the whole page-in from the compressed pool, compared with the kernel's zram. Prints Markdown tables.
+//! Measures the cost of a page on its way to a device and back, without the fault and without the device: checksum, seal,
+//! compression, and the whole page-in from the compressed pool, compared with the kernel's zram. Prints Markdown tables.
 //!
-//! `store-costs [--zram]`: with it (as root) a zram device is made, filled with the same pages, read, and removed again.
+//! `store-costs [--zram]`: with `--zram` (as root) a zram device is made, filled with the same pages, read, and removed again.
 
 use overspill_store::packing::{Algorithm, Packed, Packer, Unpacker};
 use overspill_store::pool::Pool;
@@ -64,7 +64,7 @@ fn text(rng: &mut Rng, page: &mut PageBytes) {
     }
 }
 
-/// Objects of a heap: a pointer into a few megabytes, a length, a type, and a number that says nothing.
+/// Objects of a heap: a pointer into a few megabytes, a length, a type, and a random number.
 fn heap(rng: &mut Rng, page: &mut PageBytes) {
     for object in page.as_chunks_mut::<32>().0 {
         let words = [0x7f3a_5000_0000 + rng.below(4 << 20) as u64 * 16, rng.below(100) as u64, rng.below(20) as u64 | 1 << 32];

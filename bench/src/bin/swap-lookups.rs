@@ -1,9 +1,9 @@
-//! What the swap metadata's lookups cost, compared with the ways that they replace: `cargo run --release -p overspill-bench --bin
-//! swap-lookups`.
+//! Measures the swap metadata's lookups, compared with older methods: `cargo run --release -p overspill-bench --bin swap-lookups`.
 //!
-//! Two yardsticks live here and nowhere else: a lookup page by page (one trie walk per neighbour, as FreeBSD did before review
-//! D22409), and the linear list of extents with a one-entry cache that all tasks share (as Linux had before the red-black tree of
-//! 2019). Prints tables in Markdown. Every figure is the best of five rounds; the contenders of a table take turns within each.
+//! Two older methods are implemented here for comparison only: a lookup page by page (one trie walk per neighbour, as FreeBSD did
+//! before review D22409), and the linear list of extents with a one-entry cache that all tasks share (as Linux had before the
+//! red-black tree of 2019). Prints tables in Markdown. Every figure is the best of five rounds; the contenders of a table take
+//! turns within each.
 
 use overspill_swap::extent::{Extent, ExtentMap};
 use overspill_swap::{Config, SwapPager};
@@ -21,7 +21,7 @@ const BASE: u64 = 0x7f12_3456_7000 >> 12;
 /// Extents of the device in the report that led to the kernel's tree, and their length: 80 GiB.
 const EXTENTS: u32 = 84_656;
 const EXTENT_SLOTS: u32 = 247;
-/// What RESULTS.md measures for the disk: 2.8 us per page at 128 KiB in order.
+/// The disk's time per page, from RESULTS.md: 2.8 us at 128 KiB in order.
 const DISK_PAGE_NS: f64 = 2800.0;
 
 /// xorshift64*: fast, and the same everywhere.
@@ -49,7 +49,7 @@ fn compare<const N: usize>(operations: u64, mut contenders: [&mut dyn FnMut(); N
     best
 }
 
-/// The yardstick: how far the neighbours are contiguous, a lookup for each. Returns the lookups, too.
+/// For comparison: how far the neighbours are contiguous, with a lookup for each. Also returns the number of lookups.
 fn page_by_page(pager: &SwapPager, page: PageId, before_max: u32, after_max: u32) -> (Option<HasPage>, u32) {
     let mut lookups = 1;
     let Some(HasPage { slot, .. }) = pager.has_page(page, 0, 0) else { return (None, 1) };
@@ -115,9 +115,9 @@ fn contiguous() {
     build_mix();
 }
 
-/// The mix of a build: many objects come and go; most pages are read back in order, cluster by cluster, some at random. Page by
-/// page means, as in the source, that whoever reads asks for each page anew (65 lookups each); one lookup per cluster serves all of
-/// its pages.
+/// The mix of a build: many objects come and go; most pages are read back in order, cluster by cluster, some at random. "Page by
+/// page" means, as in FreeBSD, that the reader asks for each page anew (65 lookups each); otherwise one lookup serves all pages of
+/// a cluster.
 fn build_mix() {
     const QUESTIONS: u64 = 20_000;
     let pager = pager(64);
@@ -148,7 +148,7 @@ fn build_mix() {
     println!("\nPage by page a question is {:.1} lookups there.", f64::from(lookups) / QUESTIONS as f64);
 }
 
-/// The yardstick: a list that is walked from where the last lookup of any task ended.
+/// For comparison: a list that is walked from where the last lookup of any task ended.
 struct List {
     extents: Vec<Extent>,
     /// `next[i]`: a linked list whose nodes lie in order of their making, as after a boot.
@@ -170,8 +170,8 @@ impl List {
     }
 }
 
-/// `tasks` threads page out and in: each goes through clusters of 32 pages, at a random place each, and asks where they are: for
-/// every page, as the kernel does, or once per `ask` pages.
+/// `tasks` threads page out and in: each goes through clusters of 32 pages at random places, and asks where they are, for every
+/// page as the kernel does, or once per `ask` pages.
 fn page_all(tasks: usize, pages: u64, ask: u32, slots: u32, find: impl Fn(Slot) -> Extent + Sync) {
     std::thread::scope(|scope| {
         for task in 0..tasks {
@@ -213,7 +213,7 @@ fn extents() {
                 list.next.push((k + 1) % count);
             }
             let pages = 1 << 22;
-            // the list is so slow that fewer pages must do
+            // the list is so slow that fewer pages must be enough
             let few = if count > 2 { 1 << 14 } else { pages };
             let in_tree = |slot| map.find(slot).expect("it is there");
             let in_list = |slot| list.find(slot);

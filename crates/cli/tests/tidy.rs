@@ -1,7 +1,7 @@
-//! What a reader would stumble over, as tests: documents that are too long or too wide, words that only we know, dead links, files
-//! that nobody names, and crates that use what they must not.
+//! Tests for things that would disturb a reader: documents that are too long or too wide, private words, dead links, files that are
+//! never named, and crates that use others they must not.
 //!
-//! Every finding is one line: where, and what. The lists of words at the head are what to edit when a word comes or goes.
+//! Every finding is one line with the place and the problem. Edit the lists of words below when a word comes or goes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 /// The widest line of a document or comment, as in rustfmt.toml, in columns.
 const COLUMNS_MAX: usize = 132;
 
-/// The most words of a page that strangers read first.
+/// The most words of the pages that newcomers read first.
 const WORDS_MAX: [(&str, usize); 2] = [("README.md", 1200), ("ARCHITECTURE.md", 3500)];
 
 /// Private words, and what to write instead. ARCHITECTURE.md has the glossary.
@@ -31,7 +31,7 @@ const PRIVATE_IN_DOCUMENTS: [(&str, &str); 14] = [
     ("trial", "inactive"),
 ];
 
-/// The same for comments: words that no comment has any more. Move a word here once the last one is gone.
+/// The same for comments: words that no comment has any more. Add a word here once no comment has it.
 const PRIVATE_IN_CODE: [(&str, &str); 8] = [
     ("clerk", "helper thread"),
     ("companies", "same-CPU handlers"),
@@ -43,14 +43,13 @@ const PRIVATE_IN_CODE: [(&str, &str); 8] = [
     ("trial", "inactive"),
 ];
 
-/// Names of the kernel's and of Rust's that our documents speak of.
+/// Names from the kernel and from Rust that our documents mention.
 const OF_OTHERS: [&str; 3] = ["handle_userfault", "thread::current", "userfaultfd_event_wait_completion"];
 
-/// Folders in which somebody once worked on this, without their slashes: a path of one would be a finding here.
+/// Folders in which somebody once worked on this, without their slashes. A path of one is a finding.
 const WORKPLACE: [&str; 3] = ["work", "tmp/w", "root"];
 
-/// Which of our crates each crate may use. `vm` uses nobody; `machine` knows no kernel; `linux` and `sim` do not know
-/// each other.
+/// Which of our crates each crate may use. `vm` uses none; `machine` knows no kernel; `linux` and `sim` do not know each other.
 const MAY_USE: [(&str, &[&str]); 13] = [
     ("crates/agent", &["overspill-vm", "overspill-swap", "overspill-machine", "overspill-linux"]),
     ("crates/cli", &["overspill-lab", "overspill-linux", "overspill-trace", "overspill-vm"]),
@@ -72,7 +71,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
 }
 
-/// All files of the repository with that ending: their paths from its root and their texts. What is built is left out.
+/// All files of the repository with that ending: their paths from its root, and their texts. Built files are left out.
 fn files(ending: &str) -> Vec<(String, String)> {
     fn walk(folder: &Path, ending: &str, found: &mut Vec<PathBuf>) {
         for entry in std::fs::read_dir(folder).unwrap() {
@@ -105,7 +104,7 @@ fn report(findings: &[String]) {
     assert!(findings.is_empty(), "{} findings:\n{text}", findings.len());
 }
 
-/// The lines of a document that are prose, with their numbers: what is in fences is left out, and what is in back quotes blanked.
+/// The lines of a document that are prose, with their numbers. Fenced lines are left out, and text in back quotes is blanked.
 fn prose(text: &str) -> Vec<(usize, String)> {
     let (mut lines, mut fenced, mut quoted) = (Vec::new(), false, false);
     for (number, line) in (1..).zip(text.lines()) {
@@ -210,7 +209,7 @@ fn glossary_lines(file: &str, text: &str) -> BTreeSet<usize> {
     glossary.take_while(|(_, line)| !line.starts_with("## ")).map(|(number, _)| number).collect()
 }
 
-/// The links of a document: the number of the line, and where it leads.
+/// The links of a document: the number of the line, and the target.
 fn links(text: &str) -> Vec<(usize, String)> {
     let mut found = Vec::new();
     for (number, line) in prose(text) {
@@ -225,7 +224,7 @@ fn links(text: &str) -> Vec<(usize, String)> {
     found
 }
 
-/// The anchors of a document's headings, as they are made by whoever shows it.
+/// The anchors of a document's headings, as web sites that show Markdown make them.
 fn anchors(text: &str) -> BTreeSet<String> {
     let mut fenced = false;
     let mut found = BTreeSet::new();
@@ -240,7 +239,7 @@ fn anchors(text: &str) -> BTreeSet<String> {
     found
 }
 
-/// Every link of a document, as (document, line, file it leads to, anchor).
+/// Every link of a document, as (document, line, target file, anchor).
 fn resolved_links() -> Vec<(String, usize, PathBuf, String)> {
     let root = root();
     let mut found = Vec::new();
@@ -284,7 +283,7 @@ fn every_page_is_linked() {
     report(&findings);
 }
 
-/// Pages and files that comments and scripts name must be there.
+/// Pages and files that comments and scripts name must exist.
 #[test]
 fn no_comment_names_a_page_that_is_not_there() {
     let root = root();
@@ -314,7 +313,7 @@ fn no_comment_names_a_page_that_is_not_there() {
     report(&findings);
 }
 
-/// What a document names in back quotes must be there: files, paths of Rust, names of tests and counters, variables.
+/// Names in back quotes in documents must exist: files, paths of Rust, tests, counters, variables.
 #[test]
 fn no_page_names_what_is_gone() {
     let sources: Vec<_> = [".rs", ".py", ".c", ".toml", "Makefile"].into_iter().flat_map(files).collect();
@@ -373,7 +372,7 @@ fn commands_and_options_are_documented() {
     report(&findings);
 }
 
-/// A decision page says what the situation was and what was decided, and their numbers have no gap.
+/// A decision page has its situation and its decision, and the numbers of the pages have no gap.
 #[test]
 fn decisions_have_their_form() {
     let mut findings = Vec::new();
@@ -423,8 +422,8 @@ fn crates_use_what_they_may() {
     report(&findings);
 }
 
-/// The paths of a `use`, or of an expression, that go on here after `before`: `b, c::{d, e}` in braces are `b`, `c::d` and `c::e`.
-/// Returns what follows them.
+/// Collects the paths of a `use`, or of an expression, that go on here after `before`: `b, c::{d, e}` in braces are `b`, `c::d` and
+/// `c::e`. Returns the rest of the text.
 fn paths<'t>(text: &'t str, before: &[&'t str], found: &mut Vec<Vec<&'t str>>) -> &'t str {
     let between = |c: char| c.is_whitespace() || c == ',';
     if let Some(group) = text.strip_prefix('{') {
@@ -445,9 +444,8 @@ fn paths<'t>(text: &'t str, before: &[&'t str], found: &mut Vec<Vec<&'t str>>) -
     &text[end..]
 }
 
-/// Which files of a crate each of its files imports from, by their paths without the ending; tests left out. A folder's head counts
-/// as a file. That it names its own parts does not count: a head that has the trait and lists what implements it is what folders
-/// are for.
+/// Which files of a crate each of its files imports from, by their paths without the ending and without tests. A folder's head
+/// counts as a file. Its imports from its own parts do not count: a head may have a trait and list its implementations.
 fn imports(sources: &[(&str, &str)]) -> BTreeMap<String, BTreeSet<String>> {
     let module = |path: &str| path.trim_end_matches(".rs").trim_end_matches("/mod").to_owned();
     let names: BTreeSet<String> = sources.iter().map(|(path, _)| module(path)).collect();
@@ -471,7 +469,7 @@ fn imports(sources: &[(&str, &str)]) -> BTreeMap<String, BTreeSet<String>> {
     all
 }
 
-/// Who imports a circle's file sees all of the circle: nobody can read one without the others.
+/// Files must not import each other in a circle, because none of them can be read without the others.
 #[test]
 fn no_import_circles() {
     let sources = files(".rs");
@@ -506,7 +504,7 @@ fn no_import_circles() {
     report(&findings);
 }
 
-/// What the check above is made of.
+/// The parts of the check above.
 #[test]
 fn import_circles_are_found() {
     let mut found = Vec::new();
@@ -525,7 +523,7 @@ fn import_circles_are_found() {
     assert_eq!(["a", "b", "b/d", "b/e", "c"].map(of), ["b", "", "a b b/e", "", "b/d"]);
 }
 
-/// A source file that no `mod` names is not compiled, and nobody notices.
+/// A source file that no `mod` names is silently not compiled.
 #[test]
 fn no_source_is_dead() {
     let mut findings = Vec::new();

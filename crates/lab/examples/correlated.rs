@@ -1,6 +1,6 @@
-//! Correlated references, the use-once thread's examples (linux-kernel, 24 July 2001): a file is read once, from front to back, in
-//! records of 80 bytes, of 249 bytes through a mapping, or 4 bytes at a time, while a program uses a hot set of pages. Each page of
-//! the file is used once, but is touched 51, 17 or 1024 times. Which policies keep the hot set?
+//! Correlated references: the examples of the use-once thread (linux-kernel, 24 July 2001). A file is read once, from front to
+//! back, in records of 80 bytes, of 249 bytes through a mapping, or 4 bytes at a time, while a program uses a hot set of pages.
+//! Each page of the file is used once, but touched 51, 17 or 1024 times. Which policies keep the hot set?
 //!
 //! `cargo run --release -p overspill-lab --example correlated` prints the table that is in `docs/POLICIES.md`.
 
@@ -8,7 +8,7 @@ use overspill_lab::{LabPolicy, References, replay};
 
 /// Pages of memory.
 const MEMORY: u32 = 1000;
-/// Pages of the hot set, which are touched at random, as often in all as the scan comes to a new page.
+/// Pages of the hot set. For each new page of the scan, one of them is touched at random.
 const HOT: u32 = 600;
 /// Pages of the file.
 const FILE: u32 = 10_000;
@@ -23,7 +23,7 @@ fn string(record: u64) -> Vec<u32> {
         seed ^= seed << 17;
         (seed >> 33) as u32 % below
     };
-    let mut pages: Vec<u32> = (0..HOT).chain(0..HOT).collect(); // the hot set is known to be hot before the scan begins
+    let mut pages: Vec<u32> = (0..HOT).chain(0..HOT).collect(); // so that the hot set counts as hot before the scan begins
     let mut next_hot = 0;
     for at in (0..FILE as u64 * PAGE_BYTES).step_by(record as usize) {
         let (first, last) = (at / PAGE_BYTES, (at + record - 1) / PAGE_BYTES);

@@ -1,24 +1,25 @@
 //! LRU at every size in one pass.
 //!
-//! Source: Mattson, Gecsei, Slutz and Traiger 1970, "Evaluation techniques for storage hierarchies": under LRU a memory holds what
-//! every smaller one holds, so a reference is a hit in exactly those memories that are at least as large as its *stack distance*,
-//! the number of different pages referenced since the last reference to the same page, itself included. Distances are counted with
-//! a Fenwick tree over times of last references (Bennett and Kruskal 1975), in which times are renumbered whenever they run out, so
-//! that the tree stays in the cache: O(log n) a reference, 4 bytes a page and two times 4 bytes per place in the tree.
+//! Source: Mattson, Gecsei, Slutz and Traiger 1970, "Evaluation techniques for storage hierarchies". Under LRU a memory has all
+//! pages that any smaller memory has. So a reference is a hit in exactly the memories that are at least as large as its *stack
+//! distance*: the number of different pages referenced since the last reference to the same page, including that page. A Fenwick
+//! tree over the times of last references counts distances (Bennett and Kruskal 1975). Times are renumbered whenever they run out,
+//! so that the tree stays in the cache. It costs O(log n) per reference, 4 bytes per page, and two times 4 bytes per place in the
+//! tree.
 //!
-//! Pages written are exact at every size, too. Let `m` be the greatest distance of the references to a page since its last write:
-//! just the memories of at least `m` pages still hold it dirty. If it is referenced again at distance `d`, the memories smaller
-//! than `d` had evicted it; so those of `m` to `d - 1` pages wrote it.
+//! Pages written are exact at every size, too. Let `m` be the greatest distance of the references to a page since its last write.
+//! Then exactly the memories of at least `m` pages still have it dirty. If it is referenced again at distance `d`, the memories
+//! smaller than `d` have evicted it; so those of `m` to `d - 1` pages wrote it.
 
 use crate::replay::{Counts, STRETCH};
 use crate::string::References;
 
-/// What LRU does at every size.
+/// The counts of LRU at every size.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Curve {
     references: u64,
     cold_faults: u64,
-    /// `faults[c]` for a memory of `c` pages; the last holds for all larger ones.
+    /// `faults[c]` for a memory of `c` pages; the last entry is for all larger memories.
     faults: Vec<u64>,
     written: Vec<u64>,
 }
@@ -43,11 +44,11 @@ impl Curve {
 
 /// Pages by the time of their last reference.
 struct Stack {
-    /// Fenwick tree: how many of the times up to here are the last of a page.
+    /// Fenwick tree: how many of the times up to here are last references of a page.
     tree: Vec<u32>,
     /// The page of a time, plus one.
     page_at: Vec<u32>,
-    /// Time of the last reference to a page, plus one.
+    /// The time of the last reference to a page, plus one.
     last: Vec<u32>,
     now: usize,
     len: u32,
@@ -154,7 +155,7 @@ pub fn lru_curve_with_progress(string: &References<'_>, progress: &dyn Fn(u64)) 
     }
     for (page, m) in since_write.iter().enumerate() {
         if let Some(depth) = stack.depth(page as u32) {
-            note_written(&mut change, *m, depth); // where it is at the end, larger memories still hold it
+            note_written(&mut change, *m, depth); // memories that still have it at the end did not write it
         }
     }
     let mut faults = vec![string.pages().len() as u64; unique + 1];
@@ -170,7 +171,7 @@ pub fn lru_curve_with_progress(string: &References<'_>, progress: &dyn Fn(u64)) 
     Curve { references: string.pages().len() as u64, cold_faults: cold, faults, written }
 }
 
-/// The memories of `m` to `depth - 1` pages have written the page.
+/// Notes that the memories of `m` to `depth - 1` pages have written the page.
 fn note_written(change: &mut [i64], m: u32, depth: u32) {
     if m < depth {
         change[m as usize] += 1;
@@ -187,7 +188,7 @@ mod tests {
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
-        /// One pass says of every size what a replay at that size says.
+        /// One pass gives the counts of a replay at each size.
         #[test]
         fn the_curve_is_lru(refs in proptest::collection::vec((0u32..40, proptest::bool::weighted(0.2)), 1..3000)) {
             let mut pages: Vec<u32> = refs.iter().map(|r| r.0).collect();
@@ -202,7 +203,7 @@ mod tests {
             }
             let least = curve.footprint();
             prop_assert_eq!(curve.counts(least).faults, curve.counts(least).cold_faults);
-            // a string that comes back to no page needs no memory at all
+            // a string without repeated pages needs no memory at all
             prop_assert!(least == 0 || curve.counts(least - 1).faults > curve.counts(least).faults);
         }
     }

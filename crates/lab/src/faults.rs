@@ -1,9 +1,9 @@
-//! What the live machine would see of a string: the real core, fault by fault.
+//! Replays a string on the live machine, which sees faults only.
 //!
-//! A policy that runs live is not told every reference, only what faults: first touches, touches of inactive pages (soft faults),
-//! and touches of pages that are out (hard faults). Which those are depends on the page daemon's targets as much as on the policy,
-//! so the string goes through [`overspill_vm::Vm`] itself, on the simulated machine that the Linux machine is compared with
-//! ([`overspill_sim::replay`]), with one thread; its reads and its page daemon go on alongside the program for a guessed while.
+//! A live policy does not hear of every reference, only of faults: first touches, touches of inactive pages (soft faults), and
+//! touches of pages that are out (hard faults). Which references fault depends on the page daemon's targets as much as on the
+//! policy. So the string goes through [`overspill_vm::Vm`] itself, on the machine with a kernel for replays
+//! ([`overspill_sim::replay`]), with one thread. How long reads take, and how much the page daemon does meanwhile, is guessed.
 
 use crate::replay::{Counts, STRETCH};
 use crate::string::References;
@@ -13,10 +13,10 @@ use overspill_vm::policy::Spec;
 /// The least memory that the core manages, in pages.
 pub const FAULTS_MEMORY_MIN: u32 = (overspill_vm::MEMORY_BYTES_MIN / overspill_vm::types::PAGE_SIZE as u64) as u32;
 
-/// Gaps between pages are shortened to so many: the longest zero-ahead window, so that no fill and no read crosses them.
+/// Longer gaps between pages are shortened to this: the longest zero-ahead window, so that no fill and no read crosses them.
 const GAP_PAGES_MAX: u64 = 32;
 
-/// Where the pages of a string lie in the address space: readahead and zero-ahead go by neighbourhood.
+/// Where the pages of a string lie in the address space. Readahead and zero-ahead depend on which pages are neighbours.
 #[derive(Clone, Debug)]
 pub struct Layout {
     at: Vec<u64>,
@@ -24,7 +24,7 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// `numbers[id]` is the page number of the dense id `id`. Pages that are neighbours stay so; wide gaps become narrower ones.
+    /// `numbers[id]` is the page number of the dense id `id`. Neighbours stay neighbours; wide gaps become narrower.
     pub fn new(numbers: &[u64]) -> Self {
         let mut order: Vec<u32> = (0..numbers.len() as u32).collect();
         order.sort_unstable_by_key(|id| numbers[*id as usize]);
@@ -51,25 +51,25 @@ pub struct Live {
     pub readahead: bool,
 }
 
-/// What the live machine would count.
+/// The counts of the live machine.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LiveCounts {
-    /// As without the machine; see [`replay_faults`] for what they mean here.
+    /// The usual counts; see [`replay_faults`] for their meaning here.
     pub counts: Counts,
     /// Touches of inactive pages.
     pub soft_faults: u64,
-    /// Pages read from swap, those of readahead among them.
+    /// Pages read from swap, including readahead.
     pub pages_in: u64,
     /// Reads that brought them.
     pub page_in_ops: u64,
 }
 
-/// What the live machine would count.
+/// Replays a string on the live machine.
 ///
 /// `faults` are first touches and hard faults. `cold_faults` are the first touches: with readahead fewer than there are pages,
-/// since a page that was filled next to a touched one is not missed. `pages_written` goes to swap, the last content of each page
-/// that was written since it was last there; the first reference to a page counts as writing it, because memory that nobody writes
-/// is zero and is not kept.
+/// because a page that was filled next to a touched one does not fault. `pages_written` counts writes to swap of pages that changed
+/// since they were last stored. The first reference to a page counts as a write, because memory that was never written is zero and
+/// is not stored.
 ///
 /// # Panics
 /// If `live.memory` is below [`FAULTS_MEMORY_MIN`], or `layout` is of another string.
@@ -120,7 +120,7 @@ pub fn replay_faults_with_progress(
         (layout.at[page as usize], first || string.writes(i))
     });
     let counts = replay_counts(references, &config);
-    // the last stretch, which may be a whole one
+    // the rest: the last stretch, which may be a whole one
     let length = string.pages().len();
     progress((length - length.saturating_sub(1) / STRETCH * STRETCH) as u64);
     let counted = Counts {
@@ -147,10 +147,10 @@ mod tests {
         assert_eq!(layout.pages, 5 + 35);
     }
 
-    /// The counts are those of the decisions that the simulated machine makes, which the Linux machine is tested to make too.
+    /// The counts equal the decisions of the replay. Tests of the library show that Linux leads to the same decisions.
     #[test]
     fn counts_are_those_of_the_decisions() {
-        // a hot set, a scan, and a page now and then that lies far off
+        // a hot set, a scan, and now and then a page that lies far away
         let numbers: Vec<u64> = (0..4000).chain((0..100).map(|n| 1_000_000 + 1000 * n)).collect();
         let mut pages = Vec::new();
         for n in 0u32..6_000 {
@@ -195,14 +195,14 @@ mod tests {
                 assert_eq!(counts.cold_faults, count(|d| matches!(d, Decision::ZeroFill(..))), "{policy}");
                 assert_eq!(counts.pages_written, count(|d| matches!(d, Decision::Write(_))), "{policy}");
                 if readahead {
-                    // a marker's touch reads too, and is a soft fault
+                    // the touch of a readahead trigger reads, too, and is a soft fault
                     assert!(counts.cold_faults < 4100 && counts.faults - counts.cold_faults <= reads, "{policy}");
                 } else {
                     assert_eq!(counts.faults, counts.cold_faults + reads, "{policy}");
                     assert_eq!(counts.cold_faults, 4100, "{policy}");
                 }
                 assert_eq!(page_in_ops, reads, "{policy}");
-                // what lies in a cluster and is in memory already is not counted
+                // pages of a cluster that are in memory already are not counted
                 let most = decisions.iter().map(|d| if let Decision::PageIn(_, count) = d { u64::from(*count) } else { 0 });
                 assert!((reads..=most.sum::<u64>()).contains(&pages_in), "{policy}");
                 assert!(readahead || pages_in == reads, "{policy}");

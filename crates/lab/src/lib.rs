@@ -1,15 +1,15 @@
 //! Which policy, and how much memory? Overspill's replacement policies on recorded reference strings.
 //!
 //! ```text
-//!   reference string  ──  replay   one policy at one size, page-exact: cold start, demand paging, every reference told
+//!     reference string  ──  replay   one policy at one size, page-exact: cold start, demand paging, every reference
 //!   (dense page ids)      curve    LRU at all sizes in one pass (stack distances)
 //!                         opt      Belady's MIN
-//!                         faults   what the live machine would see and count: the core itself, fault by fault
+//!                                                 faults   a replay on the live machine: the core itself, fault by fault
 //!                         matrix   many of these over threads, with progress
 //! ```
 //!
-//! The policies are the ones that run live ([`overspill_vm::policy`]), with every reference told and one eviction at a time (or, in
-//! `faults`, as they are told live). All counts are integers, nothing is sampled.
+//! The policies are the same that run live ([`overspill_vm::policy`]). They hear of every reference, with one eviction at a time;
+//! in `faults` they hear of faults only, as live. All counts are integers, and nothing is sampled.
 
 #![forbid(unsafe_code)]
 

@@ -16,17 +16,17 @@ pub struct Job {
     pub memory: u32,
 }
 
-/// What came of a job.
+/// The result of a job.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Outcome {
-    /// What was counted.
+    /// The counts.
     pub counts: Counts,
-    /// How long it took. Of LRU at several sizes, which one pass counts: each its share.
+    /// How long it took. If one pass counts LRU at several sizes, each gets its share.
     pub time: Duration,
 }
 
-/// Does all `jobs` on `threads` threads and returns what came of each, in their order. `progress` is called with the number of
-/// references done so far, from whichever thread did them, several times in a long replay; in the end they are those of all jobs.
+/// Runs all `jobs` on `threads` threads and returns their results, in the order of the jobs. Any of the threads calls `progress`
+/// with the number of references done so far, several times in a long replay; the last number is that of all jobs.
 ///
 /// # Panics
 /// If `threads` or a job's memory is zero.
@@ -38,7 +38,7 @@ pub fn matrix(string: &References<'_>, jobs: &[Job], threads: usize, progress: i
         let start = Instant::now();
         if job.policy == lru && of_lru > LRU_JOBS_ONE_BY_ONE {
             let (curve, time) = curve.get_or_init(|| {
-                // whoever makes the pass does it for all of them
+                // the thread that makes the pass does it for all sizes
                 let curve = lru_curve_with_progress(string, &|references| done(references * of_lru as u64));
                 (curve, start.elapsed())
             });
@@ -50,8 +50,8 @@ pub fn matrix(string: &References<'_>, jobs: &[Job], threads: usize, progress: i
     in_parallel(jobs, threads, progress, one)
 }
 
-/// What `one` makes of each of `jobs`, in their order, on `threads` threads. `one` calls the function that it is given with each
-/// amount of work that it has done; `progress` is called with the sum of these so far, from whichever thread.
+/// Runs `one` for each of `jobs` on `threads` threads, and returns the results in the order of the jobs. `one` reports each amount
+/// of work by calling the function that it gets; any of the threads calls `progress` with the sum so far.
 ///
 /// # Panics
 /// If `threads` is zero, or `one` panics.
@@ -80,7 +80,7 @@ pub fn in_parallel<J: Sync, T: Send>(
     outcomes.into_inner().expect("no job has panicked").into_iter().map(|o: Option<T>| o.expect("each job was done")).collect()
 }
 
-/// So many sizes of LRU are replayed one by one; with more, one pass over the string with a tree is less work.
+/// Up to so many sizes of LRU are replayed one by one. For more, one pass over the string with a tree is less work.
 const LRU_JOBS_ONE_BY_ONE: usize = 8;
 
 #[cfg(test)]
@@ -89,7 +89,7 @@ mod tests {
     use crate::replay::STRETCH;
     use crate::{FAULTS_MEMORY_MIN, Layout, Live, replay_faults_with_progress};
 
-    /// Progress was told once per job, so a single long one told nothing until it was done.
+    /// Progress was reported once per job, so a single long job reported nothing until its end.
     #[test]
     fn a_single_job_tells_how_far_it_is() {
         let length = 2 * STRETCH + 100;

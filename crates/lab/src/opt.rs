@@ -1,11 +1,10 @@
-//! Belady's MIN: the page whose next reference is furthest away goes, never bypassing the memory.
+//! Belady's MIN evicts the page whose next reference is furthest away. Every page that is referenced comes into memory.
 //!
-//! Source: Belady 1966, "A study of replacement algorithms for a virtual-storage computer"; proved optimal by Mattson and
-//! others 1970. Each reference has one next reference to the same page, so resident pages are known by the place of their next
-//! reference in the string, and the furthest is the last bit that is set in a bitmap over the string. The bitmap is a tree with
-//! 64 children a node: five levels for a thousand million references, each a few instructions. Pages that never come again go
-//! first, the one whose last reference is oldest before the others (any order gives the same faults; this one evicts a dirty
-//! page no sooner than need be known).
+//! Source: Belady 1966, "A study of replacement algorithms for a virtual-storage computer"; proved optimal by Mattson and others
+//! 1970. Each reference has one next reference to the same page. So resident pages are identified by the place of their next
+//! reference in the string, and the furthest is the last bit that is set in a bitmap over the string. The bitmap is a tree with 64
+//! children per node: five levels for a thousand million references, with a few instructions each. Pages that never come again go
+//! first, beginning with the one whose last reference is oldest. (Any order gives the same faults.)
 //!
 //! Memory: 4 bytes and a bit per reference, 4 per page.
 
@@ -15,7 +14,7 @@ use std::collections::VecDeque;
 
 const NEVER: u32 = u32::MAX;
 
-/// A set of numbers below a limit that knows its greatest.
+/// A set of numbers below a limit that knows its greatest member.
 struct BitTree {
     /// Leaves first; bit `i` of a word of level `n + 1` says that word `i` of level `n` is not zero.
     levels: Vec<Vec<u64>>,

@@ -6,19 +6,19 @@ use core::fmt;
 use core::str::FromStr;
 use overspill_vm::policy::{Admit, Arrival, Ghosts, Node, Policy, See, Setup, Spec, SpecError, Visitor};
 
-/// What a replay counted. All are exact.
+/// The counts of a replay. All are exact.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Counts {
     /// References in the string.
     pub references: u64,
     /// Different pages that were referenced.
     pub unique_pages: u64,
-    /// References to pages that were not in memory, the first ones included.
+    /// References to pages that were not in memory, including first references.
     pub faults: u64,
     /// Of these, first references.
     pub cold_faults: u64,
-    /// Pages that were evicted after having been written since they came in. Nothing is written at the end of the string: what is
-    /// dirty then stays in memory.
+    /// Evictions of pages that were written since they came in. Nothing is written at the end of the string: pages that are dirty
+    /// then stay in memory.
     pub pages_written: u64,
 }
 
@@ -75,7 +75,8 @@ impl FromStr for LabPolicy {
     }
 }
 
-/// Replays the string under `policy` with `memory` pages: cold start, demand paging, every reference told, one eviction at a time.
+/// Replays the string under `policy` with `memory` pages: cold start, demand paging, one eviction at a time. The policy hears of
+/// every reference.
 ///
 /// # Panics
 /// If `memory` is zero.
@@ -108,7 +109,7 @@ pub fn replay_with_progress(policy: &LabPolicy, string: &References<'_>, memory:
     }
 }
 
-/// Every page has a node of its own, so there is nothing to be given back.
+/// Every page has a node of its own, so nothing is given back.
 struct Dense;
 
 impl Ghosts for Dense {
@@ -180,12 +181,13 @@ impl Writes for Dirty {
     }
 }
 
-/// References whose records are prefetched together, two batches ahead, and those of their neighbours one batch ahead. Without that
-/// most references would wait for the memory; a read in place of a prefetch makes the processor wait for it in the end.
+/// References whose records are prefetched together, two batches ahead; the records of their neighbours are prefetched one batch
+/// ahead. Without prefetches most references would wait for memory. A read in place of a prefetch would make the processor wait,
+/// too.
 const BATCH: usize = 16;
 
-/// References between two calls of `progress`: with the fastest policies a millisecond, so that the calls cost nothing that could
-/// be measured, and with the slowest a fraction of a second.
+/// References between two calls of `progress`. They take a millisecond with the fastest policies, so that the calls cost nothing
+/// measurable, and a fraction of a second with the slowest.
 pub const STRETCH: usize = 1 << 18;
 const _: () = assert!(STRETCH.is_multiple_of(BATCH));
 
@@ -201,7 +203,7 @@ impl<P: Policy> Machine<P> {
         let pages = string.pages();
         // When a page was evicted, by the count of evictions; 0: it never was.
         let mut evicted_at = vec![0u32; if P::WANTS_DISTANCE { string.unique() as usize } else { 0 }];
-        // So many different pages have been referenced; the next new one has this number.
+        // The number of different pages so far, which is also the number of the next new one.
         let mut cold = 0;
         for (begin, stretch) in (0..).step_by(STRETCH).zip(pages.chunks(STRETCH)) {
             for (n, batch) in stretch.chunks(BATCH).enumerate() {

@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 
-/// A reference string: page ids that count up from 0 in order of first appearance, as [`number_by_appearance`] and the readers of
-/// traces number them, and which references write. So a page that is referenced for the first time shows by its id alone.
+/// A reference string: page ids, and which references write. Ids count up from 0 in order of first appearance, as made by
+/// [`number_by_appearance`] and the readers of traces. So the id alone shows that a page is referenced for the first time.
 #[derive(Clone, Copy, Debug)]
 pub struct References<'a> {
     pages: &'a [u32],
@@ -12,7 +12,7 @@ pub struct References<'a> {
     of_files: bool,
 }
 
-/// Numbers the pages anew, by their first appearance, and returns how many there are.
+/// Numbers the pages anew, by their first appearance. Returns how many there are.
 ///
 /// ```
 /// let mut pages = [70, 8, 70, 9];
@@ -33,7 +33,7 @@ impl<'a> References<'a> {
     /// `i` writes.
     ///
     /// # Panics
-    /// If the ids are not as said above, `writes` is too short, or there are more than `u32::MAX - 1` references.
+    /// If the ids are not numbered in this way, `writes` is too short, or there are more than `u32::MAX - 1` references.
     pub fn new(pages: &'a [u32], unique: u32, writes: Option<&'a [u64]>) -> Self {
         let (mut seen, mut in_order) = (0, true);
         for &page in pages {
@@ -45,8 +45,8 @@ impl<'a> References<'a> {
         assert!(pages.len() < u32::MAX as usize, "a string of {} references is too long", pages.len());
         References { pages, unique, writes: writes.filter(|words| words.iter().any(|word| *word != 0)), of_files: false }
     }
-    /// The same string; `yes`: its pages are of files or disks, not of a program's memory. What is not in memory is read then, the
-    /// first time too ([`Admit::FileRead`](overspill_vm::policy::Admit::FileRead)).
+    /// The same string; `yes`: its pages are of files or disks, not of a program's memory. Then a page is read also the first time
+    /// ([`Admit::FileRead`](overspill_vm::policy::Admit::FileRead)).
     pub fn of_files(self, yes: bool) -> Self {
         References { of_files: yes, ..self }
     }

@@ -1,7 +1,7 @@
 //! Fault counts of the policies on real traces, integer for integer.
 //!
 //! Three small traces are committed next to this test, with their counts. The large ones are found through `OVERSPILL_TRACES`, or
-//! next to the repository; where they are not there the tests say so and count as not run.
+//! next to the repository. Where there are none, the tests say so and count as not run.
 
 mod common;
 
@@ -10,7 +10,7 @@ use overspill_lab::{Job, LabPolicy, lru_curve, matrix};
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// Counts every row of `csv` and compares. Returns how many were equal to the number, of exact and of other rows.
+/// Counts every row of `csv` and compares. Returns how many were equal, and how many there are, of exact and of other rows.
 fn compare(csv: &str, directory: &Path, only: impl Fn(&Row) -> bool) -> BTreeMap<(bool, String), (usize, usize)> {
     let rows: Vec<Row> = rows(csv).into_iter().filter(|row| row.policy.parse::<LabPolicy>().is_ok() && only(row)).collect();
     let mut traces: Vec<&str> = rows.iter().map(|row| row.trace.as_str()).collect();
@@ -71,7 +71,7 @@ fn the_committed_traces() {
 }
 
 /// The ARC paper's Table IV (Megiddo and Modha, FAST 2003): hit ratios on OLTP in per cent, cold start. The columns of 2Q, LRU-2
-/// and LIRS were made with parameters that the paper tuned for each size, or by another version, so those are told, not demanded.
+/// and LIRS come from parameters that the paper tuned for each size, or from another version. So they are printed, not asserted.
 #[test]
 fn the_arc_papers_table_iv() {
     let Some(directory) = directory() else { return };

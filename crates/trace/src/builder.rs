@@ -1,11 +1,11 @@
-//! From page numbers to a [`Trace`].
+//! Makes a [`Trace`] from page numbers.
 
 use crate::PAGE_BYTES;
 use crate::input::Packing;
 use crate::trace::{Bits, Guess, Kind, OBJECT_SHIFT, Trace, mix};
 use rustc_hash::FxHashMap;
 
-/// A request that covers more pages is taken for a broken trace: 4 GiB in pages of 4 KiB; no system call moves more.
+/// The most pages of a request: 4 GiB in pages of 4 KiB, more than any system call moves. A longer one means a broken trace.
 const REQUEST_PAGES_MAX: u64 = 1 << 20;
 
 /// Collects references.
@@ -19,7 +19,7 @@ pub(crate) struct Builder {
     object_ids: FxHashMap<Vec<u8>, u64>,
     page_bytes: Option<u32>,
     page_shift: u32,
-    /// Pages whose hash is not above this stay; `None`: all.
+    /// Pages whose hash is at most this are kept; `None`: all.
     keep: Option<u64>,
     references_total: u64,
     pub marks: u64,
@@ -52,7 +52,7 @@ impl Builder {
         }
     }
 
-    /// A reference to a page by its number.
+    /// Adds a reference to a page by its number.
     pub fn page(&mut self, number: u64, write: bool) {
         self.references_total += 1;
         if let Some(keep) = self.keep
@@ -70,7 +70,7 @@ impl Builder {
         self.writes.push(write);
     }
 
-    /// A reference of known kind. A trace has kinds for all references or for none.
+    /// Adds a reference of known kind. A trace has kinds for all references or for none.
     pub fn event(&mut self, number: u64, write: bool, kind: Kind) {
         let before = self.pages.len();
         self.page(number, write);
@@ -79,7 +79,7 @@ impl Builder {
         }
     }
 
-    /// References to `count` pages from `first` on.
+    /// Adds references to `count` pages from `first` on.
     pub fn pages(&mut self, first: u64, count: u64, write: bool) -> Result<(), String> {
         let last = first.checked_add(count.saturating_sub(1)).ok_or("the page numbers exceed 64 bits")?;
         if count > REQUEST_PAGES_MAX {
@@ -91,7 +91,8 @@ impl Builder {
         Ok(())
     }
 
-    /// References to the pages of `bytes` bytes (none if 0) from `address` on, of the object whose pages start at number `base`.
+    /// Adds references to the pages of `bytes` bytes (none if 0) from `address` on, of the object whose pages start at number
+    /// `base`.
     pub fn bytes(&mut self, base: u64, address: u64, bytes: u64, write: bool) -> Result<(), String> {
         if bytes == 0 {
             self.marks += 1;
@@ -119,7 +120,7 @@ impl Builder {
         Ok(index << OBJECT_SHIFT)
     }
 
-    /// The trace says how many bytes a page has.
+    /// Sets how many bytes a page has, as the trace says.
     pub fn set_page_bytes(&mut self, bytes: u32) -> Result<(), String> {
         match self.page_bytes {
             Some(wanted) if wanted != bytes => {
@@ -132,7 +133,7 @@ impl Builder {
         }
     }
 
-    /// References so far, with those that sampling left out.
+    /// References so far, including those that sampling left out.
     pub fn references_total(&self) -> u64 {
         self.references_total
     }
@@ -142,12 +143,12 @@ impl Builder {
         self.references_total > 0
     }
 
-    /// What must hold after each line or record.
+    /// Checks what must hold after each line or record.
     pub fn check(&self) -> Result<(), String> {
         if self.too_many { Err(format!("more than {} unique pages", u32::MAX)) } else { Ok(()) }
     }
 
-    /// `None` if there was no reference.
+    /// The trace; `None` if there was no reference.
     pub fn finish(self, guess: Guess, packing: Packing) -> Option<Trace> {
         self.any().then(|| Trace {
             pages: self.pages,

@@ -16,12 +16,12 @@
 //!         16  8  XXH3-64 of everything before this field
 //! ```
 //!
-//! An event is the difference to the page number of the event before (0 before the first; modulo 2^64), zig-zag coded
-//! (0, -1, 1, -2 ... as 0, 1, 2, 3 ...), with low bits for the rest: bit 0 says "write"; with kinds, bits 1 and 2 hold the
-//! [`Kind`]. So the first byte holds 6 bits (4 with kinds) of the difference, each further one 7, the lowest first; bit 7 of a byte
-//! says that another follows. A file cut short, or with any bit wrong, is an error when it is read.
+//! An event is the difference to the page number of the event before (0 before the first; modulo 2^64), zig-zag coded (0, -1, 1, -2
+//! ... as 0, 1, 2, 3 ...), above some low bits: bit 0 says "write"; with kinds, bits 1 and 2 hold the [`Kind`]. So the first byte
+//! has 6 bits (4 with kinds) of the difference, and each further byte has 7, the lowest first. Bit 7 of a byte says that another
+//! follows. To read a file that is cut short, or has any wrong bit, is an error.
 //!
-//! The format does not compress what a general compressor finds, so files are packed with zstd as a rule (`.zst`).
+//! The format leaves to a general compressor what that can find, so files are usually packed with zstd (`.zst`).
 
 use crate::builder::Builder;
 use crate::error::Complaint;
@@ -51,7 +51,7 @@ pub struct Writer<W: Write> {
 }
 
 impl<W: Write> Writer<W> {
-    /// Begins a trace of pages of `page_bytes` bytes (0: not known); with `kinds`, every event tells its kind.
+    /// Begins a trace of pages of `page_bytes` bytes (0: unknown). With `kinds`, every event has a kind.
     ///
     /// # Errors
     /// Those of `out`.
@@ -109,7 +109,7 @@ impl<W: Write> Writer<W> {
         Ok(())
     }
 
-    /// Ends the trace and gives the output back. A trace that is not ended is broken.
+    /// Ends the trace and returns the output. A trace that is not ended is broken.
     ///
     /// # Errors
     /// Those of the output.

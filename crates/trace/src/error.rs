@@ -1,11 +1,11 @@
-//! What can be wrong with a trace, and the messages that say so.
+//! Errors in traces, and their messages.
 
 use crate::format::list::Format;
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Where in a trace, after unpacking.
+/// A place in a trace, after unpacking.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Position {
     /// A line, counted from 1.
@@ -23,7 +23,7 @@ impl fmt::Display for Position {
     }
 }
 
-/// What a parser has to say against its input.
+/// A parser's complaint about its input.
 #[derive(Debug)]
 pub(crate) struct Complaint {
     pub position: Position,
@@ -42,13 +42,13 @@ pub enum Error {
         /// Why.
         source: io::Error,
     },
-    /// The content is not what the format asks for, or cannot be read or unpacked.
+    /// The content is not in the format, or cannot be read or unpacked.
     Broken {
         /// The file.
         path: PathBuf,
-        /// What it was read as; `None` if that was not yet known.
+        /// The format as which it was read; `None` if that was not yet known.
         format: Option<Format>,
-        /// Where, after unpacking.
+        /// The place, after unpacking.
         position: Position,
         /// What is wrong there.
         message: String,
@@ -59,7 +59,7 @@ pub enum Error {
     Empty {
         /// The file.
         path: PathBuf,
-        /// What it was read as; `None` if there is nothing to tell that from.
+        /// The format as which it was read; `None` if that is unknown.
         format: Option<Format>,
     },
     /// Neither name nor content tells the format.

@@ -1,4 +1,4 @@
-//! Telling the format from name and content.
+//! Guesses the format from name and content.
 
 use crate::builder::Builder;
 use crate::compact;
@@ -8,18 +8,18 @@ use crate::input::Input;
 use crate::trace::Guess;
 use std::path::Path;
 
-/// What is looked at.
+/// The length of the beginning that is examined.
 const HEAD_BYTES: usize = 64 << 10;
 
-/// Text formats, in the order of preference where several can read the content equally far: those that say most about themselves
-/// first. What two of them can read means the same in both.
+/// Text formats, in the order of preference if several can read the content equally far: the most specific first. Content that two
+/// of them can read means the same in both.
 const TEXT: &[Format] =
     &[Format::Strace, Format::Lackey, Format::Msr, Format::Addr, Format::Pages, Format::Arc, Format::Lines, Format::Lirs];
 
-/// Finds the format of `input`, of which nothing has been taken.
+/// Finds the format of `input`, from which nothing has been taken yet.
 ///
-/// A name decides if the content does not speak against it. Otherwise it is the format whose parser comes farthest, so that a trace
-/// that is broken somewhere is complained about with the line.
+/// The name decides if the content allows it. Otherwise it is the format whose parser comes farthest, so that an error in a broken
+/// trace names the line.
 pub(crate) fn guess(input: &mut Input<'_>, name: &Path) -> Result<Guess, Error> {
     let head = input.head(HEAD_BYTES).map_err(|complaint| Error::broken(name, None, complaint))?;
     if head.is_empty() {
@@ -41,7 +41,7 @@ pub(crate) fn guess(input: &mut Input<'_>, name: &Path) -> Result<Guess, Error> 
     }
 }
 
-/// The format that a word of the name stands for. The last such word counts: suffixes say more than what comes before.
+/// The format that a word of the name stands for. The last such word counts, because suffixes say most.
 fn by_name(name: &Path) -> Option<Format> {
     let name = name.file_name()?.to_str()?;
     name.rsplit(|letter: char| !letter.is_ascii_alphanumeric()).find_map(|word| match word {
@@ -72,11 +72,11 @@ fn is_text(head: &[u8]) -> bool {
     head.iter().all(|&byte| byte >= b' ' && byte != 0x7f || matches!(byte, b'\t' | b'\n' | b'\r'))
 }
 
-/// How many of the head's lines a text format's parser takes, up to the first it does not. 0 if there is no reference in them.
+/// How many of the head's lines a text format's parser takes before it refuses one. 0 if they have no reference.
 fn lines_read(format: Format, head: &[u8]) -> usize {
     let Some(mut parser) = format::text_parser(format) else { return 0 };
     let mut builder = Builder::new(None, None);
-    // The last line may be cut off by the head's end; if there is but one, it counts.
+    // The last line may be cut off by the head's end. If there is only one line, it counts.
     let whole = head.iter().rposition(|&byte| byte == b'\n').map_or(head, |end| &head[..end]);
     let lines = whole.split(|&byte| byte == b'\n').map(|line| line.strip_suffix(b"\r").unwrap_or(line));
     let taken = lines.take_while(|line| line.is_empty() || parser.line(line, &mut builder).is_ok()).count();

@@ -1,4 +1,5 @@
-//! Bytes of a trace: unpacked, buffered, handed out as lines or records without a copy, with the place for complaints.
+//! The bytes of a trace: unpacks and buffers them, hands them out as lines or records without a copy, and knows the place for
+//! complaints.
 
 use crate::Progress;
 use crate::error::{Complaint, Error, Position};
@@ -45,9 +46,9 @@ impl fmt::Display for Packing {
     }
 }
 
-/// The buffer at first. Also the step in which progress is told, so it is large.
+/// The buffer's first length. It is large because progress is reported in these steps.
 const BUFFER_BYTES: usize = 256 << 10;
-/// No line and no record is longer; a file that has one is not a trace.
+/// The longest line or record. A file with a longer one is not a trace.
 const LINE_BYTES_MAX: usize = 1 << 20;
 
 /// The unpacked content.
@@ -150,7 +151,7 @@ impl<'a> Input<'a> {
         Complaint { position: Position::Byte(self.offset + (self.end - self.start) as u64), message, source: Some(error) }
     }
 
-    /// The first bytes, `wanted` of them if there are so many; nothing is handed out by that.
+    /// The first bytes, `wanted` of them if there are so many, without handing them out.
     pub fn head(&mut self, wanted: usize) -> Result<&[u8], Complaint> {
         while self.end - self.start < wanted && self.fill()? {}
         Ok(&self.buffer[self.start..self.end.min(self.start + wanted)])

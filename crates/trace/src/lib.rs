@@ -1,8 +1,8 @@
-//! Reference strings: which pages somebody touched, in order.
+//! Reference strings: which pages were touched, in order.
 //!
-//! [`read`] decodes a trace file into a [`Trace`]: dense page ids in order of first appearance, write bits, the original page
-//! numbers. What was packed with gzip, zstd or xz is unpacked on the way; the format is guessed from name and content unless it
-//! is forced. A trace that is broken is an [`Error`] with the line (text formats) or the byte (binary formats), never a guess.
+//! [`read`] decodes a trace file into a [`Trace`]: dense page ids in order of first appearance, write bits, and the original page
+//! numbers. It unpacks gzip, zstd and xz, and guesses the format from name and content unless it is forced. A broken trace is an
+//! [`Error`] with the line (text formats) or the byte (binary formats), never a guess.
 //!
 //! ```text
 //! file ── input (unpack, lines, records) ── format/* (one parser each) ── builder (dense ids, sampling) ── Trace
@@ -49,7 +49,7 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
-/// Bytes of a page where neither the trace nor the caller says otherwise: a page of x86-64.
+/// The default bytes of a page: a page of x86-64.
 pub const PAGE_BYTES: u32 = 4096;
 
 /// How to read a trace.
@@ -57,20 +57,20 @@ pub const PAGE_BYTES: u32 = 4096;
 pub struct Options {
     /// The format; `None` to guess it.
     pub format: Option<Format>,
-    /// Bytes of a page, a power of two; `None` for what the trace says, or [`PAGE_BYTES`]. Traces of byte addresses are cut into
-    /// pages of this size; for those of page numbers it only says what a page is.
+    /// Bytes of a page, a power of two; `None` for the trace's own value, or [`PAGE_BYTES`]. Traces of byte addresses are cut into
+    /// pages of this size; for traces of page numbers it is only noted.
     pub page_bytes: Option<u32>,
-    /// Keep only this share of the pages, with all their references: above 0, at most 1. Which pages stay is decided by a hash of
-    /// the page number (SHARDS: Waldspurger, Park, Garthwaite, Ahmad, FAST 2015), so the same pages stay in every run.
+    /// Keep only this share of the pages, with all their references: above 0, at most 1. A hash of the page number decides which
+    /// pages stay (SHARDS: Waldspurger, Park, Garthwaite, Ahmad, FAST 2015), so they are the same in every run.
     pub sample: Option<f64>,
 }
 
-/// How far the reading has come.
+/// How far the reading is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Progress {
-    /// Bytes of the file that have been read, as it is on the disk.
+    /// Bytes of the file that have been read, before unpacking.
     pub bytes: u64,
-    /// Bytes of the file; 0 if that is not known (a pipe).
+    /// Bytes of the file; 0 if unknown (a pipe).
     pub bytes_total: u64,
 }
 
@@ -90,7 +90,7 @@ pub fn read(path: &Path, options: &Options, progress: &mut dyn FnMut(Progress)) 
     read_from(file, path, meta.len(), options, progress)
 }
 
-/// Reads a trace from `source`; `name` serves for guessing and in errors, `bytes_total` for the progress (0 if not known).
+/// Reads a trace from `source`. `name` is for guessing and for errors, `bytes_total` for the progress (0 if unknown).
 ///
 /// # Errors
 /// As [`read`].

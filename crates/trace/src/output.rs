@@ -1,11 +1,11 @@
-//! Writing traces, packed or not.
+//! Writes traces, packed or not.
 
 use crate::compact;
 use crate::input::Packing;
 use crate::trace::{Kind, Trace};
 use std::io::{self, Write};
 
-/// zstd's level: above it, it takes much longer and packs traces hardly better.
+/// zstd's level. Higher ones take much longer and pack traces hardly better.
 const ZSTD_LEVEL: i32 = 12;
 /// The level that `xz` has without options.
 const XZ_LEVEL: u32 = 6;
@@ -49,7 +49,7 @@ impl<W: Write> Packer<W> {
         }
     }
 
-    /// Ends the packed data, and gives the output back, flushed.
+    /// Ends the packed data, and returns the output, flushed.
     ///
     /// # Errors
     /// Those of the output.
@@ -87,7 +87,7 @@ pub fn write_compact<W: Write>(trace: &Trace, out: W) -> io::Result<W> {
     writer.finish()
 }
 
-/// Writes a trace as lines: decimal page numbers, with `r` or `w` if anything is written at all.
+/// Writes a trace as lines: decimal page numbers, with `r` or `w` if the trace has any writes.
 ///
 /// # Errors
 /// Those of `out`.

@@ -57,7 +57,7 @@ impl Bits {
         self.words[index / 64] >> (index % 64) & 1 != 0
     }
 
-    /// How many there are.
+    /// The number of bits.
     pub fn len(&self) -> usize {
         self.len
     }
@@ -72,7 +72,7 @@ impl Bits {
         self.words.iter().map(|word| u64::from(word.count_ones())).sum()
     }
 
-    /// The bits in words of 64, the first reference in the lowest bit of the first word; what is beyond the last is zero.
+    /// The bits in words of 64, the first reference in the lowest bit of the first word. Bits beyond the last are zero.
     pub fn words(&self) -> &[u64] {
         &self.words
     }
@@ -85,18 +85,18 @@ pub struct Trace {
     pub pages: Vec<u32>,
     /// Which references write.
     pub writes: Bits,
-    /// Dense id to the page number in the trace; its length is the number of unique pages.
+    /// The page number in the trace for each dense id; its length is the number of unique pages.
     pub numbers: Vec<u64>,
-    /// What each reference was to the pager that recorded it, where the trace says so.
+    /// What each reference was to the pager that recorded it, if the trace says so.
     pub kinds: Option<Vec<Kind>>,
-    /// Names of what page numbers are parts of (files, disks), where the trace has several: a page number is then the index in
-    /// this list in the upper bits, and the page in the lower [`OBJECT_SHIFT`] bits.
+    /// The names of the objects (files, disks), if the trace has several. Then a page number has the index in this list in the
+    /// upper bits, and the page in the lower [`OBJECT_SHIFT`] bits.
     pub objects: Vec<String>,
     /// Bytes of a page.
     pub page_bytes: u32,
-    /// References in the trace; more than `pages` has only if it was sampled.
+    /// References in the trace. More than in `pages` only if it was sampled.
     pub references_total: u64,
-    /// Lines or records that are no reference and were recognised as such (marks, comments, other system calls).
+    /// Lines or records that were recognised as no references (marks, comments, other system calls).
     pub marks: u64,
     /// The format, and how it was found.
     pub guess: Guess,
@@ -111,13 +111,13 @@ impl Trace {
         self.numbers.len() as u32
     }
 
-    /// Whether its pages are known to be of files or disks, not of a program's memory. The compact format does not keep that.
+    /// Whether its pages are known to be of files or disks, not of a program's memory. The compact format does not store this.
     pub fn is_of_files(&self) -> bool {
         matches!(self.guess.format, Format::Arc | Format::Vscsi | Format::Msr | Format::Strace)
     }
 
-    /// The string cut into `parts` by page: a hash of the page number says which part a page, with all its references, belongs to.
-    /// Independent of the hash that [`crate::Options::sample`] keeps pages by.
+    /// Splits the string into `parts` by page: a hash of the page number assigns a page, with all its references, to a part. The
+    /// hash is independent of the one for [`crate::Options::sample`].
     pub fn split(&self, parts: u32) -> Vec<Part> {
         const UNUSED: u32 = u32::MAX;
         let mut out: Vec<Part> = (0..parts).map(|_| Part::default()).collect();
@@ -156,7 +156,7 @@ pub struct Part {
 /// Where the object's index starts in a page number of a trace with several objects.
 pub const OBJECT_SHIFT: u32 = 36;
 
-/// The finalizer of MurmurHash3 (Appleby 2011, public domain): every bit of the number bears on every bit of the result.
+/// The finalizer of MurmurHash3 (Appleby 2011, public domain): every bit of the number affects every bit of the result.
 pub(crate) fn mix(number: u64) -> u64 {
     let mut x = number;
     x = (x ^ (x >> 33)).wrapping_mul(0xff51_afd7_ed55_8ccd);

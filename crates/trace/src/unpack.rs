@@ -1,8 +1,8 @@
-//! Unpacking, member by member.
+//! Unpacks files, member by member.
 //!
-//! A file may hold several packed members one after the other, as `cat a.gz b.gz` makes them. The libraries can unpack such files
-//! by themselves, but what follows the last member and is none, they call a member that is cut short or damaged. So the seams are
-//! looked at here: what does not begin as a member does is an error of its own, with its place.
+//! A file may have several packed members one after the other, as `cat a.gz b.gz` makes them. The libraries can unpack such files
+//! by themselves. But if something else follows the last member, they report a member that is cut short or damaged. So this module
+//! checks the end of each member: if the rest does not begin like a member, that is an error of its own, with its place.
 
 use crate::input::Packing;
 use std::fmt;
@@ -10,7 +10,7 @@ use std::io::{self, BufRead, Read};
 
 /// Bytes that are read at once.
 const BUFFER_BYTES: usize = 64 << 10;
-/// The longest beginning of a member by which one is known.
+/// The longest beginning by which a member is recognised.
 const MAGIC_BYTES_MAX: usize = 6;
 
 /// The unpacked content of `source`, and how that was packed.
@@ -24,7 +24,7 @@ pub(crate) fn unpacked<'a>(source: impl Read + 'a) -> io::Result<(Packing, Box<d
     })
 }
 
-/// How the first member begins; with the method of packing, where a shorter word could begin a trace.
+/// The beginning of a first member. It includes the method of packing where a shorter one could also begin a trace.
 fn magic_of(packing: Packing) -> &'static [u8] {
     match packing {
         Packing::Plain => b"",
@@ -38,16 +38,16 @@ fn magic_of(packing: Packing) -> &'static [u8] {
 fn begins_member(packing: Packing, head: &[u8]) -> bool {
     let magic = magic_of(packing);
     let magic = &magic[..magic.len().min(head.len())];
-    // zstd's frames for data of others (RFC 8878, 3.1.2): 184D2A50 to 5F, little endian
+    // zstd's skippable frames (RFC 8878, 3.1.2): 184D2A50 to 5F, little endian
     let skippable = packing == Packing::Zstd && head.len() >= 4 && head[0] & 0xf0 == 0x50 && head[1..4] == *b"\x2a\x4d\x18";
     head.starts_with(magic) || skippable
 }
 
-/// What is left of the file after the last member is none.
+/// The rest of the file after the last member is not a member.
 #[derive(Debug)]
 struct SomethingElse {
     packing: Packing,
-    /// Of the packed file.
+    /// Its place in the packed file.
     at: u64,
 }
 
@@ -59,12 +59,12 @@ impl fmt::Display for SomethingElse {
 
 impl std::error::Error for SomethingElse {}
 
-/// Whether that is what `error` says.
+/// Whether `error` reports such a rest.
 pub(crate) fn is_something_else(error: &io::Error) -> bool {
     error.get_ref().is_some_and(|inner| inner.is::<SomethingElse>())
 }
 
-/// The file, buffered, with a look at what comes next.
+/// The file, buffered, so that the next bytes can be examined.
 struct Packed<R> {
     inner: R,
     /// `buffer[start..end]` has been read and not yet taken.
@@ -76,7 +76,7 @@ struct Packed<R> {
 }
 
 impl<R: Read> Packed<R> {
-    /// The next `bytes` bytes, fewer at the end of the file. They stay.
+    /// The next `bytes` bytes, fewer at the end of the file. Does not take them.
     fn head(&mut self, bytes: usize) -> io::Result<&[u8]> {
         if self.end - self.start < bytes {
             self.buffer.copy_within(self.start..self.end, 0);
@@ -116,7 +116,7 @@ impl<R: Read> Read for Packed<R> {
     }
 }
 
-/// One member, which takes from the file what is its own.
+/// One member, which takes its own bytes from the file.
 enum Member<R: Read> {
     Gzip(flate2::bufread::GzDecoder<Packed<R>>),
     Zstd(zstd::Decoder<'static, Packed<R>>),
@@ -152,14 +152,14 @@ impl<R: Read> Member<R> {
 /// All members.
 struct Members<R: Read> {
     packing: Packing,
-    /// The one that is read; none at the end of all.
+    /// The member that is being read; `None` after the last.
     member: Option<Member<R>>,
 }
 
 impl<R: Read> Members<R> {
     /// The next member, if there is one.
     fn after(&self, mut source: Packed<R>) -> io::Result<Option<Member<R>>> {
-        // The one padding that a format allows: xz files may end in groups of four zero bytes.
+        // The only padding that a format allows: xz files may end in groups of four zero bytes.
         while self.packing == Packing::Xz && source.head(4)? == [0; 4] {
             source.consume(4);
         }

@@ -1,4 +1,4 @@
-//! The published traces: what their README says of each (references, unique pages) is what comes out of the file.
+//! The published traces: each file gives the numbers in its README (references, unique pages).
 //!
 //! The files are not part of the repository. The directory is that of the environment variable `OVERSPILL_TRACES`, or
 //! `../shared/traces` next to the repository.
@@ -38,7 +38,7 @@ fn directory() -> Option<PathBuf> {
 #[test]
 fn counts_and_formats() {
     let Some(directory) = directory() else {
-        // Not by eprintln!, which the test runner would hide.
+        // Not by eprintln!, because the test runner would hide it.
         let _ = writeln!(std::io::stderr(), "NOT RUN: there is no directory with the published traces; set OVERSPILL_TRACES");
         return;
     };

@@ -1,5 +1,4 @@
-//! Each reader on what it is for and on what is broken; packing; guessing; our own format there and back; and no input whatever
-//! makes a reader panic.
+//! Each reader with good and broken input; packing; guessing; our own format there and back; and no input makes a reader panic.
 
 use overspill_trace::compact::Writer;
 use overspill_trace::{
@@ -175,10 +174,10 @@ fn guesses() {
         let trace = decode(content, None).unwrap_or_else(|error| panic!("{error}"));
         assert_eq!((trace.format(), trace.guess.why), (format, "by its content"));
     }
-    // Where the content could be several, the name decides; where it cannot be what the name says, the content does.
+    // If the content could be several formats, the name decides. If it cannot be what the name says, the content decides.
     assert_eq!(named(b"1\n2\n", "x.lirs", None).unwrap().format(), Format::Lirs);
     assert_eq!(named(b"1 1 0 0\n", "x.lirs", None).unwrap().format(), Format::Arc);
-    // A trace with a mistake is read as what it is up to there, so that the mistake is found.
+    // A trace with a mistake is read in the format that it has up to there, so that the mistake is found.
     let error = decode(b"r 10\nr 11\nq 12\n", None).unwrap_err();
     assert!(error.to_string().contains("line 3 (read as pages)"), "{error}");
     let error = decode(b"Dear reader,\n", None).unwrap_err();
@@ -217,7 +216,7 @@ fn packed_traces() {
     }
 }
 
-/// Something that was appended to a packed file was called a file cut short ("copy it again"), or damaged.
+/// A packed file with something appended was reported as cut short ("copy it again"), or as damaged.
 #[test]
 fn what_follows_packed_data() {
     for packing in [Packing::Gzip, Packing::Zstd, Packing::Xz] {
@@ -228,21 +227,21 @@ fn what_follows_packed_data() {
                 let Err(Error::Broken { message, .. }) = decode(&content, Some(Format::Lines)) else {
                     panic!("{packing}: {rest:?}")
                 };
-                // as many groups of four zeroes as are there belong to xz
+                // groups of four zeroes belong to xz
                 let zeroes = if packing == Packing::Xz && rest.len() == 517 { 516 } else { 0 };
                 let end = member.len() * members + zeroes;
                 let begin = format!("the {packing} data end at byte {end} of the file, and what follows is no {packing} data");
                 assert!(message.starts_with(&begin) && !message.contains("copy it again"), "{packing}, {rest:?}: {message}");
             }
         }
-        // What begins as a member does is one that was cut short.
+        // A rest that begins like a member is a member that was cut short.
         let cut = [&member[..], &member[..member.len() - 3]].concat();
         let Err(Error::Broken { message, .. }) = decode(&cut, Some(Format::Lines)) else { panic!("{packing}: cut") };
         assert!(message.contains("cut short"), "{packing}: {message}");
     }
     let padded = [&packed(b"1\n", Packing::Xz)[..], &[0; 8], &packed(b"2\n", Packing::Xz), &[0; 4]].concat();
     assert_eq!(reads(Format::Lines, &padded), [(1, false), (2, false)], "padding between and after the streams of an xz file");
-    // A frame that zstd skips is no content, and no mistake.
+    // A skippable frame of zstd is neither content nor a mistake.
     let skipped = [&packed(b"1\n", Packing::Zstd)[..], b"\x5a\x2a\x4d\x18\x03\0\0\0abc", &packed(b"2\n", Packing::Zstd)].concat();
     assert_eq!(reads(Format::Lines, &skipped), [(1, false), (2, false)]);
 }
@@ -309,7 +308,7 @@ fn a_compact_trace_of_several_blocks() {
 }
 
 proptest! {
-    /// What the writer writes is what the reader reads; from there to either output format and back nothing changes.
+    /// The reader reads what the writer has written. To either output format and back nothing changes.
     #[test]
     fn there_and_back(events in events(), kinds in any::<bool>()) {
         let trace = decode(&compact(&events, kinds), None).unwrap();
@@ -324,7 +323,7 @@ proptest! {
         prop_assert_eq!(references(&lines), expected);
     }
 
-    /// No bit of a compact trace can be wrong, and no byte missing, without an error that says where.
+    /// Each wrong bit or missing byte of a compact trace is an error that says where.
     #[test]
     fn every_damage_is_found(events in events(), kinds in any::<bool>(), place in any::<prop::sample::Index>(), bit in 0..8u32) {
         let whole = compact(&events, kinds);
@@ -340,7 +339,7 @@ proptest! {
         }
     }
 
-    /// Whatever the bytes are, a reader ends with a trace or an error that says where.
+    /// Any bytes give a trace, or an error that says where.
     #[test]
     fn no_bytes_make_a_reader_panic(bytes in vec(any::<u8>(), 0..300)) {
         for format in Format::ALL.iter().copied().map(Some).chain([None]) {
@@ -348,7 +347,7 @@ proptest! {
         }
     }
 
-    /// The same for what nearly is a trace: lines with words that the readers know.
+    /// The same for input that is nearly a trace: lines with words that the readers know.
     #[test]
     fn no_near_miss_makes_a_reader_panic(words in vec(0..WORDS.len(), 0..60)) {
         let text: Vec<u8> = words.iter().flat_map(|&word| WORDS[word].bytes()).collect();

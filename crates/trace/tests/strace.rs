@@ -1,4 +1,5 @@
-//! `strace -f`: who has which file open where, told line by line, and once by the real strace if there is one.
+//! `strace -f`: which process has which file open at which offset, from single lines, and once from the real strace if there is
+//! one.
 
 use overspill_trace::{Format, OBJECT_SHIFT, Options, Trace, read, read_from};
 use std::path::Path;
@@ -60,7 +61,7 @@ fn processes_have_tables_and_threads_share_them() {
 12 +++ exited with 0 +++
 10 +++ killed by SIGTERM +++
 ";
-    // Parent and child share the offset of what was open at the fork; the child's own file does not concern the parent.
+    // Parent and child share the offset of files that were open at the fork. The child's own file does not concern the parent.
     assert_eq!(told(text), ["/src/in:0", "/src/in:1", "/src/out:0!", "/src/in:2", "/t:0"]);
 }
 
@@ -165,7 +166,7 @@ fn a_programs_output_in_between_is_an_error() {
     assert!(text.contains("line 2 (read as strace)") && text.contains("strace -o FILE"), "{text}");
 }
 
-/// Against the truth: a real strace of real programs, whose reads are known.
+/// Against a real strace of real programs, whose reads are known.
 #[test]
 fn the_real_strace() {
     let directory = std::env::temp_dir().join(format!("overspill-strace-{}", std::process::id()));

@@ -1,11 +1,11 @@
-//! Where the reference traces and their tables of counts are.
+//! Finds the reference traces and their tables of counts.
 
 use overspill_trace::{Options, Trace};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-/// Where the large traces are: `OVERSPILL_TRACES`, or next to the repository. A place that was named and has none is a failure; if
-/// none was named and there are none next to the repository, that is said.
+/// The directory of the large traces: `OVERSPILL_TRACES`, or next to the repository. If the variable is set and there are none, the
+/// test fails. If it is not set and there are none next to the repository, a message says so.
 pub fn directory() -> Option<PathBuf> {
     let there = |place: &Path| place.join("reference_misses.csv").is_file();
     if let Some(place) = std::env::var_os("OVERSPILL_TRACES").map(PathBuf::from) {
@@ -16,7 +16,7 @@ pub fn directory() -> Option<PathBuf> {
     if there(&beside) {
         return Some(beside);
     }
-    // not by eprintln!, which the test runner would hide
+    // not by eprintln!, because the test runner would hide it
     let _ = writeln!(
         std::io::stderr(),
         "NOT RUN: the large traces are not beside the repository; set OVERSPILL_TRACES to their directory"
@@ -29,7 +29,7 @@ pub fn committed() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/traces")
 }
 
-/// Reads a trace whose format shows from its name or content.
+/// Reads a trace; its name or content shows the format.
 pub fn load(path: &Path) -> Trace {
     overspill_trace::read(path, &Options::default(), &mut |_| {}).unwrap_or_else(|e| panic!("{e}"))
 }

@@ -1,10 +1,10 @@
-//! What every target does: decodes, looks at the result, and writes and reads it once more.
+//! The common part of all targets: decodes, checks the result, and writes and reads it once more.
 
 use overspill_trace::{Error, Format, Options, Position, Trace, read_from, write_compact, write_lines};
 use std::path::Path;
 
-/// Decodes `content` as `format`, or guesses. Whatever the bytes are, there is a sound trace, which in the compact format and as
-/// lines reads the same, or an error of one line with a place inside.
+/// Decodes `content` as `format`, or guesses. Any bytes must give a sound trace, which reads the same in the compact format and as
+/// lines, or an error of one line with a place inside the content.
 pub fn check(content: &[u8], format: Option<Format>) {
     match read(content, format, None) {
         Ok(trace) => {
@@ -29,7 +29,7 @@ pub fn check(content: &[u8], format: Option<Format>) {
         }
         Err(error) => {
             assert!(!error.to_string().contains(['\n', '\r']), "{error}");
-            // Packed content is longer than its file, so its places may be too.
+            // Packed content is longer than its file, so its places may be beyond the file's end.
             if let Error::Broken { position: Position::Line(line), .. } = error {
                 assert!(line > 0);
             }

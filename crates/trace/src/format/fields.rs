@@ -30,7 +30,7 @@ pub(crate) fn number(text: &[u8]) -> Option<u64> {
     }
 }
 
-/// What stands between blanks and tabs.
+/// The words between blanks and tabs.
 pub(crate) fn words(line: &[u8]) -> impl Iterator<Item = &[u8]> {
     line.split(|byte| matches!(byte, b' ' | b'\t')).filter(|word| !word.is_empty())
 }

@@ -1,4 +1,4 @@
-//! One page number per line: decimal, or hexadecimal with `0x`; then `r` or `w` if that is known. What follows `#` is a comment.
+//! One page number per line: decimal, or hexadecimal with `0x`; then `r` or `w` if that is known. `#` starts a comment.
 
 use super::TextParser;
 use super::fields::{number, quote, words};

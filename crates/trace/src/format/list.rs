@@ -1,4 +1,4 @@
-//! Which formats there are.
+//! The list of formats.
 
 use std::fmt;
 use std::str::FromStr;

@@ -1,4 +1,5 @@
-//! The formats: one parser each. Adding one is a file, an entry in `list.rs` and, if it can be recognised, a line in `guess`.
+//! The formats, with one parser each. To add one, add a file, an entry in `list.rs` and, if it can be recognised, a line in
+//! `guess`.
 
 mod addr;
 mod arc;
@@ -20,12 +21,12 @@ use crate::error::Complaint;
 use crate::input::Input;
 use list::Format;
 
-/// A parser of a text format. It keeps what one line says about later ones.
+/// A parser of a text format. It may keep state from one line to the next.
 pub(crate) trait TextParser {
     /// Takes one line, without its end. The error is a message about that line.
     fn line(&mut self, line: &[u8], out: &mut Builder) -> Result<(), String>;
 
-    /// There are no more lines.
+    /// Called after the last line.
     fn end(&mut self, _out: &mut Builder) -> Result<(), String> {
         Ok(())
     }
@@ -82,7 +83,7 @@ pub(crate) fn read(format: Format, input: &mut Input<'_>, out: &mut Builder) -> 
 }
 
 fn read_lines(parser: &mut dyn TextParser, input: &mut Input<'_>, out: &mut Builder) -> Result<(), Complaint> {
-    // Blank lines may stand at the end only.
+    // Blank lines are allowed at the end only.
     let mut blank = false;
     while let Some(line) = input.line()? {
         let result = match line {

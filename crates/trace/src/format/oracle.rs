@@ -1,5 +1,5 @@
 //! libCacheSim's oracleGeneral: packed records of 24 bytes, little endian: `clock_time: u32, object: u64, object_bytes: u32,
-//! next_access: i64`. A page is an object, whatever its size; nothing says what writes.
+//! next_access: i64`. A page is an object of any size; nothing says which references write.
 
 use super::RecordParser;
 use crate::builder::Builder;

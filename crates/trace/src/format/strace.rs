@@ -4,21 +4,21 @@
 //! strace -f -y -o FILE PROGRAM...        -y (paths next to descriptors) is not needed, but follows symbolic links
 //! ```
 //!
-//! What is read from a line, with or without process id and time before it:
+//! Rules for the lines, with or without a process id and a time before them:
 //!
-//! - open, openat, openat2, creat, dup*, fcntl, pipe and close keep a table of descriptors per process, which fork copies and
-//!   CLONE_FILES shares; execve closes what is marked so. Descriptors that share an open file share its offset. Of two threads
-//!   that use one table, what counts is the order in which their calls return.
+//! - open, openat, openat2, creat, dup*, fcntl, pipe and close change a table of descriptors per process. fork copies the table and
+//!   CLONE_FILES shares it; execve closes descriptors that are marked for that. Descriptors that share an open file share its
+//!   offset. If two threads use one table, the order in which their calls return counts.
 //! - read, pread, readv, write, pwrite, writev and their variants, sendfile and copy_file_range refer to each page of the bytes
-//!   they moved, which is their return value. At the end of a file that is none.
-//! - mmap of a file refers to each page of the mapping within the file (which ends where the last fstat or write said): as a
-//!   read, or as a write if it is shared and writable. MAP_FIXED counts nothing: so the dynamic loader maps the parts of what it
-//!   has just mapped as a whole. What a program then really touches cannot be seen here; nor can the pages of the programs
-//!   themselves, which execve maps, and what io_uring does.
+//!   that they moved, by their return value. At the end of a file that is none.
+//! - mmap of a file refers to each page of the mapping within the file (whose length the last fstat or write gave): as a read, or
+//!   as a write if it is shared and writable. MAP_FIXED counts nothing, because the dynamic loader maps parts of a file in this way
+//!   that it has just mapped as a whole. strace does not show which pages a program then touches, the pages of the programs
+//!   themselves, which execve maps, and the work of io_uring.
 //! - `<unfinished ...>` and `resumed` lines are put together; the call counts where it is resumed.
 //!
-//! A file is its path, as strace prints it, made absolute where the working directory is known (`..` is resolved as text). Pipes,
-//! sockets, and what lies in /dev, /proc and /sys are no files here. Every line that is no reference is a mark.
+//! A file is identified by its path, as strace prints it, made absolute where the working directory is known (`..` is resolved as
+//! text). Pipes, sockets, and paths in /dev, /proc and /sys do not count as files. Every line that is not a reference is a mark.
 
 use super::TextParser;
 use super::fields::{decimal, hex, quote};
@@ -27,7 +27,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use std::cell::RefCell;
 use std::rc::Rc;
 
-/// An open file description: what dup and fork share.
+/// An open file description, which dup and fork share.
 struct OpenFile {
     /// `None`: not a file whose pages count.
     path: Option<Rc<[u8]>>,
@@ -45,22 +45,22 @@ type Table = FxHashMap<i64, Descriptor>;
 
 struct Process {
     table: Rc<RefCell<Table>>,
-    /// Working directory; empty if not known.
+    /// Working directory; empty if unknown.
     directory: Rc<RefCell<Vec<u8>>>,
-    /// The call that was interrupted in the print: everything before `<unfinished ...>`.
+    /// The call whose print was interrupted: everything before `<unfinished ...>`.
     unfinished: Option<Vec<u8>>,
 }
 
 #[derive(Default)]
 pub(super) struct Strace {
     processes: FxHashMap<u64, Process>,
-    /// Calls of processes that nobody is yet known to have made, because the parent's clone has not returned.
+    /// Calls of processes whose parent is not known yet, because the parent's clone has not returned.
     early: FxHashMap<u64, Vec<Vec<u8>>>,
     /// Processes in an unfinished clone.
     cloning: FxHashSet<u64>,
     /// Sizes of files in bytes, where known.
     sizes: FxHashMap<Rc<[u8]>, u64>,
-    /// The process of lines without a number: strace gives none as long as there is only one.
+    /// The process of lines without a number: strace prints none as long as there is only one process.
     first: Option<u64>,
     announced: FxHashSet<u64>,
     /// The beginning of a line that strace interrupted to say that a process was attached.
@@ -132,7 +132,7 @@ impl Strace {
             }
         };
         let pid = decimal(digits).ok_or_else(|| format!("{} is not a process id", quote(digits)))?;
-        // A number nobody announced belongs to the process that had none so far.
+        // A number that was not announced belongs to the process that had none so far.
         if self.first == Some(UNNUMBERED) && !self.announced.contains(&pid) && !self.processes.contains_key(&pid) {
             if let Some(process) = self.processes.remove(&UNNUMBERED) {
                 self.processes.insert(pid, process);
@@ -146,7 +146,7 @@ impl Strace {
         Ok((Some(pid), rest))
     }
 
-    /// The process that a line without a number is about: the only one there is.
+    /// The process of a line without a number: the only process.
     fn unnumbered(&mut self) -> u64 {
         let first = *self.first.get_or_insert(UNNUMBERED);
         let mut all = self.processes.keys();
@@ -156,7 +156,7 @@ impl Strace {
         }
     }
 
-    /// If no clone is under way any more, nobody will say who is the parent of the processes still waiting: they have none here.
+    /// If no clone is under way any more, the parents of the processes that still wait stay unknown: replays these without one.
     fn settle(&mut self, out: &mut Builder) -> Result<(), String> {
         while self.cloning.is_empty() {
             let Some(&pid) = self.early.keys().min() else { break };
@@ -166,7 +166,7 @@ impl Strace {
         Ok(())
     }
 
-    /// What a process did before it was known.
+    /// Replays the calls that a process made before it was known.
     fn replay(&mut self, pid: u64, out: &mut Builder) -> Result<(), String> {
         for line in self.early.remove(&pid).unwrap_or_default() {
             self.event(pid, &line, out)?;
@@ -194,7 +194,7 @@ impl Strace {
             let (name, rest) = (&rest[..resumed], &rest[resumed + b" resumed>".len()..]);
             let whole = match self.process(pid)?.unfinished.take() {
                 Some(begun) if name_of(&begun) == name => [&begun, rest].concat(),
-                // Its beginning is from before the trace, so its arguments are not known.
+                // It began before the trace, so its arguments are unknown.
                 _ => return Ok(()),
             };
             self.cloning.remove(&pid);
@@ -298,7 +298,7 @@ impl Strace {
                 }
             }
             b"fstat" | b"fstat64" | b"newfstatat" => {
-                // newfstatat of a path says nothing about a descriptor.
+                // newfstatat of a path does not concern a descriptor.
                 let status = if name == b"newfstatat" { argument(2) } else { argument(1) };
                 if (name != b"newfstatat" || argument(1) == b"\"\"")
                     && let Some(size) = between(status, b"st_size=", b",").and_then(decimal)
@@ -379,7 +379,8 @@ impl Strace {
         }
     }
 
-    /// The open file of a descriptor: from the table, or if it is from before the trace, from strace's annotation, at offset 0.
+    /// The open file of a descriptor: from the table, or for one that was opened before the trace, from strace's annotation, at
+    /// offset 0.
     fn file(&mut self, pid: u64, argument: &[u8]) -> Result<Option<Rc<RefCell<OpenFile>>>, String> {
         let Some(descriptor) = leading_number(argument) else { return Ok(None) };
         if let Some(entry) = self.process(pid)?.table.borrow().get(&descriptor) {
@@ -552,7 +553,7 @@ fn without_time(line: &[u8]) -> &[u8] {
     }
 }
 
-/// The decimal, hexadecimal (0x) or negative number at the beginning; results beyond 63 bits are addresses, which nobody needs.
+/// The decimal, hexadecimal (0x) or negative number at the beginning. (Results beyond 63 bits are addresses, which are not needed.)
 fn leading_number(text: &[u8]) -> Option<i64> {
     let (negative, digits) = match text.strip_prefix(b"-") {
         Some(digits) => (true, digits),
@@ -597,12 +598,12 @@ fn is_file(path: &[u8]) -> bool {
         && !devices.iter().any(|top| path.strip_prefix(top.as_bytes()).is_some_and(|rest| rest.is_empty() || rest[0] == b'/'))
 }
 
-/// Whether a flag stands among others, as in `O_RDONLY|O_CLOEXEC`.
+/// Whether a list of flags, such as `O_RDONLY|O_CLOEXEC`, has this one.
 fn has_flag(text: &[u8], flag: &[u8]) -> bool {
     text.split(|byte| !byte.is_ascii_alphanumeric() && *byte != b'_').any(|word| word == flag)
 }
 
-/// What stands between two texts.
+/// The text between two texts.
 fn between<'a>(text: &'a [u8], before: &[u8], after: &[u8]) -> Option<&'a [u8]> {
     let begin = find(text, before)? + before.len();
     let length = find(&text[begin..], after)?;

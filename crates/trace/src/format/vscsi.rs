@@ -5,14 +5,14 @@
 //! version 2, 40 bytes: command u16, version u16, serial u32, bytes u32, segments u32, block u64, time u64, response time u64
 //! ```
 //!
-//! The version is the upper byte of its field. One reference per record, as libCacheSim counts: the page is the logical block the
-//! request begins at. A write is one of SCSI's write commands; every other command is a reference that does not write.
+//! The version is the upper byte of its field. There is one reference per record, as in libCacheSim: the page is the logical block
+//! at which the request begins. SCSI's write commands are writes; every other command is a reference that does not write.
 
 use super::RecordParser;
 use super::fields::quote;
 use crate::builder::Builder;
 
-/// What is needed to tell the version: a record of either.
+/// The bytes that are needed to tell the version: a record of either.
 pub(crate) const HEAD_BYTES: usize = 40;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -22,7 +22,7 @@ pub(crate) enum Vscsi {
 }
 
 impl Vscsi {
-    /// The version that the first record has. Where it has neither, the first record will be refused as one of version 1.
+    /// The version of the first record. If it has neither, the first record will be refused as one of version 1.
     pub fn of(head: &[u8]) -> Vscsi {
         if head.get(3) == Some(&2) && head.get(15) != Some(&1) { Vscsi::Two } else { Vscsi::One }
     }
