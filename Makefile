@@ -16,9 +16,9 @@ help:
 demo: need-python build
 	@$(PYTHON) scripts/demo.py
 
-# One build for all of it, the tests': an optimised one with assertions. `make soak` takes the release build. The first command builds what
-# `cargo test` does not, which is the agent, with the features that the tests have: asked for by itself it would have others, and half of
-# the dependencies would be built twice. Tests of real programs wait more than they compute: so there are two of them for each CPU.
+# One build serves all tests: an optimised one with assertions. (`make soak` uses the release build.) The first command builds the agent,
+# which `cargo test` does not build. It builds the whole workspace, so that the agent's dependencies get the same features as the tests';
+# otherwise half of them would be built twice. Tests of real programs wait more than they compute, so two run for each CPU.
 test: export OVERSPILL = $(TARGET)/debug/overspill
 test: export RUST_TEST_THREADS ?= $(shell expr 2 '*' $$(nproc))
 test: need-python need-cargo need-cc

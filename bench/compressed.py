@@ -3,9 +3,10 @@
 
     sudo bench/compressed.py [--size 256] [--memory 96] [--touches 100000] [--repeats 3] [--algo lz4] [--binaries target/release] [--out FILE]
 
-All compress with --algo, lz4 or zstd (zram at its own level), and get the same memory for mapped and compressed pages together. The kernel does not charge zram's own memory to a cgroup, so its cgroup's
-limit is the budget less what zram takes of these pages, which a first run finds out. Each repeat runs every contender once, in turn. Needs root
-for the kernel's side; zram and its swap are gone at the end, also after an error. Prints a Markdown table.
+All three compress with --algo, lz4 or zstd (zram at its own level), and get the same memory for mapped and compressed
+pages together. The kernel does not charge zram's own memory to a cgroup: so the cgroup's limit is the budget less what
+zram needs for these pages, which a first run measures. Each repeat runs every contender once, in turn. The kernel's side
+needs root; zram and its swap are removed at the end, also after an error. Prints a Markdown table.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ class Zram:
         return Path(f"/sys/block/zram{self._number}/{name}")
 
     def memory_peak(self) -> int:
-        """The most memory that it has taken, in bytes."""
+        """The most memory that the device has taken, in bytes."""
         return int(self._file("mm_stat").read_text().split()[4])
 
 

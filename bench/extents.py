@@ -2,8 +2,9 @@
 """A device of 84,656 extents and one of 2, on the same file with real I/O: writes bench/RESULTS-extents.md.
 
 `crates/linux/examples/device_speed.rs` takes slots, finds their places by the device's extents, and reads and writes with
-io_uring and direct I/O. The file is one and the same, the extents are cut into it: so only the map differs. Tasks page both
-ways, one request in two each; a request is one extent of the many long. By turns in one process, medians compared.
+io_uring and direct I/O. Both devices are the same file, divided into extents in two ways, so only the map differs. Half of
+the requests are page-outs, half page-ins; each has the length of one extent of the device of 84,656. The devices take turns
+in one process, and their medians are compared.
 
 Usage: bench/extents.py [--pages 16] [--seconds 2] [--repeats 5] [--place DIR] [--bin FILE] [--write]
 """
@@ -26,15 +27,15 @@ sys.path.insert(0, str(REPOSITORY / "scripts"))
 from common import MIB, release_directory  # noqa: E402  (found through the path above)
 
 FEW, MANY = 2, 84656
-"""As in the report that led to the kernel's tree of extents."""
+"""The numbers in the report that led to the kernel's tree of extents."""
 TASKS = (1, 4, 8)
 DEPTH = 16
 WITHIN, SHARE = 0.05, 0.02
-"""How far the throughputs may be apart, and what of the processor time the map may take."""
+"""The largest difference of the throughputs, and the largest share of the processor time for the map."""
 
 
 def device(program: Path, place: str, pages: int, tasks: int, seconds: float, repeats: int) -> dict[int, list[list[float]]]:
-    """For each device: bytes per second, and the map's share of the tasks' and of the processor time, of each repeat."""
+    """For each device and repeat: bytes per second, and the map's share of the tasks' time and of the processor time."""
     words = [program, place, MANY * pages * 4096, "both", pages, tasks, max(DEPTH // tasks, 1), seconds]
     words += [FEW, MANY] * repeats
     done = subprocess.run([str(word) for word in words], check=True, capture_output=True, text=True)

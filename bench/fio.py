@@ -2,10 +2,10 @@
 """Page-out and page-in of the device layer and fio on the same disk: writes bench/RESULTS-fio.md.
 
 `crates/linux/examples/device_speed.rs` takes slots, finds their places by the extents of a swap file and reads or writes
-them with io_uring and direct I/O; fio does so with a file that it is given. Same directory, same length, both written
-once before; the same requests: 64 pages (a cluster) and single ones, writes in order, each thread in its own part (so the
-device layer takes slots), reads drawn evenly. 16 requests are in flight together, over 1 to 8 threads. By turns, the best
-of the repeats each.
+them with io_uring and direct I/O. fio does the same with a file of its own, in the same directory and of the same length;
+both files are written once before. Both make the same requests, of 64 pages (a cluster) and of one page: writes in order,
+each thread in its own part (as the device layer allocates slots), and reads at places drawn evenly. 16 requests are in
+flight over 1 to 8 threads. The two take turns, and the best of the repeats of each counts.
 
 Usage: bench/fio.py [--size 1G] [--seconds 2] [--repeats 3] [--place DIR] [--bin FILE] [--write]
 """
@@ -31,7 +31,7 @@ from common import MIB, parse_size, release_directory  # noqa: E402  (found thro
 DEPTH = 16
 THREADS = (1, 2, 4, 8)
 MARKS = {64: 0.9, 1: 0.8}
-"""Pages of a request, and the share of fio's throughput that is wanted."""
+"""Pages of a request, and the least share of fio's throughput."""
 
 CASES = (("write", 64), ("read", 64), ("write", 1), ("read", 1))
 
@@ -57,7 +57,7 @@ def fio(place: Path, size: int, operation: str, pages: int, threads: int, second
 
 
 def prepare(place: Path, size: int) -> None:
-    """fio's file, written once."""
+    """Write fio's file once."""
     with open(place / "fio", "wb") as file:
         for _ in range(size // MIB):
             file.write(os.urandom(MIB))
@@ -65,7 +65,7 @@ def prepare(place: Path, size: int) -> None:
 
 
 def main() -> int:
-    """All cases, by turns."""
+    """All cases, in turns."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--size", default="1G")
     parser.add_argument("--seconds", type=float, default=2)

@@ -2,8 +2,8 @@
 """How long a thread's faults take while another thread changes the address space: prints the tables of bench/RESULTS-latency.md.
 
 One thread of `bench/src/latency.c` touches random pages of a working set of 63/64 of the budget, under `overspill run`:
-nine faults in ten are soft. It is timed alone, and then while the other thread does what the case says to memory that
-was filled before. The locks' hold times are the differences of two `overspill stat`.
+nine faults in ten are soft. It is timed alone, and then while another thread does what the case says to memory that
+was filled before. The locks' hold times are the difference of two outputs of `overspill stat`.
 
 Usage: bench/latency.py [--memory 256M] [--seconds 5] [--scale 1.0] [--cases LIST] [--place DIR] [--bin DIR] [--write]
 """
@@ -34,7 +34,7 @@ CASES = {
     "swapoff": (1024, "a swapoff of {size}"),
     "fill": (2048, "fills {size}, which nobody uses again"),
 }
-"""Each with the MiB that the other thread handles."""
+"""Each case: the MiB that the other thread handles, and what it does."""
 
 LOCKS = {"map_shared": "`map` shared", "map_exclusive": "`map` exclusive", "core": "`core`"}
 HOLD_MARK_US = 50.0
@@ -42,7 +42,7 @@ RATIO_MARK = 2.0
 
 
 def quantile(histogram: dict[int, int], share: float) -> int:
-    """The end of the bucket of the hold than which so many are not longer, in nanoseconds."""
+    """The upper end of the histogram's bucket that has this quantile, in nanoseconds."""
     wanted, seen = share * sum(histogram.values()), 0
     for upper, count in sorted(histogram.items()):
         seen += count
@@ -52,13 +52,13 @@ def quantile(histogram: dict[int, int], share: float) -> int:
 
 
 def holds(before: dict[str, Any], after: dict[str, Any]) -> dict[str, list[float]]:
-    """For each lock: p50, p99, p99.9 and the longest in between, in microseconds; and their number."""
+    """For each lock, of the holds between the two: p50, p99, p99.9 and the longest in microseconds; and their number."""
     found = {}
     for lock in LOCKS:
         old = before["lock_holds"][lock]["histogram_ns"]
         between: dict[int, int] = {}
         for upper, count in after["lock_holds"][lock]["histogram_ns"]:
-            # (a tick is worked out anew each time: the same bucket ends a little earlier or later)
+            # (each `stat` works out the length of a tick again, so the same bucket ends a little earlier or later)
             known = sum(n for u, n in old if abs(u - upper) <= max(1, upper // 32))
             if count > known:
                 between[upper] = count - known

@@ -1,21 +1,21 @@
 #!/usr/bin/env python3
-"""All measurements of Overspill beside the kernel's own swap: `make bench`, which writes bench/RESULTS.md.
+"""All measurements of Overspill against the kernel's own swap: `make bench`, which writes bench/RESULTS.md.
 
-Ratios count, not seconds: they are taken side by side in one run, on one disk, with the same memory. So every
-repeat runs each contender once, in turn, and medians are compared.
+Ratios count, not seconds: both sides are measured in one run, on one disk, with the same memory. Every repeat runs each
+contender once, in turn, and the medians are compared.
 
     access     one program, the same accesses, 1 GiB over 256 MiB: kernel swap, `overspill run`, a Region
     programs   sort and python at half of their memory: kernel swap in a cgroup, `overspill run`, the same with
                compressed memory in front of the disk
-    fits       the programs under Overspill with more than enough memory: what does it cost to be there
+    fits       the programs under Overspill with more than enough memory, which shows the cost of `overspill run` itself
     startup    `overspill run -- true` against `true`
     faults     the fault-costs program, when it has been built
 
-The kernel's side needs root: a swap file of its own is made on the same disk, used only by a memory cgroup, and
-swapped off and removed at the end, also after an error or a signal. What SIGKILL leaves behind, the next start
-removes. Overspill runs in a cgroup of its budget + 48 MiB, so that it cannot profit from the page cache.
+The kernel's side needs root. The script makes a swap file on the same disk, which only a memory cgroup uses, and removes
+it at the end, also after an error or a signal; after a SIGKILL the next start removes it. Overspill runs in a cgroup of
+its budget + 48 MiB, so that it cannot profit from the page cache.
 
-With --only a part is measured and printed, and RESULTS.md stays as it is.
+With --only one part is measured and printed, and RESULTS.md stays as it is.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ KERNEL_SWAP_BYTES = 3 << 30
 """Room for the largest program here several times over: the kernel must not fail for want of swap."""
 
 KERNEL_TIMEOUT_SECONDS = 300.0
-"""After which a program under the kernel's swap counts as not ending."""
+"""A program under the kernel's swap that runs longer than this counts as not ending."""
 
 RUN_TIMEOUT_SECONDS = 900.0
 
@@ -78,7 +78,7 @@ METADATA_MARK_PERCENT = 1.0
 
 
 class KernelSwap:
-    """A swap file of the kernel's, on while in use, gone afterwards."""
+    """A swap file for the kernel: in use within the `with` block, removed afterwards."""
 
     def __init__(self, directory: Path) -> None:
         self._file = directory / "kernel.swap"
@@ -136,7 +136,7 @@ class Bench:
     """The Markdown so far."""
 
     def say(self, text: str) -> None:
-        """Progress, for the one who waits."""
+        """Show progress."""
         print(f"[{datetime.datetime.now():%H:%M:%S}] {text}", flush=True)
 
     def write(self, *lines: str) -> None:
@@ -167,7 +167,7 @@ class Bench:
 
 @contextlib.contextmanager
 def at_work() -> Iterator[Path]:
-    """The directory for what is measured, while it is there; ends with a sentence where nothing can be paged."""
+    """The directory for the measured programs, removed afterwards. Ends the script with a message where nothing can be paged."""
     common.end_on_signals()
     if why := common.cannot_page():
         sys.exit(why)
@@ -180,7 +180,7 @@ def at_work() -> Iterator[Path]:
 
 
 def verdict(ratio: float | None, mark: float | None) -> str:
-    """A speed ratio and how it stands to its mark."""
+    """A speed ratio, and whether it meets its mark."""
     if ratio is None:
         return ""
     if mark is None:
@@ -195,7 +195,7 @@ Samples = dict[str, list[dict[str, float]]]
 
 
 def access_once(bench: Bench, launcher: Launcher, command: list[str | Path], samples: Samples) -> None:
-    """One run of the patterns; adds to `samples`."""
+    """Run the patterns once; adds to `samples`."""
     output = bench.work / "access.jsonl"
     finished = common.run(launcher.wrap(command), bench.work, RUN_TIMEOUT_SECONDS, stdout=output)
     if why := finished.complaint():
@@ -208,7 +208,7 @@ def access_once(bench: Bench, launcher: Launcher, command: list[str | Path], sam
 
 
 def median(samples: Samples | None, pattern: str, key: str = "ns_per_access") -> float | None:
-    """Over the repeats, or nothing where there are none."""
+    """Over the repeats; nothing where there are none."""
     values = [sample[key] for sample in (samples or {}).get(pattern, []) if key in sample]
     return statistics.median(values) if values else None
 
@@ -250,7 +250,7 @@ def measure_access(bench: Bench) -> None:
             metadata.append(float(stats["metadata_bytes"]))
         if in_thread is not None:
             with bench.under_overspill(bench.memory) as launcher:
-                # The budget is the program's own business: only the cgroup is wanted here.
+                # The program sets the budget itself: only the cgroup is needed here.
                 plain = Launcher(launcher.swap, cgroup=launcher.cgroup)
                 access_once(bench, plain, [region, *size, *region_options], in_thread)
 
@@ -287,7 +287,7 @@ def measure_access(bench: Bench) -> None:
 
 
 def timed(bench: Bench, program: programs.Program, launcher: Launcher, timeout: float) -> tuple[float | None, str]:
-    """Seconds of one run, and how to say them; no seconds when it did not end well."""
+    """Seconds of one run, and their text; no seconds when it did not end well."""
     output = bench.work / "output"
     try:
         finished = program.execute(launcher, bench.work, program.sizes[0], output, timeout)
@@ -316,7 +316,7 @@ def measure_programs(bench: Bench) -> None:
         if why := plain.complaint():
             raise Failure(why, plain)
         budget = plain.peak_bytes // 2 // MIB * MIB
-        # all that fits of what goes out is kept packed, within the same budget
+        # as many evicted pages as fit are kept compressed, within the same budget
         compressed = ("--swap", f"compressed:size={budget // MIB}M")
         contenders: dict[str, list[float | None]] = {"kernel": [], "paged": [], "compressed": []}
         words = {name: "not measured" for name in contenders}
@@ -359,7 +359,7 @@ def measure_programs(bench: Bench) -> None:
 
 def measure_fits(bench: Bench) -> None:
     """What Overspill costs a program that does not need it."""
-    # The compressors' sizes of the quick profile: minutes of computing show no overhead any better.
+    # The compressors have the sizes of the quick profile: minutes of computing would show the overhead no better.
     chosen = wanted("full", ["sort", "python", "sqlite3", "gcc"]) + wanted("quick", ["zstd", "xz", "redis"])
     rows = []
     for program in chosen:
@@ -419,7 +419,7 @@ def measure_startup(bench: Bench) -> None:
 
 
 def measure_faults(bench: Bench) -> None:
-    """The costs of single faults: the program for them prints a table of its own."""
+    """The costs of single faults: the fault-costs program prints a table of its own."""
     program = common.release_directory() / "fault-costs"
     bench.write("## Single faults", "")
     if not program.exists():
@@ -529,7 +529,7 @@ def main() -> int:
 
 
 def measure(arguments: argparse.Namespace, work: Path) -> int:
-    """Measure what is asked for, with `work` for files; write RESULTS.md when that is everything."""
+    """Measure the parts that the command line names, with `work` for files; write RESULTS.md when they are all."""
     hierarchy = common.memory_hierarchy()
     no_kernel = no_kernel_swap(work, hierarchy)
     bench = Bench(work, hierarchy, no_kernel, arguments.repeats, arguments.size, arguments.memory)

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 """Does `overspill sim --see faults` predict a live run? Prints the table of docs/LAB-FAULTS.md.
 
-The program is `access` of this directory: fill, then a hot set with a scan beside it. It is recorded once by
-`overspill trace record`, then run under each policy; the hard faults that the pager counts (the median of the
-repeats) stand beside those that the lab predicts from the recording. Needs a machine that can page programs.
+The program is `access` of this directory: it fills its memory, then touches a hot set and scans the rest at the same
+time. `overspill trace record` records it once, then it runs under each policy. The table compares the hard faults that
+the pager counts (the median of the repeats) with those that the lab predicts from the recording. Needs a machine that
+can page programs.
 
-    cargo build --release --workspace --manifest-path Cargo.toml
-    cargo build --release --manifest-path bench/Cargo.toml
-    bench/see_faults.py OVERSPILL ACCESS [--patterns hot-scan] [--repeats 5]
+    cargo build --release --workspace
+    bench/see_faults.py target/release/overspill target/release/access [--patterns hot-scan] [--repeats 5]
 """
 
 from __future__ import annotations

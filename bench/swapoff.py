@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """swapoff of a device full of pages, in runs and page by page: prints the table of bench/RESULTS-swapoff.md.
 
-A program under `overspill run` fills memory with random bytes, several times its budget, and waits. Then a second
-swap device comes, and the first goes, device to device. The same again with operations of one page, one at a time
-(OVERSPILL_INJECT=swapoff_pages=1): the source's experiment, in which runs were the improvement. Each way takes its
-turn in each repeat, the best of each counts, and at the end the program looks whether every byte is right.
+A program under `overspill run` fills memory of several times its budget with random bytes, and waits. Then a second
+swap device is added and the first is taken off, so the pages move from device to device. This is measured in runs of
+pages, and with operations of one page, one at a time (OVERSPILL_INJECT=swapoff_pages=1). Each repeat measures both
+ways, and the best of each counts. At the end the program checks every byte.
 
 Usage: bench/swapoff.py [--size 1G] [--memory 128M] [--repeats 2] [--place DIR] [--bin DIR]
 """
@@ -28,10 +28,10 @@ sys.path.insert(0, str(REPOSITORY / "scripts"))
 from common import MIB, parse_size  # noqa: E402  (found through the path above)
 
 TIME_MARK = 15.0
-"""Page by page takes so many times as long (the source: 7)."""
+"""Page by page should take at least this many times as long as in runs."""
 
 RUN_MARK = 32.0
-"""Pages per read in runs (the source: 18)."""
+"""The least mean number of pages per read in runs."""
 
 PROGRAM = """
 import hashlib, os, sys
@@ -54,7 +54,7 @@ def seconds(text: str) -> float:
 
 
 def swapoff(binary: Path, place: Path, size: int, memory: str, pages: int) -> dict[str, float | str]:
-    """One program, one swapoff; `pages` per operation, 0 being as many as go."""
+    """One program, one swapoff; at most `pages` per operation, 0 for no limit."""
     first, second = place / "first", place / "second"
     for directory in (first, second):
         directory.mkdir(exist_ok=True)

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""How far programs get that do not end in a useful time: zstd in half of its memory, xz in a quarter.
+"""How far two programs get that do not end in a useful time: zstd in half of its memory, xz in a quarter.
 
     bench/unfinished.py [--seconds 600] [PROGRAM ...]
 
-Each runs alone for its peak, then for so long under the kernel's swap in a memory cgroup of the budget, and under `overspill run` in one of
-the budget and the allowance. What it then says of its own progress is compared. Prints a Markdown table, which `RESULTS-unfinished.md` has.
-Needs root.
+Each program first runs alone, which gives its peak. Then it runs for the given time under the kernel's swap, in a memory cgroup of the
+budget, and for the same time under `overspill run`, in a cgroup of the budget and the allowance. The program's own reports of its progress
+are compared. Prints a Markdown table, that of `RESULTS-unfinished.md`. Needs root.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from run import MIB, RUN_TIMEOUT_SECONDS, Bench, Failure, Launcher, common, mib
 
 @dataclass(frozen=True)
 class Job:
-    """How a program of `scripts/programs.py` is made to tell how much of its input it has done."""
+    """A program of `scripts/programs.py`, and how it reports how much of its input it has done."""
 
     command: tuple[str, ...]
-    """As there, but talkative."""
+    """The command of `scripts/programs.py`, with options that make it report its progress."""
     divisor: int
-    """The share of its peak that it is given."""
+    """Its budget is its peak divided by this."""
     told: str
-    """Matches a number and its unit in what it writes to standard error."""
+    """Matches the report on standard error: a number and its unit."""
     asked: signal.Signals | None = None
-    """What makes it tell."""
+    """The signal that makes it report, if it needs one."""
 
 
 JOBS = {
@@ -49,7 +49,7 @@ UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
 def done_after(bench: Bench, job: Job, launcher: Launcher, size: int, seconds: float) -> tuple[float, float]:
-    """The share of its input that it has done when it ends or the time is over; and the time, in seconds."""
+    """The share of its input that it has done when it ends or the time is over, and the seconds that it took."""
     with common.started(launcher.wrap(job.command), bench.work, stdout=bench.work / "output") as running:
         if running.exits_within(seconds):
             finished = running.wait(0)

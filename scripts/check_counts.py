@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Does `overspill sim` count what the table of reference counts says? Integer for integer, every trace, policy and size of it.
 
-The traces and the table, `reference_misses.csv`, are in `../shared/traces` beside the repository, or where `OVERSPILL_TRACES` or
-`--traces` says. An `exact` row must be equal; of the others (published versions of what a paper leaves open) it is told how many are.
-Exit status 1 if an exact row is not.
+The traces and the table, `reference_misses.csv`, are in `../shared/traces` next to the repository, or where `OVERSPILL_TRACES` or
+`--traces` says. The count of an `exact` row must be equal. The other rows are published variants of what a paper leaves open: for
+them the script prints how many are equal. Exit status 1 if an exact row differs.
 
     cargo build --release -p overspill-cli
     scripts/check_counts.py [OVERSPILL] [--traces DIRECTORY] [--tell]

@@ -2,7 +2,7 @@
 
 Three things here decide whether a result can be believed:
 
-- a run is its own session and is ended as such, so that a hanging program cannot outlive the script;
+- each run is a session of its own and is ended as one, so that a hanging program cannot outlive the script;
 - the memory a program needs is measured (`ru_maxrss`), never assumed, because it differs between machines;
 - a memory cgroup is the only witness that memory was given back. Cgroups, temporary directories and processes
   are removed on every way out: all of them are context managers, and signals become exceptions.
@@ -43,7 +43,7 @@ SAMPLE_SECONDS = 0.02
 """How often a cgroup's anonymous memory is looked at; the kernel keeps a peak only of everything together."""
 
 LEFT_OVER_SECONDS = 2.0
-"""How long the last processes of an ended run may take to disappear before they count as left behind."""
+"""The last processes of an ended run count as left behind after this time."""
 
 STDERR_TAIL_LINES = 20
 
@@ -96,7 +96,7 @@ class Finished:
 
 
 class Failure(Exception):
-    """A run that did not do what it should; its text is all a reader needs to try it again."""
+    """A run that failed; its text has all that a reader needs to repeat it."""
 
     def __init__(self, why: str, finished: Finished | None = None) -> None:
         parts = [why]
@@ -109,7 +109,7 @@ class Failure(Exception):
 
 @dataclass
 class Running:
-    """A started program: a session of its own, reaped by `wait`, which alone knows its peak."""
+    """A started program, in a session of its own. Only `wait` may reap it: the peak is known only then."""
 
     command: list[str]
     process: subprocess.Popen[bytes]
@@ -283,12 +283,12 @@ def end_on_signals() -> None:
 
 
 def own_name() -> str:
-    """Begins the name of whatever must not outlive this script, and tells `stale` whose it is."""
+    """The start of the name of everything that must not outlive this script; from it `stale` tells which script made it."""
     return f"overspill-{os.getpid()}-"
 
 
 def stale(directory: Path) -> Iterator[Path]:
-    """What earlier scripts had to leave in `directory` because they were ended by SIGKILL."""
+    """What earlier scripts left in `directory` when SIGKILL ended them."""
     for path in directory.glob("overspill-[0-9]*-*"):
         if not Path("/proc", path.name.split("-")[1]).exists():
             yield path
@@ -393,19 +393,19 @@ STATS_KEYS = (
 
 @dataclass
 class Launcher:
-    """How a program is started: plainly, under Overspill, in a memory cgroup, or both."""
+    """How a program is started: alone, under Overspill, in a memory cgroup, or both."""
 
     swap: Path
     """Directory for Overspill's swap file; must be empty again at the end."""
     memory: int | None = None
-    """Overspill's budget in bytes, whole MiB; nothing means without Overspill."""
+    """Overspill's budget in bytes, in whole MiB; None: without Overspill."""
     cgroup: Cgroup | None = None
     options: tuple[str, ...] = ()
     """Further options of `overspill run`, such as a policy."""
 
     @property
     def stats_file(self) -> Path:
-        """Beside the swap directory, not in it: that one must end up empty."""
+        """Next to the swap directory, not in it: the swap directory must end up empty."""
         return self.swap.with_name(self.swap.name + "-stats.json")
 
     def wrap(self, command: Sequence[str | Path]) -> list[str | Path]:
@@ -459,11 +459,11 @@ class Hierarchy:
     anonymous: str
     """Key in memory.stat for anonymous memory, that of descendants included."""
     no_swap: tuple[tuple[str, str | None], ...]
-    """What to write where so that the group cannot use the kernel's swap; nothing means: the limit itself."""
+    """The value, and its file, that keep the group from using the kernel's swap; None as value: the limit itself."""
 
 
 def memory_hierarchy() -> Hierarchy | str:
-    """The machine's memory cgroups, version 1 or 2, or one sentence that says why there are none to use."""
+    """The machine's memory cgroups, version 1 or 2, or one sentence that says why none can be used."""
     if os.geteuid() != 0:
         return "memory cgroups need root"
     found = _mounted_hierarchy()
@@ -594,7 +594,7 @@ class Cgroup:
 
 
 def cpu_model() -> str:
-    """The processor's name and how many of it, for the head of a table of figures."""
+    """The processor's name and number, for the head of a table of figures."""
     for line in Path("/proc/cpuinfo").read_text().splitlines():
         if line.startswith("model name"):
             return f"{line.split(':', 1)[1].strip()}, {os.cpu_count()} CPUs"

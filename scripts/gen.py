@@ -25,8 +25,8 @@ from pathlib import Path
 import common
 
 CHUNK_BYTES = 4 << 20
-"""How much is drawn at once: large enough that Python's own cost vanishes, small enough to stay out of the
-memory figures that are measured beside it."""
+"""How many bytes are drawn at once: enough to make Python's own cost small, few enough not to show in the
+memory figures that are measured at the same time."""
 
 LINE_END_WEIGHT = 4
 """Of 256 byte values, how many become a line end: lines of 63 characters on average, for which GNU sort needs

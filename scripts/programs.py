@@ -42,17 +42,17 @@ from common import ALLOWANCE_BYTES, MIB, Cgroup, Failure, Finished, Hierarchy, L
 CASES = ("half", "quarter", "cgroup-half", "cgroup-quarter")
 
 QUICK_CASES = ("cgroup-half", "quarter")
-"""One case within a cgroup and one without. It is half that has the cgroup: a quarter of a small input's peak is less
-than the allowance, so such a cgroup could not tell paging from none. Where none can be had, it is half without."""
+"""One case within a cgroup and one without. The case in a cgroup is `half`: a quarter of a small input's peak is less than
+the allowance, so that such a cgroup could not show whether the program was paged. Without cgroups it is plain `half`."""
 
 LEAST_MIB = 8
-"""The least budget there is. The smaller `sort` takes four times that, and now and then a little less: it was refused then."""
+"""The smallest budget that Overspill accepts. A quarter of the smaller `sort`'s peak is now and then a little less."""
 
 TIMEOUT_SECONDS = {"quick": 300.0, "full": 1500.0}
 """Per run. Unpaged, the longest takes 4 s (quick) and 150 s (full) on two quiet cores, measured November 2026."""
 
 HEAD = "overspill: "
-"""Begins the lines in which the script says what it is going to do."""
+"""The start of the lines in which the script says what it is going to do."""
 
 COUNTS = re.compile(r"programs: (\d+) passed, (\d+) failed, (\d+) skipped")
 """The last line."""
@@ -112,10 +112,10 @@ def batch(
 def programs(profile: str) -> list[Program]:
     """All programs.
 
-    The quick profile keeps every command but for the compressors' levels and the number of Python's look-ups: at those
-    of the full profile they spend minutes of computing, or of the disk's time, on the few megabytes that are to be
-    paged. `sort` and redis take half a minute each in a quarter of their memory, so they have no such case there. Half
-    of a quick size's peak and the allowance must stay below that peak, or nothing is shown.
+    The quick profile has the same commands, except for the compressors' levels and the number of Python's look-ups: with
+    the values of the full profile they would spend minutes on a few megabytes of paged memory. `sort` and redis take
+    half a minute each in a quarter of their memory, so the quick profile leaves these cases out. Half of a quick size's
+    peak plus the allowance must be less than that peak; otherwise the cgroup shows nothing.
     """
     quick = profile == "quick"
     return [
@@ -168,7 +168,7 @@ def programs(profile: str) -> list[Program]:
 
 @dataclass(frozen=True)
 class Baseline:
-    """What a program gives and needs without Overspill."""
+    """A program's output and its peak without Overspill."""
 
     output: Path
     peak_bytes: int
@@ -190,7 +190,7 @@ class Tester:
         self._again = f"scripts/programs.py --profile {arguments.profile} --keep"
 
     def test(self, program: Program, cases: Iterable[str]) -> None:
-        """All of `cases` of one program; the two cases of one size share its input and its baseline."""
+        """All `cases` of one program; cases of the same size share an input and a baseline."""
         if why := program.missing():
             for case in cases:
                 self._skip(program, case, why, fails=self._missing_fails)
@@ -268,7 +268,7 @@ class Tester:
 
 
 def describe(finished: Finished, launcher: Launcher, baseline: Baseline) -> str:
-    """What a passed case says of itself."""
+    """The line of a passed case."""
     stats = launcher.stats()
     text = (
         f"{mib(launcher.memory or 0)} of {mib(baseline.peak_bytes)}, {finished.seconds:.1f} s "

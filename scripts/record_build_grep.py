@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Records the use-once thread's experiment as one reference string of file pages: a build of a C program and a `grep -r` of a
-large tree at the same time.
+"""Records a build of a C program and a `grep -r` of a large tree at the same time as one reference string of file pages: the
+experiment of the mailing-list thread about use-once.
 
-Both run for real, each under strace; their system calls are merged by time and given to `overspill trace convert`. The thread's
-disk of 2001 is what made build and grep keep step. Here everything is in the page cache, and grep would be through before the
-second file is compiled; so each of its reads is delayed (strace's fault injection), by 2 ms unless told otherwise: about 50 MB/s in
-large files, 250 small files a second. Recording ends with the build, like the thread's timing of make.
+Both programs run, each under strace; their system calls are merged by time and given to `overspill trace convert`. In the
+experiment the disk of 2001 kept the two in step. Here everything is in the page cache, and grep would end before the second file is
+compiled. So strace delays each of grep's reads (fault injection), by 2 ms unless an option says otherwise: about 50 MB/s in large
+files, 250 small files a second. The recording ends with the build, as the experiment timed make.
 
     scripts/record_build_grep.py --source redis-7.2.6 --tree /usr/share --out bench/traces/build_grep.ovt.zst \\
         -- make -j1 MALLOC=libc OPTIMIZATION=-O2 AR=gcc-ar RANLIB=gcc-ranlib
@@ -23,7 +23,7 @@ import time
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parent.parent
-# What the reader of strace traces follows: see crates/trace/src/format/strace.rs.
+# The system calls that the reader of strace traces follows: see crates/trace/src/format/strace.rs.
 CALLS = (
     "open,openat,openat2,creat,memfd_create,close,close_range,dup,dup2,dup3,fcntl,pipe,pipe2,socketpair,read,readv,write,writev,"
     "pread64,preadv,preadv2,pwrite64,pwritev,pwritev2,sendfile,copy_file_range,splice,lseek,fstat,newfstatat,ftruncate,mmap,chdir,"
@@ -60,7 +60,7 @@ def main() -> int:
 
     with tempfile.TemporaryDirectory(prefix="overspill-record-") as directory:
         logs = [Path(directory, "build.strace"), Path(directory, "grep.strace")]
-        # A literal that is hardly found, so that grep reads all of every file.
+        # A literal that files hardly ever contain, so that grep reads each file to its end.
         slow_grep = strace(logs[1], "-e", f"inject=read:delay_exit={args.delay_us}")
         grep = subprocess.Popen(
             [*slow_grep, "grep", "-r", "-a", "use_once_pages_of_2001", str(args.tree)],

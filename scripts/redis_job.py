@@ -1,9 +1,9 @@
-"""Redis under load, forking while its pages are out, and the dumps that come of it.
+"""Redis under load: it forks while its pages are out, and the dumps of its children are checked.
 
-A server is not a filter: it has no one output to compare. What is compared instead, for the same keys with and
-without Overspill:
+A server is not a filter: it has no single output to compare. So these are compared, for the same keys with and without
+Overspill:
 
-- every value read back over the wire, in an order unlike that of writing;
+- every value, read back through the socket in another order than it was written in;
 - a dump saved **under load** and loaded by a second, unpaged server: it must hold each value as it was at the
   moment of the fork, although all of one group was overwritten straight after it (so the child's copy-on-write
   pages are what is tested, parked and paged-out ones too);
@@ -31,10 +31,10 @@ MOVING_SHARE = 8
 """Every eighth key is overwritten right after the fork of the first dump."""
 
 PIPELINE = 500
-"""Requests on their way at once: enough to keep the server busy, few enough for its output buffers."""
+"""Requests in flight: enough to keep the server busy, few enough for its output buffers."""
 
 ANSWER_SECONDS = 120.0
-"""Longest wait for one answer; a server that thrashes is slow, one that hangs is a bug."""
+"""Longest wait for one answer. A server that thrashes is slow; a server that takes longer than this hangs."""
 
 LOG_TAIL_LINES = 12
 

@@ -1,8 +1,8 @@
 """Programs with a memory manager or a runtime of their own, as cases of suites.py.
 
-Each makes its own input from a fixed seed, needs some 60 to 300 MiB, touches it in an order that pages badly, and
-prints sums of all that it made, so that one wrong page shows. Look-ups at random are few: at 60 % each is several page
-faults, and more of them would test the disk.
+Each program makes its own input from a fixed seed, needs some 60 to 300 MiB, touches its memory in an order that pages
+badly, and prints sums of all that it made, so that one wrong page shows. There are few look-ups at random: at 60 % each
+takes several page faults, and more of them would measure the disk.
 """
 
 from __future__ import annotations
@@ -34,23 +34,23 @@ class Case:
     command: tuple[str, ...]
     """$INPUT is the directory that `prepare` filled."""
     budget: int | None = None
-    """In bytes; nothing means a share of what it needs alone."""
+    """In bytes; None: a share of its peak without Overspill."""
     needs: tuple[str, ...] = ()
     """Executables that must be installed besides the first word of the command."""
     modules: tuple[str, ...] = ()
     """Python modules that must be installed."""
     options: tuple[str, ...] = ()
-    """Of `overspill run`."""
+    """Further options of `overspill run`."""
     unless: str | None = None
-    """Why it cannot be tried, if that is known beforehand."""
+    """Why the case cannot run, if that is known beforehand."""
     prepare: Callable[[Path], object] = lambda _directory: None
     verdict: Callable[[str, str], str] = as_it_is
-    """Of (standard output, standard error): what must be the same with and without Overspill."""
+    """Takes (standard output, standard error) and returns what must be the same with and without Overspill."""
     extra: Mapping[str, str] = field(default_factory=dict)
     """Goes into the environment."""
     must_succeed: bool = False
     quick: bool = False
-    """Part of the quick profile."""
+    """Whether it is part of the quick profile."""
 
     def missing(self) -> str | None:
         """Why this cannot run here, if it cannot."""
@@ -96,7 +96,7 @@ def script(name: str, words: list[str], text: str = "", /, **more: object) -> Ca
 
 
 def tree(case: Case) -> Case:
-    """The same twice at a time, as descendants of a shell, each in a directory of its own."""
+    """The same case as two processes at a time under a shell, each in a directory of its own."""
     both = 'job() (mkdir $1; cd $1; shift; "$@"; echo $?); job one "$@" >1 & job two "$@" >2; wait; cat 1 2; rm -r 1 2 one two'
     return replace(case, name=f"{case.name}-tree", command=("sh", "-c", both, "sh", *case.command), quick=False)
 
@@ -525,12 +525,12 @@ def c_sources() -> Path | None:
 
 
 def chromium_verdict(_stdout: str, stderr: str) -> str:
-    """A sandbox that refuses says so in one line; all else that it says has times and process ids."""
+    """A sandbox that refuses prints one line about it; all its other lines have times and process ids."""
     return "\n".join(sorted({line for line in stderr.splitlines() if "FATAL" in line or "sandbox" in line.lower()}))
 
 
 def cases(quick: bool) -> list[Case]:
-    """All of them, or those of the quick profile."""
+    """All cases, or those of the quick profile."""
     python = [sys.executable]
     zstd = c_sources()
     as_nobody = "exec setpriv --reuid=65534 --regid=65534 --clear-groups " if os.geteuid() == 0 else "exec "
@@ -572,7 +572,7 @@ def cases(quick: bool) -> list[Case]:
                 "cargo build --offline --release -q -p overspill-vm --target-dir=$PWD/built "
                 f"--manifest-path='{REPOSITORY}/Cargo.toml' && sha256sum built/release/*.rlib && rm -r built",
             ),
-            # both look below $HOME, and that is another one here
+            # both look for their toolchains below $HOME, and the run has another $HOME
             extra={
                 "RUSTUP_HOME": os.environ.get("RUSTUP_HOME", str(Path.home() / ".rustup")),
                 "CARGO_HOME": os.environ.get("CARGO_HOME", str(Path.home() / ".cargo")),

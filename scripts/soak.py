@@ -26,7 +26,7 @@ METHODS = ("flip", "galpat-0", "gray", "incdec", "move-inv", "prime-1", "rand-se
 """stress-ng's vm methods that differ most in the order and direction of their accesses."""
 
 GRACE_SECONDS = 240.0
-"""How long a tester may take to notice that its time is over: it finishes the pass it is in, and pages for it."""
+"""How long a tester may go on when its time is over: it finishes its current pass, in which it pages."""
 
 
 def stress_ng(launcher: Launcher, work: Path, method: str, seconds: float, timeout: float) -> tuple[Finished, str]:
@@ -53,7 +53,7 @@ def verified(launcher: Launcher, work: Path, method: str, seconds: float) -> str
 
 
 def memtester(launcher: Launcher, work: Path, seconds: float) -> str:
-    """As many loops as fit into `seconds`; that it is then still running is how it should be."""
+    """As many loops as fit into `seconds`; a tester that is still running then has passed."""
     output = work / "memtester.txt"
     command = launcher.wrap(["memtester", f"{TESTED_MIB}M", "1000"])
     with common.started(command, work, stdout=output) as running:

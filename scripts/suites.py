@@ -10,14 +10,14 @@ directory that the first does not leave too, no swap file, no control socket.
                 TPASS, TFAIL, TBROK, TCONF and TWARN lines, less their numbers
     stress-ng   the stressors of its class vm, and those that fork, clone, switch contexts and handle signals, each
                 with --verify, within 32 MiB. The verdict is what stress-ng complains of
-    runtimes    programs with a memory manager of their own (runtimes.py), within 60 % of the peak that they have
-                alone, once by themselves and once as two at a time below a shell. The verdict is their output
+    runtimes    programs with a memory manager of their own (runtimes.py), within 60 % of their peak without
+                Overspill: first one alone, then two at a time under a shell. The verdict is their output
 
     scripts/suites.py --profile quick     about a minute: part of `make test`
     scripts/suites.py --profile full      all of them, an hour: part of `make soak`
     scripts/suites.py --only ltp/mmap01 --only runtimes/node-tree --keep
 
-What is not installed is a counted skip; with --strict, or in the quick profile with CI=true, a failure.
+A suite or program that is not installed is a counted skip; with --strict, or in the quick profile with CI=true, a failure.
 The exit status is 1 when anything failed.
 """
 
@@ -55,14 +55,14 @@ LTP_TESTS = re.compile(
 LTP_LISTS = ("syscalls", "mm")
 
 LTP_LEFT_OUT = {"fork13"}
-"""It forks for a quarter of an hour, alone too, until process ids come round."""
+"""The test forks for a quarter of an hour, also without Overspill, until process ids are used again."""
 
 LTP_BUDGETS = {"mlock01": 32 * MIB, "munlock01": 32 * MIB, "mmap22": 512 * MIB}
-"""The first two lock 10 MiB in a forked child. The last waits until a child has filled a memory cgroup of 256 MiB, which it never does
-within less."""
+"""The first two lock 10 MiB in a forked child. The last waits until a child has filled a memory cgroup of 256 MiB, which never
+happens within a smaller budget."""
 
 LTP_OPTIONS = {"munlockall01": ("--no-encrypt",)}
-"""It wants a process without a locked page, and the page with the swap's keys is locked."""
+"""The test needs a process without locked pages, but the page with the swap's keys is locked."""
 
 LTP_VERDICT = re.compile(r"\b(TPASS|TFAIL|TBROK|TCONF|TWARN)\b.*")
 
@@ -82,7 +82,7 @@ and tmpfs (fill a file system); and what else begins processes, switches stacks 
 STRESS_COMPLAINT = re.compile(r"^stress-ng: (?:fail|error|warn): +\[\d+\] (.*)$", re.MULTILINE)
 
 SHARE = 0.6
-"""Of a runtime's own peak."""
+"""The budget as a share of the runtime's peak without Overspill."""
 
 TIMEOUT_SECONDS = 300.0
 """For each run; alone, the longest takes 30 s."""
@@ -104,7 +104,7 @@ def ltp_cases() -> list[Case]:
     for name in LTP_LISTS:
         for line in (Path(root) / "runtest" / name).read_text().splitlines():
             title, _, command = line.strip().partition(" ")
-            # A command with shell variables is for the project's own runner.
+            # A command with shell variables needs the Linux Test Project's own runner.
             if not LTP_TESTS.match(title) or "$" in command or title in LTP_LEFT_OUT:
                 continue
             program, *arguments = shlex.split(command)
@@ -158,12 +158,12 @@ def stress_verdict(stdout: str, stderr: str) -> str:
 
 @dataclass(frozen=True)
 class Ran:
-    """One run of a case, and what it left."""
+    """One run of a case, and what it left behind."""
 
     finished: Finished
     verdict: str
     files: int
-    """Left in its directory."""
+    """Files left in its directory."""
 
 
 class Tester:
@@ -207,7 +207,7 @@ class Tester:
         budget = case.budget or max(int(alone.finished.peak_bytes * SHARE) // MIB, 8) * MIB
         paged = self._run(case, given, budget)
         if alone.verdict != paged.verdict and case.suite == "ltp":
-            # Some tests say by themselves different things each time; then only kinds of verdicts can be compared.
+            # Some tests report differently each time, also without Overspill; then only the kinds of verdicts can be compared.
             again = self._run(case, given, None)
             if again.verdict != alone.verdict and kinds(paged.verdict) in (kinds(alone.verdict), kinds(again.verdict)):
                 alone = Ran(alone.finished, paged.verdict, alone.files)
@@ -247,7 +247,7 @@ class Tester:
             raise Failure(f"{which}: processes were left behind: {left}", finished)
         if budget is not None:
             launcher.stats()
-            # Those of processes that outlived the run for a moment go with the next `overspill` that looks there.
+            # The next `overspill` that looks there removes the sockets of processes that outlived the run for a moment.
             look = [common.overspill_binary(), "swaps", "nobody"]
             subprocess.run(look, env={**os.environ, "XDG_RUNTIME_DIR": str(sockets)}, capture_output=True)
             if left_sockets := [path.name for path in sockets.glob("overspill/*.sock")]:
@@ -257,7 +257,7 @@ class Tester:
         return Ran(finished, case.verdict(text, finished.stderr), files)
 
     def table(self) -> Iterator[str]:
-        """What all of it came to."""
+        """The summary of all cases."""
         yield f"{'suite':<12}{'same':>8}{'different':>11}{'skipped':>9}{'alone':>9}{'paged':>9}"
         for suite in dict.fromkeys(suite for suite, _ in self.outcomes):
             counts = [self.outcomes[suite, outcome] for outcome in ("same", "different", "skipped")]
@@ -295,7 +295,7 @@ def main() -> int:
     if why := common.cannot_page():
         sys.exit(why)
     with common.work_directory(arguments.keep) as work:
-        # Programs that give up root must be able to enter.
+        # Programs that give up root must be able to enter the directory.
         work.chmod(0o755)
         tester = Tester(arguments, work)
         for case in cases:

@@ -2,13 +2,13 @@
 """Real programs whose swap devices come and go at random moments: part of `make soak`, not of `make test`.
 
 GNU sort, sqlite3 with a database in memory, redis-server under redis-benchmark, and stress-ng's verified memory
-test run under Overspill, with two to four file devices. Meanwhile, from a seed, devices are taken off and others
-(or the same again) are added over the control socket, in the program and in the processes it forks; now and then a
-swapoff is interrupted. A program is run again until it has seen its share of the swapoffs.
+test run under Overspill, with two to four file devices. Meanwhile the script takes devices off and adds others (or the
+same again) over the control socket, in the program and in the processes it forks, at moments drawn from a seed. Now and
+then it interrupts a swapoff. A program is run again until it has seen its share of the swapoffs.
 
-Passed is: every output is the same, byte for byte, as without Overspill, stress-ng and redis (its values, its dumps
-under load, DEBUG DIGEST) find nothing wrong, no page was lost or came back damaged, no swap file is left, and there
-were as many swapoffs as were asked for.
+The test passes if every output is the same, byte for byte, as without Overspill; stress-ng and redis (its values, its
+dumps under load, DEBUG DIGEST) find nothing wrong; no page was lost or came back damaged; no swap file is left; and
+there were as many swapoffs as were asked for.
 
     scripts/swapoff_soak.py [--swapoffs 200] [--seed 1] [--only sort] [--keep] [--table FILE]
 """
@@ -39,16 +39,16 @@ import soak
 from common import MIB, Failure, Finished, Launcher
 
 PLACES = 4
-"""Directories that a device may be in; two of them have one from the start."""
+"""How many directories devices may be in; two of them have a device from the start."""
 
 TIMEOUT_SECONDS = 400.0
-"""For one run, which swapoffs make several times as long."""
+"""For one run; the swapoffs make it several times as long."""
 
 RUNS_MAX = 40
-"""A program that is not on for long enough to see its share in so many runs is a failure."""
+"""A program that has not seen its share of the swapoffs after this many runs has failed."""
 
 INTERRUPTED = 8
-"""One swapoff in so many is interrupted, if it is still under way then."""
+"""One swapoff in this many is interrupted, if it is still in progress."""
 
 STRESS_SECONDS = 30
 STRESS_BUDGET = 160 * MIB
@@ -61,7 +61,7 @@ LOST = ("read_errors", "write_errors", "corrupt_pages")
 
 @dataclass
 class Tally:
-    """What was done to one program."""
+    """The counts of one program."""
 
     runs: int = 0
     seconds: float = 0.0
@@ -90,12 +90,12 @@ class Agitator(threading.Thread):
         self.trouble: str | None = None
 
     def stop(self) -> None:
-        """No more of it; waits for the last one to end."""
+        """Stop, and wait for the last swapoff to end."""
         self._over.set()
         self.join(150)
 
     def run(self) -> None:
-        """One thing after the other."""
+        """The thread's loop: one swapoff or addition after the other."""
         try:
             while not self._over.wait(self._rng.random() * 0.12):
                 if processes := self._processes():
@@ -119,7 +119,7 @@ class Agitator(threading.Thread):
         return subprocess.CompletedProcess(command, process.returncode, out, err)
 
     def _processes(self) -> list[int]:
-        """The program's process and its descendants, as far as they have been there long enough to be asked."""
+        """The program's process and its descendants, without those that are too young to answer."""
         stat = self._ask("stat", self._name, "--json")
         if stat.returncode:
             return []
@@ -172,7 +172,7 @@ class Subject:
     name: str
     size: int
     budget: int | None
-    """In bytes; nothing means half of what it needs."""
+    """In bytes; None: half of its peak."""
     prepare: Callable[[Path, int], object]
     execute: Callable[[Launcher, Path, int, Path, float], Finished]
 
@@ -186,7 +186,7 @@ def subjects() -> list[Subject]:
 
 
 def judge(finished: Finished, launcher: Launcher, expected: Path, output: Path) -> None:
-    """Raise a Failure unless the run was as one without Overspill."""
+    """Raise a Failure unless the run gave what it gives without Overspill."""
     if why := finished.complaint():
         raise Failure(why, finished)
     if (offset := common.first_difference(expected, output)) is not None:
@@ -232,7 +232,7 @@ def agitate(subject: Subject, directory: Path, wanted: int, rng: random.Random) 
 
 
 def table(tallies: dict[str, Tally], arguments: argparse.Namespace) -> str:
-    """For bench/RESULTS-swapoff-soak.md."""
+    """The table of bench/RESULTS-swapoff-soak.md."""
     load = ", ".join(f"{number:.1f}" for number in os.getloadavg())
     rows = [
         f"| {name} | {t.runs} | {t.seconds:.0f} | {t.swapoffs} | {t.in_children} | {t.interrupted} | {t.swapons} "
@@ -257,7 +257,7 @@ same, byte for byte, as without Overspill, and no page was lost or damaged.
 
 
 def main() -> int:
-    """All of them, one after the other."""
+    """All programs, one after the other."""
     names = [subject.name for subject in subjects()]
     parser = argparse.ArgumentParser(description="Take swap devices off under real programs.")
     parser.add_argument("--swapoffs", type=int, default=200, help="so many in all")

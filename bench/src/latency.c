@@ -1,8 +1,8 @@
-// How long a thread's faults take, alone and while another thread does something to the address space: bench/latency.py runs it.
+// How long a thread's faults take, alone and while another thread changes the address space: bench/latency.py runs it.
 //
-// latency CASE WORKING OTHER SECONDS: bytes of the working set, and of what the other thread handles. Says "alone" and "during"
-// before each phase and waits for a line; then the results as JSON. The touches of one page each are timed. What takes less than
-// 2 us was no fault.
+// latency CASE WORKING OTHER SECONDS: bytes of the working set, and of the memory that the other thread handles. Prints "alone" and
+// "during" before each phase and waits for a line, then prints the results as JSON. Each touch of one page is timed. A touch of
+// less than 2 us was no fault.
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <stdatomic.h>
@@ -38,7 +38,7 @@ static void record(struct phase *p, unsigned long ns) {
     if (ns > p->longest) p->longest = ns;
 }
 
-// The end of the bucket of the fault that so many of a thousand are not longer than, in nanoseconds.
+// The upper end of the bucket that has this quantile, in nanoseconds.
 static unsigned long quantile(const struct phase *p, unsigned long thousandths) {
     unsigned long seen = 0, wanted = (p->faults * thousandths + 999) / 1000;
     for (int at = 0; at < BUCKETS; at++)
@@ -62,7 +62,7 @@ static void *touch(void *unused) {
         unsigned long began = now();
         *at += 1;
         unsigned long ns = now() - began;
-        // a fault that began in one phase and ended in another is the former's
+        // a fault belongs to the phase in which it began
         phases[in].touches++;
         if (ns >= LEAST_NS) record(&phases[in], ns);
     }
@@ -101,7 +101,7 @@ int main(int argc, char **argv) {
     pthread_t thread;
     if (pthread_create(&thread, 0, touch, 0)) return 2;
     phase = ALONE;
-    sleep(1); // (what was filled last comes and goes until then)
+    sleep(1); // (until then the pages that were filled last are paged in and out)
     memset(&phases[ALONE], 0, sizeof phases[ALONE]);
     say("alone");
     sleep(seconds);

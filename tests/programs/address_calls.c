@@ -1,5 +1,5 @@
-/* Calls that change the address space, each as it was once answered wrongly under Overspill: `address_calls CASE`, in a budget of 16 MiB.
-   A case says what it saw that is wrong, and the last line is "all right" or "wrong". */
+/* Calls that change the address space; each case was once wrong under Overspill: `address_calls CASE`, in a budget of 16 MiB. A
+   case prints what is wrong, and the last line is "all right" or "wrong". */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -66,14 +66,14 @@ static long nonzero(const unsigned char *p, long len) {
     return n;
 }
 
-/* More than the budget: all else is paged out. */
+/* Fills more than the budget, so that everything else is paged out. */
 static void pressure(void) {
     unsigned char *p = map(40 * MIB);
     fill(p, 40 * MIB, 99);
     munmap(p, 40 * MIB);
 }
 
-/* How many mappings the range is made of. */
+/* The number of mappings in the range. */
 static int mappings(const void *start, long len) {
     FILE *f = fopen("/proc/self/maps", "r");
     char line[512];
@@ -111,7 +111,7 @@ static void refused(void) {
     check(wrong(a, 4 * MIB, 3) == 0 && wrong(n, MIB, 5) == 0 && wrong(alone, MIB, 7) == 0, "and stays so");
 }
 
-/* The kernel finds that it has not so much memory only after it has told that it unmaps what is there. */
+/* The kernel first reports the unmapping of the old memory, and then refuses, as the machine has too little memory for the call. */
 static void refused_late(void) {
     long len = 4 * PAGE * sysconf(_SC_PHYS_PAGES);
     int flags = MAP_PRIVATE | MAP_ANONYMOUS;
@@ -127,7 +127,7 @@ static void refused_late(void) {
     check(wrong(a, 4 * MIB, 3) == 0, "all is as it was");
 }
 
-/* And it stops at a limit of address space, and at a sealed mapping (Linux 6.10), when it has told so. */
+/* The kernel reports the unmapping, and then refuses at the limit of the address space, or at a sealed mapping (Linux 6.10). */
 static void refused_after_report(void) {
     enum { LEN = 4 * MIB, MORE = 64 * MIB };
     unsigned char *a = map(LEN + MORE), *b = map(LEN + PAGE), *from = map(LEN);
@@ -165,7 +165,8 @@ static void refused_after_report(void) {
     check(wrong(b, LEN, 5) == 0 && wrong(from, LEN, 7) == 0, "all is as it was after mremap");
 }
 
-/* Shared memory once more (an mremap of no bytes), behind memory that children do not have: it was taken for what that had grown by. */
+/* A second mapping of shared memory (an mremap of 0 bytes) right after memory that children do not get: the pager took it for
+   growth of that memory. */
 static void twice(void) {
     unsigned char *a = map(4 * MIB);
     unsigned char *shared = mmap(NULL, MIB, RW, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -197,7 +198,7 @@ static void onto(void) {
     check(mremap(c, MIB, MIB, MREMAP_MAYMOVE | MREMAP_FIXED, a + 2 * MIB) == a + 2 * MIB, "moved onto what was managed");
     pressure();
     check(wrong(b, MIB, 3) == 0 && wrong(a + 2 * MIB, MIB, 9) == 0, "after pressure");
-    /* what stays behind is empty, and can be used */
+    /* the old range is empty, and can be used */
     unsigned char *d = mremap(a + 2 * MIB, MIB, MIB, MREMAP_MAYMOVE | MREMAP_DONTUNMAP);
     check(d != MAP_FAILED && wrong(d, MIB, 9) == 0 && nonzero(a + 2 * MIB, MIB) == 0, "moved, and the place kept");
     fill(a + 2 * MIB, MIB, 11);
@@ -205,7 +206,7 @@ static void onto(void) {
     check(wrong(d, MIB, 9) == 0 && wrong(a + 2 * MIB, MIB, 11) == 0, "both after pressure");
 }
 
-/* Since Linux 6.17 one call moves several mappings, and their gaps. */
+/* Since Linux 6.17 one call moves several mappings with the gaps between them. */
 static void several(void) {
     unsigned char *from = map(32 * MIB), *to = map(32 * MIB), before;
     fill(from, 4 * MIB, 3);
@@ -258,7 +259,7 @@ static void joined(void) {
     check(mappings(q, 20 * MIB) == 1 && wrong(q, 20 * MIB, 5) == 0, "it is one mapping");
 }
 
-/* How many pages of the range are in memory. */
+/* The number of resident pages in the range. */
 static long resident(unsigned char *p, long len) {
     unsigned char seen[16 * MIB / PAGE];
     long n = 0;
@@ -268,7 +269,7 @@ static long resident(unsigned char *p, long len) {
     return n;
 }
 
-/* A mapping that was left to the kernel next to one that is paged: what a call is about is a part of both, and the kernel refuses it. */
+/* A mapping that was left to the kernel, next to one that is paged: the kernel refuses a call on a range with a part of each. */
 static void in_part(void) {
     unsigned char *a = map_at(NULL, 40 * MIB, PROT_NONE, 0), *n = a + 32 * MIB, *r;
     munmap(a, 40 * MIB);
@@ -291,8 +292,9 @@ static void in_part(void) {
     check(wrong(a, 4 * MIB, 3) == 0, "what is paged is as it was");
 }
 
-/* Several mappings that move at once (Linux 6.17) onto memory that was left to the kernel: where the gap between them comes it stays. And they
-   are left behind empty: what was moved before the kernel came to one that is paged was moved once more, and was empty. */
+/* Several mappings that move at once (Linux 6.17) onto memory that was left to the kernel: that memory stays where the gap comes to
+   lie. MREMAP_DONTUNMAP leaves the old mappings empty. The kernel stopped such a move at a paged mapping, the call was repeated,
+   and the first mappings, empty by then, were moved again. */
 static void gaps(void) {
     unsigned char *from = map(4 * MIB), *to = map(4 * MIB) /* both fit */, *r;
     munmap(from + MIB, 2 * MIB);
@@ -318,15 +320,15 @@ static void gaps(void) {
     check(r == MAP_FAILED && errno == EINVAL, "onto itself nothing moves");
 }
 
-/* Memory that may only be read is read: without a pager it has no page of its own then, and when it may be written to it is one mapping with its
-   neighbour. With what the pager fills it is not, and mremap of both was EFAULT. */
+/* Read-only memory is read, and made writable. Without a pager the read makes no page, so the memory then becomes one mapping with
+   its neighbour. The pager fills pages at the read, so there were two mappings, and mremap of both failed with EFAULT. */
 static unsigned char *neighbours(long len, int locked) {
     unsigned char *p = map_at(NULL, 64 * MIB, PROT_NONE, 0);
     munmap(p, 64 * MIB);
     map_at(p + 24 * MIB, 24 * MIB, RW, MAP_FIXED_NOREPLACE); /* more than fits: paged */
     p += 24 * MIB - len;
     fill(p + len, 2 * len, 3);
-    for (int i = 0; i < 2; i++) { /* the second one goes in between */
+    for (int i = 0; i < 2; i++) { /* the second one between the first and the paged memory */
         unsigned char *q = i ? p + len / 2 : p;
         map_at(q, len / 2, PROT_READ, MAP_FIXED_NOREPLACE);
         check(nonzero(q, len / 2) == 0, "it is empty");
@@ -372,7 +374,7 @@ static void as_one(void) {
         fill(r, LEN, 3);
         check(wrong(r, ALL, 3) == 0, "the rest is right");
     }
-    p = map(2 * LEN); /* both parts become read-only, one of them when it has been read: without a pager neither is accountable then */
+    p = map(2 * LEN); /* both halves become read-only, one after a read: without a pager neither has the flag VM_ACCOUNT then */
     check(!mprotect(p + LEN, LEN, PROT_READ) && nonzero(p, LEN) == 0 && !mprotect(p, LEN, PROT_READ), "it may only be read");
     to = mremap(p, 2 * LEN, ALL, MREMAP_MAYMOVE);
     check(to != MAP_FAILED && nonzero(to, ALL) == 0, "what has been read is no other mapping");
@@ -459,7 +461,7 @@ static void secrets(void) {
     child_finds(b, MIB, 1, "it is wiped after a refused call");
     child_finds(c + MIB / 2, MIB / 2, 1, "the other half is wiped");
     child_finds(c, MIB / 2, 0, "what is kept is there");
-    /* advice stops at the first mapping that cannot be advised, and what lies before it has been advised */
+    /* madvise stops at the first mapping that cannot take the advice; the mappings before it have taken it */
     unsigned char *row = map(3 * MIB);
     check(mmap(row + MIB, MIB, RW, MAP_SHARED | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == row + MIB, "shared in the middle");
     check(madvise(row, 3 * MIB, MADV_WIPEONFORK) == -1 && errno == EINVAL, "it cannot be wiped");
@@ -487,7 +489,7 @@ static int churns(void *unused) {
     return 0;
 }
 
-/* A process that shares the memory is killed in munmap: what it has unmapped is never reported. */
+/* A process that shares the memory is killed within munmap: its unmapping is never reported. */
 static void killed(void) {
     for (int i = 0; i < 12; i++) {
         pid_t child = clone(churns, stack_of_child + sizeof stack_of_child - 64, CLONE_VM | SIGCHLD, NULL);
@@ -522,13 +524,13 @@ static void droppable(void) {
     check(there < 1024, "the kernel drops what is droppable");
 }
 
-/* Locked memory that grows as it moves: Linux brings in what is new before it reports the move. */
+/* Locked memory that grows as it moves: Linux faults in the new pages before it reports the move. */
 static void locked(void) {
     enum { OLD = 16 * PAGE, NEW = 60 * PAGE };
     unsigned char in[60], *moved[4];
     alarm(250);
     for (int way = 0; way < 4; way++) {
-        /* 0: in place, 1: to where the kernel likes, 2: onto nothing, 3: onto memory that is in use */
+        /* 0: in place, 1: to an address that the kernel chooses, 2: onto a hole, 3: onto memory in use */
         unsigned char *area = map_at(NULL, MIB, PROT_NONE, 0), *to = map(NEW), *p = area + PAGE;
         mprotect(p, way ? OLD : NEW, RW);
         fill(p, OLD, way);
@@ -561,11 +563,11 @@ static void *moves(void *unused) {
     return unused;
 }
 
-/* A thread moves memory to and fro while another one forks: in the child it is in one place or the other, and whole. */
+/* A thread moves memory to and fro while another thread forks: in the child the memory is complete, in one of the two places. */
 static void forks_alongside(void) {
     pthread_t thread;
     int lost = 0, nowhere = 0;
-    here = map_at((void *)0x200000000000, MOVED, RW, MAP_FIXED_NOREPLACE); /* where nobody else is */
+    here = map_at((void *)0x200000000000, MOVED, RW, MAP_FIXED_NOREPLACE); /* far from all other mappings */
     there = here + 64 * MIB;
     fill(here, MOVED, 3);
     pressure();

@@ -1,13 +1,13 @@
-// A random tester of the address-space calls, with a model. Each thread makes calls in arenas of its own and knows what every page there must
-// hold, how it is protected, and what a child gets of it; in two arenas all threads race, and what holds there is less: in one of them every
-// word is one that was written or zero, in the other nothing is ever discarded and each thread's counters are exact. Without a pager it finds
-// no difference: that proves the model. On a difference it prints the seed, the step, what was expected and the last calls of the thread, and
-// ends with status 1.
+// A random tester of the address-space calls, with a model. Each thread makes calls in arenas of its own. The model has for each
+// page there its contents, its protection and what a child gets of it. In two more arenas all threads race, and the rules are
+// weaker: in one of them every word is zero or was written by some thread; in the other nothing is ever discarded, and each
+// thread's counters are exact. Without a pager the program must find no difference, which shows that the model is right. On a
+// difference it prints the seed, the step, what was expected and the last calls of the thread, and ends with status 1.
 //
 //   address_space [--seed N] [--seeds N] [--steps N] [--threads N] [--pages N] [--without KIND,...] [--only KIND,...] [--raw PERCENT] [--verbose]
 //
-// The same seed is the same sequence of calls of each thread. KIND is the name of an operation in `operations` or of a variant (`variants`).
-// --seeds runs that many seeds one after the other, each in a process of its own.
+// With the same seed each thread makes the same sequence of calls. KIND is the name of an operation in `operations`, or of a
+// variant (see `variant`). --seeds runs that many seeds one after the other, each in a process of its own.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -60,7 +60,7 @@ typedef uint8_t u8;
 // ---- the model ----
 
 enum kind { NONE, ANON, PRIVATE_FILE, SHARED };
-// Whether a page lies in the same mapping, for the kernel, as the one before it.
+// Whether the kernel has a page in the same mapping as the page before it.
 enum { NO, MAYBE, SURE };
 enum { NORESERVE = 1, GROWSDOWN = 2, DONTFORK = 4, WIPE = 8, DONTDUMP = 16, HUGE_ON = 32, HUGE_OFF = 64, MERGE = 128 };
 
@@ -68,9 +68,9 @@ struct page {
     u8 kind, prot, flags;
     u8 locked;  // 1: mlock, 2: on fault
     u8 guard;
-    u8 lazy;    // MADV_FREE: what is told, or zeroes
-    u8 joined;  // to the page before, if their flags are equal: SURE or MAYBE
-    u8 pure;    // as mmap made it, and where
+    u8 lazy;    // after MADV_FREE: holds what `tags` says, or zeroes
+    u8 joined;  // SURE or MAYBE: in one mapping with the page before, if their flags are equal
+    u8 pure;    // neither moved nor changed since mmap
     int object, index; // of a file or shared memory
     u64 tags[BLOCKS];  // what each block holds; 0: zeroes
 };
@@ -94,7 +94,7 @@ struct space {
 #define COUNTER_PAGES 1024
 #define THREADS 16
 
-// Shared memory, or the memory file (object 0), which all mappings of it show.
+// Shared memory, or the memory file (object 0): all its mappings show the same pages.
 struct object {
     int pages, refs;
     u64 tags[OBJECT_PAGES][BLOCKS];
@@ -146,8 +146,8 @@ static int named(const char *list, const char *name) {
         if ((at == list || at[-1] == ',') && (!at[n] || at[n] == ',')) return 1;
     return 0;
 }
-// A variant of an operation is wanted: those of `advices`, failN, and seams multi neighbours growsdown lock lock-grow dontunmap old-zero hint
-// populate hugetlb grandchildren maps.
+// Whether a variant of an operation is wanted. The variants are those of `advices`, failN, and seams multi neighbours growsdown
+// lock lock-grow dontunmap old-zero hint populate hugetlb grandchildren maps.
 static int variant(const char *name) { return !named(without, name); }
 
 // ---- telling ----
@@ -213,7 +213,7 @@ static void expect(long r, long want, int error) {
 
 // ---- the calls: libc's, and a share of raw ones ----
 
-// A system call that libc knows nothing of: what follows libc's calls, syscall() included, does not see it.
+// A system call without libc: a pager that follows libc's calls, syscall() included, does not see it.
 static long past_libc(long number, long a, long b, long c, long d, long e, long f) {
 #ifdef __x86_64__
     register long r10 __asm__("r10") = d, r8 __asm__("r8") = e, r9 __asm__("r9") = f;
@@ -237,7 +237,7 @@ static int my_munmap(void *at, size_t n) { return raw() ? (int)past_libc(SYS_mun
 static int my_mprotect(void *at, size_t n, int prot) {
     return raw() ? (int)past_libc(SYS_mprotect, (long)at, (long)n, prot, 0, 0, 0) : mprotect(at, n, prot);
 }
-// A pager that is told by the kernel of what is unmapped, moved and discarded is not told of these.
+// The kernel reports to a pager what is unmapped, moved and discarded, but not these.
 static int untold(int advice) {
     return advice == MADV_WIPEONFORK || advice == MADV_KEEPONFORK || advice == MADV_GUARD_INSTALL || advice == MADV_GUARD_REMOVE;
 }
@@ -263,7 +263,7 @@ static void fill(void *to, u64 tag) {
     u64 *w = to;
     for (int i = 0; i < WORDS; i++) w[i] = word_of(tag, i);
 }
-// The word that is not as it is to be, or -1.
+// The first wrong word, or -1.
 static int wrong_word(const void *from, u64 tag) {
     const volatile u64 *w = from;
     for (int i = 0; i < WORDS; i++)
@@ -274,7 +274,7 @@ static int wrong_word(const void *from, u64 tag) {
 static u64 *tags(struct page *p) { return p->kind == SHARED ? me->objects[p->object].tags[p->index] : p->tags; }
 static int readable(const struct page *p) { return p->kind && (p->prot & (PROT_READ | PROT_WRITE)) && !p->guard; }
 static int writable(const struct page *p) { return p->kind && (p->prot & PROT_WRITE) && !p->guard; }
-// A child's shared memory is its parent's too, which may change it at any time.
+// A child shares this memory with its parent, which may change it at any time.
 static int foreign(const struct page *p) { return p->kind == SHARED && in_child(); }
 static int changeable(const struct page *p) { return writable(p) && !foreign(p); }
 static int certain(const struct page *p) { return readable(p) && !foreign(p) && !p->lazy; }
@@ -294,7 +294,7 @@ static int joined(struct space *s, int a) {
     if (a <= 0 || a >= s->n || !s->p[a].kind || !s->p[a - 1].kind || !same_flags(&s->p[a - 1], &s->p[a])) return NO;
     return s->p[a].joined;
 }
-// One mapping for the kernel?
+// Whether the kernel has the range in one mapping.
 static int one_mapping(struct space *s, int a, int n) {
     int all = SURE;
     if (a < 0 || a + n > s->n || !s->p[a].kind) return NO;
@@ -304,7 +304,7 @@ static int one_mapping(struct space *s, int a, int n) {
     }
     return all;
 }
-// The flags of a..b were changed: where they differ from what is around them there are two mappings, which may stay two.
+// The flags of a..b were changed. Where they differ from a neighbour's there are two mappings now, and these may stay two.
 static void seam(struct space *s, int a, int b) {
     for (int i = 0; i < 2; i++) {
         int x = i ? b : a;
@@ -359,7 +359,7 @@ static int touches(char *p, int write) {
     return 1;
 }
 
-// A page that MADV_FREE was used on and that is partly written since is what it was or zeroes, and that for good.
+// A page after MADV_FREE and a write to a part of it: the rest holds what it held or zeroes, and cannot change any more.
 static void settle(struct space *s, int a, int written) {
     struct page *p = &s->p[a];
     if (!p->lazy) return;
@@ -424,7 +424,7 @@ static void check_mapped(struct space *s, int a, int n) {
     expect(result(mincore(at(s, a), (size_t)n * PAGE, there)), hole ? -1 : 0, ENOMEM);
 }
 
-// The mappings of the arena and their protections, as /proc/self/maps tells them.
+// Compares the arena's mappings and their protections with /proc/self/maps.
 static void check_maps(void) {
     static __thread char text[1 << 17];
     struct space *s = arena();
@@ -478,12 +478,12 @@ static struct space *some_space(void) {
     struct space *s = &me->spaces[2 + below(FLOATS)];
     return s->base ? s : arena();
 }
-// A range of some space; in one that floats, only what is mapped: the rest may be anybody's.
+// A range of some space. In a floating space the range is mapped: the rest may be in use by others.
 static int some_range(struct space *s, int *a, int *n) {
     int length = some_length();
     *a = below(s->n);
     if (s->kind == ARENA) {
-        if (percent(25)) // where something begins
+        if (percent(25)) // the start of a mapping
             while (*a > 0 && s->p[*a].kind && s->p[*a - 1].kind && same_flags(&s->p[*a - 1], &s->p[*a])) --*a;
         *n = length < s->n - *a ? length : s->n - *a;
         return 1;
@@ -550,7 +550,7 @@ static void mapped(struct space *s, int a, int n, struct page like) {
     s->p[a].joined = MAYBE;
     if (a + n < s->n) s->p[a + n].joined = MAYBE;
     if (s->kind != ARENA || like.kind != ANON || in_child() || like.flags & GROWSDOWN || !variant("neighbours")) return;
-    // Linux joins a new mapping to its neighbour: to the one below, or if there is none that fits to the one above.
+    // Linux joins a new mapping to the one below, or, if that does not fit, to the one above.
     if (a > 0 && s->p[a - 1].kind && same_flags(&s->p[a - 1], &s->p[a])) {
         if (s->p[a - 1].pure) s->p[a].joined = SURE;
     } else if (a + n < s->n && s->p[a + n].pure && s->p[a + n].kind && same_flags(&s->p[a + n - 1], &s->p[a + n])) {
@@ -575,7 +575,7 @@ static void op_mmap(void) {
     int a = below(s->n), n = some_length(), prot = some_prot(), flags = MAP_PRIVATE | MAP_ANONYMOUS, how = below(100);
     if (n > s->n - a) n = s->n - a;
     struct page like = {.kind = ANON, .prot = prot, .pure = 1};
-    if (percent(30) && n > 1) { // where something ends
+    if (percent(30) && n > 1) { // right after the end of a mapping
         while (a < s->n - n && s->p[a].kind) a++;
     }
     if (percent(15) && variant("populate")) flags |= MAP_POPULATE;
@@ -613,7 +613,7 @@ static void op_mmap(void) {
     else check_range(s, a, n);
 }
 
-// A stack grows when the page below it is touched.
+// A MAP_GROWSDOWN mapping grows when the page below it is touched.
 static void op_grow_down(void) {
     struct space *s = arena();
     if (!variant("growsdown")) return;
@@ -681,7 +681,7 @@ static void op_munmap(void) {
     release_range(s, a, n);
 }
 
-// Pages move from s to t; `grown` more come after them.
+// `n` pages move from s to t, where they become `to_n`; with `keep` the old range stays mapped.
 static void moved(struct space *s, int a, int n, struct space *t, int b, int to_n, int keep) {
     static __thread struct page all[4096];
     memcpy(all, &s->p[a], sizeof *all * (size_t)n);
@@ -695,7 +695,7 @@ static void moved(struct space *s, int a, int n, struct space *t, int b, int to_
         empty(&all[i]);
     }
     for (int i = 0; i < to_n; i++) {
-        if (n != to_n || t->kind == FLOATING) all[i].joined = SURE; // else it may have been several mappings, and may be still
+        if (n != to_n || t->kind == FLOATING) all[i].joined = SURE; // else they may have been several mappings, and still be
         all[i].pure = 0;
     }
     all[0].joined = MAYBE;
@@ -724,7 +724,7 @@ static void op_mremap(void) {
     if (a + n > s->n) n = s->n - a;
     if (!s->p[a].kind) return;
     int least = variant("seams") && percent(60) ? MAYBE : SURE;
-    if (!percent(12) || !variant("multi")) { // one mapping, as far as is known
+    if (!percent(12) || !variant("multi")) { // one mapping, as far as the model knows
         int k = 1;
         while (k < n && joined(s, a + k) >= least) k++;
         n = k;
@@ -759,7 +759,7 @@ static void op_mremap(void) {
     }
     char *to = flags & MREMAP_FIXED ? at(t, b) : 0;
     call("mremap(%s, %d, %d, %#x, %s)", place(s, a), n, to_n, flags, flags & MREMAP_FIXED ? place(t, b) : "-");
-    // (libc's: what grows while it is locked is brought in before Linux tells that it moves, so that must be known before)
+    // Locked memory grows by libc's call: Linux faults in the new pages before it reports the move, so the pager must know earlier.
     int told = s->p[a].locked && to_n > n;
     long r = result((long)(told ? mremap(at(s, a), ragged(n), ragged(to_n), flags, to) : my_mremap(at(s, a), ragged(n), ragged(to_n), flags, to)));
     int error = errno;
@@ -768,9 +768,9 @@ static void op_mremap(void) {
         if (to_n < n) release_range(s, a + to_n, n - to_n);
         return;
     }
-    if (to_n < n && flags) one = one_mapping(s, a, to_n); // what is cut off may be anything
+    if (to_n < n && flags) one = one_mapping(s, a, to_n); // the part that is cut off need not be in the same mapping
     if (one == NO) {
-        if (to_n == n && flags == (MREMAP_FIXED | MREMAP_MAYMOVE)) { // Linux 6.17 moves several mappings at once; not those of a userfaultfd
+        if (to_n == n && flags == (MREMAP_FIXED | MREMAP_MAYMOVE)) { // since Linux 6.17, but not with a userfaultfd
             if (r == -1 && error == EFAULT) goto refused;
             expect(r, (long)to, 0);
             for (int i = 0; i < n;) {
@@ -783,7 +783,7 @@ static void op_mremap(void) {
             }
             return;
         }
-        if (how == 6 && r != -1) { // and those as well
+        if (how == 6 && r != -1) { // Linux 6.17 moves several mappings here, too
             for (int i = 0; i < n; i++)
                 if (s->p[a + i].kind) moved(s, a + i, 1, t, b + i, 1, 1), t->p[b + i].joined = MAYBE;
             return;
@@ -791,7 +791,7 @@ static void op_mremap(void) {
         expect(r, -1, EFAULT);
         goto refused;
     }
-    // (what a pager has made two mappings of is one to who follows libc's call, and to nobody else)
+    // (a pager may have split the mapping: it hides that from libc's call, but not from a raw one)
     if ((one == MAYBE || raw_percent) && r == -1 && error == EFAULT) goto refused;
     if (r == -1 && (flags & MREMAP_MAYMOVE || error != ENOMEM)) differ("expected %s", flags & MREMAP_FIXED ? place(t, b) : "an address");
     if (flags & MREMAP_FIXED) {
@@ -812,7 +812,7 @@ static void op_mremap(void) {
         check_range(s, a, n < 20 ? n : 20);
         return;
     }
-    // it grows: in place if it can
+    // the range grows, in place if there is room
     int room = s->kind == ARENA && !mapped_in(s, a + n, to_n - n);
     if (s->kind == ARENA) {
         if (room) expect(r, (long)at(s, a), 0);
@@ -857,7 +857,7 @@ refused:
     if (flags & MREMAP_FIXED) check_range(t, b, to_n < 20 ? to_n : 20);
 }
 
-// Shared memory is mapped once more; private memory cannot be.
+// An mremap of 0 bytes maps shared memory once more; for private memory it fails.
 static void op_mremap_zero(void) {
     struct space *s = arena();
     int a = below(s->n), shared = percent(60);
@@ -947,7 +947,7 @@ static const struct advice advices[] = {
     {MADV_REMOVE, "REMOVE", "remove", 3},
 };
 
-// What the advice does to a page; an error where the kernel stops.
+// Applies the advice to a page of the model; returns the error with which the kernel stops there, or 0.
 static int advise(struct page *p, int advice) {
     switch (advice) {
     case MADV_FREE:
@@ -1001,7 +1001,7 @@ static void op_madvise(void) {
     while (pick >= v->weight) pick -= v++->weight;
     if (!variant(v->variant) || (v->advice == MADV_REMOVE && in_child())) return;
     if ((v->advice == MADV_MERGEABLE || v->advice == MADV_UNMERGEABLE) && !can_merge) return;
-    if (v->advice == MADV_GUARD_INSTALL) // of shared memory only since Linux 6.15; and whether a child has those depends
+    if (v->advice == MADV_GUARD_INSTALL) // files, shared memory: only since Linux 6.15, and children may or may not get these guards
         for (i = a; i < a + n; i++)
             if (s->p[i].kind == PRIVATE_FILE || s->p[i].kind == SHARED) return;
     call("madvise(%s, %d, %s)", place(s, a), n, v->name);
@@ -1023,7 +1023,7 @@ static void op_madvise(void) {
     for (size_t k = 0; k < sizeof flags / sizeof *flags; k++) {
         if (flags[k] != v->advice) continue;
         seam(s, a, i);
-        if (k < 3) { // how it is read makes mappings of their own, and the model does not keep it
+        if (k < 3) { // these may split mappings, and the model has no flag for them
             s->p[a].joined = MAYBE;
             if (a + n < s->n) s->p[a + n].joined = MAYBE;
         }
@@ -1049,7 +1049,7 @@ static void op_brk(void) {
     call("brk(B + %ld)", bytes);
     expect(result(brk(s->base + bytes)), 0, 0);
     long now = (bytes + PAGE - 1) / PAGE;
-    // Linux does not take away what is not there (in a child, MADV_DONTFORK), and libc says nothing of it
+    // in a child with MADV_DONTFORK memory Linux refuses to unmap a heap that is not there, and libc hides the error
     if (now < pages && !mapped_in(s, (int)now, (int)(pages - now)) && (char *)sbrk(0) - (char *)s->base == before) return;
     me->heap_bytes = bytes;
     for (long i = now; i < pages; i++) release(&s->p[i]);
@@ -1060,7 +1060,7 @@ static void op_brk(void) {
     if (now) check_range(s, (int)(now < pages ? now : pages) - 1 < 0 ? 0 : (int)(now < pages ? now : pages) - 1, 1);
 }
 
-// ---- calls that must fail, and change nothing ----
+// ---- calls that must fail and change nothing ----
 
 static void op_fail(void) {
     struct space *s = arena();
@@ -1091,7 +1091,7 @@ static void op_fail(void) {
     case 12: r = (long)my_mmap(p, len, rw, MAP_SHARED | MAP_ANONYMOUS | MAP_FIXED | MAP_GROWSDOWN, -1, 0); break;
     case 13: r = (long)my_mmap(p, (size_t)-PAGE, rw, private | MAP_FIXED, -1, 0), error = ENOMEM; break;
     case 14: r = (long)my_mmap((void *)0x7ffffffff000, len + 8 * PAGE, rw, private | MAP_FIXED, -1, 0), error = ENOMEM; break;
-    case 15: // more than the machine has, if it counts (libc's: Linux tells of an unmapping before it refuses)
+    case 15: // more than the machine has, if it limits that (by libc's call, as Linux reports an unmapping before it refuses)
         r = (long)mmap(p, (size_t)1 << 46, rw, private | MAP_FIXED, -1, 0), error = ENOMEM;
         s->p[a].joined = MAYBE; // Linux splits what lies across the start before it refuses
         break;
@@ -1101,7 +1101,7 @@ static void op_fail(void) {
     case 19: r = (long)my_mremap(p, len, len, MREMAP_FIXED, q); break;
     case 20: // onto itself
         r = (long)my_mremap(p, len, len, MREMAP_FIXED | MREMAP_MAYMOVE, p + (size_t)below(n) * PAGE);
-        if (!first) { // not said which is looked at first
+        if (!first) { // Linux may check the source or the overlap first
             if (r == -1 && errno == EFAULT) errno = EINVAL;
         }
         break;
@@ -1109,7 +1109,7 @@ static void op_fail(void) {
     case 22: r = (long)my_mremap(p, len, len, MREMAP_FIXED | MREMAP_MAYMOVE, q + 77); break;
     case 23: r = (long)my_mremap(p, len, len, MREMAP_FIXED | MREMAP_MAYMOVE, (void *)0x7ffffffff000000); break;
     case 24: r = (long)my_mremap((void *)0x7ffffffff0000000, len, len * 2, MREMAP_MAYMOVE, 0), error = EFAULT; break;
-    case 25: // from nothing
+    case 25: // from a hole
         if (first || !strict_mremap || (b < a + n && a < b + n) || b + n > s->n) return;
         r = (long)my_mremap(p, len, len, MREMAP_FIXED | MREMAP_MAYMOVE, q), error = EFAULT;
         break;
@@ -1130,19 +1130,19 @@ static void op_fail(void) {
     case 37: r = mlock2(p, PAGE, 64); break;
     case 38: r = brk((void *)0x7ffffffff000), error = ENOMEM; break;
     case 39: r = read(777, p, PAGE), error = EBADF; break;
-    case 40: // where nothing can be written
+    case 40: // to a page that is not writable
         if (writable(&s->p[a]) || s->p[a].prot == PROT_EXEC) return;
         for (int i = a; i < s->n && !s->p[a].kind; i++) // a stack above might grow
             if (s->p[i].flags & GROWSDOWN) return;
         r = pread(file, p, PAGE, 0), error = EFAULT;
         break;
-    case 41: // where nothing can be read
+    case 41: // from a page that is not readable
         if (readable(&s->p[a]) || s->p[a].prot == PROT_EXEC) return;
         for (int i = a; i < s->n && !s->p[a].kind; i++)
             if (s->p[i].flags & GROWSDOWN) return;
         r = write(me->pipe[1], p, 512), error = EFAULT;
         break;
-    case 42: { // huge pages that the machine does not have: whether what was there is kept differs
+    case 42: { // huge pages that the machine does not have: the old memory may be kept or not
         if (!variant("hugetlb")) return;
         int h = a & ~511;
         if (h + 512 > s->n) return;
@@ -1167,7 +1167,7 @@ static void op_fail(void) {
 
 // ---- I/O ----
 
-// `count` blocks from one place to the other, in the model.
+// Copies `count` blocks in the model.
 static void copied(struct space *s, int a, int from, struct space *t, int b, int to, int count) {
     u64 all[BLOCKS * 200];
     for (int i = 0; i < count; i++) all[i] = tags(&s->p[a + (from + i) / BLOCKS])[(from + i) % BLOCKS];
@@ -1186,7 +1186,7 @@ static void op_copy(void) {
     int a, n, b, m;
     if (!good_range(&s, &a, &n, certain) || !good_range(&t, &b, &m, changeable)) return;
     if (s == t && a < b + m && b < a + n) return;
-    for (int i = a; i < a + n; i++) // shared memory may be in both
+    for (int i = a; i < a + n; i++) // the same shared memory could be in both ranges
         for (int k = b; k < b + m && s->p[i].kind == SHARED; k++)
             if (t->p[k].kind == SHARED) return;
     if (n > 64) n = 64;
@@ -1203,7 +1203,7 @@ static void op_copy(void) {
         call("pipe from %s.%d to %s.%d, %d blocks", place(s, a), from, place(t, b), to, count);
         expect(result(write(me->pipe[1], p, len)), (long)len, 0);
         expect(result(read(me->pipe[0], q, len)), (long)len, 0);
-    } else if (how == 1) { // in pieces, which are gathered and scattered
+    } else if (how == 1) { // in two pieces, by writev and readv
         int half = count / 2;
         struct iovec out[2] = {{p, (size_t)half * BLOCK}, {p + half * BLOCK, len - (size_t)half * BLOCK}};
         struct iovec in[2] = {{q, BLOCK}, {q + BLOCK, len - BLOCK}};
@@ -1215,7 +1215,7 @@ static void op_copy(void) {
     } else {
         struct iovec here = {how == 2 ? q : p, len}, there = {how == 2 ? p : q, len};
         for (int i = a; i < a + n; i++)
-            if (!(s->p[i].prot & PROT_READ)) return; // the other process's memory is read as its protection says
+            if (!(s->p[i].prot & PROT_READ)) return; // process_vm_* obeys the protection of the other process's memory
         for (int i = b; i < b + m; i++)
             if (!(t->p[i].prot & PROT_READ)) return;
         call("process_vm_%s from %s.%d to %s.%d, %d blocks", how == 2 ? "readv" : "writev", place(s, a), from, place(t, b), to, count);
@@ -1226,7 +1226,7 @@ static void op_copy(void) {
     check_range(t, b, (to + count + BLOCKS - 1) / BLOCKS);
 }
 
-// From the file, buffered and not; from a device of zeroes.
+// Reads from the file, buffered or with O_DIRECT, or from /dev/zero.
 static void op_read(void) {
     struct space *t;
     int b, m;
@@ -1248,11 +1248,11 @@ static void op_read(void) {
     check_range(t, b, m);
 }
 
-// To a file of its own, around the page cache if that can be, and back.
+// Writes to the thread's own file or reads from it, with O_DIRECT if the file system can do that.
 static void op_direct(void) {
     struct space *s, *t;
     int a, n, b, m;
-    if (in_child()) return; // the file is its parent's too
+    if (in_child()) return; // the child shares the file with its parent
     if (percent(50)) {
         if (!good_range(&s, &a, &n, certain_read)) return;
         if (n > 32) n = 32;
@@ -1383,7 +1383,7 @@ static void op_race(void) {
     case 17:
         if (variant("guard")) r = my_madvise(p, len, percent(50) ? MADV_GUARD_INSTALL : MADV_GUARD_REMOVE);
         break;
-    case 18: { // the kernel reads and writes there
+    case 18: { // the kernel reads or writes the memory
         u64 words[512];
         ssize_t got = 0;
         if (percent(50)) {
@@ -1398,7 +1398,7 @@ static void op_race(void) {
             if (!race_valid(words[i])) differ("process_vm_readv of page %d of the arena where threads race: word %d is %#lx", a, (int)i, words[i]);
         break;
     }
-    case 19: // and it grows, moves or stays
+    case 19: // grows, in place or elsewhere, or fails
         r = (long)my_mremap(p, len, len + PAGE, MREMAP_MAYMOVE, 0);
         if (r != -1 && r != (long)p) expect(my_munmap((void *)r, len + PAGE), 0, 0);
         break;
@@ -1407,7 +1407,7 @@ static void op_race(void) {
     if (r == -1 && errno != ENOMEM && errno != EFAULT && errno != EINVAL && errno != EAGAIN && errno != EBUSY) differ("not an error that this call has");
 }
 
-// Word of each thread in each page; nobody discards anything there.
+// The thread's own word in each page; no thread discards anything in this arena.
 static u64 *counter(int page, int second) { return (u64 *)(counters + (size_t)page * PAGE + (second ? 2048 : 0)) + me->id; }
 
 static void count_look(int a, int n) {
@@ -1431,7 +1431,7 @@ static void op_count(void) {
     call("count %d (%d, %d)", how, a, n);
     if (how < 5) {
         for (volatile int i = a; i < a + n; i++) {
-            if (sigsetjmp(me->out, 0)) continue; // protected by now: neither was counted, or the second will be
+            if (sigsetjmp(me->out, 0)) continue; // the page is protected: count neither word
             me->probing = 1;
             __atomic_fetch_add(counter(i, 0), 1, __ATOMIC_RELAXED);
             me->probing = 0;
@@ -1463,7 +1463,7 @@ static void wait_for(int k) {
     result(0);
 }
 
-// What a child gets of its parent's memory.
+// Turns the parent's model into the child's.
 static void inherited(void) {
     for (int k = 0; k < 2 + FLOATS; k++) {
         struct space *s = &me->spaces[k];
@@ -1496,7 +1496,7 @@ static void op_fork(void) {
         me->depth++;
         me->random = random;
         memset(me->children, 0, sizeof me->children);
-        // the pipe is the parent's too
+        // the child shares the pipe with its parent
         close(me->pipe[0]), close(me->pipe[1]);
         if (pipe(me->pipe)) differ("no pipe");
         inherited();
@@ -1513,7 +1513,7 @@ static void op_fork(void) {
     if (kind % 3 == 0) wait_for(k);
 }
 
-// A child that shares the memory: what it writes is seen.
+// A child of vfork shares the memory: the parent must see its writes.
 static void op_vfork(void) {
     struct space *s;
     int a, n, status;
@@ -1607,7 +1607,7 @@ static void *run(void *argument) {
 }
 
 static char *window(int which, int pages) {
-    // far from where the kernel puts what has no place of its own, so that nobody else takes a hole
+    // far from the addresses that the kernel chooses itself, so that no other mapping comes into a hole
     char *base = (char *)0x100000000000 + ((size_t)which << 32);
     (void)pages;
     return base;
@@ -1673,7 +1673,7 @@ static int one_seed(u64 seed, int steps_n) {
         for (int k = 2; k < 2 + FLOATS; k++) t->spaces[k] = (struct space){0, 0, FLOATING, model_memory(sizeof(struct page) * (FLOAT_PAGES + 1))};
         threads[i] = t;
     }
-    // the heap is the first thread's; malloc has no more to do when the threads are there
+    // the heap belongs to the first thread; malloc is not used any more once the threads run
     pthread_barrier_init(&begin, 0, (unsigned)threads_n);
     for (int i = 1; i < threads_n; i++)
         if (pthread_create(&threads[i]->handle, 0, run, threads[i])) return 2;

@@ -1,5 +1,5 @@
-/* One thread touches pages of its memory in random order: first all of them for the first time, then some again, then some again while
- * other threads take every CPU. usage: alone [MiB [pages touched again each time]]
+/* One thread touches pages of its memory in random order: first all of them once, then some again, then some again while other
+ * threads occupy every CPU. usage: alone [MiB [pages touched again each time]]
  * Prints one line and exits 0; a wrong page is exit status 3. */
 #include <pthread.h>
 #include <stdint.h>

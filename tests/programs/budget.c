@@ -1,15 +1,15 @@
-/* Processes that came from each other by fork and share one budget: how much of its memory has each there at once.
+/* Processes of one family (related by fork) share one budget: how much of its memory does each have resident at once?
  *
- *   turns N MIB W    N workers, all of which stay. One after the other each fills MIB MiB of its own and looks at them, while
- *                    the others wait; then all look at what they have, and end, and the parent does the same
- *   killed N MIB W   the same, but each worker is killed (SIGKILL) when it is done
- *   orphan MIB W     a child that outlives its parent and its own child does the same
- *   exec MIB W       the parent does, while a child that has execed lives
- *   nested N MIB W   each forks the next and waits, holding what it has; the last one does it, then the one before, and so on
- *   both MIB N       two processes fill MIB MiB each, again and again, N times at the least
- *   crowd N W        the parent does, when N children that lived at a time have been killed
+ *   turns N MIB W    N workers, all of which stay. Each in turn fills MIB MiB of its own memory and reads it, while the others
+ *                    wait. Then all check their memory and end, and the parent does the same
+ *   killed N MIB W   the same, but each worker is killed (SIGKILL) after its turn
+ *   orphan MIB W     the same in a child that outlives its parent and its own child
+ *   exec MIB W       the same in the parent, while a child lives that has execed
+ *   nested N MIB W   each process forks the next and waits with its memory filled; the last one takes its turn first
+ *   both MIB N       two processes fill MIB MiB each, at least N times
+ *   crowd N W        the same in the parent, after N children that lived at the same time have been killed
  *
- * W is how many MiB should be there at once. Each prints a line per worker: how many there were.
+ * W is how many MiB should be resident at once. Prints a line per worker: how many were.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -82,7 +82,7 @@ static int resident(unsigned char *p, int mib)
 
 static int wanted;
 
-/* Fills it, and looks at all of it until as much as is wanted is in memory at once, but not for ever. Returns how much that is. */
+/* Fills the memory, and reads it repeatedly, for a limited time, until the wanted amount is resident. Returns the amount. */
 static int use(unsigned char *p, int mib, unsigned salt)
 {
     int most = 0;
@@ -170,12 +170,12 @@ static void orphan(int mib)
         }
         join(grandchild, 0);
         close(pipes[1]);
-        if (read(pipes[0], &byte, 1) != 0) /* until the parent has gone */
+        if (read(pipes[0], &byte, 1) != 0) /* until the parent has ended */
             _exit(1);
         say("orphan", use(p, mib, 2));
         return;
     }
-    /* who started this waits for the end of its standard output */
+    /* the test waits for the end of the standard output */
     _exit(0);
 }
 
@@ -216,7 +216,7 @@ static void nested(int n, int mib)
 
 static void both(int mib, int rounds)
 {
-    /* how many rounds each has made: nobody ends before the other has made all of them */
+    /* the rounds of each process: neither ends before the other has made all of its rounds */
     volatile int *made = mmap(0, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     pid_t pid = fork();
     if (pid < 0)

@@ -1,5 +1,5 @@
-/* What a program may do to its address space, while most of it is paged out: each must behave as without a pager.
-   Exit status 0, or 3 with the name of the first thing that did not. */
+/* Calls on an address space that is mostly paged out: each must behave as without a pager.
+   Exit status 0, or 3 with the name of the first call that did not. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <stdio.h>
@@ -101,7 +101,7 @@ int main(void) {
     expect(sbrk(-16 * MIB) != (void *)-1 && sbrk(16 * MIB) == heap, "brk down and up");
     for (long i = 0; i < 16 * MIB; i += PAGE) expect(heap[i] == 0, "a heap that grew again is zero");
 
-    /* a page of the kind in which libraries keep the state of random number generators: absent, in memory, moved, kept after all, new */
+    /* MADV_WIPEONFORK, as libraries use it for the state of random number generators: absent, resident, moved, taken back, new */
     unsigned char *secret = map(4 * MIB), *kept = map(2 * MIB), *gone = map(MIB);
     expect(madvise(secret, 4 * MIB, MADV_WIPEONFORK) == 0 && madvise(gone, MIB, MADV_WIPEONFORK) == 0, "MADV_WIPEONFORK");
     expect(madvise(kept, 2 * MIB, MADV_WIPEONFORK) == 0 && madvise(kept, MIB, MADV_KEEPONFORK) == 0, "MADV_KEEPONFORK");

@@ -1,4 +1,4 @@
-// Memory in many small pieces, as runtimes with heaps of their own have it.
+// Memory in many small pieces, as in runtimes with a heap of their own.
 //
 //   chunks anywhere N    N pieces of 256 KiB, each at a random address of 46 bits (V8 does so); half of them are replaced, then all are read
 //   chunks pages N       N single pages, the same way
@@ -34,7 +34,7 @@ static unsigned char *map(void *hint, long len) {
 
 static unsigned char *map_anywhere(long len) { return map((void *)(next() & 0x3FFFFFFC0000u), len); }
 
-// What belongs into the page at `p`: never zeroes, and different in each.
+// The content of the page at `p`: never zero, and different for each page.
 static uint64_t content(const unsigned char *p) { return (uintptr_t)p * 0x9E3779B97F4A7C15u | 1; }
 
 static void fill(unsigned char *p, long len) {
@@ -66,7 +66,7 @@ static long holes(long n) {
     unsigned char *p = map(0, len);
     fill(p, len);
     unsigned char *other = map(0, 64l << 20);
-    fill(other, 64l << 20); // what is in `p` is out
+    fill(other, 64l << 20); // the pages of `p` are paged out
     munmap(other, 64l << 20);
     for (long i = 0; i < n; i++)
         if (munmap(p + (2 * i + 1) * PAGE, PAGE)) {
@@ -75,7 +75,7 @@ static long holes(long n) {
         }
     for (long i = 0; i < len / PAGE; i++)
         if (i >= 2 * n || i % 2 == 0) bad += wrong(p + i * PAGE, PAGE);
-    // the same range once more, whole
+    // the same range once more, without holes
     munmap(p, len);
     p = map(p, len);
     for (long i = 0; i < len / PAGE; i++) bad += p[i * PAGE] != 0;

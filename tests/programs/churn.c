@@ -1,4 +1,4 @@
-/* Threads, malloc that moves by mremap, discards and forks over several times the memory there is. Every byte read is checked.
+/* Threads, realloc by mremap, discards and forks, with several times as much memory as the budget. Every byte read is checked.
    Prints one line and exits 0; a wrong byte is exit status 3. usage: churn [MiB per thread [FILE]]
    With FILE it goes on until a file of that name is there. */
 #define _GNU_SOURCE

@@ -1,5 +1,5 @@
-/* Children that libc's fork does not make: clone() with a stack, whose function returns or ends by a raw exit; syscall(SYS_clone) and
-   syscall(SYS_fork). Each must find 24 MiB of its parent's. */
+/* Children without libc's fork: clone() with a stack, whose function returns or ends by a raw exit; syscall(SYS_clone) and
+   syscall(SYS_fork). Each child must find 24 MiB of its parent's memory. */
 #define _GNU_SOURCE
 #include <sched.h>
 #include <signal.h>
@@ -46,10 +46,10 @@ int main(void) {
     child = syscall(SYS_fork);
     if (child == 0) _exit(wrong((void *)7));
     expect(child, 0, "syscall(SYS_fork)");
-    /* Ids that the kernel is to store in pages that are out, in the parent and in the child, where the rest of the page must be found too. */
+    /* The kernel stores ids in paged-out pages, in the parent and in the child. The rest of these pages must be right, too. */
     unsigned long ids[] = {0, 0, (unsigned long)(memory + 40 * PAGE + 8), (unsigned long)(memory + 20 * PAGE + 8), SIGCHLD, 0, 0, 0};
     ids[0] = 0x00100000 | 0x01000000; /* CLONE_PARENT_SETTID | CLONE_CHILD_SETTID */
-    unsigned long *args = (unsigned long *)(memory + 60 * PAGE + 8); /* and the arguments themselves are in such a page */
+    unsigned long *args = (unsigned long *)(memory + 60 * PAGE + 8); /* the arguments, too, are in a page that is paged out */
     for (int i = 0; i < 8; i++) args[i] = ids[i];
     for (long at = 100 * PAGE; at < len; at += PAGE) memory[at] = at / PAGE;
     child = syscall(SYS_clone3, args, sizeof ids);

@@ -1,4 +1,4 @@
-/* Corners of the address space, each by its name. Prints "right" and exits 0; what is wrong is said, with exit status 3.
+/* Corner cases of the address-space calls, each by its name. Prints "right" and exits 0, or what is wrong, with exit status 3.
    usage: corners CASE MIB, the most that may be resident */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -33,7 +33,7 @@ static void all_are(const char *where, const char *p, size_t len, char byte) {
         if (p[i] != byte) wrong("%s: page %zu is %d", where, i / PAGE, p[i]);
 }
 
-/* The most memory that was ever resident, in MiB. */
+/* The peak of the resident memory, in MiB. */
 static long peak(void) {
     char line[256];
     long kib = 0;
@@ -50,7 +50,7 @@ static void peak_is_right(void) {
     if (peak() > limit) wrong("%ld MiB were resident", peak());
 }
 
-/* What a child is not to have it has not; and an empty mapping in its place is empty. */
+/* MADV_DONTFORK: the child does not have the memory, and a new mapping in its place is empty. */
 static void dontfork(void) {
     char *p = map(64 * MIB, 0);
     memset(p, 'A', 64 * MIB);
@@ -81,7 +81,7 @@ static void refused(void) {
     peak_is_right();
 }
 
-/* What is moved away and stays mapped is empty, and can be used. */
+/* MREMAP_DONTUNMAP: the old range is empty, and can be used. */
 static void dontunmap(void) {
     char *p = map(48 * MIB, 0);
     memset(p, 'D', 48 * MIB);
@@ -98,7 +98,7 @@ static void dontunmap(void) {
     peak_is_right();
 }
 
-/* To have all pages at once is a wish. */
+/* MAP_POPULATE of more than the budget: populating is optional. */
 static void populate(void) {
     char *p = map(256 * MIB, MAP_POPULATE);
     memset(p, 'F', 128 * MIB);
@@ -117,7 +117,7 @@ static void *fill_and_leave(void *none) {
     _exit(0);
 }
 
-/* The first thread has ended, so /proc/self tells nothing any more. */
+/* The first thread has ended, so most files of /proc/self are empty. */
 static void headless(void) {
     pthread_t thread;
     pthread_create(&thread, 0, fill_and_leave, 0);

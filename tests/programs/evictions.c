@@ -1,15 +1,15 @@
-/* What can leave memory, and what cannot: evictions CASE. Prints "right" if everything is as it would be alone.
+/* Which memory can be evicted, and which cannot: evictions CASE. Prints "right" if everything is as without a pager.
  *
- * executable         memory that is writable and executable goes and comes back
- * protected          so does memory that is read-only, executable or not to be touched at all; code runs that has been out
- * flips S [fork]     S seconds of memory that becomes writable, is written, discarded and protected again, in two threads under pressure,
- *                    and of forks, if so asked
- * splits S   S seconds of pieces of read-only memory that are protected anew, which splits and joins its mapping, under pressure
+ * executable         memory that is writable and executable is paged out and back in
+ * protected          so is memory that is read-only, executable or PROT_NONE; code runs that has been paged out
+ * flips S [fork]     for S seconds two threads make memory writable, write it, discard it and protect it again, under pressure; with
+ *                    "fork" there are forks meanwhile
+ * splits S   for S seconds pieces of read-only memory get other protections, which splits and joins the mapping, under pressure
  * direct S FILE      S seconds of direct reads into writable and executable memory, under pressure
- * too-much-locked    locks more than there is, a MiB at a time
+ * too-much-locked    locks more than the budget by raw system calls, a MiB at a time
  * locked             forks with more than half of the budget locked are not slow
- * pinned     registered I/O buffers stay; the rest goes
- * forks S    S seconds of forks, discards and writes at a time: all of them get on
+ * pinned     registered I/O buffers stay resident; the rest is evicted
+ * forks S    S seconds of forks, discards and writes at the same time: all of them make progress
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -63,7 +63,7 @@ static void check(const char *what, const unsigned char *p, long len, long salt)
             wrong("%s: %#lx at byte %ld", what, ((const long *)p)[i], i * (long)sizeof(long));
 }
 
-/* Everything else goes out. */
+/* Fills memory, so that everything else is evicted. */
 static void press(long len) {
     unsigned char *p = map(len);
     for (int salt = 1; salt < 3; salt++) fill(p, len, salt);
@@ -190,7 +190,7 @@ static void *flipper(void *of) {
             if (*(long *)(at + i * PAGE) != model[first + i])
                 wrong("page %ld: %ld instead of %ld", first + i, *(long *)(at + i * PAGE), model[first + i]);
         }
-        if (rand_r(&seed) % 8 == 0) madvise(at, n * PAGE, MADV_FREE); /* what is written after it stays */
+        if (rand_r(&seed) % 8 == 0) madvise(at, n * PAGE, MADV_FREE); /* the write after it must stay */
         for (long i = 0; i < n; i++) *(long *)(at + i * PAGE) = model[first + i] = turn * 1000 + i;
         protect(at, n * PAGE, prots[rand_r(&seed) % 4]);
     }
@@ -216,7 +216,7 @@ static void flips(int seconds, int forks_too) {
     for (int i = 0; i < 3 + forks_too; i++) pthread_join(threads[i], 0);
 }
 
-/* Nobody ever writes to it or discards it after it was filled. */
+/* Changes the protection of memory that is filled once, and never written or discarded afterwards. */
 static void *splitter(void *of) {
     const struct half *half = of;
     unsigned seed = half->seed;
@@ -236,7 +236,7 @@ static void splits(int seconds) {
     pthread_create(&threads[1], 0, presser, 0);
     for (double end = now() + seconds; now() < end;) {
         for (long i = 0; i < len; i += PAGE) {
-            /* (read by the kernel, which says EFAULT where the other thread forbids it) */
+            /* (the kernel reads it, and answers EFAULT if the other thread has protected the page) */
             long word;
             struct iovec to = {&word, sizeof word}, from = {p + i, sizeof word};
             if (process_vm_readv(getpid(), &to, 1, &from, 1, 0) == sizeof word && word != i / PAGE * 8191 + 8)
@@ -292,13 +292,13 @@ static void locked(void) {
         if (child < 0) wrong("fork: %s", strerror(errno));
         double took = now() - start;
         waitpid(child, 0, 0);
-        if (took > 20) wrong("fork %d took %.1f s", i, took); /* it took 30, as long as a fork waits at the most */
+        if (took > 20) wrong("fork %d took %.1f s", i, took); /* it once took 30 s, the longest time that a fork waits */
     }
     check("locked", p, 10 * MIB, 5);
     check("not locked", q, 8 * MIB, 6);
 }
 
-/* libc's mlock is followed, and refused when it is too much. */
+/* Locks by raw system calls: Overspill sees libc's mlock, and would refuse it. */
 static void too_much_locked(void) {
     unsigned char *p = map(64 * MIB);
     for (int i = 0; i < 64; i++) {

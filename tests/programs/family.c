@@ -1,13 +1,13 @@
-/* Forks in places where a fork is harder than usual. The parent's pages are out when it forks, and every child looks at all of them.
+/* Forks in difficult situations. The parent's pages are paged out when it forks, and every child checks all of them.
  *
  *   full N        the descriptor table is full, and its hard limit is N
- *   user          after the process has given root up; so does the child's child
- *   rounds N      one child lives on while N others come and go, and everything is written anew each time
- *   children N    N children live at a time
+ *   user          after the process has given up root; the child forks, too
+ *   rounds N      one child lives on while N others come and go; the parent rewrites all pages each time
+ *   children N    N children live at the same time
  *   generations N each child forks the next
- *   namespace     the child is the first process of a process namespace, and /proc is that of the old one; it forks as well
- *   background F G  the parent ends; the child looks when F can be read, and says in G what it has found
- *   kinds         by a vfork's child, in a signal handler, in several threads at a time, and with flags of clone
+ *   namespace     the child is the first process of a PID namespace, but /proc is that of the old namespace; the child forks, too
+ *   background F G  the parent ends; the child checks its pages when F can be read, and writes the result to G
+ *   kinds         in a child of vfork, in a signal handler, in several threads at the same time, and by clone with flags
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -70,7 +70,7 @@ static void join(pid_t child, const char *who)
     }
 }
 
-/* A child that looks at everything. */
+/* A child that checks all pages. */
 static void child(const char *who)
 {
     pid_t pid = fork();
@@ -174,7 +174,7 @@ static void generations(int n)
             look("an ancestor");
             _exit(0);
         }
-        /* something of its own that goes out */
+        /* a page of its own, which is paged out later */
         memory[(i % PAGES) * PAGE + 8] ^= 1;
     }
     look("the last generation");
@@ -249,7 +249,7 @@ static void kinds(void)
         }
         join(pid, "by clone");
     }
-    /* a sibling: our parent's child, and not ours to wait for */
+    /* a sibling (CLONE_PARENT): the parent's child, for which this process cannot wait */
     int pipes[2];
     char byte;
     if (pipe(pipes))

@@ -1,4 +1,4 @@
-/* Forks from child to child, as many generations as are asked for, and says how deep it came. */
+/* Each child forks the next, for the given number of generations. Prints how many there were. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/wait.h>

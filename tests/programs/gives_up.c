@@ -1,5 +1,5 @@
-// gives_up CASE DIR [MIB]: gives rights up in one of several ways, looks whether all threads of the process have (the pager's, too), and goes on with
-// more memory than the budget. DIR: a directory that root alone may enter.
+// gives_up CASE DIR [MIB]: gives up privileges in one of several ways, checks that all threads of the process have done so (the
+// pager's, too), and goes on with more memory than the budget. DIR: a directory that only root may enter.
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <errno.h>
@@ -23,14 +23,14 @@ static long bytes = 28 << 20;
 static int fail(const char *what) { printf("%s: %s\n", what, strerror(errno)); exit(1); }
 #define MUST(x) do { if (x) fail(#x); } while (0)
 
-// the lines of a thread's status that say what it may do
+// the lines of a thread's status about its privileges
 static int rights(const char *task, char *out, int size) {
     static const char *keys[] = { "Uid:", "Gid:", "Groups:", "CapInh:", "CapPrm:", "CapEff:", "CapBnd:", "CapAmb:", "NoNewPrivs:", "Seccomp:", 0 };
     char path[64], line[4096]; int n = 0;
     snprintf(path, sizeof path, "/proc/self/task/%s/status", task);
     FILE *f = fopen(path, "r"); if (!f) return 0;
     while (fgets(line, sizeof line, f)) {
-        if (!strncmp(line, "Name:\tiou-", 10)) { fclose(f); return 0; } // the kernel's own worker, whose requests have the rights of who issued them
+        if (!strncmp(line, "Name:\tiou-", 10)) { fclose(f); return 0; } // the kernel's worker: each request has its issuer's credentials
         for (int k = 0; keys[k]; k++) if (!strncmp(line, keys[k], strlen(keys[k]))) n += snprintf(out + n, size - n, "%s", line);
     }
     fclose(f); return n;
@@ -102,7 +102,7 @@ static void cases(const char *name, const char *dir) {
         MUST(caps(0)); all_alike("capset of nothing");
     } else if (!strcmp(name, "keepcaps")) { // a daemon that keeps one capability
         MUST(prctl(PR_SET_KEEPCAPS, 1, 0, 0, 0)); MUST(setresuid(65534, 65534, 65534)); MUST(caps(1 << CAP_NET_BIND_SERVICE));
-        // the pager's threads need none at all
+        // the pager's threads need no capability
         char mine[8192];
         DIR *d = opendir("/proc/self/task"); struct dirent *e;
         while ((e = readdir(d))) if (e->d_name[0] != '.' && rights(e->d_name, mine, sizeof mine)) {
@@ -112,7 +112,7 @@ static void cases(const char *name, const char *dir) {
         }
         closedir(d);
     } else if (!strcmp(name, "landlock")) {
-        struct { unsigned long fs, net; } attributes = { 0x1fff, 0 }; // all of the first version of the file system's
+        struct { unsigned long fs, net; } attributes = { 0x1fff, 0 }; // all file-system rights of Landlock's first version
         int ruleset = syscall(444, &attributes, 8, 0);
         if (ruleset < 0) { if (errno == ENOSYS || errno == EOPNOTSUPP) { printf("no Landlock here\n"); exit(0); } fail("landlock_create_ruleset"); }
         MUST(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
@@ -125,13 +125,13 @@ static void cases(const char *name, const char *dir) {
         if (!strcmp(name, "seccomp")) { MUST(prctl(PR_SET_SECCOMP, 2, &program, 0, 0)); all_alike("PR_SET_SECCOMP"); }
         MUST(syscall(SYS_seccomp, 1, 1, &program)); all_alike("seccomp, all threads");
         if (syscall(SYS_mount, 0, 0, 0, 0, 0) != -1 || errno != EPERM) fail("mount");
-    } else if (!strcmp(name, "strict")) { // one that it cannot live under
+    } else if (!strcmp(name, "strict")) { // a filter that the pager cannot live under
         struct sock_filter filter[] = { { 0x20, 0, 0, 0 }, { 0x15, 1, 0, SYS_ioctl }, { 6, 0, 0, 0x7FFF0000 }, { 6, 0, 0, 0 } };
         struct sock_fprog program = { 4, filter };
         MUST(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)); MUST(prctl(PR_SET_SECCOMP, 2, &program, 0, 0));
         int tasks = 0; DIR *d = opendir("/proc/self/task"); while (readdir(d)) tasks++; closedir(d);
         printf("%d threads\n", tasks - 2); fflush(0);
-    } else if (!strcmp(name, "exec")) { // a daemon that gives root up and starts another program
+    } else if (!strcmp(name, "exec")) { // a daemon that gives up root and starts another program
         MUST(setresgid(65534, 65534, 65534)); MUST(setresuid(65534, 65534, 65534));
         pid_t child = vfork(); int status;
         if (child == 0) { execl("/bin/echo", "echo", "another program", (char *)0); _exit(1); }

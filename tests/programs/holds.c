@@ -1,4 +1,5 @@
-// Goes through twice its budget (argv[1]: MiB), forks, does it again on both sides, tells both ids, and waits to be asked about.
+// Touches twice its budget (argv[1]: MiB), forks, does so again in parent and child, prints both process ids, and waits for the
+// test's questions.
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>

@@ -1,4 +1,4 @@
-/* What a program has unmapped stays unmapped, in its children and grandchildren too: a touch of it must end whoever touches. */
+/* Memory that a program has unmapped stays unmapped, in its children and grandchildren, too: a touch must end the process. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <stdio.h>
@@ -16,7 +16,7 @@ static char *map(long len) {
     return p;
 }
 
-/* How many pages of the holes are mapped. Maps nothing itself. */
+/* The number of mapped pages in the holes. Maps nothing itself. */
 static long filled(void) {
     long n = 0;
     for (int i = 0; i < SIZES; i++)

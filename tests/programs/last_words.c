@@ -1,4 +1,5 @@
-// last_words FILE: has a file of data as descriptor 2, and a forked child that reads what was paged out: the test has the pager fail there.
+// last_words FILE: opens a data file as descriptor 2, and forks a child that reads paged-out memory. The test lets the pager fail
+// in the child.
 // last_words FILE exec PROGRAM: the same, but the child becomes that program.
 #define _GNU_SOURCE
 #include <fcntl.h>

@@ -1,5 +1,5 @@
-// Locks memory in the ways there are, with 16 MiB for it all: what fits is locked and stays, what does not is refused with ENOMEM, and the rest
-// of the program goes on in what is left. Prints "all as it should be".
+// Locks memory by each of the calls, in a budget of 16 MiB. What fits is locked and stays resident, the rest is refused with
+// ENOMEM, and the program goes on with the memory that is left. Prints "all as it should be".
 
 #define _GNU_SOURCE
 #include <errno.h>
@@ -52,7 +52,7 @@ static long locked_kib(void) {
     return kib;
 }
 
-// Locks and unlocks each mapping that there is.
+// Locks and unlocks each mapping of the process.
 static int lock_everything(void) {
     static unsigned long start[1000], end[1000];
     char line[400];
@@ -100,7 +100,7 @@ int main(void) {
 
     pid_t child = fork();
     if (child == 0) {
-        // locks are not inherited, and neither is the wish for more
+        // a child inherits neither locks nor mlockall(MCL_FUTURE)
         unsigned char *e = some(MIB);
         int right = locked_kib() == before && resident(e, MIB) == 0 && holds(c, 2 * MIB, 3) && holds(d, 32 * MIB, 4);
         _exit(right ? 0 : 1);

@@ -1,4 +1,5 @@
-/* A program with a userfaultfd of its own: it registers memory that is paged, which has content, and then serves the faults of an empty part. */
+/* A program with a userfaultfd of its own. It registers memory that is already paged and filled, and then serves the faults of an
+   empty part. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <linux/userfaultfd.h>
@@ -49,7 +50,7 @@ int main(void) {
     alarm(250);
     unsigned char *a = map(32 * MIB), *other = map(48 * MIB);
     fill(a, 4 * MIB, 3);
-    fill(other, 48 * MIB, 1); /* a is out */
+    fill(other, 48 * MIB, 1); /* a is paged out */
     fd = syscall(SYS_userfaultfd, O_CLOEXEC);
     struct uffdio_api api = {.api = UFFD_API};
     check(fd >= 0 && ioctl(fd, UFFDIO_API, &api) == 0, "userfaultfd");

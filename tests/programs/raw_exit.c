@@ -1,5 +1,6 @@
-/* What a program may rely on about its threads: the links of /proc/self/task count its own, and a thread that ends by syscall(SYS_exit) does
-   not touch its stack any more, which its parent unmaps soon after it said that it goes. There are many threads, so that counting them takes long. */
+/* A program may rely on two things about its threads. The link count of /proc/self/task counts the program's own threads. A thread
+   that ends by syscall(SYS_exit) does not touch its stack any more: here the stack is unmapped soon after the thread has announced
+   its end. There are many threads, so that counting them takes long. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <pthread.h>

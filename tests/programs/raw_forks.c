@@ -1,4 +1,4 @@
-/* Children and memory that are made past libc, by a system call in the program's own code, and memory that children are not to have:
+/* Children and memory that the program makes by its own system calls, without libc, and memory that children do not get. Cases:
    "unpaged", "dontfork", "viewed", "grown". */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -44,7 +44,7 @@ static long wrong(const volatile unsigned char *p, long len) {
     return n;
 }
 
-/* Takes everything else out of 16 MiB. */
+/* Fills more than 16 MiB, so that everything else is evicted. */
 static void press(void) {
     unsigned char *p = map(40 * MIB);
     for (int round = 0; round < 2; round++) fill(p, 40 * MIB);
@@ -64,7 +64,7 @@ static void is_right(pid_t child, const char *what) {
 
 static int is_there(const void *p, long len) { return msync((void *)p, len, MS_ASYNC) == 0; }
 
-/* Everything fits: such a child has all, and maps, unmaps and forks as it would alone. */
+/* Everything fits: the child of a raw fork has all memory, and maps, unmaps and forks as without a pager. */
 static void unpaged(void) {
     unsigned char *p = map(MIB);
     fill(p, MIB);
@@ -82,7 +82,7 @@ static void unpaged(void) {
     is_right(child, "the child");
 }
 
-/* What the program itself keeps from its children, and what it does not any more. */
+/* MADV_DONTFORK by the program itself, and MADV_DOFORK, which takes it back. */
 static void dontfork(void) {
     unsigned char *a = map(4 * MIB), *b = map(4 * MIB), *c = map(4 * MIB);
     expect(madvise(a, 4 * MIB, MADV_DONTFORK) == 0, "before it is paged");
@@ -109,7 +109,7 @@ static void dontfork(void) {
     expect(!wrong(moved, 2 * MIB) && !wrong(b, 4 * MIB) && !wrong(c, 4 * MIB), "the parent's");
 }
 
-/* A second view of shared memory, behind what is paged, is no growth of that. */
+/* A second mapping of shared memory, right after paged memory, does not count as growth of the paged memory. */
 static void viewed(void) {
     unsigned char *p = map(8 * MIB), *shared = mmap(0, MIB, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     fill(p, 8 * MIB);
@@ -129,7 +129,7 @@ static void viewed(void) {
     expect(!wrong(p, 4 * MIB), "the parent's");
 }
 
-/* Memory that grew past libc is its own all the same: paged, and its children's. */
+/* Memory that grew by a raw system call is paged, and children get it. */
 static void grown(void) {
     unsigned char *p = map(32 * MIB);
     fill(p, MIB);

@@ -1,4 +1,4 @@
-/* Fills memory, makes it read-only, reads all of it, fills as much again and reads that. Argument: MiB. */
+/* Fills memory, makes it read-only and reads it all; then fills as much other memory and reads that. Argument: MiB. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,5 @@
-// Moves memory, by mremap(MREMAP_FIXED), onto memory that is about to be evicted, and looks whether it has come there whole. The argument is how
-// many seconds; with "read-only" all of it is read-only while it is moved.
+// Moves memory by mremap(MREMAP_FIXED) onto memory that is about to be evicted, and checks that it has arrived complete. Argument:
+// seconds. With "read-only" all memory is read-only during the moves.
 #define _GNU_SOURCE
 #include <stdint.h>
 #include <stdio.h>
@@ -59,7 +59,7 @@ int main(int argc, char **argv) {
     read_only = argc > 2 && !strcmp(argv[2], "read-only");
     base = mmap(0, (size_t)REGIONS * LEN, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     must(base != MAP_FAILED, "mmap");
-    // in the order in which they came to be in memory
+    // in the order in which they became resident
     int queue[REGIONS], moves = 0, lost = 0;
     for (int r = 0; r < REGIONS; r++) fill(queue[r] = r);
     for (int oldest = 0; now() < end; moves++) {

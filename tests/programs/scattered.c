@@ -1,4 +1,5 @@
-/* Pages that went out in twos, in random order, are read in order: each window of readahead is many reads, for which there are few buffers.
+/* Pages that were paged out in pairs, in random order, are read in order: each window of readahead takes many reads, and there are
+ * few buffers.
  * Argument: how many MiB. Exit status 0, or 3 if a page is wrong. */
 #include <stdint.h>
 #include <stdio.h>

@@ -1,5 +1,5 @@
-/* Processes that share the memory (CLONE_VM) map, touch and unmap until they are killed, at any moment: first they unmap 24 MiB of their parent's.
-   What their parent maps afterwards must be empty, and come at once. */
+/* Processes that share the memory (CLONE_VM) unmap 24 MiB of their parent's memory, and then map, touch and unmap until they are
+   killed, at any moment. Afterwards a new mapping of the parent must be empty, and must not take long. */
 #define _GNU_SOURCE
 #include <sched.h>
 #include <signal.h>

@@ -1,5 +1,5 @@
-/* Fills memory, gives up what it filled last, waits for a line, and looks whether the rest is right. What is left lies in swap mostly,
-   although it would fit into memory. Prints "ready", then "all bytes right"; a wrong byte is exit status 3.
+/* Fills memory, unmaps the part that it filled last, waits for a line, and checks the rest. The rest is mostly in swap, although it
+   would fit into memory. Prints "ready", then "all bytes right"; a wrong byte is exit status 3.
    usage: shrink MIB MIB_LEFT */
 #define _GNU_SOURCE
 #include <stdio.h>

@@ -1,5 +1,5 @@
-/* Forks two children again and again: the first ends a little later, in the middle of the second fork or after it; the second looks at
-   all pages after its parent has rewritten them. Prints one line and exits 0; a wrong byte is exit status 3, a child that died 4.
+/* Forks two children again and again. The first ends during the second fork or shortly after it. The second checks all pages after
+   its parent has rewritten them. Prints one line and exits 0; a wrong byte is exit status 3, a child that died 4.
    usage: siblings MiB ROUNDS */
 #include <stdio.h>
 #include <stdlib.h>
@@ -44,7 +44,7 @@ int main(int argc, char **argv) {
         }
         pid_t second = fork();
         if (second == 0) {
-            usleep(300 * 1000); /* most of its pages are read from where the parent has stored them */
+            usleep(300 * 1000); /* most of its pages are read from the parent's slots */
             _exit(is_right(round) ? 0 : 3);
         }
         if (first < 0 || second < 0) return 1;

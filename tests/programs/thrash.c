@@ -1,5 +1,5 @@
-/* Threads that take each other's pages away: each touches random pages of its own memory, and computes for a while at each.
- * The working sets are meant to fit one at a time, but not together. usage: thrash [MiB per thread [thousands of touches [THREADS]]]
+/* Threads whose working sets push each other out: each touches random pages of its own memory, and computes for a while at each.
+ * One working set should fit into the budget, but not all. usage: thrash [MiB per thread [thousands of touches [THREADS]]]
  * Prints one line and exits 0; a wrong page is exit status 3. */
 #include <pthread.h>
 #include <stdint.h>

@@ -1,4 +1,4 @@
-// Has a megabyte of thread-locals, and more memory than it is given, which it looks at for a while: the pager's threads wait and time out.
+// Has a megabyte of thread-locals, and reads more memory than its budget for a while: the pager's threads wait and time out.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,6 +1,6 @@
 /* threads many N: N threads that map, touch and unmap at the same time.
-   threads ends: threads that sleep in the kernel while their memory goes out, and then end. Each must be found to have ended: by pthread_join,
-   thrd_join, and the word that the kernel clears for CLONE_CHILD_CLEARTID, of which clone, clone3 and set_tid_address are told. */
+   threads ends: threads that sleep in the kernel while their memory is paged out, and then end. The end of each must be seen: by
+   pthread_join, by thrd_join, and in the word that the kernel clears (CLONE_CHILD_CLEARTID of clone and clone3, set_tid_address). */
 #define _GNU_SOURCE
 #include <linux/futex.h>
 #include <pthread.h>
@@ -56,7 +56,7 @@ static void many(int n) {
 
 static int pipe_ends[2];
 
-/* Sleeps until the pipe is closed. Nothing but the kernel: a thread that clone has made has no thread-local storage of its own. */
+/* Sleeps until the pipe is closed. Only system calls: a thread made by clone has no thread-local storage of its own. */
 static int sleeps(void *x) {
     (void)x;
     char byte;
@@ -70,7 +70,7 @@ static void *sleeps_too(void *x) { return (void *)(intptr_t)sleeps(x); }
 struct clone_args_0 { uint64_t flags, pidfd, child_tid, parent_tid, exit_signal, stack, stack_size, tls; };
 static const int sharing = CLONE_VM | CLONE_FS | CLONE_FILES | CLONE_SIGHAND | CLONE_THREAD | CLONE_SYSVSEM;
 
-/* clone3 by syscall() returns on a stack where nothing is: so a few instructions of our own, behind libc's function */
+/* clone3 by syscall() returns on an empty stack: so the thread needs a few instructions of its own, after libc's function */
 static void ends_now(void) {
     sleeps(0);
     asm volatile("syscall" : : "a"(SYS_exit), "D"(0));
@@ -95,7 +95,7 @@ static void ends(void) {
         }
         if (clone(sleeps, map(16 * PAGE) + 16 * PAGE, sharing | CLONE_CHILD_CLEARTID, 0, 0, 0, tids[i]) < 0) perror("clone"), exit(1);
         uintptr_t *stack = (uintptr_t *)map(16 * PAGE);
-        /* syscall() returns to what lies on top: to ends_now */
+        /* syscall() returns to the address on top of the stack: to ends_now */
         stack[16 * PAGE / 8 - 2] = (uintptr_t)ends_now;
         struct clone_args_0 args = { .flags = sharing | CLONE_CHILD_CLEARTID, .child_tid = (uintptr_t)tids[EACH + i],
                                      .stack = (uintptr_t)stack, .stack_size = 16 * PAGE - 16 };

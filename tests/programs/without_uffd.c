@@ -1,4 +1,4 @@
-/* Runs a program under a seccomp filter that answers the system call userfaultfd with an error: without_uffd ERRNO PROGRAM ARGS... */
+/* Runs a program under a seccomp filter that lets the system call userfaultfd fail: without_uffd ERRNO PROGRAM ARGS... */
 #include <linux/audit.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
