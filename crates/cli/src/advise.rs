@@ -334,9 +334,9 @@ fn knees(faults: &[u64]) -> Vec<usize> {
 /// The size whose point lies furthest below the straight line from the first point of the curve to the last (Satopaa, Albrecht,
 /// Irwin and Raghavan, "Finding a Kneedle in a Haystack", 2011). Sizes are evenly spaced, on their logarithmic scale.
 ///
-/// That alone finds nothing in a curve that bends the other way, as that of a loop does under any policy: little is saved until the
-/// whole loop fits. So if no point lies below the line, the last size is taken, or the first if there is nothing to save. If at
-/// least two thirds of what can be saved lie beyond the point, the rest of the curve is searched in the same way.
+/// This method finds nothing in a curve that bends the other way. The curve of a loop does so under any policy: little is saved
+/// until the whole loop fits. So if no point lies below the line, the last size is taken, or the first if there is nothing to save.
+/// If at least two thirds of the possible savings lie beyond the point, the rest of the curve is searched in the same way.
 fn elbow(faults: &[u64]) -> usize {
     let (first, end) = (faults[0], faults.len() - 1);
     let last = faults[end];

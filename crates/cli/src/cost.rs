@@ -8,8 +8,8 @@
 //! ```
 //!
 //! `read` is the number of faults, each of one page, without the cold ones if they are `zeroed` instead. The device does one thing
-//! at a time, and nothing overlaps with the program. That is the time for which a single thread waits; for several it is
-//! pessimistic.
+//! at a time, and nothing overlaps with the program. So the estimate is the time for which a single thread waits; for several
+//! threads it is pessimistic.
 //!
 //! With the live core (`--see faults`), soft faults, pages and reads are counted and not guessed, and first touches are filled with
 //! zeroes. `cluster`, `inactive` and `cold` are not used then:

@@ -292,7 +292,7 @@ impl Follower {
         Follower { place: usize::MAX, round: 0 }
     }
 
-    /// Whether there is a round to follow. To be asked in each turn of a thread's loop.
+    /// Whether there is a round to follow. Each turn of a thread's loop asks this.
     pub fn is_due(&self, following: &Following) -> bool {
         following.round.load(Acquire) != self.round
     }

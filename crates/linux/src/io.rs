@@ -137,7 +137,7 @@ impl Io {
     }
 
     /// # Safety
-    /// What the entry refers to lives until it has completed.
+    /// The memory and descriptors of the entry live until it has completed.
     unsafe fn push(&mut self, entry: Entry) {
         let Kind::Uring(ring) = &mut self.kind else { unreachable!("psync has no queue") };
         // SAFETY: the caller's promise.

@@ -27,7 +27,7 @@ const _: () = {
 /// Linux.
 pub enum Linux {}
 
-/// What else belongs to a machine on Linux.
+/// The further parts of a machine on Linux.
 pub struct Host {
     /// The processes that share the budget, if a fork's children have pagers of their own.
     pub family: Option<Family>,

@@ -1,5 +1,5 @@
-//! Tells whether somebody's data seems to be on a block device. File systems, partition tables and the like leave marks at fixed
-//! places near the start of a device, some of them near its end.
+//! Tells whether data seems to be on a block device. File systems, partition tables and the like leave marks at fixed places near
+//! the start of a device, some of them near its end.
 //!
 //! The places are from each format's own documentation; blkid(8) looks at the same. A mark of two bytes is found by chance on one
 //! device in some thousands. That costs the user a `force`; a missed mark would cost the data. Formats without any mark, such as

@@ -573,8 +573,8 @@ pub fn give_way(tid: u32, on: bool) {
     let _ = unsafe { sys!(libc::SYS_sched_setscheduler, tid, policy, &priority as *const _) };
 }
 
-/// Whether the calling thread is an ordinary one, and could become one again after it has given way: by CAP_SYS_NICE, or by a limit
-/// of niceness that allows it. (The kernel asks for the same right as for a lower nice value, so that is tried and taken back.)
+/// Whether the calling thread has ordinary scheduling, and could return to it after SCHED_IDLE: by CAP_SYS_NICE, or by a limit of
+/// niceness that allows it. (The kernel asks for the same right as for a lower nice value, so this tries one and takes it back.)
 pub fn may_be_ordinary_again() -> bool {
     // SAFETY: these calls touch no memory.
     unsafe {

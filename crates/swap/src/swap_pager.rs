@@ -88,7 +88,7 @@
 //!
 //! Locks: none; `&mut` is the lock. No I/O, no waiting, no allocation after [`SwapPager::new`].
 //!
-//! What it cannot do: free a slot of the parent's before the child has ended, although both have forgotten it.
+//! It cannot free a slot of the parent's before the child has ended, even if both have forgotten the slot.
 //!
 //! Source: FreeBSD `swap_pager.c` (devices as ranges of one `daddr` space, next device when one is full); Linux `swapfile.c`
 //! (priorities, clusters per CPU); read, not copied. The fork scheme is our own. The kernel has a reference count per slot, which

@@ -70,19 +70,19 @@ pub struct Member {
     generation: Word,
     /// The id of the member that has reserved the entry.
     parent: Word,
-    /// 1: it is short of memory, and no unit is free.
+    /// 1: the member is short of memory, and no unit is free.
     wants: Word,
-    /// 1: another member is. This one should look what it can do without.
+    /// 1: another member is short of memory. This one should look which pages it does not need.
     pub(super) asked: Word,
-    /// What it has, and the least that it needs, in pages: others estimate from these what it can do without.
+    /// The member's part and its least need, in pages: from these, others estimate how much it could give.
     pages: Word,
     floor: Word,
-    /// Its page daemon sleeps on it.
+    /// The member's page daemon sleeps on this word.
     pub(super) bell: Word,
-    /// 1: its program goes on. The member that has forked it sleeps on this word.
+    /// 1: the member's program runs. The member that has forked it sleeps on this word.
     pub(super) born: Word,
-    /// Its robust list (linux/futex.h), which the kernel reads: `next` of the node; the head, which is `next`, the way from the
-    /// node to `life` in bytes, and nothing pending.
+    /// The member's robust list (linux/futex.h), which the kernel reads: `next` of the node; and the head, which is `next`, the
+    /// distance from the node to `life` in bytes, and nothing pending.
     pub(super) node: AtomicUsize,
     pub(super) head: [AtomicUsize; 3],
 }
@@ -105,22 +105,22 @@ impl MemberId {
     }
 }
 
-/// The state of the budget, as one member sees it. All in pages, except for the numbers of members.
+/// The state of the budget, as one member sees it. In pages, except for the numbers of members.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct View {
     /// The whole budget.
     pub total: u32,
-    /// What nobody has.
+    /// Pages that no member has.
     pub free: u32,
-    /// What the member has.
+    /// The member's part.
     pub mine: u32,
-    /// What the other members have that do not want more.
+    /// The parts of the other members that do not want more.
     pub idle: u32,
-    /// How much of `idle` they could do without.
+    /// How much of `idle` these members could give.
     pub idle_spare: u32,
     /// Living members, including this one.
     pub members: u32,
-    /// Others that want more.
+    /// Other members that want more.
     pub wanting: u32,
 }
 
@@ -129,7 +129,7 @@ impl View {
     pub fn fair(&self) -> u32 {
         self.total / self.members.max(1)
     }
-    /// What each member that wants more may have: an equal part of what the others leave, and at least [`View::fair`].
+    /// The most for each member that wants more: an equal part of the budget without `idle`, and at least [`View::fair`].
     pub fn level(&self) -> u32 {
         (self.total.saturating_sub(self.idle) / (self.wanting + 1)).max(self.fair())
     }
@@ -138,11 +138,11 @@ impl View {
 /// The state of one member. In pages.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Standing {
-    /// What is charged to it.
+    /// The pages that are charged to the member.
     pub charge: u32,
-    /// What it needs to have free in order to work.
+    /// The free pages that the member needs in order to work.
     pub spare: u32,
-    /// The least that it needs.
+    /// The least that the member needs.
     pub floor: u32,
     /// Less of its part is free than should be.
     pub short: bool,
@@ -157,11 +157,11 @@ pub struct Standing {
 pub enum Plan {
     /// Nothing.
     Stay,
-    /// Take so many pages that nobody has.
+    /// Take this many pages that no member has.
     Take(u32),
     /// Ask the others, and make do with its own part meanwhile.
     Ask,
-    /// Work towards so many pages, and then give back the rest.
+    /// Shrink towards this many pages, and then give back the rest.
     ShrinkTo(u32),
 }
 
