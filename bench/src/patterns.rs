@@ -38,10 +38,10 @@ const LINE_WORDS: usize = 64 / size_of::<u64>();
 
 const COUNT_BITS: u32 = 24;
 
-/// The hot set is one page in so many.
+/// The hot set is one page in this many.
 const HOT_DIVISOR: usize = 10;
 
-/// Hot-scan makes so many times the accesses of the other random patterns. If those have as many accesses as there are pages, the
+/// Hot-scan makes this many times the accesses of the other random patterns. If those have as many accesses as there are pages, the
 /// scan passes over all memory twice, so that it can push out the hot set, and the hot set can come back.
 const HOT_SCAN_LENGTH: usize = 4;
 

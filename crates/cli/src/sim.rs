@@ -251,7 +251,7 @@ pub fn lru_at_every_size(string: &References<'_>, file: &Path) -> Curve {
     })
 }
 
-/// References in so many replays.
+/// The references of `jobs` replays.
 fn work(string: &References<'_>, jobs: usize) -> u64 {
     string.pages().len() as u64 * jobs as u64
 }

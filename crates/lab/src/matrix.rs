@@ -80,7 +80,7 @@ pub fn in_parallel<J: Sync, T: Send>(
     outcomes.into_inner().expect("no job has panicked").into_iter().map(|o: Option<T>| o.expect("each job was done")).collect()
 }
 
-/// Up to so many sizes of LRU are replayed one by one. For more, one pass over the string with a tree is less work.
+/// Up to this many sizes of LRU are replayed one by one. For more, one pass over the string with a tree is less work.
 const LRU_JOBS_ONE_BY_ONE: usize = 8;
 
 #[cfg(test)]

@@ -6,7 +6,7 @@
 //! as page-out does; a read goes to slots drawn evenly. Both look up their place in the device's extents, under one lock for all
 //! threads, as in a machine.
 //!
-//! Prints the bytes per second. With EXTENTS the same file is measured once for each number, as a device of so many extents of
+//! Prints the bytes per second. With EXTENTS the same file is measured once for each number, as a device of that many extents of
 //! equal length instead of its physical ones. Then each line has the bytes per second and the time spent in lookups, in parts per
 //! million of the threads' time and of the processor time.
 

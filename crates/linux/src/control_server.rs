@@ -24,7 +24,7 @@ use overspill_vm::policy::SpecError;
 
 /// The most clients at a time.
 const CLIENTS_MAX: usize = 8;
-/// The server hangs up on a client that has not asked anything for so long, in nanoseconds.
+/// The server hangs up on a client that has not asked anything for this long, in nanoseconds.
 const IDLE_NS: u64 = 10_000_000_000;
 /// The interval at which a client is told how far its swapoff is, in nanoseconds.
 const PROGRESS_NS: u64 = 100_000_000;
@@ -97,7 +97,7 @@ struct Client {
 enum Received {
     Nothing,
     End,
-    /// A packet of so many bytes.
+    /// A packet of this many bytes.
     Packet(usize),
     TooLong,
 }

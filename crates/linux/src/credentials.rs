@@ -30,7 +30,7 @@ const FOLLOWERS_MAX: usize = 32;
 const GROUPS_MAX: usize = 65536;
 /// Marks a place that no thread has.
 const NOBODY: u32 = u32::MAX;
-/// After so long a thread that has not followed is called again, in nanoseconds.
+/// After this long a thread that has not followed is called again, in nanoseconds.
 const CALL_AGAIN_NS: u64 = 1_000_000;
 
 const CAP_SETGID: u64 = 1 << 6;
@@ -297,7 +297,7 @@ impl Follower {
         following.round.load(Acquire) != self.round
     }
 
-    /// Waits for a round, at most so long.
+    /// Waits for a round, at most this long.
     pub fn wait(&self, following: &Following, timeout_ns: u64) {
         futex_wait(&following.round, self.round, timeout_ns);
     }

@@ -8,7 +8,7 @@ use core::mem::{MaybeUninit, size_of};
 
 /// The most descriptors in one message: Linux's SCM_MAX_FD.
 pub const PACK_MAX: usize = 253;
-/// The soft limit of descriptors is raised by so much for a moment.
+/// The soft limit of descriptors is raised by this much for a moment.
 const MORE: u64 = 64;
 
 /// A pair of connected sockets. When no process has one of them open any more, the other becomes readable (`sys::is_readable`).

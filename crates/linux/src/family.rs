@@ -31,9 +31,10 @@ use shares::{MEMBERS_MAX, Member, MemberId, Plan, Shares, Standing, UNITS, View,
 const LEAST_PAGES: u32 = 96;
 /// The interval at which a process that is short looks again, in nanoseconds: at first, and at most if it asks in vain.
 const LOOK_NS: core::ops::RangeInclusive<u64> = 2_000_000..=128_000_000;
-/// A process that was short counts for so long as one that wants more, in nanoseconds.
+/// For this long, a process that was short counts as one that wants more, in nanoseconds.
 const WANTS_NS: u64 = 500_000_000;
-/// A process works towards less for so long before it gives up, and then keeps its part for so long, in nanoseconds.
+/// A process tries to shrink for the first of these times before it gives up, and then keeps its part for the second, in
+/// nanoseconds.
 const PATIENCE_NS: u64 = 500_000_000;
 const LEFT_ALONE_NS: u64 = 5_000_000_000;
 
@@ -44,7 +45,7 @@ struct Block {
     members: [Member; 0],
 }
 
-/// A fork waits at most so long until the child's program goes on, and checks at this interval whether the child lives, in
+/// A fork waits at most this long until the child's program goes on, and checks at this interval whether the child lives, in
 /// nanoseconds.
 const BIRTH_NS: u64 = 1_000_000_000;
 const BIRTH_LOOK_NS: u64 = 20_000_000;
@@ -277,7 +278,7 @@ pub struct Sharing {
     /// When the process was last short; 0: not lately.
     wanted: u64,
     target: Option<Target>,
-    /// The process needs at least so many pages, until then.
+    /// The process needs at least this many pages, until then.
     held: (u32, u64),
 }
 

@@ -66,7 +66,7 @@ pub enum Spun {
     Preempted,
 }
 
-/// A thread that could not poll for so long did not have the CPU, in nanoseconds.
+/// A thread that could not poll for this long did not have the CPU, in nanoseconds.
 const PREEMPTED_NS: u64 = 200_000;
 
 const WATCHES: usize = 4;

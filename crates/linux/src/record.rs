@@ -22,7 +22,7 @@ const ENTRIES: usize = 1 << 16;
 #[derive(Debug)]
 #[repr(C)]
 struct Ring {
-    /// The pager keeps at most so many pages mapped.
+    /// The pager keeps at most this many pages mapped.
     mapped_pages_max: AtomicU32,
     /// The ring is not emptied any more.
     closed: AtomicU32,
@@ -103,7 +103,7 @@ impl Recorder {
         Ok(Recorder { ring, stopped: AtomicBool::new(false) })
     }
 
-    /// The pager should keep at most so many pages mapped.
+    /// The pager should keep at most this many pages mapped.
     pub fn mapped_pages_max(&self) -> u32 {
         self.ring.block().mapped_pages_max.load(Relaxed)
     }

@@ -153,27 +153,27 @@ impl WakePolicy {
 /// may wake the program on another one. When the watcher checked every millisecond, it caused 16 of 23 such wakes in 0.1 s.)
 const TICK_NS: core::ops::RangeInclusive<u64> = 1_000_000..=16_000_000;
 
-/// After so many checks without progress the handler is made an ordinary thread again.
+/// After this many checks without progress the handler is made an ordinary thread again.
 const STARVED: u32 = 2;
 
-/// After so many ticks without a fault there is no same-CPU handler any more.
+/// After this many ticks without a fault there is no same-CPU handler any more.
 const QUIET: u32 = 50;
 
 /// How long there is no same-CPU handler after one that made no progress, in nanoseconds: at first, and at most. It doubles each
 /// time.
 const PAUSE_NS: core::ops::RangeInclusive<u64> = 100_000_000..=10_000_000_000;
 
-/// After so many messages a handler decides anew whether it becomes, or stays, the same-CPU handler.
+/// After this many messages a handler decides anew whether it becomes, or stays, the same-CPU handler.
 const MESSAGES: u32 = 64;
 
-/// At most one message in so many may have led to readahead, or to a page that took longer than [`SPIN_NS`].
+/// At most one message in this many may have led to readahead, or to a page that took longer than [`SPIN_NS`].
 const FIT: u32 = 8;
 
-/// When [`SPIN_NS`] was too short so many times in a row, the handler sleeps until the read completes.
+/// When [`SPIN_NS`] was too short this many times in a row, the handler sleeps until the read completes.
 const VAIN: u32 = 64;
 
-/// If so many times in a row no message had come when all work was done, the program probably runs on another CPU, and the handler
-/// asks for that CPU. The number doubles each time that asking did not help.
+/// If this many times in a row no message had come when all work was done, the program probably runs on another CPU. Then the
+/// handler asks for that CPU. The number doubles each time that this did not help.
 const APART: core::ops::RangeInclusive<u32> = 2..=256;
 
 /// A handler that may be the same-CPU handler.

@@ -13,7 +13,7 @@ const MISSES: u32 = 6;
 /// sleeper that is woken gets it at once. Next to two busy programs, random reads took half as long again with 2^6.
 const PREEMPTED: u32 = 13;
 
-/// After so many successes in a row, `preempted` begins anew.
+/// After this many successes in a row, `preempted` begins anew.
 const UNDISTURBED: u32 = 256;
 
 /// Whether a thread should poll before it sleeps.

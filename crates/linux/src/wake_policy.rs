@@ -28,7 +28,7 @@ const EVERYONE: u32 = u32::MAX;
 const CPU_BITS: u32 = 16;
 const CPU: u32 = (1 << CPU_BITS) - 1;
 const COUNT: u32 = (1 << (31 - CPU_BITS)) - 1;
-/// After so many faults in a row by one thread, that thread counts as the only one that faults. Guessed: a change of policy costs
+/// After this many faults in a row by one thread, that thread counts as the only one that faults. Guessed: a change of policy costs
 /// about as much as one wake too many.
 pub(crate) const ALONE: u32 = 64;
 /// Two threads that take turns after fewer faults than this count as faulting at the same time.

@@ -119,7 +119,7 @@ impl Builder {
         self.manual_daemon = on;
         self
     }
-    /// For tests: remember so many decisions.
+    /// For tests: remember this many decisions.
     #[doc(hidden)]
     pub fn decisions_max(mut self, decisions: usize) -> Self {
         self.decisions_max = decisions;

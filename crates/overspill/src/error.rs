@@ -49,7 +49,7 @@ pub enum Error {
     },
     /// There is no address space for a region.
     Map(io::Error),
-    /// Wiring so much would leave too little of the budget for everything else.
+    /// Wiring this much would leave too little of the budget for everything else.
     WiredTooMuch {
         /// What was asked for, in bytes.
         bytes: u64,

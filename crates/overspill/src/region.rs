@@ -45,7 +45,7 @@ pub enum Advice {
     DontNeed,
 }
 
-/// File transfers wire so many pages at a time.
+/// File transfers wire this many pages at a time.
 const TRANSFER_PAGES: usize = 64;
 
 /// How many times a prefetch waits for free frames, 2 ms each at most.

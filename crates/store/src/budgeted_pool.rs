@@ -17,7 +17,7 @@ use crate::pool::{Pool, PoolCounters};
 
 /// Slots per page of the pool's size: a better ratio of compression does not make more pages fit.
 pub const SLOTS_PER_PAGE: u64 = 8;
-/// Free blocks stay resident up to so many pages, so that they can be used again without a page fault.
+/// Free blocks stay resident up to this many pages, so that they can be used again without a page fault.
 const SPARE_PAGES: u64 = 64;
 
 /// The pool and its part of the budget.

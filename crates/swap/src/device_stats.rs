@@ -1,6 +1,6 @@
 //! Counters of a device, and histograms of how long its operations took. The machine fills them, because this crate has no clock.
 
-/// Each octave is cut into so many equal parts, so a figure is right to within an eighth.
+/// Each octave is divided into this many equal parts, so a figure is right to within an eighth.
 const PARTS: usize = 8;
 /// log2 of the shortest time that is distinguished from shorter ones: 256 ns.
 const SHIFT_MIN: u32 = 8;

@@ -9,10 +9,10 @@ use core::cmp::Reverse;
 use overspill_vm::pager::{DeviceUse, Location};
 use overspill_vm::types::{DeviceId, PageId, Slot};
 
-/// A device has failed after so many failed reads, or writes, in a row, if there is another device.
+/// A device has failed after this many failed reads, or writes, in a row, if there is another device.
 pub const ERRORS_MAX: u32 = 8;
 
-/// As long as a lower priority has a run of so many slots, no shorter run is taken on a higher priority.
+/// As long as a lower priority has a run of this many slots, no shorter run is taken on a higher priority.
 const SHORT_RUN: u32 = 16;
 
 /// log2 of the pages of one address range whose writes form one stream: 1 GiB.

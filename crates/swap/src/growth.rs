@@ -231,7 +231,7 @@ impl Devices {
     /// only the ends of its physical extents are new. Does not allocate.
     ///
     /// # Errors
-    /// If there is no room for so many extents; then nothing is changed.
+    /// If there is no room for the new extents; then nothing is changed.
     ///
     /// # Panics
     /// If the run crosses an extent, or the pieces together do not have its length.

@@ -108,7 +108,7 @@ use overspill_vm::types::{DeviceId, PageId, PageIndex, Slot, Tag};
 /// The most swap blocks that one step of a walk looks at: a few microseconds.
 const SCAN_LEAVES_MAX: u32 = 32;
 
-/// The tables are sized for at least so many stored pages per leaf on average. See [`Config::pages_max`].
+/// The tables are sized for at least this many stored pages per leaf on average. See [`Config::pages_max`].
 const LEAF_PAGES_STORED_MIN: u64 = LEAF_PAGES / 8;
 
 /// The limits of a [`SwapPager`]. Unused capacity costs address space only.

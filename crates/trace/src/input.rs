@@ -151,7 +151,7 @@ impl<'a> Input<'a> {
         Complaint { position: Position::Byte(self.offset + (self.end - self.start) as u64), message, source: Some(error) }
     }
 
-    /// The first bytes, `wanted` of them if there are so many, without handing them out.
+    /// The first bytes, `wanted` of them if there are that many, without handing them out.
     pub fn head(&mut self, wanted: usize) -> Result<&[u8], Complaint> {
         while self.end - self.start < wanted && self.fill()? {}
         Ok(&self.buffer[self.start..self.end.min(self.start + wanted)])

@@ -51,7 +51,7 @@ impl Bits {
     /// The bit of reference `index`.
     ///
     /// # Panics
-    /// If there are not so many.
+    /// If there are not that many references.
     pub fn get(&self, index: usize) -> bool {
         assert!(index < self.len);
         self.words[index / 64] >> (index % 64) & 1 != 0

@@ -30,8 +30,8 @@ use overspill_vm::types::{DeviceId, PAGE_SHIFT};
 /// The most sockets to ancestors that a process keeps open: one per generation.
 pub(super) const ANCESTORS_MAX: usize = 64;
 
-/// A child's pager gets room for so many descriptors while it starts: for those that it inherits, and for the rings and timers of
-/// its threads.
+/// A child's pager gets room for this many descriptors while it starts: for inherited ones, and for the rings and timers of its
+/// threads.
 const DESCRIPTORS_AT_START: u64 = 512;
 
 /// How long a fork waits for other members of the family to give what they do not use, in nanoseconds.

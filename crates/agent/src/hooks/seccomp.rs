@@ -101,8 +101,8 @@ fn read_filter(at: usize) -> Option<&'static [Instruction]> {
     let program = unsafe { &*(at as *const Program) };
     let (filter, len) = (program.filter as usize, program.len as usize);
     let good = (1..=FILTER_MAX).contains(&len) && filter.is_multiple_of(4) && is_mapped(filter, len * size_of::<Instruction>());
-    // SAFETY: so many are mapped. The program waits for its call; a thread of it that writes there meanwhile changes what the
-    // kernel would read, too.
+    // SAFETY: `len` instructions are mapped. The program waits for its call; if another of its threads writes there meanwhile, it
+    // changes what the kernel would read, too.
     good.then(|| unsafe { core::slice::from_raw_parts(filter as *const Instruction, len) })
 }
 

@@ -71,7 +71,7 @@ const SETXID: &[(&CStr, libc::c_long)] = &[
     (c"setegid", libc::SYS_setresgid),
     (c"setgroups", libc::SYS_setgroups),
 ];
-/// The call lies within so many bytes behind the store of the system call's number.
+/// The call lies within this many bytes behind the store of the system call's number.
 const CALL_WITHIN: usize = 48;
 /// The number is in eax already: `syscall()`.
 const ANY: libc::c_long = -1;

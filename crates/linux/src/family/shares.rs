@@ -472,7 +472,7 @@ mod tests {
         /// The process that makes the present access, if it may be killed.
         now: Cell<Option<usize>>,
         depth: Cell<u32>,
-        /// Something happens before one access in so many; 0: never. One in as many of these events is a death.
+        /// Something happens before one access in this many; 0: never. One in as many of these events is a death.
         rate: u64,
         deaths: u64,
         killed: Cell<u32>,
