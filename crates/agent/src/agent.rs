@@ -38,7 +38,7 @@ use start::variable;
 
 static AGENT: AtomicPtr<Agent> = AtomicPtr::new(core::ptr::null_mut());
 
-/// The agent, once it serves. `None` in a child that was forked past libc: it has a copy of the agent, but none of its threads.
+/// The agent, once it serves. `None` in a child that was forked without libc: it has a copy of the agent, but none of its threads.
 pub fn get() -> Option<&'static Agent> {
     // SAFETY: set once to a leaked agent. Acquire pairs with the Release in `start`.
     unsafe { AGENT.load(Acquire).as_ref() }.filter(|agent| agent.here.load(Relaxed) != 0)
