@@ -51,8 +51,9 @@ fn main() {
     assert!(file.is_direct(), "no direct I/O there");
     let mut files = SwapFiles::one(file);
     let mut physical = Vec::new();
-    while let Ok((file, offset, bytes)) = files.grow(u64::MAX) {
-        physical.extend_from_slice(files.get_mut(file).pieces(offset, (bytes >> PAGE_SHIFT) as u32).lens());
+    while let Some(chunk) = files.chunk(u64::MAX, 0).filter(|chunk| SwapFiles::allocate_chunk(chunk).is_ok()) {
+        files.grown(&chunk);
+        physical.extend_from_slice(files.pieces(chunk.file, chunk.offset, (chunk.bytes >> PAGE_SHIFT) as u32).lens());
     }
     let fd = files.get(0).raw();
     let device = |lens: &mut dyn Iterator<Item = u32>| {

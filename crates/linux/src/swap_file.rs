@@ -7,7 +7,7 @@ use crate::control::Kind;
 use crate::device_spec::{DeviceSpec, FILES_MAX, Medium, NAME_MAX};
 use crate::sys::{self, Errno, Fd, sys};
 pub use overspill_machine::files::DeviceName;
-use overspill_machine::files::{CHUNK, Files, Pieces};
+use overspill_machine::files::{CHUNK, Chunk, Files, Pieces};
 use overspill_vm::types::{PAGE_SHIFT, PAGE_SIZE};
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -173,19 +173,15 @@ impl Files for SwapFiles {
     fn grows(&self) -> bool {
         self.kind() == Kind::File || self.count() > 1
     }
-    fn grow(&mut self, bytes_max: u64) -> Result<(u16, u64, u64), Errno> {
+    fn chunk(&self, bytes_max: u64, nth: usize) -> Option<Chunk> {
         let (count, grown) = (self.count(), self.iter().map(|file| file.len).sum());
         let left = if self.limit == 0 { bytes_max } else { bytes_max.min(self.limit.saturating_sub(grown)) };
-        let mut result = Err(libc::ENOSPC);
-        for _ in 0..count {
-            let file = self.turn as u16;
-            self.turn = (self.turn + 1) % count;
-            result = self.get_mut(file).grow(left).map(|(offset, bytes)| (file, offset, bytes));
-            if result.is_ok() {
-                break;
-            }
-        }
-        result
+        let by_turns = (0..count).map(|i| ((self.turn + i) % count) as u16);
+        by_turns.flat_map(|file| CHUNKS.into_iter().filter_map(move |len| self.get(file).chunk(file, left, len))).nth(nth)
+    }
+    fn grown(&mut self, chunk: &Chunk) {
+        self.turn = (chunk.file as usize + 1) % self.count();
+        self.get_mut(chunk.file).len = chunk.offset + chunk.bytes;
     }
     fn fd(&self, file: u16) -> i32 {
         self.get(file).raw()
@@ -318,29 +314,12 @@ impl SwapFile {
         self.direct
     }
 
-    /// Gets blocks for the next part of the file, at most `bytes_max` bytes. Returns its start and length in bytes, whole pages. On
-    /// file systems that cannot allocate in advance, the file grows as it is written.
-    ///
-    /// # Errors
-    /// ENOSPC if the limit or the file system's room is reached; EIO and the like.
-    pub fn grow(&mut self, bytes_max: u64) -> Result<(u64, u64), Errno> {
+    /// What comes next in the file, at most `bytes_max` bytes of it and up to a multiple of `len`. `None` if the limit is reached.
+    fn chunk(&self, file: u16, bytes_max: u64, len: u64) -> Option<Chunk> {
         let limit = if self.limit == 0 { u64::MAX } else { self.limit };
         let max = self.len.saturating_add(bytes_max).min(limit) & !(PAGE_SIZE as u64 - 1);
-        if max <= self.len {
-            return Err(libc::ENOSPC);
-        }
-        let mut result = Err(libc::ENOSPC);
-        for chunk in CHUNKS {
-            let end = (self.len + 1).next_multiple_of(chunk).min(max);
-            // a block device has its blocks
-            let got = if self.kind == Kind::Block { Ok(()) } else { allocate(self.fd.raw(), self.len, end - self.len) };
-            result = got.map(|()| (self.len, end - self.len));
-            if result.is_ok() {
-                self.len = end;
-                break;
-            }
-        }
-        result
+        let bytes = (self.len + 1).next_multiple_of(len).min(max).checked_sub(self.len).filter(|bytes| *bytes > 0)?;
+        Some(Chunk { file, fd: self.fd.raw(), offset: self.len, bytes, is_there: self.kind == Kind::Block })
     }
 
     /// The pieces in which `pages` pages from byte `offset` on should be used. In an aligned file these are its physical extents,
@@ -510,6 +489,13 @@ mod tests {
         std::fs::remove_dir(&dir).expect("nothing in it");
     }
 
+    /// The next chunk that can be got.
+    fn grow(files: &mut SwapFiles, bytes_max: u64) -> Option<(u16, u64, u64)> {
+        let chunk = (0..).map_while(|nth| files.chunk(bytes_max, nth)).find(|chunk| SwapFiles::allocate_chunk(chunk).is_ok())?;
+        files.grown(&chunk);
+        Some((chunk.file, chunk.offset, chunk.bytes))
+    }
+
     #[test]
     fn pieces_are_cut_in_order() {
         let mut pieces = Pieces::one(100);
@@ -526,16 +512,16 @@ mod tests {
         let device = DeviceSpec { size: Some(2 * CHUNK + 8192), ..DeviceSpec::file(&dir) }.and(dir.join("a")).and(dir.join("b"));
         let mut files = SwapFiles::open(&device).expect("three files");
         assert_eq!((files.count(), files.limit(), files.grows(), files.align()), (3, 2 * CHUNK + 8192, true, Align::No));
-        assert_eq!(files.grow(CHUNK), Ok((0, 0, CHUNK)));
-        assert_eq!(files.grow(4096), Ok((1, 0, 4096)));
-        assert_eq!(files.grow(u64::MAX), Ok((2, 0, CHUNK)));
-        assert_eq!(files.grow(u64::MAX), Ok((0, CHUNK, 4096)));
-        assert_eq!(files.grow(u64::MAX), Err(libc::ENOSPC));
+        assert_eq!(grow(&mut files, CHUNK), Some((0, 0, CHUNK)));
+        assert_eq!(grow(&mut files, 4096), Some((1, 0, 4096)));
+        assert_eq!(grow(&mut files, u64::MAX), Some((2, 0, CHUNK)));
+        assert_eq!(grow(&mut files, u64::MAX), Some((0, CHUNK, 4096)));
+        assert_eq!(grow(&mut files, u64::MAX), None);
         // a file that cannot grow any more does not keep the others from growing
         files.limit = 0;
         files.get_mut(1).limit = 4096;
-        assert_eq!(files.grow(4096), Ok((2, CHUNK, 4096)));
-        assert_eq!(files.grow(4096), Ok((0, CHUNK + 4096, 4096)));
+        assert_eq!(grow(&mut files, 4096), Some((2, CHUNK, 4096)));
+        assert_eq!(grow(&mut files, 4096), Some((0, CHUNK + 4096, 4096)));
         drop(files);
         // one of three cannot be opened: nothing is left of the others, and the error says which it was
         let device = DeviceSpec::file(dir.join("a")).and(dir.join("no/such")).and(dir.join("b"));
@@ -548,13 +534,14 @@ mod tests {
     fn has_no_name_and_honours_its_limit() {
         let dir = std::env::temp_dir().join(format!("overspill-swapfile-{}", std::process::id()));
         std::fs::create_dir(&dir).expect("temp dir");
-        let mut f = SwapFile::create(dir.as_os_str().as_encoded_bytes(), 1 << 20).expect("swap file");
-        let mut named = SwapFile::create(dir.join("swap").as_os_str().as_encoded_bytes(), 0).expect("named swap file");
+        let mut f = SwapFiles::one(SwapFile::create(dir.as_os_str().as_encoded_bytes(), 1 << 20).expect("swap file"));
+        let named = SwapFile::create(dir.join("swap").as_os_str().as_encoded_bytes(), 0).expect("named swap file");
+        let mut named = SwapFiles::one(named);
         assert_eq!(std::fs::read_dir(&dir).expect("dir").count(), 0);
-        assert_eq!(f.grow(u64::MAX), Ok((0, 1 << 20)));
-        assert_eq!(f.grow(u64::MAX), Err(libc::ENOSPC));
-        assert_eq!(named.grow(257 << 12), Ok((0, 257 << 12)));
-        assert_eq!(named.grow(u64::MAX), Ok((257 << 12, CHUNK - (257 << 12))));
+        assert_eq!(grow(&mut f, u64::MAX), Some((0, 0, 1 << 20)));
+        assert_eq!(grow(&mut f, u64::MAX), None);
+        assert_eq!(grow(&mut named, 257 << 12), Some((0, 0, 257 << 12)));
+        assert_eq!(grow(&mut named, u64::MAX), Some((0, 257 << 12, CHUNK - (257 << 12))));
         std::fs::write(dir.join("taken"), b"x").expect("write");
         assert_eq!(SwapFile::create(dir.join("taken").as_os_str().as_encoded_bytes(), 0).err(), Some(libc::EEXIST));
         assert_eq!(SwapFile::create(dir.join("no/such").as_os_str().as_encoded_bytes(), 0).err(), Some(libc::ENOENT));

@@ -84,6 +84,21 @@ pub const SLOTS_UNLIMITED: u32 = 1 << 26;
 /// The most that a device can have: 1 TiB. One slot number space has room for [`DEVICES_MAX`] of those.
 const SLOTS_MAX: u64 = 1 << 28;
 
+/// What a file can get longer by.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Chunk {
+    /// Which file.
+    pub file: u16,
+    /// Its descriptor.
+    pub fd: i32,
+    /// Where it begins, in bytes.
+    pub offset: u64,
+    /// How long it is, in bytes, whole pages.
+    pub bytes: u64,
+    /// It has its blocks: it is a block device's.
+    pub is_there: bool,
+}
+
 /// The files of one device, by number.
 pub trait Files: Send + Sync {
     /// How many there are.
@@ -100,12 +115,18 @@ pub trait Files: Send + Sync {
     fn fd(&self, file: u16) -> i32;
     /// Whether holes can be punched: they are files in a file system.
     fn are_files(&self) -> bool;
-    /// Gets blocks for the device's next `bytes_max` bytes at most, in the file whose turn it is, or the next one that has room.
-    /// Returns which that is, where they begin in it and how many there are, in bytes.
+    /// What the device could get next, `bytes_max` bytes at most: in the file whose turn it is, then in the others; in each the
+    /// usual length first, then shorter ones. Returns the `nth` of these, to be got ([`Files::allocate_chunk`]); `None` if there are no more.
+    fn chunk(&self, bytes_max: u64, nth: usize) -> Option<Chunk>;
+    /// It has been got.
+    fn grown(&mut self, chunk: &Chunk);
+    /// Gets the blocks of a chunk.
     ///
     /// # Errors
-    /// As fallocate(2), of the last that was tried; ENOSPC if none can be longer.
-    fn grow(&mut self, bytes_max: u64) -> Result<(u16, u64, u64), Errno>;
+    /// As fallocate(2).
+    fn allocate_chunk(chunk: &Chunk) -> Result<(), Errno> {
+        if chunk.is_there { Ok(()) } else { Self::allocate(chunk.fd, chunk.offset, chunk.bytes) }
+    }
     /// The pieces that `pages` pages from byte `offset` of a file on are to be used in.
     fn pieces(&mut self, file: u16, offset: u64, pages: u32) -> Pieces;
     /// Gets blocks for a part of a file.

@@ -217,6 +217,7 @@ impl<K: Kernel> Frozen<'_, K> {
         }
         copy.map.copy_words(&from.map);
         copy.core.copy_words(&from.core);
+        copy.growth.copy_words(&from.growth);
         copy.freeze.copy(&from.freeze);
         copy.remap_gate.copy(&from.remap_gate);
         copy.doorbell.copy(&from.doorbell);
@@ -242,6 +243,8 @@ impl<K: Kernel> Frozen<'_, K> {
         if !K::mistake(Mistake::WaitsForItsParent) {
             machine.map.forked();
         }
+        // SAFETY: this thread does not hold it, and it guards no value.
+        unsafe { machine.growth.forked() };
         machine.freeze.forked();
         machine.remap_gate.forked();
         machine.doorbell.forked();

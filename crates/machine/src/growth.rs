@@ -9,14 +9,16 @@
 //!                                 (slots that stayed free since the last pass, at least [`PASS_NS`] ago, are held meanwhile)
 //! ```
 //!
-//! Who writes makes room before it asks for slots ([`make_room`]): the page daemon and a swapoff. It is done under the exclusive
-//! map lock, so one at a time. Holes are punched by the page daemon alone, holding no lock: its slots are held in the allocator, so
-//! nothing is written there; and a device does not go while slots of it are held. A fork may happen meanwhile: the child has no use
-//! for those.
+//! The page daemon and a swapoff make room before they ask for slots ([`make_room`]), one at a time ([`Machine::growth`]). The file
+//! system takes milliseconds for a chunk, so it is asked without `map` and `core`: faults are served meanwhile. A device does not
+//! go while it grows, or while slots of it are held, and so its descriptors stay open.
+//!
+//! The page daemon alone punches holes. Their slots are held in the allocator, so nothing is written there. A fork may happen
+//! meanwhile, and while a file grows: the child has no use for either.
 
 use crate::errno::{self, Errno};
-use crate::files::{CHUNK, DEVICES_MAX, Files, Pieces};
-use crate::kernel::Kernel;
+use crate::files::{CHUNK, Chunk, DEVICES_MAX, Files, Pieces};
+use crate::kernel::{Kernel, Mistake};
 use crate::machine::Machine;
 use overspill_swap::BLOCK_SLOTS;
 use overspill_swap::Punch;
@@ -34,8 +36,8 @@ const PASS_NS: u64 = 1_000_000_000;
 /// The shortest time between two holes, in nanoseconds: at most 640 MiB are given back in a second.
 const HOLE_NS: u64 = 100_000_000;
 
-/// Makes sure that the device which is written next has room, as far as it can be had. => no lock is held; takes the map lock
-/// exclusively if there is something to do
+/// Makes sure that the device which is written next has room, as far as it can be had. => no lock is held; takes `growth` over what
+/// the file system does
 ///
 /// # Errors
 /// Why the last device that could not grow did not.
@@ -46,11 +48,10 @@ pub fn make_room<K: Kernel>(machine: &Machine<K>) -> Result<(), Errno> {
         if machine.core.lock().vm.devices().wants_extent().is_none() {
             break;
         }
-        let mut map = machine.map.write();
+        let _growth = machine.growth.lock();
         // another thread may have been here first
         let Some(device) = machine.core.lock().vm.devices().wants_extent() else { break };
-        let Some(files) = map.files[device.0 as usize].as_mut() else { break };
-        let grown = refill(machine, files, device).unwrap_or_else(|| grow(machine, files, device));
+        let grown = refill(machine, device).unwrap_or_else(|| grow(machine, device));
         if let Err(errno) = grown {
             machine.core.lock().vm.devices_mut().refuse_growth(device);
             result = Err(errno);
@@ -72,17 +73,19 @@ pub fn try_again<K: Kernel>(machine: &Machine<K>) -> Result<bool, Errno> {
 }
 
 /// Gets blocks back that were given back. `None` if there are none.
-fn refill<K: Kernel>(machine: &Machine<K>, files: &mut K::Files, device: DeviceId) -> Option<Result<(), Errno>> {
+fn refill<K: Kernel>(machine: &Machine<K>, device: DeviceId) -> Option<Result<(), Errno>> {
     let mut result = None;
     for most in [RUN_SLOTS, BLOCK_SLOTS] {
         let run = machine.core.lock().vm.devices_mut().refill_begin(device, most)?;
         let got = each_piece(machine, run, |extent, piece| {
-            K::Files::allocate(files.fd(extent.file), extent.offset_of(piece.first), u64::from(piece.count) << PAGE_SHIFT)
+            let fd = with_files(machine, device, |files| files.fd(extent.file));
+            K::Files::allocate(fd, extent.offset_of(piece.first), u64::from(piece.count) << PAGE_SHIFT)
         });
         if got.is_ok() {
             // the blocks are others than before
             let _ = each_piece(machine, run, |extent, piece| {
-                let pieces = files.pieces(extent.file, extent.offset_of(piece.first), piece.count);
+                let pieces =
+                    with_files(machine, device, |files| files.pieces(extent.file, extent.offset_of(piece.first), piece.count));
                 if pieces.lens().len() > 1 {
                     // without room for so many extents it is as without alignment
                     let _ = machine.core.lock().vm.devices_mut().set_extents(piece, pieces.lens());
@@ -99,22 +102,53 @@ fn refill<K: Kernel>(machine: &Machine<K>, files: &mut K::Files, device: DeviceI
     result
 }
 
-/// The next chunk.
-fn grow<K: Kernel>(machine: &Machine<K>, files: &mut K::Files, device: DeviceId) -> Result<(), Errno> {
-    let left = machine.core.lock().vm.devices().slots_left(device);
-    let (file, offset, bytes) = files.grow(u64::from(left) << PAGE_SHIFT)?;
-    let pages = (bytes >> PAGE_SHIFT) as u32;
-    let pieces = files.pieces(file, offset, pages);
+/// The next chunk. A device that is about to go gets none.
+fn grow<K: Kernel>(machine: &Machine<K>, device: DeviceId) -> Result<(), Errno> {
+    let Some(left) = machine.core.lock().vm.devices_mut().grow_begin(device) else { return Ok(()) };
+    if K::mistake(Mistake::GrowsWhatMayGo) {
+        machine.core.lock().vm.devices_mut().grow_end(device);
+    }
+    let grown = get_chunk(machine, device, u64::from(left) << PAGE_SHIFT).and_then(|chunk| add_chunk(machine, device, chunk));
+    machine.core.lock().vm.devices_mut().grow_end(device);
+    grown
+}
+
+/// Gets blocks for the device's next `bytes_max` bytes at most.
+fn get_chunk<K: Kernel>(machine: &Machine<K>, device: DeviceId, bytes_max: u64) -> Result<Chunk, Errno> {
+    let mut result = Err(errno::ENOSPC);
+    let mut nth = 0;
+    while let Some(chunk) = with_files(machine, device, |files| files.chunk(bytes_max, nth)) {
+        result = K::Files::allocate_chunk(&chunk).map(|()| chunk);
+        if result.is_ok() {
+            break;
+        }
+        nth += 1;
+    }
+    result
+}
+
+/// The chunk is part of its file and of the device from now on.
+fn add_chunk<K: Kernel>(machine: &Machine<K>, device: DeviceId, chunk: Chunk) -> Result<(), Errno> {
+    let pages = (chunk.bytes >> PAGE_SHIFT) as u32;
+    let pieces = with_files(machine, device, |files| {
+        files.grown(&chunk);
+        files.pieces(chunk.file, chunk.offset, pages)
+    });
     let mut core = machine.core.lock();
     let devices = core.vm.devices_mut();
     let pieces = if devices.extents_left() < pieces.lens().len() as u32 { Pieces::one(pages) } else { pieces };
-    let mut at = offset;
+    let mut at = chunk.offset;
     for &count in pieces.lens() {
         // there can be no more extents: what this chunk has stays unused
-        devices.add_extent(device, file, at, count).map_err(|_| errno::ENOSPC)?;
+        devices.add_extent(device, chunk.file, at, count).map_err(|_| errno::ENOSPC)?;
         at += u64::from(count) << PAGE_SHIFT;
     }
     Ok(())
+}
+
+/// The device's files. => it grows, or slots of it are held: it stays
+fn with_files<K: Kernel, R>(machine: &Machine<K>, device: DeviceId, with: impl FnOnce(&mut K::Files) -> R) -> R {
+    with(machine.map.write().files[device.0 as usize].as_mut().expect("the device stays"))
 }
 
 /// Calls `with` with each extent that the run touches and the slots of the run that lie in it, until one fails.

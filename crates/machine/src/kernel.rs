@@ -189,6 +189,8 @@ pub enum Mistake {
     GivesUpAsItWaits,
     /// A device's files are closed when nothing is stored there any more, and not only when nothing is read from there.
     ClosesBeforeReadsEnd,
+    /// A device may go while space is being got for it: its descriptors are closed, and what was got is given to another device.
+    GrowsWhatMayGo,
     /// Pages that one read leaves parked all have the place of the last of them.
     ParksInOnePlace,
     /// What a child can read is given to others while it lives.

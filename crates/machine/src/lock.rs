@@ -5,9 +5,9 @@
 //!
 //! What is done with their words is in `protocol.rs`, where loom tries all orders of it.
 //!
-//! Lock order, outer to inner: [`Mutex`] `swapping` (never waited for but by a fork) -> [`RwLock`] `map` -> [`Mutex`] `core`. No
-//! lock is held over device I/O, but `map` (exclusive) over the allocation of more blocks for a swap file, once per 64 MiB. `map`
-//! is held (shared) over the userfaultfd calls that fill or take pages, which sleep only for the kernel's own memory locks.
+//! Lock order, outer to inner: [`Mutex`] `swapping` (never waited for but by a fork) -> [`Mutex`] `growth` -> [`RwLock`] `map` ->
+//! [`Mutex`] `core`. No lock is held over device I/O, but `growth` over the allocation of more blocks for a swap file. `map` is held
+//! (shared) over the userfaultfd calls that fill or take pages, which sleep only for the kernel's own memory locks.
 
 mod protocol;
 mod rank;

@@ -90,6 +90,8 @@ pub struct Machine<K: Kernel> {
     /// (L) Held by whoever adds or removes a device, outside of `map`; a fork holds it while it takes the files along. Nobody
     /// else waits for it: a swapoff's worker that did could not finish the I/O that the fork waits for.
     pub swapping: Mutex<(), K::Word>,
+    /// (L) Held by whoever gets space for a device, over what the file system does; outside of `map`.
+    pub(crate) growth: Mutex<(), K::Word>,
     /// (L) The core. Inner lock.
     pub core: Mutex<Core, K::Word>,
     /// (C) What was chosen.
@@ -197,6 +199,7 @@ impl<K: Kernel> Machine<K> {
             zeroes,
             map: RwLock::ranked(Rank::Map, space).timed(&locks.map_shared, &locks.map_exclusive),
             swapping: Mutex::ranked(Rank::Swapping, ()),
+            growth: Mutex::ranked(Rank::Growth, ()),
             core: Mutex::ranked(Rank::Core, core).timed(&locks.core),
             config: parts.config,
             content: parts.content,

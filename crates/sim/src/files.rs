@@ -2,8 +2,12 @@
 
 use crate::world::world;
 use overspill_machine::errno::{self, Errno};
-use overspill_machine::files::{Files, Pieces};
+use overspill_machine::files::{Chunk, Files, Pieces};
 use overspill_simkernel::pmap::PAGE;
+use overspill_simkernel::sched::{self, Timeout};
+
+/// The longest that the file system takes to get space, in nanoseconds.
+const ALLOCATION_NS_MAX: usize = 20_000_000;
 
 /// The files of a device.
 pub struct SimFiles {
@@ -73,19 +77,18 @@ impl Files for SimFiles {
     fn are_files(&self) -> bool {
         self.grows
     }
-    fn grow(&mut self, bytes_max: u64) -> Result<(u16, u64, u64), Errno> {
+    fn chunk(&self, bytes_max: u64, nth: usize) -> Option<Chunk> {
         let world = world();
         let left = self.limit - self.lens.iter().sum::<usize>();
         let most = left.min(bytes_max as usize / PAGE).min(world.disk.space.get());
         let pages = most.min(1 + world.draw(64));
-        if pages == 0 {
-            return Err(errno::ENOSPC);
-        }
-        self.turn = (self.turn + 1) % self.fds.len();
-        let len = &mut self.lens[self.turn];
-        *len += pages;
-        world.disk.space.update(|space| space - pages);
-        Ok((self.turn as u16, ((*len - pages) * PAGE) as u64, (pages * PAGE) as u64))
+        let file = (self.turn + 1) % self.fds.len();
+        let (offset, bytes) = ((self.lens[file] * PAGE) as u64, (pages * PAGE) as u64);
+        (nth == 0 && pages > 0).then_some(Chunk { file: file as u16, fd: self.fds[file], offset, bytes, is_there: false })
+    }
+    fn grown(&mut self, chunk: &Chunk) {
+        self.turn = chunk.file as usize;
+        self.lens[self.turn] += chunk.bytes as usize / PAGE;
     }
     fn pieces(&mut self, _: u16, _: u64, pages: u32) -> Pieces {
         let mut pieces = Pieces::one(pages);
@@ -94,8 +97,11 @@ impl Files for SimFiles {
         }
         pieces
     }
-    fn allocate(_: i32, _: u64, bytes: u64) -> Result<(), Errno> {
+    fn allocate(fd: i32, _: u64, bytes: u64) -> Result<(), Errno> {
         let world = world();
+        world.disk.check_open(fd);
+        // others go on meanwhile
+        sched::Word::new(0).wait(0, Timeout::Tick(world.draw(ALLOCATION_NS_MAX) as u64));
         let left = world.disk.space.get().checked_sub(bytes as usize / PAGE).ok_or(errno::ENOSPC)?;
         world.disk.space.set(left);
         Ok(())

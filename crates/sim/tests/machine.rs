@@ -184,6 +184,15 @@ fn files_grow_and_give_back() {
     all_pass(&GROWING, 8);
 }
 
+/// Devices that have to grow go before they have, and processes fork meanwhile.
+const GROWING_AND_FORKS: Scenario =
+    Scenario { swaps: Some(Swaps { space: 3000, lengths: (16, 200), bold: 1000, ..COME_AND_GO }), ..FORKS_AND_SWAPS };
+
+#[test]
+fn devices_go_while_they_grow() {
+    all_pass(&GROWING_AND_FORKS, 8);
+}
+
 /// What is on devices is sealed.
 const SEALED: Scenario =
     Scenario { sealed: true, noisy: true, swaps: Some(Swaps { compressed: true, space: 400, ..COME_AND_GO }), ..SWAPS };
@@ -387,6 +396,7 @@ fn each_mistake_is_found() {
         (OffersWhatIsRefused, REFUSED, 5),
         (GivesUpAsItWaits, SLOW, 9),
         (ClosesBeforeReadsEnd, SWAPS, 37),
+        (GrowsWhatMayGo, GROWING_AND_FORKS, 0),
         (ParksInOnePlace, TIGHT_RUNS, 45),
         (ThawsEarly, FORKS, 0),
         (NeverThaws, FORKS, 0),

@@ -110,6 +110,8 @@ pub(crate) struct Device {
     pub(crate) freed_next: usize,
     /// The machine cannot make it longer at the moment.
     pub(crate) refused: bool,
+    /// The machine gets space for it: it stays until that has ended.
+    pub(crate) growing: bool,
     /// Its bytes cannot be given back.
     pub(crate) unpunchable: bool,
     /// The states of its blocks: [`OTHER`], [`SEEN_FREE`], [`ABSENT`].
@@ -164,6 +166,7 @@ impl Device {
             priority: 0,
             mapped: false,
             refused: false,
+            growing: false,
             unpunchable: false,
             blocks: vec![OTHER; slots_max.div_ceil(BLOCK_SLOTS) as usize],
             memory: None,
@@ -192,7 +195,7 @@ impl Device {
         }
     }
 
-    /// Makes the entry free again. => nothing is stored, taken or read there
+    /// Makes the entry free again. => nothing is stored, taken or read there, and it does not grow
     pub(crate) fn clear(&mut self) {
         assert!(self.use_of() == DeviceUse::default(), "a device is removed while something needs it");
         for index in 0..self.words() {
@@ -220,7 +223,8 @@ impl Device {
     }
 
     pub(crate) fn use_of(&self) -> DeviceUse {
-        DeviceUse { stored: self.owned_count.into(), taken: self.taken_count.into(), reading: self.reading.into() }
+        let (stored, taken, reading) = (self.owned_count.into(), self.taken_count.into(), self.reading.into());
+        DeviceUse { stored, taken, reading, growing: self.growing }
     }
 
     /// Whether new pages may go there.

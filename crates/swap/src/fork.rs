@@ -46,7 +46,7 @@ impl Device {
     fn inherit(&mut self) {
         self.own = self.memory.is_some() && self.own;
         self.leaving = None;
-        (self.taken_count, self.reading) = (0, 0);
+        (self.taken_count, self.reading, self.growing) = (0, 0, false);
     }
 }
 

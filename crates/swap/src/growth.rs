@@ -119,9 +119,22 @@ impl Devices {
         None
     }
 
-    /// How many slots the device may still get by [`Devices::add_extent`], in slots (pages).
-    pub fn slots_left(&self, device: DeviceId) -> u32 {
-        self.get(device).filter(|d| d.mapped && d.own).map_or(0, |d| d.slots - d.blist.len())
+    /// The machine is about to get space for the device, without a lock. The device stays until [`Devices::grow_end`]. Returns how
+    /// many slots it may still get, in slots (pages); `None` if it is not there or leaves.
+    ///
+    /// # Panics
+    /// If it grows already.
+    pub fn grow_begin(&mut self, device: DeviceId) -> Option<u32> {
+        let it = self.get_mut(device).filter(|d| d.mapped && d.own && d.leaving.is_none())?;
+        assert!(!core::mem::replace(&mut it.growing, true), "a device grows twice at a time");
+        Some(it.slots - it.blist.len())
+    }
+
+    /// What was to be had has been added ([`Devices::add_extent`]); or nothing was.
+    pub fn grow_end(&mut self, device: DeviceId) {
+        if let Some(it) = self.get_mut(device) {
+            it.growing = false;
+        }
     }
 
     /// To be called if the machine found no more room for the device. It does not ask for more until some was given back.

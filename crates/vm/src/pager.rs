@@ -96,6 +96,8 @@ pub struct DeviceUse {
     pub taken: u64,
     /// Reads under way, in operations.
     pub reading: u64,
+    /// Space is being got for it.
+    pub growing: bool,
 }
 
 /// Where pages lie when they have no frame. Metadata only: no I/O, no waiting, no allocation after set-up.

@@ -14,6 +14,8 @@ pub enum Rank {
     Daemon,
     /// The set of swap devices. Only a fork waits for it.
     Swapping,
+    /// Space that is being got for devices.
+    Growth,
     /// Ranges, descriptors, files.
     Map,
     /// The core.

@@ -6,7 +6,7 @@ use crate::kernel::{Nothing, SimMappings};
 use crate::uffd::SimMessage;
 use crate::word::SimWord;
 use overspill_machine::errno::{self, Errno};
-use overspill_machine::files::{Files, Pieces};
+use overspill_machine::files::{Chunk, Files, Pieces};
 use overspill_machine::kernel::{self, Advice, Done, Fixed, IoVec, Kernel, Moved};
 use overspill_store::PageBytes;
 use overspill_vm::types::{PAGE_SHIFT, PAGE_SIZE, PageId, Tag};
@@ -211,7 +211,10 @@ impl Files for FlatFile {
     fn are_files(&self) -> bool {
         false
     }
-    fn grow(&mut self, _: u64) -> Result<(u16, u64, u64), Errno> {
+    fn chunk(&self, _: u64, _: usize) -> Option<Chunk> {
+        never()
+    }
+    fn grown(&mut self, _: &Chunk) {
         never()
     }
     fn pieces(&mut self, _: u16, _: u64, _: u32) -> Pieces {
