@@ -1,5 +1,5 @@
-//! What the program asks for its memory, and no event tells: guard pages, pages that stay in memory, what forked children find
-//! empty; and the end of a discard.
+//! Requests of the program's about its memory that no event reports: guard pages, pages that must stay in memory, pages that forked
+//! children find empty; and the end of a discard.
 
 use crate::kernel::{Kernel, Mistake, Uffd as _};
 use crate::machine::Machine;
@@ -11,8 +11,9 @@ use overspill_vm::types::{ObjectId, PAGE_SHIFT, PageId};
 const KEEP_IN_MAX: usize = 64 << 30;
 
 impl<K: Kernel> Machine<K> {
-    /// The program is about to put guard pages here (MADV_GUARD_INSTALL, for which there is no event), which drops what is there.
-    /// Until [`Machine::guarded`] nothing is brought in here and nothing is taken. Returns whether there may be guard pages
+    /// The program is about to put guard pages here (MADV_GUARD_INSTALL, for which there is no event). That drops the content.
+    /// Until [`Machine::guarded`] no page is brought in here and none is taken. Returns whether there may be guard pages already,
+    /// or `None` if there is no room to remember the call.
     /// already, or `None` if there is no room to remember it.
     pub fn begin_guard(&self, start: usize, end: usize) -> Option<bool> {
         let mut map = self.map.write();
@@ -30,7 +31,7 @@ impl<K: Kernel> Machine<K> {
         Some(before)
     }
 
-    /// The call has returned: the guard pages are there. What was there before is forgotten.
+    /// The call has returned: the guard pages are there. The old content is forgotten.
     pub fn guarded(&self, start: usize, end: usize) {
         let mut map = self.map.write();
         let mut at = start;
@@ -47,11 +48,11 @@ impl<K: Kernel> Machine<K> {
     pub fn unguarded(&self, start: usize, end: usize) {
         let mut map = self.map.write();
         map.discards.done(start, end, K::now_ns());
-        // without room for the pieces, they are taken for guarded, which is slower and otherwise the same
+        // without room for the pieces the pages still count as guarded, which is slower and otherwise the same
         let _ = map.ranges.change(start, end, |flags| flags.without(Flags::GUARDED));
     }
 
-    /// The call was refused, where there may be guard pages since an earlier one.
+    /// The call was refused, but there may be guard pages from an earlier call.
     pub fn not_guarded(&self, start: usize, end: usize) {
         self.map.write().discards.done(start, end, K::now_ns());
     }
@@ -92,7 +93,7 @@ impl<K: Kernel> Machine<K> {
         true
     }
 
-    /// Brings in what is managed in a range, to stay. Returns `false` if that cannot be: it may not be read, or is too much.
+    /// Brings in the managed pages of a range, to stay. Returns `false` if a page cannot be read or the range is too long.
     pub fn keep_in(&self, start: usize, end: usize) -> bool {
         let mut at = start;
         loop {
@@ -107,22 +108,22 @@ impl<K: Kernel> Machine<K> {
         }
     }
 
-    /// The program has said what its forked children are to find here, for which there are no events. Returns `false` if there is
-    /// no room to remember it.
+    /// The program has said whether its forked children find the range empty; there are no events for that. Returns `false` if
+    /// there is no room to remember it.
     #[must_use]
     pub fn wiped_on_fork(&self, start: usize, end: usize, wiped: bool) -> bool {
         let change = |flags: Flags| if wiped { flags.with(Flags::WIPE) } else { flags.without(Flags::WIPE) };
         self.map.write().ranges.change(start, end, change)
     }
 
-    /// What is managed in a range is the kernel's from now on, and no longer known. => [`Machine::keep_in`] has brought it in
+    /// Leaves the managed pages of a range to the kernel; the pager forgets them. => [`Machine::keep_in`] has brought them in
     pub fn hand_over(&self, start: usize, end: usize) {
         let mut map = self.map.write();
         let mut at = start;
         while let Some(range) = map.ranges.overlap(at, end, Kind::Managed) {
             let piece = range.within(at, end);
             at = piece.end;
-            // SAFETY: all of it that has content is in memory, and stays there.
+            // SAFETY: every page that has content is in memory, and stays there.
             if unsafe { map.program.unregister(piece.start, piece.end - piece.start) }.is_ok() {
                 Self::unmapped(&mut map, &mut self.core.lock(), piece.start, piece.end);
             }
@@ -130,7 +131,7 @@ impl<K: Kernel> Machine<K> {
         self.drop_places(&map, true);
     }
 
-    /// A wrapped discard has returned.
+    /// A discard whose beginning the hooks announced has returned.
     pub fn discard_done(&self, start: usize, end: usize) {
         self.map.write().discards.done(start, end, K::now_ns());
     }

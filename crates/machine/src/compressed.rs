@@ -4,30 +4,31 @@
 //! ```text
 //!   page daemon, swapoff    pack (no lock) --> store (the pool's lock) --> the page is stored; its frame comes free
 //!                                 |  incompressible, full, or no budget
-//!                                 +--> slots past memory: the next device, as if this one had no space
+//!                                 +--> slots of the next device, as if this one had no space
 //!   serving a fault         copy the packed bytes out (the pool's lock) --> unpack into a read's buffer --> as any page
-//!   core                    a slot that is given up waits for `empty_freed`; then its bytes are free, and it can be given again
-//!   page daemon             credit for what will be stored; free blocks to the kernel; the coldest pages to the next device
+//!   core                    a slot that is given up waits for `empty_freed`, which frees its bytes; then it can be given again
+//!   page daemon             credit for pages to come; free blocks to the kernel; the coldest pages to the next device
 //! ```
 //!
-//! **The budget.** What the pool may take of it, and when its pages go on, is decided in [`overspill_store::budgeted_pool`], which
-//! the simulator runs too.
+//! **The budget.** [`overspill_store::budgeted_pool`] decides how much of the budget the pool may take, and when its pages go on to
+//! the next device. The simulator runs that code too.
 //!
-//! **Locks.** The pool's lock is innermost: under `map` and `core`, or with neither. No packing or unpacking happens under it, only
-//! copying of at most 3.3 KiB. Whoever takes it holds `map` or `core`, or has a read or a write under way for which a fork waits:
-//! so at a fork, which holds both and waits for those, nobody has it, and the child's copy is whole. The same goes for the contexts
-//! of zstd, which have a lock each, held while one page is packed or a batch of them, or one is unpacked; the pool's is taken under
-//! that of the packer.
+//! **Locks.** The pool's lock is innermost. It is taken under `map` and `core`, or with neither. Nothing is packed or unpacked
+//! under it; at most 3.3 KiB are copied. Each thread that takes it holds `map` or `core`, or has a read or a write under way for
+//! which a fork waits. A fork holds both locks and waits for those reads and writes. So at a fork nobody holds the pool's lock, and
+//! the child's copy is whole. The same goes for the contexts of zstd. Each has a lock of its own, held while a page is unpacked, or
+//! while a page or a batch is packed. The pool's lock is taken under that of the packer.
 //!
-//! **Fork.** The pool is ordinary memory, and the child gets its copy of it as of all tables. From then on each has its own: what
-//! the one frees or stores the other does not see, and nothing needs to be frozen. Each is charged for all of it, so that the
-//! promise holds when the copies come apart: a fork first makes the process smaller than half of its budget, and pages of the pool
-//! are written back for that. If they have nowhere to go, the two sides share out what the pool leaves of the budget, and the
-//! pool's pages, which are one until either side changes them, are above it as far as they have come apart
+//! **Fork.** The pool is ordinary memory, and the child gets a copy of it as of all tables. From then on each side has its own:
+//! neither sees what the other frees or stores, and nothing needs to be frozen. Each side is charged for all of its pool, so that
+//! the budget holds when the copies come apart. So a fork first makes the process smaller than half of its budget, and writes pages
+//! of the pool back for that. If they have nowhere to go, the two sides share out the part of the budget that the pool leaves. The
+//! pool's pages are shared until either side changes them. As far as they have come apart, they are above the budget
 //! ([`Compressed::fixed_pages`]).
 //!
-//! **Content.** Pages here are not encrypted, since nobody sees them who does not see the program's memory as well; what proves
-//! that a page came back right is its checksum under its identity, with encryption as without. On the way to a device it is sealed
+//! **Content.** Pages here are not encrypted: whoever could read them could read the program's memory as well. With and without
+//! encryption, a checksum over content and identity proves that a page came back right. On the way to a device a page is sealed
+//! like any other.
 //! like any other.
 
 use crate::errno::{self, Errno};
@@ -44,7 +45,7 @@ use overspill_vm::Vm;
 use overspill_vm::types::{DeviceId, PAGE_SHIFT, PAGE_SIZE, PageId};
 use std::sync::Arc;
 
-/// Writes of pages that go on to the next device, at a time.
+/// Writes that take pages to the next device, at a time.
 pub const WRITE_BACKS: usize = 2;
 /// Threads that can unpack at the same time with an algorithm that needs memory for it.
 const UNPACKERS_MAX: usize = 4;
@@ -61,8 +62,9 @@ unsafe impl<K: Kernel> Send for Arena<K> {}
 
 impl<K: Kernel> AsRef<[u8]> for Arena<K> {
     fn as_ref(&self) -> &[u8] {
-        // SAFETY: the mapping that `Compressed::new` made, which lives as long as this and is reached through this only. (The
-        // kernel takes pages away whose bytes are in no object, see `Machine::trim`; the pool does not read those.)
+        // SAFETY: the mapping that `Compressed::new` made, which lives as long as this and is reached through this only.
+        // (`Machine::trim` has the kernel take pages away, but only pages whose bytes are in no object. The pool does not read
+        // those.)
         unsafe { core::slice::from_raw_parts(self.at, self.len) }
     }
 }
@@ -83,7 +85,7 @@ impl<K: Kernel> Drop for Arena<K> {
 
 /// A compressed memory device.
 pub struct Compressed<K: Kernel> {
-    /// Its budget is the process's share. (That of the core is lower while it makes ready for a fork.)
+    /// Its budget is the process's part. (The core's budget is lower while it prepares for a fork.)
     pub pool: Mutex<BudgetedPool<Arena<K>>, K::Word>,
     /// The address of its memory.
     pub arena: usize,
@@ -93,9 +95,9 @@ pub struct Compressed<K: Kernel> {
     device: AtomicU16,
     written_back: AtomicU64,
     packer: Mutex<Packer, K::Word>,
-    /// None for LZ4, which needs no memory for it.
+    /// Empty for LZ4, which needs no memory to unpack.
     unpackers: Box<[Mutex<Unpacker, K::Word>]>,
-    /// Pages of buffers for writes to the next device, and of what packs and unpacks; charged as long as the device is there.
+    /// Pages of the buffers for writes to the next device, and of the packer and unpackers. Charged as long as the device is there.
     pub buffer_pages: u32,
 }
 
@@ -105,7 +107,7 @@ impl<K: Kernel> core::fmt::Debug for Compressed<K> {
     }
 }
 
-/// What the pool holds, for people.
+/// The pool's contents in numbers, for users.
 #[derive(Clone, Copy, Debug)]
 pub struct Holding {
     /// The pool's own counters.
@@ -114,7 +116,7 @@ pub struct Holding {
     pub written_back: u64,
     /// The most memory it may take, in bytes: its size, or what the budget leaves for it.
     pub size_bytes: u64,
-    /// Memory that is charged for it, in bytes: what is resident, and credit.
+    /// Memory that is charged for it, in bytes: resident pages and credit.
     pub memory_bytes: u64,
 }
 
@@ -130,8 +132,8 @@ impl Holding {
 }
 
 impl<K: Kernel> Compressed<K> {
-    /// With an arena for `bytes` bytes, of which nothing is resident yet, for a budget of `memory_pages` pages. At most `slots_max`
-    /// pages. Allocates its tables, which take memory as they are used, and what packs and unpacks.
+    /// Makes a device with an arena for `bytes` bytes, of which nothing is resident yet, for a budget of `memory_pages` pages. It
+    /// holds at most `slots_max` pages. Allocates its packer and unpackers, and its tables, which take memory as they are used.
     ///
     /// # Errors
     /// ENOMEM.
@@ -169,7 +171,7 @@ impl<K: Kernel> Compressed<K> {
         }))
     }
 
-    /// Adds it to the pager, and charges what it needs from the beginning. => the caller puts it into `Space::pool`
+    /// Adds it to the pager, and charges its buffers and its first credit. => the caller puts it into `Space::pool`
     ///
     /// # Errors
     /// As [`overspill_swap::Devices::add_memory_device`].
@@ -178,13 +180,13 @@ impl<K: Kernel> Compressed<K> {
         self.device.store(device.0, Relaxed);
         vm.charge(self.buffer_pages);
         self.set_budget(vm.limit());
-        // At once, and above the budget if there is no frame: without any credit nothing could be stored that would make room for
-        // it. What is charged is not resident before pages are stored, and those give back more.
+        // At once, and above the budget if there is no frame: without any credit no page could be stored, and so no frame come
+        // free. The charged pages become resident only as pages are stored, and those free more.
         self.balance(vm, u32::MAX);
         Ok(device)
     }
 
-    /// Gives back what is charged. => the device is gone from the pager
+    /// Takes its charge off the budget. => the device is gone from the pager
     pub fn leave(&self, vm: &mut Vm<SwapPager>) {
         vm.uncharge(self.buffer_pages + self.pool.lock().give_up());
         let counters = vm.counters();
@@ -210,8 +212,8 @@ impl<K: Kernel> Compressed<K> {
         }
     }
 
-    /// Takes frames for what will be stored, as far as there are any, and looks whether there is room (again). To be called when
-    /// frames have come free, before the lock on the core is given back.
+    /// Takes credit for pages to come, as far as frames are free, and checks whether there is room again. To be called when frames
+    /// have come free, before the lock on the core is given back.
     pub fn refill(&self, vm: &mut Vm<SwapPager>) {
         if vm.devices().device_use(self.device()).is_none() {
             return; // a swapoff has ended, and `leave` is about to come
@@ -220,7 +222,7 @@ impl<K: Kernel> Compressed<K> {
         self.balance(vm, vm.available());
     }
 
-    /// Gives the memory back of slots that nobody needs any more, so that they can be given again.
+    /// Frees the memory of slots that were given up, so that they can be given again.
     pub fn empty_freed(&self, vm: &mut Vm<SwapPager>) {
         let mut slots = [0; 64];
         loop {
@@ -256,18 +258,17 @@ impl<K: Kernel> Compressed<K> {
         gauges.pool_same_pages.set(counters.same_filled_pages);
     }
 
-    /// The process's share of the budget is `pages` from now on.
+    /// Sets the process's part of the budget, in pages.
     pub fn set_budget(&self, pages: u32) {
         self.pool.lock().set_budget(pages);
     }
 
-    /// Pages of the pool that cannot go anywhere else, in pages of memory: all if no other device has room, else none. What a fork
-    /// cannot make smaller.
+    /// Pages of memory that the pool cannot give up, even for a fork: all that are resident if no other device has room, else none.
     pub fn fixed_pages(&self, devices: &Devices) -> u32 {
         if devices.room_past_memory() > 0 { 0 } else { self.pool.lock().pool.counters().resident_pages as u32 }
     }
 
-    /// What packs its pages. => whoever holds it is one that a fork waits for
+    /// The packer. => a fork waits for its holder
     pub fn packer(&self) -> MutexGuard<'_, Packer, K::Word> {
         self.packer.lock()
     }
@@ -286,9 +287,9 @@ impl<K: Kernel> Compressed<K> {
         self.pool.lock().pool.store(at, packed)
     }
 
-    /// Unpacks the page in slot `at` of the device. If there is none, or its bytes are damaged, `page` holds what no checksum will
-    /// take for it. Does not allocate.
-    #[inline(never)] // a frame of 3.3 KiB, that is not to be part of that of a fault
+    /// Unpacks the page in slot `at` of the device. If there is none, or its bytes are damaged, `page` is filled so that no check
+    /// of its tag succeeds. Does not allocate.
+    #[inline(never)] // its stack frame of 3.3 KiB must not be part of a fault's
     pub fn load(&self, at: u32, page: &mut PageBytes) {
         let mut packed = [0; PACKED_BYTES_MAX];
         let stored = self.pool.lock().pool.copy_out(at, &mut packed);

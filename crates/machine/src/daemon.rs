@@ -6,12 +6,12 @@
 //!             (encrypted: each write's pages are sealed into its buffer)
 //!   reclaim   discard the parked content of clean pages, many with one TLB flush                    map shared, one batch
 //!
-//!   at rest   swap space that stays free goes back to the file system (growth.rs)                   no lock in the system call
+//!   at rest   give swap space that stays free back to the file system (growth.rs)                   no lock in the system call
 //! ```
 //!
-//! What goes to a compressed device is packed and stored here and now; what that refuses is written to the next one.
+//! Pages for a compressed device are packed and stored at once. Pages that it refuses are written to the next device.
 //!
-//! Each step takes the locks anew and works on one batch, so a fault never waits longer for the daemon than for one batch's ioctl.
+//! Each step takes the locks anew and works on one batch, so a fault waits for at most one batch's ioctl.
 
 mod copy_out;
 mod evict;
@@ -37,15 +37,15 @@ use overspill_vm::{Laundry, Resident};
 /// Pages per step.
 pub const BATCH: usize = 128;
 const _: () = assert!(BATCH <= COPIES_MAX);
-/// So many pages that are copied out are read at a time: each time may wait for the lock of the program's address space, which it
-/// may be fighting for itself.
+/// Pages that are read at a time when pages are copied out. Each read may wait for the kernel's lock on the program's address
+/// space, for which the program's threads may be competing.
 const COPY_PAGES: usize = 32;
 /// Blocks of compressed memory given back with one TLB flush.
 const TRIM_BLOCKS: usize = 32;
 /// How long it sleeps when nobody rings, in nanoseconds.
 const SLEEP_NS: u64 = 500_000_000;
 
-/// What a page daemon does about its process's part of a budget that processes share.
+/// The page daemon's part in a budget that processes share.
 pub trait Sharing<K: Kernel> {
     /// One look at the others. => no lock is held
     fn step(&mut self, machine: &Machine<K>);
@@ -53,7 +53,7 @@ pub trait Sharing<K: Kernel> {
     fn is_shrinking(&self) -> bool;
 }
 
-/// Of a process that shares it with nobody.
+/// For a process that shares its budget with nobody.
 impl<K: Kernel> Sharing<K> for () {
     fn step(&mut self, _: &Machine<K>) {}
     fn is_shrinking(&self) -> bool {
@@ -70,16 +70,16 @@ pub struct Daemon<K: Kernel, S = ()> {
     dirty: Vec<Dirty>,
     /// Pages of the batch that were EBUSY.
     busy: Vec<PageId>,
-    /// Pages of the batch that cannot be moved since their memory is not writable.
+    /// Pages of the batch that cannot be moved because their memory is not writable.
     unwritable: Vec<PageId>,
     mappings: K::Mappings,
     /// Locked memory was in the way.
     locked_seen: bool,
-    /// How many pages in a row could not be taken.
+    /// How many pages in a row could not be parked.
     fruitless: u32,
     writes: Vec<Write>,
     write_pages: usize,
-    /// For each write its pages, if they are encrypted; a page to look at pages with; and those that are copied out.
+    /// In this order: the buffers of each write, if writes are encrypted; one scratch page; the pages that are copied out.
     buffers: usize,
     buffers_len: usize,
     in_flight: usize,
@@ -88,27 +88,27 @@ pub struct Daemon<K: Kernel, S = ()> {
     /// When devices were last asked again whether they have space.
     asked_at: u64,
     freed_before: u64,
-    /// Why writing failed, the last time since a frame came free.
+    /// Why a write failed; forgotten when a frame comes free.
     trouble: Option<Errno>,
     give_back: GiveBack,
     sharing: S,
 }
 
-/// What a step came to.
+/// The result of a step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Step {
     /// Something was done; there may be more.
     Worked,
     /// Nothing is wanted.
     Idle,
-    /// Something is wanted, but all that can be done is to wait for writes.
+    /// Something is wanted, but there is nothing to do except to wait for writes.
     Waiting,
     /// Something is wanted and nothing can be done.
     Stuck,
 }
 
 impl<K: Kernel> Daemon<K> {
-    /// Of a process that shares its budget with nobody; with I/O of its own.
+    /// For a process that shares its budget with nobody. The daemon has I/O of its own.
     ///
     /// # Errors
     /// As [`Daemon::sharing`].
@@ -118,7 +118,7 @@ impl<K: Kernel> Daemon<K> {
 }
 
 impl<K: Kernel, S: Sharing<K>> Daemon<K, S> {
-    /// With I/O of its own.
+    /// As [`Daemon::new`], for a process that shares its budget as `sharing` says.
     ///
     /// # Errors
     /// As [`Kernel::io`]; ENOMEM.
@@ -153,8 +153,8 @@ impl<K: Kernel, S: Sharing<K>> Daemon<K, S> {
         })
     }
 
-    /// Runs until the machine quits: sleeps while nothing is wanted. `each` is called before each step, also while a fork is being
-    /// made.
+    /// Runs until the machine shuts down; sleeps while nothing is wanted. `each` is called before each step, also while a fork is
+    /// being made.
     pub fn run(&mut self, machine: &Machine<K>, mut each: impl FnMut(&Machine<K>)) {
         while !machine.shutdown.has_begun() {
             each(machine);
@@ -183,7 +183,7 @@ impl<K: Kernel, S: Sharing<K>> Daemon<K, S> {
                         continue;
                     }
                     if self.sharing.is_shrinking() {
-                        continue; // it is there
+                        continue; // the process has shrunk to its target: `sharing` decides on
                     }
                     let sleep = self.before_sleep(machine).unwrap_or(SLEEP_NS);
                     machine.doorbell.sleep(&machine.host, rings, sleep, || {
@@ -196,8 +196,8 @@ impl<K: Kernel, S: Sharing<K>> Daemon<K, S> {
         self.settle(machine);
     }
 
-    /// Rarely needed work: counters that cost a walk, second copies that never made a batch, space that the file system may have.
-    /// Returns how long to sleep if there is more of it, in nanoseconds.
+    /// Rarely needed work: refreshes counters that cost a walk, drops second copies that are fewer than a batch, gives space back
+    /// to the file system. Returns how long to sleep if there is more of it, in nanoseconds.
     fn before_sleep(&mut self, machine: &Machine<K>) -> Option<u64> {
         {
             let mut core = machine.core.lock();
@@ -218,7 +218,7 @@ impl<K: Kernel, S: Sharing<K>> Daemon<K, S> {
         machine.drop_places(&map, true);
     }
 
-    /// One batch of whatever is most wanted.
+    /// One batch of the most wanted step.
     pub fn step(&mut self, machine: &Machine<K>) -> Step {
         self.step_of(machine, BATCH as u32)
     }
@@ -267,7 +267,7 @@ impl<K: Kernel, S: Sharing<K>> Daemon<K, S> {
         }
         let all_tried = self.fruitless > listed;
         if demand.park > 0 && (self.park(machine, demand.park.min(most)) || !all_tried) {
-            return Step::Worked; // or there are others that can be taken
+            return Step::Worked; // or pages that were not tried yet may go
         }
         if self.in_flight > 0 { Step::Waiting } else { Step::Stuck }
     }
@@ -293,8 +293,8 @@ impl<K: Kernel, S: Sharing<K>> Daemon<K, S> {
 }
 
 impl<K: Kernel> Machine<K> {
-    /// Gives free blocks back to the kernel, and what they were charged to the budget, if there are many of them. => `map` is held:
-    /// a fork does not come in between
+    /// Gives free blocks back to the kernel if there are many, and takes their charge off the budget. => `map` is held: a fork does
+    /// not come in between
     fn trim(&self, map: &Space<K>, device: &Compressed<K>) {
         let mut blocks = [0; TRIM_BLOCKS];
         let mut ranges = [IoVec { base: 0, len: 0 }; TRIM_BLOCKS];

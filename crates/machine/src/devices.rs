@@ -1,4 +1,4 @@
-//! Adding devices to a running machine, and what is done when one is gone.
+//! Adding devices to a running machine, and the clean-up when a device is gone.
 
 use crate::compressed::Compressed;
 use crate::errno::Errno;
@@ -17,7 +17,7 @@ use std::sync::Arc;
 /// Why a device could not be added. Displays as one message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AddError {
-    /// One of that name is there.
+    /// The process has a device of that name.
     There,
     /// The core refuses.
     Refused(AddDeviceError),
@@ -32,7 +32,7 @@ impl fmt::Display for AddError {
     }
 }
 
-/// What a further device is made of.
+/// The medium of a further device.
 pub enum Backing<K: Kernel> {
     /// Files or block devices.
     Files(K::Files),
@@ -54,7 +54,7 @@ impl<K: Kernel> Backing<K> {
     }
 }
 
-/// Adds a device. What it is longer than a device can be is not used. Calls `wait` again and again while a fork is under way.
+/// Adds a device. Space beyond the greatest length of a device is not used. Calls `wait` again and again while a fork is under way.
 ///
 /// # Errors
 /// [`AddError`]; nothing is changed then.
@@ -99,8 +99,8 @@ pub fn add<K: Kernel>(
     Ok(device)
 }
 
-/// Adds the device that open files are: one that gets its slots as they grow, or a single block device, which has them all. What it
-/// is longer than a device can be is not used. The files are to be kept under the device's number.
+/// Adds a device made of open files. Its slots come as the files grow; a single block device has all its slots at once. Space
+/// beyond the greatest length of a device is not used. The caller keeps the files under the device's number.
 ///
 /// # Errors
 /// [`AddDeviceError`]; nothing is changed then.
@@ -123,9 +123,9 @@ pub fn remove<K: Kernel>(machine: &Machine<K>, device: DeviceId) {
         note_devices(machine, &map, core.vm.devices());
         machine.status.counters.swap_used_bytes.set(core.vm.devices().used() * PAGE_SIZE as u64);
     }
-    machine.failed_devices.forget(device); // its number may be another's soon
+    machine.failed_devices.forget(device); // another device may get its number soon
     drop(map);
-    drop((files, pool)); // the end of a long file takes its time, and needs no lock
+    drop((files, pool)); // the end of a long file takes time, and needs no lock
     machine.arrivals.announce();
 }
 
@@ -143,7 +143,7 @@ fn own_devices<K: Kernel>(map: &Space<K>, devices: &Devices) -> impl Iterator<It
     (0..DEVICES_MAX).filter(|i| map.has_device(*i) && !devices.is_inherited(DeviceId(*i as u16)))
 }
 
-/// Tells the status block how much the devices can hold together, and what this process's own are called. Does not allocate.
+/// Writes to the status block how much the devices can hold together, and the names of this process's own. Does not allocate.
 fn note_devices<K: Kernel>(machine: &Machine<K>, map: &Space<K>, devices: &Devices) {
     machine.status.counters.swap_capacity_bytes.set(devices.capacity() * PAGE_SIZE as u64);
     let mut text = Packet::new();

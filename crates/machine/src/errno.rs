@@ -1,23 +1,23 @@
-//! Error numbers, as Linux has them, that the machine tells apart.
+//! The error numbers that the machine tells apart, with Linux's values.
 
 /// An error number.
 pub type Errno = i32;
 
-/// There is none such: a page is missing, nothing is registered.
+/// No such thing: a page is missing, nothing is registered.
 pub const ENOENT: Errno = 2;
 /// The device failed.
 pub const EIO: Errno = 5;
-/// Not now: an event is unread.
+/// Not now, because an event is unread.
 pub const EAGAIN: Errno = 11;
 /// There is no memory.
 pub const ENOMEM: Errno = 12;
-/// There is no such address, or it is not what is wanted there.
+/// There is no such address, or the wrong thing is there.
 pub const EFAULT: Errno = 14;
-/// Somebody else has it too, or holds it.
+/// Another user has it too, or holds it.
 pub const EBUSY: Errno = 16;
 /// Something is there already.
 pub const EEXIST: Errno = 17;
-/// It cannot be done to this.
+/// The request does not fit the memory it is for.
 pub const EINVAL: Errno = 22;
 /// The file may not be so long.
 pub const EFBIG: Errno = 27;

@@ -1,9 +1,8 @@
 //! Events of the program's address space, all followed under the exclusive map lock.
 //!
-//! Why that: the kernel refuses to fill pages (EAGAIN) from the moment an unmap, discard or
-//! move begins until its event is *read*. If fills could run between the reading and the processing of an event, old content could
-//! land in a range that is new. With the lock, a fill comes wholly before the reading (then the kernel guards it) or after the
-//! processing.
+//! Why the exclusive lock: the kernel refuses to fill pages (EAGAIN) from the moment an unmap, discard or move begins until its
+//! event is *read*. If a page could be filled between the reading and the processing of an event, old content could land in a range
+//! that is new. With the lock, a fill comes wholly before the reading, when the kernel guards it, or after the processing.
 
 use crate::kernel::{Event, Kernel, Mistake, Uffd};
 use crate::machine::{Core, Machine};
@@ -11,21 +10,21 @@ use crate::ranges::{Flags, Kind, Range};
 use crate::space::Space;
 use overspill_vm::types::PAGE_SIZE;
 
-/// Messages are read so many at a time.
+/// Messages read at a time.
 pub(crate) const MESSAGES: usize = 16;
 
-/// An event makes so many ranges more, at most, but for those that [`Machine::manage`] makes.
+/// The most ranges that an event can add, apart from those that [`Machine::manage`] makes.
 const EVENT_PIECES: usize = 4;
 
-/// How often [`Machine::await_unmaps`] looks while events are under way all the time, how long it waits in between, in nanoseconds:
-/// 50 ms in all.
+/// How often [`Machine::await_unmaps`] looks while events are under way all the time, and how long it waits in between, in
+/// nanoseconds: 50 ms in all.
 const UNMAPS_LOOKS: u32 = 500;
 
 pub(crate) const UNMAPS_LOOK_NS: u64 = 100_000;
 
 impl<K: Kernel> Machine<K> {
-    /// Reads waiting messages. Events are followed at once; addresses of faults are given to `fault`, after the lock is free.
-    /// Returns whether there may be more.
+    /// Reads waiting messages. Events are followed at once. The addresses of faults are given to `fault` after the lock is free.
+    /// Returns whether there may be more messages.
     pub fn read_messages(&self, mut fault: impl FnMut(usize, u32)) -> bool {
         let mut messages = [<K::Uffd as Uffd>::Message::default(); MESSAGES];
         let mut map = self.map.write();
@@ -68,14 +67,14 @@ impl<K: Kernel> Machine<K> {
                 map.discards.add(start, end, K::now_ns());
             }
             Event::Remap(from, to, len) => {
-                // Whatever was there has gone, or the kernel would not have moved anything to it.
+                // The old mapping there has gone, or the kernel would not have moved anything to that place.
                 self.replaced(map, to, to + len, true);
                 let mut at = from;
                 while at < from + len {
                     let known = map.ranges.first(at, from + len).map(|r| r.within(at, from + len));
                     let until = known.map_or(from + len, |r| r.start);
                     if at < until {
-                        // registered, or there would be no event: what is there is what is mapped
+                        // registered, or there would be no event, but not in the map: it is managed from now on
                         self.manage(map, Range { start: at - from + to, end: until - from + to, ..Range::of_program(Flags::NONE) });
                     }
                     let Some(r) = known else { break };
@@ -101,13 +100,13 @@ impl<K: Kernel> Machine<K> {
         self.drop_places(map, false);
     }
 
-    /// An unmapping was reported. `refused`: but the call was refused, so that it may not have come to that.
+    /// An unmapping was reported. `refused`: the call was refused, so that perhaps nothing was unmapped.
     pub fn follow_unmap(&self, map: &mut Space<K>, start: usize, end: usize, refused: bool) {
         let mut at = start;
         while at < end {
             let (until, next) = if K::mistake(Mistake::FollowsLateUnmaps) { (end, end) } else { map.pending.settle(at, end) };
             while let Some(r) = map.ranges.first(at, until).map(|r| r.within(at, until)) {
-                // A native one that is there has come since: the event is of all that the call was given.
+                // A native range that is there came later: the event covers all addresses that the call was given.
                 if r.kind == Kind::Managed && !refused {
                     Self::unmapped(map, &mut self.core.lock(), r.start, r.end);
                 } else {
@@ -119,8 +118,8 @@ impl<K: Kernel> Machine<K> {
         }
     }
 
-    /// What is no longer mapped in the range is gone, and nothing else: another thread may have unmapped a part, which is still to
-    /// be reported.
+    /// Gives up what is no longer mapped in the range, and nothing else. Another thread may have unmapped a part whose report is
+    /// still to come.
     fn drop_holes(&self, map: &mut Space<K>, start: usize, end: usize) {
         if K::is_mapped(start, end) {
             return;
@@ -136,14 +135,14 @@ impl<K: Kernel> Machine<K> {
             Self::unmapped(map, &mut self.core.lock(), at, end);
         }
         if asked.is_err() {
-            // no descriptor is to be had
+            // no descriptor to be had
             for page in (start..end).step_by(PAGE_SIZE).filter(|page| !K::is_mapped(*page, page + PAGE_SIZE)) {
                 Self::unmapped(map, &mut self.core.lock(), page, page + PAGE_SIZE);
             }
         }
     }
 
-    /// The range is gone, and what was in it.
+    /// The range is gone with its content.
     pub(crate) fn unmapped(map: &mut Space<K>, core: &mut Core, start: usize, end: usize) {
         map.ranges.remove(start, end, |gone| match gone.kind {
             Kind::Managed => Self::give_up_of(core, gone, false),
@@ -151,10 +150,10 @@ impl<K: Kernel> Machine<K> {
         });
     }
 
-    /// The kernel has made a mapping of its own choice here, so whatever the map knows here has gone. `pending`: it may still say
-    /// so.
+    /// The kernel has made a mapping here at an address of its own choice, so the ranges that the map has here have gone.
+    /// `pending`: an event may still report that.
     fn replaced(&self, map: &mut Space<K>, start: usize, end: usize, pending: bool) {
-        // (that may be of much more, and the call may have been refused: nothing but this is known to have gone)
+        // (that call may cover much more, and may have been refused: only this part is known to have gone)
         let aside = map.remaps.put_aside_of(start, end);
         if let Some((start, end)) = aside {
             map.pending.add(start, end);
@@ -169,7 +168,7 @@ impl<K: Kernel> Machine<K> {
         }
     }
 
-    /// A region of the library's is gone, or its content is: no event tells of it with in-thread delivery. The caller has the
+    /// A region of the library's is gone, or its content is. With in-thread delivery no event reports that. The caller has the
     /// kernel drop the pages under the same lock. `unmapped`: the range itself is gone too.
     pub fn forget_range(&self, map: &mut Space<K>, start: usize, end: usize, unmapped: bool) {
         let mut at = start;
@@ -184,12 +183,12 @@ impl<K: Kernel> Machine<K> {
         self.drop_places(map, true);
     }
 
-    /// To be called before a new mapping is managed. What was at its addresses before is gone, and if that was managed an event
-    /// tells of it, which must be followed first: it would be taken for the end of the new mapping. The kernel gives the addresses
-    /// out before it sends the event, so that may take until the thread that unmapped has run again.
+    /// To be called before a new mapping is managed. If its addresses belonged to a managed range before, an event reports the end
+    /// of that range. The event must be followed first, or it would be taken for the end of the new mapping. The kernel gives the
+    /// addresses out before it sends the event, so the event may come only when the thread that unmapped has run again.
     ///
-    /// If that thread is killed, the kernel withdraws the event. So nothing is waited for when no event is under way and all have
-    /// been read, nor for long when others come all the time.
+    /// If that thread is killed, the kernel withdraws the event. So this does not wait when no event is under way and all have been
+    /// read, nor for long when other events come all the time.
     pub fn await_unmaps(&self, start: usize, end: usize) {
         let mut changing = true;
         let mut looks = 0;
@@ -203,7 +202,7 @@ impl<K: Kernel> Machine<K> {
             let copying = map.copying.overlaps(start, end);
             drop(map);
             if copying {
-                changing = true; // the page daemon is about to be done with it
+                changing = true; // the page daemon will soon be done with this range
             } else {
                 looks += 1;
             }
@@ -216,13 +215,14 @@ impl<K: Kernel> Machine<K> {
         self.drop_places(&map, false);
     }
 
-    /// A fault message read by somebody who does not serve faults: its thread looks again, and a handler gets the next message.
+    /// Wakes the thread of a fault message that was read by a thread that does not serve faults. The faulting thread looks again,
+    /// and a handler gets the next message.
     pub fn wake_any(&self, addr: usize) {
         let map = self.map.read();
         self.wake(&map, addr & !(PAGE_SIZE - 1), PAGE_SIZE);
     }
 
-    /// The pages of a piece are given up: their content is forgotten. `keep_mapped`: but for those that are mapped.
+    /// Gives up the pages of a piece: their content is forgotten. `keep_mapped`: except for pages that are mapped.
     pub(crate) fn give_up(&self, piece: Range, keep_mapped: bool) {
         Self::give_up_of(&mut self.core.lock(), piece, keep_mapped);
     }

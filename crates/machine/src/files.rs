@@ -1,4 +1,4 @@
-//! What a machine knows of its swap devices' files: how they are reached, what they are called, how they grow.
+//! The files of swap devices as the machine sees them: how they are reached, named, and grow.
 
 use crate::errno::Errno;
 use core::fmt;
@@ -10,11 +10,11 @@ pub const DEVICES_MAX: usize = 16;
 pub const NAME_MAX: usize = 1023;
 /// A file grows by this many bytes at a time. A power of two that makes one physical extent on most file systems.
 pub const CHUNK: u64 = 64 << 20;
-/// Physical extents that are told apart in what is asked about at a time.
+/// Physical extents that are told apart in one stretch of a file.
 pub const PIECES_MAX: usize = 64;
 
-/// What a device is called. Any bytes, in place: a device that comes later must not allocate. Too long for a hook's stack: it is
-/// written where it is to be.
+/// A device's name. Any bytes, stored in place, because a device that comes later must not allocate. It is too long for a hook's
+/// stack, so it is written where it stays.
 pub struct DeviceName {
     bytes: [u8; NAME_MAX],
     len: usize,
@@ -25,7 +25,7 @@ impl DeviceName {
     pub const fn new() -> Self {
         DeviceName { bytes: [0; NAME_MAX], len: 0 }
     }
-    /// Becomes as much of `name` as there is room for.
+    /// Sets the name to as much of `name` as there is room for.
     pub fn set(&mut self, name: &[u8]) {
         self.len = name.len().min(NAME_MAX);
         self.bytes[..self.len].copy_from_slice(&name[..self.len]);
@@ -48,7 +48,7 @@ impl fmt::Debug for DeviceName {
     }
 }
 
-/// Lengths of pieces of a file, in pages, one behind the other.
+/// The lengths of consecutive pieces of a file, in pages.
 #[derive(Clone, Copy, Debug)]
 pub struct Pieces {
     lens: [u32; PIECES_MAX],
@@ -66,7 +66,8 @@ impl Pieces {
     pub fn lens(&self) -> &[u32] {
         &self.lens[..self.count]
     }
-    /// The last piece ends `pages` pages from the first one's beginning, and another begins there. => it is longer
+    /// Ends the last piece `pages` pages after the beginning of the first, and begins another there. => the pieces are longer than
+    /// that
     pub fn cut_at(&mut self, pages: u32) {
         let whole: u32 = self.lens().iter().sum();
         let last = self.lens[self.count - 1];
@@ -81,10 +82,10 @@ impl Pieces {
 
 /// The length of a device without a limit, in slots: 256 GiB.
 pub const SLOTS_UNLIMITED: u32 = 1 << 26;
-/// The most that a device can have: 1 TiB. One slot number space has room for [`DEVICES_MAX`] of those.
+/// The most slots that a device can have: 1 TiB. One slot number space has room for [`DEVICES_MAX`] of those.
 const SLOTS_MAX: u64 = 1 << 28;
 
-/// What a file can get longer by.
+/// A stretch by which a file can grow.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Chunk {
     /// Which file.
@@ -95,7 +96,7 @@ pub struct Chunk {
     pub offset: u64,
     /// How long it is, in bytes, whole pages.
     pub bytes: u64,
-    /// It has its blocks: it is a block device's.
+    /// Its blocks are there already, as on a block device.
     pub is_there: bool,
 }
 
@@ -105,20 +106,21 @@ pub trait Files: Send + Sync {
     fn count(&self) -> usize;
     /// The most they may hold together, in bytes; 0: no limit.
     fn limit(&self) -> u64;
-    /// Whether slots get their places as the files grow; else slot `n` is page `n` of the one block device.
+    /// Whether slots are added as the files grow. If not, slot `n` is page `n` of the one block device.
     fn grows(&self) -> bool;
     /// The device's length in slots.
     fn slots(&self) -> u32 {
         if self.limit() == 0 { SLOTS_UNLIMITED } else { (self.limit() >> PAGE_SHIFT).clamp(1, SLOTS_MAX) as u32 }
     }
-    /// The descriptor of one.
+    /// The descriptor of a file.
     fn fd(&self, file: u16) -> i32;
     /// Whether holes can be punched: they are files in a file system.
     fn are_files(&self) -> bool;
-    /// What the device could get next, `bytes_max` bytes at most: in the file whose turn it is, then in the others; in each the
-    /// usual length first, then shorter ones. Returns the `nth` of these, to be got ([`Files::allocate_chunk`]); `None` if there are no more.
+    /// The `nth` of the chunks that the device could get next, of `bytes_max` bytes at most. They come in this order: those of the
+    /// file whose turn it is, then those of the others; in each file the usual length first, then shorter ones.
+    /// [`Files::allocate_chunk`] gets the chunk. `None` if there are no more.
     fn chunk(&self, bytes_max: u64, nth: usize) -> Option<Chunk>;
-    /// It has been got.
+    /// Takes note that the chunk has been got.
     fn grown(&mut self, chunk: &Chunk);
     /// Gets the blocks of a chunk.
     ///
@@ -127,7 +129,7 @@ pub trait Files: Send + Sync {
     fn allocate_chunk(chunk: &Chunk) -> Result<(), Errno> {
         if chunk.is_there { Ok(()) } else { Self::allocate(chunk.fd, chunk.offset, chunk.bytes) }
     }
-    /// The pieces that `pages` pages from byte `offset` of a file on are to be used in.
+    /// The pieces in which `pages` pages from byte `offset` of a file on should be used.
     fn pieces(&mut self, file: u16, offset: u64, pages: u32) -> Pieces;
     /// Gets blocks for a part of a file.
     ///

@@ -1,22 +1,23 @@
-//! Forks: the forking thread stops the pager where no page is busy and no write is in flight, with both locks held, and the kernel
-//! copies the pager's whole state with the process.
+//! Forks. The forking thread stops the pager at a moment when no page is busy and no write is in flight, and takes both locks. The
+//! kernel copies the pager's whole state with the process.
 //!
 //! ```text
-//!   Machine::shrink      until what is charged has room twice
+//!   Machine::shrink      until the charge fits the budget twice
 //!   Machine::fork        no call moves memory; handlers, page daemon and swapoff end what they have begun (machine/freeze.rs)
-//!                        both locks; the child is counted: slots that are in use wait for it
+//!                        both locks; the child is counted, and slots that are in use are kept for it
 //!                        the kernel copies the process
-//!                            parent: all go on                       child: alone, with copies of everything, both locks held
+//!                            parent: all threads go on               child: one thread, with copies of everything, both locks held
 //!                            child_gone, when it has ended           Frozen::inherit, take_over, and threads of its own
 //! ```
 //!
-//! A child reads what its parent had paged out from its parent's devices, which neither writes over: the parent puts slots that
-//! were in use at the fork aside until the child, and all that comes from it, has ended or called exec (`overspill_swap`'s forks).
+//! A child reads the pages that its parent had paged out from its parent's devices, and neither writes over them. The parent puts
+//! the slots that were in use at the fork aside until the child and all its descendants have ended or called exec
+//! (`overspill_swap`'s forks).
 //!
-//! A simulated kernel does not copy the pager's memory: [`Frozen::copy`] does it there, and [`Machine::resume`] goes on in the
+//! A simulated kernel does not copy the pager's memory. There [`Frozen::copy`] does it, and [`Machine::resume`] goes on in the
 //! copy.
 //!
-//! Who waits for whom during a freeze: [`crate::machine::freeze`].
+//! [`crate::machine::freeze`] lists which thread waits for which during a freeze.
 
 use crate::errno::{self, Errno};
 use crate::files::DEVICES_MAX;
@@ -31,14 +32,14 @@ use overspill_vm::types::DeviceId;
 
 /// How long a fork waits for the page daemon to make room, in nanoseconds.
 const SHRINK_NS: u64 = 30_000_000_000;
-/// The same if the daemon cannot write for so long, though there is something to be written.
+/// The same limit if there are pages to write but the daemon cannot write.
 const STUCK_NS: u64 = 300_000_000;
-/// The same if there is only compressed memory, and it has not made any for so long.
+/// The same limit if there is only compressed memory, counted since the charge last fell.
 const SHRINK_MEMORY_NS: u64 = 500_000_000;
-/// How soon a freeze looks again whether all stand still, in nanoseconds.
+/// How often a freeze checks whether all threads stand still, in nanoseconds.
 const FREEZE_LOOK_NS: u64 = 50_000;
 
-/// A pager that stands still, in the parent of a fork or in its child: both locks. (The core's is given back first.)
+/// A pager that stands still, in the parent of a fork or in its child: both locks are held. (The core's is released first.)
 pub struct Frozen<'a, K: Kernel> {
     /// The core.
     pub core: MutexGuard<'a, Core, K::Word>,
@@ -47,7 +48,7 @@ pub struct Frozen<'a, K: Kernel> {
     machine: &'a Machine<K>,
 }
 
-/// Where a fork has come to.
+/// The result of a fork.
 pub enum Forked<'a, K: Kernel> {
     /// In the parent, which goes on.
     Parent {
@@ -61,21 +62,23 @@ pub enum Forked<'a, K: Kernel> {
 }
 
 impl<K: Kernel> Space<K> {
-    /// Pages of compressed memory that can go nowhere else. A fork cannot make them fewer.
+    /// Pages of compressed memory that have nowhere else to go. A fork cannot make them fewer.
     pub fn fixed_pages(&self, core: &Core) -> u32 {
         self.pool.as_ref().map_or(0, |pool| pool.fixed_pages(core.vm.devices()))
     }
 
-    /// The page daemon is to make the process smaller, and compressed memory too, as far as that can go anywhere else.
+    /// Sets targets for the page daemon: `pages` for the process, and `pool_budget` for compressed memory if its pages have
+    /// somewhere to go.
     pub fn set_targets(&self, core: &mut Core, pages: u32, pool_budget: u32) {
         core.vm.set_reclaim_target(pages);
         if core.vm.devices().room_past_memory() > 0 {
-            self.pool.iter().for_each(|pool| pool.set_budget(pool_budget)); // what is above three quarters of it goes on
+            // pages above three quarters of it go on to the next device
+            self.pool.iter().for_each(|pool| pool.set_budget(pool_budget));
         }
     }
 
-    /// What either side of a fork has if `whole` does not suffice for both: half of it; of compressed memory that cannot go
-    /// anywhere else each has all.
+    /// The part of each side of a fork if `whole` does not suffice for both: half. But compressed memory that has nowhere else to
+    /// go counts in full on each side.
     pub fn half(&self, core: &Core, whole: u32) -> u32 {
         let fixed = self.fixed_pages(core).min(whole);
         fixed + (whole - fixed) / 2
@@ -83,10 +86,10 @@ impl<K: Kernel> Space<K> {
 }
 
 impl<K: Kernel> Machine<K> {
-    /// Whether what is charged has room twice in `whole` pages.
+    /// Whether the charge fits twice into `whole` pages.
     ///
     /// # Errors
-    /// It has not: how much it is.
+    /// It does not. The error is the charge, in pages.
     pub fn fits_twice(&self, whole: u32) -> Result<(), u64> {
         let map = self.map.read();
         let core = self.core.lock();
@@ -94,8 +97,8 @@ impl<K: Kernel> Machine<K> {
         if charge <= u64::from(map.half(&core, whole)) { Ok(()) } else { Err(charge) }
     }
 
-    /// Before a fork: has the page daemon evict until what is charged has room twice in `whole` pages, or no more can be had.
-    /// `restore` sets the limit to what it was.
+    /// Before a fork: has the page daemon evict until the charge fits twice into `whole` pages, or no more can be evicted.
+    /// `restore` sets the limit to its former value.
     pub fn shrink(&self, whole: impl Fn() -> u32, restore: impl FnOnce(&Space<K>, &mut Core)) {
         if self.core.lock().vm.reserved() > 0 {
             self.adopt_native(&mut self.map.write());
@@ -103,7 +106,7 @@ impl<K: Kernel> Machine<K> {
         let start = K::now_ns();
         let (mut least, mut since) = (u64::MAX, start);
         self.freeze.set_shrinking(true);
-        self.shortage.set_starved(false); // (not from before)
+        self.shortage.set_starved(false); // forget an earlier shortage
         loop {
             {
                 let map = self.map.read();
@@ -113,9 +116,9 @@ impl<K: Kernel> Machine<K> {
                 if charge < least {
                     (least, since) = (charge, now);
                 }
-                // devices may be slow, memory is not
+                // a device may be slow, but memory is not
                 let hopeless = map.pool.is_some() && core.vm.devices().room_past_memory() == 0 && now - since > SHRINK_MEMORY_NS;
-                // the daemon frees more than it must, so that the target is below half
+                // the daemon frees more than the target asks for, so the target is below half
                 let target = half.saturating_sub(core.vm.free_high());
                 map.set_targets(&mut core, target.max(half / 2), target);
                 if charge <= half as u64 || hopeless || now - start > SHRINK_NS || self.is_all_done(now) {
@@ -129,21 +132,21 @@ impl<K: Kernel> Machine<K> {
         }
     }
 
-    /// Whether the page daemon has tried everything, and nothing is in flight: what is left stays (locked, pinned, wired), or swap
-    /// is full or fails. Devices that are only slow are not waited for in vain.
+    /// Whether waiting for the page daemon is of no use: it has tried everything, and nothing is in flight. The pages that are left
+    /// stay (locked, pinned, wired), or swap is full or fails. A device that is only slow does not count.
     fn is_all_done(&self, now: u64) -> bool {
         let since = self.shortage.stuck_since();
         since.is_some_and(|since| self.shortage.is_starved() || now.saturating_sub(since) > STUCK_NS)
     }
 
-    /// The program forks. `clone` has the kernel copy the process while the pager stands still: it returns the child's id, and in
-    /// the child 0. => `swapping` is held, so that there is one fork at a time, and no device comes or goes
+    /// The program forks. `clone` has the kernel copy the process while the pager stands still. It returns the child's id in the
+    /// parent, and 0 in the child. => `swapping` is held, so there is one fork at a time, and no device comes or goes
     ///
     /// # Errors
-    /// `clone`'s: there is no child.
+    /// Those of `clone`: there is no child.
     pub fn fork(&self, clone: impl FnOnce(&mut Frozen<K>) -> Result<usize, Errno>) -> Result<Forked<'_, K>, Errno> {
         let mut frozen = self.freeze();
-        // Before there is a child: its parent writes as soon as it goes on. And a child has forked, too.
+        // Before there is a child, because the parent writes as soon as it goes on. The child counts as forked, too.
         let fork = frozen.core.vm.devices_mut().fork_parent();
         frozen.core.vm.counters().forks.add(1);
         self.may_share_pages();
@@ -159,7 +162,7 @@ impl<K: Kernel> Machine<K> {
         child.map(|child| Forked::Parent { child, fork })
     }
 
-    /// Both locks, when no call moves memory, no page is busy and no write is in flight.
+    /// Takes both locks at a moment when no call moves memory, no page is busy and no write is in flight.
     fn freeze(&self) -> Frozen<'_, K> {
         self.await_remaps();
         self.freeze.begin();
@@ -176,7 +179,7 @@ impl<K: Kernel> Machine<K> {
         }
     }
 
-    /// The child of a fork, and all that came from it, has ended or called exec: slots that they alone could read are free.
+    /// The child of a fork and all its descendants have ended or called exec. Slots that they alone could read are free.
     pub fn child_gone(&self, fork: u64) {
         if K::mistake(Mistake::ThawsEarly) || K::mistake(Mistake::NeverThaws) {
             return;
@@ -185,12 +188,12 @@ impl<K: Kernel> Machine<K> {
         self.core.lock().vm.devices_mut().child_gone(fork);
     }
 
-    /// In the child, if this is a [`Frozen::copy`].
+    /// In the child, if the machine is a [`Frozen::copy`]: takes over the locks that are held.
     ///
     /// # Safety
-    /// So it is, and nobody has resumed it before.
+    /// The machine is a copy, and nobody has resumed it before.
     pub unsafe fn resume(&self) -> Frozen<'_, K> {
-        // SAFETY: the copy's locks are as held as the original's were, and this is the thread that goes on.
+        // SAFETY: the copy's locks are held just as the original's were, and this is the thread that goes on.
         let (core, map) = unsafe { (self.core.held(), self.map.held()) };
         let mut frozen = Frozen { core, map, machine: self };
         frozen.alone();
@@ -199,8 +202,8 @@ impl<K: Kernel> Machine<K> {
 }
 
 impl<K: Kernel> Frozen<'_, K> {
-    /// A copy of the machine as it stands, both locks held. What is in `parts` is a copy already, or another's; the parking area is
-    /// elsewhere, and what is parked is to be copied there. Allocates: for simulated kernels.
+    /// A copy of the machine as it stands, with both locks held. The contents of `parts` are copies already, or made anew. The
+    /// parking area is elsewhere, and the caller copies the parked pages there. Allocates: for simulated kernels.
     ///
     /// # Errors
     /// As [`Machine::new`].
@@ -228,7 +231,7 @@ impl<K: Kernel> Frozen<'_, K> {
         Ok(copy)
     }
 
-    /// In the parent: all go on.
+    /// In the parent: all threads go on.
     fn thaw(self) {
         let Frozen { core, map, machine } = self;
         drop(core);
@@ -237,13 +240,13 @@ impl<K: Kernel> Frozen<'_, K> {
         machine.forked();
     }
 
-    /// In the child: what belongs to its parent's threads is reset. Whoever waited for the map is not here.
+    /// In the child: resets the state of the parent's threads. Threads that waited for the map do not exist here.
     fn alone(&mut self) {
         let machine = self.machine;
         if !K::mistake(Mistake::WaitsForItsParent) {
             machine.map.forked();
         }
-        // SAFETY: this thread does not hold it, and it guards no value.
+        // SAFETY: this thread does not hold the lock, and the lock guards no value.
         unsafe { machine.growth.forked() };
         machine.freeze.forked();
         machine.remap_gate.forked();
@@ -258,12 +261,12 @@ impl<K: Kernel> Frozen<'_, K> {
         self.map.discards = Discards::new();
     }
 
-    /// In the child: its own userfaultfds take the place of its parent's, which are numbers of another process's and not closed,
-    /// and its parent's devices become read-only. `files` makes the child's own of a device's files, or forgets them: those of a
-    /// device on which nothing is stored, which is left.
+    /// In the child: replaces the parent's userfaultfds by the child's own, and makes the parent's devices read-only. The old
+    /// descriptors are not closed: their numbers belong to the parent. `files` turns a device's files into the child's own, or
+    /// forgets them if nothing is stored on the device, which is then removed.
     ///
     /// # Errors
-    /// The parking area cannot be registered; `files`'.
+    /// The parking area cannot be registered; those of `files`.
     pub fn inherit<E: From<Errno>>(
         &mut self,
         program: K::Uffd,
@@ -288,7 +291,7 @@ impl<K: Kernel> Frozen<'_, K> {
         Ok(())
     }
 
-    /// In the child, when it has its devices: its parent's memory is its own.
+    /// In the child, when it has its devices: makes the memory that came from the parent its own.
     ///
     /// # Errors
     /// A range cannot be registered.
@@ -304,13 +307,13 @@ impl<K: Kernel> Frozen<'_, K> {
 }
 
 impl<K: Kernel> Machine<K> {
-    /// In a fork's child: registers what it has of the managed ranges, and gives up what it has not: MADV_DONTFORK, or a range that
-    /// another thread unmapped in the moment of the fork, of which nobody will hear here.
+    /// In a fork's child: registers the managed ranges that are mapped here, and gives up the others. Those had MADV_DONTFORK, or
+    /// another thread unmapped them at the moment of the fork, and no event will report it here.
     ///
     /// # Errors
     /// Its mappings cannot be read or registered.
     fn inherit_ranges(&self, map: &mut Space<K>, core: &mut Core) -> Result<(), Errno> {
-        map.remaps.clear(); // of threads that are not here
+        map.remaps.clear(); // they belong to threads that do not exist here
         let (mut at, mut result) = (0, Ok(()));
         K::each_mapping(|start, end| {
             Self::unmapped(map, core, at, start);
@@ -319,7 +322,8 @@ impl<K: Kernel> Machine<K> {
                 let piece = r.within(at, end);
                 match map.program.register(piece.start, piece.end - piece.start) {
                     Ok(()) => {}
-                    Err(errno::EINVAL) => Self::unmapped(map, core, piece.start, piece.end), // something else is there by now
+                    // something else is mapped there by now
+                    Err(errno::EINVAL) => Self::unmapped(map, core, piece.start, piece.end),
                     Err(e) => result = Err(e),
                 }
                 at = piece.end;
@@ -331,8 +335,8 @@ impl<K: Kernel> Machine<K> {
         result
     }
 
-    /// In a fork's child: what is to be empty there is. The kernel has done it with what was mapped; the pager's share is what was
-    /// not.
+    /// In a fork's child: empties the ranges that must be empty here. The kernel has emptied the pages that were mapped; the pager
+    /// gives up the others.
     fn wipe(&self, map: &Space<K>, core: &mut Core) {
         for r in map.ranges.iter().filter(|r| r.kind == Kind::Managed && r.flags.has(Flags::WIPE)) {
             Self::give_up_of(core, *r, false);

@@ -1,11 +1,11 @@
-//! Words on which threads sleep: what locks are made of, and what the machine's threads wait on.
+//! Words on which threads sleep. Locks are made of them, and the machine's threads wait on them.
 
 use core::fmt::Debug;
 use core::sync::atomic::Ordering;
 
 /// An atomic word on which threads can sleep.
 pub trait Word {
-    /// The calling thread, as a number of its own, for the check of ranks; 0: it is not checked.
+    /// The calling thread, as a number that is unique to it, for the check of ranks; 0: it is not checked.
     #[inline(always)]
     fn thread() -> usize {
         0
@@ -15,52 +15,52 @@ pub trait Word {
     fn ticks() -> u64 {
         0
     }
-    /// Looks at `ready` again and again before it sleeps, for as long as that may be the shorter way. Returns whether it became
+    /// Checks `ready` again and again before a sleep, for as long as that may be shorter than sleeping. Returns whether it became
     /// true.
     fn spin(ready: impl FnMut() -> bool) -> bool;
     /// Its value.
     fn load(&self, order: Ordering) -> u32;
     /// Sets it.
     fn store(&self, value: u32, order: Ordering);
-    /// Sets it, and says what it was.
+    /// Sets it, and returns the old value.
     fn swap(&self, value: u32, order: Ordering) -> u32;
-    /// Adds, and says what it was.
+    /// Adds, and returns the old value.
     fn fetch_add(&self, n: u32, order: Ordering) -> u32;
-    /// Subtracts, and says what it was.
+    /// Subtracts, and returns the old value.
     fn fetch_sub(&self, n: u32, order: Ordering) -> u32;
-    /// Relaxed if it fails.
+    /// Sets it to `to` if it is `from`. Returns whether it was. The ordering of a failure is Relaxed.
     fn compare_exchange(&self, from: u32, to: u32, order: Ordering) -> bool;
-    /// Sleeps if the word is still `expected`, until it is woken or for no reason at all.
+    /// Sleeps if the word is still `expected`, until a wake. May also end without one.
     fn wait(&self, expected: u32);
-    /// Wakes so many sleepers.
+    /// Wakes up to `count` sleepers.
     fn wake(&self, count: u32);
-    /// A fence that all threads see in one order.
+    /// A sequentially consistent fence.
     fn fence();
 }
 
-/// A word that threads wait on, and processes that share it.
+/// A word that threads wait on, also threads of other processes if it is in shared memory.
 pub trait Futex: Word + Debug + Send + Sync + 'static {
     /// Zero.
-    #[allow(clippy::declare_interior_mutable_const)] // it begins as many words
+    #[allow(clippy::declare_interior_mutable_const)] // each use makes a new word
     const ZERO: Self;
-    /// Sets bits, and says what it was.
+    /// Sets bits, and returns the old value.
     fn fetch_or(&self, bits: u32, order: Ordering) -> u32;
-    /// Keeps these bits only, and says what it was.
+    /// Keeps only these bits, and returns the old value.
     fn fetch_and(&self, bits: u32, order: Ordering) -> u32;
-    /// As [`Word::wait`], and no longer than this.
+    /// As [`Word::wait`], but not beyond the limit.
     fn wait_for(&self, expected: u32, limit: Limit);
-    /// The same, of a word that processes may share.
+    /// As [`Futex::wait_for`], for a word that processes may share.
     fn wait_shared(&self, expected: u32, limit: Limit);
-    /// Wakes so many who wait so.
+    /// Wakes up to `count` threads that wait by [`Futex::wait_shared`].
     fn wake_shared(&self, count: u32);
 }
 
 /// How long a wait lasts at most, in nanoseconds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Limit {
-    /// As a clock: that it ends so is what is meant.
+    /// A clock: the wait is meant to end by its limit.
     Tick(u64),
-    /// In case that something is forgotten: a wake ends it, or the word's new value.
+    /// A safeguard in case a wake is forgotten: normally a wake or the word's new value ends the wait.
     Rescue(u64),
 }
 

@@ -1,20 +1,20 @@
-//! How swap files get longer, and give space back. The slots of a file lie in it as its device's extents say (`overspill_swap`,
-//! `extent.rs`); here is what the file system is asked for.
+//! How swap files grow, and give space back. This module asks the file system for space; the extents of a device say where in the
+//! file each slot lies (`overspill_swap`, `extent.rs`).
 //!
 //! ```text
-//!   before slots are asked for:   wants_extent? ---> blocks that were given back: fallocate, refilled
+//!   before slots are asked for:   wants_extent? ---> if blocks were given back: fallocate, refilled
 //!                                              `---> else the next chunk: fallocate, FIEMAP if aligned, add_extent
 //!
 //!   while the page daemon rests:  punch_begin ---> punch a hole ---> punched
 //!                                 (slots that stayed free since the last pass, at least [`PASS_NS`] ago, are held meanwhile)
 //! ```
 //!
-//! The page daemon and a swapoff make room before they ask for slots ([`make_room`]), one at a time ([`Machine::growth`]). The file
-//! system takes milliseconds for a chunk, so it is asked without `map` and `core`: faults are served meanwhile. A device does not
-//! go while it grows, or while slots of it are held, and so its descriptors stay open.
+//! The page daemon and a swapoff make room before they ask for slots ([`make_room`]). One thread at a time does so
+//! ([`Machine::growth`]). The file system takes milliseconds for a chunk, so it is asked without `map` and `core`, and faults are
+//! served meanwhile. A device cannot be removed while it grows or while slots of it are held, so its descriptors stay open.
 //!
-//! The page daemon alone punches holes. Their slots are held in the allocator, so nothing is written there. A fork may happen
-//! meanwhile, and while a file grows: the child has no use for either.
+//! Only the page daemon punches holes. It holds the slots in the allocator, so nothing is written there. A fork may happen during a
+//! punch, and while a file grows: the child has no use for either.
 
 use crate::errno::{self, Errno};
 use crate::files::{CHUNK, Chunk, DEVICES_MAX, Files, Pieces};
@@ -26,7 +26,7 @@ use overspill_swap::extent::Extent;
 use overspill_vm::pager::SlotRun;
 use overspill_vm::types::{DeviceId, PAGE_SHIFT, Slot};
 
-/// Slots that are given or got back at a time: what a chunk has.
+/// Slots that are given back or got back at a time: as many as a chunk has.
 const RUN_SLOTS: u32 = (CHUNK >> PAGE_SHIFT) as u32;
 /// Blocks looked at per step, for each device: 2 GiB of it, a few microseconds under the core's lock.
 const LOOK_BLOCKS: u32 = 1024;
@@ -36,20 +36,20 @@ const PASS_NS: u64 = 1_000_000_000;
 /// The shortest time between two holes, in nanoseconds: at most 640 MiB are given back in a second.
 const HOLE_NS: u64 = 100_000_000;
 
-/// Makes sure that the device which is written next has room, as far as it can be had. => no lock is held; takes `growth` over what
-/// the file system does
+/// Makes sure that the device to be written next has room, as far as there is space. => no lock is held; takes `growth` around the
+/// file system's calls
 ///
 /// # Errors
-/// Why the last device that could not grow did not.
+/// Why the last device that failed to grow did not.
 pub fn make_room<K: Kernel>(machine: &Machine<K>) -> Result<(), Errno> {
     let mut result = Ok(());
-    // each turn gives a device room, or ends with none for it
+    // each turn gives a device room, or marks it as having none
     for _ in 0..DEVICES_MAX {
         if machine.core.lock().vm.devices().wants_extent().is_none() {
             break;
         }
         let _growth = machine.growth.lock();
-        // another thread may have been here first
+        // another thread may have got the space meanwhile
         let Some(device) = machine.core.lock().vm.devices().wants_extent() else { break };
         let grown = refill(machine, device).unwrap_or_else(|| grow(machine, device));
         if let Err(errno) = grown {
@@ -60,8 +60,8 @@ pub fn make_room<K: Kernel>(machine: &Machine<K>) -> Result<(), Errno> {
     result
 }
 
-/// As [`make_room`], also for devices that could not grow before: that may be long ago. Returns whether there is more room now. =>
-/// no lock is held
+/// As [`make_room`], but also for devices that could not grow before, which may be long ago. Returns whether there is more room
+/// now. => no lock is held
 ///
 /// # Errors
 /// As [`make_room`].
@@ -72,7 +72,7 @@ pub fn try_again<K: Kernel>(machine: &Machine<K>) -> Result<bool, Errno> {
     if machine.core.lock().vm.devices().room() > before { Ok(true) } else { result.map(|()| false) }
 }
 
-/// Gets blocks back that were given back. `None` if there are none.
+/// Gets blocks for slots whose blocks were given back. `None` if there are no such slots.
 fn refill<K: Kernel>(machine: &Machine<K>, device: DeviceId) -> Option<Result<(), Errno>> {
     let mut result = None;
     for most in [RUN_SLOTS, BLOCK_SLOTS] {
@@ -82,12 +82,12 @@ fn refill<K: Kernel>(machine: &Machine<K>, device: DeviceId) -> Option<Result<()
             K::Files::allocate(fd, extent.offset_of(piece.first), u64::from(piece.count) << PAGE_SHIFT)
         });
         if got.is_ok() {
-            // the blocks are others than before
+            // the new blocks lie elsewhere on the disk
             let _ = each_piece(machine, run, |extent, piece| {
                 let pieces =
                     with_files(machine, device, |files| files.pieces(extent.file, extent.offset_of(piece.first), piece.count));
                 if pieces.lens().len() > 1 {
-                    // without room for so many extents it is as without alignment
+                    // without room for so many extents the old ones stay, as without alignment
                     let _ = machine.core.lock().vm.devices_mut().set_extents(piece, pieces.lens());
                 }
                 Ok(())
@@ -102,7 +102,7 @@ fn refill<K: Kernel>(machine: &Machine<K>, device: DeviceId) -> Option<Result<()
     result
 }
 
-/// The next chunk. A device that is about to go gets none.
+/// Gets the next chunk. A device that is about to be removed gets none.
 fn grow<K: Kernel>(machine: &Machine<K>, device: DeviceId) -> Result<(), Errno> {
     let Some(left) = machine.core.lock().vm.devices_mut().grow_begin(device) else { return Ok(()) };
     if K::mistake(Mistake::GrowsWhatMayGo) {
@@ -113,7 +113,7 @@ fn grow<K: Kernel>(machine: &Machine<K>, device: DeviceId) -> Result<(), Errno> 
     grown
 }
 
-/// Gets blocks for the device's next `bytes_max` bytes at most.
+/// Gets blocks for the device's next bytes, at most `bytes_max`.
 fn get_chunk<K: Kernel>(machine: &Machine<K>, device: DeviceId, bytes_max: u64) -> Result<Chunk, Errno> {
     let mut result = Err(errno::ENOSPC);
     let mut nth = 0;
@@ -127,7 +127,7 @@ fn get_chunk<K: Kernel>(machine: &Machine<K>, device: DeviceId, bytes_max: u64) 
     result
 }
 
-/// The chunk is part of its file and of the device from now on.
+/// Makes the chunk part of its file and of the device.
 fn add_chunk<K: Kernel>(machine: &Machine<K>, device: DeviceId, chunk: Chunk) -> Result<(), Errno> {
     let pages = (chunk.bytes >> PAGE_SHIFT) as u32;
     let pieces = with_files(machine, device, |files| {
@@ -139,19 +139,19 @@ fn add_chunk<K: Kernel>(machine: &Machine<K>, device: DeviceId, chunk: Chunk) ->
     let pieces = if devices.extents_left() < pieces.lens().len() as u32 { Pieces::one(pages) } else { pieces };
     let mut at = chunk.offset;
     for &count in pieces.lens() {
-        // there can be no more extents: what this chunk has stays unused
+        // if there can be no more extents, the rest of the chunk stays unused
         devices.add_extent(device, chunk.file, at, count).map_err(|_| errno::ENOSPC)?;
         at += u64::from(count) << PAGE_SHIFT;
     }
     Ok(())
 }
 
-/// The device's files. => it grows, or slots of it are held: it stays
+/// The device's files. => the device grows, or slots of it are held, so it stays
 fn with_files<K: Kernel, R>(machine: &Machine<K>, device: DeviceId, with: impl FnOnce(&mut K::Files) -> R) -> R {
     with(machine.map.write().files[device.0 as usize].as_mut().expect("the device stays"))
 }
 
-/// Calls `with` with each extent that the run touches and the slots of the run that lie in it, until one fails.
+/// Calls `with` for each extent that the run touches, with the slots of the run in it, until one call fails.
 fn each_piece<K: Kernel>(
     machine: &Machine<K>,
     run: SlotRun,
@@ -167,18 +167,18 @@ fn each_piece<K: Kernel>(
     Ok(())
 }
 
-/// What gives space back.
+/// Gives space back to the file system.
 #[derive(Debug, Default)]
 pub struct GiveBack {
-    /// Not before this time.
+    /// The time of the next look.
     next_ns: u64,
-    /// The device that is looked at.
+    /// The device to look at.
     device: u16,
 }
 
 impl GiveBack {
-    /// Punches one hole, if there is one to be punched and it is time. Returns when there may be more to do, in nanoseconds from
-    /// now, if a hole was punched. => no lock is held; may take as long as the file system takes
+    /// Punches one hole, if there is one to punch and it is time. After a punch, returns in how many nanoseconds there may be more
+    /// to do. => no lock is held; may take as long as the file system takes
     pub fn step<K: Kernel>(&mut self, machine: &Machine<K>) -> Option<u64> {
         let now = K::now_ns();
         if now < self.next_ns {
@@ -203,7 +203,7 @@ impl GiveBack {
     }
 
     fn give<K: Kernel>(&self, machine: &Machine<K>, device: DeviceId, run: SlotRun) {
-        // the device stays, and its descriptors with it, as long as slots of it are held
+        // the device and its descriptors stay as long as slots of it are held
         let file = |extent: &Extent| match machine.map.read().files[device.0 as usize].as_ref() {
             Some(files) if files.are_files() => Ok(files.fd(extent.file)),
             _ => Err(errno::EOPNOTSUPP),

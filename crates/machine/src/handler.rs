@@ -1,5 +1,5 @@
-//! What a handler does: it serves the faults that messages tell of, and finishes the reads that they led to. Who polls, on which
-//! CPU, and how it waits is its thread's.
+//! A handler's work: it serves the faults that messages report, and finishes the reads that they led to. The handler's thread
+//! decides which thread polls, on which CPU, and how it waits.
 
 use crate::errno::Errno;
 use crate::events::MESSAGES;
@@ -8,18 +8,18 @@ use crate::machine::Machine;
 use crate::reader::{Reader, TOKEN_OTHER};
 use crate::serve::Served;
 
-/// Faults that wait for a frame or for their thread's turn, per handler. A handler with that many reads no more messages until some
-/// are served.
+/// Faults that wait for a frame or for their thread's turn, per handler. A handler with almost that many reads no more messages
+/// until some are served.
 const DEFERRED_MAX: usize = 64;
-/// How soon a handler looks whether a fault that waits can be served, in nanoseconds: at first, and at the latest. In
-/// between twice as long each time. (A constant 200 us cost minutes on a busy machine: docs/decisions/0018.)
+/// How soon a handler tries a waiting fault again, in nanoseconds: at first, and at most. The delay doubles each time. (A constant
+/// 200 us cost minutes on a busy machine: docs/decisions/0018.)
 const RETRY_NS: core::ops::RangeInclusive<u64> = 100_000..=3_200_000;
 
-/// One thread's.
+/// The state of one handler thread.
 pub struct Handler<K: Kernel> {
     /// Its reads.
     pub reader: Reader<K>,
-    /// Touches that have to be served again, and whose they are.
+    /// Faults to serve again: address and thread.
     deferred: [(usize, u32); DEFERRED_MAX],
     waiting: usize,
     patience: u64,
@@ -27,7 +27,7 @@ pub struct Handler<K: Kernel> {
 }
 
 impl<K: Kernel> Handler<K> {
-    /// With I/O of its own.
+    /// Makes a handler with I/O of its own.
     ///
     /// # Errors
     /// As [`Reader::new`].
@@ -46,7 +46,7 @@ impl<K: Kernel> Handler<K> {
         self.follows
     }
 
-    /// How soon faults that wait are to be served again, if there are any, in nanoseconds.
+    /// How soon waiting faults are to be served again, in nanoseconds; `None` if there are none.
     pub fn patience(&self) -> Option<u64> {
         (self.waiting > 0).then_some(self.patience)
     }
@@ -66,12 +66,12 @@ impl<K: Kernel> Handler<K> {
         }
     }
 
-    /// A fork is being made: nothing is begun.
+    /// A fork is being made: begins nothing.
     pub fn pause(&mut self) {
         self.follows = false;
     }
 
-    /// Serves what waits once more.
+    /// Tries once more to serve the waiting faults.
     pub fn retry(&mut self, machine: &Machine<K>) {
         let retry = core::mem::take(&mut self.waiting);
         for i in 0..retry {
@@ -82,8 +82,8 @@ impl<K: Kernel> Handler<K> {
         self.patience = if longer { (self.patience * 2).min(*RETRY_NS.end()) } else { *RETRY_NS.start() };
     }
 
-    /// Reads messages and serves their faults; `served` is told of whose each was, before, and what came of it. Returns whether
-    /// there may be more. => [`Handler::has_room`]
+    /// Reads messages and serves their faults. Calls `served` before each fault with its thread, and after it with the result as
+    /// well. Returns whether there may be more messages. => [`Handler::has_room`]
     pub fn read_messages(&mut self, machine: &Machine<K>, mut served: impl FnMut(u32, Option<Served>)) -> bool {
         machine.read_messages(|addr, tid| {
             served(tid, None);
@@ -92,16 +92,17 @@ impl<K: Kernel> Handler<K> {
         })
     }
 
-    /// What is left to do when no message can be read any more.
+    /// The work that is left when no more messages can be read.
     pub fn finish(&mut self, machine: &Machine<K>) {
         if !self.has_room() {
-            machine.follow_own_discards(); // no messages were read, and the daemon is to free frames for those that wait
+            // no messages were read, but the daemon may wait for an event, and the waiting faults for the daemon's frames
+            machine.follow_own_discards();
         }
         self.follows = self.reader.follow_pointers(machine);
     }
 
     fn serve(&mut self, machine: &Machine<K>, addr: usize, tid: u32) -> Served {
-        // so many are held back that others could not be heard any more: they may go
+        // with many faults held back there would be no room for messages of other threads: then no fault is held back
         let served = machine.serve(addr, if self.waiting < DEFERRED_MAX / 2 { tid } else { 0 });
         match served {
             Served::Done | Served::Busy | Served::Lost => {}

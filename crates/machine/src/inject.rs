@@ -3,7 +3,7 @@
 use core::sync::atomic::Ordering::*;
 use overspill_vm::types::{DeviceId, PAGE_SHIFT};
 
-/// How long a device that stalls on order stalls, in nanoseconds.
+/// How long an injected stall of a device lasts, in nanoseconds.
 pub const STALL_NS: u64 = 5_000_000_000;
 
 /// Faults that are to fail, for tests (`OVERSPILL_INJECT`).
@@ -21,17 +21,17 @@ pub struct Inject {
     pub write_device: u64,
     /// Flip a bit in pages read after this many; 0: never.
     pub flip_after: u64,
-    /// Hold the ends of writes back for [`STALL_NS`] once, after this many; 0: never.
+    /// Hold the completions of writes back for [`STALL_NS`] once, after this many; 0: never.
     pub stall_after: u64,
     /// Panic at a read after this many; 0: never.
     pub panic_after: u64,
     /// When the stall began, on the monotonic clock.
     pub stalled_since: core::sync::atomic::AtomicU64,
-    /// No more than so many pages per operation, and one at a time, in a swapoff; 0: as many as go.
+    /// In a swapoff, at most this many pages per operation, and one operation at a time; 0: no limit.
     pub swapoff_pages: u64,
-    /// So many were done.
+    /// Reads done.
     pub reads: core::sync::atomic::AtomicU64,
-    /// So many were done.
+    /// Writes done.
     pub writes: core::sync::atomic::AtomicU64,
 }
 
@@ -39,7 +39,7 @@ impl Inject {
     /// From `read=N,read_every=N,bad_page=N,write=N,write_device=N,flip=N,stall=N,panic=N,swapoff_pages=N`.
     ///
     /// # Panics
-    /// If it is anything else: a test that injects nothing would pass.
+    /// On any other text: a test that injects nothing would pass.
     pub fn parse(text: &str) -> Inject {
         let mut inject = Inject::default();
         for part in text.split(',') {
@@ -63,20 +63,20 @@ impl Inject {
     fn due(after: u64, count: &core::sync::atomic::AtomicU64) -> bool {
         after != 0 && count.fetch_add(1, Relaxed) >= after
     }
-    /// The descriptor to read `bytes` bytes at `offset` of `fd` with, for the first time: `fd`, or none if this read is to fail.
+    /// The descriptor for the first attempt to read `bytes` bytes at `offset` of `fd`: `fd`, or -1 if this read is to fail.
     ///
     /// # Panics
-    /// If that is on order.
+    /// If a panic is due.
     pub fn read(&self, fd: i32, offset: u64, bytes: usize) -> i32 {
         assert!(!Self::due(self.panic_after, &self.reads), "a panic on order");
         let once = self.read_every != 0 && (self.reads.load(Relaxed) + 1).is_multiple_of(self.read_every);
         let fd = self.read_again(fd, offset, bytes);
         if once { -1 } else { fd }
     }
-    /// The same for a further attempt.
+    /// The same for a later attempt.
     pub fn read_again(&self, fd: i32, offset: u64, bytes: usize) -> i32 {
         let pages = (offset >> PAGE_SHIFT) + 1..=(offset + bytes as u64) >> PAGE_SHIFT;
-        let counted = self.read_after != 0 || self.read_every != 0; // otherwise pages that come back damaged are
+        let counted = self.read_after != 0 || self.read_every != 0; // otherwise `flip` counts pages here
         let done = if counted { self.reads.fetch_add(1, Relaxed) } else { 0 };
         let due = self.read_after != 0 && done >= self.read_after;
         if due || self.bad_page != 0 && pages.contains(&self.bad_page) { -1 } else { fd }
@@ -87,7 +87,7 @@ impl Inject {
         let there = self.write_device == 0 || self.write_device == u64::from(device.0) + 1;
         self.write_after != 0 && done >= self.write_after && there
     }
-    /// Whether the device is to look as if it were busy with something else.
+    /// Whether the device stalls now, as if it were busy with something else.
     pub fn stalled(&self, now: impl FnOnce() -> u64) -> bool {
         if self.stall_after == 0 || self.writes.load(Relaxed) < self.stall_after {
             return false;

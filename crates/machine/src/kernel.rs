@@ -1,7 +1,7 @@
-//! What the machine asks of the world below it.
+//! The interface to the kernel below the machine.
 //!
-//! An implementation performs and reports. It does not judge: an error is the kernel's own number, and what it means is decided in
-//! this crate. All is called statically: there is one kernel below a machine, and nothing on the way to it costs anything.
+//! An implementation performs and reports; it does not judge. An error is the kernel's own number, and this crate decides what the
+//! number means. All calls are static, because there is one kernel below a machine. So the interface costs nothing.
 
 use crate::errno::Errno;
 use crate::files::Files;
@@ -22,7 +22,7 @@ pub mod prot {
 
 /// The kernel below a machine.
 pub trait Kernel: Sized + Send + Sync + 'static {
-    /// What threads wait on.
+    /// A word that threads wait on.
     type Word: Futex;
     /// A userfaultfd.
     type Uffd: Uffd;
@@ -34,24 +34,24 @@ pub trait Kernel: Sized + Send + Sync + 'static {
     type Files: Files;
     /// How pages are stored.
     type Content: Content;
-    /// Asks what is mapped, for one thread.
+    /// Looks up mappings, for one thread.
     type Mappings: Mappings;
     /// A handle of the process itself, for discards of scattered ranges.
     type Process: Send + Sync;
-    /// What else belongs to a machine on this kernel.
+    /// What else belongs to a machine on this kernel: see [`Host`].
     type Host: Host<Self>;
 
     /// The monotonic clock, in nanoseconds.
     fn now_ns() -> u64;
     /// The calling thread.
     fn thread_id() -> u32;
-    /// The processor time that a thread has had, in nanoseconds; `None` if it has ended.
+    /// The processor time that a thread has used, in nanoseconds; `None` if it has ended.
     fn thread_cpu_ns(thread: u32) -> Option<u64>;
-    /// Lets time pass.
+    /// Sleeps for `ns` nanoseconds.
     fn sleep_ns(ns: u64);
     /// Processors that the process may use.
     fn cpus() -> usize;
-    /// Ends the process, at once. `tell`: nobody stands by who will print the message.
+    /// Ends the process, at once. `tell`: prints the message, because no supervisor will.
     fn stop(message: &[u8], tell: bool) -> !;
 
     /// Maps fresh zeroed memory for the pager, aligned to pages.
@@ -59,17 +59,17 @@ pub trait Kernel: Sized + Send + Sync + 'static {
     /// # Errors
     /// ENOMEM.
     fn map_anonymous(len: usize) -> Result<*mut u8, Errno>;
-    /// The same for a parking area, into which nobody but the kernel looks unless there is compressed memory.
+    /// The same for a parking area. Only the kernel reads and writes it, unless there is compressed memory.
     ///
     /// # Errors
     /// ENOMEM.
     fn map_parking(len: usize) -> Result<*mut u8, Errno> {
         Self::map_anonymous(len)
     }
-    /// What is parked at an address.
+    /// The page that is parked at an address.
     ///
     /// # Safety
-    /// Something is, and stays there for as long as this is used.
+    /// A page is parked there, and stays as long as the result is used.
     unsafe fn parked(at: usize) -> impl Deref<Target = PageBytes> {
         // SAFETY: the caller's promise.
         unsafe { &*(at as *const PageBytes) }
@@ -82,23 +82,23 @@ pub trait Kernel: Sized + Send + Sync + 'static {
     /// Advice on the pager's own memory.
     ///
     /// # Errors
-    /// The kernel does not know it.
+    /// The kernel does not know this advice.
     fn advise(at: usize, len: usize, advice: Advice) -> Result<(), Errno>;
-    /// Makes fresh memory of the pager's executable, too.
+    /// Makes fresh memory of the pager's executable as well.
     ///
     /// # Errors
-    /// The kernel, or its policy, will not have it.
+    /// The kernel, or its policy, refuses.
     fn make_executable(at: usize, len: usize) -> Result<(), Errno>;
     /// Discards the content of scattered ranges of the pager's own memory.
     ///
     /// # Safety
-    /// Nobody needs it.
+    /// Nobody needs the content.
     unsafe fn discard_ranges(process: &Self::Process, ranges: &[IoVec]);
 
-    /// Discards pages of the program's, as its own MADV_DONTNEED would: it waits until somebody has read the event of that.
+    /// Discards pages of the program's, as its own MADV_DONTNEED would: waits until the event has been read.
     ///
     /// # Safety
-    /// The pager has what was there.
+    /// The pager has the content.
     ///
     /// # Errors
     /// As madvise(2).
@@ -107,115 +107,116 @@ pub trait Kernel: Sized + Send + Sync + 'static {
     fn is_resident(at: usize) -> bool;
     /// Whether all of a range is mapped.
     fn is_mapped(start: usize, end: usize) -> bool;
-    /// Calls `f(start, end)` for each run of present pages in the range, in bytes; some of them twice if that is not to be had at
-    /// once.
+    /// Calls `f(start, end)` for each run of present pages in the range, in bytes. Some runs may come twice if the kernel cannot
+    /// report all at once.
     fn each_present(start: usize, end: usize, f: impl FnMut(usize, usize));
     /// Calls `f(start, end)` for each mapping, in the order of addresses.
     ///
     /// # Errors
-    /// That cannot be told.
+    /// The mappings cannot be listed.
     fn each_mapping(f: impl FnMut(usize, usize)) -> Result<(), Errno>;
-    /// Brings in the program's page at an address, as a read of the kernel's does. Whether it could be read.
+    /// Brings in the program's page at an address by a read in the kernel. Returns whether it could be read.
     fn touch(at: usize) -> bool;
-    /// The same as a read of the thread's own.
+    /// Brings it in by a read of the thread's own.
     ///
     /// # Safety
     /// It is mapped readable.
     unsafe fn touch_directly(at: usize);
-    /// Makes the program's page its own if it shares it with another process, without waiting for anybody.
+    /// Makes the program's page its own if it shares it with another process, without waiting for a fault to be served.
     fn own_page(at: usize) -> bool;
     /// Whether the kernel may merge equal pages of this process.
     fn merges_memory() -> bool;
-    /// How much memory cannot leave, as far as that can be told.
+    /// How much memory cannot leave, as far as the kernel tells.
     fn fixed() -> Option<Fixed>;
 
-    /// I/O for one thread, of so many transfers at a time.
+    /// I/O for one thread, of at most `depth` transfers at a time.
     ///
     /// # Errors
-    /// The kernel will not have it.
+    /// The kernel refuses.
     fn io(engine: Self::Engine, depth: u32) -> Result<Self::Io, Errno>;
-    /// Reads here and now, until `len` bytes or the end of the file.
+    /// Reads and waits for it, until `len` bytes or the end of the file.
     ///
     /// # Safety
-    /// `buf..buf + len` is writable, and nobody else's meanwhile.
+    /// `buf..buf + len` is writable, and nobody else uses it meanwhile.
     ///
     /// # Errors
     /// As pread(2).
     unsafe fn read_now(fd: i32, buf: *mut u8, len: usize, offset: u64) -> Result<usize, Errno>;
-    /// Has threads that wait for pages of the range look again. `uffd`: its [`Uffd::raw`].
+    /// Wakes threads that wait for pages of the range, so that they look again. `uffd`: its [`Uffd::raw`].
     fn wake(uffd: i32, at: usize, len: usize);
 
-    /// Whether a mistake is to be made, to see whether tests notice.
+    /// Whether to make a mistake on purpose, to see whether tests notice.
     #[inline(always)]
     fn mistake(_: Mistake) -> bool {
         false
     }
 }
 
-/// Mistakes that have been made: what mended each can be taken back under a simulated kernel.
+/// Mistakes that were once made. Under a simulated kernel each can be made again, by taking its mend back.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Mistake {
     /// A move that the kernel denies is believed to have failed: a page read as zeroes.
     BelievesDenials,
-    /// The same of a page behind others, if its mapping is another by the time that the kernel is asked again.
+    /// The same for a page after others in one move, if its mapping has changed by the time that the kernel is asked again.
     ForgetsDenialsWithin,
-    /// What is copied out of memory that is not writable is discarded by one call, which a split mapping makes two of: the second
-    /// was taken for the program's, and the page read as zeroes.
+    /// Copied pages of memory that is not writable are discarded by one call for a whole run. If the mapping splits, the kernel
+    /// reports two discards: the second was taken for the program's, and the page read as zeroes.
     DiscardsRunsAtOnce,
-    /// Pages are taken while the program's discard of them may still be under way: what was thrown away came back.
+    /// Pages are taken while the program's discard of them may still be under way: discarded content came back.
     TakesWhatIsDiscarded,
     /// Pages are taken by their address while a call may put others there: they read as zeroes.
     TakesWhatIsReplaced,
-    /// What is reported to have been unmapped is taken for what lives there by then.
+    /// An unmapping that is reported late is applied to the new mapping that is there by then.
     FollowsLateUnmaps,
-    /// What is reported to have been unmapped is gone, though the call was refused for a sealed mapping behind it: what was paged
-    /// out there was lost.
+    /// Memory that is reported to have been unmapped is given up, though the call was refused for a sealed mapping behind it:
+    /// content that was paged out there was lost.
     BelievesUnmaps,
-    /// Two threads move memory at a time, and the kernel reports the second move first: what both had moved was lost.
+    /// Two threads move memory at a time, and the kernel reports the second move first: content that both had moved was lost.
     MovesAtOnce,
-    /// An mremap that the kernel refuses, of what is one mapping without a pager and several with it, is refused.
+    /// An mremap of memory that is one mapping without a pager, but several with it, is refused as the kernel refuses it.
     MovesOnlyOne,
     /// A parked original is dropped although its copy was refused (EAGAIN).
     DropsBeforeTheCopy,
     /// Parked copies are taken off the budget while they are still in memory.
     UnchargesBeforeTheDrop,
-    /// The page daemon's bell is rung, and who sleeps there is not woken.
+    /// The page daemon's bell is rung, but the sleeping daemon is not woken.
     RingsNobody,
-    /// Pages that the other devices refuse are offered to them again and again, and not brought into memory: the swapoff never
-    /// ended. (It was compressed memory that refused them, which was not counted as a failed write.)
+    /// A swapoff offers pages that the other devices refuse to them again and again, and does not bring them into memory: it never
+    /// ended. (Compressed memory refused them, which was not counted as a failed write.)
     OffersWhatIsRefused,
     /// A swapoff gives up when nothing has moved for ten seconds, though nothing failed.
     GivesUpAsItWaits,
-    /// A device's files are closed when nothing is stored there any more, and not only when nothing is read from there.
+    /// A device's files are closed when nothing is stored there any more, although reads from there are still under way.
     ClosesBeforeReadsEnd,
-    /// A device may go while space is being got for it: its descriptors are closed, and what was got is given to another device.
+    /// A device may be removed while space is being got for it: its descriptors are closed, and another device is given the space.
     GrowsWhatMayGo,
-    /// Pages that one read leaves parked all have the place of the last of them.
+    /// All pages that one read leaves parked are given the place of the last of them.
     ParksInOnePlace,
-    /// What a child can read is given to others while it lives.
+    /// Slots that a child can read are given out again while it lives.
     ThawsEarly,
-    /// What a child could read is never given to others: swap grows without bound.
+    /// Slots that a child could read are never given out again: swap grows without bound.
     NeverThaws,
-    /// A forked child takes those of its parent who waited for the map for its own: nobody gets in.
+    /// A forked child counts the threads of its parent that waited for the map as its own: no thread gets the lock.
     WaitsForItsParent,
-    /// The page daemon waits for a page that it makes its own: for a handler that waits for a fork that waits for the daemon.
+    /// The page daemon waits for the fault by which it makes a page its own. A handler would serve it, but waits for a fork, which
+    /// waits for the daemon.
     WaitsToUnshare,
-    /// What a device gives back is not compared with what was written.
+    /// Content read from a device is not compared with the tag of what was written.
     TrustsDevices,
-    /// A read that was cut short is not completed: what is behind the cut is lost.
+    /// A read that was cut short is not completed: the pages after the cut are lost.
     LeavesShortReads,
-    /// A write of the page daemon's that failed is taken for good.
+    /// A failed write of the page daemon's counts as done.
     BelievesFailedWrites,
-    /// The same of a swapoff's.
+    /// A failed write of a swapoff's counts as done.
     BelievesFailedMoves,
-    /// The same of a page that was to go on from compressed memory.
+    /// A failed write-back of a page from compressed memory counts as done.
     BelievesFailedWriteBacks,
     /// Compressed memory is not told which slots were given up.
     KeepsWhatIsFreed,
-    /// Pages that are to stay in memory may leave it.
+    /// Pages that must stay in memory may leave it.
     KeepsNothing,
-    /// A parking place that was not needed is not given back.
+    /// A parking place that was not used is not given back.
     LosesPlaces,
     /// Faults go above the budget although frames could be had.
     GoesOverBudget,
@@ -225,7 +226,7 @@ pub enum Mistake {
     ForgetsWhoWaits,
 }
 
-/// What is advised.
+/// A piece of advice to the kernel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Advice {
     /// No huge pages.
@@ -236,10 +237,10 @@ pub enum Advice {
     WipeOnFork,
 }
 
-/// What a message says.
+/// The content of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// A thread touched a missing page, or wrote to a protected one: its address, with the lowest bit set if it was a write; thread
+    /// A thread touched a missing page, or wrote to a protected one: its address, with the lowest bit set for a write; the thread
     /// id (0 if it was not asked for).
     Fault(usize, u32),
     /// The range moved: from, to, bytes.
@@ -252,67 +253,67 @@ pub enum Event {
     Other,
 }
 
-/// How a transfer ended: bytes done, and why it stopped there if it did.
+/// How a transfer ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Moved {
     /// Bytes done.
     pub bytes: usize,
-    /// What stopped it.
+    /// Why it stopped early, if it did.
     pub error: Option<Errno>,
 }
 
 /// A userfaultfd.
 pub trait Uffd: Send + Sync {
-    /// What is read from it.
+    /// A message that is read from it.
     type Message: Copy + Default + Into<Event>;
 
     /// Its number, for [`Kernel::wake`].
     fn raw(&self) -> i32;
-    /// Has missing pages of the range reported. Pages that are there stay.
+    /// Has the kernel report missing pages of the range. Pages that are there stay.
     ///
     /// # Errors
-    /// EINVAL nothing is mapped there, or not such memory; EBUSY it is registered on another.
+    /// EINVAL: nothing is mapped there, or memory of another kind; EBUSY: it is registered on another.
     fn register(&self, at: usize, len: usize) -> Result<(), Errno>;
-    /// The inverse. Missing pages read as zeroes afterwards.
+    /// Ends the registration. Missing pages read as zeroes afterwards.
     ///
     /// # Safety
-    /// No page of the range is held by the pager.
+    /// The pager holds no page of the range.
     ///
     /// # Errors
-    /// EINVAL nothing is mapped there.
+    /// EINVAL: nothing is mapped there.
     unsafe fn unregister(&self, at: usize, len: usize) -> Result<(), Errno>;
-    /// Whether ranges are registered so that they can be protected.
+    /// Whether ranges are registered in a way that pages can be protected.
     fn protects(&self) -> bool;
-    /// From now on. What is registered already is to be registered again.
+    /// Registers ranges in that way from now on. Ranges that are registered already must be registered again.
     fn set_protects(&self);
-    /// Protects pages that are there: who writes waits.
+    /// Protects pages that are present: a thread that writes there waits.
     ///
     /// # Errors
-    /// EAGAIN: an event is to be read before; ENOENT: not registered for that.
+    /// EAGAIN: an event must be read first; ENOENT: not registered for that.
     fn protect(&self, at: usize, len: usize) -> Result<(), Errno>;
-    /// The inverse, if anything can be protected. Wakes who waits.
+    /// Ends the protection, if anything can be protected. Wakes the threads that wait to write.
     fn let_write(&self, at: usize, len: usize);
     /// Fills missing pages with a copy of `src`. Wakes nobody. Stops at the first page that it cannot fill.
     ///
     /// # Safety
     /// `src..src + len` is readable, and is what the program must find at `dst`.
     unsafe fn copy(&self, dst: usize, src: *const u8, len: usize) -> Moved;
-    /// Fills missing pages with zeroes, and leaves every kind of mark alone. Wakes nobody.
+    /// Fills missing pages with zeroes. Leaves guard pages and other marks alone. Wakes nobody.
     fn zero(&self, at: usize, len: usize) -> Moved;
     /// Moves pages to `dst`, which is registered here, without copying. Stops at the first page that it cannot move.
     ///
     /// # Safety
     /// The pager takes the pages over: it must give them back at a touch. `dst` is empty.
     unsafe fn move_pages(&self, dst: usize, src: usize, len: usize) -> Moved;
-    /// Whether an unmap, discard or move of a range that is registered here is under way: it has begun, and its caller has not gone
-    /// on since its event was read.
+    /// Whether an unmap, discard or move of a range that is registered here is under way: it has begun, and the calling thread has
+    /// not gone on after its event was read.
     fn is_changing(&self) -> bool;
-    /// Makes every touch of a missing page an error, and wakes who waits for it.
+    /// Makes every touch of a missing page an error, and wakes the threads that wait for it.
     ///
     /// # Errors
-    /// Something is there; the kernel cannot do it.
+    /// A page is there; the kernel cannot do it.
     fn poison(&self, at: usize, len: usize) -> Result<(), Errno>;
-    /// Reads waiting messages; zero if there are none.
+    /// Reads waiting messages. Returns how many; zero if there are none.
     fn read(&self, out: &mut [Self::Message]) -> usize;
 }
 
@@ -326,18 +327,18 @@ pub struct IoVec {
     pub len: usize,
 }
 
-/// A transfer has ended.
+/// The completion of a transfer.
 #[derive(Clone, Copy, Debug)]
 pub struct Done {
-    /// As given when it was issued.
+    /// The token that was given when the transfer was issued.
     pub token: u64,
-    /// Bytes, or what went wrong.
+    /// Bytes, or the error.
     pub result: Result<usize, Errno>,
 }
 
-/// One thread's I/O. Nothing allocates after it was made.
+/// One thread's I/O. No call allocates.
 pub trait Io {
-    /// Whether transfers go on after they were issued.
+    /// Whether transfers go on after the call that issued them.
     fn is_asynchronous(&self) -> bool;
     /// Reads `len` bytes at `offset`.
     ///
@@ -349,27 +350,27 @@ pub trait Io {
     /// # Safety
     /// The vectors and what they point at live until the completion.
     unsafe fn write(&mut self, fd: i32, iov: &[IoVec], offset: u64, token: u64);
-    /// Hands over what was issued without waiting.
+    /// Submits the issued transfers without waiting.
     fn submit(&mut self);
-    /// Issues, then waits until something has completed, or `timeout_ns` has passed.
+    /// Submits, then waits until something has completed, or `timeout_ns` has passed.
     fn wait(&mut self, timeout_ns: Option<u64>);
     /// The next completion, if there is one.
     fn completion(&mut self) -> Option<Done>;
-    /// A completion that its taker could not use now.
+    /// Puts a completion back that the caller could not use now.
     fn put_back(&mut self, done: Done);
 }
 
-/// How pages are stored: as they are, or encrypted.
+/// How pages are stored: unchanged, or encrypted.
 pub trait Content: Send + Sync {
-    /// Whether what is written differs from what is in memory, so that a write needs a buffer.
+    /// Whether the written bytes differ from those in memory, so that a write needs a buffer.
     fn is_sealed(&self) -> bool;
-    /// The tag of `bytes`, for the core to compare with `stored`, which it has of `page`. `scratch` holds rubbish afterwards.
+    /// The tag of `bytes`, the content of `page`, to be compared with the core's tag, `stored`. `scratch` holds rubbish afterwards.
     fn tag(&self, page: PageId, stored: Option<Tag>, bytes: &PageBytes, scratch: &mut PageBytes) -> Tag;
-    /// Whether `bytes`, which were read from where `page` is stored, are what was written there: `stored`. If so they are what the
-    /// program must find.
+    /// Checks `bytes`, read from where `page` is stored, against the tag `stored`. Returns whether they are what was written there.
+    /// If so, `bytes` becomes the page's plain content.
     #[must_use]
     fn open(&self, page: PageId, stored: Tag, bytes: &mut PageBytes) -> bool;
-    /// What is to be written of a page, and what the core is to remember of it.
+    /// Makes the bytes to be written for a page, and returns their tag for the core.
     fn seal(&self, page: PageId, plain: &PageBytes, sealed: &mut PageBytes) -> Tag;
 }
 
@@ -380,24 +381,24 @@ pub struct Mapping {
     pub start: usize,
     /// Address after the last.
     pub end: usize,
-    /// Of [`prot`].
+    /// Bits of [`prot`].
     pub prot: i32,
 }
 
-/// Looks at mappings.
+/// Looks up mappings.
 pub trait Mappings: Default {
-    /// Opens what it will need, as far as that is to be had: later it may not be.
+    /// Opens the descriptors that it will need, as far as possible: later that may fail.
     fn opened() -> Self;
     /// The mapping at an address, `None` if there is none.
     ///
     /// # Errors
-    /// That cannot be told.
+    /// The mapping cannot be looked up.
     fn at(&mut self, addr: usize) -> Result<Option<Mapping>, Errno>;
-    /// Reads pages of the program's memory, even where the program may not. Never waits for a page. Returns how many bytes there
-    /// are before the first missing page.
+    /// Reads pages of the program's memory, even where the program may not. Never waits for a page. Returns how many bytes lie
+    /// before the first missing page.
     ///
     /// # Errors
-    /// EIO: the first page is missing. Others: the machine does not allow it.
+    /// EIO: the first page is missing. Others: the kernel does not allow it.
     fn read(&mut self, addr: usize, out: &mut [u8]) -> Result<usize, Errno>;
 }
 
@@ -410,7 +411,7 @@ pub struct Fixed {
     pub pinned: u64,
 }
 
-/// What a reference was to the pager, for a recording.
+/// How the pager served a reference, for a recording.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum Touch {
@@ -422,16 +423,16 @@ pub enum Touch {
     Hard = 3,
 }
 
-/// What else belongs to a machine on a kernel: who else rings its page daemon, who polls for faults, a recording.
+/// The surroundings of a machine on a kernel: other processes that ring its page daemon, handlers that poll, a recording.
 pub trait Host<K: Kernel>: Send + Sync {
-    /// The page daemon waits on this, if other processes ring it as well.
+    /// The word that the page daemon waits on, if other processes ring it as well.
     fn bell(&self) -> Option<&K::Word>;
-    /// A fault has been served, all but waking its thread.
+    /// A fault has been served, except that its thread is not woken yet.
     fn served(&self);
     /// Whether references are recorded.
     fn records(&self) -> bool;
-    /// Whether there is no room for one more: faults wait.
+    /// Whether the recording has no room for one more: then faults wait.
     fn record_is_full(&self) -> bool;
-    /// Records one. => there is room
+    /// Records a reference. => there is room
     fn record(&self, page: u64, write: bool, touch: Touch);
 }

@@ -1,8 +1,8 @@
-//! Overspill's machine: it performs what `overspill-vm` decides, and decides itself whatever needs the kernel's word: how a fault
-//! is served, what an event means, which pages can be taken out and how, what a failed write leads to.
+//! Overspill's machine performs what `overspill-vm` decides. It also decides what depends on the kernel's answers: how a fault is
+//! served, what an event means, which pages can be taken out and how, what a failed write leads to.
 //!
-//! It knows no kernel. All that touches the world is behind the trait [`Kernel`]: `overspill-linux` implements it by system calls,
-//! and `overspill-sim` by a model of Linux, on which the machine's threads run as actors whose order a seed chooses.
+//! It knows no kernel. The trait [`Kernel`] is its only way to the outside. `overspill-linux` implements it by system calls, and
+//! `overspill-sim` by a model of Linux, on which the machine's threads run as actors whose order a seed chooses.
 //!
 //! Code that a fault or the page daemon can reach does not allocate, log or format.
 

@@ -1,59 +1,61 @@
-//! Load control: threads that take each other's pages away bring in their working sets one after the other.
+//! Load control: threads that take each other's pages away get turns in which to bring in their working sets.
 //!
-//! Two threads whose working sets fit the budget one at a time, but not together, read a page at almost every touch, and neither
-//! gets on. Then one of them has the *token*: the hard faults of the others are held back to a trickle, so that its pages come in,
-//! stay, and it computes. First touches and soft faults are never held, and neither is anything while nobody thrashes.
+//! Take two threads whose working sets fit the budget one at a time, but not together. Each reads a page at almost every touch, and
+//! neither makes progress. Load control gives one of them the *token*: the hard faults of the others are held back to a trickle, so
+//! that the holder's pages come in and stay, and it computes. First touches and soft faults are never held back. Nothing is held
+//! back while nobody thrashes.
 //!
-//! Sources: that a working set is to run only while it fits is Denning, "The working set model for program behavior" (1968); that
-//! one of several is preferred is the swap token of Jiang and Zhang, "Token-ordered LRU" (2005). Theirs protects the holder's
-//! pages, ours holds the others' faults back: it needs no owner per page and nothing of the replacement policy, and the device is
-//! the holder's alone.
+//! Sources: Denning, "The working set model for program behavior" (1968): a program should run only while its working set fits.
+//! Jiang and Zhang, "Token-ordered LRU" (2005): one of several is preferred (the swap token). Their token protects the holder's
+//! pages. Ours holds the others' faults back, so it needs neither an owner per page nor help of the replacement policy, and the
+//! holder has the device to itself.
 //!
-//! Whether it pays is not foretold but measured, by the processor time that the faulting threads get per second of wall time:
-//! before, and with the token. It is tried only where they get so little of one processor that a thread by itself could have more,
-//! and given up, for longer each time, when they do not get clearly more. A holder that neither faults nor runs hands the token on
-//! at once. What this cannot tell from work is a thread that spins until another one gets on; that one has [`HOLD_NS`] per read
-//! until the holder's time is up.
+//! Whether it pays is measured, not predicted. The measure is the processor time that the faulting threads get per second of wall
+//! time, before and with the token. The token is tried only where they get so little of one processor that a thread by itself could
+//! have more. It is given up when they do not get clearly more, for longer each time. A holder that neither faults nor runs passes
+//! the token on at once. The measure cannot tell work from a thread that spins until another one gets on. That other thread may
+//! read one page per [`HOLD_NS`] until the holder's time is up.
 //!
-//! It makes no system calls but those of the caller's clocks, so that tests can tell it any story.
+//! It reads time only through the clocks that the caller passes in, so that tests can play through any case.
 
-/// How often things are weighed up, in nanoseconds.
+/// The length of a window, in nanoseconds. Each window ends with a decision.
 const WINDOW_NS: u64 = 1_000_000_000;
-/// Hard faults per second from which a thread is one of those that may thrash.
+/// Hard faults per second from which a thread counts as thrashing.
 const HARD_MIN: u64 = 200;
-/// So many windows in a row before the token is given.
+/// Windows in a row with at least two such threads before the token is given.
 const WINDOWS: u32 = 2;
-/// Not tried if the threads get more than this of one processor, in thousandths: then there is not so much to be had.
+/// The token is not tried if the threads get more than this of one processor, in thousandths: there is too little to gain.
 const CPU_MAX: u64 = 650;
-/// What they must get with the token, in thousandths of what they got before: in one window once, so that it may go on, and not
-/// less than the second for long. High, because a program's phases differ, and because it is for those that gain much.
+/// The processor time that the threads must get with the token, in thousandths of their time before: `PAYS` in at least one window,
+/// and never less than `POOR` for long. These are high because a program's phases differ, and because the token is meant for
+/// programs that gain much.
 const PAYS: u64 = 1400;
 const POOR: u64 = 1200;
-/// How long a thread holds the token, in nanoseconds: at first, and at most. Each time that runs out doubles it, since bringing a
-/// working set in is what costs.
+/// How long a thread holds the token, in nanoseconds: at first, and at most. The time doubles whenever it runs out, because the
+/// cost lies in bringing a working set in.
 const TOKEN_NS: u64 = 10_000_000_000;
 const TOKEN_MAX_NS: u64 = 80_000_000_000;
-/// The others may read a page every so often.
+/// The others together may read one page per this time, in nanoseconds.
 pub const HOLD_NS: u64 = 5_000_000;
-/// How often it is asked whether the holder is alive, and what part of that time it must have run. (20 ms and a tenth took the
-/// token from threads that were only waiting for a processor.)
+/// How often the holder is checked, in nanoseconds, and the part of that time that it must have run. (With 20 ms and a tenth,
+/// threads lost the token that were only waiting for a processor.)
 const ALIVE_NS: u64 = 200_000_000;
 const ALIVE_PART: u64 = 20;
-/// Windows until the token must have shown that it pays, and how many poor ones in a row end them later. (A handover is poor for
-/// as long as a working set takes to come in.)
+/// Windows within which the token must have paid once, and how many poor ones in a row end it later. (Windows after the token was
+/// passed on are poor until the next working set has come in.)
 const FIRST_WINDOWS: u32 = 6;
 const POOR_WINDOWS: u32 = 10;
-/// How long it is left alone after it did not pay, in nanoseconds: at first, and at most.
+/// How long the token is not tried again after it did not pay, in nanoseconds: at first, and at most.
 const BACKOFF_NS: u64 = 60_000_000_000;
 const BACKOFF_MAX_NS: u64 = 960_000_000_000;
-/// Threads that are looked at.
+/// The most threads that are watched.
 const THREADS: usize = 16;
-/// Who was held back so recently waits for the token, in nanoseconds.
+/// A thread that was held back within this time waits for the token, in nanoseconds.
 const WAITS_NS: u64 = 100_000_000;
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Thread {
-    /// 0: none.
+    /// 0: the entry is free.
     tid: u32,
     /// Hard faults in this window.
     hard: u64,
@@ -75,21 +77,21 @@ enum Phase {
 
 #[derive(Clone, Copy, Debug)]
 struct Token {
-    /// At first: what the threads got before, in thousandths of a processor.
+    /// The threads' processor time before the token, in thousandths of a processor.
     before: u64,
     holder: Holder,
     /// How long a thread holds it.
     length: u64,
     /// When the others may read the next page.
     next: u64,
-    /// Whether anybody was held back in this window.
+    /// Whether a thread was held back in this window.
     held: bool,
     windows: u32,
     poor: u32,
     paid: bool,
 }
 
-/// Who has the token.
+/// The thread that has the token.
 #[derive(Clone, Copy, Debug)]
 struct Holder {
     tid: u32,
@@ -107,7 +109,7 @@ impl Holder {
     }
 }
 
-/// See the module. Times are CLOCK_MONOTONIC, in nanoseconds.
+/// Load control of one process; see the module. Times are CLOCK_MONOTONIC, in nanoseconds.
 #[derive(Debug)]
 pub struct LoadControl {
     on: bool,
@@ -122,7 +124,7 @@ pub struct LoadControl {
 const FREE: Phase = Phase::Free { thrashing: 0, cpu: 0 };
 
 impl LoadControl {
-    /// For a process of which nothing is known. `on`: or never do anything.
+    /// For a process of which nothing is known yet. If not `on`, no fault is ever held back.
     pub fn new(on: bool) -> Self {
         LoadControl {
             on,
@@ -135,7 +137,7 @@ impl LoadControl {
         }
     }
 
-    /// In a fork's child, whose threads are others.
+    /// In a fork's child, whose threads are not the parent's.
     pub fn forked(&mut self) {
         *self = LoadControl::new(self.on);
     }
@@ -145,9 +147,10 @@ impl LoadControl {
         self.given
     }
 
-    /// The thread `tid` is about to read a page. Returns whether it has to wait: then ask again in a moment, about [`HOLD_NS`].
+    /// The thread `tid` is about to read a page. Returns whether it has to wait; then ask again in a moment, about [`HOLD_NS`].
     ///
-    /// `tid` 0: not known; it never waits. `cpu` tells a thread's processor time so far in nanoseconds, `None` if it has ended.
+    /// `tid` 0: the thread is not known and never waits. `cpu` returns a thread's processor time so far in nanoseconds, `None` if
+    /// it has ended.
     pub fn hard_fault(&mut self, tid: u32, now: impl Fn() -> u64, cpu: impl Fn(u32) -> Option<u64>) -> bool {
         if !self.on || tid == 0 {
             return false;
@@ -208,7 +211,7 @@ impl LoadControl {
         let given = matches!(self.phase, Phase::Given(_));
         let (mut ran, mut busy) = (0, 0);
         for t in self.threads.iter_mut().filter(|t| t.tid != 0) {
-            // who has ended, or does not fault, makes room for those that do
+            // threads that have ended, or do not fault, make room for others
             let Some(cpu) = cpu(t.tid).filter(|_| t.hard > 0 || given || t.tid == tid) else {
                 *t = Thread::default();
                 continue;
@@ -237,7 +240,7 @@ impl LoadControl {
                 token.poor = if rate * 1000 >= token.before * POOR { 0 } else { token.poor + 1 };
                 let held = core::mem::replace(&mut token.held, false);
                 if !held {
-                    self.phase = FREE; // the others have what they need, or are gone
+                    self.phase = FREE; // the others have their pages, or are gone
                 } else if token.poor >= POOR_WINDOWS || !token.paid && token.windows >= FIRST_WINDOWS {
                     self.not_before = now + self.backoff;
                     self.backoff = (self.backoff * 2).min(BACKOFF_MAX_NS);
@@ -263,7 +266,7 @@ impl LoadControl {
         });
     }
 
-    /// The token goes to the thread that waits for it and has been without it for longest.
+    /// Passes the token to the waiting thread that has been without it for longest.
     fn hand_on(&mut self, now: u64, cpu: &impl Fn(u32) -> Option<u64>) {
         let Phase::Given(token) = &mut self.phase else { return };
         if let Some(old) = self.threads.iter_mut().find(|t| t.tid == token.holder.tid) {
@@ -284,12 +287,12 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
-    /// Threads that fault and run as they are told, on a clock of our own.
+    /// Threads that fault and run as the test says, on a clock of its own.
     struct Story {
         load: LoadControl,
         now: u64,
         cpu: RefCell<HashMap<u32, u64>>,
-        /// Pages that each has read.
+        /// Pages that each thread has read.
         read: HashMap<u32, u64>,
     }
 
@@ -297,7 +300,7 @@ mod tests {
         fn new() -> Story {
             Story { load: LoadControl::new(true), now: 5_000 * MS, cpu: RefCell::default(), read: HashMap::new() }
         }
-        /// A touch that has to be read. => returns whether it may
+        /// A touch that needs a read. Returns whether the thread may read.
         fn touch(&mut self, tid: u32) -> bool {
             self.cpu.borrow_mut().entry(tid).or_default();
             let held = self.load.hard_fault(tid, || self.now, |tid| self.cpu.borrow().get(&tid).copied());
@@ -313,7 +316,7 @@ mod tests {
                 Phase::Free { .. } => None,
             }
         }
-        /// So many milliseconds of two threads that read a page each millisecond and get a tenth of a processor each.
+        /// Two threads read a page each millisecond and get a tenth of a processor each, for `ms` milliseconds.
         fn thrash(&mut self, ms: u64) {
             for _ in 0..ms {
                 self.now += MS;
@@ -324,7 +327,7 @@ mod tests {
                 }
             }
         }
-        /// The same, and the holder computes without reading; the other one waits.
+        /// The same, but the holder computes without reading, and the other thread waits.
         fn compute(&mut self, ms: u64) {
             for _ in 0..ms {
                 self.now += MS;

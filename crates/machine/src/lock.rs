@@ -1,13 +1,13 @@
 //! Futex locks for the pager: no thread-local storage, no poisoning, no allocation, const.
 //!
-//! std's locks would do but for their poisoning, which asks thread-local storage whether the thread is panicking: pager threads of
-//! the agent have none. `parking_lot` allocates when a thread first blocks.
+//! The standard library's locks would do but for poisoning: it asks thread-local storage whether the thread is panicking, and pager
+//! threads of the agent have no such storage. `parking_lot` allocates when a thread first blocks.
 //!
-//! What is done with their words is in `protocol.rs`, where loom tries all orders of it.
+//! The operations on the locks' words are in `protocol.rs`, where loom tries them in all orders.
 //!
-//! Lock order, outer to inner: [`Mutex`] `swapping` (never waited for but by a fork) -> [`Mutex`] `growth` -> [`RwLock`] `map` ->
-//! [`Mutex`] `core`. No lock is held over device I/O, but `growth` over the allocation of more blocks for a swap file. `map` is held
-//! (shared) over the userfaultfd calls that fill or take pages, which sleep only for the kernel's own memory locks.
+//! Lock order, outer to inner: [`Mutex`] `swapping` (only a fork waits for it) -> [`Mutex`] `growth` -> [`RwLock`] `map` ->
+//! [`Mutex`] `core`. No lock is held during device I/O, except that `growth` is held while a swap file gets more blocks. `map` is
+//! held shared during the userfaultfd calls that fill or take pages. These sleep only for the kernel's own memory locks.
 
 mod protocol;
 mod rank;
@@ -30,14 +30,14 @@ struct Hold {
 }
 
 impl Hold {
-    /// It begins, for who is called from here.
+    /// Begins a hold, at the caller's place in the source.
     #[inline]
     #[track_caller]
     fn begin<W: Word>(times: Option<&'static HoldTimes>) -> Option<Self> {
         let at = Location::caller();
         times.map(|times| Hold { times, since: W::ticks(), at })
     }
-    /// The lock is free again. (Clocks of two processors may differ by a little.)
+    /// Ends it: the lock is free again. (The clocks of two processors may differ a little.)
     #[inline]
     fn end<W: Word>(hold: &Option<Self>) {
         if let Some(hold) = hold {
@@ -61,11 +61,11 @@ unsafe impl<T: Send, W: Futex> Sync for Mutex<T, W> {}
 unsafe impl<T: Send, W: Futex> Send for Mutex<T, W> {}
 
 impl<T, W: Futex> Mutex<T, W> {
-    /// A free lock around `value`, under which nothing is locked.
+    /// A free lock around `value`, under which no other lock is taken.
     pub const fn new(value: T) -> Self {
         Self::ranked(Rank::Leaf, value)
     }
-    /// A free lock around `value`, which stands here in the order of locks.
+    /// A free lock around `value`, of this rank in the order of locks.
     pub const fn ranked(rank: Rank, value: T) -> Self {
         Mutex { raw: RawMutex::new(), rank, times: None, value: UnsafeCell::new(value) }
     }
@@ -94,24 +94,25 @@ impl<T, W: Futex> Mutex<T, W> {
     /// Takes the lock if it is free.
     #[track_caller]
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T, W>> {
-        // Only then: a guard that is made and dropped again would give somebody else's lock back.
+        // A guard only on success: if one is made and dropped without the lock, it releases another thread's lock.
         if self.raw.try_lock() { Some(self.guard()) } else { None }
     }
-    /// In the child of a fork, whose only thread does not hold the lock: whoever held it in the parent is not here.
+    /// In the child of a fork, whose only thread does not hold the lock: frees it, because no thread that held it in the parent
+    /// exists here.
     ///
     /// # Safety
-    /// So it is, and the value is as good as one that nobody was changing.
+    /// The thread does not hold the lock, and no other thread was changing the value at the fork.
     pub unsafe fn forked(&self) {
         self.raw.reset();
     }
-    /// As held, and waited for, as the other is.
+    /// Copies the state of another lock: held or not, waited for or not.
     pub(crate) fn copy_words(&self, from: &Self) {
         self.raw.copy(&from.raw);
     }
-    /// The hold that a thread has already.
+    /// A guard for a lock that the thread holds already.
     ///
     /// # Safety
-    /// It is the calling thread's, which gives it back by this.
+    /// The calling thread holds the lock, and releases it only by this guard.
     #[track_caller]
     pub(crate) unsafe fn held(&self) -> MutexGuard<'_, T, W> {
         self.guard()
@@ -162,7 +163,7 @@ unsafe impl<T: Send + Sync, W: Futex> Sync for RwLock<T, W> {}
 unsafe impl<T: Send, W: Futex> Send for RwLock<T, W> {}
 
 impl<T, W: Futex> RwLock<T, W> {
-    /// A free lock around `value`, which stands here in the order of locks.
+    /// A free lock around `value`, of this rank in the order of locks.
     pub const fn ranked(rank: Rank, value: T) -> Self {
         RwLock { raw: RawRwLock::new(), rank, shared: None, exclusive: None, value: UnsafeCell::new(value) }
     }
@@ -182,25 +183,25 @@ impl<T, W: Futex> RwLock<T, W> {
         rank::taken::<W>(self.rank);
         WriteGuard { lock: self, hold: Hold::begin::<W>(self.exclusive) }
     }
-    /// In the child of a fork, whose only thread holds the lock exclusively: whoever waited for it in the parent is not here, and
-    /// must not keep readers out.
+    /// In the child of a fork, whose only thread holds the lock exclusively: the parent's threads that waited for it do not exist
+    /// here, and must not keep readers out.
     pub fn forked(&self) {
         self.raw.reset_waiters();
         rank::forked::<W>();
     }
-    /// As held, and waited for, as the other is.
+    /// Copies the state of another lock: held or not, waited for or not.
     pub(crate) fn copy_words(&self, from: &Self) {
         self.raw.copy(&from.raw);
     }
-    /// The exclusive hold that a thread has already.
+    /// An exclusive guard for a lock that the thread holds already.
     ///
     /// # Safety
-    /// It is the calling thread's, which gives it back by this.
+    /// The calling thread holds the lock exclusively, and releases it only by this guard.
     #[track_caller]
     pub(crate) unsafe fn held(&self) -> WriteGuard<'_, T, W> {
         self.write_guard()
     }
-    /// Whether somebody waits to have it exclusively, or has it.
+    /// Whether a thread waits to have the lock exclusively, or has it.
     pub fn is_wanted(&self) -> bool {
         self.raw.writers() != 0
     }
@@ -215,12 +216,12 @@ impl<T, W: Futex> RwLock<T, W> {
         self.raw.read();
         self.read_guard()
     }
-    /// Takes the lock shared if nobody has it exclusively, or waits for that.
+    /// Takes the lock shared if no thread has it exclusively or waits for that.
     #[track_caller]
     pub fn try_read(&self) -> Option<ReadGuard<'_, T, W>> {
         if self.raw.try_read() { Some(self.read_guard()) } else { None }
     }
-    /// How many wait to have it exclusively, or have it.
+    /// How many threads wait to have it exclusively, or have it.
     pub fn writers(&self) -> u32 {
         self.raw.writers()
     }

@@ -10,7 +10,8 @@
 //!      (reader.rs)                                        write, drop (daemon.rs)  remaps, native ranges
 //! ```
 //!
-//! Lock order: `map` (shared for whatever fills or takes pages, exclusive for reading events and changing ranges) -> `core`.
+//! Lock order: `map` -> `core`. `map` is shared while pages are filled or taken, and exclusive while events are read and ranges
+//! changed.
 
 pub mod arrivals;
 mod config;
@@ -57,21 +58,21 @@ use std::sync::Arc;
 pub use zeroes::ZEROES_PAGES;
 use zeroes::Zeroes;
 
-/// What is changed by core calls. Lock key: all of it by the lock around it, [`Machine::core`].
+/// The core and the state that changes with it. Lock key: all of it by the lock around it, [`Machine::core`].
 pub struct Core {
     /// The core.
     pub vm: Vm<SwapPager>,
-    /// Who owns which parking place.
+    /// The owner of each parking place.
     pub park: Park,
-    /// Whose hard faults have to wait.
+    /// Decides whose hard faults have to wait.
     pub load: LoadControl,
     /// Pages of buffers that a swapoff has charged to the budget. A forked child has no swapoff.
     pub(crate) swapoff_charge: u32,
 }
 
 impl Core {
-    /// The frame's parked original is a second copy from now on (its page is mapped again, or was given up). It is charged until it
-    /// is dropped, by [`Machine::drop_places`] or at the end of the write that holds it.
+    /// Makes the frame's parked original a second copy (its page is mapped again, or was given up). It is charged until it is
+    /// dropped, by [`Machine::drop_places`] or at the end of the write that holds it.
     pub fn orphan(&mut self, frame: FrameId) {
         self.vm.charge(1);
         self.park.orphan(frame);
@@ -83,56 +84,56 @@ impl Core {
 /// Lock key: (L) a lock; (C) constant; (A) atomic, and by itself; (D) atomic, changed by the page daemon only; (S) a struct with a
 /// lock key of its own.
 pub struct Machine<K: Kernel> {
-    /// (C) What untouched pages are filled from.
+    /// (C) Pages of zeroes, to fill untouched pages from.
     pub(crate) zeroes: Zeroes<K>,
     /// (L) Ranges and descriptors. Outer lock.
     pub map: RwLock<Space<K>, K::Word>,
-    /// (L) Held by whoever adds or removes a device, outside of `map`; a fork holds it while it takes the files along. Nobody
-    /// else waits for it: a swapoff's worker that did could not finish the I/O that the fork waits for.
+    /// (L) Held while a device is added or removed, outside of `map`; a fork holds it while it takes the files along. Nobody else
+    /// waits for it: a swapoff's worker that waited could not finish the I/O that the fork waits for.
     pub swapping: Mutex<(), K::Word>,
-    /// (L) Held by whoever gets space for a device, over what the file system does; outside of `map`.
+    /// (L) Held while a device gets space, during the file system's calls; outside of `map`.
     pub(crate) growth: Mutex<(), K::Word>,
     /// (L) The core. Inner lock.
     pub core: Mutex<Core, K::Word>,
-    /// (C) What was chosen.
+    /// (C) The options that were chosen.
     pub config: Config,
     /// (C) How pages are stored.
     pub content: K::Content,
-    /// (C) What `overspill run` and `stat` see.
+    /// (C) The status block that `overspill run` and `stat` read.
     pub status: &'static Status,
-    /// (C) Faults on order.
+    /// (C) Errors injected for tests.
     pub inject: Inject,
-    /// (C) What else belongs to a machine on this kernel.
+    /// (C) What else belongs to a machine on this kernel: see [`crate::kernel::Host`].
     pub host: K::Host,
     /// (S) How the page daemon is woken: [`Machine::ring_daemon`].
     pub(crate) doorbell: Doorbell<K>,
-    /// (S) What threads in the fault handler wait for.
+    /// (S) The events that faulting threads wait for when they serve themselves.
     pub arrivals: Arrivals<K::Word>,
     /// (S) The freeze of a fork.
     pub freeze: Freeze<K::Word>,
-    /// (S) Who may begin to unmap or move memory.
+    /// (S) Decides when a thread may begin to unmap or move memory.
     pub(crate) remap_gate: RemapGate<K::Word>,
     /// (S) Memory is short, and the page daemon cannot help.
     pub shortage: Shortage,
     /// (S) Devices that failed too often.
     pub failed_devices: FailedDevices<K::Word>,
-    /// (S) Whether the threads are to end.
+    /// (S) Whether the pager's threads must end.
     pub shutdown: Shutdown,
     /// (C) The parking area's memory.
     pub parking: Parking<K>,
-    /// (A) There is a compressed device: a look before locks are taken.
+    /// (A) There is a compressed device. Read before locks are taken.
     pub(crate) has_pool: AtomicBool,
-    /// (A) `overspill run` stands by and will print what is to be said.
+    /// (A) `overspill run` supervises the process and prints its message.
     supervised: AtomicBool,
     /// (A) Other processes may have pages of this one: [`Machine::may_share_pages`].
     pub(crate) shares_pages: AtomicBool,
-    /// (D) The page daemon discards pages of the program's, and waits until somebody has read the event of that.
+    /// (D) The page daemon discards pages of the program's, and waits until their event has been read.
     pub(crate) discards_own: AtomicBool,
 }
 
-/// What a machine is made of.
+/// The parts that a machine is made of.
 pub struct Parts<K: Kernel> {
-    /// The core. What the machine's own buffers take is charged already.
+    /// The core. The machine's own buffers are charged already.
     pub vm: Vm<SwapPager>,
     /// [`Machine::config`].
     pub config: Config,
@@ -158,13 +159,13 @@ pub struct Parts<K: Kernel> {
     pub pool: Option<Arc<Compressed<K>>>,
     /// Pages of the budget.
     pub memory_pages: u32,
-    /// Ranges that there may be.
+    /// The most ranges.
     pub ranges_max: usize,
-    /// Memory objects that there may be.
+    /// The most memory objects.
     pub objects_max: u16,
 }
 
-/// Frames and parking places beyond the budget: what goes over it, and originals that are still to be dropped.
+/// Frames and parking places beyond the budget: for pages above it, and for originals that are still to be dropped.
 const PLACES_MORE: u32 = 8192;
 
 impl<K: Kernel> Machine<K> {
@@ -228,33 +229,33 @@ impl<K: Kernel> Machine<K> {
         self.doorbell.ring(&self.host);
     }
 
-    /// The same, and if it is about to sleep it does not.
+    /// Wakes the page daemon, also if it does not sleep yet but is about to.
     pub fn ring_daemon_anyway(&self) {
         self.doorbell.ring_anyway(&self.host);
     }
 
-    /// Whether there is a compressed device. By the time that it is looked at there may be none.
+    /// Whether there is a compressed device. It may be gone by the time that the caller uses it.
     pub fn has_pool(&self) -> bool {
         self.has_pool.load(Relaxed)
     }
 
-    /// Other processes may have pages of this one from now on: it has forked, or is a fork's child, or has asked for equal pages to
+    /// From now on other processes may have pages of this one: it has forked, or is a fork's child, or has asked for equal pages to
     /// be merged (KSM).
     pub fn may_share_pages(&self) {
         self.shares_pages.store(true, Relaxed);
     }
 
-    /// Whether `overspill run` stands by and will print what is to be said.
+    /// Whether `overspill run` supervises the process and prints its message.
     pub fn is_supervised(&self) -> bool {
         self.supervised.load(Relaxed)
     }
 
-    /// Whether it does, from now on.
+    /// Sets whether it does.
     pub fn set_supervised(&self, supervised: bool) {
         self.supervised.store(supervised, Relaxed);
     }
 
-    /// Drops what waits to be dropped, if that is a batch's worth (or `all`).
+    /// Drops the copies that wait to be dropped, if they make a batch (or `all`).
     pub fn drop_places(&self, map: &Space<K>, all: bool) {
         let mut batch = [ParkPlace::NONE; DROPS_BATCH];
         loop {
@@ -276,7 +277,7 @@ impl<K: Kernel> Machine<K> {
         }
     }
 
-    /// Discards the content of parking places (which nobody owns or holds). Sorts them.
+    /// Discards the content of parking places that nobody owns or holds. Sorts them.
     pub fn discard_places(&self, map: &Space<K>, places: &mut [ParkPlace]) {
         places.sort_unstable();
         let mut iov = [IoVec { base: 0, len: 0 }; 64];
@@ -299,7 +300,7 @@ impl<K: Kernel> Machine<K> {
         unsafe { K::discard_ranges(&map.process, &iov[..n]) };
     }
 
-    /// The file to write to, or none if this write is to fail.
+    /// The descriptor to write to; -1 if this write is to fail.
     pub fn fd_to_write(&self, map: &Space<K>, location: Location) -> i32 {
         if self.inject.write(location.device) { -1 } else { map.fd(location) }
     }
@@ -314,9 +315,9 @@ impl<K: Kernel> Machine<K> {
         drop(old); // outside of the lock
     }
 
-    /// The page that was at `location` is lost: the first is told of. => its device is still there
+    /// Reports that the page at `location` is lost. Only the first loss is kept. => its device is still there
     #[cold]
-    #[inline(never)] // what it takes of the stack is not to be part of who calls it
+    #[inline(never)] // its stack use must not be part of its callers'
     pub fn note_loss(&self, map: &Space<K>, page: PageId, Location { device, offset, .. }: Location, why: IoResult) {
         if !self.status.loss.is_empty() {
             return;
@@ -331,14 +332,14 @@ impl<K: Kernel> Machine<K> {
         self.status.loss.set(said.bytes());
     }
 
-    /// There is no room to remember one page more.
+    /// Stops the program: there is no room to remember one page more.
     pub fn stop_table_full(&self) -> ! {
         self.stop_program(
             b"the program was stopped: it has touched more pages than Overspill's tables have room for (1 TiB where they lie together, 128 GiB in scattered pieces of 256 KiB, a page in each of 524,288 places; less under a limit of address space: raise it with ulimit -v)",
         )
     }
 
-    /// As many ranges as there can be, and one more.
+    /// Stops the program: there is no room for one range more.
     pub fn stop_ranges_full(&self) -> ! {
         self.stop_program(
             b"the program was stopped: it has more mappings than Overspill has room for, which is twice what vm.max_map_count was when it began; if that was raised since, start it again",
@@ -353,5 +354,5 @@ impl<K: Kernel> Machine<K> {
     }
 }
 
-/// Parked originals are dropped so many at a time, with one TLB flush.
+/// Parked originals that are dropped at a time, with one TLB flush.
 pub const DROPS_BATCH: usize = 32;

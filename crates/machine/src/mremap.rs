@@ -1,4 +1,4 @@
-//! What a hook does in a thread of the program's whose system call unmaps, replaces or moves memory, and mremap(2) as a whole.
+//! What a hook does when a thread of the program's unmaps, replaces or moves memory, and mremap(2) as a whole.
 
 use crate::errno::{EFAULT, ENOMEM, Errno};
 use crate::kernel::{Kernel, Mistake};
@@ -15,12 +15,12 @@ pub const FIXED: usize = 2;
 pub const LEAVES: usize = 4;
 /// No range.
 pub const NOTHING: (usize, usize) = (0, 0);
-/// Where a program's addresses end, less a page: as TASK_SIZE.
+/// The end of a program's addresses, less a page: as TASK_SIZE.
 pub const ADDRESSES_END: usize = (1 << 47) - 4096;
 
 const REFUSED: isize = -(EFAULT as isize);
 
-/// As the kernel rounds lengths.
+/// Rounds a length up to whole pages, as the kernel does.
 pub fn up(n: usize) -> usize {
     n.wrapping_add(PAGE_SIZE - 1) & !(PAGE_SIZE - 1)
 }
@@ -36,18 +36,18 @@ pub struct Mremap {
     pub new_len: usize,
     /// [`MAY_MOVE`] and so on.
     pub flags: usize,
-    /// The new address, if that is [`FIXED`].
+    /// The new address, with [`FIXED`].
     pub new: usize,
 }
 
-/// What needs the pager's descriptors.
+/// A change that needs the pager's descriptors.
 #[derive(Clone, Copy, Debug)]
 pub enum Change {
     /// There is a new anonymous private range.
     Add(Piece),
-    /// What the map knows here has gone, start and end: something else that is not the pager's was mapped.
+    /// A mapping that is not the pager's took the place of whatever the map has here: start, end.
     NotOurs(usize, usize),
-    /// Native ranges in here are to be managed: start, end.
+    /// The native ranges in here must be managed: start, end.
     Adopt(usize, usize),
     /// A managed range was moved or resized: bytes before, address, bytes.
     Resized(usize, usize, usize),
@@ -56,7 +56,7 @@ pub enum Change {
 }
 
 impl<K: Kernel> Machine<K> {
-    /// For a hook.
+    /// Makes a change, for a hook.
     pub fn perform(&self, change: Change) {
         match change {
             Change::Add(piece) => self.add_range(piece),
@@ -68,25 +68,25 @@ impl<K: Kernel> Machine<K> {
     }
 }
 
-/// A system call that unmaps, replaces or moves memory, and has not been made yet.
+/// A system call that is about to unmap, replace or move memory.
 #[derive(Clone, Copy)]
 pub struct Announced {
-    /// What of it was left to the kernel.
+    /// Its native parts, for each of its two ranges.
     native: [Pieces; 2],
     managed: bool,
 }
 
-/// Mappings that lie side by side and are alike: where each begins.
+/// Neighbouring mappings that are alike: the start of each.
 #[derive(Clone, Copy)]
 struct Alike {
     starts: [usize; ALIKE_MAX],
     count: usize,
 }
 
-/// More are rarely in one call. The list is on the program's stack.
+/// One call rarely covers more. The list is on the program's stack.
 const ALIKE_MAX: usize = 32;
 
-/// See [`Hook::in_parts`].
+/// The several calls that an mremap is made of; see [`in_parts`].
 struct InParts<H: Hook>(H);
 
 impl<H: Hook> Drop for InParts<H> {
@@ -95,34 +95,35 @@ impl<H: Hook> Drop for InParts<H> {
     }
 }
 
-/// A hook: a thread of the program's, in a system call.
+/// A thread of the program's inside a hooked system call.
 pub trait Hook: Copy {
-    /// Below the machine.
+    /// The kernel below the machine.
     type Kernel: Kernel;
-    /// What sets a mapping apart from its neighbours, but for how its pages were brought in.
+    /// The properties that set a mapping apart from its neighbours, except how its pages were brought in.
     type Kind: Copy + PartialEq;
 
-    /// The process's.
+    /// The machine of the process.
     fn machine(&self) -> &Machine<Self::Kernel>;
-    /// Runs `f` on a stack of which no page can be missed. `f` captures nothing by reference: that would be on the program's.
+    /// Runs `f` on a stack whose pages are never missing. `f` must capture nothing by reference: that would lie on the program's
+    /// stack.
     fn run<R>(self, f: impl FnOnce(Self) -> R + 'static) -> R;
-    /// Has [`Machine::perform`] called where the pager's descriptors are. => in [`Hook::run`]
+    /// Has [`Machine::perform`] called by a thread that has the pager's descriptors. => in [`Hook::run`]
     fn perform(self, change: Change);
-    /// mremap(2), and nothing else: an address, or an error, which is negative.
+    /// The bare system call mremap(2). Returns an address, or a negative error.
     fn call(self, call: Mremap) -> isize;
-    /// munmap(2), and nothing else.
+    /// The bare system call munmap(2).
     fn call_munmap(self, at: usize, len: usize) -> isize;
-    /// Maps something of so many bytes over nothing, to be replaced.
+    /// Maps `len` bytes at a free address, to be replaced.
     fn reserve(self, len: usize) -> isize;
-    /// Whether the kernel moves several mappings by one mremap(2): Linux 6.17.
+    /// Whether the kernel moves several mappings by one mremap(2), as Linux 6.17 does.
     fn moves_several(self) -> bool;
     /// Calls `f(start, end, kind)` for each mapping, in the order of addresses.
     ///
     /// # Errors
-    /// That cannot be told.
+    /// The mappings cannot be listed.
     fn each_mapping(self, f: impl FnMut(usize, usize, Self::Kind)) -> Result<(), Errno>;
 
-    /// A new anonymous private range of the program's.
+    /// The program has a new anonymous private range.
     fn new_range(self, piece: Piece) {
         if piece.start < piece.end && !self.run(move |hook| hook.machine().try_native(piece)) {
             self.run(move |hook| hook.perform(Change::Add(piece)));
@@ -136,8 +137,8 @@ pub trait Hook: Copy {
         }
     }
 
-    /// What is in the first range is about to be moved, and to grow by so many bytes, and what is in the second to be unmapped or
-    /// replaced: [`Machine::take_native`], [`Machine::begin_remap`].
+    /// Announces a call that moves the first range, which grows by `grows` bytes, and unmaps or replaces the second:
+    /// [`Machine::take_native`], [`Machine::begin_remap`].
     fn begin_remap(self, ranges: [(usize, usize); 2], grows: usize) -> Announced {
         loop {
             let (announced, may) = self.run(move |hook| {
@@ -153,12 +154,12 @@ pub trait Hook: Copy {
             if may {
                 return announced;
             }
-            self.end_remap(announced, false); // not yet
+            self.end_remap(announced, false); // the call may not begin yet
             self.machine().await_others();
         }
     }
 
-    /// It was, or the kernel has refused the call.
+    /// Ends an announced call. `done`: it was made; otherwise the kernel refused it, or it was not begun.
     fn end_remap(self, announced: Announced, done: bool) {
         if announced.managed || announced.native.iter().any(|pieces| !pieces.is_empty()) {
             self.run(move |hook| {
@@ -200,10 +201,11 @@ pub trait Hook: Copy {
             let apart = to.0 < to.1 && to.1 <= ADDRESSES_END && (end <= to.0 || to.1 <= old);
             let leaves = flags == FIXED | MAY_MOVE | LEAVES;
             if apart && leaves && mapping(self, old, end).is_some_and(|(_, until)| until < end) {
-                // What the kernel has left behind, empty, before it refuses, cannot be told from what it has not moved.
+                // Before the kernel refuses, it may leave some mappings behind empty. They look just like mappings that it has not
+                // moved.
                 return move_each(self, call);
             }
-            // Where the gaps come, what is there stays: only events tell which parts of it have gone.
+            // At the target, pages that a gap is moved to stay. Only events tell which parts of the target have gone.
             if self.run(move |hook| hook.machine().map.read().ranges.overlap(to.0, to.1, Kind::Native).is_some()) {
                 self.run(move |hook| hook.perform(Change::Adopt(to.0, to.1)));
             }
@@ -218,7 +220,7 @@ pub trait Hook: Copy {
             return r;
         }
         if old_len == 0 {
-            // another view of a shared mapping, however large: nothing has grown, not even what ends where it begins
+            // another view of a shared mapping, of any size: nothing has grown, not even a range that ends where this one begins
             self.not_ours(r as usize, r as usize + new_len);
             return r;
         }
@@ -233,7 +235,7 @@ pub trait Hook: Copy {
         }
         for &Piece { start, end, flags } in native.iter() {
             let at = new + (start - old);
-            // what grows is as what it grows from
+            // the added part is like the piece that it extends
             let until = if end == old + old_len { new + new_len } else { new + (end - old) };
             self.new_range(Piece { start: at, end: until.min(new + new_len), flags });
             if left_empty {
@@ -244,7 +246,7 @@ pub trait Hook: Copy {
     }
 }
 
-/// What follows until this is dropped is to be one call, also for a fork.
+/// Makes all that follows count as one call, also for a fork, until the result is dropped.
 fn in_parts<H: Hook>(hook: H) -> InParts<H> {
     while !hook.run(|hook| hook.machine().begin_parts()) {
         hook.machine().await_others();
@@ -252,7 +254,7 @@ fn in_parts<H: Hook>(hook: H) -> InParts<H> {
     InParts(hook)
 }
 
-/// The part of the first mapping in `start..end` that lies there. None also if that cannot be asked (RLIMIT_NOFILE).
+/// The part of the first mapping in `start..end` that lies in there. `None` also if the mappings cannot be listed (RLIMIT_NOFILE).
 fn mapping<H: Hook>(hook: H, start: usize, end: usize) -> Option<(usize, usize)> {
     hook.run(move |_| {
         let mut found = None;
@@ -265,8 +267,8 @@ fn mapping<H: Hook>(hook: H, start: usize, end: usize) -> Option<(usize, usize)>
     })
 }
 
-/// The mappings that `start..end` is made of, if all of it is managed and they are alike in all that Linux looks at before it makes
-/// two one, but for how their pages were brought in.
+/// The mappings that make up `start..end`, if all of it is managed and they are alike. Alike means equal in everything that Linux
+/// compares before it joins two mappings, except how their pages were brought in.
 fn alike<H: Hook>(hook: H, start: usize, end: usize) -> Option<Alike> {
     hook.run(move |hook| {
         {
@@ -276,7 +278,7 @@ fn alike<H: Hook>(hook: H, start: usize, end: usize) -> Option<Alike> {
             }
         }
         let (mut alike, mut fits, mut kind) = (Alike { starts: [0; ALIKE_MAX], count: 0 }, true, None);
-        let mut at = start; // (there may be a hole of which nobody has heard)
+        let mut at = start; // (there may be a hole of which no event was read yet)
         let asked = hook.each_mapping(|from, to, this| {
             if from >= end || to <= start {
                 return;
@@ -292,15 +294,16 @@ fn alike<H: Hook>(hook: H, start: usize, end: usize) -> Option<Alike> {
     })
 }
 
-/// Several mappings are moved by one call since Linux 6.17, gaps and all, but for those that are registered with a userfaultfd: at
-/// the first such it says EFAULT, having moved what comes before. So the rest is moved one by one.
+/// Moves mappings one by one. Since Linux 6.17 one call moves several mappings, gaps and all, but not mappings that are registered
+/// with a userfaultfd. At the first of those it says EFAULT, after it has moved the mappings before. So the rest is moved one by
+/// one.
 fn move_each<H: Hook>(hook: H, call: Mremap) -> isize {
     let (old, end) = (call.old, call.old + up(call.old_len));
     let (mut at, mut moved, _parts) = (old, false, in_parts(hook));
     while at < end {
         let Some((start, until)) = mapping(hook, at, end) else { break };
         if start == old && until == end {
-            return REFUSED; // it is one: refused for something else
+            return REFUSED; // it is one mapping: the call was refused for another reason
         }
         let len = until - start;
         let r = hook.mremap(Mremap { old: start, old_len: len, new_len: len, new: call.new + (start - old), ..call });
@@ -312,12 +315,13 @@ fn move_each<H: Hook>(hook: H, call: Mremap) -> isize {
     if moved { call.new as isize } else { REFUSED }
 }
 
-/// What is one mapping without a pager may be several with it. Linux makes one of two that lie side by side, and are alike, if at
-/// least one of them has no pages yet, or if they had been alike when they got their first. But where the program only reads it has
-/// none, and the pager fills pages all the same; and a mapping is registered only after it was made, when it may have pages.
+/// Moves neighbouring mappings that would be one without a pager. Linux joins two neighbours that are alike if at least one of them
+/// has no pages yet, or if they were alike when they got their first pages. Under the pager they may have pages where without it
+/// they have none: the pager fills pages that the program only reads. And a mapping is registered only after it was made, when it
+/// may have pages already.
 ///
-/// mremap(2) wants one mapping, and says EFAULT. So what is alike is moved one by one, as if it were one. The last comes first,
-/// with what it grows by: if it is refused nothing has changed.
+/// mremap(2) wants a single mapping, and says EFAULT otherwise. So alike mappings are moved one by one, as if they were one. The
+/// last comes first, with the part that grows: if that is refused, nothing has changed yet.
 fn move_alike<H: Hook>(hook: H, call: Mremap) -> isize {
     let Mremap { old, flags, .. } = call;
     let (old_len, new_len) = (up(call.old_len), up(call.new_len));
@@ -366,7 +370,7 @@ fn move_alike<H: Hook>(hook: H, call: Mremap) -> isize {
         }
         if r < 0 {
             if !fixed {
-                hook.call_munmap(new, new_len); // ours, and still as it was made
+                hook.call_munmap(new, new_len); // our own reservation, still as it was made
             }
             return r;
         }

@@ -1,8 +1,8 @@
 //! Native ranges, and how they are adopted.
 //!
-//! **Native until it matters.** A new range that fits the budget as a whole is left to the kernel and charged in full: while
-//! everything fits, the program runs at the kernel's speed and the promise still holds. When frames get short, all native ranges
-//! are adopted: registered, and their present pages taken over one by one.
+//! **Native until it matters.** A new range that fits the budget as a whole is left to the kernel and charged in full. While
+//! everything fits, the program runs at the kernel's speed, and stays within the budget. When frames get short, all native ranges
+//! are adopted: they are registered, and their present pages are taken over one by one.
 
 use crate::kernel::{Host as _, Kernel, Uffd};
 use crate::machine::{Core, Machine};
@@ -10,27 +10,27 @@ use crate::ranges::{Flags, Kind, Range};
 use crate::space::Space;
 use overspill_vm::types::{PAGE_SHIFT, PAGE_SIZE};
 
-/// A part of a native range that is out of the map over a system call.
+/// A part of a native range that is out of the map during a system call.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Piece {
     /// First address.
     pub start: usize,
     /// Address after the last.
     pub end: usize,
-    /// As in the map.
+    /// The range's flags in the map.
     pub flags: Flags,
 }
 
-/// What a system call takes the place of, or moves: native ranges, of which no event tells. They are taken out of the map before
-/// the call, because the kernel may give their addresses to another thread before it returns, and put back if the kernel refuses
-/// it.
+/// The native ranges that a system call replaces, unmaps or moves. No event reports that. So they are taken out of the map before
+/// the call, because the kernel may give their addresses to another thread before the call returns. They are put back if the kernel
+/// refuses the call.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Pieces {
     list: [Piece; PIECES_MAX],
     count: usize,
 }
 
-/// Native ranges that lie side by side are one, so there are rarely more. The list is on the program's stack.
+/// Neighbouring native ranges are joined, so there are rarely more. The list is on the program's stack.
 const PIECES_MAX: usize = 12;
 
 impl Pieces {
@@ -45,16 +45,16 @@ impl Pieces {
 }
 
 impl<K: Kernel> Machine<K> {
-    /// The program has a new anonymous private range: if it fits the budget whole it is left to the kernel, and nothing needs to be
-    /// asked of it. Returns `false` if that is not so; then [`Machine::add_range`] is due.
+    /// The program has a new anonymous private range. If all of it fits the budget, it is left to the kernel, without a system
+    /// call. Returns `false` if it does not fit; then [`Machine::add_range`] is due.
     pub fn try_native(&self, piece: Piece) -> bool {
         let mut map = self.map.write();
-        // over a range whose unmapping has yet to be read: the event must be followed first
+        // if the unmapping of an old range here is still to be reported, that event must be followed first
         !map.is_settling(piece.start, piece.end) && !Self::joins_managed(&map, piece) && self.insert_native(&mut map, piece)
     }
 
-    /// Whether the kernel would make one mapping of the piece and a managed neighbour. It does so when the piece is registered
-    /// before it is touched, and not afterwards; and mremap(2), for one, wants what it is given to be one mapping.
+    /// Whether the kernel would join the piece and a managed neighbour into one mapping. It does so only if the piece is registered
+    /// before it is touched. It matters because mremap(2), for one, wants its range to be one mapping.
     fn joins_managed(map: &Space<K>, piece: Piece) -> bool {
         let alike = |r: Option<&Range>| {
             r.is_some_and(|r| r.kind == Kind::Managed && r.flags.without(Flags::GUARDED) == piece.flags.without(Flags::GUARDED))
@@ -70,11 +70,11 @@ impl<K: Kernel> Machine<K> {
             let margin = core.vm.free_high() as u64 * 2;
             core.vm.charge_total() + range.pages() + margin <= core.vm.limit() as u64
         };
-        // what is left to the kernel cannot be recorded
+        // a range that is left to the kernel cannot be recorded
         fits && !self.host.records() && self.reserve_native(map, range)
     }
 
-    /// A native range is charged in full. Returns whether there was room for it in the map.
+    /// Inserts a native range and charges it in full. Returns whether there was room for it in the map.
     pub fn reserve_native(&self, map: &mut Space<K>, range: Range) -> bool {
         let inserted = map.ranges.insert(range);
         if inserted {
@@ -100,13 +100,13 @@ impl<K: Kernel> Machine<K> {
         self.manage(&mut map, Range { start, end, ..Range::of_program(flags) });
     }
 
-    /// Registers a range and takes over the pages that are there.
+    /// Registers a range and takes over the pages that are present.
     pub fn manage(&self, map: &mut Space<K>, range: Range) {
         let range = Range { kind: Kind::Managed, ..range };
         if map.program.register(range.start, range.end - range.start).is_err() {
-            return; // the kernel will not have it (a special mapping): it stays the kernel's
+            return; // the kernel refuses (a special mapping): it stays the kernel's
         }
-        map.ranges.remove(range.start, range.end, |_| {}); // known already in part: pages that are known stay as they are
+        map.ranges.remove(range.start, range.end, |_| {}); // parts that the map had already; their known pages stay as they are
         if !map.ranges.insert(range) {
             self.stop_ranges_full();
         }
@@ -119,7 +119,7 @@ impl<K: Kernel> Machine<K> {
         K::each_present(range.start, range.end, adopt);
     }
 
-    /// Takes over every native range. The charge falls from their size to what is in memory.
+    /// Takes over every native range. The charge falls from the ranges' size to their present pages.
     pub fn adopt_native(&self, map: &mut Space<K>) {
         while let Some(range) = map.ranges.overlap(0, usize::MAX, Kind::Native) {
             map.ranges.remove(range.start, range.end, |_| {});
@@ -129,10 +129,10 @@ impl<K: Kernel> Machine<K> {
         self.core.lock().vm.set_reserved(0);
     }
 
-    /// Takes over the native ranges in `start..end`, and those that they join: what becomes of them is in events from here on.
+    /// Takes over the native ranges in `start..end`, and all that adjoin them. From here on events report what becomes of them.
     ///
-    /// (Only what lies in `start..end` was taken over: the rest of a mapping that reaches beyond, or of one in which a part has
-    /// guard pages, was left to the kernel. One mapping of the program's was two then, and mremap(2) of both said EFAULT.)
+    /// (An earlier version took over only the part in `start..end`. The rest of a mapping that reached beyond, or that had guard
+    /// pages in a part, was left to the kernel. So one mapping of the program's became two, and mremap(2) of both said EFAULT.)
     pub fn adopt_native_of(&self, mut start: usize, mut end: usize) {
         let mut map = self.map.write();
         let reaches = |map: &Space<K>, addr: usize| map.ranges.find(addr).is_some_and(|r| r.kind == Kind::Native);
@@ -149,7 +149,7 @@ impl<K: Kernel> Machine<K> {
         }
     }
 
-    /// Native ranges in `start..end` are gone (no event tells of them).
+    /// The native ranges in `start..end` are gone. (No event reports that.)
     pub fn drop_native(&self, map: &mut Space<K>, start: usize, end: usize) {
         let mut at = start;
         while let Some(r) = map.ranges.overlap(at, end, Kind::Native) {
@@ -160,9 +160,9 @@ impl<K: Kernel> Machine<K> {
         }
     }
 
-    /// A system call is about to unmap, replace or move the range: its native parts, of which no event will tell, are taken out of
-    /// the map. `None` if they are too many, or there are managed parts as well: then [`Machine::adopt_native_of`] is due before
-    /// the call. (The event will be of the whole range, and another thread's new range could lie where a native part was.)
+    /// A system call is about to unmap, replace or move the range. Takes its native parts, of which no event will tell, out of the
+    /// map. `None` if they are too many, or if there are managed parts as well: then [`Machine::adopt_native_of`] is due before the
+    /// call. (The event would cover the whole range, and by then another thread's new range could lie where a native part was.)
     pub fn take_native(&self, start: usize, end: usize) -> Option<Pieces> {
         let mut pieces = Pieces::default();
         if self.map.read().ranges.overlap(start, end, Kind::Native).is_none() {
@@ -186,13 +186,13 @@ impl<K: Kernel> Machine<K> {
         Some(pieces)
     }
 
-    /// The call has been made: what it took the place of, or moved, is wired no more.
+    /// The call has been made: pages that it replaced, unmapped or moved are no longer wired.
     pub fn gone(&self, pieces: &Pieces) {
         let map = self.map.write();
         for &Piece { start, end, .. } in pieces.iter() {
             let mut at = start;
             while at < end {
-                let since = map.ranges.first(at, end); // another thread's, by now
+                let since = map.ranges.first(at, end); // another thread's range, made meanwhile
                 let until = since.map_or(end, |r| r.start.max(at));
                 if at < until {
                     let gone = Range { start: at, end: until, ..Range::of_program(Flags::NONE) };
@@ -203,8 +203,8 @@ impl<K: Kernel> Machine<K> {
         }
     }
 
-    /// The kernel has refused the call: this piece is still there, if its place was not taken before it came to that. Returns
-    /// `false` if it is to be managed now; then [`Machine::add_range`] is due.
+    /// The kernel has refused the call: puts the piece back, if it is still mapped and nothing has taken its place. Returns `false`
+    /// if it must be managed now; then [`Machine::add_range`] is due.
     #[must_use]
     pub fn put_back(&self, piece: &Piece) -> bool {
         let &Piece { start, end, flags } = piece;
@@ -215,11 +215,11 @@ impl<K: Kernel> Machine<K> {
         if map.ranges.first(start, end).is_some() {
             return true;
         }
-        // what lies next to it, and is one mapping with it, may have been taken over during the call
+        // a neighbour that is one mapping with it may have been adopted during the call
         if Self::joins_managed(&map, *piece) {
             return false;
         }
-        // Even if it no longer fits the budget: then the page daemon adopts it.
+        // Even if it no longer fits the budget. Then the page daemon adopts it.
         self.reserve_native(&mut map, Range { start, end, kind: Kind::Native, ..Range::of_program(flags) });
         let short = self.core.lock().vm.wants_daemon();
         drop(map);

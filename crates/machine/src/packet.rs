@@ -1,10 +1,10 @@
-//! A packet of bytes, in place: for what is said to people without allocating.
+//! A packet of bytes, stored in place: a message for users, written without allocating.
 
 use core::fmt::{self, Write};
 
-/// The longest packet, in bytes, either way: a device of the longest name, each of whose numbers has twenty digits.
+/// The longest packet in bytes, in either direction: a device with the longest name, and numbers of twenty digits each.
 pub const PACKET_MAX: usize = 2560;
-/// A packet that is being written. What does not fit is cut off.
+/// A packet that is being written. Bytes that do not fit are cut off.
 #[derive(Clone, Copy)]
 pub struct Packet {
     bytes: [u8; PACKET_MAX],
@@ -16,7 +16,7 @@ impl Packet {
     pub const fn new() -> Self {
         Packet { bytes: [0; PACKET_MAX], len: 0 }
     }
-    /// What was written.
+    /// The bytes written so far.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes[..self.len]
     }
@@ -48,7 +48,7 @@ impl Write for Packet {
     }
 }
 
-/// A table of numbers that travel as `KEY=VALUE`: their names, in order, with units last.
+/// A table of numbers that are sent as `KEY=VALUE`. The names are in order, with units last.
 #[macro_export]
 macro_rules! figures {
     ($(#[$doc:meta])* $type:ident { $($(#[$field_doc:meta])* $field:ident,)* }) => {
@@ -63,7 +63,7 @@ macro_rules! figures {
             pub fn each(&self) -> impl Iterator<Item = (&'static str, u64)> {
                 [$((stringify!($field), self.$field),)*].into_iter()
             }
-            /// Becomes what a name says.
+            /// Sets the field of that name.
             pub fn set(&mut self, key: &[u8], value: u64) {
                 $(if key == stringify!($field).as_bytes() {
                     self.$field = value;

@@ -1,10 +1,10 @@
 //! The parking area: where inactive pages wait, out of the program's sight.
 //!
-//! Anonymous memory, registered on a userfaultfd of its own that reports no events (so that the pager may discard parked pages
-//! without waiting for itself). A page is moved in without copying; it comes back by a copy, and its parked original is dropped in
-//! batches, because a move back would flush every CPU's TLB.
+//! It is anonymous memory, registered on a userfaultfd of its own. That one reports no events, so the pager can discard parked
+//! pages without waiting for itself. A page is moved in without copying. It comes back by a copy, and parked originals are dropped
+//! in batches, because each move back would flush every CPU's TLB.
 //!
-//! The life of a parked copy, which is all in [`Park`]:
+//! The life of a parked copy, as [`Park`] records it:
 //!
 //! ```text
 //!            take         own                    orphan: its frame holds something else, or is free; charged from here on
@@ -15,7 +15,7 @@
 //!                            owned and held ----- orphan -----> orphan ----------+ written
 //! ```
 //!
-//! A frame that is reclaimed has nothing charged: its content is dropped before it is free ([`Park::reclaim`]).
+//! A reclaimed frame leaves no charge, because its content is dropped before the frame is free ([`Park::reclaim`]).
 
 use crate::errno::Errno;
 use crate::kernel::{Advice, Kernel, Uffd as _, prot};
@@ -24,20 +24,20 @@ use core::sync::atomic::{AtomicUsize, Ordering::*};
 use overspill_swap::blist::Blist;
 use overspill_vm::types::{FrameId, PAGE_SHIFT};
 
-/// Memory whose pages can be moved: readable and writable, and the same executable.
+/// Kinds of memory whose pages can be moved: readable and writable, and the same with executable.
 const AREAS: usize = 2;
-/// Where the area's number begins in a place.
+/// The first bit of the area's number in a place.
 const AREA_SHIFT: u32 = 31;
-/// Instead of an area's address: the kernel or its policy (SELinux, PR_SET_MDWE) will not have it.
+/// Instead of an area's address: the kernel or its policy (SELinux, PR_SET_MDWE) refused that area.
 const REFUSED: usize = 1;
 
-/// A place in the area, one page: its number, and in the highest bit which of the mappings it is in. (A number is used in one at a
-/// time.)
+/// A place of one page in the parking area: its number, and in the highest bit the mapping that it is in. (A number is used in one
+/// mapping at a time.)
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct ParkPlace(u32);
 
 impl ParkPlace {
-    /// None in particular.
+    /// No place in particular.
     pub const NONE: ParkPlace = ParkPlace(0);
 
     fn number(self) -> usize {
@@ -62,8 +62,8 @@ impl Area {
     pub const USUAL: Area = Area(0);
 }
 
-/// The memory of the parking area: a mapping for each protection that pages can be moved from, since UFFDIO_MOVE wants both sides
-/// to have the same. All but the first are made when the program turns out to have such memory.
+/// The memory of the parking area: a mapping for each protection that pages can be moved from, because UFFDIO_MOVE wants both sides
+/// to have the same. The second is made only when the program turns out to have such memory.
 pub struct Parking<K: Kernel> {
     bases: [AtomicUsize; AREAS],
     pages: u32,
@@ -71,7 +71,7 @@ pub struct Parking<K: Kernel> {
 }
 
 impl<K: Kernel> Parking<K> {
-    /// Maps the first, of `pages` pages.
+    /// Maps the first one, of `pages` pages.
     ///
     /// # Errors
     /// As mmap(2), UFFDIO_REGISTER.
@@ -85,7 +85,7 @@ impl<K: Kernel> Parking<K> {
     fn make(&self, area: usize, uffd: &K::Uffd) -> Result<(), Errno> {
         let len = self.bytes();
         let at = K::map_parking(len)?;
-        // huge pages would make moves split them, a core dump need not hold it
+        // moves would have to split huge pages; a core dump need not hold the area
         let _ = K::advise(at as usize, len, Advice::NoHugePages);
         let _ = K::advise(at as usize, len, Advice::NotDumped);
         let protected = if area == 1 { K::make_executable(at as usize, len) } else { Ok(()) };
@@ -97,7 +97,7 @@ impl<K: Kernel> Parking<K> {
         made.map(|()| self.bases[area].store(at as usize, Release))
     }
 
-    /// The area for pages of mappings with this protection. => the page daemon asks
+    /// The area for pages of mappings with this protection. => only the page daemon calls it
     pub fn area(&self, prot: i32, uffd: &K::Uffd) -> Option<Area> {
         let area = match prot {
             p if p == prot::READ | prot::WRITE => 0,
@@ -134,12 +134,13 @@ impl<K: Kernel> Parking<K> {
 
 impl<K: Kernel> Drop for Parking<K> {
     fn drop(&mut self) {
-        // SAFETY: mappings of its own; the machine that they were for is gone.
+        // SAFETY: mappings of its own; the machine that used them is gone.
         self.made().for_each(|base| unsafe { K::unmap(base as *mut u8, self.bytes()) });
     }
 }
 
-/// Who needs what. The memory itself is the machine's. What is to be charged to the budget for it is returned.
+/// Which place belongs to which frame or write. The machine has the memory itself, and charges the budget by what these calls
+/// return.
 #[derive(Clone)]
 pub struct Park {
     places: Blist,
@@ -147,7 +148,7 @@ pub struct Park {
     of_frame: Vec<u32>,
     held: Vec<bool>,
     orphan: Vec<bool>,
-    /// Places whose content nobody needs any more, charged until they are dropped. Has room for all.
+    /// Places whose content nobody needs any more. They are charged until they are dropped. Has room for all.
     drops: Vec<ParkPlace>,
 }
 
@@ -166,18 +167,18 @@ impl Park {
         self.places.alloc_run(want, self.places.len()).map(|(first, n)| (ParkPlace(first), n))
     }
 
-    /// A place holds nothing (any more).
+    /// Frees a place that holds nothing.
     pub fn give(&mut self, place: ParkPlace) {
         self.places.free(place.number() as u32);
     }
 
-    /// The frame's content is there now.
+    /// The place holds the frame's content from now on.
     pub fn own(&mut self, frame: FrameId, place: ParkPlace) {
         assert_eq!(self.of_frame[frame.at()], 0);
         self.of_frame[frame.at()] = place.0 + 1;
     }
 
-    /// Where the frame's content is.
+    /// The place of the frame's content.
     ///
     /// # Panics
     /// If it is not parked.
@@ -185,20 +186,20 @@ impl Park {
         ParkPlace(self.of_frame[frame.at()].checked_sub(1).expect("a parked frame"))
     }
 
-    /// The frame's parked original is a second copy from now on (its page is mapped again, or was given up). It is to be charged
-    /// until it is dropped, by [`Park::drop_batch`] or at the end of the write that holds it.
+    /// Makes the frame's parked original a second copy (its page is mapped again, or was given up). The caller charges it until it
+    /// is dropped, by [`Park::drop_batch`] or at the end of the write that holds it.
     pub fn orphan(&mut self, frame: FrameId) {
         let place = self.disown(frame);
         self.drops.extend(place);
     }
 
-    /// A copy that has no frame yet will not get one, and is to be dropped. => it is charged
+    /// Marks a copy to be dropped that never belonged to a frame. => it is charged
     pub fn abandon(&mut self, place: ParkPlace) {
         self.drops.push(place);
     }
 
-    /// The frames' content is to be dropped; then they are free, and so are the places, by [`Park::give`]. Returns how many copies
-    /// are to be charged: those that a write still needs.
+    /// Takes the places of the frames, whose content the caller drops. Then the frames are free, and so are the places, by
+    /// [`Park::give`]. Returns how many copies are to be charged because a write still needs them.
     pub fn reclaim(&mut self, frames: impl Iterator<Item = FrameId>, places: &mut Vec<ParkPlace>) -> u32 {
         places.clear();
         frames
@@ -210,8 +211,8 @@ impl Park {
             .count() as u32
     }
 
-    /// Up to a batch's worth of copies to be dropped; then [`Park::dropped`]. Returns how many; none unless there is a whole batch,
-    /// or `all` are to go.
+    /// Takes up to a batch of copies to drop, before [`Park::dropped`]. Returns how many: none unless there is a whole batch, or
+    /// `all` are to go.
     pub fn drop_batch(&mut self, batch: &mut [ParkPlace], all: bool) -> usize {
         let n = self.drops.len().min(batch.len());
         if n < batch.len() && !all {
@@ -223,7 +224,7 @@ impl Park {
         n
     }
 
-    /// The content of these is gone. => they are to be uncharged
+    /// The content of these places is gone. => the caller takes them off the charge
     pub fn dropped(&mut self, batch: &[ParkPlace]) {
         batch.iter().for_each(|&place| self.give(place));
     }
@@ -238,7 +239,8 @@ impl Park {
         self.drops.len()
     }
 
-    /// The frame no longer needs its place. `Some`: nobody does. `None`: a write still does; it is an orphan from now on.
+    /// The frame no longer needs its place. Returns the place if nobody needs it; `None` if a write still does: then it is an
+    /// orphan.
     fn disown(&mut self, frame: FrameId) -> Option<ParkPlace> {
         let place = self.place(frame);
         self.of_frame[frame.at()] = 0;
@@ -249,12 +251,12 @@ impl Park {
         Some(place)
     }
 
-    /// A write needs the content until [`Park::written`]. Returns whether it may have it: not while another write has.
+    /// A write needs the content until [`Park::written`]. Returns whether it gets it: not while another write has it.
     pub fn hold(&mut self, place: ParkPlace) -> bool {
         !core::mem::replace(&mut self.held[place.number()], true)
     }
 
-    /// The write has ended. An orphan is to be dropped.
+    /// The write has ended. If the place is an orphan, it is to be dropped.
     pub fn written(&mut self, place: ParkPlace) {
         assert!(core::mem::replace(&mut self.held[place.number()], false), "not held");
         if core::mem::replace(&mut self.orphan[place.number()], false) {

@@ -1,8 +1,8 @@
-//! Pointers in pages that somebody reads in order, and reading what they point to alongside him.
+//! Follows pointers: reads the pages that a page's words point to, while a thread reads such pages in order.
 //!
-//! A word of such a page is taken for a pointer if it is an address that the pager answers for. If it is none, a page is read for
-//! nothing, and the core notices when that is the rule ([`Vm::follow_pointer`](overspill_vm::Vm::follow_pointer)); nothing is ever
-//! written through it.
+//! A word of the page counts as a pointer if it is an address that the pager manages. If it is not one, a page is read for nothing,
+//! and the core notices when that happens too often ([`Vm::follow_pointer`](overspill_vm::Vm::follow_pointer)). Nothing is ever
+//! written through such a word.
 
 use crate::kernel::Kernel;
 use crate::machine::Machine;
@@ -13,16 +13,15 @@ use std::collections::VecDeque;
 
 /// Words of a page.
 const WORDS: usize = PAGE_SIZE / size_of::<usize>();
-/// Pages to be looked at, at most. (A window of 64 pages of `struct line` in GNU sort has 8192 pointers, and some tenth of what
-/// they point to is out.)
+/// The most pages in the queue. (A window of 64 pages of `struct line` in GNU sort has 8192 pointers, and about a tenth of the
+/// pages that they point to are not in memory.)
 const QUEUE: usize = 2048;
-/// Of the budget, as a fraction: what is found further ahead would be gone before it is used.
+/// The queue's limit as a fraction of the budget: pages read further ahead would be evicted before they are used.
 const BUDGET_FRACTION: u32 = 16;
-/// So many pages are looked up under one lock: a few microseconds.
+/// Pages that are looked up under one lock: a few microseconds.
 const LOCKED: usize = 64;
 
-/// Pages that something points to, first come, first served. When there is no room for more, those are forgotten. Allocates when it
-/// is made.
+/// A queue of pages that pointers lead to. Further pages are dropped when it is full. Allocates only when it is made.
 pub struct Pointed(VecDeque<PageId>);
 
 impl Default for Pointed {
@@ -32,17 +31,17 @@ impl Default for Pointed {
 }
 
 impl Pointed {
-    /// The next one.
+    /// The next page.
     pub fn front(&self) -> Option<PageId> {
         self.0.front().copied()
     }
 
-    /// It has been dealt with.
+    /// Removes the next page.
     pub fn pop(&mut self) {
         self.0.pop_front();
     }
 
-    /// Adds what the page `of` holds pointers to, as far as that is out or inactive.
+    /// Adds the pages that `of` holds pointers to, if they are paged out or inactive.
     pub fn scan<K: Kernel>(&mut self, machine: &Machine<K>, of: PageId, content: &PageBytes) {
         let mut found = [PageId::from_raw(0); WORDS];
         let map = machine.map.read();
@@ -59,14 +58,13 @@ impl Pointed {
     }
 }
 
-/// The managed pages that the words of `content`, that of `of`, are addresses in; of several one after the other in the same page
-/// the first.
+/// The managed pages that words of `content`, the content of `of`, point into. Successive pointers into the same page count once.
 fn targets<'a, K: Kernel>(map: &Space<K>, of: PageId, content: &PageBytes, found: &'a mut [PageId; WORDS]) -> &'a [PageId] {
     let (mut n, mut last) = (0, of);
     let mut near = map.ranges.find(map.addr(of));
     for word in content.as_chunks().0 {
         let word = usize::from_ne_bytes(*word);
-        // most words are small numbers, or point into the range that the one before did
+        // most words are small numbers, or point into the same range as the word before
         if word >> PAGE_SHIFT == 0 {
             continue;
         }

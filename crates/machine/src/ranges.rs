@@ -1,4 +1,4 @@
-//! The map of address ranges: which addresses the pager answers for, to which object they belong, and which it has left to the
+//! The map of address ranges: the addresses that the pager answers for, the object that each belongs to, and the ranges left to the
 //! kernel.
 //!
 //! ```text
@@ -8,40 +8,41 @@
 //!               +----------------> pool, chunk 3
 //! ```
 //!
-//! A process has tens to thousands of ranges, but may have as many as it may have mappings: 65,530, where an administrator has
-//! raised vm.max_map_count a million. One is looked up per fault, by two binary searches; one more, or one less, moves those of its
-//! chunk, 8 KiB at the most. All memory is had at set-up, and touched only as far as it was ever used.
+//! A process has tens to thousands of ranges, but may have as many as it may have mappings: 65,530, or a million where an
+//! administrator has raised vm.max_map_count. A fault looks up one range by two binary searches. Adding or removing a range moves
+//! the ranges of its chunk, at most 8 KiB. All memory is got at set-up, and touched only as it is used.
 //!
-//! **How many there can be.** Two ranges that do not join have unmapped addresses between them, or one is registered with
-//! userfaultfd and the other is not, or they were made in ways that set mappings apart: so no two have a mapping in common, and the
-//! kernel, whose limit is on mappings, refuses first. But a range stays here from the unmapping until the report of it is read, and
-//! meanwhile there may be others in its stead; guard pages make ranges of one mapping; and what was made in different ways may
-//! become alike. So [`ranges_max`] is twice the kernel's limit, and some more for what threads are just about to do. Beyond that,
-//! and if the limit was raised after the start, [`RangeMap::insert`] refuses, and who asked must refuse too or stop the program:
-//! pages of a range that is not in here are nobody's.
+//! **How many there can be.** Two ranges that do not join never share a mapping. Unmapped addresses lie between them, or only one
+//! of them is registered with userfaultfd, or they were made in ways that set mappings apart. So the kernel, whose limit is on
+//! mappings, would refuse first, but for three exceptions. A range stays here from the unmapping until the report of it is read,
+//! and there may be new ranges in its place meanwhile. Guard pages divide one mapping into several ranges. Mappings that were made
+//! in different ways may become alike. So [`ranges_max`] is twice the kernel's limit, and some more for calls that are under way.
+//! Beyond that, or if the limit was raised after the start, [`RangeMap::insert`] refuses. Then the caller must refuse too, or stop
+//! the program: nobody serves the pages of a range that is not in the map.
 //!
-//! Invariants: ranges are page-aligned, not empty, sorted, and do not overlap or join; no chunk is empty; two that are neighbours
-//! have more than `FEW` ranges together, so that there are chunks enough for all.
+//! Invariants: ranges are page-aligned, not empty, sorted, and do not overlap or join; no chunk is empty; two neighbouring chunks
+//! have more than `FEW` ranges together, so that there are enough chunks for all.
 
 use overspill_vm::types::{ObjectId, PAGE_SHIFT, PAGE_SIZE, PageId};
 
-/// Ranges of a chunk, at most.
+/// The most ranges of a chunk.
 const CHUNK: usize = 256;
-/// Two neighbours that have so few together become one. (Fewer than a chunk holds, so that one more does not divide them again.)
+/// Two neighbouring chunks that have no more ranges than this together become one. (Fewer than a chunk holds, so that the next
+/// range does not divide them again.)
 const FEW: usize = 192;
-/// Ranges that are between two states, and pieces that a range is about to be cut into: one for each thread, and more.
+/// Ranges between two states, and pieces that a range is about to be cut into: one for each thread, and more.
 const SLACK: usize = 4096;
 
-/// How many ranges a process can have that may have `mappings_max` mappings, if there are tables for `pages_max` pages: twice as
-/// many as a limit of address space lets it have.
+/// The most ranges of a process that may have `mappings_max` mappings and has tables for `pages_max` pages, which is twice as many
+/// pages as a limit of its address space allows.
 pub fn ranges_max(mappings_max: u64, pages_max: u64) -> usize {
     2 * mappings_max.min(pages_max / 2) as usize + SLACK
 }
 
-/// Who serves a range.
+/// Serves the faults of a range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
-    /// The kernel: it fits the budget as a whole, so it is charged in full and costs nothing until the budget gets tight.
+    /// The kernel. The range fits the budget as a whole. It is charged in full, and costs nothing until the budget gets tight.
     Native,
     /// The pager: registered with userfaultfd.
     Managed,
@@ -50,7 +51,7 @@ pub enum Kind {
 /// MAP_NORESERVE.
 const MAP_NORESERVE: i32 = 0x4000;
 
-/// What else is known of a range. Neighbours that differ in it are not joined.
+/// Further properties of a range. Neighbours that differ in them are not joined.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Flags(u8);
 
@@ -59,12 +60,12 @@ impl Flags {
     pub const NONE: Flags = Flags(0);
     /// Forked children find it empty (MADV_WIPEONFORK).
     pub const WIPE: Flags = Flags(1 << 4);
-    /// It may have guard pages (MADV_GUARD_INSTALL): a page is filled because it was touched, and for no other reason.
+    /// It may have guard pages (MADV_GUARD_INSTALL): a page is filled only because it was touched, and for no other reason.
     pub const GUARDED: Flags = Flags(1 << 5);
     const NORESERVE: u8 = 1 << 3;
 
-    /// Of a new mapping with these flags of mmap(2). The kernel joins neighbours that are alike but for their protection, at once
-    /// or when that becomes the same; so what is known of them tells the others apart.
+    /// The flags of a new mapping, from the flags of mmap(2). The kernel joins neighbours that differ at most in their protection,
+    /// at once or when their protection becomes the same. These flags tell mappings apart that it does not join.
     pub fn of_mapping(flags: i32) -> Flags {
         Flags(if flags & MAP_NORESERVE != 0 { Self::NORESERVE } else { 0 })
     }
@@ -91,18 +92,18 @@ pub struct Range {
     pub start: usize,
     /// Address after the last.
     pub end: usize,
-    /// Who serves it.
+    /// Serves its faults.
     pub kind: Kind,
-    /// The memory object, and
+    /// The memory object.
     pub object: ObjectId,
-    /// the address of its page 0.
+    /// The address of the object's page 0.
     pub origin: usize,
-    /// What else is known of it.
+    /// Its further properties.
     pub flags: Flags,
 }
 
 impl Range {
-    /// Of the program's memory, which is one object: managed and, so far, empty.
+    /// A range of the program's memory, which is one object. It is managed and still empty.
     pub fn of_program(flags: Flags) -> Range {
         Range { start: 0, end: 0, kind: Kind::Managed, object: ObjectId(0), origin: 0, flags }
     }
@@ -122,7 +123,7 @@ impl Range {
     pub fn addr(&self, page: PageId) -> usize {
         self.origin + ((page.index() as usize) << PAGE_SHIFT)
     }
-    /// What of it lies in `start..end`, which it overlaps.
+    /// The part of it in `start..end`, which it overlaps.
     pub fn within(&self, start: usize, end: usize) -> Range {
         Range { start: self.start.max(start), end: self.end.min(end), ..*self }
     }
@@ -139,28 +140,28 @@ struct Chunk {
     number: u32,
     /// How many ranges it has.
     len: u32,
-    /// Where the last of them ends.
+    /// The end of its last range.
     end: usize,
 }
 
 /// The map.
 #[derive(Debug)]
 pub struct RangeMap {
-    /// The chunks that hold something, in order.
+    /// The chunks that are not empty, in the order of addresses.
     order: Vec<Chunk>,
     /// [`CHUNK`] ranges each, as far as ever used.
     pool: Vec<Range>,
-    /// Chunks of the pool that hold nothing.
+    /// The empty chunks of the pool.
     free: Vec<u32>,
     len: usize,
     ranges_max: usize,
 }
 
-/// Where a range is: which of the chunks in use, and which of its ranges.
+/// The position of a range: the index of its chunk in the order, and its index in the chunk.
 type At = (usize, usize);
 
 impl RangeMap {
-    /// Empty, with room for so many ranges.
+    /// An empty map, with room for `ranges_max` ranges.
     pub fn new(ranges_max: usize) -> Self {
         let chunks = 2 * (ranges_max / FEW + 1) + 1;
         RangeMap {
@@ -182,7 +183,7 @@ impl RangeMap {
         self.len == 0
     }
 
-    /// Whether there is room for so many more.
+    /// Whether there is room for `more` ranges.
     pub fn has_room(&self, more: usize) -> bool {
         more <= self.ranges_max - self.len
     }
@@ -192,7 +193,7 @@ impl RangeMap {
         &self.pool[chunk.number as usize * CHUNK..][..chunk.len as usize]
     }
 
-    /// Where the first range is that ends after `addr`.
+    /// The position of the first range that ends after `addr`.
     #[inline]
     fn seek(&self, addr: usize) -> At {
         let at = self.order.partition_point(|chunk| chunk.end <= addr);
@@ -204,18 +205,18 @@ impl RangeMap {
         self.order.get(at).map(|&chunk| &self.ranges(chunk)[i])
     }
 
-    /// The range there is this one now, which lies in the same place of the order.
+    /// Replaces the range at a position by one that has the same place in the order.
     fn set(&mut self, (at, i): At, range: Range) {
         self.pool[self.order[at].number as usize * CHUNK + i] = range;
         self.note_end(at);
     }
 
-    /// The last range of a chunk is another one, or ends elsewhere.
+    /// Updates the end of a chunk after its last range has changed.
     fn note_end(&mut self, at: usize) {
         self.order[at].end = self.ranges(self.order[at]).last().map_or(0, |r| r.end);
     }
 
-    /// The place before that one.
+    /// The position before that one.
     fn before(&self, (at, i): At) -> Option<At> {
         match i.checked_sub(1) {
             Some(i) => Some((at, i)),
@@ -248,8 +249,8 @@ impl RangeMap {
         true
     }
 
-    /// Changes the flags of all that lies in `start..end`. Returns `false` if there is no room for the pieces; then some may be as
-    /// before.
+    /// Changes the flags of all ranges in `start..end`. Returns `false` if there is no room for the pieces; then some flags may be
+    /// unchanged.
     #[must_use]
     pub fn change(&mut self, start: usize, end: usize, flags: impl Fn(Flags) -> Flags) -> bool {
         let mut at = start;
@@ -271,7 +272,7 @@ impl RangeMap {
     /// The first range that overlaps `start..end` and is of this kind.
     pub fn overlap(&self, start: usize, end: usize, kind: Kind) -> Option<Range> {
         if start >= end {
-            return None; // nothing overlaps nothing, not even from within a range
+            return None; // an empty stretch overlaps nothing, not even a range around it
         }
         let (at, i) = self.seek(start);
         let chunks = self.order.get(at..).unwrap_or_default();
@@ -279,7 +280,7 @@ impl RangeMap {
         ranges.take_while(|r| r.start < end).find(|r| r.kind == kind).copied()
     }
 
-    /// Adds a range. What it overlaps must have been removed. Returns `false` if there is no room; nothing is changed then.
+    /// Adds a range. Ranges that it overlaps must have been removed. Returns `false` if there is no room; then nothing is changed.
     #[must_use]
     pub fn insert(&mut self, range: Range) -> bool {
         assert!(range.start < range.end && (range.start | range.end).is_multiple_of(PAGE_SIZE), "{range:?}");
@@ -290,7 +291,7 @@ impl RangeMap {
         let before = self.before(at).and_then(|place| Some((place, *self.get(place)?))).filter(|(_, r)| r.joins(&range));
         match (before, after) {
             (Some((place, r)), Some(after)) => {
-                self.set(place, Range { end: after.end, ..r }); // first: chunks may become one
+                self.set(place, Range { end: after.end, ..r }); // first, because taking out may unite chunks
                 self.take_out(at);
             }
             (Some((place, r)), None) => self.set(place, Range { end: range.end, ..r }),
@@ -301,10 +302,10 @@ impl RangeMap {
         true
     }
 
-    /// Removes `start..end` from whatever overlaps it; `removed` is called with each piece.
+    /// Removes `start..end` from the ranges that overlap it; calls `removed` with each piece.
     ///
     /// # Panics
-    /// If a range is to be cut in two and there is no room for the second: it would be lost.
+    /// If a range would be cut in two and there is no room for the second part: it would be lost.
     pub fn remove(&mut self, start: usize, end: usize, mut removed: impl FnMut(Range)) {
         let mut from = start;
         while let Some(r) = self.first(from, end) {
@@ -331,7 +332,7 @@ impl RangeMap {
     /// => there is room for one range more
     fn put_in(&mut self, (mut at, mut i): At, range: Range) {
         if at == self.order.len() {
-            // behind all: in the last chunk, if there is one
+            // after all others: in the last chunk, if there is one
             match at.checked_sub(1) {
                 Some(last) => (at, i) = (last, self.order[last].len as usize),
                 None => self.add_chunk(0),
@@ -359,10 +360,10 @@ impl RangeMap {
         self.order[at].len -= 1;
         self.len -= 1;
         if len == 1 {
-            self.free.push(number); // within the capacity: each chunk is there once
+            self.free.push(number); // within the capacity, because each chunk is in it once
             self.order.remove(at);
             if at > 0 {
-                self.unite(at - 1); // those that are neighbours now
+                self.unite(at - 1); // the chunks that are neighbours now
             }
             return;
         }
@@ -372,7 +373,7 @@ impl RangeMap {
         }
     }
 
-    /// An empty chunk, to be filled at once, for that place in the order.
+    /// Adds an empty chunk at that place in the order. The caller fills it at once.
     fn add_chunk(&mut self, at: usize) {
         let number = self.free.pop().unwrap_or_else(|| {
             let number = self.pool.len() / CHUNK;
@@ -383,7 +384,7 @@ impl RangeMap {
         self.order.insert(at, Chunk { number, len: 0, end: 0 });
     }
 
-    /// The upper half of a full chunk becomes one of its own.
+    /// Moves the upper half of a full chunk to a chunk of its own.
     fn divide(&mut self, at: usize) {
         self.add_chunk(at + 1);
         let (from, to) = (self.order[at].number as usize * CHUNK, self.order[at + 1].number as usize * CHUNK);
@@ -394,7 +395,7 @@ impl RangeMap {
         self.note_end(at + 1);
     }
 
-    /// The chunk and the one behind it become one if they have few ranges. Returns whether they did.
+    /// Unites the chunk and the next one if they have few ranges. Returns whether it did.
     fn unite(&mut self, at: usize) -> bool {
         let (Some(&one), Some(&other)) = (self.order.get(at), self.order.get(at + 1)) else { return false };
         if one.len as usize + other.len as usize > FEW {
@@ -409,7 +410,7 @@ impl RangeMap {
     }
 }
 
-/// What a place of the pool holds that was never used.
+/// The filling of pool entries that were never used.
 const NOWHERE: Range = Range { start: 0, end: 0, kind: Kind::Native, object: ObjectId(0), origin: 0, flags: Flags::NONE };
 
 #[cfg(test)]
@@ -436,8 +437,8 @@ mod tests {
         Range { start: first * PAGE_SIZE, end: (first + count) * PAGE_SIZE, kind, ..Range::of_program(Flags::NONE) }
     }
 
-    /// A discard of the middle of a range was followed piece by piece "until nothing overlaps the rest", and the empty rest
-    /// overlapped the range it lay in: the handler went round for ever with the map locked.
+    /// A discard of the middle of a range was followed piece by piece, "until nothing overlaps the rest". The empty rest overlapped
+    /// the range that it lay in, and the handler looped for ever with the map locked.
     #[test]
     fn an_empty_stretch_overlaps_nothing() {
         let mut map = RangeMap::new(100);
@@ -445,8 +446,8 @@ mod tests {
         assert_eq!(map.overlap(20 * PAGE_SIZE, 20 * PAGE_SIZE, Kind::Managed), None);
     }
 
-    /// A program that unmapped every second page of a mapping had more ranges than there was room for. A cut that found none
-    /// dropped the upper rest without a word: its pages read as zeroes.
+    /// A program that unmapped every second page of a mapping had more ranges than there was room for. A cut that found no room
+    /// silently dropped the upper part, whose pages then read as zeroes.
     #[test]
     fn nothing_is_dropped_where_there_is_no_room() {
         let mut map = RangeMap::new(1000);
@@ -465,8 +466,8 @@ mod tests {
         map.check();
     }
 
-    /// As many ranges as there can be, in an order that leaves chunks as empty as they can be: there are chunks for all, and no
-    /// memory is asked for. What each costs does not grow with how many there are.
+    /// The greatest number of ranges, in an order that leaves chunks as empty as possible: there are enough chunks, and nothing is
+    /// allocated. The cost of each range does not grow with their number.
     #[test]
     fn a_million_ranges() {
         const MANY: usize = 1 << 20;
@@ -478,7 +479,7 @@ mod tests {
             seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             seed >> 33
         };
-        // up and down again, so that some chunks divide when they are full and others lose most of what they have
+        // up and down again, so that some chunks divide when they are full and others lose most of their ranges
         for first in [0, 1] {
             for i in 0..MANY {
                 assert!(map.insert(pages(2 * (i ^ 0x5555), 1, Kind::Managed)), "{i}");
@@ -500,7 +501,7 @@ mod tests {
         assert_eq!(capacities(&map), before);
     }
 
-    /// A range that joins both of its neighbours leaves one less, and so may make one chunk of two.
+    /// A range that joins both of its neighbours leaves one range less, and so may unite two chunks.
     #[test]
     fn a_gap_is_filled_anywhere() {
         for gap in 0..FEW {
@@ -575,7 +576,7 @@ mod tests {
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(32))]
-        /// Many chunks.
+        /// Enough pages for many chunks.
         #[test]
         fn as_a_map_of_many_pages(
             few in proptest::collection::vec((any::<bool>(), 0usize..6000, 1usize..2000, any::<bool>()), 1..5),

@@ -1,7 +1,7 @@
-//! Page-in: buffers, reads in flight, and what becomes of the pages that arrive.
+//! Page-in: buffers, reads in flight, and the pages that arrive.
 //!
-//! A [`Reader`] belongs to one thread. It reads a cluster into a private buffer, compares each page with what was stored, and
-//! copies it into the program (`UFFDIO_COPY`, which never flushes a TLB).
+//! A [`Reader`] belongs to one thread. It reads a cluster into a private buffer, checks each page against its tag, and copies it
+//! into the program (`UFFDIO_COPY`, which never flushes a TLB).
 
 use crate::errno::{self, Errno};
 use crate::kernel::{Content as _, Done, Io as _, Kernel, Mistake, Uffd as _};
@@ -19,9 +19,9 @@ use overspill_vm::{CLUSTER_PAGES_MAX, Destination, Filled, Followed, PageIn};
 pub const SINGLES: usize = 16;
 /// Cluster buffers.
 pub const CLUSTERS: usize = 3;
-/// Of the single-page buffers, so many at most are for pages that nobody waits for.
+/// The most single-page buffers that are used for pages that nobody waits for.
 const POINTED: usize = 12;
-/// So many pages are mapped again in one go, some microseconds each: others want to be served.
+/// Pages that are mapped again in one go, some microseconds each. After that other faults are served.
 const RESTORES: usize = 16;
 /// Reads in flight.
 pub const READS_MAX: usize = SINGLES + CLUSTERS;
@@ -47,27 +47,27 @@ pub struct Reader<K: Kernel> {
     pointed: Pointed,
 }
 
-/// How many pages of buffer a reader takes, for clusters of `cluster_pages`.
+/// Pages of buffer that a reader takes, for clusters of `cluster_pages`.
 pub const fn buffer_pages(cluster_pages: usize) -> usize {
     SINGLES + CLUSTERS * cluster_pages
 }
 
-/// What came of a read.
+/// The result of a read.
 #[derive(Clone, Copy, Debug)]
 pub struct After {
-    /// To be read next.
+    /// The next read to make.
     pub next: Option<Read>,
     /// Pages that were lost.
     pub lost: u32,
 }
 
-/// Compares, places and maps what has been read into `buffer` from `since` (CLOCK_MONOTONIC, in nanoseconds) on. If the reader of
-/// these pages waits already, the next window is due: `issue` is given it before the copying, so that the device works meanwhile
-/// (it must not wait: locks are held), and what it gives back is returned.
+/// Checks, places and maps the pages read into `buffer`. The read was issued at `since` (CLOCK_MONOTONIC, in nanoseconds). If the
+/// reader of these pages already waits, the next window is due. `issue` gets it before the pages are copied, so that the device
+/// works meanwhile. `issue` must not wait, because locks are held. The read that `issue` gives back is returned.
 ///
 /// # Safety
 /// `buffer` has room for the cluster, page-aligned; the read into it has ended and nobody else uses it.
-#[inline(never)] // its frame of some KiB is not to be part of those from which further reads are started
+#[inline(never)] // its stack frame of some KiB must not be part of those from which further reads are started
 pub unsafe fn arrived<K: Kernel>(
     machine: &Machine<K>,
     Read { op, fd }: &Read,
@@ -101,7 +101,7 @@ pub unsafe fn arrived<K: Kernel>(
     }
     let map = machine.map.read();
     let addr_of = |i: u32| map.addr(op.page(i));
-    // the range may have been cut since the read began; what was cut off is orphaned and is not placed
+    // the range may have been cut since the read began; pages that were cut off are orphaned and not placed
     let range = map.ranges.find(addr_of(0)).or_else(|| map.ranges.find(addr_of(op.count - 1)));
     let bounds = range.map_or(0..0, |r| r.bounds());
     let mut core = machine.core.lock();
@@ -112,7 +112,7 @@ pub unsafe fn arrived<K: Kernel>(
     let damaged = arrived().any(|i| !right[i as usize] && stored[i as usize] != Tag::UNKNOWN);
     count_io(machine, &mut core, op.location.device, false, op.count, since, read.worth(damaged));
     let next = core.vm.page_in_arrived(op, bounds, check, &mut places).and_then(|next| issue(map.read_of(next)));
-    // a page left parked needs a place; without one it is mapped
+    // a page to be left parked needs a place; without one it is mapped
     let mut parking = [ParkPlace::NONE; CLUSTER_PAGES_MAX];
     for (i, place) in places[..op.count as usize].iter_mut().enumerate() {
         if let Destination::Park(_) = *place {
@@ -152,7 +152,7 @@ pub unsafe fn arrived<K: Kernel>(
             }
             Destination::Park(_) => {
                 let to = machine.parking.addr(parking[i as usize]);
-                // SAFETY: the place is ours and absent; the buffer page holds what was read and checked.
+                // SAFETY: the place is ours and absent; the buffer page holds content that was read and checked.
                 let moved = unsafe { map.parking.copy(to, content, PAGE_SIZE) };
                 if moved.bytes == PAGE_SIZE {
                     filled[i as usize] = Filled::Parked;
@@ -164,7 +164,7 @@ pub unsafe fn arrived<K: Kernel>(
                 }
                 let done = match (0..n).any(|k| map.discards.covers(addr_of(i + k), K::now_ns)) {
                     true => 0,
-                    // SAFETY: these pages are busy and missing; the buffer holds what was read and checked for them.
+                    // SAFETY: these pages are busy and missing; the buffer holds content that was read and checked for them.
                     false => unsafe { machine.fill_from(&map, addr, content, n) },
                 };
                 filled[i as usize..][..done as usize].fill(Filled::Mapped);
@@ -192,7 +192,7 @@ pub unsafe fn arrived<K: Kernel>(
     After { next, lost }
 }
 
-/// The next part of the window that `op` was part of: to be read alongside it.
+/// The next part of the window that `op` is a part of, to be read at the same time.
 pub fn read_more<K: Kernel>(machine: &Machine<K>, op: &PageIn) -> Option<Read> {
     if !op.has_rest() {
         return None;
@@ -203,21 +203,20 @@ pub fn read_more<K: Kernel>(machine: &Machine<K>, op: &PageIn) -> Option<Read> {
     more.map(|op| map.read_of(op))
 }
 
-/// What a read came to, in the end.
+/// The result of a read after all attempts.
 pub struct Arrived {
     /// A bit for each page that was read.
     pub good: u128,
-    /// Of the read as a whole: all of its bytes, or what went wrong with the last page that did.
+    /// For the read as a whole: all of its bytes, or the error of the last page that failed.
     pub result: Result<usize, Errno>,
 }
 
 impl Arrived {
-    /// The same as [`Arrived::result`], but that a page whose content is not right is the device's fault like one that was not
-    /// read.
+    /// As [`Arrived::result`], except that damaged content counts as a failure of the device, like a page that was not read.
     pub fn worth(&self, damaged: bool) -> Result<usize, Errno> {
         if damaged { self.result.and(Err(errno::EBADMSG)) } else { self.result }
     }
-    /// What became of page `i`.
+    /// The outcome of page `i`.
     pub fn of(&self, i: u32) -> IoResult {
         match self.result {
             _ if self.good >> i & 1 == 1 => IoResult::Ok,
@@ -227,8 +226,9 @@ impl Arrived {
     }
 }
 
-/// A read (from that descriptor and offset) that was cut short goes on behind the cut, and one that failed is tried once more; if
-/// that fails too, page by page: a lost page is lost for good, and its neighbours need not be.
+/// Completes a read (from that descriptor and offset) that was cut short or failed. It goes on after the cut, or tries the whole
+/// read once more. If that fails too, it reads page by page: a page that cannot be read is lost for good, but its neighbours need
+/// not be.
 ///
 /// # Safety
 /// `buffer` has room for `count` pages; the read into it has ended and nobody else uses it.
@@ -263,7 +263,7 @@ pub unsafe fn complete<K: Kernel>(
     Arrived { good, result: failed.map_or(Ok(pages << PAGE_SHIFT), Err) }
 }
 
-/// Counts an operation of `pages` pages on `device`, issued at `since`. => the device is still there
+/// Counts an operation on `pages` pages of `device`, issued at `since`. => the device is still there
 pub fn count_io<K: Kernel>(
     machine: &Machine<K>,
     core: &mut Core,
@@ -291,14 +291,14 @@ pub fn count_io<K: Kernel>(
 }
 
 impl<K: Kernel> Reader<K> {
-    /// With I/O of its own.
+    /// Makes a reader with I/O of its own.
     ///
     /// # Errors
     /// As [`Kernel::io`]; ENOMEM.
     pub fn new(engine: K::Engine, cluster_pages: usize) -> Result<Self, Errno> {
         let len = buffer_pages(cluster_pages) << PAGE_SHIFT;
         let buffers = K::map_anonymous(len)?;
-        // Present from the start: a fault here would have to be served by somebody else.
+        // Present from the start: another thread would have to serve a fault here.
         // SAFETY: our own fresh mapping.
         unsafe { buffers.write_bytes(0, len) };
         let flights = [None; READS_MAX];
@@ -316,11 +316,11 @@ impl<K: Kernel> Reader<K> {
         self.in_flight
     }
 
-    /// Starts a read, and those of the rest of its window. When every buffer is in use, finishes others first. What is on a
-    /// compressed device is read here and now.
+    /// Starts a read, and the reads of the rest of its window. When every buffer is in use, it finishes other reads first. Pages on
+    /// a compressed device are read at once.
     ///
-    /// (The rest in a loop: a window of 64 scattered pages, each of which called for the next one, was more than a handler's
-    /// stack.)
+    /// (The rest is read in a loop. A recursion overran a handler's stack: a window of 64 scattered pages, each of which called for
+    /// the next one.)
     pub fn start(&mut self, machine: &Machine<K>, read: Read) {
         let mut next = Some(read);
         while let Some(read) = next {
@@ -328,11 +328,11 @@ impl<K: Kernel> Reader<K> {
         }
     }
 
-    /// Returns what is to be read next, if `op` has been read and its reader waits already.
+    /// Returns the next read, if `op` has been read and its reader already waits.
     fn start_one(&mut self, machine: &Machine<K>, read: Read) -> Option<Read> {
         let op = &read.op;
         assert!(op.count as usize <= self.cluster_pages, "a read of {} pages", op.count);
-        // Completions of other kinds go back only when a buffer is found: while any lies there, `wait` would not wait.
+        // Completions of other kinds are put back only when a buffer is found: while one is there, `wait` would not wait.
         let mut others = [None; 8];
         let mut n = 0;
         let flight = loop {
@@ -344,7 +344,7 @@ impl<K: Kernel> Reader<K> {
                 if done.token < TOKEN_OTHER {
                     self.finish(machine, done);
                 } else if n < others.len() {
-                    others[n] = Some(done); // of more than these, one would be a repetition: they only say "look again"
+                    others[n] = Some(done); // more than these would be repetitions: they only say "look again"
                     n += 1;
                 }
             }
@@ -381,12 +381,12 @@ impl<K: Kernel> Reader<K> {
         unsafe { self.io.read(fd, buffer, len, offset, flight as u64) };
     }
 
-    /// The next part of the window that begins with `op`, unless much is under way.
+    /// The next part of the window that begins with `op`, unless many reads are in flight.
     fn more(&self, machine: &Machine<K>, op: &PageIn) -> Option<Read> {
         (self.in_flight < READS_MAX - CLUSTERS).then(|| read_more(machine, op)).flatten()
     }
 
-    /// Brings in what pages that were read in order point to, as much as may be under way alongside what somebody waits for.
+    /// Brings in the pages that pages read in order point to, as many as may be in flight beside reads that a thread waits for.
     /// Returns whether there is more to be done at once.
     pub fn follow_pointers(&mut self, machine: &Machine<K>) -> bool {
         let (mut issued, mut restored) = (false, 0);
@@ -420,13 +420,13 @@ impl<K: Kernel> Reader<K> {
         restored == RESTORES
     }
 
-    /// A read has ended.
+    /// Finishes a read that has ended.
     pub fn finish(&mut self, machine: &Machine<K>, done: Done) {
         let at = done.token as usize;
         let flight = self.flights[at].expect("a read in flight");
         let mut issued = None;
         let issue = |next: Read| match self.free_buffer(next.op.count) {
-            // with plain I/O it would be read here and now, under locks
+            // with plain I/O the read would happen here, under locks
             Some(free) if self.io.is_asynchronous() && !next.op.location.is_memory => {
                 self.issue(machine, free, next);
                 self.io.submit();
@@ -437,7 +437,7 @@ impl<K: Kernel> Reader<K> {
         };
         // SAFETY: the flight's own buffer, which stays taken until below, and its read has ended.
         let next = unsafe { arrived(machine, &flight.read, flight.buffer, flight.since, done.result, issue) }.next;
-        // with plain I/O what they point to would keep everybody waiting
+        // with plain I/O reading the pages pointed to would keep everybody waiting
         let op = &flight.read.op;
         if machine.config.follows_pointers && op.is_read_in_order() && self.io.is_asynchronous() {
             for i in (0..op.count).filter(|i| op.wants(*i)) {
@@ -476,8 +476,8 @@ impl<K: Kernel> Drop for Reader<K> {
 }
 
 impl<K: Kernel> Machine<K> {
-    /// Brings the pages `wanted` of the `count` pages from `from` on, on the compressed device, into `buffer`, unpacked. What could
-    /// not be had fails its check later. Does not allocate.
+    /// Unpacks pages from the compressed device into `buffer`: those in `wanted` of the `count` pages from `from` on. A page that
+    /// could not be unpacked fails its check later. Does not allocate.
     ///
     /// # Safety
     /// `buffer` has room for `count` pages, page-aligned, and nobody else uses it.

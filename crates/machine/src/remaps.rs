@@ -1,4 +1,4 @@
-//! Calls of the program's that unmap, replace or move memory: they are announced before, and followed after.
+//! The program's calls that unmap, replace or move memory. They are announced before, and followed after.
 
 use crate::events::UNMAPS_LOOK_NS;
 use crate::kernel::{Kernel, Mistake, Uffd};
@@ -11,15 +11,15 @@ use overspill_vm::types::PAGE_SIZE;
 /// How long a fork waits for calls of other threads that move memory, in nanoseconds.
 pub const REMAPS_NS: u64 = 1_000_000_000;
 
-/// How long a call that moves memory waits for another, in nanoseconds: longer than any takes. The other's thread has jumped out of
-/// it.
+/// How long a call that moves memory waits for another, in nanoseconds: longer than any takes. After that, the other thread must
+/// have jumped out of its call.
 const MOVES_NS: u64 = 10_000_000_000;
 
 impl<K: Kernel> Machine<K> {
-    /// A thread's system call is about to move what is in the first range, and to unmap or replace what is in the second, and it is
-    /// managed: [`Remaps`](crate::space::remaps::Remaps). `grows`: by how many bytes it may make what it moves longer. Returns
-    /// whether it is managed; then [`Machine::end_remap`] is due after the call. Or `None`: [`Machine::await_others`] is due before
-    /// it.
+    /// Announces a thread's system call that moves the first range, and unmaps or replaces the second
+    /// ([`Remaps`](crate::space::remaps::Remaps)). `grows`: by how many bytes it may make longer what it moves. Returns whether any
+    /// of the memory is managed; then [`Machine::end_remap`] is due after the call. `None`: the call may not begin yet, and
+    /// [`Machine::await_others`] is due first.
     pub fn begin_remap(&self, ranges: [(usize, usize); 2], grows: usize) -> Option<bool> {
         let any = |is: &dyn Fn(usize, usize) -> bool| ranges.iter().any(|&(start, end)| is(start, end));
         {
@@ -31,7 +31,7 @@ impl<K: Kernel> Machine<K> {
         if !self.announce(Remap::new(K::thread_id(), ranges, grows, false, K::now_ns())) {
             return None;
         }
-        // the daemon holds the map from its choice until it has the pages, but not while it copies some out
+        // the daemon holds the map while it chooses and takes pages, but not while it copies pages out
         loop {
             let map = self.map.read();
             if !any(&|start, end| map.copying.overlaps(start, end)) {
@@ -42,27 +42,27 @@ impl<K: Kernel> Machine<K> {
         }
     }
 
-    /// A thread's call is made of several, each with a [`Machine::begin_remap`] of its own: [`Machine::end_parts`] is due. Or
-    /// `false`: [`Machine::await_others`] is due before it.
+    /// Begins a call that is made of several, each with a [`Machine::begin_remap`] of its own; then [`Machine::end_parts`] is due.
+    /// `false`: the call may not begin yet, and [`Machine::await_others`] is due first.
     pub fn begin_parts(&self) -> bool {
         self.announce(Remap::new(K::thread_id(), [(0, 0); 2], 0, true, K::now_ns()))
     }
 
-    /// They have been made.
+    /// All of the several calls have been made.
     pub fn end_parts(&self) {
         let me = K::thread_id();
         self.map.write().remaps.forget(me);
     }
 
-    /// Returns `false` if a fork is about to happen, or another thread is moving memory. That is to be waited for without a hook
-    /// stack: those who end their calls need one, and they are waited for.
+    /// Adds the call to the list. Returns `false` if a fork is about to happen, or if another thread is moving memory. A hook must
+    /// not wait for that on a hook stack: the threads that it waits for need such a stack to end their calls.
     ///
-    /// One call moves memory at a time. The kernel reports a move when others may already have been made: a mapping came to where
-    /// another had just been, and its report was read first. What was known there was taken for gone, and what had come for what
-    /// had gone: both were lost.
+    /// One call moves memory at a time, because the kernel reports a move only after it was made, and others may be made in
+    /// between. Once a mapping was moved to where another had just been, and the second move was reported first. The pager gave up
+    /// the pages that had left for those that had come, and lost both.
     fn announce(&self, call: Remap) -> bool {
         let mut map = self.map.write();
-        // who is in the middle of something may go on: a fork waits for him
+        // a thread that is inside another call may go on, because a fork waits for that call
         let forks = self.remap_gate.forks() && !map.remaps.has(call.thread);
         let at_once = !call.moves() || K::mistake(Mistake::MovesAtOnce);
         let moves = !at_once && map.remaps.others_move(call.thread, K::now_ns(), MOVES_NS);
@@ -76,19 +76,20 @@ impl<K: Kernel> Machine<K> {
         may
     }
 
-    /// Until no fork is about to happen, and nobody moves memory, as far as is known: then to begin is tried again.
+    /// Waits until, as far as is known, no fork is about to happen and nobody moves memory. Then the caller tries to begin again.
     pub fn await_others(&self) {
         self.remap_gate.wait(MOVES_NS);
     }
 
-    /// A fork is about to happen. From here until [`Machine::forked`] no call begins that moves memory or unmaps it, and none of
-    /// another thread is under way when this returns.
+    /// A fork is about to happen. From here until [`Machine::forked`] no call begins that moves or unmaps memory. When this
+    /// returns, no other thread is in such a call.
     ///
-    /// (A child was forked when memory had been moved, and the report of that was not read. Its pager knew what was paged out by
-    /// the old addresses, where nothing was any more: it gave that up, and the child found zeroes at the new ones.)
+    /// (Once a child was forked when memory had been moved and the report was still unread. The child's pager knew the paged-out
+    /// pages by their old addresses, where nothing was any more. It gave the pages up, and the child found zeroes at the new
+    /// addresses.)
     ///
-    /// Who has jumped out of such a call, by a signal handler, is still in it as far as is known: for him, and for who is stopped
-    /// in the middle, a fork waits once, and for a while.
+    /// A thread that has jumped out of such a call, by a signal handler, still counts as inside. A fork waits for that thread, and
+    /// for one that is stopped in the middle of a call, but only once and for a while.
     pub fn await_remaps(&self) {
         let (me, start) = (K::thread_id(), K::now_ns());
         self.remap_gate.begin_fork();
@@ -100,15 +101,15 @@ impl<K: Kernel> Machine<K> {
         }
     }
 
-    /// The fork has been made.
+    /// The fork is over.
     pub fn forked(&self) {
         self.remap_gate.end_fork();
     }
 
-    /// The call has returned, so that its events have been read. `done`: it was not refused.
+    /// The call has returned, so its events have been read. `done`: it was not refused.
     ///
-    /// Linux reports an unmapping before it knows that it can be made: it stops at a sealed mapping, or there is not memory enough
-    /// for what is to be there instead. Who believed it lost what was paged out there.
+    /// Linux reports an unmapping before it knows whether it can be made: it stops at a sealed mapping, or there is not enough
+    /// memory for the new mapping. A pager that believes such a report loses the pages that are paged out there.
     pub fn end_remap(&self, done: bool) {
         let mut map = self.map.write();
         let Some(call) = map.remaps.end(K::thread_id()) else { return };
@@ -121,17 +122,16 @@ impl<K: Kernel> Machine<K> {
         }
     }
 
-    /// When mremap(2) moves a locked mapping and makes it longer, it brings in what is new before it reports the move, and until
-    /// that has been read nobody can fill a page. So such a page, which `thread` misses in its call, is left to the kernel until
-    /// the call has returned. Returns whether it is one.
+    /// Leaves a new page of a growing mapping to the kernel until the call has returned. When mremap(2) moves a locked mapping and
+    /// makes it longer, it brings in the new pages before it reports the move. Nobody can fill a page until that report has been
+    /// read. `thread` is the thread that misses the page in its call. Returns whether it was such a page.
     pub fn leave_growth(&self, map: &Space<K>, addr: usize, thread: u32) -> bool {
         let grows = map.remaps.grows(addr, thread, map.ranges.find(addr).is_some()) && map.program.is_changing();
         // SAFETY: it is new, so it has no content.
         grows && unsafe { map.program.unregister(addr, PAGE_SIZE) }.is_ok()
     }
 
-    /// A managed range was moved or resized by a followed mremap: it is at `new` now. A move was reported as an event; growth is
-    /// not.
+    /// A managed range was moved or resized by a followed mremap, and is at `new` now. An event reports a move, but not growth.
     pub fn resized_range(&self, old_len: usize, new: usize, new_len: usize) {
         while self.read_messages(|addr, _| self.wake_any(addr)) {}
         if new_len <= old_len {
@@ -146,8 +146,8 @@ impl<K: Kernel> Machine<K> {
         self.manage(&mut map, Range { start, end, ..grown });
     }
 
-    /// A managed range was moved to `new` by a followed mremap and is still there, empty and registered (MREMAP_DONTUNMAP): nobody
-    /// will report that it has gone.
+    /// A managed range was moved to `new` by a followed mremap. The old mapping is still there, empty and registered
+    /// (MREMAP_DONTUNMAP). No event will report that it has gone.
     pub fn left_empty(&self, old: usize, new: usize, len: usize) {
         while self.read_messages(|addr, _| self.wake_any(addr)) {}
         let mut map = self.map.write();

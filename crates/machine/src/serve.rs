@@ -1,4 +1,4 @@
-//! Serves a fault: asks the core, fills the page or begins a read, and wakes who waits.
+//! Serves a fault: asks the core, fills the page or begins a read, and wakes the waiting threads.
 
 use crate::errno;
 use crate::kernel::{Host as _, Kernel, Mistake, Moved, Touch, Uffd as _};
@@ -10,29 +10,29 @@ use overspill_vm::page::State;
 use overspill_vm::types::{FrameId, ObjectId, PAGE_SHIFT, PAGE_SIZE, PageId};
 use overspill_vm::{Fault, Filled};
 
-/// What serving a fault came to.
+/// The result of serving a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Served {
-    /// The page is there (or its thread was told to look again).
+    /// The page is there, or its thread was told to look again.
     Done,
-    /// It is there; and read this as well, since its reader will want it.
+    /// The page is there. This read should be made as well, because the reader will want its pages.
     DoneReadAhead(Read),
-    /// Something else is under way with it; its end wakes whoever waits.
+    /// Another action on the page is under way. Its end wakes the waiting threads.
     Busy,
-    /// Read this; its end wakes whoever waits.
+    /// This read must be made. Its end wakes the waiting threads.
     Read(Read),
     /// No frame is free.
     NoMemory,
-    /// Another thread has the turn: not yet, see [`crate::load_control`].
+    /// Another thread has the load-control token, so this one must wait: see [`crate::load_control`].
     Held,
-    /// It cannot be had: an error at the access.
+    /// The page is lost: the access is an error.
     Lost,
     /// Not an address of the pager's.
     NotOurs,
 }
 
-/// Threads that wait for pages, to be woken when the map is no longer held. (Only a fork's child gets another descriptor for its
-/// program, and no thread of the pager's goes there.)
+/// Threads that wait for pages, to be woken when the map is no longer held. (The raw descriptor stays valid: only a fork's child
+/// gets another one, and no pager thread goes there.)
 #[derive(Clone, Copy, Debug)]
 pub struct Waiters {
     program: i32,
@@ -41,7 +41,7 @@ pub struct Waiters {
 }
 
 impl<K: Kernel> Machine<K> {
-    /// Maps the parked `page` again, which the core has made busy. Returns whether waiting faults must be woken.
+    /// Maps the parked `page`, which the core has made busy, again. Returns whether waiting faults must be woken.
     pub(crate) fn restore(
         &self,
         map: &Space<K>,
@@ -52,7 +52,7 @@ impl<K: Kernel> Machine<K> {
     ) -> bool {
         let from = self.parking.addr(core.park.place(frame));
         drop(core);
-        // SAFETY: the page is busy, so its parked content stays where it is; it is what the program must find.
+        // SAFETY: the page is busy, so its parked content stays in place. It is what the program must find.
         let filled = !map.discards.covers(addr, K::now_ns) && unsafe { self.fill_from(map, addr, from as *const u8, 1) } == 1;
         let mut core = self.core.lock();
         let filled = filled || K::mistake(Mistake::DropsBeforeTheCopy);
@@ -68,9 +68,10 @@ impl<K: Kernel> Machine<K> {
         wake
     }
 
-    /// Serves a touch of `addr`, all but I/O and waiting. For a recording, the lowest bit of `addr` says that it is a write.
+    /// Serves a touch of `addr`, except for I/O and waiting. For a recording, the lowest bit of `addr` says that the touch is a
+    /// write.
     ///
-    /// `tid`: whose touch it is, if it may be [`Served::Held`]; else 0.
+    /// `tid`: the faulting thread, if it may be [`Served::Held`]; else 0.
     pub fn serve(&self, addr: usize, tid: u32) -> Served {
         let write = addr & 1 == 1;
         let addr = addr & !(PAGE_SIZE - 1);
@@ -89,8 +90,8 @@ impl<K: Kernel> Machine<K> {
         }
         let word = core.vm.page(page);
         if map.copying.overlaps(addr, addr + PAGE_SIZE) && !word.parking() {
-            // It was given up while the page daemon copied it, and the daemon discards it by its address: what came there now would
-            // go, too.
+            // The page was given up while the page daemon copied it. The daemon will discard it by its address, so a page that were
+            // filled in now would be discarded, too.
             return Served::Busy;
         }
         if word.state() == State::PagedOut && !word.busy() {
@@ -129,18 +130,18 @@ impl<K: Kernel> Machine<K> {
                 (Served::Lost, Some(waiters))
             }
             Fault::Mapped => {
-                // The program may have discarded it (then it is filled), or another thread was faster. Under the lock: without it
-                // the page daemon could park the page between the look and the filling, and the program would find zeroes in its
-                // place.
+                // The program may have discarded the page; then it is filled. Or another thread was faster. This happens under the
+                // core lock. Otherwise the page daemon could park the page between the look and the filling, and the program would
+                // find zeroes in its place.
                 let filled = if guarded {
                     map.program.zero(addr, PAGE_SIZE)
                 } else {
-                    // SAFETY: a page of zeroes, never written; what is there already is left alone.
+                    // SAFETY: a page of zeroes, never written; a page that is there already is left alone.
                     unsafe { map.program.copy(addr, self.zeroes.pages(), PAGE_SIZE) }
                 };
                 self.status.counters.pages_vanished.add(u64::from(filled.error.is_none()));
                 drop(core);
-                map.program.let_write(addr, PAGE_SIZE); // if it was to be copied out, and was not
+                map.program.let_write(addr, PAGE_SIZE); // if the page daemon wanted to copy it out, and did not
                 (Served::Done, Some(waiters))
             }
             Fault::ZeroFill { first, count } => {
@@ -170,29 +171,29 @@ impl<K: Kernel> Machine<K> {
         served
     }
 
-    /// Fills a missing page with zeroes, but not if it is a guard page: a copy would take its place. Returns how many are there
-    /// now: one or none.
+    /// Fills a missing page with zeroes, but not a guard page: a copy would replace that. Returns how many pages are there now: one
+    /// or none.
     fn fill_unguarded(&self, map: &Space<K>, addr: usize) -> u32 {
         let error = map.program.zero(addr, PAGE_SIZE).error;
         (error.is_none() || error == Some(errno::EEXIST) && K::is_resident(addr)) as u32
     }
 
-    /// A touch of a registered address that is in no managed range. Memory that has grown by a call that was not followed is such,
-    /// and what another has left behind (MREMAP_DONTUNMAP); so is, for a moment, what is about to be managed, or has just been
-    /// moved or unmapped, as long as the report of it is unread (then the touch comes again). What the pager knows nothing of is
-    /// empty.
+    /// Serves a touch of a registered address that is in no managed range. There are two lasting cases: memory that has grown by a
+    /// call that was not followed, and a mapping that such a call has left behind (MREMAP_DONTUNMAP). And there are two passing
+    /// ones: memory that is about to be managed, and memory that has just been moved or unmapped while the report is unread (then
+    /// the touch comes again). Memory that the pager knows nothing of is empty.
     pub fn serve_unmanaged(&self, addr: usize) {
         let addr = addr & !(PAGE_SIZE - 1);
         let mut map = self.map.write();
-        // otherwise it is managed by now: its thread looks again
+        // if it is managed by now, its thread looks again
         if map.ranges.overlap(addr, addr + PAGE_SIZE, Kind::Managed).is_none() {
             if self.is_known(&map, addr) {
                 self.stop_program(b"the program was stopped: internal error of the pager, please report it: a page that has content is in no range");
             }
             let filled = self.fill_zero(&map, addr, 1) == 1;
             map.program.let_write(addr, PAGE_SIZE);
-            // Only what is registered can be filled: the message may be an old one, and something else be there by now. And what
-            // grows by a call that is followed is managed when that has returned.
+            // Only registered memory can be filled: the message may be old, and something else be there by now. Memory that grows
+            // by a followed call is managed when the call has returned.
             if filled && map.remaps.is_empty() && map.ranges.first(addr, addr + PAGE_SIZE).is_none() {
                 self.find_grown(&mut map, addr);
             }
@@ -200,7 +201,7 @@ impl<K: Kernel> Machine<K> {
         self.wake(&map, addr, PAGE_SIZE);
     }
 
-    /// Whether the page at `addr` has content, be it in a range or not: then zeroes may not take its place.
+    /// Whether the page at `addr` has content, in a range or not. Then zeroes may not take its place.
     pub fn is_known(&self, map: &Space<K>, addr: usize) -> bool {
         let core = self.core.lock();
         map.origins.iter().enumerate().filter(|(_, origin)| **origin <= addr).any(|(object, origin)| {
@@ -210,10 +211,10 @@ impl<K: Kernel> Machine<K> {
         })
     }
 
-    /// A registered address was touched that is in no range: memory that has grown by a call that was not followed. It is managed
-    /// from now on, as far as its mapping goes. => nothing is known at the address
+    /// Manages memory that has grown by a call that was not followed, found by a touch of a registered address in no range. The new
+    /// range reaches as far as the mapping. => nothing is known at the address
     fn find_grown(&self, map: &mut Space<K>, addr: usize) {
-        let mut mapping = (addr, addr + PAGE_SIZE); // if it cannot be asked for
+        let mut mapping = (addr, addr + PAGE_SIZE); // if the mapping cannot be looked up
         let _ = K::each_mapping(|start, end| {
             if (start..end).contains(&addr) {
                 mapping = (start, end);
@@ -231,7 +232,7 @@ impl<K: Kernel> Machine<K> {
         self.manage(map, grown);
     }
 
-    /// Copies zeroes into `count` missing pages; returns how many are there now (arrived here or found).
+    /// Copies zeroes into `count` missing pages. Returns how many are there now, filled here or found.
     pub fn fill_zero(&self, map: &Space<K>, addr: usize, count: u32) -> u32 {
         let mut done = 0;
         while done < count {
@@ -246,11 +247,11 @@ impl<K: Kernel> Machine<K> {
         done
     }
 
-    /// Copies `count` pages from `src` into missing pages; a page that is there already is left alone. Returns how many from the
-    /// first on are there now.
+    /// Copies `count` pages from `src` into missing pages; a page that is there already is left alone. Returns how many are there
+    /// now, counted from the first.
     ///
     /// # Safety
-    /// `src` is readable for `count` pages and holds what the program must find.
+    /// `src` is readable for `count` pages and holds the content that the program must find.
     pub unsafe fn fill_from(&self, map: &Space<K>, addr: usize, src: *const u8, count: u32) -> u32 {
         let len = (count as usize) << PAGE_SHIFT;
         let mut done = 0;
@@ -261,7 +262,7 @@ impl<K: Kernel> Machine<K> {
             match error {
                 None => {}
                 Some(errno::EEXIST) => done += PAGE_SIZE,
-                // EAGAIN: an event waits to be read, the page is faulted again after it. ENOENT, EFAULT, ESRCH: the mapping is
+                // EAGAIN: an event waits to be read; the page is faulted again after it. ENOENT, EFAULT, ESRCH: the mapping is
                 // gone.
                 Some(_) => break,
             }
@@ -279,8 +280,8 @@ impl<K: Kernel> Machine<K> {
         Waiters { program: map.program.raw(), addr, len }
     }
 
-    /// Tells them to look again. It is the last thing to be done for them: a handler that gives way to the thread that it wakes may
-    /// not go on before that sleeps again. => the caller holds no lock of the pager's
+    /// Tells the waiting threads to look again. This must be the last step for them: a handler on the CPU of the thread that it
+    /// wakes may not run again before that thread sleeps. => the caller holds no lock of the pager's
     pub fn wake_last(&self, waiters: Waiters) {
         self.host.served();
         self.wake_waiters(waiters);

@@ -7,19 +7,19 @@
 //!                                      v
 //!               slots elsewhere  --- write, one operation --->  look up again (core)      again while pages are left
 //!
-//!   from a compressed device a run is unpacked instead of read, and sealed, if swap is, as it is written; to one, if no other has
-//!   room, it is opened, packed and stored
+//!   from a compressed device:   unpacked instead of read; sealed as it is written, if swap is encrypted
+//!   to a compressed device, if no other has room:   opened, packed and stored
 //!
-//!   no room elsewhere: the run is a page-in like any other, and its pages are left parked
+//!   no room elsewhere:   the run is a page-in like any other, and its pages are left parked
 //! ```
 //!
-//! Whoever has a [`Worker`] calls [`Worker::step`] until it ends: the control socket's thread, or a caller of the library. A few
-//! flights are in the air at a time, so that the one device reads while the other writes. No lock is held over I/O. While a fork
-//! waits, nothing new begins, and what has been read is dropped, not written: it is found again by the next pass.
+//! The owner of a [`Worker`] calls [`Worker::step`] until it ends: the control socket's thread, or a caller of the library. A few
+//! flights are under way at a time, so that one device reads while the other writes. No lock is held during I/O. While a fork
+//! waits, nothing new begins. Pages that were read by then are dropped, not written; the next pass finds them again.
 //!
 //! Memory: the flights' buffers and tables, charged to the budget before they are touched. With
-//! [`Inject::swapoff_pages`](crate::inject::Inject) a run has that many pages at most, and there is one flight: the yardstick of
-//! page by page.
+//! [`Inject::swapoff_pages`](crate::inject::Inject) a run has at most that many pages, and there is one flight. That is the
+//! baseline for comparisons: page by page.
 
 use crate::devices;
 use crate::errno::{self, Errno};
@@ -34,19 +34,20 @@ use overspill_vm::pager::{IoResult, Location};
 use overspill_vm::types::{DeviceId, PAGE_SHIFT, PAGE_SIZE, PageId, Tag};
 use overspill_vm::{CLUSTER_PAGES_MAX, MoveRun, PageIn, PageOut, Swapoff, SwapoffRefusal, SwapoffStep};
 
-/// Runs on their way at a time.
+/// Runs under way at a time.
 const FLIGHTS: usize = 4;
-/// How long a step waits if there is nothing to do but wait, in nanoseconds.
+/// How long a step waits if there is nothing else to do, in nanoseconds.
 const WAIT_NS: u64 = 1_000_000;
 /// Steps of the walk that find nothing, per [`Worker::step`].
 const SCANS: u32 = 64;
 /// Runs begun per [`Worker::step`].
 const RUNS: u64 = 16;
-/// How long the swapoff may be told again and again what is in its way, and no page leave the device meanwhile, before it gives up,
-/// in nanoseconds. A device or a page daemon that is only slow is waited for, as long as it takes.
+/// How long troubles may go on while no page leaves the device, before the swapoff gives up, in nanoseconds. A device or a page
+/// daemon that is only slow is waited for, as long as it takes.
 const PATIENCE_NS: u64 = 10_000_000_000;
-/// What is told once counts for so long at most, in nanoseconds: it is told 20 times at least. Where there is no processor time for
-/// the swapoff there is none for the page daemon either, which makes room. An idle page daemon tries a full device every 500 ms.
+/// The most time that one report of trouble counts for, in nanoseconds. So it takes at least 20 reports to give up. If there is no
+/// processor time for the swapoff, there is none for the page daemon either, which makes room. An idle page daemon tries a full
+/// device every 500 ms.
 const TOLD_NS: u64 = 500_000_000;
 /// How long the daemon may take to make room for the buffers, in nanoseconds.
 const BUFFERS_NS: u64 = 1_000_000_000;
@@ -65,7 +66,7 @@ enum Flight {
         fd: i32,
         since: u64,
     },
-    /// Some of its pages are being written, `left` are still to be.
+    /// Some pages of a run are being written; those in `left` are still to be written.
     Write {
         run: MoveRun,
         since: u64,
@@ -75,22 +76,23 @@ enum Flight {
     },
 }
 
-/// What a flight knows of its pages. It lies behind the buffers in their mapping: a bare thread's stack is too short for it.
+/// A flight's record of its pages. It lies after the buffers in their mapping, because a thread of the agent's has too short a
+/// stack for it.
 struct Table {
-    /// What was stored when the read had ended, if what was read is that.
+    /// The tag of each page at the end of the read, if the content that was read is right.
     right: [Option<Tag>; CLUSTER_PAGES_MAX],
     /// Bit `i`: page `i` of the buffer is not encrypted.
     plain: u128,
-    /// What is stored of each page when its write has ended.
+    /// The tag of each page as written.
     fresh: [Tag; CLUSTER_PAGES_MAX],
     scratch: PageBytes,
     iov: [IoVec; CLUSTER_PAGES_MAX],
 }
 
-/// Pages for a flight's table.
+/// Pages of a flight's table.
 const TABLE_PAGES: u32 = size_of::<Table>().div_ceil(PAGE_SIZE) as u32;
 
-/// How a swapoff stands.
+/// The state of a swapoff.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum State {
     /// There is more to do.
@@ -104,11 +106,11 @@ pub enum State {
 /// Why a swapoff ends without success.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Failure {
-    /// Somebody wanted it.
+    /// A user interrupted it.
     Cancelled,
     /// Memory and the other devices have filled up meanwhile.
     NoRoom,
-    /// Writes to the other devices went on failing, or those refused the pages.
+    /// Writes to the other devices kept failing, or the devices refused the pages.
     Refused,
 }
 
@@ -135,13 +137,13 @@ figures! {
         moved_pages,
         /// Pages that came into memory.
         memory_pages,
-        /// Pages that could not be read, or were not what had been written: they are lost.
+        /// Pages that could not be read or were damaged: they are lost.
         lost_pages,
         /// Reads issued.
         reads,
         /// Writes issued.
         writes,
-        /// Since it began, in nanoseconds.
+        /// Time since it began, in nanoseconds.
         nanoseconds,
     }
 }
@@ -159,19 +161,19 @@ pub struct Worker<K: Kernel> {
     in_flight: usize,
     progress: Progress,
     start: u64,
-    /// What was in its way in this step, if anything was, and when it was told of such before.
+    /// The trouble of this step, if any, and the time of the last report of trouble.
     trouble: Option<Failure>,
     told_at: u64,
-    /// For how long that has been so, and no page left the device, in nanoseconds.
+    /// How long there has been trouble without a page leaving the device, in nanoseconds.
     waited_ns: u64,
-    /// The core knows of no swapoff any more.
+    /// The core has no record of the swapoff any more.
     over: bool,
 }
 
-// SAFETY: the buffers are the worker's own mapping, which it alone hands out.
+// SAFETY: the buffers are the worker's own mapping, and only the worker hands them out.
 unsafe impl<K: Kernel> Send for Worker<K> where K::Io: Send {}
 
-/// Why a swapoff does not begin.
+/// Why a swapoff cannot begin.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum BeginError {
     /// The core refuses.
@@ -200,7 +202,7 @@ impl<K: Kernel> Worker<K> {
             let core = machine.core.lock();
             (core.vm.limit(), core.vm.free_low())
         };
-        // A buffer is no more than what the page daemon keeps free, or it would have to wait for the first.
+        // A buffer is no larger than the number of frames that the page daemon keeps free, or the first one would have to wait.
         let kept = free_low.saturating_sub(TABLE_PAGES);
         let (run_pages, flights_max) = match machine.inject.swapoff_pages {
             0 => ((limit / 64).min(kept).clamp(1, CLUSTER_PAGES_MAX as u32), FLIGHTS),
@@ -239,8 +241,8 @@ impl<K: Kernel> Worker<K> {
         })
     }
 
-    /// Charges a further flight's buffer to the budget, if there is room for it; for the first one the page daemon makes room, and
-    /// if it cannot in a while the swapoff, which will help it, goes before.
+    /// Charges a further flight's buffer to the budget if there is room for it. For the first one, the page daemon is asked to make
+    /// room. If it cannot in a while, the buffer is charged above the budget, because the swapoff will help it.
     fn make_ready(&mut self, machine: &Machine<K>) {
         let pages = self.run_pages + TABLE_PAGES;
         let mut core = machine.core.lock();
@@ -266,8 +268,8 @@ impl<K: Kernel> Worker<K> {
         Progress { nanoseconds: K::now_ns() - self.start, ..self.progress }
     }
 
-    /// Does a bit, and waits a millisecond at the most if there is nothing to do but wait. After [`State::Done`] or
-    /// [`State::Failed`] the worker is to be ended by [`Worker::end`].
+    /// Does a bit of work; waits at most a millisecond if there is nothing to do but wait. After [`State::Done`] or
+    /// [`State::Failed`] the worker must be ended by [`Worker::end`].
     pub fn step(&mut self, machine: &Machine<K>) -> State {
         self.reap(machine);
         if machine.freeze.is_on() {
@@ -281,7 +283,7 @@ impl<K: Kernel> Worker<K> {
         let (mut scans, begun) = (0, self.progress.reads);
         while let Some(free) = self.flights[..self.ready].iter().position(|f| matches!(f, Flight::Free)) {
             if self.progress.reads - begun >= RUNS {
-                break; // from memory they end as they begin, and others want an answer
+                break; // runs from memory end as soon as they begin, and the caller has others to answer
             }
             let Some(_swapping) = machine.swapping.try_lock() else {
                 self.pause(); // a fork, or a device is being added
@@ -329,7 +331,7 @@ impl<K: Kernel> Worker<K> {
                 }
                 SwapoffStep::Cancelled => {
                     self.over = true;
-                    return State::Failed(Failure::NoRoom); // the page daemon took the device back, or the program would have ended
+                    return State::Failed(Failure::NoRoom); // the page daemon cancelled it, or it would have had to stop the program
                 }
             }
         }
@@ -343,7 +345,7 @@ impl<K: Kernel> Worker<K> {
         if self.in_flight > 0 { self.io.wait(Some(WAIT_NS)) } else { K::sleep_ns(WAIT_NS) }
     }
 
-    /// Gives up if something has been in the way for long, and nothing moved.
+    /// Gives up if there has been trouble for long, and no page moved.
     fn watch(&mut self, machine: &Machine<K>) -> State {
         let left = {
             let core = machine.core.lock();
@@ -359,7 +361,7 @@ impl<K: Kernel> Worker<K> {
         if self.waited_ns > PATIENCE_NS { State::Failed(trouble) } else { State::Busy }
     }
 
-    /// Ends it: cancels what is not done, waits for what is in flight, and gives the buffers back.
+    /// Ends it: cancels the rest, waits for I/O in flight, and gives the buffers back.
     pub fn end(mut self, machine: &Machine<K>) {
         if !self.over {
             machine.core.lock().vm.swapoff_cancel(self.device());
@@ -385,14 +387,14 @@ impl<K: Kernel> Worker<K> {
 
     fn table(&mut self, flight: usize) -> &mut Table {
         let page = self.flights_max * self.run_pages as usize + flight * TABLE_PAGES as usize;
-        // SAFETY: the tables lie behind the buffers in the worker's mapping, page-aligned and one next to the other; zeroed bytes
-        // are valid (nothing is right); the worker is borrowed exclusively.
+        // SAFETY: the tables lie after the buffers in the worker's mapping, page-aligned and one next to the other. Zeroed bytes
+        // are valid (no page is right). The worker is borrowed exclusively.
         unsafe { &mut *self.buffers.add(page << PAGE_SHIFT).cast() }
     }
 
     fn read(&mut self, machine: &Machine<K>, flight: usize, (fd, at): (i32, Location), count: u32, new: impl Fn(u64) -> Flight) {
         if at.is_memory {
-            // SAFETY: the flight's own buffer; it is free. All pages are wanted, or passed over later.
+            // SAFETY: the flight's own buffer, and the flight is free. Pages that are not wanted are passed over later.
             unsafe { machine.load(at, count, u128::MAX, self.buffer(flight, 0)) };
             self.flights[flight] = new(K::now_ns());
             self.in_flight += 1;
@@ -453,14 +455,14 @@ impl<K: Kernel> Worker<K> {
         }
         let mut damaged = false;
         for i in read() {
-            // SAFETY: as above: the page lies within what was read.
+            // SAFETY: as above; the page lies within what was read.
             let bytes = unsafe { &*(self.buffer(flight, i) as *const PageBytes) };
             let Table { right, scratch, .. } = self.table(flight);
             right[i as usize] = right[i as usize].filter(|stored| {
                 let is_right = if memory {
                     checksum::of(run.page(i), bytes) == *stored
                 } else {
-                    scratch.copy_from_slice(bytes); // what goes on to the other device is what was read, sealed as it is
+                    scratch.copy_from_slice(bytes); // the other device gets the bytes that were read, still sealed
                     machine.content.open(run.page(i), *stored, scratch)
                 };
                 damaged |= !is_right;
@@ -491,16 +493,16 @@ impl<K: Kernel> Worker<K> {
         self.write(machine, flight, run, good);
     }
 
-    /// Writes pages of a run that was read, as many as there are neighbouring slots for.
+    /// Writes pages of a run that was read, as many as there are consecutive slots for.
     fn write(&mut self, machine: &Machine<K>, flight: usize, run: MoveRun, mut left: u128) {
         let slots = loop {
             if left == 0 || machine.freeze.is_on() {
                 break None;
             }
             let (want, near) = (left.count_ones(), run.page(left.trailing_zeros()));
-            let _ = growth::make_room(machine); // without any there are no slots, or fewer
+            let _ = growth::make_room(machine); // without more room there are no slots, or fewer
             let mut core = machine.core.lock();
-            // pages that are out are cold: memory takes them only if nothing else does
+            // paged-out pages are cold: they go to a compressed device only if no other takes them
             let slots = core.vm.launder_slots_past_memory(want, near).or_else(|| core.vm.launder_slots(want, near));
             drop(core);
             match slots {
@@ -535,15 +537,15 @@ impl<K: Kernel> Worker<K> {
         self.in_flight += 1;
         self.progress.writes += 1;
         let iov = self.table(flight).iov;
-        // SAFETY: the vectors point into the flight's buffer; they themselves are of use until `submit` only, since the kernel
-        // takes a copy then (IORING_FEAT_SUBMIT_STABLE, Linux 5.5).
+        // SAFETY: the vectors point into the flight's buffer. The vectors themselves are needed only until `submit`, because the
+        // kernel copies them then (IORING_FEAT_SUBMIT_STABLE, Linux 5.5).
         unsafe { self.io.write(fd, &iov[..vectors], slots.location.offset, flight as u64) };
         self.io.submit();
     }
 
-    /// Page `i` of the flight's buffer becomes what a device gets.
+    /// Makes page `i` of the flight's buffer ready for a device: seals it if swap is encrypted and it is not sealed yet.
     fn seal(&mut self, machine: &Machine<K>, flight: usize, page: PageId, i: u32) {
-        // SAFETY: the flight's own buffer, of which nothing is read or written at the moment.
+        // SAFETY: the flight's own buffer, on which no I/O is in flight.
         let bytes = unsafe { &mut *(self.buffer(flight, i) as *mut PageBytes) };
         let table = self.table(flight);
         table.fresh[i as usize] = table.right[i as usize].unwrap_or(Tag::UNKNOWN);
@@ -554,8 +556,8 @@ impl<K: Kernel> Worker<K> {
         }
     }
 
-    /// Stores pages of a run that was read in slots of the compressed device. Returns those that are still to be written: none of
-    /// those that it refused, since they have had their chance.
+    /// Stores pages of a run that was read in slots of the compressed device. Returns the pages that are still to be written. Pages
+    /// that the device refused are not among them: they are not tried again.
     fn store(&mut self, machine: &Machine<K>, flight: usize, run: &MoveRun, left: u128, slots: PageOut) -> u128 {
         let map = machine.map.read();
         let first = slots.location.slot_at();
@@ -565,11 +567,11 @@ impl<K: Kernel> Worker<K> {
             let i = rest.trailing_zeros();
             rest &= !(1 << i);
             let page = run.page(i);
-            // SAFETY: the flight's own buffer, of which nothing is read or written at the moment.
+            // SAFETY: the flight's own buffer, on which no I/O is in flight.
             let bytes = unsafe { &mut *(self.buffer(flight, i) as *mut PageBytes) };
             let table = self.table(flight);
             let old = table.right[i as usize].unwrap_or(Tag::UNKNOWN);
-            // it was right when it was looked at, so it is now
+            // it passed its check when it was read, so it does now
             let opened = table.plain >> i & 1 == 1 || machine.content.open(page, old, bytes);
             table.plain |= 1 << i;
             let stored = match &map.pool {
@@ -614,7 +616,7 @@ impl<K: Kernel> Worker<K> {
         }
     }
 
-    /// A page was written, or was to be.
+    /// Counts a page that was written, or whose write failed.
     fn wrote(&mut self, moved: bool, result: IoResult) {
         self.progress.moved_pages += u64::from(moved);
         if result != IoResult::Ok {

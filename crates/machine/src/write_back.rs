@@ -1,14 +1,15 @@
-//! The coldest pages of the compressed device go on to the next one, a cluster at a time, before it is full.
+//! Write-back: before the compressed device is full, its coldest pages go on to the next device, a cluster at a time.
 //!
 //! ```text
 //!   slots past memory --> coldest pages, unpacked into a buffer, checked --> sealed, if swap is --> write
 //!                                                                                       |
-//!                              still stored in that slot with that tag? then here ------+   (core, write_back.rs)
+//!                         still stored in the old slot with the same tag?  <------------+
+//!                         then the new slot is the page's place (core, write_back.rs)
 //! ```
 //!
 //! The page daemon does it: [`WriteBack::issue`] before each of its steps, [`WriteBack::written`] for each completion. The buffers
-//! are charged to the budget as long as there is such a device. No lock is held over I/O, and no page is busy: one that is touched
-//! meanwhile comes in from the pool, and the write was for nothing.
+//! are charged to the budget as long as there is a compressed device. No lock is held during I/O, and no page is busy. A page that
+//! is touched meanwhile comes in from the pool, and its write was for nothing.
 
 use crate::compressed::{WRITE_BACKS, write_back_pages};
 use crate::errno::{self, Errno};
@@ -22,7 +23,7 @@ use overspill_vm::PageOut;
 use overspill_vm::pager::IoResult;
 use overspill_vm::types::{PAGE_SHIFT, PAGE_SIZE, PageId, Slot, Tag};
 
-/// Pages of a write, at most.
+/// The most pages of a write.
 const PAGES_MAX: usize = 64;
 
 #[derive(Clone, Copy)]
@@ -47,7 +48,7 @@ pub struct WriteBack<K: Kernel> {
     flights: Vec<Flight>,
     found: Vec<(PageId, u32)>,
     pages: usize,
-    /// A cluster for each flight, and a page to seal from.
+    /// A cluster for each flight, and one page to seal from.
     buffers: usize,
     tokens: u64,
     in_flight: usize,
@@ -88,7 +89,7 @@ impl<K: Kernel> WriteBack<K> {
         (self.tokens..self.tokens + WRITE_BACKS as u64).contains(&token)
     }
 
-    /// Issues writes if the compressed device is getting full and there is another that takes pages. Returns how many.
+    /// Issues writes if the compressed device is getting full and another device takes pages. Returns how many.
     pub fn issue(&mut self, machine: &Machine<K>, io: &mut K::Io) -> usize {
         let mut issued = 0;
         while let Some(free) = self.flights.iter().position(|f| !f.busy) {
@@ -103,7 +104,7 @@ impl<K: Kernel> WriteBack<K> {
     }
 
     fn fill(&mut self, machine: &Machine<K>, free: usize, io: &mut K::Io) -> bool {
-        let _ = growth::make_room(machine); // without any there are no slots, or fewer
+        let _ = growth::make_room(machine); // without more room there are no slots, or fewer
         let Some(run) = machine.core.lock().vm.write_back_slots(self.pages as u32, PageId::from_raw(0)) else {
             self.drop_copies(machine);
             return false;
@@ -116,7 +117,7 @@ impl<K: Kernel> WriteBack<K> {
             self.found.clear();
             let mut core = machine.core.lock();
             pool.coldest(run.count as usize, core.vm.devices(), |page, at| self.found.push((page, at)));
-            self.found.sort_unstable(); // neighbours are written side by side
+            self.found.sort_unstable(); // neighbouring pages are written side by side
             for &(page, at) in &self.found {
                 let from = core.vm.devices().slot(pool.device(), at);
                 if let Some(old) = core.vm.write_back_look(page, from) {
@@ -129,8 +130,8 @@ impl<K: Kernel> WriteBack<K> {
             let mut good = 0;
             for i in 0..flight.count {
                 let moving = flight.pages[i];
-                // SAFETY: within this flight's buffer, which is not in flight, and the page behind all of them, which nobody else
-                // has.
+                // SAFETY: the first page is within this flight's buffer, which is not in flight. The second is the page after all
+                // buffers, which nothing else uses.
                 let (page, scratch) = unsafe {
                     (
                         &mut *((buffer + (good << PAGE_SHIFT)) as *mut PageBytes),
@@ -139,7 +140,7 @@ impl<K: Kernel> WriteBack<K> {
                 };
                 pool.load(moving.from.0 - base.0, scratch);
                 if checksum::of(moving.page, scratch) != moving.old {
-                    continue; // it has changed; or it is damaged, which whoever touches it will find
+                    continue; // it has changed, or it is damaged; the next touch will find that
                 }
                 flight.pages[good] = moving;
                 if machine.content.is_sealed() {
@@ -170,7 +171,7 @@ impl<K: Kernel> WriteBack<K> {
         true
     }
 
-    /// There is nowhere to go: of the coldest pages, those that are in a frame too give their slots up.
+    /// There is no other device to go to: the coldest pages that are in a frame too give up their slots.
     fn drop_copies(&mut self, machine: &Machine<K>) {
         let map = machine.map.read();
         let Some(pool) = &map.pool else { return };

@@ -1,22 +1,23 @@
-//! How the page daemon takes pages out of memory that is not writable: UFFDIO_MOVE refuses them (it wants both sides writable
-//! alike).
+//! How the page daemon takes pages out of memory that is not writable: UFFDIO_MOVE refuses them, because it wants both sides to be
+//! writable or neither.
 //!
 //! ```text
 //!   protect   UFFDIO_WRITEPROTECT: should the program make the memory writable and write, its thread waits, as for a busy page
 //!   copy      through /proc/self/mem, which reads whatever the protection and never waits for a page, into a parking place
 //!   discard   MADV_DONTNEED, no lock held: the kernel raises an event as for the program's own discard, and waits until it is read
-//!   settle    what is still to be parked is, what the program gave up meanwhile is dropped, what stays may be written again
+//!   settle    copied pages become parked; pages that the program gave up are dropped; the others may be written again
 //! ```
 //!
-//! The event is told from the program's own by counting ([`Copying`](crate::space::copying::Copying)): of each page there is one of
-//! ours, since each page is discarded by a call of its own. A page that the program discarded as well, in whatever order, reads as
-//! zeroes: it was protected before its copy was made, and until all is settled its faults wait, so nothing can have been written
-//! since (MADV_FREE keeps what is written afterwards).
+//! Counting tells the daemon's events from the program's own ([`Copying`](crate::space::copying::Copying)). Each page is discarded
+//! by a call of its own, so the daemon causes exactly one event per page. A page that the program discarded as well, before or
+//! after, reads as zeroes. That is right: the page was protected before it was copied, and its faults wait until all is settled, so
+//! nothing can have been written since. (MADV_FREE keeps what is written afterwards.)
 //!
-//! What it cannot know is whether a page is pinned, which a move refuses. Memory that is writable is never taken like this, so
-//! nothing that reads *into* memory can begin; what reads *from* it keeps the page that it has, which nobody changes. Left is a
-//! read into memory that began before the program took the right to write away. If buffers are pinned for good (registered with
-//! io_uring, given to a device) the kernel says so (VmPin), and nothing is copied out. A single direct read that is under way while
+//! A move refuses a pinned page, but a copy cannot know that a page is pinned. Writable memory is never copied out, so no read
+//! *into* these pages can begin. I/O that reads *from* a pinned page keeps that page, which nobody changes. What remains is a read
+//! into memory that began before the program made that memory read-only. If buffers are pinned for good (registered with io_uring,
+//! given to a device), the kernel says so (VmPin), and nothing is copied out. But the data of a single direct read is lost if the
+//! program makes its own buffer read-only during the read and the page is evicted before the read has ended.
 //! the program makes its own buffer read-only, and the page is evicted before the read has ended, is lost.
 
 use super::{BATCH, COPY_PAGES, Daemon};
@@ -30,32 +31,34 @@ use core::sync::atomic::Ordering::*;
 use overspill_vm::Parked;
 use overspill_vm::types::{PAGE_SHIFT, PAGE_SIZE};
 
-/// So many pages are copied at a time even if no frame is free.
+/// Pages that may be copied at a time even if no frame is free.
 const AT_ONCE: u32 = 16;
-/// How often it looks whether no event waits to be read, and how long it waits in between, in nanoseconds.
+/// How often the daemon looks for a moment without unread events, and how long it waits in between, in nanoseconds.
 const CALM_TRIES: u32 = 20;
 const CALM_LOOK_NS: u64 = 50_000;
 
-/// What has become of one page of the batch.
+/// The state of one page of the batch.
 #[derive(Clone, Copy)]
 struct Taken {
     result: Parked,
-    /// Where its copy is, which is charged to the budget.
+    /// Where its copy is. The copy is charged to the budget.
     place: Option<ParkPlace>,
-    /// Whoever writes to it waits.
+    /// A thread that writes to it waits.
     protected: bool,
 }
 
 impl<K: Kernel> Machine<K> {
-    /// Reads messages, if the page daemon waits for that, although no fault can be served now: who faults is told to look again.
+    /// Reads messages if the page daemon waits for that, although no fault can be served now: the faulting threads are told to look
+    /// again.
     pub fn follow_own_discards(&self) {
         if self.discards_own.load(SeqCst) {
             self.read_messages(|addr, _| self.wake_any(addr));
         }
     }
 
-    /// Has what is registered, and will be, report writes to protected pages, too. All of it at once: where one mapping ended and
-    /// the next began in that, the program could not move both at once any more.
+    /// Registers all managed ranges again, so that writes to protected pages are reported too; ranges that are registered later
+    /// report them as well. All at once: registering a part would split a mapping, and the program could not mremap across the
+    /// split any more.
     fn protect_ranges(map: &Space<K>) {
         if !map.program.protects() {
             map.program.set_protects();
@@ -110,12 +113,12 @@ impl<K: Kernel, S> Daemon<K, S> {
         self.settle_copies(machine, &taken)
     }
 
-    /// The last [`COPY_PAGES`] pages of the buffers, which are in memory if pages had to be copied out.
+    /// The last [`COPY_PAGES`] pages of the buffers. They take memory only once pages had to be copied out.
     pub(super) fn copy_buffer(&self) -> usize {
         self.buffers + self.buffers_len - (COPY_PAGES << PAGE_SHIFT)
     }
 
-    /// How many neighbouring pages the batch has from `at` on.
+    /// How many pages of the batch are neighbours, from `at` on.
     fn run_from(&self, at: usize) -> usize {
         let first = self.batch[at].0.raw();
         self.batch[at..].iter().enumerate().take_while(|(i, m)| m.0.raw() == first + *i as u64).count()
@@ -137,7 +140,7 @@ impl<K: Kernel, S> Daemon<K, S> {
             let page = addr + i * PAGE_SIZE;
             let ours = {
                 let core = machine.core.lock();
-                // not what was discarded before it was protected
+                // not pages that were discarded before they were protected
                 let is_ours = |i: &usize| {
                     let (id, frame) = self.batch[at + i];
                     !map.copying.is_touched(at + i) && core.vm.is_parking(id, frame)
@@ -151,7 +154,7 @@ impl<K: Kernel, S> Daemon<K, S> {
             let Ok(Some(mapping)) = self.mappings.at(page) else { return };
             let ours = ours.min((mapping.end - page) / PAGE_SIZE);
             if mapping.prot & prot::WRITE != 0 {
-                i += ours; // it may be pinned by now
+                i += ours; // such a page may be pinned by now
                 continue;
             }
             // SAFETY: the daemon's buffer for this, so many pages long.
@@ -192,12 +195,12 @@ impl<K: Kernel, S> Daemon<K, S> {
         }
     }
 
-    /// Has the kernel drop a run that was copied. Holds no lock meanwhile, since somebody has to read the event of it.
+    /// Has the kernel drop a run that was copied. Holds no lock meanwhile, because another thread must read the event.
     fn discard_run(&mut self, machine: &Machine<K>, addr: usize, taken: &mut [Taken]) {
         let len = taken.len() * PAGE_SIZE;
         let calm = (0..CALM_TRIES).any(|_| {
             let mut map = machine.map.write();
-            // what lives there by now may be something else, as long as a report is waiting
+            // while a report is unread, another mapping may be at the address by now
             let calm = !map.program.is_changing();
             map.copying.set_window(if calm { (addr, addr + len) } else { (0, 0) });
             drop(map);
@@ -207,8 +210,9 @@ impl<K: Kernel, S> Daemon<K, S> {
             calm
         });
         machine.discards_own.store(calm, SeqCst);
-        // Each page by a call of its own, which raises one event. Of several at once the kernel may raise a second one, if the
-        // program splits their mapping (mprotect) while the first waits to be read: nothing tells that from the program's own.
+        // Each page by a call of its own, which raises one event. For a call on several pages the kernel may raise a second event,
+        // if the program splits their mapping (mprotect) while the first waits to be read. Nothing tells the second from the
+        // program's own.
         let step = if K::mistake(Mistake::DiscardsRunsAtOnce) { len } else { PAGE_SIZE };
         for at in (addr..addr + len).step_by(step) {
             // SAFETY: the page is busy and was copied, and nobody can have written to it since.
@@ -234,7 +238,7 @@ impl<K: Kernel, S> Daemon<K, S> {
             };
             match t.place {
                 Some(place) if result == Parked::Yes && !gone => {
-                    core.vm.uncharge(1); // its frame is
+                    core.vm.uncharge(1); // its frame is charged
                     core.park.own(frame, place);
                     parked += 1;
                 }

@@ -1,4 +1,4 @@
-//! Parking: what the policy has chosen is moved out of the program's sight.
+//! Parking: moves the policy's victims out of the program's sight.
 
 use super::{BATCH, Daemon};
 use crate::errno;
@@ -11,14 +11,14 @@ use core::sync::atomic::Ordering::*;
 use overspill_vm::Parked;
 use overspill_vm::types::{PAGE_SHIFT, PAGE_SIZE};
 
-/// Moves pages out of the range at `src` to `dst` without copying. Stops at the first page that it cannot move: ENOENT absent,
-/// EBUSY pinned, shared, or isolated for a moment (by advice, reclaim, migration), EINVAL the mapping does not allow it, EEXIST
-/// `dst` was not empty. Returns whether the kernel said that nothing was done, and was wrong, too.
+/// Moves pages out of the range at `src` to `dst` without copying. Stops at the first page that it cannot move: ENOENT absent;
+/// EBUSY pinned, shared, or isolated for a moment (by advice, reclaim, migration); EINVAL the mapping does not allow it; EEXIST
+/// `dst` was not empty. The second result says whether the kernel wrongly denied a move.
 ///
-/// Linux 6.18 denies some moves that it has made: if a page's entry changes under its hands (the "accessed" bit will do, which the
-/// processor sets and DAMON clears) it tries again, forgets that it did, and then finds `dst` taken by its own move: EEXIST.
-/// (Mended by "userfaultfd: reset err to be 0 when move_pages_ptes succeeded", August 2026.) Whoever believes it loses the page. If
-/// `src` has nothing in memory any more, what is at `dst` is the page.
+/// Linux 6.18 denies some moves that it has made. If a page's table entry changes during the move, it tries again. (The accessed
+/// bit is enough, which the processor sets and DAMON clears.) It forgets that it moved the page, then finds `dst` taken by its own
+/// move: EEXIST. (Mended by "userfaultfd: reset err to be 0 when move_pages_ptes succeeded", August 2026.) To believe that answer
+/// is to lose the page. If `src` has nothing in memory any more, the page is at `dst`.
 ///
 /// # Safety
 /// As [`Uffd::move_pages`].
@@ -32,7 +32,7 @@ pub unsafe fn take<K: Kernel>(parking: &K::Uffd, dst: usize, src: usize, len: us
 }
 
 impl<K: Kernel, S> Daemon<K, S> {
-    /// Returns whether any page was parked.
+    /// Parks a batch. Returns whether any page was parked.
     pub(super) fn park(&mut self, machine: &Machine<K>, most: u32) -> bool {
         let map = machine.map.read();
         let mut core = machine.core.lock();
@@ -56,11 +56,11 @@ impl<K: Kernel, S> Daemon<K, S> {
         any
     }
 
-    /// Moves the batch out of sight. Pages that are busy are collected.
+    /// Moves the batch out of sight, and collects the pages that are EBUSY.
     ///
-    /// Who reads messages needs the map exclusively, and so does every fault for a moment: it is given to whoever waits between the
-    /// moves, each of which flushes TLBs. (Batches of scattered pages held it for 170 us each, an eighth of the time of a program
-    /// that thrashed; one in eleven who read messages waited more than 20 us.)
+    /// A handler needs the map lock exclusively to read messages, and each fault needs it for a moment. So between two moves, each
+    /// of which flushes TLBs, the daemon gives the lock to whoever waits. (Batches of scattered pages held it for 170 us each, an
+    /// eighth of the time of a program that thrashed; one in eleven who read messages waited more than 20 us.)
     fn park_batch<'a>(&mut self, machine: &'a Machine<K>, mut map: ReadGuard<'a, Space<K>, K::Word>) -> bool {
         let mut any = false;
         let mut at = 0;
@@ -92,8 +92,8 @@ impl<K: Kernel, S> Daemon<K, S> {
         any
     }
 
-    /// Drops from `batch[at..]` what is not to be moved (any more): pages that may be about to be discarded, unmapped or moved, and
-    /// those that were while the map was not held.
+    /// Drops from `batch[at..]` the pages that must not be moved: pages that may be about to be discarded, unmapped or moved, and
+    /// pages to which that happened while the map was not held.
     pub(super) fn weed_batch(&mut self, machine: &Machine<K>, map: &Space<K>, at: usize) {
         let mut core = machine.core.lock();
         let mut i = 0;
@@ -118,10 +118,10 @@ impl<K: Kernel, S> Daemon<K, S> {
         let mut areas = [Area::USUAL; BATCH];
         let mut occupied = [false; BATCH]; // places that were not empty
         let mut done = 0;
-        // Up to where the pages' protection is known, and the area for it. A run of several mappings, or of another protection, is
-        // refused.
+        // Up to which page the protection is known, and the area for it. The kernel refuses a move of several mappings, or of
+        // another protection.
         let (mut known, mut area) = (0, Area::USUAL);
-        // Where the page went at which a move ended early, if it went, and in which area that is.
+        // The place of the page at which a move ended early, in case the page was moved, and the area of that place.
         let mut ended: Option<(usize, Area)> = None;
         while done < n {
             let until = if done < known { known } else { n };
@@ -132,9 +132,9 @@ impl<K: Kernel, S> Daemon<K, S> {
             let pages = moved.bytes >> PAGE_SHIFT;
             areas[done..done + pages].fill(area);
             done += pages;
-            // A move that ends early does not say why: the next one does, unless the program has changed the mapping in between
-            // (mprotect). So a denied move of that page is told by what is in its place, which was empty. (Found by a seed: a page
-            // that had gone read as zeroes.)
+            // A move that ends early does not say why. The next move, from the page where it ended, does, unless the program has
+            // changed the mapping in between (mprotect). So whether that page was moved and the move denied is seen by its place,
+            // which was empty before. (Found by a seed: a page that had been moved read as zeroes.)
             let early = ended.take().filter(|_| moved.error.is_some() && !K::mistake(Mistake::ForgetsDenialsWithin));
             if let Some((_, area)) = early.filter(|(to, _)| K::is_resident(*to) && !K::is_resident(from)) {
                 machine.status.counters.moves_denied.add(1);
@@ -156,7 +156,7 @@ impl<K: Kernel, S> Daemon<K, S> {
                     let mapping = self.mappings.at(here);
                     known = match mapping {
                         Ok(Some(mapping)) => n.min((mapping.end - addr) >> PAGE_SHIFT),
-                        _ => done + 1, // it is not there any more, or that cannot be told
+                        _ => done + 1, // the mapping has gone, or cannot be looked up
                     };
                     let to_area = match mapping {
                         Ok(Some(mapping)) => machine.parking.area(mapping.prot, &map.parking),
@@ -174,7 +174,7 @@ impl<K: Kernel, S> Daemon<K, S> {
                         done = known;
                     }
                 }
-                // of a protection that moves: so it is locked
+                // memory of this protection can be moved, so it is locked
                 Some(errno::EINVAL) => {
                     self.locked_seen = true;
                     results[done..known].fill(Parked::Refused);
@@ -182,7 +182,7 @@ impl<K: Kernel, S> Daemon<K, S> {
                 }
                 Some(e) => {
                     results[done] = match e {
-                        // moved elsewhere, perhaps (mremap): what became of it is in an event that nobody has read yet
+                        // perhaps mremap has moved the page; then nobody has read the event yet
                         errno::ENOENT if map.program.is_changing() => Parked::Refused,
                         errno::ENOENT => Parked::Absent,
                         errno::EAGAIN => continue,
@@ -210,7 +210,7 @@ impl<K: Kernel, S> Daemon<K, S> {
                     core.park.own(frame, its);
                     any = true;
                 }
-                Parked::Refused if occupied[i] => {} // whatever is there: it is never used again
+                Parked::Refused if occupied[i] => {} // it is not known what is there: the place is never used again
                 Parked::Absent if K::mistake(Mistake::LosesPlaces) => {}
                 Parked::Refused | Parked::Absent => core.park.give(its),
             }
@@ -224,15 +224,16 @@ impl<K: Kernel, S> Daemon<K, S> {
         any
     }
 
-    /// Whether another process can have pages that were EBUSY. Else they are in somebody's hands for a moment (direct I/O, advice,
-    /// reclaim), or for long (registered buffers), and are simply tried again when their turn comes. When the program is about to
-    /// be stopped for want of memory, sharing that nobody has told of (by raw system calls) is ruled out as well.
+    /// Whether another process can have pages that were EBUSY. If not, something else holds them, for a moment (direct I/O, advice,
+    /// reclaim) or for long (registered buffers), and they are tried again when their turn comes. Before the program is stopped for
+    /// lack of memory, sharing by raw system calls, of which the pager was not told, is ruled out as well.
     fn may_be_shared(&self, machine: &Machine<K>) -> bool {
         machine.shares_pages.load(Relaxed) || self.stuck_since != 0 || K::merges_memory()
     }
 
-    /// Pages that the kernel would not move, perhaps because another process has them too: a write fault gives us our own copy,
-    /// which moves. It does not wait: whoever served a fault of ours could be waiting for us.
+    /// Pages that the kernel would not move, perhaps because another process has them too. A write fault gives this process its own
+    /// copy, which can be moved. The daemon does not wait for that fault: the thread that would serve it could be waiting for the
+    /// daemon.
     fn unshare(&mut self, machine: &Machine<K>) -> bool {
         let mut map = machine.map.read();
         for &page in &self.busy {

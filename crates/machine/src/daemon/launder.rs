@@ -1,4 +1,4 @@
-//! Laundering: the content of parked pages is compared with what is stored, and written if it changed.
+//! Laundering: the content of parked pages is compared with the stored content, and written if it changed.
 
 use super::{BATCH, Daemon};
 use crate::errno;
@@ -20,7 +20,7 @@ const WRITE_PAGES: usize = 64;
 /// Writes in flight.
 pub(super) const WRITES_MAX: usize = 12;
 
-/// The fewest. A batch is launched only while two are free.
+/// The fewest. A batch is laundered only while two are free.
 const WRITES_MIN: usize = 4;
 
 #[derive(Clone, Copy)]
@@ -29,7 +29,7 @@ pub(super) struct Dirty {
     place: ParkPlace,
     tag: Tag,
     write: bool,
-    /// The compressed device has had it: it was stored there or refused.
+    /// It was offered to the compressed device already, and stored there or refused.
     packed: bool,
 }
 
@@ -44,7 +44,7 @@ pub(super) struct Write {
 }
 
 impl Write {
-    /// None is under way.
+    /// A write that is not under way.
     pub(super) fn new() -> Write {
         let (page, place) = (PageId::from_raw(0), ParkPlace::NONE);
         Write {
@@ -58,8 +58,8 @@ impl Write {
     }
 }
 
-/// How many writes may be in flight, of how many pages each, for a budget of `memory_pages` pages. Encrypted ones need buffers,
-/// which are charged to it: a 128th of it or four clusters, at most 3 MiB.
+/// The most writes in flight and the pages of each, for a budget of `memory_pages` pages. Encrypted writes need buffers, which are
+/// charged to the budget: a 128th of it or four clusters, at most 3 MiB.
 pub fn writes(memory_pages: u32, sealed: bool) -> (usize, usize) {
     if !sealed {
         return (WRITES_MAX, WRITE_PAGES);
@@ -68,28 +68,28 @@ pub fn writes(memory_pages: u32, sealed: bool) -> (usize, usize) {
     ((memory_pages as usize / 128 / pages).clamp(WRITES_MIN, WRITES_MAX), pages)
 }
 
-/// Pages of buffers for that.
+/// Pages of buffers for such writes.
 pub fn buffer_pages((count, pages): (usize, usize), sealed: bool) -> usize {
     if sealed { count * pages } else { 0 }
 }
 
-/// How storing pages in a compressed device has ended, and how many it took.
+/// How storing pages in a compressed device ended, and how many pages it took.
 enum Packing {
-    /// All that there were slots for were stored or refused.
+    /// All pages that there were slots for were stored or refused.
     Done { stored: usize },
-    /// It has no room.
+    /// The device has no room.
     Full { stored: usize },
-    /// The budget has no frame for it at the moment.
+    /// The budget has no frame for the device at the moment.
     NoCredit { stored: usize },
 }
 
 impl<K: Kernel, S> Daemon<K, S> {
-    /// A page of the buffers to look at pages with.
+    /// A page of the buffers, for computing tags.
     fn scratch(&self) -> usize {
         self.copy_buffer() - PAGE_SIZE
     }
 
-    /// Returns whether anything was settled or issued.
+    /// Launders a batch. Returns whether anything was settled or issued.
     pub(super) fn launder(&mut self, machine: &Machine<K>, most: u32) -> bool {
         let mut core = machine.core.lock();
         core.vm.launder_batch(most.min(self.write_pages as u32 * 2), &mut self.laundry);
@@ -97,7 +97,8 @@ impl<K: Kernel, S> Daemon<K, S> {
         for &Laundry { page, frame, stored, in_memory } in &self.laundry {
             let place = core.park.place(frame);
             if !core.park.hold(place) {
-                // it moved to another address while it was being written, and that write has not ended: inactive again
+                // the page moved to another address while it was being written, and that write has not ended: the page is inactive
+                // again
                 core.vm.launder_done(page, None, Tag::UNKNOWN, IoResult::NoSpace);
                 continue;
             }
@@ -119,7 +120,7 @@ impl<K: Kernel, S> Daemon<K, S> {
             if !*zero {
                 let stored = (d.tag != Tag::UNKNOWN).then_some(d.tag);
                 d.tag = match d.packed {
-                    true => checksum::of(d.page, bytes), // a compressed device has it, not encrypted
+                    true => checksum::of(d.page, bytes), // it is stored in a compressed device, not encrypted
                     false => machine.content.tag(d.page, stored, bytes, scratch),
                 };
             }
@@ -145,7 +146,7 @@ impl<K: Kernel, S> Daemon<K, S> {
         }
         self.dirty.retain(|d| d.write);
         if let Some(pool) = &map.pool {
-            pool.empty_freed(&mut core.vm); // what these pages had there makes room for what they get
+            pool.empty_freed(&mut core.vm); // the slots that these pages had there make room for their new ones
         }
         drop(core);
         machine.drop_places(&map, true);
@@ -161,7 +162,7 @@ impl<K: Kernel, S> Daemon<K, S> {
         let mut past_memory = false;
         while at < self.dirty.len() {
             if self.dirty[at].packed && !past_memory {
-                past_memory = true; // only what was refused is left, see `pack`
+                past_memory = true; // only refused pages are left, see `pack`
             }
             let mut free = self.writes.iter().position(|w| !w.busy);
             if free.is_none() {
@@ -194,7 +195,7 @@ impl<K: Kernel, S> Daemon<K, S> {
                         at += stored;
                         past_memory = true;
                     }
-                    // what has been stored so far makes room for it
+                    // the pages stored so far free frames for it
                     Packing::NoCredit { stored } if at + stored > 0 => {
                         at += stored;
                         break;
@@ -215,8 +216,8 @@ impl<K: Kernel, S> Daemon<K, S> {
             if machine.content.is_sealed() {
                 let buffer = self.buffers + ((slot * self.write_pages) << PAGE_SHIFT);
                 for (i, d) in w.pages[..n].iter_mut().enumerate() {
-                    // SAFETY: the place is held: its content stays, and nobody writes parked pages. The buffer is this write's,
-                    // which is not in flight.
+                    // SAFETY: the place is held: its content stays, and nobody writes parked pages. The buffer belongs to this
+                    // write, which is not in flight.
                     let (plain, sealed) = unsafe {
                         (&*(parked(d.place) as *const PageBytes), &mut *((buffer + (i << PAGE_SHIFT)) as *mut PageBytes))
                     };
@@ -253,15 +254,15 @@ impl<K: Kernel, S> Daemon<K, S> {
         at
     }
 
-    /// Stores pages of `dirty`, from `at` on, in slots of the compressed device. Those that it has taken come to stand first; those
-    /// that do not compress go to the end of `dirty`, marked, since they belong past memory.
+    /// Stores pages of `dirty`, from `at` on, in slots of the compressed device. The stored pages are moved to the front. Pages
+    /// that do not compress are marked and moved to the end of `dirty`, for a device past memory.
     fn pack(&mut self, machine: &Machine<K>, run: PageOut, at: usize) -> Packing {
         let since = K::now_ns();
         let map = machine.map.read();
         let first = run.location.slot_at();
         let pool = map.pool.as_ref().expect("slots of it were given");
         let mut packer = pool.packer();
-        // Of `dirty[at..]`: stored ones, then refused ones, then those that were not looked at.
+        // Order of `dirty[at..]`: stored pages, then refused pages, then pages not yet looked at.
         let (mut stored, mut refused, mut bytes) = (0, 0, 0);
         let mut end = None;
         while stored + refused < run.count as usize && !self.dirty[at + stored + refused].packed {
@@ -337,7 +338,7 @@ impl<K: Kernel, S> Daemon<K, S> {
         let failed = match done.result {
             Err(errno::ENOSPC) => IoResult::NoSpace,
             Err(e) => IoResult::Io(e),
-            Ok(_) => IoResult::Io(errno::EIO), // cut short: the pages behind the cut were not written
+            Ok(_) => IoResult::Io(errno::EIO), // cut short: the pages after the cut were not written
         };
         if whole < w.count {
             self.trouble = Some(done.result.err().unwrap_or(errno::EIO));

@@ -1,4 +1,4 @@
-//! Nothing can be evicted: waiting, frames above the budget, and the end of the program.
+//! What the page daemon does when nothing can be evicted: it waits, allows frames above the budget, or ends the program.
 
 use super::Daemon;
 use crate::errno::{self, Errno};
@@ -10,10 +10,10 @@ use core::fmt::Write as _;
 
 /// How long both memory and swap may be full before the program is stopped, in nanoseconds.
 const GRACE_NS: u64 = 3_000_000_000;
-/// So often devices that answered ENOSPC to a write are asked again meanwhile: they may have space.
+/// How often devices that answered ENOSPC to a write are asked again meanwhile, in nanoseconds: they may have space by then.
 const ASKS_AGAIN_NS: u64 = 500_000_000;
 
-/// How it stands with memory after a step of the page daemon.
+/// The state of memory after a step of the page daemon.
 #[derive(Clone, Copy)]
 struct Outlook {
     /// Frames that could be given out: within the budget, and in all.
@@ -25,23 +25,23 @@ struct Outlook {
     progress: bool,
     /// Why writing failed.
     trouble: Option<Errno>,
-    /// For how long it has been so, in nanoseconds.
+    /// How long there has been no progress, in nanoseconds.
     stuck_ns: Option<u64>,
 }
 
-/// What follows from that.
+/// What the daemon concludes from an [`Outlook`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Verdict {
-    /// All is well. A device that is only slow is waited for, as long as it takes.
+    /// All is well. The daemon waits for a slow device as long as it takes.
     Fine,
-    /// It may get better.
+    /// There is trouble that may pass.
     Wait,
-    /// It has not got better.
+    /// The trouble did not pass within the grace time.
     GiveUp,
 }
 
-/// Memory is full, writes fail, and no frame has been freed for a while: swap is full or broken. The same if there is no frame
-/// above the budget left either, and nothing that could be written. That pages can still be parked is no progress: soft faults of
+/// Trouble is one of two things. Memory is full, writes fail, and no frame has come free for a while: swap is full or broken. Or
+/// there is no frame left even above the budget, and no page that could be written. Parking pages is no progress: soft faults of
 /// other threads undo it for ever.
 fn judge(outlook: Outlook) -> Verdict {
     let Outlook { free, free_above, writable, progress, trouble, stuck_ns } = outlook;
@@ -54,7 +54,7 @@ fn judge(outlook: Outlook) -> Verdict {
     }
 }
 
-/// Why the program is stopped, if writing failed.
+/// The message for a program that is stopped because writing failed.
 fn message(trouble: Errno) -> &'static [u8] {
     match trouble {
         errno::ENOSPC | errno::EDQUOT => {
@@ -73,9 +73,9 @@ fn message(trouble: Errno) -> &'static [u8] {
 }
 
 impl<K: Kernel, S> Daemon<K, S> {
-    /// Something is wanted and nothing can be evicted. If no frame is free and every page is wired or refused, faults go over the
-    /// budget until something can be evicted again, and that is counted. If there are pages that could be written, swap is full or
-    /// broken, and [`Daemon::watch_progress`] counts the time.
+    /// Something is wanted and nothing can be evicted. If no frame is free and no page could be written (all are wired or refused),
+    /// faults go above the budget until something can be evicted again; that is counted. If there are pages that could be written,
+    /// swap is full or broken, and [`Daemon::watch_progress`] counts the time.
     pub(super) fn stuck(&mut self, machine: &Machine<K>) {
         let is_starved = {
             let core = machine.core.lock();
@@ -94,7 +94,7 @@ impl<K: Kernel, S> Daemon<K, S> {
         machine.doorbell.pause(&machine.host, 2_000_000);
     }
 
-    /// After each step: stops the program if it is of no use to go on. A swapoff that is under way ends before.
+    /// After each step: stops the program if it cannot go on. A swapoff that is under way is ended first.
     pub(super) fn watch_progress(&mut self, machine: &Machine<K>) {
         let now = K::now_ns();
         let freed = machine.status.counters.pages_reclaimed.get() + machine.status.counters.released_pages.get();
@@ -121,7 +121,7 @@ impl<K: Kernel, S> Daemon<K, S> {
                 machine.core.lock().vm.devices_mut().retry(true);
             }
             Verdict::Wait => {}
-            // a swapoff took the room: better without it than without the program
+            // a swapoff needed the room: better no swapoff than no program
             Verdict::GiveUp if machine.core.lock().vm.devices_mut().stay_all() => self.stuck_since = 0,
             Verdict::GiveUp => match self.trouble {
                 None => Self::stop_for_fixed_pages(machine),
@@ -135,7 +135,7 @@ impl<K: Kernel, S> Daemon<K, S> {
         }
     }
 
-    /// What is in memory cannot leave it.
+    /// The pages in memory cannot leave it.
     fn stop_for_fixed_pages(machine: &Machine<K>) -> ! {
         let fixed = K::fixed().unwrap_or_default();
         let mut said = Packet::new();

@@ -1,12 +1,12 @@
-//! The two locks without what they guard: what is done with their words, in which order.
+//! The two locks without the values that they guard: the operations on their words, and the order of these.
 //!
-//! Over a trait, so that loom can take the words over and try every order of steps and every value a weakly ordered machine may
-//! show (the tests below); the real ones are atomics on which the kernel lets threads sleep.
+//! The words are behind a trait. In the tests below loom provides them, and tries every order of steps and every value that a
+//! weakly ordered machine may show. The real words are atomics on which the kernel lets threads sleep.
 
 use crate::futex::{Futex, Word};
 use core::sync::atomic::Ordering::*;
 
-/// Mutual exclusion. 0 free, 1 held, 2 held and waited for (Drepper, "Futexes are tricky", 2011, section 5).
+/// Mutual exclusion. Values: 0 free, 1 held, 2 held and waited for (Drepper, "Futexes are tricky", 2011, section 5).
 #[derive(Debug)]
 pub struct RawMutex<W> {
     state: W,
@@ -48,7 +48,7 @@ impl<W: Word> RawMutex<W> {
     pub fn word(&self) -> &W {
         &self.state
     }
-    /// As the other is.
+    /// Copies the state of another lock.
     pub fn copy(&self, from: &Self) {
         self.state.store(from.state.load(Relaxed), Relaxed);
     }
@@ -60,7 +60,7 @@ impl<W: Word> RawMutex<W> {
 
 /// Shared or exclusive. A waiting writer keeps new readers out, so that events are never starved by faults.
 ///
-/// `state`: number of readers, or `WRITER`. `writers`: how many wait or hold. `turn`: bumped at every release, for sleepers.
+/// `state`: number of readers, or `WRITER`. `writers`: how many wait or hold. `turn`: counts releases, for sleepers.
 #[derive(Debug)]
 pub struct RawRwLock<W> {
     state: W,
@@ -92,7 +92,7 @@ impl<W: Word> RawRwLock<W> {
             if n == WRITER {
                 return false;
             }
-            // Another reader in between is no reason to wait: it may be in a long call.
+            // If another reader came in between, try again rather than wait: that reader may be in a long call.
             if self.state.compare_exchange(n, n + 1, Acquire) {
                 return true;
             }
@@ -106,14 +106,14 @@ impl<W: Word> RawRwLock<W> {
         }
     }
     pub fn unlock_read(&self) {
-        // Release pairs with the Acquire of the writer that comes next.
+        // Release pairs with the Acquire of the next writer.
         if self.state.fetch_sub(1, Release) == 1 {
             self.released();
         }
     }
     pub fn unlock_write(&self) {
         self.writers.fetch_sub(1, Relaxed);
-        // Release pairs with the Acquire of whoever comes next.
+        // Release pairs with the Acquire of the next holder.
         self.state.store(0, Release);
         self.released();
     }
@@ -123,10 +123,11 @@ impl<W: Word> RawRwLock<W> {
         }
         loop {
             self.sleepers.fetch_add(1, Relaxed);
-            // Orders this count before the looks at `turn` and at the lock, against released()'s bump of `turn` before its look at
-            // the count: one of the two sees the other, so no wake is lost.
+            // This side counts the sleeper before it looks at `turn` and at the lock. `released` increments `turn` before it looks
+            // at the count. With the fences, at least one of the two sees the other, so no wake is lost.
             W::fence();
-            // Acquire, against the Release of the bump: who sees the bump sees what it announces, or would sleep on the new `turn`.
+            // Acquire pairs with the Release in `released`: a thread that sees the new `turn` also sees the lock released, or it
+            // would sleep on the new `turn`.
             let turn = self.turn.load(Acquire);
             let ready = ready();
             if !ready {
@@ -148,7 +149,7 @@ impl<W: Word> RawRwLock<W> {
     pub fn word(&self) -> &W {
         &self.state
     }
-    /// As the other is.
+    /// Copies the state of another lock.
     pub fn copy(&self, from: &Self) {
         for (to, from) in
             [(&self.state, &from.state), (&self.writers, &from.writers), (&self.turn, &from.turn), (&self.sleepers, &from.sleepers)]
@@ -156,13 +157,13 @@ impl<W: Word> RawRwLock<W> {
             to.store(from.load(Relaxed), Relaxed);
         }
     }
-    /// Its holder has it exclusively, and nobody waits any more.
+    /// The caller holds it exclusively, and nobody waits any more.
     pub fn reset_waiters(&self) {
         assert_eq!(self.state.load(Relaxed), WRITER);
         self.writers.store(1, Relaxed);
         self.sleepers.store(0, Relaxed);
     }
-    /// How many wait to have it exclusively, or have it.
+    /// How many threads wait to have it exclusively, or have it.
     pub fn writers(&self) -> u32 {
         self.writers.load(Relaxed)
     }
@@ -176,7 +177,7 @@ mod tests {
     use loom::cell::UnsafeCell;
     use loom::sync::{Arc, Condvar, Mutex};
 
-    /// A word of loom's, with the kernel's queue alongside it: a sleeper compares under the queue's lock, as the kernel does.
+    /// A word of loom's with a queue like the kernel's: a sleeper compares under the queue's lock, as in the kernel.
     struct Modelled {
         word: loom::sync::atomic::AtomicU32,
         queue: Mutex<()>,
@@ -242,7 +243,7 @@ mod tests {
 
     impl<L> Guarded<L> {
         fn add(&self) {
-            // SAFETY: the lock that is under test is held; if it does not keep its word, loom says so.
+            // SAFETY: the lock under test is held. If it does not exclude, loom reports that.
             self.value.with_mut(|v| unsafe { *v += 1 });
         }
         fn get(&self) -> u32 {
@@ -268,15 +269,15 @@ mod tests {
         RawRwLock { state: Modelled::new(), writers: Modelled::new(), turn: Modelled::new(), sleepers: Modelled::new() }
     }
 
-    /// Up to so many switches away from a thread that could go on: enough for every lost wake that is known to the literature, and
-    /// seconds instead of hours.
+    /// Up to `switches` switches away from a thread that could go on. That is enough for every lost wake known to the literature,
+    /// and takes seconds instead of hours.
     fn model(switches: usize, f: impl Fn() + Sync + Send + 'static) {
         let mut builder = loom::model::Builder::new();
         builder.preemption_bound = Some(switches);
         builder.check(f);
     }
 
-    /// Loom ends with a report if any order of steps lets a thread sleep for good.
+    /// Loom reports if any order of steps lets a thread sleep for good.
     #[test]
     fn a_mutex_excludes_and_wakes() {
         model(3, || {

@@ -1,12 +1,13 @@
-//! The order of locks, checked wherever assertions are on: who waits for a lock holds none of its rank or of an inner one.
+//! The order of locks, checked wherever assertions are on: a thread that waits for a lock must hold none of the same rank or of an
+//! inner one.
 //!
-//! What each thread holds is in a table by thread, not in thread-local storage: the agent's threads have none of their own. A lock
-//! that is only tried may be taken in any order.
+//! A table by thread records the locks that each thread holds. It is not in thread-local storage, because the agent's threads have
+//! none of their own. A lock that is only tried may be taken in any order.
 
 use crate::futex::Word;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering::*};
 
-/// Where a lock stands in the order, outer to inner.
+/// The place of a lock in the order, outer to inner.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 #[repr(u8)]
 pub enum Rank {
@@ -14,7 +15,7 @@ pub enum Rank {
     Daemon,
     /// The set of swap devices. Only a fork waits for it.
     Swapping,
-    /// Space that is being got for devices.
+    /// Getting space for devices.
     Growth,
     /// Ranges, descriptors, files.
     Map,
@@ -24,17 +25,17 @@ pub enum Rank {
     Packer,
     /// Compressed memory.
     Pool,
-    /// The heap of the agent's.
+    /// The agent's heap.
     Heap,
-    /// Nothing is locked under it.
+    /// A lock under which no other is taken.
     Leaf,
 }
 
-/// Threads that hold locks at a time, about; in groups that are searched through.
+/// About the number of threads that can hold locks at a time. They are in groups, and a search looks at one group.
 const GROUPS: usize = 256;
 const GROUP: usize = 8;
 
-/// A thread, and the ranks that it holds as bits. A thread that finds no room in its group is not checked.
+/// A thread, and a bit for each rank that it holds. A thread that finds no room in its group is not checked.
 struct Holder {
     thread: AtomicUsize,
     held: AtomicU64,
@@ -51,7 +52,7 @@ fn holder(thread: usize) -> Option<&'static Holder> {
     group(thread).iter().find(|holder| holder.thread.load(Relaxed) == thread)
 }
 
-/// The calling thread, if it is to be checked.
+/// The calling thread, if it is one to check.
 #[inline(always)]
 fn me<W: Word>() -> Option<usize> {
     cfg!(debug_assertions).then(W::thread).filter(|thread| *thread != 0)
@@ -67,7 +68,7 @@ pub fn check<W: Word>(rank: Rank) {
     }
 }
 
-/// It has it.
+/// The calling thread has taken the lock.
 #[inline]
 pub fn taken<W: Word>(rank: Rank) {
     let Some(thread) = me::<W>() else { return };
@@ -77,7 +78,7 @@ pub fn taken<W: Word>(rank: Rank) {
     }
 }
 
-/// It gives it back.
+/// The calling thread gives the lock back.
 #[inline]
 pub fn given<W: Word>(rank: Rank) {
     if let Some(holder) = me::<W>().and_then(holder)
@@ -87,7 +88,7 @@ pub fn given<W: Word>(rank: Rank) {
     }
 }
 
-/// In a fork's child: the other threads are not here.
+/// In a fork's child: the other threads do not exist here.
 pub fn forked<W: Word>() {
     for holder in HOLDERS.as_flattened().iter().filter(|holder| holder.thread.load(Relaxed) != W::thread()) {
         holder.held.store(0, Relaxed);
@@ -100,7 +101,7 @@ mod tests {
     use super::*;
     use core::sync::atomic::Ordering;
 
-    /// Its thread is always the same one: this test's.
+    /// A word that takes every thread for the same one.
     struct Here;
 
     impl Word for Here {
@@ -138,7 +139,7 @@ mod tests {
         taken::<Here>(Rank::Map);
         assert!(is_allowed(Rank::Core) && !is_allowed(Rank::Map) && !is_allowed(Rank::Swapping));
         taken::<Here>(Rank::Core);
-        given::<Here>(Rank::Map); // not in the order in which they were taken
+        given::<Here>(Rank::Map); // the order of release does not matter
         assert!(is_allowed(Rank::Pool) && !is_allowed(Rank::Map) && !is_allowed(Rank::Core));
         given::<Here>(Rank::Core);
         assert!(is_allowed(Rank::Swapping));

@@ -1,4 +1,4 @@
-//! What is chosen for a machine when it is set up.
+//! The options that a machine is set up with.
 
 /// How a thread that touches a missing page gets it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -10,10 +10,10 @@ pub enum Delivery {
     InThread,
 }
 
-/// What does not change as long as the machine runs.
+/// Options that do not change while the machine runs.
 #[derive(Clone, Copy, Debug)]
 pub struct Config {
-    /// How faults come.
+    /// How faults are delivered.
     pub delivery: Delivery,
     /// Whether pointers in pages that are read in order are followed: see [`crate::pointers`].
     pub follows_pointers: bool,

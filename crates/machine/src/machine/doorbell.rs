@@ -6,7 +6,8 @@ use core::sync::atomic::Ordering::*;
 
 /// The doorbell. Lock key: (F) a word that threads sleep on, atomic; (A) an atomic word.
 pub(crate) struct Doorbell<K: Kernel> {
-    /// (F) How often it was rung, by this process. A family has another word for each member, which the others ring as well.
+    /// (F) How often it was rung, by this process. In a family each member has another word instead, which the other members ring
+    /// as well.
     own: K::Word,
     /// (A) 1: the daemon sleeps, or is about to.
     sleeps: K::Word,
@@ -25,7 +26,7 @@ impl<K: Kernel> Doorbell<K> {
             self.ring_anyway(host);
         }
     }
-    /// The same, and if it is about to sleep it does not.
+    /// Wakes the daemon, also if it does not sleep yet but is about to.
     pub(super) fn ring_anyway(&self, host: &K::Host) {
         self.word(host).fetch_add(1, SeqCst);
         if !K::mistake(Mistake::RingsNobody) {
@@ -36,24 +37,24 @@ impl<K: Kernel> Doorbell<K> {
     pub(crate) fn count(&self, host: &K::Host) -> u32 {
         self.word(host).load(SeqCst)
     }
-    /// The daemon sleeps until it was rung more often than `seen`, or `ns` nanoseconds have passed; not at all if `may` says that
-    /// there is something to do by now. A ring since `seen` was read has changed the count, or finds `sleeps` set.
+    /// The daemon sleeps until it was rung more often than `seen`, or `ns` nanoseconds have passed. It does not sleep if `may` says
+    /// that there is something to do by now. A ring after `seen` was read has changed the count, or it finds `sleeps` set.
     pub(crate) fn sleep(&self, host: &K::Host, seen: u32, ns: u64, may: impl FnOnce() -> bool) {
         self.sleeps.store(1, SeqCst);
         if may() {
-            self.word(host).wait_shared(seen, Limit::Rescue(ns)); // also a clock, but a ring ends it
+            self.word(host).wait_shared(seen, Limit::Rescue(ns)); // a clock, too, but a ring ends the wait
         }
         self.sleeps.store(0, SeqCst);
     }
-    /// The daemon waits for so many nanoseconds, unless it is rung anyway.
+    /// The daemon waits for `ns` nanoseconds, unless a ring wakes it.
     pub(crate) fn pause(&self, host: &K::Host, ns: u64) {
         self.word(host).wait_shared(self.count(host), Limit::Tick(ns));
     }
-    /// In a copy of the machine: the daemon sleeps if it does there.
+    /// In a copy of the machine: the daemon sleeps if it does in the original.
     pub(crate) fn copy(&self, from: &Self) {
         self.sleeps.store(from.sleeps.load(Relaxed), Relaxed);
     }
-    /// In a fork's child: its parent's daemon is not here.
+    /// In a fork's child: the parent's daemon does not exist here.
     pub(crate) fn forked(&self) {
         self.sleeps.store(0, Relaxed);
     }

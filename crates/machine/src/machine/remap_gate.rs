@@ -1,7 +1,8 @@
-//! Who may begin a call that unmaps or moves memory: nobody while a fork is about to happen, and one at a time moves memory.
+//! The gate for calls that unmap or move memory. No call begins while a fork is about to happen, and one thread at a time moves
+//! memory.
 //!
-//! Which calls are under way is known under the map lock ([`Remaps`](crate::space::remaps::Remaps)), where it is decided who may.
-//! Who may not waits here, without a lock.
+//! The decision is made under the map lock, which guards the list of the calls under way
+//! ([`Remaps`](crate::space::remaps::Remaps)). A thread that may not begin waits here, without a lock.
 
 use crate::futex::{Futex, Limit};
 use core::sync::atomic::Ordering::*;
@@ -23,11 +24,11 @@ impl<W: Futex> RemapGate<W> {
     pub(crate) fn begin_fork(&self) {
         self.forks.store(1, SeqCst);
     }
-    /// Whether one is.
+    /// Whether a fork is about to happen.
     pub(crate) fn forks(&self) -> bool {
         self.forks.load(SeqCst) != 0
     }
-    /// It has been made.
+    /// The fork is over.
     pub(crate) fn end_fork(&self) {
         self.forks.store(0, Relaxed);
         self.forks.wake(i32::MAX as u32);
@@ -36,22 +37,22 @@ impl<W: Futex> RemapGate<W> {
     pub(crate) fn begin_move(&self) {
         self.moves.store(1, Relaxed);
     }
-    /// It has been moved. => the map is held exclusively
+    /// The move is over. => the map is held exclusively
     pub(crate) fn end_move(&self) {
         self.moves.store(0, Relaxed);
         self.moves.wake(i32::MAX as u32);
     }
-    /// Waits until no fork is about to happen and nobody moves memory; for the latter so many nanoseconds at most.
+    /// Waits until no fork is about to happen and no thread moves memory; for the latter at most `ns` nanoseconds.
     pub(crate) fn wait(&self, ns: u64) {
         self.forks.wait(1);
         self.moves.wait_for(1, Limit::Tick(ns));
     }
-    /// In a copy of the machine: as it is there.
+    /// In a copy of the machine: as in the original.
     pub(crate) fn copy(&self, from: &Self) {
         self.forks.store(from.forks.load(Relaxed), Relaxed);
         self.moves.store(from.moves.load(Relaxed), Relaxed);
     }
-    /// In a fork's child: nobody else is here.
+    /// In a fork's child: no other thread exists here.
     pub(crate) fn forked(&self) {
         self.forks.store(0, Relaxed);
         self.moves.store(0, Relaxed);

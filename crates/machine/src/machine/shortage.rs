@@ -7,7 +7,7 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 pub struct Shortage {
     /// (A) No frame is free and no page in memory can be written.
     starved: AtomicBool,
-    /// (D) Since when the daemon can do nothing at all, in nanoseconds; 0: it can, or has nothing to do.
+    /// (D) Since when the daemon has been able to do nothing, in nanoseconds; 0: it can do something, or has nothing to do.
     stuck_since: AtomicU64,
 }
 
@@ -15,31 +15,31 @@ impl Shortage {
     pub(super) const fn new() -> Self {
         Shortage { starved: AtomicBool::new(false), stuck_since: AtomicU64::new(0) }
     }
-    /// Whether frames are given out above the budget, since none is free and no page in memory can be written.
+    /// Whether frames are given out above the budget, because none is free and no page in memory can be written.
     #[inline]
     pub fn is_starved(&self) -> bool {
         self.starved.load(Relaxed)
     }
-    /// Whether they are, from now on.
+    /// Sets whether they are.
     pub fn set_starved(&self, starved: bool) {
         self.starved.store(starved, Relaxed);
     }
-    /// The page daemon can do nothing, at this time.
+    /// Notes that the page daemon can do nothing now.
     pub(crate) fn note_stuck(&self, now: impl FnOnce() -> u64) {
         if self.stuck_since.load(Relaxed) == 0 {
             self.stuck_since.store(now(), Relaxed);
         }
     }
-    /// Since when it can do nothing, in nanoseconds.
+    /// Since when the page daemon has been able to do nothing, in nanoseconds.
     pub(crate) fn stuck_since(&self) -> Option<u64> {
         Some(self.stuck_since.load(Relaxed)).filter(|since| *since != 0)
     }
-    /// It can do something, or has nothing to do.
+    /// The page daemon can do something, or has nothing to do.
     pub(crate) fn end(&self) {
         self.stuck_since.store(0, Relaxed);
         self.starved.store(false, Relaxed);
     }
-    /// In a copy of the machine: as it is there.
+    /// In a copy of the machine: as in the original.
     pub(crate) fn copy(&self, from: &Self) {
         self.starved.store(from.is_starved(), Relaxed);
         self.stuck_since.store(from.stuck_since.load(Relaxed), Relaxed);

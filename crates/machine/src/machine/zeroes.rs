@@ -5,12 +5,12 @@ use crate::kernel::Kernel;
 use core::marker::PhantomData;
 use overspill_vm::types::PAGE_SHIFT;
 
-/// How many there are.
+/// The number of pages.
 pub const ZEROES_PAGES: u32 = 64;
 
 const BYTES: usize = (ZEROES_PAGES as usize) << PAGE_SHIFT;
 
-/// A mapping of its own, which nobody writes to. (C)
+/// A mapping of its own, to which nobody writes. (C)
 pub(crate) struct Zeroes<K: Kernel>(usize, PhantomData<K>);
 
 impl<K: Kernel> Zeroes<K> {
@@ -35,7 +35,7 @@ impl<K: Kernel> Zeroes<K> {
 
 impl<K: Kernel> Drop for Zeroes<K> {
     fn drop(&mut self) {
-        // SAFETY: the mapping that `new` made; the machine that it was for is gone, so nobody uses it.
+        // SAFETY: the mapping that `new` made. The machine that used it is gone, so nobody uses it.
         unsafe { K::unmap(self.0 as *mut u8, BYTES) };
     }
 }

@@ -1,15 +1,16 @@
-//! Pages that the page daemon is taking by a copy.
+//! Pages that the page daemon is copying out.
 
-/// So many at a time.
+/// The most pages at a time.
 pub const COPIES_MAX: usize = 128;
 
-/// Pages that are being taken by a copy, and what becomes of them meanwhile. Changed under the exclusive map lock.
+/// Pages that are being copied out, and the discards reported of them meanwhile. Changed under the exclusive map lock.
 #[derive(Debug)]
 pub struct Copying {
-    /// Address, and how many discards of it were reported: of ours, or as many as two of the program's. In the order of addresses.
+    /// Each page's address, and its count of reported discards: 1 for one of the daemon's, 2 for one of the program's. In the order
+    /// of addresses.
     pages: [(usize, u8); COPIES_MAX],
     count: usize,
-    /// What the page daemon discards just now.
+    /// The range that the page daemon is discarding now.
     window: (usize, usize),
 }
 
@@ -18,7 +19,7 @@ impl Copying {
     pub const fn new() -> Self {
         Copying { pages: [(0, 0); COPIES_MAX], count: 0, window: (0, 0) }
     }
-    /// These are taken from now on. => none are
+    /// Begins to take the pages at these addresses. => no others are being taken
     pub fn begin(&mut self, addresses: impl Iterator<Item = usize>) {
         self.count = 0;
         for (page, addr) in self.pages.iter_mut().zip(addresses) {
@@ -26,11 +27,11 @@ impl Copying {
             self.count += 1;
         }
     }
-    /// None any more.
+    /// No page is being taken any more.
     pub fn end(&mut self) {
         (self.count, self.window) = (0, (0, 0));
     }
-    /// The page daemon discards what is in this range just now.
+    /// Sets the range that the page daemon is discarding now.
     pub(crate) fn set_window(&mut self, window: (usize, usize)) {
         self.window = window;
     }
@@ -38,7 +39,8 @@ impl Copying {
     pub fn overlaps(&self, start: usize, end: usize) -> bool {
         self.pages[..self.count].iter().any(|(addr, _)| (start..end).contains(addr))
     }
-    /// A discard was reported. Returns whether it is the page daemon's, as far as one can tell: one for each page is.
+    /// A discard was reported. Returns whether it counts as the page daemon's: the first report within its range does, for each
+    /// page.
     pub fn discarded(&mut self, start: usize, end: usize) -> bool {
         let within = self.window.0 <= start && end <= self.window.1;
         let mut first = true;
@@ -50,11 +52,11 @@ impl Copying {
         }
         within && first
     }
-    /// Whether anybody has discarded page `i`.
+    /// Whether a discard of page `i` was reported.
     pub(crate) fn is_touched(&self, i: usize) -> bool {
         self.pages[i].1 > 0
     }
-    /// Whether the program has discarded page `i`, which the page daemon discarded, too.
+    /// Whether the program has discarded page `i`, which the page daemon has discarded, too.
     pub(crate) fn is_given_up(&self, i: usize) -> bool {
         self.pages[i].1 > 1
     }
@@ -80,7 +82,7 @@ mod tests {
         assert!(copying.overlaps(12 * P, 20 * P) && !copying.overlaps(13 * P, 20 * P));
         assert!(!copying.discarded(11 * P, 12 * P), "nothing is discarded by us yet");
         copying.window = (10 * P, 13 * P);
-        // of a piece that is not all ours, and of one that is
+        // the first range includes a page that was discarded already, the second does not
         assert!(!copying.discarded(10 * P, 12 * P) && copying.discarded(12 * P, 13 * P));
         assert!(!copying.discarded(12 * P, 13 * P), "the second is the program's, or the first was");
         let given_up: Vec<_> = (0..4).map(|i| copying.is_given_up(i)).collect();

@@ -2,23 +2,24 @@
 
 use core::sync::atomic::{AtomicU32, Ordering::*};
 
-/// Ranges whose discard the kernel has announced and may not have done yet. Reading the announcement lets the discard go on, and
-/// nothing tells of its end: a page parked in between would come back with content that the program has thrown away. So pages of
-/// these ranges are not parked until the wrapped call has returned, or, if the call was not a wrapped one, for a while.
+/// Ranges whose discard the kernel has announced and may not have done yet. A discard goes on once its announcement has been read,
+/// and nothing reports its end. A page that was parked in between would later come back with content that the program has thrown
+/// away. So pages of these ranges are not parked until the hooked call has returned. If no hook knows of the call, they are not
+/// parked for a while.
 ///
-/// (Taking the mapped pages away instead, as long as the announcement is being read, is wrong: after MADV_FREE they stay mapped,
-/// and the program may have written to them by then. It lost a page once in twelve runs of `tests/programs/calls.c`.)
+/// (It would be wrong to take the mapped pages away while the announcement is read. After MADV_FREE they stay mapped, and the
+/// program may have written to them by then. That lost a page once in twelve runs of `tests/programs/calls.c`.)
 #[derive(Debug)]
 pub struct Discards {
     ranges: [(usize, usize, u64); DISCARDS_MAX],
-    /// How many there are; looked at without the lock.
+    /// How many there are. Read without the lock.
     pub count: AtomicU32,
 }
 
-/// Discards that may be under way at a time: one a thread.
+/// Discards that may be under way at a time: one for each thread.
 const DISCARDS_MAX: usize = 256;
 
-/// How long a discard that was not a wrapped call is taken to be under way, in nanoseconds.
+/// How long a discard without a hooked call counts as under way, in nanoseconds.
 const DISCARD_NS: u64 = 2_000_000_000;
 
 impl Discards {
@@ -27,7 +28,7 @@ impl Discards {
         Discards { ranges: [(0, 0, 0); DISCARDS_MAX], count: AtomicU32::new(0) }
     }
     pub(crate) fn add(&mut self, start: usize, end: usize, now: u64) {
-        // Where all are taken, one that is near is of both from now on: that keeps a little more in memory for a while.
+        // If all entries are in use, the nearest one is extended to cover both. That keeps a little more in memory for a while.
         let grows = |r: &(usize, usize, u64)| if r.2 <= now { 0 } else { r.1.max(end) - r.0.min(start) - (r.1 - r.0) + 1 };
         if let Some(r) = self.ranges.iter_mut().min_by_key(|r| grows(r)) {
             let (first, last) = if r.2 <= now { (start, end) } else { (r.0.min(start), r.1.max(end)) };
@@ -36,7 +37,7 @@ impl Discards {
         self.recount(now);
     }
     pub(crate) fn done(&mut self, start: usize, end: usize, now: u64) {
-        // its own rather than what another thread discards within it
+        // the entry of this very range, rather than one of another thread's discard within it
         let own = self.ranges.iter().position(|r| r.2 != 0 && (r.0, r.1) == (start, end));
         let within = || self.ranges.iter().position(|r| r.2 != 0 && r.0 >= start && r.1 <= end);
         if let Some(at) = own.or_else(within) {
@@ -74,8 +75,8 @@ mod tests {
     use super::*;
     use overspill_vm::types::PAGE_SIZE;
 
-    /// More discards were under way than there was room for, and the oldest was forgotten: pages of it that were parked before it
-    /// had been carried out would have come back with what the program had thrown away.
+    /// More discards were under way than there was room for, and the oldest was forgotten. Pages of it that were parked before it
+    /// was carried out would have come back with content that the program had thrown away.
     #[test]
     fn no_discard_is_forgotten() {
         let mut discards = Discards::new();

@@ -1,20 +1,21 @@
 //! Unmaps that are still to be reported.
 
-/// Addresses that were given up and whose unmapping is still to be reported: when it is, it is not of what lives there by then.
+/// Ranges that were given up and whose unmapping is still to be reported. When the report comes, it does not concern the new
+/// mapping that is there by then.
 ///
-/// The kernel gives addresses out again before it reports that they came free. A move is reported first, and only when that has
-/// been read the unmapping of where it came from; meanwhile another thread's move may have come to that very place, and its report
-/// was read. What followed took the new pages for those that had gone: they read as zeroes.
+/// The kernel gives addresses out again before it reports that they came free. It reports a move first, and the unmapping of the
+/// old place only when that report has been read. Meanwhile another thread's move to that very place may have been made and
+/// reported. The pager then took the new pages for those that had gone, and they read as zeroes.
 ///
-/// The kernel counts an unmapping as under way from before its act until its report has been read
-/// ([`Uffd::is_changing`](crate::kernel::Uffd::is_changing)): when none is under way, there is none that is still to be reported,
-/// and [`Machine::read_messages`](crate::Machine::read_messages) forgets them all.
+/// The kernel counts an unmapping as under way from before it acts until its report has been read
+/// ([`Uffd::is_changing`](crate::kernel::Uffd::is_changing)). When none is under way, no report is still to come, and
+/// [`Machine::read_messages`](crate::Machine::read_messages) forgets all pending ranges.
 #[derive(Clone, Debug)]
 pub struct PendingUnmaps {
     ranges: Vec<(usize, usize)>,
 }
 
-/// One for each thread that is just unmapping or moving, and those of the moment before.
+/// One for each thread that is unmapping or moving memory, and some from just before.
 const PENDING_MAX: usize = 1 << 16;
 
 impl PendingUnmaps {
@@ -22,18 +23,18 @@ impl PendingUnmaps {
     pub fn new() -> Self {
         PendingUnmaps { ranges: Vec::with_capacity(PENDING_MAX) }
     }
-    /// The unmapping of this range, or of more, has taken place as far as the pager is concerned.
+    /// The pager has followed the unmapping of this range already. The report to come may be of a larger range.
     pub(crate) fn add(&mut self, start: usize, end: usize) {
         if self.ranges.len() == PENDING_MAX {
-            self.ranges.swap_remove(0); // more than there are threads: its report is one of those that never come
+            self.ranges.swap_remove(0); // more than there are threads: so some reports will never come
         }
         self.ranges.push((start, end));
     }
-    /// There will be no such report.
+    /// There will be no report of this range.
     pub fn cancel(&mut self, start: usize, end: usize) {
         self.ranges.retain(|r| *r != (start, end));
     }
-    /// There will be none at all.
+    /// There will be no more reports.
     pub fn clear(&mut self) {
         self.ranges.clear();
     }
@@ -41,7 +42,8 @@ impl PendingUnmaps {
     pub(crate) fn is_empty(&self) -> bool {
         self.ranges.is_empty()
     }
-    /// An unmapping of `at..end` was reported. Up to where it is news, and from where on again. => at < end
+    /// An unmapping of `at..end` was reported. Removes the first pending range in there. Returns its start, up to which the report
+    /// is news, and its end, from which on it is news again. => at < end
     pub(crate) fn settle(&mut self, at: usize, end: usize) -> (usize, usize) {
         let within = |r: &(usize, usize)| at <= r.0 && r.0 < r.1 && r.1 <= end;
         let first = (0..self.ranges.len()).filter(|i| within(&self.ranges[*i])).min_by_key(|i| self.ranges[*i].0);
