@@ -1,4 +1,4 @@
-//! The budget: what is charged to it, and how much is free.
+//! The budget: the pages charged to it, and how much is free.
 
 use crate::pager::Pager;
 use crate::types::PAGE_SIZE;
@@ -10,7 +10,7 @@ impl<P: Pager> Vm<P> {
         self.limit
     }
 
-    /// What the process has been given: [`Vm::limit`], but while it works towards less. In pages.
+    /// The budget that the process has been promised, in pages. [`Vm::limit`] is lower while the process works towards less.
     pub fn promised(&self) -> u32 {
         self.promised
     }
@@ -22,15 +22,15 @@ impl<P: Pager> Vm<P> {
         self.set_reclaim_target(pages);
     }
 
-    /// Works towards `pages` until the next [`Vm::set_limit`], without promising it: before a fork shares the budget out the
-    /// process has all of it, and what faults take above the reclaim target is not over budget.
+    /// Works towards `pages` until the next [`Vm::set_limit`], without promising it. Before a fork shares the budget out, the
+    /// process still has all of it. So pages that faults take above the reclaim target are not over budget.
     pub fn set_reclaim_target(&mut self, pages: u32) {
         self.limit = pages.min(self.promised);
         self.policy.resize(self.limit);
     }
 
-    /// At most so many pages stay mapped, but for the moment that the page daemon needs (`u32::MAX`: as many as there are): what is
-    /// mapped is not seen, so this says how fine a recording is. In pages.
+    /// Limits how many pages stay mapped, in pages; `u32::MAX`: no limit. For the moment that the page daemon needs there may be
+    /// more. Touches of mapped pages are not seen, so the limit decides how fine a recording is.
     pub fn set_mapped_max(&mut self, pages: u32) {
         self.mapped_max = pages;
     }
@@ -74,12 +74,12 @@ impl<P: Pager> Vm<P> {
         self.note_usage();
     }
 
-    /// Below this many available pages the daemon starts.
+    /// Below this many available pages the page daemon starts.
     pub fn free_low(&self) -> u32 {
         (self.limit / 256).clamp(32, 2048)
     }
 
-    /// Up to this many it works.
+    /// The page daemon works until this many pages are available.
     pub fn free_high(&self) -> u32 {
         self.free_low() * 2
     }

@@ -1,4 +1,4 @@
-//! How a pager is set up.
+//! The settings of a pager.
 
 use crate::page_table::OBJECT_PAGES_MAX;
 use crate::policy::Spec;
@@ -10,13 +10,13 @@ pub const CLUSTER_PAGES_MAX: usize = 128;
 /// The least budget: below it the clusters of two faulting threads and the daemon's batch would be most of the memory.
 pub const MEMORY_BYTES_MIN: u64 = 8 << 20;
 
-/// How a pager is set up.
+/// The settings of a pager.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// The budget in pages.
     pub memory_pages: u32,
-    /// How many pages may be managed, in pages, as long as 2 MiB (aligned) of which any page is touched have 64 touched on average.
-    /// If they lie thinner it is fewer, if thicker more.
+    /// How many pages may be managed, in pages. It holds if each aligned 2 MiB of which any page is touched has 64 touched pages on
+    /// average. With fewer there is room for fewer pages, with more for more.
     pub pages_max: u64,
     /// How many objects there may be.
     pub objects_max: u16,
@@ -28,7 +28,7 @@ pub struct Config {
     pub readahead_pages_max: u32,
     /// The most pages filled by one first touch, in pages; 1 turns it off.
     pub zero_ahead_pages_max: u32,
-    /// Decisions to be remembered for a comparison of machines; 0 in production.
+    /// How many decisions to keep for a comparison of machines; 0 in production.
     pub decisions_max: usize,
 }
 
@@ -50,12 +50,12 @@ impl Config {
         }
     }
 
-    /// The longest cluster for a budget of `memory_pages` pages, in pages: 64, of a budget under 128 MiB a 512th, but 8 pages where
-    /// that is at most a 64th of it.
+    /// The longest cluster for a budget of `memory_pages` pages, in pages. It is 64, or a 512th of a budget under 128 MiB. It is at
+    /// least 8, but never more than a 64th of the budget.
     ///
-    /// Every buffer is memory that the program does not get, and a program whose working set nearly fits pays for each page of it:
-    /// with a sixty-fourth (and as much of free frames) GNU sort at 58 of 115 MiB had twice the hard faults, at 20 of 38 MiB four
-    /// times.
+    /// Every buffer takes memory from the program, and a program whose working set nearly fits pays for each page of it. With a
+    /// 64th for clusters (and as much for free frames) GNU sort had twice the hard faults at 58 of 115 MiB, and four times at 20 of
+    /// 38 MiB.
     pub fn cluster_pages(memory_pages: u32) -> u32 {
         (memory_pages / 512).clamp(8, 64).min(memory_pages / 64).max(1)
     }

@@ -1,8 +1,8 @@
-//! Every counter once: name, unit, help. The report, `overspill stat`, the JSON file and the documentation are made from this
+//! The table of counters: name, unit, help. The report, `overspill stat`, the JSON file and the documentation are made from this
 //! table.
 //!
-//! Counters are plain relaxed atomics in one `repr(C)` block, so that a machine may place the block in memory that another
-//! process maps read-only and `overspill stat PID` costs the program nothing. (Model: Firecracker's `metrics.rs`.)
+//! Counters are plain relaxed atomics in one `repr(C)` block. So a machine can place the block in memory that another process maps
+//! read-only, and `overspill stat PID` costs the program nothing. (Model: Firecracker's `metrics.rs`.)
 
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -41,7 +41,7 @@ impl Counter {
 pub struct Info {
     /// The name in JSON and in `overspill stat`; units come last.
     pub name: &'static str,
-    /// What one unit is.
+    /// Its unit.
     pub unit: &'static str,
     /// One sentence.
     pub help: &'static str,

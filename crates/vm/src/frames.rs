@@ -1,4 +1,4 @@
-//! Frames: who has which, and which queue it is on.
+//! Frames: the page that each holds, and the queue that it is on.
 
 use crate::page_queue::{ListId, Lists};
 use crate::pager::Pager;
@@ -6,7 +6,7 @@ use crate::types::{FrameId, PageId};
 use crate::vm::Vm;
 use alloc::vec::Vec;
 
-/// Frames above the budget that there are entries for: one cluster per faulting thread, and pages adopted all at once.
+/// Entries for frames above the budget: one cluster per faulting thread, and pages that are adopted all at once.
 pub(crate) const FRAMES_SLACK: usize = 8192;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -37,7 +37,7 @@ impl On {
 pub(crate) struct Frames {
     pub(crate) page: Vec<PageId>,
     pub(crate) on: Vec<On>,
-    /// The queues that they are on. The idle words of a frame that is on none:
+    /// The queues of frames. The idle words of a frame that is on no queue:
     /// - free: the next free frame plus one, 0
     /// - being read into: `READ`, `EVICTED`
     /// - else: 0, 0
@@ -46,10 +46,11 @@ pub(crate) struct Frames {
     pub(crate) fresh: u32,
 }
 
-/// Which read the frame was taken for: tells a page that is being read from one that was released, and perhaps reused, since.
+/// The read that the frame was taken for. It tells a page that is being read from one that has been released since, and perhaps
+/// read again.
 pub(crate) const READ: usize = 0;
 
-/// When its page was evicted, by the count of evictions; 0: not known.
+/// The number of its page's eviction, by the count of evictions; 0: not known.
 const EVICTED: usize = 1;
 
 impl Frames {
@@ -68,7 +69,7 @@ impl Frames {
         self.page[n as usize] = page;
         Some(FrameId(n))
     }
-    /// What was read has arrived. => when its page was evicted
+    /// A read into the frame has ended. Returns the number of its page's eviction.
     pub(crate) fn end_read(&mut self, frame: FrameId) -> u32 {
         core::mem::take(self.queues.idle_words(frame.0))[EVICTED]
     }
@@ -85,7 +86,7 @@ impl<P: Pager> Vm<P> {
         self.frames.free != 0 || (self.frames.fresh as usize) < self.frames.page.len()
     }
 
-    /// Inactive pages, those being laundered, and clean ones.
+    /// The numbers of inactive pages, of those being laundered, and of clean ones.
     pub fn queue_lengths(&self) -> (u32, u32, u32) {
         (self.frames.queues.len(INACTIVE), self.frames.queues.len(LAUNDRY), self.frames.queues.len(CLEAN))
     }
@@ -101,7 +102,8 @@ impl<P: Pager> Vm<P> {
         Some(frame)
     }
 
-    /// A frame that `page`, evicted at `evicted_at` (0: that does not count), is read into by the read number `self.read`.
+    /// Takes a frame for `page`, to be filled by the read number `self.read`. `evicted_at` is the number of the page's eviction; 0:
+    /// does not count.
     pub(crate) fn take_frame_to_read(&mut self, page: PageId, evicted_at: u32) -> Option<FrameId> {
         let frame = self.take_frame(page)?;
         *self.frames.queues.idle_words(frame.0) = [self.read, evicted_at];
@@ -127,12 +129,12 @@ impl<P: Pager> Vm<P> {
         }
     }
 
-    /// How many frames may be taken for pages that nobody waits for: what leaves the daemon its reserve.
+    /// How many frames may be taken for pages that nobody waits for. The rest is the page daemon's reserve.
     pub(crate) fn spare_frames(&self) -> u32 {
         self.available().saturating_sub(self.free_low() / 2)
     }
 
-    /// How many frames a decision may take: `want`, but beyond the first only spare ones.
+    /// How many frames a decision may take: up to `want`, but only the first if no frames are spare.
     pub(crate) fn frames_for(&self, want: u32, over_budget: bool) -> u32 {
         if self.available() == 0 {
             return if over_budget { 1 } else { 0 };

@@ -1,6 +1,6 @@
-//! How long locks were held: histograms in the status block, which `overspill stat --all` shows.
+//! Hold times of locks: histograms in the status block, which `overspill stat --all` shows.
 //!
-//! Times are in ticks of the writer's clock, which the reader turns into nanoseconds: a tick is cheaper to read than a nanosecond.
+//! Times are in ticks of the writer's clock, and the reader converts them to nanoseconds: reading ticks is cheaper.
 
 use crate::counters::Counter;
 use crate::status::Text;
@@ -8,9 +8,9 @@ use core::array;
 use core::panic::Location;
 use core::sync::atomic::{AtomicBool, Ordering::*};
 
-/// Each power of two is so many buckets: a bucket's end is at most a quarter above its beginning.
+/// Buckets per power of two. So a bucket's end is at most a quarter above its beginning.
 const PARTS: u64 = 4;
-/// Up to 2^40 ticks, some minutes. What is longer counts as that.
+/// Enough for 2^40 ticks, some minutes. Longer times count as that.
 const BUCKETS: usize = 39 * PARTS as usize;
 
 fn bucket(ticks: u64) -> usize {
@@ -29,16 +29,16 @@ fn last_of(bucket: usize) -> u64 {
     ((bucket - shift * PARTS + 1) << shift) - 1
 }
 
-/// How long a lock was held, each time.
+/// The hold times of one lock.
 #[derive(Debug)]
 #[repr(C)]
 pub struct HoldTimes {
     counts: [Counter; BUCKETS],
     longest: Counter,
-    /// Where the lock was taken that was held longest.
+    /// Where the longest hold began.
     longest_line: Counter,
     longest_file: Text<64>,
-    /// Somebody is writing the three before.
+    /// A thread is writing the three fields above.
     writing: AtomicBool,
 }
 
@@ -55,7 +55,7 @@ impl Default for HoldTimes {
 }
 
 impl HoldTimes {
-    /// It was held for so many ticks by who took it here.
+    /// Adds a hold of `ticks` ticks that began at this place in the source.
     #[inline]
     pub fn add(&self, ticks: u64, at: &Location<'_>) {
         self.counts[bucket(ticks)].add(1);
@@ -64,7 +64,7 @@ impl HoldTimes {
         }
     }
 
-    /// (Of two at the same moment one may be left out.)
+    /// (If two threads get here at the same moment, one hold may be left out.)
     #[cold]
     fn add_longest(&self, ticks: u64, at: &Location<'_>) {
         if self.writing.swap(true, Acquire) {
@@ -85,12 +85,12 @@ impl HoldTimes {
         filled.for_each(|(at, count)| each(last_of(at), count.get()));
     }
 
-    /// How often it was held.
+    /// How often the lock was held.
     pub fn count(&self) -> u64 {
         self.counts.iter().map(Counter::get).sum()
     }
 
-    /// So many of a thousand holds were at most as long, in ticks: the end of their bucket.
+    /// The time within which `thousandths` of a thousand holds ended, in ticks: the end of the bucket.
     pub fn quantile(&self, thousandths: u64) -> u64 {
         let wanted = (u128::from(self.count()) * u128::from(thousandths)).div_ceil(1000).max(1);
         let mut seen = 0;
@@ -106,7 +106,7 @@ impl HoldTimes {
         self.longest.get()
     }
 
-    /// Where that began: the file's name (of a long one its end), and the line.
+    /// Where the longest hold began: the file's name (only the end of a long one), and the line.
     pub fn longest_at(&self) -> (&Text<64>, u64) {
         (&self.longest_file, self.longest_line.get())
     }
@@ -128,7 +128,7 @@ mod tests {
         assert_eq!((first, bucket(first), bucket(u64::MAX)), (1 << 40, BUCKETS - 1, BUCKETS - 1));
     }
 
-    /// Against a sorted list of all holds, for times of all lengths, after each of some numbers of them.
+    /// Compares with a sorted list of all holds, for times of all lengths and several numbers of holds.
     #[test]
     fn quantiles_are_at_most_a_bucket_too_long() {
         let (times, mut sorted) = (HoldTimes::default(), Vec::new());

@@ -1,4 +1,4 @@
-//! What the program does with its pages: it gives them up, moves them, wires them, or has them before they are managed.
+//! The program's actions on its pages: it gives them up, moves them, wires them, or has them before they are managed.
 
 use crate::frames::On;
 use crate::page::{PageWord, State};
@@ -8,7 +8,7 @@ use crate::types::{FrameId, PageId};
 use crate::vm::{Decision, Vm};
 
 impl<P: Pager> Vm<P> {
-    /// A page that is there already comes under management. Returns `false` if there is no room to remember it.
+    /// Manages a page that is present already. Returns `false` if there is no room to remember it.
     pub fn adopt(&mut self, page: PageId) -> bool {
         let word = self.table.get(page);
         if word.busy() || word.state() != State::Untouched {
@@ -27,7 +27,8 @@ impl<P: Pager> Vm<P> {
         true
     }
 
-    /// The page never leaves memory once it is there (`wired`), or may again. Returns `false` if there is no room to remember it.
+    /// Wires the page, so that it never leaves memory once it is there, or ends that. Returns `false` if there is no room to
+    /// remember it.
     pub fn wire(&mut self, page: PageId, wired: bool) -> bool {
         let word = self.table.get(page);
         if word.wired() != wired {
@@ -46,7 +47,7 @@ impl<P: Pager> Vm<P> {
         true
     }
 
-    /// A range that was not managed is gone, and nothing that comes to its addresses is wired.
+    /// A range that was not managed is gone: new pages at its addresses are not wired.
     pub fn unwire_range(&mut self, first: PageId, count: u64) {
         let (mut at, end) = (first, first.index() + count);
         while let Some(page) = self.table.next_present(at, end) {
@@ -55,18 +56,18 @@ impl<P: Pager> Vm<P> {
         }
     }
 
-    /// The pages of `first..first + count` are given up: their content is forgotten, here and on the device.
+    /// Gives up the pages of `first..first + count`: their content is forgotten, here and on the device.
     ///
-    /// `parked(frame)` is called for each frame with parked content before the frame is free again; mapped pages need no call.
-    /// => no restore of these pages is under way (the machine excludes them). Page-ins may be: what arrives is thrown away
-    /// ([`Destination::Discard`](crate::Destination::Discard)). So may they be in a batch to be parked: they are out of it then
+    /// `parked(frame)` is called for each frame with parked content before the frame is free again. Mapped pages need no call. =>
+    /// no restore of these pages is under way (the machine excludes them). Reads may be: the data is thrown away when it arrives
+    /// ([`Destination::Discard`](crate::Destination::Discard)). The pages may be in a batch to be parked: then they leave it
     /// ([`Vm::is_parking`]).
     pub fn release_range(&mut self, first: PageId, count: u64, parked: impl FnMut(FrameId)) -> u64 {
         self.release_pages(first, count, false, parked)
     }
 
-    /// As [`Vm::release_range`], but mapped pages stay as they are: the program is about to discard them itself, or (MADV_FREE) may
-    /// go on using them. One that it does discard is found absent at its next fault or when it is to be parked.
+    /// As [`Vm::release_range`], but mapped pages stay as they are: the program is about to discard them itself, or may go on using
+    /// them (MADV_FREE). A page that it does discard is found absent at its next fault, or when it is to be parked.
     pub fn discard_range(&mut self, first: PageId, count: u64, parked: impl FnMut(FrameId)) -> u64 {
         self.release_pages(first, count, true, parked)
     }
@@ -78,7 +79,7 @@ impl<P: Pager> Vm<P> {
         while let Some(page) = self.table.next_present(at, end) {
             let word = self.table.get(page);
             if keep_mapped && word.state() == State::Active {
-                // nothing: not even a write under way of what it held once matters, since contents are compared
+                // nothing to do: not even a write of its earlier content matters, because tags are compared
             } else if self.release_one(page, word, &mut parked) {
                 released += 1;
             }
@@ -98,7 +99,7 @@ impl<P: Pager> Vm<P> {
         if word.has_frame() {
             let frame = word.frame();
             if word.parking() {
-                self.parking -= 1; // the daemon has it in a batch, and will see that it is gone
+                self.parking -= 1; // the page daemon has it in a batch, and will find it gone
                 self.policy.remove(frame);
             } else if word.busy() {
                 assert!(matches!(word.state(), State::Untouched | State::PagedOut), "released under way: {page:?} {word:?}");
@@ -121,7 +122,7 @@ impl<P: Pager> Vm<P> {
     }
 
     /// The pages of `from..from + count` are now found at `to` (mremap). `to` must be untouched. Returns `false` if there is no
-    /// room to remember where one of them has gone: what it held cannot be found any more, so the program may not go on.
+    /// room to remember the new place of a page. Then its content cannot be found any more, so the program must not go on.
     #[must_use]
     pub fn rename_range(&mut self, from: PageId, to: PageId, count: u64) -> bool {
         let end = from.index() + count;
@@ -146,13 +147,13 @@ impl<P: Pager> Vm<P> {
             return false;
         }
         if word.parking() {
-            self.parking -= 1; // the daemon has it in a batch by its old address: it stays mapped
+            self.parking -= 1; // the page daemon has it in a batch by its old address: it stays mapped
             self.list_again(word);
             word = word.not_parked();
         }
         let mut moved = word;
         if word.busy() {
-            // a read is under way; its content is still in the slot, and what arrives will be thrown away
+            // a read is under way; the content is still in the slot, and the data that arrives will be thrown away
             assert!(word.state() == State::PagedOut, "moved under way: {page:?} {word:?}");
             self.give_frame(word.frame());
             moved = word.not_filled();
@@ -168,7 +169,8 @@ impl<P: Pager> Vm<P> {
             }
             self.frames.page[frame.at()] = new;
         }
-        // What is being written of either address stays there, orphaned. Wiring moves along, even of an untouched page.
+        // A write under way of either address stays with that address, orphaned. The wired flag moves along, even for an untouched
+        // page.
         self.table.set(new, PageWord::from_raw(there.released().raw() | moved.renamed().raw()));
         self.table.set(page, word.released());
         true

@@ -20,14 +20,14 @@
 //!   Lost: its only copy could not be read back; a touch is an error for ever (until the range is released)
 //! ```
 //!
-//! - **busy**: identity and content are held over an action of the machine; faults wait. If a page is released while it is being
-//!   read it is Untouched at once; what arrives is thrown away (the core knows it by the number of the read).
-//! - **laundering**: the content that was parked is being written. The page may be restored (and used) meanwhile, because the
-//!   writer has a copy of its own; it may not be laundered again before that write has ended.
-//! - **wired**: never leaves memory once it is there.
+//! - **busy**: identity and content are held during an action of the machine; faults wait. If a page is released while it is being
+//!   read, it is Untouched at once. The data is thrown away when it arrives (the core knows it by the number of the read).
+//! - **laundering**: the content that was parked is being written. The page may be restored (and used) meanwhile, because the write
+//!   has a copy of its own. It may not be laundered again before that write has ended.
+//! - **wired**: the page never leaves memory once it is there.
 //!
-//! Layout: bits 0-2 state, 3-15 flags, 32-63 frame (in the states that own one, and when busy); of a page that is out, when it was
-//! evicted, by the count of evictions (as Linux does in `mm/workingset.c`: the distance of a refault costs no memory).
+//! Layout: bits 0-2 state, 3-15 flags. Bits 32-63 are the frame, in states that own one and while busy. For a paged-out page they
+//! are the number of its eviction (as Linux does in `mm/workingset.c`: so the refault distance costs no memory).
 
 use crate::types::FrameId;
 
@@ -76,15 +76,15 @@ macro_rules! flag {
 }
 
 impl PageWord {
-    /// A page that was never seen. All bits zero, so that a fresh table is a table of untouched pages.
+    /// A page that was never touched. All bits are zero, so that a fresh table is a table of untouched pages.
     pub const UNTOUCHED: PageWord = PageWord(0);
 
-    /// From the table.
+    /// A word from the table.
     #[inline]
     pub const fn from_raw(raw: u64) -> Self {
         PageWord(raw)
     }
-    /// For the table.
+    /// The word for the table.
     #[inline]
     pub const fn raw(self) -> u64 {
         self.0
@@ -129,17 +129,17 @@ impl PageWord {
     const fn keep(self, flags: u64) -> u64 {
         self.0 & flags
     }
-    /// Sets the wired flag. Only for a page that is Active or Untouched (it is wired when it arrives).
+    /// Sets the wired flag. Only for a page that is Active or Untouched (which is wired when it arrives).
     pub const fn wire(self, wired: bool) -> Self {
         PageWord(if wired { self.0 | WIRED } else { self.0 & !WIRED })
     }
-    /// A fault waits for it. => busy
+    /// Notes that a fault waits for the page. => busy
     #[inline]
     pub fn want(self) -> Self {
         assert!(self.busy());
         PageWord(self.0 | WANTED)
     }
-    /// It is known to have been used.
+    /// Notes that the page was used.
     #[inline]
     pub const fn used(self) -> Self {
         PageWord(self.0 & !(READAHEAD | TRIGGER))
@@ -157,38 +157,38 @@ impl PageWord {
         assert!(self.busy(), "mapped: {self:?}");
         self.with(State::Active, self.keep(FLAGS_OF_PLACE | READAHEAD), self.frame().0)
     }
-    /// Busy page-in: it arrived but was left parked, to tell of its first touch. It becomes inactive like a page that was mapped,
-    /// although it is stored: as a clean page it would be the first to be reclaimed.
+    /// Busy page-in: the page arrived and was left parked, so that its first touch is noticed. It becomes inactive like a page that
+    /// was mapped, although it is stored: a clean page would be the first to be reclaimed.
     #[inline]
     pub fn arrived_trigger(self) -> Self {
         assert!(self.busy() && self.state() == State::PagedOut, "arrived_trigger: {self:?}");
         self.with(State::Inactive, self.keep(FLAGS_OF_PLACE | READAHEAD) | TRIGGER, self.frame().0)
     }
-    /// Busy page-in: something points to it, and it is to be left parked to see whether it is used.
+    /// Busy page-in: a pointer leads to the page. It will be left parked to see whether it is used.
     #[inline]
     pub fn as_sample(self) -> Self {
         assert!(self.busy() && self.state() == State::PagedOut, "as_sample: {self:?}");
         PageWord(self.0 | SAMPLE)
     }
-    /// Busy page-in, a sample: it arrived and was left parked.
+    /// Busy page-in of a sample: the page arrived and was left parked.
     #[inline]
     pub fn arrived_sample(self) -> Self {
         assert!(self.busy() && self.sample() && self.state() == State::PagedOut, "arrived_sample: {self:?}");
         self.with(State::Inactive, self.keep(FLAGS_OF_PLACE) | SAMPLE, self.frame().0)
     }
-    /// Busy page-in: it arrived, was left parked, and what is stored of it is given up: it is not known to be stored.
+    /// Busy page-in: the page arrived and was left parked, and its stored copy is given up: it is not known to be stored.
     #[inline]
     pub fn arrived_unstored(self) -> Self {
         assert!(self.busy() && self.state() == State::PagedOut, "arrived_unstored: {self:?}");
         self.with(State::Inactive, self.keep(FLAGS_OF_PLACE | READAHEAD), self.frame().0)
     }
-    /// Clean, busy or not: what is stored of it is given up.
+    /// Clean, busy or not: its stored copy is given up.
     #[inline]
     pub fn unstored(self) -> Self {
         assert!(self.state() == State::Clean, "unstored: {self:?}");
         PageWord(self.0 & !STATE | State::Inactive as u64)
     }
-    /// Busy fill that did not happen: as before. The frame goes back.
+    /// Busy fill that did not happen: the page is as before, and the frame goes back.
     #[inline]
     pub fn not_filled(self) -> Self {
         assert!(self.busy(), "not_filled: {self:?}");
@@ -200,13 +200,13 @@ impl PageWord {
         assert!(self.state() == State::PagedOut, "lost: {self:?}");
         self.with(State::Lost, self.keep(FLAGS_OF_PLACE), 0)
     }
-    /// Parked: it is on its way back to the program.
+    /// Parked: the page is on its way back to the program.
     #[inline]
     pub fn begin_restore(self) -> Self {
         assert!(!self.busy() && matches!(self.state(), State::Inactive | State::Clean), "begin_restore: {self:?}");
         PageWord((self.0 | BUSY) & !(READAHEAD | TRIGGER | SAMPLE))
     }
-    /// Restore that did not happen: as before.
+    /// Restore that did not happen: the page is as before.
     #[inline]
     pub fn not_restored(self) -> Self {
         assert!(self.busy() && matches!(self.state(), State::Inactive | State::Clean), "not_restored: {self:?}");
@@ -223,19 +223,19 @@ impl PageWord {
         assert!(!self.busy() && self.state() == State::Active && !self.wired(), "begin_park: {self:?}");
         PageWord(self.0 | BUSY)
     }
-    /// It is parked now.
+    /// The page is parked now.
     #[inline]
     pub fn parked(self) -> Self {
         assert!(self.parking(), "parked: {self:?}");
         self.with(State::Inactive, self.keep(FLAGS_OF_PLACE | READAHEAD), self.frame().0)
     }
-    /// It could not be parked: mapped as before.
+    /// The page could not be parked: it is mapped as before.
     #[inline]
     pub fn not_parked(self) -> Self {
         assert!(self.parking(), "not_parked: {self:?}");
         PageWord(self.0 & !(BUSY | WANTED))
     }
-    /// Inactive: its content is being looked at and perhaps written.
+    /// Inactive: its content is being compared and perhaps written.
     #[inline]
     pub fn begin_launder(self) -> Self {
         assert!(!self.busy() && !self.laundering() && self.state() == State::Inactive, "begin_launder: {self:?}");
@@ -269,7 +269,7 @@ impl PageWord {
     pub fn released(self) -> Self {
         self.with(State::Untouched, if self.laundering() { LAUNDERING | LAUNDERING_ORPHANED } else { 0 }, 0)
     }
-    /// What moves along when the page changes its address (mremap): state and frame, not what is under way.
+    /// The state that moves along when the page changes its address (mremap): state and frame, but no action under way.
     #[inline]
     pub fn renamed(self) -> Self {
         assert!(!self.busy());
@@ -334,7 +334,7 @@ mod tests {
         let w = w.begin_restore().mapped();
         assert!(w.laundering());
         assert_eq!(w.laundered(true).state(), State::Active);
-        // ... and parked again before that write has ended: still not known to be stored
+        // ... and parked again before that write has ended: it is still not known to be stored
         let again = w.begin_park().parked();
         assert!(again.laundering());
         assert_eq!(again.laundered(false).state(), State::Inactive);

@@ -1,4 +1,4 @@
-//! Page-out: what the page daemon is to do, batch by batch, and what becomes of the pages.
+//! Page-out: the page daemon's work, batch by batch, and the outcome for each page.
 
 use crate::frames::{CLEAN, INACTIVE, LAUNDRY, On};
 use crate::page::{PageWord, State};
@@ -7,21 +7,21 @@ use crate::types::{FrameId, PAGE_SIZE, PageId, Slot, Tag};
 use crate::vm::{Decision, Vm};
 use alloc::vec::Vec;
 
-/// Frames looked at for a stored copy to be given up when swap is full, in frames: a few microseconds.
+/// When swap is full, this many frames at a time are searched for a stored copy to give up: a few microseconds.
 const COPIES_SCAN_MAX: u32 = 1024;
 
-/// What became of a page that was to be unmapped.
+/// The outcome for a page that was to be parked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Parked {
     /// It is parked.
     Yes,
-    /// The kernel holds it (pinned, locked, not writable): it stays mapped.
+    /// The kernel holds the page (pinned, locked, not writable): it stays mapped.
     Refused,
     /// There was no page: the program had discarded it.
     Absent,
 }
 
-/// What to do with a page whose parked content was looked at.
+/// What to do with a page whose parked content was compared.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Compared {
     /// All zeroes: the page is untouched again; drop the parked copy, then [`Vm::frames_dropped`].
@@ -35,27 +35,27 @@ pub enum Compared {
 /// A page and the frame it has.
 pub type Resident = (PageId, FrameId);
 
-/// A parked page to be looked at.
+/// A parked page to be compared.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Laundry {
     /// The page.
     pub page: PageId,
     /// The frame that it has.
     pub frame: FrameId,
-    /// What is stored of it, if anything is.
+    /// The tag of its stored copy, if it has one.
     pub stored: Option<Tag>,
-    /// That is on a device which is memory.
+    /// The stored copy is on a device that is memory.
     pub in_memory: bool,
 }
 
-/// Neighbouring slots for pages that are to be written.
+/// Consecutive slots for pages that are to be written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PageOut {
     /// The first slot.
     pub first: Slot,
-    /// Where its bytes are. The others follow them in one piece.
+    /// Where the bytes of the first slot are. Those of the others follow without a gap.
     pub location: Location,
-    /// In slots, at least 1.
+    /// How many slots, at least 1.
     pub count: u32,
 }
 
@@ -71,7 +71,7 @@ impl PageOut {
 pub struct Demand {
     /// Clean pages to be reclaimed.
     pub reclaim: u32,
-    /// Parked pages to be looked at and written.
+    /// Parked pages to be compared and perhaps written.
     pub launder: u32,
     /// Mapped pages to be made inactive.
     pub park: u32,
@@ -85,14 +85,14 @@ impl Demand {
 }
 
 impl<P: Pager> Vm<P> {
-    /// What to do now. Looks at levels only; costs nothing.
+    /// What to do now. Looks only at a few counts, so it costs next to nothing.
     pub fn demand(&self) -> Demand {
         let available = self.available();
         let inactive_target = (self.limit as u64 * self.policy.trial_permille() as u64 / 1000) as u32;
         let short = if available < self.free_high() { self.free_high() - available } else { 0 };
         let over = (self.charge_total().saturating_sub(self.limit as u64)) as u32;
         let short = short + over;
-        // by a quarter at a time, so that the daemon is not woken for each page
+        // a quarter at a time, so that the page daemon is not woken for each page
         let beyond = if self.listed > self.mapped_max { self.listed - (self.mapped_max - self.mapped_max / 4) } else { 0 };
         if short == 0 {
             return Demand { park: beyond, ..Demand::default() };
@@ -103,7 +103,7 @@ impl<P: Pager> Vm<P> {
             launder = 0;
         }
         if self.frames.queues.len(INACTIVE) + self.laundering < inactive_target && self.spare_frames() > 0 && self.listed > 0 {
-            launder = 0; // first let pages be inactive for a while, or no touch of theirs would be seen
+            launder = 0; // first let pages be inactive for a while, or none of their touches would be seen
         }
         let after = self.frames.queues.len(INACTIVE) - launder;
         let park = (inactive_target.max(short - reclaim)).saturating_sub(after + self.laundering).max(beyond).min(self.listed);
@@ -115,7 +115,7 @@ impl<P: Pager> Vm<P> {
         self.available() < self.free_low() || self.listed > self.mapped_max
     }
 
-    /// Pages to be unmapped, by the policy's order, as many as `out` has room for. They are busy until [`Vm::park_done`], or until
+    /// Chooses pages to park, by the policy's order, as many as `out` has room for. They are busy until [`Vm::park_done`], or until
     /// they are released or moved ([`Vm::is_parking`]).
     pub fn park_batch(&mut self, most: u32, out: &mut Vec<Resident>) {
         out.clear();
@@ -135,7 +135,7 @@ impl<P: Pager> Vm<P> {
         }
     }
 
-    /// As [`Vm::park_batch`], but for these pages, as far as they are mapped and listed.
+    /// As [`Vm::park_batch`], but for these pages, if they are mapped and listed.
     pub fn park_these(&mut self, pages: &[PageId], out: &mut Vec<Resident>) {
         out.clear();
         for &page in pages.iter().take(out.capacity()) {
@@ -151,14 +151,14 @@ impl<P: Pager> Vm<P> {
         }
     }
 
-    /// Whether a page of a batch is still to be unmapped. One that was released or moved since is not any more: it gets no
-    /// [`Vm::park_done`], and whoever waits for it must be woken.
+    /// Whether a page of a batch is still to be parked. A page that was released or moved meanwhile is not: it gets no
+    /// [`Vm::park_done`], and the threads that wait for it must be woken.
     pub fn is_parking(&self, page: PageId, frame: FrameId) -> bool {
         let word = self.table.get(page);
         word.parking() && word.frame() == frame
     }
 
-    /// Returns whether waiting faults must be woken. => [`Vm::is_parking`]
+    /// Records the outcome. Returns whether waiting faults must be woken. => [`Vm::is_parking`]
     pub fn park_done(&mut self, page: PageId, parked: Parked) -> bool {
         let word = self.table.get(page);
         let frame = word.frame();
@@ -175,7 +175,7 @@ impl<P: Pager> Vm<P> {
                 self.list_again(word);
             }
             Parked::Absent => {
-                // dropped behind the pager's back: it reads as zeroes from now on
+                // dropped without the pager's knowledge: it reads as zeroes from now on
                 self.counters.pages_vanished.add(1);
                 self.policy.remove(frame);
                 self.table.set(page, word.released().wire(word.wired()));
@@ -187,7 +187,7 @@ impl<P: Pager> Vm<P> {
         word.wanted()
     }
 
-    /// Parked pages to be looked at, oldest first. Each must be answered with [`Vm::launder_compared`].
+    /// Chooses parked pages to compare, oldest first. Each must be answered with [`Vm::launder_compared`].
     pub fn launder_batch(&mut self, most: u32, out: &mut Vec<Laundry>) {
         out.clear();
         let most = (most as usize).min(out.capacity());
@@ -199,7 +199,7 @@ impl<P: Pager> Vm<P> {
             let page = self.frames.page[frame.at()];
             let word = self.table.get(page);
             if word.laundering() {
-                self.enqueue(frame, On::Inactive); // rescued and parked again before its write has ended
+                self.enqueue(frame, On::Inactive); // restored and parked again before its write has ended
                 continue;
             }
             self.table.set(page, word.begin_launder());
@@ -211,7 +211,7 @@ impl<P: Pager> Vm<P> {
         }
     }
 
-    /// The content of a page of the batch: all zeroes, or with this tag.
+    /// The content of a page of the batch is all zeroes, or has this tag.
     pub fn launder_compared(&mut self, page: PageId, zero: bool, tag: Tag) -> Compared {
         let word = self.table.get(page);
         let Some(frame) = self.in_laundry(word) else {
@@ -225,7 +225,7 @@ impl<P: Pager> Vm<P> {
             let wired = word.wired();
             self.table.set(page, word.released().wire(wired));
             self.pager.release(page);
-            self.policy.remove(frame); // not remembered: its next touch will be a first one
+            self.policy.remove(frame); // no ghost is kept: its next touch will be a first one
             self.note_unused(word);
             self.counters.pages_reclaimed.add(1);
             self.counters.pages_reclaimed_zero.add(1);
@@ -241,7 +241,7 @@ impl<P: Pager> Vm<P> {
             return Compared::Settled;
         }
         self.policy.dirtied(frame);
-        // A stored copy is of older content. Its slot goes back at once, so that full swap can take the new one.
+        // A stored copy holds older content. Its slot is freed at once, so that full swap has room for the new one.
         self.pager.release(page);
         self.decide(Decision::Write(page));
         Compared::Write
@@ -264,7 +264,7 @@ impl<P: Pager> Vm<P> {
         self.slots_or_copies(want, |pager| pager.alloc_run(want, near))
     }
 
-    /// As [`Vm::launder_slots`], on devices that are not memory: for pages that those have refused.
+    /// As [`Vm::launder_slots`], on devices that are not memory: for pages that memory has refused.
     pub fn launder_slots_past_memory(&mut self, want: u32, near: PageId) -> Option<PageOut> {
         self.slots_or_copies(want, |pager| pager.alloc_run_past_memory(want, near))
     }
@@ -282,13 +282,14 @@ impl<P: Pager> Vm<P> {
         PageOut { first: run.first, location: self.pager.locate(run.first), count: run.count }
     }
 
-    /// Gives back the slots of `run` from the one at `from` on: there was nothing to be written there.
+    /// Gives back the slots of `run` from the one at `from` on, because nothing is to be written there.
     pub fn free_slots(&mut self, run: &PageOut, from: u32) {
         (from..run.count).for_each(|i| self.pager.free_slot(run.slot(i)));
     }
 
-    /// Swap is full: gives up to `want` slots back whose pages are mapped, so that memory and swap add up. (Such a copy only saves
-    /// writing the page again if it has not changed by then.) Looks at [`COPIES_SCAN_MAX`] frames, and goes on there next time.
+    /// Swap is full: frees up to `want` slots of mapped pages, so that such pages do not take room in both memory and swap. (Such a
+    /// copy only saves a write if the page has not changed by its next eviction.) Looks at [`COPIES_SCAN_MAX`] frames, and
+    /// continues there next time.
     fn free_copies(&mut self, want: u32) -> bool {
         let mut freed = 0;
         for _ in 0..COPIES_SCAN_MAX.min(self.frames.fresh) {
@@ -302,7 +303,7 @@ impl<P: Pager> Vm<P> {
             let before = self.pager.used();
             if self.pager.release(page) {
                 if self.pager.used() == before {
-                    break; // a fork's other side still needs the slot: giving up our view of it gains nothing
+                    break; // a fork's other side still needs the slot, so giving up this side's copy gains nothing
                 }
                 freed += 1;
                 if freed == want {
@@ -313,14 +314,14 @@ impl<P: Pager> Vm<P> {
         freed > 0
     }
 
-    /// A write was issued (for the counters).
+    /// Counts a write that was issued.
     pub fn launder_issued(&mut self, pages: u32) {
         self.counters.page_out_ops.add(1);
         self.counters.pages_out.add(pages as u64);
     }
 
-    /// A page's write has ended, or (`slot` is `None`) there was no slot for it. Returns `false` if it was written and the pager
-    /// has no room to remember where: then it stays in memory.
+    /// A page's write has ended, or (`slot` is `None`) there was no slot for it. Returns `false` if the page was written but the
+    /// pager has no room to remember where: then it stays in memory.
     pub fn launder_done(&mut self, page: PageId, slot: Option<Slot>, tag: Tag, result: IoResult) -> bool {
         let word = self.table.get(page);
         let (mut stored, mut remembered) = (false, true);
@@ -342,7 +343,7 @@ impl<P: Pager> Vm<P> {
         }
         let parked = self.in_laundry(word);
         self.launder_end(page, word, stored && parked.is_some());
-        // If it was rescued meanwhile, the slot holds an older, perhaps still equal copy: the tag will tell.
+        // If the page was restored meanwhile, the slot holds an older, perhaps equal copy: the tag will tell.
         if let Some(frame) = parked {
             self.dequeue(frame);
             self.enqueue(frame, if stored { On::Clean } else { On::Inactive });
@@ -354,7 +355,7 @@ impl<P: Pager> Vm<P> {
         self.counters.swap_used_bytes.set(self.pager.used() * PAGE_SIZE as u64);
     }
 
-    /// Clean pages whose frames are taken, oldest first. The machine drops their content, then calls [`Vm::frames_dropped`].
+    /// Takes the frames of clean pages, oldest first. The machine drops their content, then calls [`Vm::frames_dropped`].
     pub fn reclaim_batch(&mut self, most: u32, out: &mut Vec<Resident>) {
         out.clear();
         let most = (most as usize).min(out.capacity());
@@ -381,7 +382,7 @@ impl<P: Pager> Vm<P> {
         self.note_usage();
     }
 
-    /// Whether nothing can be evicted however long one waits: no page listed, inactive, clean or being written.
+    /// Whether nothing can be evicted, however long one waits: no page is listed, inactive, clean or being written.
     pub fn nothing_to_evict(&self) -> bool {
         self.listed == 0
             && self.frames.queues.is_empty(INACTIVE)

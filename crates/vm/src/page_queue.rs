@@ -1,4 +1,4 @@
-//! Queues of frames (or whatever is numbered from zero): doubly linked rings over one array, so that membership costs no
+//! Queues of frames (or of anything that is numbered from zero): doubly linked rings in one array, so that membership costs no
 //! allocation.
 //!
 //! ```text
@@ -7,9 +7,10 @@
 //!                     K lists
 //! ```
 //!
-//! A node is on at most one list of a set at a time. A list is a ring through its head, so that no operation has a special case for
-//! an end. A node on no list has zero links, so a zeroed array is a set of nodes on no list: what is never used is never resident.
-//! An entry has `W` words of 32 bits: two links, then what the user keeps next to them, so that a reference touches one cache line.
+//! A node is on at most one list of a set at a time. A list is a ring through its head, so no operation has a special case for an
+//! end. A node on no list has zero links, so a zeroed array is a set of nodes on no list, and memory is resident only once it is
+//! used. An entry has `W` words of 32 bits: two links, then the user's words. They lie together so that a reference touches one
+//! cache line.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -75,7 +76,8 @@ impl<const K: usize, const W: usize> Lists<K, W> {
     pub fn word_mut(&mut self, node: u32, i: usize) -> &mut u32 {
         &mut self.entries[Self::at(node)][2 + i]
     }
-    /// Two words that are the user's while the node is on no list (they are its links then). Zero before it goes on one.
+    /// Two words that the user may use while the node is on no list. (On a list they are its links.) They must be zero before it
+    /// goes on one.
     #[inline]
     pub fn idle_words(&mut self, node: u32) -> &mut [u32; 2] {
         self.entries[Self::at(node)].first_chunk_mut().expect("an entry has its two links")
@@ -85,7 +87,7 @@ impl<const K: usize, const W: usize> Lists<K, W> {
     pub fn prefetch(&self, node: u32) {
         prefetch_index(&self.entries, Self::at(node));
     }
-    /// The same for the entries that it is linked with.
+    /// The same for the entries that the node is linked with.
     #[inline]
     pub fn prefetch_beside(&self, node: u32) {
         let entry = &self.entries[Self::at(node)];

@@ -4,13 +4,13 @@
 //!   object -> root (131,072 entries of 1 GiB) -> middle (512 entries of 2 MiB) -> leaf (512 words)
 //! ```
 //!
-//! A flat table for a 47-bit address space would reserve 256 GiB and break under RLIMIT_AS. A program touches few corners of it,
-//! but those may lie anywhere: V8 puts each 256 KiB of its heap at a random address of 46 bits, so that each has a GiB of its own.
-//! What that costs is a leaf of 4 KiB, a middle of 2 KiB, and a page of the root where it is the first within 1 TiB: 2.4 % for V8.
-//! Where pages are dense it is 8 bytes and a hundredth for each page (0.2 %). A wide root and narrow middles cost no more than
-//! equal levels would, since an untouched page of the root is address space only, and save a step on the way down.
+//! A flat table for a 47-bit address space would reserve 256 GiB and break under RLIMIT_AS. A program touches few parts of that
+//! space, but they may lie anywhere: V8 puts each 256 KiB of its heap at a random address of 46 bits, so each has a GiB of its own.
+//! Such a piece costs a leaf of 4 KiB, a middle of 2 KiB, and a page of the root if it is the first within 1 TiB: 2.4 % for V8.
+//! Where pages are dense, each costs 8 bytes and a hundredth (0.2 %). A wide root and narrow middles cost no more than equal levels
+//! would, because an untouched page of the root is only address space. And they save a step on the way down.
 //!
-//! What can run out is leaves, and nothing else: see [`PageTable::new`]. Nodes whose last entry went go back to their pool.
+//! Only leaves can run out: see [`PageTable::new`]. A node whose last entry is cleared goes back to its pool.
 //!
 //! Invariants: `live[n]` is the number of non-zero cells of node `n`; a middle in the tree has `live > 0`, and so has a leaf after
 //! each public call that may empty it.
@@ -27,12 +27,12 @@ const LEAF_PAGES: u64 = 1 << LEAF_BITS;
 /// Pages below one entry of the root.
 const MIDDLE_SHIFT: u32 = LEAF_BITS + MIDDLE_BITS;
 
-/// Pages an object may have at most: 47 bits of addresses.
+/// The most pages of an object: 47 bits of addresses.
 pub const OBJECT_PAGES_MAX: PageIndex = 1 << (LEAF_BITS + MIDDLE_BITS + ROOT_BITS);
-/// Leaves are made for pages that lie so thin: one of V8's pieces has 64.
+/// There are leaves for pages that lie this thin: one of V8's pieces has 64 pages.
 const LEAF_PAGES_USED_MIN: u64 = 64;
 
-/// Fixed-size nodes in one zeroed vector: memory is touched only as far as nodes were ever used.
+/// Fixed-size nodes in one zeroed vector: memory is touched only when a node is used.
 #[derive(Clone, Debug)]
 struct Nodes<T> {
     node_bits: u32,
@@ -62,12 +62,12 @@ impl<T: Copy + Default> Nodes<T> {
             self.fresh - 1
         })
     }
-    /// One cell of the node has become zero. Returns whether it was the last; the node is back in the pool then.
+    /// One cell of the node has become zero. Returns whether it was the last one; then the node is back in the pool.
     fn cleared(&mut self, node: u32) -> bool {
         self.live[node as usize] -= 1;
         let empty = self.live[node as usize] == 0;
         if empty {
-            self.free.push(node); // within the capacity: each node is there once
+            self.free.push(node); // within the capacity, because each node is in it once
         }
         empty
     }
@@ -79,7 +79,7 @@ impl<T: Copy + Default> Nodes<T> {
     fn node(&self, node: u32) -> &[T] {
         &self.cells[self.at(node, 0)..self.at(node + 1, 0)]
     }
-    /// What was touched of it, in bytes: the nodes, their counts, and the list of the free ones.
+    /// Bytes that were ever touched: the nodes, their counts, and the list of free ones.
     fn bytes(&self) -> u64 {
         u64::from(self.fresh) * (((size_of::<T>() as u64) << self.node_bits) + 6)
     }
@@ -96,7 +96,7 @@ pub struct PageTable {
     leaves: Nodes<u64>,
 }
 
-/// The cell of a leaf, and of a middle, that is on the way to a page.
+/// The cell of a leaf, and the cell of a middle, on the way to a page.
 #[inline]
 fn leaf_cell(index: PageIndex) -> u64 {
     index & (LEAF_PAGES - 1)
@@ -107,12 +107,12 @@ fn middle_cell(index: PageIndex) -> u64 {
 }
 
 impl PageTable {
-    /// For objects of up to `object_pages` pages each, [`OBJECT_PAGES_MAX`] at most. There is room for `pages_max` pages wherever
-    /// they lie, as long as 2 MiB (aligned) of which any page is touched have 64 touched on average; if they lie thicker for up to
-    /// eight times as many.
+    /// A table for objects of up to `object_pages` pages each, at most [`OBJECT_PAGES_MAX`]. There is room for `pages_max` pages
+    /// wherever they lie, if each aligned 2 MiB of which any page is touched has 64 touched pages on average. If they lie denser,
+    /// there is room for up to eight times as many.
     ///
-    /// A middle in the tree has a leaf of its own. So with as many middles as leaves (or, if those are fewer, entries of roots)
-    /// there is one whenever there was a leaf.
+    /// Each middle in the tree has at least one leaf. So with as many middles as leaves (or as entries of roots, if those are
+    /// fewer), there is a middle whenever there is a leaf.
     pub fn new(objects_max: u16, object_pages: PageIndex, pages_max: u64) -> Self {
         let leaves = pages_max.div_ceil(LEAF_PAGES_USED_MIN) as usize + objects_max as usize;
         let root_len = object_pages.min(OBJECT_PAGES_MAX).div_ceil(1 << MIDDLE_SHIFT) as usize;
@@ -126,7 +126,7 @@ impl PageTable {
         }
     }
 
-    /// Pages that an object can have.
+    /// The most pages of an object.
     #[inline]
     fn object_pages(&self) -> PageIndex {
         (self.root_len as u64) << MIDDLE_SHIFT
@@ -190,7 +190,7 @@ impl PageTable {
         }
     }
 
-    /// The leaf of `page` has gone back to its pool.
+    /// Removes the leaf of `page` from its middle; the leaf is back in its pool.
     fn unlink(&mut self, page: PageId) {
         let root = self.root_at(page.object(), page.index());
         let middle = self.roots[root] - 1;
@@ -201,7 +201,7 @@ impl PageTable {
         }
     }
 
-    /// The first page at or after `page`, before `end`, whose word is not zero. Steps over absent nodes whole.
+    /// The first page at or after `page`, before `end`, whose word is not zero. Skips absent nodes as a whole.
     pub fn next_present(&self, page: PageId, end: PageIndex) -> Option<PageId> {
         let object = page.object();
         let mut index = page.index();
@@ -231,7 +231,7 @@ impl PageTable {
         None
     }
 
-    /// Bytes of tables that were ever used, and so are resident; of the roots as if no two middles shared a page of them.
+    /// Bytes of tables that were ever used, and so are resident. Counts the roots as if no two middles shared a page of them.
     pub fn bytes(&self) -> u64 {
         let root_pages = (self.roots.len() as u64 * 4).div_ceil(4096);
         self.middles.bytes() + self.leaves.bytes() + root_pages.min(self.middles.fresh.into()) * 4096
@@ -285,7 +285,7 @@ mod tests {
         }
     }
 
-    /// Random addresses as V8 has them: 256 KiB (64 pages) each, anywhere in 46 bits.
+    /// Random addresses as V8 uses them: 256 KiB (64 pages) each, anywhere in 46 bits.
     fn chunks(seed: u64) -> impl Iterator<Item = PageIndex> {
         let mut s = seed;
         core::iter::from_fn(move || {
@@ -297,8 +297,8 @@ mod tests {
     }
 
     /// Node.js was stopped when it was paged: each piece of V8's heap lies in 16 GiB of its own, and there were nodes for 73 of
-    /// those. There is room for all pages wherever they lie now, and what is given back can be used again, for as long as a program
-    /// runs.
+    /// those. Now there is room for all pages wherever they lie, and nodes that are given back can be used again, for as long as a
+    /// program runs.
     #[test]
     fn pieces_anywhere_have_room() {
         const PAGES: u64 = 64 * 5000;
@@ -324,7 +324,7 @@ mod tests {
         }
     }
 
-    /// When leaves run out a page is refused, and nothing that is there changes; there is a middle for every leaf.
+    /// When leaves run out, a page is refused and nothing else changes. There is a middle for every leaf.
     #[test]
     fn full() {
         let mut t = PageTable::new(1, OBJECT_PAGES_MAX, 64 * 99);
@@ -342,7 +342,7 @@ mod tests {
         assert!(!t.reserve(there[50]));
     }
 
-    /// Where pages are dense a page costs 8 bytes and a hundredth, and what was never used nothing.
+    /// Where pages are dense, a page costs 8 bytes and a hundredth. Unused parts cost nothing.
     #[test]
     fn dense_pages_cost_a_word() {
         let mut t = PageTable::new(1, OBJECT_PAGES_MAX, 1 << 25);

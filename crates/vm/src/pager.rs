@@ -1,8 +1,8 @@
-//! The pager: what stands below the core and knows where a page's content lies when it has no frame.
+//! The pager: the layer below the core, which knows where the content of a page without a frame lies.
 //!
-//! The contract is FreeBSD's (`vm_pager.h`: haspage, getpages, putpages; read, not copied), turned inside out: the core does
-//! no I/O, so a pager here is *metadata only*. It hands out slots and answers where a page is; the machine moves the bytes and
-//! reports one result per page from the closed list [`IoResult`].
+//! The contract is FreeBSD's (`vm_pager.h`: haspage, getpages, putpages; read, not copied), with one difference: the core does no
+//! I/O, so a pager here is *metadata only*. It hands out slots and answers where a page is. The machine moves the bytes and reports
+//! one result per page from the closed list [`IoResult`].
 
 use crate::types::{DeviceId, PAGE_SHIFT, PageId, PageIndex, Slot, Tag};
 
@@ -31,11 +31,11 @@ pub struct SlotRun {
 pub struct Location {
     /// The device.
     pub device: DeviceId,
-    /// Which of its files, as the machine has numbered them; 0 if it has no extents.
+    /// The file of the device, by the machine's numbers; 0 if the device has no extents.
     pub file: u16,
     /// The device is memory of this process (compressed), and has no file.
     pub is_memory: bool,
-    /// Where in the file, in bytes; in memory as if each slot had a page.
+    /// The place in the file, in bytes. In memory it is counted as if each slot had a page.
     pub offset: u64,
 }
 
@@ -44,7 +44,7 @@ impl Location {
     pub const fn plain(device: DeviceId, at: u32, is_memory: bool) -> Self {
         Location { device, file: 0, is_memory, offset: (at as u64) << PAGE_SHIFT }
     }
-    /// That of the slot `n` further on, in the same piece.
+    /// The location of the slot `n` further on, in the same piece.
     pub const fn plus(self, n: u32) -> Self {
         Location { offset: self.offset + ((n as u64) << PAGE_SHIFT), ..self }
     }
@@ -54,10 +54,10 @@ impl Location {
     }
 }
 
-/// What became of one page of an I/O. Closed list; each has another consequence for the page.
+/// The outcome for one page of an I/O. The list is closed; each outcome has another consequence for the page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum IoResult {
-    /// Done; the content is where it should be.
+    /// Done; the content is in its place.
     Ok,
     /// The device has no room (ENOSPC). The page stays in memory.
     NoSpace,
@@ -81,13 +81,13 @@ pub struct StoredRun {
 /// The answer to [`Pager::next_on`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Scan {
-    /// The next pages that are stored on the device; `None` if none were found in what was looked at.
+    /// The next pages that are stored on the device; `None` if none were found in the part that was searched.
     pub run: Option<StoredRun>,
     /// Where to go on; `None` at the end of the last object.
     pub next: Option<PageId>,
 }
 
-/// What keeps a device from being removed. All zero: nothing.
+/// Everything that keeps a device from being removed. It can be removed when all are zero.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct DeviceUse {
     /// Pages stored there, in pages; copies of resident pages included.
@@ -96,17 +96,17 @@ pub struct DeviceUse {
     pub taken: u64,
     /// Reads under way, in operations.
     pub reading: u64,
-    /// Space is being got for it.
+    /// The device is getting space.
     pub growing: bool,
 }
 
-/// Where pages lie when they have no frame. Metadata only: no I/O, no waiting, no allocation after set-up.
+/// Remembers where pages lie when they have no frame. Metadata only: no I/O, no waiting, no allocation after set-up.
 ///
-/// The functions from [`Pager::read_begun`] on are about devices that come and go. The defaults are those of a pager that has one
-/// device for good.
+/// The functions from [`Pager::read_begun`] on concern devices that come and go. The defaults suit a pager that always has the same
+/// single device.
 pub trait Pager {
-    /// Its devices: what a machine may do with them by itself (add one, grow it, count its I/O, prepare a fork). They know of no
-    /// page, so no page can be changed behind the core's back.
+    /// Its devices, as far as a machine may handle them by itself (add one, grow it, count its I/O, prepare a fork). They know of
+    /// no page, so no page can be changed without the core.
     type Devices;
 
     /// The devices.
@@ -121,7 +121,7 @@ pub trait Pager {
     /// One lookup, no under- or overflow at an object's ends, never across a device (or an extent).
     fn has_page(&self, page: PageId, before_max: u32, after_max: u32) -> Option<HasPage>;
 
-    /// Where `page` is stored, and its tag, if it is.
+    /// The slot and the tag of `page`, if it is stored.
     fn stored(&self, page: PageId) -> Option<(Slot, Tag)>;
 
     /// The tag of `page`, if it is stored.
@@ -129,25 +129,24 @@ pub trait Pager {
         self.stored(page).map(|(_, tag)| tag)
     }
 
-    /// Where the bytes of `slot` are. Those of a run of slots from [`Pager::alloc_run`] or [`Pager::has_page`] follow it, in one
-    /// piece.
+    /// The location of the bytes of `slot`. In a run of slots from [`Pager::alloc_run`] or [`Pager::has_page`], the bytes follow
+    /// each other without a gap.
     fn locate(&self, slot: Slot) -> Location {
         Location::plain(DeviceId(0), slot.0, false)
     }
 
-    /// Takes up to `want` contiguous free slots; shorter runs as space gets scarce; `None` when there is none at all.
+    /// Takes up to `want` contiguous free slots. Runs get shorter as space gets scarce; `None` when there is no free slot.
     ///
-    /// `near` is the first page that they are for: runs for pages that lie near each other are laid near each other, and apart from
-    /// those of others. The caller must give each slot to [`Pager::assign`] or to [`Pager::free_slot`].
+    /// `near` is the first page that they are for. Runs for neighbouring pages are placed near each other, and apart from other
+    /// runs. The caller must give each slot to [`Pager::assign`] or to [`Pager::free_slot`].
     fn alloc_run(&mut self, want: u32, near: PageId) -> Option<SlotRun>;
 
-    /// As [`Pager::alloc_run`], on devices that are not memory themselves: for pages that those would not take, or that they give
-    /// up.
+    /// As [`Pager::alloc_run`], on devices that are not memory: for pages that memory refused or gives up.
     fn alloc_run_past_memory(&mut self, want: u32, near: PageId) -> Option<SlotRun> {
         self.alloc_run(want, near)
     }
 
-    /// Says that `page` is stored in `slot` with that tag. A slot that it had before is freed.
+    /// Records that `page` is stored in `slot` with that tag. The slot that it had before is freed.
     ///
     /// Returns `false` if there is no metadata left to remember it (the slot is freed).
     #[must_use]
@@ -162,8 +161,8 @@ pub trait Pager {
     /// Forgets every stored page of `first..first + count` in the object of `first`. Returns how many there were.
     fn release_range(&mut self, first: PageId, count: PageIndex) -> u64;
 
-    /// The content stored for `from`, if any, is now that of `to` (mremap). `to` must not be stored. Returns `false` if there is no
-    /// room to remember it; nothing is changed then.
+    /// The content stored for `from`, if any, now belongs to `to` (mremap). `to` must not be stored. Returns `false` if there is no
+    /// room to remember it; then nothing is changed.
     #[must_use]
     fn rename(&mut self, from: PageId, to: PageId) -> bool;
 
@@ -175,7 +174,7 @@ pub trait Pager {
 
     // ---- devices that come and go ----
 
-    /// A read from the device of `slot` begins: the device must not be removed before it has ended.
+    /// A read from the device of `slot` begins. The device must not be removed before the read has ended.
     fn read_begun(&mut self, slot: Slot) {
         _ = slot;
     }
@@ -190,14 +189,14 @@ pub trait Pager {
         0
     }
 
-    /// What is on `device`, or `None` if there is no such device.
+    /// What keeps `device` from being removed; `None` if there is no such device.
     fn device_use(&self, device: DeviceId) -> Option<DeviceUse> {
         _ = device;
         None
     }
 
-    /// From now on nothing new goes to `device`. Returns the number of this leave, or `None` if there is no such device or it
-    /// leaves already.
+    /// From now on no new content goes to `device`. Returns the number of this leave, or `None` if there is no such device or it is
+    /// leaving already.
     fn leave(&mut self, device: DeviceId) -> Option<u32> {
         _ = device;
         None
@@ -208,27 +207,27 @@ pub trait Pager {
         _ = device;
     }
 
-    /// The number of the leave of `device` that is under way, if one is.
+    /// The number of the leave of `device` that is under way, if any.
     fn leaving(&self, device: DeviceId) -> Option<u32> {
         _ = device;
         None
     }
 
-    /// Whether `page` is stored on a device that nothing new goes to, or that is memory itself, so that its copy there had better
-    /// be forgotten once it is in memory.
+    /// Whether `page` is stored on a device that is leaving, or that is memory. Its copy there should be forgotten once the page is
+    /// in memory.
     fn is_unwelcome(&self, page: PageId) -> bool {
         _ = page;
         false
     }
 
-    /// The next run of pages stored on `device`, from `from` on through all later pages and objects; looks at a bounded number of
-    /// swap blocks, and at no page twice if one goes on from [`Scan::next`].
+    /// The next run of pages stored on `device`, from `from` on through all later pages and objects. Searches a bounded number of
+    /// swap blocks. A search that goes on from [`Scan::next`] looks at no page twice.
     fn next_on(&self, device: DeviceId, from: PageId) -> Scan {
         _ = (device, from);
         Scan { run: None, next: None }
     }
 
-    /// `device` is gone, and its entry may be used for another. => [`Pager::device_use`] is all zero
+    /// Removes `device`; its entry may be used for another. => [`Pager::device_use`] is all zero
     fn remove(&mut self, device: DeviceId) {
         _ = device;
     }

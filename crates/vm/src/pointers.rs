@@ -1,21 +1,21 @@
-//! Whether pointers are worth following.
+//! Measures whether following pointers pays.
 //!
-//! A page that is read in order may be an array of pointers to what will be used next, and then those pages can be read while
-//! the reader is still on its way to them: many at a time, where it would wait for one after the other. (Content-directed
+//! A page that is read in order may be an array of pointers to pages that will be used next. Then those pages can be read while the
+//! reader is still on its way to them, many at a time, and the reader need not wait for one after the other. (Content-directed
 //! prefetching: Cooksey, Jourdan and Grunwald, "A stateless, content-directed data prefetching mechanism", ASPLOS 2002, there for
-//! cache lines.) A program may also just copy its array. So every [`SAMPLE`]th page that something points to is left parked when it
-//! has come in: its touch says that the pointer was followed, its eviction that it was not. While too few are, only samples are
-//! read.
+//! cache lines.) But a program may also just copy its array. So every [`SAMPLE`]th page that a pointer leads to is left parked when
+//! it has come in. Its touch says that the pointer was followed, its eviction that it was not. While too few samples are used, only
+//! samples are read.
 
-/// One page of so many is a sample.
+/// One page in this many is a sample.
 const SAMPLE: u32 = 16;
-/// Pointers are followed while at least one sample in so many is used. A page read along with others costs a third of one that is
-/// waited for (16 instead of 42 us: docs/decisions/0021), and takes the frame of another.
+/// Pointers are followed while at least one sample in this many is used. A page read along with others costs a third of a page that
+/// a thread waits for (16 instead of 42 us: docs/decisions/0021), and takes the frame of another page.
 const WORTH: u32 = 3;
-/// Of so many samples the average is taken: at twice as many both counts are halved. Guessed.
+/// The number of samples that count. At twice as many, both counts are halved. Guessed.
 const MEMORY: u32 = 64;
 
-/// What to do with a page that something points to.
+/// What to do with a page that a pointer leads to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Follow {
     /// Nothing.
@@ -26,7 +26,7 @@ pub enum Follow {
     Sample,
 }
 
-/// The balance of the samples.
+/// The counts of samples.
 #[derive(Clone, Debug, Default)]
 pub struct Pointers {
     seen: u32,
@@ -35,7 +35,7 @@ pub struct Pointers {
 }
 
 impl Pointers {
-    /// Something points to a page.
+    /// Decides about the next page that a pointer leads to.
     pub fn next(&mut self) -> Follow {
         self.seen = self.seen.wrapping_add(1);
         match (self.seen.is_multiple_of(SAMPLE), self.pay()) {
@@ -45,7 +45,7 @@ impl Pointers {
         }
     }
 
-    /// Whether pointers are followed. (With little to judge by, they are.)
+    /// Whether pointers are followed. (While there are few samples, they are.)
     pub fn pay(&self) -> bool {
         self.lost < MEMORY / 8 || self.used * WORTH >= self.used + self.lost
     }
@@ -88,7 +88,7 @@ mod tests {
         assert_eq!(samples, 100);
     }
 
-    /// Samples go on, so a program that begins to follow its pointers is noticed, and one that stops as well.
+    /// Samples are always taken. So a program that begins to follow its pointers is noticed, and so is one that stops.
     #[test]
     fn opinions_change() {
         let mut p = Pointers::default();
@@ -98,7 +98,7 @@ mod tests {
             (0..200).for_each(|_| p.used());
             assert!(p.pay());
         }
-        // two of three that are not followed are still worth it, five of six are not
+        // it still pays if two of three are not followed, but not if five of six are not
         (0..300).for_each(|i| if i % 3 == 0 { p.used() } else { p.lost() });
         assert!(p.pay());
         (0..300).for_each(|i| if i % 6 == 0 { p.used() } else { p.lost() });

@@ -1,4 +1,4 @@
-//! The replacement policy, and what it is told.
+//! The replacement policy, and what the core tells it.
 
 use crate::page::{PageWord, State};
 use crate::pager::Pager;
@@ -14,28 +14,28 @@ impl<P: Pager> Vm<P> {
         self.policy.spec()
     }
 
-    /// Copies how often pages went from queue to queue of the policy to where others see it. Costs a dozen stores.
+    /// Copies the counts of transitions between the policy's queues to the status block. Costs a dozen stores.
     pub fn show_transitions(&self, to: &Transitions) {
         let counts = self.policy.transition_counts().iter().zip(&self.inherited);
         to.show(&self.policy.spec(), counts.map(|(count, before)| count - before));
     }
 
-    /// In a fork's child: what the parent's policy has counted is not its own.
+    /// In a fork's child: starts the counts of transitions at zero, because the past ones are the parent's.
     pub fn count_afresh(&mut self) {
         self.inherited = [0; TRANSITIONS_MAX];
         self.inherited.iter_mut().zip(self.policy.transition_counts()).for_each(|(before, count)| *before = *count);
     }
 
-    /// Makes another policy for this pager, empty, to be given to [`Vm::set_policy`]. Allocates.
+    /// Makes another, empty policy for this pager, for [`Vm::set_policy`]. Allocates.
     pub fn make_policy(&self, spec: &Spec) -> Box<dyn LivePolicy> {
         let mut policy = policy::live::make(spec, self.config.memory_pages, self.frames.page.len());
         policy.resize(self.limit);
         policy
     }
 
-    /// Changes the policy; returns the old one, to be dropped where that does no harm. Every page stays where it is: mapped pages
-    /// are handed over in the old policy's order, the worst first, those in frequent use as such; inactive pages go on as such.
-    /// What the old policy remembers of evicted pages is lost. Costs two passes over the frames. => made by [`Vm::make_policy`]
+    /// Changes the policy. Returns the old one, to be dropped outside of the lock. Every page stays where it is. Mapped pages are
+    /// handed over in the old policy's order, the worst first, those in frequent use as such. Inactive pages stay inactive. The old
+    /// policy's ghosts are lost. Costs two passes over the frames. => made by [`Vm::make_policy`]
     pub fn set_policy(&mut self, mut new: Box<dyn LivePolicy>) -> Box<dyn LivePolicy> {
         let mut handed_over = 0;
         self.policy.worst_first(&mut |frame, hot| {
@@ -61,7 +61,7 @@ impl<P: Pager> Vm<P> {
         core::mem::replace(&mut self.policy, new)
     }
 
-    /// Ends the reading into `frame`: how many evictions ago its page was evicted. Counts it.
+    /// Ends the read into `frame`. Returns how many evictions ago its page was evicted, and counts that.
     pub(crate) fn refault_distance(&mut self, frame: FrameId) -> Option<u32> {
         let evicted = self.frames.end_read(frame);
         if evicted == 0 {
@@ -85,7 +85,7 @@ impl<P: Pager> Vm<P> {
         }
     }
 
-    /// A page goes out: was it brought in for nothing?
+    /// A page goes out: counts it if it was brought in and not used.
     pub(crate) fn note_unused(&mut self, word: PageWord) {
         if word.readahead() {
             self.counters.readahead_lost.add(1);
@@ -110,10 +110,10 @@ impl<P: Pager> Vm<P> {
         self.listed -= 1;
     }
 
-    /// The page of a batch stays mapped.
+    /// A page of a batch stays mapped.
     pub(crate) fn list_again(&mut self, word: PageWord) {
         if word.wired() {
-            // it was wired while it was being unmapped: wired pages are on no list
+            // it was wired while it was being parked: wired pages are on no list
             self.policy.remove(word.frame());
         } else {
             self.policy.refused(word.frame());
@@ -121,7 +121,7 @@ impl<P: Pager> Vm<P> {
         }
     }
 
-    /// Pages that may be unmapped: mapped, and neither busy nor wired.
+    /// Pages that may be parked: mapped, and neither busy nor wired.
     pub fn listed(&self) -> u32 {
         self.listed
     }

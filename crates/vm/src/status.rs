@@ -1,4 +1,4 @@
-//! The status block: what a running pager shows to `overspill run` and `overspill stat`.
+//! The status block: the state of a running pager, for `overspill run` and `overspill stat`.
 //!
 //! One `repr(C)` block that the agent (or the library) places in a shared memory file named [`STATUS_NAME`]. The reader is
 //! another process, so every field is an atomic or an array of atomic bytes, and a reader must check [`Status::is_valid`].
@@ -50,21 +50,20 @@ impl<const N: usize> Text<N> {
     }
 }
 
-/// Kinds of transitions that a policy may have at most.
+/// The most kinds of transitions of a policy.
 pub const TRANSITIONS_MAX: usize = 16;
 
-/// How often pages went from queue to queue of the policy, since it took over. Brought up to date by the page daemon, a batch at a
-/// time.
+/// The counts of transitions between the policy's queues, since the policy was set. The page daemon updates them, once per batch.
 #[derive(Debug, Default)]
 #[repr(C)]
 pub struct Transitions {
-    /// Which policy, by its place in the table of policies plus one; 0: none yet.
+    /// The policy, by its place in the table of policies plus one; 0: none yet.
     of: AtomicU64,
     counts: [Counter; TRANSITIONS_MAX],
 }
 
 impl Transitions {
-    /// These are the counts of `policy`, in the order of its names. Between two policies a reader may see some of each.
+    /// Stores the counts of `policy`, in the order of its names. While the policy changes, a reader may see counts of both.
     pub fn show(&self, policy: &Spec, counts: impl Iterator<Item = u64>) {
         self.of.store(policy.row() as u64 + 1, Relaxed);
         self.counts.iter().zip(counts).for_each(|(cell, count)| cell.set(count));
@@ -77,11 +76,11 @@ impl Transitions {
     }
 }
 
-/// Why a pager stopped its program. Stored in [`Status::outcome`].
+/// How a pager's program fared. Stored in [`Status::outcome`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
 pub enum Outcome {
-    /// No pager has come up in the program yet (or it could not).
+    /// No pager has started in the program yet, or none could.
     NotStarted = 0,
     /// The pager serves.
     Running = 1,
@@ -123,23 +122,23 @@ pub struct Status {
     pub reserved: AtomicU32,
     /// CLOCK_MONOTONIC at the pager's start, in nanoseconds.
     pub start_ns: AtomicU64,
-    /// The clock of [`Status::locks`] then, in ticks.
+    /// The clock of [`Status::locks`] at the same moment, in ticks.
     pub start_ticks: AtomicU64,
     /// Replacement policy.
     pub policy: Text<64>,
     /// `io_uring` or `psync`.
     pub engine: Text<32>,
-    /// Swap place, for people.
+    /// Names of the swap devices, for users.
     pub swap: Text<256>,
     /// One message, for [`Outcome::StartFailed`] and [`Outcome::Stopped`].
     pub message: Text<512>,
-    /// The first page that was lost: where it was, and why: one message.
+    /// A message about the first page that was lost: where it was, and why.
     pub loss: Text<512>,
     /// The counters.
     pub counters: Counters,
-    /// What the policy did.
+    /// The policy's transitions.
     pub transitions: Transitions,
-    /// How long locks were held.
+    /// Hold times of locks.
     pub locks: Locks,
 }
 
@@ -147,23 +146,23 @@ pub struct Status {
 #[derive(Debug, Default)]
 #[repr(C)]
 pub struct Locks {
-    /// The address space's, shared: each reader's own time.
+    /// The lock of the address space, held shared: the time of each reader.
     pub map_shared: HoldTimes,
-    /// The same, exclusive.
+    /// The same lock, held exclusively.
     pub map_exclusive: HoldTimes,
-    /// The core's.
+    /// The core's lock.
     pub core: HoldTimes,
 }
 
 impl Locks {
-    /// Each with its name.
+    /// Each lock with its name.
     pub fn each(&self) -> [(&'static str, &HoldTimes); 3] {
         [("map_shared", &self.map_shared), ("map_exclusive", &self.map_exclusive), ("core", &self.core)]
     }
 }
 
 impl Status {
-    /// Whether a block of this layout stands here.
+    /// Whether this is a block of this layout.
     pub fn is_valid(&self) -> bool {
         self.magic.load(Relaxed) == STATUS_MAGIC && self.size.load(Relaxed) == size_of::<Status>() as u64
     }
@@ -173,7 +172,7 @@ impl Status {
         self.pid.store(pid, Relaxed);
         self.magic.store(STATUS_MAGIC, Relaxed);
     }
-    /// The pager starts now, by both clocks.
+    /// Records the pager's start by both clocks.
     pub fn start(&self, ns: u64, ticks: u64) {
         self.start_ticks.store(ticks, Relaxed);
         self.start_ns.store(ns, Relaxed);

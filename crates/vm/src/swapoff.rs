@@ -1,41 +1,41 @@
-//! swapoff: every page leaves a device while programs use it.
+//! swapoff: takes every page off a device while programs use it.
 //!
 //! ```text
-//!   swapoff_begin -> Swapoff                                  nothing new goes to the device from here on
+//!   swapoff_begin -> Swapoff                                  no new content goes to the device from here on
 //!   loop swapoff_next:
 //!      Move(run)    read it;            swapoff_arrived       which pages are good and still there
 //!                   repeat: slots on another device (launder_slots), write; swapoff_written for each page
 //!                   swapoff_moved
-//!      PageIn(op)   as any page-in (no other device has room): its pages are left parked. Those that cannot be now
+//!      PageIn(op)   as any page-in (no other device has room): its pages are left parked. Pages that cannot be parked now
 //!                   (EAGAIN) are tried again; the machine lets its reader of events in between
 //!      Again        nothing to do, but many pages were looked at: the lock may be dropped here
-//!      Wait         what is left is under way: go on when a read or write has ended
+//!      Wait         I/O is under way for the rest: go on when a read or write has ended
 //!      NoRoom       nothing is under way and nothing fits: let the page daemon work, or cancel
 //!      Done         the device is gone; its file can be closed
 //! ```
 //!
-//! The page's states decide: a resident page gives its slot up on the spot (a clean one is inactive again, so it is written
-//! elsewhere before its frame is taken); a page that is out is moved, or read in; one that is being read gives its slot up when it
+//! The page's state decides. A resident page gives its slot up at once. (A clean one becomes inactive again, so that it is written
+//! elsewhere before its frame is taken.) A paged-out page is moved, or read in. A page that is being read gives its slot up when it
 //! arrives.
 //!
-//! **Nothing is held over I/O.** A page of a run is not busy: it may be faulted in (from the old slot, whose content stays, since a
-//! leaving device gives no slots), released or renamed meanwhile. So it is looked up again after the read and again after the
-//! write, by *page, slot and tag*: only a page that is still stored in that slot with that tag is moved. (The tag serves as the
-//! generation: if it is the same, so is what was copied.) What was read is void if the swapoff was cancelled meanwhile, since then
-//! the slots can have been given again: [`MoveRun`] has the number of its leave.
+//! **No page is held during I/O.** A page of a run is not busy. Meanwhile it may be released, renamed, or faulted in from the old
+//! slot, whose content stays because a leaving device gives out no slots. So the page is looked up again after the read and again
+//! after the write, by *page, slot and tag*: it is moved only if it is still stored in that slot with that tag. (The tag serves as
+//! the generation: if it is the same, so is the content that was copied.) If the swapoff was cancelled meanwhile, the data that was
+//! read is void, because the slots may have been given out again. For that, [`MoveRun`] has the number of its leave.
 //!
-//! **It ends.** The walk goes over all objects again and again, until nothing is stored on the device, no write to it is under way
-//! and no read from it. After the first pass only those writes, failed moves and pages that were renamed behind the walk are left;
-//! a pass that finds nothing to do answers `Wait`, and what it waits for is I/O, which ends. If a whole pass moved nothing of what
-//! it found (the other devices fail, or one of compressed memory has slots but refuses these pages: they do not compress, or it has
-//! no memory for them), the next one goes to memory; if that is full too it is `NoRoom`, and the machine gives up when it has heard
-//! that often enough without [`Pager::device_use`] getting less.
+//! **It ends.** The walk goes over all objects again and again, until nothing is stored on the device, and no read or write of it
+//! is under way. After the first pass only those writes, failed moves, and pages that were renamed behind the walk are left. A pass
+//! that finds nothing to do answers `Wait`; it waits for I/O, which ends. A whole pass may find pages and move none: the other
+//! devices fail, or a compressed device has slots but refuses these pages (they do not compress, or it has no memory for them).
+//! Then the next pass brings pages into memory. If memory is full too, the answer is `NoRoom`, and the machine gives up when it has
+//! got that often enough without [`Pager::device_use`] getting less.
 //!
-//! **Fork.** The parent's slots that children may still read are frozen; giving them up only defers them, and they do not keep the
-//! device: the child has the file open itself, so the file lives as long as somebody reads it. In the child the device is an
-//! inherited one, and a swapoff of its own takes it off in the same way. A swapoff is not inherited.
+//! **Fork.** The parent's slots that children may still read are frozen. To give them up only defers their end, and they do not
+//! keep the device: the child has the file open itself, so the file lives as long as a process reads it. In the child the device is
+//! an inherited one, and a swapoff of the child's own takes it off in the same way. A swapoff is not inherited.
 //!
-//! A page that cannot be read is lost, here as in a fault, and counted. (The machine tries again first, if that makes sense.)
+//! A page that cannot be read is lost, here as in a fault, and counted. (The machine retries first, if that makes sense.)
 //!
 //! Source: FreeBSD `swap_pager_swapoff_object` and its review D13545 (runs instead of single pages); Linux `try_to_unuse` (page
 //! by page, counts to zero); read, not copied. Device to device without memory in between is our own.
@@ -48,20 +48,20 @@ use crate::pager::{IoResult, Location, Pager, StoredRun};
 use crate::types::{DeviceId, FrameId, ObjectId, PageId, Slot, Tag};
 use crate::vm::Vm;
 
-/// A swapoff under way: where the walk is. The machine holds it, and may drop it after [`Vm::swapoff_cancel`] or `Done`.
+/// A swapoff under way, with the place of its walk. The machine holds it, and may drop it after [`Vm::swapoff_cancel`] or `Done`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Swapoff {
     device: DeviceId,
     leave: u32,
     at: PageId,
-    /// Something was found in this pass.
+    /// This pass has found something to do.
     found: bool,
-    /// The last pass moved nothing, because the other devices failed or refused what they got: memory has to do.
+    /// The last pass moved nothing, because the other devices failed or refused the pages: this one brings pages into memory.
     to_memory: bool,
     /// Pages stored on the device when this pass began.
     left: u64,
     pages: u64,
-    /// Writes that had failed when it last found no room.
+    /// Failed writes by the time of the last `NoRoom`.
     write_errors: u64,
 }
 
@@ -70,17 +70,17 @@ impl Swapoff {
     pub fn device(&self) -> DeviceId {
         self.device
     }
-    /// What other devices have refused is offered to them again, as if they had not. (For tests: it may never end.)
+    /// Forgets that other devices have refused pages, so that these are offered again. (For tests: it may never end.)
     pub fn forget_refusals(&mut self) {
         self.to_memory = false;
     }
-    /// Pages that were stored there at the beginning, in pages. How many are left: [`Pager::device_use`].
+    /// Pages that were stored there at the beginning, in pages. [`Pager::device_use`] says how many are left.
     pub fn pages(&self) -> u64 {
         self.pages
     }
 }
 
-/// Why a swapoff does not begin, with the figures.
+/// Why a swapoff cannot begin, with the figures.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum SwapoffRefusal {
@@ -88,9 +88,9 @@ pub enum SwapoffRefusal {
     NotThere,
     /// It is being emptied already.
     Leaving,
-    /// What is on it fits nowhere.
+    /// The pages on it fit nowhere else.
     NoRoom {
-        /// Pages that are only there, in pages.
+        /// Pages that are stored only there, in pages.
         pages: u64,
         /// Free slots on other devices, in pages.
         swap_pages: u64,
@@ -117,18 +117,18 @@ impl core::fmt::Display for SwapoffRefusal {
 
 impl core::error::Error for SwapoffRefusal {}
 
-/// Pages to be moved to another device: contiguous in the object and on the device that leaves.
+/// Pages to move to another device: contiguous in the object and on the device that leaves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MoveRun {
     /// The first page.
     pub first: PageId,
     /// Its slot; page `first + i` is in slot `slot + i`.
     pub slot: Slot,
-    /// Where the bytes of that slot are. The others follow them in one piece.
+    /// Where the bytes of that slot are. Those of the others follow without a gap.
     pub location: Location,
     /// In pages, 1 to [`CLUSTER_PAGES_MAX`].
     pub count: u32,
-    /// Bit `i`: page `i` is to be moved; the others are only read over. Bit 0 and bit `count - 1` are set.
+    /// Bit `i`: page `i` is to be moved. The others are only read along. Bit 0 and bit `count - 1` are set.
     pub wanted: u128,
     leave: u32,
 }
@@ -139,7 +139,7 @@ impl MoveRun {
     pub fn page(&self, i: u32) -> PageId {
         self.first.offset(i as u64)
     }
-    /// Its slot.
+    /// The slot of page `i`.
     #[inline]
     pub fn slot_of(&self, i: u32) -> Slot {
         Slot(self.slot.0 + i)
@@ -155,10 +155,10 @@ pub enum SwapoffStep {
     PageIn(PageIn),
     /// Call again; the lock may be dropped in between.
     Again,
-    /// All that is left is under way. Call again when a read or write has ended.
+    /// I/O is under way for all that is left. Call again when a read or write has ended.
     Wait,
-    /// Nothing is under way that would help, and nothing fits: neither a slot elsewhere nor a frame. (Writes that fail do not help,
-    /// though they are tried again and again.)
+    /// Nothing under way would help, and there is neither a slot elsewhere nor a free frame. (Failing writes do not help, though
+    /// they are tried again and again.)
     NoRoom,
     /// Nothing needs the device any more; it is gone, and its number may be given to another.
     Done,
@@ -170,8 +170,8 @@ impl<P: Pager> Vm<P> {
     /// Begins to take all pages off `device`.
     ///
     /// # Errors
-    /// [`SwapoffRefusal`]; nothing is changed then. (Only if the pages seem not to fit are all frames looked at, to find
-    /// which of the stored pages are in memory too.)
+    /// [`SwapoffRefusal`]; nothing is changed then. (Looks at all frames only if the pages seem not to fit, to find which of the
+    /// stored pages are in memory too.)
     pub fn swapoff_begin(&mut self, device: DeviceId) -> Result<Swapoff, SwapoffRefusal> {
         let stored = self.pager.device_use(device).ok_or(SwapoffRefusal::NotThere)?.stored;
         let leave = self.pager.leave(device).ok_or(SwapoffRefusal::Leaving)?;
@@ -203,7 +203,7 @@ impl<P: Pager> Vm<P> {
         self.counters.write_errors.get()
     }
 
-    /// Resident pages with a copy on a device that leaves, and clean pages whose copy is on another.
+    /// Counts the resident pages with a copy on `device`, and the clean pages with a copy on another one.
     fn copies_on(&self, device: DeviceId) -> (u64, u64) {
         let (mut copies, mut droppable) = (0, 0);
         for n in 0..self.frames.fresh {
@@ -222,12 +222,12 @@ impl<P: Pager> Vm<P> {
         (copies, droppable)
     }
 
-    /// The swapoff of `device` ends here; what is still there stays, and it is used as before.
+    /// Cancels the swapoff of `device`: the pages that are still there stay, and the device is used as before.
     pub fn swapoff_cancel(&mut self, device: DeviceId) {
         self.pager.stay(device);
     }
 
-    /// The next step: of at most `most` pages (the machine's buffer), and of at most [`CLUSTER_PAGES_MAX`].
+    /// The next step, of at most `most` pages (the machine's buffer) and at most [`CLUSTER_PAGES_MAX`].
     pub fn swapoff_next(&mut self, off: &mut Swapoff, most: u32) -> SwapoffStep {
         if self.pager.leaving(off.device) != Some(off.leave) {
             return SwapoffStep::Cancelled;
@@ -236,7 +236,7 @@ impl<P: Pager> Vm<P> {
         let most = most.clamp(1, CLUSTER_PAGES_MAX as u32);
         let movable = scan.run.and_then(|run| self.movable(off, &run, most).map(|part| (run, part)));
         let Some((run, (skip, count, wanted))) = movable else {
-            // nothing here, or all of it has been dealt with or is being read
+            // nothing here, or all pages have been dealt with or are being read
             return match scan.next {
                 Some(next) => {
                     off.at = next;
@@ -260,11 +260,11 @@ impl<P: Pager> Vm<P> {
                 off.at = PageId::from_raw(first.raw() + op.count as u64);
                 SwapoffStep::PageIn(op)
             }
-            // what is being written makes room, unless it is what has failed, tried again
+            // writes under way make room, unless they only repeat writes that have failed
             None if !self.is_quiescent() && self.write_errors() == off.write_errors => SwapoffStep::Wait,
             None => {
                 off.write_errors = self.write_errors();
-                off.to_memory = false; // perhaps they have recovered
+                off.to_memory = false; // perhaps the other devices have recovered
                 SwapoffStep::NoRoom
             }
         }
@@ -278,7 +278,7 @@ impl<P: Pager> Vm<P> {
             return SwapoffStep::Done;
         }
         if self.moving > 0 {
-            return SwapoffStep::Wait; // or the same pages would be moved twice
+            return SwapoffStep::Wait; // otherwise the same pages would be moved twice
         }
         off.at = PageId::new(ObjectId(0), 0);
         off.to_memory = off.found && off.left == used.stored;
@@ -286,8 +286,8 @@ impl<P: Pager> Vm<P> {
         if used.stored > 0 && core::mem::take(&mut off.found) { SwapoffStep::Again } else { SwapoffStep::Wait }
     }
 
-    /// Resident pages of the run give their slots up. The others, up to `most` pages: where they begin in the run, how
-    /// many pages they span, and which they are. `None` if there are none, or all are being read.
+    /// Has resident pages of the run give up their slots. Returns the others, up to `most` pages: where they begin in the run, how
+    /// many pages they span, and a bit for each. `None` if there are none, or all are being read.
     fn movable(&mut self, off: &mut Swapoff, run: &StoredRun, most: u32) -> Option<(u32, u32, u128)> {
         let (mut first, mut count, mut wanted) = (0, 0, 0u128);
         for i in 0..run.count {
@@ -310,7 +310,7 @@ impl<P: Pager> Vm<P> {
         (count > 0).then_some((first, count, wanted))
     }
 
-    /// A page that is not only stored is no longer stored.
+    /// Gives up the stored copy of a page that is in memory too.
     pub(crate) fn release_slot(&mut self, page: PageId, word: PageWord) {
         self.pager.release(page);
         if word.state() == State::Clean {
@@ -322,7 +322,7 @@ impl<P: Pager> Vm<P> {
         }
     }
 
-    /// Pages of a run are read into frames, as many as leave the page daemon its reserve.
+    /// Begins to read pages of a run into frames, as many as leave the page daemon its reserve.
     fn bring_in(&mut self, first: PageId, slot: Slot, count: u32, wanted: u128) -> Option<PageIn> {
         let mut left = self.spare_frames();
         let (mut span, mut taken, mut wants) = (0, 0, 0u128);
@@ -345,14 +345,14 @@ impl<P: Pager> Vm<P> {
         Some(PageIn { parks: true, ..self.begin_read(first, slot, span, wants) })
     }
 
-    /// What page `i` of a run must be, if it is still stored where it was.
+    /// The tag of page `i` of a run, if it is still stored in its slot of the run.
     pub fn swapoff_expected(&self, run: &MoveRun, i: u32) -> Option<Tag> {
         self.pager.stored(run.page(i)).filter(|(slot, _)| *slot == run.slot_of(i)).map(|(_, tag)| tag)
     }
 
-    /// A run has been read; `result(i, expected)` gives the outcome of each page that is still there, having compared its content
-    /// with `expected`. Returns the pages to be written elsewhere, as in [`MoveRun::wanted`]; the contents of the others are of no
-    /// use.
+    /// A run has been read. `result(i, expected)` returns the outcome of each page that is still there, having compared its content
+    /// with `expected`. Returns the pages to be written elsewhere, as in [`MoveRun::wanted`]. The contents of the others are not
+    /// needed.
     ///
     /// Then [`Vm::launder_slots`] and [`Vm::swapoff_written`] until all are written or there are no slots, and
     /// [`Vm::swapoff_moved`].
@@ -388,29 +388,29 @@ impl<P: Pager> Vm<P> {
         good
     }
 
-    /// Page `i` of a run, which had the tag `old`, has been written to `to` as `new` (the same, unless it was sealed or opened on
-    /// the way), with this result. Returns whether it is stored there now.
+    /// Page `i` of a run, which had the tag `old`, has been written to `to` with the tag `new` (the same, unless it was sealed or
+    /// opened on the way), with this result. Returns whether it is stored there now.
     pub fn swapoff_written(&mut self, run: &MoveRun, i: u32, to: Slot, (old, new): (Tag, Tag), result: IoResult) -> bool {
         self.copied(run.page(i), (run.slot_of(i), old), (to, new), result)
     }
 
-    /// All is done with a run.
+    /// All work on a run is done.
     pub fn swapoff_moved(&mut self, run: MoveRun) {
         _ = run;
         self.moving -= 1;
         self.show_swap_used();
     }
 
-    /// `page`, which had the tag `old` in the slot `from`, has been written to `to`, as `new`, with this result. Nothing was held
-    /// meanwhile, so it is looked up again. Returns whether it is stored there now; else the slot is free.
+    /// `page`, which had the tag `old` in the slot `from`, has been written to `to` with the tag `new`, with this result. Nothing
+    /// was held meanwhile, so the page is looked up again. Returns whether it is stored in `to` now; if not, `to` is freed.
     pub(crate) fn copied(&mut self, page: PageId, (from, old): (Slot, Tag), (to, new): (Slot, Tag), result: IoResult) -> bool {
         let word = self.table.get(page);
-        // One that is being read from its old slot keeps it until it has arrived.
+        // A page that is being read from its old slot keeps that slot until it has arrived.
         let read = word.busy() && word.state() == State::PagedOut;
         if result == IoResult::Ok && self.pager.stored(page) == Some((from, old)) && !read {
             return self.pager.assign(page, to, new);
         }
-        // (memory that takes no more has not failed)
+        // (a compressed device that takes no more has not failed)
         if !matches!(result, IoResult::Ok | IoResult::NoSpace) {
             self.counters.write_errors.add(1);
         }

@@ -1,4 +1,4 @@
-//! The units of the system as types, so that an index is never taken for a count or a byte.
+//! The units of the system as types, so that an index is never mistaken for a count or a byte.
 
 use core::fmt;
 
@@ -83,19 +83,18 @@ impl FrameId {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Slot(pub u32);
 
-/// A swap device: its entry in the pager's table. The entry of a device that is gone is used again.
+/// A swap device: its entry in the pager's table. The entry is reused when the device is gone.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct DeviceId(pub u16);
 
-/// What is remembered of a page's stored content: says whether a page changed since it was written, and whether it came back right.
+/// The tag of a page's stored content. It tells whether a page changed since it was written, and whether it came back right.
 ///
-/// A 128-bit check of the content, and the number of the write (for a check that depends on it: the seal of an encrypted page). It
-/// stays in memory and never goes to a device.
+/// It holds a 128-bit check of the content, and the number of the write (for a check that depends on it: the seal of an encrypted
+/// page). It stays in memory and never goes to a device.
 ///
-/// **Identity.** The check is kept masked with its page's name, in a form that a change of name can follow without knowing the
-/// content: `masked = check ^ mask(page)`. Whoever compares unmasks with the name of the page that he wants, so what belongs to
-/// another page never compares equal, and [`Tag::renamed`] is all that mremap takes. The mask is no secret; it guards against
-/// mistakes.
+/// **Identity.** The check is kept masked with its page's name: `masked = check ^ mask(page)`. So the tag can follow a change of
+/// name without the content. A comparison unmasks the tag with the name of the page that is wanted, so content of another page
+/// never compares equal, and [`Tag::renamed`] is all that mremap needs. The mask is no secret; it guards against mistakes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Tag {
     masked: [u32; 4],
@@ -103,16 +102,16 @@ pub struct Tag {
 }
 
 impl Tag {
-    /// Of a page that was not looked at: equals no page's that was (but for chance, 1 in 2^128).
+    /// The tag of a page that was not looked at. It equals no other page's tag (except by chance, 1 in 2^128).
     pub const UNKNOWN: Tag = Tag { masked: [0; 4], number: 0 };
 
-    /// For `page`, whose content has this check, as of write `number`.
+    /// The tag of `page`, whose content has this check, as of write `number`.
     #[inline]
     pub const fn new(page: PageId, check: u128, number: u32) -> Self {
         let bits = check ^ mask(page);
         Tag { masked: [bits as u32, (bits >> 32) as u32, (bits >> 64) as u32, (bits >> 96) as u32], number }
     }
-    /// The check, if this is of `page`; else something else.
+    /// The check, if this is the tag of `page`; otherwise a meaningless number.
     #[inline]
     pub const fn unmasked(self, page: PageId) -> u128 {
         let [a, b, c, d] = self.masked;
@@ -123,12 +122,12 @@ impl Tag {
     pub const fn number(self) -> u32 {
         self.number
     }
-    /// The same content, which is now that of `to` instead of `from`.
+    /// The tag of the same content after it moved from page `from` to page `to`.
     #[inline]
     pub const fn renamed(self, from: PageId, to: PageId) -> Self {
         Self::new(to, self.unmasked(from), self.number)
     }
-    /// As words, for a table: the words of [`Tag::UNKNOWN`] are zero, so such a table can be made of memory that is not touched.
+    /// As words, for a table. The words of [`Tag::UNKNOWN`] are zero, so such a table can be made of untouched memory.
     #[inline]
     pub const fn to_words(self) -> [u32; 5] {
         let [a, b, c, d] = self.masked;
@@ -139,14 +138,14 @@ impl Tag {
     pub const fn from_words([a, b, c, d, number]: [u32; 5]) -> Self {
         Tag { masked: [a, b, c, d], number }
     }
-    /// With this value as it is, for a table or a test that only stores and compares.
+    /// A tag with this value, for a table or a test that only stores and compares.
     #[inline]
     pub const fn of(value: u64) -> Self {
         Tag { masked: [value as u32, (value >> 32) as u32, 0, 0], number: 0 }
     }
 }
 
-/// A bijection of the page's word in each half, so two pages' masks always differ. (Steele, Lea, Flood 2014: splitmix64's
+/// A bijection of the page's word in each half, so that two pages' masks always differ. (Steele, Lea, Flood 2014: splitmix64's
 /// finalizer.)
 #[inline]
 const fn mask(page: PageId) -> u128 {

@@ -1,4 +1,4 @@
-//! Each row of the table at the head of `vm.rs`: what a fault or the page daemon is answered, and what becomes of the page.
+//! Each row of the table at the head of `vm.rs`: the answers to a fault or the page daemon, and the outcome for the page.
 
 use overspill_vm::page::State;
 use overspill_vm::pager::{HasPage, IoResult, Pager, SlotRun};
@@ -6,7 +6,7 @@ use overspill_vm::types::{PageId, PageIndex, Slot, Tag};
 use overspill_vm::{CLUSTER_PAGES_MAX, Compared, Config, Destination, Fault, Filled, PageIn, Parked, Vm};
 use std::collections::BTreeMap;
 
-/// One device that never fills up, page after page.
+/// A device that never fills up. Slots are given out in order.
 #[derive(Default)]
 struct Tape {
     stored: BTreeMap<PageId, (Slot, Tag)>,
@@ -119,7 +119,7 @@ fn compare(vm: &mut Vm<Tape>, index: PageIndex) -> Compared {
     vm.launder_compared(page(index), false, tag(index))
 }
 
-/// The page is looked at, and is to be written there.
+/// The page is compared, and must be written to the slot that is returned.
 fn begin_write(vm: &mut Vm<Tape>, index: PageIndex) -> Slot {
     assert_eq!(compare(vm, index), Compared::Write);
     vm.launder_slots(1, page(index)).expect("room").first
@@ -187,7 +187,7 @@ fn a_page_that_was_read() {
     assert_eq!(read(&mut vm, 7, same), Destination::Map);
     assert!(!vm.page_in_done(page(7), Filled::Mapped));
     assert_eq!(state(&vm, 7), State::Active);
-    // released while it is read: it is untouched at once, and what arrives is thrown away
+    // released while it is read: it is untouched at once, and the data is thrown away when it arrives
     assert!(!park(&mut vm, 7, Parked::Yes) && compare(&mut vm, 7) == Compared::Settled);
     reclaim(&mut vm, 7);
     let op = begin_read(&mut vm, 7);
@@ -208,7 +208,7 @@ fn no_frame_and_no_table() {
         assert_eq!(fault(&mut vm, index), Fault::NoMemory);
     }
     assert!(matches!(vm.fault(page(1), BOUNDS, true), Fault::ZeroFill { count: 1, .. }), "above the budget");
-    // as thin as pages can lie: there is a table for few of them
+    // pages as thin as they can lie: the table has room for few of them
     let mut vm = core(4096);
     let full = (0..1 << 12).find(|i| vm.fault(page(i << 12), 0..1 << 24, false) == Fault::TableFull);
     assert!(full.is_some_and(|n| n > 0), "{full:?}");
@@ -222,7 +222,7 @@ fn the_page_daemons_batches() {
     assert!(!park(&mut vm, 0, Parked::Refused) && state(&vm, 0) == State::Active);
     assert!(!park(&mut vm, 0, Parked::Absent) && state(&vm, 0) == State::Untouched && vm.used() == 0);
     bring_to(&mut vm, 0, State::Inactive);
-    // looked at: all zeroes
+    // compared: all zeroes
     let mut batch = Vec::with_capacity(4);
     vm.launder_batch(4, &mut batch);
     let frame = batch[0].frame;
@@ -230,7 +230,7 @@ fn the_page_daemons_batches() {
     assert_eq!(vm.launder_compared(page(0), true, Tag::UNKNOWN), Compared::Drop(frame));
     vm.frames_dropped([frame].into_iter());
     assert_eq!((state(&vm, 0), vm.used()), (State::Untouched, 0));
-    // written: in vain, then with success
+    // written: first without success, then with it
     bring_to(&mut vm, 0, State::Inactive);
     write(&mut vm, 0, IoResult::NoSpace);
     assert_eq!((state(&vm, 0), vm.pager().used()), (State::Inactive, 0));

@@ -9,42 +9,42 @@
 //!      +---------------------------------------+ touched there (a dirty page that was not touched is written and goes round once)
 //! ```
 //!
-//! Source: the use-once thread (linux-kernel, July 2001) and its patch against 2.4.5. Numbers of 2.4: a page starts with age 2, a
-//! touch found by the scan adds 3, up to 64, a scan without one halves the age. The thread calls the inactive-dirty and
-//! inactive-clean lists "a single, two-stage queue", and so it is one here. The active ring is scanned when the inactive queue is
-//! short, not by a timer. A page's scans between two touches are bounded by the binary logarithm of its age, so a victim costs O(1)
-//! amortised.
+//! Source: the use-once thread (linux-kernel, July 2001) and its patch against 2.4.5. Numbers of 2.4: a page starts with age 2. A
+//! touch found by the scan adds 3, up to 64; a scan without one halves the age. The thread calls the inactive-dirty and
+//! inactive-clean lists "a single, two-stage queue", so they are one queue here. The active ring is scanned when the inactive queue
+//! is short, not by a timer. The number of scans of a page between two touches is bounded by the binary logarithm of its age, so a
+//! victim costs O(1) amortised.
 //!
-//! Live a touch is seen only while a page is parked, so an age says nothing that the place in the ring does not say, and a rule may
-//! do without. A rule that *spares* has this instead: a page that is touched while parked, again and again, is spared its next
-//! round of the ring, then two, four and eight of them, because each time costs a move out of sight and a soft fault to learn what
-//! is known already. At most [`SPARED_IN_A_ROW`] are spared before one is taken, so a victim costs O(1).
+//! Live, a touch is seen only while a page is parked. So an age tells no more than the place in the ring does, and a rule may do
+//! without ages. A rule that *spares* has this instead: a page that is touched again and again while parked is spared its next
+//! round of the ring, then two, four and eight rounds. Otherwise each round costs a move out of sight and a soft fault, only to
+//! learn what is known already. At most [`SPARED_IN_A_ROW`] pages are spared before one is taken, so a victim costs O(1).
 
 use super::{Args, Arrival, Ghosts, Node, Param, Policy, See, Setup, Values};
 use crate::page_queue::{ListId, Lists};
 use core::marker::PhantomData;
 
-/// Age of a page that begins its life on the active ring, or comes to it (PAGE_AGE_START).
+/// Age of a page that starts on the active ring, or comes to it (PAGE_AGE_START).
 const AGE_START: u32 = 2;
-/// What a touch adds (PAGE_AGE_ADV).
+/// The age that a touch adds (PAGE_AGE_ADV).
 const AGE_ADVANCE: u32 = 3;
-/// The oldest (PAGE_AGE_MAX).
+/// The highest age (PAGE_AGE_MAX).
 const AGE_MAX: u32 = 64;
 
-/// Where a page begins.
+/// Where a new page starts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Start {
     /// At the new end of the active ring, with the starting age.
     Active,
     /// At the new end of the inactive queue, with age zero: its first touch is its first use.
     Inactive,
-    /// The same, after the touch that brought it in.
+    /// The same, but the touch that brought it in counts as its first use.
     InactiveUsedOnce,
     /// In the window of new pages.
     Window,
 }
 
-/// What the four policies differ in.
+/// The differences between the four policies.
 pub trait Rule: Clone + Send + 'static {
     /// See [`Policy`].
     const NAME: &'static str;
@@ -54,14 +54,14 @@ pub trait Rule: Clone + Send + 'static {
     const PARAMS: &'static [Param];
     /// Whether a touch of an active page puts it on the inactive queue (drop-behind).
     const TOUCH_DEACTIVATES: bool = false;
-    /// Whether live the ages are kept too.
+    /// Whether ages are kept live, too.
     const AGES_LIVE: bool = false;
-    /// Whether live pages are spared rounds of the ring for what they have shown while they were parked earlier.
+    /// Whether, live, pages that were touched while parked are spared rounds of the ring.
     const SPARES: bool = false;
-    /// The age with which a page comes from the inactive queue to the ring. Its mark comes along, so the next scan adds to that.
+    /// The age of a page that comes from the inactive queue to the ring. Its mark comes along, so the next scan adds to the age.
     /// 2.4.5 left the age alone, which is zero there; the use-once patch adds "page->age = PAGE_AGE_START" in both places.
     const RESCUED_AGE: u32 = AGE_START;
-    /// Where a page begins.
+    /// Where a new page starts.
     fn start(arrival: Arrival) -> Start;
 }
 
@@ -73,7 +73,7 @@ pub const INACTIVE: Param = Param {
     help: "share of the pages that the inactive queue is filled up to; a guess: a third, as 2.4 aimed at",
 };
 
-/// The parameter of those that count a quick return as a second use, live.
+/// The parameter of rules that, live, count a quick return as a second use.
 pub const REFAULT: Param = Param {
     key: "refault",
     default: "1",
@@ -81,7 +81,7 @@ pub const REFAULT: Param = Param {
     help: "live: a page that comes back after fewer evictions than so many times the memory starts on the active ring; 0: none does",
 };
 
-/// The parameter of those whose inactive queue is shorter live.
+/// The parameter of rules whose inactive queue is shorter live.
 pub const QUEUE: Param = Param {
     key: "queue",
     default: "0.1",
@@ -95,9 +95,9 @@ pub struct Aged<R> {
     /// The word: [`WHERE`], flags, age.
     lists: Lists<3, 3>,
     inactive_permille: u32,
-    /// Share and length of the window, in pages.
+    /// Share of memory for the window, and its length in pages.
     window: (f64, u32),
-    /// Share and number of evictions within which a page's return is its second use, in pages.
+    /// A page's return counts as its second use within this many evictions: as a share of memory, and in pages.
     refault: (f64, u32),
     /// Whether pages have ages.
     ages: bool,
@@ -114,16 +114,16 @@ const WINDOW: ListId = 2;
 /// Bits 0 and 1: zero, or the list plus one.
 const WHERE: u32 = 3;
 const USED: u32 = 4;
-/// Age zero: its next touch is its first.
+/// Age zero: the next touch is its first use.
 const FRESH: u32 = 8;
 const DIRTY: u32 = 16;
 const AGE_SHIFT: u32 = 8;
-/// Where pages are spared, the age is the round of the ring in which a page is parked again, counted down, and these bits say
-/// what it was at first. They stay while it is parked.
+/// Where pages are spared, the age counts down the rounds of the ring until the page is parked again. These bits hold the age at
+/// the start. They stay while the page is parked.
 const EARNED_SHIFT: u32 = 16;
 const EARNED: u32 = 0xF << EARNED_SHIFT;
 const EARNED_MAX: u32 = 8;
-/// So many pages are spared before one is taken all the same.
+/// This many pages are spared in a row before one is taken in spite of its age.
 const SPARED_IN_A_ROW: u32 = 32;
 
 const NEW_TO_ACTIVE: usize = 0;
@@ -147,7 +147,7 @@ impl<R: Rule> Aged<R> {
         self.lists.len(ACTIVE) + self.lists.len(IDLE) + self.lists.len(WINDOW)
     }
 
-    /// One active page goes to the inactive queue. Returns whether there was one.
+    /// Moves one active page to the inactive queue. Returns whether there was one.
     #[inline]
     fn deactivate(&mut self) -> bool {
         let mut spared = 0;
@@ -237,7 +237,7 @@ impl<R: Rule> Policy for Aged<R> {
             1 => *word |= USED,
             2 if *word & FRESH != 0 => *word &= !FRESH,
             2 => *word |= USED,
-            _ => {} // in the window: the same use still
+            _ => {} // in the window: it is still the same use
         }
         true
     }
@@ -278,7 +278,7 @@ impl<R: Rule> Policy for Aged<R> {
             if (self.lists.len(IDLE) as u64) * 1000 < self.listed() as u64 * self.inactive_permille as u64
                 && !self.lists.is_empty(ACTIVE)
             {
-                // two for one until the share is right again: amortised O(1), and no batch is spent on balancing alone
+                // two per victim until the share is right again: amortised O(1), and no batch only balances
                 self.deactivate();
                 self.deactivate();
             }

@@ -1,21 +1,22 @@
-//! ARC: recency and frequency share the memory, and what was evicted says how.
+//! ARC: recency and frequency share the memory, and refaults of evicted pages set the shares.
 //!
 //! Source: Megiddo and Modha, "ARC: a self-tuning, low overhead replacement cache", FAST 2003, figure 4, with `p` and its steps as
 //! real numbers.
 //!
 //! ```text
 //!   T1: touched once    T2: touched again         in memory, together at most c pages
-//!   B1: gone from T1    B2: gone from T2          remembered; |T1| + |B1| <= c, all four together <= 2 c
+//!   B1: gone from T1    B2: gone from T2          ghosts; |T1| + |B1| <= c, all four together <= 2 c
 //! ```
 //!
-//! A page found in B1 says that T1 (whose share is `p`) should have been longer, one found in B2 the same of T2. A victim is chosen
-//! with the knowledge of the page that comes in. No parameters. Bad at loops a little larger than memory (as `lru`), and at
-//! references in quick succession, which make every page of a scan "touched again"; IBM's patent on it has expired. Live the
-//! victims are taken in batches, before it is known what comes in; and it keeps at most as many ghosts as there are pages of
-//! memory.
+//! A page found in B1 says that T1, whose share is `p`, should have been longer; a page found in B2 says the same of T2. The choice
+//! of a victim takes the incoming page into account. No parameters. It is bad at loops a little larger than memory (as `lru` is),
+//! and at references in quick succession, which make every page of a scan "touched again". IBM's patent on it has expired. Live,
+//! victims are taken in batches, before the incoming pages are known. Live, it also keeps at most as many ghosts as there are pages
+//! of memory.
 //!
 //! The lists are trimmed after a page has come in, not before the victim is chosen as in the figure. The order does not matter: the
-//! ghost that is forgotten is the oldest of its list, the victim becomes the newest, and the choice of victim does not look at
+//! ghost that is forgotten is the oldest of its list, the victim becomes the newest, and the choice of the victim does not look at
+//! ghosts.
 //! ghosts.
 
 use super::{Args, Arrival, Ghosts, Node, Policy, Setup};
@@ -24,13 +25,13 @@ use crate::page_queue::{ListId, Lists};
 /// See the module.
 #[derive(Clone, Debug)]
 pub struct Arc {
-    /// The word: [`OUT`] or where it is, or was before it was taken.
+    /// The word: [`OUT`], or the list that the page is on, or was on before it was taken.
     lists: Lists<4, 3>,
     memory: u32,
     ghosts: u32,
     /// Share of T1, in pages.
     p: f64,
-    /// The page that comes in next was found in B2.
+    /// The incoming page was found in B2.
     coming_from_b2: bool,
     counts: [u64; 10],
 }
@@ -45,7 +46,7 @@ const IN_T1: u32 = 1;
 const IN_T2: u32 = 2;
 const IN_B1: u32 = 3;
 const IN_B2: u32 = 4;
-/// Was in B1 or B2, is about to come in.
+/// The page was in B1 or B2, and is about to come in.
 const COMING_BACK: u32 = 5;
 const TAKEN_FROM_T1: u32 = 6;
 const TAKEN_FROM_T2: u32 = 7;

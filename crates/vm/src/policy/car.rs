@@ -1,8 +1,9 @@
 //! CAR: ARC with clocks, so that a hit sets a bit and moves nothing.
 //!
 //! Source: Bansal and Modha, "CAR: clock with adaptive replacement", FAST 2004, figure 2, with `p` as a real number. T1 and T2 are
-//! clocks; a page of T1 that the hand finds touched goes to T2, one of T2 goes round again. B1 and B2 remember what was evicted and
-//! steer T1's share `p`, as in `arc`. No parameters. Bad where `arc` is. Live it keeps as many ghosts as there are pages of memory.
+//! clocks. A page of T1 that the hand finds touched goes to T2; one of T2 goes round again. B1 and B2 hold ghosts of evicted pages
+//! and set T1's share `p`, as in `arc`. No parameters. Bad where `arc` is. Live, it keeps as many ghosts as there are pages of
+//! memory.
 
 use super::{Args, Arrival, Ghosts, Node, Policy, Setup};
 use crate::page_queue::{ListId, Lists};
@@ -14,7 +15,7 @@ use prefetch_index::prefetch_index;
 #[derive(Clone, Debug)]
 pub struct Car {
     lists: Lists<4>,
-    /// [`OUT`] or where it is, or was before it was taken, and [`USED`].
+    /// [`OUT`], or the list that the page is on, or was on before it was taken; and [`USED`].
     state: Vec<u8>,
     memory: u32,
     ghosts: u32,

@@ -1,10 +1,10 @@
 //! Clock: the oldest page goes, unless it was touched since the hand last passed (second chance).
 //!
-//! Source: Corbató 1968, "A paging experiment with the Multics system". One bit a page; the hand clears the bits that it passes and
-//! takes the first page without one; the newcomer takes the victim's place, just behind the hand. That is a queue: the hand's place
-//! is its old end, and a page that is spared goes to its new end. A page enters without a bit (`enter=0`: its fault is no second
-//! use), or with one (`enter=1`, as a processor that sets the bit at the faulting access does). Bad where `lru` is: scans and loops
-//! larger than memory. Live a touch of an inactive page is the bit.
+//! Source: Corbató 1968, "A paging experiment with the Multics system". Each page has one bit. The hand clears the bits that it
+//! passes and takes the first page without one. The new page takes the victim's place, just behind the hand. That is a queue: the
+//! hand is at its old end, and a page that is spared goes to its new end. A page enters without a bit (`enter=0`: its fault is no
+//! second use), or with one (`enter=1`, as a processor sets the bit at the faulting access). Bad where `lru` is: scans and loops
+//! larger than memory. Live, a touch of an inactive page sets the bit.
 
 use super::{Args, Arrival, Ghosts, Node, Param, Policy, Setup, Values};
 use crate::page_queue::Lists;
@@ -15,7 +15,7 @@ use prefetch_index::prefetch_index;
 /// See the module.
 #[derive(Clone, Debug)]
 pub struct Clock {
-    /// From the hand on.
+    /// The ring, from the hand on.
     queue: Lists<1>,
     /// [`OUT`], [`IN`], or [`USED`].
     state: Vec<u8>,
@@ -25,7 +25,7 @@ pub struct Clock {
 
 const OUT: u8 = 0;
 const IN: u8 = 1;
-/// [`IN`] and a bit: to set it takes no branch, which would be hard to predict.
+/// [`IN`] and a bit. Setting it takes no branch, which would be hard to predict.
 const USED: u8 = 3;
 
 const ADMITTED: usize = 0;

@@ -1,20 +1,20 @@
-//! CLOCK-Pro: what LIRS does, with a clock and three hands, so that a hit sets a bit and moves nothing.
+//! CLOCK-Pro: the idea of LIRS with a clock and three hands, so that a hit sets a bit and moves nothing.
 //!
-//! Source: Jiang, Chen and Zhang, "CLOCK-Pro: an effective improvement of the CLOCK replacement", USENIX 2005, as the authors' own
-//! program counts.
+//! Source: Jiang, Chen and Zhang, "CLOCK-Pro: an effective improvement of the CLOCK replacement", USENIX 2005. Its counts are those
+//! of the authors' own program.
 //!
 //! ```text
-//!   one ring, by the time of coming in or of the last look: hot pages, cold pages in memory, cold pages remembered (at most as
-//!   many as there are pages of memory). Hands go from old to new:
+//!   one ring, by the time of arrival or of the last look: hot pages, cold pages in memory, ghosts of cold pages (at most as many
+//!   as there are pages of memory). Hands go from old to new:
 //!   cold   next victim: the oldest cold page in memory. Untouched, it goes; touched in its test period, it becomes hot
 //!   hot    makes the oldest untouched hot page cold, for each cold page that becomes hot
-//!   test   ends the test periods of cold pages; one that is not in memory is forgotten with it
+//!   test   ends the test periods of cold pages; a ghost is forgotten then
 //! ```
 //!
-//! `cold=adaptive` lets the share of cold pages move between 1 and 99 per cent: a remembered page that is read again raises it, a
-//! test period that ends unused lowers it. `cold=0.05` is the paper's fixed share. A page touched twice in a row counts once, and a
-//! page keeps its mark in one odd place (see `spare`), both as in that program. Bad where `lirs` is, but less so where the working
-//! set changes. A victim's cost is bounded by the marks and ghosts that the hands remove: O(1) amortised.
+//! `cold=adaptive` lets the share of cold pages move between 1 and 99 per cent: a ghost that is read again raises it, and a test
+//! period that ends unused lowers it. `cold=0.05` is the paper's fixed share. Two touches in a row count as one, and a page keeps
+//! its mark in one odd place (see `spare`), both as in that program. It is bad where `lirs` is, but less so where the working set
+//! changes. A victim's cost is bounded by the marks and ghosts that the hands remove: O(1) amortised.
 
 use super::{Args, Arrival, Ghosts, Node, Param, Policy, Setup, Values};
 use crate::page_queue::{ListId, Lists};
@@ -25,24 +25,24 @@ use prefetch_index::prefetch_index;
 /// See the module.
 #[derive(Clone, Debug)]
 pub struct ClockPro {
-    /// The ring, from the oldest to the newest, and what is to be forgotten.
+    /// The ring, from the oldest to the newest, and the ghosts to be forgotten.
     lists: Lists<2>,
     /// Flags.
     state: Vec<u8>,
     args: Args,
     memory: u32,
     ghosts_max: u32,
-    /// The most ghosts whatever the memory.
+    /// The most ghosts, whatever the size of memory.
     ghosts_limit: u32,
     cold_least: i64,
     cold_most: i64,
     adaptive: bool,
-    /// No more free pages since the beginning.
+    /// Memory has been full once.
     full: bool,
     resident: u32,
     hot: u32,
     ghosts: u32,
-    /// By how much the number of cold pages is to change.
+    /// The change that is due in the number of cold pages.
     credits: i64,
     hand_hot: Option<Node>,
     hand_cold: Option<Node>,
@@ -70,10 +70,10 @@ const COLD_TO_PARKED: usize = 6;
 const PARKED_TO_GHOST: usize = 7;
 const FORGOTTEN: usize = 8;
 
-/// How a move of the hot hand for a cold page ended.
+/// The result of moving the hot hand for a cold page.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct HotMove {
-    /// It passed the cold page, whose test period is over therefore.
+    /// The hand passed the cold page, so that page's test period is over.
     met: bool,
     /// A hot page became cold.
     demoted: bool,
@@ -98,11 +98,11 @@ impl ClockPro {
     fn older(&self, node: Node) -> Node {
         self.lists.previous(node).or_else(|| self.lists.back(RING)).unwrap_or(node)
     }
-    /// The page that a hand goes on to if `node` leaves the ring.
+    /// The page that a hand at `node` goes to if `node` leaves the ring.
     fn after(&self, node: Node) -> Option<Node> {
         Some(self.newer(node)).filter(|next| *next != node)
     }
-    /// Takes a page out of the ring, and with it its test period and its mark. Hands that point to it go on.
+    /// Takes a page out of the ring, and ends its test period and mark. Hands that point to it go on.
     fn leave(&mut self, node: Node) {
         let after = self.after(node);
         for hand in [&mut self.hand_hot, &mut self.hand_cold, &mut self.hand_test] {
@@ -133,7 +133,7 @@ impl ClockPro {
             self.off(node, IN_TEST | USED);
         }
     }
-    /// The test hand is pushed on by the hot hand.
+    /// The hot hand pushes the test hand on.
     fn step_test(&mut self) {
         let Some(at) = self.hand_test else { return };
         if self.is(at, RESIDENT) {
@@ -143,7 +143,7 @@ impl ClockPro {
             self.forget_at_test(at);
         }
     }
-    /// No more ghosts than there may be.
+    /// Forgets ghosts until there are no more than allowed.
     fn trim(&mut self) {
         while self.ghosts > self.ghosts_max {
             let Some(at) = self.hand_test else { return };
@@ -200,8 +200,8 @@ impl ClockPro {
             self.credits = 0;
         }
     }
-    /// A cold page in memory and on the ring was touched in its test period. Returns whether it can go all the same, its test
-    /// period having ended meanwhile.
+    /// A cold page in memory and on the ring was touched in its test period. Returns whether it can go in spite of that, because
+    /// its test period has ended meanwhile.
     fn spare(&mut self, node: Node) -> bool {
         self.bound_credits();
         if self.credits < 0 {
@@ -337,7 +337,7 @@ impl Policy for ClockPro {
                 self.leave(node);
                 self.ghosts -= 1;
             } else {
-                self.lists.remove(DEAD, node); // its test period has ended just now
+                self.lists.remove(DEAD, node); // its test period has just ended
             }
             self.on(node, RESIDENT);
             if moved.met && !moved.demoted {
@@ -367,7 +367,7 @@ impl Policy for ClockPro {
         self.full = true;
         loop {
             let Some(node) = self.seek_cold() else {
-                // every cold page is inactive: the oldest hot one must do
+                // every cold page is inactive, so the oldest hot one is taken
                 let hot = self.lists.iter(RING).find(|node| self.state[*node as usize] & (HOT | TAKEN) == HOT)?;
                 self.take(hot);
                 return Some(hot);

@@ -1,18 +1,19 @@
-//! Cost: the page whose next reference and next write are expected furthest away goes.
+//! Cost: evicts the page whose next reference and next write are expected furthest away.
 //!
 //! Source: Martin Devera in the use-once thread (linux-kernel, 25 July 2001): compute a cost for each page from the expected times
-//! of its next reference and its next dirtying, by averages that forget exponentially (EWMA); keep the pages in buckets by cost and
-//! recompute it now and then; evict from the bucket at the end. His `c = (Tw - t)^2 + (Tr - t)^2` is the square of a distance in
-//! time: here the pages that are furthest away go, and there are 32 buckets by its logarithm.
+//! of its next reference and its next dirtying, by averages that forget exponentially (EWMA); keep the pages in buckets by cost,
+//! and recompute it now and then; evict from the bucket at the end. His `c = (Tw - t)^2 + (Tr - t)^2` is the square of a distance
+//! in time. Here the pages that are furthest away are evicted, and there are 32 buckets by the distance's logarithm.
 //!
-//! - The average interval between references (`alpha` of the new one, the rest of the old) says when the next is expected; a page
-//!   that is overdue gets further away again. A page that was referenced once is expected after as many references as there are
-//!   pages of memory (a guess). The same for writes; one that was never written counts as if it were written when it is referenced.
-//! - A page's bucket is looked at again when it comes up as a victim, and when so much time has passed as would take it to the next
-//!   bucket: a sweep looks at a few old entries for each victim. O(1) a reference, O(buckets) a victim.
+//! - The average interval between references says when the next one is expected (`alpha` of the newest interval, the rest of the
+//!   old average). A page that is overdue gets further away again. A page that was referenced once is expected after as many
+//!   references as there are pages of memory (a guess). The same goes for writes; a page that was never written counts as if each
+//!   reference wrote it.
+//! - A page's bucket is recomputed when the page comes up as a victim, and when enough time has passed to take it to the next
+//!   bucket: a sweep looks at a few old entries for each victim. O(1) per reference, O(buckets) per victim.
 //!
-//! `alpha` 0.5 is a guess. Bad at whatever has no rhythm: one long gap makes a page look cold; and at pages used in bursts, which
-//! look hot. Time is counted in references, live in rescues and arrivals.
+//! `alpha` 0.5 is a guess. It is bad at references without a rhythm: one long gap makes a page look cold. It is bad at pages used
+//! in bursts, which look hot. Time is counted in references; live, in rescues and arrivals.
 
 use super::{Args, Arrival, Ghosts, Node, Param, Policy, Setup, Values};
 use crate::page_queue::Lists;
@@ -28,24 +29,24 @@ pub struct Cost {
     alpha: f32,
     memory: u32,
     now: u32,
-    /// Buckets that hold pages: bits.
+    /// A bit for each bucket that holds pages.
     filled: u32,
-    /// Where the sweep goes on.
+    /// The bucket that the sweep looked at last.
     sweep: usize,
     counts: [u64; 5],
 }
 
 const BUCKETS: usize = 32;
-/// Entries looked at for each victim besides the victim's own.
+/// Entries looked at for each victim, besides the victim's own.
 const SWEPT: usize = 4;
 
-/// Times are counted in references and wrap; what matters is how far apart they are.
+/// Times are counted in references and wrap; only differences are used.
 #[derive(Clone, Copy, Default, Debug)]
 struct Page {
     /// Bucket plus one; 0: not listed.
     bucket: u8,
     written: bool,
-    /// When it was put there.
+    /// When it was put into the bucket.
     since: u32,
     referenced: u32,
     reference_interval: f32,
@@ -70,7 +71,7 @@ impl Cost {
         let page = &self.pages[node as usize];
         let r = self.distance(page.referenced, page.reference_interval);
         let w = if page.written { self.distance(page.dirtied, page.dirty_interval) } else { r };
-        // the logarithm of the root, rounded down: half of the exponent
+        // the logarithm of the square root, rounded down: half of the exponent
         let squares = (r * r + w * w).max(1.0);
         let exponent = (squares.to_bits() >> (f32::MANTISSA_DIGITS - 1)) as usize - (f32::MAX_EXP as usize - 1);
         (exponent / 2).min(BUCKETS - 1)
@@ -88,7 +89,7 @@ impl Cost {
         self.lists.remove(bucket, node);
         self.filled &= !((self.lists.is_empty(bucket) as u32) << bucket);
     }
-    /// Puts a listed page where it belongs now.
+    /// Moves a listed page to its present bucket. Returns whether it was there already.
     #[inline]
     fn look(&mut self, node: Node) -> bool {
         let was = self.pages[node as usize].bucket as usize - 1;
@@ -179,7 +180,8 @@ impl Policy for Cost {
                 self.look(node);
             }
         }
-        // a page that has come nearer meanwhile makes room for the next; a bounded number of them, so that one victim costs O(1)
+        // a page that has come nearer meanwhile is moved, and the next one is tried; a bounded number of times, so that a victim
+        // costs O(1)
         let mut turns = BUCKETS;
         loop {
             let furthest = self.filled.checked_ilog2()? as usize;

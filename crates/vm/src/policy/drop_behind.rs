@@ -1,16 +1,15 @@
-//! Drop-behind: every page that was read is put up for eviction as soon as it has been used.
+//! Drop-behind: every page that was read can be evicted as soon as it has been used.
 //!
-//! Source: Linux 2.4.5 as the use-once thread tells of it (Rik van Riel), which use-once replaced; the lists are in `ages.rs`. A
-//! page that was touched goes to the new end of the inactive queue, also if it was on the active ring; if it is touched there again
-//! before it comes to the old end it goes to the ring after all. Readahead pages circulate on the ring until they are used. The
-//! thread says where it is bad: it "deactivates even popular file pages", losing what was known of them; readahead pages are busy
-//! work; and a page that was read ahead and never used is not dropped. Live touches of active pages are not seen, so it is milder
-//! there.
+//! Source: Linux 2.4.5 as the use-once thread describes it (Rik van Riel), which use-once replaced; the lists are in `ages.rs`. A
+//! page that was touched goes to the new end of the inactive queue, even from the active ring. If it is touched there again before
+//! it reaches the old end, it goes to the ring after all. Readahead pages stay on the ring until they are used. The thread says
+//! where it is bad: it "deactivates even popular file pages" and loses what was known of them; readahead pages are busy work; and a
+//! page that was read ahead and never used is not dropped. Live, touches of active pages are not seen, so it is milder there.
 //!
-//! In the kernel only what passes through read and write was dropped, and of that what lay behind a sequential reader, or was
-//! written whole; mapped pages never were. A policy here is told neither how a page was referenced nor where it lies, so every
-//! touch counts, as the thread's account has it ("every time a popular file page is touched"). That makes it worse than it was
-//! wherever files are mapped.
+//! The kernel dropped only pages that went through read and write: those behind a sequential reader, and those that were written
+//! whole. It never dropped mapped pages. A policy here is told neither how a page was referenced nor where it lies. So every touch
+//! counts, as in the thread's account ("every time a popular file page is touched"). That makes it worse than the original wherever
+//! files are mapped.
 
 use super::ages::{Aged, INACTIVE, Rule, Start};
 use super::{Arrival, Param};

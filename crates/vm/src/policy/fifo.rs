@@ -1,9 +1,9 @@
 //! First in, first out: the oldest page goes, used or not.
 //!
-//! The yardstick: no page is ever spared (Belady 1966, "A study of replacement algorithms for a virtual-storage computer"). Bad at
-//! whatever has a working set, and the only policy here that can get worse with more memory (Belady's anomaly); good where nothing
-//! is used twice, because it costs nothing. A touch of an inactive page is served but changes nothing: the page keeps its place at
-//! the old end.
+//! The baseline: no page is ever spared (Belady 1966, "A study of replacement algorithms for a virtual-storage computer"). It is
+//! bad at anything with a working set, and it is the only policy here that can get worse with more memory (Belady's anomaly). It is
+//! good where nothing is used twice, because it costs nothing. A touch of an inactive page is served but changes nothing: the page
+//! keeps its place at the old end.
 
 use super::{Args, Arrival, Ghosts, Node, Policy, Setup};
 use crate::page_queue::Lists;

@@ -1,19 +1,19 @@
 //! LIRS: pages with a low inter-reference recency keep nearly all of the memory.
 //!
 //! Source: Jiang and Zhang, "LIRS: an efficient low inter-reference recency set replacement policy to improve buffer cache
-//! performance", SIGMETRICS 2002, as the authors' own program counts (which decides what the paper leaves open: the first pages are
-//! LIR until only the share of the HIR pages is free, and a page referenced twice in a row counts once).
+//! performance", SIGMETRICS 2002. Its counts are those of the authors' own program, which decides two points that the paper leaves
+//! open: the first pages are LIR until only the share of the HIR pages is free, and a page referenced twice in a row counts once.
 //!
 //! ```text
 //!   stack S, by last reference:   LIR pages, and HIR pages (in memory or not) not older than the last LIR page
 //!   queue Q, by arrival:          the HIR pages that are in memory; its old end is the victim
 //! ```
 //!
-//! A HIR page that is referenced while it is in S has a lower recency than the last LIR page and changes places with it. Good at
+//! A HIR page that is referenced while it is in S has a lower recency than the last LIR page, and changes places with it. Good at
 //! loops and scans, which `lru` cannot hold at all. Bad where the working set changes: new pages must prove themselves in the 1 %
-//! of memory that HIR pages have. `hirs` 0.01 and `stack` 2500 (limit of S, in times the memory) are the authors'. Live at most
-//! twice the memory is remembered, and at the limit the page forgotten is the one evicted first, not the lowest in S (which would
-//! have to be searched).
+//! of memory that HIR pages have. `hirs` 0.01 and `stack` 2500 (the limit of S, in times the memory) are the authors'. Live, there
+//! are at most twice as many ghosts as pages of memory. At that limit the ghost that was evicted first is forgotten, not the lowest
+//! in S, which would take a search.
 
 use super::{Args, Arrival, Ghosts, Node, Param, Policy, Setup, Values};
 use crate::page_queue::{ListId, Lists};
@@ -42,7 +42,7 @@ pub struct Lirs {
 const S: ListId = 0;
 /// HIR pages in memory, the next victim in front.
 const Q: ListId = 0;
-/// By the time of their eviction.
+/// Ghosts by the time of their eviction.
 const GHOSTS: ListId = 1;
 /// Ghosts that have left the stack and are to be forgotten.
 const DEAD: ListId = 2;
@@ -69,7 +69,7 @@ impl Lirs {
     fn set(&mut self, node: Node, word: u32) {
         *self.stack.word_mut(node, 0) = word;
     }
-    /// The stack ends with a LIR page: HIR pages below the last of them leave it, and are not remembered if they are not in memory.
+    /// Makes a LIR page the bottom of the stack: HIR pages below the last LIR page leave it. Ghosts among them are to be forgotten.
     fn prune(&mut self) {
         while let Some(node) = self.stack.front(S) {
             let word = self.word(node);
@@ -97,7 +97,7 @@ impl Lirs {
         self.queues.remove(GHOSTS, node);
         self.queues.push_back(DEAD, node);
     }
-    /// LIR pages beyond their share: the last of the stack become HIR pages.
+    /// Makes LIR pages beyond their share HIR pages, from the bottom of the stack.
     fn demote(&mut self, most: u32) {
         while self.lirs > most {
             self.prune();
@@ -109,8 +109,8 @@ impl Lirs {
             self.prune();
         }
     }
-    /// The page is used: it goes to the top of the stack. If it was there before, or there is `room`, it is a LIR page from now on.
-    /// => in memory, not in Q
+    /// The page is used: it goes to the top of the stack. If it was in the stack before, or there is `room`, it is a LIR page from
+    /// now on. => in memory, not in Q
     #[inline]
     fn use_page(&mut self, node: Node, room: bool, promoted: usize) {
         let was_in_stack = self.stack.listed(node);
@@ -210,7 +210,7 @@ impl Policy for Lirs {
     #[inline]
     fn admit<G: Ghosts>(&mut self, ghosts: &mut G, node: Node, _: Arrival) {
         if self.queues.listed(node) && !self.stack.listed(node) {
-            self.queues.remove(DEAD, node); // it has left the stack and comes back before it was forgotten: as new
+            self.queues.remove(DEAD, node); // its ghost has left the stack but was not forgotten yet: it counts as new
         }
         self.bury(ghosts);
         self.last = Some(node);
@@ -329,7 +329,7 @@ mod tests {
     use super::super::{Admit, See, Spec, Visitor};
     use super::*;
 
-    /// Who was forgotten.
+    /// Records the ghosts that are forgotten.
     struct Forgotten(Vec<Node>);
 
     impl Ghosts for Forgotten {
@@ -356,8 +356,8 @@ mod tests {
         }
     }
 
-    /// A page whose ghost had left the stack came back before the ghosts were next forgotten. It was forgotten while it arrived,
-    /// and live, where its name had just been taken from the directory, that ended the program.
+    /// A page came back whose ghost had left the stack but was not forgotten yet. The ghost was then forgotten while the page
+    /// arrived. Live, its name had just been taken out of the directory, and that ended the program.
     #[test]
     fn a_page_is_not_forgotten_while_it_arrives() {
         let setup = Setup { memory: 4, nodes: 8, ghosts: 8, see: See::All };

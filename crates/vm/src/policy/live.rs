@@ -1,8 +1,8 @@
 //! A policy as the live core uses it: by frames and page identities.
 //!
-//! A policy that keeps no ghosts uses frame numbers as its nodes. For one that does, a node outlives the frame: it goes from a
-//! page's frame to its ghost and back, and the ghosts are found by page in an open-addressing table (linear probing, no tombstones:
-//! what follows is moved back) that is at most half full. Everything is allocated when the policy is made.
+//! A policy that keeps no ghosts uses frame numbers as its nodes. In a policy with ghosts, a node outlives the frame: it goes from
+//! a page's frame to its ghost and back. Ghosts are found by page in an open-addressing table (linear probing, no tombstones: later
+//! entries are moved back) that is at most half full. Everything is allocated when the policy is made.
 
 use super::{Admit, Arrival, FrameId, Ghosts, Node, PageId, Policy, See, Setup, Spec, Visitor};
 use alloc::boxed::Box;
@@ -11,7 +11,7 @@ use alloc::vec::Vec;
 
 /// A policy in the core. No allocation after construction; each call O(1) amortised.
 pub trait LivePolicy: Send {
-    /// What it was made from.
+    /// The specification that it was made from.
     fn spec(&self) -> Spec;
     /// `page` is in memory in `frame` and mapped. `distance`: see [`Arrival`]. => frame unknown to the policy
     fn admit(&mut self, frame: FrameId, page: PageId, why: Admit, distance: Option<u32>);
@@ -21,42 +21,42 @@ pub trait LivePolicy: Send {
     fn referenced(&mut self, frame: FrameId);
     /// Takes the next victims, the worst first, to be parked. Returns how many; fewer than asked only if there are no more.
     fn victims(&mut self, out: &mut [FrameId]) -> usize;
-    /// As if it had been a victim. => frame is on a list of the policy
+    /// Takes this frame as if it had been a victim. => frame is on a list of the policy
     fn take(&mut self, frame: FrameId);
-    /// A victim could not be unmapped (pinned, locked): look elsewhere for a while.
+    /// A victim could not be parked (pinned, locked): the policy should look elsewhere for a while.
     fn refused(&mut self, frame: FrameId);
     /// The page was given up or wired. => frame is on a list of the policy, or inactive
     fn remove(&mut self, frame: FrameId);
-    /// The inactive page in `frame` was not touched; it has left memory. Ghosts are made here.
+    /// The inactive page in `frame` was not touched and has left memory. Ghosts are made here.
     fn evicted(&mut self, frame: FrameId, page: PageId);
-    /// The page, which is not in memory, was given up: it need not be remembered.
+    /// The page, which is not in memory, was given up: its ghost is not needed.
     fn forget(&mut self, page: PageId);
-    /// The page in `frame` was found written. => listed or inactive
+    /// The page in `frame` was found to have been written. => listed or inactive
     fn dirtied(&mut self, frame: FrameId);
     /// The budget is now `memory` pages.
     fn resize(&mut self, memory: u32);
     /// How much of the budget may be inactive at a time, in thousandths. 0: no more than a batch.
     fn trial_permille(&self) -> u32;
-    /// Calls `each` with all listed frames, the worst first, and whether they are held to be in frequent use.
+    /// Calls `each` with each listed frame, the worst first, and whether the policy counts it as in frequent use.
     fn worst_first(&self, each: &mut dyn FnMut(FrameId, bool));
     /// As [`LivePolicy::admit`], from another policy.
     fn inherit(&mut self, frame: FrameId, hot: bool);
     /// Bytes of its tables for each frame, ghosts included.
     fn frame_bytes(&self) -> u64;
-    /// Calls `each` with the name of each transition between queues and how often it has happened.
+    /// Calls `each` with the name of each transition between queues, and its count.
     fn transitions(&self, each: &mut dyn FnMut(&'static str, u64));
     /// The same counts, in the order of the names in [`super::Info::transitions`].
     fn transition_counts(&self) -> &[u64];
-    /// A copy of it, lists and all, as a fork makes one. Allocates.
+    /// A copy of it, with its lists, as a fork makes one. Allocates.
     fn clone_box(&self) -> Box<dyn LivePolicy>;
 }
 
-/// Which node a frame has, and which nodes remember which pages.
+/// The node of each frame, and the page of each ghost.
 #[derive(Clone, Debug)]
 struct Directory {
     /// Node of a frame, plus one; 0: the policy does not know the frame.
     node_of: Vec<u32>,
-    /// Frame of a node; of a free one, the next free node plus one.
+    /// Frame of a node; for a free node, the next free node plus one.
     frame_of: Vec<u32>,
     /// Page of a ghost.
     page_of: Vec<u64>,
@@ -158,7 +158,7 @@ impl Ghosts for Directory {
     }
 }
 
-/// Nobody is remembered.
+/// For a policy that keeps no ghosts.
 struct NoGhosts;
 
 impl Ghosts for NoGhosts {
@@ -200,7 +200,7 @@ impl<P: Policy> LivePolicy for Live<P> {
             Some(at) => {
                 let node = directory.unname(at);
                 if !why.is_refault() {
-                    self.policy.forget_ghost(node); // another page lives at that address now
+                    self.policy.forget_ghost(node); // another page is at that address now
                 }
                 node
             }
@@ -251,7 +251,7 @@ impl<P: Policy> LivePolicy for Live<P> {
             Some(directory) => {
                 let node = directory.unbind(frame);
                 if let Some(at) = directory.find(page) {
-                    // it was renamed to where another page is remembered
+                    // the page was renamed to an address whose old page has a ghost
                     let old = directory.unname(at);
                     self.policy.forget_ghost(old);
                     directory.give(old);
@@ -319,7 +319,7 @@ pub fn make(spec: &Spec, memory: u32, frames: usize) -> Box<dyn LivePolicy> {
         }
     }
     let ghosts = spec.ghosts(memory);
-    // one node more than it may keep: a ghost is there before the oldest is forgotten for it
+    // one node more than the most ghosts: a new ghost is there before the oldest is forgotten for it
     let nodes = if ghosts > 0 { frames as u32 + ghosts + 1 } else { frames as u32 };
     spec.visit(&Setup { memory, nodes, ghosts, see: See::Trials }, Boxing(*spec, frames, ghosts))
 }

@@ -1,9 +1,9 @@
-//! Least recently used: the page that was not touched for the longest time goes.
+//! Least recently used: evicts the page that was not touched for the longest time.
 //!
-//! The classic (Denning 1968 gives its reason, Mattson, Gecsei, Slutz and Traiger 1970 its stack property: the pages that a smaller
-//! memory holds are held by a larger one too, so one pass counts the misses of all sizes; the lab does that). Bad at a scan, which
-//! pushes out everything, and at a loop a little larger than memory, where it misses every time. Live only touches of inactive
-//! pages are seen, so it is a second-chance queue: nearer to `clock` than to this.
+//! The classic. Denning 1968 gives its reason. Mattson, Gecsei, Slutz and Traiger 1970 give its stack property: a larger memory
+//! also holds all pages that a smaller one holds, so one pass counts the misses of all sizes; the lab does that. It is bad at a
+//! scan, which pushes out everything, and at a loop a little larger than memory, where it misses every time. Live, only touches of
+//! inactive pages are seen, so it is a second-chance queue: nearer to `clock` than to this.
 
 use super::{Args, Arrival, Ghosts, Node, Policy, Setup};
 use crate::page_queue::Lists;

@@ -1,17 +1,18 @@
-//! LRU-2: the page whose last reference but one is longest ago goes.
+//! LRU-2: evicts the page whose last reference but one is longest ago.
 //!
 //! Source: O'Neil, O'Neil and Weikum, "The LRU-K page replacement algorithm for database disk buffering", SIGMOD 1993, with K = 2.
-//! A page that was referenced only once is infinitely far away, and among those the least recently used goes. References within
-//! `crp` of the page's last one are correlated: they count as one with it, and a page is not evicted so soon after one (unless all
-//! are).
+//! A page that was referenced only once is infinitely far away; among those the least recently used one goes. References within
+//! `crp` of the page's last one are correlated: they count as one with it, and a page is not evicted that soon after one (unless
+//! all are).
 //!
-//! `history=all` remembers the times of pages that are not in memory for ever, as the paper's theory has it (its practice: 200 s;
-//! live the pages evicted last, as many as there are pages of memory); `history=resident` forgets them. `crp` 0 references is the
-//! choice of most comparisons. Bad where the past lies: a page used often long ago keeps its place until younger ones have two
-//! references, too.
+//! `history=all` remembers the times of pages that are not in memory for ever, as the paper's theory has it. (The paper's practice:
+//! 200 s. Live: for as many of the last evicted pages as there are pages of memory.) `history=resident` forgets them. `crp` 0
+//! references is the choice of most comparisons. Bad where the distant past misleads: a page that was used often long ago keeps its
+//! place until younger ones have two references, too.
 //!
-//! Not O(1): victims come from a heap, O(log n) each. A reference only notes the time; the heap learns of it when the page comes up
-//! as a victim (times only rise, so what is on top is never too high). Time is counted in references, live in rescues and arrivals.
+//! It is not O(1): victims come from a heap, O(log n) each. A reference only records the time; the heap learns of it when the page
+//! comes up as a victim. (Times only rise, so the key on top is never too high.) Time is counted in references; live, in rescues
+//! and arrivals.
 
 use super::{Args, Arrival, Ghosts, Node, Param, Policy, Setup, Values};
 use crate::page_queue::{ListId, Lists};
@@ -23,7 +24,7 @@ use prefetch_index::prefetch_index;
 #[derive(Clone, Debug)]
 pub struct LruTwo {
     pages: Vec<Page>,
-    /// Listed pages, a binary heap by key: the least is the next victim.
+    /// Listed pages, a binary heap by key: the page with the least key is the next victim.
     heap: Vec<(u64, Node)>,
     /// Ghosts by the time of their eviction.
     ghosts: Lists<1>,
@@ -31,7 +32,7 @@ pub struct LruTwo {
     remembers: bool,
     crp: u64,
     now: u64,
-    /// Pages that may not go yet, while a victim is looked for.
+    /// Pages that may not go yet, during the search for a victim.
     aside: Vec<(u64, Node)>,
     counts: [u64; 5],
 }
@@ -39,16 +40,16 @@ pub struct LruTwo {
 /// Times of references; 0: none.
 #[derive(Clone, Copy, Default, Debug)]
 struct Page {
-    /// The last uncorrelated one, moved on by the length of the correlated period before it, and the one before.
+    /// The last uncorrelated reference, and the one before, which is moved on by the length of its correlated period.
     history: [u64; 2],
-    /// The last one.
+    /// The last reference.
     last: u64,
     /// Place in the heap plus one; 0: not listed.
     place: u32,
 }
 
 const GHOSTS: ListId = 0;
-/// With a page that was referenced twice.
+/// Set in the key of a page that was referenced twice.
 const TWICE: u64 = 1 << 63;
 
 const NEW_TO_HEAP: usize = 0;
@@ -105,7 +106,7 @@ impl LruTwo {
         self.set(place, entry);
     }
     fn push(&mut self, entry: (u64, Node)) {
-        self.heap.push(entry); // within the capacity: a node is in it once at most
+        self.heap.push(entry); // within the capacity, because each node is in it at most once
         self.up(self.heap.len() - 1);
     }
     /// Takes a listed page out of the heap.
@@ -119,7 +120,7 @@ impl LruTwo {
             self.down(place);
         }
     }
-    /// The listed page with the least key, by what is known now.
+    /// The listed page with the least key, after keys on top are brought up to date.
     fn least(&mut self) -> Option<(u64, Node)> {
         loop {
             let (known, node) = *self.heap.first()?;
@@ -198,7 +199,7 @@ impl Policy for LruTwo {
         let mut found = None;
         while let Some((key, node)) = self.least() {
             let page = &self.pages[node as usize];
-            // the reference that a victim is looked for comes next
+            // the reference that needs the victim comes next
             let correlated = self.crp > 0 && self.now + 1 - page.last <= self.crp;
             if !correlated || self.aside.len() == self.aside.capacity() {
                 found = Some(node);
@@ -250,7 +251,7 @@ impl Policy for LruTwo {
         self.ghosts.remove(GHOSTS, node);
         self.pages[node as usize] = Page::default();
     }
-    /// In the order of the heap, which is roughly that.
+    /// In the order of the heap, which is roughly worst first.
     fn worst_first(&self, each: &mut dyn FnMut(Node, bool)) {
         self.heap.iter().for_each(|(_, node)| each(*node, self.key(*node) & TWICE != 0));
     }

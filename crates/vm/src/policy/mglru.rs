@@ -8,13 +8,13 @@
 //! ```
 //!
 //! A victim comes from the oldest generation; a page there that was touched goes to the youngest instead. An empty oldest
-//! generation is given up; a new youngest one begins when only two are left, or when the youngest holds more than half of the
-//! pages. A page that comes in by a fault goes to the youngest generation, one read ahead to the oldest, and one that comes back
-//! after more evictions than there are pages of memory to the oldest but one: it was not missed for longer than all generations
-//! last. Numbers of generations are the kernel's (MIN_NR_GENS, MAX_NR_GENS). It differs from the kernel: no page tables are walked,
-//! so a touched page is found when it comes up and not by aging; and there are no tiers with their feedback, since there are no
-//! file reads past the page tables here. Bad where `clock` is: first touches count as much as second ones, so a scan passes through
-//! the youngest generation.
+//! generation is given up. A new youngest one begins when only two are left, or when the youngest holds more than half of the
+//! pages. A page that comes in by a fault goes to the youngest generation, and a page read ahead to the oldest. A page that comes
+//! back after more evictions than there are pages of memory goes to the oldest but one: it was away for longer than all generations
+//! last. The numbers of generations are the kernel's (MIN_NR_GENS, MAX_NR_GENS). Two things differ from the kernel. No page tables
+//! are walked, so a touched page is found when it comes up, not by aging. And there are no tiers with their feedback, because there
+//! are no file reads past the page tables here. Bad where `clock` is: first touches count as much as second ones, so a scan passes
+//! through the youngest generation.
 
 use super::{Args, Arrival, Ghosts, Node, Policy, Setup};
 use crate::page_queue::Lists;
@@ -125,7 +125,7 @@ impl Policy for MgLru {
             let list = self.oldest as usize % GENERATIONS;
             let Some(node) = self.lists.front(list) else {
                 self.counts[GENERATIONS_ENDED] += 1;
-                self.oldest += 1; // there is a younger one: `age` has seen to that
+                self.oldest += 1; // there is a younger one: `age` has made sure of that
                 continue;
             };
             if self.state[node as usize] & USED == 0 {

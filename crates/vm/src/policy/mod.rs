@@ -1,23 +1,24 @@
-//! Page replacement policies: one trait, one file each; the same code live and in the lab.
+//! Page replacement policies: one trait, one file each, and the same code live and in the lab.
 //!
 //! ```text
 //!                          what happens to a page                       what the policy is told
-//!   lab, every reference   it is touched and in memory                  reference  (true)
-//!                          it is touched and not in memory              reference  (false), expect, [victim, evicted,] admit
+//!   lab, every reference   touched, in memory                           reference  (true)
+//!                          touched, not in memory                       reference  (false), expect, [victim, evicted,] admit
 //!   live, faults only      a batch is needed                            victim, victim, ...   (each is inactive then)
 //!                          touched while inactive                       rescued
 //!                          not touched while inactive                   evicted
-//!                          read back, filled, adopted                   expect (if it is remembered), admit
+//!                          read back, filled, adopted                   expect (if it has a ghost), admit
 //!   both                   written (as far as that is seen)             dirtied
 //! ```
 //!
-//! Linux gives user space no referenced bit, so live a policy is told of a reference only when an *inactive* page is touched: the
-//! page daemon asks for victims, unmaps them and keeps them for a while; a touch in that time is a soft fault and a rescue; a page
-//! that is not touched in time is evicted. In the lab every reference is told and a victim is evicted at once, as papers count.
+//! Linux gives user space no referenced bit, so live a policy is told of a reference only when an *inactive* page is touched. The
+//! page daemon asks for victims, parks them, and keeps them for a while. A touch in that time is a soft fault and a rescue. A page
+//! that is not touched in time is evicted. In the lab the policy is told every reference, and a victim is evicted at once, as
+//! papers count.
 //!
-//! A policy orders *nodes*: numbers of its own records, one for each page that it has in its lists or remembers. It sees no memory,
-//! no addresses, no clock. Live, [`live::Live`] gives out the nodes (a page that a policy remembers after its eviction, a *ghost*,
-//! is found by a table of fixed size); in the lab a page's node is its dense number. A policy allocates in `new` only.
+//! A policy orders *nodes*: numbers of its own records, one for each page in its lists or among its ghosts. (A *ghost* is a record
+//! of a page that was evicted.) It sees no memory, no addresses, no clock. Live, [`live::Live`] gives out the nodes, and finds
+//! ghosts in a table of fixed size. In the lab a page's node is its dense number. A policy allocates only in `new`.
 //!
 //! Adding a policy: one file here, its `mod` line, and one line in the table at `policies!` below.
 
@@ -60,19 +61,19 @@ pub enum Admit {
     HardFault,
     /// It was read next to such a touch.
     Readahead,
-    /// The program read it from a file, or wrote it there, and it was not in memory: for the first time, or again after its
-    /// eviction. The lab says so of traces of files and disks; live it does not occur, since there are no pages of files.
+    /// The program read or wrote the page of a file, and it was not in memory: for the first time, or again after its eviction. The
+    /// lab uses this for traces of files and disks. Live it does not occur, because there are no pages of files.
     FileRead,
-    /// It was there before the pager was, or before the policy.
+    /// It was present before the pager managed it.
     Adopted,
 }
 
 impl Admit {
-    /// Whether it may have been evicted before; a page of a file need not have been.
+    /// Whether the page may have been evicted before. (A page of a file need not have been.)
     pub const fn is_refault(self) -> bool {
         matches!(self, Admit::HardFault | Admit::Readahead | Admit::FileRead)
     }
-    /// Whether nobody is known to have touched it yet.
+    /// Whether it came in without a touch.
     pub const fn is_ahead(self) -> bool {
         matches!(self, Admit::ZeroAhead | Admit::Readahead)
     }
@@ -83,20 +84,20 @@ impl Admit {
 pub struct Arrival {
     /// The reason.
     pub why: Admit,
-    /// If it had been evicted: how many evictions ago, in pages; `None` if that is not known.
+    /// For a page that was evicted before: how many evictions ago, in pages. `None` if that is not known.
     pub distance: Option<u32>,
 }
 
-/// Which references a policy is told of.
+/// The references that a policy is told of.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum See {
     /// All: [`Policy::reference`] (the lab, as papers count).
     All,
-    /// Those to inactive pages: [`Policy::rescued`] (live).
+    /// Only those to inactive pages: [`Policy::rescued`] (live).
     Trials,
 }
 
-/// What a policy is made for.
+/// The setting that a policy is made for.
 #[derive(Clone, Copy, Debug)]
 pub struct Setup {
     /// The memory to be shared out, in pages.
@@ -105,65 +106,65 @@ pub struct Setup {
     pub nodes: u32,
     /// The most ghosts it may keep.
     pub ghosts: u32,
-    /// Which references it is told of.
+    /// The references that it is told of.
     pub see: See,
 }
 
-/// Where a policy says that it no longer remembers a page.
+/// Where a policy reports the ghosts that it forgets.
 pub trait Ghosts {
-    /// `node` was evicted and is on no list of the policy any more; its number may be used for another page.
+    /// The evicted page of `node` is on no list of the policy any more; the number may be used for another page.
     fn forget(&mut self, node: Node);
 }
 
-/// A replacement policy, written once for the lab and for the live core. Each call O(1) amortised, none allocates but `new`.
+/// A replacement policy, written once for the lab and for the live core. Each call is O(1) amortised; only `new` allocates.
 ///
-/// The lab replays a hundred million references a second only if `reference`, `victim`, `evicted` and `admit` become one loop.
-/// The compiler takes them for too large, hence `#[inline(always)]` on those of the policies that are worth it.
+/// The lab replays a hundred million references a second only if `reference`, `victim`, `evicted` and `admit` become one loop. The
+/// compiler judges them too large for that, hence `#[inline(always)]` in the policies where it pays.
 ///
-/// A node is *listed* (its page is in memory), *taken* (its page is inactive, or about to be evicted), a *ghost* (evicted and
-/// remembered) or unknown. `=>` says what holds before a call.
+/// A node is *listed* (its page is in memory), *taken* (its page is inactive, or about to be evicted), a *ghost* (its page was
+/// evicted, and the policy keeps the record) or unknown. `=>` says what holds before a call.
 pub trait Policy: Clone + Send + Sized + 'static {
     /// The name that `--policy` takes.
     const NAME: &'static str;
     /// One line for a list of policies.
     const ABOUT: &'static str;
-    /// What can be tuned.
+    /// Its parameters.
     const PARAMS: &'static [Param] = &[];
-    /// Ghosts kept live, at most, in thousandths of the memory.
+    /// The most ghosts kept live, in thousandths of the memory.
     const GHOSTS_PERMILLE: u32 = 0;
-    /// Names of the counters that [`Policy::transitions`] gives, in its order.
+    /// Names of the counters of [`Policy::transitions`], in its order.
     const TRANSITIONS: &'static [&'static str];
     /// Memory per node, in bytes.
     const NODE_BYTES: usize;
-    /// Whether [`Arrival::distance`] is made use of.
+    /// Whether it uses [`Arrival::distance`].
     const WANTS_DISTANCE: bool = false;
 
-    /// Makes it, empty. Allocates all that it will ever use.
+    /// Makes an empty one. Allocates everything that it will ever use.
     fn new(args: &Args, setup: &Setup) -> Self;
-    /// The memory to be shared out has changed, in pages.
+    /// Sets the memory to be shared out, in pages.
     fn resize(&mut self, _memory: u32) {}
 
-    /// Lab: `node` is referenced. Returns whether it is listed; if it is not, nothing has changed.
+    /// Lab: `node` is referenced. Returns whether it is listed. If it is not, nothing has changed.
     fn reference(&mut self, node: Node) -> bool;
-    /// Lab: `node` will be referenced soon; what that takes is to be in the cache by then.
+    /// Lab: `node` will be referenced soon: begins to bring its record into the cache.
     fn prefetch(&self, node: Node);
-    /// Lab: the same for the neighbours of `node`, whose own record is in the cache by now.
+    /// Lab: the same for the neighbours of `node`, whose own record is in the cache by then.
     fn prefetch_beside(&self, _node: Node) {}
-    /// A remembered or unknown `node` will be admitted next; victims may be asked for before that. => not listed, not taken
+    /// `node`, a ghost or unknown, will be admitted next. Victims may be asked for before that. => not listed, not taken
     fn expect(&mut self, _node: Node) {}
     /// The page of `node` is in memory from now on. => expected
     fn admit<G: Ghosts>(&mut self, ghosts: &mut G, node: Node, arrival: Arrival);
     /// Takes the next victim, the worst; `None` only if none is listed.
     fn victim(&mut self) -> Option<Node>;
-    /// `node` was chosen by somebody else: takes it as [`Policy::victim`] would. => listed
+    /// The caller has chosen `node`: takes it as [`Policy::victim`] would. => listed
     fn take(&mut self, node: Node);
     /// Live: the page of a taken node was touched, and stays.
     fn rescued(&mut self, node: Node);
-    /// Live: the page of a taken node could not be unmapped (pinned, locked): look elsewhere for a while.
+    /// Live: the page of a taken node could not be parked (pinned, locked): the policy should look elsewhere for a while.
     fn refused(&mut self, node: Node) {
         self.rescued(node);
     }
-    /// The page of a taken node has left memory: remember it or forget it.
+    /// The page of a taken node has left memory: the policy keeps a ghost or forgets the node.
     fn evicted<G: Ghosts>(&mut self, ghosts: &mut G, node: Node) {
         ghosts.forget(node);
     }
@@ -176,30 +177,32 @@ pub trait Policy: Clone + Send + Sized + 'static {
     /// The page has been written. => listed or taken
     fn dirtied(&mut self, _node: Node) {}
 
-    /// Calls `each` with all listed nodes, the worst first, and whether the policy holds them to be in frequent use.
+    /// Calls `each` with each listed node, the worst first, and whether the policy counts its page as in frequent use.
     fn worst_first(&self, each: &mut dyn FnMut(Node, bool));
-    /// As `admit`, but from another policy that listed it; `hot` as in [`Policy::worst_first`].
+    /// As `admit`, but the page was listed by another policy; `hot` as in [`Policy::worst_first`].
     fn inherit<G: Ghosts>(&mut self, ghosts: &mut G, node: Node, hot: bool);
     /// Live: how much of the budget may be inactive at a time, in thousandths. 0: no more than a batch.
     fn trial_permille(&self) -> u32 {
         PARKED_PERMILLE
     }
-    /// How often each transition between its queues has happened.
+    /// The counts of the transitions between its queues.
     fn transitions(&self) -> &[u64];
 }
 
-/// Inactive pages in thousandths of the budget, for every policy that lives on references. A reference is seen only of an inactive
-/// page, so these are a policy's memory of what is used. But each page of a working set that stays pays a soft fault each time,
-/// and where threads of the program keep all CPUs busy that costs three times as much as on an idle machine (30 us instead of 10).
-/// Half of 120 halves the soft faults and adds 2 to 4 % of hard ones (a sort where it nearly fits: 20 %): `xz -T2` in half of its
-/// memory takes 39 and 46 s instead of 93 and 75, a sort 10.0 and 11.4 s instead of 11.2 and 10.8, by turns; with 40, 25 and 10 xz
-/// did not end in 100 s but for one run of 68 s. Before refaults were judged, 60 lost a hot set of 40 % of memory alongside a scan;
-/// now its hard faults are the same with `use-once`, and 4 % more with `clock` and `aging`.
+/// Inactive pages in thousandths of the budget, for every policy that orders pages by references. A reference is seen only on an
+/// inactive page, so the inactive pages tell a policy what is used. But each page of a working set that stays pays a soft fault
+/// each time. Where the program's threads keep all CPUs busy, that costs three times as much as on an idle machine (30 us instead
+/// of 10).
+///
+/// Measured with 60 against 120, by turns. It halves the soft faults and adds 2 to 4 % of hard ones (20 % for a sort that nearly
+/// fits). `xz -T2` in half of its memory takes 39 and 46 s instead of 93 and 75. A sort takes 10.0 and 11.4 s instead of 11.2 and
+/// 10.8. With 40, 25 and 10, xz did not end in 100 s except for one run of 68 s. Before refaults were judged, 60 lost a hot set of
+/// 40 % of memory alongside a scan. Now its hard faults are the same with `use-once`, and 4 % more with `clock` and `aging`.
 pub const PARKED_PERMILLE: u32 = 60;
 
-/// Something that is to be done with a policy of whatever type.
+/// An action on a policy of any type.
 pub trait Visitor {
-    /// What comes of it.
+    /// Its result.
     type Out;
     /// Does it.
     fn visit<P: Policy>(self, policy: P) -> Self::Out;
@@ -212,12 +215,12 @@ pub struct Info {
     pub name: &'static str,
     /// One line.
     pub about: &'static str,
-    /// What can be tuned.
+    /// Its parameters.
     pub params: &'static [Param],
-    /// Memory per tracked page in the lab, and per frame live. There a policy that keeps ghosts takes 16 more for each frame;
-    /// each ghost takes as much as a node, and 28 more.
+    /// Memory per tracked page in the lab, and per frame live. Live, a policy that keeps ghosts takes 16 bytes more for each frame,
+    /// and each ghost takes as much as a node and 28 bytes more.
     pub node_bytes: usize,
-    /// Ghosts kept live, at most, in thousandths of the memory.
+    /// The most ghosts kept live, in thousandths of the memory.
     pub ghosts_permille: u32,
     /// Names of the counters of transitions between its queues.
     pub transitions: &'static [&'static str],
@@ -227,7 +230,7 @@ macro_rules! policies {
     ($($module:ident::$name:ident,)*) => {
         $(pub use $module::$name;)*
 
-        /// The policies there are, in the order in which they are listed to users.
+        /// The policies, in the order in which they are listed to users.
         pub const TABLE: &[Info] = &[$(Info {
             name: $name::NAME,
             about: $name::ABOUT,
@@ -240,7 +243,7 @@ macro_rules! policies {
         pub const NAMES: &[&str] = &[$($name::NAME,)*];
 
         impl Spec {
-            /// Makes the policy and hands it to `visitor`, with its type known.
+            /// Makes the policy and passes it to `visitor`, with its type known.
             pub fn visit<V: Visitor>(&self, setup: &Setup, visitor: V) -> V::Out {
                 $(if self.name() == $name::NAME {
                     return visitor.visit($name::new(&self.args(), setup));
@@ -375,7 +378,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever the order: no frame is lost, none is given twice, ghosts stay within their number.
+        /// In any order of calls no frame is lost, none is given twice, and the ghosts stay within their number.
         #[test]
         fn frames_are_conserved(spec in specs(), ops in steps(600)) {
             let mut p = live::make(&spec, 32, 32);
@@ -390,7 +393,7 @@ mod tests {
             prop_assert_eq!(out[..n].iter().copied().collect::<BTreeSet<_>>(), model.listed);
         }
 
-        /// Handed over to another policy, again and again: the same frames are listed.
+        /// After each change to another policy the same frames are listed.
         #[test]
         fn nothing_is_lost_between_policies(switches in proptest::collection::vec((specs(), steps(80)), 1..8)) {
             let mut p = live::make(&Spec::default(), 32, 32);

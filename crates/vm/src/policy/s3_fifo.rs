@@ -1,4 +1,4 @@
-//! S3-FIFO: a small queue sifts out what is used once, before it can reach the main one.
+//! S3-FIFO: a small queue filters out pages that are used once, before they reach the main one.
 //!
 //! Source: Yang, Zhang, Qiu, Yue and Rashmi, "FIFO queues are all you need for cache eviction", SOSP 2023, algorithm 1.
 //!
@@ -7,10 +7,10 @@
 //!                 └──else evicted──> G (identities, as many as M has pages) ──read again──> M
 //! ```
 //!
-//! `small` 0.1 is the paper's. The algorithm is not determined by its text; here a count begins again at zero in M, a page that
+//! `small` 0.1 is the paper's. The paper's text leaves three points open. Here a count begins again at zero in M, a page that
 //! overfills M makes M give up the victim at once, and G is looked up after the victim has been chosen. Bad at pages whose second
-//! use comes after G has forgotten them, and at scans that touch each page several times (a count above one in S is a pass to M).
-//! Live a touch of an inactive page is the pass.
+//! use comes after G has forgotten them, and at scans that touch each page several times (a count above one in S leads to M). Live,
+//! a touch of an inactive page leads to M.
 
 use super::{Args, Arrival, Ghosts, Node, Param, Policy, Setup, Values};
 use crate::page_queue::{ListId, Lists};
@@ -22,7 +22,7 @@ use prefetch_index::prefetch_index;
 #[derive(Clone, Debug)]
 pub struct S3Fifo {
     lists: Lists<3>,
-    /// Bits 0 and 1: the count of touches; above: [`OUT`] or where it is, or was before it was taken.
+    /// Bits 0 and 1: the count of touches. Above: [`OUT`], or the list that the page is on, or was on before it was taken.
     state: Vec<u8>,
     args: Args,
     small: u32,

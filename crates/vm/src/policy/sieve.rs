@@ -1,10 +1,10 @@
-//! Sieve: a queue in which what was touched stays where it is while a hand sifts out the rest.
+//! Sieve: a queue in which touched pages keep their places while a hand removes the others.
 //!
-//! Source: Zhang, Yang, Yue, Vigfusson and Rashmi, "SIEVE is simpler than LRU", NSDI 2024. New pages enter at the new end; the hand
-//! goes from the old end to the new, clears the bits that it passes, takes the first page without one and stays there; at the new
-//! end it starts again from the old one. New pages are sifted soon, old ones that are used stay. No parameters. Bad at pages that
-//! are used for a while and then never again: each costs a whole round of the hand; and at scans in which every page is touched
-//! twice.
+//! Source: Zhang, Yang, Yue, Vigfusson and Rashmi, "SIEVE is simpler than LRU", NSDI 2024. New pages enter at the new end. The hand
+//! goes from the old end to the new, clears the bits that it passes, takes the first page without one, and stays there. At the new
+//! end it starts again from the old one. So new pages are judged soon, and old ones that are used stay. No parameters. Bad at pages
+//! that are used for a while and then never again, because each costs a whole round of the hand, and at scans in which every page
+//! is touched twice.
 
 use super::{Args, Arrival, Ghosts, Node, Policy, Setup};
 use crate::page_queue::Lists;
@@ -18,14 +18,14 @@ pub struct Sieve {
     queue: Lists<1>,
     /// [`OUT`], [`IN`] or [`USED`].
     state: Vec<u8>,
-    /// The next page to be looked at; `None`: the oldest.
+    /// The next page to look at; `None`: the oldest.
     hand: Option<Node>,
     counts: [u64; 4],
 }
 
 const OUT: u8 = 0;
 const IN: u8 = 1;
-/// [`IN`] and a bit: to set it takes no branch, which would be hard to predict.
+/// [`IN`] and a bit. Setting it takes no branch, which would be hard to predict.
 const USED: u8 = 3;
 
 const ADMITTED: usize = 0;
@@ -71,7 +71,7 @@ impl Policy for Sieve {
         self.hand = Some(node);
         self.take(node);
         if let Some(next) = self.hand {
-            // the next victim will be looked for here: its entry is on its way into the cache until then
+            // the search for the next victim begins here: its entry comes into the cache until then
             self.queue.prefetch(next);
         }
         Some(node)
@@ -81,7 +81,7 @@ impl Policy for Sieve {
         self.counts[TAKEN] += 1;
         self.remove(node);
     }
-    /// Back where it was, or nearly: just behind the hand.
+    /// Puts the page back where it was, or nearly: just behind the hand.
     fn rescued(&mut self, node: Node) {
         self.counts[RESCUED] += 1;
         self.state[node as usize] = IN;

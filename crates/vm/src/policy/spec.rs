@@ -1,4 +1,4 @@
-//! Policy specifications, `NAME[:KEY=VALUE,...]`: the one place where they are read, written and complained about.
+//! Policy specifications, `NAME[:KEY=VALUE,...]`: how they are read, written and checked.
 
 use super::{DEFAULT, NAMES, TABLE};
 use alloc::borrow::ToOwned;
@@ -7,10 +7,10 @@ use alloc::vec::Vec;
 use core::fmt;
 use core::str::FromStr;
 
-/// Parameters a policy may have at most.
+/// The most parameters of a policy.
 pub const PARAMS_MAX: usize = 4;
 
-/// What a parameter may be.
+/// The values that a parameter may have.
 #[derive(Clone, Copy, Debug)]
 pub enum Values {
     /// Any number from the first to the second.
@@ -28,11 +28,11 @@ pub enum Values {
 pub struct Param {
     /// Its name.
     pub key: &'static str,
-    /// What it is if it is not given, as it would be written.
+    /// Its default, as it would be written.
     pub default: &'static str,
-    /// What it may be.
+    /// Its possible values.
     pub values: Values,
-    /// What it is, with its unit and where the default comes from.
+    /// Its meaning, with its unit and the source of the default.
     pub help: &'static str,
 }
 
@@ -81,7 +81,7 @@ pub struct Args {
 }
 
 impl Args {
-    /// The value of `key`; of a word, its place in the list.
+    /// The value of `key`; for a word, its place in the list.
     ///
     /// # Panics
     /// If the policy has no such parameter.
@@ -127,7 +127,7 @@ impl Spec {
     pub fn args(&self) -> Args {
         Args { params: TABLE[self.row as usize].params, values: self.values }
     }
-    /// Ghosts that it keeps live, at most, for `memory` pages.
+    /// The most ghosts that it keeps live, for `memory` pages.
     pub fn ghosts(&self, memory: u32) -> u32 {
         (memory as u64 * TABLE[self.row as usize].ghosts_permille as u64 / 1000) as u32
     }
@@ -139,7 +139,7 @@ impl Default for Spec {
     }
 }
 
-/// As it would be written, with those parameters that are not the default.
+/// As it would be written, with the parameters that are not the default.
 impl fmt::Display for Spec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())?;
@@ -156,7 +156,7 @@ impl fmt::Display for Spec {
     }
 }
 
-/// Why a specification is no good.
+/// The error in a specification.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum SpecError {
@@ -168,7 +168,7 @@ pub enum SpecError {
     Key(&'static str, String),
     /// The parameter is given twice.
     Twice(&'static str, &'static str),
-    /// The parameter cannot be that.
+    /// The parameter cannot have that value.
     Value(&'static str, &'static str, String),
 }
 
@@ -201,7 +201,7 @@ impl core::error::Error for SpecError {}
 impl FromStr for Spec {
     type Err = SpecError;
 
-    /// Reads `NAME[:KEY=VALUE,...]`. Allocates only to say what is wrong.
+    /// Reads `NAME[:KEY=VALUE,...]`. Allocates only for an error.
     fn from_str(text: &str) -> Result<Self, SpecError> {
         let (name, rest) = text.split_once(':').map_or((text, None), |(name, rest)| (name, Some(rest)));
         let mut spec = Spec::named(name).ok_or_else(|| SpecError::Policy(name.to_owned()))?;

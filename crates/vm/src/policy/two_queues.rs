@@ -1,4 +1,4 @@
-//! 2Q: a page must come back after it has passed through a queue of new pages before it gets a place.
+//! 2Q: a page must come back after it has left a queue of new pages before it gets a lasting place.
 //!
 //! Source: Johnson and Shasha, "2Q: a low overhead high performance buffer management replacement algorithm", VLDB 1994, the full
 //! version.
@@ -9,10 +9,9 @@
 //!
 //! References to a page in A1in change nothing: many small reads of one page in quick succession are one use, which is what the
 //! use-once thread asks for. A victim comes from A1in while that is longer than `kin`, else from Am. A page found in A1out leaves
-//! it before the victim for it is chosen. `kin` 0.25 and `kout` 0.5 of the memory are the paper's own. Bad where a page's second
-//! use comes after A1out has forgotten it (`kout` bounds the loop that it can learn), and where each page is used for a short while
-//! only: each second use then costs a read. Live a page from A1in that is touched while inactive has shown just what a hit in A1out
-//! shows.
+//! it before its victim is chosen. `kin` 0.25 and `kout` 0.5 of the memory are the paper's own. Bad where a page's second use comes
+//! after A1out has forgotten it (`kout` bounds the loop that it can learn), and where each page is used only for a short while:
+//! each second use then costs a read. Live, a touch of an inactive page from A1in tells the same as a hit in A1out.
 
 use super::{Args, Arrival, Ghosts, Node, Param, Policy, Setup, Values};
 use crate::page_queue::{ListId, Lists};
@@ -20,7 +19,7 @@ use crate::page_queue::{ListId, Lists};
 /// See the module.
 #[derive(Clone, Debug)]
 pub struct TwoQueues {
-    /// The word: [`OUT`] or where it is, or was before it was taken.
+    /// The word: [`OUT`], or the list that the page is on, or was on before it was taken.
     lists: Lists<3, 3>,
     args: Args,
     kin: u32,
@@ -37,7 +36,7 @@ const OUT: u32 = 0;
 const IN_A1_IN: u32 = 1;
 const IN_A1_OUT: u32 = 2;
 const IN_AM: u32 = 3;
-/// Was in A1out, is about to come in.
+/// The page was in A1out, and is about to come in.
 const COMING_BACK: u32 = 4;
 const TAKEN_FROM_A1_IN: u32 = 5;
 const TAKEN_FROM_AM: u32 = 6;

@@ -1,26 +1,27 @@
 //! Use-once: a new page starts on the inactive queue and must be used again to earn its place.
 //!
-//! Source: Daniel Phillips, "[RFC] Early flush/use-once pages" and its thread, linux-kernel, July-August 2001: a page begins at age
-//! zero on the inactive queue; the first reference after that gives it its starting age and clears "referenced"; one more, before
-//! it has come to the old end of the queue, and it goes to the active ring. A scan passes through the inactive queue and leaves the
+//! Source: Daniel Phillips, "[RFC] Early flush/use-once pages" and its thread, linux-kernel, July-August 2001. A page begins at age
+//! zero on the inactive queue. The first reference after that gives it its starting age and clears "referenced". One more before it
+//! has come to the old end of the queue, and it goes to the active ring. A scan passes through the inactive queue and leaves the
 //! active ring alone. The lists are in `ages.rs`.
 //!
-//! Live, the queue position is what the age was: a page leaves the inactive queue's old end to be parked, and a touch there makes
-//! it active, and active pages go back to the inactive queue, oldest first, whenever the inactive queue falls below its share of
-//! the pages. References to mapped pages are not seen, so a page of a hot set may well be evicted. What is seen is that it comes
-//! back: a hard fault less than `refault` times the memory's number of evictions after the page left is taken for a second use, and
-//! the page begins on the active ring (after Weiner 2014, the head of Linux's `mm/workingset.c`: with so much more memory it would
-//! have stayed). With `refault=0` it begins again at age zero, as in the patch. The default, once the memory, was chosen on bench
-//! `hot-scan`, where 0.5 to 2 differ little, and costs a sort and a Python program under 1.6 % more faults or spares them some. In
-//! the lab, which is told every reference, it has no effect. Behind the queue the parked pages are a second one, so the queue is
-//! shorter live (`queue`), and a page that was touched while parked, again and again, is spared the next ones (`ages.rs`): with a
-//! queue of a tenth instead of a third, and pages spared, recorded strings of a sort have 17 % fewer hard faults in half of its
-//! memory, of `hot-scan` 16 %, of a Python program and of SQLite 2 to 5 % (replayed with `--see faults`, when twice as many were
-//! parked; 0.05 to 0.2 differ little).
+//! Live, the place in the queue takes the role of the age. A page at the inactive queue's old end is parked, and a touch there
+//! makes it active. Active pages go back to the inactive queue, oldest first, whenever that falls below its share of the pages.
+//! References to mapped pages are not seen, so a page of a hot set may well be evicted. Its return is seen: a hard fault within
+//! `refault` times the memory's number of evictions counts as a second use, and the page begins on the active ring. (After Weiner
+//! 2014, the head of Linux's `mm/workingset.c`: with that much more memory it would have stayed.) With `refault=0` it begins again
+//! at age zero, as in the patch. The default, once the memory, was chosen on bench `hot-scan`, where 0.5 to 2 differ little. A sort
+//! and a Python program have under 1.6 % more faults with it, or some fewer. In the lab, which is told every reference, it has no
+//! effect.
+//!
+//! The parked pages are a second queue behind this one, so the queue is shorter live (`queue`). A page that was touched again and
+//! again while parked is spared the next rounds (`ages.rs`). With a queue of a tenth instead of a third, and pages spared, recorded
+//! strings of a sort have 17 % fewer hard faults in half of its memory, of `hot-scan` 16 %, of a Python program and of SQLite 2 to
+//! 5 % (replayed with `--see faults`, when twice as many were parked; 0.05 to 0.2 differ little).
 //!
 //! Bad where a page's second use comes just after it was parked and evicted (loops a little larger than memory), and where one
-//! *use* makes several references in quick succession: a scan in small records looks like a working set. `use-once-window` is the
-//! answer.
+//! *use* makes several references in quick succession: a scan in small records looks like a working set. `use-once-window` is made
+//! for that.
 
 use super::ages::{Aged, INACTIVE, QUEUE, REFAULT, Rule, Start};
 use super::{Arrival, Param};
@@ -48,7 +49,7 @@ mod tests {
     use crate::policy::{Admit, Spec, live};
     use crate::types::{FrameId, ObjectId, PageId};
 
-    /// A hot page that was evicted because its uses were not seen came back to the inactive queue, at age zero, and was evicted
+    /// A hot page was evicted because its uses were not seen. It came back to the inactive queue at age zero, and was evicted
     /// again.
     #[test]
     fn a_page_that_is_soon_back_was_used_twice() {
@@ -65,7 +66,7 @@ mod tests {
         }
     }
 
-    /// The thread's point: a scan must not push out what is used again.
+    /// The thread's point: a scan must not push out pages that are used again.
     #[test]
     fn a_scan_passes_through() {
         let mut p = live::make(&Spec::named("use-once").expect("it is there"), 64, 64);
@@ -86,8 +87,8 @@ mod tests {
         assert!(out.iter().all(|f| f.0 >= 10), "a page that was used again went before the scan: {out:?}");
     }
 
-    /// A page that is touched whenever it is parked was parked in every round of the ring: a soft fault each, to learn what was
-    /// known.
+    /// A page that was touched whenever it was parked was parked in every round of the ring. Each time cost a soft fault, only to
+    /// learn what was known.
     #[test]
     fn what_is_touched_whenever_it_is_parked_is_parked_less_and_less_often() {
         let page = |n: u32| PageId::new(ObjectId(0), n as u64);
@@ -108,7 +109,7 @@ mod tests {
         assert!(parked[3] * 3 < parked[0], "{parked:?}");
     }
 
-    /// All pages may have earned to be spared: one is found all the same, without going round and round.
+    /// Even if all pages have earned to be spared, a victim is found without going round and round.
     #[test]
     fn a_victim_is_found_among_the_spared() {
         let page = |n: u32| PageId::new(ObjectId(0), n as u64);
