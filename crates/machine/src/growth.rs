@@ -9,9 +9,9 @@
 //!                                 (slots that stayed free since the last pass, at least [`PASS_NS`] ago, are held meanwhile)
 //! ```
 //!
-//! The page daemon and a swapoff make room before they ask for slots ([`make_room`]). One thread at a time does so
-//! ([`Machine::growth`]). The file system takes milliseconds for a chunk, so it is asked without `map` and `core`, and faults are
-//! served meanwhile. A device cannot be removed while it grows or while slots of it are held, so its descriptors stay open.
+//! The page daemon and a swapoff make room before they ask for slots ([`make_room`]), one thread at a time (the lock `growth`). The
+//! file system takes milliseconds for a chunk, so it is asked without `map` and `core`, and faults are served meanwhile. A device
+//! cannot be removed while it grows or while slots of it are held, so its descriptors stay open.
 //!
 //! Only the page daemon punches holes. It holds the slots in the allocator, so nothing is written there. A fork may happen during a
 //! punch, and while a file grows: the child has no use for either.
