@@ -39,7 +39,8 @@ pub enum Advice {
 /// One call, or one touch. Addresses and lengths are in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Call {
-    /// mmap(2) of private anonymous memory at a fixed address. `replace`: whatever is there goes (MAP_FIXED), else that is EEXIST.
+    /// mmap(2) of private anonymous memory at a fixed address. `replace`: replaces any mapping there (MAP_FIXED); otherwise a
+    /// mapping there means EEXIST.
     Map {
         /// Address.
         at: usize,
@@ -57,7 +58,7 @@ pub enum Call {
         /// Bytes.
         len: usize,
     },
-    /// mremap(2): without `to` in place, else there (MREMAP_FIXED).
+    /// mremap(2): in place, or with `to` to that address (MREMAP_FIXED).
     Remap {
         /// Address.
         from: usize,
@@ -85,7 +86,7 @@ pub enum Call {
         at: usize,
         /// Bytes.
         len: usize,
-        /// What.
+        /// The advice.
         advice: Advice,
     },
     /// mlock(2).
@@ -109,7 +110,7 @@ pub enum Call {
         /// Bytes.
         len: usize,
     },
-    /// Reads a byte: the value is the answer.
+    /// Reads a byte. The outcome is its value.
     Read {
         /// Address.
         at: usize,
@@ -121,14 +122,14 @@ pub enum Call {
         /// The byte.
         byte: u8,
     },
-    /// Has the kernel read a byte (write(2) into a pipe): the value is the answer.
+    /// Has the kernel read a byte (write(2) into a pipe). The outcome is its value.
     KernelRead {
         /// Address.
         at: usize,
     },
-    /// Makes a process: the answer is the number of its thread.
+    /// Makes a process. The outcome is the number of its thread.
     Fork,
-    /// UFFDIO_COPY of a page filled with `byte`, on the program's userfaultfd, by the program (in a fork's child: on the inherited
+    /// UFFDIO_COPY of a page filled with `byte`, by the program itself on its userfaultfd (in a fork's child: on the inherited
     /// one).
     CopyIn {
         /// Address.
@@ -141,7 +142,7 @@ pub enum Call {
 /// How a call ended.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Outcome {
-    /// Well, with this value.
+    /// With success, and this value.
     Ok(usize),
     /// With an error.
     Err(Errno),
@@ -154,7 +155,7 @@ pub const SIGBUS: i32 = 7;
 /// SIGSEGV.
 pub const SIGSEGV: i32 = 11;
 
-/// Where a thread is when nothing moves any more.
+/// The state of a thread when nothing moves any more.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Progress {
     /// Its call has returned.

@@ -1,4 +1,4 @@
-//! The kernel's error numbers that the rules know, as on every Linux architecture.
+//! The kernel's error numbers that the rules use, as on every Linux architecture.
 
 /// A positive error number.
 pub type Errno = i32;
@@ -7,13 +7,13 @@ pub type Errno = i32;
 pub const EPERM: Errno = 1;
 /// No such page, or not registered.
 pub const ENOENT: Errno = 2;
-/// Again: an event is under way.
+/// Try again: an event is under way.
 pub const EAGAIN: Errno = 11;
 /// Not all of the range is mapped.
 pub const ENOMEM: Errno = 12;
 /// A bad address.
 pub const EFAULT: Errno = 14;
-/// Shared, pinned, isolated, or another's.
+/// Shared, pinned, isolated, or registered on another userfaultfd.
 pub const EBUSY: Errno = 16;
 /// Something is there.
 pub const EEXIST: Errno = 17;

@@ -1,4 +1,4 @@
-//! What becomes of an access to memory.
+//! What happens at an access to memory.
 
 use crate::call::{SIGBUS, SIGSEGV};
 use crate::pmap::{PAGE, PageBytes};
@@ -6,19 +6,19 @@ use crate::space::Space;
 use crate::table::{Entry, Frame};
 use std::sync::Arc;
 
-/// The answer.
+/// The answer to an access.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Access {
     /// It may be done now.
     Allowed,
-    /// This userfaultfd is told, and the task waits.
+    /// This userfaultfd gets a message, and the task waits.
     Waits(usize),
-    /// The signal; EFAULT within a call.
+    /// A signal; within a call it is EFAULT instead.
     Signal(i32),
 }
 
 impl Space {
-    /// Brings in the page at an address, or says why it cannot be (Linux: `handle_mm_fault`).
+    /// Brings in the page at an address, or says why that is not possible (Linux: `handle_mm_fault`).
     pub fn fault(&mut self, at: usize, write: bool) -> Access {
         let page = at / PAGE * PAGE;
         let Some(vma) = self.find(at).cloned() else { return Access::Signal(SIGSEGV) };
@@ -51,7 +51,7 @@ impl Space {
             }
             Some(Entry::Page { frame, exclusive, .. }) => {
                 if !*exclusive {
-                    // copied if anybody else has it; else it is the last one's
+                    // copied if another address space has it too; otherwise this was its last owner, who gets it
                     Arc::make_mut(frame);
                     *exclusive = true;
                 }
@@ -78,7 +78,7 @@ impl Space {
     /// If [`Space::fault`] has not just allowed it.
     pub fn bytes_mut(&mut self, at: usize) -> &mut PageBytes {
         match self.table.get_mut(&(at / PAGE * PAGE)) {
-            // (who has pinned it sees what is written)
+            // (a device that has pinned it sees what is written)
             Some(Entry::Page { frame, exclusive: true, .. }) => &mut Arc::get_mut(frame).expect("it is exclusive").bytes,
             other => panic!("{other:?} at {at:x}"),
         }

@@ -1,8 +1,8 @@
 //! The simulated kernel: address spaces, userfaultfds, and tasks that run or wait.
 //!
-//! A call is a list of steps. A step is done at once, or the task waits there: for a page (until somebody wakes its address, then
-//! it looks again), or for a message to be read (then it goes on, and only as it goes on the call counts as over). Whoever drives
-//! the kernel says which task that can run does so next: [`Kernel::run`].
+//! A call is a list of steps. A step is done at once, or the task waits there. It waits for a page until its address is woken; then
+//! it takes the step again. Or it waits for a message to be read; then it goes on, and only then does the call count as over. The
+//! driver of the kernel chooses which task goes on next: [`Kernel::run`].
 
 use crate::call::{Advice, Call, Outcome, Progress, SIGBUS};
 use crate::errno::*;
@@ -16,40 +16,40 @@ use crate::uffd::{Fault, Uffd};
 use crate::vma::*;
 use std::collections::VecDeque;
 
-/// What a task does next.
+/// The next step of a task.
 #[derive(Clone, Copy, Debug)]
 enum Step {
-    /// A message is put where it can be read, and waited for.
+    /// A message is sent, and the task waits until it is read.
     Send(Notice),
     /// A byte is read.
     Read { at: usize, in_kernel: bool },
     /// A byte is written.
     Write { at: usize, byte: u8 },
-    /// Advice, mapping by mapping, from `at` on. `hole`: there was one.
+    /// Advice, mapping by mapping, from `at` on. `hole`: there was a hole before.
     Advise { at: usize, end: usize, advice: Advice, hole: bool },
-    /// Advice that was told is carried out now, for what is still mapped there, and the next mapping is looked at.
+    /// A discard whose message was read is carried out, as far as the memory is still mapped. Then the next mapping is looked at.
     Discard { at: usize, until: usize, end: usize, advice: Advice, hole: bool },
     /// Pages are brought in.
     Populate { at: usize, end: usize, how: Populate },
 }
 
-/// For whom pages are brought in.
+/// Why pages are brought in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Populate {
-    /// MADV_POPULATE_READ and _WRITE: a page that cannot be is an error.
+    /// MADV_POPULATE_READ and _WRITE: a page that cannot be brought in is an error.
     Advised { write: bool },
-    /// mlock: what is writable, for writing.
+    /// mlock: writable memory, for writing.
     Locked,
-    /// A mapping that has grown: nobody asks how it went.
+    /// A mapping that has grown: errors are ignored.
     Grown,
 }
 
-/// Where a task is.
+/// The state of a task.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum State {
     Runs,
     Waits,
-    /// Its message was read: it goes on, as soon as it runs.
+    /// Its message was read: it goes on as soon as it runs.
     Released(usize),
     Done,
     Dead,
@@ -72,33 +72,33 @@ pub struct Kernel {
     /// Userfaultfds.
     pub uffds: Vec<Uffd>,
     tasks: Vec<Task>,
-    /// Pages are isolated for moments, and their entries change, as this says: a move may be refused for nothing, or denied
-    /// although it was made.
+    /// If set, pages are isolated for moments and their entries change, at random. A move may then be refused for no lasting
+    /// reason, or denied although it was made.
     pub disturbed: Option<Rng>,
-    /// Writes fill their page with noise, or a part of it, as this says. Some of it is addresses.
+    /// If set, writes fill their page, or a part of it, with noise from this. Some of the noise is addresses.
     pub noise: Option<Rng>,
 }
 
 impl Kernel {
-    /// A new, empty address space: its number.
+    /// Makes an empty address space. Returns its number.
     pub fn new_space(&mut self) -> usize {
         self.spaces.push(Space::default());
         self.spaces.len() - 1
     }
 
-    /// A new thread in an address space: its number.
+    /// Makes a thread in an address space. Returns its number.
     pub fn new_task(&mut self, space: usize) -> usize {
         self.tasks.push(Task { space, state: State::Done, steps: VecDeque::new(), outcome: Outcome::Ok(0) });
         self.tasks.len() - 1
     }
 
-    /// A new userfaultfd for an address space: its number.
+    /// Makes a userfaultfd for an address space. Returns its number.
     pub fn new_uffd(&mut self, space: usize, events: bool) -> usize {
         self.uffds.push(Uffd { space, events, ..Uffd::default() });
         self.uffds.len() - 1
     }
 
-    /// The address space that a task has.
+    /// The address space of a task.
     pub fn space_of(&self, task: usize) -> usize {
         self.tasks[task].space
     }
@@ -113,7 +113,7 @@ impl Kernel {
         (0..self.tasks.len()).filter(|task| self.can_run(*task))
     }
 
-    /// Where a task is. (One that can go on counts as waiting.)
+    /// The state of a task. (A task that can go on counts as waiting.)
     pub fn progress(&self, task: usize) -> Progress {
         match self.tasks[task].state {
             State::Done => Progress::Done(self.tasks[task].outcome),
@@ -122,10 +122,10 @@ impl Kernel {
         }
     }
 
-    /// A task begins a call, up to its act: what it changes is changed, nothing has been told.
+    /// A task begins a call, up to its act: the changes are made, but no message is sent yet.
     ///
     /// # Panics
-    /// If it is in one already.
+    /// If it is in a call already.
     pub fn start(&mut self, task: usize, call: Call) {
         assert_eq!(self.tasks[task].state, State::Done, "{call:?}");
         self.tasks[task].state = State::Runs;
@@ -146,7 +146,7 @@ impl Kernel {
                 let mut populate = Vec::new();
                 let result = space.protect(at, len, prot, &mut populate);
                 for (start, end) in populate {
-                    // as far as nobody has to be waited for
+                    // as far as that does not wait for a handler
                     let _ = (start..end).step_by(PAGE).try_for_each(|at| match space.fault(at, true) {
                         Access::Allowed => Ok(()),
                         _ => Err(()),
@@ -204,7 +204,7 @@ impl Kernel {
         (task.steps, task.outcome) = (steps, result.map_or_else(Outcome::Err, Outcome::Ok));
     }
 
-    /// A task that can go on does so, until it waits or its call has returned.
+    /// Lets a task that can go on do so, until it waits or its call has returned.
     pub fn run(&mut self, task: usize) {
         if let State::Released(uffd) = self.tasks[task].state {
             self.uffds[uffd].changing -= 1;
@@ -235,7 +235,7 @@ impl Kernel {
                 Access::Allowed => {
                     let bytes = self.spaces[number].bytes_mut(at);
                     if let Some(noise) = &mut self.noise {
-                        let words = noise.below(PAGE / 4); // half of them are all of it
+                        let words = noise.below(PAGE / 4); // in half of the cases the whole page
                         bytes.as_chunks_mut().0.iter_mut().take(words).for_each(|word| {
                             let near = noise.below(8) == 0;
                             *word = if near { (at + noise.below(1 << 20)) as u64 } else { noise.bits() }.to_ne_bytes();
@@ -252,7 +252,7 @@ impl Kernel {
         }
     }
 
-    /// The task is told of, and waits; when it is woken it takes the step again.
+    /// Sends a fault message for the task, which waits. When it is woken, it takes the step again.
     fn wait_for_page(&mut self, task: usize, step: Step, uffd: usize, at: usize, write: bool) {
         let message = Message::Fault { at: at / PAGE * PAGE, write };
         self.uffds[uffd].pending.push_back(Fault { task, message });
@@ -303,7 +303,7 @@ impl Kernel {
         self.tasks[task].steps.push_front(rest);
     }
 
-    /// A discard is carried out. Its mapping may have gone, or become shorter, while its message was waited for.
+    /// Carries out a discard. Its mapping may have gone, or become shorter, while its message waited to be read.
     fn discard(&mut self, task: usize, at: usize, until: usize, end: usize, advice: Advice, hole: bool) {
         let space = &mut self.spaces[self.tasks[task].space];
         let Some(vma) = space.find(at) else {
@@ -320,7 +320,7 @@ impl Kernel {
             let goes = match (&space.table[&page], advice) {
                 (Entry::Guard, _) => false,
                 (Entry::Poison, _) => true,
-                // what is there stays until memory is short, and for good if it is written again
+                // the pages stay until memory is short, and for good if they are written again
                 (_, Advice::Free) => false,
                 _ => true,
             };
@@ -374,7 +374,7 @@ impl Kernel {
         }
     }
 
-    /// Reads one message: a fault first. Its sender, if it is a notice, goes on as soon as it runs.
+    /// Reads one message, faults first. After an event its sender goes on as soon as it runs.
     pub fn read_message(&mut self, uffd: usize) -> Option<Message> {
         if let Some(fault) = self.uffds[uffd].pending.pop_front() {
             self.uffds[uffd].told.push(fault);
@@ -385,8 +385,8 @@ impl Kernel {
         Some(message)
     }
 
-    /// A fatal signal. What the task waits to be read is withdrawn, and what it would have told afterwards is not told; but what it
-    /// has begun is carried out.
+    /// A fatal signal. An unread message of the task's is withdrawn, and later messages of its call are not sent. But a discard
+    /// that it has begun is carried out.
     pub fn kill(&mut self, task: usize) {
         if let State::Released(uffd) = self.tasks[task].state {
             self.uffds[uffd].changing -= 1;

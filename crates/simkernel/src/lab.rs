@@ -1,4 +1,5 @@
-//! Where a question is asked: a program of a few threads, its pager, and a kernel below both, which is this crate's or Linux.
+//! The setting in which a question is asked: a program of a few threads, its pager, and a kernel below both, which is this crate's
+//! model or Linux.
 //!
 //! The program's memory is [`PAGES`] pages at [`BASE`], all of them unmapped at first; the parking area is [`PLACES`] pages. Pages
 //! and places are numbers here. The program has [`THREADS`] threads; a fork's child is one more.
@@ -14,7 +15,7 @@ pub const BASE: usize = 1 << 40;
 pub const PAGES: usize = 48;
 /// The parking area's first address: in the same 2 MiB, so that both have one page table.
 pub const PARKING: usize = BASE + 64 * PAGE;
-/// Its pages.
+/// Pages of the parking area.
 pub const PLACES: usize = 32;
 /// Threads of the program.
 pub const THREADS: usize = 3;
@@ -28,23 +29,23 @@ pub const fn page(number: usize) -> usize {
 pub trait Lab: Pmap {
     /// A thread makes a call.
     fn start(&mut self, thread: usize, call: Call);
-    /// Lets everybody go on who can, until nothing moves any more; but not who is held.
+    /// Lets everybody go on who can, until nothing moves any more. Threads that are held stay.
     fn settle(&mut self);
-    /// Where a thread is as soon as nothing moves any more.
+    /// The state of a thread when nothing moves any more.
     fn progress(&mut self, thread: usize) -> Progress;
-    /// Kills a thread, and it alone, as one that shares the program's memory but is a process of its own.
+    /// Kills a thread alone, like a process of its own that shares the program's memory.
     fn kill(&mut self, thread: usize);
-    /// Whoever is let go on by the reading of a message does not run, until this is taken back.
+    /// Holds threads: one whose message was read does not run until the hold ends.
     fn hold(&mut self, on: bool);
-    /// A device holds on to a page that is there, or lets all go.
+    /// Has a device pin a page that is present, or release all.
     fn pin(&mut self, at: Option<usize>);
-    /// Pages change hands for moments behind everybody's back: advice, reclaim, tools that watch accesses.
+    /// Isolates pages for moments without anybody's knowledge, as advice, reclaim and tools that watch accesses do.
     fn disturb(&mut self, on: bool);
-    /// The first byte of a page that is there, without touching it.
+    /// The first byte of a page that is present, without a touch.
     fn peek(&mut self, at: usize) -> u8;
 }
 
-/// One thing that is done in a lab, by the program or by the pager. Pages and places are counted from the first.
+/// One action in a lab, by the program or by the pager. Pages and places are counted from the first.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Op {
     /// A thread makes a call.
@@ -81,10 +82,10 @@ pub enum Op {
     Read(usize),
 }
 
-/// What comes of it.
+/// The answer to an action.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Answer {
-    /// Of a call, as soon as nothing moves any more.
+    /// Of a call, when nothing moves any more.
     Progress(Progress),
     /// Of a transfer.
     Moved(Moved),
@@ -92,13 +93,13 @@ pub enum Answer {
     Changed(Result<(), Errno>),
     /// Of a question.
     Is(bool),
-    /// Of reading.
+    /// Of reading messages.
     Messages(Vec<Message>),
-    /// Of what has none.
+    /// Of an action without an answer.
     Nothing,
 }
 
-/// Does it, and lets everybody go on who can.
+/// Performs an action, and lets everybody go on who can.
 pub fn act(lab: &mut dyn Lab, op: Op) -> Answer {
     let answer = perform(lab, op);
     lab.settle();
@@ -140,7 +141,7 @@ fn perform(lab: &mut dyn Lab, op: Op) -> Answer {
     }
 }
 
-/// All that can be seen of the memory: mappings, what is at each page, the parking area; one line each.
+/// Everything that can be seen of the memory: the mappings, the content of each page, the parking area; one line each.
 pub fn state(lab: &mut dyn Lab) -> String {
     let mut text = String::new();
     let number = |at: usize| (at - BASE) / PAGE;
@@ -162,28 +163,28 @@ pub fn state(lab: &mut dyn Lab) -> String {
     text
 }
 
-/// A lab in which a rule is being asked. It writes down what is done and answered.
+/// A lab in which a rule is asked. It logs the actions and their answers.
 pub struct Session<'a> {
     /// The lab.
     pub lab: &'a mut dyn Lab,
-    /// A line for each thing done.
+    /// A line for each action.
     pub log: Vec<String>,
 }
 
 impl<'a> Session<'a> {
-    /// In a fresh lab.
+    /// A session in a fresh lab.
     pub fn new(lab: &'a mut dyn Lab) -> Self {
         Session { lab, log: Vec::new() }
     }
 
-    /// Does something.
+    /// Performs an action.
     pub fn act(&mut self, op: Op) -> Answer {
         let answer = act(self.lab, op);
         self.log.push(format!("{op:x?} -> {answer:x?}"));
         answer
     }
 
-    /// A transfer.
+    /// Performs a transfer.
     pub fn transfer(&mut self, op: Op) -> Moved {
         match self.act(op) {
             Answer::Moved(moved) => moved,
@@ -191,7 +192,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// A change of the pager's.
+    /// Performs a change by the pager.
     pub fn change(&mut self, op: Op) -> Result<(), Errno> {
         match self.act(op) {
             Answer::Changed(result) => result,
@@ -199,7 +200,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// A call of a thread.
+    /// Has a thread make a call.
     pub fn call(&mut self, thread: usize, call: Call) -> Progress {
         match self.act(Op::Call(thread, call)) {
             Answer::Progress(progress) => progress,
@@ -207,7 +208,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// A call of the first thread's, which does not wait.
+    /// Has the first thread make a call that does not wait.
     pub fn now(&mut self, call: Call) -> Outcome {
         match self.call(0, call) {
             Progress::Done(outcome) => outcome,
@@ -215,7 +216,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Where a thread is.
+    /// The state of a thread.
     pub fn progress(&mut self, thread: usize) -> Progress {
         let progress = self.lab.progress(thread);
         self.log.push(format!("thread {thread}: {progress:x?}"));
@@ -230,28 +231,28 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// What is at a page.
+    /// What is at a page's address.
     pub fn present(&mut self, number: usize) -> Present {
         let present = self.lab.present(page(number));
         self.log.push(format!("page {number}: {present:?}"));
         present
     }
 
-    /// The first byte of a page that is there.
+    /// The first byte of a page that is present.
     pub fn peek(&mut self, number: usize) -> u8 {
         let byte = self.lab.peek(page(number));
         self.log.push(format!("page {number} holds {byte}"));
         byte
     }
 
-    /// Whether a call is under way that changes mappings.
+    /// Whether a call that changes mappings is under way.
     pub fn changing(&mut self) -> bool {
         let changing = self.lab.changing();
         self.log.push(format!("changing: {changing}"));
         changing
     }
 
-    /// Writes down all that can be seen.
+    /// Logs everything that can be seen.
     pub fn note_state(&mut self) {
         let state = state(self.lab);
         self.log.extend(state.lines().map(str::to_string));

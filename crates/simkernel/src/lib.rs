@@ -1,16 +1,16 @@
 //! A simulated kernel for Overspill's pager: address spaces, page tables, userfaultfd, as Linux 6.18 has them.
 //!
-//! It is a model of what the pager depends on, no more: private anonymous memory, the calls that change it, what a userfaultfd does
-//! to it and tells of it, and forks. Whatever it claims is a **rule**, and each rule is a test that asks Linux the same question
-//! (`tests/rules.rs`): every step is made on both, every answer is compared. A random comparison of call sequences
+//! It models only what the pager depends on: private anonymous memory, the calls that change it, what a userfaultfd does to it and
+//! reports of it, and forks. Each claim of the model is a **rule**, and each rule is a test that asks Linux the same question
+//! (`tests/rules.rs`): every step is made on both, and every answer is compared. A random comparison of call sequences
 //! (`tests/random.rs`) looks for what nobody has thought of.
 //!
 //! ```text
-//!   pmap, call      what a pager and a program may ask: plain types, no kernel in them
+//!   pmap, call      the pager's and the program's requests as plain types, without a kernel
 //!   kernel          tasks that run or wait; a call is a list of steps
-//!     space         an address space and its calls        vma    one mapping, and when two are one
+//!     space         an address space and its calls        vma    one mapping, and when two are joined
 //!     remap         mremap(2)                             table  a page table
-//!     fault         an access                             uffd   who waits, what is to be read
+//!     fault         an access                             uffd   waiting tasks, unread messages
 //!     transfer      UFFDIO_COPY, MOVE and the others
 //!   lab, model_lab  a program, its pager, and a kernel below both       tests/linux   the same on Linux
 //!   rules, random   the questions
@@ -19,8 +19,8 @@
 //!
 //! # Rules
 //!
-//! The name is that of the function in [`rules`] and of the test. What a rule explains is a defect that Overspill had, if it had
-//! one.
+//! The name is that of the function in [`rules`] and of the test. The right column names the defect of Overspill's that the rule
+//! explains, if there was one.
 //!
 //! | rule | explains |
 //! | --- | --- |
@@ -78,9 +78,9 @@
 //! | [`marks_are_inherited`](rules::forks::marks_are_inherited) | |
 //! | [`pages_are_not_shared_with_a_pin`](rules::forks::pages_are_not_shared_with_a_pin) | |
 //!
-//! The last line of defence is `tests/pager.rs`: a toy of a pager runs on this kernel under the scheduler, and mistakes that the
-//! real one has made (a denied move is believed, a page is parked while it is being discarded, a copy is dropped before the next
-//! one is in place) are found by seeds.
+//! The last line of defence is `tests/pager.rs`. A toy pager runs on this kernel under the scheduler, and seeds find mistakes that
+//! the real pager has made: a denied move is believed, a page is parked while it is being discarded, a copy is dropped before the
+//! next one is in place.
 //!
 //! # What it does not model
 //!

@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 /// The program's userfaultfd.
 const PROGRAM: usize = 0;
-/// The parking area's.
+/// The parking area's userfaultfd.
 const PARK: usize = 1;
 /// The program's memory.
 const SPACE: usize = 0;
@@ -33,7 +33,7 @@ impl Default for ModelLab {
 }
 
 impl ModelLab {
-    /// A fresh one.
+    /// A fresh lab.
     pub fn new() -> Self {
         let mut kernel = Kernel::default();
         let space = kernel.new_space();

@@ -1,6 +1,6 @@
-//! The pager's side of the kernel: what it does to the memory of a program, and what it is told.
+//! The pager's side of the kernel: its actions on a program's memory, and the messages that it reads.
 //!
-//! The name is that of BSD's machine-dependent layer. An implementation performs and reports. It never judges: an error is the
+//! The name is that of BSD's machine-dependent layer. An implementation performs and reports; it never judges. An error is the
 //! kernel's own number, and a transfer that ended early says how far it came.
 
 use crate::errno::Errno;
@@ -14,7 +14,7 @@ pub type PageBytes = [u8; PAGE];
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ParkPlace(pub usize);
 
-/// How a transfer ended. Linux reports either bytes or an error: what stopped a transfer that had begun is said by the next call.
+/// How a transfer ended. Linux reports either bytes or an error. If a transfer stopped in the middle, only the next call says why.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Moved {
     /// Bytes done.
@@ -24,7 +24,7 @@ pub struct Moved {
 }
 
 impl Moved {
-    /// All, or the first of it, was done.
+    /// All of it was done, or the first part.
     pub const fn done(bytes: usize) -> Self {
         Moved { bytes, error: None }
     }
@@ -34,23 +34,23 @@ impl Moved {
     }
 }
 
-/// What a userfaultfd says.
+/// A message of a userfaultfd.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Message {
     /// A thread waits for a page.
     Fault {
-        /// Of the page.
+        /// Address of the page.
         at: usize,
-        /// It wants to write.
+        /// The thread wants to write.
         write: bool,
     },
     /// A range has moved.
     Remap {
         /// Its first address.
         from: usize,
-        /// Its new one.
+        /// Its new first address.
         to: usize,
-        /// Bytes, as they were before.
+        /// Bytes, as before the call.
         len: usize,
     },
     /// A range is about to be discarded.
@@ -98,14 +98,14 @@ pub enum Present {
     Marker,
 }
 
-/// One program's memory, in the pager's hands: a userfaultfd with events for the program's ranges, another without for the parking
-/// area.
+/// One program's memory in the pager's hands. There is a userfaultfd with events for the program's ranges, and one without events
+/// for the parking area.
 ///
-/// All calls are the pager's own threads'. None of them waits for a fault to be served, or for a message to be read.
+/// All calls are made by the pager's own threads. None of them waits for a fault to be served, or for a message to be read.
 pub trait Pmap {
-    /// Fills missing pages with what is given. (UFFDIO_COPY, waking nobody.)
+    /// Fills missing pages with this content. (UFFDIO_COPY, waking nobody.)
     fn copy_in(&mut self, at: usize, from: &[PageBytes]) -> Moved;
-    /// Fills missing pages with zeroes, and leaves every kind of mark alone. (UFFDIO_ZEROPAGE, waking nobody.)
+    /// Fills missing pages with zeroes; leaves marks of every kind alone. (UFFDIO_ZEROPAGE, waking nobody.)
     fn zero_in(&mut self, at: usize, pages: usize) -> Moved;
     /// Fills missing pages with copies of parked ones. (UFFDIO_COPY, waking nobody.)
     fn restore(&mut self, at: usize, from: ParkPlace, pages: usize) -> Moved;
@@ -115,46 +115,47 @@ pub trait Pmap {
     fn give_back(&mut self, at: usize, from: ParkPlace, pages: usize) -> Moved;
     /// Parks a copy. (UFFDIO_COPY on the parking area's userfaultfd.)
     fn park_copy(&mut self, to: ParkPlace, from: &PageBytes) -> Moved;
-    /// What is parked there.
+    /// The page that is parked there.
     ///
     /// # Panics
-    /// If nothing is.
+    /// If none is.
     fn parked(&mut self, place: ParkPlace) -> PageBytes;
-    /// Forgets what is parked there.
+    /// Drops the pages that are parked there.
     fn drop_parked(&mut self, places: &[ParkPlace]);
-    /// Whether the page at an address is in memory, as mincore(2) says it.
+    /// Whether the page at an address is in memory, as mincore(2) reports.
     fn resident(&mut self, at: usize) -> bool;
-    /// Whether an unmap, discard or move is under way: it has begun, and its caller has not gone on since its message was read.
+    /// Whether an unmap, discard or move is under way: it has begun, and the calling thread has not gone on after its message was
+    /// read.
     fn changing(&mut self) -> bool;
-    /// Makes the program's page its own if it shares it; does not wait for a page that is missing. Whether the page is there.
+    /// Makes the program's page its own if it is shared. Does not wait for a missing page. Returns whether the page is there.
     fn unshare(&mut self, at: usize) -> bool;
-    /// From now on, faults of the range are messages. `protects`: it can be protected against writes, too.
+    /// From now on, faults in the range are messages. `protects`: pages can be protected against writes, too.
     ///
     /// # Errors
-    /// EINVAL nothing is mapped there; EBUSY it is another's.
+    /// EINVAL: nothing is mapped there; EBUSY: it is registered on another userfaultfd.
     fn register(&mut self, at: usize, len: usize, protects: bool) -> Result<(), Errno>;
-    /// The inverse. Who waits for a page of it goes on.
+    /// Ends the registration. Threads that wait for pages of the range go on.
     ///
     /// # Errors
-    /// EINVAL nothing is mapped there.
+    /// EINVAL: nothing is mapped there.
     fn unregister(&mut self, at: usize, len: usize) -> Result<(), Errno>;
-    /// Makes each touch of missing pages an error, and wakes who waits for them.
+    /// Makes each touch of the missing pages an error, and wakes the threads that wait for them.
     ///
     /// # Errors
-    /// EEXIST something is there.
+    /// EEXIST: something is there.
     fn poison(&mut self, at: usize, len: usize) -> Result<(), Errno>;
-    /// Protects pages that are there against writes, or lets them be written, and wakes who waits.
+    /// Protects pages that are there against writes, or ends that and wakes the threads that wait.
     ///
     /// # Errors
-    /// ENOENT the range is not registered for it.
+    /// ENOENT: the range is not registered for it.
     fn protect(&mut self, at: usize, len: usize, on: bool) -> Result<(), Errno>;
-    /// Has threads that wait for pages of the range look again.
+    /// Wakes threads that wait for pages of the range, so that they look again.
     fn wake(&mut self, at: usize, len: usize);
-    /// Reads messages that wait, at most so many.
+    /// Reads at most `most` waiting messages.
     fn messages(&mut self, most: usize) -> Vec<Message>;
-    /// Whether a message waits, as poll(2) says it.
+    /// Whether a message waits, as poll(2) reports.
     fn readable(&mut self) -> bool;
-    /// What is at an address of the program's.
+    /// What is at an address of the program.
     fn present(&mut self, at: usize) -> Present;
     /// The mappings within a range, cut to it.
     fn mappings(&mut self, start: usize, end: usize) -> Vec<Mapping>;

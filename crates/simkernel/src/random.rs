@@ -1,7 +1,7 @@
-//! Random sequences of what a program and its pager may do, and their shrinking to the few steps that matter.
+//! Random sequences of the actions of a program and its pager, and how they are shrunk to the few steps that matter.
 //!
-//! A sequence must have one outcome only, whatever the scheduler does. So one thread touches memory and may wait for a page; others
-//! change the address space and wait for their messages, which are read one at a time.
+//! A sequence must have only one outcome, however its threads are scheduled. So one thread touches memory and may wait for a page.
+//! The others change the address space and wait for their messages, which are read one at a time.
 
 use crate::call::{Advice, Call, Progress, READ, READ_WRITE, READ_WRITE_EXEC};
 use crate::lab::{self, Answer, Lab, Op, PARKING, THREADS, page};
@@ -9,15 +9,15 @@ use crate::model_lab::ModelLab;
 use crate::pmap::{Message, PAGE, Present};
 use crate::rng::Rng;
 
-/// Pages that are in play, from the first.
+/// Pages that a sequence uses, from the first.
 const FIELD: usize = 14;
-/// Places that are.
+/// Places that a sequence uses.
 const PLACES: usize = 8;
-/// Forks in a sequence.
+/// The most forks in a sequence.
 const FORKS: usize = 2;
 
-/// Does one step, unless it makes no sense: its thread is in a call, or what is to be copied is not there (which would wait for
-/// itself).
+/// Performs one step, unless it makes no sense: its thread is in a call, or the place to copy from is empty (the copy would wait
+/// for itself).
 pub fn step(lab: &mut dyn Lab, threads: &mut usize, op: Op) -> Option<Answer> {
     match op {
         Op::Call(thread, _) if thread >= *threads || !matches!(lab.progress(thread), Progress::Done(_)) => return None,
@@ -34,14 +34,15 @@ pub fn step(lab: &mut dyn Lab, threads: &mut usize, op: Op) -> Option<Answer> {
     Some(lab::act(lab, op))
 }
 
-/// Does all of them. What comes of each (nothing, if it was left out), and last what can be seen of the memory in the end.
+/// Performs all steps. Returns the answer of each (none for a step that was left out), and what can be seen of the memory in the
+/// end.
 pub fn run(lab: &mut dyn Lab, ops: &[Op]) -> (Vec<Option<Answer>>, String) {
     let mut threads = THREADS;
     let answers = ops.iter().map(|op| step(lab, &mut threads, *op)).collect();
     (answers, lab::state(lab))
 }
 
-/// A sequence of so many steps: chosen with an eye on what they lead to on the model, or most of them would be refused.
+/// A sequence of `steps` steps. They are chosen by their effects on the model; otherwise most would be refused.
 pub fn sequence(seed: u64, steps: usize) -> Vec<Op> {
     let mut rng = Rng::new(seed);
     let mut model = ModelLab::new();
@@ -69,12 +70,12 @@ pub fn sequence(seed: u64, steps: usize) -> Vec<Op> {
 }
 
 fn choose(rng: &mut Rng, model: &mut ModelLab, threads: usize, fault: Option<usize>) -> Op {
-    // who can make a call: the first thread any, others such as never wait for a page
+    // threads that can make a call: the first one any call, the others only calls that never wait for a page
     let idle = |model: &mut ModelLab, thread: usize| matches!(model.progress(thread), Progress::Done(_));
     let toucher = idle(model, 0);
     let changer = (0..THREADS).find(|t| idle(model, *t));
     match rng.below(100) {
-        // (rarely: most sequences should have them all)
+        // (rarely, because most sequences should have all threads)
         99 if rng.below(4) == 0 => Op::Kill(1 + rng.below(THREADS - 1)),
         0..44 if toucher || changer.is_some() => {
             let call = call(rng, threads < THREADS + FORKS);
@@ -117,7 +118,7 @@ fn choose(rng: &mut Rng, model: &mut ModelLab, threads: usize, fault: Option<usi
 fn call(rng: &mut Rng, forks: bool) -> Call {
     let number = rng.below(FIELD);
     let at = page(number);
-    // now and then what is no address, or nothing
+    // now and then an unaligned address, or an empty range
     let at = if rng.below(60) == 0 { at + 8 } else { at };
     let len = if rng.below(60) == 0 { 0 } else { (1 + rng.below(4)) * PAGE };
     let prot = rng.pick(&[READ_WRITE, READ_WRITE, READ_WRITE, READ, 0, READ_WRITE_EXEC]);
@@ -166,7 +167,7 @@ fn pager(rng: &mut Rng) -> Op {
     }
 }
 
-/// The shortest sequence that can be had by leaving steps out, for which `differs` still holds.
+/// The shortest sequence for which `differs` still holds that leaving steps out leads to.
 pub fn shrink(ops: &[Op], mut differs: impl FnMut(&[Op]) -> bool) -> Vec<Op> {
     let mut ops = ops.to_vec();
     let mut chunk = ops.len() / 2;

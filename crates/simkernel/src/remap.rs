@@ -1,11 +1,11 @@
-//! mremap(2), in the order in which Linux 6.18 checks, acts and tells (`check_prep_vma`, `mremap_to`, `move_vma`, `notify_uffd`).
+//! mremap(2), in the order in which Linux 6.18 checks, acts and reports (`check_prep_vma`, `mremap_to`, `move_vma`, `notify_uffd`).
 
 use crate::errno::*;
 use crate::pmap::{Message, PAGE};
 use crate::space::{Notice, Space};
 use crate::vma::*;
 
-/// What a call asks for, in bytes.
+/// The arguments of a call, in bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct Remap {
     /// Address.
@@ -20,18 +20,18 @@ pub struct Remap {
     pub keep: bool,
 }
 
-/// What is left to be done when the act is over.
+/// The result of the act, and what is left to do after it.
 #[derive(Debug)]
 pub struct Remapped {
     /// The call's answer.
     pub result: Result<usize, Errno>,
-    /// A locked mapping has grown: this part is brought in, before anything is told.
+    /// A locked mapping has grown: this part is brought in before any message is sent.
     pub populate: Option<(usize, usize)>,
-    /// What is told, in this order.
+    /// The messages to send, in this order.
     pub notices: Vec<Notice>,
 }
 
-/// The notices of one call: of what was at the target, of the move, of what was at the source.
+/// The notices of one call: for the old mapping at the target, for the move, and for the end of the source.
 #[derive(Default)]
 struct Notices {
     early: Vec<Notice>,
@@ -40,7 +40,7 @@ struct Notices {
 }
 
 impl Space {
-    /// Performs one.
+    /// Performs a call.
     pub fn remap(&mut self, ask: Remap) -> Remapped {
         let mut notices = Notices::default();
         let mut populate = None;
@@ -94,14 +94,15 @@ impl Space {
         if end < vma.end || self.first_in(end, from + new_len).is_some() {
             return Err(ENOMEM);
         }
-        // It grows as if a mapping like it came there, which is joined with it; and with the one behind it, if that is alike.
+        // It grows as if a new mapping like it were added there and joined with it. The new one is joined with the next mapping,
+        // too, if that is alike.
         self.vmas.insert(end, Vma { start: end, end: from + new_len, first_page: vma.page_number(end), anon: None, ..vma.clone() });
         self.grow_into(vma.start, end);
         *populate = vma.is(LOCKED).then_some((end, from + new_len));
         Ok(from)
     }
 
-    /// The mapping that was added at `added` is one with that at `start`, and with the next one if the kernel would join these two.
+    /// Joins the mapping that was added at `added` with the one at `start`, and with the next one if the kernel would join them.
     fn grow_into(&mut self, start: usize, added: usize) {
         let new = self.vmas.remove(&added).expect("added");
         let mut vma = self.vmas.remove(&start).expect("it grows");
@@ -115,8 +116,8 @@ impl Space {
         self.vmas.insert(start, vma);
     }
 
-    /// To a new address, at the same length: several mappings, if none of them is registered. Stops at the first that cannot be
-    /// moved.
+    /// To a new address, with the same length. Moves several mappings if none of them is registered. Stops at the first that cannot
+    /// be moved.
     fn move_all(&mut self, ask: Remap, to: usize, told: &mut Notices) -> Result<usize, Errno> {
         let (start, end) = (ask.from, ask.from + ask.len);
         let mut at = start;
@@ -136,7 +137,7 @@ impl Space {
         if at == start { Err(EFAULT) } else { Ok(to) }
     }
 
-    /// To a new address: a part of one mapping.
+    /// To a new address, for a part of one mapping.
     fn move_one(
         &mut self,
         ask: Remap,
@@ -153,7 +154,7 @@ impl Space {
         if len == 0 {
             return Err(EINVAL);
         }
-        // (what shrinking cuts off may be anything)
+        // (the part that shrinking cuts off may be anything)
         if from + len.min(new_len) > vma.end {
             return Err(EFAULT);
         }
@@ -163,7 +164,7 @@ impl Space {
             len = new_len;
         }
         let vma = self.find(from).expect("nobody has unmapped it").clone();
-        // without pages it is as new there
+        // a mapping without pages counts as new at the target
         let first_page = if vma.anon.is_some() { vma.page_number(from) } else { to / PAGE };
         self.vmas.insert(to, Vma { start: to, end: to + new_len, first_page, ..vma.clone() });
         self.join(to);
@@ -175,11 +176,11 @@ impl Space {
         if let Some(r) = vma.uffd.filter(|r| r.events) {
             told.moved.push((r.uffd, Message::Remap { from, to, len }));
         } else if vma.uffd.is_some() {
-            // who does not want to know of moves loses what moves
+            // on a userfaultfd without events, a mapping loses its registration when it moves
             self.unregister(to, new_len).expect("mapped");
         }
         if keep {
-            // (a mapping without pages may have become one with its own copy)
+            // (a mapping without pages may have been joined with its own copy)
             let start = self.find(from).expect("it is still there").start;
             let old = self.vmas.get_mut(&start).expect("just found");
             old.flags &= !LOCKED;

@@ -21,7 +21,7 @@ impl Rng {
     pub fn below(&mut self, limit: usize) -> usize {
         ((self.bits() as u128 * limit as u128) >> 64) as usize
     }
-    /// One of them.
+    /// One of the elements.
     pub fn pick<T: Copy>(&mut self, of: &[T]) -> T {
         of[self.below(of.len())]
     }

@@ -1,7 +1,7 @@
 //! An address space: mappings and a page table, and the calls that change them, without the messages that they send.
 //!
-//! Each call answers as Linux does, changes nothing that Linux does not, and lists the notices that are to be sent, in their order.
-//! Who calls takes them from there ([`crate::kernel`]).
+//! Each call answers as Linux does, changes exactly what Linux changes, and lists the notices to send, in their order. The caller
+//! sends them ([`crate::kernel`]).
 
 use crate::errno::*;
 use crate::pmap::{Message, PAGE};
@@ -10,7 +10,7 @@ use crate::vma::*;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// A message that is to be sent to a userfaultfd, and waited for until it is read.
+/// A message to be sent to a userfaultfd. The sender waits until it is read.
 pub type Notice = (usize, Message);
 
 /// A program's memory.
@@ -18,9 +18,9 @@ pub type Notice = (usize, Message);
 pub struct Space {
     /// Mappings by their first address.
     pub vmas: BTreeMap<usize, Vma>,
-    /// What is there.
+    /// The page table.
     pub table: Table,
-    /// For the next [`AnonVma`].
+    /// The number of the next [`AnonVma`].
     next_anon: u64,
 }
 
@@ -40,13 +40,13 @@ impl Space {
         self.find_from(start).filter(|vma| start < end && vma.start < end)
     }
 
-    /// Forgets what is at the addresses of a range, marks too.
+    /// Removes all entries of a range, marks too.
     pub(crate) fn clear(&mut self, start: usize, end: usize) {
         let gone: Vec<usize> = self.table.range(start..end).map(|(at, _)| *at).collect();
         gone.iter().for_each(|at| drop(self.table.remove(at)));
     }
 
-    /// Makes `at` a border, if it lies within a mapping.
+    /// Splits the mapping around `at`, if there is one.
     pub(crate) fn split(&mut self, at: usize) {
         let Some(vma) = self.find(at).filter(|vma| vma.start < at) else { return };
         let mut after = vma.clone();
@@ -56,8 +56,8 @@ impl Space {
         self.vmas.insert(at, after);
     }
 
-    /// Joins the mapping that begins at `start` with its neighbours, if they allow it. With the one before it rather than with the
-    /// one after it, if all three cannot be one. Returns where the mapping begins now.
+    /// Joins the mapping that begins at `start` with its neighbours, if they allow it. If all three cannot be one, it is joined
+    /// with the one before rather than with the one after. Returns where the mapping begins now.
     pub(crate) fn join(&mut self, start: usize) -> usize {
         let vma = self.vmas[&start].clone();
         let before = self.vmas.range(..start).next_back().map(|(_, b)| b.clone()).filter(|b| b.joins(&vma));
@@ -83,7 +83,7 @@ impl Space {
         start
     }
 
-    /// Changes what lies in a range of one mapping, and joins it with its neighbours. Returns where the changed mapping ends.
+    /// Changes a range of one mapping, and joins it with its neighbours. Returns where the changed mapping ends.
     fn modify(&mut self, start: usize, end: usize, change: impl FnOnce(&mut Vma)) -> usize {
         self.split(start);
         self.split(end);
@@ -92,7 +92,8 @@ impl Space {
         self.vmas[&joined].end
     }
 
-    /// Gives the mapping of `at` its [`AnonVma`]: a neighbour's if it may, the later one's first (Linux: `__anon_vma_prepare`).
+    /// Gives the mapping of `at` its [`AnonVma`]: a neighbour's if it may use that, preferably the later one's (Linux:
+    /// `__anon_vma_prepare`).
     pub fn prepare(&mut self, at: usize) {
         let Some(vma) = self.find(at).filter(|vma| vma.anon.is_none()) else { return };
         let usable = |anon: Option<AnonVma>| anon.filter(|a| !a.inherited);
@@ -128,9 +129,9 @@ impl Space {
         self.unmap_pages(at, at + len.next_multiple_of(PAGE), notices).map(|()| 0)
     }
 
-    /// What a call unmaps is reported as the whole range of the call, once to each userfaultfd. A sealed mapping stops it before
-    /// anything is unmapped, but the notices of what lies before that one are sent nevertheless, and a mapping that was to be cut
-    /// in two is (Linux: `vms_gather_munmap_vmas`).
+    /// Unmaps a range. The report is of the whole range of the call, once to each userfaultfd. A sealed mapping stops the call
+    /// before anything is unmapped. But the notices for the mappings before it are sent nevertheless, and a mapping that was to be
+    /// split is split (Linux: `vms_gather_munmap_vmas`).
     fn unmap_pages(&mut self, start: usize, end: usize, notices: &mut Vec<Notice>) -> Result<(), Errno> {
         if self.find(start).is_some_and(|vma| vma.start < start && vma.is(SEALED)) {
             return Err(EPERM);
@@ -155,8 +156,8 @@ impl Space {
         Ok(())
     }
 
-    /// mprotect(2). Stops at the first hole, with what lies before it changed. What is locked and becomes writable is populated, as
-    /// far as that does not mean to wait: the ranges are listed in `populate`.
+    /// mprotect(2). Stops at the first hole; the part before it is changed. Locked memory that becomes writable is populated, as
+    /// far as that does not wait: its ranges are listed in `populate`.
     pub fn protect(&mut self, at: usize, len: usize, prot: u8, populate: &mut Vec<(usize, usize)>) -> Result<usize, Errno> {
         if !at.is_multiple_of(PAGE) {
             return Err(EINVAL);
@@ -170,7 +171,7 @@ impl Space {
             }
             let until = vma.end.min(end);
             if vma.prot != prot {
-                // what becomes writable is charged; what no longer is stays charged, unless it has never been written
+                // memory that becomes writable is charged; it stays charged afterwards, unless it has never been written
                 let account = if prot & 2 != 0 { true } else { vma.is(ACCOUNT) && vma.anon.is_some() };
                 self.modify(at, until, |vma| {
                     vma.prot = prot;
@@ -185,7 +186,7 @@ impl Space {
         Ok(0)
     }
 
-    /// Sets and clears flags of a mapping's part, which begins at `at`. Returns the end of the part.
+    /// Sets and clears flags of the part of a mapping that begins at `at`. Returns the end of the part.
     pub fn set_flags(&mut self, at: usize, end: usize, set: u16, clear: u16) -> usize {
         let vma = self.find(at).expect("mapped");
         let until = vma.end.min(end);
@@ -195,10 +196,10 @@ impl Space {
         until
     }
 
-    /// mlock(2), munlock(2), mseal(2): a flag of all of the range. Stops at the first hole.
+    /// mlock(2), munlock(2), mseal(2): changes a flag of the whole range. Stops at the first hole.
     ///
     /// # Errors
-    /// ENOMEM not all of it is mapped.
+    /// ENOMEM: not all of it is mapped.
     pub fn flag_range(&mut self, at: usize, len: usize, set: u16, clear: u16) -> Result<usize, Errno> {
         if !at.is_multiple_of(PAGE) && set == SEALED {
             return Err(EINVAL);
@@ -207,7 +208,7 @@ impl Space {
         if set == SEALED {
             let mut seen = at;
             while seen < end {
-                seen = self.find(seen).ok_or(ENOMEM)?.end; // nothing is sealed if not all can be
+                seen = self.find(seen).ok_or(ENOMEM)?.end; // nothing is sealed unless all of it can be
             }
         }
         while at < end {
@@ -230,14 +231,15 @@ impl Space {
         Ok(())
     }
 
-    /// UFFDIO_UNREGISTER. Holes, and what is not registered, are skipped: what was is listed, for who waits there is woken.
+    /// UFFDIO_UNREGISTER. Skips holes and memory that is not registered. Returns the ranges that were registered, because the tasks
+    /// that wait there must be woken.
     pub fn unregister(&mut self, at: usize, len: usize) -> Result<Vec<(usize, usize)>, Errno> {
         let end = at + len;
         self.first_in(at, end).ok_or(EINVAL)?;
         let within = |vma: &Vma| (vma.start.max(at), vma.end.min(end));
         let registered = self.vmas.values().filter(|vma| vma.uffd.is_some()).map(within);
         let registered: Vec<(usize, usize)> = registered.filter(|(start, end)| start < end).collect();
-        // what was protected may be written again
+        // protected pages may be written again
         registered.iter().for_each(|(start, end)| self.let_write(*start, *end));
         self.set_uffd(at, end, None);
         Ok(registered)
@@ -248,7 +250,7 @@ impl Space {
         while let Some(vma) = self.first_in(at, end) {
             let (from, until) = (vma.start.max(at), vma.end.min(end));
             at = until;
-            // what is registered here already loses nothing
+            // a range that is registered here already keeps all that it has
             let has_all = |to: Registration| vma.uffd.is_some_and(|r| r.uffd == to.uffd && (r.protects || !to.protects));
             if vma.uffd != to && !to.is_some_and(has_all) {
                 self.modify(from, until, |vma| vma.uffd = to);
@@ -256,7 +258,7 @@ impl Space {
         }
     }
 
-    /// Lifts write protection from what is there.
+    /// Lifts write protection from the entries of a range.
     pub fn let_write(&mut self, start: usize, end: usize) {
         let marks: Vec<usize> =
             self.table.range(start..end).filter(|(_, e)| matches!(e, Entry::Marker)).map(|(at, _)| *at).collect();
@@ -268,7 +270,7 @@ impl Space {
         }
     }
 
-    /// What a fork's child has. (The mother's pages are shared from now on, too.)
+    /// Makes the memory of a fork's child. (The parent's pages are shared from now on, too.)
     pub fn fork(&mut self) -> Space {
         let mut child = Space { next_anon: self.next_anon, ..Space::default() };
         for vma in self.vmas.values().filter(|vma| !vma.is(DONT_FORK)) {
@@ -280,7 +282,7 @@ impl Space {
                 child.next_anon += 1;
                 for (&at, entry) in self.table.range_mut(vma.start..vma.end) {
                     let shared = match entry {
-                        // who has pinned it goes on with the mother's: the child has a copy at once
+                        // a device that has pinned the page goes on with the parent's; the child gets a copy at once
                         Entry::Page { frame, .. } if frame.pins > 0 => crate::table::Frame::entry(&frame.bytes),
                         Entry::Page { frame, exclusive, .. } => {
                             *exclusive = false;

@@ -1,4 +1,4 @@
-//! A page table: what is at each page's address. What is absent has no entry.
+//! A page table: an entry for the address of each page. An absent page has no entry.
 
 use crate::pmap::PageBytes;
 use std::collections::BTreeMap;
@@ -9,31 +9,31 @@ use std::sync::Arc;
 pub struct Frame {
     /// Its content.
     pub bytes: Box<PageBytes>,
-    /// So many devices and calls hold on to it.
+    /// How many devices and calls have it pinned.
     pub pins: u32,
 }
 
 impl Frame {
-    /// One with this content, which nobody shares.
+    /// An entry for a new page with this content, which nobody shares.
     pub fn entry(bytes: &PageBytes) -> Entry {
         Entry::Page { frame: Arc::new(Frame { bytes: Box::new(*bytes), pins: 0 }), exclusive: true, protected: false }
     }
 }
 
-/// What is at a page's address.
+/// The entry for a page's address.
 #[derive(Clone, Debug)]
 pub enum Entry {
     /// A page.
     Page {
-        /// Which.
+        /// Its frame.
         frame: Arc<Frame>,
-        /// It is this address space's alone. A fork ends that on both sides, and only a write here makes it so again: the end of
-        /// the other side does not (Linux: `PageAnonExclusive`).
+        /// Only this address space has the page. A fork ends that on both sides, and only a write restores it. The end of the other
+        /// side does not (Linux: `PageAnonExclusive`).
         exclusive: bool,
         /// Writes are messages.
         protected: bool,
     },
-    /// The page of zeroes that all share, until it is written.
+    /// The shared page of zeroes, until it is written.
     Zero {
         /// Writes are messages.
         protected: bool,

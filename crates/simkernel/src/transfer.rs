@@ -1,7 +1,7 @@
-//! What a userfaultfd does to memory: UFFDIO_COPY, ZEROPAGE, POISON, WRITEPROTECT, MOVE (Linux: `mm/userfaultfd.c`).
+//! The actions of a userfaultfd on memory: UFFDIO_COPY, ZEROPAGE, POISON, WRITEPROTECT, MOVE (Linux: `mm/userfaultfd.c`).
 //!
-//! All of them answer EAGAIN first, whatever else is wrong, while a call that changes mappings is under way. A transfer of several
-//! pages stops at the first that it cannot do: it reports the bytes that were done, or why the first one was refused.
+//! While a call that changes mappings is under way, all of them answer EAGAIN before they check anything else. A transfer of
+//! several pages stops at the first page that fails. It reports the bytes that were done, or why the first page was refused.
 
 use crate::errno::*;
 use crate::kernel::Kernel;
@@ -9,7 +9,7 @@ use crate::pmap::{Moved, PAGE, PageBytes};
 use crate::table::{Entry, Frame};
 
 impl Kernel {
-    /// What all transfers ask first.
+    /// The checks that all transfers make first.
     fn may_act(&self, uffd: usize, at: usize, len: usize) -> Result<(), Errno> {
         if self.uffds[uffd].changing > 0 {
             return Err(EAGAIN);
@@ -17,8 +17,8 @@ impl Kernel {
         if len == 0 || !at.is_multiple_of(PAGE) || !len.is_multiple_of(PAGE) { Err(EINVAL) } else { Ok(()) }
     }
 
-    /// Has each page of a range filled. It must lie within one mapping that is registered: on any userfaultfd, not only on this
-    /// one. A mapping that is not registered has been prepared for its first page by the time that this turns out.
+    /// Fills each page of a range. The range must lie within one mapping that is registered, on this or any other userfaultfd. A
+    /// mapping that is not registered has been prepared for its first page before it is refused.
     fn fill(
         &mut self,
         uffd: usize,
@@ -45,7 +45,7 @@ impl Kernel {
         Moved::done(len)
     }
 
-    /// UFFDIO_COPY. It takes the place of marks, of every kind.
+    /// UFFDIO_COPY. It replaces marks of every kind.
     pub fn copy(&mut self, uffd: usize, at: usize, from: &[PageBytes]) -> Moved {
         self.fill(uffd, at, from.len() * PAGE, |i, old| match old {
             Some(Entry::Page { .. } | Entry::Zero { .. }) => Err(EEXIST),
@@ -58,7 +58,7 @@ impl Kernel {
         self.fill(uffd, at, len, |_, old| if old.is_some() { Err(EEXIST) } else { Ok(Entry::Zero { protected: false }) })
     }
 
-    /// UFFDIO_POISON, which wakes who waits there if all of it was done.
+    /// UFFDIO_POISON. It wakes the tasks that wait for the pages that were done.
     pub fn poison(&mut self, uffd: usize, at: usize, len: usize) -> Moved {
         let moved = self.fill(uffd, at, len, |_, old| if old.is_some() { Err(EEXIST) } else { Ok(Entry::Poison) });
         if moved.bytes > 0 {
@@ -67,8 +67,8 @@ impl Kernel {
         moved
     }
 
-    /// UFFDIO_WRITEPROTECT of pages that are there; the inverse wakes who waits there. Mappings in the order of their addresses, up
-    /// to the first one that is not registered for it.
+    /// UFFDIO_WRITEPROTECT of pages that are there. Ending the protection wakes the tasks that wait there. It goes through mappings
+    /// in the order of addresses, up to the first one that is not registered for it.
     pub fn write_protect(&mut self, uffd: usize, at: usize, len: usize, on: bool) -> Result<(), Errno> {
         self.may_act(uffd, at, len)?;
         let space = &mut self.spaces[self.uffds[uffd].space];
@@ -97,8 +97,8 @@ impl Kernel {
         Ok(())
     }
 
-    /// UFFDIO_MOVE. The target is registered on this very userfaultfd; both sides lie within one mapping each, which are alike in
-    /// their protection, writable, and both locked or both not. Write protection is lost on the way.
+    /// UFFDIO_MOVE. The target must be registered on this very userfaultfd. Each side must lie within one mapping. The two mappings
+    /// must have the same protection, be writable, and be both locked or both not. The pages lose their write protection.
     pub fn move_pages(&mut self, uffd: usize, to: usize, from: usize, len: usize) -> Moved {
         if let Err(e) = self.may_act(uffd, to, len) {
             return Moved::refused(e);
@@ -135,7 +135,8 @@ impl Kernel {
             }
             space.table.insert(to + done, entry);
             if chance == 2 {
-                // its entry changed meanwhile, so it is tried again, and found to be there (Linux 6.18: `move_pages_ptes`)
+                // its entry changed meanwhile, so the move is tried again, and finds the page at the target (Linux 6.18:
+                // `move_pages_ptes`)
                 moved = if done == 0 { Moved::refused(EEXIST) } else { Moved::done(done) };
                 break;
             }

@@ -1,7 +1,7 @@
-//! One mapping of an address space (Linux: `struct vm_area_struct`), and when two neighbours are one.
+//! One mapping of an address space (Linux: `struct vm_area_struct`), and the rules for joining two neighbours.
 //!
-//! Neighbours are joined when something is done to one of them, not when they become alike. They must be alike in all that is here
-//! but their place. Two of a program's calls stop at a border between mappings (mremap, UFFDIO_MOVE), so where borders are matters.
+//! Neighbours are joined when a call changes one of them, not when they become alike. They must be alike in all fields except their
+//! place. Two of the calls stop at a border between mappings (mremap, UFFDIO_MOVE), so it matters where borders are.
 
 use crate::pmap::PAGE;
 
@@ -27,13 +27,13 @@ pub struct Registration {
     pub protects: bool,
 }
 
-/// Where the kernel finds a page's mappings from (Linux: `struct anon_vma`). A mapping gets one when its first page is written or
-/// filled in.
+/// The kernel's way from a page to its mappings (Linux: `struct anon_vma`). A mapping gets one when its first page is written or
+/// filled.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct AnonVma {
-    /// Which one.
+    /// Its number.
     pub id: u64,
-    /// It has come by a fork: the mapping never takes another one's along.
+    /// It came by a fork: then the mapping is never joined with a mapping that has none.
     pub inherited: bool,
 }
 
@@ -50,9 +50,9 @@ pub struct Vma {
     pub flags: u16,
     /// Whether faults are messages.
     pub uffd: Option<Registration>,
-    /// The number of its first page: that of its address when it was made; it keeps it when it moves with pages in it.
+    /// The number of its first page. At first it is that of its address. A mapping that moves with pages in it keeps its number.
     pub first_page: usize,
-    /// None while nothing was written to it.
+    /// `None` while nothing was written to it.
     pub anon: Option<AnonVma>,
 }
 
@@ -69,18 +69,18 @@ impl Vma {
     pub fn page_number(&self, at: usize) -> usize {
         self.first_page + (at - self.start) / PAGE
     }
-    /// Whether `next` goes on where this ends, in every respect but their [`AnonVma`]s (Linux: `can_vma_merge_after`).
+    /// Whether `next` continues this one in every respect except their [`AnonVma`]s (Linux: `can_vma_merge_after`).
     fn continues(&self, next: &Vma) -> bool {
         self.end == next.start
             && (self.prot, self.flags, self.uffd) == (next.prot, next.flags, next.uffd)
             && self.page_number(self.end) == next.first_page
     }
-    /// Whether the kernel makes one mapping of the two (Linux: `is_mergeable_anon_vma`).
+    /// Whether the kernel joins the two (Linux: `is_mergeable_anon_vma`).
     pub fn joins(&self, next: &Vma) -> bool {
         self.continues(next) && anon_joins(self.anon, next.anon)
     }
-    /// Whether this one may use `other`'s [`AnonVma`] as its first page is written (Linux: `reusable_anon_vma`); protections do not
-    /// matter.
+    /// Whether either of two neighbours may use the other's [`AnonVma`] when its first page is written (Linux:
+    /// `reusable_anon_vma`). Protections do not matter.
     pub fn shares_anon(before: &Vma, after: &Vma) -> bool {
         let unprotected = |v: &Vma| Vma { prot: 0, ..v.clone() };
         let modes = |v: &Vma| v.uffd.map(|r| r.protects);
@@ -91,7 +91,7 @@ impl Vma {
     }
 }
 
-/// Whether mappings with these can be one.
+/// Whether mappings with these can be joined.
 pub fn anon_joins(one: Option<AnonVma>, other: Option<AnonVma>) -> bool {
     match (one, other) {
         (None, None) => true,

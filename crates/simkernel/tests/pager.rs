@@ -1,5 +1,5 @@
-//! A toy of a pager on the simulated kernel, under the scheduler: two programs with a few pages each, a handler that serves faults
-//! and follows events, a daemon that takes pages out. Defects that the real pager had are found by seeds.
+//! A toy pager on the simulated kernel, under the scheduler: two programs with a few pages each, a handler that serves faults and
+//! follows events, a daemon that takes pages out. Seeds find defects that the real pager had.
 
 mod toy;
 
@@ -22,19 +22,20 @@ const PROGRAMS: usize = 2;
 const UFFD: usize = 0;
 const PARK: usize = 1;
 
-/// A mistake.
+/// A mistake to make.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Mistake {
     None,
-    /// A move that the kernel denies is believed: a Python program read zeroes.
+    /// A move that the kernel denies is believed to have failed: a Python program read zeroes.
     BelievesDenials,
-    /// What is discarded is forgotten before the kernel has done so, and may be taken in between: what was thrown away came back.
+    /// Pages of a discard are forgotten before the kernel has done it, and may be taken in between: discarded content came back.
     TakesWhatIsDiscarded,
-    /// What is parked is dropped before its copy is known to be in place, which is refused while an event is unread: it was lost.
+    /// A parked page is dropped before its copy is known to be in place. The copy is refused while an event is unread: the page was
+    /// lost.
     DropsBeforeTheCopy,
 }
 
-/// Where a page is, as far as the pager knows.
+/// The place of a page, as far as the pager knows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum At {
     Nowhere,
@@ -45,9 +46,9 @@ enum At {
 struct Pager {
     kernel: Shared,
     lock: Lock,
-    /// Under the lock. (The place of a page in the parking area has the page's number.)
+    /// Under the lock. (A page's place in the parking area has the page's number.)
     at: Mutex<Vec<At>>,
-    /// Discards that were told and may not have been done: of a page each program. Under the lock.
+    /// For each page, whether a discard was reported and may not have been done. Under the lock.
     discards: Mutex<Vec<bool>>,
     mistake: Mistake,
 }
@@ -72,7 +73,7 @@ impl Pager {
         self.kernel.enter(|kernel| drop(kernel.spaces[0].table.remove(&(PARKING + number * PAGE))));
     }
 
-    /// A thread waits for a page. Whether it is to be tried again, when messages have been read.
+    /// Serves a thread that waits for a page. Returns whether it must be tried again when messages have been read.
     fn serve(&self, number: usize) -> bool {
         let moved = match self.get(number) {
             At::Nowhere | At::There => self.kernel.enter(|kernel| kernel.zero(UFFD, page(number), PAGE)),
@@ -107,7 +108,7 @@ impl Pager {
             self.set(number, At::Nowhere);
             self.discards.lock().expect("whole")[number] = true;
             if self.mistake == Mistake::TakesWhatIsDiscarded {
-                self.set(number, At::There); // (its pages may be there until the kernel has done it)
+                self.set(number, At::There); // (its pages may be there until the kernel has done the discard)
             }
         }
     }
@@ -164,7 +165,7 @@ impl Pager {
             match rng.below(6) {
                 0 => {
                     assert_eq!(call(Call::Advise { at: page(number), len: PAGE, advice: Advice::DontNeed }), Outcome::Ok(0));
-                    self.locked(|| self.discards.lock().expect("whole")[number] = false); // the call's hook says that it is done
+                    self.locked(|| self.discards.lock().expect("whole")[number] = false); // the call's hook reports its end
                     holds[which] = 0;
                 }
                 1 | 2 => {

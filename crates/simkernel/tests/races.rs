@@ -1,4 +1,4 @@
-//! Questions with more than one answer: Linux's must be among the model's, and the model gives each of its own.
+//! Questions with more than one answer: Linux's answers must be among the model's, and the model must give each of its own.
 
 mod linux;
 
@@ -8,7 +8,7 @@ use overspill_simkernel::rules::races::{self, MOVES_UNDER_ADVICE};
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-/// How long Linux is asked. It gives the rare answers on a quiet machine only.
+/// How long Linux is asked. It gives the rare answers only on a quiet machine.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 #[test]

@@ -1,6 +1,6 @@
-//! Random sequences on the simulated kernel and on Linux: all answers, and all that is left in the end, must be the same.
+//! Random sequences on the simulated kernel and on Linux: all answers, and the state in the end, must be the same.
 //!
-//! `OVERSPILL_SEEDS` says how many, `OVERSPILL_SEED` which one.
+//! `OVERSPILL_SEEDS` sets the number of sequences, `OVERSPILL_SEED` a single one.
 
 mod linux;
 
@@ -10,7 +10,7 @@ use overspill_simkernel::lab::Op;
 use overspill_simkernel::model_lab::ModelLab;
 use overspill_simkernel::random::{run, sequence, shrink};
 
-/// So many sequences of so many steps.
+/// The number of sequences, and of steps in each.
 const SEEDS: u64 = 1000;
 const STEPS: usize = 40;
 
@@ -38,7 +38,7 @@ fn random_sequences_end_alike() {
     }
 }
 
-/// Would it be noticed? Here the other kernel is the model, too, but does something else where one thing is asked for.
+/// Checks that a difference would be noticed. Here the other kernel is the model, too, but for one kind of step it does another.
 #[test]
 fn a_difference_is_found_and_shrunk() {
     type Mistake = fn(Op) -> Op;
@@ -72,7 +72,7 @@ fn a_difference_is_found_and_shrunk() {
     }
 }
 
-/// The call, with another advice.
+/// Replaces one piece of advice by another.
 fn advice_instead(op: Op, from: Advice, to: Advice) -> Op {
     match op {
         Op::Call(thread, Call::Advise { at, len, advice }) if advice == from => {

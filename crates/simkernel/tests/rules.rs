@@ -1,4 +1,4 @@
-//! Each rule is asked of the simulated kernel and of Linux; what comes of every step must be the same.
+//! Each rule is asked of the simulated kernel and of Linux. The results of every step must be the same.
 
 mod linux;
 

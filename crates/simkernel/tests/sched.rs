@@ -1,5 +1,5 @@
-//! The scheduler finds what a wake that is left out leads to, in a toy of the pager: programs take frames under a lock, ring for
-//! more and wait; a daemon waits for the bell, brings frames under the same lock, and wakes who waits.
+//! The scheduler finds the consequences of a missing wake, in a toy of the pager. Programs take frames under a lock, ring for more,
+//! and wait. A daemon waits for the bell, brings frames under the same lock, and wakes the waiting programs.
 
 mod toy;
 
@@ -8,22 +8,22 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::SeqCst};
 use toy::Lock;
 
-/// No holder.
+/// The lock has no holder.
 const NOBODY: usize = usize::MAX - 1;
 
-/// A mistake.
+/// A mistake to make.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Mistake {
     None,
-    /// Who unlocks never wakes.
+    /// An unlock never wakes.
     UnlockWakesNobody,
-    /// The bell is rung, and nobody woken.
+    /// The bell is rung, but nobody is woken.
     BellWakesNobody,
-    /// Frames come, and nobody is woken.
+    /// Frames come, but nobody is woken.
     FramesWakeNobody,
-    /// One of them is.
+    /// Frames come, but only one of the waiting programs is woken.
     FramesWakeOne,
-    /// The daemon reads the bell only after it has looked whether there is something to do.
+    /// The daemon reads the bell only after it has checked whether there is something to do.
     BellReadLate,
 }
 
@@ -38,7 +38,7 @@ struct Toy {
 }
 
 impl Toy {
-    /// What is done by one at a time.
+    /// Runs code under the lock, by one actor at a time.
     fn locked<T>(&self, who: usize, f: impl FnOnce() -> T) -> T {
         self.lock.lock();
         assert_eq!(self.holder.swap(who, SeqCst), NOBODY, "the lock is one's");

@@ -1,4 +1,4 @@
-//! What is sealed stays mapped for as long as the process lives, so the rule about it has this one for itself.
+//! Sealed memory stays mapped as long as the process lives, so the rule about it has a process of its own.
 
 mod linux;
 

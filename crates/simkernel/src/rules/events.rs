@@ -1,11 +1,11 @@
-//! What is told of changes to the address space, and when.
+//! The reports of changes to the address space, and their times.
 
 use super::*;
 use crate::call::{Advice, Progress::*, READ};
 use crate::errno::*;
 use crate::pmap::{Message, Moved, Present};
 
-/// By the time that an unmapping is told, its addresses may be another mapping's: what is known of them must not be taken for it.
+/// By the time that an unmapping is reported, a new mapping may be at its addresses. The report must not be applied to that.
 pub fn an_unmap_is_told_after_the_act(s: &mut Session) {
     filled(s, 0, 2);
     assert_eq!(s.call(1, unmap(0, 1)), Waits);
@@ -19,8 +19,8 @@ pub fn an_unmap_is_told_after_the_act(s: &mut Session) {
     s.note_state();
 }
 
-/// Reading a message does not end what it tells of: only when its caller has gone on can pages be filled in again. (Here it cannot
-/// run for a while.) So an answer of EAGAIN may follow a read that found nothing more.
+/// Reading a message does not end the change that it reports. Pages can be filled again only when the calling thread has gone on.
+/// (Here it cannot run for a while.) So EAGAIN may still follow after a read that found no more messages.
 pub fn a_change_is_over_when_its_caller_goes_on(s: &mut Session) {
     filled(s, 0, 2);
     assert_eq!(s.call(1, unmap(0, 1)), Waits);
@@ -35,7 +35,7 @@ pub fn a_change_is_over_when_its_caller_goes_on(s: &mut Session) {
     s.note_state();
 }
 
-/// One message of the whole range that the call was given, once to a userfaultfd, whatever of it was registered.
+/// One message covers the whole range of the call, once per userfaultfd, whatever part of the range was registered.
 pub fn an_unmap_is_told_as_the_call_had_it(s: &mut Session) {
     managed(s, 1, 1);
     map(s, 3, 1);
@@ -47,8 +47,8 @@ pub fn an_unmap_is_told_as_the_call_had_it(s: &mut Session) {
     s.note_state();
 }
 
-/// First the move, and only when that has been read the end of the range that it came from: which may be somebody else's by then.
-/// Nothing can be filled in meanwhile. The new range is registered, and the pages have come along.
+/// First the move is reported. Only when that has been read is the end of the source range reported, and by then another mapping
+/// may be there. No page can be filled meanwhile. The new range is registered, and the pages have come along.
 pub fn a_move_is_told_then_the_end_of_its_origin(s: &mut Session) {
     filled(s, 0, 2);
     filled(s, 4, 2);
@@ -68,7 +68,7 @@ pub fn a_move_is_told_then_the_end_of_its_origin(s: &mut Session) {
     s.note_state();
 }
 
-/// What was at the target, the move, and what was at the source.
+/// Three messages: the end of the old mapping at the target, the move, and the end of the source.
 pub fn a_move_onto_memory_is_told_in_three(s: &mut Session) {
     filled(s, 0, 2);
     filled(s, 8, 4);
@@ -80,7 +80,7 @@ pub fn a_move_onto_memory_is_told_in_three(s: &mut Session) {
     s.note_state();
 }
 
-/// The pages are still there while the message waits, and whatever was done to it by then goes when it has been read.
+/// The pages are still there while the message waits. Anything written to them by then is discarded when it has been read.
 pub fn a_discard_is_told_before_the_act(s: &mut Session) {
     filled(s, 0, 4);
     s.now(protect(2, 1, READ));
@@ -97,7 +97,7 @@ pub fn a_discard_is_told_before_the_act(s: &mut Session) {
     s.note_state();
 }
 
-/// If a mapping is split before the report of a discard has been read, what lies behind the split is told a second time.
+/// If a mapping is split before the report of a discard has been read, the part after the split is reported a second time.
 pub fn a_discard_of_what_is_split_is_told_again(s: &mut Session) {
     filled(s, 0, 4);
     assert_eq!(s.call(1, advise(0, 4, Advice::DontNeed)), Waits);
@@ -111,7 +111,7 @@ pub fn a_discard_of_what_is_split_is_told_again(s: &mut Session) {
     s.note_state();
 }
 
-/// MADV_FREE is told like a discard, but its pages stay until memory is short, and for good if they are written.
+/// MADV_FREE is reported like a discard, but its pages stay until memory is short, and for good if they are written.
 pub fn freed_pages_stay(s: &mut Session) {
     filled(s, 0, 2);
     assert_eq!(s.call(1, advise(0, 2, Advice::Free)), Waits);
@@ -122,7 +122,7 @@ pub fn freed_pages_stay(s: &mut Session) {
     s.note_state();
 }
 
-/// MREMAP_DONTUNMAP: the old range is empty and registered, and no unmapping is told.
+/// MREMAP_DONTUNMAP: the old range is empty and registered, and no unmapping is reported.
 pub fn what_is_left_behind_stays_registered(s: &mut Session) {
     filled(s, 0, 2);
     let kept = Call::Remap { from: page(0), len: 2 * PAGE, new_len: 2 * PAGE, to: Some(page(8)), keep: true };
@@ -137,7 +137,8 @@ pub fn what_is_left_behind_stays_registered(s: &mut Session) {
     s.note_state();
 }
 
-/// What a fixed mapping replaces is told as unmapped, by the range of the call; the new mapping is not registered.
+/// The mappings that a fixed mapping replaces are reported as unmapped, by the range of the call. The new mapping is not
+/// registered.
 pub fn a_fixed_mapping_replaces(s: &mut Session) {
     filled(s, 0, 2);
     let over = Call::Map { at: page(1), len: 2 * PAGE, prot: READ_WRITE, replace: true };
@@ -148,7 +149,7 @@ pub fn a_fixed_mapping_replaces(s: &mut Session) {
     s.note_state();
 }
 
-/// In place, and before a move.
+/// Shrinking in place, and as a part of a move.
 pub fn shrinking_unmaps_the_tail(s: &mut Session) {
     filled(s, 0, 6);
     assert_eq!(s.call(1, remap(0, 6, None, 4)), Waits);
@@ -162,7 +163,7 @@ pub fn shrinking_unmaps_the_tail(s: &mut Session) {
     s.note_state();
 }
 
-/// A process that shared the memory was killed within munmap: what it had done was done, and nobody was told.
+/// A process that shared the memory is killed within munmap: the unmapping has been done, and nobody is told.
 pub fn a_killed_caller_withdraws_its_event(s: &mut Session) {
     filled(s, 0, 2);
     assert_eq!(s.call(1, unmap(0, 1)), Waits);
@@ -177,7 +178,7 @@ pub fn a_killed_caller_withdraws_its_event(s: &mut Session) {
     s.note_state();
 }
 
-/// The discard goes on without being told, to its end.
+/// The discard goes on to its end without a report.
 pub fn a_killed_discard_is_carried_out(s: &mut Session) {
     filled(s, 0, 4);
     s.now(protect(2, 2, READ));
@@ -188,7 +189,7 @@ pub fn a_killed_discard_is_carried_out(s: &mut Session) {
     s.note_state();
 }
 
-/// A sealed mapping stops an unmapping before anything is unmapped. What lies before it is told as unmapped nevertheless.
+/// A sealed mapping stops an unmapping before anything is unmapped. The part before it is reported as unmapped nevertheless.
 pub fn a_refused_unmap_of_sealed_memory_is_told(s: &mut Session) {
     filled(s, 0, 4);
     map(s, 4, 2);
@@ -202,8 +203,8 @@ pub fn a_refused_unmap_of_sealed_memory_is_told(s: &mut Session) {
     s.note_state();
 }
 
-/// A locked range that moves and grows waits for its new pages before it is told that it has moved: who does not know of the range
-/// cannot serve them.
+/// A locked range that moves and grows waits for its new pages before the move is reported. A pager that does not know of the move
+/// cannot serve those pages.
 pub fn a_locked_mapping_is_populated_before_its_move_is_told(s: &mut Session) {
     filled(s, 0, 2);
     assert_eq!(s.now(Call::Lock { at: page(0), len: 2 * PAGE }), Outcome::Ok(0));

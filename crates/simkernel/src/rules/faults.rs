@@ -1,4 +1,4 @@
-//! Who waits for a page, and what wakes him.
+//! Threads that wait for pages, and what wakes them.
 
 use super::*;
 use crate::call::{Advice, Progress::*, SIGSEGV};
@@ -6,8 +6,8 @@ use crate::errno::*;
 use crate::lab::Answer;
 use crate::pmap::{Message, Moved};
 
-/// Filling a page in wakes nobody; a wake is by address, for all who wait there; who finds nothing there waits again, and tells
-/// again.
+/// Filling a page wakes nobody. A wake is by address, for all threads that wait there. A thread that finds no page waits again, and
+/// its fault is reported again.
 pub fn a_fault_waits_for_its_wake(s: &mut Session) {
     managed(s, 0, 4);
     assert_eq!(s.call(0, read(0)), Waits);
@@ -31,7 +31,7 @@ pub fn a_fault_waits_for_its_wake(s: &mut Session) {
     s.note_state();
 }
 
-/// A move wakes who waits at its target, as far as it came.
+/// A move wakes the threads that wait at its target, as far as it came.
 pub fn a_move_wakes(s: &mut Session) {
     managed(s, 0, 3);
     assert_eq!([0, 1].map(|n| s.transfer(Op::ParkCopy(n, 5))), [Moved::done(PAGE); 2]);
@@ -42,7 +42,8 @@ pub fn a_move_wakes(s: &mut Session) {
     s.note_state();
 }
 
-/// Somebody else filled the page in and woke before the message was read: it is gone. (So poll(2) may have said that there is one.)
+/// If another thread fills the page and wakes before the message was read, the message is gone. (So poll(2) may report a message
+/// that is not there any more.)
 pub fn a_fault_that_is_woken_is_not_told(s: &mut Session) {
     managed(s, 0, 1);
     assert_eq!(s.call(0, read(0)), Waits);
@@ -66,8 +67,8 @@ pub fn the_kernel_waits_for_pages_too(s: &mut Session) {
     s.note_state();
 }
 
-/// The page daemon un-shared pages by populating them, which waits for a handler where the program has discarded the page
-/// meanwhile; the handlers waited for a fork, and the fork for the daemon.
+/// The page daemon un-shared pages by populating them. If the program has discarded the page meanwhile, that waits for a handler.
+/// The handlers waited for a fork, and the fork for the daemon.
 pub fn populating_waits(s: &mut Session) {
     filled(s, 0, 1);
     managed(s, 1, 2);
@@ -94,13 +95,13 @@ pub fn locking_waits(s: &mut Session) {
         s.transfer(Op::ZeroIn(n, 1));
         s.act(Op::Wake(n, 1));
         s.progress(1);
-        // a page of zeroes does not do: it is to be written
+        // a page of zeroes does not suffice: the page must be writable
         s.note_state();
     }
     assert_eq!(s.progress(1), Done(Outcome::Ok(0)));
 }
 
-/// A read gives what waits for pages first, then what waits to be known, each in the order in which it came.
+/// A read returns faults first, then events, each kind in the order in which it came.
 pub fn faults_are_told_before_events(s: &mut Session) {
     managed(s, 0, 4);
     assert_eq!(s.call(0, unmap(0, 1)), Waits);
@@ -115,7 +116,8 @@ pub fn faults_are_told_before_events(s: &mut Session) {
     s.note_state();
 }
 
-/// Guards: SIGSEGV, EFAULT, at once. Their making is not told, and pages go with it; a discard leaves them.
+/// Guard pages are errors at once: SIGSEGV at a touch, EFAULT in a call. Their installation is not reported, and drops the pages. A
+/// discard leaves them.
 pub fn guards_are_errors_without_a_message(s: &mut Session) {
     filled(s, 0, 2);
     assert_eq!(s.now(advise(0, 1, Advice::GuardInstall)), Outcome::Ok(0));

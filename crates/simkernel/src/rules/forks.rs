@@ -1,4 +1,4 @@
-//! What a fork's child has.
+//! What a fork's child inherits.
 
 use super::*;
 use crate::call::{Advice, Progress::*, SIGBUS, SIGSEGV};
@@ -12,8 +12,8 @@ fn fork(s: &mut Session) -> usize {
     }
 }
 
-/// Its mappings are not registered: what its parent's pager holds reads as zeroes, silently. What is there it shares, until one of
-/// both writes. Nothing is told.
+/// The child's mappings are not registered: pages that the parent's pager holds silently read as zeroes. Pages that are present are
+/// shared until either side writes. Nothing is reported.
 pub fn a_child_is_not_registered(s: &mut Session) {
     filled(s, 0, 3);
     s.transfer(Op::Take(0, 0, 1));
@@ -32,7 +32,7 @@ pub fn a_child_is_not_registered(s: &mut Session) {
     s.note_state();
 }
 
-/// MADV_DONTFORK: not mapped. MADV_WIPEONFORK: empty. Both go with what is moved (the pager had forgotten that once), and end when
+/// MADV_DONTFORK: not mapped. MADV_WIPEONFORK: empty. Both move along with the memory (the pager once forgot that), and end when
 /// they are taken back.
 pub fn a_child_lacks_what_it_was_told_to(s: &mut Session) {
     filled(s, 0, 6);
@@ -51,7 +51,8 @@ pub fn a_child_lacks_what_it_was_told_to(s: &mut Session) {
     s.note_state();
 }
 
-/// A userfaultfd acts on the memory of who made it, whoever uses it: a child's calls wrote into the memory of its parent.
+/// A userfaultfd acts on the memory of the process that made it, whoever uses it. A child's calls wrote into the memory of its
+/// parent.
 pub fn an_inherited_descriptor_acts_on_the_parent(s: &mut Session) {
     managed(s, 0, 2);
     let child = fork(s);
@@ -61,7 +62,7 @@ pub fn an_inherited_descriptor_acts_on_the_parent(s: &mut Session) {
     s.note_state();
 }
 
-/// Poison and guards are the child's as well.
+/// The child has poison and guards as well.
 pub fn marks_are_inherited(s: &mut Session) {
     managed(s, 0, 3);
     s.change(Op::Poison(0, 1)).expect("it is empty");
@@ -72,7 +73,7 @@ pub fn marks_are_inherited(s: &mut Session) {
     s.note_state();
 }
 
-/// What a device holds on to stays its parent's: the child has a copy at once.
+/// A page that a device has pinned stays its parent's: the child gets a copy at once.
 pub fn pages_are_not_shared_with_a_pin(s: &mut Session) {
     filled(s, 0, 2);
     s.lab.pin(Some(page(0)));
@@ -80,7 +81,7 @@ pub fn pages_are_not_shared_with_a_pin(s: &mut Session) {
     assert_eq!(s.call(child, read(0)), Done(Outcome::Ok(100)));
     s.lab.pin(None);
     assert_eq!(s.present(0), Present::Page { protected: false });
-    // (the kernel lets go of a pin in its own time, so the lab asks only for what was never pinned)
+    // (the kernel releases a pin in its own time, so only pages that were never pinned are asked for)
     assert_eq!(s.transfer(Op::Take(1, 1, 1)), Moved::refused(crate::errno::EBUSY));
     s.note_state();
 }

@@ -1,11 +1,12 @@
-//! Where mappings begin and end.
+//! The borders of mappings.
 
 use super::*;
 use crate::call::{Progress::*, READ};
 use crate::errno::*;
 use crate::pmap::{Mapping, Message, Moved};
 
-/// Growth where there is room: no message. The new pages are registered, and of a range that nobody knows.
+/// Growth in place, where there is room, sends no message. The new pages are registered, though no report has told the pager of
+/// them.
 pub fn growth_in_place_is_not_told(s: &mut Session) {
     filled(s, 0, 2);
     assert_eq!(s.now(remap(0, 2, None, 4)), Outcome::Ok(page(0)));
@@ -21,7 +22,7 @@ pub fn growth_in_place_is_not_told(s: &mut Session) {
     s.note_state();
 }
 
-/// mprotect cuts mappings and joins them, and tells nobody; all parts stay registered.
+/// mprotect splits and joins mappings without a report. All parts stay registered.
 pub fn protection_is_not_told(s: &mut Session) {
     filled(s, 0, 4);
     assert_eq!(s.now(protect(1, 2, READ)), Outcome::Ok(0));
@@ -34,8 +35,8 @@ pub fn protection_is_not_told(s: &mut Session) {
     s.note_state();
 }
 
-/// A new mapping next to a registered one is one of its own. Registered as well, it is joined with it, unless both have been
-/// written apart: then they stay two for good, and calls that want one mapping fail on them.
+/// A new mapping next to a registered one is a mapping of its own. Once it is registered as well, the two are joined, unless both
+/// were written before. Then they stay two for good, and calls that want one mapping fail on them.
 pub fn neighbours_join_when_one_is_touched(s: &mut Session) {
     filled(s, 0, 2);
     map(s, 2, 2);
@@ -50,8 +51,9 @@ pub fn neighbours_join_when_one_is_touched(s: &mut Session) {
     s.note_state();
 }
 
-/// What is one mapping without a pager is several with one, which fills what is only read: two that have pages are not joined by
-/// what comes between them, and what becomes read-only stays accountable. An mremap of all of it was EFAULT.
+/// Memory that is one mapping without a pager may be several with one, because the pager fills pages that are only read. Two
+/// mappings that have pages are not joined by a mapping that comes between them, and a mapping with pages that becomes read-only
+/// stays accountable. An mremap of all of it was EFAULT.
 pub fn what_is_only_read_is_one_mapping(s: &mut Session) {
     for (first, with, parts) in [(0, false, 1), (20, true, 2)] {
         let read_in = |s: &mut Session, at: usize| {
@@ -81,8 +83,8 @@ pub fn what_is_only_read_is_one_mapping(s: &mut Session) {
     }
 }
 
-/// Several mappings are moved together only at one length, and only if none of them is registered: else EFAULT, and with no way
-/// back from what has been moved before.
+/// Several mappings are moved together only without a change of length, and only if none of them is registered. Otherwise it is
+/// EFAULT, and mappings that have been moved before stay moved.
 pub fn a_remap_of_several_is_refused(s: &mut Session) {
     filled(s, 0, 4);
     s.now(protect(2, 2, READ));
@@ -102,7 +104,7 @@ pub fn a_remap_of_several_is_refused(s: &mut Session) {
     s.note_state();
 }
 
-/// Paged memory was lost, after a wait of 19 s, because calls were followed that the kernel had refused.
+/// The pager followed calls that the kernel had refused, and paged memory was lost, after a wait of 19 s.
 pub fn refused_calls_change_nothing(s: &mut Session) {
     filled(s, 0, 4);
     let before = crate::lab::state(s.lab);
@@ -120,7 +122,7 @@ pub fn refused_calls_change_nothing(s: &mut Session) {
     assert_eq!(crate::lab::state(s.lab), before);
 }
 
-/// What has moved with pages in it does not join its new neighbours, unless it comes back to them.
+/// A mapping that was moved with pages in it does not join its new neighbours, unless it comes back to its old ones.
 pub fn a_move_keeps_its_page_numbers(s: &mut Session) {
     map(s, 0, 6);
     s.now(write(2, 1));
@@ -130,7 +132,7 @@ pub fn a_move_keeps_its_page_numbers(s: &mut Session) {
     assert_eq!(s.lab.mappings(page(10), page(13)).len(), 2);
     assert_eq!(s.now(remap(10, 2, Some(2), 2)), Outcome::Ok(page(2)));
     assert_eq!(s.lab.mappings(page(0), page(6)).len(), 1);
-    // without pages it is as new
+    // a mapping without pages counts as new
     map(s, 20, 2);
     assert_eq!(s.now(remap(20, 2, Some(13), 2)), Outcome::Ok(page(13)));
     assert_eq!(s.lab.mappings(page(12), page(15)).len(), 1);

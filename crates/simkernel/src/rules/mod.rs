@@ -1,5 +1,5 @@
-//! The rules: each is a question, asked in a [`Session`]. It states the answer, and all that it does and sees along the way is
-//! written down, so that two kernels can be compared line by line.
+//! The rules. Each is a question, asked in a [`Session`], and states the answer. Each step and its result are logged, so that two
+//! kernels can be compared line by line.
 
 pub mod events;
 pub mod faults;
@@ -48,13 +48,13 @@ fn map(s: &mut Session, number: usize, pages: usize) {
     assert_eq!(done, Outcome::Ok(page(number)));
 }
 
-/// The same, registered.
+/// Maps and registers such memory.
 fn managed(s: &mut Session, number: usize, pages: usize) {
     map(s, number, pages);
     assert_eq!(s.change(Op::Register(number, pages, false)), Ok(()));
 }
 
-/// The same, with content: each page its number, and 100.
+/// Maps and registers memory, and fills each page with its number plus 100.
 fn filled(s: &mut Session, number: usize, pages: usize) {
     managed(s, number, pages);
     for n in number..number + pages {
@@ -62,22 +62,22 @@ fn filled(s: &mut Session, number: usize, pages: usize) {
     }
 }
 
-/// Of these pages.
+/// munmap(2) of these pages.
 fn unmap(number: usize, pages: usize) -> Call {
     Call::Unmap { at: page(number), len: pages * PAGE }
 }
 
-/// Of these pages.
+/// mremap(2) of these pages.
 fn remap(number: usize, pages: usize, to: Option<usize>, new_pages: usize) -> Call {
     Call::Remap { from: page(number), len: pages * PAGE, new_len: new_pages * PAGE, to: to.map(page), keep: false }
 }
 
-/// Of these pages.
+/// mprotect(2) of these pages.
 fn protect(number: usize, pages: usize, prot: u8) -> Call {
     Call::Protect { at: page(number), len: pages * PAGE, prot }
 }
 
-/// Of these pages.
+/// madvise(2) of these pages.
 fn advise(number: usize, pages: usize, advice: crate::call::Advice) -> Call {
     Call::Advise { at: page(number), len: pages * PAGE, advice }
 }

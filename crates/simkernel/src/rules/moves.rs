@@ -1,4 +1,4 @@
-//! Taking pages out, and putting them back: UFFDIO_MOVE.
+//! Taking pages out and putting them back: UFFDIO_MOVE.
 
 use super::*;
 use crate::call::{Advice, READ, READ_WRITE_EXEC};
@@ -6,7 +6,7 @@ use crate::errno::*;
 use crate::lab::Answer;
 use crate::pmap::{Moved, Present};
 
-/// What lies before the hole is moved; that there is one is said by the next call.
+/// The pages before a hole are moved. The next call reports the hole.
 pub fn a_move_stops_at_a_hole(s: &mut Session) {
     managed(s, 0, 5);
     assert_eq!([0, 3].map(|n| s.transfer(Op::CopyIn(n, 2, 1))), [Moved::done(2 * PAGE); 2]);
@@ -18,7 +18,7 @@ pub fn a_move_stops_at_a_hole(s: &mut Session) {
     s.note_state();
 }
 
-/// A border between mappings within the range: EINVAL, and nothing is moved.
+/// A border between mappings in the range: EINVAL, and nothing is moved.
 pub fn a_move_stays_within_a_mapping(s: &mut Session) {
     filled(s, 0, 4);
     s.now(protect(2, 2, READ));
@@ -29,7 +29,8 @@ pub fn a_move_stays_within_a_mapping(s: &mut Session) {
     s.note_state();
 }
 
-/// Memory that was writable and executable could not be evicted: source and target must have the same protection, and be writable.
+/// Source and target must have the same protection, and be writable. (Memory that was writable and executable could not be
+/// evicted.)
 pub fn a_move_wants_both_sides_alike(s: &mut Session) {
     filled(s, 0, 4);
     for (n, prot) in [(0, READ), (1, 0), (2, READ_WRITE_EXEC)] {
@@ -42,7 +43,7 @@ pub fn a_move_wants_both_sides_alike(s: &mut Session) {
     s.note_state();
 }
 
-/// One side locked: EINVAL. (A fork waited for half a minute for pages that could not be evicted.)
+/// Only one side locked: EINVAL. (A fork waited for half a minute for pages that could not be evicted.)
 pub fn a_move_refuses_locked_memory(s: &mut Session) {
     filled(s, 0, 2);
     assert_eq!(s.now(Call::Lock { at: page(0), len: PAGE }), Outcome::Ok(0));
@@ -53,8 +54,8 @@ pub fn a_move_refuses_locked_memory(s: &mut Session) {
     s.note_state();
 }
 
-/// EBUSY on both sides of a fork until the page is written, even when the other side has ended. What makes it its own without
-/// waiting for a page that is missing is a write by the kernel that may not wait.
+/// EBUSY on both sides of a fork until the page is written, even when the other side has ended. A write by the kernel that may not
+/// wait makes the page its owner's alone, without waiting if it is missing.
 pub fn a_move_refuses_what_a_fork_shares(s: &mut Session) {
     filled(s, 0, 4);
     s.transfer(Op::Take(3, 3, 1));
@@ -73,7 +74,7 @@ pub fn a_move_refuses_what_a_fork_shares(s: &mut Session) {
     s.note_state();
 }
 
-/// EBUSY for as long as a device holds on to the page.
+/// EBUSY as long as a device has the page pinned.
 pub fn a_move_refuses_what_is_pinned(s: &mut Session) {
     filled(s, 0, 3);
     s.lab.pin(Some(page(1)));
@@ -83,7 +84,7 @@ pub fn a_move_refuses_what_is_pinned(s: &mut Session) {
     s.note_state();
 }
 
-/// Whatever is at the target, be it a mark: EEXIST.
+/// A page or a mark at the target: EEXIST.
 pub fn a_move_wants_an_empty_place(s: &mut Session) {
     filled(s, 0, 4);
     assert_eq!(s.transfer(Op::ParkCopy(1, 1)), Moved::done(PAGE));
@@ -107,7 +108,7 @@ pub fn a_move_refuses_marks(s: &mut Session) {
     s.note_state();
 }
 
-/// The target must be registered on the very userfaultfd that is asked; the source need not be registered at all.
+/// The target must be registered on the very userfaultfd that is used; the source need not be registered at all.
 pub fn a_move_wants_its_own_target(s: &mut Session) {
     map(s, 0, 2);
     s.now(write(0, 5));
@@ -119,7 +120,7 @@ pub fn a_move_wants_its_own_target(s: &mut Session) {
     s.note_state();
 }
 
-/// A protected page that is moved is protected no more, on either way.
+/// A protected page loses its protection when it is moved, out or back.
 pub fn a_move_loses_write_protection(s: &mut Session) {
     filled(s, 0, 1);
     s.change(Op::Register(0, 1, true)).expect("again");

@@ -1,14 +1,15 @@
-//! Questions with more than one answer: who runs first is not known, or pages change hands behind everybody's back. What comes of
-//! them is a set. Linux's answers must be among the model's, and the model must give each of its own.
+//! Questions with more than one answer: it is not known which thread runs first, or the kernel isolates pages meanwhile. The result
+//! is a set of answers. Linux's answers must be among the model's, and the model must give each of its own.
 
 use super::*;
 use crate::lab::{Lab, PARKING};
 use crate::pmap::ParkPlace;
 use std::collections::BTreeSet;
 
-/// UFFDIO_MOVE while another thread's advice clears the pages' "accessed" bits and isolates them for moments. A page may be refused
-/// for nothing (EBUSY); and Linux 6.18 denies some moves that it has made, which was believed, and a Python program read zeroes:
-/// EEXIST, or fewer bytes than it did. What is denied is there. The pages go out and back `tries` times.
+/// UFFDIO_MOVE while another thread's advice clears the pages' accessed bits and isolates them for moments. A page may be refused
+/// for no lasting reason (EBUSY). And Linux 6.18 denies some moves that it has made: it says EEXIST, or fewer bytes than it moved.
+/// The pager believed that, and a Python program read zeroes. A page whose move was denied is at the target. The pages go out and
+/// back `tries` times.
 pub fn moves_under_advice(lab: &mut dyn Lab, tries: usize) -> BTreeSet<String> {
     const RUN: usize = 16;
     let mut session = Session::new(lab);
@@ -37,5 +38,5 @@ pub fn moves_under_advice(lab: &mut dyn Lab, tries: usize) -> BTreeSet<String> {
     answers
 }
 
-/// What the model says of it.
+/// The model's answers.
 pub const MOVES_UNDER_ADVICE: [&str; 4] = ["done", "error 16, nothing done", "error 17, and done", "fewer than it did"];

@@ -1,4 +1,4 @@
-//! Filling pages in: UFFDIO_COPY, ZEROPAGE, POISON, WRITEPROTECT.
+//! Filling pages: UFFDIO_COPY, ZEROPAGE, POISON, WRITEPROTECT.
 
 use super::*;
 use crate::call::{Advice, Progress::*, READ, SIGBUS, SIGSEGV};
@@ -6,7 +6,7 @@ use crate::errno::*;
 use crate::lab::Answer;
 use crate::pmap::{Message, Moved, Present};
 
-/// Pages that are there are left alone, and end a copy.
+/// A page that is there is left alone, and ends a copy.
 pub fn a_copy_fills_what_is_missing(s: &mut Session) {
     managed(s, 0, 4);
     assert_eq!(s.transfer(Op::CopyIn(2, 1, 5)), Moved::done(PAGE));
@@ -20,7 +20,8 @@ pub fn a_copy_fills_what_is_missing(s: &mut Session) {
     s.note_state();
 }
 
-/// Guards were overwritten by what the pager filled in at a touch. A fill with zeroes is none of them.
+/// A copy replaces guards and other marks; a fill with zeroes does not. (Guards were overwritten when the pager filled pages at a
+/// touch.)
 pub fn a_copy_takes_the_place_of_marks(s: &mut Session) {
     managed(s, 0, 4);
     s.now(advise(0, 2, Advice::GuardInstall));
@@ -32,7 +33,8 @@ pub fn a_copy_takes_the_place_of_marks(s: &mut Session) {
     s.note_state();
 }
 
-/// ENOENT where nothing is registered, and over a border between mappings. On which userfaultfd it is registered does not matter.
+/// ENOENT where nothing is registered, and across a border between mappings. It does not matter on which userfaultfd the mapping is
+/// registered.
 pub fn a_copy_needs_a_mapping_that_is_registered(s: &mut Session) {
     map(s, 0, 4);
     assert_eq!(s.transfer(Op::CopyIn(0, 1, 1)), Moved::refused(ENOENT));
@@ -42,13 +44,13 @@ pub fn a_copy_needs_a_mapping_that_is_registered(s: &mut Session) {
     assert_eq!(s.transfer(Op::CopyIn(0, 4, 1)), Moved::refused(ENOENT));
     assert_eq!(s.transfer(Op::CopyIn(3, 2, 1)), Moved::refused(ENOENT));
     assert_eq!(s.transfer(Op::CopyIn(2, 2, 1)), Moved::done(2 * PAGE));
-    // the parking area is the other one's
+    // the parking area is registered on the other one
     let other = crate::lab::PARKING;
     s.act(Op::Call(0, Call::CopyIn { at: other, byte: 4 }));
     s.note_state();
 }
 
-/// A page that was taken while it could be written comes back by a copy whatever the program may do there by then.
+/// A page that was taken while it was writable comes back by a copy, whatever the program's protection is by then.
 pub fn a_copy_goes_where_the_program_may_not(s: &mut Session) {
     filled(s, 0, 2);
     assert_eq!(s.transfer(Op::Take(0, 0, 2)), Moved::done(2 * PAGE));
@@ -60,8 +62,8 @@ pub fn a_copy_goes_where_the_program_may_not(s: &mut Session) {
     s.note_state();
 }
 
-/// Between an event and its reading the map that the pager knows is not the kernel's. The parking area's userfaultfd has no events
-/// and is not held back: what is taken in that time is taken by its address.
+/// Between an event and its reading, the pager's map differs from the kernel's. The parking area's userfaultfd has no events and is
+/// not held back: a page that is taken in that time is taken by its address.
 pub fn nothing_is_transferred_while_an_event_is_unread(s: &mut Session) {
     filled(s, 0, 3);
     managed(s, 8, 2);
@@ -82,7 +84,7 @@ pub fn nothing_is_transferred_while_an_event_is_unread(s: &mut Session) {
     s.note_state();
 }
 
-/// A page that was lost: SIGBUS at a touch, EFAULT in a call. A discard takes the mark away.
+/// A page that was lost: SIGBUS at a touch, EFAULT in a call. A discard removes the mark.
 pub fn poison_is_an_error(s: &mut Session) {
     filled(s, 0, 1);
     managed(s, 1, 3);
@@ -101,7 +103,7 @@ pub fn poison_is_an_error(s: &mut Session) {
     s.note_state();
 }
 
-/// Who writes to a protected page waits, who reads does not. Where the range is not registered for it: ENOENT.
+/// A thread that writes to a protected page waits; one that reads does not. ENOENT where the range is not registered for it.
 pub fn a_protected_page_tells_of_writes(s: &mut Session) {
     filled(s, 0, 3);
     assert_eq!(s.change(Op::Protect(0, 1, true)), Err(ENOENT));

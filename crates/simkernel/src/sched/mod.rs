@@ -1,18 +1,19 @@
-//! Actors take turns by a seed: program threads, handlers and daemons run their own loops, and at each operation on a [`Word`]
-//! another one may go on instead. Time is virtual, and passes when all wait.
+//! Actors take turns by a seed. Program threads, handlers and daemons run their own loops, and at each operation on a [`Word`]
+//! another actor may go on instead. Time is virtual, and passes when all wait.
 //!
-//! Actors are coroutines of one thread. (Threads with a baton would do without a crate for it, but pass it on in 5 us or more, and
-//! a hundred times that from processor to processor; a coroutine does in 0.1 us, and a run has some thousand turns.) All that is
-//! shared is shared by one thread, so what is between two operations on words is atomic here: weak memory is loom's business.
+//! Actors are coroutines of one thread. (Threads that pass a baton would need no crate, but passing it takes 5 us or more, and a
+//! hundred times that from processor to processor. A coroutine takes 0.1 us, and a run has some thousand turns.) All actors share
+//! one thread, so anything between two operations on words is atomic here. Weak memory is loom's business.
 //!
-//! In half of the runs each turn is anybody's. In the other half actors have ranks, the first that can does go on, and at moments
-//! the running one becomes the last: so it may stay behind for long, between any two of its steps (Burckhardt, Kothari, Musuvathi,
-//! Nagarakatte 2010).
+//! In half of the runs each turn goes to any actor. In the other half actors have ranks, and the first that can go on does; at
+//! random moments the running one becomes the last. So an actor may stay behind for long, between any two of its steps (Burckhardt,
+//! Kothari, Musuvathi, Nagarakatte 2010).
 //!
-//! What counts as a failure, whatever the actors themselves assert:
-//! - a wait that is meant to be ended by a wake is ended by its time-out although its word has changed: a wake was lost. So a
-//!   time-out is a [`Timeout::Tick`] (a clock: it is meant to fire) or a [`Timeout::Rescue`];
-//! - nobody can go on but by being rescued, and a program has not ended;
+//! A run fails, whatever the actors themselves assert, if:
+//! - a wait that a wake should end is ended by its time-out although its word has changed: a wake was lost. So a time-out is a
+//!   [`Timeout::Tick`] (a clock: it is meant to fire) or a [`Timeout::Rescue`];
+//! - no actor can go on except by a rescue, and a program has not ended;
+//! - no program has made progress ([`progress`]) for ten seconds of virtual time.
 //! - no program has got anything done ([`progress`]) for ten seconds of virtual time.
 
 pub mod shared;
@@ -27,14 +28,14 @@ pub use word::{Timeout, Woken, Word};
 
 /// Nanoseconds that a turn takes.
 const TURN_NS: u64 = 100;
-/// With ranks, the running one becomes the last in one of so many turns.
+/// With ranks, the running actor becomes the last in one turn of this many.
 const DEMOTION: usize = 24;
-/// Without progress for so long, all is taken to stand still.
+/// Without progress for this long, everything counts as stuck.
 const PATIENCE_NS: u64 = 10_000_000_000;
 /// Words of an actor's stack.
 const STACK_WORDS: usize = 0x8000;
 
-/// What an actor is for.
+/// The role of an actor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Role {
     /// The run is over when all programs have ended.
@@ -43,37 +44,37 @@ pub enum Role {
     Service,
 }
 
-/// Somebody who acts.
+/// One actor.
 pub struct Actor {
     /// Its name in reports.
     pub name: &'static str,
-    /// What it is for.
+    /// Its role.
     pub role: Role,
-    /// What it does.
+    /// Its code.
     pub act: Box<dyn FnOnce() + Send>,
 }
 
-/// How a run that went well went.
+/// The figures of a successful run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Report {
     /// Turns taken.
     pub turns: u64,
     /// Virtual nanoseconds.
     pub ns: u64,
-    /// Waits that were ended by a [`Timeout::Rescue`], for no reason that can be seen.
+    /// Waits that a [`Timeout::Rescue`] ended without a visible reason.
     pub rescues: u64,
 }
 
-/// How a run failed.
+/// Why a run failed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Failure {
-    /// This one was not woken although its word has changed.
+    /// This actor was not woken although its word has changed.
     LostWake(&'static str),
-    /// These wait, and nobody is left who could wake them, be it that a rescue would.
+    /// These actors wait, and no actor is left who could wake them; only rescues would.
     Stuck(Vec<&'static str>),
-    /// Nothing was done for too long.
+    /// No program made progress for too long.
     NoProgress,
-    /// One of them panicked.
+    /// An actor panicked.
     Panicked(String),
 }
 
@@ -91,11 +92,11 @@ struct Run {
     progress_at: u64,
     running: usize,
     states: Vec<State>,
-    /// The first can go on; empty: anybody.
+    /// The order of ranks: the first that can go on does. Empty: any actor may.
     ranks: Vec<usize>,
-    /// How each one's last wait ended.
+    /// How each actor's last wait ended.
     woken: Vec<Woken>,
-    /// Waits begun, which is the order in which a word's are woken.
+    /// The number of waits begun. It gives the order in which the waiters of a word are woken.
     waits: u64,
 }
 
@@ -108,12 +109,12 @@ fn with<T>(f: impl FnOnce(&mut Run) -> T) -> T {
     RUN.with_borrow_mut(|run| f(run.as_mut().expect("within a run")))
 }
 
-/// Whether this is an actor of a run, and not what prepares one or cleans up after it.
+/// Whether the caller is an actor of a run, rather than code that prepares a run or cleans up after it.
 pub fn is_running() -> bool {
     generator::is_generator() && !std::thread::panicking() && RUN.with_borrow(Option::is_some)
 }
 
-/// The number of the actor that runs. => in a run
+/// The number of the running actor. => in a run
 pub fn running() -> usize {
     with(|run| run.running)
 }
@@ -123,7 +124,7 @@ pub fn turn() {
     if !is_running() {
         return;
     }
-    // (the scoped way hands the scope to a closure; what yields here is called from far below it)
+    // (the scoped variant passes the scope to a closure; this is called from far below it)
     #[allow(deprecated)]
     generator::yield_with(());
 }
@@ -133,15 +134,15 @@ pub fn now() -> u64 {
     RUN.with_borrow(|run| run.as_ref().map_or(0, |run| run.now))
 }
 
-/// A program has got something done.
+/// Notes that a program has made progress.
 pub fn progress() {
     with(|run| run.progress_at = run.now);
 }
 
-/// Runs actors to the end of all programs.
+/// Runs actors until all programs have ended.
 ///
 /// # Errors
-/// If that does not come.
+/// The [`Failure`] that ended the run before that.
 pub fn run(seed: u64, actors: Vec<Actor>) -> Result<Report, Failure> {
     let count = actors.len();
     let states = (0..count).map(|_| State::Runs).collect();
@@ -181,12 +182,12 @@ pub fn run(seed: u64, actors: Vec<Actor>) -> Result<Report, Failure> {
         }
     };
     RUN.take();
-    // An actor in the middle of something would be unwound, and what it holds dropped, in a world that has come to its end.
+    // Dropping an unfinished actor would unwind it, and drop its values in a world that has come to its end.
     bodies.into_iter().filter(|body| !body.is_done()).for_each(std::mem::forget);
     result
 }
 
-/// What is next.
+/// The next turn, or the end.
 enum Next {
     Goes(usize),
     Ended(Result<Report, Failure>),
@@ -206,7 +207,7 @@ impl Run {
         let able = |run: &Run| (0..run.states.len()).filter(|i| matches!(run.states[*i], State::Runs)).collect::<Vec<_>>();
         let mut list = able(self);
         if list.is_empty() {
-            // all wait: time passes until the first of them has waited long enough
+            // all wait: time passes until the first wait's time-out
             let waits = || self.states.iter().filter_map(|s| if let State::Waits(wait) = s { Some(wait) } else { None });
             let until = waits().filter_map(|wait| wait.until).min();
             if let Some(until) = until {
@@ -227,7 +228,7 @@ impl Run {
         Next::Goes(self.running)
     }
 
-    /// Who of them goes on.
+    /// Chooses which of them goes on.
     fn choose(&mut self, able: &[usize]) -> usize {
         if self.ranks.is_empty() {
             return self.rng.pick(able);
@@ -239,7 +240,7 @@ impl Run {
         *self.ranks.iter().find(|actor| able.contains(actor)).expect("all have one")
     }
 
-    /// Ends the waits that have lasted long enough, of those that are asked for.
+    /// Ends the waits that have reached their time-outs, among those that `of` selects.
     fn fire(&mut self, of: impl Fn(&Wait) -> bool) {
         for (state, woken) in self.states.iter_mut().zip(&mut self.woken) {
             if matches!(state, State::Waits(wait) if of(wait) && wait.until.is_some_and(|until| until <= self.now)) {

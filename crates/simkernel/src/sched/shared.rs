@@ -1,4 +1,4 @@
-//! The simulated kernel among actors: program threads make calls on it and wait in them, pager threads act on it and wait for
+//! The simulated kernel among actors: program threads make calls on it and wait in them; pager threads act on it and wait for
 //! messages.
 
 use super::{Timeout, Word, turn};
@@ -6,23 +6,23 @@ use crate::call::{Call, Outcome, Progress};
 use crate::kernel::Kernel;
 use std::sync::Mutex;
 
-/// A kernel that actors share. Each entry is atomic, as if the kernel had one lock; another actor may go on before it.
+/// A kernel that actors share. Each entry is atomic, as if the kernel had one lock. Another actor may go on before each entry.
 #[derive(Debug)]
 pub struct Shared {
     kernel: Mutex<Kernel>,
-    /// For each task, how often it was let go on.
+    /// For each task, how often it could go on.
     tasks: Vec<Word>,
     /// How often there was something to read.
     messages: Word,
 }
 
 impl Shared {
-    /// Of a kernel with so many tasks.
+    /// Shares a kernel with this many tasks.
     pub fn new(kernel: Kernel, tasks: usize) -> Self {
         Shared { kernel: Mutex::new(kernel), tasks: (0..tasks).map(|_| Word::new(0)).collect(), messages: Word::new(0) }
     }
 
-    /// Something is done to it. Whoever can go on because of that is woken.
+    /// Performs an action on the kernel, and wakes every actor that can go on because of it.
     pub fn enter<T>(&self, act: impl FnOnce(&mut Kernel) -> T) -> T {
         turn();
         let mut kernel = self.kernel.lock().expect("no actor panics in here and goes on");
@@ -43,7 +43,7 @@ impl Shared {
         self.call_if(task, call, |_| true).expect("it may")
     }
 
-    /// The same, if `may` says so of the kernel as it is when the call begins.
+    /// The same, if `may` agrees to the state of the kernel at the moment when the call begins.
     pub fn call_if(&self, task: usize, call: Call, may: impl FnOnce(&Kernel) -> bool) -> Option<Outcome> {
         let begun = self.enter(|kernel| {
             let may = may(kernel);
@@ -70,7 +70,7 @@ impl Shared {
         }
     }
 
-    /// What [`Shared::await_message`] is to be given, to be asked for before reading.
+    /// The argument for [`Shared::await_message`], to be read before messages are.
     pub fn messages_seen(&self) -> u32 {
         self.messages.load()
     }
@@ -80,7 +80,7 @@ impl Shared {
         self.await_message_until(seen, Timeout::Never);
     }
 
-    /// The same, and no longer than this.
+    /// The same, with a time-out.
     pub fn await_message_until(&self, seen: u32, timeout: Timeout) {
         self.messages.wait(seen, timeout);
     }

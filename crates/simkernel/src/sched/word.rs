@@ -9,20 +9,20 @@ use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 pub enum Timeout {
     /// Until it is woken.
     Never,
-    /// As a clock would: that it ends so is what is meant.
+    /// A clock: the wait is meant to end by it.
     Tick(u64),
-    /// In case that a wake is lost: so it must never be what ends a wait whose word has changed.
+    /// A safeguard in case a wake is lost. It must never end a wait whose word has changed.
     Rescue(u64),
 }
 
 /// How a wait ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Woken {
-    /// Somebody woke it.
+    /// By a wake.
     Woken,
-    /// The word was another already.
+    /// The word already had another value.
     Changed,
-    /// It lasted too long.
+    /// By its time-out.
     TimedOut,
 }
 
@@ -36,7 +36,7 @@ pub(super) struct Wait {
 }
 
 impl Wait {
-    /// Whether it ends now, by its time-out, although it has something to be woken for.
+    /// Whether the wait ends now by its time-out although its word has changed.
     pub(super) fn is_lost(&self, now: u64) -> bool {
         let over = self.until.is_some_and(|until| until <= now);
         over && matches!(self.timeout, Timeout::Rescue(_)) && self.word.load(SeqCst) != self.expected
@@ -62,17 +62,17 @@ impl Word {
         turn();
         self.0.store(value, SeqCst);
     }
-    /// Sets it, and says what it was.
+    /// Sets it, and returns the old value.
     pub fn swap(&self, value: u32) -> u32 {
         turn();
         self.0.swap(value, SeqCst)
     }
-    /// Adds, and says what it was.
+    /// Adds, and returns the old value.
     pub fn add(&self, value: u32) -> u32 {
         turn();
         self.0.fetch_add(value, SeqCst)
     }
-    /// Sets it if it is `from`. Whether it was.
+    /// Sets it if it is `from`. Returns whether it was.
     pub fn replace(&self, from: u32, to: u32) -> bool {
         turn();
         self.0.compare_exchange(from, to, SeqCst, SeqCst).is_ok()
@@ -95,7 +95,7 @@ impl Word {
         turn();
         with(|run| run.woken[run.running])
     }
-    /// Wakes so many of those that wait, the first ones first. How many there were.
+    /// Wakes at most `most` waiters, in the order in which they came. Returns how many there were.
     pub fn wake(&self, most: usize) -> usize {
         if !is_running() {
             return 0;

@@ -1,8 +1,8 @@
-//! A lab on the kernel that the tests run on.
+//! A lab on the machine's own kernel.
 //!
 //! The program's memory is at a fixed address of this process, where nothing else ever comes. Its threads are processes of their
-//! own that share this one's memory (so that each can be killed alone): they wait for calls in [`Slot`]s, in memory that forks
-//! share, and use nothing of libc's. Where a thread waits is read from `/proc/PID/wchan`. One lab at a time.
+//! own that share this one's memory, so that each can be killed alone. They wait for calls in [`Slot`]s, which lie in memory that
+//! forks share, and use nothing of libc's. `/proc/PID/wchan` says where a thread waits. There is one lab at a time.
 
 mod touch;
 mod worker;
@@ -25,7 +25,7 @@ use worker::Slots;
 /// One lab at a time.
 static ALONE: Mutex<()> = Mutex::new(());
 
-/// How long anything may take to settle on a busy machine.
+/// The longest time for anything to settle on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A lab on Linux.
@@ -41,14 +41,14 @@ pub struct LinuxLab {
     _alone: MutexGuard<'static, ()>,
 }
 
-/// A thread that gives advice all the time.
+/// A thread that gives MADV_COLD advice all the time.
 struct Cold {
     stop: std::sync::Arc<std::sync::atomic::AtomicBool>,
     thread: std::thread::JoinHandle<()>,
 }
 
 impl LinuxLab {
-    /// A fresh one; none where the kernel does not offer what it takes.
+    /// A fresh lab; `None` where the kernel lacks something that it needs.
     pub fn new() -> Option<Self> {
         let alone = ALONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         let program = Uffd::open(true, FEATURES_EVENTS | FEATURE_POISON | FEATURE_MOVE, None);
@@ -99,7 +99,7 @@ impl Drop for LinuxLab {
     }
 }
 
-/// The lab's memory. It goes after the descriptors, or its unmapping would wait for somebody to read of it.
+/// The lab's memory. It goes after the descriptors; otherwise its unmapping would wait for the message to be read.
 struct OwnMemory;
 
 impl Drop for OwnMemory {
@@ -171,7 +171,7 @@ impl Pmap for LinuxLab {
         moved(self.program.zero(at, pages * PAGE))
     }
     fn restore(&mut self, at: usize, from: ParkPlace, pages: usize) -> Moved {
-        // SAFETY: what is parked there was asked for; the target is the lab's.
+        // SAFETY: the caller has made sure that a page is parked there; the target is the lab's.
         moved(unsafe { self.program.copy(at, place(from) as *const u8, pages * PAGE) })
     }
     fn take(&mut self, at: usize, to: ParkPlace, pages: usize) -> Moved {
@@ -209,7 +209,7 @@ impl Pmap for LinuxLab {
         self.program.register_for(at, len, protects)
     }
     fn unregister(&mut self, at: usize, len: usize) -> Result<(), Errno> {
-        // SAFETY: the lab's memory: whatever it reads as is right.
+        // SAFETY: the lab's memory, which may read as anything.
         unsafe { self.program.unregister(at, len) }
     }
     fn poison(&mut self, at: usize, len: usize) -> Result<(), Errno> {
@@ -260,13 +260,13 @@ impl Pmap for LinuxLab {
     }
 }
 
-/// What the kernel is asked for, that [`Outcome`] has a place for.
+/// A system call's result as an [`Outcome`].
 fn outcome(result: Result<usize, Errno>) -> Outcome {
     result.map_or_else(Outcome::Err, Outcome::Ok)
 }
 
-#[allow(dead_code)] // by the tests that ask no rules
-/// Asks a rule of the simulated kernel and of Linux. What comes of every step must be the same.
+#[allow(dead_code)] // for the tests that ask no rules
+/// Asks a rule of the simulated kernel and of Linux. The results of every step must be the same.
 pub fn compare(rule: Rule) {
     let mut model = ModelLab::new();
     let mut session = Session::new(&mut model);
@@ -274,7 +274,7 @@ pub fn compare(rule: Rule) {
     let expected = session.log;
     let Some(mut linux) = LinuxLab::new() else { return };
     let mut session = Session::new(&mut linux);
-    // Linux first breaks a rule's own statement, then the comparison: the steps up to there are worth seeing
+    // if Linux breaks a rule's own assertion before the comparison does, the steps up to there are still worth seeing
     let asked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| rule(&mut session)));
     let differs = session.log.iter().zip(&expected).position(|(a, b)| a != b);
     if let Some(line) = differs.or(asked.is_err().then_some(session.log.len())) {

@@ -1,14 +1,14 @@
-//! Touching memory that may answer with a signal.
+//! Touches of memory that may end in a signal.
 
 use core::arch::asm;
 use overspill_linux::sys::syscall6;
 use overspill_simkernel::call::Outcome;
 
-/// In a register of whoever touches, for the handler to know it by.
+/// A mark in a register of the touching thread, by which the handler recognises a touch.
 const TOUCHES: u64 = 0x746f_7563_6865_7320;
 
-/// SIGBUS and SIGSEGV at a touch end the touch: the handler skips the instruction, whose length is in a register, and leaves the
-/// signal's number in another. Any other such signal is as fatal as ever.
+/// Installs a handler for SIGBUS and SIGSEGV at a touch. The handler skips the instruction, whose length is in a register, and
+/// leaves the signal's number in another register. Any other such signal is as fatal as ever.
 pub fn install() {
     // SAFETY: the handler uses nothing of libc's but `sigaction`, which is async-signal-safe; zeroes are a valid structure.
     unsafe {
@@ -30,7 +30,7 @@ extern "C" fn on_signal(signal: i32, _: *mut libc::siginfo_t, context: *mut libc
             registers[libc::REG_RCX as usize] = i64::from(signal);
             return;
         }
-        // not one of ours: as without a handler, when the instruction is repeated
+        // not a touch: the default action, when the instruction is repeated
         let mut action: libc::sigaction = core::mem::zeroed();
         action.sa_sigaction = libc::SIG_DFL;
         libc::sigaction(signal, &action, core::ptr::null_mut());

@@ -1,4 +1,4 @@
-//! The program's threads: processes that share this one's memory, and their forks. They run on raw system calls alone.
+//! The program's threads: processes that share this one's memory, and their forks. They use only raw system calls.
 
 use super::{outcome, touch};
 use core::cell::UnsafeCell;
@@ -9,7 +9,7 @@ use overspill_simkernel::call::{Advice, Call, Outcome, Progress};
 use overspill_simkernel::lab::{BASE, PAGES, PARKING, PLACES, THREADS};
 use overspill_simkernel::pmap::PAGE;
 
-/// So many threads, with all forks.
+/// The most threads, including all forks.
 const SLOTS: usize = 16;
 /// Bytes of a thread's stack.
 const STACK: usize = 64 << 10;
@@ -17,7 +17,7 @@ const STACK: usize = 64 << 10;
 const IDLE: u32 = 0;
 const POSTED: u32 = 1;
 
-/// Where a thread gets its calls.
+/// The place where a thread gets its calls.
 struct Slot {
     state: AtomicU32,
     pid: AtomicU32,
@@ -25,10 +25,10 @@ struct Slot {
     outcome: UnsafeCell<Outcome>,
 }
 
-/// What all of them see, forks too.
+/// The memory that all threads share, forks too.
 struct Shared {
     slots: [Slot; SLOTS],
-    /// How many there are.
+    /// How many slots are in use.
     count: AtomicU32,
     /// The program's userfaultfd.
     uffd: i32,
@@ -42,7 +42,7 @@ pub struct Slots {
     held: Option<Held>,
 }
 
-/// What this thread was before it took its processor for itself.
+/// The state of this thread before it took its processor for itself.
 struct Held {
     cpus: [u64; 16],
 }
@@ -60,7 +60,7 @@ macro_rules! call {
 }
 
 impl Slots {
-    /// Starts so many.
+    /// Starts `threads` threads.
     pub fn new(uffd: i32, threads: usize) -> Self {
         let map = |len: usize, flags: i32| {
             // SAFETY: fresh memory.
@@ -78,7 +78,7 @@ impl Slots {
         for thread in 0..threads {
             let top = (stacks + (thread + 1) * STACK) as *mut libc::c_void;
             let flags = libc::CLONE_VM | libc::CLONE_FILES | libc::SIGCHLD;
-            // SAFETY: the stack is its own; what it runs uses nothing of this thread's, whose thread-local storage it shares.
+            // SAFETY: the stack is its own. Its code uses nothing of this thread's, whose thread-local storage it shares.
             let pid = unsafe { libc::clone(start, top, flags, (shared as usize | thread) as *mut libc::c_void) };
             assert!(pid > 0, "a process");
             slots.slot(thread).pid.store(pid as u32, Relaxed);
@@ -87,11 +87,11 @@ impl Slots {
     }
 
     fn slot(&self, thread: usize) -> &Slot {
-        // SAFETY: mapped until `self` goes; what is not atomic is only touched by whom its state says.
+        // SAFETY: mapped until `self` goes. Fields that are not atomic are touched only by the side that the state names.
         unsafe { &(*self.shared).slots[thread] }
     }
 
-    /// How many there are.
+    /// How many threads there are.
     pub fn count(&self) -> usize {
         // SAFETY: as above.
         unsafe { (*self.shared).count.load(Acquire) as usize }
@@ -106,24 +106,24 @@ impl Slots {
     pub fn post(&self, thread: usize, call: Call) {
         let slot = self.slot(thread);
         assert_eq!(slot.state.load(Acquire), IDLE, "it is in a call");
-        // SAFETY: an idle thread does not look at it.
+        // SAFETY: an idle thread does not touch its slot.
         unsafe { *slot.call.get() = call };
         slot.state.store(POSTED, Release);
         // SAFETY: wakes.
         let _ = unsafe { call!(libc::SYS_futex, slot.state.as_ptr(), libc::FUTEX_WAKE, 1) };
     }
 
-    /// How its last call has ended, if it is in none.
+    /// How a thread's last call has ended, unless it is in a call.
     pub fn ended(&self, thread: usize) -> Option<Progress> {
         let slot = self.slot(thread);
         if self.dead.contains(&thread) {
             return Some(Progress::Dead);
         }
-        // SAFETY: an idle thread does not look at it.
+        // SAFETY: an idle thread does not touch its slot.
         (slot.state.load(Acquire) == IDLE).then(|| Progress::Done(unsafe { *slot.outcome.get() }))
     }
 
-    /// Kills one, and waits for its end.
+    /// Kills a thread, and waits for its end.
     pub fn kill(&mut self, thread: usize) {
         let pid = self.pid(thread) as i32;
         // SAFETY: our own child, which nobody has waited for.
@@ -140,12 +140,12 @@ impl Slots {
         (0..self.count()).filter(|thread| !self.dead.contains(thread)).collect::<Vec<_>>().iter().for_each(|t| self.kill(*t));
     }
 
-    /// Whether they are held.
+    /// Whether the threads are held.
     pub fn are_held(&self) -> bool {
         self.held.is_some()
     }
 
-    /// Puts them on this thread's processor, which this thread has for itself (SCHED_FIFO) until that is taken back.
+    /// Holds the threads: puts them on this thread's processor, which this thread has for itself (SCHED_FIFO) until the hold ends.
     pub fn hold(&mut self, on: bool) {
         let set = |pid: u32, cpus: &[u64; 16]| {
             // SAFETY: the set is live.
@@ -173,7 +173,7 @@ impl Slots {
 
 impl Drop for Slots {
     fn drop(&mut self) {
-        // SAFETY: all that used them are dead.
+        // SAFETY: all threads that used them are dead.
         unsafe {
             area::unmap(self.shared.cast(), size_of::<Shared>());
             area::unmap(self.stacks as *mut u8, THREADS * STACK);
@@ -181,11 +181,11 @@ impl Drop for Slots {
     }
 }
 
-/// A thread's whole life. The argument is the page of [`Shared`] and the thread's number.
+/// A thread's whole life. The argument is the address of [`Shared`] plus the thread's number.
 extern "C" fn start(argument: *mut libc::c_void) -> i32 {
     let shared = (argument as usize & !(PAGE - 1)) as *const Shared;
     let mut number = argument as usize & (PAGE - 1);
-    // SAFETY: mapped as long as anybody lives who runs this; slots are used as their state says.
+    // SAFETY: mapped as long as any thread runs this; slots are used as their state says.
     unsafe {
         let _ = call!(libc::SYS_prctl, libc::PR_SET_PDEATHSIG, libc::SIGKILL);
         loop {
@@ -236,7 +236,7 @@ fn advice_of(advice: Advice) -> i32 {
     }
 }
 
-/// What UFFDIO_COPY takes, with the page.
+/// The argument of UFFDIO_COPY, with the page.
 #[repr(C)]
 struct CopyIn {
     dst: u64,
@@ -247,12 +247,12 @@ struct CopyIn {
     page: [u8; PAGE],
 }
 
-/// Makes a call. All addresses that come here are of the lab's own memory.
+/// Makes a call. All addresses are of the lab's own memory.
 fn perform(asked: Call, uffd: i32) -> Outcome {
     const MSEAL: libc::c_long = 462;
     const UFFDIO_COPY: u64 = 0xc028_aa03;
     let anonymous = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-    // SAFETY: the lab's memory: nobody relies on what is there, nor on its being there.
+    // SAFETY: the lab's memory: nobody relies on its content, or on its being mapped.
     let result = unsafe {
         match asked {
             Call::Map { at, len, prot, replace } => {
@@ -273,7 +273,7 @@ fn perform(asked: Call, uffd: i32) -> Outcome {
             Call::Read { at } => return touch::read(at),
             Call::Write { at, byte } => return touch::write(at, byte),
             Call::KernelRead { at } => return touch::read_in_kernel(at),
-            Call::Fork => Err(libc::ENOSYS), // made by its loop
+            Call::Fork => Err(libc::ENOSYS), // the thread's loop makes it
             Call::CopyIn { at, byte } => {
                 let mut copy = CopyIn { dst: at as u64, src: 0, len: PAGE as u64, mode: 0, done: 0, page: [byte; PAGE] };
                 copy.src = copy.page.as_ptr() as u64;
@@ -292,9 +292,9 @@ pub fn map_at(at: usize, len: usize) -> Result<(), Errno> {
     unsafe { call!(libc::SYS_mmap, at, len, libc::PROT_READ | libc::PROT_WRITE, flags, -1isize, 0) }.map(drop)
 }
 
-/// Unmaps the lab's memory. => nobody is left who could wait for the messages of that: the descriptors may be closed afterwards
+/// Unmaps the lab's memory. => no thread is left that could wait for the messages of that; the descriptors may be closed already
 pub fn unmap_all(start: usize, end: usize) {
-    // SAFETY: the lab's memory, which is over.
+    // SAFETY: the lab's memory, which nobody uses any more.
     let unmapped = unsafe { call!(libc::SYS_munmap, start, end - start) };
     assert!(matches!(unmapped, Ok(_) | Err(libc::EPERM)), "but for what is sealed");
 }
@@ -307,7 +307,7 @@ pub fn advise_cold() {
     }
 }
 
-/// Has the kernel hold on to a page, as for a device: a buffer that is registered with an io_uring, until that is closed.
+/// Pins a page, as a device would: as a buffer that is registered with an io_uring, until that is closed.
 pub fn pin(at: usize) -> Result<Fd, Errno> {
     const REGISTER_BUFFERS: u32 = 0;
     let mut parameters = [0u8; 120];

@@ -1,8 +1,8 @@
-//! What both toys need.
+//! The parts that both toys share.
 
 use overspill_simkernel::sched::{Timeout, Word};
 
-/// futex(2)'s own example of a lock: 0 free, 1 held, 2 held and waited for.
+/// The lock in futex(2)'s own example: 0 free, 1 held, 2 held and waited for.
 #[derive(Default)]
 pub struct Lock(pub Word);
 
@@ -15,7 +15,7 @@ impl Lock {
             }
         }
     }
-    /// Gives it back. `wakes`: as it should.
+    /// Gives it back. `wakes`: wakes a waiter, as it should.
     pub fn unlock(&self, wakes: bool) {
         if self.0.swap(0) == 2 && wakes {
             self.0.wake(1);
