@@ -8,12 +8,12 @@ use overspill_vm::types::{PageId, Tag};
 
 /// Pages are stored as they are, or sealed.
 pub struct Checked {
-    /// They are sealed: what is stored is no page.
+    /// Pages are sealed: the stored bytes differ from the page's.
     pub sealed: bool,
 }
 
 impl Checked {
-    /// Sealed becomes plain, and the inverse.
+    /// Turns sealed bytes into plain ones, and plain into sealed.
     fn scramble(&self, page: PageId, tag: Tag, bytes: &mut PageBytes) {
         if self.sealed {
             let mut pad = Rng::new(tag.unmasked(page) as u64);

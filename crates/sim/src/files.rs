@@ -12,7 +12,7 @@ const ALLOCATION_NS_MAX: usize = 20_000_000;
 /// The files of a device.
 pub struct SimFiles {
     fds: Vec<i32>,
-    /// The length of each that grows, in pages.
+    /// The length of each growing file, in pages.
     lens: Vec<usize>,
     limit: usize,
     grows: bool,
@@ -20,16 +20,16 @@ pub struct SimFiles {
 }
 
 impl SimFiles {
-    /// One of so many pages, whose space it has.
+    /// A device of `pages` pages that has all its space.
     pub fn block(pages: usize) -> Self {
         SimFiles { fds: vec![world().disk.open()], lens: vec![0], limit: pages, grows: false, turn: 0 }
     }
-    /// The same, as a forked child has it.
+    /// The same files for a forked child.
     pub fn shared(&self) -> Self {
         self.fds.iter().for_each(|fd| world().disk.share(*fd));
         SimFiles { fds: self.fds.clone(), lens: vec![0; self.fds.len()], ..*self }
     }
-    /// From now on no write succeeds.
+    /// From now on every write fails.
     pub fn die(&self) {
         self.fds.iter().for_each(|fd| world().disk.kill(*fd));
     }
@@ -37,17 +37,17 @@ impl SimFiles {
     pub fn lives(&self) -> bool {
         !self.fds.iter().any(|fd| world().disk.is_dead(*fd))
     }
-    /// Whether it has space for all its pages.
+    /// Whether the device has space for all its pages.
     pub fn is_block(&self) -> bool {
         !self.grows && !self.fds.iter().any(|fd| world().disk.is_sparse(*fd))
     }
-    /// One that has space only where it has been written.
+    /// A device that has space only where it has been written.
     pub fn sparse(pages: usize) -> Self {
         let files = SimFiles::block(pages);
         files.fds.iter().for_each(|fd| world().disk.make_sparse(*fd));
         files
     }
-    /// So many that have so many pages together, when they have grown.
+    /// A device of `count` files that can grow to `pages` pages together.
     pub fn growing(count: usize, pages: usize) -> Self {
         let fds = (0..count).map(|_| world().disk.open()).collect();
         SimFiles { fds, lens: vec![0; count], limit: pages, grows: true, turn: 0 }
@@ -100,7 +100,7 @@ impl Files for SimFiles {
     fn allocate(fd: i32, _: u64, bytes: u64) -> Result<(), Errno> {
         let world = world();
         world.disk.check_open(fd);
-        // others go on meanwhile
+        // other actors go on meanwhile
         sched::Word::new(0).wait(0, Timeout::Tick(world.draw(ALLOCATION_NS_MAX) as u64));
         let left = world.disk.space.get().checked_sub(bytes as usize / PAGE).ok_or(errno::ENOSPC)?;
         world.disk.space.set(left);

@@ -1,8 +1,9 @@
-//! Forked children. Each has a machine of its own: the production code goes on, in a copy, on a copy of its parent's address space
-//! whose pages both share until one of them writes. Its program knows what its pages held at the fork, and looks at others' as
-//! well: what it finds of those is what was written there, or the machine says that it is lost.
+//! Forked children. Each has a machine of its own. The production code goes on in a copy of the machine, on a copy of the parent's
+//! address space. The two share pages until one of them writes. The child's program knows the content of its own thread's pages at
+//! the fork, and it looks at pages of other threads as well. Those must hold what was written there, or the machine reports them as
+//! lost.
 //!
-//! There are places for a few children at a time, each with actors that wait for one.
+//! There are entries for a few children at a time, each with actors that wait for a child.
 
 use crate::files::SimFiles;
 use crate::kernel::Sim;
@@ -27,31 +28,31 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// Of a child: its program's thread, its handler, its page daemon.
+/// The actors of a child: its program's thread, its handler, its page daemon.
 pub const ACTORS: usize = 3;
 
-/// Where a child runs; the first is the first process's.
+/// The entry of a process. The first entry is the first process's.
 #[derive(Default)]
 struct ProcessEntry {
     machine: RefCell<Option<Arc<Machine<Sim>>>>,
-    /// What its program knows of its memory.
+    /// The content of its memory as far as its program knows it.
     pages: RefCell<BTreeMap<usize, Page>>,
-    /// It is taken, from before the fork until nobody can read anything of what was its.
+    /// The entry is in use: from before the fork until no process can read any of its stored pages.
     taken: Cell<bool>,
     /// Its program has ended.
     ended: Cell<bool>,
     parent: Cell<usize>,
-    /// Its parent's number of it.
+    /// The number of the fork in its parent.
     fork: Cell<Option<u64>>,
-    /// Its own children.
+    /// How many children of its own live.
     children: Cell<usize>,
-    /// How often its program, and its pager's threads, were begun.
+    /// How often its program began, and how often its pager's threads began.
     begun: [Word; 2],
     /// How many of its pager's threads have ended.
     over: Word,
 }
 
-/// All of them.
+/// The entries of all processes.
 pub struct Children {
     places: Vec<ProcessEntry>,
     /// Programs that have not ended.
@@ -62,13 +63,13 @@ thread_local! {
     static CHILDREN: RefCell<Option<Rc<Children>>> = const { RefCell::new(None) };
 }
 
-/// This thread's.
+/// The entries of this thread's run.
 pub fn children() -> Rc<Children> {
     CHILDREN.with_borrow(|children| Rc::clone(children.as_ref().expect("there are places for some")))
 }
 
 impl Children {
-    /// Places for so many, and the first process's. They are this thread's until the next.
+    /// Makes entries for `most` children and the first process. They are this thread's until the next call.
     pub fn begin(most: usize, machine: &Arc<Machine<Sim>>) -> Rc<Children> {
         let places: Vec<_> = (0..=most).map(|_| ProcessEntry::default()).collect();
         places[0].taken.set(true);
@@ -78,19 +79,19 @@ impl Children {
         children
     }
 
-    /// No process is there any more.
+    /// Drops all processes.
     pub fn end(&self) {
         self.places.iter().for_each(|place| drop(place.machine.take()));
     }
 
-    /// A place for a child.
+    /// Takes an entry for a child.
     fn take(&self) -> Option<usize> {
         let free = self.places.iter().position(|place| !place.taken.get())?;
         self.places[free].taken.set(true);
         Some(free)
     }
 
-    /// A child is there.
+    /// Fills the entry of a new child.
     fn born(&self, child: usize, machine: Machine<Sim>, pages: BTreeMap<usize, Page>) {
         let place = &self.places[child];
         *place.machine.borrow_mut() = Some(Arc::new(machine));
@@ -103,7 +104,7 @@ impl Children {
         self.programs.update(|n| n + 1);
     }
 
-    /// Waits for the next process in a place; none when there will be none any more.
+    /// Waits for the next process of an entry; `None` when there will be no more.
     fn next(&self, place: usize, threads: usize, seen: &mut u32) -> Option<Arc<Machine<Sim>>> {
         let place = &self.places[place];
         place.begun[threads].wait(*seen, Timeout::Never);
@@ -111,13 +112,13 @@ impl Children {
         place.machine.borrow().clone()
     }
 
-    /// Its program goes on, or its pager's threads.
+    /// Lets a process's program, or its pager's threads, begin.
     fn go(&self, place: usize, threads: usize) {
         self.places[place].begun[threads].add(1);
         self.places[place].begun[threads].wake(usize::MAX);
     }
 
-    /// A process's program has ended. All of them: there will be none any more.
+    /// A process's program has ended. After the last one, tells all waiting actors that there will be no more.
     pub fn program_ended(&self) {
         self.programs.update(|n| n - 1);
         if self.programs.get() == 0 {
@@ -127,14 +128,15 @@ impl Children {
         }
     }
 
-    /// A process has ended, or its parent knows of it by now: if both, and its children have ended too, its parent is told.
+    /// Called when a process has ended, and when its parent knows of it. Once both are so and its children have ended too, its
+    /// parent is told.
     fn settle(&self, place: usize) {
         let it = &self.places[place];
         let Some(fork) = it.fork.get().filter(|_| it.ended.get() && it.children.get() == 0) else { return };
         it.fork.set(None);
         let parent = it.parent.get();
         let theirs = &self.places[parent];
-        // in its own time, if it lives
+        // after some time, and only if the parent lives
         sched::Word::new(0).wait(0, Timeout::Tick(1 + world().draw(2_000_000) as u64));
         let machine = theirs.machine.borrow().clone();
         machine.inspect(|machine| machine.child_gone(fork));
@@ -144,7 +146,7 @@ impl Children {
     }
 }
 
-/// A program's thread goes on in a child, too, if there is a place for one.
+/// A program's thread forks, if there is an entry for a child.
 pub fn fork(thread: &mut Thread<'_>) {
     let children = children();
     let Some(child) = children.take() else { return };
@@ -177,7 +179,7 @@ pub fn fork(thread: &mut Thread<'_>) {
     }
 }
 
-/// What the kernel does in a fork: the address space, and in it the machine.
+/// The kernel's part in a fork: copies the address space, and the machine in it.
 fn copy(world: &World, child: usize, machine: &Machine<Sim>, frozen: &Frozen<Sim>) -> Machine<Sim> {
     let status: &'static Status = Box::leak(Box::default());
     world.kernel.enter(|kernel| {
@@ -198,7 +200,7 @@ fn copy(world: &World, child: usize, machine: &Machine<Sim>, frozen: &Frozen<Sim
             machine.config.follows_pointers,
         ))
         .expect("memory");
-    // The parking area is real memory: the child's is at another place.
+    // The parking area is real memory, and the child's is elsewhere.
     let [from, to] = [machine, &copy].map(|machine| machine.parking.addr(ParkPlace::NONE));
     world.kernel.enter(|kernel| {
         let space = &mut kernel.spaces[child];
@@ -214,11 +216,11 @@ fn copy(world: &World, child: usize, machine: &Machine<Sim>, frozen: &Frozen<Sim
     copy
 }
 
-/// What a child's program does: first what the thread does that sets its pager up.
+/// The child's program. First it does what the agent's thread does to set the pager up.
 fn program(place: usize, machine: &Machine<Sim>, habits: Habits, seed: u64) {
     let children = children();
     {
-        // SAFETY: it is a copy, and this is the thread that goes on.
+        // SAFETY: the machine is a copy, and this is the thread that goes on.
         let mut frozen = unsafe { machine.resume() };
         let [program, parking] = [program_of(place), park_of(place)].map(SimUffd::new);
         frozen.inherit::<Errno>(program, parking, |_, theirs, needed| Ok(needed.then_some(theirs))).expect("it is mapped");
@@ -249,7 +251,7 @@ fn program(place: usize, machine: &Machine<Sim>, habits: Habits, seed: u64) {
     children.settle(place);
 }
 
-/// The actors of a place, in its process's order.
+/// The actors of an entry, in the order of [`ACTORS`].
 pub fn actors(place: usize, habits: Habits, seed: u64) -> [Actor; ACTORS] {
     const NAMES: [[&str; ACTORS]; 3] = [
         ["child 1", "handler of child 1", "daemon of child 1"],

@@ -1,4 +1,4 @@
-//! Transfers: they take their time, end in any order, and some go wrong.
+//! Transfers: they take time, end in any order, and may fail.
 
 use crate::disk::Place;
 use crate::world::{World, world};
@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 
 enum Transfer {
     Read(*mut u8, usize),
-    /// What is written: captured at the beginning, or vectors that are looked at in the end.
+    /// The bytes to write: copied at the beginning, or vectors that are read in the end.
     Write(Result<Vec<u8>, Vec<IoVec>>),
 }
 
@@ -29,7 +29,7 @@ pub struct SimIo {
     done: VecDeque<Done>,
 }
 
-// SAFETY: all actors are one thread's.
+// SAFETY: all actors run on one thread.
 unsafe impl Send for SimIo {}
 
 /// How long a transfer takes, in nanoseconds.
@@ -44,7 +44,7 @@ fn latency(world: &World) -> u64 {
     }
 }
 
-/// Where a page is written that should go there: somewhere else now and then, or nowhere.
+/// The place where a page is really written: now and then another place than its own, or nowhere.
 fn place(world: &World, own: Place) -> Option<Place> {
     if !world.happens(world.trouble.corrupt) {
         return Some(own);
@@ -56,7 +56,7 @@ fn place(world: &World, own: Place) -> Option<Place> {
 fn gather(iov: &[IoVec]) -> Vec<u8> {
     let mut data = Vec::new();
     for v in iov {
-        // SAFETY: what is written stays readable until the end of the write: the issuer's promise.
+        // SAFETY: the memory stays readable until the end of the write: the issuer's promise.
         data.extend_from_slice(unsafe { core::slice::from_raw_parts(v.base as *const u8, v.len) });
     }
     data
@@ -115,10 +115,10 @@ fn perform(fd: i32, offset: u64, transfer: &Transfer) -> Result<usize, Errno> {
     }
 }
 
-/// Reads here and now.
+/// Reads and waits for the end.
 ///
 /// # Safety
-/// `buf..buf + len` is writable, and nobody else's meanwhile.
+/// `buf..buf + len` is writable, and nobody else uses it meanwhile.
 ///
 /// # Errors
 /// As pread(2).
@@ -143,7 +143,7 @@ impl SimIo {
             self.done.push_back(Done { token: op.token, result });
         }
     }
-    /// When the next transfer ends, from now on.
+    /// How long until the next transfer ends, in nanoseconds.
     pub fn next_in(&self) -> Option<u64> {
         self.ops.first().map(|op| op.due.saturating_sub(sched::now()).max(1))
     }
@@ -157,7 +157,7 @@ impl Io for SimIo {
         self.issue(token, fd, offset, Transfer::Read(buf, len));
     }
     unsafe fn write(&mut self, fd: i32, iov: &[IoVec], offset: u64, token: u64) {
-        // a device takes what it writes at the beginning, or in the end
+        // a device may read the memory at the beginning of a write, or in the end
         let what = if world().draw(2) == 0 { Ok(gather(iov)) } else { Err(iov.to_vec()) };
         self.issue(token, fd, offset, Transfer::Write(what));
     }
@@ -174,7 +174,7 @@ impl Io for SimIo {
         let until = sched::now() + ns;
         while sched::now() < until {
             if ns > 5_000_000_000 {
-                sched::progress(); // the device's time is nobody's fault
+                sched::progress(); // time that the device takes is nobody's fault
             }
             sched::Word::new(0).wait(0, Timeout::Tick((until - sched::now()).min(5_000_000_000)));
         }

@@ -1,7 +1,7 @@
 //! The kernel below the machine: `overspill-simkernel` for memory and threads, and devices that take their time.
 //!
-//! Memory that the pager maps for itself is real: buffers, the source of zeroes, the parking area. What is dropped there is
-//! overwritten, so that whoever reads it afterwards finds rubbish.
+//! Memory that the pager maps for itself is real: buffers, the source of zeroes, the parking area. Content that is discarded there
+//! is overwritten, so that a later read finds rubbish.
 
 use crate::content::Checked;
 use crate::files::SimFiles;
@@ -21,13 +21,13 @@ use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 
-/// What is found where something was dropped.
+/// The byte that overwrites discarded content.
 const RUBBISH: u8 = 0xDB;
 
-/// Below the machine.
+/// The simulated kernel below the machine.
 pub enum Sim {}
 
-/// What is mapped.
+/// Looks up mappings.
 #[derive(Default)]
 pub struct SimMappings;
 
@@ -54,7 +54,7 @@ impl Mappings for SimMappings {
     }
 }
 
-/// Nothing else.
+/// A host without a family, polling handlers, or a recording.
 pub struct Nothing;
 
 impl<K: Kernel> Host<K> for Nothing {
@@ -71,11 +71,11 @@ impl<K: Kernel> Host<K> for Nothing {
     fn record(&self, _: u64, _: bool, _: Touch) {}
 }
 
-/// Where what is mapped was allocated, by address.
+/// The address that the allocator returned for each mapping.
 static ALLOCATED: Mutex<BTreeMap<usize, usize>> = Mutex::new(BTreeMap::new());
 
-/// One page more: an allocation that is aligned to pages would be cleared by hand, and a run has tens of megabytes that nobody
-/// touches.
+/// Allocates one page more, and aligns by hand. The allocator would clear an aligned allocation itself, and a run has tens of
+/// megabytes that nobody touches.
 fn layout(len: usize) -> Layout {
     Layout::from_size_align(len + PAGE, 1).expect("a length")
 }
@@ -110,7 +110,7 @@ impl Kernel for Sim {
         panic!("{}", String::from_utf8_lossy(message))
     }
     fn map_anonymous(len: usize) -> Result<*mut u8, Errno> {
-        // SAFETY: not of no bytes.
+        // SAFETY: not zero bytes.
         let block = unsafe { alloc_zeroed(layout(len)) };
         let at = block.wrapping_add(block.align_offset(PAGE));
         assert!(at as usize >= OWN);
@@ -135,7 +135,7 @@ impl Kernel for Sim {
                 for page in (range.base..range.base + range.len).step_by(PAGE) {
                     kernel.spaces[here()].table.remove(&page);
                 }
-                // SAFETY: the caller's promise: nobody needs it.
+                // SAFETY: the caller's promise: nobody needs the content.
                 unsafe { core::ptr::write_bytes(range.base as *mut u8, RUBBISH, range.len) };
             }
         });

@@ -1,18 +1,18 @@
-//! The machine under simulation: the very code that runs on Linux, on a model of it.
+//! The machine under simulation: the same code that runs on Linux, on a model of Linux.
 //!
 //! ```text
 //!   Scenario, seed --> run --> Report or Failure
 //!
-//!   run.rs       all of it
+//!   run.rs       the whole run
 //!   forks.rs     children, each with a machine of its own
-//!   program.rs   a program's threads: they map, touch, protect, discard, move and unmap memory, and know what each of their
-//!                pages must hold
-//!   swapoff.rs   devices come and go              process.rs   what each process has: its machine's parts, its handler
+//!   program.rs   a program's threads: they map, touch, protect, discard, move and unmap memory, and know the content of each of
+//!                their pages
+//!   swapoff.rs   devices come and go              process.rs   the parts of each process's machine, and its handler
 //!   ------------------------------------------------------------------------------------------------------------------------
 //!   overspill_machine, _vm, _swap, _store: handler, page daemon, readers, swapoff, forks, locks       as on Linux
 //!   ------------------------------------------------------------------------------------------------------------------------
 //!   kernel.rs    the kernel below (trait Kernel, by overspill-simkernel)
-//!   uffd.rs      userfaultfds                     io.rs        transfers, which take their time and fail
+//!   uffd.rs      userfaultfds                     io.rs        transfers, which take time and fail
 //!   files.rs     swap files                       content.rs   how pages are stored                     word.rs   futexes
 //!   world.rs     the state of a run
 //!   trouble.rs   the fault model                  disk.rs      the file system
@@ -20,32 +20,32 @@
 //!
 //! Each file uses those below it, and none above.
 //!
-//! A seed chooses whose turn it is at each lock and each call, what programs do, and what goes wrong. Time is virtual, so some
-//! seconds take milliseconds, and whatever goes wrong goes wrong again with the same seed.
+//! A seed chooses the actor that goes on at each lock and each call, the actions of programs, and the failures. Time is virtual, so
+//! some seconds take milliseconds. A failing run fails again with the same seed.
 //!
 //! **What must hold**, beyond what core, pager and locks assert themselves:
 //!
 //! | | |
 //! | --- | --- |
-//! | contents | each read finds what was last written there, or zeroes after a discard; an error only if a device has harmed the page |
-//! | mremap | what it does in a second address space without a pager, where a thread makes the same calls, it does with one |
+//! | contents | each read finds what was last written there, or zeroes after a discard; an error only if a device harmed the page |
+//! | mremap | it has the same effect as in a second address space without a pager, where a thread makes the same calls |
 //! | losses | no more pages are lost than devices have harmed |
-//! | budget | what is resident is charged; faults go above the budget only if nothing can be evicted |
+//! | budget | resident pages are charged; faults go above the budget only if nothing can be evicted |
 //! | wired pages | never leave memory |
-//! | progress | somebody gets something done within ten seconds, no wake is lost, each swapoff ends, and fails only for a reason |
+//! | progress | some program makes progress every ten seconds, no wake is lost, each swapoff ends, and fails only for a reason |
 //! | the end | no frame, parking place, slot or charge is left; nothing waits for children that have ended |
 //! | being stopped | only if memory is full, and the scenario leaves no room |
 //!
-//! Deliberate mistakes ([`Mistake`]) show that this is noticed: `tests/machine.rs`.
+//! Deliberate mistakes ([`Mistake`]) show that violations are noticed: `tests/machine.rs`.
 //!
-//! **What devices do** ([`Trouble`]): transfers end in any order; what is written is taken at the beginning or in the end; reads
-//! and writes fail, are short, find no space, are late; what comes back is not what was written; a device dies. Not modelled: a
+//! **What devices do** ([`Trouble`]). Transfers end in any order. A device reads the memory at the beginning of a write, or in the
+//! end. Reads and writes fail, are short, find no space, are late. Content comes back changed. A device dies. Not modelled: a
 //! device that never answers, a crash of the pager.
 //!
-//! [`replay`] is the other use: a recorded reference string, one thread, on a kernel whose pages are words and where nothing fails
-//! (`replay/flat.rs`); the Linux machine in stepped mode must come to the same decisions.
+//! [`replay`] is the other use: a recorded reference string and one thread, on a kernel whose pages are words and where nothing
+//! fails (`replay/flat.rs`). The Linux machine in stepped mode must make the same decisions.
 //!
-//! Models: TigerBeetle's VOPR (faults, and checks that are shown to find something), NetBSD's pdsim (the kernel's own policy code
+//! Models: TigerBeetle's VOPR (faults, and checks that are proved to find something), NetBSD's pdsim (the kernel's own policy code
 //! in a simulator); read, not copied.
 
 mod content;

@@ -1,4 +1,4 @@
-//! What each process of a run has: its machine's parts, and its handler.
+//! Each process of a run: its machine's parts, and its handler.
 
 use crate::content::Checked;
 use crate::files::SimFiles;
@@ -53,8 +53,9 @@ pub fn handler(machine: &Machine<Sim>) {
     }
 }
 
-/// A process's program has ended, which is told by `tell`, and its pager's threads end: for as long as `there` are some. Memory is
-/// still there, of which the page daemon may be discarding something. (A process that ends simply ends.)
+/// A process's program has ended: reports that by `tell`, and ends its pager's threads. While `there` says that some are left, the
+/// loop follows discards, because memory is still mapped and the page daemon may be discarding pages of it. (On Linux a process
+/// simply ends.)
 pub fn program_ended(machine: &Machine<Sim>, tell: impl FnOnce(), there: impl Fn() -> bool) {
     machine.shutdown.begin();
     machine.ring_daemon_anyway();
@@ -67,12 +68,12 @@ pub fn program_ended(machine: &Machine<Sim>, tell: impl FnOnce(), there: impl Fn
 
 /// Pages of a cluster.
 pub const CLUSTER_PAGES: usize = 8;
-/// The least budget that there is, of which a scenario has a part.
+/// The minimum budget of the core, from which a scenario takes a part.
 pub const LEAST_PAGES: u32 = (overspill_vm::MEMORY_BYTES_MIN >> 12) as u32;
-/// Pages that a device has room for, where it does not matter.
+/// Slots of a device, where the number does not matter.
 pub const SLOTS: u32 = 4096;
 
-/// What a process's machine is made of.
+/// The parts of a process's machine.
 pub fn parts(
     vm: Vm<SwapPager>,
     status: &'static Status,

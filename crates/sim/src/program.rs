@@ -1,5 +1,5 @@
-//! A program's thread: it maps, touches, protects, discards, moves and unmaps memory of its own, as hooks of the agent have it, and
-//! knows what each of its pages must hold.
+//! A program's thread. It maps, touches, protects, discards, moves and unmaps memory of its own, with the agent's hooks, and knows
+//! the content of each of its pages.
 
 use crate::kernel::Sim;
 use crate::world::{OWN, World, here, tell, world};
@@ -21,20 +21,20 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// The first address of what programs map.
+/// The first address that programs map.
 const BASE: usize = 1 << 28;
-/// Pages between the addresses of threads that have some of their own.
+/// Pages between the addresses of two threads, if each has its own.
 const APART: usize = 128;
-/// The smallest budget that whims choose, in pages.
+/// The smallest budget that a whim chooses, in pages.
 const LEAST_BUDGET: u32 = 90;
-/// Pages that a thread has kept in memory at a time.
+/// The most pages that a thread keeps in memory at a time.
 const KEPT_MAX: usize = 6;
 
-/// What a page may hold.
+/// The content that a page may have.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Holds {
     This(u8),
-    /// It was freed (MADV_FREE): this or zeroes.
+    /// The page was freed (MADV_FREE): it holds this byte or zeroes.
     OrZeroes(u8),
 }
 
@@ -42,43 +42,43 @@ pub enum Holds {
 pub struct Page {
     holds: Holds,
     prot: u8,
-    /// It is there to stay (mseal).
+    /// The page is sealed (mseal).
     sealed: bool,
 }
 
 impl Page {
-    /// As it is mapped.
+    /// A newly mapped page.
     fn new(prot: u8) -> Self {
         Page { holds: Holds::This(0), prot, sealed: false }
     }
 }
 
-/// What a scenario's programs do, by weight.
+/// The actions of a scenario's programs, by weight.
 #[derive(Clone, Copy, Debug)]
 pub struct Habits {
     /// Steps of each thread.
     pub steps: usize,
-    /// Addresses that all threads share, in pages; or that each has (`twins`).
+    /// Addresses that all threads share, in pages; with `twins`, those of each thread.
     pub arena: usize,
-    /// Pages that a thread has at most.
+    /// The most pages of a thread.
     pub pages: usize,
     /// Weights: touch, sweep, discard, free, protect, map, unmap, move, grow, flip.
     pub weights: [usize; 10],
     /// How long a thread rests in the middle and in the end, in nanoseconds.
     pub rest_ns: u64,
-    /// Before so many steps of a thousand it forks.
+    /// In so many of a thousand steps the thread first forks.
     pub forks: usize,
-    /// Before so many it seals pages, and unmaps what holds them, which is refused.
+    /// In so many it first seals pages, and tries to unmap them, which is refused.
     pub seals: usize,
-    /// Before so many it looks at others' pages, if nobody else changes them.
+    /// In so many it first looks at pages of other threads, if nobody else changes them.
     pub peeks: usize,
-    /// And changes the budget or the policy, or has pages kept in memory.
+    /// In so many it first changes the budget or the policy, or has pages kept in memory.
     pub whims: usize,
-    /// Each thread has addresses of its own, and makes its calls without a pager as well.
+    /// Each thread has addresses of its own, and makes its calls in an address space without a pager as well.
     pub twins: bool,
 }
 
-/// A thread's memory as it is without a pager, where all that it does is done as well.
+/// A thread's memory without a pager. All of the thread's calls are made there as well.
 struct Twin(Kernel);
 
 impl Twin {
@@ -99,13 +99,13 @@ impl Twin {
     }
 }
 
-/// What a thread's hooks have.
+/// A thread's hooks.
 #[derive(Clone, Copy)]
 struct Hooks<'a> {
     machine: &'a Machine<Sim>,
-    /// Where the kernel moves what it may put where it likes, if nobody has the place.
+    /// The place that the kernel chooses for a move, if it is free.
     place: usize,
-    /// It does so even where it need not.
+    /// The kernel moves even where it need not.
     moves: bool,
 }
 
@@ -118,7 +118,7 @@ fn answer(outcome: Outcome) -> isize {
 }
 
 impl Hooks<'_> {
-    /// mremap(2), where `perform(call, chosen)` makes a call of the model's; `chosen`: the kernel has chosen the place.
+    /// mremap(2). `perform(call, chosen)` makes a call of the model's; `chosen`: the kernel has chosen the place.
     fn ask(self, call: Mremap, mut perform: impl FnMut(Call, bool) -> Outcome) -> isize {
         let Mremap { old, old_len, new_len, flags, new } = call;
         let keep = flags & LEAVES != 0;
@@ -136,7 +136,7 @@ impl Hooks<'_> {
         answer(perform(remap(Some(self.place)), true))
     }
 
-    /// Why the kernel does not move a mapping to a place of its choice: it moves one, and to where nobody is.
+    /// Why the kernel refuses to move memory to a place of its choice: it moves only one mapping, and only to a free place.
     fn refusal(kernel: &Kernel, space: usize, call: Call) -> Option<Errno> {
         let Call::Remap { from, len, new_len, to: Some(to), .. } = call else { unreachable!("it is no move: {call:?}") };
         let space = &kernel.spaces[space];
@@ -191,7 +191,7 @@ impl Hook for Hooks<'_> {
     }
 }
 
-/// A thread of the program's.
+/// A thread of the program.
 pub struct Thread<'a> {
     pub machine: &'a Machine<Sim>,
     pub world: Rc<World>,
@@ -200,14 +200,14 @@ pub struct Thread<'a> {
     name: usize,
     step: usize,
     pub pages: BTreeMap<usize, Page>,
-    /// Those that may not leave memory.
+    /// Pages that may not leave memory.
     kept: BTreeSet<usize>,
-    /// The first address of what it maps.
+    /// The first address that it maps.
     base: usize,
     twin: Option<Twin>,
 }
 
-/// Pages that a call unmaps, moves or replaces, from before it is announced until all have followed.
+/// Pages that a call unmaps, moves or replaces, from before it is announced until it has been followed.
 struct Going(Rc<World>, usize);
 
 impl Going {
@@ -224,7 +224,7 @@ impl Drop for Going {
 }
 
 impl<'a> Thread<'a> {
-    /// Number `name`.
+    /// Makes thread number `name`.
     pub fn new(machine: &'a Machine<Sim>, world: Rc<World>, seed: u64, habits: Habits, name: usize) -> Self {
         let (base, twin) =
             if habits.twins { (BASE + name * (habits.arena + APART) * PAGE, Some(Twin::new())) } else { (BASE, None) };
@@ -232,7 +232,7 @@ impl<'a> Thread<'a> {
         Thread { machine, world, rng, habits, name, step: 0, pages, kept, base, twin }
     }
 
-    /// Until it has done what it has to do. `fork`: how it forks.
+    /// Runs all steps of the thread. `fork` makes a fork.
     pub fn run(&mut self, fork: impl Fn(&mut Self)) {
         let sum: usize = self.habits.weights.iter().sum();
         for step in 0..self.habits.steps {
@@ -283,7 +283,7 @@ impl<'a> Thread<'a> {
 
     // ---- hooks ----
 
-    /// Where the kernel moves what it may put where it likes.
+    /// The hooks. `place`: the place that the kernel chooses for a move.
     fn hooks(&self, place: usize) -> Hooks<'a> {
         Hooks { machine: self.machine, place, moves: self.twin.is_none() }
     }
@@ -293,7 +293,7 @@ impl<'a> Thread<'a> {
         let outcome = self.world.call(call);
         if let Some(twin) = &mut self.twin {
             let without = twin.call(call);
-            // (what was freed may be there for longer)
+            // (with a pager, freed content may stay for longer)
             assert!(
                 outcome == without || matches!(call, Call::Read { .. }),
                 "{call:x?}: {outcome:x?}, and without a pager {without:x?}"
@@ -302,7 +302,7 @@ impl<'a> Thread<'a> {
         outcome
     }
 
-    /// mremap(2), if it can be made without a pager: then it can with one.
+    /// mremap(2). Makes the call only if it succeeds without a pager; then it must succeed with one.
     fn mremap(&mut self, hooks: Hooks<'a>, call: Mremap) -> Option<isize> {
         let Some(twin) = &mut self.twin else { return Some(hooks.mremap(call)) };
         let without = hooks.ask(call, |call, chosen| match chosen.then(|| Hooks::refusal(&twin.0, 0, call)).flatten() {
@@ -317,7 +317,7 @@ impl<'a> Thread<'a> {
         Some(with)
     }
 
-    // ---- what it does ----
+    // ---- actions ----
 
     pub fn say(&self, what: std::fmt::Arguments<'_>) {
         if std::env::var_os("TELL").is_some() {
@@ -330,17 +330,17 @@ impl<'a> Thread<'a> {
         (!all.is_empty()).then(|| self.rng.pick(&all))
     }
 
-    /// Pages that are given up, or move, need not stay.
+    /// Pages that are given up, or that move, need not stay in memory any more.
     fn forget_kept(&mut self, at: usize, len: usize) {
         self.kept.retain(|kept| !(at..at + len * PAGE).contains(kept));
     }
 
-    /// How many pages lie in a row.
+    /// How many of its pages lie in a row from `at` on.
     fn run_from(&self, at: usize) -> usize {
         (0..).take_while(|i| self.pages.contains_key(&(at + i * PAGE))).count()
     }
 
-    /// A stretch of its pages.
+    /// A stretch of its pages, `most` at most.
     fn stretch(&mut self, most: usize) -> Option<(usize, usize)> {
         let at = self.any()?;
         let len = self.run_from(at).min(1 + self.rng.below(most));
@@ -356,7 +356,7 @@ impl<'a> Thread<'a> {
         self.stretch(most).filter(|&(at, len)| !self.is_sealed(at, len))
     }
 
-    /// A few pages are there to stay. What lies around them cannot be unmapped with them.
+    /// Seals a few pages. The pages around them cannot be unmapped together with them.
     fn seal(&mut self) {
         let Some((at, len)) = self.stretch(4) else { return };
         self.say(format_args!("seals {at:x} +{len}"));
@@ -375,7 +375,7 @@ impl<'a> Thread<'a> {
         tell(at, PAGE, || format!("program has read {got:?}"));
         let page = self.pages.get_mut(&at).expect("its own");
         match (page.holds, got) {
-            // it was lost, and that is told
+            // it was lost, and the thread was told
             (_, Outcome::Signal(SIGBUS)) if self.world.lossy.get() => page.holds = Holds::OrZeroes(0),
             (Holds::This(byte), Outcome::Ok(got)) if got == byte as usize => {}
             (Holds::OrZeroes(byte), Outcome::Ok(got)) if got == byte as usize => {}
@@ -384,7 +384,7 @@ impl<'a> Thread<'a> {
         }
     }
 
-    /// Looks at a page of whose content it knows nothing: another thread's, at the fork.
+    /// Looks at a page whose content it does not know: another thread's at the fork.
     fn peek(&mut self) {
         let mapped = |kernel: &mut Kernel| {
             let readable = kernel.spaces[here()].vmas.range(BASE..OWN).filter(|(_, vma)| vma.prot & READ != 0);
@@ -414,7 +414,7 @@ impl<'a> Thread<'a> {
         }
     }
 
-    /// Changes something, and looks whether all adds up.
+    /// Changes the budget or the policy, or keeps a page in memory; then checks that everything adds up.
     fn whim(&mut self) {
         match self.rng.below(3) {
             0 => {
@@ -439,7 +439,7 @@ impl<'a> Thread<'a> {
         core.vm.pager().check();
     }
 
-    /// Has a page stay in memory.
+    /// Has a page kept in memory.
     fn keep(&mut self) {
         let Some(at) = self.any() else { return };
         let managed = self.machine.map.read().ranges.overlap(at, at + PAGE, Kind::Managed).is_some();
@@ -455,7 +455,7 @@ impl<'a> Thread<'a> {
         if self.rng.below(2) == 0 { self.read(at) } else { self.write(at) }
     }
 
-    /// Many pages in order.
+    /// Reads or writes many pages in order.
     fn sweep(&mut self) {
         let Some((at, len)) = self.stretch(48) else { return };
         let writes = self.rng.below(2) == 0;
@@ -478,7 +478,7 @@ impl<'a> Thread<'a> {
         self.forget_kept(at, len);
         self.say(format_args!("{advice:?} {at:x} +{len}"));
         tell(at, len * PAGE, || format!("program's {advice:?} {at:x} +{len}"));
-        // (what it may still hold until the call returns is nobody's to know)
+        // (until the call returns, nobody can know the content)
         let outcome = self.call(Call::Advise { at, len: len * PAGE, advice });
         assert_eq!(outcome, Outcome::Ok(0));
         if self.machine.map.read().discards.count.load(Relaxed) != 0 {
@@ -506,7 +506,7 @@ impl<'a> Thread<'a> {
         (0..len).for_each(|i| self.pages.get_mut(&(at + i * PAGE)).expect("its own").prot = prot);
     }
 
-    /// Memory becomes writable, is looked at and written, and is protected again.
+    /// Makes memory writable, reads and writes it, and protects it again.
     fn flip(&mut self) {
         let Some((at, len)) = self.free_stretch(32) else { return self.map() };
         if self.rng.below(8) == 0 {
@@ -526,7 +526,7 @@ impl<'a> Thread<'a> {
         self.base + self.rng.below(self.habits.arena) / 8 * 8 * PAGE
     }
 
-    /// The kernel's choice of a free place.
+    /// Maps memory at a free place, as if the kernel chose it.
     fn map(&mut self) {
         if self.pages.len() >= self.habits.pages {
             return self.unmap();
@@ -556,7 +556,7 @@ impl<'a> Thread<'a> {
         let _going = Going::new(&self.world, len);
         let refused = self.is_sealed(at, len);
         if !refused {
-            // from here on the addresses may be another thread's
+            // from here on another thread may use the addresses
             (0..len).for_each(|i| _ = self.pages.remove(&(at + i * PAGE)));
         }
         let outcome = self.hooks(0).munmap(at, len * PAGE);
@@ -566,7 +566,7 @@ impl<'a> Thread<'a> {
         }
     }
 
-    /// To a place that nobody uses, or over pages of its own.
+    /// Moves memory to a free place, or over pages of its own.
     fn remap(&mut self) {
         if self.twin.is_some() {
             return self.remap_any();
@@ -589,7 +589,7 @@ impl<'a> Thread<'a> {
         let _going = Going::new(&self.world, 2 * len);
         self.forget_kept(from, len);
         self.forget_kept(to, len);
-        // from here on the old addresses may be another thread's
+        // from here on another thread may use the old addresses
         let pages: Vec<Page> = (0..len).map(|i| self.pages.remove(&(from + i * PAGE)).expect("its own")).collect();
         let flags = MAY_MOVE | if over { FIXED } else { 0 };
         let r = self.hooks(to).mremap(Mremap { old: from, old_len: len * PAGE, new_len: len * PAGE, flags, new: to });
@@ -599,7 +599,7 @@ impl<'a> Thread<'a> {
         pages.iter().enumerate().for_each(|(i, page)| _ = self.pages.insert(base + i * PAGE, *page));
     }
 
-    /// Whatever mremap(2) does, if it does so without a pager: also with gaps in what it moves.
+    /// Makes any mremap(2) that succeeds without a pager, also across gaps.
     fn remap_any(&mut self) {
         let Some(from) = self.any() else { return };
         let most = if self.rng.below(4) == 0 { 64 } else { self.run_from(from) };
@@ -634,7 +634,7 @@ impl<'a> Thread<'a> {
         }
     }
 
-    /// In place.
+    /// Grows memory in place.
     fn grow(&mut self) {
         let Some(at) = self.any() else { return };
         let len = self.run_from(at);

@@ -1,14 +1,15 @@
-//! A recorded reference string through the machine's own code: one thread, on a kernel without surprises ([`flat`]), so that the
-//! decisions are a function of string, configuration and code alone. The Linux machine in stepped mode must come to the same ones.
+//! Replays a recorded reference string through the machine's own code: one thread, on a kernel without surprises ([`flat`]). So the
+//! decisions depend only on the string, the configuration and the code. The Linux machine in stepped mode must make the same
+//! decisions.
 //!
-//! 1. For each reference: if the page is not mapped, its fault is served, until it is.
-//! 2. A read ends at once; then the next window that the core has answered with, if any, is read in the same way.
-//! 3. After each fault, if `wants_daemon()`: steps of the page daemon, of [`STEP_PAGES_MAX`] pages at most, until one achieves
-//!    nothing. A fault for which there is `NoMemory` even then is served above the budget.
+//! 1. For each reference: while the page is not mapped, its fault is served.
+//! 2. A read ends at once. Then the next window, if the core has answered with one, is read in the same way.
+//! 3. After each fault, if `wants_daemon()`: the page daemon makes steps of at most [`STEP_PAGES_MAX`] pages until one achieves
+//!    nothing. If the answer is `NoMemory` even then, the fault is served above the budget.
 //!
-//! With [`ReplayConfig::alongside`] reads take their time, and the daemon does a part of it only.
+//! With [`ReplayConfig::alongside`] reads take time, and the daemon does only a part of this.
 //!
-//! A write gives a page new content each time; a page only read keeps its content (zero, if it was never written).
+//! A write gives a page new content each time. A page that is only read keeps its content (zero, if it was never written).
 
 mod flat;
 
@@ -34,17 +35,17 @@ use std::collections::VecDeque;
 /// The most pages of a daemon step.
 const STEP_PAGES_MAX: u32 = 64;
 
-/// What a read takes that nobody waits for, in references.
+/// How long a read takes that nobody waits for, in references.
 const READ_REFERENCES: u64 = 32;
-/// What the daemon does alongside a fault or such a read: it moves so many runs of neighbouring pages, or looks at four times,
-/// drops eight times as many. With 12 to 16 six policies have within 8 % as many hard faults on one program as live, and within
-/// 19 % as many soft ones (docs/LAB-FAULTS.md); with half of it a scan has to wait for frames.
+/// The daemon's work alongside a fault or such a read: it moves this many runs of neighbouring pages, or compares four times as
+/// many pages, or drops eight times as many. With 12 to 16, the hard faults of six policies on one program are within 8 % of the
+/// live ones, and the soft faults within 19 % (docs/LAB-FAULTS.md). With half of that, a scan has to wait for frames.
 const MOVES: i32 = 16;
 
-/// How a string is replayed.
+/// The settings of a replay.
 #[derive(Clone, Debug)]
 pub struct ReplayConfig {
-    /// The budget in pages; below the core's minimum it is set afterwards, as after a fork.
+    /// The budget in pages. If it is below the core's minimum, it is set afterwards, as after a fork.
     pub memory_pages: u32,
     /// Pages are `0..pages` of one object, in one mapping.
     pub pages: u64,
@@ -58,11 +59,11 @@ pub struct ReplayConfig {
     pub slots: u32,
     /// Pages of the budget that the machine keeps for its own buffers.
     pub charged_pages: u32,
-    /// Reads that nobody waits for and the page daemon go on alongside the program, as live: such a read ends some references
-    /// later, or when its pages are touched; the rest of a window is read with it; and the daemon does a little at each fault and
-    /// each such read. Else everything is done at once, and each read alone, as by a machine that is stepped by hand.
+    /// Reads that nobody waits for, and the page daemon, go on alongside the program, as live. Such a read ends some references
+    /// later, or when its pages are touched. The rest of a window is read with it. The daemon does a little at each fault and each
+    /// such read. Without this everything is done at once, and each read alone, as by a machine that is stepped by hand.
     pub alongside: bool,
-    /// The most decisions that are remembered.
+    /// The most decisions that are kept.
     pub decisions_max: usize,
 }
 
@@ -83,10 +84,10 @@ impl ReplayConfig {
     }
 }
 
-/// Replays `references` (page, whether it is written) and returns what the core decided.
+/// Replays `references` (page, whether it is written) and returns the core's decisions.
 ///
 /// # Panics
-/// If the configuration is no good, a page lies outside it, or a page reads wrong.
+/// If the configuration is invalid, a page lies outside it, or a page reads wrong.
 ///
 /// ```
 /// use overspill_sim::{ReplayConfig, replay};
@@ -100,7 +101,7 @@ pub fn replay(references: &[(u64, bool)], config: &ReplayConfig) -> Vec<Decision
     run(references.iter().copied(), config).machine.core.lock().vm.decisions().to_vec()
 }
 
-/// What the core counted in a replay.
+/// The core's counts in a replay.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ReplayCounts {
     /// Faults that were answered with fresh pages.
@@ -109,20 +110,20 @@ pub struct ReplayCounts {
     pub soft_faults: u64,
     /// Faults that had to read.
     pub hard_faults: u64,
-    /// Pages read from the device, those of readahead among them.
+    /// Pages read from the device, including readahead.
     pub pages_in: u64,
-    /// Reads that brought them.
+    /// Reads of those pages.
     pub page_in_ops: u64,
     /// Pages written to the device.
     pub pages_out: u64,
     /// Pages read ahead.
     pub readahead: u64,
-    /// Those whose frames were taken before their first use. (A live pager sees a use only where it is a fault; here all are
-    /// known.)
+    /// Pages read ahead whose frames were taken before their first use. (A live pager sees a use only if it is a fault; here every
+    /// use is known.)
     pub readahead_lost: u64,
 }
 
-/// As [`replay`], for strings of any length: nothing is remembered of them but what the core counted.
+/// As [`replay`], for strings of any length: only the core's counts are kept.
 ///
 /// # Panics
 /// As [`replay`].
@@ -161,15 +162,15 @@ struct Replay {
     daemon: Daemon<Flat>,
     buffer: Vec<Page>,
     expected: Vec<u64>,
-    /// Read, and not referenced since.
+    /// Pages that were read, and not referenced since.
     unused: Vec<bool>,
-    /// See [`ReplayCounts::readahead_lost`]: of those that were read again.
+    /// The part of [`ReplayCounts::readahead_lost`] that was read again.
     lost_ahead: u64,
     /// See [`ReplayConfig::alongside`].
     alongside: bool,
     /// References so far.
     now: u64,
-    /// Reads that nobody waited for when they began, and when they end.
+    /// Reads that nobody waited for when they began, and the times when they end.
     under_way: VecDeque<(u64, Read)>,
 }
 
@@ -264,7 +265,7 @@ impl Replay {
         assert!(!(starved && was), "no frame for page {at}, not even above the budget");
     }
 
-    /// Begins to read; what was touched arrives at once, since the program does nothing meanwhile.
+    /// Begins a read. A touched page arrives at once, because the program does nothing meanwhile.
     fn read(&mut self, first: Option<Read>) {
         let mut next = first;
         while let Some(read) = next {
@@ -286,7 +287,7 @@ impl Replay {
         }
     }
 
-    /// The oldest read ends. Returns `false` if none is under way.
+    /// Ends the oldest read. Returns `false` if none is under way.
     fn arrive_next(&mut self) -> bool {
         let Some((_, read)) = self.under_way.pop_front() else { return false };
         let next = self.arrive(&read);
@@ -297,11 +298,11 @@ impl Replay {
         true
     }
 
-    /// What was read is there. => what is to be read next
+    /// The pages of a read have arrived. Returns the next read.
     fn arrive(&mut self, read: &Read) -> Option<Read> {
         let (op, buffer) = (&read.op, self.buffer.as_mut_ptr().cast());
         for i in (0..op.count).filter(|i| op.wants(*i)) {
-            // that which was touched is referenced next
+            // the touched page is referenced next
             let unused = std::mem::replace(&mut self.unused[op.page(i).index() as usize], true);
             self.lost_ahead += u64::from(unused);
         }
@@ -313,7 +314,7 @@ impl Replay {
         }
     }
 
-    /// All that there is to do; alongside the program [`MOVES`].
+    /// Lets the page daemon do all its work; alongside the program only [`MOVES`].
     fn run_daemon(&mut self) {
         let machine = &self.machine;
         if !machine.core.lock().vm.wants_daemon() {
@@ -354,7 +355,7 @@ mod tests {
     use super::*;
     use overspill_simkernel::rng::Rng;
 
-    /// The same string gives the same decisions, under every policy, and something of every kind.
+    /// The same string gives the same decisions under every policy, and decisions of every kind.
     #[test]
     fn decisions_are_a_function_of_the_string() {
         let mut rng = Rng::new(1);
@@ -376,14 +377,14 @@ mod tests {
                 ("reclaim", decisions.iter().any(|d| matches!(d, Decision::Reclaim(_)))),
             ];
             for (name, seen) in kinds {
-                // under fifo no more than a batch is inactive, so nothing is touched while inactive here
+                // under fifo no more than a batch is inactive, so no inactive page is touched here
                 assert!(seen || (policy, name) == (&"fifo", "restore"), "{policy}: no {name}");
             }
         }
     }
 
-    /// Pages that are in memory and have changed need no slot. When a page was read, changed and parked, the slot of its old
-    /// content was kept until the new content had another; with all slots taken there was no other, and the budget gave way
+    /// Pages that are in memory and have changed need no slot. When a page was read, changed and parked, it once kept the slot of
+    /// its old content until its new content had another. With all slots taken there was no other, and faults went above the budget
     /// although half of the slots held nothing that anyone could want.
     #[test]
     fn stale_copies_do_not_fill_the_device() {
@@ -393,8 +394,8 @@ mod tests {
         assert_eq!(replay.machine.status.counters.over_budget.get(), 0);
     }
 
-    /// Memory and swap add up: every page holds a content of its own, and they are nearly as many as frames and slots together.
-    /// What is missing is the page daemon's reserve, [`Vm::free_high`], and the cluster that it has under way.
+    /// Memory and swap add up. Every page holds a content of its own, and there are nearly as many pages as frames and slots
+    /// together. The difference is the page daemon's reserve, [`Vm::free_high`], and the cluster that it has under way.
     #[test]
     fn memory_and_swap_add_up() {
         let (memory, slots) = (2048, 3000);
@@ -409,7 +410,7 @@ mod tests {
         }
     }
 
-    /// Swap that is too small: the budget gives way, and nothing is lost.
+    /// Swap that is too small: faults go above the budget, and nothing is lost.
     #[test]
     fn a_full_device_ends() {
         let string: Vec<(u64, bool)> = (0..2000).map(|n| (n % 900, true)).collect();

@@ -1,5 +1,5 @@
-//! The machine's own code under simulation: its handler and its page daemon serve a program of a few threads on the simulated
-//! kernel, and a seed chooses whose turn it is at each lock and each call.
+//! One run: the machine's own handler and page daemon serve a program of a few threads on the simulated kernel. A seed chooses the
+//! actor that goes on at each lock and each call.
 
 use crate::files::SimFiles;
 use crate::forks::{self, Children, children};
@@ -23,7 +23,7 @@ use overspill_vm::{Config, Vm};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::*};
 
-/// What a run is made of.
+/// The settings of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Scenario {
     /// Threads of the program.
@@ -32,25 +32,25 @@ pub struct Scenario {
     pub memory: u32,
     /// The replacement policy.
     pub policy: &'static str,
-    /// What the threads do.
+    /// The threads' actions.
     pub habits: program::Habits,
-    /// Pages change hands for moments behind everybody's back.
+    /// The kernel isolates pages for moments without anybody's knowledge.
     pub disturbed: bool,
     /// How devices fail.
     pub trouble: Trouble,
-    /// Pages are sealed.
+    /// Stored pages are sealed.
     pub sealed: bool,
-    /// Pages hold more than a byte: some do not compress, and some hold addresses, which are followed.
+    /// Pages hold more than a byte. Some do not compress, and some hold addresses, which the machine follows as pointers.
     pub noisy: bool,
-    /// Devices come and go.
+    /// If set, devices come and go.
     pub swaps: Option<swapoff::Habits>,
-    /// Forked children that may live at a time.
+    /// The most forked children that live at a time.
     pub children: usize,
-    /// Pages that the first device has room for.
+    /// Slots of the first device.
     pub slots: u32,
-    /// Pages that the swap pager can remember, if they lie close together.
+    /// Stored pages that the swap pager can remember, if they lie close together.
     pub remembered: u64,
-    /// The program may be stopped for want of memory and swap, with a message that has this in it.
+    /// The program may be stopped for lack of memory and swap, with a message that contains this.
     pub may_stop: Option<&'static str>,
 }
 
@@ -101,13 +101,13 @@ fn machine(scenario: &Scenario) -> Machine<Sim> {
     Machine::new(parts(vm, status, files, 0, scenario.sealed, scenario.noisy)).expect("memory")
 }
 
-/// All has been given up: nothing is left in use. And what is told of the run is right.
+/// After all memory has been given up: checks that nothing is left in use, and that the counters are right.
 fn check_end(scenario: &Scenario, machine: &Machine<Sim>, world: &World) {
     let (map, mut core) = (machine.map.read(), machine.core.lock());
     core.vm.check(1);
     core.vm.pager().check();
     if scenario.habits.seals > 0 {
-        return; // that is there to stay
+        return; // sealed memory stays mapped
     }
     let devices = core.vm.devices();
     assert_eq!(devices.deferred(), 0, "slots wait for children that have ended");
@@ -115,7 +115,7 @@ fn check_end(scenario: &Scenario, machine: &Machine<Sim>, world: &World) {
     assert!(core.vm.is_quiescent(), "something is under way");
     assert_eq!((core.park.used(), core.park.drops()), (0, 0), "parking places are in use, or to be dropped");
     let pool = map.pool.as_ref().map_or(0, |pool| {
-        pool.refill(&mut core.vm); // which empties what was given up
+        pool.refill(&mut core.vm); // this empties slots that were given up
         let holding = pool.holding();
         assert_eq!(holding.pool.stored_pages, 0, "compressed memory keeps pages that were given up");
         u64::from(pool.buffer_pages) + (holding.memory_bytes >> 12)
@@ -129,17 +129,17 @@ fn check_end(scenario: &Scenario, machine: &Machine<Sim>, world: &World) {
     assert!(!is_plain || above == 0, "{above} faults went above the budget");
 }
 
-/// The program was stopped: there was nothing else to be done.
+/// After the program was stopped: checks that memory was full.
 fn check_stop(status: &Status) {
     let counters = &status.counters;
     let (used, limit) = (counters.memory_used_bytes.get(), counters.memory_limit_bytes.get());
     assert!(used >= limit, "stopped although memory was free: {used} of {limit} bytes were in use");
 }
 
-/// Runs a scenario; with a mistake if one is wanted.
+/// Runs a scenario, with a mistake if one is given.
 ///
 /// # Errors
-/// What went wrong.
+/// Why the run failed.
 pub fn run(scenario: &Scenario, seed: u64, mistake: Option<Mistake>) -> Result<Report, Failure> {
     let mut processes = vec![0; scenario.threads + 2 + usize::from(scenario.swaps.is_some())];
     (1..=scenario.children).for_each(|child| processes.extend([child; forks::ACTORS]));
@@ -151,7 +151,7 @@ pub fn run(scenario: &Scenario, seed: u64, mistake: Option<Mistake>) -> Result<R
     let copies = scenario.habits.weights[4] + scenario.habits.weights[9] > 0;
     world.charge.set(Some((machine.status, if copies { world::COPIED_OUT } else { world::IN_PASSING })));
     let mut rng = Rng::new(seed.wrapping_mul(3));
-    // program threads, and the page daemon behind them
+    // the program's threads, and the page daemon
     let left = Arc::new(AtomicUsize::new(scenario.threads + 1));
     let mut actors = Vec::new();
     for (name, title) in ["first", "second", "third", "fourth"].into_iter().enumerate().take(scenario.threads) {

@@ -1,4 +1,4 @@
-//! Devices come and go while the program runs: a thread of the pager's as the agent's control socket has it.
+//! Devices come and go while the program runs: a thread of the pager's, like the thread of the agent's control socket.
 
 use crate::files::SimFiles;
 use crate::kernel::Sim;
@@ -15,29 +15,29 @@ use overspill_vm::SwapoffRefusal;
 use overspill_vm::types::DeviceId;
 use std::rc::Rc;
 
-/// A swapoff ends within so many nanoseconds.
+/// The longest time that a swapoff may take, in nanoseconds.
 const ENDS_NS: u64 = 60_000_000_000;
-/// Who was told that there is no room lets the program go on for so many nanoseconds: it may have waited all the time.
+/// How long the thread rests after a swapoff failed for lack of room, in nanoseconds: the program may have waited all the time.
 const PAUSE_NS: u64 = 100_000_000;
-/// Compressed memory's priority; others have less.
+/// Compressed memory's priority; other devices have lower ones.
 const PRIORITY_MAX: i16 = 3;
 
 /// How devices come and go.
 #[derive(Clone, Copy, Debug)]
 pub struct Habits {
-    /// Pages that the program can have at most: devices that have room for these have room for all.
+    /// The most pages of the program: devices with room for these have room for everything.
     pub program: usize,
-    /// Lengths of devices, in pages.
+    /// The least and the greatest length of devices, in pages.
     pub lengths: (usize, usize),
     /// Whether there is compressed memory among them.
     pub compressed: bool,
-    /// What the file system has for files that grow, in pages; 0: there are none.
+    /// The file system's space for growing files, in pages; 0: there are no such files.
     pub space: usize,
-    /// Those do not grow, but find out as they are written that it is full.
+    /// Files are sparse instead of growing: a write finds out whether the file system is full.
     pub sparse: bool,
-    /// Of a thousand swapoffs so many begin although what is on the device may not fit elsewhere.
+    /// How many of a thousand swapoffs begin although the pages on the device may not fit elsewhere.
     pub bold: usize,
-    /// Of a thousand swapoffs so many are cancelled after a few steps.
+    /// How many of a thousand swapoffs are cancelled after a few steps.
     pub cancelled: usize,
 }
 
@@ -47,18 +47,18 @@ pub struct Control<'a> {
     world: Rc<World>,
     rng: Rng,
     habits: Habits,
-    /// Of the program.
+    /// Threads of the program.
     threads: usize,
     names: usize,
 }
 
 impl<'a> Control<'a> {
-    /// That of a machine.
+    /// The control thread of a machine.
     pub fn new(machine: &'a Machine<Sim>, world: Rc<World>, seed: u64, habits: Habits, threads: usize) -> Self {
         Control { machine, world, rng: Rng::new(seed), habits, threads, names: 0 }
     }
 
-    /// Until the machine quits.
+    /// Runs until the machine shuts down.
     pub fn run(&mut self) {
         while !self.machine.shutdown.has_begun() {
             sched::Word::new(0).wait(0, Timeout::Tick(1_000 + self.rng.below(2_000_000) as u64));
@@ -83,7 +83,7 @@ impl<'a> Control<'a> {
             } else {
                 let device = self.rng.pick(&own);
                 let is_pool = self.machine.map.read().pool.as_ref().is_some_and(|pool| pool.device() == device);
-                // compressed memory stays for longer, so that it gets full
+                // compressed memory stays longer, so that it gets full
                 if !is_pool || self.rng.below(8) == 0 {
                     self.swapoff(device);
                 }
@@ -97,8 +97,8 @@ impl<'a> Control<'a> {
         }
     }
 
-    /// A swapoff has been given up: memory has no room, where the program has done nothing for that long. (Unless the page daemon
-    /// has taken the device back, and emptied memory at once.)
+    /// After a swapoff gave up: checks that memory has no room, if the program has been idle all the time. (If the page daemon has
+    /// cancelled the swapoff, it may have freed memory at once.)
     fn check_reason(&self, device: DeviceId) {
         let core = self.machine.core.lock();
         let idle = self.world.rests.get() == self.threads && !self.machine.shutdown.has_begun();
@@ -112,7 +112,8 @@ impl<'a> Control<'a> {
         self.machine.core.lock().vm.devices().iter().collect()
     }
 
-    /// What there is room for on the others, whatever the file system has and however well pages compress.
+    /// The number of pages that surely fit on the other devices, whatever space the file system has and however well pages
+    /// compress.
     fn elsewhere(&self, device: DeviceId) -> usize {
         let map = self.machine.map.read();
         let core = self.machine.core.lock();
@@ -123,12 +124,13 @@ impl<'a> Control<'a> {
         others.filter(|status| status.state == DeviceState::On).map(|status| status.slots as usize).sum()
     }
 
-    /// Whether there is for all that the program can have.
+    /// Whether the other devices have room for all of the program's pages.
     fn fits(&self, device: DeviceId) -> bool {
         self.elsewhere(device) >= self.habits.program
     }
 
-    /// `kind`: 0 compressed memory, 1 or 2 so many files that grow; if that is not to be had a block device.
+    /// Adds a device. `kind` 0: compressed memory; 1 or 2: that many files that grow. If the habits do not allow that, a block
+    /// device.
     fn add(&mut self, kind: usize, pages: usize) {
         self.names += 1;
         let name = self.names.to_string();
@@ -171,7 +173,7 @@ impl<'a> Control<'a> {
             steps = steps.saturating_sub(1);
             assert!(sched::now() - start < ENDS_NS, "a swapoff that does not end: {:?}", worker.progress());
             if self.world.trouble.stalls() {
-                sched::progress(); // it is the device's time that passes
+                sched::progress(); // the device's time is passing
             }
             match worker.step(self.machine) {
                 State::Busy if last => break State::Failed(Failure::Cancelled),
@@ -191,12 +193,12 @@ impl<'a> Control<'a> {
             State::Done => assert!(!self.machine.map.read().has_device(device.0 as usize), "it is gone"),
             State::Failed(Failure::Cancelled) => {}
             State::Failed(_) if self.habits.sparse => {}
-            // (where nothing fails, what is refused elsewhere goes into memory, or there is no room)
+            // (if nothing fails, pages that are refused elsewhere go into memory, or there is no room)
             State::Failed(why) => assert!(!fits && why == Failure::NoRoom || self.world.trouble.fails(), "{why:?}: {why}"),
             State::Busy => unreachable!("the loop goes on"),
         }
         match state {
-            State::Done if !fits => self.add(3, self.habits.program), // or the program may not go on
+            State::Done if !fits => self.add(3, self.habits.program), // otherwise the program may not be able to go on
             State::Failed(Failure::NoRoom) => _ = sched::Word::new(0).wait(0, Timeout::Tick(PAUSE_NS)),
             _ => {}
         }

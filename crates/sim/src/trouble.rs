@@ -1,6 +1,6 @@
 //! The fault model: what can go wrong with devices.
 
-/// What can go wrong with a device, in thousandths of the operations.
+/// The failures of devices, in thousandths of the operations.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Trouble {
     /// Reads that fail.
@@ -9,21 +9,21 @@ pub struct Trouble {
     pub write_error: usize,
     /// Writes that find the device full.
     pub no_space: usize,
-    /// Transfers that do only a part.
+    /// Transfers that do only a part of the pages.
     pub short: usize,
-    /// Transfers of the control thread's that take longer than anybody's patience.
+    /// Transfers of the control thread's that take longer than a swapoff's patience.
     pub stall: usize,
     /// Writes of the control thread's that are refused.
     pub refused: usize,
-    /// Pages that come back other than they were written: changed on their way or on the device, never written although that was
-    /// said, or written somewhere else.
+    /// Pages that come back changed: damaged on the way or on the device, never written although the device reported success, or
+    /// written to another place.
     pub corrupt: usize,
-    /// Of the control thread's steps: a device dies. From then on no write to it succeeds.
+    /// Steps of the control thread at which a device dies. From then on every write to it fails.
     pub deaths: usize,
 }
 
 impl Trouble {
-    /// Devices that are without.
+    /// Devices that never fail.
     pub const NONE: Trouble =
         Trouble { read_error: 0, write_error: 0, no_space: 0, short: 0, stall: 0, refused: 0, corrupt: 0, deaths: 0 };
 
@@ -33,7 +33,7 @@ impl Trouble {
         read_error + write_error + no_space + refused + corrupt + deaths > 0
     }
 
-    /// Whether transfers take longer than anybody's patience.
+    /// Whether transfers take longer than a swapoff's patience.
     pub fn stalls(&self) -> bool {
         self.stall > 0
     }

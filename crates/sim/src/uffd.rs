@@ -1,7 +1,7 @@
-//! userfaultfds of the simulated kernel's.
+//! userfaultfds of the simulated kernel.
 //!
-//! The parking area is real memory. What is parked there is in the simulated kernel's page table as well, and each transfer that
-//! touches it keeps the two alike.
+//! The parking area is real memory. Parked pages are in the simulated kernel's page table as well, and each transfer keeps the two
+//! alike.
 
 use crate::world::{OWN, here, tell, world};
 use overspill_machine::errno::{self, Errno};
@@ -14,7 +14,7 @@ use overspill_simkernel::uffd::Uffd;
 use overspill_simkernel::vma::Registration;
 use std::cell::Cell;
 
-/// A message, as it is read.
+/// A message that was read.
 #[derive(Clone, Copy, Debug)]
 pub struct SimMessage(Event);
 
@@ -36,11 +36,11 @@ pub struct SimUffd {
     protects: Cell<bool>,
 }
 
-// SAFETY: all actors are one thread's.
+// SAFETY: all actors run on one thread.
 unsafe impl Sync for SimUffd {}
 
 impl SimUffd {
-    /// That of this number.
+    /// The userfaultfd with this number.
     pub fn new(number: usize) -> Self {
         SimUffd { number, protects: Cell::new(false) }
     }
@@ -50,14 +50,14 @@ fn moved(moved: overspill_simkernel::pmap::Moved) -> Moved {
     Moved { bytes: moved.bytes, error: moved.error }
 }
 
-/// What a page of the parking area is in the simulated kernel it is in real memory, too.
+/// Copies pages of the parking area from the simulated kernel to real memory.
 fn mirror(kernel: &Simulated, uffd: usize, at: usize, len: usize) {
     let space = &kernel.spaces[kernel.uffds[uffd].space];
     for page in (at..at + len).step_by(PAGE) {
         if let Some(Entry::Page { .. } | Entry::Zero { .. }) = space.table.get(&page) {
             let bytes = space.bytes(page);
-            // SAFETY: a page of the parking area, which is a mapping of our own; nobody reads it before this has returned, or it
-            // holds the same already.
+            // SAFETY: a page of the parking area, which is a mapping of our own. Nobody reads it before this returns, or it holds
+            // the same content already.
             unsafe { core::ptr::copy_nonoverlapping(bytes.as_ptr(), page as *mut u8, PAGE) };
         }
     }

@@ -14,7 +14,7 @@ impl SimWord {
     fn word(&self) -> &sched::Word {
         self.0.get_or_init(|| sched::Word::new(0))
     }
-    /// Changes it, and says what it was.
+    /// Changes it, and returns the old value.
     fn update(&self, change: impl Fn(u32) -> u32) -> u32 {
         loop {
             let old = self.word().load();

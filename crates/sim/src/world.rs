@@ -1,5 +1,5 @@
-//! One run's world: the simulated kernel, devices, what is to go wrong, and what checks need to know. Whatever the machine, the
-//! programs and the kernel's parts share lies here, below them.
+//! One run's world: the simulated kernel, devices, planned failures, and the data that checks need. State that the machine, the
+//! programs and the parts of the kernel share lies here, below them.
 
 use crate::disk::Disk;
 use crate::trouble::Trouble;
@@ -14,20 +14,21 @@ use overspill_vm::status::Status;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-/// A process's userfaultfd for its program.
+/// The userfaultfd of a process's program.
 pub const fn program_of(process: usize) -> usize {
     2 * process
 }
-/// The same for its parking area.
+/// The userfaultfd of a process's parking area.
 pub const fn park_of(process: usize) -> usize {
     2 * process + 1
 }
-/// Pages that the page daemon copies out at a time.
+/// The most pages that the page daemon copies out at a time.
 pub const COPIED_OUT: usize = 32;
-/// Pages that may be there uncharged for a moment otherwise: one that is brought back, whose parked copy is charged a step later,
-/// and one more where memory is moved over other memory (one seed in thousands; which step that is has not been traced).
+/// Pages that may be resident and uncharged for a moment in other cases. One is a page that is brought back, whose parked copy is
+/// charged a step later. One more may come where memory is moved over other memory (one seed in thousands; which step that is has
+/// not been traced).
 pub const IN_PASSING: usize = 2;
-/// From here on addresses are the pager's own.
+/// Addresses from here on are the pager's own.
 pub const OWN: usize = 1 << 40;
 
 /// One run's world.
@@ -38,23 +39,23 @@ pub struct World {
     /// How devices fail.
     pub trouble: Trouble,
     mistake: Option<Mistake>,
-    /// Reads that failed for good are expected.
+    /// Reads that fail for good are expected.
     pub lossy: Cell<bool>,
-    /// Pages that devices have harmed: so many may be lost.
+    /// Pages that devices have harmed: this many may be lost.
     pub harmed: Cell<u64>,
-    /// Files, their space, and what is written there.
+    /// Files, their space, and their content.
     pub disk: Disk,
-    /// What the machine shows of itself, and pages that may be there twice for a moment: as they are copied out, or one that is
-    /// brought back, whose parked copy is charged when it is there.
+    /// The machine's status, and the number of pages that may be resident twice for a moment: while they are copied out, or while
+    /// one is brought back, whose parked copy is charged after that.
     pub charge: Cell<Option<(&'static Status, usize)>>,
-    /// Pages that calls are about to unmap, move or replace: they may be charged no more, or not yet.
+    /// Pages that calls are about to unmap, move or replace. They may be no longer charged, or not yet.
     pub going: Cell<usize>,
     /// A device is being swapped off.
     pub swaps: Cell<bool>,
-    /// No other is to be: a program waits for the end of this one.
+    /// How many threads rest. While any does, no other swapoff begins: it waits for the end of the present one.
     pub rests: Cell<usize>,
     control: usize,
-    /// Each actor's, which has the number of its address space.
+    /// The process of each actor, which is the number of its address space.
     processes: Vec<usize>,
 }
 
@@ -62,14 +63,14 @@ thread_local! {
     static WORLD: RefCell<Option<Rc<World>>> = const { RefCell::new(None) };
 }
 
-/// This thread's.
+/// The world of this thread's run.
 pub fn world() -> Rc<World> {
     WORLD.with_borrow(|world| Rc::clone(world.as_ref().expect("there is one")))
 }
 
 impl World {
-    /// A new one, of the actors of these processes: the control thread, if there is one, is the last of the first process's. It is
-    /// this thread's until the next.
+    /// Makes a world for actors of these processes. The control thread, if there is one, is the last actor of the first process.
+    /// The world is this thread's until the next call.
     pub fn begin(seed: u64, processes: Vec<usize>, disturbed: bool, trouble: Trouble, mistake: Option<Mistake>) -> Rc<World> {
         let mut kernel = Simulated::default();
         for process in 0..=processes.iter().copied().max().expect("there is one") {
@@ -98,7 +99,7 @@ impl World {
         world
     }
 
-    /// What is resident is charged: to be asked when pages have come.
+    /// Asserts that resident pages are charged. To be called when pages have come.
     pub fn check_charge(&self, kernel: &Simulated) {
         let Some((status, twice)) = self.charge.get() else { return };
         let charged = status.counters.memory_used_bytes.get() as usize / PAGE;
@@ -107,17 +108,17 @@ impl World {
         assert!(resident <= charged + twice + self.going.get(), "{resident} pages are resident and {charged} charged");
     }
 
-    /// A number below that.
+    /// A random number below `limit`.
     pub fn draw(&self, limit: usize) -> usize {
         self.rng.borrow_mut().below(limit)
     }
 
-    /// Whether something happens that does so often.
+    /// Whether an event happens that has this probability, in thousandths.
     pub fn happens(&self, thousandths: usize) -> bool {
         thousandths > 0 && self.draw(1000) < thousandths
     }
 
-    /// Whether this mistake is to be made.
+    /// Whether to make this mistake.
     pub fn makes(&self, mistake: Mistake) -> bool {
         self.mistake == Some(mistake)
     }
@@ -127,7 +128,7 @@ impl World {
         sched::is_running() && sched::running() == self.control
     }
 
-    /// A device does harm to so many pages.
+    /// Notes that a device has harmed this many pages.
     pub fn harm(&self, pages: usize) {
         self.harmed.set(self.harmed.get() + pages as u64);
     }
@@ -137,7 +138,7 @@ impl World {
         self.kernel.call(sched::running(), call)
     }
 
-    /// A program does nothing until no device is being swapped off, and for so many nanoseconds at least.
+    /// Lets the calling thread rest until no device is being swapped off, and for at least `ns` nanoseconds.
     pub fn rest(&self, ns: u64) {
         self.rests.set(self.rests.get() + 1);
         let start = sched::now();
@@ -149,12 +150,12 @@ impl World {
     }
 }
 
-/// The process that runs.
+/// The process of the running actor.
 pub fn here() -> usize {
     if sched::is_running() { world().processes[sched::running()] } else { 0 }
 }
 
-/// Tells of what is done to the page whose address is in the environment, in hexadecimal (`WATCH`).
+/// Prints what is done to the page whose address is in the environment variable `WATCH`, in hexadecimal.
 pub fn tell(at: usize, len: usize, what: impl FnOnce() -> String) {
     thread_local! {
         static WATCHED: Option<usize> = std::env::var("WATCH").ok().and_then(|at| usize::from_str_radix(&at, 16).ok());

@@ -1,4 +1,4 @@
-//! Scenarios of the machine under simulation, each for a few seeds (`SEEDS=N`, `FIRST=N`; `SEED=N` is one run again), and the
+//! Scenarios of the machine under simulation, each with a few seeds (`SEEDS=N`, `FIRST=N`; `SEED=N` repeats one run), and the
 //! mistakes that they find.
 
 use overspill_sim::{Habits, Mistake, Scenario, Swaps, Trouble, USUAL, run};
@@ -29,7 +29,7 @@ fn programs_find_what_they_wrote() {
     all_pass(&USUAL, 20);
 }
 
-/// All memory is writable, so that nothing is copied out: what is resident is charged, to the page.
+/// All memory is writable, so nothing is copied out, and the charge must match the resident pages exactly.
 const WRITABLE: Scenario = Scenario { habits: Habits { weights: [20, 12, 4, 3, 0, 4, 2, 2, 1, 0], ..USUAL.habits }, ..USUAL };
 
 #[test]
@@ -37,7 +37,7 @@ fn what_is_resident_is_charged() {
     all_pass(&WRITABLE, 10);
 }
 
-/// Memory that becomes writable, is written, discarded and protected again, under pressure.
+/// Memory is made writable, written, discarded and protected again, under pressure.
 const FLIPS: Scenario = Scenario {
     threads: 3,
     habits: Habits { steps: 30, pages: 80, weights: [0, 1, 0, 0, 0, 1, 0, 0, 0, 8], ..USUAL.habits },
@@ -49,7 +49,7 @@ fn memory_that_is_protected_and_discarded_holds_what_it_must() {
     all_pass(&FLIPS, 20);
 }
 
-/// Threads that map, unmap and move memory in few places: what one has given up is another's at once.
+/// Threads map, unmap and move memory at few addresses: addresses that one gives up are another's at once.
 const CROWDED: Scenario = Scenario {
     threads: 3,
     habits: Habits { steps: 60, arena: 160, pages: 60, weights: [12, 12, 3, 2, 2, 8, 8, 10, 1, 0], ..USUAL.habits },
@@ -70,7 +70,7 @@ fn what_is_replaced_is_not_taken() {
     all_pass(&REPLACED, 30);
 }
 
-/// Memory is moved by many to where other memory has just been.
+/// Many threads move memory to addresses where other memory has just been.
 const MOVED: Scenario = Scenario {
     threads: 4,
     habits: Habits { steps: 70, arena: 320, pages: 48, weights: [10, 24, 0, 0, 0, 8, 2, 40, 0, 0], ..USUAL.habits },
@@ -82,7 +82,7 @@ fn what_is_moved_arrives() {
     all_pass(&MOVED, 20);
 }
 
-/// Some pages are sealed: what is unmapped with them is refused, which the kernel reports nevertheless.
+/// Some pages are sealed. An unmapping that includes them is refused, but the kernel reports it nevertheless.
 const SEALS: Scenario = Scenario { habits: Habits { steps: 90, seals: 50, ..USUAL.habits }, ..USUAL };
 
 #[test]
@@ -90,7 +90,7 @@ fn what_cannot_be_unmapped_stays() {
     all_pass(&SEALS, 10);
 }
 
-/// Devices that come and go, small ones as well.
+/// Devices that come and go, including small ones.
 const COME_AND_GO: Swaps =
     Swaps { program: 320, lengths: (64, 512), compressed: false, space: 0, sparse: false, bold: 300, cancelled: 250 };
 
@@ -121,7 +121,7 @@ fn runs_of_pages_survive_their_device() {
     all_pass(&RUNS, 4);
 }
 
-/// Devices so short that much has to go into memory, and often does not fit there.
+/// Devices so short that many pages must go into memory, and often do not fit there.
 const TIGHT: Scenario = Scenario { swaps: Some(Swaps { lengths: (16, 128), bold: 1000, ..COME_AND_GO }), ..SWAPS };
 
 #[test]
@@ -129,7 +129,7 @@ fn what_fits_nowhere_stays_where_it_is() {
     all_pass(&TIGHT, 8);
 }
 
-/// Both at once.
+/// Runs of pages, and short devices.
 const TIGHT_RUNS: Scenario = Scenario { swaps: Some(Swaps { lengths: (16, 400), bold: 1000, ..SWAPS_OF_RUNS }), ..RUNS };
 
 #[test]
@@ -137,7 +137,7 @@ fn runs_that_fit_nowhere_stay_where_they_are() {
     all_pass(&TIGHT_RUNS, 4);
 }
 
-/// Compressed memory among the devices, which refuses what does not compress.
+/// Compressed memory among the devices. It refuses pages that do not compress.
 const COMPRESSED: Scenario =
     Scenario { noisy: true, swaps: Some(Swaps { lengths: (16, 200), compressed: true, bold: 1000, ..COME_AND_GO }), ..SWAPS };
 
@@ -146,7 +146,7 @@ fn compressed_memory_comes_and_goes() {
     all_pass(&COMPRESSED, 8);
 }
 
-/// The other devices take nothing from a swapoff: it has to come into memory.
+/// The other devices take nothing from a swapoff: its pages must come into memory.
 const REFUSED: Scenario = Scenario {
     habits: Habits { pages: 70, ..SWAPS.habits },
     trouble: Trouble { refused: 1000, ..Trouble::NONE },
@@ -159,7 +159,7 @@ fn what_is_refused_comes_into_memory() {
     all_pass(&REFUSED, 4);
 }
 
-/// The file system is full: files that are long enough have no room but where they have been written.
+/// The file system is full: sparse files are long enough, but have no room except where they have been written.
 const FULL: Scenario = Scenario {
     noisy: true,
     habits: Habits { pages: 64, ..SWAPS.habits },
@@ -184,7 +184,7 @@ fn files_grow_and_give_back() {
     all_pass(&GROWING, 8);
 }
 
-/// Devices that have to grow go before they have, and processes fork meanwhile.
+/// Growing devices are removed before they have grown, and processes fork meanwhile.
 const GROWING_AND_FORKS: Scenario =
     Scenario { swaps: Some(Swaps { space: 3000, lengths: (16, 200), bold: 1000, ..COME_AND_GO }), ..FORKS_AND_SWAPS };
 
@@ -193,7 +193,7 @@ fn devices_go_while_they_grow() {
     all_pass(&GROWING_AND_FORKS, 8);
 }
 
-/// What is on devices is sealed.
+/// Pages on devices are sealed.
 const SEALED: Scenario =
     Scenario { sealed: true, noisy: true, swaps: Some(Swaps { compressed: true, space: 400, ..COME_AND_GO }), ..SWAPS };
 
@@ -202,8 +202,8 @@ fn what_is_sealed_is_opened_again() {
     all_pass(&SEALED, 8);
 }
 
-/// The device from which pages are moved, or that to which, takes longer than ten seconds now and then. A swapoff that had moved
-/// nothing for so long gave up, though nothing had failed. (None takes the last room: its worker may wait for a read that it no
+/// Now and then a device, the source or the target of a swapoff, takes longer than ten seconds. A swapoff that had moved nothing
+/// for that long gave up, though nothing had failed. (No swapoff takes the last room: its worker may wait for a read that it no
 /// longer needs, and no device can be added meanwhile. Seed 49713: the program was stopped before.)
 const SLOW: Scenario =
     Scenario { trouble: Trouble { stall: 2, ..Trouble::NONE }, swaps: Some(Swaps { bold: 0, ..COME_AND_GO }), ..SWAPS };
@@ -213,7 +213,7 @@ fn a_slow_device_is_waited_for() {
     all_pass(&SLOW, 8);
 }
 
-/// Transfers fail, are short, find no space. Pages may be lost if they cannot be read, which is told.
+/// Transfers fail, are short, find no space. Pages that cannot be read may be lost, and that is reported.
 const TROUBLED: Scenario =
     Scenario { trouble: Trouble { read_error: 5, write_error: 20, no_space: 5, short: 50, ..Trouble::NONE }, ..SWAPS };
 
@@ -222,7 +222,7 @@ fn transfers_fail() {
     all_pass(&TROUBLED, 8);
 }
 
-/// The same, but that nothing need be lost.
+/// The same, but nothing may be lost.
 const WRITES_FAIL: Scenario = Scenario { trouble: Trouble { write_error: 60, no_space: 10, short: 50, ..Trouble::NONE }, ..SWAPS };
 
 #[test]
@@ -230,7 +230,8 @@ fn writes_fail_and_nothing_is_lost() {
     all_pass(&WRITES_FAIL, 8);
 }
 
-/// Devices give back other than was written, or write it somewhere else. That is told, page by page, and nothing else is lost.
+/// Devices give back other content than was written, or write it to another place. That is reported page by page, and nothing else
+/// is lost.
 const CORRUPT: Scenario = Scenario { trouble: Trouble { corrupt: 10, short: 50, ..Trouble::NONE }, ..SWAPS };
 
 #[test]
@@ -238,7 +239,7 @@ fn what_comes_back_wrong_is_told() {
     all_pass(&CORRUPT, 8);
 }
 
-/// Devices die: they can be read, and no write succeeds any more. They are swapped off.
+/// Devices die: they can be read, but every write fails. They are swapped off.
 const DEATHS: Scenario = Scenario { trouble: Trouble { deaths: 30, short: 50, ..Trouble::NONE }, ..SWAPS };
 
 #[test]
@@ -246,7 +247,7 @@ fn devices_die() {
     all_pass(&DEATHS, 8);
 }
 
-/// The budget and the policy change, and pages are to stay in memory.
+/// The budget and the policy change, and some pages must stay in memory.
 const WHIMS: Scenario = Scenario { habits: Habits { whims: 80, ..USUAL.habits }, ..USUAL };
 
 #[test]
@@ -254,7 +255,7 @@ fn the_budget_and_the_policy_change() {
     all_pass(&WHIMS, 20);
 }
 
-/// Memory and swap add up: all that the program can have has room in both, but for what the page daemon keeps free.
+/// Memory and swap add up: together they have room for all of the program's pages, except for the page daemon's reserve.
 const ADD_UP: Scenario = Scenario {
     memory: 256,
     habits: Habits { steps: 80, arena: 1024, pages: 300, weights: [4, 60, 2, 1, 0, 30, 2, 2, 1, 0], ..USUAL.habits },
@@ -267,7 +268,7 @@ fn memory_and_swap_add_up() {
     all_pass(&ADD_UP, 15);
 }
 
-/// They do not suffice, and the program may be stopped.
+/// Memory and swap do not suffice, and the program may be stopped.
 const TOO_LITTLE: Scenario = Scenario { slots: 160, may_stop: Some("memory and swap are both full"), ..ADD_UP };
 
 #[test]
@@ -275,7 +276,7 @@ fn a_program_that_has_no_room_is_stopped() {
     all_pass(&TOO_LITTLE, 15);
 }
 
-/// The pager cannot remember where more pages are.
+/// The pager has no room to remember where more pages are.
 const FORGETFUL: Scenario =
     Scenario { remembered: 100, may_stop: Some("the pager has no room to remember where more pages are"), ..USUAL };
 
@@ -284,8 +285,8 @@ fn a_pager_that_cannot_remember_more_stops_the_program() {
     all_pass(&FORGETFUL, 15);
 }
 
-/// A file system is full now and then, and has space again. The program was stopped as soon as each device had answered ENOSPC once
-/// since the page daemon last slept, however much space there was (STORM 40686).
+/// A file system is full now and then, and has space again. The program was once stopped as soon as each device had answered ENOSPC
+/// once since the page daemon last slept, however much space there was by then (STORM 40686).
 const SPACE_COMES_BACK: Scenario =
     Scenario { threads: 3, memory: 72, noisy: true, trouble: Trouble { no_space: 40, ..Trouble::NONE }, ..USUAL };
 
@@ -309,7 +310,7 @@ fn everything_at_once() {
     all_pass(&STORM, 8);
 }
 
-/// Compressed memory whose coldest pages go on to devices, some of whose writes fail.
+/// Compressed memory whose coldest pages go on to devices, where some writes fail.
 const WRITE_BACK: Scenario = Scenario {
     noisy: true,
     trouble: Trouble { write_error: 60, ..Trouble::NONE },
@@ -322,8 +323,8 @@ fn what_is_cold_goes_on() {
     all_pass(&WRITE_BACK, 8);
 }
 
-/// Threads that fork alongside others, on a device that is nearly full of what children can still read. Each child, and each of its
-/// own, runs a machine of its own on what it has inherited.
+/// Threads fork alongside others, on a device that is nearly full of pages that children can still read. Each child, and each of
+/// its own children, runs a machine of its own on what it has inherited.
 const FORKS: Scenario = Scenario {
     memory: 72,
     habits: Habits { steps: 90, pages: 72, weights: [8, 24, 4, 2, 3, 4, 2, 2, 1, 1], forks: 50, ..USUAL.habits },
@@ -337,7 +338,7 @@ fn children_find_what_was_there_at_the_fork() {
     all_pass(&FORKS, 15);
 }
 
-/// Devices come and go meanwhile, and the budget changes.
+/// The same, while devices come and go and the budget changes.
 const FORKS_AND_SWAPS: Scenario =
     Scenario { habits: Habits { whims: 20, ..FORKS.habits }, swaps: Some(COME_AND_GO), slots: SWAPS.slots, ..FORKS };
 
@@ -346,7 +347,7 @@ fn forks_and_swapoffs_get_on() {
     all_pass(&FORKS_AND_SWAPS, 10);
 }
 
-/// Memory that forks share is discarded and written, and made the process's own again to be paged out.
+/// Memory that forks share is discarded and written, and made the process's own again so that it can be paged out.
 const UNSHARED: Scenario = Scenario {
     threads: 3,
     memory: 72,
@@ -360,11 +361,12 @@ fn forks_discards_and_sharing_get_on() {
     all_pass(&UNSHARED, 15);
 }
 
-/// Memory is moved, grows and shrinks (mremap), as a whole, with gaps, over other memory, with something left behind. What can be
-/// done without a pager can be done with one: each thread makes its calls in both worlds.
+/// Memory is moved, grows and shrinks (mremap): as a whole, with gaps, over other memory, with an empty mapping left behind. A call
+/// that succeeds without a pager must succeed with one: each thread makes its calls in both worlds.
 ///
-/// Neighbours that are alike are one mapping if at least one of them has no pages of its own. Where a program only reads it has
-/// none, but with a pager, which fills them; and who resized what had been one mapping was told EFAULT.
+/// Neighbours that are alike are one mapping if at least one of them has no pages of its own. Where a program only reads, its
+/// memory has none, but with a pager it has, because the pager fills pages. So an mremap of what had been one mapping was told
+/// EFAULT.
 const ONE: Scenario = Scenario {
     habits: Habits { steps: 90, arena: 192, pages: 110, weights: [16, 16, 3, 1, 6, 14, 4, 20, 6, 2], twins: true, ..USUAL.habits },
     ..USUAL
@@ -375,11 +377,11 @@ fn what_is_one_mapping_moves_as_one() {
     all_pass(&ONE, 20);
 }
 
-/// What mended a defect is taken back: a seed finds it again.
+/// Each mend of a defect is taken back, and a seed must find the defect again.
 #[test]
 fn each_mistake_is_found() {
     use Mistake::*;
-    // with the seed that found it when this was written: others come after it, a thousand in all
+    // with the seed that found it when this was written; the others follow, a thousand in all
     let mistakes = [
         (BelievesDenials, USUAL, 2),
         (ForgetsDenialsWithin, FLIPS, 56),

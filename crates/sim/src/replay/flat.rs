@@ -1,6 +1,6 @@
 //! The kernel below a replay: one thread, one range, one device, and nothing fails. The content of a page is a word, so it takes
-//! eight bytes wherever it is: in the program's memory, in the parking area, on the device. Neither of the first two is memory of
-//! ours; their addresses are only names.
+//! eight bytes everywhere: in the program's memory, in the parking area, on the device. The program's memory and the parking area
+//! are not real memory; their addresses are only names.
 
 use crate::kernel::{Nothing, SimMappings};
 use crate::uffd::SimMessage;
@@ -16,20 +16,20 @@ use std::collections::VecDeque;
 use std::mem::{replace, take};
 use std::ops::Deref;
 
-/// Where the program's memory begins: beyond all addresses that there are.
+/// The beginning of the program's memory, beyond all real addresses.
 pub const PROGRAM: usize = 1 << 60;
-/// Where the parking area begins.
+/// The beginning of the parking area.
 const PARKING: usize = 1 << 61;
-/// Instead of a content: nothing is there.
+/// In place of a content: no page is there.
 const ABSENT: u64 = u64::MAX;
 
-/// All contents.
+/// The contents of all pages.
 #[derive(Default)]
 struct Memory {
     program: Vec<u64>,
     parked: Vec<u64>,
     device: Vec<u64>,
-    /// Runs of neighbouring pages that were moved, and where the last one ended.
+    /// Runs of neighbouring pages that were moved, and the end of the last one.
     runs: (i32, usize),
 }
 
@@ -45,10 +45,10 @@ impl Memory {
             None => &mut self.program[(at - PROGRAM) >> PAGE_SHIFT],
         }
     }
-    /// What is parked there, or in a buffer.
+    /// The content of a parked page, or of a page in a buffer.
     ///
     /// # Safety
-    /// It is, and a buffer is aligned.
+    /// There is one at that address, and a buffer is aligned.
     unsafe fn source(&self, at: usize) -> u64 {
         match at.checked_sub(PARKING) {
             Some(offset) => self.parked[offset >> PAGE_SHIFT],
@@ -58,12 +58,12 @@ impl Memory {
     }
 }
 
-/// Forgets all of this thread's.
+/// Clears this thread's memory.
 pub fn clear() {
     MEMORY.set(Memory::default());
 }
 
-/// The program touches a page, and writes that to it, if anything. => what was there, `None`: nothing is
+/// The program touches a page, and writes to it if asked. Returns the old content; `None` if the page is not there.
 pub fn touch(page: u64, write: Option<u64>) -> Option<u64> {
     MEMORY.with_borrow_mut(|memory| {
         let content = &mut memory.program[page as usize];
@@ -77,12 +77,12 @@ pub fn touch(page: u64, write: Option<u64>) -> Option<u64> {
     })
 }
 
-/// How many runs of neighbouring pages were moved since this was last asked.
+/// How many runs of neighbouring pages were moved since the last call.
 pub fn take_runs() -> i32 {
     MEMORY.with_borrow_mut(|memory| take(&mut memory.runs).0)
 }
 
-/// No call of such a kind is made in a replay.
+/// For calls that are never made in a replay.
 fn never() -> ! {
     unreachable!("one thread, one range, one device, and nothing fails")
 }
@@ -158,7 +158,7 @@ impl kernel::Uffd for FlatUffd {
     }
 }
 
-/// Transfers end when they are issued.
+/// Transfers end as soon as they are issued.
 pub struct FlatIo(VecDeque<Done>);
 
 impl kernel::Io for FlatIo {
@@ -192,7 +192,7 @@ impl kernel::Io for FlatIo {
     }
 }
 
-/// A block device of so many bytes.
+/// A block device of this many bytes.
 pub struct FlatFile(pub u64);
 
 impl Files for FlatFile {
@@ -228,13 +228,13 @@ impl Files for FlatFile {
     }
 }
 
-/// The tag that stands for a page's content: different contents never agree, nor do different pages.
+/// The tag of a page's content: different contents and different pages always have different tags.
 fn tag(page: PageId, bytes: &PageBytes) -> Tag {
     let content = u64::from_ne_bytes(*bytes.first_chunk().expect("a page"));
     Tag::new(page, content.into(), 0)
 }
 
-/// Contents are words, the first ones of otherwise empty pages.
+/// A content is a word: the first word of an otherwise empty page.
 pub struct Words;
 
 impl kernel::Content for Words {
@@ -284,7 +284,7 @@ impl Kernel for Flat {
         panic!("{}", String::from_utf8_lossy(message))
     }
     fn map_anonymous(len: usize) -> Result<*mut u8, Errno> {
-        // SAFETY: not of no bytes.
+        // SAFETY: not zero bytes.
         let at = unsafe { alloc_zeroed(layout(len)) };
         if at.is_null() { Err(errno::ENOMEM) } else { Ok(at) }
     }
