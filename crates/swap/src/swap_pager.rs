@@ -30,8 +30,8 @@
 //!   the file under that number. Entries of removed devices are used again, so a machine may swap on and off for ever. A device of
 //!   several pieces (a file that grows in chunks, several files, physical extents) is added by [`Devices::add_mapped_device`].
 //!   Then, whenever [`Devices::wants_extent`] names a device, the machine calls [`Devices::refill_begin`], or
-//!   [`Devices::grow_begin`] and [`Devices::add_extent`]. [`Devices::locate`] says where a slot's bytes are. [`Devices::punch_begin`] names slots whose bytes
-//!   can be given back to the file system.
+//!   [`Devices::grow_begin`] and [`Devices::add_extent`]. [`Devices::locate`] says where a slot's bytes are.
+//!   [`Devices::punch_begin`] names slots whose bytes can be given back to the file system.
 //! - **Reads and writes**: [`Devices::device_of`] and [`Devices::locate`] name the device of a slot. After each operation call
 //!   [`Devices::io_ended`] (counters, percentiles). If it returns `true`, the device has just failed after repeated errors, and the
 //!   machine should begin a swapoff of it. After ENOSPC call [`Devices::set_full`].

@@ -42,6 +42,16 @@ fn touch(vm: &mut Core, index: u64) {
     vm.fill_done(page(index), Filled::Mapped);
 }
 
+/// Pages from 100 on take the frames that a swapoff may have.
+fn fill_memory(vm: &mut Core) {
+    for index in 100.. {
+        if vm.available() <= vm.free_low() / 2 {
+            break;
+        }
+        touch(vm, index);
+    }
+}
+
 /// Parks a mapped page and begins to write it, when no other is inactive. Returns its slot.
 fn begin_write(vm: &mut Core, index: u64, tag: Tag) -> Slot {
     vm.park_these(&[page(index)], &mut Vec::with_capacity(1));
@@ -285,12 +295,7 @@ fn writes_that_fail_are_not_waited_for() {
     put(&mut vm, 0..4, 0, true);
     vm.devices_mut().add_device(2, 0).expect("there is an entry");
     let mut off = vm.swapoff_begin(OLD).expect("there is memory");
-    for index in 100.. {
-        if vm.available() <= vm.free_low() / 2 {
-            break;
-        }
-        touch(&mut vm, index);
-    }
+    fill_memory(&mut vm);
     let [first, _] = [100, 101].map(|index| begin_write(&mut vm, index, Tag::of(index)));
     assert_eq!(next(&mut vm, &mut off), SwapoffStep::Wait, "what is written makes room");
     vm.launder_done(page(100), Some(first), Tag::of(100), IoResult::NoSpace);
@@ -314,4 +319,21 @@ fn a_write_back_is_not_waited_for() {
     assert!(!vm.is_quiescent(), "no fork may copy it");
     vm.free_slots(&written_back, 0);
     vm.write_back_end();
+}
+
+/// A full file system refuses what is to go on from compressed memory, again and again. No such write counted as failed, so the
+/// swapoff waited for the next one: for minutes. (Seed 76399 of `a_full_file_system_ends_a_swapoff` in the simulation.)
+#[test]
+fn a_write_back_that_finds_no_space_is_not_waited_for() {
+    let mut vm = core(4000);
+    put(&mut vm, 0..4, 0, true);
+    vm.devices_mut().add_device(2, 0).expect("there is an entry");
+    let mut off = vm.swapoff_begin(OLD).expect("there is memory");
+    fill_memory(&mut vm);
+    let run = vm.write_back_slots(2, page(0)).expect("there is room");
+    assert_eq!((run.count, next(&mut vm, &mut off)), (2, SwapoffStep::Wait), "what goes on makes room");
+    let (tag, slot) = (Tag::of(0), run.slot(0));
+    assert!(!vm.write_back_written(page(0), (Slot(0), tag), (slot, tag), IoResult::NoSpace));
+    assert_eq!(vm.write_back_slots(1, page(0)).map(|run| run.first), Some(slot), "it is tried again");
+    assert_eq!(next(&mut vm, &mut off), SwapoffStep::NoRoom);
 }

@@ -41,6 +41,9 @@ impl<P: Pager> Vm<P> {
     /// `page`, which had the tag `old` in the slot `from`, has been written to `to` with the tag `new`, with this result. Returns
     /// whether it is stored there now.
     pub fn write_back_written(&mut self, page: PageId, from: (Slot, Tag), to: (Slot, Tag), result: IoResult) -> bool {
+        if result == IoResult::NoSpace {
+            self.counters.write_errors.add(1); // as of any write to a device that is not memory
+        }
         self.copied(page, from, to, result)
     }
 
