@@ -114,6 +114,20 @@ fn await_fall(most: u64, on_disk: impl Fn() -> u64) {
     }
 }
 
+/// Waits until the pager says that it gave so many bytes back to the file system. A hole is on disk a moment before it is counted.
+/// Returns the number of bytes.
+fn await_given_back(pages: &Pages, least: u64) -> u64 {
+    let start = Instant::now();
+    loop {
+        let given = pages.json("stat")["swap_given_back_bytes"].as_u64().expect("a counter");
+        if given >= least {
+            return given;
+        }
+        assert!(start.elapsed() < PATIENCE, "only {given} bytes are given back: {}", pages.json("swaps"));
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
 fn gives_back(name: &str, options: &[&str]) {
     if !able() || !is_root() {
         return;
@@ -128,10 +142,8 @@ fn gives_back(name: &str, options: &[&str]) {
         assert!(most >= 85 * MIB, "{most} bytes on disk");
         pages.ask("free");
         await_fall(40 * MIB, on_disk); // a window for each of the eight writers stays, and so do stored pages
-        let (stat, device) = (pages.json("stat"), pages.json("swaps"));
-        let given = stat["swap_given_back_bytes"].as_u64().expect("a counter");
-        assert!(given >= (round + 1) * 45 * MIB, "{given} bytes in {} rounds", round + 1);
-        // read after `stat`, so it may be more
+        let given = await_given_back(&pages, (round + 1) * 45 * MIB);
+        let device = pages.json("swaps"); // read later, so it may be more
         assert!(device["given_back_bytes"].as_u64() >= Some(given), "{device}");
         pages.ask("check");
         pages.ask("fill");
@@ -169,11 +181,7 @@ fn clusters_end_where_physical_extents_do() {
     }
     pages.ask("check");
     pages.ask("free");
-    let start = Instant::now();
-    while pages.json("stat")["swap_given_back_bytes"].as_u64() < Some(30 * MIB) {
-        assert!(start.elapsed() < PATIENCE, "nothing is given back: {}", pages.json("swaps"));
-        std::thread::sleep(Duration::from_millis(50));
-    }
+    await_given_back(&pages, 30 * MIB);
     pages.ask("fill");
     pages.end();
     fs::remove_dir_all(&dir).expect("cleanup");
