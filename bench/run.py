@@ -62,6 +62,7 @@ MARKS = {
     ("run", "sequential"): 3.0,
     ("run", "random"): 0.9,
     ("run", "hot-scan"): 1.5,
+    ("run", "burst"): 1.3,
     ("region", "sequential"): 3.0,
     ("region", "random"): 1.1,
     ("region", "hot-scan"): 1.5,

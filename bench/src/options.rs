@@ -10,7 +10,8 @@ Touches memory in several patterns and prints one line of JSON for each.
   --size SIZE       how much memory, as 64M or 1G [1G]
   --memory SIZE     the budget, for programs that page for themselves [256M]
   --swap DIR        where the rest goes, for the same programs [$TMPDIR or /tmp]
-  --patterns LIST   which, in order, by comma [fill,sequential,random,update,hot-scan]
+  --patterns LIST   which, in order, by comma [all: fill,sequential,random,update,
+                    hot-scan,hot-scan-spread,burst,stride]
   --accesses N      accesses of the random patterns [as many as there are pages]
   --threads N       threads that share the accesses [1]
   --seed N          of the random numbers [1]

@@ -8,6 +8,9 @@
 //! hot-scan          half of the accesses go over all pages in order; of the other half nine in ten are to a hot tenth of the
 //!                   pages, in one piece: an index alongside a scan
 //! hot-scan-spread   the same with the hot pages spread evenly over the whole memory: objects in a heap
+//! burst             16 pages in order, 48 passed over, and so on to the end, four times: tiles of an image, columns of records
+//! stride            every 16th page, and when that is done every 16th page from the next one on, until each has been read: a
+//!                   matrix by columns
 //! ```
 //!
 //! One access touches eight bytes of a page. They hold a tag made of the page's number and a count of its updates:
@@ -45,6 +48,13 @@ const HOT_DIVISOR: usize = 10;
 /// scan passes over all memory twice, so that it can push out the hot set, and the hot set can come back.
 const HOT_SCAN_LENGTH: usize = 4;
 
+/// Burst reads the first pages of each group, in order: this many pages of this many.
+const BURST: usize = 16;
+const BURST_GROUP: usize = 64;
+
+/// Stride reads one page of this many in one pass.
+const STRIDE: usize = 16;
+
 /// Accesses of one kind between two readings of the clock in hot-scan: few enough that the two streams alternate, and enough that
 /// the clock costs nothing.
 const TURN: usize = 16;
@@ -64,12 +74,24 @@ pub enum Pattern {
     HotScan,
     /// A hot set, spread over the whole memory, with a scan alongside it.
     HotScanSpread,
+    /// Short runs at regular distances, the same ones several times.
+    Burst,
+    /// Single pages at regular distances, read.
+    Stride,
 }
 
 impl Pattern {
     /// All of them, in the order in which they are run.
-    pub const ALL: [Pattern; 6] =
-        [Pattern::Fill, Pattern::Sequential, Pattern::Random, Pattern::Update, Pattern::HotScan, Pattern::HotScanSpread];
+    pub const ALL: [Pattern; 8] = [
+        Pattern::Fill,
+        Pattern::Sequential,
+        Pattern::Random,
+        Pattern::Update,
+        Pattern::HotScan,
+        Pattern::HotScanSpread,
+        Pattern::Burst,
+        Pattern::Stride,
+    ];
 
     /// As on the command line and in the output.
     pub fn name(self) -> &'static str {
@@ -80,6 +102,8 @@ impl Pattern {
             Pattern::Update => "update",
             Pattern::HotScan => "hot-scan",
             Pattern::HotScanSpread => "hot-scan-spread",
+            Pattern::Burst => "burst",
+            Pattern::Stride => "stride",
         }
     }
 }
@@ -257,6 +281,22 @@ fn touch(pattern: Pattern, options: &Options, memory: &[AtomicU64], thread: usiz
                 done.accesses += 2 * TURN;
             }
         }
+        Pattern::Burst => {
+            for _ in 0..BURST_GROUP / BURST {
+                for page in own.clone().filter(|page| page % BURST_GROUP < BURST) {
+                    check(page, word(memory, page).load(Relaxed))?;
+                    done.accesses += 1;
+                }
+            }
+        }
+        Pattern::Stride => {
+            for from in 0..STRIDE {
+                for page in own.clone().skip(from).step_by(STRIDE) {
+                    check(page, word(memory, page).load(Relaxed))?;
+                    done.accesses += 1;
+                }
+            }
+        }
     }
     Ok(done)
 }
@@ -341,7 +381,7 @@ mod tests {
             let mut seen = Vec::new();
             let result = run(&options, &memory(&options), |line| {
                 seen.push(line["pattern"].as_str().unwrap().to_owned());
-                assert!(line["accesses"].as_u64().unwrap() >= 256);
+                assert!(line["accesses"].as_u64().unwrap() >= 256, "{line}");
             });
             assert_eq!(result, Ok(()));
             assert_eq!(seen, Pattern::ALL.map(Pattern::name));

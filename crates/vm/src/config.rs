@@ -7,6 +7,10 @@ use crate::types::PageIndex;
 /// The longest cluster, in pages.
 pub const CLUSTER_PAGES_MAX: usize = 128;
 
+/// A read goes on over so many pages that are in memory already, in pages. (At a quarter in memory, at random, a scan would
+/// otherwise read four pages at a time.)
+pub(crate) const HOLE_PAGES_MAX: u32 = 8;
+
 /// The least budget: below it the clusters of two faulting threads and the daemon's batch would be most of the memory.
 pub const MEMORY_BYTES_MIN: u64 = 8 << 20;
 

@@ -1,11 +1,11 @@
 //! Faults: what a touch of a page is answered.
 
+use crate::direction::Direction;
 use crate::frames::On;
 use crate::page::{PageWord, State};
 use crate::page_in::{Filled, PageIn};
 use crate::pager::Pager;
 use crate::policy::Admit;
-use crate::stream::Direction;
 use crate::types::{FrameId, PageId, PageIndex};
 use crate::vm::{Decision, Vm};
 use core::ops::Range;
@@ -80,7 +80,7 @@ impl<P: Pager> Vm<P> {
             self.counters.readahead_rescued.add(!word.trigger() as u64);
         }
         self.note_used_sample(word);
-        let ahead = if word.trigger() { self.reads.find(page).and_then(|s| self.read_on(s, bounds)) } else { None };
+        let ahead = if word.trigger() { self.reads.find(page).and_then(|s| self.read_on(s, page, bounds)) } else { None };
         Fault::Restore { frame, ahead }
     }
 

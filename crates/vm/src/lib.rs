@@ -22,8 +22,10 @@
 extern crate alloc;
 
 mod budget;
+mod bursts;
 mod config;
 pub mod counters;
+mod direction;
 mod fault;
 mod frames;
 pub mod hold_times;

@@ -1,19 +1,16 @@
 //! Page-in: which pages a read brings, and what becomes of each when it has arrived.
 
-use crate::config::CLUSTER_PAGES_MAX;
+use crate::config::{CLUSTER_PAGES_MAX, HOLE_PAGES_MAX};
+use crate::direction::Direction;
 use crate::frames::{On, READ};
 use crate::page::{PageWord, State};
 use crate::pager::{IoResult, Location, Pager};
 use crate::pointers::Follow;
 use crate::policy::Admit;
-use crate::stream::{Direction, StreamRef};
+use crate::stream::StreamRef;
 use crate::types::{FrameId, PageId, PageIndex, Slot, Tag};
 use crate::vm::{Decision, Vm};
 use core::ops::Range;
-
-/// A read goes on over so many pages that are in memory already, in pages. (At a quarter in memory, at random, a scan would
-/// otherwise read four pages at a time.)
-pub(crate) const HOLE_PAGES_MAX: u32 = 8;
 
 /// A cluster to be read: pages contiguous in the object and on the device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -37,8 +34,8 @@ pub struct PageIn {
     pub(crate) direction: Direction,
     /// The touch that asked for it was a write, as far as is known.
     pub(crate) written: bool,
-    /// A page of it may be left parked as the readahead trigger of its window.
-    pub(crate) has_trigger: bool,
+    /// Which page of it, on the reader's way, may be left parked as the readahead trigger of its window.
+    pub(crate) trigger: Option<u32>,
     /// Nobody asked for its pages (their device leaves, or one of them is a sample): they are left parked.
     pub(crate) parks: bool,
     /// It ended before its window did, so there may be [`Vm::read_more`].
@@ -141,7 +138,8 @@ impl<P: Pager> Vm<P> {
         over_budget: bool,
     ) -> Option<PageIn> {
         let direction = stream.map_or(Direction::Up, |at| self.reads.direction(at));
-        let want = direction.clip(page, window, &bounds).min(CLUSTER_PAGES_MAX as u32);
+        let reach = stream.map_or(window, |at| self.reads.reach(at, page, window));
+        let want = direction.clip(page, reach, &bounds).min(CLUSTER_PAGES_MAX as u32);
         let want = if touched { self.frames_for(want, over_budget) } else { want.min(self.spare_frames()) };
         let more = want.max(1) - 1;
         let stored = match direction {
@@ -154,7 +152,8 @@ impl<P: Pager> Vm<P> {
         for i in 0..most {
             let p = direction.step(page, i);
             let word = self.table.get(p);
-            if word.busy() || word.state() != State::PagedOut {
+            let between = i > 0 && stream.is_some_and(|at| !self.reads.wants(at, p));
+            if between || word.busy() || word.state() != State::PagedOut {
                 if i == 0 || i - count >= HOLE_PAGES_MAX {
                     break;
                 }
@@ -169,11 +168,9 @@ impl<P: Pager> Vm<P> {
         if taken == 0 {
             return None;
         }
-        let rest = window.saturating_sub(count);
-        let stream = stream.map(|at| {
-            self.reads.set_rest(at, rest);
-            self.reads.advance(at, direction.step(page, count))
-        });
+        let trigger = stream.and_then(|at| self.reads.trigger(at, page, count, touched));
+        let stream = stream.map(|at| self.reads.give(at, page, count, window));
+        let has_rest = window > 1 && stream.is_some_and(|stream| self.reads.rest(stream).is_some());
         self.counters.readahead_pages.add((taken - touched as u32) as u64);
         self.decide(Decision::PageIn(page, count));
         let (slot, wanted) = match direction {
@@ -182,7 +179,7 @@ impl<P: Pager> Vm<P> {
         };
         let op = self.begin_read(direction.lowest(page, count), slot, count, wanted);
         let stream = stream.filter(|_| window > 1);
-        Some(PageIn { touched, direction, has_trigger: true, has_rest: stream.is_some() && rest > 0, stream, ..op })
+        Some(PageIn { touched, direction, trigger, has_rest, stream, ..op })
     }
 
     /// The read of `wanted` of `count` pages, which have been given frames and the number `self.read`.
@@ -203,7 +200,7 @@ impl<P: Pager> Vm<P> {
             touched: false,
             direction: Direction::Up,
             written: false,
-            has_trigger: false,
+            trigger: None,
             parks: false,
             has_rest: false,
             read: self.read,
@@ -211,30 +208,35 @@ impl<P: Pager> Vm<P> {
         }
     }
 
-    /// The reader of this stream has come as far as was read for it: the next window, if its pages are out and frames are free.
-    pub(crate) fn read_on(&mut self, stream: StreamRef, bounds: Range<PageIndex>) -> Option<PageIn> {
-        let (at, next, window) = self.reads.follow(stream)?;
-        if !bounds.contains(&next.index()) {
-            return None;
+    /// The reader of this stream has come to `page`, as far as was read for it: the next window, if its pages are out and frames
+    /// are free.
+    pub(crate) fn read_on(&mut self, stream: StreamRef, page: PageId, bounds: Range<PageIndex>) -> Option<PageIn> {
+        let (at, next, window) = self.reads.follow(stream, page)?;
+        match self.reads.is_in_bursts(at) {
+            true => self.read_next_away(at, next, window, bounds),
+            false if bounds.contains(&next.index()) => self.read_cluster(Some(at), next, window, bounds, false, false),
+            false => None,
         }
-        self.read_cluster(Some(at), next, window, bounds, false, false)
     }
 
-    /// More of the window that `op` was part of: it ended where the device's contiguous run did. To be issued along with `op`, so
-    /// that a reader of pages that lie scattered on the device has many reads in flight.
+    /// More of the window that `op` was part of: it ended where the device's contiguous run did, or a burst. To be issued along
+    /// with `op`, so that a reader of pages that lie scattered on the device has many reads in flight.
     pub fn read_more(&mut self, op: &PageIn, bounds: Range<PageIndex>) -> Option<PageIn> {
-        let (at, mut next, mut left) = self.reads.rest(op.stream?)?;
+        let (at, next, left) = self.reads.rest(op.stream?)?;
+        let more = self.read_next_away(at, next, left, bounds)?;
+        // one trigger a window is enough
+        let trigger = more.trigger.filter(|_| op.touched && op.count == 1);
+        Some(PageIn { trigger, written: op.written, ..more })
+    }
+
+    /// Of the `left` pages that a stream wants from `next` on, the first that are out.
+    fn read_next_away(&mut self, at: usize, mut next: PageId, mut left: u32, bounds: Range<PageIndex>) -> Option<PageIn> {
         while left > 0 && bounds.contains(&next.index()) {
             let word = self.table.get(next);
             if word.state() == State::PagedOut && !word.busy() {
-                let more = self.read_cluster(Some(at), next, left, bounds, false, false);
-                if let Some(more) = &more {
-                    self.reads.set_rest(at, left.saturating_sub(more.count));
-                }
-                // one trigger a window is enough
-                return more.map(|m| PageIn { has_trigger: op.touched && op.count == 1, written: op.written, ..m });
+                return self.read_cluster(Some(at), next, left, bounds, false, false);
             }
-            next = self.reads.direction(at).step(next, 1);
+            next = self.reads.after(at, next);
             left -= 1;
         }
         None
@@ -247,7 +249,7 @@ impl<P: Pager> Vm<P> {
             return None;
         }
         let stream = match self.reads.fault(page) {
-            (Some(at), _) if self.reads.direction(at) == Direction::Up => at,
+            (Some(at), _) if self.reads.direction(at) == Direction::Up && !self.reads.is_in_bursts(at) => at,
             _ => self.reads.begin(page, Direction::Up),
         };
         self.read_cluster(Some(stream), page, count.max(2), bounds, false, false)
@@ -314,9 +316,8 @@ impl<P: Pager> Vm<P> {
     ) -> Option<PageIn> {
         self.reading -= 1;
         self.pager.read_ended(op.slot);
-        let mut wanted = false;
-        let mut trigger = None;
-        for i in 0..op.count {
+        let mut wanted = None;
+        for i in (0..op.count).map(|n| op.nth(n)) {
             let page = op.page(i);
             let word = self.table.get(page);
             let still_wanted =
@@ -343,22 +344,25 @@ impl<P: Pager> Vm<P> {
                     Destination::Lost
                 }
             };
-            wanted |= word.wanted();
-        }
-        let stream = op.stream?;
-        if wanted || (op.touched && op.count == 1) {
-            // the reader is already here: everything it waits for is mapped, and the next window is due at once
-            return if wanted { self.read_on(stream, bounds).map(|m| PageIn { written: op.written, ..m }) } else { None };
-        }
-        let after = op.touched as u32;
-        if op.has_trigger && after < op.count {
-            let at = op.nth(after);
-            if places[at as usize] == Destination::Map && !self.table.get(op.page(at)).wired() {
-                trigger = Some(at);
+            if word.wanted() {
+                wanted = Some(page); // the furthest, in the end
             }
         }
+        let stream = op.stream?;
+        if let Some(page) = wanted {
+            // the reader is already here: everything it waits for is mapped, and the next window is due at once
+            let stream = op.trigger.map_or(stream, |_| self.reads.reached(stream, page));
+            return self.read_on(stream, page, bounds).map(|m| PageIn { written: op.written, ..m });
+        }
+        let trigger = op.trigger.and_then(|first| {
+            let last = if self.reads.in_bursts(stream) { op.count } else { op.count.min(first + 1) };
+            (first..last)
+                .map(|n| op.nth(n))
+                .find(|i| places[*i as usize] == Destination::Map && !self.table.get(op.page(*i)).wired())
+        });
         if let Some(at) = trigger {
             places[at as usize] = Destination::Park(self.table.get(op.page(at)).frame());
+            self.reads.await_trigger(stream, op.page(at));
         }
         None
     }

@@ -40,10 +40,10 @@
 //! Source: FreeBSD `swap_pager_swapoff_object` and its review D13545 (runs instead of single pages); Linux `try_to_unuse` (page
 //! by page, counts to zero); read, not copied. Device to device without memory in between is our own.
 
-use crate::config::CLUSTER_PAGES_MAX;
+use crate::config::{CLUSTER_PAGES_MAX, HOLE_PAGES_MAX};
 use crate::frames::On;
 use crate::page::{PageWord, State};
-use crate::page_in::{HOLE_PAGES_MAX, PageIn};
+use crate::page_in::PageIn;
 use crate::pager::{IoResult, Location, Pager, StoredRun};
 use crate::types::{DeviceId, FrameId, ObjectId, PageId, Slot, Tag};
 use crate::vm::Vm;

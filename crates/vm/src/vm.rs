@@ -121,7 +121,7 @@ impl<P: Pager> Vm<P> {
             policy,
             pager,
             reads: Streams::new(8, config.readahead_pages_max.min(CLUSTER_PAGES_MAX as u32)),
-            zeroes: Streams::new(4, config.zero_ahead_pages_max),
+            zeroes: Streams::new(4, config.zero_ahead_pages_max).without_bursts(),
             pointers: Pointers::default(),
             limit: config.memory_pages,
             promised: config.memory_pages,
