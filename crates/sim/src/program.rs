@@ -455,12 +455,13 @@ impl<'a> Thread<'a> {
         if self.rng.below(2) == 0 { self.read(at) } else { self.write(at) }
     }
 
-    /// Reads or writes many pages in order.
+    /// Reads or writes many pages in order: all of them, or every second or third.
     fn sweep(&mut self) {
         let Some((at, len)) = self.stretch(48) else { return };
         let writes = self.rng.below(2) == 0;
-        self.say(format_args!("sweeps {at:x} +{len} {}", if writes { "writing" } else { "reading" }));
-        for i in 0..len {
+        let step = self.rng.pick(&[1, 1, 2, 3]);
+        self.say(format_args!("sweeps {at:x} +{len} by {step} {}", if writes { "writing" } else { "reading" }));
+        for i in (0..len).step_by(step) {
             if writes { self.write(at + i * PAGE) } else { self.read(at + i * PAGE) }
         }
     }

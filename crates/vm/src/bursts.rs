@@ -184,7 +184,8 @@ impl Bursts {
         }
     }
 
-    /// A fault at `page`; `late`: the reader was last seen long ago.
+    /// A fault at `page`. `surely`: it counts only where it was expected, from a stream that has shown itself; a page that may as
+    /// well be of a run is looked for among the runs before it is asked about again. `late`: the reader was last seen long ago.
     pub(crate) fn fault(&mut self, page: PageId, surely: bool, late: bool, window: &mut u32) -> Hit {
         let (burst, at) = self.place(page);
         if !(-BEHIND_MAX..=AHEAD_MAX).contains(&burst) {
