@@ -60,12 +60,12 @@ impl<W: Word> RawMutex<W> {
 
 /// Shared or exclusive. A waiting writer keeps new readers out, so that events are never starved by faults.
 ///
-/// `state`: number of readers, or `WRITER`. `writers`: how many wait or hold. `turn`: counts releases, for sleepers.
+/// `state`: number of readers, or `WRITER`. `writers`: how many wait or hold. `releases`: how often it was released, for sleepers.
 #[derive(Debug)]
 pub struct RawRwLock<W> {
     state: W,
     writers: W,
-    turn: W,
+    releases: W,
     sleepers: W,
 }
 
@@ -73,7 +73,7 @@ const WRITER: u32 = u32::MAX;
 
 impl<W: Futex> RawRwLock<W> {
     pub const fn new() -> Self {
-        RawRwLock { state: W::ZERO, writers: W::ZERO, turn: W::ZERO, sleepers: W::ZERO }
+        RawRwLock { state: W::ZERO, writers: W::ZERO, releases: W::ZERO, sleepers: W::ZERO }
     }
 }
 
@@ -123,15 +123,15 @@ impl<W: Word> RawRwLock<W> {
         }
         loop {
             self.sleepers.fetch_add(1, Relaxed);
-            // This side counts the sleeper before it looks at `turn` and at the lock. `released` increments `turn` before it looks
-            // at the count. With the fences, at least one of the two sees the other, so no wake is lost.
+            // This side counts the sleeper before it looks at `releases` and at the lock. `released` increments `releases` before
+            // it looks at the sleepers. With the fences, at least one of the two sees the other, so no wake is lost.
             W::fence();
-            // Acquire pairs with the Release in `released`: a thread that sees the new `turn` also sees the lock released, or it
-            // would sleep on the new `turn`.
-            let turn = self.turn.load(Acquire);
+            // Acquire pairs with the Release in `released`: a thread that sees the new `releases` also sees the lock released, or
+            // it would sleep on the new `releases`.
+            let releases = self.releases.load(Acquire);
             let ready = ready();
             if !ready {
-                self.turn.wait(turn);
+                self.releases.wait(releases);
             }
             self.sleepers.fetch_sub(1, Relaxed);
             if ready {
@@ -140,10 +140,10 @@ impl<W: Word> RawRwLock<W> {
         }
     }
     fn released(&self) {
-        self.turn.fetch_add(1, Release);
+        self.releases.fetch_add(1, Release);
         W::fence();
         if self.sleepers.load(Relaxed) != 0 {
-            self.turn.wake(i32::MAX as u32);
+            self.releases.wake(i32::MAX as u32);
         }
     }
     pub fn word(&self) -> &W {
@@ -151,9 +151,12 @@ impl<W: Word> RawRwLock<W> {
     }
     /// Copies the state of another lock.
     pub fn copy(&self, from: &Self) {
-        for (to, from) in
-            [(&self.state, &from.state), (&self.writers, &from.writers), (&self.turn, &from.turn), (&self.sleepers, &from.sleepers)]
-        {
+        for (to, from) in [
+            (&self.state, &from.state),
+            (&self.writers, &from.writers),
+            (&self.releases, &from.releases),
+            (&self.sleepers, &from.sleepers),
+        ] {
             to.store(from.load(Relaxed), Relaxed);
         }
     }
@@ -266,7 +269,7 @@ mod tests {
     }
 
     fn rw_lock() -> RawRwLock<Modelled> {
-        RawRwLock { state: Modelled::new(), writers: Modelled::new(), turn: Modelled::new(), sleepers: Modelled::new() }
+        RawRwLock { state: Modelled::new(), writers: Modelled::new(), releases: Modelled::new(), sleepers: Modelled::new() }
     }
 
     /// Up to `switches` switches away from a thread that could go on. That is enough for every lost wake known to the literature,
