@@ -9,7 +9,7 @@ TARGET = $(abspath $(or $(CARGO_TARGET_DIR),target))
 help:
 	@echo 'make demo    sort a 330 MB file in half of the memory that sort needs, and show what the pager did'
 	@echo 'make test    all tests: the crates, then real programs and suites under Overspill with small inputs; some ten minutes on two cores'
-	@echo 'make bench   all measurements beside the kernel'"'"'s own swap (root, an hour); writes bench/RESULTS.md'
+	@echo 'make bench   all measurements beside the kernel'"'"'s own swap (root, three hours); writes bench/RESULTS.md'
 	@echo 'make lint    formatting, clippy and the documentation, warnings being errors'
 	@echo 'make soak    memory testers in a quarter of their memory, SOAK_SECONDS (600) for each of two; then 200 swapoffs under a program with each engine, and 200 under real programs; then test suites and runtimes that others wrote, with and without Overspill (OVERSPILL_LTP: a built copy of the Linux Test Project); then 500 seeds of each scenario of the simulator'
 

@@ -5,8 +5,8 @@ Ratios count, not seconds: both sides are measured in one run, on one disk, with
 contender once, in turn, and the medians are compared.
 
     access     one program, the same accesses, 1 GiB over 256 MiB: kernel swap, `overspill run`, a Region
-    programs   sort and python at half of their memory: kernel swap in a cgroup, `overspill run`, the same with
-               compressed memory in front of the disk
+    programs   real programs, most of them with many small objects, at shares of their peak: kernel swap on the disk and
+               on zram in a cgroup, `overspill run`, the same with compressed memory in front of the disk
     fits       the programs under Overspill with more than enough memory, which shows the cost of `overspill run` itself
     startup    `overspill run -- true` against `true`
     faults     the fault-costs program, when it has been built
@@ -42,8 +42,10 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(REPOSITORY / "scripts"))
 
 import common  # noqa: E402  (found through the path above)
+import jobs  # noqa: E402
 import programs  # noqa: E402
 from common import ALLOWANCE_BYTES, MIB, Cgroup, Failure, Hierarchy, Launcher, mib  # noqa: E402
+from zram import Zram  # noqa: E402
 
 RESULTS = REPOSITORY / "bench" / "RESULTS.md"
 
@@ -69,7 +71,12 @@ MARKS = {
 }
 """Least speed as a multiple of the kernel's."""
 
-PROGRAM_MARK = 1.5
+PROGRAM_MARK = 0.9
+"""Each program's least speed as a multiple of the kernel's on the disk."""
+
+PROGRAMS_MARK = 1.5
+"""The same for the geometric mean of all programs."""
+
 FITS_MARK_PERCENT = 3.0
 STARTUP_MARK_MS = 30.0
 METADATA_MARK_PERCENT = 1.0
@@ -133,6 +140,10 @@ class Bench:
     repeats: int
     size: int
     memory: int
+    shares: list[float] = field(default_factory=list)
+    """The memory of the programs, as shares of their peak."""
+    programs: list[str] | None = None
+    """Names of the only ones to run."""
     lines: list[str] = field(default_factory=list)
     """The Markdown so far."""
 
@@ -306,56 +317,116 @@ def wanted(profile: str, names: list[str]) -> list[programs.Program]:
     return [program for program in programs.programs(profile) if program.name in names and not program.missing()]
 
 
+@contextlib.contextmanager
+def under_zram(bench: Bench, limit: int) -> Iterator[Launcher]:
+    """Memory limited by a cgroup, the rest in zram, whose own memory the kernel charges to nobody."""
+    assert isinstance(bench.hierarchy, Hierarchy)
+    with Zram(KERNEL_SWAP_BYTES, "lz4"), Cgroup(bench.hierarchy, limit, kernel_swap=True) as cgroup:
+        yield Launcher(bench.work / "swap", cgroup=cgroup)
+
+
+def no_zram() -> str | None:
+    """Why zram cannot be measured here, if it cannot."""
+    try:
+        with Zram(MIB, "lz4"):
+            return None
+    except (Failure, OSError) as failure:
+        return str(failure)
+
+
+class Contender:
+    """One way to run a program in less memory than it needs, and what came of it."""
+
+    def __init__(self, launch: Callable[[], contextlib.AbstractContextManager[Launcher]], timeout: float) -> None:
+        self._launch = launch
+        self._timeout = timeout
+        self._seconds: list[float] = []
+        self._words: str | None = None
+
+    def run(self, bench: Bench, program: programs.Program) -> None:
+        """Once; no more after a run that did not end well: it may take minutes to show it."""
+        if self._words is None:
+            with self._launch() as launcher:
+                seconds, words = timed(bench, program, launcher, self._timeout)
+            if seconds is None:
+                self._words = words
+            elif common.first_difference(bench.work / "expected", bench.work / "output") is not None:
+                self._words = "WRONG OUTPUT"
+            else:
+                self._seconds.append(seconds)
+
+    def median(self) -> float | None:
+        """Seconds, if all runs ended well."""
+        return None if self._words or not self._seconds else statistics.median(self._seconds)
+
+    def cell(self, kernel: float | None = None) -> str:
+        """Seconds, and the speed as a multiple of the kernel's if that is given; or why there are none."""
+        middle = self.median()
+        if middle is None:
+            return self._words or "not measured"
+        ratio = f" ({verdict(kernel / middle, PROGRAM_MARK)})" if kernel else ""
+        return f"{middle:.1f}{ratio}"
+
+
 def measure_programs(bench: Bench) -> None:
-    """Sort and python at half of what they need."""
+    """Real programs at shares of their peak."""
     rows = []
-    for program in wanted("full", ["sort", "python"]):
+    ratios: dict[str, list[float]] = {"paged": [], "compressed": []}
+    why_no_zram = bench.no_kernel or no_zram()
+    for program in jobs.jobs():
+        if bench.programs is not None and program.name not in bench.programs:
+            continue
+        if why := program.missing():
+            bench.say(f"{program.name} is left out: {why}")
+            continue
         program.prepare(bench.work, program.sizes[0])
         plain = program.execute(
             Launcher(bench.work / "swap"), bench.work, program.sizes[0], bench.work / "expected", RUN_TIMEOUT_SECONDS
         )
         if why := plain.complaint():
             raise Failure(why, plain)
-        budget = plain.peak_bytes // 2 // MIB * MIB
-        # as many evicted pages as fit are kept compressed, within the same budget
-        compressed = ("--swap", f"compressed:size={budget // MIB}M")
-        contenders: dict[str, list[float | None]] = {"kernel": [], "paged": [], "compressed": []}
-        words = {name: "not measured" for name in contenders}
-        for repeat in range(bench.repeats):
-            bench.say(f"{program.name} at half, repeat {repeat + 1} of {bench.repeats}")
-            # A program that does not end under the kernel takes minutes to show it: once is enough.
-            if not bench.no_kernel and None not in contenders["kernel"]:
-                with bench.under_kernel(budget) as launcher:
-                    seconds, words["kernel"] = timed(bench, program, launcher, KERNEL_TIMEOUT_SECONDS)
-                contenders["kernel"].append(seconds)
-            for name, options in (("paged", ()), ("compressed", compressed)):
-                with bench.under_overspill(budget, options) as launcher:
-                    seconds, words[name] = timed(bench, program, launcher, RUN_TIMEOUT_SECONDS)
-                    if seconds and common.first_difference(bench.work / "expected", bench.work / "output") is not None:
-                        seconds, words[name] = None, "WRONG OUTPUT"
-                contenders[name].append(seconds)
-        middles = {}
-        for name, values in contenders.items():
-            ended = [value for value in values if value is not None]
-            if values and len(ended) == len(values):
-                middles[name] = statistics.median(ended)
-                words[name] = f"{middles[name]:.1f} s"
-        row = [program.name, f"{plain.seconds:.1f} s, {mib(plain.peak_bytes)}", mib(budget), words["kernel"]]
-        for name in ("paged", "compressed"):
-            if "kernel" in middles and name in middles:
-                ratio = verdict(middles["kernel"] / middles[name], PROGRAM_MARK)
-            else:
-                ratio = "the kernel does not end" if name in middles and contenders["kernel"] else ""
-            row += [words[name], ratio]
-        rows.append(row)
+        for share in bench.shares:
+            budget = int(plain.peak_bytes * share) // MIB * MIB
+            # as many evicted pages as fit are kept compressed, within the same budget
+            compressed = ("--swap", f"compressed:size={budget // MIB}M")
+            contenders = {
+                "kernel": Contender(lambda: bench.under_kernel(budget), KERNEL_TIMEOUT_SECONDS),
+                "zram": Contender(lambda: under_zram(bench, budget), KERNEL_TIMEOUT_SECONDS),
+                "paged": Contender(lambda: bench.under_overspill(budget), RUN_TIMEOUT_SECONDS),
+                "compressed": Contender(lambda: bench.under_overspill(budget, compressed), RUN_TIMEOUT_SECONDS),
+            }
+            unable = {"kernel": bench.no_kernel, "zram": why_no_zram}
+            for repeat in range(bench.repeats):
+                bench.say(f"{program.name} at {share:.0%}, repeat {repeat + 1} of {bench.repeats}")
+                for name, contender in contenders.items():
+                    if not unable.get(name):
+                        contender.run(bench, program)
+            kernel = contenders["kernel"].median()
+            for name, of_program in ratios.items():
+                if kernel and (own := contenders[name].median()):
+                    of_program.append(kernel / own)
+            cells = [contenders["kernel"].cell(), contenders["zram"].cell()]
+            cells += [contenders[name].cell(kernel) for name in ratios]
+            rows.append([program.name, f"{plain.seconds:.1f}", f"{share:.0%} of {mib(plain.peak_bytes)}", *cells])
     bench.write(
-        "## Real programs at half of the memory they need",
+        "## Real programs in less memory than they need",
         "",
-        f"Median of {bench.repeats}; for the kernel a memory cgroup of the same size with a swap file, and "
-        f"{KERNEL_TIMEOUT_SECONDS:.0f} s before it counts as not ending. \"compressed\": `--swap compressed:size=BUDGET` in front of the disk.",
+        f"Seconds, median of {bench.repeats}, and the speed as a multiple of the kernel's on the disk. The kernel has a memory cgroup of "
+        f"the budget; after {KERNEL_TIMEOUT_SECONDS:.0f} s a program counts as not ending. zram's own memory (LZ4) comes on top of the "
+        'cgroup, so there is more memory in that column than in the others. "compressed": `--swap compressed:size=BUDGET` in front of '
+        "the disk, within the budget.",
     )
-    head = ["program", "enough memory", "half", "kernel swap", "`overspill run`", "ratio", "compressed", "ratio"]
-    bench.table(head, rows)
+    bench.table(["program", "alone", "memory", "kernel, disk", "kernel, zram", "`overspill run`", "compressed"], rows)
+    means = {name: statistics.geometric_mean(values) for name, values in ratios.items() if values}
+    if means:
+        bench.write(
+            f"Geometric mean over the kernel's disk, where both end: {verdict(means['paged'], PROGRAMS_MARK)}; "
+            f"with compressed memory {means['compressed']:.2f}x.",
+            "",
+        )
+    for name, why in (("The kernel's side", bench.no_kernel), ("zram", why_no_zram)):
+        if why:
+            bench.write(f"{name} was not measured: {why}.", "")
 
 
 def measure_fits(bench: Bench) -> None:
@@ -516,6 +587,14 @@ PARTS: dict[str, Callable[[Bench], None]] = {
 }
 
 
+def shares(text: str) -> list[float]:
+    """Numbers between 0 and 1, separated by commas."""
+    values = [float(word) for word in text.split(",")]
+    if not all(0 < value < 1 for value in values):
+        raise argparse.ArgumentTypeError(f"{text}: each share must be between 0 and 1, as 0.75,0.5")
+    return values
+
+
 def main() -> int:
     """Read the command line; clean up afterwards."""
     parser = argparse.ArgumentParser(description="Measure Overspill beside the kernel's swap.")
@@ -523,6 +602,8 @@ def main() -> int:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--size", type=common.parse_size, default=1 << 30, help="memory touched by access [1G]")
     parser.add_argument("--memory", type=common.parse_size, default=256 * MIB, help="memory to do it in [256M]")
+    parser.add_argument("--at", type=shares, default=[0.75, 0.5], help="memory of the programs, shares of their peak [0.75,0.5]")
+    parser.add_argument("--program", action="append", choices=[job.name for job in jobs.jobs()], help="this one (may be repeated)")
     arguments = parser.parse_args()
 
     with at_work() as work:
@@ -533,7 +614,8 @@ def measure(arguments: argparse.Namespace, work: Path) -> int:
     """Measure the parts that the command line names, with `work` for files; write RESULTS.md when they are all."""
     hierarchy = common.memory_hierarchy()
     no_kernel = no_kernel_swap(work, hierarchy)
-    bench = Bench(work, hierarchy, no_kernel, arguments.repeats, arguments.size, arguments.memory)
+    sizes = (arguments.size, arguments.memory)
+    bench = Bench(work, hierarchy, no_kernel, arguments.repeats, *sizes, arguments.at, arguments.program)
     if no_kernel:
         bench.say(f"the kernel's side is left out: {no_kernel}")
     parts = arguments.only or list(PARTS)
