@@ -74,6 +74,9 @@ impl<P: Pager> Vm<P> {
         self.dequeue(frame);
         self.table.set(page, word.begin_restore());
         self.counters.soft_faults.add(1);
+        if !word.trigger() {
+            self.inactive_share.soft_fault(self.limit);
+        }
         self.decide(Decision::Restore(page));
         if word.readahead() {
             self.counters.readahead_used.add(1);

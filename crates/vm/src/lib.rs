@@ -29,6 +29,7 @@ mod direction;
 mod fault;
 mod frames;
 pub mod hold_times;
+mod inactive_share;
 mod object;
 pub mod page;
 mod page_in;

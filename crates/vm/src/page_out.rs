@@ -88,7 +88,7 @@ impl<P: Pager> Vm<P> {
     /// What to do now. Looks only at a few counts, so it costs next to nothing.
     pub fn demand(&self) -> Demand {
         let available = self.available();
-        let inactive_target = (self.limit as u64 * self.policy.trial_permille() as u64 / 1000) as u32;
+        let inactive_target = if self.policy.learns_inactive() { self.inactive_share.of(self.limit) } else { 0 };
         let short = if available < self.free_high() { self.free_high() - available } else { 0 };
         let over = (self.charge_total().saturating_sub(self.limit as u64)) as u32;
         let short = short + over;

@@ -27,6 +27,7 @@
 use crate::config::{CLUSTER_PAGES_MAX, Config, ConfigError, MEMORY_BYTES_MIN};
 use crate::counters::Counters;
 use crate::frames::{FRAMES_SLACK, Frames, On};
+use crate::inactive_share::InactiveShare;
 use crate::page::{PageWord, State};
 use crate::page_queue::Lists;
 use crate::page_table::{OBJECT_PAGES_MAX, PageTable};
@@ -67,6 +68,7 @@ pub struct Vm<P: Pager> {
     pub(crate) reads: Streams,
     pub(crate) zeroes: Streams,
     pub(crate) pointers: Pointers,
+    pub(crate) inactive_share: InactiveShare,
     pub(crate) limit: u32,
     /// What the process has been given: the limit, but while its reclaim target is less.
     pub(crate) promised: u32,
@@ -123,6 +125,7 @@ impl<P: Pager> Vm<P> {
             reads: Streams::new(8, config.readahead_pages_max.min(CLUSTER_PAGES_MAX as u32)),
             zeroes: Streams::new(4, config.zero_ahead_pages_max).without_bursts(),
             pointers: Pointers::default(),
+            inactive_share: InactiveShare::new(),
             limit: config.memory_pages,
             promised: config.memory_pages,
             mapped_max: u32::MAX,
@@ -165,6 +168,7 @@ impl<P: Pager> Vm<P> {
             reads: self.reads.clone(),
             zeroes: self.zeroes.clone(),
             pointers: self.pointers.clone(),
+            inactive_share: self.inactive_share,
             limit: self.limit,
             promised: self.promised,
             mapped_max: self.mapped_max,

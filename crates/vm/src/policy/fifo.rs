@@ -72,8 +72,8 @@ impl Policy for Fifo {
         self.queue.push_back(0, node);
     }
     /// It learns nothing from a touch of an inactive page.
-    fn trial_permille(&self) -> u32 {
-        0
+    fn learns_inactive(&self) -> bool {
+        false
     }
     fn transitions(&self) -> &[u64] {
         &self.counts

@@ -36,7 +36,7 @@ pub trait LivePolicy: Send {
     /// The budget is now `memory` pages.
     fn resize(&mut self, memory: u32);
     /// How much of the budget may be inactive at a time, in thousandths. 0: no more than a batch.
-    fn trial_permille(&self) -> u32;
+    fn learns_inactive(&self) -> bool;
     /// Calls `each` with each listed frame, the worst first, and whether the policy counts it as in frequent use.
     fn worst_first(&self, each: &mut dyn FnMut(FrameId, bool));
     /// As [`LivePolicy::admit`], from another policy.
@@ -275,8 +275,8 @@ impl<P: Policy> LivePolicy for Live<P> {
     fn resize(&mut self, memory: u32) {
         self.policy.resize(memory);
     }
-    fn trial_permille(&self) -> u32 {
-        self.policy.trial_permille()
+    fn learns_inactive(&self) -> bool {
+        self.policy.learns_inactive()
     }
     fn worst_first(&self, each: &mut dyn FnMut(FrameId, bool)) {
         self.policy.worst_first(&mut |node, hot| each(self.frame(node), hot));

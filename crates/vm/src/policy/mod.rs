@@ -181,18 +181,17 @@ pub trait Policy: Clone + Send + Sized + 'static {
     fn worst_first(&self, each: &mut dyn FnMut(Node, bool));
     /// As `admit`, but the page was listed by another policy; `hot` as in [`Policy::worst_first`].
     fn inherit<G: Ghosts>(&mut self, ghosts: &mut G, node: Node, hot: bool);
-    /// Live: how much of the budget may be inactive at a time, in thousandths. 0: no more than a batch.
-    fn trial_permille(&self) -> u32 {
-        PARKED_PERMILLE
+    /// Live: whether it learns from touches of inactive pages. If not, no more than a batch is inactive at a time.
+    fn learns_inactive(&self) -> bool {
+        true
     }
     /// The counts of the transitions between its queues.
     fn transitions(&self) -> &[u64];
 }
 
-/// Inactive pages in thousandths of the budget, for every policy that orders pages by references. A reference is seen only on an
-/// inactive page, so the inactive pages tell a policy what is used. But each page of a working set that stays pays a soft fault
-/// each time. Where the program's threads keep all CPUs busy, that costs three times as much as on an idle machine (30 us instead
-/// of 10).
+/// The least share of the budget that is inactive, in thousandths, for every policy that orders pages by references (see
+/// `inactive_share.rs` for more). Where the program's threads keep all CPUs busy, a soft fault costs three times as much as on an
+/// idle machine (30 us instead of 10).
 ///
 /// Measured with 60 against 120, by turns. It halves the soft faults and adds 2 to 4 % of hard ones (20 % for a sort that nearly
 /// fits). `xz -T2` in half of its memory takes 39 and 46 s instead of 93 and 75. A sort takes 10.0 and 11.4 s instead of 11.2 and

@@ -1,0 +1,88 @@
+//! How much of the budget may be inactive at a time.
+//!
+//! A reference is seen only on an inactive page, so the inactive pages tell a policy what is used. But each page of the working set
+//! that is made inactive costs a move and a soft fault, together a fifth of a hard fault, or half of one where all CPUs are busy. So
+//! the share grows while there are fewer soft faults than early returns (hard faults soon after the page was evicted), and shrinks
+//! while there are more than twice as many.
+
+use crate::policy::PARKED_PERMILLE;
+
+/// The largest share, in thousandths. With more, a recorded hash of strings has more soft faults and no fewer hard ones.
+const PERMILLE_MAX: u32 = 200;
+/// The share is judged after this many soft faults and early returns, as a part of the budget's pages.
+const JUDGED_PART: u32 = 16;
+
+/// See the module.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct InactiveShare {
+    permille: u32,
+    soft: u32,
+    early: u32,
+}
+
+impl InactiveShare {
+    pub(crate) fn new() -> Self {
+        InactiveShare { permille: PARKED_PERMILLE, soft: 0, early: 0 }
+    }
+
+    /// In pages, of a budget in pages.
+    pub(crate) fn of(&self, budget: u32) -> u32 {
+        (budget as u64 * self.permille as u64 / 1000) as u32
+    }
+
+    /// An inactive page was touched.
+    pub(crate) fn soft_fault(&mut self, budget: u32) {
+        self.soft += 1;
+        self.judge(budget);
+    }
+
+    /// A page was read back soon after its eviction: it would not have been evicted if its last references had been seen.
+    pub(crate) fn early_return(&mut self, budget: u32) {
+        self.early += 1;
+        self.judge(budget);
+    }
+
+    fn judge(&mut self, budget: u32) {
+        if self.soft + self.early < budget / JUDGED_PART {
+            return;
+        }
+        let step = self.permille / 8;
+        if self.soft < self.early {
+            self.permille = (self.permille + step).min(PERMILLE_MAX);
+        } else if self.soft > 2 * self.early {
+            self.permille = (self.permille - step).max(PARKED_PERMILLE);
+        }
+        (self.soft, self.early) = (0, 0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BUDGET: u32 = 16_000;
+
+    /// So many times, this many soft faults and early returns.
+    fn after(mut share: InactiveShare, times: u32, soft: u32, early: u32) -> InactiveShare {
+        for _ in 0..times {
+            (0..soft).for_each(|_| share.soft_fault(BUDGET));
+            (0..early).for_each(|_| share.early_return(BUDGET));
+        }
+        share
+    }
+
+    /// A hash of 500,000 strings in 73 MiB of 98 had 161,000 hard and 132,000 soft faults with a share of 6 %, and 112,000 and 198,000
+    /// with 10 %.
+    #[test]
+    fn early_returns_make_it_grow_and_soft_faults_make_it_shrink() {
+        let least = InactiveShare::new();
+        assert_eq!(least.of(BUDGET), BUDGET * 6 / 100);
+        assert_eq!(after(least, 10_000, 3, 1).permille, PARKED_PERMILLE);
+        let grown = after(least, 1000, 2, 3);
+        assert!((PARKED_PERMILLE + 1..PERMILLE_MAX).contains(&grown.permille), "{grown:?}");
+        assert_eq!(after(grown, 10_000, 3, 2).permille, grown.permille, "between the two it stays");
+        let largest = after(grown, 10_000, 2, 3);
+        assert_eq!(largest.of(BUDGET), BUDGET / 5);
+        assert_eq!(after(largest, 10_000, 3, 1).permille, PARKED_PERMILLE);
+    }
+}
