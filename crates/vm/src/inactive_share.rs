@@ -1,9 +1,9 @@
 //! How much of the budget may be inactive at a time.
 //!
 //! A reference is seen only on an inactive page, so the inactive pages tell a policy what is used. But each page of the working set
-//! that is made inactive costs a move and a soft fault, together a fifth of a hard fault, or half of one where all CPUs are busy. So
-//! the share grows while there are fewer soft faults than early returns (hard faults soon after the page was evicted), and shrinks
-//! while there are more than twice as many.
+//! that is made inactive costs a move and a soft fault. Together they take a fifth of a hard fault's time, or half of it where all
+//! CPUs are busy. So the share grows while there are fewer soft faults than early returns (hard faults soon after the page was
+//! evicted), and shrinks while there are more than twice as many.
 
 use crate::policy::PARKED_PERMILLE;
 
@@ -71,8 +71,8 @@ mod tests {
         share
     }
 
-    /// A hash of 500,000 strings in 73 MiB of 98 had 161,000 hard and 132,000 soft faults with a share of 6 %, and 112,000 and 198,000
-    /// with 10 %.
+    /// A hash of 500,000 strings in 73 MiB of 98 had 161,000 hard and 132,000 soft faults with a share of 6 %. With 10 % it had 112,000
+    /// and 198,000.
     #[test]
     fn early_returns_make_it_grow_and_soft_faults_make_it_shrink() {
         let least = InactiveShare::new();
