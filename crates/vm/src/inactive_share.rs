@@ -71,8 +71,8 @@ mod tests {
         share
     }
 
-    /// A hash of 500,000 strings in 73 MiB of 98 had 161,000 hard and 132,000 soft faults with a share of 6 %. With 10 % it had 112,000
-    /// and 198,000.
+    /// A hash of 500,000 strings in 73 MiB of 98 had 161,000 hard and 132,000 soft faults with a share of 6 %. With 10 % it had
+    /// 112,000 and 198,000.
     #[test]
     fn early_returns_make_it_grow_and_soft_faults_make_it_shrink() {
         let least = InactiveShare::new();
