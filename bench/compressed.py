@@ -12,21 +12,19 @@ needs root; zram and its swap are removed at the end, also after an error. Print
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(REPOSITORY / "scripts"))
 
 import common  # noqa: E402  (found through the path above)
-from common import MIB, Cgroup, Failure, Hierarchy  # noqa: E402
-from zram import Zram  # noqa: E402
+from common import MIB, Failure  # noqa: E402
+from kernel_swap import on_zram  # noqa: E402
 
 TIMEOUT_SECONDS = 300
 
@@ -37,15 +35,6 @@ def run(command: list[str | Path]) -> dict[str, float]:
     if done.returncode:
         raise Failure(f"{command}: exit status {done.returncode}: {done.stderr.strip()}")
     return {line["pattern"]: line["ns_per_access"] for line in map(json.loads, done.stdout.splitlines())}
-
-
-@contextlib.contextmanager
-def kernel(hierarchy: Hierarchy | str, limit: int, size: int, algorithm: str) -> Iterator[tuple[Zram, Cgroup]]:
-    """Swap on zram for a cgroup of this limit."""
-    if isinstance(hierarchy, str):
-        raise Failure(hierarchy)
-    with Zram(size * 2, algorithm) as zram, Cgroup(hierarchy, limit, kernel_swap=True) as cgroup:
-        yield zram, cgroup
 
 
 def main() -> int:
@@ -67,7 +56,7 @@ def main() -> int:
         pool = f"compressed:size={options.size}M,algo={options.algo}"
         own = [*arguments, "--memory", str(options.memory), "--pool", pool, "--swap", swap]
         try:
-            with kernel(hierarchy, options.memory * MIB // 2, options.size * MIB, options.algo) as (zram, cgroup):
+            with on_zram(hierarchy, options.memory * MIB // 2, options.size * MIB * 2, options.algo) as (zram, cgroup):
                 run(cgroup.wrap([access, "plain", "--size", str(options.size), "--touches", "1"]))
                 taken = zram.memory_peak()
         except Failure as failure:
@@ -79,7 +68,7 @@ def main() -> int:
             samples.setdefault("`overspill run`", []).append(run([*under, access, "plain", *arguments]))
             if not why_not:
                 limit = options.memory * MIB - taken
-                with kernel(hierarchy, limit, options.size * MIB, options.algo) as (_, cgroup):
+                with on_zram(hierarchy, limit, options.size * MIB * 2, options.algo) as (_, cgroup):
                     samples.setdefault("kernel, zram", []).append(run(cgroup.wrap([access, "plain", *arguments])))
     patterns = ["fill", "random", "update"]
     lines = [

@@ -5,10 +5,11 @@ from __future__ import annotations
 import importlib.util
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from common import REPOSITORY, Failure
-from programs import TEST_PROGRAMS, Program, batch
+from programs import TEST_PROGRAMS, Program, batch, programs
 
 SOURCES = REPOSITORY / "bench" / "objects"
 
@@ -16,7 +17,7 @@ SOURCES = REPOSITORY / "bench" / "objects"
 def jobs() -> list[Program]:
     """All of them. Which are installed, `Program.missing` says."""
     return [
-        batch("sort", (330_000_000, None), ["sort", "-S", "1G", "--parallel=2", "input"], kind="lines"),
+        *(program for program in programs("full") if program.name == "sort"),
         batch("python", (1500, None), [sys.executable, TEST_PROGRAMS / "dict_list.py", "SIZE"]),
         batch("fork-pool", (0, None), [sys.executable, SOURCES / "pool.py"]),
         batch("php", (0, None), ["php", SOURCES / "hash.php"]),
@@ -37,11 +38,11 @@ def java() -> Program:
             raise Failure(f"javac: {done.stderr.strip()}")
 
     run = batch("java", (0, None), ["java", "-XX:+UseSerialGC", "-Xmx1g", "-cp", ".", "Objects"])
-    return Program(run.name, ("java", "javac"), run.sizes, prepare, run.execute)
+    return replace(run, needs=("java", "javac"), prepare=prepare)
 
 
 def duckdb() -> Program:
     """A Python module, not a command."""
     has_module = importlib.util.find_spec("duckdb") is not None
     run = batch("duckdb", (0, None), [sys.executable, SOURCES / "group.py"])
-    return Program(run.name, run.needs if has_module else ("duckdb (Python)",), run.sizes, run.prepare, run.execute)
+    return run if has_module else replace(run, needs=("duckdb (Python)",))

@@ -45,12 +45,9 @@ import common  # noqa: E402  (found through the path above)
 import jobs  # noqa: E402
 import programs  # noqa: E402
 from common import ALLOWANCE_BYTES, MIB, Cgroup, Failure, Hierarchy, Launcher, mib  # noqa: E402
-from zram import Zram  # noqa: E402
+from kernel_swap import KERNEL_SWAP_BYTES, KernelSwap, no_kernel_swap, no_zram, on_zram  # noqa: E402
 
 RESULTS = REPOSITORY / "bench" / "RESULTS.md"
-
-KERNEL_SWAP_BYTES = 3 << 30
-"""Room for the largest program here several times over: the kernel must not fail for want of swap."""
 
 KERNEL_TIMEOUT_SECONDS = 300.0
 """A program under the kernel's swap that runs longer than this counts as not ending."""
@@ -80,50 +77,6 @@ PROGRAMS_MARK = 1.5
 FITS_MARK_PERCENT = 3.0
 STARTUP_MARK_MS = 30.0
 METADATA_MARK_PERCENT = 1.0
-
-
-# ---- the kernel's swap ----------------------------------------------------------------------------------------
-
-
-class KernelSwap:
-    """A swap file for the kernel: in use within the `with` block, removed afterwards."""
-
-    def __init__(self, directory: Path) -> None:
-        self._file = directory / "kernel.swap"
-
-    def __enter__(self) -> KernelSwap:
-        self._remove()
-        try:
-            with self._file.open("wb") as file:
-                os.fchmod(file.fileno(), 0o600)
-                os.posix_fallocate(file.fileno(), 0, KERNEL_SWAP_BYTES)
-            for command in ("mkswap", "swapon"):
-                done = subprocess.run([command, self._file], capture_output=True, text=True)
-                if done.returncode:
-                    raise Failure(f"the kernel's swap cannot be used here: {done.stderr.strip()}")
-        except BaseException:
-            self._remove()
-            raise
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._remove()
-
-    def _remove(self) -> None:
-        if str(self._file) in Path("/proc/swaps").read_text():
-            subprocess.run(["swapoff", self._file], check=True)
-        self._file.unlink(missing_ok=True)
-
-
-def no_kernel_swap(directory: Path, hierarchy: Hierarchy | str) -> str | None:
-    """Why the kernel's swap cannot be measured here, if it cannot."""
-    if isinstance(hierarchy, str):
-        return hierarchy
-    try:
-        with KernelSwap(directory):
-            return None
-    except Failure as failure:
-        return str(failure)
 
 
 # ---- the bench ------------------------------------------------------------------------------------------------
@@ -165,6 +118,12 @@ class Bench:
         """Memory limited by a cgroup, the rest in the kernel's swap."""
         assert isinstance(self.hierarchy, Hierarchy)
         with KernelSwap(self.work), Cgroup(self.hierarchy, limit, kernel_swap=True) as cgroup:
+            yield Launcher(self.work / "swap", cgroup=cgroup)
+
+    @contextlib.contextmanager
+    def under_zram(self, limit: int) -> Iterator[Launcher]:
+        """Memory limited by a cgroup, the rest in zram, whose own memory the kernel charges to nobody."""
+        with on_zram(self.hierarchy, limit, KERNEL_SWAP_BYTES, "lz4") as (_, cgroup):
             yield Launcher(self.work / "swap", cgroup=cgroup)
 
     @contextlib.contextmanager
@@ -317,23 +276,6 @@ def wanted(profile: str, names: list[str]) -> list[programs.Program]:
     return [program for program in programs.programs(profile) if program.name in names and not program.missing()]
 
 
-@contextlib.contextmanager
-def under_zram(bench: Bench, limit: int) -> Iterator[Launcher]:
-    """Memory limited by a cgroup, the rest in zram, whose own memory the kernel charges to nobody."""
-    assert isinstance(bench.hierarchy, Hierarchy)
-    with Zram(KERNEL_SWAP_BYTES, "lz4"), Cgroup(bench.hierarchy, limit, kernel_swap=True) as cgroup:
-        yield Launcher(bench.work / "swap", cgroup=cgroup)
-
-
-def no_zram() -> str | None:
-    """Why zram cannot be measured here, if it cannot."""
-    try:
-        with Zram(MIB, "lz4"):
-            return None
-    except (Failure, OSError) as failure:
-        return str(failure)
-
-
 class Contender:
     """One way to run a program in less memory than it needs, and what came of it."""
 
@@ -391,7 +333,7 @@ def measure_programs(bench: Bench) -> None:
             compressed = ("--swap", f"compressed:size={budget // MIB}M")
             contenders = {
                 "kernel": Contender(lambda: bench.under_kernel(budget), KERNEL_TIMEOUT_SECONDS),
-                "zram": Contender(lambda: under_zram(bench, budget), KERNEL_TIMEOUT_SECONDS),
+                "zram": Contender(lambda: bench.under_zram(budget), KERNEL_TIMEOUT_SECONDS),
                 "paged": Contender(lambda: bench.under_overspill(budget), RUN_TIMEOUT_SECONDS),
                 "compressed": Contender(lambda: bench.under_overspill(budget, compressed), RUN_TIMEOUT_SECONDS),
             }
@@ -417,13 +359,10 @@ def measure_programs(bench: Bench) -> None:
         "the disk, within the budget.",
     )
     bench.table(["program", "alone", "memory", "kernel, disk", "kernel, zram", "`overspill run`", "compressed"], rows)
-    means = {name: statistics.geometric_mean(values) for name, values in ratios.items() if values}
-    if means:
-        bench.write(
-            f"Geometric mean over the kernel's disk, where both end: {verdict(means['paged'], PROGRAMS_MARK)}; "
-            f"with compressed memory {means['compressed']:.2f}x.",
-            "",
-        )
+    for (name, values), mark in zip(ratios.items(), (PROGRAMS_MARK, None), strict=True):
+        if values:
+            mean = verdict(statistics.geometric_mean(values), mark)
+            bench.write(f"Geometric mean over the kernel's disk, where both end, {name}: {mean}.", "")
     for name, why in (("The kernel's side", bench.no_kernel), ("zram", why_no_zram)):
         if why:
             bench.write(f"{name} was not measured: {why}.", "")

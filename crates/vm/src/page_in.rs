@@ -355,7 +355,7 @@ impl<P: Pager> Vm<P> {
             return self.read_on(stream, page, bounds).map(|m| PageIn { written: op.written, ..m });
         }
         let trigger = op.trigger.and_then(|first| {
-            let last = if self.reads.in_bursts(stream) { op.count } else { op.count.min(first + 1) };
+            let last = if self.reads.is_in_bursts(stream.at()) { op.count } else { op.count.min(first + 1) };
             (first..last)
                 .map(|n| op.nth(n))
                 .find(|i| places[*i as usize] == Destination::Map && !self.table.get(op.page(*i)).wired())

@@ -105,27 +105,33 @@ fn freed_memory_is_freed_on_disk_without_encryption() {
     gives_back("give-back-plain", &["--no-encrypt", "--engine", "psync"]);
 }
 
-/// Waits until there are at most `most` bytes on disk.
-fn await_fall(most: u64, on_disk: impl Fn() -> u64) {
+/// Looks again and again until there is what is waited for, and returns it. `look` says otherwise what there is instead.
+fn wait_for<T>(mut look: impl FnMut() -> Result<T, String>) -> T {
     let start = Instant::now();
-    while on_disk() > most {
-        assert!(start.elapsed() < PATIENCE, "{} bytes stay on disk", on_disk());
+    loop {
+        match look() {
+            Ok(found) => return found,
+            Err(instead) => assert!(start.elapsed() < PATIENCE, "{instead}"),
+        }
         std::thread::sleep(Duration::from_millis(50));
     }
+}
+
+/// Waits until there are at most `most` bytes on disk.
+fn await_fall(most: u64, on_disk: impl Fn() -> u64) {
+    wait_for(|| match on_disk() {
+        bytes if bytes <= most => Ok(()),
+        bytes => Err(format!("{bytes} bytes stay on disk")),
+    });
 }
 
 /// Waits until the pager says that it gave so many bytes back to the file system. A hole is on disk a moment before it is counted.
 /// Returns the number of bytes.
 fn await_given_back(pages: &Pages, least: u64) -> u64 {
-    let start = Instant::now();
-    loop {
-        let given = pages.json("stat")["swap_given_back_bytes"].as_u64().expect("a counter");
-        if given >= least {
-            return given;
-        }
-        assert!(start.elapsed() < PATIENCE, "only {given} bytes are given back: {}", pages.json("swaps"));
-        std::thread::sleep(Duration::from_millis(50));
-    }
+    wait_for(|| match pages.json("stat")["swap_given_back_bytes"].as_u64().expect("a counter") {
+        given if given >= least => Ok(given),
+        given => Err(format!("only {given} bytes are given back: {}", pages.json("swaps"))),
+    })
 }
 
 fn gives_back(name: &str, options: &[&str]) {
