@@ -64,7 +64,7 @@ impl<P: Pager> Vm<P> {
             State::Inactive if word.laundering() && self.available() == 0 && !over_budget => Fault::NoMemory,
             State::Inactive | State::Clean => self.fault_soft(page, word, bounds),
             State::Untouched => self.fault_first(page, bounds, over_budget),
-            State::PagedOut => self.fault_hard(page, bounds, over_budget),
+            State::PagedOut => self.fault_hard(page, word, bounds, over_budget),
             State::Lost => Fault::Lost,
         }
     }
@@ -74,9 +74,7 @@ impl<P: Pager> Vm<P> {
         self.dequeue(frame);
         self.table.set(page, word.begin_restore());
         self.counters.soft_faults.add(1);
-        if !word.trigger() {
-            self.inactive_share.soft_fault(self.limit);
-        }
+        self.inactive_share.soft_fault(self.limit);
         self.decide(Decision::Restore(page));
         if word.readahead() {
             self.counters.readahead_used.add(1);
@@ -126,13 +124,17 @@ impl<P: Pager> Vm<P> {
         Fault::ZeroFill { first: direction.lowest(page, count), count }
     }
 
-    fn fault_hard(&mut self, page: PageId, bounds: Range<PageIndex>, over_budget: bool) -> Fault {
+    fn fault_hard(&mut self, page: PageId, word: PageWord, bounds: Range<PageIndex>, over_budget: bool) -> Fault {
         if self.available() == 0 && !over_budget {
             return Fault::NoMemory;
         }
         let (stream, window) = self.reads.fault(page);
         self.count_over_budget();
         self.counters.hard_faults.add(1);
+        let evicted_at = word.evicted_at();
+        if evicted_at != 0 && self.evictions.wrapping_sub(evicted_at) < self.limit / 2 {
+            self.inactive_share.early_return(self.limit);
+        }
         match self.read_cluster(stream, page, window, bounds, true, over_budget) {
             Some(cluster) => Fault::PageIn(cluster),
             None => Fault::NoMemory,

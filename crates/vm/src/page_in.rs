@@ -388,9 +388,6 @@ impl<P: Pager> Vm<P> {
                     self.pager.release(page);
                 }
                 let distance = self.refault_distance(frame);
-                if why == Admit::HardFault && distance.is_some_and(|distance| distance < self.limit / 2) {
-                    self.inactive_share.early_return(self.limit);
-                }
                 if !word.wired() {
                     self.list_after(frame, page, why, distance);
                 }
