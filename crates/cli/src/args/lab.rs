@@ -260,9 +260,9 @@ pub struct TraceRecordArgs {
 
     /// The policy that chooses the pages to unmap
     ///
-    /// With fifo every page is unmapped in its turn, however often it is used. Other policies keep valuable pages mapped, and the
+    /// With lru the pages that were touched last stay mapped. With other policies some pages may stay mapped for long, and the
     /// references to those are not seen.
-    #[arg(short, long, value_name = "NAME", default_value = "fifo")]
+    #[arg(short, long, value_name = "NAME", default_value = "lru")]
     pub policy: String,
 
     /// The share of memory that is kept unmapped, from 1 to 99

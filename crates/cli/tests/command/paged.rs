@@ -461,14 +461,17 @@ fn recordings_hold_what_the_program_touched() {
     let trace = dir.join("touches.ovt.zst");
     let record = |options: &[&str]| {
         let mut command = patiently(overspill());
-        command.args(["trace", "record", "--memory", "8M"]).args(options);
+        command.args(["trace", "record"]).args(options);
         command.arg("--swap").arg(swap_option(&dir, "")).arg("--").arg(&program).output().expect("timeout runs")
     };
     let out = trace.to_str().expect("a plain name");
-    let output = record(&["--out", out, "--fine", "95"]);
-    assert_eq!(output.status.code(), Some(7), "{output:?}");
-    let info = Command::new(overspill()).args(["trace", "info", "--json", out]).output().expect("overspill runs");
-    let info: serde_json::Value = serde_json::from_slice(&info.stdout).expect("JSON");
+    let recorded = |out: &str, memory: &str| {
+        let output = record(&["--out", out, "--memory", memory, "--fine", "95"]);
+        assert_eq!(output.status.code(), Some(7), "{output:?}");
+        let info = Command::new(overspill()).args(["trace", "info", "--json", out]).output().expect("overspill runs");
+        serde_json::from_slice::<serde_json::Value>(&info.stdout).expect("JSON")
+    };
+    let info = recorded(out, "8M");
     let pages = |name: &str| info["kinds"][name].as_u64().expect("a number");
     // 4000 pages written in order, then read in order; those of the libraries are few
     assert!((4000..4400).contains(&pages("first_touch")), "{info}");
@@ -476,9 +479,14 @@ fn recordings_hold_what_the_program_touched() {
     assert!(info["writes"].as_u64().expect("a number") >= 4000, "{info}");
     assert!(info["unique_pages"].as_u64().expect("a number") < 4400, "the child's pages are not in it: {info}");
 
+    // With all of them in memory, each page is recorded again when it is read. The 800 pages that were mapped last used not to be:
+    // pages that were touched again took their turn to be unmapped before them, for ever.
+    let roomy = recorded(dir.join("roomy.ovt").to_str().expect("a plain name"), "64M");
+    assert!(roomy["kinds"]["soft_fault"].as_u64().expect("a number") >= 3900, "{roomy}");
+
     // A name that asks for lines gets lines, as from `trace convert`; it used to get the compact format.
     let lines = dir.join("touches.txt");
-    let output = record(&["--out", lines.to_str().expect("a plain name")]);
+    let output = record(&["--out", lines.to_str().expect("a plain name"), "--memory", "8M"]);
     assert_eq!(output.status.code(), Some(7), "{output:?}");
     assert!(String::from_utf8_lossy(&output.stderr).contains("touches.txt: format lines, "), "{output:?}");
     let text = std::fs::read_to_string(&lines).expect("a text");
