@@ -11,7 +11,7 @@ use crate::daemon::Daemon;
 use crate::family::Sharing;
 use crate::io::Engine;
 use crate::machine::Machine;
-use crate::same_cpu::StaysOff;
+use crate::same_cpu::Stays;
 use crate::sys::{self, Errno};
 use core::arch::asm;
 use core::ffi::c_void;
@@ -23,10 +23,10 @@ use core::ffi::c_void;
 pub fn daemon(machine: &Machine, engine: Engine, follower: &mut Follower, ready: impl FnOnce()) -> Result<(), Errno> {
     let mut daemon = Daemon::sharing(machine, engine, Sharing::default())?;
     ready();
-    let mut stays_off = StaysOff::here();
+    let mut stays = Stays::on();
     daemon.run(machine, |machine| {
         follower.look(&machine.host.following);
-        stays_off.update(&machine.host.wake_policy);
+        stays.update(&machine.host.wake_policy);
     });
     Ok(())
 }

@@ -29,7 +29,6 @@
 //! **Content.** Pages here are not encrypted: whoever could read them could read the program's memory as well. With and without
 //! encryption, a checksum over content and identity proves that a page came back right. On the way to a device a page is sealed
 //! like any other.
-//! like any other.
 
 use crate::errno::{self, Errno};
 use crate::kernel::{Advice, Kernel, Mistake};
