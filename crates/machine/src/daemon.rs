@@ -252,7 +252,7 @@ impl<K: Kernel, S: Sharing<K>> Daemon<K, S> {
             };
         }
         if native > 0 {
-            machine.adopt_native(&mut machine.map.write());
+            machine.adopt_piece(&mut machine.map.write(), 0, usize::MAX);
             return Step::Worked;
         }
         if demand.reclaim > 0 {
