@@ -60,10 +60,7 @@ impl<K: Kernel> Space<K> {
     /// new may be put there yet.
     pub fn is_settling(&self, start: usize, end: usize) -> bool {
         let managed = self.ranges.overlap(start, end, Kind::Managed).is_some();
-        managed
-            || self.copying.overlaps(start, end)
-            || self.remaps.overlaps(start, end)
-            || self.backlog.overlaps(start, end)
+        managed || self.copying.overlaps(start, end) || self.remaps.overlaps(start, end) || self.backlog.overlaps(start, end)
     }
     /// The first address in the range where no page may be filled or taken, because the pages that were there, or are to be there,
     /// are still to be given up or renamed ([`Backlog`]).

@@ -377,6 +377,30 @@ fn what_is_one_mapping_moves_as_one() {
     all_pass(&ONE, 20);
 }
 
+/// Long ranges are discarded, unmapped and moved. That takes many steps. Meanwhile other threads' faults are served, reads arrive,
+/// the page daemon works, devices come and go, and processes fork.
+const LARGE: Scenario = Scenario {
+    threads: 3,
+    memory: 96,
+    habits: Habits {
+        steps: 60,
+        arena: 1024,
+        pages: 160,
+        weights: [10, 30, 14, 4, 3, 12, 4, 14, 4, 2],
+        forks: 15,
+        large: 6,
+        ..USUAL.habits
+    },
+    children: 2,
+    swaps: Some(Swaps { program: 700, lengths: (128, 800), ..COME_AND_GO }),
+    ..USUAL
+};
+
+#[test]
+fn what_takes_many_steps_is_done_as_if_at_once() {
+    all_pass(&LARGE, 10);
+}
+
 /// Each mend of a defect is taken back, and a seed must find the defect again.
 #[test]
 fn each_mistake_is_found() {
@@ -392,6 +416,7 @@ fn each_mistake_is_found() {
         (MovesAtOnce, MOVED, 452),
         (BelievesUnmaps, SEALS, 3),
         (MovesOnlyOne, ONE, 0),
+        (FillsBeforeTheLastStep, LARGE, 0),
         (DropsBeforeTheCopy, CROWDED, 78),
         (RingsNobody, USUAL, 0),
         (UnchargesBeforeTheDrop, WRITABLE, 9),
