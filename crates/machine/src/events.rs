@@ -53,9 +53,15 @@ impl<K: Kernel> Machine<K> {
         if changed {
             self.step(&mut map); // mostly that is all
         }
+        // The thread of a call that hooks know of does the rest when the call has returned. A handler must not: the thread whose
+        // fault it has served may wait for its CPU.
+        let rest = changed && map.remaps.is_empty() && !map.backlog.is_empty();
         drop(map);
         if changed {
             self.drop_in_turns(false);
+        }
+        if rest {
+            self.ring_daemon_anyway();
         }
         for message in &messages[..n] {
             if let Event::Fault(addr, tid) = (*message).into() {

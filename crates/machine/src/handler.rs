@@ -98,7 +98,7 @@ impl<K: Kernel> Handler<K> {
             // no messages were read, but the daemon may wait for an event, and the waiting faults for the daemon's frames
             machine.follow_own_discards();
         }
-        self.follows = self.reader.follow_pointers(machine) | machine.step_on();
+        self.follows = self.reader.follow_pointers(machine);
     }
 
     fn serve(&mut self, machine: &Machine<K>, addr: usize, tid: u32) -> Served {
