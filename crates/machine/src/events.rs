@@ -288,8 +288,10 @@ impl<K: Kernel> Machine<K> {
         true
     }
 
-    /// Lets threads go on that sleep until they get the map. They take longer to wake than a thread that runs to take it again.
+    /// Lets other threads go on: those that want this CPU, such as a handler that may run nowhere else, and those that sleep until
+    /// they get the map. (They take longer to wake than a thread that runs to take it again.)
     pub(crate) fn let_others(&self) {
+        K::yield_now();
         if self.map.is_slept_for() {
             K::sleep_ns(WAKE_NS);
         }

@@ -145,6 +145,9 @@ pub trait Kernel: Sized + Send + Sync + 'static {
     /// Wakes threads that wait for pages of the range, so that they look again. `uffd`: its [`Uffd::raw`].
     fn wake(uffd: i32, at: usize, len: usize);
 
+    /// Lets other threads have the CPU if they want it.
+    fn yield_now() {}
+
     /// How many pages are given up, renamed or adopted before the locks are given up for a moment. (A page takes 0.05 to 0.2 us.)
     const STEP_PAGES: u64 = 128;
 
