@@ -328,8 +328,8 @@ impl<K: Kernel> Machine<K> {
         }
     }
 
-    /// Gives up pages of a piece: their content is forgotten. Looks at no more than `most` pages that are not untouched. Returns how
-    /// many pages of the piece are done, from the first on.
+    /// Gives up pages of a piece: their content is forgotten. Looks at no more than `most` pages that are not untouched. Returns
+    /// how many pages of the piece are done, from the first on.
     pub(crate) fn give_up(core: &mut Core, piece: Range, work: Work, most: u64) -> u64 {
         let (vm, park) = (&mut core.vm, &mut core.park);
         let mut parked = 0;

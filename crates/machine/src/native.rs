@@ -129,8 +129,8 @@ impl<K: Kernel> Machine<K> {
     /// What is adopted at a time: 2 MiB on Linux, so that no huge page has to be split for it.
     const ADOPTED_BYTES: usize = 4 * K::STEP_PAGES as usize * PAGE_SIZE;
 
-    /// Takes over the native ranges in `start..end`, with the map given up between pieces. The charge falls from the ranges' size to
-    /// their present pages.
+    /// Takes over the native ranges in `start..end`, with the map given up between pieces. The charge falls from the ranges' size
+    /// to their present pages.
     pub fn adopt_native(&self, start: usize, end: usize) {
         while self.adopt_piece(&mut self.map.write(), start, end) {
             self.let_others();

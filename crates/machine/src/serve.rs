@@ -181,11 +181,12 @@ impl<K: Kernel> Machine<K> {
         (error.is_none() || error == Some(errno::EEXIST) && K::is_resident(addr)) as u32
     }
 
-    /// Serves a touch of a registered address that is in no managed range, or whose pages are still to be given up or renamed. Then a
-    /// step of that is done, and the thread looks again. In no range, there are two lasting cases: memory that has grown by a
+    /// Serves a touch of a registered address that is in no managed range. There are two lasting cases: memory that has grown by a
     /// call that was not followed, and a mapping that such a call has left behind (MREMAP_DONTUNMAP). And there are two passing
     /// ones: memory that is about to be managed, and memory that has just been moved or unmapped while the report is unread (then
     /// the touch comes again). Memory that the pager knows nothing of is empty.
+    ///
+    /// Also for a page that is still to be given up or renamed: a step of that is done, and the thread looks again.
     pub fn serve_unmanaged(&self, addr: usize) {
         let addr = addr & !(PAGE_SIZE - 1);
         let mut map = self.map.write();
