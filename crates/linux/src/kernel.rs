@@ -137,6 +137,9 @@ impl Kernel for Linux {
     fn is_mapped(start: usize, end: usize) -> bool {
         sys::is_mapped(start, end)
     }
+    fn yield_now() {
+        sys::yield_now();
+    }
     fn each_present(start: usize, end: usize, f: impl FnMut(usize, usize)) {
         each_present(start, end, f);
     }

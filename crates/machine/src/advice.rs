@@ -4,6 +4,7 @@
 use crate::kernel::{Kernel, Mistake, Uffd as _};
 use crate::machine::Machine;
 use crate::ranges::{Flags, Kind};
+use crate::space::backlog::Work;
 use overspill_vm::page::State;
 use overspill_vm::types::{ObjectId, PAGE_SHIFT, PageId};
 
@@ -37,11 +38,12 @@ impl<K: Kernel> Machine<K> {
         let mut at = start;
         while let Some(r) = map.ranges.overlap(at, end, Kind::Managed) {
             let piece = r.within(at, end);
-            self.give_up(piece, false);
+            self.add_work(&mut map, piece, Work::GiveUp);
             at = piece.end;
         }
         map.discards.done(start, end, K::now_ns());
-        self.drop_places(&map, false);
+        drop(map);
+        self.catch_up();
     }
 
     /// The guard pages have been taken away again, or there are none: the call was refused.
@@ -96,6 +98,7 @@ impl<K: Kernel> Machine<K> {
     /// Brings in the managed pages of a range, to stay. Returns `false` if a page cannot be read or the range is too long.
     pub fn keep_in(&self, start: usize, end: usize) -> bool {
         let mut at = start;
+        self.catch_up(); // pages that are to be renamed look untouched where they are to be
         loop {
             let range = self.map.read().ranges.overlap(at, end, Kind::Managed);
             let Some(piece) = range.map(|range| range.within(at, end)) else { return true };
@@ -125,14 +128,17 @@ impl<K: Kernel> Machine<K> {
             at = piece.end;
             // SAFETY: every page that has content is in memory, and stays there.
             if unsafe { map.program.unregister(piece.start, piece.end - piece.start) }.is_ok() {
-                Self::unmapped(&mut map, &mut self.core.lock(), piece.start, piece.end);
+                self.unmapped(&mut map, &mut self.core.lock(), piece.start, piece.end);
             }
         }
-        self.drop_places(&map, true);
+        drop(map);
+        self.catch_up();
+        self.drop_in_turns(true);
     }
 
     /// A discard whose beginning the hooks announced has returned.
     pub fn discard_done(&self, start: usize, end: usize) {
         self.map.write().discards.done(start, end, K::now_ns());
+        self.catch_up();
     }
 }

@@ -199,6 +199,7 @@ impl<K: Kernel, S: Sharing<K>> Daemon<K, S> {
     /// Rarely needed work: refreshes counters that cost a walk, drops second copies that are fewer than a batch, gives space back
     /// to the file system. Returns how long to sleep if there is more of it, in nanoseconds.
     fn before_sleep(&mut self, machine: &Machine<K>) -> Option<u64> {
+        machine.catch_up();
         {
             let mut core = machine.core.lock();
             core.vm.metadata_bytes();
@@ -226,6 +227,7 @@ impl<K: Kernel, S: Sharing<K>> Daemon<K, S> {
     /// As [`Daemon::step`], with at most `most` pages.
     pub fn step_of(&mut self, machine: &Machine<K>, most: u32) -> Step {
         self.reap(machine);
+        machine.step_on();
         self.sharing.step(machine);
         {
             let map = machine.map.read();
@@ -252,7 +254,7 @@ impl<K: Kernel, S: Sharing<K>> Daemon<K, S> {
             };
         }
         if native > 0 {
-            machine.adopt_native(&mut machine.map.write());
+            machine.adopt_piece(&mut machine.map.write(), 0, usize::MAX);
             return Step::Worked;
         }
         if demand.reclaim > 0 {

@@ -3,11 +3,15 @@
 //! Why the exclusive lock: the kernel refuses to fill pages (EAGAIN) from the moment an unmap, discard or move begins until its
 //! event is *read*. If a page could be filled between the reading and the processing of an event, old content could land in a range
 //! that is new. With the lock, a fill comes wholly before the reading, when the kernel guards it, or after the processing.
+//!
+//! Ranges change at once. Their pages may be many, so they are given up and renamed in steps, and all locks are free in between
+//! ([`Backlog`](crate::space::backlog::Backlog)).
 
 use crate::kernel::{Event, Kernel, Mistake, Uffd};
 use crate::machine::{Core, Machine};
 use crate::ranges::{Flags, Kind, Range};
 use crate::space::Space;
+use crate::space::backlog::{Task, Work};
 use overspill_vm::types::PAGE_SIZE;
 
 /// Messages read at a time.
@@ -22,6 +26,9 @@ const UNMAPS_LOOKS: u32 = 500;
 
 pub(crate) const UNMAPS_LOOK_NS: u64 = 100_000;
 
+/// How long a thread that takes the map again and again lets others go first, in nanoseconds: about what they take to wake.
+const WAKE_NS: u64 = 20_000;
+
 impl<K: Kernel> Machine<K> {
     /// Reads waiting messages. Events are followed at once. The addresses of faults are given to `fault` after the lock is free.
     /// Returns whether there may be more messages.
@@ -32,13 +39,30 @@ impl<K: Kernel> Machine<K> {
         if n == 0 && !map.pending.is_empty() && !map.is_changing() {
             map.pending.clear();
         }
+        let mut changed = false;
         for message in &messages[..n] {
             match (*message).into() {
                 Event::Fault(..) | Event::Other => {}
-                event => self.follow(&mut map, event),
+                event => {
+                    self.follow(&mut map, event);
+                    changed = true;
+                }
             }
         }
+        changed = changed && !map.backlog.is_empty();
+        if changed {
+            self.step(&mut map); // mostly that is all
+        }
+        // The thread of a call that hooks know of does the rest when the call has returned. A handler must not: the thread whose
+        // fault it has served may wait for its CPU.
+        let rest = changed && map.remaps.is_empty() && !map.backlog.is_empty();
         drop(map);
+        if changed {
+            self.drop_in_turns(false);
+        }
+        if rest {
+            self.ring_daemon_anyway();
+        }
         for message in &messages[..n] {
             if let Event::Fault(addr, tid) = (*message).into() {
                 fault(addr, tid);
@@ -61,7 +85,7 @@ impl<K: Kernel> Machine<K> {
                 let mut at = start;
                 while let Some(r) = map.ranges.overlap(at, end, Kind::Managed) {
                     let piece = r.within(at, end);
-                    self.give_up(piece, true);
+                    self.add_work(map, piece, Work::GiveUpUnmapped);
                     at = piece.end;
                 }
                 map.discards.add(start, end, K::now_ns());
@@ -84,9 +108,7 @@ impl<K: Kernel> Machine<K> {
                         if !map.ranges.insert(moved) {
                             self.stop_ranges_full();
                         }
-                        if !self.core.lock().vm.rename_range(r.page(r.start), moved.page(moved.start), r.pages()) {
-                            self.stop_table_full();
-                        }
+                        self.add_work(map, r, Work::Rename(moved.start));
                     } else {
                         Self::unreserve(&mut self.core.lock(), r.pages());
                         self.manage(map, moved);
@@ -97,7 +119,6 @@ impl<K: Kernel> Machine<K> {
             }
             Event::Fault(..) | Event::Other => {}
         }
-        self.drop_places(map, false);
     }
 
     /// An unmapping was reported. `refused`: the call was refused, so that perhaps nothing was unmapped.
@@ -108,7 +129,7 @@ impl<K: Kernel> Machine<K> {
             while let Some(r) = map.ranges.first(at, until).map(|r| r.within(at, until)) {
                 // A native range that is there came later: the event covers all addresses that the call was given.
                 if r.kind == Kind::Managed && !refused {
-                    Self::unmapped(map, &mut self.core.lock(), r.start, r.end);
+                    self.unmapped(map, &mut self.core.lock(), r.start, r.end);
                 } else {
                     self.drop_holes(map, r.start, r.end);
                 }
@@ -127,27 +148,32 @@ impl<K: Kernel> Machine<K> {
         let mut at = start;
         let asked = K::each_mapping(|from, to| {
             if at < from && start < to && at < end {
-                Self::unmapped(map, &mut self.core.lock(), at, from.min(end));
+                self.unmapped(map, &mut self.core.lock(), at, from.min(end));
             }
             at = at.max(to);
         });
         if asked.is_ok() && at < end {
-            Self::unmapped(map, &mut self.core.lock(), at, end);
+            self.unmapped(map, &mut self.core.lock(), at, end);
         }
         if asked.is_err() {
             // no descriptor to be had
             for page in (start..end).step_by(PAGE_SIZE).filter(|page| !K::is_mapped(*page, page + PAGE_SIZE)) {
-                Self::unmapped(map, &mut self.core.lock(), page, page + PAGE_SIZE);
+                self.unmapped(map, &mut self.core.lock(), page, page + PAGE_SIZE);
             }
         }
     }
 
     /// The range is gone with its content.
-    pub(crate) fn unmapped(map: &mut Space<K>, core: &mut Core, start: usize, end: usize) {
-        map.ranges.remove(start, end, |gone| match gone.kind {
-            Kind::Managed => Self::give_up_of(core, gone, false),
-            Kind::Native => Self::native_gone(core, gone),
-        });
+    pub(crate) fn unmapped(&self, map: &mut Space<K>, core: &mut Core, start: usize, end: usize) {
+        let mut at = start;
+        while let Some(gone) = map.ranges.first(at, end).map(|r| r.within(at, end)) {
+            map.ranges.remove(gone.start, gone.end, |_| {});
+            match gone.kind {
+                Kind::Managed => self.add_work_with(map, core, gone, Work::GiveUp),
+                Kind::Native => Self::native_gone(core, gone),
+            }
+            at = gone.end;
+        }
     }
 
     /// The kernel has made a mapping here at an address of its own choice, so the ranges that the map has here have gone.
@@ -160,7 +186,7 @@ impl<K: Kernel> Machine<K> {
         }
         while let Some(old) = map.ranges.first(start, end) {
             let old = old.within(start, end);
-            Self::unmapped(map, &mut self.core.lock(), old.start, old.end);
+            self.unmapped(map, &mut self.core.lock(), old.start, old.end);
             let known = aside.is_some_and(|(start, end)| start <= old.start && old.end <= end);
             if pending && old.kind == Kind::Managed && !known {
                 map.pending.add(old.start, old.end);
@@ -169,7 +195,7 @@ impl<K: Kernel> Machine<K> {
     }
 
     /// A region of the library's is gone, or its content is. With in-thread delivery no event reports that. The caller has the
-    /// kernel drop the pages under the same lock. `unmapped`: the range itself is gone too.
+    /// kernel drop the pages under the same lock, and then calls [`Machine::forgotten`]. `unmapped`: the range itself is gone too.
     pub fn forget_range(&self, map: &mut Space<K>, start: usize, end: usize, unmapped: bool) {
         let mut at = start;
         while let Some(r) = map.ranges.overlap(at, end, Kind::Managed) {
@@ -177,10 +203,9 @@ impl<K: Kernel> Machine<K> {
             if unmapped {
                 map.ranges.remove(piece.start, piece.end, |_| {});
             }
-            self.give_up(piece, false);
+            self.add_work(map, piece, Work::GiveUp);
             at = piece.end;
         }
-        self.drop_places(map, true);
     }
 
     /// To be called before a new mapping is managed. If its addresses belonged to a managed range before, an event reports the end
@@ -199,8 +224,13 @@ impl<K: Kernel> Machine<K> {
             if !map.is_settling(start, end) {
                 return;
             }
-            let copying = map.copying.overlaps(start, end);
+            let (copying, behind) = (map.copying.overlaps(start, end), map.backlog.overlaps(start, end));
             drop(map);
+            if behind {
+                self.catch_up();
+                changing = true; // looks again
+                continue;
+            }
             if copying {
                 changing = true; // the page daemon will soon be done with this range
             } else {
@@ -212,7 +242,8 @@ impl<K: Kernel> Machine<K> {
         }
         let mut map = self.map.write();
         self.replaced(&mut map, start, end, changing);
-        self.drop_places(&map, false);
+        drop(map);
+        self.catch_up();
     }
 
     /// Wakes the thread of a fault message that was read by a thread that does not serve faults. The faulting thread looks again,
@@ -222,23 +253,93 @@ impl<K: Kernel> Machine<K> {
         self.wake(&map, addr & !(PAGE_SIZE - 1), PAGE_SIZE);
     }
 
-    /// Gives up the pages of a piece: their content is forgotten. `keep_mapped`: except for pages that are mapped.
-    pub(crate) fn give_up(&self, piece: Range, keep_mapped: bool) {
-        Self::give_up_of(&mut self.core.lock(), piece, keep_mapped);
+    /// There is work on the pages of a managed range, to be done in steps.
+    pub(crate) fn add_work(&self, map: &mut Space<K>, range: Range, work: Work) {
+        self.add_work_with(map, &mut self.core.lock(), range, work);
     }
 
-    pub(crate) fn give_up_of(core: &mut Core, piece: Range, keep_mapped: bool) {
+    fn add_work_with(&self, map: &mut Space<K>, core: &mut Core, range: Range, work: Work) {
+        if map.backlog.is_full() {
+            self.finish_with(map, core);
+        }
+        map.backlog.add(range, work);
+    }
+
+    /// Does all work that is left, in steps. Between two of them the locks are free, and other threads come first.
+    pub fn catch_up(&self) {
+        while self.step_on() {
+            self.let_others();
+        }
+    }
+
+    /// The end of a [`Machine::forget_range`], when the map is free again.
+    pub fn forgotten(&self) {
+        self.catch_up();
+        self.drop_in_turns(true);
+    }
+
+    /// Does a step of the work that is left, if there is any. Returns whether there was.
+    pub(crate) fn step_on(&self) -> bool {
+        if self.map.read().backlog.is_empty() {
+            return false;
+        }
+        self.step(&mut self.map.write());
+        self.drop_in_turns(false);
+        true
+    }
+
+    /// Lets other threads go on: those that want this CPU, such as a handler that may run nowhere else, and those that sleep until
+    /// they get the map. (They take longer to wake than a thread that runs to take it again.)
+    pub(crate) fn let_others(&self) {
+        K::yield_now();
+        if self.map.is_slept_for() {
+            K::sleep_ns(WAKE_NS);
+        }
+    }
+
+    /// Does a step of the oldest work: up to [`Kernel::STEP_PAGES`] pages.
+    pub(crate) fn step(&self, map: &mut Space<K>) {
+        self.step_with(map, &mut self.core.lock(), K::STEP_PAGES);
+    }
+
+    /// Does all work that is left, in steps, but with the map held.
+    pub fn finish(&self, map: &mut Space<K>) {
+        while !map.backlog.is_empty() {
+            self.step(map);
+        }
+    }
+
+    /// The same with the core held as well.
+    pub(crate) fn finish_with(&self, map: &mut Space<K>, core: &mut Core) {
+        while !map.backlog.is_empty() {
+            self.step_with(map, core, u64::MAX);
+        }
+    }
+
+    fn step_with(&self, map: &mut Space<K>, core: &mut Core, most: u64) {
+        let Some(Task { range, work }) = map.backlog.first() else { return };
+        let done = match map.backlog.first().and_then(|task| task.to()) {
+            None => Some(Self::give_up(core, range, work, most)),
+            Some(to) => core.vm.rename_some(range.page(range.start), to, range.pages(), most),
+        };
+        match done {
+            Some(pages) => map.backlog.done(pages),
+            None => self.stop_table_full(),
+        }
+    }
+
+    /// Gives up pages of a piece: their content is forgotten. Looks at no more than `most` pages that are not untouched. Returns
+    /// how many pages of the piece are done, from the first on.
+    pub(crate) fn give_up(core: &mut Core, piece: Range, work: Work, most: u64) -> u64 {
         let (vm, park) = (&mut core.vm, &mut core.park);
         let mut parked = 0;
         let forget = |frame| {
             parked += 1;
             park.orphan(frame);
         };
-        if keep_mapped {
-            vm.discard_range(piece.page(piece.start), piece.pages(), forget);
-        } else {
-            vm.release_range(piece.page(piece.start), piece.pages(), forget);
-        }
+        let keep_mapped = work == Work::GiveUpUnmapped;
+        let done = vm.release_some(piece.page(piece.start), piece.pages(), keep_mapped, most, forget);
         vm.charge(parked);
+        done
     }
 }

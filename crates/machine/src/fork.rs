@@ -26,6 +26,7 @@ use crate::lock::{MutexGuard, WriteGuard};
 use crate::machine::{Core, Machine, Parts};
 use crate::ranges::{Flags, Kind};
 use crate::space::Space;
+use crate::space::backlog::Work;
 use crate::space::discards::Discards;
 use core::sync::atomic::Ordering::*;
 use overspill_vm::types::DeviceId;
@@ -101,7 +102,7 @@ impl<K: Kernel> Machine<K> {
     /// `restore` sets the limit to its former value.
     pub fn shrink(&self, whole: impl Fn() -> u32, restore: impl FnOnce(&Space<K>, &mut Core)) {
         if self.core.lock().vm.reserved() > 0 {
-            self.adopt_native(&mut self.map.write());
+            self.adopt_native(0, usize::MAX);
         }
         let start = K::now_ns();
         let (mut least, mut since) = (u64::MAX, start);
@@ -167,9 +168,10 @@ impl<K: Kernel> Machine<K> {
         self.await_remaps();
         self.freeze.begin();
         loop {
+            self.catch_up();
             let map = self.map.write();
             let core = self.core.lock();
-            if core.vm.is_quiescent() {
+            if map.backlog.is_empty() && core.vm.is_quiescent() {
                 return Frozen { core, map, machine: self };
             }
             drop(core);
@@ -316,21 +318,22 @@ impl<K: Kernel> Machine<K> {
         map.remaps.clear(); // they belong to threads that do not exist here
         let (mut at, mut result) = (0, Ok(()));
         K::each_mapping(|start, end| {
-            Self::unmapped(map, core, at, start);
+            self.unmapped(map, core, at, start);
             at = start;
             while let Some(r) = map.ranges.overlap(at, end, Kind::Managed) {
                 let piece = r.within(at, end);
                 match map.program.register(piece.start, piece.end - piece.start) {
                     Ok(()) => {}
                     // something else is mapped there by now
-                    Err(errno::EINVAL) => Self::unmapped(map, core, piece.start, piece.end),
+                    Err(errno::EINVAL) => self.unmapped(map, core, piece.start, piece.end),
                     Err(e) => result = Err(e),
                 }
                 at = piece.end;
             }
             at = end;
         })?;
-        Self::unmapped(map, core, at, usize::MAX);
+        self.unmapped(map, core, at, usize::MAX);
+        self.finish_with(map, core);
         map.pending.clear();
         result
     }
@@ -339,7 +342,7 @@ impl<K: Kernel> Machine<K> {
     /// gives up the others.
     fn wipe(&self, map: &Space<K>, core: &mut Core) {
         for r in map.ranges.iter().filter(|r| r.kind == Kind::Managed && r.flags.has(Flags::WIPE)) {
-            Self::give_up_of(core, *r, false);
+            Self::give_up(core, *r, Work::GiveUp, u64::MAX);
         }
     }
 }

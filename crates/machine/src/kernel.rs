@@ -145,6 +145,12 @@ pub trait Kernel: Sized + Send + Sync + 'static {
     /// Wakes threads that wait for pages of the range, so that they look again. `uffd`: its [`Uffd::raw`].
     fn wake(uffd: i32, at: usize, len: usize);
 
+    /// Lets other threads have the CPU if they want it.
+    fn yield_now() {}
+
+    /// How many pages are given up, renamed or adopted before the locks are given up for a moment. (A page takes 0.05 to 0.2 us.)
+    const STEP_PAGES: u64 = 128;
+
     /// Whether to make a mistake on purpose, to see whether tests notice.
     #[inline(always)]
     fn mistake(_: Mistake) -> bool {
@@ -174,6 +180,9 @@ pub enum Mistake {
     BelievesUnmaps,
     /// Two threads move memory at a time, and the kernel reports the second move first: content that both had moved was lost.
     MovesAtOnce,
+    /// Pages are filled and taken by their address while a report of it is followed in steps: content that the program had thrown
+    /// away came back, and content that it had moved was not there.
+    FillsBeforeTheLastStep,
     /// An mremap of memory that is one mapping without a pager, but several with it, is refused as the kernel refuses it.
     MovesOnlyOne,
     /// A parked original is dropped although its copy was refused (EAGAIN).

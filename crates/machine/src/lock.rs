@@ -205,6 +205,10 @@ impl<T, W: Futex> RwLock<T, W> {
     pub fn is_wanted(&self) -> bool {
         self.raw.writers() != 0
     }
+    /// Whether threads sleep until they get the lock.
+    pub(crate) fn is_slept_for(&self) -> bool {
+        self.raw.has_sleepers()
+    }
     /// The word that is set when it is taken.
     pub fn word(&self) -> &W {
         self.raw.word()

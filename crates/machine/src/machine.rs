@@ -34,6 +34,7 @@ use crate::packet::Packet;
 use crate::park::{Park, ParkPlace, Parking};
 use crate::ranges::RangeMap;
 use crate::space::Space;
+use crate::space::backlog::Backlog;
 use crate::space::copying::Copying;
 use crate::space::discards::Discards;
 use crate::space::pending_unmaps::PendingUnmaps;
@@ -186,6 +187,7 @@ impl<K: Kernel> Machine<K> {
             discards: Discards::new(),
             remaps: Remaps::new(),
             copying: Copying::new(),
+            backlog: Backlog::new(),
             pending: PendingUnmaps::new(),
             origins: vec![0; parts.objects_max as usize],
             program: parts.program,
@@ -257,24 +259,32 @@ impl<K: Kernel> Machine<K> {
 
     /// Drops the copies that wait to be dropped, if they make a batch (or `all`).
     pub fn drop_places(&self, map: &Space<K>, all: bool) {
+        while self.drop_some(map, all) {}
+    }
+
+    /// As [`Machine::drop_places`], with the map given up between batches.
+    pub(crate) fn drop_in_turns(&self, all: bool) {
+        while self.drop_some(&self.map.read(), all) {}
+    }
+
+    fn drop_some(&self, map: &Space<K>, all: bool) -> bool {
         let mut batch = [ParkPlace::NONE; DROPS_BATCH];
-        loop {
-            let n = self.core.lock().park.drop_batch(&mut batch, all);
-            if n == 0 {
-                return;
-            }
-            let batch = &mut batch[..n];
-            let early = K::mistake(Mistake::UnchargesBeforeTheDrop);
-            if early {
-                self.core.lock().vm.uncharge(n as u32);
-            }
-            self.discard_places(map, batch);
-            let mut core = self.core.lock();
-            core.park.dropped(batch);
-            core.vm.uncharge(if early { 0 } else { n as u32 });
-            drop(core);
-            self.arrivals.announce();
+        let n = self.core.lock().park.drop_batch(&mut batch, all);
+        if n == 0 {
+            return false;
         }
+        let batch = &mut batch[..n];
+        let early = K::mistake(Mistake::UnchargesBeforeTheDrop);
+        if early {
+            self.core.lock().vm.uncharge(n as u32);
+        }
+        self.discard_places(map, batch);
+        let mut core = self.core.lock();
+        core.park.dropped(batch);
+        core.vm.uncharge(if early { 0 } else { n as u32 });
+        drop(core);
+        self.arrivals.announce();
+        true
     }
 
     /// Discards the content of parking places that nobody owns or holds. Sorts them.

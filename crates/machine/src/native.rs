@@ -94,7 +94,9 @@ impl<K: Kernel> Machine<K> {
             if map.ranges.overlap(start, end, Kind::Managed).is_none() && self.insert_native(&mut map, piece) {
                 return;
             }
-            self.adopt_native(&mut map);
+            drop(map);
+            self.adopt_native(0, usize::MAX);
+            map = self.map.write();
         }
         self.drop_native(&mut map, start, end);
         self.manage(&mut map, Range { start, end, ..Range::of_program(flags) });
@@ -103,6 +105,9 @@ impl<K: Kernel> Machine<K> {
     /// Registers a range and takes over the pages that are present.
     pub fn manage(&self, map: &mut Space<K>, range: Range) {
         let range = Range { kind: Kind::Managed, ..range };
+        if map.backlog.overlaps(range.start, range.end) {
+            self.finish(map); // rarely: those who make a range wait for that
+        }
         if map.program.register(range.start, range.end - range.start).is_err() {
             return; // the kernel refuses (a special mapping): it stays the kernel's
         }
@@ -110,23 +115,43 @@ impl<K: Kernel> Machine<K> {
         if !map.ranges.insert(range) {
             self.stop_ranges_full();
         }
-        let mut core = self.core.lock();
-        let adopt = |start: usize, end: usize| {
-            for addr in (start..end).step_by(PAGE_SIZE) {
-                core.vm.adopt(range.page(addr));
-            }
-        };
-        K::each_present(range.start, range.end, adopt);
+        for start in (range.start..range.end).step_by(Self::ADOPTED_BYTES) {
+            let mut core = self.core.lock();
+            let adopt = |start: usize, end: usize| {
+                for addr in (start..end).step_by(PAGE_SIZE) {
+                    core.vm.adopt(range.page(addr));
+                }
+            };
+            K::each_present(start, range.end.min(start + Self::ADOPTED_BYTES), adopt);
+        }
     }
 
-    /// Takes over every native range. The charge falls from the ranges' size to their present pages.
-    pub fn adopt_native(&self, map: &mut Space<K>) {
-        while let Some(range) = map.ranges.overlap(0, usize::MAX, Kind::Native) {
-            map.ranges.remove(range.start, range.end, |_| {});
-            Self::unreserve(&mut self.core.lock(), range.pages());
-            self.manage(map, range);
+    /// What is adopted at a time: 2 MiB on Linux, so that no huge page has to be split for it.
+    const ADOPTED_BYTES: usize = 4 * K::STEP_PAGES as usize * PAGE_SIZE;
+
+    /// Takes over the native ranges in `start..end`, with the map given up between pieces. The charge falls from the ranges' size
+    /// to their present pages.
+    pub fn adopt_native(&self, start: usize, end: usize) {
+        while self.adopt_piece(&mut self.map.write(), start, end) {
+            self.let_others();
         }
-        self.core.lock().vm.set_reserved(0);
+    }
+
+    /// Takes over the first piece of the first native range in `start..end`. The rest stays native for now: the kernel sees two
+    /// mappings, which it joins when the rest is registered too. Returns whether there was one.
+    pub(crate) fn adopt_piece(&self, map: &mut Space<K>, start: usize, end: usize) -> bool {
+        let Some(range) = map.ranges.overlap(start, end, Kind::Native) else {
+            if (start, end) == (0, usize::MAX) {
+                self.core.lock().vm.set_reserved(0);
+            }
+            return false;
+        };
+        let until = (range.start + 1).next_multiple_of(Self::ADOPTED_BYTES);
+        let piece = range.within(range.start, until);
+        map.ranges.remove(piece.start, piece.end, |_| {});
+        Self::unreserve(&mut self.core.lock(), piece.pages());
+        self.manage(map, piece);
+        true
     }
 
     /// Takes over the native ranges in `start..end`, and all that adjoin them. From here on events report what becomes of them.
@@ -134,19 +159,18 @@ impl<K: Kernel> Machine<K> {
     /// (An earlier version took over only the part in `start..end`. The rest of a mapping that reached beyond, or that had guard
     /// pages in a part, was left to the kernel. So one mapping of the program's became two, and mremap(2) of both said EFAULT.)
     pub fn adopt_native_of(&self, mut start: usize, mut end: usize) {
-        let mut map = self.map.write();
-        let reaches = |map: &Space<K>, addr: usize| map.ranges.find(addr).is_some_and(|r| r.kind == Kind::Native);
-        while start > 0 && reaches(&map, start - 1) {
-            start = map.ranges.find(start - 1).map_or(0, |r| r.start);
+        let map = self.map.read();
+        let reaches = |addr: usize| map.ranges.find(addr).filter(|r| r.kind == Kind::Native);
+        while start > 0
+            && let Some(r) = reaches(start - 1)
+        {
+            start = r.start;
         }
-        while reaches(&map, end) {
-            end = map.ranges.find(end).map_or(end, |r| r.end);
+        while let Some(r) = reaches(end) {
+            end = r.end;
         }
-        while let Some(r) = map.ranges.overlap(start, end, Kind::Native) {
-            map.ranges.remove(r.start, r.end, |_| {});
-            Self::unreserve(&mut self.core.lock(), r.pages());
-            self.manage(&mut map, r);
-        }
+        drop(map);
+        self.adopt_native(start, end);
     }
 
     /// The native ranges in `start..end` are gone. (No event reports that.)

@@ -147,7 +147,9 @@ pub unsafe fn arrived<K: Kernel>(
         match places[i as usize] {
             Destination::Discard => wake = true,
             Destination::Lost => {
-                let _ = map.program.poison(addr, PAGE_SIZE);
+                if !map.is_behind(addr) {
+                    let _ = map.program.poison(addr, PAGE_SIZE);
+                }
                 wake = true;
             }
             Destination::Park(_) => {

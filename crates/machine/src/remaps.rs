@@ -118,8 +118,9 @@ impl<K: Kernel> Machine<K> {
         }
         if let Some((start, end)) = call.reported {
             self.follow_unmap(&mut map, start, end, !done && !K::mistake(Mistake::BelievesUnmaps));
-            self.drop_places(&map, false);
         }
+        drop(map);
+        self.catch_up();
     }
 
     /// Leaves a new page of a growing mapping to the kernel until the call has returned. When mremap(2) moves a locked mapping and

@@ -76,6 +76,9 @@ impl<K: Kernel> Machine<K> {
         let write = addr & 1 == 1;
         let addr = addr & !(PAGE_SIZE - 1);
         let map = self.map.read();
+        if map.is_behind(addr) {
+            return Served::NotOurs; // not yet: what is there is still to be given up or renamed
+        }
         if !map.remaps.is_empty() && self.leave_growth(&map, addr, tid) {
             return Served::Done; // its thread has been woken
         }
@@ -182,9 +185,17 @@ impl<K: Kernel> Machine<K> {
     /// call that was not followed, and a mapping that such a call has left behind (MREMAP_DONTUNMAP). And there are two passing
     /// ones: memory that is about to be managed, and memory that has just been moved or unmapped while the report is unread (then
     /// the touch comes again). Memory that the pager knows nothing of is empty.
+    ///
+    /// Also for a page that is still to be given up or renamed: a step of that is done, and the thread looks again.
     pub fn serve_unmanaged(&self, addr: usize) {
         let addr = addr & !(PAGE_SIZE - 1);
         let mut map = self.map.write();
+        if map.is_behind(addr) {
+            self.step(&mut map);
+            drop(map);
+            self.drop_in_turns(false);
+            return self.wake_any(addr);
+        }
         // if it is managed by now, its thread looks again
         if map.ranges.overlap(addr, addr + PAGE_SIZE, Kind::Managed).is_none() {
             if self.is_known(&map, addr) {
@@ -254,6 +265,8 @@ impl<K: Kernel> Machine<K> {
     /// `src` is readable for `count` pages and holds the content that the program must find.
     pub unsafe fn fill_from(&self, map: &Space<K>, addr: usize, src: *const u8, count: u32) -> u32 {
         let len = (count as usize) << PAGE_SHIFT;
+        let behind = map.first_behind(addr, addr + len);
+        let len = behind.map_or(len, |behind| behind - addr);
         let mut done = 0;
         while done < len {
             // SAFETY: within the caller's source.

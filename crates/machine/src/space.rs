@@ -1,5 +1,6 @@
 //! The program's address space as the pager knows it: ranges, descriptors, files, and calls that are changing it.
 
+pub mod backlog;
 pub mod copying;
 pub mod discards;
 pub mod pending_unmaps;
@@ -7,13 +8,14 @@ pub mod remaps;
 
 use crate::compressed::Compressed;
 use crate::files::{DEVICES_MAX, DeviceName, Files as _};
-use crate::kernel::{Kernel, Uffd as _};
+use crate::kernel::{Kernel, Mistake, Uffd as _};
 use crate::ranges::{Kind, RangeMap};
+use backlog::Backlog;
 use copying::Copying;
 use discards::Discards;
 use overspill_vm::PageIn;
 use overspill_vm::pager::Location;
-use overspill_vm::types::{PAGE_SHIFT, PageId};
+use overspill_vm::types::{PAGE_SHIFT, PAGE_SIZE, PageId};
 use pending_unmaps::PendingUnmaps;
 use remaps::Remaps;
 use std::sync::Arc;
@@ -29,6 +31,8 @@ pub struct Space<K: Kernel> {
     pub remaps: Remaps,
     /// Pages that the page daemon is copying out.
     pub copying: Copying,
+    /// Pages to be given up or renamed, in steps.
+    pub backlog: Backlog,
     /// Unmaps that are still to be reported.
     pub pending: PendingUnmaps,
     /// The address of page 0 of each object.
@@ -52,11 +56,20 @@ impl<K: Kernel> Space<K> {
     pub fn has_device(&self, device: usize) -> bool {
         self.files[device].is_some() || self.pool.as_ref().is_some_and(|pool| pool.device().0 as usize == device)
     }
-    /// Whether the old content of the range is still to be given up, or is being taken out by its address. Then nothing new may be
-    /// put there yet.
+    /// Whether the old content of the range is still to be given up or renamed, or is being taken out by its address. Then nothing
+    /// new may be put there yet.
     pub fn is_settling(&self, start: usize, end: usize) -> bool {
         let managed = self.ranges.overlap(start, end, Kind::Managed).is_some();
-        managed || self.copying.overlaps(start, end) || self.remaps.overlaps(start, end)
+        managed || self.copying.overlaps(start, end) || self.remaps.overlaps(start, end) || self.backlog.overlaps(start, end)
+    }
+    /// The first address in the range where no page may be filled or taken, because the pages that were there, or are to be there,
+    /// are still to be given up or renamed ([`Backlog`]).
+    pub(crate) fn first_behind(&self, start: usize, end: usize) -> Option<usize> {
+        if K::mistake(Mistake::FillsBeforeTheLastStep) { None } else { self.backlog.first_in(start, end) }
+    }
+    /// Whether the page at `addr` is such a page.
+    pub(crate) fn is_behind(&self, addr: usize) -> bool {
+        self.first_behind(addr, addr + PAGE_SIZE).is_some()
     }
     /// Whether an unmapping or a move is under way, or was and has not been followed yet.
     pub fn is_changing(&self) -> bool {

@@ -335,6 +335,7 @@ impl Region {
                 machine.discard_done(start, start + len);
                 // the region is borrowed exclusively, so no page of the range has come back since
                 machine.forget_range(&mut machine.map.write(), start, start + len, false);
+                machine.forgotten();
             }
             Delivery::InThread => {
                 let _quiet = Quiet::new();
@@ -342,6 +343,8 @@ impl Region {
                 // SAFETY: as above. Under the lock no page of the range is being moved or filled.
                 let _ = unsafe { sys::madvise(start, len, libc::MADV_DONTNEED) };
                 machine.forget_range(&mut map, start, start + len, false);
+                drop(map);
+                machine.forgotten();
             }
         }
         Ok(())
@@ -605,7 +608,7 @@ impl Drop for Region {
                 // handler has read the event. When it returns, the addresses may belong to another region.
                 unsafe { area::unmap(self.start, len) };
                 let _quiet = Quiet::new();
-                drop(machine.map.read()); // the thread that has read the event holds the lock until it has followed the event
+                machine.catch_up(); // waits for the thread that has read the event, and does what that has left
             }
             Delivery::InThread => {
                 let _quiet = Quiet::new();
@@ -614,6 +617,8 @@ impl Drop for Region {
                 // arrive.
                 unsafe { area::unmap(self.start, len) };
                 machine.forget_range(&mut map, start, start + len, true);
+                drop(map);
+                machine.forgotten();
             }
         }
         let mut regions = owner.regions();

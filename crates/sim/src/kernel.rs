@@ -91,6 +91,9 @@ impl Kernel for Sim {
     type Process = ();
     type Host = Nothing;
 
+    /// So few that most of a program's unmaps and moves take several steps.
+    const STEP_PAGES: u64 = 4;
+
     fn now_ns() -> u64 {
         sched::now() + 1
     }

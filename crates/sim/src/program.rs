@@ -76,6 +76,8 @@ pub struct Habits {
     pub whims: usize,
     /// Each thread has addresses of its own, and makes its calls in an address space without a pager as well.
     pub twins: bool,
+    /// How many times as long ranges it discards, unmaps and moves.
+    pub large: usize,
 }
 
 /// A thread's memory without a pager. All of the thread's calls are made there as well.
@@ -467,7 +469,7 @@ impl<'a> Thread<'a> {
     }
 
     fn discard(&mut self, advice: Advice) {
-        let Some((at, len)) = self.free_stretch(8) else { return };
+        let Some((at, len)) = self.free_stretch(8 * self.habits.large) else { return };
         self.discard_range(at, len, advice);
         if self.rng.below(2) == 0 {
             let at = at + self.rng.below(len) * PAGE;
@@ -546,7 +548,7 @@ impl<'a> Thread<'a> {
     }
 
     fn unmap(&mut self) {
-        if let Some((at, len)) = self.stretch(16) {
+        if let Some((at, len)) = self.stretch(16 * self.habits.large) {
             self.unmap_range(at, len);
         }
     }
@@ -572,7 +574,7 @@ impl<'a> Thread<'a> {
         if self.twin.is_some() {
             return self.remap_any();
         }
-        let Some((from, len)) = self.free_stretch(16) else { return };
+        let Some((from, len)) = self.free_stretch(16 * self.habits.large) else { return };
         let over = self.rng.below(3) == 0;
         let to = match self.stretch(1) {
             Some((at, _)) if over => at,

@@ -70,6 +70,7 @@ pub const USUAL: Scenario = Scenario {
         peeks: 0,
         whims: 0,
         twins: false,
+        large: 1,
     },
     disturbed: true,
     trouble: Trouble::NONE,

@@ -63,36 +63,66 @@ impl<P: Pager> Vm<P> {
     /// ([`Destination::Discard`](crate::Destination::Discard)). The pages may be in a batch to be parked: then they leave it
     /// ([`Vm::is_parking`]).
     pub fn release_range(&mut self, first: PageId, count: u64, parked: impl FnMut(FrameId)) -> u64 {
-        self.release_pages(first, count, false, parked)
+        let before = self.counters.released_pages.get();
+        self.release_some(first, count, false, u64::MAX, parked);
+        self.counters.released_pages.get() - before
     }
 
-    /// As [`Vm::release_range`], but mapped pages stay as they are: the program is about to discard them itself, or may go on using
-    /// them (MADV_FREE). A page that it does discard is found absent at its next fault, or when it is to be parked.
-    pub fn discard_range(&mut self, first: PageId, count: u64, parked: impl FnMut(FrameId)) -> u64 {
-        self.release_pages(first, count, true, parked)
-    }
-
-    fn release_pages(&mut self, first: PageId, count: u64, keep_mapped: bool, mut parked: impl FnMut(FrameId)) -> u64 {
-        let end = first.index() + count;
-        let mut at = first;
+    /// As [`Vm::release_range`], but looks at no more than `most` pages that are not untouched. Returns how many pages of the range
+    /// are done, from the first on.
+    ///
+    /// `keep_mapped`: mapped pages stay as they are. The program is about to discard them itself, or may go on using them
+    /// (MADV_FREE). A page that it does discard is found absent at its next fault, or when it is to be parked.
+    pub fn release_some(
+        &mut self,
+        first: PageId,
+        count: u64,
+        keep_mapped: bool,
+        most: u64,
+        mut parked: impl FnMut(FrameId),
+    ) -> u64 {
         let mut released = 0;
-        while let Some(page) = self.table.next_present(at, end) {
-            let word = self.table.get(page);
-            if keep_mapped && word.state() == State::Active {
-                // nothing to do: not even a write of its earlier content matters, because tags are compared
-            } else if self.release_one(page, word, &mut parked) {
-                released += 1;
+        let done = self.each_of_some(first, count, most, |vm, page| {
+            let word = vm.table.get(page);
+            // nothing to do for a page that stays: not even a write of its earlier content matters, because tags are compared
+            if !(keep_mapped && word.state() == State::Active) {
+                released += u64::from(vm.release_one(page, word, &mut parked));
             }
+            true
+        });
+        let done = done.expect("no page is refused");
+        self.pager.release_range(first, done);
+        self.counters.released_pages.add(released);
+        self.show_swap_used();
+        self.note_usage();
+        done
+    }
+
+    /// Calls `act` with up to `most` pages of the range, those that are not untouched. Returns how many pages of the range are
+    /// done, from the first on; `None` if `act` has refused one.
+    fn each_of_some(
+        &mut self,
+        first: PageId,
+        count: u64,
+        most: u64,
+        mut act: impl FnMut(&mut Self, PageId) -> bool,
+    ) -> Option<u64> {
+        let end = first.index() + count;
+        let (mut at, mut left) = (first, most);
+        while let Some(page) = self.table.next_present(at, end) {
+            if left == 0 {
+                return Some(page.index() - first.index());
+            }
+            if !act(self, page) {
+                return None;
+            }
+            left -= 1;
             if page.index() + 1 >= end {
                 break;
             }
             at = page.offset(1);
         }
-        self.pager.release_range(first, count);
-        self.counters.released_pages.add(released);
-        self.show_swap_used();
-        self.note_usage();
-        released
+        Some(count)
     }
 
     fn release_one(&mut self, page: PageId, word: PageWord, parked: &mut impl FnMut(FrameId)) -> bool {
@@ -125,18 +155,14 @@ impl<P: Pager> Vm<P> {
     /// room to remember the new place of a page. Then its content cannot be found any more, so the program must not go on.
     #[must_use]
     pub fn rename_range(&mut self, from: PageId, to: PageId, count: u64) -> bool {
-        let end = from.index() + count;
-        let mut at = from;
-        while let Some(page) = self.table.next_present(at, end) {
-            if !self.rename_one(page, to.offset(page.index() - from.index())) {
-                return false;
-            }
-            if page.index() + 1 >= end {
-                break;
-            }
-            at = page.offset(1);
-        }
-        true
+        self.rename_some(from, to, count, u64::MAX).is_some()
+    }
+
+    /// As [`Vm::rename_range`], but moves no more than `most` pages. Returns how many pages of the range are done, from the first
+    /// on; `None` if there is no room.
+    #[must_use]
+    pub fn rename_some(&mut self, from: PageId, to: PageId, count: u64, most: u64) -> Option<u64> {
+        self.each_of_some(from, count, most, |vm, page| vm.rename_one(page, to.offset(page.index() - from.index())))
     }
 
     fn rename_one(&mut self, page: PageId, new: PageId) -> bool {

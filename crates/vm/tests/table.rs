@@ -254,6 +254,34 @@ fn the_page_daemons_batches() {
     vm.check(1);
 }
 
+/// A range is given up or renamed in steps. Each step says how far it has come, and skips what is untouched. In between, the core
+/// holds together, and pages that are still to be done are as they were.
+#[test]
+fn ranges_are_given_up_and_renamed_in_steps() {
+    let mut vm = core(1 << 20);
+    let states = [State::Active, State::Inactive, State::Clean, State::PagedOut];
+    let fill = |vm: &mut Vm<Tape>, first: u64| {
+        (0..4).rev().for_each(|i| bring_to(vm, first + i as u64, states[i]));
+    };
+    fill(&mut vm, 10);
+    assert_eq!(vm.rename_some(page(0), page(100), 50, 2), Some(12));
+    vm.check(1);
+    let found = |vm: &Vm<Tape>, first: u64| [0, 1, 2, 3].map(|i| state(vm, first + i));
+    let [active, inactive, clean, out] = states;
+    let none = State::Untouched;
+    assert_eq!((found(&vm, 110), found(&vm, 10)), ([active, inactive, none, none], [none, none, clean, out]));
+    assert_eq!(vm.rename_some(page(12), page(112), 38, 2), Some(38), "the rest is untouched");
+    assert_eq!(found(&vm, 110), states);
+    let mut parked = 0;
+    assert_eq!(vm.release_some(page(100), 50, true, 3, |_| parked += 1), 13, "the mapped page counts, and stays");
+    vm.check(1);
+    assert_eq!((found(&vm, 110), parked), ([active, none, none, out], 2));
+    assert_eq!(vm.release_some(page(113), 37, true, 3, |_| parked += 1), 37);
+    assert_eq!(vm.release_some(page(100), 50, false, 1, |_| parked += 1), 50);
+    assert_eq!((found(&vm, 110), parked, vm.used(), vm.pager().used()), ([none; 4], 2, 0, 0));
+    vm.check(1);
+}
+
 /// Pages that pointers lead to are read back soon after their eviction, too. They were taken for pages that a thread waits for, and
 /// the inactive share grew: a sort in half of its memory had 374,000 soft faults instead of 230,000, and took a third longer.
 #[test]

@@ -64,7 +64,7 @@ impl<K: Kernel, S> Daemon<K, S> {
     fn park_batch<'a>(&mut self, machine: &'a Machine<K>, mut map: ReadGuard<'a, Space<K>, K::Word>) -> bool {
         let mut any = false;
         let mut at = 0;
-        if map.discards.count.load(Relaxed) != 0 || !map.remaps.is_empty() {
+        if map.discards.count.load(Relaxed) != 0 || !map.remaps.is_empty() || !map.backlog.is_empty() {
             self.weed_batch(machine, &map, at);
         }
         while at < self.batch.len() {
@@ -103,7 +103,7 @@ impl<K: Kernel, S> Daemon<K, S> {
             let addr = map.addr(page);
             let discarded = map.discards.covers(addr, K::now_ns) && !K::mistake(Mistake::TakesWhatIsDiscarded);
             let replaced = map.remaps.covers(addr) && !K::mistake(Mistake::TakesWhatIsReplaced);
-            let keep = i <= at || !(gone || discarded || replaced);
+            let keep = i <= at || !(gone || discarded || replaced || map.is_behind(addr));
             if !keep && (gone || core.vm.park_done(page, Parked::Refused)) {
                 machine.wake(map, addr, PAGE_SIZE);
             }

@@ -139,6 +139,10 @@ impl<W: Word> RawRwLock<W> {
             }
         }
     }
+    /// Whether threads sleep until the lock is free for them.
+    pub fn has_sleepers(&self) -> bool {
+        self.sleepers.load(Relaxed) != 0
+    }
     fn released(&self) {
         self.releases.fetch_add(1, Release);
         W::fence();
