@@ -69,7 +69,10 @@ fn a_late_unmap_does_not_take_what_has_come_there_since() {
         unsafe { core::ptr::write_bytes(start as *mut u8, byte, LEN) };
         machine.manage(&mut map, range(start));
     }
-    let there = |map: &Space, start: usize| there(&machine, map, range(start));
+    let there = |map: &mut Space, start: usize| {
+        machine.finish(map); // what several reports have left, in their order
+        there(&machine, map, range(start))
+    };
     // A page of a range that had found no room in the map was filled with zeroes, whatever it held.
     let known = |map: &Space| [a, b, c].map(|at| machine.is_known(map, at));
     assert_eq!(known(&map), [true, false, true]);
@@ -77,20 +80,20 @@ fn a_late_unmap_does_not_take_what_has_come_there_since() {
     assert_eq!(known(&map), [true, false, true]);
     assert!(map.ranges.insert(range(a)));
     let gone = (None, 0);
-    assert_eq!((there(&map, a).1, there(&map, b), there(&map, c).1), (4, gone, 4));
+    assert_eq!((there(&mut map, a).1, there(&mut map, b), there(&mut map, c).1), (4, gone, 4));
     machine.follow(&mut map, Event::Remap(a, b, LEN));
     machine.follow(&mut map, Event::Remap(c, a, LEN));
     machine.follow(&mut map, Event::Unmap(a, a + LEN));
-    assert_eq!((there(&map, a).1, there(&map, b).1, there(&map, c)), (4, 4, gone), "what came to A is there");
+    assert_eq!((there(&mut map, a).1, there(&mut map, b).1, there(&mut map, c)), (4, 4, gone), "what came to A is there");
     machine.follow(&mut map, Event::Unmap(c, c + LEN));
     // a plain unmap may be overtaken as well
     machine.follow(&mut map, Event::Remap(a, b, LEN));
-    assert_eq!((there(&map, a), there(&map, b).1), (gone, 4));
+    assert_eq!((there(&mut map, a), there(&mut map, b).1), (gone, 4));
     machine.follow(&mut map, Event::Unmap(b, b + LEN));
     machine.follow(&mut map, Event::Unmap(a, a + LEN));
-    assert_eq!(there(&map, b).1, 4);
+    assert_eq!(there(&mut map, b).1, 4);
     machine.follow(&mut map, Event::Unmap(b, b + LEN));
-    assert_eq!(there(&map, b), gone);
+    assert_eq!(there(&mut map, b), gone);
     machine.core.lock().vm.check(1);
     drop(map);
     // SAFETY: nobody uses it any more.
@@ -187,6 +190,7 @@ fn what_was_left_to_the_kernel_has_no_events() {
     assert!(machine.reserve_native(&mut map, Range { kind: Kind::Native, ..range(b) }));
     assert_eq!(machine.core.lock().vm.reserved(), 4);
     machine.follow(&mut map, Event::Remap(a, b, LEN));
+    machine.finish(&mut map);
     assert_eq!((there(&machine, &map, range(a)), there(&machine, &map, range(b))), ((None, 0), (Some(4), 4)));
     assert_eq!(map.ranges.find(b).map(|r| r.flags), Some(Flags::WIPE), "they move along");
     assert_eq!(machine.core.lock().vm.reserved(), 0);
@@ -205,6 +209,7 @@ fn what_was_left_to_the_kernel_has_no_events() {
     // memory that the map did not know moves, too
     machine.follow(&mut map, Event::Remap(a, b, LEN));
     assert!(map.ranges.find(b).is_some_and(|r| r.kind == Kind::Managed));
+    machine.finish(&mut map);
     machine.core.lock().vm.check(1);
     drop(map);
     // SAFETY: nobody uses it any more.
