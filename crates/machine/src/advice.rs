@@ -35,12 +35,7 @@ impl<K: Kernel> Machine<K> {
     /// The call has returned: the guard pages are there. The old content is forgotten.
     pub fn guarded(&self, start: usize, end: usize) {
         let mut map = self.map.write();
-        let mut at = start;
-        while let Some(r) = map.ranges.overlap(at, end, Kind::Managed) {
-            let piece = r.within(at, end);
-            self.add_work(&mut map, piece, Work::GiveUp);
-            at = piece.end;
-        }
+        self.add_work_within(&mut map, start, end, Work::GiveUp);
         map.discards.done(start, end, K::now_ns());
         drop(map);
         self.catch_up();

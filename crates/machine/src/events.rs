@@ -82,12 +82,7 @@ impl<K: Kernel> Machine<K> {
             Event::Unmap(start, end) => self.follow_unmap(map, start, end, false),
             Event::Remove(start, end) if map.copying.discarded(start, end) => {} // by the page daemon
             Event::Remove(start, end) => {
-                let mut at = start;
-                while let Some(r) = map.ranges.overlap(at, end, Kind::Managed) {
-                    let piece = r.within(at, end);
-                    self.add_work(map, piece, Work::GiveUpUnmapped);
-                    at = piece.end;
-                }
+                self.add_work_within(map, start, end, Work::GiveUpUnmapped);
                 map.discards.add(start, end, K::now_ns());
             }
             Event::Remap(from, to, len) => {
@@ -197,14 +192,9 @@ impl<K: Kernel> Machine<K> {
     /// A region of the library's is gone, or its content is. With in-thread delivery no event reports that. The caller has the
     /// kernel drop the pages under the same lock, and then calls [`Machine::forgotten`]. `unmapped`: the range itself is gone too.
     pub fn forget_range(&self, map: &mut Space<K>, start: usize, end: usize, unmapped: bool) {
-        let mut at = start;
-        while let Some(r) = map.ranges.overlap(at, end, Kind::Managed) {
-            let piece = r.within(at, end);
-            if unmapped {
-                map.ranges.remove(piece.start, piece.end, |_| {});
-            }
-            self.add_work(map, piece, Work::GiveUp);
-            at = piece.end;
+        match unmapped {
+            true => self.unmapped(map, &mut self.core.lock(), start, end),
+            false => self.add_work_within(map, start, end, Work::GiveUp),
         }
     }
 
@@ -256,6 +246,16 @@ impl<K: Kernel> Machine<K> {
     /// There is work on the pages of a managed range, to be done in steps.
     pub(crate) fn add_work(&self, map: &mut Space<K>, range: Range, work: Work) {
         self.add_work_with(map, &mut self.core.lock(), range, work);
+    }
+
+    /// There is such work on each managed range in `start..end`.
+    pub(crate) fn add_work_within(&self, map: &mut Space<K>, start: usize, end: usize, work: Work) {
+        let mut at = start;
+        while let Some(r) = map.ranges.overlap(at, end, Kind::Managed) {
+            let piece = r.within(at, end);
+            self.add_work(map, piece, work);
+            at = piece.end;
+        }
     }
 
     fn add_work_with(&self, map: &mut Space<K>, core: &mut Core, range: Range, work: Work) {
@@ -317,8 +317,9 @@ impl<K: Kernel> Machine<K> {
     }
 
     fn step_with(&self, map: &mut Space<K>, core: &mut Core, most: u64) {
-        let Some(Task { range, work }) = map.backlog.first() else { return };
-        let done = match map.backlog.first().and_then(|task| task.to()) {
+        let Some(task) = map.backlog.first() else { return };
+        let Task { range, work } = task;
+        let done = match task.to() {
             None => Some(Self::give_up(core, range, work, most)),
             Some(to) => core.vm.rename_some(range.page(range.start), to, range.pages(), most),
         };

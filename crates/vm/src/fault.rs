@@ -131,8 +131,7 @@ impl<P: Pager> Vm<P> {
         let (stream, window) = self.reads.fault(page);
         self.count_over_budget();
         self.counters.hard_faults.add(1);
-        let evicted_at = word.evicted_at();
-        if evicted_at != 0 && self.evictions.wrapping_sub(evicted_at) < self.limit / 2 {
+        if self.evictions_since(word.evicted_at()).is_some_and(|distance| distance < self.limit / 2) {
             self.inactive_share.early_return(self.limit);
         }
         match self.read_cluster(stream, page, window, bounds, true, over_budget) {

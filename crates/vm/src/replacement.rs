@@ -63,11 +63,8 @@ impl<P: Pager> Vm<P> {
 
     /// Ends the read into `frame`. Returns how many evictions ago its page was evicted, and counts that.
     pub(crate) fn refault_distance(&mut self, frame: FrameId) -> Option<u32> {
-        let evicted = self.frames.end_read(frame);
-        if evicted == 0 {
-            return None;
-        }
-        let distance = self.evictions.wrapping_sub(evicted);
+        let evicted_at = self.frames.end_read(frame);
+        let distance = self.evictions_since(evicted_at)?;
         let counter = match distance as u64 * 2 / self.limit.max(1) as u64 {
             0 => &self.counters.refaults_within_half,
             1 => &self.counters.refaults_within_one,
@@ -76,6 +73,11 @@ impl<P: Pager> Vm<P> {
         };
         counter.add(1);
         Some(distance)
+    }
+
+    /// How many evictions ago that one was; `None` if its number is not known.
+    pub(crate) fn evictions_since(&self, evicted_at: u32) -> Option<u32> {
+        (evicted_at != 0).then(|| self.evictions.wrapping_sub(evicted_at))
     }
 
     pub(crate) fn note_used_sample(&mut self, word: PageWord) {

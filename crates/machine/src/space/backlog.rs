@@ -25,21 +25,21 @@ pub struct Task {
 }
 
 impl Task {
-    /// The place of the first page that is left, if the pages are renamed.
-    pub(crate) fn to(&self) -> Option<PageId> {
+    /// The new address of the first page that is left, if the pages are renamed.
+    fn target(&self) -> Option<usize> {
         match self.work {
             Work::GiveUp | Work::GiveUpUnmapped => None,
-            Work::Rename(to) => Some(Range { start: to, ..self.range }.page(to)),
+            Work::Rename(to) => Some(to),
         }
+    }
+    /// The page that it becomes.
+    pub(crate) fn to(&self) -> Option<PageId> {
+        self.target().map(|start| Range { start, ..self.range }.page(start))
     }
     /// The ranges of addresses that the work concerns.
     fn ranges(&self) -> impl Iterator<Item = (usize, usize)> {
         let Range { start, end, .. } = self.range;
-        let to = match self.work {
-            Work::GiveUp | Work::GiveUpUnmapped => None,
-            Work::Rename(to) => Some((to, to + (end - start))),
-        };
-        [Some((start, end)), to].into_iter().flatten()
+        [Some(start), self.target()].into_iter().flatten().map(move |at| (at, at + (end - start)))
     }
 }
 
