@@ -88,9 +88,10 @@ Swap devices:
   file:PATH[,size=SIZE][,prio=N][,align=extents]  the same as PATH:SIZE, with a priority; and with
                                            no cluster across the border of two physical extents
   block:PATH[,size=SIZE][,prio=N][,force]  a block device; what is on it is lost
-  compressed:size=SIZE[,algo=ALGO][,prio=N]   memory that holds compressed pages: lz4 (the
+  compressed:[size=SIZE][,algo=ALGO][,prio=N]   memory that holds compressed pages: lz4 (the
                                            default), zstd, or zstd:LEVEL from 1 to 19. It is part of
-                                           --memory, of which it takes three quarters at the most.
+                                           --memory, of which it takes three quarters at the most,
+                                           and without a size as much as pays (see --no-compress).
                                            Without a priority it comes before all others: what does
                                            not compress, and what is coldest, goes on to those.
   With path=PATH, up to seven times, a device is made of several files or several block devices:
@@ -107,7 +108,7 @@ Swap devices:
 Configuration file:
   memory = \"2G\"          # keys are the long options: memory, policy, engine, name, stats,
   policy = \"use-once\"    # stats-file, best-effort, no-encrypt, no-load-control,
-                         # no-follow-pointers
+                         # no-follow-pointers, no-compress
   [[swap]]               # once for each device
   kind = \"file\"          # or \"block\", \"compressed\"; size, prio, align, force, algo as above
   path = \"/mnt/nvme\"    # or paths = [\"/ssd0\", \"/ssd1\"]
@@ -213,6 +214,14 @@ pub struct RunArgs {
     /// enough of these are used. `--stats` shows how many pages that were, and how many of a sample were used.
     #[arg(long)]
     pub no_follow_pointers: bool,
+
+    /// Do not keep compressed pages in memory
+    ///
+    /// By default, as far as page-ins take less time for it, a part of the memory holds compressed pages, in front of the swap
+    /// devices. It starts at nothing. With a device `compressed:size=SIZE` the size is yours to choose. `--stats` shows what it
+    /// came to.
+    #[arg(long)]
+    pub no_compress: bool,
 
     /// Print a short report to standard error at the end
     #[arg(long)]

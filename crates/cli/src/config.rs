@@ -40,6 +40,9 @@ pub struct Config {
     /// `--no-follow-pointers`.
     #[serde(default)]
     pub no_follow_pointers: bool,
+    /// `--no-compress`.
+    #[serde(default)]
+    pub no_compress: bool,
     /// `--swap`.
     #[serde(default, deserialize_with = "swaps")]
     pub swap: Vec<Swap>,
@@ -191,13 +194,15 @@ mod tests {
     /// The documentation promised the same options in the file, but two were missing.
     #[test]
     fn every_switch_can_be_set() {
-        let text = "stats = true\nbest-effort = true\nno-encrypt = true\nno-load-control = true\nno-follow-pointers = true\n";
+        let text = "stats = true\nbest-effort = true\nno-encrypt = true\nno-load-control = true\nno-follow-pointers = true\n\
+                    no-compress = true\n";
         let on = Config {
             stats: true,
             best_effort: true,
             no_encrypt: true,
             no_load_control: true,
             no_follow_pointers: true,
+            no_compress: true,
             ..Config::default()
         };
         assert_eq!(parse(text), Ok(on));

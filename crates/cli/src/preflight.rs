@@ -5,7 +5,8 @@ use crate::program::{self, NotFound, Unfit};
 use crate::{FAILED, Failure, NOT_EXECUTABLE, NOT_FOUND};
 use overspill_linux::control;
 use overspill_linux::control_client::{self, ControlError};
-use overspill_linux::device_spec::{self, DeviceSpec, Medium, SpecError};
+use overspill_linux::device_spec::{self, Algorithm, DeviceSpec, Medium, SpecError};
+use overspill_linux::setup::DEVICES_AT_START;
 use overspill_linux::size::{self, Size};
 use overspill_linux::{probe, signature};
 use overspill_vm::policy;
@@ -123,6 +124,15 @@ pub struct Swap {
 }
 
 impl Swap {
+    /// Puts compressed memory that finds its size by itself in front of them, unless some is among them or there are too many.
+    pub fn compress(&mut self) {
+        let has = self.devices.iter().any(|device| matches!(device.medium, Medium::Compressed(_)));
+        if !has && self.devices.len() < DEVICES_AT_START {
+            let medium = Medium::Compressed(Algorithm::default());
+            self.devices.insert(0, DeviceSpec { medium, ..DeviceSpec::file("") });
+        }
+    }
+
     /// Their names, for people.
     pub fn names(&self) -> String {
         overspill_linux::setup::names(&self.devices)

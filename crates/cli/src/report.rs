@@ -181,12 +181,15 @@ fn rows(seen: &Snapshot) -> String {
             ratio(n("pages_out"), n("page_out_ops"), "pages per write"),
         ],
     );
-    if n("pool_memory_bytes") + n("pool_refused") + n("pool_written_back") != 0 {
+    if n("pool_memory_bytes") + n("pool_refused") + n("pool_written_back") + n("pool_grown") != 0 {
+        let (grown, shrunk) = (n("pool_grown"), n("pool_shrunk"));
         row(
             "compressed",
             &[
                 pages(n("pool_pages"), "pages"),
                 format!("{} of memory", human(n("pool_memory_bytes"))),
+                format!("at most {}", human(n("pool_size_bytes"))),
+                if grown > 0 { format!("grew {grown} times and shrank {shrunk}") } else { "of fixed size".into() },
                 ratio(n("pool_pages") << 12, n("pool_memory_bytes"), "to one"),
                 pages(n("pool_same_pages"), "same-filled"),
                 pages(n("pool_refused"), "did not compress"),

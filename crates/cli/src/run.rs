@@ -58,7 +58,10 @@ pub fn run_with(args: &RunArgs, recording: Option<&Recording>) -> Result<u8, Fai
         }
         options => preflight::swap_options(options),
     };
-    let swap = preflight::swap(&devices)?;
+    let mut swap = preflight::swap(&devices)?;
+    if !(args.no_compress || config.no_compress) {
+        swap.compress();
+    }
     let (best_effort, stats) = (args.best_effort || config.best_effort, args.stats || config.stats);
     let (no_encrypt, no_load_control) = (args.no_encrypt || config.no_encrypt, args.no_load_control || config.no_load_control);
     let no_follow_pointers = args.no_follow_pointers || config.no_follow_pointers;

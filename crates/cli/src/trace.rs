@@ -209,6 +209,7 @@ fn record(args: &TraceRecordArgs) -> Result<u8, Failure> {
         no_encrypt: false,
         no_load_control: false,
         no_follow_pointers: false,
+        no_compress: true,
         stats: false,
         stats_file: None,
         best_effort: false,

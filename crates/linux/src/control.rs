@@ -20,7 +20,8 @@
 //! ```text
 //!   request                                            answers
 //!   overspill/1 swaps                                  device KEY=VALUE ... name=NAME    for each, then ok
-//!   overspill/1 swapon KIND BYTES PRIORITY NAME        ok                (BYTES 0: no limit; its files' descriptors come along,
+//!   overspill/1 swapon KIND BYTES PRIORITY NAME        ok                (BYTES 0: no limit; of memory, as much as pays;
+//!                                                                         its files' descriptors come along,
 //!                                                                         SCM_RIGHTS, one to 8, but none with the kind
 //!                                                                         "compressed", which is memory;
 //!                                                                         KIND block, file, or file,align=extents; compressed,

@@ -226,8 +226,10 @@ fn answer(
         }
         Ok(Request::Swapon { kind, bytes, priority, align, algorithm, name }) => {
             let backing = match (kind, files) {
-                (Kind::Compressed, _) if bytes < 4096 => return refuse(client, format_args!("compressed memory needs a size")),
-                (Kind::Compressed, _) => match Backing::memory(machine, bytes & !4095, algorithm) {
+                (Kind::Compressed, _) if (1..4096).contains(&bytes) => {
+                    return refuse(client, format_args!("compressed memory of less than a page is none"));
+                }
+                (Kind::Compressed, _) => match Backing::memory(machine, (bytes > 0).then_some(bytes & !4095), algorithm) {
                     Ok(memory) => memory,
                     Err(e) => return refuse(client, format_args!("there is no address space for so much (error {e})")),
                 },

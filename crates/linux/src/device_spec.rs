@@ -4,7 +4,7 @@
 //!   file:PATH[,path=PATH...][,size=SIZE][,prio=N][,align=extents]   a file in the directory PATH, or the new file PATH; it grows
 //!                                                                   up to SIZE
 //!   block:PATH[,path=PATH...][,size=SIZE][,prio=N][,force]    a block device; its first SIZE bytes
-//!   compressed:size=SIZE[,algo=lz4|zstd[:LEVEL]][,prio=N]   memory that holds compressed pages
+//!   compressed:[size=SIZE][,algo=lz4|zstd[:LEVEL]][,prio=N]   memory that holds compressed pages; without a size as far as it pays
 //!   DIR|FILE[:SIZE]                            short for file:
 //! ```
 //!
@@ -44,7 +44,7 @@ pub enum Medium {
         /// Use it although a file system seems to be on it. (Never although it is in use.)
         force: bool,
     },
-    /// Memory.
+    /// Memory. Without a size it takes as much of the budget as pays.
     Compressed(Algorithm),
 }
 
@@ -164,9 +164,6 @@ impl DeviceSpec {
         {
             return fail("has a path, and compressed devices have none");
         }
-        if self.size.is_none() && matches!(self.medium, Medium::Compressed(_)) {
-            return fail("needs a size, since it is memory, such as 512M");
-        }
         if let Medium::Compressed(Algorithm::Zstd(level)) = self.medium
             && !zstd::LEVELS.contains(&level)
         {
@@ -256,10 +253,7 @@ fn is_like_a_size(text: &[u8]) -> bool {
 }
 
 fn parse_kind(kind: &str, rest: &[u8]) -> Result<DeviceSpec, SpecError> {
-    if kind == "compressed" && rest.is_empty() {
-        return fail("has no options; write one such as compressed:size=1G");
-    }
-    let mut fields = fields(rest, b',')?.into_iter();
+    let mut fields = if kind == "compressed" && rest.is_empty() { Vec::new() } else { fields(rest, b',')? }.into_iter();
     let mut path = || PathBuf::from(OsString::from_vec(fields.next().unwrap_or_default()));
     let medium = match kind {
         "file" => Medium::File(path()),

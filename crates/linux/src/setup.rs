@@ -169,7 +169,7 @@ pub fn open_uffds(delivery: Delivery, device: Option<&Fd>) -> Result<(Uffd, Uffd
 
 pub use overspill_machine::files::DEVICES_MAX;
 /// The most devices that a process may start with: forked children inherit them, and each generation adds one of its own.
-const DEVICES_AT_START: usize = 8;
+pub const DEVICES_AT_START: usize = 8;
 
 /// The smallest table for a device without a limit, when address space is short: 4 GiB.
 const SLOTS_USUAL_MIN: u64 = 1 << 20;
@@ -240,11 +240,12 @@ pub fn machine(options: &Options<'_>, status: &'static Status) -> Result<Machine
         };
         let entry = entry.expect("an empty table has entries, in order");
         if let Medium::Compressed(algorithm) = device.medium {
-            let bytes = device
-                .size
-                .filter(|&bytes| bytes >= SIZE_MIN)
-                .ok_or_else(|| SetupError::Swap(libc::EINVAL, device.name().to_string_lossy().into_owned()))?;
-            let compressed = Compressed::new(bytes, memory_pages, pager.devices().slots_max(), algorithm);
+            let slots_max = pager.devices().slots_max();
+            let compressed = match device.size {
+                Some(bytes) if bytes >= SIZE_MIN => Compressed::new(bytes, memory_pages, slots_max, algorithm),
+                None if devices.len() > 1 => Compressed::automatic(memory_pages, slots_max, algorithm),
+                _ => return Err(SetupError::Swap(libc::EINVAL, device.name().to_string_lossy().into_owned())),
+            };
             *pool = Some((entry, compressed.map_err(SetupError::Memory)?));
         }
     }

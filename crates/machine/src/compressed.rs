@@ -34,18 +34,20 @@ use crate::errno::{self, Errno};
 use crate::kernel::{Advice, Kernel, Mistake};
 use crate::lock::{Mutex, MutexGuard, Rank};
 use core::marker::PhantomData;
-use core::sync::atomic::{AtomicU16, AtomicU64, Ordering::Relaxed};
+use core::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, Ordering::Relaxed};
 use overspill_store::PageBytes;
 use overspill_store::budgeted_pool::{BudgetedPool, SLOTS_PER_PAGE};
 use overspill_store::packing::{Algorithm, Damaged, Packed, Packer, Unpacker};
 use overspill_store::pool::{self, PACKED_BYTES_MAX, Pool, PoolCounters, Refused, SLOT_BYTES, Stored};
 use overspill_swap::{Devices, SwapPager};
-use overspill_vm::Vm;
 use overspill_vm::types::{DeviceId, PAGE_SHIFT, PAGE_SIZE, PageId};
+use overspill_vm::{Compressibility, Vm};
 use std::sync::Arc;
 
 /// Writes that take pages to the next device, at a time.
 pub const WRITE_BACKS: usize = 2;
+/// While the size is nothing, one page in so many is packed to see how pages compress. Of the first of each written cluster.
+const SAMPLED: u32 = 4;
 /// Threads that can unpack at the same time with an algorithm that needs memory for it.
 const UNPACKERS_MAX: usize = 4;
 
@@ -91,13 +93,19 @@ pub struct Compressed<K: Kernel> {
     /// Pages that it can hold, at most.
     pub slots: u32,
     size_pages: u64,
+    /// Its size follows what page-ins tell, from nothing to `size_pages`.
+    automatic: bool,
     device: AtomicU16,
     written_back: AtomicU64,
     packer: Mutex<Packer, K::Word>,
     /// Empty for LZ4, which needs no memory to unpack.
     unpackers: Box<[Mutex<Unpacker, K::Word>]>,
-    /// Pages of the buffers for writes to the next device, and of the packer and unpackers. Charged as long as the device is there.
+    /// Pages of the buffers for writes to the next device, and of the packer and unpackers. Charged while it has a size, or pages.
     pub buffer_pages: u32,
+    /// (A) They are charged. Under the lock on the core.
+    buffers_charged: AtomicBool,
+    /// (A) Pages written to other devices while the size was nothing, which says when to try how one compresses.
+    passed: AtomicU32,
 }
 
 impl<K: Kernel> core::fmt::Debug for Compressed<K> {
@@ -140,6 +148,21 @@ impl<K: Kernel> Compressed<K> {
     /// # Panics
     /// If the algorithm has no such level.
     pub fn new(bytes: u64, memory_pages: u32, slots_max: u32, algorithm: Algorithm) -> Result<Arc<Self>, Errno> {
+        Self::with(bytes, false, memory_pages, slots_max, algorithm)
+    }
+
+    /// As [`Compressed::new`], but the size is nothing at first, and follows what page-ins tell ([`overspill_vm::Vm::judge_pool_size`]).
+    ///
+    /// # Errors
+    /// ENOMEM.
+    ///
+    /// # Panics
+    /// If the algorithm has no such level.
+    pub fn automatic(memory_pages: u32, slots_max: u32, algorithm: Algorithm) -> Result<Arc<Self>, Errno> {
+        Self::with(u64::from(memory_pages / 2) << PAGE_SHIFT, true, memory_pages, slots_max, algorithm)
+    }
+
+    fn with(bytes: u64, automatic: bool, memory_pages: u32, slots_max: u32, algorithm: Algorithm) -> Result<Arc<Self>, Errno> {
         let len = pool::arena_bytes(usize::try_from(bytes).ok().filter(|n| *n < 1 << 46).ok_or(errno::ENOMEM)?);
         let at = K::map_anonymous(len)?;
         let arena = Arena::<K> { at, len, kernel: PhantomData };
@@ -158,15 +181,21 @@ impl<K: Kernel> Compressed<K> {
         let size_pages = bytes >> PAGE_SHIFT;
         let slots = (size_pages * SLOTS_PER_PAGE).min(slots_max as u64) as u32;
         Ok(Arc::new(Compressed {
-            pool: Mutex::ranked(Rank::Pool, BudgetedPool::new(Pool::over(slots, arena), size_pages, memory_pages)),
+            pool: Mutex::ranked(
+                Rank::Pool,
+                BudgetedPool::new(Pool::over(slots, arena), if automatic { 0 } else { size_pages }, memory_pages),
+            ),
             arena: at as usize,
             slots,
             size_pages,
+            automatic,
             device: AtomicU16::new(u16::MAX),
             written_back: AtomicU64::new(0),
             packer: Mutex::ranked(Rank::Packer, packer),
             unpackers,
             buffer_pages: (WRITE_BACKS * write_back_pages(memory_pages) + working_bytes.div_ceil(PAGE_SIZE)) as u32,
+            buffers_charged: AtomicBool::new(false),
+            passed: AtomicU32::new(0),
         }))
     }
 
@@ -177,7 +206,6 @@ impl<K: Kernel> Compressed<K> {
     pub fn enter(&self, vm: &mut Vm<SwapPager>, priority: i16) -> Result<DeviceId, overspill_swap::AddDeviceError> {
         let device = vm.devices_mut().add_memory_device(vec![0; self.slots as usize], priority, SLOT_BYTES as u32)?;
         self.device.store(device.0, Relaxed);
-        vm.charge(self.buffer_pages);
         self.set_budget(vm.limit());
         // At once, and above the budget if there is no frame: without any credit no page could be stored, and so no frame come
         // free. The charged pages become resident only as pages are stored, and those free more.
@@ -187,9 +215,16 @@ impl<K: Kernel> Compressed<K> {
 
     /// Takes its charge off the budget. => the device is gone from the pager
     pub fn leave(&self, vm: &mut Vm<SwapPager>) {
-        vm.uncharge(self.buffer_pages + self.pool.lock().give_up());
+        self.charge_buffers(vm, false);
+        vm.uncharge(self.pool.lock().give_up());
         let counters = vm.counters();
-        for gauge in [&counters.pool_pages, &counters.pool_memory_bytes, &counters.pool_packed_bytes, &counters.pool_same_pages] {
+        for gauge in [
+            &counters.pool_pages,
+            &counters.pool_size_bytes,
+            &counters.pool_memory_bytes,
+            &counters.pool_packed_bytes,
+            &counters.pool_same_pages,
+        ] {
             gauge.set(0);
         }
     }
@@ -239,22 +274,68 @@ impl<K: Kernel> Compressed<K> {
 
     fn balance(&self, vm: &mut Vm<SwapPager>, available: u32) {
         let mut pool = self.pool.lock();
+        if self.automatic
+            && let Some(size) = vm.judge_pool_size(|| {
+                let pages = pool.compressibility();
+                Compressibility { overhead: pages.overhead + self.buffer_pages, ..pages }
+            })
+        {
+            let gauges = vm.counters();
+            gauges.pool_grown.add(u64::from(u64::from(size) > pool.size_pages()));
+            gauges.pool_shrunk.add(u64::from(u64::from(size) < pool.size_pages()));
+            let (read_ns, unpack_ns) = vm.page_in_times();
+            gauges.pool_read_ns.set(read_ns);
+            gauges.pool_unpack_ns.set(unpack_ns);
+            pool.set_size(u64::from(size).min(self.size_pages));
+        }
         let balance = pool.balance(available);
-        let (counters, credit) = (pool.pool.counters(), pool.pool.credit());
+        let (counters, credit, limit) = (pool.pool.counters(), pool.pool.credit(), pool.pool.limit());
         drop(pool);
         vm.charge(balance.charge);
         vm.uncharge(balance.uncharge);
+        self.charge_buffers(vm, limit > 0 || counters.stored_pages > 0);
         let device = self.device();
-        if balance.has_room {
-            vm.devices_mut().set_full(device, false);
+        if balance.has_room || limit == 0 {
+            vm.devices_mut().set_full(device, limit == 0);
         }
         vm.devices_mut().set_drops_copies(device, balance.drops_copies);
         vm.devices_mut().set_room(device, balance.room);
         let gauges = vm.counters();
         gauges.pool_pages.set(counters.stored_pages);
+        gauges.pool_size_bytes.set(limit << PAGE_SHIFT);
         gauges.pool_memory_bytes.set((counters.resident_pages + credit) << PAGE_SHIFT);
         gauges.pool_packed_bytes.set(counters.packed_bytes);
         gauges.pool_same_pages.set(counters.same_filled_pages);
+    }
+
+    /// Pages that are charged for it now.
+    pub fn charged_pages(&self) -> u64 {
+        let buffers = if self.buffers_charged.load(Relaxed) { self.buffer_pages } else { 0 };
+        u64::from(buffers) + (self.holding().memory_bytes >> PAGE_SHIFT)
+    }
+
+    /// Sets the most pages of memory that it may take, up to the size that it was made for.
+    pub fn set_size(&self, pages: u64) {
+        self.pool.lock().set_size(pages.min(self.size_pages));
+    }
+
+    fn charge_buffers(&self, vm: &mut Vm<SwapPager>, charged: bool) {
+        match (self.buffers_charged.swap(charged, Relaxed), charged) {
+            (false, true) => vm.charge(self.buffer_pages),
+            (true, false) => vm.uncharge(self.buffer_pages),
+            _ => {}
+        }
+    }
+
+    /// A page is about to be written to another device. While the size is nothing, one in [`SAMPLED`] is packed to see how pages
+    /// compress.
+    pub fn sample(&self, page: &PageBytes) {
+        if !self.automatic || self.pool.lock().size_pages() > 0 || !self.passed.fetch_add(1, Relaxed).is_multiple_of(SAMPLED) {
+            return;
+        }
+        let mut packer = self.packer.lock();
+        let packed = packer.pack(page);
+        self.pool.lock().note_packed(packed);
     }
 
     /// Sets the process's part of the budget, in pages.
@@ -283,7 +364,9 @@ impl<K: Kernel> Compressed<K> {
     /// # Errors
     /// [`Refused`]; nothing is in the slot then.
     pub fn store(&self, at: u32, packed: Packed<'_>) -> Result<(), Refused> {
-        self.pool.lock().pool.store(at, packed)
+        let mut pool = self.pool.lock();
+        pool.note_packed(packed);
+        pool.pool.store(at, packed)
     }
 
     /// Unpacks the page in slot `at` of the device. If there is none, or its bytes are damaged, `page` is filled so that no check

@@ -41,16 +41,20 @@ pub enum Backing<K: Kernel> {
 }
 
 impl<K: Kernel> Backing<K> {
-    /// Compressed memory of `bytes` bytes.
+    /// Compressed memory of `bytes` bytes, or, without a number, of a size that follows what pays.
     ///
     /// # Errors
     /// As mmap(2).
-    pub fn memory(machine: &Machine<K>, bytes: u64, algorithm: Algorithm) -> Result<Self, Errno> {
+    pub fn memory(machine: &Machine<K>, bytes: Option<u64>, algorithm: Algorithm) -> Result<Self, Errno> {
         let (limit, slots_max) = {
             let core = machine.core.lock();
             (core.vm.limit(), core.vm.devices().slots_max())
         };
-        Compressed::new(bytes, limit, slots_max, algorithm).map(Backing::Memory)
+        let made = match bytes {
+            Some(bytes) => Compressed::new(bytes, limit, slots_max, algorithm),
+            None => Compressed::automatic(limit, slots_max, algorithm),
+        };
+        made.map(Backing::Memory)
     }
 }
 

@@ -111,6 +111,9 @@ pub unsafe fn arrived<K: Kernel>(
     };
     let damaged = arrived().any(|i| !right[i as usize] && stored[i as usize] != Tag::UNKNOWN);
     count_io(machine, &mut core, op.location.device, false, op.count, since, read.worth(damaged));
+    if op.count == 1 && op.touched().is_some() {
+        core.vm.page_in_took(op.location.is_memory, K::now_ns().saturating_sub(since));
+    }
     let next = core.vm.page_in_arrived(op, bounds, check, &mut places).and_then(|next| issue(map.read_of(next)));
     // a page to be left parked needs a place; without one it is mapped
     let mut parking = [ParkPlace::NONE; CLUSTER_PAGES_MAX];

@@ -114,7 +114,7 @@ impl Pager {
             }
             Medium::Compressed(algorithm) => {
                 let _quiet = Quiet::new();
-                Backing::memory(machine, device.size.unwrap_or(0), algorithm).map_err(|e| Error::Resources(os(e)))?
+                Backing::memory(machine, device.size, algorithm).map_err(|e| Error::Resources(os(e)))?
             }
         };
         let _quiet = Quiet::new();

@@ -117,9 +117,8 @@ fn check_end(scenario: &Scenario, machine: &Machine<Sim>, world: &World) {
     assert_eq!((core.park.used(), core.park.drops()), (0, 0), "parking places are in use, or to be dropped");
     let pool = map.pool.as_ref().map_or(0, |pool| {
         pool.refill(&mut core.vm); // this empties slots that were given up
-        let holding = pool.holding();
-        assert_eq!(holding.pool.stored_pages, 0, "compressed memory keeps pages that were given up");
-        u64::from(pool.buffer_pages) + (holding.memory_bytes >> 12)
+        assert_eq!(pool.holding().pool.stored_pages, 0, "compressed memory keeps pages that were given up");
+        pool.charged_pages()
     });
     assert_eq!(core.vm.charge_total(), pool, "charged in the end, and for compressed memory");
     let counters = core.vm.counters();

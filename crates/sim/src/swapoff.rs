@@ -4,6 +4,7 @@ use crate::files::SimFiles;
 use crate::kernel::Sim;
 use crate::world::World;
 use overspill_machine::Machine;
+use overspill_machine::compressed::Compressed;
 use overspill_machine::devices::{self, Backing};
 use overspill_machine::files::DEVICES_MAX;
 use overspill_machine::swapoff::{BeginError, Failure, State, Worker};
@@ -21,6 +22,9 @@ const ENDS_NS: u64 = 60_000_000_000;
 const PAUSE_NS: u64 = 100_000_000;
 /// Compressed memory's priority; other devices have lower ones.
 const PRIORITY_MAX: i16 = 3;
+
+/// Compressed memory is made for fewer pages than this.
+const SIZE_MAX: usize = 256;
 
 /// How devices come and go.
 #[derive(Clone, Copy, Debug)]
@@ -82,12 +86,22 @@ impl<'a> Control<'a> {
                 self.add(kind, pages);
             } else {
                 let device = self.rng.pick(&own);
-                let is_pool = self.machine.map.read().pool.as_ref().is_some_and(|pool| pool.device() == device);
-                // compressed memory stays longer, so that it gets full
-                if !is_pool || self.rng.below(8) == 0 {
-                    self.swapoff(device);
+                let pool = self.machine.map.read().pool.clone().filter(|pool| pool.device() == device);
+                match pool {
+                    // it stays longer, so that it gets full
+                    Some(pool) if self.rng.below(8) > 0 => self.resize(&pool),
+                    _ => self.swapoff(device),
                 }
             }
+        }
+    }
+
+    /// Makes compressed memory larger or smaller, as the core would if page-ins told it to.
+    fn resize(&mut self, pool: &Compressed<Sim>) {
+        if self.fits(pool.device()) {
+            let pages = self.rng.below(2) * self.rng.below(SIZE_MAX);
+            self.say(format_args!("compressed memory may take {pages} pages"));
+            pool.set_size(pages as u64);
         }
     }
 
@@ -136,8 +150,8 @@ impl<'a> Control<'a> {
         let name = self.names.to_string();
         let priority = self.rng.below(PRIORITY_MAX as usize) as i16;
         if kind == 0 && self.habits.compressed && !self.machine.has_pool() {
-            let bytes = (1 + self.rng.below(16)) << 16;
-            let backing = Backing::memory(self.machine, bytes as u64, Algorithm::Lz4).expect("memory");
+            let bytes = (1 + self.rng.below(SIZE_MAX / 16)) << 16;
+            let backing = Backing::memory(self.machine, Some(bytes as u64), Algorithm::Lz4).expect("memory");
             let added = devices::add(self.machine, backing, b"compressed", PRIORITY_MAX, || ());
             self.say(format_args!("adds {} KiB of compressed memory: {added:?}", bytes >> 10));
             return assert!(added.is_ok(), "{added:?}");

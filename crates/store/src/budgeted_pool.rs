@@ -13,7 +13,10 @@
 //!
 //! This module only decides. The machine charges, tells the pager, and writes.
 
-use crate::pool::{Pool, PoolCounters};
+use crate::packing::Packed;
+use crate::pool::{Pool, PoolCounters, packed_size};
+use overspill_vm::Compressibility;
+use overspill_vm::types::PAGE_SIZE;
 
 /// Slots per page of the pool's size: a better ratio of compression does not make more pages fit.
 pub const SLOTS_PER_PAGE: u64 = 8;
@@ -29,7 +32,20 @@ pub struct BudgetedPool<A = Vec<u8>> {
     budget: u32,
     /// Pages are being written back, until enough room is made.
     draining: bool,
+    sample: Sample,
 }
+
+/// How pages have compressed lately.
+#[derive(Clone, Copy, Default)]
+struct Sample {
+    pages: u32,
+    refused: u32,
+    /// Of the others, in the pool.
+    bytes: u32,
+}
+
+/// At so many pages, the counts of a sample are halved.
+const SAMPLE_PAGES: u32 = 256;
 
 /// What the machine must do after [`BudgetedPool::balance`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -50,7 +66,7 @@ impl<A: AsRef<[u8]> + AsMut<[u8]>> BudgetedPool<A> {
     /// `pool`, over an arena of [`arena_bytes`](crate::pool::arena_bytes), which may take up to `size_pages` pages of a budget of
     /// `budget` pages.
     pub fn new(pool: Pool<A>, size_pages: u64, budget: u32) -> Self {
-        BudgetedPool { pool, size_pages, budget, draining: false }
+        BudgetedPool { pool, size_pages, budget, draining: false, sample: Sample::default() }
     }
 
     /// Sets the budget of the process, in pages.
@@ -58,9 +74,39 @@ impl<A: AsRef<[u8]> + AsMut<[u8]>> BudgetedPool<A> {
         self.budget = pages;
     }
 
+    /// Sets the most pages that it may take, whatever the budget. The arena has room for them.
+    pub fn set_size(&mut self, pages: u64) {
+        self.size_pages = pages;
+    }
+
     /// The most pages that it may take, whatever the budget.
     pub fn size_pages(&self) -> u64 {
         self.size_pages
+    }
+
+    /// A page was packed, be it to be stored or to see how it compresses.
+    pub fn note_packed(&mut self, packed: Packed<'_>) {
+        let sample = &mut self.sample;
+        sample.pages += 1;
+        match packed {
+            Packed::Incompressible => sample.refused += 1,
+            Packed::Same(_) => {}
+            Packed::Bytes(bytes) => sample.bytes += packed_size(bytes.len()) as u32,
+        }
+        if sample.pages >= SAMPLE_PAGES {
+            *sample = Sample { pages: sample.pages / 2, refused: sample.refused / 2, bytes: sample.bytes / 2 };
+        }
+    }
+
+    /// How pages have compressed lately.
+    pub fn compressibility(&self) -> Compressibility {
+        let Sample { pages, refused, bytes } = self.sample;
+        let unpacked = u64::from(pages - refused) * PAGE_SIZE as u64;
+        Compressibility {
+            ratio_permille: (unpacked * 1000 / u64::from(bytes).max(1)).min(1000 * SLOTS_PER_PAGE) as u32,
+            refused_permille: (refused * 1000).checked_div(pages).unwrap_or(1000),
+            overhead: reserve_pages(self.budget) as u32,
+        }
     }
 
     /// Takes the frames that the next pages may need from the `available` free frames, or gives back frames that they will not

@@ -62,6 +62,11 @@ const fn class_size(class: usize) -> usize {
     (BLOCK / CLASS_OBJECTS[class]) & !3
 }
 
+/// Bytes that packed content of `len` bytes takes in a pool, in a block that is full.
+pub fn packed_size(len: usize) -> usize {
+    BLOCK / CLASS_OBJECTS[class_of(len)]
+}
+
 /// The length of the arena for a pool whose limit is `bytes`. The pool then becomes full by its limit, and never because it has no
 /// blocks: each class may have one block that is hardly filled.
 pub const fn arena_bytes(bytes: usize) -> usize {

@@ -121,9 +121,15 @@ counters! {
     swap_capacity_bytes, "bytes", "Swap space there may be.";
     swap_given_back_bytes, "bytes", "Swap space that was given back to the file system, since nothing was stored there for a while.";
     pool_pages, "pages", "Pages in compressed memory now.";
+    pool_size_bytes, "bytes", "The most memory that compressed pages may take now.";
+    pool_grown, "times", "Times that compressed memory was allowed to take more memory, because page-ins would take less time.";
+    pool_shrunk, "times", "Times that it was allowed less, for the same reason.";
+    pool_read_ns, "ns", "The time that reading a page took from a device, lately, when that was last judged.";
+    pool_unpack_ns, "ns", "The same, unpacking a page.";
     pool_memory_bytes, "bytes", "Memory that compressed pages take now, charged to the budget.";
     pool_packed_bytes, "bytes", "Of that, the compressed pages themselves; the rest is overhead.";
     pool_same_pages, "pages", "Pages in compressed memory that are one word repeated, and take none.";
+    pool_pages_in, "pages", "Pages that came in from compressed memory.";
     pool_refused, "pages", "Pages that did not compress and went past compressed memory.";
     pool_written_back, "pages", "Pages that went on from compressed memory to the next device, to make room.";
     read_errors, "errors", "Reads that failed; the page is lost and its touch raises SIGBUS.";

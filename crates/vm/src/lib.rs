@@ -17,7 +17,6 @@
 //! in for a lock, and the machine reports the outcome page by page.
 
 #![cfg_attr(not(test), no_std)] // a clock, a thread or a file is an error when it is compiled
-#![forbid(unsafe_code)]
 
 extern crate alloc;
 
@@ -39,6 +38,7 @@ mod page_table;
 pub mod pager;
 mod pointers;
 pub mod policy;
+mod pool_size;
 mod replacement;
 pub mod status;
 mod stream;
@@ -52,5 +52,6 @@ pub use fault::Fault;
 pub use page_in::{Destination, Filled, Followed, PageIn};
 pub use page_out::{Compared, Demand, Laundry, PageOut, Parked, Resident};
 pub use page_table::OBJECT_PAGES_MAX;
+pub use pool_size::Compressibility;
 pub use swapoff::{MoveRun, Swapoff, SwapoffRefusal, SwapoffStep};
 pub use vm::{Decision, Vm};

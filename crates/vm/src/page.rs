@@ -62,8 +62,10 @@ const READAHEAD: u64 = 1 << 8;
 const TRIGGER: u64 = 1 << 9;
 const WANTED: u64 = 1 << 10;
 const SAMPLE: u64 = 1 << 11;
+const ALONG: u64 = 1 << 13;
+const REFUSED: u64 = 1 << 14;
 const FRAME_SHIFT: u32 = 32;
-const FLAGS_OF_PLACE: u64 = WIRED | LAUNDERING | LAUNDERING_ORPHANED;
+const FLAGS_OF_PLACE: u64 = WIRED | LAUNDERING | LAUNDERING_ORPHANED | ALONG | REFUSED;
 
 macro_rules! flag {
     ($get:ident, $bit:expr, $help:literal) => {
@@ -109,6 +111,8 @@ impl PageWord {
     flag!(readahead, READAHEAD, "Came in along with a fault and is not known to have been used.");
     flag!(trigger, TRIGGER, "Its first touch asks for the next readahead.");
     flag!(wanted, WANTED, "A fault waits for the busy page.");
+    flag!(along, ALONG, "Last came in along with others, in order or by a pointer.");
+    flag!(refused, REFUSED, "Did not compress.");
     flag!(sample, SAMPLE, "Came in because something points to it, and left parked to see whether it is used.");
 
     /// The frame, where the state owns one.
@@ -145,6 +149,22 @@ impl PageWord {
         PageWord(self.0 & !(READAHEAD | TRIGGER))
     }
 
+    /// Sets whether it comes in along with others. => it is coming in
+    #[inline]
+    pub fn coming_along(self, along: bool) -> Self {
+        debug_assert!(self.busy());
+        PageWord(if along { self.0 | ALONG } else { self.0 & !ALONG })
+    }
+    /// Sets whether it did not compress.
+    #[inline]
+    pub const fn refuse(self, refused: bool) -> Self {
+        PageWord(if refused { self.0 | REFUSED } else { self.0 & !REFUSED })
+    }
+    /// Whether a device that is not memory is the better place for it.
+    #[inline]
+    pub const fn passes_memory(self) -> bool {
+        self.0 & (ALONG | REFUSED) != 0
+    }
     /// Untouched or PagedOut: a frame is taken and content is on its way.
     #[inline]
     pub fn begin_fill(self, frame: FrameId, readahead: bool) -> Self {
@@ -273,7 +293,7 @@ impl PageWord {
     #[inline]
     pub fn renamed(self) -> Self {
         assert!(!self.busy());
-        self.with(self.state(), self.keep(WIRED | READAHEAD), self.frame().0)
+        self.with(self.state(), self.keep(WIRED | READAHEAD | ALONG | REFUSED), self.frame().0)
     }
 }
 
@@ -289,6 +309,8 @@ impl core::fmt::Debug for PageWord {
             (TRIGGER, "trigger"),
             (WANTED, "wanted"),
             (SAMPLE, "sample"),
+            (ALONG, "along"),
+            (REFUSED, "refused"),
         ] {
             if self.0 & bit != 0 {
                 write!(f, "+{name}")?;

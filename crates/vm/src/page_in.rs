@@ -12,6 +12,9 @@ use crate::types::{FrameId, PageId, PageIndex, Slot, Tag};
 use crate::vm::{Decision, Vm};
 use core::ops::Range;
 
+/// A page that did not compress is tried again after so many page-ins, on average.
+const REFUSED_FOR: u32 = 8;
+
 /// A cluster to be read: pages contiguous in the object and on the device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PageIn {
@@ -148,6 +151,7 @@ impl<P: Pager> Vm<P> {
         }?;
         let most = want.min(stored.before.max(stored.after) + 1);
         let (mut count, mut taken, mut wanted) = (0, 0u32, 0u128);
+        let alone = touched && window <= 1;
         self.read = self.read.wrapping_add(1);
         for i in 0..most {
             let p = direction.step(page, i);
@@ -160,7 +164,10 @@ impl<P: Pager> Vm<P> {
                 continue;
             }
             let Some(frame) = self.take_frame_to_read(p, word.evicted_at()) else { break };
-            self.table.set(p, word.begin_fill(frame, !(touched && i == 0)));
+            self.note_page_in(alone, word.evicted_at());
+            // what did not compress is tried again once in a while, because contents change
+            let refused = word.refused() && !(alone && self.read.is_multiple_of(REFUSED_FOR));
+            self.table.set(p, word.begin_fill(frame, !(touched && i == 0)).coming_along(!alone).refuse(refused));
             wanted |= 1 << i;
             taken += 1;
             count = i + 1;
@@ -189,11 +196,15 @@ impl<P: Pager> Vm<P> {
         self.counters.page_in_ops.add(1);
         self.counters.pages_in.add(wanted.count_ones() as u64);
         self.note_usage();
+        let location = self.pager.locate(slot);
+        if location.is_memory {
+            self.counters.pool_pages_in.add(wanted.count_ones() as u64);
+        }
         let expected = if count == 1 { self.pager.tag(first) } else { None };
         PageIn {
             first,
             slot,
-            location: self.pager.locate(slot),
+            location,
             expected: expected.unwrap_or(Tag::UNKNOWN),
             count,
             wanted,
@@ -292,7 +303,8 @@ impl<P: Pager> Vm<P> {
         };
         self.read = self.read.wrapping_add(1);
         let frame = self.take_frame_to_read(page, word.evicted_at())?;
-        let word = word.begin_fill(frame, false);
+        self.note_page_in(false, word.evicted_at());
+        let word = word.begin_fill(frame, false).coming_along(true);
         self.table.set(page, if parks { word.as_sample() } else { word });
         self.counters.pointed_pages.add(1);
         self.decide(Decision::PageIn(page, 1));

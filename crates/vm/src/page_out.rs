@@ -46,6 +46,8 @@ pub struct Laundry {
     pub stored: Option<Tag>,
     /// The stored copy is on a device that is memory.
     pub in_memory: bool,
+    /// A device that is not memory is the better place for it.
+    pub passes_memory: bool,
 }
 
 /// Consecutive slots for pages that are to be written.
@@ -207,7 +209,7 @@ impl<P: Pager> Vm<P> {
             self.enqueue(frame, On::Laundry);
             let stored = self.pager.stored(page);
             let in_memory = stored.is_some_and(|(slot, _)| self.pager.locate(slot).is_memory);
-            out.push(Laundry { page, frame, stored: stored.map(|(_, tag)| tag), in_memory });
+            out.push(Laundry { page, frame, stored: stored.map(|(_, tag)| tag), in_memory, passes_memory: word.passes_memory() });
         }
     }
 
@@ -232,7 +234,9 @@ impl<P: Pager> Vm<P> {
             self.decide(Decision::DropZero(page));
             return Compared::Drop(frame);
         }
-        if self.pager.tag(page) == Some(tag) {
+        // on a device it would stay for ever, however often it is used
+        let moves = |slot| self.pool_size.is_open() && !word.passes_memory() && !self.pager.locate(slot).is_memory;
+        if self.pager.stored(page).is_some_and(|(slot, stored)| stored == tag && !moves(slot)) {
             self.dequeue(frame);
             self.launder_end(page, word, true);
             self.enqueue(frame, On::Clean);
@@ -320,6 +324,14 @@ impl<P: Pager> Vm<P> {
         self.counters.pages_out.add(pages as u64);
     }
 
+    /// A page that is being laundered does not compress.
+    pub fn launder_refused(&mut self, page: PageId) {
+        let word = self.table.get(page);
+        if word.laundering() && !word.laundering_orphaned() {
+            self.table.set(page, word.refuse(true));
+        }
+    }
+
     /// A page's write has ended, or (`slot` is `None`) there was no slot for it. Returns `false` if the page was written but the
     /// pager has no room to remember where: then it stays in memory.
     pub fn launder_done(&mut self, page: PageId, slot: Option<Slot>, tag: Tag, result: IoResult) -> bool {
@@ -368,6 +380,7 @@ impl<P: Pager> Vm<P> {
             self.table.set(page, word.reclaimed(self.evictions));
             self.policy.evicted(frame, page);
             self.note_unused(word);
+            self.pool_size.page_out(word.passes_memory());
             self.counters.pages_reclaimed.add(1);
             self.decide(Decision::Reclaim(page));
             out.push((page, frame));

@@ -80,6 +80,13 @@ impl<P: Pager> Vm<P> {
         (evicted_at != 0).then(|| self.evictions.wrapping_sub(evicted_at))
     }
 
+    /// A page comes in, alone or along with others.
+    pub(crate) fn note_page_in(&mut self, alone: bool, evicted_at: u32) {
+        if let Some(distance) = self.evictions_since(evicted_at) {
+            self.pool_size.page_in(alone, distance, self.limit);
+        }
+    }
+
     pub(crate) fn note_used_sample(&mut self, word: PageWord) {
         if word.sample() {
             self.counters.pointed_used.add(1);

@@ -34,6 +34,7 @@ use crate::page_table::{OBJECT_PAGES_MAX, PageTable};
 use crate::pager::Pager;
 use crate::pointers::Pointers;
 use crate::policy::{self, LivePolicy};
+use crate::pool_size::PoolSize;
 use crate::status::TRANSITIONS_MAX;
 use crate::stream::Streams;
 use crate::types::{ObjectId, PAGE_SIZE, PageId, PageIndex};
@@ -69,6 +70,7 @@ pub struct Vm<P: Pager> {
     pub(crate) zeroes: Streams,
     pub(crate) pointers: Pointers,
     pub(crate) inactive_share: InactiveShare,
+    pub(crate) pool_size: PoolSize,
     pub(crate) limit: u32,
     /// What the process has been given: the limit, but while its reclaim target is less.
     pub(crate) promised: u32,
@@ -126,6 +128,7 @@ impl<P: Pager> Vm<P> {
             zeroes: Streams::new(4, config.zero_ahead_pages_max).without_bursts(),
             pointers: Pointers::default(),
             inactive_share: InactiveShare::new(),
+            pool_size: PoolSize::new(),
             limit: config.memory_pages,
             promised: config.memory_pages,
             mapped_max: u32::MAX,
@@ -169,6 +172,7 @@ impl<P: Pager> Vm<P> {
             zeroes: self.zeroes.clone(),
             pointers: self.pointers.clone(),
             inactive_share: self.inactive_share,
+            pool_size: self.pool_size.clone(),
             limit: self.limit,
             promised: self.promised,
             mapped_max: self.mapped_max,

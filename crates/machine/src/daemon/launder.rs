@@ -29,7 +29,9 @@ pub(super) struct Dirty {
     place: ParkPlace,
     tag: Tag,
     write: bool,
-    /// It was offered to the compressed device already, and stored there or refused.
+    /// A device that is not memory is the better place for it.
+    passes_memory: bool,
+    /// The compressed device has it, has refused it, or is not to be asked.
     packed: bool,
 }
 
@@ -47,8 +49,9 @@ impl Write {
     /// A write that is not under way.
     pub(super) fn new() -> Write {
         let (page, place) = (PageId::from_raw(0), ParkPlace::NONE);
+        let none = Dirty { page, place, tag: Tag::UNKNOWN, write: false, passes_memory: false, packed: false };
         Write {
-            pages: [Dirty { page, place, tag: Tag::UNKNOWN, write: false, packed: false }; WRITE_PAGES],
+            pages: [none; WRITE_PAGES],
             iov: [IoVec { base: 0, len: 0 }; WRITE_PAGES],
             count: 0,
             run: None,
@@ -94,7 +97,7 @@ impl<K: Kernel, S> Daemon<K, S> {
         let mut core = machine.core.lock();
         core.vm.launder_batch(most.min(self.write_pages as u32 * 2), &mut self.laundry);
         self.dirty.clear();
-        for &Laundry { page, frame, stored, in_memory } in &self.laundry {
+        for &Laundry { page, frame, stored, in_memory, passes_memory } in &self.laundry {
             let place = core.park.place(frame);
             if !core.park.hold(place) {
                 // the page moved to another address while it was being written, and that write has not ended: the page is inactive
@@ -103,7 +106,7 @@ impl<K: Kernel, S> Daemon<K, S> {
                 continue;
             }
             let tag = stored.unwrap_or(Tag::UNKNOWN);
-            self.dirty.push(Dirty { page, place, tag, write: false, packed: in_memory });
+            self.dirty.push(Dirty { page, place, tag, write: false, passes_memory, packed: in_memory });
         }
         drop(core);
         if self.dirty.is_empty() {
@@ -128,11 +131,12 @@ impl<K: Kernel, S> Daemon<K, S> {
         let (looked_at, mut writes) = (self.dirty.len(), 0);
         let map = machine.map.read();
         let mut core = machine.core.lock();
+        let past_memory = map.pool.is_some() && core.vm.devices().room_past_memory() > 0;
         for (d, zero) in self.dirty.iter_mut().zip(&zero) {
             match core.vm.launder_compared(d.page, *zero, d.tag) {
                 Compared::Write => {
                     d.write = true;
-                    d.packed = false;
+                    d.packed = d.passes_memory && past_memory;
                     writes += 1;
                     continue;
                 }
@@ -145,6 +149,9 @@ impl<K: Kernel, S> Daemon<K, S> {
             core.park.written(d.place);
         }
         self.dirty.retain(|d| d.write);
+        if past_memory {
+            self.dirty.sort_by_key(|d| d.packed); // they come last, see `write_dirty`
+        }
         if let Some(pool) = &map.pool {
             pool.empty_freed(&mut core.vm); // the slots that these pages had there make room for their new ones
         }
@@ -162,7 +169,7 @@ impl<K: Kernel, S> Daemon<K, S> {
         let mut past_memory = false;
         while at < self.dirty.len() {
             if self.dirty[at].packed && !past_memory {
-                past_memory = true; // only refused pages are left, see `pack`
+                past_memory = true; // only such pages are left, see `pack`
             }
             let mut free = self.writes.iter().position(|w| !w.busy);
             if free.is_none() {
@@ -205,6 +212,10 @@ impl<K: Kernel, S> Daemon<K, S> {
                 continue;
             }
             let n = run.count as usize;
+            if !past_memory && let Some(pool) = &machine.map.read().pool {
+                // SAFETY: the place is held: its content stays, and nobody writes parked pages.
+                pool.sample(unsafe { &*(machine.parking.addr(self.dirty[at].place) as *const PageBytes) });
+            }
             let w = &mut self.writes[slot];
             w.pages[..n].copy_from_slice(&self.dirty[at..at + n]);
             w.count = n;
@@ -291,9 +302,11 @@ impl<K: Kernel, S> Daemon<K, S> {
         drop(packer);
         let mut core = machine.core.lock();
         core.vm.counters().pool_refused.add(refused as u64);
+        self.dirty[at + stored..at + stored + refused].iter().for_each(|d| core.vm.launder_refused(d.page));
         if stored > 0 {
             core.vm.launder_issued(stored as u32);
             let ns = K::now_ns().saturating_sub(since);
+            core.vm.packing_took(ns / (stored + refused) as u64);
             let io = device_stats::Io { write: true, pages: stored as u32, bytes, ns, ok: true };
             core.vm.devices_mut().io_ended(pool.device(), io);
         }

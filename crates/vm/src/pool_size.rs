@@ -1,0 +1,397 @@
+//! How much of the budget compressed memory should take.
+//!
+//! A frame that compressed memory takes holds more than one page, but not mapped. So some faults come that would not have come, and
+//! others are served from compressed memory that would have read a device. Both are counted at no cost, because each page-in tells
+//! how many evictions ago its page went out, and so how much more memory would have kept it:
+//!
+//! ```text
+//!   used just now                                                    used long ago
+//!   | in memory: the budget less the pool | pool: its frames x ratio |  on devices
+//!                                         ^ a page-in unpacks        ^ a page-in reads
+//! ```
+//!
+//! From these counts, and from what an unpacking and a read take here, follows the time that page-ins would take with a larger or
+//! smaller pool ([`PoolSize::judge`]). The pool starts at nothing and moves by a 64th of the budget at a time. Pages that came along
+//! with others (read in order, pointed to) do not go through the pool, because a device brings many of them at a time. To them a
+//! larger pool is only less memory.
+//!
+//! Source: Wilson, Kaplan, Smaragdakis, "The case for compressed caching in virtual memory systems", USENIX 1999, section 4 (cost and
+//! benefit by recency). There every reference is counted; here only page-ins are, so what lies just inside memory is taken to be as
+//! dense as what lies just outside.
+
+use crate::pager::Pager;
+use crate::vm::Vm;
+use alloc::vec;
+use alloc::vec::Vec;
+
+/// Counts and sizes are in parts of the budget, so many of which are all of it.
+const PARTS: usize = 256;
+/// The size changes by so many parts at a time.
+const STEP: usize = 4;
+/// The largest size.
+const MOST: usize = PARTS / 2;
+/// How far back page-ins are counted.
+const REACH: usize = 4 * PARTS;
+/// The nearest counts, so many of which stand for what lies just inside memory.
+const NEAREST: usize = 8;
+/// A judgement after so many page-ins, as a part of the budget's pages. The counts are halved each time.
+const JUDGED_PART: u32 = 16;
+/// At least so many.
+const JUDGED_MIN: u32 = 256;
+/// The time that a page-in from the pool takes besides packing and unpacking, in nanoseconds: the fault, and another page's way
+/// out, with a soft fault on average (bench/RESULTS-compressed.md).
+const UNPACKED_NS: u64 = 41_000;
+/// The time that a page-in from a device takes besides the read.
+const READ_NS: u64 = 53_000;
+/// The time that a page takes that comes along with others (docs/decisions/0021-pointers.md).
+const ALONG_NS: u64 = 16_000;
+/// Packing and unpacking, until they have been measured, in nanoseconds.
+const PACK_NS: u32 = 4_000;
+const UNPACK_NS: u32 = 2_000;
+/// A larger pool must save so many thousandths of the time, a smaller one so many.
+const GROWS_PERMILLE: u64 = 100;
+const SHRINKS_PERMILLE: u64 = 10;
+/// The pool is so full on average, in thousandths: its coldest pages go on to the next device before it is full.
+const FULL_PERMILLE: u64 = 880;
+
+/// How well pages compress.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Compressibility {
+    /// Pages per page of the pool, in thousandths, of pages that compress.
+    pub ratio_permille: u32,
+    /// Pages that do not compress, in thousandths.
+    pub refused_permille: u32,
+    /// Pages of the budget that a pool takes for its own use, however small it is.
+    pub overhead: u32,
+}
+
+/// See the module.
+#[derive(Clone, Debug)]
+pub(crate) struct PoolSize {
+    /// Page-ins by evictions since the page's own: pages that a thread waited for and that came alone, and others.
+    alone: Vec<u32>,
+    along: Vec<u32>,
+    sums: Sums,
+    /// Page-ins of both kinds since the last judgement.
+    counted: u32,
+    /// Pages that went out, and those of them that would be packed.
+    evicted: u32,
+    packed: u32,
+    /// The size now, and with what it takes besides.
+    now: usize,
+    taken: usize,
+    read_ns: Mean,
+    unpack_ns: Mean,
+    pack_ns: Mean,
+}
+
+/// A mean of the last few hundred times, in nanoseconds. One that is longer than twice the mean counts as that: it waited for
+/// something else.
+#[derive(Clone, Copy, Default, Debug)]
+struct Mean(u32);
+
+impl Mean {
+    fn note(&mut self, ns: u64) {
+        let ns = u32::try_from(ns).unwrap_or(u32::MAX);
+        self.0 = if self.0 == 0 { ns } else { self.0 - self.0 / 256 + ns.min(self.0.saturating_mul(2)) / 256 };
+    }
+    fn or(self, ns: u32) -> u64 {
+        u64::from(if self.0 == 0 { ns } else { self.0 })
+    }
+}
+
+/// Sums of the counts: at `i`, of all before `i`.
+#[derive(Clone, Default, Debug)]
+struct Sums {
+    alone: Vec<u32>,
+    along: Vec<u32>,
+    /// Of the pages that went out so many evictions ago or fewer, those that are still out, in thousandths of a part.
+    out: Vec<u32>,
+}
+
+impl Sums {
+    fn new() -> Self {
+        Sums { alone: vec![0; REACH + 1], along: vec![0; REACH + 1], out: vec![0; REACH + 1] }
+    }
+
+    fn update(&mut self, size: &PoolSize) {
+        let evicted = size.evicted.max(1);
+        for at in 0..REACH {
+            let back = self.alone[at] + self.along[at];
+            self.out[at + 1] = self.out[at] + 1000 * evicted.saturating_sub(back).max(evicted / 16) / evicted;
+            self.alone[at + 1] = self.alone[at] + size.alone[at];
+            self.along[at + 1] = self.along[at] + size.along[at];
+        }
+    }
+}
+
+impl PoolSize {
+    pub(crate) fn new() -> Self {
+        PoolSize {
+            alone: vec![0; REACH],
+            along: vec![0; REACH],
+            sums: Sums::new(),
+            counted: 0,
+            evicted: 0,
+            packed: 0,
+            now: 0,
+            taken: 0,
+            read_ns: Mean::default(),
+            unpack_ns: Mean::default(),
+            pack_ns: Mean::default(),
+        }
+    }
+
+    /// A page comes in that went out `distance` evictions ago, of a budget in pages.
+    pub(crate) fn page_in(&mut self, alone: bool, distance: u32, budget: u32) {
+        self.counted += 1;
+        let counts = if alone { &mut self.alone } else { &mut self.along };
+        if let Some(count) = counts.get_mut(distance as usize * PARTS / budget.max(1) as usize) {
+            *count += 1;
+        }
+    }
+
+    /// A page goes out. `along`: past the pool.
+    pub(crate) fn page_out(&mut self, along: bool) {
+        self.evicted += 1;
+        self.packed += u32::from(!along);
+    }
+
+    pub(crate) fn read_took(&mut self, ns: u64) {
+        self.read_ns.note(ns);
+    }
+
+    pub(crate) fn unpacking_took(&mut self, ns: u64) {
+        self.unpack_ns.note(ns);
+    }
+
+    pub(crate) fn packing_took(&mut self, ns: u64) {
+        self.pack_ns.note(ns);
+    }
+
+    /// Whether pages should go to the pool although a device has them, unchanged.
+    pub(crate) fn is_open(&self) -> bool {
+        self.now > 0
+    }
+
+    /// What a read of one page and an unpacking take, in nanoseconds; 0: not measured yet.
+    pub(crate) fn times(&self) -> (u64, u64) {
+        (self.read_ns.or(0), self.unpack_ns.or(0))
+    }
+
+    /// Whether there is enough to judge by.
+    pub(crate) fn is_due(&self, budget: u32) -> bool {
+        self.counted >= (budget / JUDGED_PART).max(JUDGED_MIN)
+    }
+
+    /// Decides anew. Returns the size, in pages of the budget.
+    pub(crate) fn judge(&mut self, pages: Compressibility, budget: u32) -> u32 {
+        let overhead = (pages.overhead as usize * PARTS).div_ceil(budget.max(1) as usize);
+        let mut sums = core::mem::take(&mut self.sums);
+        sums.update(self);
+        let cost = |size| self.cost(&sums, size, overhead, pages);
+        let now = cost(self.now);
+        let (least, best) = (0..=MOST).step_by(STEP).map(|size| (cost(size), size)).min().expect("there are some");
+        let saves = |permille| least + now * permille / 1000 < now;
+        if best > self.now && saves(GROWS_PERMILLE) && self.read_ns.0 != 0 {
+            self.now += STEP;
+        } else if best < self.now && saves(SHRINKS_PERMILLE) {
+            self.now -= STEP;
+        }
+        self.sums = sums;
+        self.taken = if self.now == 0 { 0 } else { self.now + overhead };
+        self.counted = 0;
+        (self.evicted, self.packed) = (self.evicted / 2, self.packed / 2);
+        self.alone.iter_mut().chain(&mut self.along).for_each(|count| *count /= 2);
+        (budget as usize * self.now / PARTS) as u32
+    }
+
+    /// The time that page-ins would have taken with a pool of that size, in nanoseconds.
+    fn cost(&self, sums: &Sums, size: usize, overhead: usize, pages: Compressibility) -> u64 {
+        let taken = if size == 0 { 0 } else { size + overhead };
+        // page-ins that would come as well, or would not have come
+        let more = taken.saturating_sub(self.taken);
+        let fewer = self.taken.saturating_sub(taken);
+        let change = |sums: &[u32]| u64::from(sums[NEAREST]) * more as u64 / NEAREST as u64;
+        let (alone, along) = (change(&sums.alone), change(&sums.along));
+        let kept = u64::from(1000 - pages.refused_permille.min(1000));
+        // pages that pass the pool by, or do not compress, leave room for others
+        let stored = (u64::from(self.packed) * kept / u64::from(self.evicted.max(1))).max(1);
+        let holds = size as u64 * u64::from(pages.ratio_permille) * FULL_PERMILLE / stored;
+        let reach = (holds + 1000 * self.taken as u64).saturating_sub(1000 * taken as u64);
+        let reach = sums.out.partition_point(|&out| u64::from(out) <= reach).saturating_sub(1).max(fewer);
+        let near = alone.min(if taken == 0 { 0 } else { alone * holds / 1000 / taken as u64 });
+        let hits = (near + u64::from(sums.alone[reach] - sums.alone[fewer])) * kept / 1000 * u64::from(size > 0);
+        let reads = alone + u64::from(sums.alone[REACH] - sums.alone[fewer]) - hits;
+        let along = along + u64::from(sums.along[REACH] - sums.along[fewer]);
+        let unpacked = UNPACKED_NS + self.unpack_ns.or(UNPACK_NS) + self.pack_ns.or(PACK_NS);
+        let read = READ_NS + self.read_ns.or(0);
+        // what is packed and not used in time is unpacked again, to be written
+        let in_vain = if size == 0 { 0 } else { u64::from(self.packed).saturating_sub(hits) };
+        let in_vain_ns = self.pack_ns.or(PACK_NS) + self.unpack_ns.or(UNPACK_NS);
+        hits * unpacked + reads * read + along * ALONG_NS + in_vain * in_vain_ns
+    }
+}
+
+impl<P: Pager> Vm<P> {
+    /// The size that compressed memory should have from now on, in pages, if there is something new to judge by.
+    pub fn judge_pool_size(&mut self, pages: impl FnOnce() -> Compressibility) -> Option<u32> {
+        let budget = self.limit;
+        self.pool_size.is_due(budget).then(|| self.pool_size.judge(pages(), budget))
+    }
+
+    /// A page that a thread waited for, read or unpacked by itself, took so many nanoseconds.
+    pub fn page_in_took(&mut self, in_memory: bool, ns: u64) {
+        match in_memory {
+            true => self.pool_size.unpacking_took(ns),
+            false => self.pool_size.read_took(ns),
+        }
+    }
+
+    /// Packing a page took so many nanoseconds.
+    pub fn packing_took(&mut self, ns: u64) {
+        self.pool_size.packing_took(ns);
+    }
+
+    /// What reading a page from a device and unpacking one take lately, in nanoseconds; 0: not known.
+    pub fn page_in_times(&self) -> (u64, u64) {
+        self.pool_size.times()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::collections::BTreeMap;
+
+    const BUDGET: u32 = 10 * PARTS as u32;
+    const PAGES: Compressibility = Compressibility { ratio_permille: 2500, refused_permille: 0, overhead: 0 };
+
+    /// A program that uses pages as `next` says, in memory that is managed by LRU and shared with a pool.
+    struct Program<F> {
+        pool: PoolSize,
+        next: F,
+        alone: bool,
+        used_at: BTreeMap<u64, u32>,
+        pages: Vec<(u64, u32)>,
+        now: u64,
+        evictions: u32,
+    }
+
+    impl<F: FnMut(u64) -> u32> Program<F> {
+        fn new(read_ns: u64, next: F) -> Self {
+            let mut pool = PoolSize::new();
+            if read_ns > 0 {
+                pool.read_took(read_ns);
+            }
+            let pages = vec![(0, 0); 4 * BUDGET as usize];
+            Program { pool, next, alone: true, used_at: BTreeMap::new(), pages, now: 0, evictions: 0 }
+        }
+
+        fn reference(&mut self) {
+            self.now += 1;
+            let page = (self.next)(self.now);
+            let (used_at, evicted_at) = core::mem::replace(&mut self.pages[page as usize], (self.now, 0));
+            self.used_at.insert(self.now, page);
+            if self.used_at.remove(&used_at).is_some() {
+                return;
+            }
+            if evicted_at > 0 {
+                self.pool.page_in(self.alone, self.evictions - evicted_at, BUDGET);
+            }
+            if self.used_at.len() > BUDGET as usize * (PARTS - self.pool.taken) / PARTS {
+                let (_, page) = self.used_at.pop_first().unwrap();
+                self.evictions += 1;
+                self.pages[page as usize].1 = self.evictions;
+                self.pool.page_out(!self.alone);
+            }
+        }
+
+        /// Runs until the size has been judged so many times. Returns it, in parts.
+        fn run(&mut self, judgements: u32, pages: Compressibility) -> usize {
+            for _ in 0..judgements {
+                while !self.pool.is_due(BUDGET) {
+                    self.reference();
+                }
+                self.pool.judge(pages, BUDGET);
+            }
+            self.pool.now
+        }
+    }
+
+    /// Any of the first `pages` pages, with the same likelihood.
+    fn evenly(pages: u32) -> impl FnMut(u64) -> u32 {
+        let mut seed = 1u64;
+        move |_| {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            ((seed >> 33) % u64::from(pages)) as u32
+        }
+    }
+
+    /// References that are spread evenly over one and a half times the budget, memory that is managed by LRU: what a pool holds is
+    /// known. Its pages and those in memory are the ones that were used last.
+    #[test]
+    fn what_a_pool_would_hold_is_known_from_evictions() {
+        let mut program = Program::new(0, evenly(BUDGET * 3 / 2));
+        program.run(30, PAGES);
+        (0..20_000).for_each(|_| program.reference());
+        let mut sums = Sums::new();
+        sums.update(&program.pool);
+        for pages in [PARTS / 16, PARTS / 8, PARTS / 4, PARTS * 3 / 8] {
+            let reach = sums.out.partition_point(|&out| out as usize <= 1000 * pages) - 1;
+            let held = f64::from(sums.alone[reach]) / f64::from(sums.alone[REACH]);
+            let known = pages as f64 / (PARTS as f64 / 2.0);
+            assert!((held - known).abs() < 0.06, "{pages} parts hold {held:.2} of what is used, not {known:.2}");
+        }
+    }
+
+    #[test]
+    fn a_slow_device_makes_it_grow_and_a_fast_one_does_not() {
+        assert_eq!(Program::new(1_000, evenly(BUDGET * 3 / 2)).run(100, PAGES), 0);
+        assert_eq!(Program::new(0, evenly(BUDGET * 3 / 2)).run(100, PAGES), 0, "nothing was read alone yet");
+        let slow = Program::new(500_000, evenly(BUDGET * 3 / 2)).run(200, PAGES);
+        // what is missing is half of the budget, and each part of the pool adds 1.2 parts
+        assert!((PARTS / 4..=PARTS / 2).contains(&slow), "{slow} parts");
+    }
+
+    /// What is read in order comes with others, many at a time. The pool would only take its memory.
+    #[test]
+    fn pages_that_come_along_with_others_make_it_shrink() {
+        let mut program = Program::new(500_000, evenly(BUDGET * 3 / 2));
+        assert!(program.run(100, PAGES) > 0);
+        program.alone = false;
+        assert_eq!(program.run(100, PAGES), 0);
+    }
+
+    #[test]
+    fn what_does_not_compress_is_no_reason() {
+        let pages = Compressibility { ratio_permille: 1300, refused_permille: 950, ..PAGES };
+        assert_eq!(Program::new(200_000, evenly(BUDGET * 3 / 2)).run(100, pages), 0);
+        let nothing = Compressibility { ratio_permille: 0, refused_permille: 1000, ..PAGES };
+        assert_eq!(Program::new(200_000, evenly(BUDGET * 3 / 2)).run(100, nothing), 0);
+    }
+
+    /// A program that goes round and round through three times the budget: no pool that there may be holds that.
+    #[test]
+    fn a_loop_that_is_far_too_long_is_no_reason() {
+        assert_eq!(Program::new(500_000, |now| (now % u64::from(BUDGET * 3)) as u32).run(100, PAGES), 0);
+    }
+
+    /// What a small pool takes besides its pages is counted.
+    #[test]
+    fn a_small_budget_is_not_spent_on_buffers() {
+        let pages = Compressibility { overhead: BUDGET / 2, ..PAGES };
+        assert_eq!(Program::new(60_000, evenly(BUDGET * 5 / 4)).run(100, pages), 0);
+        assert!(Program::new(60_000, evenly(BUDGET * 5 / 4)).run(100, PAGES) > 0);
+    }
+
+    /// No size is left for another that costs more, and so it does not wander.
+    #[test]
+    fn it_stays_where_it_is_best() {
+        let mut program = Program::new(200_000, evenly(BUDGET * 3 / 2));
+        program.run(200, PAGES);
+        let sizes: Vec<_> = (0..20).map(|_| program.run(1, PAGES)).collect();
+        let (least, most) = (sizes.iter().min().unwrap(), sizes.iter().max().unwrap());
+        assert!(most - least <= 4 * STEP, "{sizes:?}");
+    }
+}
