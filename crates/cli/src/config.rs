@@ -246,7 +246,6 @@ mod tests {
         for (text, word) in [
             ("kind = \"file\"", "no path"),
             ("kind = \"compressed\"\npath = \"/a\"", "has a path"),
-            ("kind = \"compressed\"", "needs a size"),
             ("kind = \"file\"\npath = \"/a\"\nforce = true", "only block"),
             ("kind = \"file\"\npath = \"/a\"\nalgo = \"lz4\"", "only compressed"),
             ("kind = \"block\"\npath = \"/a\"\nalign = \"extents\"", "only files"),
