@@ -118,6 +118,23 @@ fn a_full_pool_writes_its_coldest_pages_back() {
     test.end();
 }
 
+/// A program that looks at pages at random, all of which compress well: by default compressed memory grows, and serves page-ins.
+/// With `--no-compress` there is none.
+#[test]
+fn it_finds_its_size_by_itself() {
+    let Some(mut test) = Test::new("automatic") else { return };
+    test.program = build(&test.dir, "random_text.c");
+    let options = ["--memory", "16M", "--swap", &test.swap];
+    let (output, stats) = test.run(&options, &["32", "60000"]);
+    right(&output);
+    within(&stats, 16 * MIB);
+    assert!(stat(&stats, "pool_grown") > 3 && stat(&stats, "pool_pages_in") > 1000, "{stats}");
+    let (output, stats) = test.run(&[&options[..], &["--no-compress"]].concat(), &["32", "20000"]);
+    right(&output);
+    assert_eq!((stat(&stats, "pool_grown"), stat(&stats, "pool_pages_in")), (0, 0), "{stats}");
+    test.end();
+}
+
 /// The program and its forks fit into compressed memory.
 #[test]
 fn alone_it_holds_more_than_the_budget() {
