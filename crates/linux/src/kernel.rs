@@ -6,7 +6,7 @@ use crate::credentials::Following;
 use crate::family::Family;
 use crate::io::{Engine, Io};
 use crate::lock::Futex;
-use crate::mappings::{self, Mappings};
+use crate::mappings::{self, Mappings, PAGEMAP};
 use crate::record::Recorder;
 use crate::swap_file::SwapFiles;
 use crate::sys::{self, Errno, Fd, sys};
@@ -202,6 +202,8 @@ struct ScanArg {
 
 const PAGEMAP_SCAN: u64 = 3 << 30 | (size_of::<ScanArg>() as u64) << 16 | (b'f' as u64) << 8 | 16;
 const PAGE_IS_PRESENT: u64 = 1 << 3;
+/// It was touched since UFFDIO_RWPROTECT. See [`crate::uffd::FEATURES_REFERENCES`].
+const PAGE_IS_ACCESSED: u64 = 1 << 9;
 
 /// Calls `f(start, end)` for each run of present pages in the range, in bytes. If a scan fails half-way, it reports some runs
 /// twice.
@@ -213,9 +215,22 @@ fn each_present(start: usize, end: usize, mut f: impl FnMut(usize, usize)) {
     }
 }
 
-fn scan_present(start: usize, end: usize, mut f: impl FnMut(usize, usize)) -> Result<(), i32> {
-    // (the thread's file: once the first thread has ended, that of the process is empty)
-    let pagemap = sys::open(b"/proc/thread-self/pagemap\0", libc::O_RDONLY | libc::O_CLOEXEC, 0)?;
+fn scan_present(start: usize, end: usize, f: impl FnMut(usize, usize)) -> Result<(), i32> {
+    let pagemap = sys::open(PAGEMAP, libc::O_RDONLY | libc::O_CLOEXEC, 0)?;
+    scan(pagemap.raw(), start, end, PAGE_IS_PRESENT, f)
+}
+
+/// Calls `f(start, end)` for each run of pages of the range that are present and were touched since they were watched, in bytes.
+/// `pagemap` is that file of /proc.
+///
+/// # Errors
+/// EINVAL: the kernel does not tell.
+pub(crate) fn scan_touched(pagemap: i32, start: usize, end: usize, f: impl FnMut(usize, usize)) -> Result<(), i32> {
+    scan(pagemap, start, end, PAGE_IS_PRESENT | PAGE_IS_ACCESSED, f)
+}
+
+/// Calls `f(start, end)` for each run of pages that are of all these categories.
+fn scan(pagemap: i32, start: usize, end: usize, categories: u64, mut f: impl FnMut(usize, usize)) -> Result<(), i32> {
     let mut regions = [PageRegion::default(); 64];
     let mut at = start;
     while at < end {
@@ -225,12 +240,12 @@ fn scan_present(start: usize, end: usize, mut f: impl FnMut(usize, usize)) -> Re
             end: end as u64,
             vec: regions.as_mut_ptr() as u64,
             vec_len: regions.len() as u64,
-            category_mask: PAGE_IS_PRESENT,
-            return_mask: PAGE_IS_PRESENT,
+            category_mask: categories,
+            return_mask: categories,
             ..ScanArg::default()
         };
         // SAFETY: the kernel reads and writes the structure and at most `vec_len` regions, both live.
-        let n = unsafe { sys!(libc::SYS_ioctl, pagemap.raw(), PAGEMAP_SCAN, &mut arg as *mut _) }?;
+        let n = unsafe { sys!(libc::SYS_ioctl, pagemap, PAGEMAP_SCAN, &mut arg as *mut _) }?;
         for r in &regions[..n] {
             f(r.start as usize, r.end as usize);
         }

@@ -1,6 +1,7 @@
 //! Asks the kernel about the process's own mappings: their bounds and protection, their bytes even where they are not readable, and
 //! how much of them is locked or pinned. The files of /proc are opened once and kept, so that a later chroot does not matter.
 
+use crate::kernel::scan_touched;
 use crate::sys::{self, Errno, Fd, sys};
 use overspill_machine::kernel::{Fixed, Mapping};
 use overspill_vm::types::PAGE_SIZE;
@@ -10,6 +11,7 @@ use overspill_vm::types::PAGE_SIZE;
 pub struct Mappings {
     maps: Option<Fd>,
     mem: Option<Fd>,
+    pagemap: Option<Fd>,
 }
 
 /// `struct procmap_query` (linux/fs.h, Linux 6.11).
@@ -38,6 +40,7 @@ const _: () = assert!(libc::PROT_READ == 1 && libc::PROT_WRITE == 2 && libc::PRO
 // (the thread's file: once the first thread has ended, that of the process is empty)
 const MAPS: &[u8] = b"/proc/thread-self/maps\0";
 const MEM: &[u8] = b"/proc/thread-self/mem\0";
+pub(crate) const PAGEMAP: &[u8] = b"/proc/thread-self/pagemap\0";
 
 fn open(kept: &mut Option<Fd>, path: &[u8]) -> Result<i32, Errno> {
     if kept.is_none() {
@@ -84,6 +87,10 @@ impl overspill_machine::kernel::Mappings for Mappings {
         // SAFETY: the kernel writes within the slice.
         let n = unsafe { sys!(libc::SYS_pread64, mem, out.as_mut_ptr(), out.len(), addr) }?;
         if n < PAGE_SIZE { Err(libc::EIO) } else { Ok(n & !(PAGE_SIZE - 1)) }
+    }
+
+    fn references(&mut self, start: usize, end: usize, f: impl FnMut(usize, usize)) -> Result<(), Errno> {
+        scan_touched(open(&mut self.pagemap, PAGEMAP)?, start, end, f)
     }
 }
 

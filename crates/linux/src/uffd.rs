@@ -22,6 +22,9 @@ pub const FEATURE_SIGBUS: u64 = 1 << 7;
 pub const FEATURE_POISON: u64 = 1 << 14;
 /// UFFD_FEATURE_MOVE: pages can be taken out of the program's sight without a copy. Linux 6.8.
 pub const FEATURE_MOVE: u64 = 1 << 16;
+/// UFFD_FEATURE_RWP, _RWP_ASYNC: the kernel tells which pages are used. These and the other numbers with RWP are from version 10 of
+/// the series "userfaultfd: working set tracking for VM guest memory" (Kiryl Shutsemau, linux-mm, July 2026).
+pub const FEATURES_REFERENCES: u64 = 1 << 17 | 1 << 18;
 
 pub(crate) const API: u64 = 0xAA;
 pub(crate) const USER_MODE_ONLY: i32 = 1;
@@ -32,7 +35,9 @@ pub(crate) const IOC_NEW: u64 = 0xAA00;
 const PAGEFAULT_FLAG_WRITE: usize = 1;
 const REGISTER_MODE_MISSING: u64 = 1;
 const REGISTER_MODE_WP: u64 = 2;
+const REGISTER_MODE_RWP: u64 = 8;
 const WRITEPROTECT_MODE_WP: u64 = 1;
+const RWPROTECT_MODE_RWP: u64 = 1;
 const COPY_DONT_WAKE: u64 = 1;
 const ZERO_DONT_WAKE: u64 = 1;
 
@@ -71,6 +76,7 @@ struct CopyArg {
     mode: u64,
     done: i64,
 }
+/// Of UFFDIO_WRITEPROTECT, and of UFFDIO_RWPROTECT.
 #[repr(C)]
 #[derive(Default)]
 struct WriteProtectArg {
@@ -156,15 +162,20 @@ impl Uffd {
         let mut api = ApiArg { api: API, features, ioctls: 0 };
         // SAFETY: UFFDIO_API reads and writes the structure, which lives over the call.
         unsafe { sys!(libc::SYS_ioctl, fd.raw(), IOC_API, &mut api as *mut _) }?;
-        Ok(Uffd { fd, features, protects: AtomicBool::new(false) })
+        // (a kernel may leave out features instead of refusing)
+        Ok(Uffd { fd, features: features & api.features, protects: AtomicBool::new(false) })
     }
 
     /// Registers a range. `protects`: its pages can be protected against writes.
     ///
     /// # Errors
-    /// EINVAL: nothing is mapped there, or other memory; EBUSY: it is registered on another userfaultfd.
+    /// As [`Uffd::register`].
     pub fn register_for(&self, at: usize, len: usize, protects: bool) -> Result<(), Errno> {
-        let mode = REGISTER_MODE_MISSING | if protects { REGISTER_MODE_WP } else { 0 };
+        self.register_in(at, len, if protects { REGISTER_MODE_WP } else { 0 })
+    }
+
+    fn register_in(&self, at: usize, len: usize, modes: u64) -> Result<(), Errno> {
+        let mode = REGISTER_MODE_MISSING | modes;
         let mut r = RegisterArg { range: Range { start: at as u64, len: len as u64 }, mode, ioctls: 0 };
         // SAFETY: the structure lives over the call. Registering changes no content; the caller serves the faults.
         unsafe { sys!(libc::SYS_ioctl, self.raw(), ioc(RW, 0x00, size_of::<RegisterArg>()), &mut r as *mut _) }.map(drop)
@@ -190,7 +201,16 @@ impl overspill_machine::kernel::Uffd for Uffd {
     }
 
     fn register(&self, at: usize, len: usize) -> Result<(), Errno> {
-        self.register_for(at, len, self.protects())
+        let modes = match self.protects() {
+            true => REGISTER_MODE_WP,
+            false if self.tells_references() => REGISTER_MODE_RWP,
+            false => 0,
+        };
+        self.register_in(at, len, modes)
+    }
+
+    fn register_unwatched(&self, at: usize, len: usize) -> Result<(), Errno> {
+        self.register_in(at, len, 0)
     }
 
     fn protects(&self) -> bool {
@@ -199,6 +219,16 @@ impl overspill_machine::kernel::Uffd for Uffd {
 
     fn set_protects(&self) {
         self.protects.store(true, Relaxed);
+    }
+
+    fn tells_references(&self) -> bool {
+        self.features & FEATURES_REFERENCES == FEATURES_REFERENCES
+    }
+
+    fn watch(&self, at: usize, len: usize) -> Result<(), Errno> {
+        let mut p = WriteProtectArg { range: Range { start: at as u64, len: len as u64 }, mode: RWPROTECT_MODE_RWP };
+        // SAFETY: the structure lives over the call; no content changes, and the kernel itself lets the next touch through.
+        unsafe { sys!(libc::SYS_ioctl, self.raw(), ioc(RW, 0x09, size_of::<WriteProtectArg>()), &mut p as *mut _) }.map(drop)
     }
 
     fn protect(&self, at: usize, len: usize) -> Result<(), Errno> {

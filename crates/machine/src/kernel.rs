@@ -233,6 +233,8 @@ pub enum Mistake {
     AsksOnce,
     /// Threads that wait for pages of a read are not woken when it has ended.
     ForgetsWhoWaits,
+    /// Pages are parked although the kernel tells that they were used: each time a soft fault.
+    ParksWhatIsUsed,
 }
 
 /// A piece of advice to the kernel.
@@ -278,11 +280,18 @@ pub trait Uffd: Send + Sync {
 
     /// Its number, for [`Kernel::wake`].
     fn raw(&self) -> i32;
-    /// Has the kernel report missing pages of the range. Pages that are there stay.
+    /// Has the kernel report missing pages of the range. Pages that are there stay. Its pages can be protected if [`Uffd::protects`],
+    /// or else watched if [`Uffd::tells_references`]; never both.
     ///
     /// # Errors
-    /// EINVAL: nothing is mapped there, or memory of another kind; EBUSY: it is registered on another.
+    /// EINVAL: nothing is mapped there, or memory of another kind, or memory that is not accessible and cannot be watched; EBUSY: it
+    /// is registered on another, or for the other of the two.
     fn register(&self, at: usize, len: usize) -> Result<(), Errno>;
+    /// As [`Uffd::register`], but its pages can be neither protected nor watched.
+    ///
+    /// # Errors
+    /// The same.
+    fn register_unwatched(&self, at: usize, len: usize) -> Result<(), Errno>;
     /// Ends the registration. Missing pages read as zeroes afterwards.
     ///
     /// # Safety
@@ -295,6 +304,14 @@ pub trait Uffd: Send + Sync {
     fn protects(&self) -> bool;
     /// Registers ranges in that way from now on. Ranges that are registered already must be registered again.
     fn set_protects(&self);
+    /// Whether the kernel tells references.
+    fn tells_references(&self) -> bool;
+    /// From now on notes whether the pages of the range that are present are touched: see [`Mappings::references`]. A touch waits
+    /// for nobody.
+    ///
+    /// # Errors
+    /// EAGAIN: an event must be read first; ENOENT: a part of the range cannot be watched. Then nothing is.
+    fn watch(&self, at: usize, len: usize) -> Result<(), Errno>;
     /// Protects pages that are present: a thread that writes there waits.
     ///
     /// # Errors
@@ -409,6 +426,12 @@ pub trait Mappings: Default {
     /// # Errors
     /// EIO: the first page is missing. Others: the kernel does not allow it.
     fn read(&mut self, addr: usize, out: &mut [u8]) -> Result<usize, Errno>;
+    /// Calls `f(start, end)` for each run of pages of the range that were touched since [`Uffd::watch`], in bytes. Pages that are
+    /// present and were not watched since count as touched; pages that are absent do not.
+    ///
+    /// # Errors
+    /// The kernel cannot be asked.
+    fn references(&mut self, start: usize, end: usize, f: impl FnMut(usize, usize)) -> Result<(), Errno>;
 }
 
 /// Memory of this process that stays where it is, in bytes.

@@ -7,6 +7,7 @@ pub mod pending_unmaps;
 pub mod remaps;
 
 use crate::compressed::Compressed;
+use crate::errno::{self, Errno};
 use crate::files::{DEVICES_MAX, DeviceName, Files as _};
 use crate::kernel::{Kernel, Mistake, Uffd as _};
 use crate::ranges::{Kind, RangeMap};
@@ -52,6 +53,31 @@ pub struct Space<K: Kernel> {
 }
 
 impl<K: Kernel> Space<K> {
+    /// Registers a range of the program's. If its pages could be watched, but a part is not accessible (PROT_NONE), each mapping is
+    /// registered as it can be.
+    ///
+    /// # Errors
+    /// As [`Uffd::register`](crate::kernel::Uffd::register).
+    pub fn register(&self, start: usize, end: usize) -> Result<(), Errno> {
+        let whole = self.program.register(start, end - start);
+        if whole != Err(errno::EINVAL) || !self.program.tells_references() {
+            return whole;
+        }
+        let mut result = whole;
+        K::each_mapping(|from, to| {
+            let (from, to) = (from.max(start), to.min(end));
+            if from < to {
+                let watched = self.program.register(from, to - from);
+                // EBUSY: it was accessible when it was registered, and is watched
+                let each = match watched.or_else(|_| self.program.register_unwatched(from, to - from)) {
+                    Err(errno::EBUSY) if watched == Err(errno::EINVAL) => Ok(()),
+                    each => each,
+                };
+                result = if result == Err(errno::EINVAL) { each } else { result.and(each) };
+            }
+        })?;
+        result
+    }
     /// Whether there is a device of that number.
     pub fn has_device(&self, device: usize) -> bool {
         self.files[device].is_some() || self.pool.as_ref().is_some_and(|pool| pool.device().0 as usize == device)

@@ -76,7 +76,16 @@ impl kernel::Uffd for SimUffd {
             if at >= OWN && space.find(at).is_none() {
                 space.map(at, len, call::READ_WRITE, false, &mut Vec::new())?; // the pager's own memory
             }
-            space.register(at, len, Registration { uffd: self.number, events, protects: self.protects.get() })
+            let protects = self.protects.get();
+            let watches = at < OWN && !protects && self.tells_references();
+            space.register(at, len, Registration { uffd: self.number, events, protects, watches })
+        })
+    }
+    fn register_unwatched(&self, at: usize, len: usize) -> Result<(), Errno> {
+        world().kernel.enter(|kernel| {
+            let Uffd { space, events, .. } = kernel.uffds[self.number];
+            let with = Registration { uffd: self.number, events, protects: false, watches: false };
+            kernel.spaces[space].register(at, len, with)
         })
     }
     unsafe fn unregister(&self, at: usize, len: usize) -> Result<(), Errno> {
@@ -88,6 +97,16 @@ impl kernel::Uffd for SimUffd {
     }
     fn protects(&self) -> bool {
         self.protects.get()
+    }
+    fn tells_references(&self) -> bool {
+        world().tells_references
+    }
+    fn watch(&self, at: usize, len: usize) -> Result<(), Errno> {
+        let world = world();
+        let result = world.kernel.enter(|kernel| kernel.watch(self.number, at, len));
+        tell(at, len, || format!("watch {at:x} +{}: {result:?}", len / PAGE));
+        world.used.borrow_mut().retain(|(space, page)| *space != here() || !(at..at + len).contains(page));
+        result
     }
     fn set_protects(&self) {
         self.protects.set(true);
@@ -128,7 +147,11 @@ impl kernel::Uffd for SimUffd {
         result
     }
     unsafe fn move_pages(&self, dst: usize, src: usize, len: usize) -> Moved {
-        world().kernel.enter(|kernel| {
+        let world = world();
+        for page in (src..src + len).step_by(PAGE) {
+            assert!(!world.used.borrow().contains(&(here(), page)), "page {page:x} is taken, though it was told to be in use");
+        }
+        world.kernel.enter(|kernel| {
             let result = kernel.move_pages(self.number, dst, src, len);
             tell(src, len, || format!("take {src:x} +{} to {dst:x}: {result:?}", len / PAGE));
             mirror(kernel, self.number, dst, len);

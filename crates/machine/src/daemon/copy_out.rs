@@ -119,7 +119,7 @@ impl<K: Kernel, S> Daemon<K, S> {
     }
 
     /// How many pages of the batch are neighbours, from `at` on.
-    fn run_from(&self, at: usize) -> usize {
+    pub(super) fn run_from(&self, at: usize) -> usize {
         let first = self.batch[at].0.raw();
         self.batch[at..].iter().enumerate().take_while(|(i, m)| m.0.raw() == first + *i as u64).count()
     }
