@@ -7,7 +7,7 @@ use crate::sys::{self, Errno, Fd, sys};
 use core::mem::size_of;
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use overspill_machine::kernel::Uffd as _;
-pub use overspill_machine::kernel::{Event, Moved};
+pub use overspill_machine::kernel::{Event, Marks, Moved};
 use overspill_vm::types::PAGE_SIZE;
 
 /// UFFD_FEATURE_EVENT_FORK. It needs CAP_SYS_PTRACE, and is not used.
@@ -166,21 +166,6 @@ impl Uffd {
         Ok(Uffd { fd, features: features & api.features, protects: AtomicBool::new(false) })
     }
 
-    /// Registers a range. `protects`: its pages can be protected against writes.
-    ///
-    /// # Errors
-    /// As [`Uffd::register`].
-    pub fn register_for(&self, at: usize, len: usize, protects: bool) -> Result<(), Errno> {
-        self.register_in(at, len, if protects { REGISTER_MODE_WP } else { 0 })
-    }
-
-    fn register_in(&self, at: usize, len: usize, modes: u64) -> Result<(), Errno> {
-        let mode = REGISTER_MODE_MISSING | modes;
-        let mut r = RegisterArg { range: Range { start: at as u64, len: len as u64 }, mode, ioctls: 0 };
-        // SAFETY: the structure lives over the call. Registering changes no content; the caller serves the faults.
-        unsafe { sys!(libc::SYS_ioctl, self.raw(), ioc(RW, 0x00, size_of::<RegisterArg>()), &mut r as *mut _) }.map(drop)
-    }
-
     /// Protects pages against writes, or lets writes through again.
     ///
     /// # Errors
@@ -200,17 +185,15 @@ impl overspill_machine::kernel::Uffd for Uffd {
         self.fd.raw()
     }
 
-    fn register(&self, at: usize, len: usize) -> Result<(), Errno> {
-        let modes = match self.protects() {
-            true => REGISTER_MODE_WP,
-            false if self.tells_references() => REGISTER_MODE_RWP,
-            false => 0,
+    fn register(&self, at: usize, len: usize, marks: Marks) -> Result<(), Errno> {
+        let mode = match marks {
+            Marks::None => REGISTER_MODE_MISSING,
+            Marks::Protected => REGISTER_MODE_MISSING | REGISTER_MODE_WP,
+            Marks::Watched => REGISTER_MODE_MISSING | REGISTER_MODE_RWP,
         };
-        self.register_in(at, len, modes)
-    }
-
-    fn register_unwatched(&self, at: usize, len: usize) -> Result<(), Errno> {
-        self.register_in(at, len, 0)
+        let mut r = RegisterArg { range: Range { start: at as u64, len: len as u64 }, mode, ioctls: 0 };
+        // SAFETY: the structure lives over the call. Registering changes no content; the caller serves the faults.
+        unsafe { sys!(libc::SYS_ioctl, self.raw(), ioc(RW, 0x00, size_of::<RegisterArg>()), &mut r as *mut _) }.map(drop)
     }
 
     fn protects(&self) -> bool {
@@ -329,7 +312,7 @@ mod tests {
             return;
         };
         let areas = [0; 2].map(|_: u8| area::map_anonymous(LEN).expect("64 KiB") as usize);
-        areas.iter().for_each(|&at| uffd.register(at, LEN).expect("registered"));
+        areas.iter().for_each(|&at| uffd.register(at, LEN, Marks::None).expect("registered"));
         // a fork of another test would share the pages, and then they could not be moved SAFETY: this changes no content.
         areas.iter().for_each(|&at| unsafe { sys::madvise(at, LEN, libc::MADV_DONTFORK) }.expect("advised"));
         let source = [7u8; PAGE_SIZE];
@@ -393,7 +376,7 @@ mod tests {
             return;
         };
         let [from, to] = [0; 2].map(|_: u8| area::map_anonymous(LEN).expect("64 KiB") as usize);
-        [from, to].iter().for_each(|&at| uffd.register(at, LEN).expect("registered"));
+        [from, to].iter().for_each(|&at| uffd.register(at, LEN, Marks::None).expect("registered"));
         let source = [7u8; PAGE_SIZE];
         // SAFETY: our own mapping, and our own page.
         assert_eq!(unsafe { uffd.copy(from, source.as_ptr(), PAGE_SIZE) }.error, None);

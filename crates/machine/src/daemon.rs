@@ -268,11 +268,13 @@ impl<K: Kernel, S: Sharing<K>> Daemon<K, S> {
         {
             return Step::Worked;
         }
+        let all_tried = self.fruitless > listed;
         if demand.watch > 0 {
             self.watch(machine, demand.watch.min(most));
-            return Step::Worked;
+            if !all_tried {
+                return Step::Worked;
+            }
         }
-        let all_tried = self.fruitless > listed;
         if demand.park > 0 && (self.park(machine, demand.park.min(most)) || !all_tried) {
             return Step::Worked; // or pages that were not tried yet may go
         }

@@ -273,6 +273,17 @@ pub struct Moved {
     pub error: Option<Errno>,
 }
 
+/// How the pages of a registered range can be marked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Marks {
+    /// Not at all.
+    None,
+    /// They can be protected: [`Uffd::protect`].
+    Protected,
+    /// They can be watched: [`Uffd::watch`].
+    Watched,
+}
+
 /// A userfaultfd.
 pub trait Uffd: Send + Sync {
     /// A message that is read from it.
@@ -280,18 +291,12 @@ pub trait Uffd: Send + Sync {
 
     /// Its number, for [`Kernel::wake`].
     fn raw(&self) -> i32;
-    /// Has the kernel report missing pages of the range. Pages that are there stay. Its pages can be protected if [`Uffd::protects`],
-    /// or else watched if [`Uffd::tells_references`]; never both.
+    /// Has the kernel report missing pages of the range. Pages that are there stay.
     ///
     /// # Errors
-    /// EINVAL: nothing is mapped there, or memory of another kind, or memory that is not accessible and cannot be watched; EBUSY: it
-    /// is registered on another, or for the other of the two.
-    fn register(&self, at: usize, len: usize) -> Result<(), Errno>;
-    /// As [`Uffd::register`], but its pages can be neither protected nor watched.
-    ///
-    /// # Errors
-    /// The same.
-    fn register_unwatched(&self, at: usize, len: usize) -> Result<(), Errno>;
+    /// EINVAL: nothing is mapped there, or memory of another kind, or memory that is not accessible and so cannot be watched; EBUSY:
+    /// it is registered on another, or its pages can be watched and could not any more.
+    fn register(&self, at: usize, len: usize, marks: Marks) -> Result<(), Errno>;
     /// Ends the registration. Missing pages read as zeroes afterwards.
     ///
     /// # Safety
@@ -300,9 +305,9 @@ pub trait Uffd: Send + Sync {
     /// # Errors
     /// EINVAL: nothing is mapped there.
     unsafe fn unregister(&self, at: usize, len: usize) -> Result<(), Errno>;
-    /// Whether ranges are registered in a way that pages can be protected.
+    /// Whether ranges are to be registered for [`Marks::Protected`].
     fn protects(&self) -> bool;
-    /// Registers ranges in that way from now on. Ranges that are registered already must be registered again.
+    /// From now on they are. Ranges that are registered already must be registered again.
     fn set_protects(&self);
     /// Whether the kernel tells references.
     fn tells_references(&self) -> bool;

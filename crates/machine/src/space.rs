@@ -9,7 +9,7 @@ pub mod remaps;
 use crate::compressed::Compressed;
 use crate::errno::{self, Errno};
 use crate::files::{DEVICES_MAX, DeviceName, Files as _};
-use crate::kernel::{Kernel, Mistake, Uffd as _};
+use crate::kernel::{Kernel, Marks, Mistake, Uffd};
 use crate::ranges::{Kind, RangeMap};
 use backlog::Backlog;
 use copying::Copying;
@@ -53,23 +53,27 @@ pub struct Space<K: Kernel> {
 }
 
 impl<K: Kernel> Space<K> {
-    /// Registers a range of the program's. If its pages could be watched, but a part is not accessible (PROT_NONE), each mapping is
+    /// Registers a range of the program's. Where the kernel tells references, its pages can be watched, except for memory that is not
+    /// accessible (PROT_NONE) and memory that comes after the first page was copied out. If one range has both, each mapping is
     /// registered as it can be.
     ///
     /// # Errors
-    /// As [`Uffd::register`](crate::kernel::Uffd::register).
+    /// As [`Uffd::register`].
     pub fn register(&self, start: usize, end: usize) -> Result<(), Errno> {
-        let whole = self.program.register(start, end - start);
-        if whole != Err(errno::EINVAL) || !self.program.tells_references() {
+        let (protects, tells) = (self.program.protects(), self.program.tells_references());
+        let wanted = if protects { Marks::Protected } else if tells { Marks::Watched } else { Marks::None };
+        let whole = self.program.register(start, end - start, wanted);
+        if whole.is_ok() || !tells {
             return whole;
         }
-        let mut result = whole;
+        let mut result = Err(errno::EINVAL);
         K::each_mapping(|from, to| {
             let (from, to) = (from.max(start), to.min(end));
             if from < to {
-                let watched = self.program.register(from, to - from);
-                // EBUSY: it was accessible when it was registered, and is watched
-                let each = match watched.or_else(|_| self.program.register_unwatched(from, to - from)) {
+                let with = |marks| self.program.register(from, to - from, marks);
+                let watched = if protects { with(wanted).or_else(|_| with(Marks::Watched)) } else { with(wanted) };
+                let each = match watched.or_else(|_| with(Marks::None)) {
+                    // it was accessible when it was registered, and is watched
                     Err(errno::EBUSY) if watched == Err(errno::EINVAL) => Ok(()),
                     each => each,
                 };

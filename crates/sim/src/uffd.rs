@@ -5,7 +5,7 @@
 
 use crate::world::{OWN, here, tell, world};
 use overspill_machine::errno::{self, Errno};
-use overspill_machine::kernel::{self, Event, Moved};
+use overspill_machine::kernel::{self, Event, Marks, Moved};
 use overspill_simkernel::call;
 use overspill_simkernel::kernel::Kernel as Simulated;
 use overspill_simkernel::pmap::{Message, PAGE, PageBytes};
@@ -69,23 +69,15 @@ impl kernel::Uffd for SimUffd {
     fn raw(&self) -> i32 {
         self.number as i32
     }
-    fn register(&self, at: usize, len: usize) -> Result<(), Errno> {
+    fn register(&self, at: usize, len: usize, marks: Marks) -> Result<(), Errno> {
         world().kernel.enter(|kernel| {
             let Uffd { space, events, .. } = kernel.uffds[self.number];
             let space = &mut kernel.spaces[space];
             if at >= OWN && space.find(at).is_none() {
                 space.map(at, len, call::READ_WRITE, false, &mut Vec::new())?; // the pager's own memory
             }
-            let protects = self.protects.get();
-            let watches = at < OWN && !protects && self.tells_references();
+            let (protects, watches) = (marks == Marks::Protected, marks == Marks::Watched);
             space.register(at, len, Registration { uffd: self.number, events, protects, watches })
-        })
-    }
-    fn register_unwatched(&self, at: usize, len: usize) -> Result<(), Errno> {
-        world().kernel.enter(|kernel| {
-            let Uffd { space, events, .. } = kernel.uffds[self.number];
-            let with = Registration { uffd: self.number, events, protects: false, watches: false };
-            kernel.spaces[space].register(at, len, with)
         })
     }
     unsafe fn unregister(&self, at: usize, len: usize) -> Result<(), Errno> {
@@ -105,7 +97,7 @@ impl kernel::Uffd for SimUffd {
         let world = world();
         let result = world.kernel.enter(|kernel| kernel.watch(self.number, at, len));
         tell(at, len, || format!("watch {at:x} +{}: {result:?}", len / PAGE));
-        world.used.borrow_mut().retain(|(space, page)| *space != here() || !(at..at + len).contains(page));
+        world.forget_used(at, at + len);
         result
     }
     fn set_protects(&self) {
@@ -180,6 +172,11 @@ impl kernel::Uffd for SimUffd {
                     Message::Remove { start, end } => Event::Remove(start, end),
                     Message::Unmap { start, end } => Event::Unmap(start, end),
                 });
+                match out[count].0 {
+                    Event::Remap(from, to, len) => [from, to].iter().for_each(|at| world().forget_used(*at, at + len)),
+                    Event::Remove(start, end) | Event::Unmap(start, end) => world().forget_used(start, end),
+                    Event::Fault(..) | Event::Other => {}
+                }
                 match out[count].0 {
                     Event::Fault(at, thread) => tell(at & !1, PAGE, || format!("fault {at:x} of thread {thread}")),
                     Event::Remap(from, to, len) => tell(from, len, || format!("{from:x} +{} has moved to {to:x}", len / PAGE)),

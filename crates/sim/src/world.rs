@@ -111,6 +111,11 @@ impl World {
         world
     }
 
+    /// The pages of a range are watched again, or others are there now.
+    pub fn forget_used(&self, start: usize, end: usize) {
+        self.used.borrow_mut().retain(|(space, page)| *space != here() || !(start..end).contains(page));
+    }
+
     /// Asserts that resident pages are charged. To be called when pages have come.
     pub fn check_charge(&self, kernel: &Simulated) {
         let Some((status, twice)) = self.charge.get() else { return };

@@ -63,7 +63,7 @@ impl<K: Kernel> Machine<K> {
         if !map.program.protects() {
             map.program.set_protects();
             for range in map.ranges.iter().filter(|r| r.kind == Kind::Managed) {
-                let _ = map.program.register(range.start, range.end - range.start);
+                let _ = map.register(range.start, range.end);
             }
         }
     }
@@ -129,7 +129,7 @@ impl<K: Kernel, S> Daemon<K, S> {
         let addr = map.addr(self.batch[at].0);
         if map.program.protect(addr, taken.len() * PAGE_SIZE).is_err() {
             if let Some(range) = map.ranges.find(addr) {
-                let _ = map.program.register(range.start, range.end - range.start); // for the next time
+                let _ = map.register(range.start, range.end); // for the next time
             }
             return;
         }

@@ -7,7 +7,7 @@ use crate::uffd::SimMessage;
 use crate::word::SimWord;
 use overspill_machine::errno::{self, Errno};
 use overspill_machine::files::{Chunk, Files, Pieces};
-use overspill_machine::kernel::{self, Advice, Done, Fixed, IoVec, Kernel, Mapping, Moved};
+use overspill_machine::kernel::{self, Advice, Done, Fixed, IoVec, Kernel, Mapping, Marks, Moved};
 use overspill_store::PageBytes;
 use overspill_vm::types::{PAGE_SHIFT, PAGE_SIZE, PageId, Tag};
 use std::alloc::{Layout, alloc_zeroed, dealloc};
@@ -104,7 +104,7 @@ impl kernel::Uffd for FlatUffd {
     fn raw(&self) -> i32 {
         0
     }
-    fn register(&self, at: usize, len: usize) -> Result<(), Errno> {
+    fn register(&self, at: usize, len: usize, _: Marks) -> Result<(), Errno> {
         MEMORY.with_borrow_mut(|memory| {
             let of = if at == PARKING { &mut memory.parked } else { &mut memory.program };
             *of = vec![ABSENT; len >> PAGE_SHIFT];
@@ -113,9 +113,6 @@ impl kernel::Uffd for FlatUffd {
             }
         });
         Ok(())
-    }
-    fn register_unwatched(&self, _: usize, _: usize) -> Result<(), Errno> {
-        never()
     }
     fn tells_references(&self) -> bool {
         MEMORY.with_borrow(|memory| memory.tells_references)
