@@ -61,7 +61,13 @@ impl<K: Kernel> Space<K> {
     /// As [`Uffd::register`].
     pub fn register(&self, start: usize, end: usize) -> Result<(), Errno> {
         let (protects, tells) = (self.program.protects(), self.program.tells_references());
-        let wanted = if protects { Marks::Protected } else if tells { Marks::Watched } else { Marks::None };
+        let wanted = if protects {
+            Marks::Protected
+        } else if tells {
+            Marks::Watched
+        } else {
+            Marks::None
+        };
         let whole = self.program.register(start, end - start, wanted);
         if whole.is_ok() || !tells {
             return whole;

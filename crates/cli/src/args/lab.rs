@@ -87,6 +87,8 @@ pub enum See {
     All,
     /// First touches, soft faults and hard faults, as live
     Faults,
+    /// The same, and references to watched pages, as on a kernel that tells them
+    References,
 }
 
 /// On or off.
