@@ -440,6 +440,7 @@ fn each_mistake_is_found() {
         (GoesOverBudget, USUAL, 2),
         (AsksOnce, SPACE_COMES_BACK, 0),
         (ForgetsWhoWaits, CROWDED, 78),
+        (ParksWhatIsUsed, USUAL, 1),
     ];
     let wanted = std::env::var("MISTAKE").ok();
     let mut missed = Vec::new();

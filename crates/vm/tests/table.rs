@@ -343,7 +343,9 @@ fn victims_are_watched_before_they_are_parked() {
     assert!(!vm.park_done(batch[0].0, Parked::Used) && !vm.park_done(batch[1].0, Parked::Yes));
     assert_eq!([0, 1].map(|i| vm.page(batch[i].0).state()), [State::Active, State::Inactive]);
     assert_eq!((vm.listed(), vm.watched()), (listed + 1, share - 2));
-    assert_eq!(vm.demand().launder, 1, "it has been on trial");
+    assert_eq!((vm.demand().launder, vm.demand().watch), (0, 1), "first another takes its place");
+    vm.watch_batch(1, &mut batch);
+    assert_eq!((vm.demand().launder, vm.watched()), (1, share - 1), "it has been on trial");
     vm.check(1);
     // watched pages are released, wired, moved, chosen for another reason, and handed over to another policy
     let at = |i: usize| watched[i].0;
@@ -353,7 +355,7 @@ fn victims_are_watched_before_they_are_parked() {
     vm.park_these(&[at(5)], &mut batch);
     assert_eq!(batch, watched[5..6]);
     assert!(!vm.park_done(at(5), Parked::Refused));
-    assert_eq!(vm.watched(), share - 5);
+    assert_eq!(vm.watched(), share - 4);
     vm.check(1);
     vm.set_policy(vm.make_policy(&"sieve".parse().expect("known")));
     vm.check(1);
