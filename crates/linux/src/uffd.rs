@@ -3,11 +3,13 @@
 //! Numbers and structures are from the kernel's ABI (`include/uapi/linux/userfaultfd.h`, Linux 6.18). The existing crates have no
 //! MOVE and POISON.
 
+use crate::area;
+use crate::mappings::Mappings;
 use crate::sys::{self, Errno, Fd, sys};
 use core::mem::size_of;
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use overspill_machine::kernel::Uffd as _;
 pub use overspill_machine::kernel::{Event, Marks, Moved};
+use overspill_machine::kernel::{Mappings as _, Uffd as _};
 use overspill_vm::types::PAGE_SIZE;
 
 /// UFFD_FEATURE_EVENT_FORK. It needs CAP_SYS_PTRACE, and is not used.
@@ -166,6 +168,30 @@ impl Uffd {
         Ok(Uffd { fd, features: features & api.features, protects: AtomicBool::new(false) })
     }
 
+    /// Whether the kernel tells references as it should, tried on a page of our own. (A kernel with another version of the series may
+    /// mean something else by its numbers.)
+    pub(crate) fn has_told_references(&self) -> Result<bool, Errno> {
+        let at = area::map_anonymous(PAGE_SIZE)? as usize;
+        let mut mappings = Mappings::default();
+        let mut touched = || {
+            let mut any = false;
+            mappings.references(at, at + PAGE_SIZE, |_, _| any = true).map(|()| any)
+        };
+        let told = self.register(at, PAGE_SIZE, Marks::Watched).and_then(|()| {
+            // SAFETY: our own empty page, and a page of zeroes.
+            let filled = unsafe { self.copy(at, [0; PAGE_SIZE].as_ptr(), PAGE_SIZE) };
+            filled.error.map_or(Ok(()), Err)?;
+            let before = touched()?;
+            self.watch(at, PAGE_SIZE)?;
+            Ok(before && !touched()?)
+        });
+        // SAFETY: nobody uses the page. (While it is registered, unmapping it would wait for a reader of the event.)
+        let _ = unsafe { self.unregister(at, PAGE_SIZE) };
+        // SAFETY: the same.
+        unsafe { area::unmap(at as *mut u8, PAGE_SIZE) };
+        told
+    }
+
     /// Protects pages against writes, or lets writes through again.
     ///
     /// # Errors
@@ -292,7 +318,6 @@ fn transferred(r: Result<usize, Errno>, done: i64, len: usize) -> Moved {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::area;
     use crate::kernel::Linux;
     use overspill_machine::daemon::take;
     use std::time::{Duration, Instant};
@@ -363,6 +388,40 @@ mod tests {
         assert!(unsafe { core::slice::from_raw_parts(last as *const u8, LEN) }.iter().all(|&byte| byte == 7));
         // SAFETY: nobody uses them any more.
         areas.iter().for_each(|&at| unsafe { area::unmap(at as *mut u8, LEN) });
+    }
+
+    /// A page is told to have been touched once it was touched, and not before. (Linux 6.18 does not tell. There the features are
+    /// refused, and so is the call.)
+    #[test]
+    fn a_touch_of_a_watched_page_is_told() {
+        let Ok(uffd) = Uffd::open(false, FEATURE_MOVE | FEATURES_REFERENCES, None) else {
+            let uffd = Uffd::open(false, FEATURE_MOVE, None);
+            let Ok(uffd) = uffd.inspect_err(|e| eprintln!("SKIPPED: no userfaultfd (error {e})")) else {
+                assert!(std::env::var_os("CI").is_none(), "cannot be tested here");
+                return;
+            };
+            assert!(!uffd.tells_references());
+            assert!(uffd.has_told_references().is_err(), "it is refused, and nothing is left mapped");
+            eprintln!("SKIPPED: this kernel does not tell references");
+            return;
+        };
+        assert_eq!(uffd.has_told_references(), Ok(true));
+        let at = area::map_anonymous(LEN).expect("64 KiB") as usize;
+        uffd.register(at, LEN, Marks::Watched).expect("registered");
+        // SAFETY: our own mapping, and our own page.
+        (0..4).for_each(|page| {
+            assert!(unsafe { uffd.copy(at + page * PAGE_SIZE, [7; PAGE_SIZE].as_ptr(), PAGE_SIZE) }.error.is_none())
+        });
+        uffd.watch(at, LEN).expect("watched");
+        // SAFETY: the page is there.
+        assert_eq!(unsafe { ((at + PAGE_SIZE) as *const u8).read_volatile() }, 7);
+        // SAFETY: the same.
+        unsafe { ((at + 2 * PAGE_SIZE) as *mut u8).write_volatile(8) };
+        let mut told = Vec::new();
+        Mappings::default().references(at, at + LEN, |start, end| told.push((start - at, end - at))).expect("it can be asked");
+        assert_eq!(told, [(PAGE_SIZE, 3 * PAGE_SIZE)]);
+        // SAFETY: nobody uses it any more.
+        unsafe { area::unmap(at as *mut u8, LEN) };
     }
 
     /// The page daemon used MADV_POPULATE_WRITE to unshare pages after a fork. If the program had discarded the page meanwhile,
