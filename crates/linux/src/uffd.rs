@@ -168,8 +168,8 @@ impl Uffd {
         Ok(Uffd { fd, features: features & api.features, protects: AtomicBool::new(false) })
     }
 
-    /// Whether the kernel tells references as it should, tried on a page of our own. (A kernel with another version of the series may
-    /// mean something else by its numbers.)
+    /// Whether the kernel tells references as it should, tried on a page of our own. (A kernel with another version of the series
+    /// may mean something else by its numbers.)
     pub(crate) fn has_told_references(&self) -> Result<bool, Errno> {
         let at = area::map_anonymous(PAGE_SIZE)? as usize;
         let mut mappings = Mappings::default();

@@ -148,8 +148,8 @@ impl<P: Pager> Vm<P> {
     }
 
     /// Chooses pages to park, as many as `out` has room for: those that have been watched longest, or if the kernel does not tell
-    /// references, by the policy's order. They are busy until [`Vm::park_done`], or until they are released or moved ([`Vm::is_parking`]). Returns whether they
-    /// were watched.
+    /// references, by the policy's order. They are busy until [`Vm::park_done`], or until they are released or moved
+    /// ([`Vm::is_parking`]). Returns whether they were watched.
     pub fn park_batch(&mut self, most: u32, out: &mut Vec<Resident>) -> bool {
         if !self.watches() && self.frames.queues.is_empty(WATCHED) {
             self.victims(most, out, |vm, page, _| vm.begin_park(page));

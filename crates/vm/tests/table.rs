@@ -315,8 +315,8 @@ fn only_what_a_thread_waits_for_makes_the_inactive_share_grow() {
     assert!(waited_for > pointed, "{waited_for}");
 }
 
-/// Where the kernel tells references, the policy's victims stay mapped and are watched. A page that was used goes back to the policy
-/// and costs no fault; one that was not is parked, and may be laundered at once.
+/// Where the kernel tells references, the policy's victims stay mapped and are watched. A page that was used goes back to the
+/// policy and costs no fault; one that was not is parked, and may be laundered at once.
 #[test]
 fn victims_are_watched_before_they_are_parked() {
     let mut vm = core(1 << 20);
@@ -368,7 +368,7 @@ fn victims_are_watched_before_they_are_parked() {
     vm.check(1);
 }
 
-/// Whatever happens to pages in whatever order, each page is on the queue, on the policy's lists, inactive, or nowhere, as a model says
+/// Whatever happens to pages in whatever order, each is on the queue, on the policy's lists, inactive, or nowhere, as a model says
 /// that knows nothing but that.
 #[test]
 fn watched_pages_are_where_a_model_says() {
