@@ -6,7 +6,7 @@ use crate::credentials::Following;
 use crate::family::Family;
 use crate::io::{Engine, Io};
 use crate::lock::Futex;
-use crate::mappings::{self, Mappings, PAGEMAP};
+use crate::mappings::{self, Mappings};
 use crate::record::Recorder;
 use crate::swap_file::SwapFiles;
 use crate::sys::{self, Errno, Fd, sys};
@@ -14,7 +14,6 @@ use crate::uffd::{self, Uffd};
 use crate::wake_policy::WakePolicy;
 use overspill_machine::errno;
 use overspill_machine::kernel::{Advice, Fixed, IoVec, Kernel, Touch, prot};
-use overspill_vm::types::PAGE_SIZE;
 
 const _: () = {
     assert!(errno::ENOENT == libc::ENOENT && errno::EIO == libc::EIO && errno::EAGAIN == libc::EAGAIN);
@@ -141,7 +140,7 @@ impl Kernel for Linux {
         sys::yield_now();
     }
     fn each_present(start: usize, end: usize, f: impl FnMut(usize, usize)) {
-        each_present(start, end, f);
+        mappings::each_present(start, end, f);
     }
     fn each_mapping(f: impl FnMut(usize, usize)) -> Result<(), Errno> {
         sys::each_mapping(f)
@@ -173,86 +172,4 @@ impl Kernel for Linux {
     fn wake(uffd: i32, at: usize, len: usize) {
         uffd::wake(uffd, at, len);
     }
-}
-
-#[repr(C)]
-#[derive(Clone, Copy, Default)]
-struct PageRegion {
-    start: u64,
-    end: u64,
-    categories: u64,
-}
-
-#[repr(C)]
-#[derive(Default)]
-struct ScanArg {
-    size: u64,
-    flags: u64,
-    start: u64,
-    end: u64,
-    walk_end: u64,
-    vec: u64,
-    vec_len: u64,
-    max_pages: u64,
-    category_inverted: u64,
-    category_mask: u64,
-    category_anyof_mask: u64,
-    return_mask: u64,
-}
-
-const PAGEMAP_SCAN: u64 = 3 << 30 | (size_of::<ScanArg>() as u64) << 16 | (b'f' as u64) << 8 | 16;
-const PAGE_IS_PRESENT: u64 = 1 << 3;
-/// It was touched since UFFDIO_RWPROTECT. See [`crate::uffd::FEATURES_REFERENCES`].
-const PAGE_IS_ACCESSED: u64 = 1 << 9;
-
-/// Calls `f(start, end)` for each run of present pages in the range, in bytes. If a scan fails half-way, it reports some runs
-/// twice.
-fn each_present(start: usize, end: usize, mut f: impl FnMut(usize, usize)) {
-    // The scan needs a descriptor, which RLIMIT_NOFILE may refuse, and access to /proc, which PR_SET_DUMPABLE may take away.
-    // Without them the kernel is asked page by page.
-    if scan_present(start, end, &mut f).is_err() {
-        sys::each_resident(start, end, |at| f(at, at + PAGE_SIZE));
-    }
-}
-
-fn scan_present(start: usize, end: usize, f: impl FnMut(usize, usize)) -> Result<(), i32> {
-    let pagemap = sys::open(PAGEMAP, libc::O_RDONLY | libc::O_CLOEXEC, 0)?;
-    scan(pagemap.raw(), start, end, PAGE_IS_PRESENT, f)
-}
-
-/// Calls `f(start, end)` for each run of pages of the range that are present and were touched since they were watched, in bytes.
-/// `pagemap` is that file of /proc.
-///
-/// # Errors
-/// EINVAL: the kernel does not tell.
-pub(crate) fn scan_touched(pagemap: i32, start: usize, end: usize, f: impl FnMut(usize, usize)) -> Result<(), i32> {
-    scan(pagemap, start, end, PAGE_IS_PRESENT | PAGE_IS_ACCESSED, f)
-}
-
-/// Calls `f(start, end)` for each run of pages that are of all these categories.
-fn scan(pagemap: i32, start: usize, end: usize, categories: u64, mut f: impl FnMut(usize, usize)) -> Result<(), i32> {
-    let mut regions = [PageRegion::default(); 64];
-    let mut at = start;
-    while at < end {
-        let mut arg = ScanArg {
-            size: size_of::<ScanArg>() as u64,
-            start: at as u64,
-            end: end as u64,
-            vec: regions.as_mut_ptr() as u64,
-            vec_len: regions.len() as u64,
-            category_mask: categories,
-            return_mask: categories,
-            ..ScanArg::default()
-        };
-        // SAFETY: the kernel reads and writes the structure and at most `vec_len` regions, both live.
-        let n = unsafe { sys!(libc::SYS_ioctl, pagemap, PAGEMAP_SCAN, &mut arg as *mut _) }?;
-        for r in &regions[..n] {
-            f(r.start as usize, r.end as usize);
-        }
-        if arg.walk_end as usize <= at {
-            break;
-        }
-        at = arg.walk_end as usize;
-    }
-    Ok(())
 }

@@ -294,8 +294,8 @@ pub trait Uffd: Send + Sync {
     /// Has the kernel report missing pages of the range. Pages that are there stay.
     ///
     /// # Errors
-    /// EINVAL: nothing is mapped there, or memory of another kind, or memory that is to be watched and is not accessible; EBUSY: it is
-    /// registered on another, or its pages can be watched and could not any more.
+    /// EINVAL: nothing is mapped there, or memory of another kind, or memory that is to be watched and is not accessible; EBUSY: it
+    /// is registered on another, or its pages can be watched and could not any more.
     fn register(&self, at: usize, len: usize, marks: Marks) -> Result<(), Errno>;
     /// Ends the registration. Missing pages read as zeroes afterwards.
     ///

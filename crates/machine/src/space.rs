@@ -53,9 +53,9 @@ pub struct Space<K: Kernel> {
 }
 
 impl<K: Kernel> Space<K> {
-    /// Registers a range of the program's. Where the kernel tells references, its pages can be watched. Exceptions are memory that is
-    /// not accessible (PROT_NONE), and memory that comes after the first page was copied out. If one range has both, each mapping
-    /// is registered as it can be.
+    /// Registers a range of the program's. Where the kernel tells references, its pages can be watched. Exceptions are memory that
+    /// is not accessible (PROT_NONE), and memory that comes after the first page was copied out. If one range has both, each
+    /// mapping is registered as it can be.
     ///
     /// # Errors
     /// As [`Uffd::register`].

@@ -428,7 +428,7 @@ fn each_mistake_is_found() {
         (ThawsEarly, FORKS, 2),
         (NeverThaws, FORKS, 0),
         (WaitsForItsParent, FORKS, 6),
-        (WaitsToUnshare, UNSHARED, 607),
+        (WaitsToUnshare, UNSHARED, 1288),
         (TrustsDevices, CORRUPT, 2),
         (LeavesShortReads, WRITES_FAIL, 0),
         (BelievesFailedWrites, WRITES_FAIL, 0),

@@ -107,8 +107,8 @@ impl<P: Pager> Vm<P> {
         if self.space_short && self.laundering > 0 {
             launder = 0;
         }
-        let on_trial = watched + self.frames.queues.len(INACTIVE) + self.laundering;
-        let too_few = on_trial < inactive_target && self.spare_frames() > 0 && self.listed > 0;
+        let undecided = watched + self.frames.queues.len(INACTIVE) + self.laundering;
+        let too_few = undecided < inactive_target && self.spare_frames() > 0 && self.listed > 0;
         if too_few {
             launder = 0; // first let pages be inactive for a while, or none of their touches would be seen
         }
@@ -117,7 +117,7 @@ impl<P: Pager> Vm<P> {
         if !self.watches() {
             return Demand { reclaim, launder, park: more.max(watched), watch: 0 };
         }
-        // a watched page has been on trial, so what is parked can be laundered at once
+        // what is parked was watched before, so it can be laundered at once
         let park = if too_few { 0 } else { (short - reclaim).saturating_sub(after).min(watched) };
         Demand { reclaim, launder, park, watch: more }
     }

@@ -345,7 +345,7 @@ fn victims_are_watched_before_they_are_parked() {
     assert_eq!((vm.listed(), vm.watched()), (listed + 1, share - 2));
     assert_eq!((vm.demand().launder, vm.demand().watch), (0, 1), "first another takes its place");
     vm.watch_batch(1, &mut batch);
-    assert_eq!((vm.demand().launder, vm.watched()), (1, share - 1), "it has been on trial");
+    assert_eq!((vm.demand().launder, vm.watched()), (1, share - 1), "it was watched before");
     vm.check(1);
     // watched pages are released, wired, moved, chosen for another reason, and handed over to another policy
     let at = |i: usize| watched[i].0;
