@@ -408,10 +408,11 @@ mod tests {
         assert_eq!(uffd.has_told_references(), Ok(true));
         let at = area::map_anonymous(LEN).expect("64 KiB") as usize;
         uffd.register(at, LEN, Marks::Watched).expect("registered");
-        // SAFETY: our own mapping, and our own page.
-        (0..4).for_each(|page| {
-            assert!(unsafe { uffd.copy(at + page * PAGE_SIZE, [7; PAGE_SIZE].as_ptr(), PAGE_SIZE) }.error.is_none())
-        });
+        for page in 0..4 {
+            // SAFETY: our own mapping, and our own page.
+            let filled = unsafe { uffd.copy(at + page * PAGE_SIZE, [7; PAGE_SIZE].as_ptr(), PAGE_SIZE) };
+            assert_eq!(filled.error, None);
+        }
         uffd.watch(at, LEN).expect("watched");
         // SAFETY: the page is there.
         assert_eq!(unsafe { ((at + PAGE_SIZE) as *const u8).read_volatile() }, 7);
