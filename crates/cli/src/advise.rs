@@ -5,7 +5,7 @@
 //! the pager sees. It is replayed through the live core, from the least memory that `overspill run` takes. opt cannot run there, so
 //! policies are compared by first touches and hard faults with the best of them at each size.
 
-use crate::args::lab::AdviseArgs;
+use crate::args::lab::{AdviseArgs, See};
 use crate::cost::CostModel;
 use crate::sim::{self, Asked, LiveJob};
 use crate::sizes::spread;
@@ -113,7 +113,7 @@ impl Advice {
             let LabPolicy::Live(policy) = asked.policy else { unreachable!("opt is no candidate") };
             jobs.extend(sizes.iter().map(|&memory| LiveJob { policy, memory }));
         }
-        let counted = sim::replay_live(file, trace, true, &jobs)?;
+        let counted = sim::replay_live(file, trace, See::Faults, true, &jobs)?;
         let points: Vec<Point> = counted
             .iter()
             .map(|(live, _)| Point {

@@ -20,6 +20,8 @@ pub fn check(args: &CheckArgs) -> Result<u8, Failure> {
         Ok(mode) => {
             let fork = if mode.features & uffd::FEATURE_EVENT_FORK != 0 { ", fork" } else { "" };
             line("userfaultfd", format!("full mode, {}; move; events remap, remove, unmap{fork}", mode.way));
+            let told = mode.features & uffd::FEATURES_REFERENCES == uffd::FEATURES_REFERENCES;
+            line("references", if told { "told by the kernel" } else { "not told by this kernel; soft faults tell them" }.into());
         }
         Err(refusal) => {
             let user = match probe::user_mode() {

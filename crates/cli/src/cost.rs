@@ -151,7 +151,15 @@ mod tests {
     #[test]
     fn live_counts_by_hand() {
         let counts = Counts { references: 5000, unique_pages: 1000, faults: 1200, cold_faults: 900, pages_written: 500 };
-        let live = LiveCounts { counts, soft_faults: 40, pages_in: 2000, page_in_ops: 320 };
+        let live = LiveCounts {
+            counts,
+            soft_faults: 40,
+            pages_parked: 90,
+            pages_watched: 0,
+            references_seen: 0,
+            pages_in: 2000,
+            page_in_ops: 320,
+        };
         // 900 first touches are not read: 320 reads of 100 us, 2000 transfers of 2 us; 500 written; 1200 faults of 10 us; 40 of 5
         // us.
         let micros = 320.0 * 100.0 + 2000.0 * 2.0 + 500.0 * 2.0 + 1200.0 * 10.0 + 40.0 * 5.0;

@@ -90,7 +90,7 @@ pub fn references<'a>(
 /// Runs the command; exit status 0.
 pub fn sim(args: &SimArgs) -> Result<u8, Failure> {
     let mut asked = policies(&args.policy)?;
-    if args.see == See::Faults {
+    if args.see != See::All {
         let before = asked.len();
         asked.retain(|asked| asked.policy != LabPolicy::Opt || args.policy.contains(&asked.given));
         if asked.len() < before {
@@ -111,7 +111,7 @@ pub fn sim(args: &SimArgs) -> Result<u8, Failure> {
         let trace = trace::load(file, &args.options, args.sample)?;
         let rows = match args.see {
             See::All => run(args, file, &trace, &asked)?,
-            See::Faults => run_faults(args, file, &trace, &asked)?,
+            See::Faults | See::References => run_faults(args, file, &trace, &asked)?,
         };
         let text = match args.format {
             Output::Json => json(file, &rows, args.sample),
@@ -184,13 +184,19 @@ pub struct LiveJob {
 }
 
 /// Runs all jobs on the live core, on all processors, with progress. Returns the counts and the seconds of each.
-pub fn replay_live(file: &Path, trace: &Trace, readahead: bool, jobs: &[LiveJob]) -> Result<Vec<(LiveCounts, f64)>, Failure> {
+pub fn replay_live(
+    file: &Path,
+    trace: &Trace,
+    see: See,
+    readahead: bool,
+    jobs: &[LiveJob],
+) -> Result<Vec<(LiveCounts, f64)>, Failure> {
     let string = references(file, &trace.pages, trace.unique(), &trace.writes, trace.is_of_files())?;
     let layout = Layout::new(&trace.numbers);
     let progress = progress(format!("replaying {}", file.display()), work(&string, jobs.len()));
     Ok(in_parallel(jobs, processors(), progress, |job, done| {
         let start = Instant::now();
-        let live = Live { memory: job.memory, charged: charged_pages(job.memory), readahead };
+        let live = Live { memory: job.memory, charged: charged_pages(job.memory), readahead, references: see == See::References };
         (replay_faults_with_progress(&job.policy, &string, &layout, &live, done), start.elapsed().as_secs_f64())
     }))
 }
@@ -200,7 +206,7 @@ pub fn charged_pages(memory: u32) -> u32 {
     setup::charged_pages(memory, processors().min(READERS_MAX), true)
 }
 
-/// `--see faults`: on the live core.
+/// `--see faults` and `--see references`: on the live core.
 fn run_faults(args: &SimArgs, file: &Path, trace: &Trace, asked: &[Asked]) -> Result<Vec<Row>, Failure> {
     if args.sample.is_some() {
         return Err(Failure::new("--see faults cannot be sampled, since the core works on whole memories; leave --sample out"));
@@ -219,7 +225,7 @@ fn run_faults(args: &SimArgs, file: &Path, trace: &Trace, asked: &[Asked]) -> Re
         names.extend(sizes.iter().map(|_| &asked.given));
         jobs.extend(sizes.iter().map(|&memory| LiveJob { policy: spec, memory }));
     }
-    let counted = replay_live(file, trace, args.readahead == Switch::On, &jobs)?;
+    let counted = replay_live(file, trace, args.see, args.readahead == Switch::On, &jobs)?;
     let rows = names.iter().zip(&jobs).zip(counted).map(|((name, job), (live, seconds))| Row {
         policy: (*name).clone(),
         memory: job.memory,
@@ -344,6 +350,9 @@ fn json(file: &Path, rows: &[Row], sample: Option<f64>) -> String {
         });
         if let Some(live) = &row.live {
             json["soft_faults"] = live.soft_faults.into();
+            json["pages_parked"] = live.pages_parked.into();
+            json["pages_watched"] = live.pages_watched.into();
+            json["references_seen"] = live.references_seen.into();
             json["pages_in"] = live.pages_in.into();
             json["page_in_ops"] = live.page_in_ops.into();
         }
@@ -368,7 +377,11 @@ fn csv(file: &Path, rows: &[Row], with_names: bool, sample: Option<f64>) -> Stri
     if with_names {
         let names = "trace,policy,memory_pages,references,unique_pages,faults,cold_faults,pages_written,seconds";
         text.push_str(names);
-        text.push_str(if rows[0].live.is_some() { ",soft_faults,pages_in,page_in_ops" } else { "" });
+        text.push_str(if rows[0].live.is_some() {
+            ",soft_faults,pages_parked,pages_watched,references_seen,pages_in,page_in_ops"
+        } else {
+            ""
+        });
         text.push_str(if rows[0].predicted_seconds.is_some() { ",predicted_seconds" } else { "" });
         text.push_str(if rows[0].margin.is_some() { ",sample,faults_margin_95" } else { "" });
         text.push('\n');
@@ -380,7 +393,9 @@ fn csv(file: &Path, rows: &[Row], with_names: bool, sample: Option<f64>) -> Stri
         fields.extend([counts.faults, counts.cold_faults, counts.pages_written].map(|number| number.to_string()));
         fields.push(format!("{:.6}", row.seconds));
         if let Some(live) = &row.live {
-            fields.extend([live.soft_faults, live.pages_in, live.page_in_ops].map(|number| number.to_string()));
+            let more =
+                [live.soft_faults, live.pages_parked, live.pages_watched, live.references_seen, live.pages_in, live.page_in_ops];
+            fields.extend(more.map(|number| number.to_string()));
         }
         fields.extend(row.predicted_seconds.map(|seconds| format!("{seconds:.6}")));
         if let (Some(margin), Some(rate)) = (row.margin, sample) {

@@ -49,6 +49,8 @@ pub struct Live {
     pub charged: u32,
     /// Whether there is readahead and zero-ahead, by the budget, as live.
     pub readahead: bool,
+    /// Whether the kernel tells references, so that pages are watched before they are parked.
+    pub references: bool,
 }
 
 /// The counts of the live machine.
@@ -58,6 +60,12 @@ pub struct LiveCounts {
     pub counts: Counts,
     /// Touches of inactive pages.
     pub soft_faults: u64,
+    /// Pages made inactive.
+    pub pages_parked: u64,
+    /// Pages that the kernel watched before.
+    pub pages_watched: u64,
+    /// Those that it told to have been used.
+    pub references_seen: u64,
     /// Pages read from swap, including readahead.
     pub pages_in: u64,
     /// Reads that brought them.
@@ -80,7 +88,7 @@ pub struct LiveCounts {
 /// let pages: Vec<u32> = (0..3000).chain(2900..3000).collect();
 /// let string = References::new(&pages, 3000, None);
 /// let layout = Layout::new(&(0..3000).collect::<Vec<u64>>());
-/// let live = Live { memory: FAULTS_MEMORY_MIN, charged: 0, readahead: false };
+/// let live = Live { memory: FAULTS_MEMORY_MIN, charged: 0, readahead: false, references: false };
 /// let counts = replay_faults(&"use-once".parse()?, &string, &layout, &live).counts;
 /// assert_eq!(counts.faults, 3000, "the last hundred are still mapped: references to them are not seen");
 /// # Ok::<(), overspill_vm::policy::SpecError>(())
@@ -109,6 +117,7 @@ pub fn replay_faults_with_progress(
         readahead_pages_max: ahead,
         zero_ahead_pages_max: ahead,
         alongside: true,
+        references: live.references,
         ..ReplayConfig::new(live.memory, layout.pages)
     };
     let mut seen = vec![false; layout.at.len()];
@@ -130,7 +139,15 @@ pub fn replay_faults_with_progress(
         cold_faults: counts.first_touches,
         pages_written: counts.pages_out,
     };
-    LiveCounts { counts: counted, soft_faults: counts.soft_faults, pages_in: counts.pages_in, page_in_ops: counts.page_in_ops }
+    LiveCounts {
+        counts: counted,
+        soft_faults: counts.soft_faults,
+        pages_parked: counts.parked,
+        pages_watched: counts.watched,
+        references_seen: counts.references,
+        pages_in: counts.pages_in,
+        page_in_ops: counts.page_in_ops,
+    }
 }
 
 #[cfg(test)]
@@ -168,8 +185,8 @@ mod tests {
         for policy in ["fifo", "use-once", "2q"] {
             let policy = Spec::named(policy).expect("it is in the table");
             for readahead in [false, true] {
-                let live = Live { memory: FAULTS_MEMORY_MIN, charged: 30, readahead };
-                let LiveCounts { counts, soft_faults, pages_in, page_in_ops } = replay_faults(&policy, &string, &layout, &live);
+                let live = Live { memory: FAULTS_MEMORY_MIN, charged: 30, readahead, references: false };
+                let LiveCounts { counts, soft_faults, pages_in, page_in_ops, .. } = replay_faults(&policy, &string, &layout, &live);
                 let mut seen = vec![false; numbers.len()];
                 let references: Vec<(u64, bool)> = (0..pages.len())
                     .map(|i| {

@@ -115,7 +115,7 @@ mod tests {
         steps_of_two.sort_unstable();
         assert_eq!((steps_of_two.len(), steps_of_two.last()), (6, Some(&(2 * length as u64))));
 
-        let live = Live { memory: FAULTS_MEMORY_MIN, charged: 0, readahead: false };
+        let live = Live { memory: FAULTS_MEMORY_MIN, charged: 0, readahead: false, references: false };
         let spec = overspill_vm::policy::Spec::default();
         let layout = Layout::new(&(0..1000).collect::<Vec<u64>>());
         in_parallel(&[()], 1, tell, |_, done| replay_faults_with_progress(&spec, &string, &layout, &live, done));

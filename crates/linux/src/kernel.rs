@@ -14,7 +14,6 @@ use crate::uffd::{self, Uffd};
 use crate::wake_policy::WakePolicy;
 use overspill_machine::errno;
 use overspill_machine::kernel::{Advice, Fixed, IoVec, Kernel, Touch, prot};
-use overspill_vm::types::PAGE_SIZE;
 
 const _: () = {
     assert!(errno::ENOENT == libc::ENOENT && errno::EIO == libc::EIO && errno::EAGAIN == libc::EAGAIN);
@@ -141,7 +140,7 @@ impl Kernel for Linux {
         sys::yield_now();
     }
     fn each_present(start: usize, end: usize, f: impl FnMut(usize, usize)) {
-        each_present(start, end, f);
+        mappings::each_present(start, end, f);
     }
     fn each_mapping(f: impl FnMut(usize, usize)) -> Result<(), Errno> {
         sys::each_mapping(f)
@@ -173,71 +172,4 @@ impl Kernel for Linux {
     fn wake(uffd: i32, at: usize, len: usize) {
         uffd::wake(uffd, at, len);
     }
-}
-
-#[repr(C)]
-#[derive(Clone, Copy, Default)]
-struct PageRegion {
-    start: u64,
-    end: u64,
-    categories: u64,
-}
-
-#[repr(C)]
-#[derive(Default)]
-struct ScanArg {
-    size: u64,
-    flags: u64,
-    start: u64,
-    end: u64,
-    walk_end: u64,
-    vec: u64,
-    vec_len: u64,
-    max_pages: u64,
-    category_inverted: u64,
-    category_mask: u64,
-    category_anyof_mask: u64,
-    return_mask: u64,
-}
-
-const PAGEMAP_SCAN: u64 = 3 << 30 | (size_of::<ScanArg>() as u64) << 16 | (b'f' as u64) << 8 | 16;
-const PAGE_IS_PRESENT: u64 = 1 << 3;
-
-/// Calls `f(start, end)` for each run of present pages in the range, in bytes. If a scan fails half-way, it reports some runs
-/// twice.
-fn each_present(start: usize, end: usize, mut f: impl FnMut(usize, usize)) {
-    // The scan needs a descriptor, which RLIMIT_NOFILE may refuse, and access to /proc, which PR_SET_DUMPABLE may take away.
-    // Without them the kernel is asked page by page.
-    if scan_present(start, end, &mut f).is_err() {
-        sys::each_resident(start, end, |at| f(at, at + PAGE_SIZE));
-    }
-}
-
-fn scan_present(start: usize, end: usize, mut f: impl FnMut(usize, usize)) -> Result<(), i32> {
-    // (the thread's file: once the first thread has ended, that of the process is empty)
-    let pagemap = sys::open(b"/proc/thread-self/pagemap\0", libc::O_RDONLY | libc::O_CLOEXEC, 0)?;
-    let mut regions = [PageRegion::default(); 64];
-    let mut at = start;
-    while at < end {
-        let mut arg = ScanArg {
-            size: size_of::<ScanArg>() as u64,
-            start: at as u64,
-            end: end as u64,
-            vec: regions.as_mut_ptr() as u64,
-            vec_len: regions.len() as u64,
-            category_mask: PAGE_IS_PRESENT,
-            return_mask: PAGE_IS_PRESENT,
-            ..ScanArg::default()
-        };
-        // SAFETY: the kernel reads and writes the structure and at most `vec_len` regions, both live.
-        let n = unsafe { sys!(libc::SYS_ioctl, pagemap.raw(), PAGEMAP_SCAN, &mut arg as *mut _) }?;
-        for r in &regions[..n] {
-            f(r.start as usize, r.end as usize);
-        }
-        if arg.walk_end as usize <= at {
-            break;
-        }
-        at = arg.walk_end as usize;
-    }
-    Ok(())
 }

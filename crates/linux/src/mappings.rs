@@ -1,5 +1,6 @@
-//! Asks the kernel about the process's own mappings: their bounds and protection, their bytes even where they are not readable, and
-//! how much of them is locked or pinned. The files of /proc are opened once and kept, so that a later chroot does not matter.
+//! Asks the kernel about the process's own mappings: their bounds and protection, their bytes even where they are not readable, how
+//! much of them is locked or pinned, which pages are present, and which were touched. The files of /proc are opened once and kept,
+//! so that a later chroot does not matter.
 
 use crate::sys::{self, Errno, Fd, sys};
 use overspill_machine::kernel::{Fixed, Mapping};
@@ -10,6 +11,7 @@ use overspill_vm::types::PAGE_SIZE;
 pub struct Mappings {
     maps: Option<Fd>,
     mem: Option<Fd>,
+    pagemap: Option<Fd>,
 }
 
 /// `struct procmap_query` (linux/fs.h, Linux 6.11).
@@ -38,6 +40,7 @@ const _: () = assert!(libc::PROT_READ == 1 && libc::PROT_WRITE == 2 && libc::PRO
 // (the thread's file: once the first thread has ended, that of the process is empty)
 const MAPS: &[u8] = b"/proc/thread-self/maps\0";
 const MEM: &[u8] = b"/proc/thread-self/mem\0";
+const PAGEMAP: &[u8] = b"/proc/thread-self/pagemap\0";
 
 fn open(kept: &mut Option<Fd>, path: &[u8]) -> Result<i32, Errno> {
     if kept.is_none() {
@@ -85,6 +88,10 @@ impl overspill_machine::kernel::Mappings for Mappings {
         let n = unsafe { sys!(libc::SYS_pread64, mem, out.as_mut_ptr(), out.len(), addr) }?;
         if n < PAGE_SIZE { Err(libc::EIO) } else { Ok(n & !(PAGE_SIZE - 1)) }
     }
+
+    fn references(&mut self, start: usize, end: usize, f: impl FnMut(usize, usize)) -> Result<(), Errno> {
+        scan_touched(open(&mut self.pagemap, PAGEMAP)?, start, end, f)
+    }
 }
 
 /// How much memory is locked or pinned; `None` if that is unknown.
@@ -98,6 +105,88 @@ pub fn fixed() -> Option<Fixed> {
         Some(digits.fold(0, |kib: u64, digit| kib * 10 + u64::from(digit - b'0')) << 10)
     };
     Some(Fixed { locked: field(b"VmLck:")?, pinned: field(b"VmPin:")? })
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct PageRegion {
+    start: u64,
+    end: u64,
+    categories: u64,
+}
+
+#[repr(C)]
+#[derive(Default)]
+struct ScanArg {
+    size: u64,
+    flags: u64,
+    start: u64,
+    end: u64,
+    walk_end: u64,
+    vec: u64,
+    vec_len: u64,
+    max_pages: u64,
+    category_inverted: u64,
+    category_mask: u64,
+    category_anyof_mask: u64,
+    return_mask: u64,
+}
+
+const PAGEMAP_SCAN: u64 = 3 << 30 | (size_of::<ScanArg>() as u64) << 16 | (b'f' as u64) << 8 | 16;
+const PAGE_IS_PRESENT: u64 = 1 << 3;
+/// It was touched since UFFDIO_RWPROTECT. From the same series as `FEATURES_REFERENCES` of `uffd.rs`.
+const PAGE_IS_ACCESSED: u64 = 1 << 9;
+
+/// Calls `f(start, end)` for each run of present pages in the range, in bytes. If a scan fails half-way, it reports some runs
+/// twice.
+pub(crate) fn each_present(start: usize, end: usize, mut f: impl FnMut(usize, usize)) {
+    // The scan needs a descriptor, which RLIMIT_NOFILE may refuse, and access to /proc, which PR_SET_DUMPABLE may take away.
+    // Without them the kernel is asked page by page.
+    if scan_present(start, end, &mut f).is_err() {
+        sys::each_resident(start, end, |at| f(at, at + PAGE_SIZE));
+    }
+}
+
+fn scan_present(start: usize, end: usize, f: impl FnMut(usize, usize)) -> Result<(), i32> {
+    let pagemap = sys::open(PAGEMAP, libc::O_RDONLY | libc::O_CLOEXEC, 0)?;
+    scan(pagemap.raw(), start, end, PAGE_IS_PRESENT, f)
+}
+
+/// Calls `f(start, end)` for each run of pages of the range that are present and were touched since they were watched, in bytes.
+/// `pagemap` is that file of /proc.
+///
+/// # Errors
+/// EINVAL: the kernel does not tell.
+fn scan_touched(pagemap: i32, start: usize, end: usize, f: impl FnMut(usize, usize)) -> Result<(), i32> {
+    scan(pagemap, start, end, PAGE_IS_PRESENT | PAGE_IS_ACCESSED, f)
+}
+
+/// Calls `f(start, end)` for each run of pages that are of all these categories.
+fn scan(pagemap: i32, start: usize, end: usize, categories: u64, mut f: impl FnMut(usize, usize)) -> Result<(), i32> {
+    let mut regions = [PageRegion::default(); 64];
+    let mut at = start;
+    while at < end {
+        let mut arg = ScanArg {
+            size: size_of::<ScanArg>() as u64,
+            start: at as u64,
+            end: end as u64,
+            vec: regions.as_mut_ptr() as u64,
+            vec_len: regions.len() as u64,
+            category_mask: categories,
+            return_mask: categories,
+            ..ScanArg::default()
+        };
+        // SAFETY: the kernel reads and writes the structure and at most `vec_len` regions, both live.
+        let n = unsafe { sys!(libc::SYS_ioctl, pagemap, PAGEMAP_SCAN, &mut arg as *mut _) }?;
+        for r in &regions[..n] {
+            f(r.start as usize, r.end as usize);
+        }
+        if arg.walk_end as usize <= at {
+            break;
+        }
+        at = arg.walk_end as usize;
+    }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -162,7 +162,9 @@ pub fn charged_pages(memory_pages: u32, readers: usize, sealed: bool) -> u32 {
 pub fn open_uffds(delivery: Delivery, device: Option<&Fd>) -> Result<(Uffd, Uffd), Errno> {
     let full = delivery == Delivery::Threads;
     let features = uffd::FEATURE_MOVE | if full { uffd::FEATURES_EVENTS | uffd::FEATURE_THREAD_ID } else { uffd::FEATURE_SIGBUS };
-    let program = Uffd::open(full, features | uffd::FEATURE_POISON, device).or_else(|_| Uffd::open(full, features, device))?;
+    let with = |more| Uffd::open(full, features | more, device);
+    let program = with(uffd::FEATURE_POISON | uffd::FEATURES_REFERENCES).ok().filter(|uffd| uffd.has_told_references() == Ok(true));
+    let program = program.map_or_else(|| with(uffd::FEATURE_POISON).or_else(|_| with(0)), Ok)?;
     let parking = Uffd::open(false, uffd::FEATURE_MOVE, device)?;
     Ok((program, parking))
 }

@@ -3,11 +3,13 @@
 //! Numbers and structures are from the kernel's ABI (`include/uapi/linux/userfaultfd.h`, Linux 6.18). The existing crates have no
 //! MOVE and POISON.
 
+use crate::area;
+use crate::mappings::Mappings;
 use crate::sys::{self, Errno, Fd, sys};
 use core::mem::size_of;
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use overspill_machine::kernel::Uffd as _;
-pub use overspill_machine::kernel::{Event, Moved};
+pub use overspill_machine::kernel::{Event, Marks, Moved};
+use overspill_machine::kernel::{Mappings as _, Uffd as _};
 use overspill_vm::types::PAGE_SIZE;
 
 /// UFFD_FEATURE_EVENT_FORK. It needs CAP_SYS_PTRACE, and is not used.
@@ -22,6 +24,9 @@ pub const FEATURE_SIGBUS: u64 = 1 << 7;
 pub const FEATURE_POISON: u64 = 1 << 14;
 /// UFFD_FEATURE_MOVE: pages can be taken out of the program's sight without a copy. Linux 6.8.
 pub const FEATURE_MOVE: u64 = 1 << 16;
+/// UFFD_FEATURE_RWP, _RWP_ASYNC: the kernel tells which pages are used. These and the other numbers with RWP are from version 10 of
+/// the series "userfaultfd: working set tracking for VM guest memory" (Kiryl Shutsemau, linux-mm, July 2026).
+pub const FEATURES_REFERENCES: u64 = 1 << 17 | 1 << 18;
 
 pub(crate) const API: u64 = 0xAA;
 pub(crate) const USER_MODE_ONLY: i32 = 1;
@@ -32,7 +37,9 @@ pub(crate) const IOC_NEW: u64 = 0xAA00;
 const PAGEFAULT_FLAG_WRITE: usize = 1;
 const REGISTER_MODE_MISSING: u64 = 1;
 const REGISTER_MODE_WP: u64 = 2;
+const REGISTER_MODE_RWP: u64 = 8;
 const WRITEPROTECT_MODE_WP: u64 = 1;
+const RWPROTECT_MODE_RWP: u64 = 1;
 const COPY_DONT_WAKE: u64 = 1;
 const ZERO_DONT_WAKE: u64 = 1;
 
@@ -71,6 +78,7 @@ struct CopyArg {
     mode: u64,
     done: i64,
 }
+/// Of UFFDIO_WRITEPROTECT, and of UFFDIO_RWPROTECT.
 #[repr(C)]
 #[derive(Default)]
 struct WriteProtectArg {
@@ -156,18 +164,32 @@ impl Uffd {
         let mut api = ApiArg { api: API, features, ioctls: 0 };
         // SAFETY: UFFDIO_API reads and writes the structure, which lives over the call.
         unsafe { sys!(libc::SYS_ioctl, fd.raw(), IOC_API, &mut api as *mut _) }?;
-        Ok(Uffd { fd, features, protects: AtomicBool::new(false) })
+        // (a kernel may leave out features instead of refusing)
+        Ok(Uffd { fd, features: features & api.features, protects: AtomicBool::new(false) })
     }
 
-    /// Registers a range. `protects`: its pages can be protected against writes.
-    ///
-    /// # Errors
-    /// EINVAL: nothing is mapped there, or other memory; EBUSY: it is registered on another userfaultfd.
-    pub fn register_for(&self, at: usize, len: usize, protects: bool) -> Result<(), Errno> {
-        let mode = REGISTER_MODE_MISSING | if protects { REGISTER_MODE_WP } else { 0 };
-        let mut r = RegisterArg { range: Range { start: at as u64, len: len as u64 }, mode, ioctls: 0 };
-        // SAFETY: the structure lives over the call. Registering changes no content; the caller serves the faults.
-        unsafe { sys!(libc::SYS_ioctl, self.raw(), ioc(RW, 0x00, size_of::<RegisterArg>()), &mut r as *mut _) }.map(drop)
+    /// Whether the kernel tells references as it should, tried on a page of our own. (A kernel with another version of the series
+    /// may mean something else by its numbers.)
+    pub(crate) fn has_told_references(&self) -> Result<bool, Errno> {
+        let at = area::map_anonymous(PAGE_SIZE)? as usize;
+        let mut mappings = Mappings::default();
+        let mut touched = || {
+            let mut any = false;
+            mappings.references(at, at + PAGE_SIZE, |_, _| any = true).map(|()| any)
+        };
+        let told = self.register(at, PAGE_SIZE, Marks::Watched).and_then(|()| {
+            // SAFETY: our own empty page, and a page of zeroes.
+            let filled = unsafe { self.copy(at, [0; PAGE_SIZE].as_ptr(), PAGE_SIZE) };
+            filled.error.map_or(Ok(()), Err)?;
+            let before = touched()?;
+            self.watch(at, PAGE_SIZE)?;
+            Ok(before && !touched()?)
+        });
+        // SAFETY: nobody uses the page. (While it is registered, unmapping it would wait for a reader of the event.)
+        let _ = unsafe { self.unregister(at, PAGE_SIZE) };
+        // SAFETY: the same.
+        unsafe { area::unmap(at as *mut u8, PAGE_SIZE) };
+        told
     }
 
     /// Protects pages against writes, or lets writes through again.
@@ -189,8 +211,15 @@ impl overspill_machine::kernel::Uffd for Uffd {
         self.fd.raw()
     }
 
-    fn register(&self, at: usize, len: usize) -> Result<(), Errno> {
-        self.register_for(at, len, self.protects())
+    fn register(&self, at: usize, len: usize, marks: Marks) -> Result<(), Errno> {
+        let mode = match marks {
+            Marks::None => REGISTER_MODE_MISSING,
+            Marks::Protected => REGISTER_MODE_MISSING | REGISTER_MODE_WP,
+            Marks::Watched => REGISTER_MODE_MISSING | REGISTER_MODE_RWP,
+        };
+        let mut r = RegisterArg { range: Range { start: at as u64, len: len as u64 }, mode, ioctls: 0 };
+        // SAFETY: the structure lives over the call. Registering changes no content; the caller serves the faults.
+        unsafe { sys!(libc::SYS_ioctl, self.raw(), ioc(RW, 0x00, size_of::<RegisterArg>()), &mut r as *mut _) }.map(drop)
     }
 
     fn protects(&self) -> bool {
@@ -199,6 +228,16 @@ impl overspill_machine::kernel::Uffd for Uffd {
 
     fn set_protects(&self) {
         self.protects.store(true, Relaxed);
+    }
+
+    fn tells_references(&self) -> bool {
+        self.features & FEATURES_REFERENCES == FEATURES_REFERENCES
+    }
+
+    fn watch(&self, at: usize, len: usize) -> Result<(), Errno> {
+        let mut p = WriteProtectArg { range: Range { start: at as u64, len: len as u64 }, mode: RWPROTECT_MODE_RWP };
+        // SAFETY: the structure lives over the call; no content changes, and the kernel itself lets the next touch through.
+        unsafe { sys!(libc::SYS_ioctl, self.raw(), ioc(RW, 0x09, size_of::<WriteProtectArg>()), &mut p as *mut _) }.map(drop)
     }
 
     fn protect(&self, at: usize, len: usize) -> Result<(), Errno> {
@@ -279,7 +318,6 @@ fn transferred(r: Result<usize, Errno>, done: i64, len: usize) -> Moved {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::area;
     use crate::kernel::Linux;
     use overspill_machine::daemon::take;
     use std::time::{Duration, Instant};
@@ -299,7 +337,7 @@ mod tests {
             return;
         };
         let areas = [0; 2].map(|_: u8| area::map_anonymous(LEN).expect("64 KiB") as usize);
-        areas.iter().for_each(|&at| uffd.register(at, LEN).expect("registered"));
+        areas.iter().for_each(|&at| uffd.register(at, LEN, Marks::None).expect("registered"));
         // a fork of another test would share the pages, and then they could not be moved SAFETY: this changes no content.
         areas.iter().for_each(|&at| unsafe { sys::madvise(at, LEN, libc::MADV_DONTFORK) }.expect("advised"));
         let source = [7u8; PAGE_SIZE];
@@ -352,6 +390,41 @@ mod tests {
         areas.iter().for_each(|&at| unsafe { area::unmap(at as *mut u8, LEN) });
     }
 
+    /// A page is told to have been touched once it was touched, and not before. (Linux 6.18 does not tell. There the features are
+    /// refused, and so is the call.)
+    #[test]
+    fn a_touch_of_a_watched_page_is_told() {
+        let Ok(uffd) = Uffd::open(false, FEATURE_MOVE | FEATURES_REFERENCES, None) else {
+            let uffd = Uffd::open(false, FEATURE_MOVE, None);
+            let Ok(uffd) = uffd.inspect_err(|e| eprintln!("SKIPPED: no userfaultfd (error {e})")) else {
+                assert!(std::env::var_os("CI").is_none(), "cannot be tested here");
+                return;
+            };
+            assert!(!uffd.tells_references());
+            assert!(uffd.has_told_references().is_err(), "it is refused, and nothing is left mapped");
+            eprintln!("SKIPPED: this kernel does not tell references");
+            return;
+        };
+        assert_eq!(uffd.has_told_references(), Ok(true));
+        let at = area::map_anonymous(LEN).expect("64 KiB") as usize;
+        uffd.register(at, LEN, Marks::Watched).expect("registered");
+        for page in 0..4 {
+            // SAFETY: our own mapping, and our own page.
+            let filled = unsafe { uffd.copy(at + page * PAGE_SIZE, [7; PAGE_SIZE].as_ptr(), PAGE_SIZE) };
+            assert_eq!(filled.error, None);
+        }
+        uffd.watch(at, LEN).expect("watched");
+        // SAFETY: the page is there.
+        assert_eq!(unsafe { ((at + PAGE_SIZE) as *const u8).read_volatile() }, 7);
+        // SAFETY: the same.
+        unsafe { ((at + 2 * PAGE_SIZE) as *mut u8).write_volatile(8) };
+        let mut told = Vec::new();
+        Mappings::default().references(at, at + LEN, |start, end| told.push((start - at, end - at))).expect("it can be asked");
+        assert_eq!(told, [(PAGE_SIZE, 3 * PAGE_SIZE)]);
+        // SAFETY: nobody uses it any more.
+        unsafe { area::unmap(at as *mut u8, LEN) };
+    }
+
     /// The page daemon used MADV_POPULATE_WRITE to unshare pages after a fork. If the program had discarded the page meanwhile,
     /// that call waits for a handler. The handlers waited for a fork, and the fork waited for the daemon's writes: for ever. In
     /// this test no thread serves faults, so anything that waits for one hangs.
@@ -363,7 +436,7 @@ mod tests {
             return;
         };
         let [from, to] = [0; 2].map(|_: u8| area::map_anonymous(LEN).expect("64 KiB") as usize);
-        [from, to].iter().for_each(|&at| uffd.register(at, LEN).expect("registered"));
+        [from, to].iter().for_each(|&at| uffd.register(at, LEN, Marks::None).expect("registered"));
         let source = [7u8; PAGE_SIZE];
         // SAFETY: our own mapping, and our own page.
         assert_eq!(unsafe { uffd.copy(from, source.as_ptr(), PAGE_SIZE) }.error, None);

@@ -1,7 +1,8 @@
 //! The page daemon: keeps frames free by parking, laundering and reclaiming in batches.
 //!
 //! ```text
-//!   park      take victims from the policy; MOVE runs of neighbouring pages out of sight            map shared, one batch
+//!   watch     take victims from the policy; have the kernel note which are used, if it can           map shared, one batch
+//!   park      ask it, or take victims; MOVE runs of neighbouring pages out of sight                  map shared, one batch
 //!   launder   compare with tags; unchanged -> clean, zero -> dropped, else write in clusters        no lock meanwhile
 //!             (encrypted: each write's pages are sealed into its buffer)
 //!   reclaim   discard the parked content of clean pages, many with one TLB flush                    map shared, one batch
@@ -243,7 +244,7 @@ impl<K: Kernel, S: Sharing<K>> Daemon<K, S> {
         let (demand, native, available, listed) = {
             let core = machine.core.lock();
             core.vm.show_transitions(&machine.status.transitions);
-            (core.vm.demand(), core.vm.reserved(), core.vm.available(), core.vm.listed())
+            (core.vm.demand(), core.vm.reserved(), core.vm.available(), core.vm.listed() + core.vm.watched())
         };
         if demand.is_none() {
             return match (available > 0, self.in_flight > 0) {
@@ -268,6 +269,12 @@ impl<K: Kernel, S: Sharing<K>> Daemon<K, S> {
             return Step::Worked;
         }
         let all_tried = self.fruitless > listed;
+        if demand.watch > 0 {
+            self.watch(machine, demand.watch.min(most));
+            if !all_tried {
+                return Step::Worked;
+            }
+        }
         if demand.park > 0 && (self.park(machine, demand.park.min(most)) || !all_tried) {
             return Step::Worked; // or pages that were not tried yet may go
         }

@@ -275,6 +275,7 @@ impl<K: Kernel> Frozen<'_, K> {
         parking: K::Uffd,
         mut files: impl FnMut(usize, K::Files, bool) -> Result<Option<K::Files>, E>,
     ) -> Result<(), E> {
+        self.core.vm.set_watches(program.tells_references());
         core::mem::forget(core::mem::replace(&mut self.map.program, program));
         core::mem::forget(core::mem::replace(&mut self.map.parking, parking));
         self.machine.parking.register(&self.map.parking)?;
@@ -322,7 +323,7 @@ impl<K: Kernel> Machine<K> {
             at = start;
             while let Some(r) = map.ranges.overlap(at, end, Kind::Managed) {
                 let piece = r.within(at, end);
-                match map.program.register(piece.start, piece.end - piece.start) {
+                match map.register(piece.start, piece.end) {
                     Ok(()) => {}
                     // something else is mapped there by now
                     Err(errno::EINVAL) => self.unmapped(map, core, piece.start, piece.end),

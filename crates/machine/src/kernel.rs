@@ -233,6 +233,8 @@ pub enum Mistake {
     AsksOnce,
     /// Threads that wait for pages of a read are not woken when it has ended.
     ForgetsWhoWaits,
+    /// Pages are parked although the kernel tells that they were used: each time a soft fault.
+    ParksWhatIsUsed,
 }
 
 /// A piece of advice to the kernel.
@@ -271,6 +273,17 @@ pub struct Moved {
     pub error: Option<Errno>,
 }
 
+/// How the pages of a registered range can be marked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Marks {
+    /// Not at all.
+    None,
+    /// They can be protected: [`Uffd::protect`].
+    Protected,
+    /// They can be watched: [`Uffd::watch`].
+    Watched,
+}
+
 /// A userfaultfd.
 pub trait Uffd: Send + Sync {
     /// A message that is read from it.
@@ -281,8 +294,9 @@ pub trait Uffd: Send + Sync {
     /// Has the kernel report missing pages of the range. Pages that are there stay.
     ///
     /// # Errors
-    /// EINVAL: nothing is mapped there, or memory of another kind; EBUSY: it is registered on another.
-    fn register(&self, at: usize, len: usize) -> Result<(), Errno>;
+    /// EINVAL: nothing is mapped there, or memory of another kind, or memory that is to be watched and is not accessible; EBUSY: it
+    /// is registered on another, or its pages can be watched and could not any more.
+    fn register(&self, at: usize, len: usize, marks: Marks) -> Result<(), Errno>;
     /// Ends the registration. Missing pages read as zeroes afterwards.
     ///
     /// # Safety
@@ -291,10 +305,18 @@ pub trait Uffd: Send + Sync {
     /// # Errors
     /// EINVAL: nothing is mapped there.
     unsafe fn unregister(&self, at: usize, len: usize) -> Result<(), Errno>;
-    /// Whether ranges are registered in a way that pages can be protected.
+    /// Whether ranges are to be registered for [`Marks::Protected`].
     fn protects(&self) -> bool;
-    /// Registers ranges in that way from now on. Ranges that are registered already must be registered again.
+    /// From now on they are. Ranges that are registered already must be registered again.
     fn set_protects(&self);
+    /// Whether the kernel tells references.
+    fn tells_references(&self) -> bool;
+    /// From now on notes whether the pages of the range that are present are touched: see [`Mappings::references`]. A touch waits
+    /// for nobody.
+    ///
+    /// # Errors
+    /// EAGAIN: an event must be read first; ENOENT: a part of the range cannot be watched. Then nothing is.
+    fn watch(&self, at: usize, len: usize) -> Result<(), Errno>;
     /// Protects pages that are present: a thread that writes there waits.
     ///
     /// # Errors
@@ -409,6 +431,12 @@ pub trait Mappings: Default {
     /// # Errors
     /// EIO: the first page is missing. Others: the kernel does not allow it.
     fn read(&mut self, addr: usize, out: &mut [u8]) -> Result<usize, Errno>;
+    /// Calls `f(start, end)` for each run of pages of the range that were touched since [`Uffd::watch`], in bytes. Pages that are
+    /// present and were not watched since count as touched; pages that are absent do not.
+    ///
+    /// # Errors
+    /// The kernel cannot be asked.
+    fn references(&mut self, start: usize, end: usize, f: impl FnMut(usize, usize)) -> Result<(), Errno>;
 }
 
 /// Memory of this process that stays where it is, in bytes.

@@ -27,7 +27,7 @@ use crate::compressed::Compressed;
 use crate::errno;
 use crate::files::{DEVICES_MAX, DeviceName};
 use crate::inject::Inject;
-use crate::kernel::{IoVec, Kernel, Mistake};
+use crate::kernel::{IoVec, Kernel, Mistake, Uffd as _};
 use crate::load_control::LoadControl;
 use crate::lock::{Mutex, Rank, RwLock};
 use crate::packet::Packet;
@@ -174,7 +174,8 @@ impl<K: Kernel> Machine<K> {
     ///
     /// # Errors
     /// ENOMEM; the parking area cannot be registered.
-    pub fn new(parts: Parts<K>) -> Result<Self, errno::Errno> {
+    pub fn new(mut parts: Parts<K>) -> Result<Self, errno::Errno> {
+        parts.vm.set_watches(parts.program.tells_references());
         let frames = (parts.memory_pages + PLACES_MORE) as usize;
         let places = (parts.memory_pages + PLACES_MORE).next_multiple_of(64);
         let parking_area = Parking::new(places, &parts.parking)?;

@@ -4,7 +4,7 @@
 //! everything fits, the program runs at the kernel's speed, and stays within the budget. When frames get short, all native ranges
 //! are adopted: they are registered, and their present pages are taken over one by one.
 
-use crate::kernel::{Host as _, Kernel, Uffd};
+use crate::kernel::{Host as _, Kernel};
 use crate::machine::{Core, Machine};
 use crate::ranges::{Flags, Kind, Range};
 use crate::space::Space;
@@ -108,7 +108,7 @@ impl<K: Kernel> Machine<K> {
         if map.backlog.overlaps(range.start, range.end) {
             self.finish(map); // rarely: those who make a range wait for that
         }
-        if map.program.register(range.start, range.end - range.start).is_err() {
+        if map.register(range.start, range.end).is_err() {
             return; // the kernel refuses (a special mapping): it stays the kernel's
         }
         map.ranges.remove(range.start, range.end, |_| {}); // parts that the map had already; their known pages stay as they are

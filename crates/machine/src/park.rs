@@ -18,7 +18,7 @@
 //! A reclaimed frame leaves no charge, because its content is dropped before the frame is free ([`Park::reclaim`]).
 
 use crate::errno::Errno;
-use crate::kernel::{Advice, Kernel, Uffd as _, prot};
+use crate::kernel::{Advice, Kernel, Marks, Uffd as _, prot};
 use core::marker::PhantomData;
 use core::sync::atomic::{AtomicUsize, Ordering::*};
 use overspill_swap::blist::Blist;
@@ -89,7 +89,7 @@ impl<K: Kernel> Parking<K> {
         let _ = K::advise(at as usize, len, Advice::NoHugePages);
         let _ = K::advise(at as usize, len, Advice::NotDumped);
         let protected = if area == 1 { K::make_executable(at as usize, len) } else { Ok(()) };
-        let made = protected.and_then(|()| uffd.register(at as usize, len));
+        let made = protected.and_then(|()| uffd.register(at as usize, len, Marks::None));
         if made.is_err() {
             // SAFETY: nobody has seen it.
             unsafe { K::unmap(at, len) };
@@ -128,7 +128,7 @@ impl<K: Kernel> Parking<K> {
     /// # Errors
     /// As UFFDIO_REGISTER.
     pub fn register(&self, uffd: &K::Uffd) -> Result<(), Errno> {
-        self.made().try_for_each(|base| uffd.register(base, self.bytes()))
+        self.made().try_for_each(|base| uffd.register(base, self.bytes(), Marks::None))
     }
 }
 

@@ -7,8 +7,9 @@ pub mod pending_unmaps;
 pub mod remaps;
 
 use crate::compressed::Compressed;
+use crate::errno::{self, Errno};
 use crate::files::{DEVICES_MAX, DeviceName, Files as _};
-use crate::kernel::{Kernel, Mistake, Uffd as _};
+use crate::kernel::{Kernel, Marks, Mistake, Uffd};
 use crate::ranges::{Kind, RangeMap};
 use backlog::Backlog;
 use copying::Copying;
@@ -52,6 +53,41 @@ pub struct Space<K: Kernel> {
 }
 
 impl<K: Kernel> Space<K> {
+    /// Registers a range of the program's. Where the kernel tells references, its pages can be watched. Exceptions are memory that
+    /// is not accessible (PROT_NONE), and memory that comes after the first page was copied out. If one range has both, each
+    /// mapping is registered as it can be.
+    ///
+    /// # Errors
+    /// As [`Uffd::register`].
+    pub fn register(&self, start: usize, end: usize) -> Result<(), Errno> {
+        let (protects, tells) = (self.program.protects(), self.program.tells_references());
+        let wanted = if protects {
+            Marks::Protected
+        } else if tells {
+            Marks::Watched
+        } else {
+            Marks::None
+        };
+        let whole = self.program.register(start, end - start, wanted);
+        if whole.is_ok() || !tells {
+            return whole;
+        }
+        let mut result = Err(errno::EINVAL);
+        K::each_mapping(|from, to| {
+            let (from, to) = (from.max(start), to.min(end));
+            if from < to {
+                let with = |marks| self.program.register(from, to - from, marks);
+                let watched = if protects { with(wanted).or_else(|_| with(Marks::Watched)) } else { with(wanted) };
+                let each = match watched.or_else(|_| with(Marks::None)) {
+                    // it was accessible when it was registered, and is watched
+                    Err(errno::EBUSY) if watched == Err(errno::EINVAL) => Ok(()),
+                    each => each,
+                };
+                result = if result == Err(errno::EINVAL) { each } else { result.and(each) };
+            }
+        })?;
+        result
+    }
     /// Whether there is a device of that number.
     pub fn has_device(&self, device: usize) -> bool {
         self.files[device].is_some() || self.pool.as_ref().is_some_and(|pool| pool.device().0 as usize == device)

@@ -184,6 +184,7 @@ fn copy(world: &World, child: usize, machine: &Machine<Sim>, frozen: &Frozen<Sim
     let status: &'static Status = Box::leak(Box::default());
     world.kernel.enter(|kernel| {
         kernel.spaces[child] = kernel.spaces[here()].fork();
+        world.used.borrow_mut().retain(|(space, _)| *space != child); // an earlier child's
         for (uffd, events) in [(program_of(child), true), (park_of(child), false)] {
             kernel.uffds[uffd] = Uffd { space: child, events, ..Uffd::default() };
         }

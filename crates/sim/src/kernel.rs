@@ -52,6 +52,15 @@ impl Mappings for SimMappings {
             if read == 0 { Err(errno::EIO) } else { Ok(read) }
         })
     }
+    fn references(&mut self, start: usize, end: usize, mut f: impl FnMut(usize, usize)) -> Result<(), Errno> {
+        let world = world();
+        for at in world.kernel.enter(|kernel| kernel.spaces[here()].touched(start, end)) {
+            tell(at, PAGE, || format!("{at:x} was used"));
+            world.used.borrow_mut().insert((here(), at));
+            f(at, at + PAGE);
+        }
+        Ok(())
+    }
 }
 
 /// A host without a family, polling handlers, or a recording.

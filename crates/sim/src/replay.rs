@@ -63,6 +63,8 @@ pub struct ReplayConfig {
     /// later, or when its pages are touched. The rest of a window is read with it. The daemon does a little at each fault and each
     /// such read. Without this everything is done at once, and each read alone, as by a machine that is stepped by hand.
     pub alongside: bool,
+    /// The kernel tells references: pages are watched before they are parked.
+    pub references: bool,
     /// The most decisions that are kept.
     pub decisions_max: usize,
 }
@@ -79,6 +81,7 @@ impl ReplayConfig {
             slots: u32::try_from(pages).unwrap_or(u32::MAX).saturating_add(1024),
             charged_pages: 0,
             alongside: false,
+            references: false,
             decisions_max: 1 << 20,
         }
     }
@@ -108,6 +111,12 @@ pub struct ReplayCounts {
     pub first_touches: u64,
     /// Faults on inactive pages.
     pub soft_faults: u64,
+    /// Pages that the kernel was asked to watch.
+    pub watched: u64,
+    /// Those that it told to have been used.
+    pub references: u64,
+    /// Pages taken out of the program's sight.
+    pub parked: u64,
     /// Faults that had to read.
     pub hard_faults: u64,
     /// Pages read from the device, including readahead.
@@ -133,6 +142,9 @@ pub fn replay_counts(references: impl IntoIterator<Item = (u64, bool)>, config: 
     ReplayCounts {
         first_touches: counters.zero_fills.get() - counters.zero_ahead_pages.get(),
         soft_faults: counters.soft_faults.get(),
+        watched: counters.pages_watched.get(),
+        references: counters.references_seen.get(),
+        parked: counters.pages_parked.get(),
         hard_faults: counters.hard_faults.get(),
         pages_in: counters.pages_in.get(),
         page_in_ops: counters.page_in_ops.get(),
@@ -176,7 +188,7 @@ struct Replay {
 
 impl Replay {
     fn new(config: &ReplayConfig) -> Self {
-        flat::clear();
+        flat::clear(config.references);
         let least = (MEMORY_BYTES_MIN >> PAGE_SHIFT) as u32;
         let mut core = Config {
             policy: config.policy,

@@ -5,7 +5,7 @@
 
 use crate::world::{OWN, here, tell, world};
 use overspill_machine::errno::{self, Errno};
-use overspill_machine::kernel::{self, Event, Moved};
+use overspill_machine::kernel::{self, Event, Marks, Moved};
 use overspill_simkernel::call;
 use overspill_simkernel::kernel::Kernel as Simulated;
 use overspill_simkernel::pmap::{Message, PAGE, PageBytes};
@@ -69,14 +69,15 @@ impl kernel::Uffd for SimUffd {
     fn raw(&self) -> i32 {
         self.number as i32
     }
-    fn register(&self, at: usize, len: usize) -> Result<(), Errno> {
+    fn register(&self, at: usize, len: usize, marks: Marks) -> Result<(), Errno> {
         world().kernel.enter(|kernel| {
             let Uffd { space, events, .. } = kernel.uffds[self.number];
             let space = &mut kernel.spaces[space];
             if at >= OWN && space.find(at).is_none() {
                 space.map(at, len, call::READ_WRITE, false, &mut Vec::new())?; // the pager's own memory
             }
-            space.register(at, len, Registration { uffd: self.number, events, protects: self.protects.get() })
+            let (protects, watches) = (marks == Marks::Protected, marks == Marks::Watched);
+            space.register(at, len, Registration { uffd: self.number, events, protects, watches })
         })
     }
     unsafe fn unregister(&self, at: usize, len: usize) -> Result<(), Errno> {
@@ -88,6 +89,16 @@ impl kernel::Uffd for SimUffd {
     }
     fn protects(&self) -> bool {
         self.protects.get()
+    }
+    fn tells_references(&self) -> bool {
+        world().tells_references
+    }
+    fn watch(&self, at: usize, len: usize) -> Result<(), Errno> {
+        let world = world();
+        let result = world.kernel.enter(|kernel| kernel.watch(self.number, at, len));
+        tell(at, len, || format!("watch {at:x} +{}: {result:?}", len / PAGE));
+        world.forget_used(at, at + len);
+        result
     }
     fn set_protects(&self) {
         self.protects.set(true);
@@ -128,7 +139,11 @@ impl kernel::Uffd for SimUffd {
         result
     }
     unsafe fn move_pages(&self, dst: usize, src: usize, len: usize) -> Moved {
-        world().kernel.enter(|kernel| {
+        let world = world();
+        for page in (src..src + len).step_by(PAGE) {
+            assert!(!world.used.borrow().contains(&(here(), page)), "page {page:x} is taken, though it was told to be in use");
+        }
+        world.kernel.enter(|kernel| {
             let result = kernel.move_pages(self.number, dst, src, len);
             tell(src, len, || format!("take {src:x} +{} to {dst:x}: {result:?}", len / PAGE));
             mirror(kernel, self.number, dst, len);
@@ -157,6 +172,11 @@ impl kernel::Uffd for SimUffd {
                     Message::Remove { start, end } => Event::Remove(start, end),
                     Message::Unmap { start, end } => Event::Unmap(start, end),
                 });
+                match out[count].0 {
+                    Event::Remap(from, to, len) => [from, to].iter().for_each(|at| world().forget_used(*at, at + len)),
+                    Event::Remove(start, end) | Event::Unmap(start, end) => world().forget_used(start, end),
+                    Event::Fault(..) | Event::Other => {}
+                }
                 match out[count].0 {
                     Event::Fault(at, thread) => tell(at & !1, PAGE, || format!("fault {at:x} of thread {thread}")),
                     Event::Remap(from, to, len) => tell(from, len, || format!("{from:x} +{} has moved to {to:x}", len / PAGE)),

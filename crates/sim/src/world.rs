@@ -12,6 +12,7 @@ use overspill_simkernel::sched::{self, Timeout, shared::Shared};
 use overspill_simkernel::table::Entry;
 use overspill_vm::status::Status;
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
 use std::rc::Rc;
 
 /// The userfaultfd of a process's program.
@@ -39,6 +40,10 @@ pub struct World {
     /// How devices fail.
     pub trouble: Trouble,
     mistake: Option<Mistake>,
+    /// The kernel tells references.
+    pub tells_references: bool,
+    /// Pages that the kernel has told to be in use, by address space and address, and that were not watched since.
+    pub used: RefCell<BTreeSet<(usize, usize)>>,
     /// Reads that fail for good are expected.
     pub lossy: Cell<bool>,
     /// Pages that devices have harmed: this many may be lost.
@@ -57,6 +62,11 @@ pub struct World {
     control: usize,
     /// The process of each actor, which is the number of its address space.
     processes: Vec<usize>,
+}
+
+/// Whether the kernel of a run tells references: that of every second seed does, or as `REFERENCES` says (1 or 0).
+fn references(seed: u64) -> bool {
+    std::env::var("REFERENCES").map_or(seed % 2 == 1, |value| value == "1")
 }
 
 thread_local! {
@@ -85,6 +95,8 @@ impl World {
             rng: RefCell::new(Rng::new(!seed)),
             trouble,
             mistake,
+            tells_references: references(seed),
+            used: RefCell::default(),
             lossy: Cell::new(trouble.read_error + trouble.corrupt > 0),
             harmed: Cell::new(0),
             disk: Disk::default(),
@@ -97,6 +109,11 @@ impl World {
         });
         WORLD.set(Some(Rc::clone(&world)));
         world
+    }
+
+    /// The pages of a range are watched again, or others are there now.
+    pub fn forget_used(&self, start: usize, end: usize) {
+        self.used.borrow_mut().retain(|(space, page)| *space != here() || !(start..end).contains(page));
     }
 
     /// Asserts that resident pages are charged. To be called when pages have come.

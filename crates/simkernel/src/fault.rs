@@ -26,6 +26,11 @@ impl Space {
             return Access::Signal(SIGSEGV);
         }
         let protects = vma.uffd.filter(|r| r.protects);
+        if let Some(Entry::Page { protected, .. } | Entry::Zero { protected }) = self.table.get_mut(&page)
+            && vma.uffd.is_some_and(|r| r.watches)
+        {
+            *protected = false;
+        }
         match self.table.get_mut(&page) {
             Some(Entry::Poison) => Access::Signal(SIGBUS),
             Some(Entry::Guard) => Access::Signal(SIGSEGV),

@@ -43,7 +43,7 @@ impl ModelLab {
         assert_eq!([kernel.new_uffd(space, true), kernel.new_uffd(space, false)], [PROGRAM, PARK]);
         let memory = &mut kernel.spaces[space];
         memory.map(PARKING, PLACES * PAGE, READ_WRITE, false, &mut Vec::new()).expect("nothing is there");
-        let with = Registration { uffd: PARK, events: false, protects: false };
+        let with = Registration { uffd: PARK, events: false, protects: false, watches: false };
         memory.register(PARKING, PLACES * PAGE, with).expect("it is mapped");
         ModelLab { kernel, held: false }
     }
@@ -139,7 +139,7 @@ impl Pmap for ModelLab {
         memory.fault(at, true) == Access::Allowed
     }
     fn register(&mut self, at: usize, len: usize, protects: bool) -> Result<(), Errno> {
-        self.kernel.spaces[SPACE].register(at, len, Registration { uffd: PROGRAM, events: true, protects })
+        self.kernel.spaces[SPACE].register(at, len, Registration { uffd: PROGRAM, events: true, protects, watches: false })
     }
     fn unregister(&mut self, at: usize, len: usize) -> Result<(), Errno> {
         let registered = self.kernel.spaces[SPACE].unregister(at, len)?;

@@ -227,6 +227,14 @@ impl Space {
         if self.vmas.range(..end).any(|(_, vma)| vma.end > at && vma.uffd.is_some_and(|r| r.uffd != with.uffd)) {
             return Err(EBUSY);
         }
+        let each = || self.vmas.range(..end).map(|(_, vma)| vma).filter(|vma| vma.end > at);
+        if with.watches && each().any(|vma| vma.prot == 0) {
+            return Err(EINVAL); // (a touch could not be let through)
+        }
+        // no mode is given up that marks pages (before there was a second one, this was ignored)
+        if each().any(|vma| vma.uffd.is_some_and(|r| r.watches && !with.watches || r.protects && with.watches)) {
+            return Err(EBUSY);
+        }
         self.set_uffd(at, end, Some(with));
         Ok(())
     }
@@ -251,11 +259,23 @@ impl Space {
             let (from, until) = (vma.start.max(at), vma.end.min(end));
             at = until;
             // a range that is registered here already keeps all that it has
-            let has_all = |to: Registration| vma.uffd.is_some_and(|r| r.uffd == to.uffd && (r.protects || !to.protects));
+            let has_all = |to: Registration| {
+                vma.uffd.is_some_and(|r| r.uffd == to.uffd && r.protects >= to.protects && r.watches >= to.watches)
+            };
             if vma.uffd != to && !to.is_some_and(has_all) {
                 self.modify(from, until, |vma| vma.uffd = to);
             }
         }
+    }
+
+    /// PAGEMAP_SCAN for PAGE_IS_ACCESSED: the pages of a range that are there, can be watched, and were touched since they were, or
+    /// never were.
+    pub fn touched(&self, start: usize, end: usize) -> Vec<usize> {
+        let touched = |(_, entry): &(&usize, &Entry)| {
+            matches!(entry, Entry::Page { protected: false, .. } | Entry::Zero { protected: false })
+        };
+        let there = self.table.range(start..end).filter(touched).map(|(at, _)| *at);
+        there.filter(|at| self.find(*at).is_some_and(|vma| vma.uffd.is_some_and(|r| r.watches))).collect()
     }
 
     /// Lifts write protection from the entries of a range.

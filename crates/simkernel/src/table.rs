@@ -30,12 +30,12 @@ pub enum Entry {
         /// Only this address space has the page. A fork ends that on both sides, and only a write restores it. The end of the other
         /// side does not (Linux: `PageAnonExclusive`).
         exclusive: bool,
-        /// Writes are messages.
+        /// Writes are messages. Where pages can be watched: it was not touched since it was watched.
         protected: bool,
     },
     /// The shared page of zeroes, until it is written.
     Zero {
-        /// Writes are messages.
+        /// The same.
         protected: bool,
     },
     /// An error: SIGBUS, EFAULT.

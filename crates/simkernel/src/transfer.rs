@@ -1,4 +1,5 @@
-//! The actions of a userfaultfd on memory: UFFDIO_COPY, ZEROPAGE, POISON, WRITEPROTECT, MOVE (Linux: `mm/userfaultfd.c`).
+//! The actions of a userfaultfd on memory: UFFDIO_COPY, ZEROPAGE, POISON, WRITEPROTECT, RWPROTECT, MOVE (Linux:
+//! `mm/userfaultfd.c`).
 //!
 //! While a call that changes mappings is under way, all of them answer EAGAIN before they check anything else. A transfer of
 //! several pages stops at the first page that fails. It reports the bytes that were done, or why the first page was refused.
@@ -97,8 +98,28 @@ impl Kernel {
         Ok(())
     }
 
+    /// UFFDIO_RWPROTECT on a userfaultfd with UFFD_FEATURE_RWP_ASYNC: watches the pages that are there. All of the range's mappings
+    /// must be registered for it.
+    pub fn watch(&mut self, uffd: usize, at: usize, len: usize) -> Result<(), Errno> {
+        self.may_act(uffd, at, len)?;
+        let space = &mut self.spaces[self.uffds[uffd].space];
+        let (mut next, end) = (at, at + len);
+        space.first_in(next, end).ok_or(ENOENT)?;
+        while let Some(vma) = space.first_in(next, end) {
+            vma.uffd.filter(|r| r.watches).ok_or(ENOENT)?;
+            next = vma.end;
+        }
+        for (_, entry) in space.table.range_mut(at..end) {
+            if let Entry::Page { protected, .. } | Entry::Zero { protected } = entry {
+                *protected = true;
+            }
+        }
+        Ok(())
+    }
+
     /// UFFDIO_MOVE. The target must be registered on this very userfaultfd. Each side must lie within one mapping. The two mappings
-    /// must have the same protection, be writable, and be both locked or both not. The pages lose their write protection.
+    /// must have the same protection, be writable, and be both locked or both not. The pages lose their write
+    /// protection; at a target that can be watched, they are.
     pub fn move_pages(&mut self, uffd: usize, to: usize, from: usize, len: usize) -> Moved {
         if let Err(e) = self.may_act(uffd, to, len) {
             return Moved::refused(e);
@@ -131,7 +152,7 @@ impl Kernel {
             }
             let mut entry = space.table.remove(&(from + done)).expect("looked at");
             if let Entry::Page { protected, .. } | Entry::Zero { protected } = &mut entry {
-                *protected = false;
+                *protected = target.uffd.is_some_and(|r| r.watches);
             }
             space.table.insert(to + done, entry);
             if chance == 2 {

@@ -25,6 +25,8 @@ pub struct Registration {
     pub events: bool,
     /// Pages can be protected against writes, too.
     pub protects: bool,
+    /// Pages can be watched: a bit tells whether they are touched. It is the bit of the protection, so no range can have both.
+    pub watches: bool,
 }
 
 /// The kernel's way from a page to its mappings (Linux: `struct anon_vma`). A mapping gets one when its first page is written or
@@ -83,7 +85,7 @@ impl Vma {
     /// `reusable_anon_vma`). Protections do not matter.
     pub fn shares_anon(before: &Vma, after: &Vma) -> bool {
         let unprotected = |v: &Vma| Vma { prot: 0, ..v.clone() };
-        let modes = |v: &Vma| v.uffd.map(|r| r.protects);
+        let modes = |v: &Vma| v.uffd.map(|r| (r.protects, r.watches));
         before.end == after.start
             && before.flags == after.flags
             && modes(before) == modes(after)

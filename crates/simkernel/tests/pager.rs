@@ -192,7 +192,9 @@ fn pager(seed: u64, mistake: Mistake) -> Result<Report, Failure> {
     for (at, uffd) in [(BASE, UFFD), (PARKING, PARK)] {
         let len = PROGRAMS * PAGES * PAGE;
         kernel.spaces[space].map(at, len, READ_WRITE, false, &mut Vec::new()).expect("nothing is there");
-        kernel.spaces[space].register(at, len, Registration { uffd, events: uffd == UFFD, protects: false }).expect("it is mapped");
+        kernel.spaces[space]
+            .register(at, len, Registration { uffd, events: uffd == UFFD, protects: false, watches: false })
+            .expect("it is mapped");
     }
     kernel.disturbed = Some(Rng::new(seed));
     let pager = Arc::new(Pager {

@@ -97,6 +97,8 @@ counters! {
     pages_reclaimed, "pages", "Frames taken from pages.";
     pages_reclaimed_clean, "pages", "Of these, pages whose stored copy was still good, so nothing was written.";
     pages_reclaimed_zero, "pages", "Of these, pages that held only zeroes, dropped without a slot.";
+    pages_watched, "pages", "Pages that the kernel began to watch, to tell whether they are used.";
+    references_seen, "pages", "Of these, pages that were used while they were watched, and so were not unmapped.";
     pages_parked, "pages", "Pages unmapped and inactive.";
     pages_copied_out, "pages", "Of these, pages of memory that is not writable, which cannot be moved: they were copied and discarded.";
     pages_unmovable, "pages", "Times the kernel would not move a page (not writable, pinned, locked, shared or in use at that moment).";

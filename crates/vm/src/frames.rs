@@ -16,11 +16,14 @@ pub(crate) enum On {
     Inactive,
     Laundry,
     Clean,
+    /// Mapped and given up by the policy: the kernel notes whether it is used.
+    Watched,
 }
 
 pub(crate) const INACTIVE: ListId = 0;
 pub(crate) const LAUNDRY: ListId = 1;
 pub(crate) const CLEAN: ListId = 2;
+pub(crate) const WATCHED: ListId = 3;
 
 impl On {
     const fn queue(self) -> Option<ListId> {
@@ -29,6 +32,7 @@ impl On {
             On::Inactive => Some(INACTIVE),
             On::Laundry => Some(LAUNDRY),
             On::Clean => Some(CLEAN),
+            On::Watched => Some(WATCHED),
         }
     }
 }
@@ -41,7 +45,7 @@ pub(crate) struct Frames {
     /// - free: the next free frame plus one, 0
     /// - being read into: `READ`, `EVICTED`
     /// - else: 0, 0
-    pub(crate) queues: Lists<3>,
+    pub(crate) queues: Lists<4>,
     pub(crate) free: u32,
     pub(crate) fresh: u32,
 }
@@ -89,6 +93,11 @@ impl<P: Pager> Vm<P> {
     /// The numbers of inactive pages, of those being laundered, and of clean ones.
     pub fn queue_lengths(&self) -> (u32, u32, u32) {
         (self.frames.queues.len(INACTIVE), self.frames.queues.len(LAUNDRY), self.frames.queues.len(CLEAN))
+    }
+
+    /// The number of pages that are watched.
+    pub fn watched(&self) -> u32 {
+        self.frames.queues.len(WATCHED)
     }
 
     /// Whether there are pages in memory that could be written.

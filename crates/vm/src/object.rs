@@ -38,7 +38,7 @@ impl<P: Pager> Vm<P> {
             self.table.set(page, word.wire(wired));
             if word.state() == State::Active && !word.busy() {
                 if wired {
-                    self.unlist(word.frame());
+                    self.unlist_mapped(word.frame());
                 } else {
                     self.list(word.frame(), page, Admit::FirstTouch);
                 }
@@ -135,7 +135,7 @@ impl<P: Pager> Vm<P> {
                 assert!(matches!(word.state(), State::Untouched | State::PagedOut), "released under way: {page:?} {word:?}");
             } else if word.state() == State::Active {
                 if !word.wired() {
-                    self.unlist(frame);
+                    self.unlist_mapped(frame);
                 }
             } else {
                 self.dequeue(frame);

@@ -1,6 +1,6 @@
 //! Page-out: the page daemon's work, batch by batch, and the outcome for each page.
 
-use crate::frames::{CLEAN, INACTIVE, LAUNDRY, On};
+use crate::frames::{CLEAN, INACTIVE, LAUNDRY, On, WATCHED};
 use crate::page::{PageWord, State};
 use crate::pager::{IoResult, Location, Pager, SlotRun};
 use crate::types::{FrameId, PAGE_SIZE, PageId, Slot, Tag};
@@ -19,6 +19,8 @@ pub enum Parked {
     Refused,
     /// There was no page: the program had discarded it.
     Absent,
+    /// It was not tried: the program had used the page while it was watched.
+    Used,
 }
 
 /// What to do with a page whose parked content was compared.
@@ -77,6 +79,8 @@ pub struct Demand {
     pub launder: u32,
     /// Mapped pages to be made inactive.
     pub park: u32,
+    /// Mapped pages to be watched.
+    pub watch: u32,
 }
 
 impl Demand {
@@ -99,17 +103,25 @@ impl<P: Pager> Vm<P> {
         if short == 0 {
             return Demand { park: beyond, ..Demand::default() };
         }
+        let watched = self.frames.queues.len(WATCHED);
         let reclaim = short.min(self.frames.queues.len(CLEAN));
         let mut launder = (short - reclaim).saturating_sub(self.laundering).min(self.frames.queues.len(INACTIVE));
         if self.space_short && self.laundering > 0 {
             launder = 0;
         }
-        if self.frames.queues.len(INACTIVE) + self.laundering < inactive_target && self.spare_frames() > 0 && self.listed > 0 {
+        let undecided = watched + self.frames.queues.len(INACTIVE) + self.laundering;
+        let too_few = undecided < inactive_target && self.spare_frames() > 0 && self.listed > 0;
+        if too_few {
             launder = 0; // first let pages be inactive for a while, or none of their touches would be seen
         }
-        let after = self.frames.queues.len(INACTIVE) - launder;
-        let park = (inactive_target.max(short - reclaim)).saturating_sub(after + self.laundering).max(beyond).min(self.listed);
-        Demand { reclaim, launder, park }
+        let after = self.frames.queues.len(INACTIVE) - launder + self.laundering;
+        let more = inactive_target.max(short - reclaim).saturating_sub(watched + after).max(beyond).min(self.listed);
+        if !self.watches() {
+            return Demand { reclaim, launder, park: more.max(watched), watch: 0 };
+        }
+        // what is parked was watched before, so it can be laundered at once
+        let park = if too_few { 0 } else { (short - reclaim).saturating_sub(after).min(watched) };
+        Demand { reclaim, launder, park, watch: more }
     }
 
     /// Whether the daemon should be woken.
@@ -117,9 +129,48 @@ impl<P: Pager> Vm<P> {
         self.available() < self.free_low() || self.listed > self.mapped_max
     }
 
-    /// Chooses pages to park, by the policy's order, as many as `out` has room for. They are busy until [`Vm::park_done`], or until
-    /// they are released or moved ([`Vm::is_parking`]).
-    pub fn park_batch(&mut self, most: u32, out: &mut Vec<Resident>) {
+    /// The kernel tells whether pages are used while they are watched (or not, from now on).
+    pub fn set_watches(&mut self, watches: bool) {
+        self.watches = watches;
+    }
+
+    /// Whether it does.
+    pub fn watches(&self) -> bool {
+        self.watches && self.mapped_max == u32::MAX // (a recording needs each reference as a fault)
+    }
+
+    /// Chooses pages to watch, by the policy's order, as many as `out` has room for. They stay mapped. The machine has the kernel
+    /// watch them, and parks those that cannot be watched ([`Vm::park_these`]).
+    pub fn watch_batch(&mut self, most: u32, out: &mut Vec<Resident>) {
+        self.victims(most, out, |vm, page, frame| {
+            vm.counters.pages_watched.add(1);
+            vm.enqueue(frame, On::Watched);
+            vm.decide(Decision::Watch(page));
+        });
+    }
+
+    /// Chooses pages to park, as many as `out` has room for: those that have been watched longest, or if the kernel does not tell
+    /// references, by the policy's order. They are busy until [`Vm::park_done`], or until they are released or moved
+    /// ([`Vm::is_parking`]). Returns whether they were watched.
+    pub fn park_batch(&mut self, most: u32, out: &mut Vec<Resident>) -> bool {
+        if !self.watches() && self.frames.queues.is_empty(WATCHED) {
+            self.victims(most, out, |vm, page, _| vm.begin_park(page));
+            return false;
+        }
+        out.clear();
+        self.counters.daemon_scans.add(1);
+        while out.len() < (most as usize).min(out.capacity())
+            && let Some(frame) = self.frames.queues.front(WATCHED).map(FrameId)
+        {
+            self.dequeue(frame);
+            let page = self.frames.page[frame.at()];
+            self.begin_park(page);
+            out.push((page, frame));
+        }
+        true
+    }
+
+    fn victims(&mut self, most: u32, out: &mut Vec<Resident>, mut each: impl FnMut(&mut Self, PageId, FrameId)) {
         out.clear();
         self.counters.daemon_scans.add(1);
         let mut victims = [FrameId(0); 256];
@@ -130,25 +181,30 @@ impl<P: Pager> Vm<P> {
             let page = self.frames.page[frame.at()];
             let word = self.table.get(page);
             assert!(word.frame() == frame && word.state() == State::Active && !word.busy(), "victim {page:?}: {word:?}");
-            self.table.set(page, word.begin_park());
-            self.parking += 1;
-            self.decide(Decision::Park(page));
+            each(self, page, frame);
             out.push((page, frame));
         }
     }
 
-    /// As [`Vm::park_batch`], but for these pages, if they are mapped and listed.
+    fn begin_park(&mut self, page: PageId) {
+        self.table.set(page, self.table.get(page).begin_park());
+        self.parking += 1;
+        self.decide(Decision::Park(page));
+    }
+
+    /// As [`Vm::park_batch`], but for these pages, if they are mapped, and listed or watched.
     pub fn park_these(&mut self, pages: &[PageId], out: &mut Vec<Resident>) {
         out.clear();
         for &page in pages.iter().take(out.capacity()) {
             let word = self.table.get(page);
             if word.state() == State::Active && !word.busy() && !word.wired() {
-                self.policy.take(word.frame());
-                self.listed -= 1;
-                self.table.set(page, word.begin_park());
-                self.parking += 1;
-                self.decide(Decision::Park(page));
-                out.push((page, word.frame()));
+                let frame = word.frame();
+                if self.frames.on[frame.at()] != On::Watched {
+                    self.policy.take(frame);
+                }
+                self.unwatch_or_unlist(frame);
+                self.begin_park(page);
+                out.push((page, frame));
             }
         }
     }
@@ -175,6 +231,17 @@ impl<P: Pager> Vm<P> {
                 self.table.set(page, word.not_parked());
                 self.counters.pages_unmovable.add(1);
                 self.list_again(word);
+            }
+            Parked::Used => {
+                self.table.set(page, word.not_parked().used());
+                self.counters.references_seen.add(1);
+                self.counters.readahead_used.add(word.readahead() as u64);
+                if word.wired() {
+                    self.policy.remove(frame);
+                } else {
+                    self.policy.referenced(frame);
+                    self.listed += 1;
+                }
             }
             Parked::Absent => {
                 // dropped without the pager's knowledge: it reads as zeroes from now on
@@ -395,9 +462,10 @@ impl<P: Pager> Vm<P> {
         self.note_usage();
     }
 
-    /// Whether nothing can be evicted, however long one waits: no page is listed, inactive, clean or being written.
+    /// Whether nothing can be evicted, however long one waits: no page is listed, watched, inactive, clean or being written.
     pub fn nothing_to_evict(&self) -> bool {
         self.listed == 0
+            && self.frames.queues.is_empty(WATCHED)
             && self.frames.queues.is_empty(INACTIVE)
             && self.frames.queues.is_empty(LAUNDRY)
             && self.frames.queues.is_empty(CLEAN)

@@ -1,5 +1,6 @@
 //! The replacement policy, and what the core tells it.
 
+use crate::frames::On;
 use crate::page::{PageWord, State};
 use crate::pager::Pager;
 use crate::policy::{self, Admit, LivePolicy, Spec};
@@ -48,7 +49,7 @@ impl<P: Pager> Vm<P> {
             let page = self.frames.page[frame.at()];
             let word = self.table.get(page);
             let inactive = match word.state() {
-                State::Active => word.busy(),
+                State::Active => word.busy() || self.frames.on[n as usize] == On::Watched,
                 State::Inactive | State::Clean => true,
                 State::Untouched | State::PagedOut | State::Lost => false,
             };
@@ -114,9 +115,18 @@ impl<P: Pager> Vm<P> {
         self.listed += 1;
     }
 
-    pub(crate) fn unlist(&mut self, frame: FrameId) {
+    /// A mapped page that is neither busy nor wired leaves the policy. It was listed, or watched.
+    pub(crate) fn unlist_mapped(&mut self, frame: FrameId) {
         self.policy.remove(frame);
-        self.listed -= 1;
+        self.unwatch_or_unlist(frame);
+    }
+
+    /// The page leaves the queue of watched pages, or else the policy has just taken it off its lists.
+    pub(crate) fn unwatch_or_unlist(&mut self, frame: FrameId) {
+        match self.frames.on[frame.at()] {
+            On::Watched => self.dequeue(frame),
+            _ => self.listed -= 1,
+        }
     }
 
     /// A page of a batch stays mapped.
@@ -130,7 +140,7 @@ impl<P: Pager> Vm<P> {
         }
     }
 
-    /// Pages that may be parked: mapped, and neither busy nor wired.
+    /// Pages that the policy may give up: mapped, and neither busy nor wired nor watched.
     pub fn listed(&self) -> u32 {
         self.listed
     }

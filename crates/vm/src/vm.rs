@@ -13,14 +13,17 @@
 //!                         no table for the page    TableFull                    -
 //!
 //!  the page daemon, while frames are short (see `demand`)
+//!     watch_batch     Active                machine watches     park_these if that is not possible
 //!     park_batch      Active  -> busy       machine unmaps      park_done      -> Inactive, on the inactive queue
+//!                                           or it was used      park_done      -> Active, again on the policy's lists
 //!     launder_batch   Inactive + laundering machine compares    launder_compared -> dropped | Clean | to be written
 //!                                           machine writes      launder_done   -> Clean, on the clean queue
 //!     reclaim_batch   Clean -> PagedOut     machine drops       frames_dropped -> free
 //! ```
 //!
 //! Invariants: `used` = frames of pages that have one + frames on their way to being dropped; a frame is on one queue at most;
-//! `laundering` = pages whose word has the flag; a page is on the policy's lists exactly if it is Active, not busy and not wired.
+//! `laundering` = pages whose word has the flag; a page is on the policy's lists exactly if it is Active, not
+//! busy, not wired and not watched.
 //!
 //! Locks: none in here. The machine holds one lock around each call; no call waits, allocates, or costs more than its batch.
 
@@ -50,6 +53,7 @@ pub enum Decision {
     Restore(PageId),
     ZeroFill(PageId, u32),
     PageIn(PageId, u32),
+    Watch(PageId),
     Park(PageId),
     Clean(PageId),
     DropZero(PageId),
@@ -72,6 +76,8 @@ pub struct Vm<P: Pager> {
     pub(crate) inactive_share: InactiveShare,
     pub(crate) pool_size: PoolSize,
     pub(crate) limit: u32,
+    /// The kernel tells references: the policy's victims are watched before they are parked.
+    pub(crate) watches: bool,
     /// What the process has been given: the limit, but while its reclaim target is less.
     pub(crate) promised: u32,
     /// More listed pages than this are parked even if frames are free.
@@ -130,6 +136,7 @@ impl<P: Pager> Vm<P> {
             inactive_share: InactiveShare::new(),
             pool_size: PoolSize::new(),
             limit: config.memory_pages,
+            watches: false,
             promised: config.memory_pages,
             mapped_max: u32::MAX,
             used: 0,
@@ -174,6 +181,7 @@ impl<P: Pager> Vm<P> {
             inactive_share: self.inactive_share,
             pool_size: self.pool_size.clone(),
             limit: self.limit,
+            watches: self.watches,
             promised: self.promised,
             mapped_max: self.mapped_max,
             used: self.used,
@@ -257,13 +265,16 @@ impl<P: Pager> Vm<P> {
                 laundering += word.laundering() as u32;
                 if word.has_frame() {
                     with_frame += 1;
-                    listed += (word.state() == State::Active && !word.busy() && !word.wired()) as u32;
                     let frame = word.frame();
                     assert_eq!(self.frames.page[frame.at()], page, "{word:?}");
                     let on = self.frames.on[frame.at()];
                     match word.state() {
                         _ if word.busy() => assert_eq!(on, On::Nothing),
-                        State::Active => assert_eq!(on, On::Nothing),
+                        State::Active if on == On::Watched => assert!(!word.wired(), "{page:?} {word:?}"),
+                        State::Active => {
+                            assert_eq!(on, On::Nothing);
+                            listed += !word.wired() as u32;
+                        }
                         State::Inactive if on == On::Laundry => {
                             assert!(word.laundering() && !word.laundering_orphaned(), "{page:?} {word:?}")
                         }

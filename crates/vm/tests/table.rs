@@ -314,3 +314,133 @@ fn only_what_a_thread_waits_for_makes_the_inactive_share_grow() {
     let waited_for = inactive_target(&|vm, index| begin_read(vm, index));
     assert!(waited_for > pointed, "{waited_for}");
 }
+
+/// Where the kernel tells references, the policy's victims stay mapped and are watched. A page that was used goes back to the
+/// policy and costs no fault; one that was not is parked, and may be laundered at once.
+#[test]
+fn victims_are_watched_before_they_are_parked() {
+    let mut vm = core(1 << 20);
+    vm.set_watches(true);
+    for index in 0..u64::from(FRAMES) {
+        if vm.wants_daemon() {
+            break;
+        }
+        bring_to(&mut vm, index, State::Active);
+    }
+    let share = FRAMES * 60 / 1000;
+    assert_eq!((vm.demand().watch, vm.demand().park), (share, 0), "first pages are watched for a while");
+    let (mut watched, mut batch) = (Vec::with_capacity(share as usize), Vec::with_capacity(2));
+    vm.watch_batch(share, &mut watched);
+    vm.check(1);
+    assert_eq!(vm.watched(), share);
+    assert!(watched.iter().all(|(page, _)| vm.page(*page).state() == State::Active && !vm.page(*page).busy()));
+    let demand = vm.demand();
+    assert!(demand.park > 0 && demand.launder == 0, "{demand:?}");
+    // the oldest first: one was used, one was not
+    let listed = vm.listed();
+    vm.park_batch(2, &mut batch);
+    assert_eq!(batch, watched[..2]);
+    assert!(!vm.park_done(batch[0].0, Parked::Used) && !vm.park_done(batch[1].0, Parked::Yes));
+    assert_eq!([0, 1].map(|i| vm.page(batch[i].0).state()), [State::Active, State::Inactive]);
+    assert_eq!((vm.listed(), vm.watched()), (listed + 1, share - 2));
+    assert_eq!((vm.demand().launder, vm.demand().watch), (0, 1), "first another takes its place");
+    vm.watch_batch(1, &mut batch);
+    assert_eq!((vm.demand().launder, vm.watched()), (1, share - 1), "it was watched before");
+    vm.check(1);
+    // watched pages are released, wired, moved, chosen for another reason, and handed over to another policy
+    let at = |i: usize| watched[i].0;
+    assert_eq!(vm.release_range(at(2), 1, |_| unreachable!("it is mapped")), 1);
+    assert!(vm.wire(at(3), true) && vm.wire(at(3), false));
+    assert!(vm.rename_range(at(4), page(1 << 14), 1));
+    vm.park_these(&[at(5)], &mut batch);
+    assert_eq!(batch, watched[5..6]);
+    assert!(!vm.park_done(at(5), Parked::Refused));
+    assert_eq!(vm.watched(), share - 4);
+    vm.check(1);
+    vm.set_policy(vm.make_policy(&"sieve".parse().expect("known")));
+    vm.check(1);
+    // what is watched goes first when the kernel does not tell any more
+    vm.set_watches(false);
+    assert!(vm.demand().watch == 0 && vm.demand().park >= vm.watched());
+    vm.park_batch(1, &mut batch);
+    assert_eq!(batch[0].0, page(1 << 14), "it has moved, and is watched still");
+    assert!(!vm.park_done(batch[0].0, Parked::Absent) && vm.page(batch[0].0).state() == State::Untouched);
+    vm.check(1);
+}
+
+/// Whatever happens to pages in whatever order, each is on the queue, on the policy's lists, inactive, or nowhere, as a model says
+/// that knows nothing but that.
+#[test]
+fn watched_pages_are_where_a_model_says() {
+    #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+    enum Is {
+        Untouched,
+        Listed,
+        Watched,
+        Wired,
+        Inactive,
+    }
+    const PAGES: usize = 64;
+    let mut seed = 1u64;
+    let mut below = |limit: usize| {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (seed >> 33) as usize % limit
+    };
+    let mut vm = core(1 << 20);
+    vm.set_watches(true);
+    let mut model = [Is::Untouched; PAGES];
+    let mut queue: Vec<PageId> = Vec::new();
+    let mut batch = Vec::with_capacity(8);
+    for turn in 0..20_000 {
+        let at = below(PAGES);
+        let (id, is) = (page(at as u64), &mut model[at]);
+        match below(8) {
+            0 | 1 => match *is {
+                Is::Untouched => {
+                    assert!(matches!(fault(&mut vm, at as u64), Fault::ZeroFill { count: 1, .. }));
+                    vm.fill_done(id, Filled::Mapped);
+                    *is = Is::Listed;
+                }
+                Is::Inactive => {
+                    assert!(matches!(fault(&mut vm, at as u64), Fault::Restore { .. }));
+                    vm.restore_done(id, Filled::Mapped);
+                    *is = Is::Listed;
+                }
+                _ => assert_eq!(fault(&mut vm, at as u64), Fault::Mapped),
+            },
+            2 | 3 => {
+                vm.watch_batch(below(8) as u32, &mut batch);
+                for (id, _) in &batch {
+                    assert_eq!(core::mem::replace(&mut model[id.index() as usize], Is::Watched), Is::Listed);
+                    queue.push(*id);
+                }
+            }
+            4 | 5 => {
+                vm.park_batch(below(8) as u32, &mut batch);
+                for (id, _) in &batch {
+                    assert_eq!(*id, queue.remove(0), "the oldest first");
+                    let (outcome, then) =
+                        [(Parked::Used, Is::Listed), (Parked::Yes, Is::Inactive), (Parked::Refused, Is::Listed)][below(3)];
+                    vm.park_done(*id, outcome);
+                    model[id.index() as usize] = then;
+                }
+            }
+            6 if matches!(*is, Is::Listed | Is::Watched | Is::Wired) => {
+                assert!(vm.wire(id, *is != Is::Wired));
+                queue.retain(|queued| *queued != id);
+                *is = if *is == Is::Wired { Is::Listed } else { Is::Wired };
+            }
+            _ => {
+                vm.release_range(id, 1, |_| {});
+                queue.retain(|queued| *queued != id);
+                *is = Is::Untouched;
+            }
+        }
+        let count = |what: Is| model.iter().filter(|is| **is == what).count() as u32;
+        assert_eq!((vm.listed(), vm.watched(), vm.queue_lengths().0), (count(Is::Listed), count(Is::Watched), count(Is::Inactive)));
+        if turn % 64 == 0 {
+            vm.check(1);
+        }
+    }
+    assert!(vm.counters().references_seen.get() > 1000 && vm.counters().pages_parked.get() > 1000);
+}

@@ -45,6 +45,7 @@ Counting:
   does it on this machine. What is not known is when things happen: how long a read takes and how
   much the daemon does meanwhile is guessed. Beside live runs on an idle machine hard faults were
   predicted 1 to 5 per cent too low, of one program (GNU sort) 40; see docs/LAB-FAULTS.md.
+  --see references is the same on a kernel that tells which pages are used.
 
 Cost model:
   NAME[:KEY=VALUE,...], times in microseconds. NAME: ssd or disk.
@@ -87,6 +88,8 @@ pub enum See {
     All,
     /// First touches, soft faults and hard faults, as live
     Faults,
+    /// The same, and references to watched pages, as on a kernel that tells them
+    References,
 }
 
 /// On or off.

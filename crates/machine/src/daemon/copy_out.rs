@@ -63,7 +63,7 @@ impl<K: Kernel> Machine<K> {
         if !map.program.protects() {
             map.program.set_protects();
             for range in map.ranges.iter().filter(|r| r.kind == Kind::Managed) {
-                let _ = map.program.register(range.start, range.end - range.start);
+                let _ = map.register(range.start, range.end);
             }
         }
     }
@@ -119,7 +119,7 @@ impl<K: Kernel, S> Daemon<K, S> {
     }
 
     /// How many pages of the batch are neighbours, from `at` on.
-    fn run_from(&self, at: usize) -> usize {
+    pub(super) fn run_from(&self, at: usize) -> usize {
         let first = self.batch[at].0.raw();
         self.batch[at..].iter().enumerate().take_while(|(i, m)| m.0.raw() == first + *i as u64).count()
     }
@@ -129,7 +129,7 @@ impl<K: Kernel, S> Daemon<K, S> {
         let addr = map.addr(self.batch[at].0);
         if map.program.protect(addr, taken.len() * PAGE_SIZE).is_err() {
             if let Some(range) = map.ranges.find(addr) {
-                let _ = map.program.register(range.start, range.end - range.start); // for the next time
+                let _ = map.register(range.start, range.end); // for the next time
             }
             return;
         }

@@ -1,4 +1,5 @@
-//! Parking: moves the policy's victims out of the program's sight.
+//! Parking: moves the policy's victims out of the program's sight. Where the kernel tells references, they are watched first, and
+//! those that are used stay.
 
 use super::{BATCH, Daemon};
 use crate::errno;
@@ -32,16 +33,77 @@ pub unsafe fn take<K: Kernel>(parking: &K::Uffd, dst: usize, src: usize, len: us
 }
 
 impl<K: Kernel, S> Daemon<K, S> {
+    /// Has the kernel watch a batch. Pages that it cannot watch (their range is registered for write protection, or was not
+    /// accessible when it was registered) are parked at once, so that their next touch is a soft fault.
+    ///
+    /// While a change is under way (EAGAIN), the pages of a run are not watched. They will be told to have been used.
+    pub(super) fn watch(&mut self, machine: &Machine<K>, most: u32) {
+        let map = machine.map.read();
+        machine.core.lock().vm.watch_batch(most, &mut self.batch);
+        self.batch.sort_unstable();
+        self.busy.clear();
+        let mut at = 0;
+        while at < self.batch.len() {
+            let n = self.run_from(at);
+            match map.program.watch(map.addr(self.batch[at].0), n << PAGE_SHIFT) {
+                Ok(()) | Err(errno::EAGAIN) => {}
+                Err(_) => self.busy.extend(self.batch[at..at + n].iter().map(|m| m.0)),
+            }
+            at += n;
+        }
+        machine.core.lock().vm.park_these(&self.busy, &mut self.batch);
+        self.batch.sort_unstable();
+        self.park_chosen(machine, map);
+    }
+
     /// Parks a batch. Returns whether any page was parked.
     pub(super) fn park(&mut self, machine: &Machine<K>, most: u32) -> bool {
         let map = machine.map.read();
         let mut core = machine.core.lock();
-        core.vm.park_batch(most, &mut self.batch);
+        // If as many pages as are watched were all used, the next ones go nevertheless: somebody may wait for a frame.
+        let asks = core.vm.park_batch(most, &mut self.batch) && self.fruitless <= core.vm.watched();
         drop(core);
+        self.batch.sort_unstable();
+        if asks {
+            self.keep_used(machine, &map);
+        }
+        self.park_chosen(machine, map)
+    }
+
+    /// Drops from the batch the pages that were used while they were watched.
+    fn keep_used(&mut self, machine: &Machine<K>, map: &Space<K>) {
+        let mut used = [false; BATCH];
+        let (mut at, mut told) = (0, Ok(()));
+        while at < self.batch.len() {
+            let n = self.run_from(at);
+            let addr = map.addr(self.batch[at].0);
+            let of = &mut used[at..at + n];
+            told = told.and(self.mappings.references(addr, addr + (n << PAGE_SHIFT), |start, end| {
+                of[(start - addr) >> PAGE_SHIFT..(end - addr) >> PAGE_SHIFT].fill(true);
+            }));
+            at += n;
+        }
+        let mut core = machine.core.lock();
+        if told.is_err() {
+            core.vm.set_watches(false); // the program has closed the way to the kernel: from now on soft faults tell
+        }
+        let (mut i, before) = (0, self.batch.len());
+        self.batch.retain(|&(page, _)| {
+            let keep = !used[i] || K::mistake(Mistake::ParksWhatIsUsed);
+            i += 1;
+            if !keep && core.vm.park_done(page, Parked::Used) {
+                machine.wake(map, map.addr(page), PAGE_SIZE);
+            }
+            keep
+        });
+        self.fruitless = self.fruitless.saturating_add((before - self.batch.len()) as u32);
+    }
+
+    /// Parks the chosen batch. Returns whether any page was parked.
+    fn park_chosen<'a>(&mut self, machine: &'a Machine<K>, map: ReadGuard<'a, Space<K>, K::Word>) -> bool {
         if self.batch.is_empty() {
             return false;
         }
-        self.batch.sort_unstable();
         self.busy.clear();
         self.unwritable.clear();
         let tried = self.batch.len() as u32;
@@ -212,7 +274,7 @@ impl<K: Kernel, S> Daemon<K, S> {
                 }
                 Parked::Refused if occupied[i] => {} // it is not known what is there: the place is never used again
                 Parked::Absent if K::mistake(Mistake::LosesPlaces) => {}
-                Parked::Refused | Parked::Absent => core.park.give(its),
+                Parked::Refused | Parked::Absent | Parked::Used => core.park.give(its),
             }
             any |= result == Parked::Absent;
             wake |= core.vm.park_done(page, result);

@@ -2,12 +2,12 @@
 //! eight bytes everywhere: in the program's memory, in the parking area, on the device. The program's memory and the parking area
 //! are not real memory; their addresses are only names.
 
-use crate::kernel::{Nothing, SimMappings};
+use crate::kernel::Nothing;
 use crate::uffd::SimMessage;
 use crate::word::SimWord;
 use overspill_machine::errno::{self, Errno};
 use overspill_machine::files::{Chunk, Files, Pieces};
-use overspill_machine::kernel::{self, Advice, Done, Fixed, IoVec, Kernel, Moved};
+use overspill_machine::kernel::{self, Advice, Done, Fixed, IoVec, Kernel, Mapping, Marks, Moved};
 use overspill_store::PageBytes;
 use overspill_vm::types::{PAGE_SHIFT, PAGE_SIZE, PageId, Tag};
 use std::alloc::{Layout, alloc_zeroed, dealloc};
@@ -29,8 +29,12 @@ struct Memory {
     program: Vec<u64>,
     parked: Vec<u64>,
     device: Vec<u64>,
-    /// Runs of neighbouring pages that were moved, and the end of the last one.
+    /// Runs of neighbouring pages that were moved, watched or asked about, and the end of the last one.
     runs: (i32, usize),
+    /// The kernel tells references.
+    tells_references: bool,
+    /// Pages of the program that are watched and were not touched since.
+    untouched: Vec<bool>,
 }
 
 thread_local! {
@@ -58,9 +62,9 @@ impl Memory {
     }
 }
 
-/// Clears this thread's memory.
-pub fn clear() {
-    MEMORY.set(Memory::default());
+/// Clears this thread's memory. From now on the kernel tells references, or not.
+pub fn clear(tells_references: bool) {
+    MEMORY.set(Memory { tells_references, ..Memory::default() });
 }
 
 /// The program touches a page, and writes to it if asked. Returns the old content; `None` if the page is not there.
@@ -70,6 +74,7 @@ pub fn touch(page: u64, write: Option<u64>) -> Option<u64> {
         match *content {
             ABSENT => None,
             old => {
+                memory.untouched[page as usize] = false;
                 *content = write.unwrap_or(old);
                 Some(old)
             }
@@ -77,7 +82,7 @@ pub fn touch(page: u64, write: Option<u64>) -> Option<u64> {
     })
 }
 
-/// How many runs of neighbouring pages were moved since the last call.
+/// How many runs of neighbouring pages were moved, watched or asked about since the last call.
 pub fn take_runs() -> i32 {
     MEMORY.with_borrow_mut(|memory| take(&mut memory.runs).0)
 }
@@ -99,10 +104,23 @@ impl kernel::Uffd for FlatUffd {
     fn raw(&self) -> i32 {
         0
     }
-    fn register(&self, at: usize, len: usize) -> Result<(), Errno> {
+    fn register(&self, at: usize, len: usize, _: Marks) -> Result<(), Errno> {
         MEMORY.with_borrow_mut(|memory| {
             let of = if at == PARKING { &mut memory.parked } else { &mut memory.program };
             *of = vec![ABSENT; len >> PAGE_SHIFT];
+            if at != PARKING {
+                memory.untouched = vec![false; len >> PAGE_SHIFT];
+            }
+        });
+        Ok(())
+    }
+    fn tells_references(&self) -> bool {
+        MEMORY.with_borrow(|memory| memory.tells_references)
+    }
+    fn watch(&self, at: usize, len: usize) -> Result<(), Errno> {
+        MEMORY.with_borrow_mut(|memory| {
+            memory.runs = (memory.runs.0 + 1, 0);
+            memory.untouched[pages(at, len)].fill(true);
         });
         Ok(())
     }
@@ -155,6 +173,39 @@ impl kernel::Uffd for FlatUffd {
     }
     fn read(&self, _: &mut [SimMessage]) -> usize {
         never()
+    }
+}
+
+/// The pages of a range of the program.
+fn pages(at: usize, len: usize) -> std::ops::Range<usize> {
+    let first = (at - PROGRAM) >> PAGE_SHIFT;
+    first..first + (len >> PAGE_SHIFT)
+}
+
+/// Tells references.
+#[derive(Default)]
+pub struct FlatMappings;
+
+impl kernel::Mappings for FlatMappings {
+    fn opened() -> Self {
+        FlatMappings
+    }
+    fn at(&mut self, _: usize) -> Result<Option<Mapping>, Errno> {
+        never()
+    }
+    fn read(&mut self, _: usize, _: &mut [u8]) -> Result<usize, Errno> {
+        never()
+    }
+    fn references(&mut self, start: usize, end: usize, mut f: impl FnMut(usize, usize)) -> Result<(), Errno> {
+        MEMORY.with_borrow_mut(|memory| {
+            memory.runs = (memory.runs.0 + 1, 0);
+            for at in (start..end).step_by(PAGE_SIZE) {
+                if !memory.untouched[pages(at, 0).start] {
+                    f(at, at + PAGE_SIZE);
+                }
+            }
+        });
+        Ok(())
     }
 }
 
@@ -263,7 +314,7 @@ impl Kernel for Flat {
     type Engine = ();
     type Files = FlatFile;
     type Content = Words;
-    type Mappings = SimMappings;
+    type Mappings = FlatMappings;
     type Process = ();
     type Host = Nothing;
 

@@ -8,7 +8,7 @@ mod touch;
 mod worker;
 
 use overspill_linux::sys::{self, Fd};
-use overspill_linux::uffd::{self, Event, FEATURE_MOVE, FEATURE_POISON, FEATURES_EVENTS, Uffd};
+use overspill_linux::uffd::{self, Event, FEATURE_MOVE, FEATURE_POISON, FEATURES_EVENTS, Marks, Uffd};
 use overspill_machine::kernel::Uffd as _;
 use overspill_simkernel::call::{Call, Outcome, Progress};
 use overspill_simkernel::errno::Errno;
@@ -63,7 +63,7 @@ impl LinuxLab {
         touch::install();
         let slots = Slots::new(program.raw(), THREADS);
         worker::map_at(PARKING, PLACES * PAGE).expect("nothing is ever there");
-        park.register(PARKING, PLACES * PAGE).expect("anonymous memory");
+        park.register(PARKING, PLACES * PAGE, Marks::None).expect("anonymous memory");
         let open = |path: &str| File::open(path).expect("/proc is there");
         let (pagemap, memory) = (open("/proc/self/pagemap"), open("/proc/self/mem"));
         Some(LinuxLab { program, park, slots, pagemap, memory, ring: None, cold: None, _own: OwnMemory, _alone: alone })
@@ -206,7 +206,7 @@ impl Pmap for LinuxLab {
         sys::own_page(at)
     }
     fn register(&mut self, at: usize, len: usize, protects: bool) -> Result<(), Errno> {
-        self.program.register_for(at, len, protects)
+        self.program.register(at, len, if protects { Marks::Protected } else { Marks::None })
     }
     fn unregister(&mut self, at: usize, len: usize) -> Result<(), Errno> {
         // SAFETY: the lab's memory, which may read as anything.
