@@ -151,7 +151,8 @@ impl<K: Kernel> Compressed<K> {
         Self::with(bytes, false, memory_pages, slots_max, algorithm)
     }
 
-    /// As [`Compressed::new`], but the size is nothing at first, and follows what page-ins tell ([`overspill_vm::Vm::judge_pool_size`]).
+    /// As [`Compressed::new`], but the size is nothing at first, and follows what page-ins tell
+    /// ([`overspill_vm::Vm::judge_pool_size`]).
     ///
     /// # Errors
     /// ENOMEM.

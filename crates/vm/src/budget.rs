@@ -1,6 +1,7 @@
 //! The budget: the pages charged to it, and how much is free.
 
 use crate::pager::Pager;
+use crate::pool_size::Compressibility;
 use crate::types::PAGE_SIZE;
 use crate::vm::Vm;
 
@@ -103,5 +104,29 @@ impl<P: Pager> Vm<P> {
         if self.charge_total() >= self.promised as u64 {
             self.counters.over_budget.add(1);
         }
+    }
+
+    /// The size that compressed memory should have from now on, in pages, if there is something new to judge by.
+    pub fn judge_pool_size(&mut self, pages: impl FnOnce() -> Compressibility) -> Option<u32> {
+        let budget = self.limit;
+        self.pool_size.is_due(budget).then(|| self.pool_size.judge(pages(), budget))
+    }
+
+    /// A page that a thread waited for, read or unpacked by itself, took so many nanoseconds.
+    pub fn page_in_took(&mut self, in_memory: bool, ns: u64) {
+        match in_memory {
+            true => self.pool_size.unpacking_took(ns),
+            false => self.pool_size.read_took(ns),
+        }
+    }
+
+    /// Packing a page took so many nanoseconds.
+    pub fn packing_took(&mut self, ns: u64) {
+        self.pool_size.packing_took(ns);
+    }
+
+    /// What reading a page from a device and unpacking one take lately, in nanoseconds; 0: not known.
+    pub fn page_in_times(&self) -> (u64, u64) {
+        self.pool_size.times()
     }
 }

@@ -10,17 +10,15 @@
 //!                                         ^ a page-in unpacks        ^ a page-in reads
 //! ```
 //!
-//! From these counts, and from what an unpacking and a read take here, follows the time that page-ins would take with a larger or
-//! smaller pool ([`PoolSize::judge`]). The pool starts at nothing and moves by a 64th of the budget at a time. Pages that came along
-//! with others (read in order, pointed to) do not go through the pool, because a device brings many of them at a time. To them a
-//! larger pool is only less memory.
+//! From these counts, and from what an unpacking and a read take here, follows the time that page-ins would take with a larger
+//! or smaller pool ([`PoolSize::judge`]). The pool starts at nothing and moves by a 64th of the budget at a time. Pages that came
+//! along with others (read in order, pointed to) do not go through the pool, because a device brings many of them at a time. To
+//! them a larger pool is only less memory.
 //!
-//! Source: Wilson, Kaplan, Smaragdakis, "The case for compressed caching in virtual memory systems", USENIX 1999, section 4 (cost and
-//! benefit by recency). There every reference is counted; here only page-ins are, so what lies just inside memory is taken to be as
-//! dense as what lies just outside.
+//! Source: Wilson, Kaplan, Smaragdakis, "The case for compressed caching in virtual memory systems", USENIX 1999, section 4 (cost
+//! and benefit by recency). There every reference is counted; here only page-ins are, so what lies just inside memory is taken to
+//! be as dense as what lies just outside.
 
-use crate::pager::Pager;
-use crate::vm::Vm;
 use alloc::vec;
 use alloc::vec::Vec;
 
@@ -230,32 +228,6 @@ impl PoolSize {
         let in_vain = if size == 0 { 0 } else { u64::from(self.packed).saturating_sub(hits) };
         let in_vain_ns = self.pack_ns.or(PACK_NS) + self.unpack_ns.or(UNPACK_NS);
         hits * unpacked + reads * read + along * ALONG_NS + in_vain * in_vain_ns
-    }
-}
-
-impl<P: Pager> Vm<P> {
-    /// The size that compressed memory should have from now on, in pages, if there is something new to judge by.
-    pub fn judge_pool_size(&mut self, pages: impl FnOnce() -> Compressibility) -> Option<u32> {
-        let budget = self.limit;
-        self.pool_size.is_due(budget).then(|| self.pool_size.judge(pages(), budget))
-    }
-
-    /// A page that a thread waited for, read or unpacked by itself, took so many nanoseconds.
-    pub fn page_in_took(&mut self, in_memory: bool, ns: u64) {
-        match in_memory {
-            true => self.pool_size.unpacking_took(ns),
-            false => self.pool_size.read_took(ns),
-        }
-    }
-
-    /// Packing a page took so many nanoseconds.
-    pub fn packing_took(&mut self, ns: u64) {
-        self.pool_size.packing_took(ns);
-    }
-
-    /// What reading a page from a device and unpacking one take lately, in nanoseconds; 0: not known.
-    pub fn page_in_times(&self) -> (u64, u64) {
-        self.pool_size.times()
     }
 }
 

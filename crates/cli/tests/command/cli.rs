@@ -670,7 +670,7 @@ fn with_agent(dir: &Dir, act: &str, options: &[&str]) -> Option<Command> {
         return None;
     }
     let mut command = Command::new(OVERSPILL);
-    command.args(["run", "--memory", "64M", "--swap"]).arg(format!("{}:1G", dir.0.display())).args(options);
+    command.args(["run", "--no-compress", "--memory", "64M", "--swap"]).arg(format!("{}:1G", dir.0.display())).args(options);
     command.arg("--").env("OVERSPILL_AGENT", agent);
     Some(command)
 }
@@ -758,6 +758,6 @@ __attribute__((constructor)) static void start(void) { puts(getenv("OVERSPILL_SW
     let mut command = Command::new(OVERSPILL);
     command.current_dir(&dir.0).env("OVERSPILL_AGENT", agent.unwrap());
     let output = command.args(["run", "--memory", "64M", "--swap", "swap-file", "true"]).output().unwrap();
-    assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), format!("file:{},prio=-1", named.display()));
+    assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), format!("compressed:;file:{},prio=-1", named.display()));
     assert!(fs::symlink_metadata(&named).is_err(), "the probe has gone");
 }

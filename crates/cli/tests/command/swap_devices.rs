@@ -253,7 +253,7 @@ fn the_only_device_is_emptied_into_memory() {
     for engine in ["io_uring", "psync"] {
         let name = unique(&format!("memory-{engine}"));
         let child = Command::new(overspill())
-            .args(["run", "--name", &name, "--memory", "48M", "--engine", engine, "--swap", here, "--"])
+            .args(["run", "--no-compress", "--name", &name, "--memory", "48M", "--engine", engine, "--swap", here, "--"])
             .arg(&program)
             .args(["160", "32"])
             .stdin(Stdio::piped())

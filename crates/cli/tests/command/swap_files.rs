@@ -24,7 +24,7 @@ impl Pages {
         let program = build(dir, "pages.c");
         let name = unique(test);
         let mut command = patiently(overspill());
-        command.args(["run", "--name", &name]).args(options);
+        command.args(["run", "--no-compress", "--name", &name]).args(options);
         command.arg("--").arg(program).arg(mib.to_string()).env("OVERSPILL_INJECT", inject);
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("overspill runs");
         let (stdin, stdout) = (child.stdin.take(), BufReader::new(child.stdout.take().expect("a pipe")));

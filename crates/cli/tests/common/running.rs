@@ -17,7 +17,8 @@ pub struct Running {
 }
 
 impl Running {
-    /// Starts `program arguments`, which ends when its last argument, the file `stop` of `dir`, exists.
+    /// Starts `program arguments`, which ends when its last argument, the file `stop` of `dir`, exists. There are no devices but
+    /// those in `options`.
     pub fn start(
         dir: &Path,
         test: &str,
@@ -28,7 +29,13 @@ impl Running {
     ) -> Running {
         let name = unique(test);
         let mut command = Command::new(overspill());
-        command.args(["run", "--name", &name]).args(options).arg("--").arg(program).args(arguments).arg(dir.join("stop"));
+        command
+            .args(["run", "--no-compress", "--name", &name])
+            .args(options)
+            .arg("--")
+            .arg(program)
+            .args(arguments)
+            .arg(dir.join("stop"));
         command.env_remove("OVERSPILL_INJECT").envs(environment.iter().copied());
         let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("overspill runs");
         let environment = environment.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
