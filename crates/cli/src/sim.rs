@@ -62,6 +62,8 @@ pub struct Row {
     pub seconds: f64,
     /// The margin of the faults, if they are an estimate.
     pub margin: Option<u64>,
+    /// The faults that compressed memory serves, if there is some.
+    pub pool_hits: Option<u64>,
     pub predicted_seconds: Option<f64>,
 }
 
@@ -144,7 +146,12 @@ fn run(args: &SimArgs, file: &Path, trace: &Trace, asked: &[Asked]) -> Result<Ve
         let memory = |memory: u32| ((f64::from(memory) * share).round() as u32).max(1);
         jobs.iter().map(|&(asked, size)| Job { policy: asked.policy, memory: memory(size) }).collect()
     };
-    let outcomes = replay(&string, &scaled(rate), &format!("replaying {}", file.display()));
+    let what = format!("replaying {}", file.display());
+    let outcomes = replay(&string, &scaled(args.compressed.map_or(rate, |tier| 1.0 - tier.share)), &what);
+    // What memory and compressed memory hold together are the pages that a memory of that size would hold.
+    let both = args.compressed.map(|tier| replay(&string, &scaled(1.0 + tier.share * (tier.ratio - 1.0)), &what));
+    let hits = |at: usize, faults: u64| both.as_ref().map(|both| faults.saturating_sub(both[at].counts.faults));
+    let pool_hits: Vec<_> = outcomes.iter().enumerate().map(|(at, outcome)| hits(at, outcome.counts.faults)).collect();
     let margins = match args.sample {
         None => vec![None; jobs.len()],
         Some(rate) => {
@@ -152,24 +159,27 @@ fn run(args: &SimArgs, file: &Path, trace: &Trace, asked: &[Asked]) -> Result<Ve
         }
     };
     let lru = args.cost_model.map(|_| lru_at_every_size(&string, file));
-    let rows = jobs.iter().zip(outcomes).zip(margins).map(|((&(asked, memory), outcome), margin)| {
-        let counts = scale_up(&outcome.counts, trace.references_total, rate);
-        let predicted = |model: &CostModel| {
-            let scaled = ((f64::from(memory) * rate).round() as u32).max(1);
-            let soft = lru.as_ref().map_or(0, |lru| model.soft_faults(lru, scaled));
-            model.seconds(&counts, (soft as f64 / rate) as u64)
-        };
-        let predicted_seconds = args.cost_model.as_ref().map(predicted);
-        Row {
-            policy: asked.given.clone(),
-            memory,
-            counts,
-            live: None,
-            seconds: outcome.time.as_secs_f64(),
-            margin,
-            predicted_seconds,
-        }
-    });
+    let rows = jobs.iter().zip(outcomes).zip(margins.into_iter().zip(pool_hits)).map(
+        |((&(asked, memory), outcome), (margin, pool_hits))| {
+            let counts = scale_up(&outcome.counts, trace.references_total, rate);
+            let predicted = |model: &CostModel| {
+                let scaled = ((f64::from(memory) * rate).round() as u32).max(1);
+                let soft = lru.as_ref().map_or(0, |lru| model.soft_faults(lru, scaled));
+                model.seconds(&counts, (soft as f64 / rate) as u64)
+            };
+            let predicted_seconds = args.cost_model.as_ref().map(predicted);
+            Row {
+                policy: asked.given.clone(),
+                memory,
+                counts,
+                live: None,
+                seconds: outcome.time.as_secs_f64(),
+                margin,
+                pool_hits,
+                predicted_seconds,
+            }
+        },
+    );
     Ok(rows.collect())
 }
 
@@ -208,6 +218,9 @@ pub fn charged_pages(memory: u32) -> u32 {
 
 /// `--see faults` and `--see references`: on the live core.
 fn run_faults(args: &SimArgs, file: &Path, trace: &Trace, asked: &[Asked]) -> Result<Vec<Row>, Failure> {
+    if args.compressed.is_some() {
+        return Err(Failure::new("--see faults knows no compressed memory; leave --compressed out, or take --see all"));
+    }
     if args.sample.is_some() {
         return Err(Failure::new("--see faults cannot be sampled, since the core works on whole memories; leave --sample out"));
     }
@@ -233,6 +246,7 @@ fn run_faults(args: &SimArgs, file: &Path, trace: &Trace, asked: &[Asked]) -> Re
         live: Some(live),
         seconds,
         margin: None,
+        pool_hits: None,
         predicted_seconds: args.cost_model.as_ref().map(|model| model.seconds_live(&live)),
     });
     Ok(rows.collect())
@@ -356,6 +370,9 @@ fn json(file: &Path, rows: &[Row], sample: Option<f64>) -> String {
             json["pages_in"] = live.pages_in.into();
             json["page_in_ops"] = live.page_in_ops.into();
         }
+        if let Some(hits) = row.pool_hits {
+            json["pool_hits"] = hits.into();
+        }
         if let Some(seconds) = row.predicted_seconds {
             json["predicted_seconds"] = seconds.into();
         }
@@ -382,6 +399,7 @@ fn csv(file: &Path, rows: &[Row], with_names: bool, sample: Option<f64>) -> Stri
         } else {
             ""
         });
+        text.push_str(if rows[0].pool_hits.is_some() { ",pool_hits" } else { "" });
         text.push_str(if rows[0].predicted_seconds.is_some() { ",predicted_seconds" } else { "" });
         text.push_str(if rows[0].margin.is_some() { ",sample,faults_margin_95" } else { "" });
         text.push('\n');
@@ -397,6 +415,7 @@ fn csv(file: &Path, rows: &[Row], with_names: bool, sample: Option<f64>) -> Stri
                 [live.soft_faults, live.pages_parked, live.pages_watched, live.references_seen, live.pages_in, live.page_in_ops];
             fields.extend(more.map(|number| number.to_string()));
         }
+        fields.extend(row.pool_hits.map(|hits| hits.to_string()));
         fields.extend(row.predicted_seconds.map(|seconds| format!("{seconds:.6}")));
         if let (Some(margin), Some(rate)) = (row.margin, sample) {
             fields.extend([rate.to_string(), margin.to_string()]);
@@ -431,6 +450,10 @@ fn table(file: &Path, trace: &Trace, rows: &[Row], sample: Option<f64>) -> Strin
     if rows[0].live.is_some() {
         text.push_str("soft faults\n");
         text.push_str(&grid(rows, |row| row.live.map_or(String::new(), |live| live.soft_faults.to_string())));
+    }
+    if rows[0].pool_hits.is_some() {
+        text.push_str("of the faults, served from compressed memory\n");
+        text.push_str(&grid(rows, |row| row.pool_hits.map_or(String::new(), |hits| hits.to_string())));
     }
     if rows.iter().any(|row| row.counts.pages_written > 0) {
         text.push_str("pages written\n");

@@ -452,6 +452,19 @@ pub fn settle_priorities(devices: &mut [DeviceSpec], present: impl Iterator<Item
     }
 }
 
+/// Refuses compressed memory without a size as the only device: it starts at nothing, and pages would have nowhere to go.
+///
+/// # Errors
+/// [`SpecError`].
+pub fn has_place(devices: &[DeviceSpec]) -> Result<(), SpecError> {
+    match devices {
+        [DeviceSpec { medium: Medium::Compressed(_), size: None, .. }] => {
+            fail("needs a size, such as compressed:size=512M, or another device for what it does not take")
+        }
+        _ => Ok(()),
+    }
+}
+
 /// The first place that is named twice, by two devices or by one.
 pub fn twice(devices: &[DeviceSpec]) -> Option<&OsStr> {
     let names = || devices.iter().flat_map(DeviceSpec::names);

@@ -159,6 +159,7 @@ impl Builder {
         for device in &swap {
             devices::check(device)?;
         }
+        device_spec::has_place(&swap).map_err(|why| Error::Device(format!("the swap device compressed {why}")))?;
         let policy = self.policy.parse().map_err(Error::Policy)?;
         let engine = if self.manual_daemon { Engine::Psync } else { self.engine };
         let engine = engine.resolve().map_err(|e| Error::Engine(os(e)))?;

@@ -70,7 +70,7 @@ fn contents_survive_in_front_of_a_file() {
     for pager in pagers(BUDGET, &["compressed:size=3M", &file]) {
         churn(&pager, 6000, 20_000, 3);
         let c = pager.counters();
-        assert!(c.pool_refused.get() > 1000 && c.pool_written_back.get() > 500, "{pager:?} {:?}", c.pool_written_back);
+        assert!(c.pool_refused.get() > 500 && c.pool_written_back.get() > 200, "{pager:?} {:?}", c.pool_written_back);
         assert_eq!((c.corrupt_pages.get(), c.read_errors.get(), c.write_errors.get()), (0, 0, 0));
         assert_budget(&pager, 1);
     }

@@ -5,6 +5,7 @@ use crate::sizes::Sizes;
 use clap::{Args, Subcommand, ValueEnum};
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::str::FromStr;
 
 pub const TRACE_HELP: &str = "\
 Formats (--trace-format), each also packed with gzip, zstd or xz:
@@ -145,8 +146,36 @@ pub struct SimArgs {
     #[arg(long, value_name = "RATE", value_parser = rate)]
     pub sample: Option<f64>,
 
+    /// Let compressed memory have a share of each memory, at so many pages per page: 10%:2.5
+    ///
+    /// `faults` are then those with the rest of the memory, and `pool_hits` are those of them that compressed memory serves.
+    #[arg(long, value_name = "SHARE:RATIO", conflicts_with_all = ["sample", "cost_model"])]
+    pub compressed: Option<Tier>,
+
     #[command(flatten)]
     pub options: TraceOptions,
+}
+
+/// `--compressed`.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Tier {
+    /// Of the memory, above 0 and below 1.
+    pub share: f64,
+    /// Pages that a page of it holds, above 1.
+    pub ratio: f64,
+}
+
+impl FromStr for Tier {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let number = |text: &str| text.parse::<f64>().ok().filter(|n| n.is_finite());
+        let (share, ratio) = text.split_once("%:").ok_or("is no SHARE:RATIO, such as 10%:2.5")?;
+        let share =
+            number(share).filter(|share| *share > 0.0 && *share < 100.0).ok_or("has a share that is not between 0% and 100%")?;
+        let ratio = number(ratio).filter(|ratio| *ratio > 1.0).ok_or("has a ratio that is not above 1")?;
+        Ok(Tier { share: share / 100.0, ratio })
+    }
 }
 
 pub const ADVISE_HELP: &str = "\

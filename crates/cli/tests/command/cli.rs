@@ -178,6 +178,7 @@ fn swap_devices_that_cannot_be_used() {
         command
     };
     for (device, words) in [
+        ("compressed:", "needs a size"),
         ("zram:size=1G", "there are file, block, compressed"),
         ("file:/,sze=1G", "file devices have path, size, prio"),
         ("file:/,size=big", "not a size"),

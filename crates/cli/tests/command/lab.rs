@@ -166,6 +166,33 @@ fn skewed() -> String {
     (0..300_000).map(|_| format!("{}\n", (next().powi(3) * 50_000.0) as u64)).collect()
 }
 
+/// A loop over 100 pages, under LRU: memory of 80 misses always. With a quarter of it compressed at three to one, 60 and 60 pages
+/// are held. So every page-in is served from compressed memory. At two to one it is the loop of a memory of 100: it just fits.
+#[test]
+fn compressed_memory_serves_what_both_would_hold() {
+    let dir = Dir::new("tier");
+    let pages: String = (0..1000).map(|n| format!("{}\n", n % 100)).collect();
+    let trace = dir.file("loop.txt", pages);
+    let counts = |tier: &str| {
+        let tier = ["--compressed", tier];
+        let line = [&["sim", "-t", &trace, "-p", "lru", "-m", "80", "--format", "json"][..], &tier].concat();
+        let json = &json_lines(&succeeds(&line).0)[0];
+        (json["faults"].as_u64().unwrap(), json["pool_hits"].as_u64().unwrap())
+    };
+    assert_eq!(counts("25%:3"), (1000, 900));
+    assert_eq!(counts("25%:2"), (1000, 900));
+    assert_eq!(counts("25%:1.9"), (1000, 0), "98 pages are not enough for a loop of 100");
+    let (table, _) = succeeds(&["sim", "-t", &trace, "-p", "lru", "-m", "80", "--compressed", "25%:3"]);
+    assert!(table.contains("served from compressed memory"), "{table}");
+    let (csv, _) = succeeds(&["sim", "-t", &trace, "-p", "lru", "-m", "80", "--compressed", "25%:3", "--format", "csv"]);
+    assert!(csv.lines().next().unwrap().ends_with(",seconds,pool_hits") && csv.trim_end().ends_with(",900"), "{csv}");
+    for (tier, why) in [("25", "no SHARE:RATIO"), ("0%:2", "not between"), ("25%:1", "not above 1"), ("25%:x", "not above 1")] {
+        refused(&["sim", "-t", &trace, "-p", "lru", "-m", "80", "--compressed", tier], 125, &["--compressed", why]);
+    }
+    let line = ["sim", "-t", &trace, "-p", "lru", "-m", "3000", "--see", "faults", "--compressed", "25%:2"];
+    refused(&line, 125, &["--compressed"]);
+}
+
 #[test]
 fn a_sample_is_within_its_margin() {
     let dir = Dir::new("sample");
