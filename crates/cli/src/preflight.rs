@@ -160,7 +160,7 @@ pub fn swap(asked: &[(String, Result<DeviceSpec, SpecError>)]) -> Result<Swap, F
     if let Some(double) = device_spec::twice(&swap.devices) {
         return Err(Failure::new(format!("the swap device {} is named twice; name each once", double.display())));
     }
-    device_spec::has_place(&swap.devices).map_err(|error| Failure::new(format!("the swap device compressed {error}")))?;
+    device_spec::has_place(&swap.devices).map_err(|error| Failure::new(format!("{} {error}", asked[0].0)))?;
     device_spec::settle_priorities(&mut swap.devices, core::iter::empty());
     Ok(swap)
 }
