@@ -328,7 +328,7 @@ impl<K: Kernel> Compressed<K> {
         }
     }
 
-    /// A page is about to be written to another device. While the size is nothing, one in [`SAMPLED`] is packed to see how pages
+    /// A page is about to be written to another device. While the size is nothing, one in four is packed to see how pages
     /// compress.
     pub fn sample(&self, page: &PageBytes) {
         if !self.automatic || self.pool.lock().size_pages() > 0 || !self.passed.fetch_add(1, Relaxed).is_multiple_of(SAMPLED) {
