@@ -97,8 +97,8 @@ fn compressed() {
         }
         let allocations = ALLOCATIONS.load(SeqCst) - before;
         let c = pager.counters();
-        let done = [&c.pool_pages, &c.pool_refused, &c.pool_written_back, &c.pages_in].map(|n| n.get());
-        assert!(done.iter().all(|n| *n > 20), "{done:?}"); // what is read in order goes past the pool
+        let done = [&c.pool_refused, &c.pool_written_back, &c.pages_in].map(|n| n.get());
+        assert!(done.iter().all(|n| *n > 50), "{done:?}");
         assert_eq!(allocations, 0, "{delivery:?}");
         println!("{delivery:?}, compressed by {algorithm}: {done:?}, no allocation");
     }
