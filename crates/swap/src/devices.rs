@@ -392,8 +392,13 @@ impl Devices {
         }
     }
 
-    /// The length of all own devices, in slots (pages): the upper limit of [`Devices::used`].
+    /// The length of all own devices, in slots (pages): the upper limit of [`Devices::used`]. Of memory, what it has room for now.
     pub fn capacity(&self) -> u64 {
-        self.own().map(|d| u64::from(if d.refused { d.blist.len() } else { d.slots })).sum()
+        let length = |d: &Device| match d.refused {
+            true => d.blist.len(),
+            false if d.memory.is_some() => d.slots.min(d.in_use().saturating_add(d.room_max)),
+            false => d.slots,
+        };
+        self.own().map(|d| u64::from(length(d))).sum()
     }
 }
