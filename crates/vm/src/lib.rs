@@ -17,6 +17,7 @@
 //! in for a lock, and the machine reports the outcome page by page.
 
 #![cfg_attr(not(test), no_std)] // a clock, a thread or a file is an error when it is compiled
+#![forbid(unsafe_code)]
 
 extern crate alloc;
 
