@@ -264,8 +264,9 @@ fn serve_with(memory: &str, status: &'static Status, status_fd: i32, supervised:
     if !supervised {
         // One process has a block device; its descendants use the others, or a file of their own.
         swap.retain(|d| !matches!(d.medium, Medium::Block { .. }) || SwapFiles::open(d).is_ok());
-        if swap.is_empty() {
+        if swap.is_empty() || device_spec::has_place(&swap).is_err() {
             swap.extend(child_device.clone());
+            device_spec::settle_priorities(&mut swap, core::iter::empty());
         }
     }
     // Only the process that `overspill trace record` started is recorded, and none of its descendants.

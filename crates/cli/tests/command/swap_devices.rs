@@ -557,3 +557,25 @@ fn a_program_in_the_background_keeps_its_block_device() {
     drop(device);
     fs::remove_dir_all(&dir).expect("cleanup");
 }
+
+/// A program with a block device starts another, which cannot have the device. Then only compressed memory was left, which is
+/// nothing without a device behind it, and the other program ran without paging.
+#[test]
+fn a_program_that_is_started_has_a_file_in_place_of_a_block_device() {
+    if !able() {
+        return;
+    }
+    let dir = place("started");
+    let Some(device) = Loop::new(&dir.join("disk")) else {
+        return println!("not run: no loop device can be had here");
+    };
+    let program = build(&dir, "random_text.c");
+    let mut command = patiently(overspill());
+    command.args(["run", "--memory", "16M", "--swap", &format!("block:{}", device.0), "--"]);
+    command.args(["sh", "-c", "\"$0\" 32 500; exit $?"]).arg(&program).env("TMPDIR", &dir);
+    let output = command.output().expect("overspill runs");
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "all bytes right\n", "{output:?}");
+    assert_eq!(String::from_utf8_lossy(&output.stderr), "", "it is paged");
+    drop(device);
+    fs::remove_dir_all(&dir).expect("cleanup");
+}
