@@ -110,9 +110,9 @@ pub unsafe fn arrived<K: Kernel>(
         outcome => outcome,
     };
     let damaged = arrived().any(|i| !right[i as usize] && stored[i as usize] != Tag::UNKNOWN);
-    count_io(machine, &mut core, op.location.device, false, op.count, since, read.worth(damaged));
+    let ns = count_io(machine, &mut core, op.location.device, false, op.count, since, read.worth(damaged));
     if op.count == 1 && op.touched().is_some() {
-        core.vm.page_in_took(op.location.is_memory, K::now_ns().saturating_sub(since));
+        core.vm.page_in_took(op.location.is_memory, ns);
     }
     let next = core.vm.page_in_arrived(op, bounds, check, &mut places).and_then(|next| issue(map.read_of(next)));
     // a page to be left parked needs a place; without one it is mapped
@@ -268,7 +268,8 @@ pub unsafe fn complete<K: Kernel>(
     Arrived { good, result: failed.map_or(Ok(pages << PAGE_SHIFT), Err) }
 }
 
-/// Counts an operation on `pages` pages of `device`, issued at `since`. => the device is still there
+/// Counts an operation on `pages` pages of `device`, issued at `since`. Returns how long it took, in nanoseconds. => the device is
+/// still there
 pub fn count_io<K: Kernel>(
     machine: &Machine<K>,
     core: &mut Core,
@@ -277,14 +278,15 @@ pub fn count_io<K: Kernel>(
     pages: u32,
     since: u64,
     result: Result<usize, Errno>,
-) {
+) -> u64 {
     let bytes = result.unwrap_or(0) as u64;
+    let ns = K::now_ns().saturating_sub(since);
     let no_space = write && result == Err(errno::ENOSPC);
     let io = device_stats::Io {
         write,
         pages: if no_space { 0 } else { pages },
         bytes,
-        ns: K::now_ns().saturating_sub(since),
+        ns,
         ok: no_space || bytes == (pages as u64) << PAGE_SHIFT,
     };
     if no_space {
@@ -293,6 +295,7 @@ pub fn count_io<K: Kernel>(
     if core.vm.devices_mut().io_ended(device, io) {
         machine.failed_devices.add(device);
     }
+    ns
 }
 
 impl<K: Kernel> Reader<K> {

@@ -216,18 +216,22 @@ impl PoolSize {
         // pages that pass the pool by, or do not compress, leave room for others
         let stored = (u64::from(self.packed) * kept / u64::from(self.evicted.max(1))).max(1);
         let holds = size as u64 * u64::from(pages.ratio_permille) * FULL_PERMILLE / stored;
-        let reach = (holds + 1000 * self.taken as u64).saturating_sub(1000 * taken as u64);
-        let reach = sums.out.partition_point(|&out| u64::from(out) <= reach).saturating_sub(1).max(fewer);
-        let near = alone.min(if taken == 0 { 0 } else { alone * holds / 1000 / taken as u64 });
-        let hits = (near + u64::from(sums.alone[reach] - sums.alone[fewer])) * kept / 1000 * u64::from(size > 0);
+        let hits = if size == 0 {
+            0
+        } else {
+            let reach = (holds + 1000 * self.taken as u64).saturating_sub(1000 * taken as u64);
+            let reach = sums.out.partition_point(|&out| u64::from(out) <= reach).saturating_sub(1).max(fewer);
+            let near = alone.min(alone * holds / 1000 / taken as u64);
+            (near + u64::from(sums.alone[reach] - sums.alone[fewer])) * kept / 1000
+        };
         let reads = alone + u64::from(sums.alone[REACH] - sums.alone[fewer]) - hits;
         let along = along + u64::from(sums.along[REACH] - sums.along[fewer]);
-        let unpacked = UNPACKED_NS + self.unpack_ns.or(UNPACK_NS) + self.pack_ns.or(PACK_NS);
+        let packing_ns = self.pack_ns.or(PACK_NS) + self.unpack_ns.or(UNPACK_NS);
+        let unpacked = UNPACKED_NS + packing_ns;
         let read = READ_NS + self.read_ns.or(0);
         // what is packed and not used in time is unpacked again, to be written
         let in_vain = if size == 0 { 0 } else { u64::from(self.packed).saturating_sub(hits) };
-        let in_vain_ns = self.pack_ns.or(PACK_NS) + self.unpack_ns.or(UNPACK_NS);
-        hits * unpacked + reads * read + along * ALONG_NS + in_vain * in_vain_ns
+        hits * unpacked + reads * read + along * ALONG_NS + in_vain * packing_ns
     }
 }
 
