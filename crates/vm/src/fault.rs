@@ -147,12 +147,7 @@ impl<P: Pager> Vm<P> {
         match filled {
             Filled::Mapped => {
                 self.table.set(page, word.mapped());
-                if word.wired() {
-                    self.policy.remove(frame);
-                } else {
-                    self.policy.referenced(frame);
-                    self.listed += 1;
-                }
+                self.list_referenced(word);
             }
             Filled::Parked | Filled::No => {
                 // Not back on the laundry: the write under way may be of what it held before it was last mapped.

@@ -236,12 +236,7 @@ impl<P: Pager> Vm<P> {
                 self.table.set(page, word.not_parked().used());
                 self.counters.references_seen.add(1);
                 self.counters.readahead_used.add(word.readahead() as u64);
-                if word.wired() {
-                    self.policy.remove(frame);
-                } else {
-                    self.policy.referenced(frame);
-                    self.listed += 1;
-                }
+                self.list_referenced(word);
             }
             Parked::Absent => {
                 // dropped without the pager's knowledge: it reads as zeroes from now on

@@ -140,6 +140,16 @@ impl<P: Pager> Vm<P> {
         }
     }
 
+    /// A page that was given up is mapped, since it was used.
+    pub(crate) fn list_referenced(&mut self, word: PageWord) {
+        if word.wired() {
+            self.policy.remove(word.frame());
+        } else {
+            self.policy.referenced(word.frame());
+            self.listed += 1;
+        }
+    }
+
     /// Pages that the policy may give up: mapped, and neither busy nor wired nor watched.
     pub fn listed(&self) -> u32 {
         self.listed

@@ -130,10 +130,7 @@ impl<K: Kernel, S> Daemon<K, S> {
             self.weed_batch(machine, &map, at);
         }
         while at < self.batch.len() {
-            let mut n = 1;
-            while at + n < self.batch.len() && self.batch[at + n].0.raw() == self.batch[at].0.raw() + n as u64 {
-                n += 1;
-            }
+            let n = self.run_from(at);
             let Some((place, n)) = machine.core.lock().park.take(n as u32) else {
                 let mut core = machine.core.lock();
                 for &(page, _) in &self.batch[at..] {
