@@ -6,7 +6,7 @@ contender once, in turn, and the medians are compared.
 
     access     one program, the same accesses, 1 GiB over 256 MiB: kernel swap, `overspill run`, a Region
     programs   real programs, most of them with many small objects, at shares of their peak: kernel swap on the disk and
-               on zram in a cgroup, `overspill run`, the same with compressed memory in front of the disk
+               on zram in a cgroup, `overspill run`, the same without compressed memory in front of the disk
     fits       the programs under Overspill with more than enough memory, which shows the cost of `overspill run` itself
     startup    `overspill run -- true` against `true`
     faults     the fault-costs program, when it has been built
@@ -313,7 +313,7 @@ class Contender:
 def measure_programs(bench: Bench) -> None:
     """Real programs at shares of their peak."""
     rows = []
-    ratios: dict[str, list[float]] = {"paged": [], "compressed": []}
+    ratios: dict[str, list[float]] = {"paged": [], "disk alone": []}
     why_no_zram = bench.no_kernel or no_zram()
     for program in jobs.jobs():
         if bench.programs is not None and program.name not in bench.programs:
@@ -329,13 +329,11 @@ def measure_programs(bench: Bench) -> None:
             raise Failure(why, plain)
         for share in bench.shares:
             budget = int(plain.peak_bytes * share) // MIB * MIB
-            # as many evicted pages as fit are kept compressed, within the same budget
-            compressed = ("--swap", f"compressed:size={budget // MIB}M")
             contenders = {
                 "kernel": Contender(lambda: bench.under_kernel(budget), KERNEL_TIMEOUT_SECONDS),
                 "zram": Contender(lambda: bench.under_zram(budget), KERNEL_TIMEOUT_SECONDS),
                 "paged": Contender(lambda: bench.under_overspill(budget), RUN_TIMEOUT_SECONDS),
-                "compressed": Contender(lambda: bench.under_overspill(budget, compressed), RUN_TIMEOUT_SECONDS),
+                "disk alone": Contender(lambda: bench.under_overspill(budget, ("--no-compress",)), RUN_TIMEOUT_SECONDS),
             }
             unable = {"kernel": bench.no_kernel, "zram": why_no_zram}
             for repeat in range(bench.repeats):
@@ -355,10 +353,9 @@ def measure_programs(bench: Bench) -> None:
         "",
         f"Seconds, median of {bench.repeats}, and the speed as a multiple of the kernel's on the disk. The kernel has a memory cgroup of "
         f"the budget; after {KERNEL_TIMEOUT_SECONDS:.0f} s a program counts as not ending. zram's own memory (LZ4) comes on top of the "
-        'cgroup, so there is more memory in that column than in the others. "compressed": `--swap compressed:size=BUDGET` in front of '
-        "the disk, within the budget.",
+        "cgroup, so there is more memory in that column than in the others.",
     )
-    bench.table(["program", "alone", "memory", "kernel, disk", "kernel, zram", "`overspill run`", "compressed"], rows)
+    bench.table(["program", "alone", "memory", "kernel, disk", "kernel, zram", "`overspill run`", "`--no-compress`"], rows)
     for (name, values), mark in zip(ratios.items(), (PROGRAMS_MARK, None), strict=True):
         if values:
             mean = verdict(statistics.geometric_mean(values), mark)
