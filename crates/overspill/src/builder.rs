@@ -257,6 +257,18 @@ impl Pager {
     }
 }
 
+/// Ends the process when a pager's thread panics. The program would wait for that thread for ever, or go on with a pager whose
+/// state nobody knows.
+struct Bomb;
+
+impl Drop for Bomb {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            std::process::abort();
+        }
+    }
+}
+
 type Ready = Sender<Result<(), Errno>>;
 
 impl Owner {
@@ -295,6 +307,7 @@ impl Owner {
     ) -> Result<(), Error> {
         let (shared, ready) = (self.shared.clone(), ready.clone());
         let main = move || {
+            let _bomb = Bomb;
             let up = ready.clone();
             if let Err(e) = run(&shared, Box::new(move || _ = up.send(Ok(())))) {
                 let _ = ready.send(Err(e));

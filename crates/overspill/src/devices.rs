@@ -153,7 +153,7 @@ impl Pager {
             let _quiet = Quiet::new();
             devices::find(machine, name.as_bytes())
         };
-        let device = device.ok_or_else(|| fail(&"the pager has no such swap device; `Pager::swaps` has those there are"))?;
+        let device = device.ok_or_else(|| fail(&"the pager has no such swap device; look at the list of its devices"))?;
         let mut running = Running::begin(shared, device).map_err(|why| fail(&why))?;
         let mut told = Instant::now();
         loop {

@@ -60,6 +60,20 @@ pub enum Error {
     IsWired,
     /// A page of the range could not be read back from swap.
     Lost,
+    /// An arena has no free room for a block.
+    ArenaFull {
+        /// What was asked for, in bytes.
+        bytes: usize,
+        /// The size of the arena, in bytes.
+        capacity: usize,
+    },
+    /// No block of the arena that is in use begins at this address.
+    NotABlock {
+        /// The address.
+        address: usize,
+        /// What is there instead: "it is free, ..." and the like.
+        why: &'static str,
+    },
     /// This is a forked child of the process that built the pager.
     Forked,
 }
@@ -79,7 +93,7 @@ impl fmt::Display for Error {
             Error::Key(e) => write!(
                 f,
                 "no key could be made and locked in memory to encrypt swap with: {e}: raise the limit on locked memory, or build the pager \
-                 with encrypt(false)"
+                 without encryption"
             ),
             Error::Resources(e) => write!(f, "the pager could not get memory, threads or descriptors for itself: {e}"),
             Error::Handler(e) => write!(f, "the handler for SIGBUS could not be installed: {e}"),
@@ -100,6 +114,10 @@ impl fmt::Display for Error {
             }
             Error::IsWired => write!(f, "the range has pages that are wired"),
             Error::Lost => write!(f, "a page could not be read back from swap"),
+            Error::ArenaFull { bytes, capacity } => {
+                write!(f, "the arena of {capacity} bytes has no free room for a block of {bytes} bytes: make a larger arena")
+            }
+            Error::NotABlock { address, why } => write!(f, "no block of the arena begins at address {address:#x}: {why}"),
             Error::Forked => write!(
                 f,
                 "this process was forked from the one that built the pager, and has neither the pager nor its regions: build a pager of \

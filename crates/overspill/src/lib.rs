@@ -51,6 +51,11 @@
 //! # }
 //! ```
 //!
+//! # Collections
+//!
+//! An [`Arena`] allocates blocks of any size in a region. It is an allocator for collections that take one
+//! ([`allocator_api2::alloc::Allocator`]), such as those of hashbrown and bumpalo.
+//!
 //! # What goes wrong, and how it shows
 //!
 //! - If a page cannot be read back, or comes back with another content, the access raises SIGBUS (`si_code` BUS_MCEERR_AR). Wiring
@@ -62,17 +67,20 @@
 //!
 //! How fast all this is depends on your device: `examples/hash_table.rs` measures it.
 
+mod arena;
 mod builder;
 mod devices;
 mod error;
 mod fault;
 mod forks;
+mod heap;
 mod pager;
 mod quiet;
 mod reads;
 mod region;
 mod shared;
 
+pub use arena::Arena;
 pub use builder::Builder;
 pub use error::Error;
 pub use overspill_linux::control::{Device as SwapDevice, Figures as SwapFigures, Progress as SwapoffProgress};

@@ -91,6 +91,11 @@ impl Drop for Owner {
 pub struct Pager(pub(crate) Arc<Owner>);
 
 impl Pager {
+    /// Whether this process built the pager. A forked child did not: there, calls return [`Error::Forked`] or panic.
+    pub fn is_here(&self) -> bool {
+        self.0.is_alive()
+    }
+
     /// The pager's counters. The values go on changing; `overspill stat` shows them as well.
     pub fn counters(&self) -> &Counters {
         &self.0.must_be_here().machine.status.counters

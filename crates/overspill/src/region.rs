@@ -308,32 +308,52 @@ impl Region {
     /// # Panics
     /// If the range is not within the region.
     pub fn discard(&mut self, range: impl RangeBounds<usize>) -> Result<(), Error> {
+        // SAFETY: the region is borrowed exclusively: nobody else uses it.
+        unsafe { self.discard_shared(range) }
+    }
+
+    /// As [`Region::discard`], for those who use the memory through pointers: other threads may use the rest of the region
+    /// meanwhile.
+    /// (With [`Delivery::Threads`], a touch of a neighbouring page may fill a page of the range with zeroes at the same moment. The
+    /// budget then does not cover that page until it is discarded again.)
+    ///
+    /// # Errors
+    /// As [`Region::discard`].
+    ///
+    /// # Panics
+    /// If the range is not within the region.
+    ///
+    /// # Safety
+    /// There must be no reference to bytes of the range. No other thread may use the range until this has returned.
+    pub unsafe fn discard_shared(&self, range: impl RangeBounds<usize>) -> Result<(), Error> {
         self.pager.0.here()?;
         let range = self.bounds(range);
         let (first, end) = (range.start.div_ceil(PAGE_SIZE), range.end / PAGE_SIZE);
         // the last page of the region may be discarded whole although the region ends within it
         let end = if range.end == self.len { self.pages() } else { end };
+        // SAFETY: bytes of the range, which the caller leaves to this call.
+        let clear = |part: Range<usize>| unsafe { self.start.add(part.start).write_bytes(0, part.len()) };
         if first >= end {
-            self[range].fill(0);
+            clear(range);
             return Ok(());
         }
         if self.wires().live.iter().any(|w| w.pages.start < end && first < w.pages.end) {
             return Err(Error::IsWired);
         }
-        self[range.start..first * PAGE_SIZE].fill(0);
+        clear(range.start..first * PAGE_SIZE);
         if range.end > end * PAGE_SIZE {
-            self[end * PAGE_SIZE..range.end].fill(0);
+            clear(end * PAGE_SIZE..range.end);
         }
         let (start, len) = (self.addr(first), (end - first) << PAGE_SHIFT);
         let machine = &self.pager.0.shared.machine;
         match machine.config.delivery {
             Delivery::Threads => {
-                // SAFETY: whole pages of this region, borrowed exclusively; the caller gives them up. Without a lock, because the
-                // call waits until a handler has followed.
+                // SAFETY: whole pages of this region, which the caller gives up. Without a lock, because the call waits until a
+                // handler has followed.
                 let _ = unsafe { sys::madvise(start, len, libc::MADV_DONTNEED) };
                 let _quiet = Quiet::new();
                 machine.discard_done(start, start + len);
-                // the region is borrowed exclusively, so no page of the range has come back since
+                // nobody uses the range, so no touch has brought a page of it back since
                 machine.forget_range(&mut machine.map.write(), start, start + len, false);
                 machine.forgotten();
             }
@@ -497,6 +517,23 @@ impl Region {
         }
     }
 
+    /// Unwires the pages of one wire that [`Wired::keep_as`] left. Returns whether there was such a wire.
+    ///
+    /// # Panics
+    /// In a forked child.
+    pub fn unwire_kept(&self, number: u64) -> bool {
+        self.pager.0.must_be_here();
+        let mut wires = self.wires();
+        let mut found = false;
+        // several, if `unwire` has cut it
+        while let Some(at) = wires.live.iter().position(|w| w.id == number && w.kept) {
+            let pages = wires.live.swap_remove(at).pages;
+            self.unwire_pages(&wires, pages);
+            found = true;
+        }
+        found
+    }
+
     fn keep(&self, id: u64) {
         self.pager.0.must_be_here();
         if let Some(wire) = self.wires().live.iter_mut().find(|w| w.id == id) {
@@ -527,10 +564,26 @@ impl Region {
     /// # Panics
     /// If the range is not within the region.
     pub fn read_at(&mut self, file: impl AsFd, range: impl RangeBounds<usize>, offset: u64) -> io::Result<usize> {
+        // SAFETY: the region is borrowed exclusively: nobody else uses it.
+        unsafe { self.read_at_shared(file, range, offset) }
+    }
+
+    /// As [`Region::read_at`], for those who use the memory through pointers: other threads may use the rest of the region
+    /// meanwhile.
+    ///
+    /// # Errors
+    /// As [`Region::read_at`].
+    ///
+    /// # Panics
+    /// If the range is not within the region.
+    ///
+    /// # Safety
+    /// There must be no reference to bytes of the range. No other thread may use the range until this has returned.
+    pub unsafe fn read_at_shared(&self, file: impl AsFd, range: impl RangeBounds<usize>, offset: u64) -> io::Result<usize> {
         let range = self.bounds(range);
         let fd = file.as_fd().as_raw_fd();
         self.transfer(range, |piece, done| {
-            // SAFETY: the piece lies in the region, which is borrowed exclusively here.
+            // SAFETY: the piece lies in the range, which the caller leaves to this call.
             unsafe { sys::pread_full(fd, self.start.add(piece.start), piece.len(), offset + done) }
         })
     }
@@ -641,8 +694,18 @@ impl Wired<'_> {
     /// # Panics
     /// In a forked child.
     pub fn keep(self) {
-        self.region.keep(self.id);
+        self.keep_as();
+    }
+
+    /// As [`Wired::keep`], and returns a number for [`Region::unwire_kept`]. Other wires of the same pages stay then.
+    ///
+    /// # Panics
+    /// In a forked child.
+    pub fn keep_as(self) -> u64 {
+        let id = self.id;
+        self.region.keep(id);
         std::mem::forget(self);
+        id
     }
 }
 
