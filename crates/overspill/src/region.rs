@@ -308,32 +308,51 @@ impl Region {
     /// # Panics
     /// If the range is not within the region.
     pub fn discard(&mut self, range: impl RangeBounds<usize>) -> Result<(), Error> {
+        // SAFETY: the region is borrowed exclusively.
+        unsafe { self.discard_raw(range) }
+    }
+
+    /// As [`Region::discard`], for memory that was handed on by pointer.
+    ///
+    /// # Errors
+    /// As [`Region::discard`].
+    ///
+    /// # Panics
+    /// As [`Region::discard`].
+    ///
+    /// # Safety
+    /// While it runs, there is no reference to the range, and no thread touches it.
+    pub unsafe fn discard_raw(&self, range: impl RangeBounds<usize>) -> Result<(), Error> {
         self.pager.0.here()?;
         let range = self.bounds(range);
         let (first, end) = (range.start.div_ceil(PAGE_SIZE), range.end / PAGE_SIZE);
         // the last page of the region may be discarded whole although the region ends within it
         let end = if range.end == self.len { self.pages() } else { end };
         if first >= end {
-            self[range].fill(0);
+            // SAFETY: within the region; the caller promises that nobody else uses the range.
+            unsafe { self.start.add(range.start).write_bytes(0, range.len()) };
             return Ok(());
         }
         if self.wires().live.iter().any(|w| w.pages.start < end && first < w.pages.end) {
             return Err(Error::IsWired);
         }
-        self[range.start..first * PAGE_SIZE].fill(0);
-        if range.end > end * PAGE_SIZE {
-            self[end * PAGE_SIZE..range.end].fill(0);
+        // SAFETY: as above. Both ends lie in the range.
+        unsafe {
+            self.start.add(range.start).write_bytes(0, first * PAGE_SIZE - range.start);
+            if range.end > end * PAGE_SIZE {
+                self.start.add(end * PAGE_SIZE).write_bytes(0, range.end - end * PAGE_SIZE);
+            }
         }
         let (start, len) = (self.addr(first), (end - first) << PAGE_SHIFT);
         let machine = &self.pager.0.shared.machine;
         match machine.config.delivery {
             Delivery::Threads => {
-                // SAFETY: whole pages of this region, borrowed exclusively; the caller gives them up. Without a lock, because the
+                // SAFETY: whole pages of this region, which the caller gives up. Without a lock, because the
                 // call waits until a handler has followed.
                 let _ = unsafe { sys::madvise(start, len, libc::MADV_DONTNEED) };
                 let _quiet = Quiet::new();
                 machine.discard_done(start, start + len);
-                // the region is borrowed exclusively, so no page of the range has come back since
+                // nobody uses the range, so no page of it has come back since
                 machine.forget_range(&mut machine.map.write(), start, start + len, false);
                 machine.forgotten();
             }
