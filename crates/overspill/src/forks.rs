@@ -83,8 +83,8 @@ const EXPLANATION: &[u8] =
     b"overspill: this process was forked and touches memory of a pager that its parent made, which it does not \
 have: start processes by another method (in Python: spawn or forkserver), or copy the data before the fork\n";
 
-/// From now on, a forked child that touches a region of its parent's writes a message to standard error before it meets SIGSEGV. For
-/// that it gets a handler for SIGSEGV, which goes on to the one before.
+/// From now on, a forked child that touches a region of its parent's writes a message to standard error before it meets SIGSEGV.
+/// For that it gets a handler for SIGSEGV, which goes on to the one before.
 pub fn explain_forks() {
     EXPLAINS.store(true, Relaxed);
 }

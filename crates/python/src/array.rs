@@ -1,11 +1,11 @@
 //! `ArrayBase`: numpy.ndarray whose buffer is wired while a system call may use it.
 //!
-//! With in-thread delivery the kernel cannot wait for a page that is out: `read(2)` into it fails with EFAULT, or reads less than it
-//! should. So whoever asks an array for its bytes as system calls do gets them wired, until the buffer is released:
+//! With in-thread delivery the kernel cannot wait for a page that is out: `read(2)` into it fails with EFAULT, or reads less than
+//! it should. So whoever asks an array for its bytes as system calls do gets them wired, until the buffer is released:
 //!
 //! ```text
 //!   asks for                         who does so                                       gets
-//!   PyBUF_SIMPLE, PyBUF_WRITABLE     f.write, f.readinto, sockets, os.readv, hashlib    wired pages, or an error that names the helper
+//!   PyBUF_SIMPLE, PyBUF_WRITABLE     f.write, f.readinto, sockets, hashlib             wired pages, or an error with the helper
 //!   anything more (shape, format)    memoryview, numpy, Cython, pickle                  the array as it is
 //! ```
 //!
