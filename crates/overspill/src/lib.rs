@@ -66,6 +66,8 @@ mod builder;
 mod devices;
 mod error;
 mod fault;
+mod file;
+mod file_region;
 mod forks;
 mod pager;
 mod quiet;
@@ -75,12 +77,14 @@ mod shared;
 
 pub use builder::Builder;
 pub use error::Error;
+pub use file_region::{FileOptions, FileRegion};
 pub use overspill_linux::control::{Device as SwapDevice, Figures as SwapFigures, Progress as SwapoffProgress};
 pub use overspill_linux::device_spec::{self, DeviceSpec};
 pub use overspill_linux::io::Engine;
 pub use overspill_linux::machine::Delivery;
 pub use overspill_vm::MEMORY_BYTES_MIN;
 pub use overspill_vm::counters::{Counter, Counters, Info as CounterInfo};
+pub use overspill_vm::Access;
 #[doc(hidden)]
 pub use overspill_vm::{Decision, types as vm_types};
 pub use pager::Pager;
