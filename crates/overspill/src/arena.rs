@@ -98,9 +98,10 @@ impl Arena {
         self.0.heap.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn address(&self, at: usize) -> NonNull<u8> {
+    fn slice(&self, block: &Block) -> NonNull<[u8]> {
         // SAFETY: the heap knows only pages of the region.
-        unsafe { NonNull::new_unchecked(self.0.region.as_ptr().cast_mut().add(at)) }
+        let start = unsafe { NonNull::new_unchecked(self.0.region.as_ptr().cast_mut().add(block.at)) };
+        NonNull::slice_from_raw_parts(start, block.size)
     }
 
     /// A new block of at least `size` bytes, whose address is a multiple of `align`.
@@ -111,8 +112,7 @@ impl Arena {
     /// # Panics
     /// If `align` is not a power of two.
     pub fn alloc(&self, size: usize, align: usize) -> Result<NonNull<[u8]>, Error> {
-        let block = self.take(size, align)?;
-        Ok(NonNull::slice_from_raw_parts(self.address(block.at), block.size))
+        self.take(size, align).map(|block| self.slice(&block))
     }
 
     /// As [`Arena::alloc`]; the block reads as zero. Large blocks are mostly fresh pages, and take no memory until they are
@@ -125,12 +125,12 @@ impl Arena {
     /// As [`Arena::alloc`].
     pub fn alloc_zeroed(&self, size: usize, align: usize) -> Result<NonNull<[u8]>, Error> {
         let block = self.take(size, align)?;
-        let address = self.address(block.at);
+        let slice = self.slice(&block);
         if !block.zeroed {
             // SAFETY: a block of that size, which nobody else has.
-            unsafe { address.write_bytes(0, block.size) };
+            unsafe { slice.cast::<u8>().write_bytes(0, block.size) };
         }
-        Ok(NonNull::slice_from_raw_parts(address, block.size))
+        Ok(slice)
     }
 
     fn take(&self, size: usize, align: usize) -> Result<Block, Error> {
@@ -166,8 +166,9 @@ impl Arena {
         }
     }
 
-    /// The place of an address in the arena.
+    /// The place of an address in the arena, which must be that of this process.
     fn place(&self, address: NonNull<u8>) -> Result<usize, Error> {
+        self.pager().0.here()?;
         let at = (address.as_ptr() as usize).wrapping_sub(self.0.region.as_ptr() as usize);
         let why = "it lies outside of the arena";
         if at < self.capacity() { Ok(at) } else { Err(Error::NotABlock { address: address.as_ptr() as usize, why }) }
@@ -188,7 +189,6 @@ impl Arena {
     /// # Errors
     /// [`Error::NotABlock`], [`Error::Forked`].
     pub fn block_size(&self, address: NonNull<u8>) -> Result<usize, Error> {
-        self.pager().0.here()?;
         let at = self.place(address)?;
         self.heap().size_of(at).map_err(Self::explain(address))
     }
@@ -201,7 +201,6 @@ impl Arena {
     /// # Safety
     /// Nobody may use the block from now on. If `address` is the start of a block, it must be the caller's to free.
     pub unsafe fn free(&self, address: NonNull<u8>) -> Result<(), Error> {
-        self.pager().0.here()?;
         let at = self.place(address)?;
         let runs = self.heap().free(at).map_err(Self::explain(address))?;
         self.discard(runs);
@@ -221,7 +220,6 @@ impl Arena {
     /// As [`Arena::free`]. Nobody else may use the block meanwhile.
     pub unsafe fn realloc(&self, address: NonNull<u8>, size: usize, align: usize) -> Result<NonNull<[u8]>, Error> {
         assert!(align.is_power_of_two(), "an alignment of {align}, which is not a power of two");
-        self.pager().0.here()?;
         let at = self.place(address)?;
         let aligned = (address.as_ptr() as usize).is_multiple_of(align);
         let old = {
@@ -237,7 +235,7 @@ impl Arena {
                 && size > old
                 && let Some(block) = heap.grow(at, size).map_err(Self::explain(address))?
             {
-                return Ok(NonNull::slice_from_raw_parts(address, block.size));
+                return Ok(self.slice(&block));
             }
             old
         };

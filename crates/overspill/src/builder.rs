@@ -259,9 +259,9 @@ impl Pager {
 
 /// Ends the process when a pager's thread panics. The program would wait for that thread for ever, or go on with a pager whose
 /// state nobody knows.
-struct Bomb;
+struct AbortOnPanic;
 
-impl Drop for Bomb {
+impl Drop for AbortOnPanic {
     fn drop(&mut self) {
         if thread::panicking() {
             std::process::abort();
@@ -307,7 +307,7 @@ impl Owner {
     ) -> Result<(), Error> {
         let (shared, ready) = (self.shared.clone(), ready.clone());
         let main = move || {
-            let _bomb = Bomb;
+            let _abort = AbortOnPanic;
             let up = ready.clone();
             if let Err(e) = run(&shared, Box::new(move || _ = up.send(Ok(())))) {
                 let _ = ready.send(Err(e));

@@ -368,8 +368,8 @@ impl Heap {
     pub fn free(&mut self, at: usize) -> Result<Vec<Run>, Misuse> {
         let (number, slot) = self.find(at)?;
         let span = &mut self.spans[number as usize];
-        let run = span.run;
         let Some(class) = span.class else {
+            let run = span.run;
             self.used -= (run.pages as u64) << PAGE_SHIFT;
             self.map[run.first as usize] = 0;
             self.unused.push(number);
@@ -389,11 +389,19 @@ impl Heap {
         if !is_empty || (span.before, span.after) == (NONE, NONE) {
             return Ok(Vec::new());
         }
+        let run = self.dissolve(number);
+        Ok(self.free_run(run))
+    }
+
+    /// Ends a span of slots. Its pages belong to the caller. => no slot of it is in use
+    fn dissolve(&mut self, number: u32) -> Run {
         self.delist(number);
-        self.spans[number as usize].free = Box::default();
+        let span = &mut self.spans[number as usize];
+        span.free = Box::default();
+        let run = span.run;
         self.map[run.first as usize..][..run.pages as usize].fill(0);
         self.unused.push(number);
-        Ok(self.free_run(run))
+        run
     }
 
     fn free_run(&mut self, run: Run) -> Vec<Run> {
@@ -411,11 +419,7 @@ impl Heap {
         for class in 0..CLASSES.len() {
             let number = self.heads[class];
             if number != NONE && self.spans[number as usize].live == 0 {
-                let run = self.spans[number as usize].run;
-                self.delist(number);
-                self.spans[number as usize].free = Box::default();
-                self.map[run.first as usize..][..run.pages as usize].fill(0);
-                self.unused.push(number);
+                let run = self.dissolve(number);
                 self.dirty.add(run);
             }
         }

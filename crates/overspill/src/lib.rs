@@ -54,7 +54,7 @@
 //! # Collections
 //!
 //! An [`Arena`] allocates blocks of any size in a region. It is an allocator for collections that take one
-//! ([`allocator_api2::alloc::Allocator`]), such as those of hashbrown and bumpalo.
+//! ([`allocator_api2::alloc::Allocator`]), such as those of hashbrown.
 //!
 //! # What goes wrong, and how it shows
 //!

@@ -147,7 +147,7 @@ impl<P: Pager> Vm<P> {
         match filled {
             Filled::Mapped => {
                 self.table.set(page, word.mapped());
-                self.list_referenced(word);
+                self.list_again(word, |policy, frame| policy.referenced(frame));
             }
             Filled::Parked | Filled::No => {
                 // Not back on the laundry: the write under way may be of what it held before it was last mapped.

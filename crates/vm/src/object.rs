@@ -174,7 +174,7 @@ impl<P: Pager> Vm<P> {
         }
         if word.parking() {
             self.parking -= 1; // the page daemon has it in a batch by its old address: it stays mapped
-            self.list_again(word);
+            self.list_again(word, |policy, frame| policy.refused(frame));
             word = word.not_parked();
         }
         let mut moved = word;

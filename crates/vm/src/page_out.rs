@@ -230,13 +230,13 @@ impl<P: Pager> Vm<P> {
             Parked::Refused => {
                 self.table.set(page, word.not_parked());
                 self.counters.pages_unmovable.add(1);
-                self.list_again(word);
+                self.list_again(word, |policy, frame| policy.refused(frame));
             }
             Parked::Used => {
                 self.table.set(page, word.not_parked().used());
                 self.counters.references_seen.add(1);
                 self.counters.readahead_used.add(word.readahead() as u64);
-                self.list_referenced(word);
+                self.list_again(word, |policy, frame| policy.referenced(frame));
             }
             Parked::Absent => {
                 // dropped without the pager's knowledge: it reads as zeroes from now on

@@ -129,23 +129,14 @@ impl<P: Pager> Vm<P> {
         }
     }
 
-    /// A page of a batch stays mapped.
-    pub(crate) fn list_again(&mut self, word: PageWord) {
+    /// A page that was taken from the policy stays mapped, or is mapped again. `tell` gives it back: [`LivePolicy::referenced`] or
+    /// [`LivePolicy::refused`].
+    pub(crate) fn list_again(&mut self, word: PageWord, tell: impl FnOnce(&mut dyn LivePolicy, FrameId)) {
         if word.wired() {
-            // it was wired while it was being parked: wired pages are on no list
+            // it was wired meanwhile: wired pages are on no list
             self.policy.remove(word.frame());
         } else {
-            self.policy.refused(word.frame());
-            self.listed += 1;
-        }
-    }
-
-    /// A page that was given up is mapped, since it was used.
-    pub(crate) fn list_referenced(&mut self, word: PageWord) {
-        if word.wired() {
-            self.policy.remove(word.frame());
-        } else {
-            self.policy.referenced(word.frame());
+            tell(&mut *self.policy, word.frame());
             self.listed += 1;
         }
     }
