@@ -179,7 +179,7 @@ fn a_child_has_no_arena() {
         let arena = pager.arena(MIB).expect("1 MiB");
         let block = Block::new(&arena, 10_000, 1, false).expect("10,000 bytes");
         // SAFETY: the child asks, which neither locks nor allocates, and ends.
-        let child = unsafe { libc::fork() };
+        let child = unsafe { fork() };
         if child == 0 {
             // SAFETY: the child does not use the block.
             let freed = unsafe { arena.free(block.at) };

@@ -195,7 +195,7 @@ fn case(name: &str) {
         Some("fork") => {
             fill(&mut region);
             // SAFETY: the child only drops values, touches memory and ends.
-            match unsafe { libc::fork() } {
+            match unsafe { fork() } {
                 0 => {
                     let at = region.as_ptr();
                     drop(region);
@@ -223,7 +223,7 @@ fn case(name: &str) {
             let guard = region.wire_mut(..PAGE).expect("wired");
             let (mut wait, mut go) = std::io::pipe().expect("a pipe");
             // SAFETY: no other thread of this program holds a lock that the child needs.
-            match unsafe { libc::fork() } {
+            match unsafe { fork() } {
                 0 => {
                     drop(go);
                     let _ = std::io::Read::read(&mut wait, &mut [0]);

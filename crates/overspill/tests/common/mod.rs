@@ -48,6 +48,28 @@ pub fn both() -> Vec<Pager> {
         .collect()
 }
 
+/// Forks. Returns 0 in the child, and its id in the parent. The kernel may refuse a fork for want of memory or of process ids; that
+/// says nothing about the pager, so it is tried again for a while.
+///
+/// # Safety
+///
+/// As of `libc::fork`: the child must not need a lock that another thread may hold.
+pub unsafe fn fork() -> libc::pid_t {
+    let until = std::time::Instant::now() + PATIENCE;
+    loop {
+        // SAFETY: as above.
+        let child = unsafe { libc::fork() };
+        if child >= 0 {
+            return child;
+        }
+        let refused = std::io::Error::last_os_error();
+        let passing = matches!(refused.raw_os_error(), Some(libc::EAGAIN | libc::ENOMEM));
+        assert!(passing && std::time::Instant::now() < until, "fork: {refused}");
+        eprintln!("fork: {refused}; trying again");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
 /// Clusters above the budget in addition to those of faulting threads: originals that are still being written while their copy is
 /// back in the program.
 const WRITING: u64 = 4;
