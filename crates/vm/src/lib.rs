@@ -30,6 +30,7 @@ mod fault;
 mod frames;
 pub mod hold_times;
 mod inactive_share;
+mod neighbours;
 mod object;
 pub mod page;
 mod page_in;
