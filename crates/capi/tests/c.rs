@@ -1,0 +1,1 @@
+#[test] fn x() { println!("{:?}", std::env::current_exe()); }
