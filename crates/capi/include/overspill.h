@@ -30,7 +30,8 @@
    SIGNALS. A signal handler may touch regions, but must not call a function of this header. The first pager (unless it has the
    delivery OVERSPILL_THREADS) installs a handler for SIGBUS, for good. It passes signals that are none of its business on to the
    handler that was there. So install your own SIGBUS handler before the first pager. If a page cannot be read back, or comes back with
-   another content, its touch is a SIGBUS with si_code BUS_MCEERR_AR. The program never sees a wrong page.
+   another content, its touch is a SIGBUS with si_code BUS_MCEERR_AR (with OVERSPILL_THREADS, kernels that were built without
+   MEMORY_FAILURE say BUS_ADRERR). The program never sees a wrong page.
 
    FORKS. A pager belongs to the process that made it. In a forked child its regions are inaccessible (a touch is a SIGSEGV), calls
    return OVERSPILL_E_FORKED, and handles may be freed. The child may make a pager of its own.

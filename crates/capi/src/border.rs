@@ -250,3 +250,59 @@ pub extern "C" fn overspill_code_name(code: c_int) -> *const c_char {
 pub extern "C" fn overspill_version() -> *const c_char {
     concat!(env!("CARGO_PKG_VERSION"), "\0").as_ptr().cast()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message() -> String {
+        // SAFETY: the thread's own message.
+        unsafe { CStr::from_ptr(overspill_error_message()) }.to_str().expect("UTF-8").to_owned()
+    }
+
+    /// Panics with a payload whose drop panics, too.
+    struct Grenade;
+    impl Drop for Grenade {
+        fn drop(&mut self) {
+            panic!("a second time");
+        }
+    }
+
+    #[test]
+    fn a_panic_becomes_an_error() {
+        std::panic::set_hook(Box::new(|_| ()));
+        assert_eq!(call(|| panic!("page {} is gone", 7)), PANIC);
+        assert_eq!(message(), "a mistake in Overspill: page 7 is gone");
+        assert_eq!(call(|| std::panic::panic_any(Grenade)), PANIC);
+        assert_eq!(ask(5, || panic!("no answer")), 5);
+        let _ = std::panic::take_hook();
+    }
+
+    #[test]
+    fn an_error_is_the_threads_own() {
+        let io = std::io::Error::from(Error::WiredTooMuch { bytes: 5, available: 4 });
+        assert_eq!(call(|| Err(io.into())), 16); // a code of ours within an error of std's
+        assert_eq!((message(), overspill_error_errno()), ("5 bytes cannot be wired: the budget allows 4 more".into(), 0));
+        assert_eq!(call(|| Ok(())), 0);
+        assert!(message().starts_with("5 bytes"), "a call that works changes nothing");
+        std::thread::spawn(|| assert_eq!(message(), "")).join().expect("it passes");
+        assert_eq!(call(|| Err(Error::Map(std::io::Error::from_raw_os_error(12)).into())), 15);
+        assert_eq!(overspill_error_errno(), 12);
+        assert_eq!(call(|| Err(Failure::argument("a\0b"))), 100);
+        assert_eq!(message(), "a\\0b");
+    }
+
+    #[test]
+    fn texts_are_cut_as_snprintf_does() {
+        let (mut to, mut length) = ([b'x'; 4].map(|b| b as c_char), 0);
+        // SAFETY: the sizes are those of the buffer.
+        unsafe {
+            assert!(hand_out("abcdef", to.as_mut_ptr(), 4, &mut length).is_ok());
+            assert_eq!((to.map(|c| c as u8), length), (*b"abc\0", 6));
+            assert!(hand_out("", to.as_mut_ptr(), 1, std::ptr::null_mut()).is_ok());
+            assert_eq!(to[0], 0);
+            assert!(hand_out("abc", std::ptr::null_mut(), 0, &mut length).is_ok());
+            assert!(hand_out("abc", std::ptr::null_mut(), 1, &mut length).is_err());
+        }
+    }
+}
