@@ -83,12 +83,7 @@ pub unsafe extern "C" fn overspill_arena_zalloc(arena: *const Arena, size: usize
 
 /// A block of another size.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn overspill_arena_realloc(
-    arena: *const Arena,
-    block: *mut *mut c_void,
-    size: usize,
-    align: usize,
-) -> c_int {
+pub unsafe extern "C" fn overspill_arena_realloc(arena: *const Arena, block: *mut *mut c_void, size: usize, align: usize) -> c_int {
     call(|| {
         place(block)?;
         // SAFETY: the header's contract: the block is the caller's.

@@ -42,12 +42,7 @@ pub unsafe extern "C" fn overspill_region_size(region: *const Region) -> usize {
 ///
 /// # Safety
 /// The header's contract.
-unsafe fn ranged(
-    region: *const Region,
-    offset: usize,
-    length: usize,
-    run: impl FnOnce(&Region, Range<usize>) -> Outcome,
-) -> c_int {
+unsafe fn ranged(region: *const Region, offset: usize, length: usize, run: impl FnOnce(&Region, Range<usize>) -> Outcome) -> c_int {
     call(|| {
         // SAFETY: the caller's promise.
         let region = unsafe { handle(region, "region")? };
@@ -82,7 +77,7 @@ pub unsafe extern "C" fn overspill_region_advise(region: *const Region, offset: 
             Ok(())
         }
         // SAFETY: the header says that nobody else uses the range.
-        1 => Ok(unsafe { region.discard_shared(range)? }),
+        1 => unsafe { region.discard_shared(range) }.map_err(Failure::from),
         n => Err(Failure::argument(format!("there is no advice {n}"))),
     };
     // SAFETY: the header's contract.
