@@ -5,8 +5,8 @@
 #   include/overspill.h, overspill.hpp   lib/liboverspill.so.0.1.0, and the links .so.0 and .so
 #   lib/pkgconfig/overspill.pc           lib/liboverspill.a
 #
-# Rust's archive defines a few thousand symbols, some of which (rust_eh_personality) would clash with those of another Rust library in
-# the same program. So both libraries are made of one object file in which only the functions of liboverspill.map are global.
+# Rust's archive defines a few thousand symbols, some of which (rust_eh_personality) would clash with those of another Rust library
+# in the same program. So both libraries are made of one object file in which only the functions of liboverspill.map are global.
 set -eu
 archive=$1 prefix=$2
 here=$(cd "$(dirname "$0")" && pwd)

@@ -3,9 +3,9 @@
        cc -O2 -o hash_join hash_join.c $(pkg-config --cflags --libs overspill)
        ./hash_join 256 64      # MiB of tables, MiB of memory
 
-   A hash table that does not fit into memory costs a page-in for almost every row. So this does what databases do (Kitsuregawa 1983,
-   "GRACE"): it first sorts both tables into partitions by the hash of their keys. Two partitions with the same hashes then fit. The
-   rows of a partition are written and read in order, which is what paging is good at. */
+   A hash table that does not fit into memory costs a page-in for almost every row. So this does what databases do (Kitsuregawa
+   1983, "GRACE"): it first sorts both tables into partitions by the hash of their keys. Two partitions with the same hashes
+   then fit. The rows of a partition are written and read in order, which is what paging is good at. */
 
 #include <overspill.h>
 

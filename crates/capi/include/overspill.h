@@ -1,7 +1,7 @@
 /* Overspill: memory regions that may be larger than their memory budget. Pages that do not fit lie in a swap file.
 
-   A pager has a budget, a swap file, a replacement policy, and threads that keep its regions within the budget. A region is a range
-   of addresses that is used like any other memory. It needs no privileges.
+   A pager has a budget, a swap file, a replacement policy, and threads that keep its regions within the budget. A region is a
+   range of addresses that is used like any other memory. No privileges are needed.
 
        overspill_options *options = overspill_options_new();
        overspill_pager *pager = NULL;
@@ -15,29 +15,30 @@
 
    Link with what `pkg-config --libs overspill` says (with `--static` for the archive). docs/C.md in the project has more.
 
-   RETURNS. A call returns OVERSPILL_OK, which is 0, or one of `enum overspill_code`. After an error nothing has changed, except where
-   the call says otherwise, and the results it should have stored are not stored. overspill_error_message() says in words what went
-   wrong. The value of errno is not kept. Every call that takes a handle or the address of a result also returns OVERSPILL_E_ARGUMENT
-   (NULL, a value that is none of an enumeration's), OVERSPILL_E_FORKED and OVERSPILL_E_PANIC; the comments below do not repeat this.
+   RETURNS. A call returns OVERSPILL_OK, which is 0, or one of `enum overspill_code`. After an error nothing has changed, except
+   where the call says otherwise, and the results it should have stored are not stored. overspill_error_message() says in words
+   what went wrong. The value of errno is not kept. Every call that takes a handle or the address of a result also returns
+   OVERSPILL_E_ARGUMENT (NULL, a value that is none of an enumeration's), OVERSPILL_E_FORKED and OVERSPILL_E_PANIC; the comments
+   below do not repeat this.
 
    UNITS. Sizes and offsets are in bytes. Pages have OVERSPILL_PAGE_SIZE bytes.
 
-   THREADS. All functions may be called by any thread, and by several at a time on the same handle, except: a handle must not be in use
-   when it is freed, and options are for one thread at a time. Locks order the calls, not the program's own reads and writes: two
-   threads that touch the same bytes need what they would need with malloc's memory. No function is a point of cancellation. Threads
-   that touch regions must not block SIGBUS, and need 24 KiB of free stack.
+   THREADS. All functions may be called by any thread, and by several at a time on the same handle, except: a handle must not be
+   in use when it is freed, and options are for one thread at a time. Locks order the calls, not the program's own reads and
+   writes: two threads that touch the same bytes need what they would need with malloc's memory. No function is a point of
+   cancellation. Threads that touch regions must not block SIGBUS, and need 24 KiB of free stack.
 
    SIGNALS. A signal handler may touch regions, but must not call a function of this header. The first pager (unless it has the
-   delivery OVERSPILL_THREADS) installs a handler for SIGBUS, for good. It passes signals that are none of its business on to the
-   handler that was there. So install your own SIGBUS handler before the first pager. If a page cannot be read back, or comes back with
-   another content, its touch is a SIGBUS with si_code BUS_MCEERR_AR (with OVERSPILL_THREADS, kernels that were built without
-   MEMORY_FAILURE say BUS_ADRERR). The program never sees a wrong page.
+   delivery OVERSPILL_THREADS) installs a handler for SIGBUS, for good. It passes signals that are none of its business on to
+   the handler that was there. So install your own SIGBUS handler before the first pager. If a page cannot be read back, or
+   comes back with another content, its touch is a SIGBUS with si_code BUS_MCEERR_AR (with OVERSPILL_THREADS, kernels that were
+   built without MEMORY_FAILURE say BUS_ADRERR). The program never sees a wrong page.
 
-   FORKS. A pager belongs to the process that made it. In a forked child its regions are inaccessible (a touch is a SIGSEGV), calls
-   return OVERSPILL_E_FORKED, and handles may be freed. The child may make a pager of its own.
+   FORKS. A pager belongs to the process that made it. In a forked child its regions are inaccessible (a touch is a SIGSEGV),
+   calls return OVERSPILL_E_FORKED, and handles may be freed. The child may make a pager of its own.
 
-   SYSTEM CALLS. With the default delivery, a system call on memory that is out fails with EFAULT. Use overspill_region_read_at and
-   overspill_region_write_at for files, and overspill_region_wire before anything else.
+   SYSTEM CALLS. With the default delivery, a system call on memory that is out fails with EFAULT. Use overspill_region_read_at
+   and overspill_region_write_at for files, and overspill_region_wire before anything else.
 
    GROWTH. Later versions add functions, codes, counters, and fields at the end of the structures that the library hands out. So
    expect codes that you do not know, and never allocate or copy those structures by their size. */
@@ -94,8 +95,8 @@ enum overspill_code {
     OVERSPILL_E_PANIC = 103             /* a mistake in Overspill; please report it. The pager should not be used any more */
 };
 
-/* What went wrong in this thread's last call that returned an error: one line, in English. "" if none has. It is valid until the
-   thread's next call that returns an error, and until the thread ends. */
+/* What went wrong in this thread's last call that returned an error: one line, in English. "" if none has. It is valid until
+   the thread's next call that returns an error, and until the thread ends. */
 const char *overspill_error_message(void);
 
 /* The errno of the system call that failed in that call, or 0 if none did. */
@@ -135,17 +136,16 @@ void overspill_options_free(overspill_options *options);
 /* The budget in bytes: the most that all regions of the pager together, with buffers, have in memory. It must be set. */
 int overspill_options_memory(overspill_options *options, uint64_t bytes);
 
-/* Where pages go that do not fit: a directory, for a file without a name, or the name of a new file, which is removed at once. The
-   default is $TMPDIR, else /tmp. */
+/* Where pages go that do not fit: a directory, for a file without a name, or the name of a new file, which is removed at once.
+   The default is $TMPDIR, else /tmp. */
 int overspill_options_swap(overspill_options *options, const char *place);
 
 /* The most swap space, in bytes. The default, 0, is all that the file system has, up to 256 GiB. */
 int overspill_options_swap_limit(overspill_options *options, uint64_t bytes);
 
 /* Adds a swap device; may be called several times. Then overspill_options_swap and overspill_options_swap_limit have no effect.
-   `device` is a text as the command `overspill run --swap` takes it, such as "file:/mnt/nvme,size=50G,prio=5",
-   "block:/dev/sdb" or "compressed:size=1G".
-   Errors: OVERSPILL_E_DEVICE, with a message that says what is wrong with the text. */
+   `device` is a text as the command `overspill run --swap` takes it, such as "file:/mnt/nvme,size=50G,prio=5", "block:/dev/sdb"
+   or "compressed:size=1G". Errors: OVERSPILL_E_DEVICE, with a message that says what is wrong with the text. */
 int overspill_options_swap_device(overspill_options *options, const char *device);
 
 /* The replacement policy: a name (overspill_policy_name), with parameters if you like, such as "2q:kin=0.25". The default is
@@ -158,16 +158,16 @@ int overspill_options_delivery(overspill_options *options, int delivery);
 /* One of `enum overspill_engine`. The default is OVERSPILL_ENGINE_AUTO. */
 int overspill_options_engine(overspill_options *options, int engine);
 
-/* Whether swap is encrypted, with a key that never leaves this process. The default is true. Without it, pages are still checked when
-   they come back. */
+/* Whether swap is encrypted, with a key that never leaves this process. The default is true. Without it, pages are still
+   checked when they come back. */
 int overspill_options_encrypt(overspill_options *options, bool on);
 
-/* Whether threads take turns when they take each other's pages away so that none makes progress. Only with OVERSPILL_THREADS. The
-   default is true. */
+/* Whether threads take turns when they take each other's pages away so that none makes progress. Only with OVERSPILL_THREADS.
+   The default is true. */
 int overspill_options_load_control(overspill_options *options, bool on);
 
-/* Whether the pager reads ahead the pages whose addresses it finds in pages that are read in order, such as an array of pointers. The
-   default is true. */
+/* Whether the pager reads ahead the pages whose addresses it finds in pages that are read in order, such as an array of
+   pointers. The default is true. */
 int overspill_options_follow_pointers(overspill_options *options, bool on);
 
 /* The most regions (and arenas) at a time. The default is 64. */
@@ -181,12 +181,12 @@ int overspill_options_managed_max(overspill_options *options, uint64_t bytes);
 /* A memory budget, swap devices, and the threads that keep regions within the budget. */
 typedef struct overspill_pager overspill_pager;
 
-/* Makes a pager and starts its threads.
-   Errors: those of `enum overspill_code` from OVERSPILL_E_NO_BUDGET to OVERSPILL_E_TOO_MANY_PAGERS. */
+/* Makes a pager and starts its threads. Errors: those of `enum overspill_code` from OVERSPILL_E_NO_BUDGET to
+   OVERSPILL_E_TOO_MANY_PAGERS. */
 int overspill_pager_new(const overspill_options *options, overspill_pager **pager);
 
-/* Gives up the handle; NULL is ignored. Regions and arenas of the pager stay usable. The pager ends with the last of them: its threads
-   end, and the swap file is gone. */
+/* Gives up the handle; NULL is ignored. Regions and arenas of the pager stay usable. The pager ends with the last of them: its
+   threads end, and the swap file is gone. */
 void overspill_pager_free(overspill_pager *pager);
 
 /* Whether this process made the pager. False in a forked child, and for NULL. */
@@ -195,12 +195,12 @@ bool overspill_pager_is_here(const overspill_pager *pager);
 /* Stores how faults are delivered: one of `enum overspill_delivery`. */
 int overspill_pager_delivery(const overspill_pager *pager, int *delivery);
 
-/* Changes the replacement policy while regions are in use; as for overspill_options_policy. Pages stay where they are.
-   Errors: OVERSPILL_E_POLICY, with the names of all policies in the message. */
+/* Changes the replacement policy while regions are in use; as for overspill_options_policy. Pages stay where they are. Errors:
+   OVERSPILL_E_POLICY, with the names of all policies in the message. */
 int overspill_pager_set_policy(const overspill_pager *pager, const char *policy);
 
-/* Stores the replacement policy as a text with its parameters: at most `size` bytes at `text`, a final 0 included (`text` may be NULL
-   if `size` is 0), and at `length` (unless it is NULL) the length of the whole text without the 0. */
+/* Stores the replacement policy as a text with its parameters: at most `size` bytes at `text`, a final 0 included (`text` may
+   be NULL if `size` is 0), and at `length` (unless it is NULL) the length of the whole text without the 0. */
 int overspill_pager_policy(const overspill_pager *pager, char *text, size_t size, size_t *length);
 
 /* The same, a message about the first page that was lost: its device and byte, and the reason. An empty text if none was lost. */
@@ -214,8 +214,8 @@ const char *overspill_policy_name(size_t index);
 
 /* ---- counters ---- */
 
-/* Counters have numbers, from 0 to below overspill_counters_count(). The numbers may be different in another version of the library,
-   the names are not. */
+/* Counters have numbers, from 0 to below overspill_counters_count(). The numbers may be different in another version of the
+   library, the names are not. */
 size_t overspill_counters_count(void);
 
 /* The name of a counter, such as "hard_faults", its unit, and what it counts, in one line. NULL if there is no such number. The
@@ -224,8 +224,8 @@ const char *overspill_counter_name(size_t counter);
 const char *overspill_counter_unit(size_t counter);
 const char *overspill_counter_help(size_t counter);
 
-/* Stores the value of the counter of that name: of all regions of the pager, since it was made.
-   Errors: OVERSPILL_E_ARGUMENT if there is no such counter. */
+/* Stores the value of the counter of that name: of all regions of the pager, since it was made. Errors: OVERSPILL_E_ARGUMENT if
+   there is no such counter. */
 int overspill_pager_counter(const overspill_pager *pager, const char *name, uint64_t *value);
 
 /* Stores the first `count` counters at `values`, by their numbers. They are read one after the other while they go on changing.
@@ -256,13 +256,13 @@ typedef struct overspill_swap {
     uint64_t write_p99_ns;
 } overspill_swap;
 
-/* Calls `each` for every swap device, in the order in which they are used. `each` must return: it must not throw, jump, or end the
-   thread. It may call functions of this header. */
+/* Calls `each` for every swap device, in the order in which they are used. `each` must return: it must not throw, jump, or end
+   the thread. It may call functions of this header. */
 int overspill_pager_swaps(const overspill_pager *pager, void (*each)(const overspill_swap *device, void *context), void *context);
 
-/* Adds a swap device while regions are in use; `device` as for overspill_options_swap_device. Without a priority it comes after all
-   existing devices; compressed memory comes before them.
-   Errors: OVERSPILL_E_DEVICE, OVERSPILL_E_SWAP, OVERSPILL_E_RESOURCES. After an error nothing is left behind. */
+/* Adds a swap device while regions are in use; `device` as for overspill_options_swap_device. Without a priority it comes after
+   all existing devices; compressed memory comes before them. Errors: OVERSPILL_E_DEVICE, OVERSPILL_E_SWAP,
+   OVERSPILL_E_RESOURCES. After an error nothing is left behind. */
 int overspill_pager_swapon(const overspill_pager *pager, const char *device);
 
 /* How far a swapoff is. */
@@ -276,12 +276,11 @@ typedef struct overspill_progress {
     uint64_t nanoseconds;  /* since it began */
 } overspill_progress;
 
-/* Removes a swap device and waits for the end. Its pages go to other devices, or into memory within the budget. Regions stay in use
-   meanwhile. `name` is the path of its first file, as it was given, or "compressed". Unless it is NULL, `goes_on` is called ten times
-   a second, and once more when the device is gone; if it returns false before that, the swapoff ends with an error. It must return,
-   as `each` of overspill_pager_swaps.
-   Errors: OVERSPILL_E_DEVICE: no such device, its pages fit nowhere, another swapoff is under way, this one failed or was given up.
-   The device is in use as before then. */
+/* Removes a swap device and waits for the end. Its pages go to other devices, or into memory within the budget. Regions stay in
+   use meanwhile. `name` is the path of its first file, as it was given, or "compressed". Unless it is NULL, `goes_on` is called
+   ten times a second, and once more when the device is gone; if it returns false before that, the swapoff ends with an error.
+   It must return, as `each` of overspill_pager_swaps. Errors: OVERSPILL_E_DEVICE: no such device, its pages fit nowhere,
+   another swapoff is under way, this one failed or was given up. The device is in use as before then. */
 int overspill_pager_swapoff(const overspill_pager *pager, const char *name,
                             bool (*goes_on)(const overspill_progress *progress, void *context), void *context);
 
@@ -290,8 +289,8 @@ int overspill_pager_swapoff(const overspill_pager *pager, const char *name,
 /* A range of paged memory. */
 typedef struct overspill_region overspill_region;
 
-/* Makes a region of `bytes` bytes, all zero. It takes address space at once, and memory page by page as it is touched.
-   Errors: OVERSPILL_E_REGION_SIZE, OVERSPILL_E_TOO_MANY_REGIONS, OVERSPILL_E_MAP. */
+/* Makes a region of `bytes` bytes, all zero. It takes address space at once, and memory page by page as it is touched. Errors:
+   OVERSPILL_E_REGION_SIZE, OVERSPILL_E_TOO_MANY_REGIONS, OVERSPILL_E_MAP. */
 int overspill_region_new(const overspill_pager *pager, size_t bytes, overspill_region **region);
 
 /* Unmaps the region; NULL is ignored. No thread may touch it from now on. */
@@ -303,11 +302,11 @@ void *overspill_region_data(const overspill_region *region);
 /* Its size in bytes, as it was asked for. 0 for NULL. */
 size_t overspill_region_size(const overspill_region *region);
 
-/* In the next six, the range has `length` bytes from `offset` on, and must lie within the region: OVERSPILL_E_ARGUMENT else. An empty
-   range is allowed. */
+/* In the next six, the range has `length` bytes from `offset` on, and must lie within the region: OVERSPILL_E_ARGUMENT else. An
+   empty range is allowed. */
 
-/* Reads pages of the range that are out in the background: at most half of the budget, and as many as can get frames soon. Waits for
-   frames and for the reads to begin, but not for their end. */
+/* Reads pages of the range that are out in the background: at most half of the budget, and as many as can get frames soon.
+   Waits for frames and for the reads to begin, but not for their end. */
 int overspill_region_prefetch(const overspill_region *region, size_t offset, size_t length);
 
 /* Advice, as for posix_madvise. */
@@ -319,38 +318,38 @@ enum overspill_advice {
 /* overspill_region_prefetch or overspill_region_discard: `advice` is one of `enum overspill_advice`. Errors: as those. */
 int overspill_region_advise(const overspill_region *region, size_t offset, size_t length, int advice);
 
-/* Discards the content of the range: it reads as zero afterwards, and takes neither memory nor swap space. No other thread may use the
-   range until this has returned.
-   Errors: OVERSPILL_E_IS_WIRED. */
+/* Discards the content of the range: it reads as zero afterwards, and takes neither memory nor swap space. No other thread may
+   use the range until this has returned. Errors: OVERSPILL_E_IS_WIRED. */
 int overspill_region_discard(const overspill_region *region, size_t offset, size_t length);
 
 /* The number of a wire. No wire of a region has the number 0. */
 typedef uint64_t overspill_wire;
 
-/* Brings the range's pages in and keeps them in memory, so that system calls can use them, until overspill_region_unwire gets the
-   number, or the region is freed. Pages that are wired several times stay until the last of these wires is given up.
+/* Brings the range's pages in and keeps them in memory, so that system calls can use them, until overspill_region_unwire gets
+   the number, or the region is freed. Pages that are wired several times stay until the last of these wires is given up.
    Errors: OVERSPILL_E_WIRED_TOO_MUCH (all wires of a pager together get half of the budget at most), OVERSPILL_E_LOST,
    OVERSPILL_E_RESOURCES. */
 int overspill_region_wire(const overspill_region *region, size_t offset, size_t length, overspill_wire *wire);
 
-/* Gives up a wire.
-   Errors: OVERSPILL_E_NOT_WIRED. */
+/* Gives up a wire. Errors: OVERSPILL_E_NOT_WIRED. */
 int overspill_region_unwire(const overspill_region *region, overspill_wire wire);
 
-/* Reads from the file `fd`, from `file_offset` on, into the range, until it is full or the file ends. Stores the number of bytes at
-   `done` (unless it is NULL). No other thread may use the range until this has returned. Pages are wired a piece at a time.
-   Errors: OVERSPILL_E_IO, with the reasons of pread(2), or EIO if a page of the range is lost; OVERSPILL_E_WIRED_TOO_MUCH. An error
-   after some bytes were transferred ends the transfer; the next call returns it. */
-int overspill_region_read_at(const overspill_region *region, size_t offset, size_t length, int fd, uint64_t file_offset, size_t *done);
+/* Reads from the file `fd`, from `file_offset` on, into the range, until it is full or the file ends. Stores the number of
+   bytes at `done` (unless it is NULL). No other thread may use the range until this has returned. Pages are wired a piece at a
+   time. Errors: OVERSPILL_E_IO, with the reasons of pread(2), or EIO if a page of the range is lost;
+   OVERSPILL_E_WIRED_TOO_MUCH. An error after some bytes were transferred ends the transfer; the next call returns it. */
+int overspill_region_read_at(const overspill_region *region, size_t offset, size_t length, int fd, uint64_t file_offset,
+                             size_t *done);
 
-/* Writes the range to the file `fd`, from `file_offset` on. The rest is as for overspill_region_read_at, with pwrite(2); other threads
-   may read the range meanwhile. */
-int overspill_region_write_at(const overspill_region *region, size_t offset, size_t length, int fd, uint64_t file_offset, size_t *done);
+/* Writes the range to the file `fd`, from `file_offset` on. The rest is as for overspill_region_read_at, with pwrite(2); other
+   threads may read the range meanwhile. */
+int overspill_region_write_at(const overspill_region *region, size_t offset, size_t length, int fd, uint64_t file_offset,
+                              size_t *done);
 
 /* ---- arenas ---- */
 
-/* An allocator over a region of its own: blocks of any size. What is allocated lies in ordinary memory, about 1 % of the arena if
-   blocks are small, which the budget does not cover. */
+/* An allocator over a region of its own: blocks of any size. What is allocated lies in ordinary memory, about 1 % of the arena
+   if blocks are small, which the budget does not cover. */
 typedef struct overspill_arena overspill_arena;
 
 /* Makes an arena for blocks of `bytes` bytes together. It counts as a region of that size. Memory is taken as it is used.
@@ -366,25 +365,22 @@ size_t overspill_arena_capacity(const overspill_arena *arena);
 /* The bytes of all blocks in use, as they were rounded. 0 for NULL and in a forked child. */
 uint64_t overspill_arena_used(const overspill_arena *arena);
 
-/* Stores the address of a new block of at least `size` bytes (of one, if `size` is 0) that is a multiple of `align`, a power of two;
-   0 stands for that of max_align_t. The content is not defined.
-   Errors: OVERSPILL_E_ARENA_FULL. */
+/* Stores the address of a new block of at least `size` bytes (of one, if `size` is 0) that is a multiple of `align`, a power of
+   two; 0 stands for that of max_align_t. The content is not defined. Errors: OVERSPILL_E_ARENA_FULL. */
 int overspill_arena_alloc(const overspill_arena *arena, size_t size, size_t align, void **block);
 
 /* The same; the block reads as zero. Large blocks are mostly fresh pages, and take no memory until they are touched. */
 int overspill_arena_zalloc(const overspill_arena *arena, size_t size, size_t align, void **block);
 
-/* Makes `*block`, a block, one of at least `size` bytes, where it is or at another place, with the same content as far as both reach,
-   and stores where it is. A `*block` of NULL is an empty one: this is overspill_arena_alloc then.
-   Errors: OVERSPILL_E_ARENA_FULL, OVERSPILL_E_NOT_A_BLOCK. The old block stays then. */
+/* Makes `*block`, a block, one of at least `size` bytes, where it is or at another place, with the same content as far as both
+   reach, and stores where it is. A `*block` of NULL is an empty one: this is overspill_arena_alloc then. Errors:
+   OVERSPILL_E_ARENA_FULL, OVERSPILL_E_NOT_A_BLOCK. The old block stays then. */
 int overspill_arena_realloc(const overspill_arena *arena, void **block, size_t size, size_t align);
 
-/* Frees a block; NULL is ignored.
-   Errors: OVERSPILL_E_NOT_A_BLOCK, for example if it was freed before. */
+/* Frees a block; NULL is ignored. Errors: OVERSPILL_E_NOT_A_BLOCK, for example if it was freed before. */
 int overspill_arena_dealloc(const overspill_arena *arena, void *block);
 
-/* Stores the bytes that can be used of a block.
-   Errors: OVERSPILL_E_NOT_A_BLOCK. */
+/* Stores the bytes that can be used of a block. Errors: OVERSPILL_E_NOT_A_BLOCK. */
 int overspill_arena_block_size(const overspill_arena *arena, const void *block, size_t *size);
 
 #ifdef __cplusplus

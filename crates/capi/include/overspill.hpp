@@ -1,5 +1,6 @@
-// Overspill for C++17: the handles of overspill.h as classes that free themselves, errors as exceptions, and a memory resource for the
-// containers of std::pmr. overspill.h says what each call does, its units and its threads; the comments here say what C++ adds.
+// Overspill for C++17: the handles of overspill.h as classes that free themselves, errors as exceptions, and a memory resource
+// for the containers of std::pmr. overspill.h says what each call does, its units and its threads; the comments here say what
+// C++ adds.
 //
 //     overspill::pager pager(overspill::options().memory(256 << 20));
 //     overspill::region region(pager, std::size_t(4) << 30);
@@ -8,8 +9,9 @@
 //     overspill::arena arena(pager, std::size_t(4) << 30);
 //     std::pmr::unordered_map<int, std::pmr::string> map(&arena);
 //
-// Objects can be moved, not copied. A moved-from object can be assigned to or destroyed, and nothing else. Destructors and swaps do not
-// throw; everything else throws overspill::error unless it is noexcept. This file has no code of the library's: it calls liboverspill.
+// Objects can be moved, not copied. A moved-from object can be assigned to or destroyed, and nothing else. Destructors and
+// swaps do not throw; everything else throws overspill::error unless it is noexcept. This file has no code of the library's: it
+// calls liboverspill.
 
 #ifndef OVERSPILL_HPP
 #define OVERSPILL_HPP
@@ -184,8 +186,8 @@ public:
     }
     void swapon(const std::string &device) const { check(overspill_pager_swapon(get(), device.c_str())); }
     void swapoff(const std::string &name) const { check(overspill_pager_swapoff(get(), name.c_str(), nullptr, nullptr)); }
-    /// `goes_on(const overspill_progress &)` returns false to give the swapoff up. If it throws, the swapoff is given up, and this throws
-    /// the same.
+    /// `goes_on(const overspill_progress &)` returns false to give the swapoff up. If it throws, the swapoff is given up, and
+    /// this throws the same.
     template <typename GoesOn> void swapoff(const std::string &name, GoesOn &&goes_on) const {
         struct told {
             std::remove_reference_t<GoesOn> *goes_on;
@@ -214,7 +216,8 @@ private:
     detail::owned<overspill_pager, overspill_pager_free> handle_;
 };
 
-/// Pages that stay in memory while this lives. From region::wire. It must be destroyed before its region; a moved region is the same.
+/// Pages that stay in memory while this lives. From region::wire. It must be destroyed before its region; a moved region is the
+/// same.
 class wire {
 public:
     wire(wire &&other) noexcept : region_(std::exchange(other.region_, nullptr)), number_(other.number_) {}
@@ -294,9 +297,9 @@ private:
     detail::owned<overspill_region, overspill_region_free> handle_;
 };
 
-/// An arena: a memory resource over a region of its own. It may be used by several threads at a time. Containers must be destroyed
-/// before it. Allocation throws std::bad_alloc if the arena is full, and in a forked child. Do not destroy containers in a forked child:
-/// what they would read is not there.
+/// An arena: a memory resource over a region of its own. It may be used by several threads at a time. Containers must be
+/// destroyed before it. Allocation throws std::bad_alloc if the arena is full, and in a forked child. Do not destroy containers
+/// in a forked child: what they would read is not there.
 class arena : public std::pmr::memory_resource {
 public:
     arena(const pager &pager, std::size_t bytes) {

@@ -8,8 +8,8 @@
 //!
 //! # Safety
 //!
-//! All functions have one contract, that of the header: handles come from this library and are not freed yet, texts end with a zero,
-//! addresses of results can be written, and nobody else uses the bytes that a call may change.
+//! All functions have one contract, that of the header: handles come from this library and are not freed yet, texts end with a
+//! zero, addresses of results can be written, and nobody else uses the bytes that a call may change.
 
 #![allow(clippy::missing_safety_doc)] // it is above
 

@@ -180,7 +180,8 @@ int main(int count, char **arguments) {
     auto delivery = std::strcmp(arguments[1], "threads") == 0 ? OVERSPILL_THREADS : OVERSPILL_IN_THREAD;
     overspill::options options;
     options.memory(BUDGET).swap(directory).delivery(delivery).policy("2q").swap_limit(std::uint64_t(1) << 31);
-    options.engine(OVERSPILL_ENGINE_AUTO).encrypt(true).load_control(true).follow_pointers(true).regions_max(5).managed_max(512 * MIB);
+    options.engine(OVERSPILL_ENGINE_AUTO).encrypt(true).load_control(true);
+    options.follow_pointers(true).regions_max(5).managed_max(512 * MIB);
     std::unique_ptr<overspill::pager> made;
     try {
         made = std::make_unique<overspill::pager>(options);
