@@ -1,8 +1,8 @@
 //! The library for C: what `include/overspill.h` declares. `install.sh` makes liboverspill.so and liboverspill.a of this crate.
 //!
-//! The header says what each function does; this crate has only the border. Every call that can fail goes through [`border::call`],
+//! The header says what each function does; this crate has only the border. Every call that can fail goes through `border::call`,
 //! which catches panics, and turns errors into a code and a message of the thread's. Calls on a pager or a region ask first whether
-//! this process has the pager ([`border::here`]): a forked child must not take its locks.
+//! this process has the pager (`border::here`): a forked child must not take its locks.
 //!
 //! Handles are boxes whose addresses C has. C programs use regions through pointers, so no function here makes a slice of a region.
 //!
