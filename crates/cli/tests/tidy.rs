@@ -50,13 +50,14 @@ const OF_OTHERS: [&str; 3] = ["handle_userfault", "thread::current", "userfaultf
 const WORKPLACE: [&str; 3] = ["work", "tmp/w", "root"];
 
 /// Which of our crates each crate may use. `vm` uses none; `machine` knows no kernel; `linux` and `sim` do not know each other.
-const MAY_USE: [(&str, &[&str]); 13] = [
+const MAY_USE: [(&str, &[&str]); 14] = [
     ("crates/agent", &["overspill-vm", "overspill-swap", "overspill-machine", "overspill-linux"]),
     ("crates/cli", &["overspill-lab", "overspill-linux", "overspill-trace", "overspill-vm"]),
     ("crates/lab", &["overspill-sim", "overspill-vm"]),
     ("crates/linux", &["overspill-vm", "overspill-swap", "overspill-store", "overspill-machine"]),
     ("crates/machine", &["overspill-vm", "overspill-swap", "overspill-store"]),
     ("crates/overspill", &["overspill-vm", "overspill-machine", "overspill-linux"]),
+    ("crates/python", &["overspill"]),
     ("crates/sim", &["overspill-vm", "overspill-swap", "overspill-store", "overspill-machine", "overspill-simkernel"]),
     ("crates/simkernel", &[]),
     ("crates/store", &["overspill-vm"]),
