@@ -1,10 +1,9 @@
 """The native part: crates/python in the repository."""
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import numpy as np
-
 
 _R = TypeVar("_R")
 
@@ -16,7 +15,9 @@ class Error(OSError):
     """What went wrong, where, and what to try, in one sentence. `errno` is set where there is an error number."""
 
 class Pager:
-    def __new__(cls, memory: int, swap: list[str], policy: str, delivery: str, encrypt: bool) -> Pager: ...
+    def __new__(
+        cls, memory: int, swap: list[str], policy: str, delivery: str, encrypt: bool, before_the_handler: Callable[[], None]
+    ) -> Self: ...
     @property
     def delivery(self) -> str: ...
     @property

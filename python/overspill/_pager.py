@@ -65,10 +65,8 @@ class Pager(_overspill.Pager):
             places = [swap]
         else:
             places = list(swap)
-        self = super().__new__(cls, size, [device_of(place) for place in places], policy, delivery, encrypt)
-        if self.delivery == "in-thread":
-            _signals.keep_the_handler()
-        return self
+        devices = [device_of(place) for place in places]
+        return super().__new__(cls, size, devices, policy, delivery, encrypt, _signals.before_the_handler)
 
     def __enter__(self) -> Pager:
         return self

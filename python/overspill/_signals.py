@@ -1,47 +1,71 @@
-"""Keeps the pager's handler for SIGBUS in front of those that Python code installs later.
+"""Keeps the pager's handler for SIGBUS in place when Python code installs handlers later.
 
 With in-thread delivery the pager serves faults in a handler for SIGBUS. It passes on what is not its business to the handler that
 was there before. `faulthandler` and `signal` know nothing of that: they would replace it, or, when they are switched off, put back
-what was there before it. So from the first such pager on, their functions work on the handler below the pager's.
+what was there before it. So from the first such pager on:
+
+    faulthandler.enable     faulthandler has its handlers already, below the pager's, and only gets another file
+    faulthandler.disable    faulthandler gets /dev/null as its file, and keeps its handlers
+    signal.signal(SIGBUS)   works on the handler below the pager's; for some microseconds the pager's is not there
+
+The last one may end the process if another thread touches a page that is out at that moment.
 """
 
 from __future__ import annotations
 
 import faulthandler
 import functools
+import os
 import signal
-from collections.abc import Callable
 from typing import Any
 
 from . import _overspill
 
-_kept = False
+_enable, _signal = faulthandler.enable, signal.signal
+_nowhere: int | None = None
+"""A descriptor of /dev/null, once this is set up."""
+_enabled = False
+"""Whether the program has faulthandler enabled."""
 
 
-def _below(function: Callable[..., Any], concerns: Callable[..., bool]) -> Callable[..., Any]:
-    @functools.wraps(function)
-    def wrapped(*arguments: Any, **named: Any) -> Any:
-        if not concerns(*arguments, **named):
-            return function(*arguments, **named)
-        return _overspill.below(lambda: function(*arguments, **named))
-
-    return wrapped
-
-
-def _always(*_: Any, **__: Any) -> bool:
-    return True
-
-
-def _is_sigbus(signalnum: Any = None, *_: Any, **__: Any) -> bool:
-    return signalnum == signal.SIGBUS
-
-
-def keep_the_handler() -> None:
-    """Wraps `faulthandler.enable`, `faulthandler.disable` and `signal.signal`, once."""
-    global _kept
-    if _kept:
+def before_the_handler() -> None:
+    """Called before the pager's handler is installed. Does its work once."""
+    global _enabled, _nowhere
+    if _nowhere is not None:
         return
-    _kept = True
-    faulthandler.enable = _below(faulthandler.enable, _always)
-    faulthandler.disable = _below(faulthandler.disable, _always)
-    signal.signal = _below(signal.signal, _is_sigbus)
+    _nowhere = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+    _enabled = faulthandler.is_enabled()
+    if not _enabled:
+        _enable(file=_nowhere)
+    faulthandler.enable = enable
+    faulthandler.disable = disable
+    faulthandler.is_enabled = is_enabled
+    signal.signal = _signal_below
+
+
+@functools.wraps(faulthandler.enable)
+def enable(*arguments: Any, **named: Any) -> None:
+    global _enabled
+    _enable(*arguments, **named)
+    _enabled = True
+
+
+@functools.wraps(faulthandler.disable)
+def disable() -> bool:
+    global _enabled
+    assert _nowhere is not None
+    _enable(file=_nowhere)
+    was, _enabled = _enabled, False
+    return was
+
+
+@functools.wraps(faulthandler.is_enabled)
+def is_enabled() -> bool:
+    return _enabled
+
+
+@functools.wraps(signal.signal)
+def _signal_below(signalnum: Any, handler: Any) -> Any:
+    if signalnum == signal.SIGBUS:
+        return _overspill.below(lambda: _signal(signalnum, handler))
+    return _signal(signalnum, handler)

@@ -97,7 +97,7 @@ fn wire(py: Python<'_>, memory: &Arc<Memory>, start: usize, len: usize, flags: c
         let helper = if flags == ffi::PyBUF_WRITABLE { "overspill.readinto(file, array)" } else { "overspill.tofile(array, file)" };
         let text = format!(
             "a system call may need {len} bytes of this array at once, more than can be wired: use {helper}, which goes in pieces, or \
-             a pager with delivery=\"threads\""
+             a pager with delivery=\"threads\"; pass memoryview(array) to code that only computes"
         );
         if flags == ffi::PyBUF_WRITABLE {
             // Most callers put a TypeError of their own in the place of any error. So the message goes out as a warning, too.

@@ -48,9 +48,18 @@ impl Pager {
 #[pymethods]
 impl Pager {
     /// Makes a pager. `delivery` is `threads`, `in-thread` or `auto`: threads where that is allowed, else in-thread.
+    /// `before_the_handler` is called before the handler for SIGBUS may be installed.
     #[new]
-    #[pyo3(signature = (memory, swap, policy, delivery, encrypt))]
-    fn new(py: Python<'_>, memory: u64, swap: Vec<String>, policy: &str, delivery: &str, encrypt: bool) -> PyResult<Pager> {
+    #[pyo3(signature = (memory, swap, policy, delivery, encrypt, before_the_handler))]
+    fn new(
+        py: Python<'_>,
+        memory: u64,
+        swap: Vec<String>,
+        policy: &str,
+        delivery: &str,
+        encrypt: bool,
+        before_the_handler: &Bound<'_, PyAny>,
+    ) -> PyResult<Pager> {
         let wanted = match delivery {
             "auto" => &[Delivery::Threads, Delivery::InThread][..],
             "threads" => &[Delivery::Threads],
@@ -64,6 +73,9 @@ impl Pager {
             builder = builder.swap_device(device(text)?);
         }
         for (at, &delivery) in wanted.iter().enumerate() {
+            if delivery == Delivery::InThread {
+                before_the_handler.call0()?;
+            }
             let builder = builder.clone().delivery(delivery);
             match py.detach(|| builder.build()) {
                 Ok(pager) => return Ok(Pager { pager: Mutex::new(Some(pager)), delivery, process: std::process::id() }),
