@@ -8,7 +8,8 @@ what was there before it. So from the first such pager on:
     faulthandler.disable    faulthandler gets /dev/null as its file, and keeps its handlers
     signal.signal(SIGBUS)   works on the handler below the pager's; for some microseconds the pager's is not there
 
-The last one may end the process if another thread touches a page that is out at that moment.
+The last one may end the process if another thread touches a page that is out at that moment. So may the first two if the program
+had a handler for SIGBUS when the first pager was made: then they work as the last one does.
 """
 
 from __future__ import annotations
@@ -21,22 +22,26 @@ from typing import Any
 
 from . import _overspill
 
-_enable, _signal = faulthandler.enable, signal.signal
+_enable, _disable, _signal = faulthandler.enable, faulthandler.disable, signal.signal
+_done = False
 _nowhere: int | None = None
-"""A descriptor of /dev/null, once this is set up."""
+"""A descriptor of /dev/null, if faulthandler has its handlers for good."""
 _enabled = False
 """Whether the program has faulthandler enabled."""
 
 
 def before_the_handler() -> None:
     """Called before the pager's handler is installed. Does its work once."""
-    global _enabled, _nowhere
-    if _nowhere is not None:
+    global _done, _enabled, _nowhere
+    if _done:
         return
-    _nowhere = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+    _done = True
     _enabled = faulthandler.is_enabled()
-    if not _enabled:
-        _enable(file=_nowhere)
+    # A handler that the program has installed must not come to lie below faulthandler's, which ends the process.
+    if _enabled or signal.getsignal(signal.SIGBUS) is signal.SIG_DFL:
+        _nowhere = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+        if not _enabled:
+            _enable(file=_nowhere)
     faulthandler.enable = enable
     faulthandler.disable = disable
     faulthandler.is_enabled = is_enabled
@@ -46,15 +51,20 @@ def before_the_handler() -> None:
 @functools.wraps(faulthandler.enable)
 def enable(*arguments: Any, **named: Any) -> None:
     global _enabled
-    _enable(*arguments, **named)
+    if _nowhere is None:
+        _overspill.below(lambda: _enable(*arguments, **named))
+    else:
+        _enable(*arguments, **named)
     _enabled = True
 
 
 @functools.wraps(faulthandler.disable)
 def disable() -> bool:
     global _enabled
-    assert _nowhere is not None
-    _enable(file=_nowhere)
+    if _nowhere is None:
+        _overspill.below(_disable)
+    else:
+        _enable(file=_nowhere)
     was, _enabled = _enabled, False
     return was
 

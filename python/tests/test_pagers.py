@@ -28,12 +28,12 @@ def test_sizes_and_refusals(tmp_path: Path) -> None:
     for memory, error in [("8 bananas", ValueError), (-1, ValueError), (1, overspill.Error)]:
         with pytest.raises(error):
             Pager(memory)
-    with pytest.raises(overspill.Error, match="no policy"):
+    with pytest.raises(overspill.Error, match="no replacement policy"):
         Pager("8M", policy="clairvoyant")
     with pytest.raises(ValueError, match="choose auto, threads or in-thread"):
         Pager("8M", delivery="pigeon")
     with pytest.raises(overspill.Error) as raised:
-        Pager("8M", tmp_path / "nowhere")
+        Pager("8M", tmp_path / "nowhere" / "swap")
     assert raised.value.errno is not None and "nowhere" in str(raised.value)
 
 
@@ -42,7 +42,7 @@ def test_stats_and_repr(pager: Pager) -> None:
     stats = pager.stats()
     assert stats["delivery"] == pager.delivery and stats["policy"] == "use-once" and stats["first_loss"] is None
     assert stats["swap_used_bytes"] >= BUDGET and stats["metadata_bytes"] > 0
-    assert [row["name"] for row in stats["swaps"]] and stats["swaps"][0]["used_bytes"] == stats["swap_used_bytes"]
+    assert [row["name"] for row in stats["swaps"]] and stats["swaps"][0]["used_bytes"] >= BUDGET
     assert {name for name, _, _ in Pager.counters_help()} <= stats.keys()
     assert all(text for row in Pager.counters_help() for text in row)
     text = repr(pager)
@@ -95,7 +95,7 @@ def test_a_swapoff_ends_when_its_progress_raises(delivery: str, tmp_path: Path, 
         pager = overspill.Pager("8M", sys.argv[2], delivery=sys.argv[1])
         array = pager.full(64 << 17, 1.0)
         name = pager.swaps()[0]["name"]
-        pager.swapon("compressed:size=64M")
+        pager.swapon(sys.argv[3])
         def stop(moved, left):
             raise KeyboardInterrupt(f"{left} left")
         try:
@@ -105,7 +105,8 @@ def test_a_swapoff_ends_when_its_progress_raises(delivery: str, tmp_path: Path, 
         assert name in [row["name"] for row in pager.swaps()], pager.swaps()
         assert array.sum() == array.size
     """
-    ran = program(text, delivery, str(tmp_path), OVERSPILL_INJECT="swapoff_pages=1")  # so slow that there is progress to tell of
+    (tmp_path / "spare").mkdir()
+    ran = program(text, delivery, str(tmp_path), str(tmp_path / "spare"), OVERSPILL_INJECT="swapoff_pages=1")  # so slow that there is progress to tell of
     assert ran.returncode == 0 and ran.stdout.endswith("left\n"), ran
 
 

@@ -139,8 +139,16 @@ assert got[-1] == signal.SIGUSR1
 
 
 def test_a_handler_from_before_keeps_working(program: Program, delivery: str) -> None:
+    """To switch faulthandler on beforehand put its handler above that one, and the first signal took the pager's handler away."""
     before = "import signal\ngot = []\nsignal.signal(signal.SIGBUS, lambda *_: got.append(1))\n"
-    ran = program(before + START + "signal.raise_signal(signal.SIGBUS)\nassert got == [1]\n" + END, delivery)
+    after = """
+for turn in range(3):
+    signal.raise_signal(signal.SIGBUS)
+    assert len(got) == turn + 1 and array.sum() == right
+    faulthandler.enable()
+    assert faulthandler.disable() and array.sum() == right
+"""
+    ran = program(before + START + after + END, delivery)
     assert ran.returncode == 0, ran
 
 

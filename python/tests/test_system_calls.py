@@ -23,7 +23,7 @@ from conftest import BUDGET, push_out
 import overspill
 from overspill import Pager
 
-SMALL, LARGE = BUDGET // 8, 2 * BUDGET
+SMALL, LARGE = BUDGET // 8, BUDGET * 3 // 2
 """Bytes of an array that may be wired, and of one that may not."""
 
 
@@ -154,7 +154,7 @@ def test_writes(pager: Pager, tmp_path: Path, content: bytes, size: int) -> None
     with open(tmp_path / "os", "wb") as file:
         check(lambda: os.write(file.fileno(), array), (tmp_path / "os").read_bytes)
     with open(tmp_path / "pickle", "wb", buffering=0) as file:
-        check(lambda: pickle.dump(array, file), lambda: b"" if refused else pickle.loads((tmp_path / "pickle").read_bytes()).tobytes())
+        check(lambda: pickle.dump(array, file, 5), lambda: b"" if refused else pickle.loads((tmp_path / "pickle").read_bytes()).tobytes())
     with receiver() as (sink, got):
         check(lambda: sink.sendall(array), got)
     check(lambda: hashlib.sha256(array), lambda: b"" if refused else content[:size])

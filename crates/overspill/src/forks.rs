@@ -6,8 +6,9 @@
 //! inaccessible. Slices from before the fork stay valid as addresses; a touch is a SIGSEGV.
 
 use crate::quiet::Quiet;
-use overspill_linux::lock::{Mutex, MutexGuard};
+use overspill_linux::lock::{Futex, Mutex, MutexGuard};
 use overspill_linux::sys;
+use overspill_machine::lock;
 use std::cell::UnsafeCell;
 use std::mem::MaybeUninit;
 use std::ptr;
@@ -59,6 +60,7 @@ extern "C" fn parent() {
 }
 
 extern "C" fn child() {
+    lock::forked::<Futex>();
     // SAFETY: as in `parent`: this is a copy of the thread that prepared.
     if let Some((regions, mask)) = unsafe { (*HELD.0.get()).take() } {
         for (start, len) in regions.iter() {

@@ -260,6 +260,38 @@ fn case(name: &str) {
             pager.check();
             println!("all is well");
         }
+        Some("while") => {
+            // A thread of the child came to lie where one of its parent's had been, was taken to hold that one's locks, and panicked.
+            fill(&mut region);
+            let stop = std::sync::atomic::AtomicBool::new(false);
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    while !stop.load(SeqCst) {
+                        sum(&region);
+                    }
+                });
+                for _ in 0..50 {
+                    // SAFETY: the child uses locks of libc's and the pager's only, which are free in it.
+                    match unsafe { fork() } {
+                        0 => {
+                            let own = self::pager(name);
+                            let mut region = own.region(MIB).expect("1 MiB");
+                            region[5] = 1;
+                            // SAFETY: ends the process, without what only its parent should do.
+                            unsafe { libc::_exit(0) }
+                        }
+                        pid => {
+                            let mut status = 0;
+                            // SAFETY: our child; writes a number.
+                            assert_eq!(unsafe { libc::waitpid(pid, &mut status, 0) }, pid);
+                            assert_eq!(status, 0);
+                        }
+                    }
+                }
+                stop.store(true, SeqCst);
+            });
+            println!("all children had pagers");
+        }
         Some("inherited") => {
             // Safe calls in a child acted on the parent's memory, through inherited descriptors: pages that the parent had filled
             // read as zero. And memory that the child allocated came to lie where its slices pointed.
@@ -385,6 +417,7 @@ fn main() {
         says(&format!("plain-{delivery}"), "", None, "all is well as user");
         says(&format!("fork-{delivery}"), "", None, "all is well");
         says(&format!("inherited-{delivery}"), "", None, "the child could do nothing");
+        says(&format!("while-{delivery}"), "", None, "all children had pagers");
         says(&format!("failed-{delivery}"), "write=40,write_device=1", None, "the failing device is gone");
     }
     says("many-inthread", "", None, "63 pagers beside the first");
