@@ -42,8 +42,8 @@ def run(what: str, *command: str | Path) -> None:
         raise Missing(f"{what}: {(done.stdout.strip().splitlines() or ['no message'])[-1]}")
 
 
-def environment() -> Path:
-    """Makes the virtual environment, unless it is there. Returns its python."""
+def environment(more: list[str] | None = None) -> Path:
+    """Makes the virtual environment, unless it is there, with `more` packages if need be. Returns its python."""
     if sys.version_info < LEAST_VERSION:
         raise Missing(f"the package needs Python {'.'.join(map(str, LEAST_VERSION))} or newer, and this is {sys.version.split()[0]}")
     python = VENV / "bin" / "python"
@@ -53,6 +53,8 @@ def environment() -> Path:
         run("no virtual environment can be made (on Debian, install python3-venv)", sys.executable, "-m", "venv", "--clear", VENV)
         run("pip cannot install NumPy, pytest and hypothesis", python, "-m", "pip", "install", "--quiet", *NEEDED)
         ready.write_text(wanted)
+    for name in more or []:
+        run(f"pip cannot install {name}", python, "-m", "pip", "install", "--quiet", name)
     return python
 
 

@@ -261,7 +261,7 @@ fn case(name: &str) {
             println!("all is well");
         }
         Some("while") => {
-            // A thread of the child came to lie where one of its parent's had been, was taken to hold that one's locks, and panicked.
+            // A thread of the child came to lie where one of its parent's had been. It was taken to hold that one's locks.
             fill(&mut region);
             let stop = std::sync::atomic::AtomicBool::new(false);
             std::thread::scope(|scope| {
