@@ -69,6 +69,14 @@ pub mod daemon {
     pub type Daemon = overspill_machine::daemon::Daemon<crate::kernel::Linux, crate::family::Sharing>;
 }
 
+/// Files as the home of pages, on Linux.
+pub mod home {
+    pub use overspill_machine::home::{FlushError, Flushed, HomeFile};
+
+    /// [`overspill_machine::home::Flusher`].
+    pub type Flusher = overspill_machine::home::Flusher<crate::kernel::Linux>;
+}
+
 /// Page-in, on Linux.
 pub mod reader {
     pub use overspill_machine::reader::{

@@ -69,6 +69,8 @@ pub struct Daemon<K: Kernel, S = ()> {
     laundry: Vec<Laundry>,
     places: Vec<ParkPlace>,
     dirty: Vec<Dirty>,
+    /// Changed pages that go to their files.
+    home_dirty: Vec<Dirty>,
     /// Pages of the batch that were EBUSY.
     busy: Vec<PageId>,
     /// Pages of the batch that cannot be moved because their memory is not writable.
@@ -134,6 +136,7 @@ impl<K: Kernel, S: Sharing<K>> Daemon<K, S> {
             laundry: Vec::with_capacity(BATCH),
             places: Vec::with_capacity(BATCH),
             dirty: Vec::with_capacity(BATCH),
+            home_dirty: Vec::with_capacity(BATCH),
             busy: Vec::with_capacity(BATCH),
             unwritable: Vec::with_capacity(BATCH),
             mappings: if machine.config.delivery == Delivery::Threads { K::Mappings::opened() } else { K::Mappings::default() },

@@ -29,6 +29,14 @@ pub struct Inject {
     pub stalled_since: core::sync::atomic::AtomicU64,
     /// In a swapoff, at most this many pages per operation, and one operation at a time; 0: no limit.
     pub swapoff_pages: u64,
+    /// Fail writes of changed pages to files after this many, with EIO; 0: never.
+    pub home_write_after: u64,
+    /// Fail fdatasync of files after this many, with EIO; 0: never.
+    pub sync_after: u64,
+    /// Such writes done.
+    pub home_writes: core::sync::atomic::AtomicU64,
+    /// Such calls done.
+    pub syncs: core::sync::atomic::AtomicU64,
     /// Reads done.
     pub reads: core::sync::atomic::AtomicU64,
     /// Writes done.
@@ -52,6 +60,8 @@ impl Inject {
                 "write" => inject.write_after = n,
                 "write_device" => inject.write_device = n,
                 "flip" => inject.flip_after = n,
+                "home_write" => inject.home_write_after = n,
+                "sync" => inject.sync_after = n,
                 "stall" => inject.stall_after = n,
                 "panic" => inject.panic_after = n,
                 "swapoff_pages" => inject.swapoff_pages = n,
@@ -59,6 +69,14 @@ impl Inject {
             }
         }
         inject
+    }
+    /// Whether this write to a file is to fail.
+    pub fn write_home(&self) -> bool {
+        Self::due(self.home_write_after, &self.home_writes)
+    }
+    /// Whether this fdatasync is to fail.
+    pub fn sync(&self) -> bool {
+        Self::due(self.sync_after, &self.syncs)
     }
     fn due(after: u64, count: &core::sync::atomic::AtomicU64) -> bool {
         after != 0 && count.fetch_add(1, Relaxed) >= after

@@ -142,6 +142,26 @@ pub trait Kernel: Sized + Send + Sync + 'static {
     /// # Errors
     /// As pread(2).
     unsafe fn read_now(fd: i32, buf: *mut u8, len: usize, offset: u64) -> Result<usize, Errno>;
+    /// The length of a file, in bytes.
+    ///
+    /// # Errors
+    /// As fstat(2).
+    fn file_len(_: i32) -> Result<u64, Errno> {
+        Err(crate::errno::EOPNOTSUPP)
+    }
+    /// Waits until the device has what was written to a file.
+    ///
+    /// # Errors
+    /// As fdatasync(2).
+    fn sync(_: i32) -> Result<(), Errno> {
+        Err(crate::errno::EOPNOTSUPP)
+    }
+    /// Drops what the kernel has cached of a part of a file, if it can.
+    fn drop_cached(_: i32, _: u64, _: usize) {}
+    /// Copies a page of the program's. Returns whether it was there; the thread may also wait until it is.
+    fn copy_of_program(_: usize, _: &mut PageBytes) -> bool {
+        false
+    }
     /// Wakes threads that wait for pages of the range, so that they look again. `uffd`: its [`Uffd::raw`].
     fn wake(uffd: i32, at: usize, len: usize);
 

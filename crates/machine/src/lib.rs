@@ -17,6 +17,7 @@ pub mod fork;
 pub mod futex;
 pub mod growth;
 pub mod handler;
+pub mod home;
 pub mod inject;
 pub mod kernel;
 pub mod load_control;

@@ -4,6 +4,7 @@
 //! into the program (`UFFDIO_COPY`, which never flushes a TLB).
 
 use crate::errno::{self, Errno};
+use crate::home;
 use crate::kernel::{Content as _, Done, Io as _, Kernel, Mistake, Uffd as _};
 use crate::machine::{Core, Machine};
 use crate::park::ParkPlace;
@@ -70,7 +71,7 @@ pub struct After {
 #[inline(never)] // its stack frame of some KiB must not be part of those from which further reads are started
 pub unsafe fn arrived<K: Kernel>(
     machine: &Machine<K>,
-    Read { op, fd }: &Read,
+    Read { op, fd, home }: &Read,
     buffer: *mut u8,
     since: u64,
     result: Result<usize, Errno>,
@@ -80,20 +81,32 @@ pub unsafe fn arrived<K: Kernel>(
     let mut stored = [Tag::UNKNOWN; CLUSTER_PAGES_MAX];
     let mut right = [false; CLUSTER_PAGES_MAX];
     // SAFETY: the caller's buffer, and nobody else uses it.
-    let read = unsafe { complete(machine, (*fd, op.location.offset), op.count, buffer, result) };
+    let read = unsafe {
+        match home {
+            Some(home) => home::complete(machine, (*fd, op.location.offset, *home), op.count, buffer, result),
+            None => complete(machine, (*fd, op.location.offset), op.count, buffer, result),
+        }
+    };
     if machine.inject.flip() {
         // SAFETY: the buffer is this thread's, at least a page long.
         unsafe { *buffer ^= 1 };
     }
     let arrived = || (0..op.count).filter(|i| read.good >> i & 1 == 1 && op.wants(*i));
     stored[0] = op.expected;
-    if op.count > 1 {
+    if op.count > 1 && home.is_none() {
         let core = machine.core.lock();
         arrived().for_each(|i| stored[i as usize] = core.vm.expected(op, i));
     }
     for i in arrived() {
         // SAFETY: the buffer has `op.count` pages, aligned, and the read into it has ended.
         let bytes = unsafe { &mut *(buffer.add((i as usize) << PAGE_SHIFT) as *mut PageBytes) };
+        if let Some(home) = home {
+            right[i as usize] = true;
+            if home.tags {
+                stored[i as usize] = checksum::of(op.page(i), bytes);
+            }
+            continue;
+        }
         right[i as usize] = match op.location.is_memory {
             true => checksum::of(op.page(i), bytes) == stored[i as usize], // not encrypted
             false => machine.content.open(op.page(i), stored[i as usize], bytes) || K::mistake(Mistake::TrustsDevices),
@@ -106,15 +119,22 @@ pub unsafe fn arrived<K: Kernel>(
     let bounds = range.map_or(0..0, |r| r.bounds());
     let mut core = machine.core.lock();
     let check = |i: u32, expected: Tag| match read.of(i) {
-        IoResult::Ok if !right[i as usize] || stored[i as usize] != expected => IoResult::Corrupt,
+        IoResult::Ok if home.is_none() && (!right[i as usize] || stored[i as usize] != expected) => IoResult::Corrupt,
         outcome => outcome,
     };
     let damaged = arrived().any(|i| !right[i as usize] && stored[i as usize] != Tag::UNKNOWN);
-    let ns = count_io(machine, &mut core, op.location.device, false, op.count, since, read.worth(damaged));
-    if op.count == 1 && op.touched().is_some() {
-        core.vm.page_in_took(op.location.is_memory, ns);
+    if home.is_none() {
+        let ns = count_io(machine, &mut core, op.location.device, false, op.count, since, read.worth(damaged));
+        if op.count == 1 && op.touched().is_some() {
+            core.vm.page_in_took(op.location.is_memory, ns);
+        }
     }
     let next = core.vm.page_in_arrived(op, bounds, check, &mut places).and_then(|next| issue(map.read_of(next)));
+    if home.is_some_and(|home| home.tags) {
+        for i in arrived().filter(|i| matches!(places[*i as usize], Destination::Map | Destination::Park(_))) {
+            core.vm.set_base(op.page(i), stored[i as usize]);
+        }
+    }
     // a page to be left parked needs a place; without one it is mapped
     let mut parking = [ParkPlace::NONE; CLUSTER_PAGES_MAX];
     for (i, place) in places[..op.count as usize].iter_mut().enumerate() {
@@ -212,6 +232,8 @@ pub fn read_more<K: Kernel>(machine: &Machine<K>, op: &PageIn) -> Option<Read> {
 pub struct Arrived {
     /// A bit for each page that was read.
     pub good: u128,
+    /// A bit for each page that the file ends before.
+    pub beyond: u128,
     /// For the read as a whole: all of its bytes, or the error of the last page that failed.
     pub result: Result<usize, Errno>,
 }
@@ -225,6 +247,7 @@ impl Arrived {
     pub fn of(&self, i: u32) -> IoResult {
         match self.result {
             _ if self.good >> i & 1 == 1 => IoResult::Ok,
+            _ if self.beyond >> i & 1 == 1 => IoResult::Beyond,
             Err(e) => IoResult::Io(e),
             Ok(_) => IoResult::Io(errno::EIO),
         }
@@ -248,7 +271,7 @@ pub unsafe fn complete<K: Kernel>(
     let pages = count as usize;
     let mut done = result.unwrap_or(0) >> PAGE_SHIFT;
     if done == pages || done > 0 && K::mistake(Mistake::LeavesShortReads) {
-        return Arrived { good: first(pages), result };
+        return Arrived { good: first(pages), beyond: 0, result };
     }
     let again = |from: usize, pages: usize| {
         let (from, len) = (from << PAGE_SHIFT, pages << PAGE_SHIFT);
@@ -265,7 +288,7 @@ pub unsafe fn complete<K: Kernel>(
             Err(e) => failed = Some(e),
         }
     }
-    Arrived { good, result: failed.map_or(Ok(pages << PAGE_SHIFT), Err) }
+    Arrived { good, beyond: 0, result: failed.map_or(Ok(pages << PAGE_SHIFT), Err) }
 }
 
 /// Counts an operation on `pages` pages of `device`, issued at `since`. Returns how long it took, in nanoseconds. => the device is
@@ -447,7 +470,7 @@ impl<K: Kernel> Reader<K> {
         let next = unsafe { arrived(machine, &flight.read, flight.buffer, flight.since, done.result, issue) }.next;
         // with plain I/O reading the pages pointed to would keep everybody waiting
         let op = &flight.read.op;
-        if machine.config.follows_pointers && op.is_read_in_order() && self.io.is_asynchronous() {
+        if machine.config.follows_pointers && op.is_read_in_order() && flight.read.home.is_none() && self.io.is_asynchronous() {
             for i in (0..op.count).filter(|i| op.wants(*i)) {
                 // SAFETY: a page of the flight's own buffer, which stays taken until below, and the read into it has ended.
                 let content = unsafe { &*(flight.buffer.add((i as usize) << PAGE_SHIFT) as *const PageBytes) };

@@ -307,7 +307,7 @@ impl<K: Kernel> Worker<K> {
                     self.read(machine, free, (fd, run.location), run.count, |since| Flight::Read { run, fd, since });
                 }
                 SwapoffStep::PageIn(op) => {
-                    let read = Read { op, fd };
+                    let read = Read { op, fd, home: None };
                     self.read(machine, free, (fd, op.location), op.count, |since| Flight::PageIn { read, since });
                 }
                 SwapoffStep::Again if scans < SCANS => scans += 1,

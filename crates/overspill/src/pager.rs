@@ -149,6 +149,11 @@ impl Pager {
         machine.core.lock().vm.metadata_bytes()
     }
 
+    /// Pages that may still be managed.
+    pub(crate) fn pages_left(&self) -> u64 {
+        self.0.regions().pages_left
+    }
+
     /// How faults are delivered.
     pub fn delivery(&self) -> Delivery {
         self.0.shared.machine.config.delivery

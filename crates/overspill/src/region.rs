@@ -2,16 +2,17 @@
 
 use crate::error::Error;
 use crate::fault;
+use crate::file::OpenFile;
 use crate::forks;
 use crate::pager::Pager;
 use crate::quiet::Quiet;
 use overspill_linux::area;
-use overspill_linux::machine::Delivery;
+use overspill_linux::machine::{Delivery, Machine};
 use overspill_linux::ranges::{Flags, Kind, Range as AddressRange};
 use overspill_linux::sys;
 use overspill_vm::counters::Counters;
 use overspill_vm::page::State;
-use overspill_vm::types::{ObjectId, PAGE_SHIFT, PAGE_SIZE, PageId};
+use overspill_vm::types::{ObjectId, PAGE_SHIFT, PAGE_SIZE, PageId, Tag};
 use std::fmt;
 use std::io;
 use std::marker::PhantomData;
@@ -78,6 +79,8 @@ pub struct Region {
     start: *mut u8,
     len: usize,
     object: ObjectId,
+    /// Where its pages come from, if not from zeroes.
+    home: Option<OpenFile>,
     wires: Mutex<Wires>,
 }
 
@@ -88,7 +91,7 @@ unsafe impl Send for Region {}
 unsafe impl Sync for Region {}
 
 impl Region {
-    fn new(pager: Pager, bytes: usize) -> Result<Region, Error> {
+    pub(crate) fn new(pager: Pager, bytes: usize, home: Option<OpenFile>) -> Result<Region, Error> {
         let owner = &pager.0;
         owner.here()?;
         let pages = bytes.div_ceil(PAGE_SIZE);
@@ -122,8 +125,19 @@ impl Region {
             if machine.config.delivery == Delivery::Threads {
                 machine.await_unmaps(base, base + len);
             }
+            let tags = match home.as_ref().is_some_and(OpenFile::may_change) {
+                true => {
+                    let wanted = machine.core.lock().vm.tags_wanted();
+                    (wanted > 0).then(|| vec![Tag::UNKNOWN; wanted])
+                }
+                false => None,
+            };
             let mut map = machine.map.write();
             map.origins[object.0 as usize] = base;
+            if let Some(file) = &home {
+                map.homes[object.0 as usize] = Some(file.as_home());
+                machine.core.lock().vm.set_home(object, file.home(), tags);
+            }
             let range =
                 AddressRange { start: base, end: base + len, kind: Kind::Managed, object, origin: base, flags: Flags::NONE };
             machine.manage(&mut map, range);
@@ -132,10 +146,14 @@ impl Region {
         if !managed {
             // SAFETY: our own mapping, which is not used yet.
             unsafe { area::unmap(start, len) };
+            if home.is_some() {
+                let _quiet = Quiet::new();
+                forget_home(machine, object);
+            }
             return Err(give_back(libc::ENOMEM));
         }
         forks::keep_out(base, len);
-        Ok(Region { pager, start, len: bytes, object, wires: Mutex::default() })
+        Ok(Region { pager, start, len: bytes, object, home, wires: Mutex::default() })
     }
 
     /// Its length in bytes, as it was asked for.
@@ -197,7 +215,16 @@ impl Region {
         unsafe { std::slice::from_raw_parts(self.start.cast(), self.len / size_of::<AtomicU64>()) }
     }
 
-    fn bounds(&self, range: impl RangeBounds<usize>) -> Range<usize> {
+    /// The file, if it is a region of one.
+    pub(crate) fn home(&self) -> Option<&OpenFile> {
+        self.home.as_ref()
+    }
+
+    pub(crate) fn object(&self) -> ObjectId {
+        self.object
+    }
+
+    pub(crate) fn bounds(&self, range: impl RangeBounds<usize>) -> Range<usize> {
         let start = match range.start_bound() {
             Bound::Included(&n) => n,
             Bound::Excluded(&n) => n + 1,
@@ -216,11 +243,11 @@ impl Region {
         PageId::new(self.object, index as u64)
     }
 
-    fn pages(&self) -> usize {
+    pub(crate) fn pages(&self) -> usize {
         self.len.div_ceil(PAGE_SIZE)
     }
 
-    fn addr(&self, index: usize) -> usize {
+    pub(crate) fn addr(&self, index: usize) -> usize {
         self.start as usize + (index << PAGE_SHIFT)
     }
 
@@ -269,10 +296,15 @@ impl Region {
             let seen = shared.machine.arrivals.count();
             let map = shared.machine.map.read();
             let mut core = shared.machine.core.lock();
-            let Some(page) = core.vm.next_present(self.page(at), pages.end as u64) else { return };
+            let page = match self.home {
+                Some(_) => self.page(at),
+                None => match core.vm.next_present(self.page(at), pages.end as u64) {
+                    Some(page) => page,
+                    None => return,
+                },
+            };
             at = page.index() as usize;
-            let word = core.vm.page(page);
-            if word.busy() || word.state() != State::PagedOut {
+            if !core.vm.is_out(page) {
                 at += 1;
                 continue;
             }
@@ -328,6 +360,7 @@ impl Region {
     pub unsafe fn discard_shared(&self, range: impl RangeBounds<usize>) -> Result<(), Error> {
         self.pager.0.here()?;
         let range = self.bounds(range);
+        debug_assert!(self.home.is_none());
         let (first, end) = (range.start.div_ceil(PAGE_SIZE), range.end / PAGE_SIZE);
         // the last page of the region may be discarded whole although the region ends within it
         let end = if range.end == self.len { self.pages() } else { end };
@@ -337,14 +370,25 @@ impl Region {
             clear(range);
             return Ok(());
         }
-        if self.wires().live.iter().any(|w| w.pages.start < end && first < w.pages.end) {
+        if self.has_wired(&(first..end)) {
             return Err(Error::IsWired);
         }
         clear(range.start..first * PAGE_SIZE);
         if range.end > end * PAGE_SIZE {
             clear(end * PAGE_SIZE..range.end);
         }
-        let (start, len) = (self.addr(first), (end - first) << PAGE_SHIFT);
+        self.give_up_pages(first..end);
+        Ok(())
+    }
+
+    /// Whether pages of the range are wired.
+    pub(crate) fn has_wired(&self, pages: &Range<usize>) -> bool {
+        self.wires().live.iter().any(|w| w.pages.start < pages.end && pages.start < w.pages.end)
+    }
+
+    /// Forgets the content of whole pages. => none is wired
+    pub(crate) fn give_up_pages(&mut self, pages: Range<usize>) {
+        let (start, len) = (self.addr(pages.start), pages.len() << PAGE_SHIFT);
         let machine = &self.pager.0.shared.machine;
         match machine.config.delivery {
             Delivery::Threads => {
@@ -367,7 +411,6 @@ impl Region {
                 machine.forgotten();
             }
         }
-        Ok(())
     }
 
     // ---- wiring ----
@@ -403,7 +446,7 @@ impl Region {
         Ok(WiredMut { region: self, range, id })
     }
 
-    fn wire_range(&self, range: &Range<usize>) -> Result<u64, Error> {
+    pub(crate) fn wire_range(&self, range: &Range<usize>) -> Result<u64, Error> {
         self.pager.0.here()?;
         let pages = if range.is_empty() { 0..0 } else { range.start / PAGE_SIZE..range.end.div_ceil(PAGE_SIZE) };
         {
@@ -468,7 +511,7 @@ impl Region {
         }
     }
 
-    fn unwire_id(&self, id: u64) {
+    pub(crate) fn unwire_id(&self, id: u64) {
         if !self.pager.0.is_alive() {
             return; // in a forked child
         }
@@ -617,6 +660,9 @@ impl Drop for Region {
         if !owner.is_alive() {
             return; // in a forked child the range stays, inaccessible
         }
+        if let Some(file) = &self.home {
+            file.flush_at_the_end(&owner.shared, self.object, self.pages() as u64);
+        }
         let live: Vec<u64> = self.wires().live.iter().map(|w| w.id).collect();
         live.into_iter().for_each(|id| self.unwire_id(id));
         let (start, len) = (self.start as usize, self.pages() << PAGE_SHIFT);
@@ -641,10 +687,22 @@ impl Drop for Region {
                 machine.forgotten();
             }
         }
+        if let Some(file) = &self.home {
+            file.settle(&owner.shared, self.object, self.pages() as u64);
+            let _quiet = Quiet::new();
+            forget_home(machine, self.object);
+        }
         let mut regions = owner.regions();
         regions.free.push(self.object.0);
         regions.pages_left += self.pages() as u64;
     }
+}
+
+/// The object's pages come from zeroes again. => nothing is known of them
+fn forget_home(machine: &Machine, object: ObjectId) {
+    let mut map = machine.map.write();
+    machine.core.lock().vm.clear_home(object);
+    map.homes[object.0 as usize] = None;
 }
 
 /// A range that stays in memory while this lives, so that system calls can use it. From [`Region::wire`].
@@ -723,7 +781,7 @@ impl Pager {
     /// # Errors
     /// [`Error::RegionSize`], [`Error::TooManyRegions`], [`Error::Map`], [`Error::Forked`].
     pub fn region(&self, bytes: usize) -> Result<Region, Error> {
-        Region::new(self.clone(), bytes)
+        Region::new(self.clone(), bytes, None)
     }
 
     /// A region of `count` numbers, all zero.

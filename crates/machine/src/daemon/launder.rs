@@ -3,6 +3,7 @@
 use super::{BATCH, Daemon};
 use crate::errno;
 use crate::growth;
+use crate::home::{Extent, extent, failure};
 use crate::kernel::{Content as _, Done, Io as _, IoVec, Kernel, Mistake};
 use crate::machine::Machine;
 use crate::park::ParkPlace;
@@ -11,8 +12,9 @@ use overspill_store::pool::Refused;
 use overspill_store::{PageBytes, checksum};
 use overspill_swap::device_stats;
 use overspill_vm::pager::IoResult;
-use overspill_vm::types::{PAGE_SHIFT, PAGE_SIZE, PageId, Tag};
-use overspill_vm::{Compared, Config, Laundry, PageOut};
+use overspill_swap::SwapPager;
+use overspill_vm::types::{PAGE_SHIFT, PAGE_SIZE, PageId, Slot, Tag};
+use overspill_vm::{Compared, Config, Laundry, PageOut, Vm};
 
 /// Pages per write.
 const WRITE_PAGES: usize = 64;
@@ -29,6 +31,8 @@ pub(super) struct Dirty {
     place: ParkPlace,
     tag: Tag,
     write: bool,
+    /// Its home is a file, and it is not in swap.
+    at_home: bool,
     /// A device that is not memory is the better place for it.
     passes_memory: bool,
     /// The compressed device has it, has refused it, or is not to be asked.
@@ -40,6 +44,8 @@ pub(super) struct Write {
     iov: [IoVec; WRITE_PAGES],
     count: usize,
     run: Option<PageOut>,
+    /// Bytes to be written.
+    bytes: usize,
     /// When it was issued.
     since: u64,
     busy: bool,
@@ -49,12 +55,13 @@ impl Write {
     /// A write that is not under way.
     pub(super) fn new() -> Write {
         let (page, place) = (PageId::from_raw(0), ParkPlace::NONE);
-        let none = Dirty { page, place, tag: Tag::UNKNOWN, write: false, passes_memory: false, packed: false };
+        let none = Dirty { page, place, tag: Tag::UNKNOWN, write: false, at_home: false, passes_memory: false, packed: false };
         Write {
             pages: [none; WRITE_PAGES],
             iov: [IoVec { base: 0, len: 0 }; WRITE_PAGES],
             count: 0,
             run: None,
+            bytes: 0,
             since: 0,
             busy: false,
         }
@@ -95,9 +102,9 @@ impl<K: Kernel, S> Daemon<K, S> {
     /// Launders a batch. Returns whether anything was settled or issued.
     pub(super) fn launder(&mut self, machine: &Machine<K>, most: u32) -> bool {
         let mut core = machine.core.lock();
-        core.vm.launder_batch(most.min(self.write_pages as u32 * 2), &mut self.laundry);
+        let read_only = core.vm.launder_batch(most.min(self.write_pages as u32 * 2), &mut self.laundry);
         self.dirty.clear();
-        for &Laundry { page, frame, stored, in_memory, passes_memory } in &self.laundry {
+        for &Laundry { page, frame, stored, at_home, in_memory, passes_memory } in &self.laundry {
             let place = core.park.place(frame);
             if !core.park.hold(place) {
                 // the page moved to another address while it was being written, and that write has not ended: the page is inactive
@@ -106,11 +113,11 @@ impl<K: Kernel, S> Daemon<K, S> {
                 continue;
             }
             let tag = stored.unwrap_or(Tag::UNKNOWN);
-            self.dirty.push(Dirty { page, place, tag, write: false, passes_memory, packed: in_memory });
+            self.dirty.push(Dirty { page, place, tag, write: false, at_home, passes_memory, packed: in_memory });
         }
         drop(core);
         if self.dirty.is_empty() {
-            return false;
+            return read_only > 0;
         }
         self.dirty.sort_unstable_by_key(|d| d.page); // neighbours are written side by side
         let mut zero = [false; BATCH];
@@ -119,11 +126,11 @@ impl<K: Kernel, S> Daemon<K, S> {
         for (d, zero) in self.dirty.iter_mut().zip(&mut zero) {
             // SAFETY: the place is held: its content stays, and nobody writes parked pages.
             let bytes = &*unsafe { K::parked(machine.parking.addr(d.place)) };
-            *zero = checksum::is_zero(bytes);
+            *zero = !d.at_home && checksum::is_zero(bytes);
             if !*zero {
                 let stored = (d.tag != Tag::UNKNOWN).then_some(d.tag);
-                d.tag = match d.packed {
-                    true => checksum::of(d.page, bytes), // it is stored in a compressed device, not encrypted
+                d.tag = match d.packed || d.at_home {
+                    true => checksum::of(d.page, bytes), // it is stored in a compressed device or in its file, not encrypted
                     false => machine.content.tag(d.page, stored, bytes, scratch),
                 };
             }
@@ -132,11 +139,17 @@ impl<K: Kernel, S> Daemon<K, S> {
         let map = machine.map.read();
         let mut core = machine.core.lock();
         let past_memory = map.pool.is_some() && core.vm.devices().room_past_memory() > 0;
+        self.home_dirty.clear();
         for (d, zero) in self.dirty.iter_mut().zip(&zero) {
             match core.vm.launder_compared(d.page, *zero, d.tag) {
                 Compared::Write => {
                     d.write = true;
                     d.packed = d.passes_memory && past_memory;
+                    writes += 1;
+                    continue;
+                }
+                Compared::WriteHome => {
+                    self.home_dirty.push(*d);
                     writes += 1;
                     continue;
                 }
@@ -159,8 +172,9 @@ impl<K: Kernel, S> Daemon<K, S> {
         machine.drop_places(&map, true);
         drop(map);
         let settled = looked_at - writes; // dropped ones too
+        let home = if self.home_dirty.is_empty() { 0 } else { self.write_home(machine) };
         let issued = self.write_dirty(machine);
-        settled + issued > 0
+        read_only as usize + settled + home + issued > 0
     }
 
     /// Writes `dirty` in clusters of neighbouring slots; returns how many pages were issued. The rest goes inactive again.
@@ -220,6 +234,7 @@ impl<K: Kernel, S> Daemon<K, S> {
             w.pages[..n].copy_from_slice(&self.dirty[at..at + n]);
             w.count = n;
             w.run = Some(run);
+            w.bytes = n << PAGE_SHIFT;
             w.since = K::now_ns();
             w.busy = true;
             let parked = |place: ParkPlace| machine.parking.addr(place);
@@ -263,6 +278,111 @@ impl<K: Kernel, S> Daemon<K, S> {
             }
         }
         at
+    }
+
+    /// Writes `home_dirty` to the files, neighbours together; returns how many pages were issued or given up. The rest goes inactive
+    /// again.
+    fn write_home(&mut self, machine: &Machine<K>) -> usize {
+        let mut at = 0;
+        while at < self.home_dirty.len() {
+            let mut free = self.writes.iter().position(|w| !w.busy);
+            if free.is_none() {
+                self.io.submit();
+                self.reap(machine); // with plain I/O all have ended already
+                free = self.writes.iter().position(|w| !w.busy);
+            }
+            let Some(slot) = free else { break };
+            let first = self.home_dirty[at].page;
+            let follows = |i: &usize| self.home_dirty[*i].page.raw() == first.raw() + (*i - at) as u64;
+            let n = (at..self.home_dirty.len()).take(WRITE_PAGES).take_while(follows).count();
+            let map = machine.map.read();
+            let mut core = machine.core.lock();
+            let home = core.vm.home(first.object()).zip(map.home(first.object()));
+            let (home, file) = home.expect("a file is there as long as one of its pages is written");
+            let location = Vm::<SwapPager>::home_location(&home, first);
+            let len = K::file_len(file.fd);
+            let (n, bytes, fd) = match len.map(|len| extent(len, location.offset, n as u32)) {
+                Ok(Extent::Pages(n)) => (n as usize, (n as usize) << PAGE_SHIFT, file.fd),
+                Ok(Extent::Rest(bytes)) => (1, bytes, file.rest),
+                Ok(Extent::Nothing) => {
+                    for d in &self.home_dirty[at..at + n] {
+                        if let Some(frame) = core.vm.home_is_shorter(d.page) {
+                            core.orphan(frame); // it is held until below
+                            core.vm.frames_dropped(core::iter::once(frame));
+                        }
+                        core.park.written(d.place);
+                    }
+                    at += n;
+                    continue;
+                }
+                Err(e) => {
+                    self.trouble = Some(e);
+                    break;
+                }
+            };
+            core.vm.home_write_begins(first.object(), n as u32);
+            drop(core);
+            let fd = if machine.inject.write_home() { -1 } else { fd };
+            drop(map);
+            let w = &mut self.writes[slot];
+            w.pages[..n].copy_from_slice(&self.home_dirty[at..at + n]);
+            w.count = n;
+            w.run = Some(PageOut { first: Slot(0), location, count: n as u32 });
+            (w.bytes, w.since, w.busy) = (bytes, K::now_ns(), true);
+            let mut vectors = 0;
+            for d in &w.pages[..n] {
+                let base = machine.parking.addr(d.place);
+                if vectors > 0 && w.iov[vectors - 1].base + w.iov[vectors - 1].len == base {
+                    w.iov[vectors - 1].len += PAGE_SIZE;
+                } else {
+                    w.iov[vectors] = IoVec { base, len: PAGE_SIZE };
+                    vectors += 1;
+                }
+            }
+            if bytes < PAGE_SIZE {
+                w.iov[0].len = bytes;
+            }
+            self.in_flight += 1;
+            // SAFETY: the vectors lie in `self.writes`, which never moves its elements; the places are held until the completion.
+            unsafe { self.io.write(fd, &w.iov[..vectors], location.offset, TOKEN_OTHER + slot as u64) };
+            at += n;
+        }
+        self.io.submit();
+        if at < self.home_dirty.len() {
+            let mut core = machine.core.lock();
+            for d in &self.home_dirty[at..] {
+                core.vm.launder_done(d.page, None, d.tag, IoResult::NoSpace);
+                core.park.written(d.place);
+            }
+        }
+        at
+    }
+
+    /// A write to a file has ended.
+    fn written_home(&mut self, machine: &Machine<K>, slot: usize, done: Done) {
+        let w = &mut self.writes[slot];
+        let run = w.run.expect("a write in flight");
+        let object = w.pages[0].page.object();
+        let whole = if done.result == Ok(w.bytes) { w.count } else { done.result.unwrap_or(0) >> PAGE_SHIFT };
+        let error = done.result.err().unwrap_or(errno::EIO);
+        if whole < w.count {
+            self.trouble = Some(error);
+        }
+        let cached = machine.map.read().home(object).filter(|home| !home.direct).map(|home| home.fd);
+        if let Some(fd) = cached {
+            K::drop_cached(fd, run.location.offset, w.bytes);
+        }
+        let mut core = machine.core.lock();
+        for (i, d) in w.pages[..w.count].iter().enumerate() {
+            let result = if i < whole || K::mistake(Mistake::BelievesFailedWrites) { IoResult::Ok } else { failure(error) };
+            core.vm.home_written(d.page, d.tag, result);
+            core.park.written(d.place);
+        }
+        core.vm.home_write_ended(object);
+        drop(core);
+        w.busy = false;
+        self.in_flight -= 1;
+        machine.arrivals.announce();
     }
 
     /// Stores pages of `dirty`, from `at` on, in slots of the compressed device. The stored pages are moved to the front. Pages
@@ -346,7 +466,11 @@ impl<K: Kernel, S> Daemon<K, S> {
     }
 
     fn written(&mut self, machine: &Machine<K>, done: Done) {
-        let w = &mut self.writes[(done.token - TOKEN_OTHER) as usize];
+        let slot = (done.token - TOKEN_OTHER) as usize;
+        if self.writes[slot].run.is_some_and(|run| run.location.is_home()) {
+            return self.written_home(machine, slot, done);
+        }
+        let w = &mut self.writes[slot];
         let whole = done.result.map_or(0, |n| n >> PAGE_SHIFT);
         let failed = match done.result {
             Err(errno::ENOSPC) => IoResult::NoSpace,
