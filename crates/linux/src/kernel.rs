@@ -13,8 +13,8 @@ use crate::sys::{self, Errno, Fd, sys};
 use crate::uffd::{self, Uffd};
 use crate::wake_policy::WakePolicy;
 use overspill_machine::errno;
-use overspill_store::PageBytes;
 use overspill_machine::kernel::{Advice, Fixed, IoVec, Kernel, Touch, prot};
+use overspill_store::PageBytes;
 
 const _: () = {
     assert!(errno::ENOENT == libc::ENOENT && errno::EIO == libc::EIO && errno::EAGAIN == libc::EAGAIN);

@@ -199,9 +199,7 @@ impl From<Error> for io::Error {
     fn from(e: Error) -> io::Error {
         match e {
             Error::Lost => io::Error::from_raw_os_error(libc::EIO),
-            Error::File { ref source, .. } if source.raw_os_error().is_some() => {
-                io::Error::new(source.kind(), e)
-            }
+            Error::File { ref source, .. } if source.raw_os_error().is_some() => io::Error::new(source.kind(), e),
             Error::WiredTooMuch { .. } => io::Error::new(io::ErrorKind::OutOfMemory, e),
             e => io::Error::other(e),
         }

@@ -90,9 +90,9 @@ pub use overspill_linux::control::{Device as SwapDevice, Figures as SwapFigures,
 pub use overspill_linux::device_spec::{self, DeviceSpec};
 pub use overspill_linux::io::Engine;
 pub use overspill_linux::machine::Delivery;
+pub use overspill_vm::Access;
 pub use overspill_vm::MEMORY_BYTES_MIN;
 pub use overspill_vm::counters::{Counter, Counters, Info as CounterInfo};
-pub use overspill_vm::Access;
 #[doc(hidden)]
 pub use overspill_vm::{Decision, types as vm_types};
 pub use pager::Pager;

@@ -284,5 +284,4 @@ impl<P: Pager> Vm<P> {
         let word = self.table.get(page);
         self.launder_end(page, word, false);
     }
-
 }

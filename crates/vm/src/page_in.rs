@@ -3,8 +3,8 @@
 use crate::config::{CLUSTER_PAGES_MAX, HOLE_PAGES_MAX};
 use crate::direction::Direction;
 use crate::frames::{On, READ};
-use crate::page::{PageWord, State};
 use crate::home::Home;
+use crate::page::{PageWord, State};
 use crate::pager::{HasPage, IoResult, Location, Pager};
 use crate::pointers::Follow;
 use crate::policy::Admit;
@@ -212,9 +212,7 @@ impl<P: Pager> Vm<P> {
         self.decide(Decision::PageIn(page, count));
         let (slot, wanted) = match direction {
             Direction::Up => (stored.slot, wanted),
-            Direction::Down => {
-                (Slot(stored.slot.0.saturating_sub(count - 1)), wanted.reverse_bits() >> (u128::BITS - count))
-            }
+            Direction::Down => (Slot(stored.slot.0.saturating_sub(count - 1)), wanted.reverse_bits() >> (u128::BITS - count)),
         };
         let first = direction.lowest(page, count);
         let op = match &home {

@@ -1,7 +1,7 @@
 //! Page-out: the page daemon's work, batch by batch, and the outcome for each page.
 
-use crate::home::Access;
 use crate::frames::{CLEAN, INACTIVE, LAUNDRY, On, WATCHED};
+use crate::home::Access;
 use crate::page::{PageWord, State};
 use crate::pager::{IoResult, Location, Pager, SlotRun};
 use crate::types::{FrameId, PAGE_SIZE, PageId, Slot, Tag};

@@ -10,9 +10,9 @@ use crate::park::ParkPlace;
 use crate::reader::{self, TOKEN_OTHER};
 use overspill_store::pool::Refused;
 use overspill_store::{PageBytes, checksum};
+use overspill_swap::SwapPager;
 use overspill_swap::device_stats;
 use overspill_vm::pager::IoResult;
-use overspill_swap::SwapPager;
 use overspill_vm::types::{PAGE_SHIFT, PAGE_SIZE, PageId, Slot, Tag};
 use overspill_vm::{Compared, Config, Laundry, PageOut, Vm};
 
