@@ -31,8 +31,12 @@ pub struct Inject {
     pub swapoff_pages: u64,
     /// Fail writes of changed pages to files after this many, with EIO; 0: never.
     pub home_write_after: u64,
-    /// Fail fdatasync of files after this many, with EIO; 0: never.
+    /// Fail no more than this many of them; 0: all.
+    pub home_write_fails: u64,
+    /// Fail the fdatasync of a file that comes after this many, with EIO; 0: never.
     pub sync_after: u64,
+    /// Give up after so many milliseconds when memory is full of changed pages of files that cannot be written; 0: as always.
+    pub file_grace_ms: u64,
     /// Such writes done.
     pub home_writes: core::sync::atomic::AtomicU64,
     /// Such calls done.
@@ -44,7 +48,8 @@ pub struct Inject {
 }
 
 impl Inject {
-    /// From `read=N,read_every=N,bad_page=N,write=N,write_device=N,flip=N,stall=N,panic=N,swapoff_pages=N`.
+    /// From `read=N,read_every=N,bad_page=N,write=N,write_device=N,flip=N,home_write=N,home_write_fails=N,sync=N,
+    /// file_grace_ms=N,stall=N,panic=N,swapoff_pages=N`.
     ///
     /// # Panics
     /// On any other text: a test that injects nothing would pass.
@@ -61,7 +66,9 @@ impl Inject {
                 "write_device" => inject.write_device = n,
                 "flip" => inject.flip_after = n,
                 "home_write" => inject.home_write_after = n,
+                "home_write_fails" => inject.home_write_fails = n,
                 "sync" => inject.sync_after = n,
+                "file_grace_ms" => inject.file_grace_ms = n,
                 "stall" => inject.stall_after = n,
                 "panic" => inject.panic_after = n,
                 "swapoff_pages" => inject.swapoff_pages = n,
@@ -72,11 +79,16 @@ impl Inject {
     }
     /// Whether this write to a file is to fail.
     pub fn write_home(&self) -> bool {
-        Self::due(self.home_write_after, &self.home_writes)
+        if self.home_write_after == 0 {
+            return false;
+        }
+        let done = self.home_writes.fetch_add(1, Relaxed);
+        let last = if self.home_write_fails == 0 { u64::MAX } else { self.home_write_after + self.home_write_fails };
+        (self.home_write_after..last).contains(&done)
     }
     /// Whether this fdatasync is to fail.
     pub fn sync(&self) -> bool {
-        Self::due(self.sync_after, &self.syncs)
+        self.sync_after != 0 && self.syncs.fetch_add(1, Relaxed) == self.sync_after
     }
     fn due(after: u64, count: &core::sync::atomic::AtomicU64) -> bool {
         after != 0 && count.fetch_add(1, Relaxed) >= after

@@ -7,7 +7,7 @@ use crate::errno::Errno;
 use crate::files::Files;
 pub use crate::futex::{Futex, Limit};
 use core::ops::Deref;
-use overspill_store::PageBytes;
+use overspill_store::{PageBytes, checksum};
 use overspill_vm::types::{PageId, Tag};
 
 /// Protection of memory: readable, writable, executable.
@@ -421,6 +421,10 @@ pub trait Content: Send + Sync {
     /// If so, `bytes` becomes the page's plain content.
     #[must_use]
     fn open(&self, page: PageId, stored: Tag, bytes: &mut PageBytes) -> bool;
+    /// The tag of content that lies in a file as it is, to find out later whether it was changed. The same each time.
+    fn fingerprint(&self, page: PageId, bytes: &PageBytes) -> Tag {
+        checksum::of(page, bytes)
+    }
     /// Makes the bytes to be written for a page, and returns their tag for the core.
     fn seal(&self, page: PageId, plain: &PageBytes, sealed: &mut PageBytes) -> Tag;
 }

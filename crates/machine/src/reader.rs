@@ -3,8 +3,8 @@
 //! A [`Reader`] belongs to one thread. It reads a cluster into a private buffer, checks each page against its tag, and copies it
 //! into the program (`UFFDIO_COPY`, which never flushes a TLB).
 
+use crate::completion;
 use crate::errno::{self, Errno};
-use crate::home;
 use crate::kernel::{Content as _, Done, Io as _, Kernel, Mistake, Uffd as _};
 use crate::machine::{Core, Machine};
 use crate::park::ParkPlace;
@@ -83,8 +83,8 @@ pub unsafe fn arrived<K: Kernel>(
     // SAFETY: the caller's buffer, and nobody else uses it.
     let read = unsafe {
         match home {
-            Some(home) => home::complete(machine, (*fd, op.location.offset, *home), op.count, buffer, result),
-            None => complete(machine, (*fd, op.location.offset), op.count, buffer, result),
+            Some(home) => completion::complete_at_home(machine, (*fd, op.location.offset, *home), op.count, buffer, result),
+            None => completion::complete(machine, (*fd, op.location.offset), op.count, buffer, result),
         }
     };
     if machine.inject.flip() {
@@ -103,7 +103,7 @@ pub unsafe fn arrived<K: Kernel>(
         if let Some(home) = home {
             right[i as usize] = true;
             if home.tags {
-                stored[i as usize] = checksum::of(op.page(i), bytes);
+                stored[i as usize] = machine.content.fingerprint(op.page(i), bytes);
             }
             continue;
         }
@@ -226,69 +226,6 @@ pub fn read_more<K: Kernel>(machine: &Machine<K>, op: &PageIn) -> Option<Read> {
     let range = map.ranges.find(map.addr(op.first))?;
     let more = machine.core.lock().vm.read_more(op, range.bounds());
     more.map(|op| map.read_of(op))
-}
-
-/// The result of a read after all attempts.
-pub struct Arrived {
-    /// A bit for each page that was read.
-    pub good: u128,
-    /// A bit for each page that the file ends before.
-    pub beyond: u128,
-    /// For the read as a whole: all of its bytes, or the error of the last page that failed.
-    pub result: Result<usize, Errno>,
-}
-
-impl Arrived {
-    /// As [`Arrived::result`], except that damaged content counts as a failure of the device, like a page that was not read.
-    pub fn worth(&self, damaged: bool) -> Result<usize, Errno> {
-        if damaged { self.result.and(Err(errno::EBADMSG)) } else { self.result }
-    }
-    /// The outcome of page `i`.
-    pub fn of(&self, i: u32) -> IoResult {
-        match self.result {
-            _ if self.good >> i & 1 == 1 => IoResult::Ok,
-            _ if self.beyond >> i & 1 == 1 => IoResult::Beyond,
-            Err(e) => IoResult::Io(e),
-            Ok(_) => IoResult::Io(errno::EIO),
-        }
-    }
-}
-
-/// Completes a read (from that descriptor and offset) that was cut short or failed. It goes on after the cut, or tries the whole
-/// read once more. If that fails too, it reads page by page: a page that cannot be read is lost for good, but its neighbours need
-/// not be.
-///
-/// # Safety
-/// `buffer` has room for `count` pages; the read into it has ended and nobody else uses it.
-pub unsafe fn complete<K: Kernel>(
-    machine: &Machine<K>,
-    (fd, offset): (i32, u64),
-    count: u32,
-    buffer: *mut u8,
-    result: Result<usize, Errno>,
-) -> Arrived {
-    let first = |pages: usize| if pages == 0 { 0 } else { u128::MAX >> (u128::BITS - pages as u32) };
-    let pages = count as usize;
-    let mut done = result.unwrap_or(0) >> PAGE_SHIFT;
-    if done == pages || done > 0 && K::mistake(Mistake::LeavesShortReads) {
-        return Arrived { good: first(pages), beyond: 0, result };
-    }
-    let again = |from: usize, pages: usize| {
-        let (from, len) = (from << PAGE_SHIFT, pages << PAGE_SHIFT);
-        let fd = machine.inject.read_again(fd, offset + from as u64, len);
-        // SAFETY: a part of the caller's buffer.
-        unsafe { K::read_now(fd, buffer.add(from), len, offset + from as u64) }
-    };
-    done += again(done, pages - done).unwrap_or(0) >> PAGE_SHIFT;
-    let (mut good, mut failed) = (first(done), None);
-    for page in done..pages {
-        match again(page, 1) {
-            Ok(PAGE_SIZE) => good |= 1 << page,
-            Ok(_) => failed = Some(errno::EIO),
-            Err(e) => failed = Some(e),
-        }
-    }
-    Arrived { good, beyond: 0, result: failed.map_or(Ok(pages << PAGE_SHIFT), Err) }
 }
 
 /// Counts an operation on `pages` pages of `device`, issued at `since`. Returns how long it took, in nanoseconds. => the device is

@@ -16,7 +16,7 @@ use backlog::Backlog;
 use copying::Copying;
 use discards::Discards;
 use overspill_vm::pager::Location;
-use overspill_vm::types::{PAGE_SHIFT, PAGE_SIZE, PageId};
+use overspill_vm::types::{ObjectId, PAGE_SHIFT, PAGE_SIZE, PageId};
 use overspill_vm::{Access, PageIn};
 use pending_unmaps::PendingUnmaps;
 use remaps::Remaps;
@@ -123,6 +123,10 @@ impl<K: Kernel> Space<K> {
             return self.homes[location.file as usize].as_ref().expect("it is being read or written").fd;
         }
         self.files[location.device.0 as usize].as_ref().expect("a device has files").fd(location.file)
+    }
+    /// The home of an object.
+    pub fn home(&self, object: ObjectId) -> Option<&HomeFile> {
+        self.homes[object.0 as usize].as_ref()
     }
     /// Everything that is needed to make the read.
     pub fn read_of(&self, op: PageIn) -> Read {

@@ -4,6 +4,7 @@ use crate::error::{Error, os};
 use crate::fault;
 use crate::quiet::Quiet;
 use crate::shared::Shared;
+use crate::write_back::{FLUSH_STEP, FlushPart};
 use overspill_linux::home::{FlushError, Flushed, Flusher, HomeFile};
 use overspill_linux::swap_file::DeviceName;
 use overspill_linux::sys::{self, Errno};
@@ -17,16 +18,16 @@ use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
-
-/// Pages that are flushed at a time while signals are blocked.
-const FLUSH_STEP: u64 = 2048;
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// The pages that regions of this process have: the file, its pages, and whether the region writes to it.
 static IN_USE: Mutex<Vec<Use>> = Mutex::new(Vec::new());
 
 #[derive(Clone, PartialEq, Eq)]
 struct Use {
+    /// A forked child has none of its parent's regions.
+    process: u32,
     file: (u64, u64),
     pages: Range<u64>,
     writes: bool,
@@ -35,7 +36,7 @@ struct Use {
 impl Use {
     fn is_in_the_way_of(&self, other: &Use) -> bool {
         let overlap = self.pages.start < other.pages.end && other.pages.start < self.pages.end;
-        self.file == other.file && overlap && (self.writes || other.writes)
+        self.process == other.process && self.file == other.file && overlap && (self.writes || other.writes)
     }
 }
 
@@ -60,11 +61,8 @@ impl OpenFile {
     pub fn new(rest: File, path: &Path, access: Access, offset: u64, capacity: usize) -> Result<Self, Error> {
         let fail = |what, source| Error::File { path: path.into(), what, source };
         let meta = rest.metadata().map_err(|e| fail("looked at", e))?;
-        if !meta.is_file() {
-            return Err(fail("paged", io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file")));
-        }
         let pages = offset >> PAGE_SHIFT..(offset + capacity as u64).div_ceil(PAGE_SIZE as u64);
-        let uses = Use { file: (meta.dev(), meta.ino()), pages, writes: access == Access::ReadWrite };
+        let uses = Use { process: std::process::id(), file: (meta.dev(), meta.ino()), pages, writes: access == Access::ReadWrite };
         {
             let mut all = IN_USE.lock().unwrap_or_else(PoisonError::into_inner);
             if all.iter().any(|other| other.is_in_the_way_of(&uses)) {
@@ -72,13 +70,13 @@ impl OpenFile {
             }
             all.push(uses.clone());
         }
-        let direct = reopen(&rest, access, libc::O_DIRECT).filter(|file| is_direct(file));
+        let direct = reopen(&rest, access, libc::O_DIRECT).ok().filter(is_direct);
         let start = offset & !(PAGE_SIZE as u64 - 1);
         let mut file = OpenFile { rest, direct, access, path: path.into(), start, uses };
         if access == Access::ReadWrite {
             // Where the kernel caches, an error must come back from the write itself, while the page is still in memory.
             let through = reopen(&file.rest, access, libc::O_DSYNC);
-            file.rest = through.ok_or_else(|| fail("opened again to write through", io::Error::last_os_error()))?;
+            file.rest = through.map_err(|e| fail("opened again to write through", e))?;
         }
         Ok(file)
     }
@@ -149,27 +147,48 @@ impl OpenFile {
         let mut name = Box::new(DeviceName::new());
         name.set(self.path.as_os_str().as_bytes());
         let fd = self.direct.as_ref().unwrap_or(&self.rest).as_raw_fd();
-        HomeFile { access: self.access, fd, rest: self.rest.as_raw_fd(), direct: self.is_direct(), name }
+        let (rest, direct) = (self.rest.as_raw_fd(), self.is_direct());
+        HomeFile { access: self.access, fd, rest, direct, name, retry_at: AtomicU64::new(0) }
     }
 
-    /// Writes the changed pages of a range. `sync`: and waits until the device has them.
+    /// For write-back: writes changed pages, as far as that succeeds. A page that was not written stays changed.
+    pub fn flush_part(self: &Arc<Self>, shared: &Arc<Shared>, object: ObjectId) -> FlushPart {
+        let (file, shared) = (self.clone(), shared.clone());
+        Arc::new(move |pages| {
+            let mut flushed = Flushed::default();
+            if let Ok(mut flusher) = Flusher::new(shared.engine) {
+                file.flush_step(&shared, &mut flusher, object, pages, &mut flushed);
+            }
+            flushed.pages
+        })
+    }
+
+    /// Writes the changed pages of a range, at most [`FLUSH_STEP`].
+    fn flush_step(&self, shared: &Shared, with: &mut Flusher, object: ObjectId, pages: Range<u64>, flushed: &mut Flushed) {
+        let _quiet = Quiet::new();
+        with.flush(&shared.machine, object, pages, flushed, |seen| wait(shared, seen));
+    }
+
+    /// Writes the changed pages of a range of the object, which has `all` pages. `sync`: and waits until the device has them.
     ///
     /// # Errors
     /// [`Error::File`], [`Error::FileEnds`]; [`Error::Resources`].
-    pub fn flush(&self, shared: &Shared, object: ObjectId, pages: Range<u64>, sync: bool) -> Result<(), Error> {
+    pub fn flush(&self, shared: &Shared, object: ObjectId, pages: Range<u64>, all: u64, sync: bool) -> Result<(), Error> {
         let machine = &shared.machine;
         let mut flusher = Flusher::new(shared.engine).map_err(|e| Error::Resources(os(e)))?;
         let mut flushed = Flushed::default();
         let mut at = pages.start;
         while at < pages.end {
             let end = pages.end.min(at + FLUSH_STEP);
-            let _quiet = Quiet::new();
-            flusher.flush(machine, object, at..end, &mut flushed, |seen| wait(shared, seen));
+            self.flush_step(shared, &mut flusher, object, at..end, &mut flushed);
             at = end;
         }
         let synced = if sync {
             let _quiet = Quiet::new();
-            machine.sync_home(object, &flushed)
+            if machine.core.lock().vm.take_home_lost(object) > 0 {
+                flushed.error.get_or_insert(FlushError::Beyond);
+            }
+            machine.sync_home(object, all)
         } else {
             Ok(())
         };
@@ -185,7 +204,7 @@ impl OpenFile {
     /// At the end of a region: what was changed goes to the file. An error is lost; whoever wants it flushes before.
     pub fn flush_at_the_end(&self, shared: &Shared, object: ObjectId, pages: u64) {
         if self.access == Access::ReadWrite {
-            let _ = self.flush(shared, object, 0..pages, false);
+            let _ = self.flush(shared, object, 0..pages, pages, false);
         }
     }
 
@@ -234,10 +253,10 @@ fn wait(shared: &Shared, seen: u32) {
     }
 }
 
-/// Opens the same file again with these flags; `None` if that is refused.
-fn reopen(file: &File, access: Access, flags: i32) -> Option<File> {
+/// Opens the same file again with these flags, by way of /proc.
+fn reopen(file: &File, access: Access, flags: i32) -> io::Result<File> {
     let same = format!("/proc/self/fd/{}", file.as_raw_fd());
-    OpenOptions::new().read(true).write(access == Access::ReadWrite).custom_flags(flags).open(same).ok()
+    OpenOptions::new().read(true).write(access == Access::ReadWrite).custom_flags(flags).open(same)
 }
 
 /// Whether pages can be read with O_DIRECT. (Some file systems accept the flag and refuse the reads.)

@@ -9,11 +9,16 @@ use overspill_vm::counters::Counters;
 use overspill_vm::types::PAGE_SIZE;
 use std::fmt;
 use std::fs::{File, OpenOptions};
+use std::io;
 use std::ops::{Bound, Range, RangeBounds};
 use std::path::Path;
+use std::sync::Arc;
 
 /// Pages that are copied at a time.
 const COPY_PAGES: usize = 64;
+
+/// A copy of a piece of a page.
+struct Page([u8; PAGE_SIZE]);
 
 /// How a file is opened as a region; see [`FileRegion`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -73,6 +78,10 @@ impl FileOptions {
         pager.0.here()?;
         let path = path.as_ref();
         let meta = file.metadata().map_err(|source| Error::File { path: path.into(), what: "looked at", source })?;
+        if !meta.is_file() {
+            let source = io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file");
+            return Err(Error::File { path: path.into(), what: "paged", source });
+        }
         let len = self.len.unwrap_or(usize::try_from(meta.len().saturating_sub(self.offset)).unwrap_or(usize::MAX));
         let skip = (self.offset % PAGE_SIZE as u64) as usize;
         let capacity = self.capacity.max(len);
@@ -89,8 +98,8 @@ impl FileOptions {
             }
             open.set_len(needed)?;
         }
-        let region = Region::new(pager.clone(), bytes, Some(open))?;
-        Ok(FileRegion { region, skip, len, capacity })
+        let region = Region::new(pager.clone(), bytes, Some(Arc::new(open)))?;
+        Ok(FileRegion { region, skip, len, capacity, written: 0 })
     }
 }
 
@@ -156,6 +165,8 @@ pub struct FileRegion {
     skip: usize,
     len: usize,
     capacity: usize,
+    /// Bytes that [`FileRegion::write_at`] has written since it last flushed.
+    written: u64,
 }
 
 impl FileRegion {
@@ -268,9 +279,21 @@ impl FileRegion {
     /// If the range is not within the region.
     pub fn read_at(&self, bytes: &mut [u8], at: usize) -> Result<(), Error> {
         let range = self.bounds(at..at.saturating_add(bytes.len()));
+        self.region.pager().0.here()?;
         let start = self.region.as_ptr();
         let to = bytes.as_mut_ptr();
-        self.copy(range, |from, len, done| {
+        let here = |page: &mut Page, from, len, done| {
+            let whole = self.region.if_mapped(from / PAGE_SIZE, || {
+                // SAFETY: the piece lies in one page of the region, which is mapped, and `page` is as long.
+                unsafe { std::ptr::copy_nonoverlapping(start.add(from), page.0.as_mut_ptr(), len) }
+            });
+            if whole {
+                // SAFETY: `done + len` is at most the length of `bytes`.
+                unsafe { std::ptr::copy_nonoverlapping(page.0.as_ptr(), to.add(done), len) };
+            }
+            whole
+        };
+        self.copy(range, here, |from, len, done| {
             // SAFETY: the piece lies in the region and is wired: the copy causes no fault. `done + len` is at most the length of
             // `bytes`. (No safe code writes to the region meanwhile, because that takes `&mut self`.)
             unsafe { std::ptr::copy_nonoverlapping(start.add(from), to.add(done), len) };
@@ -287,17 +310,46 @@ impl FileRegion {
     pub fn write_at(&mut self, bytes: &[u8], at: usize) -> Result<(), Error> {
         self.may_write()?;
         let range = self.bounds(at..at.saturating_add(bytes.len()));
+        self.region.pager().0.here()?;
         let start = self.region.as_mut_ptr();
-        self.copy(range, |to, len, done| {
-            // SAFETY: as above, the other way; the region is borrowed exclusively.
+        let here = |page: &mut Page, to, len, done| {
+            page.0[..len].copy_from_slice(&bytes[done..done + len]);
+            self.region.if_mapped(to / PAGE_SIZE, || {
+                // SAFETY: the piece lies in one page of the region, which is mapped and borrowed exclusively; `page` is as long.
+                unsafe { std::ptr::copy_nonoverlapping(page.0.as_ptr(), start.add(to), len) }
+            })
+        };
+        self.copy(range.clone(), here, |to, len, done| {
+            // SAFETY: the piece lies in the region, is wired, and borrowed exclusively.
             unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr().add(done), start.add(to), len) };
-        })
+        })?;
+        self.written += range.len() as u64;
+        let most = self.region.pager().0.shared.write_back.pages_max * PAGE_SIZE as u64;
+        if self.written >= most && self.access() == Access::ReadWrite {
+            self.written = 0;
+            let _ = self.flush_pages(&(0..self.region.len()), false); // what is not written stays changed, and the next flush tells
+        }
+        Ok(())
     }
 
-    /// Wires one piece of the range after the other, and calls `copy(position, bytes, bytes done before)`.
-    fn copy(&self, range: Range<usize>, mut copy: impl FnMut(usize, usize, usize)) -> Result<(), Error> {
+    /// Copies the range in pieces, each given as (position, bytes, bytes done before). `here` copies a piece of one page, if that
+    /// is mapped. If not, some pages are wired and `copy` copies from there.
+    ///
+    /// (The way through `Page` is for buffers that lie in paged memory themselves, and would fault with the core locked.)
+    fn copy(
+        &self,
+        range: Range<usize>,
+        mut here: impl FnMut(&mut Page, usize, usize, usize) -> bool,
+        mut copy: impl FnMut(usize, usize, usize),
+    ) -> Result<(), Error> {
+        let mut page = Page([0; PAGE_SIZE]);
         let mut at = range.start;
         while at < range.end {
+            let end = ((at / PAGE_SIZE + 1) * PAGE_SIZE).min(range.end);
+            if here(&mut page, at, end - at, at - range.start) {
+                at = end;
+                continue;
+            }
             let end = ((at / PAGE_SIZE + COPY_PAGES) * PAGE_SIZE).min(range.end);
             let id = self.region.wire_range(&(at..end))?;
             copy(at, end - at, at - range.start);
@@ -332,7 +384,8 @@ impl FileRegion {
             return Err(Error::Access { path: self.path().into(), access: self.access() });
         }
         let pages = Self::pages(range);
-        self.file().flush(shared, self.region.object(), pages.start as u64..pages.end as u64, sync)
+        let all = self.region.pages() as u64;
+        self.file().flush(shared, self.region.object(), pages.start as u64..pages.end as u64, all, sync)
     }
 
     /// Makes the region `len` bytes long, at most [`FileRegion::capacity`]. A read-write region makes the file longer if it is
@@ -353,8 +406,10 @@ impl FileRegion {
             }
             self.file().set_len(needed)?;
         }
-        // pages that were found to lie beyond the end
-        let first = (self.skip + self.len).div_ceil(PAGE_SIZE);
+        // Pages that were found to lie beyond the end. The page with the old end was filled up with zeroes: if others have made the
+        // file longer, it has something else there.
+        let end = self.skip + self.len;
+        let first = if self.access() == Access::ReadOnly { end / PAGE_SIZE } else { end.div_ceil(PAGE_SIZE) };
         let end = (self.skip + len).div_ceil(PAGE_SIZE);
         if first < end {
             self.give_up(first..end)?;
@@ -449,7 +504,8 @@ impl FileRegion {
         if self.region.has_wired(&pages) {
             return Err(Error::IsWired);
         }
-        self.region.give_up_pages(pages);
+        // SAFETY: the region is borrowed exclusively: nobody else uses it.
+        unsafe { self.region.give_up_pages(pages) };
         Ok(())
     }
 

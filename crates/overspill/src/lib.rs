@@ -81,6 +81,7 @@ mod quiet;
 mod reads;
 mod region;
 mod shared;
+mod write_back;
 
 pub use arena::Arena;
 pub use builder::Builder;

@@ -72,6 +72,7 @@ impl Drop for Owner {
         machine.ring_daemon_anyway();
         self.shared.queue.wake();
         machine.failed_devices.end();
+        self.shared.write_back.end();
         reads::ring(&self.shared.quit);
         for thread in self.threads.drain(..) {
             let _ = thread.join();

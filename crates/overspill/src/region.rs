@@ -10,6 +10,7 @@ use overspill_linux::area;
 use overspill_linux::machine::{Delivery, Machine};
 use overspill_linux::ranges::{Flags, Kind, Range as AddressRange};
 use overspill_linux::sys;
+use overspill_vm::Access;
 use overspill_vm::counters::Counters;
 use overspill_vm::page::State;
 use overspill_vm::types::{ObjectId, PAGE_SHIFT, PAGE_SIZE, PageId, Tag};
@@ -19,7 +20,7 @@ use std::marker::PhantomData;
 use std::ops::{Bound, Deref, DerefMut, Range, RangeBounds};
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::atomic::AtomicU64;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Plain old data: every pattern of bits is a value, there is no padding, and nothing can be changed through a shared reference.
 ///
@@ -80,7 +81,7 @@ pub struct Region {
     len: usize,
     object: ObjectId,
     /// Where its pages come from, if not from zeroes.
-    home: Option<OpenFile>,
+    home: Option<Arc<OpenFile>>,
     wires: Mutex<Wires>,
 }
 
@@ -91,7 +92,7 @@ unsafe impl Send for Region {}
 unsafe impl Sync for Region {}
 
 impl Region {
-    pub(crate) fn new(pager: Pager, bytes: usize, home: Option<OpenFile>) -> Result<Region, Error> {
+    pub(crate) fn new(pager: Pager, bytes: usize, home: Option<Arc<OpenFile>>) -> Result<Region, Error> {
         let owner = &pager.0;
         owner.here()?;
         let pages = bytes.div_ceil(PAGE_SIZE);
@@ -125,7 +126,7 @@ impl Region {
             if machine.config.delivery == Delivery::Threads {
                 machine.await_unmaps(base, base + len);
             }
-            let tags = match home.as_ref().is_some_and(OpenFile::may_change) {
+            let tags = match home.as_ref().is_some_and(|file| file.may_change()) {
                 true => {
                     let wanted = machine.core.lock().vm.tags_wanted();
                     (wanted > 0).then(|| vec![Tag::UNKNOWN; wanted])
@@ -153,6 +154,9 @@ impl Region {
             return Err(give_back(libc::ENOMEM));
         }
         forks::keep_out(base, len);
+        if let Some(file) = home.as_ref().filter(|file| file.access() == Access::ReadWrite) {
+            owner.shared.write_back.enter(object, pages as u64, file.flush_part(&owner.shared, object));
+        }
         Ok(Region { pager, start, len: bytes, object, home, wires: Mutex::default() })
     }
 
@@ -217,7 +221,7 @@ impl Region {
 
     /// The file, if it is a region of one.
     pub(crate) fn home(&self) -> Option<&OpenFile> {
-        self.home.as_ref()
+        self.home.as_deref()
     }
 
     pub(crate) fn object(&self) -> ObjectId {
@@ -249,6 +253,21 @@ impl Region {
 
     pub(crate) fn addr(&self, index: usize) -> usize {
         self.start as usize + (index << PAGE_SHIFT)
+    }
+
+    /// Calls `copy` if the page is in memory and mapped: it touches the page, and that causes no fault.
+    ///
+    /// => `copy` touches no other paged memory, because the core is locked
+    pub(crate) fn if_mapped(&self, index: usize, copy: impl FnOnce()) -> bool {
+        let _quiet = Quiet::new();
+        let core = self.pager.0.shared.machine.core.lock();
+        // Whoever takes a page out of the program's sight makes it busy first, with the core locked.
+        let word = core.vm.page(self.page(index));
+        let mapped = word.state() == State::Active && !word.busy();
+        if mapped {
+            copy();
+        }
+        mapped
     }
 
     // ---- advice ----
@@ -377,7 +396,8 @@ impl Region {
         if range.end > end * PAGE_SIZE {
             clear(end * PAGE_SIZE..range.end);
         }
-        self.give_up_pages(first..end);
+        // SAFETY: as above.
+        unsafe { self.give_up_pages(first..end) };
         Ok(())
     }
 
@@ -387,7 +407,7 @@ impl Region {
     }
 
     /// Forgets the content of whole pages. => none is wired
-    pub(crate) fn give_up_pages(&mut self, pages: Range<usize>) {
+    pub(crate) unsafe fn give_up_pages(&self, pages: Range<usize>) {
         let (start, len) = (self.addr(pages.start), pages.len() << PAGE_SHIFT);
         let machine = &self.pager.0.shared.machine;
         match machine.config.delivery {
@@ -661,6 +681,7 @@ impl Drop for Region {
             return; // in a forked child the range stays, inaccessible
         }
         if let Some(file) = &self.home {
+            owner.shared.write_back.leave(self.object);
             file.flush_at_the_end(&owner.shared, self.object, self.pages() as u64);
         }
         let live: Vec<u64> = self.wires().live.iter().map(|w| w.id).collect();

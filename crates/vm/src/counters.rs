@@ -137,9 +137,10 @@ counters! {
     pool_pages_in, "pages", "Pages that came in from compressed memory.";
     pool_refused, "pages", "Pages that did not compress and went past compressed memory.";
     pool_written_back, "pages", "Pages that went on from compressed memory to the next device, to make room.";
+    file_write_errors, "pages", "Changed pages whose write to their file failed; they stayed in memory, changed.";
     file_pages_lost, "pages", "Changed pages that were given up because somebody had made the file shorter.";
     read_errors, "errors", "Reads that failed; the page is lost and its touch raises SIGBUS.";
-    write_errors, "errors", "Writes that failed; the page stayed in memory.";
+    write_errors, "errors", "Writes to swap that failed; the page stayed in memory.";
     corrupt_pages, "pages", "Pages that came back from swap other than they were written; never handed on.";
     released_pages, "pages", "Pages given back by the program (unmapped, discarded).";
     adopted_pages, "pages", "Pages taken over from the kernel when the budget first became tight.";

@@ -27,6 +27,7 @@ mod config;
 pub mod counters;
 mod direction;
 mod fault;
+mod file_pages;
 mod frames;
 pub mod hold_times;
 mod home;

@@ -388,8 +388,8 @@ impl<P: Pager> Vm<P> {
             places[i as usize] = match outcome {
                 IoResult::Ok if op.parks && !word.wanted() && !word.wired() => Destination::Park(word.frame()),
                 IoResult::Ok => Destination::Map,
-                // nobody has touched it, and the file may have grown by then
-                IoResult::Beyond if !word.wanted() && op.touched() != Some(i) => {
+                // nobody has touched it, and by then the file may have grown, or the device be well
+                IoResult::Beyond | IoResult::Io(_) if op.location.is_home() && !word.wanted() && op.touched() != Some(i) => {
                     let frame = word.frame();
                     self.table.set(page, word.not_filled());
                     self.give_frame(frame);

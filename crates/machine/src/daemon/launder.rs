@@ -1,19 +1,21 @@
 //! Laundering: the content of parked pages is compared with the stored content, and written if it changed.
 
-use super::{BATCH, Daemon};
-use crate::errno;
+use super::{BATCH, Daemon, Trouble};
+use crate::errno::{self, Errno};
 use crate::growth;
-use crate::home::{Extent, extent, failure};
+use crate::home::{Extent, RETRY_NS, extent, failure};
 use crate::kernel::{Content as _, Done, Io as _, IoVec, Kernel, Mistake};
 use crate::machine::Machine;
 use crate::park::ParkPlace;
 use crate::reader::{self, TOKEN_OTHER};
+use core::ops::Range;
+use core::sync::atomic::Ordering::Relaxed;
 use overspill_store::pool::Refused;
 use overspill_store::{PageBytes, checksum};
 use overspill_swap::SwapPager;
 use overspill_swap::device_stats;
 use overspill_vm::pager::IoResult;
-use overspill_vm::types::{PAGE_SHIFT, PAGE_SIZE, PageId, Slot, Tag};
+use overspill_vm::types::{ObjectId, PAGE_SHIFT, PAGE_SIZE, PageId, Slot, Tag};
 use overspill_vm::{Compared, Config, Laundry, PageOut, Vm};
 
 /// Pages per write.
@@ -21,6 +23,9 @@ const WRITE_PAGES: usize = 64;
 
 /// Writes in flight.
 pub(super) const WRITES_MAX: usize = 12;
+
+/// How long to wait for one of them at a time, in nanoseconds, when a file's pages lie scattered.
+const WAIT_NS: u64 = 500_000;
 
 /// The fewest. A batch is laundered only while two are free.
 const WRITES_MIN: usize = 4;
@@ -99,6 +104,11 @@ impl<K: Kernel, S> Daemon<K, S> {
         self.copy_buffer() - PAGE_SIZE
     }
 
+    /// Whether two writes to swap may begin.
+    pub(super) fn can_launder(&self) -> bool {
+        self.writes[..self.swap_writes].iter().filter(|w| !w.busy).count() >= 2
+    }
+
     /// Launders a batch. Returns whether anything was settled or issued.
     pub(super) fn launder(&mut self, machine: &Machine<K>, most: u32) -> bool {
         let mut core = machine.core.lock();
@@ -129,8 +139,9 @@ impl<K: Kernel, S> Daemon<K, S> {
             *zero = !d.at_home && checksum::is_zero(bytes);
             if !*zero {
                 let stored = (d.tag != Tag::UNKNOWN).then_some(d.tag);
-                d.tag = match d.packed || d.at_home {
-                    true => checksum::of(d.page, bytes), // it is stored in a compressed device or in its file, not encrypted
+                d.tag = match d.packed {
+                    _ if d.at_home => machine.content.fingerprint(d.page, bytes),
+                    true => checksum::of(d.page, bytes), // it is stored in a compressed device, not encrypted
                     false => machine.content.tag(d.page, stored, bytes, scratch),
                 };
             }
@@ -185,10 +196,10 @@ impl<K: Kernel, S> Daemon<K, S> {
             if self.dirty[at].packed && !past_memory {
                 past_memory = true; // only such pages are left, see `pack`
             }
-            let mut free = self.writes.iter().position(|w| !w.busy);
+            let mut free = self.writes[..self.swap_writes].iter().position(|w| !w.busy);
             if free.is_none() {
                 self.reap(machine); // with plain I/O all have ended already
-                free = self.writes.iter().position(|w| !w.busy);
+                free = self.writes[..self.swap_writes].iter().position(|w| !w.busy);
             }
             let Some(slot) = free else { break };
             let want = (self.dirty.len() - at).min(self.write_pages) as u32;
@@ -206,7 +217,7 @@ impl<K: Kernel, S> Daemon<K, S> {
                 run
             };
             let Some(run) = run else {
-                self.trouble = Some(room.err().unwrap_or(errno::ENOSPC));
+                self.trouble = Some(Trouble::Swap(room.err().unwrap_or(errno::ENOSPC)));
                 break;
             };
             if run.location.is_memory {
@@ -280,31 +291,49 @@ impl<K: Kernel, S> Daemon<K, S> {
         at
     }
 
-    /// Writes `home_dirty` to the files, neighbours together; returns how many pages were issued or given up. The rest goes inactive
-    /// again.
+    /// Writes `home_dirty` to the files, neighbours together. Returns how many pages were issued or given up. The rest goes
+    /// inactive again.
     fn write_home(&mut self, machine: &Machine<K>) -> usize {
-        let mut at = 0;
+        let (mut at, mut back, mut patience) = (0, 0, BATCH);
         while at < self.home_dirty.len() {
-            let mut free = self.writes.iter().position(|w| !w.busy);
-            if free.is_none() {
+            let mut free = self.writes.iter().rposition(|w| !w.busy);
+            while free.is_none() && patience > 0 {
+                // Pages that lie scattered take a write each. To put them back would mean to compare them again.
+                patience -= 1;
                 self.io.submit();
-                self.reap(machine); // with plain I/O all have ended already
-                free = self.writes.iter().position(|w| !w.busy);
+                self.io.wait(Some(WAIT_NS));
+                self.reap(machine);
+                free = self.writes.iter().rposition(|w| !w.busy);
             }
             let Some(slot) = free else { break };
             let first = self.home_dirty[at].page;
             let follows = |i: &usize| self.home_dirty[*i].page.raw() == first.raw() + (*i - at) as u64;
             let n = (at..self.home_dirty.len()).take(WRITE_PAGES).take_while(follows).count();
-            let map = machine.map.read();
-            let mut core = machine.core.lock();
-            let home = core.vm.home(first.object()).zip(map.home(first.object()));
-            let (home, file) = home.expect("a file is there as long as one of its pages is written");
-            let location = Vm::<SwapPager>::home_location(&home, first);
-            let len = K::file_len(file.fd);
+            let (fd, rest, retry_at) = {
+                let map = machine.map.read();
+                let file = map.home(first.object()).expect("a file is there as long as one of its pages is written");
+                (file.fd, file.rest, file.retry_at.load(Relaxed))
+            };
+            let location = {
+                let core = machine.core.lock();
+                let home = core.vm.home(first.object()).expect("as above");
+                Vm::<SwapPager>::home_location(&home, first)
+            };
+            let len = match retry_at > K::now_ns() {
+                true => None,
+                false => match K::file_len(fd) {
+                    Ok(len) => Some(len),
+                    Err(e) => {
+                        self.home_failed(machine, first.object(), e);
+                        None
+                    }
+                },
+            };
             let (n, bytes, fd) = match len.map(|len| extent(len, location.offset, n as u32)) {
-                Ok(Extent::Pages(n)) => (n as usize, (n as usize) << PAGE_SHIFT, file.fd),
-                Ok(Extent::Rest(bytes)) => (1, bytes, file.rest),
-                Ok(Extent::Nothing) => {
+                Some(Extent::Pages(n)) => (n as usize, (n as usize) << PAGE_SHIFT, fd),
+                Some(Extent::Rest(bytes)) => (1, bytes, rest),
+                Some(Extent::Nothing) => {
+                    let mut core = machine.core.lock();
                     for d in &self.home_dirty[at..at + n] {
                         if let Some(frame) = core.vm.home_is_shorter(d.page) {
                             core.orphan(frame); // it is held until below
@@ -315,15 +344,14 @@ impl<K: Kernel, S> Daemon<K, S> {
                     at += n;
                     continue;
                 }
-                Err(e) => {
-                    self.trouble = Some(e);
-                    break;
+                None => {
+                    self.put_back(machine, at..at + n);
+                    (at, back) = (at + n, back + n);
+                    continue;
                 }
             };
-            core.vm.home_write_begins(first.object(), n as u32);
-            drop(core);
+            machine.core.lock().vm.home_write_begins(first.object(), n as u32);
             let fd = if machine.inject.write_home() { -1 } else { fd };
-            drop(map);
             let w = &mut self.writes[slot];
             w.pages[..n].copy_from_slice(&self.home_dirty[at..at + n]);
             w.count = n;
@@ -348,26 +376,38 @@ impl<K: Kernel, S> Daemon<K, S> {
             at += n;
         }
         self.io.submit();
-        if at < self.home_dirty.len() {
-            let mut core = machine.core.lock();
-            for d in &self.home_dirty[at..] {
-                core.vm.launder_done(d.page, None, d.tag, IoResult::NoSpace);
-                core.park.written(d.place);
-            }
+        self.put_back(machine, at..self.home_dirty.len());
+        at - back
+    }
+
+    /// Changed pages are not written now: they go inactive again.
+    fn put_back(&mut self, machine: &Machine<K>, pages: Range<usize>) {
+        let mut core = machine.core.lock();
+        for d in &self.home_dirty[pages] {
+            core.vm.home_put_back(d.page);
+            core.park.written(d.place);
         }
-        at
+    }
+
+    /// A file cannot be written at present. It is left alone for a moment.
+    fn home_failed(&mut self, machine: &Machine<K>, object: ObjectId, error: Errno) {
+        self.trouble = Some(Trouble::File(error, object));
+        if let Some(file) = machine.map.read().home(object) {
+            file.retry_at.store(K::now_ns() + RETRY_NS, Relaxed);
+        }
     }
 
     /// A write to a file has ended.
     fn written_home(&mut self, machine: &Machine<K>, slot: usize, done: Done) {
-        let w = &mut self.writes[slot];
+        let w = &self.writes[slot];
         let run = w.run.expect("a write in flight");
         let object = w.pages[0].page.object();
         let whole = if done.result == Ok(w.bytes) { w.count } else { done.result.unwrap_or(0) >> PAGE_SHIFT };
         let error = done.result.err().unwrap_or(errno::EIO);
         if whole < w.count {
-            self.trouble = Some(error);
+            self.home_failed(machine, object, error);
         }
+        let w = &self.writes[slot];
         let cached = machine.map.read().home(object).filter(|home| !home.direct).map(|home| home.fd);
         if let Some(fd) = cached {
             K::drop_cached(fd, run.location.offset, w.bytes);
@@ -380,7 +420,7 @@ impl<K: Kernel, S> Daemon<K, S> {
         }
         core.vm.home_write_ended(object);
         drop(core);
-        w.busy = false;
+        self.writes[slot].busy = false;
         self.in_flight -= 1;
         machine.arrivals.announce();
     }
@@ -432,7 +472,7 @@ impl<K: Kernel, S> Daemon<K, S> {
         }
         for (i, d) in self.dirty[at..at + stored].iter().enumerate() {
             if !core.vm.launder_done(d.page, Some(run.slot(i as u32)), d.tag, IoResult::Ok) {
-                self.trouble = Some(errno::ENOMEM);
+                self.trouble = Some(Trouble::Swap(errno::ENOMEM));
             }
             core.park.written(d.place);
         }
@@ -478,7 +518,7 @@ impl<K: Kernel, S> Daemon<K, S> {
             Ok(_) => IoResult::Io(errno::EIO), // cut short: the pages after the cut were not written
         };
         if whole < w.count {
-            self.trouble = Some(done.result.err().unwrap_or(errno::EIO));
+            self.trouble = Some(Trouble::Swap(done.result.err().unwrap_or(errno::EIO)));
         }
         let run = w.run.expect("a write in flight");
         let mut core = machine.core.lock();
@@ -486,7 +526,7 @@ impl<K: Kernel, S> Daemon<K, S> {
         for (i, d) in w.pages[..w.count].iter().enumerate() {
             let result = if i < whole || K::mistake(Mistake::BelievesFailedWrites) { IoResult::Ok } else { failed };
             if !core.vm.launder_done(d.page, Some(run.slot(i as u32)), d.tag, result) {
-                self.trouble = Some(errno::ENOMEM);
+                self.trouble = Some(Trouble::Swap(errno::ENOMEM));
             }
             core.park.written(d.place);
         }
