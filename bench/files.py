@@ -77,7 +77,7 @@ def main() -> int:
     parser.add_argument("--memory", default="96M")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--only", choices=list(CONTENDERS))
-    parser.add_argument("--place", type=Path, default=REPOSITORY / "bench")
+    parser.add_argument("--place", type=Path, default=REPOSITORY / "target")
     parser.add_argument("--write", action="store_true", help="write RESULTS-files.md")
     arguments = parser.parse_args()
     hierarchy = memory_hierarchy()
