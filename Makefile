@@ -4,13 +4,14 @@ CARGO ?= cargo
 PYTHON ?= python3
 TARGET = $(abspath $(or $(CARGO_TARGET_DIR),target))
 
-.PHONY: help demo test bench lint soak need-cargo need-cc need-python build
+.PHONY: help demo test bench lint soak install-c need-cargo need-cc need-python build
 
 help:
 	@echo 'make demo    sort a 330 MB file in half of the memory that sort needs, and show what the pager did'
 	@echo 'make test    all tests: the crates, then real programs and suites under Overspill with small inputs; some ten minutes on two cores'
 	@echo 'make bench   all measurements beside the kernel'"'"'s own swap (root, three hours); writes bench/RESULTS.md'
 	@echo 'make lint    formatting, clippy and the documentation, warnings being errors'
+	@echo 'make install-c    the library for C and C++: headers, liboverspill.so, liboverspill.a and overspill.pc, in PREFIX (/usr/local) under DESTDIR'
 	@echo 'make soak    memory testers in a quarter of their memory, SOAK_SECONDS (600) for each of two; then 200 swapoffs under a program with each engine, and 200 under real programs; then test suites and runtimes that others wrote, with and without Overspill (OVERSPILL_LTP: a built copy of the Linux Test Project); then 500 seeds of each scenario of the simulator'
 
 demo: need-python build
@@ -55,6 +56,11 @@ soak: need-python build
 	$(PYTHON) scripts/suites.py --profile full
 	SEEDS=500 $(CARGO) test --release -p overspill-sim --test machine
 	OVERSPILL_SEEDS=1000 $(CARGO) test --release -p overspill-cli --test command any_calls -- --nocapture
+
+install-c: PREFIX ?= /usr/local
+install-c: need-cargo need-cc
+	$(CARGO) build --profile capi -p overspill-capi
+	DESTDIR='$(DESTDIR)' crates/capi/install.sh $(TARGET)/capi/liboverspill_capi.a '$(PREFIX)'
 
 build: need-cargo need-cc
 	$(CARGO) build --release --workspace

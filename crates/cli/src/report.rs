@@ -160,6 +160,15 @@ fn rows(seen: &Snapshot) -> String {
             ],
         );
     }
+    if n("neighbour_pages") != 0 {
+        row(
+            "neighbours",
+            &[
+                pages(n("neighbour_pages"), "pages read around single faults"),
+                format!("of a sample {} used, {} not", n("neighbours_used"), n("neighbours_lost")),
+            ],
+        );
+    }
     let distances = [
         ("refaults_within_half", "within half of the budget"),
         ("refaults_within_one", "within one"),

@@ -11,6 +11,10 @@ pub type Mutex<T> = overspill_machine::lock::Mutex<T, Futex>;
 /// [`overspill_machine::lock::MutexGuard`].
 pub type MutexGuard<'a, T> = overspill_machine::lock::MutexGuard<'a, T, Futex>;
 pub use overspill_machine::lock::Rank;
+/// In a fork's child: forgets which locks the parent's other threads hold.
+pub fn forked() {
+    overspill_machine::lock::forked::<Futex>();
+}
 /// [`overspill_machine::lock::RwLock`].
 pub type RwLock<T> = overspill_machine::lock::RwLock<T, Futex>;
 

@@ -19,7 +19,7 @@ use core::ops::{Deref, DerefMut};
 use core::panic::Location;
 use overspill_vm::hold_times::HoldTimes;
 use protocol::{RawMutex, RawRwLock};
-pub use rank::Rank;
+pub use rank::{Rank, forked};
 
 /// A hold of a lock whose hold times are measured.
 #[derive(Debug)]

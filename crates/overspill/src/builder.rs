@@ -3,6 +3,7 @@
 use crate::devices;
 use crate::error::{Error, os};
 use crate::fault;
+use crate::forks;
 use crate::pager::{Owner, Pager, Regions};
 use crate::reads::{self, Buffers, Queue};
 use crate::shared::Shared;
@@ -241,6 +242,7 @@ impl Builder {
             write_back: WriteBack::new(self.write_back, self.changed_max.unwrap_or(memory / 4) >> PAGE_SHIFT),
             _status: block,
         });
+        forks::install().map_err(resources)?;
         fault::prepare(delivery == Delivery::InThread)?;
         // SAFETY: behind an Arc, which `Owner` holds until its drop has called `leave`.
         let place = unsafe { fault::enter(Arc::as_ptr(&shared)) }.ok_or(Error::TooManyPagers)?;

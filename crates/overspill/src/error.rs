@@ -108,6 +108,35 @@ pub enum Error {
     Forked,
 }
 
+impl Error {
+    /// A number for this kind of error, which stays the same: the one that C programs see (`enum overspill_code` of overspill.h).
+    pub fn code(&self) -> i32 {
+        match self {
+            Error::NoBudget => 1,
+            Error::BudgetTooSmall => 2,
+            Error::Policy(_) => 3,
+            Error::Userfaultfd(_) => 4,
+            Error::Swap { .. } => 5,
+            Error::Device(_) => 6,
+            Error::Engine(_) => 7,
+            Error::Key(_) => 8,
+            Error::Resources(_) => 9,
+            Error::Handler(_) => 10,
+            Error::HandlerReplaced => 11,
+            Error::TooManyPagers => 12,
+            Error::TooManyRegions => 13,
+            Error::RegionSize { .. } => 14,
+            Error::Map(_) => 15,
+            Error::WiredTooMuch { .. } => 16,
+            Error::IsWired => 17,
+            Error::Lost => 18,
+            Error::ArenaFull { .. } => 19,
+            Error::NotABlock { .. } => 20,
+            Error::Forked => 21,
+        }
+    }
+}
+
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -6,10 +6,10 @@
 //! inaccessible. Slices from before the fork stay valid as addresses; a touch is a SIGSEGV.
 
 use crate::quiet::Quiet;
-use overspill_linux::lock::{Mutex, MutexGuard};
-use overspill_linux::sys;
+use overspill_linux::lock::{self, Mutex, MutexGuard};
+use overspill_linux::sys::{self, Errno};
 use std::cell::UnsafeCell;
-use std::sync::Once;
+use std::sync::OnceLock;
 
 type Regions = Vec<(usize, usize)>;
 
@@ -23,13 +23,21 @@ struct Held(UnsafeCell<Option<(MutexGuard<'static, Regions>, u64)>>);
 unsafe impl Sync for Held {}
 static HELD: Held = Held(UnsafeCell::new(None));
 
+/// Makes libc call this file's functions at forks. => before the first pager has a region
+///
+/// # Errors
+/// ENOMEM.
+pub fn install() -> Result<(), Errno> {
+    static INSTALLED: OnceLock<Errno> = OnceLock::new();
+    // SAFETY: three functions without arguments, which stay.
+    match *INSTALLED.get_or_init(|| unsafe { libc::pthread_atfork(Some(prepare), Some(parent), Some(child)) }) {
+        0 => Ok(()),
+        e => Err(e),
+    }
+}
+
 /// Makes this region inaccessible in forked children.
 pub fn keep_out(start: usize, len: usize) {
-    static INSTALL: Once = Once::new();
-    INSTALL.call_once(|| {
-        // SAFETY: three functions without arguments, which stay. If there is no memory to register them, children find zeroes.
-        unsafe { libc::pthread_atfork(Some(prepare), Some(parent), Some(child)) };
-    });
     let _quiet = Quiet::new();
     REGIONS.lock().push((start, len));
 }
@@ -56,6 +64,7 @@ extern "C" fn parent() {
 }
 
 extern "C" fn child() {
+    lock::forked();
     // SAFETY: as in `parent`: this is a copy of the thread that prepared.
     if let Some((regions, mask)) = unsafe { (*HELD.0.get()).take() } {
         for (start, len) in regions.iter() {

@@ -58,8 +58,9 @@
 //!
 //! # What goes wrong, and how it shows
 //!
-//! - If a page cannot be read back, or comes back with another content, the access raises SIGBUS (`si_code` BUS_MCEERR_AR). Wiring
-//!   and file transfers fail with [`Error::Lost`] or EIO instead. The program never sees a wrong page.
+//! - If a page cannot be read back, or comes back with another content, the access raises SIGBUS (`si_code` BUS_MCEERR_AR; with
+//!   handler threads BUS_ADRERR, if the kernel was built without MEMORY_FAILURE). Wiring and file transfers fail with
+//!   [`Error::Lost`] or EIO instead. The program never sees a wrong page.
 //! - When memory and swap are both full for three seconds, the process is stopped with a message, because no page can be brought
 //!   in.
 //! - A forked child has neither the content of the regions (an access is a SIGSEGV) nor the pagers. Calls return [`Error::Forked`],
@@ -93,7 +94,7 @@ pub use overspill_linux::io::Engine;
 pub use overspill_linux::machine::Delivery;
 pub use overspill_vm::Access;
 pub use overspill_vm::MEMORY_BYTES_MIN;
-pub use overspill_vm::counters::{Counter, Counters, Info as CounterInfo};
+pub use overspill_vm::counters::{Counter, Counters, Info as CounterInfo, TABLE as COUNTERS};
 #[doc(hidden)]
 pub use overspill_vm::{Decision, types as vm_types};
 pub use pager::Pager;

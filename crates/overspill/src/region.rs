@@ -580,6 +580,23 @@ impl Region {
         }
     }
 
+    /// Unwires the pages of one wire that [`Wired::keep_as`] left. Returns whether there was such a wire.
+    ///
+    /// # Panics
+    /// In a forked child.
+    pub fn unwire_kept(&self, number: u64) -> bool {
+        self.pager.0.must_be_here();
+        let mut wires = self.wires();
+        let mut found = false;
+        // several, if `unwire` has cut it
+        while let Some(at) = wires.live.iter().position(|w| w.id == number && w.kept) {
+            let pages = wires.live.swap_remove(at).pages;
+            self.unwire_pages(&wires, pages);
+            found = true;
+        }
+        found
+    }
+
     fn keep(&self, id: u64) {
         self.pager.0.must_be_here();
         if let Some(wire) = self.wires().live.iter_mut().find(|w| w.id == id) {
@@ -610,10 +627,26 @@ impl Region {
     /// # Panics
     /// If the range is not within the region.
     pub fn read_at(&mut self, file: impl AsFd, range: impl RangeBounds<usize>, offset: u64) -> io::Result<usize> {
+        // SAFETY: the region is borrowed exclusively: nobody else uses it.
+        unsafe { self.read_at_shared(file, range, offset) }
+    }
+
+    /// As [`Region::read_at`], for those who use the memory through pointers: other threads may use the rest of the region
+    /// meanwhile.
+    ///
+    /// # Errors
+    /// As [`Region::read_at`].
+    ///
+    /// # Panics
+    /// If the range is not within the region.
+    ///
+    /// # Safety
+    /// There must be no reference to bytes of the range. No other thread may use the range until this has returned.
+    pub unsafe fn read_at_shared(&self, file: impl AsFd, range: impl RangeBounds<usize>, offset: u64) -> io::Result<usize> {
         let range = self.bounds(range);
         let fd = file.as_fd().as_raw_fd();
         self.transfer(range, |piece, done| {
-            // SAFETY: the piece lies in the region, which is borrowed exclusively here.
+            // SAFETY: the piece lies in the range, which the caller leaves to this call.
             unsafe { sys::pread_full(fd, self.start.add(piece.start), piece.len(), offset + done) }
         })
     }
@@ -740,8 +773,18 @@ impl Wired<'_> {
     /// # Panics
     /// In a forked child.
     pub fn keep(self) {
-        self.region.keep(self.id);
+        self.keep_as();
+    }
+
+    /// As [`Wired::keep`], and returns a number for [`Region::unwire_kept`]. Other wires of the same pages stay then.
+    ///
+    /// # Panics
+    /// In a forked child.
+    pub fn keep_as(self) -> u64 {
+        let id = self.id;
+        self.region.keep(id);
         std::mem::forget(self);
+        id
     }
 }
 

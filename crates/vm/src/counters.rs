@@ -116,6 +116,9 @@ counters! {
     pointed_restored, "pages", "Inactive pages that were mapped again for that reason, before they were touched.";
     pointed_used, "pages", "Of the pages read for that reason, samples that the program then used.";
     pointed_lost, "pages", "The same, samples whose frames were taken before any use.";
+    neighbour_pages, "pages", "Of the pages read ahead, those around a single fault: pages that lie together are used together here.";
+    neighbours_used, "pages", "Of these, samples that the program then used.";
+    neighbours_lost, "pages", "The same, samples whose frames were taken before any use.";
     refaults_within_half, "pages", "Pages read back after fewer evictions than half of the budget has pages.";
     refaults_within_one, "pages", "The same, half to one budget.";
     refaults_within_two, "pages", "The same, one to two budgets: more memory would have kept them.";

@@ -81,7 +81,7 @@ impl<P: Pager> Vm<P> {
             self.counters.readahead_used.add(1);
             self.counters.readahead_rescued.add(!word.trigger() as u64);
         }
-        self.note_used_sample(word);
+        self.note_used(word);
         let ahead = if word.trigger() { self.reads.find(page).and_then(|s| self.read_on(s, page, bounds)) } else { None };
         Fault::Restore { frame, ahead }
     }
@@ -147,7 +147,11 @@ impl<P: Pager> Vm<P> {
         if self.evictions_since(word.evicted_at()).is_some_and(|distance| distance < self.limit / 2) {
             self.inactive_share.early_return(self.limit);
         }
-        match self.read_cluster(stream, page, window, bounds, true, over_budget) {
+        let cluster = match stream {
+            Some(_) => self.read_cluster(stream, page, window, bounds, true, over_budget),
+            None => self.read_single(page, bounds, over_budget),
+        };
+        match cluster {
             Some(cluster) => Fault::PageIn(cluster),
             None => Fault::NoMemory,
         }

@@ -32,6 +32,7 @@ mod frames;
 pub mod hold_times;
 mod home;
 mod inactive_share;
+mod neighbours;
 mod object;
 pub mod page;
 mod page_in;

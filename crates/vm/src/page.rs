@@ -113,7 +113,11 @@ impl PageWord {
     flag!(wanted, WANTED, "A fault waits for the busy page.");
     flag!(along, ALONG, "Last came in along with others, in order or by a pointer.");
     flag!(refused, REFUSED, "Did not compress.");
-    flag!(sample, SAMPLE, "Came in because something points to it, and left parked to see whether it is used.");
+    flag!(
+        sample,
+        SAMPLE,
+        "Came in because something points to it (or, if readahead, as a neighbour), and left parked to see whether it is used."
+    );
 
     /// The frame, where the state owns one.
     #[inline]
@@ -190,7 +194,7 @@ impl PageWord {
         assert!(self.busy() && self.state() == State::PagedOut, "arrived_trigger: {self:?}");
         self.with(State::Inactive, self.keep(FLAGS_OF_PLACE | READAHEAD) | TRIGGER, self.frame().0)
     }
-    /// Busy page-in: a pointer leads to the page. It will be left parked to see whether it is used.
+    /// Busy page-in of a page that nobody has asked for. It will be left parked to see whether it is used.
     #[inline]
     pub fn as_sample(self) -> Self {
         assert!(self.busy() && self.state() == State::PagedOut, "as_sample: {self:?}");
@@ -200,7 +204,7 @@ impl PageWord {
     #[inline]
     pub fn arrived_sample(self) -> Self {
         assert!(self.busy() && self.sample() && self.state() == State::PagedOut, "arrived_sample: {self:?}");
-        self.with(State::Inactive, self.keep(FLAGS_OF_PLACE) | SAMPLE, self.frame().0)
+        self.with(State::Inactive, self.keep(FLAGS_OF_PLACE | READAHEAD) | SAMPLE, self.frame().0)
     }
     /// Busy page-in: the page arrived and was left parked, and its stored copy is given up: it is not known to be stored.
     #[inline]

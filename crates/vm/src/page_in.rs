@@ -4,6 +4,7 @@ use crate::config::{CLUSTER_PAGES_MAX, HOLE_PAGES_MAX};
 use crate::direction::Direction;
 use crate::frames::{On, READ};
 use crate::home::Home;
+use crate::neighbours::GROUP_PAGES;
 use crate::page::{PageWord, State};
 use crate::pager::{HasPage, IoResult, Location, Pager};
 use crate::pointers::Follow;
@@ -15,6 +16,14 @@ use core::ops::Range;
 
 /// A page that did not compress is tried again after so many page-ins, on average.
 const REFUSED_FOR: u32 = 8;
+
+/// What is read around a page that a thread waits for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Around {
+    page: PageId,
+    /// To see whether it is used.
+    samples: bool,
+}
 
 /// A cluster to be read: pages contiguous in the object and on the device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -47,6 +56,8 @@ pub struct PageIn {
     /// Tells it from all others in flight.
     pub(crate) read: u32,
     pub(crate) stream: Option<StreamRef>,
+    /// It is of no stream; the rest of its window is what lies around this page.
+    pub(crate) around: Option<Around>,
 }
 
 impl PageIn {
@@ -67,6 +78,7 @@ impl PageIn {
             has_rest: false,
             read,
             stream: None,
+            around: None,
         }
     }
     /// Whether [`Vm::read_more`] may have an answer.
@@ -263,11 +275,43 @@ impl<P: Pager> Vm<P> {
     /// More of the window that `op` was part of: it ended where the device's contiguous run did, or a burst. To be issued along
     /// with `op`, so that a reader of pages that lie scattered on the device has many reads in flight.
     pub fn read_more(&mut self, op: &PageIn, bounds: Range<PageIndex>) -> Option<PageIn> {
+        if let Some(around) = op.around {
+            let first = GROUP_PAGES * (around.page.raw() / GROUP_PAGES);
+            let next = if op.touched { first } else { op.first.raw() + u64::from(op.count) };
+            return self.read_neighbours(around, next..first + GROUP_PAGES, bounds);
+        }
         let (at, next, left) = self.reads.rest(op.stream?)?;
         let more = self.read_next_away(at, next, left, bounds)?;
         // one trigger a window is enough
         let trigger = more.trigger.filter(|_| op.touched && op.count == 1);
         Some(PageIn { trigger, written: op.written, ..more })
+    }
+
+    /// A page that is read by itself, as far as is known: with its neighbours, while those are used, too.
+    pub(crate) fn read_single(&mut self, page: PageId, bounds: Range<PageIndex>, over_budget: bool) -> Option<PageIn> {
+        let neighbours = if self.config.readahead_pages_max > 1 { self.neighbours.next() } else { Follow::No };
+        let window = if neighbours == Follow::Yes { GROUP_PAGES - page.raw() % GROUP_PAGES } else { 1 };
+        let op = self.read_cluster(None, page, window as u32, bounds, true, over_budget)?;
+        self.counters.neighbour_pages.add(u64::from(op.wanted.count_ones()) - 1);
+        let around = (neighbours != Follow::No).then_some(Around { page, samples: neighbours == Follow::Sample });
+        Some(PageIn { around, has_rest: around.is_some(), ..op })
+    }
+
+    /// The first of these neighbours that are out.
+    fn read_neighbours(&mut self, around: Around, pages: Range<u64>, bounds: Range<PageIndex>) -> Option<PageIn> {
+        let is_out = |page: &PageId| {
+            let word = self.table.get(*page);
+            bounds.contains(&page.index()) && word.state() == State::PagedOut && !word.busy()
+        };
+        let first = pages.clone().map(PageId::from_raw).find(is_out)?;
+        let op = self.read_cluster(None, first, (pages.end - first.raw()) as u32, bounds, false, false)?;
+        self.counters.neighbour_pages.add(u64::from(op.wanted.count_ones()));
+        if around.samples {
+            for page in (0..op.count).filter(|i| op.wants(*i)).map(|i| op.page(i)) {
+                self.table.set(page, self.table.get(page).as_sample());
+            }
+        }
+        Some(PageIn { around: Some(around), has_rest: true, parks: around.samples, ..op })
     }
 
     /// Of the `left` pages that a stream wants from `next` on, the first that are out.

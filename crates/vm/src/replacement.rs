@@ -88,10 +88,27 @@ impl<P: Pager> Vm<P> {
         }
     }
 
-    pub(crate) fn note_used_sample(&mut self, word: PageWord) {
+    /// An inactive page is used.
+    pub(crate) fn note_used(&mut self, word: PageWord) {
         if word.sample() {
-            self.counters.pointed_used.add(1);
-            self.pointers.used();
+            self.note_used_sample(word);
+        } else {
+            self.neighbours.others.note(true);
+        }
+    }
+
+    /// If it is a sample, it is used.
+    pub(crate) fn note_used_sample(&mut self, word: PageWord) {
+        match (word.sample(), word.readahead()) {
+            (false, _) => {}
+            (true, false) => {
+                self.counters.pointed_used.add(1);
+                self.pointers.used();
+            }
+            (true, true) => {
+                self.counters.neighbours_used.add(1);
+                self.neighbours.samples.note(true);
+            }
         }
     }
 
@@ -100,9 +117,16 @@ impl<P: Pager> Vm<P> {
         if word.readahead() {
             self.counters.readahead_lost.add(1);
         }
-        if word.sample() {
-            self.counters.pointed_lost.add(1);
-            self.pointers.lost();
+        match (word.sample(), word.readahead()) {
+            (false, _) => self.neighbours.others.note(false),
+            (true, false) => {
+                self.counters.pointed_lost.add(1);
+                self.pointers.lost();
+            }
+            (true, true) => {
+                self.counters.neighbours_lost.add(1);
+                self.neighbours.samples.note(false);
+            }
         }
     }
 

@@ -32,6 +32,7 @@ use crate::counters::Counters;
 use crate::frames::{FRAMES_SLACK, Frames, On};
 use crate::home::Homes;
 use crate::inactive_share::InactiveShare;
+use crate::neighbours::Neighbours;
 use crate::page::{PageWord, State};
 use crate::page_queue::Lists;
 use crate::page_table::{OBJECT_PAGES_MAX, PageTable};
@@ -74,6 +75,7 @@ pub struct Vm<P: Pager> {
     pub(crate) reads: Streams,
     pub(crate) zeroes: Streams,
     pub(crate) pointers: Pointers,
+    pub(crate) neighbours: Neighbours,
     pub(crate) inactive_share: InactiveShare,
     pub(crate) pool_size: PoolSize,
     pub(crate) limit: u32,
@@ -138,6 +140,7 @@ impl<P: Pager> Vm<P> {
             reads: Streams::new(8, config.readahead_pages_max.min(CLUSTER_PAGES_MAX as u32)),
             zeroes: Streams::new(4, config.zero_ahead_pages_max).without_bursts(),
             pointers: Pointers::default(),
+            neighbours: Neighbours::default(),
             inactive_share: InactiveShare::new(),
             pool_size: PoolSize::new(),
             limit: config.memory_pages,
@@ -185,6 +188,7 @@ impl<P: Pager> Vm<P> {
             reads: self.reads.clone(),
             zeroes: self.zeroes.clone(),
             pointers: self.pointers.clone(),
+            neighbours: self.neighbours.clone(),
             inactive_share: self.inactive_share,
             pool_size: self.pool_size.clone(),
             limit: self.limit,

@@ -88,7 +88,7 @@ pub fn given<W: Word>(rank: Rank) {
     }
 }
 
-/// In a fork's child: the other threads do not exist here.
+/// In a fork's child: the other threads do not exist here. (A new thread may get the thread pointer of one that did.)
 pub fn forked<W: Word>() {
     for holder in HOLDERS.as_flattened().iter().filter(|holder| holder.thread.load(Relaxed) != W::thread()) {
         holder.held.store(0, Relaxed);
