@@ -133,6 +133,11 @@ impl Error {
             Error::ArenaFull { .. } => 19,
             Error::NotABlock { .. } => 20,
             Error::Forked => 21,
+            // no call of the C interface has these yet
+            Error::File { .. } => 22,
+            Error::FileEnds { .. } => 23,
+            Error::FileShared { .. } => 24,
+            Error::Access { .. } => 25,
         }
     }
 }
