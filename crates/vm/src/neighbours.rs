@@ -1,7 +1,7 @@
 //! Measures whether it pays to read what lies around a single fault.
 //!
-//! In some programs pages that lie together are used together, in whatever order: then one read of a group saves several faults. In a
-//! large hash each page is used by itself. So the neighbours of some single faults are read and left parked, as samples. Such a
+//! In some programs pages that lie together are used together, in whatever order: then one read of a group saves several faults.
+//! In a large hash each page is used by itself. So the neighbours of some single faults are read and left parked, as samples. Such a
 //! sample's touch says that it was used, its eviction that it was not.
 //!
 //! That alone says little. Where memory is used at random, half of all inactive pages are touched before their frames are taken,
@@ -17,8 +17,8 @@ pub const GROUP_PAGES: u64 = 8;
 /// pages are read.
 const ONE_IN: u32 = 16;
 const ONE_IN_WHILE_NOT: u32 = 64;
-/// Neighbours must be used more often than other inactive pages, by so many thousandths: a page that is read along with others costs
-/// a sixth of one that a thread waits for.
+/// Neighbours must be used more often than other inactive pages, by so many thousandths: a page that is read along with others
+/// costs a sixth of one that a thread waits for.
 const WORTH_PERMILLE: u32 = 125;
 /// So many samples are enough to judge by: of eight groups. Guessed.
 const ENOUGH: u32 = 56;
