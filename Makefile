@@ -29,12 +29,14 @@ test: need-python need-cargo need-cc
 	$(CARGO) test --workspace --no-run
 	@$(call stage,2,the tests of the crates)
 	$(CARGO) test --workspace
-	@$(call stage,3,real programs)
+	@$(call stage,3,the Python package)
+	$(PYTHON) scripts/python_tests.py
+	@$(call stage,4,real programs)
 	$(PYTHON) scripts/programs.py --profile quick --jobs 2
-	@$(call stage,4,suites and runtimes that others wrote)
+	@$(call stage,5,suites and runtimes that others wrote)
 	$(PYTHON) scripts/suites.py --profile quick
 
-stage = echo "make test: $(1) of 4: $(2) (after $$(($$(date +%s) - $$(cat $(TARGET)/test-began))) s)"
+stage = echo "make test: $(1) of 5: $(2) (after $$(($$(date +%s) - $$(cat $(TARGET)/test-began))) s)"
 
 bench: need-python build
 	$(PYTHON) bench/run.py

@@ -56,7 +56,7 @@ const OF_OTHERS: [&str; 5] = [
 const WORKPLACE: [&str; 3] = ["work", "tmp/w", "root"];
 
 /// Which of our crates each crate may use. `vm` uses none; `machine` knows no kernel; `linux` and `sim` do not know each other.
-const MAY_USE: [(&str, &[&str]); 14] = [
+const MAY_USE: [(&str, &[&str]); 15] = [
     ("crates/agent", &["overspill-vm", "overspill-swap", "overspill-machine", "overspill-linux"]),
     ("crates/capi", &["overspill"]),
     ("crates/cli", &["overspill-lab", "overspill-linux", "overspill-trace", "overspill-vm"]),
@@ -64,6 +64,7 @@ const MAY_USE: [(&str, &[&str]); 14] = [
     ("crates/linux", &["overspill-vm", "overspill-swap", "overspill-store", "overspill-machine"]),
     ("crates/machine", &["overspill-vm", "overspill-swap", "overspill-store"]),
     ("crates/overspill", &["overspill-vm", "overspill-machine", "overspill-linux"]),
+    ("crates/python", &["overspill"]),
     ("crates/sim", &["overspill-vm", "overspill-swap", "overspill-store", "overspill-machine", "overspill-simkernel"]),
     ("crates/simkernel", &[]),
     ("crates/store", &["overspill-vm"]),

@@ -29,7 +29,6 @@ use overspill_linux::machine::{Delivery, Read, Served};
 use overspill_linux::reader;
 use overspill_linux::sys::{self, futex_wait};
 use overspill_vm::types::PAGE_SIZE;
-use std::cell::UnsafeCell;
 use std::io;
 use std::mem::MaybeUninit;
 use std::ptr;
@@ -55,10 +54,9 @@ const _: () = assert!(size_of::<Table>() <= PAGE_SIZE);
 /// Null until the first pager is built; then a page that is never unmapped. All zeroes is an empty table.
 static TABLE: AtomicPtr<Table> = AtomicPtr::new(ptr::null_mut());
 
-struct Previous(UnsafeCell<MaybeUninit<libc::sigaction>>);
-// SAFETY: written once, under `INSTALLED`, before the handler that reads it is installed.
-unsafe impl Sync for Previous {}
-static PREVIOUS: Previous = Previous(UnsafeCell::new(MaybeUninit::uninit()));
+/// What is done with a SIGBUS that is not the pager's business: null, or an action that is never freed. Set before the handler is
+/// installed; a handler that runs meanwhile reads the old one or the new one.
+static PREVIOUS: AtomicPtr<libc::sigaction> = AtomicPtr::new(ptr::null_mut());
 
 /// Whether the handler is installed. The lock also guards the creation of the table.
 static INSTALLED: Mutex<bool> = Mutex::new(false);
@@ -86,37 +84,67 @@ pub fn prepare(handler: bool) -> Result<(), crate::Error> {
         return Ok(());
     }
     if !*installed {
-        // SAFETY: an all-zero sigaction is valid; the fields are set below.
-        let mut action: libc::sigaction = unsafe { MaybeUninit::zeroed().assume_init() };
-        action.sa_sigaction = on_sigbus as *const () as usize;
-        action.sa_flags = libc::SA_SIGINFO | libc::SA_RESTART;
-        // SAFETY: a signal set is plain bits; all ones is every signal, libc's own included.
-        unsafe { ptr::write_bytes(&raw mut action.sa_mask, 0xff, 1) };
-        // SAFETY: the handler is not installed yet, so no thread reads PREVIOUS; it is valid from this call on. Both structures are
-        // live.
-        let (asked, set) = unsafe {
-            let previous = PREVIOUS.0.get();
-            let asked = libc::sigaction(libc::SIGBUS, ptr::null(), (*previous).as_mut_ptr());
-            (asked, if asked == 0 { libc::sigaction(libc::SIGBUS, &action, ptr::null_mut()) } else { -1 })
-        };
-        if asked != 0 || set != 0 {
-            return Err(crate::Error::Handler(io::Error::last_os_error()));
-        }
+        install()?;
         *installed = true;
         return Ok(());
     }
+    if is_ours(&current()?) { Ok(()) } else { Err(crate::Error::HandlerReplaced) }
+}
+
+/// The process's action for SIGBUS.
+fn current() -> Result<libc::sigaction, crate::Error> {
     let mut now = MaybeUninit::<libc::sigaction>::uninit();
-    // SAFETY: only writes the structure.
-    let now = unsafe {
+    // SAFETY: only writes the structure, which is valid if the call succeeds.
+    unsafe {
         if libc::sigaction(libc::SIGBUS, ptr::null(), now.as_mut_ptr()) != 0 {
             return Err(crate::Error::Handler(io::Error::last_os_error()));
         }
-        now.assume_init()
-    };
-    if now.sa_sigaction != on_sigbus as *const () as usize {
-        return Err(crate::Error::HandlerReplaced);
+        Ok(now.assume_init())
     }
-    Ok(())
+}
+
+fn is_ours(action: &libc::sigaction) -> bool {
+    action.sa_sigaction == on_sigbus as *const () as usize
+}
+
+/// Installs the handler. What was there is the previous one from now on. => the caller holds [`INSTALLED`]
+fn install() -> Result<(), crate::Error> {
+    PREVIOUS.store(Box::into_raw(Box::new(current()?)), Release); // never freed: a handler may be reading the one before
+    // SAFETY: an all-zero sigaction is valid; the fields are set below.
+    let mut action: libc::sigaction = unsafe { MaybeUninit::zeroed().assume_init() };
+    action.sa_sigaction = on_sigbus as *const () as usize;
+    action.sa_flags = libc::SA_SIGINFO | libc::SA_RESTART;
+    // SAFETY: a signal set is plain bits; all ones is every signal, libc's own included.
+    unsafe { ptr::write_bytes(&raw mut action.sa_mask, 0xff, 1) };
+    set(&action)
+}
+
+fn set(action: &libc::sigaction) -> Result<(), crate::Error> {
+    // SAFETY: a live structure, with a handler that stays, or what was there before.
+    let done = unsafe { libc::sigaction(libc::SIGBUS, action, ptr::null_mut()) };
+    if done == 0 { Ok(()) } else { Err(crate::Error::Handler(io::Error::last_os_error())) }
+}
+
+/// Calls `change`, which may install or remove a handler for SIGBUS: it finds the handler below the pager's, and what it leaves is
+/// below the pager's afterwards. For code that must install its handler after the first pager was built. It must not build a pager.
+///
+/// While `change` runs, the pager's handler is not there. So no thread may touch pages of a region with in-thread delivery that are
+/// out: it would meet the handler below, which usually ends the process. If other code has replaced the pager's handler, nothing is
+/// done but the call.
+///
+/// # Errors
+/// [`crate::Error::Handler`].
+pub fn with_handler_below<R>(change: impl FnOnce() -> R) -> Result<R, crate::Error> {
+    let installed = INSTALLED.lock().unwrap_or_else(PoisonError::into_inner);
+    if !*installed || !is_ours(&current()?) {
+        drop(installed);
+        return Ok(change());
+    }
+    // SAFETY: set when the handler was installed, and never freed.
+    set(unsafe { &*PREVIOUS.load(Acquire) })?;
+    let result = change();
+    install()?;
+    Ok(result)
 }
 
 /// Enters a pager into the table. Returns its place, or `None` if the table is full.
@@ -281,8 +309,8 @@ extern "C" fn on_sigbus(signal: i32, info: *mut libc::siginfo_t, context: *mut l
 /// # Safety
 /// As for a signal handler: `info` and `context` are what the kernel gave.
 unsafe fn chain(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
-    // SAFETY: written before this handler was installed.
-    let previous = unsafe { (*PREVIOUS.0.get()).assume_init_ref() };
+    // SAFETY: set before this handler was installed, and never freed.
+    let previous = unsafe { &*PREVIOUS.load(Acquire) };
     // SAFETY: as the caller says.
     let sent = unsafe { (*info).si_code } <= 0;
     match previous.sa_sigaction {

@@ -9,7 +9,10 @@ use crate::quiet::Quiet;
 use overspill_linux::lock::{self, Mutex, MutexGuard};
 use overspill_linux::sys::{self, Errno};
 use std::cell::UnsafeCell;
+use std::mem::MaybeUninit;
+use std::ptr;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering::*};
 
 type Regions = Vec<(usize, usize)>;
 
@@ -71,7 +74,65 @@ extern "C" fn child() {
             // SAFETY: whole regions of the parent's. The child has wiped memory there, which its safe code must not be able to use.
             let _ = unsafe { sys::syscall6(libc::SYS_mprotect, *start, *len, libc::PROT_NONE as usize, 0, 0, 0) };
         }
+        if EXPLAINS.load(Relaxed) && !regions.is_empty() {
+            prepare_to_explain(&regions);
+        }
         drop(regions);
         sys::restore_signals(mask);
+    }
+}
+
+/// Whether a child says why it ends.
+static EXPLAINS: AtomicBool = AtomicBool::new(false);
+
+/// In a forked child: the parent's regions, and what is done with SIGSEGV otherwise. Never freed.
+static EXPLAINED: AtomicPtr<(Regions, libc::sigaction)> = AtomicPtr::new(ptr::null_mut());
+
+const EXPLANATION: &[u8] =
+    b"overspill: this process was forked and touches memory of a pager that its parent made, which it does not \
+have: start processes by another method (in Python: spawn or forkserver), or copy the data before the fork\n";
+
+/// From now on, a forked child that touches a region of its parent's writes a message to standard error before it meets SIGSEGV.
+/// For that it gets a handler for SIGSEGV, which goes on to the one before.
+pub fn explain_forks() {
+    EXPLAINS.store(true, Relaxed);
+}
+
+/// In the child: installs the handler for SIGSEGV.
+fn prepare_to_explain(regions: &Regions) {
+    let mut previous = MaybeUninit::<libc::sigaction>::uninit();
+    // SAFETY: only writes the structure, which is valid if the call succeeds. An all-zero action is valid, and its handler, set
+    // here, stays.
+    unsafe {
+        if libc::sigaction(libc::SIGSEGV, ptr::null(), previous.as_mut_ptr()) != 0 {
+            return;
+        }
+        // a child of a child has its parent's regions here, too, and the handler already
+        let again = previous.assume_init_ref().sa_sigaction == on_sigsegv as *const () as usize;
+        let previous = match EXPLAINED.load(Acquire).as_ref() {
+            Some((_, first)) if again => *first,
+            _ => previous.assume_init(),
+        };
+        EXPLAINED.store(Box::into_raw(Box::new((regions.clone(), previous))), Release);
+        let mut action: libc::sigaction = MaybeUninit::zeroed().assume_init();
+        action.sa_sigaction = on_sigsegv as *const () as usize;
+        action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
+        libc::sigaction(libc::SIGSEGV, &action, ptr::null_mut());
+    }
+}
+
+extern "C" fn on_sigsegv(_: i32, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
+    // SAFETY: set before the handler was installed, and never freed. The kernel gives a valid structure.
+    unsafe {
+        let Some((regions, previous)) = EXPLAINED.load(Acquire).as_ref() else { return };
+        let addr = (*info).si_addr() as usize;
+        if (*info).si_code > 0 && regions.iter().any(|(start, len)| addr.wrapping_sub(*start) < *len) {
+            libc::write(libc::STDERR_FILENO, EXPLANATION.as_ptr().cast(), EXPLANATION.len());
+        }
+        // The access is repeated when this returns, and meets what was there before. A signal that was sent is sent again.
+        libc::sigaction(libc::SIGSEGV, previous, ptr::null_mut());
+        if (*info).si_code <= 0 {
+            libc::raise(libc::SIGSEGV);
+        }
     }
 }

@@ -87,14 +87,17 @@ mod write_back;
 pub use arena::Arena;
 pub use builder::Builder;
 pub use error::Error;
+pub use fault::with_handler_below;
 pub use file_region::{FileOptions, FileRegion};
+pub use forks::explain_forks;
 pub use overspill_linux::control::{Device as SwapDevice, Figures as SwapFigures, Progress as SwapoffProgress};
 pub use overspill_linux::device_spec::{self, DeviceSpec};
 pub use overspill_linux::io::Engine;
 pub use overspill_linux::machine::Delivery;
+pub use overspill_linux::size;
 pub use overspill_vm::Access;
 pub use overspill_vm::MEMORY_BYTES_MIN;
-pub use overspill_vm::counters::{Counter, Counters, Info as CounterInfo, TABLE as COUNTERS};
+pub use overspill_vm::counters::{Counter, Counters, Info as CounterInfo};
 #[doc(hidden)]
 pub use overspill_vm::{Decision, types as vm_types};
 pub use pager::Pager;
@@ -105,6 +108,9 @@ pub const PAGE_SIZE: usize = overspill_vm::types::PAGE_SIZE;
 
 /// The names that [`Builder::policy`] takes.
 pub const POLICIES: &[&str] = overspill_vm::policy::NAMES;
+
+/// What each counter counts, in the order of [`Counters`].
+pub const COUNTERS: &[CounterInfo] = overspill_vm::counters::TABLE;
 
 /// The most pagers in a process.
 const PAGERS_MAX: usize = 64;

@@ -50,6 +50,35 @@ extern "C" fn embedder(_: i32, info: *mut libc::siginfo_t, _: *mut libc::c_void)
     unsafe { siglongjmp(&raw mut BACK as *mut u64, 1) }
 }
 
+fn embedders_action() -> libc::sigaction {
+    // SAFETY: an all-zero action is valid.
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    action.sa_sigaction = embedder as *const () as usize;
+    action.sa_flags = libc::SA_SIGINFO;
+    action
+}
+
+/// Sets the action for SIGBUS. Returns the one before.
+fn set_action(action: &libc::sigaction) -> libc::sigaction {
+    // SAFETY: the action is one of the system's, or a handler that leaves by a jump. An all-zero action is valid.
+    unsafe {
+        let mut before: libc::sigaction = std::mem::zeroed();
+        assert_eq!(libc::sigaction(libc::SIGBUS, action, &mut before), 0);
+        before
+    }
+}
+
+/// Sends this process a SIGBUS. Returns whether it came to `embedder`.
+fn sent_to_embedder() -> bool {
+    BUS_CODE.store(0, SeqCst);
+    // SAFETY: the buffer is larger than a jump buffer; nothing with a destructor lives between the mark and the jump.
+    if unsafe { __sigsetjmp(&raw mut BACK as *mut u64, 1) } == 0 {
+        // SAFETY: a signal to ourselves.
+        unsafe { libc::raise(libc::SIGBUS) };
+    }
+    BUS_CODE.load(SeqCst) as i32 == libc::SI_TKILL
+}
+
 /// Checks what a forked child may do with its parent's pager.
 fn in_a_child(pager: &Pager, region: &mut Region, name: &str) {
     let file = std::fs::File::open("/proc/self/exe").expect("this program");
@@ -103,15 +132,9 @@ fn in_a_child(pager: &Pager, region: &mut Region, name: &str) {
 /// What the child does. The parent knows how it has to end.
 fn case(name: &str) {
     if name.starts_with("embedder") {
-        // SAFETY: a handler installed before the pager's; it leaves by a jump.
-        unsafe {
-            let mut action: libc::sigaction = std::mem::zeroed();
-            action.sa_sigaction = embedder as *const () as usize;
-            action.sa_flags = libc::SA_SIGINFO;
-            assert_eq!(libc::sigaction(libc::SIGBUS, &action, std::ptr::null_mut()), 0);
-        }
+        set_action(&embedders_action());
     }
-    if name.starts_with("sent") {
+    if name.starts_with("sent") || name.starts_with("below") {
         // SAFETY: the default action. (Rust's own handler survives one SIGBUS that was sent.)
         unsafe { libc::signal(libc::SIGBUS, libc::SIG_DFL) };
     }
@@ -167,6 +190,24 @@ fn case(name: &str) {
             unsafe { libc::raise(libc::SIGBUS) };
             println!("still here");
         }
+        Some("below") => {
+            // A handler that came after the first pager replaced the pager's: the next fault ended the process.
+            let install = |region: &Region, action: &libc::sigaction| {
+                let before = overspill::with_handler_below(|| set_action(action)).expect("a handler");
+                sum(region);
+                before
+            };
+            fill(&mut region);
+            let before = install(&region, &embedders_action());
+            assert_eq!(before.sa_sigaction, libc::SIG_DFL, "what it finds is what was below the pager's");
+            assert!(sent_to_embedder());
+            overspill::with_handler_below(|| ()).expect("no change is no error");
+            sum(&region);
+            assert!(sent_to_embedder());
+            install(&region, &before);
+            sent_to_embedder(); // ends this process
+            println!("still here");
+        }
         Some("full") => {
             fill(&mut region);
             println!("memory and swap had room for all");
@@ -192,8 +233,11 @@ fn case(name: &str) {
             std::fs::remove_dir(&spare).expect("nothing is in it");
             println!("the failing device is gone");
         }
-        Some("fork") => {
+        Some("fork" | "explained") => {
             fill(&mut region);
+            if name.starts_with("explained") {
+                overspill::explain_forks();
+            }
             // SAFETY: the child only drops values, touches memory and ends.
             match unsafe { fork() } {
                 0 => {
@@ -215,6 +259,38 @@ fn case(name: &str) {
             drop(region);
             pager.check();
             println!("all is well");
+        }
+        Some("while") => {
+            // A thread of the child came to lie where one of its parent's had been. It was taken to hold that one's locks.
+            fill(&mut region);
+            let stop = std::sync::atomic::AtomicBool::new(false);
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    while !stop.load(SeqCst) {
+                        sum(&region);
+                    }
+                });
+                for _ in 0..50 {
+                    // SAFETY: the child uses locks of libc's and the pager's only, which are free in it.
+                    match unsafe { fork() } {
+                        0 => {
+                            let own = self::pager(name);
+                            let mut region = own.region(MIB).expect("1 MiB");
+                            region[5] = 1;
+                            // SAFETY: ends the process, without what only its parent should do.
+                            unsafe { libc::_exit(0) }
+                        }
+                        pid => {
+                            let mut status = 0;
+                            // SAFETY: our child; writes a number.
+                            assert_eq!(unsafe { libc::waitpid(pid, &mut status, 0) }, pid);
+                            assert_eq!(status, 0);
+                        }
+                    }
+                }
+                stop.store(true, SeqCst);
+            });
+            println!("all children had pagers");
         }
         Some("inherited") => {
             // Safe calls in a child acted on the parent's memory, through inherited descriptors: pages that the parent had filled
@@ -341,12 +417,19 @@ fn main() {
         says(&format!("plain-{delivery}"), "", None, "all is well as user");
         says(&format!("fork-{delivery}"), "", None, "all is well");
         says(&format!("inherited-{delivery}"), "", None, "the child could do nothing");
+        says(&format!("while-{delivery}"), "", None, "all children had pagers");
         says(&format!("failed-{delivery}"), "write=40,write_device=1", None, "the failing device is gone");
     }
     says("many-inthread", "", None, "63 pagers beside the first");
     says("embedder-inthread", "read=100", None, "the embedder saw it");
     ends_by("elsewhere-inthread", "", libc::SIGBUS);
     ends_by("sent-inthread", "", libc::SIGBUS);
+    ends_by("below-inthread", "", libc::SIGBUS);
+    for delivery in ["inthread", "threads"] {
+        let Some(output) = child(&format!("explained-{delivery}"), "", None) else { continue };
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success() && said.contains("this process was forked and touches memory"), "{output:?}");
+    }
     // SAFETY: only asks.
     if unsafe { libc::geteuid() } == 0 {
         says("plain-inthread", "", Some(65534), "all is well as user 65534");

@@ -1,8 +1,8 @@
 //! Measures whether it pays to read what lies around a single fault.
 //!
 //! In some programs pages that lie together are used together, in whatever order: then one read of a group saves several faults.
-//! In a large hash each page is used by itself. So the neighbours of some single faults are read and left parked, as samples. Such a
-//! sample's touch says that it was used, its eviction that it was not.
+//! In a large hash each page is used by itself. So the neighbours of some single faults are read and left parked, as samples. Such
+//! a sample's touch says that it was used, its eviction that it was not.
 //!
 //! That alone says little. Where memory is used at random, half of all inactive pages are touched before their frames are taken,
 //! and so are half of the samples, whatever lies around them. A neighbour takes the frame of another page. So it must be used more
@@ -13,9 +13,9 @@ use crate::pointers::Follow;
 /// Neighbours are what lies in the same aligned group of so many pages. With four pages a hash of strings in Ruby had twice as many
 /// hard faults.
 pub const GROUP_PAGES: u64 = 8;
-/// While neighbours pay, those of one single fault in so many are samples; while they do not, those of one in so many: a tenth more
-/// pages are read.
+/// While neighbours pay, those of one single fault in so many are samples.
 const ONE_IN: u32 = 16;
+/// The same while they do not pay: a tenth more pages are read.
 const ONE_IN_WHILE_NOT: u32 = 64;
 /// Neighbours must be used more often than other inactive pages, by so many thousandths: a page that is read along with others
 /// costs a sixth of one that a thread waits for.

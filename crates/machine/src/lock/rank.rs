@@ -88,7 +88,8 @@ pub fn given<W: Word>(rank: Rank) {
     }
 }
 
-/// In a fork's child: the other threads do not exist here. (A new thread may get the thread pointer of one that did.)
+/// In a fork's child: the parent's other threads do not exist here, and hold nothing. (A new thread may get the thread pointer of
+/// one of them.)
 pub fn forked<W: Word>() {
     for holder in HOLDERS.as_flattened().iter().filter(|holder| holder.thread.load(Relaxed) != W::thread()) {
         holder.held.store(0, Relaxed);

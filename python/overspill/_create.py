@@ -1,0 +1,104 @@
+"""Makes arrays in a pager's memory."""
+
+from __future__ import annotations
+
+import math
+import os
+from typing import Any
+
+import numpy as np
+
+from . import _files
+from ._array import Array
+from ._default import default_pager
+from ._pager import Pager
+
+CHUNK_ELEMENTS = 1 << 16
+"""Elements that are computed at a time where NumPy would compute all of them in ordinary memory."""
+
+
+def empty(shape: Any, dtype: Any = float, order: Any = "C", *, pager: Pager | None = None) -> Array:
+    """An array in the memory of `pager`, or of the default pager, as `numpy.empty`. All bytes are zero."""
+    dtype = np.dtype(dtype)
+    if dtype.hasobject:
+        raise TypeError(f"an array of {dtype} holds references to Python objects, which cannot be paged: use numpy.empty")
+    if order not in ("C", "F"):
+        raise ValueError(f"there is no order {order!r} for a new array; choose C or F")
+    shape = tuple(map(int, shape)) if np.iterable(shape) else (int(shape),)
+    if any(n < 0 for n in shape):
+        raise ValueError("negative dimensions are not allowed")
+    size = math.prod(shape) * dtype.itemsize
+    if size == 0:
+        return np.ndarray.__new__(Array, shape, dtype, order=order)
+    memory = (default_pager() if pager is None else pager).region(size)
+    return np.ndarray.__new__(Array, shape, dtype, buffer=memory, order=order)
+
+
+def zeros(shape: Any, dtype: Any = float, order: Any = "C", *, pager: Pager | None = None) -> Array:
+    """As `numpy.zeros`. Takes memory only where it is touched."""
+    return empty(shape, dtype, order, pager=pager)
+
+
+def ones(shape: Any, dtype: Any = float, order: Any = "C", *, pager: Pager | None = None) -> Array:
+    """As `numpy.ones`."""
+    return full(shape, 1, dtype, order, pager=pager)
+
+
+def full(shape: Any, fill_value: Any, dtype: Any = None, order: Any = "C", *, pager: Pager | None = None) -> Array:
+    """As `numpy.full`."""
+    made = empty(shape, np.asarray(fill_value).dtype if dtype is None else dtype, order, pager=pager)
+    made[...] = fill_value
+    return made
+
+
+def empty_like(prototype: Any, dtype: Any = None, *, pager: Pager | None = None) -> Array:
+    """As `numpy.empty_like`, in C order unless the prototype is in Fortran's. Without a pager, in the prototype's if it has one."""
+    like = np.asarray(prototype)
+    order = "F" if like.flags.f_contiguous and not like.flags.c_contiguous else "C"
+    pager = pager or getattr(prototype, "pager", None)
+    return empty(like.shape, like.dtype if dtype is None else dtype, order, pager=pager)
+
+
+def zeros_like(prototype: Any, dtype: Any = None, *, pager: Pager | None = None) -> Array:
+    """As `empty_like`, which is zero anyway."""
+    return empty_like(prototype, dtype, pager=pager)
+
+
+def array(source: Any, dtype: Any = None, order: Any = "C", *, pager: Pager | None = None) -> Array:
+    """A copy of an array, or of a sequence, in a pager's memory."""
+    source = np.asarray(source)
+    made = empty(source.shape, source.dtype if dtype is None else dtype, order, pager=pager)
+    np.copyto(made, source, casting="unsafe")
+    return made
+
+
+def arange(start: Any, stop: Any = None, step: Any = 1, dtype: Any = None, *, pager: Pager | None = None) -> Array:
+    """As `numpy.arange`, computed in pieces."""
+    if stop is None:
+        start, stop = 0, start
+    if step == 0:
+        raise ValueError("a step of zero leads nowhere")
+    dtype = np.result_type(np.arange(0, dtype=dtype) if dtype else start, *(() if dtype else (stop, step)))
+    if not np.issubdtype(dtype, np.number):
+        raise TypeError(f"numbers are needed, not {dtype}")
+    count = max(math.ceil((stop - start) / step), 0)
+    made = empty(count, dtype, pager=pager)
+    first = made.dtype.type(start)
+    each = made.dtype.type(start + step) - first  # as numpy.arange has it
+    for at in range(0, count, CHUNK_ELEMENTS):
+        end = min(at + CHUNK_ELEMENTS, count)
+        made[at:end] = first + np.arange(at, end).astype(dtype) * each
+    return made
+
+
+def load(file: str | os.PathLike[str], *, pager: Pager | None = None) -> Array:
+    """The array of a .npy file, read into a pager's memory."""
+    with open(file, "rb") as opened:
+        version = np.lib.format.read_magic(opened)
+        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, fortran, dtype = read(opened)
+        made = empty(shape, dtype, "F" if fortran else "C", pager=pager)
+        got = _files.readinto(opened, made)
+    if got != made.nbytes:
+        raise EOFError(f"{os.fspath(file)} ends {made.nbytes - got} bytes before its array does")
+    return made

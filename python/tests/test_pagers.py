@@ -1,0 +1,307 @@
+"""What can be done with a pager, and what it says."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import BUDGET, Program, push_out
+
+import overspill
+from overspill import Pager
+
+MIB = 1 << 20
+
+
+def test_sizes_and_refusals(tmp_path: Path) -> None:
+    with Pager("8M", tmp_path) as pager:
+        assert pager.stats()["memory_limit_bytes"] == 8 * MIB
+        assert not list(tmp_path.iterdir()), "the swap file has no name"
+    with Pager("1%") as pager:
+        assert pager.stats()["memory_limit_bytes"] >= 8 * MIB
+    for memory, error in [("8 bananas", ValueError), (-1, ValueError), (1, overspill.Error)]:
+        with pytest.raises(error):
+            Pager(memory)
+    with pytest.raises(overspill.Error, match="no replacement policy"):
+        Pager("8M", policy="clairvoyant")
+    with pytest.raises(ValueError, match="choose auto, threads or in-thread"):
+        Pager("8M", delivery="pigeon")
+    with pytest.raises(overspill.Error) as raised:
+        Pager("8M", tmp_path / "nowhere" / "swap")
+    assert raised.value.errno is not None and "nowhere" in str(raised.value)
+
+
+def test_stats_and_repr(pager: Pager) -> None:
+    array = pager.full(3 * BUDGET // 8, 1.0)
+    stats = pager.stats()
+    assert stats["delivery"] == pager.delivery and stats["policy"] == "use-once" and stats["first_loss"] is None
+    assert stats["swap_used_bytes"] >= BUDGET and stats["metadata_bytes"] > 0
+    assert [row["name"] for row in stats["swaps"]] and stats["swaps"][0]["used_bytes"] >= BUDGET
+    assert {name for name, _, _ in Pager.counters_help()} <= stats.keys()
+    assert all(text for row in Pager.counters_help() for text in row)
+    text = repr(pager)
+    assert "of 8.0 MiB in memory" in text and f"delivery {pager.delivery}" in text
+    assert array.pager is pager
+    pager.close()
+    assert repr(pager) == "<overspill.Pager, closed>" and pager.closed
+    with pytest.raises(overspill.Error, match="closed"):
+        pager.stats()
+
+
+@pytest.mark.parametrize("policy", overspill.POLICIES)
+def test_policies(policy: str) -> None:
+    with Pager(BUDGET) as pager:
+        array = overspill.arange(2 * BUDGET // 8, pager=pager)
+        pager.set_policy(policy)
+        assert pager.policy.startswith(policy)
+        assert np.array_equal(array, np.arange(array.size))
+        with pytest.raises(overspill.Error):
+            pager.set_policy("none-such")
+
+
+def test_swap_devices_come_and_go(pager: Pager, tmp_path: Path) -> None:
+    array = overspill.arange(4 * BUDGET // 8, pager=pager)
+    first = pager.swaps()[0]["name"]
+    pager.swapon(tmp_path)
+    assert [row["name"] for row in pager.swaps()] == [first, str(tmp_path)]
+    stop = threading.Event()
+
+    def use() -> None:
+        while not stop.is_set():
+            array[::512] += 0
+
+    user = threading.Thread(target=use)
+    user.start()
+    moved = pager.swapoff(first)
+    stop.set()
+    user.join()
+    assert moved > 0 and [row["name"] for row in pager.swaps()] == [str(tmp_path)]
+    assert np.array_equal(array, np.arange(array.size))
+    with pytest.raises(overspill.Error):
+        pager.swapoff("/none/such")
+    with pytest.raises(ValueError, match="swap device"):
+        pager.swapon("file:/tmp,size=banana")
+
+
+def test_a_swapoff_ends_when_its_progress_raises(delivery: str, tmp_path: Path, program: Program) -> None:
+    text = """
+        import sys, overspill
+        pager = overspill.Pager("8M", sys.argv[2], delivery=sys.argv[1])
+        array = pager.full(64 << 17, 1.0)
+        name = pager.swaps()[0]["name"]
+        pager.swapon(sys.argv[3])
+        def stop(moved, left):
+            raise KeyboardInterrupt(f"{left} left")
+        try:
+            pager.swapoff(name, stop)
+        except KeyboardInterrupt as e:
+            print(e)
+        assert name in [row["name"] for row in pager.swaps()], pager.swaps()
+        assert array.sum() == array.size
+    """
+    (tmp_path / "spare").mkdir()
+    ran = program(text, delivery, str(tmp_path), str(tmp_path / "spare"), OVERSPILL_INJECT="swapoff_pages=1")  # so slow that there is progress to tell of
+    assert ran.returncode == 0 and ran.stdout.endswith("left\n"), ran
+
+
+def test_advice(pager: Pager) -> None:
+    array = overspill.arange(2 * BUDGET // 8, pager=pager)
+    push_out(pager)
+    overspill.prefetch(array[: MIB // 8])
+    pager.advise(array[MIB // 8 : MIB // 4], "willneed")
+    assert np.array_equal(array, np.arange(array.size))
+    used = pager.stats()["swap_used_bytes"]
+    push_out(pager)
+    pager.advise(array[100:-100], "dontneed")
+    assert pager.stats()["swap_used_bytes"] < used
+    assert not array[100:-100].any() and array[99] == 99 and array[-1] == array.size - 1
+    array[:] = 5
+    overspill.discard(array)
+    assert not array.any()
+    with pytest.raises(ValueError, match="choose willneed or dontneed"):
+        overspill.advise(array, "perhaps")
+    with pytest.raises(ValueError, match="contiguous"):
+        overspill.discard(array[::2])
+    with pytest.raises(ValueError, match="not in the memory of a pager"):
+        overspill.discard(np.zeros(10))
+    with pytest.raises(ValueError, match="not in the memory of this pager"):
+        pager.wire(np.zeros(10))
+    array.flags.writeable = False
+    with pytest.raises(ValueError, match="read-only"):
+        overspill.discard(array)
+
+
+def test_threads_discard_neighbours(pager: Pager) -> None:
+    """Each thread fills and discards its own part of an array while the others use theirs."""
+    array = pager.zeros((4, 2 * BUDGET // 32), np.int64)
+
+    def work(row: int) -> None:
+        for turn in range(1, 20):
+            array[row] = turn * 10 + row
+            assert (array[row] == turn * 10 + row).all()
+            overspill.discard(array[row])
+            assert not array[row].any()
+        done.append(row)
+
+    done: list[int] = []
+    threads = [threading.Thread(target=work, args=(row,)) for row in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(done) == [0, 1, 2, 3]
+
+
+def test_wires(pager: Pager) -> None:
+    array = overspill.arange(2 * BUDGET // 8, pager=pager)
+    part = array[: BUDGET // 4 // 8]
+    with pager.wire(part) as wired:
+        assert wired is part
+        push_out(pager)
+        before = pager.stats()["hard_faults"]
+        assert part[::512].sum() == np.arange(0, part.size, 512).sum()
+        assert pager.stats()["hard_faults"] == before, "what is wired does not go out"
+        with pytest.raises(overspill.Error, match="wired"):
+            overspill.discard(part)
+    overspill.discard(part)
+    with pytest.raises(overspill.Error, match="cannot be wired"):
+        with overspill.wire(array):
+            pass
+    with overspill.wire(array[: BUDGET // 2 // 8 - 512]):
+        pass
+    with overspill.wire(pager.zeros(0)):
+        pass
+
+
+def test_a_wire_outlives_its_array(pager: Pager) -> None:
+    array = pager.full(1000, 2.0)
+    wire = overspill.wire(array)
+    with wire as wired:
+        plain = memoryview(wired)
+        del array, wired
+        assert plain[7] == 2
+
+
+def test_other_threads_run_while_pages_are_wired(pager: Pager) -> None:
+    interval = sys.getswitchinterval()
+    array = overspill.arange(2 * BUDGET // 8, pager=pager)
+    part = array[: BUDGET // 4 // 8]
+    sys.setswitchinterval(1000)  # so a thread that does not release Python's lock keeps it
+    try:
+        for _ in range(50):
+            push_out(pager)
+            order, go = [], threading.Lock()
+            go.acquire()
+
+            def work(order: list[str] = order, go: threading.Lock = go) -> None:
+                go.release()
+                order.append("begun")
+                with overspill.wire(part):
+                    order.append("wired")
+
+            thread = threading.Thread(target=work)
+            thread.start()
+            go.acquire()
+            order.append("meanwhile")
+            thread.join()
+            if order == ["begun", "meanwhile", "wired"]:
+                return
+    finally:
+        sys.setswitchinterval(interval)
+    pytest.fail(f"Python's lock was held: {order}")
+
+
+class Stop(Exception):
+    pass
+
+
+def test_signals_end_a_long_wire(delivery: str) -> None:
+    def stop(*_: object) -> None:
+        raise Stop
+
+    before = signal.signal(signal.SIGALRM, stop)
+    try:
+        with Pager("128M", delivery=delivery) as pager:
+            array = pager.full(60 * MIB // 8, 1.0)
+            overspill.discard(array)
+            signal.setitimer(signal.ITIMER_REAL, 0.001)
+            with pytest.raises(Stop):
+                with overspill.wire(array):
+                    time.sleep(60)
+                    pytest.fail("no signal")
+            with overspill.wire(array):  # nothing was left wired
+                pass
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def test_ctrl_c_ends_a_transfer(delivery: str, program: Program) -> None:
+    text = """
+        import os, signal, sys, threading, overspill
+        pager = overspill.Pager("8M", delivery=sys.argv[1])
+        array = pager.zeros(32 << 20, "u1")
+        threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+        try:
+            with open("/dev/zero", "rb", buffering=0) as zero:
+                while True:
+                    overspill.readinto(zero, array)
+        except KeyboardInterrupt:
+            print("stopped", array.sum())
+    """
+    ran = program(text, delivery)
+    assert ran.returncode == 0 and ran.stdout == "stopped 0\n", ran
+
+
+def test_the_default_pager(program: Program) -> None:
+    text = """
+        import overspill
+        overspill.configure(policy="2q")
+        a = overspill.ones(1000)
+        pager = a.pager
+        assert pager is overspill.default_pager() and pager.policy == "2q" and pager.delivery == "in-thread"
+        assert pager.stats()["memory_limit_bytes"] == 16 << 20
+        try:
+            overspill.configure("1G")
+        except overspill.Error as e:
+            print(e)
+        pager.close()
+        assert overspill.zeros(3).pager is not pager
+        assert a.sum() == 1000
+    """
+    ran = program(text, OVERSPILL_PYTHON_MEMORY="16M", OVERSPILL_PYTHON_DELIVERY="in-thread")
+    assert ran.returncode == 0 and "in use already" in ran.stdout, ran
+
+
+def test_types_are_told() -> None:
+    package = Path(overspill.__file__).parent
+    assert (package / "py.typed").exists() and (package / "_overspill.pyi").exists()
+    for name in overspill.__all__:
+        thing = getattr(overspill, name)
+        assert not callable(thing) or thing.__doc__, f"{name} has no docstring"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give up its rights")
+def test_without_privileges(program: Program) -> None:
+    text = """
+        import os, overspill
+        os.setgroups([]); os.setgid(65534); os.setuid(65534)
+        pager = overspill.Pager("8M")
+        a = overspill.arange(3 << 20, pager=pager)
+        assert a.sum() == a.size * (a.size - 1) // 2
+        print(pager.delivery)
+        try:
+            overspill.Pager("8M", delivery="threads")
+        except overspill.Error as e:
+            print(e)
+    """
+    ran = program(text)
+    assert ran.returncode == 0, ran
+    if Path("/proc/sys/vm/unprivileged_userfaultfd").read_text().strip() == "0":
+        assert ran.stdout.startswith("in-thread\n") and "not permitted" in ran.stdout, ran
