@@ -17,8 +17,8 @@ pub const GROUP_PAGES: u64 = 8;
 const ONE_IN: u32 = 16;
 /// The same while they do not pay: a tenth more pages are read.
 const ONE_IN_WHILE_NOT: u32 = 64;
-/// Neighbours must be used more often than other inactive pages, by so many thousandths: a page that is read along with others costs
-/// a sixth of one that a thread waits for.
+/// Neighbours must be used more often than other inactive pages, by so many thousandths: a page that is read along with others
+/// costs a sixth of one that a thread waits for.
 const WORTH_PERMILLE: u32 = 125;
 /// So many samples are enough to judge by: of eight groups. Guessed.
 const ENOUGH: u32 = 56;
