@@ -79,6 +79,12 @@ impl overspill_machine::kernel::Content for Content {
             Content::Sealed(keys) => keys.open(page, stored, bytes),
         }
     }
+    fn fingerprint(&self, page: PageId, bytes: &PageBytes) -> Tag {
+        match self {
+            Content::Checked => checksum::of(page, bytes),
+            Content::Sealed(keys) => keys.fingerprint(page, bytes),
+        }
+    }
     fn seal(&self, page: PageId, plain: &PageBytes, sealed: &mut PageBytes) -> Tag {
         match self {
             Content::Checked => {

@@ -14,6 +14,7 @@ use crate::uffd::{self, Uffd};
 use crate::wake_policy::WakePolicy;
 use overspill_machine::errno;
 use overspill_machine::kernel::{Advice, Fixed, IoVec, Kernel, Touch, prot};
+use overspill_store::PageBytes;
 
 const _: () = {
     assert!(errno::ENOENT == libc::ENOENT && errno::EIO == libc::EIO && errno::EAGAIN == libc::EAGAIN);
@@ -168,6 +169,18 @@ impl Kernel for Linux {
     unsafe fn read_now(fd: i32, buf: *mut u8, len: usize, offset: u64) -> Result<usize, Errno> {
         // SAFETY: the caller's promise.
         unsafe { sys::pread_full(fd, buf, len, offset) }
+    }
+    fn file_len(fd: i32) -> Result<u64, Errno> {
+        sys::file_stat(fd).map(|stat| stat.st_size as u64)
+    }
+    fn sync(fd: i32) -> Result<(), Errno> {
+        sys::fdatasync(fd)
+    }
+    fn drop_cached(fd: i32, offset: u64, len: usize) {
+        sys::drop_cached(fd, offset, len);
+    }
+    fn copy_of_program(at: usize, to: &mut PageBytes) -> bool {
+        sys::read_own(at, to).is_ok()
     }
     fn wake(uffd: i32, at: usize, len: usize) {
         uffd::wake(uffd, at, len);

@@ -69,10 +69,19 @@ pub mod daemon {
     pub type Daemon = overspill_machine::daemon::Daemon<crate::kernel::Linux, crate::family::Sharing>;
 }
 
+/// Files as the home of pages, on Linux.
+pub mod home {
+    pub use overspill_machine::flush::{FLUSH_PAGES, FlushError, Flushed};
+    pub use overspill_machine::home::HomeFile;
+
+    /// [`overspill_machine::flush::Flusher`].
+    pub type Flusher = overspill_machine::flush::Flusher<crate::kernel::Linux>;
+}
+
 /// Page-in, on Linux.
 pub mod reader {
     pub use overspill_machine::reader::{
-        After, CLUSTERS, READS_MAX, SINGLES, TOKEN_OTHER, arrived, buffer_pages, complete, count_io, read_more,
+        After, CLUSTERS, READS_MAX, SINGLES, TOKEN_OTHER, arrived, buffer_pages, count_io, read_more,
     };
 
     /// [`overspill_machine::reader::Reader`].

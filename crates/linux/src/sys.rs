@@ -298,6 +298,38 @@ pub unsafe fn pwritev(fd: i32, iov: &[IoVec], offset: u64) -> Result<usize, Errn
     }
 }
 
+/// fstat(2).
+///
+/// # Errors
+/// As fstat(2).
+pub fn file_stat(fd: i32) -> Result<libc::stat, Errno> {
+    // SAFETY: all-zero bytes are a valid stat, which the kernel writes.
+    let mut stat: libc::stat = unsafe { core::mem::zeroed() };
+    // SAFETY: the structure lives over the call.
+    unsafe { sys!(libc::SYS_fstat, fd, &raw mut stat) }?;
+    Ok(stat)
+}
+
+/// fdatasync(2).
+///
+/// # Errors
+/// As fdatasync(2).
+pub fn fdatasync(fd: i32) -> Result<(), Errno> {
+    loop {
+        // SAFETY: touches no memory.
+        match unsafe { sys!(libc::SYS_fdatasync, fd) } {
+            Err(libc::EINTR) => {}
+            done => return done.map(drop),
+        }
+    }
+}
+
+/// Drops what the kernel has cached of a part of a file and need not write.
+pub fn drop_cached(fd: i32, offset: u64, len: usize) {
+    // SAFETY: touches no memory.
+    let _ = unsafe { sys!(libc::SYS_fadvise64, fd, offset, len, libc::POSIX_FADV_DONTNEED) };
+}
+
 /// read(2), once.
 pub fn read(fd: i32, buf: &mut [u8]) -> Result<usize, Errno> {
     // SAFETY: the kernel writes within the slice only.

@@ -32,7 +32,7 @@ use crate::write_back::WriteBack;
 pub use evict::take;
 use launder::{Dirty, WRITES_MAX, Write};
 pub use launder::{buffer_pages, writes};
-use overspill_vm::types::{PAGE_SHIFT, PageId};
+use overspill_vm::types::{ObjectId, PAGE_SHIFT, PageId};
 use overspill_vm::{Laundry, Resident};
 
 /// Pages per step.
@@ -69,6 +69,8 @@ pub struct Daemon<K: Kernel, S = ()> {
     laundry: Vec<Laundry>,
     places: Vec<ParkPlace>,
     dirty: Vec<Dirty>,
+    /// Changed pages that go to their files.
+    home_dirty: Vec<Dirty>,
     /// Pages of the batch that were EBUSY.
     busy: Vec<PageId>,
     /// Pages of the batch that cannot be moved because their memory is not writable.
@@ -79,6 +81,8 @@ pub struct Daemon<K: Kernel, S = ()> {
     /// How many pages in a row could not be parked.
     fruitless: u32,
     writes: Vec<Write>,
+    /// The first of them, which may be to swap. Those to files need no buffers, and may be any.
+    swap_writes: usize,
     write_pages: usize,
     /// In this order: the buffers of each write, if writes are encrypted; one scratch page; the pages that are copied out.
     buffers: usize,
@@ -90,9 +94,18 @@ pub struct Daemon<K: Kernel, S = ()> {
     asked_at: u64,
     freed_before: u64,
     /// Why a write failed; forgotten when a frame comes free.
-    trouble: Option<Errno>,
+    trouble: Option<Trouble>,
     give_back: GiveBack,
     sharing: S,
+}
+
+/// Why a write failed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Trouble {
+    /// A write to swap, or there is no room in swap.
+    Swap(Errno),
+    /// A write to the file that is this object's home.
+    File(Errno, ObjectId),
 }
 
 /// The result of a step.
@@ -134,12 +147,14 @@ impl<K: Kernel, S: Sharing<K>> Daemon<K, S> {
             laundry: Vec::with_capacity(BATCH),
             places: Vec::with_capacity(BATCH),
             dirty: Vec::with_capacity(BATCH),
+            home_dirty: Vec::with_capacity(BATCH),
             busy: Vec::with_capacity(BATCH),
             unwritable: Vec::with_capacity(BATCH),
             mappings: if machine.config.delivery == Delivery::Threads { K::Mappings::opened() } else { K::Mappings::default() },
             locked_seen: false,
             fruitless: 0,
-            writes: (0..count).map(|_| Write::new()).collect(),
+            writes: (0..WRITES_MAX).map(|_| Write::new()).collect(),
+            swap_writes: count,
             write_pages,
             buffers,
             buffers_len,
@@ -262,10 +277,7 @@ impl<K: Kernel, S: Sharing<K>> Daemon<K, S> {
             self.reclaim(machine, demand.reclaim.min(most));
             return Step::Worked;
         }
-        if demand.launder > 0
-            && self.in_flight - self.write_back.in_flight() + 2 <= self.writes.len()
-            && self.launder(machine, demand.launder.min(most))
-        {
+        if demand.launder > 0 && self.can_launder() && self.launder(machine, demand.launder.min(most)) {
             return Step::Worked;
         }
         let all_tried = self.fruitless > listed;

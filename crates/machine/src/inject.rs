@@ -29,6 +29,18 @@ pub struct Inject {
     pub stalled_since: core::sync::atomic::AtomicU64,
     /// In a swapoff, at most this many pages per operation, and one operation at a time; 0: no limit.
     pub swapoff_pages: u64,
+    /// Fail writes of changed pages to files after this many, with EIO; 0: never.
+    pub home_write_after: u64,
+    /// Fail no more than this many of them; 0: all.
+    pub home_write_fails: u64,
+    /// Fail the fdatasync of a file that comes after this many, with EIO; 0: never.
+    pub sync_after: u64,
+    /// Give up after so many milliseconds when memory is full of changed pages of files that cannot be written; 0: as always.
+    pub file_grace_ms: u64,
+    /// Such writes done.
+    pub home_writes: core::sync::atomic::AtomicU64,
+    /// Such calls done.
+    pub syncs: core::sync::atomic::AtomicU64,
     /// Reads done.
     pub reads: core::sync::atomic::AtomicU64,
     /// Writes done.
@@ -36,7 +48,8 @@ pub struct Inject {
 }
 
 impl Inject {
-    /// From `read=N,read_every=N,bad_page=N,write=N,write_device=N,flip=N,stall=N,panic=N,swapoff_pages=N`.
+    /// From `read=N,read_every=N,bad_page=N,write=N,write_device=N,flip=N,home_write=N,home_write_fails=N,sync=N,
+    /// file_grace_ms=N,stall=N,panic=N,swapoff_pages=N`.
     ///
     /// # Panics
     /// On any other text: a test that injects nothing would pass.
@@ -52,6 +65,10 @@ impl Inject {
                 "write" => inject.write_after = n,
                 "write_device" => inject.write_device = n,
                 "flip" => inject.flip_after = n,
+                "home_write" => inject.home_write_after = n,
+                "home_write_fails" => inject.home_write_fails = n,
+                "sync" => inject.sync_after = n,
+                "file_grace_ms" => inject.file_grace_ms = n,
                 "stall" => inject.stall_after = n,
                 "panic" => inject.panic_after = n,
                 "swapoff_pages" => inject.swapoff_pages = n,
@@ -59,6 +76,19 @@ impl Inject {
             }
         }
         inject
+    }
+    /// Whether this write to a file is to fail.
+    pub fn write_home(&self) -> bool {
+        if self.home_write_after == 0 {
+            return false;
+        }
+        let done = self.home_writes.fetch_add(1, Relaxed);
+        let last = if self.home_write_fails == 0 { u64::MAX } else { self.home_write_after + self.home_write_fails };
+        (self.home_write_after..last).contains(&done)
+    }
+    /// Whether this fdatasync is to fail.
+    pub fn sync(&self) -> bool {
+        self.sync_after != 0 && self.syncs.fetch_add(1, Relaxed) == self.sync_after
     }
     fn due(after: u64, count: &core::sync::atomic::AtomicU64) -> bool {
         after != 0 && count.fetch_add(1, Relaxed) >= after

@@ -7,7 +7,7 @@ use crate::errno::Errno;
 use crate::files::Files;
 pub use crate::futex::{Futex, Limit};
 use core::ops::Deref;
-use overspill_store::PageBytes;
+use overspill_store::{PageBytes, checksum};
 use overspill_vm::types::{PageId, Tag};
 
 /// Protection of memory: readable, writable, executable.
@@ -142,6 +142,26 @@ pub trait Kernel: Sized + Send + Sync + 'static {
     /// # Errors
     /// As pread(2).
     unsafe fn read_now(fd: i32, buf: *mut u8, len: usize, offset: u64) -> Result<usize, Errno>;
+    /// The length of a file, in bytes.
+    ///
+    /// # Errors
+    /// As fstat(2).
+    fn file_len(_: i32) -> Result<u64, Errno> {
+        Err(crate::errno::EOPNOTSUPP)
+    }
+    /// Waits until the device has what was written to a file.
+    ///
+    /// # Errors
+    /// As fdatasync(2).
+    fn sync(_: i32) -> Result<(), Errno> {
+        Err(crate::errno::EOPNOTSUPP)
+    }
+    /// Drops what the kernel has cached of a part of a file, if it can.
+    fn drop_cached(_: i32, _: u64, _: usize) {}
+    /// Copies a page of the program's. Returns whether it was there; the thread may also wait until it is.
+    fn copy_of_program(_: usize, _: &mut PageBytes) -> bool {
+        false
+    }
     /// Wakes threads that wait for pages of the range, so that they look again. `uffd`: its [`Uffd::raw`].
     fn wake(uffd: i32, at: usize, len: usize);
 
@@ -401,6 +421,10 @@ pub trait Content: Send + Sync {
     /// If so, `bytes` becomes the page's plain content.
     #[must_use]
     fn open(&self, page: PageId, stored: Tag, bytes: &mut PageBytes) -> bool;
+    /// The tag of content that lies in a file as it is, to find out later whether it was changed. The same each time.
+    fn fingerprint(&self, page: PageId, bytes: &PageBytes) -> Tag {
+        checksum::of(page, bytes)
+    }
     /// Makes the bytes to be written for a page, and returns their tag for the core.
     fn seal(&self, page: PageId, plain: &PageBytes, sealed: &mut PageBytes) -> Tag;
 }

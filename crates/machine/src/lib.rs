@@ -7,16 +7,19 @@
 //! Code that a fault or the page daemon can reach does not allocate, log or format.
 
 pub mod advice;
+pub mod completion;
 pub mod compressed;
 pub mod daemon;
 pub mod devices;
 pub mod errno;
 pub mod events;
 pub mod files;
+pub mod flush;
 pub mod fork;
 pub mod futex;
 pub mod growth;
 pub mod handler;
+pub mod home;
 pub mod inject;
 pub mod kernel;
 pub mod load_control;

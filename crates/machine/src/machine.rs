@@ -51,7 +51,7 @@ use overspill_vm::Vm;
 use overspill_vm::pager::{IoResult, Location};
 use overspill_vm::policy::Spec;
 use overspill_vm::status::{Outcome, Status};
-use overspill_vm::types::{FrameId, PAGE_SIZE, PageId};
+use overspill_vm::types::{DeviceId, FrameId, PAGE_SIZE, PageId};
 use remap_gate::RemapGate;
 use shortage::Shortage;
 use shutdown::Shutdown;
@@ -191,6 +191,7 @@ impl<K: Kernel> Machine<K> {
             backlog: Backlog::new(),
             pending: PendingUnmaps::new(),
             origins: vec![0; parts.objects_max as usize],
+            homes: (0..parts.objects_max).map(|_| None).collect(),
             program: parts.program,
             parking: parts.parking,
             files: parts.files,
@@ -334,10 +335,14 @@ impl<K: Kernel> Machine<K> {
             return;
         }
         let mut said = Packet::new();
-        let _ = write!(said, "the page at {:#x} could not be read back from byte {offset} of the swap device ", map.addr(page));
-        said.put(map.names[device.0 as usize].bytes());
+        let _ = write!(said, "the page at {:#x} could not be read back from byte {offset} of the ", map.addr(page));
+        match map.home(page.object()).filter(|_| device == DeviceId::HOME) {
+            Some(home) => said.put(b"file ").put(home.name.bytes()),
+            None => said.put(b"swap device ").put(map.names[device.0 as usize].bytes()),
+        };
         let _ = match why {
             IoResult::Io(e) => write!(said, ": error {e}"),
+            IoResult::Beyond => write!(said, ": the file ends before it"),
             _ => write!(said, ": its content is not what was written there"),
         };
         self.status.loss.set(said.bytes());

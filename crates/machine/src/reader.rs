@@ -3,6 +3,7 @@
 //! A [`Reader`] belongs to one thread. It reads a cluster into a private buffer, checks each page against its tag, and copies it
 //! into the program (`UFFDIO_COPY`, which never flushes a TLB).
 
+use crate::completion;
 use crate::errno::{self, Errno};
 use crate::kernel::{Content as _, Done, Io as _, Kernel, Mistake, Uffd as _};
 use crate::machine::{Core, Machine};
@@ -70,7 +71,7 @@ pub struct After {
 #[inline(never)] // its stack frame of some KiB must not be part of those from which further reads are started
 pub unsafe fn arrived<K: Kernel>(
     machine: &Machine<K>,
-    Read { op, fd }: &Read,
+    Read { op, fd, home }: &Read,
     buffer: *mut u8,
     since: u64,
     result: Result<usize, Errno>,
@@ -80,20 +81,32 @@ pub unsafe fn arrived<K: Kernel>(
     let mut stored = [Tag::UNKNOWN; CLUSTER_PAGES_MAX];
     let mut right = [false; CLUSTER_PAGES_MAX];
     // SAFETY: the caller's buffer, and nobody else uses it.
-    let read = unsafe { complete(machine, (*fd, op.location.offset), op.count, buffer, result) };
+    let read = unsafe {
+        match home {
+            Some(home) => completion::complete_at_home(machine, (*fd, op.location.offset, *home), op.count, buffer, result),
+            None => completion::complete(machine, (*fd, op.location.offset), op.count, buffer, result),
+        }
+    };
     if machine.inject.flip() {
         // SAFETY: the buffer is this thread's, at least a page long.
         unsafe { *buffer ^= 1 };
     }
     let arrived = || (0..op.count).filter(|i| read.good >> i & 1 == 1 && op.wants(*i));
     stored[0] = op.expected;
-    if op.count > 1 {
+    if op.count > 1 && home.is_none() {
         let core = machine.core.lock();
         arrived().for_each(|i| stored[i as usize] = core.vm.expected(op, i));
     }
     for i in arrived() {
         // SAFETY: the buffer has `op.count` pages, aligned, and the read into it has ended.
         let bytes = unsafe { &mut *(buffer.add((i as usize) << PAGE_SHIFT) as *mut PageBytes) };
+        if let Some(home) = home {
+            right[i as usize] = true;
+            if home.tags {
+                stored[i as usize] = machine.content.fingerprint(op.page(i), bytes);
+            }
+            continue;
+        }
         right[i as usize] = match op.location.is_memory {
             true => checksum::of(op.page(i), bytes) == stored[i as usize], // not encrypted
             false => machine.content.open(op.page(i), stored[i as usize], bytes) || K::mistake(Mistake::TrustsDevices),
@@ -106,15 +119,22 @@ pub unsafe fn arrived<K: Kernel>(
     let bounds = range.map_or(0..0, |r| r.bounds());
     let mut core = machine.core.lock();
     let check = |i: u32, expected: Tag| match read.of(i) {
-        IoResult::Ok if !right[i as usize] || stored[i as usize] != expected => IoResult::Corrupt,
+        IoResult::Ok if home.is_none() && (!right[i as usize] || stored[i as usize] != expected) => IoResult::Corrupt,
         outcome => outcome,
     };
     let damaged = arrived().any(|i| !right[i as usize] && stored[i as usize] != Tag::UNKNOWN);
-    let ns = count_io(machine, &mut core, op.location.device, false, op.count, since, read.worth(damaged));
-    if op.count == 1 && op.touched().is_some() {
-        core.vm.page_in_took(op.location.is_memory, ns);
+    if home.is_none() {
+        let ns = count_io(machine, &mut core, op.location.device, false, op.count, since, read.worth(damaged));
+        if op.count == 1 && op.touched().is_some() {
+            core.vm.page_in_took(op.location.is_memory, ns);
+        }
     }
     let next = core.vm.page_in_arrived(op, bounds, check, &mut places).and_then(|next| issue(map.read_of(next)));
+    if home.is_some_and(|home| home.tags) {
+        for i in arrived().filter(|i| matches!(places[*i as usize], Destination::Map | Destination::Park(_))) {
+            core.vm.set_base(op.page(i), stored[i as usize]);
+        }
+    }
     // a page to be left parked needs a place; without one it is mapped
     let mut parking = [ParkPlace::NONE; CLUSTER_PAGES_MAX];
     for (i, place) in places[..op.count as usize].iter_mut().enumerate() {
@@ -206,66 +226,6 @@ pub fn read_more<K: Kernel>(machine: &Machine<K>, op: &PageIn) -> Option<Read> {
     let range = map.ranges.find(map.addr(op.first))?;
     let more = machine.core.lock().vm.read_more(op, range.bounds());
     more.map(|op| map.read_of(op))
-}
-
-/// The result of a read after all attempts.
-pub struct Arrived {
-    /// A bit for each page that was read.
-    pub good: u128,
-    /// For the read as a whole: all of its bytes, or the error of the last page that failed.
-    pub result: Result<usize, Errno>,
-}
-
-impl Arrived {
-    /// As [`Arrived::result`], except that damaged content counts as a failure of the device, like a page that was not read.
-    pub fn worth(&self, damaged: bool) -> Result<usize, Errno> {
-        if damaged { self.result.and(Err(errno::EBADMSG)) } else { self.result }
-    }
-    /// The outcome of page `i`.
-    pub fn of(&self, i: u32) -> IoResult {
-        match self.result {
-            _ if self.good >> i & 1 == 1 => IoResult::Ok,
-            Err(e) => IoResult::Io(e),
-            Ok(_) => IoResult::Io(errno::EIO),
-        }
-    }
-}
-
-/// Completes a read (from that descriptor and offset) that was cut short or failed. It goes on after the cut, or tries the whole
-/// read once more. If that fails too, it reads page by page: a page that cannot be read is lost for good, but its neighbours need
-/// not be.
-///
-/// # Safety
-/// `buffer` has room for `count` pages; the read into it has ended and nobody else uses it.
-pub unsafe fn complete<K: Kernel>(
-    machine: &Machine<K>,
-    (fd, offset): (i32, u64),
-    count: u32,
-    buffer: *mut u8,
-    result: Result<usize, Errno>,
-) -> Arrived {
-    let first = |pages: usize| if pages == 0 { 0 } else { u128::MAX >> (u128::BITS - pages as u32) };
-    let pages = count as usize;
-    let mut done = result.unwrap_or(0) >> PAGE_SHIFT;
-    if done == pages || done > 0 && K::mistake(Mistake::LeavesShortReads) {
-        return Arrived { good: first(pages), result };
-    }
-    let again = |from: usize, pages: usize| {
-        let (from, len) = (from << PAGE_SHIFT, pages << PAGE_SHIFT);
-        let fd = machine.inject.read_again(fd, offset + from as u64, len);
-        // SAFETY: a part of the caller's buffer.
-        unsafe { K::read_now(fd, buffer.add(from), len, offset + from as u64) }
-    };
-    done += again(done, pages - done).unwrap_or(0) >> PAGE_SHIFT;
-    let (mut good, mut failed) = (first(done), None);
-    for page in done..pages {
-        match again(page, 1) {
-            Ok(PAGE_SIZE) => good |= 1 << page,
-            Ok(_) => failed = Some(errno::EIO),
-            Err(e) => failed = Some(e),
-        }
-    }
-    Arrived { good, result: failed.map_or(Ok(pages << PAGE_SHIFT), Err) }
 }
 
 /// Counts an operation on `pages` pages of `device`, issued at `since`. Returns how long it took, in nanoseconds. => the device is
@@ -447,7 +407,7 @@ impl<K: Kernel> Reader<K> {
         let next = unsafe { arrived(machine, &flight.read, flight.buffer, flight.since, done.result, issue) }.next;
         // with plain I/O reading the pages pointed to would keep everybody waiting
         let op = &flight.read.op;
-        if machine.config.follows_pointers && op.is_read_in_order() && self.io.is_asynchronous() {
+        if machine.config.follows_pointers && op.is_read_in_order() && flight.read.home.is_none() && self.io.is_asynchronous() {
             for i in (0..op.count).filter(|i| op.wants(*i)) {
                 // SAFETY: a page of the flight's own buffer, which stays taken until below, and the read into it has ended.
                 let content = unsafe { &*(flight.buffer.add((i as usize) << PAGE_SHIFT) as *const PageBytes) };

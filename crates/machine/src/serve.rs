@@ -143,6 +143,9 @@ impl<K: Kernel> Machine<K> {
                     unsafe { map.program.copy(addr, self.zeroes.pages(), PAGE_SIZE) }
                 };
                 self.status.counters.pages_vanished.add(u64::from(filled.error.is_none()));
+                if filled.error.is_none() && core.vm.home(page.object()).is_some() {
+                    self.take_zeroes(&map, &mut core, page);
+                }
                 drop(core);
                 map.program.let_write(addr, PAGE_SIZE); // if the page daemon wanted to copy it out, and did not
                 (Served::Done, Some(waiters))
@@ -172,6 +175,21 @@ impl<K: Kernel> Machine<K> {
             self.wake_last(waiters);
         }
         served
+    }
+
+    /// A page of a file was gone from the program's memory, and zeroes were put in its place. Takes them away again, so that the
+    /// next touch reads the file.
+    #[cold]
+    fn take_zeroes(&self, map: &Space<K>, core: &mut Core, page: PageId) {
+        let Some((place, _)) = core.park.take(1) else { return };
+        // SAFETY: the place is empty, and nobody needs the zeroes.
+        let moved = unsafe { map.parking.move_pages(self.parking.addr(place), map.addr(page), PAGE_SIZE) };
+        if moved.bytes < PAGE_SIZE {
+            return core.park.give(place);
+        }
+        core.vm.charge(1);
+        core.park.abandon(place);
+        core.vm.vanished(page);
     }
 
     /// Fills a missing page with zeroes, but not a guard page: a copy would replace that. Returns how many pages are there now: one

@@ -9,14 +9,15 @@ pub mod remaps;
 use crate::compressed::Compressed;
 use crate::errno::{self, Errno};
 use crate::files::{DEVICES_MAX, DeviceName, Files as _};
+use crate::home::{HomeFile, HomeRead};
 use crate::kernel::{Kernel, Marks, Mistake, Uffd};
 use crate::ranges::{Kind, RangeMap};
 use backlog::Backlog;
 use copying::Copying;
 use discards::Discards;
-use overspill_vm::PageIn;
 use overspill_vm::pager::Location;
-use overspill_vm::types::{PAGE_SHIFT, PAGE_SIZE, PageId};
+use overspill_vm::types::{ObjectId, PAGE_SHIFT, PAGE_SIZE, PageId};
+use overspill_vm::{Access, PageIn};
 use pending_unmaps::PendingUnmaps;
 use remaps::Remaps;
 use std::sync::Arc;
@@ -38,6 +39,8 @@ pub struct Space<K: Kernel> {
     pub pending: PendingUnmaps,
     /// The address of page 0 of each object.
     pub origins: Vec<usize>,
+    /// For each object: the file that is its home, if it has one.
+    pub homes: Vec<Option<HomeFile>>,
     /// The userfaultfd of the program's ranges.
     pub program: K::Uffd,
     /// The userfaultfd of the parking area.
@@ -116,11 +119,22 @@ impl<K: Kernel> Space<K> {
         if location.is_memory {
             return -1;
         }
+        if location.is_home() {
+            return self.homes[location.file as usize].as_ref().expect("it is being read or written").fd;
+        }
         self.files[location.device.0 as usize].as_ref().expect("a device has files").fd(location.file)
+    }
+    /// The home of an object.
+    pub fn home(&self, object: ObjectId) -> Option<&HomeFile> {
+        self.homes[object.0 as usize].as_ref()
     }
     /// Everything that is needed to make the read.
     pub fn read_of(&self, op: PageIn) -> Read {
-        Read { op, fd: self.fd(op.location) }
+        let home = op.location.is_home().then(|| {
+            let home = self.homes[op.location.file as usize].as_ref().expect("it is being read");
+            HomeRead { rest: home.rest, direct: home.direct, tags: home.access != Access::ReadOnly }
+        });
+        Read { op, fd: self.fd(op.location), home }
     }
     /// The address of a page.
     pub fn addr(&self, page: PageId) -> usize {
@@ -140,4 +154,6 @@ pub struct Read {
     pub op: PageIn,
     /// The file; -1 for a device that is memory.
     pub fd: i32,
+    /// It is a read from the pages' home.
+    pub home: Option<HomeRead>,
 }

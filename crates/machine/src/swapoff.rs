@@ -21,6 +21,7 @@
 //! [`Inject::swapoff_pages`](crate::inject::Inject) a run has at most that many pages, and there is one flight. That is the
 //! baseline for comparisons: page by page.
 
+use crate::completion;
 use crate::devices;
 use crate::errno::{self, Errno};
 use crate::figures;
@@ -307,7 +308,7 @@ impl<K: Kernel> Worker<K> {
                     self.read(machine, free, (fd, run.location), run.count, |since| Flight::Read { run, fd, since });
                 }
                 SwapoffStep::PageIn(op) => {
-                    let read = Read { op, fd };
+                    let read = Read { op, fd, home: None };
                     self.read(machine, free, (fd, op.location), op.count, |since| Flight::PageIn { read, since });
                 }
                 SwapoffStep::Again if scans < SCANS => scans += 1,
@@ -441,7 +442,7 @@ impl<K: Kernel> Worker<K> {
     fn arrived(&mut self, machine: &Machine<K>, flight: usize, (run, fd): (MoveRun, i32), since: u64, done: Done) {
         let buffer = self.buffer(flight, 0);
         // SAFETY: the flight's own buffer, and the read into it has ended.
-        let arrived = unsafe { reader::complete(machine, (fd, run.location.offset), run.count, buffer, done.result) };
+        let arrived = unsafe { completion::complete(machine, (fd, run.location.offset), run.count, buffer, done.result) };
         if machine.inject.flip() {
             // SAFETY: as above, at least a page long.
             unsafe { *buffer ^= 1 };

@@ -51,7 +51,6 @@ pub struct WriteBack<K: Kernel> {
     /// A cluster for each flight, and one page to seal from.
     buffers: usize,
     tokens: u64,
-    in_flight: usize,
     kernel: PhantomData<K>,
 }
 
@@ -74,14 +73,8 @@ impl<K: Kernel> WriteBack<K> {
             pages,
             buffers,
             tokens,
-            in_flight: 0,
             kernel: PhantomData,
         })
-    }
-
-    /// Writes under way.
-    pub fn in_flight(&self) -> usize {
-        self.in_flight
     }
 
     /// Whether a completion with this token is for [`WriteBack::written`].
@@ -99,7 +92,6 @@ impl<K: Kernel> WriteBack<K> {
             }
             issued += 1;
         }
-        self.in_flight += issued;
         issued
     }
 
@@ -209,7 +201,6 @@ impl<K: Kernel> WriteBack<K> {
         }
         drop(core);
         flight.busy = false;
-        self.in_flight -= 1;
     }
 }
 

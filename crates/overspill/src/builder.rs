@@ -6,6 +6,7 @@ use crate::fault;
 use crate::pager::{Owner, Pager, Regions};
 use crate::reads::{self, Buffers, Queue};
 use crate::shared::Shared;
+use crate::write_back::WriteBack;
 use overspill_linux::credentials::Follower;
 use overspill_linux::daemon::Daemon;
 use overspill_linux::device_spec::{self, DeviceSpec};
@@ -25,6 +26,7 @@ use std::sync::atomic::Ordering::*;
 use std::sync::mpsc::{self, Sender};
 use std::sync::{Arc, Mutex};
 use std::thread;
+use std::time::Duration;
 
 /// Options of a [`Pager`]; from [`Pager::builder`].
 #[derive(Clone, Debug)]
@@ -44,6 +46,8 @@ pub struct Builder {
     manual_daemon: bool,
     decisions_max: usize,
     ahead_pages_max: Option<u32>,
+    write_back: Duration,
+    changed_max: Option<u64>,
 }
 
 impl Builder {
@@ -111,6 +115,18 @@ impl Builder {
     /// take address space in proportion, and memory only as pages are used.
     pub fn managed_max(mut self, bytes: u64) -> Self {
         self.managed_max = bytes;
+        self
+    }
+    /// Changed pages of read-write regions of files are written to the file after this time at the latest, and if there are more
+    /// than `changed` bytes of them. The default is 30 s, and a quarter of the budget. 0 s means always; changes that must not be
+    /// lost need [`FileRegion::flush`](crate::FileRegion::flush).
+    ///
+    /// For bytes written by [`FileRegion::write_at`](crate::FileRegion::write_at) the limit is kept: that call writes back itself.
+    /// For memory that is written directly, the pager looks more often, the faster pages change. If they change faster than the
+    /// device takes them, only the budget limits them.
+    #[must_use]
+    pub fn write_back(mut self, after: Duration, changed: u64) -> Self {
+        (self.write_back, self.changed_max) = (after, Some(changed));
         self
     }
     /// For tests: starts no thread; after each fault the faulting thread does the page daemon's work at once.
@@ -222,6 +238,7 @@ impl Builder {
             manual,
             swapoff: Mutex::new(()),
             quit,
+            write_back: WriteBack::new(self.write_back, self.changed_max.unwrap_or(memory / 4) >> PAGE_SHIFT),
             _status: block,
         });
         fault::prepare(delivery == Delivery::InThread)?;
@@ -253,6 +270,8 @@ impl Pager {
             manual_daemon: false,
             decisions_max: 0,
             ahead_pages_max: None,
+            write_back: Duration::from_secs(30),
+            changed_max: None,
         }
     }
 }
@@ -283,6 +302,11 @@ impl Owner {
         self.spawn("overspill-empty", &ready, |shared, up| {
             up();
             devices::empty_failing(shared);
+            Ok(())
+        })?;
+        self.spawn("overspill-flush", &ready, |shared, up| {
+            up();
+            shared.write_back.run();
             Ok(())
         })?;
         for &cpu in cpus {

@@ -74,6 +74,36 @@ pub enum Error {
         /// What is there instead: "it is free, ..." and the like.
         why: &'static str,
     },
+    /// A file could not be opened, read, written or synchronised.
+    File {
+        /// Which.
+        path: PathBuf,
+        /// What was tried.
+        what: &'static str,
+        /// Why it failed.
+        source: io::Error,
+    },
+    /// The file ends before the range does.
+    FileEnds {
+        /// Which.
+        path: PathBuf,
+        /// Its length, in bytes.
+        len: u64,
+        /// The length that is needed, in bytes.
+        needed: u64,
+    },
+    /// Another region has a part of these pages of the file, and one of the two may write.
+    FileShared {
+        /// Which.
+        path: PathBuf,
+    },
+    /// The region was opened without the right to do this.
+    Access {
+        /// Which file.
+        path: PathBuf,
+        /// What it was opened for.
+        access: overspill_vm::Access,
+    },
     /// This is a forked child of the process that built the pager.
     Forked,
 }
@@ -113,11 +143,33 @@ impl fmt::Display for Error {
                 write!(f, "{bytes} bytes cannot be wired: the budget allows {available} more")
             }
             Error::IsWired => write!(f, "the range has pages that are wired"),
-            Error::Lost => write!(f, "a page could not be read back from swap"),
             Error::ArenaFull { bytes, capacity } => {
                 write!(f, "the arena of {capacity} bytes has no free room for a block of {bytes} bytes: make a larger arena")
             }
             Error::NotABlock { address, why } => write!(f, "no block of the arena begins at address {address:#x}: {why}"),
+            Error::Lost => write!(f, "a page could not be read back from where it was stored"),
+            Error::File { path, what, source } => write!(f, "the file {} could not be {what}: {source}", path.display()),
+            Error::FileEnds { path, len, needed } => write!(
+                f,
+                "the file {} has {len} bytes, and {needed} are needed: ask for fewer, or open it for reading and writing and let it grow",
+                path.display()
+            ),
+            Error::FileShared { path } => write!(
+                f,
+                "another region of this process has the same pages of the file {}, and one of the two may write: use that region, or drop it \
+                 first",
+                path.display()
+            ),
+            Error::Access { path, access } => write!(
+                f,
+                "the file {} was opened {}, which does not allow this",
+                path.display(),
+                match access {
+                    overspill_vm::Access::ReadOnly => "for reading only",
+                    overspill_vm::Access::ReadWrite => "for reading and writing",
+                    overspill_vm::Access::CopyOnWrite => "for private changes (copy-on-write)",
+                }
+            ),
             Error::Forked => write!(
                 f,
                 "this process was forked from the one that built the pager, and has neither the pager nor its regions: build a pager of \
@@ -132,6 +184,7 @@ impl std::error::Error for Error {
         match self {
             Error::Userfaultfd(e) => Some(e),
             Error::Swap { source: e, .. }
+            | Error::File { source: e, .. }
             | Error::Engine(e)
             | Error::Key(e)
             | Error::Resources(e)
@@ -146,6 +199,7 @@ impl From<Error> for io::Error {
     fn from(e: Error) -> io::Error {
         match e {
             Error::Lost => io::Error::from_raw_os_error(libc::EIO),
+            Error::File { ref source, .. } if source.raw_os_error().is_some() => io::Error::new(source.kind(), e),
             Error::WiredTooMuch { .. } => io::Error::new(io::ErrorKind::OutOfMemory, e),
             e => io::Error::other(e),
         }

@@ -256,6 +256,13 @@ pub fn step_daemon(shared: &Shared, no_memory: bool) {
     machine.shortage.set_starved(no_memory && machine.core.lock().vm.available() == 0);
 }
 
+/// For tests: waits for the writes of the page daemon.
+pub fn settle_daemon(shared: &Shared) {
+    if let Some(daemon) = &shared.manual {
+        daemon.lock().settle(&shared.machine);
+    }
+}
+
 extern "C" fn on_sigbus(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     // SAFETY: the kernel gives a handler with SA_SIGINFO a valid structure; SIGBUS by a fault has an address in it.
     let (code, addr) = unsafe { ((*info).si_code, (*info).si_addr() as usize) };

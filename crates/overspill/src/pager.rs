@@ -72,6 +72,7 @@ impl Drop for Owner {
         machine.ring_daemon_anyway();
         self.shared.queue.wake();
         machine.failed_devices.end();
+        self.shared.write_back.end();
         reads::ring(&self.shared.quit);
         for thread in self.threads.drain(..) {
             let _ = thread.join();
@@ -147,6 +148,11 @@ impl Pager {
         let machine = &self.0.must_be_here().machine;
         let _quiet = Quiet::new();
         machine.core.lock().vm.metadata_bytes()
+    }
+
+    /// Pages that may still be managed.
+    pub(crate) fn pages_left(&self) -> u64 {
+        self.0.regions().pages_left
     }
 
     /// How faults are delivered.

@@ -130,7 +130,7 @@ impl Drop for Buffer<'_> {
 /// Makes `read` in the calling thread. If a thread waits for it already, calls `issue` with the next window; what that returns is
 /// returned. Does not allocate. => the caller holds no lock of the pager's
 pub fn read_here(machine: &Machine, buffers: &Buffers, read: &Read, issue: impl FnOnce(Read) -> Option<Read>) -> Option<Read> {
-    let Read { op, fd } = read;
+    let Read { op, fd, .. } = read;
     let buffer = buffers.take(op.count);
     let since = sys::now_ns();
     let (offset, len) = (op.location.offset, op.count as usize * PAGE_SIZE);

@@ -2,23 +2,25 @@
 
 use crate::error::Error;
 use crate::fault;
+use crate::file::OpenFile;
 use crate::forks;
 use crate::pager::Pager;
 use crate::quiet::Quiet;
 use overspill_linux::area;
-use overspill_linux::machine::Delivery;
+use overspill_linux::machine::{Delivery, Machine};
 use overspill_linux::ranges::{Flags, Kind, Range as AddressRange};
 use overspill_linux::sys;
+use overspill_vm::Access;
 use overspill_vm::counters::Counters;
 use overspill_vm::page::State;
-use overspill_vm::types::{ObjectId, PAGE_SHIFT, PAGE_SIZE, PageId};
+use overspill_vm::types::{ObjectId, PAGE_SHIFT, PAGE_SIZE, PageId, Tag};
 use std::fmt;
 use std::io;
 use std::marker::PhantomData;
 use std::ops::{Bound, Deref, DerefMut, Range, RangeBounds};
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::atomic::AtomicU64;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Plain old data: every pattern of bits is a value, there is no padding, and nothing can be changed through a shared reference.
 ///
@@ -78,6 +80,8 @@ pub struct Region {
     start: *mut u8,
     len: usize,
     object: ObjectId,
+    /// Where its pages come from, if not from zeroes.
+    home: Option<Arc<OpenFile>>,
     wires: Mutex<Wires>,
 }
 
@@ -88,7 +92,7 @@ unsafe impl Send for Region {}
 unsafe impl Sync for Region {}
 
 impl Region {
-    fn new(pager: Pager, bytes: usize) -> Result<Region, Error> {
+    pub(crate) fn new(pager: Pager, bytes: usize, home: Option<Arc<OpenFile>>) -> Result<Region, Error> {
         let owner = &pager.0;
         owner.here()?;
         let pages = bytes.div_ceil(PAGE_SIZE);
@@ -122,8 +126,19 @@ impl Region {
             if machine.config.delivery == Delivery::Threads {
                 machine.await_unmaps(base, base + len);
             }
+            let tags = match home.as_ref().is_some_and(|file| file.may_change()) {
+                true => {
+                    let wanted = machine.core.lock().vm.tags_wanted();
+                    (wanted > 0).then(|| vec![Tag::UNKNOWN; wanted])
+                }
+                false => None,
+            };
             let mut map = machine.map.write();
             map.origins[object.0 as usize] = base;
+            if let Some(file) = &home {
+                map.homes[object.0 as usize] = Some(file.as_home());
+                machine.core.lock().vm.set_home(object, file.home(), tags);
+            }
             let range =
                 AddressRange { start: base, end: base + len, kind: Kind::Managed, object, origin: base, flags: Flags::NONE };
             machine.manage(&mut map, range);
@@ -132,10 +147,17 @@ impl Region {
         if !managed {
             // SAFETY: our own mapping, which is not used yet.
             unsafe { area::unmap(start, len) };
+            if home.is_some() {
+                let _quiet = Quiet::new();
+                forget_home(machine, object);
+            }
             return Err(give_back(libc::ENOMEM));
         }
         forks::keep_out(base, len);
-        Ok(Region { pager, start, len: bytes, object, wires: Mutex::default() })
+        if let Some(file) = home.as_ref().filter(|file| file.access() == Access::ReadWrite) {
+            owner.shared.write_back.enter(object, pages as u64, file.flush_part(&owner.shared, object));
+        }
+        Ok(Region { pager, start, len: bytes, object, home, wires: Mutex::default() })
     }
 
     /// Its length in bytes, as it was asked for.
@@ -197,7 +219,16 @@ impl Region {
         unsafe { std::slice::from_raw_parts(self.start.cast(), self.len / size_of::<AtomicU64>()) }
     }
 
-    fn bounds(&self, range: impl RangeBounds<usize>) -> Range<usize> {
+    /// The file, if it is a region of one.
+    pub(crate) fn home(&self) -> Option<&OpenFile> {
+        self.home.as_deref()
+    }
+
+    pub(crate) fn object(&self) -> ObjectId {
+        self.object
+    }
+
+    pub(crate) fn bounds(&self, range: impl RangeBounds<usize>) -> Range<usize> {
         let start = match range.start_bound() {
             Bound::Included(&n) => n,
             Bound::Excluded(&n) => n + 1,
@@ -216,12 +247,27 @@ impl Region {
         PageId::new(self.object, index as u64)
     }
 
-    fn pages(&self) -> usize {
+    pub(crate) fn pages(&self) -> usize {
         self.len.div_ceil(PAGE_SIZE)
     }
 
-    fn addr(&self, index: usize) -> usize {
+    pub(crate) fn addr(&self, index: usize) -> usize {
         self.start as usize + (index << PAGE_SHIFT)
+    }
+
+    /// Calls `copy` if the page is in memory and mapped: it touches the page, and that causes no fault.
+    ///
+    /// => `copy` touches no other paged memory, because the core is locked
+    pub(crate) fn if_mapped(&self, index: usize, copy: impl FnOnce()) -> bool {
+        let _quiet = Quiet::new();
+        let core = self.pager.0.shared.machine.core.lock();
+        // Whoever takes a page out of the program's sight makes it busy first, with the core locked.
+        let word = core.vm.page(self.page(index));
+        let mapped = word.state() == State::Active && !word.busy();
+        if mapped {
+            copy();
+        }
+        mapped
     }
 
     // ---- advice ----
@@ -269,10 +315,15 @@ impl Region {
             let seen = shared.machine.arrivals.count();
             let map = shared.machine.map.read();
             let mut core = shared.machine.core.lock();
-            let Some(page) = core.vm.next_present(self.page(at), pages.end as u64) else { return };
+            let page = match self.home {
+                Some(_) => self.page(at),
+                None => match core.vm.next_present(self.page(at), pages.end as u64) {
+                    Some(page) => page,
+                    None => return,
+                },
+            };
             at = page.index() as usize;
-            let word = core.vm.page(page);
-            if word.busy() || word.state() != State::PagedOut {
+            if !core.vm.is_out(page) {
                 at += 1;
                 continue;
             }
@@ -328,6 +379,7 @@ impl Region {
     pub unsafe fn discard_shared(&self, range: impl RangeBounds<usize>) -> Result<(), Error> {
         self.pager.0.here()?;
         let range = self.bounds(range);
+        debug_assert!(self.home.is_none());
         let (first, end) = (range.start.div_ceil(PAGE_SIZE), range.end / PAGE_SIZE);
         // the last page of the region may be discarded whole although the region ends within it
         let end = if range.end == self.len { self.pages() } else { end };
@@ -337,14 +389,26 @@ impl Region {
             clear(range);
             return Ok(());
         }
-        if self.wires().live.iter().any(|w| w.pages.start < end && first < w.pages.end) {
+        if self.has_wired(&(first..end)) {
             return Err(Error::IsWired);
         }
         clear(range.start..first * PAGE_SIZE);
         if range.end > end * PAGE_SIZE {
             clear(end * PAGE_SIZE..range.end);
         }
-        let (start, len) = (self.addr(first), (end - first) << PAGE_SHIFT);
+        // SAFETY: as above.
+        unsafe { self.give_up_pages(first..end) };
+        Ok(())
+    }
+
+    /// Whether pages of the range are wired.
+    pub(crate) fn has_wired(&self, pages: &Range<usize>) -> bool {
+        self.wires().live.iter().any(|w| w.pages.start < pages.end && pages.start < w.pages.end)
+    }
+
+    /// Forgets the content of whole pages. => none is wired
+    pub(crate) unsafe fn give_up_pages(&self, pages: Range<usize>) {
+        let (start, len) = (self.addr(pages.start), pages.len() << PAGE_SHIFT);
         let machine = &self.pager.0.shared.machine;
         match machine.config.delivery {
             Delivery::Threads => {
@@ -367,7 +431,6 @@ impl Region {
                 machine.forgotten();
             }
         }
-        Ok(())
     }
 
     // ---- wiring ----
@@ -403,7 +466,7 @@ impl Region {
         Ok(WiredMut { region: self, range, id })
     }
 
-    fn wire_range(&self, range: &Range<usize>) -> Result<u64, Error> {
+    pub(crate) fn wire_range(&self, range: &Range<usize>) -> Result<u64, Error> {
         self.pager.0.here()?;
         let pages = if range.is_empty() { 0..0 } else { range.start / PAGE_SIZE..range.end.div_ceil(PAGE_SIZE) };
         {
@@ -468,7 +531,7 @@ impl Region {
         }
     }
 
-    fn unwire_id(&self, id: u64) {
+    pub(crate) fn unwire_id(&self, id: u64) {
         if !self.pager.0.is_alive() {
             return; // in a forked child
         }
@@ -617,6 +680,10 @@ impl Drop for Region {
         if !owner.is_alive() {
             return; // in a forked child the range stays, inaccessible
         }
+        if let Some(file) = &self.home {
+            owner.shared.write_back.leave(self.object);
+            file.flush_at_the_end(&owner.shared, self.object, self.pages() as u64);
+        }
         let live: Vec<u64> = self.wires().live.iter().map(|w| w.id).collect();
         live.into_iter().for_each(|id| self.unwire_id(id));
         let (start, len) = (self.start as usize, self.pages() << PAGE_SHIFT);
@@ -641,10 +708,22 @@ impl Drop for Region {
                 machine.forgotten();
             }
         }
+        if let Some(file) = &self.home {
+            file.settle(&owner.shared, self.object, self.pages() as u64);
+            let _quiet = Quiet::new();
+            forget_home(machine, self.object);
+        }
         let mut regions = owner.regions();
         regions.free.push(self.object.0);
         regions.pages_left += self.pages() as u64;
     }
+}
+
+/// The object's pages come from zeroes again. => nothing is known of them
+fn forget_home(machine: &Machine, object: ObjectId) {
+    let mut map = machine.map.write();
+    machine.core.lock().vm.clear_home(object);
+    map.homes[object.0 as usize] = None;
 }
 
 /// A range that stays in memory while this lives, so that system calls can use it. From [`Region::wire`].
@@ -723,7 +802,7 @@ impl Pager {
     /// # Errors
     /// [`Error::RegionSize`], [`Error::TooManyRegions`], [`Error::Map`], [`Error::Forked`].
     pub fn region(&self, bytes: usize) -> Result<Region, Error> {
-        Region::new(self.clone(), bytes)
+        Region::new(self.clone(), bytes, None)
     }
 
     /// A region of `count` numbers, all zero.

@@ -1,6 +1,7 @@
 //! The state that a pager's threads and fault handlers share.
 
 use crate::reads::{Buffers, Queue};
+use crate::write_back::WriteBack;
 use overspill_linux::daemon::Daemon;
 use overspill_linux::io::Engine;
 use overspill_linux::lock;
@@ -23,6 +24,8 @@ pub struct Shared {
     /// Held by a thread that removes a device.
     pub swapoff: Mutex<()>,
     pub quit: Fd,
+    /// Regions of files whose changed pages are written from time to time.
+    pub write_back: WriteBack,
     /// Dropped after the machine, which has references into it.
     pub _status: StatusFile,
 }

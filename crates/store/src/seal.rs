@@ -151,6 +151,19 @@ impl Keys {
         self.candidates(tag).any(|number| self.encrypt(number, plain, scratch) == expected)
     }
 
+    /// A tag of `page` with the content `plain` that only holders of the newest key can compute; the same each time. Nothing is
+    /// encrypted: the content is authenticated as associated data of an empty message, with a nonce that no write ever has. As
+    /// with [`Keys::is_unchanged`], such tags must not leave this process, because they share their nonce.
+    ///
+    /// => does not wait; does not allocate
+    ///
+    /// # Panics
+    /// If there is no key.
+    pub fn fingerprint(&self, page: PageId, plain: &PageBytes) -> Tag {
+        let tag = Aegis128L::<16>::new(&self.key_of(u64::MAX), &[0xff; 16]).encryptor(plain).finalize();
+        Tag::new(page, u128::from_le_bytes(tag), 0)
+    }
+
     /// Forgets all keys. Pages that they have sealed can never be opened again.
     pub fn wipe(&self) {
         self.count.store(0, SeqCst);
@@ -172,15 +185,19 @@ impl Keys {
 
     /// The cipher for one write.
     fn cipher(&self, number: u64) -> Aegis128L<16> {
+        let mut nonce = [0; 16];
+        nonce[..8].copy_from_slice(&number.to_le_bytes());
+        Aegis128L::new(&self.key_of(number), &nonce)
+    }
+
+    fn key_of(&self, number: u64) -> [u8; KEY_BYTES] {
         let count = self.count.load(Acquire) as usize;
         let key = self.keys[..count].iter().rev().find(|key| key.first.load(Relaxed) <= number).expect("a key for the number");
         let mut bytes = [0; KEY_BYTES];
         let [low, high] = bytes.as_chunks_mut::<8>().0 else { unreachable!("16 bytes") };
         *low = key.words[0].load(Relaxed).to_le_bytes();
         *high = key.words[1].load(Relaxed).to_le_bytes();
-        let mut nonce = [0; 16];
-        nonce[..8].copy_from_slice(&number.to_le_bytes());
-        Aegis128L::new(&bytes, &nonce)
+        bytes
     }
 
     fn encrypt(&self, number: u64, plain: &PageBytes, sealed: &mut PageBytes) -> u128 {
@@ -234,6 +251,24 @@ mod tests {
             to.words[1].store(from.words[1].load(Relaxed), Relaxed);
         }
         copy
+    }
+
+    /// What a file had, and what memory has: a change of any kind is seen, and no key but ours gives the same tags.
+    #[test]
+    fn a_fingerprint_tells_contents_pages_and_keys_apart() {
+        let (ours, other) = (keys(1), keys(2));
+        let mut bytes = pattern(3);
+        let tag = ours.fingerprint(page(7), &bytes);
+        assert_eq!(ours.fingerprint(page(7), &bytes), tag);
+        assert_ne!(ours.fingerprint(page(8), &bytes), tag);
+        assert_ne!(other.fingerprint(page(7), &bytes), tag);
+        for bit in 0..PAGE_SIZE * 8 {
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            assert_ne!(ours.fingerprint(page(7), &bytes), tag, "bit {bit}");
+            bytes[bit / 8] ^= 1 << (bit % 8);
+        }
+        let sealed = ours.seal(page(7), &pattern(3), &mut bytes);
+        assert_ne!(sealed.unmasked(page(7)), tag.unmasked(page(7)), "no write has its nonce");
     }
 
     /// Flips each of the 32,768 bits on the device, and each of the 160 in memory.

@@ -2,7 +2,7 @@
 
 use crate::pager::Pager;
 use crate::pool_size::Compressibility;
-use crate::types::PAGE_SIZE;
+use crate::types::{PAGE_SIZE, Tag};
 use crate::vm::Vm;
 
 impl<P: Pager> Vm<P> {
@@ -94,7 +94,10 @@ impl<P: Pager> Vm<P> {
     /// Bytes of the core's and the pager's tables; also sets the counter.
     pub fn metadata_bytes(&self) -> u64 {
         let per_frame = 8 + 1 + 8 + self.policy.frame_bytes();
-        let bytes = self.table.bytes() + self.frames.fresh as u64 * per_frame + self.pager.metadata_bytes();
+        let bytes = self.table.bytes()
+            + self.frames.fresh as u64 * per_frame
+            + (self.base.len() * size_of::<Tag>()) as u64
+            + self.pager.metadata_bytes();
         self.counters.metadata_bytes.set(bytes);
         bytes
     }

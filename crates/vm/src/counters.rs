@@ -94,6 +94,9 @@ counters! {
     page_in_ops, "operations", "Reads issued.";
     pages_out, "pages", "Pages written to swap.";
     page_out_ops, "operations", "Writes issued.";
+    file_pages_in, "pages", "Pages read from files.";
+    file_pages_out, "pages", "Changed pages written to files.";
+    file_write_ops, "operations", "Writes to files issued.";
     pages_reclaimed, "pages", "Frames taken from pages.";
     pages_reclaimed_clean, "pages", "Of these, pages whose stored copy was still good, so nothing was written.";
     pages_reclaimed_zero, "pages", "Of these, pages that held only zeroes, dropped without a slot.";
@@ -134,8 +137,10 @@ counters! {
     pool_pages_in, "pages", "Pages that came in from compressed memory.";
     pool_refused, "pages", "Pages that did not compress and went past compressed memory.";
     pool_written_back, "pages", "Pages that went on from compressed memory to the next device, to make room.";
+    file_write_errors, "pages", "Changed pages whose write to their file failed; they stayed in memory, changed.";
+    file_pages_lost, "pages", "Changed pages that were given up because somebody had made the file shorter.";
     read_errors, "errors", "Reads that failed; the page is lost and its touch raises SIGBUS.";
-    write_errors, "errors", "Writes that failed; the page stayed in memory.";
+    write_errors, "errors", "Writes to swap that failed; the page stayed in memory.";
     corrupt_pages, "pages", "Pages that came back from swap other than they were written; never handed on.";
     released_pages, "pages", "Pages given back by the program (unmapped, discarded).";
     adopted_pages, "pages", "Pages taken over from the kernel when the budget first became tight.";

@@ -63,6 +63,7 @@ impl<P: Pager> Vm<P> {
             // a write holds what is parked, so for a while there would be two copies
             State::Inactive if word.laundering() && self.available() == 0 && !over_budget => Fault::NoMemory,
             State::Inactive | State::Clean => self.fault_soft(page, word, bounds),
+            State::Untouched if self.home(page.object()).is_some() => self.fault_at_home(page, word, bounds, over_budget),
             State::Untouched => self.fault_first(page, bounds, over_budget),
             State::PagedOut => self.fault_hard(page, word, bounds, over_budget),
             State::Lost => Fault::Lost,
@@ -122,6 +123,18 @@ impl<P: Pager> Vm<P> {
         self.decide(Decision::ZeroFill(page, count));
         self.note_usage();
         Fault::ZeroFill { first: direction.lowest(page, count), count }
+    }
+
+    /// The first touch of a page of a file.
+    fn fault_at_home(&mut self, page: PageId, word: PageWord, bounds: Range<PageIndex>, over_budget: bool) -> Fault {
+        // it was released while it was being written, so there is no telling what would be read
+        if word.laundering() {
+            return Fault::NoMemory;
+        }
+        if !self.table.reserve(page) {
+            return Fault::TableFull;
+        }
+        self.fault_hard(page, word.at_home(), bounds, over_budget)
     }
 
     fn fault_hard(&mut self, page: PageId, word: PageWord, bounds: Range<PageIndex>, over_budget: bool) -> Fault {

@@ -2,7 +2,7 @@
 
 use crate::page_queue::{ListId, Lists};
 use crate::pager::Pager;
-use crate::types::{FrameId, PageId};
+use crate::types::{FrameId, PageId, Tag};
 use crate::vm::Vm;
 use alloc::vec::Vec;
 
@@ -108,6 +108,9 @@ impl<P: Pager> Vm<P> {
     pub(crate) fn take_frame(&mut self, page: PageId) -> Option<FrameId> {
         let frame = self.frames.take(page)?;
         self.used += 1;
+        if let Some(base) = self.base.get_mut(frame.at()) {
+            *base = Tag::UNKNOWN;
+        }
         Some(frame)
     }
 

@@ -27,8 +27,10 @@ mod config;
 pub mod counters;
 mod direction;
 mod fault;
+mod file_pages;
 mod frames;
 pub mod hold_times;
+mod home;
 mod inactive_share;
 mod object;
 pub mod page;
@@ -50,6 +52,7 @@ mod write_back;
 
 pub use config::{CLUSTER_PAGES_MAX, Config, ConfigError, MEMORY_BYTES_MIN};
 pub use fault::Fault;
+pub use home::{Access, Flush, FlushScan, Home};
 pub use page_in::{Destination, Filled, Followed, PageIn};
 pub use page_out::{Compared, Demand, Laundry, PageOut, Parked, Resident};
 pub use page_table::OBJECT_PAGES_MAX;

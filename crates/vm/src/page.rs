@@ -165,6 +165,12 @@ impl PageWord {
     pub const fn passes_memory(self) -> bool {
         self.0 & (ALONG | REFUSED) != 0
     }
+    /// Untouched or PagedOut: its home is a file, so it is to be read.
+    #[inline]
+    pub fn at_home(self) -> Self {
+        assert!(!self.busy() && matches!(self.state(), State::Untouched | State::PagedOut), "at_home: {self:?}");
+        PageWord(self.0 & !STATE | State::PagedOut as u64)
+    }
     /// Untouched or PagedOut: a frame is taken and content is on its way.
     #[inline]
     pub fn begin_fill(self, frame: FrameId, readahead: bool) -> Self {
@@ -220,6 +226,12 @@ impl PageWord {
         assert!(self.state() == State::PagedOut, "lost: {self:?}");
         self.with(State::Lost, self.keep(FLAGS_OF_PLACE), 0)
     }
+    /// Inactive: the file that is its home has become too short for it.
+    #[inline]
+    pub fn given_up(self) -> Self {
+        assert!(!self.busy() && !self.laundering() && self.state() == State::Inactive, "given_up: {self:?}");
+        self.with(State::Lost, self.keep(FLAGS_OF_PLACE), 0)
+    }
     /// Parked: the page is on its way back to the program.
     #[inline]
     pub fn begin_restore(self) -> Self {
@@ -259,6 +271,13 @@ impl PageWord {
     #[inline]
     pub fn begin_launder(self) -> Self {
         assert!(!self.busy() && !self.laundering() && self.state() == State::Inactive, "begin_launder: {self:?}");
+        PageWord(self.0 | LAUNDERING)
+    }
+    /// Active or Inactive: its content is being compared with its file's, and perhaps written there.
+    #[inline]
+    pub fn begin_flush(self) -> Self {
+        let here = matches!(self.state(), State::Active | State::Inactive);
+        assert!(!self.busy() && !self.laundering() && here, "begin_flush: {self:?}");
         PageWord(self.0 | LAUNDERING)
     }
     /// The write has ended. If the page is still parked and `stored`, it is clean.

@@ -3,8 +3,9 @@
 use crate::config::{CLUSTER_PAGES_MAX, HOLE_PAGES_MAX};
 use crate::direction::Direction;
 use crate::frames::{On, READ};
+use crate::home::Home;
 use crate::page::{PageWord, State};
-use crate::pager::{IoResult, Location, Pager};
+use crate::pager::{HasPage, IoResult, Location, Pager};
 use crate::pointers::Follow;
 use crate::policy::Admit;
 use crate::stream::StreamRef;
@@ -49,6 +50,25 @@ pub struct PageIn {
 }
 
 impl PageIn {
+    /// A read of one page, for nobody in particular.
+    fn new(first: PageId, slot: Slot, location: Location, read: u32) -> Self {
+        PageIn {
+            first,
+            slot,
+            location,
+            expected: Tag::UNKNOWN,
+            count: 1,
+            wanted: 1,
+            touched: false,
+            direction: Direction::Up,
+            written: false,
+            trigger: None,
+            parks: false,
+            has_rest: false,
+            read,
+            stream: None,
+        }
+    }
     /// Whether [`Vm::read_more`] may have an answer.
     pub fn has_rest(&self) -> bool {
         self.has_rest
@@ -145,18 +165,28 @@ impl<P: Pager> Vm<P> {
         let want = direction.clip(page, reach, &bounds).min(CLUSTER_PAGES_MAX as u32);
         let want = if touched { self.frames_for(want, over_budget) } else { want.min(self.spare_frames()) };
         let more = want.max(1) - 1;
+        let home = self.at_home(page);
         let stored = match direction {
-            Direction::Up => self.pager.has_page(page, 0, more),
-            Direction::Down => self.pager.has_page(page, more, 0),
-        }?;
+            _ if home.is_some() => HasPage { slot: Slot(0), before: more, after: more },
+            Direction::Up => self.pager.has_page(page, 0, more)?,
+            Direction::Down => self.pager.has_page(page, more, 0)?,
+        };
         let most = want.min(stored.before.max(stored.after) + 1);
         let (mut count, mut taken, mut wanted) = (0, 0u32, 0u128);
         let alone = touched && window <= 1;
         self.read = self.read.wrapping_add(1);
         for i in 0..most {
             let p = direction.step(page, i);
-            let word = self.table.get(p);
+            let mut word = self.table.get(p);
             let between = i > 0 && stream.is_some_and(|at| !self.reads.wants(at, p));
+            if let Some(home) = &home {
+                if i > 0 && (p.index() >= home.pages || !self.is_at(home, p)) {
+                    break;
+                }
+                if word.state() == State::Untouched && !word.busy() && !word.laundering() && self.table.reserve(p) {
+                    word = word.at_home();
+                }
+            }
             if between || word.busy() || word.state() != State::PagedOut {
                 if i == 0 || i - count >= HOLE_PAGES_MAX {
                     break;
@@ -182,9 +212,13 @@ impl<P: Pager> Vm<P> {
         self.decide(Decision::PageIn(page, count));
         let (slot, wanted) = match direction {
             Direction::Up => (stored.slot, wanted),
-            Direction::Down => (Slot(stored.slot.0 - (count - 1)), wanted.reverse_bits() >> (u128::BITS - count)),
+            Direction::Down => (Slot(stored.slot.0.saturating_sub(count - 1)), wanted.reverse_bits() >> (u128::BITS - count)),
         };
-        let op = self.begin_read(direction.lowest(page, count), slot, count, wanted);
+        let first = direction.lowest(page, count);
+        let op = match &home {
+            Some(home) => self.begin_home_read(home, first, count, wanted),
+            None => self.begin_read(first, slot, count, wanted),
+        };
         let stream = stream.filter(|_| window > 1);
         Some(PageIn { touched, direction, trigger, has_rest, stream, ..op })
     }
@@ -201,22 +235,18 @@ impl<P: Pager> Vm<P> {
             self.counters.pool_pages_in.add(wanted.count_ones() as u64);
         }
         let expected = if count == 1 { self.pager.tag(first) } else { None };
-        PageIn {
-            first,
-            slot,
-            location,
-            expected: expected.unwrap_or(Tag::UNKNOWN),
-            count,
-            wanted,
-            touched: false,
-            direction: Direction::Up,
-            written: false,
-            trigger: None,
-            parks: false,
-            has_rest: false,
-            read: self.read,
-            stream: None,
-        }
+        PageIn { expected: expected.unwrap_or(Tag::UNKNOWN), count, wanted, ..PageIn::new(first, slot, location, self.read) }
+    }
+
+    /// The same from the file that is the pages' home.
+    fn begin_home_read(&mut self, home: &Home, first: PageId, count: u32, wanted: u128) -> PageIn {
+        self.reading += 1;
+        self.home_reads(first.object(), 1);
+        self.counters.page_in_ops.add(1);
+        self.counters.file_pages_in.add(wanted.count_ones() as u64);
+        self.note_usage();
+        let location = Self::home_location(home, first);
+        PageIn { count, wanted, ..PageIn::new(first, Slot(0), location, self.read) }
     }
 
     /// The reader of this stream has come to `page`, as far as was read for it: the next window, if its pages are out and frames
@@ -243,8 +273,7 @@ impl<P: Pager> Vm<P> {
     /// Of the `left` pages that a stream wants from `next` on, the first that are out.
     fn read_next_away(&mut self, at: usize, mut next: PageId, mut left: u32, bounds: Range<PageIndex>) -> Option<PageIn> {
         while left > 0 && bounds.contains(&next.index()) {
-            let word = self.table.get(next);
-            if word.state() == State::PagedOut && !word.busy() {
+            if self.is_out(next) {
                 return self.read_cluster(Some(at), next, left, bounds, false, false);
             }
             next = self.reads.after(at, next);
@@ -255,8 +284,7 @@ impl<P: Pager> Vm<P> {
 
     /// The program says that it will want `page`: what to read now, if it is out.
     pub fn prefetch(&mut self, page: PageId, count: u32, bounds: Range<PageIndex>) -> Option<PageIn> {
-        let word = self.table.get(page);
-        if word.busy() || word.state() != State::PagedOut {
+        if !self.is_out(page) {
             return None;
         }
         let stream = match self.reads.fault(page) {
@@ -264,6 +292,17 @@ impl<P: Pager> Vm<P> {
             _ => self.reads.begin(page, Direction::Up),
         };
         self.read_cluster(Some(stream), page, count.max(2), bounds, false, false)
+    }
+
+    /// Whether `page` would have to be read.
+    pub fn is_out(&self, page: PageId) -> bool {
+        let word = self.table.get(page);
+        let out = match word.state() {
+            State::PagedOut => true,
+            State::Untouched => !word.laundering() && self.home(page.object()).is_some(),
+            _ => false,
+        };
+        out && !word.busy()
     }
 
     /// Whether `page` is one to follow a pointer to: it is out, or inactive. Costs a look at the table.
@@ -327,7 +366,10 @@ impl<P: Pager> Vm<P> {
         places: &mut [Destination; CLUSTER_PAGES_MAX],
     ) -> Option<PageIn> {
         self.reading -= 1;
-        self.pager.read_ended(op.slot);
+        match op.location.is_home() {
+            true => self.home_reads(op.first.object(), -1),
+            false => self.pager.read_ended(op.slot),
+        }
         let mut wanted = None;
         for i in (0..op.count).map(|n| op.nth(n)) {
             let page = op.page(i);
@@ -339,13 +381,21 @@ impl<P: Pager> Vm<P> {
                 continue;
             }
             let outcome = match self.pager.tag(page) {
-                Some(expected) => result(i, expected),
-                None => IoResult::Corrupt,
+                Some(expected) if !op.location.is_home() => result(i, expected),
+                None if op.location.is_home() => result(i, Tag::UNKNOWN),
+                _ => IoResult::Corrupt,
             };
             places[i as usize] = match outcome {
                 IoResult::Ok if op.parks && !word.wanted() && !word.wired() => Destination::Park(word.frame()),
                 IoResult::Ok => Destination::Map,
-                IoResult::Io(_) | IoResult::Corrupt | IoResult::NoSpace => {
+                // nobody has touched it, and by then the file may have grown, or the device be well
+                IoResult::Beyond | IoResult::Io(_) if op.location.is_home() && !word.wanted() && op.touched() != Some(i) => {
+                    let frame = word.frame();
+                    self.table.set(page, word.not_filled());
+                    self.give_frame(frame);
+                    Destination::Discard
+                }
+                IoResult::Beyond | IoResult::Io(_) | IoResult::Corrupt | IoResult::NoSpace => {
                     if outcome == IoResult::Corrupt {
                         self.counters.corrupt_pages.add(1);
                     }
@@ -394,7 +444,11 @@ impl<P: Pager> Vm<P> {
                 } else {
                     false
                 };
-                let why = if word.readahead() { Admit::Readahead } else { Admit::HardFault };
+                let why = match word.readahead() {
+                    true => Admit::Readahead,
+                    false if self.at_home(page).is_some() => Admit::FileRead,
+                    false => Admit::HardFault,
+                };
                 self.table.set(page, if used { word.mapped().used() } else { word.mapped() });
                 if self.pager.is_unwelcome(page) {
                     self.pager.release(page);

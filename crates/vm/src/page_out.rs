@@ -1,6 +1,7 @@
 //! Page-out: the page daemon's work, batch by batch, and the outcome for each page.
 
 use crate::frames::{CLEAN, INACTIVE, LAUNDRY, On, WATCHED};
+use crate::home::Access;
 use crate::page::{PageWord, State};
 use crate::pager::{IoResult, Location, Pager, SlotRun};
 use crate::types::{FrameId, PAGE_SIZE, PageId, Slot, Tag};
@@ -30,8 +31,10 @@ pub enum Compared {
     Drop(FrameId),
     /// Nothing to do: unchanged since it was stored, or no longer parked.
     Settled,
-    /// Write it, then [`Vm::launder_done`].
+    /// Write it to swap, then [`Vm::launder_done`].
     Write,
+    /// Write it to the file that is its home, then [`Vm::home_written`].
+    WriteHome,
 }
 
 /// A page and the frame it has.
@@ -44,8 +47,10 @@ pub struct Laundry {
     pub page: PageId,
     /// The frame that it has.
     pub frame: FrameId,
-    /// The tag of its stored copy, if it has one.
+    /// The tag of its stored copy, if it has one. If `at_home`: of what its file has, as far as that is known.
     pub stored: Option<Tag>,
+    /// It is not in swap, and its home is a file. So its tag is a plain checksum, and zeroes are content like any other.
+    pub at_home: bool,
     /// The stored copy is on a device that is memory.
     pub in_memory: bool,
     /// A device that is not memory is the better place for it.
@@ -251,12 +256,14 @@ impl<P: Pager> Vm<P> {
         word.wanted()
     }
 
-    /// Chooses parked pages to compare, oldest first. Each must be answered with [`Vm::launder_compared`].
-    pub fn launder_batch(&mut self, most: u32, out: &mut Vec<Laundry>) {
+    /// Chooses parked pages to compare, oldest first. Each must be answered with [`Vm::launder_compared`]. Returns how many pages
+    /// beside those are clean without a look, because they are read-only.
+    pub fn launder_batch(&mut self, most: u32, out: &mut Vec<Laundry>) -> u32 {
         out.clear();
         let most = (most as usize).min(out.capacity());
         let mut turns = self.frames.queues.len(INACTIVE);
-        while out.len() < most && turns > 0 {
+        let mut settled = 0;
+        while out.len() + settled < most && turns > 0 {
             turns -= 1;
             let Some(frame) = self.frames.queues.front(INACTIVE).map(FrameId) else { break };
             self.dequeue(frame);
@@ -266,13 +273,29 @@ impl<P: Pager> Vm<P> {
                 self.enqueue(frame, On::Inactive); // restored and parked again before its write has ended
                 continue;
             }
+            let home = self.at_home(page);
+            if home.is_some_and(|home| home.access == Access::ReadOnly) {
+                self.table.set(page, word.begin_launder().laundered(true));
+                self.enqueue(frame, On::Clean);
+                self.counters.pages_reclaimed_clean.add(1);
+                self.decide(Decision::Clean(page));
+                settled += 1;
+                continue;
+            }
             self.table.set(page, word.begin_launder());
             self.laundering += 1;
             self.enqueue(frame, On::Laundry);
+            let passes_memory = word.passes_memory();
+            if home.is_some() {
+                let stored = Some(self.base_of(frame)).filter(|base| *base != Tag::UNKNOWN);
+                out.push(Laundry { page, frame, stored, at_home: true, in_memory: false, passes_memory });
+                continue;
+            }
             let stored = self.pager.stored(page);
             let in_memory = stored.is_some_and(|(slot, _)| self.pager.locate(slot).is_memory);
-            out.push(Laundry { page, frame, stored: stored.map(|(_, tag)| tag), in_memory, passes_memory: word.passes_memory() });
+            out.push(Laundry { page, frame, stored: stored.map(|(_, tag)| tag), at_home: false, in_memory, passes_memory });
         }
+        settled as u32
     }
 
     /// The content of a page of the batch is all zeroes, or has this tag.
@@ -282,6 +305,20 @@ impl<P: Pager> Vm<P> {
             self.launder_end(page, word, false);
             return Compared::Settled;
         };
+        if let Some(home) = self.at_home(page) {
+            if tag != Tag::UNKNOWN && tag == self.base_of(frame) {
+                self.dequeue(frame);
+                self.launder_end(page, word, true);
+                self.enqueue(frame, On::Clean);
+                self.counters.pages_reclaimed_clean.add(1);
+                self.decide(Decision::Clean(page));
+                return Compared::Settled;
+            }
+            self.policy.dirtied(frame);
+            self.decide(Decision::Write(page));
+            return if home.access == Access::CopyOnWrite { Compared::Write } else { Compared::WriteHome };
+        }
+        let zero = zero && self.home(page.object()).is_none(); // the file has other content there
         if zero {
             self.dequeue(frame);
             self.launder_end(page, word, false);
@@ -315,12 +352,12 @@ impl<P: Pager> Vm<P> {
 
     /// The frame, if the page is still parked with the content that its laundering began with. (A page that was restored, changed
     /// and parked again before its write has ended is on the inactive queue, not on the laundry.)
-    fn in_laundry(&self, word: PageWord) -> Option<FrameId> {
+    pub(crate) fn in_laundry(&self, word: PageWord) -> Option<FrameId> {
         let parked = !word.laundering_orphaned() && !word.busy() && word.state() == State::Inactive;
         (parked && self.frames.on[word.frame().at()] == On::Laundry).then(|| word.frame())
     }
 
-    fn launder_end(&mut self, page: PageId, word: PageWord, stored: bool) {
+    pub(crate) fn launder_end(&mut self, page: PageId, word: PageWord, stored: bool) {
         self.laundering -= 1;
         self.table.set(page, word.laundered(stored));
     }

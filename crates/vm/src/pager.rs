@@ -31,7 +31,7 @@ pub struct SlotRun {
 pub struct Location {
     /// The device.
     pub device: DeviceId,
-    /// The file of the device, by the machine's numbers; 0 if the device has no extents.
+    /// The file of the device, by the machine's numbers; 0 if the device has no extents. For [`DeviceId::HOME`]: the object.
     pub file: u16,
     /// The device is memory of this process (compressed), and has no file.
     pub is_memory: bool,
@@ -47,6 +47,10 @@ impl Location {
     /// The location of the slot `n` further on, in the same piece.
     pub const fn plus(self, n: u32) -> Self {
         Location { offset: self.offset + ((n as u64) << PAGE_SHIFT), ..self }
+    }
+    /// Whether it is in the file that is the page's home.
+    pub const fn is_home(&self) -> bool {
+        self.device.0 == DeviceId::HOME.0
     }
     /// The slot's number on its device. => the device is not made of extents
     pub const fn slot_at(&self) -> u32 {
@@ -65,6 +69,8 @@ pub enum IoResult {
     Io(i32),
     /// The content that was read is not the content that was written. The page is lost, never handed on.
     Corrupt,
+    /// The file that is its home ends before the page. On read it is lost if it was touched.
+    Beyond,
 }
 
 /// Neighbouring pages of one object in neighbouring slots.

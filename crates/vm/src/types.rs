@@ -87,6 +87,11 @@ pub struct Slot(pub u32);
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct DeviceId(pub u16);
 
+impl DeviceId {
+    /// No swap device: the file that is a page's home ([`crate::Home`]).
+    pub const HOME: DeviceId = DeviceId(u16::MAX);
+}
+
 /// The tag of a page's stored content. It tells whether a page changed since it was written, and whether it came back right.
 ///
 /// It holds a 128-bit check of the content, and the number of the write (for a check that depends on it: the seal of an encrypted

@@ -30,6 +30,7 @@
 use crate::config::{CLUSTER_PAGES_MAX, Config, ConfigError, MEMORY_BYTES_MIN};
 use crate::counters::Counters;
 use crate::frames::{FRAMES_SLACK, Frames, On};
+use crate::home::Homes;
 use crate::inactive_share::InactiveShare;
 use crate::page::{PageWord, State};
 use crate::page_queue::Lists;
@@ -40,7 +41,7 @@ use crate::policy::{self, LivePolicy};
 use crate::pool_size::PoolSize;
 use crate::status::TRANSITIONS_MAX;
 use crate::stream::Streams;
-use crate::types::{ObjectId, PAGE_SIZE, PageId, PageIndex};
+use crate::types::{ObjectId, PAGE_SIZE, PageId, PageIndex, Tag};
 use alloc::boxed::Box;
 use alloc::vec;
 use alloc::vec::Vec;
@@ -105,6 +106,10 @@ pub struct Vm<P: Pager> {
     /// What the policy had counted when this process began, if that was by a fork.
     pub(crate) inherited: [u64; TRANSITIONS_MAX],
     pub(crate) decisions: Vec<Decision>,
+    /// For each object: the file that is its home, if it has one.
+    pub(crate) homes: Vec<Option<Homes>>,
+    /// For each frame: the tag of what the file has for its page. Empty until there is a file that is written or copied.
+    pub(crate) base: Vec<Tag>,
 }
 
 impl<P: Pager> Vm<P> {
@@ -154,6 +159,8 @@ impl<P: Pager> Vm<P> {
             copies_at: 0,
             inherited: [0; TRANSITIONS_MAX],
             decisions: Vec::with_capacity(config.decisions_max),
+            homes: vec![None; config.objects_max as usize],
+            base: Vec::new(),
             config,
         };
         vm.counters.memory_limit_bytes.set(vm.limit as u64 * PAGE_SIZE as u64);
@@ -199,6 +206,8 @@ impl<P: Pager> Vm<P> {
             copies_at: self.copies_at,
             inherited: self.inherited,
             decisions: Vec::new(),
+            homes: self.homes.clone(),
+            base: self.base.clone(),
         };
         child.count_afresh();
         child
@@ -284,7 +293,7 @@ impl<P: Pager> Vm<P> {
                     }
                 }
                 if word.state() == State::PagedOut || word.state() == State::Clean {
-                    assert!(self.pager.tag(page).is_some(), "{page:?} {word:?} is not stored");
+                    assert!(self.pager.tag(page).is_some() || self.at_home(page).is_some(), "{page:?} {word:?} is not stored");
                 }
                 at = page.offset(1);
             }

@@ -3,7 +3,9 @@
 use overspill_vm::page::State;
 use overspill_vm::pager::{HasPage, IoResult, Pager, SlotRun};
 use overspill_vm::types::{PageId, PageIndex, Slot, Tag};
-use overspill_vm::{CLUSTER_PAGES_MAX, Compared, Config, Destination, Fault, Filled, Followed, PageIn, Parked, Vm};
+use overspill_vm::{
+    Access, CLUSTER_PAGES_MAX, Compared, Config, Destination, Fault, Filled, Flush, Followed, Home, PageIn, Parked, Vm,
+};
 use std::collections::BTreeMap;
 
 /// A device that never fills up. Slots are given out in order.
@@ -443,4 +445,162 @@ fn watched_pages_are_where_a_model_says() {
         }
     }
     assert!(vm.counters().references_seen.get() > 1000 && vm.counters().pages_parked.get() > 1000);
+}
+
+/// A core whose object is at home in a file of 100 pages, from its byte 8192 on.
+fn core_of_file(access: Access) -> Vm<Tape> {
+    let mut vm = core(1 << 20);
+    let tags = (access != Access::ReadOnly).then(|| vec![Tag::UNKNOWN; vm.tags_wanted()]);
+    vm.set_home(page(0).object(), Home { access, offset: 8192, pages: 100 }, tags);
+    vm
+}
+
+/// The page is read from the file, whose content there has this tag.
+fn read_home(vm: &mut Vm<Tape>, index: PageIndex, content: Tag) {
+    let Fault::PageIn(op) = fault(vm, index) else { panic!("it is in memory") };
+    assert!(op.location.is_home() && (op.first, op.count, op.location.offset) == (page(index), 1, 8192 + index * 4096));
+    assert!(!vm.is_home_idle(page(0).object()));
+    let mut places = [Destination::Discard; CLUSTER_PAGES_MAX];
+    assert_eq!(vm.page_in_arrived(&op, BOUNDS, |_, _| IoResult::Ok, &mut places), None);
+    assert_eq!(places[0], Destination::Map);
+    vm.set_base(page(index), content);
+    assert!(!vm.page_in_done(page(index), Filled::Mapped) && vm.is_home_idle(page(0).object()));
+}
+
+fn compare_with(vm: &mut Vm<Tape>, index: PageIndex, content: Tag) -> Compared {
+    let mut batch = Vec::with_capacity(1);
+    assert_eq!(vm.launder_batch(1, &mut batch), 0);
+    assert!(batch[0].page == page(index) && batch[0].at_home);
+    vm.launder_compared(page(index), false, content)
+}
+
+fn flush(vm: &mut Vm<Tape>) -> Vec<Flush> {
+    let mut batch = Vec::with_capacity(64);
+    let scan = vm.flush_batch(page(0).object(), 0, 100, &mut batch);
+    assert_eq!((scan.next, scan.waits), (100, false));
+    batch
+}
+
+#[test]
+fn an_unchanged_page_of_a_file_is_dropped_and_read_again() {
+    for access in [Access::ReadOnly, Access::ReadWrite, Access::CopyOnWrite] {
+        let mut vm = core_of_file(access);
+        for _ in 0..2 {
+            read_home(&mut vm, 3, tag(1));
+            assert!(!park(&mut vm, 3, Parked::Yes));
+            match access {
+                // nobody writes to it, so nobody looks
+                Access::ReadOnly => assert_eq!(vm.launder_batch(1, &mut Vec::with_capacity(1)), 1),
+                _ => assert_eq!(compare_with(&mut vm, 3, tag(1)), Compared::Settled),
+            }
+            assert_eq!(state(&vm, 3), State::Clean);
+            reclaim(&mut vm, 3);
+            vm.check(1);
+        }
+        assert_eq!(vm.pager().used(), 0);
+    }
+}
+
+#[test]
+fn a_changed_page_goes_to_its_file_or_to_swap() {
+    let mut vm = core_of_file(Access::ReadWrite);
+    read_home(&mut vm, 3, tag(1));
+    assert!(!park(&mut vm, 3, Parked::Yes));
+    // zeroes are content like any other, and a failed write changes nothing
+    for (result, after) in [(IoResult::NoSpace, State::Inactive), (IoResult::Io(5), State::Inactive), (IoResult::Ok, State::Clean)]
+    {
+        let mut batch = Vec::with_capacity(1);
+        vm.launder_batch(1, &mut batch);
+        assert_eq!(batch[0].stored, Some(tag(1)));
+        assert_eq!(vm.launder_compared(page(3), true, tag(2)), Compared::WriteHome);
+        vm.home_write_begins(page(3).object(), 1);
+        vm.home_written(page(3), tag(2), result);
+        vm.home_write_ended(page(3).object());
+        assert_eq!(state(&vm, 3), after);
+    }
+    vm.check(1);
+    assert!(matches!(fault(&mut vm, 3), Fault::Restore { .. }));
+    assert!(!vm.restore_done(page(3), Filled::Mapped) && !park(&mut vm, 3, Parked::Yes));
+    assert_eq!(compare_with(&mut vm, 3, tag(2)), Compared::Settled, "as it was written");
+    // copy-on-write: to swap, and from there from then on, until it is released
+    let mut vm = core_of_file(Access::CopyOnWrite);
+    read_home(&mut vm, 3, tag(1));
+    assert!(!park(&mut vm, 3, Parked::Yes));
+    assert_eq!(compare_with(&mut vm, 3, tag(3)), Compared::Write);
+    let slot = vm.launder_slots(1, page(3)).expect("room").first;
+    assert!(vm.launder_done(page(3), Some(slot), tag(3), IoResult::Ok));
+    reclaim(&mut vm, 3);
+    assert_eq!(read(&mut vm, 3, |expected| if expected == tag(3) { IoResult::Ok } else { IoResult::Corrupt }), Destination::Map);
+    assert!(!vm.page_in_done(page(3), Filled::Mapped));
+    vm.release_range(page(3), 1, |_| unreachable!("it is not parked"));
+    read_home(&mut vm, 3, tag(1));
+    vm.check(1);
+}
+
+#[test]
+fn a_flush_takes_mapped_and_parked_pages() {
+    let mut vm = core_of_file(Access::ReadWrite);
+    for index in [3, 4, 9] {
+        read_home(&mut vm, index, tag(1));
+    }
+    assert!(!park(&mut vm, 3, Parked::Yes));
+    let batch = flush(&mut vm);
+    let seen: Vec<_> = batch.iter().map(|f| (f.page.index(), f.parked.is_some(), f.base)).collect();
+    assert_eq!(seen, [(3, true, tag(1)), (4, false, tag(1)), (9, false, tag(1))]);
+    // one that is being written is not written a second time, and not given to the page daemon
+    let mut second = Vec::with_capacity(64);
+    let scan = vm.flush_batch(page(0).object(), 0, 100, &mut second);
+    assert_eq!((second.len(), scan.next, scan.waits), (0, 3, true));
+    assert_eq!((vm.launder_batch(4, &mut Vec::with_capacity(4)), vm.laundering()), (0, 3));
+    vm.flush_settled(page(3));
+    vm.home_written(page(4), tag(2), IoResult::Ok);
+    vm.home_written(page(9), tag(2), IoResult::Io(5));
+    vm.check(1);
+    let bases: Vec<_> = flush(&mut vm).iter().map(|f| f.base).collect();
+    assert_eq!(bases, [tag(1), tag(2), tag(1)], "what was not written counts as changed as before");
+    [3, 4, 9].into_iter().for_each(|i| vm.flush_settled(page(i)));
+    // fdatasync has failed
+    assert_eq!(compare_with(&mut vm, 3, tag(1)), Compared::Settled);
+    assert_eq!(state(&vm, 3), State::Clean);
+    vm.forget_bases(page(0).object(), 0..100);
+    assert_eq!(state(&vm, 3), State::Inactive);
+    let bases: Vec<_> = flush(&mut vm).iter().map(|f| f.base).collect();
+    assert_eq!(bases, [Tag::UNKNOWN; 3]);
+    [3, 4, 9].into_iter().for_each(|i| vm.flush_settled(page(i)));
+    vm.check(1);
+}
+
+/// A page was released while it was on its way to the file. If it were read before that write has ended, nobody could say what is
+/// read.
+#[test]
+fn a_page_is_not_read_while_it_is_written() {
+    let mut vm = core_of_file(Access::ReadWrite);
+    read_home(&mut vm, 3, tag(1));
+    assert_eq!(flush(&mut vm).len(), 1);
+    vm.home_write_begins(page(3).object(), 1);
+    vm.release_range(page(3), 1, |_| unreachable!("it is not parked"));
+    assert!(vm.is_writing(page(3).object(), 0..100) && !vm.is_home_idle(page(3).object()));
+    assert_eq!(fault(&mut vm, 3), Fault::NoMemory, "to be tried again");
+    vm.home_written(page(3), tag(2), IoResult::Ok);
+    vm.home_write_ended(page(3).object());
+    assert!(!vm.is_writing(page(3).object(), 0..100));
+    read_home(&mut vm, 3, tag(2));
+    vm.check(1);
+}
+
+#[test]
+fn a_file_ends_before_a_page() {
+    let mut vm = core_of_file(Access::ReadWrite);
+    read_home(&mut vm, 3, tag(1));
+    assert!(!park(&mut vm, 3, Parked::Yes));
+    assert_eq!(compare_with(&mut vm, 3, tag(2)), Compared::WriteHome);
+    let frame = vm.home_is_shorter(page(3)).expect("it is parked");
+    vm.frames_dropped([frame].into_iter());
+    assert_eq!((state(&vm, 3), fault(&mut vm, 3), vm.used()), (State::Lost, Fault::Lost, 0));
+    assert_eq!((vm.take_home_lost(page(3).object()), vm.take_home_lost(page(3).object())), (1, 0), "it is told once");
+    let Fault::PageIn(op) = fault(&mut vm, 4) else { panic!("it is not known") };
+    let mut places = [Destination::Discard; CLUSTER_PAGES_MAX];
+    vm.page_in_arrived(&op, BOUNDS, |_, _| IoResult::Beyond, &mut places);
+    assert_eq!((places[0], state(&vm, 4)), (Destination::Lost, State::Lost));
+    vm.check(1);
 }

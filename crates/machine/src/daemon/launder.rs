@@ -1,24 +1,31 @@
 //! Laundering: the content of parked pages is compared with the stored content, and written if it changed.
 
-use super::{BATCH, Daemon};
-use crate::errno;
+use super::{BATCH, Daemon, Trouble};
+use crate::errno::{self, Errno};
 use crate::growth;
+use crate::home::{Extent, RETRY_NS, extent, failure};
 use crate::kernel::{Content as _, Done, Io as _, IoVec, Kernel, Mistake};
 use crate::machine::Machine;
 use crate::park::ParkPlace;
 use crate::reader::{self, TOKEN_OTHER};
+use core::ops::Range;
+use core::sync::atomic::Ordering::Relaxed;
 use overspill_store::pool::Refused;
 use overspill_store::{PageBytes, checksum};
+use overspill_swap::SwapPager;
 use overspill_swap::device_stats;
 use overspill_vm::pager::IoResult;
-use overspill_vm::types::{PAGE_SHIFT, PAGE_SIZE, PageId, Tag};
-use overspill_vm::{Compared, Config, Laundry, PageOut};
+use overspill_vm::types::{ObjectId, PAGE_SHIFT, PAGE_SIZE, PageId, Slot, Tag};
+use overspill_vm::{Compared, Config, Laundry, PageOut, Vm};
 
 /// Pages per write.
 const WRITE_PAGES: usize = 64;
 
 /// Writes in flight.
 pub(super) const WRITES_MAX: usize = 12;
+
+/// How long to wait for one of them at a time, in nanoseconds, when a file's pages lie scattered.
+const WAIT_NS: u64 = 500_000;
 
 /// The fewest. A batch is laundered only while two are free.
 const WRITES_MIN: usize = 4;
@@ -29,6 +36,8 @@ pub(super) struct Dirty {
     place: ParkPlace,
     tag: Tag,
     write: bool,
+    /// Its home is a file, and it is not in swap.
+    at_home: bool,
     /// A device that is not memory is the better place for it.
     passes_memory: bool,
     /// The compressed device has it, has refused it, or is not to be asked.
@@ -40,6 +49,8 @@ pub(super) struct Write {
     iov: [IoVec; WRITE_PAGES],
     count: usize,
     run: Option<PageOut>,
+    /// Bytes to be written.
+    bytes: usize,
     /// When it was issued.
     since: u64,
     busy: bool,
@@ -49,12 +60,13 @@ impl Write {
     /// A write that is not under way.
     pub(super) fn new() -> Write {
         let (page, place) = (PageId::from_raw(0), ParkPlace::NONE);
-        let none = Dirty { page, place, tag: Tag::UNKNOWN, write: false, passes_memory: false, packed: false };
+        let none = Dirty { page, place, tag: Tag::UNKNOWN, write: false, at_home: false, passes_memory: false, packed: false };
         Write {
             pages: [none; WRITE_PAGES],
             iov: [IoVec { base: 0, len: 0 }; WRITE_PAGES],
             count: 0,
             run: None,
+            bytes: 0,
             since: 0,
             busy: false,
         }
@@ -92,12 +104,17 @@ impl<K: Kernel, S> Daemon<K, S> {
         self.copy_buffer() - PAGE_SIZE
     }
 
+    /// Whether two writes to swap may begin.
+    pub(super) fn can_launder(&self) -> bool {
+        self.writes[..self.swap_writes].iter().filter(|w| !w.busy).count() >= 2
+    }
+
     /// Launders a batch. Returns whether anything was settled or issued.
     pub(super) fn launder(&mut self, machine: &Machine<K>, most: u32) -> bool {
         let mut core = machine.core.lock();
-        core.vm.launder_batch(most.min(self.write_pages as u32 * 2), &mut self.laundry);
+        let read_only = core.vm.launder_batch(most.min(self.write_pages as u32 * 2), &mut self.laundry);
         self.dirty.clear();
-        for &Laundry { page, frame, stored, in_memory, passes_memory } in &self.laundry {
+        for &Laundry { page, frame, stored, at_home, in_memory, passes_memory } in &self.laundry {
             let place = core.park.place(frame);
             if !core.park.hold(place) {
                 // the page moved to another address while it was being written, and that write has not ended: the page is inactive
@@ -106,11 +123,11 @@ impl<K: Kernel, S> Daemon<K, S> {
                 continue;
             }
             let tag = stored.unwrap_or(Tag::UNKNOWN);
-            self.dirty.push(Dirty { page, place, tag, write: false, passes_memory, packed: in_memory });
+            self.dirty.push(Dirty { page, place, tag, write: false, at_home, passes_memory, packed: in_memory });
         }
         drop(core);
         if self.dirty.is_empty() {
-            return false;
+            return read_only > 0;
         }
         self.dirty.sort_unstable_by_key(|d| d.page); // neighbours are written side by side
         let mut zero = [false; BATCH];
@@ -119,10 +136,11 @@ impl<K: Kernel, S> Daemon<K, S> {
         for (d, zero) in self.dirty.iter_mut().zip(&mut zero) {
             // SAFETY: the place is held: its content stays, and nobody writes parked pages.
             let bytes = &*unsafe { K::parked(machine.parking.addr(d.place)) };
-            *zero = checksum::is_zero(bytes);
+            *zero = !d.at_home && checksum::is_zero(bytes);
             if !*zero {
                 let stored = (d.tag != Tag::UNKNOWN).then_some(d.tag);
                 d.tag = match d.packed {
+                    _ if d.at_home => machine.content.fingerprint(d.page, bytes),
                     true => checksum::of(d.page, bytes), // it is stored in a compressed device, not encrypted
                     false => machine.content.tag(d.page, stored, bytes, scratch),
                 };
@@ -132,11 +150,17 @@ impl<K: Kernel, S> Daemon<K, S> {
         let map = machine.map.read();
         let mut core = machine.core.lock();
         let past_memory = map.pool.is_some() && core.vm.devices().room_past_memory() > 0;
+        self.home_dirty.clear();
         for (d, zero) in self.dirty.iter_mut().zip(&zero) {
             match core.vm.launder_compared(d.page, *zero, d.tag) {
                 Compared::Write => {
                     d.write = true;
                     d.packed = d.passes_memory && past_memory;
+                    writes += 1;
+                    continue;
+                }
+                Compared::WriteHome => {
+                    self.home_dirty.push(*d);
                     writes += 1;
                     continue;
                 }
@@ -159,8 +183,9 @@ impl<K: Kernel, S> Daemon<K, S> {
         machine.drop_places(&map, true);
         drop(map);
         let settled = looked_at - writes; // dropped ones too
+        let home = if self.home_dirty.is_empty() { 0 } else { self.write_home(machine) };
         let issued = self.write_dirty(machine);
-        settled + issued > 0
+        read_only as usize + settled + home + issued > 0
     }
 
     /// Writes `dirty` in clusters of neighbouring slots; returns how many pages were issued. The rest goes inactive again.
@@ -171,10 +196,10 @@ impl<K: Kernel, S> Daemon<K, S> {
             if self.dirty[at].packed && !past_memory {
                 past_memory = true; // only such pages are left, see `pack`
             }
-            let mut free = self.writes.iter().position(|w| !w.busy);
+            let mut free = self.writes[..self.swap_writes].iter().position(|w| !w.busy);
             if free.is_none() {
                 self.reap(machine); // with plain I/O all have ended already
-                free = self.writes.iter().position(|w| !w.busy);
+                free = self.writes[..self.swap_writes].iter().position(|w| !w.busy);
             }
             let Some(slot) = free else { break };
             let want = (self.dirty.len() - at).min(self.write_pages) as u32;
@@ -192,7 +217,7 @@ impl<K: Kernel, S> Daemon<K, S> {
                 run
             };
             let Some(run) = run else {
-                self.trouble = Some(room.err().unwrap_or(errno::ENOSPC));
+                self.trouble = Some(Trouble::Swap(room.err().unwrap_or(errno::ENOSPC)));
                 break;
             };
             if run.location.is_memory {
@@ -220,6 +245,7 @@ impl<K: Kernel, S> Daemon<K, S> {
             w.pages[..n].copy_from_slice(&self.dirty[at..at + n]);
             w.count = n;
             w.run = Some(run);
+            w.bytes = n << PAGE_SHIFT;
             w.since = K::now_ns();
             w.busy = true;
             let parked = |place: ParkPlace| machine.parking.addr(place);
@@ -263,6 +289,140 @@ impl<K: Kernel, S> Daemon<K, S> {
             }
         }
         at
+    }
+
+    /// Writes `home_dirty` to the files, neighbours together. Returns how many pages were issued or given up. The rest goes
+    /// inactive again.
+    fn write_home(&mut self, machine: &Machine<K>) -> usize {
+        let (mut at, mut back, mut patience) = (0, 0, BATCH);
+        while at < self.home_dirty.len() {
+            let mut free = self.writes.iter().rposition(|w| !w.busy);
+            while free.is_none() && patience > 0 {
+                // Pages that lie scattered take a write each. To put them back would mean to compare them again.
+                patience -= 1;
+                self.io.submit();
+                self.io.wait(Some(WAIT_NS));
+                self.reap(machine);
+                free = self.writes.iter().rposition(|w| !w.busy);
+            }
+            let Some(slot) = free else { break };
+            let first = self.home_dirty[at].page;
+            let follows = |i: &usize| self.home_dirty[*i].page.raw() == first.raw() + (*i - at) as u64;
+            let n = (at..self.home_dirty.len()).take(WRITE_PAGES).take_while(follows).count();
+            let (fd, rest, retry_at) = {
+                let map = machine.map.read();
+                let file = map.home(first.object()).expect("a file is there as long as one of its pages is written");
+                (file.fd, file.rest, file.retry_at.load(Relaxed))
+            };
+            let location = {
+                let core = machine.core.lock();
+                let home = core.vm.home(first.object()).expect("as above");
+                Vm::<SwapPager>::home_location(&home, first)
+            };
+            let len = match retry_at > K::now_ns() {
+                true => None,
+                false => match K::file_len(fd) {
+                    Ok(len) => Some(len),
+                    Err(e) => {
+                        self.home_failed(machine, first.object(), e);
+                        None
+                    }
+                },
+            };
+            let (n, bytes, fd) = match len.map(|len| extent(len, location.offset, n as u32)) {
+                Some(Extent::Pages(n)) => (n as usize, (n as usize) << PAGE_SHIFT, fd),
+                Some(Extent::Rest(bytes)) => (1, bytes, rest),
+                Some(Extent::Nothing) => {
+                    let mut core = machine.core.lock();
+                    for d in &self.home_dirty[at..at + n] {
+                        if let Some(frame) = core.vm.home_is_shorter(d.page) {
+                            core.orphan(frame); // it is held until below
+                            core.vm.frames_dropped(core::iter::once(frame));
+                        }
+                        core.park.written(d.place);
+                    }
+                    at += n;
+                    continue;
+                }
+                None => {
+                    self.put_back(machine, at..at + n);
+                    (at, back) = (at + n, back + n);
+                    continue;
+                }
+            };
+            machine.core.lock().vm.home_write_begins(first.object(), n as u32);
+            let fd = if machine.inject.write_home() { -1 } else { fd };
+            let w = &mut self.writes[slot];
+            w.pages[..n].copy_from_slice(&self.home_dirty[at..at + n]);
+            w.count = n;
+            w.run = Some(PageOut { first: Slot(0), location, count: n as u32 });
+            (w.bytes, w.since, w.busy) = (bytes, K::now_ns(), true);
+            let mut vectors = 0;
+            for d in &w.pages[..n] {
+                let base = machine.parking.addr(d.place);
+                if vectors > 0 && w.iov[vectors - 1].base + w.iov[vectors - 1].len == base {
+                    w.iov[vectors - 1].len += PAGE_SIZE;
+                } else {
+                    w.iov[vectors] = IoVec { base, len: PAGE_SIZE };
+                    vectors += 1;
+                }
+            }
+            if bytes < PAGE_SIZE {
+                w.iov[0].len = bytes;
+            }
+            self.in_flight += 1;
+            // SAFETY: the vectors lie in `self.writes`, which never moves its elements; the places are held until the completion.
+            unsafe { self.io.write(fd, &w.iov[..vectors], location.offset, TOKEN_OTHER + slot as u64) };
+            at += n;
+        }
+        self.io.submit();
+        self.put_back(machine, at..self.home_dirty.len());
+        at - back
+    }
+
+    /// Changed pages are not written now: they go inactive again.
+    fn put_back(&mut self, machine: &Machine<K>, pages: Range<usize>) {
+        let mut core = machine.core.lock();
+        for d in &self.home_dirty[pages] {
+            core.vm.home_put_back(d.page);
+            core.park.written(d.place);
+        }
+    }
+
+    /// A file cannot be written at present. It is left alone for a moment.
+    fn home_failed(&mut self, machine: &Machine<K>, object: ObjectId, error: Errno) {
+        self.trouble = Some(Trouble::File(error, object));
+        if let Some(file) = machine.map.read().home(object) {
+            file.retry_at.store(K::now_ns() + RETRY_NS, Relaxed);
+        }
+    }
+
+    /// A write to a file has ended.
+    fn written_home(&mut self, machine: &Machine<K>, slot: usize, done: Done) {
+        let w = &self.writes[slot];
+        let run = w.run.expect("a write in flight");
+        let object = w.pages[0].page.object();
+        let whole = if done.result == Ok(w.bytes) { w.count } else { done.result.unwrap_or(0) >> PAGE_SHIFT };
+        let error = done.result.err().unwrap_or(errno::EIO);
+        if whole < w.count {
+            self.home_failed(machine, object, error);
+        }
+        let w = &self.writes[slot];
+        let cached = machine.map.read().home(object).filter(|home| !home.direct).map(|home| home.fd);
+        if let Some(fd) = cached {
+            K::drop_cached(fd, run.location.offset, w.bytes);
+        }
+        let mut core = machine.core.lock();
+        for (i, d) in w.pages[..w.count].iter().enumerate() {
+            let result = if i < whole || K::mistake(Mistake::BelievesFailedWrites) { IoResult::Ok } else { failure(error) };
+            core.vm.home_written(d.page, d.tag, result);
+            core.park.written(d.place);
+        }
+        core.vm.home_write_ended(object);
+        drop(core);
+        self.writes[slot].busy = false;
+        self.in_flight -= 1;
+        machine.arrivals.announce();
     }
 
     /// Stores pages of `dirty`, from `at` on, in slots of the compressed device. The stored pages are moved to the front. Pages
@@ -312,7 +472,7 @@ impl<K: Kernel, S> Daemon<K, S> {
         }
         for (i, d) in self.dirty[at..at + stored].iter().enumerate() {
             if !core.vm.launder_done(d.page, Some(run.slot(i as u32)), d.tag, IoResult::Ok) {
-                self.trouble = Some(errno::ENOMEM);
+                self.trouble = Some(Trouble::Swap(errno::ENOMEM));
             }
             core.park.written(d.place);
         }
@@ -346,7 +506,11 @@ impl<K: Kernel, S> Daemon<K, S> {
     }
 
     fn written(&mut self, machine: &Machine<K>, done: Done) {
-        let w = &mut self.writes[(done.token - TOKEN_OTHER) as usize];
+        let slot = (done.token - TOKEN_OTHER) as usize;
+        if self.writes[slot].run.is_some_and(|run| run.location.is_home()) {
+            return self.written_home(machine, slot, done);
+        }
+        let w = &mut self.writes[slot];
         let whole = done.result.map_or(0, |n| n >> PAGE_SHIFT);
         let failed = match done.result {
             Err(errno::ENOSPC) => IoResult::NoSpace,
@@ -354,7 +518,7 @@ impl<K: Kernel, S> Daemon<K, S> {
             Ok(_) => IoResult::Io(errno::EIO), // cut short: the pages after the cut were not written
         };
         if whole < w.count {
-            self.trouble = Some(done.result.err().unwrap_or(errno::EIO));
+            self.trouble = Some(Trouble::Swap(done.result.err().unwrap_or(errno::EIO)));
         }
         let run = w.run.expect("a write in flight");
         let mut core = machine.core.lock();
@@ -362,7 +526,7 @@ impl<K: Kernel, S> Daemon<K, S> {
         for (i, d) in w.pages[..w.count].iter().enumerate() {
             let result = if i < whole || K::mistake(Mistake::BelievesFailedWrites) { IoResult::Ok } else { failed };
             if !core.vm.launder_done(d.page, Some(run.slot(i as u32)), d.tag, result) {
-                self.trouble = Some(errno::ENOMEM);
+                self.trouble = Some(Trouble::Swap(errno::ENOMEM));
             }
             core.park.written(d.place);
         }

@@ -1,17 +1,28 @@
 //! What the page daemon does when nothing can be evicted: it waits, allows frames above the budget, or ends the program.
 
-use super::Daemon;
+use super::{Daemon, Trouble};
 use crate::errno::{self, Errno};
 use crate::growth;
 use crate::kernel::{Kernel, Mistake};
 use crate::machine::Machine;
 use crate::packet::Packet;
 use core::fmt::Write as _;
+use overspill_vm::types::ObjectId;
 
 /// How long both memory and swap may be full before the program is stopped, in nanoseconds.
 const GRACE_NS: u64 = 3_000_000_000;
+/// The same if it is files that cannot be written, whose pages are changed. Longer, because a person may make room meanwhile, and
+/// because there is no other place for these pages.
+const FILE_GRACE_NS: u64 = 30_000_000_000;
 /// How often devices that answered ENOSPC to a write are asked again meanwhile, in nanoseconds: they may have space by then.
 const ASKS_AGAIN_NS: u64 = 500_000_000;
+
+fn file_grace_ns<K: Kernel>(machine: &Machine<K>) -> u64 {
+    match machine.inject.file_grace_ms {
+        0 => FILE_GRACE_NS,
+        ms => ms * 1_000_000,
+    }
+}
 
 /// The state of memory after a step of the page daemon.
 #[derive(Clone, Copy)]
@@ -24,9 +35,11 @@ struct Outlook {
     /// A frame has come free since the last step, or a fork makes the process smaller.
     progress: bool,
     /// Why writing failed.
-    trouble: Option<Errno>,
+    trouble: Option<Trouble>,
     /// How long there has been no progress, in nanoseconds.
     stuck_ns: Option<u64>,
+    /// [`FILE_GRACE_NS`].
+    file_grace_ns: u64,
 }
 
 /// What the daemon concludes from an [`Outlook`].
@@ -44,12 +57,16 @@ enum Verdict {
 /// there is no frame left even above the budget, and no page that could be written. Parking pages is no progress: soft faults of
 /// other threads undo it for ever.
 fn judge(outlook: Outlook) -> Verdict {
-    let Outlook { free, free_above, writable, progress, trouble, stuck_ns } = outlook;
+    let Outlook { free, free_above, writable, progress, trouble, stuck_ns, file_grace_ns } = outlook;
     let fails = trouble.is_some() && !free && writable;
     let exhausted = !free_above && !writable;
+    let grace = match trouble {
+        Some(Trouble::File(..)) => file_grace_ns,
+        Some(Trouble::Swap(_)) | None => GRACE_NS,
+    };
     match stuck_ns {
         _ if progress || !(fails || exhausted) => Verdict::Fine,
-        Some(ns) if ns > GRACE_NS => Verdict::GiveUp,
+        Some(ns) if ns > grace => Verdict::GiveUp,
         _ => Verdict::Wait,
     }
 }
@@ -107,6 +124,7 @@ impl<K: Kernel, S> Daemon<K, S> {
                 progress: freed != self.freed_before || machine.freeze.is_shrinking(),
                 trouble: self.trouble,
                 stuck_ns: (self.stuck_since != 0).then(|| now - self.stuck_since),
+                file_grace_ns: file_grace_ns(machine),
             }
         };
         if outlook.progress || outlook.free || !outlook.writable {
@@ -125,14 +143,36 @@ impl<K: Kernel, S> Daemon<K, S> {
             Verdict::GiveUp if machine.core.lock().vm.devices_mut().stay_all() => self.stuck_since = 0,
             Verdict::GiveUp => match self.trouble {
                 None => Self::stop_for_fixed_pages(machine),
-                Some(errno::ENOSPC) => match growth::try_again(machine) {
+                Some(Trouble::Swap(errno::ENOSPC)) => match growth::try_again(machine) {
                     Ok(true) => self.stuck_since = 0, // somebody else has made room
                     Ok(false) => machine.stop_program(message(errno::ENOSPC)),
                     Err(why) => machine.stop_program(message(why)),
                 },
-                Some(why) => machine.stop_program(message(why)),
+                Some(Trouble::Swap(why)) => machine.stop_program(message(why)),
+                Some(Trouble::File(why, object)) => Self::stop_for_file(machine, why, object),
             },
         }
+    }
+
+    /// Memory is full of changed pages of a file that cannot be written.
+    fn stop_for_file(machine: &Machine<K>, why: Errno, object: ObjectId) -> ! {
+        let mut said = Packet::new();
+        said.put(b"writing to the file ");
+        if let Some(file) = machine.map.read().home(object) {
+            said.put(file.name.bytes());
+        }
+        let reason = match why {
+            errno::ENOSPC => "its file system is full",
+            errno::EDQUOT => "its quota is used up",
+            errno::EFBIG => "a limit on the size of files is reached",
+            _ => "its device reports errors",
+        };
+        let _ = write!(
+            said,
+            " has failed for {} s and memory is full of its changed pages, so the program was stopped: {reason} (error {why})",
+            file_grace_ns(machine) / 1_000_000_000
+        );
+        machine.stop_program(said.bytes())
     }
 
     /// The pages in memory cannot leave it.
@@ -157,14 +197,25 @@ mod tests {
     #[test]
     fn a_program_is_stopped_only_for_what_does_not_pass() {
         let (long, short) = (Some(GRACE_NS + 1), Some(GRACE_NS));
-        let full = Outlook { free: false, free_above: true, writable: true, progress: false, trouble: None, stuck_ns: long };
+        let full = Outlook {
+            free: false,
+            free_above: true,
+            writable: true,
+            progress: false,
+            trouble: None,
+            stuck_ns: long,
+            file_grace_ns: FILE_GRACE_NS,
+        };
+        let (io, file) = (Some(Trouble::Swap(errno::EIO)), Some(Trouble::File(errno::EIO, ObjectId(3))));
         for (what, outlook, verdict) in [
             ("a slow device", full, Verdict::Fine),
-            ("writes fail", Outlook { trouble: Some(errno::EIO), ..full }, Verdict::GiveUp),
-            ("for a moment", Outlook { trouble: Some(errno::EIO), stuck_ns: short, ..full }, Verdict::Wait),
-            ("since now", Outlook { trouble: Some(errno::EIO), stuck_ns: None, ..full }, Verdict::Wait),
-            ("but a frame came free", Outlook { trouble: Some(errno::EIO), progress: true, ..full }, Verdict::Fine),
-            ("but there is memory", Outlook { trouble: Some(errno::EIO), free: true, ..full }, Verdict::Fine),
+            ("writes fail", Outlook { trouble: io, ..full }, Verdict::GiveUp),
+            ("writes to a file fail", Outlook { trouble: file, ..full }, Verdict::Wait),
+            ("for longer", Outlook { trouble: file, stuck_ns: Some(FILE_GRACE_NS + 1), ..full }, Verdict::GiveUp),
+            ("for a moment", Outlook { trouble: io, stuck_ns: short, ..full }, Verdict::Wait),
+            ("since now", Outlook { trouble: io, stuck_ns: None, ..full }, Verdict::Wait),
+            ("but a frame came free", Outlook { trouble: io, progress: true, ..full }, Verdict::Fine),
+            ("but there is memory", Outlook { trouble: io, free: true, ..full }, Verdict::Fine),
             ("nothing can be written, so faults go above the budget", Outlook { writable: false, ..full }, Verdict::Fine),
             ("nor is there a frame above it", Outlook { writable: false, free_above: false, ..full }, Verdict::GiveUp),
             ("which may pass", Outlook { writable: false, free_above: false, stuck_ns: short, ..full }, Verdict::Wait),

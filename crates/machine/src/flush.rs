@@ -1,0 +1,286 @@
+//! Flushing: changed pages go to their file, and stay in memory.
+//!
+//! ```text
+//!   core: the next pages in memory (they are laundering now) -> copy each, compare -> write neighbours together
+//!   -> core: each page -> ... -> fdatasync; if that fails, all pages in memory count as changed again
+//! ```
+//!
+//! A mapped page is copied while the program may be writing to it. What was copied is what is compared, written and remembered, so
+//! a change that comes later is seen the next time. No lock is held over any of it.
+
+use crate::errno::{self, Errno};
+use crate::home::{Extent, extent, failure};
+use crate::kernel::{Content as _, Done, Io as _, IoVec, Kernel};
+use crate::machine::Machine;
+use core::ops::Range;
+use overspill_store::PageBytes;
+use overspill_vm::Flush;
+use overspill_vm::pager::IoResult;
+use overspill_vm::types::{ObjectId, PAGE_SHIFT, PAGE_SIZE, PageId, PageIndex, Tag};
+
+/// Pages that a flush copies at a time.
+pub const FLUSH_PAGES: usize = 64;
+
+/// Why a flush failed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum FlushError {
+    /// A write, or fdatasync, failed.
+    Io(Errno),
+    /// Changed pages lie beyond the end of the file.
+    Beyond,
+}
+
+/// What a flush has done so far.
+#[derive(Debug, Default)]
+pub struct Flushed {
+    /// How many pages were written.
+    pub pages: u64,
+    /// The first failure. The flush goes on with the other pages.
+    pub error: Option<FlushError>,
+}
+
+/// The means of a thread to flush.
+pub struct Flusher<K: Kernel> {
+    io: K::Io,
+    batch: Vec<Flush>,
+    tags: Vec<Tag>,
+    runs: Vec<Run>,
+    buffer: *mut u8,
+}
+
+/// Pages of an object that are looked at with the core locked.
+const FORGET_PAGES: u64 = 1024;
+
+/// Neighbouring pages of a batch that are written together.
+struct Run {
+    first: usize,
+    pages: usize,
+    iov: IoVec,
+    result: Option<Result<usize, Errno>>,
+}
+
+impl<K: Kernel> Flusher<K> {
+    /// Makes one, with I/O of its own.
+    ///
+    /// # Errors
+    /// As [`Kernel::io`]; ENOMEM.
+    pub fn new(engine: K::Engine) -> Result<Self, Errno> {
+        let io = K::io(engine, FLUSH_PAGES as u32)?;
+        let buffer = K::map_anonymous(FLUSH_PAGES << PAGE_SHIFT)?;
+        // SAFETY: our own fresh mapping. Present from the start, so that no read into it has to wait.
+        unsafe { buffer.write_bytes(0, FLUSH_PAGES << PAGE_SHIFT) };
+        let (batch, tags, runs) =
+            (Vec::with_capacity(FLUSH_PAGES), Vec::with_capacity(FLUSH_PAGES), Vec::with_capacity(FLUSH_PAGES));
+        Ok(Flusher { io, batch, tags, runs, buffer })
+    }
+
+    fn page(&self, i: usize) -> usize {
+        self.buffer as usize + (i << PAGE_SHIFT)
+    }
+
+    /// Writes the changed pages of a range to their file. `wait` is called with the number of arrivals so far, when a page is
+    /// being moved or written and this has to look again. => the object is read-write; no lock is held
+    pub fn flush(
+        &mut self,
+        machine: &Machine<K>,
+        object: ObjectId,
+        pages: Range<PageIndex>,
+        flushed: &mut Flushed,
+        mut wait: impl FnMut(u32),
+    ) {
+        machine.core.lock().vm.charge(FLUSH_PAGES as u32);
+        let mut at = pages.start;
+        while at < pages.end {
+            let seen = machine.arrivals.count();
+            let scan = machine.core.lock().vm.flush_batch(object, at, pages.end, &mut self.batch);
+            let missing = self.compare(machine);
+            self.write(machine, object, flushed);
+            at = missing.unwrap_or(scan.next);
+            if missing.is_none() && scan.waits {
+                wait(seen);
+            }
+        }
+        machine.core.lock().vm.uncharge(FLUSH_PAGES as u32);
+    }
+
+    /// Copies the batch, and keeps what differs from the file. Returns the first page that could not be copied, because it was
+    /// taken away meanwhile.
+    fn compare(&mut self, machine: &Machine<K>) -> Option<PageIndex> {
+        self.tags.clear();
+        let mut missing = None;
+        for i in 0..self.batch.len() {
+            let flush = self.batch[i];
+            let buffer = self.page(i);
+            // SAFETY: a page of this flush's own buffer.
+            let bytes = unsafe { &mut *(buffer as *mut PageBytes) };
+            let copied = match flush.parked {
+                Some(_) => self.copy_parked(machine, &flush, bytes),
+                None => {
+                    let addr = machine.map.read().addr(flush.page);
+                    K::copy_of_program(addr, bytes)
+                }
+            };
+            let tag = if copied { machine.content.fingerprint(flush.page, bytes) } else { Tag::UNKNOWN };
+            if !copied && missing.is_none() {
+                missing = Some(flush.page.index());
+            }
+            self.tags.push(if tag == flush.base { Tag::UNKNOWN } else { tag });
+        }
+        let mut core = machine.core.lock();
+        for (flush, tag) in self.batch.iter().zip(&self.tags) {
+            if *tag == Tag::UNKNOWN {
+                core.vm.flush_settled(flush.page);
+            }
+        }
+        missing
+    }
+
+    fn copy_parked(&self, machine: &Machine<K>, flush: &Flush, to: &mut PageBytes) -> bool {
+        let place = {
+            let mut core = machine.core.lock();
+            let word = core.vm.page(flush.page);
+            let parked = word.state() == overspill_vm::page::State::Inactive && !word.busy() && !word.laundering_orphaned();
+            if !parked || Some(word.frame()) != flush.parked {
+                return false;
+            }
+            let place = core.park.place(word.frame());
+            if !core.park.hold(place) {
+                return false;
+            }
+            place
+        };
+        // SAFETY: the place is held: its content stays, and nobody writes parked pages.
+        to.copy_from_slice(&*unsafe { K::parked(machine.parking.addr(place)) });
+        machine.core.lock().park.written(place);
+        true
+    }
+
+    /// Writes the pages of the batch that have a tag.
+    fn write(&mut self, machine: &Machine<K>, object: ObjectId, flushed: &mut Flushed) {
+        self.runs.clear();
+        if self.tags.iter().all(|tag| *tag == Tag::UNKNOWN) {
+            return;
+        }
+        let (fd, rest, direct) = {
+            let map = machine.map.read();
+            let home = map.home(object).expect("its pages are flushed");
+            (home.fd, home.rest, home.direct)
+        };
+        let home = machine.core.lock().vm.home(object).expect("its pages are flushed");
+        let offset = |page: PageId| home.offset + (page.index() << PAGE_SHIFT);
+        let len = match K::file_len(fd) {
+            Ok(len) => len,
+            Err(e) => return self.give_up(machine, 0..self.batch.len(), IoResult::Io(e), flushed),
+        };
+        let mut at = 0;
+        while at < self.batch.len() {
+            let neighbour = |i: &usize| self.batch[*i].page.raw() == self.batch[at].page.raw() + (*i - at) as u64;
+            let n = (at..self.batch.len()).take_while(|i| self.tags[*i] != Tag::UNKNOWN && neighbour(i)).count();
+            if n == 0 {
+                at += 1;
+                continue;
+            }
+            let from = offset(self.batch[at].page);
+            let (n, bytes) = match extent(len, from, n as u32) {
+                Extent::Pages(n) => (n as usize, (n as usize) << PAGE_SHIFT),
+                Extent::Rest(bytes) => (1, bytes),
+                Extent::Nothing => {
+                    self.give_up(machine, at..at + n, IoResult::Beyond, flushed);
+                    at += n;
+                    continue;
+                }
+            };
+            self.runs.push(Run { first: at, pages: n, iov: IoVec { base: self.page(at), len: bytes }, result: None });
+            at += n;
+        }
+        {
+            let mut core = machine.core.lock();
+            self.runs.iter().for_each(|run| core.vm.home_write_begins(object, run.pages as u32));
+        }
+        for (token, run) in self.runs.iter().enumerate() {
+            let fd = if run.iov.len < PAGE_SIZE { rest } else { fd };
+            let fd = if machine.inject.write_home() { -1 } else { fd };
+            let at = offset(self.batch[run.first].page);
+            // SAFETY: the vector lies in `self.runs`, which is not changed until all have completed; the buffer is ours.
+            unsafe { self.io.write(fd, core::slice::from_ref(&run.iov), at, token as u64) };
+        }
+        let mut left = self.runs.len();
+        while left > 0 {
+            self.io.wait(None);
+            while let Some(Done { token, result }) = self.io.completion() {
+                self.runs[token as usize].result = Some(result);
+                left -= 1;
+            }
+        }
+        let mut core = machine.core.lock();
+        for run in &self.runs {
+            let result = run.result.expect("it has completed");
+            let whole = if result == Ok(run.iov.len) { run.pages } else { result.unwrap_or(0) >> PAGE_SHIFT };
+            for i in 0..run.pages {
+                let page = self.batch[run.first + i].page;
+                if i < whole {
+                    core.vm.home_written(page, self.tags[run.first + i], IoResult::Ok);
+                    flushed.pages += 1;
+                } else {
+                    let error = result.err().unwrap_or(errno::EIO);
+                    core.vm.home_written(page, Tag::UNKNOWN, failure(error));
+                    flushed.error.get_or_insert(FlushError::Io(error));
+                }
+            }
+            core.vm.home_write_ended(object);
+        }
+        drop(core);
+        if !direct {
+            for run in &self.runs {
+                K::drop_cached(fd, offset(self.batch[run.first].page), run.pages << PAGE_SHIFT);
+            }
+        }
+        machine.arrivals.announce();
+    }
+
+    /// These pages are not written.
+    fn give_up(&self, machine: &Machine<K>, range: Range<usize>, result: IoResult, flushed: &mut Flushed) {
+        let mut core = machine.core.lock();
+        for i in range.filter(|i| self.tags[*i] != Tag::UNKNOWN) {
+            core.vm.home_written(self.batch[i].page, Tag::UNKNOWN, result);
+            flushed.error.get_or_insert(match result {
+                IoResult::Io(e) => FlushError::Io(e),
+                _ => FlushError::Beyond,
+            });
+        }
+    }
+}
+
+impl<K: Kernel> Drop for Flusher<K> {
+    fn drop(&mut self) {
+        // SAFETY: the mapping that `new` made; every write from it has completed.
+        unsafe { K::unmap(self.buffer, FLUSH_PAGES << PAGE_SHIFT) };
+    }
+}
+
+impl<K: Kernel> Machine<K> {
+    /// Waits until the device has what was written to an object's file. If it fails, its pages in memory (of the first `pages`)
+    /// count as changed: nobody knows which of the writes since the last success are lost.
+    ///
+    /// # Errors
+    /// As fdatasync(2).
+    pub fn sync_home(&self, object: ObjectId, pages: PageIndex) -> Result<(), Errno> {
+        let fd = self.map.read().home(object).expect("its pages are flushed").fd;
+        let synced = if self.inject.sync() { Err(errno::EIO) } else { K::sync(fd) };
+        if synced.is_err() {
+            let mut at = 0;
+            while at < pages {
+                let end = pages.min(at + FORGET_PAGES);
+                self.core.lock().vm.forget_bases(object, at..end);
+                at = end;
+            }
+        }
+        synced
+    }
+
+    /// Whether nothing is known of the pages of an object, and no transfer of its file is under way: then it can be closed.
+    pub fn is_home_gone(&self, object: ObjectId, pages: PageIndex) -> bool {
+        let core = self.core.lock();
+        core.vm.is_home_idle(object) && core.vm.next_present(PageId::new(object, 0), pages).is_none()
+    }
+}

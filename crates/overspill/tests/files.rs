@@ -1,0 +1,465 @@
+//! Regions of files: the same bytes in memory and in the file.
+
+mod common;
+
+use common::*;
+use overspill::{Access, Delivery, Error, FileOptions, FileRegion, Pager};
+use std::fs::OpenOptions;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+
+/// A file that is removed at the end.
+struct Temp(PathBuf);
+
+impl Temp {
+    fn new(name: &str, bytes: &[u8]) -> Temp {
+        let path = std::env::temp_dir().join(format!("overspill-files-{}-{name}", std::process::id()));
+        std::fs::write(&path, bytes).expect("a file");
+        Temp(path)
+    }
+}
+
+impl Drop for Temp {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+fn random_bytes(len: usize) -> Vec<u8> {
+    let mut rng = Rng(7);
+    (0..len.div_ceil(8)).flat_map(|_| rng.next().to_ne_bytes()).take(len).collect()
+}
+
+/// A file of three times the budget, whose end lies within a page, is read as it is, in order and at random.
+#[test]
+fn a_file_is_read() {
+    let bytes = random_bytes(3 * BUDGET as usize + 1234);
+    let file = Temp::new("read", &bytes);
+    for pager in both() {
+        let region = pager.open_file(&file.0, Access::ReadOnly).expect("a region");
+        assert_eq!(region.len(), bytes.len());
+        // SAFETY: nobody changes the file.
+        let slice = unsafe { region.as_slice() };
+        assert!(slice == bytes, "in order");
+        let mut rng = Rng(1);
+        for _ in 0..3000 {
+            let at = rng.below(bytes.len());
+            assert_eq!(slice[at], bytes[at], "byte {at}");
+        }
+        let c = pager.counters();
+        assert!(c.file_pages_in.get() > 6000 && c.pages_out.get() == 0 && c.file_pages_out.get() == 0, "{pager:?}");
+        assert_budget(&pager, 1);
+    }
+}
+
+/// What is written to a read-write region is in the file when it has been flushed, or when the region is gone.
+#[test]
+fn changes_reach_the_file() {
+    for pager in both() {
+        let mut bytes = random_bytes(3 * BUDGET as usize + 777);
+        let file = Temp::new("write", &bytes);
+        let mut region = pager.open_file(&file.0, Access::ReadWrite).expect("a region");
+        let mut rng = Rng(2);
+        for round in 0..4 {
+            for _ in 0..1500 {
+                let at = rng.below(bytes.len() - 100);
+                let new = rng.next().to_ne_bytes();
+                bytes[at..at + 8].copy_from_slice(&new);
+                region.write_at(&new, at).expect("written");
+            }
+            if round < 3 {
+                region.flush(..).expect("flushed");
+                assert!(std::fs::read(&file.0).expect("the file") == bytes, "round {round}");
+            }
+        }
+        let mut back = vec![0; bytes.len()];
+        region.read_at(&mut back, 0).expect("read");
+        assert!(back == bytes);
+        drop(region);
+        assert!(std::fs::read(&file.0).expect("the file") == bytes, "dropped");
+        assert!(pager.counters().file_pages_out.get() > 0);
+        assert_budget(&pager, 1);
+    }
+}
+
+/// Changes of a copy-on-write region stay in the region, also past the budget.
+#[test]
+fn private_changes_stay_private() {
+    for pager in both() {
+        let bytes = random_bytes(3 * BUDGET as usize);
+        let file = Temp::new("private", &bytes);
+        let mut region = FileOptions::new(Access::CopyOnWrite).offset(100).open(&pager, &file.0).expect("a region");
+        // SAFETY: nobody changes the file.
+        let slice = unsafe { region.as_mut_slice() }.expect("it may be changed");
+        let mut model = bytes[100..].to_vec();
+        for at in (0..model.len()).step_by(5000) {
+            (slice[at], model[at]) = (slice[at] ^ 1, model[at] ^ 1);
+        }
+        assert!(slice == model);
+        region.reload(1 << 20..2 << 20).expect("read again");
+        model[1 << 20..2 << 20].copy_from_slice(&bytes[(1 << 20) + 100..(2 << 20) + 100]);
+        // SAFETY: as above.
+        assert!(unsafe { region.as_slice() } == model);
+        drop(region);
+        assert!(std::fs::read(&file.0).expect("the file") == bytes);
+        pager.check();
+    }
+}
+
+/// A region's copy of the whole file.
+fn bytes_of(region: &FileRegion) -> Vec<u8> {
+    let mut bytes = vec![0; region.len()];
+    region.read_at(&mut bytes, 0).expect("read");
+    bytes
+}
+
+/// Random operations, next to a `Vec<u8>` and what the file must have. Half of the rounds change more than the budget holds.
+#[test]
+fn a_region_is_like_a_vec() {
+    for pager in both() {
+        for seed in 0..6 {
+            let mut rng = Rng(seed);
+            let access = [Access::ReadWrite, Access::CopyOnWrite][seed as usize % 2];
+            let first = 1 + rng.below(2 * BUDGET as usize);
+            let offset = [0, 1, PAGE, 3 * PAGE + 77][rng.below(4)];
+            let before = random_bytes(offset + first);
+            let file = Temp::new(&format!("model-{seed}"), &before);
+            let capacity = first + MIB;
+            let options = FileOptions::new(access).offset(offset as u64).capacity(capacity);
+            let mut region = options.open(&pager, &file.0).expect("a region");
+            let mut model = before[offset..].to_vec();
+            for step in 0..150 {
+                let at = rng.below(model.len());
+                let len = [1, 8, 100, PAGE, 70 * PAGE, MIB][rng.below(6)].min(model.len() - at);
+                let writes = access == Access::ReadWrite;
+                match rng.below(10) {
+                    0..4 => {
+                        let mut new: Vec<u8> = random_bytes(len);
+                        new.iter_mut().for_each(|b| *b ^= step as u8);
+                        region.write_at(&new, at).expect("written");
+                        model[at..at + len].copy_from_slice(&new);
+                    }
+                    4 | 5 => {
+                        let mut bytes = vec![0; len];
+                        region.read_at(&mut bytes, at).expect("read");
+                        assert!(bytes == model[at..at + len], "seed {seed}, step {step}: {len} bytes at {at}");
+                    }
+                    6 => {
+                        // SAFETY: nobody else changes the file.
+                        let slice = unsafe { region.as_mut_slice() }.expect("it may be changed");
+                        for i in (at..at + len).step_by(1000) {
+                            (slice[i], model[i]) = (step as u8, step as u8);
+                        }
+                    }
+                    7 if writes => {
+                        region.flush(at..at + len).expect("flushed");
+                        let on_disk = std::fs::read(&file.0).expect("the file");
+                        assert!(on_disk[offset + at..offset + at + len] == model[at..at + len], "seed {seed}, step {step}");
+                    }
+                    7 => {
+                        region.reload(at..at + len).expect("read again");
+                        // a copy-on-write region keeps what lies outside of the range
+                        let on_disk = std::fs::read(&file.0).expect("the file");
+                        model[at..at + len].copy_from_slice(&on_disk[offset + at..offset + at + len]);
+                    }
+                    8 if writes => {
+                        region.punch(at..at + len).expect("emptied");
+                        model[at..at + len].fill(0);
+                    }
+                    8 => region.prefetch(at..at + len),
+                    _ if writes && model.len() < capacity => {
+                        let len = (model.len() + rng.below(3 * PAGE)).min(capacity);
+                        region.grow(len).expect("longer");
+                        model.resize(len, 0);
+                    }
+                    _ => {
+                        let len = len.min(100 * PAGE);
+                        region.wire(at..at + len).expect("wired");
+                        region.unwire(..);
+                    }
+                }
+            }
+            assert!(bytes_of(&region) == model, "seed {seed}");
+            pager.check();
+            drop(region);
+            let after = std::fs::read(&file.0).expect("the file");
+            match access {
+                Access::ReadWrite => assert!(after[..offset] == before[..offset] && after[offset..] == model, "seed {seed}"),
+                _ => assert!(after == before, "seed {seed}"),
+            }
+        }
+        assert_budget(&pager, 1);
+    }
+}
+
+/// A region's bytes may lie in another region of the same pager: copies between the two do not wait for themselves.
+#[test]
+fn copies_between_regions() {
+    for pager in both() {
+        let bytes = random_bytes(2 * BUDGET as usize);
+        let file = Temp::new("between", &bytes);
+        let mut region = pager.open_file(&file.0, Access::ReadWrite).expect("a region");
+        let mut memory = pager.region(bytes.len()).expect("memory");
+        region.read_at(&mut memory, 0).expect("read");
+        for at in (0..bytes.len()).step_by(999) {
+            region.read_at(&mut memory[at..][..1], at).expect("read");
+        }
+        assert!(memory[..] == bytes);
+        memory.iter_mut().for_each(|b| *b ^= 0xff);
+        region.write_at(&memory, 0).expect("written");
+        region.flush(..).expect("flushed");
+        assert!(std::fs::read(&file.0).expect("the file").iter().zip(&bytes).all(|(new, old)| *new == old ^ 0xff));
+    }
+}
+
+/// What others write is seen after a reload, and what a read-write region has changed by then is written first.
+#[test]
+fn others_may_write() {
+    for pager in both() {
+        let bytes = random_bytes(MIB);
+        let file = Temp::new("others", &bytes);
+        let mut reader = pager.open_file(&file.0, Access::ReadOnly).expect("a region");
+        assert!(bytes_of(&reader) == bytes);
+        let theirs = OpenOptions::new().write(true).open(&file.0).expect("the file");
+        theirs.write_all_at(b"something else", 5000).expect("written");
+        reader.reload(4096..8192).expect("read again");
+        assert_eq!(&bytes_of(&reader)[5000..5014], b"something else");
+        drop(reader);
+        let mut region = pager.open_file(&file.0, Access::ReadWrite).expect("a region");
+        region.write_at(b"ours", 9000).expect("written");
+        theirs.write_all_at(b"theirs", 20_000).expect("written");
+        region.reload(..).expect("read again");
+        let all = bytes_of(&region);
+        assert_eq!((&all[9000..9004], &all[20_000..20_006]), (&b"ours"[..], &b"theirs"[..]));
+        assert_eq!(&std::fs::read(&file.0).expect("the file")[9000..9004], b"ours");
+    }
+}
+
+/// Pages of a file belong to one region, unless nobody writes.
+#[test]
+fn two_regions_of_a_file() {
+    for pager in both() {
+        let bytes = random_bytes(MIB);
+        let file = Temp::new("two", &bytes);
+        let part = |access, offset, len| FileOptions::new(access).offset(offset).len(len).open(&pager, &file.0);
+        let one = part(Access::ReadOnly, 0, MIB).expect("a region");
+        let two = part(Access::CopyOnWrite, 0, MIB).expect("a second one");
+        assert!(bytes_of(&one) == bytes_of(&two));
+        let refused = part(Access::ReadWrite, 8192, 100);
+        assert!(matches!(&refused, Err(Error::FileShared { path }) if *path == file.0), "{refused:?}");
+        drop((one, two));
+        let one = part(Access::ReadWrite, 0, 8192).expect("a region");
+        let two = part(Access::ReadWrite, 8192, 100).expect("other pages");
+        assert!(matches!(part(Access::ReadOnly, 8191, 100), Err(Error::FileShared { .. })));
+        let link = Temp(std::env::temp_dir().join(format!("overspill-files-{}-link", std::process::id())));
+        std::fs::hard_link(&file.0, &link.0).expect("a link");
+        assert!(matches!(pager.open_file(&link.0, Access::ReadOnly), Err(Error::FileShared { .. })), "another name of the file");
+        drop((one, two));
+        pager.open_file(&link.0, Access::ReadWrite).expect("nobody has it");
+    }
+}
+
+/// Somebody makes the file shorter. Pages in memory stay until they are evicted. What lies beyond the end is an error, and changes
+/// that are lost are told by a flush, once.
+#[test]
+fn a_file_becomes_shorter() {
+    for pager in both() {
+        let bytes = random_bytes(3 * BUDGET as usize);
+        let file = Temp::new("shorter", &bytes);
+        let mut region = pager.open_file(&file.0, Access::ReadWrite).expect("a region");
+        let last = bytes.len() - 100;
+        region.write_at(b"changed", last).expect("written");
+        let short = MIB + 10;
+        let theirs = OpenOptions::new().write(true).open(&file.0).expect("the file");
+        theirs.set_len(short as u64).expect("shorter");
+        let mut seven = [0; 7];
+        region.read_at(&mut seven, last).expect("still in memory");
+        assert_eq!(&seven, b"changed");
+        let told = region.flush(..);
+        assert!(matches!(told, Err(Error::FileEnds { len, .. }) if len == short as u64), "{told:?}");
+        assert!(matches!(region.read_at(&mut seven, 2 * MIB), Err(Error::Lost)), "beyond the end");
+        region.read_at(&mut seven, short - 5).expect("in the last page");
+        assert_eq!(seven[5..], [0; 2], "filled up with zeroes");
+        assert_eq!(seven[..5], bytes[short - 5..short]);
+        // now the changed page is evicted
+        let mut other = pager.region(2 * BUDGET as usize).expect("memory");
+        other.fill(1);
+        drop(other);
+        assert_eq!(pager.counters().file_pages_lost.get(), 1);
+        assert!(matches!(region.read_at(&mut seven, last), Err(Error::Lost)));
+        assert!(matches!(region.flush(..), Err(Error::FileEnds { .. })), "it is told");
+        region.flush(..).expect("once");
+        assert_eq!(std::fs::metadata(&file.0).expect("the file").len(), short as u64, "no write has made it longer");
+        // and longer again
+        theirs.set_len(bytes.len() as u64).expect("longer");
+        region.reload(MIB..bytes.len()).expect("tried again");
+        region.read_at(&mut seven, last).expect("read");
+        assert_eq!(seven, [0; 7]);
+        pager.check();
+    }
+}
+
+/// A file that there is not is made, and becomes longer in steps. Nothing else is.
+#[test]
+fn a_file_is_made_and_grows() {
+    for pager in both() {
+        let file = Temp::new("made", b"");
+        std::fs::remove_file(&file.0).expect("removed");
+        let options = FileOptions::new(Access::ReadWrite).len(5000).capacity(10 * MIB);
+        assert!(matches!(options.open(&pager, &file.0), Err(Error::File { what: "opened", .. })));
+        let mut region = options.create(true).open(&pager, &file.0).expect("a region");
+        assert_eq!((region.len(), region.capacity()), (5000, 10 * MIB));
+        assert_eq!(bytes_of(&region), [0; 5000]);
+        region.write_at(b"end", 4997).expect("written");
+        assert!(matches!(region.grow(4000), Err(Error::RegionSize { .. })));
+        assert!(matches!(region.grow(10 * MIB + 1), Err(Error::RegionSize { .. })));
+        region.grow(9 * MIB).expect("longer");
+        region.write_at(b"far", 9 * MIB - 3).expect("written");
+        region.flush(..).expect("flushed");
+        let on_disk = std::fs::read(&file.0).expect("the file");
+        assert_eq!((on_disk.len(), &on_disk[4997..5000], &on_disk[9 * MIB - 3..]), (9 * MIB, &b"end"[..], &b"far"[..]));
+        region.punch(..).expect("emptied");
+        assert!(bytes_of(&region).iter().all(|b| *b == 0));
+        assert!(std::fs::read(&file.0).expect("the file").iter().all(|b| *b == 0));
+        drop(region);
+        // for others it must be as long as it is said to be
+        let short = Temp::new("short", b"some");
+        let mut reader = FileOptions::new(Access::ReadOnly).capacity(PAGE).open(&pager, &short.0).expect("a region");
+        assert_eq!(bytes_of(&reader), b"some");
+        std::fs::write(&short.0, b"some and more").expect("written");
+        reader.grow(13).expect("it is longer now");
+        assert_eq!(bytes_of(&reader), b"some and more");
+        let reader = FileOptions::new(Access::ReadOnly).capacity(12 * MIB);
+        assert!(matches!(reader.len(10 * MIB).open(&pager, &file.0), Err(Error::FileEnds { .. })));
+        let mut reader = reader.open(&pager, &file.0).expect("a region");
+        assert!(matches!(reader.grow(10 * MIB), Err(Error::FileEnds { .. })));
+        OpenOptions::new()
+            .write(true)
+            .open(&file.0)
+            .expect("the file")
+            .write_all_at(b"more", 10 * MIB as u64 - 4)
+            .expect("written");
+        reader.grow(10 * MIB).expect("it is longer now");
+        let mut more = [0; 4];
+        reader.read_at(&mut more, 10 * MIB - 4).expect("read");
+        assert_eq!(&more, b"more");
+        assert!(matches!(reader.write_at(b"x", 0), Err(Error::Access { .. })));
+        assert!(matches!(reader.flush(..), Err(Error::Access { .. })));
+        assert!(matches!(reader.as_mut_ptr(), Err(Error::Access { .. })));
+        assert!(matches!(reader.punch(..), Err(Error::Access { .. })));
+    }
+    let pager = both().pop();
+    if let Some(pager) = pager {
+        assert!(matches!(pager.open_file("/dev/null", Access::ReadOnly), Err(Error::File { what: "paged", .. })));
+        assert!(matches!(pager.open_file(std::env::temp_dir(), Access::ReadOnly), Err(Error::File { what: "paged", .. })));
+    }
+}
+
+/// A file system in memory. It has no device to go past its cache to, and has O_DIRECT or not, depending on the kernel.
+#[test]
+fn a_file_in_memory() {
+    for pager in both() {
+        let path = PathBuf::from(format!("/dev/shm/overspill-files-{}", std::process::id()));
+        let mut bytes = random_bytes(2 * BUDGET as usize + 5);
+        if let Err(e) = std::fs::write(&path, &bytes) {
+            assert!(std::env::var_os("CI").is_none(), "cannot be tested here: {e}");
+            eprintln!("SKIPPED: {}: {e}", path.display());
+            return;
+        }
+        let file = Temp(path);
+        let mut region = pager.open_file(&file.0, Access::ReadWrite).expect("a region");
+        eprintln!("past the cache: {}", region.is_direct());
+        let mut rng = Rng(3);
+        for _ in 0..2000 {
+            let at = rng.below(bytes.len());
+            bytes[at] ^= 1;
+            region.write_at(&bytes[at..=at], at).expect("written");
+        }
+        region.flush(..).expect("flushed");
+        assert!(std::fs::read(&file.0).expect("the file") == bytes && bytes_of(&region) == bytes);
+        assert_budget(&pager, 1);
+    }
+}
+
+/// Pages that are wired are not evicted, given up or read again; pages that were prefetched need no read.
+#[test]
+fn pages_are_wired_and_prefetched() {
+    for pager in both() {
+        let bytes = random_bytes(3 * BUDGET as usize);
+        let file = Temp::new("wired", &bytes);
+        let mut region = pager.open_file(&file.0, Access::ReadWrite).expect("a region");
+        region.wire(MIB..2 * MIB).expect("wired");
+        assert!(matches!(region.reload(..), Err(Error::IsWired)));
+        assert!(matches!(region.punch(MIB..3 * MIB), Err(Error::IsWired)));
+        assert!(bytes_of(&region) == bytes);
+        let before = pager.counters().file_pages_in.get();
+        // SAFETY: nobody changes the file.
+        assert!(unsafe { region.as_slice() }[MIB..2 * MIB] == bytes[MIB..2 * MIB]);
+        assert_eq!(pager.counters().file_pages_in.get(), before, "they were in memory");
+        region.unwire(..);
+        region.reload(..).expect("nothing is wired");
+        region.prefetch(..MIB);
+        let until = std::time::Instant::now() + PATIENCE;
+        while pager.counters().file_pages_in.get() < before + 256 {
+            assert!(std::time::Instant::now() < until, "nothing is read ahead");
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        let mut some = vec![0; MIB];
+        region.read_at(&mut some, 0).expect("read");
+        assert!(some == bytes[..MIB]);
+    }
+}
+
+/// Without a flush, changes reach the file after a while, and at once if there are too many.
+#[test]
+fn changes_are_written_back() {
+    for delivery in [Delivery::InThread, Delivery::Threads] {
+        let second = std::time::Duration::from_secs(1);
+        let build_with = |after, most| build(Pager::builder().memory(BUDGET).delivery(delivery).write_back(after, most));
+        let bytes = random_bytes(4 * MIB);
+        let file = Temp::new("back", &bytes);
+        let Some(pager) = build_with(second / 10, BUDGET) else { return };
+        let mut region = pager.open_file(&file.0, Access::ReadWrite).expect("a region");
+        // SAFETY: nobody else changes the file.
+        unsafe { region.as_mut_slice() }.expect("it may be changed")[12345] ^= 1;
+        let until = std::time::Instant::now() + PATIENCE;
+        while std::fs::read(&file.0).expect("the file")[12345] == bytes[12345] {
+            assert!(std::time::Instant::now() < until, "nothing was written back");
+            std::thread::sleep(second / 100);
+        }
+        assert_eq!(pager.counters().file_pages_out.get(), 1, "nothing else");
+        drop(region);
+        // the limit is kept by the calls that write
+        let Some(pager) = build_with(3600 * second, MIB as u64) else { return };
+        let mut region = pager.open_file(&file.0, Access::ReadWrite).expect("a region");
+        for at in (0..4 * MIB).step_by(PAGE) {
+            region.write_at(&[7; PAGE], at).expect("written");
+        }
+        let changed = std::fs::read(&file.0).expect("the file").chunks(PAGE).filter(|page| *page != [7; PAGE]).count();
+        assert!(changed <= MIB / PAGE, "{changed} pages are not written");
+    }
+}
+
+/// A pager's threads and a region's users do not get into each other's way: two threads copy from a region that others read.
+#[test]
+fn many_threads_read_a_file() {
+    for pager in both() {
+        let bytes = random_bytes(2 * BUDGET as usize);
+        let file = Temp::new("threads", &bytes);
+        let region = pager.open_file(&file.0, Access::ReadOnly).expect("a region");
+        std::thread::scope(|scope| {
+            for seed in 0..4 {
+                let (region, bytes) = (&region, &bytes);
+                scope.spawn(move || {
+                    let mut rng = Rng(seed);
+                    for _ in 0..2000 {
+                        let (at, mut some) = (rng.below(bytes.len() - 5000), vec![0; 1 + rng.below(5000)]);
+                        region.read_at(&mut some, at).expect("read");
+                        assert!(some == bytes[at..at + some.len()]);
+                    }
+                });
+            }
+        });
+        assert_budget(&pager, 4);
+    }
+}
