@@ -81,6 +81,8 @@ def test_new_files(pager: Pager, tmp_path: Path) -> None:
     gc.collect()
     longer = overspill.memmap(tmp_path / "new", "u1", "r+", 0, 5_000_000, pager=pager)
     assert longer.size == 5_000_000 == (tmp_path / "new").stat().st_size and not longer[4_100_000:].any()
+    del longer
+    gc.collect()
     with open(tmp_path / "new", "rb") as opened:
         assert overspill.memmap(opened, "u1", "c", pager=pager).size == 5_000_000
 
