@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import math
 import os
+import sys
+import weakref
 from typing import Any
 
 import numpy as np
@@ -16,14 +19,30 @@ from ._pager import Pager
 MODES = {"readonly": "r", "copyonwrite": "c", "readwrite": "r+", "write": "w+"}
 OPEN = {"r": "rb", "c": "rb", "r+": "r+b", "w+": "w+b"}
 
+_changing: weakref.WeakSet[_overspill.Region] = weakref.WeakSet()
+"""The memory of arrays that may change their file."""
+
+
+@atexit.register
+def _flush_all() -> None:
+    """numpy.memmap leaves changes with the kernel at the end. Here they would be gone with the process."""
+    for memory in list(_changing):
+        try:
+            _overspill.flush(*_ranges._addresses(np.frombuffer(memory, np.uint8)))
+        except _overspill.Error as e:
+            print(f"overspill: changes may not have reached their file: {e}", file=sys.stderr)
+
+
+os.register_at_fork(after_in_child=_changing.clear)
+
 
 class memmap(Array):
     """An array over a file, as `numpy.memmap`, in the memory of `pager` or of the default pager.
 
     `"r"` only reads, `"r+"` changes the file, `"w+"` makes or overwrites it, `"c"` keeps changes to itself. Pages come from the
     file when they are touched, and share the pager's budget, policy and readahead. Changed pages are written when they are evicted,
-    after a while, by `flush`, and when the last view is gone. `flush` returns when the device has them, and raises `overspill.Error`
-    if that failed. What is not written when the process is killed is lost.
+    after a while, by `flush`, when the last view is gone, and when Python exits. `flush` returns when the device has them, and
+    raises `overspill.Error` if that failed. What is not written when the process is killed is lost.
     """
 
     filename: str | None
@@ -71,6 +90,8 @@ class memmap(Array):
         if hasattr(opened, "flush"):
             opened.flush()
         memory = (default_pager() if pager is None else pager).file_region(opened.fileno(), path, mode, offset, size)
+        if mode in ("r+", "w+"):
+            _changing.add(memory)
         made = super().__new__(cls, shape, dtype, memory, 0, None, order)
         made.filename, made.offset, made.mode = path, offset, mode
         return made

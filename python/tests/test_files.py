@@ -153,3 +153,19 @@ def test_a_forked_child_is_told(program: Program, path: Path, delivery: str) -> 
     """
     ran = program(text, delivery, str(path))
     assert ran.returncode == 0, ran
+
+
+def test_changes_reach_the_file_at_the_exit(program: Program, path: Path, delivery: str) -> None:
+    text = """
+        import os, sys, overspill
+        pager = overspill.Pager("8M", delivery=sys.argv[1])
+        circle = [overspill.memmap(sys.argv[2], pager=pager)]
+        circle.append(circle)
+        circle[0][::4096] = 99
+        if os.fork() == 0:
+            sys.exit(0)
+        os.wait()
+    """
+    ran = program(text, delivery, str(path))
+    assert ran.returncode == 0 and ran.stderr == "", ran
+    assert (np.fromfile(path, "u1")[::4096] == 99).all()
