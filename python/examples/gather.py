@@ -1,11 +1,11 @@
-"""Gathers 200,000 random elements of an array of four times the memory."""
+"""Gathers 20,000 random elements of an array of four times the memory."""
 
 from __future__ import annotations
 
 import numpy as np
 from memory import MIB, Side
 
-ELEMENTS = 200_000
+ELEMENTS = 20_000
 
 side = Side(__doc__)
 array = side.empty("array", side.data_bytes // 8, np.float64)

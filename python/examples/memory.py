@@ -34,6 +34,7 @@ class Side:
         self.options = parser.parse_args()
         self.data_bytes = int(self.options.memory * MIB * self.options.scale)
         self.pager = None
+        self.mapped: list[np.memmap] = []
         if self.options.memmap:
             self.files = tempfile.TemporaryDirectory(prefix="overspill-example-", dir=self.options.directory)
         else:
@@ -42,11 +43,14 @@ class Side:
     def empty(self, name: str, shape: Any, dtype: Any) -> np.ndarray:
         """A large array."""
         if self.pager is None:
-            return np.memmap(Path(self.files.name) / name, dtype, "w+", shape=shape)
+            self.mapped.append(np.memmap(Path(self.files.name) / name, dtype, "w+", shape=shape))
+            return self.mapped[-1]
         return self.pager.empty(shape, dtype)
 
     def run(self, job: Callable[[], float]) -> None:
-        """Times the job, and prints the result."""
+        """Times the job, and prints the result. Files are on the disk before."""
+        for mapped in self.mapped:
+            mapped.flush()
         began = time.monotonic()
         result = job()
         seconds = time.monotonic() - began

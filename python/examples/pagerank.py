@@ -6,9 +6,9 @@ import numpy as np
 from memory import MIB, Side
 
 ROUNDS = 3
-NODES = 1_000_000
+NODES = 250_000
 DAMPING = 0.85
-PIECE = MIB
+PIECE = MIB // 4
 """Edges that are looked at together."""
 
 side = Side(__doc__)

@@ -18,6 +18,7 @@ from ._array import Array
 from ._create import arange, array, empty, empty_like, full, load, ones, zeros, zeros_like
 from ._default import configure, default_pager
 from ._files import fromfile, readinto, tofile
+from ._memmap import memmap, open_npy
 from ._overspill import MEMORY_MIN, PAGE_SIZE, POLICIES, Error
 from ._pager import Pager
 from ._ranges import advise, discard, pager_of, prefetch, wire
@@ -40,7 +41,9 @@ __all__ = [
     "fromfile",
     "full",
     "load",
+    "memmap",
     "ones",
+    "open_npy",
     "pager_of",
     "prefetch",
     "readinto",

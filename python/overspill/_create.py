@@ -11,6 +11,7 @@ import numpy as np
 from . import _files
 from ._array import Array
 from ._default import default_pager
+from ._memmap import read_head
 from ._pager import Pager
 
 CHUNK_ELEMENTS = 1 << 16
@@ -94,9 +95,7 @@ def arange(start: Any, stop: Any = None, step: Any = 1, dtype: Any = None, *, pa
 def load(file: str | os.PathLike[str], *, pager: Pager | None = None) -> Array:
     """The array of a .npy file, read into a pager's memory."""
     with open(file, "rb") as opened:
-        version = np.lib.format.read_magic(opened)
-        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-        shape, fortran, dtype = read(opened)
+        shape, fortran, dtype = read_head(opened)
         made = empty(shape, dtype, "F" if fortran else "C", pager=pager)
         got = _files.readinto(opened, made)
     if got != made.nbytes:

@@ -229,6 +229,15 @@ def test_wired_memory_works(pager: Pager, path: Path, content: bytes) -> None:
 # ---- plain views ----
 
 
+def told(call: Callable[[], int | None]) -> int:
+    """The bytes that a system call says it has transferred; none if it says EFAULT."""
+    try:
+        return call() or 0
+    except OSError as e:
+        assert e.errno == errno.EFAULT
+        return 0
+
+
 @pytest.mark.parametrize("plain", [np.asarray, memoryview])
 def test_plain_views(pager: Pager, path: Path, tmp_path: Path, content: bytes, plain: Callable) -> None:
     array = out(pager, content)
@@ -238,14 +247,11 @@ def test_plain_views(pager: Pager, path: Path, tmp_path: Path, content: bytes, p
         if threads:
             assert file.readinto(plain(target)) == LARGE
         else:
-            with pytest.raises(OSError) as raised:
-                file.readinto(plain(target))
-            assert raised.value.errno == errno.EFAULT
-            # in part: what is told is what was read
-            target[: SMALL] = 1
-            done = file.readinto(plain(target))
-            assert SMALL <= done < LARGE and target[:done].tobytes() == content[:done] and not target[done:].any()
-            file.seek(0)
+            for there in (0, SMALL):  # bytes whose pages are in memory
+                file.seek(0)
+                target[:there] = 1
+                done = told(lambda: file.readinto(plain(target)))
+                assert there <= done < LARGE and target[:done].tobytes() == content[:done] and not target[done:].any()
             target[:] = 0
             push_out(pager)
     with open(path, "rb") as file:
@@ -261,9 +267,8 @@ def test_plain_views(pager: Pager, path: Path, tmp_path: Path, content: bytes, p
         if threads:
             assert os.write(file.fileno(), plain(array)) == LARGE
         else:
-            with pytest.raises(OSError) as raised:
-                os.write(file.fileno(), plain(array))
-            assert raised.value.errno == errno.EFAULT
+            done = told(lambda: os.write(file.fileno(), plain(array)))
+            assert done < LARGE and (tmp_path / "plain").read_bytes() == content[:done]
     with receiver() as (sink, got):
         if threads:
             sink.sendall(plain(array))

@@ -3,7 +3,7 @@
 use crate::error::Error;
 use crate::file::OpenFile;
 use crate::pager::Pager;
-use crate::region::Region;
+use crate::region::{Region, Wired};
 use overspill_vm::Access;
 use overspill_vm::counters::Counters;
 use overspill_vm::types::PAGE_SIZE;
@@ -538,6 +538,18 @@ impl FileRegion {
         self.region.wire(range).map(|wired| wired.keep())
     }
 
+    /// As [`FileRegion::wire`], until the guard is dropped. Pages that are held several times stay until the last guard is dropped.
+    ///
+    /// # Errors
+    /// As [`Region::wire`].
+    ///
+    /// # Panics
+    /// If the range is not within the region.
+    pub fn hold(&self, range: impl RangeBounds<usize>) -> Result<Held<'_>, Error> {
+        let range = self.bounds(range);
+        self.region.wire(range).map(Held)
+    }
+
     /// Ends what [`FileRegion::wire`] began, for pages that lie wholly within the range.
     ///
     /// # Panics
@@ -550,6 +562,10 @@ impl FileRegion {
         self.region.unwire(start..end);
     }
 }
+
+/// Pages of a file that stay in memory until this is dropped. From [`FileRegion::hold`].
+#[derive(Debug)]
+pub struct Held<'a>(#[expect(dead_code, reason = "dropped to unwire; it must not be used as bytes")] Wired<'a>);
 
 impl fmt::Debug for FileRegion {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -88,7 +88,7 @@ pub use arena::Arena;
 pub use builder::Builder;
 pub use error::Error;
 pub use fault::with_handler_below;
-pub use file_region::{FileOptions, FileRegion};
+pub use file_region::{FileOptions, FileRegion, Held};
 pub use forks::explain_forks;
 pub use overspill_linux::control::{Device as SwapDevice, Figures as SwapFigures, Progress as SwapoffProgress};
 pub use overspill_linux::device_spec::{self, DeviceSpec};

@@ -34,7 +34,13 @@ pub fn raise(message: String, errno: Option<i32>) -> PyErr {
 pub fn from(e: overspill::Error) -> PyErr {
     use overspill::Error as E;
     let errno = match &e {
-        E::Swap { source: e, .. } | E::Engine(e) | E::Key(e) | E::Resources(e) | E::Handler(e) | E::Map(e) => e.raw_os_error(),
+        E::Swap { source: e, .. }
+        | E::File { source: e, .. }
+        | E::Engine(e)
+        | E::Key(e)
+        | E::Resources(e)
+        | E::Handler(e)
+        | E::Map(e) => e.raw_os_error(),
         E::WiredTooMuch { .. } => Some(libc::ENOMEM),
         E::Lost => Some(libc::EIO),
         _ => None,

@@ -2,10 +2,13 @@
 
 use crate::error;
 use crate::region::Region;
-use overspill::{Delivery, DeviceSpec};
+use overspill::{Access, Delivery, DeviceSpec, FileOptions};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
+use std::fs::File;
+use std::os::fd::BorrowedFd;
+use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 
 /// The most arrays of a pager. Each costs 300 bytes of tables at most while it is not used.
@@ -193,5 +196,21 @@ impl Pager {
     fn region(slf: &Bound<'_, Self>, bytes: usize) -> PyResult<Region> {
         let pager = slf.get().here()?;
         Region::new(slf, &pager, bytes)
+    }
+
+    /// A part of a file as memory. The descriptor is copied; `path` is for messages. `mode` is as numpy.memmap's.
+    fn file_region(slf: &Bound<'_, Self>, fd: i32, path: PathBuf, mode: &str, offset: u64, bytes: usize) -> PyResult<Region> {
+        let access = match mode {
+            "r" => Access::ReadOnly,
+            "r+" | "w+" => Access::ReadWrite,
+            "c" => Access::CopyOnWrite,
+            other => return Err(PyValueError::new_err(format!("there is no mode {other:?}"))),
+        };
+        let pager = slf.get().here()?;
+        // SAFETY: the caller's descriptor, which is open while its file object lives, and so during this call.
+        let file = File::from(unsafe { BorrowedFd::borrow_raw(fd) }.try_clone_to_owned()?);
+        let options = FileOptions::new(access).offset(offset).len(bytes);
+        let opened = slf.py().detach(|| options.open_as(&pager, file, path)).map_err(error::from)?;
+        Ok(Region::of_file(slf, &pager, opened, bytes))
     }
 }

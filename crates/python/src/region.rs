@@ -5,7 +5,7 @@
 
 use crate::error;
 use crate::pager::Pager;
-use overspill::{Delivery, PAGE_SIZE, Wired};
+use overspill::{Access, Delivery, Held, PAGE_SIZE, Wired};
 use pyo3::exceptions::{PyBufferError, PyValueError};
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -18,9 +18,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 /// Between two looks for signals, this much is wired.
 const WIRE_BYTES: usize = 16 << 20;
 
-/// A region of the library's, and what must be known of it without asking a pager.
+/// A region of the library's.
+enum Pageable {
+    Memory(overspill::Region),
+    File(overspill::FileRegion),
+}
+
+/// A region, and what must be known of it without asking a pager.
 pub struct Memory {
-    region: ManuallyDrop<overspill::Region>,
+    region: ManuallyDrop<Pageable>,
     start: usize,
     len: usize,
     in_thread: bool,
@@ -90,12 +96,22 @@ impl Region {
     /// Memory of that many bytes, all zero.
     pub fn new(owner: &Bound<'_, Pager>, pager: &overspill::Pager, bytes: usize) -> PyResult<Region> {
         let mut region = owner.py().detach(|| pager.region(bytes)).map_err(error::from)?;
+        let start = region.as_mut_ptr() as usize;
+        Ok(Region::over(owner, pager, Pageable::Memory(region), start, bytes))
+    }
+
+    /// A file's memory.
+    pub fn of_file(owner: &Bound<'_, Pager>, pager: &overspill::Pager, region: overspill::FileRegion, bytes: usize) -> Region {
+        let start = region.as_ptr() as usize;
+        Region::over(owner, pager, Pageable::File(region), start, bytes)
+    }
+
+    fn over(owner: &Bound<'_, Pager>, pager: &overspill::Pager, region: Pageable, start: usize, len: usize) -> Region {
         let in_thread = pager.delivery() == Delivery::InThread;
-        let (start, process) = (region.as_mut_ptr() as usize, std::process::id());
         let (region, pager) = (ManuallyDrop::new(region), owner.clone().unbind());
-        let memory = Arc::new(Memory { region, start, len: bytes, in_thread, process, pager });
+        let memory = Arc::new(Memory { region, start, len, in_thread, process: std::process::id(), pager });
         all().insert(start, Arc::downgrade(&memory));
-        Ok(Region { memory })
+        Region { memory }
     }
 }
 
@@ -116,8 +132,9 @@ impl Region {
     unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
         let memory = &slf.get().memory;
         let len = isize::try_from(memory.len).map_err(|_| PyBufferError::new_err("too large"))?;
-        // SAFETY: as the caller says. The view holds a reference to this object, which keeps the memory; it is writable.
-        let done = unsafe { ffi::PyBuffer_FillInfo(view, slf.as_ptr(), memory.start as *mut _, len, 0, flags) };
+        let readonly = c_int::from(matches!(&*memory.region, Pageable::File(file) if file.access() == Access::ReadOnly));
+        // SAFETY: as the caller says. The view holds a reference to this object, which keeps the memory.
+        let done = unsafe { ffi::PyBuffer_FillInfo(view, slf.as_ptr(), memory.start as *mut _, len, readonly, flags) };
         if done == 0 { Ok(()) } else { Err(PyErr::fetch(slf.py())) }
     }
 }
@@ -140,7 +157,10 @@ pub fn wire(py: Python<'_>, start: usize, end: usize) -> PyResult<Wire> {
 #[pyfunction]
 pub fn prefetch(py: Python<'_>, start: usize, end: usize) -> PyResult<()> {
     let (memory, range) = find(start, end)?;
-    py.detach(|| memory.region.prefetch(range));
+    py.detach(|| match &*memory.region {
+        Pageable::Memory(region) => region.prefetch(range),
+        Pageable::File(file) => file.prefetch(range),
+    });
     Ok(())
 }
 
@@ -148,15 +168,50 @@ pub fn prefetch(py: Python<'_>, start: usize, end: usize) -> PyResult<()> {
 #[pyfunction]
 pub fn discard(py: Python<'_>, start: usize, end: usize) -> PyResult<()> {
     let (memory, range) = find(start, end)?;
+    let Pageable::Memory(region) = &*memory.region else {
+        return Err(PyValueError::new_err("this array is a file's, whose content cannot be discarded: assign zeroes"));
+    };
     // SAFETY: no reference to the bytes is ever made (see the head of this file). A program whose threads use the range meanwhile,
     // against what `overspill.discard` says, finds old bytes or zeroes there, as with any race for an array.
-    py.detach(|| unsafe { memory.region.discard_shared(range) }).map_err(error::from)
+    py.detach(|| unsafe { region.discard_shared(range) }).map_err(error::from)
+}
+
+/// Writes what has changed at these addresses, which are a file's, to the file. Returns when the device has it.
+#[pyfunction]
+pub fn flush(py: Python<'_>, start: usize, end: usize) -> PyResult<()> {
+    let (memory, range) = find(start, end)?;
+    match &*memory.region {
+        Pageable::Memory(_) => Err(PyValueError::new_err("this array is not a file's")),
+        Pageable::File(file) => py.detach(|| file.flush(range)).map_err(error::from),
+    }
+}
+
+/// Pages of one call to the library. They are unwired when this is dropped.
+enum Piece {
+    Memory { _wired: Wired<'static> },
+    File { _held: Held<'static> },
+}
+
+impl Piece {
+    /// # Safety
+    /// The region must stay where it is until the piece is dropped.
+    unsafe fn wire(region: &Pageable, range: Range<usize>) -> Result<Piece, overspill::Error> {
+        // SAFETY: both only lengthen a lifetime, as far as the caller allows.
+        unsafe {
+            Ok(match region {
+                Pageable::Memory(region) => {
+                    Piece::Memory { _wired: std::mem::transmute::<Wired<'_>, Wired<'static>>(region.wire(range)?) }
+                }
+                Pageable::File(file) => Piece::File { _held: std::mem::transmute::<Held<'_>, Held<'static>>(file.hold(range)?) },
+            })
+        }
+    }
 }
 
 /// Wired pages. They are unwired when this is dropped.
 pub struct Pages {
     /// Before `memory`, which it borrows: fields are dropped in this order.
-    wired: Vec<Wired<'static>>,
+    wired: Vec<Piece>,
     _memory: Arc<Memory>,
 }
 
@@ -169,9 +224,9 @@ impl Pages {
         while at < range.end {
             // pieces end where pages do, so that no page counts twice
             let end = ((at / PAGE_SIZE * PAGE_SIZE) + WIRE_BYTES).min(range.end);
-            let wired = py.detach(|| memory.region.wire(at..end)).map_err(error::from)?;
-            // SAFETY: what it borrows is in the Arc next to it, does not move, and is dropped after it.
-            pages.wired.push(unsafe { std::mem::transmute::<Wired<'_>, Wired<'static>>(wired) });
+            // SAFETY: the region is in the Arc next to the pieces, does not move, and is dropped after them.
+            let wired = py.detach(|| unsafe { Piece::wire(&memory.region, at..end) }).map_err(error::from)?;
+            pages.wired.push(wired);
             py.check_signals()?;
             at = end;
         }

@@ -299,10 +299,7 @@ impl<P: Pager> Vm<P> {
 
     /// The first of these neighbours that are out.
     fn read_neighbours(&mut self, around: Around, pages: Range<u64>, bounds: Range<PageIndex>) -> Option<PageIn> {
-        let is_out = |page: &PageId| {
-            let word = self.table.get(*page);
-            bounds.contains(&page.index()) && word.state() == State::PagedOut && !word.busy()
-        };
+        let is_out = |page: &PageId| bounds.contains(&page.index()) && self.is_out(*page);
         let first = pages.clone().map(PageId::from_raw).find(is_out)?;
         let op = self.read_cluster(None, first, (pages.end - first.raw()) as u32, bounds, false, false)?;
         self.counters.neighbour_pages.add(u64::from(op.wanted.count_ones()));

@@ -1,0 +1,145 @@
+"""Arrays over files, with the arguments of `numpy.memmap`."""
+
+from __future__ import annotations
+
+import atexit
+import math
+import os
+import sys
+import weakref
+from typing import Any
+
+import numpy as np
+
+from . import _overspill, _ranges
+from ._array import Array
+from ._default import default_pager
+from ._pager import Pager
+
+MODES = {"readonly": "r", "copyonwrite": "c", "readwrite": "r+", "write": "w+"}
+OPEN = {"r": "rb", "c": "rb", "r+": "r+b", "w+": "w+b"}
+
+_changing: weakref.WeakSet[_overspill.Region] = weakref.WeakSet()
+"""The memory of arrays that may change their file."""
+
+
+@atexit.register
+def _flush_all() -> None:
+    """numpy.memmap leaves changes with the kernel at the end. Here they would be gone with the process."""
+    for memory in list(_changing):
+        try:
+            _overspill.flush(*_ranges._addresses(np.frombuffer(memory, np.uint8)))
+        except _overspill.Error as e:
+            print(f"overspill: changes may not have reached their file: {e}", file=sys.stderr)
+
+
+os.register_at_fork(after_in_child=_changing.clear)
+
+
+class memmap(Array):
+    """An array over a file, as `numpy.memmap`, in the memory of `pager` or of the default pager.
+
+    `"r"` only reads, `"r+"` changes the file, `"w+"` makes or overwrites it, `"c"` keeps changes to itself. Pages come from the
+    file when they are touched, and share the pager's budget, policy and readahead. Changed pages are written when they are evicted,
+    after a while, by `flush`, when the last view is gone, and when Python exits. `flush` returns when the device has them, and
+    raises `overspill.Error` if that failed. What is not written when the process is killed is lost.
+    """
+
+    filename: str | None
+    offset: int
+    mode: str | None
+
+    def __new__(
+        cls,
+        filename: Any,
+        dtype: Any = np.uint8,
+        mode: str = "r+",
+        offset: int = 0,
+        shape: Any = None,
+        order: Any = "C",
+        *,
+        pager: Pager | None = None,
+    ) -> memmap:
+        mode = MODES.get(mode, mode)
+        if mode not in OPEN:
+            raise ValueError(f"there is no mode {mode!r}; choose one of {[*OPEN, *MODES]}")
+        dtype = np.dtype(dtype)
+        if dtype.hasobject:
+            raise TypeError(f"an array of {dtype} holds references to Python objects, which cannot lie in a file")
+        if mode == "w+" and shape is None:
+            raise ValueError("mode w+ needs a shape")
+        if hasattr(filename, "fileno"):
+            return cls._over(filename, dtype, mode, offset, shape, order, pager)
+        with open(filename, OPEN[mode]) as opened:
+            return cls._over(opened, dtype, mode, offset, shape, order, pager)
+
+    @classmethod
+    def _over(cls, opened: Any, dtype: np.dtype[Any], mode: str, offset: int, shape: Any, order: Any, pager: Pager | None) -> memmap:
+        path = opened.name if isinstance(opened.name, str | bytes | os.PathLike) else "<descriptor>"
+        path = os.path.abspath(os.fsdecode(path))
+        if shape is None:
+            left = os.fstat(opened.fileno()).st_size - offset
+            if left % dtype.itemsize:
+                raise ValueError(f"the file has {left} bytes from {offset} on, which is no multiple of {dtype.itemsize}")
+            shape = (left // dtype.itemsize,)
+        else:
+            shape = tuple(map(int, shape)) if np.iterable(shape) else (int(shape),)
+        size = math.prod(shape) * dtype.itemsize
+        if size <= 0:
+            raise ValueError("an array over a file has at least one element")
+        if hasattr(opened, "flush"):
+            opened.flush()
+        memory = (default_pager() if pager is None else pager).file_region(opened.fileno(), path, mode, offset, size)
+        if mode in ("r+", "w+"):
+            _changing.add(memory)
+        made = super().__new__(cls, shape, dtype, memory, 0, None, order)
+        made.filename, made.offset, made.mode = path, offset, mode
+        return made
+
+    def __array_finalize__(self, other: Any) -> None:
+        # as numpy.memmap: views know their file, and copies do not
+        mine = isinstance(other, memmap) and np.may_share_memory(self, other)
+        self.filename = other.filename if mine else None
+        self.offset = other.offset if mine else 0
+        self.mode = other.mode if mine else None
+
+    def flush(self) -> None:
+        """Writes the changes in this array, or slice, to the file. Returns when the device has them. Other modes have nothing to do."""
+        if self.mode in ("r+", "w+") and self.size:
+            _overspill.flush(*_ranges._addresses(self))
+
+
+def open_npy(
+    path: str | os.PathLike[str],
+    mode: str = "r",
+    dtype: Any = None,
+    shape: Any = None,
+    fortran_order: bool = False,
+    *,
+    pager: Pager | None = None,
+) -> memmap:
+    """A .npy file as an array over it: `numpy.load(path, mmap_mode=mode)`, and with `"w+"` a new file of that dtype and shape."""
+    mode = MODES.get(mode, mode)
+    if mode == "w+":
+        if shape is None:
+            raise ValueError("mode w+ needs a shape")
+        dtype = np.dtype(dtype)  # as in numpy.lib.format.open_memmap, None is float
+        shape = tuple(map(int, shape)) if np.iterable(shape) else (int(shape),)
+        head = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": fortran_order, "shape": shape}
+        with open(path, "wb") as opened:
+            np.lib.format.write_array_header_2_0(opened, head)
+            offset = opened.tell()
+        mode = "r+"
+    else:
+        with open(path, "rb") as opened:
+            shape, fortran_order, dtype = read_head(opened)
+            offset = opened.tell()
+    return memmap(path, dtype, mode, offset, shape, "F" if fortran_order else "C", pager=pager)
+
+
+def read_head(opened: Any) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """The head of a .npy file: shape, whether it is in Fortran's order, dtype."""
+    version = np.lib.format.read_magic(opened)
+    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    head: tuple[tuple[int, ...], bool, np.dtype[Any]] = read(opened)
+    return head

@@ -1,0 +1,171 @@
+"""Arrays over files, compared with `numpy.memmap`."""
+
+from __future__ import annotations
+
+import gc
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import BUDGET, Program, push_out
+
+import overspill
+from overspill import Pager
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = tmp_path / "data"
+    np.arange(2 * BUDGET // 8).tofile(path)
+    return path
+
+
+@pytest.mark.parametrize("mode", ["r", "r+", "c", "readonly", "readwrite", "copyonwrite"])
+@pytest.mark.parametrize("offset, shape, order", [(0, None, "C"), (4096, (100, 50), "F"), (800, (1000,), "C"), (24, 7, "C")])
+def test_as_numpys(pager: Pager, path: Path, mode: str, offset: int, shape: object, order: str) -> None:
+    model = np.memmap(path, np.int64, mode, offset, shape, order)
+    array = overspill.memmap(path, np.int64, mode, offset, shape, order, pager=pager)
+    assert array.pager is pager and isinstance(array, overspill.Array)
+    assert np.array_equal(array, model)
+    for name in ("shape", "strides", "dtype", "mode", "offset"):
+        assert getattr(array, name) == getattr(model, name), name
+    assert array.flags.writeable == model.flags.writeable and Path(array.filename) == path
+    assert array[1:].filename == array.filename and array.copy().filename is None and array.sum() == model.sum()
+
+
+def test_changes_reach_the_file(pager: Pager, path: Path) -> None:
+    size = path.stat().st_size
+    array = overspill.memmap(path, np.int64, pager=pager)
+    model = np.fromfile(path, np.int64)
+    for a in (array, model):
+        a[::1000] = -1
+        a[-1] = 77
+    array.flush()
+    assert np.array_equal(np.fromfile(path, np.int64), model)
+    array[5] = model[5] = 12
+    array[:100].flush()
+    assert np.fromfile(path, np.int64, 10)[5] == 12
+    array[6] = model[6] = 13
+    row = array[3:]
+    del array
+    row[0] = model[3] = 14
+    del row
+    gc.collect()
+    assert np.array_equal(np.fromfile(path, np.int64), model) and path.stat().st_size == size
+
+
+def test_private_changes_and_read_only(pager: Pager, path: Path) -> None:
+    before = path.read_bytes()
+    private = overspill.memmap(path, np.int64, "c", pager=pager)
+    private[:] = 5
+    push_out(pager)
+    assert (private == 5).all()
+    private.flush()
+    assert path.read_bytes() == before
+    array = overspill.memmap(path, np.int64, "r", pager=pager)
+    with pytest.raises(ValueError, match="read-only"):
+        array[0] = 1
+    with pytest.raises(ValueError, match="read-only"):
+        overspill.discard(array)
+    with pytest.raises(ValueError, match="a file"):
+        overspill.discard(private)
+
+
+def test_new_files(pager: Pager, tmp_path: Path) -> None:
+    array = overspill.memmap(tmp_path / "new", "f4", "w+", 100, (1000, 1000), pager=pager)
+    assert not array.any()
+    array[7] = 3
+    array.flush()
+    assert (np.memmap(tmp_path / "new", "f4", "r", 100, (1000, 1000))[7] == 3).all()
+    del array
+    gc.collect()
+    longer = overspill.memmap(tmp_path / "new", "u1", "r+", 0, 5_000_000, pager=pager)
+    assert longer.size == 5_000_000 == (tmp_path / "new").stat().st_size and not longer[4_100_000:].any()
+    del longer
+    gc.collect()
+    with open(tmp_path / "new", "rb") as opened:
+        assert overspill.memmap(opened, "u1", "c", pager=pager).size == 5_000_000
+
+
+def test_npy(pager: Pager, tmp_path: Path) -> None:
+    for order in "CF":
+        model = np.arange(BUDGET // 4).reshape(4, -1, order=order).astype("<i4", order=order)
+        np.save(tmp_path / "a.npy", model)
+        for mode in ("r", "r+", "c"):
+            array = overspill.open_npy(tmp_path / "a.npy", mode, pager=pager)
+            assert array.dtype == model.dtype and array.strides == model.strides and np.array_equal(array, model)
+            del array
+            gc.collect()
+    made = overspill.open_npy(tmp_path / "b.npy", "w+", "f8", (300, 4000), True, pager=pager)
+    made[:, 5] = np.arange(300)
+    made.flush()
+    back = np.load(tmp_path / "b.npy")
+    assert back.shape == (300, 4000) and back.flags.f_contiguous and np.array_equal(back, made)
+
+
+def test_system_calls(pager: Pager, path: Path, tmp_path: Path) -> None:
+    array = overspill.memmap(path, "u1", "r+", pager=pager)
+    push_out(pager)
+    array.tofile(tmp_path / "copy")
+    assert (tmp_path / "copy").read_bytes() == path.read_bytes()
+    push_out(pager)
+    with overspill.wire(array[1000:300_000]) as outer:
+        with overspill.wire(array[100_000:200_000]):
+            pass
+        push_out(pager)
+        with open("/dev/zero", "rb", buffering=0) as zero:
+            assert zero.readinto(memoryview(outer)) == outer.size
+    assert not array[1000:300_000].any() and array[304_000:].any()
+    overspill.prefetch(array)
+
+
+def test_refusals(pager: Pager, path: Path, tmp_path: Path) -> None:
+    for arguments, error in [
+        (("x",), ValueError), (("w+",), ValueError), (("r", 3), ValueError), (("r", 0, 10**9), overspill.Error), (("r", 0, 0), ValueError),
+    ]:
+        with pytest.raises(error):
+            overspill.memmap(path, np.int64, *arguments, pager=pager)
+    with pytest.raises(FileNotFoundError):
+        overspill.memmap(tmp_path / "none", pager=pager)
+    with pytest.raises(TypeError, match="cannot lie in a file"):
+        overspill.memmap(path, object, pager=pager)
+    one = overspill.memmap(path, pager=pager)
+    with pytest.raises(overspill.Error, match="another region"):
+        overspill.memmap(path, pager=pager)
+    assert one.size == path.stat().st_size
+
+
+def test_a_forked_child_is_told(program: Program, path: Path, delivery: str) -> None:
+    text = """
+        import os, signal, sys, overspill
+        pager = overspill.Pager("8M", delivery=sys.argv[1])
+        array = overspill.memmap(sys.argv[2], pager=pager)
+        for touch in [array.flush, lambda: overspill.memmap(sys.argv[2], mode="r", pager=pager), lambda: overspill.prefetch(array)]:
+            child = os.fork()
+            if child == 0:
+                try:
+                    touch()
+                except overspill.Error as e:
+                    assert "spawn or forkserver" in str(e), e
+                    os._exit(7)
+                os._exit(1)
+            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    """
+    ran = program(text, delivery, str(path))
+    assert ran.returncode == 0, ran
+
+
+def test_changes_reach_the_file_at_the_exit(program: Program, path: Path, delivery: str) -> None:
+    text = """
+        import os, sys, overspill
+        pager = overspill.Pager("8M", delivery=sys.argv[1])
+        circle = [overspill.memmap(sys.argv[2], pager=pager)]
+        circle.append(circle)
+        circle[0][::4096] = 99
+        if os.fork() == 0:
+            sys.exit(0)
+        os.wait()
+    """
+    ran = program(text, delivery, str(path))
+    assert ran.returncode == 0 and ran.stderr == "", ran
+    assert (np.fromfile(path, "u1")[::4096] == 99).all()
