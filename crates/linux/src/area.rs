@@ -8,7 +8,7 @@
 //!
 //! Without a reservation (the library, the command), or when it is used up, mappings are placed by the kernel.
 
-use crate::lock::Mutex;
+use crate::lock::{Mutex, MutexGuard};
 use crate::sys::{self, Errno, sys};
 use overspill_vm::types::PAGE_SIZE;
 
@@ -111,9 +111,12 @@ pub fn bounds() -> Option<(usize, usize)> {
     (bounds.0 < bounds.1).then_some(bounds)
 }
 
-/// Locks the reservation until the returned guard is dropped, for a fork.
-pub fn hold() -> impl Drop {
-    FREE.lock()
+/// A lock on the reservation, until it is dropped.
+pub struct Held(#[allow(dead_code, reason = "it is for its drop")] MutexGuard<'static, Free>);
+
+/// Locks the reservation for a fork: a child whose parent's other thread held the lock would wait for ever.
+pub fn hold() -> Held {
+    Held(FREE.lock())
 }
 
 fn map(at: usize, len: usize, prot: i32, flags: i32) -> Result<usize, Errno> {
