@@ -6,8 +6,7 @@
 //! inaccessible. Slices from before the fork stay valid as addresses; a touch is a SIGSEGV.
 
 use crate::quiet::Quiet;
-use overspill_linux::area;
-use overspill_linux::lock::{self, Mutex, MutexGuard, Rank};
+use overspill_linux::lock::{self, Mutex, MutexGuard};
 use overspill_linux::sys::{self, Errno};
 use std::cell::UnsafeCell;
 use std::sync::OnceLock;
@@ -15,11 +14,11 @@ use std::sync::OnceLock;
 type Regions = Vec<(usize, usize)>;
 
 /// The regions of this process: start and length.
-static REGIONS: Mutex<Regions> = Mutex::ranked(Rank::Heap, Vec::new()); // outside of the lock of `area`
+static REGIONS: Mutex<Regions> = Mutex::new(Vec::new());
 
-/// Over a fork: the forking thread's locks on [`REGIONS`] and on the list of the pager's mappings, and its signal mask. (A signal
-/// handler that forks would wait for the locks for ever, so signals are blocked.)
-struct Held(UnsafeCell<Option<(MutexGuard<'static, Regions>, area::Held, u64)>>);
+/// Over a fork: the forking thread's lock on [`REGIONS`], and its signal mask. (A signal handler that forks would wait for the lock
+/// for ever, so signals are blocked.)
+struct Held(UnsafeCell<Option<(MutexGuard<'static, Regions>, u64)>>);
 // SAFETY: touched only by the thread that holds REGIONS.
 unsafe impl Sync for Held {}
 static HELD: Held = Held(UnsafeCell::new(None));
@@ -59,15 +58,13 @@ pub fn forget(start: usize) {
 extern "C" fn prepare() {
     let mask = sys::block_signals();
     let regions = REGIONS.lock();
-    let mappings = area::hold();
     // SAFETY: this thread holds the lock.
-    unsafe { *HELD.0.get() = Some((regions, mappings, mask)) };
+    unsafe { *HELD.0.get() = Some((regions, mask)) };
 }
 
 extern "C" fn parent() {
     // SAFETY: this thread holds the lock since `prepare`.
-    if let Some((regions, mappings, mask)) = unsafe { (*HELD.0.get()).take() } {
-        drop(mappings);
+    if let Some((regions, mask)) = unsafe { (*HELD.0.get()).take() } {
         drop(regions);
         sys::restore_signals(mask);
     }
@@ -76,7 +73,7 @@ extern "C" fn parent() {
 extern "C" fn child() {
     lock::forked();
     // SAFETY: as in `parent`: this is a copy of the thread that prepared.
-    if let Some((regions, mappings, mask)) = unsafe { (*HELD.0.get()).take() } {
+    if let Some((regions, mask)) = unsafe { (*HELD.0.get()).take() } {
         for (start, len) in regions.iter() {
             // SAFETY: whole regions of the parent's. The child has wiped memory there, which its safe code must not be able to use.
             let done = unsafe { sys::syscall6(libc::SYS_mprotect, *start, *len, libc::PROT_NONE as usize, 0, 0, 0) };
@@ -84,7 +81,6 @@ extern "C" fn child() {
                 std::process::abort(); // a child that reads zeroes where its parent has something else is worse than none
             }
         }
-        drop(mappings);
         drop(regions);
         sys::restore_signals(mask);
     }

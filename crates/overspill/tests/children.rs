@@ -217,7 +217,7 @@ fn case(name: &str) {
             println!("all is well");
         }
         Some("building") => {
-            // A child must not wait for a lock that another thread of its parent's held: of the set-up, or of the list of mappings.
+            // A child must not wait for a lock that another thread of its parent's held: of the set-up, or of the mappings.
             let stop = AtomicUsize::new(0);
             std::thread::scope(|scope| {
                 for _ in 0..3 {
