@@ -45,6 +45,14 @@ lint: need-cargo need-cc
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS=-Dwarnings $(CARGO) doc --workspace --no-deps
+	@# the oldest Rust that the manifests promise
+	@rust=$$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml); \
+	if rustup run $$rust cargo --version >/dev/null 2>&1; then \
+		echo "checking with Rust $$rust"; \
+		rustup run $$rust cargo check --workspace --all-targets --target-dir $(TARGET)/msrv; \
+	else \
+		echo "not checked with Rust $$rust, which is not installed: rustup toolchain install $$rust --profile minimal"; \
+	fi
 	@# fuzz targets are workspaces of their own; nothing is linked here, so the fuzzer itself need not be built
 	for fuzz in fuzz crates/trace/fuzz; do \
 		CUSTOM_LIBFUZZER_PATH=/none/libnone.a $(CARGO) clippy --manifest-path $$fuzz/Cargo.toml --target-dir target/fuzz -- -D warnings || exit 1; \

@@ -8,8 +8,9 @@
 //!
 //! Without a reservation (the library, the command), or when it is used up, mappings are placed by the kernel.
 
-use crate::lock::Mutex;
+use crate::lock::{Mutex, MutexGuard};
 use crate::sys::{self, Errno, sys};
+use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use overspill_vm::types::PAGE_SIZE;
 
 /// Pieces that may be free at a time. There are a handful: blocks come in a few sizes, and most stay for good.
@@ -27,6 +28,14 @@ struct Free {
 }
 
 static FREE: Mutex<Free> = Mutex::new(Free::none());
+
+/// Whether there is a reservation. If not, nobody takes the lock: in a child that is forked without [`hold`] (the library's) it
+/// might stay locked by a thread that is not there.
+static RESERVED: AtomicBool = AtomicBool::new(false);
+
+fn reservation() -> Option<MutexGuard<'static, Free>> {
+    RESERVED.load(Relaxed).then(|| FREE.lock())
+}
 
 impl Free {
     const fn none() -> Self {
@@ -83,6 +92,7 @@ pub fn reserve(len: usize) {
             Err(_) => return,
         }
     };
+    RESERVED.store(true, Relaxed);
     let mut free = FREE.lock();
     assert_eq!(free.bounds, (0, 0), "reserved once");
     free.bounds = (at, at + len);
@@ -148,7 +158,7 @@ pub(crate) fn map_shared(len: usize) -> Result<usize, Errno> {
 fn map_new(len: usize, flags: i32) -> Result<usize, Errno> {
     let prot = libc::PROT_READ | libc::PROT_WRITE;
     let len = len.next_multiple_of(PAGE_SIZE);
-    let found = FREE.lock().take(len);
+    let found = reservation().and_then(|mut free| free.take(len));
     let Some(at) = found else { return map(0, len, prot, flags) };
     map(at, len, prot, libc::MAP_FIXED | flags).inspect_err(|_| FREE.lock().give(at, at + len))
 }
@@ -160,7 +170,7 @@ fn map_new(len: usize, flags: i32) -> Result<usize, Errno> {
 /// Nothing may use the range any more.
 pub unsafe fn unmap(at: *mut u8, len: usize) {
     let (at, len) = (at as usize, len.next_multiple_of(PAGE_SIZE));
-    let (start, end) = FREE.lock().bounds;
+    let (start, end) = reservation().map_or((0, 0), |free| free.bounds);
     if !(start..end).contains(&at) {
         // SAFETY: the caller's promise.
         let _ = unsafe { sys!(libc::SYS_munmap, at, len) };

@@ -36,7 +36,7 @@ struct Address {
 /// # Errors
 /// As socket(2), bind(2), listen(2).
 pub fn listen() -> Result<(Fd, Name), Errno> {
-    let mut address = Address { family: libc::AF_UNIX as _, name: [0; _] };
+    let mut address = Address { family: libc::AF_UNIX as _, name: [0; 6] };
     let mut len = size_of::<libc::sa_family_t>() as u32; // the family alone: the kernel gives a name
     let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
     // SAFETY: the kernel reads and writes the address and its length, which live over the calls.

@@ -11,7 +11,7 @@ use allocator_api2::alloc::{AllocError, Allocator, Layout};
 use overspill_vm::types::{PAGE_SHIFT, PAGE_SIZE};
 use std::fmt;
 use std::ptr::NonNull;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 /// An allocator over a region of its own. From [`Pager::arena`].
 ///
@@ -94,8 +94,10 @@ impl Arena {
         &self.0.region
     }
 
+    /// The heap. A panic within it (a mistake of ours) would leave tables that may give the same memory out twice, so nothing is
+    /// done with them any more.
     fn heap(&self) -> MutexGuard<'_, Heap> {
-        self.0.heap.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.heap.lock().expect("the tables of the arena are whole")
     }
 
     fn slice(&self, block: &Block) -> NonNull<[u8]> {

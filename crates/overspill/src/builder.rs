@@ -52,7 +52,8 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// The budget in bytes: the most that all regions together, with buffers, have in memory. At least [`MEMORY_BYTES_MIN`].
+    /// The budget in bytes: the most that all regions together, with buffers, have in memory. At least [`MEMORY_BYTES_MIN`]. More
+    /// than the machine has counts as all that it has.
     pub fn memory(mut self, bytes: u64) -> Self {
         self.memory = Some(bytes);
         self
@@ -169,6 +170,7 @@ impl Builder {
         if memory < MEMORY_BYTES_MIN {
             return Err(Error::BudgetTooSmall);
         }
+        let memory = memory.min(machine_bytes().max(MEMORY_BYTES_MIN));
         let swap = self.devices();
         if let Some(double) = device_spec::twice(&swap) {
             return Err(Error::Swap { place: double.into(), source: os(libc::EBUSY) });
@@ -184,6 +186,10 @@ impl Builder {
         let cluster_pages = setup::cluster_pages((memory >> PAGE_SHIFT).min(1 << 28) as u32);
         let cpus = if delivery == Delivery::Threads { allowed_cpus() } else { Vec::new() };
         let pages_max = (self.managed_max >> PAGE_SHIFT).clamp(1, 1 << 32);
+        // The tables are made by allocations that end the process if they fail. So the largest is tried first: 32 bytes a page.
+        if Vec::<u8>::new().try_reserve_exact(pages_max as usize * 33).is_err() {
+            return Err(Error::Resources(os(libc::ENOMEM)));
+        }
 
         let block = StatusFile::create().map_err(Error::Resources)?;
         block.status().init(std::process::id());
@@ -243,7 +249,7 @@ impl Builder {
             _status: block,
         });
         forks::install().map_err(resources)?;
-        fault::prepare(delivery == Delivery::InThread)?;
+        forks::keep_off(|| fault::prepare(delivery == Delivery::InThread))?;
         // SAFETY: behind an Arc, which `Owner` holds until its drop has called `leave`.
         let place = unsafe { fault::enter(Arc::as_ptr(&shared)) }.ok_or(Error::TooManyPagers)?;
         let owner = Owner { shared, place, threads: Vec::new(), regions: Mutex::new(regions) };
@@ -356,6 +362,13 @@ fn managed_max() -> u64 {
     let most = 128 << 30;
     // about 128 bytes of tables' address space per page; a quarter of the limit may go to them
     if asked != 0 || limit.rlim_cur == libc::RLIM_INFINITY { most } else { (limit.rlim_cur * 8).clamp(64 << 20, most) }
+}
+
+/// The machine's memory: the pager's tables grow with the budget, and no budget can be used beyond this.
+fn machine_bytes() -> u64 {
+    // SAFETY: only asks.
+    let pages = unsafe { libc::sysconf(libc::_SC_PHYS_PAGES) };
+    u64::try_from(pages).map_or(u64::MAX, |pages| pages << PAGE_SHIFT)
 }
 
 fn allowed_cpus() -> Vec<usize> {

@@ -39,6 +39,13 @@ pub fn install() -> Result<(), Errno> {
     }
 }
 
+/// Runs `run` while no thread forks: no child finds its work half done, or its locks held.
+pub fn keep_off<R>(run: impl FnOnce() -> R) -> R {
+    let _quiet = Quiet::new();
+    let _regions = REGIONS.lock();
+    run()
+}
+
 /// Makes this region inaccessible in forked children.
 pub fn keep_out(start: usize, len: usize) {
     let _quiet = Quiet::new();
@@ -72,7 +79,10 @@ extern "C" fn child() {
     if let Some((regions, mask)) = unsafe { (*HELD.0.get()).take() } {
         for (start, len) in regions.iter() {
             // SAFETY: whole regions of the parent's. The child has wiped memory there, which its safe code must not be able to use.
-            let _ = unsafe { sys::syscall6(libc::SYS_mprotect, *start, *len, libc::PROT_NONE as usize, 0, 0, 0) };
+            let done = unsafe { sys::syscall6(libc::SYS_mprotect, *start, *len, libc::PROT_NONE as usize, 0, 0, 0) };
+            if done.is_err() {
+                std::process::abort(); // a child that reads zeroes where its parent has something else is worse than none
+            }
         }
         if EXPLAINS.load(Relaxed) && !regions.is_empty() {
             prepare_to_explain(&regions);

@@ -66,6 +66,30 @@
 //! - A forked child has neither the content of the regions (an access is a SIGSEGV) nor the pagers. Calls return [`Error::Forked`],
 //!   or panic if they cannot return an error. The child may drop pagers and regions, and build a pager of its own.
 //!
+//! # Why safe code stays sound
+//!
+//! To the compiler a region is memory like any other. What happens behind its back must not show:
+//!
+//! - **Content.** Nobody writes to a page while a reference to it exists. A page leaves by UFFDIO_MOVE, in one step for all
+//!   threads. It comes back after a comparison with its tag, or not at all: then the touch is a SIGBUS. What makes pages zero
+//!   ([`Region::discard`]) takes `&mut`.
+//! - **Addresses.** A region's range is unmapped in its drop, when nothing borrows it, and by nobody else. In a forked child it
+//!   stays reserved and inaccessible, so that slices from before the fork point to nothing else.
+//! - **Types.** Regions are slices of [`Pod`] types only, and those are unsafe to declare. Atomics need `&mut`.
+//! - **Arguments.** A range or a file is asked once, and what it says is checked before it is used.
+//! - **Leaks.** A guard that is forgotten leaves pages wired, a region or pager that is forgotten stays. Nothing depends on a drop.
+//! - **Panics.** The caller's own unwind through guards and regions as usual; no closure of the caller's runs under a lock. A
+//!   failed assertion of ours in a pager's thread, in the SIGBUS handler or under a pager's lock ends the process, because nobody
+//!   knows whether the tables are true. One in an [`Arena`]'s tables makes all later calls on it panic.
+//! - **Signals.** All signals are blocked under a pager's lock, and in the SIGBUS handler. So a signal handler may touch regions.
+//! - **System calls.** One that meets a missing page fails with EFAULT; nothing is written past it. Locks of std's that lie in an
+//!   arena go on working, because they look at their word again after every futex call.
+//! - **Threads.** A pager's threads know its state by a count. The last handle waits for them, and for SIGBUS handlers at work.
+//!
+//! Not covered, as everywhere in Rust: files that stand for memory (`/proc/self/mem`), debuggers, children that are forked by raw
+//! system calls, and handlers for SIGBUS that replace the pager's without calling it. `tests/sound.rs` and `tests/children.rs` try
+//! what is said here; Miri runs the tests of the arena's tables.
+//!
 //! How fast all this is depends on your device: `examples/hash_table.rs` measures it.
 
 mod arena;

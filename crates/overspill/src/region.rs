@@ -229,13 +229,14 @@ impl Region {
     }
 
     pub(crate) fn bounds(&self, range: impl RangeBounds<usize>) -> Range<usize> {
+        // A range may say something else each time, so each end is asked for once. What overflows lies outside, too.
         let start = match range.start_bound() {
             Bound::Included(&n) => n,
-            Bound::Excluded(&n) => n + 1,
+            Bound::Excluded(&n) => n.saturating_add(1),
             Bound::Unbounded => 0,
         };
         let end = match range.end_bound() {
-            Bound::Included(&n) => n + 1,
+            Bound::Included(&n) => n.saturating_add(1),
             Bound::Excluded(&n) => n,
             Bound::Unbounded => self.len,
         };

@@ -292,6 +292,41 @@ fn case(name: &str) {
             });
             println!("all children had pagers");
         }
+        Some("building") => {
+            // A child must not wait for a lock that another thread of its parent's held: of the set-up, or of the mappings.
+            let stop = AtomicUsize::new(0);
+            std::thread::scope(|scope| {
+                for _ in 0..3 {
+                    scope.spawn(|| {
+                        while stop.load(SeqCst) == 0 {
+                            fill(&mut self::pager(name).region(MIB).expect("a region"));
+                        }
+                    });
+                }
+                for _ in 0..60 {
+                    // SAFETY: the child does what the library promises that it may do, and ends. A hang ends by a signal.
+                    match unsafe { fork() } {
+                        0 => {
+                            // SAFETY: no pointers.
+                            unsafe { libc::alarm(PATIENCE.as_secs() as u32 / 5) };
+                            let own = self::pager(name);
+                            fill(&mut own.region(MIB).expect("a region"));
+                            drop(own);
+                            // SAFETY: ends this child; the parent's threads are not here to be waited for.
+                            unsafe { libc::_exit(0) };
+                        }
+                        pid => {
+                            let mut status = 0;
+                            // SAFETY: our child; writes a number.
+                            assert_eq!(unsafe { libc::waitpid(pid, &mut status, 0) }, pid);
+                            assert_eq!(status, 0, "a child hangs or fails");
+                        }
+                    }
+                }
+                stop.store(1, SeqCst);
+            });
+            println!("no child waited for ever");
+        }
         Some("inherited") => {
             // Safe calls in a child acted on the parent's memory, through inherited descriptors: pages that the parent had filled
             // read as zero. And memory that the child allocated came to lie where its slices pointed.
@@ -418,6 +453,7 @@ fn main() {
         says(&format!("fork-{delivery}"), "", None, "all is well");
         says(&format!("inherited-{delivery}"), "", None, "the child could do nothing");
         says(&format!("while-{delivery}"), "", None, "all children had pagers");
+        says(&format!("building-{delivery}"), "", None, "no child waited for ever");
         says(&format!("failed-{delivery}"), "write=40,write_device=1", None, "the failing device is gone");
     }
     says("many-inthread", "", None, "63 pagers beside the first");

@@ -65,7 +65,7 @@ impl<P: Pager> Vm<P> {
     pub fn release_range(&mut self, first: PageId, count: u64, parked: impl FnMut(FrameId)) -> u64 {
         let before = self.counters.released_pages.get();
         self.release_some(first, count, false, u64::MAX, parked);
-        self.counters.released_pages.get() - before
+        self.counters.released_pages.get().saturating_sub(before) // a program can change the counter
     }
 
     /// As [`Vm::release_range`], but looks at no more than `most` pages that are not untouched. Returns how many pages of the range

@@ -334,7 +334,7 @@ fn serve_with(memory: &str, status: &'static Status, status_fd: i32, supervised:
         request_state: AtomicU32::new(IDLE),
         request: UnsafeCell::new(Request::Shrink),
         helper: UnsafeCell::new(HelperState { children: Vec::with_capacity(CHILDREN_MAX), pending: None, listener: None }),
-        meeting: UnsafeCell::new([0; _]),
+        meeting: UnsafeCell::new(Default::default()),
         born: AtomicU32::new(0),
         answer: AtomicI32::new(0),
         locked_bytes: AtomicUsize::new(0),

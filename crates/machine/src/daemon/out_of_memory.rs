@@ -114,7 +114,7 @@ impl<K: Kernel, S> Daemon<K, S> {
     /// After each step: stops the program if it cannot go on. A swapoff that is under way is ended first.
     pub(super) fn watch_progress(&mut self, machine: &Machine<K>) {
         let now = K::now_ns();
-        let freed = machine.status.counters.pages_reclaimed.get() + machine.status.counters.released_pages.get();
+        let freed = machine.status.counters.pages_reclaimed.get().wrapping_add(machine.status.counters.released_pages.get());
         let outlook = {
             let core = machine.core.lock();
             Outlook {
