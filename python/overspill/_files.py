@@ -29,10 +29,14 @@ def _bytes(array: Any) -> Array:
 
 
 @contextlib.contextmanager
-def _wired(piece: Array) -> Iterator[Array]:
-    """Wires a piece, unless it lies in ordinary memory."""
+def _wired(piece: Array) -> Iterator[np.ndarray[Any, Any]]:
+    """Wires a piece, unless it lies in ordinary memory.
+
+    It is given as an ordinary array. An `Array` would wire itself once more when a method asks for its bytes, and Python's methods
+    turn what is raised there, such as a KeyboardInterrupt, into a TypeError about the argument.
+    """
     with contextlib.nullcontext() if _ranges.pager_of(piece) is None else _ranges.wire(piece):
-        yield piece
+        yield piece.view(np.ndarray)
 
 
 def readinto(file: Any, array: Any) -> int:
@@ -70,8 +74,7 @@ def tofile(array: Any, file: Any) -> None:
         raise TypeError(f"an array of {array.dtype} holds references to Python objects, which cannot be written")
     write = file.write if hasattr(file, "write") else file.sendall
     for piece in _pieces(array):
-        with _wired(piece):
-            rest = piece
+        with _wired(piece) as rest:
             while rest.size:
                 done = write(rest)
                 if done is None and isinstance(file, io.RawIOBase):
