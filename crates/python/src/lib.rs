@@ -11,7 +11,7 @@
 //! while any thread holds Python's lock.
 //!
 //! A forked child gets [`overspill::Error::Forked`] from every call. The library panics where it cannot return that error, so this
-//! crate asks first ([`pager::Pager::here`]).
+//! crate asks first (`pager::Pager::here`).
 //!
 //! What is left are panics that mean a defect. They end the interpreter in a release build, which has `panic = "abort"` as all of
 //! this workspace has. To unwind into Python would leave the pager's locks and tables in the middle of a change, and the next touch
