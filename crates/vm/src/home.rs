@@ -45,7 +45,7 @@ pub struct Flush {
     pub base: Tag,
 }
 
-/// The answer to [`Vm::flush_batch`].
+/// The answer to [`crate::Vm::flush_batch`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FlushScan {
     /// The index where to go on. At the end of the range all pages were looked at.
