@@ -13,6 +13,11 @@ if TYPE_CHECKING:
     from ._pager import Pager
 
 
+def as_shape(shape: Any) -> tuple[int, ...]:
+    """A shape as NumPy's functions take it: numbers, or one number."""
+    return tuple(map(int, shape)) if np.iterable(shape) else (int(shape),)
+
+
 class Array(_overspill.ArrayBase):
     """A `numpy.ndarray` whose memory belongs to a pager. Made by `empty`, `zeros`, `full`, `arange`, `array`, `fromfile` and `load`.
 

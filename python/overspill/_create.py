@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from . import _files
-from ._array import Array
+from ._array import Array, as_shape
 from ._default import default_pager
 from ._memmap import read_head
 from ._pager import Pager
@@ -25,7 +25,7 @@ def empty(shape: Any, dtype: Any = float, order: Any = "C", *, pager: Pager | No
         raise TypeError(f"an array of {dtype} holds references to Python objects, which cannot be paged: use numpy.empty")
     if order not in ("C", "F"):
         raise ValueError(f"there is no order {order!r} for a new array; choose C or F")
-    shape = tuple(map(int, shape)) if np.iterable(shape) else (int(shape),)
+    shape = as_shape(shape)
     if any(n < 0 for n in shape):
         raise ValueError("negative dimensions are not allowed")
     size = math.prod(shape) * dtype.itemsize

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from . import _overspill, _ranges
-from ._array import Array
+from ._array import Array, as_shape
 from ._default import default_pager
 from ._pager import Pager
 
@@ -83,7 +83,7 @@ class memmap(Array):
                 raise ValueError(f"the file has {left} bytes from {offset} on, which is no multiple of {dtype.itemsize}")
             shape = (left // dtype.itemsize,)
         else:
-            shape = tuple(map(int, shape)) if np.iterable(shape) else (int(shape),)
+            shape = as_shape(shape)
         size = math.prod(shape) * dtype.itemsize
         if size <= 0:
             raise ValueError("an array over a file has at least one element")
@@ -124,7 +124,7 @@ def open_npy(
         if shape is None:
             raise ValueError("mode w+ needs a shape")
         dtype = np.dtype(dtype)  # as in numpy.lib.format.open_memmap, None is float
-        shape = tuple(map(int, shape)) if np.iterable(shape) else (int(shape),)
+        shape = as_shape(shape)
         head = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": fortran_order, "shape": shape}
         with open(path, "wb") as opened:
             np.lib.format.write_array_header_2_0(opened, head)

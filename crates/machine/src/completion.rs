@@ -33,6 +33,11 @@ impl Arrived {
     }
 }
 
+/// A bit for each of the first `pages` pages.
+fn first(pages: usize) -> u128 {
+    if pages == 0 { 0 } else { u128::MAX >> (u128::BITS - pages as u32) }
+}
+
 /// Completes a read (from that descriptor and offset) that was cut short or failed. It goes on after the cut, or tries the whole
 /// read once more. If that fails too, it reads page by page: a page that cannot be read is lost for good, but its neighbours need
 /// not be.
@@ -46,7 +51,6 @@ pub unsafe fn complete<K: Kernel>(
     buffer: *mut u8,
     result: Result<usize, Errno>,
 ) -> Arrived {
-    let first = |pages: usize| if pages == 0 { 0 } else { u128::MAX >> (u128::BITS - pages as u32) };
     let pages = count as usize;
     let mut done = result.unwrap_or(0) >> PAGE_SHIFT;
     if done == pages || done > 0 && K::mistake(Mistake::LeavesShortReads) {
@@ -83,7 +87,6 @@ pub unsafe fn complete_at_home<K: Kernel>(
     result: Result<usize, Errno>,
 ) -> Arrived {
     let pages = count as usize;
-    let first = |pages: usize| if pages == 0 { 0 } else { u128::MAX >> (u128::BITS - pages as u32) };
     let done = result.unwrap_or(0) >> PAGE_SHIFT;
     let (mut good, mut beyond, mut failed) = (first(done), 0, None);
     for page in done..pages {

@@ -210,26 +210,12 @@ impl OpenFile {
 
     /// Waits until no page of the range is being written. => all were given up
     pub fn settle_pages(&self, shared: &Shared, object: ObjectId, pages: Range<u64>) {
-        loop {
-            let _quiet = Quiet::new();
-            let seen = shared.machine.arrivals.count();
-            if !shared.machine.core.lock().vm.is_writing(object, pages.clone()) {
-                return;
-            }
-            wait(shared, seen);
-        }
+        wait_until(shared, || !shared.machine.core.lock().vm.is_writing(object, pages.clone()));
     }
 
     /// Waits until no page of the object is known and no transfer of the file is under way. => all pages were given up
     pub fn settle(&self, shared: &Shared, object: ObjectId, pages: u64) {
-        loop {
-            let _quiet = Quiet::new();
-            let seen = shared.machine.arrivals.count();
-            if shared.machine.is_home_gone(object, pages) {
-                return;
-            }
-            wait(shared, seen);
-        }
+        wait_until(shared, || shared.machine.is_home_gone(object, pages));
     }
 }
 
@@ -239,6 +225,18 @@ impl Drop for OpenFile {
         if let Some(at) = all.iter().position(|other| *other == self.uses) {
             all.swap_remove(at);
         }
+    }
+}
+
+/// Waits for transfers to end, until it `is_so`.
+fn wait_until(shared: &Shared, mut is_so: impl FnMut() -> bool) {
+    loop {
+        let _quiet = Quiet::new();
+        let seen = shared.machine.arrivals.count();
+        if is_so() {
+            return;
+        }
+        wait(shared, seen);
     }
 }
 

@@ -3,14 +3,14 @@
 use crate::error::Error;
 use crate::file::OpenFile;
 use crate::pager::Pager;
-use crate::region::{Region, Wired};
+use crate::region::{self, Region, Wired};
 use overspill_vm::Access;
 use overspill_vm::counters::Counters;
 use overspill_vm::types::PAGE_SIZE;
 use std::fmt;
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::ops::{Bound, Range, RangeBounds};
+use std::ops::{Range, RangeBounds};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -249,18 +249,8 @@ impl FileRegion {
     }
 
     fn bounds(&self, range: impl RangeBounds<usize>) -> Range<usize> {
-        let start = match range.start_bound() {
-            Bound::Included(&n) => n,
-            Bound::Excluded(&n) => n.saturating_add(1),
-            Bound::Unbounded => 0,
-        };
-        let end = match range.end_bound() {
-            Bound::Included(&n) => n.saturating_add(1),
-            Bound::Excluded(&n) => n,
-            Bound::Unbounded => self.len,
-        };
-        assert!(start <= end && end <= self.len, "range {start}..{end} of a region of {} bytes", self.len);
-        start + self.skip..end + self.skip
+        let range = region::bounds(range, self.len);
+        range.start + self.skip..range.end + self.skip
     }
 
     /// The pages that a range touches.

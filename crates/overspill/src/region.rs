@@ -1,5 +1,11 @@
 //! Regions: ranges of addresses whose pages come and go.
 
+mod numbers;
+mod wired;
+
+pub use numbers::{Pod, RegionOf};
+pub use wired::{Wired, WiredMut};
+
 use crate::error::Error;
 use crate::fault;
 use crate::file::OpenFile;
@@ -16,27 +22,10 @@ use overspill_vm::page::State;
 use overspill_vm::types::{ObjectId, PAGE_SHIFT, PAGE_SIZE, PageId, Tag};
 use std::fmt;
 use std::io;
-use std::marker::PhantomData;
 use std::ops::{Bound, Deref, DerefMut, Range, RangeBounds};
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-
-/// Plain old data: every pattern of bits is a value, there is no padding, and nothing can be changed through a shared reference.
-///
-/// # Safety
-/// All of that must hold, and the alignment must be at most [`PAGE_SIZE`](crate::PAGE_SIZE).
-pub unsafe trait Pod: Copy + 'static {}
-
-macro_rules! pod {
-    ($($t:ty)*) => { $(
-        // SAFETY: a number without padding, for which every pattern of bits is a value.
-        unsafe impl Pod for $t {}
-    )* };
-}
-pod!(u8 u16 u32 u64 u128 usize i8 i16 i32 i64 i128 isize f32 f64);
-// SAFETY: an array is its elements, one after another, with nothing between.
-unsafe impl<T: Pod, const N: usize> Pod for [T; N] {}
 
 /// Advice about a range; see [`Region::advise`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -229,19 +218,7 @@ impl Region {
     }
 
     pub(crate) fn bounds(&self, range: impl RangeBounds<usize>) -> Range<usize> {
-        // A range may say something else each time, so each end is asked for once. What overflows lies outside, too.
-        let start = match range.start_bound() {
-            Bound::Included(&n) => n,
-            Bound::Excluded(&n) => n.saturating_add(1),
-            Bound::Unbounded => 0,
-        };
-        let end = match range.end_bound() {
-            Bound::Included(&n) => n.saturating_add(1),
-            Bound::Excluded(&n) => n,
-            Bound::Unbounded => self.len,
-        };
-        assert!(start <= end && end <= self.len, "range {start}..{end} of a region of {} bytes", self.len);
-        start..end
+        bounds(range, self.len)
     }
 
     fn page(&self, index: usize) -> PageId {
@@ -753,91 +730,31 @@ impl Drop for Region {
     }
 }
 
+/// A range of a region of `len` bytes.
+///
+/// # Panics
+/// If it is not within the region.
+pub(crate) fn bounds(range: impl RangeBounds<usize>, len: usize) -> Range<usize> {
+    // A range may say something else each time, so each end is asked for once. What overflows lies outside, too.
+    let start = match range.start_bound() {
+        Bound::Included(&n) => n,
+        Bound::Excluded(&n) => n.saturating_add(1),
+        Bound::Unbounded => 0,
+    };
+    let end = match range.end_bound() {
+        Bound::Included(&n) => n.saturating_add(1),
+        Bound::Excluded(&n) => n,
+        Bound::Unbounded => len,
+    };
+    assert!(start <= end && end <= len, "range {start}..{end} of a region of {len} bytes");
+    start..end
+}
+
 /// The object's pages come from zeroes again. => nothing is known of them
 fn forget_home(machine: &Machine, object: ObjectId) {
     let mut map = machine.map.write();
     machine.core.lock().vm.clear_home(object);
     map.homes[object.0 as usize] = None;
-}
-
-/// A range that stays in memory while this lives, so that system calls can use it. From [`Region::wire`].
-#[derive(Debug)]
-pub struct Wired<'a> {
-    region: &'a Region,
-    range: Range<usize>,
-    id: u64,
-}
-
-impl Wired<'_> {
-    /// Leaves the pages wired until [`Region::unwire`], or the end of the region.
-    ///
-    /// # Panics
-    /// In a forked child.
-    pub fn keep(self) {
-        self.keep_as();
-    }
-
-    /// As [`Wired::keep`], and returns a number for [`Region::unwire_kept`]. Other wires of the same pages stay then.
-    ///
-    /// # Panics
-    /// In a forked child.
-    pub fn keep_as(self) -> u64 {
-        let id = self.id;
-        self.region.keep(id);
-        std::mem::forget(self);
-        id
-    }
-}
-
-impl Deref for Wired<'_> {
-    type Target = [u8];
-    fn deref(&self) -> &[u8] {
-        &self.region[self.range.clone()]
-    }
-}
-
-impl Drop for Wired<'_> {
-    fn drop(&mut self) {
-        self.region.unwire_id(self.id);
-    }
-}
-
-/// A writable [`Wired`] range. From [`Region::wire_mut`].
-#[derive(Debug)]
-pub struct WiredMut<'a> {
-    region: &'a mut Region,
-    range: Range<usize>,
-    id: u64,
-}
-
-impl WiredMut<'_> {
-    /// Leaves the pages wired until [`Region::unwire`], or the end of the region.
-    ///
-    /// # Panics
-    /// In a forked child.
-    pub fn keep(self) {
-        self.region.keep(self.id);
-        std::mem::forget(self);
-    }
-}
-
-impl Deref for WiredMut<'_> {
-    type Target = [u8];
-    fn deref(&self) -> &[u8] {
-        &self.region[self.range.clone()]
-    }
-}
-
-impl DerefMut for WiredMut<'_> {
-    fn deref_mut(&mut self) -> &mut [u8] {
-        &mut self.region[self.range.clone()]
-    }
-}
-
-impl Drop for WiredMut<'_> {
-    fn drop(&mut self) {
-        self.region.unwire_id(self.id);
-    }
 }
 
 impl Pager {
@@ -847,48 +764,5 @@ impl Pager {
     /// [`Error::RegionSize`], [`Error::TooManyRegions`], [`Error::Map`], [`Error::Forked`].
     pub fn region(&self, bytes: usize) -> Result<Region, Error> {
         Region::new(self.clone(), bytes, None)
-    }
-
-    /// A region of `count` numbers, all zero.
-    ///
-    /// # Errors
-    /// As [`Pager::region`].
-    pub fn region_of<T: Pod>(&self, count: usize) -> Result<RegionOf<T>, Error> {
-        let bytes = count.saturating_mul(size_of::<T>());
-        self.region(bytes).map(RegionOf::new)
-    }
-}
-
-/// A region of numbers; dereferences to a slice of them. From [`Pager::region_of`].
-#[derive(Debug)]
-pub struct RegionOf<T: Pod> {
-    region: Region,
-    of: PhantomData<T>,
-}
-
-impl<T: Pod> RegionOf<T> {
-    pub(crate) fn new(region: Region) -> Self {
-        RegionOf { region, of: PhantomData }
-    }
-    /// The region itself, to wire or advise.
-    pub fn region(&self) -> &Region {
-        &self.region
-    }
-    /// The region itself, mutable.
-    pub fn region_mut(&mut self) -> &mut Region {
-        &mut self.region
-    }
-}
-
-impl<T: Pod> Deref for RegionOf<T> {
-    type Target = [T];
-    fn deref(&self) -> &[T] {
-        self.region.as_slice_of()
-    }
-}
-
-impl<T: Pod> DerefMut for RegionOf<T> {
-    fn deref_mut(&mut self) -> &mut [T] {
-        self.region.as_mut_slice_of()
     }
 }

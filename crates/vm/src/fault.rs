@@ -81,7 +81,7 @@ impl<P: Pager> Vm<P> {
             self.counters.readahead_used.add(1);
             self.counters.readahead_rescued.add(!word.trigger() as u64);
         }
-        self.note_used(word);
+        self.note_inactive(word, true);
         let ahead = if word.trigger() { self.reads.find(page).and_then(|s| self.read_on(s, page, bounds)) } else { None };
         Fault::Restore { frame, ahead }
     }

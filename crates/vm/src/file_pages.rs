@@ -110,18 +110,9 @@ impl<P: Pager> Vm<P> {
     }
 
     /// Whether a page of the range is being written.
-    pub fn is_writing(&self, object: ObjectId, range: Range<PageIndex>) -> bool {
-        let mut next = PageId::new(object, range.start);
-        while let Some(page) = self.table.next_present(next, range.end) {
-            if self.table.get(page).laundering() {
-                return true;
-            }
-            if page.index() + 1 >= range.end {
-                break;
-            }
-            next = page.offset(1);
-        }
-        false
+    pub fn is_writing(&mut self, object: ObjectId, range: Range<PageIndex>) -> bool {
+        let (first, count) = (PageId::new(object, range.start), range.end - range.start);
+        self.each_of_some(first, count, u64::MAX, |vm, page| !vm.table.get(page).laundering()).is_none()
     }
 
     /// The page was read from its file, or written there, with this tag. => it has a frame
@@ -140,14 +131,11 @@ impl<P: Pager> Vm<P> {
 
     /// These pages count as changed until they are written again: what was written may not have reached the device.
     pub fn forget_bases(&mut self, object: ObjectId, range: Range<PageIndex>) {
-        let mut next = PageId::new(object, range.start);
-        while let Some(page) = self.table.next_present(next, range.end) {
-            self.forget_base(page);
-            if page.index() + 1 >= range.end {
-                break;
-            }
-            next = page.offset(1);
-        }
+        let (first, count) = (PageId::new(object, range.start), range.end - range.start);
+        self.each_of_some(first, count, u64::MAX, |vm, page| {
+            vm.forget_base(page);
+            true
+        });
     }
 
     fn forget_base(&mut self, page: PageId) {
@@ -230,11 +218,8 @@ impl<P: Pager> Vm<P> {
         while let Some(page) = self.table.next_present(next, end) {
             let word = self.table.get(page);
             let resident = matches!(word.state(), State::Active | State::Inactive);
-            if resident && (word.busy() || word.laundering()) {
-                return FlushScan { next: page.index(), waits: true };
-            }
-            // its content was given up, but it is on its way to the file
-            if word.laundering() {
+            // also if its content was given up: it is on its way to the file
+            if word.laundering() || resident && word.busy() {
                 return FlushScan { next: page.index(), waits: true };
             }
             if resident {

@@ -100,7 +100,7 @@ impl<P: Pager> Vm<P> {
 
     /// Calls `act` with up to `most` pages of the range, those that are not untouched. Returns how many pages of the range are
     /// done, from the first on; `None` if `act` has refused one.
-    fn each_of_some(
+    pub(crate) fn each_of_some(
         &mut self,
         first: PageId,
         count: u64,

@@ -476,8 +476,8 @@ impl<P: Pager> Vm<P> {
         let frame = word.frame();
         match filled {
             Filled::Mapped => {
-                if word.wanted() {
-                    self.note_used_sample(word);
+                if word.wanted() && word.sample() {
+                    self.note_sample(word, true);
                 }
                 let used = if word.wanted() && word.readahead() {
                     self.counters.readahead_used.add(1);

@@ -307,12 +307,7 @@ impl<P: Pager> Vm<P> {
         };
         if let Some(home) = self.at_home(page) {
             if tag != Tag::UNKNOWN && tag == self.base_of(frame) {
-                self.dequeue(frame);
-                self.launder_end(page, word, true);
-                self.enqueue(frame, On::Clean);
-                self.counters.pages_reclaimed_clean.add(1);
-                self.decide(Decision::Clean(page));
-                return Compared::Settled;
+                return self.settle_unchanged(page, word, frame);
             }
             self.policy.dirtied(frame);
             self.decide(Decision::Write(page));
@@ -336,18 +331,23 @@ impl<P: Pager> Vm<P> {
         // on a device it would stay for ever, however often it is used
         let moves = |slot| self.pool_size.is_open() && !word.passes_memory() && !self.pager.locate(slot).is_memory;
         if self.pager.stored(page).is_some_and(|(slot, stored)| stored == tag && !moves(slot)) {
-            self.dequeue(frame);
-            self.launder_end(page, word, true);
-            self.enqueue(frame, On::Clean);
-            self.counters.pages_reclaimed_clean.add(1);
-            self.decide(Decision::Clean(page));
-            return Compared::Settled;
+            return self.settle_unchanged(page, word, frame);
         }
         self.policy.dirtied(frame);
         // A stored copy holds older content. Its slot is freed at once, so that full swap has room for the new one.
         self.pager.release(page);
         self.decide(Decision::Write(page));
         Compared::Write
+    }
+
+    /// A page in the laundry is as it is stored.
+    fn settle_unchanged(&mut self, page: PageId, word: PageWord, frame: FrameId) -> Compared {
+        self.dequeue(frame);
+        self.launder_end(page, word, true);
+        self.enqueue(frame, On::Clean);
+        self.counters.pages_reclaimed_clean.add(1);
+        self.decide(Decision::Clean(page));
+        Compared::Settled
     }
 
     /// The frame, if the page is still parked with the content that its laundering began with. (A page that was restored, changed

@@ -50,19 +50,9 @@ impl Pointers {
         self.lost < MEMORY / 8 || self.used * WORTH >= self.used + self.lost
     }
 
-    /// A sample was used.
-    pub fn used(&mut self) {
-        self.used += 1;
-        self.forget();
-    }
-
-    /// A sample was evicted before any use.
-    pub fn lost(&mut self) {
-        self.lost += 1;
-        self.forget();
-    }
-
-    fn forget(&mut self) {
+    /// A sample was used, or evicted before any use.
+    pub fn note(&mut self, used: bool) {
+        *if used { &mut self.used } else { &mut self.lost } += 1;
         if self.used + self.lost >= 2 * MEMORY {
             self.used /= 2;
             self.lost /= 2;
@@ -82,7 +72,7 @@ mod tests {
     fn an_array_that_is_only_copied_costs_samples_and_no_more() {
         let mut p = Pointers::default();
         assert_eq!(followed(&mut p, 160), 150);
-        (0..10).for_each(|_| p.lost());
+        (0..10).for_each(|_| p.note(false));
         assert_eq!(followed(&mut p, 1600), 0);
         let samples = (0..1600).filter(|_| p.next() == Follow::Sample).count();
         assert_eq!(samples, 100);
@@ -93,15 +83,15 @@ mod tests {
     fn opinions_change() {
         let mut p = Pointers::default();
         for _ in 0..3 {
-            (0..200).for_each(|_| p.lost());
+            (0..200).for_each(|_| p.note(false));
             assert!(!p.pay());
-            (0..200).for_each(|_| p.used());
+            (0..200).for_each(|_| p.note(true));
             assert!(p.pay());
         }
         // it still pays if two of three are not followed, but not if five of six are not
-        (0..300).for_each(|i| if i % 3 == 0 { p.used() } else { p.lost() });
+        (0..300).for_each(|i| if i % 3 == 0 { p.note(true) } else { p.note(false) });
         assert!(p.pay());
-        (0..300).for_each(|i| if i % 6 == 0 { p.used() } else { p.lost() });
+        (0..300).for_each(|i| if i % 6 == 0 { p.note(true) } else { p.note(false) });
         assert!(!p.pay());
     }
 }

@@ -88,46 +88,34 @@ impl<P: Pager> Vm<P> {
         }
     }
 
-    /// An inactive page is used.
-    pub(crate) fn note_used(&mut self, word: PageWord) {
-        if word.sample() {
-            self.note_used_sample(word);
-        } else {
-            self.neighbours.others.note(true);
-        }
-    }
-
-    /// If it is a sample, it is used.
-    pub(crate) fn note_used_sample(&mut self, word: PageWord) {
-        match (word.sample(), word.readahead()) {
-            (false, _) => {}
-            (true, false) => {
-                self.counters.pointed_used.add(1);
-                self.pointers.used();
-            }
-            (true, true) => {
-                self.counters.neighbours_used.add(1);
-                self.neighbours.samples.note(true);
-            }
-        }
-    }
-
     /// A page goes out: counts it if it was brought in and not used.
     pub(crate) fn note_unused(&mut self, word: PageWord) {
         if word.readahead() {
             self.counters.readahead_lost.add(1);
         }
-        match (word.sample(), word.readahead()) {
-            (false, _) => self.neighbours.others.note(false),
-            (true, false) => {
-                self.counters.pointed_lost.add(1);
-                self.pointers.lost();
-            }
-            (true, true) => {
-                self.counters.neighbours_lost.add(1);
-                self.neighbours.samples.note(false);
-            }
+        self.note_inactive(word, false);
+    }
+
+    /// An inactive page is used, or its frame is taken before any use.
+    pub(crate) fn note_inactive(&mut self, word: PageWord, used: bool) {
+        if word.sample() {
+            self.note_sample(word, used);
+        } else {
+            self.neighbours.others.note(used);
         }
+    }
+
+    /// A sample was used, or goes out before any use.
+    pub(crate) fn note_sample(&mut self, word: PageWord, used: bool) {
+        let counters = self.counters;
+        let (count, count_lost) = if word.readahead() {
+            self.neighbours.samples.note(used);
+            (&counters.neighbours_used, &counters.neighbours_lost)
+        } else {
+            self.pointers.note(used);
+            (&counters.pointed_used, &counters.pointed_lost)
+        };
+        if used { count } else { count_lost }.add(1);
     }
 
     pub(crate) fn list(&mut self, frame: FrameId, page: PageId, why: Admit) {
