@@ -42,7 +42,7 @@ impl<P: Pager> Vm<P> {
 
     /// How many tags [`Vm::set_home`] takes: one for each frame, or none if there are some already.
     pub fn tags_wanted(&self) -> usize {
-        if self.base.is_empty() { self.frames.page.len() } else { 0 }
+        if self.base.is_empty() { self.frames.count } else { 0 }
     }
 
     /// The object has no home any more. => it has no page, and [`Vm::is_home_idle`]

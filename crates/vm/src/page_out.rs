@@ -395,8 +395,8 @@ impl<P: Pager> Vm<P> {
     /// continues there next time.
     fn free_copies(&mut self, want: u32) -> bool {
         let mut freed = 0;
-        for _ in 0..COPIES_SCAN_MAX.min(self.frames.fresh) {
-            self.copies_at = if self.copies_at + 1 < self.frames.fresh { self.copies_at + 1 } else { 0 };
+        for _ in 0..COPIES_SCAN_MAX.min(self.frames.taken()) {
+            self.copies_at = if self.copies_at + 1 < self.frames.taken() { self.copies_at + 1 } else { 0 };
             let frame = FrameId(self.copies_at);
             let page = self.frames.page[frame.at()];
             let word = self.table.get(page);

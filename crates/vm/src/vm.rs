@@ -34,7 +34,6 @@ use crate::home::Homes;
 use crate::inactive_share::InactiveShare;
 use crate::neighbours::Neighbours;
 use crate::page::{PageWord, State};
-use crate::page_queue::Lists;
 use crate::page_table::{OBJECT_PAGES_MAX, PageTable};
 use crate::pager::Pager;
 use crate::pointers::Pointers;
@@ -128,13 +127,7 @@ impl<P: Pager> Vm<P> {
         let vm = Vm {
             counters,
             table: PageTable::new(config.objects_max, config.object_pages, config.pages_max),
-            frames: Frames {
-                page: vec![PageId::from_raw(0); frames],
-                on: vec![On::Nothing; frames],
-                queues: Lists::new(frames),
-                free: 0,
-                fresh: 0,
-            },
+            frames: Frames::new(frames),
             policy,
             pager,
             reads: Streams::new(8, config.readahead_pages_max.min(CLUSTER_PAGES_MAX as u32)),
