@@ -126,9 +126,9 @@ impl<P: Pager> Vm<P> {
         self.frames.queues.len(WATCHED)
     }
 
-    /// Whether there are pages in memory that could be written.
+    /// Whether there are pages in memory that could be written. Those of a flush do not count: it may itself wait for a frame.
     pub fn has_writable(&self) -> bool {
-        self.frames.queues.len(INACTIVE) + self.frames.queues.len(LAUNDRY) > 0
+        self.frames.queues.len(INACTIVE) + self.frames.queues.len(LAUNDRY) > self.flushing
     }
 
     pub(crate) fn take_frame(&mut self, page: PageId) -> Option<FrameId> {

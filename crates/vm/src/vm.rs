@@ -88,6 +88,8 @@ pub struct Vm<P: Pager> {
     pub(crate) charged: u32,
     pub(crate) reserved: u64,
     pub(crate) laundering: u32,
+    /// Those of them that are being flushed. No frame comes free when that has ended.
+    pub(crate) flushing: u32,
     pub(crate) reading: u32,
     /// Runs that a swapoff moves to another device.
     pub(crate) moving: u32,
@@ -144,6 +146,7 @@ impl<P: Pager> Vm<P> {
             charged: 0,
             reserved: 0,
             laundering: 0,
+            flushing: 0,
             reading: 0,
             moving: 0,
             writing_back: 0,
@@ -192,6 +195,7 @@ impl<P: Pager> Vm<P> {
             charged: self.charged,
             reserved: self.reserved,
             laundering: self.laundering,
+            flushing: self.flushing,
             reading: self.reading,
             moving: self.moving,
             writing_back: self.writing_back,
