@@ -617,17 +617,17 @@ fn a_flush_waits_for_a_page_that_is_being_read() {
 #[test]
 fn frames_are_not_expected_of_a_flush() {
     let mut vm = core_of_file(Access::ReadWrite);
-    for index in 0..40 {
+    for index in 0..100 {
         read_home(&mut vm, index, tag(1));
         assert!(!park(&mut vm, index, Parked::Yes));
     }
-    vm.set_limit(40);
+    vm.set_limit(100);
     let before = vm.demand().launder;
     let mut batch = Vec::with_capacity(20);
     vm.flush_batch(page(0).object(), 0, 100, &mut batch);
     assert_eq!((batch.len(), vm.demand().launder), (20, before));
-    assert!(before > 0 && vm.has_writable());
-    let mut more = Vec::with_capacity(64);
+    assert!((1..100).contains(&before) && vm.has_writable());
+    let mut more = Vec::with_capacity(100);
     vm.flush_batch(page(0).object(), 20, 100, &mut more);
     assert!(!vm.has_writable(), "faults may go above the budget: nothing else can come free");
     batch.iter().chain(&more).for_each(|flush| vm.flush_settled(flush.page));
