@@ -42,13 +42,15 @@ pub struct WakePolicy {
     /// The thread that faulted last, and how many times in a row.
     last: AtomicU32,
     streak: AtomicU32,
+    /// Counts faults while all handlers poll.
+    faults: AtomicU32,
     pub(crate) same_cpu: SameCpu,
 }
 
 impl Default for WakePolicy {
     fn default() -> Self {
-        let (last, streak) = (AtomicU32::new(0), AtomicU32::new(0));
-        WakePolicy { poller: AtomicU32::new(EVERYONE), last, streak, same_cpu: SameCpu::default() }
+        let (last, streak, faults) = (AtomicU32::new(0), AtomicU32::new(0), AtomicU32::new(1));
+        WakePolicy { poller: AtomicU32::new(EVERYONE), last, streak, faults, same_cpu: SameCpu::default() }
     }
 }
 
@@ -83,19 +85,24 @@ impl WakePolicy {
     /// Notes that the handler of `cpu` has read a fault of the thread `tid` (0: not known).
     pub fn note(&self, tid: u32, cpu: Option<usize>) {
         let Some(cpu) = cpu else { return };
+        let everyone = self.poller() == EVERYONE;
         let streak = if tid == self.last.load(Relaxed) {
             let streak = self.streak.load(Relaxed).saturating_add(1);
             self.streak.store(streak, Relaxed);
             streak
         } else {
             self.last.store(tid, Relaxed);
-            if self.streak.swap(0, Relaxed) < ALTERNATE && self.poller() != EVERYONE {
+            if self.streak.swap(0, Relaxed) < ALTERNATE && !everyone && !self.same_cpu.serves_several() {
                 self.set(EVERYONE);
             }
             0
         };
-        if tid != 0 && streak > 0 && streak.is_multiple_of(ALONE) && self.poller() == EVERYONE {
-            // only a handler that polls reads messages, so this is set once
+        if !everyone || tid == 0 {
+            return;
+        }
+        // only a handler that polls reads messages, so this is set once
+        let several = self.faults.fetch_add(1, Relaxed).is_multiple_of(ALONE) && self.same_cpu.serves_several();
+        if several || streak > 0 && streak.is_multiple_of(ALONE) {
             self.set(cpu as u32);
         }
     }

@@ -153,6 +153,12 @@ counters! {
     daemon_scans, "scans", "Batches the page daemon looked at.";
 }
 
+impl Counters {
+    /// The pages read back so far by the distance of their eviction: up to half of the budget, one budget, two, and more.
+    pub fn refaults(&self) -> [u64; 4] {
+        [&self.refaults_within_half, &self.refaults_within_one, &self.refaults_within_two, &self.refaults_beyond].map(Counter::get)
+    }
+}
 #[cfg(test)]
 mod tests {
     use super::*;
