@@ -11,8 +11,8 @@
 //! ([`sys::may_be_ordinary_again`]); without it there is no same-CPU handler. The watcher stays off that CPU, and
 //! the page daemon stays on it ([`Stays`]).
 //!
-//! A same-CPU handler is for faults that come one by one. Pages that are read ahead should be copied while the program runs, not in
-//! its place.
+//! A same-CPU handler is for faults that come one by one, of one thread or of several that do little else. Pages that are read ahead
+//! should be copied while the program runs, not in its place.
 
 use crate::io::Spun;
 use crate::sys::{self, futex_wait};
@@ -55,6 +55,11 @@ impl SameCpu {
         let serves = self.possible.load(Relaxed) && self.idle.load(Relaxed) && sys::now_ns() >= again;
         self.several.store(serves, Relaxed);
         serves
+    }
+
+    /// A handler has the right to be one.
+    pub(crate) fn allow(&self) {
+        self.possible.store(true, Relaxed);
     }
 
     /// Forgets the handler, in a fork's child.
@@ -243,7 +248,7 @@ impl Candidate {
         let may = sys::may_be_ordinary_again();
         if may {
             sys::keep_io_priority(); // it would fall with the scheduling policy
-            policy.same_cpu.possible.store(true, Relaxed);
+            policy.same_cpu.allow();
         }
         let apart_max = *APART.start();
         Candidate { may, handler: sys::gettid(), on: false, messages: 0, unfit: 0, vain: 0, thread: 0, apart: 0, apart_max }

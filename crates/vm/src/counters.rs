@@ -88,7 +88,7 @@ counters! {
     throttled_faults, "faults", "Faults that had to wait for the page daemon to free a frame.";
     held_faults, "faults", "Touches of a page that had to be read, held back for a while so that another thread's pages stay.";
     load_tokens, "times", "Times that a thread was given precedence over others that read pages.";
-    same_cpu_begun, "times", "Times that a handler went to the CPU of the only thread that faulted, to serve it there and give way to it.";
+    same_cpu_begun, "times", "Times that a handler went to the CPU of the thread that faulted, to serve faults there and give way to the program.";
     same_cpu_starved, "times", "Of these, ended because others took that CPU.";
     pages_in, "pages", "Pages read from swap.";
     page_in_ops, "operations", "Reads issued.";
