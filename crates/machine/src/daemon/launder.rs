@@ -237,9 +237,12 @@ impl<K: Kernel, S> Daemon<K, S> {
                 continue;
             }
             let n = run.count as usize;
-            if !past_memory && let Some(pool) = &machine.map.read().pool {
+            if !past_memory
+                && let Some(pool) = &machine.map.read().pool
+                && let Some(d) = self.dirty[at..at + n].iter().find(|d| !d.passes_memory)
+            {
                 // SAFETY: the place is held: its content stays, and nobody writes parked pages.
-                pool.sample(unsafe { &*(machine.parking.addr(self.dirty[at].place) as *const PageBytes) });
+                pool.sample(unsafe { &*(machine.parking.addr(d.place) as *const PageBytes) });
             }
             let w = &mut self.writes[slot];
             w.pages[..n].copy_from_slice(&self.dirty[at..at + n]);
