@@ -11,8 +11,8 @@
 //! ([`sys::may_be_ordinary_again`]); without it there is no same-CPU handler. The watcher stays off that CPU, and
 //! the page daemon stays on it ([`Stays`]).
 //!
-//! A same-CPU handler is for faults that come one by one, of one thread or of several that do little else. Pages that are read ahead
-//! should be copied while the program runs, not in its place.
+//! A same-CPU handler is for faults that come one by one, of one thread or of several that do little else. Pages that are read
+//! ahead should be copied while the program runs, not in its place.
 
 use crate::io::Spun;
 use crate::sys::{self, futex_wait};

@@ -150,9 +150,9 @@ mod tests {
         assert!(WakePolicy::polls(policy.poller(), Some(5)));
     }
 
-    /// With a handler on each CPU, two to eight threads that read at random had a third to half of the speed that they have with one
-    /// for all: each fault woke every handler, and each page that was parked interrupted the other CPU. Threads that compute need
-    /// the CPU on which one handler would wait.
+    /// With a handler on each CPU, two to eight threads that read at random had 0.5 to 0.7 of the speed that they have with
+    /// one for all: each fault woke every handler, and each page that was parked interrupted the other CPU. Threads that compute
+    /// need the CPU on which one handler would wait.
     #[test]
     fn threads_that_do_little_but_fault_share_a_handler() {
         let policy = WakePolicy::default();

@@ -10,11 +10,11 @@
 //! pages. Ours holds the others' faults back, so it needs neither an owner per page nor help of the replacement policy, and the
 //! holder has the device to itself.
 //!
-//! It is not tried where it cannot pay: where most pages that are read back were evicted so long ago that the thread by itself would
-//! have lost them, too. Otherwise whether it pays is measured, not predicted. The measure is the processor time that the faulting threads get per second of wall
-//! time, before and with the token. The token is tried only where they get so little of one processor that a thread by itself could
-//! have more. It is given up when they do not get clearly more, for longer each time, or until they get so little that what they got
-//! with the token would be clearly more. A holder that neither faults nor runs passes
+//! It is not tried where it cannot pay: where most pages that are read back were evicted so long ago that the thread by itself
+//! would have lost them, too. Otherwise whether it pays is measured, not predicted. The measure is the processor time that the
+//! faulting threads get per second of wall time, before and with the token. The token is tried only where they get so little of one
+//! processor that a thread by itself could have more. It is given up when they do not get clearly more, for longer each time, or
+//! until they get so little that what they got with the token would be clearly more. A holder that neither faults nor runs passes
 //! the token on at once. The measure cannot tell work from a thread that spins until another one gets on. That other thread may
 //! read one page per [`HOLD_NS`] until the holder's time is up.
 //!
