@@ -36,6 +36,10 @@ struct Handler<'a> {
     alone: bool,
     /// There may be a message.
     readable: bool,
+    /// Nothing says that there is one: it is guessed, because all work is done.
+    guessed: bool,
+    /// The last guess was wrong, and no message has come since.
+    missed: bool,
     spinner: Spinner,
     candidate: Candidate,
 }
@@ -98,8 +102,10 @@ impl<'a> Handler<'a> {
             polls: false,
             alone: false,
             readable: true,
+            guessed: false,
+            missed: false,
             spinner: Spinner::default(),
-            candidate: Candidate::here(),
+            candidate: Candidate::here(&machine.host.wake_policy),
         })
     }
 
@@ -108,7 +114,7 @@ impl<'a> Handler<'a> {
         if follower.is_due(&self.machine.host.following) {
             self.candidate.leave(self.policy, &self.anywhere);
             follower.follow(&self.machine.host.following);
-            self.candidate.has_given_up();
+            self.candidate.has_given_up(self.policy);
         }
     }
 
@@ -159,14 +165,16 @@ impl<'a> Handler<'a> {
     }
 
     /// Waits for a message or a completion, polling first where that pays.
+    ///
+    /// A same-CPU handler that gets the CPU again after its last answer mostly finds the program at its next fault. So it does not
+    /// wait, nor ask whether there is a message, but reads.
     fn wait(&mut self) {
-        let mut idle = !(self.inner.follows() || self.readable && self.inner.reader.in_flight() == 0);
-        if idle && self.candidate.is_on() && self.is_done() {
-            self.readable = sys::is_readable(self.messages);
-            idle = !self.readable;
-            self.candidate.note_done(self.policy, self.readable);
+        if self.inner.follows() || self.readable && self.inner.reader.in_flight() == 0 {
+            return;
         }
-        if !idle {
+        self.guessed = !self.missed && self.candidate.is_on() && self.is_done();
+        if self.guessed {
+            self.readable = true;
             return;
         }
         let reader = &mut self.inner.reader;
@@ -182,15 +190,16 @@ impl<'a> Handler<'a> {
         }
     }
 
-    /// Reads and serves messages while there are any. A message wakes every handler that polls, and only one of them gets it. So it
-    /// looks before it reads, which takes the exclusive map lock.
+    /// Reads and serves messages while there are any. A message wakes every handler that polls, and only one of them gets it. So if
+    /// there are several, it looks before it reads, which takes the exclusive map lock.
     fn serve(&mut self) {
         let (machine, policy, cpu) = (self.machine, self.policy, self.cpu);
         while self.readable && self.inner.has_room() {
-            let candidate = &mut self.candidate;
-            self.readable = sys::is_readable(self.messages)
+            let (candidate, mut any) = (&mut self.candidate, false);
+            self.readable = (self.alone || sys::is_readable(self.messages))
                 && self.inner.read_messages(machine, |thread, served| match served {
                     None => {
+                        any = true;
                         policy.note(thread, cpu);
                         candidate.note(thread);
                     }
@@ -199,6 +208,10 @@ impl<'a> Handler<'a> {
                     Some(Served::Read(_) | Served::DoneReadAhead(_)) => candidate.note_unfit(),
                     Some(_) => {}
                 });
+            if core::mem::take(&mut self.guessed) {
+                candidate.note_guess(policy, any);
+            }
+            self.missed = !any;
         }
     }
 }

@@ -56,6 +56,9 @@ impl overspill_machine::kernel::Host<Linux> for Host {
     fn served(&self) {
         self.wake_policy.served();
     }
+    fn threads_run(&self, thousandths: u64) {
+        self.wake_policy.threads_run(thousandths);
+    }
     fn records(&self) -> bool {
         self.record.is_some()
     }

@@ -508,6 +508,8 @@ pub trait Host<K: Kernel>: Send + Sync {
     fn bell(&self) -> Option<&K::Word>;
     /// A fault has been served, except that its thread is not woken yet.
     fn served(&self);
+    /// The threads that read pages lately got this much processor time, in thousandths of one processor; `u64::MAX`: not known.
+    fn threads_run(&self, _: u64) {}
     /// Whether references are recorded.
     fn records(&self) -> bool;
     /// Whether the recording has no room for one more: then faults wait.

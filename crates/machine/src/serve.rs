@@ -98,8 +98,9 @@ impl<K: Kernel> Machine<K> {
             return Served::Busy;
         }
         if word.state() == State::PagedOut && !word.busy() {
-            let held = core.load.hard_fault(tid, K::now_ns, K::thread_cpu_ns);
+            let held = core.load.hard_fault(tid, K::now_ns, K::thread_cpu_ns, || self.status.counters.refaults());
             self.status.counters.load_tokens.set(core.load.tokens());
+            self.host.threads_run(core.load.rate());
             if held {
                 return Served::Held;
             }

@@ -88,7 +88,7 @@ counters! {
     throttled_faults, "faults", "Faults that had to wait for the page daemon to free a frame.";
     held_faults, "faults", "Touches of a page that had to be read, held back for a while so that another thread's pages stay.";
     load_tokens, "times", "Times that a thread was given precedence over others that read pages.";
-    same_cpu_begun, "times", "Times that a handler went to the CPU of the only thread that faulted, to serve it there and give way to it.";
+    same_cpu_begun, "times", "Times that a handler went to the CPU of the thread that faulted, to serve faults there and give way to the program.";
     same_cpu_starved, "times", "Of these, ended because others took that CPU.";
     pages_in, "pages", "Pages read from swap.";
     page_in_ops, "operations", "Reads issued.";
@@ -153,6 +153,12 @@ counters! {
     daemon_scans, "scans", "Batches the page daemon looked at.";
 }
 
+impl Counters {
+    /// The pages read back so far by the distance of their eviction: up to half of the budget, one budget, two, and more.
+    pub fn refaults(&self) -> [u64; 4] {
+        [&self.refaults_within_half, &self.refaults_within_one, &self.refaults_within_two, &self.refaults_beyond].map(Counter::get)
+    }
+}
 #[cfg(test)]
 mod tests {
     use super::*;
