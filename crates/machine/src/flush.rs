@@ -219,11 +219,11 @@ impl<K: Kernel> Flusher<K> {
             for i in 0..run.pages {
                 let page = self.batch[run.first + i].page;
                 if i < whole {
-                    core.vm.home_written(page, self.tags[run.first + i], IoResult::Ok);
+                    core.vm.flush_written(page, self.tags[run.first + i], IoResult::Ok);
                     flushed.pages += 1;
                 } else {
                     let error = result.err().unwrap_or(errno::EIO);
-                    core.vm.home_written(page, Tag::UNKNOWN, failure(error));
+                    core.vm.flush_written(page, Tag::UNKNOWN, failure(error));
                     flushed.error.get_or_insert(FlushError::Io(error));
                 }
             }
@@ -242,7 +242,7 @@ impl<K: Kernel> Flusher<K> {
     fn give_up(&self, machine: &Machine<K>, range: Range<usize>, result: IoResult, flushed: &mut Flushed) {
         let mut core = machine.core.lock();
         for i in range.filter(|i| self.tags[*i] != Tag::UNKNOWN) {
-            core.vm.home_written(self.batch[i].page, Tag::UNKNOWN, result);
+            core.vm.flush_written(self.batch[i].page, Tag::UNKNOWN, result);
             flushed.error.get_or_insert(match result {
                 IoResult::Io(e) => FlushError::Io(e),
                 _ => FlushError::Beyond,

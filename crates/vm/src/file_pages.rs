@@ -211,7 +211,7 @@ impl<P: Pager> Vm<P> {
     }
 
     /// Chooses pages of `at..end` that are in memory, to be compared, from `at` on, as many as `out` has room for. Each must be
-    /// answered with [`Vm::flush_settled`] or [`Vm::home_written`]. => the object is read-write
+    /// answered with [`Vm::flush_settled`] or [`Vm::flush_written`]. => the object is read-write
     pub fn flush_batch(&mut self, object: ObjectId, at: PageIndex, end: PageIndex, out: &mut Vec<Flush>) -> FlushScan {
         out.clear();
         let mut next = PageId::new(object, at);
@@ -228,6 +228,7 @@ impl<P: Pager> Vm<P> {
                 }
                 self.table.set(page, word.begin_flush());
                 self.laundering += 1;
+                self.flushing += 1;
                 let parked = (word.state() == State::Inactive).then(|| word.frame());
                 out.push(Flush { page, parked, base: self.base_of(word.frame()) });
             }
@@ -242,6 +243,13 @@ impl<P: Pager> Vm<P> {
     /// A page of a flush is unchanged, or could not be copied.
     pub fn flush_settled(&mut self, page: PageId) {
         let word = self.table.get(page);
+        self.flushing -= 1;
         self.launder_end(page, word, false);
+    }
+
+    /// As [`Vm::home_written`], for a page of a flush.
+    pub fn flush_written(&mut self, page: PageId, tag: Tag, result: IoResult) {
+        self.flushing -= 1;
+        self.home_written(page, tag, result);
     }
 }

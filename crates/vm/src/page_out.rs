@@ -109,17 +109,19 @@ impl<P: Pager> Vm<P> {
             return Demand { park: beyond, ..Demand::default() };
         }
         let watched = self.frames.queues.len(WATCHED);
+        // A flush frees no frame, and may itself wait for one: a fault of its own on a page that was parked meanwhile.
+        let laundering = self.laundering - self.flushing;
         let reclaim = short.min(self.frames.queues.len(CLEAN));
-        let mut launder = (short - reclaim).saturating_sub(self.laundering).min(self.frames.queues.len(INACTIVE));
-        if self.space_short && self.laundering > 0 {
+        let mut launder = (short - reclaim).saturating_sub(laundering).min(self.frames.queues.len(INACTIVE));
+        if self.space_short && laundering > 0 {
             launder = 0;
         }
-        let undecided = watched + self.frames.queues.len(INACTIVE) + self.laundering;
+        let undecided = watched + self.frames.queues.len(INACTIVE) + laundering;
         let too_few = undecided < inactive_target && self.spare_frames() > 0 && self.listed > 0;
         if too_few {
             launder = 0; // first let pages be inactive for a while, or none of their touches would be seen
         }
-        let after = self.frames.queues.len(INACTIVE) - launder + self.laundering;
+        let after = self.frames.queues.len(INACTIVE) - launder + laundering;
         let more = inactive_target.max(short - reclaim).saturating_sub(watched + after).max(beyond).min(self.listed);
         if !self.watches() {
             return Demand { reclaim, launder, park: more.max(watched), watch: 0 };

@@ -553,8 +553,8 @@ fn a_flush_takes_mapped_and_parked_pages() {
     assert_eq!((second.len(), scan.next, scan.waits), (0, 3, true));
     assert_eq!((vm.launder_batch(4, &mut Vec::with_capacity(4)), vm.laundering()), (0, 3));
     vm.flush_settled(page(3));
-    vm.home_written(page(4), tag(2), IoResult::Ok);
-    vm.home_written(page(9), tag(2), IoResult::Io(5));
+    vm.flush_written(page(4), tag(2), IoResult::Ok);
+    vm.flush_written(page(9), tag(2), IoResult::Io(5));
     vm.check(1);
     let bases: Vec<_> = flush(&mut vm).iter().map(|f| f.base).collect();
     assert_eq!(bases, [tag(1), tag(2), tag(1)], "what was not written counts as changed as before");
@@ -570,6 +570,25 @@ fn a_flush_takes_mapped_and_parked_pages() {
     vm.check(1);
 }
 
+/// A flush read a page that had just been parked, and its fault waited for a frame. The page daemon took the 64 pages of the flush for
+/// pages that it was laundering itself, and waited for their frames: with handler threads, everything that needed a frame hung.
+#[test]
+fn the_page_daemon_does_not_wait_for_a_flush() {
+    let mut vm = core_of_file(Access::ReadWrite);
+    let mut pages = 0;
+    while !vm.wants_daemon() {
+        read_home(&mut vm, pages, tag(1));
+        pages += 1;
+    }
+    let before = vm.demand();
+    assert!(before.park > 0, "{before:?}");
+    let mut batch = Vec::with_capacity(64);
+    vm.flush_batch(page(0).object(), 0, 100, &mut batch);
+    assert_eq!(vm.demand(), before, "{} pages are being flushed", batch.len());
+    batch.iter().for_each(|flush| vm.flush_settled(flush.page));
+    vm.check(1);
+}
+
 /// A page was released while it was on its way to the file. If it were read before that write has ended, nobody could say what is
 /// read.
 #[test]
@@ -581,7 +600,7 @@ fn a_page_is_not_read_while_it_is_written() {
     vm.release_range(page(3), 1, |_| unreachable!("it is not parked"));
     assert!(vm.is_writing(page(3).object(), 0..100) && !vm.is_home_idle(page(3).object()));
     assert_eq!(fault(&mut vm, 3), Fault::NoMemory, "to be tried again");
-    vm.home_written(page(3), tag(2), IoResult::Ok);
+    vm.flush_written(page(3), tag(2), IoResult::Ok);
     vm.home_write_ended(page(3).object());
     assert!(!vm.is_writing(page(3).object(), 0..100));
     read_home(&mut vm, 3, tag(2));
