@@ -570,8 +570,8 @@ fn a_flush_takes_mapped_and_parked_pages() {
     vm.check(1);
 }
 
-/// A flush read a page that had just been parked, and its fault waited for a frame. The page daemon took the 64 pages of the flush for
-/// pages that it was laundering itself, and waited for their frames: with handler threads, everything that needed a frame hung.
+/// A flush read a page that had just been parked, and its fault waited for a frame. The page daemon took the 64 pages of the flush
+/// for pages that it was laundering itself, and waited for their frames: with handler threads, everything that needed a frame hung.
 #[test]
 fn the_page_daemon_does_not_wait_for_a_flush() {
     let mut vm = core_of_file(Access::ReadWrite);
