@@ -50,6 +50,8 @@ lint: need-cargo need-cc
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS=-Dwarnings $(CARGO) doc --workspace --no-deps
+	@# whether the published crates can be packed: they name no version that is nowhere, and no file outside of them
+	$(CARGO) package --quiet --offline --no-verify --allow-dirty $(PUBLISHED:%=-p %)
 	@# the oldest Rust that the manifests promise
 	@rust=$$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml); \
 	if rustup run $$rust cargo --version >/dev/null 2>&1; then \
