@@ -109,9 +109,9 @@ impl<P: Pager> Vm<P> {
             return Demand { park: beyond, ..Demand::default() };
         }
         let watched = self.frames.queues.len(WATCHED);
-        // A flush frees no frame, and may itself wait for one: a fault of its own on a page that was parked meanwhile.
-        let laundering = self.laundering - self.flushing;
         let reclaim = short.min(self.frames.queues.len(CLEAN));
+        // Not those of a flush: it may itself wait for a frame. (Found by a seed: all waited for it.)
+        let laundering = self.laundering - self.flushing;
         let mut launder = (short - reclaim).saturating_sub(laundering).min(self.frames.queues.len(INACTIVE));
         if self.space_short && laundering > 0 {
             launder = 0;
@@ -397,8 +397,8 @@ impl<P: Pager> Vm<P> {
     /// continues there next time.
     fn free_copies(&mut self, want: u32) -> bool {
         let mut freed = 0;
-        for _ in 0..COPIES_SCAN_MAX.min(self.frames.fresh) {
-            self.copies_at = if self.copies_at + 1 < self.frames.fresh { self.copies_at + 1 } else { 0 };
+        for _ in 0..COPIES_SCAN_MAX.min(self.frames.taken()) {
+            self.copies_at = if self.copies_at + 1 < self.frames.taken() { self.copies_at + 1 } else { 0 };
             let frame = FrameId(self.copies_at);
             let page = self.frames.page[frame.at()];
             let word = self.table.get(page);

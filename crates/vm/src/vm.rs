@@ -34,7 +34,6 @@ use crate::home::Homes;
 use crate::inactive_share::InactiveShare;
 use crate::neighbours::Neighbours;
 use crate::page::{PageWord, State};
-use crate::page_queue::Lists;
 use crate::page_table::{OBJECT_PAGES_MAX, PageTable};
 use crate::pager::Pager;
 use crate::pointers::Pointers;
@@ -89,7 +88,7 @@ pub struct Vm<P: Pager> {
     pub(crate) charged: u32,
     pub(crate) reserved: u64,
     pub(crate) laundering: u32,
-    /// Of these, by flushes, which free no frame.
+    /// Those of them that are being flushed. No frame comes free when that has ended.
     pub(crate) flushing: u32,
     pub(crate) reading: u32,
     /// Runs that a swapoff moves to another device.
@@ -130,13 +129,7 @@ impl<P: Pager> Vm<P> {
         let vm = Vm {
             counters,
             table: PageTable::new(config.objects_max, config.object_pages, config.pages_max),
-            frames: Frames {
-                page: vec![PageId::from_raw(0); frames],
-                on: vec![On::Nothing; frames],
-                queues: Lists::new(frames),
-                free: 0,
-                fresh: 0,
-            },
+            frames: Frames::new(frames),
             policy,
             pager,
             reads: Streams::new(8, config.readahead_pages_max.min(CLUSTER_PAGES_MAX as u32)),
@@ -307,7 +300,7 @@ impl<P: Pager> Vm<P> {
             }
         }
         assert!(self.used >= with_frame, "used {} < {with_frame}", self.used);
-        assert!(self.laundering == laundering && self.flushing <= laundering);
+        assert_eq!(self.laundering, laundering);
         assert_eq!(self.listed, listed);
     }
 }
