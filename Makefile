@@ -7,14 +7,13 @@ TARGET = $(abspath $(or $(CARGO_TARGET_DIR),target))
 # What is published, in the order in which each needs only those before it. The rest is for the command, or for tests.
 PUBLISHED = overspill-vm overspill-swap overspill-store overspill-machine overspill-linux overspill
 
-.PHONY: help demo test bench lint package soak install-c need-cargo need-cc need-python build
+.PHONY: help demo test bench lint soak install-c need-cargo need-cc need-python build
 
 help:
 	@echo 'make demo    sort a 330 MB file in half of the memory that sort needs, and show what the pager did'
 	@echo 'make test    all tests: the crates, then real programs and suites under Overspill with small inputs; some ten minutes on two cores'
 	@echo 'make bench   all measurements beside the kernel'"'"'s own swap (root, three hours); writes bench/RESULTS.md'
 	@echo 'make lint    formatting, clippy and the documentation, warnings being errors'
-	@echo 'make package the crates that are published, packed as for crates.io and built from the packages'
 	@echo 'make install-c    the library for C and C++: headers, liboverspill.so, liboverspill.a and overspill.pc, in PREFIX (/usr/local) under DESTDIR'
 	@echo 'make soak    memory testers in a quarter of their memory, SOAK_SECONDS (600) for each of two; then 200 swapoffs under a program with each engine, and 200 under real programs; then test suites and runtimes that others wrote, with and without Overspill (OVERSPILL_LTP: a built copy of the Linux Test Project); then 500 seeds of each scenario of the simulator'
 
@@ -63,9 +62,6 @@ lint: need-cargo need-cc
 	for fuzz in fuzz crates/trace/fuzz; do \
 		CUSTOM_LIBFUZZER_PATH=/none/libnone.a $(CARGO) clippy --manifest-path $$fuzz/Cargo.toml --target-dir target/fuzz -- -D warnings || exit 1; \
 	done
-
-package: need-cargo need-cc
-	$(CARGO) package $(PUBLISHED:%=-p %)
 
 soak: need-python build
 	$(PYTHON) scripts/soak.py
