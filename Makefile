@@ -4,6 +4,9 @@ CARGO ?= cargo
 PYTHON ?= python3
 TARGET = $(abspath $(or $(CARGO_TARGET_DIR),target))
 
+# What is published, in the order in which each needs only those before it. The rest is for the command, or for tests.
+PUBLISHED = overspill-vm overspill-swap overspill-store overspill-machine overspill-linux overspill
+
 .PHONY: help demo test bench lint soak install-c need-cargo need-cc need-python build
 
 help:
@@ -45,6 +48,8 @@ lint: need-cargo need-cc
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS=-Dwarnings $(CARGO) doc --workspace --no-deps
+	@# whether the published crates can be packed: they name no version that is nowhere, and no file outside of them
+	$(CARGO) package --quiet --offline --no-verify --allow-dirty $(PUBLISHED:%=-p %)
 	@# the oldest Rust that the manifests promise
 	@rust=$$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml); \
 	if rustup run $$rust cargo --version >/dev/null 2>&1; then \

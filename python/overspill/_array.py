@@ -59,5 +59,6 @@ class Array(_overspill.ArrayBase):
         match plain:
             case (make, (pickle.PickleBuffer(), dtype, shape, order), *rest):
                 # a buffer of this object, so that its pages are wired while they are written
-                return (make, (pickle.PickleBuffer(self if order == "C" else self.T), dtype, shape, order), *rest)
+                mine: Any = self if order == "C" else self.T
+                return (make, (pickle.PickleBuffer(mine), dtype, shape, order), *rest)
         return plain

@@ -31,7 +31,7 @@ def empty(shape: Any, dtype: Any = float, order: Any = "C", *, pager: Pager | No
     size = math.prod(shape) * dtype.itemsize
     if size == 0:
         return np.ndarray.__new__(Array, shape, dtype, order=order)
-    memory = (default_pager() if pager is None else pager).region(size)
+    memory: Any = (default_pager() if pager is None else pager).region(size)
     return np.ndarray.__new__(Array, shape, dtype, buffer=memory, order=order)
 
 

@@ -25,11 +25,12 @@ def _bytes(array: Any) -> Array:
     array = np.asarray(array)
     if array.flags.f_contiguous and not array.flags.c_contiguous:
         array = array.T
-    return array.reshape(-1).view(np.uint8).view(Array)
+    flat: Array = array.reshape(-1).view(np.uint8).view(Array)
+    return flat
 
 
 @contextlib.contextmanager
-def _wired(piece: Array) -> Iterator[np.ndarray[Any, Any]]:
+def _wired(piece: np.ndarray[Any, Any]) -> Iterator[np.ndarray[Any, Any]]:
     """Wires a piece, unless it lies in ordinary memory.
 
     It is given as an ordinary array. An `Array` would wire itself once more when a method asks for its bytes, and Python's methods
@@ -85,7 +86,7 @@ def tofile(array: Any, file: Any) -> None:
     return None
 
 
-def _pieces(array: np.ndarray[Any, Any]) -> Iterator[Array]:
+def _pieces(array: np.ndarray[Any, Any]) -> Iterator[np.ndarray[Any, Any]]:
     """The bytes of an array in C order."""
     if array.flags.c_contiguous:
         whole = _bytes(array)

@@ -26,6 +26,7 @@ _changing: weakref.WeakSet[_overspill.Region] = weakref.WeakSet()
 @atexit.register
 def _flush_all() -> None:
     """numpy.memmap leaves changes with the kernel at the end. Here they would be gone with the process."""
+    memory: Any
     for memory in list(_changing):
         try:
             _overspill.flush(*_ranges._addresses(np.frombuffer(memory, np.uint8)))
@@ -89,7 +90,7 @@ class memmap(Array):
             raise ValueError("an array over a file has at least one element")
         if hasattr(opened, "flush"):
             opened.flush()
-        memory = (default_pager() if pager is None else pager).file_region(opened.fileno(), path, mode, offset, size)
+        memory: Any = (default_pager() if pager is None else pager).file_region(opened.fileno(), path, mode, offset, size)
         if mode in ("r+", "w+"):
             _changing.add(memory)
         made = super().__new__(cls, shape, dtype, memory, 0, None, order)

@@ -59,7 +59,7 @@ def enable(*arguments: Any, **named: Any) -> None:
 
 
 @functools.wraps(faulthandler.disable)
-def disable() -> bool:
+def disable() -> Any:  # a bool, which its type does not say
     global _enabled
     if _nowhere is None:
         _overspill.below(_disable)

@@ -38,7 +38,7 @@
    calls return OVERSPILL_E_FORKED, and handles may be freed. The child may make a pager of its own.
 
    SYSTEM CALLS. With the default delivery, a system call on memory that is out fails with EFAULT. Use overspill_region_read_at
-   and overspill_region_write_at for files, and overspill_region_wire before anything else.
+   and overspill_region_write_at for files, and overspill_region_wire or overspill_file_wire before anything else.
 
    GROWTH. Later versions add functions, codes, counters, and fields at the end of the structures that the library hands out. So
    expect codes that you do not know, and never allocate or copy those structures by their size. */
@@ -85,10 +85,14 @@ enum overspill_code {
     OVERSPILL_E_MAP = 15,               /* no address space */
     OVERSPILL_E_WIRED_TOO_MUCH = 16,    /* more than half of the budget would be wired */
     OVERSPILL_E_IS_WIRED = 17,          /* the range has wired pages */
-    OVERSPILL_E_LOST = 18,              /* a page could not be read back from swap */
+    OVERSPILL_E_LOST = 18,              /* a page could not be read back from swap, or from its file */
     OVERSPILL_E_ARENA_FULL = 19,        /* no room for a block */
     OVERSPILL_E_NOT_A_BLOCK = 20,       /* no block that is in use begins there */
     OVERSPILL_E_FORKED = 21,            /* this process was forked from the one that made the pager */
+    OVERSPILL_E_FILE = 22,              /* a file could not be opened, read or written; overspill_error_errno() has the reason */
+    OVERSPILL_E_FILE_ENDS = 23,         /* the file ends before the range does */
+    OVERSPILL_E_FILE_SHARED = 24,       /* another region has a part of these pages of the file, and one of the two may write */
+    OVERSPILL_E_ACCESS = 25,            /* the file was opened without the right to do this */
     OVERSPILL_E_ARGUMENT = 100,         /* NULL, an unknown value, a range outside of the region, an alignment that is none */
     OVERSPILL_E_IO = 101,               /* a file transfer failed; overspill_error_errno() has the reason */
     OVERSPILL_E_NOT_WIRED = 102,        /* the region has no wire of that number */
@@ -176,6 +180,12 @@ int overspill_options_regions_max(overspill_options *options, uint16_t regions);
 
 /* The most bytes of all regions together. The default is 128 GiB, or less under a limit on address space. */
 int overspill_options_managed_max(overspill_options *options, uint64_t bytes);
+
+/* When changes of files that are open for reading and writing go to the file: after so many milliseconds at the latest, and sooner
+   if more than `changed_bytes` bytes have changed. The default is 30 s, and a quarter of the budget. overspill_file_write_at keeps
+   that limit: it writes back itself. For memory that is written directly, the pager looks more often the faster pages change; if
+   they change faster than the device takes them, only the budget limits them. */
+int overspill_options_write_back(overspill_options *options, uint64_t milliseconds, uint64_t changed_bytes);
 
 /* ---- pagers ---- */
 
@@ -346,6 +356,114 @@ int overspill_region_read_at(const overspill_region *region, size_t offset, size
    threads may read the range meanwhile. */
 int overspill_region_write_at(const overspill_region *region, size_t offset, size_t length, int fd, uint64_t file_offset,
                               size_t *done);
+
+/* ---- files ---- */
+
+/* A file, or a part of one, as a range of memory. Its pages are read from the file when they are touched, and share the pager's
+   budget, policy and readahead with all regions. It counts as a region of its capacity.
+
+                                    changes go to                           the file has them for certain
+       OVERSPILL_READ_ONLY          nowhere                                 -
+       OVERSPILL_READ_WRITE         the file, when their page is evicted,   when overspill_file_flush or
+                                    after a while, and by a flush           overspill_file_close has returned 0
+       OVERSPILL_COPY_ON_WRITE      swap; they are gone with the handle     -
+
+   OTHERS. The pager reads a page, drops it, and reads it again. What others write to the file meanwhile is seen then, so bytes may
+   change from one look to the next; if both change one page, the last to write it wins, for all its bytes. If somebody makes the
+   file shorter, a touch beyond its end is a SIGBUS, and a copy returns OVERSPILL_E_LOST. Two handles of a process may have the same
+   pages of a file only if neither is read-write.
+
+   ENDS. A process that is killed or exits without closing the file leaves each page as it was last written. If the machine stops,
+   that holds for all that was not flushed. A page is written as a whole, but not atomically.
+
+   If a write fails, the page stays in memory, changed, and the next flush writes it again. If fdatasync(2) fails, all pages in
+   memory count as changed; pages that were evicted since the last flush may be lost. docs/FILES.md has more. */
+typedef struct overspill_file overspill_file;
+
+/* What a file is opened for. */
+enum overspill_access {
+    OVERSPILL_READ_ONLY = 0,     /* memory that is changed all the same is not written, and the change is lost */
+    OVERSPILL_READ_WRITE = 1,    /* with `| OVERSPILL_CREATE`, the file is made if there is none */
+    OVERSPILL_COPY_ON_WRITE = 2,
+    OVERSPILL_CREATE = 4         /* only with OVERSPILL_READ_WRITE. The new file has the mode 0666, less the umask */
+};
+
+/* As a length: all from the offset on. */
+#define OVERSPILL_REST SIZE_MAX
+
+/* Opens a whole file. Errors: OVERSPILL_E_FILE, OVERSPILL_E_FILE_SHARED; OVERSPILL_E_REGION_SIZE (also for an empty file),
+   OVERSPILL_E_TOO_MANY_REGIONS, OVERSPILL_E_MAP, OVERSPILL_E_RESOURCES. */
+int overspill_file_open(const overspill_pager *pager, const char *path, int access, overspill_file **file);
+
+/* Opens `length` bytes of a file (OVERSPILL_REST: up to its end) from `offset` on, which may be any number. Later
+   overspill_file_grow can make that `capacity` bytes, which takes address space at once and nothing else; a capacity below the
+   length counts as the length. With OVERSPILL_READ_WRITE a file that is too short is made longer, with zeroes. Errors: as of
+   overspill_file_open, and OVERSPILL_E_FILE_ENDS. */
+int overspill_file_open_part(const overspill_pager *pager, const char *path, int access, uint64_t offset, size_t length,
+                             size_t capacity, overspill_file **file);
+
+/* Writes all changes of a read-write file, waits until the device has them, and frees the handle, also after an error. No thread
+   may touch the memory from now on. Errors: as of overspill_file_flush, for the last time: what was not written is lost. (To try
+   again, flush before.) */
+int overspill_file_close(overspill_file *file);
+
+/* The same without waiting for the device and without an error; NULL is ignored. */
+void overspill_file_free(overspill_file *file);
+
+/* Where it begins. Aligned to a page if its offset in the file is. The address stays when the file grows. NULL for NULL. In a
+   forked child it is the address that the parent had. */
+void *overspill_file_data(const overspill_file *file);
+
+/* Its size in bytes, and the most that overspill_file_grow can make of it. 0 for NULL. */
+size_t overspill_file_size(const overspill_file *file);
+size_t overspill_file_capacity(const overspill_file *file);
+
+/* Whether it is read and written past the kernel's cache (O_DIRECT). If not, the kernel is told to drop what it caches. False for
+   NULL. */
+bool overspill_file_is_direct(const overspill_file *file);
+
+/* In the next seven, the range has `length` bytes from `offset` on, and must lie within the size: OVERSPILL_E_ARGUMENT else. Except
+   for the two copies, `length` may be OVERSPILL_REST. An empty range is allowed. */
+
+/* Copies the range to `to`, which must not overlap it. No other thread may write to the range until this has returned. Works with
+   buffers anywhere, also in a region. Errors: OVERSPILL_E_LOST if a page could not be read, or the file ends before it;
+   OVERSPILL_E_WIRED_TOO_MUCH, OVERSPILL_E_RESOURCES. A part may have been copied then. */
+int overspill_file_read_at(const overspill_file *file, size_t offset, void *to, size_t length);
+
+/* Copies the bytes at `from` into the range, which must not overlap them. No other thread may use the range until this has
+   returned. Errors: as of overspill_file_read_at, and OVERSPILL_E_ACCESS. */
+int overspill_file_write_at(const overspill_file *file, size_t offset, const void *from, size_t length);
+
+/* Writes the changed pages of the range to the file, and returns when the device has them (fdatasync). Looks at every page of the
+   range that is in memory, some 0.5 us each. What other threads change meanwhile may be written or not. Errors: OVERSPILL_E_FILE
+   (the pages that may not have arrived count as changed), OVERSPILL_E_FILE_ENDS if somebody has made the file shorter,
+   OVERSPILL_E_ACCESS, OVERSPILL_E_RESOURCES. */
+int overspill_file_flush(const overspill_file *file, size_t offset, size_t length);
+
+/* Has the range read again from the file, so that what others have written is seen. A copy-on-write file forgets its changes there;
+   a read-write file writes its own first. Pages that could not be read are tried again. No other thread may use the range until
+   this has returned; other calls on the file wait. Errors: as of overspill_file_flush, and OVERSPILL_E_IS_WIRED. */
+int overspill_file_reload(const overspill_file *file, size_t offset, size_t length);
+
+/* Fills the range with zeroes, and gives the blocks back that lie wholly within it. Threads as for overspill_file_reload. Errors:
+   OVERSPILL_E_ACCESS, OVERSPILL_E_FILE, OVERSPILL_E_IS_WIRED, OVERSPILL_E_LOST. */
+int overspill_file_punch(const overspill_file *file, size_t offset, size_t length);
+
+/* Reads pages of the range that are out in the background, as overspill_region_prefetch. */
+int overspill_file_prefetch(const overspill_file *file, size_t offset, size_t length);
+
+/* Brings the range's pages in and keeps them in memory, as overspill_region_wire, until overspill_file_unwire gets the number, or
+   the file is closed or freed. */
+int overspill_file_wire(const overspill_file *file, size_t offset, size_t length, overspill_wire *wire);
+
+/* Gives up a wire. Errors: OVERSPILL_E_NOT_WIRED. */
+int overspill_file_unwire(const overspill_file *file, overspill_wire wire);
+
+/* Makes the size `bytes` bytes. A read-write file that is shorter is made longer, with zeroes; others must have become longer by
+   themselves. Other calls on the file wait. No other thread may use the page of the old end until this has returned. Errors:
+   OVERSPILL_E_REGION_SIZE if that is less than the size or more than the capacity, OVERSPILL_E_FILE_ENDS, OVERSPILL_E_FILE,
+   OVERSPILL_E_IS_WIRED. */
+int overspill_file_grow(const overspill_file *file, size_t bytes);
 
 /* ---- arenas ---- */
 

@@ -18,6 +18,7 @@
 
 #include "overspill.h"
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
@@ -98,6 +99,10 @@ public:
     options &follow_pointers(bool on) { return set(overspill_options_follow_pointers(get(), on)); }
     options &regions_max(std::uint16_t regions) { return set(overspill_options_regions_max(get(), regions)); }
     options &managed_max(std::uint64_t bytes) { return set(overspill_options_managed_max(get(), bytes)); }
+    options &write_back(std::chrono::milliseconds after, std::uint64_t changed_bytes) {
+        auto count = after.count() > 0 ? static_cast<std::uint64_t>(after.count()) : 0;
+        return set(overspill_options_write_back(get(), count, changed_bytes));
+    }
     /// The handle, for overspill.h. It stays this object's.
     overspill_options *get() const noexcept { return handle_.get(); }
 
@@ -216,26 +221,30 @@ private:
     detail::owned<overspill_pager, overspill_pager_free> handle_;
 };
 
-/// Pages that stay in memory while this lives. From region::wire. It must be destroyed before its region; a moved region is the
-/// same.
+/// Pages that stay in memory while this lives. From region::wire and file::wire. It must be destroyed before its region or file; a
+/// moved region or file is the same.
 class wire {
 public:
-    wire(wire &&other) noexcept : region_(std::exchange(other.region_, nullptr)), number_(other.number_) {}
+    wire(wire &&other) noexcept : of_(std::exchange(other.of_, nullptr)), number_(other.number_), unwire_(other.unwire_) {}
     wire &operator=(wire &&other) noexcept {
-        std::swap(region_, other.region_);
+        std::swap(of_, other.of_);
         std::swap(number_, other.number_);
+        std::swap(unwire_, other.unwire_);
         return *this;
     }
     ~wire() {
-        if (region_)
-            overspill_region_unwire(region_, number_);
+        if (of_)
+            unwire_(of_, number_);
     }
 
 private:
     friend class region;
-    wire(const overspill_region *region, overspill_wire number) : region_(region), number_(number) {}
-    const overspill_region *region_;
+    friend class file;
+    using unwire = void (*)(const void *, overspill_wire);
+    wire(const void *of, overspill_wire number, unwire unwire) : of_(of), number_(number), unwire_(unwire) {}
+    const void *of_;
     overspill_wire number_;
+    unwire unwire_;
 };
 
 /// A range of paged memory.
@@ -273,7 +282,9 @@ public:
     [[nodiscard]] overspill::wire wire(std::size_t offset = 0, std::size_t length = rest) const {
         overspill_wire number = 0;
         check(overspill_region_wire(get(), offset, part(offset, length), &number));
-        return {get(), number};
+        return {get(), number, [](const void *region, overspill_wire number) {
+                    overspill_region_unwire(static_cast<const overspill_region *>(region), number);
+                }};
     }
     /// Returns the number of bytes.
     std::size_t read_at(int fd, std::uint64_t file_offset, std::size_t offset = 0, std::size_t length = rest) const {
@@ -295,6 +306,59 @@ private:
         return length == rest && offset <= size() ? size() - offset : length;
     }
     detail::owned<overspill_region, overspill_region_free> handle_;
+};
+
+/// A file, or a part of one, as a range of memory. The destructor writes the changes of a read-write file and loses errors; close()
+/// throws them.
+class file {
+public:
+    /// The rest of the file from an offset on.
+    static constexpr std::size_t rest = OVERSPILL_REST;
+
+    /// `access` is one of `enum overspill_access`, or OVERSPILL_READ_WRITE | OVERSPILL_CREATE.
+    file(const pager &pager, const std::string &path, int access, std::uint64_t offset = 0, std::size_t length = rest,
+         std::size_t capacity = 0) {
+        overspill_file *handle = nullptr;
+        check(overspill_file_open_part(pager.get(), path.c_str(), access, offset, length, capacity, &handle));
+        handle_.reset(handle);
+    }
+    void close() { check(overspill_file_close(handle_.release())); }
+    void *data() const noexcept { return overspill_file_data(get()); }
+    std::size_t size() const noexcept { return overspill_file_size(get()); }
+    std::size_t capacity() const noexcept { return overspill_file_capacity(get()); }
+    bool is_direct() const noexcept { return overspill_file_is_direct(get()); }
+    /// The file as an array of `T`, of which any bytes are a value. It has `size() / sizeof(T)` elements. The offset in the file
+    /// must be a multiple of their alignment.
+    template <typename T> T *as() const noexcept {
+        static_assert(std::is_trivially_copyable_v<T> && std::is_trivially_default_constructible_v<T>, "T must be plain data");
+        static_assert(alignof(T) <= OVERSPILL_PAGE_SIZE, "a file is aligned to a page");
+        return static_cast<T *>(data());
+    }
+    void read_at(std::size_t offset, void *to, std::size_t length) const {
+        check(overspill_file_read_at(get(), offset, to, length));
+    }
+    void write_at(std::size_t offset, const void *from, std::size_t length) const {
+        check(overspill_file_write_at(get(), offset, from, length));
+    }
+    void flush(std::size_t offset = 0, std::size_t length = rest) const { check(overspill_file_flush(get(), offset, length)); }
+    void grow(std::size_t bytes) const { check(overspill_file_grow(get(), bytes)); }
+    void reload(std::size_t offset = 0, std::size_t length = rest) const { check(overspill_file_reload(get(), offset, length)); }
+    void punch(std::size_t offset, std::size_t length = rest) const { check(overspill_file_punch(get(), offset, length)); }
+    void prefetch(std::size_t offset = 0, std::size_t length = rest) const {
+        check(overspill_file_prefetch(get(), offset, length));
+    }
+    [[nodiscard]] overspill::wire wire(std::size_t offset = 0, std::size_t length = rest) const {
+        overspill_wire number = 0;
+        check(overspill_file_wire(get(), offset, length, &number));
+        return {get(), number, [](const void *file, overspill_wire number) {
+                    overspill_file_unwire(static_cast<const overspill_file *>(file), number);
+                }};
+    }
+    /// The handle, for overspill.h. It stays this object's.
+    overspill_file *get() const noexcept { return handle_.get(); }
+
+private:
+    detail::owned<overspill_file, overspill_file_free> handle_;
 };
 
 /// An arena: a memory resource over a region of its own. It may be used by several threads at a time. Containers must be

@@ -16,6 +16,7 @@
 mod arena;
 mod border;
 mod counters;
+mod file;
 mod options;
 mod pager;
 mod region;
@@ -23,6 +24,7 @@ mod region;
 pub use arena::*;
 pub use border::{overspill_code_name, overspill_error_errno, overspill_error_message, overspill_version};
 pub use counters::*;
+pub use file::*;
 pub use options::*;
 pub use pager::*;
 pub use region::*;

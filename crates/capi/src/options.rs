@@ -5,6 +5,7 @@ use overspill::{Builder, Delivery, Engine, Pager, device_spec};
 use std::ffi::{OsStr, c_char, c_int};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::time::Duration;
 
 /// New options.
 #[unsafe(no_mangle)]
@@ -67,6 +68,13 @@ pub unsafe extern "C" fn overspill_options_swap(options: *mut Builder, place: *c
 pub fn device(text: &OsStr) -> Result<overspill::DeviceSpec, Failure> {
     let wrong = |why| overspill::Error::Device(format!("the swap device {} {why}", String::from_utf8_lossy(text.as_bytes())));
     device_spec::parse(text).map_err(|why| wrong(why).into())
+}
+
+/// When changes of files are written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn overspill_options_write_back(options: *mut Builder, milliseconds: u64, changed_bytes: u64) -> c_int {
+    // SAFETY: the header's contract.
+    unsafe { change(options, |o| Ok(o.write_back(Duration::from_millis(milliseconds), changed_bytes))) }
 }
 
 /// One more swap device.

@@ -166,7 +166,7 @@ pub unsafe extern "C" fn overspill_pager_swapoff(
         // SAFETY: the header's contract.
         let (pager, name) = unsafe { (here(handle(pager, "pager")?)?, bytes(name, "name")?) };
         let tell = |progress: &SwapoffProgress| {
-            let SwapoffProgress { left_pages, moved_pages, memory_pages, lost_pages, reads, writes, nanoseconds } = *progress;
+            let SwapoffProgress { left_pages, moved_pages, memory_pages, lost_pages, reads, writes, nanoseconds, .. } = *progress;
             let progress = Progress { left_pages, moved_pages, memory_pages, lost_pages, reads, writes, nanoseconds };
             goes_on.is_none_or(|goes_on| goes_on(&progress, context))
         };

@@ -15,7 +15,7 @@ const PATIENCE: Duration = Duration::from_secs(300);
 const DELIVERIES: [&str; 2] = ["in-thread", "threads"];
 
 /// The cases of `calls.c`.
-const CASES: [&str; 7] = ["calls", "errors", "limits", "threads", "cancel", "fork", "lost"];
+const CASES: [&str; 9] = ["calls", "file", "errors", "limits", "threads", "file-threads", "cancel", "fork", "lost"];
 
 fn source(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(name)
@@ -198,17 +198,30 @@ fn a_cpp_program_uses_all_classes() {
     }
 }
 
-#[test]
-fn the_example_joins_tables_of_four_times_its_memory() {
-    let mut programs = vec![compile("examples/hash_join.c", Link::Shared, &["-O2"])];
+/// Builds an example, optimised and with a sanitizer, runs it, and looks at its last line.
+fn example(file: &str, arguments: &[&str], last: &str) {
+    let mut programs = vec![compile(file, Link::Shared, &["-O2"])];
     if has_sanitizer("address") {
-        programs.push(compile("examples/hash_join.c", Link::Archive, &["-fsanitize=address"]));
+        programs.push(compile(file, Link::Archive, &["-fsanitize=address"]));
     }
     for program in programs.into_iter().flatten() {
-        let told = text(&run(Command::new(program).args(["64", "16"])).stdout);
-        assert!(told.ends_with("the result is right\n"), "{told}");
+        let told = text(&run(Command::new(program).args(arguments)).stdout);
+        assert!(told.ends_with(last), "{told}");
         print!("{told}");
     }
+}
+
+#[test]
+fn the_example_joins_tables_of_four_times_its_memory() {
+    example("examples/hash_join.c", &["64", "16"], "the result is right\n");
+}
+
+#[test]
+fn the_example_has_an_index_of_eight_times_its_memory_in_a_file() {
+    let place = Place::new();
+    let index = place.0.join("index");
+    example("examples/file_index.c", &[index.to_str().expect("UTF-8"), "64", "8"], "the file is right\n");
+    std::fs::remove_file(index).expect("the example has made it");
 }
 
 /// The names of a symbol table that are defined and global.

@@ -168,7 +168,9 @@ impl Swap {
         }
         let align = self.align.as_deref().map_or(Ok(false), device_spec::align)?;
         let size = self.size.as_deref().map(device_spec::size).transpose()?;
-        DeviceSpec { medium, more: paths.collect(), size, priority: self.prio, align }.checked()
+        let mut device = DeviceSpec::from(medium);
+        (device.more, device.size, device.priority, device.align) = (paths.collect(), size, self.prio, align);
+        device.checked()
     }
 }
 

@@ -128,8 +128,7 @@ impl Swap {
     pub fn compress(&mut self) {
         let has = self.devices.iter().any(|device| matches!(device.medium, Medium::Compressed(_)));
         if !has && self.devices.len() < DEVICES_AT_START {
-            let medium = Medium::Compressed(Algorithm::default());
-            self.devices.insert(0, DeviceSpec { medium, ..DeviceSpec::file("") });
+            self.devices.insert(0, Medium::Compressed(Algorithm::default()).into());
         }
     }
 

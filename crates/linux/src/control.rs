@@ -274,7 +274,8 @@ figures! {
 }
 
 /// One device of a process.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
 pub struct Device {
     /// Kind.
     pub kind: String,
@@ -317,8 +318,7 @@ pub fn parse_reply(packet: &[u8]) -> Option<Reply> {
         return Some(Reply::Error(String::from_utf8_lossy(rest).into_owned()));
     }
     let mut progress = Progress::default();
-    let mut device =
-        Device { kind: String::new(), state: String::new(), priority: 0, figures: Figures::default(), name: Vec::new() };
+    let mut device = Device::default();
     while !rest.is_empty() {
         if let Some(name) = rest.strip_prefix(b"name=") {
             device.name = name.to_vec();

@@ -50,6 +50,7 @@ pub enum Medium {
 
 /// A swap device, as it was asked for.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct DeviceSpec {
     /// What it is made of.
     pub medium: Medium,
@@ -106,10 +107,17 @@ impl Medium {
     }
 }
 
+impl From<Medium> for DeviceSpec {
+    /// Without a limit, a priority or anything else that was asked for.
+    fn from(medium: Medium) -> Self {
+        DeviceSpec { medium, more: Vec::new(), size: None, priority: None, align: false }
+    }
+}
+
 impl DeviceSpec {
     /// A file in the directory `place`, or the new file `place`, without a limit.
     pub fn file(place: impl Into<PathBuf>) -> Self {
-        DeviceSpec { medium: Medium::File(place.into()), more: Vec::new(), size: None, priority: None, align: false }
+        Medium::File(place.into()).into()
     }
 
     /// The same device with one more file or block device; `place` is of the same kind as the first.

@@ -11,6 +11,7 @@ use std::collections::VecDeque;
 
 /// Which engine to use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
 pub enum Engine {
     /// io_uring if the kernel lets us, else psync.
     #[default]

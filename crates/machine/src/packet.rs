@@ -54,6 +54,7 @@ macro_rules! figures {
     ($(#[$doc:meta])* $type:ident { $($(#[$field_doc:meta])* $field:ident,)* }) => {
         $(#[$doc])*
         #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+        #[non_exhaustive]
         pub struct $type {
             $($(#[$field_doc])* pub $field: u64,)*
         }

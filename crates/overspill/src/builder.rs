@@ -153,7 +153,9 @@ impl Builder {
     fn devices(&self) -> Vec<DeviceSpec> {
         let mut devices = self.more.clone();
         if devices.is_empty() {
-            devices.push(DeviceSpec { size: (self.swap_limit != 0).then_some(self.swap_limit), ..DeviceSpec::file(&self.swap) });
+            let mut device = DeviceSpec::file(&self.swap);
+            device.size = (self.swap_limit != 0).then_some(self.swap_limit);
+            devices.push(device);
         }
         device_spec::settle_priorities(&mut devices, core::iter::empty());
         devices

@@ -176,12 +176,11 @@ impl Pager {
             all.extend(devices::each(&shared.machine));
         }
         all.sort_by_key(|device| std::cmp::Reverse(device.priority));
-        let device = |d: devices::Description| Device {
-            kind: d.kind.name().into(),
-            state: d.state.into(),
-            priority: d.priority,
-            figures: d.figures,
-            name: d.name.bytes().into(),
+        let device = |d: devices::Description| {
+            let mut device = Device::default();
+            (device.kind, device.state, device.name) = (d.kind.name().into(), d.state.into(), d.name.bytes().into());
+            (device.priority, device.figures) = (d.priority, d.figures);
+            device
         };
         all.into_iter().map(device).collect()
     }

@@ -133,7 +133,6 @@ impl Error {
             Error::ArenaFull { .. } => 19,
             Error::NotABlock { .. } => 20,
             Error::Forked => 21,
-            // no call of the C interface has these yet
             Error::File { .. } => 22,
             Error::FileEnds { .. } => 23,
             Error::FileShared { .. } => 24,

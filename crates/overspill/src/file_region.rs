@@ -13,6 +13,7 @@ use std::io;
 use std::ops::{Range, RangeBounds};
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Pages that are copied at a time.
 const COPY_PAGES: usize = 64;
@@ -99,7 +100,7 @@ impl FileOptions {
             open.set_len(needed)?;
         }
         let region = Region::new(pager.clone(), bytes, Some(Arc::new(open)))?;
-        Ok(FileRegion { region, skip, len, capacity, written: 0 })
+        Ok(FileRegion { region, skip, len, capacity, written: AtomicU64::new(0) })
     }
 }
 
@@ -166,7 +167,7 @@ pub struct FileRegion {
     len: usize,
     capacity: usize,
     /// Bytes that [`FileRegion::write_at`] has written since it last flushed.
-    written: u64,
+    written: AtomicU64,
 }
 
 impl FileRegion {
@@ -268,24 +269,39 @@ impl FileRegion {
     /// # Panics
     /// If the range is not within the region.
     pub fn read_at(&self, bytes: &mut [u8], at: usize) -> Result<(), Error> {
-        let range = self.bounds(at..at.saturating_add(bytes.len()));
+        // SAFETY: the bytes are borrowed exclusively. No safe code writes to the region meanwhile: that takes `&mut self`.
+        unsafe { self.read_at_shared(bytes.as_mut_ptr(), bytes.len(), at) }
+    }
+
+    /// As [`FileRegion::read_at`], to `len` bytes at `to`, for those who use the memory through pointers.
+    ///
+    /// # Errors
+    /// As [`FileRegion::read_at`].
+    ///
+    /// # Panics
+    /// If the range is not within the region.
+    ///
+    /// # Safety
+    /// `to` is valid for writes of `len` bytes, which do not overlap the range. No other thread writes to the range until this has
+    /// returned.
+    pub unsafe fn read_at_shared(&self, to: *mut u8, len: usize, at: usize) -> Result<(), Error> {
+        let range = self.bounds(at..at.saturating_add(len));
         self.region.pager().0.here()?;
         let start = self.region.as_ptr();
-        let to = bytes.as_mut_ptr();
         let here = |page: &mut Page, from, len, done| {
             let whole = self.region.if_mapped(from / PAGE_SIZE, || {
                 // SAFETY: the piece lies in one page of the region, which is mapped, and `page` is as long.
                 unsafe { std::ptr::copy_nonoverlapping(start.add(from), page.0.as_mut_ptr(), len) }
             });
             if whole {
-                // SAFETY: `done + len` is at most the length of `bytes`.
+                // SAFETY: the caller's promise: `done + len` is at most the length at `to`.
                 unsafe { std::ptr::copy_nonoverlapping(page.0.as_ptr(), to.add(done), len) };
             }
             whole
         };
         self.copy(range, here, |from, len, done| {
-            // SAFETY: the piece lies in the region and is wired: the copy causes no fault. `done + len` is at most the length of
-            // `bytes`. (No safe code writes to the region meanwhile, because that takes `&mut self`.)
+            // SAFETY: the piece lies in the region and is wired: the copy causes no fault of it. `done + len` is at most the length
+            // at `to`. Nobody writes to the piece, as the caller promises.
             unsafe { std::ptr::copy_nonoverlapping(start.add(from), to.add(done), len) };
         })
     }
@@ -298,25 +314,44 @@ impl FileRegion {
     /// # Panics
     /// If the range is not within the region.
     pub fn write_at(&mut self, bytes: &[u8], at: usize) -> Result<(), Error> {
+        // SAFETY: the region is borrowed exclusively, and the bytes are borrowed.
+        unsafe { self.write_at_shared(bytes.as_ptr(), bytes.len(), at) }
+    }
+
+    /// As [`FileRegion::write_at`], of `len` bytes at `from`, for those who use the memory through pointers: other threads may use
+    /// the rest of the region meanwhile.
+    ///
+    /// # Errors
+    /// As [`FileRegion::write_at`].
+    ///
+    /// # Panics
+    /// If the range is not within the region.
+    ///
+    /// # Safety
+    /// `from` is valid for reads of `len` bytes, which do not overlap the range and which nobody changes meanwhile. There is no
+    /// reference to bytes of the range, and no other thread uses the range until this has returned.
+    pub unsafe fn write_at_shared(&self, from: *const u8, len: usize, at: usize) -> Result<(), Error> {
         self.may_write()?;
-        let range = self.bounds(at..at.saturating_add(bytes.len()));
+        let range = self.bounds(at..at.saturating_add(len));
         self.region.pager().0.here()?;
-        let start = self.region.as_mut_ptr();
+        let start = self.region.as_ptr().cast_mut();
         let here = |page: &mut Page, to, len, done| {
-            page.0[..len].copy_from_slice(&bytes[done..done + len]);
+            // SAFETY: the caller's promise: `done + len` is at most the length at `from`; `page` is as long as the piece.
+            unsafe { std::ptr::copy_nonoverlapping(from.add(done), page.0.as_mut_ptr(), len) };
             self.region.if_mapped(to / PAGE_SIZE, || {
-                // SAFETY: the piece lies in one page of the region, which is mapped and borrowed exclusively; `page` is as long.
+                // SAFETY: the piece lies in one page of the region, which is mapped; nobody else uses it, as the caller promises;
+                // `page` is as long.
                 unsafe { std::ptr::copy_nonoverlapping(page.0.as_ptr(), start.add(to), len) }
             })
         };
         self.copy(range.clone(), here, |to, len, done| {
-            // SAFETY: the piece lies in the region, is wired, and borrowed exclusively.
-            unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr().add(done), start.add(to), len) };
+            // SAFETY: the piece lies in the region and is wired; nobody else uses it, and `from` has it, as the caller promises.
+            unsafe { std::ptr::copy_nonoverlapping(from.add(done), start.add(to), len) };
         })?;
-        self.written += range.len() as u64;
+        let written = self.written.fetch_add(range.len() as u64, Relaxed) + range.len() as u64;
         let most = self.region.pager().0.shared.write_back.pages_max * PAGE_SIZE as u64;
-        if self.written >= most && self.access() == Access::ReadWrite {
-            self.written = 0;
+        if written >= most && self.access() == Access::ReadWrite {
+            self.written.store(0, Relaxed);
             let _ = self.flush_pages(&(0..self.region.len()), false); // what is not written stays changed, and the next flush tells
         }
         Ok(())
@@ -407,6 +442,18 @@ impl FileRegion {
         self.len = len;
         self.look_at_length();
         Ok(())
+    }
+
+    /// Ends the region, and returns the error that its drop would lose: a read-write region is flushed first. After an error what
+    /// was not written is lost; to try again, call [`FileRegion::flush`] before.
+    ///
+    /// # Errors
+    /// As [`FileRegion::flush`].
+    pub fn close(self) -> Result<(), Error> {
+        match self.access() {
+            Access::ReadWrite => self.flush(..),
+            Access::ReadOnly | Access::CopyOnWrite => self.region.pager().0.here().map(|_| ()),
+        }
     }
 
     /// Has the range read again from the file. What others have written there is seen. A copy-on-write region forgets its changes
@@ -551,11 +598,29 @@ impl FileRegion {
         let end = if range.end == self.skip + self.len { self.region.len() } else { range.end };
         self.region.unwire(start..end);
     }
+
+    /// Ends what [`Held::keep_as`] began; see [`Region::unwire_kept`].
+    ///
+    /// # Panics
+    /// In a forked child.
+    pub fn unwire_kept(&self, id: u64) -> bool {
+        self.region.unwire_kept(id)
+    }
 }
 
 /// Pages of a file that stay in memory until this is dropped. From [`FileRegion::hold`].
 #[derive(Debug)]
-pub struct Held<'a>(#[expect(dead_code, reason = "dropped to unwire; it must not be used as bytes")] Wired<'a>);
+pub struct Held<'a>(Wired<'a>); // private: it must not be used as bytes
+
+impl Held<'_> {
+    /// As [`Wired::keep_as`], with a number for [`FileRegion::unwire_kept`].
+    ///
+    /// # Panics
+    /// In a forked child.
+    pub fn keep_as(self) -> u64 {
+        self.0.keep_as()
+    }
+}
 
 impl fmt::Debug for FileRegion {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

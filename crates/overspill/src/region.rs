@@ -29,6 +29,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Advice about a range; see [`Region::advise`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum Advice {
     /// It will be needed soon: as [`Region::prefetch`].
     WillNeed,

@@ -154,8 +154,9 @@ fn zstd_in_front_of_a_file_by_several_threads() {
 #[test]
 fn what_cannot_be_is_refused_in_a_sentence() {
     let pool = device_spec::parse("compressed:size=8M".as_ref()).expect("a device");
-    let no_size = overspill::DeviceSpec { size: None, ..pool.clone() };
-    let no_level = overspill::DeviceSpec { medium: device_spec::Medium::Compressed(device_spec::Algorithm::Zstd(40)), ..pool };
+    let (mut no_size, mut no_level) = (pool.clone(), pool);
+    no_size.size = None;
+    no_level.medium = device_spec::Medium::Compressed(device_spec::Algorithm::Zstd(40));
     for (device, words) in [(no_size, "needs a size"), (no_level, "zstd at level 40, and there are levels 1 to 19")] {
         let error = Pager::builder().memory(BUDGET).swap_device(device).build().expect_err("it is not to be had");
         assert!(matches!(error, overspill::Error::Device(_)) && error.to_string().contains(words), "{error}");

@@ -300,6 +300,22 @@ fn a_file_becomes_shorter() {
 }
 
 /// A file that there is not is made, and becomes longer in steps. Nothing else is.
+/// A drop loses the error of its last write; `close` returns it.
+#[test]
+fn a_close_says_what_was_not_written() {
+    let temp = Temp::new("close", &random_bytes(16 * PAGE));
+    let [pager, ..] = &both()[..] else { panic!("a pager") };
+    let mut region = pager.open_file(&temp.0, Access::ReadWrite).expect("it is there");
+    region.write_at(b"changed", 9 * PAGE).expect("room");
+    region.close().expect("it is written");
+    assert_eq!(&std::fs::read(&temp.0).expect("a file")[9 * PAGE..][..7], b"changed");
+    let mut region = pager.open_file(&temp.0, Access::ReadWrite).expect("it is there");
+    region.write_at(b"too far", 9 * PAGE).expect("room");
+    std::fs::File::options().write(true).open(&temp.0).and_then(|file| file.set_len(PAGE as u64)).expect("shorter");
+    assert!(matches!(region.close(), Err(Error::FileEnds { .. })));
+    pager.open_file(&temp.0, Access::ReadOnly).expect("the region is gone").close().expect("nothing to write");
+}
+
 #[test]
 fn a_file_is_made_and_grows() {
     for pager in both() {

@@ -184,7 +184,8 @@ fn what_cannot_be_is_refused_and_nothing_changes() {
 fn several_files_are_one_device() {
     let places = Places::new("several");
     let dirs = ["a", "b", "c"].map(|name| places.dir(name));
-    let spec = DeviceSpec { size: Some(600 << 20), ..DeviceSpec::file(&dirs[0]).and(&dirs[1]).and(&dirs[2]) };
+    let mut spec = DeviceSpec::file(&dirs[0]).and(&dirs[1]).and(&dirs[2]);
+    spec.size = Some(600 << 20);
     let pagers = [true, false]
         .into_iter()
         .filter_map(|encrypt| build(Pager::builder().memory(BUDGET).encrypt(encrypt).swap_device(spec.clone())));

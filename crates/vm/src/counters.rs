@@ -38,6 +38,7 @@ impl Counter {
 
 /// A row of the table.
 #[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 pub struct Info {
     /// The name in JSON and in `overspill stat`; units come last.
     pub name: &'static str,

@@ -395,8 +395,8 @@ impl Text {
         sys::open(b"/proc/self/mem\0", libc::O_RDWR | libc::O_CLOEXEC, 0).ok().map(Text)
     }
     fn write(&self, at: usize, bytes: &[u8]) -> Option<()> {
-        // SAFETY: replaces the bytes of libc's text that were checked to be one site, in our own copy of the page, while the process
-        // has one thread.
+        // SAFETY: replaces the bytes of libc's text that were checked to be one site, in our own copy of the page, while the
+        // process has one thread.
         let n = unsafe { sys::syscall6(libc::SYS_pwrite64, self.0.raw() as usize, bytes.as_ptr() as usize, bytes.len(), at, 0, 0) };
         (n == Ok(bytes.len())).then_some(())
     }

@@ -336,6 +336,235 @@ static void calls(void)
     overspill_region_free(region);
 }
 
+/* ---- case "file": regions of files ---- */
+
+/* The name of a file in the directory. It stays until the next call. */
+static const char *path_of(const char *name)
+{
+    static char path[4096];
+    snprintf(path, sizeof path, "%s/%s", directory, name);
+    return path;
+}
+
+static overspill_file *file_of(const overspill_pager *pager, const char *name, int access)
+{
+    overspill_file *file = NULL;
+    OK(overspill_file_open(pager, path_of(name), access, &file));
+    return file;
+}
+
+/* What the file itself has, not through the pager. */
+static void file_has(const char *name, off_t at, const void *bytes, size_t length)
+{
+    char *found = malloc(length);
+    int fd = open(path_of(name), O_RDONLY);
+    CHECK(found && fd >= 0 && pread(fd, found, length, at) == (ssize_t)length && memcmp(found, bytes, length) == 0);
+    close(fd);
+    free(found);
+}
+
+/* Another program writes to the file. */
+static void others_write(const char *name, off_t at, const void *bytes, size_t length)
+{
+    int fd = open(path_of(name), O_WRONLY);
+    CHECK(fd >= 0 && pwrite(fd, bytes, length, at) == (ssize_t)length && fsync(fd) == 0);
+    close(fd);
+}
+
+static void read_write_file(const overspill_pager *pager)
+{
+    overspill_file *file = NULL, *other = (void *)1;
+    size_t half = 2 * BUDGET, whole = 4 * BUDGET;
+    OK(overspill_file_open_part(pager, path_of("rw"), OVERSPILL_READ_WRITE | OVERSPILL_CREATE, 0, half, whole, &file));
+    CHECK(overspill_file_size(file) == half && overspill_file_capacity(file) == whole);
+    void *start = overspill_file_data(file);
+    OK(overspill_file_grow(file, whole));
+    GIVES(OVERSPILL_E_REGION_SIZE, overspill_file_grow(file, whole + 1));
+    GIVES(OVERSPILL_E_REGION_SIZE, overspill_file_grow(file, half));
+    CHECK(overspill_file_size(file) == whole && overspill_file_data(file) == start && (uintptr_t)start % PAGE == 0);
+    CHECK(overspill_file_is_direct(file) || counter(pager, "hard_faults") < UINT64_MAX); /* the file system decides */
+    /* half of it as memory, half of it by copies of pieces that cross pages */
+    uint64_t *words = start, piece[777];
+    for (size_t i = 0; i < half / 8; i++)
+        words[i] = content(i);
+    for (size_t i = half / 8; i < whole / 8;) {
+        size_t n = whole / 8 - i < 777 ? whole / 8 - i : 777;
+        for (size_t k = 0; k < n; k++)
+            piece[k] = content(i + k);
+        OK(overspill_file_write_at(file, i * 8, piece, n * 8));
+        i += n;
+    }
+    OK(overspill_file_flush(file, 0, OVERSPILL_REST));
+    uint64_t *all = malloc(whole);
+    CHECK(all);
+    for (size_t i = 0; i < whole / 8; i++)
+        all[i] = content(i);
+    file_has("rw", 0, all, whole);
+    for (size_t i = 0; i < whole / 8; i += 97)
+        CHECK(words[i] == content(i));
+    memset(all, 0, whole);
+    OK(overspill_file_read_at(file, 0, all, whole));
+    for (size_t i = 0; i < whole / 8; i++)
+        CHECK(all[i] == content(i));
+    free(all);
+    CHECK(counter(pager, "memory_peak_bytes") <= BUDGET + MIB && counter(pager, "file_pages_in") > BUDGET / PAGE);
+    CHECK(counter(pager, "file_pages_out") >= whole / PAGE && counter(pager, "pages_out") == 0); /* none went to swap */
+
+    GIVES(OVERSPILL_E_FILE_SHARED, overspill_file_open(pager, path_of("rw"), OVERSPILL_READ_ONLY, &other));
+    CHECK(other == (void *)1);
+    /* of a range, only its pages are written */
+    words[0] = 1;
+    words[WORDS] = 2;
+    OK(overspill_file_flush(file, 0, 8));
+    file_has("rw", 0, &words[0], 8);
+    /* what others write is seen after a reload; own changes go to the file before */
+    uint64_t theirs = 0x7e57;
+    others_write("rw", 5 * PAGE, &theirs, 8);
+    OK(overspill_file_reload(file, PAGE, 5 * PAGE));
+    CHECK(words[5 * WORDS] == theirs && words[WORDS] == 2);
+    file_has("rw", PAGE, &words[WORDS], 8);
+    /* zeroes, also in the parts of pages */
+    char zeroes[3 * PAGE] = {0};
+    OK(overspill_file_punch(file, 10 * PAGE + 8, 2 * PAGE + 8));
+    OK(overspill_file_flush(file, 0, OVERSPILL_REST));
+    file_has("rw", 10 * PAGE + 8, zeroes, 2 * PAGE + 8);
+    CHECK(words[10 * WORDS] == content(10 * WORDS) && words[12 * WORDS + 2] == content(12 * WORDS + 2) && words[11 * WORDS] == 0);
+
+    /* a system call on wired memory works with both deliveries */
+    overspill_wire wire = 0, none = 0;
+    OK(overspill_file_wire(file, 20 * PAGE + 1, 10 * PAGE, &wire));
+    int fd = open_file("wired", 0);
+    CHECK(pwrite(fd, words + 20 * WORDS, 11 * PAGE, 0) == 11 * PAGE);
+    close(fd);
+    GIVES(OVERSPILL_E_IS_WIRED, overspill_file_punch(file, 0, OVERSPILL_REST));
+    GIVES(OVERSPILL_E_WIRED_TOO_MUCH, overspill_file_wire(file, 0, BUDGET, &none));
+    OK(overspill_file_unwire(file, wire));
+    GIVES(OVERSPILL_E_NOT_WIRED, overspill_file_unwire(file, wire));
+
+    /* somebody makes the file shorter: changes beyond its end are an error, of a flush and of the close */
+    words[whole / 8 - 1] = 3;
+    CHECK(truncate(path_of("rw"), (off_t)half) == 0);
+    GIVES(OVERSPILL_E_FILE_ENDS, overspill_file_flush(file, half, OVERSPILL_REST));
+    words[whole / 8 - 1] = 4;
+    words[3] = 5;
+    GIVES(OVERSPILL_E_FILE_ENDS, overspill_file_close(file));
+    uint64_t five = 5;
+    file_has("rw", 24, &five, 8); /* the rest was written */
+
+    /* closed without an error, and freed */
+    file = file_of(pager, "rw", OVERSPILL_READ_WRITE);
+    CHECK(overspill_file_size(file) == half);
+    uint64_t six = 6, seven = 7;
+    OK(overspill_file_write_at(file, 8, &six, 8));
+    OK(overspill_file_close(file));
+    file_has("rw", 8, &six, 8);
+    file = file_of(pager, "rw", OVERSPILL_READ_WRITE);
+    OK(overspill_file_write_at(file, 8, &seven, 8));
+    overspill_file_free(file);
+    file_has("rw", 8, &seven, 8);
+}
+
+/* Of the file that read_write_file made. */
+static void other_files(const overspill_pager *pager)
+{
+    size_t size = 2 * BUDGET, offset = PAGE + 40;
+    overspill_file *file = file_of(pager, "rw", OVERSPILL_READ_ONLY), *part = NULL, *private = NULL;
+    uint64_t word = 0, changed = 0xc0ffee, before = counter(pager, "file_pages_in");
+    OK(overspill_file_prefetch(file, size / 2, MIB));
+    OK(overspill_file_read_at(file, size / 2, &word, 8));
+    CHECK(word == content(size / 16) && counter(pager, "file_pages_in") > before);
+    GIVES(OVERSPILL_E_ACCESS, overspill_file_write_at(file, 0, &word, 8));
+    GIVES(OVERSPILL_E_ACCESS, overspill_file_flush(file, 0, OVERSPILL_REST));
+    GIVES(OVERSPILL_E_ACCESS, overspill_file_punch(file, 0, 1));
+    GIVES(OVERSPILL_E_FILE_ENDS, overspill_file_open_part(pager, path_of("rw"), 0, offset, size, 0, &part));
+    /* a part of it that begins anywhere: bytes 40 and on of its second page */
+    OK(overspill_file_open_part(pager, path_of("rw"), 0, offset, OVERSPILL_REST, 0, &part));
+    CHECK(overspill_file_size(part) == size - offset && (uintptr_t)overspill_file_data(part) % PAGE == 40);
+    CHECK(*(uint64_t *)overspill_file_data(part) == content(offset / 8));
+    OK(overspill_file_reload(part, 0, OVERSPILL_REST));
+    CHECK(*(uint64_t *)overspill_file_data(part) == content(offset / 8));
+    OK(overspill_file_close(part));
+    /* private changes: more than the budget has room for */
+    OK(overspill_file_open(pager, path_of("rw"), OVERSPILL_COPY_ON_WRITE, &private));
+    uint64_t *words = overspill_file_data(private), swapped = counter(pager, "pages_out");
+    for (size_t i = 20 * WORDS; i < size / 8; i++)
+        words[i] = ~content(i);
+    OK(overspill_file_write_at(private, 20 * PAGE, &changed, 8));
+    for (size_t i = 20 * WORDS + 1; i < size / 8; i++)
+        CHECK(words[i] == ~content(i));
+    CHECK(words[20 * WORDS] == changed && counter(pager, "pages_out") > swapped);
+    GIVES(OVERSPILL_E_ACCESS, overspill_file_flush(private, 0, 1));
+    OK(overspill_file_read_at(file, 20 * PAGE, &word, 8)); /* the other region has what the file has */
+    CHECK(word == content(20 * WORDS));
+    OK(overspill_file_reload(private, 0, OVERSPILL_REST));
+    CHECK(words[20 * WORDS] == content(20 * WORDS));
+    OK(overspill_file_close(private));
+    /* others have made it longer: the region follows up to its capacity */
+    OK(overspill_file_close(file));
+    OK(overspill_file_open_part(pager, path_of("rw"), 0, 0, size, 2 * size, &file));
+    GIVES(OVERSPILL_E_FILE_ENDS, overspill_file_grow(file, size + 8));
+    others_write("rw", (off_t)size, &changed, 8);
+    OK(overspill_file_grow(file, size + 8));
+    OK(overspill_file_read_at(file, size, &word, 8));
+    CHECK(word == changed);
+    OK(overspill_file_close(file));
+}
+
+static void a_file(void)
+{
+    overspill_options *with = options();
+    OK(overspill_options_write_back(with, 10000, BUDGET / 8));
+    overspill_pager *pager = pager_of(with);
+    read_write_file(pager);
+    other_files(pager);
+
+    overspill_file *file = (void *)1;
+    uint64_t word;
+    GIVES(OVERSPILL_E_FILE, overspill_file_open(pager, path_of("none"), OVERSPILL_READ_WRITE, &file));
+    CHECK(overspill_error_errno() == ENOENT && strstr(overspill_error_message(), "none"));
+    GIVES(OVERSPILL_E_FILE, overspill_file_open(pager, directory, OVERSPILL_READ_ONLY, &file));
+    GIVES(OVERSPILL_E_ARGUMENT, overspill_file_open(pager, path_of("rw"), 3, &file));
+    GIVES(OVERSPILL_E_ARGUMENT, overspill_file_open(pager, path_of("rw"), OVERSPILL_CREATE, &file));
+    GIVES(OVERSPILL_E_ARGUMENT, overspill_file_open(pager, NULL, 0, &file));
+    GIVES(OVERSPILL_E_ARGUMENT, overspill_file_open(pager, path_of("rw"), 0, NULL));
+    GIVES(OVERSPILL_E_REGION_SIZE, overspill_file_open_part(pager, path_of("rw"), 0, 0, 0, 0, &file));
+    GIVES(OVERSPILL_E_REGION_SIZE, overspill_file_open_part(pager, path_of("rw"), 0, UINT64_MAX, 1, 0, &file));
+    CHECK(file == (void *)1);
+    file = file_of(pager, "rw", OVERSPILL_READ_WRITE);
+    size_t size = overspill_file_size(file);
+    GIVES(OVERSPILL_E_ARGUMENT, overspill_file_read_at(file, size - 7, &word, 8));
+    GIVES(OVERSPILL_E_ARGUMENT, overspill_file_read_at(file, 0, &word, OVERSPILL_REST));
+    GIVES(OVERSPILL_E_ARGUMENT, overspill_file_read_at(file, 0, NULL, 1));
+    GIVES(OVERSPILL_E_ARGUMENT, overspill_file_write_at(file, 0, NULL, 1));
+    GIVES(OVERSPILL_E_ARGUMENT, overspill_file_write_at(file, SIZE_MAX, &word, 8));
+    GIVES(OVERSPILL_E_ARGUMENT, overspill_file_flush(file, size + 1, OVERSPILL_REST));
+    GIVES(OVERSPILL_E_ARGUMENT, overspill_file_reload(file, 0, size + 1));
+    GIVES(OVERSPILL_E_ARGUMENT, overspill_file_punch(file, size, 1));
+    GIVES(OVERSPILL_E_ARGUMENT, overspill_file_prefetch(file, 1, size));
+    GIVES(OVERSPILL_E_ARGUMENT, overspill_file_wire(file, 0, 1, NULL));
+    OK(overspill_file_read_at(file, size, NULL, 0));
+    OK(overspill_file_flush(file, size, OVERSPILL_REST));
+    /* a write that fails is told, and repeated: the process may not write beyond this byte for a while */
+    struct rlimit before, limit;
+    uint64_t eight = 8, nine = 9;
+    CHECK(signal(SIGXFSZ, SIG_IGN) != SIG_ERR && getrlimit(RLIMIT_FSIZE, &before) == 0);
+    limit = (struct rlimit){MIB, before.rlim_max};
+    OK(overspill_file_write_at(file, 2 * MIB, &eight, 8));
+    CHECK(setrlimit(RLIMIT_FSIZE, &limit) == 0);
+    GIVES(OVERSPILL_E_FILE, overspill_file_flush(file, 0, OVERSPILL_REST));
+    CHECK(overspill_error_errno() == EFBIG);
+    CHECK(setrlimit(RLIMIT_FSIZE, &before) == 0);
+    OK(overspill_file_flush(file, 0, OVERSPILL_REST));
+    file_has("rw", 2 * MIB, &eight, 8);
+    OK(overspill_file_write_at(file, 2 * MIB, &nine, 8));
+    CHECK(setrlimit(RLIMIT_FSIZE, &limit) == 0);
+    GIVES(OVERSPILL_E_FILE, overspill_file_close(file)); /* and is lost */
+    CHECK(overspill_error_errno() == EFBIG && setrlimit(RLIMIT_FSIZE, &before) == 0);
+    file_has("rw", 2 * MIB, &eight, 8);
+    overspill_pager_free(pager);
+    CHECK(unlink(path_of("rw")) == 0);
+}
+
 /* ---- case "errors": what is refused ---- */
 
 static bool no(const overspill_progress *progress, void *context)
@@ -359,6 +588,7 @@ static void errors(void)
     overspill_pager *pager = NULL;
     overspill_region *region = NULL;
     overspill_arena *arena = NULL;
+    overspill_file *file = NULL;
     uint64_t number;
     size_t size;
     int how;
@@ -380,7 +610,12 @@ static void errors(void)
         overspill_region_read_at(NULL, 0, 0, 0, 0, &size), overspill_region_write_at(NULL, 0, 0, 1, 0, &size),
         overspill_arena_new(NULL, 1, &arena), overspill_arena_alloc(NULL, 1, 0, &block), overspill_arena_zalloc(NULL, 1, 0, &block),
         overspill_arena_realloc(NULL, &block, 1, 0), overspill_arena_dealloc(NULL, NULL),
-        overspill_arena_block_size(NULL, &size, &size),
+        overspill_arena_block_size(NULL, &size, &size), overspill_options_write_back(NULL, 1, 1),
+        overspill_file_open(NULL, "x", 0, &file), overspill_file_open_part(NULL, "x", 0, 0, 1, 1, &file),
+        overspill_file_close(NULL), overspill_file_read_at(NULL, 0, &size, 1), overspill_file_write_at(NULL, 0, &size, 1),
+        overspill_file_flush(NULL, 0, 0), overspill_file_grow(NULL, 1), overspill_file_reload(NULL, 0, 0),
+        overspill_file_punch(NULL, 0, 0), overspill_file_prefetch(NULL, 0, 0), overspill_file_wire(NULL, 0, 0, &number),
+        overspill_file_unwire(NULL, 1),
     };
     for (size_t i = 0; i < sizeof null / sizeof *null; i++)
         if (null[i] != OVERSPILL_E_ARGUMENT) {
@@ -391,6 +626,8 @@ static void errors(void)
     overspill_pager_free(NULL);
     overspill_region_free(NULL);
     overspill_arena_free(NULL);
+    overspill_file_free(NULL);
+    CHECK(!overspill_file_data(NULL) && !overspill_file_size(NULL) && !overspill_file_capacity(NULL) && !overspill_file_is_direct(NULL));
     CHECK(!overspill_region_data(NULL) && !overspill_region_size(NULL));
     CHECK(!overspill_arena_capacity(NULL) && !overspill_arena_used(NULL));
     CHECK(!overspill_code_name(99) && !overspill_code_name(-1) && !overspill_counter_unit(1000) && !overspill_counter_help(1000));
@@ -667,6 +904,79 @@ static void threads(void)
     close(source);
 }
 
+/* ---- case "file-threads": several at once on one file, which grows meanwhile ---- */
+
+static overspill_file *shared_file;
+
+/* Each thread has every fourth page. It writes and looks, as memory and by copies, while others flush, reload and grow. */
+static void *file_worker(void *number)
+{
+    uint64_t me = (uint64_t)(uintptr_t)number, random = me;
+    static uint64_t seen[4][4 * BUDGET / PAGE]; /* what a page's word 9 has */
+    uint64_t *words = overspill_file_data(shared_file);
+    for (int i = 0; i < 3000; i++) {
+        size_t page = next(&random) % (overspill_file_size(shared_file) / PAGE / 4) * 4 + me, at = page * PAGE + 72;
+        uint64_t *last = &seen[me][page], word = next(&random), found;
+        overspill_wire wire;
+        switch (next(&random) % 16) {
+        case 0:
+            OK(overspill_file_reload(shared_file, page * PAGE, PAGE));
+            break;
+        case 1:
+            OK(overspill_file_wire(shared_file, page * PAGE, PAGE, &wire));
+            CHECK(write(source, words + page * WORDS, 0) == 0);
+            OK(overspill_file_unwire(shared_file, wire));
+            break;
+        case 2:
+            if (i % 8 == 0) { /* some disks take milliseconds for each */
+                OK(overspill_file_punch(shared_file, page * PAGE, PAGE));
+                *last = 0;
+            }
+            break;
+        case 3:
+            if (overspill_file_size(shared_file) < 4 * BUDGET) {
+                int code = overspill_file_grow(shared_file, overspill_file_size(shared_file) + 4 * PAGE);
+                CHECK(code == OVERSPILL_OK || code == OVERSPILL_E_REGION_SIZE); /* another thread was faster */
+            }
+            break;
+        case 4:
+            OK(overspill_file_flush(shared_file, page * PAGE, OVERSPILL_REST));
+            break;
+        case 5: case 6: case 7: case 8:
+            OK(overspill_file_write_at(shared_file, at, &word, 8));
+            *last = word;
+            break;
+        case 9: case 10:
+            words[page * WORDS + 9] = word;
+            *last = word;
+            break;
+        default:
+            OK(overspill_file_read_at(shared_file, at, &found, 8));
+            CHECK(found == *last && words[page * WORDS + 9] == *last);
+        }
+    }
+    for (size_t page = me; page < overspill_file_size(shared_file) / PAGE; page += 4)
+        CHECK(words[page * WORDS + 9] == seen[me][page]);
+    return NULL;
+}
+
+static void file_threads(void)
+{
+    overspill_pager *pager = pager_of(options());
+    OK(overspill_file_open_part(pager, path_of("shared"), OVERSPILL_READ_WRITE | OVERSPILL_CREATE, 0, 3 * BUDGET, 4 * BUDGET,
+                                &shared_file));
+    source = open_file("source", 0);
+    pthread_t all[4];
+    for (uintptr_t i = 0; i < 4; i++)
+        CHECK(pthread_create(&all[i], NULL, file_worker, (void *)i) == 0);
+    for (int i = 0; i < 4; i++)
+        CHECK(pthread_join(all[i], NULL) == 0);
+    OK(overspill_file_close(shared_file));
+    overspill_pager_free(pager);
+    close(source);
+    CHECK(unlink(path_of("shared")) == 0);
+}
+
 /* ---- case "cancel": a thread that is cancelled within a call ends at its next point of cancellation, after the call ---- */
 
 static overspill_pager *of_cancel;
@@ -720,6 +1030,11 @@ static void forks(void)
     overspill_wire wire;
     OK(overspill_region_wire(region, 0, PAGE, &wire));
     fill(region);
+    overspill_file *file = NULL, *of_child = NULL;
+    OK(overspill_file_open_part(pager, path_of("forked"), OVERSPILL_READ_WRITE | OVERSPILL_CREATE, 0, MIB, 0, &file));
+    OK(overspill_file_open_part(pager, path_of("of-child"), OVERSPILL_READ_WRITE | OVERSPILL_CREATE, 0, MIB, 0, &of_child));
+    ((char *)overspill_file_data(file))[0] = 'p';
+    ((char *)overspill_file_data(of_child))[0] = 'p';
     fflush(stdout);
     pid_t child = fork();
     CHECK(child >= 0);
@@ -731,6 +1046,7 @@ static void forks(void)
         void *other = block;
         overspill_region *new;
         overspill_arena *new_arena;
+        overspill_file *new_file;
         const int forked[] = {
             overspill_pager_delivery(pager, &how), overspill_pager_set_policy(pager, "2q"),
             overspill_pager_policy(pager, text, sizeof text, &size), overspill_pager_first_loss(pager, text, sizeof text, &size),
@@ -743,7 +1059,11 @@ static void forks(void)
             overspill_region_write_at(region, 0, 1, 1, 0, &size), overspill_arena_new(pager, 1, &new_arena),
             overspill_arena_alloc(arena, 1, 0, &other), overspill_arena_zalloc(arena, 1, 0, &other),
             overspill_arena_realloc(arena, &other, 1, 0), overspill_arena_dealloc(arena, block),
-            overspill_arena_block_size(arena, block, &size),
+            overspill_arena_block_size(arena, block, &size), overspill_file_open(pager, "x", 0, &new_file),
+            overspill_file_read_at(file, 0, &number, 8), overspill_file_write_at(file, 0, &number, 8),
+            overspill_file_flush(file, 0, OVERSPILL_REST), overspill_file_grow(file, MIB), overspill_file_reload(file, 0, 8),
+            overspill_file_punch(file, 0, 8), overspill_file_prefetch(file, 0, 8), overspill_file_wire(file, 0, 8, &number),
+            overspill_file_unwire(file, 1), overspill_file_close(of_child), /* which frees it */
         };
         for (size_t i = 0; i < sizeof forked / sizeof *forked; i++)
             if (forked[i] != OVERSPILL_E_FORKED) {
@@ -752,11 +1072,13 @@ static void forks(void)
             }
         CHECK(!overspill_pager_is_here(pager) && overspill_arena_used(arena) == 0 && overspill_arena_capacity(arena) == MIB);
         CHECK(overspill_region_data(region) && overspill_region_size(region) == 2 * BUDGET);
+        CHECK(overspill_file_data(file) && overspill_file_size(file) == MIB && overspill_file_capacity(file) == MIB);
         signal(SIGSEGV, jump_back);
         if (sigsetjmp(back, 1) == 0) {
             *(volatile uint64_t *)overspill_region_data(region);
             wrong(__LINE__, "the child cannot read its parent's region");
         }
+        overspill_file_free(file);
         overspill_arena_free(arena);
         overspill_region_free(region);
         overspill_pager_free(pager);
@@ -772,6 +1094,10 @@ static void forks(void)
     }
     int status;
     CHECK(waitpid(child, &status, 0) == child && status == 0);
+    OK(overspill_file_close(file));
+    file_has("forked", 0, "p", 1);
+    overspill_file_free(of_child);
+    CHECK(unlink(path_of("forked")) == 0 && unlink(path_of("of-child")) == 0);
     compare(region, 0, 2 * BUDGET / 8);
     overspill_region_free(region);
     OK(overspill_arena_dealloc(arena, block));
@@ -850,8 +1176,9 @@ int main(int count, char **arguments)
     static const struct {
         const char *name;
         void (*run)(void);
-    } cases[] = {{"calls", calls},   {"errors", errors}, {"limits", limits}, {"threads", threads},
-                 {"cancel", cancel}, {"fork", forks},    {"lost", lost}};
+    } cases[] = {{"calls", calls},     {"file", a_file},   {"errors", errors},
+                 {"limits", limits},   {"threads", threads}, {"file-threads", file_threads},
+                 {"cancel", cancel},   {"fork", forks},    {"lost", lost}};
     CHECK(count == 4);
     delivery = strcmp(arguments[2], "threads") == 0 ? OVERSPILL_THREADS : OVERSPILL_IN_THREAD;
     directory = arguments[3];

@@ -140,6 +140,60 @@ void regions(const overspill::pager &pager, const std::string &directory) {
     THROWS(OVERSPILL_E_REGION_SIZE, overspill::region(pager, 0));
 }
 
+void files(const overspill::pager &pager, const std::string &directory) {
+    std::string name = directory + "/numbers";
+    std::size_t count = 2 * BUDGET / 8;
+    {
+        overspill::file file(pager, name, OVERSPILL_READ_WRITE | OVERSPILL_CREATE, 0, BUDGET, 3 * BUDGET);
+        CHECK(file.size() == BUDGET && file.capacity() == 3 * BUDGET);
+        file.grow(2 * BUDGET);
+        auto *numbers = file.as<std::uint64_t>();
+        for (std::size_t i = 0; i < count; i++)
+            numbers[i] = i * 3;
+        std::uint64_t seven = 7, found = 0;
+        file.write_at(8, &seven, 8);
+        file.read_at(8, &found, 8);
+        CHECK(found == 7 && numbers[1] == 7);
+        file.punch(4096, 4096);
+        CHECK(numbers[512] == 0 && numbers[511] == 511 * 3);
+        file.flush();
+        overspill::file moved(std::move(file));
+        file = std::move(moved);
+        CHECK(file.data() == numbers);
+        {
+            auto wired = file.wire(0, MIB);
+            THROWS(OVERSPILL_E_IS_WIRED, file.reload());
+        }
+        file.reload(0, MIB);
+        THROWS(OVERSPILL_E_FILE_SHARED, overspill::file(pager, name, OVERSPILL_READ_ONLY));
+        numbers[3] = 1;
+        file.close();
+    }
+    {
+        overspill::file file(pager, name, OVERSPILL_READ_ONLY, 16), mine(pager, name, OVERSPILL_COPY_ON_WRITE);
+        CHECK(file.size() == count * 8 - 16 && file.as<std::uint64_t>()[1] == 1);
+        file.prefetch(MIB, MIB);
+        for (std::size_t i = 1000; i + 2 < count; i++)
+            CHECK(i + 2 < 1024 || file.as<std::uint64_t>()[i] == (i + 2) * 3);
+        mine.as<std::uint64_t>()[3] = 9;
+        THROWS(OVERSPILL_E_ACCESS, mine.flush());
+        CHECK(file.as<std::uint64_t>()[1] == 1 && file.is_direct() == mine.is_direct());
+    }
+    {
+        overspill::file file(pager, name, OVERSPILL_READ_WRITE);
+        file.as<std::uint64_t>()[3] = 5; // the destructor writes it
+    }
+    CHECK(overspill::file(pager, name, OVERSPILL_READ_ONLY).as<std::uint64_t>()[3] == 5);
+    {
+        overspill::file file(pager, name, OVERSPILL_READ_WRITE);
+        file.as<std::uint64_t>()[count - 1] = 1;
+        CHECK(truncate(name.c_str(), 4096) == 0);
+        THROWS(OVERSPILL_E_FILE_ENDS, file.close());
+    }
+    THROWS(OVERSPILL_E_FILE, overspill::file(pager, directory + "/none", OVERSPILL_READ_ONLY));
+    CHECK(unlink(name.c_str()) == 0);
+}
+
 void devices(const overspill::pager &pager, const std::string &directory) {
     overspill::region region(pager, 2 * BUDGET);
     std::memset(region.data(), 'y', region.size());
@@ -181,7 +235,7 @@ int main(int count, char **arguments) {
     overspill::options options;
     options.memory(BUDGET).swap(directory).delivery(delivery).policy("2q").swap_limit(std::uint64_t(1) << 31);
     options.engine(OVERSPILL_ENGINE_AUTO).encrypt(true).load_control(true);
-    options.follow_pointers(true).regions_max(5).managed_max(512 * MIB);
+    options.write_back(std::chrono::seconds(20), BUDGET / 4).follow_pointers(true).regions_max(5).managed_max(512 * MIB);
     std::unique_ptr<overspill::pager> made;
     try {
         made = std::make_unique<overspill::pager>(options);
@@ -200,6 +254,7 @@ int main(int count, char **arguments) {
     THROWS(OVERSPILL_E_ARGUMENT, pager.counter("nonsense"));
     THROWS(OVERSPILL_E_DEVICE, overspill::options().swap_device("floppy:x"));
     regions(pager, directory);
+    files(pager, directory);
     containers(pager);
     devices(pager, directory);
     CHECK(pager.counter("pages_out") > 1000 && pager.metadata_bytes() > 0);
