@@ -174,7 +174,7 @@ impl<P: Pager> Vm<P> {
     ) -> Option<PageIn> {
         let direction = stream.map_or(Direction::Up, |at| self.reads.direction(at));
         let reach = stream.map_or(window, |at| self.reads.reach(at, page, window));
-        let want = direction.clip(page, reach, &bounds).min(CLUSTER_PAGES_MAX as u32);
+        let want = direction.clip(page, reach.min(self.reads.window_max()), &bounds).min(CLUSTER_PAGES_MAX as u32);
         let want = if touched { self.frames_for(want, over_budget) } else { want.min(self.spare_frames()) };
         let more = want.max(1) - 1;
         let home = self.at_home(page);
@@ -186,6 +186,7 @@ impl<P: Pager> Vm<P> {
         let most = want.min(stored.before.max(stored.after) + 1);
         let (mut count, mut taken, mut wanted) = (0, 0u32, 0u128);
         let alone = touched && window <= 1;
+        let passing = home.is_some() && stream.is_some_and(|at| self.reads.is_long(at)) && self.is_short();
         self.read = self.read.wrapping_add(1);
         for i in 0..most {
             let p = direction.step(page, i);
@@ -209,7 +210,8 @@ impl<P: Pager> Vm<P> {
             self.note_page_in(alone, word.evicted_at());
             // what did not compress is tried again once in a while, because contents change
             let refused = word.refused() && !(alone && self.read.is_multiple_of(REFUSED_FOR));
-            self.table.set(p, word.begin_fill(frame, !(touched && i == 0)).coming_along(!alone).refuse(refused));
+            let word = word.begin_fill(frame, !(touched && i == 0)).coming_along(!alone).refuse(refused);
+            self.table.set(p, if passing { word.as_passing() } else { word });
             wanted |= 1 << i;
             taken += 1;
             count = i + 1;
@@ -283,7 +285,7 @@ impl<P: Pager> Vm<P> {
         let (at, next, left) = self.reads.rest(op.stream?)?;
         let more = self.read_next_away(at, next, left, bounds)?;
         // one trigger a window is enough
-        let trigger = more.trigger.filter(|_| op.touched && op.count == 1);
+        let trigger = more.trigger.filter(|_| op.touched && op.count == 1 || left >= self.reads.window_max());
         Some(PageIn { trigger, written: op.written, ..more })
     }
 
@@ -454,6 +456,9 @@ impl<P: Pager> Vm<P> {
         let stream = op.stream?;
         if let Some(page) = wanted {
             // the reader is already here: everything it waits for is mapped, and the next window is due at once
+            if !op.touched {
+                self.reads.waited(stream);
+            }
             let stream = op.trigger.map_or(stream, |_| self.reads.reached(stream, page));
             return self.read_on(stream, page, bounds).map(|m| PageIn { written: op.written, ..m });
         }
@@ -486,6 +491,7 @@ impl<P: Pager> Vm<P> {
                     false
                 };
                 let why = match word.readahead() {
+                    _ if word.passing() => Admit::Passing,
                     true => Admit::Readahead,
                     false if self.at_home(page).is_some() => Admit::FileRead,
                     false => Admit::HardFault,

@@ -65,13 +65,15 @@ struct Stream {
     distance: i64,
     /// The trigger of its last window was left, and has not been touched: it is over, or will go on.
     awaits: bool,
+    /// How many windows beyond the one that its reader is in are kept under way.
+    depth: u32,
     /// It does not read all pages in order, but these.
     bursts: Option<Bursts>,
 }
 
 impl Stream {
     fn new(first: PageId, direction: Direction, stamp: u64) -> Self {
-        Stream { next: first, direction, window: 1, rest: 0, stamp, first, used: 1, distance: 0, awaits: false, bursts: None }
+        Stream { next: first, direction, window: 1, rest: 0, stamp, first, used: 1, distance: 0, awaits: false, depth: 1, bursts: None }
     }
 
     fn none() -> Self {
@@ -95,7 +97,12 @@ impl Stream {
 
     /// Whether `page` is one of those given last, of a run.
     fn gave(&self, page: PageId) -> bool {
-        (1..=2 * self.window as u64).contains(&self.direction.ahead(page, self.next))
+        (1..=(self.depth as u64 + 1) * self.window as u64).contains(&self.direction.ahead(page, self.next))
+    }
+
+    /// Whether one of the windows that are under way ends before `next`.
+    fn gave_up_to(&self, next: PageId) -> bool {
+        self.direction.ahead(next, self.next) <= self.depth as u64 * self.window as u64
     }
 
     /// Whether a burst that begins at `page` makes it a stream of bursts: it is as far from this run as this one from another, and
@@ -137,6 +144,10 @@ pub struct Streams {
     window_max: u32,
     /// The balance of first windows. At zero a run's second fault asks for none.
     trust: u32,
+    /// The most windows that are under way beyond the one that a reader is in.
+    depth_max: u32,
+    /// How many pages were under way for a reader that had to wait, and when.
+    deep: (u32, u64),
 }
 
 impl Streams {
@@ -155,6 +166,8 @@ impl Streams {
             window_first,
             window_max,
             trust: TRUST_MAX / 2,
+            depth_max: 1,
+            deep: (0, 0),
         }
     }
 
@@ -249,6 +262,7 @@ impl Streams {
                 _ => {
                     // a small jump may be a reader that skips, or chance: it is followed, but more carefully
                     let window = (self.table[at].window / 4).max(self.window_first);
+                    self.table[at].depth = 1;
                     (window, window)
                 }
             };
@@ -315,6 +329,27 @@ impl Streams {
         let s = &mut self.table[at];
         (s.stamp, s.next, s.window) = (self.stamp, bursts.next(), 1);
         s.bursts.insert(bursts).ask(&mut s.window)
+    }
+
+    /// The most pages of one read.
+    pub fn window_max(&self) -> u32 {
+        self.window_max
+    }
+
+    /// From now on so many pages, at most, are under way for a reader that waits for what is read ahead.
+    pub fn set_under_way_max(&mut self, pages: u32) {
+        self.depth_max = (pages / self.window_max).max(1);
+    }
+
+    /// How many pages are under way for such readers, if there was one lately.
+    pub fn under_way(&self) -> u32 {
+        if self.deep.1 + STALE_AFTER <= self.stamp { 0 } else { self.deep.0 }
+    }
+
+    /// Whether a stream has come so far that its windows are as long as they may be.
+    pub fn is_long(&self, at: usize) -> bool {
+        let s = &self.table[at];
+        s.window == self.window_max && s.bursts.is_none()
     }
 
     /// Which way a stream goes.
@@ -398,7 +433,9 @@ impl Streams {
     /// on or is gone.
     pub fn follow(&mut self, stream: StreamRef, page: PageId) -> Option<(usize, PageId, u32)> {
         let at = stream.at();
-        if self.table[at].next != stream.next {
+        let s = &self.table[at];
+        let given = s.direction.ahead(page, s.next);
+        if s.next != stream.next && (s.depth == 1 || given > s.depth as u64 * s.window as u64) {
             return None;
         }
         self.stamp += 1;
@@ -415,7 +452,20 @@ impl Streams {
         s.window = window;
         s.awaits = false;
         s.reached(page);
-        Some((at, s.next, ask))
+        let windows = if given < (s.depth * window) as u64 { 2 } else { 1 };
+        if s.depth > 1 {
+            self.deep = (s.depth * window, self.stamp);
+        }
+        Some((at, self.table[at].next, windows * ask))
+    }
+
+    /// The reader of the stream waits for pages that were being read ahead of it. If its windows are as long as they may be, one more
+    /// is kept under way from now on: while one is copied, the device works on the others.
+    pub fn waited(&mut self, stream: StreamRef) {
+        if self.is_long(stream.at()) && self.table[stream.at()].gave_up_to(stream.next) {
+            let s = &mut self.table[stream.at()];
+            s.depth = (s.depth + 1).min(self.depth_max);
+        }
     }
 
     /// The stream whose last given pages include `page`, for a reader that has touched a marker there.

@@ -81,6 +81,8 @@ pub struct Vm<P: Pager> {
     pub(crate) limit: u32,
     /// The kernel tells references: the policy's victims are watched before they are parked.
     pub(crate) watches: bool,
+    /// Pages of read-only files that a reader has passed are dropped, not parked.
+    pub(crate) drops: bool,
     /// What the process has been given: the limit, but while its reclaim target is less.
     pub(crate) promised: u32,
     /// More listed pages than this are parked even if frames are free.
@@ -145,6 +147,7 @@ impl<P: Pager> Vm<P> {
             pool_size: PoolSize::new(),
             limit: config.memory_pages,
             watches: false,
+            drops: false,
             promised: config.memory_pages,
             mapped_max: u32::MAX,
             used: 0,
@@ -193,6 +196,7 @@ impl<P: Pager> Vm<P> {
             pool_size: self.pool_size.clone(),
             limit: self.limit,
             watches: self.watches,
+            drops: self.drops,
             promised: self.promised,
             mapped_max: self.mapped_max,
             used: self.used,

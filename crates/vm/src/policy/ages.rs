@@ -20,7 +20,7 @@
 //! round of the ring, then two, four and eight rounds. Otherwise each round costs a move out of sight and a soft fault, only to
 //! learn what is known already. At most [`SPARED_IN_A_ROW`] pages are spared before one is taken, so a victim costs O(1).
 
-use super::{Args, Arrival, Ghosts, Node, Param, Policy, See, Setup, Values};
+use super::{Admit, Args, Arrival, Ghosts, Node, Param, Policy, See, Setup, Values};
 use crate::page_queue::{ListId, Lists};
 use core::marker::PhantomData;
 
@@ -93,7 +93,7 @@ pub const QUEUE: Param = Param {
 #[derive(Clone, Debug)]
 pub struct Aged<R> {
     /// The word: [`WHERE`], flags, age.
-    lists: Lists<3, 3>,
+    lists: Lists<4, 3>,
     inactive_permille: u32,
     /// Share of memory for the window, and its length in pages.
     window: (f64, u32),
@@ -103,20 +103,23 @@ pub struct Aged<R> {
     ages: bool,
     /// Whether pages are spared rounds.
     spares: bool,
-    counts: [u64; 10],
+    /// Whether the next victim is of the pages that readers have passed, while there are few of those.
+    turn: bool,
+    counts: [u64; 11],
     rule: PhantomData<R>,
 }
 
 const ACTIVE: ListId = 0;
 const IDLE: ListId = 1;
 const WINDOW: ListId = 2;
+const PASSING: ListId = 3;
 
-/// Bits 0 and 1: zero, or the list plus one.
-const WHERE: u32 = 3;
-const USED: u32 = 4;
+/// Bits 0 to 2: zero, or the list plus one.
+const WHERE: u32 = 7;
+const USED: u32 = 8;
 /// Age zero: the next touch is its first use.
-const FRESH: u32 = 8;
-const DIRTY: u32 = 16;
+const FRESH: u32 = 16;
+const DIRTY: u32 = 32;
 const AGE_SHIFT: u32 = 8;
 /// Where pages are spared, the age counts down the rounds of the ring until the page is parked again. These bits hold the age at
 /// the start. They stay while the page is parked.
@@ -136,6 +139,7 @@ const INACTIVE_TO_ACTIVE: usize = 6;
 const INACTIVE_TO_INACTIVE: usize = 7;
 const TO_PARKED: usize = 8;
 const PARKED_TO_ACTIVE: usize = 9;
+const NEW_TO_PASSING: usize = 10;
 
 impl<R: Rule> Aged<R> {
     #[inline]
@@ -144,7 +148,15 @@ impl<R: Rule> Aged<R> {
         self.lists.push_back(list, node);
     }
     fn listed(&self) -> u32 {
-        self.lists.len(ACTIVE) + self.lists.len(IDLE) + self.lists.len(WINDOW)
+        (ACTIVE..=PASSING).map(|list| self.lists.len(list)).sum()
+    }
+    /// So many of the passing pages stay as long as there are others.
+    fn passing_least(&self) -> u32 {
+        (self.listed() as u64 * self.inactive_permille as u64 / 1000) as u32
+    }
+    fn put_passing(&mut self, node: Node) {
+        self.counts[NEW_TO_PASSING] += 1;
+        self.put(node, PASSING, 0);
     }
 
     /// Moves one active page to the inactive queue. Returns whether there was one.
@@ -199,6 +211,7 @@ impl<R: Rule> Policy for Aged<R> {
         "inactive_to_inactive",
         "inactive_to_parked",
         "parked_to_active",
+        "new_to_passing",
     ];
     const NODE_BYTES: usize = 12;
 
@@ -213,7 +226,8 @@ impl<R: Rule> Policy for Aged<R> {
             refault: (if live { optional("refault") } else { 0.0 }, 0),
             ages: !live || R::AGES_LIVE,
             spares: live && R::SPARES,
-            counts: [0; 10],
+            counts: [0; 11],
+            turn: false,
             rule: PhantomData,
         };
         this.resize(setup.memory);
@@ -251,6 +265,9 @@ impl<R: Rule> Policy for Aged<R> {
     }
     #[inline]
     fn admit<G: Ghosts>(&mut self, _: &mut G, node: Node, arrival: Arrival) {
+        if self.spares && arrival.why == Admit::Passing {
+            return self.put_passing(node);
+        }
         let back_soon = !arrival.why.is_ahead() && arrival.distance.is_some_and(|distance| distance < self.refault.1);
         match if back_soon { Start::Active } else { R::start(arrival) } {
             Start::Active => {
@@ -272,8 +289,32 @@ impl<R: Rule> Policy for Aged<R> {
             }
         }
     }
+    fn passed(&mut self, node: Node) {
+        if !self.spares {
+            return self.rescued(node);
+        }
+        self.put_passing(node);
+    }
+    fn passing(&self) -> u32 {
+        self.lists.len(PASSING).saturating_sub(self.passing_least())
+    }
+    fn passing_victim(&mut self) -> Option<Node> {
+        if self.passing() == 0 {
+            return None;
+        }
+        let node = self.lists.front(PASSING)?;
+        self.take(node);
+        Some(node)
+    }
     #[inline]
     fn victim(&mut self) -> Option<Node> {
+        if let Some(node) = self.lists.front(PASSING) {
+            self.turn = !self.turn || self.passing() > 0;
+            if self.turn {
+                self.take(node);
+                return Some(node);
+            }
+        }
         loop {
             if (self.lists.len(IDLE) as u64) * 1000 < self.listed() as u64 * self.inactive_permille as u64
                 && !self.lists.is_empty(ACTIVE)
@@ -286,7 +327,9 @@ impl<R: Rule> Policy for Aged<R> {
                 if self.shorten_window(0) || self.deactivate() {
                     continue;
                 }
-                return None;
+                let node = self.lists.front(PASSING)?;
+                self.take(node);
+                return Some(node);
             };
             let word = self.lists.word(node, 0);
             if word & USED != 0 {
@@ -335,6 +378,7 @@ impl<R: Rule> Policy for Aged<R> {
         }
     }
     fn worst_first(&self, each: &mut dyn FnMut(Node, bool)) {
+        self.lists.iter(PASSING).for_each(|node| each(node, false));
         self.lists.iter(IDLE).for_each(|node| each(node, false));
         self.lists.iter(WINDOW).for_each(|node| each(node, false));
         self.lists.iter(ACTIVE).for_each(|node| each(node, true));
