@@ -90,11 +90,6 @@ impl<P: Pager> Vm<P> {
         self.reads.under_way().min(self.limit / 32)
     }
 
-    /// Whether frames are short, or were a moment ago.
-    pub(crate) fn is_short(&self) -> bool {
-        self.available() <= 2 * self.free_high()
-    }
-
     /// Below this many available pages the page daemon starts.
     pub fn free_low(&self) -> u32 {
         self.least_free() + self.free_for_readers() / 2

@@ -17,6 +17,10 @@ use core::ops::Range;
 /// A page that did not compress is tried again after so many page-ins, on average.
 const REFUSED_FOR: u32 = 8;
 
+/// A run through a file is long if it is longer than this part of the budget. (PostgreSQL gives scans of a table of more than a
+/// quarter of its buffers a few buffers of their own, for the same reason.)
+const FAR_PART: u32 = 4;
+
 /// What is read around a page that a thread waits for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Around {
@@ -186,7 +190,7 @@ impl<P: Pager> Vm<P> {
         let most = want.min(stored.before.max(stored.after) + 1);
         let (mut count, mut taken, mut wanted) = (0, 0u32, 0u128);
         let alone = touched && window <= 1;
-        let passing = home.is_some() && stream.is_some_and(|at| self.reads.is_long(at)) && self.is_short();
+        let passing = home.is_some() && stream.is_some_and(|at| self.reads.given(at) >= self.far());
         self.read = self.read.wrapping_add(1);
         for i in 0..most {
             let p = direction.step(page, i);
@@ -220,7 +224,7 @@ impl<P: Pager> Vm<P> {
             return None;
         }
         let trigger = stream.and_then(|at| self.reads.trigger(at, page, count, touched));
-        let stream = stream.map(|at| self.reads.give(at, page, count, window));
+        let stream = stream.map(|at| self.give(at, page, count, window, home.is_some()));
         let has_rest = window > 1 && stream.is_some_and(|stream| self.reads.rest(stream).is_some());
         self.counters.readahead_pages.add((taken - touched as u32) as u64);
         self.decide(Decision::PageIn(page, count));
@@ -235,6 +239,24 @@ impl<P: Pager> Vm<P> {
         };
         let stream = stream.filter(|_| window > 1);
         Some(PageIn { touched, direction, trigger, has_rest, stream, ..op })
+    }
+
+    /// As [`Streams::give`](crate::stream::Streams::give).
+    fn give(&mut self, at: usize, page: PageId, count: u32, window: u32, at_home: bool) -> StreamRef {
+        let (before, far) = (self.reads.given(at), self.far());
+        let stream = self.reads.give(at, page, count, window);
+        if at_home && self.reads.given(at) >= far {
+            if before < far {
+                self.policy.run_begins();
+            }
+            self.policy.keep_passing((2 * self.reads.ahead_of(far)).min(self.limit / 8));
+        }
+        stream
+    }
+
+    /// Who reads a file in order as far as this is taken to read it once, in pages. The pages after that are passing ones.
+    fn far(&self) -> u32 {
+        self.limit / FAR_PART
     }
 
     /// The read of `wanted` of `count` pages, which have been given frames and the number `self.read`.

@@ -65,6 +65,8 @@ struct Stream {
     distance: i64,
     /// The trigger of its last window was left, and has not been touched: it is over, or will go on.
     awaits: bool,
+    /// How many pages were asked for so far.
+    given: u32,
     /// How many windows beyond the one that its reader is in are kept under way.
     depth: u32,
     /// It does not read all pages in order, but these.
@@ -73,7 +75,7 @@ struct Stream {
 
 impl Stream {
     fn new(first: PageId, direction: Direction, stamp: u64) -> Self {
-        Stream { next: first, direction, window: 1, rest: 0, stamp, first, used: 1, distance: 0, awaits: false, depth: 1, bursts: None }
+        Stream { next: first, direction, window: 1, rest: 0, stamp, first, used: 1, distance: 0, awaits: false, given: 1, depth: 1, bursts: None }
     }
 
     fn none() -> Self {
@@ -346,10 +348,16 @@ impl Streams {
         if self.deep.1 + STALE_AFTER <= self.stamp { 0 } else { self.deep.0 }
     }
 
-    /// Whether a stream has come so far that its windows are as long as they may be.
-    pub fn is_long(&self, at: usize) -> bool {
+    /// How many pages a stream was given so far, if it reads in order.
+    pub fn given(&self, at: usize) -> u32 {
         let s = &self.table[at];
-        s.window == self.window_max && s.bursts.is_none()
+        if s.bursts.is_none() { s.given } else { 0 }
+    }
+
+    /// How many pages are ahead of readers that were given `far` or more.
+    pub fn ahead_of(&self, far: u32) -> u32 {
+        let runs = self.table.iter().filter(|s| s.bursts.is_none() && s.given >= far && !s.is_over(self.stamp));
+        runs.map(|s| (s.depth + 1) * s.window).sum()
     }
 
     /// Which way a stream goes.
@@ -382,6 +390,7 @@ impl Streams {
     /// A stream is given the `count` pages from `page` on, of `want` that it wanted: what is left is [`Streams::rest`].
     pub fn give(&mut self, at: usize, page: PageId, count: u32, want: u32) -> StreamRef {
         let s = &mut self.table[at];
+        s.given = s.given.saturating_add(count);
         let Some(bursts) = &mut s.bursts else {
             s.rest = want.saturating_sub(count);
             let next = s.direction.step(page, count);
@@ -462,8 +471,8 @@ impl Streams {
     /// The reader of the stream waits for pages that were being read ahead of it. If its windows are as long as they may be, one more
     /// is kept under way from now on: while one is copied, the device works on the others.
     pub fn waited(&mut self, stream: StreamRef) {
-        if self.is_long(stream.at()) && self.table[stream.at()].gave_up_to(stream.next) {
-            let s = &mut self.table[stream.at()];
+        let s = &mut self.table[stream.at()];
+        if s.window == self.window_max && s.bursts.is_none() && s.gave_up_to(stream.next) {
             s.depth = (s.depth + 1).min(self.depth_max);
         }
     }

@@ -93,7 +93,7 @@ pub const QUEUE: Param = Param {
 #[derive(Clone, Debug)]
 pub struct Aged<R> {
     /// The word: [`WHERE`], flags, age.
-    lists: Lists<4, 3>,
+    lists: Lists<5, 3>,
     inactive_permille: u32,
     /// Share of memory for the window, and its length in pages.
     window: (f64, u32),
@@ -103,8 +103,12 @@ pub struct Aged<R> {
     ages: bool,
     /// Whether pages are spared rounds.
     spares: bool,
-    /// Whether the next victim is of the pages that readers have passed, while there are few of those.
-    turn: bool,
+    /// Which of the two lists is of runs that go on.
+    now: usize,
+    /// So many pages of it are not taken, as long as there are others.
+    passing_least: u32,
+    /// Victims since one of these few was taken.
+    others: u32,
     counts: [u64; 11],
     rule: PhantomData<R>,
 }
@@ -112,7 +116,8 @@ pub struct Aged<R> {
 const ACTIVE: ListId = 0;
 const IDLE: ListId = 1;
 const WINDOW: ListId = 2;
-const PASSING: ListId = 3;
+/// Pages of runs that go on, and of those that went on before.
+const PASSING: [ListId; 2] = [3, 4];
 
 /// Bits 0 to 2: zero, or the list plus one.
 const WHERE: u32 = 7;
@@ -128,6 +133,9 @@ const EARNED: u32 = 0xF << EARNED_SHIFT;
 const EARNED_MAX: u32 = 8;
 /// This many pages are spared in a row before one is taken in spite of its age.
 const SPARED_IN_A_ROW: u32 = 32;
+
+/// Of the least number of passing pages, one is taken after so many other victims: when no run goes on, they are not needed.
+const PASSING_STAY: u32 = 8;
 
 const NEW_TO_ACTIVE: usize = 0;
 const NEW_TO_INACTIVE: usize = 1;
@@ -148,15 +156,23 @@ impl<R: Rule> Aged<R> {
         self.lists.push_back(list, node);
     }
     fn listed(&self) -> u32 {
-        (ACTIVE..=PASSING).map(|list| self.lists.len(list)).sum()
+        (ACTIVE..=PASSING[1]).map(|list| self.lists.len(list)).sum()
     }
-    /// So many of the passing pages stay as long as there are others.
-    fn passing_least(&self) -> u32 {
-        (self.listed() as u64 * self.inactive_permille as u64 / 1000) as u32
-    }
+    /// Pages of runs that are over are ordinary ones: they come to the inactive queue by and by.
     fn put_passing(&mut self, node: Node) {
         self.counts[NEW_TO_PASSING] += 1;
-        self.put(node, PASSING, 0);
+        self.put(node, PASSING[self.now], 0);
+        for _ in 0..2 {
+            if let Some(node) = self.lists.pop_front(PASSING[1 - self.now]) {
+                self.put(node, IDLE, 0);
+            }
+        }
+    }
+    fn take_passing(&mut self) -> Option<Node> {
+        let front = |now: usize| self.lists.front(PASSING[now]);
+        let node = front(self.now).or_else(|| front(1 - self.now))?;
+        self.take(node);
+        Some(node)
     }
 
     /// Moves one active page to the inactive queue. Returns whether there was one.
@@ -227,7 +243,9 @@ impl<R: Rule> Policy for Aged<R> {
             ages: !live || R::AGES_LIVE,
             spares: live && R::SPARES,
             counts: [0; 11],
-            turn: false,
+            now: 0,
+            passing_least: 0,
+            others: 0,
             rule: PhantomData,
         };
         this.resize(setup.memory);
@@ -296,23 +314,26 @@ impl<R: Rule> Policy for Aged<R> {
         self.put_passing(node);
     }
     fn passing(&self) -> u32 {
-        self.lists.len(PASSING).saturating_sub(self.passing_least())
+        self.lists.len(PASSING[self.now]).saturating_sub(self.passing_least)
     }
     fn passing_victim(&mut self) -> Option<Node> {
-        if self.passing() == 0 {
-            return None;
+        if self.passing() > 0 { self.take_passing() } else { None }
+    }
+    fn run_begins(&mut self) {
+        if self.lists.is_empty(PASSING[1 - self.now]) {
+            self.now = 1 - self.now;
         }
-        let node = self.lists.front(PASSING)?;
-        self.take(node);
-        Some(node)
+    }
+    fn keep_passing(&mut self, least: u32) {
+        self.passing_least = least;
     }
     #[inline]
     fn victim(&mut self) -> Option<Node> {
-        if let Some(node) = self.lists.front(PASSING) {
-            self.turn = !self.turn || self.passing() > 0;
-            if self.turn {
-                self.take(node);
-                return Some(node);
+        if !self.lists.is_empty(PASSING[self.now]) {
+            self.others += 1;
+            if self.passing() > 0 || self.others > PASSING_STAY {
+                self.others = 0;
+                return self.take_passing();
             }
         }
         loop {
@@ -327,9 +348,7 @@ impl<R: Rule> Policy for Aged<R> {
                 if self.shorten_window(0) || self.deactivate() {
                     continue;
                 }
-                let node = self.lists.front(PASSING)?;
-                self.take(node);
-                return Some(node);
+                return self.take_passing();
             };
             let word = self.lists.word(node, 0);
             if word & USED != 0 {
@@ -378,7 +397,7 @@ impl<R: Rule> Policy for Aged<R> {
         }
     }
     fn worst_first(&self, each: &mut dyn FnMut(Node, bool)) {
-        self.lists.iter(PASSING).for_each(|node| each(node, false));
+        PASSING.iter().flat_map(|list| self.lists.iter(*list)).for_each(|node| each(node, false));
         self.lists.iter(IDLE).for_each(|node| each(node, false));
         self.lists.iter(WINDOW).for_each(|node| each(node, false));
         self.lists.iter(ACTIVE).for_each(|node| each(node, true));

@@ -21,6 +21,10 @@ pub trait LivePolicy: Send {
     fn referenced(&mut self, frame: FrameId);
     /// The same, but it was the first touch, by the reader that the page was read for.
     fn passed(&mut self, frame: FrameId);
+    /// Somebody has begun to read far in order. What was [`Admit::Passing`] before is so no more.
+    fn run_begins(&mut self);
+    /// So many of these pages, the latest, are not to be taken unless there are few others.
+    fn keep_passing(&mut self, least: u32);
     /// How many pages need not be parked before they are evicted.
     fn passing(&self) -> u32;
     /// Takes of those, the oldest first, as many as `out` has room for. Returns how many.
@@ -242,6 +246,12 @@ impl<P: Policy> LivePolicy for Live<P> {
     }
     fn passed(&mut self, frame: FrameId) {
         self.policy.passed(self.node(frame));
+    }
+    fn run_begins(&mut self) {
+        self.policy.run_begins();
+    }
+    fn keep_passing(&mut self, least: u32) {
+        self.policy.keep_passing(least);
     }
     fn passing(&self) -> u32 {
         self.policy.passing()

@@ -166,6 +166,10 @@ pub trait Policy: Clone + Send + Sized + 'static {
     fn passed(&mut self, node: Node) {
         self.rescued(node);
     }
+    /// Live: somebody has begun to read far in order. What was [`Admit::Passing`] before is so no more.
+    fn run_begins(&mut self) {}
+    /// Live: so many of these pages, the latest, are not to be taken unless there are few others: readers have not come to them.
+    fn keep_passing(&mut self, _least: u32) {}
     /// Live: how many pages need not be parked before they are evicted, because a reader has passed them.
     fn passing(&self) -> u32 {
         0
