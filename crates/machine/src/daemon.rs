@@ -3,6 +3,7 @@
 //! ```text
 //!   watch     take victims from the policy; have the kernel note which are used, if it can           map shared, one batch
 //!   park      ask it, or take victims; MOVE runs of neighbouring pages out of sight                  map shared, one batch
+//!   pass      take pages that a reader has passed; drop those that their file has, park the others  map shared, one batch
 //!   launder   compare with tags; unchanged -> clean, zero -> dropped, else write in clusters        no lock meanwhile
 //!             (encrypted: each write's pages are sealed into its buffer)
 //!   reclaim   discard the parked content of clean pages, many with one TLB flush                    map shared, one batch

@@ -276,7 +276,7 @@ impl PageWord {
     /// The page, whose file has what it holds, is gone from the program's memory: its frame is free.
     #[inline]
     pub fn dropped(self, evicted_at: u32) -> Self {
-        assert!(self.parking() && !self.wired(), "dropped: {self:?}");
+        assert!(self.parking(), "dropped: {self:?}");
         self.with(State::PagedOut, self.keep(FLAGS_OF_PLACE), evicted_at)
     }
     /// The page could not be parked: it is mapped as before.
@@ -386,6 +386,11 @@ mod tests {
         assert!(w.sample() && !w.trigger() && w.state() == State::Inactive);
         assert!(!w.begin_restore().sample());
         assert!(!w.begin_launder().laundered(true).reclaimed(11).sample());
+        // read for a long run, left as a trigger, touched: then it is like any other page, and dropped without being parked
+        let w = PageWord::UNTOUCHED.at_home().begin_fill(F, true).as_passing().arrived_trigger().begin_restore();
+        assert!(w.passing() && !w.mapped().passing());
+        let w = w.mapped().begin_park().dropped(12);
+        assert_eq!((w.state(), w.evicted_at(), w.has_frame()), (State::PagedOut, 12, false));
     }
 
     #[test]

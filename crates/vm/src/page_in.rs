@@ -356,6 +356,7 @@ impl<P: Pager> Vm<P> {
             (Some(at), _) if self.reads.direction(at) == Direction::Up && !self.reads.is_in_bursts(at) => at,
             _ => self.reads.begin(page, Direction::Up),
         };
+        self.reads.is_advised(stream);
         self.read_cluster(Some(stream), page, count.max(2), bounds, false, false)
     }
 

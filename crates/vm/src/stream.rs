@@ -75,7 +75,20 @@ struct Stream {
 
 impl Stream {
     fn new(first: PageId, direction: Direction, stamp: u64) -> Self {
-        Stream { next: first, direction, window: 1, rest: 0, stamp, first, used: 1, distance: 0, awaits: false, given: 1, depth: 1, bursts: None }
+        Stream {
+            next: first,
+            direction,
+            window: 1,
+            rest: 0,
+            stamp,
+            first,
+            used: 1,
+            distance: 0,
+            awaits: false,
+            given: 1,
+            depth: 1,
+            bursts: None,
+        }
     }
 
     fn none() -> Self {
@@ -354,6 +367,11 @@ impl Streams {
         if s.bursts.is_none() { s.given } else { 0 }
     }
 
+    /// What the stream is given next was asked for by advice, to stay: that is no reader who comes once.
+    pub fn is_advised(&mut self, at: usize) {
+        self.table[at].given = 0;
+    }
+
     /// How many pages are ahead of readers that were given `far` or more.
     pub fn ahead_of(&self, far: u32) -> u32 {
         let runs = self.table.iter().filter(|s| s.bursts.is_none() && s.given >= far && !s.is_over(self.stamp));
@@ -461,11 +479,12 @@ impl Streams {
         s.window = window;
         s.awaits = false;
         s.reached(page);
-        let windows = if given < (s.depth * window) as u64 { 2 } else { 1 };
-        if s.depth > 1 {
-            self.deep = (s.depth * window, self.stamp);
+        if s.depth == 1 {
+            return Some((at, s.next, ask));
         }
-        Some((at, self.table[at].next, windows * ask))
+        let windows = if given < (s.depth * window) as u64 { 2 } else { 1 };
+        self.deep = (s.depth * window, self.stamp);
+        Some((at, s.next, windows * ask))
     }
 
     /// The reader of the stream waits for pages that were being read ahead of it. If its windows are as long as they may be, one more

@@ -16,6 +16,7 @@
 //!     watch_batch     Active                machine watches     park_these if that is not possible
 //!     park_batch      Active  -> busy       machine unmaps      park_done      -> Inactive, on the inactive queue
 //!                                           or it was used      park_done      -> Active, again on the policy's lists
+//!     pass_batch      as park_batch, pages that a reader has passed; if their file has them, they may be dropped -> PagedOut
 //!     launder_batch   Inactive + laundering machine compares    launder_compared -> dropped | Clean | to be written
 //!                                           machine writes      launder_done   -> Clean, on the clean queue
 //!     reclaim_batch   Clean -> PagedOut     machine drops       frames_dropped -> free

@@ -74,9 +74,10 @@ impl<K: Kernel, S> Daemon<K, S> {
     /// program does. The others are parked.
     pub(super) fn pass(&mut self, machine: &Machine<K>, most: u32) {
         let map = machine.map.read();
+        machine.core.lock().vm.pass_batch(most, &mut self.batch);
+        self.batch.sort_unstable();
+        self.weed(machine, &map);
         let Self { batch, drops, .. } = self;
-        machine.core.lock().vm.pass_batch(most, batch);
-        batch.sort_unstable();
         drops.clear();
         let is_kept = |page: PageId| map.home(page.object()).is_some_and(|home| home.access == Access::ReadOnly);
         batch.retain(|&member| {
@@ -106,6 +107,7 @@ impl<K: Kernel, S> Daemon<K, S> {
         for (i, &(page, _)) in self.drops[at..at + n].iter().enumerate() {
             let stays = discarded.is_err() && K::is_resident(addr + (i << PAGE_SHIFT));
             wake |= core.vm.park_done(page, if stays { Parked::Refused } else { Parked::Dropped });
+            self.fruitless = if stays { self.fruitless.saturating_add(1) } else { 0 };
         }
         drop(core);
         if wake {
@@ -169,9 +171,7 @@ impl<K: Kernel, S> Daemon<K, S> {
     fn park_batch<'a>(&mut self, machine: &'a Machine<K>, mut map: ReadGuard<'a, Space<K>, K::Word>) -> bool {
         let mut any = false;
         let mut at = 0;
-        if map.discards.count.load(Relaxed) != 0 || !map.remaps.is_empty() || !map.backlog.is_empty() {
-            self.weed_batch(machine, &map, at);
-        }
+        self.weed(machine, &map);
         while at < self.batch.len() {
             let n = self.run_from(at);
             let Some((place, n)) = machine.core.lock().park.take(n as u32) else {
@@ -192,6 +192,13 @@ impl<K: Kernel, S> Daemon<K, S> {
             }
         }
         any
+    }
+
+    /// Drops from the batch the pages that must not be moved, if there can be such.
+    fn weed(&mut self, machine: &Machine<K>, map: &Space<K>) {
+        if map.discards.count.load(Relaxed) != 0 || !map.remaps.is_empty() || !map.backlog.is_empty() {
+            self.weed_batch(machine, map, 0);
+        }
     }
 
     /// Drops from `batch[at..]` the pages that must not be moved: pages that may be about to be discarded, unmapped or moved, and
