@@ -71,7 +71,7 @@ pub mod daemon {
 
 /// Files as the home of pages, on Linux.
 pub mod home {
-    pub use overspill_machine::flush::{FLUSH_PAGES, FlushError, Flushed};
+    pub use overspill_machine::flush::{FlushError, Flushed};
     pub use overspill_machine::home::HomeFile;
 
     /// [`overspill_machine::flush::Flusher`].

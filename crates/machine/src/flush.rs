@@ -10,16 +10,13 @@
 
 use crate::errno::{self, Errno};
 use crate::home::{Extent, extent, failure};
-use crate::kernel::{Content as _, Done, Io as _, IoVec, Kernel};
+use crate::kernel::{Content as _, Done, Io as _, IoVec, Kernel, Mistake};
 use crate::machine::Machine;
 use core::ops::Range;
 use overspill_store::PageBytes;
 use overspill_vm::Flush;
 use overspill_vm::pager::IoResult;
 use overspill_vm::types::{ObjectId, PAGE_SHIFT, PAGE_SIZE, PageId, PageIndex, Tag};
-
-/// Pages that a flush copies at a time.
-pub const FLUSH_PAGES: usize = 64;
 
 /// Why a flush failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -65,12 +62,12 @@ impl<K: Kernel> Flusher<K> {
     /// # Errors
     /// As [`Kernel::io`]; ENOMEM.
     pub fn new(engine: K::Engine) -> Result<Self, Errno> {
-        let io = K::io(engine, FLUSH_PAGES as u32)?;
-        let buffer = K::map_anonymous(FLUSH_PAGES << PAGE_SHIFT)?;
+        let io = K::io(engine, K::FLUSH_PAGES as u32)?;
+        let buffer = K::map_anonymous(K::FLUSH_PAGES << PAGE_SHIFT)?;
         // SAFETY: our own fresh mapping. Present from the start, so that no read into it has to wait.
-        unsafe { buffer.write_bytes(0, FLUSH_PAGES << PAGE_SHIFT) };
+        unsafe { buffer.write_bytes(0, K::FLUSH_PAGES << PAGE_SHIFT) };
         let (batch, tags, runs) =
-            (Vec::with_capacity(FLUSH_PAGES), Vec::with_capacity(FLUSH_PAGES), Vec::with_capacity(FLUSH_PAGES));
+            (Vec::with_capacity(K::FLUSH_PAGES), Vec::with_capacity(K::FLUSH_PAGES), Vec::with_capacity(K::FLUSH_PAGES));
         Ok(Flusher { io, batch, tags, runs, buffer })
     }
 
@@ -88,19 +85,19 @@ impl<K: Kernel> Flusher<K> {
         flushed: &mut Flushed,
         mut wait: impl FnMut(u32),
     ) {
-        machine.core.lock().vm.charge(FLUSH_PAGES as u32);
+        machine.core.lock().vm.charge(K::FLUSH_PAGES as u32);
         let mut at = pages.start;
         while at < pages.end {
             let seen = machine.arrivals.count();
             let scan = machine.core.lock().vm.flush_batch(object, at, pages.end, &mut self.batch);
-            let missing = self.compare(machine);
+            let missing = self.compare(machine).filter(|_| !K::mistake(Mistake::SkipsWhatWasTaken));
             self.write(machine, object, flushed);
             at = missing.unwrap_or(scan.next);
             if missing.is_none() && scan.waits {
                 wait(seen);
             }
         }
-        machine.core.lock().vm.uncharge(FLUSH_PAGES as u32);
+        machine.core.lock().vm.uncharge(K::FLUSH_PAGES as u32);
     }
 
     /// Copies the batch, and keeps what differs from the file. Returns the first page that could not be copied, because it was
@@ -195,7 +192,13 @@ impl<K: Kernel> Flusher<K> {
         }
         {
             let mut core = machine.core.lock();
-            self.runs.iter().for_each(|run| core.vm.home_write_begins(object, run.pages as u32));
+            for run in &self.runs {
+                core.vm.home_write_begins(object, run.pages as u32);
+                if K::mistake(Mistake::ReportsBeforeTheWrite) {
+                    let pages = run.first..run.first + run.pages;
+                    pages.for_each(|i| core.vm.flush_written(self.batch[i].page, self.tags[i], IoResult::Ok));
+                }
+            }
         }
         for (token, run) in self.runs.iter().enumerate() {
             let fd = if run.iov.len < PAGE_SIZE { rest } else { fd };
@@ -216,14 +219,15 @@ impl<K: Kernel> Flusher<K> {
         for run in &self.runs {
             let result = run.result.expect("it has completed");
             let whole = if result == Ok(run.iov.len) { run.pages } else { result.unwrap_or(0) >> PAGE_SHIFT };
-            for i in 0..run.pages {
+            let reported = K::mistake(Mistake::ReportsBeforeTheWrite);
+            for i in 0..if reported { 0 } else { run.pages } {
                 let page = self.batch[run.first + i].page;
-                if i < whole {
-                    core.vm.home_written(page, self.tags[run.first + i], IoResult::Ok);
+                if i < whole || K::mistake(Mistake::BelievesFailedFlushes) {
+                    core.vm.flush_written(page, self.tags[run.first + i], IoResult::Ok);
                     flushed.pages += 1;
                 } else {
                     let error = result.err().unwrap_or(errno::EIO);
-                    core.vm.home_written(page, Tag::UNKNOWN, failure(error));
+                    core.vm.flush_written(page, Tag::UNKNOWN, failure(error));
                     flushed.error.get_or_insert(FlushError::Io(error));
                 }
             }
@@ -242,7 +246,7 @@ impl<K: Kernel> Flusher<K> {
     fn give_up(&self, machine: &Machine<K>, range: Range<usize>, result: IoResult, flushed: &mut Flushed) {
         let mut core = machine.core.lock();
         for i in range.filter(|i| self.tags[*i] != Tag::UNKNOWN) {
-            core.vm.home_written(self.batch[i].page, Tag::UNKNOWN, result);
+            core.vm.flush_written(self.batch[i].page, Tag::UNKNOWN, result);
             flushed.error.get_or_insert(match result {
                 IoResult::Io(e) => FlushError::Io(e),
                 _ => FlushError::Beyond,
@@ -254,20 +258,37 @@ impl<K: Kernel> Flusher<K> {
 impl<K: Kernel> Drop for Flusher<K> {
     fn drop(&mut self) {
         // SAFETY: the mapping that `new` made; every write from it has completed.
-        unsafe { K::unmap(self.buffer, FLUSH_PAGES << PAGE_SHIFT) };
+        unsafe { K::unmap(self.buffer, K::FLUSH_PAGES << PAGE_SHIFT) };
     }
 }
 
 impl<K: Kernel> Machine<K> {
+    /// To be called before a flush at whose end [`Machine::sync_home`] is called. Waits (as [`Flusher::flush`] does) while another
+    /// such flush of the object is under way.
+    ///
+    /// The kernel tells of a failure once. If two flushes were under way at a time, the one that is told would have all pages
+    /// written again, but the other might have looked at them before, and would report success. (Found by a seed.)
+    pub fn begin_sync(&self, object: ObjectId, mut wait: impl FnMut(u32)) {
+        loop {
+            let seen = self.arrivals.count();
+            if self.core.lock().vm.sync_begins(object) || K::mistake(Mistake::SyncsSideBySide) {
+                return;
+            }
+            wait(seen);
+        }
+    }
+
     /// Waits until the device has what was written to an object's file. If it fails, its pages in memory (of the first `pages`)
     /// count as changed: nobody knows which of the writes since the last success are lost.
+    ///
+    /// => [`Machine::begin_sync`]
     ///
     /// # Errors
     /// As fdatasync(2).
     pub fn sync_home(&self, object: ObjectId, pages: PageIndex) -> Result<(), Errno> {
         let fd = self.map.read().home(object).expect("its pages are flushed").fd;
         let synced = if self.inject.sync() { Err(errno::EIO) } else { K::sync(fd) };
-        if synced.is_err() {
+        if synced.is_err() && !K::mistake(Mistake::ForgetsFailedSyncs) {
             let mut at = 0;
             while at < pages {
                 let end = pages.min(at + FORGET_PAGES);
@@ -275,6 +296,8 @@ impl<K: Kernel> Machine<K> {
                 at = end;
             }
         }
+        self.core.lock().vm.sync_ends(object);
+        self.arrivals.announce();
         synced
     }
 

@@ -171,6 +171,9 @@ pub trait Kernel: Sized + Send + Sync + 'static {
     /// How many pages are given up, renamed or adopted before the locks are given up for a moment. (A page takes 0.05 to 0.2 us.)
     const STEP_PAGES: u64 = 128;
 
+    /// How many pages a flush copies at a time.
+    const FLUSH_PAGES: usize = 64;
+
     /// Whether to make a mistake on purpose, to see whether tests notice.
     #[inline(always)]
     fn mistake(_: Mistake) -> bool {
@@ -255,6 +258,21 @@ pub enum Mistake {
     ForgetsWhoWaits,
     /// Pages are parked although the kernel tells that they were used: each time a soft fault.
     ParksWhatIsUsed,
+    /// A flush reports its pages as written when it begins to write them: an older content overtakes a newer one.
+    ReportsBeforeTheWrite,
+    /// A failed write of a flush counts as done.
+    BelievesFailedFlushes,
+    /// A flush does not look again at pages that were taken away before it had copied them.
+    SkipsWhatWasTaken,
+    /// A changed page of a file is dropped as unchanged.
+    DropsWhatChanged,
+    /// A changed copy-on-write page is written to its file.
+    WritesCopiesHome,
+    /// After a failed fdatasync nothing is written again.
+    ForgetsFailedSyncs,
+    /// Two flushes of a file wait for its device side by side: the one that is told of a failure has all pages written again, and
+    /// the other one reports success.
+    SyncsSideBySide,
 }
 
 /// A piece of advice to the kernel.

@@ -224,6 +224,9 @@ pub unsafe fn arrived<K: Kernel>(
         drop(map);
         machine.wake_last(waiters);
     }
+    if home.is_some_and(|home| home.tags) {
+        machine.arrivals.announce(); // a flush may wait for these pages
+    }
     After { next, lost }
 }
 

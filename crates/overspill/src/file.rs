@@ -177,6 +177,10 @@ impl OpenFile {
         let machine = &shared.machine;
         let mut flusher = Flusher::new(shared.engine).map_err(|e| Error::Resources(os(e)))?;
         let mut flushed = Flushed::default();
+        if sync {
+            let _quiet = Quiet::new();
+            machine.begin_sync(object, |seen| wait(shared, seen));
+        }
         let mut at = pages.start;
         while at < pages.end {
             let end = pages.end.min(at + FLUSH_STEP);

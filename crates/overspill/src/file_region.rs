@@ -357,9 +357,9 @@ impl FileRegion {
     /// meanwhile may be written with or without that change.
     ///
     /// # Errors
-    /// [`Error::File`] if a write failed, or the device did: then the pages that may not have arrived count as changed, and the
-    /// next flush writes them again. [`Error::FileEnds`] if changed pages lie beyond the end of the file. [`Error::Access`],
-    /// [`Error::Resources`], [`Error::Forked`].
+    /// [`Error::File`] if a write failed, or the device did: then all pages in memory that may not have arrived count as changed,
+    /// and the next flush writes them again. (What was evicted since the last flush may be lost.) [`Error::FileEnds`] if changed
+    /// pages lie beyond the end of the file. [`Error::Access`], [`Error::Resources`], [`Error::Forked`].
     ///
     /// # Panics
     /// If the range is not within the region.

@@ -199,6 +199,7 @@ fn copy(world: &World, child: usize, machine: &Machine<Sim>, frozen: &Frozen<Sim
             child,
             machine.content.sealed,
             machine.config.follows_pointers,
+            1,
         ))
         .expect("memory");
     // The parking area is real memory, and the child's is elsewhere.

@@ -1,6 +1,7 @@
 //! Transfers: they take time, end in any order, and may fail.
 
 use crate::disk::Place;
+use crate::home::Homes;
 use crate::world::{World, world};
 use overspill_machine::errno::{self, Errno};
 use overspill_machine::kernel::{Done, Io, IoVec};
@@ -53,6 +54,11 @@ fn place(world: &World, own: Place) -> Option<Place> {
     world.disk.written(world.draw(2 * world.disk.written_count() + 1))
 }
 
+/// Asserts that no transfer begins with a closed descriptor.
+fn check_open(fd: i32) {
+    if Homes::has(fd) { world().homes.check_open(fd) } else { world().disk.check_open(fd) }
+}
+
 fn gather(iov: &[IoVec]) -> Vec<u8> {
     let mut data = Vec::new();
     for v in iov {
@@ -66,6 +72,14 @@ fn perform(fd: i32, offset: u64, transfer: &Transfer) -> Result<usize, Errno> {
     let world = world();
     if fd < 0 {
         return Err(errno::EIO);
+    }
+    if Homes::has(fd) {
+        return match transfer {
+            // SAFETY: the buffer is the transfer's until it has ended: the issuer's promise.
+            Transfer::Read(buffer, len) => world.homes.read(fd, offset, unsafe { core::slice::from_raw_parts_mut(*buffer, *len) }),
+            Transfer::Write(Ok(data)) => world.homes.write(fd, offset, data),
+            Transfer::Write(Err(iov)) => world.homes.write(fd, offset, &gather(iov)),
+        };
     }
     assert!(world.disk.has(fd), "no such file: {fd}");
     let part = |pages: usize| if pages > 1 && world.happens(world.trouble.short) { 1 + world.draw(pages - 1) } else { pages };
@@ -123,14 +137,14 @@ fn perform(fd: i32, offset: u64, transfer: &Transfer) -> Result<usize, Errno> {
 /// # Errors
 /// As pread(2).
 pub unsafe fn read_now(fd: i32, buf: *mut u8, len: usize, offset: u64) -> Result<usize, Errno> {
-    world().disk.check_open(fd);
+    check_open(fd);
     sched::Word::new(0).wait(0, Timeout::Tick(latency(&world())));
     perform(fd, offset, &Transfer::Read(buf, len))
 }
 
 impl SimIo {
     fn issue(&mut self, token: u64, fd: i32, offset: u64, transfer: Transfer) {
-        world().disk.check_open(fd);
+        check_open(fd);
         let due = sched::now() + latency(&world());
         self.ops.push(Op { token, fd, offset, transfer, due });
         self.ops.sort_by_key(|op| op.due);

@@ -5,6 +5,7 @@
 
 use crate::content::Checked;
 use crate::files::SimFiles;
+use crate::home::Homes;
 use crate::io::{self, SimIo};
 use crate::uffd::SimUffd;
 use crate::word::SimWord;
@@ -13,7 +14,7 @@ use overspill_machine::errno::{self, Errno};
 use overspill_machine::kernel::{Advice, Fixed, Host, IoVec, Kernel, Mapping, Mappings, Mistake, Touch};
 use overspill_simkernel::call::{self, Call, Outcome};
 use overspill_simkernel::fault::Access;
-use overspill_simkernel::pmap::PAGE;
+use overspill_simkernel::pmap::{PAGE, PageBytes};
 use overspill_simkernel::sched::{self, Timeout};
 use overspill_simkernel::table::Entry;
 use overspill_simkernel::vma::{LOCKED, Vma};
@@ -102,6 +103,8 @@ impl Kernel for Sim {
 
     /// So few that most of a program's unmaps and moves take several steps.
     const STEP_PAGES: u64 = 4;
+    /// So few that most flushes take several batches.
+    const FLUSH_PAGES: usize = 6;
 
     fn now_ns() -> u64 {
         sched::now() + 1
@@ -217,6 +220,26 @@ impl Kernel for Sim {
     unsafe fn read_now(fd: i32, buf: *mut u8, len: usize, offset: u64) -> Result<usize, Errno> {
         // SAFETY: the caller's promise.
         unsafe { io::read_now(fd, buf, len, offset) }
+    }
+    fn file_len(fd: i32) -> Result<u64, Errno> {
+        sched::turn();
+        assert!(Homes::has(fd), "no such file: {fd}");
+        Ok(world().homes.len(fd))
+    }
+    fn sync(fd: i32) -> Result<(), Errno> {
+        world().homes.sync(fd)
+    }
+    fn copy_of_program(at: usize, to: &mut PageBytes) -> bool {
+        let world = world();
+        // like a touch, it waits for a page that is missing; when it goes on, the page may be missing again
+        matches!(world.call(Call::KernelRead { at }), Outcome::Ok(_))
+            && world.kernel.enter(|kernel| match kernel.spaces[here()].table.get(&at) {
+                Some(Entry::Page { .. } | Entry::Zero { .. }) => {
+                    *to = *kernel.spaces[here()].bytes(at);
+                    true
+                }
+                _ => false,
+            })
     }
     fn wake(uffd: i32, at: usize, len: usize) {
         world().kernel.enter(|kernel| kernel.wake(uffd as usize, at, len));

@@ -5,6 +5,7 @@
 //!
 //!   run.rs       the whole run
 //!   forks.rs     children, each with a machine of its own
+//!   file_program.rs   regions of files: threads that use them, write-back, and others who have the files too
 //!   program.rs   a program's threads: they map, touch, protect, discard, move and unmap memory, and know the content of each of
 //!                their pages
 //!   swapoff.rs   devices come and go              process.rs   the parts of each process's machine, and its handler
@@ -13,6 +14,7 @@
 //!   ------------------------------------------------------------------------------------------------------------------------
 //!   kernel.rs    the kernel below (trait Kernel, by overspill-simkernel)
 //!   uffd.rs      userfaultfds                     io.rs        transfers, which take time and fail
+//!   home.rs      files that are homes of objects
 //!   files.rs     swap files                       content.rs   how pages are stored                     word.rs   futexes
 //!   world.rs     the state of a run
 //!   trouble.rs   the fault model                  disk.rs      the file system
@@ -28,6 +30,8 @@
 //! | | |
 //! | --- | --- |
 //! | contents | each read finds what was last written there, or zeroes after a discard; an error only if a device harmed the page |
+//! | flushes | after one that succeeds, the device has what was written to its range; after one that fails, the next one writes it |
+//! | files | only read-write regions write to them; what others write is never seen older than before; what lies within the end stays |
 //! | mremap | it has the same effect as in a second address space without a pager, where a thread makes the same calls |
 //! | losses | no more pages are lost than devices have harmed |
 //! | budget | resident pages are charged; faults go above the budget only if nothing can be evicted |
@@ -39,8 +43,9 @@
 //! Deliberate mistakes ([`Mistake`]) show that violations are noticed: `tests/machine.rs`.
 //!
 //! **What devices do** ([`Trouble`]). Transfers end in any order. A device reads the memory at the beginning of a write, or in the
-//! end. Reads and writes fail, are short, find no space, are late. Content comes back changed. A device dies. Not modelled: a
-//! device that never answers, a crash of the pager.
+//! end. Reads and writes fail, are short, find no space, are late. Content comes back changed. A device dies. fdatasync
+//! fails, and the device has some of what was written ([`FileTrouble`]). Not modelled: a device that never answers, a crash of the
+//! pager.
 //!
 //! [`replay`] is the other use: a recorded reference string and one thread, on a kernel whose pages are words and where nothing
 //! fails (`replay/flat.rs`). The Linux machine in stepped mode must make the same decisions.
@@ -50,8 +55,10 @@
 
 mod content;
 mod disk;
+mod file_program;
 mod files;
 mod forks;
+mod home;
 mod io;
 mod kernel;
 mod process;
@@ -64,6 +71,8 @@ mod uffd;
 mod word;
 mod world;
 
+pub use file_program::FileHabits;
+pub use home::FileTrouble;
 pub use overspill_machine::kernel::Mistake;
 pub use overspill_simkernel::sched::{Failure, Report};
 pub use program::Habits;

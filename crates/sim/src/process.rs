@@ -81,6 +81,7 @@ pub fn parts(
     process: usize,
     sealed: bool,
     follows_pointers: bool,
+    objects_max: u16,
 ) -> Parts<Sim> {
     Parts {
         memory_pages: LEAST_PAGES,
@@ -102,6 +103,6 @@ pub fn parts(
         names: Box::new([const { DeviceName::new() }; DEVICES_MAX]),
         pool: None,
         ranges_max: ranges::ranges_max(1000, 1 << 14),
-        objects_max: 1,
+        objects_max,
     }
 }

@@ -26,7 +26,7 @@ const BASE: usize = 1 << 28;
 /// Pages between the addresses of two threads, if each has its own.
 const APART: usize = 128;
 /// The smallest budget that a whim chooses, in pages.
-const LEAST_BUDGET: u32 = 90;
+pub const LEAST_BUDGET: u32 = 90;
 /// The most pages that a thread keeps in memory at a time.
 const KEPT_MAX: usize = 6;
 
@@ -210,10 +210,11 @@ pub struct Thread<'a> {
 }
 
 /// Pages that a call unmaps, moves or replaces, from before it is announced until it has been followed.
-struct Going(Rc<World>, usize);
+pub struct Going(Rc<World>, usize);
 
 impl Going {
-    fn new(world: &Rc<World>, pages: usize) -> Self {
+    /// So many pages.
+    pub fn new(world: &Rc<World>, pages: usize) -> Self {
         world.going.update(|n| n + pages);
         Going(Rc::clone(world), pages)
     }
@@ -437,7 +438,7 @@ impl<'a> Thread<'a> {
         let resident = |at: &usize| Sim::is_resident(*at);
         assert!(self.kept.iter().all(resident), "a page has left that was to stay");
         let core = self.machine.core.lock();
-        core.vm.check(1);
+        core.vm.check(self.world.objects.get());
         core.vm.pager().check();
     }
 

@@ -1,6 +1,7 @@
 //! One run: the machine's own handler and page daemon serve a program of a few threads on the simulated kernel. A seed chooses the
 //! actor that goes on at each lock and each call.
 
+use crate::file_program::{FileHabits, FileThread, Files, files};
 use crate::files::SimFiles;
 use crate::forks::{self, Children, children};
 use crate::kernel::Sim;
@@ -44,6 +45,8 @@ pub struct Scenario {
     pub noisy: bool,
     /// If set, devices come and go.
     pub swaps: Option<swapoff::Habits>,
+    /// If set, the program has regions of files as well.
+    pub files: Option<FileHabits>,
     /// The most forked children that live at a time.
     pub children: usize,
     /// Slots of the first device.
@@ -77,16 +80,23 @@ pub const USUAL: Scenario = Scenario {
     sealed: false,
     noisy: false,
     swaps: None,
+    files: None,
     children: 0,
     slots: SLOTS,
     remembered: 1 << 14,
     may_stop: None,
 };
 
+/// Memory objects: one for all anonymous memory, and one for each region of a file.
+fn objects(scenario: &Scenario) -> u16 {
+    1 + scenario.files.map_or(0, |habits| habits.threads * habits.regions) as u16
+}
+
 fn machine(scenario: &Scenario) -> Machine<Sim> {
     let status: &'static Status = Box::leak(Box::default());
     let mut config = Config::new(LEAST_PAGES, 1 << 14);
     config.policy = scenario.policy.parse::<Spec>().expect("a policy");
+    config.objects_max = objects(scenario);
     config.readahead_pages_max = CLUSTER_PAGES as u32;
     let mut pager = SwapPager::without_device(overspill_swap::Config {
         pages_max: scenario.remembered,
@@ -99,13 +109,13 @@ fn machine(scenario: &Scenario) -> Machine<Sim> {
     vm.set_limit(scenario.memory);
     let mut files = [const { None }; DEVICES_MAX];
     files[0] = Some(SimFiles::block(scenario.slots as usize));
-    Machine::new(parts(vm, status, files, 0, scenario.sealed, scenario.noisy)).expect("memory")
+    Machine::new(parts(vm, status, files, 0, scenario.sealed, scenario.noisy, objects(scenario))).expect("memory")
 }
 
 /// After all memory has been given up: checks that nothing is left in use, and that the counters are right.
 fn check_end(scenario: &Scenario, machine: &Machine<Sim>, world: &World) {
     let (map, mut core) = (machine.map.read(), machine.core.lock());
-    core.vm.check(1);
+    core.vm.check(objects(scenario));
     core.vm.pager().check();
     if scenario.habits.seals > 0 {
         return; // sealed memory stays mapped
@@ -124,7 +134,10 @@ fn check_end(scenario: &Scenario, machine: &Machine<Sim>, world: &World) {
     let counters = core.vm.counters();
     let lost = counters.read_errors.get();
     assert!(lost <= world.harmed.get(), "{lost} pages are lost of {} that were harmed", world.harmed.get());
-    let is_plain = !world.trouble.fails() && scenario.swaps.is_none() && scenario.children + scenario.habits.whims == 0;
+    let is_plain = !world.trouble.fails()
+        && scenario.swaps.is_none()
+        && scenario.files.is_none()
+        && scenario.children + scenario.habits.whims == 0;
     let above = counters.over_budget.get();
     // memory that can be watched cannot be copied out, so it stays while it is not writable
     let stays = world.tells_references && scenario.habits.weights[4] + scenario.habits.weights[9] > 0;
@@ -143,37 +156,58 @@ fn check_stop(status: &Status) {
 /// # Errors
 /// Why the run failed.
 pub fn run(scenario: &Scenario, seed: u64, mistake: Option<Mistake>) -> Result<Report, Failure> {
-    let mut processes = vec![0; scenario.threads + 2 + usize::from(scenario.swaps.is_some())];
+    let file_threads = scenario.files.map_or(0, |habits| habits.threads + 2);
+    let mut processes = vec![0; scenario.threads + 2 + file_threads + usize::from(scenario.swaps.is_some())];
     (1..=scenario.children).for_each(|child| processes.extend([child; forks::ACTORS]));
     let world = World::begin(seed, processes, scenario.disturbed, scenario.trouble, mistake);
     world.kernel.enter(|kernel| kernel.noise = scenario.noisy.then(|| Rng::new(!seed)));
     world.disk.space.set(scenario.swaps.map_or(0, |habits| habits.space));
+    world.objects.set(objects(scenario));
     let machine = Arc::new(machine(scenario));
     let places = Children::begin(scenario.children, &machine);
     let copies = scenario.habits.weights[4] + scenario.habits.weights[9] > 0;
     world.charge.set(Some((machine.status, if copies { world::COPIED_OUT } else { world::IN_PASSING })));
     let mut rng = Rng::new(seed.wrapping_mul(3));
-    // the program's threads, and the page daemon
-    let left = Arc::new(AtomicUsize::new(scenario.threads + 1));
+    // the program's threads, the library's, and the page daemon
+    let left = Arc::new(AtomicUsize::new(scenario.threads + file_threads + 1));
+    let ends = |machine: &Machine<Sim>, left: &AtomicUsize| {
+        if left.fetch_sub(1, SeqCst) == 2 {
+            program_ended(machine, || children().program_ended(), || left.load(SeqCst) > 0);
+        }
+    };
     let mut actors = Vec::new();
     for (name, title) in ["first", "second", "third", "fourth"].into_iter().enumerate().take(scenario.threads) {
         let (machine, left, habits, seed) = (Arc::clone(&machine), Arc::clone(&left), scenario.habits, rng.bits());
         let act = move || {
             Thread::new(&machine, world::world(), seed, habits, name).run(forks::fork);
-            if left.fetch_sub(1, SeqCst) == 2 {
-                program_ended(&machine, || children().program_ended(), || left.load(SeqCst) > 0);
-            }
+            ends(&machine, &left);
         };
         actors.push(Actor { name: title, role: Role::Program, act: Box::new(act) });
     }
     let serves = Arc::clone(&machine);
     actors.push(Actor { name: "handler", role: Role::Program, act: Box::new(move || handler(&serves)) });
-    let pages_out = Arc::clone(&machine);
+    let (pages_out, others) = (Arc::clone(&machine), Arc::clone(&left));
     let act = move || {
         Daemon::new(&pages_out, ()).expect("memory").run(&pages_out, |_| {});
         left.fetch_sub(1, SeqCst);
     };
     actors.push(Actor { name: "daemon", role: Role::Program, act: Box::new(act) });
+    if let Some(habits) = scenario.files {
+        let mut rng = Rng::new(!seed.wrapping_mul(5));
+        Files::begin(&machine, &world, habits, rng.bits());
+        for name in 0..habits.threads + 2 {
+            let (machine, left, seed) = (Arc::clone(&machine), Arc::clone(&others), rng.bits());
+            let act = move || {
+                match name.checked_sub(habits.threads) {
+                    None => FileThread::new(&files(), seed, habits, name).run(),
+                    Some(0) => files().write_back(seed),
+                    Some(_) => files().others(habits, seed),
+                }
+                ends(&machine, &left);
+            };
+            actors.push(Actor { name: "files", role: Role::Program, act: Box::new(act) });
+        }
+    }
     if let Some(habits) = scenario.swaps {
         let (machine, seed, threads) = (Arc::clone(&machine), rng.bits(), scenario.threads);
         let act = move || swapoff::Control::new(&machine, world::world(), seed, habits, threads).run();
@@ -182,6 +216,7 @@ pub fn run(scenario: &Scenario, seed: u64, mistake: Option<Mistake>) -> Result<R
     (1..=scenario.children).for_each(|child| actors.extend(forks::actors(child, scenario.habits, rng.bits())));
     let report = sched::run(seed, actors);
     places.end();
+    Files::end();
     let report = match report {
         Err(Failure::Panicked(said)) if scenario.may_stop.is_some_and(|why| said.contains(why)) => {
             check_stop(machine.status);
@@ -195,7 +230,7 @@ pub fn run(scenario: &Scenario, seed: u64, mistake: Option<Mistake>) -> Result<R
         if std::env::var_os("TELL").is_some() {
             println!(
                 "{} soft, {} hard, {} zero fills, {} reclaimed, {} copied out, {} denied, {} over budget, {} forks, {} unshared, \
-                 {} refused, {} written back, {} pointed to",
+                 {} refused, {} written back, {} pointed to, {} read from files, {} written to files, {} writes failed, {} lost",
                 counters.soft_faults.get(),
                 counters.hard_faults.get(),
                 counters.zero_fills.get(),
@@ -208,6 +243,10 @@ pub fn run(scenario: &Scenario, seed: u64, mistake: Option<Mistake>) -> Result<R
                 counters.pool_refused.get(),
                 counters.pool_written_back.get(),
                 counters.pointed_pages.get(),
+                counters.file_pages_in.get(),
+                counters.file_pages_out.get(),
+                counters.file_write_errors.get(),
+                counters.file_pages_lost.get(),
             );
         }
     }));

@@ -2,6 +2,7 @@
 //! programs and the parts of the kernel share lies here, below them.
 
 use crate::disk::Disk;
+use crate::home::Homes;
 use crate::trouble::Trouble;
 use overspill_machine::kernel::Mistake;
 use overspill_simkernel::call::{Call, Outcome};
@@ -50,11 +51,15 @@ pub struct World {
     pub harmed: Cell<u64>,
     /// Files, their space, and their content.
     pub disk: Disk,
+    /// Files that are homes of objects.
+    pub homes: Homes,
     /// The machine's status, and the number of pages that may be resident twice for a moment: while they are copied out, or while
     /// one is brought back, whose parked copy is charged after that.
     pub charge: Cell<Option<(&'static Status, usize)>>,
     /// Pages that calls are about to unmap, move or replace. They may be no longer charged, or not yet.
     pub going: Cell<usize>,
+    /// How many memory objects there are.
+    pub objects: Cell<u16>,
     /// A device is being swapped off.
     pub swaps: Cell<bool>,
     /// How many threads rest. While any does, no other swapoff begins: it waits for the end of the present one.
@@ -100,8 +105,10 @@ impl World {
             lossy: Cell::new(trouble.read_error + trouble.corrupt > 0),
             harmed: Cell::new(0),
             disk: Disk::default(),
+            homes: Homes::default(),
             charge: Cell::new(None),
             going: Cell::new(0),
+            objects: Cell::new(1),
             swaps: Cell::new(false),
             rests: Cell::new(0),
             control: processes.iter().filter(|process| **process == 0).count() - 1,

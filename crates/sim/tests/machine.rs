@@ -1,7 +1,7 @@
 //! Scenarios of the machine under simulation, each with a few seeds (`SEEDS=N`, `FIRST=N`; `SEED=N` repeats one run), and the
 //! mistakes that they find.
 
-use overspill_sim::{Habits, Mistake, Scenario, Swaps, Trouble, USUAL, run};
+use overspill_sim::{FileHabits, FileTrouble, Habits, Mistake, Scenario, Swaps, Trouble, USUAL, run};
 
 fn seeds(default: u64) -> std::ops::Range<u64> {
     let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse().ok());
@@ -401,6 +401,89 @@ fn what_takes_many_steps_is_done_as_if_at_once() {
     all_pass(&LARGE, 10);
 }
 
+/// Two threads have regions of files next to a thread with anonymous memory. A thread of the library's writes changed pages back,
+/// another one flushes, and others write to the files that no region writes to.
+const FILES: Scenario =
+    Scenario { threads: 1, habits: Habits { steps: 60, pages: 60, ..USUAL.habits }, files: Some(FILE_HABITS), ..USUAL };
+
+#[test]
+fn a_file_has_what_was_flushed() {
+    all_pass(&FILES, 15);
+}
+
+const FILE_HABITS: FileHabits = FileHabits {
+    threads: 2,
+    steps: 60,
+    regions: 2,
+    pages: 60,
+    weights: [20, 30, 12, 6, 2, 4, 0],
+    lengths: 0,
+    trouble: FileTrouble::NONE,
+};
+
+/// Writes to files and fdatasync fail.
+const FILES_FAIL: Scenario = Scenario {
+    files: Some(FileHabits {
+        trouble: FileTrouble { write_error: 60, no_space: 30, short: 50, sync_error: 200, ..FileTrouble::NONE },
+        ..FILE_HABITS
+    }),
+    ..FILES
+};
+
+#[test]
+fn what_a_file_has_not_taken_stays() {
+    all_pass(&FILES_FAIL, 15);
+}
+
+/// Others make files shorter and longer, and reads fail.
+const CUT_FILES: Scenario = Scenario {
+    files: Some(FileHabits {
+        lengths: 100,
+        trouble: FileTrouble { read_error: 10, write_error: 10, short: 50, sync_error: 30, ..FileTrouble::NONE },
+        ..FILE_HABITS
+    }),
+    ..FILES
+};
+
+#[test]
+fn a_file_that_becomes_shorter_loses_only_what_lies_beyond() {
+    all_pass(&CUT_FILES, 15);
+}
+
+/// Little memory and many touches, so that pages leave memory and come back while they are flushed.
+const BUSY_FILES: Scenario = Scenario {
+    memory: 72,
+    files: Some(FileHabits { threads: 3, steps: 120, regions: 1, pages: 40, weights: [90, 10, 2, 2, 0, 1, 0], ..FILE_HABITS }),
+    ..FILES
+};
+
+#[test]
+fn pages_come_back_while_they_are_flushed() {
+    all_pass(&BUSY_FILES, 10);
+}
+
+/// Everything at once: devices come and go, swap fails, contents are noise, budget and policy change.
+const FILE_STORM: Scenario = Scenario {
+    noisy: true,
+    sealed: true,
+    habits: Habits { whims: 30, pages: 60, ..SWAPS.habits },
+    trouble: Trouble { write_error: 10, no_space: 5, short: 50, ..Trouble::NONE },
+    swaps: Some(Swaps { program: 560, compressed: true, ..COME_AND_GO }),
+    files: Some(FileHabits {
+        steps: 120,
+        weights: [20, 30, 12, 6, 2, 4, 4],
+        lengths: 30,
+        trouble: FileTrouble { read_error: 2, write_error: 20, no_space: 10, short: 50, sync_error: 60 },
+        ..FILE_HABITS
+    }),
+    ..FILES
+};
+
+#[test]
+fn everything_at_once_with_files() {
+    all_pass(&FILE_STORM, 8);
+}
+
 /// Each mend of a defect is taken back, and a seed must find the defect again.
 #[test]
 fn each_mistake_is_found() {
@@ -441,6 +524,13 @@ fn each_mistake_is_found() {
         (AsksOnce, SPACE_COMES_BACK, 4),
         (ForgetsWhoWaits, CROWDED, 81),
         (ParksWhatIsUsed, USUAL, 1),
+        (ReportsBeforeTheWrite, FILES, 9),
+        (BelievesFailedFlushes, FILES_FAIL, 0),
+        (SkipsWhatWasTaken, BUSY_FILES, 394),
+        (DropsWhatChanged, FILES, 0),
+        (WritesCopiesHome, FILES, 2),
+        (ForgetsFailedSyncs, FILES_FAIL, 5),
+        (SyncsSideBySide, FILES_FAIL, 36),
     ];
     let wanted = std::env::var("MISTAKE").ok();
     let mut missed = Vec::new();

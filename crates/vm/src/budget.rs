@@ -110,7 +110,7 @@ impl<P: Pager> Vm<P> {
     pub fn metadata_bytes(&self) -> u64 {
         let per_frame = 8 + 1 + 8 + self.policy.frame_bytes();
         let bytes = self.table.bytes()
-            + self.frames.fresh as u64 * per_frame
+            + self.frames.taken() as u64 * per_frame
             + (self.base.len() * size_of::<Tag>()) as u64
             + self.pager.metadata_bytes();
         self.counters.metadata_bytes.set(bytes);

@@ -144,12 +144,13 @@ impl<P: Pager> Vm<P> {
         let (stream, window) = self.reads.fault(page);
         self.count_over_budget();
         self.counters.hard_faults.add(1);
+        let in_memory = self.is_in_memory(page);
         if self.evictions_since(word.evicted_at()).is_some_and(|distance| distance < self.limit / 2) {
-            self.inactive_share.early_return(self.limit);
+            self.inactive_share.early_return(in_memory, self.limit);
         }
         let cluster = match stream {
             Some(_) => self.read_cluster(stream, page, window, bounds, true, over_budget),
-            None => self.read_single(page, bounds, over_budget),
+            None => self.read_single(page, in_memory, bounds, over_budget),
         };
         match cluster {
             Some(cluster) => Fault::PageIn(cluster),

@@ -37,12 +37,12 @@ impl<P: Pager> Vm<P> {
         if self.base.is_empty() {
             self.base = tags.unwrap_or_default();
         }
-        self.homes[object.0 as usize] = Some(Homes { home, reading: 0, writing: 0, lost: 0 });
+        self.homes[object.0 as usize] = Some(Homes { home, reading: 0, writing: 0, lost: 0, syncing: false });
     }
 
     /// How many tags [`Vm::set_home`] takes: one for each frame, or none if there are some already.
     pub fn tags_wanted(&self) -> usize {
-        if self.base.is_empty() { self.frames.page.len() } else { 0 }
+        if self.base.is_empty() { self.frames.count } else { 0 }
     }
 
     /// The object has no home any more. => it has no page, and [`Vm::is_home_idle`]
@@ -129,7 +129,21 @@ impl<P: Pager> Vm<P> {
         self.base.get(frame.at()).copied().unwrap_or(Tag::UNKNOWN)
     }
 
-    /// These pages count as changed until they are written again: what was written may not have reached the device.
+    /// Somebody will flush the object's file and wait for its device, and until [`Vm::sync_ends`] nobody else may. Returns `false`
+    /// if somebody else does at present. => it has a home
+    #[must_use]
+    pub fn sync_begins(&mut self, object: ObjectId) -> bool {
+        let homes = self.homes[object.0 as usize].as_mut().expect("its pages are flushed");
+        !core::mem::replace(&mut homes.syncing, true)
+    }
+
+    /// See [`Vm::sync_begins`].
+    pub fn sync_ends(&mut self, object: ObjectId) {
+        self.homes[object.0 as usize].as_mut().expect("its pages are flushed").syncing = false;
+    }
+
+    /// These pages count as changed until they are written again: what was written may not have reached the device. That holds for
+    /// a write that is under way, too: it may have ended on the device, and only not been reported.
     pub fn forget_bases(&mut self, object: ObjectId, range: Range<PageIndex>) {
         let (first, count) = (PageId::new(object, range.start), range.end - range.start);
         self.each_of_some(first, count, u64::MAX, |vm, page| {
@@ -141,6 +155,13 @@ impl<P: Pager> Vm<P> {
     fn forget_base(&mut self, page: PageId) {
         let word = self.table.get(page);
         self.set_base(page, Tag::UNKNOWN);
+        if word.laundering() {
+            if let Some(frame) = self.in_laundry(word) {
+                self.dequeue(frame);
+                self.enqueue(frame, On::Inactive);
+            }
+            return self.table.set(page, word.orphan_write());
+        }
         if word.state() == State::Clean {
             self.table.set(page, word.unstored());
             if !word.busy() {
@@ -211,15 +232,16 @@ impl<P: Pager> Vm<P> {
     }
 
     /// Chooses pages of `at..end` that are in memory, to be compared, from `at` on, as many as `out` has room for. Each must be
-    /// answered with [`Vm::flush_settled`] or [`Vm::home_written`]. => the object is read-write
+    /// answered with [`Vm::flush_settled`] or [`Vm::flush_written`]. => the object is read-write
     pub fn flush_batch(&mut self, object: ObjectId, at: PageIndex, end: PageIndex, out: &mut Vec<Flush>) -> FlushScan {
         out.clear();
         let mut next = PageId::new(object, at);
         while let Some(page) = self.table.next_present(next, end) {
             let word = self.table.get(page);
             let resident = matches!(word.state(), State::Active | State::Inactive);
-            // also if its content was given up: it is on its way to the file
-            if word.laundering() || resident && word.busy() {
+            // Also if its content was given up: it is on its way to the file. And also if it is being read: the program may have it
+            // already and have changed it, before that is reported.
+            if word.laundering() || word.busy() {
                 return FlushScan { next: page.index(), waits: true };
             }
             if resident {
@@ -228,6 +250,7 @@ impl<P: Pager> Vm<P> {
                 }
                 self.table.set(page, word.begin_flush());
                 self.laundering += 1;
+                self.flushing += 1;
                 let parked = (word.state() == State::Inactive).then(|| word.frame());
                 out.push(Flush { page, parked, base: self.base_of(word.frame()) });
             }
@@ -239,8 +262,15 @@ impl<P: Pager> Vm<P> {
         FlushScan { next: end, waits: false }
     }
 
+    /// As [`Vm::home_written`], for a page of a flush.
+    pub fn flush_written(&mut self, page: PageId, tag: Tag, result: IoResult) {
+        self.flushing -= 1;
+        self.home_written(page, tag, result);
+    }
+
     /// A page of a flush is unchanged, or could not be copied.
     pub fn flush_settled(&mut self, page: PageId) {
+        self.flushing -= 1;
         let word = self.table.get(page);
         self.launder_end(page, word, false);
     }

@@ -37,8 +37,11 @@ impl On {
     }
 }
 
-#[derive(Clone)]
 pub(crate) struct Frames {
+    /// How many there are.
+    pub(crate) count: usize,
+    /// Of each frame that was ever taken. They have room for all, and are not filled beforehand: that takes milliseconds, of each
+    /// process that begins.
     pub(crate) page: Vec<PageId>,
     pub(crate) on: Vec<On>,
     /// The queues of frames. The idle words of a frame that is on no queue:
@@ -46,8 +49,7 @@ pub(crate) struct Frames {
     /// - being read into: `READ`, `EVICTED`
     /// - else: 0, 0
     pub(crate) queues: Lists<4>,
-    pub(crate) free: u32,
-    pub(crate) fresh: u32,
+    free: u32,
 }
 
 /// The read that the frame was taken for. It tells a page that is being read from one that has been released since, and perhaps
@@ -57,20 +59,44 @@ pub(crate) const READ: usize = 0;
 /// The number of its page's eviction, by the count of evictions; 0: not known.
 const EVICTED: usize = 1;
 
+impl Clone for Frames {
+    fn clone(&self) -> Self {
+        let Frames { count, free, .. } = *self;
+        let mut new = Frames { queues: self.queues.clone(), free, ..Frames::new(count) };
+        new.page.extend_from_slice(&self.page);
+        new.on.extend_from_slice(&self.on);
+        new
+    }
+}
+
 impl Frames {
+    pub(crate) fn new(count: usize) -> Self {
+        let (page, on) = (Vec::with_capacity(count), Vec::with_capacity(count));
+        Frames { count, page, on, queues: Lists::new(count), free: 0 }
+    }
+    /// Those that were ever taken.
+    pub(crate) fn taken(&self) -> u32 {
+        self.page.len() as u32
+    }
+    fn has_one(&self) -> bool {
+        self.free != 0 || self.page.len() < self.count
+    }
     pub(crate) fn take(&mut self, page: PageId) -> Option<FrameId> {
+        if !self.has_one() {
+            return None;
+        }
         let n = match self.free.checked_sub(1) {
             Some(n) => {
                 self.free = core::mem::take(self.queues.idle_words(n))[0];
+                self.page[n as usize] = page;
                 n
             }
-            None if (self.fresh as usize) < self.page.len() => {
-                self.fresh += 1;
-                self.fresh - 1
+            None => {
+                self.page.push(page);
+                self.on.push(On::Nothing);
+                self.taken() - 1
             }
-            None => return None,
         };
-        self.page[n as usize] = page;
         Some(FrameId(n))
     }
     /// A read into the frame has ended. Returns the number of its page's eviction.
@@ -87,7 +113,7 @@ impl Frames {
 impl<P: Pager> Vm<P> {
     /// Whether there is an entry for one frame more, within the budget or above it.
     pub fn has_frame(&self) -> bool {
-        self.frames.free != 0 || (self.frames.fresh as usize) < self.frames.page.len()
+        self.frames.has_one()
     }
 
     /// The numbers of inactive pages, of those being laundered, and of clean ones.
@@ -100,9 +126,9 @@ impl<P: Pager> Vm<P> {
         self.frames.queues.len(WATCHED)
     }
 
-    /// Whether there are pages in memory that could be written.
+    /// Whether there are pages in memory that could be written. Those of a flush do not count: it may itself wait for a frame.
     pub fn has_writable(&self) -> bool {
-        self.frames.queues.len(INACTIVE) + self.frames.queues.len(LAUNDRY) > 0
+        self.frames.queues.len(INACTIVE) + self.frames.queues.len(LAUNDRY) > self.flushing
     }
 
     pub(crate) fn take_frame(&mut self, page: PageId) -> Option<FrameId> {

@@ -107,7 +107,11 @@ impl PageWord {
     }
     flag!(busy, BUSY, "Held over an action of the machine.");
     flag!(laundering, LAUNDERING, "A write of what was parked is under way.");
-    flag!(laundering_orphaned, LAUNDERING_ORPHANED, "Released while that write was under way: its slot is freed at the end.");
+    flag!(
+        laundering_orphaned,
+        LAUNDERING_ORPHANED,
+        "That write does not count: the page was released since, or its file's device has failed. Its slot is freed at the end."
+    );
     flag!(wired, WIRED, "Never leaves memory.");
     flag!(readahead, READAHEAD, "Came in along with a fault and is not known to have been used.");
     flag!(trigger, TRIGGER, "Its first touch asks for the next readahead.");
@@ -297,6 +301,12 @@ impl PageWord {
         let here = matches!(self.state(), State::Active | State::Inactive);
         assert!(!self.busy() && !self.laundering() && here, "begin_flush: {self:?}");
         PageWord(self.0 | LAUNDERING)
+    }
+    /// The write under way is not to count.
+    #[inline]
+    pub fn orphan_write(self) -> Self {
+        assert!(self.laundering(), "orphan_write: {self:?}");
+        PageWord(self.0 | LAUNDERING_ORPHANED)
     }
     /// The write has ended. If the page is still parked and `stored`, it is clean.
     #[inline]

@@ -119,16 +119,18 @@ impl<P: Pager> Vm<P> {
         }
         let watched = self.frames.queues.len(WATCHED);
         let reclaim = short.min(self.frames.queues.len(CLEAN));
-        let mut launder = (short - reclaim).saturating_sub(self.laundering).min(self.frames.queues.len(INACTIVE));
-        if self.space_short && self.laundering > 0 {
+        // Not those of a flush: it may itself wait for a frame. (Found by a seed: all waited for it.)
+        let laundering = self.laundering - self.flushing;
+        let mut launder = (short - reclaim).saturating_sub(laundering).min(self.frames.queues.len(INACTIVE));
+        if self.space_short && laundering > 0 {
             launder = 0;
         }
-        let undecided = watched + self.frames.queues.len(INACTIVE) + self.laundering;
+        let undecided = watched + self.frames.queues.len(INACTIVE) + laundering;
         let too_few = undecided < inactive_target && self.spare_frames() > 0 && self.listed > 0;
         if too_few {
             launder = 0; // first let pages be inactive for a while, or none of their touches would be seen
         }
-        let after = self.frames.queues.len(INACTIVE) - launder + self.laundering;
+        let after = self.frames.queues.len(INACTIVE) - launder + laundering;
         let more = inactive_target.max(short - reclaim).saturating_sub(watched + after).max(beyond).min(self.listed);
         if !self.watches() {
             return Demand { reclaim, launder, park: more.max(watched), ..Demand::default() };
@@ -432,8 +434,8 @@ impl<P: Pager> Vm<P> {
     /// continues there next time.
     fn free_copies(&mut self, want: u32) -> bool {
         let mut freed = 0;
-        for _ in 0..COPIES_SCAN_MAX.min(self.frames.fresh) {
-            self.copies_at = if self.copies_at + 1 < self.frames.fresh { self.copies_at + 1 } else { 0 };
+        for _ in 0..COPIES_SCAN_MAX.min(self.frames.taken()) {
+            self.copies_at = if self.copies_at + 1 < self.frames.taken() { self.copies_at + 1 } else { 0 };
             let frame = FrameId(self.copies_at);
             let page = self.frames.page[frame.at()];
             let word = self.table.get(page);

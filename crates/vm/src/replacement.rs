@@ -29,7 +29,7 @@ impl<P: Pager> Vm<P> {
 
     /// Makes another, empty policy for this pager, for [`Vm::set_policy`]. Allocates.
     pub fn make_policy(&self, spec: &Spec) -> Box<dyn LivePolicy> {
-        let mut policy = policy::live::make(spec, self.config.memory_pages, self.frames.page.len());
+        let mut policy = policy::live::make(spec, self.config.memory_pages, self.frames.count);
         policy.resize(self.limit);
         policy
     }
@@ -44,7 +44,7 @@ impl<P: Pager> Vm<P> {
             handed_over += 1;
         });
         assert_eq!(handed_over, self.listed, "the policy {} has lost pages, or found some", self.policy.spec());
-        for n in 0..self.frames.fresh {
+        for n in 0..self.frames.taken() {
             let frame = FrameId(n);
             let page = self.frames.page[frame.at()];
             let word = self.table.get(page);

@@ -206,7 +206,7 @@ impl<P: Pager> Vm<P> {
     /// Counts the resident pages with a copy on `device`, and the clean pages with a copy on another one.
     fn copies_on(&self, device: DeviceId) -> (u64, u64) {
         let (mut copies, mut droppable) = (0, 0);
-        for n in 0..self.frames.fresh {
+        for n in 0..self.frames.taken() {
             let page = self.frames.page[n as usize];
             let word = self.table.get(page);
             let resident = matches!(word.state(), State::Active | State::Inactive | State::Clean);

@@ -35,7 +35,6 @@ use crate::home::Homes;
 use crate::inactive_share::InactiveShare;
 use crate::neighbours::Neighbours;
 use crate::page::{PageWord, State};
-use crate::page_queue::Lists;
 use crate::page_table::{OBJECT_PAGES_MAX, PageTable};
 use crate::pager::Pager;
 use crate::pointers::Pointers;
@@ -92,6 +91,8 @@ pub struct Vm<P: Pager> {
     pub(crate) charged: u32,
     pub(crate) reserved: u64,
     pub(crate) laundering: u32,
+    /// Those of them that are being flushed. No frame comes free when that has ended.
+    pub(crate) flushing: u32,
     pub(crate) reading: u32,
     /// Runs that a swapoff moves to another device.
     pub(crate) moving: u32,
@@ -131,13 +132,7 @@ impl<P: Pager> Vm<P> {
         let vm = Vm {
             counters,
             table: PageTable::new(config.objects_max, config.object_pages, config.pages_max),
-            frames: Frames {
-                page: vec![PageId::from_raw(0); frames],
-                on: vec![On::Nothing; frames],
-                queues: Lists::new(frames),
-                free: 0,
-                fresh: 0,
-            },
+            frames: Frames::new(frames),
             policy,
             pager,
             reads: Streams::new(8, config.readahead_pages_max.min(CLUSTER_PAGES_MAX as u32)),
@@ -155,6 +150,7 @@ impl<P: Pager> Vm<P> {
             charged: 0,
             reserved: 0,
             laundering: 0,
+            flushing: 0,
             reading: 0,
             moving: 0,
             writing_back: 0,
@@ -204,6 +200,7 @@ impl<P: Pager> Vm<P> {
             charged: self.charged,
             reserved: self.reserved,
             laundering: self.laundering,
+            flushing: self.flushing,
             reading: self.reading,
             moving: self.moving,
             writing_back: self.writing_back,

@@ -553,8 +553,8 @@ fn a_flush_takes_mapped_and_parked_pages() {
     assert_eq!((second.len(), scan.next, scan.waits), (0, 3, true));
     assert_eq!((vm.launder_batch(4, &mut Vec::with_capacity(4)), vm.laundering()), (0, 3));
     vm.flush_settled(page(3));
-    vm.home_written(page(4), tag(2), IoResult::Ok);
-    vm.home_written(page(9), tag(2), IoResult::Io(5));
+    vm.flush_written(page(4), tag(2), IoResult::Ok);
+    vm.flush_written(page(9), tag(2), IoResult::Io(5));
     vm.check(1);
     let bases: Vec<_> = flush(&mut vm).iter().map(|f| f.base).collect();
     assert_eq!(bases, [tag(1), tag(2), tag(1)], "what was not written counts as changed as before");
@@ -570,6 +570,71 @@ fn a_flush_takes_mapped_and_parked_pages() {
     vm.check(1);
 }
 
+/// A write had ended on the device, which then lost it: fdatasync failed, and all pages counted as changed. But after that the
+/// write was reported, and its page counted as unchanged again. The next flush left it out and succeeded, and the device did not
+/// have it (a seed of `what_a_file_has_not_taken_stays`).
+#[test]
+fn a_write_that_a_failed_sync_may_have_lost_does_not_count() {
+    let mut vm = core_of_file(Access::ReadWrite);
+    [3, 4].into_iter().for_each(|index| read_home(&mut vm, index, tag(1)));
+    // one is written by the page daemon, the other by a flush
+    assert!(!park(&mut vm, 3, Parked::Yes));
+    assert_eq!(compare_with(&mut vm, 3, tag(2)), Compared::WriteHome);
+    let mut batch = Vec::with_capacity(64);
+    assert!(!vm.flush_batch(page(0).object(), 4, 100, &mut batch).waits && batch.len() == 1);
+    vm.forget_bases(page(0).object(), 0..100);
+    vm.check(1);
+    vm.home_written(page(3), tag(2), IoResult::Ok);
+    vm.flush_written(page(4), tag(2), IoResult::Ok);
+    vm.check(1);
+    assert_eq!(state(&vm, 3), State::Inactive, "it may not be dropped");
+    let bases: Vec<_> = flush(&mut vm).iter().map(|f| f.base).collect();
+    assert_eq!(bases, [Tag::UNKNOWN; 2]);
+    [3, 4].into_iter().for_each(|index| vm.flush_settled(page(index)));
+    vm.check(1);
+}
+
+/// A page that is being read ahead is mapped before that is reported. The program changed it in between, and a flush took it for a
+/// page that is not in memory: it succeeded without that change, or the change was lost when the region was dropped (a seed of
+/// `a_file_has_what_was_flushed`).
+#[test]
+fn a_flush_waits_for_a_page_that_is_being_read() {
+    let mut vm = core_of_file(Access::ReadWrite);
+    let Fault::PageIn(op) = fault(&mut vm, 3) else { panic!("it is at home") };
+    let mut batch = Vec::with_capacity(64);
+    let scan = vm.flush_batch(page(0).object(), 0, 100, &mut batch);
+    assert_eq!((batch.len(), scan.next, scan.waits), (0, 3, true));
+    let mut places = [Destination::Discard; CLUSTER_PAGES_MAX];
+    vm.page_in_arrived(&op, BOUNDS, |_, _| IoResult::Ok, &mut places);
+    assert!(!vm.page_in_done(page(3), Filled::Mapped));
+    assert_eq!(flush(&mut vm).len(), 1);
+    vm.flush_settled(page(3));
+}
+
+/// A flush read a page that had been parked since it was chosen, and its fault waited for a frame. The page daemon waited for the
+/// end of the flush, whose pages it took for ones that are about to free their frames: everybody waited for ever (a seed of
+/// `everything_at_once_with_files`).
+#[test]
+fn frames_are_not_expected_of_a_flush() {
+    let mut vm = core_of_file(Access::ReadWrite);
+    for index in 0..40 {
+        read_home(&mut vm, index, tag(1));
+        assert!(!park(&mut vm, index, Parked::Yes));
+    }
+    vm.set_limit(40);
+    let before = vm.demand().launder;
+    let mut batch = Vec::with_capacity(20);
+    vm.flush_batch(page(0).object(), 0, 100, &mut batch);
+    assert_eq!((batch.len(), vm.demand().launder), (20, before));
+    assert!(before > 0 && vm.has_writable());
+    let mut more = Vec::with_capacity(64);
+    vm.flush_batch(page(0).object(), 20, 100, &mut more);
+    assert!(!vm.has_writable(), "faults may go above the budget: nothing else can come free");
+    batch.iter().chain(&more).for_each(|flush| vm.flush_settled(flush.page));
+    assert!(vm.has_writable());
+    vm.check(1);
+}
+
 /// A page was released while it was on its way to the file. If it were read before that write has ended, nobody could say what is
 /// read.
 #[test]
@@ -581,7 +646,7 @@ fn a_page_is_not_read_while_it_is_written() {
     vm.release_range(page(3), 1, |_| unreachable!("it is not parked"));
     assert!(vm.is_writing(page(3).object(), 0..100) && !vm.is_home_idle(page(3).object()));
     assert_eq!(fault(&mut vm, 3), Fault::NoMemory, "to be tried again");
-    vm.home_written(page(3), tag(2), IoResult::Ok);
+    vm.flush_written(page(3), tag(2), IoResult::Ok);
     vm.home_write_ended(page(3).object());
     assert!(!vm.is_writing(page(3).object(), 0..100));
     read_home(&mut vm, 3, tag(2));

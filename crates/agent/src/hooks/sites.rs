@@ -233,6 +233,7 @@ pub fn install() -> Result<(), &'static CStr> {
         }
         (*call, setxid) = (at, target);
     }
+    let text = Text::open().ok_or(c"/proc/self/mem")?;
     let stubs = near(sites[0]).ok_or(SITES[0].0.name())?;
     for (i, ((place, nr), site)) in SITES.iter().zip(sites).enumerate() {
         let stub = stubs + i * STUB_LEN;
@@ -243,7 +244,7 @@ pub fn install() -> Result<(), &'static CStr> {
         let mut patch = [0x90; SITE_OF_ANY.len()];
         patch[0] = 0xE9; // jmp stub
         patch[1..5].copy_from_slice(&distance.to_le_bytes());
-        write_text(site, &patch[..len]).ok_or(place.name())?;
+        text.write(site, &patch[..len]).ok_or(place.name())?;
     }
     super::credentials::set_real_setxid(setxid);
     let stub = stubs + SITES.len() * STUB_LEN;
@@ -255,7 +256,7 @@ pub fn install() -> Result<(), &'static CStr> {
     unsafe { core::ptr::copy_nonoverlapping(code.bytes.as_ptr(), stub as *mut u8, STUB_LEN) };
     for ((name, _), call) in SETXID.iter().zip(calls) {
         let distance = i32::try_from(stub as isize - (call as isize + 5)).map_err(|_| *name)?;
-        write_text(call + 1, &distance.to_le_bytes()).ok_or(*name)?;
+        text.write(call + 1, &distance.to_le_bytes()).ok_or(*name)?;
     }
     // SAFETY: the stubs are complete; they need not be written again.
     let _ = unsafe { sys::syscall6(libc::SYS_mprotect, stubs, STUBS_LEN, (libc::PROT_READ | libc::PROT_EXEC) as usize, 0, 0, 0) };
@@ -323,8 +324,8 @@ fn find_hidden(function: usize, pattern: &[u8]) -> Option<usize> {
     let (start, end) = found?;
     // SAFETY: a mapping of libc's text, readable as a whole, which is never unmapped.
     let text = unsafe { core::slice::from_raw_parts(start as *const u8, end - start) };
-    let mut places = text.windows(pattern.len()).enumerate().filter(|(_, w)| *w == pattern).map(|(at, _)| start + at);
-    places.next().filter(|_| places.next().is_none())
+    let mut places = memchr::memmem::find_iter(text, pattern); // at every start of a process, over more than a megabyte
+    places.next().filter(|_| places.next().is_none()).map(|at| start + at)
 }
 
 /// Pages for stubs within reach of a 32-bit jump from `text`.
@@ -386,11 +387,17 @@ fn write_stub(stub: usize, nr: libc::c_long, resume: usize) {
     unsafe { core::ptr::copy_nonoverlapping(code.bytes.as_ptr(), stub as *mut u8, STUB_LEN) };
 }
 
-/// Writes program text through /proc/self/mem, which needs no writable and executable mapping.
-fn write_text(at: usize, bytes: &[u8]) -> Option<()> {
-    let mem = sys::open(b"/proc/self/mem\0", libc::O_RDWR | libc::O_CLOEXEC, 0).ok()?;
-    // SAFETY: replaces the bytes of libc's text that were checked to be one site, in our own copy of the page, while the process
-    // has one thread.
-    let n = unsafe { sys::syscall6(libc::SYS_pwrite64, mem.raw() as usize, bytes.as_ptr() as usize, bytes.len(), at, 0, 0) };
-    (n == Ok(bytes.len())).then_some(())
+/// The program's text, to be written through /proc/self/mem, which needs no writable and executable mapping.
+struct Text(sys::Fd);
+
+impl Text {
+    fn open() -> Option<Self> {
+        sys::open(b"/proc/self/mem\0", libc::O_RDWR | libc::O_CLOEXEC, 0).ok().map(Text)
+    }
+    fn write(&self, at: usize, bytes: &[u8]) -> Option<()> {
+        // SAFETY: replaces the bytes of libc's text that were checked to be one site, in our own copy of the page, while the process
+        // has one thread.
+        let n = unsafe { sys::syscall6(libc::SYS_pwrite64, self.0.raw() as usize, bytes.as_ptr() as usize, bytes.len(), at, 0, 0) };
+        (n == Ok(bytes.len())).then_some(())
+    }
 }

@@ -140,6 +140,7 @@ impl<K: Kernel, S> Daemon<K, S> {
             if !*zero {
                 let stored = (d.tag != Tag::UNKNOWN).then_some(d.tag);
                 d.tag = match d.packed {
+                    _ if d.at_home && stored.is_some() && K::mistake(Mistake::DropsWhatChanged) => d.tag,
                     _ if d.at_home => machine.content.fingerprint(d.page, bytes),
                     true => checksum::of(d.page, bytes), // it is stored in a compressed device, not encrypted
                     false => machine.content.tag(d.page, stored, bytes, scratch),
@@ -153,6 +154,11 @@ impl<K: Kernel, S> Daemon<K, S> {
         self.home_dirty.clear();
         for (d, zero) in self.dirty.iter_mut().zip(&zero) {
             match core.vm.launder_compared(d.page, *zero, d.tag) {
+                Compared::Write if d.at_home && K::mistake(Mistake::WritesCopiesHome) => {
+                    self.home_dirty.push(*d);
+                    writes += 1;
+                    continue;
+                }
                 Compared::Write => {
                     d.write = true;
                     d.packed = d.passes_memory && past_memory;
@@ -237,9 +243,12 @@ impl<K: Kernel, S> Daemon<K, S> {
                 continue;
             }
             let n = run.count as usize;
-            if !past_memory && let Some(pool) = &machine.map.read().pool {
+            if !past_memory
+                && let Some(pool) = &machine.map.read().pool
+                && let Some(d) = self.dirty[at..at + n].iter().find(|d| !d.passes_memory)
+            {
                 // SAFETY: the place is held: its content stays, and nobody writes parked pages.
-                pool.sample(unsafe { &*(machine.parking.addr(self.dirty[at].place) as *const PageBytes) });
+                pool.sample(unsafe { &*(machine.parking.addr(d.place) as *const PageBytes) });
             }
             let w = &mut self.writes[slot];
             w.pages[..n].copy_from_slice(&self.dirty[at..at + n]);
