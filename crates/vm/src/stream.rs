@@ -487,8 +487,8 @@ impl Streams {
         Some((at, s.next, windows * ask))
     }
 
-    /// The reader of the stream waits for pages that were being read ahead of it. If its windows are as long as they may be, one more
-    /// is kept under way from now on: while one is copied, the device works on the others.
+    /// The reader of the stream waits for pages that were being read ahead of it. If its windows are as long as they may be, one
+    /// more is kept under way from now on: while one is copied, the device works on the others.
     pub fn waited(&mut self, stream: StreamRef) {
         let s = &mut self.table[stream.at()];
         if s.window == self.window_max && s.bursts.is_none() && s.gave_up_to(stream.next) {

@@ -99,8 +99,8 @@ impl<K: Kernel, S> Daemon<K, S> {
     /// Drops `drops[at..at + n]`, neighbouring pages. No event is raised, because delivery is in-thread.
     fn drop_run(&mut self, machine: &Machine<K>, map: &Space<K>, at: usize, n: usize) {
         let addr = map.addr(self.drops[at].0);
-        // SAFETY: pages of a read-only region, which the file has. They are busy, so nobody fills them meanwhile; a touch waits, and
-        // then has them read.
+        // SAFETY: pages of a read-only region, which the file has. They are busy, so nobody fills them meanwhile; a touch waits,
+        // and then has them read.
         let discarded = unsafe { K::discard_of_program(addr, n << PAGE_SHIFT) };
         let mut wake = machine.config.delivery == Delivery::InThread;
         let mut core = machine.core.lock();
