@@ -3,6 +3,7 @@
 //! ```text
 //!   watch     take victims from the policy; have the kernel note which are used, if it can           map shared, one batch
 //!   park      ask it, or take victims; MOVE runs of neighbouring pages out of sight                  map shared, one batch
+//!   pass      take pages that a reader has passed; drop those that their file has, park the others  map shared, one batch
 //!   launder   compare with tags; unchanged -> clean, zero -> dropped, else write in clusters        no lock meanwhile
 //!             (encrypted: each write's pages are sealed into its buffer)
 //!   reclaim   discard the parked content of clean pages, many with one TLB flush                    map shared, one batch
@@ -62,10 +63,18 @@ impl<K: Kernel> Sharing<K> for () {
     }
 }
 
+/// How many pages are neighbours, from the first on.
+fn run_length(pages: &[Resident]) -> usize {
+    let first = pages.first().map_or(0, |m| m.0.raw());
+    pages.iter().enumerate().take_while(|(i, m)| m.0.raw() == first + *i as u64).count()
+}
+
 /// One page daemon.
 pub struct Daemon<K: Kernel, S = ()> {
     io: K::Io,
     batch: Vec<Resident>,
+    /// Pages of the batch that are dropped.
+    drops: Vec<Resident>,
     laundry: Vec<Laundry>,
     places: Vec<ParkPlace>,
     dirty: Vec<Dirty>,
@@ -144,6 +153,7 @@ impl<K: Kernel, S: Sharing<K>> Daemon<K, S> {
         Ok(Daemon {
             io: K::io(engine, 32)?,
             batch: Vec::with_capacity(BATCH),
+            drops: Vec::with_capacity(BATCH),
             laundry: Vec::with_capacity(BATCH),
             places: Vec::with_capacity(BATCH),
             dirty: Vec::with_capacity(BATCH),
@@ -278,6 +288,10 @@ impl<K: Kernel, S: Sharing<K>> Daemon<K, S> {
             return Step::Worked;
         }
         if demand.launder > 0 && self.can_launder() && self.launder(machine, demand.launder.min(most)) {
+            return Step::Worked;
+        }
+        if demand.pass > 0 {
+            self.pass(machine, demand.pass.min(most));
             return Step::Worked;
         }
         let all_tried = self.fruitless > listed;

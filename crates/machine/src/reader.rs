@@ -20,12 +20,16 @@ use overspill_vm::{CLUSTER_PAGES_MAX, Destination, Filled, Followed, PageIn};
 pub const SINGLES: usize = 16;
 /// Cluster buffers.
 pub const CLUSTERS: usize = 3;
+/// Cluster buffers of a reader that reads far ahead: [`Reader::deep`].
+pub const DEEP_CLUSTERS: usize = 9;
 /// The most single-page buffers that are used for pages that nobody waits for.
 const POINTED: usize = 12;
 /// Pages that are mapped again in one go, some microseconds each. After that other faults are served.
 const RESTORES: usize = 16;
 /// Reads in flight.
 pub const READS_MAX: usize = SINGLES + CLUSTERS;
+/// The same of a reader that reads far ahead.
+const FLIGHTS_MAX: usize = SINGLES + DEEP_CLUSTERS;
 /// Tokens below this are reads.
 pub const TOKEN_OTHER: u64 = 1 << 32;
 
@@ -43,7 +47,8 @@ pub struct Reader<K: Kernel> {
     pub io: K::Io,
     buffers: *mut u8,
     cluster_pages: usize,
-    flights: [Option<InFlight>; READS_MAX],
+    flights: [Option<InFlight>; FLIGHTS_MAX],
+    clusters: usize,
     in_flight: usize,
     pointed: Pointed,
 }
@@ -51,6 +56,11 @@ pub struct Reader<K: Kernel> {
 /// Pages of buffer that a reader takes, for clusters of `cluster_pages`.
 pub const fn buffer_pages(cluster_pages: usize) -> usize {
     SINGLES + CLUSTERS * cluster_pages
+}
+
+/// How many more of them a reader takes that reads far ahead.
+pub const fn deep_pages(cluster_pages: usize) -> usize {
+    (DEEP_CLUSTERS - CLUSTERS) * cluster_pages
 }
 
 /// The result of a read.
@@ -267,13 +277,26 @@ impl<K: Kernel> Reader<K> {
     /// # Errors
     /// As [`Kernel::io`]; ENOMEM.
     pub fn new(engine: K::Engine, cluster_pages: usize) -> Result<Self, Errno> {
-        let len = buffer_pages(cluster_pages) << PAGE_SHIFT;
+        Self::with_clusters(engine, cluster_pages, CLUSTERS)
+    }
+
+    /// As [`Reader::new`], with [`deep_pages`] more pages of buffer, for more windows of a stream at a time.
+    ///
+    /// # Errors
+    /// As [`Reader::new`].
+    pub fn deep(engine: K::Engine, cluster_pages: usize) -> Result<Self, Errno> {
+        Self::with_clusters(engine, cluster_pages, DEEP_CLUSTERS)
+    }
+
+    fn with_clusters(engine: K::Engine, cluster_pages: usize, clusters: usize) -> Result<Self, Errno> {
+        let len = (SINGLES + clusters * cluster_pages) << PAGE_SHIFT;
         let buffers = K::map_anonymous(len)?;
         // Present from the start: another thread would have to serve a fault here.
         // SAFETY: our own fresh mapping.
         unsafe { buffers.write_bytes(0, len) };
-        let flights = [None; READS_MAX];
-        Ok(Reader { io: K::io(engine, 64)?, buffers, cluster_pages, flights, in_flight: 0, pointed: Pointed::default() })
+        let flights = [None; FLIGHTS_MAX];
+        let io = K::io(engine, 64)?;
+        Ok(Reader { io, buffers, cluster_pages, flights, clusters, in_flight: 0, pointed: Pointed::default() })
     }
 
     fn buffer(&self, flight: usize) -> *mut u8 {
@@ -338,7 +361,7 @@ impl<K: Kernel> Reader<K> {
     }
 
     fn free_buffer(&self, pages: u32) -> Option<usize> {
-        let mut range = if pages == 1 { 0..SINGLES } else { SINGLES..READS_MAX };
+        let mut range = if pages == 1 { 0..SINGLES } else { SINGLES..SINGLES + self.clusters };
         range.find(|i| self.flights[*i].is_none())
     }
 
@@ -442,7 +465,7 @@ impl<K: Kernel> Drop for Reader<K> {
             }
         }
         // SAFETY: the mapping that `new` made; no read into it is in flight, and only this reader hands its buffers out.
-        unsafe { K::unmap(self.buffers, buffer_pages(self.cluster_pages) << PAGE_SHIFT) };
+        unsafe { K::unmap(self.buffers, (SINGLES + self.clusters * self.cluster_pages) << PAGE_SHIFT) };
     }
 }
 

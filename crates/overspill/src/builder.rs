@@ -15,6 +15,7 @@ use overspill_linux::family::Sharing;
 use overspill_linux::io::Engine;
 use overspill_linux::lock::{self, Rank};
 use overspill_linux::machine::Delivery;
+use overspill_linux::reader;
 use overspill_linux::setup::{self, Options, SetupError};
 use overspill_linux::status_file::StatusFile;
 use overspill_linux::sys::{self, Errno};
@@ -225,6 +226,12 @@ impl Builder {
             e => Error::Userfaultfd(e),
         })?;
         machine.content.keep_from_children();
+        if !self.manual_daemon && delivery == Delivery::InThread {
+            let mut core = machine.core.lock();
+            core.vm.charge(reader::deep_pages(cluster_pages) as u32);
+            core.vm.set_under_way_max(reader::deep_pages(cluster_pages) as u32);
+            core.vm.set_drops();
+        }
         let quit = reads::event().map_err(|e| Error::Resources(os(e)))?;
         machine.shutdown.set_event(quit.raw());
         let regions =

@@ -10,7 +10,7 @@
 use overspill_linux::area;
 use overspill_linux::io::{Engine, Io};
 use overspill_linux::lock::Mutex;
-use overspill_linux::machine::{Machine, Read};
+use overspill_linux::machine::{Delivery, Machine, Read};
 use overspill_linux::reader::{self, CLUSTERS, Reader, SINGLES, TOKEN_OTHER};
 use overspill_linux::spinner::{SPIN_NS, Spinner};
 use overspill_linux::sys::{self, Errno, Fd, futex_wait, futex_wake};
@@ -258,7 +258,10 @@ const TOKEN_QUEUE: u64 = TOKEN_OTHER;
 /// # Errors
 /// If its I/O cannot be set up. Then `ready` was not called.
 pub fn run(machine: &Machine, queue: &Queue, engine: Engine, cluster_pages: usize, ready: impl FnOnce()) -> Result<(), Errno> {
-    let mut reader = Reader::new(engine, cluster_pages)?;
+    let mut reader = match machine.config.delivery {
+        Delivery::InThread => Reader::deep(engine, cluster_pages)?,
+        Delivery::Threads => Reader::new(engine, cluster_pages)?,
+    };
     reader.io.watch(queue.event.raw(), TOKEN_QUEUE);
     ready();
     while !machine.shutdown.has_begun() {

@@ -52,6 +52,34 @@ fn a_file_is_read() {
     }
 }
 
+/// An index that is in use stays in memory while another file is read through once. Almost all of its pages were evicted once.
+#[test]
+fn a_scan_leaves_an_index_alone() {
+    let (pages, scanned) = (BUDGET as usize / PAGE / 2, 4 * BUDGET as usize / PAGE);
+    let index_file = Temp::new("index", &random_bytes(pages * PAGE));
+    let file = Temp::new("scanned", &random_bytes(scanned * PAGE));
+    for pager in both() {
+        let index = pager.open_file(&index_file.0, Access::ReadOnly).expect("a region");
+        let scan = pager.open_file(&file.0, Access::ReadOnly).expect("a region");
+        let byte = |region: &FileRegion, page: usize| {
+            // SAFETY: within the region; nobody changes the file.
+            unsafe { region.as_ptr().add(page * PAGE).read_volatile() }
+        };
+        let of = |region: &FileRegion| (0..region.len() / PAGE).map(|page| byte(region, page)).collect::<Vec<u8>>();
+        let expected = of(&index);
+        let before = pager.counters().hard_faults.get();
+        let mut rng = Rng(3);
+        for page in 0..scanned {
+            let at = rng.below(pages);
+            assert_eq!(byte(&index, at), expected[at]);
+            byte(&scan, page);
+        }
+        let faults = pager.counters().hard_faults.get() - before;
+        assert!(faults < pages as u64 / 4, "{faults} hard faults, and the index has {pages} pages: {pager:?}");
+        assert_budget(&pager, 2);
+    }
+}
+
 /// What is written to a read-write region is in the file when it has been flushed, or when the region is gone.
 #[test]
 fn changes_reach_the_file() {

@@ -51,6 +51,11 @@ impl<P: Pager> Vm<P> {
         (self.limit as u64).saturating_sub(self.charge_total()) as u32
     }
 
+    /// The machine has buffers for so many pages that are read ahead of a reader who has to wait for them.
+    pub fn set_under_way_max(&mut self, pages: u32) {
+        self.reads.set_under_way_max(pages);
+    }
+
     /// Charges `pages` of the machine's own (buffers, parked copies that outlive their page).
     pub fn charge(&mut self, pages: u32) {
         self.charged += pages;
@@ -75,14 +80,24 @@ impl<P: Pager> Vm<P> {
         self.note_usage();
     }
 
+    /// The frames that are kept for whoever waits for one.
+    pub(crate) fn least_free(&self) -> u32 {
+        (self.limit / 256).clamp(32, 2048)
+    }
+
+    /// What is read ahead of readers that have to wait for it takes frames in great numbers at a time.
+    fn free_for_readers(&self) -> u32 {
+        self.reads.under_way().min(self.limit / 32)
+    }
+
     /// Below this many available pages the page daemon starts.
     pub fn free_low(&self) -> u32 {
-        (self.limit / 256).clamp(32, 2048)
+        self.least_free() + self.free_for_readers() / 2
     }
 
     /// The page daemon works until this many pages are available.
     pub fn free_high(&self) -> u32 {
-        self.free_low() * 2
+        self.least_free() * 2 + self.free_for_readers()
     }
 
     pub(crate) fn note_usage(&self) {

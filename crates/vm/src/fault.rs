@@ -165,7 +165,10 @@ impl<P: Pager> Vm<P> {
         match filled {
             Filled::Mapped => {
                 self.table.set(page, word.mapped());
-                self.list_again(word, |policy, frame| policy.referenced(frame));
+                self.list_again(word, |policy, frame| match word.passing() {
+                    true => policy.passed(frame),
+                    false => policy.referenced(frame),
+                });
             }
             Filled::Parked | Filled::No => {
                 // Not back on the laundry: the write under way may be of what it held before it was last mapped.

@@ -169,7 +169,7 @@ impl<P: Pager> Vm<P> {
 
     /// How many frames may be taken for pages that nobody waits for. The rest is the page daemon's reserve.
     pub(crate) fn spare_frames(&self) -> u32 {
-        self.available().saturating_sub(self.free_low() / 2)
+        self.available().saturating_sub(self.least_free() / 2)
     }
 
     /// How many frames a decision may take: up to `want`, but only the first if no frames are spare.

@@ -62,6 +62,7 @@ const READAHEAD: u64 = 1 << 8;
 const TRIGGER: u64 = 1 << 9;
 const WANTED: u64 = 1 << 10;
 const SAMPLE: u64 = 1 << 11;
+const PASSING: u64 = 1 << 12;
 const ALONG: u64 = 1 << 13;
 const REFUSED: u64 = 1 << 14;
 const FRAME_SHIFT: u32 = 32;
@@ -115,6 +116,7 @@ impl PageWord {
     flag!(readahead, READAHEAD, "Came in along with a fault and is not known to have been used.");
     flag!(trigger, TRIGGER, "Its first touch asks for the next readahead.");
     flag!(wanted, WANTED, "A fault waits for the busy page.");
+    flag!(passing, PASSING, "Came in for a long run through a file, while frames were short. Kept until it is mapped.");
     flag!(along, ALONG, "Last came in along with others, in order or by a pointer.");
     flag!(refused, REFUSED, "Did not compress.");
     flag!(
@@ -163,6 +165,12 @@ impl PageWord {
         debug_assert!(self.busy());
         PageWord(if along { self.0 | ALONG } else { self.0 & !ALONG })
     }
+    /// It comes in for a long run through a file, while frames are short. => it is coming in
+    #[inline]
+    pub fn as_passing(self) -> Self {
+        debug_assert!(self.busy());
+        PageWord(self.0 | PASSING)
+    }
     /// Sets whether it did not compress.
     #[inline]
     pub const fn refuse(self, refused: bool) -> Self {
@@ -196,7 +204,7 @@ impl PageWord {
     #[inline]
     pub fn arrived_trigger(self) -> Self {
         assert!(self.busy() && self.state() == State::PagedOut, "arrived_trigger: {self:?}");
-        self.with(State::Inactive, self.keep(FLAGS_OF_PLACE | READAHEAD) | TRIGGER, self.frame().0)
+        self.with(State::Inactive, self.keep(FLAGS_OF_PLACE | READAHEAD | PASSING) | TRIGGER, self.frame().0)
     }
     /// Busy page-in of a page that nobody has asked for. It will be left parked to see whether it is used.
     #[inline]
@@ -268,6 +276,12 @@ impl PageWord {
     pub fn parked(self) -> Self {
         assert!(self.parking(), "parked: {self:?}");
         self.with(State::Inactive, self.keep(FLAGS_OF_PLACE | READAHEAD), self.frame().0)
+    }
+    /// The page, whose file has what it holds, is gone from the program's memory: its frame is free.
+    #[inline]
+    pub fn dropped(self, evicted_at: u32) -> Self {
+        assert!(self.parking(), "dropped: {self:?}");
+        self.with(State::PagedOut, self.keep(FLAGS_OF_PLACE), evicted_at)
     }
     /// The page could not be parked: it is mapped as before.
     #[inline]
@@ -342,6 +356,7 @@ impl core::fmt::Debug for PageWord {
             (TRIGGER, "trigger"),
             (WANTED, "wanted"),
             (SAMPLE, "sample"),
+            (PASSING, "passing"),
             (ALONG, "along"),
             (REFUSED, "refused"),
         ] {
@@ -381,6 +396,11 @@ mod tests {
         assert!(w.sample() && !w.trigger() && w.state() == State::Inactive);
         assert!(!w.begin_restore().sample());
         assert!(!w.begin_launder().laundered(true).reclaimed(11).sample());
+        // read for a long run, left as a trigger, touched: then it is like any other page, and dropped without being parked
+        let w = PageWord::UNTOUCHED.at_home().begin_fill(F, true).as_passing().arrived_trigger().begin_restore();
+        assert!(w.passing() && !w.mapped().passing());
+        let w = w.mapped().begin_park().dropped(12);
+        assert_eq!((w.state(), w.evicted_at(), w.has_frame()), (State::PagedOut, 12, false));
     }
 
     #[test]

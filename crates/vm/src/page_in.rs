@@ -17,6 +17,10 @@ use core::ops::Range;
 /// A page that did not compress is tried again after so many page-ins, on average.
 const REFUSED_FOR: u32 = 8;
 
+/// A run through a file is long if it is longer than this part of the budget. (PostgreSQL gives scans of a table of more than a
+/// quarter of its buffers a few buffers of their own, for the same reason.)
+const FAR_PART: u32 = 4;
+
 /// What is read around a page that a thread waits for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Around {
@@ -174,7 +178,7 @@ impl<P: Pager> Vm<P> {
     ) -> Option<PageIn> {
         let direction = stream.map_or(Direction::Up, |at| self.reads.direction(at));
         let reach = stream.map_or(window, |at| self.reads.reach(at, page, window));
-        let want = direction.clip(page, reach, &bounds).min(CLUSTER_PAGES_MAX as u32);
+        let want = direction.clip(page, reach.min(self.reads.window_max()), &bounds).min(CLUSTER_PAGES_MAX as u32);
         let want = if touched { self.frames_for(want, over_budget) } else { want.min(self.spare_frames()) };
         let more = want.max(1) - 1;
         let home = self.at_home(page);
@@ -186,6 +190,7 @@ impl<P: Pager> Vm<P> {
         let most = want.min(stored.before.max(stored.after) + 1);
         let (mut count, mut taken, mut wanted) = (0, 0u32, 0u128);
         let alone = touched && window <= 1;
+        let passing = home.is_some() && stream.is_some_and(|at| self.reads.given(at) >= self.far());
         self.read = self.read.wrapping_add(1);
         for i in 0..most {
             let p = direction.step(page, i);
@@ -209,7 +214,8 @@ impl<P: Pager> Vm<P> {
             self.note_page_in(alone, word.evicted_at());
             // what did not compress is tried again once in a while, because contents change
             let refused = word.refused() && !(alone && self.read.is_multiple_of(REFUSED_FOR));
-            self.table.set(p, word.begin_fill(frame, !(touched && i == 0)).coming_along(!alone).refuse(refused));
+            let word = word.begin_fill(frame, !(touched && i == 0)).coming_along(!alone).refuse(refused);
+            self.table.set(p, if passing { word.as_passing() } else { word });
             wanted |= 1 << i;
             taken += 1;
             count = i + 1;
@@ -218,7 +224,7 @@ impl<P: Pager> Vm<P> {
             return None;
         }
         let trigger = stream.and_then(|at| self.reads.trigger(at, page, count, touched));
-        let stream = stream.map(|at| self.reads.give(at, page, count, window));
+        let stream = stream.map(|at| self.give(at, page, count, window, home.is_some()));
         let has_rest = window > 1 && stream.is_some_and(|stream| self.reads.rest(stream).is_some());
         self.counters.readahead_pages.add((taken - touched as u32) as u64);
         self.decide(Decision::PageIn(page, count));
@@ -233,6 +239,24 @@ impl<P: Pager> Vm<P> {
         };
         let stream = stream.filter(|_| window > 1);
         Some(PageIn { touched, direction, trigger, has_rest, stream, ..op })
+    }
+
+    /// As [`Streams::give`](crate::stream::Streams::give).
+    fn give(&mut self, at: usize, page: PageId, count: u32, window: u32, at_home: bool) -> StreamRef {
+        let (before, far) = (self.reads.given(at), self.far());
+        let stream = self.reads.give(at, page, count, window);
+        if at_home && self.reads.given(at) >= far {
+            if before < far {
+                self.policy.run_begins();
+            }
+            self.policy.keep_passing((2 * self.reads.ahead_of(far)).min(self.limit / 8));
+        }
+        stream
+    }
+
+    /// Who reads a file in order as far as this is taken to read it once, in pages. The pages after that are passing ones.
+    fn far(&self) -> u32 {
+        self.limit / FAR_PART
     }
 
     /// The read of `wanted` of `count` pages, which have been given frames and the number `self.read`.
@@ -283,7 +307,7 @@ impl<P: Pager> Vm<P> {
         let (at, next, left) = self.reads.rest(op.stream?)?;
         let more = self.read_next_away(at, next, left, bounds)?;
         // one trigger a window is enough
-        let trigger = more.trigger.filter(|_| op.touched && op.count == 1);
+        let trigger = more.trigger.filter(|_| op.touched && op.count == 1 || left >= self.reads.window_max());
         Some(PageIn { trigger, written: op.written, ..more })
     }
 
@@ -340,6 +364,7 @@ impl<P: Pager> Vm<P> {
             (Some(at), _) if self.reads.direction(at) == Direction::Up && !self.reads.is_in_bursts(at) => at,
             _ => self.reads.begin(page, Direction::Up),
         };
+        self.reads.is_advised(stream);
         self.read_cluster(Some(stream), page, count.max(2), bounds, false, false)
     }
 
@@ -467,6 +492,9 @@ impl<P: Pager> Vm<P> {
         let stream = op.stream?;
         if let Some(page) = wanted {
             // the reader is already here: everything it waits for is mapped, and the next window is due at once
+            if !op.touched {
+                self.reads.waited(stream);
+            }
             let stream = op.trigger.map_or(stream, |_| self.reads.reached(stream, page));
             return self.read_on(stream, page, bounds).map(|m| PageIn { written: op.written, ..m });
         }
@@ -499,6 +527,7 @@ impl<P: Pager> Vm<P> {
                     false
                 };
                 let why = match word.readahead() {
+                    _ if word.passing() => Admit::Passing,
                     true => Admit::Readahead,
                     false if self.at_home(page).is_some() => Admit::FileRead,
                     false => Admit::HardFault,

@@ -4,6 +4,7 @@ use crate::frames::{CLEAN, INACTIVE, LAUNDRY, On, WATCHED};
 use crate::home::Access;
 use crate::page::{PageWord, State};
 use crate::pager::{IoResult, Location, Pager, SlotRun};
+use crate::policy::LivePolicy;
 use crate::types::{FrameId, PAGE_SIZE, PageId, Slot, Tag};
 use crate::vm::{Decision, Vm};
 use alloc::vec::Vec;
@@ -22,6 +23,8 @@ pub enum Parked {
     Absent,
     /// It was not tried: the program had used the page while it was watched.
     Used,
+    /// It was not parked: its content was dropped at once, because its file has it.
+    Dropped,
 }
 
 /// What to do with a page whose parked content was compared.
@@ -86,6 +89,8 @@ pub struct Demand {
     pub park: u32,
     /// Mapped pages to be watched.
     pub watch: u32,
+    /// Mapped pages that a reader has passed.
+    pub pass: u32,
 }
 
 impl Demand {
@@ -108,6 +113,10 @@ impl<P: Pager> Vm<P> {
         if short == 0 {
             return Demand { park: beyond, ..Demand::default() };
         }
+        let pass = if self.drops { self.policy.passing().min(short) } else { 0 };
+        if pass > 0 {
+            return Demand { pass, ..Demand::default() };
+        }
         let watched = self.frames.queues.len(WATCHED);
         let reclaim = short.min(self.frames.queues.len(CLEAN));
         // Not those of a flush: it may itself wait for a frame. (Found by a seed: all waited for it.)
@@ -124,11 +133,16 @@ impl<P: Pager> Vm<P> {
         let after = self.frames.queues.len(INACTIVE) - launder + laundering;
         let more = inactive_target.max(short - reclaim).saturating_sub(watched + after).max(beyond).min(self.listed);
         if !self.watches() {
-            return Demand { reclaim, launder, park: more.max(watched), watch: 0 };
+            return Demand { reclaim, launder, park: more.max(watched), ..Demand::default() };
         }
         // what is parked was watched before, so it can be laundered at once
         let park = if too_few { 0 } else { (short - reclaim).saturating_sub(after).min(watched) };
-        Demand { reclaim, launder, park, watch: more }
+        Demand { reclaim, launder, park, watch: more, pass: 0 }
+    }
+
+    /// The machine can drop pages of files without parking them.
+    pub fn set_drops(&mut self) {
+        self.drops = true;
     }
 
     /// Whether the daemon should be woken.
@@ -177,12 +191,28 @@ impl<P: Pager> Vm<P> {
         true
     }
 
-    fn victims(&mut self, most: u32, out: &mut Vec<Resident>, mut each: impl FnMut(&mut Self, PageId, FrameId)) {
+    /// As [`Vm::park_batch`], but pages that a reader has passed. Those of read-only files may be dropped instead
+    /// ([`Parked::Dropped`]).
+    pub fn pass_batch(&mut self, most: u32, out: &mut Vec<Resident>) {
+        self.take_victims(|policy, out| policy.passing_victims(out), most, out, |vm, page, _| vm.begin_park(page));
+    }
+
+    fn victims(&mut self, most: u32, out: &mut Vec<Resident>, each: impl FnMut(&mut Self, PageId, FrameId)) {
+        self.take_victims(|policy, out| policy.victims(out), most, out, each);
+    }
+
+    fn take_victims(
+        &mut self,
+        choose: impl FnOnce(&mut dyn LivePolicy, &mut [FrameId]) -> usize,
+        most: u32,
+        out: &mut Vec<Resident>,
+        mut each: impl FnMut(&mut Self, PageId, FrameId),
+    ) {
         out.clear();
         self.counters.daemon_scans.add(1);
         let mut victims = [FrameId(0); 256];
         let most = (most as usize).min(out.capacity()).min(victims.len());
-        let n = self.policy.victims(&mut victims[..most]);
+        let n = choose(&mut *self.policy, &mut victims[..most]);
         self.listed -= n as u32;
         for &frame in &victims[..n] {
             let page = self.frames.page[frame.at()];
@@ -244,6 +274,13 @@ impl<P: Pager> Vm<P> {
                 self.counters.references_seen.add(1);
                 self.counters.readahead_used.add(word.readahead() as u64);
                 self.list_again(word, |policy, frame| policy.referenced(frame));
+            }
+            Parked::Dropped => {
+                self.evicted(page, frame, word.dropped(self.next_eviction()));
+                self.counters.pages_reclaimed_clean.add(1);
+                self.counters.readahead_lost.add(word.readahead() as u64);
+                self.give_frame(frame);
+                self.note_usage();
             }
             Parked::Absent => {
                 // dropped without the pager's knowledge: it reads as zeroes from now on
@@ -477,15 +514,24 @@ impl<P: Pager> Vm<P> {
             self.dequeue(frame);
             let page = self.frames.page[frame.at()];
             let word = self.table.get(page);
-            self.evictions = self.evictions.wrapping_add(1).max(1);
-            self.table.set(page, word.reclaimed(self.evictions));
-            self.policy.evicted(frame, page);
+            self.evicted(page, frame, word.reclaimed(self.next_eviction()));
             self.note_unused(word);
-            self.pool_size.page_out(word.passes_memory());
-            self.counters.pages_reclaimed.add(1);
-            self.decide(Decision::Reclaim(page));
             out.push((page, frame));
         }
+    }
+
+    fn next_eviction(&self) -> u32 {
+        self.evictions.wrapping_add(1).max(1)
+    }
+
+    /// A page leaves memory, for a place where it is stored: `word` says so.
+    fn evicted(&mut self, page: PageId, frame: FrameId, word: PageWord) {
+        self.evictions = word.evicted_at();
+        self.table.set(page, word);
+        self.policy.evicted(frame, page);
+        self.pool_size.page_out(word.passes_memory());
+        self.counters.pages_reclaimed.add(1);
+        self.decide(Decision::Reclaim(page));
     }
 
     /// The parked content of these frames is gone.

@@ -65,13 +65,30 @@ struct Stream {
     distance: i64,
     /// The trigger of its last window was left, and has not been touched: it is over, or will go on.
     awaits: bool,
+    /// How many pages were asked for so far.
+    given: u32,
+    /// How many windows beyond the one that its reader is in are kept under way.
+    depth: u32,
     /// It does not read all pages in order, but these.
     bursts: Option<Bursts>,
 }
 
 impl Stream {
     fn new(first: PageId, direction: Direction, stamp: u64) -> Self {
-        Stream { next: first, direction, window: 1, rest: 0, stamp, first, used: 1, distance: 0, awaits: false, bursts: None }
+        Stream {
+            next: first,
+            direction,
+            window: 1,
+            rest: 0,
+            stamp,
+            first,
+            used: 1,
+            distance: 0,
+            awaits: false,
+            given: 1,
+            depth: 1,
+            bursts: None,
+        }
     }
 
     fn none() -> Self {
@@ -95,7 +112,12 @@ impl Stream {
 
     /// Whether `page` is one of those given last, of a run.
     fn gave(&self, page: PageId) -> bool {
-        (1..=2 * self.window as u64).contains(&self.direction.ahead(page, self.next))
+        (1..=(self.depth as u64 + 1) * self.window as u64).contains(&self.direction.ahead(page, self.next))
+    }
+
+    /// Whether one of the windows that are under way ends before `next`.
+    fn gave_up_to(&self, next: PageId) -> bool {
+        self.direction.ahead(next, self.next) <= self.depth as u64 * self.window as u64
     }
 
     /// Whether a burst that begins at `page` makes it a stream of bursts: it is as far from this run as this one from another, and
@@ -137,6 +159,10 @@ pub struct Streams {
     window_max: u32,
     /// The balance of first windows. At zero a run's second fault asks for none.
     trust: u32,
+    /// The most windows that are under way beyond the one that a reader is in.
+    depth_max: u32,
+    /// How many pages were under way for a reader that had to wait, and when.
+    deep: (u32, u64),
 }
 
 impl Streams {
@@ -155,6 +181,8 @@ impl Streams {
             window_first,
             window_max,
             trust: TRUST_MAX / 2,
+            depth_max: 1,
+            deep: (0, 0),
         }
     }
 
@@ -249,6 +277,7 @@ impl Streams {
                 _ => {
                     // a small jump may be a reader that skips, or chance: it is followed, but more carefully
                     let window = (self.table[at].window / 4).max(self.window_first);
+                    self.table[at].depth = 1;
                     (window, window)
                 }
             };
@@ -317,6 +346,38 @@ impl Streams {
         s.bursts.insert(bursts).ask(&mut s.window)
     }
 
+    /// The most pages of one read.
+    pub fn window_max(&self) -> u32 {
+        self.window_max
+    }
+
+    /// From now on so many pages, at most, are under way for a reader that waits for what is read ahead.
+    pub fn set_under_way_max(&mut self, pages: u32) {
+        self.depth_max = (pages / self.window_max).max(1);
+    }
+
+    /// How many pages are under way for such readers, if there was one lately.
+    pub fn under_way(&self) -> u32 {
+        if self.deep.1 + STALE_AFTER <= self.stamp { 0 } else { self.deep.0 }
+    }
+
+    /// How many pages a stream was given so far, if it reads in order.
+    pub fn given(&self, at: usize) -> u32 {
+        let s = &self.table[at];
+        if s.bursts.is_none() { s.given } else { 0 }
+    }
+
+    /// What the stream is given next was asked for by advice, to stay: that is no reader who comes once.
+    pub fn is_advised(&mut self, at: usize) {
+        self.table[at].given = 0;
+    }
+
+    /// How many pages are ahead of readers that were given `far` or more.
+    pub fn ahead_of(&self, far: u32) -> u32 {
+        let runs = self.table.iter().filter(|s| s.bursts.is_none() && s.given >= far && !s.is_over(self.stamp));
+        runs.map(|s| (s.depth + 1) * s.window).sum()
+    }
+
     /// Which way a stream goes.
     pub fn direction(&self, at: usize) -> Direction {
         self.table[at].direction
@@ -347,6 +408,7 @@ impl Streams {
     /// A stream is given the `count` pages from `page` on, of `want` that it wanted: what is left is [`Streams::rest`].
     pub fn give(&mut self, at: usize, page: PageId, count: u32, want: u32) -> StreamRef {
         let s = &mut self.table[at];
+        s.given = s.given.saturating_add(count);
         let Some(bursts) = &mut s.bursts else {
             s.rest = want.saturating_sub(count);
             let next = s.direction.step(page, count);
@@ -398,7 +460,9 @@ impl Streams {
     /// on or is gone.
     pub fn follow(&mut self, stream: StreamRef, page: PageId) -> Option<(usize, PageId, u32)> {
         let at = stream.at();
-        if self.table[at].next != stream.next {
+        let s = &self.table[at];
+        let given = s.direction.ahead(page, s.next);
+        if s.next != stream.next && (s.depth == 1 || given > s.depth as u64 * s.window as u64) {
             return None;
         }
         self.stamp += 1;
@@ -415,7 +479,21 @@ impl Streams {
         s.window = window;
         s.awaits = false;
         s.reached(page);
-        Some((at, s.next, ask))
+        if s.depth == 1 {
+            return Some((at, s.next, ask));
+        }
+        let windows = if given < (s.depth * window) as u64 { 2 } else { 1 };
+        self.deep = (s.depth * window, self.stamp);
+        Some((at, s.next, windows * ask))
+    }
+
+    /// The reader of the stream waits for pages that were being read ahead of it. If its windows are as long as they may be, one
+    /// more is kept under way from now on: while one is copied, the device works on the others.
+    pub fn waited(&mut self, stream: StreamRef) {
+        let s = &mut self.table[stream.at()];
+        if s.window == self.window_max && s.bursts.is_none() && s.gave_up_to(stream.next) {
+            s.depth = (s.depth + 1).min(self.depth_max);
+        }
     }
 
     /// The stream whose last given pages include `page`, for a reader that has touched a marker there.

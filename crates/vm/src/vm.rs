@@ -16,6 +16,7 @@
 //!     watch_batch     Active                machine watches     park_these if that is not possible
 //!     park_batch      Active  -> busy       machine unmaps      park_done      -> Inactive, on the inactive queue
 //!                                           or it was used      park_done      -> Active, again on the policy's lists
+//!     pass_batch      as park_batch, pages that a reader has passed; if their file has them, they may be dropped -> PagedOut
 //!     launder_batch   Inactive + laundering machine compares    launder_compared -> dropped | Clean | to be written
 //!                                           machine writes      launder_done   -> Clean, on the clean queue
 //!     reclaim_batch   Clean -> PagedOut     machine drops       frames_dropped -> free
@@ -80,6 +81,8 @@ pub struct Vm<P: Pager> {
     pub(crate) limit: u32,
     /// The kernel tells references: the policy's victims are watched before they are parked.
     pub(crate) watches: bool,
+    /// Pages of read-only files that a reader has passed are dropped, not parked.
+    pub(crate) drops: bool,
     /// What the process has been given: the limit, but while its reclaim target is less.
     pub(crate) promised: u32,
     /// More listed pages than this are parked even if frames are free.
@@ -140,6 +143,7 @@ impl<P: Pager> Vm<P> {
             pool_size: PoolSize::new(),
             limit: config.memory_pages,
             watches: false,
+            drops: false,
             promised: config.memory_pages,
             mapped_max: u32::MAX,
             used: 0,
@@ -189,6 +193,7 @@ impl<P: Pager> Vm<P> {
             pool_size: self.pool_size.clone(),
             limit: self.limit,
             watches: self.watches,
+            drops: self.drops,
             promised: self.promised,
             mapped_max: self.mapped_max,
             used: self.used,

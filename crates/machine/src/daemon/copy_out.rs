@@ -20,7 +20,7 @@
 //! program makes its own buffer read-only during the read and the page is evicted before the read has ended.
 //! the program makes its own buffer read-only, and the page is evicted before the read has ended, is lost.
 
-use super::{BATCH, COPY_PAGES, Daemon};
+use super::{BATCH, COPY_PAGES, Daemon, run_length};
 use crate::errno;
 use crate::kernel::{Kernel, Mappings as _, Mistake, Uffd as _, prot};
 use crate::machine::{Delivery, Machine};
@@ -120,8 +120,7 @@ impl<K: Kernel, S> Daemon<K, S> {
 
     /// How many pages of the batch are neighbours, from `at` on.
     pub(super) fn run_from(&self, at: usize) -> usize {
-        let first = self.batch[at].0.raw();
-        self.batch[at..].iter().enumerate().take_while(|(i, m)| m.0.raw() == first + *i as u64).count()
+        run_length(&self.batch[at..])
     }
 
     /// Protects and copies a run of the batch, from `at` on.

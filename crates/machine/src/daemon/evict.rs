@@ -1,7 +1,7 @@
 //! Parking: moves the policy's victims out of the program's sight. Where the kernel tells references, they are watched first, and
 //! those that are used stay.
 
-use super::{BATCH, Daemon};
+use super::{BATCH, Daemon, run_length};
 use crate::errno;
 use crate::kernel::{Kernel, Mappings as _, Mistake, Moved, Uffd, prot};
 use crate::lock::ReadGuard;
@@ -9,8 +9,8 @@ use crate::machine::{Delivery, Machine};
 use crate::park::{Area, ParkPlace};
 use crate::space::Space;
 use core::sync::atomic::Ordering::*;
-use overspill_vm::Parked;
-use overspill_vm::types::{PAGE_SHIFT, PAGE_SIZE};
+use overspill_vm::types::{PAGE_SHIFT, PAGE_SIZE, PageId};
+use overspill_vm::{Access, Parked};
 
 /// Moves pages out of the range at `src` to `dst` without copying. Stops at the first page that it cannot move: ENOENT absent;
 /// EBUSY pinned, shared, or isolated for a moment (by advice, reclaim, migration); EINVAL the mapping does not allow it; EEXIST
@@ -70,6 +70,51 @@ impl<K: Kernel, S> Daemon<K, S> {
         self.park_chosen(machine, map)
     }
 
+    /// Takes pages that a reader has passed. Those of read-only files are dropped where they are: the file has them, whatever the
+    /// program does. The others are parked.
+    pub(super) fn pass(&mut self, machine: &Machine<K>, most: u32) {
+        let map = machine.map.read();
+        machine.core.lock().vm.pass_batch(most, &mut self.batch);
+        self.batch.sort_unstable();
+        self.weed(machine, &map);
+        let Self { batch, drops, .. } = self;
+        drops.clear();
+        let is_kept = |page: PageId| map.home(page.object()).is_some_and(|home| home.access == Access::ReadOnly);
+        batch.retain(|&member| {
+            let keep = !is_kept(member.0);
+            if !keep {
+                drops.push(member);
+            }
+            keep
+        });
+        let mut at = 0;
+        while at < self.drops.len() {
+            let n = run_length(&self.drops[at..]);
+            self.drop_run(machine, &map, at, n);
+            at += n;
+        }
+        self.park_chosen(machine, map);
+    }
+
+    /// Drops `drops[at..at + n]`, neighbouring pages. No event is raised, because delivery is in-thread.
+    fn drop_run(&mut self, machine: &Machine<K>, map: &Space<K>, at: usize, n: usize) {
+        let addr = map.addr(self.drops[at].0);
+        // SAFETY: pages of a read-only region, which the file has. They are busy, so nobody fills them meanwhile; a touch waits,
+        // and then has them read.
+        let discarded = unsafe { K::discard_of_program(addr, n << PAGE_SHIFT) };
+        let mut wake = machine.config.delivery == Delivery::InThread;
+        let mut core = machine.core.lock();
+        for (i, &(page, _)) in self.drops[at..at + n].iter().enumerate() {
+            let stays = discarded.is_err() && K::is_resident(addr + (i << PAGE_SHIFT));
+            wake |= core.vm.park_done(page, if stays { Parked::Refused } else { Parked::Dropped });
+            self.fruitless = if stays { self.fruitless.saturating_add(1) } else { 0 };
+        }
+        drop(core);
+        if wake {
+            machine.wake(map, addr, n << PAGE_SHIFT);
+        }
+    }
+
     /// Drops from the batch the pages that were used while they were watched.
     fn keep_used(&mut self, machine: &Machine<K>, map: &Space<K>) {
         let mut used = [false; BATCH];
@@ -126,9 +171,7 @@ impl<K: Kernel, S> Daemon<K, S> {
     fn park_batch<'a>(&mut self, machine: &'a Machine<K>, mut map: ReadGuard<'a, Space<K>, K::Word>) -> bool {
         let mut any = false;
         let mut at = 0;
-        if map.discards.count.load(Relaxed) != 0 || !map.remaps.is_empty() || !map.backlog.is_empty() {
-            self.weed_batch(machine, &map, at);
-        }
+        self.weed(machine, &map);
         while at < self.batch.len() {
             let n = self.run_from(at);
             let Some((place, n)) = machine.core.lock().park.take(n as u32) else {
@@ -149,6 +192,13 @@ impl<K: Kernel, S> Daemon<K, S> {
             }
         }
         any
+    }
+
+    /// Drops from the batch the pages that must not be moved, if there can be such.
+    fn weed(&mut self, machine: &Machine<K>, map: &Space<K>) {
+        if map.discards.count.load(Relaxed) != 0 || !map.remaps.is_empty() || !map.backlog.is_empty() {
+            self.weed_batch(machine, map, 0);
+        }
     }
 
     /// Drops from `batch[at..]` the pages that must not be moved: pages that may be about to be discarded, unmapped or moved, and
@@ -271,7 +321,7 @@ impl<K: Kernel, S> Daemon<K, S> {
                 }
                 Parked::Refused if occupied[i] => {} // it is not known what is there: the place is never used again
                 Parked::Absent if K::mistake(Mistake::LosesPlaces) => {}
-                Parked::Refused | Parked::Absent | Parked::Used => core.park.give(its),
+                Parked::Refused | Parked::Absent | Parked::Used | Parked::Dropped => core.park.give(its),
             }
             any |= result == Parked::Absent;
             wake |= core.vm.park_done(page, result);

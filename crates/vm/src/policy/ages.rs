@@ -20,7 +20,7 @@
 //! round of the ring, then two, four and eight rounds. Otherwise each round costs a move out of sight and a soft fault, only to
 //! learn what is known already. At most [`SPARED_IN_A_ROW`] pages are spared before one is taken, so a victim costs O(1).
 
-use super::{Args, Arrival, Ghosts, Node, Param, Policy, See, Setup, Values};
+use super::{Admit, Args, Arrival, Ghosts, Node, Param, Policy, See, Setup, Values};
 use crate::page_queue::{ListId, Lists};
 use core::marker::PhantomData;
 
@@ -93,7 +93,7 @@ pub const QUEUE: Param = Param {
 #[derive(Clone, Debug)]
 pub struct Aged<R> {
     /// The word: [`WHERE`], flags, age.
-    lists: Lists<3, 3>,
+    lists: Lists<5, 3>,
     inactive_permille: u32,
     /// Share of memory for the window, and its length in pages.
     window: (f64, u32),
@@ -103,20 +103,28 @@ pub struct Aged<R> {
     ages: bool,
     /// Whether pages are spared rounds.
     spares: bool,
-    counts: [u64; 10],
+    /// Which of the two lists is of runs that go on.
+    now: usize,
+    /// So many pages of it are not taken, as long as there are others.
+    passing_least: u32,
+    /// Victims since one of these few was taken.
+    others: u32,
+    counts: [u64; 11],
     rule: PhantomData<R>,
 }
 
 const ACTIVE: ListId = 0;
 const IDLE: ListId = 1;
 const WINDOW: ListId = 2;
+/// Pages of runs that go on, and of those that went on before.
+const PASSING: [ListId; 2] = [3, 4];
 
-/// Bits 0 and 1: zero, or the list plus one.
-const WHERE: u32 = 3;
-const USED: u32 = 4;
+/// Bits 0 to 2: zero, or the list plus one.
+const WHERE: u32 = 7;
+const USED: u32 = 8;
 /// Age zero: the next touch is its first use.
-const FRESH: u32 = 8;
-const DIRTY: u32 = 16;
+const FRESH: u32 = 16;
+const DIRTY: u32 = 32;
 const AGE_SHIFT: u32 = 8;
 /// Where pages are spared, the age counts down the rounds of the ring until the page is parked again. These bits hold the age at
 /// the start. They stay while the page is parked.
@@ -125,6 +133,9 @@ const EARNED: u32 = 0xF << EARNED_SHIFT;
 const EARNED_MAX: u32 = 8;
 /// This many pages are spared in a row before one is taken in spite of its age.
 const SPARED_IN_A_ROW: u32 = 32;
+
+/// Of the least number of passing pages, one is taken after so many other victims: when no run goes on, they are not needed.
+const PASSING_STAY: u32 = 8;
 
 const NEW_TO_ACTIVE: usize = 0;
 const NEW_TO_INACTIVE: usize = 1;
@@ -136,6 +147,7 @@ const INACTIVE_TO_ACTIVE: usize = 6;
 const INACTIVE_TO_INACTIVE: usize = 7;
 const TO_PARKED: usize = 8;
 const PARKED_TO_ACTIVE: usize = 9;
+const NEW_TO_PASSING: usize = 10;
 
 impl<R: Rule> Aged<R> {
     #[inline]
@@ -144,7 +156,23 @@ impl<R: Rule> Aged<R> {
         self.lists.push_back(list, node);
     }
     fn listed(&self) -> u32 {
-        self.lists.len(ACTIVE) + self.lists.len(IDLE) + self.lists.len(WINDOW)
+        (ACTIVE..=PASSING[1]).map(|list| self.lists.len(list)).sum()
+    }
+    /// Pages of runs that are over are ordinary ones: they come to the inactive queue by and by.
+    fn put_passing(&mut self, node: Node) {
+        self.counts[NEW_TO_PASSING] += 1;
+        self.put(node, PASSING[self.now], 0);
+        for _ in 0..2 {
+            if let Some(node) = self.lists.pop_front(PASSING[1 - self.now]) {
+                self.put(node, IDLE, 0);
+            }
+        }
+    }
+    fn take_passing(&mut self) -> Option<Node> {
+        let front = |now: usize| self.lists.front(PASSING[now]);
+        let node = front(self.now).or_else(|| front(1 - self.now))?;
+        self.take(node);
+        Some(node)
     }
 
     /// Moves one active page to the inactive queue. Returns whether there was one.
@@ -199,6 +227,7 @@ impl<R: Rule> Policy for Aged<R> {
         "inactive_to_inactive",
         "inactive_to_parked",
         "parked_to_active",
+        "new_to_passing",
     ];
     const NODE_BYTES: usize = 12;
 
@@ -213,7 +242,10 @@ impl<R: Rule> Policy for Aged<R> {
             refault: (if live { optional("refault") } else { 0.0 }, 0),
             ages: !live || R::AGES_LIVE,
             spares: live && R::SPARES,
-            counts: [0; 10],
+            counts: [0; 11],
+            now: 0,
+            passing_least: 0,
+            others: 0,
             rule: PhantomData,
         };
         this.resize(setup.memory);
@@ -251,6 +283,9 @@ impl<R: Rule> Policy for Aged<R> {
     }
     #[inline]
     fn admit<G: Ghosts>(&mut self, _: &mut G, node: Node, arrival: Arrival) {
+        if self.spares && arrival.why == Admit::Passing {
+            return self.put_passing(node);
+        }
         let back_soon = !arrival.why.is_ahead() && arrival.distance.is_some_and(|distance| distance < self.refault.1);
         match if back_soon { Start::Active } else { R::start(arrival) } {
             Start::Active => {
@@ -272,8 +307,35 @@ impl<R: Rule> Policy for Aged<R> {
             }
         }
     }
+    fn passed(&mut self, node: Node) {
+        if !self.spares {
+            return self.rescued(node);
+        }
+        self.put_passing(node);
+    }
+    fn passing(&self) -> u32 {
+        self.lists.len(PASSING[self.now]).saturating_sub(self.passing_least)
+    }
+    fn passing_victim(&mut self) -> Option<Node> {
+        if self.passing() > 0 { self.take_passing() } else { None }
+    }
+    fn run_begins(&mut self) {
+        if self.lists.is_empty(PASSING[1 - self.now]) {
+            self.now = 1 - self.now;
+        }
+    }
+    fn keep_passing(&mut self, least: u32) {
+        self.passing_least = least;
+    }
     #[inline]
     fn victim(&mut self) -> Option<Node> {
+        if !self.lists.is_empty(PASSING[self.now]) {
+            self.others += 1;
+            if self.passing() > 0 || self.others > PASSING_STAY {
+                self.others = 0;
+                return self.take_passing();
+            }
+        }
         loop {
             if (self.lists.len(IDLE) as u64) * 1000 < self.listed() as u64 * self.inactive_permille as u64
                 && !self.lists.is_empty(ACTIVE)
@@ -286,7 +348,7 @@ impl<R: Rule> Policy for Aged<R> {
                 if self.shorten_window(0) || self.deactivate() {
                     continue;
                 }
-                return None;
+                return self.take_passing();
             };
             let word = self.lists.word(node, 0);
             if word & USED != 0 {
@@ -335,6 +397,7 @@ impl<R: Rule> Policy for Aged<R> {
         }
     }
     fn worst_first(&self, each: &mut dyn FnMut(Node, bool)) {
+        PASSING.iter().flat_map(|list| self.lists.iter(*list)).for_each(|node| each(node, false));
         self.lists.iter(IDLE).for_each(|node| each(node, false));
         self.lists.iter(WINDOW).for_each(|node| each(node, false));
         self.lists.iter(ACTIVE).for_each(|node| each(node, true));

@@ -19,6 +19,16 @@ pub trait LivePolicy: Send {
     fn arrived_parked(&mut self, frame: FrameId, page: PageId);
     /// An inactive page was touched and is mapped again.
     fn referenced(&mut self, frame: FrameId);
+    /// The same, but it was the first touch, by the reader that the page was read for.
+    fn passed(&mut self, frame: FrameId);
+    /// Somebody has begun to read far in order. What was [`Admit::Passing`] before is so no more.
+    fn run_begins(&mut self);
+    /// So many of these pages, the latest, are not to be taken unless there are few others.
+    fn keep_passing(&mut self, least: u32);
+    /// How many pages need not be parked before they are evicted.
+    fn passing(&self) -> u32;
+    /// Takes of those, the oldest first, as many as `out` has room for. Returns how many.
+    fn passing_victims(&mut self, out: &mut [FrameId]) -> usize;
     /// Takes the next victims, the worst first, to be parked. Returns how many; fewer than asked only if there are no more.
     fn victims(&mut self, out: &mut [FrameId]) -> usize;
     /// Takes this frame as if it had been a victim. => frame is on a list of the policy
@@ -183,6 +193,16 @@ impl<P: Policy> Live<P> {
     fn frame(&self, node: Node) -> FrameId {
         FrameId(self.directory.as_ref().map_or(node, |d| d.frame_of[node as usize]))
     }
+    #[inline]
+    fn take_each(&mut self, out: &mut [FrameId], next: impl Fn(&mut P) -> Option<Node>) -> usize {
+        let mut n = 0;
+        while n < out.len() {
+            let Some(node) = next(&mut self.policy) else { break };
+            out[n] = self.frame(node);
+            n += 1;
+        }
+        n
+    }
 }
 
 impl<P: Policy> LivePolicy for Live<P> {
@@ -224,14 +244,23 @@ impl<P: Policy> LivePolicy for Live<P> {
     fn referenced(&mut self, frame: FrameId) {
         self.policy.rescued(self.node(frame));
     }
+    fn passed(&mut self, frame: FrameId) {
+        self.policy.passed(self.node(frame));
+    }
+    fn run_begins(&mut self) {
+        self.policy.run_begins();
+    }
+    fn keep_passing(&mut self, least: u32) {
+        self.policy.keep_passing(least);
+    }
+    fn passing(&self) -> u32 {
+        self.policy.passing()
+    }
+    fn passing_victims(&mut self, out: &mut [FrameId]) -> usize {
+        self.take_each(out, P::passing_victim)
+    }
     fn victims(&mut self, out: &mut [FrameId]) -> usize {
-        let mut n = 0;
-        while n < out.len() {
-            let Some(node) = self.policy.victim() else { break };
-            out[n] = self.frame(node);
-            n += 1;
-        }
-        n
+        self.take_each(out, P::victim)
     }
     fn take(&mut self, frame: FrameId) {
         self.policy.take(self.node(frame));

@@ -66,16 +66,18 @@ pub enum Admit {
     FileRead,
     /// It was present before the pager managed it.
     Adopted,
+    /// It was read for somebody who reads a file in order, far, while frames were short.
+    Passing,
 }
 
 impl Admit {
     /// Whether the page may have been evicted before. (A page of a file need not have been.)
     pub const fn is_refault(self) -> bool {
-        matches!(self, Admit::HardFault | Admit::Readahead | Admit::FileRead)
+        matches!(self, Admit::HardFault | Admit::Readahead | Admit::FileRead | Admit::Passing)
     }
     /// Whether it came in without a touch.
     pub const fn is_ahead(self) -> bool {
-        matches!(self, Admit::ZeroAhead | Admit::Readahead)
+        matches!(self, Admit::ZeroAhead | Admit::Readahead | Admit::Passing)
     }
 }
 
@@ -160,6 +162,22 @@ pub trait Policy: Clone + Send + Sized + 'static {
     fn take(&mut self, node: Node);
     /// Live: the page of a taken node was touched, and stays.
     fn rescued(&mut self, node: Node);
+    /// Live: the same, but it was the first touch, by the reader that the page was read for: see [`Admit::Passing`].
+    fn passed(&mut self, node: Node) {
+        self.rescued(node);
+    }
+    /// Live: somebody has begun to read far in order. What was [`Admit::Passing`] before is so no more.
+    fn run_begins(&mut self) {}
+    /// Live: so many of these pages, the latest, are not to be taken unless there are few others: readers have not come to them.
+    fn keep_passing(&mut self, _least: u32) {}
+    /// Live: how many pages need not be parked before they are evicted, because a reader has passed them.
+    fn passing(&self) -> u32 {
+        0
+    }
+    /// Live: takes one of them, the oldest.
+    fn passing_victim(&mut self) -> Option<Node> {
+        None
+    }
     /// Live: the page of a taken node could not be parked (pinned, locked): the policy should look elsewhere for a while.
     fn refused(&mut self, node: Node) {
         self.rescued(node);
@@ -311,7 +329,7 @@ mod tests {
         match op {
             0 | 1 if !known && !model.is_in_memory(n) => {
                 use Admit::*;
-                let why = [HardFault, FirstTouch, Readahead, ZeroAhead, Adopted, FileRead][n as usize % 6];
+                let why = [HardFault, FirstTouch, Readahead, ZeroAhead, Adopted, FileRead, Passing][n as usize % 7];
                 p.admit(frame, page(n), why, why.is_refault().then_some(n));
                 model.listed.insert(frame);
                 model.page_of.insert(frame, n);
@@ -345,6 +363,20 @@ mod tests {
             }
             9 if !model.is_in_memory(n) => p.forget(page(n)),
             10 if known => p.dirtied(frame),
+            16 if model.parked.remove(&frame) => {
+                p.passed(frame);
+                model.listed.insert(frame);
+            }
+            17 => {
+                let mut out = [FrameId(0); 5];
+                let most = p.passing().min(5) as usize;
+                let got = p.passing_victims(&mut out);
+                prop_assert_eq!(got, most);
+                for v in &out[..got] {
+                    prop_assert!(model.listed.remove(v), "{v:?} was not listed");
+                    prop_assert!(model.parked.insert(*v));
+                }
+            }
             11 => p.resize(8 + n % 25),
             12..=15 => {
                 let mut out = [FrameId(0); 5];
@@ -373,7 +405,7 @@ mod tests {
     }
 
     fn steps(n: usize) -> impl Strategy<Value = Vec<(u8, u32, u32)>> {
-        proptest::collection::vec((0u8..16, 0u32..32, 0u32..80), 0..n)
+        proptest::collection::vec((0u8..18, 0u32..32, 0u32..80), 0..n)
     }
 
     proptest! {

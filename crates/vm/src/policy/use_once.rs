@@ -87,6 +87,43 @@ mod tests {
         assert!(out.iter().all(|f| f.0 >= 10), "a page that was used again went before the scan: {out:?}");
     }
 
+    /// An index in memory was in use, but never inactive, when a file was read through: all of it was evicted once, because it had
+    /// come first.
+    #[test]
+    fn a_long_run_pays_for_itself() {
+        let page = |n: u32| PageId::new(ObjectId(0), n as u64);
+        let mut p = live::make(&Spec::named("use-once").expect("it is there"), 64, 64);
+        (0..30).for_each(|f| p.admit(FrameId(f), page(f), Admit::Readahead, None));
+        p.run_begins();
+        (30..60).for_each(|f| p.admit(FrameId(f), page(f), Admit::Passing, None));
+        p.keep_passing(4);
+        let mut out = [FrameId(0); 40];
+        assert_eq!((p.passing(), p.passing_victims(&mut out)), (26, 26));
+        assert!(out[..26].iter().map(|f| f.0).eq(30..56), "{out:?}");
+        out[..26].iter().for_each(|f| p.evicted(*f, page(f.0)));
+        // with no more of them coming, the last ones do not stay for ever
+        let mut out = [FrameId(0); 18];
+        assert_eq!(p.victims(&mut out), 18);
+        assert_eq!(out.iter().filter(|f| f.0 >= 56).count(), 2, "{out:?}");
+    }
+
+    /// What was read in order, and is in memory when the next run begins, is like any other page then.
+    #[test]
+    fn runs_that_are_over_leave_ordinary_pages() {
+        let page = |n: u32| PageId::new(ObjectId(0), n as u64);
+        let mut p = live::make(&Spec::named("use-once").expect("it is there"), 64, 64);
+        let run = |p: &mut dyn live::LivePolicy, frames: core::ops::Range<u32>| {
+            p.run_begins();
+            frames.for_each(|f| p.admit(FrameId(f), page(f), Admit::Passing, None));
+        };
+        run(&mut *p, 0..20);
+        run(&mut *p, 20..40);
+        let mut out = [FrameId(0); 64];
+        assert_eq!(p.passing_victims(&mut out), 20);
+        assert!(out[..20].iter().all(|f| f.0 >= 20), "{out:?}");
+        assert_eq!((p.passing(), p.victims(&mut out)), (0, 20));
+    }
+
     /// A page that was touched whenever it was parked was parked in every round of the ring. Each time cost a soft fault, only to
     /// learn what was known.
     #[test]
