@@ -116,7 +116,7 @@ impl PageWord {
     flag!(readahead, READAHEAD, "Came in along with a fault and is not known to have been used.");
     flag!(trigger, TRIGGER, "Its first touch asks for the next readahead.");
     flag!(wanted, WANTED, "A fault waits for the busy page.");
-    flag!(passing, PASSING, "Came in for a long run through a file, while frames were short. Kept until it is mapped.");
+    flag!(passing, PASSING, "Came in for a long run through a file. Kept until it is mapped.");
     flag!(along, ALONG, "Last came in along with others, in order or by a pointer.");
     flag!(refused, REFUSED, "Did not compress.");
     flag!(
@@ -165,7 +165,7 @@ impl PageWord {
         debug_assert!(self.busy());
         PageWord(if along { self.0 | ALONG } else { self.0 & !ALONG })
     }
-    /// It comes in for a long run through a file, while frames are short. => it is coming in
+    /// It comes in for a long run through a file. => it is coming in
     #[inline]
     pub fn as_passing(self) -> Self {
         debug_assert!(self.busy());

@@ -66,7 +66,7 @@ pub enum Admit {
     FileRead,
     /// It was present before the pager managed it.
     Adopted,
-    /// It was read for somebody who reads a file in order, far, while frames were short.
+    /// It was read for somebody who reads a file in order, far.
     Passing,
 }
 
