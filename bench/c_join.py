@@ -12,6 +12,7 @@ measurements allow besides, without kernel swap. Its swap file is in the same fo
 from __future__ import annotations
 
 import argparse
+import contextlib
 import datetime
 import os
 import platform
@@ -91,10 +92,7 @@ def main() -> int:
         programs = build(Path(place))
         for _ in range(options.repeats):
             for how in CONTENDERS:
-                if how == "kernel swap":
-                    with KernelSwap(work):
-                        results[how].append(run(hierarchy, how, programs[how], options, work))
-                else:
+                with KernelSwap(work) if how == "kernel swap" else contextlib.nullcontext():
                     results[how].append(run(hierarchy, how, programs[how], options, work))
                 print(how, {name: round(value, 2) for name, value in results[how][-1].items()}, flush=True)
     work.rmdir()

@@ -3,6 +3,7 @@
 use overspill::{Error, Pager};
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, OsStr, c_char, c_int};
+use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -166,6 +167,26 @@ pub fn here(pager: &Pager) -> Result<&Pager, Failure> {
 /// Refuses a NULL for a result before the call does anything.
 pub fn place<T>(result: *mut T) -> Outcome {
     if result.is_null() { Err(Failure::argument("the place for the result is NULL")) } else { Ok(()) }
+}
+
+/// `length` bytes from `offset` on, if a region of `size` bytes has them.
+pub fn within(offset: usize, length: usize, size: usize) -> Result<Range<usize>, Failure> {
+    match offset.checked_add(length) {
+        Some(end) if end <= size => Ok(offset..end),
+        _ => Err(Failure::argument(format!("{length} bytes from {offset} on, of a region of {size} bytes"))),
+    }
+}
+
+/// Wires pages by `keep`, and puts the wire's number at `wire`.
+///
+/// # Safety
+/// `wire` is NULL or can be written.
+pub unsafe fn wired(wire: *mut u64, keep: impl FnOnce() -> Result<u64, Error>) -> Outcome {
+    place(wire)?;
+    let number = keep()?;
+    // SAFETY: not NULL, and the caller's promise.
+    unsafe { wire.write(number) };
+    Ok(())
 }
 
 /// A new handle at `result`.

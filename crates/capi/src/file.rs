@@ -1,6 +1,6 @@
 //! Regions of files.
 
-use crate::border::{Failure, Outcome, bytes, call, free, give, handle, here, place};
+use crate::border::{Failure, Outcome, bytes, call, free, give, handle, here, place, wired, within};
 use overspill::{Access, FileOptions, FileRegion, Pager};
 use std::ffi::{c_char, c_int, c_void};
 use std::ops::Range;
@@ -132,10 +132,7 @@ pub unsafe extern "C" fn overspill_file_is_direct(file: *const File) -> bool {
 /// The range, if it lies within the region.
 fn range(region: &FileRegion, offset: usize, length: usize) -> Result<Range<usize>, Failure> {
     let length = if length == REST { region.len().saturating_sub(offset) } else { length };
-    match offset.checked_add(length) {
-        Some(end) if end <= region.len() => Ok(offset..end),
-        _ => Err(Failure::argument(format!("{length} bytes from {offset} on, of a region of {} bytes", region.len()))),
-    }
+    within(offset, length, region.len())
 }
 
 /// Makes a call about a range of a region of this process.
@@ -251,13 +248,8 @@ pub unsafe extern "C" fn overspill_file_prefetch(file: *const File, offset: usiz
 /// Wires pages.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn overspill_file_wire(file: *const File, offset: usize, length: usize, wire: *mut u64) -> c_int {
-    let keep = |region: &FileRegion, range| {
-        place(wire)?;
-        let number = region.hold(range)?.keep_as();
-        // SAFETY: the header's contract.
-        unsafe { wire.write(number) };
-        Ok(())
-    };
+    // SAFETY: the header's contract.
+    let keep = |region: &FileRegion, range| unsafe { wired(wire, || Ok(region.hold(range)?.keep_as())) };
     // SAFETY: the header's contract.
     unsafe { ranged(file, offset, length, keep) }
 }

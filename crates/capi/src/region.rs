@@ -1,6 +1,6 @@
 //! Regions.
 
-use crate::border::{Failure, Outcome, call, free, give, handle, here, place};
+use crate::border::{Failure, Outcome, call, free, give, handle, here, place, wired, within};
 use overspill::{Pager, Region};
 use std::ffi::{c_int, c_void};
 use std::ops::Range;
@@ -47,10 +47,7 @@ unsafe fn ranged(region: *const Region, offset: usize, length: usize, run: impl 
         // SAFETY: the caller's promise.
         let region = unsafe { handle(region, "region")? };
         here(region.pager())?;
-        match offset.checked_add(length) {
-            Some(end) if end <= region.len() => run(region, offset..end),
-            _ => Err(Failure::argument(format!("{length} bytes from {offset} on, of a region of {} bytes", region.len()))),
-        }
+        run(region, within(offset, length, region.len())?)
     })
 }
 
@@ -87,13 +84,8 @@ pub unsafe extern "C" fn overspill_region_advise(region: *const Region, offset: 
 /// Wires pages.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn overspill_region_wire(region: *const Region, offset: usize, length: usize, wire: *mut u64) -> c_int {
-    let keep = |region: &Region, range| {
-        place(wire)?;
-        let number = region.wire(range)?.keep_as();
-        // SAFETY: the header's contract.
-        unsafe { wire.write(number) };
-        Ok(())
-    };
+    // SAFETY: the header's contract.
+    let keep = |region: &Region, range| unsafe { wired(wire, || Ok(region.wire(range)?.keep_as())) };
     // SAFETY: the header's contract.
     unsafe { ranged(region, offset, length, keep) }
 }

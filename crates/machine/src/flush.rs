@@ -219,8 +219,8 @@ impl<K: Kernel> Flusher<K> {
         for run in &self.runs {
             let result = run.result.expect("it has completed");
             let whole = if result == Ok(run.iov.len) { run.pages } else { result.unwrap_or(0) >> PAGE_SHIFT };
-            let reported = K::mistake(Mistake::ReportsBeforeTheWrite);
-            for i in 0..if reported { 0 } else { run.pages } {
+            let unreported = if K::mistake(Mistake::ReportsBeforeTheWrite) { 0 } else { run.pages };
+            for i in 0..unreported {
                 let page = self.batch[run.first + i].page;
                 if i < whole || K::mistake(Mistake::BelievesFailedFlushes) {
                     core.vm.flush_written(page, self.tags[run.first + i], IoResult::Ok);

@@ -21,7 +21,7 @@ pub const SINGLES: usize = 16;
 /// Cluster buffers.
 pub const CLUSTERS: usize = 3;
 /// Cluster buffers of a reader that reads far ahead: [`Reader::deep`].
-pub const DEEP_CLUSTERS: usize = 9;
+const DEEP_CLUSTERS: usize = 9;
 /// The most single-page buffers that are used for pages that nobody waits for.
 const POINTED: usize = 12;
 /// Pages that are mapped again in one go, some microseconds each. After that other faults are served.
@@ -55,7 +55,11 @@ pub struct Reader<K: Kernel> {
 
 /// Pages of buffer that a reader takes, for clusters of `cluster_pages`.
 pub const fn buffer_pages(cluster_pages: usize) -> usize {
-    SINGLES + CLUSTERS * cluster_pages
+    pages_of(CLUSTERS, cluster_pages)
+}
+
+const fn pages_of(clusters: usize, cluster_pages: usize) -> usize {
+    SINGLES + clusters * cluster_pages
 }
 
 /// How many more of them a reader takes that reads far ahead.
@@ -289,7 +293,7 @@ impl<K: Kernel> Reader<K> {
     }
 
     fn with_clusters(engine: K::Engine, cluster_pages: usize, clusters: usize) -> Result<Self, Errno> {
-        let len = (SINGLES + clusters * cluster_pages) << PAGE_SHIFT;
+        let len = pages_of(clusters, cluster_pages) << PAGE_SHIFT;
         let buffers = K::map_anonymous(len)?;
         // Present from the start: another thread would have to serve a fault here.
         // SAFETY: our own fresh mapping.
@@ -465,7 +469,7 @@ impl<K: Kernel> Drop for Reader<K> {
             }
         }
         // SAFETY: the mapping that `new` made; no read into it is in flight, and only this reader hands its buffers out.
-        unsafe { K::unmap(self.buffers, (SINGLES + self.clusters * self.cluster_pages) << PAGE_SHIFT) };
+        unsafe { K::unmap(self.buffers, pages_of(self.clusters, self.cluster_pages) << PAGE_SHIFT) };
     }
 }
 

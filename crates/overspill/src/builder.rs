@@ -227,9 +227,9 @@ impl Builder {
         })?;
         machine.content.keep_from_children();
         if !self.manual_daemon && delivery == Delivery::InThread {
-            let mut core = machine.core.lock();
-            core.vm.charge(reader::deep_pages(cluster_pages) as u32);
-            core.vm.set_under_way_max(reader::deep_pages(cluster_pages) as u32);
+            let (mut core, pages) = (machine.core.lock(), reader::deep_pages(cluster_pages) as u32);
+            core.vm.charge(pages);
+            core.vm.set_under_way_max(pages);
             core.vm.set_drops();
         }
         let quit = reads::event().map_err(|e| Error::Resources(os(e)))?;

@@ -333,7 +333,6 @@ impl<'a> FileThread<'a> {
 
     /// Runs all steps of the thread.
     pub fn run(&mut self) {
-        let sum: usize = self.habits.weights.iter().sum();
         for step in 0..self.habits.steps {
             self.step = step;
             let slot = self.rng.below(self.habits.regions);
@@ -341,13 +340,7 @@ impl<'a> FileThread<'a> {
                 self.open(slot);
                 continue;
             };
-            let mut draw = self.rng.below(sum);
-            let what = self.habits.weights.iter().position(|weight| {
-                let hit = draw < *weight;
-                draw = draw.wrapping_sub(*weight);
-                hit
-            });
-            match what.expect("below the sum") {
+            match self.rng.weighted(&self.habits.weights) {
                 0 => self.touch(&region),
                 1 => self.sweep(&region),
                 2 => self.flush(&region),

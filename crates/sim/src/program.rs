@@ -237,7 +237,6 @@ impl<'a> Thread<'a> {
 
     /// Runs all steps of the thread. `fork` makes a fork.
     pub fn run(&mut self, fork: impl Fn(&mut Self)) {
-        let sum: usize = self.habits.weights.iter().sum();
         for step in 0..self.habits.steps {
             if step == self.habits.steps / 2 {
                 self.world.rest(self.habits.rest_ns);
@@ -255,13 +254,7 @@ impl<'a> Thread<'a> {
             if self.habits.whims > 0 && self.rng.below(1000) < self.habits.whims {
                 self.whim();
             }
-            let mut draw = self.rng.below(sum);
-            let what = self.habits.weights.iter().position(|weight| {
-                let hit = draw < *weight;
-                draw = draw.wrapping_sub(*weight);
-                hit
-            });
-            match what.expect("below the sum") {
+            match self.rng.weighted(&self.habits.weights) {
                 0 => self.touch(),
                 1 => self.sweep(),
                 2 => self.discard(Advice::DontNeed),

@@ -21,6 +21,16 @@ impl Rng {
     pub fn below(&mut self, limit: usize) -> usize {
         ((self.bits() as u128 * limit as u128) >> 64) as usize
     }
+    /// The place of one of the weights, the likelier the larger it is. Their sum is at least 1.
+    pub fn weighted(&mut self, weights: &[usize]) -> usize {
+        let mut draw = self.below(weights.iter().sum());
+        let hit = weights.iter().position(|weight| {
+            let hit = draw < *weight;
+            draw = draw.wrapping_sub(*weight);
+            hit
+        });
+        hit.expect("below the sum")
+    }
     /// One of the elements.
     pub fn pick<T: Copy>(&mut self, of: &[T]) -> T {
         of[self.below(of.len())]

@@ -160,6 +160,7 @@ impl Counters {
         [&self.refaults_within_half, &self.refaults_within_one, &self.refaults_within_two, &self.refaults_beyond].map(Counter::get)
     }
 }
+
 #[cfg(test)]
 mod tests {
     use super::*;

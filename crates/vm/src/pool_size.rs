@@ -11,10 +11,9 @@
 //! ```
 //!
 //! From these counts, and from what an unpacking and a read take here, follows the time that page-ins would take with a larger
-//! or smaller pool ([`PoolSize::judge`]). The pool starts at nothing and moves towards the best size, a quarter of
-//! the way at a time. One that turned out to be a mistake is not tried again soon. Pages that came
-//! along with others (read in order, pointed to) do not go through the pool, because a device brings many of them at a time. To
-//! them a larger pool is only less memory.
+//! or smaller pool ([`PoolSize::judge`]). The pool starts at nothing and moves towards the best size, a quarter of the way at a
+//! time. One that turned out to be a mistake is not tried again soon. Pages that came along with others (read in order, pointed to)
+//! do not go through the pool, because a device brings many of them at a time. To them a larger pool is only less memory.
 //!
 //! Source: Wilson, Kaplan, Smaragdakis, "The case for compressed caching in virtual memory systems", USENIX 1999, section 4 (cost
 //! and benefit by recency). There every reference is counted; here only page-ins are, so what lies just inside memory is taken to

@@ -18,7 +18,6 @@
 //! into memory that began before the program made that memory read-only. If buffers are pinned for good (registered with io_uring,
 //! given to a device), the kernel says so (VmPin), and nothing is copied out. But the data of a single direct read is lost if the
 //! program makes its own buffer read-only during the read and the page is evicted before the read has ended.
-//! the program makes its own buffer read-only, and the page is evicted before the read has ended, is lost.
 
 use super::{BATCH, COPY_PAGES, Daemon, run_length};
 use crate::errno;

@@ -79,14 +79,8 @@ impl<K: Kernel, S> Daemon<K, S> {
         self.weed(machine, &map);
         let Self { batch, drops, .. } = self;
         drops.clear();
-        let is_kept = |page: PageId| map.home(page.object()).is_some_and(|home| home.access == Access::ReadOnly);
-        batch.retain(|&member| {
-            let keep = !is_kept(member.0);
-            if !keep {
-                drops.push(member);
-            }
-            keep
-        });
+        let is_dropped = |page: PageId| map.home(page.object()).is_some_and(|home| home.access == Access::ReadOnly);
+        drops.extend(batch.extract_if(.., |member| is_dropped(member.0)));
         let mut at = 0;
         while at < self.drops.len() {
             let n = run_length(&self.drops[at..]);
