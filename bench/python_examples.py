@@ -8,19 +8,22 @@ Needs root, the release build of the module (`cargo build --release -p overspill
     bench/python_examples.py                                all examples, a quarter of an hour
     bench/python_examples.py --only gather --repeats 1      one; prints, and leaves RESULTS-python.md alone
     bench/python_examples.py --samples FILE --only gather   in parts: adds to the file, and writes when it has all examples
-    bench/python_examples.py --plot plot.png                time over memory, each example at 1 to 1/8 of its data (an hour)
+    bench/python_examples.py --plot plot.svg --memory 64M   time over memory, each example at 1 to 1/8 of its data; one run of each
+                                                            (samples of its own; ten minutes)
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import datetime
 import json
 import platform
-import shutil
+import site
 import statistics
 import subprocess
 import sys
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -42,7 +45,17 @@ MARKS = {"gather": 1.5, "transpose": 1.5, "pagerank": 1.0, "kmeans": 1.0}
 
 SIDES = {"numpy.memmap": ["--memmap"], "in-thread": ["--delivery=in-thread"], "threads": ["--delivery=threads"]}
 
+PLOTTED = {"numpy.memmap": "numpy.memmap", "in-thread": "Overspill"}
+"""What plots compare, and its name there."""
+
 TIMEOUT_SECONDS = 900.0
+
+CUT_SECONDS = 60.0
+"""A run for a plot is stopped after this time, data made and all."""
+
+
+class Cut(Failure):
+    """A run that took too long."""
 
 
 @dataclass
@@ -51,14 +64,19 @@ class Bench:
     work: Path
     hierarchy: Hierarchy
 
-    def run(self, example: str, side: str, memory: int, scale: float) -> tuple[float, float]:
-        """Runs an example once. Returns the seconds and the result."""
+    def run(self, example: str, side: str, memory: int, scale: float, timeout: float = TIMEOUT_SECONDS) -> tuple[float, float]:
+        """Runs an example once. Returns the seconds and the result.
+
+        Raises Cut after `timeout` seconds.
+        """
         output = self.work / "output"
         options = [f"--memory={memory // MIB}", f"--scale={scale:g}", "--directory", str(self.work), *SIDES[side]]
         with Cgroup(self.hierarchy, memory + ALLOWANCE) as cgroup:
             command = cgroup.wrap([self.python, EXAMPLES / f"{example}.py", *options])
             settings = {"PYTHONPATH": str(python_tests.SITE), "PYTHONDONTWRITEBYTECODE": "1"}
-            finished = common.run(command, self.work, TIMEOUT_SECONDS, stdout=output, extra=settings)
+            finished = common.run(command, self.work, timeout, stdout=output, extra=settings)
+        if finished.timed_out:
+            raise Cut(f"{example}, {side}: not done after {timeout:.0f} s", finished)
         if why := finished.complaint():
             raise Failure(why, finished)
         figures = json.loads(output.read_text())
@@ -118,22 +136,53 @@ def table(samples: Samples, memory: int) -> str:
     return "\n".join(lines) + "\n"
 
 
-def plot(bench: Bench, data: int, examples: list[str], file: Path) -> None:
-    """Time over memory."""
+Points = dict[str, dict[str, list[tuple[float, float | None]]]]
+"""By example and side: memory as a part of the data, and seconds, or nothing for a run that was cut."""
+
+
+def measure_points(bench: Bench, example: str, data: int, points: Points, file: Path | None) -> None:
+    """Runs an example at several sizes of memory. Adds to `points`, and keeps them in the file."""
+    points[example] = {side: [] for side in PLOTTED}
+    for scale in (1, 2, 4, 8):
+        for side, taken in points[example].items():
+            seconds = None
+            with contextlib.suppress(Cut):
+                seconds = bench.run(example, side, data // scale, scale, CUT_SECONDS)[0]
+            taken.append((1 / scale, seconds))
+    if file:
+        file.write_text(json.dumps(points))
+
+
+def plot(points: Points, data: int, file: Path) -> None:
+    """Time over memory. matplotlib is in the environment of the examples, which has the same Python."""
+    for packages in (python_tests.VENV / "lib").glob("python*/site-packages"):
+        site.addsitedir(str(packages))
     import matplotlib
 
     matplotlib.use("Agg")
+    matplotlib.rcParams |= {"svg.fonttype": "none", "svg.hashsalt": "overspill", "font.size": 8}
     import matplotlib.pyplot as plt
 
-    figure, axes = plt.subplots(1, len(examples), figsize=(4 * len(examples), 3.5), squeeze=False)
-    for axis, example in zip(axes[0], examples, strict=True):
-        for side in ("numpy.memmap", "in-thread"):
-            points = [(1 / scale, bench.run(example, side, int(data / scale), scale)[0]) for scale in (1, 4 / 3, 2, 4, 8)]
-            axis.plot(*zip(*points, strict=True), marker="o", label="Overspill" if side == "in-thread" else side)
-        axis.set(title=example, xlabel="memory / data", ylabel="seconds", ylim=(0, None))
-        axis.legend()
-    figure.tight_layout()
-    figure.savefig(file)
+    figure, axes = plt.subplots(1, len(points), figsize=(2.6 * len(points), 2.4), squeeze=False)
+    figure.subplots_adjust(left=0.07, right=0.99, bottom=0.18, top=0.88, wspace=0.25)
+    for axis, example in zip(axes[0], [example for example in MARKS if example in points], strict=True):
+        for number, (side, taken) in enumerate(points[example].items()):
+            color = f"C{number}"
+            done = [(at, seconds) for at, seconds in taken if seconds]
+            axis.plot([at for at, _ in done], [seconds for _, seconds in done], "o-", color=color, label=PLOTTED[side])
+            cut = [at for at, seconds in taken if not seconds]
+            axis.plot(cut, [CUT_SECONDS] * len(cut), "^", color=color, fillstyle="none", clip_on=False)
+        axis.set(title=example, xlabel="memory / data", xscale="log")
+        axis.set_xticks([1 / 8, 1 / 4, 1 / 2, 1], ["1/8", "1/4", "1/2", "1"], minor=False)
+        axis.minorticks_off()
+        if any(seconds is None for taken in points[example].values() for _, seconds in taken):
+            axis.set(yscale="log")
+            axis.set_ylim(top=CUT_SECONDS)
+        else:
+            axis.set_ylim(bottom=0)
+    axes[0][0].set_ylabel(f"seconds, {data // MIB} MiB of data")
+    axes[0][-1].legend()
+    figure.savefig(file, metadata={"Date": None} if file.suffix == ".svg" else None)
 
 
 def main() -> None:
@@ -154,15 +203,19 @@ def main() -> None:
         python_tests.package("release")
     except python_tests.Missing as e:
         sys.exit(str(e))
-    work = REPOSITORY / "bench" / "work"
-    work.mkdir(exist_ok=True)
-    try:
-        bench = Bench(python, work, hierarchy)
+    place = REPOSITORY / "bench" / "work"
+    place.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=place) as work:
+        bench = Bench(python, Path(work), hierarchy)
         examples = options.only or list(MARKS)
+        before = json.loads(options.samples.read_text()) if options.samples and options.samples.exists() else {}
         if options.plot:
-            plot(bench, 4 * options.memory, examples, options.plot)
+            points: Points = before
+            for example in examples:
+                measure_points(bench, example, 4 * options.memory, points, options.samples)
+            plot(points, 4 * options.memory, options.plot)
             return
-        samples: Samples = json.loads(options.samples.read_text()) if options.samples and options.samples.exists() else {}
+        samples: Samples = before
         for example in examples:
             measure(bench, example, options.side or list(SIDES), options.memory, options.repeats, samples, options.samples)
         done = {example: sides for example, sides in samples.items() if sides.keys() == SIDES.keys()}
@@ -170,8 +223,6 @@ def main() -> None:
         print(text)
         if done.keys() == MARKS.keys():
             RESULTS.write_text(text)
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
 
 
 if __name__ == "__main__":
