@@ -273,6 +273,8 @@ pub enum Mistake {
     /// Two flushes of a file wait for its device side by side: the one that is told of a failure has all pages written again, and
     /// the other one reports success.
     SyncsSideBySide,
+    /// The page daemon drops pages that a reader has passed where they are, though the program may have changed them.
+    DropsWhatMayChange,
 }
 
 /// A piece of advice to the kernel.

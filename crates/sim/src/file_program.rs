@@ -8,6 +8,7 @@
 //! What must hold: see the head of `lib.rs`.
 
 use crate::home::{FileTrouble, Homes};
+use crate::in_thread::Queue;
 use crate::kernel::Sim;
 use crate::program::{Going, LEAST_BUDGET};
 use crate::world::{World, tell};
@@ -15,6 +16,7 @@ use overspill_machine::Machine;
 use overspill_machine::files::DeviceName;
 use overspill_machine::flush::{FlushError, Flushed, Flusher};
 use overspill_machine::home::HomeFile;
+use overspill_machine::machine::Delivery;
 use overspill_machine::ranges::{Flags, Kind, Range as AddressRange};
 use overspill_simkernel::call::{Advice, Call, Outcome, READ_WRITE, SIGBUS};
 use overspill_simkernel::pmap::PAGE;
@@ -52,6 +54,8 @@ pub struct FileHabits {
     pub pages: usize,
     /// Weights: touch, sweep, flush, reload, punch, close, change of budget or policy.
     pub weights: [usize; 7],
+    /// The most pages of a sweep.
+    pub sweep: u64,
     /// In so many of a thousand of their steps others make a file shorter or longer.
     pub lengths: usize,
     /// How the files' device fails.
@@ -117,6 +121,8 @@ pub struct Files {
     open: RefCell<Vec<Rc<Region>>>,
     /// Threads that use files and have not ended.
     threads: Cell<usize>,
+    /// Delivery is in-thread: readahead for the reader thread.
+    queue: Queue,
 }
 
 /// A thread's means to flush.
@@ -136,7 +142,13 @@ impl Files {
     pub fn begin(machine: &Arc<Machine<Sim>>, world: &Rc<World>, habits: FileHabits, seed: u64) {
         world.homes.begin(habits.threads * habits.regions, seed, habits.trouble);
         let (machine, world) = (Arc::clone(machine), Rc::clone(world));
-        FILES.set(Some(Rc::new(Files { machine, world, open: RefCell::default(), threads: Cell::new(habits.threads) })));
+        FILES.set(Some(Rc::new(Files {
+            machine,
+            world,
+            open: RefCell::default(),
+            threads: Cell::new(habits.threads),
+            queue: Queue::default(),
+        })));
     }
     /// Forgets them.
     pub fn end() {
@@ -145,6 +157,26 @@ impl Files {
 
     fn homes(&self) -> &Homes {
         &self.world.homes
+    }
+
+    fn is_in_thread(&self) -> bool {
+        self.machine.config.delivery == Delivery::InThread
+    }
+
+    /// The reader thread.
+    pub fn reader(&self) {
+        self.queue.reader(&self.machine);
+    }
+
+    /// A thread touches memory. If delivery is in-thread, it serves its fault itself, until the page is there or is lost.
+    fn touch(&self, at: usize, call: Call) -> Outcome {
+        loop {
+            let outcome = self.world.call(call);
+            let faults = outcome == Outcome::Signal(SIGBUS) && self.is_in_thread() && !self.world.is_poisoned(at);
+            if !faults || !self.queue.serve(&self.machine, at) {
+                return outcome;
+            }
+        }
     }
 
     fn wait(&self, seen: u32) {
@@ -474,7 +506,14 @@ impl<'a> FileThread<'a> {
         let len = region.len() as usize;
         {
             let _going = Going::new(&files.world, len);
+            // (under the lock no thread moves or fills its pages)
+            let mut map = files.is_in_thread().then(|| machine.map.write());
             assert_eq!(files.world.call(Call::Unmap { at: region.base, len: len * PAGE }), Outcome::Ok(0));
+            files.world.forget_used(region.base, region.base + len * PAGE);
+            if let Some(map) = &mut map {
+                machine.forget_range(map, region.base, region.base + len * PAGE, true);
+            }
+            drop(map);
             machine.catch_up();
         }
         files.wait_until(|| machine.is_home_gone(region.object, region.len()));
@@ -514,7 +553,7 @@ impl<'a> FileThread<'a> {
     fn read(&mut self, region: &Region, i: u64) {
         let at = region.at(i);
         tell(at, PAGE, || "program reads".to_string());
-        let got = self.files.world.call(Call::Read { at });
+        let got = self.files.touch(at, Call::Read { at });
         tell(at, PAGE, || format!("program has read {got:?}"));
         let byte = match got {
             Outcome::Signal(SIGBUS) => return self.touch_failed(region, i),
@@ -554,7 +593,7 @@ impl<'a> FileThread<'a> {
             page.writing = true;
         }
         tell(at, PAGE, || format!("program writes {byte}"));
-        match self.files.world.call(Call::Write { at, byte }) {
+        match self.files.touch(at, Call::Write { at, byte }) {
             Outcome::Ok(_) => {}
             Outcome::Signal(SIGBUS) => {
                 let mut pages = region.pages.borrow_mut();
@@ -584,7 +623,7 @@ impl<'a> FileThread<'a> {
     }
 
     fn sweep(&mut self, region: &Region) {
-        let (range, writes) = (self.range(region, 48), self.rng.below(2) == 0);
+        let (range, writes) = (self.range(region, self.habits.sweep), self.rng.below(2) == 0);
         let step = self.rng.pick(&[1, 1, 2, 3]);
         self.say(format_args!("sweeps {range:?} of {} by {step} {}", region.fd, if writes { "writing" } else { "reading" }));
         for i in range.step_by(step) {
@@ -619,9 +658,14 @@ impl<'a> FileThread<'a> {
         let machine = &*self.files.machine;
         let (start, end) = (region.at(range.start), region.at(range.end));
         let advise = Call::Advise { at: start, len: end - start, advice: Advice::DontNeed };
+        let mut map = self.files.is_in_thread().then(|| machine.map.write());
         assert_eq!(self.files.world.call(advise), Outcome::Ok(0));
-        machine.discard_done(start, end);
-        machine.forget_range(&mut machine.map.write(), start, end, false);
+        self.files.world.forget_used(start, end);
+        if map.is_none() {
+            machine.discard_done(start, end);
+        }
+        machine.forget_range(map.get_or_insert_with(|| machine.map.write()), start, end, false);
+        drop(map);
         machine.forgotten();
     }
 

@@ -159,6 +159,7 @@ impl Kernel for Sim {
         tell(at, len, || format!("own discard of {at:x} +{} begins", len / PAGE));
         let outcome = world().call(Call::Advise { at, len, advice: call::Advice::DontNeed });
         tell(at, len, || format!("own discard of {at:x} +{}: {outcome:?}", len / PAGE));
+        world().forget_used(at, at + len); // (no event says so if delivery is in-thread)
         match outcome {
             Outcome::Ok(_) => Ok(()),
             Outcome::Err(e) => Err(e),

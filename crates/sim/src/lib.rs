@@ -9,6 +9,7 @@
 //!   program.rs   a program's threads: they map, touch, protect, discard, move and unmap memory, and know the content of each of
 //!                their pages
 //!   swapoff.rs   devices come and go              process.rs   the parts of each process's machine, and its handler
+//!   in_thread.rs   threads that serve their own faults, and their reader thread
 //!   ------------------------------------------------------------------------------------------------------------------------
 //!   overspill_machine, _vm, _swap, _store: handler, page daemon, readers, swapoff, forks, locks       as on Linux
 //!   ------------------------------------------------------------------------------------------------------------------------
@@ -59,6 +60,7 @@ mod file_program;
 mod files;
 mod forks;
 mod home;
+mod in_thread;
 mod io;
 mod kernel;
 mod process;

@@ -9,11 +9,13 @@ use crate::process::{CLUSTER_PAGES, LEAST_PAGES, SLOTS, handler, parts, program_
 use crate::program::{self, Thread};
 use crate::swapoff;
 use crate::trouble::Trouble;
-use crate::world::{self, World};
+use crate::world::{self, World, program_of};
 use overspill_machine::Machine;
 use overspill_machine::daemon::Daemon;
 use overspill_machine::files::DEVICES_MAX;
 use overspill_machine::kernel::Mistake;
+use overspill_machine::machine::Delivery;
+use overspill_machine::reader;
 use overspill_simkernel::rng::Rng;
 use overspill_simkernel::sched::{self, Actor, Failure, Report, Role};
 use overspill_swap::SwapPager;
@@ -47,6 +49,8 @@ pub struct Scenario {
     pub swaps: Option<swapoff::Habits>,
     /// If set, the program has regions of files as well.
     pub files: Option<FileHabits>,
+    /// Threads serve their own faults, as in a program that uses the library without privileges. It has regions of files alone.
+    pub in_thread: bool,
     /// The most forked children that live at a time.
     pub children: usize,
     /// Slots of the first device.
@@ -81,6 +85,7 @@ pub const USUAL: Scenario = Scenario {
     noisy: false,
     swaps: None,
     files: None,
+    in_thread: false,
     children: 0,
     slots: SLOTS,
     remembered: 1 << 14,
@@ -109,7 +114,16 @@ fn machine(scenario: &Scenario) -> Machine<Sim> {
     vm.set_limit(scenario.memory);
     let mut files = [const { None }; DEVICES_MAX];
     files[0] = Some(SimFiles::block(scenario.slots as usize));
-    Machine::new(parts(vm, status, files, 0, scenario.sealed, scenario.noisy, objects(scenario))).expect("memory")
+    let mut parts = parts(vm, status, files, 0, scenario.sealed, scenario.noisy, objects(scenario));
+    if scenario.in_thread {
+        assert_eq!(scenario.threads, 0, "events are not reported");
+        let pages = reader::deep_pages(CLUSTER_PAGES) as u32;
+        parts.config.delivery = Delivery::InThread;
+        parts.vm.charge(pages);
+        parts.vm.set_under_way_max(pages);
+        parts.vm.set_drops();
+    }
+    Machine::new(parts).expect("memory")
 }
 
 /// After all memory has been given up: checks that nothing is left in use, and that the counters are right.
@@ -130,7 +144,8 @@ fn check_end(scenario: &Scenario, machine: &Machine<Sim>, world: &World) {
         assert_eq!(pool.holding().pool.stored_pages, 0, "compressed memory keeps pages that were given up");
         pool.charged_pages()
     });
-    assert_eq!(core.vm.charge_total(), pool, "charged in the end, and for compressed memory");
+    let ahead = if scenario.in_thread { reader::deep_pages(CLUSTER_PAGES) as u64 } else { 0 };
+    assert_eq!(core.vm.charge_total(), pool + ahead, "charged in the end, and for compressed memory and the reader's buffers");
     let counters = core.vm.counters();
     let lost = counters.read_errors.get();
     assert!(lost <= world.harmed.get(), "{lost} pages are lost of {} that were harmed", world.harmed.get());
@@ -161,6 +176,10 @@ pub fn run(scenario: &Scenario, seed: u64, mistake: Option<Mistake>) -> Result<R
     (1..=scenario.children).for_each(|child| processes.extend([child; forks::ACTORS]));
     let world = World::begin(seed, processes, scenario.disturbed, scenario.trouble, mistake);
     world.kernel.enter(|kernel| kernel.noise = scenario.noisy.then(|| Rng::new(!seed)));
+    world.kernel.enter(|kernel| {
+        let program = &mut kernel.uffds[program_of(0)];
+        (program.events, program.signals) = (!scenario.in_thread, scenario.in_thread);
+    });
     world.disk.space.set(scenario.swaps.map_or(0, |habits| habits.space));
     world.objects.set(objects(scenario));
     let machine = Arc::new(machine(scenario));
@@ -184,8 +203,9 @@ pub fn run(scenario: &Scenario, seed: u64, mistake: Option<Mistake>) -> Result<R
         };
         actors.push(Actor { name: title, role: Role::Program, act: Box::new(act) });
     }
-    let serves = Arc::clone(&machine);
-    actors.push(Actor { name: "handler", role: Role::Program, act: Box::new(move || handler(&serves)) });
+    let (serves, in_thread) = (Arc::clone(&machine), scenario.in_thread);
+    let act = move || if in_thread { files().reader() } else { handler(&serves) };
+    actors.push(Actor { name: "handler", role: Role::Program, act: Box::new(act) });
     let (pages_out, others) = (Arc::clone(&machine), Arc::clone(&left));
     let act = move || {
         Daemon::new(&pages_out, ()).expect("memory").run(&pages_out, |_| {});

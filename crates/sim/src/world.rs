@@ -157,6 +157,11 @@ impl World {
         self.harmed.set(self.harmed.get() + pages as u64);
     }
 
+    /// Whether a touch of this page is an error, because its content is lost.
+    pub fn is_poisoned(&self, at: usize) -> bool {
+        self.kernel.enter(|kernel| matches!(kernel.spaces[here()].table.get(&(at / PAGE * PAGE)), Some(Entry::Poison)))
+    }
+
     /// The calling thread makes a call.
     pub fn call(&self, call: Call) -> Outcome {
         self.kernel.call(sched::running(), call)

@@ -417,6 +417,7 @@ const FILE_HABITS: FileHabits = FileHabits {
     regions: 2,
     pages: 60,
     weights: [20, 30, 12, 6, 2, 4, 0],
+    sweep: 48,
     lengths: 0,
     trouble: FileTrouble::NONE,
 };
@@ -484,6 +485,42 @@ fn everything_at_once_with_files() {
     all_pass(&FILE_STORM, 8);
 }
 
+/// Threads serve their own faults. Files are so long that readers are read far ahead for, and that pages which they have passed are
+/// dropped where they are.
+const IN_THREAD: Scenario = Scenario {
+    threads: 0,
+    in_thread: true,
+    memory: 144,
+    files: Some(FileHabits { threads: 3, regions: 1, pages: 160, weights: [20, 60, 4, 2, 1, 3, 0], sweep: 160, ..FILE_HABITS }),
+    ..FILES
+};
+
+#[test]
+fn those_who_read_in_order_find_what_is_there() {
+    all_pass(&IN_THREAD, 10);
+}
+
+/// The same, when everything fails, others make files shorter and longer, and budget and policy change.
+const IN_THREAD_STORM: Scenario = Scenario {
+    sealed: true,
+    files: Some(FileHabits {
+        threads: 3,
+        regions: 2,
+        steps: 80,
+        pages: 120,
+        weights: [20, 40, 12, 6, 2, 4, 4],
+        sweep: 120,
+        lengths: 30,
+        trouble: FileTrouble { read_error: 4, write_error: 20, no_space: 10, short: 50, sync_error: 60 },
+    }),
+    ..IN_THREAD
+};
+
+#[test]
+fn those_who_read_in_order_get_on_with_everything_at_once() {
+    all_pass(&IN_THREAD_STORM, 8);
+}
+
 /// Each mend of a defect is taken back, and a seed must find the defect again.
 #[test]
 fn each_mistake_is_found() {
@@ -531,6 +568,7 @@ fn each_mistake_is_found() {
         (WritesCopiesHome, FILES, 2),
         (ForgetsFailedSyncs, FILES_FAIL, 5),
         (SyncsSideBySide, FILES_FAIL, 36),
+        (DropsWhatMayChange, IN_THREAD, 0),
     ];
     let wanted = std::env::var("MISTAKE").ok();
     let mut missed = Vec::new();

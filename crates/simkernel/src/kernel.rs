@@ -220,18 +220,22 @@ impl Kernel {
 
     fn step(&mut self, task: usize, step: Step) {
         let number = self.tasks[task].space;
+        let answer = |access| match access {
+            Access::Waits(uffd) if self.uffds[uffd].signals => Access::Signal(SIGBUS),
+            access => access,
+        };
         match step {
             Step::Send((uffd, message)) => {
                 self.uffds[uffd].notices.push_back((task, message));
                 self.tasks[task].state = State::Waits;
             }
-            Step::Read { at, in_kernel } => match self.spaces[number].fault(at, false) {
+            Step::Read { at, in_kernel } => match answer(self.spaces[number].fault(at, false)) {
                 Access::Allowed => self.tasks[task].outcome = Outcome::Ok(self.spaces[number].bytes(at)[at % PAGE] as usize),
                 Access::Signal(_) if in_kernel => self.tasks[task].outcome = Outcome::Err(EFAULT),
                 Access::Signal(signal) => self.tasks[task].outcome = Outcome::Signal(signal),
                 Access::Waits(uffd) => self.wait_for_page(task, step, uffd, at, false),
             },
-            Step::Write { at, byte } => match self.spaces[number].fault(at, true) {
+            Step::Write { at, byte } => match answer(self.spaces[number].fault(at, true)) {
                 Access::Allowed => {
                     let bytes = self.spaces[number].bytes_mut(at);
                     if let Some(noise) = &mut self.noise {

@@ -22,6 +22,8 @@ pub struct Uffd {
     pub space: usize,
     /// It reports moves, discards and unmaps.
     pub events: bool,
+    /// A touch of a missing page is a signal, and no message (UFFD_FEATURE_SIGBUS).
+    pub signals: bool,
     /// Calls that have begun to change mappings, and have not gone on after their message was read (Linux: `mmap_changing`).
     pub changing: u32,
     /// Faults that nobody has read.

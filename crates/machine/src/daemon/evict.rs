@@ -79,7 +79,10 @@ impl<K: Kernel, S> Daemon<K, S> {
         self.weed(machine, &map);
         let Self { batch, drops, .. } = self;
         drops.clear();
-        let is_dropped = |page: PageId| map.home(page.object()).is_some_and(|home| home.access == Access::ReadOnly);
+        let is_dropped = |page: PageId| {
+            let stays = |access| access == Access::ReadOnly || K::mistake(Mistake::DropsWhatMayChange);
+            map.home(page.object()).is_some_and(|home| stays(home.access))
+        };
         drops.extend(batch.extract_if(.., |member| is_dropped(member.0)));
         let mut at = 0;
         while at < self.drops.len() {
