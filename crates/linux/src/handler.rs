@@ -180,7 +180,7 @@ impl<'a> Handler<'a> {
         let reader = &mut self.inner.reader;
         let spins = self.alone && if self.candidate.is_on() { reader.in_flight() > 0 } else { self.spinner.due() };
         let found = spins
-            && match reader.io.spin(SPIN_NS, false) {
+            && match reader.io.spin(SPIN_NS, self.candidate.is_on()) {
                 spun if self.candidate.is_on() => self.candidate.note_spun(spun),
                 spun => self.spinner.note(spun),
             };

@@ -46,6 +46,8 @@ const COPY_PAGES: usize = 32;
 const TRIM_BLOCKS: usize = 32;
 /// How long it sleeps when nobody rings, in nanoseconds.
 const SLEEP_NS: u64 = 500_000_000;
+/// How long it sleeps if the process is to become smaller, and there is nothing that it could evict now, in nanoseconds.
+const SHRINK_LOOK_NS: u64 = 1_000_000;
 
 /// The page daemon's part in a budget that processes share.
 pub trait Sharing<K: Kernel> {
@@ -209,11 +211,15 @@ impl<K: Kernel, S: Sharing<K>> Daemon<K, S> {
                         continue;
                     }
                     if self.sharing.is_shrinking() {
-                        continue; // the process has shrunk to its target: `sharing` decides on
+                        self.sharing.step(machine); // the process may have shrunk to its target
+                        if self.sharing.is_shrinking() {
+                            machine.doorbell.pause(&machine.host, SHRINK_LOOK_NS);
+                        }
+                        continue;
                     }
                     let sleep = self.before_sleep(machine).unwrap_or(SLEEP_NS);
                     machine.doorbell.sleep(&machine.host, rings, sleep, || {
-                        !machine.core.lock().vm.wants_daemon() && !machine.shutdown.has_begun() && !machine.freeze.is_on()
+                        !machine.core.lock().vm.has_work() && !machine.shutdown.has_begun() && !machine.freeze.is_on()
                     });
                 }
                 Step::Stuck => self.stuck(machine),

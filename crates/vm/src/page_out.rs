@@ -150,6 +150,11 @@ impl<P: Pager> Vm<P> {
         self.available() < self.free_low() || self.listed > self.mapped_max
     }
 
+    /// Whether the daemon should be woken, and there is something that it can do.
+    pub fn has_work(&self) -> bool {
+        self.wants_daemon() && !self.demand().is_none()
+    }
+
     /// The kernel tells whether pages are used while they are watched (or not, from now on).
     pub fn set_watches(&mut self, watches: bool) {
         self.watches = watches;

@@ -317,6 +317,18 @@ fn only_what_a_thread_waits_for_makes_the_inactive_share_grow() {
     assert!(waited_for > pointed, "{waited_for}");
 }
 
+/// What is charged besides pages (compressed memory, buffers) can leave fewer frames than should be free, and no page to evict. The
+/// page daemon of an idle process of a family was never without something wanted then, and could do nothing: it used most of a
+/// processor, next to the processes that had its memory.
+#[test]
+fn there_is_no_work_where_nothing_can_be_evicted() {
+    let mut vm = core(1 << 20);
+    vm.charge(FRAMES - vm.free_low() + 1);
+    assert!(vm.available() > 0 && vm.wants_daemon() && vm.demand().is_none() && !vm.has_work());
+    bring_to(&mut vm, 0, State::Active);
+    assert!(vm.has_work());
+}
+
 /// Where the kernel tells references, the policy's victims stay mapped and are watched. A page that was used goes back to the
 /// policy and costs no fault; one that was not is parked, and may be laundered at once.
 #[test]
