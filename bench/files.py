@@ -38,7 +38,17 @@ PROGRAM_BYTES = 4 * MIB
 CONTENDERS = {
     "random": ("region", "mmap", "mmap:random", "read"),
     "sequential": ("region", "mmap", "mmap:sequential", "read"),
-    "hot": ("region:use-once", "region:fifo", "region:aging", "region:drop-behind", "mmap", "mmap:random", "read"),
+    "hot": (
+        "region:use-once",
+        "region:fifo",
+        "region:aging",
+        "region:drop-behind",
+        "region:use-once/fifo",
+        "region:use-once/drop-behind",
+        "mmap",
+        "mmap:random",
+        "read",
+    ),
     "sort": ("region", "mmap"),
 }
 MARKS = (

@@ -3,7 +3,7 @@
 //! ```text
 //! file-access HOW PATTERN FILE MEMORY ACCESSES [SCANNED]
 //!
-//! HOW       region[:POLICY]   a region of a pager with a budget of MEMORY bytes
+//! HOW       region[:POLICY[/SCANNED'S]]   a region of a pager with a budget of MEMORY bytes; SCANNED may have a policy of its own
 //!           mmap[:random|:sequential]   the kernel's mapping, with that advice; its memory is limited from outside
 //!           read              read(2), page by page, from the kernel's cache
 //! PATTERN   prepare           writes the file, MEMORY bytes long, and drops it from the cache
@@ -159,7 +159,10 @@ fn main() -> io::Result<()> {
         return prepare(path, memory);
     }
     let pager = match how.split_once(':').unwrap_or((how, "use-once")) {
-        ("region", policy) => Some(Pager::builder().memory(memory as u64).policy(policy).build().map_err(io::Error::other)?),
+        ("region", policies) => {
+            let policy = policies.split('/').next().unwrap_or_default();
+            Some(Pager::builder().memory(memory as u64).policy(policy).build().map_err(io::Error::other)?)
+        }
         _ => None,
     };
     let mut open = Open::new(how, pager.as_ref(), path, pattern == "sort")?;
@@ -187,6 +190,9 @@ fn main() -> io::Result<()> {
         "hot" => {
             let path = rest.first().ok_or_else(|| io::Error::other("which file is scanned?"))?;
             let scanned = Open::new(how, pager.as_ref(), path, false)?;
+            if let (Open::Region(region), Some((_, policy))) = (&scanned, how.split_once('/')) {
+                region.set_policy(policy).map_err(io::Error::other)?;
+            }
             for page in (0..pages).chain(0..pages) {
                 check(open.page(page, &mut buffer), page);
             }

@@ -93,6 +93,7 @@ enum overspill_code {
     OVERSPILL_E_FILE_ENDS = 23,         /* the file ends before the range does */
     OVERSPILL_E_FILE_SHARED = 24,       /* another region has a part of these pages of the file, and one of the two may write */
     OVERSPILL_E_ACCESS = 25,            /* the file was opened without the right to do this */
+    OVERSPILL_E_TOO_MANY_POLICIES = 26, /* 254 regions of the pager have a policy of their own */
     OVERSPILL_E_ARGUMENT = 100,         /* NULL, an unknown value, a range outside of the region, an alignment that is none */
     OVERSPILL_E_IO = 101,               /* a file transfer failed; overspill_error_errno() has the reason */
     OVERSPILL_E_NOT_WIRED = 102,        /* the region has no wire of that number */

@@ -11,7 +11,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 const PANIC: c_int = 103;
 
 /// The names of all codes. Those up to 99 are numbered by [`Error::code`].
-const NAMES: [(c_int, &CStr); 30] = [
+const NAMES: [(c_int, &CStr); 31] = [
     (0, c"OVERSPILL_OK"),
     (1, c"OVERSPILL_E_NO_BUDGET"),
     (2, c"OVERSPILL_E_BUDGET_TOO_SMALL"),
@@ -38,6 +38,7 @@ const NAMES: [(c_int, &CStr); 30] = [
     (23, c"OVERSPILL_E_FILE_ENDS"),
     (24, c"OVERSPILL_E_FILE_SHARED"),
     (25, c"OVERSPILL_E_ACCESS"),
+    (26, c"OVERSPILL_E_TOO_MANY_POLICIES"),
     (100, c"OVERSPILL_E_ARGUMENT"),
     (101, c"OVERSPILL_E_IO"),
     (102, c"OVERSPILL_E_NOT_WIRED"),

@@ -51,7 +51,7 @@ use overspill_vm::Vm;
 use overspill_vm::pager::{IoResult, Location};
 use overspill_vm::policy::Spec;
 use overspill_vm::status::{Outcome, Status};
-use overspill_vm::types::{DeviceId, FrameId, PAGE_SIZE, PageId};
+use overspill_vm::types::{DeviceId, FrameId, ObjectId, PAGE_SIZE, PageId};
 use remap_gate::RemapGate;
 use shortage::Shortage;
 use shutdown::Shutdown;
@@ -324,6 +324,24 @@ impl<K: Kernel> Machine<K> {
         let mut name = Packet::new();
         let _ = write!(name, "{spec}");
         self.status.policy.set(name.bytes());
+        drop(old); // outside of the lock
+    }
+
+    /// Gives an object a replacement policy of its own, or changes that ([`overspill_vm::Vm::set_policy_of`]). Allocates. Returns
+    /// `false` if there can be no more.
+    #[must_use]
+    pub fn set_policy_of(&self, object: ObjectId, spec: &Spec) -> bool {
+        let new = self.core.lock().vm.make_policy(spec);
+        let old = self.core.lock().vm.set_policy_of(object, new);
+        old.is_ok() // what it holds is dropped outside of the lock
+    }
+
+    /// The object has the pager's policy again, if it had one of its own. => its range is unmapped
+    pub fn end_policy_of(&self, object: ObjectId) {
+        if !K::mistake(Mistake::EndsPoliciesEarly) {
+            self.catch_up(); // the last pages may be still to be given up
+        }
+        let old = self.core.lock().vm.end_policy_of(object);
         drop(old); // outside of the lock
     }
 

@@ -104,6 +104,8 @@ pub enum Error {
         /// What it was opened for.
         access: overspill_vm::Access,
     },
+    /// As many regions of the pager have a policy of their own as can have one.
+    TooManyPolicies,
     /// This is a forked child of the process that built the pager.
     Forked,
 }
@@ -137,6 +139,7 @@ impl Error {
             Error::FileEnds { .. } => 23,
             Error::FileShared { .. } => 24,
             Error::Access { .. } => 25,
+            Error::TooManyPolicies => 26,
         }
     }
 }
@@ -167,6 +170,12 @@ impl fmt::Display for Error {
                 write!(f, "there are {} pagers in this process, and there can be no more", crate::PAGERS_MAX)
             }
             Error::TooManyRegions => write!(f, "the pager has as many regions as its builder allowed"),
+            Error::TooManyPolicies => write!(
+                f,
+                "{} regions of the pager have a policy of their own, and there can be no more: let this one have the pager's policy, or \
+                 drop another",
+                crate::REGION_POLICIES_MAX
+            ),
             Error::RegionSize { bytes: 0, .. } => write!(f, "a region needs at least one byte"),
             Error::RegionSize { bytes, available } => {
                 write!(f, "a region of {bytes} bytes is more than the {available} that the pager can still manage")

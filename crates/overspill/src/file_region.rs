@@ -22,19 +22,20 @@ const COPY_PAGES: usize = 64;
 struct Page([u8; PAGE_SIZE]);
 
 /// How a file is opened as a region; see [`FileRegion`].
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FileOptions {
     access: Access,
     offset: u64,
     len: Option<usize>,
     capacity: usize,
     create: bool,
+    policy: Option<String>,
 }
 
 impl FileOptions {
     /// The whole file, with this access.
     pub fn new(access: Access) -> Self {
-        FileOptions { access, offset: 0, len: None, capacity: 0, create: false }
+        FileOptions { access, offset: 0, len: None, capacity: 0, create: false, policy: None }
     }
     /// Where the region begins in the file, in bytes. Any number; the default is 0.
     #[must_use]
@@ -59,6 +60,22 @@ impl FileOptions {
         FileOptions { create, ..self }
     }
 
+    /// A replacement policy for this region alone; see [`Region::set_policy`]. The default is the pager's, which all regions share.
+    ///
+    /// ```
+    /// # use overspill::{Access, FileOptions, Pager};
+    /// # fn main() -> Result<(), overspill::Error> {
+    /// # let pager = Pager::builder().memory(8 << 20).build()?;
+    /// let log = FileOptions::new(Access::ReadOnly).policy("drop-behind").open(&pager, "/proc/self/exe")?; // it is read once
+    /// assert_eq!((log.policy(), pager.policy()), ("drop-behind".into(), "use-once".into()));
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn policy(self, policy: impl Into<String>) -> Self {
+        FileOptions { policy: Some(policy.into()), ..self }
+    }
+
     /// Opens `path` as a region of `pager`.
     ///
     /// # Errors
@@ -77,6 +94,7 @@ impl FileOptions {
     /// As [`Pager::open_file`].
     pub fn open_as(self, pager: &Pager, file: File, path: impl AsRef<Path>) -> Result<FileRegion, Error> {
         pager.0.here()?;
+        let policy = self.policy.as_deref().map(str::parse).transpose().map_err(Error::Policy)?;
         let path = path.as_ref();
         let meta = file.metadata().map_err(|source| Error::File { path: path.into(), what: "looked at", source })?;
         if !meta.is_file() {
@@ -100,6 +118,9 @@ impl FileOptions {
             open.set_len(needed)?;
         }
         let region = Region::new(pager.clone(), bytes, Some(Arc::new(open)))?;
+        if let Some(spec) = &policy {
+            region.set_spec(spec)?;
+        }
         Ok(FileRegion { region, skip, len, capacity, written: AtomicU64::new(0) })
     }
 }
@@ -173,6 +194,22 @@ pub struct FileRegion {
 impl FileRegion {
     fn file(&self) -> &OpenFile {
         self.region.home().expect("a region of a file")
+    }
+
+    /// Gives the region a replacement policy of its own, or changes that; see [`Region::set_policy`].
+    ///
+    /// # Errors
+    /// As [`Region::set_policy`].
+    pub fn set_policy(&self, policy: &str) -> Result<(), Error> {
+        self.region.set_policy(policy)
+    }
+
+    /// The replacement policy of the region: its own, or else the pager's.
+    ///
+    /// # Panics
+    /// In a forked child.
+    pub fn policy(&self) -> String {
+        self.region.policy()
     }
 
     /// Its length, in bytes.
@@ -633,7 +670,7 @@ impl Pager {
     ///
     /// # Errors
     /// [`Error::File`], [`Error::FileShared`], [`Error::RegionSize`], [`Error::TooManyRegions`], [`Error::Map`],
-    /// [`Error::Resources`], [`Error::Forked`].
+    /// [`Error::Resources`], [`Error::Forked`]; with [`FileOptions::policy`] [`Error::Policy`], [`Error::TooManyPolicies`].
     pub fn open_file(&self, path: impl AsRef<Path>, access: Access) -> Result<FileRegion, Error> {
         FileOptions::new(access).open(self, path)
     }

@@ -119,13 +119,16 @@ pub use overspill_linux::device_spec::{self, DeviceSpec};
 pub use overspill_linux::io::Engine;
 pub use overspill_linux::machine::Delivery;
 pub use overspill_linux::size;
-pub use overspill_vm::Access;
 pub use overspill_vm::MEMORY_BYTES_MIN;
 pub use overspill_vm::counters::{Counter, Counters, Info as CounterInfo};
+pub use overspill_vm::{Access, PolicyCounts};
 #[doc(hidden)]
 pub use overspill_vm::{Decision, types as vm_types};
 pub use pager::Pager;
 pub use region::{Advice, Pod, Region, RegionOf, Wired, WiredMut};
+
+/// The most regions of a pager that have a policy of their own.
+pub const REGION_POLICIES_MAX: usize = overspill_vm::POLICIES_MAX - 1;
 
 /// Bytes in a page, the unit in which memory is moved, wired and advised.
 pub const PAGE_SIZE: usize = overspill_vm::types::PAGE_SIZE;

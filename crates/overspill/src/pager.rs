@@ -6,8 +6,8 @@ use crate::quiet::Quiet;
 use crate::reads;
 use crate::shared::Shared;
 use overspill_linux::machine::Delivery;
-use overspill_vm::Decision;
 use overspill_vm::counters::Counters;
+use overspill_vm::{Decision, POLICIES_MAX, PolicyCounts};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -102,7 +102,8 @@ impl Pager {
         &self.0.must_be_here().machine.status.counters
     }
 
-    /// Changes the replacement policy while regions are in use: a name, or `NAME:KEY=VALUE,...`
+    /// Changes the replacement policy while regions are in use, except for those that have one of their own
+    /// ([`Region::set_policy`](crate::Region::set_policy)): a name, or `NAME:KEY=VALUE,...`
     /// ([`Builder::policy`](crate::Builder::policy)). Every page stays where it is, and the order of eviction is kept. The old
     /// policy's history of pages that are out is lost.
     ///
@@ -134,6 +135,17 @@ impl Pager {
             machine.core.lock().vm.policy()
         };
         spec.to_string()
+    }
+
+    /// The replacement policies in use, and what became of their pages: first the pager's, then those of regions.
+    pub fn policies(&self) -> Vec<(String, PolicyCounts)> {
+        let machine = &self.0.must_be_here().machine;
+        let mut all = Vec::with_capacity(POLICIES_MAX);
+        {
+            let _quiet = Quiet::new();
+            machine.core.lock().vm.each_policy(|spec, counts| all.push((spec, counts)));
+        }
+        all.into_iter().map(|(spec, counts)| (spec.to_string(), counts)).collect()
     }
 
     /// A message about the first page that was lost: its device and byte, and the reason. `None` if none was lost.

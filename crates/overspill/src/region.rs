@@ -19,6 +19,7 @@ use overspill_linux::sys;
 use overspill_vm::Access;
 use overspill_vm::counters::Counters;
 use overspill_vm::page::State;
+use overspill_vm::policy::Spec;
 use overspill_vm::types::{ObjectId, PAGE_SHIFT, PAGE_SIZE, PageId, Tag};
 use std::fmt;
 use std::io;
@@ -178,6 +179,56 @@ impl Region {
     /// The counters of its pager, for all of the pager's regions.
     pub fn counters(&self) -> &Counters {
         self.pager.counters()
+    }
+
+    /// Gives the region a replacement policy of its own, or changes that, while it is in use: a name, or `NAME:KEY=VALUE,...`
+    /// ([`Builder::policy`](crate::Builder::policy)). Its pages stay where they are, and their order of eviction is kept. When the
+    /// region is dropped, the policy ends.
+    ///
+    /// The pager's budget stays one for all. Victims come from the policies that have most pages for their share, and shares follow
+    /// use: they move from regions whose pages are not missed to those whose pages are read again. So a policy of its own also
+    /// protects the other regions from what happens in this one, and this one from them. Two regions that ask for the same policy
+    /// have one each. `docs/POLICIES.md` has more.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), overspill::Error> {
+    /// let pager = overspill::Pager::builder().memory(8 << 20).build()?;
+    /// let index = pager.region(4 << 20)?;
+    /// let log = pager.region(32 << 20)?;
+    /// log.set_policy("fifo")?; // it is read once; the index is not to suffer from it
+    /// assert_eq!((log.policy(), index.policy()), ("fifo".into(), "use-once".into()));
+    /// for (policy, counts) in pager.policies() {
+    ///     println!("{policy}: {} pages in memory, {} read again", counts.resident, counts.refaults);
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Policy`], with the names of all policies; [`Error::TooManyPolicies`] if
+    /// [`REGION_POLICIES_MAX`](crate::REGION_POLICIES_MAX) regions of the pager have one of their own; [`Error::Forked`]. After an
+    /// error nothing is changed.
+    pub fn set_policy(&self, policy: &str) -> Result<(), Error> {
+        self.set_spec(&policy.parse().map_err(Error::Policy)?)
+    }
+
+    pub(crate) fn set_spec(&self, spec: &Spec) -> Result<(), Error> {
+        let machine = &self.pager.0.here()?.machine;
+        let _quiet = Quiet::new();
+        if machine.set_policy_of(self.object, spec) { Ok(()) } else { Err(Error::TooManyPolicies) }
+    }
+
+    /// The replacement policy of the region: its own, or else the pager's.
+    ///
+    /// # Panics
+    /// In a forked child.
+    pub fn policy(&self) -> String {
+        let machine = &self.pager.0.must_be_here().machine;
+        let spec = {
+            let _quiet = Quiet::new();
+            machine.core.lock().vm.policy_of(self.object)
+        };
+        spec.to_string()
     }
 
     /// The region as a slice of `T`; a rest that is too short for one is left out.
@@ -719,6 +770,10 @@ impl Drop for Region {
                 drop(map);
                 machine.forgotten();
             }
+        }
+        {
+            let _quiet = Quiet::new();
+            machine.end_policy_of(self.object);
         }
         if let Some(file) = &self.home {
             file.settle(&owner.shared, self.object, self.pages() as u64);

@@ -89,6 +89,7 @@ fn in_a_child(pager: &Pager, region: &mut Region, name: &str) {
         region.advise(.., overspill::Advice::WillNeed),
         pager.region(PAGE).map(drop),
         pager.set_policy("2q"),
+        region.set_policy("2q"),
         pager.swap_on(DeviceSpec::file(std::env::temp_dir())),
         pager.swap_off(std::env::temp_dir()).map(drop),
     ];
@@ -99,11 +100,13 @@ fn in_a_child(pager: &Pager, region: &mut Region, name: &str) {
     told(region.read_at(&file, ..PAGE, 0).expect_err("no file is read"));
     told(region.write_at(&file, ..PAGE, 0).expect_err("no file is written"));
     std::panic::set_hook(Box::new(|_| ()));
-    let calls: [&dyn Fn(); 8] = [
+    let calls: [&dyn Fn(); 10] = [
         &|| region.prefetch(..),
         &|| region.unwire(..),
         &|| _ = region.counters().hard_faults.get(),
         &|| _ = pager.policy(),
+        &|| _ = region.policy(),
+        &|| _ = pager.policies(),
         &|| _ = pager.first_loss(),
         &|| _ = pager.metadata_bytes(),
         &|| _ = pager.swaps(),

@@ -350,7 +350,7 @@ fn a_file_is_made_and_grows() {
         let file = Temp::new("made", b"");
         std::fs::remove_file(&file.0).expect("removed");
         let options = FileOptions::new(Access::ReadWrite).len(5000).capacity(10 * MIB);
-        assert!(matches!(options.open(&pager, &file.0), Err(Error::File { what: "opened", .. })));
+        assert!(matches!(options.clone().open(&pager, &file.0), Err(Error::File { what: "opened", .. })));
         let mut region = options.create(true).open(&pager, &file.0).expect("a region");
         assert_eq!((region.len(), region.capacity()), (5000, 10 * MIB));
         assert_eq!(bytes_of(&region), [0; 5000]);
@@ -374,7 +374,7 @@ fn a_file_is_made_and_grows() {
         reader.grow(13).expect("it is longer now");
         assert_eq!(bytes_of(&reader), b"some and more");
         let reader = FileOptions::new(Access::ReadOnly).capacity(12 * MIB);
-        assert!(matches!(reader.len(10 * MIB).open(&pager, &file.0), Err(Error::FileEnds { .. })));
+        assert!(matches!(reader.clone().len(10 * MIB).open(&pager, &file.0), Err(Error::FileEnds { .. })));
         let mut reader = reader.open(&pager, &file.0).expect("a region");
         assert!(matches!(reader.grow(10 * MIB), Err(Error::FileEnds { .. })));
         OpenOptions::new()

@@ -58,6 +58,8 @@ pub struct FileHabits {
     pub sweep: u64,
     /// In so many of a thousand of their steps others make a file shorter or longer.
     pub lengths: usize,
+    /// Regions have replacement policies of their own, which change.
+    pub policies: bool,
     /// How the files' device fails.
     pub trouble: FileTrouble,
 }
@@ -99,6 +101,8 @@ struct Region {
     flushers: Cell<usize>,
     /// Its owner needs it for itself.
     leaves: Cell<bool>,
+    /// It has a policy of its own.
+    own_policy: Cell<bool>,
 }
 
 impl Region {
@@ -379,7 +383,7 @@ impl<'a> FileThread<'a> {
                 3 => self.reload(&region),
                 4 => self.punch(&region),
                 5 => self.close(slot),
-                _ => self.whim(),
+                _ => self.whim(&region),
             }
             sched::progress();
         }
@@ -453,6 +457,7 @@ impl<'a> FileThread<'a> {
             pages: RefCell::new(known),
             flushers: Cell::new(0),
             leaves: Cell::new(false),
+            own_policy: Cell::new(false),
         });
         let (len, home) = (pages as usize * PAGE, self.home(&region));
         let mapped = self.files.world.call(Call::Map { at: base, len, prot: READ_WRITE, replace: false });
@@ -475,7 +480,18 @@ impl<'a> FileThread<'a> {
         if access == Access::ReadWrite {
             self.files.open.borrow_mut().push(Rc::clone(&region));
         }
+        if self.habits.policies && self.rng.below(2) == 0 {
+            self.choose_policy(&region);
+        }
         self.regions[slot] = Some(region);
+    }
+
+    /// Gives the region a policy of its own, or another one.
+    fn choose_policy(&mut self, region: &Region) {
+        let policy = self.rng.pick(policy::NAMES);
+        self.say(format_args!("has {} managed by {policy} from now on", region.fd));
+        assert!(self.files.machine.set_policy_of(region.object, &policy.parse().expect("its name")));
+        region.own_policy.set(true);
     }
 
     fn home(&self, region: &Region) -> Home {
@@ -514,6 +530,9 @@ impl<'a> FileThread<'a> {
                 machine.forget_range(map, region.base, region.base + len * PAGE, true);
             }
             drop(map);
+            if region.own_policy.get() {
+                machine.end_policy_of(region.object);
+            }
             machine.catch_up();
         }
         files.wait_until(|| machine.is_home_gone(region.object, region.len()));
@@ -727,10 +746,13 @@ impl<'a> FileThread<'a> {
         region.leaves.set(false);
     }
 
-    /// Changes the budget or the policy; then checks that everything adds up.
-    fn whim(&mut self) {
+    /// Changes the budget or a policy; then checks that everything adds up.
+    fn whim(&mut self, region: &Region) {
         let machine = &*self.files.machine;
-        if self.rng.below(2) == 0 {
+        let whim = self.rng.below(2 + self.habits.policies as usize);
+        if whim == 2 {
+            self.choose_policy(region);
+        } else if whim == 0 {
             let pages = LEAST_BUDGET + self.rng.below(LEAST_BUDGET as usize) as u32;
             self.say(format_args!("has {pages} pages of memory from now on"));
             let map = machine.map.read();

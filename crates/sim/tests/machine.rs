@@ -419,6 +419,7 @@ const FILE_HABITS: FileHabits = FileHabits {
     weights: [20, 30, 12, 6, 2, 4, 0],
     sweep: 48,
     lengths: 0,
+    policies: false,
     trouble: FileTrouble::NONE,
 };
 
@@ -461,6 +462,18 @@ const BUSY_FILES: Scenario = Scenario {
 #[test]
 fn pages_come_back_while_they_are_flushed() {
     all_pass(&BUSY_FILES, 10);
+}
+
+/// Regions have policies of their own, next to memory with the pager's. All of them change, and so does the budget.
+const POLICIES: Scenario = Scenario {
+    memory: 96,
+    files: Some(FileHabits { regions: 3, steps: 120, policies: true, weights: [60, 20, 4, 4, 2, 6, 20], ..FILE_HABITS }),
+    ..FILES
+};
+
+#[test]
+fn regions_have_policies_of_their_own() {
+    all_pass(&POLICIES, 15);
 }
 
 /// Everything at once: devices come and go, swap fails, contents are noise, budget and policy change.
@@ -511,6 +524,7 @@ const IN_THREAD_STORM: Scenario = Scenario {
         weights: [20, 40, 12, 6, 2, 4, 4],
         sweep: 120,
         lengths: 30,
+        policies: false,
         trouble: FileTrouble { read_error: 4, write_error: 20, no_space: 10, short: 50, sync_error: 60 },
     }),
     ..IN_THREAD
@@ -569,6 +583,7 @@ fn each_mistake_is_found() {
         (ForgetsFailedSyncs, FILES_FAIL, 5),
         (SyncsSideBySide, FILES_FAIL, 36),
         (DropsWhatMayChange, IN_THREAD, 0),
+        (EndsPoliciesEarly, POLICIES, 0),
     ];
     let wanted = std::env::var("MISTAKE").ok();
     let mut missed = Vec::new();

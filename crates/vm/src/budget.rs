@@ -27,7 +27,7 @@ impl<P: Pager> Vm<P> {
     /// process still has all of it. So pages that faults take above the reclaim target are not over budget.
     pub fn set_reclaim_target(&mut self, pages: u32) {
         self.limit = pages.min(self.promised);
-        self.policy.resize(self.limit);
+        self.policies.resize(self.limit);
     }
 
     /// Limits how many pages stay mapped, in pages; `u32::MAX`: no limit. For the moment that the page daemon needs there may be
@@ -108,7 +108,7 @@ impl<P: Pager> Vm<P> {
 
     /// Bytes of the core's and the pager's tables; also sets the counter.
     pub fn metadata_bytes(&self) -> u64 {
-        let per_frame = 8 + 1 + 8 + self.policy.frame_bytes();
+        let per_frame = 8 + 1 + 8 + self.policies.frame_bytes();
         let bytes = self.table.bytes()
             + self.frames.taken() as u64 * per_frame
             + (self.base.len() * size_of::<Tag>()) as u64

@@ -77,9 +77,12 @@ impl<P: Pager> Vm<P> {
         self.counters.soft_faults.add(1);
         self.inactive_share.soft_fault(self.limit);
         self.decide(Decision::Restore(page));
-        if word.readahead() {
-            self.counters.readahead_used.add(1);
-            self.counters.readahead_rescued.add(!word.trigger() as u64);
+        match word.readahead() {
+            true => {
+                self.counters.readahead_used.add(1);
+                self.counters.readahead_rescued.add(!word.trigger() as u64);
+            }
+            false => self.policies.rescued(page, self.limit),
         }
         self.note_inactive(word, true);
         let ahead = if word.trigger() { self.reads.find(page).and_then(|s| self.read_on(s, page, bounds)) } else { None };

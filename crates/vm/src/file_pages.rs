@@ -201,7 +201,7 @@ impl<P: Pager> Vm<P> {
         let frame = parked?;
         self.dequeue(frame);
         self.table.set(page, self.table.get(page).given_up());
-        self.policy.remove(frame);
+        self.policies.of(page).remove(frame);
         self.counters.file_pages_lost.add(1);
         if let Some(homes) = &mut self.homes[page.object().0 as usize] {
             homes.lost += 1;

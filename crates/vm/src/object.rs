@@ -130,7 +130,7 @@ impl<P: Pager> Vm<P> {
             let frame = word.frame();
             if word.parking() {
                 self.parking -= 1; // the page daemon has it in a batch, and will find it gone
-                self.policy.remove(frame);
+                self.policies.of(page).remove(frame);
             } else if word.busy() {
                 assert!(matches!(word.state(), State::Untouched | State::PagedOut), "released under way: {page:?} {word:?}");
             } else if word.state() == State::Active {
@@ -139,12 +139,12 @@ impl<P: Pager> Vm<P> {
                 }
             } else {
                 self.dequeue(frame);
-                self.policy.remove(frame);
+                self.policies.of(page).remove(frame);
                 parked(frame);
             }
             self.give_frame(frame);
         } else if word.state() == State::PagedOut {
-            self.policy.forget(page);
+            self.policies.of(page).policy.forget(page);
         }
         self.table.set(page, word.released());
         self.decide(Decision::Release(page));
@@ -168,6 +168,7 @@ impl<P: Pager> Vm<P> {
     fn rename_one(&mut self, page: PageId, new: PageId) -> bool {
         let mut word = self.table.get(page);
         let there = self.table.get(new);
+        assert_eq!(page.object(), new.object(), "a page has the policy of its object");
         assert!(there.state() == State::Untouched && !there.busy(), "moved onto a page: {new:?} {there:?}");
         if !self.table.reserve(new) || word.state() != State::Untouched && !self.pager.rename(page, new) {
             return false;
@@ -185,7 +186,7 @@ impl<P: Pager> Vm<P> {
             moved = word.not_filled();
         }
         if moved.state() == State::PagedOut {
-            self.policy.forget(page); // a policy knows an evicted page by its address
+            self.policies.of(page).policy.forget(page); // a policy knows an evicted page by its address
         }
         if moved.has_frame() {
             let frame = moved.frame();

@@ -247,9 +247,11 @@ impl<P: Pager> Vm<P> {
         let stream = self.reads.give(at, page, count, window);
         if at_home && self.reads.given(at) >= far {
             if before < far {
-                self.policy.run_begins();
+                self.policies.of(page).policy.run_begins();
             }
-            self.policy.keep_passing((2 * self.reads.ahead_of(far)).min(self.limit / 8));
+            let number = self.policies.number(page.object());
+            let ahead = 2 * self.reads.ahead_of(far, |first| self.policies.number(first.object()) == number);
+            self.policies.of(page).policy.keep_passing(ahead.min(self.limit / 8));
         }
         stream
     }
@@ -545,13 +547,13 @@ impl<P: Pager> Vm<P> {
                 self.pager.release(page);
                 self.table.set(page, word.arrived_unstored());
                 self.frames.end_read(frame);
-                self.policy.arrived_parked(frame, page);
+                self.policies.of(page).arrived_parked(frame, page);
                 self.enqueue(frame, On::Inactive);
             }
             Filled::Parked => {
                 self.table.set(page, if word.sample() { word.arrived_sample() } else { word.arrived_trigger() });
                 self.frames.end_read(frame);
-                self.policy.arrived_parked(frame, page);
+                self.policies.of(page).arrived_parked(frame, page);
                 self.enqueue(frame, On::Inactive);
             }
             Filled::No => {

@@ -4,7 +4,7 @@ use crate::frames::{CLEAN, INACTIVE, LAUNDRY, On, WATCHED};
 use crate::home::Access;
 use crate::page::{PageWord, State};
 use crate::pager::{IoResult, Location, Pager, SlotRun};
-use crate::policy::LivePolicy;
+use crate::policies::Policies;
 use crate::types::{FrameId, PAGE_SIZE, PageId, Slot, Tag};
 use crate::vm::{Decision, Vm};
 use alloc::vec::Vec;
@@ -104,7 +104,7 @@ impl<P: Pager> Vm<P> {
     /// What to do now. Looks only at a few counts, so it costs next to nothing.
     pub fn demand(&self) -> Demand {
         let available = self.available();
-        let inactive_target = if self.policy.learns_inactive() { self.inactive_share.of(self.limit) } else { 0 };
+        let inactive_target = self.inactive_share.of(self.policies.learning(self.limit));
         let short = if available < self.free_high() { self.free_high() - available } else { 0 };
         let over = (self.charge_total().saturating_sub(self.limit as u64)) as u32;
         let short = short + over;
@@ -113,7 +113,7 @@ impl<P: Pager> Vm<P> {
         if short == 0 {
             return Demand { park: beyond, ..Demand::default() };
         }
-        let pass = if self.drops { self.policy.passing().min(short) } else { 0 };
+        let pass = if self.drops { self.policies.passing().min(short) } else { 0 };
         if pass > 0 {
             return Demand { pass, ..Demand::default() };
         }
@@ -199,16 +199,17 @@ impl<P: Pager> Vm<P> {
     /// As [`Vm::park_batch`], but pages that a reader has passed. Those of read-only files may be dropped instead
     /// ([`Parked::Dropped`]).
     pub fn pass_batch(&mut self, most: u32, out: &mut Vec<Resident>) {
-        self.take_victims(|policy, out| policy.passing_victims(out), most, out, |vm, page, _| vm.begin_park(page));
+        self.take_victims(|policies, out| policies.passing_victims(out), most, out, |vm, page, _| vm.begin_park(page));
     }
 
     fn victims(&mut self, most: u32, out: &mut Vec<Resident>, each: impl FnMut(&mut Self, PageId, FrameId)) {
-        self.take_victims(|policy, out| policy.victims(out), most, out, each);
+        let limit = self.limit;
+        self.take_victims(|policies, out| policies.victims(out, limit), most, out, each);
     }
 
     fn take_victims(
         &mut self,
-        choose: impl FnOnce(&mut dyn LivePolicy, &mut [FrameId]) -> usize,
+        choose: impl FnOnce(&mut Policies, &mut [FrameId]) -> usize,
         most: u32,
         out: &mut Vec<Resident>,
         mut each: impl FnMut(&mut Self, PageId, FrameId),
@@ -217,7 +218,7 @@ impl<P: Pager> Vm<P> {
         self.counters.daemon_scans.add(1);
         let mut victims = [FrameId(0); 256];
         let most = (most as usize).min(out.capacity()).min(victims.len());
-        let n = choose(&mut *self.policy, &mut victims[..most]);
+        let n = choose(&mut self.policies, &mut victims[..most]);
         self.listed -= n as u32;
         for &frame in &victims[..n] {
             let page = self.frames.page[frame.at()];
@@ -242,7 +243,7 @@ impl<P: Pager> Vm<P> {
             if word.state() == State::Active && !word.busy() && !word.wired() {
                 let frame = word.frame();
                 if self.frames.on[frame.at()] != On::Watched {
-                    self.policy.take(frame);
+                    self.policies.of(page).policy.take(frame);
                 }
                 self.unwatch_or_unlist(frame);
                 self.begin_park(page);
@@ -278,6 +279,9 @@ impl<P: Pager> Vm<P> {
                 self.table.set(page, word.not_parked().used());
                 self.counters.references_seen.add(1);
                 self.counters.readahead_used.add(word.readahead() as u64);
+                if !word.readahead() {
+                    self.policies.rescued(page, self.limit);
+                }
                 self.list_again(word, |policy, frame| policy.referenced(frame));
             }
             Parked::Dropped => {
@@ -290,7 +294,7 @@ impl<P: Pager> Vm<P> {
             Parked::Absent => {
                 // dropped without the pager's knowledge: it reads as zeroes from now on
                 self.counters.pages_vanished.add(1);
-                self.policy.remove(frame);
+                self.policies.of(page).remove(frame);
                 self.table.set(page, word.released().wire(word.wired()));
                 self.pager.release(page);
                 self.give_frame(frame);
@@ -353,7 +357,7 @@ impl<P: Pager> Vm<P> {
             if tag != Tag::UNKNOWN && tag == self.base_of(frame) {
                 return self.settle_unchanged(page, word, frame);
             }
-            self.policy.dirtied(frame);
+            self.policies.of(page).policy.dirtied(frame);
             self.decide(Decision::Write(page));
             return if home.access == Access::CopyOnWrite { Compared::Write } else { Compared::WriteHome };
         }
@@ -365,7 +369,7 @@ impl<P: Pager> Vm<P> {
             let wired = word.wired();
             self.table.set(page, word.released().wire(wired));
             self.pager.release(page);
-            self.policy.remove(frame); // no ghost is kept: its next touch will be a first one
+            self.policies.of(page).remove(frame); // no ghost is kept: its next touch will be a first one
             self.note_unused(word);
             self.counters.pages_reclaimed.add(1);
             self.counters.pages_reclaimed_zero.add(1);
@@ -377,7 +381,7 @@ impl<P: Pager> Vm<P> {
         if self.pager.stored(page).is_some_and(|(slot, stored)| stored == tag && !moves(slot)) {
             return self.settle_unchanged(page, word, frame);
         }
-        self.policy.dirtied(frame);
+        self.policies.of(page).policy.dirtied(frame);
         // A stored copy holds older content. Its slot is freed at once, so that full swap has room for the new one.
         self.pager.release(page);
         self.decide(Decision::Write(page));
@@ -533,7 +537,7 @@ impl<P: Pager> Vm<P> {
     fn evicted(&mut self, page: PageId, frame: FrameId, word: PageWord) {
         self.evictions = word.evicted_at();
         self.table.set(page, word);
-        self.policy.evicted(frame, page);
+        self.policies.evicted(frame, page, self.limit);
         self.pool_size.page_out(word.passes_memory());
         self.counters.pages_reclaimed.add(1);
         self.decide(Decision::Reclaim(page));

@@ -1,65 +1,135 @@
-//! The replacement policy, and what the core tells it.
+//! The replacement policies, and what the core tells them.
 
 use crate::frames::On;
 use crate::page::{PageWord, State};
+use crate::page_table::OBJECT_PAGES_MAX;
 use crate::pager::Pager;
+use crate::policies::{AtWork, Place, PolicyCounts};
 use crate::policy::{self, Admit, LivePolicy, Spec};
-use crate::status::{TRANSITIONS_MAX, Transitions};
-use crate::types::{FrameId, PageId};
+use crate::status::Transitions;
+use crate::types::{FrameId, ObjectId, PageId};
 use crate::vm::Vm;
 use alloc::boxed::Box;
 
 impl<P: Pager> Vm<P> {
-    /// The policy and its parameters.
+    /// The pager's policy and its parameters.
     pub fn policy(&self) -> Spec {
-        self.policy.spec()
+        self.policies.at(0).policy.spec()
     }
 
-    /// Copies the counts of transitions between the policy's queues to the status block. Costs a dozen stores.
+    /// The same of an object: its own, or the pager's.
+    pub fn policy_of(&self, object: ObjectId) -> Spec {
+        self.policies.at(self.policies.number(object)).policy.spec()
+    }
+
+    /// Calls `each` with each policy and what became of its pages: first with the pager's, which all objects have that have no
+    /// policy of their own.
+    pub fn each_policy(&self, each: impl FnMut(Spec, PolicyCounts)) {
+        self.policies.each(self.limit, each);
+    }
+
+    /// Copies the counts of transitions between the queues of the pager's policy to the status block. Costs a dozen stores.
     pub fn show_transitions(&self, to: &Transitions) {
-        let counts = self.policy.transition_counts().iter().zip(&self.inherited);
-        to.show(&self.policy.spec(), counts.map(|(count, before)| count - before));
+        let first = self.policies.at(0);
+        let counts = first.policy.transition_counts().iter().zip(&first.inherited);
+        to.show(&first.policy.spec(), counts.map(|(count, before)| count - before));
     }
 
     /// In a fork's child: starts the counts of transitions at zero, because the past ones are the parent's.
     pub fn count_afresh(&mut self) {
-        self.inherited = [0; TRANSITIONS_MAX];
-        self.inherited.iter_mut().zip(self.policy.transition_counts()).for_each(|(before, count)| *before = *count);
+        self.policies.count_afresh();
     }
 
-    /// Makes another, empty policy for this pager, for [`Vm::set_policy`]. Allocates.
-    pub fn make_policy(&self, spec: &Spec) -> Box<dyn LivePolicy> {
+    /// Makes another, empty policy for this pager, for [`Vm::set_policy`] and [`Vm::set_policy_of`]. Allocates.
+    pub fn make_policy(&self, spec: &Spec) -> Box<AtWork> {
         let mut policy = policy::live::make(spec, self.config.memory_pages, self.frames.count);
         policy.resize(self.limit);
-        policy
+        AtWork::new(policy)
     }
 
-    /// Changes the policy. Returns the old one, to be dropped outside of the lock. Every page stays where it is. Mapped pages are
-    /// handed over in the old policy's order, the worst first, those in frequent use as such. Inactive pages stay inactive. The old
-    /// policy's ghosts are lost. Costs two passes over the frames. => made by [`Vm::make_policy`]
-    pub fn set_policy(&mut self, mut new: Box<dyn LivePolicy>) -> Box<dyn LivePolicy> {
-        let mut handed_over = 0;
-        self.policy.worst_first(&mut |frame, hot| {
-            new.inherit(frame, hot);
-            handed_over += 1;
+    /// Changes the pager's policy; policies of objects stay. Returns the old one, to be dropped outside of the lock. Each page
+    /// stays where it is. Mapped pages are handed over in the old policy's order, the worst first, those in frequent use as such.
+    /// Inactive pages stay inactive. The old policy's ghosts are lost. Costs two passes over the frames. => made by
+    /// [`Vm::make_policy`]
+    pub fn set_policy(&mut self, new: Box<AtWork>) -> Box<AtWork> {
+        self.counters.policy_changes.add(1);
+        self.replace_policy(0, new)
+    }
+
+    /// Gives an object a policy of its own, or changes that: as [`Vm::set_policy`], but for its pages alone. Returns the old one,
+    /// if it had one.
+    ///
+    /// # Errors
+    /// There are [`crate::POLICIES_MAX`] already. Gives `new` back.
+    pub fn set_policy_of(&mut self, object: ObjectId, new: Box<AtWork>) -> Result<Option<Box<AtWork>>, Box<AtWork>> {
+        let number = self.policies.number(object);
+        if number > 0 {
+            self.counters.policy_changes.add(1);
+            return Ok(Some(self.replace_policy(number, new)));
+        }
+        let number = self.policies.add(object, new, self.limit)?;
+        self.counters.policy_changes.add(1);
+        if self.table.next_present(PageId::new(object, 0), OBJECT_PAGES_MAX).is_none() {
+            return Ok(None);
+        }
+        let (mut from, mut to) = (self.policies.take(0), self.policies.take(number));
+        self.hand_over(&mut from, &mut to, |page| page.object() == object);
+        self.policies.put(0, from);
+        self.policies.put(number, to);
+        Ok(None)
+    }
+
+    /// The object has the pager's policy again. Returns its own, to be dropped outside of the lock. => it has no page
+    pub fn end_policy_of(&mut self, object: ObjectId) -> Option<Box<AtWork>> {
+        self.policies.end(object, self.limit)
+    }
+
+    fn replace_policy(&mut self, number: usize, mut new: Box<AtWork>) -> Box<AtWork> {
+        let mut old = self.policies.take(number);
+        self.hand_over(&mut old, &mut new, |page| self.policies.number(page.object()) == number);
+        assert_eq!((old.listed, old.pages), (0, 0), "the policy {} has lost pages, or found some", old.policy.spec());
+        new.succeed(&old);
+        self.policies.put(number, new);
+        old
+    }
+
+    fn hand_over(&self, from: &mut AtWork, to: &mut AtWork, moves: impl Fn(PageId) -> bool) {
+        from.policy.worst_first(&mut |frame, hot| {
+            if moves(self.frames.page[frame.at()]) {
+                to.inherit(frame, hot);
+            }
         });
-        assert_eq!(handed_over, self.listed, "the policy {} has lost pages, or found some", self.policy.spec());
         for n in 0..self.frames.taken() {
             let frame = FrameId(n);
             let page = self.frames.page[frame.at()];
-            let word = self.table.get(page);
-            let inactive = match word.state() {
-                State::Active => word.busy() || self.frames.on[n as usize] == On::Watched,
-                State::Inactive | State::Clean => true,
-                State::Untouched | State::PagedOut | State::Lost => false,
-            };
-            if inactive && word.frame() == frame {
-                new.arrived_parked(frame, page);
+            if !moves(page) {
+                continue;
+            }
+            match self.place(frame, page) {
+                Some(Place::Listed) => {
+                    from.remove(frame);
+                    from.listed -= 1;
+                }
+                Some(Place::Taken) => {
+                    from.remove(frame);
+                    to.arrived_parked(frame, page);
+                }
+                None => {}
             }
         }
-        self.counters.policy_changes.add(1);
-        self.inherited = [0; TRANSITIONS_MAX];
-        core::mem::replace(&mut self.policy, new)
+    }
+
+    /// Whether the page's policy knows it in this frame, and how.
+    pub(crate) fn place(&self, frame: FrameId, page: PageId) -> Option<Place> {
+        let word = self.table.get(page);
+        let place = match word.state() {
+            State::Active if word.busy() || self.frames.on[frame.at()] == On::Watched => Place::Taken,
+            State::Active if word.wired() => return None,
+            State::Active => Place::Listed,
+            State::Inactive | State::Clean => Place::Taken,
+            State::Untouched | State::PagedOut | State::Lost => return None,
+        };
+        (word.frame() == frame).then_some(place)
     }
 
     /// Ends the read into `frame`. Returns how many evictions ago its page was evicted, and counts that.
@@ -123,37 +193,43 @@ impl<P: Pager> Vm<P> {
     }
 
     pub(crate) fn list_after(&mut self, frame: FrameId, page: PageId, why: Admit, distance: Option<u32>) {
-        self.policy.admit(frame, page, why, distance);
+        let distance = distance.map(|distance| self.policies.refault(page, distance, !why.is_ahead(), self.limit));
+        self.policies.of(page).admit(frame, page, why, distance);
         self.listed += 1;
     }
 
-    /// A mapped page that is neither busy nor wired leaves the policy. It was listed, or watched.
+    /// A mapped page that is neither busy nor wired leaves its policy. It was listed, or watched.
     pub(crate) fn unlist_mapped(&mut self, frame: FrameId) {
-        self.policy.remove(frame);
+        self.policies.of(self.frames.page[frame.at()]).remove(frame);
         self.unwatch_or_unlist(frame);
     }
 
-    /// The page leaves the queue of watched pages, or else the policy has just taken it off its lists.
+    /// The page leaves the queue of watched pages, or else its policy has just taken it off its lists.
     pub(crate) fn unwatch_or_unlist(&mut self, frame: FrameId) {
         match self.frames.on[frame.at()] {
             On::Watched => self.dequeue(frame),
-            _ => self.listed -= 1,
+            _ => {
+                self.policies.of(self.frames.page[frame.at()]).listed -= 1;
+                self.listed -= 1;
+            }
         }
     }
 
-    /// A page that was taken from the policy stays mapped, or is mapped again. `tell` gives it back: [`LivePolicy::referenced`] or
+    /// A page that was taken from its policy stays mapped, or is mapped again. `tell` gives it back: [`LivePolicy::referenced`] or
     /// [`LivePolicy::refused`].
     pub(crate) fn list_again(&mut self, word: PageWord, tell: impl FnOnce(&mut dyn LivePolicy, FrameId)) {
+        let at_work = self.policies.of(self.frames.page[word.frame().at()]);
         if word.wired() {
             // it was wired meanwhile: wired pages are on no list
-            self.policy.remove(word.frame());
+            at_work.remove(word.frame());
         } else {
-            tell(&mut *self.policy, word.frame());
+            tell(&mut *at_work.policy, word.frame());
+            at_work.listed += 1;
             self.listed += 1;
         }
     }
 
-    /// Pages that the policy may give up: mapped, and neither busy nor wired nor watched.
+    /// Pages that the policies may give up: mapped, and neither busy nor wired nor watched.
     pub fn listed(&self) -> u32 {
         self.listed
     }

@@ -372,9 +372,10 @@ impl Streams {
         self.table[at].given = 0;
     }
 
-    /// How many pages are ahead of readers that were given `far` or more.
-    pub fn ahead_of(&self, far: u32) -> u32 {
-        let runs = self.table.iter().filter(|s| s.bursts.is_none() && s.given >= far && !s.is_over(self.stamp));
+    /// How many pages are ahead of readers that were given `far` or more, and read what is `asked` for.
+    pub fn ahead_of(&self, far: u32, asked: impl Fn(PageId) -> bool) -> u32 {
+        let is_far = |s: &&Stream| s.bursts.is_none() && s.given >= far && !s.is_over(self.stamp);
+        let runs = self.table.iter().filter(is_far).filter(|s| asked(s.first));
         runs.map(|s| (s.depth + 1) * s.window).sum()
     }
 

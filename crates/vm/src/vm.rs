@@ -23,7 +23,7 @@
 //! ```
 //!
 //! Invariants: `used` = frames of pages that have one + frames on their way to being dropped; a frame is on one queue at most;
-//! `laundering` = pages whose word has the flag; a page is on the policy's lists exactly if it is Active, not
+//! `laundering` = pages whose word has the flag; a page is on its policy's lists exactly if it is Active, not
 //! busy, not wired and not watched.
 //!
 //! Locks: none in here. The machine holds one lock around each call; no call waits, allocates, or costs more than its batch.
@@ -38,12 +38,11 @@ use crate::page::{PageWord, State};
 use crate::page_table::{OBJECT_PAGES_MAX, PageTable};
 use crate::pager::Pager;
 use crate::pointers::Pointers;
-use crate::policy::{self, LivePolicy};
+use crate::policies::{AtWork, POLICIES_MAX, Place, Policies};
+use crate::policy;
 use crate::pool_size::PoolSize;
-use crate::status::TRANSITIONS_MAX;
 use crate::stream::Streams;
 use crate::types::{ObjectId, PAGE_SIZE, PageId, PageIndex, Tag};
-use alloc::boxed::Box;
 use alloc::vec;
 use alloc::vec::Vec;
 
@@ -70,7 +69,7 @@ pub struct Vm<P: Pager> {
     pub(crate) counters: &'static Counters,
     pub(crate) table: PageTable,
     pub(crate) frames: Frames,
-    pub(crate) policy: Box<dyn LivePolicy>,
+    pub(crate) policies: Policies,
     pub(crate) pager: P,
     pub(crate) reads: Streams,
     pub(crate) zeroes: Streams,
@@ -109,8 +108,6 @@ pub struct Vm<P: Pager> {
     pub(crate) space_short: bool,
     /// Where the search for copies to be given up goes on.
     pub(crate) copies_at: u32,
-    /// What the policy had counted when this process began, if that was by a fork.
-    pub(crate) inherited: [u64; TRANSITIONS_MAX],
     pub(crate) decisions: Vec<Decision>,
     /// For each object: the file that is its home, if it has one.
     pub(crate) homes: Vec<Option<Homes>>,
@@ -128,12 +125,12 @@ impl<P: Pager> Vm<P> {
             return Err(ConfigError::BudgetTooSmall);
         }
         let frames = config.memory_pages as usize + FRAMES_SLACK;
-        let policy = policy::live::make(&config.policy, config.memory_pages, frames);
+        let policy = AtWork::new(policy::live::make(&config.policy, config.memory_pages, frames));
         let vm = Vm {
             counters,
             table: PageTable::new(config.objects_max, config.object_pages, config.pages_max),
             frames: Frames::new(frames),
-            policy,
+            policies: Policies::new(policy, config.objects_max),
             pager,
             reads: Streams::new(8, config.readahead_pages_max.min(CLUSTER_PAGES_MAX as u32)),
             zeroes: Streams::new(4, config.zero_ahead_pages_max).without_bursts(),
@@ -160,7 +157,6 @@ impl<P: Pager> Vm<P> {
             evictions: 0,
             space_short: false,
             copies_at: 0,
-            inherited: [0; TRANSITIONS_MAX],
             decisions: Vec::with_capacity(config.decisions_max),
             homes: vec![None; config.objects_max as usize],
             base: Vec::new(),
@@ -183,7 +179,7 @@ impl<P: Pager> Vm<P> {
             counters,
             table: self.table.clone(),
             frames: self.frames.clone(),
-            policy: self.policy.clone_box(),
+            policies: self.policies.copy(),
             pager: self.pager.clone(),
             reads: self.reads.clone(),
             zeroes: self.zeroes.clone(),
@@ -210,7 +206,6 @@ impl<P: Pager> Vm<P> {
             evictions: self.evictions,
             space_short: self.space_short,
             copies_at: self.copies_at,
-            inherited: self.inherited,
             decisions: Vec::new(),
             homes: self.homes.clone(),
             base: self.base.clone(),
@@ -272,7 +267,8 @@ impl<P: Pager> Vm<P> {
     /// # Panics
     /// If something does not.
     pub fn check(&self, objects: u16) {
-        let (mut with_frame, mut laundering, mut listed) = (0, 0, 0);
+        let (mut with_frame, mut laundering) = (0, 0);
+        let mut known = [[0; 2]; POLICIES_MAX];
         for o in 0..objects {
             let mut at = PageId::new(ObjectId(o), 0);
             while let Some(page) = self.table.next_present(at, OBJECT_PAGES_MAX) {
@@ -283,13 +279,13 @@ impl<P: Pager> Vm<P> {
                     let frame = word.frame();
                     assert_eq!(self.frames.page[frame.at()], page, "{word:?}");
                     let on = self.frames.on[frame.at()];
+                    if let Some(place) = self.place(frame, page) {
+                        known[self.policies.number(page.object())][usize::from(place == Place::Taken)] += 1;
+                    }
                     match word.state() {
                         _ if word.busy() => assert_eq!(on, On::Nothing),
                         State::Active if on == On::Watched => assert!(!word.wired(), "{page:?} {word:?}"),
-                        State::Active => {
-                            assert_eq!(on, On::Nothing);
-                            listed += !word.wired() as u32;
-                        }
+                        State::Active => assert_eq!(on, On::Nothing),
                         State::Inactive if on == On::Laundry => {
                             assert!(word.laundering() && !word.laundering_orphaned(), "{page:?} {word:?}")
                         }
@@ -306,6 +302,7 @@ impl<P: Pager> Vm<P> {
         }
         assert!(self.used >= with_frame, "used {} < {with_frame}", self.used);
         assert_eq!(self.laundering, laundering);
-        assert_eq!(self.listed, listed);
+        assert_eq!(self.listed, known.iter().map(|[listed, _]| listed).sum::<u32>());
+        self.policies.check(&known);
     }
 }
