@@ -261,6 +261,7 @@ impl Family {
         let map = machine.map.read();
         let mut core = machine.core.lock();
         family.excess.store(0, Relaxed);
+        core.vm.shut_pool(false);
         family.take(&map, &mut core, family.total());
         family.shared.store(family.limit() < family.total(), Relaxed);
         drop(core);
@@ -270,8 +271,10 @@ impl Family {
 }
 
 /// The page daemon's state about its process's part of the budget.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Sharing {
+    /// The CPUs that the process may use.
+    cpus: u32,
     /// When to look next, and the pause before the look after that if the process asks in vain.
     look_at: u64,
     pause: u64,
@@ -291,6 +294,14 @@ struct Target {
     faults: u64,
     /// The process wants more, but has more than an equal part.
     yields: bool,
+}
+
+impl Default for Sharing {
+    /// For the calling thread's process. => the thread may run on all CPUs that the process may use
+    fn default() -> Self {
+        let cpus = sys::count_cpus(&sys::allowed_cpus());
+        Sharing { cpus, look_at: 0, pause: 0, wanted: 0, target: None, held: (0, 0) }
+    }
 }
 
 impl overspill_machine::daemon::Sharing<Linux> for Sharing {
@@ -322,6 +333,8 @@ impl overspill_machine::daemon::Sharing<Linux> for Sharing {
         if machine.freeze.is_on() {
             return;
         }
+        // with a process per CPU that is short, others use the CPU while one waits for a read; packing would take it from them
+        core.vm.shut_pool(view.wanting + u32::from(self.wanted != 0) > self.cpus);
         let promised = core.vm.promised();
         let charge = u32::try_from(core.vm.charge_total()).unwrap_or(u32::MAX);
         let counters = core.vm.counters();

@@ -130,6 +130,11 @@ impl<P: Pager> Vm<P> {
         self.pool_size.is_due(budget).then(|| self.pool_size.judge(pages(), budget))
     }
 
+    /// Compressed memory is to have no size from now on, or may have one again.
+    pub fn shut_pool(&mut self, shut: bool) {
+        self.pool_size.set_shut(shut);
+    }
+
     /// A page that a thread waited for, read or unpacked by itself, took so many nanoseconds.
     pub fn page_in_took(&mut self, in_memory: bool, ns: u64) {
         match in_memory {
