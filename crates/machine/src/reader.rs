@@ -22,6 +22,8 @@ pub const SINGLES: usize = 16;
 pub const CLUSTERS: usize = 3;
 /// Cluster buffers of a reader that reads far ahead: [`Reader::deep`].
 const DEEP_CLUSTERS: usize = 9;
+/// The same when there are files: [`Reader::deepen`].
+const FILE_CLUSTERS: usize = 18;
 /// The most single-page buffers that are used for pages that nobody waits for.
 const POINTED: usize = 12;
 /// Pages that are mapped again in one go, some microseconds each. After that other faults are served.
@@ -29,7 +31,7 @@ const RESTORES: usize = 16;
 /// Reads in flight.
 pub const READS_MAX: usize = SINGLES + CLUSTERS;
 /// The same of a reader that reads far ahead.
-const FLIGHTS_MAX: usize = SINGLES + DEEP_CLUSTERS;
+const FLIGHTS_MAX: usize = SINGLES + FILE_CLUSTERS;
 /// Tokens below this are reads.
 pub const TOKEN_OTHER: u64 = 1 << 32;
 
@@ -46,6 +48,7 @@ pub struct Reader<K: Kernel> {
     /// Its I/O.
     pub io: K::Io,
     buffers: *mut u8,
+    buffers_len: usize,
     cluster_pages: usize,
     flights: [Option<InFlight>; FLIGHTS_MAX],
     clusters: usize,
@@ -65,6 +68,11 @@ const fn pages_of(clusters: usize, cluster_pages: usize) -> usize {
 /// How many more of them a reader takes that reads far ahead.
 pub const fn deep_pages(cluster_pages: usize) -> usize {
     (DEEP_CLUSTERS - CLUSTERS) * cluster_pages
+}
+
+/// The same when there are files. (Six windows under way keep the disk busy for half of the time, fifteen nearly always.)
+pub const fn file_pages(cluster_pages: usize) -> usize {
+    (FILE_CLUSTERS - CLUSTERS) * cluster_pages
 }
 
 /// The result of a read.
@@ -281,7 +289,7 @@ impl<K: Kernel> Reader<K> {
     /// # Errors
     /// As [`Kernel::io`]; ENOMEM.
     pub fn new(engine: K::Engine, cluster_pages: usize) -> Result<Self, Errno> {
-        Self::with_clusters(engine, cluster_pages, CLUSTERS)
+        Self::with_clusters(engine, cluster_pages, CLUSTERS, CLUSTERS)
     }
 
     /// As [`Reader::new`], with [`deep_pages`] more pages of buffer, for more windows of a stream at a time.
@@ -289,18 +297,24 @@ impl<K: Kernel> Reader<K> {
     /// # Errors
     /// As [`Reader::new`].
     pub fn deep(engine: K::Engine, cluster_pages: usize) -> Result<Self, Errno> {
-        Self::with_clusters(engine, cluster_pages, DEEP_CLUSTERS)
+        Self::with_clusters(engine, cluster_pages, DEEP_CLUSTERS, FILE_CLUSTERS)
     }
 
-    fn with_clusters(engine: K::Engine, cluster_pages: usize, clusters: usize) -> Result<Self, Errno> {
-        let len = pages_of(clusters, cluster_pages) << PAGE_SHIFT;
-        let buffers = K::map_anonymous(len)?;
+    /// From now on it has [`file_pages`] more pages of buffer than a new one. => it is a deep one
+    pub fn deepen(&mut self) {
+        self.clusters = FILE_CLUSTERS;
+    }
+
+    /// `clusters`: how many of its cluster buffers are used at first. `most`: how many it may use later.
+    fn with_clusters(engine: K::Engine, cluster_pages: usize, clusters: usize, most: usize) -> Result<Self, Errno> {
+        let buffers_len = pages_of(most, cluster_pages) << PAGE_SHIFT;
+        let buffers = K::map_anonymous(buffers_len)?;
         // Present from the start: another thread would have to serve a fault here.
         // SAFETY: our own fresh mapping.
-        unsafe { buffers.write_bytes(0, len) };
+        unsafe { buffers.write_bytes(0, pages_of(clusters, cluster_pages) << PAGE_SHIFT) };
         let flights = [None; FLIGHTS_MAX];
         let io = K::io(engine, 64)?;
-        Ok(Reader { io, buffers, cluster_pages, flights, clusters, in_flight: 0, pointed: Pointed::default() })
+        Ok(Reader { io, buffers, buffers_len, cluster_pages, flights, clusters, in_flight: 0, pointed: Pointed::default() })
     }
 
     fn buffer(&self, flight: usize) -> *mut u8 {
@@ -469,7 +483,7 @@ impl<K: Kernel> Drop for Reader<K> {
             }
         }
         // SAFETY: the mapping that `new` made; no read into it is in flight, and only this reader hands its buffers out.
-        unsafe { K::unmap(self.buffers, pages_of(self.clusters, self.cluster_pages) << PAGE_SHIFT) };
+        unsafe { K::unmap(self.buffers, self.buffers_len) };
     }
 }
 

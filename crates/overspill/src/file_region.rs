@@ -93,7 +93,7 @@ impl FileOptions {
     /// # Errors
     /// As [`Pager::open_file`].
     pub fn open_as(self, pager: &Pager, file: File, path: impl AsRef<Path>) -> Result<FileRegion, Error> {
-        pager.0.here()?;
+        let shared = pager.0.here()?;
         let policy = self.policy.as_deref().map(str::parse).transpose().map_err(Error::Policy)?;
         let path = path.as_ref();
         let meta = file.metadata().map_err(|source| Error::File { path: path.into(), what: "looked at", source })?;
@@ -118,6 +118,7 @@ impl FileOptions {
             open.set_len(needed)?;
         }
         let region = Region::new(pager.clone(), bytes, Some(Arc::new(open)))?;
+        shared.note_file();
         if let Some(spec) = &policy {
             region.set_spec(spec)?;
         }

@@ -170,6 +170,8 @@ pub struct Queue {
     /// An event descriptor, so that the reader thread can wait for it and for the device at the same time.
     event: Fd,
     asleep: AtomicBool,
+    /// There are files, so the reader thread has more buffers.
+    files: AtomicBool,
     /// Bumped when there is room again. Threads that wait for room sleep on it.
     room: AtomicU32,
 }
@@ -196,7 +198,13 @@ impl Queue {
     /// EMFILE and the like.
     pub fn new() -> Result<Queue, Errno> {
         let ring = Ring { reads: [None; QUEUE], first: 0, count: 0 };
-        Ok(Queue { ring: Mutex::new(ring), event: event()?, asleep: AtomicBool::new(false), room: AtomicU32::new(0) })
+        Ok(Queue {
+            ring: Mutex::new(ring),
+            event: event()?,
+            asleep: AtomicBool::new(false),
+            files: AtomicBool::new(false),
+            room: AtomicU32::new(0),
+        })
     }
 
     /// Gives `read` to the reader thread, or returns it if there is no room. Does not wait, does not allocate.
@@ -245,6 +253,11 @@ impl Queue {
         }
     }
 
+    /// There are files from now on. Returns whether there were none before.
+    pub fn note_files(&self) -> bool {
+        !self.files.swap(true, AcqRel)
+    }
+
     /// Makes the reader thread look at `quit`.
     pub fn wake(&self) {
         ring(&self.event);
@@ -266,6 +279,9 @@ pub fn run(machine: &Machine, queue: &Queue, engine: Engine, cluster_pages: usiz
     ready();
     while !machine.shutdown.has_begun() {
         let mut any = false;
+        if machine.config.delivery == Delivery::InThread && queue.files.load(Acquire) {
+            reader.deepen();
+        }
         while let Some(read) = queue.pop() {
             reader.start(machine, read);
             any = true;

@@ -4,10 +4,10 @@ use crate::reads::{Buffers, Queue};
 use crate::write_back::WriteBack;
 use overspill_linux::daemon::Daemon;
 use overspill_linux::io::Engine;
-use overspill_linux::lock;
-use overspill_linux::machine::Machine;
+use overspill_linux::machine::{Delivery, Machine};
 use overspill_linux::status_file::StatusFile;
 use overspill_linux::sys::Fd;
+use overspill_linux::{lock, reader};
 use std::sync::Mutex;
 
 /// The state that a pager's threads and fault handlers share.
@@ -34,5 +34,16 @@ impl Shared {
     /// => in-thread delivery
     pub fn buffers(&self) -> &Buffers {
         self.buffers.as_ref().expect("in-thread delivery has buffers")
+    }
+
+    /// A file is open. From the first one on the reader thread reads further ahead, and its buffers for that are charged.
+    pub fn note_file(&self) {
+        if self.manual.is_some() || self.machine.config.delivery != Delivery::InThread || !self.queue.note_files() {
+            return;
+        }
+        let [before, now] = [reader::deep_pages, reader::file_pages].map(|pages| pages(self.cluster_pages) as u32);
+        let mut core = self.machine.core.lock();
+        core.vm.charge(now - before);
+        core.vm.set_under_way_max(now);
     }
 }

@@ -46,6 +46,7 @@ impl Queue {
     /// The reader thread. Ends when the machine shuts down and nothing is under way.
     pub fn reader(&self, machine: &Machine<Sim>) {
         let mut reader = Reader::deep((), CLUSTER_PAGES).expect("memory");
+        reader.deepen();
         loop {
             let seen = self.pushed.load();
             let mut any = false;

@@ -117,7 +117,7 @@ fn machine(scenario: &Scenario) -> Machine<Sim> {
     let mut parts = parts(vm, status, files, 0, scenario.sealed, scenario.noisy, objects(scenario));
     if scenario.in_thread {
         assert_eq!(scenario.threads, 0, "events are not reported");
-        let pages = reader::deep_pages(CLUSTER_PAGES) as u32;
+        let pages = reader::file_pages(CLUSTER_PAGES) as u32;
         parts.config.delivery = Delivery::InThread;
         parts.vm.charge(pages);
         parts.vm.set_under_way_max(pages);
@@ -144,7 +144,7 @@ fn check_end(scenario: &Scenario, machine: &Machine<Sim>, world: &World) {
         assert_eq!(pool.holding().pool.stored_pages, 0, "compressed memory keeps pages that were given up");
         pool.charged_pages()
     });
-    let ahead = if scenario.in_thread { reader::deep_pages(CLUSTER_PAGES) as u64 } else { 0 };
+    let ahead = if scenario.in_thread { reader::file_pages(CLUSTER_PAGES) as u64 } else { 0 };
     assert_eq!(core.vm.charge_total(), pool + ahead, "charged in the end, and for compressed memory and the reader's buffers");
     let counters = core.vm.counters();
     let lost = counters.read_errors.get();
