@@ -8,9 +8,14 @@ from memory import MIB, Side
 ELEMENTS = 20_000
 
 side = Side(__doc__)
-array = side.empty("array", side.data_bytes // 8, np.float64)
-for at in range(0, array.size, MIB):
-    array[at : at + MIB] = np.arange(at, min(at + MIB, array.size))
+
+
+def fill(array: np.ndarray) -> None:
+    for at in range(0, array.size, MIB):
+        array[at : at + MIB] = np.arange(at, min(at + MIB, array.size))
+
+
+array = side.filled("array", side.data_bytes // 8, np.float64, fill)
 where = np.random.default_rng(1).integers(0, array.size, ELEMENTS)
 
 

@@ -13,11 +13,16 @@ PIECE = 1 << 16
 
 side = Side(__doc__)
 count = side.data_bytes // 4 // DIMENSIONS
-points = side.empty("points", (count, DIMENSIONS), np.float32)
-random = np.random.default_rng(1)
-for at in range(0, count, PIECE):
-    piece = points[at : at + PIECE]
-    piece[...] = random.random(piece.shape, np.float32) + random.integers(0, CENTRES, (len(piece), 1))
+
+
+def fill(points: np.ndarray) -> None:
+    random = np.random.default_rng(1)
+    for at in range(0, count, PIECE):
+        piece = points[at : at + PIECE]
+        piece[...] = random.random(piece.shape, np.float32) + random.integers(0, CENTRES, (len(piece), 1))
+
+
+points = side.filled("points", (count, DIMENSIONS), np.float32, fill)
 
 
 def job() -> float:

@@ -1,7 +1,8 @@
 """What the examples share: arrays on either side, command line, and clock.
 
-Each example runs the same code on arrays of Overspill's and, with `--memmap`, on files mapped by `numpy.memmap`. It prints one line
-of JSON: the seconds that the job took, not counting the time to make its input, and a figure to compare results with.
+Each example runs the same code on arrays of Overspill's, with `--files` on files that `overspill.memmap` opens, and with `--memmap`
+on files that `numpy.memmap` opens. It prints one line of JSON: the seconds that the job took, not counting the time to make its
+input, and a figure to compare results with.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ class Side:
     def __init__(self, about: str) -> None:
         parser = argparse.ArgumentParser(description=about)
         parser.add_argument("--memory", type=int, default=256, help="the pager's budget in MiB; the data takes four times as much")
+        parser.add_argument("--files", action="store_true", help="use overspill.memmap")
         parser.add_argument("--memmap", action="store_true", help="use numpy.memmap (limit its memory yourself: with a cgroup)")
         parser.add_argument("--delivery", default="auto", help="auto, threads or in-thread")
         parser.add_argument("--directory", type=Path, default=Path(tempfile.gettempdir()), help="where files or swap lie")
@@ -34,23 +36,34 @@ class Side:
         self.options = parser.parse_args()
         self.data_bytes = int(self.options.memory * MIB * self.options.scale)
         self.pager = None
-        self.mapped: list[np.memmap] = []
-        if self.options.memmap:
+        self.files = None
+        if self.options.memmap or self.options.files:
             self.files = tempfile.TemporaryDirectory(prefix="overspill-example-", dir=self.options.directory)
-        else:
+        if not self.options.memmap:
             self.pager = overspill.Pager(self.options.memory * MIB, self.options.directory, delivery=self.options.delivery)
 
     def empty(self, name: str, shape: Any, dtype: Any) -> np.ndarray:
-        """A large array."""
+        """A large array to be written."""
+        return self.pager.empty(shape, dtype) if self.files is None else self.open(name, shape, dtype, "w+")
+
+    def filled(self, name: str, shape: Any, dtype: Any, fill: Callable[[np.ndarray], None]) -> np.ndarray:
+        """A large array to be read, with what `fill` has put in. A file is on the disk."""
+        array = self.empty(name, shape, dtype)
+        fill(array)
+        if self.files is None:
+            return array
+        array.flush()
+        del array
+        return self.open(name, shape, dtype, "r")
+
+    def open(self, name: str, shape: Any, dtype: Any, mode: str) -> np.ndarray:
+        path = Path(self.files.name) / name
         if self.pager is None:
-            self.mapped.append(np.memmap(Path(self.files.name) / name, dtype, "w+", shape=shape))
-            return self.mapped[-1]
-        return self.pager.empty(shape, dtype)
+            return np.memmap(path, dtype, mode, shape=shape)
+        return overspill.memmap(path, dtype, mode, shape=shape, pager=self.pager)
 
     def run(self, job: Callable[[], float]) -> None:
-        """Times the job, and prints the result. Files are on the disk before."""
-        for mapped in self.mapped:
-            mapped.flush()
+        """Times the job, and prints the result."""
         began = time.monotonic()
         result = job()
         seconds = time.monotonic() - began

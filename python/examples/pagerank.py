@@ -13,14 +13,19 @@ PIECE = MIB // 4
 
 side = Side(__doc__)
 count = side.data_bytes // 8
-edges = side.empty("edges", (count, 2), np.int32)
-random = np.random.default_rng(1)
 degree = np.zeros(NODES)
-for at in range(0, count, PIECE):
-    piece = edges[at : at + PIECE]
-    piece[:, 0] = random.integers(0, NODES, len(piece))
-    piece[:, 1] = random.random(len(piece)) ** 2 * NODES  # some nodes are linked to more often
-    degree += np.bincount(piece[:, 0], minlength=NODES)
+
+
+def fill(edges: np.ndarray) -> None:
+    random = np.random.default_rng(1)
+    for at in range(0, count, PIECE):
+        piece = edges[at : at + PIECE]
+        piece[:, 0] = random.integers(0, NODES, len(piece))
+        piece[:, 1] = random.random(len(piece)) ** 2 * NODES  # some nodes are linked to more often
+        np.add(degree, np.bincount(piece[:, 0], minlength=NODES), out=degree)
+
+
+edges = side.filled("edges", (count, 2), np.int32, fill)
 degree = np.maximum(degree, 1)
 
 

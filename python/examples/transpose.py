@@ -7,10 +7,15 @@ from memory import Side
 
 side = Side(__doc__)
 rows = int((side.data_bytes / 2 / 8) ** 0.5) // 512 * 512
-matrix = side.empty("matrix", (rows, rows), np.float64)
+
+
+def fill(matrix: np.ndarray) -> None:
+    for row in range(rows):
+        matrix[row] = np.arange(row, row + rows)
+
+
+matrix = side.filled("matrix", (rows, rows), np.float64, fill)
 turned = side.empty("turned", (rows, rows), np.float64)
-for row in range(rows):
-    matrix[row] = np.arange(row, row + rows)
 
 
 def job() -> float:
