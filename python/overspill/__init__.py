@@ -21,7 +21,7 @@ from ._files import fromfile, readinto, tofile
 from ._memmap import memmap, open_npy
 from ._overspill import MEMORY_MIN, PAGE_SIZE, POLICIES, Error
 from ._pager import Pager
-from ._ranges import advise, discard, pager_of, prefetch, wire
+from ._ranges import advise, discard, pager_of, policy_of, prefetch, set_policy, wire
 
 __all__ = [
     "MEMORY_MIN",
@@ -45,8 +45,10 @@ __all__ = [
     "ones",
     "open_npy",
     "pager_of",
+    "policy_of",
     "prefetch",
     "readinto",
+    "set_policy",
     "tofile",
     "wire",
     "zeros",

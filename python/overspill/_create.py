@@ -18,8 +18,13 @@ CHUNK_ELEMENTS = 1 << 16
 """Elements that are computed at a time where NumPy would compute all of them in ordinary memory."""
 
 
-def empty(shape: Any, dtype: Any = float, order: Any = "C", *, pager: Pager | None = None) -> Array:
-    """An array in the memory of `pager`, or of the default pager, as `numpy.empty`. All bytes are zero."""
+def empty(
+    shape: Any, dtype: Any = float, order: Any = "C", *, pager: Pager | None = None, policy: str | None = None
+) -> Array:
+    """An array in the memory of `pager`, or of the default pager, as `numpy.empty`. All bytes are zero.
+
+    `policy` gives it a replacement policy of its own, such as `"fifo"` for an array that is gone through once: see `set_policy`.
+    """
     dtype = np.dtype(dtype)
     if dtype.hasobject:
         raise TypeError(f"an array of {dtype} holds references to Python objects, which cannot be paged: use numpy.empty")
@@ -31,23 +36,35 @@ def empty(shape: Any, dtype: Any = float, order: Any = "C", *, pager: Pager | No
     size = math.prod(shape) * dtype.itemsize
     if size == 0:
         return np.ndarray.__new__(Array, shape, dtype, order=order)
-    memory: Any = (default_pager() if pager is None else pager).region(size)
+    memory: Any = (default_pager() if pager is None else pager).region(size, policy)
     return np.ndarray.__new__(Array, shape, dtype, buffer=memory, order=order)
 
 
-def zeros(shape: Any, dtype: Any = float, order: Any = "C", *, pager: Pager | None = None) -> Array:
-    """As `numpy.zeros`. Takes memory only where it is touched."""
-    return empty(shape, dtype, order, pager=pager)
+def zeros(
+    shape: Any, dtype: Any = float, order: Any = "C", *, pager: Pager | None = None, policy: str | None = None
+) -> Array:
+    """As `numpy.zeros`. Takes memory only where it is touched. `policy` as for `empty`."""
+    return empty(shape, dtype, order, pager=pager, policy=policy)
 
 
-def ones(shape: Any, dtype: Any = float, order: Any = "C", *, pager: Pager | None = None) -> Array:
-    """As `numpy.ones`."""
-    return full(shape, 1, dtype, order, pager=pager)
+def ones(
+    shape: Any, dtype: Any = float, order: Any = "C", *, pager: Pager | None = None, policy: str | None = None
+) -> Array:
+    """As `numpy.ones`. `policy` as for `empty`."""
+    return full(shape, 1, dtype, order, pager=pager, policy=policy)
 
 
-def full(shape: Any, fill_value: Any, dtype: Any = None, order: Any = "C", *, pager: Pager | None = None) -> Array:
-    """As `numpy.full`."""
-    made = empty(shape, np.asarray(fill_value).dtype if dtype is None else dtype, order, pager=pager)
+def full(
+    shape: Any,
+    fill_value: Any,
+    dtype: Any = None,
+    order: Any = "C",
+    *,
+    pager: Pager | None = None,
+    policy: str | None = None,
+) -> Array:
+    """As `numpy.full`. `policy` as for `empty`."""
+    made = empty(shape, np.asarray(fill_value).dtype if dtype is None else dtype, order, pager=pager, policy=policy)
     made[...] = fill_value
     return made
 

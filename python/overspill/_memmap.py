@@ -44,6 +44,8 @@ class memmap(Array):
     file when they are touched, and share the pager's budget, policy and readahead. Changed pages are written when they are evicted,
     after a while, by `flush`, when the last view is gone, and when Python exits. `flush` returns when the device has them, and
     raises `overspill.Error` if that failed. What is not written when the process is killed is lost.
+
+    `policy` gives it a replacement policy of its own, such as `"drop-behind"` for a file that is read once: see `set_policy`.
     """
 
     filename: str | None
@@ -60,6 +62,7 @@ class memmap(Array):
         order: Any = "C",
         *,
         pager: Pager | None = None,
+        policy: str | None = None,
     ) -> memmap:
         mode = MODES.get(mode, mode)
         if mode not in OPEN:
@@ -70,12 +73,22 @@ class memmap(Array):
         if mode == "w+" and shape is None:
             raise ValueError("mode w+ needs a shape")
         if hasattr(filename, "fileno"):
-            return cls._over(filename, dtype, mode, offset, shape, order, pager)
+            return cls._over(filename, dtype, mode, offset, shape, order, pager, policy)
         with open(filename, OPEN[mode]) as opened:
-            return cls._over(opened, dtype, mode, offset, shape, order, pager)
+            return cls._over(opened, dtype, mode, offset, shape, order, pager, policy)
 
     @classmethod
-    def _over(cls, opened: Any, dtype: np.dtype[Any], mode: str, offset: int, shape: Any, order: Any, pager: Pager | None) -> memmap:
+    def _over(
+        cls,
+        opened: Any,
+        dtype: np.dtype[Any],
+        mode: str,
+        offset: int,
+        shape: Any,
+        order: Any,
+        pager: Pager | None,
+        policy: str | None,
+    ) -> memmap:
         path = opened.name if isinstance(opened.name, str | bytes | os.PathLike) else "<descriptor>"
         path = os.path.abspath(os.fsdecode(path))
         if shape is None:
@@ -90,7 +103,8 @@ class memmap(Array):
             raise ValueError("an array over a file has at least one element")
         if hasattr(opened, "flush"):
             opened.flush()
-        memory: Any = (default_pager() if pager is None else pager).file_region(opened.fileno(), path, mode, offset, size)
+        pager = default_pager() if pager is None else pager
+        memory: Any = pager.file_region(opened.fileno(), path, mode, offset, size, policy)
         if mode in ("r+", "w+"):
             _changing.add(memory)
         made = super().__new__(cls, shape, dtype, memory, 0, None, order)
@@ -118,8 +132,12 @@ def open_npy(
     fortran_order: bool = False,
     *,
     pager: Pager | None = None,
+    policy: str | None = None,
 ) -> memmap:
-    """A .npy file as an array over it: `numpy.load(path, mmap_mode=mode)`, and with `"w+"` a new file of that dtype and shape."""
+    """A .npy file as an array over it: `numpy.load(path, mmap_mode=mode)`, and with `"w+"` a new file of that dtype and shape.
+
+    `policy` as for `memmap`.
+    """
     mode = MODES.get(mode, mode)
     if mode == "w+":
         if shape is None:
@@ -135,7 +153,7 @@ def open_npy(
         with open(path, "rb") as opened:
             shape, fortran_order, dtype = read_head(opened)
             offset = opened.tell()
-    return memmap(path, dtype, mode, offset, shape, "F" if fortran_order else "C", pager=pager)
+    return memmap(path, dtype, mode, offset, shape, "F" if fortran_order else "C", pager=pager, policy=policy)
 
 
 def read_head(opened: Any) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:

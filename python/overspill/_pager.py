@@ -92,9 +92,11 @@ class Pager(_overspill.Pager):
 
     def stats(self) -> dict[str, Any]:
         """All counters by name (`counters_help` says what they count), and `policy`, `delivery`, `metadata_bytes`, `swaps`,
-        `first_loss` (what is known of the first page that could not be read back, or None)."""
+        `policies` (each policy in use and what became of its pages, the pager's first), `first_loss` (what is known of the first
+        page that could not be read back, or None)."""
         return self.counters() | {
             "policy": self.policy,
+            "policies": self.policies(),
             "delivery": self.delivery,
             "metadata_bytes": self.metadata_bytes(),
             "swaps": self.swaps(),
@@ -140,21 +142,27 @@ class Pager(_overspill.Pager):
 
     # ---- arrays; the functions of the module do the same with the default pager ----
 
-    def empty(self, shape: Any, dtype: Any = float, order: Any = "C") -> np.ndarray[Any, Any]:
+    def empty(
+        self, shape: Any, dtype: Any = float, order: Any = "C", *, policy: str | None = None
+    ) -> np.ndarray[Any, Any]:
         """See `overspill.empty`."""
         from ._create import empty
 
-        return empty(shape, dtype, order, pager=self)
+        return empty(shape, dtype, order, pager=self, policy=policy)
 
-    def zeros(self, shape: Any, dtype: Any = float, order: Any = "C") -> np.ndarray[Any, Any]:
+    def zeros(
+        self, shape: Any, dtype: Any = float, order: Any = "C", *, policy: str | None = None
+    ) -> np.ndarray[Any, Any]:
         """See `overspill.zeros`."""
-        return self.empty(shape, dtype, order)
+        return self.empty(shape, dtype, order, policy=policy)
 
-    def full(self, shape: Any, fill_value: Any, dtype: Any = None, order: Any = "C") -> np.ndarray[Any, Any]:
+    def full(
+        self, shape: Any, fill_value: Any, dtype: Any = None, order: Any = "C", *, policy: str | None = None
+    ) -> np.ndarray[Any, Any]:
         """See `overspill.full`."""
         from ._create import full
 
-        return full(shape, fill_value, dtype, order, pager=self)
+        return full(shape, fill_value, dtype, order, pager=self, policy=policy)
 
 
 def _path(name: str) -> os.PathLike[str]:

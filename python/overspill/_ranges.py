@@ -48,6 +48,21 @@ def prefetch(array: Any) -> None:
         _overspill.prefetch(*_addresses(array))
 
 
+def policy_of(array: Any) -> str:
+    """The replacement policy of the memory that an array or view uses: its own, or else its pager's."""
+    return _overspill.policy_of(_addresses(array)[0])
+
+
+def set_policy(array: Any, policy: str) -> None:
+    """Gives the memory that an array or view uses a replacement policy of its own, or changes that, while it is in use.
+
+    `policy` is one of `POLICIES`, with parameters if you like. It is for the whole array that was made, whatever part of it is
+    given here, and ends with it. The pager's budget stays one for all: policies with the most pages for their share give them up,
+    and shares follow use. `Pager.stats()["policies"]` has what became of the pages of each. At most 254 arrays of a pager have one.
+    """
+    _overspill.set_policy(_addresses(array)[0], policy)
+
+
 def discard(array: Any) -> None:
     """Gives up the content of an array, or of a contiguous slice: it is zero afterwards, and takes neither memory nor swap.
 

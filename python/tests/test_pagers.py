@@ -54,6 +54,33 @@ def test_stats_and_repr(pager: Pager) -> None:
         pager.stats()
 
 
+def test_an_array_has_a_policy_of_its_own(tmp_path: Path) -> None:
+    with Pager(BUDGET, tmp_path) as pager:
+        index = overspill.full(BUDGET // 16, 1.0, pager=pager)
+        log = overspill.zeros(2 * BUDGET // 8, pager=pager, policy="fifo")
+        np.save(tmp_path / "table.npy", np.arange(BUDGET // 8))
+        table = overspill.open_npy(tmp_path / "table.npy", pager=pager, policy="drop-behind")
+        assert [overspill.policy_of(array) for array in (index, log[5:], table)] == ["use-once", "fifo", "drop-behind"]
+        log[:] = 2.0
+        assert table.sum() == np.arange(BUDGET // 8).sum() and index.sum() == len(index) and log.sum() == 2 * len(log)
+        rows = pager.stats()["policies"]
+        assert [row["policy"] for row in rows] == ["use-once", "fifo", "drop-behind"]
+        assert rows[1]["evicted"] > 0 and all(row["resident"] > 0 and row["share"] > 0 for row in rows)
+        overspill.set_policy(log[:10], "2q:kin=0.2")
+        overspill.set_policy(index, "lru")
+        assert overspill.policy_of(log) == "2q:kin=0.2" and overspill.policy_of(index) == "lru"
+        with pytest.raises(overspill.Error, match="no replacement policy"):
+            overspill.set_policy(index, "clairvoyant")
+        with pytest.raises(overspill.Error, match="no replacement policy"):
+            pager.empty(10, policy="clairvoyant")
+        with pytest.raises(ValueError, match="not in the memory of a pager"):
+            overspill.set_policy(np.zeros(10), "fifo")
+        with open(tmp_path / "table.npy", "rb") as opened:
+            assert overspill.policy_of(overspill.memmap(opened, np.uint8, "r", pager=pager, policy="sieve")) == "sieve"
+        del log, table
+        assert [row["policy"] for row in pager.stats()["policies"]] == ["use-once", "lru"]
+
+
 @pytest.mark.parametrize("policy", overspill.POLICIES)
 def test_policies(policy: str) -> None:
     with Pager(BUDGET) as pager:

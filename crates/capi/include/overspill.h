@@ -207,8 +207,8 @@ bool overspill_pager_is_here(const overspill_pager *pager);
 /* Stores how faults are delivered: one of `enum overspill_delivery`. */
 int overspill_pager_delivery(const overspill_pager *pager, int *delivery);
 
-/* Changes the replacement policy while regions are in use; as for overspill_options_policy. Pages stay where they are. Errors:
-   OVERSPILL_E_POLICY, with the names of all policies in the message. */
+/* Changes the replacement policy while regions are in use, of all that have none of their own; as for overspill_options_policy.
+   Pages stay where they are. Errors: OVERSPILL_E_POLICY, with the names of all policies in the message. */
 int overspill_pager_set_policy(const overspill_pager *pager, const char *policy);
 
 /* Stores the replacement policy as a text with its parameters: at most `size` bytes at `text`, a final 0 included (`text` may
@@ -220,6 +220,23 @@ int overspill_pager_first_loss(const overspill_pager *pager, char *text, size_t 
 
 /* Stores the bytes in use of the pager's own tables, which the budget does not cover. Walks some of the tables. */
 int overspill_pager_metadata_bytes(const overspill_pager *pager, uint64_t *bytes);
+
+/* A replacement policy in use, and what became of its pages. The text is valid during the call that gets this. The first two
+   figures are numbers of now, the others count from the beginning; all in pages of OVERSPILL_PAGE_SIZE bytes. */
+typedef struct overspill_policy_use {
+    const char *policy; /* as for overspill_options_policy */
+    uint64_t resident;  /* in memory, except for wired pages */
+    uint64_t share;     /* what they may be while others want more: the policy's share of the budget */
+    uint64_t victims;   /* taken, to leave memory soon */
+    uint64_t rescued;   /* touched after that, in time to stay */
+    uint64_t evicted;
+    uint64_t refaults;  /* read again after that, while a thread waited */
+} overspill_policy_use;
+
+/* Calls `each` for every policy in use: first the pager's, then those that regions and files have for themselves. `each` must
+   return, as that of overspill_pager_swaps. */
+int overspill_pager_policies(const overspill_pager *pager, void (*each)(const overspill_policy_use *use, void *context),
+                             void *context);
 
 /* The name of the replacement policy of that number, from 0 on; NULL when there are no more. The text stays valid. */
 const char *overspill_policy_name(size_t index);
@@ -304,6 +321,15 @@ typedef struct overspill_region overspill_region;
 /* Makes a region of `bytes` bytes, all zero. It takes address space at once, and memory page by page as it is touched. Errors:
    OVERSPILL_E_REGION_SIZE, OVERSPILL_E_TOO_MANY_REGIONS, OVERSPILL_E_MAP. */
 int overspill_region_new(const overspill_pager *pager, size_t bytes, overspill_region **region);
+
+/* Gives the region a replacement policy of its own, or changes that, while it is in use; `policy` as for overspill_options_policy.
+   Two regions that ask for the same have one each. The pager's budget stays one for all: policies with the most pages for their
+   share give them up, and shares follow use (docs/POLICIES.md). The policy ends with the region. Errors: OVERSPILL_E_POLICY, with
+   the names of all policies in the message; OVERSPILL_E_TOO_MANY_POLICIES. */
+int overspill_region_set_policy(const overspill_region *region, const char *policy);
+
+/* The policy of the region, its own or else the pager's, as overspill_pager_policy hands it out. */
+int overspill_region_policy(const overspill_region *region, char *text, size_t size, size_t *length);
 
 /* Unmaps the region; NULL is ignored. No thread may touch it from now on. */
 void overspill_region_free(overspill_region *region);
@@ -402,6 +428,11 @@ int overspill_file_open(const overspill_pager *pager, const char *path, int acce
    overspill_file_open, and OVERSPILL_E_FILE_ENDS. */
 int overspill_file_open_part(const overspill_pager *pager, const char *path, int access, uint64_t offset, size_t length,
                              size_t capacity, overspill_file **file);
+
+/* The file's replacement policy, as overspill_region_set_policy and overspill_region_policy: "drop-behind" or "fifo" for a file that
+   is read once beside others that are in use. */
+int overspill_file_set_policy(const overspill_file *file, const char *policy);
+int overspill_file_policy(const overspill_file *file, char *text, size_t size, size_t *length);
 
 /* Writes all changes of a read-write file, waits until the device has them, and frees the handle, also after an error. No thread
    may touch the memory from now on. Errors: as of overspill_file_flush, for the last time: what was not written is lost. (To try

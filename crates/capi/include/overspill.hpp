@@ -120,6 +120,12 @@ struct swap_device {
     overspill_swap figures; ///< its texts are null
 };
 
+/// A replacement policy in use.
+struct policy_use {
+    std::string policy;
+    overspill_policy_use counts; ///< its text is null
+};
+
 /// A pager. Regions and arenas keep what they need of it, so it may be destroyed before them.
 class pager {
 public:
@@ -140,6 +146,28 @@ public:
         return detail::text([&](char *text, std::size_t size, std::size_t *length) {
             return overspill_pager_policy(get(), text, size, length);
         });
+    }
+    /// The policies in use, each with its text: first the pager's, then those of regions and files.
+    std::vector<policy_use> policies() const {
+        struct found {
+            std::vector<policy_use> all;
+            std::exception_ptr thrown; // nothing may be thrown through the library
+        } found;
+        check(overspill_pager_policies(
+            get(),
+            [](const overspill_policy_use *use, void *context) noexcept {
+                auto &found = *static_cast<struct found *>(context);
+                try {
+                    found.all.push_back({use->policy, *use});
+                    found.all.back().counts.policy = nullptr;
+                } catch (...) {
+                    found.thrown = std::current_exception();
+                }
+            },
+            &found));
+        if (found.thrown)
+            std::rethrow_exception(found.thrown);
+        return std::move(found.all);
     }
     /// Empty if no page was lost.
     std::string first_loss() const {
@@ -270,6 +298,14 @@ public:
     /// The same as a span.
     template <typename T> std::span<T> span() const noexcept { return {as<T>(), size() / sizeof(T)}; }
 #endif
+    /// Gives it a policy of its own, or changes that.
+    void set_policy(const std::string &policy) const { check(overspill_region_set_policy(get(), policy.c_str())); }
+    /// Its own policy, or else the pager's.
+    std::string policy() const {
+        return detail::text([&](char *text, std::size_t size, std::size_t *length) {
+            return overspill_region_policy(get(), text, size, length);
+        });
+    }
     void prefetch(std::size_t offset = 0, std::size_t length = rest) const {
         check(overspill_region_prefetch(get(), offset, part(offset, length)));
     }
@@ -344,6 +380,14 @@ public:
     void grow(std::size_t bytes) const { check(overspill_file_grow(get(), bytes)); }
     void reload(std::size_t offset = 0, std::size_t length = rest) const { check(overspill_file_reload(get(), offset, length)); }
     void punch(std::size_t offset, std::size_t length = rest) const { check(overspill_file_punch(get(), offset, length)); }
+    /// Gives it a policy of its own, or changes that.
+    void set_policy(const std::string &policy) const { check(overspill_file_set_policy(get(), policy.c_str())); }
+    /// Its own policy, or else the pager's.
+    std::string policy() const {
+        return detail::text([&](char *text, std::size_t size, std::size_t *length) {
+            return overspill_file_policy(get(), text, size, length);
+        });
+    }
     void prefetch(std::size_t offset = 0, std::size_t length = rest) const {
         check(overspill_file_prefetch(get(), offset, length));
     }

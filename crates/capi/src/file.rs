@@ -1,6 +1,6 @@
 //! Regions of files.
 
-use crate::border::{Failure, Outcome, bytes, call, free, give, handle, here, place, wired, within};
+use crate::border::{Failure, Outcome, bytes, call, free, give, hand_out, handle, here, place, text, wired, within};
 use overspill::{Access, FileOptions, FileRegion, Pager};
 use std::ffi::{c_char, c_int, c_void};
 use std::ops::Range;
@@ -163,6 +163,22 @@ unsafe fn alone(file: *const File, run: impl FnOnce(&mut FileRegion) -> Outcome)
         file.size.store(region.len(), Relaxed);
         Ok(())
     })
+}
+
+/// Gives it a policy of its own.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn overspill_file_set_policy(file: *const File, policy: *const c_char) -> c_int {
+    // SAFETY: the header's contract.
+    let set = |region: &FileRegion, _| unsafe { Ok(region.set_policy(&text(policy, "policy")?)?) };
+    // SAFETY: the header's contract.
+    unsafe { ranged(file, 0, 0, set) }
+}
+
+/// Its policy.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn overspill_file_policy(file: *const File, to: *mut c_char, size: usize, length: *mut usize) -> c_int {
+    // SAFETY: the header's contract.
+    unsafe { ranged(file, 0, 0, |region, _| hand_out(&region.policy(), to, size, length)) }
 }
 
 /// Copies bytes out.

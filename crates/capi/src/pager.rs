@@ -1,7 +1,7 @@
 //! Pagers and their swap devices.
 
 use crate::border::{Failure, bytes, call, free, hand_out, handle, here, place, text};
-use overspill::{Delivery, Pager, SwapDevice, SwapoffProgress};
+use overspill::{Delivery, Pager, PolicyCounts, SwapDevice, SwapoffProgress};
 use std::ffi::{CString, c_char, c_int, c_void};
 
 /// Gives a handle up.
@@ -43,6 +43,38 @@ pub unsafe extern "C" fn overspill_pager_set_policy(pager: *const Pager, policy:
 pub unsafe extern "C" fn overspill_pager_policy(pager: *const Pager, to: *mut c_char, size: usize, length: *mut usize) -> c_int {
     // SAFETY: the header's contract.
     call(|| unsafe { hand_out(&here(handle(pager, "pager")?)?.policy(), to, size, length) })
+}
+
+/// `overspill_policy_use`.
+#[repr(C)]
+pub struct PolicyUse {
+    policy: *const c_char,
+    resident: u64,
+    share: u64,
+    victims: u64,
+    rescued: u64,
+    evicted: u64,
+    refaults: u64,
+}
+
+/// Lists policies.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn overspill_pager_policies(
+    pager: *const Pager,
+    each: Option<extern "C" fn(*const PolicyUse, *mut c_void)>,
+    context: *mut c_void,
+) -> c_int {
+    call(|| {
+        // SAFETY: the header's contract.
+        let pager = here(unsafe { handle(pager, "pager")? })?;
+        let each = each.ok_or_else(|| Failure::argument("the function to call is NULL"))?;
+        for (policy, counts) in pager.policies() {
+            let policy = CString::new(policy).unwrap_or_default(); // a policy's text has no zero
+            let PolicyCounts { resident, share, victims, rescued, evicted, refaults, .. } = counts;
+            each(&PolicyUse { policy: policy.as_ptr(), resident, share, victims, rescued, evicted, refaults }, context);
+        }
+        Ok(())
+    })
 }
 
 /// The first loss.

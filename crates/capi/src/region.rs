@@ -1,8 +1,8 @@
 //! Regions.
 
-use crate::border::{Failure, Outcome, call, free, give, handle, here, place, wired, within};
+use crate::border::{Failure, Outcome, call, free, give, hand_out, handle, here, place, text, wired, within};
 use overspill::{Pager, Region};
-use std::ffi::{c_int, c_void};
+use std::ffi::{c_char, c_int, c_void};
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
 
@@ -49,6 +49,22 @@ unsafe fn ranged(region: *const Region, offset: usize, length: usize, run: impl 
         here(region.pager())?;
         run(region, within(offset, length, region.len())?)
     })
+}
+
+/// Gives it a policy of its own.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn overspill_region_set_policy(region: *const Region, policy: *const c_char) -> c_int {
+    // SAFETY: the header's contract.
+    let set = |region: &Region, _| unsafe { Ok(region.set_policy(&text(policy, "policy")?)?) };
+    // SAFETY: the header's contract.
+    unsafe { ranged(region, 0, 0, set) }
+}
+
+/// Its policy.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn overspill_region_policy(region: *const Region, to: *mut c_char, size: usize, length: *mut usize) -> c_int {
+    // SAFETY: the header's contract.
+    unsafe { ranged(region, 0, 0, |region, _| hand_out(&region.policy(), to, size, length)) }
 }
 
 /// Reads ahead.

@@ -41,6 +41,8 @@ fn _overspill(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(region::wire, module)?)?;
     module.add_function(wrap_pyfunction!(region::prefetch, module)?)?;
     module.add_function(wrap_pyfunction!(region::discard, module)?)?;
+    module.add_function(wrap_pyfunction!(region::policy_of, module)?)?;
+    module.add_function(wrap_pyfunction!(region::set_policy, module)?)?;
     module.add_function(wrap_pyfunction!(region::flush, module)?)?;
     module.add_function(wrap_pyfunction!(sizes::size_of_text, module)?)?;
     module.add_function(wrap_pyfunction!(signals::below, module)?)?;

@@ -192,14 +192,38 @@ impl Pager {
         rows.collect()
     }
 
+    /// The policies in use, and what became of their pages: first the pager's, then those that arrays have for themselves.
+    fn policies<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyDict>>> {
+        let rows = self.here()?.policies().into_iter().map(|(policy, counts)| {
+            let row = PyDict::new(py);
+            row.set_item("policy", policy)?;
+            row.set_item("resident", counts.resident)?;
+            row.set_item("share", counts.share)?;
+            row.set_item("victims", counts.victims)?;
+            row.set_item("rescued", counts.rescued)?;
+            row.set_item("evicted", counts.evicted)?;
+            row.set_item("refaults", counts.refaults)?;
+            Ok(row)
+        });
+        rows.collect()
+    }
+
     /// Memory of that many bytes, all zero.
-    fn region(slf: &Bound<'_, Self>, bytes: usize) -> PyResult<Region> {
+    fn region(slf: &Bound<'_, Self>, bytes: usize, policy: Option<&str>) -> PyResult<Region> {
         let pager = slf.get().here()?;
-        Region::new(slf, &pager, bytes)
+        Region::new(slf, &pager, bytes, policy)
     }
 
     /// A part of a file as memory. The descriptor is copied; `path` is for messages. `mode` is as numpy.memmap's.
-    fn file_region(slf: &Bound<'_, Self>, fd: i32, path: PathBuf, mode: &str, offset: u64, bytes: usize) -> PyResult<Region> {
+    fn file_region(
+        slf: &Bound<'_, Self>,
+        fd: i32,
+        path: PathBuf,
+        mode: &str,
+        offset: u64,
+        bytes: usize,
+        policy: Option<String>,
+    ) -> PyResult<Region> {
         let access = match mode {
             "r" => Access::ReadOnly,
             "r+" | "w+" => Access::ReadWrite,
@@ -209,7 +233,10 @@ impl Pager {
         let pager = slf.get().here()?;
         // SAFETY: the caller's descriptor, which is open while its file object lives, and so during this call.
         let file = File::from(unsafe { BorrowedFd::borrow_raw(fd) }.try_clone_to_owned()?);
-        let options = FileOptions::new(access).offset(offset).len(bytes);
+        let mut options = FileOptions::new(access).offset(offset).len(bytes);
+        if let Some(policy) = policy {
+            options = options.policy(policy);
+        }
         let opened = slf.py().detach(|| options.open_as(&pager, file, path)).map_err(error::from)?;
         Ok(Region::of_file(slf, &pager, opened, bytes))
     }

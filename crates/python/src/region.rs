@@ -94,8 +94,13 @@ pub struct Region {
 
 impl Region {
     /// Memory of that many bytes, all zero.
-    pub fn new(owner: &Bound<'_, Pager>, pager: &overspill::Pager, bytes: usize) -> PyResult<Region> {
-        let mut region = owner.py().detach(|| pager.region(bytes)).map_err(error::from)?;
+    pub fn new(owner: &Bound<'_, Pager>, pager: &overspill::Pager, bytes: usize, policy: Option<&str>) -> PyResult<Region> {
+        let made = owner.py().detach(|| {
+            let region = pager.region(bytes)?;
+            policy.map_or(Ok(()), |policy| region.set_policy(policy))?;
+            Ok(region)
+        });
+        let mut region = made.map_err(error::from)?;
         let start = region.as_mut_ptr() as usize;
         Ok(Region::over(owner, pager, Pageable::Memory(region), start, bytes))
     }
@@ -162,6 +167,27 @@ pub fn prefetch(py: Python<'_>, start: usize, end: usize) -> PyResult<()> {
         Pageable::File(file) => file.prefetch(range),
     });
     Ok(())
+}
+
+/// The policy of the array that has these addresses: its own, or else its pager's.
+#[pyfunction]
+pub fn policy_of(start: usize) -> PyResult<String> {
+    let (memory, _) = find(start, start)?;
+    Ok(match &*memory.region {
+        Pageable::Memory(region) => region.policy(),
+        Pageable::File(file) => file.policy(),
+    })
+}
+
+/// Gives the array that has these addresses a policy of its own, or changes that.
+#[pyfunction]
+pub fn set_policy(py: Python<'_>, start: usize, policy: &str) -> PyResult<()> {
+    let (memory, _) = find(start, start)?;
+    let set = py.detach(|| match &*memory.region {
+        Pageable::Memory(region) => region.set_policy(policy),
+        Pageable::File(file) => file.set_policy(policy),
+    });
+    set.map_err(error::from)
 }
 
 /// Makes the bytes at these addresses zero, which then take neither memory nor swap.

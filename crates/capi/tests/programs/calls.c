@@ -144,6 +144,47 @@ static void each(const overspill_swap *device, void *context)
     snprintf(seen->last, sizeof seen->last, "%s", device->name);
 }
 
+static void each_policy(const overspill_policy_use *use, void *context)
+{
+    struct seen *seen = context;
+    seen->devices++;
+    CHECK(use->rescued <= use->victims && use->share * PAGE <= BUDGET);
+    seen->out += use->resident;
+    snprintf(seen->last, sizeof seen->last, "%s", use->policy);
+}
+
+static void own_policies(const overspill_pager *pager)
+{
+    struct seen seen = {0};
+    OK(overspill_pager_policies(pager, each_policy, &seen));
+    CHECK(seen.devices == 1 && strcmp(seen.last, "use-once") == 0);
+    overspill_region *own = region_of(pager, MIB);
+    OK(overspill_region_set_policy(own, "fifo"));
+    OK(overspill_region_set_policy(own, "2q:kin=0.2"));
+    GIVES(OVERSPILL_E_POLICY, overspill_region_set_policy(own, "best"));
+    fill(own);
+    char text[20];
+    size_t length = 0;
+    OK(overspill_region_policy(own, text, sizeof text, &length));
+    CHECK(strcmp(text, "2q:kin=0.2") == 0 && length == strlen(text));
+    seen = (struct seen){0};
+    OK(overspill_pager_policies(pager, each_policy, &seen));
+    CHECK(seen.devices == 2 && strcmp(seen.last, text) == 0 && seen.out > 0);
+    compare(own, 0, MIB / 8);
+    overspill_region_free(own);
+    seen = (struct seen){0};
+    OK(overspill_pager_policies(pager, each_policy, &seen));
+    CHECK(seen.devices == 1);
+    overspill_file *file = NULL;
+    OK(overspill_file_open(pager, "/proc/self/exe", OVERSPILL_READ_ONLY, &file));
+    OK(overspill_file_policy(file, text, sizeof text, NULL));
+    CHECK(strcmp(text, "use-once") == 0);
+    OK(overspill_file_set_policy(file, "drop-behind"));
+    OK(overspill_file_policy(file, text, sizeof text, NULL));
+    CHECK(strcmp(text, "drop-behind") == 0 && memcmp(overspill_file_data(file), "\177ELF", 4) == 0);
+    overspill_file_free(file);
+}
+
 static bool count_calls(const overspill_progress *progress, void *context)
 {
     CHECK(progress->lost_pages == 0);
@@ -317,6 +358,7 @@ static void calls(void)
 
     wires(pager, region);
     files(region);
+    own_policies(pager);
     uint64_t before = counter(pager, "pages_in");
     OK(overspill_region_prefetch(region, 0, MIB));
     OK(overspill_region_advise(region, 0, MIB, OVERSPILL_WILLNEED));
@@ -615,7 +657,9 @@ static void errors(void)
         overspill_file_close(NULL), overspill_file_read_at(NULL, 0, &size, 1), overspill_file_write_at(NULL, 0, &size, 1),
         overspill_file_flush(NULL, 0, 0), overspill_file_grow(NULL, 1), overspill_file_reload(NULL, 0, 0),
         overspill_file_punch(NULL, 0, 0), overspill_file_prefetch(NULL, 0, 0), overspill_file_wire(NULL, 0, 0, &number),
-        overspill_file_unwire(NULL, 1),
+        overspill_file_unwire(NULL, 1), overspill_pager_policies(NULL, each_policy, NULL), overspill_region_set_policy(NULL, "2q"),
+        overspill_region_policy(NULL, NULL, 0, NULL), overspill_file_set_policy(NULL, "2q"),
+        overspill_file_policy(NULL, NULL, 0, NULL),
     };
     for (size_t i = 0; i < sizeof null / sizeof *null; i++)
         if (null[i] != OVERSPILL_E_ARGUMENT) {
@@ -663,6 +707,7 @@ static void errors(void)
     GIVES(OVERSPILL_E_ARGUMENT, overspill_pager_counters(pager, NULL, 1));
     GIVES(OVERSPILL_E_ARGUMENT, overspill_pager_counters(pager, &number, 100000));
     GIVES(OVERSPILL_E_ARGUMENT, overspill_pager_swaps(pager, NULL, NULL));
+    GIVES(OVERSPILL_E_ARGUMENT, overspill_pager_policies(pager, NULL, NULL));
     GIVES(OVERSPILL_E_DEVICE, overspill_pager_swapon(pager, "compressed:size=nonsense"));
     GIVES(OVERSPILL_E_SWAP, overspill_pager_swapon(pager, "file:/nowhere/at/all/x"));
     CHECK(overspill_error_errno() == ENOENT);
@@ -1063,7 +1108,10 @@ static void forks(void)
             overspill_file_read_at(file, 0, &number, 8), overspill_file_write_at(file, 0, &number, 8),
             overspill_file_flush(file, 0, OVERSPILL_REST), overspill_file_grow(file, MIB), overspill_file_reload(file, 0, 8),
             overspill_file_punch(file, 0, 8), overspill_file_prefetch(file, 0, 8), overspill_file_wire(file, 0, 8, &number),
-            overspill_file_unwire(file, 1), overspill_file_close(of_child), /* which frees it */
+            overspill_file_unwire(file, 1), overspill_pager_policies(pager, each_policy, NULL),
+            overspill_region_set_policy(region, "2q"), overspill_region_policy(region, text, sizeof text, &size),
+            overspill_file_set_policy(file, "2q"), overspill_file_policy(file, text, sizeof text, &size),
+            overspill_file_close(of_child), /* which frees it */
         };
         for (size_t i = 0; i < sizeof forked / sizeof *forked; i++)
             if (forked[i] != OVERSPILL_E_FORKED) {

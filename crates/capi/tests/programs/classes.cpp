@@ -250,6 +250,16 @@ int main(int count, char **arguments) {
     pager.set_policy("use-once");
     CHECK(pager.policy() == "use-once");
     THROWS(OVERSPILL_E_POLICY, pager.set_policy("nonsense"));
+    {
+        overspill::region own(pager, 1 << 20);
+        own.set_policy("fifo");
+        THROWS(OVERSPILL_E_POLICY, own.set_policy("nonsense"));
+        overspill::file file(pager, "/proc/self/exe", OVERSPILL_READ_ONLY);
+        file.set_policy("drop-behind");
+        CHECK(own.policy() == "fifo" && file.policy() == "drop-behind" && pager.policies().size() == 3);
+        CHECK(pager.policies()[1].policy == "fifo" && !pager.policies()[1].counts.policy);
+    }
+    CHECK(pager.policies().size() == 1);
     THROWS(OVERSPILL_E_NO_BUDGET, overspill::pager(overspill::options()));
     THROWS(OVERSPILL_E_ARGUMENT, pager.counter("nonsense"));
     THROWS(OVERSPILL_E_DEVICE, overspill::options().swap_device("floppy:x"));
