@@ -7,13 +7,14 @@ TARGET = $(abspath $(or $(CARGO_TARGET_DIR),target))
 # What is published, in the order in which each needs only those before it. The rest is for the command, or for tests.
 PUBLISHED = overspill-vm overspill-swap overspill-store overspill-machine overspill-linux overspill
 
-.PHONY: help demo test bench lint soak install-c need-cargo need-cc need-python build
+.PHONY: help demo test bench lint miri soak install-c need-cargo need-cc need-python build
 
 help:
 	@echo 'make demo    sort a 330 MB file in half of the memory that sort needs, and show what the pager did'
 	@echo 'make test    all tests: the crates, then real programs and suites under Overspill with small inputs; some ten minutes on two cores'
 	@echo 'make bench   all measurements beside the kernel'"'"'s own swap (root, three hours); writes bench/RESULTS.md'
 	@echo 'make lint    formatting, clippy and the documentation, warnings being errors'
+	@echo 'make miri    the unit tests under Miri of what has unsafe code and needs no kernel: locks and the like; needs a nightly Rust'
 	@echo 'make install-c    the library for C and C++: headers, liboverspill.so, liboverspill.a and overspill.pc, in PREFIX (/usr/local) under DESTDIR'
 	@echo 'make soak    memory testers in a quarter of their memory, SOAK_SECONDS (600) for each of two; then 200 swapoffs under a program with each engine, and 200 under real programs; then test suites and runtimes that others wrote, with and without Overspill (OVERSPILL_LTP: a built copy of the Linux Test Project); then 500 seeds of each scenario of the simulator'
 
@@ -62,6 +63,11 @@ lint: need-cargo need-cc
 	for fuzz in fuzz crates/trace/fuzz; do \
 		CUSTOM_LIBFUZZER_PATH=/none/libnone.a $(CARGO) clippy --manifest-path $$fuzz/Cargo.toml --target-dir target/fuzz -- -D warnings || exit 1; \
 	done
+
+miri: need-cargo
+	@rustup run nightly cargo miri --version >/dev/null 2>&1 || { \
+		echo 'Miri is not installed: rustup toolchain install nightly --profile minimal --component miri,rust-src'; exit 1; }
+	rustup run nightly cargo miri test --target-dir $(TARGET)/miri -p overspill-machine --lib -- rank:: park:: home:: backlog:: copying::
 
 soak: need-python build
 	$(PYTHON) scripts/soak.py
