@@ -78,6 +78,28 @@ template <typename Get> std::string text(Get get) {
     return result;
 }
 
+/// What `make` makes of each thing that `list` shows.
+template <typename Made, typename Shown, typename List> std::vector<Made> all(List list, Made (*make)(const Shown &)) {
+    struct found {
+        Made (*make)(const Shown &);
+        std::vector<Made> all;
+        std::exception_ptr thrown; // nothing may be thrown through the library
+    } found{make, {}, nullptr};
+    check(list(
+        [](const Shown *shown, void *context) noexcept {
+            auto &found = *static_cast<struct found *>(context);
+            try {
+                found.all.push_back(found.make(*shown));
+            } catch (...) {
+                found.thrown = std::current_exception();
+            }
+        },
+        &found));
+    if (found.thrown)
+        std::rethrow_exception(found.thrown);
+    return std::move(found.all);
+}
+
 } // namespace detail
 
 /// Options of a pager; each call returns the object, so that they can be chained.
@@ -149,25 +171,13 @@ public:
     }
     /// The policies in use, each with its text: first the pager's, then those of regions and files.
     std::vector<policy_use> policies() const {
-        struct found {
-            std::vector<policy_use> all;
-            std::exception_ptr thrown; // nothing may be thrown through the library
-        } found;
-        check(overspill_pager_policies(
-            get(),
-            [](const overspill_policy_use *use, void *context) noexcept {
-                auto &found = *static_cast<struct found *>(context);
-                try {
-                    found.all.push_back({use->policy, *use});
-                    found.all.back().counts.policy = nullptr;
-                } catch (...) {
-                    found.thrown = std::current_exception();
-                }
-            },
-            &found));
-        if (found.thrown)
-            std::rethrow_exception(found.thrown);
-        return std::move(found.all);
+        return detail::all<policy_use, overspill_policy_use>(
+            [this](auto each, void *context) { return overspill_pager_policies(get(), each, context); },
+            [](const overspill_policy_use &use) {
+                policy_use found{use.policy, use};
+                found.counts.policy = nullptr;
+                return found;
+            });
     }
     /// Empty if no page was lost.
     std::string first_loss() const {
@@ -196,26 +206,13 @@ public:
         return all;
     }
     std::vector<swap_device> swaps() const {
-        struct found {
-            std::vector<swap_device> all;
-            std::exception_ptr thrown; // nothing may be thrown through the library
-        } found;
-        check(overspill_pager_swaps(
-            get(),
-            [](const overspill_swap *device, void *context) noexcept {
-                auto &found = *static_cast<struct found *>(context);
-                try {
-                    found.all.push_back({device->name, device->kind, device->state, *device});
-                    auto &figures = found.all.back().figures;
-                    figures.name = figures.kind = figures.state = nullptr;
-                } catch (...) {
-                    found.thrown = std::current_exception();
-                }
-            },
-            &found));
-        if (found.thrown)
-            std::rethrow_exception(found.thrown);
-        return std::move(found.all);
+        return detail::all<swap_device, overspill_swap>(
+            [this](auto each, void *context) { return overspill_pager_swaps(get(), each, context); },
+            [](const overspill_swap &device) {
+                swap_device found{device.name, device.kind, device.state, device};
+                found.figures.name = found.figures.kind = found.figures.state = nullptr;
+                return found;
+            });
     }
     void swapon(const std::string &device) const { check(overspill_pager_swapon(get(), device.c_str())); }
     void swapoff(const std::string &name) const { check(overspill_pager_swapoff(get(), name.c_str(), nullptr, nullptr)); }
