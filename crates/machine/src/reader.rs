@@ -300,8 +300,12 @@ impl<K: Kernel> Reader<K> {
         Self::with_clusters(engine, cluster_pages, DEEP_CLUSTERS, FILE_CLUSTERS)
     }
 
-    /// From now on it has [`file_pages`] more pages of buffer than a new one. => it is a deep one
+    /// From now on it has [`file_pages`] more pages of buffer than a new one.
+    ///
+    /// # Panics
+    /// If it is not a deep one.
     pub fn deepen(&mut self) {
+        assert_eq!(self.buffers_len, pages_of(FILE_CLUSTERS, self.cluster_pages) << PAGE_SHIFT);
         self.clusters = FILE_CLUSTERS;
     }
 
