@@ -253,7 +253,7 @@ impl Queue {
         }
     }
 
-    /// There are files from now on. Returns whether there were none before.
+    /// There are files from now on. Returns whether there were none before. => in-thread delivery
     pub fn note_files(&self) -> bool {
         !self.files.swap(true, AcqRel)
     }
@@ -279,7 +279,7 @@ pub fn run(machine: &Machine, queue: &Queue, engine: Engine, cluster_pages: usiz
     ready();
     while !machine.shutdown.has_begun() {
         let mut any = false;
-        if machine.config.delivery == Delivery::InThread && queue.files.load(Acquire) {
+        if queue.files.load(Acquire) {
             reader.deepen();
         }
         while let Some(read) = queue.pop() {
