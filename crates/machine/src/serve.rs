@@ -286,14 +286,16 @@ impl<K: Kernel> Machine<K> {
         let len = (count as usize) << PAGE_SHIFT;
         let behind = map.first_behind(addr, addr + len);
         let len = behind.map_or(len, |behind| behind - addr);
-        let mut done = 0;
+        let (mut done, mut most) = (0, len);
         while done < len {
             // SAFETY: within the caller's source.
-            let Moved { bytes, error, .. } = unsafe { map.program.copy(addr + done, src.add(done), len - done) };
+            let Moved { bytes, error, .. } = unsafe { map.program.copy(addr + done, src.add(done), most.min(len - done)) };
             done += bytes;
             match error {
                 None => {}
                 Some(errno::EEXIST) => done += PAGE_SIZE,
+                // The pages may lie in two mappings, which no call fills together: mprotect(2) and others divide a range's mapping.
+                Some(errno::ENOENT) if most > PAGE_SIZE => most = PAGE_SIZE,
                 // EAGAIN: an event waits to be read; the page is faulted again after it. ENOENT, EFAULT, ESRCH: the mapping is
                 // gone.
                 Some(_) => break,

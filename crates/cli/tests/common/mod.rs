@@ -2,6 +2,8 @@
 
 #![allow(dead_code)] // not each program of tests uses all of it
 
+mod hangs;
+
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -35,8 +37,9 @@ pub fn able() -> bool {
 /// A time limit that only a hang reaches, however busy the machine. For everything whose speed is not tested.
 pub const PATIENCE: Duration = Duration::from_secs(300);
 
-/// `program`, killed after [`PATIENCE`].
+/// `program`, killed after [`PATIENCE`]. Before that, what it waits for is printed.
 pub fn patiently(program: impl AsRef<OsStr>) -> Command {
+    hangs::watch();
     let mut command = Command::new("timeout");
     command.args(["-s", "KILL", &PATIENCE.as_secs().to_string()]).arg(program);
     command
