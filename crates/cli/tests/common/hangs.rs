@@ -62,8 +62,18 @@ fn tell(pid: u32, parents: &BTreeMap<u32, u32>) -> String {
         let [name, wait, call, stack] = ["comm", "wchan", "syscall", "stack"].map(|file| of(pid, &format!("task/{task}/{file}")));
         let _ = writeln!(text, "  {task} {name}, in {wait}, system call {call}\n    {}", stack.replace('\n', "\n    "));
     }
-    if let Ok(stat) = Command::new("timeout").arg("5").arg(overspill()).args(["stat", "--all", &pid.to_string()]).output() {
-        text += &String::from_utf8_lossy(&stat.stdout);
+    if of(pid, "comm") != "overspill"
+        && let Ok(stat) = Command::new("timeout").arg("5").arg(overspill()).args(["stat", "--all", &pid.to_string()]).output()
+    {
+        let stat = String::from_utf8_lossy(&stat.stdout);
+        let counters =
+            stat.lines().filter_map(|line| line.split_once(' ')).filter(|(_, rest)| !rest.trim_start().starts_with("0 "));
+        for (name, rest) in counters {
+            let told =
+                rest.split_once("Lock:").map_or_else(|| rest.split_whitespace().next().unwrap_or_default(), |(_, held)| held);
+            let _ = write!(text, "  {name} {told}");
+        }
+        text += "\n";
     }
     for (&child, _) in parents.iter().filter(|(_, parent)| **parent == pid) {
         text += &tell(child, parents);
