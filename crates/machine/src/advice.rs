@@ -135,5 +135,6 @@ impl<K: Kernel> Machine<K> {
     pub fn discard_done(&self, start: usize, end: usize) {
         self.map.write().discards.done(start, end, K::now_ns());
         self.catch_up();
+        self.let_fills();
     }
 }

@@ -12,6 +12,7 @@ use crate::machine::{Core, Machine};
 use crate::ranges::{Flags, Kind, Range};
 use crate::space::Space;
 use crate::space::backlog::{Task, Work};
+use core::sync::atomic::Ordering::Relaxed;
 use overspill_vm::types::PAGE_SIZE;
 
 /// Messages read at a time.
@@ -28,6 +29,9 @@ pub(crate) const UNMAPS_LOOK_NS: u64 = 100_000;
 
 /// How long a thread that takes the map again and again lets others go first, in nanoseconds: about what they take to wake.
 const WAKE_NS: u64 = 20_000;
+
+/// How often a hooked call looks whether a fill was made that the kernel had refused: for some 50 us.
+const FILL_LOOKS: u32 = 128;
 
 impl<K: Kernel> Machine<K> {
     /// Reads waiting messages. Events are followed at once. The addresses of faults are given to `fault` after the lock is free.
@@ -295,6 +299,19 @@ impl<K: Kernel> Machine<K> {
         if self.map.is_slept_for() {
             K::sleep_ns(WAKE_NS);
         }
+    }
+
+    /// Waits for a moment if the kernel has refused a fill. A thread that discards or unmaps piece after piece leaves two or three
+    /// microseconds between the end of a call and the beginning of the next. Faults met none of them for up to 50 ms. => a hooked
+    /// call has returned; no lock is held
+    pub(crate) fn let_fills(&self) {
+        for _ in 0..FILL_LOOKS {
+            if !self.refused_fill.load(Relaxed) {
+                return;
+            }
+            K::yield_now();
+        }
+        self.refused_fill.store(false, Relaxed); // nobody has come: its thread may have been killed
     }
 
     /// Does a step of the oldest work: up to [`Kernel::STEP_PAGES`] pages.

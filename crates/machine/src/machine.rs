@@ -130,6 +130,8 @@ pub struct Machine<K: Kernel> {
     pub(crate) shares_pages: AtomicBool,
     /// (D) The page daemon discards pages of the program's, and waits until their event has been read.
     pub(crate) discards_own: AtomicBool,
+    /// (A) The kernel has refused a fill, because a call of the program's was to be reported first: [`Machine::let_fills`].
+    pub(crate) refused_fill: AtomicBool,
 }
 
 /// The parts that a machine is made of.
@@ -223,6 +225,7 @@ impl<K: Kernel> Machine<K> {
             supervised: AtomicBool::new(false),
             shares_pages: AtomicBool::new(false),
             discards_own: AtomicBool::new(false),
+            refused_fill: AtomicBool::new(false),
         })
     }
 }

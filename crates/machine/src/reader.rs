@@ -10,6 +10,7 @@ use crate::machine::{Core, Machine};
 use crate::park::ParkPlace;
 use crate::pointers::Pointed;
 use crate::space::Read;
+use core::sync::atomic::Ordering::Relaxed;
 use overspill_store::{PageBytes, checksum};
 use overspill_swap::device_stats;
 use overspill_vm::pager::{IoResult, Location};
@@ -218,6 +219,9 @@ pub unsafe fn arrived<K: Kernel>(
             }
         }
         i += n;
+    }
+    if op.touched().is_none() {
+        machine.refused_fill.store(false, Relaxed); // nobody waits for it
     }
     let mut core = machine.core.lock();
     for i in 0..op.count {

@@ -121,6 +121,7 @@ impl<K: Kernel> Machine<K> {
         }
         drop(map);
         self.catch_up();
+        self.let_fills();
     }
 
     /// Leaves a new page of a growing mapping to the kernel until the call has returned. When mremap(2) moves a locked mapping and

@@ -6,6 +6,7 @@ use crate::lock::MutexGuard;
 use crate::machine::{Core, DROPS_BATCH, Delivery, Machine, ZEROES_PAGES};
 use crate::ranges::{Flags, Kind, Range};
 use crate::space::{Read, Space};
+use core::sync::atomic::Ordering::Relaxed;
 use overspill_vm::page::State;
 use overspill_vm::types::{FrameId, ObjectId, PAGE_SHIFT, PAGE_SIZE, PageId};
 use overspill_vm::{Fault, Filled};
@@ -298,8 +299,14 @@ impl<K: Kernel> Machine<K> {
                 Some(errno::ENOENT) if most > PAGE_SIZE => most = PAGE_SIZE,
                 // EAGAIN: an event waits to be read; the page is faulted again after it. ENOENT, EFAULT, ESRCH: the mapping is
                 // gone.
-                Some(_) => break,
+                Some(e) => {
+                    self.refused_fill.store(e == errno::EAGAIN, Relaxed);
+                    return (done >> PAGE_SHIFT) as u32;
+                }
             }
+        }
+        if self.refused_fill.load(Relaxed) {
+            self.refused_fill.store(false, Relaxed);
         }
         (done >> PAGE_SHIFT) as u32
     }
