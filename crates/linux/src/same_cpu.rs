@@ -170,6 +170,12 @@ impl WakePolicy {
         self.end(false);
     }
 
+    /// Whether the calling thread runs on the same-CPU handler's CPU.
+    pub fn is_here(&self) -> bool {
+        let cpu = self.same_cpu.cpu.load(Relaxed);
+        cpu != 0 && sys::current_cpu() == Some(cpu as usize - 1)
+    }
+
     /// Notes how much the threads that read pages run, in thousandths of a processor.
     pub fn threads_run(&self, thousandths: u64) {
         self.same_cpu.idle.store(thousandths < SEVERAL_RUN, Relaxed);
