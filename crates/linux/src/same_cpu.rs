@@ -545,6 +545,20 @@ mod tests {
         }
     }
 
+    #[test]
+    fn a_thread_is_there_if_it_runs_on_that_cpu() {
+        let policy = WakePolicy::default();
+        assert!(!policy.is_here(), "there is none");
+        let anywhere = sys::allowed_cpus();
+        let cpu = (0..1024).find(|cpu| anywhere[cpu / 64] >> (cpu % 64) & 1 == 1).expect("this thread runs somewhere");
+        sys::set_affinity(&sys::only_cpu(cpu));
+        for (of, here) in [(cpu, true), (cpu + 1, false)] {
+            policy.same_cpu.cpu.store(of as u32 + 1, Relaxed);
+            assert_eq!(policy.is_here(), here);
+        }
+        sys::set_affinity(&anywhere);
+    }
+
     /// On another CPU, the page daemon spent 60 % of its time on interrupts for the program's CPU: a hash of strings in three
     /// quarters of its memory took 13.6 s instead of 10.3. The watcher must not be where the handler may not get on.
     #[test]
