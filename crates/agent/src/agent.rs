@@ -128,9 +128,8 @@ impl ControlPlace {
     }
 }
 
-// SAFETY: `request` is written by the holder of `slot` before `request_state` says so and read by the helper thread after; only that
-// holder uses `spinner`; `helper`
-// is the helper thread's.
+// SAFETY: `request` is written by the holder of `slot` before `request_state` says so and read by the helper thread after; only
+// that holder uses `spinner`; `helper` is the helper thread's.
 unsafe impl Sync for Agent {}
 
 impl Agent {
