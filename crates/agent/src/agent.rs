@@ -21,6 +21,7 @@ use overspill_linux::io::Engine;
 use overspill_linux::machine::Machine;
 use overspill_linux::mremap::ADDRESSES_END;
 use overspill_linux::ranges::{Kind, Range};
+use overspill_linux::spinner::Spinner;
 use overspill_linux::sys::{self, Errno, Fd, futex_wait};
 use overspill_vm::status::Status;
 use overspill_vm::types::{ObjectId, PAGE_SHIFT};
@@ -82,6 +83,8 @@ pub struct Agent {
     slot: AtomicU32,
     request_state: AtomicU32,
     request: UnsafeCell<Request>,
+    /// Whether the holder of `slot` polls for the answer.
+    spinner: UnsafeCell<Spinner>,
     locked_bytes: AtomicUsize,
     helper: UnsafeCell<HelperState>,
     /// The name of the socket at which a child that has inherited none finds the helper thread.
@@ -125,8 +128,8 @@ impl ControlPlace {
     }
 }
 
-// SAFETY: `request` is written by the holder of `slot` before `request_state` says so and read by the helper thread after; `helper`
-// is the helper thread's.
+// SAFETY: `request` is written by the holder of `slot` before `request_state` says so and read by the helper thread after; only
+// that holder uses `spinner`; `helper` is the helper thread's.
 unsafe impl Sync for Agent {}
 
 impl Agent {

@@ -59,6 +59,9 @@ impl overspill_machine::kernel::Host<Linux> for Host {
     fn threads_run(&self, thousandths: u64) {
         self.wake_policy.threads_run(thousandths);
     }
+    fn shares_cpu(&self) -> bool {
+        self.wake_policy.is_here()
+    }
     fn records(&self) -> bool {
         self.record.is_some()
     }

@@ -135,3 +135,39 @@ thread_local! {
 pub fn times_taken(word: &Futex) -> u32 {
     TAKEN.with_borrow(|taken| taken.get(&(word as *const Futex as usize)).copied().unwrap_or(0))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sys::{gettid, thread_cpu_ns};
+    use std::time::Duration;
+
+    /// The least processor time that a thread spends on waiting for a lock that is held for long, in nanoseconds.
+    fn spent_on(take: impl Fn(&RwLock<()>) + Sync) -> u64 {
+        let lock = RwLock::ranked(Rank::Leaf, ());
+        let wait = || {
+            let ran = || thread_cpu_ns(gettid()).expect("this thread's clock");
+            let before = ran();
+            take(&lock);
+            ran() - before
+        };
+        let round = |_| {
+            std::thread::scope(|scope| {
+                let held = lock.write();
+                let waiter = scope.spawn(wait);
+                std::thread::sleep(Duration::from_millis(2));
+                drop(held);
+                waiter.join().expect("it has waited")
+            })
+        };
+        (0..20).map(round).min().expect("some")
+    }
+
+    /// A thread in munmap polled for the map for 25 us, while the handler that had woken it held the map and waited for that CPU.
+    #[test]
+    fn who_does_not_poll_leaves_the_cpu_to_the_holder() {
+        let polling = spent_on(|lock| drop(lock.write()));
+        let asleep = spent_on(|lock| drop(lock.write_without_polling()));
+        assert!(asleep < polling, "{asleep} ns and {polling} ns");
+    }
+}

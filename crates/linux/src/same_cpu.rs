@@ -170,6 +170,12 @@ impl WakePolicy {
         self.end(false);
     }
 
+    /// Whether the calling thread runs on the same-CPU handler's CPU.
+    pub fn is_here(&self) -> bool {
+        let cpu = self.same_cpu.cpu.load(Relaxed);
+        cpu != 0 && sys::current_cpu() == Some(cpu as usize - 1)
+    }
+
     /// Notes how much the threads that read pages run, in thousandths of a processor.
     pub fn threads_run(&self, thousandths: u64) {
         self.same_cpu.idle.store(thousandths < SEVERAL_RUN, Relaxed);
@@ -537,6 +543,20 @@ mod tests {
                 },
             );
         }
+    }
+
+    #[test]
+    fn a_thread_is_there_if_it_runs_on_that_cpu() {
+        let policy = WakePolicy::default();
+        assert!(!policy.is_here(), "there is none");
+        let anywhere = sys::allowed_cpus();
+        let cpu = (0..1024).find(|cpu| anywhere[cpu / 64] >> (cpu % 64) & 1 == 1).expect("this thread runs somewhere");
+        sys::set_affinity(&sys::only_cpu(cpu));
+        for (of, here) in [(cpu, true), (cpu + 1, false)] {
+            policy.same_cpu.cpu.store(of as u32 + 1, Relaxed);
+            assert_eq!(policy.is_here(), here);
+        }
+        sys::set_affinity(&anywhere);
     }
 
     /// On another CPU, the page daemon spent 60 % of its time on interrupts for the program's CPU: a hash of strings in three

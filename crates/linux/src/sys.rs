@@ -638,6 +638,13 @@ pub fn task_path(tid: u32, what: core::fmt::Arguments<'_>) -> [u8; 64] {
     path
 }
 
+/// The CPU on which the calling thread runs.
+pub fn current_cpu() -> Option<usize> {
+    let mut cpu = 0u32;
+    // SAFETY: the kernel writes one word, which lives over the call.
+    unsafe { sys!(libc::SYS_getcpu, &mut cpu as *mut u32, 0, 0) }.ok().map(|_| cpu as usize)
+}
+
 /// The CPU that a thread of this process runs on, or ran on last, if [`only_cpu`] has a bit for it. Takes some 30 us.
 pub fn cpu_of(tid: u32) -> Option<usize> {
     let parse = |cpu: &[u8]| core::str::from_utf8(cpu).ok()?.parse().ok();

@@ -514,6 +514,10 @@ pub trait Host<K: Kernel>: Send + Sync {
     fn served(&self);
     /// The threads that read pages lately got this much processor time, in thousandths of one processor; `u64::MAX`: not known.
     fn threads_run(&self, _: u64) {}
+    /// Whether the thread runs on the CPU of a handler that gives way to it.
+    fn shares_cpu(&self) -> bool {
+        false
+    }
     /// Whether references are recorded.
     fn records(&self) -> bool;
     /// Whether the recording has no room for one more: then faults wait.

@@ -236,6 +236,13 @@ impl<T, W: Futex> RwLock<T, W> {
         self.raw.write();
         self.write_guard()
     }
+    /// The same for a thread on whose CPU the holder runs: it does not poll for the lock, or the holder could not go on.
+    #[track_caller]
+    pub fn write_without_polling(&self) -> WriteGuard<'_, T, W> {
+        rank::check::<W>(self.rank);
+        self.raw.write_without_polling();
+        self.write_guard()
+    }
 }
 
 /// Releases when dropped.

@@ -1,7 +1,7 @@
 //! The program's calls that unmap, replace or move memory. They are announced before, and followed after.
 
 use crate::events::UNMAPS_LOOK_NS;
-use crate::kernel::{Kernel, Mistake, Uffd};
+use crate::kernel::{Host as _, Kernel, Mistake, Uffd};
 use crate::machine::Machine;
 use crate::ranges::{Kind, Range};
 use crate::space::Space;
@@ -111,7 +111,8 @@ impl<K: Kernel> Machine<K> {
     /// Linux reports an unmapping before it knows whether it can be made: it stops at a sealed mapping, or there is not enough
     /// memory for the new mapping. A pager that believes such a report loses the pages that are paged out there.
     pub fn end_remap(&self, done: bool) {
-        let mut map = self.map.write();
+        // The handler has woken this thread as it read the event. On the same CPU it was put aside then, holding the map.
+        let mut map = if self.host.shares_cpu() { self.map.write_without_polling() } else { self.map.write() };
         let Some(call) = map.remaps.end(K::thread_id()) else { return };
         if call.moves() {
             self.remap_gate.end_move();

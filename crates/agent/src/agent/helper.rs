@@ -5,6 +5,7 @@ use super::{Agent, Child, HelperState};
 use core::sync::atomic::Ordering::*;
 use overspill_linux::family::Family;
 use overspill_linux::family::shares::MemberId;
+use overspill_linux::io::Spun;
 use overspill_linux::mappings;
 use overspill_linux::mremap::Change;
 use overspill_linux::sys::{self, Errno, futex_wait, futex_wake};
@@ -43,6 +44,11 @@ pub(super) const CHILDREN_MAX: usize = 1 << 16;
 /// The interval at which children are checked while there are few, in nanoseconds.
 const WATCH_NS: u64 = 5_000_000;
 
+/// How long a thread polls for the helper thread's answer before it sleeps, in nanoseconds: the helper thread wakes on another CPU
+/// (some 25 us on a virtual machine) and mostly needs 10. A thread that slept would be woken on another CPU in turn, away from the
+/// handler that serves its faults.
+const ANSWER_POLL_NS: u64 = 60_000;
+
 /// The interval at which a thread that waits for the slot checks whether the slot's owner still lives, in nanoseconds.
 const SLOT_POLL_NS: u64 = 20_000_000;
 
@@ -73,7 +79,17 @@ impl Agent {
         unsafe { *self.request.get() = request };
         self.request_state.store(ASKED, Release);
         futex_wake(&self.request_state, i32::MAX as u32);
-        while self.request_state.load(Acquire) != ANSWERED {
+        let answered = || self.request_state.load(Acquire) == ANSWERED;
+        // SAFETY: the slot is ours.
+        let spinner = unsafe { &mut *self.spinner.get() };
+        if spinner.due() {
+            let until = sys::now_ns() + ANSWER_POLL_NS;
+            while !answered() && sys::now_ns() < until {
+                core::hint::spin_loop();
+            }
+            spinner.note(if answered() { Spun::Found } else { Spun::InVain });
+        }
+        while !answered() {
             futex_wait(&self.request_state, ASKED, u64::MAX);
         }
         let answer = self.answer.load(Relaxed);

@@ -105,6 +105,14 @@ impl<W: Word> RawRwLock<W> {
             self.wait(take);
         }
     }
+    /// As `write`, but sleeps at once if it has to wait.
+    pub fn write_without_polling(&self) {
+        self.writers.fetch_add(1, Relaxed);
+        let take = || self.state.compare_exchange(0, WRITER, Acquire);
+        if !take() {
+            self.sleep(take);
+        }
+    }
     pub fn unlock_read(&self) {
         // Release pairs with the Acquire of the next writer.
         if self.state.fetch_sub(1, Release) == 1 {
@@ -118,9 +126,11 @@ impl<W: Word> RawRwLock<W> {
         self.released();
     }
     fn wait(&self, mut ready: impl FnMut() -> bool) {
-        if W::spin(&mut ready) {
-            return;
+        if !W::spin(&mut ready) {
+            self.sleep(ready);
         }
+    }
+    fn sleep(&self, mut ready: impl FnMut() -> bool) {
         loop {
             self.sleepers.fetch_add(1, Relaxed);
             // This side counts the sleeper before it looks at `releases` and at the lock. `released` increments `releases` before
