@@ -120,7 +120,7 @@ fn machine(scenario: &Scenario) -> Machine<Sim> {
         let pages = reader::file_pages(CLUSTER_PAGES) as u32;
         parts.config.delivery = Delivery::InThread;
         parts.vm.charge(pages);
-        parts.vm.set_under_way_max(pages);
+        parts.vm.set_under_way_max(pages, reader::long_pages(CLUSTER_PAGES) as u32);
         parts.vm.set_drops();
     }
     Machine::new(parts).expect("memory")
