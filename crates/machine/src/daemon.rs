@@ -274,7 +274,7 @@ impl<K: Kernel, S: Sharing<K>> Daemon<K, S> {
         }
         let (demand, native, available, listed) = {
             let core = machine.core.lock();
-            core.vm.show_transitions(&machine.status.transitions);
+            core.vm.show_policies(machine.status);
             (core.vm.demand(), core.vm.reserved(), core.vm.available(), core.vm.listed() + core.vm.watched())
         };
         if demand.is_none() {

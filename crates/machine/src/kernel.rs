@@ -275,8 +275,6 @@ pub enum Mistake {
     SyncsSideBySide,
     /// The page daemon drops pages that a reader has passed where they are, though the program may have changed them.
     DropsWhatMayChange,
-    /// A region's policy ends although the last pages of the region are still to be given up in steps: nobody knows them then.
-    EndsPoliciesEarly,
 }
 
 /// A piece of advice to the kernel.

@@ -486,12 +486,23 @@ impl<'a> FileThread<'a> {
         self.regions[slot] = Some(region);
     }
 
-    /// Gives the region a policy of its own, or another one.
+    /// Gives the region a policy of its own, or another one, or the pager's again.
     fn choose_policy(&mut self, region: &Region) {
+        if region.own_policy.get() && self.rng.below(4) == 0 {
+            self.say(format_args!("has {} managed by the pager's policy again", region.fd));
+            self.files.machine.end_policy_of(region.object);
+            assert_eq!(self.files.machine.core.lock().vm.own_policy(region.object), None);
+            region.own_policy.set(false);
+            return;
+        }
         let policy = self.rng.pick(policy::NAMES);
         self.say(format_args!("has {} managed by {policy} from now on", region.fd));
         assert!(self.files.machine.set_policy_of(region.object, &policy.parse().expect("its name")));
         region.own_policy.set(true);
+        let number = self.files.machine.core.lock().vm.own_policy(region.object).expect("it has one");
+        let (row, mut shown) = (&self.files.machine.status.policies[number], [0; 64]);
+        row.policy.copy_to(&mut shown);
+        assert!(shown.starts_with(policy.as_bytes()) && !row.region.is_empty(), "what the status block has of {policy}");
     }
 
     fn home(&self, region: &Region) -> Home {

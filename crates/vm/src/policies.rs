@@ -57,6 +57,21 @@ pub struct PolicyCounts {
     pub refaults: u64,
 }
 
+impl PolicyCounts {
+    /// Each figure and its name.
+    pub fn each(&self) -> [(&'static str, u64); 6] {
+        let PolicyCounts { resident, share, victims, rescued, evicted, refaults } = *self;
+        [
+            ("resident", resident),
+            ("share", share),
+            ("victims", victims),
+            ("rescued", rescued),
+            ("evicted", evicted),
+            ("refaults", refaults),
+        ]
+    }
+}
+
 /// A policy at work, or ready for it: [`crate::Vm::make_policy`].
 pub struct AtWork {
     pub(crate) policy: Box<dyn LivePolicy>,
@@ -357,13 +372,16 @@ impl Policies {
         }
     }
 
-    /// Calls `each` with each policy and what became of its pages; the pager's comes first.
-    pub(crate) fn each(&self, limit: u32, mut each: impl FnMut(Spec, PolicyCounts)) {
-        for (number, one) in self.all.iter().enumerate() {
-            if let Some(one) = one {
-                each(one.policy.spec(), self.counts(number, limit));
-            }
-        }
+    /// Calls `each` with the number of each policy, and what became of its pages; the pager's comes first.
+    pub(crate) fn each(&self, limit: u32, mut each: impl FnMut(usize, PolicyCounts)) {
+        let at_work = self.all.iter().enumerate().filter(|(_, one)| one.is_some());
+        at_work.for_each(|(number, _)| each(number, self.counts(number, limit)));
+    }
+
+    /// The object that has this policy for itself.
+    pub(crate) fn object(&self, number: usize) -> Option<ObjectId> {
+        let of = self.number.iter().position(|of| usize::from(*of) == number);
+        of.filter(|_| number > 0).map(|object| ObjectId(object as u16))
     }
 
     fn counts(&self, number: usize, limit: u32) -> PolicyCounts {
