@@ -158,9 +158,10 @@ pub trait Kernel: Sized + Send + Sync + 'static {
     }
     /// Drops what the kernel has cached of a part of a file, if it can.
     fn drop_cached(_: i32, _: u64, _: usize) {}
-    /// Copies a page of the program's. Returns whether it was there; the thread may also wait until it is.
-    fn copy_of_program(_: usize, _: &mut PageBytes) -> bool {
-        false
+    /// Copies neighbouring pages of the program's. Returns how many: up to the first that is not there. The thread may also wait until
+    /// a page is.
+    fn copy_of_program(_: usize, _: &mut [PageBytes]) -> usize {
+        0
     }
     /// Wakes threads that wait for pages of the range, so that they look again. `uffd`: its [`Uffd::raw`].
     fn wake(uffd: i32, at: usize, len: usize);
