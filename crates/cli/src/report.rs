@@ -445,7 +445,9 @@ mod tests {
         status.policy.set(b"use-once");
         status.policies[2].policy.set(b"fifo");
         status.policies[2].region.set(b"log\x1b.bin");
-        status.policies[2].show(&overspill_vm::PolicyCounts { resident: 1234, ..Default::default() });
+        let mut counts = overspill_vm::PolicyCounts::default();
+        counts.resident = 1234;
+        status.policies[2].show(&counts);
         let seen = Snapshot::of(&status);
         let text = rows(&seen);
         assert!(text.contains("use-once (the pager's): 0 resident, "), "{text}");

@@ -6,6 +6,7 @@ use crate::quiet::Quiet;
 use crate::reads;
 use crate::shared::Shared;
 use overspill_linux::machine::Delivery;
+use overspill_machine::packet::Packet;
 use overspill_vm::counters::Counters;
 use overspill_vm::policy::Spec;
 use overspill_vm::types::ObjectId;

@@ -14,7 +14,7 @@
 //!
 //! While the pager's policy is the only one, none of this happens, and it has the whole budget.
 
-use crate::policy::{Admit, LivePolicy, Spec};
+use crate::policy::{Admit, LivePolicy};
 use crate::status::TRANSITIONS_MAX;
 use crate::types::{FrameId, ObjectId, PageId};
 use alloc::boxed::Box;
@@ -449,7 +449,7 @@ impl Level {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::policy;
+    use crate::policy::{self, Spec};
     use proptest::prelude::*;
     use std::collections::BTreeMap;
 
