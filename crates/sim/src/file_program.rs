@@ -155,7 +155,7 @@ pub fn files() -> Rc<Files> {
 impl Files {
     /// Makes files for a program with these habits, or takes what is left of another's. They are this thread's until the next call.
     pub fn begin(machine: &Arc<Machine<Sim>>, world: &Rc<World>, habits: FileHabits, left: Vec<File>, seed: u64) {
-        world.homes.begin(habits.threads * habits.regions, left, seed, habits.trouble);
+        world.homes.begin(habits.threads * habits.regions, left, habits.crashes > 0, seed, habits.trouble);
         let (machine, world) = (Arc::clone(machine), Rc::clone(world));
         FILES.set(Some(Rc::new(Files {
             machine,
@@ -498,7 +498,8 @@ impl<'a> FileThread<'a> {
         {
             let mut map = machine.map.write();
             map.origins[object.0 as usize] = base;
-            let name = Box::new(DeviceName::new());
+            let mut name = Box::new(DeviceName::new());
+            name.set(b"a file");
             let file = HomeFile { access, fd, rest, direct: true, name, retry_at: AtomicU64::new(0) };
             map.homes[object.0 as usize] = Some(file);
             machine.core.lock().vm.set_home(object, home, tags);
@@ -521,7 +522,8 @@ impl<'a> FileThread<'a> {
         let homes = self.files.homes();
         let byte = homes.byte(fd, page);
         let mut since = homes.may_hold(fd, page);
-        let unsure = since.last() != Some(&byte); // an fdatasync has failed before
+        let [first, last] = homes.ends(fd, page);
+        let unsure = since.last() != Some(&byte) || first != last; // an fdatasync has failed before, or the machine had stopped
         since.push(byte);
         Page {
             holds: (access == Access::ReadWrite).then_some(byte),

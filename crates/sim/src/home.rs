@@ -62,7 +62,9 @@ pub struct File {
     device_len: u64,
     /// How long it was made since.
     lens: Vec<u64>,
-    /// Pages in which the file has ended. What comes after the end is not looked at.
+    /// The last bytes of pages are looked at as well.
+    has_ends: bool,
+    /// But not of pages in which the file has ended.
     ragged: BTreeSet<u64>,
     /// The contents that each page has had, oldest first. All have been zeroes at first.
     versions: BTreeMap<u64, Vec<u8>>,
@@ -88,7 +90,7 @@ impl File {
     }
     fn ends(&self, page: u64) -> Ends {
         let content = self.pages.get(&page).map_or([0; 2], |page| [page[0], page[PAGE - 1]]);
-        if self.ragged.contains(&page) { [content[0]; 2] } else { content }
+        if self.has_ends && !self.ragged.contains(&page) { content } else { [content[0]; 2] }
     }
     fn set_len(&mut self, len: u64) {
         self.len = len;
@@ -119,10 +121,11 @@ fn pages_of(len: u64) -> u64 {
 }
 
 impl Homes {
-    /// Makes `count` files, of which those in `left` are not empty.
-    pub fn begin(&self, count: usize, left: Vec<File>, seed: u64, trouble: FileTrouble) {
+    /// Makes `count` files, or takes those that are left of a process. `has_ends`: what is written has the same first and last byte in
+    /// each page.
+    pub fn begin(&self, count: usize, left: Vec<File>, has_ends: bool, seed: u64, trouble: FileTrouble) {
         self.files.replace(left);
-        self.files.borrow_mut().resize_with(count, File::default);
+        self.files.borrow_mut().resize_with(count, || File { has_ends, ..File::default() });
         self.rng.replace(Some(Rng::new(seed)));
         self.trouble.replace(trouble);
     }
@@ -317,7 +320,7 @@ impl Homes {
             };
             let (pages, ragged) = (device.iter().map(|(page, ends)| (*page, content(ends))).collect(), file.ragged.clone());
             let versions = device.iter().map(|(page, ends)| (*page, vec![ends[0]])).collect();
-            *file = File { len, device_len: len, pages, device, versions, ragged, ..File::default() };
+            *file = File { len, device_len: len, pages, device, versions, ragged, has_ends: true, ..File::default() };
         }
     }
     /// What is left, for another run.
