@@ -35,6 +35,7 @@ const RESTORES: usize = 16;
 pub const READS_MAX: usize = SINGLES + CLUSTERS;
 /// The same of a reader that reads far ahead.
 const FLIGHTS_MAX: usize = SINGLES + FILE_CLUSTERS;
+const _: () = assert!(FLIGHTS_MAX <= u64::BITS as usize);
 /// Tokens below this are reads.
 pub const TOKEN_OTHER: u64 = 1 << 32;
 
@@ -54,6 +55,8 @@ pub struct Reader<K: Kernel> {
     buffers_len: usize,
     cluster_pages: usize,
     flights: [Option<InFlight>; FLIGHTS_MAX],
+    /// A bit for each buffer that is taken, by the read of that number or one before it.
+    taken: u64,
     clusters: usize,
     in_flight: usize,
     pointed: Pointed,
@@ -327,7 +330,17 @@ impl<K: Kernel> Reader<K> {
         unsafe { buffers.write_bytes(0, pages_of(clusters, cluster_pages) << PAGE_SHIFT) };
         let flights = [None; FLIGHTS_MAX];
         let io = K::io(engine, 64)?;
-        Ok(Reader { io, buffers, buffers_len, cluster_pages, flights, clusters, in_flight: 0, pointed: Pointed::default() })
+        Ok(Reader {
+            io,
+            buffers,
+            buffers_len,
+            cluster_pages,
+            flights,
+            taken: 0,
+            clusters,
+            in_flight: 0,
+            pointed: Pointed::default(),
+        })
     }
 
     fn buffer(&self, flight: usize) -> *mut u8 {
@@ -390,22 +403,22 @@ impl<K: Kernel> Reader<K> {
         None
     }
 
+    /// A bit for each buffer that a read of so many pages takes, which begins in that one.
+    fn buffers_of(&self, flight: usize, pages: u32) -> u64 {
+        let n = if flight < SINGLES { 1 } else { (pages as usize).div_ceil(self.cluster_pages) };
+        ((1 << n) - 1) << flight
+    }
+
     fn free_buffer(&self, pages: u32) -> Option<usize> {
-        if pages == 1 {
-            return (0..SINGLES).find(|i| self.flights[*i].is_none());
-        }
-        // how many clusters a read of so many pages takes, of those that begin a long one
-        let clusters = |pages: u32| (pages as usize).div_ceil(self.cluster_pages);
-        let taken = |i: usize| self.flights[i].map_or(0, |flight| clusters(flight.read.op.count));
-        let n = clusters(pages);
-        assert!(n == 1 || pages as usize <= long_pages(self.cluster_pages) && self.clusters == FILE_CLUSTERS, "a read of {pages} pages");
-        let is_free = |i: usize| {
-            let first = i - (i - SINGLES).checked_sub(CLUSTERS).map_or(0, |at| at % LONG_CLUSTERS);
-            (i..i + n).all(|i| self.flights[i].is_none()) && (first..i).all(|before| before + taken(before) <= i)
-        };
-        match n {
-            1 => (SINGLES..SINGLES + self.clusters).find(|i| is_free(*i)),
-            _ => (SINGLES + CLUSTERS..SINGLES + FILE_CLUSTERS).step_by(n.next_power_of_two()).find(|i| is_free(*i)),
+        let (first, end) = (SINGLES, SINGLES + self.clusters);
+        let is_free = |i: &usize| self.buffers_of(*i, pages) & self.taken == 0;
+        match pages as usize {
+            1 => (0..SINGLES).find(is_free),
+            n if n <= self.cluster_pages => (first..end).find(is_free),
+            n => {
+                assert!(n <= long_pages(self.cluster_pages) && self.clusters == FILE_CLUSTERS, "a read of {n} pages");
+                (first + CLUSTERS..end).step_by(n.div_ceil(self.cluster_pages).next_power_of_two()).find(is_free)
+            }
         }
     }
 
@@ -413,6 +426,7 @@ impl<K: Kernel> Reader<K> {
         let (offset, len) = (read.op.location.offset, (read.op.count as usize) << PAGE_SHIFT);
         let buffer = self.buffer(flight);
         self.flights[flight] = Some(InFlight { read, buffer, since: K::now_ns() });
+        self.taken |= self.buffers_of(flight, read.op.count);
         self.in_flight += 1;
         let fd = machine.inject.read(read.fd, offset, len);
         // SAFETY: the buffer belongs to this flight until its completion.
@@ -485,6 +499,7 @@ impl<K: Kernel> Reader<K> {
             }
         }
         self.flights[at] = None;
+        self.taken &= !self.buffers_of(at, op.count);
         self.in_flight -= 1;
         if let Some(next) = next {
             self.start(machine, next);

@@ -4,8 +4,8 @@
 //! another process, so every field is an atomic or an array of atomic bytes, and a reader must check [`Status::is_valid`].
 
 use crate::counters::{Counter, Counters};
-use crate::policies::PolicyCounts;
 use crate::hold_times::HoldTimes;
+use crate::policies::PolicyCounts;
 use crate::policy::{Spec, TABLE};
 use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
 
