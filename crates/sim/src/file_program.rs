@@ -104,7 +104,7 @@ struct Region {
     pages: RefCell<Vec<Page>>,
     /// How long it may become, in pages.
     capacity: u64,
-    /// So many of its pages lie within the file that the device has, in any case.
+    /// So many pages the file has on the device, in any case.
     synced: Cell<u64>,
     /// Threads that flush it.
     flushers: Cell<usize>,
@@ -175,8 +175,8 @@ impl Files {
         let machine_stopped = self.crashed.get()?;
         self.homes().crash(seed, machine_stopped);
         for region in self.open.borrow().iter() {
-            let (there, synced) = (self.homes().len(region.fd).div_ceil(PAGE as u64), region.first + region.synced.get());
-            assert!(there >= synced, "{} has {there} pages after a crash, and {synced} were flushed", region.fd);
+            let (there, synced) = (self.homes().len(region.fd).div_ceil(PAGE as u64), region.synced.get());
+            assert!(there >= synced, "{} has {there} pages after a crash, and had {synced} at a flush", region.fd);
             for (i, page) in region.pages.borrow().iter().enumerate() {
                 let at = region.first + i as u64;
                 let ends = self.homes().ends(region.fd, at);
@@ -301,7 +301,7 @@ impl Files {
         };
         self.say(format_args!("actor {} has flushed {range:?} of {}: {told:?}, fdatasync {synced:?}", sched::running(), region.fd));
         if told.is_ok() {
-            region.synced.set(region.synced.get().max(marks.len() as u64));
+            region.synced.set(region.synced.get().max(region.first + marks.len() as u64));
             for i in range {
                 let page = &mut region.pages.borrow_mut()[i as usize];
                 let cut = self.homes().cuts(region.fd, region.first + i);
