@@ -522,8 +522,6 @@ impl<'a> FileThread<'a> {
         let homes = self.files.homes();
         let byte = homes.byte(fd, page);
         let mut since = homes.may_hold(fd, page);
-        let [first, last] = homes.ends(fd, page);
-        let unsure = since.last() != Some(&byte) || first != last; // an fdatasync has failed before, or the machine had stopped
         since.push(byte);
         Page {
             holds: (access == Access::ReadWrite).then_some(byte),
@@ -531,7 +529,7 @@ impl<'a> FileThread<'a> {
             older: 0,
             cuts: homes.cuts(fd, page),
             seen: homes.version(fd, page),
-            unsure,
+            unsure: homes.is_unsure(fd, page),
             failures: 0,
             lost: false,
             writing: false,
@@ -807,7 +805,7 @@ impl<'a> FileThread<'a> {
                     Access::ReadWrite => {
                         page.holds = Some(byte);
                         page.since.extend(files.homes().may_hold(region.fd, region.first + i));
-                        page.unsure |= page.since.last() != Some(&byte);
+                        page.unsure |= files.homes().is_unsure(region.fd, region.first + i);
                         page.since.push(byte);
                     }
                     Access::ReadOnly | Access::CopyOnWrite => page.holds = None,

@@ -327,6 +327,14 @@ impl Homes {
     pub fn take(&self) -> Vec<File> {
         self.files.take()
     }
+    /// Whether the device may not get what everybody reads of a page, unless it is written again: an fdatasync has failed, or the
+    /// machine had stopped, and the halves of the page are of different times.
+    pub fn is_unsure(&self, fd: i32, page: u64) -> bool {
+        self.file(fd, |file| {
+            let ends = file.ends(page);
+            ends[0] != ends[1] || file.may_hold(page).last() != Some(ends)
+        })
+    }
     /// The first and the last byte of a page, for everybody.
     pub fn ends(&self, fd: i32, page: u64) -> [u8; 2] {
         self.file(fd, |file| file.ends(page))
