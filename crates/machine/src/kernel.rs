@@ -158,8 +158,8 @@ pub trait Kernel: Sized + Send + Sync + 'static {
     }
     /// Drops what the kernel has cached of a part of a file, if it can.
     fn drop_cached(_: i32, _: u64, _: usize) {}
-    /// Copies neighbouring pages of the program's. Returns how many: up to the first that is not there. The thread may also wait until
-    /// a page is.
+    /// Copies neighbouring pages of the program's. Returns how many: up to the first that is not there. The thread may also wait
+    /// until a page is.
     fn copy_of_program(_: usize, _: &mut [PageBytes]) -> usize {
         0
     }

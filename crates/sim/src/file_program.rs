@@ -62,8 +62,8 @@ pub struct FileHabits {
     pub policies: bool,
     /// In so many of a thousand of their steps threads make a region longer. Then regions have room for that.
     pub grows: usize,
-    /// In so many of a thousand of their steps others end the process, or stop the machine. Then another process goes on with what is
-    /// left of the files.
+    /// In so many of a thousand of their steps others end the process, or stop the machine. Then another process goes on with what
+    /// is left of the files.
     pub crashes: usize,
     /// How the files' device fails.
     pub trouble: FileTrouble,

@@ -6,13 +6,13 @@
 //!                          fdatasync ends |--> device, all of it; if it fails: some of it, and the rest is forgotten
 //! ```
 //!
-//! **A crash** ([`Homes::crash`]). If the process ends, what everybody reads stays. If the machine stops, what the device has stays:
-//! of each page what it had for certain, or any of what was written since, and of its two halves different ones. The file is as long
-//! as at the last fdatasync, or as at any time since.
+//! **A crash** ([`Homes::crash`]). If the process ends, what everybody reads stays. If the machine stops, what the device has
+//! stays: of each page what it had for certain, or any of what was written since, and of its two halves different ones. The file
+//! is as long as at the last fdatasync, or as at any time since.
 //!
 //! A file has two descriptors: one past the kernel's cache, for whole pages, and one for the piece of a page with which it ends.
-//! What the checks need is the first byte of each page, and if there are crashes the last one, too. Nothing here is drawn from the generators of other parts, so that the runs
-//! of scenarios without files stay as they are.
+//! What the checks need is the first byte of each page, and if there are crashes the last one, too. Nothing here is drawn from the
+//! generators of other parts, so that the runs of scenarios without files stay as they are.
 
 use crate::world::world;
 use overspill_machine::errno::{self, Errno};
@@ -121,8 +121,8 @@ fn pages_of(len: u64) -> u64 {
 }
 
 impl Homes {
-    /// Makes `count` files, or takes those that are left of a process. `has_ends`: what is written has the same first and last byte in
-    /// each page.
+    /// Makes `count` files, or takes those that are left of a process. `has_ends`: what is written has the same first and last byte
+    /// in each page.
     pub fn begin(&self, count: usize, left: Vec<File>, has_ends: bool, seed: u64, trouble: FileTrouble) {
         self.files.replace(left);
         self.files.borrow_mut().resize_with(count, || File { has_ends, ..File::default() });

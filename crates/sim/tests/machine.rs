@@ -478,8 +478,8 @@ fn regions_have_policies_of_their_own() {
     all_pass(&POLICIES, 15);
 }
 
-/// Regions become longer, and their files with them. Processes end in the middle of it, and machines stop; others go on with what is
-/// left of the files.
+/// Regions become longer, and their files with them. Processes end in the middle of it, and machines stop; others go on with what
+/// is left of the files.
 const CRASHES: Scenario =
     Scenario { files: Some(FileHabits { grows: 60, crashes: 15, weights: [20, 30, 20, 6, 2, 4, 0], ..FILE_HABITS }), ..FILES };
 

@@ -15,7 +15,7 @@
 //! While the pager's policy is the only one, none of this happens, and it has the whole budget.
 
 use crate::policy::{Admit, LivePolicy};
-use crate::status::TRANSITIONS_MAX;
+use crate::status::{PolicyCounts, TRANSITIONS_MAX};
 use crate::types::{FrameId, ObjectId, PageId};
 use alloc::boxed::Box;
 use alloc::vec;
@@ -37,40 +37,6 @@ const ASKED_MAX: usize = 8;
 const TOLD_PART: u32 = 16;
 /// The least memory that a policy is told, in pages.
 const TOLD_MIN: u32 = 8;
-
-/// What became of the pages of a policy. All in pages; the first two are numbers of now, the others count from the beginning, also
-/// when the policy is changed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-#[non_exhaustive]
-pub struct PolicyCounts {
-    /// In memory, except for wired pages.
-    pub resident: u64,
-    /// What the policy may have while others want more: its share of the budget.
-    pub share: u64,
-    /// Taken, to be made inactive or watched.
-    pub victims: u64,
-    /// Touched after that, in time to stay.
-    pub rescued: u64,
-    /// Evicted.
-    pub evicted: u64,
-    /// Read again while a thread waited, after their eviction.
-    pub refaults: u64,
-}
-
-impl PolicyCounts {
-    /// Each figure and its name.
-    pub fn each(&self) -> [(&'static str, u64); 6] {
-        let PolicyCounts { resident, share, victims, rescued, evicted, refaults } = *self;
-        [
-            ("resident", resident),
-            ("share", share),
-            ("victims", victims),
-            ("rescued", rescued),
-            ("evicted", evicted),
-            ("refaults", refaults),
-        ]
-    }
-}
 
 /// A policy at work, or ready for it: [`crate::Vm::make_policy`].
 pub struct AtWork {

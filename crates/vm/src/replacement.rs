@@ -4,9 +4,9 @@ use crate::frames::On;
 use crate::page::{PageWord, State};
 use crate::page_table::OBJECT_PAGES_MAX;
 use crate::pager::Pager;
-use crate::policies::{AtWork, Place, PolicyCounts};
+use crate::policies::{AtWork, Place};
 use crate::policy::{self, Admit, LivePolicy, Spec};
-use crate::status::Status;
+use crate::status::{PolicyCounts, Status};
 use crate::types::{FrameId, ObjectId, PageId};
 use crate::vm::Vm;
 use alloc::boxed::Box;
@@ -27,8 +27,8 @@ impl<P: Pager> Vm<P> {
         Some(self.policies.number(object)).filter(|number| *number > 0)
     }
 
-    /// Calls `each` with each policy, the object that has it for itself, and what became of its pages: first with the pager's, which
-    /// all objects have that have no policy of their own.
+    /// Calls `each` with each policy, the object that has it for itself, and what became of its pages: first with the pager's,
+    /// which all objects have that have no policy of their own.
     pub fn each_policy(&self, mut each: impl FnMut(Spec, Option<ObjectId>, PolicyCounts)) {
         let all = &self.policies;
         all.each(self.limit, |number, counts| each(all.at(number).policy.spec(), all.object(number), counts));

@@ -5,7 +5,6 @@
 
 use crate::counters::{Counter, Counters};
 use crate::hold_times::HoldTimes;
-use crate::policies::PolicyCounts;
 use crate::policy::{Spec, TABLE};
 use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
 
@@ -74,6 +73,40 @@ impl Transitions {
         let row = (self.of.load(Relaxed) as usize).checked_sub(1).and_then(|row| TABLE.get(row));
         let names = row.map_or(&[][..], |info| info.transitions);
         names.iter().zip(&self.counts).for_each(|(name, count)| each(name, count.get()));
+    }
+}
+
+/// What became of the pages of a policy. All in pages; the first two are numbers of now, the others count from the beginning, also
+/// when the policy is changed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub struct PolicyCounts {
+    /// In memory, except for wired pages.
+    pub resident: u64,
+    /// What the policy may have while others want more: its share of the budget.
+    pub share: u64,
+    /// Taken, to be made inactive or watched.
+    pub victims: u64,
+    /// Touched after that, in time to stay.
+    pub rescued: u64,
+    /// Evicted.
+    pub evicted: u64,
+    /// Read again while a thread waited, after their eviction.
+    pub refaults: u64,
+}
+
+impl PolicyCounts {
+    /// Each figure and its name.
+    pub fn each(&self) -> [(&'static str, u64); 6] {
+        let PolicyCounts { resident, share, victims, rescued, evicted, refaults } = *self;
+        [
+            ("resident", resident),
+            ("share", share),
+            ("victims", victims),
+            ("rescued", rescued),
+            ("evicted", evicted),
+            ("refaults", refaults),
+        ]
     }
 }
 
